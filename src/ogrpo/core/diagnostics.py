@@ -1,0 +1,89 @@
+"""Beside the loss: how far the policies are apart, and what the clip did.
+
+`diagnose` returns totals, which add up over microbatches and devices like the loss itself.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from ogrpo.core.aggregate import Total, token_total
+from ogrpo.core.divergences import k3
+from ogrpo.core.objectives import TokenBatch
+from ogrpo.core.ratios import exp_ratio, log_ratio
+
+
+class ClipTotals(NamedTuple):
+    """Tokens whose ratio is outside the band *and* whose gradient the clip removes."""
+
+    low: Total
+    high: Total
+
+
+def clip_totals(
+    ratio: jax.Array,
+    advantages: jax.Array,
+    mask: jax.Array,
+    *,
+    eps_low: jax.Array | float,
+    eps_high: jax.Array | float,
+    center: jax.Array | float = 1.0,
+) -> ClipTotals:
+    """Where the clip binds: rho < r' - eps_low with A < 0, and rho > r' + eps_high with A > 0.
+
+    Args:
+      ratio: [..., T].
+      advantages: [..., T].
+      mask: [..., T] bool.
+      eps_low: as in `clipped_surrogate`.
+      eps_high: as in `clipped_surrogate`.
+      center: as in `clipped_surrogate`.
+
+    Returns:
+      ClipTotals of token totals; `mean` of each is a fraction of the tokens.
+    """
+    low = (ratio < jnp.maximum(center - eps_low, 0)) & (advantages < 0)
+    high = (ratio > center + eps_high) & (advantages > 0)
+    counts = [token_total(side.astype(ratio.dtype), mask) for side in (low, high)]
+    return ClipTotals(*counts)
+
+
+def ratio_quantiles(ratio: jax.Array, mask: jax.Array, quantiles: jax.Array) -> jax.Array:
+    """Quantiles of the kept ratios: [..., T], bool [..., T], [Q] -> [Q]; NaN if none is kept."""
+    return jnp.nanquantile(jnp.where(mask, ratio, jnp.nan), quantiles)
+
+
+def ess_from_moments(first: Total, second: Total) -> jax.Array:
+    """Token-level effective sample size from the totals of rho and rho^2, as `diagnose` has them.
+
+    (sum rho)^2 / sum rho^2: the moments add up over devices, an effective sample size does not.
+    """
+    return first.total**2 / jnp.where(second.total == 0, 1, second.total)
+
+
+def diagnose(log_probs: jax.Array, batch: TokenBatch) -> dict[str, Total]:
+    """Token totals of the distances between the four policies.
+
+    Args:
+      log_probs: [..., T] log pi_theta.
+      batch: the rest, [..., T].
+
+    Returns:
+      ratio, ratio_squared: of pi/mu (see `ess_from_moments`). kl_behavior: k3 of KL(mu||pi).
+      kl_ref: k3 of KL(pi||ref). mismatch: |log pi_k - log mu|, sampler against trainer plus
+      staleness. entropy: -log pi of the drawn tokens. advantage, advantage_squared.
+    """
+    drift = log_ratio(batch.proximal_log_probs, batch.behavior_log_probs, batch.mask)
+    ratio = exp_ratio(log_ratio(log_probs, batch.behavior_log_probs, batch.mask))
+    values = {
+        "ratio": ratio,
+        "ratio_squared": ratio**2,
+        "kl_behavior": k3(batch.behavior_log_probs, log_probs),
+        "kl_ref": k3(log_probs, batch.ref_log_probs),
+        "mismatch": jnp.abs(drift),
+        "entropy": -log_probs,
+        "advantage": batch.advantages,
+        "advantage_squared": batch.advantages**2,
+    }
+    return {name: token_total(value, batch.mask) for name, value in values.items()}

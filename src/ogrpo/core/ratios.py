@@ -1,0 +1,115 @@
+"""Log-ratios of two policies, per token, all of the form `(log_probs, behavior_log_probs, mask)`.
+
+Each returns [..., T], 0 where the mask is False, so that any can stand in for any other as the
+`log_ratio_fn` of `ogrpo.core.objectives.token_loss`. `exp_ratio` leaves log space, once.
+"""
+
+import jax
+import jax.numpy as jnp
+
+from ogrpo.core.checks import as_floats, check_axes, check_mask
+from ogrpo.core.masked import masked_mean, masked_sum
+
+MAX_LOG_RATIO = 80.0
+"""exp(80) = 5.5e34 is the last round number whose sums over a batch stay inside float32."""
+
+
+def log_ratio(log_probs: jax.Array, behavior_log_probs: jax.Array, mask: jax.Array) -> jax.Array:
+    """Token log-ratio: D_t = log pi(y_t | y_<t) - log mu(y_t | y_<t).
+
+    Source: PPO (Schulman et al. 2017), eq. 6, in log space.
+    Support: exp(D) reweights mu to pi only where pi << mu; top-p and top-k samplers break that.
+    Bias: a token ratio ignores the ratio of its prefix, so off policy it is first-order only.
+
+    Args:
+      log_probs: [..., T] log-probabilities in nats; halves are widened to float32.
+      behavior_log_probs: [..., T] the denominator's; -inf there gives +inf here.
+      mask: [..., T] bool.
+
+    Returns:
+      [..., T], 0 where masked, whatever was there.
+
+    Raises:
+      ValueError: shapes differ, the mask is not bool, or log-probs are not floats.
+
+    Example:
+      >>> log_ratio(jnp.array([-1.0]), jnp.array([-1.5]), jnp.array([True]))
+      Array([0.5], dtype=float32)
+    """
+    check_axes("T", log_probs=log_probs, behavior_log_probs=behavior_log_probs, mask=mask)
+    check_mask(mask)
+    top, bottom = as_floats(log_probs=log_probs, behavior_log_probs=behavior_log_probs)
+    return jnp.where(mask, jnp.where(mask, top, 0) - jnp.where(mask, bottom, 0), 0)
+
+
+def sequence_log_ratio(
+    log_probs: jax.Array, behavior_log_probs: jax.Array, mask: jax.Array
+) -> jax.Array:
+    """Sequence log-ratio at every token: S = sum_t D_t.
+
+    Source: trajectory importance sampling; TOPR (Le Roux et al. 2025).
+    Support: pi << mu. Unbiased, with a variance that grows geometrically with length.
+
+    Args and Returns: as `log_ratio`; S repeated over T, 0 where masked.
+    """
+    delta = log_ratio(log_probs, behavior_log_probs, mask)
+    return jnp.where(mask, masked_sum(delta, mask), 0)
+
+
+def shared_mean_log_ratio(
+    log_probs: jax.Array, behavior_log_probs: jax.Array, mask: jax.Array
+) -> jax.Array:
+    """Length-normalised log-ratio at every token: S = mean_t D_t, its gradient shared over T.
+
+    Source: GSPO (Zheng et al. 2025), eq. 7.
+    Bias: E_mu[exp(S)] <= 1 by Jensen, with equality at pi = mu only: not an importance weight.
+
+    Args and Returns: as `log_ratio`; S repeated over T, 0 where masked.
+    """
+    delta = log_ratio(log_probs, behavior_log_probs, mask)
+    return jnp.where(mask, masked_mean(delta, mask), 0)
+
+
+def mean_log_ratio(
+    log_probs: jax.Array, behavior_log_probs: jax.Array, mask: jax.Array
+) -> jax.Array:
+    """Length-normalised log-ratio with each token's own gradient: sg(S) + lp_t - sg(lp_t).
+
+    Source: GSPO-token (Zheng et al. 2025), eq. 13-14. The value is `shared_mean_log_ratio`'s; where
+    the advantage is constant over a sequence, so is the gradient of the sequence's mean loss.
+
+    Args and Returns: as `log_ratio`.
+    """
+    mean = jax.lax.stop_gradient(shared_mean_log_ratio(log_probs, behavior_log_probs, mask))
+    delta = log_ratio(log_probs, behavior_log_probs, mask)
+    own = jnp.where(jnp.isfinite(delta), delta, 0)
+    return mean + own - jax.lax.stop_gradient(own)
+
+
+def prefix_log_ratio(
+    log_probs: jax.Array, behavior_log_probs: jax.Array, mask: jax.Array
+) -> jax.Array:
+    """Per-decision log-ratio: S_t = sum_{u <= t} D_u.
+
+    Source: per-decision importance sampling (Precup, Sutton and Singh 2000).
+    Support: pi << mu. Unbiased for rewards that depend on the prefix y_<=t only.
+
+    Args and Returns: as `log_ratio`.
+    """
+    delta = log_ratio(log_probs, behavior_log_probs, mask)
+    return jnp.where(mask, jnp.cumsum(delta, axis=-1), 0)
+
+
+def exp_ratio(log_ratio: jax.Array) -> jax.Array:
+    """Leave log space: rho = exp(min(D, 80)), a constant beyond, so that no ratio is infinite.
+
+    The bound is float32's, not a trust region's: a clip that should bind binds far below it.
+    NaN stays NaN.
+
+    Args:
+      log_ratio: any shape.
+
+    Returns:
+      The ratio, same shape, within [0, exp(80)].
+    """
+    return jnp.exp(jnp.minimum(log_ratio, MAX_LOG_RATIO))
