@@ -1,0 +1,230 @@
+"""The decoder: Flax NNX modules inside, a plain dict of arrays and pure functions outside.
+
+A block works on tokens [N, S, d] and does not know how they are grouped: it hands queries, keys and
+values to a `mix` function, which does. The prompt alone, a prompt with its G completions, and one
+step of decoding are three such functions over the same block (`log_probs.py`, `sampler.py`).
+
+Parameters are stacked over layers on a leading axis and run by `lax.scan`, so that 24 layers
+compile as one. Their names and layouts are those of Hugging Face, `weight` being [out, in]:
+
+    {"embed_tokens": {"weight"}, "norm": {"weight"}, "lm_head": {"weight"} (untied only),
+     "layers": {"self_attn": {"q_proj": {"weight", "bias"}, ...}, "mlp": ..., ...}}   # [L, ...]
+"""
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jax.typing import DTypeLike
+
+from ogrpo.policy.config import DecoderConfig
+from ogrpo.policy.rope import rotate, rotation
+
+Params = dict[str, Any]
+# (queries [N, S, H, D], keys [N, S, K, D], values [N, S, K, D], context) -> [N, S, H, D]
+MixFn = Callable[[jax.Array, jax.Array, jax.Array, Any], jax.Array]
+
+_INIT_SCALE = 0.02
+
+
+class Linear(nnx.Module):
+    """y = x W^T + b, with W [out, in] as in torch."""
+
+    def __init__(self, inputs: int, outputs: int, *, bias: bool = False, rngs: nnx.Rngs) -> None:
+        """Draw W from a normal of scale 0.02, the families' own; b = 0."""
+        self.weight = nnx.Param(_INIT_SCALE * jax.random.normal(rngs.params(), (outputs, inputs)))
+        self.bias = nnx.Param(jnp.zeros(outputs)) if bias else None
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """Map [N, S, in] to [N, S, out]."""
+        y = jnp.einsum("nsi,oi->nso", x, self.weight[...])
+        return y if self.bias is None else y + self.bias[...][None, None, :]
+
+
+class RMSNorm(nnx.Module):
+    """x / rms(x) * w over the last axis, in float32 (Zhang and Sennrich 2019)."""
+
+    def __init__(self, size: int, eps: float) -> None:
+        """Start at w = 1."""
+        self.weight = nnx.Param(jnp.ones(size))
+        self.eps = eps
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """Normalise [..., size], keeping the dtype."""
+        wide = x.astype(jnp.float32)
+        scale = jax.lax.rsqrt(jnp.mean(jnp.square(wide), axis=-1, keepdims=True) + self.eps)
+        weight = jnp.expand_dims(self.weight[...], tuple(range(x.ndim - 1)))
+        return (wide * scale).astype(x.dtype) * weight
+
+
+class Attention(nnx.Module):
+    """Projections, per-head norms and rotation around a `mix` function."""
+
+    def __init__(self, config: DecoderConfig, *, rngs: nnx.Rngs) -> None:
+        """Build the four projections and, for Qwen3, the two norms."""
+        width, dim = config.hidden_size, config.head_dim
+        queries, keys = config.num_heads * dim, config.num_kv_heads * dim
+        self.q_proj = Linear(width, queries, bias=config.qkv_bias, rngs=rngs)
+        self.k_proj = Linear(width, keys, bias=config.qkv_bias, rngs=rngs)
+        self.v_proj = Linear(width, keys, bias=config.qkv_bias, rngs=rngs)
+        self.o_proj = Linear(queries, width, rngs=rngs)
+        self.q_norm = RMSNorm(dim, config.rms_norm_eps) if config.qk_norm else None
+        self.k_norm = RMSNorm(dim, config.rms_norm_eps) if config.qk_norm else None
+        self.head_dim = dim
+
+    def __call__(
+        self, x: jax.Array, turn: tuple[jax.Array, jax.Array], mix: MixFn, context: Any
+    ) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
+        """Map [N, S, d] to [N, S, d] and the keys and values [N, S, K, D]."""
+        queries, keys, values = (
+            self._heads(project(x)) for project in (self.q_proj, self.k_proj, self.v_proj)
+        )
+        if self.q_norm is not None and self.k_norm is not None:
+            queries, keys = self.q_norm(queries), self.k_norm(keys)
+        queries, keys = rotate(queries, turn), rotate(keys, turn)
+        mixed = mix(queries, keys, values, context)
+        return self.o_proj(mixed.reshape(*x.shape[:2], -1)), (keys, values)
+
+    def _heads(self, x: jax.Array) -> jax.Array:
+        return x.reshape(*x.shape[:2], -1, self.head_dim)
+
+
+class MLP(nnx.Module):
+    """down(silu(gate(x)) * up(x)), SwiGLU (Shazeer 2020)."""
+
+    def __init__(self, config: DecoderConfig, *, rngs: nnx.Rngs) -> None:
+        """Build the three projections."""
+        self.gate_proj = Linear(config.hidden_size, config.intermediate_size, rngs=rngs)
+        self.up_proj = Linear(config.hidden_size, config.intermediate_size, rngs=rngs)
+        self.down_proj = Linear(config.intermediate_size, config.hidden_size, rngs=rngs)
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """Map [N, S, d] to [N, S, d]."""
+        return self.down_proj(jax.nn.silu(self.gate_proj(x)) * self.up_proj(x))
+
+
+class Block(nnx.Module):
+    """Attention and MLP, each behind a norm and added to the stream."""
+
+    def __init__(self, config: DecoderConfig, *, rngs: nnx.Rngs) -> None:
+        """Build one layer."""
+        self.input_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps)
+        self.self_attn = Attention(config, rngs=rngs)
+        self.post_attention_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps)
+        self.mlp = MLP(config, rngs=rngs)
+
+    def __call__(
+        self, x: jax.Array, turn: tuple[jax.Array, jax.Array], mix: MixFn, context: Any
+    ) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
+        """Map [N, S, d] to [N, S, d] and the keys and values [N, S, K, D]."""
+        mixed, keys_values = self.self_attn(self.input_layernorm(x), turn, mix, context)
+        x = x + mixed
+        return x + self.mlp(self.post_attention_layernorm(x)), keys_values
+
+
+class Embedding(nnx.Module):
+    """A table [V, d]."""
+
+    def __init__(self, config: DecoderConfig, *, rngs: nnx.Rngs) -> None:
+        """Draw the table from a normal of scale 0.02."""
+        shape = (config.vocab_size, config.hidden_size)
+        self.weight = nnx.Param(_INIT_SCALE * jax.random.normal(rngs.params(), shape))
+
+
+class Decoder(nnx.Module):
+    """Embedding, stacked blocks, final norm, and a head of its own where it is not tied."""
+
+    def __init__(self, config: DecoderConfig, *, rngs: nnx.Rngs) -> None:
+        """Build all layers at once, stacked."""
+
+        @nnx.split_rngs(splits=config.num_layers)
+        @nnx.vmap(in_axes=0, out_axes=0)
+        def stacked(rngs: nnx.Rngs) -> Block:
+            return Block(config, rngs=rngs)
+
+        self.embed_tokens = Embedding(config, rngs=rngs)
+        self.layers = stacked(rngs)
+        self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
+        self.lm_head = None if config.tie_embeddings else Embedding(config, rngs=rngs)
+
+    def __call__(
+        self,
+        token_ids: jax.Array,
+        turn: tuple[jax.Array, jax.Array],
+        mix: MixFn,
+        contexts: Any,
+        remat: bool,
+    ) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
+        """Hidden states [N, S, d] and the keys and values [L, N, S, K, D] of all layers."""
+        graph, stacked = nnx.split(self.layers)
+
+        def layer(x: jax.Array, inputs: tuple[Any, Any]) -> tuple[jax.Array, Any]:
+            weights, context = inputs
+            return nnx.merge(graph, weights)(x, turn, mix, context)
+
+        step = jax.checkpoint(layer) if remat else layer
+        x = self.embed_tokens.weight[...][token_ids]
+        x, keys_values = jax.lax.scan(step, x, (stacked, contexts))
+        return self.norm(x), keys_values
+
+
+@cache
+def _abstract(config: DecoderConfig) -> tuple[Any, Any]:
+    """The module's structure and its parameters' shapes, with nothing allocated."""
+    return nnx.split(nnx.eval_shape(lambda: Decoder(config, rngs=nnx.Rngs(params=0))))
+
+
+def param_shapes(config: DecoderConfig) -> Params:
+    """The parameters' tree with a `jax.ShapeDtypeStruct` for each array."""
+    return nnx.to_pure_dict(_abstract(config)[1])
+
+
+def init_params(config: DecoderConfig, key: jax.Array, dtype: DTypeLike = jnp.float32) -> Params:
+    """Random parameters: projections and embeddings from N(0, 0.02^2), biases 0, norms 1.
+
+    Args:
+      config: the decoder's shape.
+      key: a `jax.random.key`.
+      dtype: of every parameter, and so of the computation.
+
+    Returns:
+      A nested dict of arrays (see the module's docstring for its names).
+    """
+    decoder = Decoder(config, rngs=nnx.Rngs(params=key))
+    return jax.tree.map(lambda leaf: leaf.astype(dtype), nnx.to_pure_dict(nnx.state(decoder)))
+
+
+def run_layers(
+    params: Params,
+    config: DecoderConfig,
+    token_ids: jax.Array,
+    positions: jax.Array,
+    mix: MixFn,
+    *,
+    contexts: Any = None,
+    remat: bool = False,
+) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
+    """Embed tokens and run every layer.
+
+    Args:
+      params: as from `init_params`.
+      config: their shape.
+      token_ids: int [N, S].
+      positions: int [N, S], for the rotary embedding.
+      mix: attention over the tokens' layout, called once per layer with that layer's context.
+      contexts: a pytree with a leading layer axis, or None.
+      remat: recompute each layer in the backward pass instead of keeping its intermediate values.
+
+    Returns:
+      Normalised hidden states [N, S, d], and the keys and values, each [L, N, S, K, D].
+    """
+    decoder = nnx.merge(_abstract(config)[0], params)
+    return decoder(token_ids, rotation(config, positions), mix, contexts, remat)
+
+
+def head_weight(params: Params) -> jax.Array:
+    """The output embedding [V, d]: the head's own, or the input's where they are tied."""
+    return params.get("lm_head", params["embed_tokens"])["weight"]

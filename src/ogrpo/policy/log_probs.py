@@ -1,0 +1,246 @@
+"""Log-probabilities of completions, each prompt computed once for its whole group.
+
+    prompts [N, P], completions [N, G, T]  ->  tokens [N, P + G*T]  ->  layers  ->  hidden
+    the last prompt position predicts token 0 of every completion; position t predicts token t + 1
+
+Norms, projections and MLP see one flat row of tokens; only attention knows the group: a prompt
+attends to itself, and a completion to its prompt's keys, which are stored once, and to itself.
+"""
+
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from ogrpo.policy.attention import AttentionFn, Segment, attend, causal
+from ogrpo.policy.config import DecoderConfig
+from ogrpo.policy.decoder import MixFn, Params, head_weight, run_layers
+from ogrpo.policy.head import HeadFn, HeadOutput, log_softmax, logits, token_log_probs
+
+
+class PolicyBatch(NamedTuple):
+    """Prompts with their groups of completions, all padded on the right.
+
+    A mask is True on tokens (for completions: the end-of-sequence token included) and False on
+    padding; every prompt has at least one token.
+    """
+
+    prompt_ids: jax.Array  # int32 [N, P]
+    prompt_mask: jax.Array  # bool [N, P]
+    completion_ids: jax.Array  # int32 [N, G, T]
+    completion_mask: jax.Array  # bool [N, G, T]
+
+
+def completion_log_probs(
+    params: Params,
+    config: DecoderConfig,
+    batch: PolicyBatch,
+    temperature: jax.Array | float,
+    *,
+    attention_fn: AttentionFn = attend,
+    log_probs_fn: HeadFn = token_log_probs,
+    remat: bool = False,
+) -> jax.Array:
+    """log pi(completion token | prompt, earlier tokens) = log_softmax(z / temperature)[token].
+
+    The arguments are those of `completion_log_probs_and_entropy`, and so is the first result:
+    float32 [N, G, T], 0 on padding.
+    """
+    return completion_log_probs_and_entropy(
+        params,
+        config,
+        batch,
+        temperature,
+        attention_fn=attention_fn,
+        log_probs_fn=log_probs_fn,
+        remat=remat,
+    ).log_probs
+
+
+def completion_log_probs_and_entropy(
+    params: Params,
+    config: DecoderConfig,
+    batch: PolicyBatch,
+    temperature: jax.Array | float,
+    *,
+    attention_fn: AttentionFn = attend,
+    log_probs_fn: HeadFn = token_log_probs,
+    remat: bool = False,
+) -> HeadOutput:
+    """Log-probs of the completions' tokens and the entropy of what each was drawn from.
+
+    Args:
+      params: as from `init_params`; their dtype is that of the computation (softmaxes and
+        log-probs are float32 in any case).
+      config: their shape; static.
+      batch: prompts and completions.
+      temperature: > 0; may be traced.
+      attention_fn: attention over segments.
+      log_probs_fn: hidden states to log-probs.
+      remat: recompute layers in the backward pass.
+
+    Returns:
+      Log-probs and entropy, float32 [N, G, T], both 0 on padding.
+
+    Raises:
+      ValueError: shapes that do not agree, or P + T beyond the model's positions.
+    """
+    _check_batch(config, batch)
+    n, group, length = batch.completion_ids.shape
+    hidden = _packed_hidden(params, config, batch, attention_fn, remat)
+    scale = jnp.asarray(temperature, jnp.float32)
+    embedding = head_weight(params)
+
+    first = log_probs_fn(
+        last_valid(hidden[:, : batch.prompt_ids.shape[1]], batch.prompt_mask),
+        embedding,
+        batch.completion_ids[:, :, 0],
+        scale,
+    )
+    width = hidden.shape[-1]
+    within = hidden[:, batch.prompt_ids.shape[1] :].reshape(n, group, length, width)[:, :, :-1]
+    rest = log_probs_fn(
+        within.reshape(-1, width),
+        embedding,
+        batch.completion_ids[:, :, 1:].reshape(-1, 1),
+        scale,
+    )
+    first_entropy = jnp.broadcast_to(first.entropy[:, None], (n, group))
+    joined = HeadOutput(_join(first.log_probs, rest.log_probs), _join(first_entropy, rest.entropy))
+    return jax.tree.map(lambda x: jnp.where(batch.completion_mask, x, 0.0), joined)
+
+
+def flat_log_probs(
+    params: Params,
+    config: DecoderConfig,
+    token_ids: jax.Array,
+    mask: jax.Array,
+    temperature: jax.Array | float,
+) -> jax.Array:
+    """Log-probs of tokens 1..S-1 of each row given those before: the oracle of the grouped path.
+
+    Args:
+      params: as from `init_params`.
+      config: their shape; static.
+      token_ids: int [B, S].
+      mask: bool [B, S], True on tokens, False on padding to the right.
+      temperature: > 0.
+
+    Returns:
+      float32 [B, S-1]; 0 where the predicted token is padding.
+    """
+    scores = flat_logits(params, config, token_ids, mask)[:, :-1]
+    log_probs = log_softmax(scores, jnp.asarray(temperature, jnp.float32))
+    picked = jnp.take_along_axis(log_probs, token_ids[:, 1:, None], axis=-1)[..., 0]
+    return jnp.where(mask[:, 1:], picked, 0.0)
+
+
+def flat_logits(
+    params: Params, config: DecoderConfig, token_ids: jax.Array, mask: jax.Array
+) -> jax.Array:
+    """Next-token logits float32 [B, S, V] of token rows [B, S] padded on the right."""
+    rows, length = token_ids.shape
+    hidden, _ = run_prompt(params, config, token_ids, mask)
+    flat = hidden.reshape(rows * length, -1)
+    return logits(flat, head_weight(params)).reshape(rows, length, -1)
+
+
+def run_prompt(
+    params: Params,
+    config: DecoderConfig,
+    token_ids: jax.Array,
+    mask: jax.Array,
+    *,
+    attention_fn: AttentionFn = attend,
+) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
+    """Hidden states [N, S, d], and keys and values [L, N, S, K, D], of rows on their own."""
+    positions = jnp.broadcast_to(jnp.arange(token_ids.shape[1])[None], token_ids.shape)
+    mix = partial(_mix_prompt, attention_fn, mask)
+    return run_layers(params, config, token_ids, positions, mix)
+
+
+def last_valid(values: jax.Array, mask: jax.Array) -> jax.Array:
+    """The entry of [N, S, ...] at each row's last True of a right-padded mask [N, S]: [N, ...]."""
+    last = jnp.sum(mask, axis=1, dtype=jnp.int32) - 1
+    return values[jnp.arange(values.shape[0]), last]
+
+
+def _packed_hidden(
+    params: Params,
+    config: DecoderConfig,
+    batch: PolicyBatch,
+    attention_fn: AttentionFn,
+    remat: bool,
+) -> jax.Array:
+    """Hidden states [N, P + G*T, d] of prompts followed by all their completions."""
+    n, group, length = batch.completion_ids.shape
+    prompt = jnp.broadcast_to(jnp.arange(batch.prompt_ids.shape[1])[None], batch.prompt_ids.shape)
+    starts = jnp.sum(batch.prompt_mask, axis=1, dtype=jnp.int32)
+    within = jnp.tile(jnp.arange(length), group)[None]
+    positions = jnp.concatenate([prompt, starts[:, None] + within], axis=1)
+    ids = [batch.prompt_ids, batch.completion_ids.reshape(n, group * length)]
+    mix = _packed_mix(batch, attention_fn)
+    return run_layers(params, config, jnp.concatenate(ids, axis=1), positions, mix, remat=remat)[0]
+
+
+def _packed_mix(batch: PolicyBatch, attention_fn: AttentionFn) -> MixFn:
+    n, group, length = batch.completion_ids.shape
+    split = batch.prompt_ids.shape[1]
+
+    def parts(x: jax.Array) -> tuple[jax.Array, jax.Array]:
+        return x[:, :split], x[:, split:].reshape(n, group, length, *x.shape[2:])
+
+    def mix(queries: jax.Array, keys: jax.Array, values: jax.Array, context: Any) -> jax.Array:
+        (q, own_q), (k, own_k), (v, own_v) = map(parts, (queries, keys, values))
+        shared = Segment(k, v, batch.prompt_mask[:, None, None, :])
+        own = Segment(own_k, own_v, causal(length))
+        prompt = _mix_prompt(attention_fn, batch.prompt_mask, q, k, v, context)
+        grouped = attention_fn(own_q, [shared, own]).reshape(n, group * length, *q.shape[2:])
+        return jnp.concatenate([prompt, grouped], axis=1)
+
+    return mix
+
+
+def _mix_prompt(
+    attention_fn: AttentionFn,
+    mask: jax.Array,
+    queries: jax.Array,
+    keys: jax.Array,
+    values: jax.Array,
+    _context: Any,
+) -> jax.Array:
+    visible = causal(mask.shape[1]) & mask[:, None, None, :]
+    return attention_fn(queries[:, None], [Segment(keys, values, visible)])[:, 0]
+
+
+def _join(first: jax.Array, rest: jax.Array) -> jax.Array:
+    """[N, G] and the flat N*G*(T-1) others as [N, G, T]."""
+    steps = rest.size // first.size
+    return jnp.concatenate([first[..., None], rest.reshape(*first.shape, steps)], axis=-1)
+
+
+def _check_batch(config: DecoderConfig, batch: PolicyBatch) -> None:
+    prompt, completion = batch.prompt_ids.shape, batch.completion_ids.shape
+    agree = (
+        len(prompt) == 2
+        and len(completion) == 3
+        and prompt[0] == completion[0]
+        and batch.prompt_mask.shape == prompt
+        and batch.completion_mask.shape == completion
+    )
+    if not agree:
+        raise ValueError(
+            "a batch is prompts [N, P] and completions [N, G, T], each with a mask of its shape;"
+            f" got {jax.tree.map(jnp.shape, batch)}"
+        )
+    check_positions(config, prompt[1], completion[2])
+
+
+def check_positions(config: DecoderConfig, prompt: int, completion: int) -> None:
+    """Raise ValueError where prompt and completion together pass the model's positions."""
+    if min(prompt, completion) < 1 or prompt + completion > config.max_positions:
+        raise ValueError(
+            f"prompt ({prompt}) and completion ({completion}) must each hold at least one token"
+            f" and together fit the model's max_positions ({config.max_positions})"
+        )

@@ -1,0 +1,263 @@
+"""The embedded sampler: one compiled program, each prompt prefilled once for its G completions.
+
+prefill prompts [N, P] -> keys, values [L, N, P, K, D] and the first token's distribution
+while any completion is unfinished and tokens are left:
+    one step over [N, G] tokens; its keys and values go to the cache [L, N, G, T-1, K, D]
+"""
+
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from ogrpo.policy.attention import AttentionFn, Segment, attend
+from ogrpo.policy.config import DecoderConfig
+from ogrpo.policy.decoder import MixFn, Params, head_weight, run_layers
+from ogrpo.policy.head import log_softmax, logits
+from ogrpo.policy.log_probs import check_positions, last_valid, run_prompt
+
+
+class Samples(NamedTuple):
+    """Completions padded on the right with token 0."""
+
+    token_ids: jax.Array  # int32 [N, G, T]
+    log_probs: jax.Array  # float32 [N, G, T], of the tokens under softmax(z / temperature)
+    mask: jax.Array  # bool [N, G, T], True on tokens, the end-of-sequence token included
+    finished: jax.Array  # bool [N, G], True where the end-of-sequence token was drawn
+
+
+class _Draw(NamedTuple):
+    """How to turn logits into a token; every field is traced."""
+
+    temperature: jax.Array
+    greedy: jax.Array
+    eos_id: jax.Array
+
+
+class _State(NamedTuple):
+    """The loop's state before token `step` is drawn; token arrays are step-major, [T, N, G]."""
+
+    step: jax.Array
+    token_ids: jax.Array
+    log_probs: jax.Array
+    lengths: jax.Array  # int32 [N, G], tokens drawn, the end-of-sequence token included
+    done: jax.Array  # bool [N, G]
+    cache: tuple[jax.Array, jax.Array]
+
+
+def sample(
+    params: Params,
+    config: DecoderConfig,
+    prompt_ids: jax.Array,
+    prompt_mask: jax.Array,
+    key: jax.Array,
+    *,
+    temperature: float,
+    greedy: bool,
+    group_size: int,
+    max_tokens: int,
+    eos_id: int,
+    attention_fn: AttentionFn = attend,
+) -> Samples:
+    """Draw G completions of each prompt from softmax(z / temperature), with their log-probs.
+
+    Completion g of prompt n uses the key folded with n and then g, so what other rows do, or how
+    many there are, does not change it. `temperature`, `greedy` and `eos_id` may change without
+    compiling anew; `group_size` and `max_tokens` may not.
+
+    Args:
+      params: as from `init_params`.
+      config: their shape.
+      prompt_ids: int32 [N, P], padded on the right.
+      prompt_mask: bool [N, P], True on tokens; each row has at least one.
+      key: a `jax.random.key`.
+      temperature: > 0. With `greedy` it only scales the reported log-probs.
+      greedy: take the most likely token (the lowest id among equals) instead of drawing one.
+      group_size: completions per prompt, G.
+      max_tokens: tokens per completion at most, T.
+      eos_id: the token that ends a completion.
+      attention_fn: attention over segments.
+
+    Returns:
+      The completions; their log-probs are those of `completion_log_probs` at this temperature.
+
+    Raises:
+      ValueError: temperature <= 0, group_size or max_tokens < 1, an eos_id outside the vocabulary,
+        or P + T beyond the model's positions.
+    """
+    if not temperature > 0:
+        raise ValueError(
+            f"temperature must be > 0, got {temperature}; for the most likely token use greedy=True"
+        )
+    if group_size < 1:
+        raise ValueError(f"group_size must be at least 1, got {group_size}")
+    if not 0 <= eos_id < config.vocab_size:
+        raise ValueError(f"eos_id {eos_id} is outside the vocabulary of {config.vocab_size}")
+    if prompt_ids.ndim != 2 or prompt_mask.shape != prompt_ids.shape:
+        raise ValueError(
+            "prompts are [N, P] with a mask of the same shape;"
+            f" got {prompt_ids.shape} and {prompt_mask.shape}"
+        )
+    check_positions(config, prompt_ids.shape[1], max_tokens)
+    draw = _Draw(jnp.float32(temperature), jnp.asarray(greedy), jnp.int32(eos_id))
+    return _sample(
+        params,
+        prompt_ids,
+        prompt_mask,
+        key,
+        draw,
+        config=config,
+        group_size=group_size,
+        max_tokens=max_tokens,
+        attention_fn=attention_fn,
+    )
+
+
+@partial(jax.jit, static_argnames=("attention_fn", "config", "group_size", "max_tokens"))
+def _sample(
+    params: Params,
+    prompt_ids: jax.Array,
+    prompt_mask: jax.Array,
+    key: jax.Array,
+    draw: _Draw,
+    *,
+    config: DecoderConfig,
+    group_size: int,
+    max_tokens: int,
+    attention_fn: AttentionFn,
+) -> Samples:
+    hidden, prompt_cache = run_prompt(
+        params, config, prompt_ids, prompt_mask, attention_fn=attention_fn
+    )
+    first = logits(last_valid(hidden, prompt_mask), head_weight(params))
+    uniforms = _uniforms(key, prompt_ids.shape[0], group_size, max_tokens)
+    lengths = jnp.sum(prompt_mask, axis=1, dtype=jnp.int32)
+
+    def step(state: _State) -> _State:
+        # Token `step - 1` goes in, its keys and values join the cache, token `step` comes out.
+        row = state.step - 1
+        mix = _decode_mix(prompt_mask, row, max_tokens, attention_fn)
+        positions = jnp.broadcast_to((lengths + row)[:, None], state.done.shape)
+        hidden, fresh = run_layers(
+            params,
+            config,
+            state.token_ids[row],
+            positions,
+            mix,
+            contexts=(prompt_cache, state.cache),
+        )
+        scores = logits(hidden.reshape(-1, hidden.shape[-1]), head_weight(params))
+        state = state._replace(cache=_append(state.cache, fresh, row))
+        return _emit(state, scores.reshape(*state.done.shape, -1), uniforms, draw)
+
+    def unfinished(state: _State) -> jax.Array:
+        return (state.step < max_tokens) & ~jnp.all(state.done)
+
+    shape = (prompt_ids.shape[0], group_size)
+    start = _start(shape, max_tokens, prompt_cache)
+    spread = jnp.broadcast_to(first[:, None], (*shape, first.shape[-1]))
+    end = jax.lax.while_loop(unfinished, step, _emit(start, spread, uniforms, draw))
+    return _collect(end)
+
+
+def _uniforms(key: jax.Array, n: int, group: int, length: int) -> jax.Array:
+    """Uniforms on [0, 1), [T, N, G], those of row (n, g) from the key folded with n, then g."""
+
+    def row(prompt: jax.Array, completion: jax.Array) -> jax.Array:
+        return jax.random.uniform(
+            jax.random.fold_in(jax.random.fold_in(key, prompt), completion), (length,)
+        )
+
+    rows = jax.vmap(jax.vmap(row, (None, 0)), (0, None))(jnp.arange(n), jnp.arange(group))
+    return jnp.moveaxis(rows, -1, 0)
+
+
+def _start(
+    shape: tuple[int, int], length: int, prompt_cache: tuple[jax.Array, jax.Array]
+) -> _State:
+    layers, _, _, heads, dim = prompt_cache[0].shape
+    empty = jnp.zeros((layers, *shape, length - 1, heads, dim), prompt_cache[0].dtype)
+    return _State(
+        step=jnp.int32(0),
+        token_ids=jnp.zeros((length, *shape), jnp.int32),
+        log_probs=jnp.zeros((length, *shape), jnp.float32),
+        lengths=jnp.zeros(shape, jnp.int32),
+        done=jnp.zeros(shape, bool),
+        cache=(empty, empty),
+    )
+
+
+def _decode_mix(
+    prompt_mask: jax.Array, past: jax.Array, length: int, attention_fn: AttentionFn
+) -> MixFn:
+    """Attention of one token per completion: to the prompt, to `past` cached tokens, to itself."""
+    seen = (jnp.arange(length - 1) < past)[None, None, None]
+    itself = jnp.ones((1, 1, 1, 1), bool)
+
+    def mix(queries: jax.Array, keys: jax.Array, values: jax.Array, context: Any) -> jax.Array:
+        (prompt_keys, prompt_values), (past_keys, past_values) = context
+        segments = [
+            Segment(prompt_keys, prompt_values, prompt_mask[:, None, None, :]),
+            Segment(past_keys, past_values, seen),
+            Segment(keys[:, :, None], values[:, :, None], itself),
+        ]
+        return attention_fn(queries[:, :, None], segments)[:, :, 0]
+
+    return mix
+
+
+def _append(
+    cache: tuple[jax.Array, jax.Array], fresh: tuple[jax.Array, jax.Array], row: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    """Write keys and values [L, N, G, K, D] at `row` of the cache's fourth axis."""
+    keys, values = (
+        jax.lax.dynamic_update_index_in_dim(old, new, row, axis=3)
+        for old, new in zip(cache, fresh, strict=True)
+    )
+    return keys, values
+
+
+def _emit(state: _State, scores: jax.Array, uniforms: jax.Array, draw: _Draw) -> _State:
+    """Draw token `step` from logits [N, G, V] for the rows that are not done."""
+    log_probs = log_softmax(scores, draw.temperature)
+    drawn = inverse_cdf(jnp.exp(log_probs), uniforms[state.step])
+    token = jnp.where(draw.greedy, jnp.argmax(scores, axis=-1).astype(jnp.int32), drawn)
+    token = jnp.where(state.done, 0, token)
+    picked = jnp.take_along_axis(log_probs, token[..., None], axis=-1)[..., 0]
+    return state._replace(
+        step=state.step + 1,
+        token_ids=state.token_ids.at[state.step].set(token),
+        log_probs=state.log_probs.at[state.step].set(jnp.where(state.done, 0.0, picked)),
+        lengths=state.lengths + (~state.done).astype(jnp.int32),
+        done=state.done | (token == draw.eos_id),
+    )
+
+
+def inverse_cdf(probabilities: jax.Array, uniforms: jax.Array) -> jax.Array:
+    """The first index whose cumulative probability exceeds u: a draw for u uniform on [0, 1).
+
+    The sum of the probabilities scales u, so an index of probability 0 is never drawn and rounding
+    never passes the end.
+
+    Args:
+      probabilities: float32 [N, G, V], non-negative, summing to about 1.
+      uniforms: float32 [N, G].
+
+    Returns:
+      int32 [N, G].
+    """
+    cumulative = jnp.cumsum(probabilities, axis=-1)
+    threshold = uniforms[..., None] * cumulative[..., -1:]
+    return jnp.sum(cumulative <= threshold, axis=-1, dtype=jnp.int32)
+
+
+def _collect(state: _State) -> Samples:
+    token_ids = jnp.moveaxis(state.token_ids, 0, -1)
+    steps = jnp.arange(token_ids.shape[-1])[None, None]
+    return Samples(
+        token_ids=token_ids,
+        log_probs=jnp.moveaxis(state.log_probs, 0, -1),
+        mask=steps < state.lengths[..., None],
+        finished=state.done,
+    )
