@@ -1,0 +1,1 @@
+"""Tasks, tokenizers and batching: numpy and tokenizers, no JAX."""

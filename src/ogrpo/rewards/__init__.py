@@ -1,0 +1,1 @@
+"""Verifiable rewards: math-verify under a time bound, no JAX."""

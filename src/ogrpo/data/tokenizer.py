@@ -1,0 +1,227 @@
+"""Text to token ids and back, and how a question becomes a prompt."""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+from ogrpo.data.chat import render_chat
+from ogrpo.rollout.protocol import IntArray
+
+EOS, PAD, UNKNOWN = "<eos>", "<pad>", "<unk>"
+UNKNOWN_ID_TEXT = "\N{REPLACEMENT CHARACTER}"
+
+
+class TextTokenizer:
+    """A `tokenizers.Tokenizer` with its special tokens and its prompt format.
+
+    Args:
+        backend: the tokenizer proper.
+        config: the content of `tokenizer_config.json`; `eos_token` is required. Without a
+            `pad_token`, `pad_id` is `eos_id`: padding is told by masks, never by ids.
+        chat_template: Jinja source; None renders `prompt_template` as it stands.
+        prompt_template: the user's turn, `{question}` standing for the question.
+        system_prompt: an opening system turn, for chat templates only.
+        template_options: further variables for the chat template (`enable_thinking=False`).
+    """
+
+    def __init__(
+        self,
+        backend: Tokenizer,
+        config: Mapping[str, Any],
+        *,
+        chat_template: str | None = None,
+        prompt_template: str = "{question}",
+        system_prompt: str | None = None,
+        template_options: Mapping[str, Any] | None = None,
+    ) -> None:
+        if "{question}" not in prompt_template:
+            raise ValueError(f"prompt_template {prompt_template!r} has no {{question}} in it.")
+        if system_prompt is not None and chat_template is None:
+            raise ValueError(
+                "system_prompt needs a chat template and this tokenizer has none: "
+                "put the instruction into prompt_template."
+            )
+        self.backend = backend
+        self.config = dict(config)
+        self.chat_template = chat_template
+        self.prompt_template = prompt_template
+        self.system_prompt = system_prompt
+        self.template_options = dict(template_options or {})
+        self.eos_id = self._special_id("eos_token")
+        self.pad_id = self._special_id("pad_token") if config.get("pad_token") else self.eos_id
+        self._unknown_id = self._special_id("unk_token") if config.get("unk_token") else None
+
+    @property
+    def vocab_size(self) -> int:
+        """One more than the largest token id; the model's vocabulary may be padded beyond it."""
+        return max(self.backend.get_vocab(with_added_tokens=True).values()) + 1
+
+    def padded_vocab_size(self, multiple: int) -> int:
+        """Round `vocab_size` up to a multiple, for the model's embedding table."""
+        return -(-self.vocab_size // multiple) * multiple
+
+    def encode(
+        self, text: str, *, add_eos: bool = False, add_special_tokens: bool = False
+    ) -> IntArray:
+        """Return int32 token ids.
+
+        `add_special_tokens` adds what the tokenizer itself puts around a text (a BOS, mostly).
+
+        Raises:
+            ValueError: a word is not in the vocabulary.
+        """
+        encoding = self.backend.encode(text, add_special_tokens=add_special_tokens)
+        if self._unknown_id is not None and self._unknown_id in encoding.ids:
+            start, end = encoding.offsets[encoding.ids.index(self._unknown_id)]
+            raise ValueError(
+                f"{text[start:end]!r} is not in the vocabulary of {self.vocab_size} tokens; "
+                f"it stands in {text[:80]!r}. Use a tokenizer made for this text."
+            )
+        return np.array([*encoding.ids, *([self.eos_id] if add_eos else [])], np.int32)
+
+    def decode(self, ids: Sequence[int] | IntArray, *, skip_special_tokens: bool = True) -> str:
+        """Return the text of token ids.
+
+        A model with a padded vocabulary can sample ids that no token has; each is shown as U+FFFD,
+        so that a reward does not read past it.
+        """
+        pieces, run = [], []
+        for token in np.asarray(ids).tolist():
+            if self.backend.id_to_token(token) is None:
+                pieces += [self.backend.decode(run, skip_special_tokens), UNKNOWN_ID_TEXT]
+                run = []
+            else:
+                run.append(token)
+        return "".join([*pieces, self.backend.decode(run, skip_special_tokens)])
+
+    def render_prompt(self, question: str) -> str:
+        """Return the text a model is to continue: the chat template's, or the plain one's."""
+        user = self.prompt_template.replace("{question}", question)
+        if self.chat_template is None:
+            return user
+        system = [] if self.system_prompt is None else [("system", self.system_prompt)]
+        messages = [{"role": r, "content": c} for r, c in [*system, ("user", user)]]
+        variables = self._special_texts() | self.template_options
+        return render_chat(self.chat_template, messages, variables)
+
+    def encode_prompt(self, question: str) -> IntArray:
+        """Render and encode; a chat template writes its own BOS, a plain prompt is given one."""
+        return self.encode(
+            self.render_prompt(question), add_special_tokens=self.chat_template is None
+        )
+
+    def save(self, folder: str | Path) -> None:
+        """Write `tokenizer.json`, `tokenizer_config.json` and the chat template, as found."""
+        folder = Path(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        self.backend.save(str(folder / "tokenizer.json"))
+        config = {k: v for k, v in self.config.items() if k != "chat_template"}
+        text = json.dumps(config, indent=2, ensure_ascii=False)
+        (folder / "tokenizer_config.json").write_text(text + "\n", encoding="utf-8")
+        if self.chat_template is not None:
+            (folder / "chat_template.jinja").write_text(self.chat_template, encoding="utf-8")
+
+    @classmethod
+    def load(cls, folder: str | Path, **options: Any) -> "TextTokenizer":
+        """Read a Hugging Face folder; `options` are the keyword arguments of the class."""
+        folder = Path(folder)
+        backend = Tokenizer.from_str(_read(folder / "tokenizer.json"))
+        config = _read_json(folder / "tokenizer_config.json")
+        return cls(backend, config, chat_template=_chat_template(folder, config), **options)
+
+    def _special_id(self, name: str) -> int:
+        token = _token_text(self.config.get(name))
+        token_id = None if token is None else self.backend.token_to_id(token)
+        if token_id is None:
+            raise ValueError(
+                f"{name} is {token!r}, which is no token of this tokenizer; "
+                f"set {name} in tokenizer_config.json to one of its tokens."
+            )
+        return token_id
+
+    def _special_texts(self) -> dict[str, str]:
+        names = ("bos_token", "eos_token", "pad_token", "unk_token")
+        texts = {name: _token_text(self.config.get(name)) for name in names}
+        return {name: text for name, text in texts.items() if text is not None}
+
+
+def word_level(words: Iterable[str], **options: Any) -> TextTokenizer:
+    """Make a tokenizer with one token a word, words being parted by white space.
+
+    Ids follow the order of `words`, then come `<pad>`, `<eos>` and `<unk>`; the last is never
+    encoded, a word without a token being an error.
+    """
+    vocab = {word: i for i, word in enumerate(dict.fromkeys([*words, PAD, EOS, UNKNOWN]))}
+    backend = Tokenizer(models.WordLevel(vocab, unk_token=UNKNOWN))
+    backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()  # pyright: ignore[reportAttributeAccessIssue]
+    backend.add_special_tokens([PAD, EOS, UNKNOWN])
+    return TextTokenizer(backend, _plain_config(PAD, EOS, unk_token=UNKNOWN), **options)
+
+
+def train_bpe(texts: Iterable[str], vocab_size: int, **options: Any) -> TextTokenizer:
+    """Train a byte-level BPE tokenizer: any text encodes, and decodes to itself.
+
+    Raises:
+        ValueError: `vocab_size` leaves no room for the 256 bytes and two special tokens.
+    """
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    if vocab_size < len(alphabet) + 2:
+        raise ValueError(f"vocab_size is {vocab_size}; give at least {len(alphabet) + 2}.")
+    backend = Tokenizer(models.BPE())
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)  # pyright: ignore[reportAttributeAccessIssue]
+    backend.decoder = decoders.ByteLevel()  # pyright: ignore[reportAttributeAccessIssue]
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab_size,
+        special_tokens=[PAD, EOS],
+        initial_alphabet=alphabet,
+        show_progress=False,
+    )
+    backend.train_from_iterator(texts, trainer)
+    return TextTokenizer(backend, _plain_config(PAD, EOS), **options)
+
+
+def _plain_config(pad: str, eos: str, **more: str) -> dict[str, Any]:
+    return {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "pad_token": pad,
+        "eos_token": eos,
+        "clean_up_tokenization_spaces": False,
+        **more,
+    }
+
+
+def _token_text(token: Any) -> str | None:
+    return token["content"] if isinstance(token, Mapping) else token
+
+
+def _chat_template(folder: Path, config: Mapping[str, Any]) -> str | None:
+    file = folder / "chat_template.jinja"
+    if file.is_file():
+        return _read(file)
+    template = config.get("chat_template")
+    if isinstance(template, list):  # several, by name
+        named = {entry["name"]: entry["template"] for entry in template}
+        if "default" not in named:
+            raise ValueError(f"{folder}: chat templates {sorted(named)}, none named 'default'.")
+        return named["default"]
+    return template
+
+
+def _read_json(file: Path) -> dict[str, Any]:
+    try:
+        return json.loads(_read(file))
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{file} is not valid JSON: {error}.") from error
+
+
+def _read(file: Path) -> str:
+    if not file.is_file():
+        raise ValueError(
+            f"{file} is missing; a tokenizer folder holds tokenizer.json and "
+            "tokenizer_config.json (and chat_template.jinja, if it chats)."
+        )
+    return file.read_text(encoding="utf-8")

@@ -1,0 +1,113 @@
+"""What an engine takes and gives back: `generate(prompts, sampling, seed) -> groups`, `publish`.
+
+A group is one prompt with its `G` completions. A completion carries everything an off-policy update
+needs to know about where it came from: its token ids, the log-probability the sampler drew each of
+them with, the version of the policy that drew them, the temperature and why it ended.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol, get_args
+
+import numpy as np
+import numpy.typing as npt
+
+IntArray = npt.NDArray[np.int32]
+FloatArray = npt.NDArray[np.float32]
+FinishReason = Literal["stop", "length", "abort"]
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How to draw: `group_size` completions a prompt, of at most `max_tokens` tokens each.
+
+    With `greedy` the most likely token is taken and the temperature is not used.
+    """
+
+    temperature: float
+    max_tokens: int
+    group_size: int
+    greedy: bool = False
+
+    def __post_init__(self) -> None:
+        if not self.greedy and not 0.0 < self.temperature < float("inf"):
+            raise ValueError(
+                f"temperature is {self.temperature}; sampling divides by it: give a finite "
+                "temperature > 0, or greedy=True for the most likely token."
+            )
+        if self.max_tokens < 1:
+            raise ValueError(f"max_tokens is {self.max_tokens}; give at least 1.")
+        if self.group_size < 1:
+            raise ValueError(f"group_size is {self.group_size}; give at least 1.")
+
+
+@dataclass(frozen=True, eq=False)
+class Completion:
+    """One sampled answer, the end-of-sequence token included when `finish_reason` is "stop".
+
+    Attributes:
+        token_ids: int32 `[T]`.
+        log_probs: float32 `[T]`, log mu(token) under the distribution that was sampled from, that
+            is, at `temperature`.
+        policy_version: version of the weights that drew it.
+        temperature: the sampling temperature.
+        finish_reason: "stop" (it ended itself), "length" (cut off) or "abort" (given up by the
+            engine).
+    """
+
+    token_ids: IntArray
+    log_probs: FloatArray
+    policy_version: int
+    temperature: float
+    finish_reason: FinishReason
+
+    def __post_init__(self) -> None:
+        _check_vector("token_ids", self.token_ids, np.int32)
+        _check_vector("log_probs", self.log_probs, np.float32)
+        if len(self.token_ids) != len(self.log_probs):
+            raise ValueError(
+                f"{len(self.token_ids)} token_ids but {len(self.log_probs)} log_probs; "
+                "a completion needs one log-probability a token."
+            )
+        if self.finish_reason not in get_args(FinishReason):
+            raise ValueError(
+                f"finish_reason is {self.finish_reason!r}; use one of {get_args(FinishReason)}."
+            )
+
+
+@dataclass(frozen=True, eq=False)
+class Group:
+    """A prompt, int32 `[P]`, and its completions: the unit that is scored, stored and batched."""
+
+    prompt_ids: IntArray
+    completions: tuple[Completion, ...]
+
+    def __post_init__(self) -> None:
+        _check_vector("prompt_ids", self.prompt_ids, np.int32)
+        if len(self.prompt_ids) == 0:
+            raise ValueError("prompt_ids is empty; a prompt needs at least one token.")
+        if not self.completions:
+            raise ValueError("completions is empty; a group needs at least one completion.")
+
+
+class Engine(Protocol):
+    """Anything that turns prompts into groups and takes new weights."""
+
+    @property
+    def version(self) -> int:
+        """The version of the weights in use."""
+        ...
+
+    def generate(self, prompts: Sequence[IntArray], sampling: Sampling, seed: int) -> list[Group]:
+        """Return one group per prompt, in the order of `prompts`."""
+        ...
+
+    def publish(self, params: Any, version: int) -> None:
+        """Use `params` from now on and stamp `version` on what they generate."""
+        ...
+
+
+def _check_vector(name: str, value: np.ndarray, dtype: type[np.generic]) -> None:
+    if not isinstance(value, np.ndarray) or value.dtype != dtype or value.ndim != 1:
+        found = f"{value.dtype} {value.shape}" if isinstance(value, np.ndarray) else type(value)
+        raise ValueError(f"{name} is {found}; give a one-dimensional {dtype.__name__} array.")
