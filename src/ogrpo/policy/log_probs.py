@@ -78,7 +78,7 @@ def completion_log_probs_and_entropy(
       temperature: > 0; may be traced.
       attention_fn: attention over segments.
       log_probs_fn: hidden states to log-probs.
-      remat: recompute layers in the backward pass.
+      remat: recompute layers whole in the backward pass (see `run_layers`).
 
     Returns:
       Log-probs and entropy, float32 [N, G, T], both 0 on padding.
