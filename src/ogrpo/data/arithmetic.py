@@ -23,7 +23,7 @@ from typing import Literal, NamedTuple, TypeVar
 
 import numpy as np
 
-from ogrpo.data.problems import MARKER, Problem
+from ogrpo.data.problems import MARKER, Problem, Split
 
 T = TypeVar("T")
 Operator = Literal["+", "-", "*", "/"]
@@ -154,14 +154,9 @@ class WordProblem(Problem):
     steps: tuple[Step, ...]
 
 
-class Split(NamedTuple):
-    """Problems to train on and problems held out: no prompt is in both, none twice in either."""
-
-    train: list[WordProblem]
-    heldout: list[WordProblem]
-
-
-def split(train: int, heldout: int, seed: int, difficulty: Difficulty | None = None) -> Split:
+def split(
+    train: int, heldout: int, seed: int, difficulty: Difficulty | None = None
+) -> Split[WordProblem]:
     """Make `train + heldout` problems with distinct prompts and part them.
 
     Only prompts are disjoint: the equations behind them are few (`count_equations`), so held-out

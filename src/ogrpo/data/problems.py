@@ -1,8 +1,10 @@
 """A word problem with the fields of GSM8K, and the number its answer ends in."""
 
 from dataclasses import dataclass, field
+from typing import Generic, NamedTuple, TypeVar
 
 MARKER = "####"
+AnyProblem = TypeVar("AnyProblem", bound="Problem")
 
 
 @dataclass(frozen=True)
@@ -15,6 +17,13 @@ class Problem:
     question: str
     answer: str
     source: str = field(default="", compare=False, repr=False, kw_only=True)
+
+
+class Split(NamedTuple, Generic[AnyProblem]):
+    """Problems to train on, and problems held out."""
+
+    train: list[AnyProblem]
+    heldout: list[AnyProblem]
 
 
 def final_answer(problem: Problem) -> str:

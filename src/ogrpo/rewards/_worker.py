@@ -1,8 +1,8 @@
 """A process that compares answers with math-verify, one JSON object a line in, one word a line out.
 
-It runs as a script, so that it imports math-verify and nothing of ours. Its time bound is the
-kernel's alarm with its default action, which ends the process even in the middle of a long step in
-C, and even when nobody is left to read the answer.
+It runs as a script, so that it imports math-verify and nothing of ours. Its time bound is a kernel
+timer with the default action, which ends the process even in the middle of a long step in C, and
+even when nobody is left to read the answer. It counts CPU time: a busy machine fails no answer.
 """
 
 import json
@@ -29,7 +29,7 @@ def compare(answer: str, gold: str) -> str:
 
 
 def main(seconds: float) -> None:
-    """Answer until the input ends or an answer takes longer than `seconds`."""
+    """Answer until the input ends or an answer takes more than `seconds` of CPU time."""
     logging.getLogger("math_verify").setLevel(logging.CRITICAL)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for whoever asks
     if sys.platform == "linux":
@@ -40,9 +40,9 @@ def main(seconds: float) -> None:
         os.dup2(nowhere.fileno(), 2)
     replies.write("ready\n")
     for line in sys.stdin:
-        signal.setitimer(signal.ITIMER_REAL, seconds)
+        signal.setitimer(signal.ITIMER_PROF, seconds)
         reply = compare(**json.loads(line))
-        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.setitimer(signal.ITIMER_PROF, 0)
         replies.write(reply + "\n")
 
 

@@ -58,10 +58,10 @@ def _parse_plain(text: str) -> list[Any]:
 
 
 class BoundedVerifier:
-    """Compares any two answers within `seconds`, in a process of its own.
+    """Compares any two answers within `seconds` of CPU time, in a process of its own.
 
-    The process starts at the first need and again after each overrun (a fraction of a second). It
-    may also run out of its 1 GiB of memory; both count as "timeout". Calls from several threads
+    The process starts at the first need, and again after each overrun (a fraction of a second). A
+    comparison that brings it down otherwise counts as "timeout" too. Calls from several threads
     take turns.
     """
 
@@ -91,6 +91,8 @@ class BoundedVerifier:
             self._stop()
 
     def _running(self) -> subprocess.Popen[str]:
+        if self._process is not None and self._process.poll() is not None:
+            self._stop()  # it was ended from outside, while idle
         if self._process is None:
             self._process = _start(self.seconds)
             self._end = weakref.finalize(self, _kill, self._process)

@@ -9,12 +9,12 @@ _NUMBER = re.compile(r"-?[0-9]+(?:,[0-9]{3})*(?:\.[0-9]+)?|-?\.[0-9]+")
 _BOXED = "\\boxed{"
 
 
-def hash_answer(text: str) -> str | None:
+def marker_answer(text: str) -> str | None:
     """Return the number after the last `####`, if there is exactly one (the format of GSM8K).
 
-    >>> hash_answer("2 * 9 = 18 #### $18.")
+    >>> marker_answer("2 * 9 = 18 #### $18.")
     '18'
-    >>> hash_answer("#### 18 or 19"), hash_answer("#### 3 * 6"), hash_answer("18")
+    >>> marker_answer("#### 18 or 19"), marker_answer("#### 3 * 6"), marker_answer("18")
     (None, None, None)
     """
     _, marker, tail = text.replace("\N{MINUS SIGN}", "-").rpartition("####")
@@ -42,3 +42,11 @@ def boxed_answer(text: str) -> str | None:
 def free_answer(text: str) -> str | None:
     r"""Return the last `\boxed{...}`, or else the whole text, for math-verify to search."""
     return boxed_answer(text) or text.strip() or None
+
+
+EXTRACTORS: dict[str, Extractor] = {
+    "marker": marker_answer,
+    "boxed": boxed_answer,
+    "free": free_answer,
+}
+"""The extractors by name, for a command line."""

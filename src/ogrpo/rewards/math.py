@@ -5,7 +5,7 @@ from functools import lru_cache
 from typing import Literal, NamedTuple
 
 from ogrpo.rewards.bounded import BoundedVerifier, Verdict, compare_plain, is_plain
-from ogrpo.rewards.extract import Extractor, hash_answer
+from ogrpo.rewards.extract import Extractor, marker_answer
 
 Outcome = Literal["correct", "wrong", "unparsable", "timeout", "truncated"]
 
@@ -42,13 +42,13 @@ class MathReward:
 
     Args:
         extract: finds the answer in a completion (`ogrpo.rewards.extract`).
-        seconds: the bound on one comparison; an overrun scores 0 and is counted.
+        seconds: of CPU time, the bound on one comparison; an overrun scores 0 and is counted.
         cache_size: how many different (answer, gold) pairs to remember.
     """
 
     def __init__(
         self,
-        extract: Extractor = hash_answer,
+        extract: Extractor = marker_answer,
         *,
         seconds: float = 2.0,
         cache_size: int = 1 << 16,
