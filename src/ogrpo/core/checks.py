@@ -48,8 +48,11 @@ def check_group(values: jax.Array, name: str = "rewards") -> None:
 def check_nonnegative(**scalars: jax.Array | float) -> None:
     """Refuse negative or NaN scalars; a traced scalar passes, its value being unknown."""
     for name, value in scalars.items():
-        if not isinstance(value, Tracer) and not jnp.all(jnp.asarray(value) >= 0):
-            raise ValueError(f"{name} must be >= 0, got {value}")
+        if isinstance(value, Tracer):
+            continue
+        with jax.ensure_compile_time_eval():  # a Python float is known inside a jit, too
+            if not jnp.all(jnp.asarray(value) >= 0):
+                raise ValueError(f"{name} must be >= 0, got {value}")
 
 
 def check_values(mask: jax.Array, **arrays: jax.Array) -> None:
