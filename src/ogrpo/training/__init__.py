@@ -1,0 +1,1 @@
+"""Flax train state, the jitted update, metrics, warm start and checkpoints."""

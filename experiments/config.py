@@ -1,0 +1,245 @@
+"""What a run is asked for: frozen dataclasses that the command line fills in.
+
+Each option has one meaning and one place. Values are checked where they are declared, so that a
+wrong one is refused before anything is computed or written.
+"""
+
+import dataclasses
+import types
+import typing
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from ogrpo.data.arithmetic import Teacher
+from ogrpo.loop import Schedule
+
+
+def require(condition: bool, message: str) -> None:
+    """Refuses a value with a message that names it and the remedy."""
+    if not condition:
+        raise ValueError(message)
+
+
+@dataclass(frozen=True)
+class Data:
+    """Where the problems come from."""
+
+    path: str | None = None
+    """A folder with GSM8K's train.jsonl and test.jsonl, or a hub name when `datasets` is installed.
+    Without it, problems of the same format are generated."""
+    prompt_length: int = 48
+    """Longest prompt in tokens; longer ones are left out, counted and shown."""
+    prompt: str = "{question}"
+    """What is put to the model, `{question}` standing for the question."""
+    train: int = 8000
+    """Problems to generate for training (ignored with a path)."""
+    seed: int = 0
+    """Seed of the generated problems; apart from --seed, so that runs share their problems."""
+    limit: int | None = None
+    """Use only the first so many training problems."""
+
+    def __post_init__(self) -> None:
+        require(
+            self.prompt_length > 0, f"data.prompt-length is {self.prompt_length}: give at least 1"
+        )
+        require(self.train > 0, f"data.train is {self.train}: give at least 1")
+
+
+@dataclass(frozen=True)
+class Model:
+    """The policy's weights."""
+
+    path: Path | None = None
+    """A Hugging Face folder (config.json, *.safetensors, tokenizer.json). Without it, a small
+    Qwen2 decoder is warm-started in this process."""
+    random: Literal["none", "tiny", "qwen2.5-0.5b"] = "none"
+    """Random weights of a known shape instead: proves a path, learns nothing quickly."""
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    """Parameters and compute; log-probs are float32 either way."""
+    tokenizer_size: int = 512
+    """Vocabulary of the tokenizer trained on the problems of a data path without a model."""
+    remat: bool = False
+    """Recompute layers in the backward pass: less memory, more time."""
+
+
+@dataclass(frozen=True)
+class WarmStart:
+    """Imitation of a careless teacher before RL, for the model without a path."""
+
+    steps: int = 480
+    batch: int = 32
+    learning_rate: float = 5e-3
+    problems: int = 8000
+    teacher: Teacher = field(default_factory=Teacher)
+    cache: bool = True
+    """Keep the warm-started weights in the user's cache folder, by content hash."""
+
+
+@dataclass(frozen=True)
+class Reward:
+    """How a completion is judged."""
+
+    extraction: Literal["marker", "free"] = "marker"
+    """Where the answer stands: the one number after the last ####, or wherever math-verify finds it
+    (a boxed one first)."""
+    seconds: float = 2.0
+    """Time bound of one comparison; an overrun scores 0 and is counted."""
+
+
+@dataclass(frozen=True)
+class Rollout:
+    """How completions are drawn."""
+
+    group_size: int = 8
+    """G: completions of one prompt."""
+    temperature: float = 1.0
+    max_tokens: int = 14
+    """Longest completion; a longer one is truncated and scores 0."""
+    url: str | None = None
+    """An external vLLM server instead of the embedded sampler."""
+
+    def __post_init__(self) -> None:
+        require(
+            self.group_size >= 2,
+            f"rollout.group-size is {self.group_size}, but a group's baseline needs at least 2",
+        )
+        require(
+            self.temperature > 0,
+            f"rollout.temperature is {self.temperature}: sampling needs a temperature above 0",
+        )
+        require(self.max_tokens > 0, f"rollout.max-tokens is {self.max_tokens}: give at least 1")
+
+
+@dataclass(frozen=True)
+class Objective:
+    """The loss of one token, and how tokens add up."""
+
+    name: str = "off_policy_grpo"
+    """A key of `ogrpo.core.objectives.OBJECTIVES`."""
+    eps_low: float = 0.2
+    eps_high: float = 0.2
+    beta: float = 0.0
+    """Weight of the KL term to the reference policy."""
+    center: Literal["exact", "unit"] = "exact"
+    """Centre of the clipping interval: pi_k / alpha, or 1."""
+    advantage: Literal["group_standardized", "centered", "leave_one_out"] = "group_standardized"
+    aggregation: Literal["token", "sequence", "sequence_sum", "fixed_length", "group"] = "sequence"
+    mask_zero_variance: bool = True
+    """Leave out groups whose rewards are all equal (eq. 8 of the paper): their KL term too."""
+    count_masked: bool = True
+    """Whether groups left out still count in the average."""
+
+    def __post_init__(self) -> None:
+        for name in ("eps_low", "eps_high", "beta"):
+            value = getattr(self, name)
+            require(value >= 0, f"objective.{name.replace('_', '-')} is {value}: give at least 0")
+
+
+@dataclass(frozen=True)
+class Optimizer:
+    """AdamW with a linear warm-up and a linear decay."""
+
+    learning_rate: float = 1e-3
+    warmup: int = 10
+    """Updates until the full learning rate is reached."""
+    decay: float = 0.9
+    """Share of the learning rate that is gone by the last update."""
+    b1: float = 0.9
+    b2: float = 0.98
+    eps: float = 1e-8
+    weight_decay: float = 0.0
+    max_grad_norm: float = 1.0
+    microbatches: int = 1
+    """Parts that a batch's prompts are cut into, to save memory; the gradient stays the same."""
+
+    def __post_init__(self) -> None:
+        require(
+            self.learning_rate > 0, f"optimizer.learning-rate is {self.learning_rate}: give > 0"
+        )
+        require(0 <= self.decay <= 1, f"optimizer.decay is {self.decay}: give a share in [0, 1]")
+        require(self.microbatches > 0, f"optimizer.microbatches is {self.microbatches}: give >= 1")
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Pass@1 on the held-out split."""
+
+    prompts: int = 512
+    """Held-out prompts; with a path, the first so many of test.jsonl."""
+    temperature: float = 1.0
+    """Temperature of the sampled Pass@1."""
+
+    def __post_init__(self) -> None:
+        require(self.prompts > 0, f"evaluation.prompts is {self.prompts}: give at least 1")
+        require(
+            self.temperature > 0,
+            f"evaluation.temperature is {self.temperature}: sampling needs a temperature above 0",
+        )
+
+
+@dataclass(frozen=True)
+class Checkpointing:
+    """When the run's state is written."""
+
+    every: int = 20
+    """Steps between two checkpoints; the last and an interrupted step get one too."""
+    keep: int = 2
+    """Checkpoints kept on disk."""
+
+    def __post_init__(self) -> None:
+        require(self.every > 0, f"checkpoint.every is {self.every}: give at least 1")
+        require(self.keep > 0, f"checkpoint.keep is {self.keep}: give at least 1")
+
+
+@dataclass(frozen=True)
+class Gsm8k:
+    """Off-policy GRPO on grade-school mathematics."""
+
+    preset: str = "default"
+    """Named starting point for all other options."""
+    seed: int = 0
+    run_dir: Path | None = None
+    """Where everything is written; default: runs/gsm8k-<date>-<time>."""
+    resume: bool = False
+    """Go on with the run in --run-dir from its newest checkpoint."""
+    data: Data = field(default_factory=Data)
+    model: Model = field(default_factory=Model)
+    warm_start: WarmStart = field(default_factory=WarmStart)
+    reward: Reward = field(default_factory=Reward)
+    rollout: Rollout = field(default_factory=Rollout)
+    schedule: Schedule = field(default_factory=Schedule)
+    objective: Objective = field(default_factory=Objective)
+    optimizer: Optimizer = field(default_factory=Optimizer)
+    evaluation: Evaluation = field(default_factory=Evaluation)
+    checkpoint: Checkpointing = field(default_factory=Checkpointing)
+
+    def __post_init__(self) -> None:
+        require(self.seed >= 0, f"seed is {self.seed}: give a whole number of at least 0")
+        parts = self.optimizer.microbatches
+        require(
+            self.schedule.prompts % parts == 0,
+            f"schedule.prompts = {self.schedule.prompts} cannot be cut into "
+            f"optimizer.microbatches = {parts} equal parts",
+        )
+
+
+def to_json(config: Any) -> dict[str, Any]:
+    """A config as plain JSON values."""
+    return dataclasses.asdict(
+        config,
+        dict_factory=lambda items: {k: str(v) if isinstance(v, Path) else v for k, v in items},
+    )
+
+
+def from_json(kind: type[Any], values: dict[str, Any]) -> Any:
+    """The config that `to_json` wrote."""
+    hints = typing.get_type_hints(kind)
+    return kind(**{name: _read(hints[name], value) for name, value in values.items()})
+
+
+def _read(hint: Any, value: Any) -> Any:
+    if dataclasses.is_dataclass(hint):
+        return from_json(typing.cast(type, hint), value)
+    wants_path = hint is Path or (isinstance(hint, types.UnionType) and Path in hint.__args__)
+    return Path(value) if wants_path and value is not None else value

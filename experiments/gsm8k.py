@@ -1,0 +1,161 @@
+"""The main study: GRPO on grade-school mathematics, from the first prompt to the report."""
+
+import shlex
+import sys
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from datetime import datetime
+from pathlib import Path
+
+from ogrpo.policy.pretrained import save_pretrained
+from rich.console import Console
+
+from experiments.config import Gsm8k, to_json
+from experiments.interrupt import StopRequest, stop_on_signal
+from experiments.models import make_model
+from experiments.parts import make_optimizer, make_parts
+from experiments.progress import display, summary_table
+from experiments.report import Answer, Sample, write_report
+from experiments.run_dir import RunDir, RunDirError
+from experiments.tasks import Prepared, prepare
+from ogrpo.loop import LoopState, Parts, start, stream_seed, train
+from ogrpo.policy import DecoderConfig
+from ogrpo.training.checkpoint import Checkpoints
+from ogrpo.training.state import init_state
+
+INTERRUPTED = 130
+SHOWN_ANSWERS = 12
+
+
+@dataclass(frozen=True)
+class Study:
+    """A run that is ready to go."""
+
+    config: Gsm8k
+    run: RunDir
+    prepared: Prepared
+    decoder: DecoderConfig
+    parts: Parts
+    console: Console
+
+
+def open_run(config: Gsm8k) -> RunDir:
+    """The run's folder, new or picked up again."""
+    if config.resume:
+        if config.run_dir is None:
+            raise RunDirError("--resume needs the --run-dir of the run to go on with")
+        return RunDir.reopen(config.run_dir)
+    stamp = f"{datetime.now():%Y%m%d-%H%M%S}"
+    return RunDir.create(config.run_dir or Path("runs") / f"gsm8k-{stamp}", as_json(config))
+
+
+def as_json(config: Gsm8k) -> dict:
+    """The config as it is written into the run's folder."""
+    return {"study": "gsm8k", **to_json(replace(config, run_dir=None, resume=False))}
+
+
+def run(config: Gsm8k, console: Console) -> int:
+    """Trains, evaluates, saves and reports; returns the exit code."""
+    folder = open_run(config)
+    console.print(f"run directory {folder.path}", soft_wrap=True)
+    prepared, problems = prepare(config)
+    with closing(prepared.reward):
+        for label, count in prepared.left_out:
+            if count:
+                console.print(f"[yellow]{count} {label}[/]")
+        decoder, params = make_model(config, prepared.tokenizer, problems, console.print)
+        study = Study(
+            config, folder, prepared, decoder, make_parts(config, prepared, decoder), console
+        )
+        before = greedy_answers(study, params)
+        state = start(
+            init_state(params, make_optimizer(config)), uses_reference=config.objective.beta > 0
+        )
+        state, stop = train_to_end(study, state)
+        finish(study, state, before)
+    if stop:
+        console.print(f"stopped by {stop.signal.name} after step {state.step}; go on with:")
+        console.print(f"  {resume_command(folder.path)}", soft_wrap=True)
+        return INTERRUPTED
+    return 0
+
+
+def train_to_end(study: Study, state: LoopState) -> tuple[LoopState, StopRequest]:
+    """Runs the loop, leaving a metrics record a step and a checkpoint now and then."""
+    config, console = study.config, study.console
+    keep, every, steps = config.checkpoint.keep, config.checkpoint.every, config.schedule.steps
+
+    def notify(name: str) -> None:
+        console.print(f"{name}: stopping after this step; once more to stop at once")
+
+    with (
+        Checkpoints(study.run.checkpoints, keep=keep) as checkpoints,
+        stop_on_signal(notify) as stop,
+    ):
+        if config.resume:
+            state = resume(study, state, checkpoints)
+        with study.run.metrics_writer() as metrics, display(console, steps, state.step) as shown:
+            for turn in train(state, study.parts, config.schedule):
+                state, record = turn
+                metrics.write(record)
+                shown.show(record)
+                if state.step % every == 0 or state.step == steps or stop:
+                    checkpoints.save(state.step, state.arrays(), state.progress())
+                if stop:
+                    break
+    return state, stop
+
+
+def resume(study: Study, state: LoopState, checkpoints: Checkpoints) -> LoopState:
+    """The newest checkpoint; the records after it will be written again."""
+    if (step := checkpoints.latest) is None:
+        study.console.print("no checkpoint yet: starting over")
+        study.run.rewind(-1)
+        return state
+    study.console.print(f"resuming after step {step}")
+    study.run.rewind(step)
+    return state.restored(*checkpoints.restore(step, state.arrays()))
+
+
+def greedy_answers(study: Study, params: object) -> list[Answer]:
+    """Greedy answers to the first held-out questions."""
+    task, parts = study.prepared.task, study.parts
+    prompts, golds = task.heldout.prompts[:SHOWN_ANSWERS], task.heldout.answers
+    parts.evaluator.publish(params, 0)
+    greedy = replace(parts.evaluation_sampling, greedy=True)
+    groups = parts.evaluator.generate(prompts, greedy, stream_seed(parts.seed, "shown", 0))
+    firsts = [group.completions[0] for group in groups]
+    texts = [task.decode(c.token_ids) for c in firsts]
+    judged = zip(texts, firsts, golds, strict=False)
+    return [
+        Answer(text, study.prepared.reward.judge(text, c.finish_reason, gold) == "correct")
+        for text, c, gold in judged
+    ]
+
+
+def finish(study: Study, state: LoopState, before: Sequence[Answer]) -> None:
+    """Saves the model, draws the report and says where everything is."""
+    run, prepared, console = study.run, study.prepared, study.console
+    save_pretrained(run.model, study.decoder, state.train.params)
+    prepared.tokenizer.save(run.model)
+    after = greedy_answers(study, state.train.params)
+    samples = [
+        Sample(problem.question, gold, *answers)
+        for problem, gold, *answers in zip(
+            prepared.heldout, prepared.task.heldout.answers, before, after, strict=False
+        )
+    ]
+    counts = [*prepared.left_out, *prepared.reward.counts._asdict().items()]
+    write_report(run, as_json(study.config), shlex.join(sys.argv), samples, counts)
+    console.print(summary_table(run.read_metrics()))
+    console.print(
+        f"model   {run.model}\nmetrics {run.metrics}\nreport  {run.report}", soft_wrap=True
+    )
+
+
+def resume_command(path: Path) -> str:
+    """The command that goes on with a run."""
+    return shlex.join(
+        ["python", "-m", "experiments.run", "gsm8k", "--run-dir", str(path), "--resume"]
+    )

@@ -1,0 +1,198 @@
+"""The policy of a study: loaded, random, or warm-started here from a careless teacher."""
+
+import dataclasses
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import platformdirs
+from ogrpo.policy.pretrained import load_pretrained, save_pretrained
+
+from experiments.config import Gsm8k, WarmStart
+from experiments.tasks import Problems
+from ogrpo.data.arithmetic import demonstrate
+from ogrpo.data.batching import PromptStream, pad_groups
+from ogrpo.data.tokenizer import TextTokenizer
+from ogrpo.policy import (
+    DecoderConfig,
+    Params,
+    PolicyBatch,
+    completion_log_probs_and_entropy,
+    init_params,
+)
+from ogrpo.rollout.protocol import Completion, Group
+from ogrpo.training.metrics import PolicyOutput
+from ogrpo.training.state import adam, init_state
+from ogrpo.training.update import Batch, PolicyFn
+from ogrpo.training.warm_start import make_imitate, warm_start
+
+Notify = Callable[[str], None]
+DTYPES = {"float32": jnp.float32, "bfloat16": jnp.bfloat16}
+
+
+def tiny_decoder(tokenizer: TextTokenizer, positions: int) -> DecoderConfig:
+    """A Qwen2 decoder of about 0.1 M parameters; head size 32, the least that vLLM serves."""
+    return DecoderConfig(
+        architecture="Qwen2ForCausalLM",
+        vocab_size=tokenizer.padded_vocab_size(16),
+        hidden_size=64,
+        intermediate_size=176,
+        num_layers=2,
+        num_heads=2,
+        num_kv_heads=1,
+        head_dim=32,
+        rope_theta=10_000.0,
+        rms_norm_eps=1e-6,
+        tie_embeddings=True,
+        max_positions=positions,
+    )
+
+
+def qwen2_5_0_5b() -> DecoderConfig:
+    """The shape of Qwen2.5-0.5B."""
+    return DecoderConfig(
+        architecture="Qwen2ForCausalLM",
+        vocab_size=151_936,
+        hidden_size=896,
+        intermediate_size=4864,
+        num_layers=24,
+        num_heads=14,
+        num_kv_heads=2,
+        head_dim=64,
+        rope_theta=1_000_000.0,
+        rms_norm_eps=1e-6,
+        tie_embeddings=True,
+        max_positions=32_768,
+    )
+
+
+def make_policy_fn(decoder: DecoderConfig, *, remat: bool) -> PolicyFn:
+    """The decoder as the update sees it."""
+
+    def policy_fn(params: Params, batch: Batch, temperature: jax.Array) -> PolicyOutput:
+        view = PolicyBatch(*batch[:4])
+        return PolicyOutput(
+            *completion_log_probs_and_entropy(params, decoder, view, temperature, remat=remat)
+        )
+
+    return policy_fn
+
+
+def make_model(
+    config: Gsm8k, tokenizer: TextTokenizer, problems: Problems, notify: Notify
+) -> tuple[DecoderConfig, Params]:
+    """The decoder's shape and its first parameters."""
+    dtype = DTYPES[config.model.dtype]
+    if config.model.path is not None:
+        return load_pretrained(config.model.path, dtype)
+    key = jax.random.key(config.seed)
+    positions = config.data.prompt_length + config.rollout.max_tokens
+    shapes = {"qwen2.5-0.5b": qwen2_5_0_5b(), "tiny": tiny_decoder(tokenizer, positions)}
+    if config.model.random != "none":
+        decoder = shapes[config.model.random]
+        return decoder, init_params(decoder, key, dtype)
+    if not problems.warm_start:
+        raise ValueError(
+            "data.path needs a model that can read it: give --model.path a Hugging Face folder, or "
+            "--model.random tiny to prove the path with random weights"
+        )
+    decoder = shapes["tiny"]
+    return decoder, warm_started(config, decoder, tokenizer, problems, dtype, notify)
+
+
+def warm_started(
+    config: Gsm8k,
+    decoder: DecoderConfig,
+    tokenizer: TextTokenizer,
+    problems: Problems,
+    dtype: Any,
+    notify: Notify,
+) -> Params:
+    """Imitates the careless teacher, or reads what an equal imitation left in the cache."""
+    batch = _demonstrations(config, tokenizer, problems)
+    folder = _cache_folder(config, decoder, batch)
+    if config.warm_start.cache and (folder / "config.json").is_file():
+        notify(f"warm start read from {folder}")
+        return load_pretrained(folder, dtype)[1]
+    params = _imitate(config, decoder, batch, dtype, notify)
+    if config.warm_start.cache:
+        _store(folder, decoder, params)
+    return params
+
+
+def _demonstrations(config: Gsm8k, tokenizer: TextTokenizer, problems: Problems) -> Batch:
+    """Every demonstration as a group of one completion."""
+    shown = demonstrate(problems.warm_start, seed=config.seed, teacher=config.warm_start.teacher)
+    groups = [_group(tokenizer, p.question, p.answer) for p in shown]
+    padded = pad_groups(groups, config.data.prompt_length, config.rollout.max_tokens)
+    return Batch(*padded[:5], rewards=np.zeros(padded.policy_versions.shape, np.float32))
+
+
+def _group(tokenizer: TextTokenizer, question: str, answer: str) -> Group:
+    ids = tokenizer.encode(answer, add_eos=True)
+    completion = Completion(
+        token_ids=ids,
+        log_probs=np.zeros(len(ids), np.float32),
+        policy_version=0,
+        temperature=1.0,
+        finish_reason="stop",
+    )
+    return Group(prompt_ids=tokenizer.encode_prompt(question), completions=(completion,))
+
+
+def _imitate(
+    config: Gsm8k, decoder: DecoderConfig, batch: Batch, dtype: Any, notify: Notify
+) -> Params:
+    warm = config.warm_start
+    optimizer = adam(b1=0.9, b2=0.98, eps=1e-8, weight_decay=0.01, max_grad_norm=1.0)
+    state = init_state(init_params(decoder, jax.random.key(config.seed), dtype), optimizer)
+    imitate = make_imitate(optimizer, make_policy_fn(decoder, remat=False))
+    rate = optax.cosine_decay_schedule(warm.learning_rate, warm.steps)
+    batches = _batches(batch, warm, config.seed)
+    for step, (trained, loss) in enumerate(warm_start(state, batches, imitate, rate), start=1):
+        state = trained
+        if step % 80 == 0 or step == warm.steps:
+            notify(f"warm start {step}/{warm.steps}, loss {loss:.3f} nats a token")
+    return state.params
+
+
+def _batches(batch: Batch, warm: WarmStart, seed: int) -> Iterator[Batch]:
+    stream = PromptStream(len(batch.prompt_ids), warm.batch, seed)
+    for step in range(warm.steps):
+        chosen = stream.indices(step)
+        yield Batch(*(None if x is None else jnp.asarray(np.asarray(x)[chosen]) for x in batch))
+
+
+def _cache_folder(config: Gsm8k, decoder: DecoderConfig, batch: Batch) -> Path:
+    """Named by everything that the result depends on, the demonstrations' tokens included."""
+    digest = hashlib.sha256()
+    recipe = {
+        "decoder": dataclasses.asdict(decoder),
+        "warm_start": dataclasses.asdict(config.warm_start) | {"cache": True},
+        "seed": config.seed,
+        "dtype": config.model.dtype,
+        "versions": [jax.__version__, optax.__version__],
+        "backend": jax.default_backend(),
+    }
+    digest.update(json.dumps(recipe, sort_keys=True).encode())
+    for array in batch[:4]:
+        digest.update(np.ascontiguousarray(array).tobytes())
+    cache = platformdirs.user_cache_path("ogrpo") / "warm-start"
+    return cache / digest.hexdigest()[:24]
+
+
+def _store(folder: Path, decoder: DecoderConfig, params: Params) -> None:
+    scratch = folder.with_name(f"{folder.name}.{os.getpid()}")
+    save_pretrained(scratch, decoder, params)
+    try:
+        scratch.rename(folder)
+    except OSError:  # another run stored the same weights first
+        shutil.rmtree(scratch)

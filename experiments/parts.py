@@ -1,0 +1,136 @@
+"""The parts of the loop, made from a config."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from experiments.config import Gsm8k
+from experiments.models import make_policy_fn
+from experiments.tasks import Prepared
+from ogrpo.core import advantages, aggregate
+from ogrpo.core.objectives import OBJECTIVES, exact_center, unit_center
+from ogrpo.loop import Parts
+from ogrpo.policy import DecoderConfig, Params, Samples, sample
+from ogrpo.rollout.embedded import EmbeddedEngine
+from ogrpo.rollout.protocol import Sampling
+from ogrpo.training.metrics import summarize
+from ogrpo.training.state import Hypers, adam, hypers
+from ogrpo.training.update import Recipe, make_update
+
+ADVANTAGES = {
+    "group_standardized": partial(advantages.group_standardized, eps_inside=1e-6),
+    "centered": advantages.centered,
+    "leave_one_out": advantages.leave_one_out,
+}
+CENTERS = {"exact": exact_center, "unit": unit_center}
+
+
+def total_fn(config: Gsm8k) -> Callable[..., aggregate.Total]:
+    """The aggregation by its name."""
+    fixed = partial(aggregate.fixed_length_total, length=config.rollout.max_tokens)
+    return {
+        "token": aggregate.token_total,
+        "sequence": aggregate.sequence_total,
+        "sequence_sum": aggregate.sequence_sum_total,
+        "fixed_length": fixed,
+        "group": aggregate.group_total,
+    }[config.objective.aggregation]
+
+
+def make_recipe(config: Gsm8k, decoder: DecoderConfig) -> Recipe:
+    """The update's static half."""
+    wanted, center_fn = config.objective, CENTERS[config.objective.center]
+    bound = {"center_fn": center_fn} if wanted.name == "off_policy_grpo" else {}
+    return Recipe(
+        policy_fn=make_policy_fn(decoder, remat=config.model.remat),
+        objective_fn=partial(OBJECTIVES[wanted.name], **bound),
+        advantage_fn=ADVANTAGES[wanted.advantage],
+        total_fn=total_fn(config),
+        metrics_fn=partial(summarize, center_fn=center_fn),
+        mask_zero_variance=wanted.mask_zero_variance,
+        count_masked=wanted.count_masked,
+        microbatches=config.optimizer.microbatches,
+    )
+
+
+def knobs(config: Gsm8k) -> dict[str, float]:
+    """The traced knobs of the objective."""
+    wanted = config.objective
+    band = {"eps_low": wanted.eps_low, "eps_high": wanted.eps_high}
+    return {"beta": wanted.beta, **({} if wanted.name == "reinforce" else band)}
+
+
+def learning_rate(config: Gsm8k) -> optax.Schedule:
+    """Linear warm-up, then a linear decay over the rest of the run."""
+    wanted, updates = config.optimizer, config.schedule.steps * config.schedule.i
+    warmup = min(wanted.warmup, updates - 1)
+    peak = wanted.learning_rate
+    return optax.join_schedules(
+        [
+            optax.linear_schedule(peak / (warmup + 1), peak, warmup),
+            optax.linear_schedule(peak, peak * (1 - wanted.decay), updates - warmup),
+        ],
+        [warmup],
+    )
+
+
+def make_optimizer(config: Gsm8k) -> optax.GradientTransformation:
+    """AdamW's direction; the step size comes with each update."""
+    wanted = config.optimizer
+    return adam(
+        b1=wanted.b1,
+        b2=wanted.b2,
+        eps=wanted.eps,
+        weight_decay=wanted.weight_decay,
+        max_grad_norm=wanted.max_grad_norm,
+    )
+
+
+def make_engine(config: Gsm8k, decoder: DecoderConfig, eos_id: int) -> EmbeddedEngine:
+    """The trainer's own sampler behind the engine interface."""
+
+    def sample_fn(
+        params: Params, ids: np.ndarray, mask: np.ndarray, seed: int, **how: Any
+    ) -> Samples:
+        key = jax.random.key(seed)
+        return sample(
+            params, decoder, jnp.asarray(ids), jnp.asarray(mask), key, eos_id=eos_id, **how
+        )
+
+    return EmbeddedEngine(
+        sample_fn, batch_size=config.schedule.prompts, prompt_length=config.data.prompt_length
+    )
+
+
+def make_parts(config: Gsm8k, prepared: Prepared, decoder: DecoderConfig) -> Parts:
+    """Everything that the loop composes."""
+    recipe, rate = make_recipe(config, decoder), learning_rate(config)
+    eos_id, wanted = prepared.tokenizer.eos_id, config.rollout
+
+    def hypers_at(update: int) -> Hypers:
+        return hypers(float(np.asarray(rate(update))), wanted.temperature, knobs(config))
+
+    sampling = Sampling(
+        temperature=wanted.temperature,
+        max_tokens=wanted.max_tokens,
+        group_size=wanted.group_size,
+    )
+    return Parts(
+        task=prepared.task,
+        engine=make_engine(config, decoder, eos_id),
+        evaluator=make_engine(config, decoder, eos_id),
+        update=make_update(make_optimizer(config), recipe),
+        score=jax.jit(lambda *args: recipe.policy_fn(*args).log_probs),
+        hypers_at=hypers_at,
+        sampling=sampling,
+        evaluation_sampling=replace(sampling, temperature=config.evaluation.temperature),
+        exact_center=config.objective.center == "exact",
+        uses_reference=config.objective.beta > 0,
+        seed=config.seed,
+    )

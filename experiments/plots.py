@@ -1,0 +1,127 @@
+"""Plots of a run, each a function from records to a matplotlib figure."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from ogrpo.loop import PHASES
+
+Record = dict[str, Any]
+BLUE, ORANGE, GREEN, GREY = "#3366aa", "#dd7722", "#338855", "#888888"
+STYLE: dict[Any, Any] = {
+    "figure.dpi": 110,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "grid.alpha": 0.25,
+    "font.size": 10,
+    "legend.frameon": False,
+}
+
+
+def points(records: list[Record], key: str) -> tuple[list[float], list[float]]:
+    """(completions, value) wherever the value was measured."""
+    known = [r for r in records if r.get(key) is not None]
+    return [r["completions"] for r in known], [r[key] for r in known]
+
+
+def _line(axes: Axes, records: list[Record], key: str, label: str, color: str, **more: Any) -> None:
+    axes.plot(*points(records, key), label=label, color=color, **more)
+
+
+def _pass_at_1(axes: Axes, records: list[Record], key: str, label: str, color: str) -> None:
+    x, _ = points(records, key)
+    _line(axes, records, key, label, color, marker="o", markersize=4)
+    low, high = points(records, f"{key}/low")[1], points(records, f"{key}/high")[1]
+    axes.fill_between(x, low, high, color=color, alpha=0.15, linewidth=0)
+
+
+def pass_at_1(records: list[Record]) -> Figure:
+    """Held-out Pass@1 with its confidence band."""
+    figure, axes = _figure("Held-out Pass@1")
+    temperature = records[0]["pass@1/temperature"]
+    _pass_at_1(axes, records, "pass@1/greedy", "greedy", GREEN)
+    _pass_at_1(axes, records, "pass@1/sampled", f"sampled, T = {temperature:g}", BLUE)
+    axes.set_ylim(0, 1)
+    axes.legend(loc="lower right")
+    return figure
+
+
+def reward(records: list[Record]) -> Figure:
+    """Mean reward of the training batches, and how many groups taught nothing."""
+    figure, axes = _figure("Training reward")
+    _line(axes, records, "reward", "mean reward", BLUE)
+    _line(axes, records, "zero_variance", "share of zero-variance groups", ORANGE)
+    _line(axes, records, "truncated", "share of truncated completions", GREY)
+    axes.set_ylim(0, 1)
+    axes.legend()
+    return figure
+
+
+def off_policy(records: list[Record]) -> Figure:
+    """How far the data is from the policy that learns from it."""
+    figure, axes = _figure("Off-policyness")
+    _line(axes, records, "ess", "effective sample size (share)", BLUE)
+    _line(axes, records, "clipped", "share of tokens clipped", ORANGE)
+    axes.set_ylim(0, 1.02)
+    right = axes.twinx()
+    right.grid(visible=False)
+    right.spines["right"].set_visible(True)
+    _line(right, records, "kl", "KL(π‖α), nats a token (right)", GREEN)
+    right.set_ylabel("nats")
+    lines = [*axes.get_lines(), *right.get_lines()]
+    axes.legend(lines, [str(line.get_label()) for line in lines])
+    return figure
+
+
+def entropy(records: list[Record]) -> Figure:
+    """Entropy of the policy on the tokens it was trained on."""
+    figure, axes = _figure("Entropy")
+    _line(axes, records, "entropy", "nats a token", BLUE)
+    axes.set_ylim(bottom=0)
+    axes.legend()
+    return figure
+
+
+def seconds(records: list[Record]) -> Figure:
+    """Where the wall time went."""
+    figure, axes = _figure("Wall time by phase")
+    totals = [sum(r[f"seconds/{phase}"] for r in records) for phase in PHASES]
+    axes.barh(PHASES, totals, color=BLUE)
+    axes.bar_label(axes.containers[0], fmt="%.1f s", padding=3)  # pyright: ignore[reportArgumentType]
+    axes.invert_yaxis()
+    axes.set_xlabel("seconds (the first step of each phase includes compilation)")
+    return figure
+
+
+PLOTS: dict[str, Callable[[list[Record]], Figure]] = {
+    "pass_at_1": pass_at_1,
+    "reward": reward,
+    "off_policy": off_policy,
+    "entropy": entropy,
+    "seconds": seconds,
+}
+
+
+def _figure(title: str) -> tuple[Figure, Axes]:
+    figure = Figure(figsize=(6.4, 3.6), layout="constrained")
+    axes = figure.subplots()
+    axes.set_title(title, loc="left", fontweight="bold")
+    axes.set_xlabel("completions bought")
+    return figure, axes
+
+
+def save_plots(records: list[Record], folder: Path) -> list[Path]:
+    """Draws every plot as a PNG."""
+    folder.mkdir(exist_ok=True)
+    paths = []
+    with mpl.rc_context(STYLE):
+        for name, plot in PLOTS.items():
+            path = folder / f"{name}.png"
+            plot(records).savefig(path)
+            paths.append(path)
+    return paths

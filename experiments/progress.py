@@ -1,0 +1,91 @@
+"""What a run shows while it runs, and the table at its end."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+from rich.table import Table
+
+Record = dict[str, Any]
+LIVE = (
+    ("reward", "reward", "{:.2f}"),
+    ("Pass@1", "pass@1/sampled", "{:.2f}"),
+    ("KL", "kl", "{:.4f}"),
+    ("ESS", "ess", "{:.2f}"),
+    ("stale", "staleness", "{:.1f}"),
+    ("tok/s", "tokens/s", "{:,.0f}"),
+)
+
+
+def live_text(latest: Record) -> str:
+    """The newest known value of each live metric."""
+    shown = [
+        f"{label} {form.format(latest[key])}"
+        for label, key, form in LIVE
+        if latest.get(key) is not None
+    ]
+    return "  ".join(shown)
+
+
+class Display:
+    """A progress bar on a terminal; a line per evaluation elsewhere."""
+
+    def __init__(self, progress: Progress, console: Console, steps: int, step: int) -> None:
+        self._progress, self._console = progress, console
+        self._bar = progress.add_task("", total=steps, completed=step)
+        self._latest: Record = {}
+
+    def show(self, record: Record) -> None:
+        """Takes the newest record in."""
+        self._latest |= {key: value for key, value in record.items() if value is not None}
+        text = live_text(self._latest)
+        self._progress.update(self._bar, completed=record["step"], description=text)
+        if not self._console.is_terminal and record["pass@1/sampled"] is not None:
+            self._console.print(f"step {record['step']:>4}  {text}", soft_wrap=True)
+
+
+@contextmanager
+def display(console: Console, steps: int, step: int) -> Iterator[Display]:
+    """Shows a run's progress until the block ends."""
+    progress = Progress(
+        BarColumn(bar_width=20),
+        MofNCompleteColumn(),
+        TextColumn("{task.description}"),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+        console=console,
+        disable=not console.is_terminal,
+    )
+    with progress:
+        yield Display(progress, console, steps, step)
+
+
+def interval(record: Record, key: str) -> str:
+    """A Pass@1 with its confidence interval."""
+    low, high = record[f"{key}/low"], record[f"{key}/high"]
+    return f"{record[key]:.3f}  [{low:.3f}, {high:.3f}]"
+
+
+def summary_table(records: list[Record]) -> Table:
+    """Before and after."""
+    evaluated = [r for r in records if r["pass@1/sampled"] is not None]
+    before, after = evaluated[0], evaluated[-1]
+    table = Table(title="Held-out Pass@1, 95 % confidence interval")
+    for column in ("", f"before (step {before['step']})", f"after (step {after['step']})"):
+        table.add_column(column)
+    temperature = before["pass@1/temperature"]
+    for label, key in (
+        (f"sampled at T = {temperature:g}", "pass@1/sampled"),
+        ("greedy", "pass@1/greedy"),
+    ):
+        table.add_row(label, interval(before, key), interval(after, key))
+    return table

@@ -1,0 +1,83 @@
+"""One self-contained HTML page about a run: figures, curves, counts, answers, configuration."""
+
+import base64
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jinja2
+
+from experiments.plots import save_plots
+from experiments.run_dir import RunDir
+
+Record = dict[str, Any]
+TEMPLATE = Path(__file__).with_name("report.html.j2")
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A greedy answer to a held-out question."""
+
+    text: str
+    right: bool
+
+
+@dataclass(frozen=True)
+class Sample:
+    """A held-out question, answered before and after."""
+
+    question: str
+    gold: str
+    before: Answer
+    after: Answer
+
+
+def _change(records: list[Record], key: str) -> str:
+    return f"{records[0][key]:.3f} → {records[-1][key]:.3f}"
+
+
+def _cards(evaluated: list[Record], records: list[Record]) -> list[dict[str, str]]:
+    temperature, last = evaluated[0]["pass@1/temperature"], records[-1]
+    spent = sum(value for r in records for key, value in r.items() if key.startswith("seconds/"))
+    return [
+        {
+            "value": _change(evaluated, "pass@1/sampled"),
+            "label": f"held-out Pass@1, sampled at T = {temperature:g}",
+        },
+        {"value": _change(evaluated, "pass@1/greedy"), "label": "held-out Pass@1, greedy"},
+        {"value": f"{last['completions']:,}", "label": "completions bought"},
+        {"value": f"{last['updates']:,}", "label": "updates"},
+        {"value": f"{spent:.0f} s", "label": "in the loop, compilation included"},
+    ]
+
+
+def write_report(
+    run: RunDir,
+    config: dict[str, Any],
+    command: str,
+    samples: Sequence[Sample],
+    counts: Sequence[tuple[str, int]],
+) -> None:
+    """Draws the plots and writes the page."""
+    records = run.read_metrics()
+    evaluated = [r for r in records if r["pass@1/sampled"] is not None]
+    plots = [
+        {"name": path.stem, "data": base64.b64encode(path.read_bytes()).decode()}
+        for path in save_plots(records, run.plots)
+    ]
+    template = jinja2.Template(TEMPLATE.read_text(), autoescape=True)
+    page = template.render(
+        title=f"ogrpo {config['study']}: {config['preset']}, seed {config['seed']}",
+        lead=f"step {records[-1]['step']} of {config['schedule']['steps']}",
+        cards=_cards(evaluated, records),
+        temperature=f"{evaluated[0]['pass@1/temperature']:g}",
+        evaluations=evaluated,
+        plots=plots,
+        counts=counts,
+        samples=samples,
+        command=command,
+        config=json.dumps(config, indent=2),
+    )
+    run.report.write_text(page)

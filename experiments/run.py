@@ -1,0 +1,58 @@
+"""`python -m experiments.run STUDY [options]`: the command line.
+
+python -m experiments.run gsm8k --preset v10-i1 --seed 1 --objective.eps-high 0.28
+python -m experiments.run gsm8k --run-dir runs/mine --resume
+"""
+
+import difflib
+import sys
+from collections.abc import Sequence
+
+USAGE_ERROR = 2
+STUDIES = {"gsm8k": "off-policy GRPO on grade-school mathematics"}
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Runs the study that the arguments name; returns the exit code."""
+    if not arguments or arguments[0] in ("-h", "--help"):
+        print(_usage())
+        return 0 if arguments else USAGE_ERROR
+    study, *options = arguments
+    if study not in STUDIES:
+        near = difflib.get_close_matches(study, STUDIES, n=1)
+        hint = f" Did you mean {near[0]!r}?" if near else ""
+        print(f"there is no study {study!r}.{hint}\n\n{_usage()}", file=sys.stderr)
+        return USAGE_ERROR
+    return _gsm8k(options)
+
+
+def _usage() -> str:
+    lines = [f"  {name:<8} {text}" for name, text in STUDIES.items()]
+    return "\n".join(
+        [
+            "usage: python -m experiments.run STUDY [options]",
+            "",
+            *lines,
+            "",
+            "options: STUDY --help",
+        ]
+    )
+
+
+def _gsm8k(options: Sequence[str]) -> int:
+    # Imported late: --help of the command itself needs no JAX.
+    from rich.console import Console
+
+    from experiments import gsm8k
+    from experiments.command_line import parse
+
+    console = Console()
+    try:
+        return gsm8k.run(parse(options), console)
+    except (ValueError, FileNotFoundError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return USAGE_ERROR
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

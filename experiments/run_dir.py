@@ -1,0 +1,104 @@
+"""The run directory: what a run leaves behind, and how it is picked up again.
+
+config.json       what was asked for
+metrics.jsonl     one object a line, one line a step
+checkpoints/      Orbax, the newest two
+model/            the final weights as safetensors, with config.json and tokenizer
+plots/*.png, report.html
+"""
+
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TextIO
+
+
+class RunDirError(ValueError):
+    """A run directory that cannot be used, with the remedy in its message."""
+
+
+class RunDir:
+    """Paths of one run."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.config = path / "config.json"
+        self.metrics = path / "metrics.jsonl"
+        self.checkpoints = path / "checkpoints"
+        self.model = path / "model"
+        self.plots = path / "plots"
+        self.report = path / "report.html"
+
+    @staticmethod
+    def create(path: Path, config: dict[str, Any]) -> "RunDir":
+        """A new run in an empty or absent folder."""
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            occupied = next(path.iterdir(), None)
+        except OSError as error:
+            raise RunDirError(
+                f"run directory {path} cannot be used ({error.strerror}): choose another --run-dir"
+            ) from error
+        if occupied is not None:
+            raise RunDirError(
+                f"run directory {path} is not empty (it has {occupied.name}): "
+                "choose another --run-dir, or pass --resume to go on with the run that is there"
+            )
+        if not os.access(path, os.W_OK):
+            raise RunDirError(f"run directory {path} is not writable: choose another --run-dir")
+        run = RunDir(path)
+        run.config.write_text(json.dumps(config, indent=2) + "\n")
+        return run
+
+    @staticmethod
+    def reopen(path: Path) -> "RunDir":
+        """The run that is there."""
+        run = RunDir(path)
+        if not run.config.is_file():
+            raise RunDirError(
+                f"nothing to resume in {path} (no config.json): check --run-dir, "
+                "or leave out --resume to start a new run"
+            )
+        return run
+
+    def read_config(self) -> dict[str, Any]:
+        """The configuration that the run was started with."""
+        return json.loads(self.config.read_text())
+
+    def read_metrics(self) -> list[dict[str, Any]]:
+        """All records; a last line cut off by a crash is left out."""
+        if not self.metrics.exists():
+            return []
+        lines = self.metrics.read_text().splitlines(keepends=True)
+        return [json.loads(line) for line in lines if line.endswith("\n")]
+
+    def rewind(self, step: int) -> None:
+        """Drops the records after `step`, which the resumed run will write again."""
+        kept = [record for record in self.read_metrics() if record["step"] <= step]
+        scratch = self.metrics.with_suffix(".tmp")
+        scratch.write_text("".join(map(_line, kept)))
+        scratch.replace(self.metrics)
+
+    @contextmanager
+    def metrics_writer(self) -> Iterator["MetricsWriter"]:
+        """Appends records, each on disk before the next step begins."""
+        with self.metrics.open("a") as file:
+            yield MetricsWriter(file)
+
+
+class MetricsWriter:
+    """Appends one JSON object a line."""
+
+    def __init__(self, file: TextIO) -> None:
+        self._file = file
+
+    def write(self, record: dict[str, Any]) -> None:
+        """Appends and flushes."""
+        self._file.write(_line(record))
+        self._file.flush()
+
+
+def _line(record: dict[str, Any]) -> str:
+    return json.dumps(record) + "\n"

@@ -1,0 +1,101 @@
+"""The engine without a server: the trainer's own sampler behind the engine interface."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ogrpo.rollout.protocol import Completion, Group, Sampling
+
+Ids = NDArray[np.int32]
+SampleFn = Callable[..., Any]
+
+
+class EmbeddedEngine:
+    """Samples with a function it is given, from the weights published last.
+
+    The caller publishes weights that nobody overwrites: a trainer that donates its buffers to the
+    next update publishes a copy.
+
+    Args:
+      sample_fn: `(params, prompt_ids, prompt_mask, seed, *, temperature, greedy, group_size,
+        max_tokens)` -> an object with arrays `token_ids`, `log_probs`, `mask` `[N, G, T]` and
+        `finished` `[N, G]`.
+      batch_size: prompts in one call; a shorter last call is filled up with its first prompt.
+      prompt_length: tokens that prompts are padded to.
+    """
+
+    def __init__(
+        self,
+        sample_fn: SampleFn,
+        *,
+        batch_size: int,
+        prompt_length: int,
+    ) -> None:
+        self._sample_fn = sample_fn
+        self._batch_size = batch_size
+        self._prompt_length = prompt_length
+        self._params: Any = None
+        self.version = -1
+
+    def publish(self, params: Any, version: int) -> None:
+        """Serves `params` from now on, as policy `version`."""
+        self._params = params
+        self.version = version
+
+    def generate(self, prompts: Sequence[Ids], sampling: Sampling, seed: int) -> list[Group]:
+        """One group per prompt, in order."""
+        if self._params is None:
+            raise RuntimeError("generate() before publish(): the engine has no weights yet")
+        groups: list[Group] = []
+        for start in range(0, len(prompts), self._batch_size):
+            chunk = prompts[start : start + self._batch_size]
+            groups += self._generate_chunk(chunk, sampling, seed + start)
+        return groups
+
+    def _generate_chunk(self, prompts: Sequence[Ids], sampling: Sampling, seed: int) -> list[Group]:
+        filled = [*prompts, *[prompts[0]] * (self._batch_size - len(prompts))]
+        ids, mask = self._pad(filled)
+        out = self._sample_fn(
+            self._params,
+            ids,
+            mask,
+            seed,
+            temperature=sampling.temperature,
+            greedy=sampling.greedy,
+            group_size=sampling.group_size,
+            max_tokens=sampling.max_tokens,
+        )
+        arrays = [np.asarray(x) for x in (out.token_ids, out.log_probs, out.mask, out.finished)]
+        return [
+            Group(prompt, tuple(self._completions(sampling, *(x[n] for x in arrays))))
+            for n, prompt in enumerate(prompts)
+        ]
+
+    def _completions(
+        self, sampling: Sampling, token_ids: Any, log_probs: Any, mask: Any, finished: Any
+    ) -> list[Completion]:
+        lengths = mask.sum(axis=-1)
+        return [
+            Completion(
+                token_ids=token_ids[g, : lengths[g]],
+                log_probs=log_probs[g, : lengths[g]],
+                policy_version=self.version,
+                temperature=sampling.temperature,
+                finish_reason="stop" if finished[g] else "length",
+            )
+            for g in range(sampling.group_size)
+        ]
+
+    def _pad(self, prompts: Sequence[Ids]) -> tuple[Ids, NDArray[np.bool_]]:
+        ids = np.zeros((len(prompts), self._prompt_length), np.int32)
+        lengths = np.array([len(p) for p in prompts])
+        if lengths.max() > self._prompt_length:
+            raise ValueError(
+                f"a prompt has {lengths.max()} tokens but the engine takes {self._prompt_length}: "
+                "raise the prompt length or leave the prompt out"
+            )
+        for row, prompt in zip(ids, prompts, strict=True):
+            row[: len(prompt)] = prompt
+        return ids, np.arange(self._prompt_length)[None] < lengths[:, None]

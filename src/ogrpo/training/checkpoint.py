@@ -1,0 +1,55 @@
+"""Checkpoints with Orbax: arrays as a pytree, progress as JSON, atomically, the newest few kept."""
+
+import os
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any
+
+import jax
+import orbax.checkpoint as ocp
+
+
+class Checkpoints:
+    """Saves and restores `(arrays, progress)` by step under one folder."""
+
+    def __init__(self, folder: str | os.PathLike[str], *, keep: int) -> None:
+        options = ocp.CheckpointManagerOptions(max_to_keep=keep, enable_async_checkpointing=False)
+        self._manager = ocp.CheckpointManager(os.path.abspath(folder), options=options)
+
+    def __enter__(self) -> "Checkpoints":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._manager.close()
+
+    @property
+    def latest(self) -> int | None:
+        """The newest step on disk, or None."""
+        return self._manager.latest_step()
+
+    def save(self, step: int, arrays: Any, progress: Mapping[str, Any]) -> None:
+        """Writes a checkpoint; saving the same step twice keeps the first."""
+        if step == self.latest:
+            return
+        self._manager.save(
+            step,
+            args=ocp.args.Composite(
+                arrays=ocp.args.StandardSave(arrays), progress=ocp.args.JsonSave(dict(progress))
+            ),
+        )
+
+    def restore(self, step: int, like: Any) -> tuple[Any, dict[str, Any]]:
+        """Reads checkpoint `step` into the structure, shapes and dtypes of `like`."""
+        target = jax.tree.map(ocp.utils.to_shape_dtype_struct, like)
+        restored = self._manager.restore(
+            step,
+            args=ocp.args.Composite(
+                arrays=ocp.args.StandardRestore(target), progress=ocp.args.JsonRestore()
+            ),
+        )
+        return restored["arrays"], restored["progress"]

@@ -1,0 +1,61 @@
+"""The train state: a frozen pytree, and what a caller may change without recompiling."""
+
+from typing import Any, NamedTuple
+
+import flax.struct
+import jax.numpy as jnp
+import optax
+from jax import Array
+
+Params = Any
+
+
+@flax.struct.dataclass
+class TrainState:
+    """Everything an update changes.
+
+    Attributes:
+      params: the trainer's parameters theta, any pytree.
+      opt_state: the Optax state.
+      updates: how many updates were taken, int32 scalar.
+    """
+
+    params: Params
+    opt_state: optax.OptState
+    updates: Array
+
+
+class Hypers(NamedTuple):
+    """Traced hyper-parameters: changing one of them does not recompile the update.
+
+    Attributes:
+      learning_rate: step size, scalar.
+      temperature: the sampling temperature that log-probs are taken at, scalar.
+      objective: the knobs of the objective by name (`eps_low`, `eps_high`, `beta`, ...), scalars.
+    """
+
+    learning_rate: Array
+    temperature: Array
+    objective: dict[str, Array]
+
+
+def hypers(learning_rate: float, temperature: float, objective: dict[str, float]) -> Hypers:
+    """Hypers as float32 scalars, so that a Python float never becomes part of a program."""
+    scalars = {name: jnp.float32(value) for name, value in objective.items()}
+    return Hypers(jnp.float32(learning_rate), jnp.float32(temperature), scalars)
+
+
+def adam(
+    *, b1: float, b2: float, eps: float, weight_decay: float, max_grad_norm: float
+) -> optax.GradientTransformation:
+    """AdamW's direction, without the step size, which the update takes from `Hypers`."""
+    return optax.chain(
+        optax.clip_by_global_norm(max_grad_norm),
+        optax.scale_by_adam(b1=b1, b2=b2, eps=eps),
+        optax.add_decayed_weights(weight_decay),
+    )
+
+
+def init_state(params: Params, optimizer: optax.GradientTransformation) -> TrainState:
+    """The state before the first update."""
+    return TrainState(params, optimizer.init(params), jnp.zeros((), jnp.int32))

@@ -1,0 +1,165 @@
+"""One policy update: log-probs -> objective -> (total, count) -> gradient -> Optax.
+
+The update is jitted once. What it composes (log-probs, objective, advantage, aggregation) are
+functions given when it is made; what an experiment sweeps (`Hypers`) are traced arguments.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax import Array
+
+from ogrpo.core.advantages import zero_variance_mask
+from ogrpo.core.aggregate import Total, mean
+from ogrpo.core.objectives import TokenBatch
+from ogrpo.training.metrics import Metrics, MetricsFn, PolicyOutput
+from ogrpo.training.state import Hypers, Params, TrainState
+
+
+class Batch(NamedTuple):
+    """Whole groups, padded on the right.
+
+    `None` for `proximal_log_probs` says that pi_k is the policy being differentiated (the first
+    update on fresh weights), for `ref_log_probs` that no reference is used (beta = 0); neither then
+    costs a forward pass.
+    """
+
+    prompt_ids: Array  # int32 [N, P]
+    prompt_mask: Array  # bool [N, P]
+    completion_ids: Array  # int32 [N, G, T]
+    completion_mask: Array  # bool [N, G, T]
+    behavior_log_probs: Array  # float32 [N, G, T]
+    rewards: Array  # float32 [N, G]
+    proximal_log_probs: Array | None = None  # float32 [N, G, T]
+    ref_log_probs: Array | None = None  # float32 [N, G, T]
+
+
+PolicyFn = Callable[[Params, Batch, Array], PolicyOutput]
+ObjectiveFn = Callable[..., Array]
+AdvantageFn = Callable[[Array], Array]
+TotalFn = Callable[..., Total]
+UpdateFn = Callable[[TrainState, Batch, Hypers], tuple[TrainState, Metrics]]
+
+
+class Recipe(NamedTuple):
+    """The static half of an update: functions, chosen once."""
+
+    policy_fn: PolicyFn
+    objective_fn: ObjectiveFn
+    advantage_fn: AdvantageFn
+    total_fn: TotalFn
+    metrics_fn: MetricsFn
+    mask_zero_variance: bool
+    """Whether groups of equal rewards are left out, their KL term too."""
+    count_masked: bool
+    """Whether groups left out still count in the normaliser."""
+    microbatches: int = 1
+
+
+class Weighed(NamedTuple):
+    """A batch whose credit has been assigned, before it is cut into microbatches."""
+
+    batch: Batch
+    advantages: Array  # float32 [N, G]
+    mask: Array  # bool [N, G, T], tokens that carry loss
+    counted: Array  # bool [N, G, T], tokens in the normaliser
+
+
+def weigh(batch: Batch, recipe: Recipe) -> Weighed:
+    """Assigns advantages and masks over the whole batch, which batch statistics need."""
+    mask = batch.completion_mask
+    if recipe.mask_zero_variance:
+        mask = mask & ~zero_variance_mask(batch.rewards)[:, None, None]
+    counted = batch.completion_mask if recipe.count_masked else mask
+    return Weighed(batch, recipe.advantage_fn(batch.rewards), mask, counted)
+
+
+def token_batch(weighed: Weighed, log_probs: Array) -> TokenBatch:
+    """The core's view of a batch, at the trainer's current log-probs."""
+    batch, here = weighed.batch, jax.lax.stop_gradient(log_probs)
+    proximal, ref = batch.proximal_log_probs, batch.ref_log_probs
+    return TokenBatch(
+        advantages=jnp.broadcast_to(weighed.advantages[..., None], log_probs.shape),
+        mask=weighed.mask,
+        behavior_log_probs=batch.behavior_log_probs,
+        proximal_log_probs=here if proximal is None else proximal,
+        ref_log_probs=here if ref is None else ref,
+    )
+
+
+class Evidence(NamedTuple):
+    """What a backward pass leaves beside the gradient."""
+
+    total: Total
+    output: PolicyOutput
+
+
+def _loss(
+    params: Params, weighed: Weighed, hypers: Hypers, recipe: Recipe
+) -> tuple[Array, Evidence]:
+    output = recipe.policy_fn(params, weighed.batch, hypers.temperature)
+    tokens = token_batch(weighed, output.log_probs)
+    losses = recipe.objective_fn(output.log_probs, tokens, **hypers.objective)
+    total = recipe.total_fn(losses, weighed.mask, counted=weighed.counted)
+    return total.total, Evidence(total, output)
+
+
+def _split(tree: Any, parts: int) -> Any:
+    return jax.tree.map(lambda x: x.reshape(parts, x.shape[0] // parts, *x.shape[1:]), tree)
+
+
+def _join(tree: Any) -> Any:
+    return jax.tree.map(lambda x: x.reshape(x.shape[0] * x.shape[1], *x.shape[2:]), tree)
+
+
+def gradient(
+    params: Params, weighed: Weighed, hypers: Hypers, recipe: Recipe
+) -> tuple[Params, Evidence]:
+    """Gradient of the loss total, summed over microbatches of prompts, not yet divided."""
+    grad_fn = jax.grad(_loss, has_aux=True)
+    if recipe.microbatches == 1:
+        return grad_fn(params, weighed, hypers, recipe)
+
+    def accumulate(grads: Params, part: Weighed) -> tuple[Params, Evidence]:
+        more, evidence = grad_fn(params, part, hypers, recipe)
+        return jax.tree.map(jnp.add, grads, more), evidence
+
+    start = jax.tree.map(jnp.zeros_like, params)
+    grads, parts = jax.lax.scan(accumulate, start, _split(weighed, recipe.microbatches))
+    return grads, Evidence(jax.tree.map(jnp.sum, parts.total), _join(parts.output))
+
+
+def make_update(optimizer: optax.GradientTransformation, recipe: Recipe) -> UpdateFn:
+    """The jitted update `(state, batch, hypers) -> (state, metrics)`; `state` is donated."""
+
+    def update(state: TrainState, batch: Batch, hypers: Hypers) -> tuple[TrainState, Metrics]:
+        weighed = weigh(batch, recipe)
+        grads, evidence = gradient(state.params, weighed, hypers, recipe)
+        count = jnp.maximum(evidence.total.count, 1.0)
+        grads = jax.tree.map(lambda g: g / count.astype(g.dtype), grads)
+        tokens = token_batch(weighed, evidence.output.log_probs)
+        metrics = {
+            **recipe.metrics_fn(evidence.output, tokens, batch.completion_mask, hypers.objective),
+            "loss": mean(evidence.total),
+            "grad_norm": optax.tree.norm(grads),
+            "zero_variance": jnp.mean(zero_variance_mask(batch.rewards), dtype=jnp.float32),
+        }
+        return apply_gradient(state, grads, optimizer, hypers.learning_rate), metrics
+
+    return jax.jit(update, donate_argnums=0)
+
+
+def apply_gradient(
+    state: TrainState,
+    grads: Params,
+    optimizer: optax.GradientTransformation,
+    learning_rate: Array,
+) -> TrainState:
+    """theta <- theta - learning_rate * direction, in each parameter's own dtype."""
+    direction, opt_state = optimizer.update(grads, state.opt_state, state.params)
+    steps = jax.tree.map(lambda d: -learning_rate.astype(d.dtype) * d, direction)
+    params = optax.apply_updates(state.params, steps)
+    return TrainState(params, opt_state, state.updates + 1)
