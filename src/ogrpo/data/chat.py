@@ -10,7 +10,7 @@ from datetime import datetime
 from functools import lru_cache
 from typing import Any, NoReturn
 
-from jinja2 import Template, TemplateError
+from jinja2 import DictLoader, Template, TemplateError
 from jinja2.ext import Extension, loopcontrols
 from jinja2.nodes import Node
 from jinja2.parser import Parser
@@ -47,7 +47,10 @@ def render_chat(
 @lru_cache(maxsize=16)
 def _compiled(template: str) -> Template:
     environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, _Generation]
+        trim_blocks=True,
+        lstrip_blocks=True,
+        extensions=[loopcontrols, _Generation],
+        loader=DictLoader({}),  # a template includes nothing
     )
     environment.filters["tojson"] = _to_json
     environment.globals["raise_exception"] = _raise_exception

@@ -129,7 +129,7 @@ class TextTokenizer:
     def load(cls, folder: str | Path, **options: Any) -> "TextTokenizer":
         """Read a Hugging Face folder; `options` are the keyword arguments of the class."""
         folder = Path(folder)
-        backend = Tokenizer.from_str(_read(folder / "tokenizer.json"))
+        backend = _read_backend(folder / "tokenizer.json")
         config = _read_json(folder / "tokenizer_config.json")
         return cls(backend, config, chat_template=_chat_template(folder, config), **options)
 
@@ -209,6 +209,12 @@ def _chat_template(folder: Path, config: Mapping[str, Any]) -> str | None:
             raise ValueError(f"{folder}: chat templates {sorted(named)}, none named 'default'.")
         return named["default"]
     return template
+
+
+def _read_backend(file: Path) -> Tokenizer:
+    if not isinstance(_read_json(file).get("model"), Mapping):
+        raise ValueError(f"{file} is no tokenizer: it has no 'model'.")
+    return Tokenizer.from_file(str(file))
 
 
 def _read_json(file: Path) -> dict[str, Any]:

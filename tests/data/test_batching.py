@@ -1,0 +1,137 @@
+import dataclasses
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from ogrpo.data.batching import PromptStream, fits, pad_groups
+from ogrpo.rollout.protocol import Completion, Group
+
+P, T = 5, 4
+ids = st.integers(0, 2**31 - 1)
+
+
+@st.composite
+def completions(draw) -> Completion:
+    length = draw(st.integers(0, T))
+    log_probs = draw(arrays(np.float32, length, elements=st.floats(-50, 0, width=32)))
+    return Completion(
+        token_ids=draw(arrays(np.int32, length, elements=ids)),
+        log_probs=log_probs,
+        policy_version=draw(st.integers(0, 1000)),
+        temperature=1.0,
+        finish_reason="stop",
+    )
+
+
+@st.composite
+def group_lists(draw) -> list[Group]:
+    size = draw(st.integers(1, 3))
+    prompts = draw(st.lists(st.integers(1, P), min_size=1, max_size=4))
+    return [
+        Group(
+            prompt_ids=draw(arrays(np.int32, length, elements=ids)),
+            completions=tuple(draw(completions()) for _ in range(size)),
+        )
+        for length in prompts
+    ]
+
+
+def completion(length: int = 2) -> Completion:
+    return Completion(
+        token_ids=np.arange(length, dtype=np.int32),
+        log_probs=np.zeros(length, np.float32),
+        policy_version=0,
+        temperature=1.0,
+        finish_reason="stop",
+    )
+
+
+def group(prompt: int = 3, size: int = 2, length: int = 2) -> Group:
+    return Group(
+        prompt_ids=np.arange(prompt, dtype=np.int32), completions=(completion(length),) * size
+    )
+
+
+@given(group_lists(), st.integers(0, 9))
+def test_padding_loses_nothing_and_pads_to_the_right(groups, pad_id):
+    batch = pad_groups(groups, P, T, pad_id=pad_id)
+    for n, group in enumerate(groups):
+        assert_row(batch.prompt_ids[n], batch.prompt_mask[n], group.prompt_ids, pad_id)
+        for g, done in enumerate(group.completions):
+            mask = batch.completion_mask[n, g]
+            assert_row(batch.completion_ids[n, g], mask, done.token_ids, pad_id)
+            assert_row(batch.behavior_log_probs[n, g], mask, done.log_probs, 0.0)
+            assert batch.policy_versions[n, g] == done.policy_version
+
+
+def assert_row(row, mask, expected, padding) -> None:
+    np.testing.assert_array_equal(row[: len(expected)], expected)
+    np.testing.assert_array_equal(row[len(expected) :], padding)
+    np.testing.assert_array_equal(mask, np.arange(len(row)) < len(expected))
+
+
+@given(group_lists())
+def test_shapes_and_types(groups):
+    batch = pad_groups(groups, P, T)
+    n, g = len(groups), len(groups[0].completions)
+    assert [(x.shape, x.dtype) for x in batch] == [
+        ((n, P), np.int32),
+        ((n, P), np.bool_),
+        ((n, g, T), np.int32),
+        ((n, g, T), np.bool_),
+        ((n, g, T), np.float32),
+        ((n, g), np.int32),
+    ]
+
+
+def test_what_does_not_fit_is_an_error_that_names_both_numbers():
+    with pytest.raises(ValueError, match="prompt of 6 tokens does not fit in prompt_length 5"):
+        pad_groups([group(prompt=6)], P, T)
+    with pytest.raises(ValueError, match=r"completion of 5 tokens .* completion_length 4"):
+        pad_groups([group(length=5)], P, T)
+    assert fits([1] * P, P)
+    assert not fits(np.ones(P + 1, np.int32), P)
+
+
+@pytest.mark.parametrize("groups", [[], [group(size=2), group(size=3)]])
+def test_a_batch_needs_groups_of_one_size(groups):
+    sizes = sorted({len(g.completions) for g in groups})
+    with pytest.raises(ValueError, match=f"group sizes are {sizes}".replace("[", r"\[")):
+        pad_groups(groups, P, T)
+
+
+@given(
+    n_problems=st.integers(1, 20),
+    batch_size=st.integers(1, 45),
+    seed=st.integers(0, 2**32 - 1),
+)
+def test_every_epoch_visits_every_problem_once(n_problems, batch_size, seed):
+    stream = PromptStream(n_problems, batch_size, seed)
+    n_steps = -(-3 * n_problems // batch_size)
+    visited = np.concatenate([stream.indices(step) for step in range(n_steps)])
+    for epoch in visited[: 3 * n_problems].reshape(3, n_problems):
+        np.testing.assert_array_equal(np.sort(epoch), np.arange(n_problems))
+
+
+def test_epochs_differ_and_seeds_differ():
+    first, second = (PromptStream(50, 50, 0).indices(step) for step in (0, 1))
+    assert not np.array_equal(first, second)
+    assert not np.array_equal(first, PromptStream(50, 50, 1).indices(0))
+
+
+def test_a_step_needs_only_its_number():
+    stream = PromptStream(10, 4, 0)
+    history = [stream.indices(step) for step in range(9)]
+    np.testing.assert_array_equal(PromptStream(10, 4, 0).indices(8), history[8])
+
+
+def test_wrong_sizes_are_errors():
+    with pytest.raises(ValueError, match="n_problems is 0"):
+        PromptStream(0, 4, 0)
+    with pytest.raises(ValueError, match="batch_size is 0"):
+        dataclasses.replace(PromptStream(4, 4, 0), batch_size=0)
+    with pytest.raises(ValueError, match="step is -1"):
+        PromptStream(4, 4, 0).indices(-1)

@@ -1,0 +1,16 @@
+"""The examples in the docstrings are true."""
+
+import doctest
+import importlib
+
+import pytest
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["ogrpo.data.gsm8k", "ogrpo.data.problems", "ogrpo.rewards.bounded", "ogrpo.rewards.extract"],
+)
+def test_examples(name):
+    results = doctest.testmod(importlib.import_module(name))
+    assert results.attempted > 0
+    assert results.failed == 0

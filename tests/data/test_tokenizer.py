@@ -1,0 +1,156 @@
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ogrpo.data.arithmetic import vocabulary
+from ogrpo.data.tokenizer import EOS, PAD, UNKNOWN, TextTokenizer, train_bpe, word_level
+
+WORDS = vocabulary()
+WORD_LEVEL = word_level(WORDS)
+CORPUS = ["Tom has 12 apples .", "Ann buys 7 pears and 12 plums .", "#### 1,234"] * 3
+BPE = train_bpe(CORPUS, 300)
+BOTH = pytest.mark.parametrize("tokenizer", [WORD_LEVEL, BPE], ids=["word-level", "bpe"])
+CHAT = "{% for m in messages %}[{{ m.role }}] {{ m.content }} {{ eos_token }}{% endfor %}[reply]"
+
+
+@given(st.lists(st.sampled_from(WORDS)))
+def test_words_come_back(words):
+    text = " ".join(words)
+    ids = WORD_LEVEL.encode(text)
+    assert ids.dtype == np.int32
+    assert len(ids) == len(words)
+    assert WORD_LEVEL.decode(ids) == text
+
+
+@given(st.text())
+def test_any_text_comes_back_from_bytes(text):
+    tokens = [PAD, EOS]
+    if not any(token in text for token in tokens):
+        assert BPE.decode(BPE.encode(text)) == text
+
+
+def test_numbers_are_one_token_each():
+    numbers = [str(n) for n in range(100)]
+    assert WORD_LEVEL.encode(" ".join(numbers)).tolist() == list(range(100))
+
+
+def test_sizes_of_the_default_vocabulary():
+    assert WORD_LEVEL.vocab_size == len(WORDS) + 3
+    assert WORD_LEVEL.padded_vocab_size(16) == 176
+    assert WORD_LEVEL.padded_vocab_size(1) == WORD_LEVEL.vocab_size
+
+
+def test_bpe_learns_and_stays_within_its_size():
+    assert BPE.vocab_size <= 300
+    assert len(BPE.encode(CORPUS[0])) < len(CORPUS[0]) / 2
+    assert BPE.encode(CORPUS[1]).tolist() == train_bpe(CORPUS, 300).encode(CORPUS[1]).tolist()
+    with pytest.raises(ValueError, match="vocab_size is 257; give at least 258"):
+        train_bpe(CORPUS, 257)
+
+
+@BOTH
+def test_the_end_of_sequence_is_added_when_asked_for_and_not_shown(tokenizer):
+    ids = tokenizer.encode("#### 12", add_eos=True)
+    assert ids[-1] == tokenizer.eos_id
+    assert tokenizer.eos_id not in ids[:-1]
+    assert tokenizer.pad_id != tokenizer.eos_id
+    assert tokenizer.decode([*ids, tokenizer.pad_id]) == "#### 12"
+    assert EOS in tokenizer.decode(ids, skip_special_tokens=False)
+
+
+@BOTH
+def test_ids_beyond_the_vocabulary_are_shown_and_do_not_fail(tokenizer):
+    ids = tokenizer.encode("#### 12").tolist()
+    text = tokenizer.decode([*ids, tokenizer.vocab_size, *ids, 2**31 - 1])
+    assert text == "#### 12\ufffd#### 12\ufffd"
+
+
+def test_a_word_without_a_token_is_an_error_that_names_it():
+    with pytest.raises(ValueError, match=r"'zebra' is not in the vocabulary of \d+ tokens"):
+        WORD_LEVEL.encode("Tom has 7 zebra .")
+    with pytest.raises(ValueError, match="'<unk>' is not in the vocabulary"):
+        WORD_LEVEL.encode(f"Tom {UNKNOWN}")
+
+
+def test_the_plain_prompt_is_the_question_in_its_template():
+    assert WORD_LEVEL.render_prompt("Tom ?") == "Tom ?"
+    asking = word_level(WORDS, prompt_template="How many {question} = ")
+    assert asking.render_prompt("{x}") == "How many {x} = "
+    assert asking.decode(asking.encode_prompt("2 + 2")) == "How many 2 + 2 ="
+
+
+def test_the_chat_prompt_goes_through_the_template():
+    tokenizer = train_bpe(CORPUS, 300, chat_template=CHAT, system_prompt="Be brief.")
+    expected = f"[system] Be brief. {EOS}[user] 2 + 2 {EOS}[reply]"
+    assert tokenizer.render_prompt("2 + 2") == expected
+    ids = tokenizer.encode_prompt("2 + 2")
+    assert tokenizer.decode(ids, skip_special_tokens=False) == expected
+    assert (ids == tokenizer.eos_id).sum() == 2
+
+
+def test_wrong_prompt_settings_are_errors():
+    with pytest.raises(ValueError, match=r"has no \{question\}"):
+        word_level(WORDS, prompt_template="2 + 2")
+    with pytest.raises(ValueError, match="system_prompt needs a chat template"):
+        word_level(WORDS, system_prompt="Be brief.")
+
+
+@BOTH
+def test_a_saved_tokenizer_is_read_back(tokenizer, tmp_path):
+    tokenizer.save(tmp_path / "model")
+    read = TextTokenizer.load(tmp_path / "model")
+    text = "Tom has 12 plums ."
+    assert read.encode(text).tolist() == tokenizer.encode(text).tolist()
+    assert (read.eos_id, read.pad_id) == (tokenizer.eos_id, tokenizer.pad_id)
+    assert read.config == tokenizer.config
+    assert read.chat_template is None
+
+
+def test_a_chat_template_is_saved_and_read_back(tmp_path):
+    train_bpe(CORPUS, 300, chat_template=CHAT).save(tmp_path)
+    assert TextTokenizer.load(tmp_path).chat_template == CHAT
+
+
+def folder_with(tmp_path, **config):
+    BPE.save(tmp_path)
+    file = tmp_path / "tokenizer_config.json"
+    file.write_text(json.dumps(BPE.config | config))
+    return tmp_path
+
+
+def test_a_chat_template_may_stand_in_the_config(tmp_path):
+    assert TextTokenizer.load(folder_with(tmp_path, chat_template=CHAT)).chat_template == CHAT
+    named = [{"name": "tool_use", "template": "x"}, {"name": "default", "template": CHAT}]
+    assert TextTokenizer.load(folder_with(tmp_path, chat_template=named)).chat_template == CHAT
+    with pytest.raises(ValueError, match=r"\['tool_use'\], none named 'default'"):
+        TextTokenizer.load(folder_with(tmp_path, chat_template=named[:1]))
+
+
+def test_special_tokens_may_be_objects_and_padding_may_be_missing(tmp_path):
+    config = {"eos_token": {"content": EOS, "special": True}, "pad_token": None}
+    tokenizer = TextTokenizer.load(folder_with(tmp_path, **config))
+    assert tokenizer.eos_id == tokenizer.pad_id == BPE.eos_id
+
+
+@pytest.mark.parametrize("eos", [None, "<|nowhere|>"])
+def test_an_end_of_sequence_that_is_no_token_is_an_error(tmp_path, eos):
+    with pytest.raises(ValueError, match=r"eos_token is .*, which is no token of this tokenizer"):
+        TextTokenizer.load(folder_with(tmp_path, eos_token=eos))
+
+
+def test_a_folder_without_a_tokenizer_is_an_error_that_names_the_file(tmp_path):
+    with pytest.raises(ValueError, match=r"tokenizer\.json is missing; a tokenizer folder holds"):
+        TextTokenizer.load(tmp_path)
+    (tmp_path / "tokenizer.json").write_text(BPE.backend.to_str())
+    with pytest.raises(ValueError, match=r"tokenizer_config\.json is missing"):
+        TextTokenizer.load(tmp_path)
+    (tmp_path / "tokenizer_config.json").write_text("{")
+    with pytest.raises(ValueError, match=r"tokenizer_config\.json is not valid JSON"):
+        TextTokenizer.load(tmp_path)
+    (tmp_path / "tokenizer_config.json").write_text("{}")
+    (tmp_path / "tokenizer.json").write_text("{}")
+    with pytest.raises(ValueError, match=r"tokenizer\.json is no tokenizer"):
+        TextTokenizer.load(tmp_path)

@@ -1,0 +1,58 @@
+import dataclasses
+
+import numpy as np
+import pytest
+
+from ogrpo.rollout.protocol import Completion, Group, Sampling
+
+SAMPLING = Sampling(temperature=1.0, max_tokens=4, group_size=2)
+COMPLETION = Completion(
+    token_ids=np.array([3, 1], np.int32),
+    log_probs=np.array([-0.5, -1.5], np.float32),
+    policy_version=7,
+    temperature=1.0,
+    finish_reason="stop",
+)
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "remedy"),
+    [
+        ("temperature", 0.0, "greedy=True"),
+        ("temperature", -1.0, "greedy=True"),
+        ("temperature", float("nan"), "greedy=True"),
+        ("temperature", float("inf"), "finite"),
+        ("max_tokens", 0, "at least 1"),
+        ("group_size", 0, "at least 1"),
+    ],
+)
+def test_a_wrong_sampling_is_an_error_that_names_value_and_remedy(field, value, remedy):
+    with pytest.raises(ValueError, match=rf"{field} is {value}.*{remedy}"):
+        dataclasses.replace(SAMPLING, **{field: value})
+
+
+def test_greedy_does_not_look_at_the_temperature():
+    assert dataclasses.replace(SAMPLING, temperature=0.0, greedy=True).greedy
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        ("token_ids", np.array([3], np.int32), "1 token_ids but 2 log_probs"),
+        ("token_ids", np.array([3, 1], np.int64), "token_ids is int64"),
+        ("token_ids", np.array([[3, 1]], np.int32), r"token_ids is int32 \(1, 2\)"),
+        ("log_probs", np.array([-0.5, -1.5]), "log_probs is float64"),
+        ("log_probs", [-0.5, -1.5], "log_probs is <class 'list'>"),
+        ("finish_reason", "eos", "finish_reason is 'eos'; use one of"),
+    ],
+)
+def test_a_wrong_completion_is_an_error_that_names_the_field(field, value, message):
+    with pytest.raises(ValueError, match=message):
+        dataclasses.replace(COMPLETION, **{field: value})
+
+
+def test_a_group_needs_a_prompt_and_a_completion():
+    with pytest.raises(ValueError, match="prompt_ids is empty"):
+        Group(prompt_ids=np.array([], np.int32), completions=(COMPLETION,))
+    with pytest.raises(ValueError, match="completions is empty"):
+        Group(prompt_ids=np.array([1], np.int32), completions=())
