@@ -1,0 +1,59 @@
+"""`transformers` is the yardstick: it reads what we save, and renders chats as we do."""
+
+import pytest
+
+from ogrpo.data.arithmetic import generate, vocabulary
+from ogrpo.data.tokenizer import TextTokenizer, train_bpe, word_level
+
+transformers = pytest.importorskip(
+    "transformers", reason="the parity suite needs transformers: pip install 'ogrpo[parity]'"
+)
+
+CHAT = """\
+{%- if messages[0].role == 'system' %}
+    {{- '<sys>\\n' + messages[0].content + '\\n\\n' }}
+{%- endif %}
+  {% for message in messages %}
+{{ loop.index }} {{ message.role }}: {{ message.content | trim }}{{ eos_token }}
+{% generation %}{{ message | tojson }}{% endgeneration %}
+    {% if loop.index > 5 %}{% break %}{% endif %}
+  {% endfor %}
+{% if add_generation_prompt %}assistant: {{ '' if enable_thinking else '<think>' }}{% endif %}
+"""
+CORPUS = [p.question for p in generate(200, 0)] + ["<b> & 日本 é\n\n\tx = {1} 's 're"]
+
+
+def tokenizers() -> list[TextTokenizer]:
+    chat = {"chat_template": CHAT, "system_prompt": "Be brief.\n"}
+    options = {"enable_thinking": True}
+    return [word_level(vocabulary()), train_bpe(CORPUS, 300), train_bpe(CORPUS, 300, **chat),
+            train_bpe(CORPUS, 300, **chat, template_options=options)]  # fmt: skip
+
+
+@pytest.mark.parametrize("tokenizer", tokenizers(), ids=["words", "bpe", "chat", "thinking chat"])
+def test_auto_tokenizer_reads_what_we_save_and_agrees(tokenizer, tmp_path):
+    tokenizer.save(tmp_path)
+    other = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    assert (other.eos_token_id, other.pad_token_id) == (tokenizer.eos_id, tokenizer.pad_id)
+    assert len(other) == tokenizer.vocab_size
+    texts = CORPUS[:-1] if tokenizer.chat_template is None else CORPUS
+    for text in texts:
+        ids = tokenizer.encode(text, add_eos=True)
+        assert other.encode(text, add_special_tokens=False) == ids[:-1].tolist()
+        assert other.decode(ids, skip_special_tokens=True) == tokenizer.decode(ids) == text
+
+
+@pytest.mark.parametrize("tokenizer", tokenizers()[2:], ids=["chat", "thinking chat"])
+@pytest.mark.parametrize("question", CORPUS[-2:])
+def test_chats_are_rendered_alike(tokenizer, question, tmp_path):
+    tokenizer.save(tmp_path)
+    other = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    messages = [
+        {"role": "system", "content": tokenizer.system_prompt},
+        {"role": "user", "content": question},
+    ]
+    options = {"add_generation_prompt": True, **tokenizer.template_options}
+    rendered = other.apply_chat_template(messages, tokenize=False, **options)
+    assert tokenizer.render_prompt(question) == rendered
+    ids = other.apply_chat_template(messages, return_dict=False, **options)
+    assert tokenizer.encode_prompt(question).tolist() == ids
