@@ -1,0 +1,58 @@
+"""Off-policy GRPO in JAX. This package re-exports the core; the rest is imported where it is used.
+
+>>> from ogrpo import OBJECTIVES, TokenBatch, sequence_mean
+"""
+
+from ogrpo.core import (
+    advantages,
+    aggregate,
+    bounds,
+    clipping,
+    diagnostics,
+    divergences,
+    estimators,
+    gates,
+    objectives,
+    ratios,
+    surrogates,
+    traces,
+    trust_region,
+    weights,
+)
+from ogrpo.core.aggregate import (
+    Total,
+    fixed_length_mean,
+    group_mean,
+    mean,
+    sequence_mean,
+    sequence_sum_mean,
+    token_mean,
+)
+from ogrpo.core.objectives import OBJECTIVES, TokenBatch, token_loss
+
+__all__ = [
+    "OBJECTIVES",
+    "TokenBatch",
+    "Total",
+    "advantages",
+    "aggregate",
+    "bounds",
+    "clipping",
+    "diagnostics",
+    "divergences",
+    "estimators",
+    "fixed_length_mean",
+    "gates",
+    "group_mean",
+    "mean",
+    "objectives",
+    "ratios",
+    "sequence_mean",
+    "sequence_sum_mean",
+    "surrogates",
+    "token_loss",
+    "token_mean",
+    "traces",
+    "trust_region",
+    "weights",
+]

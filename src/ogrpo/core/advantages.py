@@ -3,10 +3,14 @@
 All take rewards of the completions of one prompt along the last axis, and need two or more.
 """
 
+from typing import NamedTuple
+
 import jax
 import jax.numpy as jnp
 
-from ogrpo.core.checks import as_floats, check_group, check_nonnegative
+from ogrpo.core.checks import as_floats, check_group, check_mask, check_nonnegative
+from ogrpo.core.masked import gate, masked_mean
+from ogrpo.core.ratios import exp_ratio
 
 
 def centered(rewards: jax.Array) -> jax.Array:
@@ -78,3 +82,121 @@ def zero_variance_mask(rewards: jax.Array) -> jax.Array:
     """True where all rewards of a group are equal: it teaches nothing. [..., G] -> [...] bool."""
     check_group(rewards)
     return jnp.max(rewards, axis=-1) == jnp.min(rewards, axis=-1)
+
+
+def batch_standardized(
+    rewards: jax.Array, *, ddof: int = 1, eps_outside: jax.Array | float = 0.0
+) -> jax.Array:
+    """Scaled by the batch: A_i = (r_i - mean of the group) / (std of all rewards + eps_outside).
+
+    One scale for every prompt, so none is weighed by its difficulty. Depends on the batch: compute
+    it before cutting microbatches.
+
+    Args:
+      rewards: [..., G], G >= 2; every axis is in the standard deviation.
+      ddof: 0 for the population's, 1 for Bessel's.
+      eps_outside: added to the standard deviation.
+
+    Returns:
+      [..., G]; 0 where all rewards are equal.
+    """
+    check_nonnegative(eps_outside=eps_outside)
+    deviations = centered(rewards)
+    (values,) = as_floats(rewards=rewards)
+    varied = jnp.max(values) > jnp.min(values)
+    spread = jnp.std(jnp.where(varied, values, 0), ddof=ddof)
+    return jnp.where(varied, deviations / jnp.where(varied, spread + eps_outside, 1), 0)
+
+
+def asymre(rewards: jax.Array, *, shift: jax.Array | float) -> jax.Array:
+    """AsymRE: A_i = r_i - (mean(r) - shift).
+
+    Source: Arnal et al. (2025). shift > 0 adds shift KL(mu||pi) to the expected loss, up to a
+    constant: positives count for more than negatives. [..., G] -> [..., G].
+    """
+    return centered(rewards) + shift
+
+
+def opmd(rewards: jax.Array, *, tau: jax.Array | float) -> jax.Array:
+    """OPMD: A_i = r_i - tau (logsumexp(r / tau) - log G), the soft value as baseline.
+
+    Source: Kimi k1.5 (2025), section 2.3. Tends to `centered` as tau grows, and to
+    r - max(r) as tau falls. [..., G] -> [..., G].
+
+    Args:
+      rewards: [..., G], G >= 2.
+      tau: temperature, > 0.
+
+    Returns:
+      [..., G].
+    """
+    check_group(rewards)
+    check_nonnegative(tau=tau)
+    (values,) = as_floats(rewards=rewards)
+    total = jax.nn.logsumexp(values / tau, axis=-1, keepdims=True)
+    return values - tau * (total - jnp.log(jnp.asarray(values.shape[-1], values.dtype)))
+
+
+class Dropped(NamedTuple):
+    """What `red_drop` returns, [..., G] each."""
+
+    advantages: jax.Array
+    kept: jax.Array
+
+
+def red_drop(rewards: jax.Array, key: jax.Array) -> Dropped:
+    """RED-Drop: A_i = r_i - mean of the kept, (negatives - positives) random negatives dropped.
+
+    Source: Yao et al. (2025). A positive has r >= mean(r). As pair weights of 0 and 1, with the
+    *subset* mean as baseline.
+
+    Args:
+      rewards: [..., G], G >= 2; centred rewards do as well.
+      key: a PRNG key, consumed.
+
+    Returns:
+      Dropped: advantages, 0 where dropped; kept, bool, for whether the dropped count in the
+      denominator (see `ogrpo.core.aggregate`).
+    """
+    positive = centered(rewards) >= 0
+    (values,) = as_floats(rewards=rewards)
+    allowed = jnp.sum(positive, axis=-1, keepdims=True)
+    lots = jnp.where(positive, -1.0, jax.random.uniform(key, values.shape))
+    rank = jnp.argsort(jnp.argsort(lots, axis=-1), axis=-1)
+    kept = positive | (rank < 2 * allowed)
+    mean = masked_mean(values, kept)
+    return Dropped(jnp.where(kept, values - mean, 0), kept)
+
+
+def red_weight(advantages: jax.Array, *, tau: jax.Array | float) -> jax.Array:
+    """RED-Weight: exp(A / tau) A, unnormalised.
+
+    Source: Yao et al. (2025). With the plain mean in A this adds (rbar_w - rbar) sum w s to any
+    symmetric pair weighting: a push towards imitation. Any shape to the same.
+
+    Args:
+      advantages: any shape.
+      tau: temperature, > 0; exp is held constant beyond A / tau = 60.
+
+    Returns:
+      The weighted advantages.
+    """
+    check_nonnegative(tau=tau)
+    return exp_ratio(advantages / tau) * advantages
+
+
+def positives_only(rewards: jax.Array) -> jax.Array:
+    """1 where r_i >= mean(r), else 0: imitate the better half. [..., G] -> [..., G].
+
+    Source: rejection sampling, RAFT (Dong et al. 2023). Not a baseline: its expectation is not 0.
+    """
+    deviations = centered(rewards)
+    return gate(deviations < 0, deviations)
+
+
+def spread(advantages: jax.Array, mask: jax.Array) -> jax.Array:
+    """A_{i,t} = A_i: [..., G] and a bool mask [..., G, T] -> [..., G, T], 0 where masked."""
+    if jnp.shape(mask)[:-1] != jnp.shape(advantages):
+        raise ValueError(f"mask {jnp.shape(mask)} is not advantages {jnp.shape(advantages)} + [T]")
+    check_mask(mask)
+    return jnp.where(mask, advantages[..., None], 0)

@@ -9,6 +9,7 @@ After tokens were dropped, the denominator is a choice. `mask` says what is summ
 what is counted, the same unless given: pass the mask from before to keep the original count.
 """
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
@@ -38,7 +39,7 @@ def mean(total: Total) -> jax.Array:
 def token_total(values: jax.Array, mask: jax.Array, *, counted: jax.Array | None = None) -> Total:
     """Sum over tokens, number of tokens: long sequences weigh more.
 
-    Source: DAPO (Yu et al. 2025), eq. 8.
+    Source: DAPO (Yu et al. 2025).
 
     Args:
       values: [..., T].
@@ -136,6 +137,16 @@ def fixed_length_mean(
 def group_mean(values: jax.Array, mask: jax.Array) -> jax.Array:
     """Mean over groups of the mean over the group's tokens. [..., G, T] -> scalar."""
     return mean(group_total(values, mask))
+
+
+AGGREGATIONS: dict[str, Callable[..., Total]] = {
+    "token": token_total,
+    "sequence": sequence_total,
+    "sequence_sum": sequence_sum_total,
+    "fixed_length": fixed_length_total,
+    "group": group_total,
+}
+"""Name -> `f(values, mask, *, counted=None)`, for a command line; fixed_length needs `length`."""
 
 
 def _number(lengths: jax.Array) -> jax.Array:

@@ -8,10 +8,13 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
+from ogrpo.core.advantages import zero_variance_mask
 from ogrpo.core.aggregate import Total, token_total
-from ogrpo.core.divergences import k3
+from ogrpo.core.divergences import behavior_kl, k3
+from ogrpo.core.masked import masked_sum
 from ogrpo.core.objectives import TokenBatch
 from ogrpo.core.ratios import exp_ratio, log_ratio
+from ogrpo.core.weights import ess
 
 
 class ClipTotals(NamedTuple):
@@ -54,6 +57,18 @@ def ratio_quantiles(ratio: jax.Array, mask: jax.Array, quantiles: jax.Array) -> 
     return jnp.nanquantile(jnp.where(mask, ratio, jnp.nan), quantiles)
 
 
+def sequence_ess(log_ratio: jax.Array, mask: jax.Array) -> jax.Array:
+    """Effective sample size of all sequences by their ratios prod_t rho_t. [..., T] -> scalar."""
+    sums = masked_sum(log_ratio, mask)[..., 0].ravel()
+    return ess(sums, jnp.any(mask, axis=-1).ravel())
+
+
+def zero_variance_total(rewards: jax.Array) -> Total:
+    """Groups of equal rewards, and groups: [..., G] -> Total; its `mean` is their share."""
+    equal = zero_variance_mask(rewards).astype(float)
+    return Total(jnp.sum(equal), jnp.asarray(equal.size, equal.dtype))
+
+
 def ess_from_moments(first: Total, second: Total) -> jax.Array:
     """Token-level effective sample size from the totals of rho and rho^2, as `diagnose` has them.
 
@@ -70,15 +85,18 @@ def diagnose(log_probs: jax.Array, batch: TokenBatch) -> dict[str, Total]:
       batch: the rest, [..., T].
 
     Returns:
-      ratio, ratio_squared: of pi/mu (see `ess_from_moments`). kl_behavior: k3 of KL(mu||pi).
-      kl_ref: k3 of KL(pi||ref). mismatch: |log pi_k - log mu|, sampler against trainer plus
-      staleness. entropy: -log pi of the drawn tokens. advantage, advantage_squared.
+      ratio, ratio_squared: of pi/mu (see `ess_from_moments`). kl: of KL(pi||mu), `behavior_kl`.
+      kl_behavior: k3 of KL(mu||pi). kl_ref: k3 of KL(pi||ref). mismatch: |log pi_k - log mu|,
+      sampler against trainer plus staleness. entropy: -log pi of the drawn tokens, which estimates
+      it on policy only (exact: `ogrpo.core.divergences.entropy`). advantage, advantage_squared.
     """
     drift = log_ratio(batch.proximal_log_probs, batch.behavior_log_probs, batch.mask)
-    ratio = exp_ratio(log_ratio(log_probs, batch.behavior_log_probs, batch.mask))
+    delta = log_ratio(log_probs, batch.behavior_log_probs, batch.mask)
+    ratio = exp_ratio(delta)
     values = {
         "ratio": ratio,
         "ratio_squared": ratio**2,
+        "kl": behavior_kl(delta),
         "kl_behavior": k3(batch.behavior_log_probs, log_probs),
         "kl_ref": k3(log_probs, batch.ref_log_probs),
         "mismatch": jnp.abs(drift),

@@ -3,11 +3,15 @@
 x = log pi_ref - log pi at a token drawn from pi; Schulman, "Approximating KL divergence" (2020).
 """
 
+from collections.abc import Callable
+
 import jax
 import jax.numpy as jnp
 
-from ogrpo.core.checks import as_floats
-from ogrpo.core.ratios import MAX_LOG_RATIO
+from ogrpo.core.checks import as_floats, check_axes
+from ogrpo.core.ratios import MAX_LOG_RATIO, exp_ratio
+
+KlFn = Callable[[jax.Array, jax.Array], jax.Array]
 
 
 def k1(log_probs: jax.Array, ref_log_probs: jax.Array) -> jax.Array:
@@ -42,9 +46,115 @@ def k3(log_probs: jax.Array, ref_log_probs: jax.Array) -> jax.Array:
 
     Source: GRPO (Shao et al. 2024), eq. 4. Unbiased under y ~ pi where ref << pi, >= 0; biased on
     unweighted samples of another policy. As a loss with the samples fixed, its gradient is that of
-    KL(ref||pi), the other direction. exp is held constant beyond x = 80.
+    KL(ref||pi), the other direction. exp is held constant beyond x = 60.
 
     Args and Returns: as `k1`.
     """
     x = -k1(log_probs, ref_log_probs)
     return jnp.expm1(jnp.minimum(x, MAX_LOG_RATIO)) - x
+
+
+def importance_kl(
+    log_probs: jax.Array, ref_log_probs: jax.Array, *, kl_fn: KlFn, log_ratio: jax.Array
+) -> jax.Array:
+    """rho k(log pi, log ref): KL(pi||ref) from samples of mu, the gradient through rho as well.
+
+    Source: unbiased KL (DeepSeek-V3.2, 2025). Unbiased in value where pi << mu, and in gradient too
+    (at sequence level): with k1 or k3 it is grad KL(pi||ref).
+
+    Args:
+      log_probs: [..., T].
+      ref_log_probs: [..., T].
+      kl_fn: `k1`, `k2` or `k3`.
+      log_ratio: [..., T] log pi - log mu, carrying its gradient.
+
+    Returns:
+      [..., T] in nats.
+    """
+    return exp_ratio(log_ratio) * kl_fn(log_probs, ref_log_probs)
+
+
+def weighted_kl(
+    log_probs: jax.Array, ref_log_probs: jax.Array, *, kl_fn: KlFn, log_ratio: jax.Array
+) -> jax.Array:
+    """sg(rho) k(log pi, log ref): the value of `importance_kl`, the gradient of k alone.
+
+    The gradient is that of k under y ~ pi: grad KL(pi||ref) for k2, grad KL(ref||pi) for k3, 0 for
+    k1. Args and Returns: as `importance_kl`.
+    """
+    weight = jax.lax.stop_gradient(exp_ratio(log_ratio))
+    return weight * kl_fn(log_probs, ref_log_probs)
+
+
+def behavior_kl(log_ratio: jax.Array) -> jax.Array:
+    """rho D - (rho - 1), D = log rho: KL(pi||mu) from samples of mu itself.
+
+    Unbiased where pi << mu, and >= 0 for every sample; constant beyond D = 60.
+    [..., T] -> [..., T] in nats.
+    """
+    delta = jnp.minimum(log_ratio, MAX_LOG_RATIO)
+    ratio = jnp.exp(delta)
+    return ratio * jnp.where(ratio == 0, 0, delta) - jnp.expm1(delta)
+
+
+def binary_tv(log_probs: jax.Array, behavior_log_probs: jax.Array) -> jax.Array:
+    """|pi - mu| of the drawn token: TV of "this token or another".
+
+    Source: DPPO (Qi et al. 2026). A lower bound of the token distributions' TV.
+    [..., T] -> [..., T].
+    """
+    new, old = as_floats(log_probs=log_probs, behavior_log_probs=behavior_log_probs)
+    return jnp.abs(jnp.exp(new) - jnp.exp(old))
+
+
+def binary_kl(log_probs: jax.Array, behavior_log_probs: jax.Array) -> jax.Array:
+    """KL(mu||pi) of "this token or another", from the drawn token's log-probs.
+
+    Source: DPPO (Qi et al. 2026). A lower bound of KL(mu||pi), by data processing.
+    [..., T] -> [..., T]; inf where pi leaves mass to neither side that mu uses.
+    """
+    new, old = as_floats(log_probs=log_probs, behavior_log_probs=behavior_log_probs)
+    rest_new, rest_old = _log_complement(new), _log_complement(old)
+    return _plogp(old, new) + _plogp(rest_old, rest_new)
+
+
+def exact_kl(logits: jax.Array, other_logits: jax.Array) -> jax.Array:
+    """KL(p||q) = sum_v p (log p - log q), from logits. [..., V] -> [...]; inf unless p << q."""
+    log_p, log_q = _normalize(logits, other_logits)
+    return jnp.sum(_plogp(log_p, log_q), axis=-1)
+
+
+def exact_tv(logits: jax.Array, other_logits: jax.Array) -> jax.Array:
+    """TV(p, q) = sum_v |p - q| / 2, from logits. [..., V] -> [...]."""
+    log_p, log_q = _normalize(logits, other_logits)
+    return jnp.sum(jnp.abs(jnp.exp(log_p) - jnp.exp(log_q)), axis=-1) / 2
+
+
+def exact_chi_square(logits: jax.Array, other_logits: jax.Array) -> jax.Array:
+    """chi^2(p||q) = sum_v p^2 / q - 1, from logits. [..., V] -> [...]; inf unless p << q."""
+    log_p, log_q = _normalize(logits, other_logits)
+    empty = jnp.isneginf(log_p)
+    ratio = jnp.exp(2 * log_p - jnp.where(empty, 0, log_q))
+    return jnp.sum(jnp.where(empty, 0, ratio), axis=-1) - 1
+
+
+def entropy(logits: jax.Array) -> jax.Array:
+    """H(p) = -sum_v p log p in nats, from logits. [..., V] -> [...]."""
+    (log_p,) = _normalize(logits)
+    return -jnp.sum(_plogp(log_p, jnp.zeros_like(log_p)), axis=-1)
+
+
+def _normalize(*logits: jax.Array) -> list[jax.Array]:
+    named = {f"logits_{i}": array for i, array in enumerate(logits)}
+    check_axes("V", **named)
+    return [jax.nn.log_softmax(array, axis=-1) for array in as_floats(**named)]
+
+
+def _plogp(log_p: jax.Array, log_q: jax.Array) -> jax.Array:
+    empty = jnp.isneginf(log_p)
+    difference = jnp.where(empty, 0, log_p) - jnp.where(empty, 0, log_q)
+    return jnp.exp(log_p) * difference
+
+
+def _log_complement(log_p: jax.Array) -> jax.Array:
+    return jnp.log(-jnp.expm1(jnp.minimum(log_p, 0)))

@@ -21,3 +21,9 @@ def masked_mean(values: jax.Array, mask: jax.Array, axis: int | None = -1) -> ja
     """Mean of `values` where `mask` is True. [..., T] -> [..., 1], or a scalar for axis None."""
     count = masked_count(mask, values.dtype, axis)
     return masked_sum(values, mask, axis) / jnp.maximum(count, 1)
+
+
+def gate(closed: jax.Array, witness: jax.Array) -> jax.Array:
+    """1 where open, 0 where `closed`, NaN where `witness` is: a comparison would swallow it."""
+    ones = jnp.ones_like(witness)
+    return jnp.where(jnp.isnan(witness), witness, jnp.where(closed, 0, ones))

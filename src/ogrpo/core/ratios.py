@@ -10,8 +10,8 @@ import jax.numpy as jnp
 from ogrpo.core.checks import as_floats, check_axes, check_mask
 from ogrpo.core.masked import masked_mean, masked_sum
 
-MAX_LOG_RATIO = 80.0
-"""exp(80) = 5.5e34 is the last round number whose sums over a batch stay inside float32."""
+MAX_LOG_RATIO = 60.0
+"""exp(60) = 1.1e26 leaves room in float32 to sum a batch of such ratios."""
 
 
 def log_ratio(log_probs: jax.Array, behavior_log_probs: jax.Array, mask: jax.Array) -> jax.Array:
@@ -61,7 +61,7 @@ def shared_mean_log_ratio(
 ) -> jax.Array:
     """Length-normalised log-ratio at every token: S = mean_t D_t, its gradient shared over T.
 
-    Source: GSPO (Zheng et al. 2025), eq. 7.
+    Source: GSPO (Zheng et al. 2025).
     Bias: E_mu[exp(S)] <= 1 by Jensen, with equality at pi = mu only: not an importance weight.
 
     Args and Returns: as `log_ratio`; S repeated over T, 0 where masked.
@@ -75,7 +75,7 @@ def mean_log_ratio(
 ) -> jax.Array:
     """Length-normalised log-ratio with each token's own gradient: sg(S) + lp_t - sg(lp_t).
 
-    Source: GSPO-token (Zheng et al. 2025), eq. 13-14. The value is `shared_mean_log_ratio`'s; where
+    Source: GSPO-token (Zheng et al. 2025). The value is `shared_mean_log_ratio`'s; where
     the advantage is constant over a sequence, so is the gradient of the sequence's mean loss.
 
     Args and Returns: as `log_ratio`.
@@ -101,7 +101,7 @@ def prefix_log_ratio(
 
 
 def exp_ratio(log_ratio: jax.Array) -> jax.Array:
-    """Leave log space: rho = exp(min(D, 80)), a constant beyond, so that no ratio is infinite.
+    """Leave log space: rho = exp(min(D, 60)), a constant beyond, so that no ratio is infinite.
 
     The bound is float32's, not a trust region's: a clip that should bind binds far below it.
     NaN stays NaN.
@@ -110,6 +110,27 @@ def exp_ratio(log_ratio: jax.Array) -> jax.Array:
       log_ratio: any shape.
 
     Returns:
-      The ratio, same shape, within [0, exp(80)].
+      The ratio, same shape, within [0, exp(60)].
     """
     return jnp.exp(jnp.minimum(log_ratio, MAX_LOG_RATIO))
+
+
+def interpolated_log_probs(
+    log_probs: jax.Array, behavior_log_probs: jax.Array, *, alpha: jax.Array | float
+) -> jax.Array:
+    """Stand-in for the proximal policy: sg(alpha log mu + (1 - alpha) log pi), no forward pass.
+
+    Source: A-3PO (Li et al. 2025), alpha = 1 / staleness. Not normalised over the vocabulary; exact
+    at alpha = 0 (pi_k = pi) and alpha = 1 (pi_k = mu).
+
+    Args:
+      log_probs: [..., T].
+      behavior_log_probs: [..., T].
+      alpha: scalar or [..., T] in [0, 1].
+
+    Returns:
+      [..., T] detached, for `TokenBatch.proximal_log_probs`.
+    """
+    check_axes("T", log_probs=log_probs, behavior_log_probs=behavior_log_probs)
+    new, old = as_floats(log_probs=log_probs, behavior_log_probs=behavior_log_probs)
+    return jax.lax.stop_gradient(alpha * old + (1 - alpha) * new)

@@ -2,21 +2,40 @@
 
 A surrogate is where a trust region lives. Anything of this form can be the `surrogate_fn` of
 `ogrpo.core.objectives.token_loss`; bind the rest with `functools.partial`.
+
+Two families: those that differentiate through the ratio, and `score`, which differentiates through
+log pi and leaves the ratio to a detached gate (`ogrpo.core.gates`).
 """
+
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
 
-from ogrpo.core.checks import check_nonnegative
+from ogrpo.core.checks import as_floats, check_axes, check_nonnegative
+
+Scalar = jax.Array | float
+SurrogateFn = Callable[[jax.Array, jax.Array], jax.Array]
+GateFn = Callable[[jax.Array, jax.Array], jax.Array]
+
+
+def ratio_surrogate(ratio: jax.Array, advantages: jax.Array) -> jax.Array:
+    """r a, no trust region. [..., T] -> [..., T].
+
+    Source: TRPO (Schulman et al. 2015), eq. 14. Unbiased for J(pi) - J(mu) at sequence level where
+    pi << mu; its variance grows with chi^2(pi||mu).
+    """
+    check_axes("T", ratio=ratio, advantages=advantages)
+    return ratio * advantages
 
 
 def clipped_surrogate(
     ratio: jax.Array,
     advantages: jax.Array,
     *,
-    eps_low: jax.Array | float,
-    eps_high: jax.Array | float,
-    center: jax.Array | float = 1.0,
+    eps_low: Scalar,
+    eps_high: Scalar,
+    center: Scalar = 1.0,
 ) -> jax.Array:
     """f_eps(r, r', a) = min(r a, clip(r, max(r' - eps_low, 0), r' + eps_high) a).
 
@@ -45,5 +64,148 @@ def clipped_surrogate(
     """
     check_nonnegative(eps_low=eps_low, eps_high=eps_high)
     held = jax.lax.stop_gradient(jnp.asarray(center, ratio.dtype))
-    clipped = jnp.clip(ratio, jnp.maximum(held - eps_low, 0), held + eps_high)
-    return jnp.minimum(ratio * advantages, clipped * advantages)
+    return _clip(ratio, advantages, jnp.maximum(held - eps_low, 0), held + eps_high)
+
+
+def decoupled_surrogate(
+    ratio: jax.Array,
+    advantages: jax.Array,
+    *,
+    eps_low: Scalar,
+    eps_high: Scalar,
+    center: Scalar,
+) -> jax.Array:
+    """min(r a, clip(r, r' (1 - eps_low), r' (1 + eps_high)) a): a band multiplicative about r'.
+
+    Source: decoupled PPO (Hilton et al. 2022), whose r' min(rho a, clip(rho, 1 +- eps) a)
+    with rho = r/r' = pi/pi_k this is. Bounds r a from below like `clipped_surrogate`; the band
+    narrows with r', where the additive one does not.
+
+    Args:
+      ratio: [..., T] pi/mu, >= 0.
+      advantages: [..., T].
+      eps_low: relative width below the centre, in [0, 1].
+      eps_high: relative width above, >= 0.
+      center: scalar or [..., T] r', held constant.
+
+    Returns:
+      [..., T] to be maximised.
+    """
+    check_nonnegative(eps_low=eps_low, eps_high=eps_high)
+    held = jax.lax.stop_gradient(jnp.asarray(center, ratio.dtype))
+    return _clip(ratio, advantages, held * (1 - eps_low), held * (1 + eps_high))
+
+
+def capped_surrogate(
+    ratio: jax.Array,
+    advantages: jax.Array,
+    *,
+    eps_low: Scalar,
+    eps_high: Scalar,
+    cap: Scalar,
+) -> jax.Array:
+    """min(min(r, cap) a, clip(r, 1 - eps_low, 1 + eps_high) a): the cap tames a < 0.
+
+    Source: two-sided GRPO clip (INTELLECT-2, 2025), delta there. Bounded: >= cap a for a < 0, if
+    cap >= 1 + eps_high.
+
+    Args:
+      ratio: [..., T].
+      advantages: [..., T].
+      eps_low: as in `clipped_surrogate`.
+      eps_high: as in `clipped_surrogate`.
+      cap: largest ratio, >= 0.
+
+    Returns:
+      [..., T] to be maximised.
+    """
+    check_nonnegative(eps_low=eps_low, eps_high=eps_high, cap=cap)
+    clipped = jnp.clip(ratio, jnp.maximum(1 - eps_low, 0), 1 + eps_high)
+    return jnp.minimum(jnp.minimum(ratio, cap) * advantages, clipped * advantages)
+
+
+def dual_clipped_surrogate(
+    ratio: jax.Array,
+    advantages: jax.Array,
+    *,
+    eps_low: Scalar,
+    eps_high: Scalar,
+    dual: Scalar,
+) -> jax.Array:
+    """max(f_eps(r, 1, a), dual a) for a < 0, f_eps(r, 1, a) otherwise.
+
+    Source: dual-clip PPO (Ye et al. 2020), c = 3 there. Equals `capped_surrogate` with
+    cap = dual where dual >= 1 + eps_high.
+
+    Args:
+      ratio: [..., T].
+      advantages: [..., T].
+      eps_low: as in `clipped_surrogate`.
+      eps_high: as in `clipped_surrogate`.
+      dual: multiple of a below which the objective does not fall, > 1.
+
+    Returns:
+      [..., T] to be maximised.
+    """
+    check_nonnegative(dual=dual)
+    clipped = clipped_surrogate(ratio, advantages, eps_low=eps_low, eps_high=eps_high)
+    return jnp.where(advantages < 0, jnp.maximum(clipped, dual * advantages), clipped)
+
+
+def soft_surrogate(
+    ratio: jax.Array,
+    advantages: jax.Array,
+    *,
+    temperature_pos: Scalar,
+    temperature_neg: Scalar,
+) -> jax.Array:
+    """4 sigmoid(t (r - 1)) / t a, t by the sign of a: the slope at r = 1 is a, and fades smoothly.
+
+    Source: SAPO (Gao et al. 2025). The value at r = 1 is 2 a / t, not a.
+
+    Args:
+      ratio: [..., T].
+      advantages: [..., T].
+      temperature_pos: t where a > 0.
+      temperature_neg: t elsewhere; larger fades faster.
+
+    Returns:
+      [..., T] to be maximised.
+    """
+    temperature = jnp.where(advantages > 0, temperature_pos, temperature_neg)
+    temperature = temperature.astype(ratio.dtype)
+    return 4 * jax.nn.sigmoid(temperature * (ratio - 1)) / temperature * advantages
+
+
+def score(
+    ratio: jax.Array, advantages: jax.Array, *, log_probs: jax.Array, gate_fn: GateFn
+) -> jax.Array:
+    """sg(g(r, a)) a log pi: REINFORCE behind a gate.
+
+    Source: Williams (1992) for g = 1. The gradient is sg(g) a grad log pi, so g = r is the gradient
+    of r a, whatever the value.
+
+    Args:
+      ratio: [..., T].
+      advantages: [..., T].
+      log_probs: [..., T], differentiated.
+      gate_fn: `(ratio, advantages) -> [..., T]`, held constant.
+
+    Returns:
+      [..., T] to be maximised; 0 where the gate is shut, even at log pi = -inf.
+    """
+    check_axes("T", ratio=ratio, advantages=advantages, log_probs=log_probs)
+    held = jax.lax.stop_gradient(gate_fn(ratio, advantages))
+    return held * advantages * jnp.where(held == 0, 0, as_floats(log_probs=log_probs)[0])
+
+
+def gated(
+    ratio: jax.Array, advantages: jax.Array, *, surrogate_fn: SurrogateFn, gate_fn: GateFn
+) -> jax.Array:
+    """sg(g(r, a)) f(r, a): a surrogate behind a gate. [..., T] -> [..., T]."""
+    return jax.lax.stop_gradient(gate_fn(ratio, advantages)) * surrogate_fn(ratio, advantages)
+
+
+def _clip(ratio: jax.Array, advantages: jax.Array, low: Scalar, high: Scalar) -> jax.Array:
+    check_axes("T", ratio=ratio, advantages=advantages)
+    return jnp.minimum(ratio * advantages, jnp.clip(ratio, low, high) * advantages)

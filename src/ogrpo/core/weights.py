@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from ogrpo.core.checks import check_axes, check_mask, check_nonnegative
-from ogrpo.core.masked import masked_count
+from ogrpo.core.masked import gate, masked_count, masked_mean, masked_sum
 from ogrpo.core.ratios import exp_ratio
 
 
@@ -60,6 +60,95 @@ def truncated_weight(
     return jnp.clip(plain_weight(log_ratio, mask), floor, cap)
 
 
+def masked_weight(
+    log_ratio: jax.Array, mask: jax.Array, *, low: jax.Array | float, high: jax.Array | float
+) -> jax.Array:
+    """Masked importance weight: w = rho where low <= rho <= high, else 0.
+
+    Source: IcePop (Ling team 2025).
+    Bias: -E_mu[rho f; rho outside], which for f >= 0 exceeds that of `truncated_weight` above.
+
+    Args:
+      log_ratio: [..., T].
+      mask: [..., T] bool.
+      low: smallest ratio kept.
+      high: largest ratio kept.
+
+    Returns:
+      [..., T] detached.
+    """
+    check_nonnegative(low=low, high=high)
+    ratio = plain_weight(log_ratio, mask)
+    return jnp.where((ratio < low) | (ratio > high), 0, ratio)
+
+
+def sequence_truncated_weight(
+    log_ratio: jax.Array, mask: jax.Array, *, cap: jax.Array | float
+) -> jax.Array:
+    """Truncated sequence weight at every token: w = min(prod_t rho_t, cap).
+
+    Source: sequence-level TIS (Ionides 2008 on trajectories). Bias: -E_mu[(rho - cap)_+ f].
+    Args and Returns: as `truncated_weight`.
+    """
+    return truncated_weight(_sequence(log_ratio, mask), mask, cap=cap)
+
+
+def sequence_masked_weight(
+    log_ratio: jax.Array,
+    mask: jax.Array,
+    *,
+    high: jax.Array | float,
+    low: jax.Array | float = 0.0,
+) -> jax.Array:
+    """Masked sequence weight at every token: w = prod_t rho_t if within [low, high], else 0.
+
+    Source: masked importance sampling at sequence level, TRL's default with high = 3.
+    Args and Returns: as `masked_weight`.
+    """
+    return masked_weight(_sequence(log_ratio, mask), mask, low=low, high=high)
+
+
+def geometric_mask(
+    log_ratio: jax.Array, mask: jax.Array, *, low: jax.Array | float, high: jax.Array | float
+) -> jax.Array:
+    """Geometric-mean rejection at every token: w = 1[low <= exp(mean_t D_t) <= high].
+
+    Source: geometric sequence masking (Liu, Li et al. 2025). Biased; its strictness, unlike that of
+    a product, does not grow with length. Args and Returns: as `masked_weight`.
+    """
+    check_nonnegative(low=low, high=high)
+    mean = jax.lax.stop_gradient(masked_mean(log_ratio, mask) * jnp.ones_like(log_ratio))
+    ratio = exp_ratio(mean)
+    return gate((ratio < low) | (ratio > high), ratio)
+
+
+def group_normalized_weight(log_ratio: jax.Array, mask: jax.Array) -> jax.Array:
+    """Self-normalised in the group, at every token: w_i = G rho_i / sum_j rho_j, rho by sequence.
+
+    Source: self-normalised importance sampling (Hesterberg 1995). Bias: O(1/G); within range, and
+    invariant to any factor common to the group.
+
+    Args:
+      log_ratio: [..., G, T].
+      mask: [..., G, T] bool; a completion without a token is not in the group.
+
+    Returns:
+      [..., G, T] detached, of mean 1 over the completions of a group.
+    """
+    check_axes("G, T", log_ratio=log_ratio, mask=mask)
+    return _normalized(log_ratio, mask, (-2,))
+
+
+def batch_normalized_weight(log_ratio: jax.Array, mask: jax.Array) -> jax.Array:
+    """Self-normalised in the batch: as `group_normalized_weight`, over every leading axis.
+
+    Bias: O(1/n) for n sequences. Depends on what is in the batch: a microbatch weighs differently.
+    Args and Returns: as `group_normalized_weight`, with [..., T].
+    """
+    check_axes("T", log_ratio=log_ratio, mask=mask)
+    return _normalized(log_ratio, mask, tuple(range(jnp.ndim(log_ratio) - 1)))
+
+
 def ess(log_weights: jax.Array, mask: jax.Array) -> jax.Array:
     """Kish's effective sample size: (sum w)^2 / sum w^2, over the last axis.
 
@@ -86,3 +175,46 @@ def ess_fraction(log_weights: jax.Array, mask: jax.Array) -> jax.Array:
     """Effective sample size over the number kept, in [0, 1]. [..., n] -> [...]."""
     count = masked_count(mask, log_weights.dtype)[..., 0]
     return ess(log_weights, mask) / jnp.maximum(count, 1)
+
+
+def chi_square(log_weights: jax.Array, mask: jax.Array) -> jax.Array:
+    """Plug-in chi-square: mean rho^2 - 1, over the last axis.
+
+    Unbiased for chi^2(pi||mu) on samples of mu where pi << mu; heavy-tailed. In n samples it cannot
+    exceed n - 1 by much, so large true values go unseen.
+
+    Args:
+      log_weights: [..., n] log rho, normalised (E_mu[rho] = 1).
+      mask: [..., n] bool.
+
+    Returns:
+      [...].
+    """
+    return jnp.expm1(renyi2(log_weights, mask))
+
+
+def renyi2(log_weights: jax.Array, mask: jax.Array) -> jax.Array:
+    """Plug-in Renyi-2 divergence: log mean rho^2 = ln(1 + chi^2), in log space. [..., n] -> [...].
+
+    Source: Metelli et al. (2018): n exp(-D2) samples of mu are worth as many of pi.
+    """
+    check_axes("n", log_weights=log_weights, mask=mask)
+    check_mask(mask)
+    doubled = jnp.where(mask, 2 * log_weights, -jnp.inf)
+    count = masked_count(mask, log_weights.dtype)[..., 0]
+    return jax.nn.logsumexp(doubled, axis=-1) - jnp.log(jnp.maximum(count, 1))
+
+
+def _sequence(log_ratio: jax.Array, mask: jax.Array) -> jax.Array:
+    check_axes("T", log_ratio=log_ratio, mask=mask)
+    return jnp.where(mask, masked_sum(log_ratio, mask), 0)
+
+
+def _normalized(log_ratio: jax.Array, mask: jax.Array, axes: tuple[int, ...]) -> jax.Array:
+    check_mask(mask)
+    present = jnp.any(mask, axis=-1, keepdims=True)
+    sums = jnp.where(present, masked_sum(log_ratio, mask), -jnp.inf)
+    top = jnp.max(sums, axis=axes, keepdims=True)
+    weights = jnp.exp(sums - jnp.where(jnp.isneginf(top), 0, top))
+    average = jnp.sum(weights, axes, keepdims=True) / jnp.sum(present, axes, keepdims=True)
+    return jax.lax.stop_gradient(jnp.where(mask, weights / average, 0))

@@ -1,0 +1,333 @@
+"""What is true of improvement, clipping and sample size, as functions of finite distributions.
+
+Distributions are probability vectors [Y] (`pi`, `mu` or `alpha` the behaviour, `pi_k` the current
+policy), `rewards` [Y]. sigma = sqrt(Var_mu[r] + eps). Every inequality here is exact, not
+asymptotic; the property tests hold them to enumeration and the `proofs` folder to Coq.
+"""
+
+import jax
+import jax.numpy as jnp
+
+from ogrpo.core.checks import check_axes, check_nonnegative
+from ogrpo.core.surrogates import clipped_surrogate
+
+Scalar = jax.Array | float
+
+
+def density_ratio(pi: jax.Array, mu: jax.Array) -> jax.Array:
+    """rho = pi / mu on the support of mu, 0 elsewhere. [Y], [Y] -> [Y]."""
+    check_axes("Y", pi=pi, mu=mu)
+    return jnp.where(mu > 0, pi / jnp.where(mu > 0, mu, 1), 0)
+
+
+def total_variation(pi: jax.Array, mu: jax.Array) -> jax.Array:
+    """TV(pi, mu) = sum |pi - mu| / 2 = E_mu[(rho - 1)_+] where pi << mu. [Y], [Y] -> scalar."""
+    check_axes("Y", pi=pi, mu=mu)
+    return jnp.sum(jnp.abs(pi - mu), axis=-1) / 2
+
+
+def kl_divergence(pi: jax.Array, mu: jax.Array) -> jax.Array:
+    """KL(pi||mu) = sum pi ln(pi / mu) in nats; inf unless pi << mu. [Y], [Y] -> scalar."""
+    check_axes("Y", pi=pi, mu=mu)
+    ratio = jnp.where(pi > 0, pi, 1) / jnp.where(pi > 0, mu, 1)
+    return jnp.sum(pi * jnp.log(ratio), axis=-1)
+
+
+def chi_square_divergence(pi: jax.Array, mu: jax.Array) -> jax.Array:
+    """chi^2(pi||mu) = sum pi^2 / mu - 1; inf unless pi << mu. [Y], [Y] -> scalar."""
+    check_axes("Y", pi=pi, mu=mu)
+    return jnp.sum(jnp.where(pi > 0, pi**2 / jnp.where(pi > 0, mu, 1), 0), axis=-1) - 1
+
+
+def reward_scale(mu: jax.Array, rewards: jax.Array, *, eps: Scalar) -> jax.Array:
+    """sigma = sqrt(Var_mu[r] + eps).
+
+    For r in [0, 1], sigma^2 <= 1/4 + eps (Popoviciu).
+    """
+    check_axes("Y", mu=mu, rewards=rewards)
+    check_nonnegative(eps=eps)
+    return jnp.sqrt(mu @ (rewards - mu @ rewards) ** 2 + eps)
+
+
+def standardized_reward(mu: jax.Array, rewards: jax.Array, *, eps: Scalar) -> jax.Array:
+    """A = (r - J(mu)) / sigma. [Y], [Y] -> [Y]."""
+    return (rewards - mu @ rewards) / reward_scale(mu, rewards, eps=eps)
+
+
+def surrogate_gain(pi: jax.Array, mu: jax.Array, rewards: jax.Array, *, eps: Scalar) -> jax.Array:
+    """L_mu(pi) = E_mu[(pi/mu) A]; (J(pi) - J(mu)) / sigma where pi << mu.
+
+    Source: Mroueh et al. (2025). L_mu(mu) = 0 and L <= TV/sigma (b - a).
+    """
+    return mu @ (density_ratio(pi, mu) * standardized_reward(mu, rewards, eps=eps))
+
+
+def clipped_gain(
+    pi: jax.Array,
+    mu: jax.Array,
+    rewards: jax.Array,
+    *,
+    center: jax.Array,
+    eps: Scalar,
+    clip_eps: Scalar,
+) -> jax.Array:
+    """L^c_mu(pi) = E_mu[f_clip_eps(pi/mu, center, A)].
+
+    Args:
+      pi: [Y].
+      mu: [Y].
+      rewards: [Y].
+      center: [Y]; `density_ratio(pi_k, mu)` is the exact one, ones the paper's approximation.
+      eps: inside sigma.
+      clip_eps: width of the band.
+
+    Returns:
+      Scalar.
+    """
+    advantages = standardized_reward(mu, rewards, eps=eps)
+    ratio = density_ratio(pi, mu)
+    clipped = clipped_surrogate(
+        ratio, advantages, eps_low=clip_eps, eps_high=clip_eps, center=center
+    )
+    return mu @ clipped
+
+
+def improvement_identity(
+    pi: jax.Array, pi_k: jax.Array, mu: jax.Array, rewards: jax.Array, *, eps: Scalar
+) -> jax.Array:
+    """J(pi) - J(pi_k) = sigma (L_mu(pi) - L_mu(pi_k)), for pi, pi_k << mu."""
+    gain = surrogate_gain(pi, mu, rewards, eps=eps) - surrogate_gain(pi_k, mu, rewards, eps=eps)
+    return reward_scale(mu, rewards, eps=eps) * gain
+
+
+def sharp_bound(
+    pi: jax.Array, pi_k: jax.Array, mu: jax.Array, rewards: jax.Array, *, eps: Scalar
+) -> jax.Array:
+    """L_mu(pi) - (|1 - sigma|/sigma)(b - a) TV(pi, mu) - (b - a) TV(pi_k, mu) <= J(pi) - J(pi_k).
+
+    For pi << mu and any sigma > 0; r in [a, b] = [min r, max r]. Attained on two points.
+    """
+    sigma = reward_scale(mu, rewards, eps=eps)
+    width = jnp.max(rewards) - jnp.min(rewards)
+    far = jnp.abs(1 - sigma) / sigma * total_variation(pi, mu) + total_variation(pi_k, mu)
+    return surrogate_gain(pi, mu, rewards, eps=eps) - width * far
+
+
+def stale_bound(
+    pi: jax.Array, pi_k: jax.Array, mu: jax.Array, rewards: jax.Array, *, eps: Scalar
+) -> jax.Array:
+    """sigma L_mu(pi) - (b - a) TV(pi_k, mu) <= J(pi) - J(pi_k): no blow-up as sigma -> 0.
+
+    For pi, pi_k << mu; a corollary of `improvement_identity`.
+    """
+    gain = reward_scale(mu, rewards, eps=eps) * surrogate_gain(pi, mu, rewards, eps=eps)
+    return gain - (jnp.max(rewards) - jnp.min(rewards)) * total_variation(pi_k, mu)
+
+
+def published_bound(
+    pi: jax.Array, pi_k: jax.Array, mu: jax.Array, rewards: jax.Array, *, eps: Scalar
+) -> jax.Array:
+    """L_mu(pi) - 2 ((1 - sigma)/sigma) TV(pi, mu) - 2 TV(pi_k, mu), for r in [0, 1].
+
+    Source: Mroueh et al. (2025), corollary 1. Below J(pi) - J(pi_k) only if also sigma <= 1 and
+    pi << mu; never positive for sigma <= 1/2, so that pi = mu maximises it.
+    """
+    sigma = reward_scale(mu, rewards, eps=eps)
+    far = (1 - sigma) / sigma * total_variation(pi, mu) + total_variation(pi_k, mu)
+    return surrogate_gain(pi, mu, rewards, eps=eps) - 2 * far
+
+
+def minorise_maximise_gap(
+    pi: jax.Array,
+    pi_k: jax.Array,
+    mu: jax.Array,
+    rewards: jax.Array,
+    *,
+    eps: Scalar,
+    clip_eps: Scalar,
+) -> jax.Array:
+    """J(pi) - J(pi_k) - sigma (L^c(pi) - L^c(pi_k)) >= 0, the centre exact; pi, pi_k << mu.
+
+    So raising the clipped surrogate raises the reward by at least sigma times as much.
+    """
+    center = density_ratio(pi_k, mu)
+    new, old = (
+        clipped_gain(policy, mu, rewards, center=center, eps=eps, clip_eps=clip_eps)
+        for policy in (pi, pi_k)
+    )
+    return (pi - pi_k) @ rewards - reward_scale(mu, rewards, eps=eps) * (new - old)
+
+
+def pinsker_bound(value: Scalar, delta: Scalar) -> jax.Array:
+    """J(pi) >= J(mu) - sqrt(delta / 2) for KL(pi||mu) <= delta, r in [0, 1].
+
+    It bounds the harm; it promises no improvement. Sharp as delta -> 0 at J(mu) = 1/2.
+    """
+    check_nonnegative(delta=delta)
+    return value - jnp.sqrt(jnp.asarray(delta, float) / 2)
+
+
+def relative_bound(value: Scalar, delta: Scalar) -> jax.Array:
+    """J(pi) >= J(mu) - sqrt(2 J(mu) delta) for KL(pi||mu) <= delta, r in [0, 1]."""
+    check_nonnegative(value=value, delta=delta)
+    return value - jnp.sqrt(2 * jnp.asarray(value, float) * delta)
+
+
+def bernstein_bound(value: Scalar, variance: Scalar, delta: Scalar) -> jax.Array:
+    """J(pi) >= J(mu) - sqrt(2 Var_mu[r] delta) - J(mu) delta / 3, r in [0, 1]."""
+    check_nonnegative(value=value, variance=variance, delta=delta)
+    return value - jnp.sqrt(2 * jnp.asarray(variance, float) * delta) - value * delta / 3
+
+
+def worst_case_value(value: Scalar, delta: Scalar) -> jax.Array:
+    """min {q : kl(q || J(mu)) <= delta}: the least J(pi) with KL(pi||mu) <= delta, r in [0, 1].
+
+    By data processing through Bern(r); attained for binary rewards. Found by bisection.
+    """
+    check_nonnegative(value=value, delta=delta)
+    top = jnp.asarray(value, float)
+
+    def halve(_: int, ends: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+        low, high = ends
+        middle = (low + high) / 2
+        inside = _binary_kl(middle, top) <= delta
+        return jnp.where(inside, low, middle), jnp.where(inside, middle, high)
+
+    return jax.lax.fori_loop(0, 80, halve, (jnp.zeros_like(top), top))[1]
+
+
+def effective_samples(n: Scalar, chi_square: Scalar) -> jax.Array:
+    """n_eff = n / (1 + chi^2) = n exp(-D2): samples of pi that n of mu are worth, at least.
+
+    Source: Metelli et al. (2018). MSE(IS) = (M2 - J^2) / n <= 1 / n_eff for r in [0, 1].
+    """
+    check_nonnegative(n=n, chi_square=chi_square)
+    return n / (1 + jnp.asarray(chi_square, float))
+
+
+def sample_size(chi_square: Scalar, eta: Scalar) -> jax.Array:
+    """n >= (1 + chi^2) / eta^2 gives RMSE <= eta, r in [0, 1].
+
+    KL in place of chi^2 does not: it cannot bound a variance.
+    """
+    check_nonnegative(chi_square=chi_square, eta=eta)
+    return (1 + jnp.asarray(chi_square, float)) / eta**2
+
+
+def chi_square_per_kl(max_ratio: Scalar) -> jax.Array:
+    """kappa(R) = (R - 1)^2 / (R ln R - R + 1): chi^2 <= kappa KL where rho <= R.
+
+    Tight; tends to 2 as R -> 1.
+    """
+    ratio = jnp.asarray(max_ratio, float)
+    apart = jnp.abs(ratio - 1) > 1e-3
+    safe = jnp.where(apart, ratio, 2)
+    kappa = (safe - 1) ** 2 / (safe * jnp.log(safe) - safe + 1)
+    return jnp.where(apart, kappa, 2 + 2 * (ratio - 1) / 3)
+
+
+def stale_samples_help(
+    fresh_variance: Scalar, stale_variance: Scalar, fresh: Scalar, stale: Scalar
+) -> jax.Array:
+    """True iff adding `stale` samples to `fresh` ones in a plain mean lowers its variance.
+
+    stale_variance / fresh_variance < 2 + stale / fresh. Weighting by inverse variance never hurts.
+    """
+    check_nonnegative(fresh_variance=fresh_variance, stale_variance=stale_variance)
+    return jnp.asarray(stale_variance < fresh_variance * (2 + stale / fresh))
+
+
+def mixture_second_moment(pi: jax.Array, policies: jax.Array, weights: jax.Array) -> jax.Array:
+    """sum_j w_j (1 + chi^2(pi||mu_j)) >= 1 + chi^2(pi || sum_j w_j mu_j): a buffer as one mixture.
+
+    Args:
+      pi: [Y].
+      policies: [J, Y] the buffer's.
+      weights: [J], summing to 1.
+
+    Returns:
+      The upper side.
+    """
+    return weights @ (1 + jax.vmap(lambda mu: chi_square_divergence(pi, mu))(policies))
+
+
+def truncation_bias_bound(max_value: Scalar, chi_square: Scalar, tau: Scalar) -> jax.Array:
+    """|E_mu[(rho - tau)_+ f]| <= max|f| (1 + chi^2) / (4 tau)."""
+    check_nonnegative(max_value=max_value, chi_square=chi_square, tau=tau)
+    return max_value * (1 + jnp.asarray(chi_square, float)) / (4 * tau)
+
+
+def optimal_clip_bound(value: Scalar, second_moment: Scalar, n: Scalar) -> jax.Array:
+    """tau_n <= (J + sqrt(J^2 + (n - 1) M2)) / 2: the optimal cap grows no faster than sqrt(n)."""
+    check_nonnegative(second_moment=second_moment, n=n)
+    root = jnp.sqrt(jnp.asarray(value, float) ** 2 + (n - 1) * second_moment)
+    return (value + root) / 2
+
+
+def self_normalized_mse_bound(
+    spread: Scalar, oscillation: Scalar, chi_square: Scalar, n: Scalar
+) -> jax.Array:
+    """MSE(SNIS) <= (2/n)(V + o^2 chi^2), V = E_mu[rho^2 (f - J)^2], o = max f - min f.
+
+    Source: after Agapiou et al. (2017).
+    """
+    check_nonnegative(spread=spread, chi_square=chi_square, n=n)
+    return 2 / n * (spread + jnp.asarray(oscillation, float) ** 2 * chi_square)
+
+
+def self_normalized_bias_bound(
+    spread: Scalar, oscillation: Scalar, chi_square: Scalar, n: Scalar
+) -> jax.Array:
+    """|bias(SNIS)| <= sqrt(2 chi^2 (V + o^2 chi^2)) / n; V, o as in `self_normalized_mse_bound`."""
+    check_nonnegative(spread=spread, chi_square=chi_square, n=n)
+    mass = spread + jnp.asarray(oscillation, float) ** 2 * chi_square
+    return jnp.sqrt(2 * chi_square * mass) / n
+
+
+def token_surrogate_bound(length: Scalar, zeta: Scalar) -> jax.Array:
+    """|J(pi) - J(mu) - L_tok| <= T (T - 1) zeta^2, zeta the largest TV over prefixes, r in [0, 1].
+
+    L_tok = E_mu[sum_t (rho_t - 1) r]. Attained at T = 2.
+    """
+    check_nonnegative(length=length, zeta=zeta)
+    return length * (length - 1) * jnp.asarray(zeta, float) ** 2
+
+
+def standardized_gain(
+    success: Scalar, group: int, *, ddof: int = 0, eps: Scalar = 0.0
+) -> jax.Array:
+    """c_G(p) = sum_j Bin(j; G-1, p) [A(1, j+1) - A(0, j)]: E[grad] = c_G(p_mu) grad J(pi).
+
+    For binary rewards and `group_standardized`, A(r, k) the advantage of reward r among k
+    successes. At eps = 0: c_2 = 1, c_G(0+) = sqrt(G - 1), c_G -> 1/sqrt(p (1 - p)).
+
+    Args:
+      success: p, the behaviour policy's chance of reward 1.
+      group: G >= 2.
+      ddof: as in `group_standardized`.
+      eps: `eps_inside` there.
+
+    Returns:
+      Scalar.
+    """
+    others = jnp.arange(group, dtype=float)
+    log_choose = jax.scipy.special.gammaln(jnp.asarray(group, float)) - (
+        jax.scipy.special.gammaln(others + 1) + jax.scipy.special.gammaln(group - others)
+    )
+    chance = jnp.exp(log_choose) * success**others * (1 - success) ** (group - 1 - others)
+    won = _binary_advantage(1.0, others + 1, group, ddof, eps)
+    lost = _binary_advantage(0.0, others, group, ddof, eps)
+    return chance @ (won - lost)
+
+
+def _binary_advantage(
+    reward: float, wins: jax.Array, group: int, ddof: int, eps: Scalar
+) -> jax.Array:
+    mean = wins / group
+    variance = mean * (1 - mean) * group / (group - ddof)
+    mixed = (wins > 0) & (wins < group)
+    return jnp.where(mixed, (reward - mean) / jnp.sqrt(jnp.where(mixed, variance + eps, 1)), 0)
+
+
+def _binary_kl(p: jax.Array, q: jax.Array) -> jax.Array:
+    return kl_divergence(jnp.stack([p, 1 - p]), jnp.stack([q, 1 - q]))

@@ -1,0 +1,168 @@
+"""Estimators that return one term per sample; the estimate is their mean over the first axis.
+
+A term per sample is what bias and variance are made of. `every_sample` lists all samples of a small
+outcome space with their probabilities, and `exact_moments` turns estimates into both, exactly.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from ogrpo.core.checks import check_group, check_nonnegative
+
+Scalar = jax.Array | float
+
+
+def importance_terms(ratio: jax.Array, values: jax.Array) -> jax.Array:
+    """Importance sampling: rho_i f_i.
+
+    Estimand: E_pi[f]. Unbiased where pi << mu, else for E_pi[f; supp mu].
+    n Var = E_mu[rho^2 f^2] - J^2.
+
+    Args:
+      ratio: [n] rho of the samples.
+      values: [n] or [n, D] f of the samples.
+
+    Returns:
+      Terms, the shape of `values`.
+    """
+    return _times(ratio, values)
+
+
+def truncated_terms(ratio: jax.Array, values: jax.Array, *, cap: Scalar) -> jax.Array:
+    """Truncated importance sampling: min(rho_i, cap) f_i.
+
+    Source: Ionides (2008). Bias: -E_mu[(rho - cap)_+ f]. Args and Returns: as `importance_terms`.
+    """
+    check_nonnegative(cap=cap)
+    return _times(jnp.minimum(ratio, cap), values)
+
+
+def clipped_terms(ratio: jax.Array, values: jax.Array, *, low: Scalar, high: Scalar) -> jax.Array:
+    """Two-sided clip: clip(rho_i, low, high) f_i.
+
+    Bias: E_mu[(low - rho)_+ f] - E_mu[(rho - high)_+ f]. Args and Returns: as `importance_terms`.
+    """
+    check_nonnegative(low=low, high=high)
+    return _times(jnp.clip(ratio, low, high), values)
+
+
+def self_normalized_terms(ratio: jax.Array, values: jax.Array) -> jax.Array:
+    """Self-normalised: n rho_i f_i / sum_j rho_j.
+
+    Source: Hesterberg (1995); Agapiou et al. (2017). Within [min f, max f]; n bias tends to
+    -E_mu[rho^2 (f - J)]. Args and Returns: as `importance_terms`.
+    """
+    return _times(ratio / jnp.mean(ratio), values)
+
+
+def centered_terms(ratio: jax.Array, values: jax.Array, *, baseline: Scalar) -> jax.Array:
+    """Control variate: rho_i (f_i - b) + b.
+
+    Unbiased where pi << mu and b does not depend on sample i. Args, Returns: as `importance_terms`.
+    """
+    return _times(ratio, values - baseline) + baseline
+
+
+def gradient_terms(weight: jax.Array, advantages: jax.Array, scores: jax.Array) -> jax.Array:
+    """Policy gradient: w_i A_i grad log pi(y_i).
+
+    Estimand: grad J(pi) for w = rho; E_mu[A s] for w = 1.
+
+    Args:
+      weight: [n].
+      advantages: [n].
+      scores: [n, D] grad log pi of each sample.
+
+    Returns:
+      [n, D].
+    """
+    return _times(weight * advantages, scores)
+
+
+def group_gradient_terms(
+    ratio: jax.Array,
+    rewards: jax.Array,
+    scores: jax.Array,
+    *,
+    advantage_fn: Callable[[jax.Array], jax.Array],
+) -> jax.Array:
+    """Group-relative policy gradient: rho_i A_i(r_1..r_G) grad log pi(y_i), one group.
+
+    Bias: a factor 1 - 1/G for `centered`, none for `leave_one_out`, c_G(p) for
+    `group_standardized` of binary rewards (`standardized_gain`).
+
+    Args:
+      ratio: [G]; ones on policy.
+      rewards: [G].
+      scores: [G, D].
+      advantage_fn: `[G] -> [G]`.
+
+    Returns:
+      [G, D].
+    """
+    check_group(rewards)
+    return gradient_terms(ratio, advantage_fn(rewards), scores)
+
+
+class Samples(NamedTuple):
+    """All samples of size n from Y outcomes: `outcomes` int [Y^n, n], `probs` [Y^n]."""
+
+    outcomes: jax.Array
+    probs: jax.Array
+
+
+def every_sample(probs: jax.Array, n: int) -> Samples:
+    """List the Y^n samples of n independent draws, with their probabilities.
+
+    Args:
+      probs: [Y], summing to 1.
+      n: draws, >= 1.
+
+    Returns:
+      Samples.
+
+    Raises:
+      ValueError: the table would exceed ten million entries.
+    """
+    size = probs.shape[0] ** n * n
+    if n < 1 or size > 10_000_000:
+        raise ValueError(f"cannot list {probs.shape[0]}^{n} samples of {n}; take fewer draws")
+    grid = jnp.meshgrid(*[jnp.arange(probs.shape[0])] * n, indexing="ij")
+    outcomes = jnp.stack([axis.ravel() for axis in grid], axis=-1)
+    return Samples(outcomes, jnp.prod(probs[outcomes], axis=-1))
+
+
+class Moments(NamedTuple):
+    """Exact error of an estimator; with D components, variance and mse are sums over them."""
+
+    mean: jax.Array
+    bias: jax.Array
+    variance: jax.Array
+    mse: jax.Array
+
+
+def exact_moments(estimates: jax.Array, probs: jax.Array, truth: jax.Array) -> Moments:
+    """Bias, variance and MSE of an estimator from its value on every sample.
+
+    Args:
+      estimates: [S] or [S, D].
+      probs: [S], summing to 1.
+      truth: scalar or [D].
+
+    Returns:
+      Moments.
+    """
+    mean = jnp.tensordot(probs, estimates, axes=1)
+    bias = mean - truth
+    squares = (estimates - mean[None]) ** 2
+    variance = probs @ squares.reshape(squares.shape[0], -1).sum(axis=-1)
+    return Moments(mean, bias, variance, variance + jnp.sum(bias**2))
+
+
+def _times(weight: jax.Array, values: jax.Array) -> jax.Array:
+    if weight.ndim != 1 or values.shape[:1] != weight.shape:
+        raise ValueError(f"need weights [n], values [n, ...]; got {weight.shape}, {values.shape}")
+    return weight.reshape(-1, *[1] * (values.ndim - 1)) * values

@@ -1,0 +1,190 @@
+"""Gates `(ratio, advantages) -> coefficient`, per token [..., T]: which tokens may push, how hard.
+
+A gate is held constant by whoever applies it (`score`, `gated`): its gradient is never taken. Where
+the ratio is NaN so is the gate, since a comparison with NaN would quietly keep or drop the token.
+"""
+
+import jax
+import jax.numpy as jnp
+
+from ogrpo.core.checks import check_axes, check_mask, check_nonnegative
+from ogrpo.core.masked import gate, masked_mean
+from ogrpo.core.surrogates import GateFn, Scalar
+
+
+def open_gate(ratio: jax.Array, advantages: jax.Array) -> jax.Array:
+    """g = 1: everything passes. [..., T] -> [..., T]."""
+    check_axes("T", ratio=ratio, advantages=advantages)
+    return gate(jnp.zeros_like(ratio, bool), ratio)
+
+
+def one_side_gate(
+    ratio: jax.Array, advantages: jax.Array, *, eps_low: Scalar, eps_high: Scalar
+) -> jax.Array:
+    """g = 1[(r <= 1 + eps_high and a >= 0) or (r >= 1 - eps_low and a <= 0)].
+
+    Source: REC-OneSide (Yao et al. 2025). With g r as the gate of `score`, the gradient is the PPO
+    clip's away from its kinks.
+
+    Args:
+      ratio: [..., T].
+      advantages: [..., T].
+      eps_low: width below 1, >= 0.
+      eps_high: width above 1, >= 0.
+
+    Returns:
+      [..., T] of 0 and 1.
+    """
+    check_nonnegative(eps_low=eps_low, eps_high=eps_high)
+    check_axes("T", ratio=ratio, advantages=advantages)
+    rising = (ratio > 1 + eps_high) & (advantages > 0)
+    falling = (ratio < 1 - eps_low) & (advantages < 0)
+    return gate(rising | falling, ratio)
+
+
+def two_side_gate(
+    ratio: jax.Array, advantages: jax.Array, *, eps_low: Scalar, eps_high: Scalar
+) -> jax.Array:
+    """g = 1[1 - eps_low <= r <= 1 + eps_high], whatever the sign of a.
+
+    Source: REC-TwoSide (Yao et al. 2025). Args and Returns: as `one_side_gate`.
+    """
+    check_axes("T", ratio=ratio, advantages=advantages)
+    check_nonnegative(eps_low=eps_low, eps_high=eps_high)
+    return gate((ratio < 1 - eps_low) | (ratio > 1 + eps_high), ratio)
+
+
+def ring_gate(
+    ratio: jax.Array,
+    advantages: jax.Array,
+    *,
+    eps_low: Scalar,
+    eps_high: Scalar,
+    outer_low: Scalar,
+    outer_high: Scalar,
+) -> jax.Array:
+    """g = two-side, or (a >= 0 and r <= 1 - outer_low), or (a <= 0 and r >= 1 + outer_high).
+
+    Source: REC-Ring (Yao et al. 2025): far outside, tokens that would come back pass again.
+
+    Args:
+      ratio: [..., T].
+      advantages: [..., T].
+      eps_low: inner width below 1, >= 0.
+      eps_high: inner width above 1, >= 0.
+      outer_low: outer distance below 1, >= eps_low.
+      outer_high: outer distance above 1, >= eps_high.
+
+    Returns:
+      [..., T] of 0 and 1.
+    """
+    check_nonnegative(outer_low=outer_low, outer_high=outer_high)
+    inner = two_side_gate(ratio, advantages, eps_low=eps_low, eps_high=eps_high)
+    low = (advantages >= 0) & (ratio <= 1 - outer_low)
+    high = (advantages <= 0) & (ratio >= 1 + outer_high)
+    return jnp.where(low | high, 1, inner)
+
+
+def band_gate(ratio: jax.Array, advantages: jax.Array, *, low: Scalar, high: Scalar) -> jax.Array:
+    """g = 1[low <= r <= high], bounds absolute.
+
+    Source: sPPO (Vaswani et al. 2022), with 1/1.3 and 1.3. [..., T] -> [..., T] of 0 and 1.
+    """
+    check_axes("T", ratio=ratio, advantages=advantages)
+    return gate((ratio < low) | (ratio > high), ratio)
+
+
+def ratio_gate(ratio: jax.Array, advantages: jax.Array, *, gate_fn: GateFn) -> jax.Array:
+    """r g(r, a): the importance-weighted form of another gate. [..., T] -> [..., T]."""
+    return ratio * gate_fn(ratio, advantages)
+
+
+def clipped_gate(
+    ratio: jax.Array, advantages: jax.Array, *, low: Scalar, high: Scalar
+) -> jax.Array:
+    """g = clip(r, low, high), bounds absolute: no token is silenced.
+
+    Source: CISPO (MiniMax-M1, 2025). [..., T] -> [..., T].
+    """
+    check_axes("T", ratio=ratio, advantages=advantages)
+    return jnp.clip(ratio, low, high)
+
+
+def tapered_gate(ratio: jax.Array, advantages: jax.Array) -> jax.Array:
+    """g = min(r, 1) where a <= 0, else 1: negatives fade as the policy leaves them.
+
+    Source: TOPR (Le Roux et al. 2025), whose ratio is the sequence's.
+    Bias: the positives are imitated unweighted. [..., T] -> [..., T].
+    """
+    check_axes("T", ratio=ratio, advantages=advantages)
+    return jnp.where(advantages > 0, open_gate(ratio, advantages), jnp.minimum(ratio, 1))
+
+
+def divergence_gate(
+    ratio: jax.Array, advantages: jax.Array, *, divergence: jax.Array, delta: Scalar
+) -> jax.Array:
+    """g = 0 where the step leads further out (a > 0, r > 1 or a < 0, r < 1) and D > delta.
+
+    Source: DPPO (Qi et al. 2026): the divergence of the token's distributions, `binary_tv`,
+    `binary_kl` or exact, replaces the distance of the ratio from 1.
+
+    Args:
+      ratio: [..., T].
+      advantages: [..., T].
+      divergence: [..., T], >= 0.
+      delta: largest divergence, >= 0.
+
+    Returns:
+      [..., T] of 0 and 1.
+    """
+    check_axes("T", ratio=ratio, advantages=advantages, divergence=divergence)
+    check_nonnegative(delta=delta)
+    outward = ((advantages > 0) & (ratio > 1)) | ((advantages < 0) & (ratio < 1))
+    witness = jnp.where(jnp.isnan(divergence), divergence, ratio)
+    return gate(outward & (divergence > delta), witness)
+
+
+def second_moment_gate(log_ratio: jax.Array, mask: jax.Array, *, threshold: Scalar) -> jax.Array:
+    """Keep the largest set of smallest D^2 whose mean is below the threshold, over *all* axes.
+
+    Source: M2PO (Zheng et al. 2025). A property of the whole array: a microbatch gates differently
+    from the batch.
+
+    Args:
+      log_ratio: [..., T].
+      mask: [..., T] bool; only these tokens are ranked.
+      threshold: on the mean of D^2 over the kept, >= 0.
+
+    Returns:
+      [..., T] of 0 and 1; 0 where masked.
+    """
+    check_axes("T", log_ratio=log_ratio, mask=mask)
+    check_mask(mask)
+    check_nonnegative(threshold=threshold)
+    squares = jnp.where(mask, log_ratio**2, jnp.inf).ravel()
+    order = jnp.argsort(squares)
+    running = jnp.cumsum(squares[order]) / jnp.arange(1, squares.size + 1, dtype=squares.dtype)
+    kept = jnp.zeros_like(squares, bool).at[order].set(running < threshold)
+    return gate(~kept.reshape(log_ratio.shape), log_ratio)
+
+
+def off_policy_sequence_gate(
+    log_ratio: jax.Array, advantages: jax.Array, mask: jax.Array, *, delta: Scalar
+) -> jax.Array:
+    """Keep a sequence if a >= 0 or mean_t(log mu - log pi) <= delta.
+
+    Source: DeepSeek-V3.2 (2025). The sampled mean estimates KL(mu||pi) without bias.
+
+    Args:
+      log_ratio: [..., T] log pi - log mu.
+      advantages: [..., T].
+      mask: [..., T] bool.
+      delta: in nats per token, >= 0.
+
+    Returns:
+      [..., T] of 0 and 1.
+    """
+    check_axes("T", log_ratio=log_ratio, advantages=advantages, mask=mask)
+    check_nonnegative(delta=delta)
+    drift = -masked_mean(log_ratio, mask) * jnp.ones_like(log_ratio)
+    return gate((advantages < 0) & (drift > delta), drift)

@@ -1,0 +1,107 @@
+"""Traces: products of cut-off ratios along a sequence, and the targets made of them."""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from ogrpo.core.checks import check_axes, check_mask, check_nonnegative
+from ogrpo.core.ratios import exp_ratio
+
+Scalar = jax.Array | float
+
+
+def trace_coefficient(log_ratio: jax.Array, *, decay: Scalar, cap: Scalar) -> jax.Array:
+    """c_t = decay min(cap, rho_t).
+
+    Source: Retrace(lambda) (Munos et al. 2016) with cap 1; V-trace (Espeholt et al. 2018), c-bar.
+
+    Args:
+      log_ratio: [..., T].
+      decay: lambda in [0, 1].
+      cap: largest ratio that is passed on.
+
+    Returns:
+      [..., T] detached.
+    """
+    check_nonnegative(decay=decay, cap=cap)
+    return jax.lax.stop_gradient(decay * jnp.minimum(exp_ratio(log_ratio), cap))
+
+
+def trace_weight(log_ratio: jax.Array, mask: jax.Array, *, decay: Scalar, cap: Scalar) -> jax.Array:
+    """Trace at every token: w_t = prod_{u <= t} decay min(cap, rho_u).
+
+    A `weight_fn`. With decay 1 and no cap it is the per-decision weight; a cap of 1 bounds its
+    variance, and E_mu[prod min(1, rho_t)] = prod (1 - TV_t) for independent tokens.
+
+    Args:
+      log_ratio: [..., T].
+      mask: [..., T] bool; a masked token leaves the product as it is.
+      decay: lambda in [0, 1].
+      cap: largest factor before decay.
+
+    Returns:
+      [..., T] detached.
+    """
+    check_axes("T", log_ratio=log_ratio, mask=mask)
+    check_mask(mask)
+    factors = jnp.where(mask, trace_coefficient(log_ratio, decay=decay, cap=cap), 1)
+    return jnp.cumprod(factors, axis=-1)
+
+
+class Targets(NamedTuple):
+    """What `vtrace` returns, [..., T] each and detached."""
+
+    values: jax.Array
+    advantages: jax.Array
+
+
+def vtrace(
+    log_ratio: jax.Array,
+    rewards: jax.Array,
+    values: jax.Array,
+    bootstrap: jax.Array,
+    mask: jax.Array,
+    *,
+    discount: Scalar,
+    decay: Scalar,
+    ratio_cap: Scalar,
+    trace_cap: Scalar,
+) -> Targets:
+    """v_t = V_t + rho_t (r_t + discount V_{t+1} - V_t) + discount c_t (v_{t+1} - V_{t+1}).
+
+    Source: V-trace (Espeholt et al. 2018), eq. 1 and remark 1; rho_t = min(ratio_cap, .), c_t from
+    `trace_coefficient`. Bias: the fixed point is the value of the policy proportional to
+    min(ratio_cap mu, pi), not of pi; trace_cap moves only the speed.
+
+    Args:
+      log_ratio: [..., T] log pi - log mu.
+      rewards: [..., T].
+      values: [..., T] V at each position.
+      bootstrap: [...] V after the last token; 0 where the sequence ended.
+      mask: [..., T] bool, True up to the last token (padding on the right).
+      discount: in [0, 1].
+      decay: lambda in [0, 1].
+      ratio_cap: rho-bar, >= 0.
+      trace_cap: c-bar, >= 0.
+
+    Returns:
+      Targets: values v_t, advantages rho_t (r_t + discount v_{t+1} - V_t); 0 where masked.
+    """
+    check_axes("T", log_ratio=log_ratio, rewards=rewards, values=values, mask=mask)
+    check_mask(mask)
+    traces = trace_coefficient(log_ratio, decay=decay, cap=trace_cap)
+    ratio = trace_coefficient(log_ratio, decay=1.0, cap=ratio_cap)
+
+    def back(carry: tuple[jax.Array, jax.Array], step: tuple[jax.Array, ...]):
+        value_next, target_next = carry
+        c, rho, reward, value, kept = step
+        error = rho * (reward + discount * value_next - value)
+        target = value + error + discount * c * (target_next - value_next)
+        advantage = rho * (reward + discount * target_next - value)
+        now = (jnp.where(kept, value, value_next), jnp.where(kept, target, target_next))
+        return now, (jnp.where(kept, target, 0), jnp.where(kept, advantage, 0))
+
+    steps = [jnp.moveaxis(x, -1, 0) for x in (traces, ratio, rewards, values, mask)]
+    _, out = jax.lax.scan(back, (bootstrap, bootstrap), tuple(steps), reverse=True)
+    return Targets(*(jax.lax.stop_gradient(jnp.moveaxis(x, 0, -1)) for x in out))
