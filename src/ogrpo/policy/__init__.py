@@ -8,6 +8,7 @@ from ogrpo.policy.log_probs import (
     completion_log_probs_and_entropy,
     flat_log_probs,
 )
+from ogrpo.policy.pretrained import load_config, load_pretrained, save_pretrained
 from ogrpo.policy.sampler import Samples, sample
 
 __all__ = [
@@ -20,5 +21,8 @@ __all__ = [
     "completion_log_probs_and_entropy",
     "flat_log_probs",
     "init_params",
+    "load_config",
+    "load_pretrained",
     "sample",
+    "save_pretrained",
 ]

@@ -11,15 +11,12 @@ class Family(NamedTuple):
     model_type: str
     qkv_bias: bool
     qk_norm: bool
-    # Used by transformers when config.json leaves the field out.
-    max_positions: int
-    rms_norm_eps: float
 
 
 FAMILIES: Mapping[str, Family] = {
-    "Qwen2ForCausalLM": Family("qwen2", True, False, 32768, 1e-6),
-    "Qwen3ForCausalLM": Family("qwen3", False, True, 32768, 1e-6),
-    "LlamaForCausalLM": Family("llama", False, False, 2048, 1e-6),
+    "Qwen2ForCausalLM": Family("qwen2", qkv_bias=True, qk_norm=False),
+    "Qwen3ForCausalLM": Family("qwen3", qkv_bias=False, qk_norm=True),
+    "LlamaForCausalLM": Family("llama", qkv_bias=False, qk_norm=False),
 }
 
 # Features of these families that would change the mathematics, with the only value computed here.
@@ -100,23 +97,25 @@ class DecoderConfig:
         """
         architecture = _architecture(fields)
         _check_supported(fields)
-        hidden, heads = _required(fields, "hidden_size"), _required(fields, "num_attention_heads")
-        family = FAMILIES[architecture]
         rope = _rope_fields(fields)
+        hidden, heads = _int(fields, "hidden_size"), _int(fields, "num_attention_heads")
+        # Qwen3's head size is its own; in the other two families it follows from the width.
+        follows = {} if architecture == "Qwen3ForCausalLM" else {"head_dim": hidden // heads}
+        given = {name: value for name, value in fields.items() if value is not None}
         return cls(
             architecture=architecture,
-            vocab_size=_required(fields, "vocab_size"),
+            vocab_size=_int(fields, "vocab_size"),
             hidden_size=hidden,
-            intermediate_size=_required(fields, "intermediate_size"),
-            num_layers=_required(fields, "num_hidden_layers"),
+            intermediate_size=_int(fields, "intermediate_size"),
+            num_layers=_int(fields, "num_hidden_layers"),
             num_heads=heads,
-            num_kv_heads=fields.get("num_key_value_heads") or heads,
-            head_dim=fields.get("head_dim") or hidden // heads,
-            rope_theta=float(rope.get("rope_theta", 10000.0)),
+            num_kv_heads=_int(fields, "num_key_value_heads"),
+            head_dim=_int({**follows, **given}, "head_dim"),
+            rope_theta=_float(rope, "rope_theta"),
             rope_scaling=_rope_scaling(rope),
-            rms_norm_eps=float(fields.get("rms_norm_eps", family.rms_norm_eps)),
+            rms_norm_eps=_float(fields, "rms_norm_eps"),
             tie_embeddings=bool(fields.get("tie_word_embeddings", False)),
-            max_positions=int(fields.get("max_position_embeddings", family.max_positions)),
+            max_positions=_int(fields, "max_position_embeddings"),
         )
 
     def to_hf(self) -> dict[str, Any]:
@@ -177,10 +176,24 @@ def _architecture(fields: Mapping[str, Any]) -> str:
     return names[0]
 
 
-def _required(fields: Mapping[str, Any], name: str) -> int:
+def _required(fields: Mapping[str, Any], name: str) -> Any:
     if fields.get(name) is None:
         raise ValueError(f"config.json has no {name!r}")
-    return int(fields[name])
+    return fields[name]
+
+
+def _int(fields: Mapping[str, Any], name: str) -> int:
+    value = _required(fields, name)
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise ValueError(f"config.json must have a whole number as {name!r}, got {value!r}")
+    return value
+
+
+def _float(fields: Mapping[str, Any], name: str) -> float:
+    value = _required(fields, name)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ValueError(f"config.json must have a number as {name!r}, got {value!r}")
+    return float(value)
 
 
 def _check_supported(fields: Mapping[str, Any]) -> None:
@@ -191,26 +204,30 @@ def _check_supported(fields: Mapping[str, Any]) -> None:
             )
     kinds = set(fields.get("layer_types") or ()) - {"full_attention"}
     if kinds:
-        raise ValueError(f"config.json has layer_types {sorted(kinds)}; only full_attention is")
+        raise ValueError(
+            f"config.json has layer_types {sorted(kinds)}; only 'full_attention' is supported"
+        )
 
 
 def _rope_fields(fields: Mapping[str, Any]) -> dict[str, Any]:
-    legacy = {"rope_theta": fields["rope_theta"]} if fields.get("rope_theta") else {}
-    return {**legacy, **(fields.get("rope_scaling") or {}), **(fields.get("rope_parameters") or {})}
+    nested = fields.get("rope_parameters") or {}
+    return {"rope_theta": fields.get("rope_theta"), **(fields.get("rope_scaling") or {}), **nested}
 
 
 def _rope_scaling(rope: Mapping[str, Any]) -> RopeScaling | None:
     # "type" is the spelling of transformers before 4.43.
     kind = rope.get("rope_type", rope.get("type", "default"))
+    if rope.get("partial_rotary_factor", 1.0) != 1.0:
+        raise ValueError("config.json has a partial_rotary_factor; only whole heads are rotated")
     if kind == "default":
         return None
     if kind != "llama3":
         raise ValueError(f"config.json has rope type {kind!r}; supported: 'default', 'llama3'")
     return RopeScaling(
-        factor=float(rope["factor"]),
-        low_freq_factor=float(rope["low_freq_factor"]),
-        high_freq_factor=float(rope["high_freq_factor"]),
-        original_max_positions=int(rope["original_max_position_embeddings"]),
+        factor=_float(rope, "factor"),
+        low_freq_factor=_float(rope, "low_freq_factor"),
+        high_freq_factor=_float(rope, "high_freq_factor"),
+        original_max_positions=_int(rope, "original_max_position_embeddings"),
     )
 
 

@@ -1,0 +1,82 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ogrpo.policy.attention import Segment, attend, causal
+
+N, G, T, H, K, D, P = 2, 3, 4, 6, 2, 5, 7
+
+
+def draw(seed, *shape):
+    return np.random.default_rng(seed).normal(size=shape).astype(np.float32)
+
+
+def dense(queries, keys, values, mask):
+    """Attention by loops in float64: queries [T, H, D], keys [S, K, D], mask [T, S]."""
+    out = np.zeros(queries.shape)
+    for t, h in np.ndindex(queries.shape[:2]):
+        k = h // (H // K)
+        scores = keys[:, k].astype(np.float64) @ queries[t, h] / np.sqrt(D)
+        weights = np.where(mask[t], np.exp(scores - scores.max()), 0)
+        out[t, h] = weights @ values[:, k] / weights.sum()
+    return out
+
+
+def test_segments_are_one_softmax_over_their_union():
+    queries = draw(0, N, G, T, H, D)
+    shared = draw(1, 2, N, P, K, D)
+    own = draw(2, 2, N, G, T, K, D)
+    lengths = np.array([P, 3])
+    seen = np.arange(P) < lengths[:, None]
+    out = attend(
+        jnp.asarray(queries),
+        [
+            Segment(*jnp.asarray(shared), jnp.asarray(seen)[:, None, None, :]),
+            Segment(*jnp.asarray(own), causal(T)),
+        ],
+    )
+    for n, g in np.ndindex(N, G):
+        keys, values = (np.concatenate([shared[i, n], own[i, n, g]]) for i in (0, 1))
+        mask = np.concatenate([np.tile(seen[n], (T, 1)), np.tril(np.ones((T, T), bool))], axis=1)
+        np.testing.assert_allclose(out[n, g], dense(queries[n, g], keys, values, mask), atol=1e-5)
+
+
+def test_masked_keys_have_no_weight_and_no_gradient():
+    queries, keys, values = (jnp.asarray(draw(i, 1, 1, 2, 2, 4)) for i in range(3))
+    mask = jnp.asarray([[[[True, False], [True, False]]]])
+
+    def total(keys, values):
+        return jnp.sum(jnp.square(attend(queries, [Segment(keys, values, mask)])))
+
+    by_keys, by_values = jax.grad(total, (0, 1))(keys, values)
+    assert np.all(by_keys[:, :, 1] == 0)
+    assert np.all(by_values[:, :, 1] == 0)
+    assert np.all(by_values[:, :, 0] != 0)
+    huge = values.at[:, :, 1].set(1e30)
+    np.testing.assert_array_equal(
+        attend(queries, [Segment(keys, values, mask)]), attend(queries, [Segment(keys, huge, mask)])
+    )
+
+
+def test_a_query_that_sees_nothing_is_finite_with_finite_gradients():
+    queries, keys, values = (jnp.asarray(draw(i, 1, 1, 2, 2, 4)) for i in range(3))
+    mask = jnp.zeros((1, 1, 2, 2), bool)
+    out, gradient = jax.value_and_grad(lambda q: jnp.sum(attend(q, [Segment(keys, values, mask)])))(
+        queries
+    )
+    assert np.isfinite(out)
+    assert np.all(gradient == 0)
+
+
+def test_scores_are_float32_for_bfloat16_inputs():
+    # In bfloat16 the two scores, 256 and 257, would be equal and the weights 1/2 each.
+    queries = jnp.full((1, 1, 1, 1, 1), 1.0, jnp.bfloat16)
+    keys = jnp.asarray([16.0, 16.0], jnp.bfloat16).reshape(1, 2, 1, 1)
+    wide = jnp.concatenate([keys, jnp.asarray([0.0, 0.0625], jnp.bfloat16).reshape(keys.shape)], -1)
+    queries = jnp.concatenate([16 * queries, 16 * queries], -1)
+    values = jnp.asarray([0.0, 1.0], jnp.bfloat16).reshape(1, 2, 1, 1)
+    values = jnp.concatenate([values, values], -1)
+    out = attend(queries, [Segment(wide, values, jnp.ones((1, 1, 1, 2), bool))])
+    expected = 1 / (1 + np.exp(-1 / np.sqrt(2)))
+    assert out.dtype == jnp.bfloat16
+    np.testing.assert_allclose(np.asarray(out, np.float32).ravel(), [expected] * 2, atol=4e-3)

@@ -1,0 +1,134 @@
+import json
+from pathlib import Path
+
+import pytest
+
+from ogrpo.policy import DecoderConfig, RopeScaling
+from tests.policy.tiny import FAMILIES, make_config
+
+# As published with the models, in the layout of transformers 4.
+QWEN25_HALF_B = {
+    "architectures": ["Qwen2ForCausalLM"],
+    "attention_dropout": 0.0,
+    "bos_token_id": 151643,
+    "eos_token_id": 151643,
+    "hidden_act": "silu",
+    "hidden_size": 896,
+    "initializer_range": 0.02,
+    "intermediate_size": 4864,
+    "max_position_embeddings": 32768,
+    "max_window_layers": 24,
+    "model_type": "qwen2",
+    "num_attention_heads": 14,
+    "num_hidden_layers": 24,
+    "num_key_value_heads": 2,
+    "rms_norm_eps": 1e-06,
+    "rope_theta": 1000000.0,
+    "sliding_window": 32768,
+    "tie_word_embeddings": True,
+    "torch_dtype": "bfloat16",
+    "use_cache": True,
+    "use_mrope": False,
+    "use_sliding_window": False,
+    "vocab_size": 151936,
+}
+LLAMA3_SCALING = {
+    "factor": 32.0,
+    "high_freq_factor": 4.0,
+    "low_freq_factor": 1.0,
+    "original_max_position_embeddings": 8192,
+    "rope_type": "llama3",
+}
+LLAMA = {
+    **QWEN25_HALF_B,
+    "architectures": ["LlamaForCausalLM"],
+    "head_dim": 64,
+    "attention_bias": False,
+    "mlp_bias": False,
+    "rope_scaling": LLAMA3_SCALING,
+}
+
+
+def test_reads_the_published_qwen_layout():
+    config = DecoderConfig.from_hf(QWEN25_HALF_B)
+    assert config == DecoderConfig(
+        architecture="Qwen2ForCausalLM",
+        vocab_size=151936,
+        hidden_size=896,
+        intermediate_size=4864,
+        num_layers=24,
+        num_heads=14,
+        num_kv_heads=2,
+        head_dim=64,
+        rope_theta=1e6,
+        rope_scaling=None,
+        rms_norm_eps=1e-6,
+        tie_embeddings=True,
+        max_positions=32768,
+    )
+    assert config.qkv_bias
+    assert not config.qk_norm
+
+
+def test_both_rope_layouts_read_the_same():
+    nested = {k: v for k, v in LLAMA.items() if k not in ("rope_theta", "rope_scaling")}
+    nested["rope_parameters"] = {**LLAMA3_SCALING, "rope_theta": 1e6}
+    config = DecoderConfig.from_hf(nested)
+    assert config == DecoderConfig.from_hf(LLAMA)
+    assert config.rope_scaling == RopeScaling(
+        factor=32.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_positions=8192
+    )
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_written_fields_read_back(family):
+    config = make_config(family)
+    assert DecoderConfig.from_hf(json.loads(json.dumps(config.to_hf()))) == config
+
+
+def test_golden_configs_are_version_5():
+    # What the round trip above cannot show: that the nested layout is what transformers 5 writes.
+    fields = json.loads((Path(__file__).parent / "golden/llama3-scaled/config.json").read_text())
+    assert "rope_theta" not in fields
+    assert DecoderConfig.from_hf(fields).rope_scaling is not None
+
+
+def test_is_hashable_by_value():
+    assert hash(make_config()) == hash(make_config())
+    assert make_config() != make_config(num_layers=3)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"architectures": ["GPT2LMHeadModel"]}, "GPT2LMHeadModel.*LlamaForCausalLM"),
+        ({"architectures": []}, "name one architecture"),
+        ({"hidden_size": None}, "no 'hidden_size'"),
+        ({"hidden_size": "896"}, "whole number as 'hidden_size', got '896'"),
+        ({"num_hidden_layers": True}, "whole number as 'num_hidden_layers', got True"),
+        ({"rms_norm_eps": "small"}, "number as 'rms_norm_eps', got 'small'"),
+        ({"rope_theta": None}, "no 'rope_theta'"),
+        ({"attention_bias": True}, "attention_bias=True; only False"),
+        ({"hidden_act": "gelu"}, "hidden_act='gelu'; only 'silu'"),
+        ({"use_sliding_window": True}, "use_sliding_window=True"),
+        ({"quantization_config": {"bits": 4}}, "quantization_config"),
+        ({"layer_types": ["full_attention", "sliding_attention"]}, "sliding_attention"),
+        ({"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}, "rope type 'yarn'"),
+        ({"rope_scaling": {"type": "linear", "factor": 4.0}}, "rope type 'linear'"),
+        ({"rope_scaling": {"rope_type": "llama3"}}, "no 'factor'"),
+        ({"rope_parameters": {"partial_rotary_factor": 0.5}}, "partial_rotary_factor"),
+        ({"num_key_value_heads": 4}, r"num_heads \(14\) must be a multiple of num_kv_heads \(4\)"),
+        ({"head_dim": 63}, "head_dim must be even.*63"),
+        ({"vocab_size": 0}, "vocab_size must be at least 1, got 0"),
+    ],
+)
+def test_what_is_not_computed_here_is_refused(change, message):
+    with pytest.raises(ValueError, match=message):
+        DecoderConfig.from_hf({**QWEN25_HALF_B, **change})
+
+
+def test_qwen3_must_name_its_head_size():
+    fields = {**QWEN25_HALF_B, "architectures": ["Qwen3ForCausalLM"]}
+    with pytest.raises(ValueError, match="no 'head_dim'"):
+        DecoderConfig.from_hf(fields)
+    assert DecoderConfig.from_hf({**fields, "head_dim": 128}).head_dim == 128

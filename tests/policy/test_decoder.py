@@ -1,0 +1,74 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from ogrpo.policy import init_params
+from ogrpo.policy.decoder import param_shapes
+from ogrpo.policy.log_probs import flat_logits, run_prompt
+from tests.policy.tiny import FAMILIES, make_config, make_params
+
+logits = jax.jit(flat_logits, static_argnums=1)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_parameters_have_the_announced_shapes(family):
+    config = make_config(family)
+    params = init_params(config, jax.random.key(0))
+    assert jax.tree.map(jnp.shape, params) == jax.tree.map(jnp.shape, param_shapes(config))
+    assert params["layers"]["mlp"]["down_proj"]["weight"].shape == (2, 16, 24)
+    assert ("bias" in params["layers"]["self_attn"]["q_proj"]) == (family == "Qwen2")
+    assert ("q_norm" in params["layers"]["self_attn"]) == (family == "Qwen3")
+    assert ("lm_head" in params) == (family == "Llama")
+
+
+def test_parameters_are_plain_dicts_of_arrays():
+    params = init_params(make_config(), jax.random.key(0), jnp.bfloat16)
+    path, leaf = jax.tree_util.tree_leaves_with_path(params)[0]
+    assert isinstance(leaf, jax.Array)
+    assert leaf.dtype == jnp.bfloat16
+    assert all(isinstance(key, jax.tree_util.DictKey) for key in path)
+
+
+def test_initial_scale_and_key():
+    config = make_config(hidden_size=64, vocab_size=200)
+    one, same, other = (init_params(config, jax.random.key(seed)) for seed in (0, 0, 1))
+    jax.tree.map(np.testing.assert_array_equal, one, same)
+    table = np.asarray(one["embed_tokens"]["weight"])
+    assert np.any(table != np.asarray(other["embed_tokens"]["weight"]))
+    assert np.std(table) == pytest.approx(0.02, rel=0.05)
+    queries = np.asarray(one["layers"]["self_attn"]["q_proj"]["weight"])
+    assert np.any(queries[0] != queries[1]), "layers must differ"
+    assert np.all(one["layers"]["self_attn"]["q_proj"]["bias"] == 0)
+    assert np.all(one["norm"]["weight"] == 1)
+
+
+def test_layers_run_in_order():
+    config = make_config()
+    params = make_params(config)
+    swapped = {**params, "layers": jax.tree.map(lambda leaf: leaf[::-1], params["layers"])}
+    ids, mask = jnp.asarray([[1, 2, 3]], jnp.int32), jnp.ones((1, 3), bool)
+    straight, reverse = (logits(p, config, ids, mask) for p in (params, swapped))
+    assert np.max(np.abs(straight - reverse)) > 1e-2
+
+
+def test_a_token_sees_only_what_came_before():
+    config = make_config("Qwen3")
+    params = make_params(config)
+    ids = jnp.asarray([[1, 2, 3, 4]], jnp.int32)
+    mask = jnp.ones((1, 4), bool)
+    before = logits(params, config, ids, mask)
+    after = logits(params, config, ids.at[0, 2].set(9), mask)
+    np.testing.assert_array_equal(before[:, :2], after[:, :2])
+    assert np.all(np.max(np.abs(before - after), axis=-1)[:, 2:] > 1e-3)
+
+
+def test_24_layers_compile_as_one():
+    ids, mask = jnp.zeros((1, 4), jnp.int32), jnp.ones((1, 4), bool)
+
+    def program_size(layers):
+        config = make_config(num_layers=layers)
+        traced = jax.jit(lambda p: run_prompt(p, config, ids, mask)[0]).lower(param_shapes(config))
+        return len(traced.as_text().splitlines())
+
+    assert program_size(24) == program_size(2)

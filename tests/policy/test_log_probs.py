@@ -1,0 +1,226 @@
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from ogrpo.policy import (
+    PolicyBatch,
+    completion_log_probs,
+    completion_log_probs_and_entropy,
+    flat_log_probs,
+)
+from ogrpo.policy.attention import attend
+from ogrpo.policy.head import token_log_probs
+from ogrpo.policy.log_probs import flat_logits
+from tests.policy.tiny import FAMILIES, flat_rows, make_config, make_params, ragged_batch
+
+grouped = jax.jit(completion_log_probs, static_argnums=1)
+jit_logits = jax.jit(flat_logits, static_argnums=1)
+jit_both = jax.jit(completion_log_probs_and_entropy, static_argnums=1)
+jit_flat = jax.jit(flat_log_probs, static_argnums=1)
+
+
+def flat(params, config, batch, temperature):
+    """The same log-probs by the flat path: each completion behind its own copy of the prompt."""
+    ids, mask, rows, columns = flat_rows(batch)
+    log_probs = jit_flat(params, config, ids, mask, temperature)
+    return log_probs[rows, columns].reshape(batch.completion_ids.shape)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_grouped_is_flat_in_values_and_gradients(family):
+    config = make_config(family)
+    params, batch = make_params(config), ragged_batch(config)
+    weights = jax.random.normal(jax.random.key(5), batch.completion_ids.shape)
+
+    def weighted(log_probs_fn, params):
+        log_probs = log_probs_fn(params, config, batch, 0.7)
+        return jnp.sum(weights * log_probs), log_probs
+
+    results = [
+        jax.jit(jax.grad(partial(weighted, fn), has_aux=True))(params)
+        for fn in (completion_log_probs, flat)
+    ]
+    (grouped_grads, grouped_values), (flat_grads, flat_values) = results
+    np.testing.assert_allclose(grouped_values, flat_values, rtol=0, atol=1e-5)
+    close = partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-5)
+    jax.tree.map(close, grouped_grads, flat_grads)
+    assert all(np.any(leaf != 0) for leaf in jax.tree.leaves(grouped_grads))
+
+
+def test_temperature_divides_the_logits():
+    config = make_config()
+    params, batch = make_params(config), ragged_batch(config)
+    ids, mask, rows, columns = flat_rows(batch)
+    scores = np.asarray(jit_logits(params, config, ids, mask), np.float64)[rows, columns] / 0.3
+    log_z = np.log(np.exp(scores).sum(-1))
+    tokens = np.asarray(batch.completion_ids).ravel()
+    expected = scores[np.arange(len(tokens)), tokens] - log_z
+    expected = expected.reshape(batch.completion_ids.shape)
+    seen = np.asarray(batch.completion_mask)
+    out = grouped(params, config, batch, 0.3)
+    np.testing.assert_allclose(np.asarray(out)[seen], expected[seen], atol=1e-4)
+
+
+def test_entropy_is_that_of_the_whole_distribution():
+    config = make_config()
+    params, batch = make_params(config), ragged_batch(config)
+    out = jit_both(params, config, batch, 0.7)
+    probabilities = []
+    for token in range(config.vocab_size):
+        # Replacing only the token asked about leaves what came before as it is.
+        columns = []
+        for t in range(batch.completion_ids.shape[2]):
+            ids = batch.completion_ids.at[:, :, t].set(token)
+            columns.append(grouped(params, config, batch._replace(completion_ids=ids), 0.7)[..., t])
+        probabilities.append(np.exp(np.stack(columns, axis=-1)))
+    p = np.stack(probabilities)
+    seen = np.asarray(batch.completion_mask)
+    np.testing.assert_allclose(p.sum(0)[seen], 1, atol=1e-5)
+    np.testing.assert_allclose(
+        np.asarray(out.entropy)[seen], -(p * np.log(p)).sum(0)[seen], atol=1e-5
+    )
+
+
+def test_padding_gives_zero_and_takes_no_gradient():
+    config = make_config()
+    params, batch = make_params(config), ragged_batch(config)
+    seen = np.asarray(batch.completion_mask)
+    out = jit_both(params, config, batch, 1.0)
+    assert np.all(np.asarray(out.log_probs)[~seen] == 0)
+    assert np.all(np.asarray(out.entropy)[~seen] == 0)
+    assert np.all(np.asarray(out.log_probs)[seen] < 0)
+    on_padding = jnp.asarray(~seen, jnp.float32)
+    gradient = jax.grad(lambda p: jnp.sum(on_padding * grouped(p, config, batch, 1.0)))(params)
+    assert all(np.all(leaf == 0) for leaf in jax.tree.leaves(gradient))
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_more_padding_changes_nothing(family):
+    config = make_config(family)
+    params, batch = make_params(config), ragged_batch(config)
+    wider = PolicyBatch(
+        prompt_ids=jnp.pad(batch.prompt_ids, ((0, 0), (0, 3)), constant_values=7),
+        prompt_mask=jnp.pad(batch.prompt_mask, ((0, 0), (0, 3))),
+        completion_ids=jnp.pad(batch.completion_ids, ((0, 0), (0, 0), (0, 2)), constant_values=7),
+        completion_mask=jnp.pad(batch.completion_mask, ((0, 0), (0, 0), (0, 2))),
+    )
+    out = grouped(params, config, wider, 0.7)
+    np.testing.assert_allclose(out[..., :4], grouped(params, config, batch, 0.7), atol=1e-6)
+    assert np.all(np.asarray(out)[..., 4:] == 0)
+
+
+def test_what_stands_on_padding_does_not_matter():
+    config = make_config()
+    params, batch = make_params(config), ragged_batch(config)
+    other = batch._replace(
+        prompt_ids=jnp.where(batch.prompt_mask, batch.prompt_ids, 3),
+        completion_ids=jnp.where(batch.completion_mask, batch.completion_ids, 3),
+    )
+    np.testing.assert_array_equal(
+        grouped(params, config, batch, 0.7), grouped(params, config, other, 0.7)
+    )
+
+
+def test_completions_do_not_see_each_other():
+    config = make_config()
+    params, batch = make_params(config), ragged_batch(config)
+    other = batch._replace(completion_ids=batch.completion_ids.at[0, 1].add(1) % 11)
+    before, after = (np.asarray(grouped(params, config, b, 1.0)) for b in (batch, other))
+    changed = np.any(before != after, axis=-1)
+    assert changed[0, 1]
+    assert changed.sum() == 1
+
+
+def test_single_token_completions():
+    config = make_config()
+    params, batch = make_params(config), ragged_batch(config, t=1)
+    np.testing.assert_allclose(
+        grouped(params, config, batch, 1.0), flat(params, config, batch, 1.0), atol=1e-5
+    )
+
+
+def test_bfloat16_parameters_give_float32_log_probs_near_the_exact_ones():
+    config = make_config()
+    exact, batch = make_params(config), ragged_batch(config)
+    rounded = jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16), exact)
+    out = grouped(rounded, config, batch, 1.0)
+    assert out.dtype == jnp.float32
+    widened = jax.tree.map(lambda leaf: leaf.astype(jnp.float32), rounded)
+    np.testing.assert_allclose(out, grouped(widened, config, batch, 1.0), atol=0.15)
+
+
+def test_remat_changes_nothing():
+    config = make_config()
+    params, batch = make_params(config), ragged_batch(config)
+
+    def gradient(remat):
+        def total(p):
+            return jnp.sum(completion_log_probs(p, config, batch, 1.0, remat=remat))
+
+        return jax.jit(jax.grad(total))(params)
+
+    jax.tree.map(
+        partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-6), gradient(False), gradient(True)
+    )
+
+
+def test_accelerated_parts_are_passed_in():
+    config = make_config()
+    params, batch = make_params(config), ragged_batch(config)
+    shapes = []
+
+    def attention_fn(queries, segments):
+        shapes.append((queries.shape, [segment.keys.shape for segment in segments]))
+        return attend(queries, segments)
+
+    def log_probs_fn(hidden, embedding, token_ids, temperature):
+        shapes.append((hidden.shape, token_ids.shape))
+        return token_log_probs(hidden, embedding, token_ids, temperature, max_logits=11)
+
+    out = completion_log_probs(
+        params, config, batch, 1.0, attention_fn=attention_fn, log_probs_fn=log_probs_fn
+    )
+    np.testing.assert_allclose(out, grouped(params, config, batch, 1.0), atol=1e-5)
+    # The prompt's keys are never repeated for its four completions, nor its last logits.
+    assert ((3, 4, 4, 4, 4), [(3, 5, 2, 4), (3, 4, 4, 2, 4)]) in shapes
+    assert ((3, 1, 5, 4, 4), [(3, 5, 2, 4)]) in shapes
+    assert shapes[-2:] == [((3, 16), (3, 4)), ((36, 16), (36, 1))]
+
+
+def test_temperature_is_traced():
+    config = make_config()
+    params, batch = make_params(config), ragged_batch(config)
+    traces = []
+
+    @jax.jit
+    def log_probs(temperature):
+        traces.append(temperature)
+        return completion_log_probs(params, config, batch, temperature)
+
+    assert np.any(log_probs(0.5) != log_probs(1.5))
+    assert len(traces) == 1
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"prompt_ids": jnp.zeros((3, 6), jnp.int32)},
+        {"prompt_ids": jnp.zeros((2, 5), jnp.int32), "prompt_mask": jnp.ones((2, 5), bool)},
+        {"completion_mask": jnp.ones((3, 4, 3), bool)},
+        {"completion_ids": jnp.zeros((3, 16), jnp.int32)},
+    ],
+)
+def test_shapes_that_disagree_are_refused(change):
+    config = make_config()
+    batch = ragged_batch(config)._replace(**change)
+    with pytest.raises(ValueError, match=r"prompts \[N, P\] and completions \[N, G, T\]"):
+        completion_log_probs(make_params(config), config, batch, 1.0)
+
+
+def test_a_context_too_short_is_refused():
+    config = make_config(max_positions=8)
+    with pytest.raises(ValueError, match=r"prompt \(5\) and completion \(4\).*\(8\)"):
+        completion_log_probs(make_params(config), config, ragged_batch(config), 1.0)

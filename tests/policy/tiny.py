@@ -1,0 +1,80 @@
+"""Tiny decoders of each family, and ragged batches, for the tests of this package."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ogrpo.policy import DecoderConfig, Params, PolicyBatch, RopeScaling
+from ogrpo.policy.decoder import param_shapes
+
+_SCALING = RopeScaling(
+    factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_positions=64
+)
+
+
+def make_config(family: str = "Qwen2", **changes) -> DecoderConfig:
+    fields = {
+        "architecture": f"{family}ForCausalLM",
+        "vocab_size": 11,
+        "hidden_size": 16,
+        "intermediate_size": 24,
+        "num_layers": 2,
+        "num_heads": 4,
+        "num_kv_heads": 2,
+        "head_dim": 8 if family == "Qwen3" else 4,
+        "rope_theta": 10000.0,
+        "rope_scaling": _SCALING if family == "Llama" else None,
+        "rms_norm_eps": 1e-6,
+        "tie_embeddings": family != "Llama",
+        "max_positions": 64,
+    }
+    return DecoderConfig(**{**fields, **changes})
+
+
+FAMILIES = ("Qwen2", "Qwen3", "Llama")
+
+
+def make_params(config: DecoderConfig, seed: int = 0, dtype=jnp.float32) -> Params:
+    """Parameters with every tensor random (biases and norms too) and logits of order one."""
+    rng = np.random.default_rng(seed)
+
+    def random(path, leaf: jax.ShapeDtypeStruct) -> jax.Array:
+        center = 1.0 if "norm" in jax.tree_util.keystr(path[:-1]) else 0.0
+        return jnp.asarray(rng.normal(center, 0.3, leaf.shape), dtype)
+
+    return jax.tree_util.tree_map_with_path(random, param_shapes(config))
+
+
+def ragged_batch(config: DecoderConfig, n: int = 3, p: int = 5, g: int = 4, t: int = 4):
+    """Prompts of lengths p, 2 and 1, completions of lengths 1 to t, noise on the padding."""
+    rng = np.random.default_rng(0)
+    prompt_lengths = np.array([p, 2, 1])[:n]
+    lengths = rng.integers(1, t + 1, (n, g))
+    lengths[0, 0] = t
+    return PolicyBatch(
+        prompt_ids=jnp.asarray(rng.integers(0, config.vocab_size, (n, p)), jnp.int32),
+        prompt_mask=jnp.asarray(np.arange(p) < prompt_lengths[:, None]),
+        completion_ids=jnp.asarray(rng.integers(0, config.vocab_size, (n, g, t)), jnp.int32),
+        completion_mask=jnp.asarray(np.arange(t) < lengths[..., None]),
+    )
+
+
+def flat_rows(batch: PolicyBatch) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
+    """Each completion behind its own copy of the prompt, with nothing between the two.
+
+    Returns token ids and mask [N*G, P+T], and the places (row, column), each [N*G*T], at which
+    `flat_log_probs` has the log-prob of each completion token (any valid column for padding).
+    """
+    n, g, t = batch.completion_ids.shape
+    p = batch.prompt_ids.shape[1]
+    ids, columns = np.zeros((n * g, p + t), np.int32), np.zeros((n * g, t), np.int32)
+    mask = np.zeros((n * g, p + t), bool)
+    for row, (i, j) in enumerate(np.ndindex(n, g)):
+        prompt = np.asarray(batch.prompt_ids)[i][np.asarray(batch.prompt_mask)[i]]
+        completion = np.asarray(batch.completion_ids)[i, j]
+        length = len(prompt) + np.asarray(batch.completion_mask)[i, j].sum()
+        ids[row, : len(prompt) + t] = np.concatenate([prompt, completion])
+        mask[row, :length] = True
+        columns[row] = len(prompt) - 1 + np.arange(t)
+    rows = np.repeat(np.arange(n * g), t)
+    return jnp.asarray(ids), jnp.asarray(mask), jnp.asarray(rows), jnp.asarray(columns.ravel())
