@@ -516,7 +516,8 @@ def asymre(log_probs: jax.Array, batch: TokenBatch, *, shift: Scalar = 0.1) -> j
 
     Source: Arnal et al. (2025).
     """
-    return reinforce(log_probs, batch._replace(advantages=batch.advantages + shift))
+    advantages = as_floats(advantages=batch.advantages)[0] + shift
+    return reinforce(log_probs, batch._replace(advantages=advantages))
 
 
 OBJECTIVES: dict[str, Callable[..., jax.Array]] = {

@@ -1,0 +1,238 @@
+"""Every objective once more, in NumPy float64 loops, from the papers' formulas and not from ours.
+
+Each takes `lp`, the differentiated log-probs, and `held`, the same numbers where the paper stops
+the gradient; finite differences in `lp` alone are then the gradient the paper means.
+"""
+
+import math
+from types import SimpleNamespace
+
+import numpy as np
+
+
+def k3(lp, ref):
+    return np.exp(ref - lp) - 1 - (ref - lp)
+
+
+def _tokens(fn, lp, held, b):
+    """fn at every kept token, the arguments being floats; 0 where masked."""
+    out = np.zeros_like(lp)
+    for i in np.argwhere(b.mask):
+        i = tuple(i)
+        token = SimpleNamespace(A=b.A[i], old=b.old[i], prox=b.prox[i], ref=b.ref[i])
+        out[i] = fn(lp[i], held[i], token)
+    return out
+
+
+def _clip_case(r, center, a, low, high):
+    """The case form of f_eps, instead of min and clip."""
+    if a >= 0:
+        return a * min(r, center + high)
+    return a * max(r, max(center - low, 0.0))
+
+
+def reinforce(lp, held, b, *, beta):
+    return _tokens(lambda x, h, t: -t.A * x + beta * k3(x, t.ref), lp, held, b)
+
+
+def grpo(lp, held, b, *, eps_low, eps_high, beta=0.0):
+    def loss(x, h, t):
+        return -_clip_case(math.exp(x - t.old), 1.0, t.A, eps_low, eps_high) + beta * k3(x, t.ref)
+
+    return _tokens(loss, lp, held, b)
+
+
+dapo = dr_grpo = grpo
+
+
+def off_policy_grpo(lp, held, b, *, eps_low, eps_high, beta):
+    def loss(x, h, t):
+        center = math.exp(t.prox - t.old)
+        clipped = _clip_case(math.exp(x - t.old), center, t.A, eps_low, eps_high)
+        return -clipped + beta * k3(x, t.ref)
+
+    return _tokens(loss, lp, held, b)
+
+
+def decoupled(lp, held, b, *, eps_low, eps_high, cap, beta):
+    def loss(x, h, t):
+        clipped = _clip_case(math.exp(x - t.prox), 1.0, t.A, eps_low, eps_high)
+        return -min(math.exp(t.prox - t.old), cap) * clipped + beta * k3(x, t.ref)
+
+    return _tokens(loss, lp, held, b)
+
+
+def _mean_over_tokens(values, mask):
+    """Mean over the kept tokens of each sequence, at each of its tokens."""
+    out = np.zeros_like(values)
+    for i in np.ndindex(values.shape[:-1]):
+        if mask[i].any():
+            out[i] = values[i][mask[i]].mean()
+    return out
+
+
+def gspo(lp, held, b, *, eps_low, eps_high, beta):
+    ratio = np.exp(_mean_over_tokens(held - b.old, b.mask)) * np.exp(lp - held)
+    out = np.zeros_like(lp)
+    for i in map(tuple, np.argwhere(b.mask)):
+        out[i] = -_clip_case(ratio[i], 1.0, b.A[i], eps_low, eps_high) + beta * k3(lp[i], b.ref[i])
+    return out
+
+
+def cispo(lp, held, b, *, low, high, beta):
+    def loss(x, h, t):
+        return -min(max(math.exp(h - t.old), low), high) * t.A * x + beta * k3(x, t.ref)
+
+    return _tokens(loss, lp, held, b)
+
+
+def sapo(lp, held, b, *, temperature_pos, temperature_neg, beta):
+    def loss(x, h, t):
+        temp = temperature_pos if t.A > 0 else temperature_neg
+        sigmoid = 1 / (1 + math.exp(-temp * (math.exp(x - t.old) - 1)))
+        return -t.A * 4 * sigmoid / temp + beta * k3(x, t.ref)
+
+    return _tokens(loss, lp, held, b)
+
+
+def topr(lp, held, b):
+    total = _mean_over_tokens(held - b.old, b.mask) * b.mask.sum(-1, keepdims=True)
+    taper = np.where(b.A > 0, 1.0, np.minimum(np.exp(total), 1.0))
+    return np.where(b.mask, -taper * b.A * lp, 0.0)
+
+
+def topr_token(lp, held, b):
+    def loss(x, h, t):
+        return -(1.0 if t.A > 0 else min(math.exp(h - t.old), 1.0)) * t.A * x
+
+    return _tokens(loss, lp, held, b)
+
+
+def sppo(lp, held, b, *, low, high):
+    def loss(x, h, t):
+        return -t.A * (x - t.old) if low <= math.exp(h - t.old) <= high else 0.0
+
+    return _tokens(loss, lp, held, b)
+
+
+def gmpo(lp, held, b, *, eps_low, eps_high, beta):
+    delta = lp - b.old
+    sign = np.where(b.A < 0, -1.0, 1.0)
+    picked = sign * np.minimum(sign * delta, sign * np.clip(delta, -eps_low, eps_high))
+    loss = -b.A * np.exp(_mean_over_tokens(picked, b.mask)) + beta * k3(lp, b.ref)
+    return np.where(b.mask, loss, 0.0)
+
+
+def m2po(lp, held, b, *, threshold, beta):
+    squares = np.where(b.mask, (held - b.old) ** 2, 0.0)
+    kept = b.mask.copy()
+    while kept.any() and squares[kept].mean() >= threshold:
+        kept[np.unravel_index(np.argmax(np.where(kept, squares, -1)), kept.shape)] = False
+    loss = -1.0 * kept * np.exp(lp - b.old) * b.A + beta * k3(lp, b.ref)
+    return np.where(b.mask, loss, 0.0)
+
+
+def _dppo(divergence, delta, beta):
+    def loss(x, h, t):
+        rho = math.exp(x - t.old)
+        outward = (t.A > 0 and rho > 1) or (t.A < 0 and rho < 1)
+        far = divergence(math.exp(h), math.exp(t.old)) > delta
+        return (0.0 if outward and far else -rho * t.A) + beta * k3(x, t.ref)
+
+    return loss
+
+
+def dppo_tv(lp, held, b, *, delta, beta):
+    return _tokens(_dppo(lambda new, old: abs(new - old), delta, beta), lp, held, b)
+
+
+def dppo_kl(lp, held, b, *, delta, beta):
+    def kl(new, old):
+        return old * math.log(old / new) + (1 - old) * math.log((1 - old) / (1 - new))
+
+    return _tokens(_dppo(kl, delta, beta), lp, held, b)
+
+
+def _rec(keep, weigh):
+    def loss(x, h, t):
+        rho = math.exp(h - t.old)
+        return -t.A * (rho if weigh else 1.0) * x if keep(rho, t.A) else 0.0
+
+    return loss
+
+
+def _one_side(eps_low, eps_high):
+    return lambda r, a: (r <= 1 + eps_high and a >= 0) or (r >= 1 - eps_low and a <= 0)
+
+
+def _two_side(eps_low, eps_high):
+    return lambda r, a: 1 - eps_low <= r <= 1 + eps_high
+
+
+def _ring(eps_low, eps_high, outer_low, outer_high):
+    def keep(r, a):
+        outside = (a >= 0 and r <= 1 - outer_low) or (a <= 0 and r >= 1 + outer_high)
+        return outside or 1 - eps_low <= r <= 1 + eps_high
+
+    return keep
+
+
+def rec_one_side(lp, held, b, **eps):
+    return _tokens(_rec(_one_side(**eps), False), lp, held, b)
+
+
+def rec_one_side_is(lp, held, b, **eps):
+    return _tokens(_rec(_one_side(**eps), True), lp, held, b)
+
+
+def rec_two_side(lp, held, b, **eps):
+    return _tokens(_rec(_two_side(**eps), False), lp, held, b)
+
+
+def rec_two_side_is(lp, held, b, **eps):
+    return _tokens(_rec(_two_side(**eps), True), lp, held, b)
+
+
+def rec_ring(lp, held, b, **eps):
+    return _tokens(_rec(_ring(**eps), False), lp, held, b)
+
+
+def rec_ring_is(lp, held, b, **eps):
+    return _tokens(_rec(_ring(**eps), True), lp, held, b)
+
+
+def red_weight(lp, held, b, *, tau):
+    return _tokens(lambda x, h, t: -math.exp(t.A / tau) * t.A * x, lp, held, b)
+
+
+def opmd_kimi(lp, held, b, *, coef):
+    return _tokens(lambda x, h, t: -t.A * x + coef * (x - t.old) ** 2, lp, held, b)
+
+
+def opmd_kimi_sequence(lp, held, b, *, tau):
+    delta = np.where(b.mask, lp - b.old, 0.0)
+    penalty = tau / 2 * delta.sum(-1, keepdims=True) * delta
+    return np.where(b.mask, -b.A * lp + penalty, 0.0)
+
+
+def opmd_min(lp, held, b, *, tau):
+    return np.where(b.mask, -b.A * lp / (1 + tau), 0.0)
+
+
+def opmd_pairwise(lp, held, b, *, tau):
+    out = np.zeros_like(lp)
+    for n in range(lp.shape[0]):
+        size = lp.shape[1]
+        residual = np.zeros(size)
+        for g in range(size):
+            m = b.mask[n, g]
+            reward = b.A[n, g][m].mean() if m.any() else 0.0
+            residual[g] = reward - tau * (lp[n, g][m].sum() - held[n, g][m].sum())
+        for g in range(size):
+            m = b.mask[n, g]
+            out[n, g][m] = (residual[g] - residual.mean()) ** 2 / max(m.sum(), 1)
+    return out
+
+
+def asymre(lp, held, b, *, shift):
+    return _tokens(lambda x, h, t: -t.A * x - shift * x, lp, held, b)

@@ -1,0 +1,243 @@
+"""What every named objective must do, whatever it is."""
+
+import inspect
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from ogrpo.core import objectives
+from ogrpo.core.aggregate import combine, mean, token_total
+from ogrpo.core.objectives import OBJECTIVES, TokenBatch
+from tests.core import reference
+from tests.core.cases import KNOBS, NAMES, SHAPE, arrays, batch_of, value_and_grad
+
+every_objective = pytest.mark.parametrize("name", NAMES)
+additive = pytest.mark.parametrize("name", sorted(set(NAMES) - {"m2po"}))
+"""M2PO ranks the tokens of the whole array, and says so."""
+WEIGHTS = np.random.default_rng(7).uniform(0.5, 1.5, SHAPE)
+
+
+def run(name, a, dtype=jnp.float32, knobs=None):
+    """Values and gradient of one objective on the arrays `a`."""
+    knobs = {k: jnp.asarray(v, float) for k, v in (knobs or KNOBS[name]).items()}
+    log_probs, weights = jnp.asarray(a.lp, dtype), jnp.asarray(WEIGHTS, jnp.float32)
+    return value_and_grad(name)(log_probs, batch_of(a, dtype), knobs, weights)
+
+
+def test_the_matrix_below_covers_every_objective():
+    assert set(NAMES) | {"red_drop"} == set(OBJECTIVES)
+
+
+@every_objective
+def test_value_is_the_papers_formula(name):
+    with jax.enable_x64():
+        a = arrays()
+        values = OBJECTIVES[name](jnp.asarray(a.lp), batch_of(a), **KNOBS[name])
+        expected = getattr(reference, name)(a.lp, a.lp, a, **KNOBS[name])
+        np.testing.assert_allclose(values, expected, rtol=1e-12, atol=1e-14)
+
+
+@every_objective
+def test_gradient_is_the_papers_with_its_stopped_terms_held(name):
+    a, step = arrays(), 1e-6
+    formula = getattr(reference, name)
+    numeric = np.zeros(SHAPE)
+    for i in np.ndindex(SHAPE):
+        moved = np.zeros(SHAPE)
+        moved[i] = step
+        up = formula(a.lp + moved, a.lp, a, **KNOBS[name])
+        down = formula(a.lp - moved, a.lp, a, **KNOBS[name])
+        numeric[i] = (WEIGHTS * (up - down)).sum() / (2 * step)
+    _, gradient = run(name, a)
+    np.testing.assert_allclose(gradient, numeric, rtol=2e-5, atol=2e-6)
+
+
+@every_objective
+def test_what_lies_under_the_mask_cannot_be_seen(name):
+    clean, dirty = arrays(), arrays()
+    for i, field in enumerate((dirty.lp, dirty.old, dirty.prox, dirty.ref, dirty.A)):
+        field[~dirty.mask] = (np.nan, -np.inf, 1e30)[i % 3]
+    values, gradient = run(name, dirty)
+    expected, expected_gradient = run(name, clean)
+    np.testing.assert_array_equal(values, expected)
+    np.testing.assert_array_equal(gradient, expected_gradient)
+    assert not np.any(np.asarray(values)[~dirty.mask])
+    assert not np.any(np.asarray(gradient)[~dirty.mask])
+
+
+@every_objective
+def test_a_batch_without_tokens_costs_nothing(name):
+    a = arrays()
+    a.mask[:] = False
+    values, gradient = run(name, a)
+    assert not np.any(values)
+    assert not np.any(gradient)
+    assert float(mean(token_total(values, jnp.asarray(a.mask)))) == 0
+
+
+@additive
+def test_microbatches_add_up_to_the_batch(name):
+    a = arrays()
+    whole = token_total(run(name, a)[0], jnp.asarray(a.mask))
+    parts = []
+    for n in range(SHAPE[0]):
+        part = arrays()
+        part.mask[np.arange(SHAPE[0]) != n] = False
+        parts.append(token_total(run(name, part)[0], jnp.asarray(part.mask)))
+    np.testing.assert_allclose(combine(*parts), whole, rtol=1e-6)
+
+
+@every_objective
+def test_the_order_of_a_group_does_not_matter(name):
+    a, shuffled = arrays(), arrays()
+    order = np.array([2, 0, 3, 1])
+    for field in vars(shuffled):
+        setattr(shuffled, field, getattr(a, field)[:, order])
+    np.testing.assert_allclose(run(name, shuffled)[0], run(name, a)[0][:, order], rtol=1e-6)
+
+
+@every_objective
+def test_extreme_log_ratios_stay_finite(name):
+    a = arrays()
+    a.lp[0, 0, 0], a.old[0, 0, 0] = -1e4, -1.0
+    a.lp[0, 1, 0], a.old[0, 1, 0] = -1.0, -1e4
+    a.lp[1, 0, 0], a.ref[1, 0, 0] = -1e4, -1.0
+    values, gradient = run(name, a)
+    assert np.isfinite(values).all()
+    assert np.isfinite(gradient).all()
+
+
+@pytest.mark.parametrize("name", sorted(set(NAMES) - {"opmd_kimi", "opmd_kimi_sequence"}))
+def test_a_token_the_sampler_could_not_draw_is_finite(name):
+    a = arrays()
+    a.old[0, 0, 0] = -np.inf
+    values, gradient = run(name, a)
+    assert np.isfinite(values).all()
+    assert np.isfinite(gradient).all()
+
+
+@pytest.mark.parametrize("name", ["opmd_kimi", "opmd_kimi_sequence"])
+def test_a_square_of_an_infinite_distance_is_not_hidden(name):
+    a = arrays()
+    a.old[0, 0, 0] = -np.inf
+    assert not np.isfinite(run(name, a)[0]).all()
+
+
+@every_objective
+@pytest.mark.parametrize("field", ["lp", "A"])
+def test_nan_is_never_swallowed(name, field):
+    a = arrays()
+    getattr(a, field)[0, 0, 0] = np.nan
+    assert np.isnan(run(name, a)[0]).any()
+
+
+@pytest.mark.parametrize("name", sorted(set(NAMES) - {"decoupled", "opmd_pairwise"}))
+def test_nan_of_the_sampler_is_never_swallowed(name):
+    a = arrays()
+    a.old[0, 0, 0] = np.nan
+    assert np.isnan(run(name, a)[0][0, 0, 0])
+
+
+@every_objective
+def test_changing_a_knob_does_not_recompile(name):
+    run(name, arrays())
+    before = value_and_grad(name)._cache_size()
+    run(name, arrays(), knobs={k: v * 1.1 for k, v in KNOBS[name].items()})
+    assert value_and_grad(name)._cache_size() == before
+
+
+@every_objective
+def test_knobs_are_keyword_only_with_the_literatures_values(name):
+    _, _, *knobs = inspect.signature(OBJECTIVES[name]).parameters.values()
+    assert {p.kind for p in knobs} <= {inspect.Parameter.KEYWORD_ONLY}
+    assert all(p.default is not inspect.Parameter.empty for p in knobs)
+    assert {p.name for p in knobs} - {"center_fn"} == set(KNOBS[name])
+
+
+@additive
+def test_vmap_over_prompts_is_the_batch(name):
+    a = arrays()
+    loss = jax.jit(jax.vmap(lambda x, b: OBJECTIVES[name](x, b, **KNOBS[name])))
+    values = loss(jnp.asarray(a.lp, jnp.float32), batch_of(a, jnp.float32))
+    np.testing.assert_allclose(values, run(name, a)[0], rtol=1e-5, atol=1e-6)
+
+
+@every_objective
+def test_bfloat16_is_widened_before_it_is_subtracted(name):
+    a = arrays()
+    for field in ("lp", "old", "prox", "ref", "A"):
+        rounded = jnp.asarray(getattr(a, field), jnp.bfloat16).astype(jnp.float32)
+        setattr(a, field, np.asarray(rounded))
+    values = OBJECTIVES[name](
+        jnp.asarray(a.lp, jnp.bfloat16), batch_of(a, jnp.bfloat16), **KNOBS[name]
+    )
+    assert values.dtype == jnp.float32
+    np.testing.assert_allclose(values, run(name, a)[0], rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", [n for n in NAMES if "eps_low" in KNOBS[n]])
+def test_a_negative_width_is_refused(name):
+    a = arrays()
+    with pytest.raises(ValueError, match=r"eps_high must be >= 0, got -0\.1"):
+        OBJECTIVES[name](jnp.asarray(a.lp), batch_of(a), **{**KNOBS[name], "eps_high": -0.1})
+
+
+@pytest.mark.parametrize("name", [n for n in NAMES if "beta" in KNOBS[n]])
+def test_a_negative_beta_is_refused(name):
+    a = arrays()
+    with pytest.raises(ValueError, match=r"beta must be >= 0, got -1"):
+        OBJECTIVES[name](jnp.asarray(a.lp), batch_of(a), **{**KNOBS[name], "beta": -1.0})
+
+
+@every_objective
+def test_shapes_and_masks_are_checked_under_trace(name):
+    a = arrays()
+    loss = jax.jit(lambda x, b: OBJECTIVES[name](x, b, **KNOBS[name]))
+    batch, log_probs = batch_of(a), jnp.asarray(a.lp, float)
+    with pytest.raises(ValueError, match=r"log_probs.*\(2, 4, 4\)"):
+        loss(log_probs[..., :4], batch)
+    with pytest.raises(ValueError, match=r"mask must be bool, got float32\[2, 4, 5\]"):
+        loss(log_probs, batch._replace(mask=batch.mask.astype(float)))
+    with pytest.raises(ValueError, match=r"log_probs must be floating point, got int32"):
+        loss(log_probs.astype(int), batch)
+
+
+def test_an_empty_axis_is_refused():
+    empty = jnp.zeros((2, 3, 0))
+    batch = TokenBatch(empty, empty.astype(bool), empty, empty, empty)
+    with pytest.raises(ValueError, match="empty"):
+        objectives.grpo(empty, batch)
+
+
+def test_the_unit_centre_is_grpo():
+    a = arrays()
+    log_probs, batch = jnp.asarray(a.lp, float), batch_of(a)
+    unit = objectives.off_policy_grpo(log_probs, batch, center_fn=objectives.unit_center)
+    np.testing.assert_array_equal(unit, objectives.grpo(log_probs, batch))
+
+
+def test_dapo_is_grpo_with_a_higher_clip():
+    a = arrays()
+    log_probs, batch = jnp.asarray(a.lp, float), batch_of(a)
+    expected = objectives.grpo(log_probs, batch, eps_high=0.28)
+    np.testing.assert_array_equal(objectives.dapo(log_probs, batch), expected)
+
+
+def test_on_policy_every_ratio_objective_has_the_reinforce_gradient():
+    """At pi = pi_k = mu every ratio is 1, no edge binds, and the slope is A."""
+    a = arrays()
+    a.old = a.prox = a.lp
+    _, expected = run("reinforce", a, knobs={"beta": 0.0})
+    for name in ("grpo", "off_policy_grpo", "decoupled", "cispo", "sapo", "m2po", "dppo_tv"):
+        _, gradient = run(name, a, knobs={**KNOBS[name], "beta": 0.0})
+        np.testing.assert_allclose(gradient, expected, rtol=1e-5, err_msg=name)
+
+
+def test_a_new_trust_region_is_one_argument():
+    a = arrays()
+    log_probs, batch = jnp.asarray(a.lp, float), batch_of(a)
+    loss = objectives.token_loss(log_probs, batch, surrogate_fn=lambda r, adv: jnp.tanh(r) * adv)
+    expected = np.where(a.mask, -np.tanh(np.exp(a.lp - a.old)) * a.A, 0)
+    np.testing.assert_allclose(loss, expected, rtol=1e-5)
