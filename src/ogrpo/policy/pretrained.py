@@ -155,9 +155,7 @@ def _check_params(config: DecoderConfig, params: Params) -> None:
     for name, slot in _slots(config):
         want, got = (jnp.shape(_at(tree, slot.path)) for tree in (shapes, params))
         if want != got:
-            raise ValueError(
-                f"the parameter behind {name} has shape {got}, not {want}"
-            )
+            raise ValueError(f"the parameter behind {name} has shape {got}, not {want}")
 
 
 def _open_tensors(folder: Path, stack: ExitStack) -> dict[str, Any]:

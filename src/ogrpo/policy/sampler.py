@@ -2,7 +2,7 @@
 
 prefill prompts [N, P] -> keys, values [L, N, P, K, D] and the first token's distribution
 while any completion is unfinished and tokens are left:
-    one step over [N, G] tokens; its keys and values go to the cache [L, N, G, T-1, K, D]
+    one step over [N, G] tokens; its keys and values go to the cache [L, N, G, T, K, D]
 """
 
 import math
@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from ogrpo.policy.attention import AttentionFn, Segment, attend
 from ogrpo.policy.config import DecoderConfig
@@ -85,8 +86,32 @@ def sample(
 
     Raises:
       ValueError: temperature <= 0, group_size or max_tokens < 1, an eos_id outside the vocabulary,
-        or P + T beyond the model's positions.
+        a prompt without tokens, or P + T beyond the model's positions.
     """
+    _check(config, prompt_ids, prompt_mask, temperature, group_size, max_tokens, eos_id)
+    draw = _Draw(jnp.float32(temperature), jnp.asarray(greedy), jnp.int32(eos_id))
+    return _sample(
+        params,
+        prompt_ids,
+        prompt_mask,
+        key,
+        draw,
+        config=config,
+        group_size=group_size,
+        max_tokens=max_tokens,
+        attention_fn=attention_fn,
+    )
+
+
+def _check(
+    config: DecoderConfig,
+    prompt_ids: jax.Array,
+    prompt_mask: jax.Array,
+    temperature: float,
+    group_size: int,
+    max_tokens: int,
+    eos_id: int,
+) -> None:
     if not temperature > 0:
         raise ValueError(
             f"temperature must be > 0, got {temperature}; for the most likely token use greedy=True"
@@ -101,18 +126,9 @@ def sample(
             f" got {prompt_ids.shape} and {prompt_mask.shape}"
         )
     check_positions(config, prompt_ids.shape[1], max_tokens)
-    draw = _Draw(jnp.float32(temperature), jnp.asarray(greedy), jnp.int32(eos_id))
-    return _sample(
-        params,
-        prompt_ids,
-        prompt_mask,
-        key,
-        draw,
-        config=config,
-        group_size=group_size,
-        max_tokens=max_tokens,
-        attention_fn=attention_fn,
-    )
+    empty = np.flatnonzero(~np.asarray(prompt_mask).any(axis=1)).tolist()
+    if empty:
+        raise ValueError(f"prompts {empty} have no token: their mask is False throughout")
 
 
 @partial(jax.jit, static_argnames=("attention_fn", "config", "group_size", "max_tokens"))
@@ -177,7 +193,7 @@ def _start(
     shape: tuple[int, int], length: int, prompt_cache: tuple[jax.Array, jax.Array]
 ) -> _State:
     layers, _, _, heads, dim = prompt_cache[0].shape
-    empty = jnp.zeros((layers, *shape, length - 1, heads, dim), prompt_cache[0].dtype)
+    empty = jnp.zeros((layers, *shape, length, heads, dim), prompt_cache[0].dtype)
     return _State(
         step=jnp.int32(0),
         token_ids=jnp.zeros((length, *shape), jnp.int32),
@@ -192,7 +208,7 @@ def _decode_mix(
     prompt_mask: jax.Array, past: jax.Array, length: int, attention_fn: AttentionFn
 ) -> MixFn:
     """Attention of one token per completion: to the prompt, to `past` cached tokens, to itself."""
-    seen = (jnp.arange(length - 1) < past)[None, None, None]
+    seen = (jnp.arange(length) < past)[None, None, None]
     itself = jnp.ones((1, 1, 1, 1), bool)
 
     def mix(queries: jax.Array, keys: jax.Array, values: jax.Array, context: Any) -> jax.Array:

@@ -1,0 +1,239 @@
+from itertools import product
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.experimental import io_callback
+
+from ogrpo.policy import PolicyBatch, completion_log_probs, sample
+from ogrpo.policy.attention import attend
+from ogrpo.policy.log_probs import flat_logits
+from ogrpo.policy.sampler import inverse_cdf
+from tests.policy.tiny import FAMILIES, make_config, make_params, ragged_batch
+
+EOS = 5
+SETTINGS = {"temperature": 0.7, "greedy": False, "group_size": 4, "max_tokens": 6, "eos_id": EOS}
+
+
+def run(config, params, batch, seed=0, **changes):
+    return sample(
+        params,
+        config,
+        batch.prompt_ids,
+        batch.prompt_mask,
+        jax.random.key(seed),
+        **{**SETTINGS, **changes},
+    )
+
+
+@pytest.fixture(scope="module")
+def qwen2():
+    config = make_config()
+    return config, make_params(config), ragged_batch(config)
+
+
+def as_batch(batch, samples):
+    return PolicyBatch(batch.prompt_ids, batch.prompt_mask, samples.token_ids, samples.mask)
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16], ids=["float32", "bfloat16"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_log_probs_are_the_trainers(family, dtype):
+    config = make_config(family)
+    params, batch = make_params(config, dtype=dtype), ragged_batch(config)
+    samples = run(config, params, batch)
+    trainer = completion_log_probs(params, config, as_batch(batch, samples), 0.7)
+    assert samples.log_probs.dtype == jnp.float32
+    tolerance = 1e-5 if dtype == jnp.float32 else 0.2
+    np.testing.assert_allclose(samples.log_probs, trainer, rtol=0, atol=tolerance)
+
+
+def test_a_completion_ends_with_its_first_eos(qwen2):
+    samples = jax.tree.map(np.asarray, run(*qwen2, group_size=64))
+    lengths = samples.mask.sum(-1)
+    for n, g in np.ndindex(lengths.shape):
+        tokens, length = samples.token_ids[n, g], lengths[n, g]
+        assert samples.mask[n, g].tolist() == [t < length for t in range(6)]
+        assert EOS not in tokens[: length - 1]
+        assert samples.finished[n, g] == (tokens[length - 1] == EOS)
+        assert samples.finished[n, g] or length == 6
+        assert np.all(tokens[length:] == 0)
+        assert np.all(samples.log_probs[n, g, length:] == 0)
+    assert set(lengths.ravel()) >= {1, 2, 3, 6}, "the case must cover early and late ends"
+    assert np.any(samples.finished & (lengths == 6))
+    assert np.any(~samples.finished)
+
+
+def test_frequencies_are_those_of_the_policy(qwen2):
+    config, params, batch = qwen2
+    one = PolicyBatch(*(x[:1] for x in batch))
+    group = 1 << 14
+    samples = run(config, params, one, group_size=group, max_tokens=2, eos_id=0)
+    every = jnp.asarray([*product(range(11), repeat=2)], jnp.int32)[None]
+    log_probs = completion_log_probs(
+        params,
+        config,
+        PolicyBatch(one.prompt_ids, one.prompt_mask, every, jnp.ones(every.shape, bool)),
+        0.7,
+    )
+    pairs = np.exp(np.asarray(log_probs, np.float64).sum(-1)).reshape(11, 11)
+    # After the end token 0 there is no second token, and padding is 0.
+    exact = np.where(np.arange(11)[:, None] == 0, 0, pairs)
+    exact[0, 0] = pairs[0].sum()
+    assert exact.sum() == pytest.approx(1, abs=1e-5)
+    counts = np.zeros((11, 11))
+    np.add.at(counts, tuple(np.moveaxis(np.asarray(samples.token_ids)[0], -1, 0)), 1)
+    sigma = np.sqrt(exact * (1 - exact) / group)
+    assert np.all(np.abs(counts / group - exact) <= 5 * sigma + 1 / group)
+
+
+@pytest.mark.parametrize("size", [1, 2, 5, 16, 23])
+def test_inverse_cdf_gives_each_index_its_share_of_the_unit_square(size):
+    rng = np.random.default_rng(size)
+    p = np.where(rng.random(size) < 0.3, 0, rng.random(size) ** 3)
+    p[size // 2] += 0.1
+    p = (p / p.sum()).astype(np.float32)
+    grid = (np.arange(256, dtype=np.float32) + 0.5) / 256
+    uniforms = np.stack(np.meshgrid(grid, grid, indexing="ij"), axis=-1)
+    drawn = np.asarray(inverse_cdf(jnp.broadcast_to(p, (256, 256, size)), jnp.asarray(uniforms)))
+    share = np.bincount(drawn.ravel(), minlength=size) / drawn.size
+    assert len(share) == size
+    np.testing.assert_allclose(share, p, atol=2 / 256)
+    assert np.all(share[p == 0] == 0)
+
+
+def test_inverse_cdf_at_the_ends():
+    p = jnp.asarray([[0, 0.25, 0, 0.75, 0, 0, 0]], jnp.float32)
+    almost_one = 1 - 2.0**-23
+    assert inverse_cdf(p, jnp.zeros((1, 2)))[0] == 1
+    assert inverse_cdf(p, jnp.full((1, 2), almost_one))[0] == 3
+
+
+def test_rare_tokens_of_a_large_vocabulary_keep_their_share():
+    # Shares of 2^-27 vanish in one float32 running sum near 1, whose steps are 2^-24.
+    size, width = 1 << 17, 363
+    p = np.full(size, 2.0**-27, np.float32)
+    p[0] = 1 - (size - 1) * 2.0**-27
+    uniforms = jnp.asarray([[1 - 2.0**-12, u] for u in (0.25, 0.5, 0.75)], jnp.float32)
+    drawn = np.asarray(inverse_cdf(jnp.broadcast_to(p, (3, size)), uniforms))
+    assert len(set(drawn // width)) == 1
+    assert drawn[0] // width > 1
+    np.testing.assert_allclose(drawn % width, width * np.array([0.25, 0.5, 0.75]), atol=1)
+
+
+def test_the_same_key_gives_the_same_samples(qwen2):
+    one, same, other = (run(*qwen2, seed=seed) for seed in (0, 0, 1))
+    jax.tree.map(np.testing.assert_array_equal, one, same)
+    assert np.any(one.token_ids != other.token_ids)
+
+
+def test_completions_of_a_prompt_differ(qwen2):
+    tokens = np.asarray(run(*qwen2, group_size=8).token_ids)
+    assert all(len(np.unique(group, axis=0)) > 4 for group in tokens)
+
+
+def test_a_row_does_not_depend_on_other_rows(qwen2):
+    config, params, batch = qwen2
+    whole = run(config, params, batch)
+    first = run(config, params, PolicyBatch(*(x[:1] for x in batch)), group_size=2)
+    np.testing.assert_array_equal(first.token_ids[0], whole.token_ids[0, :2])
+    shorter = run(config, params, batch, max_tokens=3)
+    np.testing.assert_array_equal(shorter.token_ids, whole.token_ids[..., :3])
+
+
+def test_padding_of_prompts_changes_nothing(qwen2):
+    config, params, batch = qwen2
+    wider = batch._replace(
+        prompt_ids=jnp.pad(batch.prompt_ids, ((0, 0), (0, 3)), constant_values=9),
+        prompt_mask=jnp.pad(batch.prompt_mask, ((0, 0), (0, 3))),
+    )
+    narrow, wide = run(config, params, batch), run(config, params, wider)
+    np.testing.assert_array_equal(narrow.token_ids, wide.token_ids)
+    np.testing.assert_allclose(narrow.log_probs, wide.log_probs, atol=1e-6)
+
+
+def test_greedy_takes_the_most_likely_token(qwen2):
+    config, params, batch = qwen2
+    samples = run(config, params, batch, greedy=True, group_size=2, max_tokens=4)
+    logits = jax.jit(flat_logits, static_argnums=1)
+    for n in range(3):
+        row = np.asarray(batch.prompt_ids)[n][np.asarray(batch.prompt_mask)[n]].tolist()
+        for t in range(4):
+            if not samples.mask[n, 0, t]:
+                break
+            padded = jnp.asarray([row + [0] * (12 - len(row))], jnp.int32)
+            mask = jnp.asarray([[i < len(row) for i in range(12)]])
+            scores = logits(params, config, padded, mask)[0, len(row) - 1]
+            assert int(samples.token_ids[n, 0, t]) == int(jnp.argmax(scores))
+            expected = jax.nn.log_softmax(scores / 0.7).max()
+            assert float(samples.log_probs[n, 0, t]) == pytest.approx(float(expected), abs=1e-5)
+            row.append(int(samples.token_ids[n, 0, t]))
+    np.testing.assert_array_equal(samples.token_ids[:, 0], samples.token_ids[:, 1])
+
+
+def test_temperature_greedy_and_eos_do_not_recompile(qwen2):
+    config, params, batch = qwen2
+    traces = []
+
+    def attention_fn(queries, segments):
+        traces.append(queries.shape)
+        return attend(queries, segments)
+
+    run(config, params, batch, attention_fn=attention_fn)
+    first = len(traces)
+    run(config, params, batch, attention_fn=attention_fn, temperature=1.3, greedy=True, eos_id=2)
+    assert len(traces) == first > 0
+
+
+def test_stops_as_soon_as_every_completion_has_ended(qwen2):
+    config, params, batch = qwen2
+    steps = []
+
+    def attention_fn(queries, segments):
+        io_callback(lambda: steps.append(len(segments)), None, ordered=True)
+        return attend(queries, segments)
+
+    changes = {"eos_id": 3, "group_size": 2, "max_tokens": 40}
+    samples = run(config, params, batch, attention_fn=attention_fn, **changes)
+    jax.effects_barrier()
+    longest = int(samples.mask.sum(-1).max())
+    assert np.all(samples.finished)
+    assert 1 < longest < 40
+    # Two layers; the first token comes from the prompts' own pass, over one segment.
+    assert steps == [1] * 2 + [3] * 2 * (longest - 1)
+
+
+def test_one_token_needs_no_step(qwen2):
+    config, params, batch = qwen2
+    samples = run(config, params, batch, max_tokens=1)
+    trainer = completion_log_probs(params, config, as_batch(batch, samples), 0.7)
+    np.testing.assert_allclose(samples.log_probs, trainer, atol=1e-5)
+    assert np.all(samples.mask)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"temperature": 0.0}, "temperature must be > 0, got 0.0.*greedy=True"),
+        ({"temperature": -1.0}, "temperature must be > 0"),
+        ({"temperature": float("nan")}, "temperature must be > 0, got nan"),
+        ({"group_size": 0}, "group_size must be at least 1, got 0"),
+        ({"max_tokens": 0}, r"completion \(0\) must each hold at least one token"),
+        ({"max_tokens": 60}, r"prompt \(5\) and completion \(60\).*\(64\)"),
+        ({"eos_id": 11}, "eos_id 11 is outside the vocabulary of 11"),
+        ({"eos_id": -1}, "eos_id -1"),
+    ],
+)
+def test_bad_settings_are_refused(qwen2, changes, message):
+    with pytest.raises(ValueError, match=message):
+        run(*qwen2, **changes)
+
+
+def test_bad_prompts_are_refused(qwen2):
+    config, params, batch = qwen2
+    with pytest.raises(ValueError, match=r"prompts are \[N, P\]"):
+        run(config, params, batch._replace(prompt_mask=batch.prompt_mask[:, :2]))
+    empty = batch._replace(prompt_mask=batch.prompt_mask.at[1].set(False))
+    with pytest.raises(ValueError, match=r"prompts \[1\] have no token"):
+        run(config, params, empty)
