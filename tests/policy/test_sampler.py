@@ -13,6 +13,7 @@ from ogrpo.policy.sampler import inverse_cdf
 from tests.policy.tiny import FAMILIES, make_config, make_params, ragged_batch
 
 EOS = 5
+trainer_log_probs = jax.jit(completion_log_probs, static_argnums=1)
 SETTINGS = {"temperature": 0.7, "greedy": False, "group_size": 4, "max_tokens": 6, "eos_id": EOS}
 
 
@@ -37,13 +38,14 @@ def as_batch(batch, samples):
     return PolicyBatch(batch.prompt_ids, batch.prompt_mask, samples.token_ids, samples.mask)
 
 
-@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16], ids=["float32", "bfloat16"])
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize(
+    ("family", "dtype"), [*((family, jnp.float32) for family in FAMILIES), ("Qwen2", jnp.bfloat16)]
+)
 def test_log_probs_are_the_trainers(family, dtype):
     config = make_config(family)
     params, batch = make_params(config, dtype=dtype), ragged_batch(config)
     samples = run(config, params, batch)
-    trainer = completion_log_probs(params, config, as_batch(batch, samples), 0.7)
+    trainer = trainer_log_probs(params, config, as_batch(batch, samples), 0.7)
     assert samples.log_probs.dtype == jnp.float32
     tolerance = 1e-5 if dtype == jnp.float32 else 0.2
     np.testing.assert_allclose(samples.log_probs, trainer, rtol=0, atol=tolerance)
@@ -71,7 +73,7 @@ def test_frequencies_are_those_of_the_policy(qwen2):
     group = 1 << 14
     samples = run(config, params, one, group_size=group, max_tokens=2, eos_id=0)
     every = jnp.asarray([*product(range(11), repeat=2)], jnp.int32)[None]
-    log_probs = completion_log_probs(
+    log_probs = trainer_log_probs(
         params,
         config,
         PolicyBatch(one.prompt_ids, one.prompt_mask, every, jnp.ones(every.shape, bool)),
@@ -129,8 +131,8 @@ def test_the_same_key_gives_the_same_samples(qwen2):
 
 
 def test_completions_of_a_prompt_differ(qwen2):
-    tokens = np.asarray(run(*qwen2, group_size=8).token_ids)
-    assert all(len(np.unique(group, axis=0)) > 4 for group in tokens)
+    tokens = np.asarray(run(*qwen2).token_ids)
+    assert all(len(np.unique(group, axis=0)) > 2 for group in tokens)
 
 
 def test_a_row_does_not_depend_on_other_rows(qwen2):
@@ -155,11 +157,11 @@ def test_padding_of_prompts_changes_nothing(qwen2):
 
 def test_greedy_takes_the_most_likely_token(qwen2):
     config, params, batch = qwen2
-    samples = run(config, params, batch, greedy=True, group_size=2, max_tokens=4)
+    samples = run(config, params, batch, greedy=True)
     logits = jax.jit(flat_logits, static_argnums=1)
     for n in range(3):
         row = np.asarray(batch.prompt_ids)[n][np.asarray(batch.prompt_mask)[n]].tolist()
-        for t in range(4):
+        for t in range(6):
             if not samples.mask[n, 0, t]:
                 break
             padded = jnp.asarray([row + [0] * (12 - len(row))], jnp.int32)
@@ -207,7 +209,7 @@ def test_stops_as_soon_as_every_completion_has_ended(qwen2):
 def test_one_token_needs_no_step(qwen2):
     config, params, batch = qwen2
     samples = run(config, params, batch, max_tokens=1)
-    trainer = completion_log_probs(params, config, as_batch(batch, samples), 0.7)
+    trainer = trainer_log_probs(params, config, as_batch(batch, samples), 0.7)
     np.testing.assert_allclose(samples.log_probs, trainer, atol=1e-5)
     assert np.all(samples.mask)
 

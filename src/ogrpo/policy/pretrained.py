@@ -113,7 +113,8 @@ def save_pretrained(
       extra_fields: further fields of `config.json`, such as `eos_token_id`.
 
     Raises:
-      ValueError: parameters that are not of this shape, or an extra field that contradicts it.
+      ValueError: parameters that are not of this shape, an extra field that contradicts it, or a
+        folder that holds a sharded model, which some readers would go on to prefer.
     """
     folder = Path(folder)
     _check_params(config, params)
@@ -121,6 +122,8 @@ def save_pretrained(
     clash = sorted(fields.keys() & (extra_fields or {}).keys())
     if clash:
         raise ValueError(f"extra_fields {clash} are the model's own; they come from its config")
+    if (folder / _INDEX).exists():
+        raise ValueError(f"{folder} holds shards ({_INDEX}); save to another folder")
     folder.mkdir(parents=True, exist_ok=True)
     partial = folder / f"{_MODEL}.partial"
     save_file(_named_arrays(config, params), partial, metadata={"format": "pt"})
@@ -171,15 +174,18 @@ def _open_tensors(folder: Path, stack: ExitStack) -> dict[str, Any]:
 
 
 def _tensor_files(folder: Path) -> list[Path]:
-    if (folder / _INDEX).is_file():
-        index = read_json(folder / _INDEX)
-        return [folder / name for name in sorted(set(index["weight_map"].values()))]
+    """The one file, or else the shards, in transformers' order of preference."""
     if (folder / _MODEL).is_file():
         return [folder / _MODEL]
-    raise ValueError(
-        f"{folder} has neither {_MODEL} nor {_INDEX}; a checkpoint in another format must be saved"
-        " as safetensors first (transformers: model.save_pretrained)"
-    )
+    if not (folder / _INDEX).is_file():
+        raise ValueError(
+            f"{folder} has neither {_MODEL} nor {_INDEX}; a checkpoint in another format must be"
+            " saved as safetensors first (transformers: model.save_pretrained)"
+        )
+    shards = read_json(folder / _INDEX).get("weight_map")
+    if not isinstance(shards, dict):
+        raise ValueError(f"{folder / _INDEX} has no 'weight_map' from tensors to files")
+    return [folder / name for name in sorted(set(shards.values()))]
 
 
 def _check_tensors(config: DecoderConfig, tensors: Mapping[str, Any]) -> None:

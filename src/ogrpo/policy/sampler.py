@@ -147,35 +147,32 @@ def _sample(
     hidden, prompt_cache = run_prompt(
         params, config, prompt_ids, prompt_mask, attention_fn=attention_fn
     )
-    first = logits(last_valid(hidden, prompt_mask), head_weight(params))
-    uniforms = _uniforms(key, prompt_ids.shape[0], group_size, max_tokens)
+    shape = (prompt_ids.shape[0], group_size)
+    uniforms = _uniforms(key, *shape, max_tokens)
+    scores = logits(last_valid(hidden, prompt_mask), head_weight(params))
+    scores = jnp.broadcast_to(scores[:, None], (*shape, config.vocab_size))
     lengths = jnp.sum(prompt_mask, axis=1, dtype=jnp.int32)
 
     def step(state: _State) -> _State:
         # Token `step - 1` goes in, its keys and values join the cache, token `step` comes out.
-        row = state.step - 1
-        mix = _decode_mix(prompt_mask, row, max_tokens, attention_fn)
-        positions = jnp.broadcast_to((lengths + row)[:, None], state.done.shape)
+        past = state.step - 1
         hidden, fresh = run_layers(
             params,
             config,
-            state.token_ids[row],
-            positions,
-            mix,
+            state.token_ids[past],
+            jnp.broadcast_to((lengths + past)[:, None], shape),
+            _decode_mix(prompt_mask, past, max_tokens, attention_fn),
             contexts=(prompt_cache, state.cache),
         )
         scores = logits(hidden.reshape(-1, hidden.shape[-1]), head_weight(params))
-        state = state._replace(cache=_append(state.cache, fresh, row))
-        return _emit(state, scores.reshape(*state.done.shape, -1), uniforms, draw)
+        state = state._replace(cache=_append(state.cache, fresh, past))
+        return _emit(state, scores.reshape(*shape, -1), uniforms, draw)
 
     def unfinished(state: _State) -> jax.Array:
         return (state.step < max_tokens) & ~jnp.all(state.done)
 
-    shape = (prompt_ids.shape[0], group_size)
-    start = _start(shape, max_tokens, prompt_cache)
-    spread = jnp.broadcast_to(first[:, None], (*shape, first.shape[-1]))
-    end = jax.lax.while_loop(unfinished, step, _emit(start, spread, uniforms, draw))
-    return _collect(end)
+    start = _emit(_start(shape, max_tokens, prompt_cache), scores, uniforms, draw)
+    return _collect(jax.lax.while_loop(unfinished, step, start))
 
 
 def _uniforms(key: jax.Array, n: int, group: int, length: int) -> jax.Array:

@@ -1,0 +1,226 @@
+import json
+import shutil
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import ml_dtypes
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+from ogrpo.policy import load_config, load_pretrained, save_pretrained
+from ogrpo.policy.log_probs import flat_logits
+from tests.policy.tiny import FAMILIES, make_config, make_params
+
+GOLDEN = Path(__file__).parent / "golden"
+MODEL = "model.safetensors"
+logits = jax.jit(flat_logits, static_argnums=1)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A copy of the golden Qwen2 model, to be broken by the test."""
+    return Path(shutil.copytree(GOLDEN / "qwen2", tmp_path / "qwen2"))
+
+
+def edit_config(folder, **changes):
+    fields = json.loads((folder / "config.json").read_text()) | changes
+    (folder / "config.json").write_text(json.dumps(fields))
+
+
+def edit_tensors(folder, change):
+    tensors = load_file(folder / MODEL)
+    change(tensors)
+    save_file(tensors, folder / MODEL, metadata={"format": "pt"})
+
+
+@pytest.mark.parametrize("name", ["qwen2", "qwen3-untied", "llama3-scaled"])
+def test_logits_are_those_of_transformers(name):
+    config, params = load_pretrained(GOLDEN / name, jnp.float32)
+    golden = load_file(GOLDEN / name / "expected.safetensors")
+    mask = golden["mask"]
+    ours = logits(params, config, jnp.asarray(golden["token_ids"]), jnp.asarray(mask))
+    np.testing.assert_allclose(np.asarray(ours)[mask], golden["logits"][mask], rtol=0, atol=1e-4)
+    assert np.std(golden["logits"][mask]) > 0.1
+
+
+@pytest.mark.parametrize("name", ["qwen2", "llama3-scaled"])
+def test_writes_the_bytes_that_transformers_wrote(name, tmp_path):
+    config, params = load_pretrained(GOLDEN / name, jnp.float32)
+    save_pretrained(tmp_path, config, params)
+    assert (tmp_path / MODEL).read_bytes() == (GOLDEN / name / MODEL).read_bytes()
+    assert load_config(tmp_path) == config
+    assert sorted(f.name for f in tmp_path.iterdir()) == ["config.json", MODEL]
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_what_is_saved_loads_the_same(family, dtype, tmp_path):
+    config = make_config(family)
+    params = make_params(config, dtype=dtype)
+    save_pretrained(tmp_path / "new" / "folder", config, params)
+    again = load_pretrained(tmp_path / "new" / "folder", dtype)
+    assert again[0] == config
+    assert jax.tree.leaves(again[1])[0].dtype == dtype
+    jax.tree.map(np.testing.assert_array_equal, again[1], params)
+
+
+def test_loads_into_the_dtype_asked_for(tmp_path):
+    config = make_config()
+    params = make_params(config)
+    save_pretrained(tmp_path, config, params)
+    _, rounded = load_pretrained(tmp_path, jnp.bfloat16)
+    expected = np.asarray(params["norm"]["weight"]).astype(ml_dtypes.bfloat16)
+    np.testing.assert_array_equal(rounded["norm"]["weight"], expected)
+
+
+def test_layers_are_stored_one_by_one(tmp_path):
+    config = make_config("Qwen3")
+    params = make_params(config)
+    save_pretrained(tmp_path, config, params)
+    tensors = load_file(tmp_path / MODEL)
+    np.testing.assert_array_equal(
+        tensors["model.layers.1.self_attn.q_norm.weight"],
+        params["layers"]["self_attn"]["q_norm"]["weight"][1],
+    )
+    assert "lm_head.weight" not in tensors
+    fields = json.loads((tmp_path / "config.json").read_text())
+    assert fields["dtype"] == "float32"
+
+
+def test_saving_again_replaces_the_model_and_leaves_other_files(tmp_path):
+    config = make_config()
+    (tmp_path / "tokenizer.json").write_text("{}")
+    for seed in (0, 1):
+        save_pretrained(
+            tmp_path, config, make_params(config, seed), extra_fields={"eos_token_id": 3}
+        )
+    _, params = load_pretrained(tmp_path, jnp.float32)
+    jax.tree.map(np.testing.assert_array_equal, params, make_params(config, 1))
+    assert json.loads((tmp_path / "config.json").read_text())["eos_token_id"] == 3
+    names = sorted(f.name for f in tmp_path.iterdir())
+    assert names == ["config.json", MODEL, "tokenizer.json"]
+
+
+def test_a_saved_model_is_not_hidden_by_the_shards_it_replaces(tmp_path):
+    shutil.copytree(GOLDEN / "qwen3-untied", tmp_path, dirs_exist_ok=True)
+    config, old = load_pretrained(tmp_path, jnp.float32)
+    with pytest.raises(ValueError, match=r"holds shards .*index\.json.*another folder"):
+        save_pretrained(tmp_path, config, jax.tree.map(jnp.zeros_like, old))
+    jax.tree.map(np.testing.assert_array_equal, load_pretrained(tmp_path, jnp.float32)[1], old)
+
+
+def test_a_tied_checkpoint_may_repeat_its_embedding_as_head(folder):
+    def add_head(tensors, noise=0.0):
+        tensors["lm_head.weight"] = tensors["model.embed_tokens.weight"] + np.float32(noise)
+
+    edit_tensors(folder, add_head)
+    config, params = load_pretrained(folder, jnp.float32)
+    assert config.tie_embeddings
+    assert "lm_head" not in params
+    edit_tensors(folder, lambda tensors: add_head(tensors, 0.1))
+    with pytest.raises(ValueError, match=r"lm_head.weight differs from model.embed_tokens.weight"):
+        load_pretrained(folder, jnp.float32)
+
+
+def test_missing_tensors_are_named(folder):
+    edit_tensors(folder, lambda tensors: tensors.pop("model.layers.1.mlp.up_proj.weight"))
+    with pytest.raises(ValueError, match=r"lacks model\.layers\.1\.mlp\.up_proj\.weight, which"):
+        load_pretrained(folder, jnp.float32)
+
+
+def test_an_untied_head_that_is_missing_is_named(folder):
+    edit_config(folder, tie_word_embeddings=False)
+    with pytest.raises(ValueError, match=r"lacks lm_head\.weight"):
+        load_pretrained(folder, jnp.float32)
+
+
+def test_unknown_tensors_are_named(folder):
+    extra = {"model.layers.0.self_attn.o_proj.bias": np.zeros(16, np.float32)}
+    edit_tensors(folder, lambda tensors: tensors.update(extra))
+    with pytest.raises(ValueError, match=r"has model\.layers\.0\.self_attn\.o_proj\.bias, unknown"):
+        load_pretrained(folder, jnp.float32)
+
+
+def test_layers_beyond_the_config_are_unknown(folder):
+    edit_config(folder, num_hidden_layers=1, layer_types=["full_attention"])
+    with pytest.raises(ValueError, match=r"has model\.layers\.1\..* and 9 more tensors, unknown"):
+        load_pretrained(folder, jnp.float32)
+
+
+def test_wrong_shapes_are_named_with_both_shapes(folder):
+    name = "model.layers.0.self_attn.k_proj.weight"
+    edit_tensors(folder, lambda tensors: tensors.update({name: np.zeros((8, 17), np.float32)}))
+    message = rf"{name} has shape \[8, 17\] in the checkpoint; config.json makes it \[8, 16\]"
+    with pytest.raises(ValueError, match=message):
+        load_pretrained(folder, jnp.float32)
+
+
+def test_quantised_tensors_are_refused(folder):
+    edit_tensors(
+        folder, lambda t: t.update({"model.norm.weight": t["model.norm.weight"].astype(np.int8)})
+    )
+    with pytest.raises(ValueError, match=r"model\.norm\.weight is stored as I8; supported: F32"):
+        load_pretrained(folder, jnp.float32)
+
+
+def test_an_unsupported_architecture_is_named(folder):
+    edit_config(folder, architectures=["MistralForCausalLM"])
+    with pytest.raises(ValueError, match="MistralForCausalLM"):
+        load_pretrained(folder, jnp.float32)
+
+
+def test_a_shard_that_is_missing_is_named(tmp_path):
+    shutil.copytree(GOLDEN / "qwen3-untied", tmp_path, dirs_exist_ok=True)
+    (tmp_path / "model-00002-of-00004.safetensors").unlink()
+    with pytest.raises(ValueError, match=r"model-00002-of-00004\.safetensors"):
+        load_pretrained(tmp_path, jnp.float32)
+
+
+def test_an_index_without_a_map_is_named(tmp_path):
+    shutil.copytree(GOLDEN / "qwen3-untied", tmp_path, dirs_exist_ok=True)
+    (tmp_path / "model.safetensors.index.json").write_text("{}")
+    with pytest.raises(ValueError, match=r"index\.json has no 'weight_map'"):
+        load_pretrained(tmp_path, jnp.float32)
+
+
+def test_a_folder_without_safetensors_says_what_to_do(folder):
+    (folder / MODEL).rename(folder / "pytorch_model.bin")
+    with pytest.raises(ValueError, match=r"neither model\.safetensors nor .* must be saved as"):
+        load_pretrained(folder, jnp.float32)
+
+
+def test_a_truncated_file_is_named(folder):
+    (folder / MODEL).write_bytes((folder / MODEL).read_bytes()[:1000])
+    with pytest.raises(ValueError, match=r"model\.safetensors is not a readable safetensors file"):
+        load_pretrained(folder, jnp.float32)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"), [("{", "not valid JSON"), ("[]", "JSON object, got list")]
+)
+def test_a_malformed_config_is_named(folder, text, message):
+    (folder / "config.json").write_text(text)
+    with pytest.raises(ValueError, match=rf"config\.json .*{message}"):
+        load_pretrained(folder, jnp.float32)
+
+
+def test_no_config_at_all(tmp_path):
+    with pytest.raises(ValueError, match=r"config\.json does not exist"):
+        load_pretrained(tmp_path, jnp.float32)
+
+
+def test_parameters_that_do_not_fit_are_refused_before_anything_is_written(tmp_path):
+    config = make_config()
+    params = make_params(config)
+    with pytest.raises(ValueError, match="LlamaForCausalLM has the parameters"):
+        save_pretrained(tmp_path / "x", make_config("Llama"), params)
+    params["norm"]["weight"] = jnp.ones(17)
+    with pytest.raises(ValueError, match=r"model\.norm\.weight has shape \(17,\), not \(16,\)"):
+        save_pretrained(tmp_path / "x", config, params)
+    with pytest.raises(ValueError, match=r"extra_fields \['vocab_size'\]"):
+        save_pretrained(
+            tmp_path / "x", config, make_params(config), extra_fields={"vocab_size": 12}
+        )
+    assert not (tmp_path / "x").exists()
