@@ -28,7 +28,7 @@ class Data:
     path: str | None = None
     """A folder with GSM8K's train.jsonl and test.jsonl, or a hub name when `datasets` is installed.
     Without it, problems of the same format are generated."""
-    prompt_length: int = 48
+    prompt_length: int = 32
     """Longest prompt in tokens; longer ones are left out, counted and shown."""
     prompt: str = "{question}"
     """What is put to the model, `{question}` standing for the question."""
@@ -67,11 +67,16 @@ class Model:
 class WarmStart:
     """Imitation of a careless teacher before RL, for the model without a path."""
 
-    steps: int = 480
+    steps: int = 1200
     batch: int = 32
+    """Problems in a batch."""
     learning_rate: float = 5e-3
-    problems: int = 8000
-    teacher: Teacher = field(default_factory=Teacher)
+    """Peak of a cosine decay to 0."""
+    problems: int = 16_000
+    """Problems that the teacher answers; none of them is held out."""
+    demonstrations: int = 4
+    """Answers of the teacher to each problem; they share its prompt, so that more cost little."""
+    teacher: Teacher = field(default_factory=lambda: Teacher(result_slip=0.15))
     cache: bool = True
     """Keep the warm-started weights in the user's cache folder, by content hash."""
 
@@ -80,9 +85,9 @@ class WarmStart:
 class Reward:
     """How a completion is judged."""
 
-    extraction: Literal["marker", "free"] = "marker"
-    """Where the answer stands: the one number after the last ####, or wherever math-verify finds it
-    (a boxed one first)."""
+    extraction: Literal["marker", "boxed", "free"] = "marker"
+    """Where the answer stands: the one number after the last ####, the last \\boxed{...}, or
+    wherever math-verify finds it (boxed first)."""
     seconds: float = 2.0
     """Time bound of one comparison; an overrun scores 0 and is counted."""
 
@@ -140,7 +145,7 @@ class Objective:
 class Optimizer:
     """AdamW with a linear warm-up and a linear decay."""
 
-    learning_rate: float = 1e-3
+    learning_rate: float = 5e-4
     warmup: int = 10
     """Updates until the full learning rate is reached."""
     decay: float = 0.9
@@ -169,6 +174,8 @@ class Evaluation:
     """Held-out prompts; with a path, the first so many of test.jsonl."""
     temperature: float = 1.0
     """Temperature of the sampled Pass@1."""
+    samples: int | None = None
+    """Completions of each held-out prompt; default: the group size, whose program is compiled."""
 
     def __post_init__(self) -> None:
         require(self.prompts > 0, f"evaluation.prompts is {self.prompts}: give at least 1")
@@ -176,13 +183,15 @@ class Evaluation:
             self.temperature > 0,
             f"evaluation.temperature is {self.temperature}: sampling needs a temperature above 0",
         )
+        samples = self.samples
+        require(samples is None or samples > 0, f"evaluation.samples is {samples}: give at least 1")
 
 
 @dataclass(frozen=True)
 class Checkpointing:
     """When the run's state is written."""
 
-    every: int = 20
+    every: int = 40
     """Steps between two checkpoints; the last and an interrupted step get one too."""
     keep: int = 2
     """Checkpoints kept on disk."""

@@ -64,7 +64,7 @@ def run(config: Gsm8k, console: Console) -> int:
         for label, count in prepared.left_out:
             if count:
                 console.print(f"[yellow]{count} {label}[/]")
-        decoder, params = make_model(config, prepared.tokenizer, problems, console.print)
+        decoder, params = make_model(config, prepared.tokenizer, problems, console)
         study = Study(
             config, folder, prepared, decoder, make_parts(config, prepared, decoder), console
         )
@@ -74,7 +74,7 @@ def run(config: Gsm8k, console: Console) -> int:
         )
         state, stop = train_to_end(study, state)
         finish(study, state, before)
-    if stop:
+    if stop.signal is not None:
         console.print(f"stopped by {stop.signal.name} after step {state.step}; go on with:")
         console.print(f"  {resume_command(folder.path)}", soft_wrap=True)
         return INTERRUPTED

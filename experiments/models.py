@@ -5,7 +5,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +14,15 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import platformdirs
-from ogrpo.policy.pretrained import load_pretrained, save_pretrained
+from rich.console import Console
 
 from experiments.config import Gsm8k, WarmStart
+from experiments.progress import warm_start_bar
 from experiments.tasks import Problems
 from ogrpo.data.arithmetic import demonstrate
-from ogrpo.data.batching import PromptStream, pad_groups
+from ogrpo.data.batching import GroupBatch, PromptStream, pad_groups
 from ogrpo.data.tokenizer import TextTokenizer
+from ogrpo.loop import Ids, stream_seed
 from ogrpo.policy import (
     DecoderConfig,
     Params,
@@ -28,13 +30,13 @@ from ogrpo.policy import (
     completion_log_probs_and_entropy,
     init_params,
 )
+from ogrpo.policy.pretrained import load_pretrained, save_pretrained
 from ogrpo.rollout.protocol import Completion, Group
 from ogrpo.training.metrics import PolicyOutput
 from ogrpo.training.state import adam, init_state
 from ogrpo.training.update import Batch, PolicyFn
 from ogrpo.training.warm_start import make_imitate, warm_start
 
-Notify = Callable[[str], None]
 DTYPES = {"float32": jnp.float32, "bfloat16": jnp.bfloat16}
 
 
@@ -87,7 +89,7 @@ def make_policy_fn(decoder: DecoderConfig, *, remat: bool) -> PolicyFn:
 
 
 def make_model(
-    config: Gsm8k, tokenizer: TextTokenizer, problems: Problems, notify: Notify
+    config: Gsm8k, tokenizer: TextTokenizer, problems: Problems, console: Console
 ) -> tuple[DecoderConfig, Params]:
     """The decoder's shape and its first parameters."""
     dtype = DTYPES[config.model.dtype]
@@ -105,7 +107,7 @@ def make_model(
             "--model.random tiny to prove the path with random weights"
         )
     decoder = shapes["tiny"]
-    return decoder, warm_started(config, decoder, tokenizer, problems, dtype, notify)
+    return decoder, warm_started(config, decoder, tokenizer, problems, dtype, console)
 
 
 def warm_started(
@@ -114,42 +116,56 @@ def warm_started(
     tokenizer: TextTokenizer,
     problems: Problems,
     dtype: Any,
-    notify: Notify,
+    console: Console,
 ) -> Params:
     """Imitates the careless teacher, or reads what an equal imitation left in the cache."""
     batch = _demonstrations(config, tokenizer, problems)
     folder = _cache_folder(config, decoder, batch)
     if config.warm_start.cache and (folder / "config.json").is_file():
-        notify(f"warm start read from {folder}")
+        console.print(f"warm start read from {folder}", soft_wrap=True)
         return load_pretrained(folder, dtype)[1]
-    params = _imitate(config, decoder, batch, dtype, notify)
+    params = _imitate(config, decoder, batch, dtype, console)
     if config.warm_start.cache:
         _store(folder, decoder, params)
     return params
 
 
-def _demonstrations(config: Gsm8k, tokenizer: TextTokenizer, problems: Problems) -> Batch:
-    """Every demonstration as a group of one completion."""
-    shown = demonstrate(problems.warm_start, seed=config.seed, teacher=config.warm_start.teacher)
-    groups = [_group(tokenizer, p.question, p.answer) for p in shown]
-    padded = pad_groups(groups, config.data.prompt_length, config.rollout.max_tokens)
-    return Batch(*padded[:5], rewards=np.zeros(padded.policy_versions.shape, np.float32))
+def _demonstrations(config: Gsm8k, tokenizer: TextTokenizer, problems: Problems) -> GroupBatch:
+    """The teacher's answers to each problem as a group."""
+    wanted, few = config.warm_start, problems.warm_start[: config.warm_start.problems]
+    shown = [
+        [
+            p.answer
+            for p in demonstrate(
+                few, seed=stream_seed(config.seed, "teacher", n), teacher=wanted.teacher
+            )
+        ]
+        for n in range(wanted.demonstrations)
+    ]
+    groups = [
+        _group(tokenizer, problem.question, answers)
+        for problem, *answers in zip(few, *shown, strict=True)
+    ]
+    return pad_groups(groups, config.data.prompt_length, config.rollout.max_tokens)
 
 
-def _group(tokenizer: TextTokenizer, question: str, answer: str) -> Group:
-    ids = tokenizer.encode(answer, add_eos=True)
-    completion = Completion(
-        token_ids=ids,
-        log_probs=np.zeros(len(ids), np.float32),
+def _group(tokenizer: TextTokenizer, question: str, answers: Sequence[str]) -> Group:
+    completions = [_completion(tokenizer.encode(answer, add_eos=True)) for answer in answers]
+    return Group(prompt_ids=tokenizer.encode_prompt(question), completions=tuple(completions))
+
+
+def _completion(token_ids: Ids) -> Completion:
+    return Completion(
+        token_ids=token_ids,
+        log_probs=np.zeros(len(token_ids), np.float32),
         policy_version=0,
         temperature=1.0,
         finish_reason="stop",
     )
-    return Group(prompt_ids=tokenizer.encode_prompt(question), completions=(completion,))
 
 
 def _imitate(
-    config: Gsm8k, decoder: DecoderConfig, batch: Batch, dtype: Any, notify: Notify
+    config: Gsm8k, decoder: DecoderConfig, batch: GroupBatch, dtype: Any, console: Console
 ) -> Params:
     warm = config.warm_start
     optimizer = adam(b1=0.9, b2=0.98, eps=1e-8, weight_decay=0.01, max_grad_norm=1.0)
@@ -157,21 +173,22 @@ def _imitate(
     imitate = make_imitate(optimizer, make_policy_fn(decoder, remat=False))
     rate = optax.cosine_decay_schedule(warm.learning_rate, warm.steps)
     batches = _batches(batch, warm, config.seed)
-    for step, (trained, loss) in enumerate(warm_start(state, batches, imitate, rate), start=1):
-        state = trained
-        if step % 80 == 0 or step == warm.steps:
-            notify(f"warm start {step}/{warm.steps}, loss {loss:.3f} nats a token")
+    with warm_start_bar(console, warm.steps) as show:
+        for step, turn in enumerate(warm_start(state, batches, imitate, rate), start=1):
+            state, loss = turn
+            show(step, loss)
     return state.params
 
 
-def _batches(batch: Batch, warm: WarmStart, seed: int) -> Iterator[Batch]:
-    stream = PromptStream(len(batch.prompt_ids), warm.batch, seed)
+def _batches(demonstrations: GroupBatch, warm: WarmStart, seed: int) -> Iterator[Batch]:
+    stream = PromptStream(len(demonstrations.prompt_ids), warm.batch, seed)
     for step in range(warm.steps):
         chosen = stream.indices(step)
-        yield Batch(*(None if x is None else jnp.asarray(np.asarray(x)[chosen]) for x in batch))
+        arrays = [jnp.asarray(array[chosen]) for array in demonstrations[:5]]
+        yield Batch(*arrays, rewards=jnp.zeros(arrays[2].shape[:2]))
 
 
-def _cache_folder(config: Gsm8k, decoder: DecoderConfig, batch: Batch) -> Path:
+def _cache_folder(config: Gsm8k, decoder: DecoderConfig, batch: GroupBatch) -> Path:
     """Named by everything that the result depends on, the demonstrations' tokens included."""
     digest = hashlib.sha256()
     recipe = {

@@ -129,7 +129,11 @@ def make_parts(config: Gsm8k, prepared: Prepared, decoder: DecoderConfig) -> Par
         score=jax.jit(lambda *args: recipe.policy_fn(*args).log_probs),
         hypers_at=hypers_at,
         sampling=sampling,
-        evaluation_sampling=replace(sampling, temperature=config.evaluation.temperature),
+        evaluation_sampling=replace(
+            sampling,
+            temperature=config.evaluation.temperature,
+            group_size=config.evaluation.samples or wanted.group_size,
+        ),
         exact_center=config.objective.center == "exact",
         uses_reference=config.objective.beta > 0,
         seed=config.seed,

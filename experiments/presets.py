@@ -1,31 +1,123 @@
-"""Named starting points: each a function whose docstring says what it takes and what to expect."""
+"""Named starting points: each a function whose docstring says what it takes and what to expect.
+
+The first three are Table 1 of "Revisiting Group Relative Policy Optimization" (arXiv:2505.22257) on
+the default task; their measured scores, with the command that made them, stand in README.md. The
+others are that paper's runs on real models. They were not run to their end here, where there are no
+weights: the docstrings say which figures are published and by whom.
+"""
 
 from collections.abc import Callable
 
 from experiments.config import (
+    Checkpointing,
+    Data,
+    Evaluation,
     Gsm8k,
+    Objective,
+    Optimizer,
+    Reward,
+    Rollout,
 )
 from ogrpo.loop import Schedule
 
+MARKER_PROMPT = (
+    "{question}\nThink step by step, and end with a line that holds #### and the number alone."
+)
+BOXED_PROMPT = "{question}\nReason step by step, and put the final answer in \\boxed{}."
+
 
 def v1_i1() -> Gsm8k:
-    """On-policy GRPO: fresh weights on the server at every step, one update a batch."""
+    """On-policy GRPO: the server's weights are renewed at every step.
+
+    Command: python -m experiments.run gsm8k --preset v1-i1
+    Hardware and time: a laptop, about a minute. Score: the table in README.md.
+    """
     return Gsm8k(schedule=Schedule(v=1, i=1))
 
 
 def v10_i1() -> Gsm8k:
-    """Off-policy GRPO: the server's weights are renewed every 10 steps."""
+    """Off-policy GRPO: the server's weights are renewed every 10 steps. The default.
+
+    Command: python -m experiments.run gsm8k
+    Hardware and time: a laptop, about a minute. Score: the table in README.md.
+    """
     return Gsm8k(schedule=Schedule(v=10, i=1))
 
 
 def v1_i10() -> Gsm8k:
-    """A fixed batch used for 10 updates."""
-    return Gsm8k(schedule=Schedule(v=1, i=10))
+    """A fixed batch is used for 10 updates, at a smaller learning rate.
+
+    Command: python -m experiments.run gsm8k --preset v1-i10
+    Hardware and time: a laptop, about two minutes. Score: the table in README.md.
+    """
+    return Gsm8k(schedule=Schedule(v=1, i=10), optimizer=Optimizer(learning_rate=1e-4))
+
+
+def qwen2_5_0_5b() -> Gsm8k:
+    """Qwen2.5-0.5B-Instruct on GSM8K, off-policy.
+
+    Command: python -m experiments.run gsm8k --preset qwen2.5-0.5b --model.path DIR --data.path DIR
+    Hardware: about 12 GB for weights, copies and optimizer in float32, plus activations; one GPU.
+    Time and score: not measured here. Settings (lr 5e-6, beta .1, G 16, T .1, context 200): the
+    paper's, section 5, which also plots the scores to expect.
+    """
+    return Gsm8k(
+        data=Data(prompt_length=256, prompt=MARKER_PROMPT),
+        rollout=Rollout(group_size=16, temperature=0.1, max_tokens=200),
+        schedule=Schedule(steps=1000, prompts=8, v=10, evaluate_every=100),
+        objective=Objective(beta=0.1),
+        optimizer=Optimizer(learning_rate=5e-6, decay=0.0, microbatches=4),
+        evaluation=Evaluation(prompts=1319, temperature=0.1, samples=1),
+        checkpoint=Checkpointing(every=100),
+    )
+
+
+def r1_distill_1_5b() -> Gsm8k:
+    """DeepSeek-R1-Distill-Qwen-1.5B with long chains of thought, off-policy.
+
+    Command: python -m experiments.run gsm8k --preset r1-distill-1.5b with --model.path, --data.path
+    Hardware: about 36 GB for weights, copies and optimizer in float32, plus activations; one 80 GB
+    GPU. Time and score: not measured here. Settings (lr 1e-6, beta .001, context 4096, T .7): the
+    paper's, section 5. The model starts at Pass@1 .839 on MATH-500 (DeepSeek-R1, arXiv:2501.12948,
+    Table 5).
+    """
+    return Gsm8k(
+        data=Data(prompt_length=256, prompt=BOXED_PROMPT),
+        reward=Reward(extraction="free"),
+        rollout=Rollout(group_size=16, temperature=0.7, max_tokens=4096),
+        schedule=Schedule(steps=500, prompts=8, v=10, evaluate_every=100),
+        objective=Objective(beta=0.001),
+        optimizer=Optimizer(learning_rate=1e-6, decay=0.0, microbatches=8),
+        evaluation=Evaluation(prompts=256, temperature=0.7, samples=1),
+        checkpoint=Checkpointing(every=50),
+    )
+
+
+def qwen3_4b() -> Gsm8k:
+    """Qwen3-4B on GSM8K, off-policy.
+
+    Command: python -m experiments.run gsm8k --preset qwen3-4b --model.path DIR --data.path DIR
+    Hardware: about 97 GB for weights, copies and optimizer in float32, plus activations; one 141 GB
+    GPU. Time and score: not measured here.
+    """
+    return Gsm8k(
+        data=Data(prompt_length=256, prompt=BOXED_PROMPT),
+        reward=Reward(extraction="free"),
+        rollout=Rollout(group_size=16, temperature=0.7, max_tokens=1024),
+        schedule=Schedule(steps=500, prompts=8, v=10, evaluate_every=100),
+        objective=Objective(beta=0.001),
+        optimizer=Optimizer(learning_rate=1e-6, decay=0.0, microbatches=8),
+        evaluation=Evaluation(prompts=256, temperature=0.7, samples=1),
+        checkpoint=Checkpointing(every=50),
+    )
 
 
 DEFAULT = "v10-i1"
 PRESETS: dict[str, Callable[[], Gsm8k]] = {
-    "v1-i1": v1_i1,
     "v10-i1": v10_i1,
+    "v1-i1": v1_i1,
     "v1-i10": v1_i10,
+    "qwen2.5-0.5b": qwen2_5_0_5b,
+    "r1-distill-1.5b": r1_distill_1_5b,
+    "qwen3-4b": qwen3_4b,
 }

@@ -1,6 +1,6 @@
 """What a run shows while it runs, and the table at its end."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -51,6 +51,22 @@ class Display:
         self._progress.update(self._bar, completed=record["step"], description=text)
         if not self._console.is_terminal and record["pass@1/sampled"] is not None:
             self._console.print(f"step {record['step']:>4}  {text}", soft_wrap=True)
+
+
+@contextmanager
+def warm_start_bar(console: Console, steps: int) -> Iterator[Callable[[int, float], None]]:
+    """Shows the warm start: a bar on a terminal, a line at the end elsewhere."""
+    columns = (TextColumn("warm start"), BarColumn(bar_width=20), MofNCompleteColumn())
+    text, clock = TextColumn("loss {task.fields[loss]:.3f} nats a token"), TimeElapsedColumn()
+    with Progress(*columns, text, clock, console=console, disable=not console.is_terminal) as bar:
+        task = bar.add_task("", total=steps, loss=float("nan"))
+
+        def show(step: int, loss: float) -> None:
+            bar.update(task, completed=step, loss=loss)
+            if step == steps and not console.is_terminal:
+                console.print(f"warm start: {steps} steps, loss {loss:.3f} nats a token")
+
+        yield show
 
 
 @contextmanager

@@ -10,11 +10,10 @@ from ogrpo.data.batching import fits
 from ogrpo.data.problems import Problem, final_answer
 from ogrpo.data.tokenizer import TextTokenizer, train_bpe, word_level
 from ogrpo.loop import Ids, Split, Task
-from ogrpo.rewards.extract import free_answer, marker_answer
+from ogrpo.rewards.extract import EXTRACTORS
 from ogrpo.rewards.math import MathReward
 
 Counts = list[tuple[str, int]]
-EXTRACTORS = {"marker": marker_answer, "free": free_answer}
 
 
 @dataclass(frozen=True)

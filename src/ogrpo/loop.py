@@ -41,7 +41,7 @@ PHASES = ("rollout", "reward", "update", "sync", "eval")
 class Schedule:
     """The dials of Algorithm 1."""
 
-    steps: int = 80
+    steps: int = 240
     """Batches of fresh rollouts in the whole run."""
     i: int = 1
     """SGD iterations on each batch."""
@@ -51,7 +51,7 @@ class Schedule:
     """S: the reference policy is replaced by the trainer's at the start of each stage."""
     prompts: int = 16
     """Prompts in a batch."""
-    evaluate_every: int = 20
+    evaluate_every: int = 40
     """Steps between two evaluations; the first and the last step are always evaluated."""
 
     def __post_init__(self) -> None:
