@@ -1,5 +1,6 @@
 """The main study: GRPO on grade-school mathematics, from the first prompt to the report."""
 
+import resource
 import shlex
 import sys
 from collections.abc import Sequence
@@ -8,7 +9,6 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 
-from ogrpo.policy.pretrained import save_pretrained
 from rich.console import Console
 
 from experiments.config import Gsm8k, to_json
@@ -21,6 +21,7 @@ from experiments.run_dir import RunDir, RunDirError
 from experiments.tasks import Prepared, prepare
 from ogrpo.loop import LoopState, Parts, start, stream_seed, train
 from ogrpo.policy import DecoderConfig
+from ogrpo.policy.pretrained import save_pretrained
 from ogrpo.training.checkpoint import Checkpoints
 from ogrpo.training.state import init_state
 
@@ -149,9 +150,16 @@ def finish(study: Study, state: LoopState, before: Sequence[Answer]) -> None:
     counts = [*prepared.left_out, *prepared.reward.counts._asdict().items()]
     write_report(run, as_json(study.config), shlex.join(sys.argv), samples, counts)
     console.print(summary_table(run.read_metrics()))
+    console.print(f"peak memory {peak_gib():.2f} GiB")
     console.print(
         f"model   {run.model}\nmetrics {run.metrics}\nreport  {run.report}", soft_wrap=True
     )
+
+
+def peak_gib() -> float:
+    """The process's largest resident size so far, in GiB."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak / 2**30 if sys.platform == "darwin" else peak / 2**20  # bytes there, KiB here
 
 
 def resume_command(path: Path) -> str:
