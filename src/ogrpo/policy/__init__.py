@@ -1,4 +1,24 @@
-"""The decoder: parameters as a plain pytree, and pure functions of them."""
+"""The decoder: parameters as a plain pytree, and pure functions of them.
+
+>>> import jax, jax.numpy as jnp
+>>> from ogrpo import policy
+>>> config = policy.DecoderConfig(
+...     architecture="Qwen2ForCausalLM", vocab_size=11, hidden_size=16, intermediate_size=24,
+...     num_layers=2, num_heads=4, num_kv_heads=2, head_dim=4, rope_theta=1e4, rms_norm_eps=1e-6,
+...     tie_embeddings=True, max_positions=64)
+>>> params = policy.init_params(config, jax.random.key(0))
+>>> prompt_ids = jnp.array([[1, 2, 3], [4, 0, 0]])
+>>> prompt_mask = jnp.array([[True, True, True], [True, False, False]])
+>>> samples = policy.sample(
+...     params, config, prompt_ids, prompt_mask, jax.random.key(1),
+...     temperature=0.7, greedy=False, group_size=4, max_tokens=6, eos_id=5)
+>>> batch = policy.PolicyBatch(prompt_ids, prompt_mask, samples.token_ids, samples.mask)
+>>> log_probs = policy.completion_log_probs(params, config, batch, 0.7)
+>>> log_probs.shape
+(2, 4, 6)
+>>> bool(jnp.max(jnp.abs(log_probs - samples.log_probs)) < 1e-5)
+True
+"""
 
 from ogrpo.policy.config import DecoderConfig, RopeScaling
 from ogrpo.policy.decoder import Params, init_params

@@ -40,7 +40,7 @@ def tensor_slots(config: DecoderConfig) -> dict[str, Slot]:
 
 def _slots(config: DecoderConfig) -> Iterator[tuple[str, Slot]]:
     for keys, leaf in jax.tree_util.tree_leaves_with_path(param_shapes(config)):
-        path = tuple(key.key for key in keys)
+        path = _path(keys)
         if path[0] == "layers":
             for layer in range(config.num_layers):
                 yield (
@@ -223,10 +223,24 @@ def _check_tied_copy(tensors: Mapping[str, Any]) -> None:
 
 
 def _read(config: DecoderConfig, tensors: Mapping[str, Any], dtype: DTypeLike) -> Params:
-    host = jax.tree.map(lambda leaf: np.empty(leaf.shape, dtype), param_shapes(config))
+    """One leaf at a time, so that the host holds one leaf more than the parameters at most."""
+    names: dict[tuple[str, ...], list[str]] = {}
     for name, slot in _slots(config):
-        _stored(host, slot)[...] = tensors[name].get_tensor(name)
-    return jax.tree.map(jnp.asarray, host)
+        names.setdefault(slot.path, []).append(name)
+
+    def leaf(keys: Any, shape: jax.ShapeDtypeStruct) -> jax.Array:
+        parts = names[_path(keys)]
+        host = np.empty(shape.shape, dtype)
+        rows = host if _path(keys)[0] == "layers" else host[None]
+        for row, name in zip(rows, parts, strict=True):
+            row[...] = tensors[name].get_tensor(name)
+        return jnp.asarray(host)
+
+    return jax.tree_util.tree_map_with_path(leaf, param_shapes(config))
+
+
+def _path(keys: Any) -> tuple[str, ...]:
+    return tuple(key.key for key in keys)
 
 
 def _some(names: list[str]) -> str:
