@@ -41,6 +41,15 @@ class Sampling:
             raise ValueError(f"group_size is {self.group_size}; give at least 1.")
 
 
+@dataclass(frozen=True)
+class VersionSpan:
+    """Tokens `[start, end)` of a completion and the version of the weights that drew them."""
+
+    version: int
+    start: int
+    end: int
+
+
 @dataclass(frozen=True, eq=False)
 class Completion:
     """One sampled answer, the end-of-sequence token included when `finish_reason` is "stop".
@@ -49,10 +58,12 @@ class Completion:
         token_ids: int32 `[T]`.
         log_probs: float32 `[T]`, log mu(token) under the distribution that was sampled from, that
             is, at `temperature`.
-        policy_version: version of the weights that drew it.
+        policy_version: version of the weights that drew it; the oldest of them where they changed
+            on the way.
         temperature: the sampling temperature.
         finish_reason: "stop" (it ended itself), "length" (cut off) or "abort" (given up by the
             engine).
+        version_spans: the version of each token, where the engine knows it; empty otherwise.
     """
 
     token_ids: IntArray
@@ -60,6 +71,7 @@ class Completion:
     policy_version: int
     temperature: float
     finish_reason: FinishReason
+    version_spans: tuple[VersionSpan, ...] = ()
 
     def __post_init__(self) -> None:
         _check_vector("token_ids", self.token_ids, np.int32)

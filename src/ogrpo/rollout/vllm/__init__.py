@@ -1,0 +1,68 @@
+"""The bridge to vLLM and vLLM-Ascend servers.
+
+with connect(["http://127.0.0.1:8000"], expected=..., tensors_fn=..., score_fn=...) as engine:
+    engine.publish(params, 0)
+    groups = engine.generate(prompts, sampling, seed=0)
+"""
+
+from collections.abc import Sequence
+
+from ogrpo.rollout.vllm.capabilities import Capabilities, Expected
+from ogrpo.rollout.vllm.engine import Options, ScoreFn, TensorsFn, VllmEngine
+from ogrpo.rollout.vllm.errors import (
+    PublishRefused,
+    Refused,
+    Rejected,
+    RolloutError,
+    Unavailable,
+    Unproven,
+)
+from ogrpo.rollout.vllm.wire import Truncation
+
+__all__ = [
+    "Capabilities",
+    "Expected",
+    "Options",
+    "PublishRefused",
+    "Refused",
+    "Rejected",
+    "RolloutError",
+    "Truncation",
+    "Unavailable",
+    "Unproven",
+    "VllmEngine",
+    "connect",
+]
+
+
+def connect(
+    urls: Sequence[str],
+    *,
+    expected: Expected,
+    tensors_fn: TensorsFn,
+    score_fn: ScoreFn,
+    options: Options | None = None,
+) -> VllmEngine:
+    """An engine over one or more servers, each asked first what it can do.
+
+    Args:
+        urls: as in `http://host:8000`; several share the work.
+        expected: the trainer's vocabulary, end token and lengths.
+        tensors_fn: parameters -> tensors by their Hugging Face names.
+        score_fn: `(params, sequences)` -> log softmax(z) of tokens 1.. of each, the trainer's own,
+            against which every push is proven.
+        options: see `Options`.
+
+    Raises:
+        Refused: a server whose log-probs would be wrong, with the remedy.
+        RolloutError: a server that does not answer.
+    """
+    if not urls:
+        raise ValueError("no server URL was given; give at least one such as http://host:8000")
+    return VllmEngine(
+        urls,
+        expected=expected,
+        tensors_fn=tensors_fn,
+        score_fn=score_fn,
+        options=options or Options(),
+    )

@@ -1,0 +1,139 @@
+"""One server's HTTP API: a method for each call, errors sorted by what can be done about them."""
+
+from typing import Any
+
+import httpx
+
+from ogrpo.rollout.vllm.errors import Rejected, Unavailable
+
+Json = dict[str, Any]
+
+
+class ServerApi:
+    """Calls to one server over connections that are kept open.
+
+    Args:
+        url: as in `http://host:8000`.
+        api_key: sent as a bearer token, where the server was started with one.
+        timeout: seconds to wait for an answer to a request for samples or scores; a server that
+            hangs is given up after it.
+        connections: requests in flight at most.
+    """
+
+    def __init__(self, url: str, *, api_key: str | None, timeout: float, connections: int) -> None:
+        if not url.startswith(("http://", "https://")):
+            raise ValueError(f"{url!r} is no server URL; give one such as http://host:8000")
+        self.url = url.rstrip("/")
+        self._timeout = httpx.Timeout(timeout, connect=min(timeout, 5.0), pool=None)
+        self._short = httpx.Timeout(min(timeout, 20.0), connect=min(timeout, 5.0), pool=None)
+        # The environment's proxies are not for a private network.
+        self._http = httpx.AsyncClient(
+            base_url=self.url,
+            headers={"Authorization": f"Bearer {api_key}"} if api_key else {},
+            limits=httpx.Limits(max_connections=None, max_keepalive_connections=connections),
+            trust_env=False,
+        )
+
+    async def close(self) -> None:
+        """Closes the connections."""
+        await self._http.aclose()
+
+    async def healthy(self) -> bool:
+        """Whether the server says that it is well; it says so while paused, too."""
+        try:
+            await self._call("GET", "/health", timeout=self._short)
+        except (Unavailable, Rejected):
+            return False
+        return True
+
+    async def version(self) -> str:
+        """The version of vLLM."""
+        return str((await self._json("GET", "/version"))["version"])
+
+    async def models(self) -> list[Json]:
+        """The served models' cards."""
+        return (await self._json("GET", "/v1/models"))["data"]
+
+    async def metrics(self) -> str:
+        """Prometheus metrics as text."""
+        return (await self._call("GET", "/metrics", timeout=self._short)).text
+
+    async def complete(self, payload: Json) -> Json:
+        """`/v1/completions`: samples and scores."""
+        return await self._json("POST", "/v1/completions", payload, timeout=self._timeout)
+
+    async def generate(self, payload: Json) -> Json:
+        """`/inference/v1/generate`: samples with the version of each token's weights."""
+        return await self._json("POST", "/inference/v1/generate", payload, timeout=self._timeout)
+
+    async def rpc(self, method: str, arguments: Json, *, seconds: float | None = None) -> list[Any]:
+        """Calls a method of every worker; needs VLLM_SERVER_DEV_MODE=1 on the server."""
+        timeout = self._short if seconds is None else httpx.Timeout(seconds, connect=5.0)
+        payload = {"method": method, "kwargs": arguments}
+        return (await self._json("POST", "/collective_rpc", payload, timeout=timeout))["results"]
+
+    async def pause(self, mode: str) -> None:
+        """Stops generation; requests in flight are drained, aborted or kept."""
+        query = {"mode": mode, "clear_cache": "true"}
+        await self._call("POST", "/pause", params=query, timeout=self._timeout)
+
+    async def resume(self) -> None:
+        """Goes on after a pause."""
+        await self._call("POST", "/resume", timeout=self._short)
+
+    async def reset_prefix_cache(self) -> None:
+        """Forgets the keys and values of earlier prompts."""
+        await self._call("POST", "/reset_prefix_cache", timeout=self._short)
+
+    async def label(self, version: str) -> bool:
+        """Names the weights in the server's own records; False before vLLM 0.32, which has none."""
+        try:
+            payload = {"new_version": version}
+            await self._call("POST", "/update_weight_version", payload, timeout=self._short)
+        except Rejected as error:
+            if error.status != 404:
+                raise
+            return False
+        return True
+
+    async def _json(
+        self, method: str, path: str, payload: Json | None = None, *, timeout: Any = None
+    ) -> Json:
+        reply = await self._call(method, path, payload, timeout=timeout or self._short)
+        try:
+            return reply.json()
+        except ValueError as error:
+            raise Unavailable(f"{self.url}{path} answered no JSON: {reply.text[:80]!r}") from error
+
+    async def _call(
+        self,
+        method: str,
+        path: str,
+        payload: Json | None = None,
+        *,
+        params: dict[str, str] | None = None,
+        timeout: httpx.Timeout,
+    ) -> httpx.Response:
+        try:
+            reply = await self._http.request(
+                method, path, json=payload, params=params, timeout=timeout
+            )
+        except httpx.TransportError as error:
+            what = str(error) or type(error).__name__
+            raise Unavailable(f"{self.url}{path}: {what}") from error
+        if reply.status_code >= 500:
+            raise Unavailable(f"{self.url}{path} answered {reply.status_code}: {_message(reply)}")
+        if reply.status_code >= 400:
+            text = f"{self.url}{path} answered {reply.status_code}: {_message(reply)}"
+            raise Rejected(text, reply.status_code)
+        return reply
+
+
+def _message(reply: httpx.Response) -> str:
+    try:
+        body = reply.json()
+    except ValueError:
+        return reply.text[:300]
+    error = body.get("error", body) if isinstance(body, dict) else body
+    found = error.get("message", error) if isinstance(error, dict) else error
+    return str(found)[:300]

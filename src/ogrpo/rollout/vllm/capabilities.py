@@ -1,0 +1,234 @@
+"""What a server can do, asked once before it is used, and what is refused because of it.
+
+What matters for log-probs is measured, not believed: the most likely first tokens are asked for at
+two temperatures. Where log-probs are those of the distribution drawn from, their spread changes
+with the temperature; where they are log softmax(z), it does not.
+"""
+
+import asyncio
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from ogrpo.rollout.protocol import Sampling
+from ogrpo.rollout.vllm import wire
+from ogrpo.rollout.vllm.api import Json, ServerApi
+from ogrpo.rollout.vllm.errors import Refused, Rejected, Unavailable
+from ogrpo.rollout.vllm.wire import UNTRUNCATED, Order, Truncation
+
+LogProbs = Literal["raw", "processed"]
+COLD, HOT = 0.5, 2.0
+TOP = 5
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What the trainer's side of the set-up is."""
+
+    vocab_size: int
+    eos_id: int
+    max_length: int
+    """Longest prompt plus completion."""
+
+
+@dataclass(frozen=True)
+class Capabilities:
+    """One server, as found."""
+
+    url: str
+    vllm: str
+    model: str
+    max_model_len: int
+    log_probs: LogProbs
+    native: bool
+    """`/inference/v1/generate` answers, with the version of each token's weights."""
+    dev_mode: bool
+    extension: Json | None
+    """What the worker extension says of itself."""
+
+    @property
+    def dtype(self) -> str | None:
+        """The served dtype, where the extension tells."""
+        return None if self.extension is None else self.extension["dtype"]
+
+    @property
+    def seeds(self) -> bool:
+        """Whether requests may carry a seed: with chunked prefill one ends vLLM's engine."""
+        return self.extension is not None and not self.extension["chunked_prefill"]
+
+    def rows(self) -> list[tuple[str, str]]:
+        """The table that is shown at the start."""
+        path = "/inference/v1/generate" if self.native else "/v1/completions"
+        push = "ogrpo_weight_sync" if self.extension else ("stock reload" if self.dev_mode else "-")
+        dtype = self.dtype or "dtype unknown"
+        return [
+            ("server", f"{self.url} (vLLM {self.vllm})"),
+            (
+                "model",
+                f"{self.model}, {dtype}, {self.max_model_len} tokens",
+            ),
+            ("samples from", path),
+            ("log-probs", f"{self.log_probs} (measured)"),
+            ("versions", "of each token" if self.native else "of each request"),
+            ("weight pushes", push),
+            ("reproducible", "yes" if self.seeds else "no: the server prefills in chunks"),
+        ]
+
+
+def table(found: list[Capabilities]) -> str:
+    """What will be used, one block a server."""
+    return "\n\n".join(
+        "\n".join(f"{name:<14} {value}" for name, value in one.rows()) for one in found
+    )
+
+
+async def look(api: ServerApi, expected: Expected) -> Capabilities:
+    """Asks a server what it can do.
+
+    Raises:
+        Refused: its vocabulary, context or end token do not fit the trainer's.
+        Unavailable: it does not answer.
+    """
+    vllm, cards = await asyncio.gather(api.version(), api.models())
+    card = cards[0]
+    dev_mode, extension = await _extension(api)
+    context = int(card.get("max_model_len") or 0)
+    _check_fit(api.url, extension, context, expected)
+    return Capabilities(
+        url=api.url,
+        vllm=vllm,
+        model=card["id"],
+        max_model_len=context,
+        log_probs=await measure_log_probs(api, card["id"], expected),
+        native=await _native(api, card["id"], expected),
+        dev_mode=dev_mode,
+        extension=extension,
+    )
+
+
+async def describe(api: ServerApi) -> Json | None:
+    """What the first worker's extension says; None without dev mode or without the extension."""
+    return (await _extension(api))[1]
+
+
+async def _extension(api: ServerApi) -> tuple[bool, Json | None]:
+    try:
+        answers = await api.rpc("ogrpo_describe", {})
+    except Rejected as error:
+        if error.status == 404:
+            return False, None
+        raise
+    except Unavailable:
+        # vLLM answers 500 to a method that its workers do not have.
+        if await api.healthy():
+            return True, None
+        raise
+    _check_alike(api.url, answers)
+    return True, answers[0]
+
+
+def _check_alike(url: str, answers: list[Json]) -> None:
+    versions = sorted({answer["version"] for answer in answers})
+    if len(versions) != 1:
+        raise Refused(f"{url}: its workers hold the versions {versions}; restart the server")
+
+
+def _check_fit(url: str, extension: Json | None, context: int, expected: Expected) -> None:
+    if context < expected.max_length:
+        raise Refused(
+            f"{url} takes {context} tokens, prompt and completion need {expected.max_length}; "
+            "it would cut completions short in silence: start it with a larger --max-model-len"
+        )
+    if extension is not None and extension["vocab_size"] != expected.vocab_size:
+        raise Refused(
+            f"{url} serves a vocabulary of {extension['vocab_size']}, the trainer's model has "
+            f"{expected.vocab_size}: serve the folder that the trainer started from"
+        )
+    if extension is not None and extension["quantization"] is not None:
+        raise Refused(
+            f"{url} serves {extension['quantization']} weights, which cannot be replaced and whose "
+            "log-probs are not the policy's: serve it unquantised"
+        )
+
+
+async def measure_log_probs(api: ServerApi, model: str, expected: Expected) -> LogProbs:
+    """Whether log-probs are log softmax(z) or those of what was sampled from, by experiment.
+
+    The spread of log softmax(z/T) over given tokens is that of z divided by T: 4 times as large
+    at T = 1/2 as at T = 2. The threshold lies between 4 and 1.
+    """
+    cold, hot = await asyncio.gather(
+        *(_first_tokens(api, model, expected, temperature) for temperature in (COLD, HOT))
+    )
+    common = sorted(cold.keys() & hot.keys())
+    spreads = [np.ptp([found[token] for token in common]) for found in (cold, hot)]
+    return "processed" if spreads[0] > (HOT / COLD) ** 0.5 * spreads[1] else "raw"
+
+
+async def _first_tokens(
+    api: ServerApi, model: str, expected: Expected, temperature: float
+) -> dict[str, float]:
+    """The most likely first tokens after the end token, with their log-probs as reported."""
+    sampling = Sampling(temperature=temperature, max_tokens=1, group_size=1)
+    order = Order(model, sampling, UNTRUNCATED, expected.eos_id, version=-1)
+    payload = wire.completions_payload([np.array([expected.eos_id], np.int32)], order)
+    reply = await api.complete({**payload, "logprobs": TOP, "return_tokens_as_token_ids": True})
+    return reply["choices"][0]["logprobs"]["top_logprobs"][0]
+
+
+async def _native(api: ServerApi, model: str, expected: Expected) -> bool:
+    """Whether the native endpoint answers with versions; it is not in openapi.json."""
+    sampling = Sampling(temperature=1.0, max_tokens=1, group_size=1)
+    order = Order(model, sampling, UNTRUNCATED, expected.eos_id, version=-1)
+    prompt = np.array([expected.eos_id], np.int32)
+    try:
+        reply = await api.generate(wire.generate_payload(prompt, order))
+    except Rejected as error:
+        if error.status in (404, 405):
+            return False
+        raise
+    return all(choice.get("weight_versions") for choice in reply["choices"])
+
+
+def check_sampling(
+    found: Capabilities, sampling: Sampling, truncation: Truncation, *, allow_biased: bool
+) -> None:
+    """Refuses sampling whose log-probs would not be those of the distribution drawn from.
+
+    Raises:
+        Refused: temperature != 1 with raw log-probs, or nucleus and top-k sampling without consent.
+    """
+    if sampling.greedy:
+        return
+    if truncation.active and not allow_biased:
+        raise Refused(
+            f"top_p={truncation.top_p}, top_k={truncation.top_k} give tokens that the policy could "
+            "draw no chance: importance ratios are then biased. Leave both off, or accept it with "
+            "allow_biased=True; such completions are counted"
+        )
+    if sampling.temperature != 1.0 and found.log_probs != "processed":
+        raise Refused(
+            f"temperature is {sampling.temperature}, but {found.url} reports log-probs "
+            "of temperature 1 (raw): start it with --logprobs-mode processed_logprobs "
+            "(ogrpo-serve does), or sample at temperature 1"
+        )
+    if truncation.active and found.log_probs != "processed":
+        raise Refused(
+            f"{found.url} reports raw log-probs, those of the untruncated distribution: start it "
+            "with --logprobs-mode processed_logprobs"
+        )
+
+
+def check_context(found: Capabilities, longest_prompt: int, sampling: Sampling) -> None:
+    """Refuses a request that the server would cut short in silence."""
+    if longest_prompt + sampling.max_tokens > found.max_model_len:
+        raise Refused(
+            f"a prompt of {longest_prompt} tokens and {sampling.max_tokens} to draw do not fit "
+            f"the {found.max_model_len} that {found.url} takes: raise its --max-model-len"
+        )
+
+
+def as_row(found: Capabilities) -> dict[str, Any]:
+    """What a run's records keep of a server."""
+    return dict(found.rows())

@@ -1,0 +1,29 @@
+"""What can go wrong between a trainer and its servers, by what the trainer can do about it."""
+
+
+class RolloutError(RuntimeError):
+    """Samples cannot be had: every server is gone, or one answers what it must not."""
+
+
+class Unavailable(RolloutError):
+    """A server that does not answer, or answers 5xx: worth another attempt, elsewhere or later."""
+
+
+class Rejected(RolloutError):
+    """A request that the server will reject again (4xx); `status` is its answer."""
+
+    def __init__(self, message: str, status: int) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class PublishRefused(RolloutError):
+    """Weights that a server did not take; it goes on serving what it had."""
+
+
+class Unproven(RolloutError):
+    """A server whose log-probs are not those of the weights it was given."""
+
+
+class Refused(ValueError):
+    """A set-up under which log-probs would be wrong, with the remedy."""

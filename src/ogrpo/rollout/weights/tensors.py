@@ -1,0 +1,127 @@
+"""Safetensors files, written in one pass with their digest, and read in place.
+
+The layout (Hugging Face's safetensors 0.x): a little-endian u64, that many bytes of JSON mapping
+names to dtype, shape and offsets, then the tensors' bytes. It is a function of names, dtypes and
+shapes alone, so that two versions of a model differ in tensor bytes only.
+"""
+
+import hashlib
+import json
+import os
+import queue
+import threading
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+Tensors = Mapping[str, np.ndarray]
+DTYPES: Mapping[str, Any] = {
+    "F32": np.dtype(np.float32),
+    "F16": np.dtype(np.float16),
+    "BF16": np.dtype(ml_dtypes.bfloat16),
+    "U32": np.dtype(np.uint32),
+    "U16": np.dtype(np.uint16),
+    "U64": np.dtype(np.uint64),
+}
+NAMES = {dtype: name for name, dtype in DTYPES.items()}
+_CHUNK = 1 << 22
+
+
+def describe(tensors: Tensors) -> dict[str, dict[str, Any]]:
+    """Dtype and shape of each tensor, by name."""
+    return {
+        name: {"dtype": _dtype_name(name, array), "shape": list(array.shape)}
+        for name, array in sorted(tensors.items())
+    }
+
+
+def _dtype_name(name: str, array: np.ndarray) -> str:
+    if array.dtype not in NAMES:
+        raise ValueError(f"{name} is {array.dtype}; supported: {', '.join(map(str, NAMES))}")
+    return NAMES[array.dtype]
+
+
+def write(file: Path, tensors: Tensors) -> tuple[str, int]:
+    """Writes a file, flushed to the disk; returns its sha256 and its size in bytes."""
+    digest, size = _Digest(), 0
+    with file.open("wb", buffering=0) as out:
+        for piece in _pieces(tensors):
+            digest.update(piece)
+            out.write(piece)
+            size += len(piece)
+        os.fsync(out.fileno())
+    return digest.finish(), size
+
+
+def _pieces(tensors: Tensors) -> Iterator[memoryview]:
+    header, offset = describe(tensors), 0
+    for name, entry in header.items():
+        entry["data_offsets"] = [offset, offset + tensors[name].nbytes]
+        offset += tensors[name].nbytes
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    yield memoryview(len(text).to_bytes(8, "little") + text)
+    for name in header:
+        raw = np.ascontiguousarray(tensors[name]).reshape(-1).view(np.uint8).data
+        yield from (raw[start : start + _CHUNK] for start in range(0, len(raw), _CHUNK))
+
+
+class _Digest:
+    """A sha256 that is computed while the disk writes."""
+
+    def __init__(self) -> None:
+        self._digest = hashlib.sha256()
+        self._queue: queue.Queue[memoryview | None] = queue.Queue(16)
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        while (piece := self._queue.get()) is not None:
+            self._digest.update(piece)
+
+    def update(self, piece: memoryview) -> None:
+        self._queue.put(piece)
+
+    def finish(self) -> str:
+        self._queue.put(None)
+        self._thread.join()
+        return self._digest.hexdigest()
+
+
+def read(file: Path) -> dict[str, np.ndarray]:
+    """The tensors of a file, mapped into memory and not writable.
+
+    Raises:
+        ValueError: the file is cut off.
+    """
+    with file.open("rb") as opened:
+        size = int.from_bytes(opened.read(8), "little")
+        header = json.loads(opened.read(size))
+    header.pop("__metadata__", None)
+    end = 8 + size + max((x["data_offsets"][1] for x in header.values()), default=0)
+    if file.stat().st_size != end:
+        raise ValueError(f"{file} has {file.stat().st_size} bytes, its header says {end}")
+    whole = np.memmap(file, np.uint8, "r", offset=8 + size)
+    return {name: _view(whole, entry) for name, entry in header.items()}
+
+
+def _view(whole: np.ndarray, entry: Mapping[str, Any]) -> np.ndarray:
+    begin, end = entry["data_offsets"]
+    return whole[begin:end].view(DTYPES[entry["dtype"]]).reshape(entry["shape"])
+
+
+def cast(tensors: Tensors, dtype: np.dtype) -> dict[str, np.ndarray]:
+    """The tensors in the dtype that a server serves, copied only where they are in another."""
+    return {name: array.astype(dtype, copy=False) for name, array in tensors.items()}
+
+
+def check_finite(tensors: Tensors) -> None:
+    """Raise ValueError naming the first tensor with a NaN or an infinite element."""
+    for name, array in tensors.items():
+        if not np.isfinite(array).all():
+            raise ValueError(
+                f"{name} has NaN or infinite elements; the policy has diverged: nothing was sent"
+            )
