@@ -7,6 +7,7 @@ asymptotic; the property tests hold them to enumeration and the `proofs` folder 
 
 import jax
 import jax.numpy as jnp
+from jax.scipy.special import gammaln, xlog1py, xlogy
 
 from ogrpo.core.checks import check_axes, check_nonnegative
 from ogrpo.core.surrogates import clipped_surrogate
@@ -34,9 +35,10 @@ def kl_divergence(pi: jax.Array, mu: jax.Array) -> jax.Array:
 
 
 def chi_square_divergence(pi: jax.Array, mu: jax.Array) -> jax.Array:
-    """chi^2(pi||mu) = sum pi^2 / mu - 1; inf unless pi << mu. [Y], [Y] -> scalar."""
+    """chi^2(pi||mu) = sum (pi - mu)^2 / mu; inf unless pi << mu. [Y], [Y] -> scalar."""
     check_axes("Y", pi=pi, mu=mu)
-    return jnp.sum(jnp.where(pi > 0, pi**2 / jnp.where(pi > 0, mu, 1), 0), axis=-1) - 1
+    used = (pi > 0) | (mu > 0)
+    return jnp.sum(jnp.where(used, (pi - mu) ** 2 / jnp.where(used, mu, 1), 0), axis=-1)
 
 
 def reward_scale(mu: jax.Array, rewards: jax.Array, *, eps: Scalar) -> jax.Array:
@@ -311,13 +313,11 @@ def standardized_gain(
       Scalar.
     """
     others = jnp.arange(group, dtype=float)
-    log_choose = jax.scipy.special.gammaln(jnp.asarray(group, float)) - (
-        jax.scipy.special.gammaln(others + 1) + jax.scipy.special.gammaln(group - others)
-    )
-    chance = jnp.exp(log_choose) * success**others * (1 - success) ** (group - 1 - others)
+    log_choose = gammaln(others[-1] + 1) - gammaln(others + 1) - gammaln(group - others)
+    log_chance = xlogy(others, success) + xlog1py(group - 1 - others, -success)
     won = _binary_advantage(1.0, others + 1, group, ddof, eps)
     lost = _binary_advantage(0.0, others, group, ddof, eps)
-    return chance @ (won - lost)
+    return jnp.exp(log_choose + log_chance) @ (won - lost)
 
 
 def _binary_advantage(

@@ -131,11 +131,10 @@ def exact_tv(logits: jax.Array, other_logits: jax.Array) -> jax.Array:
 
 
 def exact_chi_square(logits: jax.Array, other_logits: jax.Array) -> jax.Array:
-    """chi^2(p||q) = sum_v p^2 / q - 1, from logits. [..., V] -> [...]; inf unless p << q."""
-    log_p, log_q = _normalize(logits, other_logits)
-    empty = jnp.isneginf(log_p)
-    ratio = jnp.exp(2 * log_p - jnp.where(empty, 0, log_q))
-    return jnp.sum(jnp.where(empty, 0, ratio), axis=-1) - 1
+    """chi^2(p||q) = sum_v (p - q)^2 / q, from logits. [..., V] -> [...]; inf unless p << q."""
+    p, q = (jnp.exp(log_p) for log_p in _normalize(logits, other_logits))
+    used = (p > 0) | (q > 0)
+    return jnp.sum(jnp.where(used, (p - q) ** 2 / jnp.where(used, q, 1), 0), axis=-1)
 
 
 def entropy(logits: jax.Array) -> jax.Array:

@@ -1,0 +1,44 @@
+"""What Hypothesis draws: small distributions and values of one fixed shape, hence one compilation.
+
+Probabilities are ratios of small integers, so mass is bounded away from 0 and examples shrink to
+something legible.
+"""
+
+import numpy as np
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+Y = 4
+EPS = 1e-9
+few = settings(max_examples=30)
+
+
+def distributions(size: int = Y, least: int = 1) -> st.SearchStrategy[np.ndarray]:
+    """[size] probabilities; `least=0` allows outcomes of no mass."""
+    counts = hnp.arrays(np.int64, size, elements=st.integers(least, 20))
+    return counts.filter(lambda c: c.sum() > 0).map(lambda c: c / c.sum())
+
+
+def tables(*shape: int, least: int = 1) -> st.SearchStrategy[np.ndarray]:
+    """[..., size] conditional distributions."""
+    counts = hnp.arrays(np.int64, shape, elements=st.integers(least, 20))
+    return counts.map(lambda c: c / c.sum(-1, keepdims=True))
+
+
+def values(*shape: int, low: int = -16, high: int = 16) -> st.SearchStrategy[np.ndarray]:
+    """[shape] multiples of 1/8 in [low / 8, high / 8]."""
+    return hnp.arrays(np.int64, shape or Y, elements=st.integers(low, high)).map(lambda v: v / 8)
+
+
+def varied(size: int = Y, low: int = 0, high: int = 8) -> st.SearchStrategy[np.ndarray]:
+    """[size] values that are not all equal."""
+    return values(size, low=low, high=high).filter(lambda v: np.ptp(v) > 0)
+
+
+def binary(size: int = Y) -> st.SearchStrategy[np.ndarray]:
+    """[size] rewards of 0 and 1, both present."""
+    return varied(size, low=0, high=1).map(lambda v: v * 8)
+
+
+caps = st.integers(1, 40).map(lambda i: i / 8)

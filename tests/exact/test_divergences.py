@@ -1,0 +1,186 @@
+"""Properties 13, 21 and 22: divergences, their order, their estimators and those gradients."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ogrpo.core import bounds, divergences
+from tests.exact.draws import EPS, Y, distributions, few, values
+
+kl, chi_square, tv = (
+    jax.jit(f) for f in (bounds.kl_divergence, bounds.chi_square_divergence, bounds.total_variation)
+)
+
+
+@few
+@given(distributions(), distributions())
+def test_divergences_are_ordered(pi, mu):
+    """Property 13: TV^2 <= KL/2; KL <= ln(1 + chi2) <= chi2 <= R - 1."""
+    k, x = kl(pi, mu), chi_square(pi, mu)
+    assert tv(pi, mu) ** 2 <= k / 2 + EPS
+    assert k <= np.log1p(x) + EPS
+    assert np.log1p(x) <= x + EPS
+    assert x <= (pi / mu).max() - 1 + EPS
+
+
+@few
+@given(distributions(), distributions())
+def test_chi_square_is_bounded_by_kl_where_the_ratio_is(pi, mu):
+    """Property 13: chi2 <= kappa(max rho) KL."""
+    kappa = bounds.chi_square_per_kl((pi / mu).max())
+    assert chi_square(pi, mu) <= kappa * kl(pi, mu) * (1 + 1e-6) + EPS
+
+
+def test_chi_square_per_kl_is_tight_and_tends_to_two():
+    """Property 13: mass eps at ratio R attains kappa as eps -> 0; kappa(1) = 2."""
+    for ratio in (1.5, 3.0, 20.0):
+        mu = np.array([1e-7, 1 - 1e-7])
+        pi = np.array([ratio * 1e-7, 1 - ratio * 1e-7])
+        attained = chi_square(pi, mu) / kl(pi, mu)
+        np.testing.assert_allclose(attained, bounds.chi_square_per_kl(ratio), rtol=1e-5)
+    np.testing.assert_allclose(bounds.chi_square_per_kl(1.0), 2)
+    np.testing.assert_allclose(
+        bounds.chi_square_per_kl(0.9995), bounds.chi_square_per_kl(1.0015), rtol=1e-3
+    )
+
+
+@few
+@given(distributions(least=0), distributions())
+def test_divergences_from_logits_are_those_of_probabilities(pi, mu):
+    """The forms over a vocabulary and over an outcome space agree, zeros included."""
+    with np.errstate(divide="ignore"):
+        p, q = jnp.asarray(np.log(pi)) + 3.0, jnp.asarray(np.log(mu)) - 1.0
+    np.testing.assert_allclose(divergences.exact_kl(p, q), kl(pi, mu), atol=EPS)
+    np.testing.assert_allclose(divergences.exact_tv(p, q), tv(pi, mu), atol=EPS)
+    np.testing.assert_allclose(divergences.exact_chi_square(p, q), chi_square(pi, mu), atol=EPS)
+    uniform = jnp.zeros(Y)
+    np.testing.assert_allclose(
+        divergences.entropy(p), np.log(Y) - divergences.exact_kl(p, uniform), atol=EPS
+    )
+
+
+def test_divergences_are_infinite_off_the_support():
+    p, q = jnp.zeros(2), jnp.array([0.0, -jnp.inf])
+    assert divergences.exact_kl(p, q) == np.inf
+    assert divergences.exact_chi_square(p, q) == np.inf
+    assert divergences.exact_tv(p, q) == 0.5
+    assert divergences.exact_kl(q, p) == pytest.approx(np.log(2))
+
+
+estimators = pytest.mark.parametrize("fn", [divergences.k1, divergences.k3])
+every_estimator = pytest.mark.parametrize("fn", [divergences.k1, divergences.k2, divergences.k3])
+
+
+@estimators
+@few
+@given(pi=distributions(), ref=distributions())
+def test_k1_and_k3_are_unbiased(fn, pi, ref):
+    """Property 21: E_pi[k] = KL(pi||ref)."""
+    np.testing.assert_allclose(pi @ fn(jnp.log(pi), jnp.log(ref)), kl(pi, ref), atol=EPS)
+
+
+@few
+@given(distributions(), distributions())
+def test_k2_and_k3_are_never_negative(pi, ref):
+    """Property 21: k2, k3 >= 0 for every sample."""
+    assert divergences.k2(jnp.log(pi), jnp.log(ref)).min() >= 0
+    assert divergences.k3(jnp.log(pi), jnp.log(ref)).min() >= -EPS
+
+
+def test_k3_needs_the_reference_within_the_policy():
+    """Property 21: where ref has mass and pi has none, k3 misses it and k1 does not."""
+    pi, ref = np.array([0.5, 0.5]), np.array([0.25, 0.25])  # the rest of ref lies off supp pi
+    exact = pi @ np.log(pi / ref)
+    assert pi @ divergences.k1(jnp.log(pi), jnp.log(ref)) == pytest.approx(exact)
+    assert pi @ divergences.k3(jnp.log(pi), jnp.log(ref)) == pytest.approx(exact - 0.5)
+
+
+def test_refuted_k3_on_the_samplers_draws():
+    """Property 21: unweighted samples of mu bias k3; the importance-corrected form is exact."""
+    pi, ref, mu = np.array([0.5, 0.5]), np.array([0.8, 0.2]), np.array([0.9, 0.1])
+    k = divergences.k3(jnp.log(pi), jnp.log(ref))
+    assert abs(mu @ k - kl(pi, ref)) > 0.05
+    corrected = divergences.importance_kl(
+        jnp.log(pi), jnp.log(ref), kl_fn=divergences.k3, log_ratio=jnp.log(pi / mu)
+    )
+    assert mu @ corrected == pytest.approx(float(kl(pi, ref)))
+
+
+def policy(logits):
+    return jax.nn.softmax(logits)
+
+
+def gradient_of_samples(fn, logits, ref, mu):
+    """E_mu of the gradient of a per-token loss, the samples fixed: mu does not move with theta."""
+    return jax.grad(lambda x: mu @ fn(jax.nn.log_softmax(x), jnp.log(ref)))(logits)
+
+
+@few
+@given(values(), distributions())
+def test_gradients_of_the_estimators_as_losses(logits, ref):
+    """Property 22: E grad k1 = 0, E grad k2 = grad KL(pi||ref), E grad k3 = grad KL(ref||pi)."""
+    pi = policy(logits)
+    forward = jax.grad(lambda x: bounds.kl_divergence(policy(x), ref))(logits)
+    reverse = jax.grad(lambda x: bounds.kl_divergence(ref, policy(x)))(logits)
+    expected = (jnp.zeros(Y), forward, reverse)
+    for fn, gradient in zip(
+        (divergences.k1, divergences.k2, divergences.k3), expected, strict=True
+    ):
+        np.testing.assert_allclose(gradient_of_samples(fn, logits, ref, pi), gradient, atol=EPS)
+
+
+@estimators
+@few
+@given(logits=values(), ref=distributions(), mu=distributions())
+def test_importance_kl_has_the_true_gradient_off_policy(fn, logits, ref, mu):
+    """Through the ratio as well, k1 and k3 give grad KL(pi||ref) on samples of any mu."""
+    expected = jax.grad(lambda x: bounds.kl_divergence(policy(x), ref))(logits)
+
+    def corrected(log_probs, ref_log_probs):
+        log_ratio = log_probs - jnp.log(mu)
+        return divergences.importance_kl(log_probs, ref_log_probs, kl_fn=fn, log_ratio=log_ratio)
+
+    np.testing.assert_allclose(gradient_of_samples(corrected, logits, ref, mu), expected, atol=EPS)
+
+
+@every_estimator
+@few
+@given(logits=values(), ref=distributions(), mu=distributions())
+def test_weighted_kl_has_the_on_policy_gradient_off_policy(fn, logits, ref, mu):
+    """With the weight held, each estimator keeps the gradient of property 22 on samples of mu."""
+    expected = gradient_of_samples(fn, logits, ref, policy(logits))
+
+    def corrected(log_probs, ref_log_probs):
+        log_ratio = log_probs - jnp.log(mu)
+        return divergences.weighted_kl(log_probs, ref_log_probs, kl_fn=fn, log_ratio=log_ratio)
+
+    np.testing.assert_allclose(gradient_of_samples(corrected, logits, ref, mu), expected, atol=EPS)
+
+
+@few
+@given(distributions(), distributions())
+def test_behavior_kl_is_unbiased_on_the_samplers_draws(pi, mu):
+    """E_mu[rho ln rho - rho + 1] = KL(pi||mu), never negative."""
+    terms = divergences.behavior_kl(jnp.log(pi / mu))
+    np.testing.assert_allclose(mu @ terms, kl(pi, mu), atol=EPS)
+    assert terms.min() >= -EPS
+
+
+@few
+@given(distributions(), distributions(), st.integers(0, Y - 1))
+def test_binary_divergences_bound_the_exact_ones_from_below(pi, mu, token):
+    """ "This token or another" loses information: data processing."""
+    new, old = jnp.log(pi), jnp.log(mu)
+    assert divergences.binary_tv(new, old)[token] <= tv(pi, mu) + EPS
+    assert divergences.binary_kl(new, old)[token] <= kl(mu, pi) + EPS
+
+
+def test_estimators_are_finite_far_apart_and_infinite_at_infinity():
+    far = jnp.array([-1e4, -1.0])
+    for fn in (divergences.k1, divergences.k2, divergences.k3):
+        assert np.isfinite(fn(far, far[::-1])).all()
+    assert divergences.k3(jnp.array([-1.0]), jnp.array([-jnp.inf])) == np.inf
+    assert divergences.behavior_kl(jnp.array([-jnp.inf, 1e4])).tolist()[0] == 1

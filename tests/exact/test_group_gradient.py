@@ -1,0 +1,186 @@
+"""Properties 17-20: what a baseline from the group does to the expected gradient."""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ogrpo.core import advantages, bounds, estimators
+from ogrpo.core.aggregate import sequence_sum_total
+from ogrpo.core.objectives import TokenBatch, reinforce
+from tests.exact.draws import EPS, binary, distributions, few, values
+
+Y, G = 3, 3
+outcomes = distributions(Y)
+rewards = values(Y)
+
+
+def score_of(pi):
+    """[Y, Y] gradients of log softmax at pi: score_y = e_y - pi."""
+    return jnp.eye(len(pi)) - pi[None]
+
+
+def true_gradient(pi, r):
+    return (pi * r) @ score_of(pi)
+
+
+def expected_gradient(advantage_fn, group=G):
+    """Jitted exact expectation of the mean group-gradient term, with rho on samples of mu."""
+
+    @jax.jit
+    def expected(pi, mu, r):
+        drawn = estimators.every_sample(mu, group)
+        ratio, scores = pi / mu, score_of(pi)
+
+        def one_group(y):
+            return estimators.group_gradient_terms(
+                ratio[y], r[y], scores[y], advantage_fn=advantage_fn
+            ).mean(0)
+
+        return drawn.probs @ jax.vmap(one_group)(drawn.outcomes)
+
+    return expected
+
+
+centered, leave_one_out, none = map(
+    expected_gradient, (advantages.centered, advantages.leave_one_out, lambda r: r)
+)
+
+
+@few
+@given(outcomes, rewards)
+def test_group_mean_baseline_shrinks_the_gradient(pi, r):
+    """Property 17: E = (1 - 1/G) grad J on policy."""
+    np.testing.assert_allclose(centered(pi, pi, r), (1 - 1 / G) * true_gradient(pi, r), atol=EPS)
+
+
+@few
+@given(outcomes, outcomes, rewards)
+def test_group_mean_baseline_off_policy(pi, mu, r):
+    """Property 17: also off policy with rho_i, whatever mu."""
+    np.testing.assert_allclose(centered(pi, mu, r), (1 - 1 / G) * true_gradient(pi, r), atol=EPS)
+
+
+@few
+@given(outcomes, outcomes, rewards)
+def test_leave_one_out_is_unbiased(pi, mu, r):
+    """Property 18: G/(G-1) times the group mean's, hence grad J; as is no baseline."""
+    scaled = G / (G - 1) * advantages.centered(jnp.asarray(r))
+    np.testing.assert_allclose(advantages.leave_one_out(jnp.asarray(r)), scaled, atol=EPS)
+    np.testing.assert_allclose(leave_one_out(pi, mu, r), true_gradient(pi, r), atol=EPS)
+    np.testing.assert_allclose(none(pi, mu, r), true_gradient(pi, r), atol=EPS)
+
+
+@few
+@given(rewards)
+def test_leave_one_out_is_the_mean_of_the_others(r):
+    others = [np.delete(r, i).mean() for i in range(Y)]
+    np.testing.assert_allclose(advantages.leave_one_out(jnp.asarray(r)), r - others, atol=EPS)
+
+
+STANDARDIZED = [(2, 0, 0.0), (4, 0, 0.0), (4, 1, 0.0), (3, 0, 0.2)]
+
+
+@pytest.mark.parametrize(("group", "ddof", "eps"), STANDARDIZED)
+def test_standardized_gradient_is_a_difficulty_times_the_true_one(group, ddof, eps):
+    """Property 19: binary reward: E[grad] = c_G(p_mu) grad J(pi), off policy with rho_i."""
+    standardize = partial(advantages.group_standardized, ddof=ddof, eps_inside=eps)
+    expected = expected_gradient(standardize, group)
+
+    @few
+    @given(outcomes, outcomes, binary(Y))
+    def holds(pi, mu, r):
+        gain = bounds.standardized_gain(mu @ r, group, ddof=ddof, eps=eps)
+        np.testing.assert_allclose(expected(pi, mu, r), gain * true_gradient(pi, r), atol=EPS)
+
+    holds()
+
+
+def test_standardized_gain_at_its_ends():
+    """Property 19: c_2 = 1, c_G(0+) = sqrt(G - 1), c_G -> 1/sqrt(p(1-p)), Bessel sqrt((G-1)/G)."""
+    for p in (0.1, 0.5, 0.93):
+        assert bounds.standardized_gain(p, 2) == pytest.approx(1)
+        limit = 1 / np.sqrt(p * (1 - p))
+        assert bounds.standardized_gain(p, 4000) == pytest.approx(limit, rel=2e-3)
+        bessel = bounds.standardized_gain(p, 5, ddof=1)
+        assert bessel == pytest.approx(np.sqrt(4 / 5) * float(bounds.standardized_gain(p, 5)))
+    for group in (3, 8):
+        assert bounds.standardized_gain(1e-9, group) == pytest.approx(np.sqrt(group - 1), rel=1e-6)
+
+
+def token_batch(r, group_advantages, ref):
+    """Groups of one-token completions: every field [S, G, 1]."""
+    shape = (*r.shape, 1)
+    zeros = jnp.zeros(shape)
+    spread = group_advantages[..., None] * jnp.ones(shape)
+    return TokenBatch(spread, jnp.ones(shape, bool), zeros, zeros, ref + zeros)
+
+
+@partial(jax.jit, static_argnums=3)
+def summed_gradients(pi, r, beta, keep):
+    """Gradient in the logits of the summed loss of every possible group, [S, Y], and the chances."""
+    drawn = estimators.every_sample(jnp.asarray(pi), G)
+    group_rewards = jnp.asarray(r)[drawn.outcomes]
+    logits = jnp.log(jnp.asarray(pi))
+    standardized = advantages.group_standardized(group_rewards)
+    batch = token_batch(group_rewards, standardized, jnp.log(1 / Y))
+    mask = batch.mask & keep(group_rewards)[..., None, None]
+
+    def losses(x):
+        log_probs = jax.nn.log_softmax(x)[drawn.outcomes][..., None]
+        loss = reinforce(log_probs, batch._replace(mask=mask), beta=beta)
+        return jax.vmap(lambda v, m: sequence_sum_total(v, m).total)(loss, mask)
+
+    return jax.jacobian(losses)(logits), drawn.probs
+
+
+def all_groups(r):
+    return jnp.ones(r.shape[:-1], bool)
+
+
+def varied_groups(r):
+    return ~advantages.zero_variance_mask(r)
+
+
+@few
+@given(outcomes, binary(Y))
+def test_masking_zero_variance_groups_leaves_the_sum(pi, r):
+    """Property 20: the summed gradient is unchanged, group by group."""
+    whole, _ = summed_gradients(pi, r, 0.0, all_groups)
+    masked, _ = summed_gradients(pi, r, 0.0, varied_groups)
+    np.testing.assert_allclose(masked, whole, atol=EPS)
+
+
+@few
+@given(outcomes, binary(Y))
+def test_averaging_over_survivors_divides_by_their_chance(pi, r):
+    """Property 20: E[grad | survived] = E[grad] / (1 - p^G - (1-p)^G)."""
+    gradients, probs = summed_gradients(pi, r, 0.0, varied_groups)
+    drawn = estimators.every_sample(jnp.asarray(pi), G)
+    survived = varied_groups(jnp.asarray(r)[drawn.outcomes]).astype(float)
+    p = pi @ r
+    chance = 1 - p**G - (1 - p) ** G
+    np.testing.assert_allclose(probs @ survived, chance, atol=EPS)
+    average = (probs * survived) @ gradients / (probs @ survived)
+    np.testing.assert_allclose(average, probs @ gradients / chance, atol=EPS)
+
+
+def test_masking_a_group_masks_its_kl_as_well():
+    """Property 20: off-policy GRPO's eq. (8) drops the KL term of zero-variance groups, too."""
+    pi, r = np.array([0.2, 0.3, 0.5]), np.array([0.0, 0.0, 1.0])
+    whole, probs = summed_gradients(pi, r, 0.5, all_groups)
+    masked, _ = summed_gradients(pi, r, 0.5, varied_groups)
+    assert abs(probs @ (whole - masked)).max() > 0.01
+
+
+@few
+@given(values(Y, low=0, high=8), st.sampled_from([0, 1]), st.sampled_from([0.0, 1e-8, 0.1]))
+def test_equal_rewards_get_exactly_nothing(r, ddof, eps):
+    """However small the eps, rounding is not blown up into an advantage."""
+    same = jnp.full(G, 0.1) * r[0]
+    standardized = advantages.group_standardized(same, ddof=ddof, eps_outside=eps)
+    assert not np.any(standardized)

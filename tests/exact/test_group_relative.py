@@ -1,0 +1,201 @@
+"""Property 27: group-relative REINFORCE as a regression, and its named relatives."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ogrpo.core import advantages, bounds, estimators, objectives
+from ogrpo.core.objectives import TokenBatch, group_regression
+from tests.exact.draws import EPS, distributions, few, values
+
+Y, K = 4, 4
+taus = st.integers(1, 16).map(lambda i: i / 8)
+samples = st.lists(st.integers(0, Y - 1), min_size=K, max_size=K).map(np.array)
+
+
+def log_policy(logits, y):
+    return jax.nn.log_softmax(logits)[y]
+
+
+@few
+@given(values(), values(), taus)
+def test_the_regression_is_the_pairwise_loss(r, moved, tau):
+    """Property 27: K^-1 sum (d_i - dbar)^2 = K^-2 sum_{i<j} [(r_i - r_j) - tau (l_i - l_j)]^2."""
+    loss = group_regression(jnp.asarray(r), jnp.asarray(moved), tau=tau).mean()
+    residual = r - tau * moved
+    pairs = sum((residual[i] - residual[j]) ** 2 for i in range(K) for j in range(i))
+    np.testing.assert_allclose(loss, pairs / K**2, atol=EPS)
+
+
+@jax.jit
+def regression_gradient(logits, anchor, y, r, tau):
+    def loss(x):
+        return group_regression(r, log_policy(x, y) - log_policy(anchor, y), tau=tau).mean()
+
+    return jax.value_and_grad(loss)(logits)
+
+
+@few
+@given(values(), samples, values(), taus)
+def test_its_gradient_is_group_relative_reinforce_whoever_drew(logits, y, r, tau):
+    """Property 27: -grad L(theta_t) / (2 tau) = K^-1 sum (r_i - rbar) s_i for any samples."""
+    _, gradient = regression_gradient(logits, logits, y, r, tau)
+    pi = jax.nn.softmax(logits)
+    scores = (jnp.eye(Y) - pi[None])[y]
+    terms = estimators.gradient_terms(jnp.ones(K), advantages.centered(jnp.asarray(r)), scores)
+    np.testing.assert_allclose(-gradient / (2 * tau), terms.mean(0), atol=EPS)
+
+
+@few
+@given(values(), values(), samples, values(), taus)
+def test_the_regression_is_reinforce_plus_a_variance(logits, anchor, y, r, tau):
+    """Property 27: L/(2 tau) = Var(r)/(2 tau) - mean((r - rbar) l) + (tau/2) Var(l)."""
+    loss, _ = regression_gradient(logits, anchor, y, r, tau)
+    moved = np.asarray(log_policy(logits, y) - log_policy(anchor, y))
+    expected = r.var() / (2 * tau) - ((r - r.mean()) * moved).mean() + tau / 2 * moved.var()
+    np.testing.assert_allclose(loss / (2 * tau), expected, atol=EPS)
+
+
+def one_token(y, logits, anchor, advantage):
+    """Completions of one token: log-probs and a batch, [K, 1]."""
+    behavior = log_policy(anchor, y)[:, None]
+    spread = jnp.asarray(advantage)[:, None]
+    mask = jnp.ones_like(spread, bool)
+    return log_policy(logits, y)[:, None], TokenBatch(spread, mask, behavior, behavior, behavior)
+
+
+@few
+@given(values(), values(), samples, values(), taus)
+def test_opmd_replaces_the_variance_by_the_square(logits, anchor, y, r, tau):
+    """Property 27: OPMD is -mean((r - rbar) log pi) + (tau/2) mean(l^2)."""
+    centered = advantages.centered(jnp.asarray(r))
+    log_probs, batch = one_token(y, logits, anchor, centered)
+    moved = log_probs - batch.behavior_log_probs
+    expected = (-centered[:, None] * log_probs + tau / 2 * moved**2).mean()
+    for loss in (
+        objectives.opmd_kimi(log_probs, batch, coef=tau / 2),
+        objectives.opmd_kimi_sequence(log_probs, batch, tau=tau),
+    ):
+        np.testing.assert_allclose(loss.mean(), expected, atol=EPS)
+
+
+@few
+@given(values(), samples, values(), taus)
+def test_opmd_pairwise_has_the_regressions_gradient(logits, y, r, tau):
+    """Property 27: about the current policy, summed over the group."""
+
+    def loss(x):
+        log_probs, batch = one_token(y, x, logits, r)
+        return objectives.opmd_pairwise(log_probs, batch, tau=tau).sum()
+
+    _, expected = regression_gradient(logits, logits, y, r, tau)
+    np.testing.assert_allclose(jax.grad(loss)(jnp.asarray(logits)) / K, expected, atol=EPS)
+
+
+@jax.jit
+def asymre_gradient(logits, mu, advantage, shift):
+    def expected_loss(x):
+        log_probs, batch = one_token(np.arange(Y), x, x, advantage)
+        return mu @ objectives.asymre(log_probs, batch, shift=shift)[:, 0]
+
+    return jax.grad(expected_loss)(logits)
+
+
+@few
+@given(distributions(), values(), values(), st.integers(0, 8).map(lambda i: i / 8))
+def test_asymre_adds_a_divergence_from_the_sampler(mu, logits, r, shift):
+    """Property 27: lowering the baseline by c adds c KL(mu||pi) + const, in expectation."""
+    centered = r - mu @ r
+    added = asymre_gradient(logits, mu, centered, shift) - asymre_gradient(
+        logits, mu, centered, 0.0
+    )
+    divergence = jax.grad(lambda x: bounds.kl_divergence(mu, jax.nn.softmax(x)))(logits)
+    np.testing.assert_allclose(added, shift * divergence, atol=EPS)
+
+
+@few
+@given(values(), st.integers(0, 8).map(lambda i: i / 8))
+def test_asymre_advantages_lower_the_baseline(r, shift):
+    lowered = advantages.asymre(jnp.asarray(r), shift=shift)
+    np.testing.assert_allclose(lowered, r - (r.mean() - shift), atol=EPS)
+
+
+weights = (
+    st.lists(st.integers(0, 8), min_size=K, max_size=K)
+    .filter(any)
+    .map(lambda w: np.array(w, float))
+)
+
+
+@few
+@given(values(), weights, values(K, 2))
+def test_pair_weights_give_the_weighted_mean_as_baseline(r, w, s):
+    """Property 27: sum_{i<j} w_i w_j (r_i - r_j)(s_i - s_j) = W sum w_i (r_i - rbar_w) s_i."""
+    pairs = sum(w[i] * w[j] * (r[i] - r[j]) * (s[i] - s[j]) for i in range(K) for j in range(i))
+    weighted = estimators.gradient_terms(
+        jnp.asarray(w), jnp.asarray(r - w @ r / w.sum()), jnp.asarray(s)
+    )
+    np.testing.assert_allclose(pairs, w.sum() * weighted.sum(0), atol=1e-8)
+
+
+@few
+@given(values(), st.integers(0, 2**20))
+def test_red_drop_is_pair_weights_of_zero_and_one(r, seed):
+    """Property 27: the *subset* mean is the baseline; negatives drop to the number of positives."""
+    dropped = advantages.red_drop(jnp.asarray(r), jax.random.key(seed))
+    kept = np.asarray(dropped.kept)
+    positive = r - r.mean() >= 0
+    assert kept[positive].all()
+    assert kept[~positive].sum() == min(positive.sum(), (~positive).sum())
+    np.testing.assert_allclose(dropped.advantages, np.where(kept, r - r[kept].mean(), 0), atol=EPS)
+
+
+def test_red_drop_draws_every_negative_alike():
+    """Each of three negatives survives beside one positive a third of the time (5 sigma of 3000)."""
+    r = jnp.array([1.0, 0.0, 0.0, 0.0])
+    keys = jax.random.split(jax.random.key(0), 3000)
+    share = jax.vmap(lambda k: advantages.red_drop(r, k).kept)(keys).mean(0)
+    np.testing.assert_allclose(share, [1, 1 / 3, 1 / 3, 1 / 3], atol=5 * np.sqrt(2 / 9 / 3000))
+
+
+@few
+@given(values(), values(K, 2), taus)
+def test_red_weight_pushes_towards_imitation(r, s, tau):
+    """Property 27: it exceeds the pair weighting by (rbar_w - rbar) sum w_i s_i."""
+    centered = jnp.asarray(r - r.mean())
+    w = np.exp(centered / tau)
+    ours = advantages.red_weight(centered, tau=tau) @ s
+    rbar_w = w @ r / w.sum()
+    symmetric = (w * (r - rbar_w)) @ s
+    np.testing.assert_allclose(ours - symmetric, (rbar_w - r.mean()) * (w @ s), atol=1e-7)
+
+
+@jax.jit
+def clip_gradients(log_ratio, advantage, low, high):
+    behavior = jnp.full_like(log_ratio, -1.0)
+    mask = jnp.ones_like(log_ratio, bool)
+    batch = TokenBatch(advantage, mask, behavior, behavior, behavior)
+    return [
+        jax.grad(lambda x, fn=fn: fn(x, batch, eps_low=low, eps_high=high).sum())(log_ratio - 1)
+        for fn in (objectives.rec_one_side_is, objectives.grpo)
+    ]
+
+
+@few
+@given(values(), values(), st.sampled_from([0.05, 0.2]), st.sampled_from([0.05, 0.3]))
+def test_rec_one_side_is_has_the_ppo_clips_gradient(moved, advantage, low, high):
+    """Property 27: REC-OneSide-IS = autodiff of the PPO clip, away from its kinks."""
+    # Sevenths of eighths: never on a kink.
+    ours, ppo = clip_gradients(moved / 7, advantage, low, high)
+    np.testing.assert_allclose(ours, ppo, atol=EPS)
+
+
+@pytest.mark.parametrize("tau", [1e-3, 1e4])
+def test_opmd_advantages_between_the_best_and_the_mean(tau):
+    """The soft value tends to max r as tau falls and to mean r as it grows."""
+    r = jnp.array([0.0, 1.0, 0.25])
+    expected = r - (1.0 if tau < 1 else r.mean())
+    np.testing.assert_allclose(advantages.opmd(r, tau=tau), expected, atol=2e-3)

@@ -1,0 +1,189 @@
+"""Properties 14 and 15: what raising a surrogate does to the reward; section 1's bounds."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ogrpo.core import bounds
+from ogrpo.core.surrogates import clipped_surrogate
+from tests.exact.draws import EPS, binary, distributions, few, values, varied
+
+epsilons = st.sampled_from([1e-6, 0.01, 0.3, 0.9, 2.0])
+widths = st.integers(0, 8).map(lambda i: i / 8)
+
+
+@jax.jit
+def everything(pi, pi_k, mu, r, eps, clip_eps):
+    args = (pi, pi_k, mu, r)
+    return {
+        "gain": (pi - pi_k) @ r,
+        "sigma": bounds.reward_scale(mu, r, eps=eps),
+        "surrogate": bounds.surrogate_gain(pi, mu, r, eps=eps),
+        "identity": bounds.improvement_identity(*args, eps=eps),
+        "sharp": bounds.sharp_bound(*args, eps=eps),
+        "stale": bounds.stale_bound(*args, eps=eps),
+        "published": bounds.published_bound(*args, eps=eps),
+        "mm": bounds.minorise_maximise_gap(*args, eps=eps, clip_eps=clip_eps),
+    }
+
+
+@few
+@given(distributions(), distributions(), distributions(), varied(), epsilons)
+def test_improvement_identity(pi, pi_k, mu, r, eps):
+    """Property 14: J(pi) - J(pi_k) = sigma (L(pi) - L(pi_k)), exactly."""
+    of = everything(pi, pi_k, mu, r, eps, 0.2)
+    np.testing.assert_allclose(of["identity"], of["gain"], atol=EPS)
+
+
+@few
+@given(distributions(), distributions(), distributions(), varied(low=-16, high=16), epsilons)
+def test_improvement_is_at_least_the_sharp_bound(pi, pi_k, mu, r, eps):
+    """Property 14: any sigma > 0, any range of rewards; and the bound that does not blow up."""
+    of = everything(pi, pi_k, mu, r, eps, 0.2)
+    assert of["gain"] >= of["sharp"] - 1e-7
+    assert of["gain"] >= of["stale"] - EPS
+
+
+def test_sharp_bound_is_attained_on_two_points():
+    """Property 14: r = (0, 1), pi and pi_k both with more mass on 1 than mu."""
+    pi, pi_k, mu, r = map(np.array, ((0.3, 0.7), (0.4, 0.6), (0.5, 0.5), (0.0, 1.0)))
+    of = everything(pi, pi_k, mu, r, 0.01, 0.2)
+    np.testing.assert_allclose(of["sharp"], of["gain"], atol=EPS)
+
+
+@few
+@given(distributions(), distributions(), distributions(), varied(), epsilons)
+def test_published_bound_is_true_where_sigma_is_at_most_one(pi, pi_k, mu, r, eps):
+    """Mroueh et al.'s corollary 1 needs sigma <= 1 and pi << mu."""
+    of = everything(pi, pi_k, mu, r, eps, 0.2)
+    assert of["sigma"] > 1 or of["gain"] >= of["published"] - 1e-7
+
+
+@few
+@given(distributions(), distributions(), distributions(), varied(), st.sampled_from([0.0, 1e-6]))
+def test_refuted_published_bound_promises_nothing(pi, pi_k, mu, r, eps):
+    """Property 14: its right side is <= 0 when sigma <= 1/2: improvement is never promised."""
+    of = everything(pi, pi_k, mu, r, eps, 0.2)
+    assert of["sigma"] > 0.5 or of["published"] <= EPS
+
+
+def test_refuted_published_bound_with_sigma_above_one():
+    """Counterexample: .1 < .1067 with eps = .9."""
+    pi, mu, r = map(np.array, ((0.4, 0.6), (0.5, 0.5), (0.0, 1.0)))
+    of = everything(pi, mu, mu, r, 0.9, 0.2)
+    assert of["gain"] == pytest.approx(0.1)
+    assert of["published"] == pytest.approx(0.1067, abs=1e-4)
+
+
+def test_refuted_published_bound_off_the_support():
+    """Counterexample: -1 < -.325 where pi is not << mu."""
+    pi, mu, r = map(np.array, ((0.0, 1.0), (1.0, 0.0), (1.0, 0.0)))
+    of = everything(pi, mu, mu, r, 0.74, 0.2)
+    assert of["gain"] == -1
+    assert of["published"] == pytest.approx(-0.325, abs=1e-3)
+
+
+@few
+@given(distributions(), distributions(), distributions(), varied(), epsilons, widths)
+def test_minorise_maximise(pi, pi_k, mu, r, eps, clip_eps):
+    """Property 15: J(pi) - J(pi_k) >= sigma (L^c(pi) - L^c(pi_k)) with the exact centre."""
+    assert everything(pi, pi_k, mu, r, eps, clip_eps)["mm"] >= -EPS
+
+
+def test_refuted_minorise_maximise_with_the_unit_centre():
+    """Property 15 (i): L^c rises .1 -> .2 while J falls .95 -> .6."""
+    mu, r = np.array([0.5, 0.25, 0.25]), np.array([0.0, 1.0, 1.0])
+    old, new = np.array([0.05, 0.75, 0.2]), np.array([0.4, 0.3, 0.3])
+    sigma = 0.5
+    gains = [
+        bounds.clipped_gain(pi, mu, r, center=np.ones(3), eps=0.0, clip_eps=0.2)
+        for pi in (old, new)
+    ]
+    np.testing.assert_allclose(sigma * np.array(gains), [0.05, 0.1], atol=EPS)
+    np.testing.assert_allclose(gains, [0.1, 0.2], atol=EPS)
+    np.testing.assert_allclose([old @ r, new @ r], [0.95, 0.6])
+
+
+def two_tokens(first, second):
+    """Joint [4] over (0,0), (0,1), (1,0), (1,1) from P(y1 = 1) and P(y2 = 1 | y1)."""
+    start = np.array([1 - first, first])
+    follow = np.stack([1 - np.asarray(second), np.asarray(second)], axis=-1)
+    return (start[:, None] * follow).ravel()
+
+
+def test_refuted_minorise_maximise_by_token():
+    """Property 15 (ii): XOR, clipped by token: the surrogate rises 0 -> .0407, J falls .52 -> .48."""
+    xor = np.array([0.0, 1.0, 1.0, 0.0])
+    mu, pi = two_tokens(0.05, (0.5, 0.1)), two_tokens(0.3, (0.6, 0.8))
+    advantage = xor - mu @ xor
+    first = np.repeat([0.7 / 0.95, 0.3 / 0.05], 2)
+    second = np.array([0.4 / 0.5, 0.6 / 0.5, 0.2 / 0.9, 0.8 / 0.1])
+    clipped = [
+        clipped_surrogate(jnp.asarray(ratio), advantage, eps_low=0.2, eps_high=0.2)
+        for ratio in (first, second)
+    ]
+    np.testing.assert_allclose([mu @ xor, pi @ xor], [0.52, 0.48])
+    surrogate = mu @ (clipped[0] + clipped[1])
+    assert surrogate == pytest.approx(0.0407, abs=1e-4)
+
+
+def test_refuted_minorise_maximise_summed_over_prompts():
+    """Property 15 (iii): 1/sigma(x) weights: p = .5 -> .4 and .02 -> .06, sum L +.086, sum dJ -.06."""
+    r = np.array([0.0, 1.0])
+    surrogate, reward = 0.0, 0.0
+    for before, after in ((0.5, 0.4), (0.02, 0.06)):
+        mu, pi = np.array([1 - before, before]), np.array([1 - after, after])
+        surrogate += bounds.surrogate_gain(pi, mu, r, eps=0.0)
+        reward += after - before
+    assert surrogate == pytest.approx(0.086, abs=1e-3)
+    assert reward == pytest.approx(-0.06)
+
+
+@few
+@given(distributions(), distributions(), values(low=0, high=8))
+def test_a_kl_ball_bounds_the_harm(pi, mu, r):
+    """Section 1: the exact worst case, and the three closed forms below it, hold in order."""
+    delta, value = max(float(bounds.kl_divergence(pi, mu)), 0.0), mu @ r
+    worst = bounds.worst_case_value(value, delta)
+    assert pi @ r >= worst - 1e-7
+    assert worst >= bounds.pinsker_bound(value, delta) - 1e-7
+    assert worst >= bounds.relative_bound(value, delta) - 1e-7
+    assert pi @ r >= bounds.bernstein_bound(value, mu @ (r - value) ** 2, delta) - 1e-7
+
+
+@few
+@given(distributions(2), distributions(2))
+def test_the_worst_case_is_attained_by_binary_rewards(pi, mu):
+    """Section 1: two outcomes, r = (0, 1), pi(1) <= mu(1): the bound is J(pi)."""
+    pi, mu = (np.sort(p)[::-1] for p in (pi, mu))
+    if pi[1] <= mu[1]:
+        delta = max(float(bounds.kl_divergence(pi, mu)), 0.0)
+        assert bounds.worst_case_value(mu[1], delta) == pytest.approx(pi[1], abs=1e-7)
+
+
+def test_pinsker_is_sharp_in_the_limit():
+    """Section 1: at J(mu) = 1/2 the loss over sqrt(delta / 2) tends to 1."""
+    shares = [
+        (0.5 - float(bounds.worst_case_value(0.5, delta))) / np.sqrt(delta / 2)
+        for delta in (1e-1, 1e-2, 1e-4)
+    ]
+    assert shares[0] < shares[1] < shares[2] < 1
+    assert shares[2] > 0.9999
+
+
+def test_refuted_improvement_from_a_kl_ball_about_the_sampler():
+    """The proposal's theorem 1: KL(pi_new||mu) = 0, and J drops by 1 from pi_old."""
+    new = mu = np.array([1.0, 0.0])
+    old, r = np.array([0.0, 1.0]), np.array([0.0, 1.0])
+    assert bounds.kl_divergence(new, mu) == 0
+    assert (new - old) @ r == -1
+
+
+@few
+@given(distributions(), binary())
+def test_reward_scale_is_popovicius(mu, r):
+    """sigma^2 <= 1/4 + eps: it is sigma squared that is at most a quarter."""
+    assert bounds.reward_scale(mu, r, eps=0.0) ** 2 <= 0.25 + EPS

@@ -1,0 +1,151 @@
+"""Properties 8-12: self-normalised importance sampling, and the effective sample size."""
+
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ogrpo.core import bounds, diagnostics, estimators, weights
+from ogrpo.core.aggregate import token_total
+from tests.exact.draws import EPS, Y, distributions, few, values
+
+ONES = np.ones(Y, bool)
+
+
+def moments_of(n):
+    @jax.jit
+    def moments(pi, mu, f):
+        drawn = estimators.every_sample(mu, n)
+        ratio = pi / mu
+        terms = jax.vmap(lambda y: estimators.self_normalized_terms(ratio[y], f[y]))(drawn.outcomes)
+        return terms.mean(-1), estimators.exact_moments(terms.mean(-1), drawn.probs, pi @ f)
+
+    return moments
+
+
+three, one = moments_of(3), moments_of(1)
+
+
+@few
+@given(distributions(), distributions(), values(), st.floats(-3, 3))
+def test_self_normalized_stays_in_range_and_follows_shifts(pi, mu, f, shift):
+    """Property 8: within [min f, max f]; f + c gives the estimate + c."""
+    estimates, _ = three(pi, mu, f)
+    shifted, _ = three(pi, mu, f + shift)
+    assert f.min() - EPS <= estimates.min()
+    assert estimates.max() <= f.max() + EPS
+    np.testing.assert_allclose(shifted, estimates + shift, atol=EPS)
+
+
+@few
+@given(distributions(), distributions(), values())
+def test_self_normalizing_one_sample_forgets_the_ratio(pi, mu, f):
+    """Property 8: at n = 1 the bias is J(mu) - J(pi)."""
+    np.testing.assert_allclose(one(pi, mu, f)[1].bias, mu @ f - pi @ f, atol=EPS)
+
+
+@few
+@given(distributions(), distributions(), values())
+def test_self_normalized_error_bounds(pi, mu, f):
+    """Property 9: MSE <= (2/n)(V + o^2 chi2); |bias| <= sqrt(2 chi2 (V + o^2 chi2)) / n."""
+    _, moments = three(pi, mu, f)
+    chi2 = max(bounds.chi_square_divergence(pi, mu), 0.0)
+    mass = mu @ ((pi / mu) ** 2 * (f - pi @ f) ** 2)
+    args = (mass, np.ptp(f), chi2, 3)
+    assert moments.mse <= bounds.self_normalized_mse_bound(*args) + EPS
+    assert abs(moments.bias) <= bounds.self_normalized_bias_bound(*args) + 1e-7
+
+
+def multinomial_bias(pi, mu, f, n):
+    """Bias of n samples of three outcomes, from their counts: exact, with 20301 terms at n = 200."""
+    i, j = np.array([(i, j) for i in range(n + 1) for j in range(n + 1 - i)]).T
+    counts = np.stack([i, j, n - i - j], axis=-1)
+    log_factorial = np.cumsum([0.0] + [math.log(k) for k in range(1, n + 1)])
+    log_probs = log_factorial[n] - log_factorial[counts].sum(-1) + counts @ np.log(mu)
+    outcomes = np.repeat(np.arange(3)[None], len(counts), 0)
+    # Terms of repeated outcomes: three terms per sample, weighted by their counts.
+    ratio = (pi / mu)[outcomes]
+    total = (counts * ratio).sum(-1, keepdims=True)
+    estimates = (counts * ratio * f / total).sum(-1)
+    return np.exp(log_probs) @ estimates - pi @ f
+
+
+@pytest.mark.parametrize(
+    ("pi", "mu", "f"),
+    [
+        ((0.2, 0.3, 0.5), (0.5, 0.3, 0.2), (1.0, 0.0, 2.0)),
+        ((0.7, 0.2, 0.1), (0.4, 0.4, 0.2), (0.0, 1.0, -1.0)),
+        ((0.1, 0.1, 0.8), (0.3, 0.4, 0.3), (1.0, 0.5, 0.0)),
+    ],
+)
+def test_self_normalized_bias_tends_to_its_limit(pi, mu, f):
+    """Property 10: n bias -> -E_mu[rho^2 (f - J)], and halves its distance as n doubles."""
+    pi, mu, f = map(np.asarray, (pi, mu, f))
+    limit = -mu @ ((pi / mu) ** 2 * (f - pi @ f))
+    distances = [abs(n * multinomial_bias(pi, mu, f, n) - limit) for n in (100, 200)]
+    assert distances[1] < 0.05 * abs(limit)
+    assert distances[1] < 0.55 * distances[0]
+
+
+def test_the_multinomial_sum_is_the_enumeration():
+    """The shortcut of property 10 against the library's terms, at a size where both can be had."""
+    pi, mu, f = np.array([0.2, 0.3, 0.5]), np.array([0.5, 0.3, 0.2]), np.array([1.0, 0.0, 2.0])
+    np.testing.assert_allclose(multinomial_bias(pi, mu, f, 3), three(pi, mu, f)[1].bias, atol=EPS)
+
+
+positive = st.lists(st.integers(1, 40), min_size=Y, max_size=Y).map(np.array)
+ess = jax.jit(weights.ess)
+
+
+@few
+@given(positive, st.floats(-300, 300))
+def test_effective_sample_size_between_one_and_n(w, log_scale):
+    """Property 11: 1 <= ESS <= n, = n / (1 + CV^2), whatever the scale."""
+    size = ess(np.log(w) + log_scale, ONES)
+    assert 1 - EPS <= size <= Y + EPS
+    np.testing.assert_allclose(size, Y / (1 + w.var() / w.mean() ** 2), rtol=1e-9)
+    np.testing.assert_allclose(weights.ess_fraction(jnp.log(w), ONES), size / Y, rtol=1e-9)
+
+
+def test_effective_sample_size_at_its_ends():
+    """Property 11: n iff all weights are equal, 1 iff one is not 0; infinite ones share it all."""
+    np.testing.assert_allclose(ess(np.full(Y, 3.0), ONES), Y, rtol=1e-12)
+    assert ess(np.log([2.0, 2.0, 2.0, 2.001]), ONES) < Y
+    assert ess(np.array([5.0, -np.inf, -np.inf, -np.inf]), ONES) == 1
+    assert ess(np.log([1.0, 1e-3, 1e-9, 1e-9]), ONES) > 1
+    assert ess(np.array([np.inf, 3.0, np.inf, 0.0]), ONES) == 2
+    assert ess(np.full(Y, -np.inf), ONES) == 0
+    assert ess(np.zeros(Y), ~ONES) == 0
+    assert ess(np.zeros(Y), np.array([True, True, False, False])) == 2
+
+
+def test_refuted_effective_sample_size_without_normalising():
+    """Property 11: 1 / sum rho^2 of unnormalised weights is 1/n on policy, where nothing is lost."""
+    rho = np.ones(Y)
+    assert 1 / (rho**2).sum() == 1 / Y
+    assert ess(np.log(rho), ONES) == Y
+
+
+@few
+@given(positive)
+def test_effective_sample_size_between_renyi_neighbours(w):
+    """Property 12: 1 / max wbar <= ESS <= exp H(wbar)."""
+    wbar = w / w.sum()
+    size = ess(np.log(w), ONES)
+    assert 1 / wbar.max() <= size + EPS
+    assert size <= np.exp(-(wbar * np.log(wbar)).sum()) + EPS
+
+
+@few
+@given(positive)
+def test_effective_sample_size_from_moments_is_the_same(w):
+    """The form that adds up over devices agrees with the one that does not."""
+    totals = [token_total(jnp.asarray(w, float) ** k, ONES) for k in (1, 2)]
+    expected = ess(np.log(w), ONES)
+    np.testing.assert_allclose(diagnostics.ess_from_moments(*totals), expected, rtol=1e-9)
+    chi2 = weights.chi_square(jnp.log(w / w.mean()), ONES)
+    np.testing.assert_allclose(Y / (1 + chi2), expected, rtol=1e-9)

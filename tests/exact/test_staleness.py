@@ -1,0 +1,115 @@
+"""Property 26 and section 3: what a replay buffer costs, and what a sample is worth."""
+
+import jax
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ogrpo.core import bounds, estimators
+from tests.exact.draws import EPS, distributions, few, tables, values
+
+
+@few
+@given(distributions(), tables(3, 4), distributions(3))
+def test_a_buffer_is_no_worse_than_its_average_policy(pi, policies, weights):
+    """Property 26: 1 + chi2(pi || sum w mu) <= sum w (1 + chi2_j)."""
+    mixture = 1 + bounds.chi_square_divergence(pi, weights @ policies)
+    upper = bounds.mixture_second_moment(*map(jax.numpy.asarray, (pi, policies, weights)))
+    assert mixture <= upper + EPS
+
+
+variances = st.integers(1, 64).map(lambda i: i / 8)
+sizes = st.integers(1, 20)
+
+
+@few
+@given(variances, variances, sizes, sizes)
+def test_stale_samples_help_iff_the_criterion_holds(fresh_variance, stale_variance, fresh, stale):
+    """Property 26: the plain mean's variance falls iff sigma1^2 / sigma0^2 < 2 + m / N."""
+    before = fresh_variance / fresh
+    after = (fresh * fresh_variance + stale * stale_variance) / (fresh + stale) ** 2
+    if abs(after - before) > 1e-12:
+        helps = bounds.stale_samples_help(fresh_variance, stale_variance, fresh, stale)
+        assert bool(helps) == (after < before)
+
+
+@few
+@given(variances, variances, sizes, sizes)
+def test_inverse_variance_weighting_never_hurts(fresh_variance, stale_variance, fresh, stale):
+    """Section 3: the best linear combination is at least as good as the fresh samples alone."""
+    precision = fresh / fresh_variance + stale / stale_variance
+    assert 1 / precision <= fresh_variance / fresh + EPS
+
+
+@few
+@given(distributions(), distributions(), values(low=0, high=8))
+def test_effective_samples_bound_the_error(pi, mu, r):
+    """Section 3: MSE(IS) <= 1 / n_eff for r in [0, 1], and `sample_size` inverts it."""
+    chi2, n = bounds.chi_square_divergence(pi, mu), 3
+    drawn = estimators.every_sample(jax.numpy.asarray(mu), n)
+    terms = (pi / mu * r)[np.asarray(drawn.outcomes)]
+    mse = estimators.exact_moments(terms.mean(-1), drawn.probs, pi @ r).mse
+    assert mse <= 1 / bounds.effective_samples(n, chi2) + EPS
+    np.testing.assert_allclose(
+        bounds.sample_size(chi2, np.sqrt(1 / bounds.effective_samples(n, chi2))), n
+    )
+
+
+@pytest.mark.parametrize("smallest", [1e2, 1e6, 1e12])
+def test_refuted_kl_bounds_the_variance(smallest):
+    """The proposal's theorem 3: p, q = p e^{-delta/p} has KL <= delta and chi2 >= M for any M."""
+    delta = 0.1
+    p = delta / (2 * np.log(smallest))
+    q = p * np.exp(-delta / p)
+    pi, mu = np.array([p, 1 - p]), np.array([q, 1 - q])
+    assert bounds.kl_divergence(pi, mu) <= delta
+    assert bounds.chi_square_divergence(pi, mu) >= smallest
+
+
+@few
+@given(distributions(), distributions())
+def test_kl_bounds_the_second_moment_from_below(pi, mu):
+    """Section 3: E_mu[rho^2] >= exp(KL): the direction that does hold."""
+    assert 1 + bounds.chi_square_divergence(pi, mu) >= np.exp(bounds.kl_divergence(pi, mu)) - EPS
+
+
+def clip_error(mu, ratio, r, eps, n):
+    """Exact MSE of the mean of n two-sided clipped terms, the clip [1 - eps, 1 + eps]."""
+    terms = np.clip(ratio, max(1 - eps, 0), 1 + eps) * r
+    mean = mu @ terms
+    return (mean - mu @ (ratio * r)) ** 2 + (mu @ terms**2 - mean**2) / n
+
+
+@pytest.mark.parametrize(("a", "n"), [(0.5, 4), (0.9, 3), (0.25, 3)])
+def test_refuted_clip_width_from_two_variances(a, n):
+    """The proposal's theorem 2: eps* = sqrt(Var r / Var rho) = 1/(2a), the truth is
+    max(0, (n a - 1) / (n + 1)): wrong in n, and in a."""
+    mu, ratio, r = np.array([0.5, 0.5]), np.array([1 - a, 1 + a]), np.array([0.0, 1.0])
+    proposed = np.sqrt((mu @ (r - mu @ r) ** 2) / (mu @ (ratio - 1) ** 2))
+    assert proposed == pytest.approx(1 / (2 * a))
+    truth = max(0.0, (n * a - 1) / (n + 1))
+    errors = [clip_error(mu, ratio, r, eps, n) for eps in np.linspace(0, 1, 2001)]
+    assert clip_error(mu, ratio, r, truth, n) <= min(errors) + 1e-12
+    assert clip_error(mu, ratio, r, proposed, n) > min(errors) + 1e-4
+
+
+def test_refuted_clip_width_follows_the_rewards_unit():
+    """The proposal's theorem 2: r -> c r multiplies its formula and leaves the optimum."""
+    mu, ratio = np.array([0.5, 0.5]), np.array([0.5, 1.5])
+    best = []
+    for scale in (1.0, 10.0):
+        errors = [
+            clip_error(mu, ratio, np.array([0.0, scale]), e, 4) for e in np.linspace(0, 1, 2001)
+        ]
+        best.append(np.argmin(errors))
+    assert best[0] == best[1]
+
+
+@pytest.mark.parametrize("n", [1, 10, 1000])
+def test_refuted_clip_width_where_rewards_ignore_the_ratio(n):
+    """The proposal's theorem 2: r independent of rho: no importance sampling is best, for every n."""
+    mu = np.full(4, 0.25)
+    ratio, r = np.array([0.5, 0.5, 1.5, 1.5]), np.array([0.0, 1.0, 0.0, 1.0])
+    errors = [clip_error(mu, ratio, r, eps, n) for eps in np.linspace(0, 1, 101)]
+    assert np.argmin(errors) == 0

@@ -1,0 +1,118 @@
+"""Property 16: f_eps and its relatives."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ogrpo.core import surrogates
+from tests.exact.draws import EPS, few, values
+
+ratios = values(low=0, high=32)
+centers = values(low=0, high=24)
+widths = st.integers(0, 12).map(lambda i: i / 8)
+
+
+@jax.jit
+def clipped(ratio, advantages, eps_low, eps_high, center):
+    return surrogates.clipped_surrogate(
+        ratio, advantages, eps_low=eps_low, eps_high=eps_high, center=center
+    )
+
+
+@few
+@given(ratios, values(), widths, widths, centers)
+def test_min_form_is_case_form(r, a, low, high, c):
+    """Property 16: a min(r, c + eps) for a >= 0, a max(r, (c - eps)_+) for a < 0."""
+    case = np.where(a >= 0, a * np.minimum(r, c + high), a * np.maximum(r, np.maximum(c - low, 0)))
+    np.testing.assert_allclose(clipped(r, a, low, high, c), case, atol=EPS)
+
+
+@few
+@given(ratios, values(), widths, widths, centers)
+def test_surrogate_is_below_and_touches(r, a, low, high, c):
+    """Property 16: f <= r a for every r, with equality at r = r'."""
+    assert np.all(clipped(r, a, low, high, c) <= r * a + EPS)
+    np.testing.assert_allclose(clipped(c, a, low, high, c), c * a, atol=EPS)
+
+
+@few
+@given(ratios, values(), widths, widths, centers)
+def test_surrogate_rises_with_its_width(r, a, narrow, more, c):
+    """Property 16: nondecreasing in eps."""
+    wide = narrow + more
+    assert np.all(clipped(r, a, wide, wide, c) >= clipped(r, a, narrow, narrow, c) - EPS)
+
+
+@few
+@given(ratios, ratios, values(), widths, centers)
+def test_surrogate_is_concave_in_the_ratio(r, s, a, eps, c):
+    """Property 16: midpoint concavity for either sign of a."""
+    middle = clipped((r + s) / 2, a, eps, eps, c)
+    assert np.all(middle >= (clipped(r, a, eps, eps, c) + clipped(s, a, eps, eps, c)) / 2 - EPS)
+
+
+@few
+@given(ratios, values(), widths, widths)
+def test_unit_centre_is_ppos_clip(r, a, low, high):
+    """Property 16: r' = 1 is min(r a, clip(r, 1 - eps, 1 + eps) a), for eps <= 1 on the low side."""
+    low = min(low, 1.0)
+    expected = np.minimum(r * a, np.clip(r, 1 - low, 1 + high) * a)
+    np.testing.assert_allclose(clipped(r, a, low, high, np.ones(4)), expected, atol=EPS)
+
+
+@few
+@given(values(), widths.filter(bool), values(low=1, high=24))
+def test_slope_at_the_centre_is_the_advantage(a, eps, c):
+    """Property 16: autodiff at r = r'."""
+    slope = jax.grad(lambda r: clipped(r, a, eps, eps, jnp.asarray(c)).sum())(jnp.asarray(c))
+    np.testing.assert_allclose(slope, a, atol=EPS)
+
+
+def test_refuted_clipping_bounds_the_ratio():
+    """For a < 0 the surrogate falls without end as the ratio grows; a cap or a dual clip stops it."""
+    r, a = jnp.array([10.0, 1000.0]), jnp.array([-1.0, -1.0])
+    ones = jnp.ones(2)
+    np.testing.assert_allclose(clipped(r, a, 0.2, 0.2, ones), -r)
+    eps = {"eps_low": 0.2, "eps_high": 0.2}
+    np.testing.assert_allclose(surrogates.capped_surrogate(r, a, **eps, cap=3.0), -3 * ones)
+    np.testing.assert_allclose(surrogates.dual_clipped_surrogate(r, a, **eps, dual=3.0), -3 * ones)
+
+
+@few
+@given(ratios, values(), st.integers(0, 8).map(lambda i: i / 8), widths, values(low=1, high=24))
+def test_decoupled_ppo_is_a_multiplicative_band(r, a, low, high, c):
+    """r' min(rho a, clip(rho, 1 +- eps) a) with rho = r / r' clips r to r' (1 +- eps)."""
+    rho = r / c
+    hilton = c * np.minimum(rho * a, np.clip(rho, 1 - low, 1 + high) * a)
+    ours = surrogates.decoupled_surrogate(
+        jnp.asarray(r), jnp.asarray(a), eps_low=low, eps_high=high, center=jnp.asarray(c)
+    )
+    np.testing.assert_allclose(ours, hilton, atol=EPS)
+
+
+@few
+@given(
+    ratios, values(), st.integers(0, 8).map(lambda i: i / 8), st.integers(0, 8).map(lambda i: i / 8)
+)
+def test_a_cap_above_the_band_is_the_dual_clip(r, a, low, high):
+    """min(r, cap) before the product equals max with cap a for a < 0, if cap >= 1 + eps."""
+    r, a, eps = jnp.asarray(r), jnp.asarray(a), {"eps_low": low, "eps_high": high}
+    capped = surrogates.capped_surrogate(r, a, **eps, cap=3.0)
+    dual = surrogates.dual_clipped_surrogate(r, a, **eps, dual=3.0)
+    np.testing.assert_allclose(capped, dual, atol=EPS)
+
+
+@few
+@given(ratios, values())
+def test_the_soft_surrogate_has_the_advantage_as_its_largest_slope(r, a):
+    """SAPO: slope a at r = 1, smaller everywhere else."""
+
+    def total(x):
+        return surrogates.soft_surrogate(
+            x, jnp.asarray(a), temperature_pos=1.0, temperature_neg=1.05
+        ).sum()
+
+    np.testing.assert_allclose(jax.grad(total)(jnp.ones(4)), a, atol=EPS)
+    assert np.all(abs(jax.grad(total)(jnp.asarray(r))) <= abs(a) + EPS)

@@ -1,0 +1,177 @@
+"""Properties 23-25 and 28: sequences of tokens, their ratios, traces and surrogates."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ogrpo.core import bounds, ratios, traces
+from ogrpo.core.aggregate import sequence_sum_mean
+from ogrpo.core.objectives import TokenBatch, token_loss
+from ogrpo.core.surrogates import ratio_surrogate
+from tests.exact.draws import EPS, caps, distributions, few, tables, values
+
+V, T = 3, 2
+SEQUENCES = np.array([(a, b) for a in range(V) for b in range(V)])
+MASK = np.ones((V * V, T), bool)
+
+
+def token_log_probs(first, second):
+    """[V*V, T] log-probs of every sequence under P(y1) and P(y2|y1)."""
+    a, b = SEQUENCES.T
+    return jnp.stack([jnp.log(jnp.asarray(first))[a], jnp.log(jnp.asarray(second))[a, b]], -1)
+
+
+def joint(log_probs):
+    return np.exp(np.asarray(log_probs).sum(-1))
+
+
+independent = st.tuples(distributions(V), distributions(V))
+
+
+def independent_log_probs(pair):
+    return token_log_probs(pair[0], np.repeat(pair[1][None], V, 0))
+
+
+@few
+@given(independent, independent)
+def test_chi_square_multiplies_over_independent_tokens(new, old):
+    """Property 23: 1 + chi2_T = prod (1 + chi2_t)."""
+    pi, mu = joint(independent_log_probs(new)), joint(independent_log_probs(old))
+    factors = [1 + bounds.chi_square_divergence(p, q) for p, q in zip(new, old, strict=True)]
+    np.testing.assert_allclose(
+        1 + bounds.chi_square_divergence(pi, mu), np.prod(factors), rtol=1e-9
+    )
+
+
+@few
+@given(independent, independent)
+def test_cut_off_traces_keep_the_product_of_overlaps(new, old):
+    """Property 23: E_mu[prod min(1, rho_t)] = prod (1 - TV_t)."""
+    log_probs, behavior = independent_log_probs(new), independent_log_probs(old)
+    delta = ratios.log_ratio(log_probs, behavior, MASK)
+    trace = traces.trace_weight(delta, MASK, decay=1.0, cap=1.0)[:, -1]
+    overlaps = [1 - bounds.total_variation(p, q) for p, q in zip(new, old, strict=True)]
+    np.testing.assert_allclose(joint(behavior) @ trace, np.prod(overlaps), atol=EPS)
+
+
+policies = st.tuples(distributions(V), tables(V, V))
+
+
+@few
+@given(policies, policies, values(V * V))
+def test_prefix_ratios_are_unbiased_for_prefix_rewards(new, old, r):
+    """Per-decision: rho of the prefix suffices for what the prefix decides; the whole for the rest."""
+    log_probs, behavior = token_log_probs(*new), token_log_probs(*old)
+    prefix = ratios.exp_ratio(ratios.prefix_log_ratio(log_probs, behavior, MASK))
+    whole = ratios.exp_ratio(ratios.sequence_log_ratio(log_probs, behavior, MASK))
+    pi, mu, first = joint(log_probs), joint(behavior), r[SEQUENCES[:, 0]]
+    np.testing.assert_allclose(mu @ (prefix[:, 0] * first), pi @ first, atol=1e-8)
+    np.testing.assert_allclose(mu @ (prefix[:, 1] * r), pi @ r, atol=1e-8)
+    np.testing.assert_allclose(whole, np.repeat(prefix[:, -1:], T, 1), rtol=1e-9)
+
+
+def policy_log_probs(logits):
+    return token_log_probs(jax.nn.softmax(logits[0]), jax.nn.softmax(logits[1:], axis=-1))
+
+
+@jax.jit
+def both_gradients(logits, r):
+    """Gradients at pi = mu: of the expected token-sum surrogate, and of the expected reward."""
+    behavior = policy_log_probs(logits)
+    advantages = jnp.repeat(r[:, None], T, 1)
+    batch = TokenBatch(advantages, jnp.asarray(MASK), behavior, behavior, behavior)
+
+    def surrogate(x):
+        loss = token_loss(policy_log_probs(x), batch, surrogate_fn=ratio_surrogate)
+        return (
+            -sequence_sum_mean(loss * jnp.exp(behavior.sum(-1, keepdims=True)), batch.mask) * V * V
+        )
+
+    return jax.grad(surrogate)(logits), jax.grad(
+        lambda x: jnp.exp(policy_log_probs(x).sum(-1)) @ r
+    )(logits)
+
+
+@few
+@given(values(V + 1, V), values(V * V))
+def test_token_surrogate_has_the_sequence_gradient_on_policy(logits, r):
+    """Property 24: at pi = mu the token-sum surrogate's gradient is grad J."""
+    token, sequence = both_gradients(logits, r)
+    np.testing.assert_allclose(token, sequence, atol=EPS)
+
+
+def token_surrogate(new, old, r):
+    rho = np.exp(ratios.log_ratio(new, old, MASK[: len(new)]))
+    return joint(old) @ ((rho - 1).sum(-1) * r)
+
+
+@few
+@given(policies, policies, values(V * V, low=0, high=8))
+def test_token_surrogate_is_second_order_in_the_distance(new, old, r):
+    """Property 24: |J(pi) - J(mu) - L_tok| <= T (T - 1) zeta^2, zeta the largest prefix TV."""
+    log_probs, behavior = token_log_probs(*new), token_log_probs(*old)
+    tvs = [bounds.total_variation(new[0], old[0])]
+    tvs += [bounds.total_variation(new[1][a], old[1][a]) for a in range(V)]
+    error = (joint(log_probs) - joint(behavior)) @ r - token_surrogate(log_probs, behavior, r)
+    assert abs(error) <= bounds.token_surrogate_bound(T, max(tvs)) + EPS
+
+
+def test_token_surrogate_bound_is_attained_at_two_tokens():
+    """Property 24: XOR reward, every prefix moved by zeta."""
+    zeta = 0.2
+
+    def binary(first, second):
+        p = np.array([[1 - first, first]])
+        q = np.stack([1 - np.array(second), np.array(second)], -1)
+        return np.log(np.stack([np.repeat(p[0], 2), q.ravel()], -1))
+
+    old = binary(0.5, (0.5, 0.5))
+    new = binary(0.5 + zeta, (0.5 - zeta, 0.5 + zeta))
+    r = np.array([0.0, 1.0, 0.0, 1.0])
+    error = (joint(new) - joint(old)) @ r - token_surrogate(new, old, r)
+    assert error == pytest.approx(float(bounds.token_surrogate_bound(T, zeta)))
+
+
+@few
+@given(distributions(), distributions(), values(), caps)
+def test_vtrace_bandit_fixed_point(pi, mu, r, cap):
+    """Property 25: V = E[min(c, rho) r] / E[min(c, rho)], the value of min(c mu, pi) normalised."""
+    policy = np.minimum(cap * mu, pi)
+    fixed = (policy / policy.sum()) @ r
+    targets = traces.vtrace(
+        jnp.log(pi / mu)[:, None],
+        jnp.asarray(r)[:, None],
+        jnp.full((4, 1), fixed),
+        jnp.zeros(4),
+        jnp.ones((4, 1), bool),
+        discount=1.0,
+        decay=1.0,
+        ratio_cap=cap,
+        trace_cap=1.0,
+    )
+    np.testing.assert_allclose(mu @ targets.values[:, 0], fixed, atol=EPS)
+    np.testing.assert_allclose(mu @ targets.advantages[:, 0], 0, atol=EPS)
+
+
+@few
+@given(policies, policies)
+def test_the_length_normalised_ratio_loses_mass(new, old):
+    """Property 28: GSPO: E_mu[rho^{1/T}] <= 1, so it is no importance weight."""
+    log_probs, behavior = token_log_probs(*new), token_log_probs(*old)
+    ratio = np.exp(ratios.mean_log_ratio(log_probs, behavior, MASK))[:, 0]
+    assert joint(behavior) @ ratio <= 1 + EPS
+
+
+@few
+@given(policies, policies)
+def test_both_forms_of_the_length_normalised_ratio_agree(new, old):
+    """GSPO's token form has the value of the shared one, and over a sequence the same gradient."""
+    log_probs, behavior = token_log_probs(*new), token_log_probs(*old)
+    forms = (ratios.mean_log_ratio, ratios.shared_mean_log_ratio)
+    shared = [fn(log_probs, behavior, MASK) for fn in forms]
+    np.testing.assert_allclose(*shared, atol=EPS)
+    gradients = [jax.grad(lambda x, fn=fn: fn(x, behavior, MASK).sum())(log_probs) for fn in forms]
+    np.testing.assert_allclose(*gradients, atol=EPS)
