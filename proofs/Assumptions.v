@@ -66,7 +66,7 @@ Print Assumptions Improvement.published_improvement.
 Print Assumptions Improvement.published_vacuous.
 Print Assumptions Improvement.variance_le_quarter.
 Print Assumptions Improvement.mm_baseline.
-Print Assumptions Improvement.mm_improvement.
+Print Assumptions Improvement.minorise_maximise.
 Print Assumptions Improvement.mm_touch.
 Print Assumptions Improvement.sharp_attained.
 Print Assumptions Improvement.proposal_theorem1_false.
@@ -77,7 +77,7 @@ Print Assumptions NSample.group_mean_factor.
 Print Assumptions NSample.leave_one_out_vs_mean.
 Print Assumptions NSample.group_mean_factor_off_policy.
 Print Assumptions NSample.binary_advantage.
-Print Assumptions OptimalTruncation.fixed_point_optimal.
+Print Assumptions OptimalTruncation.optimal_clip_fixed_point.
 Print Assumptions OptimalTruncation.residual_increasing.
 Print Assumptions OptimalTruncation.fixed_point_unique.
 Print Assumptions OptimalTruncation.fixed_point_monotone.
@@ -122,6 +122,7 @@ Print Assumptions Masking.masking_keeps_sum.
 Print Assumptions Masking.survival_probability.
 Print Assumptions Masking.survivors_mean.
 Print Assumptions Certificate.lower_confidence.
+Print Assumptions Certificate.bernstein_radius.
 Print Assumptions Certificate.lower_confidence_family.
 Print Assumptions Certificate.gap_ge.
 Print Assumptions Certificate.gap_mean.

@@ -152,6 +152,23 @@ Qed.
 
 Definition psi l := - ln (1 - l) - l.
 
+Lemma psi_ge0 l : 0 <= l < 1 -> 0 <= psi l.
+Proof. by move=> Hl; have := ln_1m_le Hl; rewrite /psi; nra. Qed.
+
+(** [psi] is sub-gamma. *)
+Lemma psi_le l : 0 <= l < 1 -> psi l <= l * l / (2 * (1 - l)).
+Proof.
+move=> [[H|<-] H1]; last by rewrite /psi !Rminus_0_r ln_1 /Rdiv !Rmult_0_l; lra.
+pose f x := x * x * / (2 * (1 - x)) + ln (1 - x) + x.
+pose f' x := x * x / (2 * ((1 - x) * (1 - x))).
+suff : f 0 <= f l by rewrite /f /psi Rminus_0_r ln_1 /Rdiv; lra.
+case: (MVT_cor2 f f' 0 l H) => [c Hc|c [E Hc]].
+  by rewrite /f; deriv; try lra; rewrite /f'; field; lra.
+suff : 0 <= f' c by nra.
+apply: Rmult_le_pos; first exact: Rle_0_sqr.
+by left; apply: Rinv_0_lt_compat; nra.
+Qed.
+
 Lemma fan_ln l x : 0 <= l < 1 -> -1 <= x -> l * x - psi l * (x * x) <= ln (1 + l * x).
 Proof.
 move=> Hl Hx.

@@ -94,6 +94,33 @@ Qed.
 
 End Concentration.
 
+(** The best rate, were the second moment known: the radius takes Bernstein's form. *)
+Theorem bernstein_radius B L q s : 0 < B -> 0 < L -> 0 < q -> 0 < s ->
+  s * s * q = 2 * L * (B * B) -> let l := s / (1 + s) in
+  0 < l < 1 /\ B * L / l + psi l / (l * B) * q <= B * L + sqrt (2 * L * q).
+Proof.
+move=> HB HL Hq Hs E1 l.
+have S1 : 0 < / (1 + s) by apply: Rinv_0_lt_compat; lra.
+have L1 : 1 - l = / (1 + s) by rewrite /l; field; lra.
+have L0 : 0 < l by apply: Rmult_lt_0_compat.
+have -> : 2 * L * q = s * q / B * (s * q / B).
+  have -> : s * q / B * (s * q / B) = s * s * q * q / (B * B) by field; lra.
+  by rewrite E1; field; lra.
+rewrite sqrt_square; last by left; apply: Rdiv_lt_0_compat => //; nra.
+split; first by lra.
+have Hp : psi l / (l * B) * q <= l * l / (2 * (1 - l)) / (l * B) * q.
+  apply: Rmult_le_compat_r; first by lra.
+  apply: Rmult_le_compat_r; last by apply: psi_le; lra.
+  by left; apply: Rinv_0_lt_compat; nra.
+have -> : B * L / l = B * L + s * q / (2 * B).
+  have -> : L = s * s * q / (2 * (B * B)) by rewrite E1; field; lra.
+  by rewrite /l; field; lra.
+move: Hp; have -> : l * l / (2 * (1 - l)) / (l * B) * q = s * q / (2 * B).
+  by rewrite L1 /l; field; lra.
+have -> : s * q / B = s * q / (2 * B) + s * q / (2 * B) by field; lra.
+lra.
+Qed.
+
 (** Union over a finite family: of rates [l k], of candidate updates, or of both. *)
 Theorem lower_confidence_family (K I Y : finType) (mu : I -> Y -> R) (X : K -> I -> Y -> R)
   (B : K -> R) (l : K -> R) delta : (0 < #|K|)%N ->
@@ -117,30 +144,30 @@ Implicit Types (alpha pi pik r : Y -> R).
 
 (** The clipped surrogate's increase, with the lowest reward as the baseline, plus a control
     variate of mean at most zero that pays for the staleness of the centre. *)
-Definition gap eps lo hi (x c v : R) :=
-  feps eps x c (v - lo) - c * (v - lo) + (hi - lo) * (c - 1).
+Definition gap el eh lo hi (x c v : R) :=
+  feps el eh x c (v - lo) - c * (v - lo) + (hi - lo) * (c - 1).
 
 (** It is bounded below whatever the ratios are. *)
-Theorem gap_ge eps lo hi x c (v : R) : 0 <= eps -> 0 <= x -> 0 <= c -> lo <= v <= hi ->
-  - (hi - lo) <= gap eps lo hi x c v.
+Theorem gap_ge el eh lo hi x c (v : R) : 0 <= el -> 0 <= eh -> 0 <= x -> 0 <= c -> lo <= v <= hi ->
+  - (hi - lo) <= gap el eh lo hi x c v.
 Proof.
-move=> He Hx Hc Hr; rewrite /gap feps_cases // /feps_case; case: RlebP => H; last by lra.
-have : 0 <= Rmin x (c + eps) * (v - lo) by apply: Rmult_le_pos; [apply: Rmin_glb; lra|lra].
+move=> He Hf Hx Hc Hr; rewrite /gap feps_cases // /feps_case; case: RlebP => H; last by lra.
+have : 0 <= Rmin x (c + eh) * (v - lo) by apply: Rmult_le_pos; [apply: Rmin_glb; lra|lra].
 have : 0 <= c * (hi - v) by apply: Rmult_le_pos; lra.
 lra.
 Qed.
 
 (** Its mean never exceeds the improvement; no support assumption is needed. *)
-Theorem gap_mean eps lo hi alpha pi pik r : 0 <= eps ->
+Theorem gap_mean el eh lo hi alpha pi pik r : 0 <= el -> 0 <= eh ->
   dist pi -> dist pik -> dist alpha -> (forall y, lo <= r y <= hi) ->
-  E alpha (fun y => gap eps lo hi (ratio pi alpha y) (ratio pik alpha y) (r y))
+  E alpha (fun y => gap el eh lo hi (ratio pi alpha y) (ratio pik alpha y) (r y))
   <= E pi r - E pik r.
 Proof.
-move=> He P K M H.
+move=> He Hf P K M H.
 apply: (Rle_trans _ (E alpha (fun y => ratio pi alpha y * (r y - lo)
    + ratio pik alpha y * (hi - r y) - (hi - lo)))).
   apply: E_le => // y _; rewrite /gap.
-  have := feps_le eps (ratio pi alpha y) (ratio pik alpha y) (r y - lo); lra.
+  have := feps_le el eh (ratio pi alpha y) (ratio pik alpha y) (r y - lo); lra.
 have H1 : forall y, 0 <= r y - lo by move=> y; have := H y; lra.
 have H2 : forall y, 0 <= hi - r y by move=> y; have := H y; lra.
 have C1 := change_measure_le P M H1; have C2 := change_measure_le K M H2.
@@ -149,18 +176,18 @@ rewrite (E_sub alpha) E_add (E_const _ M); lra.
 Qed.
 
 (** At [pi = pik] the clip is inactive and only the control variate is left: on policy, zero. *)
-Theorem gap_same eps lo hi c (v : R) : 0 <= eps -> 0 <= c -> gap eps lo hi c c v = (hi - lo) * (c - 1).
-Proof. by move=> He Hc; rewrite /gap feps_touch //; ring. Qed.
+Theorem gap_same el eh lo hi c (v : R) : 0 <= el -> 0 <= eh -> 0 <= c -> gap el eh lo hi c c v = (hi - lo) * (c - 1).
+Proof. by move=> He Hf Hc; rewrite /gap feps_touch //; ring. Qed.
 
 (** Any constant baseline [b] serves as well when the ratios are known to be at most [R]. *)
-Theorem mm_gap_ge eps x c a R A : 0 <= eps -> 0 <= x <= R -> 0 <= c <= R -> Rabs a <= A ->
-  - (A * R) <= feps eps x c a - c * a.
+Theorem mm_gap_ge el eh x c a R A : 0 <= el -> 0 <= eh -> 0 <= x <= R -> 0 <= c <= R -> Rabs a <= A ->
+  - (A * R) <= feps el eh x c a - c * a.
 Proof.
-move=> He Hx Hc /Rabs_le_between Ha; rewrite feps_cases //; last by lra.
+move=> He Hf Hx Hc /Rabs_le_between Ha; rewrite feps_cases //; last by lra.
 rewrite /feps_case; case: RlebP => H.
-  have : 0 <= Rmin x (c + eps) * a by apply: Rmult_le_pos => //; apply: Rmin_glb; lra.
+  have : 0 <= Rmin x (c + eh) * a by apply: Rmult_le_pos => //; apply: Rmin_glb; lra.
   by nra.
-have Hm : Rmax x (Rmax (c - eps) 0) <= R by apply: Rmax_lub; [lra|apply: Rmax_lub; lra].
+have Hm : Rmax x (Rmax (c - el) 0) <= R by apply: Rmax_lub; [lra|apply: Rmax_lub; lra].
 by nra.
 Qed.
 
@@ -169,12 +196,12 @@ End Gap.
 (** ** The certificate: prompts [i], one draw each (repeat a prompt for its group) *)
 Section Certificate.
 Variables (I Y : finType).
-Variables (alpha pi pik : I -> Y -> R) (r : I -> Y -> R) (eps lo hi : R).
+Variables (alpha pi pik : I -> Y -> R) (r : I -> Y -> R) (el eh lo hi : R).
 Hypotheses (P : forall i, dist (pi i)) (K : forall i, dist (pik i)) (M : forall i, dist (alpha i)).
-Hypotheses (He : 0 <= eps) (Hw : lo < hi) (Hr : forall i y, lo <= r i y <= hi).
+Hypotheses (He : 0 <= el) (Hf : 0 <= eh) (Hw : lo < hi) (Hr : forall i y, lo <= r i y <= hi).
 
 Definition improvement := \rsum_i (E (pi i) (r i) - E (pik i) (r i)).
-Definition gaps i y := gap eps lo hi (ratio (pi i) (alpha i) y) (ratio (pik i) (alpha i) y) (r i y).
+Definition gaps i y := gap el eh lo hi (ratio (pi i) (alpha i) y) (ratio (pik i) (alpha i) y) (r i y).
 
 Theorem certificate_family (T : finType) (l : T -> R) delta : (0 < #|T|)%N ->
   (forall t, 0 < l t < 1) -> 0 < delta ->

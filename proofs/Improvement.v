@@ -132,13 +132,13 @@ Proof. by move=> M H; have := popoviciu M H; lra. Qed.
 
 (** For any constant baseline [b]: the clipped surrogate with the exact centre is a minorant
     of the true improvement, and touches it at [pi = pik]. *)
-Theorem mm_baseline alpha pi pik r b eps : dist pi -> dist pik -> dist alpha ->
-  abscont pi alpha -> abscont pik alpha -> 0 <= eps ->
-  E alpha (fun y => feps eps (ratio pi alpha y) (ratio pik alpha y) (r y - b))
-  - E alpha (fun y => feps eps (ratio pik alpha y) (ratio pik alpha y) (r y - b))
+Theorem mm_baseline alpha pi pik r b el eh : dist pi -> dist pik -> dist alpha ->
+  abscont pi alpha -> abscont pik alpha -> 0 <= el -> 0 <= eh ->
+  E alpha (fun y => feps el eh (ratio pi alpha y) (ratio pik alpha y) (r y - b))
+  - E alpha (fun y => feps el eh (ratio pik alpha y) (ratio pik alpha y) (r y - b))
   <= E pi r - E pik r.
 Proof.
-move=> P K M A A' He; rewrite -E_sub.
+move=> P K M A A' He Hf; rewrite -E_sub.
 have -> : E pi r - E pik r
   = E alpha (fun y => (ratio pi alpha y - ratio pik alpha y) * (r y - b)).
   rewrite (E_eq alpha (g := fun y =>
@@ -147,28 +147,28 @@ have -> : E pi r - E pik r
   by rewrite !E_sub !E_scal !change_measure // !E_ratio //; ring.
 apply: E_le => // y Hy; have Hc := ratio_ge0 K M Hy.
 rewrite feps_touch //.
-have := feps_le eps (ratio pi alpha y) (ratio pik alpha y) (r y - b); lra.
+have := feps_le el eh (ratio pi alpha y) (ratio pik alpha y) (r y - b); lra.
 Qed.
 
-Definition clipped eps alpha r pik pi := E alpha (fun y =>
-  feps eps (ratio pi alpha y) (ratio pik alpha y) (adv alpha r y)).
+Definition clipped el eh alpha r pik pi := E alpha (fun y =>
+  feps el eh (ratio pi alpha y) (ratio pik alpha y) (adv alpha r y)).
 
 (** The paper's surrogate, standardised advantages, one prompt. *)
-Theorem mm_improvement alpha pi pik r eps : dist pi -> dist pik -> dist alpha ->
-  abscont pi alpha -> abscont pik alpha -> 0 <= eps ->
-  sigma * (clipped eps alpha r pik pi - clipped eps alpha r pik pik) <= E pi r - E pik r.
+Theorem minorise_maximise alpha pi pik r el eh : dist pi -> dist pik -> dist alpha ->
+  abscont pi alpha -> abscont pik alpha -> 0 <= el -> 0 <= eh ->
+  sigma * (clipped el eh alpha r pik pi - clipped el eh alpha r pik pik) <= E pi r - E pik r.
 Proof.
-move=> P K M A A' He; rewrite (improvement_identity _ P K M A A').
+move=> P K M A A' He Hf; rewrite (improvement_identity _ P K M A A').
 apply: Rmult_le_compat_l; first by lra.
 rewrite /clipped /surrogate -!E_sub; apply: E_le => // y Hy.
 rewrite feps_touch //; last exact: ratio_ge0 Hy.
-by have := feps_le eps (ratio pi alpha y) (ratio pik alpha y) (adv alpha r y); lra.
+by have := feps_le el eh (ratio pi alpha y) (ratio pik alpha y) (adv alpha r y); lra.
 Qed.
 
-Theorem mm_touch alpha pik r eps : dist pik -> dist alpha -> 0 <= eps ->
-  clipped eps alpha r pik pik = surrogate alpha r pik.
+Theorem mm_touch alpha pik r el eh : dist pik -> dist alpha -> 0 <= el -> 0 <= eh ->
+  clipped el eh alpha r pik pik = surrogate alpha r pik.
 Proof.
-move=> K M He; apply: rsum_ext => y; case: (M) => /(_ y) [Hy|<-] _; last by rewrite !Rmult_0_l.
+move=> K M He Hf; apply: rsum_ext => y; case: (M) => /(_ y) [Hy|<-] _; last by rewrite !Rmult_0_l.
 by rewrite feps_touch //; exact: ratio_ge0 Hy.
 Qed.
 

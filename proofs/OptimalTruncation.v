@@ -66,7 +66,7 @@ split; apply: E_le => // y _; rewrite /truncated;
 Qed.
 
 (** A root of the fixed-point equation beats every other threshold. *)
-Theorem fixed_point_optimal t0 : t0 = J + (n - 1) * tail t0 -> forall t, mse t0 <= mse t.
+Theorem optimal_clip_fixed_point t0 : t0 = J + (n - 1) * tail t0 -> forall t, mse t0 <= mse t.
 Proof.
 move=> Ht0 t; have n0 := nI_pos n_pos.
 have n1 : 1 <= n by rewrite /nI -[X in X <= _]/(INR 1); apply: le_INR; apply/leP.
