@@ -101,7 +101,8 @@ def train_to_end(study: Study, state: LoopState) -> tuple[LoopState, StopRequest
                 state, record = turn
                 metrics.write(record)
                 shown.show(record)
-                if state.step % every == 0 or state.step == steps or stop:
+                due = state.step % every == 0 and state.step > 0
+                if due or state.step == steps or stop:
                     checkpoints.save(state.step, state.arrays(), state.progress())
                 if stop:
                     break
@@ -138,8 +139,10 @@ def greedy_answers(study: Study, params: object) -> list[Answer]:
 def finish(study: Study, state: LoopState, before: Sequence[Answer]) -> None:
     """Saves the model, draws the report and says where everything is."""
     run, prepared, console = study.run, study.prepared, study.console
-    save_pretrained(run.model, study.decoder, state.train.params)
-    prepared.tokenizer.save(run.model)
+    tokenizer = prepared.tokenizer
+    ends = {"eos_token_id": tokenizer.eos_id, "pad_token_id": tokenizer.pad_id}
+    save_pretrained(run.model, study.decoder, state.train.params, extra_fields=ends)
+    tokenizer.save(run.model)
     after = greedy_answers(study, state.train.params)
     samples = [
         Sample(problem.question, gold, *answers)

@@ -140,8 +140,8 @@ def snapshot(params: Params) -> Params:
 
 def start(train: TrainState, *, uses_reference: bool) -> LoopState:
     """The state before step 0: every policy is the initial one."""
-    reference = snapshot(train.params) if uses_reference else None
-    return LoopState(train, snapshot(train.params), reference)
+    initial = snapshot(train.params)
+    return LoopState(train, server=initial, reference=initial if uses_reference else None)
 
 
 @dataclass
@@ -243,11 +243,12 @@ def improve(
 def synchronise(state: LoopState, parts: Parts, schedule: Schedule, watch: Stopwatch) -> LoopState:
     """Swaps the reference at a stage's start and republishes the weights every `v` steps."""
     with watch("sync"):
-        if parts.uses_reference and schedule.starts_stage(state.step):
-            state = replace(state, reference=snapshot(state.train.params))
-        if state.step % schedule.v == 0:
-            server = snapshot(state.train.params)
-            state = replace(state, server=server, server_version=state.step)
+        swaps = parts.uses_reference and schedule.starts_stage(state.step)
+        renews = state.step % schedule.v == 0
+        if state.step > 0 and (swaps or renews):
+            now = snapshot(state.train.params)
+            state = replace(state, reference=now) if swaps else state
+            state = replace(state, server=now, server_version=state.step) if renews else state
         if parts.engine.version != state.server_version:
             parts.engine.publish(state.server, state.server_version)
     return state

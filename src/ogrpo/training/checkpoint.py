@@ -14,7 +14,13 @@ class Checkpoints:
 
     def __init__(self, folder: str | os.PathLike[str], *, keep: int) -> None:
         options = ocp.CheckpointManagerOptions(max_to_keep=keep, enable_async_checkpointing=False)
-        self._manager = ocp.CheckpointManager(os.path.abspath(folder), options=options)
+        handlers = {
+            "arrays": ocp.StandardCheckpointHandler(save_concurrent_gb=1, restore_concurrent_gb=1),
+            "progress": ocp.JsonCheckpointHandler(),
+        }
+        self._manager = ocp.CheckpointManager(
+            os.path.abspath(folder), options=options, item_handlers=handlers
+        )
 
     def __enter__(self) -> "Checkpoints":
         return self

@@ -159,7 +159,8 @@ def apply_gradient(
     learning_rate: Array,
 ) -> TrainState:
     """theta <- theta - learning_rate * direction, in each parameter's own dtype."""
-    direction, opt_state = optimizer.update(grads, state.opt_state, state.params)
+    with jax.numpy_dtype_promotion("standard"):  # Optax's Adam raises a float to an integer
+        direction, opt_state = optimizer.update(grads, state.opt_state, state.params)
     steps = jax.tree.map(lambda d: -learning_rate.astype(d.dtype) * d, direction)
     params = optax.apply_updates(state.params, steps)
     return TrainState(params, opt_state, state.updates + 1)

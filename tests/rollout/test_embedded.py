@@ -1,0 +1,67 @@
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from ogrpo.rollout.embedded import EmbeddedEngine
+from ogrpo.rollout.protocol import Sampling
+
+SAMPLING = Sampling(temperature=0.5, max_tokens=4, group_size=2)
+
+
+def echo(params, ids, mask, seed, *, temperature, greedy, group_size, max_tokens):
+    """Completion g of a prompt repeats the prompt's length g + 1 times; the last one never ends."""
+    lengths = np.broadcast_to(np.arange(1, group_size + 1), (len(ids), group_size))
+    token_mask = np.arange(max_tokens) < lengths[..., None]
+    tokens = np.where(token_mask, mask.sum(1)[:, None, None], 0).astype(np.int32)
+    return SimpleNamespace(
+        token_ids=tokens,
+        log_probs=np.where(token_mask, params, 0).astype(np.float32),
+        mask=token_mask,
+        finished=lengths < group_size,
+    )
+
+
+def prompts(*lengths):
+    return [np.full(n, 9, np.int32) for n in lengths]
+
+
+def engine(batch_size=2):
+    return EmbeddedEngine(echo, batch_size=batch_size, prompt_length=5)
+
+
+def test_groups_keep_the_order_of_prompts_whatever_the_batch_size():
+    for batch_size in (1, 2, 3, 7):
+        chosen = engine(batch_size)
+        chosen.publish(-1.0, version=4)
+        groups = chosen.generate(prompts(3, 1, 5, 2, 4), SAMPLING, seed=0)
+        assert [len(g.prompt_ids) for g in groups] == [3, 1, 5, 2, 4]
+        for group, length in zip(groups, (3, 1, 5, 2, 4), strict=True):
+            short, long = group.completions
+            assert short.token_ids.tolist() == [length]
+            assert long.token_ids.tolist() == [length, length]
+            assert long.log_probs.tolist() == [-1.0, -1.0]
+            assert (short.finish_reason, long.finish_reason) == ("stop", "length")
+            assert {c.policy_version for c in group.completions} == {4}
+            assert {c.temperature for c in group.completions} == {0.5}
+
+
+def test_publish_changes_what_is_served():
+    chosen = engine()
+    for version, params in ((0, -1.0), (10, -2.0)):
+        chosen.publish(params, version)
+        (group,) = chosen.generate(prompts(2), SAMPLING, seed=0)
+        assert group.completions[0].log_probs.tolist() == [params]
+        assert group.completions[0].policy_version == chosen.version == version
+
+
+def test_no_weights_is_an_error():
+    with pytest.raises(RuntimeError, match="publish"):
+        engine().generate(prompts(1), SAMPLING, seed=0)
+
+
+def test_a_prompt_that_does_not_fit_is_an_error_with_both_numbers():
+    chosen = engine()
+    chosen.publish(0.0, 0)
+    with pytest.raises(ValueError, match=r"6 tokens.*takes 5"):
+        chosen.generate(prompts(1, 6), SAMPLING, seed=0)
