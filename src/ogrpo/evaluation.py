@@ -25,7 +25,7 @@ def wilson_interval(successes: NDArray[np.float32]) -> Estimate:
     n = successes.size
     if n == 0:
         raise ValueError("no held-out prompts to evaluate on: raise --evaluation.prompts")
-    p = float(successes.mean())
+    p = float(successes.mean(dtype=np.float64))
     center = (p + Z95**2 / (2 * n)) / (1 + Z95**2 / n)
     half = Z95 * np.sqrt(p * (1 - p) / n + Z95**2 / (4 * n**2)) / (1 + Z95**2 / n)
     return Estimate(p, float(center - half), float(center + half), n)
