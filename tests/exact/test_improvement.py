@@ -183,6 +183,16 @@ def test_refuted_improvement_from_a_kl_ball_about_the_sampler():
 
 
 @few
+@given(distributions(), varied(), epsilons)
+def test_standardized_rewards_have_mean_zero_and_less_than_unit_variance(mu, r, eps):
+    """(r - J) / sigma: variance Var / (Var + eps)."""
+    standardized = bounds.standardized_reward(mu, r, eps=eps)
+    variance = mu @ (r - mu @ r) ** 2
+    np.testing.assert_allclose(mu @ standardized, 0, atol=1e-7)
+    np.testing.assert_allclose(mu @ standardized**2, variance / (variance + eps), rtol=1e-7)
+
+
+@few
 @given(distributions(), binary())
 def test_reward_scale_is_popovicius(mu, r):
     """sigma^2 <= 1/4 + eps: it is sigma squared that is at most a quarter."""

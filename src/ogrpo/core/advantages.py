@@ -103,7 +103,7 @@ def batch_standardized(
     check_nonnegative(eps_outside=eps_outside)
     deviations = centered(rewards)
     (values,) = as_floats(rewards=rewards)
-    varied = jnp.max(values) > jnp.min(values)
+    varied = jnp.max(values) != jnp.min(values)
     spread = jnp.std(jnp.where(varied, values, 0), ddof=ddof)
     return jnp.where(varied, deviations / jnp.where(varied, spread + eps_outside, 1), 0)
 
@@ -158,7 +158,7 @@ def red_drop(rewards: jax.Array, key: jax.Array) -> Dropped:
       Dropped: advantages, 0 where dropped; kept, bool, for whether the dropped count in the
       denominator (see `ogrpo.core.aggregate`).
     """
-    positive = centered(rewards) >= 0
+    positive = ~(centered(rewards) < 0)  # NaN stays in, to be seen
     (values,) = as_floats(rewards=rewards)
     allowed = jnp.sum(positive, axis=-1, keepdims=True)
     lots = jnp.where(positive, -1.0, jax.random.uniform(key, values.shape))

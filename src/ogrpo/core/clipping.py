@@ -73,7 +73,7 @@ def optimal_clip(
 
     Example:
       >>> optimal_clip(jnp.array([0.5, 1.5]), jnp.array([0.0, 1.0]), 4).tau
-      Array(0.2, dtype=float32)
+      Array(1.2, dtype=float32)
     """
     if ratios.ndim != 1 or ratios.size == 0 or values.shape[:1] != ratios.shape:
         raise ValueError(f"need ratios [m], values [m, ...]; got {ratios.shape}, {values.shape}")

@@ -216,5 +216,6 @@ def _normalized(log_ratio: jax.Array, mask: jax.Array, axes: tuple[int, ...]) ->
     sums = jnp.where(present, masked_sum(log_ratio, mask), -jnp.inf)
     top = jnp.max(sums, axis=axes, keepdims=True)
     weights = jnp.exp(sums - jnp.where(jnp.isneginf(top), 0, top))
-    average = jnp.sum(weights, axes, keepdims=True) / jnp.sum(present, axes, keepdims=True)
+    count = jnp.sum(present, axes, keepdims=True).astype(weights.dtype)
+    average = jnp.sum(weights, axes, keepdims=True) / jnp.maximum(count, 1)
     return jax.lax.stop_gradient(jnp.where(mask, weights / average, 0))

@@ -1,0 +1,185 @@
+"""Write docs/algebra.md: each public function of the core, its formula, its source, its tests.
+
+    python docs/build_algebra.py          write it
+    python docs/build_algebra.py --check  exit 1 if it is not what the docstrings say
+
+Formula and source are the docstring's. A test belongs to a function if it uses it, itself or
+through the helpers of its file.
+"""
+
+import argparse
+import ast
+import sys
+from collections import defaultdict
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+CORE = ROOT / "src/ogrpo/core"
+PAGE = ROOT / "docs/algebra.md"
+ORDER = (
+    "ratios",
+    "weights",
+    "traces",
+    "clipping",
+    "surrogates",
+    "gates",
+    "advantages",
+    "divergences",
+    "aggregate",
+    "objectives",
+    "trust_region",
+    "estimators",
+    "bounds",
+    "diagnostics",
+)
+MATRIX = "tests/core/test_objectives.py"
+PER_OBJECTIVE = (
+    "test_value_is_the_papers_formula",
+    "test_gradient_is_the_papers_with_its_stopped_terms_held",
+)
+HEAD = """# The algebra
+
+<!-- Written by docs/build_algebra.py from the docstrings; do not edit. -->
+
+Each function takes arrays and returns arrays; log-probabilities are in nats. `pi` is the policy
+being trained, `mu` the behaviour policy that drew the samples, `pi_k` the policy at the start of
+the update, `rho = pi/mu`, `D = log rho`, `sg` a stopped gradient. The tests named are exact
+enumerations or hand computations; every objective is held in addition to an independent NumPy
+formula, its gradient to finite differences (`tests/core/test_objectives.py`).
+"""
+
+Symbol = tuple[str, str]  # module, function
+
+
+def public_functions(module: str) -> list[ast.FunctionDef]:
+    """The module's public functions, in order."""
+    tree = ast.parse((CORE / f"{module}.py").read_text())
+    found = [n for n in tree.body if isinstance(n, ast.FunctionDef)]
+    return [n for n in found if not n.name.startswith("_")]
+
+
+def paragraph_after(mark: str, doc: str) -> str:
+    """The rest of the paragraph after `mark`, on one line; up to the docstring's next heading."""
+    if mark not in doc:
+        return ""
+    text = " ".join(doc.split(mark, 1)[1].split("\n\n")[0].split())
+    for heading in ("Bias:", "Support:", "Args", "Unbiased"):
+        text = text.split(heading)[0]
+    return text.strip()
+
+
+def imported(tree: ast.Module) -> dict[str, Symbol]:
+    """Local name -> (module, function), or (module, "") for a module of the core."""
+    names: dict[str, Symbol] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("ogrpo.core"):
+            for alias in node.names:
+                inside = (node.module or "").removeprefix("ogrpo.core").lstrip(".")
+                symbol = (inside, alias.name) if inside else (alias.name, "")
+                names[alias.asname or alias.name] = symbol
+    return names
+
+
+def uses(node: ast.AST, names: dict[str, Symbol]) -> tuple[set[Symbol], set[str]]:
+    """The core's functions and the file's own names that `node` mentions."""
+    symbols, local = set(), set()
+    for part in ast.walk(node):
+        if isinstance(part, ast.Attribute) and isinstance(part.value, ast.Name):
+            symbols.add((names.get(part.value.id, ("", ""))[0], part.attr))
+        elif isinstance(part, ast.Name):
+            symbols.add(names.get(part.id, ("", "")))
+            local.add(part.id)
+    return symbols, local
+
+
+def defined_names(node: ast.stmt) -> list[str]:
+    """What a statement of a test file binds."""
+    if isinstance(node, ast.FunctionDef):
+        return [node.name]
+    targets = node.targets if isinstance(node, ast.Assign) else []
+    return [n.id for t in targets for n in ast.walk(t) if isinstance(n, ast.Name)]
+
+
+def tests_in(path: Path) -> dict[Symbol, list[str]]:
+    """Symbol -> names of the tests of one file that reach it."""
+    tree = ast.parse(path.read_text())
+    names = imported(tree)
+    mentions = {name: uses(node, names) for node in tree.body for name in defined_names(node)}
+
+    def reach(name: str, seen: set[str]) -> set[Symbol]:
+        if name in seen or name not in mentions:
+            return set()
+        seen.add(name)
+        symbols, local = mentions[name]
+        return symbols.union(*(reach(other, seen) for other in local))
+
+    found = defaultdict(list)
+    for name in (n for n in mentions if n.startswith("test_")):
+        for symbol in reach(name, set()):
+            found[symbol].append(name)
+    return found
+
+
+def all_tests() -> dict[Symbol, list[str]]:
+    """Symbol -> tests; those of exact/ and properties/ where there are any."""
+    found = defaultdict(list)
+    for folder in ("tests/exact", "tests/properties", "tests/core"):
+        for path in sorted((ROOT / folder).glob("test_*.py")):
+            for symbol, names in tests_in(path).items():
+                if folder != "tests/core" or not found[symbol]:
+                    found[symbol] += [f"{path.relative_to(ROOT)}::{name}" for name in names]
+    for node in ast.parse((ROOT / "tests/core/reference.py").read_text()).body:
+        for name in defined_names(node):  # one formula there for each objective
+            found["objectives", name] += [f"{MATRIX}::{test}" for test in PER_OBJECTIVE]
+    return found
+
+
+def row(module: str, node: ast.FunctionDef, tests: dict[Symbol, list[str]]) -> str:
+    """One line of a table."""
+    doc = ast.get_docstring(node) or ""
+    formula = doc.splitlines()[0]
+    source = paragraph_after("Source:", doc)
+    by_file = defaultdict(list)
+    for test in tests.get((module, node.name), []):
+        by_file[test.split("::")[0]].append(test.split("::")[1].removeprefix("test_"))
+    proof = "<br>".join(f"{file}: {', '.join(names)}" for file, names in by_file.items())
+    if "Source:" in formula:
+        formula = formula.split(" Source:")[0]
+    cells = [f"`{node.name}`", formula, source, proof]
+    return "| " + " | ".join(map(escaped, cells)) + " |"
+
+
+def escaped(cell: str) -> str:
+    """For a Markdown table: a bar ends a cell anywhere; the rest only outside of code."""
+    spans = cell.replace("|", "\\|").split("`")
+    for i in range(0, len(spans), 2):
+        for char, safe in (("<", "&lt;"), ("_", "\\_"), ("*", "\\*")):
+            spans[i] = spans[i].replace(char, safe)
+    return "`".join(spans).replace("&lt;br>", "<br>")
+
+
+def page() -> str:
+    """The whole page."""
+    tests, parts = all_tests(), [HEAD]
+    for module in ORDER:
+        about = ast.get_docstring(ast.parse((CORE / f"{module}.py").read_text())) or ""
+        parts += [f"## ogrpo.core.{module}\n", about.split("\n\n")[0] + "\n"]
+        parts += ["| symbol | formula | source | tests |", "|---|---|---|---|"]
+        parts += [row(module, node, tests) for node in public_functions(module)] + [""]
+    return "\n".join(parts)
+
+
+def main() -> int:
+    """Write the page, or compare it."""
+    parser = argparse.ArgumentParser(description="Write docs/algebra.md from the docstrings.")
+    parser.add_argument("--check", action="store_true", help="compare instead of writing")
+    if not parser.parse_args().check:
+        PAGE.write_text(page())
+    elif PAGE.read_text() != page():
+        print(f"{PAGE.name} is not current; run python docs/build_algebra.py", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

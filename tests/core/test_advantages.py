@@ -1,0 +1,72 @@
+"""Advantages by hand, and the groups that have none."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from ogrpo.core import advantages
+
+R = jnp.array([[1.0, 0.0, 0.0, 3.0], [2.0, 2.0, 2.0, 2.0]])
+TAKES_A_GROUP = {
+    "centered": advantages.centered,
+    "leave_one_out": advantages.leave_one_out,
+    "group_standardized": advantages.group_standardized,
+    "batch_standardized": advantages.batch_standardized,
+    "asymre": lambda r: advantages.asymre(r, shift=0.1),
+    "opmd": lambda r: advantages.opmd(r, tau=1.0),
+    "red_drop": lambda r: advantages.red_drop(r, jax.random.key(0)),
+    "positives_only": advantages.positives_only,
+    "zero_variance_mask": advantages.zero_variance_mask,
+}
+
+
+@pytest.mark.parametrize("name", sorted(TAKES_A_GROUP))
+@pytest.mark.parametrize("shape", [(), (3, 1), (2, 0)])
+def test_a_group_of_one_has_no_baseline(name, shape):
+    with pytest.raises(ValueError, match="G >= 2"):
+        TAKES_A_GROUP[name](jnp.zeros(shape))
+
+
+@pytest.mark.parametrize("ddof", [0, 1])
+@pytest.mark.parametrize(("inside", "outside"), [(0.0, 1e-4), (0.01, 0.0), (0.0, 0.0)])
+def test_standardized_by_hand(ddof, inside, outside):
+    r = np.asarray(R[0], np.float64)
+    expected = (r - 1) / (np.sqrt(r.var(ddof=ddof) + inside) + outside)
+    ours = advantages.group_standardized(R, ddof=ddof, eps_inside=inside, eps_outside=outside)
+    np.testing.assert_allclose(ours[0], expected, rtol=1e-5)
+    np.testing.assert_array_equal(ours[1], 0)
+
+
+def test_batch_standardized_has_one_scale():
+    ours = advantages.batch_standardized(R, ddof=1, eps_outside=1e-4)
+    np.testing.assert_allclose(ours[0], (R[0] - 1) / (np.std(R, ddof=1) + 1e-4), rtol=1e-5)
+    np.testing.assert_array_equal(ours[1], 0)
+    np.testing.assert_array_equal(advantages.batch_standardized(R * 0 + 0.1), 0)
+
+
+def test_zero_variance_groups_are_found():
+    np.testing.assert_array_equal(advantages.zero_variance_mask(R), [False, True])
+
+
+def test_positives_are_the_better_half():
+    np.testing.assert_array_equal(advantages.positives_only(R), [[1, 0, 0, 1], [1, 1, 1, 1]])
+
+
+@pytest.mark.parametrize("name", sorted(set(TAKES_A_GROUP) - {"zero_variance_mask"}))
+def test_nan_rewards_are_not_swallowed(name):
+    out = TAKES_A_GROUP[name](R.at[0, 1].set(jnp.nan))
+    assert np.isnan(jax.tree.leaves(out)[0]).any()
+
+
+def test_spreading_needs_the_groups_shape():
+    mask = jnp.array([[[True, False], [True, True]]])
+    spread = advantages.spread(jnp.array([[1.0, -1.0]]), mask)
+    np.testing.assert_array_equal(spread, [[[1, 0], [-1, -1]]])
+    with pytest.raises(ValueError, match=r"mask \(1, 2, 2\) is not advantages \(1, 3\)"):
+        advantages.spread(jnp.zeros((1, 3)), mask)
+
+
+def test_a_negative_eps_is_refused():
+    with pytest.raises(ValueError, match="eps_inside must be >= 0"):
+        advantages.group_standardized(R, eps_inside=-1e-3)

@@ -1,0 +1,93 @@
+"""Totals: what is summed, what is counted, and that parts add up to the whole."""
+
+from functools import partial
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from ogrpo.core import aggregate
+from ogrpo.core.aggregate import AGGREGATIONS, Total, combine, mean
+
+VALUES = jnp.arange(1.0, 13.0).reshape(2, 2, 3)
+MASK = jnp.array([[[1, 1, 1], [1, 1, 0]], [[1, 0, 0], [0, 0, 0]]], bool)
+CALLS = {name: {"length": 4.0} if name == "fixed_length" else {} for name in AGGREGATIONS}
+
+EXPECTED = {
+    "token": ((1 + 2 + 3 + 4 + 5 + 7), 6),
+    "sequence": (2 + 4.5 + 7, 3),
+    "sequence_sum": (22, 3),
+    "fixed_length": (22 / 4, 3),
+    "group": (15 / 5 + 7, 2),
+}
+
+
+@pytest.mark.parametrize("name", sorted(AGGREGATIONS))
+def test_totals_by_hand(name):
+    total = AGGREGATIONS[name](VALUES, MASK, **CALLS[name])
+    np.testing.assert_allclose(total, EXPECTED[name])
+    assert float(mean(total)) == pytest.approx(EXPECTED[name][0] / EXPECTED[name][1])
+
+
+def test_means_are_the_means_of_totals():
+    pairs = (
+        (aggregate.token_mean, aggregate.token_total),
+        (aggregate.sequence_mean, aggregate.sequence_total),
+        (aggregate.sequence_sum_mean, aggregate.sequence_sum_total),
+        (
+            partial(aggregate.fixed_length_mean, length=4),
+            partial(aggregate.fixed_length_total, length=4),
+        ),
+        (aggregate.group_mean, aggregate.group_total),
+    )
+    for shortcut, total in pairs:
+        assert shortcut(VALUES, MASK) == mean(total(VALUES, MASK))
+
+
+@pytest.mark.parametrize("name", sorted(AGGREGATIONS))
+def test_microbatches_of_prompts_add_up(name):
+    parts = [AGGREGATIONS[name](VALUES[i : i + 1], MASK[i : i + 1], **CALLS[name]) for i in (0, 1)]
+    np.testing.assert_allclose(combine(*parts), AGGREGATIONS[name](VALUES, MASK, **CALLS[name]))
+
+
+@pytest.mark.parametrize("name", sorted(AGGREGATIONS))
+def test_nothing_counted_is_nothing(name):
+    total = AGGREGATIONS[name](VALUES * jnp.inf, MASK & False, **CALLS[name])
+    assert total == Total(jnp.float32(0), jnp.float32(0))
+    assert mean(total) == 0
+
+
+@pytest.mark.parametrize("name", sorted(AGGREGATIONS))
+def test_dropped_tokens_can_stay_in_the_denominator(name):
+    kept = MASK.at[0, 0, 2].set(False).at[1, 0, 0].set(False)
+    out = AGGREGATIONS[name](VALUES, kept, **CALLS[name])
+    original = AGGREGATIONS[name](VALUES, kept, counted=MASK, **CALLS[name])
+    assert original.count == EXPECTED[name][1]
+    assert out.count < original.count
+    if name == "token":
+        np.testing.assert_allclose([out.total, original.total], 12)
+    if name == "sequence":
+        np.testing.assert_allclose([out.total, original.total], [1.5 + 4.5, 1 + 4.5])
+
+
+def test_a_counted_nan_is_not_swallowed_and_a_masked_one_is():
+    nan = VALUES.at[0, 1, 2].set(jnp.nan)
+    assert np.isfinite(aggregate.token_mean(nan, MASK))
+    assert np.isnan(aggregate.token_mean(nan.at[0, 0, 0].set(jnp.nan), MASK))
+
+
+def test_bfloat16_values_are_summed_in_float32():
+    ones = jnp.ones((1000,), jnp.bfloat16)
+    assert aggregate.token_total(ones, ones == 1).total == 1000
+
+
+def test_an_integer_mask_is_refused():
+    with pytest.raises(ValueError, match="mask must be bool, got int32"):
+        aggregate.token_total(VALUES, MASK.astype(int))
+    with pytest.raises(ValueError, match="counted must be bool"):
+        aggregate.token_total(VALUES, MASK, counted=MASK.astype(int))
+
+
+def test_a_group_needs_its_axis():
+    with pytest.raises(ValueError, match=r"expected arrays \[..., G, T\]"):
+        aggregate.group_total(VALUES[0, 0], MASK[0, 0])

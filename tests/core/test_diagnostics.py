@@ -1,0 +1,76 @@
+"""What is watched beside the loss."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from ogrpo.core import diagnostics, divergences
+from ogrpo.core.aggregate import combine, mean
+from tests.core.cases import SHAPE, arrays, batch_of
+
+
+def test_diagnose_by_hand_and_by_parts():
+    a = arrays()
+    log_probs, batch = jnp.asarray(a.lp, float), batch_of(a)
+    seen = {k: float(mean(v)) for k, v in diagnostics.diagnose(log_probs, batch).items()}
+    m, ratio = a.mask, np.exp(a.lp - a.old)
+    expected = {
+        "ratio": ratio[m].mean(),
+        "ratio_squared": (ratio[m] ** 2).mean(),
+        "kl": (ratio * np.log(ratio) - ratio + 1)[m].mean(),
+        "kl_behavior": (ratio - 1 - np.log(ratio))[m].mean(),
+        "kl_ref": (np.exp(a.ref - a.lp) - 1 - (a.ref - a.lp))[m].mean(),
+        "mismatch": abs(a.prox - a.old)[m].mean(),
+        "entropy": -a.lp[m].mean(),
+        "advantage": a.A[m].mean(),
+        "advantage_squared": (a.A[m] ** 2).mean(),
+    }
+    assert seen == pytest.approx(expected, rel=1e-4)
+    parts = [
+        diagnostics.diagnose(log_probs[n : n + 1], jax.tree.map(lambda x, n=n: x[n : n + 1], batch))
+        for n in range(SHAPE[0])
+    ]
+    for name in expected:
+        assert float(mean(combine(*(p[name] for p in parts)))) == pytest.approx(
+            expected[name], rel=1e-4
+        )
+
+
+def test_diagnose_cannot_see_under_the_mask():
+    a = arrays()
+    a.lp[~a.mask] = a.old[~a.mask] = a.ref[~a.mask] = -np.inf
+    seen = diagnostics.diagnose(jnp.asarray(a.lp, float), batch_of(a))
+    assert all(np.isfinite(total.total) for total in seen.values())
+
+
+def test_clip_fractions_are_of_tokens_whose_gradient_is_gone():
+    ratio = jnp.array([1.5, 1.5, 0.5, 0.5, 1.0, 9.0])
+    advantages = jnp.array([1.0, -1.0, 1.0, -1.0, 1.0, 1.0])
+    mask = jnp.array([True] * 5 + [False])
+    low, high = diagnostics.clip_totals(ratio, advantages, mask, eps_low=0.2, eps_high=0.2)
+    assert (float(mean(low)), float(mean(high))) == (pytest.approx(0.2), pytest.approx(0.2))
+    moved = diagnostics.clip_totals(ratio, advantages, mask, eps_low=0.2, eps_high=0.2, center=1.5)
+    assert (float(moved.low.total), float(moved.high.total)) == (1, 0)
+
+
+def test_quantiles_are_of_the_kept():
+    ratio, mask = jnp.array([1.0, 2.0, 3.0, 99.0]), jnp.array([True, True, True, False])
+    quantiles = diagnostics.ratio_quantiles(ratio, mask, jnp.array([0.0, 0.5, 1.0]))
+    np.testing.assert_allclose(quantiles, [1, 2, 3])
+
+
+def test_sequence_effective_size_counts_sequences_with_tokens():
+    log_ratio = jnp.zeros((2, 2, 3)).at[0, 0, 0].set(jnp.log(3.0))
+    mask = jnp.ones((2, 2, 3), bool).at[1, 1].set(False)
+    assert diagnostics.sequence_ess(log_ratio, mask) == pytest.approx((3 + 1 + 1) ** 2 / 11)
+
+
+def test_share_of_groups_that_teach_nothing():
+    rewards = jnp.array([[1.0, 1.0], [0.0, 1.0], [0.0, 0.0]])
+    assert float(mean(diagnostics.zero_variance_total(rewards))) == pytest.approx(2 / 3)
+
+
+def test_divergences_refuse_logits_that_differ():
+    with pytest.raises(ValueError, match=r"expected one shape \[..., V\]"):
+        divergences.exact_kl(jnp.zeros(3), jnp.zeros(4))

@@ -1,0 +1,149 @@
+"""Three ways to keep near the sampler, behind one interface."""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from ogrpo.core import objectives, trust_region
+from ogrpo.core.aggregate import mean, token_total
+from ogrpo.core.ratios import log_ratio
+from tests.core.cases import SHAPE, arrays, batch_of
+
+REGIONS = {
+    "penalty": trust_region.dual_penalty(objectives.reinforce, delta=0.01, rate=2.0, initial=0.5),
+    "mask": trust_region.sequence_mask(objectives.reinforce, delta=0.05),
+    "clip": trust_region.adaptive_clip(
+        objectives.grpo, target=0.01, rate=0.1, initial=0.2, smallest=0.05, largest=0.4
+    ),
+    "ess": trust_region.adaptive_clip(
+        objectives.grpo, target=0.9, rate=0.1, initial=0.2, smallest=0.05, largest=0.4,
+        measure=trust_region.ess_totals, excess_fn=trust_region.ess_shortfall,
+    ),
+}  # fmt: skip
+every_region = pytest.mark.parametrize("name", sorted(REGIONS))
+
+
+def problem():
+    a = arrays()
+    return jnp.asarray(a.lp, float), batch_of(a), a
+
+
+@every_region
+def test_one_step_is_pure_jittable_and_differentiable(name):
+    region, (log_probs, batch, a) = REGIONS[name], problem()
+
+    @jax.jit
+    def step(state, x):
+        def total(y):
+            return mean(token_total(region.loss(state, y, batch), batch.mask))
+
+        return jax.grad(total)(x), region.update(state, region.measure(x, batch))
+
+    state = region.init()
+    gradient, moved = step(state, log_probs)
+    again, _ = step(state, log_probs)
+    assert np.isfinite(gradient).all()
+    assert np.any(gradient)
+    assert not np.any(np.asarray(gradient)[~a.mask])
+    np.testing.assert_array_equal(gradient, again)
+    assert jax.tree.structure(moved) == jax.tree.structure(state)
+
+
+def settle(region, log_probs, batch, steps=60):
+    state = region.init()
+    for _ in range(steps):
+        state = region.update(state, region.measure(log_probs, batch))
+    return float(state)
+
+
+def test_the_penalty_rises_while_too_far_and_falls_to_zero_when_near():
+    log_probs, batch, _ = problem()
+    near = batch._replace(behavior_log_probs=log_probs)
+    assert settle(REGIONS["penalty"], log_probs, batch, steps=3) > 0.5
+    assert settle(REGIONS["penalty"], log_probs, near) == 0
+
+
+def test_dual_ascent_meets_the_constraint():
+    """A bandit that would go to the best arm stops where KL(pi||mu) is delta."""
+    mu, r, delta = jnp.array([0.5, 0.3, 0.2]), jnp.array([0.0, 0.2, 1.0]), 0.05
+    region = trust_region.dual_penalty(
+        partial(objectives.token_loss, surrogate_fn=lambda ratio, adv: ratio * adv),
+        delta=delta, rate=0.5, initial=1.0,
+    )  # fmt: skip
+    everything = jnp.ones((3, 1), bool)
+    fields = [x[:, None] for x in (r, jnp.log(mu))]
+    batch = objectives.TokenBatch(fields[0], everything, fields[1], fields[1], fields[1])
+
+    def kl(logits):
+        delta_log = log_ratio(jax.nn.log_softmax(logits)[:, None], fields[1], everything)
+        return (jnp.exp(delta_log[:, 0]) * delta_log[:, 0]) @ mu
+
+    def step(_, carry):
+        logits, state = carry
+
+        def loss(x):
+            tokens = region.loss(state, jax.nn.log_softmax(x)[:, None], batch)
+            return mu @ tokens[:, 0]
+
+        measured = trust_region.Total(kl(logits), jnp.asarray(1.0))
+        return logits - 0.5 * jax.grad(loss)(logits), region.update(state, measured)
+
+    logits, _ = jax.lax.fori_loop(0, 3000, step, (jnp.log(mu), region.init()))
+    assert float(kl(logits)) == pytest.approx(delta, rel=0.02)
+    assert float(jax.nn.softmax(logits) @ r) > float(mu @ r) + 0.1
+
+
+def test_the_mask_silences_sequences_that_are_far_and_no_others():
+    log_probs, batch, a = problem()
+    loss = REGIONS["mask"].loss((), log_probs, batch)
+    ratio = np.exp(a.lp - a.old)
+    kl = np.where(a.mask, ratio * np.log(ratio) - ratio + 1, 0).sum(-1) / np.maximum(
+        a.mask.sum(-1), 1
+    )
+    expected = np.where((kl > 0.05)[..., None], 0, objectives.reinforce(log_probs, batch))
+    np.testing.assert_allclose(loss, expected, rtol=1e-5)
+    assert 0 < (kl > 0.05).sum() < kl.size
+
+
+def test_the_clip_narrows_while_too_far_and_widens_when_near():
+    log_probs, batch, _ = problem()
+    near = batch._replace(behavior_log_probs=log_probs)
+    for name in ("clip", "ess"):
+        assert settle(REGIONS[name], log_probs, batch) == pytest.approx(0.05)
+        assert settle(REGIONS[name], log_probs, near) == pytest.approx(0.4)
+
+
+def test_the_clip_state_is_the_clips_width():
+    log_probs, batch, _ = problem()
+    wide = REGIONS["clip"].loss(jnp.asarray(0.4), log_probs, batch)
+    expected = objectives.grpo(log_probs, batch, eps_low=0.4, eps_high=0.4)
+    np.testing.assert_array_equal(wide, expected)
+
+
+def test_the_measured_distance_is_the_mean_over_tokens():
+    log_probs, batch, a = problem()
+    ratio = np.exp(a.lp - a.old)
+    expected = (ratio * np.log(ratio) - ratio + 1)[a.mask].mean()
+    assert float(mean(trust_region.kl_total(log_probs, batch))) == pytest.approx(expected, rel=1e-5)
+
+
+@every_region
+def test_measures_add_up_over_microbatches(name):
+    log_probs, batch, _ = problem()
+    whole = REGIONS[name].measure(log_probs, batch)
+    parts = [
+        REGIONS[name].measure(
+            log_probs[n : n + 1], jax.tree.map(lambda x, n=n: x[n : n + 1], batch)
+        )
+        for n in range(SHAPE[0])
+    ]
+    added = jax.tree.map(lambda *xs: sum(xs), *parts)
+    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-6), added, whole)
+
+
+def test_a_negative_radius_is_refused():
+    with pytest.raises(ValueError, match="delta must be >= 0"):
+        trust_region.sequence_mask(objectives.reinforce, delta=-0.1)

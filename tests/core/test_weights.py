@@ -1,0 +1,116 @@
+"""Weights by hand, per token, sequence, group and batch."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from ogrpo.core import ratios, traces, weights
+
+LOG = jnp.log(jnp.array([[[2.0, 0.5, 3.0], [0.25, 2.0, 1.0]], [[4.0, 1.0, 1.0], [1.0, 1.0, 1.0]]]))
+MASK = jnp.array([[[1, 1, 1], [1, 1, 0]], [[1, 0, 0], [0, 0, 0]]], bool)
+SEQUENCES = np.array([[3.0, 0.5], [4.0, np.nan]])
+TOKEN_WEIGHTS = {
+    "unit": weights.unit_weight,
+    "plain": weights.plain_weight,
+    "truncated": lambda d, m: weights.truncated_weight(d, m, cap=2.0, floor=0.4),
+    "masked": lambda d, m: weights.masked_weight(d, m, low=0.4, high=2.5),
+    "sequence_truncated": lambda d, m: weights.sequence_truncated_weight(d, m, cap=3.5),
+    "sequence_masked": lambda d, m: weights.sequence_masked_weight(d, m, high=3.5),
+    "geometric": lambda d, m: weights.geometric_mask(d, m, low=0.75, high=2.0),
+    "group": weights.group_normalized_weight,
+    "batch": weights.batch_normalized_weight,
+    "trace": lambda d, m: traces.trace_weight(d, m, decay=0.9, cap=1.0),
+}
+every_weight = pytest.mark.parametrize("name", sorted(TOKEN_WEIGHTS))
+
+
+def kept(array):
+    """The values at kept tokens, sequence by sequence."""
+    return np.asarray(array)[np.asarray(MASK)]
+
+
+EXPECTED = {
+    "unit": [1, 1, 1, 1, 1, 1],
+    "plain": [2, 0.5, 3, 0.25, 2, 4],
+    "truncated": [2, 0.5, 2, 0.4, 2, 2],
+    "masked": [2, 0.5, 0, 0, 2, 0],
+    "sequence_truncated": [3, 3, 3, 0.5, 0.5, 3.5],
+    "sequence_masked": [3, 3, 3, 0.5, 0.5, 0],
+    "geometric": [1, 1, 1, 0, 0, 0],  # 3^(1/3) = 1.44, 0.5^(1/2) = .71, 4
+    "group": [2 * 3 / 3.5] * 3 + [2 * 0.5 / 3.5] * 2 + [1],
+    "batch": [3 * 3 / 7.5] * 3 + [3 * 0.5 / 7.5] * 2 + [3 * 4 / 7.5],
+    "trace": [0.9, 0.9**2 * 0.5, 0.9**3 * 0.5, 0.9 * 0.25, 0.9**2 * 0.25, 0.9],
+}
+
+
+@every_weight
+def test_weights_by_hand(name):
+    np.testing.assert_allclose(kept(TOKEN_WEIGHTS[name](LOG, MASK)), EXPECTED[name], rtol=1e-6)
+
+
+@every_weight
+def test_weights_carry_no_gradient(name):
+    gradient = jax.grad(lambda d: TOKEN_WEIGHTS[name](d, MASK).sum())(LOG)
+    assert not np.any(gradient)
+
+
+@every_weight
+def test_weights_are_finite_far_away(name):
+    far = LOG.at[0, 0, 0].set(1e4).at[0, 1, 0].set(-1e4)
+    assert np.isfinite(kept(TOKEN_WEIGHTS[name](far, MASK))).all()
+
+
+@pytest.mark.parametrize("name", sorted(set(TOKEN_WEIGHTS) - {"unit"}))
+def test_weights_do_not_swallow_nan(name):
+    broken = TOKEN_WEIGHTS[name](LOG.at[0, 0, 0].set(jnp.nan), MASK)
+    assert np.isnan(broken[0, 0, 0])
+
+
+def test_group_weights_survive_a_group_that_is_all_far_off_policy():
+    """In log space: every rho underflows float32, and the weights are still relative."""
+    far = jnp.full((1, 2, 1), -500.0).at[0, 1, 0].add(jnp.log(3.0))
+    everything = jnp.ones((1, 2, 1), bool)
+    group = weights.group_normalized_weight(far, everything)
+    np.testing.assert_allclose(group.ravel(), [0.5, 1.5], rtol=1e-4)
+
+
+def test_renyi2_is_the_log_of_one_plus_chi_square():
+    log_weights, mask = jnp.log(jnp.array([0.5, 1.0, 1.5, 9.0])), jnp.array([True] * 3 + [False])
+    assert weights.chi_square(log_weights, mask) == pytest.approx(0.5 / 3)
+    assert weights.renyi2(log_weights, mask) == pytest.approx(np.log(3.5 / 3))
+
+
+def test_a_negative_cap_is_refused():
+    with pytest.raises(ValueError, match=r"cap must be >= 0, got -1"):
+        weights.truncated_weight(LOG, MASK, cap=-1.0)
+
+
+def test_ratios_by_hand():
+    old = jnp.full(LOG.shape, -2.0)
+    new = LOG + old
+    np.testing.assert_allclose(
+        np.exp(kept(ratios.log_ratio(new, old, MASK))), EXPECTED["plain"], rtol=1e-6
+    )
+    sequence = ratios.sequence_log_ratio(new, old, MASK)
+    np.testing.assert_allclose(np.exp(kept(sequence)), [3, 3, 3, 0.5, 0.5, 4], rtol=1e-6)
+    prefix = ratios.prefix_log_ratio(new, old, MASK)
+    np.testing.assert_allclose(np.exp(kept(prefix)), [2, 1, 3, 0.25, 0.5, 4], rtol=1e-6)
+    for fn in (ratios.mean_log_ratio, ratios.shared_mean_log_ratio):
+        means = np.exp(kept(fn(new, old, MASK)))
+        np.testing.assert_allclose(means, [3 ** (1 / 3)] * 3 + [0.5**0.5] * 2 + [4], rtol=1e-6)
+
+
+def test_the_proximal_stand_in_is_between_its_ends():
+    new, old = jnp.array([-1.0, -2.0]), jnp.array([-3.0, -2.5])
+    middle = ratios.interpolated_log_probs(new, old, alpha=0.25)
+    np.testing.assert_allclose(middle, [-1.5, -2.125])
+    np.testing.assert_array_equal(ratios.interpolated_log_probs(new, old, alpha=0.0), new)
+
+
+def test_the_ratio_saturates_instead_of_overflowing():
+    far = jnp.array([1e4, jnp.inf, -jnp.inf, jnp.nan])
+    np.testing.assert_array_equal(
+        ratios.exp_ratio(far)[:3], np.float32([np.exp(60), np.exp(60), 0])
+    )
+    assert np.isnan(ratios.exp_ratio(far)[3])

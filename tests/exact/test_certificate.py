@@ -1,0 +1,270 @@
+"""The certificate of improvement: its coverage by enumeration, and the cases where it must fail.
+
+Values of three outcomes make the law of n draws a multinomial, summed here in full. The theorems
+are those of `proofs/Certificate.v`.
+"""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from jax.scipy.stats import multinomial
+
+from ogrpo.core import bounds, certificates
+from ogrpo.core.surrogates import clipped_surrogate
+from tests.exact.draws import EPS, distributions, few, values
+
+RATES = (0.1, 0.4, 0.8)
+BAND = {"eps_low": 0.2, "eps_high": 0.2}
+UNIT = {"reward_low": 0.0, "reward_high": 1.0}
+widths = st.integers(0, 8).map(lambda i: i / 8)
+
+
+@functools.cache
+def counts(n):
+    """Every way n draws fall on three outcomes. [C, 3]."""
+    return np.array([(i, j, n - i - j) for i in range(n + 1) for j in range(n + 1 - i)])
+
+
+@functools.partial(jax.jit, static_argnames="delta")
+def limits(outcomes, table, floor, delta):
+    """The bound for every row of `outcomes` [C, n], the values of the outcomes in `table` [3]."""
+
+    def limit(row):
+        return certificates.lower_confidence(table[row], floor=floor, delta=delta, rates=RATES)
+
+    return jax.vmap(limit)(outcomes).bound
+
+
+def failure_probability(mu, table, truth, floor, *, n, delta):
+    """P(bound > truth) under n independent draws, by summing over all multisets."""
+    outcomes = np.stack([np.repeat(np.arange(3), c) for c in counts(n)])
+    bound = limits(outcomes, jnp.asarray(table), floor, delta)
+    return multinomial.pmf(counts(n), n, mu)[np.asarray(bound) > truth + EPS].sum()
+
+
+def gap(pi, pi_k, mu, r, **knobs):
+    ratio, center = bounds.density_ratio(pi, mu), bounds.density_ratio(pi_k, mu)
+    return certificates.improvement_gap(ratio, center, jnp.asarray(r), **(BAND | UNIT | knobs))
+
+
+rewards = functools.partial(values, low=0, high=8)
+
+
+@few
+@given(distributions(3), distributions(3, least=0), distributions(3, least=0), rewards(3), widths)
+def test_gap_is_below_the_improvement_on_average(mu, pi, pi_k, r, eps):
+    """Theorem gap_mean, pi_k and pi free to leave the support of mu or to lack mass."""
+    table = gap(pi, pi_k, mu, r, eps_high=eps)
+    assert mu @ table <= (pi - pi_k) @ r + EPS
+    assert jnp.min(table) >= -1
+
+
+@few
+@given(distributions(3, least=0), distributions(3), distributions(3), rewards(3))
+def test_gap_survives_outcomes_that_mu_never_draws(mu, pi, pi_k, r):
+    """Theorem gap_mean: no support assumption. Mass that mu cannot see only lowers the mean."""
+    assert mu @ gap(pi, pi_k, mu, r) <= (pi - pi_k) @ r + EPS
+
+
+@few
+@given(distributions(3), distributions(3), rewards(3), widths)
+def test_on_policy_the_gap_is_the_clipped_surrogates_increase(mu, pi, r, eps):
+    """Theorem minorise_maximise: c = 1 leaves f_eps(rho, 1, r) - r and no other noise."""
+    ratio = bounds.density_ratio(pi, mu)
+    surrogate = clipped_surrogate(ratio, jnp.asarray(r), eps_low=eps, eps_high=eps)
+    table = gap(pi, mu, mu, r, eps_low=eps, eps_high=eps)
+    np.testing.assert_allclose(table, surrogate - r, atol=EPS)
+    np.testing.assert_allclose(gap(mu, mu, mu, r), 0, atol=EPS)
+
+
+@few
+@given(
+    distributions(3),
+    distributions(3),
+    distributions(3),
+    rewards(3),
+    st.sampled_from([1, 2, 5, 20]),
+    st.sampled_from([0.05, 0.3]),
+)
+def test_certificate_covers(mu, pi, pi_k, r, n, delta):
+    """Theorem certificate_family: wrong with probability at most delta, at any n."""
+    table, truth = gap(pi, pi_k, mu, r, eps_high=0.5), (pi - pi_k) @ r
+    assert failure_probability(mu, table, truth, 1.0, n=n, delta=delta) <= delta
+
+
+@few
+@given(distributions(3), values(3), st.sampled_from([1, 3, 12]), st.sampled_from([0.1, 0.5]))
+def test_lower_confidence_covers(mu, x, n, delta):
+    """Theorem lower_confidence_family: any values above -floor, however large."""
+    table = np.exp2(4 * x) - 1
+    assert failure_probability(mu, table, mu @ table, 1.0, n=n, delta=delta) <= delta
+
+
+@pytest.mark.parametrize("delta", [0.05, 0.3])
+def test_lower_confidence_covers_unlike_prompts(delta):
+    """Theorem lower_confidence: two prompts, one draw each of two laws, about their mean."""
+    laws, tables = np.array([[0.9, 0.1], [0.3, 0.7]]), np.array([[-0.1, 3.0], [-1.0, 0.5]])
+    truth = np.mean(np.sum(laws * tables, axis=1))
+    wrong = 0.0
+    for i in range(2):
+        for j in range(2):
+            drawn = jnp.array([tables[0, i], tables[1, j]])
+            limit = certificates.lower_confidence(drawn, floor=1.0, delta=delta, rates=RATES)
+            wrong += laws[0, i] * laws[1, j] * float(limit.bound > truth)
+    assert wrong <= delta
+
+
+def test_certificate_is_not_vacuous():
+    """An improvement of .05 seen in 1500 fresh draws is certified nine times in ten."""
+    mu, pi, r = np.array([0.5, 0.5]), np.array([0.45, 0.55]), np.array([0.0, 1.0])
+    table = np.asarray(gap(pi, mu, mu, r))
+    n, delta = 1500, 0.05
+    rate = certificates.bernstein_rate(mu @ table**2, n, floor=1.0, delta=delta)
+    wins = np.arange(n + 1)
+    law = multinomial.pmf(np.stack([n - wins, wins], 1), n, mu)
+    mean, square = wins / n * table[1], wins / n * table[1] ** 2
+    psi = -np.log1p(-rate) - rate
+    bound = mean - np.log(1 / delta) / (n * rate) - psi / rate * square
+    assert law[bound > 0].sum() > 0.9
+    assert table[0] == 0
+    assert bound.max() < 0.1
+
+
+@few
+@given(st.floats(1e-6, 1.0), st.integers(10, 10**6), st.floats(0.01, 0.5), st.floats(0.1, 4))
+def test_bernstein_rate_gives_bernsteins_radius(square, n, delta, floor):
+    """Theorem bernstein_radius: at most floor ln(1/delta)/n + sqrt(2 ln(1/delta) E[X^2]/n)."""
+    values = jnp.sqrt(jnp.full(4, square))
+    rate = certificates.bernstein_rate(square, n, floor=floor, delta=delta)
+    odds = np.log(1 / delta)
+    psi = -jnp.log1p(-rate) - rate
+    radius = floor * odds / (n * rate) + psi / (rate * floor) * jnp.mean(values**2)
+    assert 0 < rate < 1
+    assert radius <= (floor * odds / n + np.sqrt(2 * odds * square / n)) * (1 + EPS)
+
+
+def proportional(mu, *tables, n):
+    """What n draws tend to: every outcome as often as mu says. Each table [Y] -> [n]."""
+    times = np.round(np.asarray(mu) * n).astype(int)
+    np.testing.assert_allclose(times, np.asarray(mu) * n)
+    return [jnp.asarray(np.repeat(table, times)) for table in tables]
+
+
+def certify(drawn, floor=1.0):
+    return certificates.lower_confidence(drawn, floor=floor, delta=0.05, rates=RATES).bound
+
+
+def test_refuted_certificate_with_the_unit_centre():
+    """Failure (i): r' = 1 instead of pi_k/mu certifies a gain while J falls from .95 to .6.
+
+    What it certifies is the gain over mu; with the exact centre nothing is certified.
+    """
+    mu, r = np.array([0.5, 0.25, 0.25]), np.array([0.0, 1.0, 1.0])
+    pi_k, pi = np.array([0.05, 0.75, 0.2]), np.array([0.4, 0.3, 0.3])
+    ratio, center = bounds.density_ratio(pi, mu), bounds.density_ratio(pi_k, mu)
+    ratio, center, drawn = proportional(mu, ratio, center, r, n=4000)
+    wrong = certificates.improvement_gap(ratio, jnp.ones(4000), drawn, **BAND, **UNIT)
+    right = certificates.improvement_gap(ratio, center, drawn, **BAND, **UNIT)
+    assert (pi - pi_k) @ r < 0 < certify(wrong) < (pi - mu) @ r + EPS
+    assert certify(right) < (pi - pi_k) @ r
+
+
+def test_refuted_certificate_by_token():
+    """Failure (ii): XOR reward; token ratios, clipped and summed, rise .0125 while J falls .0175."""
+    xor = np.array([0.0, 1.0, 1.0, 0.0])
+    mu, pi = np.array([0.04, 0.16, 0.76, 0.04]), np.array([0.0025, 0.0475, 0.855, 0.095])
+    first = np.repeat([0.05 / 0.2, 0.95 / 0.8], 2)
+    second = np.array([0.05 / 0.2, 0.95 / 0.8, 0.9 / 0.95, 0.1 / 0.05])
+    ones, first, second, r = proportional(mu, np.ones(4), first, second, xor, n=200_000)
+    wrong = sum(
+        certificates.improvement_gap(ratio, ones, r, **BAND, **UNIT) for ratio in (first, second)
+    )
+    right = certificates.improvement_gap(first * second, ones, r, **BAND, **UNIT)
+    assert float(jnp.mean(wrong)) == pytest.approx(0.0125)
+    assert (pi - mu) @ xor == pytest.approx(-0.0175)
+    assert certify(wrong, floor=2.0) > 0
+    assert certify(right) < (pi - mu) @ xor
+
+
+def test_refuted_certificate_weighted_by_one_over_sigma():
+    """Failure (iii): p = .5 -> .4 and .02 -> .06, mean gap over sigma rises, mean J falls."""
+    wrong, right = [], []
+    for before, after in ((0.5, 0.4), (0.02, 0.06)):
+        mu, pi = np.array([1 - before, before]), np.array([1 - after, after])
+        table = gap(pi, mu, mu, np.array([0.0, 1.0]), eps_high=2.0)
+        (drawn,) = proportional(mu, table, n=20_000)
+        right.append(drawn)
+        wrong.append(drawn / np.sqrt(before * (1 - before)))
+    floor = 1 / np.sqrt(0.02 * 0.98)
+    assert certify(jnp.stack(wrong), floor) > 0
+    assert certify(jnp.stack(right)) < (-0.1 + 0.04) / 2
+
+
+def test_refuted_certificate_on_samples_that_made_the_update():
+    """Stale samples: doubling what was seen to win, at the expense of the unseen, looks good.
+
+    1000 outcomes, half of them winning, 100 distinct ones drawn: the mean of the seen rises by
+    eps_high per winner, and J falls, whatever the draw.
+    """
+    r = np.arange(1000) % 2.0
+    mu = np.full(1000, 1 / 1000)
+    seen = np.arange(100)
+    pi = np.where((r == 1) & (np.arange(1000) >= 100), 0.4, 1.0) * mu
+    pi[seen] *= 1 + r[seen]
+    pi[r == 0] += (1 - pi.sum()) / 500
+    table = np.asarray(gap(pi, mu, mu, r))
+    assert (pi - mu) @ r < 0 < certify(jnp.asarray(table[seen]))
+    assert certify(jnp.asarray(table)) < 0
+
+
+def test_a_value_below_the_floor_certifies_nothing():
+    below = jnp.array([0.5] * 99 + [-1.5])
+    assert certify(below) == -jnp.inf
+    assert jnp.isnan(certify(below.at[0].set(jnp.nan)))
+
+
+def test_certificate_composes_and_traces():
+    """One function under jit, the same numbers, float32 and bfloat16 in."""
+    ratio, center, r = jnp.array([[0.9, 1.2]] * 50), jnp.ones((50, 2)), jnp.array([[0.0, 1.0]] * 50)
+    whole = functools.partial(
+        certificates.improvement_certificate, **BAND, **UNIT, delta=0.1, rates=RATES
+    )
+    by_hand = certificates.lower_confidence(
+        certificates.improvement_gap(ratio, center, r, **BAND, **UNIT),
+        floor=1.0,
+        delta=0.1,
+        rates=RATES,
+    )
+    np.testing.assert_allclose(jax.jit(whole)(ratio, center, r), by_hand, atol=EPS)
+    np.testing.assert_allclose(by_hand.mean, 0.1)
+    half = whole(*(x.astype(jnp.bfloat16) for x in (ratio, center, r)))
+    assert half.bound.dtype == jnp.float32
+    np.testing.assert_allclose(half.bound, by_hand.bound, atol=1e-2)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"delta": 0.0}, "delta"),
+        ({"delta": 1.0}, "delta"),
+        ({"rates": (0.5, 1.0)}, r"rates\[1\]"),
+        ({"rates": ()}, "empty"),
+        ({"reward_high": 0.5}, "widen"),
+        ({"eps_high": -0.1}, "eps_high"),
+        ({"reward_low": float("nan")}, "reward"),
+    ],
+)
+def test_bad_input_is_refused(change, message):
+    knobs = BAND | UNIT | {"delta": 0.1, "rates": RATES} | change
+    with pytest.raises(ValueError, match=message):
+        certificates.improvement_certificate(jnp.ones(3), jnp.ones(3), jnp.ones(3), **knobs)
+
+
+def test_shapes_that_disagree_are_refused():
+    with pytest.raises(ValueError, match="one shape"):
+        certificates.improvement_gap(jnp.ones(3), jnp.ones(1), jnp.ones(3), **BAND, **UNIT)

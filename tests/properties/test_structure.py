@@ -1,0 +1,99 @@
+"""Laws that hold for any numbers: of masks, totals, ratios and weights."""
+
+import jax.numpy as jnp
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from ogrpo.core import advantages, aggregate, ratios, weights
+from ogrpo.core.aggregate import AGGREGATIONS, combine
+
+SHAPE = (4, 3, 2)  # N, G, T
+some = settings(max_examples=25)
+numbers = hnp.arrays(np.float32, SHAPE, elements=st.floats(-8, 8, width=16))
+masks = hnp.arrays(np.bool_, SHAPE)
+log_probs = hnp.arrays(np.float32, SHAPE, elements=st.floats(-8, 0, width=16))
+
+
+def call(name, values, mask):
+    knobs = {"length": 2.0} if name == "fixed_length" else {}
+    return AGGREGATIONS[name](jnp.asarray(values), jnp.asarray(mask), **knobs)
+
+
+@some
+@given(numbers, masks, st.permutations(range(4)))
+def test_any_split_into_microbatches_adds_up(values, mask, order):
+    order = np.array(order)
+    for name in AGGREGATIONS:
+        parts = [call(name, values[order[i : i + 2]], mask[order[i : i + 2]]) for i in (0, 2)]
+        np.testing.assert_allclose(combine(*parts), call(name, values, mask), rtol=1e-5, atol=1e-4)
+
+
+@some
+@given(numbers, masks)
+def test_means_lie_within_the_values(values, mask):
+    if mask.any():
+        kept = values[mask]
+        for fn in (aggregate.token_mean, aggregate.sequence_mean, aggregate.group_mean):
+            mean = fn(jnp.asarray(values), jnp.asarray(mask))
+            assert kept.min() - 1e-4 <= mean <= kept.max() + 1e-4
+
+
+@some
+@given(log_probs, log_probs, log_probs, masks)
+def test_log_ratios_chain_and_reverse(a, b, c, mask):
+    a, b, c, mask = map(jnp.asarray, (a, b, c, mask))
+    for fn in (
+        ratios.log_ratio,
+        ratios.sequence_log_ratio,
+        ratios.prefix_log_ratio,
+        ratios.mean_log_ratio,
+    ):
+        chained = fn(a, b, mask) + fn(b, c, mask)
+        np.testing.assert_allclose(fn(a, c, mask), chained, atol=1e-4)
+        np.testing.assert_allclose(fn(b, a, mask), -fn(a, b, mask), atol=1e-4)
+        assert not np.any(np.asarray(fn(a, b, mask))[~np.asarray(mask)])
+
+
+@some
+@given(log_probs, log_probs, masks)
+def test_normalised_weights_average_to_one(a, b, mask):
+    delta = ratios.log_ratio(*map(jnp.asarray, (a, b, mask)))
+    present = mask.any(-1)
+    by_sequence = np.asarray(weights.group_normalized_weight(delta, jnp.asarray(mask))).max(-1)
+    for group, there in zip(by_sequence, present, strict=True):
+        if there.any():
+            np.testing.assert_allclose(group[there].mean(), 1, rtol=1e-4)
+    by_batch = np.asarray(weights.batch_normalized_weight(delta, jnp.asarray(mask))).max(-1)
+    if present.any():
+        np.testing.assert_allclose(by_batch[present].mean(), 1, rtol=1e-4)
+
+
+rewards = hnp.arrays(np.int64, (3, 4), elements=st.integers(-8, 8)).map(
+    lambda r: r.astype(np.float32) / 8
+)
+
+
+@some
+@given(rewards, st.integers(-8, 8), st.integers(1, 16).map(lambda i: i / 4))
+def test_advantages_do_not_see_shifts_and_scale_as_they_should(r, shift, scale):
+    r = jnp.asarray(r)
+    for fn in (advantages.centered, advantages.leave_one_out):
+        np.testing.assert_allclose(fn(scale * r + shift), scale * fn(r), atol=1e-3)
+    standardized = advantages.group_standardized
+    np.testing.assert_allclose(standardized(scale * r + shift), standardized(r), atol=1e-3)
+    np.testing.assert_allclose(standardized(r).sum(-1), 0, atol=1e-4)
+
+
+@some
+@given(log_probs, log_probs, masks)
+def test_bounded_weights_are_bounded(a, b, mask):
+    delta = ratios.log_ratio(*map(jnp.asarray, (a, b, mask)))
+    mask = jnp.asarray(mask)
+    truncated = weights.truncated_weight(delta, mask, cap=2.0, floor=0.5)
+    masked = weights.masked_weight(delta, mask, low=0.5, high=2.0)
+    assert np.all((truncated >= 0.5) & (truncated <= 2.0))
+    assert np.all((masked == 0) | ((masked >= 0.5) & (masked <= 2.0)))
+    flat, kept = delta.ravel(), mask.ravel()
+    assert -1e-6 <= weights.ess_fraction(flat, kept) <= 1 + 1e-6
