@@ -1,0 +1,251 @@
+"""The same tensors through TRL's `GRPOTrainer._compute_loss` and through ours: loss and gradient.
+
+Written against TRL 1.16. The trainer is never built: its loss method is called with the attributes
+it reads, and with a forward pass that returns the log-probs at hand.
+"""
+
+import warnings
+from functools import partial
+from types import SimpleNamespace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import torch
+
+from ogrpo.core import advantages, aggregate, divergences, gates, objectives, surrogates, weights
+from ogrpo.core.objectives import TokenBatch, from_proximal, token_loss
+from ogrpo.core.ratios import log_ratio, shared_mean_log_ratio
+
+B, T, LONGEST = 6, 5, 8
+EPS = {"eps_low": 0.15, "eps_high": 0.3}
+
+
+@pytest.fixture(scope="module")
+def trainer_class():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of TRL's imports, not of its loss
+        from trl.trainer.grpo_trainer import GRPOTrainer
+    return GRPOTrainer
+
+
+def tensors():
+    """TRL's names: per-token log-probs new, old (the trainer's), sampling (the engine's), ref."""
+    rng = np.random.default_rng(11)
+    old = -rng.uniform(0.3, 2.5, (B, T))
+    new, ref, sampling = (old + rng.normal(0, 0.3, (B, T)) for _ in range(3))
+    mask = np.arange(T) < rng.integers(1, T + 1, (B, 1))
+    return SimpleNamespace(
+        new=new, old=old, ref=ref, sampling=sampling, mask=mask, A=rng.normal(0, 1, B)
+    )
+
+
+def theirs(trainer_class, t, *, is_ratio=None, **options):
+    """TRL's loss and its gradient in the log-probs."""
+    new = torch.tensor(t.new, requires_grad=True)
+    entropies = torch.zeros_like(new)
+    config = {
+        "beta": 0.0,
+        "loss_type": "grpo",
+        "importance_sampling_level": "token",
+        "epsilon_low": EPS["eps_low"],
+        "epsilon_high": EPS["eps_high"],
+        "off_policy_mask_threshold": None,
+        "delta": None,
+        "use_bias_correction_kl": False,
+        **options,
+    }
+    arguments = {
+        "sapo_temperature_pos": 1.0,
+        "sapo_temperature_neg": 1.25,  # exact in float32, in which TRL keeps it
+        "steps_per_generation": 1,
+        "delta": config.pop("delta"),
+        "use_bias_correction_kl": config.pop("use_bias_correction_kl"),
+    }
+    accelerator = SimpleNamespace(
+        num_processes=1, gather=lambda x: x, reduce=lambda x, **_: x, sync_gradients=False
+    )
+    trainer = SimpleNamespace(
+        _get_per_token_logps_and_entropies=lambda *_, **__: (new, entropies, None),
+        get_off_policy_mask=trainer_class.get_off_policy_mask,
+        args=SimpleNamespace(**arguments),
+        accelerator=accelerator,
+        model=SimpleNamespace(training=False),
+        aux_loss_enabled=False,
+        top_entropy_quantile=1.0,
+        use_vllm=is_ratio is not None,
+        vllm_importance_sampling_correction=True,
+        max_completion_length=LONGEST,
+        current_gradient_accumulation_steps=1,
+        _entropy_bonus_enabled=False,
+        _metrics={"eval": {k: [] for k in METRICS}},
+        **config,
+    )
+    inputs = {
+        "prompt_ids": torch.zeros(B, 1, dtype=torch.long),
+        "prompt_mask": torch.ones(B, 1),
+        "completion_ids": torch.zeros(B, T, dtype=torch.long),
+        "completion_mask": torch.tensor(t.mask, dtype=torch.float64),
+        "advantages": torch.tensor(t.A),
+        "old_per_token_logps": torch.tensor(t.old),
+        "ref_per_token_logps": torch.tensor(t.ref),
+        "sampling_per_token_logps": torch.tensor(t.sampling),
+        "importance_sampling_ratio": is_ratio,
+        "num_items_in_batch": torch.tensor(float(t.mask.sum())),
+    }
+    loss = trainer_class._compute_loss(trainer, None, inputs)
+    loss.backward()
+    return loss.item(), new.grad.numpy()
+
+
+METRICS = [
+    "kl",
+    "entropy",
+    "clip_ratio/low_mean",
+    "clip_ratio/high_mean",
+    "clip_ratio/region_mean",
+    "clip_ratio/low_min",
+    "clip_ratio/high_max",
+    "cispo_clip_ratio",
+]
+
+
+def ours(t, objective, reduction):
+    """Our loss and its gradient. TRL's ratio is over the trainer's own `old`."""
+    fields = [jnp.asarray(x) for x in (t.sampling, t.old, t.ref)]
+    spread = jnp.asarray(np.repeat(t.A[:, None], T, 1))
+    batch = TokenBatch(spread, jnp.asarray(t.mask), *fields)
+
+    def loss(new):
+        return reduction(objective(new, batch), batch.mask)
+
+    return jax.value_and_grad(loss)(jnp.asarray(t.new))
+
+
+def over_old(objective):
+    """The objective with TRL's `old` as the policy its ratio is over."""
+
+    def run(new, batch):
+        return objective(new, batch._replace(behavior_log_probs=batch.proximal_log_probs))
+
+    return run
+
+
+def capped(new, batch):
+    surrogate = partial(surrogates.capped_surrogate, **EPS, cap=1.4)
+    return token_loss(new, batch, surrogate_fn=surrogate)
+
+
+def shared_gspo(new, batch):
+    clip = partial(surrogates.clipped_surrogate, eps_low=0.05, eps_high=0.1)
+    return token_loss(new, batch, surrogate_fn=clip, log_ratio_fn=shared_mean_log_ratio)
+
+
+def corrected_kl(new, batch):
+    delta = log_ratio(new, batch.behavior_log_probs, batch.mask)
+    kl = partial(divergences.importance_kl, kl_fn=divergences.k3, log_ratio=delta)
+    clip = partial(surrogates.clipped_surrogate, **EPS)
+    return token_loss(new, batch, surrogate_fn=clip, kl_fn=kl, beta=0.3)
+
+
+clipped = partial(objectives.grpo, **EPS)
+narrow = {"epsilon_low": 0.05, "epsilon_high": 0.1, "importance_sampling_level": "sequence"}
+by_length = partial(aggregate.fixed_length_mean, length=LONGEST)
+CASES = {
+    "grpo": (clipped, aggregate.sequence_mean, {}),
+    "kl": (partial(clipped, beta=0.3), aggregate.sequence_mean, {"beta": 0.3}),
+    "kl corrected": (
+        corrected_kl,
+        aggregate.sequence_mean,
+        {"beta": 0.3, "use_bias_correction_kl": True},
+    ),
+    "bnpo": (clipped, aggregate.token_mean, {"loss_type": "bnpo"}),
+    "dapo": (partial(objectives.dapo, **EPS), aggregate.token_mean, {"loss_type": "dapo"}),
+    "dr_grpo": (partial(objectives.dr_grpo, **EPS), by_length, {"loss_type": "dr_grpo"}),
+    "delta": (capped, aggregate.sequence_mean, {"delta": 1.4}),
+    "cispo": (
+        partial(objectives.cispo, high=1.2),
+        aggregate.token_mean,
+        {"loss_type": "cispo", "epsilon_high": 1.2},
+    ),
+    "sapo": (
+        partial(objectives.sapo, temperature_neg=1.25),
+        aggregate.sequence_mean,
+        {"loss_type": "sapo"},
+    ),
+    "gspo": (
+        partial(objectives.gspo, eps_low=0.05, eps_high=0.1),
+        aggregate.sequence_mean,
+        narrow,
+    ),
+    "luspo": (shared_gspo, aggregate.sequence_sum_mean, {**narrow, "loss_type": "luspo"}),
+}
+
+
+def agree(one, other):
+    np.testing.assert_allclose(one[0], other[0], rtol=1e-10)
+    np.testing.assert_allclose(one[1], other[1], rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_loss_and_gradient_are_trls(trainer_class, name):
+    objective, reduction, options = CASES[name]
+    with jax.enable_x64():
+        t = tensors()
+        agree(ours(t, over_old(objective), reduction), theirs(trainer_class, t, **options))
+
+
+SAMPLER_WEIGHTS = {
+    "token_truncate": (
+        partial(weights.truncated_weight, cap=1.2),
+        lambda d: torch.exp(d).clamp(max=1.2),
+    ),
+    "sequence_mask": (
+        partial(weights.sequence_masked_weight, high=1.5),
+        lambda d: (lambda w: w.masked_fill(w > 1.5, 0.0))(torch.exp(d.sum(-1, keepdim=True))),
+    ),
+}
+
+
+@pytest.mark.parametrize("mode", SAMPLER_WEIGHTS)
+def test_the_samplers_mismatch_is_weighed_like_trls(trainer_class, mode):
+    """The weight multiplies the surrogate and not the KL; the ratio stays over the trainer's old."""
+    weight_fn, formula = SAMPLER_WEIGHTS[mode]
+
+    def objective(new, batch):
+        clip = partial(surrogates.clipped_surrogate, **EPS)
+        ratio_fn = from_proximal(batch)
+        return token_loss(
+            new, batch, surrogate_fn=clip, log_ratio_fn=ratio_fn, weight_fn=weight_fn, beta=0.3
+        )
+
+    with jax.enable_x64():
+        t = tensors()
+        is_ratio = formula(torch.tensor((t.old - t.sampling) * t.mask))
+        expected = theirs(trainer_class, t, beta=0.3, is_ratio=is_ratio)
+        agree(ours(t, objective, aggregate.sequence_mean), expected)
+
+
+def test_the_off_policy_sequence_mask_is_trls(trainer_class):
+    def objective(new, batch):
+        delta = log_ratio(new, batch.behavior_log_probs, batch.mask)
+        kept = gates.off_policy_sequence_gate(delta, batch.advantages, batch.mask, delta=0.02)
+        return jax.lax.stop_gradient(kept) * over_old(clipped)(new, batch)
+
+    with jax.enable_x64():
+        t = tensors()
+        expected = theirs(trainer_class, t, off_policy_mask_threshold=0.02)
+        assert expected[0] != theirs(trainer_class, t)[0]
+        agree(ours(t, objective, aggregate.sequence_mean), expected)
+
+
+@pytest.mark.parametrize("scale", ["group", "batch"])
+def test_advantages_are_trls(scale):
+    """TRL: Bessel's standard deviation plus 1e-4, of the group or of the batch."""
+    rewards = torch.tensor([[1.0, 0.0, 0.5, 0.0], [0.25, 0.75, 1.0, 1.0]])
+    deviations = rewards - rewards.mean(1, keepdim=True)
+    std = rewards.std(1, keepdim=True) if scale == "group" else rewards.std()
+    fn = {"group": advantages.group_standardized, "batch": advantages.batch_standardized}[scale]
+    values = fn(jnp.asarray(rewards.numpy()), ddof=1, eps_outside=1e-4)
+    np.testing.assert_allclose(values, deviations / (std + 1e-4), rtol=1e-5)
