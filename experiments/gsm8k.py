@@ -11,6 +11,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from experiments.cache import keep_compiled_programs
 from experiments.config import Gsm8k, to_json
 from experiments.interrupt import StopRequest, stop_on_signal
 from experiments.models import make_model
@@ -53,11 +54,13 @@ def open_run(config: Gsm8k) -> RunDir:
 
 def as_json(config: Gsm8k) -> dict:
     """The config as it is written into the run's folder."""
-    return {"study": "gsm8k", **to_json(replace(config, run_dir=None, resume=False))}
+    values = {"study": "gsm8k", **to_json(config)}
+    return {key: value for key, value in values.items() if key not in ("run_dir", "resume")}
 
 
 def run(config: Gsm8k, console: Console) -> int:
     """Trains, evaluates, saves and reports; returns the exit code."""
+    keep_compiled_programs()
     folder = open_run(config)
     console.print(f"run directory {folder.path}", soft_wrap=True)
     prepared, problems = prepare(config)
@@ -150,13 +153,32 @@ def finish(study: Study, state: LoopState, before: Sequence[Answer]) -> None:
             prepared.heldout, prepared.task.heldout.answers, before, after, strict=False
         )
     ]
-    counts = [*prepared.left_out, *prepared.reward.counts._asdict().items()]
-    write_report(run, as_json(study.config), shlex.join(sys.argv), samples, counts)
+    write_report(run, as_json(study.config), command_line(), samples, counted(study))
     console.print(summary_table(run.read_metrics()))
     console.print(f"peak memory {peak_gib():.2f} GiB")
     console.print(
         f"model   {run.model}\nmetrics {run.metrics}\nreport  {run.report}", soft_wrap=True
     )
+
+
+def counted(study: Study) -> list[tuple[str, str]]:
+    """What a reader should know happened, though nothing failed."""
+    clipped = [r["clipped"] for r in study.run.read_metrics() if r.get("clipped") is not None]
+    judged = study.prepared.reward.counts._asdict()
+    share = sum(clipped) / max(len(clipped), 1)
+    note = (
+        "" if share else " (never bound: with i = 1 the exact centre is where gradients are taken)"
+    )
+    return [
+        *((label, f"{count:,}") for label, count in study.prepared.left_out),
+        *((f"completions judged {name}", f"{count:,}") for name, count in judged.items()),
+        ("tokens whose gradient the clip removed", f"{share:.2%}{note}"),
+    ]
+
+
+def command_line() -> str:
+    """The command as a user types it."""
+    return shlex.join(["python", "-m", "experiments.run", *sys.argv[1:]])
 
 
 def peak_gib() -> float:

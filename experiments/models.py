@@ -13,9 +13,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-import platformdirs
 from rich.console import Console
 
+from experiments.cache import cache_path
 from experiments.config import Gsm8k, WarmStart
 from experiments.progress import warm_start_bar
 from experiments.tasks import Problems
@@ -202,8 +202,7 @@ def _cache_folder(config: Gsm8k, decoder: DecoderConfig, batch: GroupBatch) -> P
     digest.update(json.dumps(recipe, sort_keys=True).encode())
     for array in batch[:4]:
         digest.update(np.ascontiguousarray(array).tobytes())
-    cache = platformdirs.user_cache_path("ogrpo") / "warm-start"
-    return cache / digest.hexdigest()[:24]
+    return cache_path() / "warm-start" / digest.hexdigest()[:24]
 
 
 def _store(folder: Path, decoder: DecoderConfig, params: Params) -> None:

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import matplotlib as mpl
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
@@ -33,6 +34,18 @@ def _line(axes: Axes, records: list[Record], key: str, label: str, color: str, *
     axes.plot(*points(records, key), label=label, color=color, **more)
 
 
+def _trend(axes: Axes, records: list[Record], key: str, label: str, color: str) -> None:
+    """Every step faintly, and a running mean over a twentieth of the run."""
+    x, y = points(records, key)
+    if not y:  # a run that was stopped before its first step
+        return
+    width = max(1, len(y) // 20)
+    kernel = np.ones(width)
+    smooth = np.convolve(y, kernel, "same") / np.convolve(np.ones(len(y)), kernel, "same")
+    axes.plot(x, y, color=color, alpha=0.25, linewidth=0.8)
+    axes.plot(x, smooth, label=label, color=color)
+
+
 def _pass_at_1(axes: Axes, records: list[Record], key: str, label: str, color: str) -> None:
     x, _ = points(records, key)
     _line(axes, records, key, label, color, marker="o", markersize=4)
@@ -54,34 +67,38 @@ def pass_at_1(records: list[Record]) -> Figure:
 def reward(records: list[Record]) -> Figure:
     """Mean reward of the training batches, and how many groups taught nothing."""
     figure, axes = _figure("Training reward")
-    _line(axes, records, "reward", "mean reward", BLUE)
-    _line(axes, records, "zero_variance", "share of zero-variance groups", ORANGE)
-    _line(axes, records, "truncated", "share of truncated completions", GREY)
+    _trend(axes, records, "reward", "mean reward", BLUE)
+    _trend(axes, records, "zero_variance", "groups without variance (share)", ORANGE)
+    _trend(axes, records, "truncated", "truncated completions (share)", GREY)
     axes.set_ylim(0, 1)
-    axes.legend()
+    axes.legend(loc="upper left", bbox_to_anchor=(0, 0.93), fontsize=9)
     return figure
 
 
 def off_policy(records: list[Record]) -> Figure:
-    """How far the data is from the policy that learns from it."""
-    figure, axes = _figure("Off-policyness")
-    _line(axes, records, "ess", "effective sample size (share)", BLUE)
-    _line(axes, records, "clipped", "share of tokens clipped", ORANGE)
-    axes.set_ylim(0, 1.02)
-    right = axes.twinx()
-    right.grid(visible=False)
-    right.spines["right"].set_visible(True)
-    _line(right, records, "kl", "KL(π‖α), nats a token (right)", GREEN)
-    right.set_ylabel("nats")
-    lines = [*axes.get_lines(), *right.get_lines()]
-    axes.legend(lines, [str(line.get_label()) for line in lines])
+    """How much the samples still say about the policy that learns from them."""
+    figure, axes = _figure("Effective sample size and clipping")
+    _trend(axes, records, "ess", "effective sample size (share of tokens)", BLUE)
+    _trend(axes, records, "clipped", "clipped (share of tokens)", ORANGE)
+    axes.set_ylim(-0.02, 1.04)
+    axes.legend(loc="center right")
+    return figure
+
+
+def divergence(records: list[Record]) -> Figure:
+    """How far the policy is from the one that sampled."""
+    figure, axes = _figure("Divergence from the sampler")
+    _trend(axes, records, "kl", "KL(α‖π), nats a token", GREEN)
+    _trend(axes, records, "mismatch", "|log π − log α| before the step, nats a token", GREY)
+    axes.set_ylim(bottom=0)
+    axes.legend()
     return figure
 
 
 def entropy(records: list[Record]) -> Figure:
     """Entropy of the policy on the tokens it was trained on."""
     figure, axes = _figure("Entropy")
-    _line(axes, records, "entropy", "nats a token", BLUE)
+    _trend(axes, records, "entropy", "nats a token", BLUE)
     axes.set_ylim(bottom=0)
     axes.legend()
     return figure
@@ -102,6 +119,7 @@ PLOTS: dict[str, Callable[[list[Record]], Figure]] = {
     "pass_at_1": pass_at_1,
     "reward": reward,
     "off_policy": off_policy,
+    "divergence": divergence,
     "entropy": entropy,
     "seconds": seconds,
 }

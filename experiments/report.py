@@ -58,7 +58,7 @@ def write_report(
     config: dict[str, Any],
     command: str,
     samples: Sequence[Sample],
-    counts: Sequence[tuple[str, int]],
+    counts: Sequence[tuple[str, str]],
 ) -> None:
     """Draws the plots and writes the page."""
     records = run.read_metrics()

@@ -125,7 +125,7 @@ def test_a_resumed_run_ends_where_an_uninterrupted_one_does(off_policy, tmp_path
     assert equal(turns[-1][0].train.params, whole[-1][0].train.params)
 
 
-def test_i_updates_a_batch_leave_the_first_centre(off_policy):
+def test_i_updates_a_batch_leave_the_first_centre():
     run = Run(schedule=schedule(i=3, steps=2))
     records = [record for _, record in run.turns()]
     assert [r["updates"] for r in records] == [0, 3, 6]

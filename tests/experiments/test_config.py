@@ -1,0 +1,86 @@
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+
+from experiments.command_line import parse
+from experiments.config import Gsm8k, from_json, to_json
+from experiments.gsm8k import as_json
+from experiments.presets import PRESETS
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_a_config_survives_json(name):
+    config = dataclasses.replace(PRESETS[name](), preset=name, run_dir=Path("here"))
+    assert from_json(Gsm8k, json.loads(json.dumps(to_json(config)))) == config
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_a_preset_says_what_it_takes(name):
+    text = PRESETS[name].__doc__ or ""
+    assert all(word in text for word in ("Command:", "Hardware", "ime", "core"))
+
+
+def test_table_1():
+    dials = {n: PRESETS[n]().schedule for n in ("v1-i1", "v10-i1", "v1-i10")}
+    assert {n: (s.v, s.i) for n, s in dials.items()} == {
+        "v1-i1": (1, 1),
+        "v10-i1": (10, 1),
+        "v1-i10": (1, 10),
+    }
+
+
+def test_options_change_the_preset_they_start_from():
+    config = parse(["--preset", "v1-i10", "--seed", "3", "--objective.eps-high", "0.28"])
+    expected = dataclasses.replace(PRESETS["v1-i10"](), preset="v1-i10", seed=3)
+    changed = dataclasses.replace(expected.objective, eps_high=0.28)
+    assert config == dataclasses.replace(expected, objective=changed)
+
+
+def test_a_resumed_run_keeps_its_config_and_takes_changes(tmp_path):
+    first = parse(["--preset", "v1-i1", "--seed", "5", "--schedule.steps", "7"])
+    (tmp_path / "config.json").write_text(json.dumps(as_json(first)))
+    again = parse(["--run-dir", str(tmp_path), "--resume", "--schedule.steps", "9"])
+    expected = dataclasses.replace(first.schedule, steps=9)
+    assert again == dataclasses.replace(first, schedule=expected, run_dir=tmp_path, resume=True)
+
+
+def test_a_resumed_run_refuses_another_preset(tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps(as_json(parse(["--preset", "v1-i1"]))))
+    with pytest.raises(ValueError, match="started with --preset v1-i1"):
+        parse(["--run-dir", str(tmp_path), "--resume", "--preset", "v10-i1"])
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "message"),
+    [
+        ("--rollout.group-size", "1", "group-size is 1.*at least 2"),
+        ("--rollout.temperature", "0", r"temperature is 0\.0.*above 0"),
+        ("--rollout.temperature", "-1", r"temperature is -1\.0.*above 0"),
+        ("--objective.eps-low", "-0.1", r"eps-low is -0\.1.*at least 0"),
+        ("--objective.beta", "-1", r"beta is -1\.0.*at least 0"),
+        ("--optimizer.microbatches", "3", "prompts = 16 cannot be cut into .*microbatches = 3"),
+        ("--data.prompt-length", "0", "prompt-length is 0"),
+        ("--seed", "-1", "seed is -1"),
+        ("--schedule.v", "0", "schedule.v is 0"),
+    ],
+)
+def test_a_wrong_value_is_refused_by_name(option, value, message, capsys):
+    with pytest.raises((ValueError, SystemExit)) as caught:
+        parse([option, value])
+    shown = str(caught.value) + "".join(capsys.readouterr())
+    assert caught.type is ValueError or caught.value.code != 0
+    assert __import__("re").search(message, " ".join(shown.replace("│", " ").split()))
+
+
+def test_an_unknown_option_is_answered_with_the_nearest(capsys):
+    with pytest.raises(SystemExit) as caught:
+        parse(["--objective.eps-hgih", "0.3"])
+    assert caught.value.code == 2
+    assert "--objective.eps-high" in capsys.readouterr().err
+
+
+def test_an_unknown_preset_is_answered_with_the_nearest():
+    with pytest.raises(ValueError, match="Did you mean 'v10-i1'"):
+        parse(["--preset", "v10-il"])

@@ -1,0 +1,189 @@
+"""The command as a user types it, in a process of its own, on a scale of seconds."""
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tokenizers import Tokenizer
+
+from ogrpo.policy.pretrained import load_pretrained
+
+ROOT = Path(__file__).parents[2]
+GSM8K = Path(os.environ.get("OGRPO_GSM8K", ROOT.parent / "shared" / "gsm8k"))
+SMALL = (
+    "--data.train=64 --warm-start.steps=4 --warm-start.batch=4 --warm-start.problems=16 "
+    "--rollout.group-size=4 --schedule.prompts=4 --schedule.evaluate-every=2 --schedule.v=3 "
+    "--evaluation.prompts=6 --checkpoint.every=2"
+).split()
+KEYS = {
+    *("step", "completions", "updates", "pass@1/sampled", "pass@1/greedy", "reward", "kl", "ess"),
+    *("staleness", "seconds/rollout", "seconds/reward", "seconds/update", "seconds/sync"),
+    *("seconds/eval", "pass@1/temperature", "pass@1/sampled/low", "pass@1/sampled/high"),
+}
+
+
+def command(*options: str) -> list[str]:
+    return [sys.executable, "-m", "experiments.run", "gsm8k", *options]
+
+
+@pytest.fixture(scope="module")
+def environment(tmp_path_factory):
+    return {**os.environ, "OGRPO_CACHE_DIR": str(tmp_path_factory.mktemp("cache"))}
+
+
+@pytest.fixture(scope="module")
+def run(environment):
+    def run(*options: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            command(*options), env=environment, cwd=ROOT, capture_output=True, text=True, timeout=300
+        )
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def finished(run, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("runs") / "first"
+    done = run(*SMALL, "--schedule.steps=4", f"--run-dir={folder}")
+    assert done.returncode == 0, done.stderr
+    return folder, done
+
+
+def records(folder: Path) -> list[dict]:
+    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+def deterministic(folder: Path) -> list[dict]:
+    timed = ("seconds/", "tokens/s")
+    return [{k: v for k, v in r.items() if not k.startswith(timed)} for r in records(folder)]
+
+
+def test_every_record_has_the_metrics_that_scripts_rely_on(finished):
+    folder, _ = finished
+    assert all({*record} >= KEYS for record in records(folder))
+    assert [r["step"] for r in records(folder)] == [0, 1, 2, 3, 4]
+    assert [r["staleness"] for r in records(folder)] == [None, 0, 1, 2, 0]
+    assert records(folder)[-1]["pass@1/greedy"] is not None
+
+
+def test_the_run_directory_holds_what_was_promised(finished):
+    folder, done = finished
+    config = json.loads((folder / "config.json").read_text())
+    assert (config["study"], config["schedule"]["v"], config["seed"]) == ("gsm8k", 3, 0)
+    assert sorted(p.name for p in (folder / "checkpoints").iterdir()) == ["2", "4"]
+    assert len([*(folder / "plots").glob("*.png")]) >= 5
+    for name in ("report.html", "model", "metrics.jsonl"):
+        assert str(folder / name) in done.stdout
+    assert "before (step 0)" in done.stdout
+    assert "after (step 4)" in done.stdout
+
+
+def test_the_report_needs_nothing_but_itself(finished):
+    page = (finished[0] / "report.html").read_text()
+    assert not re.findall(r"(?:src|href)=\"(?!data:)", page)
+    assert "http" not in page.replace("data:image/png;base64", "")
+    assert page.count("data:image/png;base64,iVBOR") >= 5
+
+
+def test_the_model_that_was_saved_can_be_loaded(finished):
+    config, params = load_pretrained(finished[0] / "model", np.float32)
+    tokenizer = Tokenizer.from_file(str(finished[0] / "model" / "tokenizer.json"))
+    assert config.vocab_size >= tokenizer.get_vocab_size()
+    assert all(np.isfinite(leaf).all() for leaf in __import__("jax").tree.leaves(params))
+
+
+def test_the_same_command_twice_gives_the_same_numbers(finished, run, tmp_path):
+    folder = tmp_path / "again"
+    done = run(*SMALL, "--schedule.steps=4", f"--run-dir={folder}")
+    assert done.returncode == 0, done.stderr
+    assert "warm start read from" in done.stdout
+    assert deterministic(folder) == deterministic(finished[0])
+
+
+def test_a_finished_run_is_not_overwritten_but_can_be_resumed(finished, run, tmp_path):
+    folder = tmp_path / "copy"
+    shutil.copytree(finished[0], folder)
+    refused = run(*SMALL, f"--run-dir={folder}")
+    assert refused.returncode == 2
+    assert "is not empty" in refused.stderr
+    assert "--resume" in refused.stderr
+    longer = run(f"--run-dir={folder}", "--resume", "--schedule.steps=5")
+    assert longer.returncode == 0, longer.stderr
+    assert deterministic(folder)[:5] == deterministic(finished[0])
+    assert [r["step"] for r in records(folder)] == [0, 1, 2, 3, 4, 5]
+
+
+def test_an_interrupted_run_says_how_to_go_on_and_ends_the_same(finished, environment, tmp_path):
+    folder = tmp_path / "interrupted"
+    steps = 4
+    # The program is compiled in the cache, so that the signal meets the loop between its steps.
+    process = subprocess.Popen(
+        command(*SMALL, f"--schedule.steps={steps}", f"--run-dir={folder}"),
+        env=environment, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    deadline = time.monotonic() + 240
+    while not (folder / "metrics.jsonl").exists() or not records(folder):
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline
+        time.sleep(0.002)
+    process.send_signal(signal.SIGINT)
+    output, _ = process.communicate(timeout=240)
+    stopped = len(records(folder)) - 1
+    assert process.returncode == 130, "the run ended before the signal met it"
+    assert stopped < steps
+    assert f"--run-dir {folder} --resume" in output
+    resumed = subprocess.run(
+        command("--run-dir", str(folder), "--resume"),
+        env=environment, cwd=ROOT, capture_output=True, text=True, timeout=300,
+    )  # fmt: skip
+    assert resumed.returncode == 0, resumed.stderr
+    assert deterministic(folder) == deterministic(finished[0])
+
+
+def test_the_official_data_and_a_random_model(run, tmp_path):
+    if not (GSM8K / "train.jsonl").is_file():
+        pytest.skip(f"GSM8K's train.jsonl is not in {GSM8K}: set OGRPO_GSM8K")
+    folder = tmp_path / "official"
+    options = [*SMALL, "--schedule.steps=2", f"--data.path={GSM8K}", "--model.random=tiny"]
+    short = ["--data.limit=200", "--data.prompt-length=64", "--rollout.max-tokens=8"]
+    done = run(*options, *short, f"--run-dir={folder}")
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"\d+ training prompts longer than 64 tokens, left out", done.stdout)
+    assert records(folder)[-1]["truncated"] > 0
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--rollout.group-size=1"], "at least 2"),
+        (["--data.prompt-length=5"], "none of .* prompts fits into data.prompt-length = 5"),
+        (["--model.path=nowhere"], "nowhere"),
+        (["--data.path=nowhere"], "nowhere"),
+        (["--resume"], "needs the --run-dir"),
+        (["--resume", "--run-dir=nowhere"], "nothing to resume in nowhere"),
+        (["--run-dir=pyproject.toml"], "pyproject.toml cannot be used"),
+    ],
+)
+def test_bad_input_is_answered_and_leaves_no_traceback(run, tmp_path, options, message):
+    place = [] if any("run-dir" in o or o == "--resume" for o in options) else [f"--run-dir={tmp_path / 'r'}"]
+    done = run(*SMALL, *options, *place)
+    assert done.returncode == 2, done.stderr
+    shown = " ".join((done.stderr + done.stdout).replace("│", " ").split())
+    assert re.search(message, shown)
+    assert "Traceback" not in shown
+
+
+def test_an_unknown_study_is_answered_with_the_nearest():
+    done = subprocess.run(
+        [sys.executable, "-m", "experiments.run", "gsmk8"], cwd=ROOT, capture_output=True, text=True
+    )
+    assert done.returncode == 2
+    assert "Did you mean 'gsm8k'?" in done.stderr
