@@ -51,6 +51,13 @@ formula, its gradient to finite differences (`tests/core/test_objectives.py`).
 Symbol = tuple[str, str]  # module, function
 
 
+def modules() -> list[str]:
+    """The modules in reading order; one not listed comes last, rather than not at all."""
+    plumbing = {"__init__", "checks", "masked"}
+    rest = {path.stem for path in CORE.glob("*.py")} - plumbing - set(ORDER)
+    return [*ORDER, *sorted(rest)]
+
+
 def public_functions(module: str) -> list[ast.FunctionDef]:
     """The module's public functions, in order."""
     tree = ast.parse((CORE / f"{module}.py").read_text())
@@ -161,7 +168,7 @@ def escaped(cell: str) -> str:
 def page() -> str:
     """The whole page."""
     tests, parts = all_tests(), [HEAD]
-    for module in ORDER:
+    for module in modules():
         about = ast.get_docstring(ast.parse((CORE / f"{module}.py").read_text())) or ""
         parts += [f"## ogrpo.core.{module}\n", about.split("\n\n")[0] + "\n"]
         parts += ["| symbol | formula | source | tests |", "|---|---|---|---|"]

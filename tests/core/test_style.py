@@ -67,6 +67,6 @@ def test_importing_the_package_brings_in_the_core_and_nothing_else():
         "transformers",
         "math_verify",
     ]
-    code = f"import sys, ogrpo; print([m for m in {heavy} if m in sys.modules])"
+    code = f"import sys; from ogrpo import *; print([m for m in {heavy} if m in sys.modules])"
     out = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     assert out.stdout.strip() == "[]"
