@@ -37,20 +37,20 @@ def chance(drawn, probs):
     return np.exp(ways + drawn @ np.log(probs))
 
 
-@functools.partial(jax.jit, static_argnames="delta")
-def limits(outcomes, table, floor, delta):
+@functools.partial(jax.jit, static_argnames=("delta", "rates"))
+def limits(outcomes, table, floor, delta, rates):
     """The bound for every row of `outcomes` [C, n], the values of the outcomes in `table` [3]."""
 
     def limit(row):
-        return certificates.lower_confidence(table[row], floor=floor, delta=delta, rates=RATES)
+        return certificates.lower_confidence(table[row], floor=floor, delta=delta, rates=rates)
 
     return jax.vmap(limit)(outcomes).bound
 
 
-def failure_probability(mu, table, truth, floor, *, n, delta):
+def failure_probability(mu, table, truth, floor, *, n, delta, rates=RATES):
     """P(bound > truth) under n independent draws, by summing over all multisets."""
     outcomes = np.stack([np.repeat(np.arange(3), c) for c in counts(n)])
-    bound = limits(outcomes, jnp.asarray(table), floor, delta)
+    bound = limits(outcomes, jnp.asarray(table), floor, delta, rates)
     return chance(counts(n), mu)[np.asarray(bound) > truth + EPS].sum()
 
 
@@ -110,6 +110,38 @@ def test_lower_confidence_covers(mu, x, n, delta):
     """Theorem lower_confidence_family: any values above -floor, however large."""
     table = np.exp2(4 * x) - 1
     assert failure_probability(mu, table, mu @ table, 1.0, n=n, delta=delta) <= delta
+
+
+@pytest.mark.parametrize(
+    ("win", "n", "delta", "share"),
+    [
+        (0.94, 2, 0.9, 0.98),
+        (0.86, 12, 0.05, 0.15),
+        (0.74, 3, 0.5, 0.8),
+        (0.78, 12, 0.1, 0.5),
+        (0.82, 20, 0.05, 0.37),
+    ],
+)
+def test_coverage_is_close_to_attained(win, n, delta, share):
+    """Theorem lower_confidence: laws on -1 and 0 that spend much of delta; less radius would fail."""
+    mu, table = np.array([(1 - win) / 2, (1 - win) / 2, win]), np.array([-1.0, -1.0, 0.0])
+    wrong = failure_probability(mu, table, mu @ table, 1.0, n=n, delta=delta, rates=(0.9,))
+    assert share * delta <= wrong <= delta
+
+
+def test_lower_confidence_is_the_theorems():
+    """Theorem lower_confidence_family, written out: delta shared by the rates, the best one kept."""
+    x, floor, delta, rates = np.array([0.3, -0.2, 0.7, 0.1] * 9), 0.5, 0.1, (0.2, 0.6)
+    by_hand = [
+        x.sum()
+        - floor * np.log(len(rates) / delta) / rate
+        - (-np.log(1 - rate) - rate) / (rate * floor) * (x**2).sum()
+        for rate in rates
+    ]
+    seen = certificates.lower_confidence(jnp.asarray(x), floor=floor, delta=delta, rates=rates)
+    np.testing.assert_allclose(seen.bound, max(by_hand) / x.size, rtol=1e-12)
+    assert float(seen.rate) == rates[int(np.argmax(by_hand))]
+    np.testing.assert_allclose(seen.mean, 0.225)
 
 
 @pytest.mark.parametrize("delta", [0.05, 0.3])
