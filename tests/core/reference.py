@@ -4,7 +4,6 @@ Each takes `lp`, the differentiated log-probs, and `held`, the same numbers wher
 the gradient; finite differences in `lp` alone are then the gradient the paper means.
 """
 # All formulas share one signature, whatever they use of it.
-# ruff: noqa: ARG001, ARG005
 
 import math
 from types import SimpleNamespace

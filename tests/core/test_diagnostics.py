@@ -58,6 +58,8 @@ def test_quantiles_are_of_the_kept():
     ratio, mask = jnp.array([1.0, 2.0, 3.0, 99.0]), jnp.array([True, True, True, False])
     quantiles = diagnostics.ratio_quantiles(ratio, mask, jnp.array([0.0, 0.5, 1.0]))
     np.testing.assert_allclose(quantiles, [1, 2, 3])
+    broken = diagnostics.ratio_quantiles(ratio.at[1].set(jnp.nan), mask, jnp.array([0.0]))
+    assert np.isnan(broken).all()
 
 
 def test_sequence_effective_size_counts_sequences_with_tokens():

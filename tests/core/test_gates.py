@@ -40,6 +40,10 @@ def test_a_token_without_advantage_passes_the_one_side_gate():
     np.testing.assert_array_equal(gates.one_side_gate(RATIO, 0 * UP, **EPS), 1)
 
 
+def test_a_token_without_advantage_fades_like_a_negative_one():
+    np.testing.assert_allclose(gates.tapered_gate(RATIO, 0 * UP), np.minimum(RATIO, 1))
+
+
 def test_the_divergence_gate_shuts_outward_steps_only():
     far = partial(gates.divergence_gate, divergence=jnp.full(6, 0.3), delta=0.2)
     np.testing.assert_array_equal(far(RATIO, UP), [1, 1, 1, 0, 0, 0])

@@ -81,6 +81,14 @@ def test_renyi2_is_the_log_of_one_plus_chi_square():
     assert weights.renyi2(log_weights, mask) == pytest.approx(np.log(3.5 / 3))
 
 
+@every_weight
+def test_masks_and_shapes_are_checked(name):
+    with pytest.raises(ValueError, match="mask must be bool, got int32"):
+        TOKEN_WEIGHTS[name](LOG, MASK.astype(int))
+    with pytest.raises(ValueError, match=r"expected one shape \[..., (G, )?T\]"):
+        TOKEN_WEIGHTS[name](LOG, MASK[:1])
+
+
 def test_a_negative_cap_is_refused():
     with pytest.raises(ValueError, match=r"cap must be >= 0, got -1"):
         weights.truncated_weight(LOG, MASK, cap=-1.0)

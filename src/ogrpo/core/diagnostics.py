@@ -10,6 +10,7 @@ import jax.numpy as jnp
 
 from ogrpo.core.advantages import zero_variance_mask
 from ogrpo.core.aggregate import Total, token_total
+from ogrpo.core.checks import check_axes, check_mask
 from ogrpo.core.divergences import behavior_kl, k3
 from ogrpo.core.masked import masked_sum
 from ogrpo.core.objectives import TokenBatch
@@ -53,12 +54,17 @@ def clip_totals(
 
 
 def ratio_quantiles(ratio: jax.Array, mask: jax.Array, quantiles: jax.Array) -> jax.Array:
-    """Quantiles of the kept ratios: [..., T], bool [..., T], [Q] -> [Q]; NaN if none is kept."""
-    return jnp.nanquantile(jnp.where(mask, ratio, jnp.nan), quantiles)
+    """Quantiles of the kept ratios: [..., T], bool [..., T], [Q] -> [Q]; NaN if none or a NaN is kept."""
+    check_axes("T", ratio=ratio, mask=mask)
+    check_mask(mask)
+    kept = jnp.nanquantile(jnp.where(mask, ratio, jnp.nan), quantiles)
+    return jnp.where(jnp.any(jnp.isnan(ratio) & mask), jnp.nan, kept)
 
 
 def sequence_ess(log_ratio: jax.Array, mask: jax.Array) -> jax.Array:
     """Effective sample size of all sequences by their ratios prod_t rho_t. [..., T] -> scalar."""
+    check_axes("T", log_ratio=log_ratio, mask=mask)
+    check_mask(mask)
     sums = masked_sum(log_ratio, mask)[..., 0].ravel()
     return ess(sums, jnp.any(mask, axis=-1).ravel())
 

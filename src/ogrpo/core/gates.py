@@ -185,6 +185,7 @@ def off_policy_sequence_gate(
       [..., T] of 0 and 1.
     """
     check_axes("T", log_ratio=log_ratio, advantages=advantages, mask=mask)
+    check_mask(mask)
     check_nonnegative(delta=delta)
     drift = -masked_mean(log_ratio, mask) * jnp.ones_like(log_ratio)
     return gate((advantages < 0) & (drift > delta), drift)

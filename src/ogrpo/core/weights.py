@@ -16,6 +16,7 @@ from ogrpo.core.ratios import exp_ratio
 def unit_weight(log_ratio: jax.Array, mask: jax.Array) -> jax.Array:
     """No correction: w = 1. [..., T] -> [..., T]. Biased whenever the two policies differ."""
     check_axes("T", log_ratio=log_ratio, mask=mask)
+    check_mask(mask)
     return jnp.ones_like(log_ratio)
 
 
@@ -32,6 +33,7 @@ def plain_weight(log_ratio: jax.Array, mask: jax.Array) -> jax.Array:
       [..., T] detached.
     """
     check_axes("T", log_ratio=log_ratio, mask=mask)
+    check_mask(mask)
     return jax.lax.stop_gradient(exp_ratio(log_ratio))
 
 
@@ -116,6 +118,8 @@ def geometric_mask(
     Source: geometric sequence masking (Liu, Li et al. 2025). Biased; its strictness, unlike that of
     a product, does not grow with length. Args and Returns: as `masked_weight`.
     """
+    check_axes("T", log_ratio=log_ratio, mask=mask)
+    check_mask(mask)
     check_nonnegative(low=low, high=high)
     mean = jax.lax.stop_gradient(masked_mean(log_ratio, mask) * jnp.ones_like(log_ratio))
     ratio = exp_ratio(mean)
@@ -207,6 +211,7 @@ def renyi2(log_weights: jax.Array, mask: jax.Array) -> jax.Array:
 
 def _sequence(log_ratio: jax.Array, mask: jax.Array) -> jax.Array:
     check_axes("T", log_ratio=log_ratio, mask=mask)
+    check_mask(mask)
     return jnp.where(mask, masked_sum(log_ratio, mask), 0)
 
 
