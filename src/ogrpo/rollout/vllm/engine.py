@@ -37,7 +37,7 @@ from ogrpo.rollout.vllm.errors import (
 from ogrpo.rollout.vllm.fleet import Fleet, Server
 from ogrpo.rollout.vllm.prometheus import server_metrics
 from ogrpo.rollout.vllm.sync import InFlight, Probe, PushReport, Target
-from ogrpo.rollout.vllm.wire import UNTRUNCATED, Order, Truncation
+from ogrpo.rollout.vllm.wire import UNLABELLED, UNTRUNCATED, Order, Truncation
 from ogrpo.rollout.weights import tensors as files
 from ogrpo.rollout.weights.share import WeightShare
 from ogrpo.rollout.weights.store import Release, Store
@@ -88,6 +88,8 @@ class Options:
     probe_length: int = 16
     keep: int = 2
     """Releases that stay on the disk."""
+    stock_reload: bool = False
+    """Use vLLM's own reload_weights even where the extension is there."""
     delta: bool = True
     """Whether to send only what changed, where that is less (transport "url")."""
 
@@ -234,7 +236,11 @@ class VllmEngine:
             raise ValueError(f"version is {version}; versions count from 0")
         release = self._store.write(self._served(self._tensors_fn(params)), version)
         target = Target(release, self._probe(params))
-        self._run(self._publish(target))
+        try:
+            self._run(self._publish(target))
+        except PublishRefused:
+            self._store.withdraw(release)
+            raise
         self.version = version
 
     def _served(self, tensors: Mapping[str, np.ndarray]) -> Mapping[str, np.ndarray]:
@@ -289,6 +295,7 @@ class VllmEngine:
                     target,
                     in_flight=self._options.in_flight,
                     share=self._share,
+                    stock=self._options.stock_reload,
                 )
             except PublishRefused:
                 server.version = kept
@@ -370,8 +377,12 @@ class VllmEngine:
         )
 
     async def _gather(self, work: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
-        async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(one) for one in work]
+        try:
+            async with asyncio.TaskGroup() as group:
+                tasks = [group.create_task(one) for one in work]
+        except ExceptionGroup as several:
+            # The others were cancelled because of it; what a caller can act on is the cause.
+            raise several.exceptions[0] from None
         return [task.result() for task in tasks]
 
     def _chunks(self, places: Sequence[int]) -> list[Sequence[int]]:
@@ -425,14 +436,15 @@ class VllmEngine:
             if self._attributable(server, epoch, groups):
                 return _Drawn(server, places, groups)
             self.counts["discarded_groups"] += len(groups)
+            if _unlabelled(groups):
+                await self._fleet.fail(server, Unavailable("restarted: it has its first weights"))
         raise RolloutError(f"a request failed {self._options.attempts} times, last: {error}")
 
     def _attributable(self, server: Server, epoch: int, groups: Sequence[Group]) -> bool:
         """Whether it is known which version drew each token."""
         drawn = [c for group in groups for c in group.completions]
-        spans = [span for completion in drawn for span in completion.version_spans]
-        if spans:
-            return all(span.version >= 0 for span in spans)
+        if any(completion.version_spans for completion in drawn):
+            return not _unlabelled(groups)
         # An abort ends a request at the pause, before the load.
         return server.epoch == epoch or any(c.finish_reason == "abort" for c in drawn)
 
@@ -471,6 +483,12 @@ class _Drawn:
     server: Server
     places: Sequence[int]
     groups: list[Group]
+
+
+def _unlabelled(groups: Sequence[Group]) -> bool:
+    """Whether a token was drawn by weights that nobody pushed."""
+    drawn = (c for group in groups for c in group.completions)
+    return any(s.version == UNLABELLED for c in drawn for s in c.version_spans)
 
 
 def _own_seed(seed: int, place: int) -> int:

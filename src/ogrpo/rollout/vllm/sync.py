@@ -65,7 +65,12 @@ def probe_sequences(vocab_size: int, *, count: int, length: int) -> list[IntArra
 
 
 async def load(
-    api: ServerApi, found: Capabilities, release: Release, share: WeightShare | None
+    api: ServerApi,
+    found: Capabilities,
+    release: Release,
+    *,
+    share: WeightShare | None,
+    stock: bool,
 ) -> int:
     """Has a paused server load a release, through the extension or, without it, vLLM's own reload.
 
@@ -76,8 +81,8 @@ async def load(
         PublishRefused: the server said no; `live model intact` or not is part of the message.
         Unavailable: the server cannot reach the release, or does not answer.
     """
-    if found.extension is None:
-        await _stock_reload(api, found, release)
+    if stock or found.extension is None:
+        await _stock_reload(api, release)
         return 0
     source: Json = {"path": str(release.folder)}
     if share is not None:
@@ -103,12 +108,7 @@ def _check_answer(url: str, release: Release, answer: Json) -> None:
     raise PublishRefused(f"{said}; it goes on serving version {answer['version']}")
 
 
-async def _stock_reload(api: ServerApi, found: Capabilities, release: Release) -> None:
-    if not found.dev_mode:
-        raise PublishRefused(
-            f"{api.url} takes no weights: start it with VLLM_SERVER_DEV_MODE=1 and "
-            "--worker-extension-cls ogrpo_weight_sync.WeightSync (ogrpo-serve does both)"
-        )
+async def _stock_reload(api: ServerApi, release: Release) -> None:
     arguments = {"weights_path": str(release.folder)}
     await api.rpc("reload_weights", arguments, seconds=LOAD_SECONDS)
 
@@ -140,13 +140,19 @@ async def push(
     *,
     in_flight: InFlight,
     share: WeightShare | None,
+    stock: bool = False,
 ) -> PushReport:
     """Brings a server to a version and has it proven."""
+    if not found.dev_mode:
+        raise PublishRefused(
+            f"{api.url} takes no weights: start it with VLLM_SERVER_DEV_MODE=1 and "
+            "--worker-extension-cls ogrpo_weight_sync.WeightSync (ogrpo-serve does both)"
+        )
     start = time.perf_counter()
     await api.pause(in_flight)
     try:
         loading = time.perf_counter()
-        moved = await load(api, found, target.release, share)
+        moved = await load(api, found, target.release, share=share, stock=stock)
         loaded = time.perf_counter()
         await api.label(str(target.version))
         # vLLM does not clear the prefix cache itself in mode "keep".

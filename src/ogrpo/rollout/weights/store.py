@@ -57,6 +57,7 @@ class Store:
         self._keep = keep
         self._delta = delta
         self._last: Release | None = None
+        self._before: Release | None = None
         self.folder.mkdir(parents=True, exist_ok=True)
 
     def write(self, tensors: Tensors, version: int) -> Release:
@@ -83,18 +84,27 @@ class Store:
         raw = json.dumps(manifest, indent=1).encode()
         _write_bytes(scratch / MANIFEST, raw)
         folder = self._put(scratch, version)
-        self._last = Release(
-            version=version,
-            folder=folder,
-            sha256=sha256,
-            manifest_sha256=hashlib.sha256(raw).hexdigest(),
-            bytes=size,
-            delta_bytes=None if delta is None else delta["bytes"],
-            changed_share=share,
-            seconds=time.perf_counter() - start,
+        self._before, self._last = (
+            self._last,
+            Release(
+                version=version,
+                folder=folder,
+                sha256=sha256,
+                manifest_sha256=hashlib.sha256(raw).hexdigest(),
+                bytes=size,
+                delta_bytes=None if delta is None else delta["bytes"],
+                changed_share=share,
+                seconds=time.perf_counter() - start,
+            ),
         )
         self._retain()
         return self._last
+
+    def withdraw(self, release: Release) -> None:
+        """Takes back the last release, which no server took; deltas go on from the one before."""
+        if release == self._last:
+            shutil.rmtree(release.folder)
+            self._last, self._before = self._before, None
 
     def _write_delta(
         self, scratch: Path, tensors: Tensors, size: int

@@ -1,0 +1,126 @@
+"""The decoder on both sides of the bridge: its tensors by name, its scores, an engine over URLs."""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ogrpo.policy import DecoderConfig, Params, load_pretrained, sample
+from ogrpo.policy.log_probs import flat_log_probs, flat_logits
+from ogrpo.policy.pretrained import Slot, tensor_slots
+from ogrpo.rollout.embedded import EmbeddedEngine
+from ogrpo.rollout.endpoint import Model
+from ogrpo.rollout.protocol import IntArray
+from ogrpo.rollout.vllm import Expected, Options, VllmEngine, connect
+
+ScoreFn = Callable[[Params, Sequence[IntArray]], list[np.ndarray]]
+
+
+def connect_policy(
+    urls: Sequence[str],
+    config: DecoderConfig,
+    *,
+    eos_id: int,
+    max_length: int,
+    options: Options | None = None,
+) -> VllmEngine:
+    """An engine that samples the decoder's policy from vLLM servers.
+
+    Args:
+        urls: the servers.
+        config: the decoder's shape; the servers were started from a folder of the same.
+        eos_id: the token that ends a completion.
+        max_length: longest prompt plus completion.
+        options: see `ogrpo.rollout.vllm.Options`.
+    """
+    return connect(
+        urls,
+        expected=Expected(vocab_size=config.vocab_size, eos_id=eos_id, max_length=max_length),
+        tensors_fn=partial(named_tensors, config),
+        score_fn=make_score_fn(config),
+        options=options,
+    )
+
+
+def named_tensors(config: DecoderConfig, params: Params) -> dict[str, np.ndarray]:
+    """Parameters as host arrays by their Hugging Face names; layers are views into their stack."""
+    host = jax.tree.map(np.asarray, params)
+    return {name: _stored(host, slot) for name, slot in tensor_slots(config).items()}
+
+
+def params_from_tensors(config: DecoderConfig, tensors: Mapping[str, np.ndarray]) -> Params:
+    """Parameters from arrays by their Hugging Face names, in the arrays' dtype."""
+    slots = tensor_slots(config)
+    layers: dict[tuple[str, ...], list[np.ndarray]] = {}
+    for name, slot in slots.items():
+        layers.setdefault(slot.path, []).append(tensors[name])
+    stacked = {slot.path: slot.layer is not None for slot in slots.values()}
+    params: Params = {}
+    for path, arrays in layers.items():
+        _put(params, path, jnp.asarray(np.stack(arrays) if stacked[path] else arrays[0]))
+    return params
+
+
+def make_score_fn(config: DecoderConfig) -> ScoreFn:
+    """log softmax(z) of tokens 1.. of each sequence, by the trainer's own forward pass."""
+
+    def score_fn(params: Params, sequences: Sequence[IntArray]) -> list[np.ndarray]:
+        lengths = np.array([len(ids) for ids in sequences])
+        ids = np.zeros((len(sequences), lengths.max()), np.int32)
+        for row, sequence in zip(ids, sequences, strict=True):
+            row[: len(sequence)] = sequence
+        mask = np.arange(ids.shape[1])[None] < lengths[:, None]
+        scores = np.asarray(_score(params, jnp.asarray(ids), jnp.asarray(mask), config=config))
+        return [row[: length - 1] for row, length in zip(scores, lengths, strict=True)]
+
+    return score_fn
+
+
+@partial(jax.jit, static_argnames="config")
+def _score(params: Params, ids: jax.Array, mask: jax.Array, *, config: DecoderConfig) -> jax.Array:
+    return flat_log_probs(params, config, ids, mask, 1.0)
+
+
+def embedded_model(
+    folder: str, *, dtype: str, eos_id: int, batch_size: int, prompt_length: int
+) -> tuple[Model, Params]:
+    """A model folder as the functions that `ogrpo.rollout.endpoint` serves, and its parameters."""
+    config, params = load_pretrained(folder, dtype)
+
+    def sample_fn(params: Params, ids: np.ndarray, mask: np.ndarray, seed: int, **how: Any) -> Any:
+        arrays = jnp.asarray(ids), jnp.asarray(mask)
+        return sample(params, config, *arrays, jax.random.key(seed), eos_id=eos_id, **how)
+
+    def next_fn(params: Params, prompt: IntArray) -> np.ndarray:
+        ids = jnp.asarray(prompt)[None]
+        scores = flat_logits(params, config, ids, jnp.ones(ids.shape, bool))[0, -1]
+        return np.asarray(jax.nn.log_softmax(scores))
+
+    model = Model(
+        engine=EmbeddedEngine(sample_fn, batch_size=batch_size, prompt_length=prompt_length),
+        params_fn=partial(params_from_tensors, config),
+        score_fn=make_score_fn(config),
+        next_fn=next_fn,
+        shapes={name: list(slot.shape) for name, slot in tensor_slots(config).items()},
+        dtype=dtype,
+        vocab_size=config.vocab_size,
+        eos_id=eos_id,
+        max_model_len=config.max_positions,
+    )
+    return model, params
+
+
+def _stored(host: Params, slot: Slot) -> np.ndarray:
+    leaf: Any = host
+    for key in slot.path:
+        leaf = leaf[key]
+    return leaf if slot.layer is None else leaf[slot.layer]
+
+
+def _put(tree: Params, path: tuple[str, ...], leaf: jax.Array) -> None:
+    for key in path[:-1]:
+        tree = tree.setdefault(key, {})
+    tree[path[-1]] = leaf

@@ -1,0 +1,397 @@
+"""The servers' HTTP protocol in front of the embedded sampler: a vLLM of one file, for any machine.
+
+What `ogrpo.rollout.vllm` asks of a server is answered here from plain functions, in the same words,
+errors included, so that the bridge can be tested, and a set-up rehearsed, without vLLM. Sampling
+is done one request at a time. It is no vLLM: no batching across requests, no abort on the way.
+"""
+
+import json
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import numpy as np
+
+from ogrpo.rollout.extension import ogrpo_releases as releases
+from ogrpo.rollout.protocol import Completion, Engine, Group, IntArray, Sampling
+from ogrpo.rollout.weights.tensors import Tensors, read
+
+Json = dict[str, Any]
+UNPUSHED = -1
+VERSION = "0.0.0+ogrpo-embedded"
+
+
+@dataclass(frozen=True)
+class Model:
+    """What is served, as functions.
+
+    Attributes:
+        engine: samples from what was published last; ends completions at `eos_id`.
+        params_fn: tensors by their Hugging Face names -> parameters to publish.
+        score_fn: `(params, sequences)` -> log softmax(z) of tokens 1.. of each.
+        next_fn: `(params, prompt)` -> log softmax(z) `[V]` of the token after the prompt.
+        shapes: name -> shape of the tensors that a push must bring.
+        dtype: the served one.
+        vocab_size: V.
+        eos_id: the end token.
+        max_model_len: longest prompt plus completion.
+    """
+
+    engine: Engine
+    params_fn: Callable[[Tensors], Any]
+    score_fn: Callable[[Any, Sequence[IntArray]], Sequence[np.ndarray]]
+    next_fn: Callable[[Any, IntArray], np.ndarray]
+    shapes: Mapping[str, list[int]]
+    dtype: str
+    vocab_size: int
+    eos_id: int
+    max_model_len: int
+
+
+class BadRequest(Exception):
+    """What a client did wrong, and the status that says so."""
+
+    def __init__(self, message: str, status: int = 400) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+@dataclass
+class Service:
+    """The state behind the protocol: the weights, and whether it is paused."""
+
+    model: Model
+    params: Any
+    name: str = "policy"
+    place: Any = field(default_factory=releases.Workplace)
+    paused: bool = False
+    generated: int = 0
+    _gate: threading.Condition = field(default_factory=threading.Condition)
+    _running: int = 0
+    _sampler: Any = field(default_factory=threading.Lock)
+    _drawn: int = 0
+
+    def __post_init__(self) -> None:
+        self.model.engine.publish(self.params, UNPUSHED)
+
+    # --- what the server says of itself --------------------------------------------------------
+
+    def card(self) -> Json:
+        """The model's card."""
+        return {"id": self.name, "object": "model", "max_model_len": self.model.max_model_len}
+
+    def describe(self) -> Json:
+        """As the vLLM worker extension's `ogrpo_describe`."""
+        return {
+            **self.place.where(),
+            "protocol": 1,
+            "dtype": self.model.dtype,
+            "logprobs_mode": "processed_logprobs",
+            "max_model_len": self.model.max_model_len,
+            "vocab_size": self.model.vocab_size,
+            "tied": "lm_head.weight" not in self.model.shapes,
+            "quantization": None,
+            "enforce_eager": False,
+            "chunked_prefill": False,
+            "prefix_caching": False,
+            "device": "embedded",
+            "model": self.name,
+        }
+
+    def metrics(self) -> str:
+        """A Prometheus page with what the trainer shows."""
+        return (
+            f"vllm:num_requests_running {self._running}\n"
+            f"vllm:num_requests_waiting 0\n"
+            f"vllm:generation_tokens_total {self.generated}\n"
+        )
+
+    # --- weights -------------------------------------------------------------------------------
+
+    def load(self, version: int, **source: Any) -> Json:
+        """As the vLLM worker extension's `ogrpo_load`."""
+        try:
+            file, manifest, moved = releases.obtain(self.place, **source)
+            releases.check(file, self.model.shapes, self.model.dtype)
+        except releases.Refusal as refusal:
+            return {"ok": False, "code": refusal.code, "error": str(refusal), **self.place.where()}
+        with self._sampler:
+            self.params = self.model.params_fn(read(file))
+            self.model.engine.publish(self.params, int(version))
+        self.place.adopt(file, int(version), manifest["sha256"])
+        return {"ok": True, **moved, **self.place.where()}
+
+    def call(self, method: str, arguments: Json) -> list[Json]:
+        """`/collective_rpc` for the two methods that the trainer calls."""
+        methods = {"ogrpo_describe": self.describe, "ogrpo_load": self.load}
+        if method not in methods:
+            raise BadRequest(f"this server has no method {method!r}", 500)
+        return [methods[method](**arguments)]
+
+    def pause(self, *, drain: bool) -> None:
+        """Lets no new request in; with `drain`, returns when none is left."""
+        with self._gate:
+            self.paused = True
+            if drain:
+                self._gate.wait_for(lambda: self._running == 0)
+
+    def resume(self) -> None:
+        """Lets requests in again."""
+        with self._gate:
+            self.paused = False
+            self._gate.notify_all()
+
+    def _enter(self) -> None:
+        with self._gate:
+            self._gate.wait_for(lambda: not self.paused)
+            self._running += 1
+
+    def _leave(self) -> None:
+        with self._gate:
+            self._running -= 1
+            self._gate.notify_all()
+
+    # --- samples and scores --------------------------------------------------------------------
+
+    def complete(self, body: Json) -> Json:
+        """`/v1/completions`."""
+        self._check_model(body)
+        prompts = [np.array(p, np.int32) for p in _prompts(body["prompt"])]
+        self._enter()
+        try:
+            if body.get("prompt_logprobs") is not None:
+                choices = self._scores(prompts)
+            else:
+                groups = self._sample(prompts, body)
+                drawn = [c for group in groups for c in group.completions]
+                top = self._top(prompts[0], body) if body.get("logprobs") else None
+                choices = [_portable(n, c, top) for n, c in enumerate(drawn)]
+        finally:
+            self._leave()
+        return {"object": "text_completion", "model": self.name, "choices": choices}
+
+    def generate(self, body: Json) -> Json:
+        """`/inference/v1/generate`."""
+        self._check_model(body)
+        self._enter()
+        try:
+            prompt = np.array(body["token_ids"], np.int32)
+            (group,) = self._sample([prompt], body["sampling_params"])
+        finally:
+            self._leave()
+        choices = [_native(n, c) for n, c in enumerate(group.completions)]
+        return {"model": self.name, "choices": choices}
+
+    def _check_model(self, body: Json) -> None:
+        if body.get("model") != self.name:
+            raise BadRequest(f"The model `{body.get('model')}` does not exist.", 404)
+
+    def _sample(self, prompts: list[IntArray], options: Json) -> list[Group]:
+        sampling = self._sampling(prompts, options)
+        with self._sampler:
+            self._drawn += 1
+            seed = options["seed"] if options.get("seed") is not None else self._drawn
+            groups = self.model.engine.generate(prompts, sampling, int(seed))
+            self.generated += sum(len(c.token_ids) for g in groups for c in g.completions)
+        return groups
+
+    def _sampling(self, prompts: list[IntArray], options: Json) -> Sampling:
+        self._check_ids(prompts)
+        longest = max(map(len, prompts))
+        tokens = min(options.get("max_tokens", 16), self.model.max_model_len - longest)
+        temperature, n = options.get("temperature", 1.0), options.get("n", 1)
+        if tokens < 1:
+            raise BadRequest(f"the prompt has {longest} tokens, too many for this model")
+        if n < 1 or (temperature == 0 and n > 1):
+            raise BadRequest(f"n is {n} at temperature {temperature}")
+        if options.get("top_p", 1.0) != 1.0 or options.get("top_k", 0) not in (0, -1):
+            raise BadRequest("the embedded sampler draws from all tokens: leave top_p and top_k")
+        greedy = temperature == 0
+        return Sampling(1.0 if greedy else temperature, tokens, n, greedy=greedy)
+
+    def _check_ids(self, prompts: list[IntArray]) -> None:
+        for prompt in prompts:
+            if len(prompt) == 0 or prompt.min() < 0 or prompt.max() >= self.model.vocab_size:
+                raise BadRequest("a prompt is empty or has a token id out of the vocabulary")
+
+    def _scores(self, sequences: list[IntArray]) -> list[Json]:
+        self._check_ids(sequences)
+        with self._sampler:
+            scores = self.model.score_fn(self.params, sequences)
+        return [
+            {
+                "index": n,
+                "finish_reason": "length",
+                "prompt_logprobs": [None, *map(_scored, ids[1:].tolist(), given.tolist())],
+            }
+            for n, (ids, given) in enumerate(zip(sequences, scores, strict=True))
+        ]
+
+    def _top(self, prompt: IntArray, body: Json) -> list[dict[str, float]]:
+        z = self.model.next_fn(self.params, prompt) / body["temperature"]
+        log_probs = z - np.logaddexp.reduce(z)
+        best = np.argsort(-log_probs)[: body["logprobs"]].tolist()
+        return [{f"token_id:{token}": float(log_probs[token]) for token in best}]
+
+
+def _prompts(given: Any) -> list[list[int]]:
+    if not given or not isinstance(given, list):
+        raise BadRequest("give the prompt as token ids")
+    return given if isinstance(given[0], list) else [given]
+
+
+def _scored(token: int, log_prob: float) -> Json:
+    return {str(token): {"logprob": log_prob}}
+
+
+def _portable(index: int, drawn: Completion, top: Any) -> Json:
+    log_probs = drawn.log_probs.tolist()
+    return {
+        "index": index,
+        "token_ids": drawn.token_ids.tolist(),
+        "finish_reason": drawn.finish_reason,
+        "logprobs": {"token_logprobs": log_probs, "top_logprobs": top},
+    }
+
+
+def _native(index: int, drawn: Completion) -> Json:
+    label = "default" if drawn.policy_version == UNPUSHED else str(drawn.policy_version)
+    span = {"version": label, "start": 0, "end": len(drawn.token_ids)}
+    return {
+        "index": index,
+        "token_ids": drawn.token_ids.tolist(),
+        "finish_reason": drawn.finish_reason,
+        "logprobs": {"content": [{"logprob": x} for x in drawn.log_probs.tolist()]},
+        "weight_versions": [span],
+    }
+
+
+class Endpoint:
+    """A service behind HTTP.
+
+    Args:
+        service: what answers.
+        host: interface; pushes are remote control, so keep to the loopback or a private network.
+        port: 0 takes a free one.
+        native: whether to offer `/inference/v1/generate`.
+        dev_mode: whether to offer what changes weights.
+    """
+
+    def __init__(
+        self,
+        service: Service,
+        *,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        native: bool = True,
+        dev_mode: bool = True,
+    ) -> None:
+        self.service = service
+        routes = _routes(service, native=native, dev_mode=dev_mode)
+        self._server = ThreadingHTTPServer((host, port), _handler(routes))
+        self._server.daemon_threads = True
+        self.url = f"http://{host}:{self._server.server_port}"
+
+    def serve_forever(self) -> None:
+        """Answers until `close`."""
+        self._server.serve_forever(poll_interval=0.05)
+
+    def close(self) -> None:
+        """Stops answering."""
+        self._server.shutdown()
+        self._server.server_close()
+
+
+Route = Callable[[Json, dict[str, str]], Any]
+
+
+def _routes(service: Service, *, native: bool, dev_mode: bool) -> dict[tuple[str, str], Route]:
+    routes: dict[tuple[str, str], Route] = {
+        ("GET", "/health"): lambda *_: {},
+        ("GET", "/version"): lambda *_: {"version": VERSION},
+        ("GET", "/v1/models"): lambda *_: {"object": "list", "data": [service.card()]},
+        ("GET", "/metrics"): lambda *_: service.metrics(),
+        ("POST", "/v1/completions"): lambda body, _: service.complete(body),
+    }
+    if native:
+        routes["POST", "/inference/v1/generate"] = lambda body, _: service.generate(body)
+    if dev_mode:
+        routes |= {
+            ("POST", "/pause"): lambda _, query: service.pause(drain=query.get("mode") != "keep"),
+            ("POST", "/resume"): lambda *_: service.resume(),
+            ("POST", "/reset_prefix_cache"): lambda *_: {},
+            # Completions carry the version they were drawn with; there is nothing to label.
+            ("POST", "/update_weight_version"): lambda *_: {"success": True},
+            ("POST", "/collective_rpc"): lambda body, _: {
+                "results": service.call(body["method"], body.get("kwargs", {}))
+            },
+        }
+    return routes
+
+
+def _handler(routes: Mapping[tuple[str, str], Route]) -> type[BaseHTTPRequestHandler]:
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+        # Without it a small answer waits for the client's delayed acknowledgement.
+        disable_nagle_algorithm = True
+
+        def do_GET(self) -> None:
+            self._answer({})
+
+        def do_POST(self) -> None:
+            raw = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+            try:
+                self._answer(json.loads(raw) if raw else {})
+            except json.JSONDecodeError as error:
+                self._send({"error": {"message": f"no JSON: {error}"}}, HTTPStatus.BAD_REQUEST)
+
+        def _answer(self, body: Json) -> None:
+            parts = urlsplit(self.path)
+            query = {name: values[-1] for name, values in parse_qs(parts.query).items()}
+            route = routes.get((self.command, parts.path))
+            if route is None:
+                self._send({"detail": "Not Found"}, HTTPStatus.NOT_FOUND)
+                return
+            try:
+                self._send(route(body, query), HTTPStatus.OK)
+            except BadRequest as error:
+                self._send({"error": {"message": str(error)}}, HTTPStatus(error.status))
+            except (KeyError, TypeError, ValueError) as error:
+                text = f"{type(error).__name__}: {error}"
+                self._send({"error": {"message": text}}, HTTPStatus.BAD_REQUEST)
+
+        def _send(self, answer: Any, status: HTTPStatus) -> None:
+            text = answer if isinstance(answer, str) else json.dumps(answer or {})
+            raw = text.encode()
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(raw)))
+            self.end_headers()
+            self.wfile.write(raw)
+
+        def log_message(self, format: str, *args: object) -> None:
+            """Nothing: a request per prompt would bury what matters."""
+
+    return Handler
+
+
+def wait_until_up(url: str, seconds: float) -> None:
+    """Returns when a server answers /health.
+
+    Raises:
+        TimeoutError: it does not within `seconds`.
+    """
+    import httpx
+
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        try:
+            if httpx.get(f"{url}/health", timeout=2, trust_env=False).is_success:
+                return
+        except httpx.TransportError:
+            time.sleep(0.2)
+    raise TimeoutError(f"{url} did not come up within {seconds:g} s")

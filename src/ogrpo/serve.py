@@ -1,0 +1,49 @@
+"""`ogrpo-serve`: a vLLM server as the trainer needs it, or the embedded sampler in its place."""
+
+import argparse
+import contextlib
+import sys
+
+from ogrpo.rollout.extension import ogrpo_serve
+
+PROMPTS = 8
+"""Prompts that the embedded sampler computes at once; a shorter request is filled up."""
+
+
+def main() -> int:
+    """The command line."""
+    own, _ = ogrpo_serve.split(sys.argv[1:])
+    options = ogrpo_serve.parser().parse_args(own)
+    if options.engine == "vllm":
+        return ogrpo_serve.main(sys.argv[1:])
+    return serve_embedded(options)
+
+
+def serve_embedded(options: argparse.Namespace) -> int:
+    """Serves a model folder from the embedded sampler until interrupted."""
+    # Imported here: where vLLM is served there is no JAX.
+    from ogrpo.bridge import embedded_model
+    from ogrpo.data.tokenizer import TextTokenizer
+    from ogrpo.rollout.endpoint import Endpoint, Service
+
+    dtype = options.dtype or "float32"
+    what = f"the embedded sampler of {options.model} in {dtype}"
+    if options.dry_run:
+        print(f"{what} on http://{options.host}:{options.port}")
+        return 0
+    model, params = embedded_model(
+        options.model,
+        dtype=dtype,
+        eos_id=TextTokenizer.load(options.model).eos_id,
+        batch_size=PROMPTS,
+        prompt_length=options.max_model_len // 2,
+    )
+    endpoint = Endpoint(Service(model, params, options.name), host=options.host, port=options.port)
+    print(f"{what} on {endpoint.url}", flush=True)
+    with contextlib.suppress(KeyboardInterrupt):
+        endpoint.serve_forever()
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

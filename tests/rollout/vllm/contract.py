@@ -1,0 +1,158 @@
+"""What the bridge promises, checked alike against the in-repo server and against vLLM."""
+
+import re
+
+import jax
+import numpy as np
+import pytest
+
+from ogrpo.bridge import connect_policy
+from ogrpo.rollout.protocol import Sampling
+from ogrpo.rollout.vllm import Options, PublishRefused, VllmEngine
+from ogrpo.rollout.weights import tensors as files
+from tests.rollout.vllm import world
+
+SAMPLING = Sampling(temperature=1.0, max_tokens=12, group_size=4)
+EXACT = 1e-4
+MAX_LENGTH = 60
+
+
+def connect(urls, config, *, max_length=MAX_LENGTH, **options) -> VllmEngine:
+    wanted = Options(**{"timeout": 60.0, "patience": 90.0, **options})
+    return connect_policy(urls, config, eos_id=world.EOS, max_length=max_length, options=wanted)
+
+
+def check_groups(groups, prompts, sampling):
+    assert len(groups) == len(prompts)
+    for group, prompt in zip(groups, prompts, strict=True):
+        np.testing.assert_array_equal(group.prompt_ids, prompt)
+        assert len(group.completions) == sampling.group_size
+        for c in group.completions:
+            assert c.temperature == sampling.temperature
+            ended = c.token_ids[-1] == world.EOS
+            assert (c.finish_reason == "stop") == ended
+            assert world.EOS not in c.token_ids[:-1]
+            assert ended or len(c.token_ids) == sampling.max_tokens
+
+
+def check_log_probs(engine, config, params, temperatures):
+    for temperature in temperatures:
+        sampling = Sampling(temperature, max_tokens=12, group_size=4)
+        groups = engine.generate(world.PROMPTS, sampling, 1)
+        check_groups(groups, world.PROMPTS, sampling)
+        assert world.worst_gap(config, params, groups, temperature) < EXACT
+        # The test can fail: at another temperature the same log-probs are far off.
+        assert world.worst_gap(config, params, groups, temperature + 0.5) > 100 * EXACT
+
+
+def check_greedy(engine, config, params):
+    sampling = Sampling(1.0, max_tokens=12, group_size=2, greedy=True)
+    groups = engine.generate(world.PROMPTS, sampling, 1)
+    for group in groups:
+        first, second = group.completions
+        np.testing.assert_array_equal(first.token_ids, second.token_ids)
+    assert world.worst_gap(config, params, groups) < EXACT
+    first = [group.completions[0].token_ids[0] for group in groups]
+    best = [world.next_token_probs(config, params, p).argmax() for p in world.PROMPTS]
+    assert first == best
+
+
+def check_pushes(engine, config, prompts=world.PROMPTS):
+    """A -> B -> C -> A, each proven, and each with its own log-probs and version."""
+    policies = {n: world.make_params(config, n) for n in range(3)}
+    for version, which in enumerate((0, 1, 2, 0), start=1):
+        engine.publish(policies[which], version)
+        assert engine.version == version
+        groups = engine.generate(prompts, SAMPLING, version)
+        assert {c.policy_version for g in groups for c in g.completions} == {version}
+        gaps = {n: world.worst_gap(config, params, groups) for n, params in policies.items()}
+        assert gaps.pop(which) < EXACT
+        assert min(gaps.values()) > 100 * EXACT
+
+
+def check_distribution(engine, config, params, draws=2000):
+    """First tokens against the policy's own distribution, chi-square over a tiny vocabulary."""
+    prompt = world.PROMPTS[0]
+    sampling = Sampling(1.0, max_tokens=1, group_size=100)
+    groups = engine.generate([prompt] * (draws // 100), sampling, 3)
+    counts = np.bincount(
+        [c.token_ids[0] for g in groups for c in g.completions], minlength=world.VOCAB
+    )
+    expected = draws * world.next_token_probs(config, params, prompt).astype(float)
+    rare = expected < 5
+    cells = (
+        np.append(expected[~rare], expected[rare].sum()),
+        np.append(counts[~rare], counts[rare].sum()),
+    )
+    chi2 = float(((cells[1] - cells[0]) ** 2 / np.maximum(cells[0], 1e-9)).sum())
+    freedom = len(cells[0]) - 1
+    # Six standard deviations of a chi-square variable: about one failure in a million.
+    assert chi2 < freedom + 6 * np.sqrt(2 * freedom)
+    uniform = np.full(world.VOCAB, draws / world.VOCAB)
+    assert ((counts - uniform) ** 2 / uniform).sum() > freedom + 6 * np.sqrt(2 * freedom)
+
+
+def corrupted(kind, tensors):
+    """A release's tensors with one thing wrong."""
+    name = "model.layers.1.mlp.up_proj.weight"
+    bad = {key: array.copy() for key, array in tensors.items()}
+    if kind == "missing":
+        del bad[name]
+    elif kind == "extra":
+        bad["model.layers.9.mlp.up_proj.weight"] = bad[name]
+    elif kind == "shape":
+        bad[name] = bad[name].T.copy()
+    elif kind == "nan":
+        bad[name][3, 5] = np.nan
+    elif kind == "inf":
+        bad[name][0, 0] = -np.inf
+    elif kind == "dtype":
+        bad = {key: array.astype(np.float16) for key, array in bad.items()}
+    return bad
+
+
+GARBAGE = {
+    "missing": "lacks 1 tensors: model.layers.1.mlp.up_proj.weight",
+    "extra": "has unknown 1 tensors: model.layers.9",
+    "shape": "up_proj.weight has shape",
+    "nan": "up_proj.weight has NaN",
+    "inf": "up_proj.weight has NaN or infinite",
+    "dtype": "is F16, the model is served as float32",
+    "truncated": "has sha256",
+}
+
+
+def check_garbage(engine, config, params, kind, monkeypatch):
+    """A release that is wrong is refused by the server itself, and the live model stays."""
+    engine.publish(params, 1)
+    write = files.write
+
+    def sabotaged(file, tensors):
+        if kind == "truncated":
+            made = write(file, tensors)
+            with file.open("r+b") as opened:
+                opened.truncate(made[1] - 100)
+            return made
+        return write(file, corrupted(kind, tensors))
+
+    other = world.make_params(config, 77)
+    with monkeypatch.context() as patch:
+        # The trainer's own checks are passed by: it is the server that must refuse.
+        patch.setattr(files, "write", sabotaged)
+        with pytest.raises(PublishRefused, match=re.escape(GARBAGE[kind])):
+            engine.publish(other, 2)
+    assert engine.version == 1
+    groups = engine.generate(world.PROMPTS, SAMPLING, 5)
+    assert {c.policy_version for g in groups for c in g.completions} == {1}
+    assert world.worst_gap(config, params, groups) < EXACT
+    engine.publish(other, 3)
+    groups = engine.generate(world.PROMPTS, SAMPLING, 5)
+    assert world.worst_gap(config, other, groups) < EXACT
+
+
+def check_trainer_refuses_nan(engine, config, params):
+    engine.publish(params, 1)
+    broken = jax.tree.map(lambda leaf: leaf.at[..., 0].set(np.nan), params)
+    with pytest.raises(ValueError, match="the policy has diverged"):
+        engine.publish(broken, 2)
+    assert world.worst_gap(config, params, engine.generate(world.PROMPTS, SAMPLING, 5)) < EXACT

@@ -1,0 +1,218 @@
+"""Servers that die, hang, restart or lie, in the middle of a batch."""
+
+import dataclasses
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from ogrpo.rollout.protocol import Sampling
+from ogrpo.rollout.vllm import Refused, RolloutError, Truncation, Unavailable, Unproven
+from tests.rollout.vllm import contract, world
+
+CONFIG = world.decoder()
+MANY = world.PROMPTS * 6
+
+
+def started(farm, params, *endpoints, version=1, **options):
+    engine = contract.connect([e.url for e in endpoints], CONFIG, **options)
+    engine.publish(params, version)
+    return engine
+
+
+def check(engine, params, prompts=MANY):
+    groups = engine.generate(prompts, contract.SAMPLING, 1)
+    contract.check_groups(groups, prompts, contract.SAMPLING)
+    assert world.worst_gap(CONFIG, params, groups) < contract.EXACT
+    return groups
+
+
+def during(endpoint, requests, act):
+    """Calls `act` when an endpoint has been asked for so many samples."""
+    service, draw = endpoint.service, endpoint.service._sample
+    seen = []
+
+    def counted(prompts, options):
+        seen.append(1)
+        if len(seen) == requests:
+            act()
+        return draw(prompts, options)
+
+    service._sample = counted
+
+
+def test_several_servers_share_the_work(farm):
+    params = world.make_params(CONFIG, 0)
+    a, b = farm.start(), farm.start()
+    with started(farm, params, a, b) as engine:
+        before = a.service.generated, b.service.generated
+        check(engine, params)
+        assert a.service.generated > before[0]
+        assert b.service.generated > before[1]
+
+
+def test_a_server_that_dies_in_a_batch_leaves_its_work_to_the_other(farm):
+    params = world.make_params(CONFIG, 0)
+    a, b = farm.start(), farm.start()
+    with started(farm, params, a, b) as engine:
+        during(a, 4, lambda: farm.kill(a))
+        check(engine, params)
+        assert engine.counts["failed_requests"] >= 1
+        check(engine, params)
+
+
+def test_a_server_that_hangs_is_given_up_after_the_timeout(farm):
+    params = world.make_params(CONFIG, 0)
+    a, b = farm.start(), farm.start()
+    with started(farm, params, a, b, timeout=2.0) as engine:
+        check(engine, params)
+        # Alive, and healthy by its own account, but nothing comes back.
+        a.service.pause(drain=False)
+        check(engine, params)
+        assert engine.counts["failed_requests"] >= 1
+        a.service.resume()
+
+
+def test_a_server_that_restarts_is_pushed_to_before_its_samples_count(farm):
+    params = world.make_params(CONFIG, 0)
+    a = farm.start()
+    with started(farm, params, a) as engine:
+        during(a, 5, lambda: farm.restart(a))
+        groups = check(engine, params)
+        assert {c.policy_version for g in groups for c in g.completions} == {1}
+        assert engine.counts["discarded_groups"] + engine.counts["failed_requests"] > 0
+
+
+@pytest.mark.parametrize("native", [True, False])
+def test_samples_of_a_server_that_lost_its_weights_unseen_are_discarded(farm, native):
+    params, initial = world.make_params(CONFIG, 0), world.make_params(CONFIG, 100)
+    a = farm.start(native=native)
+    with started(farm, params, a) as engine:
+        # As after a quick restart: nothing fails, but the weights are the first ones again.
+        farm.reset(a)
+        groups = check(engine, params)
+        assert world.worst_gap(CONFIG, initial, groups) > 100 * contract.EXACT
+        assert engine.counts["discarded_groups"] > 0
+
+
+def test_without_any_server_the_run_gives_up_after_its_patience(farm):
+    params = world.make_params(CONFIG, 0)
+    a = farm.start()
+    with started(farm, params, a, timeout=2.0, patience=1.5) as engine:
+        farm.kill(a)
+        begin = time.monotonic()
+        with pytest.raises(RolloutError, match=r"resume\s+the run from its last checkpoint"):
+            engine.generate(MANY, contract.SAMPLING, 1)
+        assert time.monotonic() - begin < 60
+
+
+def test_a_server_that_comes_back_is_used_again(farm):
+    params = world.make_params(CONFIG, 0)
+    a = farm.start()
+    with started(farm, params, a, timeout=5.0, patience=60.0) as engine:
+        farm.kill(a)
+        threading.Timer(1.0, lambda: farm.restart(a)).start()
+        check(engine, params)
+
+
+def test_a_server_that_is_not_there_is_named(farm):
+    a = farm.start()
+    a.close()
+    with pytest.raises(Unavailable, match=a.url):
+        contract.connect([a.url], CONFIG)
+
+
+def test_a_server_that_serves_other_weights_than_it_was_sent_is_quarantined(farm):
+    a = farm.start()
+    params, stale = world.make_params(CONFIG, 0), world.make_params(CONFIG, 5)
+    load = a.service.model.params_fn
+
+    def with_stale_norm(tensors):
+        return {**load(tensors), "norm": stale["norm"]}
+
+    a.service.model = dataclasses.replace(a.service.model, params_fn=with_stale_norm)
+    with contract.connect([a.url], CONFIG) as engine:
+        with pytest.raises(Unproven, match="serves other weights than it was sent"):
+            engine.publish(params, 1)
+        with pytest.raises(RuntimeError, match="before publish"):
+            engine.generate(world.PROMPTS, contract.SAMPLING, 1)
+
+
+def test_a_push_drains_what_is_in_flight(farm):
+    first, second = world.make_params(CONFIG, 0), world.make_params(CONFIG, 1)
+    a = farm.start()
+    with started(farm, first, a, per_server=4) as engine:
+        results = []
+
+        def sample():
+            results.append(engine.generate(MANY, contract.SAMPLING, 1))
+
+        reached = threading.Event()
+        during(a, 6, reached.set)
+        thread = threading.Thread(target=sample)
+        thread.start()
+        assert reached.wait(30)
+        engine.publish(second, 2)
+        thread.join(60)
+        by_version = {1: [], 2: []}
+        for group in results[0]:
+            versions = {c.policy_version for c in group.completions}
+            by_version[versions.pop()].append(group)
+            assert not versions
+        assert by_version[1]
+        assert by_version[2]
+        assert world.worst_gap(CONFIG, first, by_version[1]) < contract.EXACT
+        assert world.worst_gap(CONFIG, second, by_version[2]) < contract.EXACT
+
+
+def test_what_would_make_log_probs_wrong_is_refused(farm):
+    params = world.make_params(CONFIG, 0)
+    raw = farm.start(raw_log_probs=True)
+    with started(farm, params, raw) as engine:
+        assert engine.capabilities[0].log_probs == "raw"
+        check(engine, params)
+        with pytest.raises(Refused, match="--logprobs-mode processed_logprobs"):
+            engine.generate(MANY, Sampling(0.7, 12, 4), 1)
+    with (
+        started(farm, params, farm.start(), truncation=Truncation(top_p=0.9)) as engine,
+        pytest.raises(Refused, match="allow_biased=True"),
+    ):
+        engine.generate(MANY, contract.SAMPLING, 1)
+    with (
+        started(farm, params, farm.start()) as engine,
+        pytest.raises(Refused, match="raise its --max-model-len"),
+    ):
+        engine.generate(MANY, Sampling(1.0, world.POSITIONS, 4), 1)
+
+
+def test_a_server_of_another_model_is_refused_at_the_start(farm):
+    a = farm.start()
+    with pytest.raises(Refused, match="serves a vocabulary of 16, the trainer's model has 17"):
+        contract.connect([a.url], dataclasses.replace(CONFIG, vocab_size=17))
+    with pytest.raises(Refused, match="start it with a larger --max-model-len"):
+        contract.connect([a.url], CONFIG, max_length=world.POSITIONS + 1)
+    with pytest.raises(Refused, match="'keep'"):
+        contract.connect([farm.start(native=False).url], CONFIG, in_flight="keep")
+
+
+def test_a_server_without_dev_mode_cannot_be_published_to(farm):
+    params = world.make_params(CONFIG, 0)
+    with (
+        contract.connect([farm.start(dev_mode=False).url], CONFIG) as engine,
+        pytest.raises(RolloutError, match="VLLM_SERVER_DEV_MODE=1"),
+    ):
+        engine.publish(params, 1)
+
+
+def test_the_same_seed_gives_the_same_samples_where_the_server_takes_one(farm):
+    params = world.make_params(CONFIG, 0)
+    with started(farm, params, farm.start()) as engine:
+        assert engine.capabilities[0].seeds
+        first, again, other = (engine.generate(MANY, contract.SAMPLING, s) for s in (1, 1, 2))
+
+    def tokens(groups):
+        return np.concatenate([c.token_ids for g in groups for c in g.completions])
+
+    np.testing.assert_array_equal(tokens(first), tokens(again))
+    assert tokens(first).tolist() != tokens(other).tolist()
