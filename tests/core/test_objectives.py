@@ -235,6 +235,20 @@ def test_on_policy_every_ratio_objective_has_the_reinforce_gradient():
         np.testing.assert_allclose(gradient, expected, rtol=1e-5, err_msg=name)
 
 
+def test_a_surrogate_that_ignores_advantages_is_masked_all_the_same():
+    a = arrays()
+    batch = batch_of(a)
+
+    def loss(x):
+        return objectives.token_loss(x, batch, surrogate_fn=lambda r, _: r)
+
+    log_probs = jnp.asarray(np.where(a.mask, a.lp, np.nan), float)
+    values, gradient = loss(log_probs), jax.grad(lambda x: loss(x).sum())(log_probs)
+    assert not np.any(np.asarray(values)[~a.mask])
+    assert not np.any(np.asarray(gradient)[~a.mask])
+    assert np.asarray(values)[a.mask].all()
+
+
 def test_a_new_trust_region_is_one_argument():
     a = arrays()
     log_probs, batch = jnp.asarray(a.lp, float), batch_of(a)

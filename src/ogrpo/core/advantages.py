@@ -27,6 +27,10 @@ def centered(rewards: jax.Array) -> jax.Array:
 
     Raises:
       ValueError: G < 2.
+
+    Example:
+      >>> centered(jnp.array([1.0, 0.0, 0.0, 0.0]))
+      Array([ 0.75, -0.25, -0.25, -0.25], dtype=float32)
     """
     check_group(rewards)
     (values,) = as_floats(rewards=rewards)
@@ -69,6 +73,11 @@ def group_standardized(
 
     Raises:
       ValueError: G < 2 or an eps is negative.
+
+    Example:
+      >>> group_standardized(jnp.array([[1.0, 0.0], [1.0, 1.0]]), eps_outside=1.0)
+      Array([[ 0.33333334, -0.33333334],
+             [ 0.        ,  0.        ]], dtype=float32)
     """
     check_nonnegative(eps_inside=eps_inside, eps_outside=eps_outside)
     deviations = centered(rewards)

@@ -48,6 +48,10 @@ def token_total(values: jax.Array, mask: jax.Array, *, counted: jax.Array | None
 
     Returns:
       Total of two scalars.
+
+    Example:
+      >>> mean(token_total(jnp.array([1.0, 3.0, 9.0]), jnp.array([True, True, False])))
+      Array(2., dtype=float32)
     """
     values, counted = _checked(values, mask, counted)
     return Total(masked_sum(values, mask, None), masked_count(counted, values.dtype, None))

@@ -202,6 +202,10 @@ def effective_samples(n: Scalar, chi_square: Scalar) -> jax.Array:
     """n_eff = n / (1 + chi^2) = n exp(-D2): samples of pi that n of mu are worth, at least.
 
     Source: Metelli et al. (2018). MSE(IS) = (M2 - J^2) / n <= 1 / n_eff for r in [0, 1].
+
+    Example:
+      >>> effective_samples(100, 3.0)
+      Array(25., dtype=float32)
     """
     check_nonnegative(n=n, chi_square=chi_square)
     return n / (1 + jnp.asarray(chi_square, float))

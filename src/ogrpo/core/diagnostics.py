@@ -54,7 +54,10 @@ def clip_totals(
 
 
 def ratio_quantiles(ratio: jax.Array, mask: jax.Array, quantiles: jax.Array) -> jax.Array:
-    """Quantiles of the kept ratios: [..., T], bool [..., T], [Q] -> [Q]; NaN if none or a NaN is kept."""
+    """Quantiles of the kept ratios: [..., T], bool [..., T], [Q] -> [Q].
+
+    NaN if none is kept, or a NaN is.
+    """
     check_axes("T", ratio=ratio, mask=mask)
     check_mask(mask)
     kept = jnp.nanquantile(jnp.where(mask, ratio, jnp.nan), quantiles)

@@ -49,6 +49,10 @@ def k3(log_probs: jax.Array, ref_log_probs: jax.Array) -> jax.Array:
     KL(ref||pi), the other direction. exp is held constant beyond x = 60.
 
     Args and Returns: as `k1`.
+
+    Example:
+      >>> float(k3(jnp.array([-1.0]), jnp.array([-2.0]))[0])  # e^-1
+      0.3678794503211975
     """
     x = -k1(log_probs, ref_log_probs)
     return jnp.expm1(jnp.minimum(x, MAX_LOG_RATIO)) - x

@@ -154,6 +154,11 @@ def exact_moments(estimates: jax.Array, probs: jax.Array, truth: jax.Array) -> M
 
     Returns:
       Moments.
+
+    Example:
+      >>> drawn = every_sample(jnp.array([0.5, 0.5]), 2)  # two flips of a fair coin
+      >>> exact_moments(drawn.outcomes.mean(axis=-1), drawn.probs, jnp.array(0.5)).variance
+      Array(0.125, dtype=float32)
     """
     mean = jnp.tensordot(probs, estimates, axes=1)
     bias = mean - truth

@@ -77,6 +77,14 @@ def token_loss(
 
     Raises:
       ValueError: shapes differ, the mask is not bool, or beta is negative.
+
+    Example:
+      >>> old = jnp.log(jnp.array([0.5, 0.5]))
+      >>> batch = TokenBatch(jnp.array([1.0, 1.0]), jnp.array([True, False]), old, old, old)
+      >>> def trust(ratio, advantages):
+      ...     return jnp.minimum(ratio, 1.5) * advantages
+      >>> token_loss(jnp.log(jnp.array([0.8, 0.8])), batch, surrogate_fn=trust)
+      Array([-1.5,  0. ], dtype=float32)
     """
     log_probs, batch = _masked(log_probs, batch)
     check_nonnegative(beta=beta)

@@ -57,6 +57,10 @@ def truncated_weight(
 
     Returns:
       [..., T] detached.
+
+    Example:
+      >>> truncated_weight(jnp.log(jnp.array([0.5, 8.0])), jnp.array([True, True]), cap=2.0)
+      Array([0.5, 2. ], dtype=float32)
     """
     check_nonnegative(cap=cap, floor=floor)
     return jnp.clip(plain_weight(log_ratio, mask), floor, cap)
@@ -165,6 +169,10 @@ def ess(log_weights: jax.Array, mask: jax.Array) -> jax.Array:
 
     Returns:
       [...]; 0 where nothing is kept or every weight is 0.
+
+    Example:
+      >>> ess(jnp.log(jnp.array([1.0, 1.0, 2.0])), jnp.array([True, True, False]))
+      Array(2., dtype=float32)
     """
     check_axes("n", log_weights=log_weights, mask=mask)
     check_mask(mask)
