@@ -1,4 +1,5 @@
 (** Prints the axioms under every theorem; check.sh compares them with allowed_axioms.txt. *)
+From OGRPO Require Import Calculus.
 From OGRPO Require Import Prob.
 From OGRPO Require Import Divergence.
 From OGRPO Require Import Importance.
@@ -14,6 +15,7 @@ From OGRPO Require Import GroupReinforce.
 From OGRPO Require Import Masking.
 From OGRPO Require Import Certificate.
 
+Print Assumptions Calculus.fan_exp.
 Print Assumptions Prob.popoviciu.
 Print Assumptions Divergence.tv_dual.
 Print Assumptions Divergence.tv_pos_part.

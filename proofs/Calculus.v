@@ -213,7 +213,7 @@ rewrite /s; suff : / (1 + l * c2) <= / (1 + l * c1) by rewrite /Rdiv; nra.
 by apply: Rinv_le_contravar; [apply: pos; lra|nra].
 Qed.
 
-Lemma fan_exp l x : 0 <= l < 1 -> -1 <= x -> exp (l * x - psi l * (x * x)) <= 1 + l * x.
+Theorem fan_exp l x : 0 <= l < 1 -> -1 <= x -> exp (l * x - psi l * (x * x)) <= 1 + l * x.
 Proof.
 move=> Hl Hx; have Hp : 0 < 1 + l * x by nra.
 rewrite -(exp_ln _ Hp); case: (fan_ln Hl Hx) => [H|->]; last by right.
