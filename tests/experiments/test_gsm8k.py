@@ -160,6 +160,16 @@ def test_the_official_data_and_a_random_model(run, tmp_path):
     assert records(folder)[-1]["truncated"] > 0
 
 
+def test_a_saved_model_is_trained_further(finished, run, tmp_path):
+    folder = tmp_path / "further"
+    model = finished[0] / "model"
+    done = run(*SMALL, "--schedule.steps=2", f"--model.path={model}", f"--run-dir={folder}")
+    assert done.returncode == 0, done.stderr
+    assert "warm start" not in done.stdout
+    last, first = records(finished[0])[-1], records(folder)[0]
+    assert first["pass@1/greedy"] == last["pass@1/greedy"]
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -1,0 +1,36 @@
+"""What a run saves is a model like any other: transformers loads it and agrees."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import jax.numpy as jnp
+import numpy as np
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from ogrpo.policy.log_probs import flat_logits
+from ogrpo.policy.pretrained import load_pretrained
+
+ROOT = Path(__file__).parents[2]
+SMALL = (
+    "--data.train=64 --warm-start.steps=4 --warm-start.batch=4 --warm-start.problems=16 "
+    "--warm-start.no-cache --rollout.group-size=4 --schedule.prompts=4 --schedule.steps=2 "
+    "--evaluation.prompts=6"
+).split()
+
+
+def test_the_model_of_a_run_is_one_that_transformers_loads(tmp_path):
+    command = [sys.executable, "-m", "experiments.run", "gsm8k", *SMALL]
+    subprocess.run([*command, f"--run-dir={tmp_path / 'run'}"], cwd=ROOT, check=True)
+    folder = tmp_path / "run" / "model"
+    model = AutoModelForCausalLM.from_pretrained(folder)
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    ids = tokenizer("Tom has 7 apples .", return_tensors="pt").input_ids
+    with torch.no_grad():
+        theirs = model(ids).logits.numpy()
+    config, params = load_pretrained(folder, jnp.float32)
+    rows = jnp.asarray(ids.numpy(), jnp.int32)
+    ours = flat_logits(params, config, rows, jnp.ones(rows.shape, bool))
+    np.testing.assert_allclose(ours, theirs, atol=1e-4)
+    assert model.generation_config.eos_token_id == tokenizer.eos_token_id

@@ -1,0 +1,76 @@
+"""The project's own files agree with each other."""
+
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+PIXI = tomllib.loads((ROOT / "pixi.toml").read_text())
+README = (ROOT / "README.md").read_text()
+
+
+def test_pixi_has_the_environments_and_platforms():
+    assert set(PIXI["environments"]) == {
+        "default",
+        "test",
+        "gpu",
+        "serve",
+        "serve-ascend",
+        "proofs",
+    }
+    assert PIXI["workspace"]["platforms"] == ["linux-64", "linux-aarch64", "osx-arm64"]
+    assert PIXI["workspace"]["name"] == PROJECT["name"]
+
+
+def test_pixi_repeats_no_dependency_of_pyproject():
+    """Every PyPI dependency is this package with an extra, so that pins live in one place."""
+    tables = [PIXI["pypi-dependencies"]]
+    tables += [f.get("pypi-dependencies", {}) for f in PIXI["feature"].values()]
+    assert all(set(table) <= {"ogrpo"} for table in tables)
+    extras = {extra for t in tables for spec in t.values() for extra in spec.get("extras", [])}
+    assert extras == {"test", "gpu", "serve", "serve-ascend"}
+    assert extras <= set(PROJECT["optional-dependencies"])
+    assert PIXI["dependencies"]["python"] == PROJECT["requires-python"]
+
+
+@pytest.mark.parametrize("task", ["gsm8k", "test"])
+def test_pixi_and_readme_run_the_same(task):
+    tasks = {**PIXI["tasks"], **PIXI["feature"]["test"]["tasks"]}
+    command = tasks[task].removeprefix("python ")
+    assert f".venv/bin/python {command}" in README
+    assert f"pixi run {task}" in README
+
+
+def test_jax_stays_below_the_version_that_breaks_flax():
+    (pin,) = [d for d in PROJECT["dependencies"] if d.startswith("jax")]
+    assert pin == "jax>=0.10,<0.11.1"
+    assert all(
+        d.startswith(("jax[", "jax>")) is False or "<0.11.1" in d
+        for d in PROJECT["optional-dependencies"]["gpu"]
+    )
+
+
+def test_every_python_that_is_promised_is_named():
+    versions = {c.rsplit(" ", 1)[1] for c in PROJECT["classifiers"] if re.search(r":: 3\.\d+$", c)}
+    assert versions == {"3.11", "3.12", "3.13"}
+    assert all(version in README for version in versions)
+
+
+def test_ci_runs_the_readmes_test_command():
+    assert "README.md" in (ROOT / ".ci" / "run").read_text()
+    blocks = re.findall(r"```sh\n# (.*)\n(.*)\n```", README)
+    assert dict(blocks).keys() == {"the main job", "the tests"}
+
+
+def test_the_metrics_table_names_what_a_run_writes():
+    from ogrpo.evaluation import Estimate
+    from ogrpo.loop import PHASES, Evaluation
+
+    table = README.split("## Metrics")[1].split("## Layout")[0]
+    nothing = Estimate(0.0, 0.0, 0.0, 1)
+    for key in Evaluation(nothing, nothing, 1.0).record():
+        assert key.removesuffix("/low").removesuffix("/high") in table
+    assert ",".join(PHASES) in table
