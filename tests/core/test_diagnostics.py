@@ -50,6 +50,8 @@ def test_clip_fractions_are_of_tokens_whose_gradient_is_gone():
     mask = jnp.array([True] * 5 + [False])
     low, high = diagnostics.clip_totals(ratio, advantages, mask, eps_low=0.2, eps_high=0.2)
     assert (float(mean(low)), float(mean(high))) == (pytest.approx(0.2), pytest.approx(0.2))
+    still = diagnostics.clip_totals(ratio, 0 * advantages, mask, eps_low=0.2, eps_high=0.2)
+    assert (float(still.low.total), float(still.high.total)) == (0, 0)
     moved = diagnostics.clip_totals(ratio, advantages, mask, eps_low=0.2, eps_high=0.2, center=1.5)
     assert (float(moved.low.total), float(moved.high.total)) == (1, 0)
 

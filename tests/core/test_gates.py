@@ -60,7 +60,7 @@ def test_the_second_moment_gate_drops_the_largest_first():
     np.testing.assert_array_equal(gate(threshold=0.1), [1, 0, 1, 0])
     np.testing.assert_array_equal(gate(threshold=0.5), [1, 1, 1, 0])
     np.testing.assert_array_equal(gate(threshold=0.001), [0, 0, 0, 0])
-    ties = gates.second_moment_gate(jnp.ones(4), jnp.ones(4, bool), threshold=0.9)
+    ties = gates.second_moment_gate(jnp.ones(4), jnp.ones(4, bool), threshold=1.0)
     np.testing.assert_array_equal(ties, 0)
 
 
