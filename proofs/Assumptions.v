@@ -27,6 +27,7 @@ Print Assumptions Divergence.kl_le_ln_chi2.
 Print Assumptions Divergence.kl_le_chi2.
 Print Assumptions Divergence.m2_ge_exp_kl.
 Print Assumptions Divergence.chi2_le_sup.
+Print Assumptions Divergence.chi2_le_kappa_kl.
 Print Assumptions Divergence.kl_data_processing.
 Print Assumptions Divergence.kl_does_not_bound_chi2.
 Print Assumptions Importance.is_unbiased.
@@ -61,6 +62,7 @@ Print Assumptions Clip.feps_slope.
 Print Assumptions Clip.decoupled_ppo.
 Print Assumptions Improvement.kl_no_harm.
 Print Assumptions Improvement.kl_no_harm_old.
+Print Assumptions Improvement.kl_no_harm_relative.
 Print Assumptions Improvement.improvement_identity.
 Print Assumptions Improvement.sharp_improvement.
 Print Assumptions Improvement.improvement_no_blowup.
@@ -102,6 +104,7 @@ Print Assumptions Mixture.inverse_variance_helps.
 Print Assumptions Mixture.pooled_variance.
 Print Assumptions Mixture.tokens_m2.
 Print Assumptions Mixture.tokens_min.
+Print Assumptions Mixture.normalised_ratio_mass.
 Print Assumptions KLEstimators.k1_unbiased.
 Print Assumptions KLEstimators.k3_mean.
 Print Assumptions KLEstimators.k3_unbiased.

@@ -219,3 +219,96 @@ move=> Hl Hx; have Hp : 0 < 1 + l * x by nra.
 rewrite -(exp_ln _ Hp); case: (fan_ln Hl Hx) => [H|->]; last by right.
 by left; exact: exp_increasing.
 Qed.
+
+(** Weighted arithmetic and geometric means: [x^l <= 1 + l (x - 1)]. *)
+Lemma power_le l x : 0 <= l <= 1 -> 0 < x -> exp (l * ln x) <= 1 + l * (x - 1).
+Proof.
+move=> Hl Hx; set m := l * ln x.
+have H1 := exp_ge (ln x - m); have H2 := exp_ge (- m); have H0 := exp_pos m.
+have E1 : exp m * exp (ln x - m) = x.
+  by rewrite -exp_plus (_ : m + (ln x - m) = ln x) ?exp_ln //; ring.
+have E2 : exp m * exp (- m) = 1 by rewrite -exp_plus Rplus_opp_r exp_0.
+have G1 : exp m * (1 + (ln x - m)) <= x.
+  by rewrite -[X in _ <= X]E1; apply: Rmult_le_compat_l; lra.
+have G2 : exp m * (1 + - m) <= 1.
+  by rewrite -[X in _ <= X]E2; apply: Rmult_le_compat_l; lra.
+have -> : exp m = l * (exp m * (1 + (ln x - m))) + (1 - l) * (exp m * (1 + - m)).
+  have -> : l * (exp m * (1 + (ln x - m))) + (1 - l) * (exp m * (1 + - m))
+    = exp m * (1 + (l * ln x - m)) by ring.
+  by rewrite /m; ring.
+have := Rmult_le_compat_l l _ _ (proj1 Hl) G1.
+have Hl' : 0 <= 1 - l by lra.
+have := Rmult_le_compat_l (1 - l) _ _ Hl' G2; lra.
+Qed.
+
+(** The chord slope of ln from 1 decreases. *)
+Lemma ln_chord s t : 1 < s -> s <= t -> (s - 1) * ln t <= (t - 1) * ln s.
+Proof.
+move=> Hs Hst; have H0 : 0 < s by lra.
+have Ht : 0 < t by lra.
+have T1 := ln_tangent Ht H0; have T2 := ln_tangent Rlt_0_1 H0; rewrite ln_1 in T2.
+have G1 : (s - 1) * ln t <= (s - 1) * (ln s + t / s - 1) by apply: Rmult_le_compat_l; lra.
+have G2 : 0 <= (t - s) * (ln s + 1 / s - 1) by apply: Rmult_le_pos; lra.
+have -> : (t - 1) * ln s = (s - 1) * (ln s + t / s - 1) + (t - s) * (ln s + 1 / s - 1).
+  by field; lra.
+lra.
+Qed.
+
+Lemma phi_le_sq t : 1 <= t -> t * ln t - t + 1 <= (t - 1) * (t - 1) / 2.
+Proof.
+case=> [Ht|<-]; last by rewrite ln_1; lra.
+pose g x := (x - 1) * (x - 1) / 2 - (x * ln x - x + 1); pose g' x := x - 1 - ln x.
+suff : g 1 <= g t by rewrite /g ln_1; lra.
+apply: (min_at (f' := g')) => y; rewrite Rmin_left ?Rmax_right; try lra; move=> Hy.
+  by rewrite /g /Rdiv; deriv; try lra; rewrite /g'; field; lra.
+have y0 : 0 < y by lra.
+by apply: Rmult_le_pos; [have := ln_le_sub1 y0; rewrite /g'; lra|lra].
+Qed.
+
+(** [(t-1)^2 <= kappa phi(t)] up to the point [r] where it is an equality. *)
+Lemma kappa_pointwise r t : 1 < r -> 0 < t <= r ->
+  (t - 1) * (t - 1) * (r * ln r - r + 1) <= (r - 1) * (r - 1) * (t * ln t - t + 1).
+Proof.
+move=> Hr [Ht Htr]; set p := r * ln r - r + 1; set q := (r - 1) * (r - 1).
+have q0 : 0 < q by apply: Rmult_lt_0_compat; lra.
+have pq : 2 * p <= q by have := phi_le_sq (Rlt_le _ _ Hr); rewrite -/p -/q; lra.
+have p0 : 0 <= p.
+  have Hr0 : 0 <= r by lra.
+  have := pinsker_pointwise Hr0; rewrite -/p => H.
+  have := Rle_0_sqr (r - 1); rewrite /Rsqr => H'; nra.
+pose h x := q * (x * ln x - x + 1) - (x - 1) * (x - 1) * p.
+pose h' x := q * ln x - 2 * (x - 1) * p.
+suff : 0 <= h t by rewrite /h; lra.
+have Dh x : 0 < x -> D h x (h' x).
+  by move=> Hx; rewrite /h; deriv; try lra; rewrite /h'; field; lra.
+have h1 : h 1 = 0 by rewrite /h ln_1; ring.
+have hr : h r = 0 by rewrite /h -/p -/q; ring.
+case: (Rle_lt_dec t 1) => H1.
+  rewrite -h1; apply: (min_at (f' := h')) => y; rewrite Rmin_right ?Rmax_left; try lra;
+    move=> Hy; first by apply: Dh; lra.
+  have y0 : 0 < y by lra.
+  have L := ln_le_sub1 y0.
+  have : 0 <= (1 - y) * (- h' y) by apply: Rmult_le_pos; rewrite /h'; nra.
+  by lra.
+case: (Rle_lt_dec 0 (h t)) => // Hn.
+case: (Req_dec t r) => [E|Ntr]; first by move: Hn; rewrite E hr; lra.
+case: (MVT_cor2 h h' 1 t H1) => [c Hc|c1 [E1 Hc1]]; first by apply: Dh; lra.
+have Htr' : t < r by lra.
+case: (MVT_cor2 h h' t r Htr') => [c Hc|c2 [E2 Hc2]]; first by apply: Dh; lra.
+have S1 : h' c1 < 0.
+  case: (Rlt_le_dec (h' c1) 0) => // Hs.
+  have : 0 <= h' c1 * (t - 1) by apply: Rmult_le_pos; lra.
+  lra.
+have S2 : 0 < h' c2.
+  case: (Rlt_le_dec 0 (h' c2)) => // Hs.
+  have : 0 <= - h' c2 * (r - t) by apply: Rmult_le_pos; lra.
+  lra.
+have C : 1 < c1 by lra.
+have C' : c1 <= c2 by lra.
+have L := Rmult_le_compat_l q _ _ (Rlt_le _ _ q0) (ln_chord C C').
+have G1 : (c2 - 1) * h' c1 < 0.
+  have : 0 < (c2 - 1) * (- h' c1) by apply: Rmult_lt_0_compat; lra.
+  lra.
+have G2 : 0 < (c1 - 1) * h' c2 by apply: Rmult_lt_0_compat; lra.
+move: G1 G2; rewrite /h'; lra.
+Qed.

@@ -242,6 +242,22 @@ rewrite -(E_const r P); apply: E_le => // y Hy; apply: H.
 by case: (M) => /(_ y) [//|Hm] _; have := A y (esym Hm); lra.
 Qed.
 
+(** With a cap [r] on the ratio KL does bound chi-square: [kappa = (r-1)^2 / (r ln r - r + 1)]. *)
+Theorem chi2_le_kappa_kl pi mu r : dist pi -> dist mu -> abscont pi mu -> 1 < r ->
+  (forall y, 0 < mu y -> ratio pi mu y <= r) ->
+  chi2 pi mu * (r * ln r - r + 1) <= (r - 1) * (r - 1) * kl pi mu.
+Proof.
+move=> P M A Hr H.
+have -> : chi2 pi mu = E mu (fun y => (ratio pi mu y - 1) * (ratio pi mu y - 1)).
+  rewrite (E_eq mu (g := fun y => ratio pi mu y * ratio pi mu y - (2 * ratio pi mu y - 1))).
+    by rewrite E_sub E_sub E_scal E_const // E_ratio // /chi2 /m2; ring.
+  by move=> y; ring.
+rewrite kl_phi // Rmult_comm -!E_scal; apply: E_le => // y Hy.
+case: (ratio_ge0 P M Hy) (H y Hy) => [H0|<-] Hle.
+  by rewrite Rmult_comm; apply: kappa_pointwise.
+have := phi_le_sq (Rlt_le _ _ Hr); have := sq_ge0 (r - 1); rewrite /phi Rmult_0_l; lra.
+Qed.
+
 (** The binary case of the data-processing inequality: a [[0,1]]-valued statistic
     cannot be easier to move than the KL budget allows. *)
 Theorem kl_data_processing pi mu f : dist pi -> dist mu -> abscont pi mu ->

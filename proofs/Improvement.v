@@ -41,6 +41,46 @@ have := tv_le_sqrt_kl O M A' K'.
 by have := tv_dual O M H => /Rabs_le_between; lra.
 Qed.
 
+(** The loss relative to [J(mu)]: rare rewards cannot lose much. *)
+Theorem kl_no_harm_relative pi mu r d : dist pi -> dist mu -> abscont pi mu ->
+  (forall y, 0 <= r y <= 1) -> kl pi mu <= d -> E mu r - sqrt (2 * E mu r * d) <= E pi r.
+Proof.
+move=> P M A H Hd; set j := E mu r.
+have j0 : 0 <= j by apply: E_ge0 => // y _; case: (H y).
+have k0 := kl_ge0 P M A; have J0 : 0 <= E pi r by apply: E_ge0 => // y _; case: (H y).
+case: (Rle_lt_dec j (E pi r)) => Hj; first by have := sqrt_pos (2 * j * d); lra.
+set D := j - E pi r; have D0 : 0 < D by rewrite /D; lra.
+have jp : 0 < j by rewrite /D in D0; lra.
+have K l : 0 <= l -> l * D <= l * l * j / 2 + kl pi mu.
+  move=> Hl; have -> : D = E mu (fun y => (1 - ratio pi mu y) * r y).
+    rewrite /D /j -(change_measure r A) -E_sub; apply: E_eq => y; ring.
+  rewrite kl_phi // -E_scal.
+  have -> : l * l * j / 2 = E mu (fun y => l * l / 2 * r y) by rewrite E_scal /j; field.
+  rewrite -E_add; apply: E_le => // y Hy; have Ht := ratio_ge0 P M Hy.
+  have Hp := phi_ge0 Ht; move: (ratio pi mu y) Ht Hp => t Ht Hp.
+  have [r0 r1] := H y; move: (r y) r0 r1 => x x0 x1.
+  case: (Rle_lt_dec t 1) => H1; last first.
+    have : 0 <= l * ((t - 1) * x) by apply: Rmult_le_pos => //; apply: Rmult_le_pos; lra.
+    have : 0 <= l * l / 2 * x.
+      by apply: Rmult_le_pos => //; have := sq_ge0 l; lra.
+    lra.
+  have Hphi : (1 - t) * (1 - t) / 2 <= phi t.
+    have := pinsker_pointwise Ht; rewrite -/(phi t).
+    have := sq_ge0 (t - 1); nra.
+  have S : 0 <= (l - (1 - t)) * (l - (1 - t)) * x by apply: Rmult_le_pos => //; exact: sq_ge0.
+  have : (1 - t) * (1 - t) / 2 * x <= phi t by have := sq_ge0 (1 - t); nra.
+  lra.
+have DD : D * D <= 2 * j * d.
+  have Hq : 0 <= D / j by apply: Rmult_le_pos; [lra|left; exact: Rinv_0_lt_compat].
+  have := K (D / j) Hq.
+  have -> : D / j * (D / j) * j / 2 = D / j * D / 2 by field; lra.
+  move=> H2; have H3 : D / j * D <= 2 * d by lra.
+  have -> : D * D = D / j * D * j by field; lra.
+  by nra.
+suff : D <= sqrt (2 * j * d) by rewrite /D; lra.
+by rewrite -(sqrt_square D); [exact: sqrt_le_1_alt|lra].
+Qed.
+
 (** ** Advantages standardised by any [sigma > 0] *)
 Variable sigma : R.
 Hypothesis sigma_pos : 0 < sigma.

@@ -131,3 +131,17 @@ Proof.
 move=> P M A; rewrite (E_prod mu (fun i y => Rmin 1 (ratio (pi i) (mu i) y))).
 by apply: eq_bigr => i _; rewrite tv_min.
 Qed.
+
+(** The length-normalised ratio loses mass: [E_mu rho^l <= 1] for [l = 1/T]. *)
+Theorem normalised_ratio_mass (Y : finType) (pi mu : Y -> R) l : dist pi -> dist mu ->
+  (forall y, 0 < mu y -> 0 < pi y) -> 0 <= l <= 1 ->
+  E mu (fun y => exp (l * ln (ratio pi mu y))) <= 1.
+Proof.
+move=> P M H Hl; have C : E mu (ratio pi mu) <= 1.
+  rewrite (E_eq mu (g := fun y => ratio pi mu y * 1)); last by move=> y; ring.
+  by rewrite -[X in _ <= X](E_const 1 P); apply: change_measure_le => // y; lra.
+apply: (Rle_trans _ (E mu (fun y => (1 - l) + l * ratio pi mu y))).
+  apply: E_le => // y Hy; have Hr : 0 < ratio pi mu y by apply: Rdiv_lt_0_compat; auto.
+  by have := power_le Hl Hr; lra.
+by rewrite E_add E_const // E_scal; nra.
+Qed.
