@@ -73,8 +73,8 @@ def check_pushes(engine, config, prompts=world.PROMPTS):
 def check_distribution(engine, config, params, draws=2000):
     """First tokens against the policy's own distribution, chi-square over a tiny vocabulary."""
     prompt = world.PROMPTS[0]
-    sampling = Sampling(1.0, max_tokens=1, group_size=100)
-    groups = engine.generate([prompt] * (draws // 100), sampling, 3)
+    sampling = Sampling(1.0, max_tokens=1, group_size=50)
+    groups = engine.generate([prompt] * (draws // 50), sampling, 3)
     counts = np.bincount(
         [c.token_ids[0] for g in groups for c in g.completions], minlength=world.VOCAB
     )

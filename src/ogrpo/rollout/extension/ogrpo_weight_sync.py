@@ -67,6 +67,8 @@ class WeightSync:
 def _place(worker: Any) -> Any:
     if not hasattr(worker, "ogrpo_place"):
         worker.ogrpo_place = releases.Workplace()
+        # Asked once: a reload by vLLM itself changes the path that is recorded as the model's.
+        worker.ogrpo_first_folder = worker.vllm_config.model_config.model
     return worker.ogrpo_place
 
 
@@ -76,7 +78,7 @@ def _dtype(worker: Any) -> str:
 
 def _expected(worker: Any) -> dict[str, list[int]]:
     """Names and shapes of the checkpoint that the server was started from."""
-    folder = Path(worker.vllm_config.model_config.model)
+    folder = Path(worker.ogrpo_first_folder)
     if not folder.is_dir():
         from huggingface_hub import (  # pyright: ignore[reportMissingImports]
             snapshot_download,

@@ -185,7 +185,7 @@ async def _native(api: ServerApi, model: str, expected: Expected) -> bool:
     try:
         reply = await api.generate(wire.generate_payload(prompt, order))
     except Rejected as error:
-        if error.status in (404, 405):
+        if error.status in (403, 404, 405):
             return False
         raise
     return all(choice.get("weight_versions") for choice in reply["choices"])

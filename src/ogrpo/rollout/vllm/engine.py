@@ -413,7 +413,13 @@ class VllmEngine:
             # A push is under way or has just failed: the samples' own epoch has been checked.
             return not server.down
         try:
-            return await sync.still_serves(server.api, server.found, target, server.instance)
+            return await sync.still_serves(
+                server.api,
+                server.found,
+                target,
+                server.instance,
+                stock=self._options.stock_reload,
+            )
         except Unavailable:
             return False
 

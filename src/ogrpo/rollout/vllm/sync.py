@@ -171,10 +171,15 @@ async def push(
 
 
 async def still_serves(
-    api: ServerApi, found: Capabilities, target: Target, instance: str | None
+    api: ServerApi,
+    found: Capabilities,
+    target: Target,
+    instance: str | None,
+    *,
+    stock: bool = False,
 ) -> bool:
     """Whether a server has been the same, with the same weights, since it was pushed to."""
-    if found.extension is None:
+    if stock or found.extension is None:
         try:
             await prove(api, found.model, target.probe)
         except Unproven:

@@ -1,0 +1,139 @@
+"""Real vLLM servers, started by `ogrpo-serve`; see run.sh. Each is killed by process group."""
+
+import os
+import signal
+import socket
+import subprocess
+import time
+from contextlib import ExitStack, suppress
+from pathlib import Path
+
+import httpx
+import pytest
+
+from ogrpo.rollout.endpoint import wait_until_up
+from ogrpo.rollout.extension import ogrpo_serve
+from tests.rollout.vllm import world
+
+PYTHON = os.environ.get("OGRPO_VLLM_PYTHON")
+START_SECONDS = 240.0
+
+
+def pytest_collection_modifyitems(items):
+    reason = "OGRPO_VLLM_PYTHON names no interpreter that has vLLM: run tests/server/run.sh"
+    here = Path(__file__).parent
+    for item in items:
+        if PYTHON is None and here in item.path.parents:
+            item.add_marker(pytest.mark.skip(reason=reason))
+
+
+class RealServer:
+    """One vLLM server in a process group of its own."""
+
+    def __init__(self, folder, log, *options):
+        self.folder, self.log, self.options = folder, log, options
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.port = free.getsockname()[1]
+        self.url = f"http://127.0.0.1:{self.port}"
+        self.process = None
+
+    def launch(self):
+        own = [str(self.folder), "--device", "cpu", "--port", str(self.port), "--python", PYTHON]
+        sizes = ["--max-model-len", "128", "--max-num-seqs", "64", "--kv-cache-gib", "1"]
+        before, after = ogrpo_serve.split(self.options)
+        options = ogrpo_serve.parser().parse_args([*own, *sizes, *before])
+        command = ogrpo_serve.build(options, ogrpo_serve.find_version(PYTHON), after)
+        with self.log.open("a") as out:
+            self.process = subprocess.Popen(
+                command.arguments,
+                env={**os.environ, **command.environment, "OMP_NUM_THREADS": "1"},
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        return self
+
+    def wait(self):
+        try:
+            wait_until_up(self.url, START_SECONDS)
+        except TimeoutError:
+            pytest.fail(f"{self.url} did not start:\n{self.log.read_text()[-4000:]}")
+        # The first request compiles for tens of seconds, which no timeout should have to allow.
+        body = {"model": "policy", "prompt": [1, 2, 3], "max_tokens": 4, "logprobs": 0}
+        for more in ({"temperature": 1.0}, {"temperature": 0.0, "prompt_logprobs": 0}):
+            reply = httpx.post(
+                f"{self.url}/v1/completions", json={**body, **more}, timeout=180, trust_env=False
+            )
+            assert reply.status_code == 200, reply.text
+        return self
+
+    def member(self, what):
+        """The process id of the API server, the engine or the worker."""
+        listed = subprocess.run(
+            ["ps", "-o", "pid=,args=", "-g", str(self.process.pid)],
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        if what == "api":
+            return self.process.pid
+        name = {"engine": "EngineCore", "worker": "Worker"}[what]
+        return next(int(line.split()[0]) for line in listed.splitlines() if f"::{name}" in line)
+
+    def kill(self):
+        with suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+        # The port is free when the last of the group is gone.
+        for _ in range(100):
+            try:
+                os.killpg(self.process.pid, 0)
+            except ProcessLookupError:
+                return
+            time.sleep(0.05)
+
+
+@pytest.fixture(scope="session")
+def policies(tmp_path_factory):
+    """Folders of first weights, tied and untied."""
+    made = {}
+    for tied in (True, False):
+        config = world.decoder(tied=tied)
+        params = world.make_params(config, 100)
+        made[tied] = world.save(tmp_path_factory.mktemp("policy"), config, params)
+    return made
+
+
+@pytest.fixture(scope="session")
+def fleet(policies, tmp_path_factory):
+    """Two servers of the tied policy: one that knows versions by token, one that does not."""
+    logs = tmp_path_factory.mktemp("logs")
+    with ExitStack() as stack:
+        made = []
+        for name, options in (("native", []), ("portable", ["--", "--no-enable-scale-out", "--block-size", "32"])):
+            server = RealServer(policies[True], logs / f"{name}.log", *options)
+            stack.callback(server.kill)
+            made.append(server.launch())
+        yield [server.wait() for server in made]
+
+
+@pytest.fixture
+def native(fleet):
+    return fleet[0]
+
+
+@pytest.fixture
+def portable(fleet):
+    return fleet[1]
+
+
+@pytest.fixture(scope="module")
+def alone(policies, tmp_path_factory):
+    """A server of the untied policy as vLLM's defaults have it: raw log-probs."""
+    log = tmp_path_factory.mktemp("logs") / "untied.log"
+    server = RealServer(policies[False], log, "--raw-log-probs")
+    try:
+        yield server.launch().wait()
+    finally:
+        server.kill()
