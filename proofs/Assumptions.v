@@ -81,6 +81,11 @@ Print Assumptions NSample.group_mean_factor.
 Print Assumptions NSample.leave_one_out_vs_mean.
 Print Assumptions NSample.group_mean_factor_off_policy.
 Print Assumptions NSample.binary_advantage.
+Print Assumptions NSample.binomial_others.
+Print Assumptions NSample.c_group_binomial.
+Print Assumptions OptimalTruncation.mse_le_upper.
+Print Assumptions OptimalTruncation.mse_binary.
+Print Assumptions OptimalTruncation.fixed_point_least_upper.
 Print Assumptions OptimalTruncation.optimal_clip_fixed_point.
 Print Assumptions OptimalTruncation.residual_increasing.
 Print Assumptions OptimalTruncation.fixed_point_unique.

@@ -107,3 +107,102 @@ by rewrite (E_sub _ (fun w : {ffun I -> Y} => A 1 (1 + others r w i))
 Qed.
 
 End Group.
+
+(** ** The number of successes among the others is binomial *)
+Section Binomial.
+Variables (I Y : finType).
+Implicit Types (mu : Y -> R) (win : pred Y) (w : {ffun I -> Y}) (A : {set I}).
+
+Definition indicator win (y : Y) : R := if win y then 1 else 0.
+Definition winners win w (i : I) : {set I} := [set j | (j != i) && win (w j)].
+
+Lemma iter_pow (c : R) k : iter k (Rmult c) 1 = c ^ k.
+Proof. by elim: k => [|k /= ->]. Qed.
+
+Lemma iter_plus (c : R) k : iter k (Rplus c) 0 = INR k * c.
+Proof. by elim: k => [|k /= ->]; [rewrite Rmult_0_l|case: k => [|k] /=; lra]. Qed.
+
+Lemma others_winners win w i : others (indicator win) w i = INR #|winners win w i|.
+Proof.
+rewrite /others /indicator -big_mkcondr /= big_const iter_plus Rmult_1_r.
+by congr INR; apply: eq_card => j; rewrite !inE.
+Qed.
+
+Lemma winners_law mu win i A : dist mu -> i \notin A ->
+  E (iid (I := I) mu) (fun w => if winners win w i == A then 1 else 0)
+  = E mu (indicator win) ^ #|A| * (1 - E mu (indicator win)) ^ (#|I|.-1 - #|A|).
+Proof.
+move=> M iA; set p := E mu (indicator win).
+pose f (j : I) (y : Y) : R :=
+  if j == i then 1 else if j \in A then indicator win y else 1 - indicator win y.
+have F w : (if winners win w i == A then 1 else 0) = \rprod_j f j (w j).
+  case: eqP => [HA|HA].
+    rewrite big1 // => j _; rewrite /f /indicator; case: eqP => // /eqP ji.
+    by rewrite -HA inE ji /=; case: (win (w j)); lra.
+  have [j Hj] : exists j, (j \in winners win w i) != (j \in A).
+    apply/existsP; rewrite -negb_forall; apply/negP => /forallP H; apply: HA.
+    by apply/setP => j; apply/eqP.
+  have ji : j != i.
+    by apply/eqP => E1; move: Hj; rewrite E1 inE eqxx /= (negPf iA).
+  rewrite (bigD1 j) //= (_ : f j (w j) = 0) ?Rmult_0_l //.
+  move: Hj; rewrite inE ji /= /f /indicator (negPf ji).
+  by case: (win (w j)); case: (j \in A) => //= _; lra.
+rewrite (E_eq _ F) /iid E_prod.
+have -> : \rprod_j E mu (f j)
+  = (\big[Rmult/1]_(j in A) p) * (\big[Rmult/1]_(j in ~: (i |: A)) (1 - p)).
+  rewrite (big_mkcond (fun j => j \in A)) (big_mkcond (fun j => j \in ~: (i |: A))) -big_split.
+  apply: eq_bigr => j _; rewrite /f !inE /=.
+  case: eqP => [->|_] /=; first by rewrite (negPf iA) E_const //; ring.
+  by case: (j \in A) => /=; [rewrite -/p|rewrite E_sub E_const // -/p]; ring.
+rewrite !big_const !iter_pow; congr (_ * _ ^ _).
+by rewrite cardsCs setCK cardsU1 iA /= subnDA subn1.
+Qed.
+
+Theorem binomial_others mu win (i : I) (h : nat -> R) : dist mu ->
+  let p := E mu (indicator win) in
+  E (iid (I := I) mu) (fun w => h #|winners win w i|)
+  = \big[Rplus/0]_(k < #|I|) (INR 'C(#|I|.-1, k) * (p ^ k * (1 - p) ^ (#|I|.-1 - k)) * h k).
+Proof.
+move=> M p; pose g k := p ^ k * (1 - p) ^ (#|I|.-1 - k) * h k.
+rewrite (E_eq _ (g := fun w => \big[Rplus/0]_(A : {set I})
+    ((if winners win w i == A then 1 else 0) * h #|A|))).
+  rewrite E_sum.
+  transitivity (\big[Rplus/0]_(A : {set I}) \big[Rplus/0]_(k < #|I|)
+      (if (i \notin A) && (#|A| == k) then g k else 0)).
+    apply: rsum_ext => A; case: (boolP (i \in A)) => iA /=.
+      rewrite rsum_zero //.
+      rewrite (E_eq _ (g := fun=> 0)); first by rewrite E_const //; exact: iid_dist.
+      move=> w; case: eqP => [HA|_]; last by ring.
+      by move: iA; rewrite -HA inE eqxx.
+    have kA : (#|A| < #|I|)%N.
+      rewrite -cardsT; apply: proper_card; rewrite properT.
+      by apply/eqP => E1; move: iA; rewrite E1 inE.
+    rewrite (rsum_ext (g := fun k : 'I_#|I| => if k == Ordinal kA then g k else 0)); last first.
+      by move=> k; rewrite eq_sym -val_eqE.
+    rewrite (rsum_single (Ordinal kA) (fun k : 'I_#|I| => g k)) /g /=.
+    rewrite (E_eq _ (g := fun w => h #|A| * (if winners win w i == A then 1 else 0))).
+      by rewrite E_scal winners_law // -/p Rmult_comm.
+    by move=> w; ring.
+  rewrite rsum_exchange; apply: rsum_ext => k.
+  rewrite -big_mkcond big_const iter_plus /g.
+  have -> : #|[pred A : {set I} | (i \notin A) && (#|A| == k)]| = 'C(#|I|.-1, k).
+    rewrite -(cardsC1 i) -(cards_draws (~: [set i]) k); apply: eq_card => A.
+    by rewrite !inE subsetC sub1set inE.
+  by rewrite -!Rmult_assoc.
+move=> w; rewrite (rsum_ext (g := fun A => if A == winners win w i then h #|A| else 0)).
+  by rewrite rsum_single.
+by move=> A; rewrite eq_sym; case: ifP => _; ring.
+Qed.
+
+(** [c_G = sum_j Bin(j; G-1, p) [A(1, 1+j) - A(0, j)]]. *)
+Theorem c_group_binomial (A : R -> R -> R) mu win (i : I) : dist mu ->
+  let p := E mu (indicator win) in
+  c_group A mu (indicator win) i
+  = \big[Rplus/0]_(k < #|I|) (INR 'C(#|I|.-1, k) * (p ^ k * (1 - p) ^ (#|I|.-1 - k))
+      * (A 1 (1 + INR k) - A 0 (INR k))).
+Proof.
+move=> M p; rewrite -(binomial_others win i (fun k => A 1 (1 + INR k) - A 0 (INR k)) M).
+by apply: E_eq => w; rewrite others_winners.
+Qed.
+
+End Binomial.

@@ -14,7 +14,7 @@ Variables (I Y : finType).
 Hypothesis n_pos : (0 < #|I|)%N.
 Variables (mu pi r : Y -> R).
 Hypotheses (Mu : dist mu) (Pi : dist pi) (Ac : abscont pi mu).
-Hypothesis r_binary : forall y, r y = 0 \/ r y = 1.
+Hypothesis r01 : forall y, 0 <= r y <= 1.
 
 Notation n := (nI I).
 Notation rho := (ratio pi mu).
@@ -41,49 +41,78 @@ Qed.
 Lemma tail_ge0 t : 0 <= tail t.
 Proof.
 apply: E_ge0 => // y _; apply: Rmult_le_pos; first exact: pos_ge0.
-by case: (r_binary y) => ->; lra.
+by case: (r01 y).
 Qed.
 
 Lemma tail_anti s t : s <= t -> tail t <= tail s.
 Proof.
-move=> H; apply: E_le => // y _; apply: Rmult_le_compat_r.
-  by case: (r_binary y) => ->; lra.
+move=> H; apply: E_le => // y _; apply: Rmult_le_compat_r; first by case: (r01 y).
 by rewrite /pos; minmax.
+Qed.
+
+(** Second moment with the reward to the first power: the true one for binary rewards, an
+    upper bound of it for fractional ones. *)
+Definition second t := E mu (fun y => Rmin (rho y) t * Rmin (rho y) t * r y).
+Definition upper t := (second t - (J - tail t) * (J - tail t)) / n + tail t * tail t.
+
+Lemma n_upper t : n * upper t
+  = second t - (J - tail t) * (J - tail t) + n * (tail t * tail t).
+Proof. by have n0 := nI_pos n_pos; rewrite /upper; field; lra. Qed.
+
+Theorem mse_le_upper t : mse t <= upper t.
+Proof.
+have n0 := nI_pos n_pos; apply: (Rmult_le_reg_l n) => //; rewrite mse_eq n_upper.
+suff : E mu (fun y => truncated t y * truncated t y) <= second t by lra.
+apply: E_le => // y _; rewrite /truncated; have := r01 y; have := sq_ge0 (Rmin (rho y) t).
+move: (Rmin (rho y) t) (r y) => x z Hx Hz.
+have : 0 <= x * x * (z * (1 - z)) by apply: Rmult_le_pos => //; nra.
+lra.
+Qed.
+
+Theorem mse_binary t : (forall y, r y = 0 \/ r y = 1) -> mse t = upper t.
+Proof.
+move=> Hb; have n0 := nI_pos n_pos; apply: (Rmult_eq_reg_l n); last by lra.
+rewrite mse_eq n_upper (E_eq _ (g := fun y => Rmin (rho y) t * Rmin (rho y) t * r y)) // => y.
+by rewrite /truncated; case: (Hb y) => ->; ring.
 Qed.
 
 (** The growth of the second moment lies between [2 s] and [2 t] times that of the mean. *)
 Lemma sq_growth s t : s <= t ->
-  2 * s * (tail s - tail t) <= E mu (fun y => truncated t y * truncated t y)
-    - E mu (fun y => truncated s y * truncated s y) <= 2 * t * (tail s - tail t).
+  2 * s * (tail s - tail t) <= second t - second s <= 2 * t * (tail s - tail t).
 Proof.
-move=> H; rewrite /tail -!E_sub -!E_scal.
+move=> H; rewrite /tail /second -!E_sub -!E_scal.
 have K y : let d := pos (rho y - s) - pos (rho y - t) in
    2 * s * d <= Rmin (rho y) t * Rmin (rho y) t - Rmin (rho y) s * Rmin (rho y) s <= 2 * t * d.
   rewrite !min_pos /pos /=; move: (rho y) => x.
   by split; minmax; nra.
-split; apply: E_le => // y _; rewrite /truncated;
-  case: (r_binary y) => ->; have := K y => /=; lra.
+split; apply: E_le => // y _; have := K y => /=; have [r0 _] := r01 y; move: (r y) r0 => z r0 [H1 H2].
+  by have := Rmult_le_compat_r z _ _ r0 H1; lra.
+by have := Rmult_le_compat_r z _ _ r0 H2; lra.
 Qed.
 
-(** A root of the fixed-point equation beats every other threshold. *)
-Theorem optimal_clip_fixed_point t0 : t0 = J + (n - 1) * tail t0 -> forall t, mse t0 <= mse t.
+(** A root of the fixed-point equation has the least upper bound of all thresholds ... *)
+Theorem fixed_point_least_upper t0 : t0 = J + (n - 1) * tail t0 ->
+  forall t, upper t0 <= upper t.
 Proof.
 move=> Ht0 t; have n0 := nI_pos n_pos.
 have n1 : 1 <= n by rewrite /nI -[X in X <= _]/(INR 1); apply: le_INR; apply/leP.
-apply: (Rmult_le_reg_l n) => //; rewrite !mse_eq.
-set q := fun t => E mu (fun y => truncated t y * truncated t y).
-rewrite -/(q t0) -/(q t).
+apply: (Rmult_le_reg_l n) => //; rewrite !n_upper.
 case: (Rle_lt_dec t t0) => H.
-  have [_ Hq] := sq_growth H; have Hb := tail_anti H; rewrite -/(q t0) -/(q t) in Hq.
-  move: (q t0) (q t) (tail t0) (tail t) Ht0 Hq Hb => q0 q1 b0 b Ht0 Hq Hb.
+  have [_ Hq] := sq_growth H; have Hb := tail_anti H.
+  move: (second t0) (second t) (tail t0) (tail t) Ht0 Hq Hb => q0 q1 b0 b Ht0 Hq Hb.
   suff : 0 <= (n - 1) * ((b - b0) * (b - b0)) by nra.
   by apply: Rmult_le_pos; [lra|exact: sq_ge0].
 have Hle : t0 <= t by lra.
-have [Hq _] := sq_growth Hle; have Hb := tail_anti Hle; rewrite -/(q t0) -/(q t) in Hq.
-move: (q t0) (q t) (tail t0) (tail t) Ht0 Hq Hb => q0 q1 b0 b Ht0 Hq Hb.
+have [Hq _] := sq_growth Hle; have Hb := tail_anti Hle.
+move: (second t0) (second t) (tail t0) (tail t) Ht0 Hq Hb => q0 q1 b0 b Ht0 Hq Hb.
 suff : 0 <= (n - 1) * ((b - b0) * (b - b0)) by nra.
 by apply: Rmult_le_pos; [lra|exact: sq_ge0].
 Qed.
+
+(** ... which for binary rewards is the mean squared error itself. *)
+Theorem optimal_clip_fixed_point t0 : (forall y, r y = 0 \/ r y = 1) ->
+  t0 = J + (n - 1) * tail t0 -> forall t, mse t0 <= mse t.
+Proof. by move=> Hb Ht0 t; rewrite !mse_binary //; exact: fixed_point_least_upper. Qed.
 
 (** The root is unique, for any number [m >= 1] of samples. *)
 Definition residual m t := t - J - (m - 1) * tail t.
@@ -117,8 +146,8 @@ Proof.
 move=> Hm Ht H.
 have Hb : tail t <= m2 pi mu / (4 * t).
   apply: (Rle_trans _ (E mu (fun y => pos (rho y - t)))); last exact: tail_le.
-  apply: E_le => // y _; have := pos_ge0 (rho y - t).
-  by case: (r_binary y) => ->; lra.
+  apply: E_le => // y _; have := pos_ge0 (rho y - t); have := r01 y.
+  by move: (pos _) (r y) => x z; nra.
 have H4 : tail t * (4 * t) <= m2 pi mu.
   have -> : m2 pi mu = m2 pi mu / (4 * t) * (4 * t) by field; lra.
   by apply: Rmult_le_compat_r; lra.
@@ -145,9 +174,9 @@ Lemma tail_lipschitz s t : Rabs (tail s - tail t) <= Rabs (s - t).
 Proof.
 rewrite /tail -E_sub; apply: Rle_trans; first exact: E_abs.
 rewrite -[X in _ <= X](E_const _ Mu); apply: E_le => // y _.
-case: (r_binary y) => ->.
-  by rewrite !Rmult_0_r Rminus_0_r Rabs_R0; exact: Rabs_pos.
-by rewrite !Rmult_1_r; exact: pos_lipschitz.
+have [r0 r1] := r01 y; rewrite -Rmult_minus_distr_r Rabs_mult (Rabs_pos_eq (r y)) //.
+have := pos_lipschitz (rho y) s t; have := Rabs_pos (pos (rho y - s) - pos (rho y - t)).
+by move: (Rabs (pos _ - _)) (r y) r0 r1 => x z *; nra.
 Qed.
 
 Lemma residual_continuous m : continuity (residual m).
@@ -169,7 +198,7 @@ Qed.
 
 Theorem fixed_point_exists m : 1 <= m -> exists t, 0 <= t /\ residual m t = 0.
 Proof.
-move=> Hm; have J0 : 0 <= J by apply: E_ge0 => // y _; case: (r_binary y) => ->; lra.
+move=> Hm; have J0 : 0 <= J by apply: E_ge0 => // y _; case: (r01 y).
 set hi := J + (m - 1) * tail 0 + 1.
 have T0 := tail_ge0 0.
 have Hhi : 0 < hi by rewrite /hi; nra.
