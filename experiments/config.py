@@ -122,8 +122,10 @@ class Objective:
 
     name: str = "off_policy_grpo"
     """A key of `ogrpo.core.objectives.OBJECTIVES`."""
-    eps_low: float = 0.2
-    eps_high: float = 0.2
+    eps_low: float | None = None
+    """How far below its centre a ratio still counts; default: the objective's own, .2 mostly."""
+    eps_high: float | None = None
+    """How far above; default: the objective's own."""
     beta: float = 0.0
     """Weight of the KL term to the reference policy."""
     center: Literal["exact", "unit"] = "exact"
@@ -138,7 +140,10 @@ class Objective:
     def __post_init__(self) -> None:
         for name in ("eps_low", "eps_high", "beta"):
             value = getattr(self, name)
-            require(value >= 0, f"objective.{name.replace('_', '-')} is {value}: give at least 0")
+            require(
+                value is None or value >= 0,
+                f"objective.{name.replace('_', '-')} is {value}: give at least 0",
+            )
 
 
 @dataclass(frozen=True)

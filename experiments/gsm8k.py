@@ -15,6 +15,7 @@ from experiments.cache import keep_compiled_programs
 from experiments.config import Gsm8k, to_json
 from experiments.interrupt import StopRequest, stop_on_signal
 from experiments.models import make_model
+from experiments.objectives import check_objective
 from experiments.parts import make_optimizer, make_parts
 from experiments.progress import display, summary_table
 from experiments.report import Answer, Sample, write_report
@@ -49,7 +50,7 @@ def open_run(config: Gsm8k) -> RunDir:
             raise RunDirError("--resume needs the --run-dir of the run to go on with")
         return RunDir.reopen(config.run_dir)
     stamp = f"{datetime.now():%Y%m%d-%H%M%S}"
-    return RunDir.create(config.run_dir or Path("runs") / f"gsm8k-{stamp}", as_json(config))
+    return RunDir.create(config.run_dir or Path("runs") / f"gsm8k-{stamp}")
 
 
 def as_json(config: Gsm8k) -> dict:
@@ -61,6 +62,7 @@ def as_json(config: Gsm8k) -> dict:
 def run(config: Gsm8k, console: Console) -> int:
     """Trains, evaluates, saves and reports; returns the exit code."""
     keep_compiled_programs()
+    check_objective(config.objective)
     folder = open_run(config)
     console.print(f"run directory {folder.path}", soft_wrap=True)
     prepared, problems = prepare(config)
@@ -72,6 +74,7 @@ def run(config: Gsm8k, console: Console) -> int:
         study = Study(
             config, folder, prepared, decoder, make_parts(config, prepared, decoder), console
         )
+        folder.write_config(as_json(config))
         before = greedy_answers(study, params)
         state = start(
             init_state(params, make_optimizer(config)), uses_reference=config.objective.beta > 0

@@ -12,14 +12,13 @@ import optax
 
 from experiments.config import Gsm8k
 from experiments.models import make_policy_fn
+from experiments.objectives import knobs, metrics_fn, objective_fn
 from experiments.tasks import Prepared
 from ogrpo.core import advantages, aggregate
-from ogrpo.core.objectives import OBJECTIVES, exact_center, unit_center
 from ogrpo.loop import Parts
 from ogrpo.policy import DecoderConfig, Params, Samples, sample
 from ogrpo.rollout.embedded import EmbeddedEngine
 from ogrpo.rollout.protocol import Sampling
-from ogrpo.training.metrics import summarize
 from ogrpo.training.state import Hypers, adam, hypers
 from ogrpo.training.update import Recipe, make_update
 
@@ -28,7 +27,6 @@ ADVANTAGES = {
     "centered": advantages.centered,
     "leave_one_out": advantages.leave_one_out,
 }
-CENTERS = {"exact": exact_center, "unit": unit_center}
 
 
 def total_fn(config: Gsm8k) -> Callable[..., aggregate.Total]:
@@ -45,25 +43,17 @@ def total_fn(config: Gsm8k) -> Callable[..., aggregate.Total]:
 
 def make_recipe(config: Gsm8k, decoder: DecoderConfig) -> Recipe:
     """The update's static half."""
-    wanted, center_fn = config.objective, CENTERS[config.objective.center]
-    bound = {"center_fn": center_fn} if wanted.name == "off_policy_grpo" else {}
+    wanted = config.objective
     return Recipe(
         policy_fn=make_policy_fn(decoder, remat=config.model.remat),
-        objective_fn=partial(OBJECTIVES[wanted.name], **bound),
+        objective_fn=objective_fn(wanted),
         advantage_fn=ADVANTAGES[wanted.advantage],
         total_fn=total_fn(config),
-        metrics_fn=partial(summarize, center_fn=center_fn),
+        metrics_fn=metrics_fn(wanted),
         mask_zero_variance=wanted.mask_zero_variance,
         count_masked=wanted.count_masked,
         microbatches=config.optimizer.microbatches,
     )
-
-
-def knobs(config: Gsm8k) -> dict[str, float]:
-    """The traced knobs of the objective."""
-    wanted = config.objective
-    band = {"eps_low": wanted.eps_low, "eps_high": wanted.eps_high}
-    return {"beta": wanted.beta, **({} if wanted.name == "reinforce" else band)}
 
 
 def learning_rate(config: Gsm8k) -> optax.Schedule:
@@ -114,7 +104,7 @@ def make_parts(config: Gsm8k, prepared: Prepared, decoder: DecoderConfig) -> Par
     eos_id, wanted = prepared.tokenizer.eos_id, config.rollout
 
     def hypers_at(update: int) -> Hypers:
-        return hypers(float(np.asarray(rate(update))), wanted.temperature, knobs(config))
+        return hypers(float(np.asarray(rate(update))), wanted.temperature, knobs(config.objective))
 
     sampling = Sampling(
         temperature=wanted.temperature,

@@ -32,8 +32,8 @@ class RunDir:
         self.report = path / "report.html"
 
     @staticmethod
-    def create(path: Path, config: dict[str, Any]) -> "RunDir":
-        """A new run in an empty or absent folder."""
+    def create(path: Path) -> "RunDir":
+        """A new run in an empty or absent folder, in which nothing is written yet."""
         try:
             path.mkdir(parents=True, exist_ok=True)
             occupied = next(path.iterdir(), None)
@@ -48,9 +48,7 @@ class RunDir:
             )
         if not os.access(path, os.W_OK):
             raise RunDirError(f"run directory {path} is not writable: choose another --run-dir")
-        run = RunDir(path)
-        run.config.write_text(json.dumps(config, indent=2) + "\n")
-        return run
+        return RunDir(path)
 
     @staticmethod
     def reopen(path: Path) -> "RunDir":
@@ -62,6 +60,10 @@ class RunDir:
                 "or leave out --resume to start a new run"
             )
         return run
+
+    def write_config(self, config: dict[str, Any]) -> None:
+        """Puts down what the run was asked for."""
+        self.config.write_text(json.dumps(config, indent=2) + "\n")
 
     def read_config(self) -> dict[str, Any]:
         """The configuration that the run was started with."""

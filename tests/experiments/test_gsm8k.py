@@ -186,6 +186,8 @@ def test_a_saved_model_is_trained_further(finished, run, tmp_path):
         (["--data.prompt-length=5"], "none of .* prompts fits into data.prompt-length = 5"),
         (["--model.path=nowhere"], "nowhere"),
         (["--data.path=nowhere"], "nowhere"),
+        (["--objective.name=grppo"], "there is no objective 'grppo'. Did you mean 'grpo'"),
+        (["--objective.name=topr", "--objective.beta=0.1"], "topr has no beta, which is 0.1"),
         (["--resume"], "needs the --run-dir"),
         (["--resume", "--run-dir=nowhere"], "nothing to resume in nowhere"),
         (["--run-dir=pyproject.toml"], "pyproject.toml cannot be used"),
@@ -202,6 +204,7 @@ def test_bad_input_is_answered_and_leaves_no_traceback(run, tmp_path, options, m
     shown = " ".join((done.stderr + done.stdout).replace("│", " ").split())
     assert re.search(message, shown)
     assert "Traceback" not in shown
+    assert not (tmp_path / "r").exists() or not [*(tmp_path / "r").iterdir()]
 
 
 def test_an_unknown_study_is_answered_with_the_nearest():

@@ -29,7 +29,7 @@ def summarize(
     drawn: Array,
     knobs: Knobs,
     *,
-    center_fn: Callable[[TokenBatch], Array],
+    center_fn: Callable[[TokenBatch], Array] | None,
 ) -> Metrics:
     """Scalars over every drawn token, those of groups that carry no loss included.
 
@@ -38,7 +38,8 @@ def summarize(
       tokens: the batch as the objective saw it.
       drawn: bool [N, G, T], True on every sampled token.
       knobs: `eps_low` and `eps_high` where the objective clips.
-      center_fn: the centre of the clipping interval.
+      center_fn: the centre of the interval that token ratios are clipped to; None where the
+        objective does no such thing, and `clipped` is not reported.
 
     Returns:
       kl: per token, policy against behaviour. ess: effective share of the tokens. mismatch: mean
@@ -57,13 +58,11 @@ def summarize(
         "mismatch": mean(totals["mismatch"]),
         "ratio/max": jnp.max(jnp.where(drawn, ratio, 0.0)),
         "entropy": mean(token_total(output.entropy, drawn)),
-        **_clipped(ratio, tokens, knobs, center_fn(everything)),
+        **({} if center_fn is None else _clipped(ratio, tokens, knobs, center_fn(everything))),
     }
 
 
 def _clipped(ratio: Array, tokens: TokenBatch, knobs: Knobs, center: Array) -> Metrics:
-    if "eps_low" not in knobs:
-        return {}
     band = {"eps_low": knobs["eps_low"], "eps_high": knobs["eps_high"], "center": center}
     low, high = (mean(t) for t in clip_totals(ratio, tokens.advantages, tokens.mask, **band))
     return {"clipped/low": low, "clipped/high": high, "clipped": low + high}
