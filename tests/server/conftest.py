@@ -111,7 +111,10 @@ def fleet(policies, tmp_path_factory):
     logs = tmp_path_factory.mktemp("logs")
     with ExitStack() as stack:
         made = []
-        for name, options in (("native", []), ("portable", ["--", "--no-enable-scale-out", "--block-size", "32"])):
+        for name, options in (
+            ("native", []),
+            ("portable", ["--", "--no-enable-scale-out", "--block-size", "32"]),
+        ):
             server = RealServer(policies[True], logs / f"{name}.log", *options)
             stack.callback(server.kill)
             made.append(server.launch())

@@ -14,7 +14,7 @@ from tests.rollout.vllm import contract, world
 
 CONFIG = world.decoder()
 LONG = Sampling(temperature=1.0, max_tokens=48, group_size=8)
-MANY = [np.array([n % 13, n % 11], np.int32) for n in range(64)]
+MANY = [np.array([n % 13, n % 11], np.int32) for n in range(192)]
 
 
 @pytest.mark.parametrize("which", [0, 1])

@@ -121,7 +121,8 @@ class VllmEngine:
         self._last_sync: dict[str, float] = {}
         self._scratch = tempfile.TemporaryDirectory(prefix="ogrpo-releases-")
         folder = options.folder or Path(self._scratch.name)
-        self._store = Store(folder, keep=options.keep, delta=options.delta)
+        pulled = options.transport == "url"
+        self._store = Store(folder, keep=options.keep, delta=options.delta and pulled)
         self._share = self._open_share()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
@@ -170,13 +171,21 @@ class VllmEngine:
         """Ends the engine's thread and connections; the servers go on."""
         if not self._thread.is_alive():
             return
-        self._run(self._fleet.close())
+        self._run(self._end())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
         if self._share is not None:
             self._share.close()
         self._scratch.cleanup()
+
+    async def _end(self) -> None:
+        await self._fleet.close()
+        # Requests of a call that was interrupted may still be on their way out.
+        left = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in left:
+            task.cancel()
+        await asyncio.gather(*left, return_exceptions=True)
 
     def __enter__(self) -> "VllmEngine":
         """The engine itself."""

@@ -1,0 +1,88 @@
+"""The main study on the real server: the same weights at the start, the same score at the end."""
+
+import dataclasses
+from contextlib import closing
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from experiments.config import Gsm8k
+from experiments.models import make_model
+from experiments.parts import make_optimizer, make_parts
+from experiments.tasks import prepare
+from ogrpo.bridge import connect_policy
+from ogrpo.loop import Schedule, start, train
+from ogrpo.policy import save_pretrained
+from ogrpo.training.state import init_state
+from tests.server.conftest import RealServer
+
+CONFIG = Gsm8k(schedule=Schedule(steps=40, v=2, prompts=16, evaluate_every=40))
+
+
+@dataclasses.dataclass
+class Study:
+    prepared: object
+    decoder: object
+    params: object
+    parts: object
+
+
+@pytest.fixture(scope="module")
+def study():
+    prepared, problems = prepare(CONFIG)
+    with closing(prepared.reward):
+        decoder, params = make_model(CONFIG, prepared.tokenizer, problems, lambda _: None)
+        yield Study(prepared, decoder, params, make_parts(CONFIG, prepared, decoder))
+
+
+@pytest.fixture(scope="module")
+def engine(study, tmp_path_factory):
+    folder, log = tmp_path_factory.mktemp("policy"), tmp_path_factory.mktemp("logs") / "log"
+    save_pretrained(folder, study.decoder, study.params)
+    study.prepared.tokenizer.save(folder)
+    longest = study.decoder.max_positions
+    server = RealServer(folder, log, "--max-model-len", str(longest), "--max-num-seqs", "128")
+    eos_id = study.prepared.tokenizer.eos_id
+    try:
+        server.launch().wait()
+        with connect_policy(
+            [server.url], study.decoder, eos_id=eos_id, max_length=longest
+        ) as engine:
+            yield engine
+    finally:
+        server.kill()
+
+
+def run(study, parts):
+    # The update donates the trainer's buffers, and the next run starts from the same parameters.
+    params = jax.tree.map(jnp.copy, study.params)
+    state = start(init_state(params, make_optimizer(CONFIG)), uses_reference=False)
+    return [record for _, record in train(state, parts, CONFIG.schedule)]
+
+
+def test_the_default_study_learns_alike_from_the_real_server(study, engine):
+    real = run(study, dataclasses.replace(study.parts, engine=engine))
+    embedded = run(study, study.parts)
+    base, last, reference = real[0], real[-1], embedded[-1]
+    print(
+        f"Pass@1 sampled: base {base['pass@1/sampled']:.3f}, "
+        f"vLLM {last['pass@1/sampled']:.3f} [{last['pass@1/sampled/low']:.3f}, "
+        f"{last['pass@1/sampled/high']:.3f}], embedded {reference['pass@1/sampled']:.3f} "
+        f"[{reference['pass@1/sampled/low']:.3f}, {reference['pass@1/sampled/high']:.3f}]"
+    )
+    print({name: round(value, 4) for name, value in engine.metrics().items()})
+    steps = real[1:]
+    # Right after a push the trainer's policy is the server's: every ratio is one.
+    fresh = [r for n, r in enumerate(steps) if n % CONFIG.schedule.v == 0]
+    stale = [r for n, r in enumerate(steps) if n % CONFIG.schedule.v]
+    assert max(r["mismatch"] for r in fresh) < 1e-4
+    assert min(r["ess"] for r in fresh) > 0.999
+    assert np.mean([r["mismatch"] for r in stale]) > 1e-3
+    assert {r["staleness"] for r in fresh} == {0.0}
+    assert {r["staleness"] for r in stale} == {1.0}
+    assert engine.counts["sync/count"] == CONFIG.schedule.steps // CONFIG.schedule.v
+    assert last["pass@1/sampled/low"] > base["pass@1/sampled/high"]
+    assert last["pass@1/sampled/low"] < reference["pass@1/sampled/high"]
+    assert reference["pass@1/sampled/low"] < last["pass@1/sampled/high"]
