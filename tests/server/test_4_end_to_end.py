@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from rich.console import Console
 
 from experiments.config import Gsm8k
 from experiments.models import make_model
@@ -33,7 +34,7 @@ class Study:
 def study():
     prepared, problems = prepare(CONFIG)
     with closing(prepared.reward):
-        decoder, params = make_model(CONFIG, prepared.tokenizer, problems, lambda _: None)
+        decoder, params = make_model(CONFIG, prepared.tokenizer, problems, Console(quiet=True))
         yield Study(prepared, decoder, params, make_parts(CONFIG, prepared, decoder))
 
 
