@@ -193,6 +193,22 @@ class Evaluation:
 
 
 @dataclass(frozen=True)
+class Certificate:
+    """Whether each synchronisation of the server improved the reward, from fresh samples."""
+
+    delta: float | None = 0.05
+    """Chance that one certificate is wrong. None leaves them out: they cost a copy of the weights
+    and a forward pass a step."""
+
+    def __post_init__(self) -> None:
+        delta = self.delta
+        require(
+            delta is None or 0 < delta < 1,
+            f"certificate.delta is {delta}: give a probability between 0 and 1, or None",
+        )
+
+
+@dataclass(frozen=True)
 class Checkpointing:
     """When the run's state is written."""
 
@@ -226,6 +242,7 @@ class Gsm8k:
     objective: Objective = field(default_factory=Objective)
     optimizer: Optimizer = field(default_factory=Optimizer)
     evaluation: Evaluation = field(default_factory=Evaluation)
+    certificate: Certificate = field(default_factory=Certificate)
     checkpoint: Checkpointing = field(default_factory=Checkpointing)
 
     def __post_init__(self) -> None:

@@ -76,9 +76,7 @@ def run(config: Gsm8k, console: Console) -> int:
         )
         folder.write_config(as_json(config))
         before = greedy_answers(study, params)
-        state = start(
-            init_state(params, make_optimizer(config)), uses_reference=config.objective.beta > 0
-        )
+        state = start(init_state(params, make_optimizer(config)), study.parts)
         state, stop = train_to_end(study, state)
         finish(study, state, before)
     if stop.signal is not None:
@@ -167,6 +165,8 @@ def finish(study: Study, state: LoopState, before: Sequence[Answer]) -> None:
 def counted(study: Study) -> list[tuple[str, str]]:
     """What a reader should know happened, though nothing failed."""
     clipped = [r["clipped"] for r in study.run.read_metrics() if r.get("clipped") is not None]
+    bounds = [r["certificate/bound"] for r in study.run.read_metrics()]
+    bounds = [bound for bound in bounds if bound is not None]
     judged = study.prepared.reward.counts._asdict()
     share = sum(clipped) / max(len(clipped), 1)
     note = (
@@ -176,6 +176,11 @@ def counted(study: Study) -> list[tuple[str, str]]:
         *((label, f"{count:,}") for label, count in study.prepared.left_out),
         *((f"completions judged {name}", f"{count:,}") for name, count in judged.items()),
         ("tokens whose gradient the clip removed", f"{share:.2%}{note}"),
+        (
+            "server periods certified to improve on the last, each with "
+            f"confidence {1 - (study.config.certificate.delta or 1):.0%}",
+            f"{sum(bound > 0 for bound in bounds)} of {len(bounds)}",
+        ),
     ]
 
 

@@ -126,5 +126,6 @@ def make_parts(config: Gsm8k, prepared: Prepared, decoder: DecoderConfig) -> Par
         ),
         exact_center=config.objective.center == "exact",
         uses_reference=config.objective.beta > 0,
+        certificate_delta=config.certificate.delta,
         seed=config.seed,
     )

@@ -104,6 +104,17 @@ def entropy(records: list[Record]) -> Figure:
     return figure
 
 
+def certificate(records: list[Record]) -> Figure:
+    """Whether each synchronisation of the server is proven to have helped."""
+    figure, axes = _figure("Improvement of each server period over the last")
+    _line(axes, records, "certificate/mean", "estimate (biased down)", GREY, marker=".")
+    _line(axes, records, "certificate/bound", "certified lower limit", GREEN, marker=".")
+    axes.axhline(0, color="black", linewidth=0.8)
+    axes.set_ylabel("reward")
+    axes.legend()
+    return figure
+
+
 def seconds(records: list[Record]) -> Figure:
     """Where the wall time went."""
     figure, axes = _figure("Wall time by phase")
@@ -121,6 +132,7 @@ PLOTS: dict[str, Callable[[list[Record]], Figure]] = {
     "off_policy": off_policy,
     "divergence": divergence,
     "entropy": entropy,
+    "certificate": certificate,
     "seconds": seconds,
 }
 

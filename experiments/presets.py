@@ -9,6 +9,7 @@ weights: the docstrings say which figures are published and by whom.
 from collections.abc import Callable
 
 from experiments.config import (
+    Certificate,
     Checkpointing,
     Data,
     Evaluation,
@@ -68,6 +69,7 @@ def qwen2_5_0_5b() -> Gsm8k:
         objective=Objective(beta=0.1),
         optimizer=Optimizer(learning_rate=5e-6, decay=0.0, microbatches=4),
         evaluation=Evaluation(prompts=1319, temperature=0.1, samples=1),
+        certificate=Certificate(delta=None),
         checkpoint=Checkpointing(every=100),
     )
 
@@ -89,6 +91,7 @@ def r1_distill_1_5b() -> Gsm8k:
         objective=Objective(beta=0.001),
         optimizer=Optimizer(learning_rate=1e-6, decay=0.0, microbatches=8),
         evaluation=Evaluation(prompts=256, temperature=0.7, samples=1),
+        certificate=Certificate(delta=None),
         checkpoint=Checkpointing(every=50),
     )
 
@@ -108,6 +111,7 @@ def qwen3_4b() -> Gsm8k:
         objective=Objective(beta=0.001),
         optimizer=Optimizer(learning_rate=1e-6, decay=0.0, microbatches=8),
         evaluation=Evaluation(prompts=256, temperature=0.7, samples=1),
+        certificate=Certificate(delta=None),
         checkpoint=Checkpointing(every=50),
     )
 

@@ -7,7 +7,16 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from experiments.config import Checkpointing, Data, Evaluation, Gsm8k, Objective, Rollout, WarmStart
+from experiments.config import (
+    Certificate,
+    Checkpointing,
+    Data,
+    Evaluation,
+    Gsm8k,
+    Objective,
+    Rollout,
+    WarmStart,
+)
 from experiments.models import make_model
 from experiments.parts import make_optimizer, make_parts
 from experiments.tasks import prepare
@@ -41,7 +50,7 @@ class Run:
     def start(self):
         params = jax.tree.map(lambda x: x.copy(), self.params)
         state = init_state(params, make_optimizer(self.config))
-        return start(state, uses_reference=self.config.objective.beta > 0)
+        return start(state, self.parts)
 
     def turns(self, state=None):
         return list(train(state or self.start(), self.parts, self.config.schedule))
@@ -151,7 +160,32 @@ def test_reference_is_swapped_at_the_start_of_each_stage():
 def test_without_beta_there_is_no_reference(off_policy):
     state, _ = off_policy.turns()[-1]
     assert state.reference is None
-    assert set(state.arrays()) == {"train", "server"}
+    assert set(state.arrays()) == {"train", "server", "previous"}
+
+
+def test_each_period_is_certified_from_samples_it_never_saw(off_policy):
+    turns = off_policy.turns()
+    certified = [
+        (r["step"], r["certificate/completions"])
+        for _, r in turns
+        if r["certificate/bound"] is not None
+    ]
+    assert certified == [(6, 48)]  # the first period has none before it; the second ends at step 6
+    record = turns[-1][1]
+    assert -1.0 < record["certificate/bound"] < record["certificate/mean"] < 1.0
+
+
+def test_certificates_can_be_left_out_and_change_nothing_else(off_policy):
+    run = Run(schedule=schedule(v=3), certificate=Certificate(delta=None))
+    ours, theirs = off_policy.turns(), run.turns()
+    assert theirs[-1][0].previous is None
+    assert all(r["certificate/bound"] is None for _, r in theirs)
+
+    def others(turns):
+        kept = [deterministic(r) for _, r in turns]
+        return [{k: v for k, v in r.items() if not k.startswith("certificate/")} for r in kept]
+
+    assert others(ours) == others(theirs)
 
 
 @pytest.mark.parametrize("field", ["steps", "i", "v", "stages", "prompts", "evaluate_every"])

@@ -24,6 +24,7 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
+from ogrpo.certify import certify, period_gaps
 from ogrpo.data.batching import GroupBatch, PromptStream, pad_groups
 from ogrpo.evaluation import Estimate, clustered_interval, wilson_interval
 from ogrpo.rollout.protocol import Engine, Group, Sampling
@@ -103,6 +104,8 @@ class Parts:
     evaluation_sampling: Sampling
     exact_center: bool
     uses_reference: bool
+    certificate_delta: float | None
+    """Chance of a wrong certificate; None leaves certificates out, and the copy they need."""
     seed: int
 
 
@@ -113,24 +116,31 @@ class LoopState:
     train: TrainState
     server: Params
     reference: Params | None
+    previous: Params | None
+    """The server's weights of the period before; None where nothing is certified."""
     step: int = 0
     server_version: int = 0
     completions: int = 0
     tokens: int = 0
+    gaps: tuple[float, ...] = ()
+    """What the current period's samples say of its improvement over the one before."""
 
     def arrays(self) -> dict[str, Any]:
         """The arrays of a checkpoint."""
-        reference = {} if self.reference is None else {"reference": self.reference}
-        return {"train": self.train, "server": self.server, **reference}
+        optional = {"reference": self.reference, "previous": self.previous}
+        kept = {name: params for name, params in optional.items() if params is not None}
+        return {"train": self.train, "server": self.server, **kept}
 
-    def progress(self) -> dict[str, int]:
+    def progress(self) -> dict[str, Any]:
         """The counters of a checkpoint."""
-        names = ("step", "server_version", "completions", "tokens")
+        names = ("step", "server_version", "completions", "tokens", "gaps")
         return {name: getattr(self, name) for name in names}
 
-    def restored(self, arrays: dict[str, Any], progress: dict[str, int]) -> "LoopState":
+    def restored(self, arrays: dict[str, Any], progress: dict[str, Any]) -> "LoopState":
         """The state that a checkpoint describes."""
-        return replace(self, reference=None, **{**arrays, **progress})
+        absent = {"reference": None, "previous": None}
+        counters = {**progress, "gaps": tuple(progress["gaps"])}
+        return replace(self, **{**absent, **arrays, **counters})
 
 
 def snapshot(params: Params) -> Params:
@@ -138,10 +148,15 @@ def snapshot(params: Params) -> Params:
     return jax.tree.map(jnp.copy, params)
 
 
-def start(train: TrainState, *, uses_reference: bool) -> LoopState:
+def start(train: TrainState, parts: Parts) -> LoopState:
     """The state before step 0: every policy is the initial one."""
     initial = snapshot(train.params)
-    return LoopState(train, server=initial, reference=initial if uses_reference else None)
+    return LoopState(
+        train,
+        server=initial,
+        reference=initial if parts.uses_reference else None,
+        previous=initial if parts.certificate_delta is not None else None,
+    )
 
 
 @dataclass
@@ -232,12 +247,38 @@ def improve(
     """`i` updates on one batch; the metrics are those of the last."""
     with watch("update"):
         batch = to_batch(state, collected, parts, schedule)
+        state, certificate = certify_period(state, batch, parts, schedule)
         train, metrics = state.train, {}
         for iteration in range(schedule.i):
             hypers = parts.hypers_at(state.step * schedule.i + iteration)
             train, metrics = parts.update(train, batch, hypers)
         metrics = {name: float(value) for name, value in jax.device_get(metrics).items()}
-    return replace(state, train=train), metrics
+    return replace(state, train=train), {**metrics, **certificate}
+
+
+def certify_period(
+    state: LoopState, batch: Batch, parts: Parts, schedule: Schedule
+) -> tuple[LoopState, Record]:
+    """Gathers what the period's samples say, and at its end whether the server improved."""
+    if parts.certificate_delta is None or state.server_version == 0:
+        return state, NOT_CERTIFIED
+    mask, temperature = batch.completion_mask, jnp.float32(parts.sampling.temperature)
+    before = parts.score(state.previous, batch, temperature)
+    gaps = period_gaps(before, batch.behavior_log_probs, mask, batch.rewards)
+    state = replace(state, gaps=(*state.gaps, *np.ravel(gaps).tolist()))
+    if (state.step + 1) % schedule.v != 0:
+        return state, NOT_CERTIFIED
+    verdict = certify(jnp.asarray(state.gaps), parts.certificate_delta)
+    return state, {
+        "certificate/bound": float(verdict.certificate.bound),
+        "certificate/mean": float(verdict.certificate.mean),
+        "certificate/completions": verdict.completions,
+    }
+
+
+NOT_CERTIFIED: Record = dict.fromkeys(
+    ("certificate/bound", "certificate/mean", "certificate/completions")
+)
 
 
 def synchronise(state: LoopState, parts: Parts, schedule: Schedule, watch: Stopwatch) -> LoopState:
@@ -248,10 +289,16 @@ def synchronise(state: LoopState, parts: Parts, schedule: Schedule, watch: Stopw
         if state.step > 0 and (swaps or renews):
             now = snapshot(state.train.params)
             state = replace(state, reference=now) if swaps else state
-            state = replace(state, server=now, server_version=state.step) if renews else state
+            state = renewed(state, now, parts) if renews else state
         if parts.engine.version != state.server_version:
             parts.engine.publish(state.server, state.server_version)
     return state
+
+
+def renewed(state: LoopState, server: Params, parts: Parts) -> LoopState:
+    """A new server period begins with weights that no sample of it has seen."""
+    previous = state.server if parts.certificate_delta is not None else None
+    return replace(state, previous=previous, server=server, server_version=state.step, gaps=())
 
 
 @dataclass(frozen=True)
@@ -304,7 +351,7 @@ def train(state: LoopState, parts: Parts, schedule: Schedule) -> Iterator[tuple[
         watch = Stopwatch()
         with watch("eval"):
             base = evaluate(state.train.params, parts, 0)
-        yield state, _record(state, watch, base.record())
+        yield state, _record(state, watch, {**NOT_CERTIFIED, **base.record()})
     while state.step < schedule.steps:
         yield (turn := advance(state, parts, schedule))
         state = turn[0]

@@ -1,0 +1,51 @@
+"""Did the last synchronisation improve the policy? A certificate from samples it never saw.
+
+During a server period the engine draws from alpha_j alone, which was fixed before the first of
+these samples was drawn. So they certify the step from alpha_{j-1} to alpha_j: sequence ratios, the
+exact centre alpha_{j-1}/alpha_j, the lowest reward as baseline (`ogrpo.core.certificates` says why
+each is needed). It speaks of the reward at the sampling temperature, averaged over the prompts.
+"""
+
+from typing import NamedTuple
+
+import jax.numpy as jnp
+from jax import Array
+
+from ogrpo.core.certificates import Certificate, improvement_gap, lower_confidence
+from ogrpo.core.ratios import exp_ratio, sequence_log_ratio
+
+RATES = (0.01, 0.02, 0.05, 0.1, 0.2, 0.4)
+"""Fixed before any sample is seen; the confidence is shared among them."""
+LOWEST, HIGHEST = 0.0, 1.0
+
+
+class Verdict(NamedTuple):
+    """A period's certificate and the number of completions behind it."""
+
+    certificate: Certificate
+    completions: int
+
+
+def period_gaps(
+    previous_log_probs: Array, behavior_log_probs: Array, mask: Array, rewards: Array
+) -> Array:
+    """Terms `[N, G]` whose mean is at most J(alpha_j) - J(alpha_{j-1}).
+
+    The ratio alpha_j/alpha_j is 1, so that an eps of 1 never binds and costs no tightness.
+    """
+    log_center = sequence_log_ratio(previous_log_probs, behavior_log_probs, mask)[..., 0]
+    return improvement_gap(
+        jnp.ones_like(rewards),
+        exp_ratio(log_center),
+        rewards,
+        eps_low=1.0,
+        eps_high=1.0,
+        reward_low=LOWEST,
+        reward_high=HIGHEST,
+    )
+
+
+def certify(gaps: Array, delta: float) -> Verdict:
+    """The lower confidence limit of the improvement, wrong with probability at most `delta`."""
+    certificate = lower_confidence(gaps, floor=HIGHEST - LOWEST, delta=delta, rates=RATES)
+    return Verdict(certificate, gaps.size)
