@@ -14,7 +14,7 @@ from tests.rollout.vllm import contract, world
 
 CONFIG = world.decoder()
 LONG = Sampling(temperature=1.0, max_tokens=48, group_size=8)
-MANY = [np.array([n % 13, n % 11], np.int32) for n in range(192)]
+MANY = [np.array([n % 13, n % 11], np.int32) for n in range(64)]
 
 
 @pytest.mark.parametrize("which", [0, 1])
@@ -124,22 +124,28 @@ def test_the_salt_alone_keeps_the_prefix_cache_from_leaking(portable, tmp_path):
 
 
 def in_flight(server, mode, **options):
-    """A push in the middle of a batch; the groups, and the policies by version."""
+    """A push while batches are drawn; the groups, and the policies by version."""
     policies = {1: world.make_params(CONFIG, 0), 2: world.make_params(CONFIG, 1)}
     with contract.connect([server.url], CONFIG, in_flight=mode, per_server=32, **options) as engine:
         engine.publish(policies[1], 1)
-        results = []
-        thread = threading.Thread(
-            target=lambda: results.append(engine.generate(MANY, LONG, 1)), daemon=True
-        )
+        groups, published = [], threading.Event()
+
+        def sample():
+            while not published.is_set():
+                groups.extend(engine.generate(MANY, LONG, 1))
+
+        thread = threading.Thread(target=sample, daemon=True)
         before = engine.counts["requests"]
         thread.start()
         while engine.counts["requests"] < before + 9:
             time.sleep(0.005)
         engine.publish(policies[2], 2)
+        published.set()
         thread.join(120)
         assert not thread.is_alive()
-    return results[0], policies
+        # Where the push came late in a batch, there may be no request of the new version yet.
+        groups.extend(engine.generate(MANY[:8], LONG, 1))
+    return groups, policies
 
 
 def by_version(groups):

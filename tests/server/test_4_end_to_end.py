@@ -59,7 +59,7 @@ def engine(study, tmp_path_factory):
 def run(study, parts):
     # The update donates the trainer's buffers, and the next run starts from the same parameters.
     params = jax.tree.map(jnp.copy, study.params)
-    state = start(init_state(params, make_optimizer(CONFIG)), uses_reference=False)
+    state = start(init_state(params, make_optimizer(CONFIG)), parts)
     return [record for _, record in train(state, parts, CONFIG.schedule)]
 
 

@@ -44,6 +44,10 @@ class EmbeddedEngine:
         self._params = params
         self.version = version
 
+    def metrics(self) -> dict[str, float]:
+        """Nothing beyond what the loop measures itself."""
+        return {}
+
     def generate(self, prompts: Sequence[Ids], sampling: Sampling, seed: int) -> list[Group]:
         """One group per prompt, in order."""
         if self._params is None:

@@ -5,7 +5,7 @@ needs to know about where it came from: its token ids, the log-probability the s
 them with, the version of the policy that drew them, the temperature and why it ended.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, get_args
 
@@ -116,6 +116,10 @@ class Engine(Protocol):
 
     def publish(self, params: Any, version: int) -> None:
         """Use `params` from now on and stamp `version` on what they generate."""
+        ...
+
+    def metrics(self) -> Mapping[str, float]:
+        """What the engine counted and measured, by name; for a run's records."""
         ...
 
 

@@ -8,7 +8,14 @@ import numpy as np
 import pytest
 
 from ogrpo.rollout.protocol import Sampling
-from ogrpo.rollout.vllm import Refused, RolloutError, Truncation, Unavailable, Unproven
+from ogrpo.rollout.vllm import (
+    PublishRefused,
+    Refused,
+    RolloutError,
+    Truncation,
+    Unavailable,
+    Unproven,
+)
 from tests.rollout.vllm import contract, world
 
 CONFIG = world.decoder()
@@ -139,18 +146,43 @@ def test_a_server_that_serves_other_weights_than_it_was_sent_is_quarantined(farm
             engine.generate(world.PROMPTS, contract.SAMPLING, 1)
 
 
+def test_what_one_server_refuses_none_serves(farm):
+    params, other = world.make_params(CONFIG, 0), world.make_params(CONFIG, 1)
+    a, b = farm.start(), farm.start()
+    with started(farm, params, a, b) as engine:
+        describe = b.service.place.where
+
+        def refuse(version, **_):
+            return {"ok": False, "code": "garbage", "error": "no", **describe()}
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(b.service, "load", refuse)
+            with pytest.raises(PublishRefused, match="it goes on serving version 1"):
+                engine.publish(other, 2)
+        assert engine.version == 1
+        for _ in range(3):
+            groups = check(engine, params)
+            assert {c.policy_version for g in groups for c in g.completions} == {1}
+        engine.publish(other, 2)
+        check(engine, other)
+
+
 def test_a_push_drains_what_is_in_flight(farm):
     first, second = world.make_params(CONFIG, 0), world.make_params(CONFIG, 1)
     a = farm.start()
     with started(farm, first, a, per_server=4) as engine:
-        results = []
-
-        def sample():
-            results.append(engine.generate(MANY, contract.SAMPLING, 1))
-
+        results, state = [], engine._fleet.servers[0]
         reached = threading.Event()
-        during(a, 6, reached.set)
-        thread = threading.Thread(target=sample)
+
+        def hold():
+            reached.set()
+            while not state.busy:
+                time.sleep(0.01)
+
+        during(a, 6, hold)
+        thread = threading.Thread(
+            target=lambda: results.append(engine.generate(MANY, contract.SAMPLING, 1))
+        )
         thread.start()
         assert reached.wait(30)
         engine.publish(second, 2)

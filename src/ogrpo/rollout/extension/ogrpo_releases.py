@@ -98,6 +98,12 @@ class Remote:
         self.url = url.rstrip("/")
         self.headers = {"Authorization": f"Bearer {token}"} if token else {}
 
+    def _unreachable(self, name: str, error: Exception) -> Refusal:
+        if isinstance(error, urllib.error.HTTPError):
+            # It holds the answer, and with it the connection.
+            error.close()
+        return Refusal("unreachable", f"{self.url}/{name}: {error}")
+
     def _open(self, name: str) -> Any:
         request = urllib.request.Request(f"{self.url}/{name}", headers=self.headers)
         # No proxy: weights come from the trainer's own address.
@@ -110,7 +116,7 @@ class Remote:
             with self._open(name) as reply:
                 return reply.read()
         except (http.client.HTTPException, OSError) as error:
-            raise Refusal("unreachable", f"{self.url}/{name}: {error}") from error
+            raise self._unreachable(name, error) from error
 
     def fetch(self, name: str, place: Workplace) -> Path:
         """Pulls a file into this server's scratch folder."""
@@ -120,7 +126,7 @@ class Remote:
                 shutil.copyfileobj(reply, out, CHUNK)
         except (http.client.HTTPException, OSError) as error:
             target.unlink(missing_ok=True)
-            raise Refusal("unreachable", f"{self.url}/{name}: {error}") from error
+            raise self._unreachable(name, error) from error
         return target
 
 

@@ -139,7 +139,7 @@ def supervise(command: Command, restarts: int) -> int:
         _end_group(server.pid)
         if stopped or code == 0 or left == 0:
             return 0 if stopped else code
-        print(f"the server ended with {code}; starting it again ({left} left)", flush=True)
+        print(f"the server ended with {code}; starting it again ({left - 1} left)", flush=True)
     return 0
 
 

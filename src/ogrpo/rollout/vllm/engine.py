@@ -271,17 +271,29 @@ class VllmEngine:
         servers = [s for s in self._fleet.servers if not (s.down or s.excluded)]
         pushes = [self._push(server, target) for server in servers]
         ends = await asyncio.gather(*pushes, return_exceptions=True)
+        refused = [end for end in ends if isinstance(end, PublishRefused | Rejected)]
+        if refused:
+            await self._take_back(before, target)
+            raise refused[0]
         for server, end in zip(servers, ends, strict=True):
-            if isinstance(end, PublishRefused | Rejected):
-                self._target = before
-                self._fleet.version = None if before is None else before.version
-                raise end
             if isinstance(end, Unavailable | Unproven):
                 await self._fleet.fail(server, end)
             elif isinstance(end, BaseException):
                 raise end
         self._check_someone_has(target, ends)
         self._record(target.release, [end for end in ends if isinstance(end, PushReport)])
+        await self._fleet.notify()
+
+    async def _take_back(self, before: Target | None, target: Target) -> None:
+        """What one server refused, none serves: the others get the version before again."""
+        self._target = before
+        self._fleet.version = None if before is None else before.version
+        took = [s for s in self._fleet.servers if s.version in (target.version, None)]
+        for server in took:
+            if before is None:
+                server.version = None
+            elif not (server.down or server.excluded):
+                await self._fleet.fail(server, Unavailable("took weights that another refused"))
         await self._fleet.notify()
 
     def _check_someone_has(self, target: Target, ends: Sequence[Any]) -> None:

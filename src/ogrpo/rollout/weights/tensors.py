@@ -17,7 +17,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from ogrpo.rollout.extension.ogrpo_releases import EXPONENT
+from ogrpo.rollout.extension import ogrpo_releases as releases
 
 Tensors = Mapping[str, np.ndarray]
 DTYPES: Mapping[str, Any] = {
@@ -100,16 +100,13 @@ def read(file: Path) -> dict[str, np.ndarray]:
     """The tensors of a file, mapped into memory and not writable.
 
     Raises:
-        ValueError: the file is cut off.
+        ValueError: the file is no safetensors file, or is cut off.
     """
-    with file.open("rb") as opened:
-        size = int.from_bytes(opened.read(8), "little")
-        header = json.loads(opened.read(size))
-    header.pop("__metadata__", None)
-    end = 8 + size + max((x["data_offsets"][1] for x in header.values()), default=0)
-    if file.stat().st_size != end:
-        raise ValueError(f"{file} has {file.stat().st_size} bytes, its header says {end}")
-    whole = np.memmap(file, np.uint8, "r", offset=8 + size)
+    try:
+        header, start = releases.header(file)
+    except releases.Refusal as refusal:
+        raise ValueError(str(refusal)) from refusal
+    whole = np.memmap(file, np.uint8, "r", offset=start)
     return {name: _view(whole, entry) for name, entry in header.items()}
 
 
@@ -134,7 +131,7 @@ def check_finite(tensors: Tensors) -> None:
 
 def _finite(array: np.ndarray) -> bool:
     """Whether no element's exponent is all ones: for bfloat16, 10 times as fast as `isfinite`."""
-    bits, mask = EXPONENT[_dtype_name("", array)]
+    bits, mask = releases.EXPONENT[_dtype_name("", array)]
     flat = np.ascontiguousarray(array).reshape(-1).view(bits)
     step = _CHUNK // flat.itemsize
     return not any(

@@ -1,0 +1,142 @@
+"""`ogrpo-serve`: the commands it builds, and that nothing outlives it."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import httpx
+import pytest
+
+from ogrpo.rollout.extension import ogrpo_serve
+from tests.rollout.vllm import world
+
+
+def built(*arguments, version="0.32.0"):
+    own, more = ogrpo_serve.split(arguments)
+    return ogrpo_serve.build(ogrpo_serve.parser().parse_args(own), version, more)
+
+
+@pytest.mark.parametrize(
+    ("device", "dtype", "eager", "variable"),
+    [
+        ("cpu", "float32", True, "VLLM_CPU_KVCACHE_SPACE"),
+        ("cuda", "bfloat16", False, None),
+        ("ascend", "bfloat16", True, "VLLM_ASCEND_ENABLE_NZ"),
+    ],
+)
+def test_each_device_gets_its_flags(device, dtype, eager, variable):
+    command = built("M", "--device", device)
+    arguments = command.arguments
+    assert arguments[arguments.index("--dtype") + 1] == dtype
+    assert ("--enforce-eager" in arguments) == eager
+    assert variable is None or variable in command.environment
+    assert command.environment["VLLM_SERVER_DEV_MODE"] == "1"
+    assert arguments[arguments.index("--logprobs-mode") + 1] == "processed_logprobs"
+    assert arguments[arguments.index("--generation-config") + 1] == "vllm"
+
+
+@pytest.mark.parametrize(
+    ("version", "native"), [("0.18.1", False), ("0.23.0", False), ("0.32.0", True), (None, True)]
+)
+def test_the_native_endpoint_is_asked_for_where_it_exists(version, native):
+    assert ("--enable-scale-out" in built("M", version=version).arguments) == native
+
+
+def test_the_extension_can_be_imported_from_the_folder_on_the_path():
+    path = built("M").environment["PYTHONPATH"].split(os.pathsep)[0]
+    assert (Path(path) / "ogrpo_weight_sync.py").is_file()
+    done = subprocess.run(
+        [sys.executable, "-S", "-c", "import ogrpo_serve"], env={"PYTHONPATH": path}, check=False
+    )
+    assert done.returncode == 0
+
+
+def test_what_follows_two_dashes_goes_to_vllm_as_it_is():
+    assert built("M", "--", "--block-size", "32").arguments[-2:] == ["--block-size", "32"]
+
+
+def test_reproducible_sampling_needs_prefill_in_one_piece():
+    arguments = built("M", "--reproducible", "--max-model-len", "9000").arguments
+    assert "--no-enable-chunked-prefill" in arguments
+    assert arguments[arguments.index("--max-num-batched-tokens") + 1] == "9000"
+
+
+def test_an_interpreter_without_vllm_is_named(capsys):
+    assert ogrpo_serve.main(["M", "--python", sys.executable]) == 2
+    assert "has no vLLM: name its interpreter with --python" in capsys.readouterr().err
+
+
+CHILDREN = """
+import subprocess, sys, time
+child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+print(child.pid, flush=True)
+time.sleep(600 if len(sys.argv) < 2 else 0)
+raise SystemExit(3)
+"""
+RUN = """
+import sys
+from ogrpo.rollout.extension import ogrpo_serve
+command = ogrpo_serve.Command([sys.executable, "-c", sys.argv[1], *sys.argv[3:]])
+raise SystemExit(ogrpo_serve.supervise(command, int(sys.argv[2])))
+"""
+
+
+def alive(pid):
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().split()[2] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def gone(pid):
+    deadline = time.monotonic() + 30
+    while alive(pid) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return not alive(pid)
+
+
+def test_a_signal_ends_the_server_with_all_its_processes():
+    with subprocess.Popen(
+        [sys.executable, "-c", RUN, CHILDREN, "0"], stdout=subprocess.PIPE, text=True
+    ) as supervisor:
+        child = int(supervisor.stdout.readline())
+        assert alive(child)
+        supervisor.send_signal(signal.SIGTERM)
+        assert supervisor.wait(30) == 0
+    assert gone(child)
+
+
+def test_a_server_that_dies_is_started_again_and_leaves_no_child():
+    done = subprocess.run(
+        [sys.executable, "-c", RUN, CHILDREN, "1", "die"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 3
+    first, said, second = done.stdout.splitlines()
+    assert said == "the server ended with 3; starting it again (0 left)"
+    assert first != second
+    assert gone(int(first))
+    assert gone(int(second))
+
+
+def test_the_embedded_engine_serves_a_folder(tmp_path):
+    config = world.decoder()
+    world.save(tmp_path, config, world.make_params(config, 0))
+    command = [sys.executable, "-m", "ogrpo.serve", str(tmp_path), "--engine", "embedded"]
+    with subprocess.Popen(
+        [*command, "--port", "0", "--max-model-len", "32"], stdout=subprocess.PIPE, text=True
+    ) as server:
+        try:
+            url = server.stdout.readline().split()[-1]
+            body = {"model": "policy", "prompt": [1, 2], "max_tokens": 3, "n": 2}
+            reply = httpx.post(f"{url}/v1/completions", json=body, timeout=60, trust_env=False)
+            assert len(reply.json()["choices"]) == 2
+        finally:
+            server.send_signal(signal.SIGINT)
+        assert server.wait(30) == 0
