@@ -16,14 +16,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from experiments.config import Gsm8k
-from experiments.parts import ADVANTAGES, CENTERS, knobs, make_optimizer, total_fn
+from experiments.parts import make_optimizer, make_recipe
 from ogrpo.core import bounds
 from ogrpo.core.certificates import improvement_certificate, improvement_gap
-from ogrpo.core.objectives import OBJECTIVES
-from ogrpo.policy import Params
-from ogrpo.training.metrics import PolicyOutput, summarize
-from ogrpo.training.state import hypers, init_state
-from ogrpo.training.update import Batch, Recipe, make_update
+from ogrpo.policy import DecoderConfig, Params
+from ogrpo.training.metrics import PolicyOutput
+from ogrpo.training.state import TrainState, hypers, init_state
+from ogrpo.training.update import Batch, UpdateFn, make_update
 
 Table = NDArray[np.float64]
 Record = dict[str, Any]
@@ -41,7 +40,7 @@ class Bandit:
     prompts: int = 8
     answers: int = 16
     group_size: int = 8
-    learning_rate: float = 0.15
+    learning_rate: float = 0.06
     draws: int = 512
     """Fresh answers to each prompt for the certificate of one step."""
 
@@ -76,18 +75,10 @@ def table_policy(params: Params, batch: Batch, temperature: jax.Array) -> Policy
     return PolicyOutput(picked, -jnp.sum(jnp.exp(log_probs) * log_probs, axis=-1))
 
 
-def bandit_recipe(config: Gsm8k) -> Recipe:
-    """The main study's recipe, its decoder replaced by a table."""
-    wanted, center_fn = config.objective, CENTERS[config.objective.center]
-    return Recipe(
-        policy_fn=table_policy,
-        objective_fn=partial(OBJECTIVES[wanted.name], center_fn=center_fn),
-        advantage_fn=ADVANTAGES[wanted.advantage],
-        total_fn=total_fn(config),
-        metrics_fn=partial(summarize, center_fn=center_fn),
-        mask_zero_variance=wanted.mask_zero_variance,
-        count_masked=wanted.count_masked,
-    )
+def bandit_update(config: Gsm8k, decoder: DecoderConfig) -> UpdateFn:
+    """The main study's update, its decoder replaced by a table."""
+    recipe = make_recipe(config, decoder)._replace(policy_fn=table_policy)
+    return make_update(make_optimizer(config), recipe)
 
 
 def softmax(table: NDArray[Any]) -> Table:
@@ -117,14 +108,21 @@ def make_batch(table: NDArray[Any], rewards: Table, ids: NDArray[np.int32]) -> B
     )
 
 
-def trajectory(bandit: Bandit, config: Gsm8k) -> Iterator[Move]:
+def bandit_state(bandit: Bandit, config: Gsm8k) -> TrainState:
+    """Random logits."""
+    shape = (bandit.prompts, bandit.answers)
+    table = np.random.default_rng([config.seed, 2]).normal(size=shape).astype(np.float32)
+    return init_state({"table": jnp.asarray(table)}, make_optimizer(config))
+
+
+def trajectory(
+    bandit: Bandit, update: UpdateFn, state: TrainState, *, clip_eps: float, seed: int
+) -> Iterator[Move]:
     """Off-policy training of the table; the sampler's copy is renewed every `v` steps."""
-    rng = np.random.default_rng([config.seed, 0])
-    table = rng.normal(size=(bandit.prompts, bandit.answers)).astype(np.float32)
-    rewards, optimizer = bandit_rewards(bandit), make_optimizer(config)
-    update = make_update(optimizer, bandit_recipe(config))
-    state = init_state({"table": jnp.asarray(table)}, optimizer)
-    dials = hypers(bandit.learning_rate, 1.0, knobs(config))
+    rng, rewards = np.random.default_rng([seed, 0]), bandit_rewards(bandit)
+    band = {"eps_low": clip_eps, "eps_high": clip_eps, "beta": 0.0}
+    dials = hypers(bandit.learning_rate, 1.0, band)
+    table = np.array(state.params["table"])
     server = table
     for step in range(bandit.steps):
         server = table if step % bandit.v == 0 else server
@@ -193,15 +191,13 @@ LOWER = ("mm", "sharp", "stale", "published", "certificate/mean")
 """What must not exceed the gain."""
 
 
-def judge_move(
-    values: dict[str, NDArray[Any]], *, lower: tuple[str, ...] = LOWER
-) -> dict[str, float]:
+def slacks(values: dict[str, NDArray[Any]]) -> dict[str, float]:
     """The least slack over the prompts of every inequality: negative where one fails."""
     gain = values["value/gain"]
-    slack = {f"slack/{name}": float(np.min(gain - values[name])) for name in lower}
+    least = {f"slack/{name}": float(np.min(gain - values[name])) for name in LOWER}
     unit = float(np.min(gain - values["mm/unit_center"]))
     error = float(np.max(np.abs(gain - values["gain"])))
-    return {**slack, "slack/mm/unit_center": unit, "identity_error": error}
+    return {**least, "slack/mm/unit_center": unit, "identity_error": error}
 
 
 def certified(
@@ -222,25 +218,28 @@ def certified(
 
 
 def train_bandit(
-    bandit: Bandit, config: Gsm8k, *, sigma_eps: float, delta: float
+    bandit: Bandit,
+    config: Gsm8k,
+    decoder: DecoderConfig,
+    *,
+    clip_eps: float,
+    sigma_eps: float,
+    delta: float,
 ) -> Iterator[Record]:
     """One record a step: means over the prompts, the worst slacks, the certificate."""
-    clip_eps, rewards = config.objective.eps_high, bandit_rewards(bandit)
+    rewards, seed = bandit_rewards(bandit), config.seed
     judge = jax.jit(jax.vmap(partial(enumerated, sigma_eps=sigma_eps, clip_eps=clip_eps)))
-    for move in trajectory(bandit, config):
+    update, state = bandit_update(config, decoder), bandit_state(bandit, config)
+    for move in trajectory(bandit, update, state, clip_eps=clip_eps, seed=seed):
         with jax.enable_x64():
             arrays = [jnp.asarray(x) for x in (move.after, move.before, move.alpha, rewards)]
             values = {name: np.asarray(x) for name, x in judge(*arrays).items()}
-            limit = certified(
-                move, rewards, bandit, clip_eps=clip_eps, delta=delta, seed=config.seed
-            )
-        means = {name: float(x.mean()) for name, x in values.items()}
-        each = {name: values[name].tolist() for name in ("sigma", "published")}
+            limit = certified(move, rewards, bandit, clip_eps=clip_eps, delta=delta, seed=seed)
         yield {
             "part": "bandit",
             "step": move.step,
-            **means,
-            **judge_move(values),
+            **{name: float(x.mean()) for name, x in values.items()},
+            **slacks(values),
             "certificate": limit,
-            "by_prompt": each,
+            "by_prompt": {name: values[name].tolist() for name in ("sigma", "published")},
         }

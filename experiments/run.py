@@ -2,14 +2,16 @@
 
 python -m experiments.run gsm8k --preset v10-i1 --seed 1 --objective.eps-high 0.28
 python -m experiments.run gsm8k --run-dir runs/mine --resume
+python -m experiments.run bounds
 """
 
 import difflib
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+
+from ogrpo.rollout.vllm.errors import RolloutError
 
 USAGE_ERROR = 2
-STUDIES = {"gsm8k": "off-policy GRPO on grade-school mathematics"}
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -23,11 +25,15 @@ def main(arguments: Sequence[str]) -> int:
         hint = f" Did you mean {near[0]!r}?" if near else ""
         print(f"there is no study {study!r}.{hint}\n\n{_usage()}", file=sys.stderr)
         return USAGE_ERROR
-    return _gsm8k(options)
+    try:
+        return STUDIES[study][1](options)
+    except (ValueError, FileNotFoundError, RolloutError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return USAGE_ERROR
 
 
 def _usage() -> str:
-    lines = [f"  {name:<8} {text}" for name, text in STUDIES.items()]
+    lines = [f"  {name:<8} {text}" for name, (text, _) in STUDIES.items()]
     return "\n".join(
         [
             "usage: python -m experiments.run STUDY [options]",
@@ -46,12 +52,21 @@ def _gsm8k(options: Sequence[str]) -> int:
     from experiments import gsm8k
     from experiments.command_line import parse
 
-    console = Console()
-    try:
-        return gsm8k.run(parse(options), console)
-    except (ValueError, FileNotFoundError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return USAGE_ERROR
+    return gsm8k.run(parse(options), Console())
+
+
+def _bounds(options: Sequence[str]) -> int:
+    from rich.console import Console
+
+    from experiments import bounds
+
+    return bounds.run(bounds.parse(options), Console())
+
+
+STUDIES: dict[str, tuple[str, Callable[[Sequence[str]], int]]] = {
+    "gsm8k": ("off-policy GRPO on grade-school mathematics", _gsm8k),
+    "bounds": ("the proved inequalities along a training run, enumerated and sampled", _bounds),
+}
 
 
 if __name__ == "__main__":
