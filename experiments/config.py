@@ -101,8 +101,16 @@ class Rollout:
     temperature: float = 1.0
     max_tokens: int = 14
     """Longest completion; a longer one is truncated and scores 0."""
-    url: str | None = None
-    """An external vLLM server instead of the embedded sampler."""
+    url: tuple[str, ...] = ()
+    """External vLLM servers instead of the embedded sampler (docs/vllm.md)."""
+    transport: Literal["folder", "url"] = "folder"
+    """How weights reach the servers: a folder that they see, or pulled from here by URL."""
+    folder: Path | None = None
+    """With transport folder: where weights are put; default: a temporary one."""
+    listen: str = "127.0.0.1"
+    """With transport url: the interface on which weights are offered."""
+    in_flight: Literal["wait", "abort", "keep"] = "wait"
+    """What a push of weights does to requests in flight."""
 
     def __post_init__(self) -> None:
         require(
@@ -272,5 +280,7 @@ def from_json(kind: type[Any], values: dict[str, Any]) -> Any:
 def _read(hint: Any, value: Any) -> Any:
     if dataclasses.is_dataclass(hint):
         return from_json(typing.cast(type, hint), value)
+    if isinstance(value, list):
+        return tuple(value)
     wants_path = hint is Path or (isinstance(hint, types.UnionType) and Path in hint.__args__)
     return Path(value) if wants_path and value is not None else value

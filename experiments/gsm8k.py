@@ -4,7 +4,7 @@ import resource
 import shlex
 import sys
 from collections.abc import Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
@@ -16,14 +16,15 @@ from experiments.config import Gsm8k, to_json
 from experiments.interrupt import StopRequest, stop_on_signal
 from experiments.models import make_model
 from experiments.objectives import check_objective
-from experiments.parts import make_optimizer, make_parts
+from experiments.parts import make_optimizer, make_parts, make_server_engine
 from experiments.progress import display, summary_table
 from experiments.report import Answer, Sample, write_report
 from experiments.run_dir import RunDir, RunDirError
 from experiments.tasks import Prepared, prepare
 from ogrpo.loop import LoopState, Parts, start, stream_seed, train
-from ogrpo.policy import DecoderConfig
+from ogrpo.policy import DecoderConfig, Params
 from ogrpo.policy.pretrained import save_pretrained
+from ogrpo.rollout.vllm import RolloutError
 from ogrpo.training.checkpoint import Checkpoints
 from ogrpo.training.state import init_state
 
@@ -66,24 +67,33 @@ def run(config: Gsm8k, console: Console) -> int:
     folder = open_run(config)
     console.print(f"run directory {folder.path}", soft_wrap=True)
     prepared, problems = prepare(config)
-    with closing(prepared.reward):
-        for label, count in prepared.left_out:
-            if count:
-                console.print(f"[yellow]{count} {label}[/]")
+    for label, count in prepared.left_out:
+        if count:
+            console.print(f"[yellow]{count} {label}[/]")
+    with closing(prepared.reward), ExitStack() as stack:
         decoder, params = make_model(config, prepared.tokenizer, problems, console)
-        study = Study(
-            config, folder, prepared, decoder, make_parts(config, prepared, decoder), console
-        )
-        folder.write_config(as_json(config))
-        before = greedy_answers(study, params)
-        state = start(init_state(params, make_optimizer(config)), study.parts)
-        state, stop = train_to_end(study, state)
-        finish(study, state, before)
-    if stop.signal is not None:
-        console.print(f"stopped by {stop.signal.name} after step {state.step}; go on with:")
-        console.print(f"  {resume_command(folder.path)}", soft_wrap=True)
-        return INTERRUPTED
-    return 0
+        engine = None
+        if config.rollout.url:
+            engine = make_server_engine(config, decoder, prepared.tokenizer.eos_id)
+            stack.enter_context(engine)
+            console.print(engine.table(), markup=False, soft_wrap=True)
+        parts = make_parts(config, prepared, decoder, engine)
+        study = Study(config, folder, prepared, decoder, parts, console)
+        return carry_out(study, params)
+
+
+def carry_out(study: Study, params: Params) -> int:
+    """A run whose parts are ready; returns the exit code."""
+    study.run.write_config(as_json(study.config))
+    before = greedy_answers(study, params)
+    state = start(init_state(params, make_optimizer(study.config)), study.parts)
+    state, stop = train_to_end(study, state)
+    finish(study, state, before)
+    if stop.signal is None:
+        return 0
+    study.console.print(f"stopped by {stop.signal.name} after step {state.step}; go on with:")
+    study.console.print(f"  {resume_command(study.run.path)}", soft_wrap=True)
+    return INTERRUPTED
 
 
 def train_to_end(study: Study, state: LoopState) -> tuple[LoopState, StopRequest]:
@@ -101,15 +111,20 @@ def train_to_end(study: Study, state: LoopState) -> tuple[LoopState, StopRequest
         if config.resume:
             state = resume(study, state, checkpoints)
         with study.run.metrics_writer() as metrics, display(console, steps, state.step) as shown:
-            for turn in train(state, study.parts, config.schedule):
-                state, record = turn
-                metrics.write(record)
-                shown.show(record)
-                due = state.step % every == 0 and state.step > 0
-                if due or state.step == steps or stop:
-                    checkpoints.save(state.step, state.arrays(), state.progress())
-                if stop:
-                    break
+            try:
+                for turn in train(state, study.parts, config.schedule):
+                    state, record = turn
+                    metrics.write(record)
+                    shown.show(record)
+                    due = state.step % every == 0 and state.step > 0
+                    if due or state.step == steps or stop:
+                        checkpoints.save(state.step, state.arrays(), state.progress())
+                    if stop:
+                        break
+            except RolloutError as error:  # the servers are gone, the trainer's state is not
+                checkpoints.save(state.step, state.arrays(), state.progress())
+                command = resume_command(study.run.path)
+                raise RolloutError(f"{error}\ngo on with:\n  {command}") from error
     return state, stop
 
 

@@ -40,7 +40,10 @@ from ogrpo.training.warm_start import make_imitate, warm_start
 DTYPES = {"float32": jnp.float32, "bfloat16": jnp.bfloat16}
 
 
-def tiny_decoder(tokenizer: TextTokenizer, positions: int) -> DecoderConfig:
+TINY_POSITIONS = 1024
+
+
+def tiny_decoder(tokenizer: TextTokenizer) -> DecoderConfig:
     """A Qwen2 decoder of about 0.1 M parameters; head size 32, the least that vLLM serves."""
     return DecoderConfig(
         architecture="Qwen2ForCausalLM",
@@ -54,7 +57,7 @@ def tiny_decoder(tokenizer: TextTokenizer, positions: int) -> DecoderConfig:
         rope_theta=10_000.0,
         rms_norm_eps=1e-6,
         tie_embeddings=True,
-        max_positions=positions,
+        max_positions=TINY_POSITIONS,
     )
 
 
@@ -96,8 +99,7 @@ def make_model(
     if config.model.path is not None:
         return load_pretrained(config.model.path, dtype)
     key = jax.random.key(config.seed)
-    positions = config.data.prompt_length + config.rollout.max_tokens
-    shapes = {"qwen2.5-0.5b": qwen2_5_0_5b(), "tiny": tiny_decoder(tokenizer, positions)}
+    shapes = {"qwen2.5-0.5b": qwen2_5_0_5b(), "tiny": tiny_decoder(tokenizer)}
     if config.model.random != "none":
         decoder = shapes[config.model.random]
         return decoder, init_params(decoder, key, dtype)

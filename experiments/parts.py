@@ -14,11 +14,13 @@ from experiments.config import Gsm8k
 from experiments.models import make_policy_fn
 from experiments.objectives import knobs, metrics_fn, objective_fn
 from experiments.tasks import Prepared
+from ogrpo.bridge import connect_policy
 from ogrpo.core import advantages, aggregate
 from ogrpo.loop import Parts
 from ogrpo.policy import DecoderConfig, Params, Samples, sample
 from ogrpo.rollout.embedded import EmbeddedEngine
-from ogrpo.rollout.protocol import Sampling
+from ogrpo.rollout.protocol import Engine, Sampling
+from ogrpo.rollout.vllm import Options, VllmEngine
 from ogrpo.training.state import Hypers, adam, hypers
 from ogrpo.training.update import Recipe, make_update
 
@@ -82,6 +84,19 @@ def make_optimizer(config: Gsm8k) -> optax.GradientTransformation:
     )
 
 
+def make_server_engine(config: Gsm8k, decoder: DecoderConfig, eos_id: int) -> VllmEngine:
+    """Servers at `rollout.url` behind the engine interface."""
+    wanted = config.rollout
+    options = Options(
+        folder=wanted.folder,
+        transport=wanted.transport,
+        listen=wanted.listen,
+        in_flight=wanted.in_flight,
+    )
+    longest = config.data.prompt_length + wanted.max_tokens
+    return connect_policy(wanted.url, decoder, eos_id=eos_id, max_length=longest, options=options)
+
+
 def make_engine(config: Gsm8k, decoder: DecoderConfig, eos_id: int) -> EmbeddedEngine:
     """The trainer's own sampler behind the engine interface."""
 
@@ -98,8 +113,10 @@ def make_engine(config: Gsm8k, decoder: DecoderConfig, eos_id: int) -> EmbeddedE
     )
 
 
-def make_parts(config: Gsm8k, prepared: Prepared, decoder: DecoderConfig) -> Parts:
-    """Everything that the loop composes."""
+def make_parts(
+    config: Gsm8k, prepared: Prepared, decoder: DecoderConfig, engine: Engine | None = None
+) -> Parts:
+    """Everything that the loop composes; without an engine, it samples with the embedded one."""
     recipe, rate = make_recipe(config, decoder), learning_rate(config)
     eos_id, wanted = prepared.tokenizer.eos_id, config.rollout
 
@@ -113,7 +130,7 @@ def make_parts(config: Gsm8k, prepared: Prepared, decoder: DecoderConfig) -> Par
     )
     return Parts(
         task=prepared.task,
-        engine=make_engine(config, decoder, eos_id),
+        engine=engine or make_engine(config, decoder, eos_id),
         evaluator=make_engine(config, decoder, eos_id),
         update=make_update(make_optimizer(config), recipe),
         score=jax.jit(lambda *args: recipe.policy_fn(*args).log_probs),

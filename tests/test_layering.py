@@ -20,6 +20,8 @@ ALLOWED = {
     "ogrpo.rollout": {"rollout"},
     "ogrpo.rollout.protocol": {"rollout"},
     "ogrpo.rollout.embedded": {"rollout"},
+    "ogrpo.rollout.vllm": {"rollout", "httpx"},
+    "ogrpo.serve": {"rollout"},
     "ogrpo.rewards": {"rewards", "math_verify"},
     "ogrpo.rewards.math": {"rewards", "math_verify"},
     "ogrpo.data": {"data", "rollout", "tokenizers"},

@@ -381,7 +381,9 @@ def advance(state: LoopState, parts: Parts, schedule: Schedule) -> tuple[LoopSta
         "truncated": collected.truncated / collected.rewards.size,
         "tokens/s": collected.tokens / watch.seconds["rollout"],
     }
-    return state, _record(state, watch, {**evaluation, **bought, **metrics})
+    return state, _record(
+        state, watch, {**evaluation, **bought, **metrics, **parts.engine.metrics()}
+    )
 
 
 def _record(state: LoopState, watch: Stopwatch, values: Record) -> Record:
