@@ -43,7 +43,7 @@ def engine(study, tmp_path_factory):
     folder, log = tmp_path_factory.mktemp("policy"), tmp_path_factory.mktemp("logs") / "log"
     save_pretrained(folder, study.decoder, study.params)
     study.prepared.tokenizer.save(folder)
-    longest = study.decoder.max_positions
+    longest = CONFIG.data.prompt_length + CONFIG.rollout.max_tokens
     server = RealServer(folder, log, "--max-model-len", str(longest), "--max-num-seqs", "128")
     eos_id = study.prepared.tokenizer.eos_id
     try:
