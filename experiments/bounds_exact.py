@@ -34,13 +34,13 @@ RATES = (0.01, 0.03, 0.1, 0.3)
 class Bandit:
     """A handful of prompts with few answers each."""
 
-    steps: int = 120
+    steps: int = 80
     v: int = 10
     """Steps between two renewals of the sampler's table."""
     prompts: int = 8
     answers: int = 16
     group_size: int = 8
-    learning_rate: float = 0.06
+    learning_rate: float = 0.12
     draws: int = 512
     """Fresh answers to each prompt for the certificate of one step."""
 

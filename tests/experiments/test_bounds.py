@@ -164,7 +164,7 @@ def test_the_page_says_what_held_and_needs_nothing_but_itself(finished):
     )
     assert not re.findall(r"(?:src|href)=\"(?!data:)", page)
     assert "14 of 14" in page
-    assert "cannot promise an improvement" in page
+    assert "it cannot promise an improvement" in page
     assert json.loads((folder / "config.json").read_text())["study"] == "bounds"
 
 
