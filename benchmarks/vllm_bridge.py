@@ -101,10 +101,12 @@ def bridge(options: argparse.Namespace) -> None:
     middle = {name: statistics.median(found) for name, found in rates.items()}
     share = middle["bridge"] / middle["bare"]
     for name, found in rates.items():
-        print(
-            f"{name:<8} {middle[name]:8.0f} tokens/s  (rounds: {', '.join(f'{x:.0f}' for x in found)})"
-        )
+        print(f"{name:<8} {middle[name]:8.0f} tokens/s  (rounds: {_list(found)})")
     print(f"the bridge has {share:.1%} of the bare rate\n")
+
+
+def _list(rates: list[float]) -> str:
+    return ", ".join(f"{rate:.0f}" for rate in rates)
 
 
 def disk(options: argparse.Namespace) -> None:
@@ -132,9 +134,7 @@ def disk(options: argparse.Namespace) -> None:
             rates["publish"].append(size / store.write(tensors, version).seconds / 1e6)
     middle = {name: statistics.median(found) for name, found in rates.items()}
     for name, found in rates.items():
-        print(
-            f"{name:<8} {middle[name]:8.0f} MB/s  (rounds: {', '.join(f'{x:.0f}' for x in found)})"
-        )
+        print(f"{name:<8} {middle[name]:8.0f} MB/s  (rounds: {_list(found)})")
     print(f"publishing has {middle['publish'] / middle['disk']:.1%} of the disk's rate")
 
 

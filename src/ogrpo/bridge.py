@@ -95,9 +95,7 @@ def embedded_model(
         return sample(params, config, *arrays, jax.random.key(seed), eos_id=eos_id, **how)
 
     def next_fn(params: Params, prompt: IntArray) -> np.ndarray:
-        ids = jnp.asarray(prompt)[None]
-        scores = flat_logits(params, config, ids, jnp.ones(ids.shape, bool))[0, -1]
-        return np.asarray(jax.nn.log_softmax(scores))
+        return np.asarray(_next(params, jnp.asarray(prompt)[None], config=config))
 
     model = Model(
         engine=EmbeddedEngine(sample_fn, batch_size=batch_size, prompt_length=prompt_length),
@@ -111,6 +109,12 @@ def embedded_model(
         max_model_len=config.max_positions,
     )
     return model, params
+
+
+@partial(jax.jit, static_argnames="config")
+def _next(params: Params, ids: jax.Array, *, config: DecoderConfig) -> jax.Array:
+    scores = flat_logits(params, config, ids, jnp.ones(ids.shape, bool))
+    return jax.nn.log_softmax(scores[0, -1])
 
 
 def _stored(host: Params, slot: Slot) -> np.ndarray:

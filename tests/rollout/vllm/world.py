@@ -96,6 +96,13 @@ def worst_gap(
 
 
 def next_token_probs(config: DecoderConfig, params: Params, prompt: IntArray) -> np.ndarray:
-    ids = jnp.asarray(prompt)[None]
-    scores = flat_logits(params, config, ids, jnp.ones(ids.shape, bool))[0, -1]
-    return np.asarray(jax.nn.softmax(scores))
+    return np.asarray(_next_probs(config)(params, jnp.asarray(prompt)[None]))
+
+
+@cache
+def _next_probs(config: DecoderConfig):
+    def probs(params, ids):
+        scores = flat_logits(params, config, ids, jnp.ones(ids.shape, bool))
+        return jax.nn.softmax(scores[0, -1])
+
+    return jax.jit(probs)
