@@ -1,7 +1,7 @@
 """`bounds`: do the inequalities of `proofs` hold along a training run, and what are they worth?
 
 Command: python -m experiments.run bounds
-Hardware and time: two CPU cores, about a minute, warm start included. Score: docs/bounds.md.
+Hardware and time: two CPU cores, half a minute to two (nothing cached). Score: docs/bounds.md.
 
     bandit  enumerable: J, every bound and the certificate's mean are finite sums at every step
     run     the default task, off-policy: the same quantities from fresh samples, with intervals

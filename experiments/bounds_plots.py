@@ -80,7 +80,8 @@ def bandit_bounds(records: Records) -> tuple[Figure, str]:
     broken = int((least < -TOLERANCE).sum())
     return figure, (
         "The bounds that subtract a total variation from α. Above ΔJ for some prompt: at "
-        f"{broken} of {len(steps)} steps. As the sampler grows stale they sink, the published one fastest. Its mean "
+        f"{broken} of {len(steps)} steps. As the sampler grows stale they sink, the "
+        "published one fastest. Its mean "
         f"over the prompts was positive at {useful['published']} of {len(steps)} steps, the sharp "
         f"bound's at {useful['sharp']}, the stale bound's (which does not divide by σ) at "
         f"{useful['stale']}."
@@ -102,8 +103,9 @@ def published(records: Records) -> tuple[Figure, str]:
         "Corollary 1 of arXiv:2505.22257 at every step and prompt of the bandit. Where σ ≤ ½ "
         f"({len(vacuity(steps))} of {sigma.size} points, left of the dashed line) its right side "
         f"was above zero at {promises} (largest: {-min(vacuity(steps), default=0.0):.1g}): there, "
-        "by theorem, it cannot promise an improvement. A reward in [0, 1] has σ² ≤ ¼ + ε, so that only the ε added "
-        f"inside the root lets it pass ½ at all; the largest value anywhere is {value.max():.2g}."
+        "by theorem, it cannot promise an improvement. A reward in [0, 1] has σ² ≤ ¼ + ε, so that "
+        f"only the ε added inside the root lets it pass ½ at all; the largest "
+        f"value anywhere is {value.max():.2g}."
     )
 
 
