@@ -107,7 +107,7 @@ def entropy(records: list[Record]) -> Figure:
 def certificate(records: list[Record]) -> Figure:
     """Whether each synchronisation of the server is proven to have helped."""
     figure, axes = _figure("Improvement of each server period over the last")
-    _line(axes, records, "certificate/mean", "estimate (biased down)", GREY, marker=".")
+    _line(axes, records, "certificate/mean", "unbiased estimate", GREY, marker=".")
     _line(axes, records, "certificate/bound", "certified lower limit", GREEN, marker=".")
     axes.axhline(0, color="black", linewidth=0.8)
     axes.set_ylabel("reward")
