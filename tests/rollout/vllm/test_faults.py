@@ -72,7 +72,7 @@ def test_a_server_that_dies_in_a_batch_leaves_its_work_to_the_other(farm):
 def test_a_server_that_hangs_is_given_up_after_the_timeout(farm):
     params = world.make_params(CONFIG, 0)
     a, b = farm.start(), farm.start()
-    with started(farm, params, a, b, timeout=2.0) as engine:
+    with started(farm, params, a, b, timeout=6.0, per_server=2) as engine:
         check(engine, params)
         # Alive, and healthy by its own account, but nothing comes back.
         a.service.pause(drain=False)
