@@ -3,17 +3,14 @@
 import base64
 import json
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
-
-import jinja2
 
 from experiments.bounds_claims import Claim, of_part
 from experiments.bounds_plots import save_plots
+from experiments.page import render
 from experiments.run_dir import RunDir
 
 Record = dict[str, Any]
-TEMPLATE = Path(__file__).with_name("bounds.html.j2")
 
 
 def _cards(records: Sequence[Record], claims: Sequence[Claim]) -> list[dict[str, str]]:
@@ -43,8 +40,8 @@ def write_report(
         {"name": path.stem, "data": base64.b64encode(path.read_bytes()).decode(), "caption": words}
         for path, words in save_plots(records, run.plots)
     ]
-    template = jinja2.Template(TEMPLATE.read_text(), autoescape=True)
-    page = template.render(
+    page = render(
+        "bounds.html.j2",
         title=f"ogrpo bounds, seed {config['seed']}",
         cards=_cards(records, claims),
         claims=claims,

@@ -4,16 +4,13 @@ import base64
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-import jinja2
-
+from experiments.page import render
 from experiments.plots import save_plots
 from experiments.run_dir import RunDir
 
 Record = dict[str, Any]
-TEMPLATE = Path(__file__).with_name("report.html.j2")
 
 
 @dataclass(frozen=True)
@@ -67,8 +64,8 @@ def write_report(
         {"name": path.stem, "data": base64.b64encode(path.read_bytes()).decode()}
         for path in save_plots(records, run.plots)
     ]
-    template = jinja2.Template(TEMPLATE.read_text(), autoescape=True)
-    page = template.render(
+    page = render(
+        "report.html.j2",
         title=f"ogrpo {config['study']}: {config['preset']}, seed {config['seed']}",
         lead=f"step {records[-1]['step']} of {config['schedule']['steps']}",
         cards=_cards(evaluated, records),

@@ -65,7 +65,10 @@ rewards = functools.partial(values, low=0, high=8)
 @few
 @given(distributions(3), distributions(3, least=0), distributions(3, least=0), rewards(3), widths)
 def test_gap_is_below_the_improvement_on_average(mu, pi, pi_k, r, eps):
-    """Theorem gap_mean, pi_k and pi free to leave the support of mu or to lack mass."""
+    """Theorem gap_mean, pi_k and pi free to leave the support of mu or to lack mass.
+
+    Theorems Certificate.gap_mean, Certificate.gap_ge, Certificate.gap_same.
+    """
     table = gap(pi, pi_k, mu, r, eps_high=eps)
     assert mu @ table <= (pi - pi_k) @ r + EPS
     assert jnp.min(table) >= -1
@@ -74,14 +77,20 @@ def test_gap_is_below_the_improvement_on_average(mu, pi, pi_k, r, eps):
 @few
 @given(distributions(3, least=0), distributions(3), distributions(3), rewards(3))
 def test_gap_survives_outcomes_that_mu_never_draws(mu, pi, pi_k, r):
-    """Theorem gap_mean: no support assumption. Mass that mu cannot see only lowers the mean."""
+    """Theorem gap_mean: no support assumption. Mass that mu cannot see only lowers the mean.
+
+    Theorems Certificate.gap_mean, Certificate.gap_ge, Certificate.gap_same.
+    """
     assert mu @ gap(pi, pi_k, mu, r) <= (pi - pi_k) @ r + EPS
 
 
 @few
 @given(distributions(3), distributions(3), rewards(3), widths)
 def test_on_policy_the_gap_is_the_clipped_surrogates_increase(mu, pi, r, eps):
-    """Theorem minorise_maximise: c = 1 leaves f_eps(rho, 1, r) - r and no other noise."""
+    """Theorem minorise_maximise: c = 1 leaves f_eps(rho, 1, r) - r and no other noise.
+
+    Theorems Certificate.gap_mean, Certificate.gap_ge, Certificate.gap_same.
+    """
     ratio = bounds.density_ratio(pi, mu)
     surrogate = clipped_surrogate(ratio, jnp.asarray(r), eps_low=eps, eps_high=eps)
     table = gap(pi, mu, mu, r, eps_low=eps, eps_high=eps)
@@ -99,7 +108,10 @@ def test_on_policy_the_gap_is_the_clipped_surrogates_increase(mu, pi, r, eps):
     st.sampled_from([0.05, 0.3]),
 )
 def test_certificate_covers(mu, pi, pi_k, r, n, delta):
-    """Theorem certificate_family: wrong with probability at most delta, at any n."""
+    """Theorem certificate_family: wrong with probability at most delta, at any n.
+
+    Theorem Certificate.certificate_family.
+    """
     table, truth = gap(pi, pi_k, mu, r, eps_high=0.5), (pi - pi_k) @ r
     assert failure_probability(mu, table, truth, 1.0, n=n, delta=delta) <= delta
 
@@ -107,7 +119,11 @@ def test_certificate_covers(mu, pi, pi_k, r, n, delta):
 @few
 @given(distributions(3), values(3), st.sampled_from([1, 3, 12]), st.sampled_from([0.1, 0.5]))
 def test_lower_confidence_covers(mu, x, n, delta):
-    """Theorem lower_confidence_family: any values above -floor, however large."""
+    """Theorem lower_confidence_family: any values above -floor, however large.
+
+    Theorems Certificate.mm_gap_ge, Calculus.fan_exp, Certificate.lower_confidence,
+    Certificate.lower_confidence_family.
+    """
     table = np.exp2(4 * x) - 1
     assert failure_probability(mu, table, mu @ table, 1.0, n=n, delta=delta) <= delta
 
@@ -122,14 +138,20 @@ def test_lower_confidence_covers(mu, x, n, delta):
     ],
 )
 def test_coverage_is_close_to_attained(win, n, delta, share):
-    """Theorem lower_confidence: laws on -1 and 0 that spend much of delta; less radius would fail."""
+    """Theorem lower_confidence: laws on -1 and 0 that spend much of delta; less radius would fail.
+
+    Theorems Calculus.fan_exp, Certificate.lower_confidence, Certificate.lower_confidence_family.
+    """
     mu, table = np.array([(1 - win) / 2, (1 - win) / 2, win]), np.array([-1.0, -1.0, 0.0])
     wrong = failure_probability(mu, table, mu @ table, 1.0, n=n, delta=delta, rates=(0.9,))
     assert share * delta <= wrong <= delta
 
 
 def test_lower_confidence_is_the_theorems():
-    """Theorem lower_confidence_family, written out: delta shared by the rates, the best one kept."""
+    """Theorem lower_confidence_family, written out: delta shared by the rates, the best one kept.
+
+    Theorems Calculus.fan_exp, Certificate.lower_confidence, Certificate.lower_confidence_family.
+    """
     x, floor, delta, rates = np.array([0.3, -0.2, 0.7, 0.1] * 9), 0.5, 0.1, (0.2, 0.6)
     by_hand = [
         x.sum()
@@ -145,7 +167,10 @@ def test_lower_confidence_is_the_theorems():
 
 @pytest.mark.parametrize("delta", [0.05, 0.3])
 def test_lower_confidence_covers_unlike_prompts(delta):
-    """Theorem lower_confidence: two prompts, one draw each of two laws, about their mean."""
+    """Theorem lower_confidence: two prompts, one draw each of two laws, about their mean.
+
+    Theorems Calculus.fan_exp, Certificate.lower_confidence, Certificate.lower_confidence_family.
+    """
     laws, tables = np.array([[0.9, 0.1], [0.3, 0.7]]), np.array([[-0.1, 3.0], [-1.0, 0.5]])
     truth = np.mean(np.sum(laws * tables, axis=1))
     wrong = 0.0
@@ -158,7 +183,10 @@ def test_lower_confidence_covers_unlike_prompts(delta):
 
 
 def test_certificate_is_not_vacuous():
-    """An improvement of .05 seen in 1500 fresh draws is certified nine times in ten."""
+    """An improvement of .05 seen in 1500 fresh draws is certified nine times in ten.
+
+    Theorem Certificate.bernstein_radius.
+    """
     mu, pi, r = np.array([0.5, 0.5]), np.array([0.45, 0.55]), np.array([0.0, 1.0])
     table = np.asarray(gap(pi, mu, mu, r))
     n, delta = 1500, 0.05
@@ -176,7 +204,10 @@ def test_certificate_is_not_vacuous():
 @few
 @given(st.floats(1e-6, 1.0), st.integers(10, 10**6), st.floats(0.01, 0.5), st.floats(0.1, 4))
 def test_bernstein_rate_gives_bernsteins_radius(square, n, delta, floor):
-    """Theorem bernstein_radius: at most floor ln(1/delta)/n + sqrt(2 ln(1/delta) E[X^2]/n)."""
+    """Theorem bernstein_radius: at most floor ln(1/delta)/n + sqrt(2 ln(1/delta) E[X^2]/n).
+
+    Theorem Certificate.bernstein_radius.
+    """
     values = jnp.sqrt(jnp.full(4, square))
     rate = certificates.bernstein_rate(square, n, floor=floor, delta=delta)
     odds = np.log(1 / delta)

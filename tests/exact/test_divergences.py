@@ -18,7 +18,11 @@ kl, chi_square, tv = (
 @few
 @given(distributions(), distributions())
 def test_divergences_are_ordered(pi, mu):
-    """Property 13: TV^2 <= KL/2; KL <= ln(1 + chi2) <= chi2 <= R - 1."""
+    """Property 13: TV^2 <= KL/2; KL <= ln(1 + chi2) <= chi2 <= R - 1.
+
+    Theorems Divergence.pinsker, Divergence.kl_ge0, Divergence.chi2_ge0, Divergence.kl_le_ln_chi2,
+    Divergence.kl_le_chi2, Divergence.m2_ge_exp_kl, Divergence.chi2_le_sup.
+    """
     k, x = kl(pi, mu), chi_square(pi, mu)
     assert tv(pi, mu) ** 2 <= k / 2 + EPS
     assert k <= np.log1p(x) + EPS
@@ -29,13 +33,19 @@ def test_divergences_are_ordered(pi, mu):
 @few
 @given(distributions(), distributions())
 def test_chi_square_is_bounded_by_kl_where_the_ratio_is(pi, mu):
-    """Property 13: chi2 <= kappa(max rho) KL."""
+    """Property 13: chi2 <= kappa(max rho) KL.
+
+    Theorem Divergence.chi2_le_kappa_kl.
+    """
     kappa = bounds.chi_square_per_kl((pi / mu).max())
     assert chi_square(pi, mu) <= kappa * kl(pi, mu) * (1 + 1e-6) + EPS
 
 
 def test_chi_square_per_kl_is_tight_and_tends_to_two():
-    """Property 13: mass eps at ratio R attains kappa as eps -> 0; kappa(1) = 2."""
+    """Property 13: mass eps at ratio R attains kappa as eps -> 0; kappa(1) = 2.
+
+    Theorem Divergence.chi2_le_kappa_kl.
+    """
     for ratio in (1.5, 3.0, 20.0):
         mu = np.array([1e-7, 1 - 1e-7])
         pi = np.array([ratio * 1e-7, 1 - ratio * 1e-7])
@@ -78,7 +88,11 @@ every_estimator = pytest.mark.parametrize("fn", [divergences.k1, divergences.k2,
 @few
 @given(pi=distributions(), ref=distributions())
 def test_k1_and_k3_are_unbiased(fn, pi, ref):
-    """Property 21: E_pi[k] = KL(pi||ref)."""
+    """Property 21: E_pi[k] = KL(pi||ref).
+
+    Theorems KLEstimators.k1_unbiased, KLEstimators.k3_mean, KLEstimators.k3_unbiased,
+    KLEstimators.k1_weighted, KLEstimators.k3_weighted.
+    """
     np.testing.assert_allclose(pi @ fn(jnp.log(pi), jnp.log(ref)), kl(pi, ref), atol=EPS)
 
 
@@ -91,7 +105,11 @@ def test_k2_and_k3_are_never_negative(pi, ref):
 
 
 def test_k3_needs_the_reference_within_the_policy():
-    """Property 21: where ref has mass and pi has none, k3 misses it and k1 does not."""
+    """Property 21: where ref has mass and pi has none, k3 misses it and k1 does not.
+
+    Theorems KLEstimators.k1_unbiased, KLEstimators.k3_mean, KLEstimators.k3_unbiased,
+    KLEstimators.k1_weighted, KLEstimators.k3_weighted.
+    """
     pi, ref = np.array([0.5, 0.5]), np.array([0.25, 0.25])  # the rest of ref lies off supp pi
     exact = pi @ np.log(pi / ref)
     assert pi @ divergences.k1(jnp.log(pi), jnp.log(ref)) == pytest.approx(exact)
@@ -121,7 +139,10 @@ def gradient_of_samples(fn, logits, ref, mu):
 @few
 @given(values(), distributions())
 def test_gradients_of_the_estimators_as_losses(logits, ref):
-    """Property 22: E grad k1 = 0, E grad k2 = grad KL(pi||ref), E grad k3 = grad KL(ref||pi)."""
+    """Property 22: E grad k1 = 0, E grad k2 = grad KL(pi||ref), E grad k3 = grad KL(ref||pi).
+
+    Theorems KLEstimators.k1_gradient, KLEstimators.k2_gradient, KLEstimators.k3_gradient.
+    """
     pi = policy(logits)
     forward = jax.grad(lambda x: bounds.kl_divergence(policy(x), ref))(logits)
     reverse = jax.grad(lambda x: bounds.kl_divergence(ref, policy(x)))(logits)

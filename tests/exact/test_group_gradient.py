@@ -54,21 +54,31 @@ centered, leave_one_out, none = map(
 @few
 @given(outcomes, rewards)
 def test_group_mean_baseline_shrinks_the_gradient(pi, r):
-    """Property 17: E = (1 - 1/G) grad J on policy."""
+    """Property 17: E = (1 - 1/G) grad J on policy.
+
+    Theorems NSample.group_mean_factor, NSample.group_mean_factor_off_policy.
+    """
     np.testing.assert_allclose(centered(pi, pi, r), (1 - 1 / G) * true_gradient(pi, r), atol=EPS)
 
 
 @few
 @given(outcomes, outcomes, rewards)
 def test_group_mean_baseline_off_policy(pi, mu, r):
-    """Property 17: also off policy with rho_i, whatever mu."""
+    """Property 17: also off policy with rho_i, whatever mu.
+
+    Theorems NSample.group_mean_factor, NSample.group_mean_factor_off_policy.
+    """
     np.testing.assert_allclose(centered(pi, mu, r), (1 - 1 / G) * true_gradient(pi, r), atol=EPS)
 
 
 @few
 @given(outcomes, outcomes, rewards)
 def test_leave_one_out_is_unbiased(pi, mu, r):
-    """Property 18: G/(G-1) times the group mean's, hence grad J; as is no baseline."""
+    """Property 18: G/(G-1) times the group mean's, hence grad J; as is no baseline.
+
+    Theorems NSample.baseline_unbiased, NSample.leave_one_out_unbiased,
+    NSample.leave_one_out_vs_mean.
+    """
     scaled = G / (G - 1) * advantages.centered(jnp.asarray(r))
     np.testing.assert_allclose(advantages.leave_one_out(jnp.asarray(r)), scaled, atol=EPS)
     np.testing.assert_allclose(leave_one_out(pi, mu, r), true_gradient(pi, r), atol=EPS)
@@ -78,6 +88,8 @@ def test_leave_one_out_is_unbiased(pi, mu, r):
 @few
 @given(rewards)
 def test_leave_one_out_is_the_mean_of_the_others(r):
+    """Theorems NSample.baseline_unbiased, NSample.leave_one_out_unbiased,
+    NSample.leave_one_out_vs_mean."""
     others = [np.delete(r, i).mean() for i in range(Y)]
     np.testing.assert_allclose(advantages.leave_one_out(jnp.asarray(r)), r - others, atol=EPS)
 
@@ -87,7 +99,10 @@ STANDARDIZED = [(2, 0, 0.0), (4, 0, 0.0), (4, 1, 0.0), (3, 0, 0.2)]
 
 @pytest.mark.parametrize(("group", "ddof", "eps"), STANDARDIZED)
 def test_standardized_gradient_is_a_difficulty_times_the_true_one(group, ddof, eps):
-    """Property 19: binary reward: E[grad] = c_G(p_mu) grad J(pi), off policy with rho_i."""
+    """Property 19: binary reward: E[grad] = c_G(p_mu) grad J(pi), off policy with rho_i.
+
+    Theorems NSample.binary_advantage, NSample.binomial_others, NSample.c_group_binomial.
+    """
     standardize = partial(advantages.group_standardized, ddof=ddof, eps_inside=eps)
     expected = expected_gradient(standardize, group)
 
@@ -149,7 +164,11 @@ def varied_groups(r):
 @few
 @given(outcomes, binary(Y))
 def test_masking_zero_variance_groups_leaves_the_sum(pi, r):
-    """Property 20: the summed gradient is unchanged, group by group."""
+    """Property 20: the summed gradient is unchanged, group by group.
+
+    Theorems Masking.zero_variance_gradient, Masking.masking_keeps_sum,
+    Masking.survival_probability, Masking.survivors_mean.
+    """
     whole, _ = summed_gradients(pi, r, 0.0, all_groups)
     masked, _ = summed_gradients(pi, r, 0.0, varied_groups)
     np.testing.assert_allclose(masked, whole, atol=EPS)
@@ -158,7 +177,11 @@ def test_masking_zero_variance_groups_leaves_the_sum(pi, r):
 @few
 @given(outcomes, binary(Y))
 def test_averaging_over_survivors_divides_by_their_chance(pi, r):
-    """Property 20: E[grad | survived] = E[grad] / (1 - p^G - (1-p)^G)."""
+    """Property 20: E[grad | survived] = E[grad] / (1 - p^G - (1-p)^G).
+
+    Theorems Masking.zero_variance_gradient, Masking.masking_keeps_sum,
+    Masking.survival_probability, Masking.survivors_mean.
+    """
     gradients, probs = summed_gradients(pi, r, 0.0, varied_groups)
     drawn = estimators.every_sample(jnp.asarray(pi), G)
     survived = varied_groups(jnp.asarray(r)[drawn.outcomes]).astype(float)

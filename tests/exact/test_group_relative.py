@@ -41,7 +41,11 @@ def regression_gradient(logits, anchor, y, r, tau):
 @few
 @given(values(), samples, values(), taus)
 def test_its_gradient_is_group_relative_reinforce_whoever_drew(logits, y, r, tau):
-    """Property 27: -grad L(theta_t) / (2 tau) = K^-1 sum (r_i - rbar) s_i for any samples."""
+    """Property 27: -grad L(theta_t) / (2 tau) = K^-1 sum (r_i - rbar) s_i for any samples.
+
+    Theorems GroupReinforce.group_reinforce_gradient, GroupReinforce.pairwise_gradient,
+    GroupReinforce.pairwise_expansion.
+    """
     _, gradient = regression_gradient(logits, logits, y, r, tau)
     pi = jax.nn.softmax(logits)
     scores = (jnp.eye(Y) - pi[None])[y]
@@ -52,7 +56,11 @@ def test_its_gradient_is_group_relative_reinforce_whoever_drew(logits, y, r, tau
 @few
 @given(values(), values(), samples, values(), taus)
 def test_the_regression_is_reinforce_plus_a_variance(logits, anchor, y, r, tau):
-    """Property 27: L/(2 tau) = Var(r)/(2 tau) - mean((r - rbar) l) + (tau/2) Var(l)."""
+    """Property 27: L/(2 tau) = Var(r)/(2 tau) - mean((r - rbar) l) + (tau/2) Var(l).
+
+    Theorems GroupReinforce.group_reinforce_gradient, GroupReinforce.pairwise_gradient,
+    GroupReinforce.pairwise_expansion.
+    """
     loss, _ = regression_gradient(logits, anchor, y, r, tau)
     moved = np.asarray(log_policy(logits, y) - log_policy(anchor, y))
     expected = r.var() / (2 * tau) - ((r - r.mean()) * moved).mean() + tau / 2 * moved.var()
@@ -70,7 +78,10 @@ def one_token(y, logits, anchor, advantage):
 @few
 @given(values(), values(), samples, values(), taus)
 def test_opmd_replaces_the_variance_by_the_square(logits, anchor, y, r, tau):
-    """Property 27: OPMD is -mean((r - rbar) log pi) + (tau/2) mean(l^2)."""
+    """Property 27: OPMD is -mean((r - rbar) log pi) + (tau/2) mean(l^2).
+
+    Theorems GroupReinforce.opmd_minus_pairwise, GroupReinforce.opmd_gradient.
+    """
     centered = advantages.centered(jnp.asarray(r))
     log_probs, batch = one_token(y, logits, anchor, centered)
     moved = log_probs - batch.behavior_log_probs
@@ -107,7 +118,10 @@ def asymre_gradient(logits, mu, advantage, shift):
 @few
 @given(distributions(), values(), values(), st.integers(0, 8).map(lambda i: i / 8))
 def test_asymre_adds_a_divergence_from_the_sampler(mu, logits, r, shift):
-    """Property 27: lowering the baseline by c adds c KL(mu||pi) + const, in expectation."""
+    """Property 27: lowering the baseline by c adds c KL(mu||pi) + const, in expectation.
+
+    Theorems GroupReinforce.asymre_extra, GroupReinforce.asymre_kl.
+    """
     centered = r - mu @ r
     added = asymre_gradient(logits, mu, centered, shift) - asymre_gradient(
         logits, mu, centered, 0.0
@@ -133,7 +147,11 @@ weights = (
 @few
 @given(values(), weights, values(K, 2))
 def test_pair_weights_give_the_weighted_mean_as_baseline(r, w, s):
-    """Property 27: sum_{i<j} w_i w_j (r_i - r_j)(s_i - s_j) = W sum w_i (r_i - rbar_w) s_i."""
+    """Property 27: sum_{i<j} w_i w_j (r_i - r_j)(s_i - s_j) = W sum w_i (r_i - rbar_w) s_i.
+
+    Theorems GroupReinforce.group_reinforce_gradient, GroupReinforce.pairwise_gradient,
+    GroupReinforce.pairwise_expansion.
+    """
     pairs = sum(w[i] * w[j] * (r[i] - r[j]) * (s[i] - s[j]) for i in range(K) for j in range(i))
     weighted = estimators.gradient_terms(
         jnp.asarray(w), jnp.asarray(r - w @ r / w.sum()), jnp.asarray(s)
@@ -144,7 +162,10 @@ def test_pair_weights_give_the_weighted_mean_as_baseline(r, w, s):
 @few
 @given(values(), st.integers(0, 2**20))
 def test_red_drop_is_pair_weights_of_zero_and_one(r, seed):
-    """Property 27: the *subset* mean is the baseline; negatives drop to the number of positives."""
+    """Property 27: the *subset* mean is the baseline; negatives drop to the number of positives.
+
+    Theorems GroupReinforce.red_drop_mean, GroupReinforce.red_weight_extra.
+    """
     dropped = advantages.red_drop(jnp.asarray(r), jax.random.key(seed))
     kept = np.asarray(dropped.kept)
     positive = r - r.mean() >= 0
@@ -164,7 +185,10 @@ def test_red_drop_draws_every_negative_alike():
 @few
 @given(values(), values(K, 2), taus)
 def test_red_weight_pushes_towards_imitation(r, s, tau):
-    """Property 27: it exceeds the pair weighting by (rbar_w - rbar) sum w_i s_i."""
+    """Property 27: it exceeds the pair weighting by (rbar_w - rbar) sum w_i s_i.
+
+    Theorems GroupReinforce.red_drop_mean, GroupReinforce.red_weight_extra.
+    """
     centered = jnp.asarray(r - r.mean())
     w = np.exp(centered / tau)
     ours = advantages.red_weight(centered, tau=tau) @ s

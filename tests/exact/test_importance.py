@@ -24,7 +24,10 @@ def importance_moments(pi, mu, f):
 @few
 @given(distributions(), distributions(least=0), values())
 def test_importance_sampling_is_unbiased_on_the_support(pi, mu, f):
-    """Property 1: E_mu[rho f] = E_pi[f] if pi << mu, else the sum over supp mu."""
+    """Property 1: E_mu[rho f] = E_pi[f] if pi << mu, else the sum over supp mu.
+
+    Theorems Importance.is_unbiased, Importance.is_unbiased_n, Importance.is_unsupported.
+    """
     moments = importance_moments(pi, mu, f)
     np.testing.assert_allclose(moments.mean, (pi * f)[mu > 0].sum(), atol=EPS)
 
@@ -32,7 +35,10 @@ def test_importance_sampling_is_unbiased_on_the_support(pi, mu, f):
 @few
 @given(distributions(), distributions(), values())
 def test_importance_sampling_variance_is_the_second_moment(pi, mu, f):
-    """Property 2: n Var(IS) = E_mu[rho^2 f^2] - J^2."""
+    """Property 2: n Var(IS) = E_mu[rho^2 f^2] - J^2.
+
+    Theorems Importance.is_variance, Importance.is_mse, Importance.ratio_variance.
+    """
     n_variance = SAMPLES * importance_moments(pi, mu, f).variance
     expected = (pi**2 / mu * f**2).sum() - (pi @ f) ** 2
     np.testing.assert_allclose(n_variance, expected, atol=EPS * (1 + expected))
@@ -41,7 +47,10 @@ def test_importance_sampling_variance_is_the_second_moment(pi, mu, f):
 @few
 @given(distributions(), distributions())
 def test_variance_of_the_ratio_is_chi_square(pi, mu):
-    """Property 2: f = 1 gives chi^2(pi||mu)."""
+    """Property 2: f = 1 gives chi^2(pi||mu).
+
+    Theorems Importance.is_variance, Importance.is_mse, Importance.ratio_variance.
+    """
     n_variance = SAMPLES * importance_moments(pi, mu, np.ones(Y)).variance
     np.testing.assert_allclose(
         n_variance, bounds.chi_square_divergence(pi, mu), rtol=1e-8, atol=EPS
@@ -56,7 +65,11 @@ def truncated_mean(pi, mu, f, cap):
 @few
 @given(distributions(), distributions(), values(), caps)
 def test_truncation_bias_is_the_excess(pi, mu, f, cap):
-    """Property 3: bias = -E_mu[(rho - tau)_+ f], at most max|f| (1 + chi^2) / (4 tau)."""
+    """Property 3: bias = -E_mu[(rho - tau)_+ f], at most max|f| (1 + chi^2) / (4 tau).
+
+    Theorems Importance.truncation_bias, Importance.truncation_bias_le0,
+    Importance.truncation_bias_bound.
+    """
     excess = mu * np.maximum(pi / mu - cap, 0)
     bias = truncated_mean(pi, mu, f, cap) - pi @ f
     chi2 = bounds.chi_square_divergence(pi, mu)
@@ -68,14 +81,21 @@ def test_truncation_bias_is_the_excess(pi, mu, f, cap):
 @few
 @given(distributions(), distributions(), values(low=0), caps)
 def test_truncation_never_overestimates_what_is_positive(pi, mu, f, cap):
-    """Property 3: bias <= 0 for f >= 0."""
+    """Property 3: bias <= 0 for f >= 0.
+
+    Theorems Importance.truncation_bias, Importance.truncation_bias_le0,
+    Importance.truncation_bias_bound.
+    """
     assert truncated_mean(pi, mu, f, cap) <= pi @ f + EPS
 
 
 @few
 @given(distributions(), distributions())
 def test_excess_mass_is_total_variation(pi, mu):
-    """Property 4: E_mu[(rho - 1)_+] = TV and E_mu[min(1, rho)] = 1 - TV."""
+    """Property 4: E_mu[(rho - 1)_+] = TV and E_mu[min(1, rho)] = 1 - TV.
+
+    Theorems Divergence.tv_pos_part, Divergence.tv_min.
+    """
     tv = bounds.total_variation(pi, mu)
     kept = truncated_mean(pi, mu, np.ones(Y), 1.0)
     np.testing.assert_allclose(kept, 1 - tv, atol=EPS)
@@ -85,7 +105,10 @@ def test_excess_mass_is_total_variation(pi, mu):
 @few
 @given(distributions(), distributions(), values(), caps, st.floats(0, 1))
 def test_two_sided_clip_bias_is_gain_minus_excess(pi, mu, f, high, fraction):
-    """Property 5: bias = E[(l - rho)_+ f] - E[(rho - u)_+ f]; the weight agrees with the terms."""
+    """Property 5: bias = E[(l - rho)_+ f] - E[(rho - u)_+ f]; the weight agrees with the terms.
+
+    Theorem Importance.two_sided_clip_bias.
+    """
     low = fraction * high
     ratio = pi / mu
     terms = estimators.clipped_terms(jnp.asarray(ratio), f, low=low, high=high)

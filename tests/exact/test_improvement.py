@@ -33,7 +33,10 @@ def everything(pi, pi_k, mu, r, eps, clip_eps):
 @few
 @given(distributions(), distributions(), distributions(), varied(), epsilons)
 def test_improvement_identity(pi, pi_k, mu, r, eps):
-    """Property 14: J(pi) - J(pi_k) = sigma (L(pi) - L(pi_k)), exactly."""
+    """Property 14: J(pi) - J(pi_k) = sigma (L(pi) - L(pi_k)), exactly.
+
+    Theorem Improvement.improvement_identity.
+    """
     of = everything(pi, pi_k, mu, r, eps, 0.2)
     np.testing.assert_allclose(of["identity"], of["gain"], atol=EPS)
 
@@ -41,14 +44,21 @@ def test_improvement_identity(pi, pi_k, mu, r, eps):
 @few
 @given(distributions(), distributions(), distributions(), varied(low=-16, high=16), epsilons)
 def test_improvement_is_at_least_the_sharp_bound(pi, pi_k, mu, r, eps):
-    """Property 14: any sigma > 0, any range of rewards; and the bound that does not blow up."""
+    """Property 14: any sigma > 0, any range of rewards; and the bound that does not blow up.
+
+    Theorems Divergence.tv_dual, Improvement.sharp_improvement, Improvement.sharp_attained,
+    Improvement.improvement_no_blowup.
+    """
     of = everything(pi, pi_k, mu, r, eps, 0.2)
     assert of["gain"] >= of["sharp"] - 1e-7
     assert of["gain"] >= of["stale"] - EPS
 
 
 def test_sharp_bound_is_attained_on_two_points():
-    """Property 14: r = (0, 1), pi and pi_k both with more mass on 1 than mu."""
+    """Property 14: r = (0, 1), pi and pi_k both with more mass on 1 than mu.
+
+    Theorems Improvement.sharp_improvement, Improvement.sharp_attained.
+    """
     pi, pi_k, mu, r = map(np.array, ((0.3, 0.7), (0.4, 0.6), (0.5, 0.5), (0.0, 1.0)))
     of = everything(pi, pi_k, mu, r, 0.01, 0.2)
     np.testing.assert_allclose(of["sharp"], of["gain"], atol=EPS)
@@ -57,7 +67,10 @@ def test_sharp_bound_is_attained_on_two_points():
 @few
 @given(distributions(), distributions(), distributions(), varied(), epsilons)
 def test_published_bound_is_true_where_sigma_is_at_most_one(pi, pi_k, mu, r, eps):
-    """Mroueh et al.'s corollary 1 needs sigma <= 1 and pi << mu."""
+    """Mroueh et al.'s corollary 1 needs sigma <= 1 and pi << mu.
+
+    Theorem Improvement.published_improvement.
+    """
     of = everything(pi, pi_k, mu, r, eps, 0.2)
     assert of["sigma"] > 1 or of["gain"] >= of["published"] - 1e-7
 
@@ -65,13 +78,19 @@ def test_published_bound_is_true_where_sigma_is_at_most_one(pi, pi_k, mu, r, eps
 @few
 @given(distributions(), distributions(), distributions(), varied(), st.sampled_from([0.0, 1e-6]))
 def test_refuted_published_bound_promises_nothing(pi, pi_k, mu, r, eps):
-    """Property 14: its right side is <= 0 when sigma <= 1/2: improvement is never promised."""
+    """Property 14: its right side is <= 0 when sigma <= 1/2: improvement is never promised.
+
+    Theorem Improvement.published_vacuous.
+    """
     of = everything(pi, pi_k, mu, r, eps, 0.2)
     assert of["sigma"] > 0.5 or of["published"] <= EPS
 
 
 def test_refuted_published_bound_with_sigma_above_one():
-    """Counterexample: .1 < .1067 with eps = .9."""
+    """Counterexample: .1 < .1067 with eps = .9.
+
+    Theorem Improvement.published_false_sigma_gt1.
+    """
     pi, mu, r = map(np.array, ((0.4, 0.6), (0.5, 0.5), (0.0, 1.0)))
     of = everything(pi, mu, mu, r, 0.9, 0.2)
     assert of["gain"] == pytest.approx(0.1)
@@ -79,7 +98,10 @@ def test_refuted_published_bound_with_sigma_above_one():
 
 
 def test_refuted_published_bound_off_the_support():
-    """Counterexample: -1 < -.325 where pi is not << mu."""
+    """Counterexample: -1 < -.325 where pi is not << mu.
+
+    Theorem Improvement.published_false_sigma_gt1.
+    """
     pi, mu, r = map(np.array, ((0.0, 1.0), (1.0, 0.0), (1.0, 0.0)))
     of = everything(pi, mu, mu, r, 0.74, 0.2)
     assert of["gain"] == -1
@@ -89,7 +111,10 @@ def test_refuted_published_bound_off_the_support():
 @few
 @given(distributions(), distributions(), distributions(), varied(), epsilons, widths)
 def test_minorise_maximise(pi, pi_k, mu, r, eps, clip_eps):
-    """Property 15: J(pi) - J(pi_k) >= sigma (L^c(pi) - L^c(pi_k)) with the exact centre."""
+    """Property 15: J(pi) - J(pi_k) >= sigma (L^c(pi) - L^c(pi_k)) with the exact centre.
+
+    Theorems Improvement.minorise_maximise, Improvement.mm_baseline, Improvement.mm_touch.
+    """
     assert everything(pi, pi_k, mu, r, eps, clip_eps)["mm"] >= -EPS
 
 
@@ -145,7 +170,11 @@ def test_refuted_minorise_maximise_summed_over_prompts():
 @few
 @given(distributions(), distributions(), values(low=0, high=8))
 def test_a_kl_ball_bounds_the_harm(pi, mu, r):
-    """Section 1: the exact worst case, and the three closed forms below it, hold in order."""
+    """Section 1: the exact worst case, and the three closed forms below it, hold in order.
+
+    Theorems Divergence.kl_data_processing, Improvement.kl_no_harm, Improvement.kl_no_harm_old,
+    Improvement.kl_no_harm_relative.
+    """
     delta, value = max(float(bounds.kl_divergence(pi, mu)), 0.0), mu @ r
     worst = bounds.worst_case_value(value, delta)
     assert pi @ r >= worst - 1e-7
@@ -157,7 +186,10 @@ def test_a_kl_ball_bounds_the_harm(pi, mu, r):
 @few
 @given(distributions(2), distributions(2))
 def test_the_worst_case_is_attained_by_binary_rewards(pi, mu):
-    """Section 1: two outcomes, r = (0, 1), pi(1) <= mu(1): the bound is J(pi)."""
+    """Section 1: two outcomes, r = (0, 1), pi(1) <= mu(1): the bound is J(pi).
+
+    Theorem Divergence.kl_data_processing.
+    """
     pi, mu = (np.sort(p)[::-1] for p in (pi, mu))
     if pi[1] <= mu[1]:
         delta = max(float(bounds.kl_divergence(pi, mu)), 0.0)
@@ -165,7 +197,10 @@ def test_the_worst_case_is_attained_by_binary_rewards(pi, mu):
 
 
 def test_pinsker_is_sharp_in_the_limit():
-    """Section 1: at J(mu) = 1/2 the loss over sqrt(delta / 2) tends to 1."""
+    """Section 1: at J(mu) = 1/2 the loss over sqrt(delta / 2) tends to 1.
+
+    Theorems Improvement.kl_no_harm, Improvement.kl_no_harm_old.
+    """
     shares = [
         (0.5 - float(bounds.worst_case_value(0.5, delta))) / np.sqrt(delta / 2)
         for delta in (1e-1, 1e-2, 1e-4)
@@ -175,7 +210,10 @@ def test_pinsker_is_sharp_in_the_limit():
 
 
 def test_refuted_improvement_from_a_kl_ball_about_the_sampler():
-    """The proposal's theorem 1: KL(pi_new||mu) = 0, and J drops by 1 from pi_old."""
+    """The proposal's theorem 1: KL(pi_new||mu) = 0, and J drops by 1 from pi_old.
+
+    Theorem Improvement.proposal_theorem1_false.
+    """
     new = mu = np.array([1.0, 0.0])
     old, r = np.array([0.0, 1.0]), np.array([0.0, 1.0])
     assert bounds.kl_divergence(new, mu) == 0
@@ -195,5 +233,8 @@ def test_standardized_rewards_have_mean_zero_and_less_than_unit_variance(mu, r, 
 @few
 @given(distributions(), binary())
 def test_reward_scale_is_popovicius(mu, r):
-    """sigma^2 <= 1/4 + eps: it is sigma squared that is at most a quarter."""
+    """sigma^2 <= 1/4 + eps: it is sigma squared that is at most a quarter.
+
+    Theorems Prob.popoviciu, Improvement.variance_le_quarter.
+    """
     assert bounds.reward_scale(mu, r, eps=0.0) ** 2 <= 0.25 + EPS

@@ -27,7 +27,12 @@ def relative_excess(ratio, f, mu, tau):
 @few
 @given(distributions(), distributions(), binary(), counts)
 def test_optimal_clip_solves_the_fixed_point(pi, mu, r, n):
-    """Property 6: for r in {0, 1}, tau = J + (n - 1) E_mu[(rho - tau)_+ r]."""
+    """Property 6: for r in {0, 1}, tau = J + (n - 1) E_mu[(rho - tau)_+ r].
+
+    Theorems OptimalTruncation.optimal_clip_fixed_point, OptimalTruncation.mse_binary,
+    OptimalTruncation.fixed_point_exists, OptimalTruncation.fixed_point_unique,
+    OptimalTruncation.residual_increasing.
+    """
     tau = optimal(pi / mu, r, n, mu).tau
     expected = pi @ r + (n - 1) * relative_excess(pi / mu, r, mu, tau)
     np.testing.assert_allclose(tau, expected, rtol=1e-8)
@@ -36,14 +41,22 @@ def test_optimal_clip_solves_the_fixed_point(pi, mu, r, n):
 @few
 @given(distributions(), distributions(), binary(), counts)
 def test_optimal_clip_beats_a_dense_grid(pi, mu, r, n):
-    """Property 6: no cap on a dense grid has a smaller error."""
+    """Property 6: no cap on a dense grid has a smaller error.
+
+    Theorems OptimalTruncation.optimal_clip_fixed_point, OptimalTruncation.mse_binary,
+    OptimalTruncation.fixed_point_exists, OptimalTruncation.fixed_point_unique,
+    OptimalTruncation.residual_increasing.
+    """
     assert optimal(pi / mu, r, n, mu).mse <= mse_on_grid(pi / mu, r, n, mu).min() + 1e-12
 
 
 @few
 @given(distributions(), distributions(), binary(), counts)
 def test_optimal_clip_grows_with_n_and_no_faster_than_its_root(pi, mu, r, n):
-    """Property 6: nondecreasing in n, below (J + sqrt(J^2 + (n - 1) M2)) / 2."""
+    """Property 6: nondecreasing in n, below (J + sqrt(J^2 + (n - 1) M2)) / 2.
+
+    Theorems OptimalTruncation.fixed_point_monotone, OptimalTruncation.fixed_point_rate.
+    """
     taus = [optimal(pi / mu, r, m, mu).tau for m in (n, n + 1, 10 * n)]
     assert taus[0] <= taus[1] + EPS
     assert taus[1] <= taus[2] + EPS
@@ -70,7 +83,10 @@ def test_optimal_clip_of_vectors_beats_a_dense_grid(pi, mu, f, n):
 @few
 @given(distributions(), distributions(), values(low=0, high=8), counts)
 def test_the_fixed_point_bounds_the_error_of_fractional_rewards(pi, mu, r, n):
-    """For r in [0, 1], r^2 <= r: the error of the rewards is below that of the binary surrogate."""
+    """For r in [0, 1], r^2 <= r: the error of the rewards is below that of the binary surrogate.
+
+    Theorems OptimalTruncation.mse_le_upper, OptimalTruncation.fixed_point_least_upper.
+    """
     exact = clipping.truncation_error(1.0, pi / mu, r, n, mu)
     surrogate = (
         exact.bias**2
@@ -97,6 +113,7 @@ def test_shapes_that_disagree_are_refused(ratios, f):
 
 
 def test_the_two_rates():
+    """Theorem Importance.truncated_mse."""
     np.testing.assert_allclose(clipping.ionides_clip(49), 7)
     tau = clipping.high_probability_clip(100, 2.0, 0.05)
     np.testing.assert_allclose(tau, np.sqrt(3 * 100 * 2 / (4 * np.log(40))))

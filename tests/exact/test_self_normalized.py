@@ -33,7 +33,11 @@ three, one = moments_of(3), moments_of(1)
 @few
 @given(distributions(), distributions(), values(), st.floats(-3, 3))
 def test_self_normalized_stays_in_range_and_follows_shifts(pi, mu, f, shift):
-    """Property 8: within [min f, max f]; f + c gives the estimate + c."""
+    """Property 8: within [min f, max f]; f + c gives the estimate + c.
+
+    Theorems SelfNormalized.snis_between, SelfNormalized.snis_shift, SelfNormalized.snis_scale,
+    SelfNormalized.snis_one_sample.
+    """
     estimates, _ = three(pi, mu, f)
     shifted, _ = three(pi, mu, f + shift)
     assert f.min() - EPS <= estimates.min()
@@ -44,14 +48,21 @@ def test_self_normalized_stays_in_range_and_follows_shifts(pi, mu, f, shift):
 @few
 @given(distributions(), distributions(), values())
 def test_self_normalizing_one_sample_forgets_the_ratio(pi, mu, f):
-    """Property 8: at n = 1 the bias is J(mu) - J(pi)."""
+    """Property 8: at n = 1 the bias is J(mu) - J(pi).
+
+    Theorems SelfNormalized.snis_between, SelfNormalized.snis_shift, SelfNormalized.snis_scale,
+    SelfNormalized.snis_one_sample.
+    """
     np.testing.assert_allclose(one(pi, mu, f)[1].bias, mu @ f - pi @ f, atol=EPS)
 
 
 @few
 @given(distributions(), distributions(), values())
 def test_self_normalized_error_bounds(pi, mu, f):
-    """Property 9: MSE <= (2/n)(V + o^2 chi2); |bias| <= sqrt(2 chi2 (V + o^2 chi2)) / n."""
+    """Property 9: MSE <= (2/n)(V + o^2 chi2); |bias| <= sqrt(2 chi2 (V + o^2 chi2)) / n.
+
+    Theorems SelfNormalized.snis_mse, SelfNormalized.snis_bias, SelfNormalized.snis_bias_sqrt.
+    """
     _, moments = three(pi, mu, f)
     chi2 = max(bounds.chi_square_divergence(pi, mu), 0.0)
     mass = mu @ ((pi / mu) ** 2 * (f - pi @ f) ** 2)
@@ -104,7 +115,11 @@ ess = jax.jit(weights.ess)
 @few
 @given(positive, st.floats(-300, 300))
 def test_effective_sample_size_between_one_and_n(w, log_scale):
-    """Property 11: 1 <= ESS <= n, = n / (1 + CV^2), whatever the scale."""
+    """Property 11: 1 <= ESS <= n, = n / (1 + CV^2), whatever the scale.
+
+    Theorems Importance.ess_ge1, Importance.ess_eq1, Importance.ess_le_n, Importance.ess_eqn,
+    Importance.ess_scale, Importance.ess_ge_inv_max.
+    """
     size = ess(np.log(w) + log_scale, ONES)
     assert 1 - EPS <= size <= Y + EPS
     np.testing.assert_allclose(size, Y / (1 + w.var() / w.mean() ** 2), rtol=1e-9)
@@ -112,7 +127,11 @@ def test_effective_sample_size_between_one_and_n(w, log_scale):
 
 
 def test_effective_sample_size_at_its_ends():
-    """Property 11: n iff all weights are equal, 1 iff one is not 0; infinite ones share it all."""
+    """Property 11: n iff all weights are equal, 1 iff one is not 0; infinite ones share it all.
+
+    Theorems Importance.ess_ge1, Importance.ess_eq1, Importance.ess_le_n, Importance.ess_eqn,
+    Importance.ess_scale, Importance.ess_ge_inv_max.
+    """
     np.testing.assert_allclose(ess(np.full(Y, 3.0), ONES), Y, rtol=1e-12)
     assert ess(np.log([2.0, 2.0, 2.0, 2.001]), ONES) < Y
     assert ess(np.array([5.0, -np.inf, -np.inf, -np.inf]), ONES) == 1
@@ -124,7 +143,10 @@ def test_effective_sample_size_at_its_ends():
 
 
 def test_refuted_effective_sample_size_without_normalising():
-    """Property 11: 1 / sum rho^2 of unnormalised weights is 1/n on policy, where nothing is lost."""
+    """Property 11: 1 / sum rho^2 of unnormalised weights is 1/n on policy, where nothing is lost.
+
+    Theorem Importance.ess_normalised.
+    """
     rho = np.ones(Y)
     assert 1 / (rho**2).sum() == 1 / Y
     assert ess(np.log(rho), ONES) == Y

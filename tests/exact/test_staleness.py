@@ -13,7 +13,10 @@ from tests.exact.draws import EPS, distributions, few, tables, values
 @few
 @given(distributions(), tables(3, 4), distributions(3))
 def test_a_buffer_is_no_worse_than_its_average_policy(pi, policies, weights):
-    """Property 26: 1 + chi2(pi || sum w mu) <= sum w (1 + chi2_j)."""
+    """Property 26: 1 + chi2(pi || sum w mu) <= sum w (1 + chi2_j).
+
+    Theorems Mixture.mixture_m2, Mixture.mixture_chi2.
+    """
     mixture = 1 + bounds.chi_square_divergence(pi, weights @ policies)
     upper = bounds.mixture_second_moment(*map(jax.numpy.asarray, (pi, policies, weights)))
     assert mixture <= upper + EPS
@@ -26,7 +29,10 @@ sizes = st.integers(1, 20)
 @few
 @given(variances, variances, sizes, sizes)
 def test_stale_samples_help_iff_the_criterion_holds(fresh_variance, stale_variance, fresh, stale):
-    """Property 26: the plain mean's variance falls iff sigma1^2 / sigma0^2 < 2 + m / N."""
+    """Property 26: the plain mean's variance falls iff sigma1^2 / sigma0^2 < 2 + m / N.
+
+    Theorems Mixture.staleness_iff, Mixture.inverse_variance_helps, Mixture.pooled_variance.
+    """
     before = fresh_variance / fresh
     after = (fresh * fresh_variance + stale * stale_variance) / (fresh + stale) ** 2
     if abs(after - before) > 1e-12:
@@ -37,7 +43,10 @@ def test_stale_samples_help_iff_the_criterion_holds(fresh_variance, stale_varian
 @few
 @given(variances, variances, sizes, sizes)
 def test_inverse_variance_weighting_never_hurts(fresh_variance, stale_variance, fresh, stale):
-    """Section 3: the best linear combination is at least as good as the fresh samples alone."""
+    """Section 3: the best linear combination is at least as good as the fresh samples alone.
+
+    Theorems Mixture.staleness_iff, Mixture.inverse_variance_helps, Mixture.pooled_variance.
+    """
     precision = fresh / fresh_variance + stale / stale_variance
     assert 1 / precision <= fresh_variance / fresh + EPS
 
@@ -45,7 +54,10 @@ def test_inverse_variance_weighting_never_hurts(fresh_variance, stale_variance, 
 @few
 @given(distributions(), distributions(), values(low=0, high=8))
 def test_effective_samples_bound_the_error(pi, mu, r):
-    """Section 3: MSE(IS) <= 1 / n_eff for r in [0, 1], and `sample_size` inverts it."""
+    """Section 3: MSE(IS) <= 1 / n_eff for r in [0, 1], and `sample_size` inverts it.
+
+    Theorem Importance.is_sample_complexity.
+    """
     chi2, n = bounds.chi_square_divergence(pi, mu), 3
     drawn = estimators.every_sample(jax.numpy.asarray(mu), n)
     terms = (pi / mu * r)[np.asarray(drawn.outcomes)]
@@ -58,7 +70,10 @@ def test_effective_samples_bound_the_error(pi, mu, r):
 
 @pytest.mark.parametrize("smallest", [1e2, 1e6, 1e12])
 def test_refuted_kl_bounds_the_variance(smallest):
-    """The proposal's theorem 3: p, q = p e^{-delta/p} has KL <= delta and chi2 >= M for any M."""
+    """The proposal's theorem 3: p, q = p e^{-delta/p} has KL <= delta and chi2 >= M for any M.
+
+    Theorem Divergence.kl_does_not_bound_chi2.
+    """
     delta = 0.1
     p = delta / (2 * np.log(smallest))
     q = p * np.exp(-delta / p)
@@ -70,7 +85,11 @@ def test_refuted_kl_bounds_the_variance(smallest):
 @few
 @given(distributions(), distributions())
 def test_kl_bounds_the_second_moment_from_below(pi, mu):
-    """Section 3: E_mu[rho^2] >= exp(KL): the direction that does hold."""
+    """Section 3: E_mu[rho^2] >= exp(KL): the direction that does hold.
+
+    Theorems Divergence.chi2_ge0, Divergence.kl_le_ln_chi2, Divergence.kl_le_chi2,
+    Divergence.m2_ge_exp_kl, Divergence.chi2_le_sup.
+    """
     assert 1 + bounds.chi_square_divergence(pi, mu) >= np.exp(bounds.kl_divergence(pi, mu)) - EPS
 
 

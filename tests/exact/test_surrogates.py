@@ -24,7 +24,10 @@ def clipped(ratio, advantages, eps_low, eps_high, center):
 @few
 @given(ratios, values(), widths, widths, centers)
 def test_min_form_is_case_form(r, a, low, high, c):
-    """Property 16: a min(r, c + eps) for a >= 0, a max(r, (c - eps)_+) for a < 0."""
+    """Property 16: a min(r, c + eps) for a >= 0, a max(r, (c - eps)_+) for a < 0.
+
+    Theorems Clip.feps_cases, Clip.feps_inner_max.
+    """
     case = np.where(a >= 0, a * np.minimum(r, c + high), a * np.maximum(r, np.maximum(c - low, 0)))
     np.testing.assert_allclose(clipped(r, a, low, high, c), case, atol=EPS)
 
@@ -32,7 +35,10 @@ def test_min_form_is_case_form(r, a, low, high, c):
 @few
 @given(ratios, values(), widths, widths, centers)
 def test_surrogate_is_below_and_touches(r, a, low, high, c):
-    """Property 16: f <= r a for every r, with equality at r = r'."""
+    """Property 16: f <= r a for every r, with equality at r = r'.
+
+    Theorems Clip.feps_le, Clip.feps_touch, Clip.feps_slope, Clip.feps_gap_le.
+    """
     assert np.all(clipped(r, a, low, high, c) <= r * a + EPS)
     np.testing.assert_allclose(clipped(c, a, low, high, c), c * a, atol=EPS)
 
@@ -40,7 +46,10 @@ def test_surrogate_is_below_and_touches(r, a, low, high, c):
 @few
 @given(ratios, values(), widths, widths, centers)
 def test_surrogate_rises_with_its_width(r, a, narrow, more, c):
-    """Property 16: nondecreasing in eps."""
+    """Property 16: nondecreasing in eps.
+
+    Theorems Clip.feps_mono, Clip.feps_concave.
+    """
     wide = narrow + more
     assert np.all(clipped(r, a, wide, wide, c) >= clipped(r, a, narrow, narrow, c) - EPS)
 
@@ -48,7 +57,10 @@ def test_surrogate_rises_with_its_width(r, a, narrow, more, c):
 @few
 @given(ratios, ratios, values(), widths, centers)
 def test_surrogate_is_concave_in_the_ratio(r, s, a, eps, c):
-    """Property 16: midpoint concavity for either sign of a."""
+    """Property 16: midpoint concavity for either sign of a.
+
+    Theorems Clip.feps_mono, Clip.feps_concave.
+    """
     middle = clipped((r + s) / 2, a, eps, eps, c)
     assert np.all(middle >= (clipped(r, a, eps, eps, c) + clipped(s, a, eps, eps, c)) / 2 - EPS)
 
@@ -56,7 +68,10 @@ def test_surrogate_is_concave_in_the_ratio(r, s, a, eps, c):
 @few
 @given(ratios, values(), widths, widths)
 def test_unit_centre_is_ppos_clip(r, a, low, high):
-    """Property 16: r' = 1 is min(r a, clip(r, 1 - eps, 1 + eps) a), for eps <= 1 on the low side."""
+    """Property 16: r' = 1 is min(r a, clip(r, 1 - eps, 1 + eps) a), for eps <= 1 on the low side.
+
+    Theorem Clip.feps_ppo.
+    """
     low = min(low, 1.0)
     expected = np.minimum(r * a, np.clip(r, 1 - low, 1 + high) * a)
     np.testing.assert_allclose(clipped(r, a, low, high, np.ones(4)), expected, atol=EPS)
@@ -65,13 +80,19 @@ def test_unit_centre_is_ppos_clip(r, a, low, high):
 @few
 @given(values(), widths.filter(bool), values(low=1, high=24))
 def test_slope_at_the_centre_is_the_advantage(a, eps, c):
-    """Property 16: autodiff at r = r'."""
+    """Property 16: autodiff at r = r'.
+
+    Theorems Clip.feps_le, Clip.feps_touch, Clip.feps_slope, Clip.feps_gap_le.
+    """
     slope = jax.grad(lambda r: clipped(r, a, eps, eps, jnp.asarray(c)).sum())(jnp.asarray(c))
     np.testing.assert_allclose(slope, a, atol=EPS)
 
 
 def test_refuted_clipping_bounds_the_ratio():
-    """For a < 0 the surrogate falls without end as the ratio grows; a cap or a dual clip stops it."""
+    """For a < 0 the surrogate falls without end as the ratio grows; a cap or a dual clip stops it.
+
+    Theorem Clip.feps_unbounded.
+    """
     r, a = jnp.array([10.0, 1000.0]), jnp.array([-1.0, -1.0])
     ones = jnp.ones(2)
     np.testing.assert_allclose(clipped(r, a, 0.2, 0.2, ones), -r)
@@ -83,7 +104,10 @@ def test_refuted_clipping_bounds_the_ratio():
 @few
 @given(ratios, values(), st.integers(0, 8).map(lambda i: i / 8), widths, values(low=1, high=24))
 def test_decoupled_ppo_is_a_multiplicative_band(r, a, low, high, c):
-    """r' min(rho a, clip(rho, 1 +- eps) a) with rho = r / r' clips r to r' (1 +- eps)."""
+    """r' min(rho a, clip(rho, 1 +- eps) a) with rho = r / r' clips r to r' (1 +- eps).
+
+    Theorem Clip.decoupled_ppo.
+    """
     rho = r / c
     hilton = c * np.minimum(rho * a, np.clip(rho, 1 - low, 1 + high) * a)
     ours = surrogates.decoupled_surrogate(

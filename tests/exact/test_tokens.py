@@ -38,7 +38,10 @@ def independent_log_probs(pair):
 @few
 @given(independent, independent)
 def test_chi_square_multiplies_over_independent_tokens(new, old):
-    """Property 23: 1 + chi2_T = prod (1 + chi2_t)."""
+    """Property 23: 1 + chi2_T = prod (1 + chi2_t).
+
+    Theorems Mixture.tokens_m2, Mixture.tokens_min.
+    """
     pi, mu = joint(independent_log_probs(new)), joint(independent_log_probs(old))
     factors = [1 + bounds.chi_square_divergence(p, q) for p, q in zip(new, old, strict=True)]
     np.testing.assert_allclose(
@@ -49,7 +52,10 @@ def test_chi_square_multiplies_over_independent_tokens(new, old):
 @few
 @given(independent, independent)
 def test_cut_off_traces_keep_the_product_of_overlaps(new, old):
-    """Property 23: E_mu[prod min(1, rho_t)] = prod (1 - TV_t)."""
+    """Property 23: E_mu[prod min(1, rho_t)] = prod (1 - TV_t).
+
+    Theorems Mixture.tokens_m2, Mixture.tokens_min.
+    """
     log_probs, behavior = independent_log_probs(new), independent_log_probs(old)
     delta = ratios.log_ratio(log_probs, behavior, MASK)
     trace = traces.trace_weight(delta, MASK, decay=1.0, cap=1.0)[:, -1]
@@ -111,7 +117,11 @@ def token_surrogate(new, old, r):
 @few
 @given(policies, policies, values(V * V, low=0, high=8))
 def test_token_surrogate_is_second_order_in_the_distance(new, old, r):
-    """Property 24: |J(pi) - J(mu) - L_tok| <= T (T - 1) zeta^2, zeta the largest prefix TV."""
+    """Property 24: |J(pi) - J(mu) - L_tok| <= T (T - 1) zeta^2, zeta the largest prefix TV.
+
+    Theorems TokenSurrogate.token_surrogate_gap, TokenSurrogate.token_surrogate_bound,
+    TokenSurrogate.token_surrogate_attained.
+    """
     log_probs, behavior = token_log_probs(*new), token_log_probs(*old)
     tvs = [bounds.total_variation(new[0], old[0])]
     tvs += [bounds.total_variation(new[1][a], old[1][a]) for a in range(V)]
@@ -120,7 +130,11 @@ def test_token_surrogate_is_second_order_in_the_distance(new, old, r):
 
 
 def test_token_surrogate_bound_is_attained_at_two_tokens():
-    """Property 24: XOR reward, every prefix moved by zeta."""
+    """Property 24: XOR reward, every prefix moved by zeta.
+
+    Theorems TokenSurrogate.token_surrogate_gap, TokenSurrogate.token_surrogate_bound,
+    TokenSurrogate.token_surrogate_attained.
+    """
     zeta = 0.2
 
     def binary(first, second):
@@ -159,7 +173,10 @@ def test_vtrace_bandit_fixed_point(pi, mu, r, cap):
 @few
 @given(policies, policies)
 def test_the_length_normalised_ratio_loses_mass(new, old):
-    """Property 28: GSPO: E_mu[rho^{1/T}] <= 1, so it is no importance weight."""
+    """Property 28: GSPO: E_mu[rho^{1/T}] <= 1, so it is no importance weight.
+
+    Theorem Mixture.normalised_ratio_mass.
+    """
     log_probs, behavior = token_log_probs(*new), token_log_probs(*old)
     ratio = np.exp(ratios.mean_log_ratio(log_probs, behavior, MASK))[:, 0]
     assert joint(behavior) @ ratio <= 1 + EPS

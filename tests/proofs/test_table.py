@@ -50,6 +50,21 @@ def functions_in(path):
     return {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
 
 
+@cache
+def docstrings_in(path):
+    tree = ast.parse((ROOT / "tests" / path).read_text())
+    functions = [node for node in tree.body if isinstance(node, ast.FunctionDef)]
+    return {node.name: ast.get_docstring(node) or "" for node in functions}
+
+
+@pytest.mark.parametrize("row", [row for row in ROWS if row.theorems], ids=lambda row: row.claim)
+def test_each_test_names_the_theorems_that_it_enumerates(row):
+    for name in row.tests:
+        module, function = name.split("::")
+        words = set(re.findall(r"[\w.]*\w", docstrings_in(f"exact/{module}.py")[function]))
+        assert set(row.theorems) <= words, f"{name} does not name {set(row.theorems) - words}"
+
+
 def test_the_table_has_rows_of_every_status():
     assert {row.status for row in ROWS} == STATUSES
     assert len({row.claim for row in ROWS}) == len(ROWS)
