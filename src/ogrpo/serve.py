@@ -2,6 +2,7 @@
 
 import argparse
 import contextlib
+import signal
 import sys
 
 from ogrpo.rollout.extension import ogrpo_serve
@@ -39,6 +40,9 @@ def serve_embedded(options: argparse.Namespace) -> int:
         prompt_length=options.max_model_len // 2,
     )
     endpoint = Endpoint(Service(model, params, options.name), host=options.host, port=options.port)
+    # Also where SIGINT is ignored, as it is in the background of a script.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.default_int_handler)
     print(f"{what} on {endpoint.url}", flush=True)
     with contextlib.suppress(KeyboardInterrupt):
         endpoint.serve_forever()
