@@ -3,10 +3,8 @@
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import optax
 
@@ -14,10 +12,10 @@ from experiments.config import Gsm8k
 from experiments.models import make_policy_fn
 from experiments.objectives import knobs, metrics_fn, objective_fn
 from experiments.tasks import Prepared
-from ogrpo.bridge import connect_policy
+from ogrpo.bridge import connect_policy, embedded_engine
 from ogrpo.core import advantages, aggregate
 from ogrpo.loop import Parts
-from ogrpo.policy import DecoderConfig, Params, Samples, sample
+from ogrpo.policy import DecoderConfig
 from ogrpo.rollout.embedded import EmbeddedEngine
 from ogrpo.rollout.protocol import Engine, Sampling
 from ogrpo.rollout.vllm import Options, VllmEngine
@@ -98,18 +96,12 @@ def make_server_engine(config: Gsm8k, decoder: DecoderConfig, eos_id: int) -> Vl
 
 
 def make_engine(config: Gsm8k, decoder: DecoderConfig, eos_id: int) -> EmbeddedEngine:
-    """The trainer's own sampler behind the engine interface."""
-
-    def sample_fn(
-        params: Params, ids: np.ndarray, mask: np.ndarray, seed: int, **how: Any
-    ) -> Samples:
-        key = jax.random.key(seed)
-        return sample(
-            params, decoder, jnp.asarray(ids), jnp.asarray(mask), key, eos_id=eos_id, **how
-        )
-
-    return EmbeddedEngine(
-        sample_fn, batch_size=config.schedule.prompts, prompt_length=config.data.prompt_length
+    """The trainer's own sampler, a batch of prompts at a time."""
+    return embedded_engine(
+        decoder,
+        eos_id=eos_id,
+        batch_size=config.schedule.prompts,
+        prompt_length=config.data.prompt_length,
     )
 
 

@@ -84,21 +84,31 @@ def _score(params: Params, ids: jax.Array, mask: jax.Array, *, config: DecoderCo
     return flat_log_probs(params, config, ids, mask, 1.0)
 
 
+def embedded_engine(
+    config: DecoderConfig, *, eos_id: int, batch_size: int, prompt_length: int
+) -> EmbeddedEngine:
+    """The trainer's own sampler behind the engine interface."""
+
+    def sample_fn(params: Params, ids: np.ndarray, mask: np.ndarray, seed: int, **how: Any) -> Any:
+        arrays = jnp.asarray(ids), jnp.asarray(mask)
+        return sample(params, config, *arrays, jax.random.key(seed), eos_id=eos_id, **how)
+
+    return EmbeddedEngine(sample_fn, batch_size=batch_size, prompt_length=prompt_length)
+
+
 def embedded_model(
     folder: str, *, dtype: str, eos_id: int, batch_size: int, prompt_length: int
 ) -> tuple[Model, Params]:
     """A model folder as the functions that `ogrpo.rollout.endpoint` serves, and its parameters."""
     config, params = load_pretrained(folder, dtype)
 
-    def sample_fn(params: Params, ids: np.ndarray, mask: np.ndarray, seed: int, **how: Any) -> Any:
-        arrays = jnp.asarray(ids), jnp.asarray(mask)
-        return sample(params, config, *arrays, jax.random.key(seed), eos_id=eos_id, **how)
-
     def next_fn(params: Params, prompt: IntArray) -> np.ndarray:
         return np.asarray(_next(params, jnp.asarray(prompt)[None], config=config))
 
     model = Model(
-        engine=EmbeddedEngine(sample_fn, batch_size=batch_size, prompt_length=prompt_length),
+        engine=embedded_engine(
+            config, eos_id=eos_id, batch_size=batch_size, prompt_length=prompt_length
+        ),
         params_fn=partial(params_from_tensors, config),
         score_fn=make_score_fn(config),
         next_fn=next_fn,
