@@ -135,7 +135,7 @@ def resume(study: Study, state: LoopState, checkpoints: Checkpoints) -> LoopStat
         study.run.rewind(-1)
         return state
     study.console.print(f"resuming after step {step}")
-    study.run.rewind(step)
+    study.run.rewind(step or -1)  # a loop at step 0 begins with that step's own record
     return state.restored(*checkpoints.restore(step, state.arrays()))
 
 

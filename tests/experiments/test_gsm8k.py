@@ -127,22 +127,29 @@ def test_a_finished_run_is_not_overwritten_but_can_be_resumed(finished, run, tmp
     assert [r["step"] for r in records(folder)] == [0, 1, 2, 3, 4, 5]
 
 
-def test_an_interrupted_run_says_how_to_go_on_and_ends_the_same(run, environment, tmp_path):
-    # Many short steps, so that the signal meets the loop and not its end.
-    options = [
-        *SMALL,
-        "--schedule.steps=100",
-        "--schedule.evaluate-every=50",
-        "--checkpoint.every=40",
-    ]
-    whole, folder = tmp_path / "whole", tmp_path / "interrupted"
-    assert run(*options, f"--run-dir={whole}").returncode == 0
+# Many short steps, so that a signal meets the loop and not its end.
+LONG = (*SMALL, "--schedule.steps=100", "--schedule.evaluate-every=50", "--checkpoint.every=40")
+
+
+@pytest.fixture(scope="module")
+def whole(run, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("runs") / "whole"
+    assert run(*LONG, f"--run-dir={folder}").returncode == 0
+    return folder
+
+
+# With the metrics file there but empty, the initial policy is being evaluated.
+@pytest.mark.parametrize("written", [0, 1, 3])
+def test_an_interrupted_run_says_how_to_go_on_and_ends_the_same(
+    run, environment, whole, tmp_path, written
+):
+    folder = tmp_path / "interrupted"
     process = subprocess.Popen(
-        command(*options, f"--run-dir={folder}"),
+        command(*LONG, f"--run-dir={folder}"),
         env=environment, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
     deadline = time.monotonic() + 240
-    while not (folder / "metrics.jsonl").exists() or not records(folder):
+    while not (folder / "metrics.jsonl").exists() or len(records(folder)) < written:
         assert process.poll() is None, process.communicate()
         assert time.monotonic() < deadline
         time.sleep(0.002)
