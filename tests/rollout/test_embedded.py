@@ -65,3 +65,19 @@ def test_a_prompt_that_does_not_fit_is_an_error_with_both_numbers():
     chosen.publish(0.0, 0)
     with pytest.raises(ValueError, match=r"6 tokens.*takes 5"):
         chosen.generate(prompts(1, 6), SAMPLING, seed=0)
+
+
+def test_a_push_in_the_middle_of_a_call_leaves_its_groups_one_version_and_its_weights():
+    def push_then_echo(params, *args, **how):
+        chosen.publish(params - 1.0, chosen.version + 1)
+        return echo(params, *args, **how)
+
+    chosen = EmbeddedEngine(push_then_echo, batch_size=2, prompt_length=5)
+    chosen.publish(-1.0, 0)
+    for version, params in ((0, -1.0), (2, -2.0)):  # two pushes a call, one a chunk
+        drawn = [
+            c for group in chosen.generate(prompts(1, 2, 3), SAMPLING, 0) for c in group.completions
+        ]
+        assert {c.policy_version for c in drawn} == {version}
+        assert {float(x) for c in drawn for x in c.log_probs} == {params}
+        assert chosen.version == version + 2

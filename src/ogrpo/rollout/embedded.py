@@ -1,6 +1,7 @@
 """The engine without a server: the trainer's own sampler behind the engine interface."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,11 +13,20 @@ Ids = NDArray[np.int32]
 SampleFn = Callable[..., Any]
 
 
+@dataclass(frozen=True, eq=False)
+class Weights:
+    """Parameters and their version, replaced together: a call reads both once, at its start."""
+
+    params: Any
+    version: int
+
+
 class EmbeddedEngine:
     """Samples with a function it is given, from the weights published last.
 
     The caller publishes weights that nobody overwrites: a trainer that donates its buffers to the
-    next update publishes a copy.
+    next update publishes a copy. Other threads may publish and generate meanwhile: a call samples
+    all its groups from the weights it began with, and stamps their version on them.
 
     Args:
       sample_fn: `(params, prompt_ids, prompt_mask, seed, *, temperature, greedy, group_size,
@@ -36,13 +46,16 @@ class EmbeddedEngine:
         self._sample_fn = sample_fn
         self._batch_size = batch_size
         self._prompt_length = prompt_length
-        self._params: Any = None
-        self.version = -1
+        self._weights: Weights | None = None
+
+    @property
+    def version(self) -> int:
+        """The version of the weights in use, -1 before there are any."""
+        return -1 if self._weights is None else self._weights.version
 
     def publish(self, params: Any, version: int) -> None:
         """Serves `params` from now on, as policy `version`."""
-        self._params = params
-        self.version = version
+        self._weights = Weights(params, version)
 
     def metrics(self) -> dict[str, float]:
         """Nothing beyond what the loop measures itself."""
@@ -50,19 +63,22 @@ class EmbeddedEngine:
 
     def generate(self, prompts: Sequence[Ids], sampling: Sampling, seed: int) -> list[Group]:
         """One group per prompt, in order."""
-        if self._params is None:
+        weights = self._weights
+        if weights is None:
             raise RuntimeError("generate() before publish(): the engine has no weights yet")
         groups: list[Group] = []
         for start in range(0, len(prompts), self._batch_size):
             chunk = prompts[start : start + self._batch_size]
-            groups += self._generate_chunk(chunk, sampling, seed + start)
+            groups += self._generate_chunk(weights, chunk, sampling, seed + start)
         return groups
 
-    def _generate_chunk(self, prompts: Sequence[Ids], sampling: Sampling, seed: int) -> list[Group]:
+    def _generate_chunk(
+        self, weights: Weights, prompts: Sequence[Ids], sampling: Sampling, seed: int
+    ) -> list[Group]:
         filled = [*prompts, *[prompts[0]] * (self._batch_size - len(prompts))]
         ids, mask = self._pad(filled)
         out = self._sample_fn(
-            self._params,
+            weights.params,
             ids,
             mask,
             seed,
@@ -73,23 +89,8 @@ class EmbeddedEngine:
         )
         arrays = [np.asarray(x) for x in (out.token_ids, out.log_probs, out.mask, out.finished)]
         return [
-            Group(prompt, tuple(self._completions(sampling, *(x[n] for x in arrays))))
+            Group(prompt, tuple(_completions(weights.version, sampling, *(x[n] for x in arrays))))
             for n, prompt in enumerate(prompts)
-        ]
-
-    def _completions(
-        self, sampling: Sampling, token_ids: Any, log_probs: Any, mask: Any, finished: Any
-    ) -> list[Completion]:
-        lengths = mask.sum(axis=-1)
-        return [
-            Completion(
-                token_ids=token_ids[g, : lengths[g]],
-                log_probs=log_probs[g, : lengths[g]],
-                policy_version=self.version,
-                temperature=sampling.temperature,
-                finish_reason="stop" if finished[g] else "length",
-            )
-            for g in range(sampling.group_size)
         ]
 
     def _pad(self, prompts: Sequence[Ids]) -> tuple[Ids, NDArray[np.bool_]]:
@@ -103,3 +104,19 @@ class EmbeddedEngine:
         for row, prompt in zip(ids, prompts, strict=True):
             row[: len(prompt)] = prompt
         return ids, np.arange(self._prompt_length)[None] < lengths[:, None]
+
+
+def _completions(
+    version: int, sampling: Sampling, token_ids: Any, log_probs: Any, mask: Any, finished: Any
+) -> list[Completion]:
+    lengths = mask.sum(axis=-1)
+    return [
+        Completion(
+            token_ids=token_ids[g, : lengths[g]],
+            log_probs=log_probs[g, : lengths[g]],
+            policy_version=version,
+            temperature=sampling.temperature,
+            finish_reason="stop" if finished[g] else "length",
+        )
+        for g in range(sampling.group_size)
+    ]
