@@ -60,7 +60,8 @@ async def bare(url: str, path: str, payloads: list[dict], concurrency: int) -> i
 
 def bridge(options: argparse.Namespace) -> None:
     config, params = load_pretrained(options.model, jnp.float32)
-    eos_id = TextTokenizer.load(options.model).eos_id
+    tokenizer = TextTokenizer.load(options.model)
+    eos_id = tokenizer.eos_id
     rng = np.random.default_rng(0)
     prompts = [
         rng.integers(0, config.vocab_size, 8).astype(np.int32) for _ in range(options.prompts)
@@ -72,6 +73,7 @@ def bridge(options: argparse.Namespace) -> None:
         config,
         eos_id=eos_id,
         max_length=8 + options.tokens,
+        texts=tokenizer.sample_texts(),
         options=Options(per_server=options.concurrency),
     ) as engine:
         engine.publish(params, 0)

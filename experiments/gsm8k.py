@@ -74,7 +74,7 @@ def run(config: Gsm8k, console: Console) -> int:
         decoder, params = make_model(config, prepared.tokenizer, problems, console)
         engine = None
         if config.rollout.url:
-            engine = make_server_engine(config, decoder, prepared.tokenizer.eos_id)
+            engine = make_server_engine(config, decoder, prepared.tokenizer)
             stack.enter_context(engine)
             console.print(engine.table(), markup=False, soft_wrap=True)
         parts = make_parts(config, prepared, decoder, engine)

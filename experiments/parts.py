@@ -9,11 +9,12 @@ import numpy as np
 import optax
 
 from experiments.config import Gsm8k
-from experiments.models import make_policy_fn
+from experiments.models import REMAT, make_policy_fn
 from experiments.objectives import knobs, metrics_fn, objective_fn
 from experiments.tasks import Prepared
 from ogrpo.bridge import connect_policy, embedded_engine
 from ogrpo.core import advantages, aggregate
+from ogrpo.data.tokenizer import TextTokenizer
 from ogrpo.loop import Parts
 from ogrpo.policy import DecoderConfig
 from ogrpo.rollout.embedded import EmbeddedEngine
@@ -45,7 +46,7 @@ def make_recipe(config: Gsm8k, decoder: DecoderConfig) -> Recipe:
     """The update's static half."""
     wanted = config.objective
     return Recipe(
-        policy_fn=make_policy_fn(decoder, remat=config.model.remat),
+        policy_fn=make_policy_fn(decoder, keep_fn=REMAT[config.model.remat]),
         objective_fn=objective_fn(wanted),
         advantage_fn=ADVANTAGES[wanted.advantage],
         total_fn=total_fn(config),
@@ -82,7 +83,9 @@ def make_optimizer(config: Gsm8k) -> optax.GradientTransformation:
     )
 
 
-def make_server_engine(config: Gsm8k, decoder: DecoderConfig, eos_id: int) -> VllmEngine:
+def make_server_engine(
+    config: Gsm8k, decoder: DecoderConfig, tokenizer: TextTokenizer
+) -> VllmEngine:
     """Servers at `rollout.url` behind the engine interface."""
     wanted = config.rollout
     options = Options(
@@ -91,8 +94,14 @@ def make_server_engine(config: Gsm8k, decoder: DecoderConfig, eos_id: int) -> Vl
         listen=wanted.listen,
         in_flight=wanted.in_flight,
     )
-    longest = config.data.prompt_length + wanted.max_tokens
-    return connect_policy(wanted.url, decoder, eos_id=eos_id, max_length=longest, options=options)
+    return connect_policy(
+        wanted.url,
+        decoder,
+        eos_id=tokenizer.eos_id,
+        max_length=config.data.prompt_length + wanted.max_tokens,
+        texts=tokenizer.sample_texts(),
+        options=options,
+    )
 
 
 def make_engine(config: Gsm8k, decoder: DecoderConfig, eos_id: int) -> EmbeddedEngine:

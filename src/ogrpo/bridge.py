@@ -25,6 +25,7 @@ def connect_policy(
     *,
     eos_id: int,
     max_length: int,
+    texts: Sequence[tuple[str, Sequence[int]]],
     options: Options | None = None,
 ) -> VllmEngine:
     """An engine that samples the decoder's policy from vLLM servers.
@@ -34,11 +35,14 @@ def connect_policy(
         config: the decoder's shape; the servers were started from a folder of the same.
         eos_id: the token that ends a completion.
         max_length: longest prompt plus completion.
+        texts: by which the servers' tokenizer is compared, as from `TextTokenizer.sample_texts`.
         options: see `ogrpo.rollout.vllm.Options`.
     """
     return connect(
         urls,
-        expected=Expected(vocab_size=config.vocab_size, eos_id=eos_id, max_length=max_length),
+        expected=Expected(
+            vocab_size=config.vocab_size, eos_id=eos_id, max_length=max_length, texts=texts
+        ),
         tensors_fn=partial(named_tensors, config),
         score_fn=make_score_fn(config),
         options=options,
@@ -97,7 +101,13 @@ def embedded_engine(
 
 
 def embedded_model(
-    folder: str, *, dtype: str, eos_id: int, batch_size: int, prompt_length: int
+    folder: str,
+    *,
+    dtype: str,
+    eos_id: int,
+    encode_fn: Callable[[str], list[int]],
+    batch_size: int,
+    prompt_length: int,
 ) -> tuple[Model, Params]:
     """A model folder as the functions that `ogrpo.rollout.endpoint` serves, and its parameters."""
     config, params = load_pretrained(folder, dtype)
@@ -112,6 +122,7 @@ def embedded_model(
         params_fn=partial(params_from_tensors, config),
         score_fn=make_score_fn(config),
         next_fn=next_fn,
+        encode_fn=encode_fn,
         shapes={name: list(slot.shape) for name, slot in tensor_slots(config).items()},
         dtype=dtype,
         vocab_size=config.vocab_size,

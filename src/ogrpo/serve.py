@@ -32,10 +32,12 @@ def serve_embedded(options: argparse.Namespace) -> int:
     if options.dry_run:
         print(f"{what} on http://{options.host}:{options.port}")
         return 0
+    tokenizer = TextTokenizer.load(options.model)
     model, params = embedded_model(
         options.model,
         dtype=dtype,
-        eos_id=TextTokenizer.load(options.model).eos_id,
+        eos_id=tokenizer.eos_id,
+        encode_fn=lambda text: tokenizer.encode(text).tolist(),
         batch_size=PROMPTS,
         prompt_length=options.max_model_len // 2,
     )

@@ -154,3 +154,21 @@ def test_a_folder_without_a_tokenizer_is_an_error_that_names_the_file(tmp_path):
     (tmp_path / "tokenizer.json").write_text("{}")
     with pytest.raises(ValueError, match=r"tokenizer\.json is no tokenizer"):
         TextTokenizer.load(tmp_path)
+
+
+def test_sample_texts_tell_one_tokenizer_from_another():
+    for tokenizer in (WORD_LEVEL, BPE):
+        texts = tokenizer.sample_texts()
+        assert all(tokenizer.encode(text).tolist() == ids for text, ids in texts)
+        seen = {n for _, ids in texts for n in ids}
+        assert {tokenizer.eos_id, tokenizer.pad_id} <= seen
+    assert {n for _, ids in WORD_LEVEL.sample_texts() for n in ids} == set(range(len(WORDS) + 2))
+    other = train_bpe([*CORPUS[1:], "Zoe loses 7 nuts and finds 1,234 ."], 300)
+    assert any(other.encode(text).tolist() != ids for text, ids in BPE.sample_texts())
+
+
+def test_sample_texts_of_a_large_vocabulary_are_few():
+    large = word_level([f"w{n}" for n in range(50_000)])
+    texts = large.sample_texts(count=8, length=4)
+    assert len(texts) == 9
+    assert max(len(ids) for _, ids in texts) <= 4

@@ -202,6 +202,12 @@ def test_a_delta_is_sent_where_little_changed_and_is_exact(native):
     assert world.worst_gap(CONFIG, nudged, groups) < contract.EXACT
 
 
+def test_a_server_with_another_tokenizer_is_refused(native):
+    contract.check_other_tokenizers(native.url, CONFIG)
+    with contract.connect([native.url], CONFIG) as engine:
+        assert "tokenizer      the trainer's" in engine.table()
+
+
 def test_the_metrics_can_be_written_as_json(native):
     with contract.connect([native.url], CONFIG) as engine:
         engine.publish(world.make_params(CONFIG, 0), 1)

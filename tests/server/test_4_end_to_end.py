@@ -45,11 +45,15 @@ def engine(study, tmp_path_factory):
     study.prepared.tokenizer.save(folder)
     longest = CONFIG.data.prompt_length + CONFIG.rollout.max_tokens
     server = RealServer(folder, log, "--max-model-len", str(longest), "--max-num-seqs", "128")
-    eos_id = study.prepared.tokenizer.eos_id
+    tokenizer = study.prepared.tokenizer
     try:
         server.launch().wait()
         with connect_policy(
-            [server.url], study.decoder, eos_id=eos_id, max_length=longest
+            [server.url],
+            study.decoder,
+            eos_id=tokenizer.eos_id,
+            max_length=longest,
+            texts=tokenizer.sample_texts(),
         ) as engine:
             yield engine
     finally:

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
@@ -11,6 +11,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from ogrpo.data.chat import render_chat
 from ogrpo.rollout.protocol import IntArray
 
+T = TypeVar("T")
 EOS, PAD, UNKNOWN = "<eos>", "<pad>", "<unk>"
 UNKNOWN_ID_TEXT = "\N{REPLACEMENT CHARACTER}"
 
@@ -114,6 +115,22 @@ class TextTokenizer:
             self.render_prompt(question), add_special_tokens=self.chat_template is None
         )
 
+    def sample_texts(self, *, count: int = 32, length: int = 16) -> list[tuple[str, list[int]]]:
+        """Texts with their token ids, by which another tokenizer can be told from this one.
+
+        Each of `count` texts is made of `length` tokens, taken at even distances from the whole
+        vocabulary; added tokens are there besides, all of them.
+        """
+        ids = sorted(self.backend.get_vocab().values())
+        plain = ids[:: -(-len(ids) // (count * length))]
+        added = {n: t.content for n, t in self.backend.get_added_tokens_decoder().items()}
+        added.pop(self._unknown_id, None)  # no text has it
+        # Half a character decodes to U+FFFD, of which nothing can be learned.
+        wholes = (self.backend.decode(part).replace("\ufffd", "") for part in _parts(plain, length))
+        texts = [*wholes, *map("".join, _parts([*added.values()], length))]
+        encoded = [(text, self.backend.encode(text, add_special_tokens=False)) for text in texts]
+        return [(text, found.ids) for text, found in encoded if found.ids]
+
     def save(self, folder: str | Path) -> None:
         """Write `tokenizer.json`, `tokenizer_config.json` and the chat template, as found."""
         folder = Path(folder)
@@ -192,6 +209,10 @@ def _plain_config(pad: str, eos: str, **more: str) -> dict[str, Any]:
         "clean_up_tokenization_spaces": False,
         **more,
     }
+
+
+def _parts(whole: Sequence[T], length: int) -> list[Sequence[T]]:
+    return [whole[start : start + length] for start in range(0, len(whole), length)]
 
 
 def _token_text(token: Any) -> str | None:

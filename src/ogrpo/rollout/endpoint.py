@@ -35,6 +35,7 @@ class Model:
         params_fn: tensors by their Hugging Face names -> parameters to publish.
         score_fn: `(params, sequences)` -> log softmax(z) of tokens 1.. of each.
         next_fn: `(params, prompt)` -> log softmax(z) `[V]` of the token after the prompt.
+        encode_fn: text -> token ids, without what the tokenizer puts around a text.
         shapes: name -> shape of the tensors that a push must bring.
         dtype: the served one.
         vocab_size: V.
@@ -46,6 +47,7 @@ class Model:
     params_fn: Callable[[Tensors], Any]
     score_fn: Callable[[Any, Sequence[IntArray]], Sequence[np.ndarray]]
     next_fn: Callable[[Any, IntArray], np.ndarray]
+    encode_fn: Callable[[str], list[int]]
     shapes: Mapping[str, list[int]]
     dtype: str
     vocab_size: int
@@ -110,6 +112,12 @@ class Service:
             f"vllm:num_requests_waiting 0\n"
             f"vllm:generation_tokens_total {self.generated}\n"
         )
+
+    def tokenize(self, body: Json) -> Json:
+        """`/tokenize` for a text."""
+        self._check_model(body)
+        ids = self.model.encode_fn(body["prompt"])
+        return {"tokens": ids, "count": len(ids), "max_model_len": self.model.max_model_len}
 
     # --- weights -------------------------------------------------------------------------------
 
@@ -316,6 +324,7 @@ def _routes(service: Service, *, native: bool, dev_mode: bool) -> dict[tuple[str
         ("GET", "/version"): lambda *_: {"version": VERSION},
         ("GET", "/v1/models"): lambda *_: {"object": "list", "data": [service.card()]},
         ("GET", "/metrics"): lambda *_: service.metrics(),
+        ("POST", "/tokenize"): lambda body, _: service.tokenize(body),
         ("POST", "/v1/completions"): lambda body, _: service.complete(body),
     }
     if native:

@@ -43,6 +43,7 @@ class Farm:
             str(self._folders[tied]),
             dtype="float32",
             eos_id=world.EOS,
+            encode_fn=lambda text: world.TOKENIZER.encode(text).tolist(),
             batch_size=4,
             prompt_length=8,
         )
@@ -82,6 +83,7 @@ class Farm:
             str(self._folders[True]),
             dtype="float32",
             eos_id=world.EOS,
+            encode_fn=lambda text: world.TOKENIZER.encode(text).tolist(),
             batch_size=4,
             prompt_length=8,
         )

@@ -44,3 +44,7 @@ def test_a_diverged_policy_is_not_sent(farm):
     config = world.decoder()
     with contract.connect([farm.start().url], config) as engine:
         contract.check_trainer_refuses_nan(engine, config, world.make_params(config, 0))
+
+
+def test_a_server_with_another_tokenizer_is_refused(farm):
+    contract.check_other_tokenizers(farm.start().url, world.decoder())

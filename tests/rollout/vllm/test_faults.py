@@ -7,6 +7,7 @@ import time
 import numpy as np
 import pytest
 
+from ogrpo.rollout.endpoint import BadRequest
 from ogrpo.rollout.protocol import Sampling
 from ogrpo.rollout.vllm import (
     PublishRefused,
@@ -226,6 +227,19 @@ def test_a_server_of_another_model_is_refused_at_the_start(farm):
         contract.connect([a.url], CONFIG, max_length=world.POSITIONS + 1)
     with pytest.raises(Refused, match="'keep'"):
         contract.connect([farm.start(native=False).url], CONFIG, in_flight="keep")
+
+
+def test_what_is_not_compared_is_said(farm):
+    a = farm.start()
+    with contract.connect([a.url], CONFIG, texts=()) as engine:
+        assert "tokenizer      not compared: no texts given" in engine.table()
+
+    def absent(_):
+        raise BadRequest("Not Found", 404)
+
+    a.service.tokenize = absent
+    with contract.connect([a.url], CONFIG) as engine:
+        assert "tokenizer      not compared: no /tokenize" in engine.table()
 
 
 def test_a_server_without_dev_mode_cannot_be_published_to(farm):

@@ -7,6 +7,8 @@ import httpx
 from ogrpo.rollout.vllm.errors import Rejected, Unavailable
 
 Json = dict[str, Any]
+NOT_IMPLEMENTED = 501
+""""Not by this server, now or later": to be rejected, not tried again."""
 
 
 class ServerApi:
@@ -66,6 +68,11 @@ class ServerApi:
         """`/inference/v1/generate`: samples with the version of each token's weights."""
         return await self._json("POST", "/inference/v1/generate", payload, timeout=self._timeout)
 
+    async def tokenize(self, model: str, text: str) -> list[int]:
+        """Token ids of a text, without what the tokenizer puts around one."""
+        payload = {"model": model, "prompt": text, "add_special_tokens": False}
+        return (await self._json("POST", "/tokenize", payload))["tokens"]
+
     async def rpc(self, method: str, arguments: Json, *, seconds: float | None = None) -> list[Any]:
         """Calls a method of every worker; needs VLLM_SERVER_DEV_MODE=1 on the server."""
         timeout = self._short if seconds is None else httpx.Timeout(seconds, connect=5.0)
@@ -121,7 +128,7 @@ class ServerApi:
         except httpx.TransportError as error:
             what = str(error) or type(error).__name__
             raise Unavailable(f"{self.url}{path}: {what}") from error
-        if reply.status_code >= 500:
+        if reply.status_code >= 500 and reply.status_code != NOT_IMPLEMENTED:
             raise Unavailable(f"{self.url}{path} answered {reply.status_code}: {_message(reply)}")
         if reply.status_code >= 400:
             text = f"{self.url}{path} answered {reply.status_code}: {_message(reply)}"

@@ -6,6 +6,7 @@ with the temperature; where they are log softmax(z), it does not.
 """
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -13,11 +14,12 @@ import numpy as np
 
 from ogrpo.rollout.protocol import Sampling
 from ogrpo.rollout.vllm import wire
-from ogrpo.rollout.vllm.api import Json, ServerApi
+from ogrpo.rollout.vllm.api import NOT_IMPLEMENTED, Json, ServerApi
 from ogrpo.rollout.vllm.errors import Refused, Rejected, Unavailable
 from ogrpo.rollout.vllm.wire import UNTRUNCATED, Order, Truncation
 
 LogProbs = Literal["raw", "processed"]
+Tokenizer = Literal["the trainer's", "not compared: no /tokenize", "not compared: no texts given"]
 COLD, HOT = 0.5, 2.0
 TOP = 5
 
@@ -30,6 +32,9 @@ class Expected:
     eos_id: int
     max_length: int
     """Longest prompt plus completion."""
+    texts: Sequence[tuple[str, Sequence[int]]]
+    """Texts with the token ids that the trainer's tokenizer gives them (see
+    `TextTokenizer.sample_texts`), of which the server's must give the same; empty: not compared."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +46,7 @@ class Capabilities:
     model: str
     max_model_len: int
     log_probs: LogProbs
+    tokenizer: Tokenizer
     native: bool
     """`/inference/v1/generate` answers, with the version of each token's weights."""
     dev_mode: bool
@@ -68,6 +74,7 @@ class Capabilities:
                 "model",
                 f"{self.model}, {dtype}, {self.max_model_len} tokens",
             ),
+            ("tokenizer", self.tokenizer),
             ("samples from", path),
             ("log-probs", f"{self.log_probs} (measured)"),
             ("versions", "of each token" if self.native else "of each request"),
@@ -87,7 +94,7 @@ async def look(api: ServerApi, expected: Expected) -> Capabilities:
     """Asks a server what it can do.
 
     Raises:
-        Refused: its vocabulary, context or end token do not fit the trainer's.
+        Refused: its vocabulary, context or tokenizer do not fit the trainer's.
         Unavailable: it does not answer.
     """
     vllm, cards = await asyncio.gather(api.version(), api.models())
@@ -101,6 +108,7 @@ async def look(api: ServerApi, expected: Expected) -> Capabilities:
         model=card["id"],
         max_model_len=context,
         log_probs=await measure_log_probs(api, card["id"], expected),
+        tokenizer=await compare_tokenizers(api, card["id"], expected.texts),
         native=await _native(api, card["id"], expected),
         dev_mode=dev_mode,
         extension=extension,
@@ -150,6 +158,41 @@ def _check_fit(url: str, extension: Json | None, context: int, expected: Expecte
             f"{url} serves {extension['quantization']} weights, which cannot be replaced and whose "
             "log-probs are not the policy's: serve it unquantised"
         )
+
+
+async def compare_tokenizers(
+    api: ServerApi, model: str, texts: Sequence[tuple[str, Sequence[int]]]
+) -> Tokenizer:
+    """Whether the server's tokenizer gives the texts the ids that the trainer's gives them.
+
+    The trainer sends and receives ids; but a server whose tokenizer is another serves a model that
+    was made for other ids, or has another end.
+
+    Raises:
+        Refused: it does not, with the first text that tells.
+    """
+    if not texts:
+        return "not compared: no texts given"
+    try:
+        found = await asyncio.gather(*(api.tokenize(model, text) for text, _ in texts))
+    except Rejected as error:
+        if error.status in (404, 405, NOT_IMPLEMENTED):
+            return "not compared: no /tokenize"
+        raise Refused(f"{error}: {SERVE_THE_SAME}") from error
+    for (text, ids), theirs in zip(texts, found, strict=True):
+        if list(ids) != theirs:
+            raise Refused(
+                f"{api.url} has another tokenizer: {text[:60]!r} is {_some(theirs)} there and "
+                f"{_some(ids)} here: {SERVE_THE_SAME}"
+            )
+    return "the trainer's"
+
+
+SERVE_THE_SAME = "serve the folder that the trainer started from, with the tokenizer in it"
+
+
+def _some(ids: Sequence[int]) -> str:
+    return f"{list(ids[:8])}{'...' if len(ids) > 8 else ''}"
 
 
 async def measure_log_probs(api: ServerApi, model: str, expected: Expected) -> LogProbs:
