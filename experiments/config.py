@@ -59,8 +59,13 @@ class Model:
     """Parameters and compute; log-probs are float32 either way."""
     tokenizer_size: int = 512
     """Vocabulary of the tokenizer trained on the problems of a data path without a model."""
-    remat: bool = False
-    """Recompute layers in the backward pass: less memory, more time."""
+    remat: Literal["none", "products", "full"] = "products"
+    """What the backward pass computes again: nothing, all but the results of a layer's matrix
+    products, or whole layers. Later ones take less memory, and `full` takes more time."""
+
+    def __post_init__(self) -> None:
+        choices = ("none", "products", "full")
+        require(self.remat in choices, f"model.remat is {self.remat}: choose one of {choices}")
 
 
 @dataclass(frozen=True)

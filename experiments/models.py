@@ -30,6 +30,7 @@ from ogrpo.policy import (
     completion_log_probs_and_entropy,
     init_params,
 )
+from ogrpo.policy.decoder import keep_products
 from ogrpo.policy.pretrained import load_pretrained, save_pretrained
 from ogrpo.rollout.protocol import Completion, Group
 from ogrpo.training.metrics import PolicyOutput
@@ -38,6 +39,11 @@ from ogrpo.training.update import Batch, PolicyFn
 from ogrpo.training.warm_start import make_imitate, warm_start
 
 DTYPES = {"float32": jnp.float32, "bfloat16": jnp.bfloat16}
+REMAT = {
+    "none": jax.checkpoint_policies.everything_saveable,
+    "products": keep_products,
+    "full": jax.checkpoint_policies.nothing_saveable,
+}
 
 
 TINY_POSITIONS = 1024
@@ -79,13 +85,13 @@ def qwen2_5_0_5b() -> DecoderConfig:
     )
 
 
-def make_policy_fn(decoder: DecoderConfig, *, remat: bool) -> PolicyFn:
-    """The decoder as the update sees it."""
+def make_policy_fn(decoder: DecoderConfig, **functions: Any) -> PolicyFn:
+    """The decoder as the update sees it; `functions` as `completion_log_probs_and_entropy` has."""
 
     def policy_fn(params: Params, batch: Batch, temperature: jax.Array) -> PolicyOutput:
         view = PolicyBatch(*batch[:4])
         return PolicyOutput(
-            *completion_log_probs_and_entropy(params, decoder, view, temperature, remat=remat)
+            *completion_log_probs_and_entropy(params, decoder, view, temperature, **functions)
         )
 
     return policy_fn
@@ -172,7 +178,7 @@ def _imitate(
     warm = config.warm_start
     optimizer = adam(b1=0.9, b2=0.98, eps=1e-8, weight_decay=0.01, max_grad_norm=1.0)
     state = init_state(init_params(decoder, jax.random.key(config.seed), dtype), optimizer)
-    imitate = make_imitate(optimizer, make_policy_fn(decoder, remat=False))
+    imitate = make_imitate(optimizer, make_policy_fn(decoder))
     rate = optax.cosine_decay_schedule(warm.learning_rate, warm.steps)
     batches = _batches(batch, warm, config.seed)
     with warm_start_bar(console, warm.steps) as show:

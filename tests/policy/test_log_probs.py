@@ -12,6 +12,7 @@ from ogrpo.policy import (
     flat_log_probs,
 )
 from ogrpo.policy.attention import attend
+from ogrpo.policy.decoder import keep_products
 from ogrpo.policy.head import token_log_probs
 from ogrpo.policy.log_probs import flat_logits
 from tests.policy.tiny import FAMILIES, flat_rows, make_config, make_params, ragged_batch
@@ -152,19 +153,20 @@ def test_bfloat16_parameters_give_float32_log_probs_near_the_exact_ones():
     np.testing.assert_allclose(out, grouped(widened, config, batch, 1.0), atol=0.15)
 
 
-def test_remat_changes_nothing():
+def test_what_layers_keep_for_the_backward_pass_changes_no_gradient():
     config = make_config()
     params, batch = make_params(config), ragged_batch(config)
 
-    def gradient(remat):
+    def gradient(keep_fn):
         def total(p):
-            return jnp.sum(completion_log_probs(p, config, batch, 1.0, remat=remat))
+            return jnp.sum(completion_log_probs(p, config, batch, 1.0, keep_fn=keep_fn))
 
         return jax.jit(jax.grad(total))(params)
 
-    jax.tree.map(
-        partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-6), gradient(False), gradient(True)
-    )
+    same = partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-6)
+    policies = jax.checkpoint_policies
+    for keep_fn in (policies.nothing_saveable, policies.everything_saveable):
+        jax.tree.map(same, gradient(keep_products), gradient(keep_fn))
 
 
 def test_accelerated_parts_are_passed_in():

@@ -26,6 +26,14 @@ from ogrpo.policy.rope import rotate, rotation
 Params = dict[str, Any]
 # (queries [N, S, H, D], keys [N, S, K, D], values [N, S, K, D], context) -> [N, S, H, D]
 MixFn = Callable[[jax.Array, jax.Array, jax.Array, Any], jax.Array]
+# hidden states [N, S, d] -> the same, where they should lie on a mesh of devices
+SpreadFn = Callable[[jax.Array], jax.Array]
+# a policy of `jax.checkpoint_policies`: which results of a layer are kept for the backward pass
+KeepFn = Callable[..., bool]
+
+# Storing what lies between matrix products costs more memory traffic than computing it again, on a
+# CPU too: half the time of an update of a small model.
+keep_products = jax.checkpoint_policies.dots_with_no_batch_dims_saveable
 
 _INIT_SCALE = 0.02
 
@@ -158,20 +166,19 @@ class Decoder(nnx.Module):
         turn: tuple[jax.Array, jax.Array],
         mix: MixFn,
         contexts: Any,
-        remat: bool,
+        keep_fn: KeepFn,
+        spread_fn: SpreadFn,
     ) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
         """Hidden states [N, S, d] and the keys and values [L, N, S, K, D] of all layers."""
         graph, stacked = nnx.split(self.layers)
 
         def layer(x: jax.Array, inputs: tuple[Any, Any]) -> tuple[jax.Array, Any]:
             weights, context = inputs
-            return nnx.merge(graph, weights)(x, turn, mix, context)
+            x, keys_values = nnx.merge(graph, weights)(x, turn, mix, context)
+            return spread_fn(x), keys_values
 
-        # Storing what lies between matrix products costs more memory traffic than computing it
-        # again, on a CPU too: half the time of an update of a small model.
-        saved = jax.checkpoint_policies.dots_with_no_batch_dims_saveable
-        step = jax.checkpoint(layer, prevent_cse=False, policy=None if remat else saved)
-        x = self.embed_tokens.weight[...][token_ids]
+        step = jax.checkpoint(layer, prevent_cse=False, policy=keep_fn)
+        x = spread_fn(self.embed_tokens.weight[...][token_ids])
         x, keys_values = jax.lax.scan(step, x, (stacked, contexts))
         return self.norm(x), keys_values
 
@@ -210,7 +217,8 @@ def run_layers(
     mix: MixFn,
     *,
     contexts: Any = None,
-    remat: bool = False,
+    keep_fn: KeepFn = keep_products,
+    spread_fn: SpreadFn = lambda x: x,
 ) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
     """Embed tokens and run every layer.
 
@@ -221,14 +229,16 @@ def run_layers(
       positions: int [N, S], for the rotary embedding.
       mix: attention over the tokens' layout, called once per layer with that layer's context.
       contexts: a pytree with a leading layer axis, or None.
-      remat: recompute each layer whole in the backward pass, from its input; otherwise the results
-        of its projections are kept and only what lies between them is recomputed.
+      keep_fn: which of a layer's results are kept for the backward pass, the others being computed
+        again from its input. The default keeps those of its projections;
+        `jax.checkpoint_policies.nothing_saveable` takes the least memory.
+      spread_fn: pins hidden states [N, S, d] to a mesh of devices.
 
     Returns:
       Normalised hidden states [N, S, d], and the keys and values, each [L, N, S, K, D].
     """
     decoder = nnx.merge(_abstract(config)[0], params)
-    return decoder(token_ids, rotation(config, positions), mix, contexts, remat)
+    return decoder(token_ids, rotation(config, positions), mix, contexts, keep_fn, spread_fn)
 
 
 def head_weight(params: Params) -> jax.Array:

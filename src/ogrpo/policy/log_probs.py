@@ -15,7 +15,15 @@ import jax.numpy as jnp
 
 from ogrpo.policy.attention import AttentionFn, Segment, attend, causal
 from ogrpo.policy.config import DecoderConfig
-from ogrpo.policy.decoder import MixFn, Params, head_weight, run_layers
+from ogrpo.policy.decoder import (
+    KeepFn,
+    MixFn,
+    Params,
+    SpreadFn,
+    head_weight,
+    keep_products,
+    run_layers,
+)
 from ogrpo.policy.head import HeadFn, HeadOutput, log_softmax, logits, token_log_probs
 
 
@@ -40,7 +48,8 @@ def completion_log_probs(
     *,
     attention_fn: AttentionFn = attend,
     log_probs_fn: HeadFn = token_log_probs,
-    remat: bool = False,
+    keep_fn: KeepFn = keep_products,
+    spread_fn: SpreadFn = lambda x: x,
 ) -> jax.Array:
     """log pi(completion token | prompt, earlier tokens) = log_softmax(z / temperature)[token].
 
@@ -54,7 +63,8 @@ def completion_log_probs(
         temperature,
         attention_fn=attention_fn,
         log_probs_fn=log_probs_fn,
-        remat=remat,
+        keep_fn=keep_fn,
+        spread_fn=spread_fn,
     ).log_probs
 
 
@@ -66,7 +76,8 @@ def completion_log_probs_and_entropy(
     *,
     attention_fn: AttentionFn = attend,
     log_probs_fn: HeadFn = token_log_probs,
-    remat: bool = False,
+    keep_fn: KeepFn = keep_products,
+    spread_fn: SpreadFn = lambda x: x,
 ) -> HeadOutput:
     """Log-probs of the completions' tokens and the entropy of what each was drawn from.
 
@@ -78,7 +89,8 @@ def completion_log_probs_and_entropy(
       temperature: > 0; may be traced.
       attention_fn: attention over segments.
       log_probs_fn: hidden states to log-probs.
-      remat: recompute layers whole in the backward pass (see `run_layers`).
+      keep_fn: what layers keep for the backward pass (see `run_layers`).
+      spread_fn: pins hidden states to a mesh of devices (see `run_layers`).
 
     Returns:
       Log-probs and entropy, float32 [N, G, T], both 0 on padding.
@@ -88,7 +100,7 @@ def completion_log_probs_and_entropy(
     """
     _check_batch(config, batch)
     n, group, length = batch.completion_ids.shape
-    hidden = _packed_hidden(params, config, batch, attention_fn, remat)
+    hidden = _packed_hidden(params, config, batch, attention_fn, keep_fn, spread_fn)
     scale = jnp.asarray(temperature, jnp.float32)
     embedding = head_weight(params)
 
@@ -171,7 +183,8 @@ def _packed_hidden(
     config: DecoderConfig,
     batch: PolicyBatch,
     attention_fn: AttentionFn,
-    remat: bool,
+    keep_fn: KeepFn,
+    spread_fn: SpreadFn,
 ) -> jax.Array:
     """Hidden states [N, P + G*T, d] of prompts followed by all their completions."""
     n, group, length = batch.completion_ids.shape
@@ -181,7 +194,10 @@ def _packed_hidden(
     positions = jnp.concatenate([prompt, starts[:, None] + within], axis=1)
     ids = [batch.prompt_ids, batch.completion_ids.reshape(n, group * length)]
     mix = _packed_mix(batch, attention_fn)
-    return run_layers(params, config, jnp.concatenate(ids, axis=1), positions, mix, remat=remat)[0]
+    tokens = jnp.concatenate(ids, axis=1)
+    return run_layers(
+        params, config, tokens, positions, mix, keep_fn=keep_fn, spread_fn=spread_fn
+    )[0]
 
 
 def _packed_mix(batch: PolicyBatch, attention_fn: AttentionFn) -> MixFn:

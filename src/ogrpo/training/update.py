@@ -134,6 +134,11 @@ def gradient(
 
 def make_update(optimizer: optax.GradientTransformation, recipe: Recipe) -> UpdateFn:
     """The jitted update `(state, batch, hypers) -> (state, metrics)`; `state` is donated."""
+    return jax.jit(make_step(optimizer, recipe), donate_argnums=0)
+
+
+def make_step(optimizer: optax.GradientTransformation, recipe: Recipe) -> UpdateFn:
+    """The update before it is jitted, for `make_update` and for a mesh (`sharding.py`)."""
 
     def update(state: TrainState, batch: Batch, hypers: Hypers) -> tuple[TrainState, Metrics]:
         weighed = weigh(batch, recipe)
@@ -149,7 +154,7 @@ def make_update(optimizer: optax.GradientTransformation, recipe: Recipe) -> Upda
         }
         return apply_gradient(state, grads, optimizer, hypers.learning_rate), metrics
 
-    return jax.jit(update, donate_argnums=0)
+    return update
 
 
 def apply_gradient(
