@@ -123,11 +123,14 @@ class TextTokenizer:
         """
         ids = sorted(self.backend.get_vocab().values())
         plain = ids[:: -(-len(ids) // (count * length))]
-        added = {n: t.content for n, t in self.backend.get_added_tokens_decoder().items()}
-        added.pop(self._unknown_id, None)  # no text has it
+        added = [  # no text has the unknown one
+            token.content
+            for n, token in self.backend.get_added_tokens_decoder().items()
+            if n != self._unknown_id
+        ]
         # Half a character decodes to U+FFFD, of which nothing can be learned.
         wholes = (self.backend.decode(part).replace("\ufffd", "") for part in _parts(plain, length))
-        texts = [*wholes, *map("".join, _parts([*added.values()], length))]
+        texts = [*wholes, *map("".join, _parts(added, length))]
         encoded = [(text, self.backend.encode(text, add_special_tokens=False)) for text in texts]
         return [(text, found.ids) for text, found in encoded if found.ids]
 
