@@ -1,0 +1,248 @@
+"""What a decoder costs, in whole numbers from shapes: operations, parameters, bytes. No JAX.
+
+A multiply-accumulate is 2 FLOPs. Counted are the matrix products as this package computes them:
+padding included, attention over whole rectangles (what the causal mask hides is computed and then
+masked), each prompt once for its G completions, logits for completion tokens only. Not counted:
+element-wise work (norms, softmax, rotation, activations), the draw of a token and the optimizer.
+
+    tokens of a batch        N (P + G T)
+    a layer's projections    m = 2 d H D + 2 d K D + 3 d f        multiply-accumulates per token
+    attention of a layer     2 H D N (P^2 + G T (P + T))          scores and mix
+    head                     d V N (1 + G (T - 1))                the last prompt position serves
+                                                                  the first token of all G
+
+with d `hidden_size`, f `intermediate_size`, H `num_heads`, K `num_kv_heads`, D `head_dim`,
+V `vocab_size`. A backward pass is twice the forward (the gradient of each product is one product
+for either factor: Kaplan et al. 2020, section 2.1) plus what it computes again.
+
+>>> from ogrpo.policy import DecoderConfig
+>>> config = DecoderConfig(
+...     architecture="Qwen2ForCausalLM", vocab_size=11, hidden_size=16, intermediate_size=24,
+...     num_layers=2, num_heads=4, num_kv_heads=2, head_dim=4, rope_theta=1e4, rms_norm_eps=1e-6,
+...     tie_embeddings=True, max_positions=64)
+>>> update_flops(config, n=2, g=4, p=3, t=6).total
+1518912
+>>> sample_flops(config, n=2, g=4, p=3, t=6).total
+421568
+"""
+
+from dataclasses import dataclass
+
+from ogrpo.policy.config import DecoderConfig
+
+MAX_LOGITS = 1 << 27
+"""Logits held at once, the default of `head.token_log_probs`."""
+
+
+@dataclass(frozen=True)
+class Flops:
+    """Floating-point operations by what they are spent on."""
+
+    projections: int = 0
+    attention: int = 0
+    head: int = 0
+
+    @property
+    def total(self) -> int:
+        """All of them."""
+        return self.projections + self.attention + self.head
+
+    def __add__(self, other: "Flops") -> "Flops":
+        """Both."""
+        return Flops(
+            self.projections + other.projections,
+            self.attention + other.attention,
+            self.head + other.head,
+        )
+
+    def __mul__(self, times: int) -> "Flops":
+        """So many times."""
+        return Flops(self.projections * times, self.attention * times, self.head * times)
+
+
+@dataclass(frozen=True)
+class Parameters:
+    """Parameters by component, over all layers."""
+
+    embedding: int
+    attention: int
+    mlp: int
+    norms: int
+    head: int
+    """0 where the head is tied to the embedding."""
+
+    @property
+    def total(self) -> int:
+        """All of them."""
+        return self.embedding + self.attention + self.mlp + self.norms + self.head
+
+
+def parameters(config: DecoderConfig) -> Parameters:
+    """The parameters of `init_params`, counted."""
+    table = config.vocab_size * config.hidden_size
+    per_head = 2 * config.head_dim if config.qk_norm else 0
+    biases = _queries(config) + 2 * _keys(config) if config.qkv_bias else 0
+    layers, width = config.num_layers, config.hidden_size
+    return Parameters(
+        embedding=table,
+        attention=layers * (_attention_macs(config) + biases),
+        mlp=layers * _mlp_macs(config),
+        norms=layers * (2 * width + per_head) + width,
+        head=0 if config.tie_embeddings else table,
+    )
+
+
+def forward_flops(config: DecoderConfig, *, n: int, g: int, p: int, t: int) -> Flops:
+    """One `completion_log_probs` of prompts [n, p] with completions [n, g, t]."""
+    layers = _layers(config, n * (p + g * t)) + _attention(config, _scores(n, g, p, t))
+    return layers + _head(config, n * (1 + g * (t - 1)))
+
+
+def recompute_flops(
+    config: DecoderConfig,
+    *,
+    n: int,
+    g: int,
+    p: int,
+    t: int,
+    remat: bool,
+    max_logits: int = MAX_LOGITS,
+) -> Flops:
+    """What a backward pass computes a second time: see `decoder.run_layers`, `head`.
+
+    Attention always. With `remat` (layers run with `nothing_saveable`) also the projections, except
+    the MLP's last, whose result no gradient needs. The logits, where they are taken in chunks
+    because there are more than `max_logits` of them.
+    """
+    again = _attention(config, _scores(n, g, p, t))
+    if remat:
+        down = 2 * config.num_layers * config.hidden_size * config.intermediate_size
+        whole = _layers(config, n * (p + g * t)).projections
+        again += Flops(projections=whole - down * n * (p + g * t))
+    rows = n * g * (t - 1)
+    return again + _head(config, rows if rows > _chunk(config, max_logits) else 0)
+
+
+def update_flops(
+    config: DecoderConfig,
+    *,
+    n: int,
+    g: int,
+    p: int,
+    t: int,
+    remat: bool = False,
+    microbatches: int = 1,
+) -> Flops:
+    """One update on prompts [n, p] with completions [n, g, t]: 3 forward passes and what is redone.
+
+    Raises:
+      ValueError: n is no multiple of `microbatches`.
+    """
+    if n % microbatches:
+        raise ValueError(f"{n} prompts cannot be cut into {microbatches} equal microbatches")
+    shape = {"n": n // microbatches, "g": g, "p": p, "t": t}
+    again = recompute_flops(config, **shape, remat=remat)
+    return (forward_flops(config, **shape) * 3 + again) * microbatches
+
+
+def sample_flops(
+    config: DecoderConfig, *, n: int, g: int, p: int, t: int, steps: int | None = None
+) -> Flops:
+    """One `sample`: prompts [n, p] prefilled once, then a step per further token of n g rows.
+
+    The sampler stops when all rows have ended: `steps` is the longest completion drawn, at most
+    `t` (the default). Each step attends to the prompt, the cache of t tokens and itself.
+
+    Raises:
+      ValueError: `steps` outside 1..t.
+    """
+    steps = t if steps is None else steps
+    if not 1 <= steps <= t:
+        raise ValueError(f"steps is {steps}: a completion has between 1 and t = {t} tokens")
+    prefill = _layers(config, n * p) + _attention(config, n * p * p) + _head(config, n)
+    rows = n * g
+    step = _layers(config, rows) + _attention(config, rows * (p + t + 1)) + _head(config, rows)
+    return prefill + step * (steps - 1)
+
+
+def weight_bytes(config: DecoderConfig, itemsize: int) -> int:
+    """Bytes of the parameters, and of their gradient."""
+    return itemsize * parameters(config).total
+
+
+def optimizer_bytes(config: DecoderConfig, itemsize: int) -> int:
+    """Bytes of Adam's two moments, which are kept in the parameters' dtype."""
+    return 2 * weight_bytes(config, itemsize)
+
+
+def activation_bytes(
+    config: DecoderConfig, *, n: int, g: int, p: int, t: int, itemsize: int, remat: bool
+) -> int:
+    """Bytes that the layers keep for the backward pass.
+
+    Of each token and layer the input, and without `remat` also the results of the projections that
+    a gradient needs (q, k, v, o, gate, up).
+    """
+    width = config.hidden_size
+    if not remat:
+        width += _queries(config) + 2 * _keys(config) + width + 2 * config.intermediate_size
+    return itemsize * config.num_layers * n * (p + g * t) * width
+
+
+def logits_bytes(
+    config: DecoderConfig, *, n: int, g: int, t: int, max_logits: int = MAX_LOGITS
+) -> int:
+    """Bytes of the float32 logits alive at once: all rows, or one chunk of them."""
+    return 4 * config.vocab_size * min(n * g * (t - 1), _chunk(config, max_logits))
+
+
+def score_bytes(config: DecoderConfig, *, n: int, g: int, p: int, t: int) -> int:
+    """Bytes of one layer's float32 attention scores, which `attention.attend` holds whole."""
+    return 4 * config.num_heads * _scores(n, g, p, t)
+
+
+def cache_bytes_per_token(config: DecoderConfig, itemsize: int) -> int:
+    """Bytes of the keys and values of one token in all layers."""
+    return 2 * itemsize * config.num_layers * _keys(config)
+
+
+def _queries(config: DecoderConfig) -> int:
+    return config.num_heads * config.head_dim
+
+
+def _keys(config: DecoderConfig) -> int:
+    return config.num_kv_heads * config.head_dim
+
+
+def _attention_macs(config: DecoderConfig) -> int:
+    """Of the four projections around attention, per token."""
+    return 2 * config.hidden_size * (_queries(config) + _keys(config))
+
+
+def _mlp_macs(config: DecoderConfig) -> int:
+    return 3 * config.hidden_size * config.intermediate_size
+
+
+def _layers(config: DecoderConfig, tokens: int) -> Flops:
+    """All projections of `tokens` tokens."""
+    macs = _attention_macs(config) + _mlp_macs(config)
+    return Flops(projections=2 * config.num_layers * macs * tokens)
+
+
+def _scores(n: int, g: int, p: int, t: int) -> int:
+    """Pairs of a query and a key, per head: of prompts, and of completions with prompt and own."""
+    return n * (p * p + g * t * (p + t))
+
+
+def _attention(config: DecoderConfig, pairs: int) -> Flops:
+    """Scores and mix of so many pairs of a query and a key, in every head and layer."""
+    return Flops(attention=4 * config.num_layers * _queries(config) * pairs)
+
+
+def _head(config: DecoderConfig, rows: int) -> Flops:
+    return Flops(head=2 * config.hidden_size * config.vocab_size * rows)
+
+
+def _chunk(config: DecoderConfig, max_logits: int) -> int:
+    """Rows of logits taken at once: `head.token_log_probs`."""
+    return max(1, max_logits // config.vocab_size)

@@ -1,0 +1,260 @@
+"""FLOPs and bytes against hand-worked cases, the traced programs and XLA's own count.
+
+The traced program gives the exact answer: the products in its jaxpr, a scan's body times its
+length. XLA counts a loop's body once whatever its length (hence one layer, and one step of
+decoding, where it is asked) and counts element-wise work too, which is the tolerance.
+"""
+
+import doctest
+import math
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.extend.core import jaxprs_in_params
+
+from ogrpo.policy import PolicyBatch, completion_log_probs, flops
+from ogrpo.policy.attention import attend
+from ogrpo.policy.decoder import keep_products, param_shapes
+from ogrpo.policy.flops import Flops
+from ogrpo.policy.head import token_log_probs
+from ogrpo.policy.sampler import _Draw, _sample
+from tests.policy.tiny import FAMILIES, make_config
+
+SHAPE = {"n": 3, "g": 4, "p": 7, "t": 5}
+
+
+def batch_shapes(n, g, p, t):
+    ids, flag = jnp.int32, jnp.bool_
+    wanted = [((n, p), ids), ((n, p), flag), ((n, g, t), ids), ((n, g, t), flag)]
+    return PolicyBatch(*(jax.ShapeDtypeStruct(*shape) for shape in wanted))
+
+
+def wide(**changes):
+    """Wide enough that products outweigh element-wise work."""
+    sizes = {"hidden_size": 64, "intermediate_size": 96, "head_dim": 16, "vocab_size": 101}
+    return make_config(**{**sizes, **changes})
+
+
+def product_flops(jaxpr, trips=1):
+    """2 x multiply-accumulates of a jaxpr's products; a while loop's body counts `trips` times."""
+    total = 0
+    for eqn in jaxpr.eqns:
+        if eqn.primitive.name == "dot_general":
+            (contracted, _), _ = eqn.params["dimension_numbers"]
+            depth = math.prod(eqn.invars[0].aval.shape[axis] for axis in contracted)
+            total += 2 * depth * eqn.outvars[0].aval.size
+        repeats = {"scan": eqn.params.get("length"), "while": trips}.get(eqn.primitive.name, 1)
+        inner = jaxprs_in_params(eqn.params)
+        total += repeats * sum(product_flops(body, trips) for body in inner)
+    return total
+
+
+def traced_flops(function, *arguments, trips=1):
+    return product_flops(jax.make_jaxpr(function)(*arguments).jaxpr, trips)
+
+
+KEEP = {False: keep_products, True: jax.checkpoint_policies.nothing_saveable}  # by `remat`
+
+
+def loss(config, remat, max_logits=flops.MAX_LOGITS):
+    fixed = {"log_probs_fn": partial(token_log_probs, max_logits=max_logits)}
+
+    def total(params, batch):
+        log_probs = completion_log_probs(params, config, batch, 1.0, keep_fn=KEEP[remat], **fixed)
+        return jnp.sum(log_probs)
+
+    return total
+
+
+def sampler_of(config, g, t):
+    draw = _Draw(jnp.float32(1), jnp.asarray(False), jnp.int32(5))
+    fixed = {"config": config, "group_size": g, "max_tokens": t, "attention_fn": attend}
+    return lambda params, ids, mask: _sample(params, ids, mask, jax.random.key(0), draw, **fixed)
+
+
+# ------------------------------------------------------------------ worked by hand
+
+
+def by_hand():
+    """d 4, f 6, one head of 2, V 10, one layer, biases, tied."""
+    sizes = {"hidden_size": 4, "intermediate_size": 6, "num_heads": 1, "num_kv_heads": 1}
+    return make_config(**sizes, head_dim=2, vocab_size=10, num_layers=1)
+
+
+def test_a_forward_pass_worked_by_hand():
+    # A token: q, k, v, o of 4 x 2 and three MLP matrices of 4 x 6: 32 + 72 = 104 macs.
+    # Tokens: 1 x (3 + 2 x 2) = 7. Pairs: 3 x 3 + 2 x 2 x (3 + 2) = 29, each 2 macs twice over.
+    # Rows with logits: the prompt's last and one of each completion: 3, each 4 x 10 macs.
+    got = flops.forward_flops(by_hand(), n=1, g=2, p=3, t=2)
+    assert got == Flops(projections=2 * 104 * 7, attention=2 * 2 * 2 * 29, head=2 * 40 * 3)
+    assert got.total == 1456 + 232 + 240
+
+
+def test_an_update_worked_by_hand():
+    # Three forward passes, and attention once more.
+    got = flops.update_flops(by_hand(), n=1, g=2, p=3, t=2)
+    assert got == Flops(projections=3 * 1456, attention=4 * 232, head=3 * 240)
+    # With remat also q, k, v, o, gate and up: 32 + 48 = 80 macs of 7 tokens.
+    rematted = flops.update_flops(by_hand(), n=1, g=2, p=3, t=2, remat=True)
+    assert rematted == got + Flops(projections=2 * 80 * 7)
+
+
+def test_a_draw_worked_by_hand():
+    # Prefill: 3 tokens, 9 pairs, 1 row. Then 1 step of 2 rows over 3 + 2 + 1 keys.
+    got = flops.sample_flops(by_hand(), n=1, g=2, p=3, t=2)
+    assert got == Flops(
+        projections=2 * 104 * (3 + 2), attention=2 * 2 * 2 * (9 + 12), head=2 * 40 * (1 + 2)
+    )
+    assert flops.sample_flops(by_hand(), n=1, g=2, p=3, t=2, steps=1) == Flops(624, 72, 80)
+
+
+def test_bytes_worked_by_hand():
+    config = by_hand()
+    # Embedding 40; attention 32 and 6 biases; MLP 72; norms 2 x 4 + 4.
+    assert flops.parameters(config).total == 40 + 38 + 72 + 12
+    assert flops.weight_bytes(config, 2) == 324
+    assert flops.optimizer_bytes(config, 4) == 1296
+    # Keys and values of one head of 2.
+    assert flops.cache_bytes_per_token(config, 2) == 8
+    # 7 tokens: the input (4); without remat also q, k, v (2 each), o (4), gate and up (6 each).
+    shape = {"n": 1, "g": 2, "p": 3, "t": 2}
+    assert flops.activation_bytes(config, **shape, itemsize=4, remat=True) == 4 * 7 * 4
+    assert flops.activation_bytes(config, **shape, itemsize=4, remat=False) == 4 * 7 * 26
+    assert flops.logits_bytes(config, n=1, g=2, t=2) == 4 * 10 * 2
+    assert flops.logits_bytes(config, n=1, g=2, t=2, max_logits=19) == 4 * 10
+    assert flops.score_bytes(config, **shape) == 4 * 29
+
+
+def test_the_size_that_qwen_states():
+    """Qwen2.5-0.5B: 0.49 B parameters, 0.36 B without the embedding (its model card)."""
+    config = wide(
+        vocab_size=151_936,
+        hidden_size=896,
+        intermediate_size=4864,
+        num_layers=24,
+        num_heads=14,
+        head_dim=64,
+    )
+    counted = flops.parameters(config)
+    assert round(counted.total / 1e9, 2) == 0.49
+    assert round((counted.total - counted.embedding) / 1e9, 2) == 0.36
+
+
+# ------------------------------------------------------------------ against the programs
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("tied", [True, False])
+def test_parameters_are_those_of_the_decoder(family, tied):
+    config = make_config(family, tie_embeddings=tied, num_layers=3)
+    leaves = jax.tree.leaves(param_shapes(config))
+    assert flops.parameters(config).total == sum(math.prod(leaf.shape) for leaf in leaves)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_forward_flops_are_the_products_of_the_traced_program(family):
+    config = make_config(family, num_layers=3)
+    traced = traced_flops(loss(config, False), param_shapes(config), batch_shapes(**SHAPE))
+    assert flops.forward_flops(config, **SHAPE).total == traced
+
+
+@pytest.mark.parametrize("remat", [False, True])
+def test_update_flops_are_the_products_of_the_traced_gradient(remat):
+    config = make_config(num_layers=3)
+    gradient = jax.grad(loss(config, remat))
+    traced = traced_flops(gradient, param_shapes(config), batch_shapes(**SHAPE))
+    assert flops.update_flops(config, **SHAPE, remat=remat).total == traced
+
+
+def test_chunks_of_logits_are_computed_again():
+    config, rows = make_config(), 16  # 48 rows in 3 chunks
+    limit = rows * config.vocab_size
+    gradient = jax.grad(loss(config, False, limit))
+    traced = traced_flops(gradient, param_shapes(config), batch_shapes(**SHAPE))
+    again = flops.recompute_flops(config, **SHAPE, remat=False, max_logits=limit)
+    assert (flops.forward_flops(config, **SHAPE) * 3 + again).total == traced
+    whole = flops.recompute_flops(config, **SHAPE, remat=False)
+    assert again.head == 2 * 16 * 11 * 48
+    assert whole.head == 0
+
+
+def test_sample_flops_are_the_products_of_the_traced_sampler():
+    config, (n, g, p, t) = make_config(num_layers=3), SHAPE.values()
+    prompts = batch_shapes(**SHAPE)[:2]
+    traced = traced_flops(sampler_of(config, g, t), param_shapes(config), *prompts, trips=t - 1)
+    assert flops.sample_flops(config, n=n, g=g, p=p, t=t).total == traced
+
+
+def kept_bytes(config, remat):
+    """Bytes of what the layers keep: residuals with an axis of layers and one of tokens."""
+    total = loss(config, remat)
+
+    def residuals(params, batch):
+        return jax.vjp(lambda params: total(params, batch), params)[1]
+
+    leaves = jax.tree.leaves(jax.eval_shape(residuals, param_shapes(config), batch_shapes(**SHAPE)))
+    n, g, p, t = SHAPE.values()
+    tokens = ((n * (p + g * t),), (n, p + g * t))
+    kept = [x for x in leaves if x.shape[:1] == (config.num_layers,) and x.shape[1:-1] in tokens]
+    return sum(math.prod(x.shape) * np.dtype(x.dtype).itemsize for x in kept)
+
+
+@pytest.mark.parametrize("remat", [False, True])
+def test_activation_bytes_are_the_residuals_of_the_layers(remat):
+    config = make_config(num_layers=5)
+    counted = flops.activation_bytes(config, **SHAPE, itemsize=4, remat=remat)
+    assert counted == kept_bytes(config, remat)
+
+
+# ------------------------------------------------------------------ against XLA
+
+
+def xla_flops(function, *arguments):
+    return jax.jit(function).lower(*arguments).compile().cost_analysis()["flops"]
+
+
+# Element-wise work beside the products; it grows with the width d where products grow with d^2.
+ELEMENTWISE = 0.06
+
+
+@pytest.mark.parametrize("remat", [False, True])
+def test_xla_counts_the_same_update_and_a_little_element_wise_work(remat):
+    config = wide(num_layers=1)
+    arguments = (param_shapes(config), batch_shapes(**SHAPE))
+    counted = flops.update_flops(config, **SHAPE, remat=remat).total
+    measured = xla_flops(jax.grad(loss(config, remat)), *arguments)
+    assert 1 <= measured / counted < 1 + ELEMENTWISE
+
+
+def test_xla_counts_the_same_draw_and_a_little_element_wise_work():
+    config, (n, g, p, _) = wide(num_layers=1), SHAPE.values()
+    arguments = (param_shapes(config), *batch_shapes(n, g, p, 2)[:2])
+    counted = flops.sample_flops(config, n=n, g=g, p=p, t=2).total
+    measured = xla_flops(sampler_of(config, g, 2), *arguments)
+    assert 1 <= measured / counted < 1 + ELEMENTWISE
+
+
+# ------------------------------------------------------------------ refusals, examples
+
+
+def test_microbatches_cost_the_same_and_must_divide_the_prompts():
+    config = make_config()
+    whole = flops.update_flops(config, n=6, g=4, p=7, t=5)
+    assert flops.update_flops(config, n=6, g=4, p=7, t=5, microbatches=3) == whole
+    with pytest.raises(ValueError, match="6 prompts cannot be cut into 4"):
+        flops.update_flops(config, n=6, g=4, p=7, t=5, microbatches=4)
+
+
+@pytest.mark.parametrize("steps", [0, 6])
+def test_steps_of_a_draw_lie_within_the_completion(steps):
+    with pytest.raises(ValueError, match=f"steps is {steps}.*t = 5"):
+        flops.sample_flops(make_config(), **SHAPE, steps=steps)
+
+
+def test_the_example_runs():
+    result = doctest.testmod(flops)
+    assert result.attempted > 3
+    assert result.failed == 0
