@@ -25,7 +25,7 @@ def connect_policy(
     *,
     eos_id: int,
     max_length: int,
-    texts: Sequence[tuple[str, Sequence[int]]],
+    texts: Sequence[tuple[Sequence[int], str]],
     options: Options | None = None,
 ) -> VllmEngine:
     """An engine that samples the decoder's policy from vLLM servers.
@@ -105,7 +105,7 @@ def embedded_model(
     *,
     dtype: str,
     eos_id: int,
-    encode_fn: Callable[[str], list[int]],
+    decode_fn: Callable[[Sequence[int]], str],
     batch_size: int,
     prompt_length: int,
 ) -> tuple[Model, Params]:
@@ -122,7 +122,7 @@ def embedded_model(
         params_fn=partial(params_from_tensors, config),
         score_fn=make_score_fn(config),
         next_fn=next_fn,
-        encode_fn=encode_fn,
+        decode_fn=decode_fn,
         shapes={name: list(slot.shape) for name, slot in tensor_slots(config).items()},
         dtype=dtype,
         vocab_size=config.vocab_size,

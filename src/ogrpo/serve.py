@@ -4,6 +4,7 @@ import argparse
 import contextlib
 import signal
 import sys
+from functools import partial
 
 from ogrpo.rollout.extension import ogrpo_serve
 
@@ -37,7 +38,7 @@ def serve_embedded(options: argparse.Namespace) -> int:
         options.model,
         dtype=dtype,
         eos_id=tokenizer.eos_id,
-        encode_fn=lambda text: tokenizer.encode(text).tolist(),
+        decode_fn=partial(tokenizer.decode, skip_special_tokens=False),
         batch_size=PROMPTS,
         prompt_length=options.max_model_len // 2,
     )

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
@@ -11,7 +11,6 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from ogrpo.data.chat import render_chat
 from ogrpo.rollout.protocol import IntArray
 
-T = TypeVar("T")
 EOS, PAD, UNKNOWN = "<eos>", "<pad>", "<unk>"
 UNKNOWN_ID_TEXT = "\N{REPLACEMENT CHARACTER}"
 
@@ -115,24 +114,17 @@ class TextTokenizer:
             self.render_prompt(question), add_special_tokens=self.chat_template is None
         )
 
-    def sample_texts(self, *, count: int = 32, length: int = 16) -> list[tuple[str, list[int]]]:
-        """Texts with their token ids, by which another tokenizer can be told from this one.
+    def sample_texts(self, *, count: int = 32, length: int = 16) -> list[tuple[list[int], str]]:
+        """Token ids with their text, by which another tokenizer can be told from this one.
 
-        Each of `count` texts is made of `length` tokens, taken at even distances from the whole
-        vocabulary; added tokens are there besides, all of them.
+        About `count` times `length` ids at even distances from the whole vocabulary, and the added
+        tokens besides, all of them.
         """
         ids = sorted(self.backend.get_vocab().values())
         plain = ids[:: -(-len(ids) // (count * length))]
-        added = [  # no text has the unknown one
-            token.content
-            for n, token in self.backend.get_added_tokens_decoder().items()
-            if n != self._unknown_id
-        ]
-        # Half a character decodes to U+FFFD, of which nothing can be learned.
-        wholes = (self.backend.decode(part).replace("\ufffd", "") for part in _parts(plain, length))
-        texts = [*wholes, *map("".join, _parts(added, length))]
-        encoded = [(text, self.backend.encode(text, add_special_tokens=False)) for text in texts]
-        return [(text, found.ids) for text, found in encoded if found.ids]
+        added = sorted(self.backend.get_added_tokens_decoder())
+        parts = [*_parts(plain, length), *_parts(added, length)]
+        return [(part, self.backend.decode(part, skip_special_tokens=False)) for part in parts]
 
     def save(self, folder: str | Path) -> None:
         """Write `tokenizer.json`, `tokenizer_config.json` and the chat template, as found."""
@@ -214,7 +206,7 @@ def _plain_config(pad: str, eos: str, **more: str) -> dict[str, Any]:
     }
 
 
-def _parts(whole: Sequence[T], length: int) -> list[Sequence[T]]:
+def _parts(whole: list[int], length: int) -> list[list[int]]:
     return [whole[start : start + length] for start in range(0, len(whole), length)]
 
 

@@ -35,7 +35,7 @@ class Model:
         params_fn: tensors by their Hugging Face names -> parameters to publish.
         score_fn: `(params, sequences)` -> log softmax(z) of tokens 1.. of each.
         next_fn: `(params, prompt)` -> log softmax(z) `[V]` of the token after the prompt.
-        encode_fn: text -> token ids, without what the tokenizer puts around a text.
+        decode_fn: token ids -> text, special tokens shown.
         shapes: name -> shape of the tensors that a push must bring.
         dtype: the served one.
         vocab_size: V.
@@ -47,7 +47,7 @@ class Model:
     params_fn: Callable[[Tensors], Any]
     score_fn: Callable[[Any, Sequence[IntArray]], Sequence[np.ndarray]]
     next_fn: Callable[[Any, IntArray], np.ndarray]
-    encode_fn: Callable[[str], list[int]]
+    decode_fn: Callable[[Sequence[int]], str]
     shapes: Mapping[str, list[int]]
     dtype: str
     vocab_size: int
@@ -113,11 +113,10 @@ class Service:
             f"vllm:generation_tokens_total {self.generated}\n"
         )
 
-    def tokenize(self, body: Json) -> Json:
-        """`/tokenize` for a text."""
+    def detokenize(self, body: Json) -> Json:
+        """`/detokenize`."""
         self._check_model(body)
-        ids = self.model.encode_fn(body["prompt"])
-        return {"tokens": ids, "count": len(ids), "max_model_len": self.model.max_model_len}
+        return {"prompt": self.model.decode_fn(body["tokens"])}
 
     # --- weights -------------------------------------------------------------------------------
 
@@ -324,7 +323,7 @@ def _routes(service: Service, *, native: bool, dev_mode: bool) -> dict[tuple[str
         ("GET", "/version"): lambda *_: {"version": VERSION},
         ("GET", "/v1/models"): lambda *_: {"object": "list", "data": [service.card()]},
         ("GET", "/metrics"): lambda *_: service.metrics(),
-        ("POST", "/tokenize"): lambda body, _: service.tokenize(body),
+        ("POST", "/detokenize"): lambda body, _: service.detokenize(body),
         ("POST", "/v1/completions"): lambda body, _: service.complete(body),
     }
     if native:

@@ -4,6 +4,7 @@ import dataclasses
 import socket
 import threading
 from contextlib import ExitStack, suppress
+from functools import partial
 
 import numpy as np
 import pytest
@@ -43,7 +44,7 @@ class Farm:
             str(self._folders[tied]),
             dtype="float32",
             eos_id=world.EOS,
-            encode_fn=lambda text: world.TOKENIZER.encode(text).tolist(),
+            decode_fn=partial(world.TOKENIZER.decode, skip_special_tokens=False),
             batch_size=4,
             prompt_length=8,
         )
@@ -83,7 +84,7 @@ class Farm:
             str(self._folders[True]),
             dtype="float32",
             eos_id=world.EOS,
-            encode_fn=lambda text: world.TOKENIZER.encode(text).tolist(),
+            decode_fn=partial(world.TOKENIZER.decode, skip_special_tokens=False),
             batch_size=4,
             prompt_length=8,
         )

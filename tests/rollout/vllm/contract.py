@@ -161,7 +161,9 @@ def check_other_tokenizers(url, config):
     others = word_level([*words[:-1], "w"])
     assert {t.eos_id for t in (swapped, others)} == {world.EOS}
     for tokenizer in (swapped, others):
-        with pytest.raises(Refused, match=r"tokenizer.*: serve the folder that the trainer started"):
+        with pytest.raises(
+            Refused, match=r"tokenizer.*: serve the folder that the trainer started"
+        ):
             connect([url], config, texts=tokenizer.sample_texts())
 
 

@@ -237,9 +237,9 @@ def test_what_is_not_compared_is_said(farm):
     def absent(_):
         raise BadRequest("Not Found", 404)
 
-    a.service.tokenize = absent
+    a.service.detokenize = absent
     with contract.connect([a.url], CONFIG) as engine:
-        assert "tokenizer      not compared: no /tokenize" in engine.table()
+        assert "tokenizer      not compared: no /detokenize" in engine.table()
 
 
 def test_a_server_without_dev_mode_cannot_be_published_to(farm):

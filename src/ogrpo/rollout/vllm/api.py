@@ -1,5 +1,6 @@
 """One server's HTTP API: a method for each call, errors sorted by what can be done about them."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import httpx
@@ -68,10 +69,10 @@ class ServerApi:
         """`/inference/v1/generate`: samples with the version of each token's weights."""
         return await self._json("POST", "/inference/v1/generate", payload, timeout=self._timeout)
 
-    async def tokenize(self, model: str, text: str) -> list[int]:
-        """Token ids of a text, without what the tokenizer puts around one."""
-        payload = {"model": model, "prompt": text, "add_special_tokens": False}
-        return (await self._json("POST", "/tokenize", payload))["tokens"]
+    async def detokenize(self, model: str, ids: Sequence[int]) -> str:
+        """The text of token ids."""
+        payload = {"model": model, "tokens": list(ids)}
+        return (await self._json("POST", "/detokenize", payload))["prompt"]
 
     async def rpc(self, method: str, arguments: Json, *, seconds: float | None = None) -> list[Any]:
         """Calls a method of every worker; needs VLLM_SERVER_DEV_MODE=1 on the server."""

@@ -19,7 +19,7 @@ from ogrpo.rollout.vllm.errors import Refused, Rejected, Unavailable
 from ogrpo.rollout.vllm.wire import UNTRUNCATED, Order, Truncation
 
 LogProbs = Literal["raw", "processed"]
-Tokenizer = Literal["the trainer's", "not compared: no /tokenize", "not compared: no texts given"]
+Tokenizer = Literal["the trainer's", "not compared: no /detokenize", "not compared: no texts given"]
 COLD, HOT = 0.5, 2.0
 TOP = 5
 
@@ -32,9 +32,9 @@ class Expected:
     eos_id: int
     max_length: int
     """Longest prompt plus completion."""
-    texts: Sequence[tuple[str, Sequence[int]]]
-    """Texts with the token ids that the trainer's tokenizer gives them (see
-    `TextTokenizer.sample_texts`), of which the server's must give the same; empty: not compared."""
+    texts: Sequence[tuple[Sequence[int], str]]
+    """Token ids with the text that the trainer's tokenizer makes of them (see
+    `TextTokenizer.sample_texts`); the server's must make the same. Empty: not compared."""
 
 
 @dataclass(frozen=True)
@@ -161,12 +161,12 @@ def _check_fit(url: str, extension: Json | None, context: int, expected: Expecte
 
 
 async def compare_tokenizers(
-    api: ServerApi, model: str, texts: Sequence[tuple[str, Sequence[int]]]
+    api: ServerApi, model: str, texts: Sequence[tuple[Sequence[int], str]]
 ) -> Tokenizer:
-    """Whether the server's tokenizer gives the texts the ids that the trainer's gives them.
+    """Whether token ids mean the same to the server as to the trainer.
 
-    The trainer sends and receives ids; but a server whose tokenizer is another serves a model that
-    was made for other ids, or has another end.
+    Texts are compared without white space. How a text is cut into tokens is not: ids are all that
+    is sent, and vLLM's tokenizer of a model may cut otherwise than its tokenizer.json says.
 
     Raises:
         Refused: it does not, with the first text that tells.
@@ -174,25 +174,22 @@ async def compare_tokenizers(
     if not texts:
         return "not compared: no texts given"
     try:
-        found = await asyncio.gather(*(api.tokenize(model, text) for text, _ in texts))
+        found = await asyncio.gather(*(api.detokenize(model, ids) for ids, _ in texts))
     except Rejected as error:
         if error.status in (404, 405, NOT_IMPLEMENTED):
-            return "not compared: no /tokenize"
-        raise Refused(f"{error}: {SERVE_THE_SAME}") from error
-    for (text, ids), theirs in zip(texts, found, strict=True):
-        if list(ids) != theirs:
+            return "not compared: no /detokenize"
+        raise
+    for (ids, ours), theirs in zip(texts, found, strict=True):
+        if _letters(ours) != _letters(theirs):
             raise Refused(
-                f"{api.url} has another tokenizer: {text[:60]!r} is {_some(theirs)} there and "
-                f"{_some(ids)} here: {SERVE_THE_SAME}"
+                f"{api.url} has another tokenizer: tokens {list(ids)} are {theirs!r} there and "
+                f"{ours!r} here: serve the folder that the trainer started from, tokenizer included"
             )
     return "the trainer's"
 
 
-SERVE_THE_SAME = "serve the folder that the trainer started from, with the tokenizer in it"
-
-
-def _some(ids: Sequence[int]) -> str:
-    return f"{list(ids[:8])}{'...' if len(ids) > 8 else ''}"
+def _letters(text: str) -> str:
+    return "".join(text.split())
 
 
 async def measure_log_probs(api: ServerApi, model: str, expected: Expected) -> LogProbs:
