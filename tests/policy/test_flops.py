@@ -56,7 +56,11 @@ def traced_flops(function, *arguments, trips=1):
     return product_flops(jax.make_jaxpr(function)(*arguments).jaxpr, trips)
 
 
-KEEP = {False: keep_products, True: jax.checkpoint_policies.nothing_saveable}  # by `remat`
+KEEP = {
+    "none": jax.checkpoint_policies.everything_saveable,
+    "products": keep_products,
+    "full": jax.checkpoint_policies.nothing_saveable,
+}
 
 
 def loss(config, remat, max_logits=flops.MAX_LOGITS):
@@ -95,10 +99,10 @@ def test_a_forward_pass_worked_by_hand():
 
 def test_an_update_worked_by_hand():
     # Three forward passes, and attention once more.
-    got = flops.update_flops(by_hand(), n=1, g=2, p=3, t=2)
+    got = flops.update_flops(by_hand(), n=1, g=2, p=3, t=2, remat="products")
     assert got == Flops(projections=3 * 1456, attention=4 * 232, head=3 * 240)
-    # With remat also q, k, v, o, gate and up: 32 + 48 = 80 macs of 7 tokens.
-    rematted = flops.update_flops(by_hand(), n=1, g=2, p=3, t=2, remat=True)
+    # With full remat also q, k, v, o, gate and up: 32 + 48 = 80 macs of 7 tokens.
+    rematted = flops.update_flops(by_hand(), n=1, g=2, p=3, t=2, remat="full")
     assert rematted == got + Flops(projections=2 * 80 * 7)
 
 
@@ -119,10 +123,10 @@ def test_bytes_worked_by_hand():
     assert flops.optimizer_bytes(config, 4) == 1296
     # Keys and values of one head of 2.
     assert flops.cache_bytes_per_token(config, 2) == 8
-    # 7 tokens: the input (4); without remat also q, k, v (2 each), o (4), gate and up (6 each).
+    # 7 tokens: the input (4); with products also q, k, v (2 each), o (4), gate and up (6 each).
     shape = {"n": 1, "g": 2, "p": 3, "t": 2}
-    assert flops.activation_bytes(config, **shape, itemsize=4, remat=True) == 4 * 7 * 4
-    assert flops.activation_bytes(config, **shape, itemsize=4, remat=False) == 4 * 7 * 26
+    assert flops.activation_bytes(config, **shape, itemsize=4, remat="full") == 4 * 7 * 4
+    assert flops.activation_bytes(config, **shape, itemsize=4, remat="products") == 4 * 7 * 26
     assert flops.logits_bytes(config, n=1, g=2, t=2) == 4 * 10 * 2
     assert flops.logits_bytes(config, n=1, g=2, t=2, max_logits=19) == 4 * 10
     assert flops.score_bytes(config, **shape) == 4 * 29
@@ -157,11 +161,11 @@ def test_parameters_are_those_of_the_decoder(family, tied):
 @pytest.mark.parametrize("family", FAMILIES)
 def test_forward_flops_are_the_products_of_the_traced_program(family):
     config = make_config(family, num_layers=3)
-    traced = traced_flops(loss(config, False), param_shapes(config), batch_shapes(**SHAPE))
+    traced = traced_flops(loss(config, "products"), param_shapes(config), batch_shapes(**SHAPE))
     assert flops.forward_flops(config, **SHAPE).total == traced
 
 
-@pytest.mark.parametrize("remat", [False, True])
+@pytest.mark.parametrize("remat", KEEP)
 def test_update_flops_are_the_products_of_the_traced_gradient(remat):
     config = make_config(num_layers=3)
     gradient = jax.grad(loss(config, remat))
@@ -172,11 +176,11 @@ def test_update_flops_are_the_products_of_the_traced_gradient(remat):
 def test_chunks_of_logits_are_computed_again():
     config, rows = make_config(), 16  # 48 rows in 3 chunks
     limit = rows * config.vocab_size
-    gradient = jax.grad(loss(config, False, limit))
+    gradient = jax.grad(loss(config, "products", limit))
     traced = traced_flops(gradient, param_shapes(config), batch_shapes(**SHAPE))
-    again = flops.recompute_flops(config, **SHAPE, remat=False, max_logits=limit)
+    again = flops.recompute_flops(config, **SHAPE, remat="products", max_logits=limit)
     assert (flops.forward_flops(config, **SHAPE) * 3 + again).total == traced
-    whole = flops.recompute_flops(config, **SHAPE, remat=False)
+    whole = flops.recompute_flops(config, **SHAPE, remat="products")
     assert again.head == 2 * 16 * 11 * 48
     assert whole.head == 0
 
@@ -202,7 +206,7 @@ def kept_bytes(config, remat):
     return sum(math.prod(x.shape) * np.dtype(x.dtype).itemsize for x in kept)
 
 
-@pytest.mark.parametrize("remat", [False, True])
+@pytest.mark.parametrize("remat", ["products", "full"])
 def test_activation_bytes_are_the_residuals_of_the_layers(remat):
     config = make_config(num_layers=5)
     counted = flops.activation_bytes(config, **SHAPE, itemsize=4, remat=remat)
@@ -220,7 +224,7 @@ def xla_flops(function, *arguments):
 ELEMENTWISE = 0.06
 
 
-@pytest.mark.parametrize("remat", [False, True])
+@pytest.mark.parametrize("remat", ["products", "full"])
 def test_xla_counts_the_same_update_and_a_little_element_wise_work(remat):
     config = wide(num_layers=1)
     arguments = (param_shapes(config), batch_shapes(**SHAPE))
@@ -252,6 +256,13 @@ def test_microbatches_cost_the_same_and_must_divide_the_prompts():
 def test_steps_of_a_draw_lie_within_the_completion(steps):
     with pytest.raises(ValueError, match=f"steps is {steps}.*t = 5"):
         flops.sample_flops(make_config(), **SHAPE, steps=steps)
+
+
+def test_an_unknown_remat_is_refused():
+    with pytest.raises(ValueError, match="remat is 'some': choose one of none, products, full"):
+        flops.update_flops(make_config(), **SHAPE, remat="some")
+    with pytest.raises(ValueError, match=r"'none'.*take products or full"):
+        flops.activation_bytes(make_config(), **SHAPE, itemsize=4, remat="none")
 
 
 def test_the_example_runs():

@@ -26,12 +26,29 @@ for either factor: Kaplan et al. 2020, section 2.1) plus what it computes again.
 421568
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from ogrpo.policy.config import DecoderConfig
 
 MAX_LOGITS = 1 << 27
 """Logits held at once, the default of `head.token_log_probs`."""
+
+
+class Redone(NamedTuple):
+    """What the backward pass of a layer computes again."""
+
+    attention: bool
+    projections: bool
+
+
+# What a layer keeps: everything, the results of its projections, its input (`decoder.run_layers`).
+REMAT: Mapping[str, Redone] = {
+    "none": Redone(attention=False, projections=False),
+    "products": Redone(attention=True, projections=False),
+    "full": Redone(attention=True, projections=True),
+}
 
 
 @dataclass(frozen=True)
@@ -105,20 +122,24 @@ def recompute_flops(
     g: int,
     p: int,
     t: int,
-    remat: bool,
+    remat: str,
     max_logits: int = MAX_LOGITS,
 ) -> Flops:
     """What a backward pass computes a second time: see `decoder.run_layers`, `head`.
 
-    Attention always. With `remat` (layers run with `nothing_saveable`) also the projections, except
-    the MLP's last, whose result no gradient needs. The logits, where they are taken in chunks
-    because there are more than `max_logits` of them.
+    With `remat` "products" or "full" the attention, with "full" also the projections, except the
+    MLP's last, whose result no gradient needs. The logits, where they are taken in chunks because
+    there are more than `max_logits` of them.
+
+    Raises:
+      ValueError: a `remat` that is no key of `REMAT`.
     """
-    again = _attention(config, _scores(n, g, p, t))
-    if remat:
-        down = 2 * config.num_layers * config.hidden_size * config.intermediate_size
-        whole = _layers(config, n * (p + g * t)).projections
-        again += Flops(projections=whole - down * n * (p + g * t))
+    redone, again = _redone(remat), Flops()
+    if redone.attention:
+        again += _attention(config, _scores(n, g, p, t))
+    if redone.projections:
+        macs = _attention_macs(config) + 2 * config.hidden_size * config.intermediate_size
+        again += Flops(projections=2 * config.num_layers * macs * n * (p + g * t))
     rows = n * g * (t - 1)
     return again + _head(config, rows if rows > _chunk(config, max_logits) else 0)
 
@@ -130,7 +151,7 @@ def update_flops(
     g: int,
     p: int,
     t: int,
-    remat: bool = False,
+    remat: str = "products",
     microbatches: int = 1,
 ) -> Flops:
     """One update on prompts [n, p] with completions [n, g, t]: 3 forward passes and what is redone.
@@ -176,15 +197,21 @@ def optimizer_bytes(config: DecoderConfig, itemsize: int) -> int:
 
 
 def activation_bytes(
-    config: DecoderConfig, *, n: int, g: int, p: int, t: int, itemsize: int, remat: bool
+    config: DecoderConfig, *, n: int, g: int, p: int, t: int, itemsize: int, remat: str
 ) -> int:
-    """Bytes that the layers keep for the backward pass.
+    """Bytes that the layers keep for the backward pass, `remat` being "products" or "full".
 
-    Of each token and layer the input, and without `remat` also the results of the projections that
+    Of each token and layer the input, and with "products" also the results of the projections that
     a gradient needs (q, k, v, o, gate, up).
+
+    Raises:
+      ValueError: "none", where it is XLA's choice which element-wise results to keep, or no key of
+        `REMAT`.
     """
-    width = config.hidden_size
-    if not remat:
+    redone, width = _redone(remat), config.hidden_size
+    if not redone.attention:
+        raise ValueError(f"remat {remat!r}: what it keeps is not counted; take products or full")
+    if not redone.projections:
         width += _queries(config) + 2 * _keys(config) + width + 2 * config.intermediate_size
     return itemsize * config.num_layers * n * (p + g * t) * width
 
@@ -204,6 +231,12 @@ def score_bytes(config: DecoderConfig, *, n: int, g: int, p: int, t: int) -> int
 def cache_bytes_per_token(config: DecoderConfig, itemsize: int) -> int:
     """Bytes of the keys and values of one token in all layers."""
     return 2 * itemsize * config.num_layers * _keys(config)
+
+
+def _redone(remat: str) -> Redone:
+    if remat not in REMAT:
+        raise ValueError(f"remat is {remat!r}: choose one of {', '.join(REMAT)}")
+    return REMAT[remat]
 
 
 def _queries(config: DecoderConfig) -> int:
