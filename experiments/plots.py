@@ -126,6 +126,51 @@ def seconds(records: list[Record]) -> Figure:
     return figure
 
 
+def pushes(records: list[Record]) -> list[Record]:
+    """The records of the steps that began with a push of weights to the servers."""
+    counts = [r.get("sync/count", 0) for r in records]
+    before = [0, *counts[:-1]]
+    return [r for r, count, last in zip(records, counts, before, strict=True) if count > last]
+
+
+PUSH_PHASES = (
+    ("sync/write_seconds", "written by the trainer", BLUE),
+    ("sync/paused_seconds", "servers paused, loading", ORANGE),
+    ("sync/prove_seconds", "proven by a probe", GREEN),
+)
+
+
+def push_seconds(records: list[Record]) -> Figure:
+    """What each push of weights took, by phase."""
+    figure, axes = _figure("Seconds of each push of weights")
+    pushed = pushes(records)
+    x = [r["completions"] for r in pushed]
+    parts = [[r[key] for r in pushed] for key, _, _ in PUSH_PHASES]
+    labels, colors = [p[1] for p in PUSH_PHASES], [p[2] for p in PUSH_PHASES]
+    axes.stackplot(x, *parts, labels=labels, colors=colors, alpha=0.75)
+    axes.plot(x, np.sum(parts, axis=0), ".", color="black", markersize=3)
+    axes.set_ylim(bottom=0)
+    axes.legend(loc="upper right", fontsize=9)
+    return figure
+
+
+def servers(records: list[Record]) -> Figure:
+    """How busy the servers were, at each step's peak."""
+    figure, axes = _figure("Servers: requests and cache, peak of each step")
+    _trend(axes, records, "server/running", "requests running", BLUE)
+    _trend(axes, records, "server/waiting", "requests waiting", ORANGE)
+    axes.set_ylim(bottom=0)
+    axes.set_ylabel("requests")
+    cache = axes.twinx()
+    cache.grid(False)
+    _trend(cache, records, "server/kv_cache_usage", "KV cache in use (right)", GREEN)
+    cache.set_ylim(0, 1)
+    cache.spines["right"].set_visible(True)
+    handles = [h for a in (axes, cache) for h in a.get_legend_handles_labels()[0]]
+    axes.legend(handles=handles, loc="upper left", fontsize=9)
+    return figure
+
+
 PLOTS: dict[str, Callable[[list[Record]], Figure]] = {
     "pass_at_1": pass_at_1,
     "reward": reward,
@@ -135,6 +180,13 @@ PLOTS: dict[str, Callable[[list[Record]], Figure]] = {
     "certificate": certificate,
     "seconds": seconds,
 }
+
+
+SERVER_PLOTS: dict[str, Callable[[list[Record]], Figure]] = {
+    "push_seconds": push_seconds,
+    "servers": servers,
+}
+"""Drawn of runs that sample from external servers."""
 
 
 def _figure(title: str) -> tuple[Figure, Axes]:
@@ -150,7 +202,7 @@ def save_plots(records: list[Record], folder: Path) -> list[Path]:
     folder.mkdir(exist_ok=True)
     paths = []
     with mpl.rc_context(STYLE):
-        for name, plot in PLOTS.items():
+        for name, plot in (PLOTS | (SERVER_PLOTS if pushes(records) else {})).items():
             path = folder / f"{name}.png"
             plot(records).savefig(path)
             paths.append(path)

@@ -16,6 +16,8 @@ from rich.progress import (
 from rich.table import Table
 
 Record = dict[str, Any]
+Metrics = tuple[tuple[str, str, str], ...]
+"""Label, key and format of each."""
 LIVE = (
     ("reward", "reward", "{:.2f}"),
     ("Pass@1", "pass@1/sampled", "{:.2f}"),
@@ -24,16 +26,28 @@ LIVE = (
     ("stale", "staleness", "{:.1f}"),
     ("tok/s", "tokens/s", "{:,.0f}"),
 )
+SERVERS = (
+    ("running", "server/running", "{:.0f}"),
+    ("waiting", "server/waiting", "{:.0f}"),
+    ("KV cache", "server/kv_cache_usage", "{:.0%}"),
+    ("push", "sync/seconds", "{:.2f} s"),
+)
+"""With external servers: their peaks in the step, and what the last push of weights took."""
 
 
-def live_text(latest: Record) -> str:
+def live_text(latest: Record, metrics: Metrics = LIVE) -> str:
     """The newest known value of each live metric."""
     shown = [
         f"{label} {form.format(latest[key])}"
-        for label, key, form in LIVE
+        for label, key, form in metrics
         if latest.get(key) is not None
     ]
     return "  ".join(shown)
+
+
+def lines(latest: Record) -> list[str]:
+    """What is shown of a run, and of its servers where there are any."""
+    return [text for text in (live_text(latest), live_text(latest, SERVERS)) if text]
 
 
 class Display:
@@ -47,10 +61,10 @@ class Display:
     def show(self, record: Record) -> None:
         """Takes the newest record in."""
         self._latest |= {key: value for key, value in record.items() if value is not None}
-        text = live_text(self._latest)
-        self._progress.update(self._bar, completed=record["step"], description=text)
+        text = lines(self._latest)
+        self._progress.update(self._bar, completed=record["step"], description="\n".join(text))
         if not self._console.is_terminal and record["pass@1/sampled"] is not None:
-            self._console.print(f"step {record['step']:>4}  {text}", soft_wrap=True)
+            self._console.print(f"step {record['step']:>4}  {'  '.join(text)}", soft_wrap=True)
 
 
 @contextmanager

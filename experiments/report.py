@@ -2,12 +2,13 @@
 
 import base64
 import json
+import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from experiments.page import render
-from experiments.plots import save_plots
+from experiments.plots import pushes, save_plots
 from experiments.run_dir import RunDir
 
 Record = dict[str, Any]
@@ -50,6 +51,30 @@ def _cards(evaluated: list[Record], records: list[Record]) -> list[dict[str, str
     ]
 
 
+PUSH_FIGURES = (
+    ("bytes of the weights", "sync/bytes", "{:,.0f}"),
+    ("bytes sent over the network (a shared folder: 0)", "sync/bytes_sent", "{:,.0f}"),
+    ("elements changed since the push before", "sync/changed_share", "{:.1%}"),
+    ("seconds, from the trainer's weights to their proof", "sync/seconds", "{:.3f}"),
+    ("seconds that servers were paused", "sync/paused_seconds", "{:.3f}"),
+    ("distance of the probe, nats a token", "sync/probe_gap", "{:.1e}"),
+)
+
+
+def _pushes(records: list[Record]) -> list[dict[str, str]]:
+    """Rows about the pushes of weights: median, largest and total over the run."""
+    pushed = pushes(records)
+    rows = []
+    for label, key, form in PUSH_FIGURES:
+        values = [r[key] for r in pushed if r.get(key) is not None]
+        if values:
+            total = sum(values) if "seconds" in label or "bytes" in label else None
+            figures = (statistics.median(values), max(values), total)
+            texts = ["" if value is None else form.format(value) for value in figures]
+            rows.append(dict(zip(("median", "largest", "total"), texts, strict=True), label=label))
+    return rows
+
+
 def write_report(
     run: RunDir,
     config: dict[str, Any],
@@ -72,6 +97,8 @@ def write_report(
         temperature=f"{evaluated[0]['pass@1/temperature']:g}",
         evaluations=evaluated,
         plots=plots,
+        push_count=len(pushes(records)),
+        pushes=_pushes(records),
         counts=counts,
         samples=samples,
         command=command,

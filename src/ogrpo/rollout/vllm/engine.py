@@ -12,6 +12,7 @@ and a push may come while samples are drawn.
 import asyncio
 import tempfile
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Future
@@ -35,7 +36,7 @@ from ogrpo.rollout.vllm.errors import (
     Unproven,
 )
 from ogrpo.rollout.vllm.fleet import Fleet, Server
-from ogrpo.rollout.vllm.prometheus import server_metrics
+from ogrpo.rollout.vllm.prometheus import peaks, server_metrics
 from ogrpo.rollout.vllm.sync import InFlight, Probe, PushReport, Target
 from ogrpo.rollout.vllm.wire import UNLABELLED, UNTRUNCATED, Order, Truncation
 from ogrpo.rollout.weights import tensors as files
@@ -45,6 +46,8 @@ from ogrpo.rollout.weights.store import Release, Store
 T = TypeVar("T")
 TensorsFn = Callable[[Any], Mapping[str, np.ndarray]]
 ScoreFn = Callable[[Any, Sequence[IntArray]], Sequence[np.ndarray]]
+FIRST_LOOK, LATER_LOOKS = 0.1, 5.0
+"""Seconds until the servers' metrics are read in a batch, and between two readings at most."""
 DTYPES = {
     "float32": np.dtype(np.float32),
     "float16": np.dtype(np.float16),
@@ -119,6 +122,7 @@ class VllmEngine:
         self._tensors_fn, self._score_fn = tensors_fn, score_fn
         self._target: Target | None = None
         self._last_sync: dict[str, float] = {}
+        self._peaks: dict[str, float] = {}
         self._scratch = tempfile.TemporaryDirectory(prefix="ogrpo-releases-")
         folder = options.folder or Path(self._scratch.name)
         pulled = options.transport == "url"
@@ -163,9 +167,25 @@ class VllmEngine:
         return capabilities.table(self.capabilities)
 
     def metrics(self) -> dict[str, float]:
-        """Counts since the start, what the last push cost, and the servers' own gauges."""
-        gauges = self._run(server_metrics([s.api for s in self._fleet.servers if not s.down]))
-        return {**self.counts, **self._last_sync, **gauges}
+        """Counts since the start, what the last push cost, and the servers' own metrics.
+
+        What comes and goes (requests running and waiting, use of the cache) is shown as its peak
+        since the last call.
+        """
+        now = self._run(self._server_metrics())
+        gauges, self._peaks = peaks(self._peaks, now), {}
+        return {**self.counts, **self._last_sync, **now, **gauges}
+
+    async def _server_metrics(self) -> dict[str, float]:
+        return await server_metrics([s.api for s in self._fleet.servers if not s.down])
+
+    async def _watch(self) -> None:
+        """Looks at the servers while a batch is drawn, less and less often."""
+        pause = FIRST_LOOK
+        while True:
+            await asyncio.sleep(pause)
+            self._peaks = peaks(self._peaks, await self._server_metrics())
+            pause = min(LATER_LOOKS, 2 * pause)
 
     def close(self) -> None:
         """Ends the engine's thread and connections; the servers go on."""
@@ -243,6 +263,7 @@ class VllmEngine:
         """
         if version < 0:
             raise ValueError(f"version is {version}; versions count from 0")
+        begin = time.perf_counter()
         release = self._store.write(self._served(self._tensors_fn(params)), version)
         target = Target(release, self._probe(params))
         try:
@@ -250,6 +271,7 @@ class VllmEngine:
         except PublishRefused:
             self._store.withdraw(release)
             raise
+        self._last_sync["sync/seconds"] = time.perf_counter() - begin
         self.version = version
 
     def _served(self, tensors: Mapping[str, np.ndarray]) -> Mapping[str, np.ndarray]:
@@ -372,10 +394,21 @@ class VllmEngine:
                 allow_biased=self._options.allow_biased,
             )
             capabilities.check_context(found, longest, sampling)
-        groups = self._run(self._generate(list(prompts), sampling, seed))
+        groups = self._run(self._watched(self._generate(list(prompts), sampling, seed)))
         if self._options.truncation.active:
             self.counts["biased_completions"] += len(prompts) * sampling.group_size
         return groups
+
+    async def _watched(self, work: Coroutine[Any, Any, T]) -> T:
+        watch = asyncio.create_task(self._watch())
+        try:
+            result = await work
+        finally:
+            watch.cancel()
+            await asyncio.wait([watch])
+        if not watch.cancelled():
+            watch.result()  # a server's silence does not end the watch: this is an error
+        return result
 
     async def _generate(
         self, prompts: list[IntArray], sampling: Sampling, seed: int
