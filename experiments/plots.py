@@ -133,6 +133,8 @@ def pushes(records: list[Record]) -> list[Record]:
     return [r for r, count, last in zip(records, counts, before, strict=True) if count > last]
 
 
+ROOM = 1.4
+"""Height of the axes over that of the highest value, for a legend to stand in."""
 PUSH_PHASES = (
     ("sync/write_seconds", "written by the trainer", BLUE),
     ("sync/paused_seconds", "servers paused, loading", ORANGE),
@@ -145,11 +147,13 @@ def push_seconds(records: list[Record]) -> Figure:
     figure, axes = _figure("Seconds of each push of weights")
     pushed = pushes(records)
     x = [r["completions"] for r in pushed]
-    parts = [[r[key] for r in pushed] for key, _, _ in PUSH_PHASES]
-    labels, colors = [p[1] for p in PUSH_PHASES], [p[2] for p in PUSH_PHASES]
-    axes.stackplot(x, *parts, labels=labels, colors=colors, alpha=0.75)
-    axes.plot(x, np.sum(parts, axis=0), ".", color="black", markersize=3)
-    axes.set_ylim(bottom=0)
+    width = 0.7 * records[-1]["completions"] / len(pushed)
+    floor = np.zeros(len(pushed))
+    for key, label, color in PUSH_PHASES:
+        heights = np.array([r[key] for r in pushed])
+        axes.bar(x, heights, width, bottom=floor, label=label, color=color)
+        floor = floor + heights
+    axes.set_ylim(0, ROOM * floor.max())
     axes.legend(loc="upper right", fontsize=9)
     return figure
 
@@ -159,7 +163,7 @@ def servers(records: list[Record]) -> Figure:
     figure, axes = _figure("Servers: requests and cache, peak of each step")
     _trend(axes, records, "server/running", "requests running", BLUE)
     _trend(axes, records, "server/waiting", "requests waiting", ORANGE)
-    axes.set_ylim(bottom=0)
+    axes.set_ylim(0, ROOM * max(1, *points(records, "server/running")[1]))
     axes.set_ylabel("requests")
     cache = axes.twinx()
     cache.grid(False)

@@ -52,6 +52,13 @@ def test_training_through_a_server_is_recorded(model, url, tmp_path):
     assert [r["staleness"] for r in records] == [None, 0, 1, 0, 1]
     assert records[-1]["sync/count"] == 2
     assert records[-1]["sync/bytes"] > 0
+    assert records[-1]["server/generated_tokens"] > 0
+    assert all(r["sync/seconds"] > 0 for r in records[1:])
+    assert re.search(r"step +4 .*running \d+ .*push \d+\.\d\d s", done.stdout)
+    page = (folder / "report.html").read_text()
+    assert "Weights sent to the servers" in page
+    assert "of 2 pushes" in page
+    assert (folder / "plots" / "push_seconds.png").is_file()
     assert all(r["mismatch"] < 1e-4 for r in records if r["staleness"] == 0)
 
 
