@@ -1,0 +1,21 @@
+"""Replay of judged whole groups: numpy and Arrow, no JAX. See docs/replay.md."""
+
+from ogrpo.data.replay.buffer import Draw, Limits, Receipt, ReplayBuffer
+from ogrpo.data.replay.columns import Columns, Experience, Layout, pack, pack_batch
+from ogrpo.data.replay.samplers import (
+    Fifo,
+    Prioritised,
+    Sampler,
+    Stratified,
+    TooFewGroups,
+    advantage,
+    equal,
+    novelty,
+    positives,
+    product,
+    recency,
+    uniform,
+)
+from ogrpo.data.replay.segments import BrokenSegment
+from ogrpo.data.replay.shards import Shard, allot, merge_statistics
+from ogrpo.data.replay.table import Features, Table

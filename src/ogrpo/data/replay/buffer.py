@@ -1,0 +1,504 @@
+"""The replay buffer: judged whole groups come in, draws of whole groups go out.
+
+    experiences -> columns -> refusals -> table + arena (memory) -> eviction by the limits
+                                       -> pending -> segment on disk (acknowledged)
+
+`sample` copies what it draws, so a draw outlives the eviction of its groups. Everything that a
+group can undergo is counted: refused, inserted, drawn, evicted (by reason), dropped (at opening).
+"""
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ogrpo.data.batching import BoolArray, GroupBatch
+from ogrpo.data.replay import segments
+from ogrpo.data.replay.arena import Arena
+from ogrpo.data.replay.columns import (
+    Columns,
+    Experience,
+    Int64Array,
+    Layout,
+    join,
+    keep,
+    pack,
+    pad,
+    unpack,
+)
+from ogrpo.data.replay.samplers import Sampler
+from ogrpo.data.replay.segments import Segment
+from ogrpo.data.replay.spans import Spans, span_bytes
+from ogrpo.data.replay.table import Table
+from ogrpo.rollout.protocol import FloatArray
+
+log = logging.getLogger(__name__)
+State = dict[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """When groups are evicted; None means no limit.
+
+    Attributes:
+        groups: groups held; the oldest go first.
+        bytes: bytes held, see `ReplayBuffer.nbytes`; the oldest go first.
+        staleness: policy versions between the newest heard of and the oldest in the group.
+        uses: draws of a group, the last one included.
+    """
+
+    groups: int | None = None
+    bytes: int | None = None
+    staleness: int | None = None
+    uses: int | None = None
+
+    def __post_init__(self) -> None:
+        for name, least in (("groups", 1), ("bytes", 1), ("staleness", 0), ("uses", 1)):
+            value = getattr(self, name)
+            if value is not None and value < least:
+                raise ValueError(f"limit on {name} is {value}; give at least {least}, or None.")
+
+
+@dataclass(frozen=True, eq=False)
+class Draw:
+    """`N` whole groups in the order they were drawn.
+
+    Attributes:
+        ids: int64 `[N]`, the buffer's number for each group, in the order of insertion from 0.
+        columns: the groups.
+        uses: int64 `[N]`, draws of each group before this one; 0 is fresh.
+        staleness: int64 `[N]`, policy versions between the newest heard of and the group's oldest.
+    """
+
+    ids: Int64Array
+    columns: Columns
+    uses: Int64Array
+    staleness: Int64Array
+
+    @property
+    def rewards(self) -> FloatArray:
+        """float32 `[N, G]`."""
+        return self.columns.rewards
+
+    @property
+    def problems(self) -> Int64Array:
+        """int64 `[N]`."""
+        return self.columns.problems
+
+    @property
+    def experiences(self) -> list[Experience]:
+        """The groups as objects; for speed use `batch`."""
+        return unpack(self.columns)
+
+    def batch(self, prompt_length: int, completion_length: int, *, pad_id: int = 0) -> GroupBatch:
+        """Pad the groups; see `pad_groups`, whose result this is."""
+        return pad(self.columns, prompt_length, completion_length, pad_id=pad_id)
+
+
+@dataclass(frozen=True, eq=False)
+class Receipt:
+    """What became of an insertion.
+
+    Attributes:
+        ids: int64 `[N]`, -1 where a group was refused. A group is acknowledged, that is, on disk,
+            once `ReplayBuffer.acknowledged` exceeds its id.
+        refused: groups refused, by reason.
+    """
+
+    ids: Int64Array
+    refused: Mapping[str, int]
+
+
+class ReplayBuffer:
+    """Judged whole groups in memory, and on disk if there is a folder.
+
+    Args:
+        layout: what all groups have in common.
+        limits: when groups are evicted from memory. Files are kept; see `prune`.
+        sampler: makes the sampler of this buffer: `Fifo`, `partial(uniform, replace=False)`.
+        folder: where segments go; None keeps the buffer in memory only, where nothing is ever
+            acknowledged and a state can be saved only while the buffer is empty.
+        segment_groups: a segment is written as soon as so many groups wait for it; `flush` and
+            `state` write at once. What waits is lost in a crash.
+        refuse_zero_variance: refuse groups whose rewards are all equal.
+
+    Raises:
+        ValueError: the folder holds segments (use `open`), or the limit on uses is combined with
+            drawing with replacement, which could exceed it within a draw.
+    """
+
+    def __init__(
+        self,
+        layout: Layout,
+        limits: Limits,
+        sampler: Callable[[Table], Sampler],
+        *,
+        folder: Path | None = None,
+        segment_groups: int = 256,
+        refuse_zero_variance: bool = False,
+    ) -> None:
+        if segment_groups < 1:
+            raise ValueError(f"segment_groups is {segment_groups}; give at least 1.")
+        self.layout, self.limits = layout, limits
+        self._folder, self._segment_groups = folder, segment_groups
+        self._refuse_zero_variance = refuse_zero_variance
+        self._pending: list[Columns] = []
+        self._counts: Counter[str] = Counter()
+        self.acknowledged = 0
+        self._make_sampler = sampler
+        self._hold(Table(layout.group_size))
+        if folder is not None:
+            _make_empty(folder)
+
+    @classmethod
+    def open(
+        cls,
+        folder: Path | None,
+        layout: Layout,
+        limits: Limits,
+        sampler: Callable[[Table], Sampler],
+        *,
+        state: State | None,
+        **options: Any,
+    ) -> "ReplayBuffer":
+        """Return the buffer that `state` describes, or without one, all that the folder holds.
+
+        With a state, further insertions and draws are those of the buffer that saved it; segments
+        written since are moved to the folder `dropped`, logged and counted. Without a state every
+        group on disk is inserted again, unused, under the limits. A newest segment that cannot be
+        read and that the state does not speak of was never acknowledged: it is moved, too.
+
+        Raises:
+            BrokenSegment: a segment that is needed cannot be read.
+            ValueError: a segment that is needed is missing, or has another layout.
+        """
+        buffer = cls(layout, limits, sampler, folder=None, **options)
+        buffer._folder = folder
+        if folder is not None:
+            folder.mkdir(parents=True, exist_ok=True)
+        if state is None:
+            buffer._load_all()
+        else:
+            buffer._restore(state)
+        if folder is not None and (unfinished := segments.clean(folder)):
+            buffer._count("dropped/unfinished_files", unfinished)
+        return buffer
+
+    def __len__(self) -> int:
+        """Groups held."""
+        return self._table.live
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that the groups held take up: tokens, log-probs and their rows."""
+        return self._bytes
+
+    @property
+    def version(self) -> int:
+        """The newest policy version heard of, from `expire` or from a group."""
+        return self._table.version
+
+    def insert(self, experiences: Sequence[Experience]) -> Receipt:
+        """Insert groups, all or, if one of them is malformed, none.
+
+        Refused, by reason: `stale` (beyond the limit on staleness), `zero_variance` (if asked for).
+
+        Raises:
+            ValueError: see `pack`.
+        """
+        return self.insert_columns(pack(experiences, self.layout))
+
+    def insert_columns(self, columns: Columns) -> Receipt:
+        """Insert groups that `pack` or `pack_batch` made with this buffer's layout."""
+        if len(columns.problems) == 0:
+            return Receipt(np.zeros(0, np.int64), {})
+        self._raise_version(int(columns.policy_versions.max()))
+        kept, refused = self._admit(columns)
+        ids = np.where(kept, self._table.next_id + np.cumsum(kept) - 1, -1)
+        if kept.any():
+            admitted = keep(columns, kept)
+            self._count("inserted", int(kept.sum()))
+            if self._folder is not None:
+                self._pending.append(admitted)
+            self._enter(ids[kept], admitted)
+            self._make_room()
+        if self._waiting() >= self._segment_groups:
+            self.flush()
+        return Receipt(ids, refused)
+
+    def flush(self) -> None:
+        """Write the groups that wait for a segment; on return all are acknowledged."""
+        if self._folder is None or not self._pending:
+            return
+        segment = segments.write(self._folder, self.acknowledged, join(self._pending), self.layout)
+        self._pending.clear()
+        self.acknowledged = segment.stop
+
+    def expire(self, version: int) -> None:
+        """Hear that the policy is at `version`, and evict what is too stale at it.
+
+        Raises:
+            ValueError: `version` is older than one heard of.
+        """
+        if version < self.version:
+            raise ValueError(
+                f"version is {version}, {self.version} was heard of before; versions go up."
+            )
+        self._raise_version(version)
+
+    def sample(self, count: int, *, seed: int) -> Draw:
+        """Draw `count` whole groups; the same buffer and seed give the same draw.
+
+        Groups that reach the limit on uses by it are evicted afterwards.
+
+        Raises:
+            TooFewGroups: the sampler cannot serve that many.
+        """
+        if count < 1:
+            raise ValueError(f"count is {count}; draw at least 1 group.")
+        ids = self._sampler.draw(count, np.random.default_rng(seed))
+        draw = self._read(ids)
+        self._table.cursor = int(ids[-1]) + 1
+        self._count("drawn", count)
+        self._use(ids)
+        return draw
+
+    def statistics(self) -> dict[str, float]:
+        """What the buffer holds and has counted; `merge_statistics` joins those of shards."""
+        table = self._table
+        features = table.features(table.places(table.all_live()))
+        held = {
+            "groups": len(self),
+            "bytes": self.nbytes,
+            "bytes/allocated": self._allocated(),
+            "unacknowledged": self._waiting(),
+            "mass": self._sampler.mass(),
+        }
+        spread = {**_spread("uses", features.uses), **_spread("staleness", features.staleness)}
+        return {name: float(n) for name, n in {**held, **spread, **self._counts}.items()}
+
+    def state(self) -> State:
+        """Flush, and return what a checkpoint needs beside the segments: plain JSON.
+
+        Raises:
+            ValueError: the buffer holds groups and has no folder to find them in again.
+        """
+        if self._folder is None and len(self):
+            raise ValueError(
+                f"{len(self)} groups are held in memory only and would not survive: give the "
+                "buffer a folder, or save its state while it is empty."
+            )
+        self.flush()
+        table = self._table
+        ids = table.all_live()
+        return {
+            "ids": ids.tolist(),
+            "uses": table.rows.uses[table.places(ids)].tolist(),
+            "next_id": table.next_id,
+            "cursor": table.cursor,
+            "version": table.version,
+            "capacity": table.capacity,
+            "counts": dict(self._counts),
+        }
+
+    def prune(self) -> int:
+        """Delete the files in which no group is held any more; return how many that were.
+
+        Call it when the state that is to be resumed from was saved after those groups left: an
+        older state that speaks of them can no longer be opened.
+        """
+        if self._folder is None:
+            return 0
+        live = self._table.all_live()
+        dead = [s for s in segments.listed(self._folder) if not len(_within(live, s))]
+        for segment in dead:
+            segment.file.unlink()
+        return len(dead)
+
+    def _hold(self, table: Table) -> None:
+        self._table, self._bytes = table, 0
+        self._arena, self._spans = Arena(self.layout, table), Spans()
+        self._sampler = self._make_sampler(table)
+        if self._sampler.replace and self.limits.uses is not None:
+            raise ValueError(
+                f"a limit of {self.limits.uses} uses and a sampler that draws with replacement: "
+                "a draw could exceed it; draw without replacement or leave the limit out."
+            )
+
+    def _admit(self, columns: Columns) -> tuple[BoolArray, dict[str, int]]:
+        kept, refused = np.ones(len(columns.problems), np.bool_), {}
+        for reason, wrong in self._refusals(columns):
+            if (found := int((wrong & kept).sum())) > 0:
+                refused[reason] = found
+                self._count(f"refused/{reason}", found)
+            kept &= ~wrong
+        return kept, refused
+
+    def _refusals(self, columns: Columns) -> Iterator[tuple[str, BoolArray]]:
+        if self.limits.staleness is not None:
+            staleness = self.version - columns.policy_versions.min(axis=1)
+            yield "stale", staleness > self.limits.staleness
+        if self._refuse_zero_variance:
+            yield "zero_variance", np.ptp(columns.rewards, axis=1) == 0
+
+    def _enter(self, ids: Int64Array, columns: Columns) -> None:
+        tokens = columns.totals + columns.prompt_lengths
+        n_bytes = tokens * self._arena.token_bytes + span_bytes(columns.spans, len(ids))
+        self._table.append(ids, columns, n_bytes)
+        places = self._table.places(ids)
+        self._arena.put(columns, places)
+        self._spans.put(ids, columns.spans)
+        self._bytes += int(self._table.rows.bytes[places].sum())
+        self._sampler.update(ids)
+
+    def _evict(self, ids: Int64Array, reason: str) -> None:
+        if len(ids) == 0:
+            return
+        places = self._table.places(ids)
+        self._bytes -= int(self._table.rows.bytes[places].sum())
+        self._table.remove(ids)
+        self._arena.drop(places)
+        self._spans.drop(ids.tolist())
+        self._sampler.update(ids)
+        self._count(f"evicted/{reason}", len(ids))
+
+    def _make_room(self) -> None:
+        if self.limits.groups is not None and (excess := len(self) - self.limits.groups) > 0:
+            self._evict(self._table.first(self._table.head, self._table.next_id, excess), "groups")
+        if self.limits.bytes is not None and (excess := self.nbytes - self.limits.bytes) > 0:
+            self._evict(self._oldest_bytes(excess), "bytes")
+
+    def _oldest_bytes(self, excess: int) -> Int64Array:
+        table, count = self._table, 16
+        while True:
+            ids = table.first(table.head, table.next_id, count)
+            freed = np.cumsum(table.rows.bytes[table.places(ids)])
+            if freed[-1] >= excess:
+                return ids[: np.searchsorted(freed, excess) + 1]
+            count *= 2
+
+    def _raise_version(self, version: int) -> None:
+        if version <= self.version:
+            return
+        self._table.version = version
+        if self.limits.staleness is not None:
+            ids = self._table.all_live()
+            staleness = self._table.features(self._table.places(ids)).staleness
+            self._evict(ids[staleness > self.limits.staleness], "staleness")
+
+    def _use(self, ids: Int64Array) -> None:
+        uses = self._table.rows.uses
+        np.add.at(uses, self._table.places(ids), 1)
+        ids = np.unique(ids)
+        self._sampler.update(ids)
+        if self.limits.uses is not None:
+            self._evict(ids[uses[self._table.places(ids)] >= self.limits.uses], "uses")
+
+    def _read(self, ids: Int64Array) -> Draw:
+        places, rows = self._table.places(ids), self._table.rows
+        same = ("prompt_lengths", "lengths", "policy_versions", "temperatures", "finish_reasons")
+        columns = Columns(
+            **self._arena.get(places),
+            **{name: getattr(rows, name)[places] for name in (*same, "rewards")},
+            problems=rows.problem[places],
+            spans=self._spans.get(ids),
+        )
+        return Draw(ids, columns, rows.uses[places], self._table.features(places).staleness)
+
+    def _restore(self, state: State) -> None:
+        self._hold(Table(self.layout.group_size, state["capacity"]))
+        self._counts = Counter(state["counts"])
+        table, ids = self._table, np.array(state["ids"], np.int64)
+        table.version = state["version"]
+        for segment in self._listed():
+            if segment.first >= state["next_id"]:
+                self._set_aside(segment, "superseded")
+            elif len(wanted := _within(ids, segment)):
+                columns = segments.read(segment, self.layout)
+                there = np.isin(np.arange(segment.first, segment.stop), wanted)
+                self._enter(wanted, keep(columns, there))
+        self._check_found(ids)
+        table.rows.uses[table.places(ids)] = state["uses"]
+        self._sampler.update(ids)
+        self._resume_at(state["next_id"], state["cursor"])
+
+    def _load_all(self) -> None:
+        listed = self._listed()
+        for segment in listed:
+            try:
+                columns = segments.read(segment, self.layout)
+            except segments.BrokenSegment:
+                if segment != listed[-1]:
+                    raise
+                self._set_aside(segment, "torn")
+            else:
+                self._reinsert(segment, columns)
+                self._resume_at(segment.stop, 0)
+
+    def _reinsert(self, segment: Segment, columns: Columns) -> None:
+        self._raise_version(int(columns.policy_versions.max()))
+        kept, _ = self._admit(columns)
+        self._count("inserted", int(kept.sum()))
+        if kept.any():
+            self._enter(np.arange(segment.first, segment.stop)[kept], keep(columns, kept))
+            self._make_room()
+
+    def _resume_at(self, next_id: int, cursor: int) -> None:
+        self._table.seek(next_id)
+        self._table.cursor = cursor
+        self.acknowledged = next_id
+
+    def _listed(self) -> list[Segment]:
+        return [] if self._folder is None else segments.listed(self._folder)
+
+    def _set_aside(self, segment: Segment, reason: str) -> None:
+        target = segments.set_aside(segment)
+        self._count(f"dropped/{reason}", segment.stop - segment.first)
+        log.warning(
+            "replay: groups %d to %d are dropped, %s; their file is now %s",
+            *(segment.first, segment.stop - 1, reason, target),
+        )
+
+    def _check_found(self, ids: Int64Array) -> None:
+        table = self._table
+        missing = ids[~table.rows.alive[table.places(ids)]] if len(self) else ids
+        if len(missing):
+            raise ValueError(
+                f"{len(missing)} groups of the state, the first {missing[0]}, are in no segment of "
+                f"{self._folder}: open the folder that the state was saved with, or a newer state "
+                "if the files were pruned."
+            )
+
+    def _allocated(self) -> int:
+        return self._arena.nbytes + sum(column.nbytes for column in self._table.rows)
+
+    def _waiting(self) -> int:
+        return sum(len(columns.problems) for columns in self._pending)
+
+    def _count(self, name: str, count: int) -> None:
+        self._counts[name] += count
+
+
+def _within(ids: Int64Array, segment: Segment) -> Int64Array:
+    first, stop = np.searchsorted(ids, [segment.first, segment.stop])
+    return ids[first:stop]
+
+
+def _spread(name: str, values: Int64Array) -> dict[str, float]:
+    return {
+        f"{name}/mean": float(values.mean()) if len(values) else 0.0,
+        f"{name}/max": float(values.max(initial=0)),
+    }
+
+
+def _make_empty(folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    if found := segments.listed(folder):
+        raise ValueError(
+            f"{folder} holds {len(found)} segments already: use ReplayBuffer.open to go on with "
+            "them, or another folder."
+        )

@@ -1,0 +1,227 @@
+"""Segments on disk: Parquet files of whole groups, one row per completion, written once.
+
+`groups-<first>-<stop>.parquet` holds the groups with ids `first <= id < stop`. A segment is written
+beside its place, flushed to the disk and renamed into it, so a name that ends in `.parquet` stands
+for a whole file; what a crash leaves behind ends in `.tmp`.
+"""
+
+import os
+import re
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from ogrpo.data.replay.columns import FINISH_REASONS, Columns, Layout
+
+NAME = re.compile(r"groups-(\d{12})-(\d{12})\.parquet")
+UNFINISHED = ".tmp"
+ASIDE = "dropped"
+FORMAT = "ogrpo.replay.format"
+SPAN = pa.struct([("version", pa.int32()), ("start", pa.int32()), ("end", pa.int32())])
+# Repetitive columns; everything else would only fill a dictionary that is then thrown away.
+DICTIONARIES = [
+    *("completion", "problem", "prompt_ids.list.element", "token_ids.list.element", "reward"),
+    *("policy_version", "temperature", "finish_reason"),
+]
+
+
+class BrokenSegment(ValueError):
+    """A file that should hold groups and cannot be read."""
+
+
+@dataclass(frozen=True, order=True)
+class Segment:
+    """A file and the ids in it, `first <= id < stop`."""
+
+    first: int
+    stop: int
+    file: Path
+
+
+def listed(folder: Path) -> list[Segment]:
+    """Return the segments of a folder in the order of their ids.
+
+    Raises:
+        ValueError: two segments share ids, as when two writers use one folder.
+    """
+    names = [(NAME.fullmatch(file.name), file) for file in folder.glob("*.parquet")]
+    found = sorted(Segment(int(m[1]), int(m[2]), file) for m, file in names if m)
+    for before, after in pairwise(found):
+        if after.first < before.stop:
+            raise ValueError(
+                f"{before.file} and {after.file} share ids; one folder belongs to one buffer."
+            )
+    return found
+
+
+def write(folder: Path, first: int, columns: Columns, layout: Layout) -> Segment:
+    """Write groups `first, first + 1, ...` and return once they are on disk."""
+    stop = first + len(columns.problems)
+    file = folder / f"groups-{first:012d}-{stop:012d}.parquet"
+    if file.exists():
+        raise ValueError(f"{file} is there already; one folder belongs to one buffer.")
+    unfinished = file.with_name(file.name + UNFINISHED)
+    with unfinished.open("wb") as out:
+        _write_table(to_table(first, columns, layout), out)
+        out.flush()
+        os.fsync(out.fileno())
+    os.replace(unfinished, file)
+    _sync(folder)
+    return Segment(first, stop, file)
+
+
+def read(segment: Segment, layout: Layout) -> Columns:
+    """Read a segment back.
+
+    Raises:
+        BrokenSegment: it is no whole Parquet file, or a page fails its checksum.
+        ValueError: it was written with another layout.
+    """
+    try:
+        table = pq.ParquetFile(segment.file, page_checksum_verification=True).read()
+    except (pa.ArrowException, OSError) as error:
+        raise BrokenSegment(f"{segment.file} cannot be read: {error}") from error
+    _check_layout(segment, table.schema, layout)
+    columns = from_table(table, layout)
+    if len(columns.problems) != segment.stop - segment.first:
+        raise BrokenSegment(f"{segment.file} holds {len(columns.problems)} groups.")
+    return columns
+
+
+def clean(folder: Path) -> int:
+    """Remove what a crash left unfinished; return how many files that were."""
+    unfinished = list(folder.glob(f"groups-*{UNFINISHED}"))
+    for file in unfinished:
+        file.unlink()
+    return len(unfinished)
+
+
+def set_aside(segment: Segment) -> Path:
+    """Move a segment into a folder beside the others, where nothing reads it, and keep it."""
+    folder = segment.file.parent / ASIDE
+    folder.mkdir(exist_ok=True)
+    number = sum(1 for _ in folder.iterdir())
+    target = folder / f"{number:06d}-{segment.file.name}"
+    os.replace(segment.file, target)
+    _sync(segment.file.parent)
+    return target
+
+
+def to_table(first: int, columns: Columns, layout: Layout) -> pa.Table:
+    """One row per completion, in the order of the groups."""
+    count, size = columns.lengths.shape
+    groups = np.repeat(np.arange(count), size)
+    fields = {
+        "group": pa.array(first + groups),
+        "completion": pa.array(np.tile(np.arange(size, dtype=np.int32), count)),
+        "problem": pa.array(columns.problems[groups]),
+        "prompt_ids": _lists(columns.prompt_lengths, columns.prompt_ids).take(pa.array(groups)),
+        "token_ids": _lists(columns.lengths, columns.token_ids),
+        "log_probs": _lists(columns.lengths, columns.log_probs),
+        "reward": pa.array(columns.rewards.ravel()),
+        "policy_version": pa.array(columns.policy_versions.ravel()),
+        "temperature": pa.array(columns.temperatures.ravel()),
+        "finish_reason": _named(columns.finish_reasons),
+        "version_spans": _span_lists(columns),
+    }
+    return pa.table(fields).replace_schema_metadata(_metadata(layout))
+
+
+def from_table(table: pa.Table, layout: Layout) -> Columns:
+    """The inverse of `to_table`."""
+    one = table.combine_chunks()
+    shape = (table.num_rows // layout.group_size, layout.group_size)
+    prompts = one["prompt_ids"].take(pa.array(np.arange(0, table.num_rows, layout.group_size)))
+    prompt_lengths, prompt_ids = _flat(prompts.combine_chunks())
+    lengths, token_ids = _flat(one["token_ids"].combine_chunks())
+    reasons = pc.index_in(one["finish_reason"], pa.array(FINISH_REASONS))  # pyright: ignore[reportAttributeAccessIssue]
+    return Columns(
+        prompt_ids=prompt_ids,
+        prompt_lengths=prompt_lengths,
+        token_ids=token_ids,
+        log_probs=_flat(one["log_probs"].combine_chunks())[1],
+        lengths=lengths.reshape(shape),
+        policy_versions=one["policy_version"].to_numpy().reshape(shape),
+        temperatures=one["temperature"].to_numpy().reshape(shape),
+        finish_reasons=reasons.to_numpy().astype(np.uint8).reshape(shape),
+        rewards=one["reward"].to_numpy().reshape(shape),
+        problems=one["problem"].to_numpy()[:: layout.group_size],
+        spans=_span_rows(one["version_spans"].combine_chunks(), layout.group_size),
+    )
+
+
+def _write_table(table: pa.Table, out: object) -> None:
+    pq.write_table(
+        table,
+        out,
+        compression="zstd",
+        compression_level=3,
+        use_dictionary=DICTIONARIES,  # pyright: ignore[reportArgumentType]
+        write_page_checksum=True,
+    )
+
+
+def _sync(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _metadata(layout: Layout) -> dict[str, str]:
+    return {
+        FORMAT: "1",
+        "group_size": str(layout.group_size),
+        "vocab_size": str(layout.vocab_size),
+        "log_probs": np.dtype(layout.log_prob_dtype).name,
+    }
+
+
+def _check_layout(segment: Segment, schema: pa.Schema, layout: Layout) -> None:
+    found = {k.decode(): v.decode() for k, v in (schema.metadata or {}).items()}
+    for name, wanted in _metadata(layout).items():
+        if found.get(name) != wanted:
+            raise ValueError(
+                f"{segment.file} has {name} = {found.get(name)}, the buffer {wanted}: "
+                "open it with the layout it was written with."
+            )
+
+
+def _lists(lengths: npt.NDArray[np.int32], values: npt.NDArray[np.generic]) -> pa.ListArray:
+    offsets = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
+    return pa.ListArray.from_arrays(pa.array(offsets.astype(np.int32)), pa.array(values))
+
+
+def _flat(lists: pa.ListArray) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.generic]]:
+    lengths = np.diff(lists.offsets.to_numpy())
+    return lengths, lists.flatten().to_numpy(zero_copy_only=False)
+
+
+def _named(codes: npt.NDArray[np.uint8]) -> pa.Array:
+    return pa.DictionaryArray.from_arrays(
+        pa.array(codes.ravel().astype(np.int8)), pa.array(FINISH_REASONS)
+    )
+
+
+def _span_lists(columns: Columns) -> pa.ListArray:
+    count, size = columns.lengths.shape
+    spans = columns.spans
+    per_completion = np.bincount(spans[:, 0] * size + spans[:, 1], minlength=count * size)
+    values = pa.StructArray.from_arrays(
+        [pa.array(spans[:, column]) for column in (2, 3, 4)], fields=list(SPAN)
+    )
+    offsets = np.concatenate([[0], np.cumsum(per_completion)]).astype(np.int32)
+    return pa.ListArray.from_arrays(pa.array(offsets), values)
+
+
+def _span_rows(lists: pa.ListArray, size: int) -> npt.NDArray[np.int32]:
+    row = np.repeat(np.arange(len(lists)), np.diff(lists.offsets.to_numpy()))
+    parts = [part.to_numpy(zero_copy_only=False) for part in lists.flatten().flatten()]
+    return np.stack([row // size, row % size, *parts], axis=1).astype(np.int32)

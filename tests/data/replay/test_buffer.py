@@ -1,0 +1,326 @@
+"""The buffer against a plain list: content, versions, uses, evictions and counters, exactly."""
+
+import json
+import shutil
+import tempfile
+from collections import Counter
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from ogrpo.data.batching import pad_groups
+from ogrpo.data.replay import (
+    Experience,
+    Fifo,
+    Limits,
+    Prioritised,
+    ReplayBuffer,
+    Stratified,
+    TooFewGroups,
+    advantage,
+    arena,
+    novelty,
+    pack,
+    product,
+    recency,
+    uniform,
+)
+from tests.data.replay.make import LAYOUT, experience, facts
+
+mixed = product(
+    partial(recency, half_life=2.0),
+    partial(novelty, exponent=1.0),
+    partial(advantage, exponent=1.0, floor=0.1),
+)
+SAMPLERS = {
+    "fifo": Fifo,
+    "uniform": partial(uniform, replace=False),
+    "uniform-replace": partial(uniform, replace=True),
+    "prioritised": partial(Prioritised, weight=mixed, replace=False),
+    "stratified": partial(Stratified, replace=False),
+    "stratified-replace": partial(Stratified, replace=True),
+}
+WITH_REPLACEMENT = ("uniform-replace", "stratified-replace")
+
+
+@dataclass
+class Held:
+    """One group of the list model."""
+
+    id: int
+    experience: Experience
+    n_bytes: int
+    uses: int = 0
+
+    @property
+    def oldest(self) -> int:
+        return min(c.policy_version for c in self.experience.group.completions)
+
+
+class AgainstAList(RuleBasedStateMachine):
+    """Every rule is done to the buffer and to a list of groups; the two must tell the same."""
+
+    @initialize(
+        name=st.sampled_from(sorted(SAMPLERS)),
+        groups=st.none() | st.integers(1, 12),
+        n_bytes=st.none() | st.integers(400, 2000),
+        staleness=st.none() | st.integers(0, 3),
+        uses=st.none() | st.integers(1, 3),
+        segment_groups=st.integers(1, 6),
+        refuse=st.booleans(),
+    )
+    def start(self, name, groups, n_bytes, staleness, uses, segment_groups, refuse):
+        uses = None if name in WITH_REPLACEMENT else uses
+        self.limits = Limits(groups=groups, bytes=n_bytes, staleness=staleness, uses=uses)
+        self.sampler, self.refuse = SAMPLERS[name], refuse
+        self.segment_groups = segment_groups
+        self.folder = Path(tempfile.mkdtemp())
+        self.buffer = ReplayBuffer(
+            LAYOUT, self.limits, self.sampler, folder=self.folder, **self.options()
+        )
+        self.held: list[Held] = []
+        self.next_id = self.version = self.number = self.seed = 0
+        self.counts: Counter[str] = Counter()
+
+    def options(self):
+        return {"segment_groups": self.segment_groups, "refuse_zero_variance": self.refuse}
+
+    def teardown(self):
+        shutil.rmtree(self.folder)
+
+    def evict(self, reason, doomed):
+        gone = {one.id for one in doomed}
+        self.held = [one for one in self.held if one.id not in gone]
+        self.counts[f"evicted/{reason}"] += len(gone)
+
+    def move_to(self, version):
+        self.version = max(self.version, version)
+        if (limit := self.limits.staleness) is not None:
+            stale = [one for one in self.held if self.version - one.oldest > limit]
+            self.evict("staleness", stale)
+
+    def refusal(self, one: Experience) -> str | None:
+        oldest = min(c.policy_version for c in one.group.completions)
+        limit = self.limits.staleness
+        if limit is not None and self.version - oldest > limit:
+            return "stale"
+        same = bool((one.rewards == one.rewards[0]).all())
+        return "zero_variance" if self.refuse and same else None
+
+    def bytes_of(self, one: Experience) -> int:
+        tokens = len(one.group.prompt_ids) + sum(len(c.token_ids) for c in one.group.completions)
+        spans = sum(len(c.version_spans) for c in one.group.completions)
+        return tokens * (2 + 4) + spans * 16 + self.buffer._table.row_bytes
+
+    @rule(
+        behind=st.lists(st.integers(0, 3), max_size=5),
+        problems=st.integers(1, 4),
+        flat=st.booleans(),
+    )
+    def insert(self, behind, problems, flat):
+        fresh = []
+        for lag in behind:
+            rewards = (1.0, 1.0) if flat and self.number % 2 else None
+            version = max(self.version - lag, 0)
+            problem = self.number % problems
+            fresh.append(experience(self.number, version=version, problem=problem, rewards=rewards))
+            self.number += 1
+        receipt = self.buffer.insert(fresh)
+        versions = [c.policy_version for one in fresh for c in one.group.completions]
+        self.move_to(max(versions, default=0))
+        expected, refused = [], Counter[str]()
+        for one in fresh:
+            if (reason := self.refusal(one)) is not None:
+                refused[reason] += 1
+                expected.append(-1)
+                continue
+            expected.append(self.next_id)
+            self.held.append(Held(self.next_id, one, self.bytes_of(one)))
+            self.next_id += 1
+        self.counts.update({f"refused/{reason}": n for reason, n in refused.items()})
+        self.counts["inserted"] += sum(id_ >= 0 for id_ in expected)
+        assert receipt.ids.tolist() == expected
+        assert receipt.refused == dict(refused)
+        self.make_room()
+
+    def make_room(self):
+        if self.limits.groups is not None:
+            self.evict("groups", self.held[: max(len(self.held) - self.limits.groups, 0)])
+        if self.limits.bytes is not None:
+            doomed = 0
+            while sum(one.n_bytes for one in self.held[doomed:]) > self.limits.bytes:
+                doomed += 1
+            self.evict("bytes", self.held[:doomed])
+
+    @rule(by=st.integers(0, 2))
+    def expire(self, by):
+        self.buffer.expire(self.version + by)
+        self.move_to(self.version + by)
+
+    @rule(count=st.integers(1, 8))
+    def sample(self, count):
+        self.seed += 1
+        if len(self.held) < count and (not self.buffer._sampler.replace or not self.held):
+            with pytest.raises(TooFewGroups, match=f"{count} groups asked for"):
+                self.buffer.sample(count, seed=self.seed)
+            return
+        draw = self.buffer.sample(count, seed=self.seed)
+        by_id = {one.id: one for one in self.held}
+        drawn = [by_id[id_] for id_ in draw.ids.tolist()]
+        assert [facts(one) for one in draw.experiences] == [facts(h.experience) for h in drawn]
+        assert draw.uses.tolist() == [one.uses for one in drawn]
+        assert draw.staleness.tolist() == [self.version - one.oldest for one in drawn]
+        assert draw.problems.tolist() == [one.experience.problem for one in drawn]
+        if not self.buffer._sampler.replace:
+            assert len(set(draw.ids.tolist())) == count
+        for one in drawn:
+            one.uses += 1
+        self.counts["drawn"] += count
+        if (limit := self.limits.uses) is not None:
+            self.evict("uses", [one for one in self.held if one.uses >= limit])
+
+    @rule()
+    def flush(self):
+        self.buffer.flush()
+        assert self.buffer.acknowledged == self.next_id
+
+    @rule()
+    def prune(self):
+        self.buffer.flush()
+        self.buffer.prune()
+
+    @precondition(lambda self: self.next_id > 0)
+    @rule()
+    def reopen(self):
+        """A new process with the saved state goes on as the old one would have."""
+        state = json.loads(json.dumps(self.buffer.state()))
+        other = ReplayBuffer.open(
+            self.folder, LAYOUT, self.limits, self.sampler, state=state, **self.options()
+        )
+        if self.held:
+            before, after = (b.sample(1, seed=9) for b in (self.buffer, other))
+            assert before.ids == after.ids
+            assert before.uses == after.uses
+        self.buffer = ReplayBuffer.open(
+            self.folder, LAYOUT, self.limits, self.sampler, state=state, **self.options()
+        )
+
+    @invariant()
+    def agree(self):
+        if not hasattr(self, "held"):
+            return
+        found = self.buffer.statistics()
+        assert len(self.buffer) == found["groups"] == len(self.held)
+        assert self.buffer.nbytes == found["bytes"] == sum(one.n_bytes for one in self.held)
+        assert self.buffer.version == self.version
+        counted = {name: n for name, n in found.items() if n and name.split("/")[0] in COUNTED}
+        assert counted == {name: n for name, n in self.counts.items() if n}
+        uses = [one.uses for one in self.held] or [0]
+        staleness = [self.version - one.oldest for one in self.held] or [0]
+        for name, values in (("uses", uses), ("staleness", staleness)):
+            assert found[f"{name}/max"] == max(values)
+            assert found[f"{name}/mean"] == pytest.approx(np.mean(values))
+
+
+COUNTED = ("inserted", "refused", "evicted", "drawn")
+AgainstAList.TestCase.settings = settings(
+    max_examples=60, stateful_step_count=25, deadline=None, derandomize=True
+)
+TestAgainstAList = AgainstAList.TestCase
+
+
+def held_by(buffer: ReplayBuffer) -> list[tuple]:
+    """Everything in the buffer, oldest first, without using it up."""
+    ids = buffer._table.all_live()
+    return [facts(one) for one in buffer._read(ids).experiences]
+
+
+def test_thinned_out_pages_move_their_groups_unharmed(monkeypatch):
+    """Pages of a few tokens: random evictions make every page a candidate, and memory follows."""
+    monkeypatch.setattr(arena, "PAGE_TOKENS", 64)
+    buffer = ReplayBuffer(LAYOUT, Limits(uses=1), SAMPLERS["uniform"])
+    given_ = [experience(n) for n in range(200)]
+    buffer.insert(given_)
+    before = buffer._arena.nbytes
+    gone: set[int] = set()
+    for seed in range(19):
+        gone |= set(buffer.sample(10, seed=seed).ids.tolist())
+        kept = [facts(one) for n, one in enumerate(given_) if n not in gone]
+        assert held_by(buffer) == kept
+        pages = [p for n, p in buffer._arena._pages.items() if n != buffer._arena._open]
+        assert all(2 * page.live >= page.used for page in pages)
+    assert len(gone) == 190
+    assert buffer._arena.nbytes < before / 4
+
+
+def test_a_draw_outlives_its_groups():
+    buffer = ReplayBuffer(LAYOUT, Limits(groups=3), Fifo)
+    first, second = [[experience(n) for n in range(k, k + 3)] for k in (0, 3)]
+    buffer.insert(first)
+    draw = buffer.sample(3, seed=0)
+    buffer.insert(second)
+    assert [facts(one) for one in draw.experiences] == [facts(one) for one in first]
+    assert held_by(buffer) == [facts(one) for one in second]
+
+
+def test_a_buffer_of_one_batch_hands_each_batch_through_unchanged():
+    buffer = ReplayBuffer(LAYOUT, Limits(groups=4), Fifo)
+    for step in range(5):
+        fresh = [experience(10 * step + n, version=step) for n in range(4)]
+        buffer.insert(fresh)
+        draw = buffer.sample(4, seed=step)
+        assert [facts(one) for one in draw.experiences] == [facts(one) for one in fresh]
+        assert draw.uses.tolist() == [0] * 4
+        expected = pad_groups([one.group for one in fresh], 5, 6)
+        for found, wanted in zip(draw.batch(5, 6), expected, strict=True):
+            np.testing.assert_array_equal(found, wanted)
+        np.testing.assert_array_equal(draw.rewards, np.stack([one.rewards for one in fresh]))
+
+
+def test_one_bad_group_leaves_the_buffer_as_it_was():
+    buffer = ReplayBuffer(LAYOUT, Limits(), Fifo)
+    bad = replace(experience(1), problem=-1)
+    with pytest.raises(ValueError, match="problems go down to -1"):
+        buffer.insert([experience(0), bad])
+    assert len(buffer) == buffer.nbytes == 0
+
+
+@pytest.mark.parametrize(
+    ("act", "message"),
+    [
+        (lambda: Limits(groups=0), "limit on groups is 0"),
+        (lambda: Limits(staleness=-1), "limit on staleness is -1"),
+        (lambda: ReplayBuffer(LAYOUT, Limits(uses=1), SAMPLERS["uniform-replace"]), "1 uses and"),
+        (lambda: ReplayBuffer(LAYOUT, Limits(), Fifo, segment_groups=0), "segment_groups is 0"),
+        (lambda: ReplayBuffer(LAYOUT, Limits(), Fifo).sample(0, seed=0), "count is 0"),
+        (lambda: ReplayBuffer(LAYOUT, Limits(), Fifo).sample(1, seed=0), "0 can be drawn"),
+        (lambda: ReplayBuffer(LAYOUT, Limits(), Fifo).expire(-1), "version is -1, 0 was"),
+    ],
+)
+def test_wrong_use_is_an_error(act, message):
+    with pytest.raises(ValueError, match=message):
+        act()
+
+
+def test_memory_only_saves_its_state_only_while_empty():
+    buffer = ReplayBuffer(LAYOUT, Limits(uses=1), Fifo)
+    buffer.insert([experience(0), experience(1)])
+    with pytest.raises(ValueError, match="2 groups are held in memory only"):
+        buffer.state()
+    buffer.sample(2, seed=0)
+    again = ReplayBuffer.open(None, LAYOUT, Limits(uses=1), Fifo, state=buffer.state())
+    assert again.insert([experience(2)]).ids.tolist() == [2]
+    assert again.statistics()["inserted"] == 3
+
+
+def test_columns_go_in_as_objects_do():
+    given_ = [experience(n) for n in range(4)]
+    buffer = ReplayBuffer(LAYOUT, Limits(), Fifo)
+    buffer.insert_columns(pack(given_, LAYOUT))
+    assert held_by(buffer) == [facts(one) for one in given_]
