@@ -1,0 +1,107 @@
+"""An engine that does what a test says, and whose groups tell what they were drawn from."""
+
+import threading
+import time
+from collections import Counter
+
+import numpy as np
+
+from ogrpo.rollout.collection import Collector, Limits, Request
+from ogrpo.rollout.protocol import Completion, Group, Sampling
+
+SAMPLING = Sampling(temperature=1.0, max_tokens=4, group_size=2)
+LONG = 60  # seconds after which a wait in a test means that something hangs
+
+
+class Flaky(RuntimeError):
+    """An error that passes."""
+
+
+def group(prompt, version, seed=0, size=2):
+    """Completions whose tokens are the version, the seed and the prompt."""
+    tokens = np.array([version, seed, prompt[0]], np.int32)
+    completion = Completion(tokens, np.zeros(3, np.float32), version, 1.0, "stop")
+    return Group(np.asarray(prompt), (completion,) * size)
+
+
+def told(taken):
+    """What a batch was drawn from: (problem, version, seed) of each group."""
+    return [
+        (problem, *(int(x) for x in g.completions[0].token_ids[:2]))
+        for problem, g in zip(taken.request.problems, taken.groups, strict=True)
+    ]
+
+
+class Scripted:
+    """Calls `script(engine, prompts, seed)` in the middle of `generate`: to wait, raise or sleep."""
+
+    def __init__(self, script=lambda engine, prompts, seed: None, answer=None):
+        self.version, self.params = -1, None
+        self.log = []
+        self.calls = Counter()
+        self.published = {}
+        self._script, self._answer = script, answer
+        self._lock = threading.Lock()
+
+    def generate(self, prompts, sampling, seed):
+        with self._lock:
+            version = self.version
+            heads = tuple(int(p[0]) for p in prompts)
+            self.log.append(("generate", heads, seed, version))
+            self.calls[heads] += 1
+        self._script(self, prompts, seed)
+        groups = [group(p, version, seed, sampling.group_size) for p in prompts]
+        return groups if self._answer is None else self._answer(self, groups)
+
+    def publish(self, params, version):
+        with self._lock:
+            self.params, self.version = params, version
+            self.log.append(("publish", params, version))
+        self.event(version).set()
+
+    def event(self, version):
+        """Set when `version` is published."""
+        return self.published.setdefault(version, threading.Event())
+
+    def metrics(self):
+        return {}
+
+
+def request_at(step, size=3):
+    """Problems 10 * step, ...: the prompt of each is its number."""
+    problems = [10 * step + n for n in range(size)]
+    prompts = [np.array([problem], np.int32) for problem in problems]
+    return Request(step, problems, prompts, seed=1000 + step)
+
+
+def make_limits(**changes):
+    return Limits(**{"lead": 0, "max_staleness": None, "grace": LONG, **changes})
+
+
+def collector(engine, steps=8, *, ask=request_at, clock=time.perf_counter, **limits):
+    return Collector(
+        engine,
+        ask,
+        SAMPLING,
+        steps=steps if isinstance(steps, range) else range(steps),
+        limits=make_limits(**limits),
+        retry_on=(Flaky,),
+        clock=clock,
+    )
+
+
+def turn(chosen, step, v=1):
+    """One step of a trainer that publishes every `v` steps."""
+    if step % v == 0:
+        chosen.publish(f"weights {step}", step)
+    return chosen.take(step)
+
+
+def run(engine, steps=8, *, v=1, pause=lambda step: None, **limits):
+    """The batches of a whole run."""
+    batches = []
+    with collector(engine, steps, **limits) as chosen:
+        for step in range(steps):
+            batches.append(turn(chosen, step, v))
+            pause(step)
+    return batches
