@@ -56,7 +56,10 @@ class Model:
     random: Literal["none", "tiny", "qwen2.5-0.5b"] = "none"
     """Random weights of a known shape instead: proves a path, learns nothing quickly."""
     dtype: Literal["float32", "bfloat16"] = "float32"
-    """Parameters and compute; log-probs are float32 either way."""
+    """Of the parameters, and of the compute unless told otherwise; log-probs are float32 anyway."""
+    compute_dtype: Literal["float32", "bfloat16"] | None = None
+    """Of the update's forward and backward pass; bfloat16 over float32 parameters keeps steps that
+    are too small for bfloat16. The sampler computes in `dtype`. Default: `dtype`."""
     tokenizer_size: int = 512
     """Vocabulary of the tokenizer trained on the problems of a data path without a model."""
     remat: Literal["none", "products", "full"] = "products"
@@ -116,6 +119,8 @@ class Rollout:
     """With transport url: the interface on which weights are offered."""
     in_flight: Literal["wait", "abort", "keep"] = "wait"
     """What a push of weights does to requests in flight."""
+    wait: float = 600.0
+    """Seconds to wait at the start for the servers; how to start them is shown meanwhile."""
 
     def __post_init__(self) -> None:
         require(
@@ -182,6 +187,25 @@ class Optimizer:
         )
         require(0 <= self.decay <= 1, f"optimizer.decay is {self.decay}: give a share in [0, 1]")
         require(self.microbatches > 0, f"optimizer.microbatches is {self.microbatches}: give >= 1")
+
+
+@dataclass(frozen=True)
+class Mesh:
+    """The devices that the train state and each batch are cut over: data * fsdp * tensor of them.
+
+    On a CPU, XLA_FLAGS=--xla_force_host_platform_device_count=N makes N devices.
+    """
+
+    data: int = 1
+    """Parts of a batch; every part has all the parameters."""
+    fsdp: int = 1
+    """Parts of a batch, whose devices share the parameters and the optimizer's moments too."""
+    tensor: int = 1
+    """Parts of the heads, the MLP and the vocabulary."""
+
+    def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            require(value >= 1, f"mesh.{name} is {value}: give at least 1")
 
 
 @dataclass(frozen=True)
@@ -254,6 +278,7 @@ class Gsm8k:
     schedule: Schedule = field(default_factory=Schedule)
     objective: Objective = field(default_factory=Objective)
     optimizer: Optimizer = field(default_factory=Optimizer)
+    mesh: Mesh = field(default_factory=Mesh)
     evaluation: Evaluation = field(default_factory=Evaluation)
     certificate: Certificate = field(default_factory=Certificate)
     checkpoint: Checkpointing = field(default_factory=Checkpointing)
@@ -265,6 +290,13 @@ class Gsm8k:
             self.schedule.prompts % parts == 0,
             f"schedule.prompts = {self.schedule.prompts} cannot be cut into "
             f"optimizer.microbatches = {parts} equal parts",
+        )
+        ways = self.mesh.data * self.mesh.fsdp
+        require(
+            self.schedule.prompts % (parts * ways) == 0,
+            f"schedule.prompts = {self.schedule.prompts} in optimizer.microbatches = {parts} parts"
+            f" cannot be cut over mesh.data * mesh.fsdp = {ways} devices: make the prompts a"
+            f" multiple of {parts * ways}",
         )
 
 

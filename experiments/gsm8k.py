@@ -13,20 +13,20 @@ from rich.console import Console
 
 from experiments.cache import keep_compiled_programs
 from experiments.config import Gsm8k, to_json
+from experiments.devices import memory_lines, open_mesh
 from experiments.interrupt import StopRequest, stop_on_signal
-from experiments.models import make_model
+from experiments.models import make_model, save_model
 from experiments.objectives import check_objective
-from experiments.parts import make_optimizer, make_parts, make_server_engine
+from experiments.parts import find_devices, make_parts
 from experiments.progress import display, summary_table
 from experiments.report import Answer, Sample, write_report
 from experiments.run_dir import RunDir, RunDirError
+from experiments.servers import connect
 from experiments.tasks import Prepared, prepare
 from ogrpo.loop import LoopState, Parts, start, stream_seed, train
 from ogrpo.policy import DecoderConfig, Params
-from ogrpo.policy.pretrained import save_pretrained
 from ogrpo.rollout.vllm import RolloutError
 from ogrpo.training.checkpoint import Checkpoints
-from ogrpo.training.state import init_state
 
 INTERRUPTED = 130
 SHOWN_ANSWERS = 12
@@ -64,6 +64,7 @@ def run(config: Gsm8k, console: Console) -> int:
     """Trains, evaluates, saves and reports; returns the exit code."""
     keep_compiled_programs()
     check_objective(config.objective)
+    open_mesh(config.mesh)  # refused before anything is written
     folder = open_run(config)
     console.print(f"run directory {folder.path}", soft_wrap=True)
     prepared, problems = prepare(config)
@@ -72,11 +73,11 @@ def run(config: Gsm8k, console: Console) -> int:
             console.print(f"[yellow]{count} {label}[/]")
     with closing(prepared.reward), ExitStack() as stack:
         decoder, params = make_model(config, prepared.tokenizer, problems, console)
+        params = find_devices(config, decoder).place_params(params)
         engine = None
         if config.rollout.url:
-            engine = make_server_engine(config, decoder, prepared.tokenizer)
+            engine = connect(config, folder, decoder, params, prepared.tokenizer, console)
             stack.enter_context(engine)
-            console.print(engine.table(), markup=False, soft_wrap=True)
         parts = make_parts(config, prepared, decoder, engine)
         study = Study(config, folder, prepared, decoder, parts, console)
         return carry_out(study, params)
@@ -86,7 +87,10 @@ def carry_out(study: Study, params: Params) -> int:
     """A run whose parts are ready; returns the exit code."""
     study.run.write_config(as_json(study.config))
     before = greedy_answers(study, params)
-    state = start(init_state(params, make_optimizer(study.config)), study.parts)
+    devices = find_devices(study.config, study.decoder)
+    state = start(devices.init(params), study.parts)
+    for line in memory_lines(study.config, state.train, devices):
+        study.console.print(line, soft_wrap=True)
     state, stop = train_to_end(study, state)
     finish(study, state, before)
     if stop.signal is None:
@@ -158,10 +162,7 @@ def greedy_answers(study: Study, params: object) -> list[Answer]:
 def finish(study: Study, state: LoopState, before: Sequence[Answer]) -> None:
     """Saves the model, draws the report and says where everything is."""
     run, prepared, console = study.run, study.prepared, study.console
-    tokenizer = prepared.tokenizer
-    ends = {"eos_token_id": tokenizer.eos_id, "pad_token_id": tokenizer.pad_id}
-    save_pretrained(run.model, study.decoder, state.train.params, extra_fields=ends)
-    tokenizer.save(run.model)
+    save_model(run.model, study.decoder, state.train.params, prepared.tokenizer)
     after = greedy_answers(study, state.train.params)
     samples = [
         Sample(problem.question, gold, *answers)

@@ -118,6 +118,15 @@ def make_model(
     return decoder, warm_started(config, decoder, tokenizer, problems, dtype, console)
 
 
+def save_model(
+    folder: Path, decoder: DecoderConfig, params: Params, tokenizer: TextTokenizer
+) -> None:
+    """Writes a Hugging Face folder that servers and later runs can start from."""
+    ends = {"eos_token_id": tokenizer.eos_id, "pad_token_id": tokenizer.pad_id}
+    tokenizer.save(folder)
+    save_pretrained(folder, decoder, params, extra_fields=ends)
+
+
 def warm_started(
     config: Gsm8k,
     decoder: DecoderConfig,

@@ -3,6 +3,7 @@
 config.json       what was asked for
 metrics.jsonl     one object a line, one line a step
 checkpoints/      Orbax, the newest two
+initial/          the first weights in the same format, where external servers start from them
 model/            the final weights as safetensors, with config.json and tokenizer
 plots/*.png, report.html
 """
@@ -27,16 +28,21 @@ class RunDir:
         self.config = path / "config.json"
         self.metrics = path / "metrics.jsonl"
         self.checkpoints = path / "checkpoints"
+        self.initial = path / "initial"
         self.model = path / "model"
         self.plots = path / "plots"
         self.report = path / "report.html"
 
     @staticmethod
     def create(path: Path) -> "RunDir":
-        """A new run in an empty or absent folder, in which nothing is written yet."""
+        """A new run in an empty or absent folder, in which nothing is written yet.
+
+        First weights may be there, left by a run that found no server.
+        """
         try:
             path.mkdir(parents=True, exist_ok=True)
-            occupied = next(path.iterdir(), None)
+            found = (entry for entry in path.iterdir() if entry.name != "initial")
+            occupied = next(found, None)
         except OSError as error:
             raise RunDirError(
                 f"run directory {path} cannot be used ({error.strerror}): choose another --run-dir"

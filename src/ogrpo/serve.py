@@ -40,7 +40,7 @@ def serve_embedded(options: argparse.Namespace) -> int:
         eos_id=tokenizer.eos_id,
         decode_fn=partial(tokenizer.decode, skip_special_tokens=False),
         batch_size=PROMPTS,
-        prompt_length=options.max_model_len // 2,
+        prompt_length=options.max_model_len - 1,
     )
     endpoint = Endpoint(Service(model, params, options.name), host=options.host, port=options.port)
     # Also where SIGINT is ignored, as it is in the background of a script.

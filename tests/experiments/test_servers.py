@@ -2,8 +2,11 @@
 
 import json
 import re
+import shlex
+import socket
 import subprocess
 import sys
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -11,50 +14,60 @@ import pytest
 ROOT = Path(__file__).parents[2]
 SMALL = (
     "--data.train=64 --warm-start.steps=4 --warm-start.batch=4 --warm-start.problems=16 "
-    "--rollout.group-size=4 --schedule.prompts=4 --schedule.evaluate-every=2 --schedule.v=2 "
-    "--evaluation.prompts=6 --schedule.steps=4"
+    "--warm-start.no-cache --rollout.group-size=4 --schedule.prompts=4 "
+    "--schedule.evaluate-every=2 --schedule.v=2 --evaluation.prompts=6 --schedule.steps=4"
 ).split()
+SERVE = re.compile(r"^  ogrpo-serve (.+)$", re.MULTILINE)
 
 
-def run(*options: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "experiments.run", "gsm8k", *SMALL, *options]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
+def command(*options: str) -> list[str]:
+    return [sys.executable, "-m", "experiments.run", "gsm8k", *SMALL, *options]
 
 
-@pytest.fixture(scope="module")
-def model(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("runs") / "first"
-    done = run(f"--run-dir={folder}", "--warm-start.no-cache")
-    assert done.returncode == 0, done.stderr
-    return folder / "model"
+@pytest.fixture
+def free_url():
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return f"http://127.0.0.1:{free.getsockname()[1]}"
 
 
-@pytest.fixture(scope="module")
-def url(model):
-    command = [sys.executable, "-m", "ogrpo.serve", str(model), "--engine", "embedded"]
-    process = subprocess.Popen(
-        [*command, "--port", "0", "--max-model-len", "96"], stdout=subprocess.PIPE, text=True
-    )
-    assert process.stdout is not None
-    found = re.search(r"http://\S+", process.stdout.readline())
-    assert found is not None
-    yield found[0]
-    process.terminate()
-    process.communicate(timeout=30)
+@contextmanager
+def serving(options: str):
+    """The server that a run asks for, with the embedded sampler in vLLM's place."""
+    words = [sys.executable, "-m", "ogrpo.serve", *shlex.split(options), "--engine", "embedded"]
+    with subprocess.Popen(words, stdout=subprocess.DEVNULL) as server:
+        try:
+            yield
+        finally:
+            server.terminate()
 
 
-def test_training_through_a_server_is_recorded(model, url, tmp_path):
+def test_a_run_says_how_to_start_its_server_waits_for_it_and_trains(free_url, tmp_path):
     folder = tmp_path / "served"
-    done = run(f"--model.path={model}", f"--rollout.url={url}", f"--run-dir={folder}")
-    assert done.returncode == 0, done.stderr
-    assert url in done.stdout
+    words = command(f"--rollout.url={free_url}", f"--run-dir={folder}")
+    with subprocess.Popen(
+        words, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        lines = []
+        while not SERVE.match(line := process.stdout.readline()):
+            assert line, process.stderr.read()
+            lines.append(line)
+        assert f"waiting for {free_url}" in lines[-1]
+        options = SERVE.match(line)[1]
+        assert options.startswith(f"{folder / 'initial'} --device cpu")
+        with serving(options):
+            stdout, stderr = process.communicate(timeout=300)
+    assert process.returncode == 0, stderr
+    stdout = "".join(lines) + stdout
+    assert f"server         {free_url}" in stdout
+    assert "tokenizer      the trainer's" in stdout
     records = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     assert [r["staleness"] for r in records] == [None, 0, 1, 0, 1]
     assert records[-1]["sync/count"] == 2
     assert records[-1]["sync/bytes"] > 0
     assert records[-1]["server/generated_tokens"] > 0
     assert all(r["sync/seconds"] > 0 for r in records[1:])
-    assert re.search(r"step +4 .*running \d+ .*push \d+\.\d\d s", done.stdout)
+    assert re.search(r"step +4 .*running \d+ .*push \d+\.\d\d s", stdout)
     page = (folder / "report.html").read_text()
     assert "Weights sent to the servers" in page
     assert "of 2 pushes" in page
@@ -62,9 +75,12 @@ def test_training_through_a_server_is_recorded(model, url, tmp_path):
     assert all(r["mismatch"] < 1e-4 for r in records if r["staleness"] == 0)
 
 
-def test_a_server_that_is_not_there_is_named(model, tmp_path):
-    gone = "http://127.0.0.1:9"
-    done = run(f"--model.path={model}", f"--rollout.url={gone}", f"--run-dir={tmp_path / 'r'}")
-    assert done.returncode == 2
-    assert gone in done.stderr
-    assert "Traceback" not in done.stderr
+def test_a_server_that_is_not_there_is_named_with_the_command_that_starts_it(free_url, tmp_path):
+    words = command(f"--rollout.url={free_url}", "--rollout.wait=0", f"--run-dir={tmp_path}")
+    for _ in range(2):  # nothing but first weights is left behind, so that it can be tried again
+        done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=300)
+        assert done.returncode == 2
+        assert f"{free_url} does not answer; start it with:" in done.stderr
+        assert SERVE.search(done.stderr)
+        assert "Traceback" not in done.stderr
+        assert [path.name for path in tmp_path.iterdir()] == ["initial"]

@@ -9,6 +9,7 @@ import json
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -378,8 +379,9 @@ def _handler(routes: Mapping[tuple[str, str], Route]) -> type[BaseHTTPRequestHan
             raw = text.encode()
             self.send_response(status)
             self.send_header("Content-Length", str(len(raw)))
-            self.end_headers()
-            self.wfile.write(raw)
+            with suppress(ConnectionError):  # the client did not wait
+                self.end_headers()
+                self.wfile.write(raw)
 
         def log_message(self, format: str, *args: object) -> None:
             """Nothing: a request per prompt would bury what matters."""
@@ -401,5 +403,6 @@ def wait_until_up(url: str, seconds: float) -> None:
             if httpx.get(f"{url}/health", timeout=2, trust_env=False).is_success:
                 return
         except httpx.TransportError:
-            time.sleep(0.2)
+            pass
+        time.sleep(0.2)
     raise TimeoutError(f"{url} did not come up within {seconds:g} s")
