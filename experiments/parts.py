@@ -4,12 +4,11 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
-import jax
 import numpy as np
 import optax
 
 from experiments.config import Gsm8k
-from experiments.models import REMAT, make_policy_fn
+from experiments.devices import Devices, make_devices
 from experiments.objectives import knobs, metrics_fn, objective_fn
 from experiments.tasks import Prepared
 from ogrpo.bridge import connect_policy, embedded_engine
@@ -21,7 +20,7 @@ from ogrpo.rollout.embedded import EmbeddedEngine
 from ogrpo.rollout.protocol import Engine, Sampling
 from ogrpo.rollout.vllm import Options, VllmEngine
 from ogrpo.training.state import Hypers, adam, hypers
-from ogrpo.training.update import Recipe, make_update
+from ogrpo.training.update import Recipe
 
 ADVANTAGES = {
     "group_standardized": partial(advantages.group_standardized, eps_inside=1e-6),
@@ -46,7 +45,7 @@ def make_recipe(config: Gsm8k, decoder: DecoderConfig) -> Recipe:
     """The update's static half."""
     wanted = config.objective
     return Recipe(
-        policy_fn=make_policy_fn(decoder, keep_fn=REMAT[config.model.remat]),
+        policy_fn=find_devices(config, decoder).policy_fn,
         objective_fn=objective_fn(wanted),
         advantage_fn=ADVANTAGES[wanted.advantage],
         total_fn=total_fn(config),
@@ -83,6 +82,11 @@ def make_optimizer(config: Gsm8k) -> optax.GradientTransformation:
     )
 
 
+def find_devices(config: Gsm8k, decoder: DecoderConfig) -> Devices:
+    """The functions that depend on where the train state lies."""
+    return make_devices(config, decoder, make_optimizer(config))
+
+
 def make_server_engine(
     config: Gsm8k, decoder: DecoderConfig, tokenizer: TextTokenizer
 ) -> VllmEngine:
@@ -111,6 +115,7 @@ def make_engine(config: Gsm8k, decoder: DecoderConfig, eos_id: int) -> EmbeddedE
         eos_id=eos_id,
         batch_size=config.schedule.prompts,
         prompt_length=config.data.prompt_length,
+        place_fn=find_devices(config, decoder).place_prompts,
     )
 
 
@@ -120,6 +125,7 @@ def make_parts(
     """Everything that the loop composes; without an engine, it samples with the embedded one."""
     recipe, rate = make_recipe(config, decoder), learning_rate(config)
     eos_id, wanted = prepared.tokenizer.eos_id, config.rollout
+    devices = find_devices(config, decoder)
 
     def hypers_at(update: int) -> Hypers:
         return hypers(float(np.asarray(rate(update))), wanted.temperature, knobs(config.objective))
@@ -133,8 +139,8 @@ def make_parts(
         task=prepared.task,
         engine=engine or make_engine(config, decoder, eos_id),
         evaluator=make_engine(config, decoder, eos_id),
-        update=make_update(make_optimizer(config), recipe),
-        score=jax.jit(lambda *args: recipe.policy_fn(*args).log_probs),
+        update=devices.make_update(recipe),
+        score=devices.make_score(recipe.policy_fn),
         hypers_at=hypers_at,
         sampling=sampling,
         evaluation_sampling=replace(

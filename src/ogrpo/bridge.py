@@ -89,12 +89,20 @@ def _score(params: Params, ids: jax.Array, mask: jax.Array, *, config: DecoderCo
 
 
 def embedded_engine(
-    config: DecoderConfig, *, eos_id: int, batch_size: int, prompt_length: int
+    config: DecoderConfig,
+    *,
+    eos_id: int,
+    batch_size: int,
+    prompt_length: int,
+    place_fn: Callable[[Any], Any] = jnp.asarray,
 ) -> EmbeddedEngine:
-    """The trainer's own sampler behind the engine interface."""
+    """The trainer's own sampler behind the engine interface.
+
+    `place_fn` puts prompts on the devices that draw for them, those of the parameters.
+    """
 
     def sample_fn(params: Params, ids: np.ndarray, mask: np.ndarray, seed: int, **how: Any) -> Any:
-        arrays = jnp.asarray(ids), jnp.asarray(mask)
+        arrays = place_fn(ids), place_fn(mask)
         return sample(params, config, *arrays, jax.random.key(seed), eos_id=eos_id, **how)
 
     return EmbeddedEngine(sample_fn, batch_size=batch_size, prompt_length=prompt_length)

@@ -12,7 +12,7 @@ mathematics stays that of `update.py`, and a mesh of one device is the same prog
 import math
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -83,8 +83,8 @@ class Layout(NamedTuple):
     """Where everything that an update touches lies."""
 
     mesh: Mesh
-    state: TrainState
-    """A `NamedSharding` for each array of the state."""
+    state: Any
+    """A `TrainState` with a `NamedSharding` for each array."""
     batch: NamedSharding
     """Cuts the first axis, prompts."""
     everywhere: NamedSharding
@@ -116,7 +116,8 @@ def make_layout(
     )
     batch = NamedSharding(mesh, PartitionSpec(BATCH_AXES))
     tables = jax.tree.map(partial(_with_whole_tables, mesh=mesh), axes)
-    return Layout(mesh, TrainState(placed, moments, everywhere), batch, everywhere, tables)
+    placed_state = TrainState(params=placed, opt_state=moments, updates=cast(Any, everywhere))
+    return Layout(mesh, placed_state, batch, everywhere, tables)
 
 
 def _with_whole_tables(axes: Axes, mesh: Mesh) -> NamedSharding:
@@ -145,9 +146,13 @@ def place(tree: Any, where: Any) -> Any:
 
 
 def init_placed(params: Params, optimizer: optax.GradientTransformation, to: Layout) -> TrainState:
-    """The state before the first update, no device ever holding more than its share of it."""
-    init = jax.jit(partial(init_state, optimizer=optimizer), out_shardings=to.state)
-    return init(place(params, to.state.params))
+    """The state before the first update, no device ever holding more than its share of moments.
+
+    As with `init_state`, the state may own the buffers of `params`: the first update frees them.
+    """
+    params = place(params, to.state.params)
+    opt_state = jax.jit(optimizer.init, out_shardings=to.state.opt_state)(params)
+    return TrainState(params, opt_state, place(jnp.zeros((), jnp.int32), to.everywhere))
 
 
 def pinned(policy_fn: PolicyFn, to: Layout) -> PolicyFn:

@@ -1,0 +1,112 @@
+"""Where a run's train state lies: on one device, or cut over the mesh that --mesh asks for."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from experiments.config import Gsm8k, Mesh
+from experiments.models import DTYPES, REMAT, make_policy_fn
+from ogrpo.policy import DecoderConfig, Params
+from ogrpo.policy.axes import param_axes
+from ogrpo.policy.decoder import param_shapes
+from ogrpo.policy.head import token_log_probs
+from ogrpo.training import sharding
+from ogrpo.training.precision import compute_in
+from ogrpo.training.sharding import Layout
+from ogrpo.training.state import TrainState, init_state
+from ogrpo.training.update import Batch, PolicyFn, Recipe, UpdateFn, make_update
+
+ScoreFn = Callable[[Params, Batch, Array], Array]
+
+
+class Devices(NamedTuple):
+    """The functions of a run that depend on where its arrays lie."""
+
+    policy_fn: PolicyFn
+    place_params: Callable[[Params], Params]
+    place_prompts: Callable[[Any], Any]
+    init: Callable[[Params], TrainState]
+    make_update: Callable[[Recipe], UpdateFn]
+    make_score: Callable[[PolicyFn], ScoreFn]
+    whole_axes: list[str]
+    """Axes that the mesh was to cut and cannot."""
+
+
+def open_mesh(wanted: Mesh) -> jax.sharding.Mesh:
+    """The mesh that is asked for; a ValueError where there are not the devices for it."""
+    return sharding.make_mesh(data=wanted.data, fsdp=wanted.fsdp, tensor=wanted.tensor)
+
+
+def make_devices(config: Gsm8k, decoder: DecoderConfig, optimizer: Any) -> Devices:
+    """One device for a mesh of 1 x 1 x 1, exactly as if there were no mesh."""
+    mesh = config.mesh
+    if mesh.data * mesh.fsdp * mesh.tensor == 1:
+        return _one_device(config, decoder, optimizer)
+    return _many_devices(config, decoder, optimizer)
+
+
+def _one_device(config: Gsm8k, decoder: DecoderConfig, optimizer: Any) -> Devices:
+    policy_fn = make_policy_fn(decoder, keep_fn=REMAT[config.model.remat])
+    return Devices(
+        policy_fn=in_compute_dtype(config, policy_fn),
+        place_params=_as_it_is,
+        place_prompts=jnp.asarray,
+        init=partial(init_state, optimizer=optimizer),
+        make_update=partial(make_update, optimizer),
+        make_score=lambda policy: jax.jit(lambda *args: policy(*args).log_probs),
+        whole_axes=[],
+    )
+
+
+def _many_devices(config: Gsm8k, decoder: DecoderConfig, optimizer: Any) -> Devices:
+    axes, mesh = param_axes(decoder), open_mesh(config.mesh)
+    to = sharding.make_layout(axes, param_shapes(decoder), optimizer, mesh)
+    return Devices(
+        policy_fn=in_compute_dtype(config, mesh_policy(decoder, to, REMAT[config.model.remat])),
+        place_params=partial(sharding.place, where=to.state.params),
+        place_prompts=partial(sharding.place, where=to.batch),
+        init=partial(sharding.init_placed, optimizer=optimizer, to=to),
+        make_update=lambda recipe: sharding.shard_update(optimizer, recipe, to),
+        make_score=partial(sharding.shard_score, to=to),
+        whole_axes=sharding.whole_axes(axes, mesh),
+    )
+
+
+def mesh_policy(decoder: DecoderConfig, to: Layout, keep_fn: Callable[..., bool]) -> PolicyFn:
+    """The decoder with its activations pinned to the mesh."""
+    policy_fn = make_policy_fn(
+        decoder,
+        keep_fn=keep_fn,
+        spread_fn=partial(sharding.spread, to=to),
+        log_probs_fn=sharding.by_rows(token_log_probs, to),
+    )
+    return sharding.whole_tables(policy_fn, to)
+
+
+def in_compute_dtype(config: Gsm8k, policy_fn: PolicyFn) -> PolicyFn:
+    """The policy computed in `model.compute-dtype`, where it is not that of the parameters."""
+    wanted = config.model.compute_dtype or config.model.dtype
+    return policy_fn if wanted == config.model.dtype else compute_in(policy_fn, DTYPES[wanted])
+
+
+def _as_it_is(tree: Any) -> Any:
+    return tree
+
+
+def memory_lines(config: Gsm8k, state: TrainState, devices: Devices) -> list[str]:
+    """Bytes of parameters and optimizer on each device, and what could not be cut."""
+    mesh = config.mesh
+    shown = f"mesh data {mesh.data} x fsdp {mesh.fsdp} x tensor {mesh.tensor}"
+    params, moments = (
+        sharding.bytes_per_device(tree) / 2**20 for tree in (state.params, state.opt_state)
+    )
+    total = sum(leaf.nbytes for leaf in jax.tree.leaves((state.params, state.opt_state))) / 2**20
+    return [
+        f"{shown}: parameters {params:,.1f} MiB and optimizer {moments:,.1f} MiB on each device"
+        f" ({total:,.1f} MiB in all)",
+        *(f"repeated, {line}" for line in devices.whole_axes),
+    ]
