@@ -4,6 +4,7 @@ Shared by the vLLM worker extension beside it and by ogrpo's own protocol server
 where neither ogrpo nor JAX is installed.
 """
 
+import fcntl
 import hashlib
 import http.client
 import json
@@ -16,11 +17,12 @@ import uuid
 import weakref
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 
 MANIFEST, MODEL, DELTA = "manifest.json", "model.safetensors", "delta.safetensors"
+LOCK = "lock"
 DTYPES = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 CHUNK = 1 << 22
 PULL_SECONDS = 60.0
@@ -37,6 +39,42 @@ class Refusal(Exception):
         self.code = code
 
 
+class Scratch:
+    """A temporary folder that goes with this object, or, after a SIGKILL, when the next is made.
+
+    Its owner holds a lock on the file `lock` in it, which the kernel lets go with the last of its
+    processes. A process id would not do: containers share folders, but not ids.
+    """
+
+    def __init__(self, prefix: str) -> None:
+        remove_stale(prefix)
+        self.folder = Path(tempfile.mkdtemp(prefix=prefix))
+        fresh = self.folder / "lock.new"
+        lock = fresh.open("wb")
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        # It gets its name when it is held: nobody finds it free before.
+        fresh.rename(self.folder / LOCK)
+        self.remove = weakref.finalize(self, _remove, self.folder, lock)
+
+
+def _remove(folder: Path, lock: BinaryIO) -> None:
+    shutil.rmtree(folder, ignore_errors=True)
+    lock.close()
+
+
+def remove_stale(prefix: str) -> None:
+    """Deletes temporary folders of this user whose owners have died."""
+    for folder in Path(tempfile.gettempdir()).glob(f"{prefix}*"):
+        try:
+            ours = not folder.is_symlink() and folder.stat().st_uid == os.getuid()
+            with (folder / LOCK).open("rb+") as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if ours:
+                    shutil.rmtree(folder, ignore_errors=True)
+        except OSError:  # it is in use, is just being made or deleted, or is somebody else's
+            continue
+
+
 class Workplace:
     """What a server remembers between two pushes."""
 
@@ -45,8 +83,8 @@ class Workplace:
         self.version = -1
         self.sha256 = ""
         self.file: Path | None = None
-        self.scratch = Path(tempfile.mkdtemp(prefix="ogrpo-sync-"))
-        weakref.finalize(self, shutil.rmtree, self.scratch, ignore_errors=True)
+        self._held = Scratch("ogrpo-sync-")
+        self.scratch = self._held.folder
 
     def where(self) -> dict[str, Any]:
         """The version in use, for an answer."""

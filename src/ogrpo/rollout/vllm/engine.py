@@ -10,7 +10,6 @@ and a push may come while samples are drawn.
 """
 
 import asyncio
-import tempfile
 import threading
 import time
 from collections import Counter
@@ -23,6 +22,7 @@ from typing import Any, TypeVar
 import ml_dtypes
 import numpy as np
 
+from ogrpo.rollout.extension.ogrpo_releases import Scratch
 from ogrpo.rollout.protocol import Group, IntArray, Sampling
 from ogrpo.rollout.vllm import capabilities, sync, wire
 from ogrpo.rollout.vllm.api import ServerApi
@@ -123,8 +123,8 @@ class VllmEngine:
         self._target: Target | None = None
         self._last_sync: dict[str, float] = {}
         self._peaks: dict[str, float] = {}
-        self._scratch = tempfile.TemporaryDirectory(prefix="ogrpo-releases-")
-        folder = options.folder or Path(self._scratch.name)
+        self._scratch = Scratch("ogrpo-releases-")
+        folder = options.folder or self._scratch.folder
         pulled = options.transport == "url"
         self._store = Store(folder, keep=options.keep, delta=options.delta and pulled)
         self._share = self._open_share()
@@ -197,7 +197,7 @@ class VllmEngine:
         self._loop.close()
         if self._share is not None:
             self._share.close()
-        self._scratch.cleanup()
+        self._scratch.remove()
 
     async def _end(self) -> None:
         await self._fleet.close()
