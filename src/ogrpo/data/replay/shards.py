@@ -2,7 +2,8 @@
 
 A shard is an ordinary `ReplayBuffer` in a folder of its own. Where every process sees all groups,
 `Shard.keeps` parts them by prompt, so that the groups of a prompt stay together; where each process
-collects its own, it inserts what it collected.
+collects its own, it inserts what it collected. Every shard has to hear of the trainer's version by
+`expire`: one that has collected nothing new would otherwise think its groups fresh.
 
 Shards that each draw `count * share` groups with `share` their part of the total mass draw like one
 buffer: `allot` gives those numbers, the same on every process that knows all masses and the seed.

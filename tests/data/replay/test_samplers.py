@@ -1,0 +1,232 @@
+"""Each sampler against its specification: exactly where it is in order, by chi-square where not.
+
+Seeds are fixed, so a test that passes once passes always; the levels say how unlikely a pass would
+be to be luck were the specification broken.
+"""
+
+from collections import Counter
+from functools import partial
+from itertools import permutations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from ogrpo.data.replay import (
+    Fifo,
+    Limits,
+    Prioritised,
+    ReplayBuffer,
+    Stratified,
+    TooFewGroups,
+    advantage,
+    equal,
+    novelty,
+    positives,
+    product,
+    recency,
+    uniform,
+)
+from tests.data.replay.make import LAYOUT, experience
+
+DRAWS = 2000
+LEVEL = 0.01
+
+
+def buffer_of(sampler, experiences, limits=None):
+    buffer = ReplayBuffer(LAYOUT, limits or Limits(), sampler)
+    buffer.insert(experiences)
+    return buffer
+
+
+def tally(buffer, count, draws=DRAWS):
+    """How often each ordered draw of `count` ids came up; a draw leaves no trace on the weights."""
+    return Counter(tuple(buffer.sample(count, seed=s).ids.tolist()) for s in range(draws))
+
+
+def assert_drawn_as(found, probabilities):
+    """Chi-square of the counts against `probabilities` of the outcomes."""
+    assert set(found) <= {outcome for outcome, p in probabilities.items() if p > 0}
+    possible = [outcome for outcome, p in probabilities.items() if p > 0]
+    expected = np.array([probabilities[outcome] for outcome in possible]) * sum(found.values())
+    assert expected.min() > 5
+    counts = [found[outcome] for outcome in possible]
+    assert stats.chisquare(counts, expected).pvalue > LEVEL
+
+
+def singles(found):
+    return Counter(id_ for outcome, n in found.items() for id_ in outcome for _ in range(n))
+
+
+def successive(weights, count):
+    """Probability of each ordered draw without replacement, by its definition."""
+    outcomes = {}
+    for order in permutations(range(len(weights)), count):
+        p, left = 1.0, float(sum(weights))
+        for k in order:
+            p *= weights[k] / left
+            left -= weights[k]
+        outcomes[order] = p
+    return outcomes
+
+
+@given(st.lists(st.tuples(st.integers(0, 5), st.integers(1, 4)), max_size=12), st.integers(1, 9))
+def test_fifo_goes_round_from_where_it_was(turns, capacity):
+    """Against a list that is walked by hand: the next ids above the last drawn, then the oldest."""
+    buffer = ReplayBuffer(LAYOUT, Limits(groups=capacity), Fifo)
+    held, cursor, next_id = [], 0, 0
+    for inserted, count in turns:
+        buffer.insert([experience(n) for n in range(inserted)])
+        held = [*held, *range(next_id, next_id + inserted)][-capacity:]
+        next_id += inserted
+        if count > len(held):
+            continue
+        expected = [*(i for i in held if i >= cursor), *(i for i in held if i < cursor)][:count]
+        assert buffer.sample(count, seed=0).ids.tolist() == expected
+        cursor = expected[-1] + 1
+
+
+WEIGHTS = [1.0, 2.0, 3.0, 0.0, 5.0]
+
+
+def by_problem(groups):
+    return np.array(WEIGHTS)[groups.problem]
+
+
+def numbered(count=5):
+    return [experience(n) for n in range(count)]
+
+
+def test_uniform_with_and_without_replacement():
+    drawn = tally(buffer_of(partial(uniform, replace=False), numbered(4)), 2)
+    assert_drawn_as(drawn, successive([1, 1, 1, 1], 2))
+    drawn = tally(buffer_of(partial(uniform, replace=True), numbered(4)), 2)
+    assert_drawn_as(drawn, {(a, b): 1 / 16 for a in range(4) for b in range(4)})
+
+
+def test_prioritised_with_and_without_replacement():
+    drawn = tally(buffer_of(partial(Prioritised, weight=by_problem, replace=False), numbered()), 3)
+    assert_drawn_as(drawn, successive(WEIGHTS, 3))
+    drawn = tally(buffer_of(partial(Prioritised, weight=by_problem, replace=True), numbered()), 2)
+    p = np.array(WEIGHTS) / sum(WEIGHTS)
+    assert_drawn_as(drawn, {(a, b): p[a] * p[b] for a in range(5) for b in range(5)})
+
+
+def test_weights_follow_evictions_uses_and_versions():
+    """Every change that a weight depends on, then the distribution that follows from the formula."""
+    weight = product(partial(recency, half_life=1.0), partial(novelty, exponent=1.0))
+    buffer = ReplayBuffer(
+        LAYOUT, Limits(groups=5), partial(Prioritised, weight=weight, replace=False)
+    )
+    buffer.insert([experience(n, version=0) for n in range(4)])
+    buffer.sample(4, seed=0)
+    buffer.insert([experience(n, version=1) for n in range(4, 7)])
+    buffer.expire(3)
+    # Left: 2 and 3 of version 0, used once; 4, 5, 6 of version 1, fresh.
+    weights = np.array([2.0**-3 / 2] * 2 + [2.0**-2] * 3)
+    first = [_peek(buffer, seed) for seed in range(DRAWS)]
+    expected = dict(zip(((n,) for n in range(2, 7)), weights / weights.sum(), strict=True))
+    assert_drawn_as(Counter(first), expected)
+
+
+def _peek(buffer, seed):
+    """One id as `sample` would draw it, without using the group up."""
+    return tuple(buffer._sampler.draw(1, np.random.default_rng(seed)).tolist())
+
+
+def test_stratified_spreads_over_prompts():
+    """Prompts 0, 1, 2 hold 1, 2 and 3 groups: 2 draws visit two prompts, 4 draws all of them."""
+    problems = [0, 1, 1, 2, 2, 2]
+    sizes = Counter(problems)
+    groups = [experience(n, problem=p) for n, p in enumerate(problems)]
+    buffer = buffer_of(partial(Stratified, replace=False), groups)
+    pairs = {
+        (a, b): 1 / (6 * sizes[problems[a]] * sizes[problems[b]])
+        for a, b in permutations(range(6), 2)
+        if problems[a] != problems[b]
+    }
+    assert_drawn_as(tally(buffer, 2), pairs)
+    drawn = tally(buffer, 4)
+    # The fourth comes from one of the two prompts that have a group left, each half of the time.
+    shares = {0: 1.0, **dict.fromkeys((1, 2), 1.5 / 2), **dict.fromkeys((3, 4, 5), 1.5 / 3)}
+    found = singles(drawn)
+    assert found[0] == DRAWS
+    for id_ in range(1, 6):
+        spread = np.sqrt(DRAWS * shares[id_] * (1 - shares[id_]))
+        assert abs(found[id_] - DRAWS * shares[id_]) < 4 * spread
+    for outcome in drawn:
+        assert sorted({problems[i] for i in outcome[:3]}) == [0, 1, 2]
+        assert len(set(outcome)) == 4
+    everything = buffer.sample(6, seed=0).ids.tolist()
+    assert sorted(everything) == list(range(6))
+
+
+def test_stratified_with_replacement_keeps_every_prompt_in_every_round():
+    groups = [experience(n, problem=p) for n, p in enumerate([0, 1, 1])]
+    buffer = buffer_of(partial(Stratified, replace=True), groups)
+    p = {0: 1 / 2, 1: 1 / 4, 2: 1 / 4}
+    prompts = [0, 1, 1]
+    pairs = {(a, b): p[a] * p[b] * 2 for a in p for b in p if prompts[a] != prompts[b]}
+    assert_drawn_as(tally(buffer, 2), pairs)
+    assert Counter(prompts[i] for i in buffer.sample(8, seed=0).ids) == {0: 4, 1: 4}
+
+
+@pytest.mark.parametrize(
+    ("weight", "expected"),
+    [
+        (equal, [1, 1, 1]),
+        (partial(recency, half_life=2.0), [2**-1.5, 2**-1.0, 2**-0.5]),
+        (partial(novelty, exponent=2.0), [1 / 4, 1, 1]),
+        (partial(advantage, exponent=2.0, floor=0.5), [0.25, 1.0, 1.0]),
+        (positives, [0, 0.5, 0.5]),
+        (product(positives, partial(novelty, exponent=1.0)), [0, 0.5, 0.5]),
+    ],
+)
+def test_weights_are_their_formulas(weight, expected):
+    given_ = [
+        experience(0, version=0, rewards=(1, 1)),
+        experience(1, version=1, rewards=(0, 1)),
+        experience(2, version=2, rewards=(1, 0)),
+    ]
+    buffer = buffer_of(Fifo, given_)
+    buffer.sample(1, seed=0)
+    assert buffer.version == 3  # the newest completion of the last group
+    table = buffer._table
+    np.testing.assert_allclose(weight(table.features(table.all_live())), expected)
+
+
+def test_positives_of_a_larger_group():
+    """One of four right: 0.75 above the mean; three of four: 0.25."""
+    from ogrpo.data.replay.table import Features
+
+    rewards = np.array([[1, 0, 0, 0], [1, 1, 1, 0], [0, 0, 0, 0]], np.float64)
+    above = rewards - rewards.mean(axis=1, keepdims=True)
+    none = np.zeros(3, np.int64)
+    features = Features(none, none, np.abs(above).mean(axis=1), above.max(axis=1), none)
+    np.testing.assert_allclose(positives(features), [0.75, 0.25, 0])
+    halves = np.maximum(above, 0).mean(axis=1)
+    np.testing.assert_allclose(advantage(features, exponent=1.0, floor=0.0), 2 * halves)
+
+
+def test_weight_zero_is_never_drawn_and_said():
+    flat = [experience(n, rewards=(1, 1)) for n in range(3)]
+    sampler = partial(Prioritised, weight=positives, replace=False)
+    buffer = buffer_of(sampler, [*flat, experience(3, rewards=(0, 1))])
+    for seed in range(20):
+        assert buffer.sample(1, seed=seed).ids.tolist() == [3]
+    for count in (2, 4):
+        with pytest.raises(TooFewGroups, match=r"1 can be drawn \(groups of weight 0 cannot\)"):
+            buffer.sample(count, seed=0)
+    assert buffer.sample(1, seed=0).ids.tolist() == [3]
+    nothing = buffer_of(partial(Prioritised, weight=positives, replace=True), flat)
+    with pytest.raises(TooFewGroups, match="0 can be drawn"):
+        nothing.sample(1, seed=0)
+
+
+@pytest.mark.parametrize("bad", [lambda g: -np.ones(len(g.uses)), lambda g: np.full(1, np.nan)])
+def test_a_weight_that_is_no_weight_is_an_error(bad):
+    buffer = ReplayBuffer(LAYOUT, Limits(), partial(Prioritised, weight=bad, replace=False))
+    with pytest.raises(ValueError, match="one finite value >= 0"):
+        buffer.insert(numbered(1))
