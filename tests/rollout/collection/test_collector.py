@@ -5,6 +5,7 @@ import random
 import signal
 import threading
 import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -271,6 +272,25 @@ def test_a_stale_group_is_discarded_counted_and_drawn_again():
     assert metrics["collect/retried/stale"] == 3
     assert metrics["collect/staleness/count/0"] == 3 * 3 * 2
     assert engine.calls[(10, 11, 12)] == 2
+
+
+def test_one_completion_that_is_too_old_is_enough_to_discard_its_group():
+    def answer(engine, groups):
+        if engine.calls[(10, 11, 12)] != 1 or len(groups) != 3:
+            return groups
+        fresh = groups[1].completions[0]
+        return [
+            groups[0],
+            replace(groups[1], completions=(fresh, replace(fresh, policy_version=0))),
+            *groups[2:],
+        ]
+
+    engine = Scripted(answer=answer)
+    with collector(engine, 2, max_staleness=0) as chosen:
+        for step in range(2):
+            turn(chosen, step)
+        assert chosen.metrics()["collect/retried/stale"] == 1
+    assert engine.calls[(11,)] == 1
 
 
 # --- ends ------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from ogrpo.rollout.collection.requests import draws
 from ogrpo.rollout.protocol import Sampling
 from tests.policy.tiny import make_config, make_params
 
-CONFIG = make_config()
+CONFIG = make_config(num_layers=1)
 SAMPLING = Sampling(temperature=1.0, max_tokens=6, group_size=3)
 STEPS = 6
 
