@@ -253,8 +253,9 @@ def test_thinned_out_pages_move_their_groups_unharmed(monkeypatch):
         gone |= set(buffer.sample(10, seed=seed).ids.tolist())
         kept = [facts(one) for n, one in enumerate(given_) if n not in gone]
         assert held_by(buffer) == kept
-        pages = [p for n, p in buffer._arena._pages.items() if n != buffer._arena._open]
-        assert all(2 * page.live >= page.used for page in pages)
+        pages = buffer._arena._pages.values()
+        live = sum(page.live for page in pages)
+        assert sum(page.used for page in pages) <= 1.5 * live + 2 * 64
     assert len(gone) == 190
     assert buffer._arena.nbytes < before / 4
 

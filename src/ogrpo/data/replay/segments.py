@@ -161,7 +161,7 @@ def _write_table(table: pa.Table, out: object) -> None:
         table,
         out,
         compression="zstd",
-        compression_level=3,
+        compression_level=1,
         use_dictionary=DICTIONARIES,  # pyright: ignore[reportArgumentType]
         write_page_checksum=True,
     )
