@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-OURS = ("core", "policy", "training", "rollout", "rewards", "data")
+OURS = ("core", "policy", "training", "rollout", "rewards", "data", "kernels")
 HEAVY = ("jax", "flax", "optax", "orbax", "httpx", "tokenizers", "math_verify", "matplotlib")
 
 ALLOWED = {
@@ -29,6 +29,8 @@ ALLOWED = {
     "ogrpo.data.tokenizer": {"data", "rollout", "tokenizers"},
     "ogrpo.data.gsm8k": {"data", "rollout", "tokenizers"},
     "ogrpo.evaluation": set(),
+    # Kernels know the policy's interface; nothing but experiments knows them.
+    "ogrpo.kernels.log_probs": {"jax", "flax", "optax", "orbax", "policy", "kernels"},
 }
 
 SCRIPT = """
@@ -50,6 +52,11 @@ def imported(module: str) -> set[str]:
 @pytest.mark.parametrize("module", ALLOWED)
 def test_a_package_pulls_in_only_what_lies_below_it(module):
     assert imported(module) <= ALLOWED[module]
+
+
+def test_the_loop_knows_no_kernel():
+    assert not imported("ogrpo.loop") & {"kernels"}
+    assert not imported("ogrpo.bridge") & {"kernels"}
 
 
 def test_the_top_level_offers_the_core():

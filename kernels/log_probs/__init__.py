@@ -1,0 +1,37 @@
+"""Log-probs of tokens from hidden states and the output embedding, without logits.
+
+reference   all logits at once: the oracle, and the fastest where the vocabulary is small
+chunked     a slice of the vocabulary at a time, in XLA: any device, the default for large ones
+pallas      the same sweep with fused kernels for NVIDIA GPUs: unmeasured, by name only
+"""
+
+from ogrpo.kernels.log_probs.chunked import WIDTH, chunked_log_probs
+from ogrpo.kernels.log_probs.pallas_gpu import pallas_log_probs, unavailable
+from ogrpo.kernels.log_probs.reference import reference_log_probs
+from ogrpo.policy.head import HeadFn
+
+KERNELS: dict[str, HeadFn] = {
+    "reference": reference_log_probs,
+    "chunked": chunked_log_probs,
+    "pallas": pallas_log_probs,
+}
+
+
+def choose(name: str, vocab_size: int) -> str:
+    """The key of `KERNELS` that a name stands for: itself, or with "auto" the measured best.
+
+    That is `reference` where one slice of `chunked` would hold the whole vocabulary, so that
+    chunks would save no memory and cost a product more, and `chunked` above.
+
+    Raises:
+      ValueError: a name that is none, or a kernel that this device cannot run.
+    """
+    if name == "auto":
+        return "chunked" if vocab_size > WIDTH else "reference"
+    if name not in KERNELS:
+        raise ValueError(
+            f"there is no log-probs kernel {name!r}: choose auto, {', '.join(KERNELS)}"
+        )
+    if name == "pallas" and (reason := unavailable()) is not None:
+        raise ValueError(f"the pallas log-probs {reason}: choose chunked, which runs anywhere")
+    return name

@@ -1,0 +1,137 @@
+"""Every version against the oracle in float64: values, and gradients through both outputs."""
+
+from functools import partial
+
+import hypothesis.strategies as st
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+
+from ogrpo.kernels.log_probs import (
+    chunked_log_probs,
+    pallas_log_probs,
+    reference_log_probs,
+)
+from ogrpo.kernels.log_probs.pallas_gpu import Tile
+from tests.kernels.log_probs.cases import A, Case, D, M, V, compiled, draw, errors
+
+pallas = partial(pallas_log_probs, tile=Tile(16, 16, 16, shares=2), interpret=True)
+# Widths that divide the vocabulary, leave a rest, and exceed it; tiles that nothing divides by.
+FAST = {
+    "chunked by 13": partial(chunked_log_probs, width=13),
+    "chunked by 64": partial(chunked_log_probs, width=64),
+    "pallas by 20": partial(pallas, width=20),
+}
+# Outputs, then gradients: those of bfloat16 inputs are bfloat16 themselves, and so is dL/dz.
+ATOL = {jnp.float32: [1e-6] * 5, jnp.bfloat16: [1e-6, 1e-6, 1e-2, 1e-2, 2e-2]}
+
+
+@pytest.mark.parametrize("dtype", ATOL, ids=["float32", "bfloat16"])
+@pytest.mark.parametrize("name", FAST)
+@settings(max_examples=8)
+@given(seed=st.integers(0, 2**31), log_t=st.floats(-2.5, 2.5), log_scale=st.floats(-3.0, 1.5))
+def test_equals_float64(name, dtype, seed, log_t, log_scale):
+    case = draw(seed, float(np.exp(log_t)), float(np.exp(log_scale)), dtype)
+    scores = np.asarray(case.hidden, np.float64) @ np.asarray(case.embedding, np.float64).T
+    rounding = 1 + np.max(np.abs(scores)) / float(case.temperature) / 8  # of float32 logits
+    assert np.all(errors(FAST[name], case) <= rounding * np.array(ATOL[dtype]))
+
+
+@pytest.mark.parametrize("name", FAST)
+def test_equals_the_oracles_own_differentiation(name):
+    case = draw(3)
+    for ours, oracle in zip(
+        compiled(FAST[name])(case), compiled(reference_log_probs)(case), strict=True
+    ):
+        np.testing.assert_allclose(ours, oracle, rtol=2e-5, atol=2e-6)
+
+
+def test_the_oracle_by_the_definition():
+    case = draw(1, 0.5)
+    out = reference_log_probs(*case[:4])
+    z = np.asarray(case.hidden, np.float64) @ np.asarray(case.embedding, np.float64).T / 0.5
+    p = np.exp(z) / np.exp(z).sum(-1, keepdims=True)
+    expected = np.log(p[np.arange(M)[:, None], np.asarray(case.token_ids)])
+    np.testing.assert_allclose(out.log_probs, expected, atol=1e-5)
+    np.testing.assert_allclose(out.entropy, -(p * np.log(p)).sum(-1), atol=1e-5)
+
+
+@pytest.mark.parametrize("name", FAST)
+@pytest.mark.parametrize("scale", [1e4, 1e30])
+def test_extreme_logits_stay_finite(name, scale):
+    results = compiled(FAST[name])(draw(0, 0.7, scale))
+    assert all(np.all(np.isfinite(x)) for x in results)
+    np.testing.assert_allclose(results[1], 0, atol=1e-6)  # the entropy
+    assert np.all(results[0] <= 0)
+    assert np.any(results[0] == 0)  # some asked token is the one with all the mass
+
+
+@pytest.mark.parametrize("name", FAST)
+def test_equal_logits_are_uniform(name):
+    case = draw(0)._replace(embedding=jnp.ones((V, D)), hidden=jnp.ones((M, D)))
+    log_probs, entropy, d_hidden, _, d_temperature = compiled(FAST[name])(case)
+    np.testing.assert_allclose(log_probs, np.full((M, A), -np.log(V)), rtol=1e-6)
+    np.testing.assert_allclose(entropy, np.full(M, np.log(V)), rtol=1e-6)
+    # All rows of the embedding being the same, no direction of h favours a token.
+    np.testing.assert_allclose(d_hidden, np.zeros((M, D)), atol=1e-5)
+    np.testing.assert_allclose(d_temperature, 0, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", FAST)
+def test_a_masked_row_has_no_gradient(name):
+    case = draw(0)
+    quiet = case._replace(
+        d_log_probs=case.d_log_probs.at[2].set(0.0), d_entropy=case.d_entropy.at[2].set(0.0)
+    )
+    assert np.all(compiled(FAST[name])(quiet)[2][2] == 0)
+
+
+@pytest.mark.parametrize("name", FAST)
+def test_a_token_outside_of_the_vocabulary_has_no_probability(name):
+    ids = jnp.full((M, A), -1).at[0, 0].set(V).at[1, 1].set(V + 7).at[2, 2].set(5)
+    log_probs, *rest = compiled(FAST[name])(draw(0)._replace(token_ids=ids))
+    assert np.argwhere(np.isfinite(log_probs)).tolist() == [[2, 2]]
+    assert all(np.all(np.isfinite(x)) for x in rest)
+
+
+@pytest.mark.parametrize("name", FAST)
+def test_no_rows(name):
+    h, e, ids, t, g, k = draw(0)
+    assert np.all(compiled(FAST[name])(Case(h[:0], e, ids[:0], t, g[:0], k[:0]))[3] == 0)
+
+
+def holds_logits(kernel, rows, vocabulary):
+    """Whether a [rows, vocabulary] array appears in the program of value and gradient."""
+    case = draw(0)._replace(
+        hidden=jnp.zeros((rows, D)),
+        embedding=jnp.zeros((vocabulary, D)),
+        token_ids=jnp.zeros((rows, A), jnp.int32),
+        d_log_probs=jnp.zeros((rows, A)),
+        d_entropy=jnp.zeros(rows),
+    )
+    program = str(jax.make_jaxpr(compiled(kernel))(case))
+    return f"[{rows},{vocabulary}]" in program or f"[{vocabulary},{rows}]" in program
+
+
+def test_only_the_oracle_holds_all_logits():
+    assert holds_logits(reference_log_probs, 33, 77)
+    assert not holds_logits(FAST["chunked by 13"], 33, 77)
+    assert not holds_logits(FAST["pallas by 20"], 33, 77)
+
+
+def test_memory_is_bounded_by_the_width():
+    hidden, table = jnp.zeros((512, 8)), jnp.zeros((4096, 8))
+    ids = jnp.zeros((512, 1), jnp.int32)
+
+    def temporary_bytes(kernel):
+        def total(hidden, table):
+            return jnp.sum(kernel(hidden, table, ids, jnp.float32(1)).log_probs)
+
+        program = jax.jit(jax.grad(total, (0, 1))).lower(hidden, table).compile()
+        return program.memory_analysis().temp_size_in_bytes
+
+    whole = temporary_bytes(reference_log_probs)
+    assert whole >= 4 * 512 * 4096
+    assert temporary_bytes(partial(chunked_log_probs, width=64)) < whole / 10
