@@ -3,6 +3,7 @@
 python -m experiments.run gsm8k --preset v10-i1 --seed 1 --objective.eps-high 0.28
 python -m experiments.run gsm8k --run-dir runs/mine --resume
 python -m experiments.run bounds
+python -m experiments.run plan --model.shape qwen2.5-7b --serve.devices 16
 """
 
 import difflib
@@ -63,9 +64,18 @@ def _bounds(options: Sequence[str]) -> int:
     return bounds.run(bounds.parse(options), Console())
 
 
+def _plan(options: Sequence[str]) -> int:
+    from rich.console import Console
+
+    from experiments import plan
+
+    return plan.run(plan.parse(options), Console())
+
+
 STUDIES: dict[str, tuple[str, Callable[[Sequence[str]], int]]] = {
     "gsm8k": ("off-policy GRPO on grade-school mathematics", _gsm8k),
     "bounds": ("the proved inequalities along a training run, enumerated and sampled", _bounds),
+    "plan": ("what fits, how long a step takes, which schedule keeps both sides busy", _plan),
 }
 
 
