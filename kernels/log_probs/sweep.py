@@ -204,8 +204,11 @@ def _varying(x: jax.Array) -> frozenset[str]:
 def _vary_alike(*values: jax.Array) -> list[jax.Array]:
     """All values varying over the axes of any, so that shard_map sums each one's gradient."""
     axes = frozenset[str]().union(*map(_varying, values))
-    missing = [tuple(axes - _varying(value)) for value in values]
-    return [
-        lax.pcast(value, more, to="varying") if more else value
-        for value, more in zip(values, missing, strict=True)
-    ]
+    return [_vary_over(value, tuple(axes - _varying(value))) for value in values]
+
+
+def _vary_over(x: jax.Array, axes: tuple[str, ...]) -> jax.Array:
+    """x varying over more axes; its gradient is summed over them in float32, whatever its dtype."""
+    if not axes:
+        return x
+    return lax.pcast(x.astype(jnp.float32), axes, to="varying").astype(x.dtype)

@@ -10,6 +10,7 @@ os.environ["XLA_FLAGS"] = (
 from functools import partial
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.sharding import AxisType
@@ -17,7 +18,7 @@ from jax.sharding import PartitionSpec as P
 
 from ogrpo.kernels.log_probs import chunked_log_probs, reference_log_probs
 from ogrpo.kernels.log_probs.sharded import log_probs_over_mesh
-from tests.kernels.log_probs.cases import compiled, draw
+from tests.kernels.log_probs.cases import compiled, draw, errors
 
 NAMES = ("log-probs", "entropy", "d hidden", "d embedding", "d temperature")
 
@@ -31,6 +32,12 @@ def check_parity(mesh: jax.sharding.Mesh) -> None:
             np.testing.assert_allclose(a, b, rtol=1e-5, atol=2e-6, err_msg=f"{what}, {rows=}")
 
 
+def check_bfloat16(mesh: jax.sharding.Mesh) -> None:
+    cut = log_probs_over_mesh(mesh, vocabulary="vocab", rows="data", width=5)
+    found = errors(cut, draw(5, dtype=jnp.bfloat16))
+    assert np.all(np.array(found) <= [1e-6, 1e-6, 1e-2, 1e-2, 2e-2]), found
+
+
 def check_refusal(mesh: jax.sharding.Mesh) -> None:
     kernel = partial(chunked_log_probs, axis_name="vocab")
     whole = jax.shard_map(kernel, mesh=mesh, in_specs=P(), out_specs=P())
@@ -41,5 +48,6 @@ def check_refusal(mesh: jax.sharding.Mesh) -> None:
 if __name__ == "__main__":
     mesh = jax.make_mesh((2, 4), ("data", "vocab"), axis_types=(AxisType.Auto,) * 2)
     check_parity(mesh)
+    check_bfloat16(mesh)
     check_refusal(mesh)
     print("equal")
