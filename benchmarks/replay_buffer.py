@@ -162,24 +162,31 @@ def memory(args: argparse.Namespace, layout: Layout, source: list[Experience]) -
 
 
 def disk(args: argparse.Namespace, source: list[Experience]) -> None:
-    """Bytes per stored token and the rate of insertion until acknowledged, and of reopening."""
-    print("\non disk, text without repeats")
-    pack(source, Layout(group_size=G, vocab_size=args.vocab))  # touches what is timed below
-    tokens = sum(len(c.token_ids) for one in source for c in one.group.completions)
+    """Bytes per stored token, and the rates of insertion until acknowledged and of reopening."""
+    print("\non disk")
     for dtype in (np.float16, np.float32):
         layout = Layout(group_size=G, vocab_size=args.vocab, log_prob_dtype=dtype)
         with tempfile.TemporaryDirectory() as folder:
-            buffer = ReplayBuffer(layout, Limits(), Fifo, folder=Path(folder))
-            with timed(f"  {dtype.__name__}: insert until acknowledged", len(source) * G):
-                for batch in batches(source, args.batch, len(source)):
-                    buffer.insert(batch)
-                buffer.flush()
+            written(Path(folder), layout, source, args.batch, passes=1)  # warms up, too
             files = list(Path(folder).glob("*.parquet"))
             size = sum(file.stat().st_size for file in files)
-            print(f"  {len(files)} segments, {size / tokens:.2f} bytes per completion token")
-            state = buffer.state()
-            with timed(f"  {dtype.__name__}: open with a state", len(source) * G):
+            per_token = size / (len(source) * G * args.tokens)
+            print(f"  {dtype.__name__}: {per_token:.2f} bytes per token, {len(files)} segments")
+        count = 4 * len(source) * G
+        with tempfile.TemporaryDirectory() as folder:
+            with timed(f"  {dtype.__name__}: insert until acknowledged", count):
+                state = written(Path(folder), layout, source, args.batch, passes=4)
+            with timed(f"  {dtype.__name__}: open with a state", count):
                 ReplayBuffer.open(Path(folder), layout, Limits(), Fifo, state=state)
+
+
+def written(
+    folder: Path, layout: Layout, source: list[Experience], size: int, *, passes: int
+) -> dict:
+    buffer = ReplayBuffer(layout, Limits(), Fifo, folder=folder)
+    for batch in batches(source, size, passes * len(source)):
+        buffer.insert(batch)
+    return buffer.state()
 
 
 def rounding(args: argparse.Namespace, source: list[Experience]) -> None:

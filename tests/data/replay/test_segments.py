@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
+import pyarrow.dataset as ds
 import pytest
 
 from ogrpo.data.replay import (
@@ -89,8 +90,8 @@ def test_a_flipped_bit_is_found_or_harmless(tmp_path):
     assert found > len(places) / 2  # the rest lies in headers and changes nothing
 
 
-@pytest.mark.parametrize("suffix", ["", segments.UNFINISHED])
-def test_a_crash_at_any_byte_loses_only_what_was_not_acknowledged(tmp_path, suffix):
+@pytest.mark.parametrize("prefix", ["", segments.UNFINISHED])
+def test_a_crash_at_any_byte_loses_only_what_was_not_acknowledged(tmp_path, prefix):
     """Groups 0 and 1 were acknowledged; the segment of group 2 is cut, before and after its rename."""
     buffer = made(tmp_path, 2)
     buffer.flush()
@@ -100,13 +101,13 @@ def test_a_crash_at_any_byte_loses_only_what_was_not_acknowledged(tmp_path, suff
     file = segments.listed(tmp_path)[-1].file
     whole = file.read_bytes()
     file.unlink()
-    torn = file.with_name(file.name + suffix)
+    torn = file.with_name(prefix + file.name)
     for size in [*range(0, len(whole), 257), len(whole) - 1]:
         torn.write_bytes(whole[:size])
         again = reopened(tmp_path)
         assert held_by(again) == expected([0, 1])
         counted = again.statistics()
-        assert counted["dropped/unfinished_files" if suffix else "dropped/torn"] == 1
+        assert counted["dropped/unfinished_files" if prefix else "dropped/torn"] == 1
         again.insert([experience(7, version=7)])
         again.flush()
         assert held_by(reopened(tmp_path)) == expected([0, 1, 7])
@@ -126,15 +127,10 @@ def test_a_broken_segment_that_was_acknowledged_is_an_error(tmp_path):
             BrokenSegment, match=r"groups-000000000000-000000000002\.parquet cannot"
         ):
             reopened(tmp_path, saved)
-        (tmp_path / "dropped").exists() and restore_newest(tmp_path)
+        (tmp_path / segments.ASIDE).exists() and restore_newest(tmp_path)
     first.unlink()
     with pytest.raises(ValueError, match="2 groups of the state, the first 0, are in no segment"):
         reopened(tmp_path, state)
-
-
-def restore_newest(folder):
-    for file in (folder / "dropped").iterdir():
-        os.replace(file, folder / file.name.split("-", 1)[1])
 
 
 CHILD = """
@@ -224,7 +220,8 @@ def test_what_is_superseded_is_kept_aside_and_said(tmp_path, caplog):
         buffer.insert([experience(5)])
         buffer.flush()
     reopened(tmp_path, state)
-    assert len(list((tmp_path / "dropped").iterdir())) == 2
+    assert ds.dataset(tmp_path).count_rows() == 2 * LAYOUT.group_size  # readers see what is held
+    assert len(list((tmp_path / segments.ASIDE).iterdir())) == 2
     assert "groups 2 to 2 are dropped, superseded" in caplog.text
 
 

@@ -168,7 +168,7 @@ class ReplayBuffer:
         """Return the buffer that `state` describes, or without one, all that the folder holds.
 
         With a state, further insertions and draws are those of the buffer that saved it; segments
-        written since are moved to the folder `dropped`, logged and counted. Without a state every
+        written since are moved to the folder `_dropped`, logged and counted. Without a state every
         group on disk is inserted again, unused, under the limits. A newest segment that cannot be
         read and that the state does not speak of was never acknowledged: it is moved, too.
 

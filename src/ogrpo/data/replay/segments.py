@@ -1,8 +1,8 @@
 """Segments on disk: Parquet files of whole groups, one row per completion, written once.
 
 `groups-<first>-<stop>.parquet` holds the groups with ids `first <= id < stop`. A segment is written
-beside its place, flushed to the disk and renamed into it, so a name that ends in `.parquet` stands
-for a whole file; what a crash leaves behind ends in `.tmp`.
+beside its place, flushed to the disk and renamed into it, so such a name stands for a whole file;
+what a crash leaves behind is named `_unfinished-...`.
 """
 
 import os
@@ -20,8 +20,8 @@ import pyarrow.parquet as pq
 from ogrpo.data.replay.columns import FINISH_REASONS, Columns, Layout
 
 NAME = re.compile(r"groups-(\d{12})-(\d{12})\.parquet")
-UNFINISHED = ".tmp"
-ASIDE = "dropped"
+UNFINISHED = "_unfinished-"  # readers of a whole folder pass over names that begin with _
+ASIDE = "_dropped"
 FORMAT = "ogrpo.replay.format"
 SPAN = pa.struct([("version", pa.int32()), ("start", pa.int32()), ("end", pa.int32())])
 # Repetitive columns; everything else would only fill a dictionary that is then thrown away.
@@ -66,7 +66,7 @@ def write(folder: Path, first: int, columns: Columns, layout: Layout) -> Segment
     file = folder / f"groups-{first:012d}-{stop:012d}.parquet"
     if file.exists():
         raise ValueError(f"{file} is there already; one folder belongs to one buffer.")
-    unfinished = file.with_name(file.name + UNFINISHED)
+    unfinished = file.with_name(UNFINISHED + file.name)
     with unfinished.open("wb") as out:
         _write_table(to_table(first, columns, layout), out)
         out.flush()
@@ -96,7 +96,7 @@ def read(segment: Segment, layout: Layout) -> Columns:
 
 def clean(folder: Path) -> int:
     """Remove what a crash left unfinished; return how many files that were."""
-    unfinished = list(folder.glob(f"groups-*{UNFINISHED}"))
+    unfinished = list(folder.glob(f"{UNFINISHED}*"))
     for file in unfinished:
         file.unlink()
     return len(unfinished)
