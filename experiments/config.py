@@ -209,6 +209,15 @@ class Mesh:
 
 
 @dataclass(frozen=True)
+class Kernels:
+    """Which version of an operation computes it; every one gives the same numbers."""
+
+    log_probs: Literal["auto", "reference", "chunked", "pallas"] = "auto"
+    """Log-probs in the update: with all logits at once, or a slice of the vocabulary at a time, in
+    XLA or in GPU kernels. Auto takes slices where the vocabulary is more than one."""
+
+
+@dataclass(frozen=True)
 class Evaluation:
     """Pass@1 on the held-out split."""
 
@@ -279,6 +288,7 @@ class Gsm8k:
     objective: Objective = field(default_factory=Objective)
     optimizer: Optimizer = field(default_factory=Optimizer)
     mesh: Mesh = field(default_factory=Mesh)
+    kernels: Kernels = field(default_factory=Kernels)
     evaluation: Evaluation = field(default_factory=Evaluation)
     certificate: Certificate = field(default_factory=Certificate)
     checkpoint: Checkpointing = field(default_factory=Checkpointing)

@@ -10,10 +10,12 @@ from jax import Array
 
 from experiments.config import Gsm8k, Mesh
 from experiments.models import DTYPES, REMAT, make_policy_fn
+from ogrpo.kernels.log_probs import KERNELS, choose
+from ogrpo.kernels.log_probs.sharded import log_probs_over_mesh
 from ogrpo.policy import DecoderConfig, Params
 from ogrpo.policy.axes import param_axes
 from ogrpo.policy.decoder import param_shapes
-from ogrpo.policy.head import token_log_probs
+from ogrpo.policy.head import HeadFn
 from ogrpo.training import sharding
 from ogrpo.training.precision import compute_in
 from ogrpo.training.sharding import Layout
@@ -50,7 +52,8 @@ def make_devices(config: Gsm8k, decoder: DecoderConfig, optimizer: Any) -> Devic
 
 
 def _one_device(config: Gsm8k, decoder: DecoderConfig, optimizer: Any) -> Devices:
-    policy_fn = make_policy_fn(decoder, keep_fn=REMAT[config.model.remat])
+    head = KERNELS[choose(config.kernels.log_probs, decoder.vocab_size)]
+    policy_fn = make_policy_fn(decoder, keep_fn=REMAT[config.model.remat], log_probs_fn=head)
     return Devices(
         policy_fn=in_compute_dtype(config, policy_fn),
         place_params=_as_it_is,
@@ -66,7 +69,7 @@ def _many_devices(config: Gsm8k, decoder: DecoderConfig, optimizer: Any) -> Devi
     axes, mesh = param_axes(decoder), open_mesh(config.mesh)
     to = sharding.make_layout(axes, param_shapes(decoder), optimizer, mesh)
     return Devices(
-        policy_fn=in_compute_dtype(config, mesh_policy(decoder, to, REMAT[config.model.remat])),
+        policy_fn=in_compute_dtype(config, mesh_policy(config, decoder, to)),
         place_params=partial(sharding.place, where=to.state.params),
         place_prompts=partial(sharding.place, where=to.batch),
         init=partial(sharding.init_placed, optimizer=optimizer, to=to),
@@ -76,15 +79,28 @@ def _many_devices(config: Gsm8k, decoder: DecoderConfig, optimizer: Any) -> Devi
     )
 
 
-def mesh_policy(decoder: DecoderConfig, to: Layout, keep_fn: Callable[..., bool]) -> PolicyFn:
+def mesh_policy(config: Gsm8k, decoder: DecoderConfig, to: Layout) -> PolicyFn:
     """The decoder with its activations pinned to the mesh."""
     policy_fn = make_policy_fn(
         decoder,
-        keep_fn=keep_fn,
+        keep_fn=REMAT[config.model.remat],
         spread_fn=partial(sharding.spread, to=to),
-        log_probs_fn=sharding.by_rows(token_log_probs, to),
+        log_probs_fn=mesh_head(config, decoder, to),
     )
     return sharding.whole_tables(policy_fn, to)
+
+
+def mesh_head(config: Gsm8k, decoder: DecoderConfig, to: Layout) -> HeadFn:
+    """The log-probs where rows, and the vocabulary if its cut is even, are cut over the mesh."""
+    name = choose(config.kernels.log_probs, decoder.vocab_size)
+    if name == "pallas":
+        raise ValueError(
+            "the pallas log-probs run on one device, and a mesh has several: choose chunked"
+        )
+    tensor = config.mesh.tensor
+    if name == "chunked" and tensor > 1 and decoder.vocab_size % tensor == 0:
+        return log_probs_over_mesh(to.mesh, vocabulary="tensor", rows=sharding.BATCH_AXES)
+    return sharding.by_rows(KERNELS[name], to)
 
 
 def in_compute_dtype(config: Gsm8k, policy_fn: PolicyFn) -> PolicyFn:

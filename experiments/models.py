@@ -22,6 +22,7 @@ from experiments.tasks import Problems
 from ogrpo.data.arithmetic import demonstrate
 from ogrpo.data.batching import GroupBatch, PromptStream, pad_groups
 from ogrpo.data.tokenizer import TextTokenizer
+from ogrpo.kernels.log_probs import check_available, choose
 from ogrpo.loop import Ids, stream_seed
 from ogrpo.policy import (
     DecoderConfig,
@@ -100,7 +101,16 @@ def make_policy_fn(decoder: DecoderConfig, **functions: Any) -> PolicyFn:
 def make_model(
     config: Gsm8k, tokenizer: TextTokenizer, problems: Problems, console: Console
 ) -> tuple[DecoderConfig, Params]:
-    """The decoder's shape and its first parameters."""
+    """The decoder's shape and its first parameters; says what computes its log-probs."""
+    check_available(config.kernels.log_probs)
+    decoder, params = _make_model(config, tokenizer, problems, console)
+    console.print(f"log-probs: {choose(config.kernels.log_probs, decoder.vocab_size)}")
+    return decoder, params
+
+
+def _make_model(
+    config: Gsm8k, tokenizer: TextTokenizer, problems: Problems, console: Console
+) -> tuple[DecoderConfig, Params]:
     dtype = DTYPES[config.model.dtype]
     if config.model.path is not None:
         return load_pretrained(config.model.path, dtype)

@@ -15,23 +15,27 @@ KERNELS: dict[str, HeadFn] = {
     "chunked": chunked_log_probs,
     "pallas": pallas_log_probs,
 }
+NAMES = ("auto", *KERNELS)
 
 
 def choose(name: str, vocab_size: int) -> str:
-    """The key of `KERNELS` that a name stands for: itself, or with "auto" the measured best.
+    """The key of `KERNELS` that a name stands for: itself, or what "auto" takes.
 
     That is `reference` where one slice of `chunked` would hold the whole vocabulary, so that
-    chunks would save no memory and cost a product more, and `chunked` above.
+    slices would save no memory and cost a product more, and `chunked` above.
 
     Raises:
       ValueError: a name that is none, or a kernel that this device cannot run.
     """
+    check_available(name)
     if name == "auto":
         return "chunked" if vocab_size > WIDTH else "reference"
-    if name not in KERNELS:
-        raise ValueError(
-            f"there is no log-probs kernel {name!r}: choose auto, {', '.join(KERNELS)}"
-        )
+    return name
+
+
+def check_available(name: str) -> None:
+    """Raise ValueError for a name that `choose` does not take, or not on this device."""
+    if name not in NAMES:
+        raise ValueError(f"there is no log-probs kernel {name!r}: choose {', '.join(NAMES)}")
     if name == "pallas" and (reason := unavailable()) is not None:
         raise ValueError(f"the pallas log-probs {reason}: choose chunked, which runs anywhere")
-    return name
