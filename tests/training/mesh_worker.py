@@ -1,0 +1,138 @@
+"""Updates on a mesh beside the same updates on one device, in a process that has the devices.
+
+`python -m tests.training.mesh_worker CASE ...` prints one JSON object by case. A case is
+"data,fsdp,tensor,microbatches" or "copied". With --rank, this is one of two processes of a job.
+"""
+
+import argparse
+import json
+import tempfile
+from functools import cache, partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from experiments.devices import mesh_policy
+from experiments.models import make_policy_fn
+from ogrpo.policy.axes import param_axes
+from ogrpo.policy.decoder import keep_products
+from ogrpo.training import sharding
+from ogrpo.training.checkpoint import Checkpoints
+from ogrpo.training.state import TrainState, adam, hypers, init_state
+from ogrpo.training.update import Batch, make_update
+from tests.policy.tiny import make_config, make_params
+from tests.training.toy import make_recipe
+
+CONFIG = make_config("Qwen2", vocab_size=16)
+OPTIMIZER = adam(b1=0.9, b2=0.98, eps=1e-8, weight_decay=0.01, max_grad_norm=1.0)
+KNOBS = {"eps_low": 0.2, "eps_high": 0.3, "beta": 0.1}
+SIZES = ("data", "fsdp", "tensor")
+
+
+def make_batch(n: int = 16, g: int = 3, p: int = 4, t: int = 3) -> Batch:
+    """Ragged groups, two of them without variance."""
+    rng = np.random.default_rng(0)
+    prompts, lengths = rng.integers(1, p + 1, n), rng.integers(1, t + 1, (n, g))
+    rewards = rng.integers(0, 2, (n, g)).astype(np.float32)
+    rewards[0], rewards[1], rewards[2] = 1.0, 0.0, (0.0, 1.0, 1.0)
+    around = partial(rng.normal, -2.5, 0.3)
+    return Batch(
+        prompt_ids=jnp.asarray(rng.integers(0, CONFIG.vocab_size, (n, p)), jnp.int32),
+        prompt_mask=jnp.asarray(np.arange(p) < prompts[:, None]),
+        completion_ids=jnp.asarray(rng.integers(0, CONFIG.vocab_size, (n, g, t)), jnp.int32),
+        completion_mask=jnp.asarray(np.arange(t) < lengths[..., None]),
+        behavior_log_probs=jnp.asarray(around((n, g, t)), jnp.float32),
+        rewards=jnp.asarray(rewards),
+        ref_log_probs=jnp.asarray(around((n, g, t)), jnp.float32),
+    )
+
+
+def two_updates(update, state: TrainState) -> tuple[TrainState, dict]:
+    """The second update has moments to start from."""
+    batch, given = make_batch(), hypers(1e-2, 0.9, KNOBS)
+    state, _ = update(state, batch, given)
+    return update(state, batch, given)
+
+
+@cache
+def on_one_device() -> tuple[TrainState, dict]:
+    update = make_update(OPTIMIZER, make_recipe(policy_fn=make_policy_fn(CONFIG)))
+    return jax.device_get(two_updates(update, init_state(make_params(CONFIG), OPTIMIZER)))
+
+
+def on_mesh(sizes: dict[str, int], microbatches: int) -> dict:
+    mesh, axes = sharding.make_mesh(**sizes), param_axes(CONFIG)
+    to = sharding.make_layout(axes, make_params(CONFIG), OPTIMIZER, mesh)
+    policy_fn = mesh_policy(CONFIG, to, keep_products)
+    recipe = make_recipe(policy_fn=policy_fn, microbatches=microbatches)
+    state = sharding.init_placed(make_params(CONFIG), OPTIMIZER, to)
+    state, metrics = two_updates(sharding.shard_update(OPTIMIZER, recipe, to), state)
+    repeat = jax.jit(lambda tree: tree, out_shardings=to.everywhere)
+    whole, metrics = jax.device_get(repeat(state)), jax.device_get(metrics)
+    return {
+        **(compare(whole, metrics) if jax.process_index() == 0 else {}),
+        "bytes": sharding.bytes_per_device((state.params, state.opt_state)),
+        "kept": kept(state, to),
+    }
+
+
+def compare(state: TrainState, metrics: dict) -> dict:
+    expected, told = on_one_device()
+    return {
+        "state": largest(state, expected),
+        "moved": largest(expected.params, jax.device_get(make_params(CONFIG))),
+        "metrics": largest(metrics, told),
+    }
+
+
+def largest(one, other) -> float:
+    gaps = jax.tree.map(lambda a, b: float(np.max(np.abs(a - b))), one, other)
+    return max(jax.tree.leaves(gaps))
+
+
+def kept(state: TrainState, to: sharding.Layout) -> bool:
+    places = jax.tree.map(lambda leaf, place: leaf.sharding == place, state, to.state)
+    return all(jax.tree.leaves(places))
+
+
+def copied() -> dict:
+    """As the loop keeps a policy for the sampler, and as a checkpoint brings it back."""
+    mesh = sharding.make_mesh(data=1, fsdp=4, tensor=2)
+    to = sharding.make_layout(param_axes(CONFIG), make_params(CONFIG), OPTIMIZER, mesh)
+    state = sharding.init_placed(make_params(CONFIG), OPTIMIZER, to)
+    snapshot = jax.tree.map(jnp.copy, state)
+    with tempfile.TemporaryDirectory() as folder, Checkpoints(folder, keep=1) as checkpoints:
+        checkpoints.save(1, jax.tree.map(lambda x: x + x, state), {})
+        restored = checkpoints.restore(1, snapshot)[0]
+    doubled = jax.tree.map(lambda x: 2 * np.asarray(x), state)
+    return {
+        "state": largest(restored, doubled) + largest(snapshot, state),
+        "kept": kept(snapshot, to) and kept(restored, to),
+    }
+
+
+def join(port: int, rank: int) -> None:
+    jax.config.update("jax_cpu_collectives_implementation", "gloo")
+    jax.distributed.initialize(f"127.0.0.1:{port}", num_processes=2, process_id=rank)
+
+
+def carry_out(case: str) -> dict:
+    if case == "copied":
+        return copied()
+    *sizes, microbatches = map(int, case.split(","))
+    return on_mesh(dict(zip(SIZES, sizes, strict=True)), microbatches)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    parser.add_argument("cases", nargs="+")
+    parser.add_argument("--port", type=int)
+    parser.add_argument("--rank", type=int)
+    asked = parser.parse_args()
+    jax.config.update("jax_numpy_dtype_promotion", "strict")
+    jax.config.update("jax_numpy_rank_promotion", "raise")
+    if asked.rank is not None:
+        join(asked.port, asked.rank)
+    for case in asked.cases:
+        print(json.dumps({"case": case, **carry_out(case)}), flush=True)
