@@ -22,6 +22,7 @@ for name, value in (("prompts", 64), ("group", 16), ("prompt", 256), ("completio
     PARSER.add_argument(f"--{name}", type=int, default=value)
 PARSER.add_argument("--microbatches", type=int, default=1)
 PARSER.add_argument("--remat", choices=("none", "products", "full"), default="full")
+PARSER.add_argument("--log-probs", choices=("reference", "chunked"), default="chunked")
 PARSER.add_argument("--compute-dtype", choices=("float32", "bfloat16"), default="bfloat16")
 
 

@@ -6,18 +6,17 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 
-from experiments.models import DTYPES, REMAT, make_policy_fn
-from ogrpo.core import advantages, aggregate
-from ogrpo.core.objectives import exact_center, off_policy_grpo
+from experiments.config import Gsm8k, Kernels, Mesh, Model, Optimizer, Rollout
+from experiments.devices import open_mesh
+from experiments.objectives import knobs
+from experiments.parts import make_optimizer, make_recipe
+from ogrpo.loop import Schedule
 from ogrpo.policy import DecoderConfig
 from ogrpo.policy.axes import param_axes
 from ogrpo.policy.decoder import param_shapes
-from ogrpo.policy.head import token_log_probs
 from ogrpo.training import sharding
-from ogrpo.training.metrics import summarize
-from ogrpo.training.precision import compute_in
-from ogrpo.training.state import TrainState, adam, hypers, init_state
-from ogrpo.training.update import Batch, Recipe
+from ogrpo.training.state import hypers, init_state
+from ogrpo.training.update import Batch
 
 QWEN3_4B = DecoderConfig(
     architecture="Qwen3ForCausalLM",
@@ -33,7 +32,6 @@ QWEN3_4B = DecoderConfig(
     tie_embeddings=True,
     max_positions=40_960,
 )
-KNOBS = {"eps_low": 0.2, "eps_high": 0.2, "beta": 0.0}
 
 
 def batch_shapes(options: argparse.Namespace) -> Batch:
@@ -49,37 +47,29 @@ def batch_shapes(options: argparse.Namespace) -> Batch:
     )
 
 
-def make_recipe(options: argparse.Namespace, to: sharding.Layout) -> Recipe:
-    policy_fn = make_policy_fn(
-        QWEN3_4B,
-        keep_fn=REMAT[options.remat],
-        spread_fn=partial(sharding.spread, to=to),
-        log_probs_fn=sharding.by_rows(token_log_probs, to),
-    )
-    return Recipe(
-        policy_fn=compute_in(sharding.whole_tables(policy_fn, to), DTYPES[options.compute_dtype]),
-        objective_fn=off_policy_grpo,
-        advantage_fn=advantages.centered,
-        total_fn=aggregate.sequence_total,
-        metrics_fn=partial(summarize, center_fn=exact_center),
-        mask_zero_variance=True,
-        count_masked=True,
-        microbatches=options.microbatches,
+def make_config(options: argparse.Namespace) -> Gsm8k:
+    """The run whose update this is; the objective and the optimizer are the defaults."""
+    return Gsm8k(
+        model=Model(remat=options.remat, compute_dtype=options.compute_dtype),
+        kernels=Kernels(log_probs=options.log_probs),
+        rollout=Rollout(group_size=options.group, max_tokens=options.completion),
+        schedule=Schedule(prompts=options.prompts),
+        optimizer=Optimizer(microbatches=options.microbatches),
+        mesh=Mesh(data=options.data, fsdp=options.fsdp, tensor=options.tensor),
     )
 
 
 def analyse(options: argparse.Namespace) -> dict[str, int]:
-    mesh = sharding.make_mesh(data=options.data, fsdp=options.fsdp, tensor=options.tensor)
-    optimizer = adam(b1=0.9, b2=0.98, eps=1e-8, weight_decay=0.0, max_grad_norm=1.0)
-    shapes = param_shapes(QWEN3_4B)
-    to = sharding.make_layout(param_axes(QWEN3_4B), shapes, optimizer, mesh)
-    state = placed_shapes(
-        jax.eval_shape(partial(init_state, optimizer=optimizer), shapes), to.state
-    )
+    config = make_config(options)
+    optimizer, shapes = make_optimizer(config), param_shapes(QWEN3_4B)
+    to = sharding.make_layout(param_axes(QWEN3_4B), shapes, optimizer, open_mesh(config.mesh))
+    state = jax.eval_shape(partial(init_state, optimizer=optimizer), shapes)
+    state = jax.tree.map(placed_shape, state, to.state)
     batch = jax.tree.map(partial(placed_shape, where=to.batch), batch_shapes(options))
-    knobs = jax.tree.map(partial(placed_shape, where=to.everywhere), hypers(1e-6, 1.0, KNOBS))
-    step = sharding.jit_step(optimizer, make_recipe(options, to), to)
-    compiled = step.lower(state, batch, knobs).compile()
+    given = hypers(1e-6, 1.0, knobs(config.objective))
+    given = jax.tree.map(partial(placed_shape, where=to.everywhere), given)
+    step = sharding.jit_step(optimizer, make_recipe(config, QWEN3_4B), to)
+    compiled = step.lower(state, batch, given).compile()
     return {"state": sharding.bytes_per_device(state), **figures(compiled.memory_analysis())}
 
 
@@ -97,7 +87,3 @@ def figures(analysis) -> dict[str, int]:
 
 def placed_shape(leaf, where) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=where)
-
-
-def placed_shapes(state: TrainState, where: TrainState) -> TrainState:
-    return jax.tree.map(placed_shape, state, where)

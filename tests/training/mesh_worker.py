@@ -13,10 +13,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from experiments.devices import mesh_policy
+from experiments.config import Gsm8k, Mesh
+from experiments.devices import make_devices
 from experiments.models import make_policy_fn
 from ogrpo.policy.axes import param_axes
-from ogrpo.policy.decoder import keep_products
 from ogrpo.training import sharding
 from ogrpo.training.checkpoint import Checkpoints
 from ogrpo.training.state import TrainState, adam, hypers, init_state
@@ -62,12 +62,11 @@ def on_one_device() -> tuple[TrainState, dict]:
 
 
 def on_mesh(sizes: dict[str, int], microbatches: int) -> dict:
-    mesh, axes = sharding.make_mesh(**sizes), param_axes(CONFIG)
-    to = sharding.make_layout(axes, make_params(CONFIG), OPTIMIZER, mesh)
-    policy_fn = mesh_policy(CONFIG, to, keep_products)
-    recipe = make_recipe(policy_fn=policy_fn, microbatches=microbatches)
-    state = sharding.init_placed(make_params(CONFIG), OPTIMIZER, to)
-    state, metrics = two_updates(sharding.shard_update(OPTIMIZER, recipe, to), state)
+    config = Gsm8k(mesh=Mesh(**sizes))
+    devices, to = make_devices(config, CONFIG, OPTIMIZER), layout(sizes)
+    recipe = make_recipe(policy_fn=devices.policy_fn, microbatches=microbatches)
+    state = devices.init(make_params(CONFIG))
+    state, metrics = two_updates(devices.make_update(recipe), state)
     repeat = jax.jit(lambda tree: tree, out_shardings=to.everywhere)
     whole, metrics = jax.device_get(repeat(state)), jax.device_get(metrics)
     return {
@@ -75,6 +74,11 @@ def on_mesh(sizes: dict[str, int], microbatches: int) -> dict:
         "bytes": sharding.bytes_per_device((state.params, state.opt_state)),
         "kept": kept(state, to),
     }
+
+
+def layout(sizes: dict[str, int]) -> sharding.Layout:
+    mesh = sharding.make_mesh(**sizes)
+    return sharding.make_layout(param_axes(CONFIG), make_params(CONFIG), OPTIMIZER, mesh)
 
 
 def compare(state: TrainState, metrics: dict) -> dict:
@@ -98,8 +102,7 @@ def kept(state: TrainState, to: sharding.Layout) -> bool:
 
 def copied() -> dict:
     """As the loop keeps a policy for the sampler, and as a checkpoint brings it back."""
-    mesh = sharding.make_mesh(data=1, fsdp=4, tensor=2)
-    to = sharding.make_layout(param_axes(CONFIG), make_params(CONFIG), OPTIMIZER, mesh)
+    to = layout({"data": 1, "fsdp": 4, "tensor": 2})
     state = sharding.init_placed(make_params(CONFIG), OPTIMIZER, to)
     snapshot = jax.tree.map(jnp.copy, state)
     with tempfile.TemporaryDirectory() as folder, Checkpoints(folder, keep=1) as checkpoints:
