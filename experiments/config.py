@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ogrpo.data.arithmetic import Teacher
-from ogrpo.loop import Schedule
+from ogrpo.loop import Limits, Schedule
 
 
 def require(condition: bool, message: str) -> None:
@@ -119,6 +119,10 @@ class Rollout:
     """With transport url: the interface on which weights are offered."""
     in_flight: Literal["wait", "abort", "keep"] = "wait"
     """What a push of weights does to requests in flight."""
+    workers: int = 1
+    """Calls of the engine under way at a time. With one, the run does not depend on timing."""
+    prompts_per_call: int | None = None
+    """Prompts in one call of the engine; default: the whole batch."""
     wait: float = 600.0
     """Seconds to wait at the start for the servers; how to start them is shown meanwhile."""
 
@@ -132,6 +136,77 @@ class Rollout:
             f"rollout.temperature is {self.temperature}: sampling needs a temperature above 0",
         )
         require(self.max_tokens > 0, f"rollout.max-tokens is {self.max_tokens}: give at least 1")
+        require(self.workers > 0, f"rollout.workers is {self.workers}: give at least 1")
+        few = self.prompts_per_call
+        require(few is None or few > 0, f"rollout.prompts-per-call is {few}: give at least 1")
+
+
+Draws = Literal["fifo", "uniform", "fresh", "unused", "advantage", "positives", "stratified"]
+
+
+@dataclass(frozen=True)
+class Replay:
+    """Where groups wait between being bought and being used."""
+
+    groups: int | None = None
+    """Groups held at most; default: one batch, so that each step uses what it bought."""
+    sampler: Literal[
+        "fifo", "uniform", "fresh", "unused", "advantage", "positives", "stratified"
+    ] = "fifo"
+    """Which groups a batch is drawn from: in order of purchase, at random, or at random with
+    preference for fresh ones, for little used ones, for large advantages, for rare successes, or
+    evenly over problems."""
+    refuse_zero_variance: bool = False
+    """Leave groups of equal rewards out of the buffer: they are counted and teach nothing."""
+    max_staleness: int | None = None
+    """Groups whose policy is so many steps old are thrown out, and counted."""
+    max_uses: int | None = None
+    """Groups drawn so often are thrown out, and counted."""
+    keep: bool = True
+    """Keep every group that was bought as Parquet files in the run's folder (docs/replay.md).
+    Otherwise files without a group that is held are deleted at each checkpoint."""
+    half_life: float = 4.0
+    """With sampler fresh: the staleness, in steps, at which a group counts half."""
+    log_prob_dtype: Literal["float32", "float16"] = "float32"
+    """How behaviour log-probs are stored."""
+
+    def __post_init__(self) -> None:
+        for name in ("groups", "max_staleness", "max_uses"):
+            value = getattr(self, name)
+            require(
+                value is None or value >= 1,
+                f"replay.{name.replace('_', '-')} is {value}: give at least 1, or None",
+            )
+        require(
+            self.half_life > 0, f"replay.half-life is {self.half_life}: give a number of steps > 0"
+        )
+
+
+@dataclass(frozen=True)
+class Reuse:
+    """Whether measured signals, and not the schedule alone, say when data are used up."""
+
+    adaptive: bool = False
+    """End a step's draws, renew the server and set the clip's width by the signals below;
+    schedule.replay and schedule.v are then the most that may happen."""
+    limits: Limits = field(default_factory=Limits)
+
+
+@dataclass(frozen=True)
+class TrustRegion:
+    """KL(pi||mu) <= delta around the samplers' policies, on top of the objective."""
+
+    kind: Literal["none", "penalty", "mask", "clip"] = "none"
+    """A penalty with a dual variable, a mask of sequences beyond delta, or a clip whose width
+    follows the measured divergence."""
+    delta: float = 0.01
+    """Nats a token."""
+    rate: float = 0.1
+    """Step of the dual variable, or log-step of the clip's width, an update."""
+
+    def __post_init__(self) -> None:
+        require(self.delta > 0, f"trust-region.delta is {self.delta}: give nats a token > 0")
+        require(self.rate > 0, f"trust-region.rate is {self.rate}: give a step > 0")
 
 
 @dataclass(frozen=True)
@@ -148,7 +223,22 @@ class Objective:
     """Weight of the KL term to the reference policy."""
     center: Literal["exact", "unit"] = "exact"
     """Centre of the clipping interval: pi_k / alpha, or 1."""
-    advantage: Literal["group_standardized", "centered", "leave_one_out"] = "group_standardized"
+    weight: Literal[
+        "none",
+        "plain",
+        "truncated",
+        "masked",
+        "sequence_truncated",
+        "sequence_masked",
+        "group_normalized",
+    ] = "none"
+    """How samples of an older policy are weighed. None: by the objective's own ratio pi/alpha.
+    Otherwise its ratio is pi/pi_k, and pi_k/alpha enters as this weight, without gradient."""
+    weight_cap: float = 2.0
+    """Largest weight, and the inverse of the smallest that a mask keeps."""
+    advantage: Literal["group_standardized", "centered", "leave_one_out", "positive_part"] = (
+        "group_standardized"
+    )
     aggregation: Literal["token", "sequence", "sequence_sum", "fixed_length", "group"] = "sequence"
     mask_zero_variance: bool = True
     """Leave out groups whose rewards are all equal (eq. 8 of the paper): their KL term too."""
@@ -156,6 +246,11 @@ class Objective:
     """Whether groups left out still count in the average."""
 
     def __post_init__(self) -> None:
+        require(
+            self.weight_cap > 1,
+            f"objective.weight-cap is {self.weight_cap}: give more than 1, the weight of a fresh "
+            "sample",
+        )
         for name in ("eps_low", "eps_high", "beta"):
             value = getattr(self, name)
             require(
@@ -180,6 +275,9 @@ class Optimizer:
     max_grad_norm: float = 1.0
     microbatches: int = 1
     """Parts that a batch's prompts are cut into, to save memory; the gradient stays the same."""
+    skip_zero_variance: bool = False
+    """Do not compute microbatches of groups that carry no loss; the gradient stays the same, and
+    metrics are of the groups that were computed."""
 
     def __post_init__(self) -> None:
         require(
@@ -285,7 +383,10 @@ class Gsm8k:
     reward: Reward = field(default_factory=Reward)
     rollout: Rollout = field(default_factory=Rollout)
     schedule: Schedule = field(default_factory=Schedule)
+    replay: Replay = field(default_factory=Replay)
+    reuse: Reuse = field(default_factory=Reuse)
     objective: Objective = field(default_factory=Objective)
+    trust_region: TrustRegion = field(default_factory=TrustRegion)
     optimizer: Optimizer = field(default_factory=Optimizer)
     mesh: Mesh = field(default_factory=Mesh)
     kernels: Kernels = field(default_factory=Kernels)
@@ -307,6 +408,12 @@ class Gsm8k:
             f"schedule.prompts = {self.schedule.prompts} in optimizer.microbatches = {parts} parts"
             f" cannot be cut over mesh.data * mesh.fsdp = {ways} devices: make the prompts a"
             f" multiple of {parts * ways}",
+        )
+        held, batch = self.replay.groups, self.schedule.prompts
+        require(
+            held is None or held >= batch,
+            f"replay.groups is {held}, but schedule.prompts draws batches of {batch} groups: "
+            "hold at least as many",
         )
 
 

@@ -38,6 +38,12 @@ class Devices(NamedTuple):
     """Axes that the mesh was to cut and cannot."""
 
 
+def on_one_device(config: Gsm8k) -> bool:
+    """Whether there is no mesh."""
+    mesh = config.mesh
+    return mesh.data * mesh.fsdp * mesh.tensor == 1
+
+
 def open_mesh(wanted: Mesh) -> jax.sharding.Mesh:
     """The mesh that is asked for; a ValueError where there are not the devices for it."""
     return sharding.make_mesh(data=wanted.data, fsdp=wanted.fsdp, tensor=wanted.tensor)
@@ -45,8 +51,7 @@ def open_mesh(wanted: Mesh) -> jax.sharding.Mesh:
 
 def make_devices(config: Gsm8k, decoder: DecoderConfig, optimizer: Any) -> Devices:
     """One device for a mesh of 1 x 1 x 1, exactly as if there were no mesh."""
-    mesh = config.mesh
-    if mesh.data * mesh.fsdp * mesh.tensor == 1:
+    if on_one_device(config):
         return _one_device(config, decoder, optimizer)
     return _many_devices(config, decoder, optimizer)
 
@@ -68,6 +73,8 @@ def _one_device(config: Gsm8k, decoder: DecoderConfig, optimizer: Any) -> Device
 def _many_devices(config: Gsm8k, decoder: DecoderConfig, optimizer: Any) -> Devices:
     axes, mesh = param_axes(decoder), open_mesh(config.mesh)
     to = sharding.make_layout(axes, param_shapes(decoder), optimizer, mesh)
+    if config.trust_region.kind in ("penalty", "clip"):
+        to = to._replace(state=to.state.replace(region=to.everywhere))
     return Devices(
         policy_fn=in_compute_dtype(config, mesh_policy(config, decoder, to)),
         place_params=partial(sharding.place, where=to.state.params),

@@ -17,16 +17,18 @@ from experiments.devices import memory_lines, open_mesh
 from experiments.interrupt import StopRequest, stop_on_signal
 from experiments.models import make_model, save_model
 from experiments.objectives import check_objective
-from experiments.parts import find_devices, make_parts
+from experiments.parts import find_devices, first_region, make_parts
 from experiments.progress import display, summary_table
 from experiments.report import Answer, Sample, write_report
 from experiments.run_dir import RunDir, RunDirError
 from experiments.servers import connect
 from experiments.tasks import Prepared, prepare
-from ogrpo.loop import LoopState, Parts, start, stream_seed, train
+from ogrpo.loop import LoopState, Parts, first_arrays, resume, start, stream_seed, train
 from ogrpo.policy import DecoderConfig, Params
+from ogrpo.rollout.collection import CollectionError
 from ogrpo.rollout.vllm import RolloutError
 from ogrpo.training.checkpoint import Checkpoints
+from ogrpo.training.state import TrainState
 
 INTERRUPTED = 130
 SHOWN_ANSWERS = 12
@@ -78,7 +80,7 @@ def run(config: Gsm8k, console: Console) -> int:
         if config.rollout.url:
             engine = connect(config, folder, decoder, params, prepared.tokenizer, console)
             stack.enter_context(engine)
-        parts = make_parts(config, prepared, decoder, engine)
+        parts = make_parts(config, prepared, decoder, engine, experience=folder.experience)
         study = Study(config, folder, prepared, decoder, parts, console)
         return carry_out(study, params)
 
@@ -88,10 +90,10 @@ def carry_out(study: Study, params: Params) -> int:
     study.run.write_config(as_json(study.config))
     before = greedy_answers(study, params)
     devices = find_devices(study.config, study.decoder)
-    state = start(devices.init(params), study.parts)
-    for line in memory_lines(study.config, state.train, devices):
+    initial = replace(devices.init(params), region=first_region(study.config))
+    for line in memory_lines(study.config, initial, devices):
         study.console.print(line, soft_wrap=True)
-    state, stop = train_to_end(study, state)
+    state, stop = train_to_end(study, initial)
     finish(study, state, before)
     if stop.signal is None:
         return 0
@@ -100,7 +102,7 @@ def carry_out(study: Study, params: Params) -> int:
     return INTERRUPTED
 
 
-def train_to_end(study: Study, state: LoopState) -> tuple[LoopState, StopRequest]:
+def train_to_end(study: Study, initial: TrainState) -> tuple[LoopState, StopRequest]:
     """Runs the loop, leaving a metrics record a step and a checkpoint now and then."""
     config, console = study.config, study.console
     keep, every, steps = config.checkpoint.keep, config.checkpoint.every, config.schedule.steps
@@ -112,8 +114,7 @@ def train_to_end(study: Study, state: LoopState) -> tuple[LoopState, StopRequest
         Checkpoints(study.run.checkpoints, keep=keep) as checkpoints,
         stop_on_signal(notify) as stop,
     ):
-        if config.resume:
-            state = resume(study, state, checkpoints)
+        state = begin(study, initial, checkpoints)
         with study.run.metrics_writer() as metrics, display(console, steps, state.step) as shown:
             try:
                 for turn in train(state, study.parts, config.schedule):
@@ -123,24 +124,29 @@ def train_to_end(study: Study, state: LoopState) -> tuple[LoopState, StopRequest
                     due = state.step % every == 0 and state.step > 0
                     if due or state.step == steps or stop:
                         checkpoints.save(state.step, state.arrays(), state.progress())
+                        if not config.replay.keep:
+                            state.buffer.prune()
                     if stop:
                         break
-            except RolloutError as error:  # the servers are gone, the trainer's state is not
+            except (CollectionError, RolloutError) as error:  # the trainer's state is not lost
                 checkpoints.save(state.step, state.arrays(), state.progress())
                 command = resume_command(study.run.path)
                 raise RolloutError(f"{error}\ngo on with:\n  {command}") from error
     return state, stop
 
 
-def resume(study: Study, state: LoopState, checkpoints: Checkpoints) -> LoopState:
-    """The newest checkpoint; the records after it will be written again."""
+def begin(study: Study, initial: TrainState, checkpoints: Checkpoints) -> LoopState:
+    """The first state, or the newest checkpoint's; the records after it will be written again."""
+    if not study.config.resume:
+        return start(initial, study.parts)
     if (step := checkpoints.latest) is None:
         study.console.print("no checkpoint yet: starting over")
         study.run.rewind(-1)
-        return state
+        return start(initial, study.parts)
     study.console.print(f"resuming after step {step}")
     study.run.rewind(step or -1)  # a loop at step 0 begins with that step's own record
-    return state.restored(*checkpoints.restore(step, state.arrays()))
+    like = first_arrays(initial, study.parts)
+    return resume(*checkpoints.restore(step, like), study.parts)
 
 
 def greedy_answers(study: Study, params: object) -> list[Answer]:

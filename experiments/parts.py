@@ -3,29 +3,37 @@
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import optax
 
+from experiments.buffers import make_buffer
 from experiments.config import Gsm8k
-from experiments.devices import Devices, make_devices
-from experiments.objectives import knobs, metrics_fn, objective_fn
+from experiments.devices import Devices, make_devices, on_one_device
+from experiments.objectives import knobs, metrics_fn, objective_fn, region_fn
 from experiments.tasks import Prepared
 from ogrpo.bridge import connect_policy, embedded_engine
 from ogrpo.core import advantages, aggregate
+from ogrpo.core.objectives import OBJECTIVES
 from ogrpo.data.tokenizer import TextTokenizer
-from ogrpo.loop import Parts
+from ogrpo.loop import Costs, Parts
 from ogrpo.policy import DecoderConfig
+from ogrpo.policy.flops import forward_flops, sample_flops, update_flops
+from ogrpo.rollout.collection import Limits as CollectionLimits
 from ogrpo.rollout.embedded import EmbeddedEngine
 from ogrpo.rollout.protocol import Engine, Sampling
-from ogrpo.rollout.vllm import Options, VllmEngine
+from ogrpo.rollout.vllm import Options, Unavailable, VllmEngine
 from ogrpo.training.state import Hypers, adam, hypers
 from ogrpo.training.update import Recipe
+from ogrpo.training.variance import make_spread
 
 ADVANTAGES = {
     "group_standardized": partial(advantages.group_standardized, eps_inside=1e-6),
     "centered": advantages.centered,
     "leave_one_out": advantages.leave_one_out,
+    "positive_part": advantages.positive_part,
 }
 
 
@@ -49,16 +57,18 @@ def make_recipe(config: Gsm8k, decoder: DecoderConfig) -> Recipe:
         objective_fn=objective_fn(wanted),
         advantage_fn=ADVANTAGES[wanted.advantage],
         total_fn=total_fn(config),
-        metrics_fn=metrics_fn(wanted),
+        metrics_fn=metrics_fn(wanted, config.trust_region),
         mask_zero_variance=wanted.mask_zero_variance,
         count_masked=wanted.count_masked,
         microbatches=config.optimizer.microbatches,
+        skip_zero_variance=config.optimizer.skip_zero_variance,
+        region_fn=region_fn(config.trust_region, wanted),
     )
 
 
 def learning_rate(config: Gsm8k) -> optax.Schedule:
     """Linear warm-up, then a linear decay over the rest of the run."""
-    wanted, updates = config.optimizer, config.schedule.steps * config.schedule.i
+    wanted, updates = config.optimizer, config.schedule.updates
     warmup = min(wanted.warmup, updates - 1)
     peak = wanted.learning_rate
     return optax.join_schedules(
@@ -119,16 +129,64 @@ def make_engine(config: Gsm8k, decoder: DecoderConfig, eos_id: int) -> EmbeddedE
     )
 
 
+def first_region(config: Gsm8k) -> Any:
+    """The trust region's state before the first update; () where it has none."""
+    wanted = region_fn(config.trust_region, config.objective)
+    return () if wanted is None else wanted(OBJECTIVES[config.objective.name]).init()
+
+
+def count_costs(config: Gsm8k, decoder: DecoderConfig) -> Costs:
+    """FLOPs of a step's parts, from their shapes."""
+    shapes = {
+        "n": config.schedule.prompts,
+        "g": config.rollout.group_size,
+        "p": config.data.prompt_length,
+        "t": config.rollout.max_tokens,
+    }
+    return Costs(
+        rollout=lambda steps: sample_flops(decoder, **shapes, steps=steps).total,
+        update=update_flops(
+            decoder,
+            **shapes,
+            remat=config.model.remat,
+            microbatches=config.optimizer.microbatches,
+        ).total,
+        score=forward_flops(decoder, **shapes).total,
+    )
+
+
+def collection_limits(config: Gsm8k) -> CollectionLimits:
+    """How far buying may run ahead: `lead` batches, each at most a sync interval staler."""
+    wanted = config.rollout
+    return CollectionLimits(
+        lead=config.schedule.lead,
+        max_staleness=None,
+        workers=wanted.workers,
+        prompts_per_call=wanted.prompts_per_call,
+    )
+
+
 def make_parts(
-    config: Gsm8k, prepared: Prepared, decoder: DecoderConfig, engine: Engine | None = None
+    config: Gsm8k,
+    prepared: Prepared,
+    decoder: DecoderConfig,
+    engine: Engine | None = None,
+    *,
+    experience: Path | None = None,
 ) -> Parts:
-    """Everything that the loop composes; without an engine, it samples with the embedded one."""
+    """Everything that the loop composes.
+
+    Without an engine, it samples with the embedded one; without a folder for its experience, the
+    replay buffer is in memory alone and a checkpoint of a run that holds groups is refused.
+    """
     recipe, rate = make_recipe(config, decoder), learning_rate(config)
     eos_id, wanted = prepared.tokenizer.eos_id, config.rollout
     devices = find_devices(config, decoder)
 
-    def hypers_at(update: int) -> Hypers:
-        return hypers(float(np.asarray(rate(update))), wanted.temperature, knobs(config.objective))
+    def hypers_at(update: int, clip_scale: float) -> Hypers:
+        own = knobs(config.objective)
+        clip = {name: own[name] * clip_scale for name in ("eps_low", "eps_high") if name in own}
+        return hypers(float(np.asarray(rate(update))), wanted.temperature, {**own, **clip})
 
     sampling = Sampling(
         temperature=wanted.temperature,
@@ -148,7 +206,13 @@ def make_parts(
             temperature=config.evaluation.temperature,
             group_size=config.evaluation.samples or wanted.group_size,
         ),
-        exact_center=config.objective.center == "exact",
+        make_buffer=partial(make_buffer, config, decoder.vocab_size, experience),
+        collection=collection_limits(config),
+        retry_on=(Unavailable,),
+        limits=config.reuse.limits if config.reuse.adaptive else None,
+        costs=count_costs(config, decoder),
+        spread=make_spread(recipe) if on_one_device(config) else None,
+        needs_proximal=config.objective.center == "exact" or config.objective.weight != "none",
         uses_reference=config.objective.beta > 0,
         certificate_delta=config.certificate.delta,
         seed=config.seed,

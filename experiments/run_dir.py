@@ -4,6 +4,7 @@ config.json       what was asked for
 metrics.jsonl     one object a line, one line a step
 checkpoints/      Orbax, the newest two
 initial/          the first weights in the same format, where external servers start from them
+experience/       every group that was bought, as Parquet (docs/replay.md)
 model/            the final weights as safetensors, with config.json and tokenizer
 plots/*.png, report.html
 """
@@ -29,6 +30,7 @@ class RunDir:
         self.metrics = path / "metrics.jsonl"
         self.checkpoints = path / "checkpoints"
         self.initial = path / "initial"
+        self.experience = path / "experience"
         self.model = path / "model"
         self.plots = path / "plots"
         self.report = path / "report.html"

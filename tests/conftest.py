@@ -1,16 +1,25 @@
 """Every test runs under strict promotion, with warnings as errors and no compilation it can avoid."""
 
 import os
+from importlib.util import find_spec
 from pathlib import Path
+
+import hypothesis
+import platformdirs
+import pytest
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=1")
 
-from importlib.util import find_spec
+# Most of the suite's time is compilation: programs are kept between modules, runs and Pythons.
+os.environ.setdefault(
+    "JAX_COMPILATION_CACHE_DIR",
+    str(Path(os.environ.get("OGRPO_CACHE_DIR") or platformdirs.user_cache_path("ogrpo")) / "tests"),
+)
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.1")
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
 
-import hypothesis
 import jax
-import pytest
 
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")

@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from rich.console import Console
@@ -14,13 +15,25 @@ from experiments.config import (
     Evaluation,
     Gsm8k,
     Objective,
+    Replay,
+    Reuse,
     Rollout,
     WarmStart,
 )
 from experiments.models import make_model
-from experiments.parts import make_optimizer, make_parts
+from experiments.parts import first_region, make_optimizer, make_parts
 from experiments.tasks import prepare
-from ogrpo.loop import Schedule, advance, start, stream_seed, train
+from ogrpo.loop import (
+    Limits,
+    Schedule,
+    advance,
+    first_arrays,
+    make_collector,
+    resume,
+    start,
+    stream_seed,
+    train,
+)
 from ogrpo.training.checkpoint import Checkpoints
 from ogrpo.training.state import init_state
 
@@ -37,7 +50,7 @@ SMALL = Gsm8k(
 class Run:
     """Everything a loop needs; programs compile once a config shape."""
 
-    def __init__(self, **changes):
+    def __init__(self, experience=None, **changes):
         self.config = replace(SMALL, **changes)
         prepared, problems = prepare(self.config)
         decoder, self.params = make_model(
@@ -45,15 +58,30 @@ class Run:
         )
         # An untrained decoder is never right: a reward that varies lets it learn something.
         task = replace(prepared.task, reward=lambda text, finish, gold: float(len(text) % 2))
-        self.parts = make_parts(self.config, replace(prepared, task=task), decoder)
+        self.parts = make_parts(
+            self.config, replace(prepared, task=task), decoder, experience=experience
+        )
+
+    def train_state(self):
+        params = jax.tree.map(lambda x: x.copy(), self.params)
+        region = first_region(self.config)
+        return init_state(params, make_optimizer(self.config), region=region)
 
     def start(self):
-        params = jax.tree.map(lambda x: x.copy(), self.params)
-        state = init_state(params, make_optimizer(self.config))
-        return start(state, self.parts)
+        return start(self.train_state(), self.parts)
 
     def turns(self, state=None):
         return list(train(state or self.start(), self.parts, self.config.schedule))
+
+    def steps(self, count):
+        """The first steps one by one: the state before each, the state after, the record."""
+        state = self.start()
+        with make_collector(state, self.parts, self.config.schedule) as collector:
+            for _ in range(count):
+                copied = jax.tree.map(np.array, state.train.params)
+                after, record = advance(state, self.parts, self.config.schedule, collector)
+                yield copied, after, record
+                state = after
 
 
 def schedule(**changes):
@@ -61,7 +89,9 @@ def schedule(**changes):
 
 
 def deterministic(record):
-    return {k: v for k, v in record.items() if not k.startswith("seconds/") and k != "tokens/s"}
+    # Times, and what is counted since the process began or depends on when files were written.
+    apart = ("seconds/", "tokens/s", "collect/", "replay/bytes/allocated", "replay/unacknowledged")
+    return {k: v for k, v in record.items() if not k.startswith(apart)}
 
 
 def equal(a, b):
@@ -75,11 +105,7 @@ def off_policy():
 
 def test_server_weights_are_renewed_every_v_steps(off_policy):
     staleness, versions = [], []
-    state = off_policy.start()
-    for _ in range(6):
-        before = state.train.params
-        copied = jax.tree.map(np.array, before)
-        state, record = advance(state, off_policy.parts, off_policy.config.schedule)
+    for copied, state, record in off_policy.steps(6):
         staleness.append(record["staleness"])
         versions.append(state.server_version)
         if (state.step - 1) % 3 == 0:
@@ -121,13 +147,13 @@ def test_records_count_what_was_bought(off_policy):
 
 def test_a_resumed_run_ends_where_an_uninterrupted_one_does(off_policy, tmp_path):
     whole = off_policy.turns()
-    state = off_policy.start()
-    for _ in range(2):  # step 2 is in the middle of a server period
-        state, _ = advance(state, off_policy.parts, off_policy.config.schedule)
-    with Checkpoints(tmp_path, keep=1) as checkpoints:
+    stopped = Run(tmp_path / "experience", schedule=schedule(v=3))
+    *_, (_, state, _) = stopped.steps(2)  # step 2 is in the middle of a server period
+    with Checkpoints(tmp_path / "checkpoints", keep=1) as checkpoints:
         checkpoints.save(state.step, state.arrays(), state.progress())
-        fresh = Run(schedule=schedule(v=3))
-        resumed = fresh.start().restored(*checkpoints.restore(2, fresh.start().arrays()))
+        fresh = Run(tmp_path / "experience", schedule=schedule(v=3))
+        like = first_arrays(fresh.train_state(), fresh.parts)
+        resumed = resume(*checkpoints.restore(2, like), fresh.parts)
     turns = fresh.turns(resumed)
     assert [r["step"] for _, r in turns] == [3, 4, 5, 6]
     assert [deterministic(r) for _, r in turns] == [deterministic(r) for _, r in whole[3:]]
@@ -145,12 +171,9 @@ def test_i_updates_a_batch_leave_the_first_centre():
 
 def test_reference_is_swapped_at_the_start_of_each_stage():
     run = Run(schedule=schedule(steps=4, stages=2, v=4), objective=Objective(beta=0.1))
-    state = run.start()
-    initial = jax.tree.map(np.array, state.reference)
+    initial = jax.tree.map(np.array, run.start().reference)
     seen = []
-    for _ in range(4):
-        copied = jax.tree.map(np.array, state.train.params)
-        state, record = advance(state, run.parts, run.config.schedule)
+    for copied, state, record in run.steps(4):
         seen.append((equal(state.reference, initial), equal(state.reference, copied)))
         if equal(state.reference, copied):
             assert record["kl/ref"] < 1e-9
@@ -190,7 +213,7 @@ def test_certificates_can_be_left_out_and_change_nothing_else(off_policy):
 
 @pytest.mark.parametrize("field", ["steps", "i", "v", "stages", "prompts", "evaluate_every"])
 def test_a_dial_below_one_is_refused_by_name(field):
-    with pytest.raises(ValueError, match=rf"schedule\.{field} is 0"):
+    with pytest.raises(ValueError, match=rf"schedule\.{field.replace('_', '-')} is 0"):
         schedule(**{field: 0})
 
 
@@ -212,3 +235,83 @@ def test_streams_of_seeds_do_not_meet():
         for step in range(200)
     }
     assert len(seeds) == 3 * 2 * 200
+
+
+def test_replay_draws_every_held_group_before_it_comes_round_again():
+    run = Run(schedule=schedule(steps=3, replay=3))
+    records = [record for _, record in run.turns()][1:]
+    assert [r["updates"] for r in records] == [3, 6, 9]
+    assert [r["reuse/draws"] for r in records] == [3, 3, 3]
+    assert [r["replay/ratio"] for r in records] == [3, 3, 3]
+    assert [r["replay/uses/mean"] for r in records] == [3, 3, 3]  # one batch held, drawn thrice
+
+
+def test_a_larger_buffer_makes_the_training_data_older():
+    run = Run(schedule=schedule(replay=2), replay=Replay(groups=8))
+    records = [record for _, record in run.turns()][1:]
+    assert [r["staleness"] for r in records] == [0, 0.5, 0.5, 0.5, 0.5, 0.5]
+    assert [r["staleness/max"] for r in records] == [0, 1, 1, 1, 1, 1]
+
+
+def test_offline_training_buys_in_the_warm_up_alone_and_never_renews_the_server():
+    run = Run(schedule=schedule(warmup=2, offline=True, v=1))
+    turns = run.turns()[1:]
+    assert [r["completions"] for _, r in turns] == [16, 32, 32, 32, 32, 32]
+    assert [r["updates"] for _, r in turns] == [0, 0, 1, 2, 3, 4]
+    assert [state.server_version for state, _ in turns] == [0] * 6
+    assert [r["reward"] is None for _, r in turns] == [False] * 2 + [True] * 4
+
+
+@pytest.mark.parametrize("lead", [1, 2])
+def test_buying_ahead_makes_samples_older_by_the_lead_and_stays_deterministic(lead):
+    run = Run(schedule=schedule(lead=lead))
+    first, second = run.turns(), run.turns()
+    staleness = [r["staleness"] for _, r in first[1:]]
+    assert staleness == [min(step, lead) for step in range(6)]
+    assert [deterministic(r) for _, r in first] == [deterministic(r) for _, r in second]
+    assert first[-1][1]["certificate/completions"] is None  # every sample is of an older server
+
+
+def test_a_run_that_buys_ahead_resumes_to_the_same_end(tmp_path):
+    whole = Run(tmp_path / "whole", schedule=schedule(lead=1, v=3)).turns()
+    run = Run(tmp_path / "stopped", schedule=schedule(lead=1, v=3))
+    *_, (_, state, _) = run.steps(4)
+    arrays = jax.tree.map(np.array, state.arrays())
+    resumed = resume(jax.tree.map(jnp.asarray, arrays), state.progress(), run.parts)
+    turns = run.turns(resumed)
+    assert equal(turns[-1][0].train.params, whole[-1][0].train.params)
+    assert [r["reward"] for _, r in turns] == [r["reward"] for _, r in whole[5:]]
+
+
+def test_signals_end_the_draws_of_a_step_and_renew_the_server():
+    tight = Reuse(adaptive=True, limits=Limits(kl=1e-9))
+    run = Run(schedule=schedule(replay=4, v=6), reuse=tight)
+    turns = run.turns()[1:]
+    # Of fresh data the second draw is one too many; of the next step's the first, as the policy
+    # has moved on, and so the server is renewed.
+    assert [r["reuse/draws"] for _, r in turns] == [2, 1, 2, 1, 2, 1]
+    assert [state.server_version for state, _ in turns] == [0, 0, 2, 2, 4, 4]
+    assert {r["reuse/signal"] for _, r in turns} == {"kl"}
+    loose = Reuse(adaptive=True, limits=Limits(kl=1e3, ess=1e3, tail=1e3, staleness=False))
+    free = Run(schedule=schedule(replay=4, v=6), reuse=loose)
+    assert [r["reuse/draws"] for _, r in free.turns()[1:]] == [4] * 6
+
+
+def test_noise_is_measured_where_pass_at_1_is():
+    records = [record for _, record in Run().turns()]
+    measured = [r["step"] for r in records if r.get("grad_variance") is not None]
+    assert measured == [3, 6]
+    assert records[-1]["grad_variance"] > 0
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"warmup": 6}, r"schedule\.warmup is 6.*schedule\.steps = 6"),
+        ({"offline": True}, r"schedule\.offline.*schedule\.warmup is 0"),
+        ({"lead": -1}, r"schedule\.lead is -1"),
+    ],
+)
+def test_dials_that_leave_nothing_to_do_are_refused(changes, message):
+    with pytest.raises(ValueError, match=message):
+        schedule(**changes)

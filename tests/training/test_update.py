@@ -7,6 +7,7 @@ import optax
 import pytest
 
 from ogrpo.core import aggregate
+from ogrpo.core.trust_region import adaptive_clip, dual_penalty
 from ogrpo.training.state import adam, hypers, init_state
 from ogrpo.training.update import gradient, make_update, weigh
 from tests.training.toy import make_batch, make_params, make_recipe
@@ -214,3 +215,77 @@ def test_metrics_say_how_far_the_data_is():
         metrics["entropy"], np.asarray(output.entropy)[mask].mean(), rtol=1e-5
     )
     assert metrics["clipped"] == metrics["clipped/low"] + metrics["clipped/high"] > 0
+
+
+def updated(recipe, optimizer=None, batch=None, region=()):
+    optimizer = optimizer or optax.identity()
+    state = init_state(make_params(), optimizer, region=region)
+    return make_update(optimizer, recipe)(state, batch or make_batch(), hypers(1.0, 1.0, KNOBS))
+
+
+@pytest.mark.parametrize(
+    ("total", "count_masked"), [("token", True), ("sequence", True), ("group", False)]
+)
+def test_groups_without_variance_are_not_computed_and_the_update_stays_the_same(
+    total, count_masked
+):
+    batch = make_batch(n=6)
+    silent = jnp.asarray([True, False, True, False, True, True])
+    rewards = jnp.where(silent[:, None], 1.0, jnp.asarray([0.0, 1.0, 1.0])[None])
+    batch = batch._replace(rewards=rewards)
+    poisoned = batch._replace(  # were they computed, the table's row 4 would be nan
+        prompt_ids=jnp.where(silent[:, None], 4, jnp.minimum(batch.prompt_ids, 3))
+    )
+
+    def policy_fn(params, part, temperature):
+        broken = jnp.where(part.prompt_ids[:, -1] == 4, jnp.nan, 1.0)[:, None, None]
+        output = make_recipe().policy_fn(params, part, temperature)
+        return output._replace(log_probs=output.log_probs * broken)
+
+    changes = {"total_fn": TOTALS[total], "count_masked": count_masked}
+    whole, _ = updated(make_recipe(**changes), batch=poisoned)
+    skip = make_recipe(**changes, policy_fn=policy_fn, microbatches=3, skip_zero_variance=True)
+    skipped, metrics = updated(skip, batch=poisoned)
+    np.testing.assert_allclose(skipped.params["table"], whole.params["table"], atol=1e-6)
+    assert all(np.isfinite(value) for value in metrics.values())
+    np.testing.assert_allclose(metrics["zero_variance"], 4 / 6, rtol=1e-6)
+
+
+def test_a_batch_of_silent_groups_alone_moves_nothing():
+    batch = make_batch()._replace(rewards=jnp.ones((4, 3)))
+    after, metrics = updated(make_recipe(microbatches=2, skip_zero_variance=True), batch=batch)
+    np.testing.assert_array_equal(after.params["table"], make_params()["table"])
+    assert all(np.isfinite(value) for value in metrics.values())
+
+
+@pytest.mark.parametrize("changes", [{"microbatches": 1}, {"mask_zero_variance": False}])
+def test_skipping_what_cannot_be_skipped_is_refused(changes):
+    recipe = make_recipe(**{"microbatches": 2, "skip_zero_variance": True, **changes})
+    with pytest.raises(ValueError, match="skip_zero_variance"):
+        make_update(optax.identity(), recipe)
+
+
+def test_a_dual_variable_rises_while_the_policy_is_too_far_away():
+    recipe = make_recipe(region_fn=partial(dual_penalty, delta=0.01, rate=0.5, initial=0.25))
+    plain, metrics = updated(make_recipe())
+    after, penalised = updated(recipe, region=jnp.float32(0.25))
+    expected = 0.25 + 0.5 * (float(metrics["kl/behavior"]) - 0.01)
+    np.testing.assert_allclose(after.region, expected, rtol=1e-5)
+    assert expected > 0.25
+    distance = (float(penalised["loss"]) - float(metrics["loss"])) / 0.25
+    assert distance > 0
+    assert not np.allclose(after.params["table"], plain.params["table"], atol=1e-4)
+
+
+def test_the_trust_regions_clip_takes_the_place_of_the_given_one():
+    region_fn = partial(
+        adaptive_clip, target=0.0, rate=0.1, initial=0.05, smallest=0.01, largest=0.5
+    )
+    after, _ = updated(make_recipe(region_fn=region_fn), region=jnp.float32(0.05))
+    narrow = {**KNOBS, "eps_low": 0.05, "eps_high": 0.05}
+    update = make_update(optax.identity(), make_recipe())
+    expected, _ = update(
+        init_state(make_params(), optax.identity()), make_batch(), hypers(1.0, 1.0, narrow)
+    )
+    np.testing.assert_allclose(after.params["table"], expected.params["table"], atol=1e-6)
+    np.testing.assert_allclose(after.region, 0.05 * np.exp(-0.1), rtol=1e-6)

@@ -203,6 +203,15 @@ def positives_only(rewards: jax.Array) -> jax.Array:
     return gate(deviations < 0, deviations)
 
 
+def positive_part(rewards: jax.Array) -> jax.Array:
+    """max(r_i - mean(r), 0): imitate the better half, the rarer the more. [..., G] -> [..., G].
+
+    For rewards 0 and 1, 1 - p on successes. Not a baseline: its expectation is not 0. Its gradient
+    on fixed samples pulls towards them, however often they are used, and pushes away from nothing.
+    """
+    return jnp.maximum(centered(rewards), 0)
+
+
 def spread(advantages: jax.Array, mask: jax.Array) -> jax.Array:
     """A_{i,t} = A_i: [..., G] and a bool mask [..., G, T] -> [..., G, T], 0 where masked."""
     if jnp.shape(mask)[:-1] != jnp.shape(advantages):

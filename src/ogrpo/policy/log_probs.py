@@ -195,9 +195,9 @@ def _packed_hidden(
     ids = [batch.prompt_ids, batch.completion_ids.reshape(n, group * length)]
     mix = _packed_mix(batch, attention_fn)
     tokens = jnp.concatenate(ids, axis=1)
-    return run_layers(
-        params, config, tokens, positions, mix, keep_fn=keep_fn, spread_fn=spread_fn
-    )[0]
+    return run_layers(params, config, tokens, positions, mix, keep_fn=keep_fn, spread_fn=spread_fn)[
+        0
+    ]
 
 
 def _packed_mix(batch: PolicyBatch, attention_fn: AttentionFn) -> MixFn:

@@ -18,11 +18,13 @@ class TrainState:
       params: the trainer's parameters theta, any pytree.
       opt_state: the Optax state.
       updates: how many updates were taken, int32 scalar.
+      region: the trust region's own state; () where there is none.
     """
 
     params: Params
     opt_state: optax.OptState
     updates: Array
+    region: Any = ()
 
 
 class Hypers(NamedTuple):
@@ -56,6 +58,8 @@ def adam(
     )
 
 
-def init_state(params: Params, optimizer: optax.GradientTransformation) -> TrainState:
-    """The state before the first update."""
-    return TrainState(params, optimizer.init(params), jnp.zeros((), jnp.int32))
+def init_state(
+    params: Params, optimizer: optax.GradientTransformation, *, region: Any = ()
+) -> TrainState:
+    """The state before the first update, with the initial state of its trust region."""
+    return TrainState(params, optimizer.init(params), jnp.zeros((), jnp.int32), region)

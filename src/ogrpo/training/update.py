@@ -5,6 +5,8 @@ functions given when it is made; what an experiment sweeps (`Hypers`) are traced
 """
 
 from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -15,6 +17,7 @@ from jax import Array
 from ogrpo.core.advantages import zero_variance_mask
 from ogrpo.core.aggregate import Total, mean
 from ogrpo.core.objectives import TokenBatch
+from ogrpo.core.trust_region import TrustRegion
 from ogrpo.training.metrics import Metrics, MetricsFn, PolicyOutput
 from ogrpo.training.state import Hypers, Params, TrainState
 
@@ -41,6 +44,7 @@ PolicyFn = Callable[[Params, Batch, Array], PolicyOutput]
 ObjectiveFn = Callable[..., Array]
 AdvantageFn = Callable[[Array], Array]
 TotalFn = Callable[..., Total]
+RegionFn = Callable[[ObjectiveFn], TrustRegion]
 UpdateFn = Callable[[TrainState, Batch, Hypers], tuple[TrainState, Metrics]]
 
 
@@ -57,6 +61,12 @@ class Recipe(NamedTuple):
     count_masked: bool
     """Whether groups left out still count in the normaliser."""
     microbatches: int = 1
+    """Parts that a batch's prompts are cut into."""
+    skip_zero_variance: bool = False
+    """Leave groups of equal rewards uncomputed, a microbatch at a time; metrics are then of the
+    groups that were computed."""
+    region_fn: RegionFn | None = None
+    """The trust region around an objective; its state is `TrainState.region`."""
 
 
 class Weighed(NamedTuple):
@@ -69,10 +79,17 @@ class Weighed(NamedTuple):
 
 
 def weigh(batch: Batch, recipe: Recipe) -> Weighed:
-    """Assigns advantages and masks over the whole batch, which batch statistics need."""
+    """Assigns advantages and masks over the whole batch, which batch statistics need.
+
+    Groups that are to be skipped come last, so that they fill whole microbatches.
+    """
+    silent = zero_variance_mask(batch.rewards)
+    if recipe.skip_zero_variance:
+        order = jnp.argsort(silent, stable=True)
+        batch, silent = jax.tree.map(lambda x: x[order], (batch, silent))
     mask = batch.completion_mask
     if recipe.mask_zero_variance:
-        mask = mask & ~zero_variance_mask(batch.rewards)[:, None, None]
+        mask = mask & ~silent[:, None, None]
     counted = batch.completion_mask if recipe.count_masked else mask
     return Weighed(batch, recipe.advantage_fn(batch.rewards), mask, counted)
 
@@ -95,16 +112,35 @@ class Evidence(NamedTuple):
 
     total: Total
     output: PolicyOutput
+    computed: Array  # bool [N], groups whose log-probs were computed
 
 
 def _loss(
-    params: Params, weighed: Weighed, hypers: Hypers, recipe: Recipe
+    params: Params, weighed: Weighed, hypers: Hypers, recipe: Recipe, region: Any
 ) -> tuple[Array, Evidence]:
     output = recipe.policy_fn(params, weighed.batch, hypers.temperature)
     tokens = token_batch(weighed, output.log_probs)
-    losses = recipe.objective_fn(output.log_probs, tokens, **hypers.objective)
+    losses = _token_losses(recipe, hypers, region, output.log_probs, tokens)
     total = recipe.total_fn(losses, weighed.mask, counted=weighed.counted)
-    return total.total, Evidence(total, output)
+    return total.total, Evidence(total, output, jnp.ones(len(weighed.advantages), bool))
+
+
+def _token_losses(
+    recipe: Recipe, hypers: Hypers, region: Any, log_probs: Array, tokens: TokenBatch
+) -> Array:
+    objective = partial(recipe.objective_fn, **hypers.objective)
+    if recipe.region_fn is None:
+        return objective(log_probs, tokens)
+    return recipe.region_fn(objective).loss(region, log_probs, tokens)
+
+
+def _next_region(
+    recipe: Recipe, hypers: Hypers, region: Any, log_probs: Array, tokens: TokenBatch
+) -> Any:
+    if recipe.region_fn is None:
+        return region
+    trust = recipe.region_fn(partial(recipe.objective_fn, **hypers.objective))
+    return trust.update(region, trust.measure(log_probs, tokens))
 
 
 def _split(tree: Any, parts: int) -> Any:
@@ -116,20 +152,32 @@ def _join(tree: Any) -> Any:
 
 
 def gradient(
-    params: Params, weighed: Weighed, hypers: Hypers, recipe: Recipe
+    params: Params, weighed: Weighed, hypers: Hypers, recipe: Recipe, region: Any = ()
 ) -> tuple[Params, Evidence]:
     """Gradient of the loss total, summed over microbatches of prompts, not yet divided."""
-    grad_fn = jax.grad(_loss, has_aux=True)
+    grad_fn = partial(jax.grad(_loss, has_aux=True), hypers=hypers, recipe=recipe, region=region)
     if recipe.microbatches == 1:
-        return grad_fn(params, weighed, hypers, recipe)
+        return grad_fn(params, weighed)
+
+    def skip(part: Weighed) -> tuple[Params, Evidence]:
+        zeros = jax.tree.map(jnp.zeros_like, jax.eval_shape(grad_fn, params, part))
+        losses = jnp.zeros(part.mask.shape, jnp.float32)
+        total = recipe.total_fn(losses, part.mask, counted=part.counted)
+        return zeros[0], zeros[1]._replace(total=total)
 
     def accumulate(grads: Params, part: Weighed) -> tuple[Params, Evidence]:
-        more, evidence = grad_fn(params, part, hypers, recipe)
+        compute = partial(grad_fn, params)
+        more, evidence = (
+            jax.lax.cond(jnp.any(part.mask), compute, skip, part)
+            if recipe.skip_zero_variance
+            else compute(part)
+        )
         return jax.tree.map(jnp.add, grads, more), evidence
 
     start = jax.tree.map(jnp.zeros_like, params)
     grads, parts = jax.lax.scan(accumulate, start, _split(weighed, recipe.microbatches))
-    return grads, Evidence(jax.tree.map(jnp.sum, parts.total), _join(parts.output))
+    total = jax.tree.map(jnp.sum, parts.total)
+    return grads, Evidence(total, _join(parts.output), _join(parts.computed))
 
 
 def make_update(optimizer: optax.GradientTransformation, recipe: Recipe) -> UpdateFn:
@@ -138,21 +186,37 @@ def make_update(optimizer: optax.GradientTransformation, recipe: Recipe) -> Upda
 
 
 def make_step(optimizer: optax.GradientTransformation, recipe: Recipe) -> UpdateFn:
-    """The update before it is jitted, for `make_update` and for a mesh (`sharding.py`)."""
+    """The update before it is jitted, for `make_update` and for a mesh (`sharding.py`).
+
+    Raises:
+      ValueError: groups are to be skipped that carry loss, or that no microbatch sets apart.
+    """
+    if recipe.skip_zero_variance and not (recipe.mask_zero_variance and recipe.microbatches > 1):
+        raise ValueError(
+            "skip_zero_variance leaves groups out a microbatch at a time: it needs "
+            f"mask_zero_variance, which is {recipe.mask_zero_variance}, and more than one "
+            f"microbatch, of which there are {recipe.microbatches}"
+        )
 
     def update(state: TrainState, batch: Batch, hypers: Hypers) -> tuple[TrainState, Metrics]:
         weighed = weigh(batch, recipe)
-        grads, evidence = gradient(state.params, weighed, hypers, recipe)
+        grads, evidence = gradient(state.params, weighed, hypers, recipe, state.region)
         count = jnp.maximum(evidence.total.count, 1.0)
         grads = jax.tree.map(lambda g: g / count.astype(g.dtype), grads)
-        tokens = token_batch(weighed, evidence.output.log_probs)
+        log_probs = evidence.output.log_probs
+        tokens = token_batch(weighed, log_probs)
+        drawn = weighed.batch.completion_mask & evidence.computed[:, None, None]
+        knobs = {**hypers.objective, "region": state.region}
         metrics = {
-            **recipe.metrics_fn(evidence.output, tokens, batch.completion_mask, hypers.objective),
+            **recipe.metrics_fn(evidence.output, tokens, drawn, knobs),
             "loss": mean(evidence.total),
             "grad_norm": optax.tree.norm(grads),
             "zero_variance": jnp.mean(zero_variance_mask(batch.rewards), dtype=jnp.float32),
         }
-        return apply_gradient(state, grads, optimizer, hypers.learning_rate), metrics
+        everything = tokens._replace(mask=drawn)
+        region = _next_region(recipe, hypers, state.region, log_probs, everything)
+        after = apply_gradient(state, grads, optimizer, hypers.learning_rate)
+        return replace(after, region=region), metrics
 
     return update
 
@@ -168,4 +232,4 @@ def apply_gradient(
         direction, opt_state = optimizer.update(grads, state.opt_state, state.params)
     steps = jax.tree.map(lambda d: -learning_rate.astype(d.dtype) * d, direction)
     params = optax.apply_updates(state.params, steps)
-    return TrainState(params, opt_state, state.updates + 1)
+    return replace(state, params=params, opt_state=opt_state, updates=state.updates + 1)

@@ -1,0 +1,81 @@
+"""How long the data at hand may be used: signals, their limits, and which one bound.
+
+Each signal is divided by its limit; the data are used up when the largest quotient reaches 1, and
+that signal is named. The effective sample size alone does not warn: it can stay near 1 while a run
+collapses. So it is one of four.
+
+    kl         KL(pi||mu), nats a token, of the batch drawn
+    ess        lost effective sample size, 1 - ESS/n of the tokens
+    tail       log of the 99 % quantile of the token ratios
+    staleness  chi^2 of the sequences against 1 + m/N: `m` stale samples beside `N` fresh ones lower
+               the variance of a plain mean iff sigma_1^2/sigma_0^2 < 2 + m/N
+               (`ogrpo.core.bounds.stale_samples_help`), the ratio of variances taken as 1 + chi^2
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Where each signal says that the data are used up."""
+
+    kl: float = 0.02
+    """KL(pi||mu) in nats a token."""
+    ess: float = 0.1
+    """Lost share of the effective sample size of the tokens."""
+    tail: float = 1.0
+    """Log of the 99 % quantile of the token ratios."""
+    staleness: bool = True
+    """Whether the criterion for stale samples counts too."""
+    clip_step: float = 0.05
+    """Log-step of the clip's width after each step; 0 leaves it as it is."""
+    clip_range: float = 2.0
+    """The clip may become so many times wider or narrower than it was given."""
+
+    def __post_init__(self) -> None:
+        for name, least in (("kl", 0), ("ess", 0), ("tail", 0), ("clip_range", 1)):
+            value = getattr(self, name)
+            if not value > least:
+                dial = name.replace("_", "-")
+                raise ValueError(f"reuse.limits.{dial} is {value}: give more than {least}")
+        if self.clip_step < 0:
+            raise ValueError(f"reuse.limits.clip-step is {self.clip_step}: give at least 0")
+
+
+class Verdict(NamedTuple):
+    """The signal nearest to its limit, and how near: used up at 1."""
+
+    signal: str
+    use: float
+
+
+def judge_data(metrics: Mapping[str, float], limits: Limits, *, stale_per_fresh: float) -> Verdict:
+    """The binding signal among an update's metrics.
+
+    Args:
+      metrics: `kl/behavior`, `ess`, `ratio/tail` and `chi_square`, as an update reports them.
+      limits: what each may reach.
+      stale_per_fresh: m/N, uses of stored samples for each fresh one.
+    """
+    uses = {
+        "kl": metrics["kl/behavior"] / limits.kl,
+        "ess": (1 - metrics["ess"]) / limits.ess,
+        "tail": math.log(max(metrics["ratio/tail"], 1.0)) / limits.tail,
+    }
+    if limits.staleness:
+        uses["staleness"] = metrics["chi_square"] / (1 + stale_per_fresh)
+    finite = {name: use if math.isfinite(use) else math.inf for name, use in uses.items()}
+    signal = max(finite, key=lambda name: finite[name])
+    return Verdict(signal, finite[signal])
+
+
+def next_clip_scale(scale: float, verdict: Verdict, limits: Limits) -> float:
+    """Narrower where the data were used up, wider where they were not, by `clip_step`.
+
+    The rule of `ogrpo.core.trust_region.adaptive_clip`, on the combined signal.
+    """
+    step = math.exp(-limits.clip_step if verdict.use >= 1 else limits.clip_step)
+    return min(max(scale * step, 1 / limits.clip_range), limits.clip_range)

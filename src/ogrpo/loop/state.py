@@ -1,0 +1,179 @@
+"""What the loop composes, and what a run is resumed from."""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from numpy.typing import NDArray
+
+from ogrpo.data.replay import ReplayBuffer
+from ogrpo.loop.control import Limits
+from ogrpo.rollout.collection import Limits as CollectionLimits
+from ogrpo.rollout.protocol import Engine, Sampling
+from ogrpo.training.state import Hypers, Params, TrainState
+from ogrpo.training.update import Batch, UpdateFn
+from ogrpo.training.variance import SpreadFn
+
+Ids = NDArray[np.int32]
+Record = dict[str, Any]
+RewardFn = Callable[[str, str, str], float]
+ScoreFn = Callable[[Params, Batch, jax.Array], jax.Array]
+PHASES = ("rollout", "reward", "update", "sync", "eval")
+
+
+@dataclass(frozen=True)
+class Split:
+    """Tokenised prompts with their gold answers."""
+
+    prompts: Sequence[Ids]
+    answers: Sequence[str]
+
+
+@dataclass(frozen=True)
+class Task:
+    """What is to be learned: prompts, and a reward for `(text, finish reason, gold answer)`."""
+
+    train: Split
+    heldout: Split
+    decode: Callable[[Ids], str]
+    reward: RewardFn
+    prompt_length: int
+    completion_length: int
+
+
+class Costs(NamedTuple):
+    """FLOPs, counted from shapes; evaluations are not counted."""
+
+    rollout: Callable[[int], int]
+    """Of a batch whose longest completion has so many tokens."""
+    update: int
+    score: int
+    """Of the log-probs of a batch under one more policy."""
+
+
+@dataclass(frozen=True)
+class Parts:
+    """The functions and engines that the loop composes."""
+
+    task: Task
+    engine: Engine
+    evaluator: Engine
+    update: UpdateFn
+    score: ScoreFn
+    hypers_at: Callable[[int, float], Hypers]
+    """Hyper-parameters of the update with this index, the clip scaled by this factor."""
+    sampling: Sampling
+    evaluation_sampling: Sampling
+    make_buffer: Callable[[dict[str, Any] | None], ReplayBuffer]
+    """A replay buffer: a new one, or that of a checkpoint's description."""
+    needs_proximal: bool
+    """Whether the objective knows pi_k from pi_theta."""
+    uses_reference: bool
+    certificate_delta: float | None
+    """Chance of a wrong certificate; None leaves certificates out, and the copy they need."""
+    collection: CollectionLimits
+    """How far buying may run ahead of training."""
+    retry_on: tuple[type[Exception], ...]
+    """Errors of the engine that pass."""
+    limits: Limits | None
+    """Where the data are used up; None keeps to the schedule."""
+    costs: Costs
+    spread: SpreadFn | None
+    """How noisy an update's gradient is; None where that is not measured."""
+    seed: int
+
+
+@dataclass(frozen=True)
+class LoopState:
+    """What a run is resumed from; `arrays` and `progress` are its checkpoint.
+
+    All of it is immutable but the buffer, which belongs to the newest state alone.
+    """
+
+    train: TrainState
+    server: Params
+    reference: Params | None
+    previous: Params | None
+    """The server's weights of the period before; None where nothing is certified."""
+    buffer: ReplayBuffer
+    step: int = 0
+    server_version: int = 0
+    completions: int = 0
+    tokens: int = 0
+    uses: int = 0
+    """Groups that updates have used, counted as often as they were."""
+    rollout_flops: int = 0
+    update_flops: int = 0
+    gaps: tuple[float, ...] = ()
+    """What the current period's samples say of its improvement over the one before."""
+    clip_scale: float = 1.0
+    used_up: bool = False
+    """Whether the last step's data were used up at their first draw."""
+
+    def arrays(self) -> dict[str, Any]:
+        """The arrays of a checkpoint."""
+        optional = {"reference": self.reference, "previous": self.previous}
+        kept = {name: params for name, params in optional.items() if params is not None}
+        return {"train": self.train, "server": self.server, **kept}
+
+    def progress(self) -> dict[str, Any]:
+        """The counters of a checkpoint, and what the buffer needs beside its files."""
+        return {**{name: getattr(self, name) for name in COUNTERS}, "buffer": self.buffer.state()}
+
+
+COUNTERS = (
+    *("step", "server_version", "completions", "tokens", "uses", "rollout_flops", "update_flops"),
+    *("gaps", "clip_scale", "used_up"),
+)
+
+
+def snapshot(params: Params) -> Params:
+    """A copy that outlives the donation of the trainer's buffers."""
+    return jax.tree.map(jnp.copy, params)
+
+
+def start(train: TrainState, parts: Parts) -> LoopState:
+    """The state before step 0: every policy is the initial one."""
+    initial = {"reference": None, "previous": None, **first_arrays(train, parts)}
+    return LoopState(**initial, buffer=parts.make_buffer(None))
+
+
+def first_arrays(train: TrainState, parts: Parts) -> dict[str, Any]:
+    """The arrays before step 0, which tell a checkpoint's reader what to expect."""
+    initial = snapshot(train.params)
+    reference = {"reference": initial} if parts.uses_reference else {}
+    previous = {"previous": initial} if parts.certificate_delta is not None else {}
+    return {"train": train, "server": initial, **reference, **previous}
+
+
+def resume(arrays: dict[str, Any], progress: dict[str, Any], parts: Parts) -> LoopState:
+    """The state that a checkpoint describes."""
+    counters = {name: progress[name] for name in COUNTERS}
+    counters["gaps"] = tuple(counters["gaps"])
+    policies = {"reference": None, "previous": None, **arrays}
+    return LoopState(**policies, **counters, buffer=parts.make_buffer(progress["buffer"]))
+
+
+@dataclass
+class Stopwatch:
+    """Wall seconds by phase."""
+
+    seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PHASES, 0.0))
+
+    @contextmanager
+    def __call__(self, phase: str) -> Iterator[None]:
+        """Adds the time spent inside to `phase`."""
+        begin = time.perf_counter()
+        yield
+        self.seconds[phase] += time.perf_counter() - begin
+
+
+def stream_seed(seed: int, stream: str, step: int) -> int:
+    """An independent 31-bit seed for each (run seed, purpose, step)."""
+    words = np.random.SeedSequence([seed, *stream.encode(), step]).generate_state(1)
+    return int(words[0] >> 1)
