@@ -56,10 +56,10 @@ class Measured(NamedTuple):
     calls: int
     """In a batch."""
     train_seconds: Floats
-    """Of each step, from having its batch to asking for the next one."""
+    """Of each step, from having its batch to asking for the next one, copying weights included."""
     call_seconds: Floats
     trained: Floats
-    """When each step ended."""
+    """When each step ended and the next batch was asked for."""
     waited: float
     """Share of its time that the trainer waited for a batch."""
 
@@ -212,7 +212,7 @@ def rehearse(shop: Workshop) -> Measured:
         workers=plan.serve.calls,
         prompts_per_call=plan.serve.groups_per_call,
     )
-    taken, trained = [], []
+    asked, taken = [], []
     collector = Collector(
         engine, shop.request, shop.sampling, steps=range(steps), limits=limits, retry_on=()
     )
@@ -221,10 +221,11 @@ def rehearse(shop: Workshop) -> Measured:
         for step in range(steps):
             if step % v == 0:
                 collector.publish(served(state.params, plan), step)
+            asked.append(time.perf_counter() - origin)
             groups = collector.take(step).groups
             taken.append(time.perf_counter() - origin)
             state = shop.train(state, groups)
-            trained.append(time.perf_counter() - origin)
+        asked.append(time.perf_counter() - origin)
     pipeline = Pipeline(
         steps=steps,
         workers=limits.workers,
@@ -232,13 +233,11 @@ def rehearse(shop: Workshop) -> Measured:
         v=v,
         sync_seconds=float(np.mean(engine.pushes)),
     )
-    ends = np.array(trained)
-    busy = ends - taken
     calls = plan.batch.prompts // plan.serve.groups_per_call
-    waited = np.array(taken) - np.concatenate([[0.0], ends[:-1]])
+    ends, waited = np.array(asked[1:]), np.subtract(taken, asked[:-1])
     first, end = window(steps, limits.lead, v)
     share = waited[first:end].sum() / (ends[end - 1] - ends[first - 1])
-    return Measured(pipeline, calls, busy, np.array(engine.calls), ends, float(share))
+    return Measured(pipeline, calls, ends - taken, np.array(engine.calls), ends, float(share))
 
 
 REHEARSED_V = 4
