@@ -80,6 +80,18 @@ def learning_rate(config: Gsm8k) -> optax.Schedule:
     )
 
 
+def make_hypers_at(config: Gsm8k) -> Callable[[int, float], Hypers]:
+    """`(update, clip scale) -> hyper-parameters`."""
+    rate, own = learning_rate(config), knobs(config.objective)
+
+    def hypers_at(update: int, clip_scale: float) -> Hypers:
+        clip = {name: own[name] * clip_scale for name in ("eps_low", "eps_high") if name in own}
+        size = float(np.asarray(rate(update)))
+        return hypers(size, config.rollout.temperature, {**own, **clip})
+
+    return hypers_at
+
+
 def make_optimizer(config: Gsm8k) -> optax.GradientTransformation:
     """AdamW's direction; the step size comes with each update."""
     wanted = config.optimizer
@@ -179,14 +191,9 @@ def make_parts(
     Without an engine, it samples with the embedded one; without a folder for its experience, the
     replay buffer is in memory alone and a checkpoint of a run that holds groups is refused.
     """
-    recipe, rate = make_recipe(config, decoder), learning_rate(config)
+    recipe = make_recipe(config, decoder)
     eos_id, wanted = prepared.tokenizer.eos_id, config.rollout
     devices = find_devices(config, decoder)
-
-    def hypers_at(update: int, clip_scale: float) -> Hypers:
-        own = knobs(config.objective)
-        clip = {name: own[name] * clip_scale for name in ("eps_low", "eps_high") if name in own}
-        return hypers(float(np.asarray(rate(update))), wanted.temperature, {**own, **clip})
 
     sampling = Sampling(
         temperature=wanted.temperature,
@@ -199,7 +206,7 @@ def make_parts(
         evaluator=make_engine(config, decoder, eos_id),
         update=devices.make_update(recipe),
         score=devices.make_score(recipe.policy_fn),
-        hypers_at=hypers_at,
+        hypers_at=make_hypers_at(config),
         sampling=sampling,
         evaluation_sampling=replace(
             sampling,

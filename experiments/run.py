@@ -3,6 +3,7 @@
 python -m experiments.run gsm8k --preset v10-i1 --seed 1 --objective.eps-high 0.28
 python -m experiments.run gsm8k --run-dir runs/mine --resume
 python -m experiments.run bounds
+python -m experiments.run reuse --methods on-policy positives-4
 python -m experiments.run plan --model.shape qwen2.5-7b --serve.devices 16
 """
 
@@ -64,6 +65,14 @@ def _bounds(options: Sequence[str]) -> int:
     return bounds.run(bounds.parse(options), Console())
 
 
+def _reuse(options: Sequence[str]) -> int:
+    from rich.console import Console
+
+    from experiments import reuse
+
+    return reuse.run(reuse.parse(options), Console())
+
+
 def _plan(options: Sequence[str]) -> int:
     from rich.console import Console
 
@@ -75,6 +84,7 @@ def _plan(options: Sequence[str]) -> int:
 STUDIES: dict[str, tuple[str, Callable[[Sequence[str]], int]]] = {
     "gsm8k": ("off-policy GRPO on grade-school mathematics", _gsm8k),
     "bounds": ("the proved inequalities along a training run, enumerated and sampled", _bounds),
+    "reuse": ("how many completions reuse saves, methods compared at equal budgets", _reuse),
     "plan": ("what fits, how long a step takes, which schedule keeps both sides busy", _plan),
 }
 

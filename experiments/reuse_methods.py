@@ -1,0 +1,75 @@
+"""What `reuse` compares: each method is a change of the default task's configuration."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from experiments.config import Gsm8k, Objective, Replay, Reuse
+from ogrpo.loop import Limits
+
+Change = Callable[[Gsm8k], Gsm8k]
+
+
+def on_policy(config: Gsm8k) -> Gsm8k:
+    """One update on each fresh batch, the server renewed at every step."""
+    return config
+
+
+def stale(v: int) -> Change:
+    """The server renewed every `v` steps."""
+    return lambda config: replace(config, schedule=replace(config.schedule, v=v))
+
+
+def iterated(i: int) -> Change:
+    """`i` updates on each fresh batch."""
+    return lambda config: replace(config, schedule=replace(config.schedule, i=i))
+
+
+def replayed(ratio: int, groups: int = 64) -> Change:
+    """`ratio` batches drawn uniformly from the newest `groups` for each one bought."""
+
+    def change(config: Gsm8k) -> Gsm8k:
+        schedule = replace(config.schedule, replay=ratio)
+        return replace(config, schedule=schedule, replay=Replay(groups=groups, sampler="uniform"))
+
+    return change
+
+
+def with_objective(change: Change, objective: Objective, *, refuse: bool = False) -> Change:
+    """Another loss; `refuse` keeps groups of equal rewards out of the buffer."""
+
+    def changed(config: Gsm8k) -> Gsm8k:
+        config = change(config)
+        kept = replace(config.replay, refuse_zero_variance=refuse)
+        return replace(config, objective=objective, replay=kept)
+
+    return changed
+
+
+def adaptive(limits: Limits, most: int) -> Change:
+    """Up to `most` draws a step, as many as the signals allow."""
+
+    def change(config: Gsm8k) -> Gsm8k:
+        return replace(replayed(most)(config), reuse=Reuse(adaptive=True, limits=limits))
+
+    return change
+
+
+POSITIVES = Objective(name="reinforce", advantage="positive_part")
+REC = Objective(name="rec_one_side")
+RED_WEIGHT = Objective(name="red_weight", advantage="centered")
+
+METHODS: dict[str, Change] = {
+    "on-policy": on_policy,
+    "v10-i1": stale(10),
+    "v1-i2": iterated(2),
+    "v1-i4": iterated(4),
+    "replay-2": replayed(2),
+    "replay-4": replayed(4),
+    "replay-8": replayed(8),
+    "rec-4": with_objective(replayed(4), REC),
+    "red-weight-4": with_objective(replayed(4), RED_WEIGHT),
+    "positives-2": with_objective(replayed(2), POSITIVES, refuse=True),
+    "positives-4": with_objective(replayed(4), POSITIVES, refuse=True),
+    "positives-8": with_objective(replayed(8), POSITIVES, refuse=True),
+    "adaptive-8": adaptive(Limits(kl=0.02), most=8),
+}

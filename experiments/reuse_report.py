@@ -1,0 +1,150 @@
+"""What the rows of `reuse` say: learning rates, a table, plots."""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Any
+
+import matplotlib as mpl
+import numpy as np
+from matplotlib.figure import Figure
+from rich.table import Table
+
+from experiments.plots import STYLE
+from experiments.run_dir import RunDir
+
+Record = dict[str, Any]
+Cell = tuple[str, int]
+
+
+def cells(rows: Sequence[Record], *, tuning: bool) -> dict[Cell, list[Record]]:
+    """Rows by method and steps, in the order of appearance."""
+    found: dict[Cell, list[Record]] = defaultdict(list)
+    for row in rows:
+        if row["tuning"] == tuning:
+            found[row["method"], row["steps"]].append(row)
+    return dict(found)
+
+
+def best_rates(rows: Sequence[Record]) -> dict[Cell, float]:
+    """The learning rate with the highest mean final Pass@1 over the tuning seeds."""
+    chosen = {}
+    for cell, trials in cells(rows, tuning=True).items():
+        scores: dict[float, list[float]] = defaultdict(list)
+        for row in trials:
+            scores[row["rate"]].append(row["pass@1"])
+        chosen[cell] = max(scores, key=lambda rate: float(np.mean(scores[rate])))
+    return chosen
+
+
+def mean_and_error(values: Sequence[float]) -> tuple[float, float]:
+    """Mean over seeds and its standard error."""
+    array = np.array(values)
+    return float(array.mean()), float(array.std(ddof=1) / np.sqrt(len(array)))
+
+
+def paired(rows: Sequence[Record], others: Sequence[Record]) -> tuple[float, float]:
+    """Mean difference over the seeds that both have, and its standard error."""
+    theirs = {row["seed"]: row["pass@1"] for row in others}
+    return mean_and_error(
+        [row["pass@1"] - theirs[row["seed"]] for row in rows if row["seed"] in theirs]
+    )
+
+
+def lines(rows: Sequence[Record]) -> list[Record]:
+    """One line a method and budget: what it cost, where it ended, against the whole budget."""
+    table = cells(rows, tuning=False)
+    whole = max((steps for name, steps in table if name == "on-policy"), default=None)
+    baseline = table.get(("on-policy", whole or 0))
+    found = []
+    for (method, _), trials in table.items():
+        mean, error = mean_and_error([row["pass@1"] for row in trials])
+        greedy, _ = mean_and_error([row["greedy"] for row in trials])
+        gap = paired(trials, baseline) if baseline else (float("nan"),) * 2
+        found.append(
+            {
+                "method": method,
+                "completions": trials[0]["completions"],
+                "updates": float(np.mean([row["updates"] for row in trials])),
+                "rate": trials[0]["rate"],
+                "pass@1": mean,
+                "error": error,
+                "greedy": greedy,
+                "gap": gap[0],
+                "gap error": gap[1],
+                "seeds": len(trials),
+            }
+        )
+    return found
+
+
+def summary_table(rows: Sequence[Record]) -> Table:
+    """The figures of the fresh seeds."""
+    table = Table(title="Final sampled Pass@1 on fresh seeds, mean and standard error")
+    columns = ("method", "completions", "updates", "learning rate", "Pass@1", "greedy")
+    for column in (*columns, "against on-policy with the whole budget"):
+        table.add_column(column)
+    for line in lines(rows):
+        table.add_row(
+            line["method"],
+            f"{line['completions']:,}",
+            f"{line['updates']:,.0f}",
+            f"{line['rate']:g}",
+            f"{line['pass@1']:.3f} ± {line['error']:.3f}",
+            f"{line['greedy']:.3f}",
+            f"{line['gap']:+.3f} ± {line['gap error']:.3f}",
+        )
+    return table
+
+
+def budget_plot(rows: Sequence[Record]) -> Figure:
+    """Where each method ends, every seed a point."""
+    figure = Figure(figsize=(7.2, 4.4), layout="constrained")
+    axes = figure.subplots()
+    table = cells(rows, tuning=False)
+    for place, trials in enumerate(table.values()):
+        scores = [row["pass@1"] for row in trials]
+        axes.plot(scores, [place] * len(scores), "o", color="#3366aa", alpha=0.5)
+        axes.plot([np.mean(scores)], [place], "|", color="black", markersize=16)
+    labels = [f"{method}, {trials[0]['completions']:,}" for (method, _), trials in table.items()]
+    axes.set_yticks(range(len(labels)), labels)
+    axes.invert_yaxis()
+    axes.set_xlabel("final held-out Pass@1, sampled at T = 1 (bar: mean)")
+    axes.set_title("Method and completions bought", loc="left", fontweight="bold")
+    return figure
+
+
+def curve_plot(rows: Sequence[Record]) -> Figure:
+    """Pass@1 by completions bought, mean over the fresh seeds."""
+    figure = Figure(figsize=(7.2, 4.4), layout="constrained")
+    axes = figure.subplots()
+    for (method, _), trials in cells(rows, tuning=False).items():
+        curves = np.array([row["curve"] for row in trials])
+        axes.plot(*curves.mean(axis=0).T, label=method, marker=".", linewidth=1)
+    axes.set_xlabel("completions bought")
+    axes.set_ylabel("held-out Pass@1, sampled")
+    axes.legend(fontsize=8, ncols=2)
+    return figure
+
+
+def signal_plot(rows: Sequence[Record]) -> Figure:
+    """What each signal was at its worst, against where the run ended, every run a point."""
+    worst = {"kl/behavior": max, "ess": min, "ratio/tail": max, "chi_square": max, "entropy": min}
+    figure = Figure(figsize=(11, 2.6), layout="constrained")
+    for axes, (name, pick) in zip(figure.subplots(1, len(worst), sharey=True), worst.items()):
+        known = [[x for x in row[name] if x is not None] for row in rows]
+        axes.plot(
+            [pick(values) for values in known], [row["pass@1"] for row in rows], ".", alpha=0.6
+        )
+        axes.set_xscale("symlog" if name == "chi_square" else "linear")
+        axes.set_xlabel(f"{pick.__name__} {name}")
+    figure.axes[0].set_ylabel("final Pass@1")
+    return figure
+
+
+def write_report(folder: RunDir, rows: Sequence[Record]) -> None:
+    """Saves the plots."""
+    folder.plots.mkdir(exist_ok=True)
+    plots = {"budget": budget_plot, "curves": curve_plot, "signals": signal_plot}
+    with mpl.rc_context(STYLE):
+        for name, plot in plots.items():
+            plot(rows).savefig(folder.plots / f"{name}.png")
