@@ -5,8 +5,8 @@ Hardware and time: two CPU cores; docs/reuse.md has the time and the figures.
 
 Each method gets the same budget of completions and its own learning rate, the best of `rates` on
 `tuning_seeds`; it is then judged on `fresh_seeds`, which nothing was chosen on. The baseline, on
-policy, gets the whole budget and also `share` of it; every other method gets `share` of it. One that
-ends where the baseline with the whole budget ends has saved the rest.
+policy, gets the whole budget and also `share` of it; every other method gets `share` of it. One
+that ends where the baseline with the whole budget ends has saved the rest.
 """
 
 import json

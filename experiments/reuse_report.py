@@ -130,11 +130,11 @@ def signal_plot(rows: Sequence[Record]) -> Figure:
     """What each signal was at its worst, against where the run ended, every run a point."""
     worst = {"kl/behavior": max, "ess": min, "ratio/tail": max, "chi_square": max, "entropy": min}
     figure = Figure(figsize=(11, 2.6), layout="constrained")
-    for axes, (name, pick) in zip(figure.subplots(1, len(worst), sharey=True), worst.items()):
+    ends = [row["pass@1"] for row in rows]
+    panels = figure.subplots(1, len(worst), sharey=True)
+    for axes, (name, pick) in zip(panels, worst.items(), strict=True):
         known = [[x for x in row[name] if x is not None] for row in rows]
-        axes.plot(
-            [pick(values) for values in known], [row["pass@1"] for row in rows], ".", alpha=0.6
-        )
+        axes.plot([pick(values) for values in known], ends, ".", alpha=0.6)
         axes.set_xscale("symlog" if name == "chi_square" else "linear")
         axes.set_xlabel(f"{pick.__name__} {name}")
     figure.axes[0].set_ylabel("final Pass@1")
