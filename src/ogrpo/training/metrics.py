@@ -14,7 +14,7 @@ from ogrpo.core.weights import chi_square, ess_fraction
 
 Metrics = dict[str, Array]
 Knobs = dict[str, Any]
-TAIL = jnp.array([0.99])
+TAIL = 0.99
 MetricsFn = Callable[["PolicyOutput", TokenBatch, Array, Knobs], Metrics]
 
 
@@ -67,7 +67,7 @@ def summarize(
         "mismatch": mean(totals["mismatch"]),
         "ratio/max": jnp.max(jnp.where(drawn, ratio, 0.0)),
         "ratio/tail": jnp.where(
-            jnp.any(drawn), ratio_quantiles(ratio.ravel(), drawn.ravel(), TAIL)[0], 1.0
+            jnp.any(drawn), ratio_quantiles(ratio.ravel(), drawn.ravel(), jnp.array([TAIL]))[0], 1.0
         ),
         "entropy": mean(token_total(output.entropy, drawn)),
         **({} if center_fn is None else _clipped(ratio, tokens, knobs, center_fn(everything))),
