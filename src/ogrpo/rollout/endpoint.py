@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
@@ -20,6 +20,7 @@ import numpy as np
 
 from ogrpo.rollout.extension import ogrpo_releases as releases
 from ogrpo.rollout.protocol import Completion, Engine, Group, IntArray, Sampling
+from ogrpo.rollout.weights.share import HttpServer
 from ogrpo.rollout.weights.tensors import Tensors, read
 
 Json = dict[str, Any]
@@ -301,8 +302,7 @@ class Endpoint:
     ) -> None:
         self.service = service
         routes = _routes(service, native=native, dev_mode=dev_mode)
-        self._server = ThreadingHTTPServer((host, port), _handler(routes))
-        self._server.daemon_threads = True
+        self._server = HttpServer((host, port), _handler(routes))
         self.url = f"http://{host}:{self._server.server_port}"
 
     def serve_forever(self) -> None:

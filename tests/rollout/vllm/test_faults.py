@@ -36,14 +36,14 @@ def check(engine, params, prompts=MANY):
     return groups
 
 
-def during(endpoint, requests, act):
-    """Calls `act` when an endpoint has been asked for so many samples."""
+def during(endpoint, requests, act, *, later=False):
+    """Calls `act` when an endpoint has been asked for so many samples, and `later` each time."""
     service, draw = endpoint.service, endpoint.service._sample
     seen = []
 
     def counted(prompts, options):
         seen.append(1)
-        if len(seen) == requests:
+        if len(seen) == requests or (later and len(seen) > requests):
             act()
         return draw(prompts, options)
 
@@ -101,6 +101,22 @@ def test_samples_of_a_server_that_lost_its_weights_unseen_are_discarded(farm, na
         farm.reset(a)
         groups = check(engine, params)
         assert world.worst_gap(CONFIG, initial, groups) > 100 * contract.EXACT
+        assert engine.counts["discarded_groups"] > 0
+
+
+@pytest.mark.parametrize("native", [True, False])
+def test_a_failure_does_not_hide_that_samples_before_it_had_lost_their_weights(farm, native):
+    params = world.make_params(CONFIG, 0)
+    a = farm.start(native=native)
+    with started(farm, params, a, per_server=1) as engine:
+
+        def fail():
+            raise BadRequest("the engine died", 500)
+
+        during(a, 5, lambda: farm.reset(a))
+        during(a, 9, fail)
+        check(engine, params)
+        assert engine.counts["failed_requests"] == 1
         assert engine.counts["discarded_groups"] > 0
 
 
@@ -177,10 +193,10 @@ def test_a_push_drains_what_is_in_flight(farm):
 
         def hold():
             reached.set()
-            while not state.busy:
+            while not state.busy and engine.version == 1:
                 time.sleep(0.01)
 
-        during(a, 6, hold)
+        during(a, 6, hold, later=True)
         thread = threading.Thread(
             target=lambda: results.append(engine.generate(MANY, contract.SAMPLING, 1))
         )

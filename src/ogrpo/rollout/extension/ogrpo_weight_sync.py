@@ -108,11 +108,20 @@ def _install(worker: Any, file: Path) -> None:
         names = opened.keys()
         tensors = ((name, opened.get_tensor(name)) for name in names)
         reload = getattr(runner, "reload_weights", None)
-        if reload is not None and "weights_iterator" in inspect.signature(reload).parameters:
+        if takes_an_iterator(reload):
             _reload(worker, reload, tensors)
         else:
-            runner.model.load_weights(tensors)
-    _refresh_head(runner.model)
+            runner.get_model().load_weights(tensors)
+    _refresh_head(runner.get_model())
+
+
+def takes_an_iterator(reload: Any) -> bool:
+    """Whether vLLM's own reload takes tensors; its second model runner of 0.23 has `**kwargs`."""
+    if reload is None:
+        return False
+    found = inspect.signature(reload).parameters
+    open_ended = any(one.kind is inspect.Parameter.VAR_KEYWORD for one in found.values())
+    return open_ended or "weights_iterator" in found
 
 
 def _reload(worker: Any, reload: Any, tensors: Any) -> None:

@@ -1,6 +1,8 @@
 """One server's HTTP API: a method for each call, errors sorted by what can be done about them."""
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from typing import Any
 
 import httpx
@@ -13,33 +15,43 @@ NOT_IMPLEMENTED = 501
 
 
 class ServerApi:
-    """Calls to one server over connections that are kept open.
+    """Calls to one server over connections that are kept open, as many as are made at a time.
 
     Args:
         url: as in `http://host:8000`.
         api_key: sent as a bearer token, where the server was started with one.
         timeout: seconds to wait for an answer to a request for samples or scores; a server that
             hangs is given up after it.
-        connections: requests in flight at most.
     """
 
-    def __init__(self, url: str, *, api_key: str | None, timeout: float, connections: int) -> None:
+    def __init__(self, url: str, *, api_key: str | None, timeout: float) -> None:
         if not url.startswith(("http://", "https://")):
             raise ValueError(f"{url!r} is no server URL; give one such as http://host:8000")
         self.url = url.rstrip("/")
+        self._headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
+        self._tls = httpx.create_ssl_context(trust_env=False)
         self._timeout = httpx.Timeout(timeout, connect=min(timeout, 5.0), pool=None)
         self._short = httpx.Timeout(min(timeout, 20.0), connect=min(timeout, 5.0), pool=None)
+        self._idle = [self._client()]
+
+    def _client(self) -> httpx.AsyncClient:
         # The environment's proxies are not for a private network.
-        self._http = httpx.AsyncClient(
-            base_url=self.url,
-            headers={"Authorization": f"Bearer {api_key}"} if api_key else {},
-            limits=httpx.Limits(max_connections=None, max_keepalive_connections=connections),
-            trust_env=False,
+        return httpx.AsyncClient(
+            base_url=self.url, headers=self._headers, verify=self._tls, trust_env=False
         )
 
     async def close(self) -> None:
         """Closes the connections."""
-        await self._http.aclose()
+        await asyncio.gather(*(client.aclose() for client in self._idle))
+
+    @asynccontextmanager
+    async def _connection(self) -> AsyncIterator[httpx.AsyncClient]:
+        """A client that nobody else uses: one for all looks through all connections each time."""
+        client = self._idle.pop() if self._idle else self._client()
+        try:
+            yield client
+        finally:
+            self._idle.append(client)
 
     async def healthy(self) -> bool:
         """Whether the server says that it is well; it says so while paused, too."""
@@ -123,9 +135,10 @@ class ServerApi:
         timeout: httpx.Timeout,
     ) -> httpx.Response:
         try:
-            reply = await self._http.request(
-                method, path, json=payload, params=params, timeout=timeout
-            )
+            async with self._connection() as client:
+                reply = await client.request(
+                    method, path, json=payload, params=params, timeout=timeout
+                )
         except httpx.TransportError as error:
             what = str(error) or type(error).__name__
             raise Unavailable(f"{self.url}{path}: {what}") from error

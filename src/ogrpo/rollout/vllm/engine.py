@@ -131,6 +131,7 @@ class VllmEngine:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
+        self._slots = asyncio.Semaphore(options.per_server * len(urls))
         self._fleet = Fleet(
             servers=[Server(self._api(url)) for url in urls],
             per_server=options.per_server,
@@ -144,12 +145,7 @@ class VllmEngine:
             raise
 
     def _api(self, url: str) -> ServerApi:
-        return ServerApi(
-            url,
-            api_key=self._options.api_key,
-            timeout=self._options.timeout,
-            connections=self._options.per_server,
-        )
+        return ServerApi(url, api_key=self._options.api_key, timeout=self._options.timeout)
 
     def _open_share(self) -> WeightShare | None:
         if self._options.transport == "folder":
@@ -200,12 +196,12 @@ class VllmEngine:
         self._scratch.remove()
 
     async def _end(self) -> None:
-        await self._fleet.close()
         # Requests of a call that was interrupted may still be on their way out.
         left = asyncio.all_tasks() - {asyncio.current_task()}
         for task in left:
             task.cancel()
         await asyncio.gather(*left, return_exceptions=True)
+        await self._fleet.close()
 
     def __enter__(self) -> "VllmEngine":
         """The engine itself."""
@@ -446,17 +442,18 @@ class VllmEngine:
 
     async def _kept(self, drawn: Sequence["_Drawn"]) -> dict[int, Group]:
         """What was drawn from servers that are still the ones they were."""
-        by_server: dict[Server, list[_Drawn]] = {}
-        for one in drawn:
-            by_server.setdefault(one.server, []).append(one)
-        sound = await self._gather([self._sound(server) for server in by_server])
-        kept: dict[int, Group] = {}
-        for (server, batch), good in zip(by_server.items(), sound, strict=True):
-            if good:
-                kept.update({n: g for x in batch for n, g in zip(x.places, x.groups, strict=True)})
-            else:
-                self.counts["discarded_groups"] += sum(len(x.groups) for x in batch)
+        servers = list(dict.fromkeys(one.server for one in drawn))
+        sound = await self._gather([self._sound(server) for server in servers])
+        for server, good in zip(servers, sound, strict=True):
+            if not good:
                 await self._fleet.fail(server, Unavailable("restarted: its samples are discarded"))
+        kept: dict[int, Group] = {}
+        for one in drawn:
+            # A server that failed on the way may have drawn with its first weights before that.
+            if one.life == one.server.life:
+                kept.update(zip(one.places, one.groups, strict=True))
+            else:
+                self.counts["discarded_groups"] += len(one.groups)
         return kept
 
     async def _sound(self, server: Server) -> bool:
@@ -480,10 +477,17 @@ class VllmEngine:
     async def _chunk(
         self, places: Sequence[int], prompts: list[IntArray], sampling: Sampling, seed: int
     ) -> "_Drawn":
+        # Waiting here, one is woken at a time; waiting for a server, all are.
+        async with self._slots:
+            return await self._draw(places, prompts, sampling, seed)
+
+    async def _draw(
+        self, places: Sequence[int], prompts: list[IntArray], sampling: Sampling, seed: int
+    ) -> "_Drawn":
         error: Exception | None = None
         for _ in range(self._options.attempts):
             server = await self._fleet.acquire()
-            epoch = server.epoch
+            epoch, life = server.epoch, server.life
             try:
                 groups = await self._ask(server, prompts, sampling, _own_seed(seed, places[0]))
             except Unavailable as failure:
@@ -494,7 +498,7 @@ class VllmEngine:
             finally:
                 await self._fleet.release(server)
             if self._attributable(server, epoch, groups):
-                return _Drawn(server, places, groups)
+                return _Drawn(server, life, places, groups)
             self.counts["discarded_groups"] += len(groups)
             if _unlabelled(groups):
                 await self._fleet.fail(server, Unavailable("restarted: it has its first weights"))
@@ -541,6 +545,7 @@ class _Drawn:
     """One request's result, and who gave it."""
 
     server: Server
+    life: object
     places: Sequence[int]
     groups: list[Group]
 

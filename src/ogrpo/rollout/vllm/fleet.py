@@ -30,6 +30,7 @@ class Server:
     """The version that it has proven; None while unknown."""
     instance: str | None = None
     """The worker's own name, new with every start."""
+    fails: int = 0
     epoch: int = 0
     """Counts the loads; a request that spans one cannot be told apart by version."""
     busy: bool = False
@@ -40,6 +41,14 @@ class Server:
     failures: int = 0
     last_error: str = ""
     in_flight: int = 0
+
+    @property
+    def life(self) -> str | int:
+        """The same as long as samples may be believed to come from one process.
+
+        After a failure a server is asked who it is; where it cannot say, it may be another.
+        """
+        return self.fails if self.instance is None else self.instance
 
     def ready(self, version: int | None) -> bool:
         """Whether samples of `version` can be had from it."""
@@ -133,6 +142,8 @@ class Fleet:
         server.last_error = str(error)
         if server.down or server.excluded:
             return
+        server.fails += 1
+        server.instance = None
         log.warning("%s is given a rest: %s", server.api.url, error)
         server.down, server.version = True, None
         task = asyncio.create_task(self._bring_back(server))

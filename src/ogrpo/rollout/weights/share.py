@@ -20,6 +20,13 @@ _RELEASE_FILE = re.compile(
 )
 
 
+class HttpServer(ThreadingHTTPServer):
+    """A thread a connection, and room for many that come at once: 5 is the default."""
+
+    daemon_threads = True
+    request_queue_size = 1024
+
+
 class WeightShare:
     """Serves a store's folder; `bytes_sent` counts what was pulled.
 
@@ -36,8 +43,7 @@ class WeightShare:
         self.token = secrets.token_urlsafe(32)
         self.bytes_sent = 0
         self._lock = threading.Lock()
-        self._server = ThreadingHTTPServer((host, port), self._handler(folder.resolve()))
-        self._server.daemon_threads = True
+        self._server = HttpServer((host, port), self._handler(folder.resolve()))
         self.url = f"http://{advertised or host}:{self._server.server_port}"
         self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
         self._thread.start()
