@@ -283,7 +283,7 @@ def read_run(path: Path) -> Measured:
     """A run directory, from its second period on, so that compilation is left out.
 
     Raises:
-      ValueError: too few records, or an asynchronous run whose config does not say how.
+      ValueError: too few records.
     """
     folder = RunDir.reopen(path)
     config = folder.read_config()
@@ -295,14 +295,9 @@ def read_run(path: Path) -> Measured:
             f"the run in {path} has {len(kept)} records from step {skipped} on: validation needs "
             f"at least {2 * v + 1}"
         )
-    if GENERATING not in kept[-1]:
+    if GENERATING not in kept[-1]:  # a run from before there was a collector
         return measured_in_turn(kept[1:], v)
-    if "collection" not in config:
-        raise ValueError(
-            f"the run in {path} was collected asynchronously, but its config.json has no "
-            "'collection' with lead, workers and prompts_per_call: validate a run that has"
-        )
-    return measured_ahead(kept, v, config["collection"], config["schedule"]["prompts"])
+    return measured_ahead(kept, config["schedule"], config["rollout"])
 
 
 GENERATING = "collect/seconds/workers/generating"
@@ -326,13 +321,14 @@ TRAINING = ("seconds/reward", "seconds/update", "seconds/eval")
 
 
 def measured_ahead(
-    records: Records, v: int, collection: Mapping[str, Any], prompts: int
+    records: Records, schedule: Mapping[str, Any], rollout: Mapping[str, Any]
 ) -> Measured:
     """A run through `ogrpo.rollout.collection`, whose totals are cumulative.
 
     `seconds/rollout` is what the trainer waited; the first record only says where totals stood.
     """
-    calls = -(-prompts // (collection["prompts_per_call"] or prompts))
+    v, prompts = schedule["v"], schedule["prompts"]
+    calls = -(-prompts // (rollout["prompts_per_call"] or prompts))
     drawn = np.diff(_column(records, GENERATING)) / calls
     pushed = float(np.diff(_column(records, PUBLISHING)).mean() * v)
     seconds = partial(_column, records[1:])
@@ -340,8 +336,8 @@ def measured_ahead(
     waited = seconds("seconds/rollout")
     pipeline = Pipeline(
         steps=len(drawn),
-        workers=collection["workers"],
-        lead=collection["lead"],
+        workers=rollout["workers"],
+        lead=schedule["lead"],
         v=v,
         sync_seconds=pushed,
     )

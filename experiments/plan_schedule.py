@@ -1,12 +1,14 @@
 """The time of a step, and the schedule that is recommended.
 
-With a the seconds to draw a batch, s those of a push, u those of an update, c those of scoring
-pi_k (needed from the second update on) or the reference, k the updates on each fresh batch, and one
-side drawing while the other trains (lead >= 1):
+With a the seconds to draw a batch, s those of a push, u those of an update, c those of scoring a
+batch, and one side drawing while the other trains (lead >= 1):
 
-    drawing     A = a + s / v          training  B = k u + c          a step  max(A, B)
+    drawing     A = a + s / v
+    training    B = replay (i u + c [i > 1] + c [reference])
+    a step      max(A, B), or A + B without overlap (lead = 0)
 
-(without overlap, lead = 0, a step is A + B). The rule, x being `limits.idle`:
+The policy pi_k is scored only where several updates are taken on a batch (`ogrpo.loop`). The rule,
+k being the updates on each fresh group and x `limits.idle`:
 
 1.  v is the smallest with s / v <= x max(a, u): pushes cost at most the share x of a step. It is
     held at M - lead + 1, M being `limits.max_staleness`, because fresh samples reach the staleness
@@ -16,7 +18,7 @@ side drawing while the other trains (lead >= 1):
     samples that are there are free as long as nobody waits for them. It is held at
     `limits.max_updates`. Without overlap (lead = 0) no update is free, and k = 1.
 3.  Where the buffer holds at least two batches and the staleness allows them, the k updates are on
-    k batches drawn from it (i = 1, replay ratio k), otherwise on the fresh one (i = k, replay 1).
+    k batches drawn from it (i = 1, replay = k), otherwise on the fresh one (i = k, replay = 1).
     Only as many batches b are drawn from as keep lead + v - 1 + (b - 1) <= M.
 
 Staleness of what is trained on, in steps, with b = 1 where nothing is replayed: mean lead +
@@ -24,6 +26,7 @@ Staleness of what is trained on, in steps, with b = 1 where nothing is replayed:
 """
 
 import math
+from collections.abc import Callable
 from typing import NamedTuple
 
 from experiments.plan_config import ITEMSIZE, Limits, Plan
@@ -39,7 +42,7 @@ class Times(NamedTuple):
     update: float
     """u: one update on a batch of the same size."""
     score: float
-    """One scoring pass over a batch."""
+    """c: one scoring pass over a batch."""
     push: float
     """s: new weights to all servers."""
 
@@ -98,9 +101,9 @@ class Schedule(NamedTuple):
         return self.i * self.replay
 
 
-def train_seconds(spent: Times, updates: int, *, reference: bool) -> float:
-    """B = k u + c."""
-    return updates * spent.update + spent.score * ((updates > 1) + reference)
+def train_seconds(spent: Times, i: int, replay: int, *, reference: bool) -> float:
+    """B = replay (i u + c [i > 1] + c [reference])."""
+    return replay * (i * spent.update + spent.score * ((i > 1) + reference))
 
 
 def recommend(spent: Times, limits: Limits, *, buffered: int) -> Schedule:
@@ -108,23 +111,29 @@ def recommend(spent: Times, limits: Limits, *, buffered: int) -> Schedule:
     notes: list[str] = []
     v = choose_v(spent, limits, notes)
     drawing = spent.draw + spent.push / v
-    updates = choose_updates(spent, limits, drawing, notes)
-    training = train_seconds(spent, updates, reference=limits.reference)
     batches = min(buffered, limits.max_staleness - (limits.lead + v - 1) + 1)
-    replays = updates > 1 and batches > 1
-    batches = batches if replays else 1
-    step = max(drawing, training) if limits.lead else drawing + training
+
+    def split(updates: int) -> tuple[int, int]:
+        return (1, updates) if batches > 1 else (updates, 1)
+
+    def training(updates: int) -> float:
+        return train_seconds(spent, *split(updates), reference=limits.reference)
+
+    i, replay = split(choose_updates(training, limits, drawing, notes))
+    batches = batches if replay > 1 else 1
+    busy = train_seconds(spent, i, replay, reference=limits.reference)
+    step = max(drawing, busy) if limits.lead else drawing + busy
     return Schedule(
         lead=limits.lead,
         v=v,
-        i=1 if replays else updates,
-        replay=updates if replays else 1,
+        i=i,
+        replay=replay,
         batches=batches,
         draw_seconds=drawing,
-        train_seconds=training,
+        train_seconds=busy,
         step_seconds=step,
         push_share=spent.push / v / drawing,
-        trainer_idle=1 - training / step,
+        trainer_idle=1 - busy / step,
         servers_idle=1 - drawing / step,
         staleness_mean=limits.lead + (v - 1) / 2 + (batches - 1) / 2,
         staleness_max=limits.lead + v - 1 + batches - 1,
@@ -146,15 +155,13 @@ def choose_v(spent: Times, limits: Limits, notes: list[str]) -> int:
     return min(wanted, allowed)
 
 
-def choose_updates(spent: Times, limits: Limits, drawing: float, notes: list[str]) -> int:
-    """Step 2 of the rule."""
+def choose_updates(
+    training: Callable[[int], float], limits: Limits, drawing: float, notes: list[str]
+) -> int:
+    """Step 2 of the rule; `training` has the seconds of so many updates."""
     if not limits.lead:
         notes.append("limits.lead is 0: the sides take turns, and one of them always idles")
         return 1
-
-    def training(updates: int) -> float:
-        return train_seconds(spent, updates, reference=limits.reference)
-
     counts = range(1, limits.max_updates + 1)
     enough = next((k for k in counts if training(k) >= (1 - limits.idle) * drawing), None)
     if enough is None:

@@ -195,12 +195,13 @@ def test_in_turn_a_step_is_the_sum():
     assert (chosen.staleness_mean, chosen.staleness_max) == (0, 0)
 
 
-def test_scoring_is_paid_from_the_second_update_on_and_for_a_reference():
+def test_scoring_is_paid_where_a_batch_has_several_updates_and_for_a_reference():
     spent = Times(draw=0.0, update=10.0, score=1.0, push=0.0)
-    assert train_seconds(spent, 1, reference=False) == 10
-    assert train_seconds(spent, 2, reference=False) == 21
-    assert train_seconds(spent, 1, reference=True) == 11
-    assert train_seconds(spent, 2, reference=True) == 22
+    assert train_seconds(spent, 1, 1, reference=False) == 10
+    assert train_seconds(spent, 2, 1, reference=False) == 21
+    assert train_seconds(spent, 1, 3, reference=False) == 30
+    assert train_seconds(spent, 1, 1, reference=True) == 11
+    assert train_seconds(spent, 2, 3, reference=True) == 66
 
 
 # ------------------------------------------------------------------ simulated
@@ -348,16 +349,13 @@ def test_a_run_ahead_is_read_back_and_predicted(tmp_path):
         }
         for step in range(33)
     ]
-    config = {"schedule": {"v": 3, "prompts": 4}}
-    collection = {"lead": 1, "workers": 1, "prompts_per_call": 2}
-    write_run(tmp_path / "run", {**config, "collection": collection}, records)
+    schedule = {"v": 3, "prompts": 4, "lead": 1}
+    config = {"schedule": schedule, "rollout": {"workers": 1, "prompts_per_call": 2}}
+    write_run(tmp_path / "run", config, records)
     seen = read_run(tmp_path / "run")
     assert seen.calls == 2
     assert predict(seen).steps_per_second == pytest.approx(1 / (6 + 1 / 3))
     assert "(+0.0%)" in dict(compare(seen))["steps/s predicted"]
-    write_run(tmp_path / "mute", config, records)
-    with pytest.raises(ValueError, match="no 'collection' with lead, workers"):
-        read_run(tmp_path / "mute")
     write_run(tmp_path / "short", config, records[:5])
     with pytest.raises(ValueError, match="2 records from step 3 on: validation needs at least 7"):
         read_run(tmp_path / "short")
