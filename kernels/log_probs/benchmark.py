@@ -1,0 +1,199 @@
+"""`python -m ogrpo.kernels.log_probs.benchmark`: log-probs against the matmul rate, and each other.
+
+One process measures everything in turns, so that a busy machine slows all alike: the matrix
+products alone, then each version's forward, then its forward and backward pass, `--repeats` times.
+Time is CPU-seconds of this process, of which the medians are shown.
+
+    share    useful flops a CPU-second, over those of the three bare products of the same run
+    useful   2 M V d forward; 6 M V d forward and backward: logits, dL/dh and dL/dE; and 2 M V d
+             more where a version computes the logits again, which the last column leaves out;
+             softmax, entropy and gathers count for nothing
+    memory   XLA's own figure of the temporary memory of forward and backward, gradients apart
+
+The bare products are E h, dL/dz E and dL/dz^T h on 8,192 tokens of the vocabulary.
+
+Errors are the largest over all entries against the reference in float64 on the same inputs, over
+the largest entry, at 64 rows and 16,384 tokens.
+"""
+
+import argparse
+import os
+import statistics
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ogrpo.kernels.log_probs import chunked_log_probs, reference_log_probs
+from ogrpo.policy.head import HeadFn, token_log_probs
+
+PRODUCT = 8192
+WHOLE = 1 << 27  # logits up to which the policy's default keeps them
+# Version, and the number of logits above which it computes them again.
+VERSIONS: dict[str, tuple[HeadFn, float]] = {
+    "reference": (reference_log_probs, float("inf")),
+    "policy's default": (partial(token_log_probs, max_logits=WHOLE), WHOLE),
+    "chunked": (chunked_log_probs, 0),
+}
+
+
+class Timed(NamedTuple):
+    """A compiled program, its inputs, and the flops that count."""
+
+    label: str
+    run: Callable[..., Any]
+    inputs: tuple[jax.Array, ...]
+    flops: int
+    again: int  # of these, for computing the logits again
+    temporary: int
+
+
+def compiled(
+    label: str, function: Any, inputs: tuple[jax.Array, ...], flops: int, again: int = 0
+) -> Timed:
+    """The program ahead of time, so that its memory is known before it runs."""
+    program = jax.jit(function).lower(*inputs).compile()
+    memory = program.memory_analysis()
+    return Timed(label, program, inputs, flops, again, memory.temp_size_in_bytes if memory else 0)
+
+
+def cpu_seconds(timed: Timed) -> float:
+    """CPU-seconds of one call."""
+    before = os.times()
+    jax.block_until_ready(timed.run(*timed.inputs))
+    after = os.times()
+    return after.user + after.system - before.user - before.system
+
+
+def products(hidden: jax.Array, embedding: jax.Array) -> Timed:
+    """The three matrix products of a slice, alone."""
+    rows = embedding[:PRODUCT]
+    d_scores = jnp.ones((hidden.shape[0], rows.shape[0]), hidden.dtype)
+
+    def three(hidden: jax.Array, rows: jax.Array, d_scores: jax.Array) -> list[jax.Array]:
+        operands = {"md,vd->mv": (hidden, rows), "mv,vd->md": (d_scores, rows)}
+        operands["mv,md->vd"] = (d_scores, hidden)
+        return [
+            jnp.einsum(equation, *pair, preferred_element_type=jnp.float32)
+            for equation, pair in operands.items()
+        ]
+
+    flops = 3 * 2 * hidden.shape[0] * rows.shape[0] * hidden.shape[1]
+    return compiled("products alone", three, (hidden, rows, d_scores), flops)
+
+
+def make_inputs(args: argparse.Namespace, rows: int, vocabulary: int) -> tuple[jax.Array, ...]:
+    """Hidden states, an embedding with logits of about 1, one asked token a row, temperature."""
+    keys = jax.random.split(jax.random.key(0), 3)
+    hidden = jax.random.normal(keys[0], (rows, args.width), args.dtype)
+    scale = jnp.asarray(args.width**-0.5, args.dtype)
+    embedding = scale * jax.random.normal(keys[1], (vocabulary, args.width), args.dtype)
+    ids = jax.random.randint(keys[2], (rows, 1), 0, vocabulary)
+    return hidden, embedding, ids, jnp.float32(0.9)
+
+
+def both_passes(kernel: HeadFn) -> Callable[..., Any]:
+    """Gradients with respect to hidden and embedding, of log-probs and entropy."""
+
+    def total(hidden: jax.Array, embedding: jax.Array, ids: jax.Array, t: jax.Array) -> jax.Array:
+        out = kernel(hidden, embedding, ids, t)
+        return jnp.sum(out.log_probs) + 0.01 * jnp.sum(out.entropy)
+
+    return jax.grad(total, (0, 1))
+
+
+def programs(args: argparse.Namespace) -> list[Timed]:
+    """Everything that is timed, compiled."""
+    inputs = make_inputs(args, args.rows, args.vocabulary)
+    timed = [products(*inputs[:2])]
+    logits = args.rows * args.vocabulary
+    once = 2 * logits * args.width
+    for name, (kernel, kept) in VERSIONS.items():
+        again = once if logits > kept else 0
+        timed.append(compiled(f"{name}, forward", kernel, inputs, once))
+        both = both_passes(kernel)
+        timed.append(compiled(f"{name}, both", both, inputs, 3 * once + again, again))
+    return timed
+
+
+def errors(kernel: HeadFn, inputs: tuple[jax.Array, ...]) -> list[float]:
+    """Of log-probs, entropy, and the gradients with respect to hidden and embedding."""
+
+    def everything(kernel: HeadFn, inputs: tuple[jax.Array, ...]) -> list[np.ndarray]:
+        arrays = (*kernel(*inputs), *both_passes(kernel)(*inputs))
+        return [np.asarray(x, np.float64) for x in arrays]
+
+    found = everything(kernel, inputs)
+    with jax.enable_x64(True):
+        hidden, embedding, ids, temperature = inputs
+        wide = [x.astype(jnp.float64) for x in (hidden, embedding, temperature)]
+        exact = everything(reference_log_probs, (wide[0], wide[1], ids, wide[2]))
+    return [
+        float(np.max(np.abs(a - b)) / np.max(np.abs(b))) for a, b in zip(found, exact, strict=True)
+    ]
+
+
+def parse() -> argparse.Namespace:
+    """Shapes, by default those of Qwen2.5-0.5B."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--rows", type=int, default=1024, help="M")
+    parser.add_argument("--width", type=int, default=896, help="d")
+    parser.add_argument("--vocabulary", type=int, default=151_936, help="V")
+    parser.add_argument("--dtype", choices=["float32", "bfloat16"], default="float32")
+    parser.add_argument("--repeats", type=int, default=5)
+    return parser.parse_args()
+
+
+def measure(timed: list[Timed], repeats: int) -> list[float]:
+    """Median CPU-seconds of each program, called in turns."""
+    calls = [max(1, round(2e11 / t.flops)) for t in timed]  # a clock ticks every 10 ms
+    for t in timed:
+        cpu_seconds(t)
+    turns = [
+        [sum(cpu_seconds(t) for _ in range(n)) / n for t, n in zip(timed, calls, strict=True)]
+        for _ in range(repeats)
+    ]
+    return [statistics.median(column) for column in zip(*turns, strict=True)]
+
+
+def table(header: str, rows: list[list[str]]) -> str:
+    """A Markdown table."""
+    rule = "|---" * len(header.split(" | ")) + "|"
+    return "\n".join([f"| {header} |", rule, *(f"| {' | '.join(row)} |" for row in rows)])
+
+
+def speed(args: argparse.Namespace) -> str:
+    """Time, share of the bare products' rate and memory of each version."""
+    timed = programs(args)
+    seconds, rows = measure(timed, args.repeats), []
+    bare = timed[0].flops / seconds[0]
+    for t, s in zip(timed, seconds, strict=True):
+        share, once = t.flops / s / bare, (t.flops - t.again) / s / bare
+        figures = f"{s:.4f}", f"{t.flops / s / 1e9:.0f}", f"{share:.0%}", f"{once:.0%}"
+        rows.append([t.label, *figures, f"{t.temporary / 2**20:,.0f}"])
+    header = "program | CPU-s | Gflop per CPU-s | share | share, logits once | temporary MiB"
+    return table(header, rows)
+
+
+def accuracy(args: argparse.Namespace) -> str:
+    """Errors of each version."""
+    inputs = make_inputs(args, 64, 16_384)
+    rows = [
+        [name, *(f"{error:.0e}" for error in errors(kernel, inputs))]
+        for name, (kernel, _) in VERSIONS.items()
+    ]
+    return table("error against float64 | log-probs | entropy | dL/dh | dL/dE", rows)
+
+
+def main() -> None:
+    """Prints Markdown."""
+    args = parse()
+    print(f"M={args.rows} d={args.width} V={args.vocabulary} {args.dtype}, jax {jax.__version__}\n")
+    print(speed(args), accuracy(args), sep="\n\n")
+
+
+if __name__ == "__main__":
+    main()
