@@ -1,5 +1,6 @@
 """The parts of the loop, made from a config."""
 
+import os
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -119,6 +120,7 @@ def make_server_engine(
         transport=wanted.transport,
         listen=wanted.listen,
         in_flight=wanted.in_flight,
+        api_key=os.environ.get("OGRPO_API_KEY"),
     )
     return connect_policy(
         wanted.url,

@@ -75,6 +75,21 @@ def _pushes(records: list[Record]) -> list[dict[str, str]]:
     return rows
 
 
+SERVER_COUNTS = (
+    ("requests sent to servers", "requests"),
+    ("requests that failed and were sent again", "failed_requests"),
+    ("groups discarded and drawn anew: what drew them was not proven", "discarded_groups"),
+    ("completions of truncated sampling: their ratios are biased", "biased_completions"),
+    ("requests that servers interrupted for want of cache", "server/preemptions"),
+)
+
+
+def _server_counts(records: list[Record]) -> list[tuple[str, str]]:
+    """What the bridge to external servers counted since the run was last started."""
+    last = records[-1] if pushes(records) else {}
+    return [(label, f"{last.get(key, 0):,.0f}") for label, key in SERVER_COUNTS if last]
+
+
 def write_report(
     run: RunDir,
     config: dict[str, Any],
@@ -99,7 +114,7 @@ def write_report(
         plots=plots,
         push_count=len(pushes(records)),
         pushes=_pushes(records),
-        counts=counts,
+        counts=[*counts, *_server_counts(records)],
         samples=samples,
         command=command,
         config=json.dumps(config, indent=2),

@@ -71,6 +71,7 @@ def test_a_run_says_how_to_start_its_server_waits_for_it_and_trains(free_url, tm
     page = (folder / "report.html").read_text()
     assert "Weights sent to the servers" in page
     assert "of 2 pushes" in page
+    assert "requests that failed and were sent again<td>0" in page
     assert (folder / "plots" / "push_seconds.png").is_file()
     assert all(r["mismatch"] < 1e-4 for r in records if r["staleness"] == 0)
 
