@@ -52,13 +52,19 @@ def cut_weight_bytes(config: DecoderConfig, itemsize: int, *, fsdp: int, tensor:
     return bytes_per_device(jax.tree.map(placed, param_axes(config), param_shapes(config)))
 
 
-def largest_gather(config: DecoderConfig, itemsize: int, *, fsdp: int) -> int:
-    """Bytes of the largest piece that FSDP gathers for use: one layer, or an embedding."""
+def gathered_bytes(
+    config: DecoderConfig, *, computed: int, kept: int, fsdp: int, tensor: int
+) -> int:
+    """What FSDP makes whole for a moment: one layer's weights or an embedding, and its gradient.
+
+    A vocabulary table's gradient is whole before it is summed (docs/sharding.md), in the dtype of
+    the parameters.
+    """
     if fsdp == 1:
         return 0
     counted = flops.parameters(config)
     layer = (counted.attention + counted.mlp + counted.norms) // config.num_layers
-    return itemsize * max(layer, counted.embedding)
+    return (computed * max(layer, counted.embedding) + kept * counted.embedding) // tensor
 
 
 def train_budget(plan: Plan) -> Budget:
@@ -74,7 +80,9 @@ def train_budget(plan: Plan) -> Budget:
         "optimizer": 2 * weights,
         "computing copy and its gradient": 2 * cast,
         "policies kept for the servers": policies * weights,
-        "gathered layer": largest_gather(config, used, fsdp=train.fsdp),
+        "gathered along fsdp": gathered_bytes(
+            config, computed=used, kept=kept, fsdp=train.fsdp, tensor=train.tensor
+        ),
         "activations": activation_bytes(plan),
         "working": working_bytes(plan),
     }

@@ -19,7 +19,13 @@ from experiments.plan_config import (
     Serve,
     Train,
 )
-from experiments.plan_memory import buffer_budget, cut_weight_bytes, serve_budget, train_budget
+from experiments.plan_memory import (
+    buffer_budget,
+    cut_weight_bytes,
+    gathered_bytes,
+    serve_budget,
+    train_budget,
+)
 from experiments.plan_rehearsal import compare, make_workshop, measured, predict, read_run, rehearse
 from experiments.plan_schedule import Times, recommend, times, train_seconds
 from experiments.plan_simulation import Lengths, Pipeline, simulate
@@ -67,7 +73,7 @@ def test_the_memory_of_a_training_device_worked_by_hand():
     assert rows["optimizer"] == 2 * 4 * WEIGHTS
     assert rows["computing copy and its gradient"] == 2 * 2 * WEIGHTS
     assert rows["policies kept for the servers"] == 2 * 4 * WEIGHTS  # lead 1
-    assert rows["gathered layer"] == 0
+    assert rows["gathered along fsdp"] == 0
     # x and o of 64, q of 64, k and v of 32, gate and up of 176, in bfloat16.
     assert rows["activations"] == 2 * 2 * 288 * (64 + 64 + 64 + 64 + 352)
     # Scores: 2 heads x 6400 float32, four times; MLP: 288 x 176 float32, five times.
@@ -93,6 +99,14 @@ def test_fsdp_cuts_every_matrix_and_tensor_what_divides():
     kv = 2 * 2 * 2048
     halves = matrices - kv + 2 * 64
     assert cut_weight_bytes(config, 2, fsdp=1, tensor=2) == 2 * (halves // 2 + kv + small - 2 * 64)
+
+
+def test_what_fsdp_gathers_is_the_largest_piece_and_the_gradient_of_the_table():
+    config, sizes = SHAPES["tiny"], {"computed": 2, "kept": 4}
+    layer = 12_288 + 128 + 33_792 + 128 + 32  # and its share of the last norm
+    assert gathered_bytes(config, **sizes, fsdp=1, tensor=1) == 0
+    assert gathered_bytes(config, **sizes, fsdp=2, tensor=1) == 2 * layer + 4 * 11_264
+    assert gathered_bytes(config, **sizes, fsdp=2, tensor=2) == layer + 2 * 11_264
 
 
 def test_the_memory_of_an_npu_worked_by_hand():
