@@ -13,6 +13,7 @@ from rich.console import Console
 
 from experiments.cache import keep_compiled_programs
 from experiments.config import Gsm8k, to_json
+from experiments.counted import counted
 from experiments.devices import memory_lines, open_mesh
 from experiments.interrupt import StopRequest, stop_on_signal
 from experiments.models import make_model, save_model
@@ -176,34 +177,14 @@ def finish(study: Study, state: LoopState, before: Sequence[Answer]) -> None:
             prepared.heldout, prepared.task.heldout.answers, before, after, strict=False
         )
     ]
-    write_report(run, as_json(study.config), command_line(), samples, counted(study))
+    write_report(
+        run, as_json(study.config), command_line(), samples, counted(study.config, run, prepared)
+    )
     console.print(summary_table(run.read_metrics()))
     console.print(f"peak memory {peak_gib():.2f} GiB")
     console.print(
         f"model   {run.model}\nmetrics {run.metrics}\nreport  {run.report}", soft_wrap=True
     )
-
-
-def counted(study: Study) -> list[tuple[str, str]]:
-    """What a reader should know happened, though nothing failed."""
-    clipped = [r["clipped"] for r in study.run.read_metrics() if r.get("clipped") is not None]
-    bounds = [r["certificate/bound"] for r in study.run.read_metrics()]
-    bounds = [bound for bound in bounds if bound is not None]
-    judged = study.prepared.reward.counts._asdict()
-    share = sum(clipped) / max(len(clipped), 1)
-    note = (
-        "" if share else " (never bound: with i = 1 the exact centre is where gradients are taken)"
-    )
-    return [
-        *((label, f"{count:,}") for label, count in study.prepared.left_out),
-        *((f"completions judged {name}", f"{count:,}") for name, count in judged.items()),
-        ("tokens whose gradient the clip removed", f"{share:.2%}{note}"),
-        (
-            "server periods certified to improve on the last, each with "
-            f"confidence {1 - (study.config.certificate.delta or 1):.0%}",
-            f"{sum(bound > 0 for bound in bounds)} of {len(bounds)}",
-        ),
-    ]
 
 
 def command_line() -> str:

@@ -1,0 +1,63 @@
+"""What a reader of the report should know happened, though nothing failed."""
+
+from collections import Counter
+from typing import Any
+
+from experiments.config import Gsm8k
+from experiments.run_dir import RunDir
+from experiments.tasks import Prepared
+
+Record = dict[str, Any]
+Counts = list[tuple[str, str]]
+
+
+def counted(config: Gsm8k, run: RunDir, prepared: Prepared) -> Counts:
+    """Label and figure, of everything that was left out, cut off or made up for."""
+    records = run.read_metrics()
+    judged = prepared.reward.counts._asdict()
+    return [
+        *((label, f"{count:,}") for label, count in prepared.left_out),
+        *((f"completions judged {name}", f"{count:,}") for name, count in judged.items()),
+        *clipped(records),
+        *replayed(records),
+        *certified(config, records),
+        *signals(records),
+    ]
+
+
+def clipped(records: list[Record]) -> Counts:
+    """How much the clip did, where the objective has one."""
+    shares = [r["clipped"] for r in records if r.get("clipped") is not None]
+    if not shares:
+        return []
+    share = sum(shares) / len(shares)
+    never = " (never bound: with i = 1 the exact centre is where gradients are taken)"
+    return [("tokens whose gradient the clip removed", f"{share:.2%}{'' if share else never}")]
+
+
+def replayed(records: list[Record]) -> Counts:
+    """What the buffer refused and evicted, and how often it had less than a batch."""
+    last = records[-1] if records else {}
+    shown = [
+        (f"groups {name.removeprefix('replay/').replace('/', ', ')}", f"{count:,.0f}")
+        for name, count in last.items()
+        if name.startswith(("replay/refused/", "replay/evicted/", "replay/dropped/"))
+    ]
+    starved = sum(bool(r.get("reuse/starved")) for r in records)
+    return [*shown, ("steps without a batch to draw", f"{starved:,}")]
+
+
+def certified(config: Gsm8k, records: list[Record]) -> Counts:
+    """Server periods with a certificate above 0."""
+    if config.certificate.delta is None:
+        return []
+    bounds = [r["certificate/bound"] for r in records if r["certificate/bound"] is not None]
+    label = "server periods certified to improve on the last, each with confidence"
+    found = f"{sum(bound > 0 for bound in bounds)} of {len(bounds)}"
+    return [(f"{label} {1 - config.certificate.delta:.0%}", found)]
+
+
+def signals(records: list[Record]) -> Counts:
+    """Which signal ended a step's draws, and how often."""
+    bound = Counter(r["reuse/signal"] for r in records if (r.get("reuse/use") or 0) >= 1)
+    return [(f"steps ended by the signal {name}", f"{n:,}") for name, n in bound.most_common()]
