@@ -80,6 +80,7 @@ def test_every_method_buys_the_same_and_uses_it_as_its_name_says():
 
 
 def test_the_study_goes_on_where_it_was_stopped_and_reports_once(tmp_path):
+    folder = tmp_path / "study"
     wanted = reuse.ReuseStudy(
         methods=("on-policy", "adaptive-8"),
         steps=4,
@@ -87,19 +88,19 @@ def test_the_study_goes_on_where_it_was_stopped_and_reports_once(tmp_path):
         tuning_seeds=(20,),
         fresh_seeds=(10, 11),
         prompts=4,
-        run_dir=tmp_path / "study",
+        run_dir=folder,
         warm_start=WarmStart(steps=2, batch=4, problems=8, demonstrations=2, cache=False),
     )
     quiet = Console(quiet=True)
     assert reuse.run(wanted, quiet) == 0
-    rows = [r["trial"] for r in reuse.read_rows(wanted.run_dir)]
+    rows = [r["trial"] for r in reuse.read_rows(folder)]
     assert len(rows) == len(set(rows)) == 9  # 3 budgets x (1 tuning + 2 fresh)
-    file = wanted.run_dir / "rows-0.jsonl"
+    file = folder / "rows-0.jsonl"
     whole = [json.loads(line) for line in file.read_text().splitlines()]
     file.write_text("".join(json.dumps(r) + "\n" for r in whole[:-1]))
     assert reuse.run(wanted, quiet) == 0
-    again = list(reuse.read_rows(wanted.run_dir))[-1]
+    again = list(reuse.read_rows(folder))[-1]
     assert {k: v for k, v in again.items() if k != "seconds"} == {
         k: v for k, v in whole[-1].items() if k != "seconds"
     }
-    assert (wanted.run_dir / "plots" / "signals.png").is_file()
+    assert (folder / "plots" / "signals.png").is_file()
