@@ -64,6 +64,15 @@ def test_a_resumed_run_refuses_another_preset(tmp_path):
         ("--data.prompt-length", "0", "prompt-length is 0"),
         ("--seed", "-1", "seed is -1"),
         ("--schedule.v", "0", "schedule.v is 0"),
+        ("--schedule.replay", "0", "schedule.replay is 0"),
+        ("--schedule.warmup", "240", r"schedule\.warmup is 240"),
+        ("--replay.groups", "15", r"replay\.groups is 15.*batches of 16"),
+        ("--replay.max-uses", "0", r"replay\.max-uses is 0"),
+        ("--replay.half-life", "0", r"replay\.half-life is 0"),
+        ("--reuse.limits.kl", "0", r"reuse\.limits\.kl is 0"),
+        ("--objective.weight-cap", "1", r"weight-cap is 1\.0.*more than 1"),
+        ("--trust-region.delta", "0", r"trust-region\.delta is 0"),
+        ("--rollout.workers", "0", r"rollout\.workers is 0"),
     ],
 )
 def test_a_wrong_value_is_refused_by_name(option, value, message, capsys):
