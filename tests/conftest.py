@@ -36,7 +36,10 @@ def _forget_compiled_programs():
 
 
 # What does not depend on the Python version, or takes minutes: left out of the fast suite.
-SLOW = ("exact", "properties", "proofs", "core/test_objectives", "experiments/test_gsm8k")
+SLOW = (
+    *("exact", "properties", "proofs", "core/test_objectives", "kernels", "training/test_sharding"),
+    *("training/test_precision", "experiments/test_gsm8k", "experiments/test_reuse"),
+)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
