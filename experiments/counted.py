@@ -22,6 +22,7 @@ def counted(config: Gsm8k, run: RunDir, prepared: Prepared) -> Counts:
         *replayed(records),
         *certified(config, records),
         *signals(records),
+        *spent(records),
     ]
 
 
@@ -61,3 +62,18 @@ def signals(records: list[Record]) -> Counts:
     """Which signal ended a step's draws, and how often."""
     bound = Counter(r["reuse/signal"] for r in records if (r.get("reuse/use") or 0) >= 1)
     return [(f"steps ended by the signal {name}", f"{n:,}") for name, n in bound.most_common()]
+
+
+def spent(records: list[Record]) -> Counts:
+    """What the run bought and used, and what that gained."""
+    evaluated = [r for r in records if r.get("pass@1/sampled") is not None]
+    if len(evaluated) < 2 or not evaluated[-1]["completions"]:
+        return []
+    first, last = evaluated[0], evaluated[-1]
+    gain = (last["pass@1/sampled"] - first["pass@1/sampled"]) / last["completions"] * 1000
+    return [
+        ("sampled Pass@1 gained per 1,000 completions", f"{gain:+.4f}"),
+        ("times that a group was used, on average", f"{last['replay/ratio']:.2f}"),
+        ("FLOPs of rollouts, counted from shapes", f"{last['flops/rollout']:.3g}"),
+        ("FLOPs of updates, counted from shapes", f"{last['flops/update']:.3g}"),
+    ]

@@ -1,0 +1,46 @@
+"""What the report says of what was left out, cut off or spent."""
+
+from experiments.config import Certificate, Gsm8k
+from experiments.counted import certified, clipped, replayed, signals, spent
+
+
+def test_a_clip_that_never_bound_says_why():
+    assert clipped([{"clipped": 0.0}])[0][1].startswith("0.00% (never bound")
+    assert clipped([{"clipped": 0.1}, {"clipped": 0.3}, {}])[0][1] == "20.00%"
+    assert clipped([{"loss": 1.0}]) == []
+
+
+def test_refusals_and_evictions_are_those_of_the_end():
+    records = [
+        {"replay/refused/zero_variance": 1.0, "reuse/starved": True},
+        {"replay/refused/zero_variance": 1200.0, "replay/evicted/uses": 4.0, "replay/groups": 8.0},
+    ]
+    assert replayed(records) == [
+        ("groups refused, zero_variance", "1,200"),
+        ("groups evicted, uses", "4"),
+        ("steps without a batch to draw", "1"),
+    ]
+
+
+def test_only_signals_that_bound_are_counted():
+    records = [
+        {"reuse/signal": "kl", "reuse/use": 1.0},
+        {"reuse/signal": "ess", "reuse/use": 0.9},
+        {"reuse/signal": "kl", "reuse/use": 3.0},
+        {"reuse/signal": None, "reuse/use": None},
+    ]
+    assert signals(records) == [("steps ended by the signal kl", "2")]
+
+
+def test_certificates_are_counted_where_they_are_asked_for():
+    records = [{"certificate/bound": b} for b in (None, -0.1, 0.2)]
+    assert certified(Gsm8k(), records)[0][1] == "1 of 2"
+    assert certified(Gsm8k(certificate=Certificate(delta=None)), records) == []
+
+
+def test_the_gain_is_counted_by_the_thousand_completions():
+    last = {"completions": 500, "replay/ratio": 2.0, "flops/rollout": 1.5e9, "flops/update": 3e9}
+    table = dict(spent([{"pass@1/sampled": 0.4, "completions": 0}, last | {"pass@1/sampled": 0.5}]))
+    assert table["sampled Pass@1 gained per 1,000 completions"] == "+0.2000"
+    assert table["times that a group was used, on average"] == "2.00"
+    assert spent([{"pass@1/sampled": 0.4, "completions": 0}]) == []
