@@ -45,13 +45,11 @@ def with_objective(change: Change, objective: Objective, *, refuse: bool = False
     return changed
 
 
-def adaptive(limits: Limits, most: int) -> Change:
-    """Up to `most` draws a step, as many as the signals allow."""
-
-    def change(config: Gsm8k) -> Gsm8k:
-        return replace(replayed(most)(config), reuse=Reuse(adaptive=True, limits=limits))
-
-    return change
+def adaptive(change: Change, limits: Limits | None = None) -> Change:
+    """As many draws a step as the signals allow, at most those of `change`."""
+    return lambda config: replace(
+        change(config), reuse=Reuse(adaptive=True, limits=limits or Limits())
+    )
 
 
 POSITIVES = Objective(name="reinforce", advantage="positive_part")
@@ -71,5 +69,7 @@ METHODS: dict[str, Change] = {
     "positives-2": with_objective(replayed(2), POSITIVES, refuse=True),
     "positives-4": with_objective(replayed(4), POSITIVES, refuse=True),
     "positives-8": with_objective(replayed(8), POSITIVES, refuse=True),
-    "adaptive-8": adaptive(Limits(kl=0.02), most=8),
+    "adaptive-8": adaptive(replayed(8)),
+    "adaptive-fresh-8": adaptive(replayed(8, groups=16)),
+    "adaptive-positives-8": adaptive(with_objective(replayed(8), POSITIVES, refuse=True)),
 }
