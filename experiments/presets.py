@@ -1,9 +1,10 @@
 """Named starting points: each a function whose docstring says what it takes and what to expect.
 
 The first three are Table 1 of "Revisiting Group Relative Policy Optimization" (arXiv:2505.22257) on
-the default task; their measured scores, with the command that made them, stand in README.md. `reuse`
-is the best of docs/reuse.md. The others are that paper's runs on real models. They were not run to their end here, where there are no
-weights: the docstrings say which figures are published and by whom.
+the default task; their measured scores, with the command that made them, stand in README.md.
+`reuse` is the best of docs/reuse.md. The others are that paper's runs on real models. They were not
+run to their end here, where there are no weights: the docstrings say which figures are published
+and by whom.
 """
 
 from collections.abc import Callable
@@ -59,8 +60,8 @@ def reuse() -> Gsm8k:
     """A quarter of the default's completions, each used about eight times, successes imitated.
 
     Command: python -m experiments.run gsm8k --preset reuse
-    Hardware and time: a laptop, about a minute. Score: docs/reuse.md, with what was compared and how
-    the settings were chosen.
+    Hardware and time: a laptop, about a minute. Score: docs/reuse.md, with what was compared and
+    how the settings were chosen.
     """
     return Gsm8k(
         schedule=Schedule(steps=60, v=1, replay=8, evaluate_every=10),
