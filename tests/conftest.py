@@ -11,10 +11,15 @@ import pytest
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=1")
 
-# Most of the suite's time is compilation: programs are kept between modules, runs and Pythons.
+# Most of the suite's time is compilation: programs are kept between modules, runs and Pythons, by
+# worker, as JAX does not write them atomically.
 os.environ.setdefault(
     "JAX_COMPILATION_CACHE_DIR",
-    str(Path(os.environ.get("OGRPO_CACHE_DIR") or platformdirs.user_cache_path("ogrpo")) / "tests"),
+    str(
+        Path(os.environ.get("OGRPO_CACHE_DIR") or platformdirs.user_cache_path("ogrpo"))
+        / "tests"
+        / os.environ.get("PYTEST_XDIST_WORKER", "alone")
+    ),
 )
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.1")
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
