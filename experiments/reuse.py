@@ -26,7 +26,7 @@ from experiments.config import Certificate, Evaluation, Gsm8k, WarmStart, requir
 from experiments.models import make_model
 from experiments.parts import first_region, make_hypers_at, make_optimizer, make_parts
 from experiments.reuse_methods import METHODS
-from experiments.reuse_report import best_rates, summary_table, write_report
+from experiments.reuse_report import best_rates, summary_table, warning_table, write_report
 from experiments.run_dir import RunDir
 from experiments.tasks import prepare
 from ogrpo.loop import LoopState, Parts, Schedule, start, train
@@ -218,6 +218,7 @@ def run(wanted: ReuseStudy, console: Console) -> int:
                 return 0
     rows = rows_of(wanted, folder)
     console.print(summary_table(rows))
+    console.print(warning_table(rows))
     write_report(folder, rows)
     return 0
 

@@ -96,6 +96,51 @@ def summary_table(rows: Sequence[Record]) -> Table:
     return table
 
 
+SIGNS = {"kl/behavior": 1, "ess": -1, "ratio/tail": 1, "chi_square": 1, "entropy": 1}
+"""Signals, and whether trouble shows as more (1) or less (-1) of them."""
+PARTS = (0.1, 0.25, 0.5)
+
+
+def early(row: Record, name: str, part: float) -> float:
+    """Mean of a signal over the first `part` of a run."""
+    known = [x for x in row[name] if x is not None]
+    return float(np.mean(known[: max(1, round(len(known) * part))]))
+
+
+def collapsed(row: Record) -> bool:
+    """Whether a run ended below where it began."""
+    return row["pass@1"] < row["curve"][0][1]
+
+
+def warning(rows: Sequence[Record], name: str, part: float) -> float:
+    """Chance that the signal ranks a run that collapsed above one that did not, ties halved.
+
+    The area under the ROC curve (Hanley and McNeil 1982): .5 says nothing, 1 sorts perfectly. NaN
+    unless there are runs of both kinds.
+    """
+    values = [(SIGNS[name] * early(row, name, part), collapsed(row)) for row in rows]
+    bad = np.array([value for value, fell in values if fell])
+    good = np.array([value for value, fell in values if not fell])
+    if not len(bad) or not len(good):
+        return float("nan")
+    above, equal = bad[:, None] > good, bad[:, None] == good
+    return float(above.mean() + equal.mean() / 2)
+
+
+def warning_table(rows: Sequence[Record]) -> Table:
+    """Which signal announces a collapse, and how early."""
+    fell = sum(map(collapsed, rows))
+    table = Table(
+        title=f"{fell} of {len(rows)} runs ended below their start: who ranks them worse?"
+    )
+    table.add_column("signal, mean over the first")
+    for part in PARTS:
+        table.add_column(f"{part:.0%}")
+    for name in SIGNS:
+        table.add_row(name, *(f"{warning(rows, name, part):.2f}" for part in PARTS))
+    return table
+
+
 def budget_plot(rows: Sequence[Record]) -> Figure:
     """Where each method ends, every seed a point."""
     figure = Figure(figsize=(7.2, 4.4), layout="constrained")
@@ -127,16 +172,14 @@ def curve_plot(rows: Sequence[Record]) -> Figure:
 
 
 def signal_plot(rows: Sequence[Record]) -> Figure:
-    """What each signal was at its worst, against where the run ended, every run a point."""
-    worst = {"kl/behavior": max, "ess": min, "ratio/tail": max, "chi_square": max, "entropy": min}
+    """What each signal was early on, against where the run ended, every run a point."""
     figure = Figure(figsize=(11, 2.6), layout="constrained")
     ends = [row["pass@1"] for row in rows]
-    panels = figure.subplots(1, len(worst), sharey=True)
-    for axes, (name, pick) in zip(panels, worst.items(), strict=True):
-        known = [[x for x in row[name] if x is not None] for row in rows]
-        axes.plot([pick(values) for values in known], ends, ".", alpha=0.6)
+    panels = figure.subplots(1, len(SIGNS), sharey=True)
+    for axes, name in zip(panels, SIGNS, strict=True):
+        axes.plot([early(row, name, 0.25) for row in rows], ends, ".", alpha=0.6)
         axes.set_xscale("symlog" if name == "chi_square" else "linear")
-        axes.set_xlabel(f"{pick.__name__} {name}")
+        axes.set_xlabel(f"{name}, first quarter")
     figure.axes[0].set_ylabel("final Pass@1")
     return figure
 

@@ -1,6 +1,7 @@
 """The study of reuse: what is chosen on which seeds, and that it runs, stops and goes on."""
 
 import json
+import math
 
 import pytest
 from rich.console import Console
@@ -8,7 +9,7 @@ from rich.console import Console
 from experiments import reuse
 from experiments.config import WarmStart
 from experiments.reuse_methods import METHODS
-from experiments.reuse_report import best_rates, lines, paired
+from experiments.reuse_report import best_rates, lines, paired, warning
 from ogrpo.loop import Schedule
 
 
@@ -53,6 +54,20 @@ def test_a_line_is_of_the_fresh_seeds_against_the_whole_budget():
     assert table["positives-4"]["gap"] == pytest.approx(0.03)
     assert table["on-policy"]["gap"] == 0
     assert table["positives-4"]["completions"] == 512
+
+
+def test_a_signal_is_judged_by_how_it_ranks_runs_that_collapsed():
+    def run(end, kl, ess):
+        return {"curve": [[0, 0.4]], "pass@1": end, "kl/behavior": kl, "ess": ess}
+
+    rows = [
+        run(0.1, [0.3, None, 9.0], [0.5] * 3),
+        run(0.2, [0.1, 0.1, 9.0], [1.0] * 3),
+        run(0.7, [0.2, 0.2, 0.0], [1.0] * 3),
+    ]
+    assert warning(rows, "kl/behavior", 0.5) == 0.5  # .3 and .1 against .2
+    assert warning(rows, "ess", 0.5) == 0.75  # less is worse; one tie
+    assert math.isnan(warning(rows[:2], "ess", 0.5))
 
 
 def test_tuning_and_fresh_seeds_are_kept_apart():
