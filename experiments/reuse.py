@@ -4,9 +4,9 @@ Command: python -m experiments.run reuse
 Hardware and time: two CPU cores; docs/reuse.md has the time and the figures.
 
 Each method gets the same budget of completions and its own learning rate, the best of `rates` on
-`tuning_seeds`; it is then judged on `fresh_seeds`, which nothing was chosen on. The baseline, on
-policy, gets the whole budget and also `share` of it; every other method gets `share` of it. One
-that ends where the baseline with the whole budget ends has saved the rest.
+`tuning_seeds`; it is then judged on `fresh_seeds`, which nothing was chosen on. The baselines use
+each group once and get the whole budget, and also `share` of it; every other method gets `share` of
+it. One that ends where the better baseline with the whole budget ends has saved the rest.
 """
 
 import json
@@ -25,7 +25,7 @@ from experiments.cache import keep_compiled_programs
 from experiments.config import Certificate, Evaluation, Gsm8k, WarmStart, require, to_json
 from experiments.models import make_model
 from experiments.parts import first_region, make_hypers_at, make_optimizer, make_parts
-from experiments.reuse_methods import METHODS
+from experiments.reuse_methods import BASELINES, METHODS
 from experiments.reuse_report import best_rates, summary_table, warning_table, write_report
 from experiments.run_dir import RunDir
 from experiments.tasks import prepare
@@ -100,9 +100,9 @@ def parse(options: Sequence[str]) -> ReuseStudy:
 
 
 def budgets(wanted: ReuseStudy) -> list[tuple[str, int]]:
-    """Methods with their steps, the baseline with the whole budget and with the share."""
+    """Methods with their steps, baselines with the whole budget and with the share."""
     few = round(wanted.steps * wanted.share)
-    whole = [("on-policy", wanted.steps)] if "on-policy" in wanted.methods else []
+    whole = [(name, wanted.steps) for name in BASELINES if name in wanted.methods]
     return whole + [(name, few) for name in wanted.methods]
 
 

@@ -56,6 +56,9 @@ POSITIVES = Objective(name="reinforce", advantage="positive_part")
 REC = Objective(name="rec_one_side")
 RED_WEIGHT = Objective(name="red_weight", advantage="centered")
 
+BASELINES = ("on-policy", "positives-1")
+"""What uses each group once: the other methods are held against the better of these."""
+
 METHODS: dict[str, Change] = {
     "on-policy": on_policy,
     "v10-i1": stale(10),
@@ -66,6 +69,7 @@ METHODS: dict[str, Change] = {
     "replay-8": replayed(8),
     "rec-4": with_objective(replayed(4), REC),
     "red-weight-4": with_objective(replayed(4), RED_WEIGHT),
+    "positives-1": with_objective(on_policy, POSITIVES),
     "positives-2": with_objective(replayed(2), POSITIVES, refuse=True),
     "positives-4": with_objective(replayed(4), POSITIVES, refuse=True),
     "positives-8": with_objective(replayed(8), POSITIVES, refuse=True),

@@ -53,6 +53,9 @@ def test_a_line_is_of_the_fresh_seeds_against_the_whole_budget():
     assert table["positives-4"]["pass@1"] == pytest.approx(0.63)
     assert table["positives-4"]["gap"] == pytest.approx(0.03)
     assert table["on-policy"]["gap"] == 0
+    better = [row("positives-1", 8, 1e-3, seed, 0.9, False) for seed in (10, 11)]
+    table = {line["method"]: line for line in lines([*ROWS, *better])}
+    assert table["positives-4"]["gap"] == pytest.approx(0.63 - 0.9)
     assert table["positives-4"]["completions"] == 512
 
 
