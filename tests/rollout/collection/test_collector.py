@@ -350,6 +350,15 @@ def test_a_call_that_never_ends_does_not_keep_the_run_from_ending(caplog):
     released.set()
 
 
+@pytest.fixture
+def interruptible():
+    """Ctrl-C as a terminal has it: a suite started in the background inherits a deaf one."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
 def test_an_interrupt_while_the_trainer_waits_ends_the_run():
     released = threading.Event()
 
