@@ -7,6 +7,7 @@ from typing import Any
 import matplotlib as mpl
 import numpy as np
 from matplotlib.figure import Figure
+from matplotlib.ticker import SymmetricalLogLocator
 from rich.table import Table
 
 from experiments.plots import STYLE
@@ -18,12 +19,18 @@ Cell = tuple[str, int]
 
 
 def cells(rows: Sequence[Record], *, tuning: bool) -> dict[Cell, list[Record]]:
-    """Rows by method and steps, in the order of appearance."""
+    """Rows by method and steps, the largest budgets and the best first."""
     found: dict[Cell, list[Record]] = defaultdict(list)
     for row in rows:
         if row["tuning"] == tuning:
             found[row["method"], row["steps"]].append(row)
-    return dict(found)
+    order = sorted(found, key=lambda cell: (-cell[1], -mean_score(found[cell])))
+    return {cell: found[cell] for cell in order}
+
+
+def mean_score(rows: Sequence[Record]) -> float:
+    """Mean final Pass@1."""
+    return float(np.mean([row["pass@1"] for row in rows]))
 
 
 def best_rates(rows: Sequence[Record]) -> dict[Cell, float]:
@@ -55,7 +62,7 @@ def best_baseline(table: dict[Cell, list[Record]]) -> list[Record] | None:
     """The runs of the better baseline with the whole budget."""
     whole = max((steps for name, steps in table if name in BASELINES), default=0)
     found = [t for (name, n), t in table.items() if name in BASELINES and n == whole]
-    return max(found, key=lambda t: float(np.mean([row["pass@1"] for row in t])), default=None)
+    return max(found, key=mean_score, default=None)
 
 
 def lines(rows: Sequence[Record]) -> list[Record]:
@@ -105,6 +112,7 @@ def summary_table(rows: Sequence[Record]) -> Table:
 
 SIGNS = {"kl/behavior": 1, "ess": -1, "ratio/tail": 1, "chi_square": 1, "entropy": 1}
 """Signals, and whether trouble shows as more (1) or less (-1) of them."""
+THRESHOLDS = {"kl/behavior": 0.01, "chi_square": 1.0}
 PARTS = (0.1, 0.25, 0.5)
 
 
@@ -166,10 +174,14 @@ def budget_plot(rows: Sequence[Record]) -> Figure:
 
 
 def curve_plot(rows: Sequence[Record]) -> Figure:
-    """Pass@1 by completions bought, mean over the fresh seeds."""
+    """Pass@1 by completions bought, mean over the fresh seeds; each method's largest budget."""
     figure = Figure(figsize=(7.2, 4.4), layout="constrained")
     axes = figure.subplots()
+    shown: set[str] = set()
     for (method, _), trials in cells(rows, tuning=False).items():
+        if method in shown:
+            continue
+        shown.add(method)
         curves = np.array([row["curve"] for row in trials])
         axes.plot(*curves.mean(axis=0).T, label=method, marker=".", linewidth=1)
     axes.set_xlabel("completions bought")
@@ -185,7 +197,11 @@ def signal_plot(rows: Sequence[Record]) -> Figure:
     panels = figure.subplots(1, len(SIGNS), sharey=True)
     for axes, name in zip(panels, SIGNS, strict=True):
         axes.plot([early(row, name, 0.25) for row in rows], ends, ".", alpha=0.6)
-        axes.set_xscale("symlog" if name == "chi_square" else "linear")
+        if name in THRESHOLDS:
+            axes.set_xscale("symlog", linthresh=THRESHOLDS[name])
+            axes.xaxis.set_major_locator(
+                SymmetricalLogLocator(base=100, linthresh=THRESHOLDS[name])
+            )
         axes.set_xlabel(f"{name}, first quarter")
     figure.axes[0].set_ylabel("final Pass@1")
     return figure
