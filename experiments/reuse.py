@@ -46,7 +46,7 @@ class ReuseStudy:
     """Steps of the baseline: batches of 16 prompts x 8 completions."""
     share: float = 0.5
     """Share of the baseline's completions that the others get."""
-    rates: tuple[float, ...] = (5e-4, 1e-3, 2e-3)
+    rates: tuple[float, ...] = (2.5e-4, 5e-4, 1e-3)
     """Learning rates that are tried, for the baseline and the others alike."""
     tuning_seeds: tuple[int, ...] = (20, 21)
     """Seeds that the learning rate is chosen on."""
