@@ -34,6 +34,12 @@ def _line(axes: Axes, records: list[Record], key: str, label: str, color: str, *
     axes.plot(*points(records, key), label=label, color=color, **more)
 
 
+def _legend(axes: Axes, **more: Any) -> None:
+    """A legend, unless nothing was drawn: a run can stop before its first update."""
+    if axes.get_legend_handles_labels()[0]:
+        axes.legend(**more)
+
+
 def _trend(axes: Axes, records: list[Record], key: str, label: str, color: str) -> None:
     """Every step faintly, and a running mean over a twentieth of the run."""
     x, y = points(records, key)
@@ -60,7 +66,7 @@ def pass_at_1(records: list[Record]) -> Figure:
     _pass_at_1(axes, records, "pass@1/greedy", "greedy", GREEN)
     _pass_at_1(axes, records, "pass@1/sampled", f"sampled, T = {temperature:g}", BLUE)
     axes.set_ylim(0, 1)
-    axes.legend(loc="lower right")
+    _legend(axes, loc="lower right")
     return figure
 
 
@@ -71,7 +77,7 @@ def reward(records: list[Record]) -> Figure:
     _trend(axes, records, "zero_variance", "groups without variance (share)", ORANGE)
     _trend(axes, records, "truncated", "truncated completions (share)", GREY)
     axes.set_ylim(0, 1)
-    axes.legend(loc="upper left", bbox_to_anchor=(0, 0.93), fontsize=9)
+    _legend(axes, loc="upper left", bbox_to_anchor=(0, 0.93), fontsize=9)
     return figure
 
 
@@ -81,7 +87,7 @@ def off_policy(records: list[Record]) -> Figure:
     _trend(axes, records, "ess", "effective sample size (share of tokens)", BLUE)
     _trend(axes, records, "clipped", "clipped (share of tokens)", ORANGE)
     axes.set_ylim(-0.02, 1.04)
-    axes.legend(loc="center right")
+    _legend(axes, loc="center right")
     return figure
 
 
@@ -91,7 +97,7 @@ def divergence(records: list[Record]) -> Figure:
     _trend(axes, records, "kl", "KL(α‖π), nats a token", GREEN)
     _trend(axes, records, "mismatch", "|log π − log α| before the step, nats a token", GREY)
     axes.set_ylim(bottom=0)
-    axes.legend()
+    _legend(axes)
     return figure
 
 
@@ -100,7 +106,7 @@ def entropy(records: list[Record]) -> Figure:
     figure, axes = _figure("Entropy")
     _trend(axes, records, "entropy", "nats a token", BLUE)
     axes.set_ylim(bottom=0)
-    axes.legend()
+    _legend(axes)
     return figure
 
 
@@ -111,7 +117,7 @@ def certificate(records: list[Record]) -> Figure:
     _line(axes, records, "certificate/bound", "certified lower limit", GREEN, marker=".")
     axes.axhline(0, color="black", linewidth=0.8)
     axes.set_ylabel("reward")
-    axes.legend()
+    _legend(axes)
     return figure
 
 
@@ -154,7 +160,7 @@ def push_seconds(records: list[Record]) -> Figure:
         axes.bar(x, heights, width, bottom=floor, label=label, color=color)
         floor = floor + heights
     axes.set_ylim(0, ROOM * floor.max())
-    axes.legend(loc="upper right", fontsize=9)
+    _legend(axes, loc="upper right", fontsize=9)
     return figure
 
 
