@@ -56,9 +56,8 @@ def samplers(wanted: Replay) -> dict[str, Callable[[Table], Sampler]]:
 
 
 def capacity(config: Gsm8k) -> int:
-    """Groups held at most: as asked, or a batch, or all that an offline run buys."""
-    batches = config.schedule.warmup if config.schedule.offline else 1
-    return config.replay.groups or config.schedule.prompts * batches
+    """Groups held at most: as asked, or a batch, or all that the warm-up buys."""
+    return config.replay.groups or config.schedule.prompts * max(config.schedule.warmup, 1)
 
 
 def make_buffer(

@@ -149,7 +149,8 @@ class Replay:
     """Where groups wait between being bought and being used."""
 
     groups: int | None = None
-    """Groups held at most; default: one batch, so that each step uses what it bought."""
+    """Groups held at most; default: one batch, so that each step uses what it bought, or all that
+    the warm-up buys."""
     sampler: Literal[
         "fifo", "uniform", "fresh", "unused", "advantage", "positives", "stratified"
     ] = "fifo"
@@ -276,8 +277,8 @@ class Optimizer:
     microbatches: int = 1
     """Parts that a batch's prompts are cut into, to save memory; the gradient stays the same."""
     skip_zero_variance: bool = False
-    """Do not compute microbatches of groups that carry no loss; the gradient stays the same, and
-    metrics are of the groups that were computed."""
+    """Do not compute microbatches of groups that carry no loss; the gradient stays the same.
+    Metrics, and so the signals of --reuse.adaptive, are of the groups that were computed."""
 
     def __post_init__(self) -> None:
         require(
@@ -323,6 +324,9 @@ class Evaluation:
     """Held-out prompts; with a path, the first so many of test.jsonl."""
     temperature: float = 1.0
     """Temperature of the sampled Pass@1."""
+    gradient_variance: bool = True
+    """Measure the variance of an update's gradient between its groups beside each Pass@1: it costs
+    a backward pass and two copies of the weights' size. Not on a mesh, nor with one prompt."""
     samples: int | None = None
     """Completions of each held-out prompt; default: the group size, whose program is compiled."""
 

@@ -45,7 +45,7 @@ def replayed(records: list[Record]) -> Counts:
         if name.startswith(("replay/refused/", "replay/evicted/", "replay/dropped/"))
     ]
     starved = sum(bool(r.get("reuse/starved")) for r in records)
-    return [*shown, ("steps without a batch to draw", f"{starved:,}")]
+    return [*shown, ("steps whose draws ended for lack of a batch", f"{starved:,}")]
 
 
 def certified(config: Gsm8k, records: list[Record]) -> Counts:
@@ -73,7 +73,7 @@ def spent(records: list[Record]) -> Counts:
     gain = (last["pass@1/sampled"] - first["pass@1/sampled"]) / last["completions"] * 1000
     return [
         ("sampled Pass@1 gained per 1,000 completions", f"{gain:+.4f}"),
-        ("times that a group was used, on average", f"{last['replay/ratio']:.2f}"),
+        ("groups drawn for each one bought", f"{last['replay/ratio']:.2f}"),
         ("FLOPs of rollouts, counted from shapes", f"{last['flops/rollout']:.3g}"),
         ("FLOPs of updates, counted from shapes", f"{last['flops/update']:.3g}"),
     ]

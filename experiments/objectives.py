@@ -89,6 +89,11 @@ def region_fn(wanted: TrustRegion, objective: Objective) -> RegionFn | None:
             f"trust-region.kind clip adapts eps, which objective.name {objective.name} does not "
             "have: choose penalty or mask, or another objective",
         )
+        require(
+            own["eps_low"] == own["eps_high"],
+            f"trust-region.kind clip has one width for both sides, but eps-low is {own['eps_low']} "
+            f"and eps-high {own['eps_high']}: give both the same, or choose penalty or mask",
+        )
         width = {"initial": own["eps_low"], "smallest": CLIP_RANGE[0], "largest": CLIP_RANGE[1]}
         return partial(adaptive_clip, target=wanted.delta, rate=wanted.rate, **width)
     if wanted.kind == "penalty":

@@ -169,6 +169,12 @@ def count_costs(config: Gsm8k, decoder: DecoderConfig) -> Costs:
     )
 
 
+def measures_spread(config: Gsm8k) -> bool:
+    """Whether the noise of an update's gradient can be measured, and is wanted."""
+    several = config.schedule.prompts > 1
+    return config.evaluation.gradient_variance and several and on_one_device(config)
+
+
 def collection_limits(config: Gsm8k) -> CollectionLimits:
     """How far buying may run ahead: `lead` batches, each at most a sync interval staler."""
     wanted = config.rollout
@@ -220,8 +226,10 @@ def make_parts(
         retry_on=(Unavailable,),
         limits=config.reuse.limits if config.reuse.adaptive else None,
         costs=count_costs(config, decoder),
-        spread=make_spread(recipe) if on_one_device(config) else None,
-        needs_proximal=config.objective.center == "exact" or config.objective.weight != "none",
+        spread=make_spread(recipe) if measures_spread(config) else None,
+        needs_proximal=config.objective.center == "exact"
+        or config.objective.weight != "none"
+        or config.objective.name == "decoupled",
         uses_reference=config.objective.beta > 0,
         certificate_delta=config.certificate.delta,
         seed=config.seed,

@@ -57,7 +57,7 @@ def v1_i10() -> Gsm8k:
 
 
 def reuse() -> Gsm8k:
-    """A quarter of the default's completions, each used about eight times, successes imitated.
+    """A quarter of the default's completions, eight draws for each one, successes imitated.
 
     Command: python -m experiments.run gsm8k --preset reuse
     Hardware and time: a laptop, about a minute. Score: docs/reuse.md, with what was compared and

@@ -103,7 +103,7 @@ def budgets(wanted: ReuseStudy) -> list[tuple[str, int]]:
     """Methods with their steps, baselines with the whole budget and with the share."""
     few = round(wanted.steps * wanted.share)
     whole = [(name, wanted.steps) for name in BASELINES if name in wanted.methods]
-    return whole + [(name, few) for name in wanted.methods]
+    return list(dict.fromkeys(whole + [(name, few) for name in wanted.methods]))
 
 
 def tuning(wanted: ReuseStudy) -> list[Trial]:
@@ -227,13 +227,24 @@ def open_folder(wanted: ReuseStudy) -> RunDir:
     """The run's folder, new or with rows of an earlier run."""
     stamp = f"{datetime.now():%Y%m%d-%H%M%S}"
     path = wanted.run_dir or Path("runs") / f"reuse-{stamp}"
-    if next(path.glob("rows-*.jsonl"), None) is not None:
-        return RunDir(path)
-    folder = RunDir(path) if path.is_dir() and (path / "config.json").is_file() else None
-    if folder is None:
-        folder = RunDir.create(path)
-        folder.write_config({"study": "reuse", **to_json(replace(wanted, run_dir=None))})
+    if (path / "config.json").is_file():
+        folder = RunDir(path)
+        check_same(wanted, folder.read_config())
+        return folder
+    folder = RunDir.create(path)
+    folder.write_config({"study": "reuse", **to_json(replace(wanted, run_dir=None))})
     return folder
+
+
+def check_same(wanted: ReuseStudy, before: Record) -> None:
+    """Refuses to mix rows that cannot be compared."""
+    now = to_json(wanted)
+    for name in ("prompts", "warm_start"):
+        require(
+            now[name] == before.get(name),
+            f"{name} is {now[name]}, but the rows in {wanted.run_dir} are of {before.get(name)}: "
+            "choose another --run-dir",
+        )
 
 
 def read_rows(path: Path) -> Iterator[Record]:
@@ -246,7 +257,10 @@ def read_rows(path: Path) -> Iterator[Record]:
 
 def write_row(path: Path, part: int, row: Record) -> None:
     """Appends a row to its part's file."""
-    with (path / f"rows-{part}.jsonl").open("a") as file:
+    rows = path / f"rows-{part}.jsonl"
+    if rows.exists() and not (before := rows.read_bytes()).endswith(b"\n"):
+        rows.write_bytes(before[: before.rfind(b"\n") + 1])  # a crash cut it off
+    with rows.open("a") as file:
         file.write(json.dumps(row) + "\n")
 
 

@@ -19,11 +19,16 @@ Cell = tuple[str, int]
 
 
 def cells(rows: Sequence[Record], *, tuning: bool) -> dict[Cell, list[Record]]:
-    """Rows by method and steps, the largest budgets and the best first."""
+    """Rows by method and steps, the largest budgets and the best first.
+
+    Of the fresh seeds only those at the rate that tuning chose, should it have chosen anew.
+    """
+    rates = {} if tuning else best_rates(rows)
     found: dict[Cell, list[Record]] = defaultdict(list)
     for row in rows:
-        if row["tuning"] == tuning:
-            found[row["method"], row["steps"]].append(row)
+        cell = row["method"], row["steps"]
+        if row["tuning"] == tuning and rates.get(cell, row["rate"]) == row["rate"]:
+            found[cell].append(row)
     order = sorted(found, key=lambda cell: (-cell[1], -mean_score(found[cell])))
     return {cell: found[cell] for cell in order}
 
@@ -117,9 +122,10 @@ PARTS = (0.1, 0.25, 0.5)
 
 
 def early(row: Record, name: str, part: float) -> float:
-    """Mean of a signal over the first `part` of a run."""
+    """Mean of a signal over the first `part` of a run; the worst there is where it was NaN."""
     known = [x for x in row[name] if x is not None]
-    return float(np.mean(known[: max(1, round(len(known) * part))]))
+    mean = np.mean(known[: max(1, round(len(known) * part))]) if known else np.nan
+    return float(np.nan_to_num(mean, nan=SIGNS[name] * np.inf))
 
 
 def collapsed(row: Record) -> bool:

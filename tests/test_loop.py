@@ -262,6 +262,14 @@ def test_offline_training_buys_in_the_warm_up_alone_and_never_renews_the_server(
     assert [r["reward"] is None for _, r in turns] == [False] * 2 + [True] * 4
 
 
+def test_offline_data_grow_too_old_in_the_end():
+    run = Run(schedule=schedule(warmup=2, offline=True), replay=Replay(max_staleness=3))
+    records = [record for _, record in run.turns()][1:]
+    assert [r["replay/groups"] for r in records] == [4, 8, 8, 8, 0, 0]
+    assert [r["reuse/starved"] for r in records] == [False] * 4 + [True] * 2
+    assert records[-1]["replay/evicted/staleness"] == 8
+
+
 @pytest.mark.parametrize("lead", [1, 2])
 def test_buying_ahead_makes_samples_older_by_the_lead_and_stays_deterministic(lead):
     run = Run(schedule=schedule(lead=lead))

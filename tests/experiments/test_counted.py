@@ -18,7 +18,7 @@ def test_refusals_and_evictions_are_those_of_the_end():
     assert replayed(records) == [
         ("groups refused, zero_variance", "1,200"),
         ("groups evicted, uses", "4"),
-        ("steps without a batch to draw", "1"),
+        ("steps whose draws ended for lack of a batch", "1"),
     ]
 
 
@@ -42,5 +42,5 @@ def test_the_gain_is_counted_by_the_thousand_completions():
     last = {"completions": 500, "replay/ratio": 2.0, "flops/rollout": 1.5e9, "flops/update": 3e9}
     table = dict(spent([{"pass@1/sampled": 0.4, "completions": 0}, last | {"pass@1/sampled": 0.5}]))
     assert table["sampled Pass@1 gained per 1,000 completions"] == "+0.2000"
-    assert table["times that a group was used, on average"] == "2.00"
+    assert table["groups drawn for each one bought"] == "2.00"
     assert spent([{"pass@1/sampled": 0.4, "completions": 0}]) == []

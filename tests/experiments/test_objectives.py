@@ -115,6 +115,11 @@ def test_a_clip_that_follows_the_divergence_is_refused_where_nothing_clips():
         region_fn(TrustRegion(kind="clip"), Objective(name="reinforce"))
 
 
+def test_a_clip_of_two_widths_cannot_follow_one_divergence():
+    with pytest.raises(ValueError, match=r"eps-low is 0\.2 and eps-high 0\.28"):
+        region_fn(TrustRegion(kind="clip"), Objective(name="dapo"))
+
+
 def test_the_clip_that_is_reported_is_the_trust_regions(call):
     log_probs, batch = call
     output = PolicyOutput(log_probs, jnp.ones_like(log_probs))

@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 
 import pytest
 from rich.console import Console
@@ -76,6 +77,29 @@ def test_a_signal_is_judged_by_how_it_ranks_runs_that_collapsed():
 def test_tuning_and_fresh_seeds_are_kept_apart():
     with pytest.raises(ValueError, match=r"seeds \[3\] are both for tuning and fresh"):
         reuse.ReuseStudy(tuning_seeds=(3, 4), fresh_seeds=(2, 3))
+
+
+def test_rows_that_cannot_be_compared_are_not_mixed(tmp_path):
+    wanted = reuse.ReuseStudy(run_dir=tmp_path / "study")
+    reuse.open_folder(wanted)
+    assert reuse.open_folder(wanted).path == tmp_path / "study"
+    with pytest.raises(ValueError, match=r"prompts is 8, but the rows in .* are of 256"):
+        reuse.open_folder(replace(wanted, prompts=8))
+
+
+def test_a_row_cut_off_by_a_crash_is_dropped_and_the_rest_is_kept(tmp_path):
+    reuse.write_row(tmp_path, 0, {"trial": "a"})
+    with (tmp_path / "rows-0.jsonl").open("a") as file:
+        file.write('{"trial": "b", "cur')
+    assert [r["trial"] for r in reuse.read_rows(tmp_path)] == ["a"]
+    reuse.write_row(tmp_path, 0, {"trial": "c"})
+    assert [r["trial"] for r in reuse.read_rows(tmp_path)] == ["a", "c"]
+
+
+def test_rows_at_a_rate_that_is_no_longer_chosen_do_not_count():
+    other = [row("on-policy", 8, 1e-3, seed, 0.9, False) for seed in (10, 11)]
+    table = {line["method"]: line for line in lines([*ROWS, *other])}
+    assert table["on-policy"]["pass@1"] == pytest.approx(0.6)
 
 
 def test_an_unknown_method_is_refused_with_the_known_ones():

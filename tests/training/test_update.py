@@ -251,11 +251,22 @@ def test_groups_without_variance_are_not_computed_and_the_update_stays_the_same(
     np.testing.assert_allclose(metrics["zero_variance"], 4 / 6, rtol=1e-6)
 
 
-def test_a_batch_of_silent_groups_alone_moves_nothing():
+def test_a_batch_of_silent_groups_alone_moves_nothing_and_raises_no_alarm():
     batch = make_batch()._replace(rewards=jnp.ones((4, 3)))
     after, metrics = updated(make_recipe(microbatches=2, skip_zero_variance=True), batch=batch)
     np.testing.assert_array_equal(after.params["table"], make_params()["table"])
     assert all(np.isfinite(value) for value in metrics.values())
+    neutral = {"ess": 1, "ess/sequence": 1, "ratio/tail": 1, "chi_square": 0, "kl/behavior": 0}
+    assert {name: float(metrics[name]) for name in neutral} == neutral
+
+
+@pytest.mark.parametrize("skip", [False, True])
+def test_a_trust_region_is_measured_on_the_tokens_that_carry_loss(skip):
+    region_fn = partial(dual_penalty, delta=0.01, rate=0.5, initial=0.25)
+    recipe = make_recipe(region_fn=region_fn, microbatches=2, skip_zero_variance=skip)
+    after, _ = updated(recipe, region=jnp.float32(0.25))
+    whole, _ = updated(make_recipe(region_fn=region_fn), region=jnp.float32(0.25))
+    np.testing.assert_allclose(after.region, whole.region, rtol=1e-6)
 
 
 @pytest.mark.parametrize("changes", [{"microbatches": 1}, {"mask_zero_variance": False}])
@@ -266,8 +277,9 @@ def test_skipping_what_cannot_be_skipped_is_refused(changes):
 
 
 def test_a_dual_variable_rises_while_the_policy_is_too_far_away():
-    recipe = make_recipe(region_fn=partial(dual_penalty, delta=0.01, rate=0.5, initial=0.25))
-    plain, metrics = updated(make_recipe())
+    region_fn = partial(dual_penalty, delta=0.01, rate=0.5, initial=0.25)
+    recipe = make_recipe(region_fn=region_fn, mask_zero_variance=False)
+    plain, metrics = updated(make_recipe(mask_zero_variance=False))
     after, penalised = updated(recipe, region=jnp.float32(0.25))
     expected = 0.25 + 0.5 * (float(metrics["kl/behavior"]) - 0.01)
     np.testing.assert_allclose(after.region, expected, rtol=1e-5)

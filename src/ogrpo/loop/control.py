@@ -9,7 +9,9 @@ collapses. So it is one of four.
     tail       log of the 99 % quantile of the token ratios
     staleness  chi^2 of the sequences against 1 + m/N: `m` stale samples beside `N` fresh ones lower
                the variance of a plain mean iff sigma_1^2/sigma_0^2 < 2 + m/N
-               (`ogrpo.core.bounds.stale_samples_help`), the ratio of variances taken as 1 + chi^2
+               (`ogrpo.core.bounds.stale_samples_help`), the ratio of variances taken as 1 + chi^2;
+               the loop takes m/N as the draws before this one in the step, which is rough: even
+               the first draw from a large buffer holds stored samples
 """
 
 import math

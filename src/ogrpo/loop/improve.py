@@ -146,12 +146,13 @@ def certify_period(
     """Gathers what the period's samples say, and at its end whether the server improved."""
     if parts.certificate_delta is None or state.server_version == 0:
         return state, NOT_CERTIFIED
-    batch = to_batch(collected.groups, collected.rewards)
-    temperature = jnp.float32(parts.sampling.temperature)
-    before = parts.score(state.previous, batch, temperature)
-    gaps = period_gaps(before, batch.behavior_log_probs, batch.completion_mask, batch.rewards)
     current = collected.groups.policy_versions == state.server_version  # bought ahead: not yet
-    state = replace(state, gaps=(*state.gaps, *np.asarray(gaps)[current].tolist()))
+    if current.any():
+        batch = to_batch(collected.groups, collected.rewards)
+        temperature = jnp.float32(parts.sampling.temperature)
+        before = parts.score(state.previous, batch, temperature)
+        gaps = period_gaps(before, batch.behavior_log_probs, batch.completion_mask, batch.rewards)
+        state = replace(state, gaps=(*state.gaps, *np.asarray(gaps)[current].tolist()))
     if not ends or not state.gaps:
         return state, NOT_CERTIFIED
     verdict = certify(jnp.asarray(state.gaps), parts.certificate_delta)

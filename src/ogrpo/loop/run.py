@@ -72,6 +72,7 @@ def advance(
     if schedule.buys(state.step):
         collected = collect(parts, collector, state.step, watch)
         state, bought = stored(state, collected, parts, watch)
+    state.buffer.expire(state.step)
     evaluates = (state.step + 1) % schedule.evaluate_every == 0 or state.step + 1 == schedule.steps
     with watch("update"):
         state, reuse = improve(state, parts, schedule, measure_noise=evaluates)
@@ -96,9 +97,8 @@ def advance(
 def stored(
     state: LoopState, collected: Collected, parts: Parts, watch: Stopwatch
 ) -> tuple[LoopState, Record]:
-    """The fresh groups in the buffer, what is too stale out of it."""
+    """The fresh groups in the buffer, and counted."""
     state.buffer.insert(collected.experiences)
-    state.buffer.expire(state.step)
     size, tokens = collected.rewards.size, collected.tokens
     longest = int(collected.groups.completion_mask.sum(axis=-1).max())
     state = replace(

@@ -213,8 +213,7 @@ def make_step(optimizer: optax.GradientTransformation, recipe: Recipe) -> Update
             "grad_norm": optax.tree.norm(grads),
             "zero_variance": jnp.mean(zero_variance_mask(batch.rewards), dtype=jnp.float32),
         }
-        everything = tokens._replace(mask=drawn)
-        region = _next_region(recipe, hypers, state.region, log_probs, everything)
+        region = _next_region(recipe, hypers, state.region, log_probs, tokens)
         after = apply_gradient(state, grads, optimizer, hypers.learning_rate)
         return replace(after, region=region), metrics
 
