@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ogrpo.data.arithmetic import Teacher
+from ogrpo.kernels.log_probs import KEPT_BYTES
 from ogrpo.loop import Limits, Schedule
 
 
@@ -314,6 +315,11 @@ class Kernels:
     log_probs: Literal["auto", "reference", "chunked", "pallas"] = "auto"
     """Log-probs in the update: with all logits at once, or a slice of the vocabulary at a time, in
     XLA or in GPU kernels. Auto takes slices where the vocabulary is more than one."""
+    kept_mib: int = KEPT_BYTES >> 20
+    """MiB a device for logits that the backward pass need not compute again (chunked alone)."""
+
+    def __post_init__(self) -> None:
+        require(self.kept_mib >= 0, f"kernels.kept-mib is {self.kept_mib}: give 0 or more")
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from jax import Array
 
 from experiments.config import Gsm8k, Mesh
 from experiments.models import DTYPES, REMAT, make_policy_fn
-from ogrpo.kernels.log_probs import KERNELS, choose
+from ogrpo.kernels.log_probs import choose, kernel
 from ogrpo.kernels.log_probs.sharded import log_probs_over_mesh
 from ogrpo.policy import DecoderConfig, Params
 from ogrpo.policy.axes import param_axes
@@ -57,7 +57,8 @@ def make_devices(config: Gsm8k, decoder: DecoderConfig, optimizer: Any) -> Devic
 
 
 def _one_device(config: Gsm8k, decoder: DecoderConfig, optimizer: Any) -> Devices:
-    head = KERNELS[choose(config.kernels.log_probs, decoder.vocab_size)]
+    name = choose(config.kernels.log_probs, decoder.vocab_size)
+    head = kernel(name, kept_bytes=config.kernels.kept_mib << 20)
     policy_fn = make_policy_fn(decoder, keep_fn=REMAT[config.model.remat], log_probs_fn=head)
     return Devices(
         policy_fn=in_compute_dtype(config, policy_fn),
@@ -104,10 +105,12 @@ def mesh_head(config: Gsm8k, decoder: DecoderConfig, to: Layout) -> HeadFn:
         raise ValueError(
             "the pallas log-probs run on one device, and a mesh has several: choose chunked"
         )
-    tensor = config.mesh.tensor
+    tensor, kept = config.mesh.tensor, config.kernels.kept_mib << 20
     if name == "chunked" and tensor > 1 and decoder.vocab_size % tensor == 0:
-        return log_probs_over_mesh(to.mesh, vocabulary="tensor", rows=sharding.BATCH_AXES)
-    return sharding.by_rows(KERNELS[name], to)
+        return log_probs_over_mesh(
+            to.mesh, vocabulary="tensor", rows=sharding.BATCH_AXES, kept_bytes=kept
+        )
+    return sharding.by_rows(kernel(name, kept_bytes=kept), to)
 
 
 def in_compute_dtype(config: Gsm8k, policy_fn: PolicyFn) -> PolicyFn:

@@ -5,7 +5,9 @@ chunked     a slice of the vocabulary at a time, in XLA: any device, the default
 pallas      the same sweep with fused kernels for NVIDIA GPUs: unmeasured, by name only
 """
 
-from ogrpo.kernels.log_probs.chunked import WIDTH, chunked_log_probs
+from functools import partial
+
+from ogrpo.kernels.log_probs.chunked import KEPT_BYTES, WIDTH, chunked_log_probs
 from ogrpo.kernels.log_probs.pallas_gpu import pallas_log_probs, unavailable
 from ogrpo.kernels.log_probs.reference import reference_log_probs
 from ogrpo.policy.head import HeadFn
@@ -39,3 +41,10 @@ def check_available(name: str) -> None:
         raise ValueError(f"there is no log-probs kernel {name!r}: choose {', '.join(NAMES)}")
     if name == "pallas" and (reason := unavailable()) is not None:
         raise ValueError(f"the pallas log-probs {reason}: choose chunked, which runs anywhere")
+
+
+def kernel(name: str, *, kept_bytes: int = KEPT_BYTES) -> HeadFn:
+    """The kernel of a name that `choose` returns; only `chunked` can keep logits."""
+    if name == "chunked":
+        return partial(chunked_log_probs, kept_bytes=kept_bytes)
+    return KERNELS[name]

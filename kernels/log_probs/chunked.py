@@ -3,10 +3,11 @@
 import jax
 import jax.numpy as jnp
 
-from ogrpo.kernels.log_probs.sweep import Known, Plan, Sums, swept_log_probs
+from ogrpo.kernels.log_probs.sweep import Known, Plan, Slice, Sums, swept_log_probs
 from ogrpo.policy.head import HeadOutput
 
 WIDTH = 1024
+KEPT_BYTES = 1 << 29
 
 
 def chunked_log_probs(
@@ -16,13 +17,15 @@ def chunked_log_probs(
     temperature: jax.Array,
     *,
     width: int = WIDTH,
+    kept_bytes: int = KEPT_BYTES,
     axis_name: str | None = None,
 ) -> HeadOutput:
     """Log-probs of A tokens under each of M next-token distributions, with their entropy.
 
     log_probs[m, a] = log_softmax(E h_m / temperature)[token_ids[m, a]], entropy[m] = -sum p log p,
     accumulated in float32, a slice of `width` tokens of the vocabulary at a time. The backward pass
-    computes each slice's logits again: one matrix product more, and no [M, V] in either pass.
+    has the logits of as many slices as `kept_bytes` hold, and computes those of the others again,
+    one matrix product more: no [M, V] in either pass, but where it fits.
     Differentiable, once and in reverse, with respect to hidden, embedding and temperature, through
     the log-probs and the entropy alike (formulas in `sweep`).
 
@@ -39,6 +42,8 @@ def chunked_log_probs(
       token_ids: int [M, A]; a token outside of the vocabulary has log-prob -inf.
       temperature: scalar > 0; may be traced.
       width: tokens of the vocabulary at a time; [M, width] float32 is the memory needed.
+      kept_bytes: for float32 logits from the forward to the backward pass; where no gradient is
+        asked for, nothing is kept.
       axis_name: mesh axis of the vocabulary, or None where each device has all of it.
 
     Returns:
@@ -47,39 +52,34 @@ def chunked_log_probs(
     Raises:
       ValueError: the embedding is not cut over axis_name.
     """
-    plan = Plan(_sums, _scores_grad, width, width, axis_name)
+    kept = kept_bytes // (4 * width * max(hidden.shape[0], 1))
+    plan = Plan(_sums, _scores_grad, width, width, axis_name, _scores, kept)
     return swept_log_probs(plan, hidden, embedding, token_ids, temperature)
 
 
-def _scores(hidden: jax.Array, rows: jax.Array, temperature: jax.Array) -> jax.Array:
-    z = jnp.einsum("md,vd->mv", hidden, rows, preferred_element_type=jnp.float32)
-    return z / temperature
+def _scores(here: Slice) -> jax.Array:
+    z = jnp.einsum("md,vd->mv", here.hidden, here.rows, preferred_element_type=jnp.float32)
+    return z / here.temperature
 
 
-def _sums(hidden: jax.Array, rows: jax.Array, token_ids: jax.Array, temperature: jax.Array) -> Sums:
-    z = _scores(hidden, rows, temperature)
+def _sums(here: Slice, scores: jax.Array | None) -> Sums:
+    z = _scores(here) if scores is None else scores
     peak = jnp.max(z, axis=-1)
     shifted = z - peak[:, None]
     weight = jnp.exp(shifted)
-    inside = (token_ids >= 0) & (token_ids < rows.shape[0])
-    found = jnp.take_along_axis(z, jnp.where(inside, token_ids, 0), axis=-1)
+    inside = (here.token_ids >= 0) & (here.token_ids < here.rows.shape[0])
+    found = jnp.take_along_axis(z, jnp.where(inside, here.token_ids, 0), axis=-1)
     asked = jnp.where(inside, found, -jnp.inf)
     return Sums(peak, jnp.sum(weight, axis=-1), jnp.sum(weight * shifted, axis=-1), asked)
 
 
-def _scores_grad(
-    hidden: jax.Array,
-    rows: jax.Array,
-    token_ids: jax.Array,
-    temperature: jax.Array,
-    known: Known,
-) -> jax.Array:
-    z = _scores(hidden, rows, temperature)
+def _scores_grad(here: Slice, known: Known, scores: jax.Array | None) -> jax.Array:
+    z = _scores(here) if scores is None else scores
     log_p = z - known.peak[:, None] - known.log_mass[:, None]
     pull = known.d_entropy[:, None] * (log_p + known.entropy[:, None])
     through_mass = -jnp.exp(log_p) * (jnp.sum(known.d_log_probs, axis=-1)[:, None] + pull)
     # Out of bounds is dropped, but -1 would be the last column.
-    column = jnp.where(token_ids < 0, rows.shape[0], token_ids)
-    row = jnp.arange(hidden.shape[0])[:, None]
+    column = jnp.where(here.token_ids < 0, here.rows.shape[0], here.token_ids)
+    row = jnp.arange(here.hidden.shape[0])[:, None]
     d_scores = through_mass.at[row, column].add(known.d_log_probs, mode="drop")
-    return (d_scores / temperature).astype(hidden.dtype)
+    return (d_scores / here.temperature).astype(here.hidden.dtype)

@@ -23,7 +23,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton as plgpu
 
 from ogrpo.kernels.log_probs.chunked import chunked_log_probs
-from ogrpo.kernels.log_probs.sweep import Known, Plan, Sums, swept_log_probs
+from ogrpo.kernels.log_probs.sweep import Known, Plan, Slice, Sums, swept_log_probs
 from ogrpo.policy.head import HeadOutput
 
 WIDTH = 16_384
@@ -101,14 +101,8 @@ def lowered_log_probs(
     return swept_log_probs(plan, hidden, embedding, token_ids, temperature)
 
 
-def _sums(
-    tile: Tile,
-    interpret: bool,
-    hidden: jax.Array,
-    rows: jax.Array,
-    token_ids: jax.Array,
-    temperature: jax.Array,
-) -> Sums:
+def _sums(tile: Tile, interpret: bool, here: Slice, _scores: jax.Array | None) -> Sums:
+    hidden, rows, token_ids, temperature = here
     blocks = pl.cdiv(rows.shape[0], tile.columns)
     per_share = pl.cdiv(blocks, min(tile.shares, blocks))
     shares = pl.cdiv(blocks, per_share)
@@ -131,14 +125,9 @@ def _sums(
 
 
 def _scores_grad(
-    tile: Tile,
-    interpret: bool,
-    hidden: jax.Array,
-    rows: jax.Array,
-    token_ids: jax.Array,
-    temperature: jax.Array,
-    known: Known,
+    tile: Tile, interpret: bool, here: Slice, known: Known, _scores: jax.Array | None
 ) -> jax.Array:
+    hidden, rows, token_ids, temperature = here
     m, v = hidden.shape[0], rows.shape[0]
     return pl.pallas_call(
         partial(_scores_grad_kernel, tile=tile),

@@ -6,9 +6,13 @@ exact centre alpha_{j-1}/alpha_j, the lowest reward as baseline (`ogrpo.core.cer
 each is needed). It speaks of the reward at the sampling temperature, averaged over the prompts.
 """
 
+from collections.abc import Callable
+from functools import cache, partial
 from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
 from ogrpo.core.certificates import Certificate, improvement_gap, lower_confidence
@@ -32,7 +36,23 @@ def period_gaps(
     """Terms `[N, G]` whose mean is at most J(alpha_j) - J(alpha_{j-1}).
 
     The ratio alpha_j/alpha_j is 1, so that an eps of 1 never binds and costs no tightness.
+
+    Raises:
+      ValueError: rewards outside [0, 1].
     """
+    seen = np.asarray(rewards)  # a trace knows no values, so they are judged before it
+    if not (seen.min() >= LOWEST and seen.max() <= HIGHEST):
+        raise ValueError(
+            f"rewards span [{seen.min()}, {seen.max()}], and a certificate is for rewards within"
+            f" [{LOWEST}, {HIGHEST}]: rescale them, or switch it off with --certificate.delta None"
+        )
+    return _gaps(previous_log_probs, behavior_log_probs, mask, rewards)
+
+
+@jax.jit
+def _gaps(
+    previous_log_probs: Array, behavior_log_probs: Array, mask: Array, rewards: Array
+) -> Array:
     log_center = sequence_log_ratio(previous_log_probs, behavior_log_probs, mask)[..., 0]
     return improvement_gap(
         jnp.ones_like(rewards),
@@ -47,5 +67,9 @@ def period_gaps(
 
 def certify(gaps: Array, delta: float) -> Verdict:
     """The lower confidence limit of the improvement, wrong with probability at most `delta`."""
-    certificate = lower_confidence(gaps, floor=HIGHEST - LOWEST, delta=delta, rates=RATES)
-    return Verdict(certificate, gaps.size)
+    return Verdict(_bound_at(delta)(gaps), gaps.size)
+
+
+@cache
+def _bound_at(delta: float) -> Callable[[Array], Certificate]:
+    return jax.jit(partial(lower_confidence, floor=HIGHEST - LOWEST, delta=delta, rates=RATES))

@@ -20,7 +20,9 @@ from tests.kernels.log_probs.cases import A, Case, D, M, V, compiled, draw, erro
 pallas = partial(pallas_log_probs, tile=Tile(16, 16, 16, shares=2), interpret=True)
 # Widths that divide the vocabulary, leave a rest, and exceed it; tiles that nothing divides by.
 FAST = {
-    "chunked by 13": partial(chunked_log_probs, width=13),
+    "chunked by 13": partial(chunked_log_probs, width=13, kept_bytes=0),
+    "chunked by 11, two kept": partial(chunked_log_probs, width=11, kept_bytes=2 * 4 * M * 11 + 1),
+    "chunked by 11, all kept": partial(chunked_log_probs, width=11),
     "chunked by 64": partial(chunked_log_probs, width=64),
     "pallas by 20": partial(pallas, width=20),
 }
@@ -134,4 +136,7 @@ def test_memory_is_bounded_by_the_width():
 
     whole = temporary_bytes(reference_log_probs)
     assert whole >= 4 * 512 * 4096
-    assert temporary_bytes(partial(chunked_log_probs, width=64)) < whole / 10
+    bare = temporary_bytes(partial(chunked_log_probs, width=64, kept_bytes=0))
+    assert bare < whole / 10
+    kept = partial(chunked_log_probs, width=64, kept_bytes=1 << 20)
+    assert bare + (1 << 19) < temporary_bytes(kept) < bare + (1 << 20) + whole / 10
