@@ -1,0 +1,119 @@
+"""What is measured: shapes and systems, each named on the command line as `name:key=value,...`."""
+
+import dataclasses
+import difflib
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A Qwen2 decoder with tied embeddings in float32, and the batch of one update."""
+
+    vocabulary: int
+    width: int
+    layers: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    intermediate: int
+    prompts: int
+    """N"""
+    group: int
+    """G: completions of a prompt."""
+    prompt: int
+    """P: tokens of each prompt."""
+    completion: int
+    """T: tokens of each completion."""
+
+
+SMALL = Shape(32_768, 256, 4, 4, 2, 64, 768, prompts=4, group=4, prompt=64, completion=128)
+# Qwen2.5-0.5B
+LARGE = Shape(151_936, 896, 24, 14, 2, 64, 4864, prompts=1, group=16, prompt=128, completion=64)
+SHAPES = {
+    "A": SMALL,
+    "B": dataclasses.replace(SMALL, prompts=2, group=16, prompt=256, completion=64),
+    "C": LARGE,
+    "D": dataclasses.replace(LARGE, group=4, prompt=64),
+}
+
+
+@dataclass(frozen=True)
+class Ogrpo:
+    """Settings as `--model.remat` and `--kernels.log-probs` of a run have them."""
+
+    remat: str = "products"
+    """none, products, or full."""
+    kernels: str = "auto"
+    """auto, reference, or chunked."""
+
+
+@dataclass(frozen=True)
+class Tunix:
+    """Tunix's own choices."""
+
+    remat: str = "none"
+    """none, block, or decoder: its `RematConfig`."""
+
+
+@dataclass(frozen=True)
+class Trl:
+    """TRL's own choices, and one that it makes on a GPU only."""
+
+    checkpointing: bool = True
+    """`gradient_checkpointing`."""
+    head: str = "all"
+    """Positions that the output head scores: all, as TRL does on a CPU, or completions, as it does
+    on a GPU; that needs one private function of TRL replaced."""
+
+
+SYSTEMS = {"ogrpo": Ogrpo(), "tunix": Tunix(), "trl": Trl()}
+
+EPSILON = 0.2
+ADAM = {"learning_rate": 1e-4, "b1": 0.9, "b2": 0.98, "eps": 1e-8}
+MAX_GRAD_NORM = 1.0
+
+
+def parse(spec: str, known: dict[str, Any]) -> tuple[str, Any]:
+    """`name:key=value,...` as the name and its entry with those fields replaced."""
+    name, _, rest = spec.partition(":")
+    if name not in known:
+        raise ValueError(f"there is no {name!r}: choose {', '.join(known)}")
+    pairs = [part.partition("=")[::2] for part in rest.split(",") if part]
+    changes = {key: _read(spec, key, value, known[name]) for key, value in pairs}
+    return name, dataclasses.replace(known[name], **changes)
+
+
+def _read(spec: str, key: str, value: str, default: Any) -> Any:
+    fields = vars(default)
+    if key not in fields:
+        near = difflib.get_close_matches(key, fields, n=1)
+        hint = f"did you mean {near[0]!r}? " if near else ""
+        raise ValueError(f"{spec}: there is no {key!r}; {hint}it has {', '.join(fields)}")
+    if isinstance(fields[key], bool):
+        if value not in ("true", "false"):
+            raise ValueError(f"{spec}: {key} is {value!r}: give true or false")
+        return value == "true"
+    return type(fields[key])(value)
+
+
+def make_batch(shape: Shape, seed: int) -> dict[str, np.ndarray]:
+    """A random batch; token 0 is left to padding, of which there is none.
+
+    Behaviour log-probs lie about those of a decoder at its random start, which are close to
+    -log V, so that ratios are about 1 and a part of them is clipped.
+    """
+    rng = np.random.default_rng(seed)
+    n, g, p, t = shape.prompts, shape.group, shape.prompt, shape.completion
+    rewards = rng.normal(0.3, 1.0, (n, g)).astype(np.float32)
+    deviations = rewards - rewards.mean(1, keepdims=True)
+    old = -np.log(shape.vocabulary) + rng.normal(-0.1, 0.2, (n, g, t))
+    return {
+        "prompt_ids": rng.integers(1, shape.vocabulary, (n, p), dtype=np.int32),
+        "completion_ids": rng.integers(1, shape.vocabulary, (n, g, t), dtype=np.int32),
+        "behavior_log_probs": old.astype(np.float32),
+        "rewards": rewards,
+        "advantages": deviations / np.sqrt((deviations**2).mean(1, keepdims=True) + 1e-6),
+    }

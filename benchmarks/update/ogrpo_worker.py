@@ -1,0 +1,127 @@
+"""One update of ogrpo, as `experiments` composes it on one device; run by `run.py`."""
+
+import sys
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+from cases import ADAM, EPSILON, MAX_GRAD_NORM, Shape
+from clock import Clock, Job
+
+from ogrpo.core.advantages import group_standardized
+from ogrpo.core.aggregate import sequence_total
+from ogrpo.core.objectives import grpo, unit_center
+from ogrpo.kernels.log_probs import KERNELS, choose
+from ogrpo.policy import (
+    DecoderConfig,
+    PolicyBatch,
+    completion_log_probs_and_entropy,
+    init_params,
+    load_pretrained,
+    save_pretrained,
+)
+from ogrpo.policy.decoder import keep_products
+from ogrpo.training.metrics import PolicyOutput, summarize
+from ogrpo.training.state import adam, hypers, init_state
+from ogrpo.training.update import Batch, Recipe, make_update
+
+REMAT = {
+    "none": jax.checkpoint_policies.everything_saveable,
+    "products": keep_products,
+    "full": jax.checkpoint_policies.nothing_saveable,
+}
+
+
+def make_decoder(shape: Shape) -> DecoderConfig:
+    return DecoderConfig(
+        architecture="Qwen2ForCausalLM",
+        vocab_size=shape.vocabulary,
+        hidden_size=shape.width,
+        intermediate_size=shape.intermediate,
+        num_layers=shape.layers,
+        num_heads=shape.heads,
+        num_kv_heads=shape.kv_heads,
+        head_dim=shape.head_dim,
+        rope_theta=1_000_000.0,
+        rms_norm_eps=1e-6,
+        tie_embeddings=True,
+        max_positions=shape.prompt + shape.completion,
+    )
+
+
+def make_recipe(decoder: DecoderConfig, remat: str, kernels: str) -> Recipe:
+    head = KERNELS[choose(kernels, decoder.vocab_size)]
+
+    def policy_fn(params, batch, temperature):
+        found = completion_log_probs_and_entropy(
+            params,
+            decoder,
+            PolicyBatch(*batch[:4]),
+            temperature,
+            keep_fn=REMAT[remat],
+            log_probs_fn=head,
+        )
+        return PolicyOutput(*found)
+
+    return Recipe(
+        policy_fn=policy_fn,
+        objective_fn=grpo,
+        advantage_fn=partial(group_standardized, eps_inside=1e-6),
+        total_fn=sequence_total,
+        metrics_fn=partial(summarize, center_fn=unit_center),
+        mask_zero_variance=True,
+        count_masked=True,
+    )
+
+
+def measure(job: Job) -> None:
+    decoder = make_decoder(job.shape)
+    params = (
+        load_pretrained(job.weights, jnp.float32)[1]
+        if job.weights
+        else init_params(decoder, jax.random.key(0))
+    )
+    rate = ADAM["learning_rate"]
+    own = {name: value for name, value in ADAM.items() if name != "learning_rate"}
+    optimizer = adam(**own, weight_decay=0.0, max_grad_norm=MAX_GRAD_NORM)
+    update = make_update(optimizer, make_recipe(decoder, **job.settings))
+    given = hypers(rate, 1.0, {"eps_low": EPSILON, "eps_high": EPSILON, "beta": 0.0})
+    state, batch = init_state(params, optimizer), make_batch(job)
+    del params
+    clock, more = Clock(job, ("ogrpo", "jax", "jaxlib", "flax", "optax", "numpy")), True
+    while more:
+        state, metrics = jax.block_until_ready(update(state, batch, given))
+        more = clock.tick(metrics["loss"], metrics["grad_norm"])
+
+
+def make_batch(job: Job) -> Batch:
+    arrays = {name: jnp.asarray(array) for name, array in job.batch().items()}
+    return Batch(
+        prompt_ids=arrays["prompt_ids"],
+        prompt_mask=jnp.ones_like(arrays["prompt_ids"], bool),
+        completion_ids=arrays["completion_ids"],
+        completion_mask=jnp.ones_like(arrays["completion_ids"], bool),
+        behavior_log_probs=arrays["behavior_log_probs"],
+        rewards=arrays["rewards"],
+    )
+
+
+def export(job: Job, folder: str) -> None:
+    """Writes the weights that all systems are checked with. Biases are drawn too."""
+    decoder = make_decoder(job.shape)
+    params = init_params(decoder, jax.random.key(1))
+    leaves, tree = jax.tree.flatten(params)
+    keys = jax.random.split(jax.random.key(2), len(leaves))
+    moved = [
+        leaf + 0.02 * jax.random.normal(key, leaf.shape)
+        for key, leaf in zip(keys, leaves, strict=True)
+    ]
+    save_pretrained(folder, decoder, jax.tree.unflatten(tree, moved))
+
+
+if __name__ == "__main__":
+    asked = Job()
+    if len(sys.argv) > 2:
+        export(asked, sys.argv[2])
+    else:
+        measure(asked)

@@ -1,0 +1,180 @@
+"""One GRPO update, side by side: ogrpo, Tunix and TRL on the same batch, each by its own code.
+
+    python benchmarks/update/run.py
+    python benchmarks/update/run.py --shapes A B:group=8 --systems ogrpo ogrpo:remat=full tunix
+
+What is compared, and with which settings of the peers, is in README.md beside this file.
+"""
+
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tyro
+from cases import SHAPES, SYSTEMS, Shape, make_batch, parse
+from environments import default_folder, find_python
+from tables import describe_machine, report
+
+HERE = Path(__file__).resolve().parent
+LOSS_TOLERANCE = 1e-4
+LATER_TOLERANCE = 1e-3
+
+
+@dataclass(frozen=True)
+class Options:
+    """Measures one update of each system in fresh processes, in turn."""
+
+    shapes: tuple[str, ...] = ("A", "B")
+    """Of A to D, with fields changed by `A:group=8,prompt=32`. D needs about 12 GB, C 24."""
+    systems: tuple[str, ...] = (
+        "ogrpo",
+        "tunix",
+        "trl",
+        "tunix:remat=decoder",
+        "trl:checkpointing=false",
+        "trl:head=completions",
+        "trl:checkpointing=false,head=completions",
+    )
+    """Of ogrpo, tunix and trl, with settings changed alike; ratios are of the first."""
+    rounds: int = 5
+    """Measurements of each system, one of every system in each round."""
+    seconds: float = 5.0
+    """The timed part of a measurement lasts at least so long."""
+    updates: int = 3
+    """Fewest timed updates."""
+    warm_up: int = 2
+    """Updates before them; the first compiles."""
+    threads: int = 2
+    """CPUs that each process may use."""
+    check: bool = True
+    """First compare losses and gradient norms from shared weights; stop where they differ."""
+    environments: Path = field(default_factory=default_folder)
+    """Where the peers' virtual environments are kept."""
+    json: Path | None = None
+    """Every measurement."""
+    markdown: Path | None = None
+    """The report, which is printed in any case."""
+
+
+def main(options: Options) -> None:
+    systems = {spec: parse(spec, SYSTEMS) for spec in options.systems}
+    shapes = {spec: parse(spec, SHAPES)[1] for spec in options.shapes}
+    pythons = {name: find_python(name, options.environments) for name, _ in systems.values()}
+    find = {"machine": describe_machine(), "command": " ".join(sys.argv), "shapes": {}}
+    for name, shape in shapes.items():
+        found = find["shapes"][name] = {"shape": dataclasses.asdict(shape)}
+        with tempfile.TemporaryDirectory() as folder:
+            bench = Bench(options, shape, systems, pythons, Path(folder))
+            found["checks"] = bench.check() if options.check else None
+            found["runs"] = bench.rounds()
+        if options.json:
+            options.json.write_text(json.dumps(find, indent=1))
+    text = report(find)
+    print(text)
+    if options.markdown:
+        options.markdown.write_text(text)
+
+
+@dataclass(frozen=True)
+class Bench:
+    """The measurements of one shape."""
+
+    options: Options
+    shape: Shape
+    systems: dict[str, tuple[str, Any]]
+    pythons: dict[str, str]
+    folder: Path
+
+    def rounds(self) -> dict[str, list[dict[str, Any]]]:
+        """The figures of each system, a round at a time."""
+        options = self.options
+        timing = {name: getattr(options, name) for name in ("seconds", "updates", "warm_up")}
+        runs: dict[str, list[dict[str, Any]]] = {spec: [] for spec in self.systems}
+        for turn in range(options.rounds):
+            for spec in self.systems:
+                runs[spec].append(self.measure(spec, None, **timing))
+                got = runs[spec][-1]
+                line = f"{got['cpu']:.3f} CPU s an update, peak {got['peak']:,.0f} MiB"
+                print(f"round {turn + 1} {spec}: {line}", file=sys.stderr)
+        return runs
+
+    def check(self) -> dict[str, dict[str, Any]]:
+        """Three updates of each system from the same weights; a ValueError where they differ."""
+        weights = self.folder / "weights"
+        self.call(sys.executable, "ogrpo", self.job("ogrpo", None), str(weights))
+        found = {
+            spec: self.measure(spec, str(weights), seconds=0.0, updates=1, warm_up=2)
+            for spec in self.systems
+        }
+        first, *others = found.values()
+        compared = {
+            spec: differences(first, other)
+            for spec, other in zip(list(found)[1:], others, strict=True)
+        }
+        for spec, gaps in compared.items():
+            print(f"check {spec}: {gaps}", file=sys.stderr)
+            if max(gaps["loss"], gaps["norm"]) > LOSS_TOLERANCE or gaps["later"] > LATER_TOLERANCE:
+                raise ValueError(
+                    f"{spec} does not compute what {next(iter(found))} does: relative differences"
+                    f" are {gaps}, at most {LOSS_TOLERANCE} ({LATER_TOLERANCE} later) are allowed"
+                )
+        return {"found": found, "differences": compared}
+
+    def measure(self, spec: str, weights: str | None, **timing: float) -> dict[str, Any]:
+        name, _ = self.systems[spec]
+        job = self.job(spec, weights, **timing)
+        self.call(self.pythons[name], name, job)
+        return json.loads(Path(job["result"]).read_text())
+
+    def job(self, spec: str, weights: str | None, **timing: float) -> dict[str, Any]:
+        batch, result = self.folder / "batch.npz", self.folder / "result.json"
+        if not batch.exists():
+            np.savez(batch, **make_batch(self.shape, seed=0))
+        result.unlink(missing_ok=True)
+        settings = parse(spec, SYSTEMS)[1]
+        return {
+            "shape": dataclasses.asdict(self.shape),
+            "settings": dataclasses.asdict(settings),
+            "batch": str(batch),
+            "weights": weights,
+            "threads": self.options.threads,
+            "result": str(result),
+            **timing,
+        }
+
+    def call(self, python: str, name: str, job: dict[str, Any], *more: str) -> None:
+        """Runs a worker on the first so many CPUs; shows what it said if it fails."""
+        (self.folder / "job.json").write_text(json.dumps(job))
+        threads = self.options.threads
+        cpus = sorted(os.sched_getaffinity(0))[:threads]
+        if len(cpus) < threads:
+            raise ValueError(f"--threads is {threads}, but there are {len(cpus)} CPUs")
+        done = subprocess.run(
+            [python, HERE / f"{name}_worker.py", self.folder / "job.json", *more],
+            env={**os.environ, "OMP_NUM_THREADS": str(threads), "JAX_PLATFORMS": "cpu"},
+            preexec_fn=lambda: os.sched_setaffinity(0, cpus),
+            capture_output=True,
+            text=True,
+        )
+        if done.returncode:
+            raise RuntimeError(f"{name} failed ({done.returncode}):\n{done.stderr[-4000:]}")
+
+
+def differences(one: dict[str, Any], other: dict[str, Any]) -> dict[str, float]:
+    """Relative differences of the first update's loss and gradient norm, and of the last loss."""
+
+    def gap(name: str, update: int) -> float:
+        return abs(other[name][update] / one[name][update] - 1)
+
+    return {"loss": gap("losses", 0), "norm": gap("norms", 0), "later": gap("losses", -1)}
+
+
+if __name__ == "__main__":
+    main(tyro.cli(Options))

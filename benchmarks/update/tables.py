@@ -1,0 +1,152 @@
+"""The measurements as a markdown report."""
+
+import datetime
+import os
+import platform
+import re
+import statistics
+from pathlib import Path
+from typing import Any
+
+Runs = dict[str, list[dict[str, Any]]]
+Found = dict[str, Any]
+
+COLUMNS = {
+    "CPU s": lambda run: run["cpu"],
+    "wall s": lambda run: run["wall"],
+    "peak MiB": lambda run: run["peak"],
+    "peak - imports MiB": lambda run: run["peak"] - run["imports"],
+    "timed peak - imports MiB": lambda run: run["timed_peak"] - run["imports"],
+}
+
+
+def report(found: Found) -> str:
+    """Settings, then for each shape its figures, ratios and checks."""
+    machine = found["machine"]
+    lines = [
+        "# One GRPO update, side by side",
+        "",
+        f"- {machine['date']}, `python {found['command']}`",
+        f"- {machine['cpu']}, {machine['cores']} cores, {machine['memory']:.1f} GiB, "
+        f"{machine['system']}, Python {machine['python']}, load {machine['load']:.2f} at the start",
+        *(f"- {line}" for line in versions(found)),
+        "",
+        "Medians over rounds (least to greatest). CPU and wall seconds are of one update; the peak"
+        " of resident memory is of the process, compilation included; the timed peak is that of"
+        " the timed updates alone.",
+    ]
+    for name, part in found["shapes"].items():
+        lines += ["", *shape_lines(name, part)]
+    return "\n".join(lines) + "\n"
+
+
+def shape_lines(name: str, part: Found) -> list[str]:
+    shape, runs = part["shape"], part["runs"]
+    first = next(iter(runs))
+    counts = ", ".join(f"{key.replace('_', ' ')} {value}" for key, value in shape.items())
+    least = min(len(of) for of in runs.values())
+    return [
+        f"## Shape {name}",
+        "",
+        f"{counts}; {least} rounds.",
+        "",
+        *table(["system", *COLUMNS], [[s, *map(spread, columns(of))] for s, of in runs.items()]),
+        "",
+        f"{first} divided by each, median of the rounds' ratios (least to greatest):",
+        "",
+        *table(["system", *COLUMNS], ratio_rows(runs)),
+        "",
+        f"{first} divided by the better of a peer's settings, column by column:",
+        "",
+        *table(["peer", *COLUMNS], best_rows(runs)),
+        *check_lines(part["checks"]),
+    ]
+
+
+def columns(runs: list[dict[str, Any]]) -> list[list[float]]:
+    return [[read(run) for run in runs] for read in COLUMNS.values()]
+
+
+def ratios(runs: Runs, spec: str) -> list[list[float]]:
+    """Of the first system to another, round by round, for each column."""
+    ours, theirs = columns(next(iter(runs.values()))), columns(runs[spec])
+    return [
+        [a / b for a, b in zip(one, other, strict=True)]
+        for one, other in zip(ours, theirs, strict=True)
+    ]
+
+
+def ratio_rows(runs: Runs) -> list[list[str]]:
+    return [[spec, *map(spread, ratios(runs, spec))] for spec in list(runs)[1:]]
+
+
+def best_rows(runs: Runs) -> list[list[str]]:
+    """The greatest ratio over a peer's settings, with the settings that gave it."""
+    rows = []
+    for peer in dict.fromkeys(spec.partition(":")[0] for spec in list(runs)[1:]):
+        specs = [spec for spec in list(runs)[1:] if spec.partition(":")[0] == peer]
+        middles = {s: [statistics.median(values) for values in ratios(runs, s)] for s in specs}
+        cells = [
+            max((middle[at], spec) for spec, middle in middles.items())
+            for at in range(len(COLUMNS))
+        ]
+        rows.append([peer, *(f"{ratio:.2f} ({_settings(spec)})" for ratio, spec in cells)])
+    return rows
+
+
+def _settings(spec: str) -> str:
+    return spec.partition(":")[2] or "default"
+
+
+def check_lines(checks: Found | None) -> list[str]:
+    if checks is None:
+        return ["", "Losses and gradient norms were not compared."]
+    gaps, found = checks["differences"], checks["found"]
+    first = next(iter(found.values()))
+    rows = [
+        [s, *(f"{gap[key]:.1e}" for key in ("loss", "norm", "later"))] for s, gap in gaps.items()
+    ]
+    return [
+        "",
+        f"From shared weights: loss {first['losses'][0]:.6f}, gradient norm "
+        f"{first['norms'][0]:.6f}, loss of the third update {first['losses'][-1]:.6f}; relative "
+        "differences:",
+        "",
+        *table(["system", "loss", "gradient norm", "loss of the third update"], rows),
+    ]
+
+
+def table(head: list[str], rows: list[list[str]]) -> list[str]:
+    lines = [head, ["---"] * len(head), *rows]
+    return [f"| {' | '.join(cells)} |" for cells in lines]
+
+
+def spread(values: list[float]) -> str:
+    shown = [_number(v) for v in (statistics.median(values), min(values), max(values))]
+    return f"{shown[0]} ({shown[1]} to {shown[2]})"
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+
+
+def versions(found: Found) -> list[str]:
+    """The packages of each system, by their names there."""
+    named = {}
+    for part in found["shapes"].values():
+        for spec, runs in part["runs"].items():
+            named[spec.partition(":")[0]] = runs[0]["versions"]
+    return [", ".join(f"{p} {v}" for p, v in packages.items()) for packages in named.values()]
+
+
+def describe_machine() -> Found:
+    names = re.findall(r"model name\s*:\s*(.+)", Path("/proc/cpuinfo").read_text())
+    return {
+        "date": datetime.date.today().isoformat(),
+        "cpu": names[0] if names else platform.machine(),
+        "cores": os.cpu_count(),
+        "memory": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30,
+        "system": f"{platform.system()} {platform.release()}",
+        "python": platform.python_version(),
+        "load": os.getloadavg()[0],
+    }
