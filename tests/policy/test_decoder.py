@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from ogrpo.policy import init_params
-from ogrpo.policy.decoder import param_shapes
+from ogrpo.policy.decoder import param_shapes, product, unstack
 from ogrpo.policy.log_probs import flat_logits, run_prompt
 from tests.policy.tiny import FAMILIES, make_config, make_params
 
@@ -72,3 +72,47 @@ def test_24_layers_compile_as_one():
         return len(traced.as_text().splitlines())
 
     assert program_size(24) == program_size(2)
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+@pytest.mark.parametrize("rows", [1, 7, 256, 257])  # the weight goes left for up to 256
+def test_products_with_a_large_weight_are_those_of_numpy(rows, dtype):
+    rng = np.random.default_rng(rows)
+    x = jnp.asarray(rng.normal(size=(rows, 256)), dtype)
+    weight = jnp.asarray(rng.normal(size=(300, 256)), dtype)
+    exact = np.asarray(x, np.float64) @ np.asarray(weight, np.float64).T
+    for wanted in (None, jnp.float32):
+        found = jax.jit(product, static_argnums=2)(x, weight, wanted)
+        assert found.dtype == (wanted or dtype)
+        precise = found.dtype == jnp.float32
+        np.testing.assert_allclose(
+            np.asarray(found, np.float64), exact, atol=1e-4 if precise else 0.1, rtol=5e-3
+        )
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_unstacked_layers_compute_the_same(family):
+    config = make_config(family, num_layers=3)
+    params = make_params(config)
+    ids = jnp.arange(10, dtype=jnp.int32).reshape(2, 5)
+    apart = unstack(params)
+    assert len(apart["layers"]) == 3
+    hidden, (keys, values) = run_prompt(params, config, ids, jnp.ones(ids.shape, bool))
+    found, pairs = run_prompt(apart, config, ids, jnp.ones(ids.shape, bool))
+    np.testing.assert_allclose(found, hidden, rtol=1e-5, atol=1e-5)
+    for layer, (own_keys, own_values) in enumerate(pairs):
+        np.testing.assert_allclose(own_keys, keys[layer], rtol=1e-5, atol=1e-5)
+        np.testing.assert_allclose(own_values, values[layer], rtol=1e-5, atol=1e-5)
+
+
+def test_unstacked_layers_share_their_stack_and_outlive_it():
+    stack = jnp.arange(6 * 64, dtype=jnp.float32).reshape(6, 64)
+    expected = np.array(stack)
+    layers = unstack({"layers": {"weight": stack}})["layers"]
+    start = stack.unsafe_buffer_pointer()
+    addresses = [layer["weight"].unsafe_buffer_pointer() for layer in layers]
+    assert addresses == [start + 64 * 4 * layer for layer in range(6)]
+    jax.block_until_ready(jax.jit(lambda x: x * 0, donate_argnums=0)(stack))
+    del stack
+    for layer, row in zip(layers, expected, strict=True):
+        np.testing.assert_array_equal(layer["weight"], row)

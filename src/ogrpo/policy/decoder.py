@@ -17,6 +17,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 from jax.typing import DTypeLike
 
@@ -36,6 +37,21 @@ KeepFn = Callable[..., bool]
 keep_products = jax.checkpoint_policies.dots_with_no_batch_dims_saveable
 
 _INIT_SCALE = 0.02
+_FEW_ROWS, _LARGE_WEIGHT = 256, 1 << 16
+
+
+def product(x: jax.Array, weight: jax.Array, dtype: DTypeLike | None = None) -> jax.Array:
+    """x W^T for x [M, in] and W [out, in], in `dtype` (default: that of x).
+
+    XLA's CPU backend repacks the right operand of a product at each call, which for the few rows
+    of a step of decoding costs more than the product: there a large weight goes left.
+    """
+    dtype = x.dtype if dtype is None else dtype
+    if len(x) > _FEW_ROWS or weight.size < _LARGE_WEIGHT:
+        return jnp.einsum("mi,oi->mo", x, weight, preferred_element_type=dtype)
+    y = jnp.einsum("oi,mi->om", weight, x, preferred_element_type=jnp.float32)
+    # The barrier keeps the compiler from turning W x^T back into x W^T.
+    return jax.lax.optimization_barrier(y).T.astype(dtype)
 
 
 class Linear(nnx.Module):
@@ -49,7 +65,7 @@ class Linear(nnx.Module):
     def __call__(self, x: jax.Array) -> jax.Array:
         """Map [N, S, in] to [N, S, out]."""
         # One row axis: with two, XLA's CPU backend is twice as slow in the weight's gradient.
-        y = jnp.einsum("mi,oi->mo", x.reshape(-1, x.shape[-1]), self.weight[...])
+        y = product(x.reshape(-1, x.shape[-1]), self.weight[...])
         y = y if self.bias is None else y + self.bias[...][None, :]
         return y.reshape(*x.shape[:-1], -1)
 
@@ -168,7 +184,8 @@ class Decoder(nnx.Module):
         contexts: Any,
         keep_fn: KeepFn,
         spread_fn: SpreadFn,
-    ) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
+        unstacked: list[Params] | None,
+    ) -> tuple[jax.Array, Any]:
         """Hidden states [N, S, d] and the keys and values [L, N, S, K, D] of all layers."""
         graph, stacked = nnx.split(self.layers)
 
@@ -179,8 +196,25 @@ class Decoder(nnx.Module):
 
         step = jax.checkpoint(layer, prevent_cse=False, policy=keep_fn)
         x = spread_fn(self.embed_tokens.weight[...][token_ids])
-        x, keys_values = jax.lax.scan(step, x, (stacked, contexts))
+        if unstacked is None:
+            x, keys_values = jax.lax.scan(step, x, (stacked, contexts))
+        else:
+            x, keys_values = _unrolled(step, x, unstacked, contexts)
         return self.norm(x), keys_values
+
+
+def _unrolled(
+    step: Callable[..., tuple[jax.Array, Any]],
+    x: jax.Array,
+    layers: list[Params],
+    contexts: list[Any] | None,
+) -> tuple[jax.Array, list[Any]]:
+    """`jax.lax.scan` over layers, contexts and results that are lists."""
+    keys_values = []
+    for layer, context in zip(layers, contexts or [None] * len(layers), strict=True):
+        x, found = step(x, (layer, context))
+        keys_values.append(found)
+    return x, keys_values
 
 
 @cache
@@ -219,26 +253,48 @@ def run_layers(
     contexts: Any = None,
     keep_fn: KeepFn = keep_products,
     spread_fn: SpreadFn = lambda x: x,
-) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
+) -> tuple[jax.Array, Any]:
     """Embed tokens and run every layer.
 
     Args:
-      params: as from `init_params`.
+      params: as from `init_params`, or from `unstack`: then the layers are unrolled.
       config: their shape.
       token_ids: int [N, S].
       positions: int [N, S], for the rotary embedding.
       mix: attention over the tokens' layout, called once per layer with that layer's context.
-      contexts: a pytree with a leading layer axis, or None.
+      contexts: a pytree with a leading layer axis, or None. With unstacked layers, a list with one
+        for each.
       keep_fn: which of a layer's results are kept for the backward pass, the others being computed
         again from its input. The default keeps those of its projections;
         `jax.checkpoint_policies.nothing_saveable` takes the least memory.
       spread_fn: pins hidden states [N, S, d] to a mesh of devices.
 
     Returns:
-      Normalised hidden states [N, S, d], and the keys and values, each [L, N, S, K, D].
+      Normalised hidden states [N, S, d], and the keys and values, each [L, N, S, K, D], or a list
+      of L pairs [N, S, K, D].
     """
-    decoder = nnx.merge(_abstract(config)[0], params)
-    return decoder(token_ids, rotation(config, positions), mix, contexts, keep_fn, spread_fn)
+    layers = params["layers"]
+    unstacked = layers if isinstance(layers, list) else None
+    one = params if unstacked is None else {**params, "layers": unstacked[0]}
+    decoder = nnx.merge(_abstract(config)[0], one)
+    turn = rotation(config, positions)
+    return decoder(token_ids, turn, mix, contexts, keep_fn, spread_fn, unstacked)
+
+
+def unstack(params: Params) -> Params:
+    """The same parameters with `layers` as a list, on a CPU without copying them.
+
+    A program that runs stacked layers copies each layer's weights out of the stack, which for the
+    few rows of a step of decoding costs as much as using them. The arrays returned may share the
+    memory of `params`.
+    """
+    host = jax.tree.map(np.asarray, params["layers"])
+    count = len(jax.tree.leaves(host)[0])
+    return {**params, "layers": [_layer(host, index) for index in range(count)]}
+
+
+def _layer(stacked: Params, index: int) -> Params:
+    return jax.tree.map(lambda leaf: jax.device_put(leaf[index], may_alias=True), stacked)
 
 
 def head_weight(params: Params) -> jax.Array:

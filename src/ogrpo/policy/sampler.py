@@ -15,9 +15,12 @@ import numpy as np
 
 from ogrpo.policy.attention import AttentionFn, Segment, attend
 from ogrpo.policy.config import DecoderConfig
-from ogrpo.policy.decoder import MixFn, Params, head_weight, run_layers
-from ogrpo.policy.head import log_softmax, logits
+from ogrpo.policy.decoder import MixFn, Params, head_weight, product, run_layers
+from ogrpo.policy.head import log_softmax
 from ogrpo.policy.log_probs import check_positions, last_valid, run_prompt
+
+# Keys and values [L, ..., K, D], or a list of L such pairs without the first axis (`unstack`)
+Cache = Any
 
 
 class Samples(NamedTuple):
@@ -45,7 +48,7 @@ class _State(NamedTuple):
     log_probs: jax.Array
     lengths: jax.Array  # int32 [N, G], tokens drawn, the end-of-sequence token included
     done: jax.Array  # bool [N, G]
-    cache: tuple[jax.Array, jax.Array]
+    cache: Cache
 
 
 def sample(
@@ -149,7 +152,7 @@ def _sample(
     )
     shape = (prompt_ids.shape[0], group_size)
     uniforms = _uniforms(key, *shape, max_tokens)
-    scores = logits(last_valid(hidden, prompt_mask), head_weight(params))
+    scores = product(last_valid(hidden, prompt_mask), head_weight(params), jnp.float32)
     scores = jnp.broadcast_to(scores[:, None], (*shape, config.vocab_size))
     lengths = jnp.sum(prompt_mask, axis=1, dtype=jnp.int32)
 
@@ -162,9 +165,9 @@ def _sample(
             state.token_ids[past],
             jnp.broadcast_to((lengths + past)[:, None], shape),
             _decode_mix(prompt_mask, past, max_tokens, attention_fn),
-            contexts=(prompt_cache, state.cache),
+            contexts=_by_layer(prompt_cache, state.cache),
         )
-        scores = logits(hidden.reshape(-1, hidden.shape[-1]), head_weight(params))
+        scores = product(hidden.reshape(-1, hidden.shape[-1]), head_weight(params), jnp.float32)
         state = state._replace(cache=_append(state.cache, fresh, past))
         return _emit(state, scores.reshape(*shape, -1), uniforms, draw)
 
@@ -186,18 +189,24 @@ def _uniforms(key: jax.Array, n: int, group: int, length: int) -> jax.Array:
     return jnp.moveaxis(rows, 2, 0)
 
 
-def _start(
-    shape: tuple[int, int], length: int, prompt_cache: tuple[jax.Array, jax.Array]
-) -> _State:
-    layers, _, _, heads, dim = prompt_cache[0].shape
-    empty = jnp.zeros((layers, *shape, length, heads, dim), prompt_cache[0].dtype)
+def _by_layer(prompt_cache: Cache, cache: Cache) -> Any:
+    """What `run_layers` takes as contexts."""
+    if isinstance(cache, list):
+        return list(zip(prompt_cache, cache, strict=True))
+    return prompt_cache, cache
+
+
+def _start(shape: tuple[int, int], length: int, prompt_cache: Cache) -> _State:
+    def empty(keys: jax.Array) -> jax.Array:
+        return jnp.zeros((*keys.shape[:-4], *shape, length, *keys.shape[-2:]), keys.dtype)
+
     return _State(
         step=jnp.int32(0),
         token_ids=jnp.zeros((length, *shape), jnp.int32),
         log_probs=jnp.zeros((length, *shape), jnp.float32),
         lengths=jnp.zeros(shape, jnp.int32),
         done=jnp.zeros(shape, bool),
-        cache=(empty, empty),
+        cache=jax.tree.map(empty, prompt_cache),
     )
 
 
@@ -220,22 +229,20 @@ def _decode_mix(
     return mix
 
 
-def _append(
-    cache: tuple[jax.Array, jax.Array], fresh: tuple[jax.Array, jax.Array], row: jax.Array
-) -> tuple[jax.Array, jax.Array]:
-    """Write keys and values [L, N, G, K, D] at `row` of the cache's fourth axis."""
-    keys, values = (
-        jax.lax.dynamic_update_index_in_dim(old, new, row, axis=3)
-        for old, new in zip(cache, fresh, strict=True)
-    )
-    return keys, values
+def _append(cache: Cache, fresh: Cache, row: jax.Array) -> Cache:
+    """Write keys and values [..., N, G, K, D] at `row` of the cache's axis T."""
+    write = partial(jax.lax.dynamic_update_index_in_dim, index=row, axis=-3)
+    return jax.tree.map(write, cache, fresh)
 
 
 def _emit(state: _State, scores: jax.Array, uniforms: jax.Array, draw: _Draw) -> _State:
     """Draw token `step` from logits [N, G, V] for the rows that are not done."""
     log_probs = log_softmax(scores, draw.temperature)
-    drawn = inverse_cdf(jnp.exp(log_probs), uniforms[state.step])
-    token = jnp.where(draw.greedy, jnp.argmax(scores, axis=-1).astype(jnp.int32), drawn)
+    token = jax.lax.cond(
+        draw.greedy,
+        lambda: jnp.argmax(scores, axis=-1).astype(jnp.int32),
+        lambda: inverse_cdf(jnp.exp(log_probs), uniforms[state.step]),
+    )
     token = jnp.where(state.done, 0, token)
     picked = jnp.take_along_axis(log_probs, token[..., None], axis=-1)[..., 0]
     return state._replace(
