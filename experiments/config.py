@@ -276,10 +276,15 @@ class Optimizer:
     weight_decay: float = 0.0
     max_grad_norm: float = 1.0
     microbatches: int = 1
-    """Parts that a batch's prompts are cut into, to save memory; the gradient stays the same."""
+    """Parts that a batch's prompts are cut into, to save memory; the gradient stays the same. A
+    packed batch is cut into as few as need no more tokens at a time."""
+    batching: Literal["padded", "packed"] = "padded"
+    """Compute every place of a padded batch, or its tokens alone; the gradient stays the same. A
+    packed batch has one of several shapes, each compiled once (docs/ragged.md). Not on a mesh."""
     skip_zero_variance: bool = False
-    """Do not compute microbatches of groups that carry no loss; the gradient stays the same.
-    Metrics, and so the signals of --reuse.adaptive, are of the groups that were computed."""
+    """Do not compute groups that carry no loss, which needs microbatches of such groups alone, or
+    packed batches; the gradient stays the same. Metrics, and so the signals of --reuse.adaptive,
+    are of the groups that were computed."""
 
     def __post_init__(self) -> None:
         require(
@@ -287,6 +292,11 @@ class Optimizer:
         )
         require(0 <= self.decay <= 1, f"optimizer.decay is {self.decay}: give a share in [0, 1]")
         require(self.microbatches > 0, f"optimizer.microbatches is {self.microbatches}: give >= 1")
+        choices = ("padded", "packed")
+        require(
+            self.batching in choices,
+            f"optimizer.batching is {self.batching}: choose one of {choices}",
+        )
 
 
 @dataclass(frozen=True)
@@ -418,6 +428,12 @@ class Gsm8k:
             f"schedule.prompts = {self.schedule.prompts} in optimizer.microbatches = {parts} parts"
             f" cannot be cut over mesh.data * mesh.fsdp = {ways} devices: make the prompts a"
             f" multiple of {parts * ways}",
+        )
+        devices = ways * self.mesh.tensor
+        require(
+            self.optimizer.batching == "padded" or devices == 1,
+            f"optimizer.batching is {self.optimizer.batching}, which runs on one device, and the "
+            f"mesh has {devices}: choose --optimizer.batching padded, or no mesh",
         )
         held, batch = self.replay.groups, self.schedule.prompts
         require(

@@ -32,6 +32,7 @@ from ogrpo.policy import (
     init_params,
 )
 from ogrpo.policy.decoder import keep_products
+from ogrpo.policy.packing import packed_log_probs_and_entropy
 from ogrpo.policy.pretrained import load_pretrained, save_pretrained
 from ogrpo.rollout.protocol import Completion, Group
 from ogrpo.training.metrics import PolicyOutput
@@ -90,6 +91,9 @@ def make_policy_fn(decoder: DecoderConfig, **functions: Any) -> PolicyFn:
     """The decoder as the update sees it; `functions` as `completion_log_probs_and_entropy` has."""
 
     def policy_fn(params: Params, batch: Batch, temperature: jax.Array) -> PolicyOutput:
+        if batch.packing is not None:
+            packed = packed_log_probs_and_entropy
+            return PolicyOutput(*packed(params, decoder, batch.packing, temperature, **functions))
         view = PolicyBatch(*batch[:4])
         return PolicyOutput(
             *completion_log_probs_and_entropy(params, decoder, view, temperature, **functions)

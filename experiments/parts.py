@@ -18,10 +18,17 @@ from experiments.tasks import Prepared
 from ogrpo.bridge import connect_policy, embedded_engine
 from ogrpo.core import advantages, aggregate
 from ogrpo.core.objectives import OBJECTIVES
+from ogrpo.data.packing import Shape
 from ogrpo.data.tokenizer import TextTokenizer
-from ogrpo.loop import Costs, Parts
+from ogrpo.loop import Costs, Packer, Parts
 from ogrpo.policy import DecoderConfig
-from ogrpo.policy.flops import forward_flops, sample_flops, update_flops
+from ogrpo.policy.flops import (
+    forward_flops,
+    packed_forward_flops,
+    packed_recompute_flops,
+    sample_flops,
+    update_flops,
+)
 from ogrpo.rollout.collection import Limits as CollectionLimits
 from ogrpo.rollout.embedded import EmbeddedEngine
 from ogrpo.rollout.protocol import Engine, Sampling
@@ -63,6 +70,7 @@ def make_recipe(config: Gsm8k, decoder: DecoderConfig) -> Recipe:
         count_masked=wanted.count_masked,
         microbatches=config.optimizer.microbatches,
         skip_zero_variance=config.optimizer.skip_zero_variance,
+        packed=config.optimizer.batching == "packed",
         region_fn=region_fn(config.trust_region, wanted),
     )
 
@@ -157,16 +165,28 @@ def count_costs(config: Gsm8k, decoder: DecoderConfig) -> Costs:
         "p": config.data.prompt_length,
         "t": config.rollout.max_tokens,
     }
-    return Costs(
-        rollout=lambda steps: sample_flops(decoder, **shapes, steps=steps).total,
-        update=update_flops(
-            decoder,
-            **shapes,
-            remat=config.model.remat,
-            microbatches=config.optimizer.microbatches,
-        ).total,
-        score=forward_flops(decoder, **shapes).total,
-    )
+    remat, microbatches = config.model.remat, config.optimizer.microbatches
+
+    def update(shape: Shape | None) -> int:
+        if shape is None:
+            return update_flops(decoder, **shapes, remat=remat, microbatches=microbatches).total
+        again = packed_recompute_flops(decoder, **shape.sizes, remat=remat).total
+        return 3 * score(shape) + shape.parts * again
+
+    def score(shape: Shape | None) -> int:
+        if shape is None:
+            return forward_flops(decoder, **shapes).total
+        return shape.parts * packed_forward_flops(decoder, **shape.sizes).total
+
+    return Costs(lambda steps: sample_flops(decoder, **shapes, steps=steps).total, update, score)
+
+
+def make_packer(config: Gsm8k) -> Packer | None:
+    """How batches are packed, if they are."""
+    wanted = config.optimizer
+    if wanted.batching == "padded":
+        return None
+    return Packer(wanted.microbatches, wanted.skip_zero_variance)
 
 
 def measures_spread(config: Gsm8k) -> bool:
@@ -226,6 +246,7 @@ def make_parts(
         retry_on=(Unavailable,),
         limits=config.reuse.limits if config.reuse.adaptive else None,
         costs=count_costs(config, decoder),
+        packer=make_packer(config),
         spread=make_spread(recipe) if measures_spread(config) else None,
         needs_proximal=config.objective.center == "exact"
         or config.objective.weight != "none"

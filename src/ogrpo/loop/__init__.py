@@ -1,5 +1,6 @@
 """The training loop: the only package that imports all the others."""
 
+from ogrpo.loop.batches import Packer
 from ogrpo.loop.collect import judge
 from ogrpo.loop.control import Limits
 from ogrpo.loop.evaluate import Evaluation
@@ -27,6 +28,7 @@ __all__ = [
     "Ids",
     "Limits",
     "LoopState",
+    "Packer",
     "Parts",
     "Schedule",
     "Split",

@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from ogrpo.certify import certify, period_gaps
-from ogrpo.data.batching import GroupBatch
 from ogrpo.data.replay import Draw, TooFewGroups
+from ogrpo.loop.batches import make_batch
 from ogrpo.loop.collect import Collected
 from ogrpo.loop.control import Verdict, judge_data, next_clip_scale
 from ogrpo.loop.schedule import Schedule
@@ -20,18 +20,6 @@ NOISE = ("grad_variance", "grad_snr")
 NOT_CERTIFIED: Record = dict.fromkeys(
     ("certificate/bound", "certificate/mean", "certificate/completions")
 )
-
-
-def to_batch(groups: GroupBatch, rewards: np.ndarray) -> Batch:
-    """Arrays for the update, nothing scored yet."""
-    return Batch(
-        prompt_ids=jnp.asarray(groups.prompt_ids),
-        prompt_mask=jnp.asarray(groups.prompt_mask),
-        completion_ids=jnp.asarray(groups.completion_ids),
-        completion_mask=jnp.asarray(groups.completion_mask),
-        behavior_log_probs=jnp.asarray(groups.behavior_log_probs),
-        rewards=jnp.asarray(rewards),
-    )
 
 
 def scored(state: LoopState, batch: Batch, parts: Parts, schedule: Schedule) -> Batch:
@@ -109,7 +97,8 @@ def update(
     """`i` updates on one draw; the metrics are those of the last."""
     task = parts.task
     groups = draw.batch(task.prompt_length, task.completion_length)
-    batch = scored(state, to_batch(groups, draw.rewards), parts, schedule)
+    made = make_batch(groups, draw.rewards, parts.packer, for_update=True)
+    batch = scored(state, made.batch, parts, schedule)
     if reuse.draws == 0 and reuse.measure_noise and parts.spread is not None:
         index = schedule.update_index(state.step, 0, 0)
         reuse.noise = dict(
@@ -119,16 +108,20 @@ def update(
     for iteration in range(schedule.i):
         index = schedule.update_index(state.step, reuse.draws, iteration)
         train, metrics = parts.update(train, batch, parts.hypers_at(index, state.clip_scale))
+    shapes = state.shapes if made.shape is None else state.shapes | {made.shape}
     reuse.metrics = {name: float(value) for name, value in jax.device_get(metrics).items()}
+    reuse.metrics |= {"padding": made.padding, "shapes": max(1, len(shapes))}
     reuse.staleness.append(state.step - groups.policy_versions)
     reuse.draws += 1
     scores = sum(x is not None for x in (batch.proximal_log_probs, batch.ref_log_probs))
-    flops = schedule.i * parts.costs.update + scores * parts.costs.score
+    costs = parts.costs
+    flops = schedule.i * costs.update(made.shape) + scores * costs.score(made.shape)
     return replace(
         state,
         train=train,
         uses=state.uses + len(draw.rewards),
         update_flops=state.update_flops + flops,
+        shapes=shapes,
     )
 
 
@@ -146,9 +139,10 @@ def certify_period(
     """Gathers what the period's samples say, and at its end whether the server improved."""
     if parts.certificate_delta is None or state.server_version == 0:
         return state, NOT_CERTIFIED
-    current = collected.groups.policy_versions == state.server_version  # bought ahead: not yet
+    made = make_batch(collected.groups, collected.rewards, parts.packer, for_update=False)
+    current = made.groups.policy_versions == state.server_version  # bought ahead: not yet
     if current.any():
-        batch = to_batch(collected.groups, collected.rewards)
+        batch = made.batch
         temperature = jnp.float32(parts.sampling.temperature)
         before = parts.score(state.previous, batch, temperature)
         gaps = period_gaps(before, batch.behavior_log_probs, batch.completion_mask, batch.rewards)

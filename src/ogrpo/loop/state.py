@@ -11,7 +11,9 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
+from ogrpo.data.packing import Shape
 from ogrpo.data.replay import ReplayBuffer
+from ogrpo.loop.batches import Packer
 from ogrpo.loop.control import Limits
 from ogrpo.rollout.collection import Limits as CollectionLimits
 from ogrpo.rollout.protocol import Engine, Sampling
@@ -51,8 +53,9 @@ class Costs(NamedTuple):
 
     rollout: Callable[[int], int]
     """Of a batch whose longest completion has so many tokens."""
-    update: int
-    score: int
+    update: Callable[[Shape | None], int]
+    """Of a batch that is packed in this shape; None is a padded one."""
+    score: Callable[[Shape | None], int]
     """Of the log-probs of a batch under one more policy."""
 
 
@@ -83,6 +86,8 @@ class Parts:
     limits: Limits | None
     """Where the data are used up; None keeps to the schedule."""
     costs: Costs
+    packer: Packer | None
+    """How batches are packed; None pads them."""
     spread: SpreadFn | None
     """How noisy an update's gradient is; None where that is not measured."""
     seed: int
@@ -114,6 +119,8 @@ class LoopState:
     clip_scale: float = 1.0
     used_up: bool = False
     """Whether the last step's data were used up at their first draw."""
+    shapes: frozenset[Shape] = frozenset()
+    """What the packed batches of updates were shaped like: programs that were compiled."""
 
     def arrays(self) -> dict[str, Any]:
         """The arrays of a checkpoint."""
@@ -123,7 +130,8 @@ class LoopState:
 
     def progress(self) -> dict[str, Any]:
         """The counters of a checkpoint, and what the buffer needs beside its files."""
-        return {**{name: getattr(self, name) for name in COUNTERS}, "buffer": self.buffer.state()}
+        counters = {name: getattr(self, name) for name in COUNTERS}
+        return {**counters, "shapes": sorted(self.shapes), "buffer": self.buffer.state()}
 
 
 COUNTERS = (
@@ -155,6 +163,7 @@ def resume(arrays: dict[str, Any], progress: dict[str, Any], parts: Parts) -> Lo
     """The state that a checkpoint describes."""
     counters = {name: progress[name] for name in COUNTERS}
     counters["gaps"] = tuple(counters["gaps"])
+    counters["shapes"] = frozenset(Shape(*sizes) for sizes in progress["shapes"])
     policies = {"reference": None, "previous": None, **arrays}
     return LoopState(**policies, **counters, buffer=parts.make_buffer(progress["buffer"]))
 

@@ -111,8 +111,22 @@ def parameters(config: DecoderConfig) -> Parameters:
 
 def forward_flops(config: DecoderConfig, *, n: int, g: int, p: int, t: int) -> Flops:
     """One `completion_log_probs` of prompts [n, p] with completions [n, g, t]."""
-    layers = _layers(config, n * (p + g * t)) + _attention(config, _scores(n, g, p, t))
-    return layers + _head(config, n * (1 + g * (t - 1)))
+    return packed_forward_flops(config, **_sizes(n, g, p, t))
+
+
+def packed_forward_flops(
+    config: DecoderConfig, *, tokens: int, pairs: int, groups: int, rest: int
+) -> Flops:
+    """One forward pass of a row: `packing.packed_log_probs_and_entropy` of one part.
+
+    Args:
+      config: the decoder's shape.
+      tokens: in the row, padding included.
+      pairs: of a query and a key that attention computes.
+      groups: next-token distributions of prompts' last tokens.
+      rest: other next-token distributions.
+    """
+    return _layers(config, tokens) + _attention(config, pairs) + _head(config, groups + rest)
 
 
 def recompute_flops(
@@ -134,14 +148,31 @@ def recompute_flops(
     Raises:
       ValueError: a `remat` that is no key of `REMAT`.
     """
+    return packed_recompute_flops(config, **_sizes(n, g, p, t), remat=remat, max_logits=max_logits)
+
+
+def packed_recompute_flops(
+    config: DecoderConfig,
+    *,
+    tokens: int,
+    pairs: int,
+    groups: int,
+    rest: int,
+    remat: str,
+    max_logits: int = MAX_LOGITS,
+) -> Flops:
+    """`recompute_flops` of a row, whose sizes are those of `packed_forward_flops`.
+
+    The first tokens' logits are never taken in chunks: `groups` costs nothing again.
+    """
+    del groups
     redone, again = _redone(remat), Flops()
     if redone.attention:
-        again += _attention(config, _scores(n, g, p, t))
+        again += _attention(config, pairs)
     if redone.projections:
         macs = _attention_macs(config) + 2 * config.hidden_size * config.intermediate_size
-        again += Flops(projections=2 * config.num_layers * macs * n * (p + g * t))
-    rows = n * g * (t - 1)
-    return again + _head(config, rows if rows > _chunk(config, max_logits) else 0)
+        again += Flops(projections=2 * config.num_layers * macs * tokens)
+    return again + _head(config, rest if rest > _chunk(config, max_logits) else 0)
 
 
 def update_flops(
@@ -265,6 +296,16 @@ def _layers(config: DecoderConfig, tokens: int) -> Flops:
 def _scores(n: int, g: int, p: int, t: int) -> int:
     """Pairs of a query and a key, per head: of prompts, and of completions with prompt and own."""
     return n * (p * p + g * t * (p + t))
+
+
+def _sizes(n: int, g: int, p: int, t: int) -> dict[str, int]:
+    """A padded batch as the row that it is, for the functions of rows."""
+    return {
+        "tokens": n * (p + g * t),
+        "pairs": _scores(n, g, p, t),
+        "groups": n,
+        "rest": n * g * (t - 1),
+    }
 
 
 def _attention(config: DecoderConfig, pairs: int) -> Flops:

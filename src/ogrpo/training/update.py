@@ -28,6 +28,8 @@ class Batch(NamedTuple):
     `None` for `proximal_log_probs` says that pi_k is the policy being differentiated (the first
     update on fresh weights), for `ref_log_probs` that no reference is used (beta = 0); neither then
     costs a forward pass.
+
+    With a `packing` the groups come in order: stretches of N/K of them are microbatches.
     """
 
     prompt_ids: Array  # int32 [N, P]
@@ -38,6 +40,7 @@ class Batch(NamedTuple):
     rewards: Array  # float32 [N, G]
     proximal_log_probs: Array | None = None  # float32 [N, G, T]
     ref_log_probs: Array | None = None  # float32 [N, G, T]
+    packing: Any = None  # the policy's own arrays, [K, ...] for K parts of N/K groups
 
 
 PolicyFn = Callable[[Params, Batch, Array], PolicyOutput]
@@ -63,8 +66,10 @@ class Recipe(NamedTuple):
     microbatches: int = 1
     """Parts that a batch's prompts are cut into."""
     skip_zero_variance: bool = False
-    """Leave groups of equal rewards uncomputed, a microbatch at a time; metrics are then of the
-    groups that were computed."""
+    """Leave groups of equal rewards uncomputed, a microbatch at a time or, where batches come
+    packed, out of the packing; metrics are then of the groups that were computed."""
+    packed: bool = False
+    """Whether batches come with a packing, which then says what the microbatches are."""
     region_fn: RegionFn | None = None
     """The trust region around an objective; its state is `TrainState.region`."""
 
@@ -84,7 +89,7 @@ def weigh(batch: Batch, recipe: Recipe) -> Weighed:
     Groups that are to be skipped come last, so that they fill whole microbatches.
     """
     silent = zero_variance_mask(batch.rewards)
-    if recipe.skip_zero_variance:
+    if recipe.skip_zero_variance and not recipe.packed:
         order = jnp.argsort(silent, stable=True)
         batch, silent = jax.tree.map(lambda x: x[order], (batch, silent))
     mask = batch.completion_mask
@@ -122,7 +127,14 @@ def _loss(
     tokens = token_batch(weighed, output.log_probs)
     losses = _token_losses(recipe, hypers, region, output.log_probs, tokens)
     total = recipe.total_fn(losses, weighed.mask, counted=weighed.counted)
-    return total.total, Evidence(total, output, jnp.ones(len(weighed.advantages), bool))
+    return total.total, Evidence(total, output, _computed(weighed, recipe))
+
+
+def _computed(weighed: Weighed, recipe: Recipe) -> Array:
+    """Groups that are not left out of a packing."""
+    if recipe.packed and recipe.skip_zero_variance:
+        return jnp.any(weighed.mask, axis=(1, 2))
+    return jnp.ones(len(weighed.advantages), bool)
 
 
 def _token_losses(
@@ -143,6 +155,16 @@ def _next_region(
     return trust.update(region, trust.measure(log_probs, tokens))
 
 
+def _parts(batch: Batch, recipe: Recipe) -> int:
+    """Microbatches: as many as asked for, or as the packing has."""
+    if recipe.packed != (batch.packing is not None):
+        raise ValueError(
+            f"the recipe's packed is {recipe.packed}, and the batch has"
+            f" {'no' if batch.packing is None else 'a'} packing: make both agree"
+        )
+    return jax.tree.leaves(batch.packing)[0].shape[0] if recipe.packed else recipe.microbatches
+
+
 def _split(tree: Any, parts: int) -> Any:
     return jax.tree.map(lambda x: x.reshape(parts, x.shape[0] // parts, *x.shape[1:]), tree)
 
@@ -156,7 +178,8 @@ def gradient(
 ) -> tuple[Params, Evidence]:
     """Gradient of the loss total, summed over microbatches of prompts, not yet divided."""
     grad_fn = partial(jax.grad(_loss, has_aux=True), hypers=hypers, recipe=recipe, region=region)
-    if recipe.microbatches == 1:
+    parts = _parts(weighed.batch, recipe)
+    if parts == 1:
         return grad_fn(params, weighed)
 
     def skip(part: Weighed) -> tuple[Params, Evidence]:
@@ -175,9 +198,9 @@ def gradient(
         return jax.tree.map(jnp.add, grads, more), evidence
 
     start = jax.tree.map(jnp.zeros_like, params)
-    grads, parts = jax.lax.scan(accumulate, start, _split(weighed, recipe.microbatches))
-    total = jax.tree.map(jnp.sum, parts.total)
-    return grads, Evidence(total, _join(parts.output), _join(parts.computed))
+    grads, each = jax.lax.scan(accumulate, start, _split(weighed, parts))
+    total = jax.tree.map(jnp.sum, each.total)
+    return grads, Evidence(total, _join(each.output), _join(each.computed))
 
 
 def make_update(optimizer: optax.GradientTransformation, recipe: Recipe) -> UpdateFn:
@@ -191,11 +214,12 @@ def make_step(optimizer: optax.GradientTransformation, recipe: Recipe) -> Update
     Raises:
       ValueError: groups are to be skipped that carry loss, or that no microbatch sets apart.
     """
-    if recipe.skip_zero_variance and not (recipe.mask_zero_variance and recipe.microbatches > 1):
+    apart = recipe.packed or recipe.microbatches > 1
+    if recipe.skip_zero_variance and not (recipe.mask_zero_variance and apart):
         raise ValueError(
             "skip_zero_variance leaves groups out a microbatch at a time: it needs "
             f"mask_zero_variance, which is {recipe.mask_zero_variance}, and more than one "
-            f"microbatch, of which there are {recipe.microbatches}"
+            f"microbatch, of which there are {recipe.microbatches}, or packed batches"
         )
 
     def update(state: TrainState, batch: Batch, hypers: Hypers) -> tuple[TrainState, Metrics]:

@@ -1,0 +1,204 @@
+"""Log-probabilities of completions without their padding: the tokens of a batch as one flat row.
+
+    row = [tokens that predict a completion's next | ends of completions, prompts]      # [M]
+    attention: row -> prompts [A, P] and blocks of queries [B, b] -> row
+
+Norms, projections, MLP and head see the row and nothing else. Attention alone needs to know which
+token is whose. A completion's queries are cut into blocks of b, of which a short completion has
+few; a block sees its group's prompt and its completion, so that what attention costs follows the
+tokens too, though not quite: a block's keys are padded to the longest prompt and completion.
+
+Going into that layout and back are two gathers, each the transpose of the other.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from ogrpo.policy.attention import AttentionFn, Segment, attend, causal
+from ogrpo.policy.config import DecoderConfig
+from ogrpo.policy.decoder import KeepFn, MixFn, Params, head_weight, keep_products, run_layers
+from ogrpo.policy.head import HeadFn, HeadOutput, token_log_probs
+from ogrpo.policy.log_probs import check_positions
+
+
+class Packing(NamedTuple):
+    """Where each token of a batch stands, all int32, for each of K parts of N/K groups.
+
+    A place is an index into a part's row of M tokens; M itself stands for no place. The row begins
+    with R places whose next token is asked for. Groups may be left out: A of them are in the row.
+    """
+
+    token_ids: jax.Array  # [K, M]
+    positions: jax.Array  # [K, M]
+    targets: jax.Array  # [K, R], the token that each of the first R places predicts
+    last: jax.Array  # [K, A], the place of each prompt's last token
+    firsts: jax.Array  # [K, A, G], the first tokens of its completions
+    prompt_slots: jax.Array  # [K, A, P], the place of each prompt token
+    completion_slots: jax.Array  # [K, A * G, T], of each completion token
+    block_slots: jax.Array  # [K, B, b], of each query in blocks of b
+    block_owners: jax.Array  # [K, B], the completion, of A * G, that a block belongs to
+    block_starts: jax.Array  # [K, B], the first position of a block in its completion
+    key_slots: jax.Array  # [K, M], place -> index into (prompt_slots, completion_slots)
+    query_slots: jax.Array  # [K, M], place -> index into (prompt_slots, block_slots)
+    answers: jax.Array  # [K, N/K, G, T'], completion token -> index into (firsts, targets)
+
+
+def packed_log_probs_and_entropy(
+    params: Params,
+    config: DecoderConfig,
+    packing: Packing,
+    temperature: jax.Array | float,
+    *,
+    attention_fn: AttentionFn = attend,
+    log_probs_fn: HeadFn = token_log_probs,
+    keep_fn: KeepFn = keep_products,
+) -> HeadOutput:
+    """`completion_log_probs_and_entropy` of a packed batch: the same numbers, without the padding.
+
+    Args:
+      params: as from `init_params`.
+      config: their shape; static.
+      packing: the batch's tokens and where they stand (`ogrpo.data.packing` makes it).
+      temperature: > 0; may be traced.
+      attention_fn: attention over segments.
+      log_probs_fn: hidden states to log-probs.
+      keep_fn: what layers keep for the backward pass (see `run_layers`).
+
+    Returns:
+      Log-probs and entropy, float32 [N, G, T'], both 0 on padding and on groups left out.
+
+    Raises:
+      ValueError: P + T beyond the model's positions.
+    """
+    check_positions(config, packing.prompt_slots.shape[2], packing.completion_slots.shape[2])
+    functions = {"attention_fn": attention_fn, "log_probs_fn": log_probs_fn, "keep_fn": keep_fn}
+    one = partial(_part, params, config, jnp.asarray(temperature, jnp.float32), **functions)
+    if packing.token_ids.shape[0] == 1:
+        return one(jax.tree.map(lambda x: x[0], packing))
+    parts = jax.lax.map(one, packing)
+    return jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), parts)
+
+
+def _part(
+    params: Params,
+    config: DecoderConfig,
+    temperature: jax.Array,
+    packing: Packing,
+    *,
+    attention_fn: AttentionFn,
+    log_probs_fn: HeadFn,
+    keep_fn: KeepFn,
+) -> HeadOutput:
+    """One part, whose arrays have no axis K."""
+    ids, positions = packing.token_ids[None], packing.positions[None]
+    mix = _packed_mix(packing, attention_fn)
+    hidden = run_layers(params, config, ids, positions, mix, keep_fn=keep_fn)[0][0]
+    embedding, rows = head_weight(params), packing.targets.shape[0]
+    first = log_probs_fn(hidden[packing.last], embedding, packing.firsts, temperature)
+    rest = log_probs_fn(hidden[:rows], embedding, packing.targets[:, None], temperature)
+    first_entropy = jnp.repeat(first.entropy, packing.firsts.shape[1])
+    return HeadOutput(
+        _read(jnp.concatenate([first.log_probs.ravel(), rest.log_probs[:, 0]]), packing.answers),
+        _read(jnp.concatenate([first_entropy, rest.entropy]), packing.answers),
+    )
+
+
+def _packed_mix(packing: Packing, attention_fn: AttentionFn) -> MixFn:
+    """Attention of the row: a prompt to itself, a block to its prompt and its completion."""
+    into_keys, into_queries = _layouts(packing)
+    prompt_mask, group_mask, own_mask = _masks(packing)
+    owners, groups = packing.block_owners, packing.block_owners // packing.firsts.shape[1]
+
+    def mix(queries: jax.Array, keys: jax.Array, values: jax.Array, _context: Any) -> jax.Array:
+        q, block_q = into_queries.unpack(queries[0])
+        (k, own_k), (v, own_v) = into_keys.unpack(keys[0]), into_keys.unpack(values[0])
+        prompt = attention_fn(q[:, None], [Segment(k, v, prompt_mask)])[:, 0]
+        shared = Segment(k[groups], v[groups], group_mask)
+        own = Segment(own_k[owners], own_v[owners], own_mask)
+        blocks = attention_fn(block_q[:, None], [shared, own])[:, 0]
+        return into_queries.pack(prompt, blocks)[None]
+
+    return mix
+
+
+def _masks(packing: Packing) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Of prompts to themselves, of blocks to their prompts, of blocks to their completions."""
+    there = packing.prompt_slots < packing.token_ids.shape[0]
+    prompt = causal(there.shape[1]) & there[:, None, None, :]
+    groups = packing.block_owners // packing.firsts.shape[1]
+    place = packing.block_starts[:, None] + jnp.arange(packing.block_slots.shape[1])[None]
+    key = jnp.arange(packing.completion_slots.shape[1])
+    own = key[None, None, None, :] <= place[:, None, :, None]
+    return prompt, there[groups][:, None, None, :], own
+
+
+class _Layout(NamedTuple):
+    """Two padded arrays, [A, P, ...] and [B, b, ...], that the row's tokens are laid out in."""
+
+    unpack: Callable[[jax.Array], tuple[jax.Array, jax.Array]]
+    pack: Callable[[jax.Array, jax.Array], jax.Array]
+
+
+def _layouts(packing: Packing) -> tuple[_Layout, _Layout]:
+    keys = _layout(packing.prompt_slots, packing.completion_slots, packing.key_slots)
+    return keys, _layout(packing.prompt_slots, packing.block_slots, packing.query_slots)
+
+
+def _layout(first: jax.Array, second: jax.Array, back: jax.Array) -> _Layout:
+    there = jnp.concatenate([first.ravel(), second.ravel()])
+
+    def unpack(row: jax.Array) -> tuple[jax.Array, jax.Array]:
+        flat = move(row, there, back)
+        parts = jnp.split(flat, [first.size])
+        return parts[0].reshape(*first.shape, *row.shape[1:]), parts[1].reshape(
+            *second.shape, *row.shape[1:]
+        )
+
+    def pack(*parts: jax.Array) -> jax.Array:
+        flat = [part.reshape(-1, *part.shape[2:]) for part in parts]
+        return move(jnp.concatenate(flat), back, there)
+
+    return _Layout(unpack, pack)
+
+
+@jax.custom_vjp
+def move(x: jax.Array, there: jax.Array, _back: jax.Array) -> jax.Array:
+    """y[i] = x[there[i]], and 0 where that is beyond the end of x.
+
+    Its transpose is the same with `there` and `_back` exchanged: _back[there[i]] = i wherever
+    there[i] is within x, and every other entry of `_back` is beyond the end of y. XLA would not
+    know and scatter, which is slow on a CPU.
+
+    Args:
+      x: [M, ...].
+      there: int [L].
+      _back: int [M].
+
+    Returns:
+      [L, ...].
+    """
+    return _read(x, there)
+
+
+def _read(x: jax.Array, places: jax.Array) -> jax.Array:
+    return jnp.take(x, places, axis=0, mode="fill", fill_value=0)
+
+
+def _forward(
+    x: jax.Array, there: jax.Array, back: jax.Array
+) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
+    return move(x, there, back), (there, back)
+
+
+def _backward(
+    saved: tuple[jax.Array, jax.Array], cotangent: jax.Array
+) -> tuple[jax.Array, None, None]:
+    there, back = saved
+    return move(cotangent, back, there), None, None
+
+
+move.defvjp(_forward, _backward)

@@ -1,0 +1,185 @@
+"""A packed batch gives what the padded one gives: log-probs, entropies and their gradients."""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ogrpo.data.batching import GroupBatch
+from ogrpo.data.packing import Shape, arrange, pack, take
+from ogrpo.policy import PolicyBatch, completion_log_probs_and_entropy
+from ogrpo.policy.head import token_log_probs
+from ogrpo.policy.packing import Packing, move, packed_log_probs_and_entropy
+from tests.policy.tiny import FAMILIES, make_config, make_params
+
+padded_fn = jax.jit(completion_log_probs_and_entropy, static_argnums=1)
+packed_fn = jax.jit(packed_log_probs_and_entropy, static_argnums=1)
+
+
+def make_groups(n, g, p, t, *, seed, vocab=11, prompts=None, lengths=None) -> GroupBatch:
+    """Random tokens, noise on the padding; lengths are drawn, empty completions among them."""
+    rng = np.random.default_rng(seed)
+    prompts = rng.integers(1, p + 1, n) if prompts is None else np.asarray(prompts)
+    lengths = rng.integers(0, t + 1, (n, g)) if lengths is None else np.asarray(lengths)
+    return GroupBatch(
+        prompt_ids=rng.integers(0, vocab, (n, p)).astype(np.int32),
+        prompt_mask=np.arange(p) < prompts[:, None],
+        completion_ids=rng.integers(0, vocab, (n, g, t)).astype(np.int32),
+        completion_mask=np.arange(t) < lengths[..., None],
+        behavior_log_probs=rng.normal(-1.6, 0.3, (n, g, t)).astype(np.float32),
+        policy_versions=np.zeros((n, g), np.int32),
+    )
+
+
+def packed(groups, *, microbatches=1, wanted=None):
+    """The batch in the order of its parts, what is in it, its packing and its shape."""
+    wanted = np.ones(len(groups.prompt_ids), bool) if wanted is None else wanted
+    order, shape = arrange(groups, wanted, microbatches=microbatches)
+    groups, wanted = take(groups, order), wanted[order]
+    rows = Packing(*(jnp.asarray(x) for x in pack(groups, wanted, shape)))
+    return groups, wanted, rows, shape
+
+
+def view(groups):
+    return PolicyBatch(*(jnp.asarray(x) for x in groups[:4]))
+
+
+def outputs(config, params, groups, *, wanted=None, microbatches=1):
+    """Log-probs with entropy, and the gradient of a random functional of both: padded, packed."""
+    groups, wanted, rows, _ = packed(groups, wanted=wanted, microbatches=microbatches)
+    weights = jax.random.normal(jax.random.key(5), (2, *groups.completion_mask.shape))
+    there = jnp.asarray(wanted, jnp.float32)[:, None, None]
+
+    def total(function, inputs, params):
+        out = jax.tree.map(lambda x: x * there, function(params, config, inputs, 0.7))
+        return jnp.sum(weights[0] * out.log_probs) + jnp.sum(weights[1] * out.entropy), out
+
+    both = (completion_log_probs_and_entropy, view(groups)), (packed_log_probs_and_entropy, rows)
+    return [jax.jit(jax.grad(partial(total, *one), has_aux=True))(params) for one in both]
+
+
+def check_close(found, expected, *, atol=1e-5):
+    """Equal to 1e-5: of the largest entry of its array, for a gradient."""
+    for ours, theirs in zip(*map(jax.tree.leaves, (found, expected)), strict=True):
+        scale = max(1.0, float(np.abs(theirs).max()))
+        np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=atol * scale)
+
+
+CASES = {
+    "ragged": {"n": 4, "g": 3, "p": 5, "t": 7},
+    "one completion": {"n": 3, "g": 1, "p": 4, "t": 5},
+    "one token each": {"n": 2, "g": 2, "p": 1, "t": 1},
+    "full rows": {"n": 2, "g": 3, "p": 3, "t": 4, "prompts": [3, 3], "lengths": [[4] * 3] * 2},
+    "empty groups": {"n": 2, "g": 2, "p": 3, "t": 4, "lengths": [[0, 0], [0, 2]]},
+    "nothing": {"n": 2, "g": 2, "p": 3, "t": 4, "lengths": [[0, 0], [0, 0]]},
+    "blocks": {"n": 2, "g": 2, "p": 4, "t": 40, "lengths": [[40, 17], [16, 33]]},
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_packed_is_padded_in_values_and_gradients(name):
+    config = make_config()
+    padded, short = outputs(config, make_params(config), make_groups(**CASES[name], seed=3))
+    check_close(short, padded)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_in_parts_with_groups_left_out(family):
+    config, groups = make_config(family), make_groups(6, 2, 4, 5, seed=1)
+    wanted = np.array([True, False, True, True, False, True])
+    padded, short = outputs(config, make_params(config), groups, microbatches=3, wanted=wanted)
+    check_close(short, padded)
+    assert all(np.any(leaf != 0) for leaf in jax.tree.leaves(short[0]))
+
+
+ROOMY = Shape(parts=2, predictors=30, others=22, groups=2, members=3, prompt=5, completion=6)
+
+
+@settings(max_examples=40)
+@given(
+    st.lists(st.integers(1, 5), min_size=4, max_size=4),
+    st.lists(st.integers(0, 6), min_size=12, max_size=12),
+    st.lists(st.booleans(), min_size=4, max_size=4),
+    st.integers(0, 2**16),
+)
+def test_any_lengths(prompts, lengths, wanted, seed):
+    config, wanted = make_config(), np.array(wanted)
+    groups = make_groups(
+        4, 3, 5, 6, seed=seed, prompts=prompts, lengths=np.reshape(lengths, (4, 3))
+    )
+    rows = Packing(*(jnp.asarray(x) for x in pack(groups, wanted, ROOMY)))
+    found = packed_fn(make_params(config), config, rows, 0.7)
+    expected = padded_fn(make_params(config), config, view(groups), 0.7)
+    there = wanted[:, None, None].astype(np.float32)
+    check_close(found, jax.tree.map(lambda x: x * there, expected))
+    assert found.log_probs.dtype == found.entropy.dtype == jnp.float32
+
+
+def test_bfloat16_is_near_the_exact_values():
+    config, groups = make_config(), make_groups(3, 3, 5, 6, seed=2)
+    rounded = make_params(config, dtype=jnp.bfloat16)
+    (padded_grads, padded), (grads, short) = outputs(config, rounded, groups)
+    jax.tree.map(partial(np.testing.assert_allclose, atol=0.15), short, padded)
+    assert short.log_probs.dtype == jnp.float32
+    for ours, theirs in zip(*map(jax.tree.leaves, (grads, padded_grads)), strict=True):
+        assert ours.dtype == jnp.bfloat16
+        ours, theirs = (np.asarray(x, np.float32) for x in (ours, theirs))
+        assert np.linalg.norm(ours - theirs) <= 0.05 * np.linalg.norm(theirs)
+
+
+def test_what_stands_on_the_rows_padding_does_not_matter():
+    config = make_config()
+    params, groups = make_params(config), make_groups(3, 4, 5, 6, seed=4)
+    _, _, rows, _ = packed(groups)
+    nowhere = rows.key_slots == rows.key_slots.max()  # real places index into the layout
+    assert nowhere.any()
+    noisy = rows._replace(
+        token_ids=jnp.where(nowhere, 7, rows.token_ids),
+        positions=jnp.where(nowhere, 9, rows.positions),
+    )
+
+    def total(params, packing):
+        out = packed_log_probs_and_entropy(params, config, packing, 0.7)
+        return jnp.sum(out.log_probs) + jnp.sum(out.entropy)
+
+    gradient = jax.jit(jax.value_and_grad(total))
+    same = partial(np.testing.assert_allclose, rtol=1e-6, atol=1e-6)
+    jax.tree.map(same, gradient(params, rows), gradient(params, noisy))
+
+
+def test_moving_there_and_back_and_its_transpose():
+    there, back = jnp.array([2, 9, 0, 3, 9]), jnp.array([2, 5, 0, 3])  # place 1 goes nowhere
+    x = jnp.arange(8.0).reshape(4, 2) + 1
+    y, pull = jax.vjp(lambda x: move(x, there, back), x)
+    np.testing.assert_array_equal(y, [[5, 6], [0, 0], [1, 2], [7, 8], [0, 0]])
+    np.testing.assert_array_equal(move(y, back, there), x.at[1].set(0))
+    d_y = jnp.arange(10.0).reshape(5, 2) - 3
+    plain = jax.vjp(lambda x: jnp.take(x, there, axis=0, mode="fill", fill_value=0), x)[1]
+    np.testing.assert_array_equal(pull(d_y)[0], plain(d_y)[0])
+
+
+def test_accelerated_parts_see_tokens_and_no_padding():
+    config = make_config()
+    params = make_params(config)
+    groups = make_groups(2, 2, 5, 32, seed=6, prompts=[5, 2], lengths=[[32, 3], [1, 9]])
+    _, _, rows, shape = packed(groups)
+    seen = []
+
+    def log_probs_fn(hidden, embedding, token_ids, temperature):
+        seen.append((hidden.shape[0], token_ids.shape[1]))
+        return token_log_probs(hidden, embedding, token_ids, temperature)
+
+    packed_log_probs_and_entropy(params, config, rows, 0.7, log_probs_fn=log_probs_fn)
+    assert seen == [(2, 2), (44, 1)]  # 31 + 2 + 0 + 8 predictors, on the rung above 41
+    assert (shape.row, shape.others) == (44 + 12, 12)  # 4 ends and 7 prompt tokens, on a rung
+
+
+def test_a_context_too_short_is_refused():
+    config = make_config(max_positions=8)
+    rows = packed(make_groups(2, 2, 5, 4, seed=0, lengths=[[4, 1], [2, 2]]))[2]
+    with pytest.raises(ValueError, match=r"prompt \(5\) and completion \(4\).*\(8\)"):
+        packed_log_probs_and_entropy(make_params(config), config, rows, 1.0)
