@@ -67,9 +67,11 @@ def main(options: Options) -> None:
     systems = {spec: parse(spec, SYSTEMS) for spec in options.systems}
     shapes = {spec: parse(spec, SHAPES)[1] for spec in options.shapes}
     pythons = {name: find_python(name, options.environments) for name, _ in systems.values()}
-    find = {"machine": describe_machine(), "command": " ".join(sys.argv), "shapes": {}}
+    measured: dict[str, Any] = {}
+    find = {"machine": describe_machine(), "command": " ".join(sys.argv), "shapes": measured}
     for name, shape in shapes.items():
-        found = find["shapes"][name] = {"shape": dataclasses.asdict(shape)}
+        found: dict[str, Any] = {"shape": dataclasses.asdict(shape)}
+        measured[name] = found
         with tempfile.TemporaryDirectory() as folder:
             bench = Bench(options, shape, systems, pythons, Path(folder))
             found["checks"] = bench.check() if options.check else None
@@ -136,7 +138,8 @@ class Bench:
     def job(self, spec: str, weights: str | None, **timing: float) -> dict[str, Any]:
         batch, result = self.folder / "batch.npz", self.folder / "result.json"
         if not batch.exists():
-            np.savez(batch, **make_batch(self.shape, seed=0))
+            arrays: dict[str, Any] = make_batch(self.shape, seed=0)
+            np.savez(batch, **arrays)
         result.unlink(missing_ok=True)
         settings = parse(spec, SYSTEMS)[1]
         return {

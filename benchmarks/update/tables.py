@@ -5,6 +5,7 @@ import os
 import platform
 import re
 import statistics
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ def report(found: Found) -> str:
     lines = [
         "# One GRPO update, side by side",
         "",
-        f"- {machine['date']}, `python {found['command']}`",
+        f"- {machine['date']}, `python {found['command']}`, at commit {machine['commit']}",
         f"- {machine['cpu']}, {machine['cores']} cores, {machine['memory']:.1f} GiB, "
         f"{machine['system']}, Python {machine['python']}, load {machine['load']:.2f} at the start",
         *(f"- {line}" for line in versions(found)),
@@ -143,6 +144,7 @@ def describe_machine() -> Found:
     names = re.findall(r"model name\s*:\s*(.+)", Path("/proc/cpuinfo").read_text())
     return {
         "date": datetime.date.today().isoformat(),
+        "commit": describe_commit(),
         "cpu": names[0] if names else platform.machine(),
         "cores": os.cpu_count(),
         "memory": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30,
@@ -150,3 +152,10 @@ def describe_machine() -> Found:
         "python": platform.python_version(),
         "load": os.getloadavg()[0],
     }
+
+
+def describe_commit() -> str:
+    """The checkout's short hash, with a + where files under version control were changed."""
+    command = ["git", "describe", "--always", "--dirty=+", "--exclude=*"]
+    done = subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True)
+    return done.stdout.strip() or "unknown"

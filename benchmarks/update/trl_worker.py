@@ -4,6 +4,7 @@ Only `_prepare_inputs`, which would sample and score completions, is replaced: l
 clipping, optimizer and the loop around them are TRL's and transformers' own.
 """
 
+import math
 import tempfile
 
 import torch
@@ -85,14 +86,18 @@ class ReadyTrainer(GRPOTrainer):
     """GRPOTrainer whose batches need not be sampled."""
 
     ready: dict[str, torch.Tensor]
+    checking: bool
     loss: float
+    norm: float = math.nan
 
     def _prepare_inputs(self, generation_batch):  # noqa: ARG002
         return self.ready
 
-    def training_step(self, *args, **kwargs):
-        loss = super().training_step(*args, **kwargs)
+    def training_step(self, model, *args, **kwargs):
+        loss = super().training_step(model, *args, **kwargs)
         self.loss = loss.item()  # in the log it is rounded
+        if self.checking:
+            self.norm = exact_norm(model)
         return loss
 
 
@@ -103,8 +108,18 @@ class Ticks(TrainerCallback):
         self.trainer, self.clock = trainer, clock
 
     def on_log(self, args, state, control, logs, **kwargs):  # noqa: ARG002
-        if "grad_norm" in logs and not self.clock.tick(self.trainer.loss, logs["grad_norm"]):
-            control.should_training_stop = True
+        if "grad_norm" in logs:
+            norm = self.trainer.norm if self.trainer.checking else logs["grad_norm"]
+            control.should_training_stop = not self.clock.tick(self.trainer.loss, norm)
+
+
+def exact_norm(model: torch.nn.Module) -> float:
+    """Of the gradient before it is clipped.
+
+    The trainer's own is summed in float32, which on a CPU loses digits with the parameters' size.
+    """
+    squares = [p.grad.double().square().sum() for p in model.parameters() if p.grad is not None]
+    return torch.stack(squares).sum().sqrt().item()
 
 
 def make_tokenizer() -> PreTrainedTokenizerFast:
@@ -127,7 +142,7 @@ def main(job: Job, folder: str) -> None:
         train_dataset=Dataset.from_dict({"prompt": ["a"] * job.shape.prompts}),
         processing_class=make_tokenizer(),
     )
-    trainer.ready = make_inputs(job)
+    trainer.ready, trainer.checking = make_inputs(job), job.weights is not None
     clock = Clock(job, ("trl", "torch", "transformers", "accelerate", "numpy"))
     trainer.add_callback(Ticks(trainer, clock))
     trainer.train()
