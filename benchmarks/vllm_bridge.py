@@ -29,7 +29,8 @@ import numpy as np
 
 from ogrpo.bridge import connect_policy
 from ogrpo.data.tokenizer import TextTokenizer, word_level
-from ogrpo.policy import DecoderConfig, init_params, load_pretrained, save_pretrained
+from ogrpo.policy import init_params, load_pretrained, save_pretrained
+from ogrpo.policy.shapes import tiny
 from ogrpo.rollout.endpoint import wait_until_up
 from ogrpo.rollout.extension import ogrpo_serve
 from ogrpo.rollout.protocol import Sampling
@@ -62,20 +63,7 @@ def arguments() -> argparse.Namespace:
 def tiny_policy(folder: Path) -> None:
     """Random weights: what is drawn does not matter, how long it is does."""
     tokenizer = word_level([f"w{n}" for n in range(125)])
-    config = DecoderConfig(
-        architecture="Qwen2ForCausalLM",
-        vocab_size=tokenizer.padded_vocab_size(16),
-        hidden_size=64,
-        intermediate_size=176,
-        num_layers=2,
-        num_heads=2,
-        num_kv_heads=1,
-        head_dim=32,
-        rope_theta=10_000.0,
-        rms_norm_eps=1e-6,
-        tie_embeddings=True,
-        max_positions=1024,
-    )
+    config = tiny(tokenizer.padded_vocab_size(16))
     params = init_params(config, jax.random.key(0), jnp.float32)
     save_pretrained(folder, config, params, extra_fields={"eos_token_id": tokenizer.eos_id})
     tokenizer.save(folder)

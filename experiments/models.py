@@ -19,7 +19,7 @@ from experiments.cache import cache_path
 from experiments.config import Gsm8k, WarmStart
 from experiments.progress import warm_start_bar
 from experiments.tasks import Problems
-from ogrpo.data.arithmetic import demonstrate
+from ogrpo.data import arithmetic, batching
 from ogrpo.data.batching import GroupBatch, PromptStream, pad_groups
 from ogrpo.data.tokenizer import TextTokenizer
 from ogrpo.kernels.log_probs import check_available, choose
@@ -34,6 +34,7 @@ from ogrpo.policy import (
 from ogrpo.policy.decoder import keep_products
 from ogrpo.policy.packing import packed_log_probs_and_entropy
 from ogrpo.policy.pretrained import load_pretrained, save_pretrained
+from ogrpo.policy.shapes import SHAPES, tiny
 from ogrpo.rollout.protocol import Completion, Group
 from ogrpo.training.metrics import PolicyOutput
 from ogrpo.training.state import adam, init_state
@@ -48,43 +49,9 @@ REMAT = {
 }
 
 
-TINY_POSITIONS = 1024
-
-
 def tiny_decoder(tokenizer: TextTokenizer) -> DecoderConfig:
-    """A Qwen2 decoder of about 0.1 M parameters; head size 32, the least that vLLM serves."""
-    return DecoderConfig(
-        architecture="Qwen2ForCausalLM",
-        vocab_size=tokenizer.padded_vocab_size(16),
-        hidden_size=64,
-        intermediate_size=176,
-        num_layers=2,
-        num_heads=2,
-        num_kv_heads=1,
-        head_dim=32,
-        rope_theta=10_000.0,
-        rms_norm_eps=1e-6,
-        tie_embeddings=True,
-        max_positions=TINY_POSITIONS,
-    )
-
-
-def qwen2_5_0_5b() -> DecoderConfig:
-    """The shape of Qwen2.5-0.5B."""
-    return DecoderConfig(
-        architecture="Qwen2ForCausalLM",
-        vocab_size=151_936,
-        hidden_size=896,
-        intermediate_size=4864,
-        num_layers=24,
-        num_heads=14,
-        num_kv_heads=2,
-        head_dim=64,
-        rope_theta=1_000_000.0,
-        rms_norm_eps=1e-6,
-        tie_embeddings=True,
-        max_positions=32_768,
-    )
+    """The tiny shape with a tokenizer's vocabulary."""
+    return tiny(tokenizer.padded_vocab_size(16))
 
 
 def make_policy_fn(decoder: DecoderConfig, **functions: Any) -> PolicyFn:
@@ -119,16 +86,15 @@ def _make_model(
     if config.model.path is not None:
         return load_pretrained(config.model.path, dtype)
     key = jax.random.key(config.seed)
-    shapes = {"qwen2.5-0.5b": qwen2_5_0_5b(), "tiny": tiny_decoder(tokenizer)}
     if config.model.random != "none":
-        decoder = shapes[config.model.random]
+        decoder = {**SHAPES, "tiny": tiny_decoder(tokenizer)}[config.model.random]
         return decoder, init_params(decoder, key, dtype)
     if not problems.warm_start:
         raise ValueError(
             "data.path needs a model that can read it: give --model.path a Hugging Face folder, or "
             "--model.random tiny to prove the path with random weights"
         )
-    decoder = shapes["tiny"]
+    decoder = tiny_decoder(tokenizer)
     return decoder, warm_started(config, decoder, tokenizer, problems, dtype, console)
 
 
@@ -150,11 +116,11 @@ def warm_started(
     console: Console,
 ) -> Params:
     """Imitates the careless teacher, or reads what an equal imitation left in the cache."""
-    batch = _demonstrations(config, tokenizer, problems)
-    folder = _cache_folder(config, decoder, batch)
+    folder = _cache_folder(config, decoder, tokenizer, problems)
     if config.warm_start.cache and (folder / "config.json").is_file():
         console.print(f"warm start read from {folder}", soft_wrap=True)
         return load_pretrained(folder, dtype)[1]
+    batch = _demonstrations(config, tokenizer, problems)
     params = _imitate(config, decoder, batch, dtype, console)
     if config.warm_start.cache:
         _store(folder, decoder, params)
@@ -167,7 +133,7 @@ def _demonstrations(config: Gsm8k, tokenizer: TextTokenizer, problems: Problems)
     shown = [
         [
             p.answer
-            for p in demonstrate(
+            for p in arithmetic.demonstrate(
                 few, seed=stream_seed(config.seed, "teacher", n), teacher=wanted.teacher
             )
         ]
@@ -219,20 +185,30 @@ def _batches(demonstrations: GroupBatch, warm: WarmStart, seed: int) -> Iterator
         yield Batch(*arrays, rewards=jnp.zeros(arrays[2].shape[:2]))
 
 
-def _cache_folder(config: Gsm8k, decoder: DecoderConfig, batch: GroupBatch) -> Path:
-    """Named by everything that the result depends on, the demonstrations' tokens included."""
+def _cache_folder(
+    config: Gsm8k, decoder: DecoderConfig, tokenizer: TextTokenizer, problems: Problems
+) -> Path:
+    """Named by everything that the result depends on, the code that demonstrates included.
+
+    The demonstrations themselves would say it more simply, but take seconds to make.
+    """
     digest = hashlib.sha256()
     recipe = {
         "decoder": dataclasses.asdict(decoder),
         "warm_start": dataclasses.asdict(config.warm_start) | {"cache": True},
+        "lengths": [config.data.prompt_length, config.rollout.max_tokens],
+        "prompt": tokenizer.prompt_template,
         "seed": config.seed,
         "dtype": config.model.dtype,
-        "versions": [jax.__version__, optax.__version__],
+        "versions": [jax.__version__, optax.__version__, np.__version__],
         "backend": jax.default_backend(),
     }
     digest.update(json.dumps(recipe, sort_keys=True).encode())
-    for array in batch[:4]:
-        digest.update(np.ascontiguousarray(array).tobytes())
+    digest.update(tokenizer.backend.to_str().encode())
+    for problem in problems.warm_start[: config.warm_start.problems]:
+        digest.update(f"{problem.question}\n{problem.answer}\n".encode())
+    for source in (arithmetic.__file__, batching.__file__, __file__):
+        digest.update(Path(source).read_bytes())
     return cache_path() / "warm-start" / digest.hexdigest()[:24]
 
 

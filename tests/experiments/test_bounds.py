@@ -26,7 +26,7 @@ from experiments.bounds_exact import (
 )
 from experiments.bounds_run import plug_in, resamples
 from experiments.config import Gsm8k
-from experiments.models import qwen2_5_0_5b
+from ogrpo.policy.shapes import SHAPES
 
 ROOT = Path(__file__).parents[2]
 SMALL = Bounds(bandit=Bandit(steps=9, v=4, prompts=4, answers=5, draws=64))
@@ -43,7 +43,7 @@ def exact():
 
 def moves(seed: int = 0):
     config = Gsm8k(seed=seed)
-    update, state = bandit_update(config, qwen2_5_0_5b()), bandit_state(SMALL.bandit, config)
+    update, state = bandit_update(config, SHAPES["tiny"]), bandit_state(SMALL.bandit, config)
     return [*trajectory(SMALL.bandit, update, state, clip_eps=0.2, seed=seed)]
 
 
