@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import tyro
 
@@ -183,12 +182,10 @@ def count(lengths: Lengths, options: Options, bench: Bench) -> str:
     packed = [bench.made("packed", groups, rewards) for groups in drawn]
     each = (time.process_time() - before) / len(packed)
     padded = [bench.made("padded", groups, rewards) for groups in drawn]
-    shares = [
-        f"{statistics.mean(m.padding for m in made):.1%} (largest {max(m.padding for m in made):.1%})"
-        for made in (padded, packed)
-    ]
+    shares = [[m.padding for m in made] for made in (padded, packed)]
+    texts = [f"{statistics.mean(share):.1%} (at most {max(share):.1%})" for share in shares]
     return (
-        f"padding over {options.batches} batches: padded {shares[0]}, packed {shares[1]}, in "
+        f"padding over {options.batches} batches: padded {texts[0]}, packed {texts[1]}, in "
         f"{len({m.shape for m in packed})} shapes; arranging a batch takes {1e3 * each:.1f} ms"
     )
 

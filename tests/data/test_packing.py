@@ -1,0 +1,229 @@
+"""Where a batch's tokens go: every token in one place, little padding, few shapes."""
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ogrpo.data.batching import GroupBatch
+from ogrpo.data.gsm8k import read_problems
+from ogrpo.data.packing import (
+    LEAST_BLOCK,
+    TOKEN_RUNGS,
+    arrange,
+    balanced,
+    halved,
+    pack,
+    real_tokens,
+    rung,
+    take,
+)
+from ogrpo.data.tokenizer import train_bpe
+
+REAL = Path(os.environ.get("OGRPO_GSM8K", Path(__file__).parents[2] / "../shared/gsm8k"))
+needs_gsm8k = pytest.mark.skipif(
+    not (REAL / "train.jsonl").is_file(),
+    reason=f"no GSM8K in {REAL}: set OGRPO_GSM8K to a folder with train.jsonl and test.jsonl",
+)
+
+
+def make(prompts, lengths, p, t, seed=0) -> GroupBatch:
+    rng = np.random.default_rng(seed)
+    prompts, lengths = np.asarray(prompts), np.asarray(lengths)
+    n, g = lengths.shape
+    return GroupBatch(
+        prompt_ids=rng.integers(1, 99, (n, p)).astype(np.int32),
+        prompt_mask=np.arange(p) < prompts[:, None],
+        completion_ids=rng.integers(1, 99, (n, g, t)).astype(np.int32),
+        completion_mask=np.arange(t) < lengths[..., None],
+        behavior_log_probs=np.zeros((n, g, t), np.float32),
+        policy_versions=np.zeros((n, g), np.int32),
+    )
+
+
+@given(st.integers(1, 10**6), st.sampled_from([1, 2, 4, 8]))
+def test_a_rung_is_the_next_above_and_not_far(size, per_octave):
+    up = rung(size, per_octave)
+    assert size <= up <= size * (1 + 1 / per_octave)
+    assert rung(up, per_octave) == up
+    assert rung(size + 1, per_octave) in {up, rung(up + 1, per_octave)}
+
+
+def test_an_octave_has_so_many_rungs():
+    assert len({rung(size, 8) for size in range(1025, 2049)}) == 8
+    assert len({rung(size, 2) for size in range(1025, 2049)}) == 2
+
+
+@given(st.integers(1, 500), st.integers(0, 500))
+def test_a_halved_length_is_enough_and_less_than_double(size, more):
+    short = halved(size, size + more)
+    assert size <= short < 2 * size + 1
+
+
+@given(st.lists(st.integers(0, 1000), min_size=12, max_size=12), st.sampled_from([1, 2, 3, 4, 6]))
+def test_balanced_parts_hold_each_group_once(tokens, parts):
+    tokens = np.array(tokens)
+    order = balanced(tokens, parts)
+    assert sorted(order) == list(range(12))
+    loads = tokens[order].reshape(parts, -1).sum(axis=1)
+    assert loads.max() <= tokens.sum() / parts + tokens.max()
+
+
+lengths = st.lists(st.integers(0, 40), min_size=12, max_size=12).map(
+    lambda x: np.reshape(x, (6, 2))
+)
+prompts = st.lists(st.integers(1, 5), min_size=6, max_size=6)
+left_in = st.lists(st.booleans(), min_size=6, max_size=6).map(np.array)
+
+
+@settings(max_examples=60)
+@given(prompts, lengths, left_in, st.sampled_from([1, 2, 3, 6]))
+def test_every_token_has_one_place_and_every_place_its_token(
+    prompts, lengths, wanted, microbatches
+):
+    groups = make(prompts, lengths, 5, 40)
+    order, shape = arrange(groups, wanted, microbatches=microbatches)
+    groups, wanted = take(groups, order), wanted[order]
+    packed = pack(groups, wanted, shape)
+    size = 6 // shape.parts
+    for part in range(shape.parts):
+        rows = range(part * size, part * size + size)
+        kept = [row for row in rows if wanted[row]]
+        ids, at = packed.token_ids[part], packed.positions[part]
+        slots = packed.completion_slots[part].reshape(shape.groups, 2, -1)
+        seen = []
+        for a, row in enumerate(kept):
+            start = groups.prompt_mask[row].sum()
+            places = packed.prompt_slots[part, a][:start]
+            np.testing.assert_array_equal(ids[places], groups.prompt_ids[row, :start])
+            np.testing.assert_array_equal(at[places], np.arange(start))
+            assert packed.last[part, a] == places[-1]
+            seen.extend(places)
+            for member in range(2):
+                length = groups.completion_mask[row, member].sum()
+                tokens = groups.completion_ids[row, member, :length]
+                places = slots[a, member, :length]
+                np.testing.assert_array_equal(ids[places], tokens)
+                np.testing.assert_array_equal(at[places], start + np.arange(length))
+                np.testing.assert_array_equal(packed.targets[part, places[:-1]], tokens[1:])
+                seen.extend(places)
+                found = packed.answers[part, row - rows[0], member]
+                firsts = shape.groups * 2
+                expected = [a * 2 + member, *(firsts + places[:-1])][:length]
+                np.testing.assert_array_equal(found[:length], expected)
+                assert np.all(found[length:] == firsts + shape.predictors)
+        assert len(set(seen)) == len(seen) == sum(real_tokens_of(groups, row) for row in kept)
+        assert np.all(packed.prompt_slots[part, len(kept) :] == shape.row)
+        check_blocks(packed, part, shape)
+        for row in set(rows) - set(kept):
+            nowhere = shape.groups * 2 + shape.predictors
+            assert np.all(packed.answers[part, row - rows[0]] == nowhere)
+
+
+def real_tokens_of(groups, row):
+    return groups.prompt_mask[row].sum() + groups.completion_mask[row].sum()
+
+
+def check_blocks(packed, part, shape):
+    """Blocks hold the completions' places again, and the way back leads where they came from."""
+    for slots, back in (
+        (packed.completion_slots[part], packed.key_slots[part]),
+        (packed.block_slots[part], packed.query_slots[part]),
+    ):
+        flat = np.concatenate([packed.prompt_slots[part].ravel(), slots.ravel()])
+        real = np.flatnonzero(flat < shape.row)
+        np.testing.assert_array_equal(back[flat[real]], real)
+        assert np.sum(back < flat.size) == len(real)
+    for block, owner, start in zip(
+        packed.block_slots[part], packed.block_owners[part], packed.block_starts[part], strict=True
+    ):
+        there = block < shape.row
+        own = packed.completion_slots[part, owner, start : start + len(block)]
+        np.testing.assert_array_equal(block[there], own[own < shape.row][: there.sum()])
+
+
+def test_no_shape_is_larger_than_the_padded_batch():
+    groups = make([5, 5], [[9, 9, 9], [9, 9, 9]], 5, 9)
+    shape = arrange(groups, np.ones(2, bool), microbatches=1).shape
+    assert (shape.parts, shape.tokens) == (1, 2 * (5 + 3 * 9))
+    assert (shape.groups, shape.prompt, shape.completion) == (2, 5, 9)
+
+
+def test_short_batches_are_cut_into_fewer_parts():
+    long, short = (make([4] * 4, np.full((4, 2), size), 4, 64) for size in (64, 20))
+    everything = np.ones(4, bool)
+    assert arrange(long, everything, microbatches=4).shape.parts == 4
+    assert arrange(short, everything, microbatches=4).shape.parts == 2
+
+
+def test_what_does_not_fit_is_refused():
+    groups, wanted = make([4, 2], [[9, 3], [1, 0]], 4, 32), np.ones(2, bool)
+    shape = arrange(groups, wanted, microbatches=1).shape
+    pack(groups, wanted, shape)
+    for change, message in (
+        ({"predictors": 9}, "predictors 10 of 9"),
+        ({"others": 8}, "others 9 of 8"),
+        ({"groups": 1}, "groups 2 of 1"),
+        ({"completion": 8}, "completion 9 of 8"),
+    ):
+        with pytest.raises(ValueError, match=f"over-full.*{message}.*arrange"):
+            pack(groups, wanted, shape._replace(**change))
+
+
+def test_a_prompt_without_a_token_is_refused():
+    groups = make([4, 0], [[9, 3], [1, 0]], 4, 32)
+    with pytest.raises(ValueError, match="prompt of group 1 has no token"):
+        arrange(groups, np.ones(2, bool), microbatches=1)
+
+
+def test_microbatches_that_do_not_divide_the_groups_are_refused():
+    groups = make([4, 2, 1], [[9, 3], [1, 0], [1, 1]], 4, 32)
+    with pytest.raises(ValueError, match="3 groups cannot be cut into 2"):
+        arrange(groups, np.ones(3, bool), microbatches=2)
+
+
+def gsm8k_like(questions, answers, *, n, seed, spread=0.25):
+    """Batches of 8 completions, each about as long as its question's answer, at most 256 tokens."""
+    rng = np.random.default_rng(seed)
+    for _ in range(200):
+        chosen = rng.integers(0, len(questions), n)
+        noise = np.exp(spread * rng.normal(size=(n, 8)))
+        lengths = np.clip(np.ceil(answers[chosen][:, None] * noise), 1, 256).astype(int)
+        yield make(np.minimum(questions[chosen], 256), lengths, 256, 256)
+
+
+def check_padding(questions, answers, *, n, microbatches, most_shapes):
+    shares, shapes = [], set()
+    for groups in gsm8k_like(questions, answers, n=n, seed=n):
+        wanted = np.ones(n, bool)
+        shape = arrange(groups, wanted, microbatches=microbatches).shape
+        assert shape.row <= n * (256 + 8 * 256) / microbatches * (1 + 1 / TOKEN_RUNGS)
+        shares.append(1 - real_tokens(groups, wanted) / shape.tokens)
+        shapes.add(shape)
+    assert np.mean(shares) <= 0.10
+    assert len(shapes) <= most_shapes
+    assert all(shape.block >= LEAST_BLOCK for shape in shapes)
+
+
+@pytest.mark.parametrize(("n", "microbatches"), [(8, 1), (8, 4), (32, 1), (32, 4)])
+@needs_gsm8k
+def test_little_padding_in_few_shapes_on_gsm8k(n, microbatches):
+    problems = read_problems(REAL / "train.jsonl")[:2000]
+    tokenizer = train_bpe([text for p in problems for text in (p.question, p.answer)], 4096)
+    questions = np.array([len(tokenizer.encode(p.question)) for p in problems])
+    answers = np.array([len(tokenizer.encode(p.answer, add_eos=True)) for p in problems])
+    check_padding(questions, answers, n=n, microbatches=microbatches, most_shapes=40)
+
+
+@pytest.mark.parametrize("n", [8, 32])
+def test_little_padding_in_few_shapes_on_log_normal_lengths(n):
+    """Of the moments of GSM8K's questions and answers under a BPE of 8,192 tokens."""
+    rng = np.random.default_rng(0)
+    questions, answers = (
+        np.exp(rng.normal(mean, deviation, 5000)).astype(int) + 1
+        for mean, deviation in ((3.97, 0.37), (4.46, 0.43))
+    )
+    check_padding(questions, answers, n=n, microbatches=1, most_shapes=40)
