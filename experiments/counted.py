@@ -22,6 +22,7 @@ def counted(config: Gsm8k, run: RunDir, prepared: Prepared) -> Counts:
         *replayed(records),
         *certified(config, records),
         *signals(records),
+        *padded(config, records),
         *spent(records),
     ]
 
@@ -62,6 +63,19 @@ def signals(records: list[Record]) -> Counts:
     """Which signal ended a step's draws, and how often."""
     bound = Counter(r["reuse/signal"] for r in records if (r.get("reuse/use") or 0) >= 1)
     return [(f"steps ended by the signal {name}", f"{n:,}") for name, n in bound.most_common()]
+
+
+def padded(config: Gsm8k, records: list[Record]) -> Counts:
+    """What updates computed for nothing, and in how many programs."""
+    shares = [r["padding"] for r in records if r.get("padding") is not None]
+    if not shares:
+        return []
+    shapes = max(r.get("shapes", 1) for r in records)
+    how = f"{sum(shares) / len(shares):.1%} ({config.optimizer.batching} batches)"
+    return [
+        ("padding among the tokens that updates computed", how),
+        ("shapes of batches, each compiled once", f"{shapes:,.0f}"),
+    ]
 
 
 def spent(records: list[Record]) -> Counts:

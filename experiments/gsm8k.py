@@ -18,7 +18,7 @@ from experiments.devices import memory_lines, open_mesh
 from experiments.interrupt import StopRequest, stop_on_signal
 from experiments.models import make_model, save_model
 from experiments.objectives import check_objective
-from experiments.parts import find_devices, first_region, make_parts
+from experiments.parts import batching_line, find_devices, first_region, make_parts
 from experiments.progress import display, summary_table
 from experiments.report import Answer, Sample, write_report
 from experiments.run_dir import RunDir, RunDirError
@@ -94,6 +94,7 @@ def carry_out(study: Study, params: Params) -> int:
     initial = replace(devices.init(params), region=first_region(study.config))
     for line in memory_lines(study.config, initial, devices):
         study.console.print(line, soft_wrap=True)
+    study.console.print(batching_line(study.config), soft_wrap=True)
     state, stop = train_to_end(study, initial)
     finish(study, state, before)
     if stop.signal is None:

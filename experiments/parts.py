@@ -18,7 +18,7 @@ from experiments.tasks import Prepared
 from ogrpo.bridge import connect_policy, embedded_engine
 from ogrpo.core import advantages, aggregate
 from ogrpo.core.objectives import OBJECTIVES
-from ogrpo.data.packing import Shape
+from ogrpo.data.packing import TOKEN_RUNGS, Shape
 from ogrpo.data.tokenizer import TextTokenizer
 from ogrpo.loop import Costs, Packer, Parts
 from ogrpo.policy import DecoderConfig
@@ -187,6 +187,18 @@ def make_packer(config: Gsm8k) -> Packer | None:
     if wanted.batching == "padded":
         return None
     return Packer(wanted.microbatches, wanted.skip_zero_variance)
+
+
+def batching_line(config: Gsm8k) -> str:
+    """How the updates' batches are laid out, and what they can cost."""
+    wanted, rollout = config.optimizer, config.rollout
+    places = config.data.prompt_length + rollout.group_size * rollout.max_tokens
+    each = config.schedule.prompts * places // wanted.microbatches
+    cut = f"{wanted.microbatches} microbatches of {each:,} tokens"
+    if wanted.batching == "padded":
+        return f"batches: padded to {cut}"
+    ladder = f"{TOKEN_RUNGS} row lengths an octave, each shape compiled once"
+    return f"batches: packed, no larger than {cut}; {ladder}"
 
 
 def measures_spread(config: Gsm8k) -> bool:

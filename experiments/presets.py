@@ -4,7 +4,8 @@ The first three are Table 1 of "Revisiting Group Relative Policy Optimization" (
 the default task; their measured scores, with the command that made them, stand in README.md.
 `reuse` is the best of docs/reuse.md. The others are that paper's runs on real models. They were not
 run to their end here, where there are no weights: the docstrings say which figures are published
-and by whom.
+and by whom. They train on packed batches, whose lengths differ most (docs/ragged.md); a mesh needs
+--optimizer.batching padded.
 """
 
 from collections.abc import Callable
@@ -84,7 +85,7 @@ def qwen2_5_0_5b() -> Gsm8k:
         rollout=Rollout(group_size=16, temperature=0.1, max_tokens=200),
         schedule=Schedule(steps=1000, prompts=8, v=10, evaluate_every=100),
         objective=Objective(beta=0.1),
-        optimizer=Optimizer(learning_rate=5e-6, decay=0.0, microbatches=4),
+        optimizer=Optimizer(learning_rate=5e-6, decay=0.0, microbatches=4, batching="packed"),
         evaluation=Evaluation(prompts=1319, temperature=0.1, samples=1),
         certificate=Certificate(delta=None),
         checkpoint=Checkpointing(every=100),
@@ -106,7 +107,7 @@ def r1_distill_1_5b() -> Gsm8k:
         rollout=Rollout(group_size=16, temperature=0.7, max_tokens=4096),
         schedule=Schedule(steps=500, prompts=8, v=10, evaluate_every=100),
         objective=Objective(beta=0.001),
-        optimizer=Optimizer(learning_rate=1e-6, decay=0.0, microbatches=8),
+        optimizer=Optimizer(learning_rate=1e-6, decay=0.0, microbatches=8, batching="packed"),
         evaluation=Evaluation(prompts=256, temperature=0.7, samples=1),
         certificate=Certificate(delta=None),
         checkpoint=Checkpointing(every=50),
@@ -126,7 +127,7 @@ def qwen3_4b() -> Gsm8k:
         rollout=Rollout(group_size=16, temperature=0.7, max_tokens=1024),
         schedule=Schedule(steps=500, prompts=8, v=10, evaluate_every=100),
         objective=Objective(beta=0.001),
-        optimizer=Optimizer(learning_rate=1e-6, decay=0.0, microbatches=8),
+        optimizer=Optimizer(learning_rate=1e-6, decay=0.0, microbatches=8, batching="packed"),
         evaluation=Evaluation(prompts=256, temperature=0.7, samples=1),
         certificate=Certificate(delta=None),
         checkpoint=Checkpointing(every=50),

@@ -15,6 +15,7 @@ from experiments.config import (
     Evaluation,
     Gsm8k,
     Objective,
+    Optimizer,
     Replay,
     Reuse,
     Rollout,
@@ -310,6 +311,39 @@ def test_noise_is_measured_where_pass_at_1_is():
     measured = [r["step"] for r in records if r.get("grad_variance") is not None]
     assert measured == [3, 6]
     assert records[-1]["grad_variance"] > 0
+
+
+PACKED = Optimizer(batching="packed", microbatches=2)
+
+
+def test_packed_batches_change_what_is_computed_and_nothing_else(off_policy):
+    padded, packed = (
+        dict(enumerate(r for _, r in run.turns()))
+        for run in (off_policy, Run(schedule=schedule(v=3), optimizer=PACKED))
+    )
+    for step in range(1, 4):
+        assert packed[step].keys() == padded[step].keys()
+        for name in ("reward", "loss", "kl", "grad_norm", "ess", "certificate/bound"):
+            ours, theirs = packed[step][name], padded[step][name]
+            assert ours == theirs or ours == pytest.approx(theirs, rel=1e-3, abs=1e-5)
+        assert packed[step]["padding"] < padded[step]["padding"]
+        assert 1 <= packed[step]["shapes"] <= step
+        assert padded[step]["shapes"] == 1
+
+
+def test_a_packed_run_resumes_to_the_same_numbers(tmp_path):
+    changes = {"schedule": schedule(steps=4, v=3), "optimizer": PACKED}
+    whole = Run(tmp_path / "whole", **changes).turns()
+    run = Run(tmp_path / "stopped", **changes)
+    *_, (_, state, _) = run.steps(2)
+    with Checkpoints(tmp_path / "checkpoints", keep=1) as checkpoints:
+        checkpoints.save(state.step, state.arrays(), state.progress())
+        resumed = resume(
+            *checkpoints.restore(2, first_arrays(run.train_state(), run.parts)), run.parts
+        )
+    turns = run.turns(resumed)
+    assert [deterministic(r) for _, r in turns] == [deterministic(r) for _, r in whole[3:]]
+    assert turns[-1][0].shapes == whole[-1][0].shapes
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from experiments.command_line import parse
-from experiments.config import Gsm8k, from_json, to_json
+from experiments.config import Gsm8k, Mesh, Optimizer, from_json, to_json
 from experiments.gsm8k import as_json
 from experiments.presets import PRESETS
 
@@ -61,6 +61,7 @@ def test_a_resumed_run_refuses_another_preset(tmp_path):
         ("--objective.eps-low", "-0.1", r"eps-low is -0\.1.*at least 0"),
         ("--objective.beta", "-1", r"beta is -1\.0.*at least 0"),
         ("--optimizer.microbatches", "3", "prompts = 16 cannot be cut into .*microbatches = 3"),
+        ("--optimizer.batching", "ragged", "optimizer.batching.*ragged|ragged.*padded.*packed"),
         ("--data.prompt-length", "0", "prompt-length is 0"),
         ("--seed", "-1", "seed is -1"),
         ("--schedule.v", "0", "schedule.v is 0"),
@@ -81,6 +82,11 @@ def test_a_wrong_value_is_refused_by_name(option, value, message, capsys):
     shown = str(caught.value) + "".join(capsys.readouterr())
     assert caught.type is ValueError or caught.value.code != 0
     assert __import__("re").search(message, " ".join(shown.replace("│", " ").split()))
+
+
+def test_packed_batches_on_a_mesh_are_refused():
+    with pytest.raises(ValueError, match=r"batching is packed.*mesh has 4.*batching padded"):
+        Gsm8k(optimizer=Optimizer(batching="packed"), mesh=Mesh(data=2, tensor=2))
 
 
 def test_an_unknown_option_is_answered_with_the_nearest(capsys):

@@ -1,7 +1,7 @@
 """What the report says of what was left out, cut off or spent."""
 
-from experiments.config import Certificate, Gsm8k
-from experiments.counted import certified, clipped, replayed, signals, spent
+from experiments.config import Certificate, Gsm8k, Optimizer
+from experiments.counted import certified, clipped, padded, replayed, signals, spent
 
 
 def test_a_clip_that_never_bound_says_why():
@@ -44,3 +44,10 @@ def test_the_gain_is_counted_by_the_thousand_completions():
     assert table["sampled Pass@1 gained per 1,000 completions"] == "+0.2000"
     assert table["groups drawn for each one bought"] == "2.00"
     assert spent([{"pass@1/sampled": 0.4, "completions": 0}]) == []
+
+
+def test_padding_is_counted_over_the_updates_there_were():
+    records = [{"padding": 0.5, "shapes": 1}, {}, {"padding": 0.25, "shapes": 3}, {"shapes": 3}]
+    packed = Gsm8k(optimizer=Optimizer(batching="packed"))
+    assert [text for _, text in padded(packed, records)] == ["37.5% (packed batches)", "3"]
+    assert padded(Gsm8k(), [{}]) == []

@@ -20,7 +20,9 @@ from ogrpo.policy.attention import attend
 from ogrpo.policy.decoder import keep_products, param_shapes
 from ogrpo.policy.flops import Flops
 from ogrpo.policy.head import token_log_probs
+from ogrpo.policy.packing import packed_log_probs_and_entropy
 from ogrpo.policy.sampler import _Draw, _sample
+from tests.policy.test_packing import make_groups, packed
 from tests.policy.tiny import FAMILIES, make_config
 
 SHAPE = {"n": 3, "g": 4, "p": 7, "t": 5}
@@ -75,7 +77,8 @@ def loss(config, remat, max_logits=flops.MAX_LOGITS):
 
 def sampler_of(config, g, t):
     draw = _Draw(jnp.float32(1), jnp.asarray(False), jnp.int32(5))
-    fixed = {"config": config, "group_size": g, "max_tokens": t, "attention_fn": attend}
+    fixed = {"config": config, "group_size": g, "max_tokens": t, "sizes": ()}
+    fixed |= {"attention_fn": attend}
     return lambda params, ids, mask: _sample(params, ids, mask, jax.random.key(0), draw, **fixed)
 
 
@@ -242,6 +245,22 @@ def test_xla_counts_the_same_draw_and_a_little_element_wise_work():
 
 
 # ------------------------------------------------------------------ refusals, examples
+
+
+@pytest.mark.parametrize("remat", ["none", "products", "full"])
+def test_a_packed_update_is_its_traced_products(remat):
+    config, groups = make_config(), make_groups(4, 3, 5, 40, seed=1)
+    _, _, rows, shape = packed(groups, microbatches=2)
+    params = param_shapes(config)
+    forward = partial(packed_log_probs_and_entropy, keep_fn=KEEP[remat])
+
+    def loss(params):
+        return jnp.sum(forward(params, config, rows, 1.0).log_probs)
+
+    once = flops.packed_forward_flops(config, **shape.sizes).total * shape.parts
+    again = flops.packed_recompute_flops(config, **shape.sizes, remat=remat).total * shape.parts
+    assert traced_flops(loss, params) == once
+    assert traced_flops(jax.grad(loss), params) == 3 * once + again
 
 
 def test_microbatches_cost_the_same_and_must_divide_the_prompts():
