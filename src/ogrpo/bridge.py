@@ -9,12 +9,17 @@ import jax.numpy as jnp
 import numpy as np
 
 from ogrpo.policy import DecoderConfig, Params, load_pretrained, sample
+from ogrpo.policy.decoder import unstack
 from ogrpo.policy.log_probs import flat_log_probs, flat_logits
 from ogrpo.policy.pretrained import Slot, tensor_slots
 from ogrpo.rollout.embedded import EmbeddedEngine
 from ogrpo.rollout.endpoint import Model
 from ogrpo.rollout.protocol import IntArray
 from ogrpo.rollout.vllm import Expected, Options, VllmEngine, connect
+
+# From where on the sampler's layouts for CPUs are faster by more than they take to compile:
+# parameters of a stacked array, tokens of a completion; and how often a batch is halved.
+_LARGE, _LONG, _HALVINGS = 1 << 22, 32, 2
 
 ScoreFn = Callable[[Params, Sequence[IntArray]], list[np.ndarray]]
 
@@ -98,14 +103,29 @@ def embedded_engine(
 ) -> EmbeddedEngine:
     """The trainer's own sampler behind the engine interface.
 
-    `place_fn` puts prompts on the devices that draw for them, those of the parameters.
+    `place_fn` puts prompts on the devices that draw for them, those of the parameters. On a single
+    CPU large layers are unstacked, and batches of long completions shrink as they finish.
     """
 
     def sample_fn(params: Params, ids: np.ndarray, mask: np.ndarray, seed: int, **how: Any) -> Any:
         arrays = place_fn(ids), place_fn(mask)
-        return sample(params, config, *arrays, jax.random.key(seed), eos_id=eos_id, **how)
+        long = how["max_tokens"] >= _LONG and _on_one_cpu(params)
+        chosen = {"eos_id": eos_id, "halvings": _HALVINGS if long else 0, **how}
+        return sample(params, config, *arrays, jax.random.key(seed), **chosen)
 
-    return EmbeddedEngine(sample_fn, batch_size=batch_size, prompt_length=prompt_length)
+    return EmbeddedEngine(
+        sample_fn, batch_size=batch_size, prompt_length=prompt_length, prepare_fn=_prepare
+    )
+
+
+def _prepare(params: Params) -> Params:
+    sizes = [leaf.size for leaf in jax.tree.leaves(params["layers"])]
+    return unstack(params) if max(sizes) >= _LARGE and _on_one_cpu(params) else params
+
+
+def _on_one_cpu(params: Params) -> bool:
+    found = {device for leaf in jax.tree.leaves(params) for device in leaf.devices()}
+    return len(found) == 1 and found.pop().platform == "cpu"
 
 
 def embedded_model(

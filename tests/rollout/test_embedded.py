@@ -81,3 +81,18 @@ def test_a_push_in_the_middle_of_a_call_leaves_its_groups_one_version_and_its_we
         assert {c.policy_version for c in drawn} == {version}
         assert {float(x) for c in drawn for x in c.log_probs} == {params}
         assert chosen.version == version + 2
+
+
+def test_weights_are_prepared_once_for_each_version():
+    prepared = []
+
+    def prepare(params):
+        prepared.append(params)
+        return params - 1.0
+
+    chosen = EmbeddedEngine(echo, batch_size=2, prompt_length=5, prepare_fn=prepare)
+    chosen.publish(-1.0, 0)
+    for _ in range(2):
+        groups = chosen.generate(prompts(1, 2, 3), SAMPLING, 0)
+        assert {float(x) for g in groups for c in g.completions for x in c.log_probs} == {-2.0}
+    assert prepared == [-1.0]

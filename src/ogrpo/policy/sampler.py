@@ -3,9 +3,11 @@
 prefill prompts [N, P] -> keys, values [L, N, P, K, D] and the first token's distribution
 while any completion is unfinished and tokens are left:
     one step over [N, G] tokens; its keys and values go to the cache [L, N, G, T, K, D]
+    if asked for: once half of the rows hold all that is unfinished, go on with those alone
 """
 
 import math
+from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -40,15 +42,29 @@ class _Draw(NamedTuple):
     eos_id: jax.Array
 
 
-class _State(NamedTuple):
-    """The loop's state before token `step` is drawn; token arrays are step-major, [T, N, G]."""
+class _Drawn(NamedTuple):
+    """What a grid [N, G] of completions has so far; token arrays are step-major."""
 
-    step: jax.Array
-    token_ids: jax.Array
-    log_probs: jax.Array
+    token_ids: jax.Array  # int32 [T, N, G]
+    log_probs: jax.Array  # float32 [T, N, G]
     lengths: jax.Array  # int32 [N, G], tokens drawn, the end-of-sequence token included
     done: jax.Array  # bool [N, G]
-    cache: Cache
+
+
+class _State(NamedTuple):
+    """The loop's state before token `step` is drawn."""
+
+    step: jax.Array
+    drawn: _Drawn
+    cache: Cache  # [L, N, G, T, K, D]
+
+
+class _Given(NamedTuple):
+    """What the loop reads and leaves as it is."""
+
+    prompt_mask: jax.Array  # bool [N, P]
+    prompt_cache: Cache  # [L, N, P, K, D]
+    uniforms: jax.Array  # float32 [T, 2, N, G]
 
 
 def sample(
@@ -63,6 +79,7 @@ def sample(
     group_size: int,
     max_tokens: int,
     eos_id: int,
+    halvings: int = 0,
     attention_fn: AttentionFn = attend,
 ) -> Samples:
     """Draw G completions of each prompt from softmax(z / temperature), with their log-probs.
@@ -82,16 +99,21 @@ def sample(
       group_size: completions per prompt, G.
       max_tokens: tokens per completion at most, T.
       eos_id: the token that ends a completion.
+      halvings: how often the batch may be halved as its rows finish. Each compiles the loop once
+        more, and at a halving a part of the cache is held twice.
       attention_fn: attention over segments.
 
     Returns:
       The completions; their log-probs are those of `completion_log_probs` at this temperature.
 
     Raises:
-      ValueError: temperature <= 0, group_size or max_tokens < 1, an eos_id outside the vocabulary,
-        a prompt without tokens, or P + T beyond the model's positions.
+      ValueError: temperature <= 0, group_size or max_tokens < 1, halvings < 0, an eos_id
+        outside the vocabulary, a prompt without tokens, or P + T beyond the model's positions.
     """
     _check(config, prompt_ids, prompt_mask, temperature, group_size, max_tokens, eos_id)
+    if halvings < 0:
+        raise ValueError(f"halvings must be at least 0, got {halvings}")
+    rows = prompt_ids.shape[0] * group_size
     draw = _Draw(jnp.float32(temperature), jnp.asarray(greedy), jnp.int32(eos_id))
     return _sample(
         params,
@@ -102,6 +124,7 @@ def sample(
         config=config,
         group_size=group_size,
         max_tokens=max_tokens,
+        sizes=tuple(size for turn in range(halvings) if (size := rows >> turn + 1)),
         attention_fn=attention_fn,
     )
 
@@ -134,7 +157,7 @@ def _check(
         raise ValueError(f"prompts {empty} have no token: their mask is False throughout")
 
 
-@partial(jax.jit, static_argnames=("attention_fn", "config", "group_size", "max_tokens"))
+@partial(jax.jit, static_argnames=("attention_fn", "config", "group_size", "max_tokens", "sizes"))
 def _sample(
     params: Params,
     prompt_ids: jax.Array,
@@ -145,48 +168,91 @@ def _sample(
     config: DecoderConfig,
     group_size: int,
     max_tokens: int,
+    sizes: tuple[int, ...],
     attention_fn: AttentionFn,
 ) -> Samples:
     hidden, prompt_cache = run_prompt(
         params, config, prompt_ids, prompt_mask, attention_fn=attention_fn
     )
     shape = (prompt_ids.shape[0], group_size)
-    uniforms = _uniforms(key, *shape, max_tokens)
+    given = _Given(prompt_mask, prompt_cache, _uniforms(key, *shape, max_tokens))
     scores = product(last_valid(hidden, prompt_mask), head_weight(params), jnp.float32)
     scores = jnp.broadcast_to(scores[:, None], (*shape, config.vocab_size))
-    lengths = jnp.sum(prompt_mask, axis=1, dtype=jnp.int32)
 
-    def step(state: _State) -> _State:
+    def step(given: _Given, state: _State) -> _State:
         # Token `step - 1` goes in, its keys and values join the cache, token `step` comes out.
-        past = state.step - 1
+        past, grid = state.step - 1, state.drawn.done.shape
+        lengths = jnp.sum(given.prompt_mask, axis=1, dtype=jnp.int32)
         hidden, fresh = run_layers(
             params,
             config,
-            state.token_ids[past],
-            jnp.broadcast_to((lengths + past)[:, None], shape),
-            _decode_mix(prompt_mask, past, max_tokens, attention_fn),
-            contexts=_by_layer(prompt_cache, state.cache),
+            state.drawn.token_ids[past],
+            jnp.broadcast_to((lengths + past)[:, None], grid),
+            _decode_mix(given.prompt_mask, past, max_tokens, attention_fn),
+            contexts=_by_layer(given.prompt_cache, state.cache),
         )
         scores = product(hidden.reshape(-1, hidden.shape[-1]), head_weight(params), jnp.float32)
         state = state._replace(cache=_append(state.cache, fresh, past))
-        return _emit(state, scores.reshape(*shape, -1), uniforms, draw)
+        return _emit(state, scores.reshape(*grid, -1), given.uniforms, draw)
+
+    start = _emit(_start(shape, max_tokens, prompt_cache), scores, given.uniforms, draw)
+    return _collect(_decode(step, given, start, sizes))
+
+
+def _decode(
+    step: Callable[[_Given, _State], _State], given: _Given, state: _State, sizes: tuple[int, ...]
+) -> _Drawn:
+    """Steps while any row is unfinished; once `sizes[0]` rows hold all of those, in these alone."""
+    fewer = sizes[0] if sizes else 0
 
     def unfinished(state: _State) -> jax.Array:
-        return (state.step < max_tokens) & ~jnp.all(state.done)
+        return (state.step < len(state.drawn.token_ids)) & (jnp.sum(~state.drawn.done) > fewer)
 
-    start = _emit(_start(shape, max_tokens, prompt_cache), scores, uniforms, draw)
-    return _collect(jax.lax.while_loop(unfinished, step, start))
+    state = jax.lax.while_loop(unfinished, partial(step, given), state)
+    if not sizes:
+        return state.drawn
+    rows = jnp.argsort(state.drawn.done.ravel(), stable=True)[:fewer]
+    rest = _decode(step, *_narrow(given, state, rows), sizes[1:])
+    return jax.tree.map(partial(_put_back, rows), state.drawn, rest)
+
+
+def _narrow(given: _Given, state: _State, rows: jax.Array) -> tuple[_Given, _State]:
+    """The chosen rows of a grid [N, G] as a grid [R, 1], each with a copy of its prompt's cache."""
+    prompts = rows // state.drawn.done.shape[1]
+
+    def own(x: jax.Array) -> jax.Array:
+        return x.reshape(*x.shape[:-2], -1)[..., rows][..., None]
+
+    def shared_cache(x: jax.Array) -> jax.Array:
+        return jnp.take(x, prompts, axis=-4)
+
+    def own_cache(x: jax.Array) -> jax.Array:
+        flat = x.reshape(*x.shape[:-5], -1, *x.shape[-3:])
+        return jnp.expand_dims(jnp.take(flat, rows, axis=-4), -4)
+
+    narrow = _Given(
+        prompt_mask=given.prompt_mask[prompts],
+        prompt_cache=jax.tree.map(shared_cache, given.prompt_cache),
+        uniforms=own(given.uniforms),
+    )
+    cache = jax.tree.map(own_cache, state.cache)
+    return narrow, _State(state.step, jax.tree.map(own, state.drawn), cache)
+
+
+def _put_back(rows: jax.Array, whole: jax.Array, part: jax.Array) -> jax.Array:
+    flat = whole.reshape(*whole.shape[:-2], -1)
+    return flat.at[..., rows].set(part[..., 0]).reshape(whole.shape)
 
 
 def _uniforms(key: jax.Array, n: int, group: int, length: int) -> jax.Array:
-    """Uniforms on [0, 1), [T, N, G, 2], those of row (n, g) from the key folded with n, then g."""
+    """Uniforms on [0, 1), [T, 2, N, G], those of row (n, g) from the key folded with n, then g."""
 
     def row(prompt: jax.Array, completion: jax.Array) -> jax.Array:
         own = jax.random.fold_in(jax.random.fold_in(key, prompt), completion)
         return jax.random.uniform(own, (length, 2))
 
     rows = jax.vmap(jax.vmap(row, (None, 0)), (0, None))(jnp.arange(n), jnp.arange(group))
-    return jnp.moveaxis(rows, 2, 0)
+    return jnp.moveaxis(rows, (2, 3), (0, 1))
 
 
 def _by_layer(prompt_cache: Cache, cache: Cache) -> Any:
@@ -200,14 +266,13 @@ def _start(shape: tuple[int, int], length: int, prompt_cache: Cache) -> _State:
     def empty(keys: jax.Array) -> jax.Array:
         return jnp.zeros((*keys.shape[:-4], *shape, length, *keys.shape[-2:]), keys.dtype)
 
-    return _State(
-        step=jnp.int32(0),
+    drawn = _Drawn(
         token_ids=jnp.zeros((length, *shape), jnp.int32),
         log_probs=jnp.zeros((length, *shape), jnp.float32),
         lengths=jnp.zeros(shape, jnp.int32),
         done=jnp.zeros(shape, bool),
-        cache=jax.tree.map(empty, prompt_cache),
     )
+    return _State(jnp.int32(0), drawn, jax.tree.map(empty, prompt_cache))
 
 
 def _decode_mix(
@@ -237,21 +302,22 @@ def _append(cache: Cache, fresh: Cache, row: jax.Array) -> Cache:
 
 def _emit(state: _State, scores: jax.Array, uniforms: jax.Array, draw: _Draw) -> _State:
     """Draw token `step` from logits [N, G, V] for the rows that are not done."""
+    step, so_far = state.step, state.drawn
     log_probs = log_softmax(scores, draw.temperature)
     token = jax.lax.cond(
         draw.greedy,
         lambda: jnp.argmax(scores, axis=-1).astype(jnp.int32),
-        lambda: inverse_cdf(jnp.exp(log_probs), uniforms[state.step]),
+        lambda: inverse_cdf(jnp.exp(log_probs), jnp.moveaxis(uniforms[step], 0, -1)),
     )
-    token = jnp.where(state.done, 0, token)
+    token = jnp.where(so_far.done, 0, token)
     picked = jnp.take_along_axis(log_probs, token[..., None], axis=-1)[..., 0]
-    return state._replace(
-        step=state.step + 1,
-        token_ids=state.token_ids.at[state.step].set(token),
-        log_probs=state.log_probs.at[state.step].set(jnp.where(state.done, 0.0, picked)),
-        lengths=state.lengths + (~state.done).astype(jnp.int32),
-        done=state.done | (token == draw.eos_id),
+    drawn = _Drawn(
+        token_ids=so_far.token_ids.at[step].set(token),
+        log_probs=so_far.log_probs.at[step].set(jnp.where(so_far.done, 0.0, picked)),
+        lengths=so_far.lengths + (~so_far.done).astype(jnp.int32),
+        done=so_far.done | (token == draw.eos_id),
     )
+    return _State(step + 1, drawn, state.cache)
 
 
 def inverse_cdf(probabilities: jax.Array, uniforms: jax.Array) -> jax.Array:
@@ -284,12 +350,12 @@ def _first_beyond(weights: jax.Array, uniforms: jax.Array) -> jax.Array:
     return jnp.sum(cumulative <= threshold, axis=-1, dtype=jnp.int32)
 
 
-def _collect(state: _State) -> Samples:
-    token_ids = jnp.moveaxis(state.token_ids, 0, -1)
+def _collect(drawn: _Drawn) -> Samples:
+    token_ids = jnp.moveaxis(drawn.token_ids, 0, -1)
     steps = jnp.arange(token_ids.shape[-1])[None, None]
     return Samples(
         token_ids=token_ids,
-        log_probs=jnp.moveaxis(state.log_probs, 0, -1),
-        mask=steps < state.lengths[..., None],
-        finished=state.done,
+        log_probs=jnp.moveaxis(drawn.log_probs, 0, -1),
+        mask=steps < drawn.lengths[..., None],
+        finished=drawn.done,
     )

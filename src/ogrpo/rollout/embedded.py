@@ -34,6 +34,7 @@ class EmbeddedEngine:
         `finished` `[N, G]`.
       batch_size: prompts in one call; a shorter last call is filled up with its first prompt.
       prompt_length: tokens that prompts are padded to.
+      prepare_fn: published parameters -> those that `sample_fn` gets, once for each version.
     """
 
     def __init__(
@@ -42,8 +43,10 @@ class EmbeddedEngine:
         *,
         batch_size: int,
         prompt_length: int,
+        prepare_fn: Callable[[Any], Any] = lambda params: params,
     ) -> None:
         self._sample_fn = sample_fn
+        self._prepare_fn = prepare_fn
         self._batch_size = batch_size
         self._prompt_length = prompt_length
         self._weights: Weights | None = None
@@ -55,7 +58,7 @@ class EmbeddedEngine:
 
     def publish(self, params: Any, version: int) -> None:
         """Serves `params` from now on, as policy `version`."""
-        self._weights = Weights(params, version)
+        self._weights = Weights(self._prepare_fn(params), version)
 
     def metrics(self) -> dict[str, float]:
         """Nothing beyond what the loop measures itself."""
