@@ -194,11 +194,11 @@ def batching_line(config: Gsm8k) -> str:
     wanted, rollout = config.optimizer, config.rollout
     places = config.data.prompt_length + rollout.group_size * rollout.max_tokens
     each = config.schedule.prompts * places // wanted.microbatches
-    cut = f"{wanted.microbatches} microbatches of {each:,} tokens"
+    cut = f"{wanted.microbatches} x {each:,} tokens"
     if wanted.batching == "padded":
         return f"batches: padded to {cut}"
     ladder = f"{TOKEN_RUNGS} row lengths an octave, each shape compiled once"
-    return f"batches: packed, no larger than {cut}; {ladder}"
+    return f"batches: packed, at most {cut}; {ladder}"
 
 
 def measures_spread(config: Gsm8k) -> bool:

@@ -7,6 +7,7 @@ import pytest
 from experiments.command_line import parse
 from experiments.config import Gsm8k, Mesh, Optimizer, from_json, to_json
 from experiments.gsm8k import as_json
+from experiments.parts import batching_line
 from experiments.presets import PRESETS
 
 
@@ -99,3 +100,10 @@ def test_an_unknown_option_is_answered_with_the_nearest(capsys):
 def test_an_unknown_preset_is_answered_with_the_nearest():
     with pytest.raises(ValueError, match="Did you mean 'v10-i1'"):
         parse(["--preset", "v10-il"])
+
+
+def test_a_run_says_how_its_batches_are_laid_out():
+    config = Gsm8k(optimizer=Optimizer(microbatches=4))
+    assert batching_line(config) == "batches: padded to 4 x 576 tokens"
+    packed = dataclasses.replace(config, optimizer=Optimizer(batching="packed"))
+    assert "packed, at most 1 x 2,304 tokens; 8 row" in batching_line(packed)
