@@ -203,7 +203,8 @@ def sample_flops(
     """One `sample`: prompts [n, p] prefilled once, then a step per further token of n g rows.
 
     The sampler stops when all rows have ended: `steps` is the longest completion drawn, at most
-    `t` (the default). Each step attends to the prompt, the cache of t tokens and itself.
+    `t` (the default). Each step attends to the prompt, the cache of t tokens and itself. Batches
+    that shrink as rows finish (`halvings`) need less than this.
 
     Raises:
       ValueError: `steps` outside 1..t.
