@@ -55,6 +55,7 @@ def draw_sample(parts: Parts, params: Params, step: int) -> Sample:
     evaluator.publish(params, step)
     seed = stream_seed(parts.seed, "bounds", step)
     groups = evaluator.generate(task.heldout.prompts, parts.evaluation_sampling, seed)
+    evaluator.withdraw()
     rewards = judge(task, groups, task.heldout.answers)
     padded = pad_groups(groups, task.prompt_length, task.completion_length)
     batch = Batch(*(jnp.asarray(x) for x in padded[:5]), rewards=jnp.asarray(rewards))

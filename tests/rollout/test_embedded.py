@@ -1,5 +1,7 @@
 from types import SimpleNamespace
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -96,3 +98,16 @@ def test_weights_are_prepared_once_for_each_version():
         groups = chosen.generate(prompts(1, 2, 3), SAMPLING, 0)
         assert {float(x) for g in groups for c in g.completions for x in c.log_probs} == {-2.0}
     assert prepared == [-1.0]
+
+
+@pytest.mark.parametrize("withdrawn", [True, False])
+def test_withdrawn_weights_can_be_donated(withdrawn):
+    chosen = EmbeddedEngine(echo, batch_size=2, prompt_length=5, prepare_fn=np.asarray)
+    params = jnp.arange(1 << 16, dtype=jnp.float32)
+    chosen.publish(params, 0)
+    if withdrawn:
+        chosen.withdraw()
+        with pytest.raises(RuntimeError, match="publish"):
+            chosen.generate(prompts(1), SAMPLING, seed=0)
+    jax.jit(lambda x: x + 1, donate_argnums=0)(params)
+    assert params.is_deleted() == withdrawn

@@ -50,4 +50,5 @@ def evaluate(params: Params, parts: Parts, step: int) -> Evaluation:
 
     sampled = clustered_interval(rewards(sampling))
     greedy = wilson_interval(rewards(replace(sampling, greedy=True))[:, 0])
+    parts.evaluator.withdraw()
     return Evaluation(sampled, greedy, sampling.temperature)

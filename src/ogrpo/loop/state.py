@@ -16,6 +16,7 @@ from ogrpo.data.replay import ReplayBuffer
 from ogrpo.loop.batches import Packer
 from ogrpo.loop.control import Limits
 from ogrpo.rollout.collection import Limits as CollectionLimits
+from ogrpo.rollout.embedded import EmbeddedEngine
 from ogrpo.rollout.protocol import Engine, Sampling
 from ogrpo.training.state import Hypers, Params, TrainState
 from ogrpo.training.update import Batch, UpdateFn
@@ -65,7 +66,7 @@ class Parts:
 
     task: Task
     engine: Engine
-    evaluator: Engine
+    evaluator: EmbeddedEngine
     update: UpdateFn
     score: ScoreFn
     hypers_at: Callable[[int, float], Hypers]

@@ -60,6 +60,10 @@ class EmbeddedEngine:
         """Serves `params` from now on, as policy `version`."""
         self._weights = Weights(self._prepare_fn(params), version)
 
+    def withdraw(self) -> None:
+        """Lets go of the weights: the memory of those that a trainer donates is then its own."""
+        self._weights = None
+
     def metrics(self) -> dict[str, float]:
         """Nothing beyond what the loop measures itself."""
         return {}
