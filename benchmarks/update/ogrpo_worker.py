@@ -5,7 +5,8 @@ from functools import partial
 
 import jax
 import jax.numpy as jnp
-from cases import ADAM, EPSILON, MAX_GRAD_NORM, Shape
+import numpy as np
+from cases import ADAM, EPSILON, MAX_GRAD_NORM, Shape, draw_weight
 from clock import Clock, Job
 
 from ogrpo.core.advantages import group_standardized
@@ -14,13 +15,13 @@ from ogrpo.core.objectives import grpo, unit_center
 from ogrpo.kernels.log_probs import KERNELS, choose
 from ogrpo.policy import (
     DecoderConfig,
+    Params,
     PolicyBatch,
     completion_log_probs_and_entropy,
-    init_params,
     load_pretrained,
     save_pretrained,
 )
-from ogrpo.policy.decoder import keep_products
+from ogrpo.policy.decoder import keep_products, param_shapes
 from ogrpo.training.metrics import PolicyOutput, summarize
 from ogrpo.training.state import adam, hypers, init_state
 from ogrpo.training.update import Batch, Recipe, make_update
@@ -76,11 +77,7 @@ def make_recipe(decoder: DecoderConfig, remat: str, kernels: str) -> Recipe:
 
 def measure(job: Job) -> None:
     decoder = make_decoder(job.shape)
-    params = (
-        load_pretrained(job.weights, jnp.float32)[1]
-        if job.weights
-        else init_params(decoder, jax.random.key(0))
-    )
+    params = load_pretrained(job.weights, jnp.float32)[1] if job.weights else random_params(decoder)
     rate = ADAM["learning_rate"]
     own = {name: value for name, value in ADAM.items() if name != "learning_rate"}
     optimizer = adam(**own, weight_decay=0.0, max_grad_norm=MAX_GRAD_NORM)
@@ -92,6 +89,15 @@ def measure(job: Job) -> None:
     while more:
         state, metrics = jax.block_until_ready(update(state, batch, given))
         more = clock.tick(metrics["loss"], metrics["grad_norm"])
+
+
+def random_params(decoder: DecoderConfig) -> Params:
+    rng = np.random.default_rng(0)
+
+    def draw(path, leaf: jax.ShapeDtypeStruct) -> jax.Array:
+        return jnp.asarray(draw_weight(rng, jax.tree_util.keystr(path), leaf.shape))
+
+    return jax.tree_util.tree_map_with_path(draw, param_shapes(decoder))
 
 
 def make_batch(job: Job) -> Batch:
@@ -107,16 +113,9 @@ def make_batch(job: Job) -> Batch:
 
 
 def export(job: Job, folder: str) -> None:
-    """Writes the weights that all systems are checked with. Biases are drawn too."""
+    """Writes the weights that all systems are checked with."""
     decoder = make_decoder(job.shape)
-    params = init_params(decoder, jax.random.key(1))
-    leaves, tree = jax.tree.flatten(params)
-    keys = jax.random.split(jax.random.key(2), len(leaves))
-    moved = [
-        leaf + 0.02 * jax.random.normal(key, leaf.shape)
-        for key, leaf in zip(keys, leaves, strict=True)
-    ]
-    save_pretrained(folder, decoder, jax.tree.unflatten(tree, moved))
+    save_pretrained(folder, decoder, random_params(decoder))
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from cases import ADAM, EPSILON, MAX_GRAD_NORM
+from cases import ADAM, EPSILON, MAX_GRAD_NORM, draw_weight
 from clock import Clock, Job
 from flax import nnx
 from tunix.models.qwen2.model import ModelConfig, Qwen2, RematConfig
@@ -49,12 +49,10 @@ def random_model(config: ModelConfig) -> Qwen2:
     rng = np.random.default_rng(0)
     graph, shapes = nnx.split(nnx.eval_shape(lambda: Qwen2(config, rngs=nnx.Rngs(params=0))))
 
-    def draw(leaf: jax.ShapeDtypeStruct) -> jax.Array:
-        norm = len(leaf.shape) == 1
-        host = 0.02 * rng.standard_normal(leaf.shape, np.float32) + np.float32(norm)
-        return jnp.asarray(host)
+    def draw(path, leaf: jax.ShapeDtypeStruct) -> jax.Array:
+        return jnp.asarray(draw_weight(rng, jax.tree_util.keystr(path), leaf.shape))
 
-    return nnx.merge(graph, jax.tree.map(draw, shapes))
+    return nnx.merge(graph, jax.tree_util.tree_map_with_path(draw, shapes))
 
 
 def make_optimizer() -> optax.GradientTransformation:
