@@ -186,10 +186,31 @@ def test_accelerated_parts_are_passed_in():
         params, config, batch, 1.0, attention_fn=attention_fn, log_probs_fn=log_probs_fn
     )
     np.testing.assert_allclose(out, grouped(params, config, batch, 1.0), atol=1e-5)
-    # The prompt's keys are never repeated for its four completions, nor its last logits.
+    # The prompt's keys are never repeated for its four completions.
     assert ((3, 4, 4, 4, 4), [(3, 5, 2, 4), (3, 4, 4, 2, 4)]) in shapes
     assert ((3, 1, 5, 4, 4), [(3, 5, 2, 4)]) in shapes
-    assert shapes[-2:] == [((3, 16), (3, 4)), ((36, 16), (36, 1))]
+    assert shapes[-1] == ((48, 16), (48, 1))
+
+
+def test_prompts_of_many_completions_are_asked_once():
+    config = make_config()
+    params, batch = make_params(config), ragged_batch(config, g=34, t=2)
+    weights = jax.random.normal(jax.random.key(5), batch.completion_ids.shape)
+    shapes = []
+
+    def log_probs_fn(hidden, embedding, token_ids, temperature):
+        shapes.append((hidden.shape, token_ids.shape))
+        return token_log_probs(hidden, embedding, token_ids, temperature)
+
+    def total(function, params):
+        return jnp.sum(weights * function(params, config, batch, 0.7))
+
+    ours = partial(completion_log_probs, log_probs_fn=log_probs_fn)
+    found, expected = (
+        jax.jit(jax.value_and_grad(partial(total, fn)))(params) for fn in (ours, flat)
+    )
+    assert shapes == [((3, 16), (3, 34)), ((102, 16), (102, 1))]
+    jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-5, atol=3e-5), found, expected)
 
 
 def test_temperature_is_traced():

@@ -73,6 +73,7 @@ CASES = {
     "one completion": {"n": 3, "g": 1, "p": 4, "t": 5},
     "one token each": {"n": 2, "g": 2, "p": 1, "t": 1, "lengths": [[1, 0], [1, 1]]},
     "full rows": {"n": 2, "g": 3, "p": 3, "t": 4, "prompts": [3, 3], "lengths": [[4] * 3] * 2},
+    "many first tokens": {"n": 2, "g": 40, "p": 3, "t": 2},
     "blocks": {"n": 2, "g": 2, "p": 4, "t": 40, "lengths": [[40, 17], [16, 33]]},
 }
 
@@ -171,7 +172,7 @@ def test_accelerated_parts_see_tokens_and_no_padding():
         return token_log_probs(hidden, embedding, token_ids, temperature)
 
     packed_log_probs_and_entropy(params, config, rows, 0.7, log_probs_fn=log_probs_fn)
-    assert seen == [(2, 2), (44, 1)]  # 31 + 2 + 0 + 8 predictors, on the rung above 41
+    assert seen == [(4 + 44, 1)]  # first tokens; 31 + 2 + 0 + 8 predictors, on the rung above 41
     assert (shape.row, shape.others) == (44 + 12, 12)  # 4 ends and 7 prompt tokens, on a rung
 
 

@@ -117,8 +117,8 @@ def halved(size: int, full: int) -> int:
 def arrange(batch: GroupBatch, wanted: BoolArray, *, microbatches: int) -> Arranged:
     """Parts of equally many groups and about equally many tokens, and the shape for them.
 
-    A part computes no more tokens, its padding included, than a microbatch of the padded batch; the
-    batch is cut into as few parts as that allows.
+    A part computes no more tokens, its padding included, than a microbatch of the padded batch (but
+    for batches of a few tokens); the batch is cut into as few parts as that allows.
 
     Args:
         batch: groups, padded.
@@ -133,10 +133,18 @@ def arrange(batch: GroupBatch, wanted: BoolArray, *, microbatches: int) -> Arran
     if n % microbatches:
         raise ValueError(f"{n} groups cannot be cut into {microbatches} equal microbatches")
     capacity = batch.prompt_mask.size + batch.completion_mask.size
-    divisors = (parts for parts in range(1, microbatches + 1) if n % parts == 0)
-    orders = ((parts, balanced(tokens, parts)) for parts in divisors)
-    found = (Arranged(order, _fitting(batch, wanted, order, parts)) for parts, order in orders)
-    return next(one for one in found if one.shape.row * microbatches <= capacity)
+    for parts in (parts for parts in range(1, microbatches) if n % parts == 0):
+        found = _cut(batch, wanted, tokens, parts)
+        if found.shape.row * microbatches <= capacity:
+            return found
+    return _cut(batch, wanted, tokens, microbatches)
+
+
+def _cut(
+    batch: GroupBatch, wanted: BoolArray, tokens: npt.NDArray[np.int64], parts: int
+) -> Arranged:
+    order = balanced(tokens, parts)
+    return Arranged(order, _fitting(batch, wanted, order, parts))
 
 
 def balanced(tokens: npt.NDArray[np.int64], parts: int) -> IntArray:

@@ -26,6 +26,8 @@ from ogrpo.policy.decoder import (
 )
 from ogrpo.policy.head import HeadFn, HeadOutput, log_softmax, logits, token_log_probs
 
+_FEW_ROWS = 64
+
 
 class PolicyBatch(NamedTuple):
     """Prompts with their groups of completions, all padded on the right.
@@ -101,26 +103,63 @@ def completion_log_probs_and_entropy(
     _check_batch(config, batch)
     n, group, length = batch.completion_ids.shape
     hidden = _packed_hidden(params, config, batch, attention_fn, keep_fn, spread_fn)
-    scale = jnp.asarray(temperature, jnp.float32)
-    embedding = head_weight(params)
-
-    first = log_probs_fn(
-        last_valid(hidden[:, : batch.prompt_ids.shape[1]], batch.prompt_mask),
-        embedding,
-        batch.completion_ids[:, :, 0],
-        scale,
+    width, split = hidden.shape[-1], batch.prompt_ids.shape[1]
+    within = hidden[:, split:].reshape(n, group, length, width)[:, :, :-1]
+    last = last_valid(hidden[:, :split], batch.prompt_mask)
+    first, rest = ask(
+        log_probs_fn,
+        head_weight(params),
+        jnp.asarray(temperature, jnp.float32),
+        Asked(last[:, None], batch.completion_ids[:, None, :, 0]),
+        Asked(within.reshape(n, -1, width), batch.completion_ids[:, :, 1:].reshape(n, -1, 1)),
     )
-    width = hidden.shape[-1]
-    within = hidden[:, batch.prompt_ids.shape[1] :].reshape(n, group, length, width)[:, :, :-1]
-    rest = log_probs_fn(
-        within.reshape(-1, width),
-        embedding,
-        batch.completion_ids[:, :, 1:].reshape(-1, 1),
-        scale,
-    )
-    first_entropy = jnp.broadcast_to(first.entropy[:, None], (n, group))
-    joined = HeadOutput(_join(first.log_probs, rest.log_probs), _join(first_entropy, rest.entropy))
+    joined = jax.tree.map(partial(_join, (n, group, length)), first, rest)
     return jax.tree.map(lambda x: jnp.where(batch.completion_mask, x, 0.0), joined)
+
+
+class Asked(NamedTuple):
+    """Tokens asked of next-token distributions; leading axes are a batch's own."""
+
+    hidden: jax.Array  # [..., K, d]
+    token_ids: jax.Array  # int [..., K, A]
+
+
+def ask(
+    log_probs_fn: HeadFn,
+    embedding: jax.Array,
+    temperature: jax.Array,
+    firsts: Asked,
+    rest: Asked,
+) -> tuple[HeadOutput, HeadOutput]:
+    """Log-probs and entropies of first tokens and of the others, each [..., K * A].
+
+    Each prompt's last position is asked for G tokens, each other one for one. The firsts have a
+    call of their own, or, where that repeats few rows, are repeated among the others: each call has
+    a gradient of the whole embedding.
+    """
+    group = firsts.token_ids.shape[-1]
+    if firsts.token_ids.size * (group - 1) > _FEW_ROWS * group:
+        alone = partial(_asked, log_probs_fn, embedding, temperature)
+        return alone(firsts), alone(rest)
+    single = firsts.token_ids.reshape(*firsts.token_ids.shape[:-2], -1, 1)
+    together = Asked(
+        jnp.concatenate([jnp.repeat(firsts.hidden, group, axis=-2), rest.hidden], axis=-2),
+        jnp.concatenate([single, rest.token_ids], axis=-2),
+    )
+    out = _asked(log_probs_fn, embedding, temperature, together)
+    parts = [jnp.split(x, [single.shape[-2]], axis=-1) for x in out]
+    return HeadOutput(*(x for x, _ in parts)), HeadOutput(*(x for _, x in parts))
+
+
+def _asked(
+    log_probs_fn: HeadFn, embedding: jax.Array, temperature: jax.Array, asked: Asked
+) -> HeadOutput:
+    width, group = asked.hidden.shape[-1], asked.token_ids.shape[-1]
+    flat = asked.hidden.reshape(-1, width), embedding, asked.token_ids.reshape(-1, group)
+    out = log_probs_fn(*flat, temperature)
+    shape = (*asked.token_ids.shape[:-2], -1)
+    entropy = jnp.broadcast_to(out.entropy[:, None], out.log_probs.shape)
+    return HeadOutput(out.log_probs.reshape(shape), entropy.reshape(shape))
 
 
 def flat_log_probs(
@@ -230,10 +269,11 @@ def _mix_prompt(
     return attention_fn(queries[:, None], [Segment(keys, values, visible)])[:, 0]
 
 
-def _join(first: jax.Array, rest: jax.Array) -> jax.Array:
-    """[N, G] and the flat N*G*(T-1) others as [N, G, T]."""
-    steps = rest.size // first.size
-    return jnp.concatenate([first[..., None], rest.reshape(*first.shape, steps)], axis=-1)
+def _join(shape: tuple[int, int, int], first: jax.Array, rest: jax.Array) -> jax.Array:
+    """Values of first tokens [N, G] and of the others [N, G * (T-1)] as [N, G, T]."""
+    n, group, length = shape
+    parts = first.reshape(n, group, 1), rest.reshape(n, group, length - 1)
+    return jnp.concatenate(parts, axis=-1)
 
 
 def _check_batch(config: DecoderConfig, batch: PolicyBatch) -> None:

@@ -22,7 +22,7 @@ from ogrpo.policy.attention import AttentionFn, Segment, attend, causal
 from ogrpo.policy.config import DecoderConfig
 from ogrpo.policy.decoder import KeepFn, MixFn, Params, head_weight, keep_products, run_layers
 from ogrpo.policy.head import HeadFn, HeadOutput, token_log_probs
-from ogrpo.policy.log_probs import check_positions
+from ogrpo.policy.log_probs import Asked, ask, check_positions
 
 
 class Packing(NamedTuple):
@@ -97,14 +97,15 @@ def _part(
     ids, positions = packing.token_ids[None], packing.positions[None]
     mix = _packed_mix(packing, attention_fn)
     hidden = run_layers(params, config, ids, positions, mix, keep_fn=keep_fn)[0][0]
-    embedding, rows = head_weight(params), packing.targets.shape[0]
-    first = log_probs_fn(hidden[packing.last], embedding, packing.firsts, temperature)
-    rest = log_probs_fn(hidden[:rows], embedding, packing.targets[:, None], temperature)
-    first_entropy = jnp.repeat(first.entropy, packing.firsts.shape[1])
-    return HeadOutput(
-        _read(jnp.concatenate([first.log_probs.ravel(), rest.log_probs[:, 0]]), packing.answers),
-        _read(jnp.concatenate([first_entropy, rest.entropy]), packing.answers),
+    rows = packing.targets.shape[0]
+    first, rest = ask(
+        log_probs_fn,
+        head_weight(params),
+        temperature,
+        Asked(hidden[packing.last], packing.firsts),
+        Asked(hidden[:rows], packing.targets[:, None]),
     )
+    return jax.tree.map(lambda *parts: _read(jnp.concatenate(parts), packing.answers), first, rest)
 
 
 def _packed_mix(packing: Packing, attention_fn: AttentionFn) -> MixFn:
