@@ -156,7 +156,7 @@ def greedy_answers(study: Study, params: object) -> list[Answer]:
     task, parts = study.prepared.task, study.parts
     prompts, golds = task.heldout.prompts[:SHOWN_ANSWERS], task.heldout.answers
     parts.evaluator.publish(params, 0)
-    greedy = replace(parts.evaluation_sampling, greedy=True)
+    greedy = replace(parts.evaluation_sampling, greedy=True, group_size=1)
     groups = parts.evaluator.generate(prompts, greedy, stream_seed(parts.seed, "shown", 0))
     firsts = [group.completions[0] for group in groups]
     texts = [task.decode(c.token_ids) for c in firsts]

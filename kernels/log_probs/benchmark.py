@@ -36,7 +36,8 @@ WHOLE = 1 << 27  # logits up to which the policy's default keeps them
 VERSIONS: dict[str, tuple[HeadFn, float]] = {
     "reference": (reference_log_probs, float("inf")),
     "policy's default": (partial(token_log_probs, max_logits=WHOLE), WHOLE),
-    "chunked": (chunked_log_probs, 0),
+    "chunked, nothing kept": (partial(chunked_log_probs, kept_bytes=0), 0),
+    "chunked, all kept": (partial(chunked_log_probs, kept_bytes=1 << 62), float("inf")),
 }
 
 

@@ -49,6 +49,6 @@ def evaluate(params: Params, parts: Parts, step: int) -> Evaluation:
         return judge(task, groups, task.heldout.answers)
 
     sampled = clustered_interval(rewards(sampling))
-    greedy = wilson_interval(rewards(replace(sampling, greedy=True))[:, 0])
+    greedy = wilson_interval(rewards(replace(sampling, greedy=True, group_size=1))[:, 0])
     parts.evaluator.withdraw()
     return Evaluation(sampled, greedy, sampling.temperature)

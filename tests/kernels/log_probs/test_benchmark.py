@@ -14,15 +14,16 @@ def test_flops_are_counted_as_it_says():
     counted = {t.label: (t.flops, t.again) for t in benchmark.programs(ARGS)}
     once = 2 * 4 * 16 * benchmark.PRODUCT
     assert counted["products alone"] == (3 * once, 0)
-    assert counted["chunked, forward"] == (once, 0)
-    assert counted["chunked, both"] == (4 * once, once)
+    assert counted["chunked, nothing kept, forward"] == (once, 0)
+    assert counted["chunked, nothing kept, both"] == (4 * once, once)
+    assert counted["chunked, all kept, both"] == (3 * once, 0)
     assert counted["reference, both"] == (3 * once, 0)
     assert counted["policy's default, both"] == (3 * once, 0)  # few logits: all are kept
 
 
 def test_errors_are_against_float64():
     inputs = benchmark.make_inputs(ARGS, 4, 64)
-    kernel = benchmark.VERSIONS["chunked"][0]
+    kernel = benchmark.VERSIONS["chunked, all kept"][0]
 
     def half_off(*arguments):
         return jax.tree.map(lambda x: 1.5 * x, kernel(*arguments))
