@@ -94,16 +94,17 @@ def by_hand():
 def test_a_forward_pass_worked_by_hand():
     # A token: q, k, v, o of 4 x 2 and three MLP matrices of 4 x 6: 32 + 72 = 104 macs.
     # Tokens: 1 x (3 + 2 x 2) = 7. Pairs: 3 x 3 + 2 x 2 x (3 + 2) = 29, each 2 macs twice over.
-    # Rows with logits: the prompt's last and one of each completion: 3, each 4 x 10 macs.
+    # Rows with logits: the prompt's last, once for each completion, and one of each completion: 4,
+    # each 4 x 10 macs.
     got = flops.forward_flops(by_hand(), n=1, g=2, p=3, t=2)
-    assert got == Flops(projections=2 * 104 * 7, attention=2 * 2 * 2 * 29, head=2 * 40 * 3)
-    assert got.total == 1456 + 232 + 240
+    assert got == Flops(projections=2 * 104 * 7, attention=2 * 2 * 2 * 29, head=2 * 40 * 4)
+    assert got.total == 1456 + 232 + 320
 
 
 def test_an_update_worked_by_hand():
     # Three forward passes, and attention once more.
     got = flops.update_flops(by_hand(), n=1, g=2, p=3, t=2, remat="products")
-    assert got == Flops(projections=3 * 1456, attention=4 * 232, head=3 * 240)
+    assert got == Flops(projections=3 * 1456, attention=4 * 232, head=3 * 320)
     # With full remat also q, k, v, o, gate and up: 32 + 48 = 80 macs of 7 tokens.
     rematted = flops.update_flops(by_hand(), n=1, g=2, p=3, t=2, remat="full")
     assert rematted == got + Flops(projections=2 * 80 * 7)
@@ -130,7 +131,7 @@ def test_bytes_worked_by_hand():
     shape = {"n": 1, "g": 2, "p": 3, "t": 2}
     assert flops.activation_bytes(config, **shape, itemsize=4, remat="full") == 4 * 7 * 4
     assert flops.activation_bytes(config, **shape, itemsize=4, remat="products") == 4 * 7 * 26
-    assert flops.logits_bytes(config, n=1, g=2, t=2) == 4 * 10 * 2
+    assert flops.logits_bytes(config, n=1, g=2, t=2) == 4 * 10 * 4
     assert flops.logits_bytes(config, n=1, g=2, t=2, max_logits=19) == 4 * 10
     assert flops.score_bytes(config, **shape) == 4 * 29
 
@@ -168,6 +169,14 @@ def test_forward_flops_are_the_products_of_the_traced_program(family):
     assert flops.forward_flops(config, **SHAPE).total == traced
 
 
+def test_many_first_tokens_are_counted_once_a_prompt():
+    config, shape = make_config(), {"n": 2, "g": 40, "p": 3, "t": 2}
+    traced = traced_flops(loss(config, "products"), param_shapes(config), batch_shapes(**shape))
+    counted = flops.forward_flops(config, **shape)
+    assert counted.total == traced
+    assert counted.head == 2 * 16 * 11 * (2 + 80)
+
+
 @pytest.mark.parametrize("remat", KEEP)
 def test_update_flops_are_the_products_of_the_traced_gradient(remat):
     config = make_config(num_layers=3)
@@ -177,14 +186,14 @@ def test_update_flops_are_the_products_of_the_traced_gradient(remat):
 
 
 def test_chunks_of_logits_are_computed_again():
-    config, rows = make_config(), 16  # 48 rows in 3 chunks
+    config, rows = make_config(), 16  # 60 rows in 4 chunks
     limit = rows * config.vocab_size
     gradient = jax.grad(loss(config, "products", limit))
     traced = traced_flops(gradient, param_shapes(config), batch_shapes(**SHAPE))
     again = flops.recompute_flops(config, **SHAPE, remat="products", max_logits=limit)
     assert (flops.forward_flops(config, **SHAPE) * 3 + again).total == traced
     whole = flops.recompute_flops(config, **SHAPE, remat="products")
-    assert again.head == 2 * 16 * 11 * 48
+    assert again.head == 2 * 16 * 11 * 60
     assert whole.head == 0
 
 

@@ -64,6 +64,7 @@ class Shape(NamedTuple):
             "tokens": self.row,
             "pairs": self.groups * self.prompt**2 + queries * (self.prompt + self.completion),
             "groups": self.groups,
+            "members": self.members,
             "rest": self.predictors,
         }
 

@@ -9,7 +9,9 @@ element-wise work (norms, softmax, rotation, activations), the draw of a token a
     a layer's projections    m = 2 d H D + 2 d K D + 3 d f        multiply-accumulates per token
     attention of a layer     2 H D N (P^2 + G T (P + T))          scores and mix
     head                     d V N (1 + G (T - 1))                the last prompt position serves
-                                                                  the first token of all G
+                                                                  the first token of all G,
+                             d V N G T                            or, of few, each its own
+                                                                  (`log_probs.asked_together`)
 
 with d `hidden_size`, f `intermediate_size`, H `num_heads`, K `num_kv_heads`, D `head_dim`,
 V `vocab_size`. A backward pass is twice the forward (the gradient of each product is one product
@@ -21,7 +23,7 @@ for either factor: Kaplan et al. 2020, section 2.1) plus what it computes again.
 ...     num_layers=2, num_heads=4, num_kv_heads=2, head_dim=4, rope_theta=1e4, rms_norm_eps=1e-6,
 ...     tie_embeddings=True, max_positions=64)
 >>> update_flops(config, n=2, g=4, p=3, t=6).total
-1518912
+1525248
 >>> sample_flops(config, n=2, g=4, p=3, t=6).total
 421568
 """
@@ -31,6 +33,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from ogrpo.policy.config import DecoderConfig
+from ogrpo.policy.log_probs import asked_together
 
 MAX_LOGITS = 1 << 27
 """Logits held at once, the default of `head.token_log_probs`."""
@@ -115,7 +118,7 @@ def forward_flops(config: DecoderConfig, *, n: int, g: int, p: int, t: int) -> F
 
 
 def packed_forward_flops(
-    config: DecoderConfig, *, tokens: int, pairs: int, groups: int, rest: int
+    config: DecoderConfig, *, tokens: int, pairs: int, groups: int, members: int, rest: int
 ) -> Flops:
     """One forward pass of a row: `packing.packed_log_probs_and_entropy` of one part.
 
@@ -124,9 +127,11 @@ def packed_forward_flops(
       tokens: in the row, padding included.
       pairs: of a query and a key that attention computes.
       groups: next-token distributions of prompts' last tokens.
+      members: completions of each prompt.
       rest: other next-token distributions.
     """
-    return _layers(config, tokens) + _attention(config, pairs) + _head(config, groups + rest)
+    alone, together = _rows(groups, members, rest)
+    return _layers(config, tokens) + _attention(config, pairs) + _head(config, alone + together)
 
 
 def recompute_flops(
@@ -157,22 +162,23 @@ def packed_recompute_flops(
     tokens: int,
     pairs: int,
     groups: int,
+    members: int,
     rest: int,
     remat: str,
     max_logits: int = MAX_LOGITS,
 ) -> Flops:
     """`recompute_flops` of a row, whose sizes are those of `packed_forward_flops`.
 
-    The first tokens' logits are never taken in chunks: `groups` costs nothing again.
+    The logits of first tokens that have a call of their own are never taken in chunks.
     """
-    del groups
+    together = _rows(groups, members, rest)[1]
     redone, again = _redone(remat), Flops()
     if redone.attention:
         again += _attention(config, pairs)
     if redone.projections:
         macs = _attention_macs(config) + 2 * config.hidden_size * config.intermediate_size
         again += Flops(projections=2 * config.num_layers * macs * tokens)
-    return again + _head(config, rest if rest > _chunk(config, max_logits) else 0)
+    return again + _head(config, together if together > _chunk(config, max_logits) else 0)
 
 
 def update_flops(
@@ -252,7 +258,8 @@ def logits_bytes(
     config: DecoderConfig, *, n: int, g: int, t: int, max_logits: int = MAX_LOGITS
 ) -> int:
     """Bytes of the float32 logits alive at once: all rows, or one chunk of them."""
-    return 4 * config.vocab_size * min(n * g * (t - 1), _chunk(config, max_logits))
+    rows = _rows(n, g, n * g * (t - 1))[1]
+    return 4 * config.vocab_size * min(rows, _chunk(config, max_logits))
 
 
 def score_bytes(config: DecoderConfig, *, n: int, g: int, p: int, t: int) -> int:
@@ -305,6 +312,7 @@ def _sizes(n: int, g: int, p: int, t: int) -> dict[str, int]:
         "tokens": n * (p + g * t),
         "pairs": _scores(n, g, p, t),
         "groups": n,
+        "members": g,
         "rest": n * g * (t - 1),
     }
 
@@ -312,6 +320,13 @@ def _sizes(n: int, g: int, p: int, t: int) -> dict[str, int]:
 def _attention(config: DecoderConfig, pairs: int) -> Flops:
     """Scores and mix of so many pairs of a query and a key, in every head and layer."""
     return Flops(attention=4 * config.num_layers * _queries(config) * pairs)
+
+
+def _rows(groups: int, members: int, rest: int) -> tuple[int, int]:
+    """Rows of the head's call for first tokens, and of the other call: see `log_probs.ask`."""
+    if asked_together(groups, members):
+        return 0, groups * members + rest
+    return groups, rest
 
 
 def _head(config: DecoderConfig, rows: int) -> Flops:

@@ -138,7 +138,7 @@ def ask(
     a gradient of the whole embedding.
     """
     group = firsts.token_ids.shape[-1]
-    if firsts.token_ids.size * (group - 1) > _FEW_ROWS * group:
+    if not asked_together(firsts.token_ids.size // group, group):
         alone = partial(_asked, log_probs_fn, embedding, temperature)
         return alone(firsts), alone(rest)
     single = firsts.token_ids.reshape(*firsts.token_ids.shape[:-2], -1, 1)
@@ -149,6 +149,11 @@ def ask(
     out = _asked(log_probs_fn, embedding, temperature, together)
     parts = [jnp.split(x, [single.shape[-2]], axis=-1) for x in out]
     return HeadOutput(*(x for x, _ in parts)), HeadOutput(*(x for _, x in parts))
+
+
+def asked_together(prompts: int, group: int) -> bool:
+    """Whether first tokens share the call of the others."""
+    return prompts * (group - 1) <= _FEW_ROWS
 
 
 def _asked(
