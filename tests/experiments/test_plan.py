@@ -128,10 +128,13 @@ def test_the_buffer_worked_by_hand():
 
 
 def test_the_times_worked_by_hand():
-    """A forward pass: 8 (8 + 64) = 576 tokens of 46,080 macs and layers, 12,800 pairs."""
+    """A forward pass: 8 (8 + 64) = 576 tokens of 46,080 macs and layers, 12,800 pairs.
+
+    The head sees a row for each of 8 x 64 completion tokens.
+    """
     spent = times(TINY)
     macs = 12_288 + 33_792
-    forward = 2 * 2 * macs * 576 + 4 * 2 * 64 * 12_800 + 2 * 64 * 176 * 8 * (1 + 4 * 15)
+    forward = 2 * 2 * macs * 576 + 4 * 2 * 64 * 12_800 + 2 * 64 * 176 * 8 * 64
     assert spent.score == pytest.approx(forward / 1e6)
     again = 4 * 2 * 64 * 12_800  # attention
     assert spent.update == pytest.approx((3 * forward + again) / 1e6)
