@@ -29,6 +29,7 @@ from ogrpo.policy import DecoderConfig, Params
 from ogrpo.rollout.collection import CollectionError
 from ogrpo.rollout.vllm import RolloutError
 from ogrpo.training.checkpoint import Checkpoints
+from ogrpo.training.memory import give_back_after_compiling
 from ogrpo.training.state import TrainState
 
 INTERRUPTED = 130
@@ -66,6 +67,7 @@ def as_json(config: Gsm8k) -> dict:
 def run(config: Gsm8k, console: Console) -> int:
     """Trains, evaluates, saves and reports; returns the exit code."""
     keep_compiled_programs()
+    give_back_after_compiling()
     check_objective(config.objective)
     open_mesh(config.mesh)  # refused before anything is written
     folder = open_run(config)

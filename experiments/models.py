@@ -19,6 +19,7 @@ from experiments.cache import cache_path
 from experiments.config import Gsm8k, WarmStart
 from experiments.progress import warm_start_bar
 from experiments.tasks import Problems
+from ogrpo import policy, training
 from ogrpo.data import arithmetic, batching
 from ogrpo.data.batching import GroupBatch, PromptStream, pad_groups
 from ogrpo.data.tokenizer import TextTokenizer
@@ -188,7 +189,7 @@ def _batches(demonstrations: GroupBatch, warm: WarmStart, seed: int) -> Iterator
 def _cache_folder(
     config: Gsm8k, decoder: DecoderConfig, tokenizer: TextTokenizer, problems: Problems
 ) -> Path:
-    """Named by everything that the result depends on, the code that demonstrates included.
+    """Named by everything that the result depends on, our own code included.
 
     The demonstrations themselves would say it more simply, but take seconds to make.
     """
@@ -207,9 +208,16 @@ def _cache_folder(
     digest.update(tokenizer.backend.to_str().encode())
     for problem in problems.warm_start[: config.warm_start.problems]:
         digest.update(f"{problem.question}\n{problem.answer}\n".encode())
-    for source in (arithmetic.__file__, batching.__file__, __file__):
-        digest.update(Path(source).read_bytes())
+    for source in _sources():
+        digest.update(source.read_bytes())
     return cache_path() / "warm-start" / digest.hexdigest()[:24]
+
+
+def _sources() -> list[Path]:
+    """The code that demonstrates, and that imitates."""
+    packages = [Path(found) for module in (policy, training) for found in module.__path__]
+    found = [source for package in packages for source in sorted(package.glob("*.py"))]
+    return [Path(arithmetic.__file__), Path(batching.__file__), Path(__file__), *found]
 
 
 def _store(folder: Path, decoder: DecoderConfig, params: Params) -> None:

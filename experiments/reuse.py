@@ -30,6 +30,7 @@ from experiments.reuse_report import best_rates, summary_table, warning_table, w
 from experiments.run_dir import RunDir
 from experiments.tasks import prepare
 from ogrpo.loop import LoopState, Parts, Schedule, start, train
+from ogrpo.training.memory import give_back_after_compiling
 from ogrpo.training.state import init_state
 
 Record = dict[str, Any]
@@ -198,6 +199,7 @@ def follow(state: LoopState, parts: Parts, schedule: Schedule) -> Record:
 def run(wanted: ReuseStudy, console: Console) -> int:
     """Does what is missing of the study, and reports once all is there."""
     keep_compiled_programs()
+    give_back_after_compiling()
     folder = open_folder(wanted)
     console.print(f"run directory {folder.path}", soft_wrap=True)
     bench = Bench(wanted, console)

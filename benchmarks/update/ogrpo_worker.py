@@ -22,6 +22,7 @@ from ogrpo.policy import (
     save_pretrained,
 )
 from ogrpo.policy.decoder import keep_products, param_shapes
+from ogrpo.training.memory import give_back_after_compiling
 from ogrpo.training.metrics import PolicyOutput, summarize
 from ogrpo.training.state import adam, hypers, init_state
 from ogrpo.training.update import Batch, Recipe, make_update
@@ -76,6 +77,7 @@ def make_recipe(decoder: DecoderConfig, remat: str, kernels: str) -> Recipe:
 
 
 def measure(job: Job) -> None:
+    give_back_after_compiling()
     decoder = make_decoder(job.shape)
     params = load_pretrained(job.weights, jnp.float32)[1] if job.weights else random_params(decoder)
     rate = ADAM["learning_rate"]

@@ -19,7 +19,7 @@ from ogrpo.core.aggregate import Total, mean
 from ogrpo.core.objectives import TokenBatch
 from ogrpo.core.trust_region import TrustRegion
 from ogrpo.training.metrics import Metrics, MetricsFn, PolicyOutput
-from ogrpo.training.state import Hypers, Params, TrainState
+from ogrpo.training.state import Hypers, Params, TrainState, is_large
 
 
 class Batch(NamedTuple):
@@ -121,13 +121,18 @@ class Evidence(NamedTuple):
 
 
 def _loss(
-    params: Params, weighed: Weighed, hypers: Hypers, recipe: Recipe, region: Any
+    params: Params,
+    weighed: Weighed,
+    hypers: Hypers,
+    recipe: Recipe,
+    region: Any,
+    scale: Array | float,
 ) -> tuple[Array, Evidence]:
     output = recipe.policy_fn(params, weighed.batch, hypers.temperature)
     tokens = token_batch(weighed, output.log_probs)
     losses = _token_losses(recipe, hypers, region, output.log_probs, tokens)
     total = recipe.total_fn(losses, weighed.mask, counted=weighed.counted)
-    return total.total, Evidence(total, output, _computed(weighed, recipe))
+    return total.total * scale, Evidence(total, output, _computed(weighed, recipe))
 
 
 def _computed(weighed: Weighed, recipe: Recipe) -> Array:
@@ -135,6 +140,12 @@ def _computed(weighed: Weighed, recipe: Recipe) -> Array:
     if recipe.packed and recipe.skip_zero_variance:
         return jnp.any(weighed.mask, axis=(1, 2))
     return jnp.ones(len(weighed.advantages), bool)
+
+
+def _count(weighed: Weighed, recipe: Recipe) -> Array:
+    """The whole batch's normaliser, which no loss enters."""
+    nothing = jnp.zeros(weighed.mask.shape, jnp.float32)
+    return recipe.total_fn(nothing, weighed.mask, counted=weighed.counted).count
 
 
 def _token_losses(
@@ -174,10 +185,17 @@ def _join(tree: Any) -> Any:
 
 
 def gradient(
-    params: Params, weighed: Weighed, hypers: Hypers, recipe: Recipe, region: Any = ()
+    params: Params,
+    weighed: Weighed,
+    hypers: Hypers,
+    recipe: Recipe,
+    region: Any = (),
+    *,
+    scale: Array | float = 1.0,
 ) -> tuple[Params, Evidence]:
-    """Gradient of the loss total, summed over microbatches of prompts, not yet divided."""
-    grad_fn = partial(jax.grad(_loss, has_aux=True), hypers=hypers, recipe=recipe, region=region)
+    """Gradient of the loss total times `scale`, summed over microbatches of prompts."""
+    static = {"hypers": hypers, "recipe": recipe, "region": region, "scale": scale}
+    grad_fn = partial(jax.grad(_loss, has_aux=True), **static)
     parts = _parts(weighed.batch, recipe)
     if parts == 1:
         return grad_fn(params, weighed)
@@ -203,6 +221,18 @@ def gradient(
     return grads, Evidence(total, _join(each.output), _join(each.computed))
 
 
+def _mean_gradient(
+    state: TrainState, weighed: Weighed, hypers: Hypers, recipe: Recipe
+) -> tuple[Params, Evidence]:
+    """Gradient of the loss; a large model's is never divided, which would hold a second one."""
+    of = partial(gradient, state.params, weighed, hypers, recipe, state.region)
+    if is_large(state.params):
+        return of(scale=1.0 / jnp.maximum(_count(weighed, recipe), 1.0))
+    grads, evidence = of()
+    count = jnp.maximum(evidence.total.count, 1.0)
+    return jax.tree.map(lambda g: g / count.astype(g.dtype), grads), evidence
+
+
 def make_update(optimizer: optax.GradientTransformation, recipe: Recipe) -> UpdateFn:
     """The jitted update `(state, batch, hypers) -> (state, metrics)`; `state` is donated."""
     return jax.jit(make_step(optimizer, recipe), donate_argnums=0)
@@ -224,9 +254,7 @@ def make_step(optimizer: optax.GradientTransformation, recipe: Recipe) -> Update
 
     def update(state: TrainState, batch: Batch, hypers: Hypers) -> tuple[TrainState, Metrics]:
         weighed = weigh(batch, recipe)
-        grads, evidence = gradient(state.params, weighed, hypers, recipe, state.region)
-        count = jnp.maximum(evidence.total.count, 1.0)
-        grads = jax.tree.map(lambda g: g / count.astype(g.dtype), grads)
+        grads, evidence = _mean_gradient(state, weighed, hypers, recipe)
         log_probs = evidence.output.log_probs
         tokens = token_batch(weighed, log_probs)
         drawn = weighed.batch.completion_mask & evidence.computed[:, None, None]
