@@ -1,7 +1,7 @@
 """The embedded sampler beside `generate` of transformers and vLLM's CPU back end, on the same work.
 
-    python benchmarks/sampler/run.py
-    python benchmarks/sampler/run.py --shapes tiny 0.5b:tokens=32 --engines ogrpo vllm
+    python -m benchmarks.sampler.run
+    python -m benchmarks.sampler.run --shapes tiny 0.5b:tokens=32 --engines ogrpo vllm
 
 What is compared, and with which settings of the peers, is in README.md beside this file.
 """
@@ -17,11 +17,12 @@ from pathlib import Path
 from typing import Any
 
 import tyro
-from cases import EOS, decoder_of, make_weights, parse
-from environments import default_folder, find_python
-from processes import Engine
-from tables import describe_machine, report
 
+from benchmarks.reporting import command, describe_machine
+from benchmarks.sampler.cases import EOS, decoder_of, make_weights, parse
+from benchmarks.sampler.environments import default_folder, find_python
+from benchmarks.sampler.processes import Engine
+from benchmarks.sampler.report import report
 from ogrpo.policy import save_pretrained
 
 HERE = Path(__file__).resolve().parent
@@ -69,7 +70,7 @@ def main(options: Options) -> None:
         name: find_python(name.split("-")[0], options.environments) for name in options.engines
     }
     measured: dict[str, Any] = {}
-    found = {"machine": describe_machine(), "command": " ".join(sys.argv), "shapes": measured}
+    found = {"machine": describe_machine(), "command": command(), "shapes": measured}
     for spec, shape in shapes.items():
         with tempfile.TemporaryDirectory() as folder:
             bench = Bench(options, pythons, write_model(Path(folder), shape))

@@ -1,7 +1,7 @@
 """One GRPO update, side by side: ogrpo, Tunix and TRL on the same batch, each by its own code.
 
-    python benchmarks/update/run.py
-    python benchmarks/update/run.py --shapes A B:group=8 --systems ogrpo ogrpo:remat=full tunix
+    python -m benchmarks.update.run
+    python -m benchmarks.update.run --shapes A B:group=8 --systems ogrpo ogrpo:remat=full tunix
 
 What is compared, and with which settings of the peers, is in README.md beside this file.
 """
@@ -18,9 +18,12 @@ from typing import Any
 
 import numpy as np
 import tyro
-from cases import SHAPES, SYSTEMS, Shape, make_batch, parse
-from environments import default_folder, find_python
-from tables import describe_machine, report
+
+from benchmarks.environments import default_folder
+from benchmarks.reporting import command, describe_machine
+from benchmarks.update.cases import SHAPES, SYSTEMS, Shape, make_batch, parse
+from benchmarks.update.environments import find_python
+from benchmarks.update.report import report
 
 HERE = Path(__file__).resolve().parent
 LOSS_TOLERANCE = 1e-4
@@ -68,7 +71,7 @@ def main(options: Options) -> None:
     shapes = {spec: parse(spec, SHAPES)[1] for spec in options.shapes}
     pythons = {name: find_python(name, options.environments) for name, _ in systems.values()}
     measured: dict[str, Any] = {}
-    find = {"machine": describe_machine(), "command": " ".join(sys.argv), "shapes": measured}
+    find = {"machine": describe_machine(), "command": command(), "shapes": measured}
     for name, shape in shapes.items():
         found: dict[str, Any] = {"shape": dataclasses.asdict(shape)}
         measured[name] = found

@@ -1,16 +1,11 @@
 """The measurements as a markdown report."""
 
-import datetime
-import os
-import platform
-import re
 import statistics
-import subprocess
-from pathlib import Path
 from typing import Any
 
+from benchmarks.reporting import Found, heading, spread, table
+
 Runs = dict[str, list[dict[str, Any]]]
-Found = dict[str, Any]
 
 COLUMNS = {
     "CPU s": lambda run: run["cpu"],
@@ -23,15 +18,8 @@ COLUMNS = {
 
 def report(found: Found) -> str:
     """Settings, then for each shape its figures, ratios and checks."""
-    machine = found["machine"]
     lines = [
-        "# One GRPO update, side by side",
-        "",
-        f"- {machine['date']}, `python {found['command']}`, at commit {machine['commit']}",
-        f"- {machine['cpu']}, {machine['cores']} cores, {machine['memory']:.1f} GiB, "
-        f"{machine['system']}, Python {machine['python']}, load {machine['load']:.2f} at the start",
-        *(f"- {line}" for line in versions(found)),
-        "",
+        *heading("One GRPO update, side by side", found),
         "Medians over rounds (least to greatest). CPU and wall seconds are of one update; the peak"
         " of resident memory is of the process, compilation included; the timed peak is that of"
         " the timed updates alone.",
@@ -115,47 +103,3 @@ def check_lines(checks: Found | None) -> list[str]:
         "",
         *table(["system", "loss", "gradient norm", "loss of the third update"], rows),
     ]
-
-
-def table(head: list[str], rows: list[list[str]]) -> list[str]:
-    lines = [head, ["---"] * len(head), *rows]
-    return [f"| {' | '.join(cells)} |" for cells in lines]
-
-
-def spread(values: list[float]) -> str:
-    shown = [_number(v) for v in (statistics.median(values), min(values), max(values))]
-    return f"{shown[0]} ({shown[1]} to {shown[2]})"
-
-
-def _number(value: float) -> str:
-    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
-
-
-def versions(found: Found) -> list[str]:
-    """The packages of each system, by their names there."""
-    named = {}
-    for part in found["shapes"].values():
-        for spec, runs in part["runs"].items():
-            named[spec.partition(":")[0]] = runs[0]["versions"]
-    return [", ".join(f"{p} {v}" for p, v in packages.items()) for packages in named.values()]
-
-
-def describe_machine() -> Found:
-    names = re.findall(r"model name\s*:\s*(.+)", Path("/proc/cpuinfo").read_text())
-    return {
-        "date": datetime.date.today().isoformat(),
-        "commit": describe_commit(),
-        "cpu": names[0] if names else platform.machine(),
-        "cores": os.cpu_count(),
-        "memory": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30,
-        "system": f"{platform.system()} {platform.release()}",
-        "python": platform.python_version(),
-        "load": os.getloadavg()[0],
-    }
-
-
-def describe_commit() -> str:
-    """The checkout's short hash, with a + where files under version control were changed."""
-    command = ["git", "describe", "--always", "--dirty=+", "--exclude=*"]
-    done = subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True)
-    return done.stdout.strip() or "unknown"

@@ -1,0 +1,81 @@
+"""What the side-by-side benchmarks share of their reports: tables, figures, and the machine."""
+
+import datetime
+import os
+import platform
+import re
+import shlex
+import statistics
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+Found = dict[str, Any]
+
+
+def heading(title: str, found: Found) -> list[str]:
+    """The title, when, where and how it was measured, and with which packages."""
+    machine = found["machine"]
+    return [
+        f"# {title}",
+        "",
+        f"- {machine['date']}, `{found['command']}`, at commit {machine['commit']}",
+        f"- {machine['cpu']}, {machine['cores']} cores, {machine['memory']:.1f} GiB, "
+        f"{machine['system']}, Python {machine['python']}, load {machine['load']:.2f} at the start",
+        *(f"- {line}" for line in _versions(found)),
+        "",
+    ]
+
+
+def _versions(found: Found) -> list[str]:
+    """The packages of each system, settings aside."""
+    named = {}
+    for part in found["shapes"].values():
+        for spec, runs in part["runs"].items():
+            named[spec.partition(":")[0]] = runs[0]["versions"]
+    return [
+        f"{system}: {', '.join(f'{name} {version}' for name, version in packages.items())}"
+        for system, packages in named.items()
+    ]
+
+
+def table(head: list[str], rows: list[list[str]]) -> list[str]:
+    lines = [head, ["---"] * len(head), *rows]
+    return [f"| {' | '.join(cells)} |" for cells in lines]
+
+
+def spread(values: list[float]) -> str:
+    shown = [_number(v) for v in (statistics.median(values), min(values), max(values))]
+    return f"{shown[0]} ({shown[1]} to {shown[2]})"
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+
+
+def command() -> str:
+    """As it was typed, of a module that was run with -m."""
+    module = Path(sys.argv[0]).relative_to(Path.cwd()).with_suffix("")
+    return shlex.join(["python", "-m", ".".join(module.parts), *sys.argv[1:]])
+
+
+def describe_machine() -> Found:
+    names = re.findall(r"model name\s*:\s*(.+)", Path("/proc/cpuinfo").read_text())
+    return {
+        "date": datetime.date.today().isoformat(),
+        "commit": describe_commit(),
+        "cpu": names[0] if names else platform.machine(),
+        "cores": os.cpu_count(),
+        "memory": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30,
+        "system": f"{platform.system()} {platform.release()}",
+        "python": platform.python_version(),
+        "load": os.getloadavg()[0],
+    }
+
+
+def describe_commit() -> str:
+    """The checkout's short hash, with a + where files under version control were changed."""
+    command = ["git", "describe", "--always", "--dirty=+", "--exclude=*"]
+    done = subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True)
+    return done.stdout.strip() or "unknown"
