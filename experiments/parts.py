@@ -197,7 +197,7 @@ def batching_line(config: Gsm8k) -> str:
     cut = f"{wanted.microbatches} x {each:,} tokens"
     if wanted.batching == "padded":
         return f"batches: padded to {cut}"
-    ladder = f"{TOKEN_RUNGS} row lengths an octave, each shape compiled once"
+    ladder = f"at most {4 * TOKEN_RUNGS} row lengths, each shape compiled once"
     return f"batches: packed, at most {cut}; {ladder}"
 
 

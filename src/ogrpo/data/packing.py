@@ -94,14 +94,18 @@ class Packed(NamedTuple):
     answers: IntArray
 
 
-def rung(size: int, per_octave: int) -> int:
-    """The least number that is at least `size` and of the form k 2^j, k in [r, 2r), r per octave.
+def rung(size: int, per_octave: int, full: int) -> int:
+    """The least rung that is at least `size`, `full` being the last.
 
-    >>> [rung(size, 2) for size in (1, 3, 5, 6, 7, 13, 1000)]
-    [1, 3, 6, 6, 8, 16, 1024]
+    Rungs are k 2^j for k in [r, 2r), r per octave; below a quarter of `full` they come no closer
+    than just above it, so that there are 4 r of them at most.
+
+    >>> [rung(size, 2, 100) for size in (1, 7, 13, 33, 40, 97)]
+    [8, 8, 16, 48, 48, 100]
     """
-    step = max(1, (1 << (size.bit_length() - 1)) // per_octave)
-    return -(-size // step) * step
+    octave = max(size, full // 4, 1)
+    step = max(1, (1 << (octave.bit_length() - 1)) // per_octave)
+    return min(-(-size // step) * step, full)
 
 
 def halved(size: int, full: int) -> int:
@@ -216,7 +220,7 @@ def _fitting(batch: GroupBatch, wanted: BoolArray, order: IntArray, parts: int) 
     size = n // parts
 
     def fit(needed: npt.NDArray[np.int64], per_octave: int, full: int) -> int:
-        return min(rung(max(1, int(needed.max())), per_octave), max(1, full))
+        return rung(max(1, int(needed.max())), per_octave, max(1, full))
 
     return Shape(
         parts=parts,
