@@ -7,9 +7,18 @@ from pathlib import Path
 import pytest
 
 PROOFS = Path(__file__).resolve().parents[2] / "proofs"
+
+
+def have_coq():
+    if shutil.which("coqc") is None:
+        return False
+    home = subprocess.run(["coqc", "-where"], capture_output=True, text=True, check=True).stdout
+    return (Path(home.strip()) / "user-contrib" / "mathcomp").is_dir()
+
+
 needs_coq = pytest.mark.skipif(
-    shutil.which("coqc") is None,
-    reason="coqc not found; on Debian bookworm: apt-get install -y --no-install-recommends "
+    not have_coq(),
+    reason="coqc or its mathcomp not found; on Debian bookworm: apt-get install -y --no-install-recommends "
     "coq libcoq-mathcomp-ssreflect make",
 )
 
