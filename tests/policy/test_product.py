@@ -1,0 +1,45 @@
+"""Products of rows with a weight, whichever operand goes left: against float64, gradients too."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from ogrpo.policy.decoder import product
+
+# Above and below what goes left: 256 rows, weights of 65,536 entries.
+ROWS = (1, 7, 256, 257, 600)
+WEIGHTS = ((300, 320), (31, 17))
+
+
+def draw(rows, shape, dtype):
+    rng = np.random.default_rng(rows)
+    sizes = (rows, shape[1]), shape, (rows, shape[0])
+    return [jnp.asarray(rng.normal(size=size), dtype) for size in sizes]
+
+
+@pytest.mark.parametrize("shape", WEIGHTS)
+@pytest.mark.parametrize("rows", ROWS)
+@pytest.mark.parametrize(("dtype", "close"), [(jnp.float32, 1e-6), (jnp.bfloat16, 8e-3)])
+def test_value_and_gradients_are_those_of_float64(rows, shape, dtype, close):
+    x, weight, cotangent = draw(rows, shape, dtype)
+    y, pull = jax.vjp(jax.jit(product), x, weight)
+    d_x, d_weight = pull(cotangent)
+    wide_x, wide_weight, wide = (np.asarray(a, np.float64) for a in (x, weight, cotangent))
+    for found, expected in (
+        (y, wide_x @ wide_weight.T),
+        (d_x, wide @ wide_weight),
+        (d_weight, wide.T @ wide_x),
+    ):
+        assert found.dtype == dtype
+        scale = np.abs(expected).max()
+        np.testing.assert_allclose(np.asarray(found, np.float64), expected, atol=close * scale)
+
+
+@pytest.mark.parametrize("rows", ROWS)
+def test_logits_of_bfloat16_are_float32(rows):
+    x, weight, _ = draw(rows, WEIGHTS[0], jnp.bfloat16)
+    y = jax.jit(product, static_argnums=2)(x, weight, jnp.float32)
+    assert y.dtype == jnp.float32
+    expected = np.asarray(x, np.float64) @ np.asarray(weight, np.float64).T
+    np.testing.assert_allclose(y, expected, atol=1e-5 * np.abs(expected).max())
