@@ -106,4 +106,4 @@ def test_a_run_says_how_its_batches_are_laid_out():
     config = Gsm8k(optimizer=Optimizer(microbatches=4))
     assert batching_line(config) == "batches: padded to 4 x 576 tokens"
     packed = dataclasses.replace(config, optimizer=Optimizer(batching="packed"))
-    assert "packed, at most 1 x 2,304 tokens; 8 row" in batching_line(packed)
+    assert "packed, at most 1 x 2,304 tokens; at most 32 row lengths" in batching_line(packed)
