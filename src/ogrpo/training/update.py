@@ -142,10 +142,10 @@ def _computed(weighed: Weighed, recipe: Recipe) -> Array:
     return jnp.ones(len(weighed.advantages), bool)
 
 
-def _count(weighed: Weighed, recipe: Recipe) -> Array:
-    """The whole batch's normaliser, which no loss enters."""
+def _without_loss(weighed: Weighed, recipe: Recipe) -> Total:
+    """The total where every loss is 0: no loss enters the count."""
     nothing = jnp.zeros(weighed.mask.shape, jnp.float32)
-    return recipe.total_fn(nothing, weighed.mask, counted=weighed.counted).count
+    return recipe.total_fn(nothing, weighed.mask, counted=weighed.counted)
 
 
 def _token_losses(
@@ -194,17 +194,15 @@ def gradient(
     scale: Array | float = 1.0,
 ) -> tuple[Params, Evidence]:
     """Gradient of the loss total times `scale`, summed over microbatches of prompts."""
-    static = {"hypers": hypers, "recipe": recipe, "region": region, "scale": scale}
-    grad_fn = partial(jax.grad(_loss, has_aux=True), **static)
+    given = {"hypers": hypers, "recipe": recipe, "region": region, "scale": scale}
+    grad_fn = partial(jax.grad(_loss, has_aux=True), **given)
     parts = _parts(weighed.batch, recipe)
     if parts == 1:
         return grad_fn(params, weighed)
 
     def skip(part: Weighed) -> tuple[Params, Evidence]:
         zeros = jax.tree.map(jnp.zeros_like, jax.eval_shape(grad_fn, params, part))
-        losses = jnp.zeros(part.mask.shape, jnp.float32)
-        total = recipe.total_fn(losses, part.mask, counted=part.counted)
-        return zeros[0], zeros[1]._replace(total=total)
+        return zeros[0], zeros[1]._replace(total=_without_loss(part, recipe))
 
     def accumulate(grads: Params, part: Weighed) -> tuple[Params, Evidence]:
         compute = partial(grad_fn, params)
@@ -227,7 +225,7 @@ def _mean_gradient(
     """Gradient of the loss; a large model's is never divided, which would hold a second one."""
     of = partial(gradient, state.params, weighed, hypers, recipe, state.region)
     if is_large(state.params):
-        return of(scale=1.0 / jnp.maximum(_count(weighed, recipe), 1.0))
+        return of(scale=1.0 / jnp.maximum(_without_loss(weighed, recipe).count, 1.0))
     grads, evidence = of()
     count = jnp.maximum(evidence.total.count, 1.0)
     return jax.tree.map(lambda g: g / count.astype(g.dtype), grads), evidence
