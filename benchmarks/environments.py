@@ -1,19 +1,17 @@
 """Virtual environments for the peers, which are no dependencies of ogrpo."""
 
 import hashlib
-import os
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
-import platformdirs
+from experiments.cache import cache_path
 
 
 def default_folder() -> Path:
-    """`OGRPO_CACHE_DIR`, or else the user's cache folder for this platform."""
-    chosen = os.environ.get("OGRPO_CACHE_DIR")
-    return (Path(chosen) if chosen else platformdirs.user_cache_path("ogrpo")) / "benchmarks"
+    """Beside what runs keep."""
+    return cache_path() / "benchmarks"
 
 
 def python_with(folder: Path, name: str, packages: tuple[str, ...]) -> str:

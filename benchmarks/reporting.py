@@ -8,10 +8,13 @@ import shlex
 import statistics
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 Found = dict[str, Any]
+Runs = dict[str, list[Found]]  # by system, a round each
+Columns = dict[str, Callable[[Found], float]]
 
 
 def heading(title: str, found: Found) -> list[str]:
@@ -38,6 +41,24 @@ def _versions(found: Found) -> list[str]:
         f"{system}: {', '.join(f'{name} {version}' for name, version in packages.items())}"
         for system, packages in named.items()
     ]
+
+
+def figures(runs: list[Found], columns: Columns) -> list[list[float]]:
+    """Of each column, the figures of all rounds."""
+    return [[read(run) for run in runs] for read in columns.values()]
+
+
+def ratios(runs: Runs, spec: str, columns: Columns) -> list[list[float]]:
+    """Of the first system to another, round by round, for each column."""
+    ours, theirs = figures(next(iter(runs.values())), columns), figures(runs[spec], columns)
+    return [
+        [a / b for a, b in zip(one, other, strict=True)]
+        for one, other in zip(ours, theirs, strict=True)
+    ]
+
+
+def ratio_rows(runs: Runs, columns: Columns) -> list[list[str]]:
+    return [[spec, *map(spread, ratios(runs, spec, columns))] for spec in list(runs)[1:]]
 
 
 def table(head: list[str], rows: list[list[str]]) -> list[str]:

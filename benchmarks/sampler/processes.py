@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from benchmarks.cpus import on_cpus
+
 TICK = os.sysconf("SC_CLK_TCK")
 MIB = 2**10  # of /proc's kB
 
@@ -23,11 +25,8 @@ class Engine:
 
     @classmethod
     def start(cls, command: list[str], environment: dict[str, str], threads: int, log: Path):
-        cpus = sorted(os.sched_getaffinity(0))[:threads]
-        if len(cpus) < threads:
-            raise ValueError(f"--threads is {threads}, but there are {len(cpus)} CPUs")
         process = subprocess.Popen(
-            ["taskset", "--cpu-list", ",".join(map(str, cpus)), *command],
+            [*on_cpus(threads), *command],
             env={**os.environ, **environment},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

@@ -1,8 +1,8 @@
 """The measurements as a markdown report."""
 
-from benchmarks.reporting import Found, heading, spread, table
+from benchmarks.reporting import Columns, Found, figures, heading, ratio_rows, spread, table
 
-COLUMNS = {
+COLUMNS: Columns = {
     "tokens / CPU-s": lambda run: run["tokens"] / run["cpu"],
     "tokens / s": lambda run: run["tokens"] / run["wall"],
     "peak MiB": lambda run: run["peak"],
@@ -26,7 +26,7 @@ def shape_lines(name: str, shape: Found, runs: Found) -> list[str]:
     counts = ", ".join(f"{key} {value}" for key, value in shape.items())
     rows = shape["prompts"] * shape["group"]
     table_rows = [
-        [engine, *map(spread, columns(of)), f"{mean_length(of, rows):.1f}"]
+        [engine, *map(spread, figures(of, COLUMNS)), f"{mean_length(of, rows):.1f}"]
         for engine, of in runs.items()
     ]
     return [
@@ -38,26 +38,7 @@ def shape_lines(name: str, shape: Found, runs: Found) -> list[str]:
         "",
         f"{first} divided by each, median of the rounds' ratios (least to greatest):",
         "",
-        *table(["engine", *COLUMNS], ratio_rows(runs)),
-    ]
-
-
-def columns(runs: list[Found]) -> list[list[float]]:
-    return [[read(run) for run in runs] for read in COLUMNS.values()]
-
-
-def ratio_rows(runs: Found) -> list[list[str]]:
-    """Of the first engine to each other, round by round, for each column."""
-    ours, *others = (columns(of) for of in runs.values())
-    return [
-        [
-            name,
-            *(
-                spread([a / b for a, b in zip(*pair, strict=True)])
-                for pair in zip(ours, theirs, strict=True)
-            ),
-        ]
-        for name, theirs in zip(list(runs)[1:], others, strict=True)
+        *table(["engine", *COLUMNS], ratio_rows(runs, COLUMNS)),
     ]
 
 

@@ -1,13 +1,20 @@
 """The measurements as a markdown report."""
 
 import statistics
-from typing import Any
 
-from benchmarks.reporting import Found, heading, spread, table
+from benchmarks.reporting import (
+    Columns,
+    Found,
+    Runs,
+    figures,
+    heading,
+    ratio_rows,
+    ratios,
+    spread,
+    table,
+)
 
-Runs = dict[str, list[dict[str, Any]]]
-
-COLUMNS = {
+COLUMNS: Columns = {
     "CPU s": lambda run: run["cpu"],
     "wall s": lambda run: run["wall"],
     "peak MiB": lambda run: run["peak"],
@@ -39,11 +46,14 @@ def shape_lines(name: str, part: Found) -> list[str]:
         "",
         f"{counts}; {least} rounds.",
         "",
-        *table(["system", *COLUMNS], [[s, *map(spread, columns(of))] for s, of in runs.items()]),
+        *table(
+            ["system", *COLUMNS],
+            [[s, *map(spread, figures(of, COLUMNS))] for s, of in runs.items()],
+        ),
         "",
         f"{first} divided by each, median of the rounds' ratios (least to greatest):",
         "",
-        *table(["system", *COLUMNS], ratio_rows(runs)),
+        *table(["system", *COLUMNS], ratio_rows(runs, COLUMNS)),
         "",
         f"{first} divided by the better of a peer's settings, column by column:",
         "",
@@ -52,29 +62,14 @@ def shape_lines(name: str, part: Found) -> list[str]:
     ]
 
 
-def columns(runs: list[dict[str, Any]]) -> list[list[float]]:
-    return [[read(run) for run in runs] for read in COLUMNS.values()]
-
-
-def ratios(runs: Runs, spec: str) -> list[list[float]]:
-    """Of the first system to another, round by round, for each column."""
-    ours, theirs = columns(next(iter(runs.values()))), columns(runs[spec])
-    return [
-        [a / b for a, b in zip(one, other, strict=True)]
-        for one, other in zip(ours, theirs, strict=True)
-    ]
-
-
-def ratio_rows(runs: Runs) -> list[list[str]]:
-    return [[spec, *map(spread, ratios(runs, spec))] for spec in list(runs)[1:]]
-
-
 def best_rows(runs: Runs) -> list[list[str]]:
     """The greatest ratio over a peer's settings, with the settings that gave it."""
     rows = []
     for peer in dict.fromkeys(spec.partition(":")[0] for spec in list(runs)[1:]):
         specs = [spec for spec in list(runs)[1:] if spec.partition(":")[0] == peer]
-        middles = {s: [statistics.median(values) for values in ratios(runs, s)] for s in specs}
+        middles = {
+            s: [statistics.median(values) for values in ratios(runs, s, COLUMNS)] for s in specs
+        }
         cells = [
             max((middle[at], spec) for spec, middle in middles.items())
             for at in range(len(COLUMNS))

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import tyro
 
+from benchmarks.cpus import on_cpus
 from benchmarks.environments import default_folder
 from benchmarks.reporting import command, describe_machine
 from benchmarks.update.cases import SHAPES, SYSTEMS, Shape, make_batch, parse
@@ -159,13 +160,15 @@ class Bench:
         """Runs a worker on the first so many CPUs; shows what it said if it fails."""
         (self.folder / "job.json").write_text(json.dumps(job))
         threads = self.options.threads
-        cpus = sorted(os.sched_getaffinity(0))[:threads]
-        if len(cpus) < threads:
-            raise ValueError(f"--threads is {threads}, but there are {len(cpus)} CPUs")
         done = subprocess.run(
-            [python, HERE / f"{name}_worker.py", self.folder / "job.json", *more],
+            [
+                *on_cpus(threads),
+                python,
+                HERE / f"{name}_worker.py",
+                self.folder / "job.json",
+                *more,
+            ],
             env={**os.environ, "OMP_NUM_THREADS": str(threads), "JAX_PLATFORMS": "cpu"},
-            preexec_fn=lambda: os.sched_setaffinity(0, cpus),
             capture_output=True,
             text=True,
         )
