@@ -145,7 +145,7 @@ def test_a_program_for_each_shape_and_no_more():
         made = make_batch(small_ids(groups), rewards, Packer(1, False), for_update=True)
         shapes.add(made.shape)
         state, _ = update(state, made.batch, hypers(0.1, 0.7, KNOBS))
-    assert update._cache_size() == len(shapes)  # pyright: ignore[reportFunctionMemberAccess]
+    assert update.__wrapped__._cache_size() == len(shapes)  # pyright: ignore[reportFunctionMemberAccess]
     assert len(shapes) <= 16
 
 

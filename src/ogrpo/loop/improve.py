@@ -27,9 +27,9 @@ def scored(state: LoopState, batch: Batch, parts: Parts, schedule: Schedule) -> 
     temperature = jnp.float32(parts.sampling.temperature)
     proximal = ref = None
     if parts.needs_proximal and schedule.i > 1:
-        proximal = parts.score(state.train.params, batch, temperature)
+        proximal = parts.score(state.train.whole(), batch, temperature)
     if state.reference is not None:
-        ref = parts.score(state.reference, batch, temperature)
+        ref = parts.score(state.train.whole(state.reference), batch, temperature)
     return batch._replace(proximal_log_probs=proximal, ref_log_probs=ref)
 
 
@@ -144,7 +144,7 @@ def certify_period(
     if current.any():
         batch = made.batch
         temperature = jnp.float32(parts.sampling.temperature)
-        before = parts.score(state.previous, batch, temperature)
+        before = parts.score(state.train.whole(state.previous), batch, temperature)
         gaps = period_gaps(before, batch.behavior_log_probs, batch.completion_mask, batch.rewards)
         state = replace(state, gaps=(*state.gaps, *np.asarray(gaps)[current].tolist()))
     if not ends or not state.gaps:

@@ -33,7 +33,7 @@ def train(state: LoopState, parts: Parts, schedule: Schedule) -> Iterator[tuple[
     if state.step == 0:
         watch = Stopwatch()
         with watch("eval"):
-            base = evaluate(state.train.params, parts, 0)
+            base = evaluate(state.train.whole(), parts, 0)
         yield state, _record(state, watch, {**NOT_CERTIFIED, **base.record()})
     with make_collector(state, parts, schedule) as collector:
         while state.step < schedule.steps:
@@ -56,7 +56,7 @@ def make_collector(state: LoopState, parts: Parts, schedule: Schedule) -> Collec
         limits=parts.collection,
         retry_on=parts.retry_on,
     )
-    collector.publish(state.server, state.server_version)
+    collector.publish(state.train.whole(state.server), state.server_version)
     collector.request(state.step + schedule.lead - 1)
     return collector
 
@@ -84,7 +84,7 @@ def advance(
     evaluation = NOT_EVALUATED
     if evaluates:
         with watch("eval"):
-            evaluation = evaluate(state.train.params, parts, state.step).record()
+            evaluation = evaluate(state.train.whole(), parts, state.step).record()
     replay = {f"replay/{name}": value for name, value in state.buffer.statistics().items()}
     replay["replay/ratio"] = state.uses * parts.sampling.group_size / max(state.completions, 1)
     collection = collector.metrics()
@@ -134,7 +134,7 @@ def synchronise(
             state = replace(state, reference=now) if swaps else state
             state = renewed(state, now, parts) if renews else state
         if collector.version != state.server_version:
-            collector.publish(state.server, state.server_version)
+            collector.publish(state.train.whole(state.server), state.server_version)
     return state
 
 

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import jax
@@ -18,6 +18,7 @@ from ogrpo.loop.control import Limits
 from ogrpo.rollout.collection import Limits as CollectionLimits
 from ogrpo.rollout.embedded import EmbeddedEngine
 from ogrpo.rollout.protocol import Engine, Sampling
+from ogrpo.training.checkpoint import content_hash
 from ogrpo.training.state import Hypers, Params, TrainState
 from ogrpo.training.update import Batch, UpdateFn
 from ogrpo.training.variance import SpreadFn
@@ -98,7 +99,8 @@ class Parts:
 class LoopState:
     """What a run is resumed from; `arrays` and `progress` are its checkpoint.
 
-    All of it is immutable but the buffer, which belongs to the newest state alone.
+    All of it is immutable but the buffer, which belongs to the newest state alone. Policies are
+    held as their trained parameters; `train.whole` completes them.
     """
 
     train: TrainState
@@ -122,12 +124,14 @@ class LoopState:
     """Whether the last step's data were used up at their first draw."""
     shapes: frozenset[Shape] = frozenset()
     """What the packed batches of updates were shaped like: programs that were compiled."""
+    frozen_hash: str = ""
+    """Of the parameters that are not trained; empty where there are none."""
 
     def arrays(self) -> dict[str, Any]:
-        """The arrays of a checkpoint."""
+        """The arrays of a checkpoint, without the parameters that are not trained."""
         optional = {"reference": self.reference, "previous": self.previous}
         kept = {name: params for name, params in optional.items() if params is not None}
-        return {"train": self.train, "server": self.server, **kept}
+        return {"train": replace(self.train, frozen=()), "server": self.server, **kept}
 
     def progress(self) -> dict[str, Any]:
         """The counters of a checkpoint, and what the buffer needs beside its files."""
@@ -137,7 +141,7 @@ class LoopState:
 
 COUNTERS = (
     *("step", "server_version", "completions", "tokens", "uses", "rollout_flops", "update_flops"),
-    *("gaps", "clip_scale", "used_up"),
+    *("gaps", "clip_scale", "used_up", "frozen_hash"),
 )
 
 
@@ -149,7 +153,11 @@ def snapshot(params: Params) -> Params:
 def start(train: TrainState, parts: Parts) -> LoopState:
     """The state before step 0: every policy is the initial one."""
     initial = {"reference": None, "previous": None, **first_arrays(train, parts)}
-    return LoopState(**initial, buffer=parts.make_buffer(None))
+    return LoopState(
+        **{**initial, "train": train},
+        buffer=parts.make_buffer(None),
+        frozen_hash=content_hash(train.frozen),
+    )
 
 
 def first_arrays(train: TrainState, parts: Parts) -> dict[str, Any]:
@@ -157,12 +165,25 @@ def first_arrays(train: TrainState, parts: Parts) -> dict[str, Any]:
     initial = snapshot(train.params)
     reference = {"reference": initial} if parts.uses_reference else {}
     previous = {"previous": initial} if parts.certificate_delta is not None else {}
-    return {"train": train, "server": initial, **reference, **previous}
+    return {"train": replace(train, frozen=()), "server": initial, **reference, **previous}
 
 
-def resume(arrays: dict[str, Any], progress: dict[str, Any], parts: Parts) -> LoopState:
-    """The state that a checkpoint describes."""
+def resume(
+    arrays: dict[str, Any], progress: dict[str, Any], parts: Parts, *, frozen: Params = ()
+) -> LoopState:
+    """The state that a checkpoint describes, `frozen` being what it does not hold.
+
+    Raises:
+        ValueError: the run began with other frozen parameters.
+    """
     counters = {name: progress[name] for name in COUNTERS}
+    if (found := content_hash(frozen)) != counters["frozen_hash"]:
+        raise ValueError(
+            f"the weights beside the adapters are not those that the run began with (SHA-256"
+            f" {found[:12]}, {counters['frozen_hash'][:12]} then): give back the model that it"
+            " was started from, or start a new run"
+        )
+    arrays = {**arrays, "train": replace(arrays["train"], frozen=frozen)}
     counters["gaps"] = tuple(counters["gaps"])
     counters["shapes"] = frozenset(Shape(*sizes) for sizes in progress["shapes"])
     policies = {"reference": None, "previous": None, **arrays}

@@ -1,12 +1,25 @@
 """Checkpoints with Orbax: arrays as a pytree, progress as JSON, atomically, the newest few kept."""
 
+import hashlib
 import os
 from collections.abc import Mapping
 from types import TracebackType
 from typing import Any
 
 import jax
+import numpy as np
 import orbax.checkpoint as ocp
+
+
+def content_hash(tree: Any) -> str:
+    """SHA-256 of arrays, their names, shapes and dtypes; empty for a tree without any."""
+    leaves = jax.tree.leaves_with_path(tree)
+    digest = hashlib.sha256()
+    for path, leaf in leaves:
+        host = np.ascontiguousarray(leaf)
+        digest.update(f"{jax.tree_util.keystr(path)} {host.shape} {host.dtype}\n".encode())
+        digest.update(host.reshape(-1).view(np.uint8).data)
+    return digest.hexdigest() if leaves else ""
 
 
 class Checkpoints:

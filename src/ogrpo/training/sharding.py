@@ -11,6 +11,7 @@ mathematics stays that of `update.py`, and a mesh of one device is the same prog
 
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple, cast
 
@@ -23,8 +24,17 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from ogrpo.policy.axes import Axes, Axis
 from ogrpo.policy.head import HeadFn, HeadOutput
 from ogrpo.training.metrics import Metrics, PolicyOutput
-from ogrpo.training.state import Hypers, Params, TrainState, init_state
-from ogrpo.training.update import Batch, PolicyFn, Recipe, UpdateFn, make_step
+from ogrpo.training.state import Hypers, Params, TrainState, init_state, join
+from ogrpo.training.update import (
+    ApartFn,
+    Batch,
+    PolicyFn,
+    Recipe,
+    UpdateFn,
+    apart,
+    make_step,
+    with_frozen,
+)
 
 BATCH_AXES = ("data", "fsdp")
 # The parameter axis that each mesh axis cuts; axes that are not named here are never cut.
@@ -64,6 +74,11 @@ def part_spec(axes: Axes, mesh: Mesh) -> PartitionSpec:
     return PartitionSpec(*(RULES.get(a.name) if _divides(a, mesh) else None for a in axes.axes))
 
 
+def places(axes: Params, mesh: Mesh) -> Params:
+    """A sharding for each parameter."""
+    return jax.tree.map(lambda leaf: NamedSharding(mesh, part_spec(leaf, mesh)), axes)
+
+
 def _divides(axis: Axis, mesh: Mesh) -> bool:
     return axis.name in RULES and axis.blocks % mesh.shape[RULES[axis.name]] == 0
 
@@ -90,11 +105,16 @@ class Layout(NamedTuple):
     everywhere: NamedSharding
     """Repeats an array on every device."""
     tables: Params
-    """The parameters' shardings with vocabulary tables gathered along `fsdp`, for one policy."""
+    """The policy's shardings with vocabulary tables gathered along `fsdp`, for one policy."""
 
 
 def make_layout(
-    axes: Params, params: Params, optimizer: optax.GradientTransformation, mesh: Mesh
+    axes: Params,
+    params: Params,
+    optimizer: optax.GradientTransformation,
+    mesh: Mesh,
+    *,
+    frozen_axes: Params = (),
 ) -> Layout:
     """The layout of a train state: the optimizer's moments lie where their parameters do.
 
@@ -103,9 +123,10 @@ def make_layout(
       params: the parameters, or their shapes.
       optimizer: what the state is for.
       mesh: from `make_mesh`.
+      frozen_axes: those of `TrainState.frozen`.
     """
     everywhere = NamedSharding(mesh, PartitionSpec())
-    placed = jax.tree.map(lambda leaf: NamedSharding(mesh, part_spec(leaf, mesh)), axes)
+    placed, frozen = places(axes, mesh), places(frozen_axes, mesh)
     state = jax.eval_shape(partial(init_state, optimizer=optimizer), params)
     moments = optax.tree.map_params(
         optimizer,
@@ -115,8 +136,8 @@ def make_layout(
         transform_non_params=lambda _: everywhere,
     )
     batch = NamedSharding(mesh, PartitionSpec(BATCH_AXES))
-    tables = jax.tree.map(partial(_with_whole_tables, mesh=mesh), axes)
-    placed_state = TrainState(params=placed, opt_state=moments, updates=cast(Any, everywhere))
+    tables = jax.tree.map(partial(_with_whole_tables, mesh=mesh), join(axes, frozen_axes))
+    placed_state = TrainState(placed, moments, cast(Any, everywhere), frozen=frozen)
     return Layout(mesh, placed_state, batch, everywhere, tables)
 
 
@@ -145,14 +166,21 @@ def place(tree: Any, where: Any) -> Any:
     return jax.device_put(tree, where)
 
 
-def init_placed(params: Params, optimizer: optax.GradientTransformation, to: Layout) -> TrainState:
+def init_placed(
+    params: Params,
+    optimizer: optax.GradientTransformation,
+    to: Layout,
+    *,
+    frozen: Params = (),
+) -> TrainState:
     """The state before the first update, no device ever holding more than its share of moments.
 
     As with `init_state`, the state may own the buffers of `params`: the first update frees them.
     """
     params = place(params, to.state.params)
     opt_state = jax.jit(optimizer.init, out_shardings=to.state.opt_state)(params)
-    return TrainState(params, opt_state, place(jnp.zeros((), jnp.int32), to.everywhere))
+    updates = place(jnp.zeros((), jnp.int32), to.everywhere)
+    return TrainState(params, opt_state, updates, frozen=place(frozen, to.state.frozen))
 
 
 def pinned(policy_fn: PolicyFn, to: Layout) -> PolicyFn:
@@ -164,7 +192,7 @@ def pinned(policy_fn: PolicyFn, to: Layout) -> PolicyFn:
     keep = jax.lax.with_sharding_constraint
 
     def policy(params: Params, batch: Batch, temperature: Array) -> PolicyOutput:
-        params, batch = keep(params, to.state.params), keep(batch, to.batch)
+        params, batch = keep(params, to.state.whole()), keep(batch, to.batch)
         return keep(policy_fn(params, batch, temperature), to.batch)
 
     return policy
@@ -178,7 +206,7 @@ def shard_update(optimizer: optax.GradientTransformation, recipe: Recipe, to: La
     Raises:
       ValueError: when called with prompts that do not divide among the devices.
     """
-    jitted = jit_step(optimizer, recipe, to)
+    jitted = with_frozen(jit_step(optimizer, recipe, to))
 
     def update(state: TrainState, batch: Batch, hypers: Hypers) -> tuple[TrainState, Metrics]:
         check_prompts(to.mesh, batch.prompt_ids.shape[0], recipe.microbatches)
@@ -187,10 +215,11 @@ def shard_update(optimizer: optax.GradientTransformation, recipe: Recipe, to: La
     return update
 
 
-def jit_step(optimizer: optax.GradientTransformation, recipe: Recipe, to: Layout) -> UpdateFn:
+def jit_step(optimizer: optax.GradientTransformation, recipe: Recipe, to: Layout) -> ApartFn:
     """The jitted step on a mesh, whose arguments must lie where the layout says."""
     step = make_step(optimizer, recipe._replace(policy_fn=pinned(recipe.policy_fn, to)))
-    return jax.jit(step, donate_argnums=0, out_shardings=(to.state, to.everywhere))
+    places = replace(to.state, frozen=()), to.everywhere
+    return jax.jit(apart(step), donate_argnums=0, out_shardings=places)
 
 
 def shard_score(policy_fn: PolicyFn, to: Layout) -> Callable[[Params, Batch, Array], Array]:

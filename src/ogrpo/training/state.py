@@ -15,19 +15,34 @@ LARGE = 1 << 24  # weights
 
 @flax.struct.dataclass
 class TrainState:
-    """Everything an update changes.
+    """Everything an update changes, and the parameters that it leaves as they are.
 
     Attributes:
       params: the trainer's parameters theta, any pytree.
       opt_state: the Optax state.
       updates: how many updates were taken, int32 scalar.
       region: the trust region's own state; () where there is none.
+      frozen: the policy's other parameters, a nested dict that `params` is joined to; empty where
+        everything is trained. Updates share it, and never free it.
     """
 
     params: Params
     opt_state: optax.OptState
     updates: Array
     region: Any = ()
+    frozen: Params = ()
+
+    def whole(self, params: Params | None = None) -> Params:
+        """All parameters of the policy, or of an earlier one whose `params` are given."""
+        return join(self.params if params is None else params, self.frozen)
+
+
+def join(trained: Params, frozen: Params) -> Params:
+    """Two nested dicts without a leaf in common as one; `trained` alone where `frozen` is empty."""
+    if not frozen:
+        return trained
+    both = {name: join(trained[name], frozen[name]) for name in trained.keys() & frozen.keys()}
+    return {**frozen, **trained, **both}
 
 
 class Hypers(NamedTuple):
@@ -90,7 +105,11 @@ def clip_by_global_norm(max_norm: float) -> optax.GradientTransformation:
 
 
 def init_state(
-    params: Params, optimizer: optax.GradientTransformation, *, region: Any = ()
+    params: Params,
+    optimizer: optax.GradientTransformation,
+    *,
+    region: Any = (),
+    frozen: Params = (),
 ) -> TrainState:
     """The state before the first update, with the initial state of its trust region."""
-    return TrainState(params, optimizer.init(params), jnp.zeros((), jnp.int32), region)
+    return TrainState(params, optimizer.init(params), jnp.zeros((), jnp.int32), region, frozen)

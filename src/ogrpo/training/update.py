@@ -6,7 +6,7 @@ functions given when it is made; what an experiment sweeps (`Hypers`) are traced
 
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
+from functools import partial, wraps
 from typing import Any, NamedTuple
 
 import jax
@@ -19,7 +19,7 @@ from ogrpo.core.aggregate import Total, mean
 from ogrpo.core.objectives import TokenBatch
 from ogrpo.core.trust_region import TrustRegion
 from ogrpo.training.metrics import Metrics, MetricsFn, PolicyOutput
-from ogrpo.training.state import Hypers, Params, TrainState, is_large
+from ogrpo.training.state import Hypers, Params, TrainState, is_large, join
 
 
 class Batch(NamedTuple):
@@ -127,8 +127,9 @@ def _loss(
     recipe: Recipe,
     region: Any,
     scale: Array | float,
+    frozen: Params,
 ) -> tuple[Array, Evidence]:
-    output = recipe.policy_fn(params, weighed.batch, hypers.temperature)
+    output = recipe.policy_fn(join(params, frozen), weighed.batch, hypers.temperature)
     tokens = token_batch(weighed, output.log_probs)
     losses = _token_losses(recipe, hypers, region, output.log_probs, tokens)
     total = recipe.total_fn(losses, weighed.mask, counted=weighed.counted)
@@ -192,10 +193,14 @@ def gradient(
     region: Any = (),
     *,
     scale: Array | float = 1.0,
+    frozen: Params = (),
 ) -> tuple[Params, Evidence]:
-    """Gradient of the loss total times `scale`, summed over microbatches of prompts."""
+    """Gradient of the loss total times `scale`, summed over microbatches of prompts.
+
+    It is taken with respect to `params`, which `frozen` completes to the policy's.
+    """
     given = {"hypers": hypers, "recipe": recipe, "region": region, "scale": scale}
-    grad_fn = partial(jax.grad(_loss, has_aux=True), **given)
+    grad_fn = partial(jax.grad(_loss, has_aux=True), frozen=frozen, **given)
     parts = _parts(weighed.batch, recipe)
     if parts == 1:
         return grad_fn(params, weighed)
@@ -223,7 +228,8 @@ def _mean_gradient(
     state: TrainState, weighed: Weighed, hypers: Hypers, recipe: Recipe
 ) -> tuple[Params, Evidence]:
     """Gradient of the loss; a large model's is never divided, which would hold a second one."""
-    of = partial(gradient, state.params, weighed, hypers, recipe, state.region)
+    given = (state.params, weighed, hypers, recipe, state.region)
+    of = partial(gradient, *given, frozen=state.frozen)
     if is_large(state.params):
         return of(scale=1.0 / jnp.maximum(_without_loss(weighed, recipe).count, 1.0))
     grads, evidence = of()
@@ -232,8 +238,37 @@ def _mean_gradient(
 
 
 def make_update(optimizer: optax.GradientTransformation, recipe: Recipe) -> UpdateFn:
-    """The jitted update `(state, batch, hypers) -> (state, metrics)`; `state` is donated."""
-    return jax.jit(make_step(optimizer, recipe), donate_argnums=0)
+    """The jitted update `(state, batch, hypers) -> (state, metrics)`; `state` is donated.
+
+    Its frozen parameters are not: others may go on using them.
+    """
+    return with_frozen(jax.jit(apart(make_step(optimizer, recipe)), donate_argnums=0))
+
+
+ApartFn = Callable[[TrainState, Params, Batch, Hypers], tuple[TrainState, Metrics]]
+
+
+def apart(step: UpdateFn) -> ApartFn:
+    """A step whose frozen parameters are an argument of their own, and no result."""
+
+    def update(
+        state: TrainState, frozen: Params, batch: Batch, hypers: Hypers
+    ) -> tuple[TrainState, Metrics]:
+        after, metrics = step(replace(state, frozen=frozen), batch, hypers)
+        return replace(after, frozen=()), metrics
+
+    return update
+
+
+def with_frozen(update: ApartFn) -> UpdateFn:
+    """The inverse of `apart`, for a function that was jitted between the two."""
+
+    @wraps(update)
+    def step(state: TrainState, batch: Batch, hypers: Hypers) -> tuple[TrainState, Metrics]:
+        after, metrics = update(replace(state, frozen=()), state.frozen, batch, hypers)
+        return replace(after, frozen=state.frozen), metrics
+
+    return step
 
 
 def make_step(optimizer: optax.GradientTransformation, recipe: Recipe) -> UpdateFn:

@@ -38,7 +38,8 @@ def gradient_spread(state: TrainState, batch: Batch, hypers: Hypers, recipe: Rec
     def add(sums: tuple[Params, Array, Array], group: Weighed) -> tuple[tuple, None]:
         total, squares, count = sums
         one = jax.tree.map(lambda x: x[None], group)
-        grads, evidence = gradient(state.params, one, hypers, single, state.region)
+        given = (state.params, one, hypers, single, state.region)
+        grads, evidence = gradient(*given, frozen=state.frozen)
         total = jax.tree.map(jnp.add, total, grads)
         return (total, squares + squared_norm(grads), count + evidence.total.count), None
 
