@@ -11,6 +11,7 @@ import numpy as np
 from ogrpo.policy import DecoderConfig, Params, load_pretrained, sample
 from ogrpo.policy.decoder import unstack
 from ogrpo.policy.log_probs import flat_log_probs, flat_logits
+from ogrpo.policy.lora import merge
 from ogrpo.policy.pretrained import Slot, tensor_slots
 from ogrpo.rollout.embedded import EmbeddedEngine
 from ogrpo.rollout.endpoint import Model
@@ -55,8 +56,11 @@ def connect_policy(
 
 
 def named_tensors(config: DecoderConfig, params: Params) -> dict[str, np.ndarray]:
-    """Parameters as host arrays by their Hugging Face names; layers are views into their stack."""
-    host = jax.tree.map(np.asarray, params)
+    """Parameters as host arrays by their Hugging Face names; layers are views into their stack.
+
+    Adapters are merged into the matrices beside them.
+    """
+    host = jax.tree.map(np.asarray, merge(params))
     return {name: _stored(host, slot) for name, slot in tensor_slots(config).items()}
 
 
@@ -119,6 +123,7 @@ def embedded_engine(
 
 
 def _prepare(params: Params) -> Params:
+    params = merge(params)
     sizes = [leaf.size for leaf in jax.tree.leaves(params["layers"])]
     return unstack(params) if max(sizes) >= _LARGE and _on_one_cpu(params) else params
 

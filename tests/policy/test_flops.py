@@ -15,13 +15,14 @@ import numpy as np
 import pytest
 from jax.extend.core import jaxprs_in_params
 
-from ogrpo.policy import PolicyBatch, completion_log_probs, flops
+from ogrpo.policy import PolicyBatch, completion_log_probs, flops, lora
 from ogrpo.policy.attention import attend
 from ogrpo.policy.decoder import keep_products, param_shapes
-from ogrpo.policy.flops import Flops
+from ogrpo.policy.flops import Adapter, Flops
 from ogrpo.policy.head import token_log_probs
 from ogrpo.policy.packing import packed_log_probs_and_entropy
 from ogrpo.policy.sampler import _Draw, _sample
+from ogrpo.training.state import join
 from tests.policy.test_packing import make_groups, packed
 from tests.policy.tiny import FAMILIES, make_config
 
@@ -202,6 +203,25 @@ def test_sample_flops_are_the_products_of_the_traced_sampler():
     prompts = batch_shapes(**SHAPE)[:2]
     traced = traced_flops(sampler_of(config, g, t), param_shapes(config), *prompts, trips=t - 1)
     assert flops.sample_flops(config, n=n, g=g, p=p, t=t).total == traced
+
+
+@pytest.mark.parametrize("remat", KEEP)
+@pytest.mark.parametrize("choice", lora.TARGETS)
+def test_an_update_of_adapters_is_the_products_of_the_traced_gradient(remat, choice):
+    config, adapter = make_config(num_layers=3), Adapter(2, lora.TARGETS[choice])
+    draw = partial(lora.split, rank=2, alpha=1.0, targets=adapter.targets)
+    trained, frozen = jax.eval_shape(draw, param_shapes(config), jax.random.key(0))
+    total = loss(config, remat)
+
+    def adapted(trained, frozen, batch):
+        return total(join(trained, frozen), batch)
+
+    arguments = trained, frozen, batch_shapes(**SHAPE)
+    forward = flops.forward_flops(config, **SHAPE, adapter=adapter).total
+    update = flops.update_flops(config, **SHAPE, remat=remat, adapter=adapter).total
+    assert traced_flops(adapted, *arguments) == forward
+    assert traced_flops(jax.grad(adapted), *arguments) == update
+    assert update < flops.update_flops(config, **SHAPE, remat=remat).total
 
 
 def kept_bytes(config, remat):

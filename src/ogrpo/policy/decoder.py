@@ -9,6 +9,8 @@ compile as one. Their names and layouts are those of Hugging Face, `weight` bein
 
     {"embed_tokens": {"weight"}, "norm": {"weight"}, "lm_head": {"weight"} (untied only),
      "layers": {"self_attn": {"q_proj": {"weight", "bias"}, ...}, "mlp": ..., ...}}   # [L, ...]
+
+A projection may have a low-rank one beside it (`lora.py`): {"weight", "lora": {"a", "b", "scale"}}.
 """
 
 from collections.abc import Callable
@@ -63,13 +65,35 @@ class Linear(nnx.Module):
         """Draw W from a normal of scale 0.02, the families' own; b = 0."""
         self.weight = nnx.Param(_INIT_SCALE * jax.random.normal(rngs.params(), (outputs, inputs)))
         self.bias = nnx.Param(jnp.zeros(outputs)) if bias else None
+        self.lora: LowRank | None = None
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """Map [N, S, in] to [N, S, out]."""
         # One row axis: with two, XLA's CPU backend is twice as slow in the weight's gradient.
-        y = product(x.reshape(-1, x.shape[-1]), self.weight[...])
+        rows = x.reshape(-1, x.shape[-1])
+        y = product(rows, self.weight[...])
         y = y if self.bias is None else y + self.bias[...][None, :]
+        y = y if self.lora is None else y + self.lora(rows)
         return y.reshape(*x.shape[:-1], -1)
+
+
+class LowRank(nnx.Module):
+    """scale B A x (Hu et al. 2021, section 4.1), with A [r, in] and B [out, r].
+
+    Both keep a dtype of their own and are rounded to that of x at each use.
+    """
+
+    def __init__(self) -> None:
+        """Places for what `lora.split` draws."""
+        self.a, self.b, self.scale = (nnx.Param(jnp.zeros(())) for _ in range(3))
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """Map [M, in] to [M, out]."""
+        a, b, scale = (param[...].astype(x.dtype) for param in (self.a, self.b, self.scale))
+        down = scale * product(x, a)
+        # As a batch of one, whose result `keep_products` does not keep: it is as large as that of
+        # the matrix beside it, and cheap to compute again.
+        return jax.lax.dot_general(down[None], b[None], (((2,), (2,)), ((0,), (0,))))[0]
 
 
 class RMSNorm(nnx.Module):
@@ -220,9 +244,23 @@ def _unrolled(
 
 
 @cache
-def _abstract(config: DecoderConfig) -> tuple[Any, Any]:
+def _abstract(config: DecoderConfig, adapted: frozenset[str] = frozenset()) -> tuple[Any, Any]:
     """The module's structure and its parameters' shapes, with nothing allocated."""
-    return nnx.split(nnx.eval_shape(lambda: Decoder(config, rngs=nnx.Rngs(params=0))))
+
+    def build() -> Decoder:
+        decoder = Decoder(config, rngs=nnx.Rngs(params=0))
+        for part in (decoder.layers.self_attn, decoder.layers.mlp):
+            for name in adapted & vars(part).keys():
+                getattr(part, name).lora = nnx.data(LowRank())
+        return decoder
+
+    return nnx.split(nnx.eval_shape(build))
+
+
+def _adapted(layers: Params) -> frozenset[str]:
+    """The projections of a layer that have a low-rank one beside them."""
+    parts = (layers["self_attn"], layers["mlp"])
+    return frozenset(name for part in parts for name, own in part.items() if "lora" in own)
 
 
 def param_shapes(config: DecoderConfig) -> Params:
@@ -259,7 +297,8 @@ def run_layers(
     """Embed tokens and run every layer.
 
     Args:
-      params: as from `init_params`, or from `unstack`: then the layers are unrolled.
+      params: as from `init_params`, or from `unstack`: then the layers are unrolled. Projections
+        may have a low-rank one beside them.
       config: their shape.
       token_ids: int [N, S].
       positions: int [N, S], for the rotary embedding.
@@ -278,7 +317,7 @@ def run_layers(
     layers = params["layers"]
     unstacked = layers if isinstance(layers, list) else None
     one = params if unstacked is None else {**params, "layers": unstacked[0]}
-    decoder = nnx.merge(_abstract(config)[0], one)
+    decoder = nnx.merge(_abstract(config, _adapted(one["layers"]))[0], one)
     turn = rotation(config, positions)
     return decoder(token_ids, turn, mix, contexts, keep_fn, spread_fn, unstacked)
 

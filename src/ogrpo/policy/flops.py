@@ -15,7 +15,8 @@ element-wise work (norms, softmax, rotation, activations), the draw of a token a
 
 with d `hidden_size`, f `intermediate_size`, H `num_heads`, K `num_kv_heads`, D `head_dim`,
 V `vocab_size`. A backward pass is twice the forward (the gradient of each product is one product
-for either factor: Kaplan et al. 2020, section 2.1) plus what it computes again.
+for either factor: Kaplan et al. 2020, section 2.1) plus what it computes again. With adapters
+(`lora.py`), the projections and the head are frozen: their products have one gradient, not two.
 
 >>> from ogrpo.policy import DecoderConfig
 >>> config = DecoderConfig(
@@ -29,7 +30,7 @@ for either factor: Kaplan et al. 2020, section 2.1) plus what it computes again.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from ogrpo.policy.config import DecoderConfig
@@ -52,6 +53,13 @@ REMAT: Mapping[str, Redone] = {
     "products": Redone(attention=True, projections=False),
     "full": Redone(attention=True, projections=True),
 }
+
+
+class Adapter(NamedTuple):
+    """Low-rank adapters, for their cost."""
+
+    rank: int
+    targets: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -112,13 +120,22 @@ def parameters(config: DecoderConfig) -> Parameters:
     )
 
 
-def forward_flops(config: DecoderConfig, *, n: int, g: int, p: int, t: int) -> Flops:
+def forward_flops(
+    config: DecoderConfig, *, n: int, g: int, p: int, t: int, adapter: Adapter | None = None
+) -> Flops:
     """One `completion_log_probs` of prompts [n, p] with completions [n, g, t]."""
-    return packed_forward_flops(config, **_sizes(n, g, p, t))
+    return packed_forward_flops(config, **_sizes(n, g, p, t), adapter=adapter)
 
 
 def packed_forward_flops(
-    config: DecoderConfig, *, tokens: int, pairs: int, groups: int, members: int, rest: int
+    config: DecoderConfig,
+    *,
+    tokens: int,
+    pairs: int,
+    groups: int,
+    members: int,
+    rest: int,
+    adapter: Adapter | None = None,
 ) -> Flops:
     """One forward pass of a row: `packing.packed_log_probs_and_entropy` of one part.
 
@@ -129,9 +146,12 @@ def packed_forward_flops(
       groups: next-token distributions of prompts' last tokens.
       members: completions of each prompt.
       rest: other next-token distributions.
+      adapter: what is computed beside the projections.
     """
     alone, together = _rows(groups, members, rest)
-    return _layers(config, tokens) + _attention(config, pairs) + _head(config, alone + together)
+    beside = Flops() if adapter is None else _adapters(config, adapter, tokens)
+    products = _layers(config, tokens) + beside
+    return products + _attention(config, pairs) + _head(config, alone + together)
 
 
 def recompute_flops(
@@ -190,6 +210,7 @@ def update_flops(
     t: int,
     remat: str = "products",
     microbatches: int = 1,
+    adapter: Adapter | None = None,
 ) -> Flops:
     """One update on prompts [n, p] with completions [n, g, t]: 3 forward passes and what is redone.
 
@@ -198,9 +219,65 @@ def update_flops(
     """
     if n % microbatches:
         raise ValueError(f"{n} prompts cannot be cut into {microbatches} equal microbatches")
-    shape = {"n": n // microbatches, "g": g, "p": p, "t": t}
-    again = recompute_flops(config, **shape, remat=remat)
-    return (forward_flops(config, **shape) * 3 + again) * microbatches
+    sizes = _sizes(n // microbatches, g, p, t)
+    return packed_update_flops(config, **sizes, remat=remat, adapter=adapter) * microbatches
+
+
+def packed_update_flops(
+    config: DecoderConfig,
+    *,
+    tokens: int,
+    pairs: int,
+    groups: int,
+    members: int,
+    rest: int,
+    remat: str,
+    adapter: Adapter | None = None,
+) -> Flops:
+    """`update_flops` of a row, whose sizes are those of `packed_forward_flops`."""
+    row = {"tokens": tokens, "pairs": pairs, "groups": groups, "members": members, "rest": rest}
+    forward = packed_forward_flops(config, **row, adapter=None)
+    again = packed_recompute_flops(config, **row, remat=remat)
+    if adapter is None:
+        return forward * 3 + again
+    if "o_proj" not in adapter.targets and not _redone(remat).projections:
+        again = replace(again, attention=again.attention // 2)  # scores alone: no use of the mix
+    backward = Flops(forward.projections, 2 * forward.attention, forward.head)
+    beside = _adapters(config, adapter, tokens) * 3
+    return forward + backward + again + beside + _adapters_again(config, adapter, tokens, remat)
+
+
+def _adapters(config: DecoderConfig, adapter: Adapter, tokens: int) -> Flops:
+    """What adapters add to a forward pass of so many tokens."""
+    sizes = _sides(config)
+    return _beside(config, adapter, tokens, sum(sum(sizes[name]) for name in adapter.targets))
+
+
+def _adapters_again(config: DecoderConfig, adapter: Adapter, tokens: int, remat: str) -> Flops:
+    """B A x, and with the projections also A x; of the MLP's last only A x is needed again."""
+    redone, sizes = _redone(remat), _sides(config)
+    up = sum(sizes[name].outputs for name in adapter.targets if name != "down_proj")
+    down = sum(sizes[name].inputs for name in adapter.targets)
+    width = redone.attention * up + redone.projections * down
+    return _beside(config, adapter, tokens, width)
+
+
+def _beside(config: DecoderConfig, adapter: Adapter, tokens: int, width: int) -> Flops:
+    return Flops(projections=2 * config.num_layers * tokens * adapter.rank * width)
+
+
+class _Sides(NamedTuple):
+    """Of a projection."""
+
+    inputs: int
+    outputs: int
+
+
+def _sides(config: DecoderConfig) -> dict[str, _Sides]:
+    d, f, q, k = config.hidden_size, config.intermediate_size, _queries(config), _keys(config)
+    attention = {"q_proj": _Sides(d, q), "k_proj": _Sides(d, k), "v_proj": _Sides(d, k)}
+    mlp = {"gate_proj": _Sides(d, f), "up_proj": _Sides(d, f), "down_proj": _Sides(f, d)}
+    return {**attention, "o_proj": _Sides(q, d), **mlp}
 
 
 def sample_flops(

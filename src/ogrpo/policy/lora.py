@@ -1,0 +1,129 @@
+"""Low-rank adapters (Hu et al. 2021): a few trained directions beside each frozen matrix.
+
+    y = W x + scale * B (A x)        A [r, in], B [out, r], scale = alpha / r
+
+Only A and B are trained. They are float32 whatever the matrices are, so that small steps are kept.
+B starts at 0, which makes the adapted policy the frozen one, exactly.
+
+    trained, frozen = split(params, key, rank=8, alpha=16, targets=TARGETS["all"])
+
+Joined, the two trees are parameters that every function of this package takes; `merge` gives a
+decoder's own, for samplers, servers and files.
+"""
+
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from ogrpo.policy.axes import Axes, Axis
+from ogrpo.policy.decoder import Params
+
+_ATTENTION = ("q_proj", "k_proj", "v_proj", "o_proj")
+_MLP = ("gate_proj", "up_proj", "down_proj")
+TARGETS: Mapping[str, tuple[str, ...]] = {
+    "all": (*_ATTENTION, *_MLP),
+    "attention": _ATTENTION,
+    "mlp": _MLP,
+}
+"""Projections by the name of a choice."""
+
+_RANK = Axis("rank", 1)
+
+
+class Split(NamedTuple):
+    """A decoder's parameters with adapters, in two trees to be joined."""
+
+    trained: Params
+    """A and B of each target, and nothing else."""
+    frozen: Params
+    """All other leaves; each target has its `scale`."""
+
+
+def split(
+    params: Params, key: jax.Array, *, rank: int, alpha: float, targets: Collection[str]
+) -> Split:
+    """Fresh adapters beside `targets`: A ~ U(-1/sqrt(in), 1/sqrt(in)), B = 0.
+
+    Args:
+      params: as from `init_params`; not copied.
+      key: a `jax.random.key`.
+      rank: r, at least 1.
+      alpha: scale * r; with it fixed, a learning rate that serves one rank serves others roughly.
+      targets: names of projections.
+
+    Raises:
+      ValueError: a rank below 1, or a target that no layer has.
+    """
+    if rank < 1:
+        raise ValueError(f"rank is {rank}: an adapter needs at least 1")
+    unknown = sorted(set(targets) - set(TARGETS["all"]))
+    if unknown:
+        raise ValueError(f"no projection is called {', '.join(unknown)}: see lora.TARGETS")
+    keys = dict(zip(TARGETS["all"], jax.random.split(key, len(TARGETS["all"])), strict=True))
+
+    def beside(name: str, own: Params) -> tuple[Params, Params]:
+        layers, outputs, inputs = own["weight"].shape
+        a = jax.random.uniform(keys[name], (layers, rank, inputs), minval=-1.0, maxval=1.0)
+        b = jnp.zeros((layers, outputs, rank))
+        scale = jnp.full(layers, alpha / rank, jnp.float32)
+        return {"a": a / inputs**0.5, "b": b}, {"scale": scale}
+
+    return _split(params, targets, beside)
+
+
+def split_axes(axes: Params, targets: Collection[str]) -> Split:
+    """The axes of `split`'s trees, from those of `param_axes`; a rank is never cut."""
+
+    def beside(_: str, own: Params) -> tuple[Params, Params]:
+        layers, outputs, inputs = own["weight"].axes
+        a, b = Axes((layers, _RANK, inputs)), Axes((layers, outputs, _RANK))
+        return {"a": a, "b": b}, {"scale": Axes((layers,))}
+
+    return _split(axes, targets, beside)
+
+
+BesideFn = Callable[[str, Params], tuple[Params, Params]]
+
+
+def _split(params: Params, targets: Collection[str], beside: BesideFn) -> Split:
+    """Each target with the two leaves' trees that `beside` gives for it."""
+    trained: Params = {}
+    layers = dict(params["layers"])
+    for part in ("self_attn", "mlp"):
+        layers[part] = dict(layers[part])
+        for name in sorted(set(targets) & layers[part].keys()):
+            moving, fixed = beside(name, layers[part][name])
+            trained.setdefault(part, {})[name] = {"lora": moving}
+            layers[part][name] = {**layers[part][name], "lora": fixed}
+    return Split({"layers": trained}, {**params, "layers": layers})
+
+
+def merge(params: Params) -> Params:
+    """W + scale B A in place of each adapted W, in its dtype; parameters without adapters as given.
+
+    The sum is taken in float32 and rounded once. In bfloat16 the merged policy differs from the
+    adapted one by that rounding.
+    """
+    layers = params["layers"]
+    if isinstance(layers, list):
+        return params
+    merged = {part: _merge_part(layers[part]) for part in ("self_attn", "mlp")}
+    return {**params, "layers": {**layers, **merged}}
+
+
+def _merge_part(part: Params) -> Params:
+    return {name: _merge_one(own) if "lora" in own else own for name, own in part.items()}
+
+
+def _merge_one(own: Params) -> Params:
+    rest = {name: leaf for name, leaf in own.items() if name != "lora"}
+    return {**rest, "weight": _merged(own["weight"], own["lora"])}
+
+
+@jax.jit
+def _merged(weight: jax.Array, lora: dict[str, Any]) -> jax.Array:
+    change = jnp.einsum("lor,lri->loi", lora["b"], lora["a"], precision="highest")
+    scale = lora["scale"][:, None, None]
+    return (weight.astype(jnp.float32) + scale * change).astype(weight.dtype)

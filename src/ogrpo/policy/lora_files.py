@@ -1,0 +1,61 @@
+"""Adapters as PEFT stores them: `adapter_config.json` and `adapter_model.safetensors`."""
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+from safetensors.numpy import save_file
+
+from ogrpo.policy.decoder import Params
+
+_CONFIG, _TENSORS = "adapter_config.json", "adapter_model.safetensors"
+
+
+def save_adapter(
+    folder: str | os.PathLike[str],
+    trained: Params,
+    *,
+    alpha: float,
+    base: str | os.PathLike[str] | None,
+) -> None:
+    """Write adapters alone, for PEFT, or for servers that add them to the model themselves.
+
+    Args:
+      folder: created if it does not exist.
+      trained: as from `lora.split`.
+      alpha: as it was given there.
+      base: the model that they stand beside, where a reader will look for it; None if it must say.
+    """
+    folder = Path(folder)
+    tensors = dict(_tensors(trained))
+    targets = sorted(name for part in trained["layers"].values() for name in part)
+    rank = next(leaf.shape[0] for name, leaf in tensors.items() if name.endswith("lora_A.weight"))
+    fields = {
+        "peft_type": "LORA",
+        "task_type": "CAUSAL_LM",
+        "base_model_name_or_path": None if base is None else str(base),
+        "r": rank,
+        "lora_alpha": alpha,
+        "lora_dropout": 0.0,
+        "bias": "none",
+        "target_modules": targets,
+        "inference_mode": True,
+    }
+    folder.mkdir(parents=True, exist_ok=True)
+    partial = folder / f"{_TENSORS}.partial"
+    save_file(tensors, partial, metadata={"format": "pt"})
+    partial.replace(folder / _TENSORS)
+    partial = folder / f"{_CONFIG}.partial"
+    partial.write_text(f"{json.dumps(fields, indent=2, sort_keys=True)}\n", encoding="utf-8")
+    partial.replace(folder / _CONFIG)
+
+
+def _tensors(trained: Params) -> Iterator[tuple[str, np.ndarray]]:
+    for part, projections in trained["layers"].items():
+        for name, own in projections.items():
+            for ours, theirs in (("a", "lora_A"), ("b", "lora_B")):
+                for layer, matrix in enumerate(np.asarray(own["lora"][ours])):
+                    place = f"base_model.model.model.layers.{layer}.{part}.{name}"
+                    yield f"{place}.{theirs}.weight", np.ascontiguousarray(matrix)

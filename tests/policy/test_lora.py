@@ -1,0 +1,228 @@
+"""Adapters against the weights that they stand for."""
+
+import math
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ogrpo.policy import completion_log_probs, lora, sample
+from ogrpo.policy.axes import param_axes
+from ogrpo.policy.decoder import keep_products, param_shapes
+from ogrpo.policy.flops import activation_bytes
+from ogrpo.policy.packing import packed_log_probs_and_entropy
+from ogrpo.training.state import join
+from tests.policy.test_packing import make_groups, packed
+from tests.policy.tiny import FAMILIES, make_config, make_params, ragged_batch
+
+ALL = lora.TARGETS["all"]
+
+
+def adapters(params, *, rank=3, alpha=6.0, targets=ALL, seed=0, noise=0.3):
+    """A split whose adapters do something: B is not 0."""
+    trained, frozen = lora.split(
+        params, jax.random.key(seed), rank=rank, alpha=alpha, targets=targets
+    )
+    rng = np.random.default_rng(seed)
+    moved = jax.tree.map(lambda x: x + jnp.asarray(rng.normal(0, noise, x.shape), x.dtype), trained)
+    return lora.Split(moved, frozen)
+
+
+def names(tree):
+    return {jax.tree_util.keystr(path, simple=True, separator="."): leaf for path, leaf in
+            jax.tree.leaves_with_path(tree)}  # fmt: skip
+
+
+# ------------------------------------------------------------------ values
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_fresh_adapters_are_the_policy_beneath_them(family):
+    config = make_config(family)
+    params, batch = make_params(config), ragged_batch(config)
+    fresh = lora.split(params, jax.random.key(0), rank=2, alpha=8.0, targets=ALL)
+    assert all(np.ptp(leaf) > 0 for name, leaf in names(fresh.trained).items() if name[-1] == "a")
+    adapted, plain = (completion_log_probs(p, config, batch, 0.9) for p in (join(*fresh), params))
+    np.testing.assert_allclose(adapted, plain, atol=2e-6)
+
+
+@settings(max_examples=12, deadline=None)
+@given(
+    family=st.sampled_from(FAMILIES),
+    choice=st.sampled_from(sorted(lora.TARGETS)),
+    rank=st.integers(1, 5),
+    alpha=st.sampled_from([0.5, 4.0]),
+    seed=st.integers(0, 99),
+)
+def test_adapted_and_merged_policies_agree(family, choice, rank, alpha, seed):
+    config = make_config(family)
+    params, batch = make_params(config), ragged_batch(config)
+    chosen = {"rank": rank, "alpha": alpha, "targets": lora.TARGETS[choice]}
+    whole = join(*adapters(params, **chosen, seed=seed, noise=0.1))
+    adapted, merged, plain = (
+        completion_log_probs(p, config, batch, 0.9) for p in (whole, lora.merge(whole), params)
+    )
+    np.testing.assert_allclose(adapted, merged, atol=2e-5)
+    assert np.max(np.abs(adapted - plain)) > 1e-3
+
+
+def test_a_merged_matrix_is_that_of_numpy():
+    config = make_config()
+    whole = join(*adapters(make_params(config), rank=2, alpha=5.0, targets=("k_proj",)))
+    own = jax.tree.map(
+        partial(np.asarray, dtype=np.float64), whole["layers"]["self_attn"]["k_proj"]
+    )
+    merged = lora.merge(whole)
+    for layer in range(config.num_layers):
+        change = 2.5 * own["lora"]["b"][layer] @ own["lora"]["a"][layer]
+        np.testing.assert_allclose(
+            merged["layers"]["self_attn"]["k_proj"]["weight"][layer],
+            own["weight"][layer] + change,
+            rtol=1e-6, atol=1e-6,
+        )  # fmt: skip
+    assert jax.tree.structure(merged) == jax.tree.structure(param_shapes(config))
+    untouched = merged["layers"]["self_attn"]["q_proj"]["weight"]
+    assert untouched is whole["layers"]["self_attn"]["q_proj"]["weight"]
+
+
+def test_packed_rows_and_the_sampler_take_adapters():
+    config, groups = make_config(), make_groups(4, 3, 5, 40, seed=1)
+    params = make_params(config)
+    whole = join(*adapters(params, noise=0.1))
+    merged, rows = lora.merge(whole), packed(groups, microbatches=2)[2]
+    packs = [packed_log_probs_and_entropy(p, config, rows, 1.0) for p in (whole, merged, params)]
+    np.testing.assert_allclose(packs[0].log_probs, packs[1].log_probs, atol=2e-5)
+    assert np.max(np.abs(packs[0].log_probs - packs[2].log_probs)) > 1e-3
+    batch, how = ragged_batch(config), {"temperature": 1.0, "greedy": False, "group_size": 4}
+    ids, mask = batch.prompt_ids, batch.prompt_mask
+    drawn = [
+        sample(p, config, ids, mask, jax.random.key(0), **how, max_tokens=5, eos_id=1)
+        for p in (whole, merged)
+    ]
+    np.testing.assert_array_equal(drawn[0].token_ids, drawn[1].token_ids)
+    np.testing.assert_allclose(drawn[0].log_probs, drawn[1].log_probs, atol=2e-5)
+
+
+def test_small_adapters_beside_bfloat16_weights_are_float32():
+    config, batch = make_config(), ragged_batch(make_config())
+    params = make_params(config, dtype=jnp.bfloat16)
+    trained, frozen = adapters(params)
+    assert {leaf.dtype for leaf in jax.tree.leaves(trained)} == {jnp.dtype("float32")}
+
+    def total(trained):
+        return jnp.sum(completion_log_probs(join(trained, frozen), config, batch, 0.9))
+
+    grads = jax.grad(total)(trained)
+    assert {leaf.dtype for leaf in jax.tree.leaves(grads)} == {jnp.dtype("float32")}
+    merged = lora.merge(join(trained, frozen))
+    assert {leaf.dtype for leaf in jax.tree.leaves(merged)} == {jnp.dtype("bfloat16")}
+
+
+# ------------------------------------------------------------------ gradients
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("choice", sorted(lora.TARGETS))
+def test_gradients_are_the_full_gradient_seen_through_the_adapters(family, choice):
+    """dL/dB = scale dL/dW A^T and dL/dA = scale B^T dL/dW, at the merged W."""
+    config, targets = make_config(family), lora.TARGETS[choice]
+    batch = ragged_batch(config)
+    trained, frozen = adapters(make_params(config), rank=2, alpha=5.0, targets=targets, noise=0.1)
+
+    def total(params):
+        return jnp.sum(jnp.sin(completion_log_probs(params, config, batch, 0.9)))
+
+    grads = jax.grad(lambda t: total(join(t, frozen)))(trained)
+    full = names(jax.grad(total)(lora.merge(join(trained, frozen))))
+    own, found = names(trained), names(grads)
+    assert len(found) == 2 * len(targets)
+    for name in (name.removesuffix(".lora.a") for name in own if name.endswith(".a")):
+        a, b, d_w = (np.float64(x) for x in (
+            own[f"{name}.lora.a"], own[f"{name}.lora.b"], full[f"{name}.weight"]))  # fmt: skip
+        d_b, d_a = 2.5 * d_w @ a.swapaxes(1, 2), 2.5 * b.swapaxes(1, 2) @ d_w
+        np.testing.assert_allclose(found[f"{name}.lora.b"], d_b, rtol=1e-3, atol=1e-4)
+        np.testing.assert_allclose(found[f"{name}.lora.a"], d_a, rtol=1e-3, atol=1e-4)
+
+
+def test_the_backward_pass_keeps_rank_numbers_a_token_more():
+    """The adapters' own wide results would double what the layers keep."""
+    config, batch, rank = make_config(num_layers=5), ragged_batch(make_config()), 2
+    trained, frozen = lora.split(
+        make_params(config), jax.random.key(0), rank=rank, alpha=1.0, targets=ALL
+    )
+
+    def residuals(trained):
+        def total(t):
+            whole = join(t, frozen)
+            return jnp.sum(completion_log_probs(whole, config, batch, 1.0, keep_fn=keep_products))
+
+        return jax.vjp(total, trained)[1]
+
+    n, g, t = batch.completion_ids.shape
+    p = batch.prompt_ids.shape[1]
+    tokens = n * (p + g * t)
+    kept = [
+        leaf for leaf in jax.tree.leaves(residuals(trained))
+        if leaf.shape[:1] == (5,) and math.prod(leaf.shape[1:-1]) == tokens
+    ]  # fmt: skip
+    plain = activation_bytes(config, n=n, g=g, p=p, t=t, itemsize=4, remat="products")
+    narrow = 4 * config.num_layers * tokens * rank * len(ALL)
+    assert sum(leaf.nbytes for leaf in kept) == plain + narrow
+
+
+# ------------------------------------------------------------------ trees
+
+
+def test_a_split_shares_the_weights_and_depends_on_its_key():
+    params = make_params(make_config())
+    one, same, other = (
+        lora.split(params, jax.random.key(k), rank=4, alpha=8.0, targets=ALL) for k in (0, 0, 1)
+    )
+    before, after = names(params), names(one.frozen)
+    assert all(after[name] is leaf for name, leaf in before.items())
+    assert {name for name in after if name not in before} == {
+        f"layers.{'mlp' if name in lora.TARGETS['mlp'] else 'self_attn'}.{name}.lora.scale"
+        for name in ALL
+    }
+    first, again, others = (names(x.trained) for x in (one, same, other))
+    for name, leaf in first.items():
+        np.testing.assert_array_equal(leaf, again[name])
+        inputs = leaf.shape[-1]
+        if name.endswith(".a"):
+            assert leaf.shape[1] == 4
+            assert 0.8 / inputs**0.5 < np.max(np.abs(leaf)) <= 1 / inputs**0.5
+            assert np.max(np.abs(leaf - others[name])) > 0
+        else:
+            assert not leaf.any()
+    assert merge_is_identity(params)
+
+
+def merge_is_identity(params):
+    return all(
+        a is b for a, b in zip(*map(jax.tree.leaves, (lora.merge(params), params)), strict=True)
+    )
+
+
+@pytest.mark.parametrize("choice", sorted(lora.TARGETS))
+def test_axes_are_those_of_the_trees(choice):
+    config, targets = make_config(), lora.TARGETS[choice]
+    chosen = partial(lora.split, rank=3, alpha=1.0, targets=targets)
+    shapes = jax.eval_shape(chosen, param_shapes(config), jax.random.key(0))
+    axes = lora.split_axes(param_axes(config), targets)
+    for tree, named in zip(shapes, axes, strict=True):
+        sizes = {name: len(leaf.shape) for name, leaf in names(tree).items()}
+        assert sizes == {name: len(leaf.axes) for name, leaf in names(named).items()}
+    cut = {axis.name for leaf in jax.tree.leaves(axes.trained) for axis in leaf.axes}
+    assert "rank" in cut
+
+
+def test_wrong_adapters_are_refused():
+    params = make_params(make_config())
+    with pytest.raises(ValueError, match="rank is 0: an adapter needs at least 1"):
+        lora.split(params, jax.random.key(0), rank=0, alpha=1.0, targets=ALL)
+    with pytest.raises(ValueError, match="no projection is called w_q"):
+        lora.split(params, jax.random.key(0), rank=1, alpha=1.0, targets=("q_proj", "w_q"))
