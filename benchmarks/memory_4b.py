@@ -1,6 +1,6 @@
 """What XLA holds on each device for one update of a Qwen3-4B-shaped decoder; no weights needed.
 
-    python -m benchmarks.memory_4b --data 1 --fsdp 8 --tensor 1
+    python -m benchmarks.memory_4b --data 1 --fsdp 8 --tensor 1 --microbatches 8
 
 The update is lowered from shapes with shardings and compiled for as many host-platform devices as
 the mesh asks for; nothing is allocated and nothing runs. The figures are XLA's own
@@ -23,6 +23,8 @@ for name, value in (("prompts", 64), ("group", 16), ("prompt", 256), ("completio
 PARSER.add_argument("--microbatches", type=int, default=1)
 PARSER.add_argument("--remat", choices=("none", "products", "full"), default="full")
 PARSER.add_argument("--log-probs", choices=("reference", "chunked"), default="chunked")
+PARSER.add_argument("--lora-rank", type=int, help="of adapters; default: every weight is trained")
+PARSER.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32")
 PARSER.add_argument("--compute-dtype", choices=("float32", "bfloat16"), default="bfloat16")
 
 

@@ -1,21 +1,22 @@
 """The update that `memory_4b` compiles; imported once the number of devices is set."""
 
 import argparse
+from dataclasses import replace
 from functools import partial
 
 import jax
 import jax.numpy as jnp
 
-from experiments.config import Gsm8k, Kernels, Mesh, Model, Optimizer, Rollout
-from experiments.devices import open_mesh
+from experiments.config import Gsm8k, Kernels, Lora, Mesh, Model, Optimizer, Rollout
+from experiments.devices import state_layout, trained_and_frozen
+from experiments.models import DTYPES
 from experiments.objectives import knobs
 from experiments.parts import make_optimizer, make_recipe
 from ogrpo.loop import Schedule
-from ogrpo.policy import DecoderConfig
-from ogrpo.policy.axes import param_axes
+from ogrpo.policy import DecoderConfig, Params
 from ogrpo.policy.decoder import param_shapes
 from ogrpo.training import sharding
-from ogrpo.training.state import hypers, init_state
+from ogrpo.training.state import TrainState, hypers, init_state
 from ogrpo.training.update import Batch
 
 QWEN3_4B = DecoderConfig(
@@ -50,7 +51,8 @@ def batch_shapes(options: argparse.Namespace) -> Batch:
 def make_config(options: argparse.Namespace) -> Gsm8k:
     """The run whose update this is; the objective and the optimizer are the defaults."""
     return Gsm8k(
-        model=Model(remat=options.remat, compute_dtype=options.compute_dtype),
+        model=Model(dtype=options.dtype, remat=options.remat, compute_dtype=options.compute_dtype),
+        lora=Lora(rank=options.lora_rank),
         kernels=Kernels(log_probs=options.log_probs),
         rollout=Rollout(group_size=options.group, max_tokens=options.completion),
         schedule=Schedule(prompts=options.prompts),
@@ -61,15 +63,22 @@ def make_config(options: argparse.Namespace) -> Gsm8k:
 
 def analyse(options: argparse.Namespace) -> dict[str, int]:
     config = make_config(options)
-    optimizer, shapes = make_optimizer(config), param_shapes(QWEN3_4B)
-    to = sharding.make_layout(param_axes(QWEN3_4B), shapes, optimizer, open_mesh(config.mesh))
-    state = jax.eval_shape(partial(init_state, optimizer=optimizer), shapes)
+    optimizer, dtype = make_optimizer(config), DTYPES[options.dtype]
+    to = state_layout(config, QWEN3_4B, optimizer)
+    shapes = jax.tree.map(lambda x: x.update(dtype=dtype), param_shapes(QWEN3_4B))
+
+    def first_state(params: Params) -> TrainState:
+        trained, frozen = trained_and_frozen(config, params)
+        return init_state(trained, optimizer, frozen=frozen)
+
+    state = jax.eval_shape(first_state, shapes)
     state = jax.tree.map(placed_shape, state, to.state)
     batch = jax.tree.map(partial(placed_shape, where=to.batch), batch_shapes(options))
     given = hypers(1e-6, 1.0, knobs(config.objective))
     given = jax.tree.map(partial(placed_shape, where=to.everywhere), given)
     step = sharding.jit_step(optimizer, make_recipe(config, QWEN3_4B), to)
-    compiled = step.lower(state, batch, given).compile()
+    lowered = step.lower(replace(state, frozen=()), state.frozen, batch, given)
+    compiled = lowered.compile()
     return {"state": sharding.bytes_per_device(state), **figures(compiled.memory_analysis())}
 
 

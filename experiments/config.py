@@ -73,6 +73,23 @@ class Model:
 
 
 @dataclass(frozen=True)
+class Lora:
+    """Low-rank adapters, trained in place of the weights that they stand beside (docs/lora.md)."""
+
+    rank: int | None = None
+    """Rank of each adapter. None trains every weight."""
+    alpha: float = 32.0
+    """An adapter's change counts alpha / rank times."""
+    targets: Literal["all", "attention", "mlp"] = "all"
+    """The projections of each layer that have an adapter."""
+
+    def __post_init__(self) -> None:
+        rank = self.rank
+        require(rank is None or rank >= 1, f"lora.rank is {rank}: give at least 1, or None")
+        require(self.alpha > 0, f"lora.alpha is {self.alpha}: give a number > 0")
+
+
+@dataclass(frozen=True)
 class WarmStart:
     """Imitation of a careless teacher before RL, for the model without a path."""
 
@@ -399,6 +416,7 @@ class Gsm8k:
     """Go on with the run in --run-dir from its newest checkpoint."""
     data: Data = field(default_factory=Data)
     model: Model = field(default_factory=Model)
+    lora: Lora = field(default_factory=Lora)
     warm_start: WarmStart = field(default_factory=WarmStart)
     reward: Reward = field(default_factory=Reward)
     rollout: Rollout = field(default_factory=Rollout)

@@ -12,14 +12,16 @@ from experiments.config import Gsm8k, Mesh
 from experiments.models import DTYPES, REMAT, make_policy_fn
 from ogrpo.kernels.log_probs import choose, kernel
 from ogrpo.kernels.log_probs.sharded import log_probs_over_mesh
+from ogrpo.loop import stream_seed
 from ogrpo.policy import DecoderConfig, Params
 from ogrpo.policy.axes import param_axes
 from ogrpo.policy.decoder import param_shapes
 from ogrpo.policy.head import HeadFn
+from ogrpo.policy.lora import TARGETS, Split, split, split_axes
 from ogrpo.training import sharding
 from ogrpo.training.precision import compute_in
 from ogrpo.training.sharding import Layout
-from ogrpo.training.state import TrainState, init_state
+from ogrpo.training.state import TrainState, init_state, join
 from ogrpo.training.update import Batch, PolicyFn, Recipe, UpdateFn, make_update
 
 ScoreFn = Callable[[Params, Batch, Array], Array]
@@ -64,7 +66,7 @@ def _one_device(config: Gsm8k, decoder: DecoderConfig, optimizer: Any) -> Device
         policy_fn=in_compute_dtype(config, policy_fn),
         place_params=_as_it_is,
         place_prompts=jnp.asarray,
-        init=partial(init_state, optimizer=optimizer),
+        init=partial(_init_on_one, config, optimizer),
         make_update=partial(make_update, optimizer),
         make_score=lambda policy: jax.jit(lambda *args: policy(*args).log_probs),
         whole_axes=[],
@@ -72,19 +74,54 @@ def _one_device(config: Gsm8k, decoder: DecoderConfig, optimizer: Any) -> Device
 
 
 def _many_devices(config: Gsm8k, decoder: DecoderConfig, optimizer: Any) -> Devices:
-    axes, mesh = param_axes(decoder), open_mesh(config.mesh)
-    to = sharding.make_layout(axes, param_shapes(decoder), optimizer, mesh)
+    axes, to = state_axes(config, decoder), state_layout(config, decoder, optimizer)
     if config.trust_region.kind in ("penalty", "clip"):
         to = to._replace(state=to.state.replace(region=to.everywhere))
     return Devices(
         policy_fn=in_compute_dtype(config, mesh_policy(config, decoder, to)),
-        place_params=partial(sharding.place, where=to.state.params),
+        place_params=partial(sharding.place, where=sharding.places(param_axes(decoder), to.mesh)),
         place_prompts=partial(sharding.place, where=to.batch),
-        init=partial(sharding.init_placed, optimizer=optimizer, to=to),
+        init=partial(_init_on_mesh, config, optimizer, to),
         make_update=lambda recipe: sharding.shard_update(optimizer, recipe, to),
         make_score=partial(sharding.shard_score, to=to),
-        whole_axes=sharding.whole_axes(axes, mesh),
+        whole_axes=sharding.whole_axes(join(*axes), to.mesh),
     )
+
+
+def state_axes(config: Gsm8k, decoder: DecoderConfig) -> Split:
+    """The axes of the trained parameters, and of the frozen ones."""
+    base = param_axes(decoder)
+    if config.lora.rank is None:
+        return Split(base, {})
+    return split_axes(base, TARGETS[config.lora.targets])
+
+
+def state_layout(config: Gsm8k, decoder: DecoderConfig, optimizer: Any) -> Layout:
+    """Where the train state lies on the mesh."""
+    axes, mesh = state_axes(config, decoder), open_mesh(config.mesh)
+    shapes = jax.eval_shape(partial(trained_and_frozen, config), param_shapes(decoder))
+    return sharding.make_layout(
+        axes.trained, shapes.trained, optimizer, mesh, frozen_axes=axes.frozen
+    )
+
+
+def trained_and_frozen(config: Gsm8k, params: Params) -> Split:
+    """A policy's parameters in two trees; without adapters all are trained."""
+    wanted = config.lora
+    if wanted.rank is None:
+        return Split(params, {})
+    key = jax.random.key(stream_seed(config.seed, "lora", 0))
+    return split(params, key, rank=wanted.rank, alpha=wanted.alpha, targets=TARGETS[wanted.targets])
+
+
+def _init_on_one(config: Gsm8k, optimizer: Any, params: Params) -> TrainState:
+    trained, frozen = trained_and_frozen(config, params)
+    return init_state(trained, optimizer, frozen=frozen)
+
+
+def _init_on_mesh(config: Gsm8k, optimizer: Any, to: Layout, params: Params) -> TrainState:
+    trained, frozen = trained_and_frozen(config, params)
+    return sharding.init_placed(trained, optimizer, to, frozen=frozen)
 
 
 def mesh_policy(config: Gsm8k, decoder: DecoderConfig, to: Layout) -> PolicyFn:
@@ -127,12 +164,28 @@ def memory_lines(config: Gsm8k, state: TrainState, devices: Devices) -> list[str
     """Bytes of parameters and optimizer on each device, and what could not be cut."""
     mesh = config.mesh
     shown = f"mesh data {mesh.data} x fsdp {mesh.fsdp} x tensor {mesh.tensor}"
+    policy = state.whole()
     params, moments = (
-        sharding.bytes_per_device(tree) / 2**20 for tree in (state.params, state.opt_state)
+        sharding.bytes_per_device(tree) / 2**20 for tree in (policy, state.opt_state)
     )
-    total = sum(leaf.nbytes for leaf in jax.tree.leaves((state.params, state.opt_state))) / 2**20
+    total = sum(leaf.nbytes for leaf in jax.tree.leaves((policy, state.opt_state))) / 2**20
     return [
+        *lora_lines(config, state),
         f"{shown}: parameters {params:,.1f} MiB and optimizer {moments:,.1f} MiB on each device"
         f" ({total:,.1f} MiB in all)",
         *(f"repeated, {line}" for line in devices.whole_axes),
+    ]
+
+
+def lora_lines(config: Gsm8k, state: TrainState) -> list[str]:
+    """What the adapters are, if there are any."""
+    wanted = config.lora
+    if wanted.rank is None:
+        return []
+    trained, frozen = (
+        sum(leaf.size for leaf in jax.tree.leaves(tree)) for tree in (state.params, state.frozen)
+    )
+    return [
+        f"lora: rank {wanted.rank}, alpha {wanted.alpha:g}, targets {wanted.targets}:"
+        f" {trained:,} weights trained beside {frozen:,}"
     ]

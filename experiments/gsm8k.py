@@ -26,6 +26,7 @@ from experiments.servers import connect
 from experiments.tasks import Prepared, prepare
 from ogrpo.loop import LoopState, Parts, first_arrays, resume, start, stream_seed, train
 from ogrpo.policy import DecoderConfig, Params
+from ogrpo.policy.lora_files import save_adapter
 from ogrpo.rollout.collection import CollectionError
 from ogrpo.rollout.vllm import RolloutError
 from ogrpo.training.checkpoint import Checkpoints
@@ -150,7 +151,7 @@ def begin(study: Study, initial: TrainState, checkpoints: Checkpoints) -> LoopSt
     study.console.print(f"resuming after step {step}")
     study.run.rewind(step or -1)  # a loop at step 0 begins with that step's own record
     like = first_arrays(initial, study.parts)
-    return resume(*checkpoints.restore(step, like), study.parts)
+    return resume(*checkpoints.restore(step, like), study.parts, frozen=initial.frozen)
 
 
 def greedy_answers(study: Study, params: object) -> list[Answer]:
@@ -172,8 +173,12 @@ def greedy_answers(study: Study, params: object) -> list[Answer]:
 def finish(study: Study, state: LoopState, before: Sequence[Answer]) -> None:
     """Saves the model, draws the report and says where everything is."""
     run, prepared, console = study.run, study.prepared, study.console
-    save_model(run.model, study.decoder, state.train.params, prepared.tokenizer)
-    after = greedy_answers(study, state.train.params)
+    policy = state.train.whole()
+    save_model(run.model, study.decoder, policy, prepared.tokenizer)
+    if study.config.lora.rank is not None:
+        chosen = {"alpha": study.config.lora.alpha, "base": study.config.model.path}
+        save_adapter(run.adapter, state.train.params, **chosen)
+    after = greedy_answers(study, policy)
     samples = [
         Sample(problem.question, gold, *answers)
         for problem, gold, *answers in zip(

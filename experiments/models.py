@@ -33,6 +33,7 @@ from ogrpo.policy import (
     init_params,
 )
 from ogrpo.policy.decoder import keep_products
+from ogrpo.policy.lora import merge
 from ogrpo.policy.packing import packed_log_probs_and_entropy
 from ogrpo.policy.pretrained import load_pretrained, save_pretrained
 from ogrpo.policy.shapes import SHAPES, tiny
@@ -102,10 +103,10 @@ def _make_model(
 def save_model(
     folder: Path, decoder: DecoderConfig, params: Params, tokenizer: TextTokenizer
 ) -> None:
-    """Writes a Hugging Face folder that servers and later runs can start from."""
+    """Writes a Hugging Face folder that servers and later runs can start from, adapters merged."""
     ends = {"eos_token_id": tokenizer.eos_id, "pad_token_id": tokenizer.pad_id}
     tokenizer.save(folder)
-    save_pretrained(folder, decoder, params, extra_fields=ends)
+    save_pretrained(folder, decoder, merge(params), extra_fields=ends)
 
 
 def warm_started(

@@ -23,12 +23,14 @@ from ogrpo.data.tokenizer import TextTokenizer
 from ogrpo.loop import Costs, Packer, Parts
 from ogrpo.policy import DecoderConfig
 from ogrpo.policy.flops import (
+    Adapter,
     forward_flops,
     packed_forward_flops,
-    packed_recompute_flops,
+    packed_update_flops,
     sample_flops,
     update_flops,
 )
+from ogrpo.policy.lora import TARGETS
 from ogrpo.rollout.collection import Limits as CollectionLimits
 from ogrpo.rollout.embedded import EmbeddedEngine
 from ogrpo.rollout.protocol import Engine, Sampling
@@ -157,6 +159,13 @@ def first_region(config: Gsm8k) -> Any:
     return () if wanted is None else wanted(OBJECTIVES[config.objective.name]).init()
 
 
+def adapter(config: Gsm8k) -> Adapter | None:
+    """What adapters cost, if there are any."""
+    if config.lora.rank is None:
+        return None
+    return Adapter(config.lora.rank, TARGETS[config.lora.targets])
+
+
 def count_costs(config: Gsm8k, decoder: DecoderConfig) -> Costs:
     """FLOPs of a step's parts, from their shapes."""
     shapes = {
@@ -165,18 +174,19 @@ def count_costs(config: Gsm8k, decoder: DecoderConfig) -> Costs:
         "p": config.data.prompt_length,
         "t": config.rollout.max_tokens,
     }
-    remat, microbatches = config.model.remat, config.optimizer.microbatches
+    how = {"remat": config.model.remat, "adapter": adapter(config)}
+    parts = config.optimizer.microbatches
 
     def update(shape: Shape | None) -> int:
         if shape is None:
-            return update_flops(decoder, **shapes, remat=remat, microbatches=microbatches).total
-        again = packed_recompute_flops(decoder, **shape.sizes, remat=remat).total
-        return 3 * score(shape) + shape.parts * again
+            return update_flops(decoder, **shapes, microbatches=parts, **how).total
+        return shape.parts * packed_update_flops(decoder, **shape.sizes, **how).total
 
     def score(shape: Shape | None) -> int:
         if shape is None:
-            return forward_flops(decoder, **shapes).total
-        return shape.parts * packed_forward_flops(decoder, **shape.sizes).total
+            return forward_flops(decoder, **shapes, adapter=adapter(config)).total
+        given = {**shape.sizes, "adapter": adapter(config)}
+        return shape.parts * packed_forward_flops(decoder, **given).total
 
     return Costs(lambda steps: sample_flops(decoder, **shapes, steps=steps).total, update, score)
 

@@ -158,6 +158,7 @@ def measured(shop: Workshop) -> Plan:
         **plan.batch.shape,
         remat=plan.train.remat,
         microbatches=plan.train.microbatches,
+        adapter=None,
     )
     return replace(
         plan,

@@ -59,14 +59,18 @@ def times(plan: Plan) -> Times:
     tokens = batch.prompts * batch.group_size * lengths(plan).expected_longest(1)
     speed = train.devices * train.tflops * 1e12
     work = flops.update_flops(
-        config, **batch.shape, remat=train.remat, microbatches=train.microbatches
+        config,
+        **batch.shape,
+        remat=train.remat,
+        microbatches=train.microbatches,
+        adapter=None,
     )
     sent = flops.weight_bytes(config, ITEMSIZE[plan.model.serve])
     copies = plan.serve.servers if link.sent == "each" else 1
     return Times(
         draw=tokens / (plan.serve.servers * plan.serve.tokens_per_second),
         update=work.total / speed,
-        score=flops.forward_flops(config, **batch.shape).total / speed,
+        score=flops.forward_flops(config, **batch.shape, adapter=None).total / speed,
         push=link.latency + copies * sent / (link.gigabytes_per_second * 1e9),
     )
 

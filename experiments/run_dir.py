@@ -6,6 +6,7 @@ checkpoints/      Orbax, the newest two
 initial/          the first weights in the same format, where external servers start from them
 experience/       every group that was bought, as Parquet (docs/replay.md)
 model/            the final weights as safetensors, with config.json and tokenizer
+adapter/          with --lora.rank: the adapters alone, as PEFT stores them
 plots/*.png, report.html
 """
 
@@ -32,6 +33,7 @@ class RunDir:
         self.initial = path / "initial"
         self.experience = path / "experience"
         self.model = path / "model"
+        self.adapter = path / "adapter"
         self.plots = path / "plots"
         self.report = path / "report.html"
 

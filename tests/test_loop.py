@@ -22,7 +22,7 @@ from experiments.config import (
     WarmStart,
 )
 from experiments.models import make_model
-from experiments.parts import first_region, make_optimizer, make_parts
+from experiments.parts import find_devices, first_region, make_parts
 from experiments.tasks import prepare
 from ogrpo.loop import (
     Limits,
@@ -36,7 +36,6 @@ from ogrpo.loop import (
     train,
 )
 from ogrpo.training.checkpoint import Checkpoints
-from ogrpo.training.state import init_state
 
 SMALL = Gsm8k(
     data=Data(train=64),
@@ -54,19 +53,19 @@ class Run:
     def __init__(self, experience=None, **changes):
         self.config = replace(SMALL, **changes)
         prepared, problems = prepare(self.config)
-        decoder, self.params = make_model(
+        self.decoder, self.params = make_model(
             self.config, prepared.tokenizer, problems, Console(quiet=True)
         )
         # An untrained decoder is never right: a reward that varies lets it learn something.
         task = replace(prepared.task, reward=lambda text, finish, gold: float(len(text) % 2))
         self.parts = make_parts(
-            self.config, replace(prepared, task=task), decoder, experience=experience
+            self.config, replace(prepared, task=task), self.decoder, experience=experience
         )
 
     def train_state(self):
         params = jax.tree.map(lambda x: x.copy(), self.params)
-        region = first_region(self.config)
-        return init_state(params, make_optimizer(self.config), region=region)
+        state = find_devices(self.config, self.decoder).init(params)
+        return replace(state, region=first_region(self.config))
 
     def start(self):
         return start(self.train_state(), self.parts)

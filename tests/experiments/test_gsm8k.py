@@ -187,9 +187,22 @@ def test_a_saved_model_is_trained_further(finished, run, tmp_path):
     assert first["pass@1/greedy"] == last["pass@1/greedy"]
 
 
+def test_adapters_are_trained_told_of_and_saved_beside_the_merged_model(run, tmp_path):
+    folder = tmp_path / "lora"
+    done = run(*SMALL, "--schedule.steps=2", "--lora.rank=3", f"--run-dir={folder}")
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"lora: rank 3, alpha 32, targets all: [\d,]+ weights trained", done.stdout)
+    load_pretrained(folder / "model", np.float32)  # a decoder's own tensors and no others
+    fields = json.loads((folder / "adapter" / "adapter_config.json").read_text())
+    assert (fields["r"], fields["lora_alpha"], len(fields["target_modules"])) == (3, 32, 7)
+    kept = sum(f.stat().st_size for f in (folder / "checkpoints").rglob("*") if f.is_file())
+    assert kept < (folder / "model" / "model.safetensors").stat().st_size
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
+        (["--lora.rank=0"], "lora.rank is 0: give at least 1"),
         (["--rollout.group-size=1"], "at least 2"),
         (["--data.prompt-length=5"], "none of .* prompts fits into data.prompt-length = 5"),
         (["--model.path=nowhere"], "nowhere"),

@@ -1,7 +1,8 @@
 """Updates on a mesh beside the same updates on one device, in a process that has the devices.
 
 `python -m tests.training.mesh_worker CASE ...` prints one JSON object by case. A case is
-"data,fsdp,tensor,microbatches" or "copied". With --rank, this is one of two processes of a job.
+"data,fsdp,tensor,microbatches", with ",r" behind it for adapters of that rank alone, or "copied".
+With --rank, this is one of two processes of a job.
 """
 
 import argparse
@@ -13,21 +14,18 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from experiments.config import Gsm8k, Mesh
-from experiments.devices import make_devices
-from experiments.models import make_policy_fn
-from ogrpo.policy.axes import param_axes
+from experiments.config import Gsm8k, Lora, Mesh
+from experiments.devices import make_devices, state_layout
 from ogrpo.training import sharding
 from ogrpo.training.checkpoint import Checkpoints
-from ogrpo.training.state import TrainState, adam, hypers, init_state
-from ogrpo.training.update import Batch, make_update
+from ogrpo.training.state import TrainState, adam, hypers
+from ogrpo.training.update import Batch
 from tests.policy.tiny import make_config, make_params
 from tests.training.toy import make_recipe
 
 CONFIG = make_config("Qwen2", vocab_size=16)
 OPTIMIZER = adam(b1=0.9, b2=0.98, eps=1e-8, weight_decay=0.01, max_grad_norm=1.0)
 KNOBS = {"eps_low": 0.2, "eps_high": 0.3, "beta": 0.1}
-SIZES = ("data", "fsdp", "tensor")
 
 
 def make_batch(n: int = 16, g: int = 3, p: int = 4, t: int = 3) -> Batch:
@@ -56,36 +54,36 @@ def two_updates(update, state: TrainState) -> tuple[TrainState, dict]:
 
 
 @cache
-def on_one_device() -> tuple[TrainState, dict]:
-    update = make_update(OPTIMIZER, make_recipe(policy_fn=make_policy_fn(CONFIG)))
-    return jax.device_get(two_updates(update, init_state(make_params(CONFIG), OPTIMIZER)))
+def on_one_device(lora: Lora) -> tuple[TrainState, TrainState, dict]:
+    """The first state, the last one, and its metrics."""
+    config = Gsm8k(lora=lora)
+    devices = make_devices(config, CONFIG, OPTIMIZER)
+    update = devices.make_update(make_recipe(policy_fn=devices.policy_fn))
+    first = devices.init(make_params(CONFIG))
+    begun = jax.device_get(first)
+    return begun, *jax.device_get(two_updates(update, first))
 
 
-def on_mesh(sizes: dict[str, int], microbatches: int) -> dict:
-    config = Gsm8k(mesh=Mesh(**sizes))
-    devices, to = make_devices(config, CONFIG, OPTIMIZER), layout(sizes)
+def on_mesh(sizes: dict[str, int], microbatches: int, lora: Lora) -> dict:
+    config = Gsm8k(mesh=Mesh(**sizes), lora=lora)
+    devices, to = make_devices(config, CONFIG, OPTIMIZER), state_layout(config, CONFIG, OPTIMIZER)
     recipe = make_recipe(policy_fn=devices.policy_fn, microbatches=microbatches)
-    state = devices.init(make_params(CONFIG))
+    state = devices.init(devices.place_params(make_params(CONFIG)))
     state, metrics = two_updates(devices.make_update(recipe), state)
     repeat = jax.jit(lambda tree: tree, out_shardings=to.everywhere)
     whole, metrics = jax.device_get(repeat(state)), jax.device_get(metrics)
     return {
-        **(compare(whole, metrics) if jax.process_index() == 0 else {}),
-        "bytes": sharding.bytes_per_device((state.params, state.opt_state)),
+        **(compare(lora, whole, metrics) if jax.process_index() == 0 else {}),
+        "bytes": sharding.bytes_per_device((state.whole(), state.opt_state)),
         "kept": kept(state, to),
     }
 
 
-def layout(sizes: dict[str, int]) -> sharding.Layout:
-    mesh = sharding.make_mesh(**sizes)
-    return sharding.make_layout(param_axes(CONFIG), make_params(CONFIG), OPTIMIZER, mesh)
-
-
-def compare(state: TrainState, metrics: dict) -> dict:
-    expected, told = on_one_device()
+def compare(lora: Lora, state: TrainState, metrics: dict) -> dict:
+    begun, expected, told = on_one_device(lora)
     return {
         "state": largest(state, expected),
-        "moved": largest(expected.params, jax.device_get(make_params(CONFIG))),
+        "moved": largest(expected.params, begun.params),
         "metrics": largest(metrics, told),
     }
 
@@ -102,7 +100,7 @@ def kept(state: TrainState, to: sharding.Layout) -> bool:
 
 def copied() -> dict:
     """As the loop keeps a policy for the sampler, and as a checkpoint brings it back."""
-    to = layout({"data": 1, "fsdp": 4, "tensor": 2})
+    to = state_layout(Gsm8k(mesh=Mesh(data=1, fsdp=4, tensor=2)), CONFIG, OPTIMIZER)
     state = sharding.init_placed(make_params(CONFIG), OPTIMIZER, to)
     snapshot = jax.tree.map(jnp.copy, state)
     with tempfile.TemporaryDirectory() as folder, Checkpoints(folder, keep=1) as checkpoints:
@@ -123,8 +121,9 @@ def join(port: int, rank: int) -> None:
 def carry_out(case: str) -> dict:
     if case == "copied":
         return copied()
-    *sizes, microbatches = map(int, case.split(","))
-    return on_mesh(dict(zip(SIZES, sizes, strict=True)), microbatches)
+    data, fsdp, tensor, microbatches, *rank = map(int, case.split(","))
+    lora = Lora(rank=rank[0]) if rank else Lora()
+    return on_mesh({"data": data, "fsdp": fsdp, "tensor": tensor}, microbatches, lora)
 
 
 if __name__ == "__main__":

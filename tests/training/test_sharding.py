@@ -18,6 +18,7 @@ from tests.policy.tiny import make_config
 
 ROOT = Path(__file__).parents[2]
 CASES = ("8,1,1,1", "1,8,1,1", "2,2,2,2")
+LORA = "2,2,2,2,3"
 
 
 def worker(devices: int, *arguments: str) -> subprocess.Popen[str]:
@@ -48,10 +49,10 @@ def records(output: str) -> list[dict]:
 
 @pytest.fixture(scope="module")
 def eight() -> dict[str, dict]:
-    return results(worker(8, *CASES, "copied"))[0]
+    return results(worker(8, *CASES, LORA, "copied"))[0]
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", [*CASES, LORA])
 def test_an_update_on_eight_devices_is_that_on_one(eight, case):
     assert eight[case]["state"] < 1e-5
     assert eight[case]["metrics"] < 1e-5
@@ -61,7 +62,7 @@ def test_an_update_on_eight_devices_is_that_on_one(eight, case):
 def test_each_device_holds_its_share_of_parameters_and_moments(eight):
     config = make_config("Qwen2", vocab_size=16)
     sizes = {name: record["bytes"] for name, record in eight.items() if "bytes" in record}
-    repeated, fsdp, mixed = (sizes[case] for case in CASES)
+    repeated, fsdp, mixed, lora = (sizes[case] for case in (*CASES, LORA))
     d, kv, mlp, layers = config.hidden_size, config.num_kv_heads * config.head_dim, 24, 2
     matrices = config.vocab_size * d + layers * (2 * d * d + 2 * d * kv + 3 * d * mlp)
     biases, norms = layers * (d + 2 * kv), (2 * layers + 1) * d
@@ -69,6 +70,11 @@ def test_each_device_holds_its_share_of_parameters_and_moments(eight):
     assert repeated == copies * (matrices + biases + norms) + scalars
     assert fsdp == copies * (matrices // 8 + biases + norms) + scalars
     assert mixed == copies * (matrices // 4 + biases // 2 + norms) + scalars
+    # Every A and B has one side that is cut in two, by fsdp or by tensor; the rank is not.
+    sides = layers * 3 * (4 * d + 2 * (d + kv) + 3 * (d + mlp))
+    scales = layers * 7
+    once = matrices // 4 + biases // 2 + norms + scales
+    assert lora == 4 * once + copies * sides // 2 + scalars
 
 
 def test_the_state_stays_where_it_was_put(eight):
