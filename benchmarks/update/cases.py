@@ -48,6 +48,8 @@ class Ogrpo:
     """none, products, or full."""
     kernels: str = "auto"
     """auto, reference, or chunked."""
+    lora: int = 0
+    """Rank of adapters on all projections, alone trained; 0 trains every weight."""
 
 
 @dataclass(frozen=True)
@@ -67,6 +69,8 @@ class Trl:
     head: str = "all"
     """Positions that the output head scores: all, as TRL does on a CPU, or completions, as it does
     on a GPU; that needs one private function of TRL replaced."""
+    lora: int = 0
+    """Rank of PEFT's adapters on all projections, alone trained; 0 trains every weight."""
 
 
 SYSTEMS = {"ogrpo": Ogrpo(), "tunix": Tunix(), "trl": Trl()}
@@ -74,6 +78,8 @@ SYSTEMS = {"ogrpo": Ogrpo(), "tunix": Tunix(), "trl": Trl()}
 EPSILON = 0.2
 ADAM = {"learning_rate": 1e-4, "b1": 0.9, "b2": 0.98, "eps": 1e-8}
 MAX_GRAD_NORM = 1.0
+ALPHA = 32.0
+TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 
 
 def parse(spec: str, known: dict[str, Any]) -> tuple[str, Any]:
@@ -122,3 +128,9 @@ def make_batch(shape: Shape, seed: int) -> dict[str, np.ndarray]:
 def draw_weight(rng: np.random.Generator, name: str, shape: tuple[int, ...]) -> np.ndarray:
     """N(0, 0.02^2) about 0, or about 1 for norms. Drawn in numpy: it compiles no program."""
     return np.float32("norm" in name) + np.float32(0.02) * rng.standard_normal(shape, np.float32)
+
+
+def draw_adapter(target: str, layer: int, shape: tuple[int, int]) -> np.ndarray:
+    """A first A [r, in], the same in every system; each B is 0."""
+    rng = np.random.default_rng([TARGETS.index(target), layer])
+    return rng.uniform(-1, 1, shape).astype(np.float32) / np.float32(shape[1] ** 0.5)

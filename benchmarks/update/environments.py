@@ -10,7 +10,7 @@ from benchmarks.environments import python_with
 SHARED = tuple(f"{name}=={version(name)}" for name in ("jax", "jaxlib", "flax", "optax", "numpy"))
 PEERS = {
     "tunix": ("google-tunix==0.1.7", *SHARED),
-    "trl": ("torch==2.13.0", "trl==1.16.0", "transformers==5.23.0"),
+    "trl": ("torch==2.13.0", "trl==1.16.0", "transformers==5.23.0", "peft==0.21.2"),
 }
 
 

@@ -6,7 +6,7 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 import numpy as np
-from cases import ADAM, EPSILON, MAX_GRAD_NORM, Shape, draw_weight
+from cases import ADAM, ALPHA, EPSILON, MAX_GRAD_NORM, TARGETS, Shape, draw_adapter, draw_weight
 from clock import Clock, Job
 
 from ogrpo.core.advantages import group_standardized
@@ -22,6 +22,7 @@ from ogrpo.policy import (
     save_pretrained,
 )
 from ogrpo.policy.decoder import keep_products, param_shapes
+from ogrpo.policy.lora import Split, split
 from ogrpo.training.memory import give_back_after_compiling
 from ogrpo.training.metrics import PolicyOutput, summarize
 from ogrpo.training.state import adam, hypers, init_state
@@ -83,14 +84,31 @@ def measure(job: Job) -> None:
     rate = ADAM["learning_rate"]
     own = {name: value for name, value in ADAM.items() if name != "learning_rate"}
     optimizer = adam(**own, weight_decay=0.0, max_grad_norm=MAX_GRAD_NORM)
-    update = make_update(optimizer, make_recipe(decoder, **job.settings))
+    rank, own_settings = job.settings["lora"], {**job.settings}
+    del own_settings["lora"]
+    update = make_update(optimizer, make_recipe(decoder, **own_settings))
     given = hypers(rate, 1.0, {"eps_low": EPSILON, "eps_high": EPSILON, "beta": 0.0})
-    state, batch = init_state(params, optimizer), make_batch(job)
-    del params
+    trained, frozen = adapted(params, rank) if rank else Split(params, {})
+    state, batch = init_state(trained, optimizer, frozen=frozen), make_batch(job)
+    del params, trained
     clock, more = Clock(job, ("ogrpo", "jax", "jaxlib", "flax", "optax", "numpy")), True
     while more:
         state, metrics = jax.block_until_ready(update(state, batch, given))
         more = clock.tick(metrics["loss"], metrics["grad_norm"])
+
+
+def adapted(params: Params, rank: int) -> Split:
+    """Adapters alone trained, with the A of all systems."""
+    found = split(params, jax.random.key(0), rank=rank, alpha=ALPHA, targets=TARGETS)
+
+    def draw(path, leaf: jax.Array) -> jax.Array:
+        *_, target, _, side = (key.key for key in path)
+        if side == "b":
+            return leaf
+        layers, *shape = leaf.shape
+        return jnp.asarray(np.stack([draw_adapter(target, n, shape) for n in range(layers)]))
+
+    return found._replace(trained=jax.tree_util.tree_map_with_path(draw, found.trained))
 
 
 def random_params(decoder: DecoderConfig) -> Params:

@@ -9,9 +9,10 @@ import tempfile
 
 import torch
 import trl.trainer.utils
-from cases import ADAM, EPSILON, MAX_GRAD_NORM
+from cases import ADAM, ALPHA, EPSILON, MAX_GRAD_NORM, TARGETS, draw_adapter
 from clock import Clock, Job
 from datasets import Dataset
+from peft import LoraConfig
 from tokenizers import Tokenizer, models
 from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM, TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
@@ -35,6 +36,22 @@ def make_model(job: Job) -> Qwen2ForCausalLM:
         eos_token_id=1,
     )
     return Qwen2ForCausalLM(config)
+
+
+def make_adapters(rank: int) -> LoraConfig | None:
+    if not rank:
+        return None
+    targets = list(TARGETS)
+    return LoraConfig(r=rank, lora_alpha=ALPHA, target_modules=targets, task_type="CAUSAL_LM")
+
+
+def share_adapters(model: torch.nn.Module) -> None:
+    """Gives each A the value that it has in all systems."""
+    for name, parameter in model.named_parameters():
+        if ".lora_A." in name:
+            parts = name.split(".")
+            layer, target = int(parts[parts.index("layers") + 1]), parts[parts.index("lora_A") - 1]
+            parameter.data = torch.from_numpy(draw_adapter(target, layer, tuple(parameter.shape)))
 
 
 def make_config(job: Job, folder: str) -> GRPOConfig:
@@ -141,7 +158,9 @@ def main(job: Job, folder: str) -> None:
         args=make_config(job, folder),
         train_dataset=Dataset.from_dict({"prompt": ["a"] * job.shape.prompts}),
         processing_class=make_tokenizer(),
+        peft_config=make_adapters(job.settings["lora"]),
     )
+    share_adapters(trainer.model)
     trainer.ready, trainer.checking = make_inputs(job), job.weights is not None
     clock = Clock(job, ("trl", "torch", "transformers", "accelerate", "numpy"))
     trainer.add_callback(Ticks(trainer, clock))

@@ -39,6 +39,13 @@ class RopeScaling:
     original_max_positions: int
 
 
+class Sides(NamedTuple):
+    """Of a matrix that maps inputs to outputs."""
+
+    inputs: int
+    outputs: int
+
+
 @dataclass(frozen=True, kw_only=True)
 class DecoderConfig:
     """The shape of a decoder; hashable, so a static argument of jitted functions.
@@ -83,6 +90,21 @@ class DecoderConfig:
     def qk_norm(self) -> bool:
         """Whether queries and keys are RMS-normalised per head (Qwen3)."""
         return _family(self.architecture).qk_norm
+
+    @property
+    def projections(self) -> dict[str, Sides]:
+        """The matrices of a layer by name."""
+        width, middle = self.hidden_size, self.intermediate_size
+        queries, keys = self.num_heads * self.head_dim, self.num_kv_heads * self.head_dim
+        return {
+            "q_proj": Sides(width, queries),
+            "k_proj": Sides(width, keys),
+            "v_proj": Sides(width, keys),
+            "o_proj": Sides(queries, width),
+            "gate_proj": Sides(width, middle),
+            "up_proj": Sides(width, middle),
+            "down_proj": Sides(middle, width),
+        }
 
     @classmethod
     def from_hf(cls, fields: Mapping[str, Any]) -> "DecoderConfig":

@@ -249,35 +249,21 @@ def packed_update_flops(
 
 def _adapters(config: DecoderConfig, adapter: Adapter, tokens: int) -> Flops:
     """What adapters add to a forward pass of so many tokens."""
-    sizes = _sides(config)
-    return _beside(config, adapter, tokens, sum(sum(sizes[name]) for name in adapter.targets))
+    width = sum(sum(config.projections[name]) for name in adapter.targets)
+    return _beside(config, adapter, tokens, width)
 
 
 def _adapters_again(config: DecoderConfig, adapter: Adapter, tokens: int, remat: str) -> Flops:
     """B A x, and with the projections also A x; of the MLP's last only A x is needed again."""
-    redone, sizes = _redone(remat), _sides(config)
-    up = sum(sizes[name].outputs for name in adapter.targets if name != "down_proj")
-    down = sum(sizes[name].inputs for name in adapter.targets)
+    redone, sides = _redone(remat), config.projections
+    up = sum(sides[name].outputs for name in adapter.targets if name != "down_proj")
+    down = sum(sides[name].inputs for name in adapter.targets)
     width = redone.attention * up + redone.projections * down
     return _beside(config, adapter, tokens, width)
 
 
 def _beside(config: DecoderConfig, adapter: Adapter, tokens: int, width: int) -> Flops:
     return Flops(projections=2 * config.num_layers * tokens * adapter.rank * width)
-
-
-class _Sides(NamedTuple):
-    """Of a projection."""
-
-    inputs: int
-    outputs: int
-
-
-def _sides(config: DecoderConfig) -> dict[str, _Sides]:
-    d, f, q, k = config.hidden_size, config.intermediate_size, _queries(config), _keys(config)
-    attention = {"q_proj": _Sides(d, q), "k_proj": _Sides(d, k), "v_proj": _Sides(d, k)}
-    mlp = {"gate_proj": _Sides(d, f), "up_proj": _Sides(d, f), "down_proj": _Sides(f, d)}
-    return {**attention, "o_proj": _Sides(q, d), **mlp}
 
 
 def sample_flops(
