@@ -7,7 +7,8 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 
-from experiments.config import Gsm8k, Kernels, Lora, Mesh, Model, Optimizer, Rollout
+from experiments.config import Gsm8k, Model, Rollout
+from experiments.config_update import Kernels, Lora, Mesh, Optimizer
 from experiments.devices import state_layout, trained_and_frozen
 from experiments.models import DTYPES
 from experiments.objectives import knobs

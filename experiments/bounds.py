@@ -26,7 +26,8 @@ from experiments.bounds_families import clips, variances
 from experiments.bounds_report import write_report
 from experiments.bounds_run import Dials, train_run
 from experiments.cache import keep_compiled_programs
-from experiments.config import Evaluation, Gsm8k, Objective, WarmStart, require, to_json
+from experiments.config import Evaluation, Gsm8k, WarmStart, to_json
+from experiments.config_update import Objective, require
 from experiments.models import make_model
 from experiments.parts import make_optimizer, make_parts
 from experiments.run_dir import RunDir

@@ -8,7 +8,8 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from experiments.config import Gsm8k, Mesh
+from experiments.config import Gsm8k
+from experiments.config_update import Mesh
 from experiments.models import DTYPES, REMAT, make_policy_fn
 from ogrpo.kernels.log_probs import choose, kernel
 from ogrpo.kernels.log_probs.sharded import log_probs_over_mesh

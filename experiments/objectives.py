@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from experiments.config import Objective, TrustRegion, require
+from experiments.config_update import Objective, TrustRegion, require
 from ogrpo.core.corrections import corrected
 from ogrpo.core.objectives import OBJECTIVES, TokenBatch, WeightFn, exact_center, unit_center
 from ogrpo.core.trust_region import adaptive_clip, dual_penalty, sequence_mask

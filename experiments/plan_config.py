@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from experiments.config import require
+from experiments.config_update import require
 from ogrpo.policy.config import DecoderConfig
 from ogrpo.policy.flops import parameters
 from ogrpo.policy.shapes import SHAPES

@@ -16,12 +16,11 @@ from experiments.config import (
     Data,
     Evaluation,
     Gsm8k,
-    Objective,
-    Optimizer,
     Replay,
     Reward,
     Rollout,
 )
+from experiments.config_update import Objective, Optimizer
 from ogrpo.loop import Schedule
 
 MARKER_PROMPT = (

@@ -22,7 +22,8 @@ import tyro
 from rich.console import Console
 
 from experiments.cache import keep_compiled_programs
-from experiments.config import Certificate, Evaluation, Gsm8k, WarmStart, require, to_json
+from experiments.config import Certificate, Evaluation, Gsm8k, WarmStart, to_json
+from experiments.config_update import require
 from experiments.models import make_model
 from experiments.parts import first_region, make_hypers_at, make_optimizer, make_parts
 from experiments.reuse_methods import BASELINES, METHODS

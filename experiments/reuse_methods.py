@@ -3,7 +3,8 @@
 from collections.abc import Callable
 from dataclasses import replace
 
-from experiments.config import Gsm8k, Objective, Replay, Reuse
+from experiments.config import Gsm8k, Replay, Reuse
+from experiments.config_update import Objective
 from ogrpo.loop import Limits
 
 Change = Callable[[Gsm8k], Gsm8k]

@@ -14,13 +14,12 @@ from experiments.config import (
     Data,
     Evaluation,
     Gsm8k,
-    Objective,
-    Optimizer,
     Replay,
     Reuse,
     Rollout,
     WarmStart,
 )
+from experiments.config_update import Objective, Optimizer
 from experiments.models import make_model
 from experiments.parts import find_devices, first_region, make_parts
 from experiments.tasks import prepare

@@ -4,7 +4,7 @@ import jax
 import numpy as np
 import pytest
 
-from experiments.config import Lora, Objective, Optimizer
+from experiments.config_update import Lora, Objective, Optimizer
 from ogrpo.loop import first_arrays, resume
 from ogrpo.training.checkpoint import Checkpoints
 from tests.test_loop import Run, deterministic, equal, schedule

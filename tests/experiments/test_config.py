@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from experiments.command_line import parse
-from experiments.config import Gsm8k, Mesh, Optimizer, from_json, to_json
+from experiments.config import Gsm8k, from_json, to_json
+from experiments.config_update import Mesh, Optimizer
 from experiments.gsm8k import as_json
 from experiments.parts import batching_line
 from experiments.presets import PRESETS

@@ -1,6 +1,7 @@
 """What the report says of what was left out, cut off or spent."""
 
-from experiments.config import Certificate, Gsm8k, Optimizer
+from experiments.config import Certificate, Gsm8k
+from experiments.config_update import Optimizer
 from experiments.counted import certified, clipped, padded, replayed, signals, spent
 
 

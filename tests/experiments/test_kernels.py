@@ -12,7 +12,7 @@ import pytest
 from rich.console import Console
 
 from experiments.command_line import parse
-from experiments.config import Kernels
+from experiments.config_update import Kernels
 from experiments.devices import make_devices
 from experiments.gsm8k import run
 from experiments.models import make_model

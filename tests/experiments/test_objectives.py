@@ -4,7 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from experiments.config import Objective, TrustRegion
+from experiments.config_update import Objective, TrustRegion
 from experiments.objectives import check_objective, knobs, metrics_fn, objective_fn, region_fn
 from ogrpo.core.objectives import OBJECTIVES, TokenBatch
 from ogrpo.training.metrics import PolicyOutput

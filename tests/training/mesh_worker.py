@@ -14,7 +14,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from experiments.config import Gsm8k, Lora, Mesh
+from experiments.config import Gsm8k
+from experiments.config_update import Lora, Mesh
 from experiments.devices import make_devices, state_layout
 from ogrpo.training import sharding
 from ogrpo.training.checkpoint import Checkpoints
