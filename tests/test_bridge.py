@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 
 from ogrpo import bridge
-from ogrpo.policy import sample
+from ogrpo.policy import lora, sample
 from ogrpo.rollout.protocol import Sampling
+from ogrpo.training.state import join
+from tests.policy.test_lora import adapters
 from tests.policy.tiny import make_config, make_params
 
 
@@ -62,3 +64,19 @@ def test_batches_of_long_completions_are_halved(monkeypatch, tokens, halvings):
     sampling = Sampling(temperature=1.0, max_tokens=tokens, group_size=2)
     engine.generate([np.array([4, 1], np.int32)], sampling, seed=0)
     assert asked == [halvings]
+
+
+def test_engines_and_servers_get_merged_adapters():
+    config = make_config()
+    params = make_params(config)
+    whole = join(*adapters(params, noise=0.1))
+    merged = lora.merge(whole)
+    named = bridge.named_tensors(config, whole)
+    for name, tensor in bridge.named_tensors(config, merged).items():
+        np.testing.assert_array_equal(named.pop(name), tensor)
+    assert not named
+    engine = bridge.embedded_engine(config, eos_id=3, batch_size=1, prompt_length=2)
+    engine.publish(whole, 0)
+    jax.tree.map(np.testing.assert_array_equal, engine._weights.params, merged)
+    one, other = (tree["layers"]["mlp"]["up_proj"]["weight"] for tree in (merged, params))
+    assert np.any(one != other)
