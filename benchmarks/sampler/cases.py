@@ -2,7 +2,6 @@
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Any
 
 import jax
 import numpy as np
@@ -48,20 +47,6 @@ SHAPES = {
     "0.5b-wide": dataclasses.replace(LARGE, prompts=8, group=16, tokens=32),
     "0.5b-wide-ragged": dataclasses.replace(LARGE, prompts=8, group=16, ends=0.05),
 }
-
-
-def parse(spec: str) -> Shape:
-    """`name:field=value,...` as the named shape with those fields replaced."""
-    name, _, rest = spec.partition(":")
-    if name not in SHAPES:
-        raise ValueError(f"there is no shape {name!r}: choose {', '.join(SHAPES)}")
-    pairs = [part.partition("=")[::2] for part in rest.split(",") if part]
-    unknown = [key for key, _ in pairs if key not in vars(SHAPES[name])]
-    if unknown:
-        raise ValueError(f"{spec}: there is no {unknown[0]!r}; a shape has {', '.join(vars(TINY))}")
-    kinds = {key: type(value) for key, value in vars(SHAPES[name]).items()}
-    changes: dict[str, Any] = {key: kinds[key](value) for key, value in pairs}
-    return dataclasses.replace(SHAPES[name], **changes)
 
 
 def decoder_of(shape: Shape) -> DecoderConfig:

@@ -19,10 +19,11 @@ from typing import Any
 import tyro
 
 from benchmarks.reporting import command, describe_machine
-from benchmarks.sampler.cases import EOS, decoder_of, make_weights, parse
+from benchmarks.sampler.cases import EOS, SHAPES, decoder_of, make_weights
 from benchmarks.sampler.environments import default_folder, find_python
 from benchmarks.sampler.processes import Engine
 from benchmarks.sampler.report import report
+from benchmarks.specs import parse
 from ogrpo.policy import save_pretrained
 
 HERE = Path(__file__).resolve().parent
@@ -65,7 +66,7 @@ def main(options: Options) -> None:
     unknown = sorted(set(options.engines) - set(SETTINGS))
     if unknown:
         raise ValueError(f"there is no engine {unknown[0]!r}: choose {', '.join(SETTINGS)}")
-    shapes = {spec: parse(spec) for spec in options.shapes}
+    shapes = {spec: parse(spec, SHAPES)[1] for spec in options.shapes}
     pythons = {
         name: find_python(name.split("-")[0], options.environments) for name in options.engines
     }

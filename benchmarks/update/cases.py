@@ -1,9 +1,7 @@
-"""What is measured: shapes and systems, each named on the command line as `name:key=value,...`."""
+"""What is measured: shapes and systems, each named on the command line as `specs.parse` has it."""
 
 import dataclasses
-import difflib
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -80,29 +78,6 @@ ADAM = {"learning_rate": 1e-4, "b1": 0.9, "b2": 0.98, "eps": 1e-8}
 MAX_GRAD_NORM = 1.0
 ALPHA = 32.0
 TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
-
-
-def parse(spec: str, known: dict[str, Any]) -> tuple[str, Any]:
-    """`name:key=value,...` as the name and its entry with those fields replaced."""
-    name, _, rest = spec.partition(":")
-    if name not in known:
-        raise ValueError(f"there is no {name!r}: choose {', '.join(known)}")
-    pairs = [part.partition("=")[::2] for part in rest.split(",") if part]
-    changes = {key: _read(spec, key, value, known[name]) for key, value in pairs}
-    return name, dataclasses.replace(known[name], **changes)
-
-
-def _read(spec: str, key: str, value: str, default: Any) -> Any:
-    fields = vars(default)
-    if key not in fields:
-        near = difflib.get_close_matches(key, fields, n=1)
-        hint = f"did you mean {near[0]!r}? " if near else ""
-        raise ValueError(f"{spec}: there is no {key!r}; {hint}it has {', '.join(fields)}")
-    if isinstance(fields[key], bool):
-        if value not in ("true", "false"):
-            raise ValueError(f"{spec}: {key} is {value!r}: give true or false")
-        return value == "true"
-    return type(fields[key])(value)
 
 
 def make_batch(shape: Shape, seed: int) -> dict[str, np.ndarray]:

@@ -22,7 +22,8 @@ import tyro
 from benchmarks.cpus import on_cpus
 from benchmarks.environments import default_folder
 from benchmarks.reporting import command, describe_machine
-from benchmarks.update.cases import SHAPES, SYSTEMS, Shape, make_batch, parse
+from benchmarks.specs import parse
+from benchmarks.update.cases import SHAPES, SYSTEMS, Shape, make_batch
 from benchmarks.update.environments import find_python
 from benchmarks.update.report import report
 
