@@ -7,7 +7,8 @@ from typing import Literal
 
 from experiments.config_update import require
 from ogrpo.policy.config import DecoderConfig
-from ogrpo.policy.flops import parameters
+from ogrpo.policy.flops import Adapter, parameters
+from ogrpo.policy.lora import TARGETS
 from ogrpo.policy.shapes import SHAPES
 
 GIB = 2**30
@@ -39,6 +40,17 @@ class Model:
     """What the trainer computes in."""
     serve: Dtype = "bfloat16"
     """What is sent to the servers, and their keys and values."""
+    lora_rank: int | None = None
+    """Rank of adapters on every projection, which alone are trained, in float32 (docs/lora.md).
+    None trains every weight."""
+
+    def __post_init__(self) -> None:
+        positive("model", self, "lora_rank")
+
+    @property
+    def adapter(self) -> Adapter | None:
+        """The adapters' sizes, if there are any."""
+        return None if self.lora_rank is None else Adapter(self.lora_rank, TARGETS["all"])
 
     def decoder(self) -> DecoderConfig:
         """The shape, from the file if one is given."""

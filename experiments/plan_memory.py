@@ -7,7 +7,8 @@ whichever is more. Those factors were read off XLA's memory analysis of the upda
 (2026-11-20), and another compiler may do better or worse.
 """
 
-from typing import NamedTuple
+from functools import partial
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -15,8 +16,9 @@ from jax.sharding import AbstractMesh, NamedSharding
 
 from experiments.plan_config import GIB, ITEMSIZE, Plan
 from ogrpo.policy import DecoderConfig, flops
-from ogrpo.policy.axes import param_axes
+from ogrpo.policy.axes import Axes, param_axes
 from ogrpo.policy.decoder import param_shapes
+from ogrpo.policy.lora import TARGETS, split, split_axes
 from ogrpo.training.sharding import bytes_per_device, part_spec
 
 WORKING_LOGITS, WORKING_SCORES, WORKING_UNITS = 2, 4, 5
@@ -44,12 +46,21 @@ class Budget(NamedTuple):
 def cut_weight_bytes(config: DecoderConfig, itemsize: int, *, fsdp: int, tensor: int) -> int:
     """Bytes of the parameters on one device of a mesh."""
     mesh, kind = AbstractMesh((fsdp, tensor), ("fsdp", "tensor")), np.dtype(f"u{itemsize}")
+    shapes = jax.tree.map(lambda leaf: leaf.update(dtype=kind), param_shapes(config))
+    return bytes_per_device(jax.tree.map(partial(_placed, mesh), param_axes(config), shapes))
 
-    def placed(axes, leaf):
-        place = NamedSharding(mesh, part_spec(axes, mesh))  # pyright: ignore[reportArgumentType]
-        return jax.ShapeDtypeStruct(leaf.shape, kind, sharding=place)
 
-    return bytes_per_device(jax.tree.map(placed, param_axes(config), param_shapes(config)))
+def cut_adapter_bytes(config: DecoderConfig, rank: int, *, fsdp: int, tensor: int) -> int:
+    """Bytes of float32 adapters on every projection, on one device of a mesh."""
+    mesh, targets = AbstractMesh((fsdp, tensor), ("fsdp", "tensor")), TARGETS["all"]
+    draw = partial(split, key=jax.random.key(0), rank=rank, alpha=1.0, targets=targets)
+    shapes = jax.eval_shape(draw, param_shapes(config)).trained
+    axes = split_axes(param_axes(config), targets).trained
+    return bytes_per_device(jax.tree.map(partial(_placed, mesh), axes, shapes))
+
+
+def _placed(mesh: Any, axes: Axes, leaf: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
+    return leaf.update(sharding=NamedSharding(mesh, part_spec(axes, mesh)))
 
 
 def gathered_bytes(
@@ -57,8 +68,8 @@ def gathered_bytes(
 ) -> int:
     """What FSDP makes whole for a moment: one layer's weights or an embedding, and its gradient.
 
-    A vocabulary table's gradient is whole before it is summed (docs/sharding.md), in the dtype of
-    the parameters.
+    A vocabulary table's gradient is whole before it is summed (docs/sharding.md), in `kept` bytes a
+    number: those of the parameters, or 0 where the table is frozen.
     """
     if fsdp == 1:
         return 0
@@ -74,14 +85,21 @@ def train_budget(plan: Plan) -> Budget:
     weights = cut_weight_bytes(config, kept, fsdp=train.fsdp, tensor=train.tensor)
     cast = weights * used // kept if used != kept else 0
     policies = plan.limits.lead + 1 + plan.limits.reference
+    rank, trained, beside = model.lora_rank, weights, 0
+    if rank is not None:
+        trained = beside = cut_adapter_bytes(config, rank, fsdp=train.fsdp, tensor=train.tensor)
     rows = {
-        "weights": weights,
-        "gradients": weights * (2 if train.microbatches > 1 else 1),
-        "optimizer": 2 * weights,
-        "computing copy and its gradient": 2 * cast,
-        "policies kept for the servers": policies * weights,
+        "weights": weights + beside,
+        "gradients": trained * (2 if train.microbatches > 1 else 1),
+        "optimizer": 2 * trained,
+        "computing copy and its gradient": cast if rank else 2 * cast,
+        "policies kept for the servers": policies * trained,
         "gathered along fsdp": gathered_bytes(
-            config, computed=used, kept=kept, fsdp=train.fsdp, tensor=train.tensor
+            config,
+            computed=used,
+            kept=0 if rank else kept,
+            fsdp=train.fsdp,
+            tensor=train.tensor,
         ),
         "activations": activation_bytes(plan),
         "working": working_bytes(plan),
@@ -107,7 +125,17 @@ def activation_bytes(plan: Plan) -> int:
     if train.remat == "full":
         return hidden
     whole = flops.activation_bytes(config, **shape, itemsize=size, remat=train.remat)
-    return 2 * hidden + (whole - 2 * hidden) // train.tensor
+    return 2 * hidden + (whole - 2 * hidden) // train.tensor + narrow_bytes(plan)
+
+
+def narrow_bytes(plan: Plan) -> int:
+    """What adapters add to that: a number for each rank, projection and token."""
+    adapter, config, shape = plan.model.adapter, plan.model.decoder(), device_shape(plan)
+    if adapter is None:
+        return 0
+    tokens = shape["n"] * (shape["p"] + shape["g"] * shape["t"])
+    width = adapter.rank * len(adapter.targets)
+    return ITEMSIZE[plan.model.compute] * config.num_layers * tokens * width
 
 
 def working_bytes(plan: Plan) -> int:

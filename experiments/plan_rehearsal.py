@@ -39,6 +39,7 @@ from ogrpo.core.aggregate import sequence_total
 from ogrpo.core.objectives import grpo
 from ogrpo.data.batching import pad_groups
 from ogrpo.policy import DecoderConfig, Params, flops, init_params
+from ogrpo.policy.lora import merge, split
 from ogrpo.rollout.collection import Collector, Limits, Request
 from ogrpo.rollout.protocol import Engine, Group, IntArray, Sampling
 from ogrpo.training.precision import compute_in
@@ -127,22 +128,32 @@ def make_workshop(plan: Plan) -> Workshop:
             prompt_length=sizes.prompt_length,
         ),
         make_update(optimizer, recipe),
-        init_state(params, optimizer),
+        initial_state(params, optimizer, plan),
         Sampling(temperature=1.0, max_tokens=sizes.max_tokens, group_size=sizes.group_size),
         plan,
     )
 
 
-def served(params: Params, plan: Plan) -> Params:
+def initial_state(params: Params, optimizer: Any, plan: Plan) -> TrainState:
+    """The state before the first update: of every weight, or of adapters."""
+    adapter = plan.model.adapter
+    if adapter is None:
+        return init_state(params, optimizer)
+    key, (rank, targets) = jax.random.key(plan.seed + 1), adapter
+    trained, frozen = split(params, key, rank=rank, alpha=1.0, targets=targets)
+    return init_state(trained, optimizer, frozen=frozen)
+
+
+def served(state: TrainState, plan: Plan) -> Params:
     """A copy for the sampler, which the next update does not overwrite."""
-    kind = DTYPES[plan.model.serve]
-    return jax.block_until_ready(jax.tree.map(lambda x: jnp.array(x, kind, copy=True), params))
+    kind, policy = DTYPES[plan.model.serve], merge(state.whole())
+    return jax.block_until_ready(jax.tree.map(lambda x: jnp.array(x, kind, copy=True), policy))
 
 
 def measured(shop: Workshop) -> Plan:
     """The plan with the speeds of this machine, best of a few: one server, one training device."""
     plan, state = shop.plan, shop.first_state()
-    shop.engine.publish(served(state.params, plan), 0)
+    shop.engine.publish(served(state, plan), 0)
     best_draw, best_update, groups = np.inf, np.inf, []
     for repeat in range(1 + REPEATS):  # the first one compiles
         request, begun = shop.request(repeat), time.perf_counter()
@@ -158,7 +169,7 @@ def measured(shop: Workshop) -> Plan:
         **plan.batch.shape,
         remat=plan.train.remat,
         microbatches=plan.train.microbatches,
-        adapter=None,
+        adapter=plan.model.adapter,
     )
     return replace(
         plan,
@@ -221,7 +232,7 @@ def rehearse(shop: Workshop) -> Measured:
         origin = time.perf_counter()
         for step in range(steps):
             if step % v == 0:
-                collector.publish(served(state.params, plan), step)
+                collector.publish(served(state, plan), step)
             asked.append(time.perf_counter() - origin)
             groups = collector.take(step).groups
             taken.append(time.perf_counter() - origin)
@@ -247,7 +258,7 @@ REHEARSED_V = 4
 def _warm_up(shop: Workshop) -> TrainState:
     """Compiles everything."""
     state, request = shop.first_state(), shop.request(0)
-    shop.engine.publish(served(state.params, shop.plan), 0)
+    shop.engine.publish(served(state, shop.plan), 0)
     groups = shop.engine.generate(request.prompts, shop.sampling, request.seed)
     return shop.train(state, groups)
 

@@ -63,14 +63,14 @@ def times(plan: Plan) -> Times:
         **batch.shape,
         remat=train.remat,
         microbatches=train.microbatches,
-        adapter=None,
+        adapter=plan.model.adapter,
     )
     sent = flops.weight_bytes(config, ITEMSIZE[plan.model.serve])
     copies = plan.serve.servers if link.sent == "each" else 1
     return Times(
         draw=tokens / (plan.serve.servers * plan.serve.tokens_per_second),
         update=work.total / speed,
-        score=flops.forward_flops(config, **batch.shape, adapter=None).total / speed,
+        score=flops.forward_flops(config, **batch.shape, adapter=plan.model.adapter).total / speed,
         push=link.latency + copies * sent / (link.gigabytes_per_second * 1e9),
     )
 

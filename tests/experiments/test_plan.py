@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 
+import jax
 import numpy as np
 import pytest
 
@@ -21,12 +22,21 @@ from experiments.plan_config import (
 )
 from experiments.plan_memory import (
     buffer_budget,
+    cut_adapter_bytes,
     cut_weight_bytes,
     gathered_bytes,
     serve_budget,
     train_budget,
 )
-from experiments.plan_rehearsal import compare, make_workshop, measured, predict, read_run, rehearse
+from experiments.plan_rehearsal import (
+    compare,
+    make_workshop,
+    measured,
+    predict,
+    read_run,
+    rehearse,
+    served,
+)
 from experiments.plan_schedule import Times, recommend, times, train_seconds
 from experiments.plan_simulation import Lengths, Pipeline, simulate
 from experiments.plan_sweep import calls_of, point, service, sweep
@@ -79,6 +89,30 @@ def test_the_memory_of_a_training_device_worked_by_hand():
     # Scores: 2 heads x 6400 float32, four times; MLP: 288 x 176 float32, five times.
     assert rows["working"] == 4 * 4 * 2 * 6400 + 5 * 4 * 288 * 176
     assert train_budget(TINY).fits
+
+
+def adapted(rank):
+    return replace(TINY, model=replace(TINY.model, lora_rank=rank))
+
+
+def test_adapters_leave_the_weights_without_gradients_and_moments():
+    """A layer's sides: q, o 128 each, k, v 96 each, MLP 3 x 240: 1168 numbers a rank."""
+    rows, full = train_budget(adapted(2)).rows, train_budget(TINY).rows
+    trained = 4 * 2 * 2 * 1168
+    assert rows["weights"] == 4 * WEIGHTS + trained
+    assert rows["gradients"] == rows["optimizer"] == 2 * trained
+    assert rows["computing copy and its gradient"] == 2 * WEIGHTS
+    assert rows["policies kept for the servers"] == 2 * trained
+    assert rows["activations"] == full["activations"] + 2 * 2 * 288 * 2 * 7
+    assert rows["working"] == full["working"]
+    config = SHAPES["tiny"]
+    # fsdp cuts the side of the hidden size: q, k, v, gate, up and o, down on the other one.
+    whole = 2 * (64 + 32 + 32 + 176 + 176 + 64 + 176)
+    assert cut_adapter_bytes(config, 2, fsdp=4, tensor=1) == 4 * 2 * (whole + 2 * 7 * 64 // 4)
+    more, less = times(TINY), times(adapted(2))
+    assert less.score > more.score  # the adapters' own products
+    assert less.update < 0.85 * more.update
+    assert less.push == more.push  # merged
 
 
 def test_logits_are_the_working_memory_where_they_are_wider():
@@ -468,3 +502,16 @@ def test_measured_speeds_take_the_place_of_the_given_ones(shop):
     assert found.train.tflops != plan.train.tflops
     assert found.serve.tokens_per_second != plan.serve.tokens_per_second
     assert replace(found, train=plan.train, serve=plan.serve) == plan
+
+
+def test_a_rehearsal_of_adapters_trains_them_alone(shop):
+    lora = replace(shop.plan, model=replace(shop.plan.model, lora_rank=2))
+    other = make_workshop(lora)
+    first, request = other.first_state(), other.request(0)
+    frozen = jax.tree.map(np.asarray, first.frozen)
+    other.engine.publish(served(first, lora), 0)
+    groups = other.engine.generate(request.prompts, other.sampling, request.seed)
+    after = other.train(other.train(other.first_state(), groups), groups)
+    jax.tree.map(np.testing.assert_array_equal, after.frozen, frozen)
+    moved = jax.tree.map(lambda a, b: float(abs(a - b).max()), after.params, first.params)
+    assert min(jax.tree.leaves(moved)) > 0
