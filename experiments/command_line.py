@@ -22,16 +22,21 @@ def parse(options: Sequence[str]) -> Gsm8k:
     early.add_argument("--run-dir", "--run_dir", type=Path)
     early.add_argument("--resume", action="store_true")
     known, _ = early.parse_known_args([*options])
-    base = _resumed(known.run_dir, known.preset) if known.resume and known.run_dir else None
-    base = base or _preset(known.preset or DEFAULT)
-    return tyro.cli(
+    resumed = _resumed(known.run_dir, known.preset) if known.resume and known.run_dir else None
+    config = tyro.cli(
         Gsm8k,
         prog=PROGRAM,
         args=[*options],
-        default=base,
+        default=resumed or _preset(known.preset or DEFAULT),
         description=_description(),
         config=(tyro.conf.FlagCreatePairsOff,),
     )
+    if resumed is not None and config.lora != resumed.lora:
+        raise ValueError(
+            f"the run in {known.run_dir} was started with {resumed.lora}, which cannot change:"
+            " leave out --lora options"
+        )
+    return config
 
 
 def _preset(name: str) -> Gsm8k:

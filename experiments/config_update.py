@@ -30,6 +30,11 @@ class Lora:
         rank = self.rank
         require(rank is None or rank >= 1, f"lora.rank is {rank}: give at least 1, or None")
         require(self.alpha > 0, f"lora.alpha is {self.alpha}: give a number > 0")
+        chosen = (self.alpha, self.targets)
+        require(
+            rank is not None or chosen == (Lora.alpha, Lora.targets),
+            f"lora.alpha and lora.targets are {chosen}, but there are no adapters: give lora.rank",
+        )
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from ogrpo.policy import DecoderConfig, Params
 from ogrpo.policy.axes import param_axes
 from ogrpo.policy.decoder import param_shapes
 from ogrpo.policy.head import HeadFn
-from ogrpo.policy.lora import TARGETS, Split, split, split_axes
+from ogrpo.policy.lora import TARGETS, split, split_axes
 from ogrpo.training import sharding
 from ogrpo.training.precision import compute_in
 from ogrpo.training.sharding import Layout
@@ -89,28 +89,26 @@ def _many_devices(config: Gsm8k, decoder: DecoderConfig, optimizer: Any) -> Devi
     )
 
 
-def state_axes(config: Gsm8k, decoder: DecoderConfig) -> Split:
+def state_axes(config: Gsm8k, decoder: DecoderConfig) -> tuple[Params, Any]:
     """The axes of the trained parameters, and of the frozen ones."""
     base = param_axes(decoder)
     if config.lora.rank is None:
-        return Split(base, {})
+        return base, ()
     return split_axes(base, TARGETS[config.lora.targets])
 
 
 def state_layout(config: Gsm8k, decoder: DecoderConfig, optimizer: Any) -> Layout:
     """Where the train state lies on the mesh."""
-    axes, mesh = state_axes(config, decoder), open_mesh(config.mesh)
-    shapes = jax.eval_shape(partial(trained_and_frozen, config), param_shapes(decoder))
-    return sharding.make_layout(
-        axes.trained, shapes.trained, optimizer, mesh, frozen_axes=axes.frozen
-    )
+    (axes, frozen_axes), mesh = state_axes(config, decoder), open_mesh(config.mesh)
+    shapes, _ = jax.eval_shape(partial(trained_and_frozen, config), param_shapes(decoder))
+    return sharding.make_layout(axes, shapes, optimizer, mesh, frozen_axes=frozen_axes)
 
 
-def trained_and_frozen(config: Gsm8k, params: Params) -> Split:
+def trained_and_frozen(config: Gsm8k, params: Params) -> tuple[Params, Any]:
     """A policy's parameters in two trees; without adapters all are trained."""
     wanted = config.lora
     if wanted.rank is None:
-        return Split(params, {})
+        return params, ()
     key = jax.random.key(stream_seed(config.seed, "lora", 0))
     return split(params, key, rank=wanted.rank, alpha=wanted.alpha, targets=TARGETS[wanted.targets])
 

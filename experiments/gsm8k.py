@@ -16,7 +16,7 @@ from experiments.config import Gsm8k, to_json
 from experiments.counted import counted
 from experiments.devices import memory_lines, open_mesh
 from experiments.interrupt import StopRequest, stop_on_signal
-from experiments.models import make_model, save_model
+from experiments.models import DTYPES, make_model, save_model
 from experiments.objectives import check_objective
 from experiments.parts import batching_line, find_devices, first_region, make_parts
 from experiments.progress import display, summary_table
@@ -24,9 +24,11 @@ from experiments.report import Answer, Sample, write_report
 from experiments.run_dir import RunDir, RunDirError
 from experiments.servers import connect
 from experiments.tasks import Prepared, prepare
+from ogrpo.data.tokenizer import TextTokenizer
 from ogrpo.loop import LoopState, Parts, first_arrays, resume, start, stream_seed, train
 from ogrpo.policy import DecoderConfig, Params
 from ogrpo.policy.lora_files import save_adapter
+from ogrpo.policy.pretrained import load_pretrained
 from ogrpo.rollout.collection import CollectionError
 from ogrpo.rollout.vllm import RolloutError
 from ogrpo.training.checkpoint import Checkpoints
@@ -79,6 +81,7 @@ def run(config: Gsm8k, console: Console) -> int:
             console.print(f"[yellow]{count} {label}[/]")
     with closing(prepared.reward), ExitStack() as stack:
         decoder, params = make_model(config, prepared.tokenizer, problems, console)
+        params = kept_base(config, folder, decoder, params, prepared.tokenizer)
         params = find_devices(config, decoder).place_params(params)
         engine = None
         if config.rollout.url:
@@ -89,9 +92,26 @@ def run(config: Gsm8k, console: Console) -> int:
         return carry_out(study, params)
 
 
+def kept_base(
+    config: Gsm8k, run: RunDir, decoder: DecoderConfig, params: Params, tokenizer: TextTokenizer
+) -> Params:
+    """The weights beneath adapters, kept by the run where no folder of the user's holds them.
+
+    Checkpoints and `adapter/` are nothing without them, and making them again, by other versions or
+    on another machine, need not give the same bits.
+    """
+    if config.lora.rank is None or config.model.path is not None:
+        return params
+    if config.resume and (run.initial / "config.json").is_file():
+        return load_pretrained(run.initial, DTYPES[config.model.dtype])[1]
+    save_model(run.initial, decoder, params, tokenizer)
+    return params
+
+
 def carry_out(study: Study, params: Params) -> int:
     """A run whose parts are ready; returns the exit code."""
-    study.run.write_config(as_json(study.config))
+    if not study.config.resume:
+        study.run.write_config(as_json(study.config))
     before = greedy_answers(study, params)
     devices = find_devices(study.config, study.decoder)
     initial = replace(devices.init(params), region=first_region(study.config))
@@ -120,6 +140,7 @@ def train_to_end(study: Study, initial: TrainState) -> tuple[LoopState, StopRequ
         stop_on_signal(notify) as stop,
     ):
         state = begin(study, initial, checkpoints)
+        study.run.write_config(as_json(study.config))  # not before a resumption is accepted
         with study.run.metrics_writer() as metrics, display(console, steps, state.step) as shown:
             try:
                 for turn in train(state, study.parts, config.schedule):
@@ -176,8 +197,8 @@ def finish(study: Study, state: LoopState, before: Sequence[Answer]) -> None:
     policy = state.train.whole()
     save_model(run.model, study.decoder, policy, prepared.tokenizer)
     if study.config.lora.rank is not None:
-        chosen = {"alpha": study.config.lora.alpha, "base": study.config.model.path}
-        save_adapter(run.adapter, state.train.params, **chosen)
+        base = (study.config.model.path or run.initial).resolve()
+        save_adapter(run.adapter, state.train.params, alpha=study.config.lora.alpha, base=base)
     after = greedy_answers(study, policy)
     samples = [
         Sample(problem.question, gold, *answers)

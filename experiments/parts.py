@@ -174,8 +174,8 @@ def count_costs(config: Gsm8k, decoder: DecoderConfig) -> Costs:
         "p": config.data.prompt_length,
         "t": config.rollout.max_tokens,
     }
-    how = {"remat": config.model.remat, "adapter": adapter(config)}
-    parts = config.optimizer.microbatches
+    beside, parts = adapter(config), config.optimizer.microbatches
+    how = {"remat": config.model.remat, "adapter": beside}
 
     def update(shape: Shape | None) -> int:
         if shape is None:
@@ -184,9 +184,8 @@ def count_costs(config: Gsm8k, decoder: DecoderConfig) -> Costs:
 
     def score(shape: Shape | None) -> int:
         if shape is None:
-            return forward_flops(decoder, **shapes, adapter=adapter(config)).total
-        given = {**shape.sizes, "adapter": adapter(config)}
-        return shape.parts * packed_forward_flops(decoder, **given).total
+            return forward_flops(decoder, **shapes, adapter=beside).total
+        return shape.parts * packed_forward_flops(decoder, **shape.sizes, adapter=beside).total
 
     return Costs(lambda steps: sample_flops(decoder, **shapes, steps=steps).total, update, score)
 

@@ -78,6 +78,23 @@ def gathered_bytes(
     return (computed * max(layer, counted.embedding) + kept * counted.embedding) // tensor
 
 
+def trained_bytes(plan: Plan) -> int:
+    """What is trained, on one device."""
+    config, adapter, train = plan.model.decoder(), plan.model.adapter, plan.train
+    mesh = {"fsdp": train.fsdp, "tensor": train.tensor}
+    if adapter is None:
+        return cut_weight_bytes(config, ITEMSIZE[plan.model.params], **mesh)
+    return cut_adapter_bytes(config, adapter.rank, **mesh)
+
+
+def merged_bytes(plan: Plan) -> int:
+    """The widest projection of all layers, made once more with its adapter in it."""
+    config, train = plan.model.decoder(), plan.train
+    widest = max(sides.inputs * sides.outputs for sides in config.projections.values())
+    whole = ITEMSIZE[plan.model.params] * config.num_layers * widest
+    return whole // (train.fsdp * train.tensor)
+
+
 def train_budget(plan: Plan) -> Budget:
     """One training device."""
     config, train, model = plan.model.decoder(), plan.train, plan.model
@@ -85,22 +102,22 @@ def train_budget(plan: Plan) -> Budget:
     weights = cut_weight_bytes(config, kept, fsdp=train.fsdp, tensor=train.tensor)
     cast = weights * used // kept if used != kept else 0
     policies = plan.limits.lead + 1 + plan.limits.reference
-    rank, trained, beside = model.lora_rank, weights, 0
-    if rank is not None:
-        trained = beside = cut_adapter_bytes(config, rank, fsdp=train.fsdp, tensor=train.tensor)
+    trained = trained_bytes(plan)
+    adapts = model.adapter is not None
     rows = {
-        "weights": weights + beside,
+        "weights": weights + adapts * trained,
         "gradients": trained * (2 if train.microbatches > 1 else 1),
         "optimizer": 2 * trained,
-        "computing copy and its gradient": cast if rank else 2 * cast,
+        "computing copy and its gradient": cast if adapts else 2 * cast,
         "policies kept for the servers": policies * trained,
         "gathered along fsdp": gathered_bytes(
             config,
             computed=used,
-            kept=0 if rank else kept,
+            kept=0 if adapts else kept,
             fsdp=train.fsdp,
             tensor=train.tensor,
         ),
+        "a matrix merged for a push": adapts * merged_bytes(plan),
         "activations": activation_bytes(plan),
         "working": working_bytes(plan),
     }

@@ -3,7 +3,8 @@
 config.json       what was asked for
 metrics.jsonl     one object a line, one line a step
 checkpoints/      Orbax, the newest two
-initial/          the first weights in the same format, where external servers start from them
+initial/          the first weights in the same format, where external servers start from them, or
+                  where adapters stand beside them
 experience/       every group that was bought, as Parquet (docs/replay.md)
 model/            the final weights as safetensors, with config.json and tokenizer
 adapter/          with --lora.rank: the adapters alone, as PEFT stores them

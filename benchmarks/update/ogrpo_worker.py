@@ -84,11 +84,10 @@ def measure(job: Job) -> None:
     rate = ADAM["learning_rate"]
     own = {name: value for name, value in ADAM.items() if name != "learning_rate"}
     optimizer = adam(**own, weight_decay=0.0, max_grad_norm=MAX_GRAD_NORM)
-    rank, own_settings = job.settings["lora"], {**job.settings}
-    del own_settings["lora"]
-    update = make_update(optimizer, make_recipe(decoder, **own_settings))
+    remat, kernels, rank = (job.settings[name] for name in ("remat", "kernels", "lora"))
+    update = make_update(optimizer, make_recipe(decoder, remat, kernels))
     given = hypers(rate, 1.0, {"eps_low": EPSILON, "eps_high": EPSILON, "beta": 0.0})
-    trained, frozen = adapted(params, rank) if rank else Split(params, {})
+    trained, frozen = adapted(params, rank) if rank else (params, ())
     state, batch = init_state(trained, optimizer, frozen=frozen), make_batch(job)
     del params, trained
     clock, more = Clock(job, ("ogrpo", "jax", "jaxlib", "flax", "optax", "numpy")), True

@@ -58,9 +58,9 @@ def connect_policy(
 def named_tensors(config: DecoderConfig, params: Params) -> dict[str, np.ndarray]:
     """Parameters as host arrays by their Hugging Face names; layers are views into their stack.
 
-    Adapters are merged into the matrices beside them.
+    Adapters are merged into the matrices beside them, one at a time.
     """
-    host = jax.tree.map(np.asarray, merge(params))
+    host = jax.tree.map(np.asarray, merge(params, keep_fn=np.asarray))
     return {name: _stored(host, slot) for name, slot in tensor_slots(config).items()}
 
 

@@ -187,7 +187,7 @@ def test_a_saved_model_is_trained_further(finished, run, tmp_path):
     assert first["pass@1/greedy"] == last["pass@1/greedy"]
 
 
-def test_adapters_are_trained_told_of_and_saved_beside_the_merged_model(run, tmp_path):
+def test_adapters_are_trained_told_of_saved_and_resumed(run, environment, tmp_path):
     folder = tmp_path / "lora"
     done = run(*SMALL, "--schedule.steps=2", "--lora.rank=3", f"--run-dir={folder}")
     assert done.returncode == 0, done.stderr
@@ -197,12 +197,21 @@ def test_adapters_are_trained_told_of_and_saved_beside_the_merged_model(run, tmp
     assert (fields["r"], fields["lora_alpha"], len(fields["target_modules"])) == (3, 32, 7)
     kept = sum(f.stat().st_size for f in (folder / "checkpoints").rglob("*") if f.is_file())
     assert kept < (folder / "model" / "model.safetensors").stat().st_size
+    assert fields["base_model_name_or_path"] == str((folder / "initial").resolve())
+    refused = run(f"--run-dir={folder}", "--resume", "--lora.alpha=64")
+    assert refused.returncode == 2
+    assert "was started with Lora(rank=3" in " ".join(refused.stderr.split())
+    shutil.rmtree(environment["OGRPO_CACHE_DIR"] + "/warm-start")  # the run keeps its own
+    resumed = run(f"--run-dir={folder}", "--resume", "--schedule.steps=3", "--warm-start.steps=1")
+    assert resumed.returncode == 0, resumed.stderr
+    assert [r["step"] for r in records(folder)] == [0, 1, 2, 3]
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         (["--lora.rank=0"], "lora.rank is 0: give at least 1"),
+        (["--lora.targets=mlp"], "'mlp'.*but there are no adapters: give lora.rank"),
         (["--rollout.group-size=1"], "at least 2"),
         (["--data.prompt-length=5"], "none of .* prompts fits into data.prompt-length = 5"),
         (["--model.path=nowhere"], "nowhere"),

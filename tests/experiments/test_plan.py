@@ -104,6 +104,8 @@ def test_adapters_leave_the_weights_without_gradients_and_moments():
     assert rows["computing copy and its gradient"] == 2 * WEIGHTS
     assert rows["policies kept for the servers"] == 2 * trained
     assert rows["activations"] == full["activations"] + 2 * 2 * 288 * 2 * 7
+    assert rows["a matrix merged for a push"] == 4 * 2 * 64 * 176
+    assert full["a matrix merged for a push"] == 0
     assert rows["working"] == full["working"]
     config = SHAPES["tiny"]
     # fsdp cuts the side of the hidden size: q, k, v, gate, up and o, down on the other one.

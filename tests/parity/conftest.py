@@ -1,9 +1,9 @@
-"""The parity suite needs its yardsticks, torch, transformers and peft; without them it is left out."""
+"""The parity suite needs its yardsticks, torch and transformers; without them it is left out."""
 
 import os
 from importlib.util import find_spec
 
-MISSING = [name for name in ("torch", "transformers", "peft") if find_spec(name) is None]
+MISSING = [name for name in ("torch", "transformers") if find_spec(name) is None]
 
 if MISSING:
     collect_ignore_glob = ["test_*.py"]

@@ -4,7 +4,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
-from peft import PeftModel
 from transformers import AutoModelForCausalLM
 
 from ogrpo.policy import lora, save_pretrained
@@ -13,6 +12,8 @@ from ogrpo.policy.lora_files import save_adapter
 from ogrpo.training.state import join
 from tests.policy.test_lora import adapters
 from tests.policy.tiny import FAMILIES, make_config, make_params
+
+peft = pytest.importorskip("peft")
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -25,7 +26,7 @@ def test_peft_adds_our_adapters_as_we_do(family, choice, tmp_path):
     save_pretrained(tmp_path / "base", config, params)
     save_adapter(tmp_path / "adapter", trained, alpha=7.5, base=tmp_path / "base")
     model = AutoModelForCausalLM.from_pretrained(tmp_path / "base")
-    adapted = PeftModel.from_pretrained(model, tmp_path / "adapter").eval()
+    adapted = peft.PeftModel.from_pretrained(model, tmp_path / "adapter").eval()
     ids = np.random.default_rng(0).integers(0, config.vocab_size, (2, 9))
     with torch.no_grad():
         theirs = adapted(torch.as_tensor(ids)).logits.numpy()

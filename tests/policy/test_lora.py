@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from ogrpo.policy import completion_log_probs, lora, sample
 from ogrpo.policy.axes import param_axes
-from ogrpo.policy.decoder import keep_products, param_shapes
+from ogrpo.policy.decoder import keep_products, param_shapes, unstack
 from ogrpo.policy.flops import activation_bytes
 from ogrpo.policy.packing import packed_log_probs_and_entropy
 from ogrpo.training.state import join
@@ -89,6 +89,17 @@ def test_a_merged_matrix_is_that_of_numpy():
     assert untouched is whole["layers"]["self_attn"]["q_proj"]["weight"]
 
 
+def test_layers_are_merged_one_by_one_too():
+    config = make_config()
+    whole = join(*adapters(make_params(config)))
+    merged, kept = lora.merge(whole), lora.merge(whole, keep_fn=np.asarray)
+    assert isinstance(kept["layers"]["mlp"]["up_proj"]["weight"], np.ndarray)
+    jax.tree.map(np.testing.assert_array_equal, kept, merged)
+    apart = lora.merge(unstack(whole))["layers"]
+    for one, other in zip(apart, unstack(merged)["layers"], strict=True):
+        jax.tree.map(partial(np.testing.assert_allclose, atol=1e-6), one, other)
+
+
 def test_packed_rows_and_the_sampler_take_adapters():
     config, groups = make_config(), make_groups(4, 3, 5, 40, seed=1)
     params = make_params(config)
@@ -107,19 +118,25 @@ def test_packed_rows_and_the_sampler_take_adapters():
     np.testing.assert_allclose(drawn[0].log_probs, drawn[1].log_probs, atol=2e-5)
 
 
-def test_small_adapters_beside_bfloat16_weights_are_float32():
+def dtypes(tree):
+    return {str(leaf.dtype) for leaf in jax.tree.leaves(tree)}
+
+
+def test_float32_adapters_beside_bfloat16_weights():
     config, batch = make_config(), ragged_batch(make_config())
     params = make_params(config, dtype=jnp.bfloat16)
-    trained, frozen = adapters(params)
-    assert {leaf.dtype for leaf in jax.tree.leaves(trained)} == {jnp.dtype("float32")}
-
-    def total(trained):
-        return jnp.sum(completion_log_probs(join(trained, frozen), config, batch, 0.9))
-
-    grads = jax.grad(total)(trained)
-    assert {leaf.dtype for leaf in jax.tree.leaves(grads)} == {jnp.dtype("float32")}
-    merged = lora.merge(join(trained, frozen))
-    assert {leaf.dtype for leaf in jax.tree.leaves(merged)} == {jnp.dtype("bfloat16")}
+    trained, frozen = adapters(params, noise=0.1)
+    whole, wide = join(trained, frozen), jax.tree.map(jnp.float32, join(trained, frozen))
+    merged = lora.merge(whole)
+    assert (dtypes(trained), dtypes(merged)) == ({"float32"}, {"bfloat16"})
+    exact, adapted, rounded, plain = (
+        completion_log_probs(p, config, batch, 0.9) for p in (wide, whole, merged, params)
+    )
+    np.testing.assert_allclose(adapted, exact, atol=0.15)
+    np.testing.assert_allclose(rounded, exact, atol=0.15)
+    assert np.max(np.abs(exact - plain)) > 0.5
+    grads = jax.grad(lambda t: jnp.sum(completion_log_probs(join(t, frozen), config, batch, 0.9)))
+    assert dtypes(grads(trained)) == {"float32"}
 
 
 # ------------------------------------------------------------------ gradients
@@ -224,5 +241,6 @@ def test_wrong_adapters_are_refused():
     params = make_params(make_config())
     with pytest.raises(ValueError, match="rank is 0: an adapter needs at least 1"):
         lora.split(params, jax.random.key(0), rank=0, alpha=1.0, targets=ALL)
-    with pytest.raises(ValueError, match="no projection is called w_q"):
-        lora.split(params, jax.random.key(0), rank=1, alpha=1.0, targets=("q_proj", "w_q"))
+    for targets in (("q_proj", "w_q"), ()):
+        with pytest.raises(ValueError, match=r"targets \[.*\]: choose from q_proj, k_proj"):
+            lora.split(params, jax.random.key(0), rank=1, alpha=1.0, targets=targets)

@@ -17,6 +17,8 @@ import numpy as np
 from experiments.config import Gsm8k
 from experiments.config_update import Lora, Mesh
 from experiments.devices import make_devices, state_layout
+from ogrpo.policy.axes import param_axes
+from ogrpo.policy.lora import merge
 from ogrpo.training import sharding
 from ogrpo.training.checkpoint import Checkpoints
 from ogrpo.training.state import TrainState, adam, hypers
@@ -76,7 +78,19 @@ def on_mesh(sizes: dict[str, int], microbatches: int, lora: Lora) -> dict:
     return {
         **(compare(lora, whole, metrics) if jax.process_index() == 0 else {}),
         "bytes": sharding.bytes_per_device((state.whole(), state.opt_state)),
+        **(merged_alike(state, whole, to.mesh) if jax.process_count() == 1 else {}),
         "kept": kept(state, to),
+    }
+
+
+def merged_alike(state: TrainState, whole: TrainState, mesh: jax.sharding.Mesh) -> dict:
+    """A mesh's merged policy beside that of the same state on one device."""
+    merged, expected = merge(state.whole()), merge(whole.whole())
+    places = sharding.places(param_axes(CONFIG), mesh)
+    lies = jax.tree.map(lambda x, place: x.sharding.is_equivalent_to(place, x.ndim), merged, places)
+    return {
+        "merged": largest(jax.device_get(merged), expected),
+        "merged_kept": all(jax.tree.leaves(lies)),
     }
 
 

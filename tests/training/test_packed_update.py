@@ -15,7 +15,7 @@ from ogrpo.data.batching import GroupBatch
 from ogrpo.loop import Packer
 from ogrpo.loop.batches import make_batch
 from ogrpo.training.state import hypers, init_state
-from ogrpo.training.update import make_step, make_update
+from ogrpo.training.update import apart, make_step, make_update, with_frozen
 from ogrpo.training.variance import make_spread
 from tests.policy.tiny import make_config, make_params
 from tests.training.toy import make_params as toy_params
@@ -138,14 +138,15 @@ def test_the_noise_of_a_gradient_is_measured_on_the_padded_batch():
 
 
 def test_a_program_for_each_shape_and_no_more():
-    update = make_update(optax.identity(), make_recipe(packed=True))
+    jitted = jax.jit(apart(make_step(optax.identity(), make_recipe(packed=True))))
+    update = with_frozen(jitted)
     state, shapes = init_state(toy_params(), optax.identity()), set()
     for seed in range(200):
         groups, rewards = make_groups(seed, n=16)
         made = make_batch(small_ids(groups), rewards, Packer(1, False), for_update=True)
         shapes.add(made.shape)
         state, _ = update(state, made.batch, hypers(0.1, 0.7, KNOBS))
-    assert update.__wrapped__._cache_size() == len(shapes)  # pyright: ignore[reportFunctionMemberAccess]
+    assert jitted._cache_size() == len(shapes)
     assert len(shapes) <= 16
 
 

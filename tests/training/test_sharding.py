@@ -59,6 +59,12 @@ def test_an_update_on_eight_devices_is_that_on_one(eight, case):
     assert eight[case]["moved"] > 1e-2
 
 
+def test_a_merged_policy_is_that_of_one_device_and_lies_as_its_parameters(eight):
+    for case in (*CASES, LORA):
+        assert eight[case]["merged"] < 1e-6
+        assert eight[case]["merged_kept"]
+
+
 def test_each_device_holds_its_share_of_parameters_and_moments(eight):
     config = make_config("Qwen2", vocab_size=16)
     sizes = {name: record["bytes"] for name, record in eight.items() if "bytes" in record}

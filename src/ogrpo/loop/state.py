@@ -176,7 +176,7 @@ def resume(
     Raises:
         ValueError: the run began with other frozen parameters.
     """
-    counters = {name: progress[name] for name in COUNTERS}
+    counters = {name: {"frozen_hash": "", **progress}[name] for name in COUNTERS}
     if (found := content_hash(frozen)) != counters["frozen_hash"]:
         raise ValueError(
             f"the weights beside the adapters are not those that the run began with (SHA-256"

@@ -7,8 +7,8 @@ B starts at 0, which makes the adapted policy the frozen one, exactly.
 
     trained, frozen = split(params, key, rank=8, alpha=16, targets=TARGETS["all"])
 
-Joined, the two trees are parameters that every function of this package takes; `merge` gives a
-decoder's own, for samplers, servers and files.
+Joined, the two trees are parameters for every function of this package that computes log-probs or
+samples; `merge` gives a decoder's own, for servers and files.
 """
 
 from collections.abc import Callable, Collection, Mapping
@@ -54,13 +54,13 @@ def split(
       targets: names of projections.
 
     Raises:
-      ValueError: a rank below 1, or a target that no layer has.
+      ValueError: a rank below 1, no target, or one that no layer has.
     """
     if rank < 1:
         raise ValueError(f"rank is {rank}: an adapter needs at least 1")
     unknown = sorted(set(targets) - set(TARGETS["all"]))
-    if unknown:
-        raise ValueError(f"no projection is called {', '.join(unknown)}: see lora.TARGETS")
+    if unknown or not targets:
+        raise ValueError(f"targets {sorted(targets)}: choose from {', '.join(TARGETS['all'])}")
     keys = dict(zip(TARGETS["all"], jax.random.split(key, len(TARGETS["all"])), strict=True))
 
     def beside(name: str, own: Params) -> tuple[Params, Params]:
@@ -100,30 +100,36 @@ def _split(params: Params, targets: Collection[str], beside: BesideFn) -> Split:
     return Split({"layers": trained}, {**params, "layers": layers})
 
 
-def merge(params: Params) -> Params:
+def merge(params: Params, *, keep_fn: Callable[[jax.Array], Any] = lambda x: x) -> Params:
     """W + scale B A in place of each adapted W, in its dtype; parameters without adapters as given.
 
     The sum is taken in float32 and rounded once. In bfloat16 the merged policy differs from the
     adapted one by that rounding.
+
+    Args:
+      params: stacked, or from `unstack`.
+      keep_fn: what becomes of each merged matrix before the next is made, such as `np.asarray`.
     """
     layers = params["layers"]
     if isinstance(layers, list):
-        return params
-    merged = {part: _merge_part(layers[part]) for part in ("self_attn", "mlp")}
-    return {**params, "layers": {**layers, **merged}}
+        return {**params, "layers": [_merge_layers(layer, keep_fn) for layer in layers]}
+    return {**params, "layers": _merge_layers(layers, keep_fn)}
 
 
-def _merge_part(part: Params) -> Params:
-    return {name: _merge_one(own) if "lora" in own else own for name, own in part.items()}
+def _merge_layers(layers: Params, keep_fn: Callable[[jax.Array], Any]) -> Params:
+    def merged(own: Params) -> Params:
+        if "lora" not in own:
+            return own
+        rest = {name: leaf for name, leaf in own.items() if name != "lora"}
+        return {**rest, "weight": keep_fn(_merged(own["weight"], own["lora"]))}
 
-
-def _merge_one(own: Params) -> Params:
-    rest = {name: leaf for name, leaf in own.items() if name != "lora"}
-    return {**rest, "weight": _merged(own["weight"], own["lora"])}
+    parts = {name: layers[name] for name in ("self_attn", "mlp")}
+    found = {part: {name: merged(own) for name, own in of.items()} for part, of in parts.items()}
+    return {**layers, **found}
 
 
 @jax.jit
 def _merged(weight: jax.Array, lora: dict[str, Any]) -> jax.Array:
-    change = jnp.einsum("lor,lri->loi", lora["b"], lora["a"], precision="highest")
-    scale = lora["scale"][:, None, None]
+    change = jnp.einsum("...or,...ri->...oi", lora["b"], lora["a"], precision="highest")
+    scale = lora["scale"][..., None, None]
     return (weight.astype(jnp.float32) + scale * change).astype(weight.dtype)

@@ -18,7 +18,7 @@ def save_adapter(
     trained: Params,
     *,
     alpha: float,
-    base: str | os.PathLike[str] | None,
+    base: str | os.PathLike[str],
 ) -> None:
     """Write adapters alone, for PEFT, or for servers that add them to the model themselves.
 
@@ -26,7 +26,7 @@ def save_adapter(
       folder: created if it does not exist.
       trained: as from `lora.split`.
       alpha: as it was given there.
-      base: the model that they stand beside, where a reader will look for it; None if it must say.
+      base: the model that they stand beside, where a reader will look for it.
     """
     folder = Path(folder)
     tensors = dict(_tensors(trained))
@@ -35,7 +35,7 @@ def save_adapter(
     fields = {
         "peft_type": "LORA",
         "task_type": "CAUSAL_LM",
-        "base_model_name_or_path": None if base is None else str(base),
+        "base_model_name_or_path": str(base),
         "r": rank,
         "lora_alpha": alpha,
         "lora_dropout": 0.0,

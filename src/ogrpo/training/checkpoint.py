@@ -7,6 +7,7 @@ from types import TracebackType
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import orbax.checkpoint as ocp
 
@@ -16,7 +17,7 @@ def content_hash(tree: Any) -> str:
     leaves = jax.tree.leaves_with_path(tree)
     digest = hashlib.sha256()
     for path, leaf in leaves:
-        host = np.ascontiguousarray(leaf)
+        host = np.ascontiguousarray(jnp.copy(leaf))  # of a copy: an array keeps what it hands out
         digest.update(f"{jax.tree_util.keystr(path)} {host.shape} {host.dtype}\n".encode())
         digest.update(host.reshape(-1).view(np.uint8).data)
     return digest.hexdigest() if leaves else ""

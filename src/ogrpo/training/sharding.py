@@ -218,8 +218,8 @@ def shard_update(optimizer: optax.GradientTransformation, recipe: Recipe, to: La
 def jit_step(optimizer: optax.GradientTransformation, recipe: Recipe, to: Layout) -> ApartFn:
     """The jitted step on a mesh, whose arguments must lie where the layout says."""
     step = make_step(optimizer, recipe._replace(policy_fn=pinned(recipe.policy_fn, to)))
-    places = replace(to.state, frozen=()), to.everywhere
-    return jax.jit(apart(step), donate_argnums=0, out_shardings=places)
+    results = replace(to.state, frozen=()), to.everywhere
+    return jax.jit(apart(step), donate_argnums=0, out_shardings=results)
 
 
 def shard_score(policy_fn: PolicyFn, to: Layout) -> Callable[[Params, Batch, Array], Array]:

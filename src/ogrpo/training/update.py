@@ -6,7 +6,7 @@ functions given when it is made; what an experiment sweeps (`Hypers`) are traced
 
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial, wraps
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -263,7 +263,6 @@ def apart(step: UpdateFn) -> ApartFn:
 def with_frozen(update: ApartFn) -> UpdateFn:
     """The inverse of `apart`, for a function that was jitted between the two."""
 
-    @wraps(update)
     def step(state: TrainState, batch: Batch, hypers: Hypers) -> tuple[TrainState, Metrics]:
         after, metrics = update(replace(state, frozen=()), state.frozen, batch, hypers)
         return replace(after, frozen=state.frozen), metrics
