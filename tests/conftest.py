@@ -44,6 +44,7 @@ def _forget_compiled_programs():
 SLOW = (
     *("exact", "properties", "proofs", "core/test_objectives", "kernels", "training/test_sharding"),
     *("training/test_precision", "experiments/test_gsm8k", "experiments/test_reuse"),
+    *("policy/test_flops", "policy/test_lora", "test_loop_lora"),
 )
 
 
