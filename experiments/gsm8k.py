@@ -140,7 +140,8 @@ def train_to_end(study: Study, initial: TrainState) -> tuple[LoopState, StopRequ
         stop_on_signal(notify) as stop,
     ):
         state = begin(study, initial, checkpoints)
-        study.run.write_config(as_json(study.config))  # not before a resumption is accepted
+        if config.resume:  # not before it is accepted
+            study.run.write_config(as_json(config))
         with study.run.metrics_writer() as metrics, display(console, steps, state.step) as shown:
             try:
                 for turn in train(state, study.parts, config.schedule):

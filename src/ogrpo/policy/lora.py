@@ -3,7 +3,7 @@
     y = W x + scale * B (A x)        A [r, in], B [out, r], scale = alpha / r
 
 Only A and B are trained. They are float32 whatever the matrices are, so that small steps are kept.
-B starts at 0, which makes the adapted policy the frozen one, exactly.
+B starts at 0, which makes the adapted policy the frozen one, to rounding.
 
     trained, frozen = split(params, key, rank=8, alpha=16, targets=TARGETS["all"])
 
@@ -50,7 +50,7 @@ def split(
       params: as from `init_params`; not copied.
       key: a `jax.random.key`.
       rank: r, at least 1.
-      alpha: scale * r; with it fixed, a learning rate that serves one rank serves others roughly.
+      alpha: scale * r.
       targets: names of projections.
 
     Raises:
