@@ -10,8 +10,8 @@ import jax.numpy as jnp
 from experiments.config import Gsm8k, Model, Rollout
 from experiments.config_update import Kernels, Lora, Mesh, Optimizer
 from experiments.devices import state_layout, trained_and_frozen
+from experiments.method import knobs
 from experiments.models import DTYPES
-from experiments.objectives import knobs
 from experiments.parts import make_optimizer, make_recipe
 from ogrpo.loop import Schedule
 from ogrpo.policy import DecoderConfig, Params
@@ -75,7 +75,7 @@ def analyse(options: argparse.Namespace) -> dict[str, int]:
     state = jax.eval_shape(first_state, shapes)
     state = jax.tree.map(placed_shape, state, to.state)
     batch = jax.tree.map(partial(placed_shape, where=to.batch), batch_shapes(options))
-    given = hypers(1e-6, 1.0, knobs(config.objective))
+    given = hypers(1e-6, 1.0, knobs(config))
     given = jax.tree.map(partial(placed_shape, where=to.everywhere), given)
     step = sharding.jit_step(optimizer, make_recipe(config, QWEN3_4B), to)
     lowered = step.lower(replace(state, frozen=()), state.frozen, batch, given)

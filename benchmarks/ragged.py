@@ -16,7 +16,6 @@ import statistics
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,9 +24,7 @@ import numpy as np
 import tyro
 
 from experiments.models import make_policy_fn
-from ogrpo.core.advantages import group_standardized
-from ogrpo.core.aggregate import sequence_total
-from ogrpo.core.objectives import grpo, unit_center
+from ogrpo.core.algorithms import ALGORITHMS
 from ogrpo.data.batching import GroupBatch
 from ogrpo.data.gsm8k import read_problems
 from ogrpo.data.tokenizer import train_bpe
@@ -35,7 +32,6 @@ from ogrpo.kernels.log_probs import KERNELS, choose
 from ogrpo.loop import Packer
 from ogrpo.loop.batches import Made, make_batch
 from ogrpo.policy import DecoderConfig, init_params
-from ogrpo.training.metrics import summarize
 from ogrpo.training.state import adam, hypers, init_state
 from ogrpo.training.update import Recipe, make_update
 
@@ -131,12 +127,8 @@ class Bench:
         head = KERNELS[choose("auto", options.vocabulary)]
         recipe = Recipe(
             policy_fn=make_policy_fn(self.decoder, log_probs_fn=head),
-            objective_fn=grpo,
-            advantage_fn=partial(group_standardized, eps_inside=1e-6),
-            total_fn=sequence_total,
-            metrics_fn=partial(summarize, center_fn=unit_center),
-            mask_zero_variance=True,
-            count_masked=True,
+            algorithm=ALGORITHMS["off_policy_grpo"],
+            reads=frozenset(),
             microbatches=options.microbatches,
         )
         self.updates = {

@@ -26,7 +26,13 @@ ORDER = (
     "advantages",
     "divergences",
     "aggregate",
-    "objectives",
+    "objectives.base",
+    "objectives.clipped",
+    "objectives.score",
+    "objectives.divergence",
+    "objectives.regression",
+    "algorithms.base",
+    "algorithms.parts",
     "trust_region",
     "estimators",
     "bounds",
@@ -48,19 +54,30 @@ enumerations or hand computations; every objective is held in addition to an ind
 formula, its gradient to finite differences (`tests/core/test_objectives.py`).
 """
 
+ALGORITHMS = """`ogrpo.core.algorithms.ALGORITHMS`: whole methods, with their published settings.
+A knob's source stands in brackets. `--algorithm NAME` takes one, `--override.*` exchanges a part,
+`--knobs.*` a number; the run's title says what is not the method's own.
+"""
+
 Symbol = tuple[str, str]  # module, function
 
 
 def modules() -> list[str]:
     """The modules in reading order; one not listed comes last, rather than not at all."""
-    plumbing = {"__init__", "checks", "masked"}
-    rest = {path.stem for path in CORE.glob("*.py")} - plumbing - set(ORDER)
+    found = {".".join(path.relative_to(CORE).with_suffix("").parts) for path in CORE.rglob("*.py")}
+    plumbing = {"checks", "masked", "algorithms.catalogue"}
+    rest = {name for name in found if not name.endswith("__init__")} - plumbing - set(ORDER)
     return [*ORDER, *sorted(rest)]
+
+
+def file_of(module: str) -> Path:
+    """The file of a module."""
+    return CORE / f"{module.replace('.', '/')}.py"
 
 
 def public_functions(module: str) -> list[ast.FunctionDef]:
     """The module's public functions, in order."""
-    tree = ast.parse((CORE / f"{module}.py").read_text())
+    tree = ast.parse(file_of(module).read_text())
     found = [n for n in tree.body if isinstance(n, ast.FunctionDef)]
     return [n for n in found if not n.name.startswith("_")]
 
@@ -82,7 +99,7 @@ def imported(tree: ast.Module) -> dict[str, Symbol]:
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("ogrpo.core"):
             for alias in node.names:
                 inside = (node.module or "").removeprefix("ogrpo.core").lstrip(".")
-                symbol = (inside, alias.name) if inside else (alias.name, "")
+                symbol = (inside.split(".")[0], alias.name) if inside else (alias.name, "")
                 names[alias.asname or alias.name] = symbol
     return names
 
@@ -147,7 +164,7 @@ def row(module: str, node: ast.FunctionDef, tests: dict[Symbol, list[str]]) -> s
     formula = doc.splitlines()[0]
     source = paragraph_after("Source:", doc)
     by_file = defaultdict(list)
-    for test in tests.get((module, node.name), []):
+    for test in tests.get((module.split(".")[0], node.name), []):
         by_file[test.split("::")[0]].append(test.split("::")[1].removeprefix("test_"))
     proof = "<br>".join(f"{file}: {', '.join(names)}" for file, names in by_file.items())
     if "Source:" in formula:
@@ -165,11 +182,38 @@ def escaped(cell: str) -> str:
     return "`".join(spans).replace("&lt;br>", "<br>")
 
 
+def algorithm_rows() -> list[str]:
+    """A table of the whole methods, from the values themselves."""
+    from ogrpo.core.algorithms import ADVANTAGES, GROUPS, REDUCTIONS
+
+    named = {id(part): name for table in (ADVANTAGES, REDUCTIONS) for name, part in table.items()}
+    rows = ["| algorithm | in one line | advantage | reduction | reads | knobs | source |"]
+    rows += ["|---|---|---|---|---|---|---|"]
+    for algorithm in (a for group in GROUPS.values() for a in group):
+        values = {n: k.default for n, k in algorithm.knobs.items()}
+        knobs = [
+            f"`{name}` {'' if values[name] is None else f'{values[name]:.4g} '}({knob.source})"
+            for name, knob in algorithm.knobs.items()
+        ]
+        cells = [
+            f"`{algorithm.name}`",
+            algorithm.summary,
+            named[id(algorithm.advantage)],
+            named[id(algorithm.reduction)],
+            ", ".join(sorted(algorithm.reads)),
+            "; ".join(knobs),
+            algorithm.source,
+        ]
+        rows.append("| " + " | ".join(map(escaped, cells)) + " |")
+    return rows
+
+
 def page() -> str:
     """The whole page."""
     tests, parts = all_tests(), [HEAD]
+    parts += ["## The algorithms\n", ALGORITHMS, *algorithm_rows(), ""]
     for module in modules():
-        about = ast.get_docstring(ast.parse((CORE / f"{module}.py").read_text())) or ""
+        about = ast.get_docstring(ast.parse(file_of(module).read_text())) or ""
         parts += [f"## ogrpo.core.{module}\n", about.split("\n\n")[0] + "\n"]
         parts += ["| symbol | formula | source | tests |", "|---|---|---|---|"]
         parts += [row(module, node, tests) for node in public_functions(module)] + [""]

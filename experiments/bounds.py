@@ -27,7 +27,7 @@ from experiments.bounds_report import write_report
 from experiments.bounds_run import Dials, train_run
 from experiments.cache import keep_compiled_programs
 from experiments.config import Evaluation, Gsm8k, WarmStart, to_json
-from experiments.config_update import Objective, require
+from experiments.config_update import Override, require
 from experiments.models import make_model
 from experiments.parts import make_optimizer, make_parts
 from experiments.run_dir import RunDir
@@ -93,7 +93,7 @@ def main_config(wanted: Bounds) -> Gsm8k:
         seed=wanted.seed,
         warm_start=wanted.warm_start,
         schedule=Schedule(steps=steps, v=wanted.v, evaluate_every=steps),
-        objective=Objective(eps_low=wanted.clip_eps, eps_high=wanted.clip_eps),
+        override=Override(center="exact"),
         evaluation=Evaluation(prompts=wanted.prompts, samples=wanted.samples),
     )
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import tyro
 
 from experiments.config import Gsm8k, from_json
+from experiments.method import listed
 from experiments.presets import DEFAULT, PRESETS
 from experiments.run_dir import RunDir
 
@@ -61,4 +62,12 @@ def _resumed(path: Path, preset: str | None) -> Gsm8k:
 
 def _description() -> str:
     lines = [f"{name}: {(make.__doc__ or '').splitlines()[0]}" for name, make in PRESETS.items()]
-    return "Off-policy GRPO on grade-school mathematics.\n\nPresets:\n\n" + "\n\n".join(lines)
+    return "\n\n".join(
+        [
+            "Off-policy GRPO on grade-school mathematics.",
+            "Presets:",
+            *lines,
+            "Algorithms (--algorithm):",
+            listed(),
+        ]
+    )

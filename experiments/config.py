@@ -13,10 +13,11 @@ from typing import Any, Literal
 
 from experiments.config_update import (
     Kernels,
+    Knobs,
     Lora,
     Mesh,
-    Objective,
     Optimizer,
+    Override,
     TrustRegion,
     require,
 )
@@ -195,6 +196,12 @@ class Reuse:
     schedule.replay and schedule.v are then the most that may happen."""
     limits: Limits = field(default_factory=Limits)
 
+    def __post_init__(self) -> None:
+        require(
+            self.adaptive or self.limits == Limits(),
+            f"reuse.limits are {self.limits}, but nothing asks for them: give --reuse.adaptive",
+        )
+
 
 @dataclass(frozen=True)
 class Evaluation:
@@ -256,6 +263,8 @@ class Gsm8k:
 
     preset: str = "default"
     """Named starting point for all other options."""
+    algorithm: str = "off_policy_grpo"
+    """Method, whole: its loss, advantage, reduction and published settings."""
     seed: int = 0
     run_dir: Path | None = None
     """Where everything is written; default: runs/gsm8k-<date>-<time>."""
@@ -270,7 +279,8 @@ class Gsm8k:
     schedule: Schedule = field(default_factory=Schedule)
     replay: Replay = field(default_factory=Replay)
     reuse: Reuse = field(default_factory=Reuse)
-    objective: Objective = field(default_factory=Objective)
+    override: Override = field(default_factory=Override)
+    knobs: Knobs = field(default_factory=Knobs)
     trust_region: TrustRegion = field(default_factory=TrustRegion)
     optimizer: Optimizer = field(default_factory=Optimizer)
     mesh: Mesh = field(default_factory=Mesh)

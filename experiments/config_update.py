@@ -39,11 +39,12 @@ class Lora:
 
 @dataclass(frozen=True)
 class TrustRegion:
-    """KL(pi||mu) <= delta around the samplers' policies, on top of the objective."""
+    """KL(pi||mu) <= delta around the samplers' policies, on top of the algorithm."""
 
-    kind: Literal["none", "penalty", "mask", "clip"] = "none"
-    """A penalty with a dual variable, a mask of sequences beyond delta, or a clip whose width
-    follows the measured divergence."""
+    kind: Literal["none", "penalty", "mask", "mask-negatives", "clip"] = "none"
+    """A penalty with a dual variable, a mask of sequences beyond delta, the same for those of
+    negative advantage alone (arXiv:2512.02556, eq. 9), or a clip whose width follows the measured
+    divergence."""
     delta: float = 0.01
     """Nats a token."""
     rate: float = 0.1
@@ -52,56 +53,148 @@ class TrustRegion:
     def __post_init__(self) -> None:
         require(self.delta > 0, f"trust-region.delta is {self.delta}: give nats a token > 0")
         require(self.rate > 0, f"trust-region.rate is {self.rate}: give a step > 0")
+        require(
+            self.kind != "none" or self.delta == TrustRegion.delta,
+            f"trust-region.delta is {self.delta}, but there is no trust region: give its kind",
+        )
+        require(
+            self.kind in ("penalty", "clip") or self.rate == TrustRegion.rate,
+            f"trust-region.rate is {self.rate}, but trust-region.kind {self.kind} has no state"
+            " that takes steps: choose penalty or clip, or leave the rate out",
+        )
 
 
 @dataclass(frozen=True)
-class Objective:
-    """The loss of one token, and how tokens add up."""
+class Override:
+    """Parts of the algorithm that are exchanged; the run's title says which."""
 
-    name: str = "off_policy_grpo"
-    """A key of `ogrpo.core.objectives.OBJECTIVES`."""
-    eps_low: float | None = None
-    """How far below its centre a ratio still counts; default: the objective's own, .2 mostly."""
-    eps_high: float | None = None
-    """How far above; default: the objective's own."""
-    beta: float = 0.0
-    """Weight of the KL term to the reference policy."""
-    center: Literal["exact", "unit"] = "exact"
-    """Centre of the clipping interval: pi_k / alpha, or 1."""
-    weight: Literal[
-        "none",
-        "plain",
-        "truncated",
-        "masked",
-        "sequence_truncated",
-        "sequence_masked",
-        "group_normalized",
-    ] = "none"
-    """How samples of an older policy are weighed. None: by the objective's own ratio pi/alpha.
-    Otherwise its ratio is pi/pi_k, and pi_k/alpha enters as this weight, without gradient."""
-    weight_cap: float = 2.0
-    """Largest weight, and the inverse of the smallest that a mask keeps."""
-    advantage: Literal["group_standardized", "centered", "leave_one_out", "positive_part"] = (
-        "group_standardized"
-    )
-    aggregation: Literal["token", "sequence", "sequence_sum", "fixed_length", "group"] = "sequence"
-    mask_zero_variance: bool = True
-    """Leave out groups whose rewards are all equal (eq. 8 of the paper): their KL term too."""
+    advantage: (
+        Literal[
+            "raw",
+            "centered",
+            "leave_one_out",
+            "group_standardized",
+            "group_standardized_bessel",
+            "batch_standardized",
+            "lowered_baseline",
+            "soft_value",
+            "exponentially_weighted",
+            "drop_negatives",
+            "positive_part",
+            "positives_only",
+            "successes",
+        ]
+        | None
+    ) = None
+    """What a completion earned beyond its siblings."""
+    reduction: Literal["token", "sequence", "sequence_sum", "fixed_length", "group"] | None = None
+    """How losses of tokens become one number."""
+    center: Literal["unit", "exact"] | None = None
+    """Centre of off_policy_grpo's clipping interval: 1, or pi_k/mu. With one update on a batch pi_k
+    is where the gradient is taken, so that the exact centre never clips."""
+    weight: (
+        Literal[
+            "plain",
+            "truncated",
+            "masked",
+            "sequence_truncated",
+            "sequence_masked",
+            "geometric",
+            "group_normalized",
+            "batch_normalized",
+            "trace",
+        ]
+        | None
+    ) = None
+    """How samples of an older policy are weighed: the algorithm's ratio becomes pi/pi_k, and
+    pi_k/mu enters as this weight, without gradient."""
+    kl: (
+        Literal[
+            "k1",
+            "k2",
+            "k3",
+            "importance_k1",
+            "importance_k2",
+            "importance_k3",
+            "weighted_k1",
+            "weighted_k2",
+            "weighted_k3",
+        ]
+        | None
+    ) = None
+    """Estimator of the KL term that knobs.beta weighs: as it is, times the ratio pi/mu with its
+    gradient (importance_k3 is TRL's default), or times that ratio without."""
+    mask_zero_variance: bool = False
+    """Leave out groups whose rewards are all equal (arXiv:2505.22257, eq. 8): their KL too."""
     count_masked: bool = True
     """Whether groups left out still count in the average."""
 
     def __post_init__(self) -> None:
         require(
-            self.weight_cap > 1,
-            f"objective.weight-cap is {self.weight_cap}: give more than 1, the weight of a fresh "
-            "sample",
+            self.count_masked or self.mask_zero_variance,
+            "override.count-masked is False, but no group is left out: give "
+            "--override.mask-zero-variance",
         )
-        for name in ("eps_low", "eps_high", "beta"):
-            value = getattr(self, name)
-            require(
-                value is None or value >= 0,
-                f"objective.{name.replace('_', '-')} is {value}: give at least 0",
-            )
+
+
+@dataclass(frozen=True)
+class Knobs:
+    """Numbers of the algorithm; each is the published one unless given."""
+
+    beta: float | None = None
+    """Weight of the KL term to the reference policy."""
+    eps_low: float | None = None
+    """How far below its centre a ratio still counts."""
+    eps_high: float | None = None
+    """How far above."""
+    outer_low: float | None = None
+    """rec_ring: how far below 1 a ratio counts again."""
+    outer_high: float | None = None
+    """rec_ring: how far above 1."""
+    low: float | None = None
+    """Smallest ratio or largest divergence below (cispo, sppo; dppo)."""
+    high: float | None = None
+    """Largest ratio or largest divergence above (cispo, sppo; dppo)."""
+    cap: float | None = None
+    """Largest detached ratio (decoupled, dppo)."""
+    dual: float | None = None
+    """dual_clip: multiple of a negative advantage below which the objective does not fall."""
+    delta: float | None = None
+    """two_sided: largest ratio for negative advantages."""
+    temperature_pos: float | None = None
+    """sapo: of the sigmoid for positive advantages."""
+    temperature_neg: float | None = None
+    """sapo: for negative ones."""
+    threshold: float | None = None
+    """m2po: largest mean of squared log-ratios. raft: reward above which one imitates."""
+    power_pos: float | None = None
+    """vespo: k for positive advantages."""
+    power_neg: float | None = None
+    """vespo: k for negative ones."""
+    rate_pos: float | None = None
+    """vespo: lambda for positive advantages."""
+    rate_neg: float | None = None
+    """vespo: lambda for negative ones."""
+    ratio_cap: float | None = None
+    """vtrace: rho-bar."""
+    trace_cap: float | None = None
+    """vtrace: c-bar."""
+    decay: float | None = None
+    """vtrace: lambda."""
+    tau: float | None = None
+    """Temperature (red_weight, opmd, oapl)."""
+    coef: float | None = None
+    """opmd_kimi: weight of the squared log-ratio."""
+    slope: float | None = None
+    """oapl: beta_2."""
+    shift: float | None = None
+    """asymre: how far the baseline is lowered."""
+    weight_cap: float | None = None
+    """With override.weight: largest weight, or largest ratio that a mask keeps."""
+    weight_floor: float | None = None
+    """With override.weight: smallest weight, or smallest ratio that a mask keeps."""
+    weight_decay: float | None = None
+    """With override.weight trace: lambda."""
 
 
 @dataclass(frozen=True)

@@ -28,13 +28,12 @@ def counted(config: Gsm8k, run: RunDir, prepared: Prepared) -> Counts:
 
 
 def clipped(records: list[Record]) -> Counts:
-    """How much the clip did, where the objective has one."""
+    """How much the algorithm's clip, gate or mask did."""
     shares = [r["clipped"] for r in records if r.get("clipped") is not None]
     if not shares:
         return []
     share = sum(shares) / len(shares)
-    never = " (never bound: with i = 1 the exact centre is where gradients are taken)"
-    return [("tokens whose gradient the clip removed", f"{share:.2%}{'' if share else never}")]
+    return [("tokens with an advantage whose gradient the algorithm removed", f"{share:.2%}")]
 
 
 def replayed(records: list[Record]) -> Counts:

@@ -16,8 +16,8 @@ from experiments.config import Gsm8k, to_json
 from experiments.counted import counted
 from experiments.devices import memory_lines, open_mesh
 from experiments.interrupt import StopRequest, stop_on_signal
+from experiments.method import check, title
 from experiments.models import DTYPES, make_model, save_model
-from experiments.objectives import check_objective
 from experiments.parts import batching_line, find_devices, first_region, make_parts
 from experiments.progress import display, summary_table
 from experiments.report import Answer, Sample, write_report
@@ -71,7 +71,7 @@ def run(config: Gsm8k, console: Console) -> int:
     """Trains, evaluates, saves and reports; returns the exit code."""
     keep_compiled_programs()
     give_back_after_compiling()
-    check_objective(config.objective)
+    check(config)
     open_mesh(config.mesh)  # refused before anything is written
     folder = open_run(config)
     console.print(f"run directory {folder.path}", soft_wrap=True)
@@ -118,6 +118,7 @@ def carry_out(study: Study, params: Params) -> int:
     for line in memory_lines(study.config, initial, devices):
         study.console.print(line, soft_wrap=True)
     study.console.print(batching_line(study.config), soft_wrap=True)
+    study.console.print(f"algorithm: {title(study.config)}", soft_wrap=True)
     state, stop = train_to_end(study, initial)
     finish(study, state, before)
     if stop.signal is None:
@@ -208,7 +209,12 @@ def finish(study: Study, state: LoopState, before: Sequence[Answer]) -> None:
         )
     ]
     write_report(
-        run, as_json(study.config), command_line(), samples, counted(study.config, run, prepared)
+        run,
+        as_json(study.config),
+        command_line(),
+        title(study.config),
+        samples,
+        counted(study.config, run, prepared),
     )
     console.print(summary_table(run.read_metrics()))
     console.print(f"peak memory {peak_gib():.2f} GiB")

@@ -13,11 +13,9 @@ import optax
 from experiments.buffers import make_buffer
 from experiments.config import Gsm8k
 from experiments.devices import Devices, make_devices, on_one_device
-from experiments.objectives import knobs, metrics_fn, objective_fn, region_fn
+from experiments.method import algorithm, check, knobs, region_fn, silent
 from experiments.tasks import Prepared
 from ogrpo.bridge import connect_policy, embedded_engine
-from ogrpo.core import advantages, aggregate
-from ogrpo.core.objectives import OBJECTIVES
 from ogrpo.data.packing import TOKEN_RUNGS, Shape
 from ogrpo.data.tokenizer import TextTokenizer
 from ogrpo.loop import Costs, Packer, Parts
@@ -35,45 +33,24 @@ from ogrpo.rollout.collection import Limits as CollectionLimits
 from ogrpo.rollout.embedded import EmbeddedEngine
 from ogrpo.rollout.protocol import Engine, Sampling
 from ogrpo.rollout.vllm import Options, Unavailable, VllmEngine
-from ogrpo.training.state import Hypers, adam, hypers
+from ogrpo.training.state import Hypers, adam, hypers, reset
 from ogrpo.training.update import Recipe
 from ogrpo.training.variance import make_spread
-
-ADVANTAGES = {
-    "group_standardized": partial(advantages.group_standardized, eps_inside=1e-6),
-    "centered": advantages.centered,
-    "leave_one_out": advantages.leave_one_out,
-    "positive_part": advantages.positive_part,
-}
-
-
-def total_fn(config: Gsm8k) -> Callable[..., aggregate.Total]:
-    """The aggregation by its name."""
-    fixed = partial(aggregate.fixed_length_total, length=config.rollout.max_tokens)
-    return {
-        "token": aggregate.token_total,
-        "sequence": aggregate.sequence_total,
-        "sequence_sum": aggregate.sequence_sum_total,
-        "fixed_length": fixed,
-        "group": aggregate.group_total,
-    }[config.objective.aggregation]
 
 
 def make_recipe(config: Gsm8k, decoder: DecoderConfig) -> Recipe:
     """The update's static half."""
-    wanted = config.objective
+    wanted, skips, chosen = config.override, config.optimizer.skip_zero_variance, algorithm(config)
     return Recipe(
         policy_fn=find_devices(config, decoder).policy_fn,
-        objective_fn=objective_fn(wanted),
-        advantage_fn=ADVANTAGES[wanted.advantage],
-        total_fn=total_fn(config),
-        metrics_fn=metrics_fn(wanted, config.trust_region),
-        mask_zero_variance=wanted.mask_zero_variance,
+        algorithm=chosen,
+        reads=chosen.inputs(knobs(config)),
+        mask_zero_variance=wanted.mask_zero_variance or (skips and silent(config)),
         count_masked=wanted.count_masked,
         microbatches=config.optimizer.microbatches,
-        skip_zero_variance=config.optimizer.skip_zero_variance,
+        skip_zero_variance=skips,
         packed=config.optimizer.batching == "packed",
-        region_fn=region_fn(config.trust_region, wanted),
+        region_fn=region_fn(config),
     )
 
 
@@ -91,14 +68,14 @@ def learning_rate(config: Gsm8k) -> optax.Schedule:
     )
 
 
-def make_hypers_at(config: Gsm8k) -> Callable[[int, float], Hypers]:
-    """`(update, clip scale) -> hyper-parameters`."""
-    rate, own = learning_rate(config), knobs(config.objective)
+def make_hypers_at(config: Gsm8k) -> Callable[[int, float, int], Hypers]:
+    """`(update, clip scale, seed) -> hyper-parameters`."""
+    rate, own = learning_rate(config), knobs(config)
 
-    def hypers_at(update: int, clip_scale: float) -> Hypers:
+    def hypers_at(update: int, clip_scale: float, seed: int) -> Hypers:
         clip = {name: own[name] * clip_scale for name in ("eps_low", "eps_high") if name in own}
         size = float(np.asarray(rate(update)))
-        return hypers(size, config.rollout.temperature, {**own, **clip})
+        return hypers(size, config.rollout.temperature, {**own, **clip}, seed=seed)
 
     return hypers_at
 
@@ -155,8 +132,8 @@ def make_engine(config: Gsm8k, decoder: DecoderConfig, eos_id: int) -> EmbeddedE
 
 def first_region(config: Gsm8k) -> Any:
     """The trust region's state before the first update; () where it has none."""
-    wanted = region_fn(config.trust_region, config.objective)
-    return () if wanted is None else wanted(OBJECTIVES[config.objective.name]).init()
+    wanted = region_fn(config)
+    return () if wanted is None else wanted(algorithm(config).loss).init()
 
 
 def adapter(config: Gsm8k) -> Adapter | None:
@@ -240,6 +217,7 @@ def make_parts(
     Without an engine, it samples with the embedded one; without a folder for its experience, the
     replay buffer is in memory alone and a checkpoint of a run that holds groups is refused.
     """
+    check(config)
     recipe = make_recipe(config, decoder)
     eos_id, wanted = prepared.tokenizer.eos_id, config.rollout
     devices = find_devices(config, decoder)
@@ -269,10 +247,8 @@ def make_parts(
         costs=count_costs(config, decoder),
         packer=make_packer(config),
         spread=make_spread(recipe) if measures_spread(config) else None,
-        needs_proximal=config.objective.center == "exact"
-        or config.objective.weight != "none"
-        or config.objective.name == "decoupled",
-        uses_reference=config.objective.beta > 0,
+        reads=recipe.reads,
+        reset_optimizer=reset(make_optimizer(config)) if config.schedule.reset_optimizer else None,
         certificate_delta=config.certificate.delta,
         seed=config.seed,
     )

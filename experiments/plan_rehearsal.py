@@ -34,9 +34,7 @@ from experiments.plan_simulation import (
 )
 from experiments.run_dir import RunDir
 from ogrpo.bridge import embedded_engine
-from ogrpo.core.advantages import centered
-from ogrpo.core.aggregate import sequence_total
-from ogrpo.core.objectives import grpo
+from ogrpo.core.algorithms import ALGORITHMS
 from ogrpo.data.batching import pad_groups
 from ogrpo.policy import DecoderConfig, Params, flops, init_params
 from ogrpo.policy.lora import merge, split
@@ -110,12 +108,9 @@ def make_workshop(plan: Plan) -> Workshop:
     optimizer = adam(b1=0.9, b2=0.98, eps=1e-8, weight_decay=0.0, max_grad_norm=1.0)
     recipe = Recipe(
         policy_fn=policy_fn,
-        objective_fn=grpo,
-        advantage_fn=centered,
-        total_fn=sequence_total,
+        algorithm=ALGORITHMS["off_policy_grpo"],
+        reads=frozenset(),
         metrics_fn=lambda *_: {},
-        mask_zero_variance=False,
-        count_masked=True,
         microbatches=plan.train.microbatches,
     )
     params = init_params(decoder, jax.random.key(plan.seed), DTYPES[plan.model.params])

@@ -94,7 +94,7 @@ def off_policy(records: list[Record]) -> Figure:
 def divergence(records: list[Record]) -> Figure:
     """How far the policy is from the one that sampled."""
     figure, axes = _figure("Divergence from the sampler")
-    _trend(axes, records, "kl", "KL(α‖π), nats a token", GREEN)
+    _trend(axes, records, "kl/mu_pi", "KL(μ‖π), nats a token", GREEN)
     _trend(axes, records, "mismatch", "|log π − log α| before the step, nats a token", GREY)
     axes.set_ylim(bottom=0)
     _legend(axes)

@@ -21,7 +21,7 @@ Metrics = tuple[tuple[str, str, str], ...]
 LIVE = (
     ("reward", "reward", "{:.2f}"),
     ("Pass@1", "pass@1/sampled", "{:.2f}"),
-    ("KL", "kl", "{:.4f}"),
+    ("KL(μ‖π)", "kl/mu_pi", "{:.4f}"),
     ("ESS", "ess", "{:.2f}"),
     ("stale", "staleness", "{:.1f}"),
     ("tok/s", "tokens/s", "{:,.0f}"),

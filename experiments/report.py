@@ -94,6 +94,7 @@ def write_report(
     run: RunDir,
     config: dict[str, Any],
     command: str,
+    method: str,
     samples: Sequence[Sample],
     counts: Sequence[tuple[str, str]],
 ) -> None:
@@ -107,6 +108,7 @@ def write_report(
     page = render(
         "report.html.j2",
         title=f"ogrpo {config['study']}: {config['preset']}, seed {config['seed']}",
+        method=method,
         lead=f"step {records[-1]['step']} of {config['schedule']['steps']}",
         cards=_cards(evaluated, records),
         temperature=f"{evaluated[0]['pass@1/temperature']:g}",

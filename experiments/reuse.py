@@ -35,7 +35,7 @@ from ogrpo.training.memory import give_back_after_compiling
 from ogrpo.training.state import init_state
 
 Record = dict[str, Any]
-SIGNALS = ("entropy", "kl/behavior", "ess", "ratio/tail", "chi_square", "clipped", "grad_norm")
+SIGNALS = ("entropy", "kl/pi_mu", "ess", "ratio/tail", "chi_square", "clipped", "grad_norm")
 
 
 @dataclass(frozen=True)

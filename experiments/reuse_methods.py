@@ -4,7 +4,6 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from experiments.config import Gsm8k, Replay, Reuse
-from experiments.config_update import Objective
 from ogrpo.loop import Limits
 
 Change = Callable[[Gsm8k], Gsm8k]
@@ -35,13 +34,13 @@ def replayed(ratio: int, groups: int = 64) -> Change:
     return change
 
 
-def with_objective(change: Change, objective: Objective, *, refuse: bool = False) -> Change:
-    """Another loss; `refuse` keeps groups of equal rewards out of the buffer."""
+def with_algorithm(change: Change, name: str, *, refuse: bool = False) -> Change:
+    """Another algorithm; `refuse` keeps groups of equal rewards out of the buffer."""
 
     def changed(config: Gsm8k) -> Gsm8k:
         config = change(config)
         kept = replace(config.replay, refuse_zero_variance=refuse)
-        return replace(config, objective=objective, replay=kept)
+        return replace(config, algorithm=name, replay=kept)
 
     return changed
 
@@ -52,10 +51,6 @@ def adaptive(change: Change, limits: Limits | None = None) -> Change:
         change(config), reuse=Reuse(adaptive=True, limits=limits or Limits())
     )
 
-
-POSITIVES = Objective(name="reinforce", advantage="positive_part")
-REC = Objective(name="rec_one_side")
-RED_WEIGHT = Objective(name="red_weight", advantage="centered")
 
 BASELINES = ("on-policy", "positives-1")
 """What uses each group once: the other methods are held against the better of these."""
@@ -68,13 +63,13 @@ METHODS: dict[str, Change] = {
     "replay-2": replayed(2),
     "replay-4": replayed(4),
     "replay-8": replayed(8),
-    "rec-4": with_objective(replayed(4), REC),
-    "red-weight-4": with_objective(replayed(4), RED_WEIGHT),
-    "positives-1": with_objective(on_policy, POSITIVES),
-    "positives-2": with_objective(replayed(2), POSITIVES, refuse=True),
-    "positives-4": with_objective(replayed(4), POSITIVES, refuse=True),
-    "positives-8": with_objective(replayed(8), POSITIVES, refuse=True),
+    "rec-4": with_algorithm(replayed(4), "rec_one_side"),
+    "red-weight-4": with_algorithm(replayed(4), "red_weight"),
+    "positives-1": with_algorithm(on_policy, "positives"),
+    "positives-2": with_algorithm(replayed(2), "positives", refuse=True),
+    "positives-4": with_algorithm(replayed(4), "positives", refuse=True),
+    "positives-8": with_algorithm(replayed(8), "positives", refuse=True),
     "adaptive-8": adaptive(replayed(8)),
     "adaptive-fresh-8": adaptive(replayed(8, groups=16)),
-    "adaptive-positives-8": adaptive(with_objective(replayed(8), POSITIVES, refuse=True)),
+    "adaptive-positives-8": adaptive(with_algorithm(replayed(8), "positives", refuse=True)),
 }

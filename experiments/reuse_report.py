@@ -115,9 +115,9 @@ def summary_table(rows: Sequence[Record]) -> Table:
     return table
 
 
-SIGNS = {"kl/behavior": 1, "ess": -1, "ratio/tail": 1, "chi_square": 1, "entropy": 1}
+SIGNS = {"kl/pi_mu": 1, "ess": -1, "ratio/tail": 1, "chi_square": 1, "entropy": 1}
 """Signals, and whether trouble shows as more (1) or less (-1) of them."""
-THRESHOLDS = {"kl/behavior": 0.01, "chi_square": 1.0}
+THRESHOLDS = {"kl/pi_mu": 0.01, "chi_square": 1.0}
 PARTS = (0.1, 0.25, 0.5)
 
 

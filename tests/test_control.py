@@ -6,7 +6,7 @@ import pytest
 
 from ogrpo.loop.control import Limits, Verdict, judge_data, next_clip_scale
 
-FRESH = {"kl/behavior": 0.0, "ess": 1.0, "ratio/tail": 1.0, "chi_square": 0.0}
+FRESH = {"kl/pi_mu": 0.0, "ess": 1.0, "ratio/tail": 1.0, "chi_square": 0.0}
 LIMITS = Limits(kl=0.02, ess=0.1, tail=1.0)
 
 
@@ -17,11 +17,11 @@ def test_fresh_data_are_not_used_up():
 @pytest.mark.parametrize(
     ("name", "value", "signal", "use"),
     [
-        ("kl/behavior", 0.03, "kl", 1.5),
+        ("kl/pi_mu", 0.03, "kl", 1.5),
         ("ess", 0.95, "ess", 0.5),
         ("ratio/tail", math.e**2, "tail", 2.0),
         ("chi_square", 0.7, "staleness", 0.7),
-        ("kl/behavior", math.nan, "kl", math.inf),
+        ("kl/pi_mu", math.nan, "kl", math.inf),
     ],
 )
 def test_each_signal_is_measured_against_its_own_limit(name, value, signal, use):
@@ -31,7 +31,7 @@ def test_each_signal_is_measured_against_its_own_limit(name, value, signal, use)
 
 
 def test_an_even_weight_does_not_hide_a_large_divergence():
-    found = judge_data({**FRESH, "ess": 0.999, "kl/behavior": 0.5}, LIMITS, stale_per_fresh=0.0)
+    found = judge_data({**FRESH, "ess": 0.999, "kl/pi_mu": 0.5}, LIMITS, stale_per_fresh=0.0)
     assert found == Verdict("kl", pytest.approx(25.0))
 
 

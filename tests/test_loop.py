@@ -19,7 +19,7 @@ from experiments.config import (
     Rollout,
     WarmStart,
 )
-from experiments.config_update import Objective, Optimizer
+from experiments.config_update import Knobs, Optimizer
 from experiments.models import make_model
 from experiments.parts import find_devices, first_region, make_parts
 from experiments.tasks import prepare
@@ -164,18 +164,18 @@ def test_i_updates_a_batch_leave_the_first_centre():
     records = [record for _, record in run.turns()]
     assert [r["updates"] for r in records] == [0, 3, 6]
     assert records[1]["staleness"] == 0
-    assert records[1]["kl"] > 0  # the third update sees a policy that two updates moved
+    assert records[1]["kl/mu_pi"] > 0  # the third update sees a policy that two updates moved
     assert records[1]["mismatch"] < 1e-5  # pi_k is still the one that sampled
 
 
 def test_reference_is_swapped_at_the_start_of_each_stage():
-    run = Run(schedule=schedule(steps=4, stages=2, v=4), objective=Objective(beta=0.1))
+    run = Run(schedule=schedule(steps=4, stages=2, v=4), knobs=Knobs(beta=0.1))
     initial = jax.tree.map(np.array, run.start().reference)
     seen = []
     for copied, state, record in run.steps(4):
         seen.append((equal(state.reference, initial), equal(state.reference, copied)))
         if equal(state.reference, copied):
-            assert record["kl/ref"] < 1e-9
+            assert record["kl/pi_ref"] < 1e-9
     assert seen == [(True, True), (True, False), (False, True), (False, False)]
 
 
@@ -321,7 +321,7 @@ def test_packed_batches_change_what_is_computed_and_nothing_else(off_policy):
     )
     for step in range(1, 4):
         assert packed[step].keys() == padded[step].keys()
-        for name in ("reward", "loss", "kl", "grad_norm", "ess", "certificate/bound"):
+        for name in ("reward", "loss", "kl/mu_pi", "grad_norm", "ess", "certificate/bound"):
             ours, theirs = packed[step][name], padded[step][name]
             assert ours == theirs or ours == pytest.approx(theirs, rel=1e-3, abs=1e-5)
         assert packed[step]["padding"] < padded[step]["padding"]

@@ -4,12 +4,12 @@ import jax
 import numpy as np
 import pytest
 
-from experiments.config_update import Lora, Objective, Optimizer
+from experiments.config_update import Knobs, Lora, Optimizer
 from ogrpo.loop import first_arrays, resume
 from ogrpo.training.checkpoint import Checkpoints
 from tests.test_loop import Run, deterministic, equal, schedule
 
-LORA = {"lora": Lora(rank=3, alpha=12.0), "objective": Objective(beta=0.1)}
+LORA = {"lora": Lora(rank=3, alpha=12.0), "knobs": Knobs(beta=0.1)}
 CHANGES = {**LORA, "schedule": schedule(v=3), "optimizer": Optimizer(learning_rate=0.02)}
 
 
@@ -35,7 +35,7 @@ def test_the_policy_learns_and_the_weights_beneath_it_stay(run, turns):
     assert len(fresh) == 2
     assert all(r["mismatch"] < 1e-5 and r["ess"] > 1 - 1e-5 for r in fresh)
     assert records[2]["mismatch"] > 1e-4  # the policy moves
-    assert records[-1]["kl/ref"] > 1e-5
+    assert records[-1]["kl/pi_ref"] > 1e-5
     assert records[3]["grad_variance"] > 0
     assert records[1]["flops/update"] == run.parts.costs.update(None) + run.parts.costs.score(None)
     full = Run(schedule=schedule(v=3)).parts.costs

@@ -1,7 +1,6 @@
 """One update of ogrpo, as `experiments` composes it on one device; run by `run.py`."""
 
 import sys
-from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -9,9 +8,7 @@ import numpy as np
 from cases import ADAM, ALPHA, EPSILON, MAX_GRAD_NORM, TARGETS, Shape, draw_adapter, draw_weight
 from clock import Clock, Job
 
-from ogrpo.core.advantages import group_standardized
-from ogrpo.core.aggregate import sequence_total
-from ogrpo.core.objectives import grpo, unit_center
+from ogrpo.core.algorithms import ALGORITHMS
 from ogrpo.kernels.log_probs import KERNELS, choose
 from ogrpo.policy import (
     DecoderConfig,
@@ -24,7 +21,7 @@ from ogrpo.policy import (
 from ogrpo.policy.decoder import keep_products, param_shapes
 from ogrpo.policy.lora import Split, split
 from ogrpo.training.memory import give_back_after_compiling
-from ogrpo.training.metrics import PolicyOutput, summarize
+from ogrpo.training.metrics import PolicyOutput
 from ogrpo.training.state import adam, hypers, init_state
 from ogrpo.training.update import Batch, Recipe, make_update
 
@@ -68,12 +65,8 @@ def make_recipe(decoder: DecoderConfig, remat: str, kernels: str) -> Recipe:
 
     return Recipe(
         policy_fn=policy_fn,
-        objective_fn=grpo,
-        advantage_fn=partial(group_standardized, eps_inside=1e-6),
-        total_fn=sequence_total,
-        metrics_fn=partial(summarize, center_fn=unit_center),
-        mask_zero_variance=True,
-        count_masked=True,
+        algorithm=ALGORITHMS["off_policy_grpo"],
+        reads=frozenset(),
     )
 
 

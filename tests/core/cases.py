@@ -17,8 +17,8 @@ KNOBS: dict[str, dict[str, float]] = {
     "grpo": {**_CLIP, "beta": 0.2},
     "off_policy_grpo": {**_CLIP, "beta": 0.2},
     "decoupled": {**_CLIP, "cap": 1.1, "beta": 0.2},
-    "dapo": _CLIP,
-    "dr_grpo": {**_CLIP, "beta": 0.2},
+    "dual_clip": {**_CLIP, "dual": 1.4, "beta": 0.2},
+    "two_sided": {**_CLIP, "delta": 1.2, "beta": 0.2},
     "gspo": {"eps_low": 0.05, "eps_high": 0.1, "beta": 0.2},
     "cispo": {"low": 0.8, "high": 1.4, "beta": 0.2},
     "sapo": {"temperature_pos": 1.0, "temperature_neg": 1.3, "beta": 0.2},
@@ -27,22 +27,23 @@ KNOBS: dict[str, dict[str, float]] = {
     "sppo": {"low": 1 / 1.3, "high": 1.3},
     "gmpo": {"eps_low": 0.2, "eps_high": 0.3, "beta": 0.2},
     "m2po": {"threshold": 0.1, "beta": 0.2},
-    "dppo_tv": {"delta": 0.06, "beta": 0.2},
-    "dppo_kl": {"delta": 0.02, "beta": 0.2},
+    "dppo_tv": {"low": 0.06, "high": 0.04, "cap": 1.3, "beta": 0.2},
+    "dppo_kl": {"low": 0.02, "high": 0.01, "cap": 1.3, "beta": 0.2},
     "rec_one_side": _CLIP,
     "rec_one_side_is": _CLIP,
     "rec_two_side": _CLIP,
     "rec_two_side_is": _CLIP,
     "rec_ring": _RING,
     "rec_ring_is": _RING,
-    "red_weight": {"tau": 0.7},
     "opmd_kimi": {"coef": 0.1},
     "opmd_kimi_sequence": {"tau": 0.1},
     "opmd_min": {"tau": 1.0},
     "opmd_pairwise": {"tau": 0.7},
-    "asymre": {"shift": 0.1},
+    "oapl": {"slope": 0.7},
+    "vespo": {"power_pos": 2.0, "rate_pos": 3.0, "power_neg": 3.0, "rate_neg": 2.0},
+    "vtrace": {"decay": 0.9, "ratio_cap": 1.2, "trace_cap": 1.1},
 }
-NAMES = sorted(KNOBS)  # red_drop draws lots: test_red_drop.py
+NAMES = sorted(KNOBS)
 
 
 def arrays(seed: int = 0) -> SimpleNamespace:

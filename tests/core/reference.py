@@ -43,7 +43,24 @@ def grpo(lp, held, b, *, eps_low, eps_high, beta=0.0):
     return _tokens(loss, lp, held, b)
 
 
-dapo = dr_grpo = grpo
+def dual_clip(lp, held, b, *, eps_low, eps_high, dual, beta):
+    def loss(x, h, t):
+        gain = _clip_case(math.exp(x - t.old), 1.0, t.A, eps_low, eps_high)
+        return -(max(gain, dual * t.A) if t.A < 0 else gain) + beta * k3(x, t.ref)
+
+    return _tokens(loss, lp, held, b)
+
+
+def two_sided(lp, held, b, *, eps_low, eps_high, delta, beta):
+    def loss(x, h, t):
+        ratio = math.exp(x - t.old)
+        if t.A >= 0:
+            gain = t.A * min(ratio, 1 + eps_high, delta)
+        else:
+            gain = t.A * max(min(ratio, delta), min(max(ratio, 1 - eps_low), 1 + eps_high))
+        return -gain + beta * k3(x, t.ref)
+
+    return _tokens(loss, lp, held, b)
 
 
 def off_policy_grpo(lp, held, b, *, eps_low, eps_high, beta):
@@ -125,33 +142,34 @@ def gmpo(lp, held, b, *, eps_low, eps_high, beta):
 
 
 def m2po(lp, held, b, *, threshold, beta):
-    squares = np.where(b.mask, (held - b.old) ** 2, 0.0)
-    kept = b.mask.copy()
-    while kept.any() and squares[kept].mean() >= threshold:
-        kept[np.unravel_index(np.argmax(np.where(kept, squares, -1)), kept.shape)] = False
+    delta = held - b.old
+    ranked = b.mask & (delta * b.A > 0)
+    left = ranked.copy()
+    while left.any() and (delta[left] ** 2).mean() > threshold:
+        left[np.unravel_index(np.argmax(np.where(left, delta**2, -1)), left.shape)] = False
+    kept = np.where(ranked, left, True)
     loss = -1.0 * kept * np.exp(lp - b.old) * b.A + beta * k3(lp, b.ref)
     return np.where(b.mask, loss, 0.0)
 
 
-def _dppo(divergence, delta, beta):
+def _dppo(divergence, low, high, cap, beta):
     def loss(x, h, t):
-        rho = math.exp(x - t.old)
-        outward = (t.A > 0 and rho > 1) or (t.A < 0 and rho < 1)
-        far = divergence(math.exp(h), math.exp(t.old)) > delta
-        return (0.0 if outward and far else -rho * t.A) + beta * k3(x, t.ref)
+        rho, far = math.exp(h - t.old), divergence(math.exp(h), math.exp(t.old))
+        shut = (t.A > 0 and rho > 1 and far > high) or (t.A < 0 and rho < 1 and far > low)
+        return (0.0 if shut else -min(rho, cap) * t.A * x) + beta * k3(x, t.ref)
 
     return loss
 
 
-def dppo_tv(lp, held, b, *, delta, beta):
-    return _tokens(_dppo(lambda new, old: abs(new - old), delta, beta), lp, held, b)
+def dppo_tv(lp, held, b, *, low, high, cap, beta):
+    return _tokens(_dppo(lambda new, old: abs(new - old), low, high, cap, beta), lp, held, b)
 
 
-def dppo_kl(lp, held, b, *, delta, beta):
+def dppo_kl(lp, held, b, *, low, high, cap, beta):
     def kl(new, old):
         return old * math.log(old / new) + (1 - old) * math.log((1 - old) / (1 - new))
 
-    return _tokens(_dppo(kl, delta, beta), lp, held, b)
+    return _tokens(_dppo(kl, low, high, cap, beta), lp, held, b)
 
 
 def _rec(keep, weigh):
@@ -202,10 +220,6 @@ def rec_ring_is(lp, held, b, **eps):
     return _tokens(_rec(_ring(**eps), True), lp, held, b)
 
 
-def red_weight(lp, held, b, *, tau):
-    return _tokens(lambda x, h, t: -math.exp(t.A / tau) * t.A * x, lp, held, b)
-
-
 def opmd_kimi(lp, held, b, *, coef):
     return _tokens(lambda x, h, t: -t.A * x + coef * (x - t.old) ** 2, lp, held, b)
 
@@ -235,5 +249,37 @@ def opmd_pairwise(lp, held, b, *, tau):
     return out
 
 
-def asymre(lp, held, b, *, shift):
-    return _tokens(lambda x, h, t: -t.A * x - shift * x, lp, held, b)
+def oapl(lp, held, b, *, slope):
+    out = np.zeros_like(lp)
+    for i in np.ndindex(lp.shape[:-1]):
+        m = b.mask[i]
+        if m.any():
+            out[i][m] = (b.A[i][m] - slope * (lp[i][m] - b.old[i][m]).sum()) ** 2 / m.sum()
+    return out
+
+
+def vespo(lp, held, b, *, power_pos, rate_pos, power_neg, rate_neg):
+    out = np.zeros_like(lp)
+    for i in np.ndindex(lp.shape[:-1]):
+        m = b.mask[i]
+        ratio = math.exp((held[i][m] - b.old[i][m]).sum())
+        for place in np.flatnonzero(m):
+            power, rate = (power_pos, rate_pos) if b.A[i][place] >= 0 else (power_neg, rate_neg)
+            weight = ratio**power * math.exp(rate * (1 - ratio))
+            out[i][place] = -weight * b.A[i][place] * lp[i][place]
+    return out
+
+
+def vtrace(lp, held, b, *, decay, ratio_cap, trace_cap):
+    out = np.zeros_like(lp)
+    for i in np.ndindex(lp.shape[:-1]):
+        places = np.flatnonzero(b.mask[i])
+        rho = np.exp(held[i] - b.old[i])
+        for n, place in enumerate(places):
+            weight = min(rho[place], ratio_cap)
+            for later in places[n + 1 : -1]:
+                weight *= decay * min(rho[later], trace_cap)
+            if place != places[-1]:
+                weight *= min(rho[places[-1]], ratio_cap)
+            out[i][place] = -weight * b.A[i][place] * lp[i][place]
+    return out

@@ -9,7 +9,7 @@ import pytest
 
 from ogrpo.core.advantages import positive_part
 from ogrpo.core.corrections import corrected
-from ogrpo.core.objectives import TokenBatch, decoupled, dr_grpo, grpo, reinforce
+from ogrpo.core.objectives import TokenBatch, decoupled, grpo, reinforce
 from ogrpo.core.weights import plain_weight, truncated_weight, unit_weight
 
 
@@ -34,8 +34,8 @@ def test_with_the_clip_and_a_truncated_weight_it_is_the_decoupled_objective():
 def test_where_the_sampler_is_the_trainers_own_nothing_is_corrected():
     log_probs, tokens = batch()
     tokens = tokens._replace(behavior_log_probs=tokens.proximal_log_probs)
-    ours = corrected(log_probs, tokens, objective_fn=dr_grpo, weight_fn=plain_weight)
-    np.testing.assert_allclose(ours, dr_grpo(log_probs, tokens), rtol=1e-6)
+    ours = corrected(log_probs, tokens, objective_fn=grpo, weight_fn=plain_weight)
+    np.testing.assert_allclose(ours, grpo(log_probs, tokens), rtol=1e-6)
 
 
 def test_the_weighted_score_is_unbiased_for_the_proximal_policy():

@@ -18,9 +18,9 @@ def test_diagnose_by_hand_and_by_parts():
     expected = {
         "ratio": ratio[m].mean(),
         "ratio_squared": (ratio[m] ** 2).mean(),
-        "kl": (ratio * np.log(ratio) - ratio + 1)[m].mean(),
-        "kl_behavior": (ratio - 1 - np.log(ratio))[m].mean(),
-        "kl_ref": (np.exp(a.ref - a.lp) - 1 - (a.ref - a.lp))[m].mean(),
+        "kl_pi_mu": (ratio * np.log(ratio) - ratio + 1)[m].mean(),
+        "kl_mu_pi": (ratio - 1 - np.log(ratio))[m].mean(),
+        "kl_pi_ref": (np.exp(a.ref - a.lp) - 1 - (a.ref - a.lp))[m].mean(),
         "mismatch": abs(a.prox - a.old)[m].mean(),
         "entropy": -a.lp[m].mean(),
         "advantage": a.A[m].mean(),

@@ -45,30 +45,30 @@ def test_a_token_without_advantage_fades_like_a_negative_one():
 
 
 def test_the_divergence_gate_shuts_outward_steps_only():
-    far = partial(gates.divergence_gate, divergence=jnp.full(6, 0.3), delta=0.2)
+    far = partial(gates.divergence_gate, divergence=jnp.full(6, 0.3), low=0.2, high=0.2)
     np.testing.assert_array_equal(far(RATIO, UP), [1, 1, 1, 0, 0, 0])
     np.testing.assert_array_equal(far(RATIO, DOWN), [0, 0, 1, 1, 1, 1])
-    near = gates.divergence_gate(RATIO, UP, divergence=jnp.full(6, 0.1), delta=0.2)
+    near = gates.divergence_gate(RATIO, UP, divergence=jnp.full(6, 0.1), low=0.2, high=0.2)
     np.testing.assert_array_equal(near, 1)
     broken = jnp.full(6, 0.1).at[2].set(jnp.nan)
-    assert np.isnan(gates.divergence_gate(RATIO, UP, divergence=broken, delta=0.2)[2])
+    assert np.isnan(gates.divergence_gate(RATIO, UP, divergence=broken, low=0.2, high=0.2)[2])
 
 
-def test_the_second_moment_gate_drops_the_largest_first():
+def test_the_second_moment_mask_drops_the_largest_first():
     log_ratio, mask = jnp.array([0.1, -1.0, 0.3, 2.0]), jnp.array([True, True, True, False])
-    gate = partial(gates.second_moment_gate, log_ratio, mask)
+    gate = partial(gates.second_moment_mask, log_ratio, mask)
     np.testing.assert_array_equal(gate(threshold=0.1), [1, 0, 1, 0])
     np.testing.assert_array_equal(gate(threshold=0.5), [1, 1, 1, 0])
     np.testing.assert_array_equal(gate(threshold=0.001), [0, 0, 0, 0])
-    ties = gates.second_moment_gate(jnp.ones(4), jnp.ones(4, bool), threshold=1.0)
-    np.testing.assert_array_equal(ties, 0)
+    ties = gates.second_moment_mask(jnp.ones(4), jnp.ones(4, bool), threshold=1.0)
+    np.testing.assert_array_equal(ties, 1)
 
 
-def test_the_off_policy_sequence_gate_keeps_the_good_and_the_near():
+def test_the_off_policy_sequence_mask_keeps_the_good_and_the_near():
     log_ratio = jnp.array([[-0.5, -0.7], [-0.5, -0.7], [-0.1, 0.0], [9.0, -0.8]])
     advantages = jnp.array([[1.0, 1.0], [-1.0, -1.0], [-1.0, -1.0], [-1.0, -1.0]])
     mask = jnp.array([[True, True]] * 3 + [[False, True]])
-    kept = gates.off_policy_sequence_gate(log_ratio, advantages, mask, delta=0.3)
+    kept = gates.off_policy_sequence_mask(log_ratio, advantages, mask, delta=0.3)
     np.testing.assert_array_equal(kept, [[1, 1], [0, 0], [1, 1], [0, 0]])
 
 

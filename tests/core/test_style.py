@@ -14,11 +14,14 @@ import pytest
 import ogrpo.core
 
 CORE = Path(ogrpo.core.__file__).parent
-MODULES = sorted(p.stem for p in CORE.glob("*.py") if p.stem != "__init__")
+FILES = sorted(CORE.rglob("*.py"))
+MODULES = [
+    ".".join(p.relative_to(CORE).with_suffix("").parts) for p in FILES if p.stem != "__init__"
+]
 
 
 def functions():
-    for path in sorted(CORE.glob("*.py")):
+    for path in FILES:
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.FunctionDef):
                 yield path.stem, node

@@ -110,7 +110,8 @@ def test_opmd_pairwise_has_the_regressions_gradient(logits, y, r, tau):
 def asymre_gradient(logits, mu, advantage, shift):
     def expected_loss(x):
         log_probs, batch = one_token(np.arange(Y), x, x, advantage)
-        return mu @ objectives.asymre(log_probs, batch, shift=shift)[:, 0]
+        lowered = batch._replace(advantages=batch.advantages + shift)
+        return mu @ objectives.reinforce(log_probs, lowered)[:, 0]
 
     return jax.grad(expected_loss)(logits)
 
@@ -133,7 +134,7 @@ def test_asymre_adds_a_divergence_from_the_sampler(mu, logits, r, shift):
 @few
 @given(values(), st.integers(0, 8).map(lambda i: i / 8))
 def test_asymre_advantages_lower_the_baseline(r, shift):
-    lowered = advantages.asymre(jnp.asarray(r), shift=shift)
+    lowered = advantages.lowered_baseline(jnp.asarray(r), shift=shift)
     np.testing.assert_allclose(lowered, r - (r.mean() - shift), atol=EPS)
 
 
@@ -166,7 +167,7 @@ def test_red_drop_is_pair_weights_of_zero_and_one(r, seed):
 
     Theorems GroupReinforce.red_drop_mean, GroupReinforce.red_weight_extra.
     """
-    dropped = advantages.red_drop(jnp.asarray(r), jax.random.key(seed))
+    dropped = advantages.drop_negatives(jnp.asarray(r), jax.random.key(seed))
     kept = np.asarray(dropped.kept)
     positive = r - r.mean() >= 0
     assert kept[positive].all()
@@ -178,7 +179,7 @@ def test_red_drop_draws_every_negative_alike():
     """Each of three negatives survives beside one positive a third of the time (5 sigma of 3000)."""
     r = jnp.array([1.0, 0.0, 0.0, 0.0])
     keys = jax.random.split(jax.random.key(0), 3000)
-    share = jax.vmap(lambda k: advantages.red_drop(r, k).kept)(keys).mean(0)
+    share = jax.vmap(lambda k: advantages.drop_negatives(r, k).kept)(keys).mean(0)
     np.testing.assert_allclose(share, [1, 1 / 3, 1 / 3, 1 / 3], atol=5 * np.sqrt(2 / 9 / 3000))
 
 
@@ -191,7 +192,7 @@ def test_red_weight_pushes_towards_imitation(r, s, tau):
     """
     centered = jnp.asarray(r - r.mean())
     w = np.exp(centered / tau)
-    ours = advantages.red_weight(centered, tau=tau) @ s
+    ours = advantages.exponentially_weighted(centered, tau=tau) @ s
     rbar_w = w @ r / w.sum()
     symmetric = (w * (r - rbar_w)) @ s
     np.testing.assert_allclose(ours - symmetric, (rbar_w - r.mean()) * (w @ s), atol=1e-7)
@@ -222,4 +223,4 @@ def test_opmd_advantages_between_the_best_and_the_mean(tau):
     """The soft value tends to max r as tau falls and to mean r as it grows."""
     r = jnp.array([0.0, 1.0, 0.25])
     expected = r - (1.0 if tau < 1 else r.mean())
-    np.testing.assert_allclose(advantages.opmd(r, tau=tau), expected, atol=2e-3)
+    np.testing.assert_allclose(advantages.soft_value(r, tau=tau), expected, atol=2e-3)

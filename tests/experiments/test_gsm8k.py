@@ -24,7 +24,16 @@ SMALL = (
     "--evaluation.prompts=6 --checkpoint.every=2"
 ).split()
 KEYS = {
-    *("step", "completions", "updates", "pass@1/sampled", "pass@1/greedy", "reward", "kl", "ess"),
+    *(
+        "step",
+        "completions",
+        "updates",
+        "pass@1/sampled",
+        "pass@1/greedy",
+        "reward",
+        "kl/mu_pi",
+        "ess",
+    ),
     *("staleness", "seconds/rollout", "seconds/reward", "seconds/update", "seconds/sync"),
     *("seconds/eval", "pass@1/temperature", "pass@1/sampled/low", "pass@1/sampled/high"),
 }

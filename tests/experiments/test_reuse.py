@@ -62,14 +62,14 @@ def test_a_line_is_of_the_fresh_seeds_against_the_whole_budget():
 
 def test_a_signal_is_judged_by_how_it_ranks_runs_that_collapsed():
     def run(end, kl, ess):
-        return {"curve": [[0, 0.4]], "pass@1": end, "kl/behavior": kl, "ess": ess}
+        return {"curve": [[0, 0.4]], "pass@1": end, "kl/pi_mu": kl, "ess": ess}
 
     rows = [
         run(0.1, [0.3, None, 9.0], [0.5] * 3),
         run(0.2, [0.1, 0.1, 9.0], [1.0] * 3),
         run(0.7, [0.2, 0.2, 0.0], [1.0] * 3),
     ]
-    assert warning(rows, "kl/behavior", 0.5) == 0.5  # .3 and .1 against .2
+    assert warning(rows, "kl/pi_mu", 0.5) == 0.5  # .3 and .1 against .2
     assert warning(rows, "ess", 0.5) == 0.75  # less is worse; one tie
     assert math.isnan(warning(rows[:2], "ess", 0.5))
 

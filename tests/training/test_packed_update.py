@@ -55,7 +55,7 @@ def updated(*, packed, microbatches=1, skip=False):
     region_fn = partial(dual_penalty, delta=0.01, rate=0.5, initial=0.25)
     recipe = make_recipe(
         policy_fn=policy_fn,
-        total_fn=aggregate.group_total,
+        reduction=aggregate.group_total,
         microbatches=microbatches,
         packed=packed,
         skip_zero_variance=skip,

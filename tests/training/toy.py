@@ -1,14 +1,15 @@
 """A bandit with a token axis: a policy whose log-probs are one table lookup away."""
 
-from functools import partial
+from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from ogrpo.core import advantages, aggregate
-from ogrpo.core.objectives import exact_center, off_policy_grpo
-from ogrpo.training.metrics import PolicyOutput, summarize
+from ogrpo.core.algorithms import BEHAVIOR, PROXIMAL, REFERENCE, Algorithm
+from ogrpo.core.objectives import off_policy_grpo
+from ogrpo.training.metrics import PolicyOutput
 from ogrpo.training.update import Batch, Recipe
 
 V = 5
@@ -46,13 +47,14 @@ def make_batch(n: int = 4, g: int = 3, t: int = 6, seed: int = 1) -> Batch:
     )
 
 
-def make_recipe(**changes) -> Recipe:
+TOY = Algorithm("toy", off_policy_grpo, advantages.centered, reads=frozenset({BEHAVIOR, PROXIMAL}))
+
+
+def make_recipe(*, reduction=aggregate.sequence_total, **changes) -> Recipe:
     recipe = Recipe(
         policy_fn=policy_fn,
-        objective_fn=off_policy_grpo,
-        advantage_fn=advantages.centered,
-        total_fn=aggregate.sequence_total,
-        metrics_fn=partial(summarize, center_fn=exact_center),
+        algorithm=replace(TOY, reduction=reduction),
+        reads=TOY.reads | {REFERENCE},
         mask_zero_variance=True,
         count_masked=True,
     )

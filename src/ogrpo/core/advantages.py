@@ -117,17 +117,26 @@ def batch_standardized(
     return jnp.where(varied, deviations / jnp.where(varied, spread + eps_outside, 1), 0)
 
 
-def asymre(rewards: jax.Array, *, shift: jax.Array | float) -> jax.Array:
-    """AsymRE: A_i = r_i - (mean(r) - shift).
+def raw(rewards: jax.Array) -> jax.Array:
+    """A_i = r_i, no baseline: unbiased, of the largest variance. [..., G] -> [..., G].
 
-    Source: Arnal et al. (2025). shift > 0 adds shift KL(mu||pi) to the expected loss, up to a
-    constant: positives count for more than negatives. [..., G] -> [..., G].
+    Source: Williams (1992).
+    """
+    check_group(rewards)
+    return as_floats(rewards=rewards)[0]
+
+
+def lowered_baseline(rewards: jax.Array, *, shift: jax.Array | float = 0.1) -> jax.Array:
+    """A_i = r_i - (mean(r) - shift): successes count for more than failures.
+
+    Source: AsymRE (Arnal et al. 2025, arXiv:2506.20520), delta V = -shift. shift > 0 adds
+    shift KL(mu||pi) to the expected loss, up to a constant. [..., G] -> [..., G].
     """
     return centered(rewards) + shift
 
 
-def opmd(rewards: jax.Array, *, tau: jax.Array | float) -> jax.Array:
-    """OPMD: A_i = r_i - tau (logsumexp(r / tau) - log G), the soft value as baseline.
+def soft_value(rewards: jax.Array, *, tau: jax.Array | float = 1.0) -> jax.Array:
+    """A_i = r_i - tau (logsumexp(r / tau) - log G), the soft value as baseline.
 
     Source: Kimi k1.5 (2025), section 2.3. Tends to `centered` as tau grows, and to
     r - max(r) as tau falls. [..., G] -> [..., G].
@@ -147,17 +156,17 @@ def opmd(rewards: jax.Array, *, tau: jax.Array | float) -> jax.Array:
 
 
 class Dropped(NamedTuple):
-    """What `red_drop` returns, [..., G] each."""
+    """What `drop_negatives` returns, [..., G] each."""
 
     advantages: jax.Array
     kept: jax.Array
 
 
-def red_drop(rewards: jax.Array, key: jax.Array) -> Dropped:
-    """RED-Drop: A_i = r_i - mean of the kept, (negatives - positives) random negatives dropped.
+def drop_negatives(rewards: jax.Array, key: jax.Array) -> Dropped:
+    """A_i = r_i - mean of the kept, (negatives - positives) random negatives dropped.
 
-    Source: Yao et al. (2025). A positive has r >= mean(r). As pair weights of 0 and 1, with the
-    *subset* mean as baseline.
+    Source: RED-Drop (Yao et al. 2025, arXiv:2509.24203). A positive has r >= mean(r). As pair
+    weights of 0 and 1, with the *subset* mean as baseline.
 
     Args:
       rewards: [..., G], G >= 2; centred rewards do as well.
@@ -177,30 +186,47 @@ def red_drop(rewards: jax.Array, key: jax.Array) -> Dropped:
     return Dropped(jnp.where(kept, values - mean, 0), kept)
 
 
-def red_weight(advantages: jax.Array, *, tau: jax.Array | float) -> jax.Array:
-    """RED-Weight: exp(A / tau) A, unnormalised.
+def kept_advantages(rewards: jax.Array, key: jax.Array) -> jax.Array:
+    """The advantages of `drop_negatives`, 0 where dropped. [..., G], a PRNG key -> [..., G]."""
+    return drop_negatives(rewards, key).advantages
 
-    Source: Yao et al. (2025). With the plain mean in A this adds (rbar_w - rbar) sum w s to any
-    symmetric pair weighting: a push towards imitation. Any shape to the same.
+
+def exponentially_weighted(rewards: jax.Array, *, tau: jax.Array | float = 1.0) -> jax.Array:
+    """exp(A_i / tau) A_i with A_i = r_i - mean(r), unnormalised.
+
+    Source: RED-Weight (Yao et al. 2025, arXiv:2509.24203). With the plain mean in A this adds
+    (rbar_w - rbar) sum w s to any symmetric pair weighting: a push towards imitation.
 
     Args:
-      advantages: any shape.
+      rewards: [..., G], G >= 2; centred rewards do as well.
       tau: temperature, > 0; exp is held constant beyond A / tau = 60.
 
     Returns:
-      The weighted advantages.
+      [..., G].
     """
     check_nonnegative(tau=tau)
+    advantages = centered(rewards)
     return exp_ratio(advantages / tau) * advantages
 
 
 def positives_only(rewards: jax.Array) -> jax.Array:
     """1 where r_i >= mean(r), else 0: imitate the better half. [..., G] -> [..., G].
 
-    Source: rejection sampling, RAFT (Dong et al. 2023). Not a baseline: its expectation is not 0.
+    Not a baseline: its expectation is not 0.
     """
     deviations = centered(rewards)
     return gate(deviations < 0, deviations)
+
+
+def successes(rewards: jax.Array, *, threshold: jax.Array | float = 0.0) -> jax.Array:
+    """1 where r_i > threshold, else 0: imitate what was rewarded. [..., G] -> [..., G].
+
+    Source: RAFT (Dong et al. 2023) as Xiong et al. (2025, arXiv:2504.11343) have it for rewards
+    that are verified: failures are dropped. Not a baseline: its expectation is not 0.
+    """
+    check_group(rewards)
+    (values,) = as_floats(rewards=rewards)
+    return gate(values <= threshold, values)
 
 
 def positive_part(rewards: jax.Array) -> jax.Array:

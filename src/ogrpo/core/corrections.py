@@ -39,5 +39,8 @@ def corrected(
     drift = log_ratio(batch.proximal_log_probs, batch.behavior_log_probs, batch.mask)
     weight = jax.lax.stop_gradient(weight_fn(drift, batch.mask))
     own = objective_fn(log_probs, batch._replace(behavior_log_probs=batch.proximal_log_probs))
-    here, there = (jnp.where(batch.mask, x, 0) for x in (log_probs, batch.ref_log_probs))
-    return jnp.where(batch.mask, weight * own + beta * k3(here, there), 0)
+    loss = weight * own
+    if not (isinstance(beta, float | int) and beta == 0):
+        here, there = (jnp.where(batch.mask, x, 0) for x in (log_probs, batch.ref_log_probs))
+        loss = loss + beta * k3(here, there)
+    return jnp.where(batch.mask, loss, 0)

@@ -3,6 +3,7 @@
 `diagnose` returns totals, which add up over microbatches and devices like the loss itself.
 """
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
@@ -16,6 +17,8 @@ from ogrpo.core.masked import masked_sum
 from ogrpo.core.objectives import TokenBatch
 from ogrpo.core.ratios import exp_ratio, log_ratio
 from ogrpo.core.weights import ess
+
+LossFn = Callable[[jax.Array, TokenBatch], jax.Array]
 
 
 class ClipTotals(NamedTuple):
@@ -51,6 +54,25 @@ def clip_totals(
     high = (ratio > center + eps_high) & (advantages > 0)
     counts = [token_total(side.astype(ratio.dtype), mask) for side in (low, high)]
     return ClipTotals(*counts)
+
+
+def silenced_totals(log_probs: jax.Array, batch: TokenBatch, *, loss_fn: LossFn) -> ClipTotals:
+    """Tokens of advantage not 0 on which the loss has no gradient: what a method's clip removed.
+
+    For a clip of token ratios these are the tokens of `clip_totals`; it holds for any loss.
+
+    Args:
+      log_probs: [..., T] log pi.
+      batch: [..., T].
+      loss_fn: `(log_probs, batch) -> [..., T]`, without a KL term.
+
+    Returns:
+      ClipTotals of token totals, by the sign of the advantage.
+    """
+    losses, back = jax.vjp(lambda x: loss_fn(x, batch), log_probs)
+    silent = back(jnp.ones_like(losses))[0] == 0
+    sides = (silent & (batch.advantages < 0), silent & (batch.advantages > 0))
+    return ClipTotals(*(token_total(side.astype(losses.dtype), batch.mask) for side in sides))
 
 
 def ratio_quantiles(ratio: jax.Array, mask: jax.Array, quantiles: jax.Array) -> jax.Array:
@@ -94,10 +116,11 @@ def diagnose(log_probs: jax.Array, batch: TokenBatch) -> dict[str, Total]:
       batch: the rest, [..., T].
 
     Returns:
-      ratio, ratio_squared: of pi/mu (see `ess_from_moments`). kl: of KL(pi||mu), `behavior_kl`.
-      kl_behavior: k3 of KL(mu||pi). kl_ref: k3 of KL(pi||ref). mismatch: |log pi_k - log mu|,
-      sampler against trainer plus staleness. entropy: -log pi of the drawn tokens, which estimates
-      it on policy only (exact: `ogrpo.core.divergences.entropy`). advantage, advantage_squared.
+      ratio, ratio_squared: of pi/mu (see `ess_from_moments`). kl_pi_mu: KL(pi||mu) by
+      `behavior_kl`. kl_mu_pi: KL(mu||pi) by k3. kl_pi_ref: KL(pi||ref) by k3. mismatch:
+      |log pi_k - log mu|, sampler against trainer plus staleness. entropy: -log pi of the drawn
+      tokens, which estimates it on policy only (exact: `ogrpo.core.divergences.entropy`).
+      advantage, advantage_squared.
     """
     drift = log_ratio(batch.proximal_log_probs, batch.behavior_log_probs, batch.mask)
     delta = log_ratio(log_probs, batch.behavior_log_probs, batch.mask)
@@ -105,9 +128,9 @@ def diagnose(log_probs: jax.Array, batch: TokenBatch) -> dict[str, Total]:
     values = {
         "ratio": ratio,
         "ratio_squared": ratio**2,
-        "kl": behavior_kl(delta),
-        "kl_behavior": k3(batch.behavior_log_probs, log_probs),
-        "kl_ref": k3(log_probs, batch.ref_log_probs),
+        "kl_pi_mu": behavior_kl(delta),
+        "kl_mu_pi": k3(batch.behavior_log_probs, log_probs),
+        "kl_pi_ref": k3(log_probs, batch.ref_log_probs),
         "mismatch": jnp.abs(drift),
         "entropy": -log_probs,
         "advantage": batch.advantages,

@@ -2,6 +2,8 @@
 
 A gate is held constant by whoever applies it (`score`, `gated`): its gradient is never taken. Where
 the ratio is NaN so is the gate, since a comparison with NaN would quietly keep or drop the token.
+Gates multiply: `both_gates`. What looks at whole sequences or at the whole batch is called a mask,
+and takes the log-ratios and the mask of the tokens beside.
 """
 
 import jax
@@ -94,6 +96,13 @@ def band_gate(ratio: jax.Array, advantages: jax.Array, *, low: Scalar, high: Sca
     return gate((ratio < low) | (ratio > high), ratio)
 
 
+def both_gates(
+    ratio: jax.Array, advantages: jax.Array, *, gate_fn: GateFn, and_gate_fn: GateFn
+) -> jax.Array:
+    """g(r, a) h(r, a): open where both are. [..., T] -> [..., T]."""
+    return gate_fn(ratio, advantages) * and_gate_fn(ratio, advantages)
+
+
 def ratio_gate(ratio: jax.Array, advantages: jax.Array, *, gate_fn: GateFn) -> jax.Array:
     """r g(r, a): the importance-weighted form of another gate. [..., T] -> [..., T]."""
     return ratio * gate_fn(ratio, advantages)
@@ -120,10 +129,43 @@ def tapered_gate(ratio: jax.Array, advantages: jax.Array) -> jax.Array:
     return jnp.where(advantages > 0, open_gate(ratio, advantages), jnp.minimum(ratio, 1))
 
 
-def divergence_gate(
-    ratio: jax.Array, advantages: jax.Array, *, divergence: jax.Array, delta: Scalar
+def concentrated_gate(
+    ratio: jax.Array,
+    advantages: jax.Array,
+    *,
+    power_pos: Scalar,
+    rate_pos: Scalar,
+    power_neg: Scalar,
+    rate_neg: Scalar,
 ) -> jax.Array:
-    """g = 0 where the step leads further out (a > 0, r > 1 or a < 0, r < 1) and D > delta.
+    """g = r^k exp(lambda (1 - r)), k and lambda by the sign of a: 1 at r = 1, 0 far on either side.
+
+    Source: VESPO (2026, arXiv:2602.10693), section 3.4, whose ratio is the sequence's.
+
+    Args:
+      ratio: [..., T].
+      advantages: [..., T].
+      power_pos: k where a >= 0.
+      rate_pos: lambda where a >= 0.
+      power_neg: k elsewhere.
+      rate_neg: lambda elsewhere.
+
+    Returns:
+      [..., T].
+    """
+    check_axes("T", ratio=ratio, advantages=advantages)
+    check_nonnegative(
+        power_pos=power_pos, rate_pos=rate_pos, power_neg=power_neg, rate_neg=rate_neg
+    )
+    rising = advantages >= 0
+    power, rate = jnp.where(rising, power_pos, power_neg), jnp.where(rising, rate_pos, rate_neg)
+    return jnp.exp(power * jnp.log(ratio) + rate * (1 - ratio))
+
+
+def divergence_gate(
+    ratio: jax.Array, advantages: jax.Array, *, divergence: jax.Array, low: Scalar, high: Scalar
+) -> jax.Array:
+    """g = 0 where the step leads further out: a > 0, r > 1, D > high or a < 0, r < 1, D > low.
 
     Source: DPPO (Qi et al. 2026): the divergence of the token's distributions, `binary_tv`,
     `binary_kl` or exact, replaces the distance of the ratio from 1.
@@ -132,23 +174,25 @@ def divergence_gate(
       ratio: [..., T].
       advantages: [..., T].
       divergence: [..., T], >= 0.
-      delta: largest divergence, >= 0.
+      low: largest divergence of a token that is to become rarer, >= 0.
+      high: of one that is to become more frequent, >= 0.
 
     Returns:
       [..., T] of 0 and 1.
     """
     check_axes("T", ratio=ratio, advantages=advantages, divergence=divergence)
-    check_nonnegative(delta=delta)
-    outward = ((advantages > 0) & (ratio > 1)) | ((advantages < 0) & (ratio < 1))
+    check_nonnegative(low=low, high=high)
+    rising = (advantages > 0) & (ratio > 1) & (divergence > high)
+    falling = (advantages < 0) & (ratio < 1) & (divergence > low)
     witness = jnp.where(jnp.isnan(divergence), divergence, ratio)
-    return gate(outward & (divergence > delta), witness)
+    return gate(rising | falling, witness)
 
 
-def second_moment_gate(log_ratio: jax.Array, mask: jax.Array, *, threshold: Scalar) -> jax.Array:
-    """Keep the largest set of smallest D^2 whose mean is below the threshold, over *all* axes.
+def second_moment_mask(log_ratio: jax.Array, mask: jax.Array, *, threshold: Scalar) -> jax.Array:
+    """Keep the largest set of smallest D^2 whose mean is at most the threshold, over *all* axes.
 
-    Source: M2PO (Zheng et al. 2025). A property of the whole array: a microbatch gates differently
-    from the batch.
+    Source: M2PO (Zheng et al. 2025, arXiv:2510.01161). A property of the whole
+    array: a microbatch gates differently from the batch.
 
     Args:
       log_ratio: [..., T].
@@ -164,11 +208,11 @@ def second_moment_gate(log_ratio: jax.Array, mask: jax.Array, *, threshold: Scal
     squares = jnp.where(mask, log_ratio**2, jnp.inf).ravel()
     order = jnp.argsort(squares)
     running = jnp.cumsum(squares[order]) / jnp.arange(1, squares.size + 1, dtype=squares.dtype)
-    kept = jnp.zeros_like(squares, bool).at[order].set(running < threshold)
+    kept = jnp.zeros_like(squares, bool).at[order].set(running <= threshold)
     return gate(~kept.reshape(log_ratio.shape), log_ratio)
 
 
-def off_policy_sequence_gate(
+def off_policy_sequence_mask(
     log_ratio: jax.Array, advantages: jax.Array, mask: jax.Array, *, delta: Scalar
 ) -> jax.Array:
     """Keep a sequence if a >= 0 or mean_t(log mu - log pi) <= delta.

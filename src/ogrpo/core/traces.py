@@ -49,6 +49,36 @@ def trace_weight(log_ratio: jax.Array, mask: jax.Array, *, decay: Scalar, cap: S
     return jnp.cumprod(factors, axis=-1)
 
 
+def vtrace_weight(
+    log_ratio: jax.Array, mask: jax.Array, *, decay: Scalar, ratio_cap: Scalar, trace_cap: Scalar
+) -> jax.Array:
+    """w_t with w_t (R - b) the advantage of `vtrace` for one reward R at the end and values b.
+
+    w_t = rho_t (prod_{t < u < T} c_u) rho_T and w_T = rho_T, rho = min(ratio_cap, .), c from
+    `trace_coefficient`. Source: V-trace (Espeholt et al. 2018, arXiv:1802.01561), eq. 1, without
+    discount; the value function is a baseline b that is constant over the completion.
+
+    Args:
+      log_ratio: [..., T] log pi - log mu.
+      mask: [..., T] bool.
+      decay: lambda in [0, 1].
+      ratio_cap: rho-bar, >= 0.
+      trace_cap: c-bar, >= 0.
+
+    Returns:
+      [..., T] detached, 0 where masked.
+    """
+    check_axes("T", log_ratio=log_ratio, mask=mask)
+    check_mask(mask)
+    traces = trace_coefficient(log_ratio, decay=decay, cap=trace_cap)
+    ratio = trace_coefficient(log_ratio, decay=1.0, cap=ratio_cap)
+    remaining = jnp.cumsum(mask[..., ::-1], axis=-1)[..., ::-1]
+    factors = jnp.where(mask, jnp.where(remaining == 1, ratio, traces), 1)
+    products = jnp.cumprod(factors[..., ::-1], axis=-1)[..., ::-1]
+    later = jnp.concatenate([products[..., 1:], jnp.ones_like(products[..., :1])], axis=-1)
+    return jnp.where(mask, ratio * later, 0)
+
+
 class Targets(NamedTuple):
     """What `vtrace` returns, [..., T] each and detached."""
 

@@ -19,6 +19,7 @@ import jax.numpy as jnp
 from ogrpo.core.aggregate import Total, mean, token_total
 from ogrpo.core.checks import check_nonnegative
 from ogrpo.core.divergences import behavior_kl
+from ogrpo.core.gates import off_policy_sequence_mask
 from ogrpo.core.masked import gate, masked_mean
 from ogrpo.core.objectives import TokenBatch
 from ogrpo.core.ratios import exp_ratio, log_ratio
@@ -91,6 +92,30 @@ def sequence_mask(objective_fn: ObjectiveFn, *, delta: Scalar) -> TrustRegion:
         far = masked_mean(behavior_kl(jax.lax.stop_gradient(log_ratios)), batch.mask)
         tokens = objective_fn(log_probs, batch)
         kept = gate(far > delta, far)
+        return jnp.where(kept == 0, 0, kept * tokens)
+
+    return TrustRegion(tuple, loss, kl_total, lambda state, _: state)
+
+
+def negatives_mask(objective_fn: ObjectiveFn, *, delta: Scalar) -> TrustRegion:
+    """Mask: sequences with A < 0 and mean_t(log mu - log pi) > delta cost nothing. State: none.
+
+    Source: the off-policy sequence mask of DeepSeek-V3.2 (2025, arXiv:2512.02556), eq. 9, which
+    states no delta. Dropped tokens stay in the denominator.
+
+    Args:
+      objective_fn: `(log_probs, batch) -> [..., T]`.
+      delta: nats per token, >= 0.
+
+    Returns:
+      TrustRegion with state ().
+    """
+    check_nonnegative(delta=delta)
+
+    def loss(_: tuple[()], log_probs: jax.Array, batch: TokenBatch) -> jax.Array:
+        drift = log_ratio(jax.lax.stop_gradient(log_probs), batch.behavior_log_probs, batch.mask)
+        kept = off_policy_sequence_mask(drift, batch.advantages, batch.mask, delta=delta)
+        tokens = objective_fn(log_probs, batch)
         return jnp.where(kept == 0, 0, kept * tokens)
 
     return TrustRegion(tuple, loss, kl_total, lambda state, _: state)

@@ -32,7 +32,7 @@ class Limits:
     """Log of the 99 % quantile of the token ratios."""
     staleness: bool = True
     """Whether the criterion for stale samples counts too."""
-    clip_step: float = 0.05
+    clip_step: float = 0.0
     """Log-step of the clip's width after each step; 0 leaves it as it is."""
     clip_range: float = 2.0
     """The clip may become so many times wider or narrower than it was given."""
@@ -45,6 +45,11 @@ class Limits:
                 raise ValueError(f"reuse.limits.{dial} is {value}: give more than {least}")
         if self.clip_step < 0:
             raise ValueError(f"reuse.limits.clip-step is {self.clip_step}: give at least 0")
+        if self.clip_step == 0 and self.clip_range != Limits.clip_range:
+            raise ValueError(
+                f"reuse.limits.clip-range is {self.clip_range}, but the clip keeps its width: give"
+                " --reuse.limits.clip-step more than 0"
+            )
 
 
 class Verdict(NamedTuple):
@@ -58,12 +63,12 @@ def judge_data(metrics: Mapping[str, float], limits: Limits, *, stale_per_fresh:
     """The binding signal among an update's metrics.
 
     Args:
-      metrics: `kl/behavior`, `ess`, `ratio/tail` and `chi_square`, as an update reports them.
+      metrics: `kl/pi_mu`, `ess`, `ratio/tail` and `chi_square`, as an update reports them.
       limits: what each may reach.
       stale_per_fresh: m/N, uses of stored samples for each fresh one.
     """
     uses = {
-        "kl": metrics["kl/behavior"] / limits.kl,
+        "kl": metrics["kl/pi_mu"] / limits.kl,
         "ess": (1 - metrics["ess"]) / limits.ess,
         "tail": math.log(max(metrics["ratio/tail"], 1.0)) / limits.tail,
     }

@@ -8,12 +8,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from ogrpo.certify import certify, period_gaps
+from ogrpo.core.algorithms import PROXIMAL
 from ogrpo.data.replay import Draw, TooFewGroups
 from ogrpo.loop.batches import make_batch
 from ogrpo.loop.collect import Collected
 from ogrpo.loop.control import Verdict, judge_data, next_clip_scale
 from ogrpo.loop.schedule import Schedule
 from ogrpo.loop.state import LoopState, Parts, Record, stream_seed
+from ogrpo.training.state import Hypers
 from ogrpo.training.update import Batch
 
 NOISE = ("grad_variance", "grad_snr")
@@ -26,7 +28,7 @@ def scored(state: LoopState, batch: Batch, parts: Parts, schedule: Schedule) -> 
     """pi_k and pi_ref, only where they differ from pi_theta."""
     temperature = jnp.float32(parts.sampling.temperature)
     proximal = ref = None
-    if parts.needs_proximal and schedule.i > 1:
+    if PROXIMAL in parts.reads and schedule.i > 1:
         proximal = parts.score(state.train.whole(), batch, temperature)
     if state.reference is not None:
         ref = parts.score(state.train.whole(state.reference), batch, temperature)
@@ -99,15 +101,17 @@ def update(
     groups = draw.batch(task.prompt_length, task.completion_length)
     made = make_batch(groups, draw.rewards, parts.packer, for_update=True)
     batch = scored(state, made.batch, parts, schedule)
+    lots = stream_seed(parts.seed, f"lots {reuse.draws}", state.step)
+
+    def hypers(iteration: int) -> Hypers:
+        index = schedule.update_index(state.step, reuse.draws, iteration)
+        return parts.hypers_at(index, state.clip_scale, lots)
+
     if reuse.draws == 0 and reuse.measure_noise and parts.spread is not None:
-        index = schedule.update_index(state.step, 0, 0)
-        reuse.noise = dict(
-            parts.spread(state.train, batch, parts.hypers_at(index, state.clip_scale))
-        )
+        reuse.noise = dict(parts.spread(state.train, batch, hypers(0)))
     train, metrics = state.train, {}
     for iteration in range(schedule.i):
-        index = schedule.update_index(state.step, reuse.draws, iteration)
-        train, metrics = parts.update(train, batch, parts.hypers_at(index, state.clip_scale))
+        train, metrics = parts.update(train, batch, hypers(iteration))
     shapes = state.shapes if made.shape is None else state.shapes | {made.shape}
     reuse.metrics = {name: float(value) for name, value in jax.device_get(metrics).items()}
     reuse.metrics |= {"padding": made.padding, "shapes": max(1, len(shapes))}

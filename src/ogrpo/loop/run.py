@@ -6,7 +6,7 @@
 Policies and who holds them:
     pi_theta  `train.params`: differentiated
     pi_k      the trainer's own when a batch is drawn; its log-probs are `proximal_log_probs`
-    alpha     `server`: what the engine samples from, republished every `v` steps
+    mu        `server`: what the engine samples from, republished every `v` steps (alpha there)
     pi_ref    `reference`: swapped in at the start of each of the `stages`; absent when beta = 0
 
 A policy version is the number of the step at which its weights were published, so that
@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 
+from ogrpo.core.algorithms import REFERENCE
 from ogrpo.loop.collect import Collected, collect, request_at
 from ogrpo.loop.evaluate import NOT_EVALUATED, evaluate
 from ogrpo.loop.improve import NOT_CERTIFIED, certify_period, improve
@@ -125,10 +126,13 @@ def due(state: LoopState, schedule: Schedule) -> bool:
 def synchronise(
     state: LoopState, parts: Parts, schedule: Schedule, collector: Collector, watch: Stopwatch
 ) -> LoopState:
-    """Swaps the reference at a stage's start and republishes the weights where they are due."""
+    """At a stage's start a new reference and optimizer; the server's weights where they are due."""
     with watch("sync"):
-        swaps = parts.uses_reference and schedule.starts_stage(state.step) and state.step > 0
+        stage = schedule.starts_stage(state.step) and state.step > 0
+        swaps = stage and REFERENCE in parts.reads
         renews = due(state, schedule)
+        if stage and parts.reset_optimizer is not None:
+            state = replace(state, train=parts.reset_optimizer(state.train))
         if swaps or renews:
             now = snapshot(state.train.params)
             state = replace(state, reference=now) if swaps else state
@@ -155,7 +159,7 @@ def _record(state: LoopState, watch: Stopwatch, values: Record) -> Record:
         "flops/rollout": state.rollout_flops,
         "flops/update": state.update_flops,
         "reward": None,
-        "kl": None,
+        "kl/mu_pi": None,
         "ess": None,
         "staleness": None,
         **values,

@@ -30,6 +30,8 @@ class Schedule:
     """Buy during the warm-up alone, from the initial policy, and train on that."""
     stages: int = 1
     """S: the reference policy is replaced by the trainer's at the start of each stage."""
+    reset_optimizer: bool = False
+    """Start each stage with the optimizer as it was before the first update."""
     prompts: int = 16
     """Prompts in a batch."""
     evaluate_every: int = 40
@@ -46,6 +48,11 @@ class Schedule:
         if self.stages > self.steps:
             raise ValueError(
                 f"schedule.stages is {self.stages}, more than schedule.steps = {self.steps}"
+            )
+        if self.reset_optimizer and self.stages == 1:
+            raise ValueError(
+                "schedule.reset-optimizer acts at the start of each stage after the first, but "
+                "schedule.stages is 1: give more stages, or leave it out"
             )
         if self.warmup >= self.steps:
             raise ValueError(

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
+from ogrpo.core.algorithms import REFERENCE
 from ogrpo.data.packing import Shape
 from ogrpo.data.replay import ReplayBuffer
 from ogrpo.loop.batches import Packer
@@ -70,15 +71,17 @@ class Parts:
     evaluator: EmbeddedEngine
     update: UpdateFn
     score: ScoreFn
-    hypers_at: Callable[[int, float], Hypers]
-    """Hyper-parameters of the update with this index, the clip scaled by this factor."""
+    hypers_at: Callable[[int, float, int], Hypers]
+    """Hyper-parameters of the update with this index, the clip scaled by this factor, with this
+    seed for the lots that the method draws."""
     sampling: Sampling
     evaluation_sampling: Sampling
     make_buffer: Callable[[dict[str, Any] | None], ReplayBuffer]
     """A replay buffer: a new one, or that of a checkpoint's description."""
-    needs_proximal: bool
-    """Whether the objective knows pi_k from pi_theta."""
-    uses_reference: bool
+    reads: frozenset[str]
+    """Whose log-probs the method reads (`Algorithm.inputs`)."""
+    reset_optimizer: Callable[[TrainState], TrainState] | None
+    """What a new stage does to the optimizer's state; None leaves it."""
     certificate_delta: float | None
     """Chance of a wrong certificate; None leaves certificates out, and the copy they need."""
     collection: CollectionLimits
@@ -163,7 +166,7 @@ def start(train: TrainState, parts: Parts) -> LoopState:
 def first_arrays(train: TrainState, parts: Parts) -> dict[str, Any]:
     """The arrays before step 0, which tell a checkpoint's reader what to expect."""
     initial = snapshot(train.params)
-    reference = {"reference": initial} if parts.uses_reference else {}
+    reference = {"reference": initial} if REFERENCE in parts.reads else {}
     previous = {"previous": initial} if parts.certificate_delta is not None else {}
     return {"train": replace(train, frozen=()), "server": initial, **reference, **previous}
 

@@ -7,15 +7,15 @@ import jax.numpy as jnp
 from jax import Array
 
 from ogrpo.core.aggregate import mean, token_total
-from ogrpo.core.diagnostics import clip_totals, diagnose, ess_from_moments, ratio_quantiles
+from ogrpo.core.diagnostics import diagnose, ess_from_moments, ratio_quantiles, silenced_totals
 from ogrpo.core.objectives import TokenBatch
 from ogrpo.core.ratios import exp_ratio, log_ratio
 from ogrpo.core.weights import chi_square, ess_fraction
 
 Metrics = dict[str, Array]
-Knobs = dict[str, Any]
+LossFn = Callable[[Array, TokenBatch], Array]
 TAIL = 0.99
-MetricsFn = Callable[["PolicyOutput", TokenBatch, Array, Knobs], Metrics]
+MetricsFn = Callable[["PolicyOutput", TokenBatch, Array, LossFn], Metrics]
 
 
 class PolicyOutput(NamedTuple):
@@ -25,30 +25,22 @@ class PolicyOutput(NamedTuple):
     entropy: Array  # float32 [N, G, T], nats
 
 
-def summarize(
-    output: PolicyOutput,
-    tokens: TokenBatch,
-    drawn: Array,
-    knobs: Knobs,
-    *,
-    center_fn: Callable[[TokenBatch], Array] | None,
-) -> Metrics:
+def summarize(output: PolicyOutput, tokens: TokenBatch, drawn: Array, loss_fn: LossFn) -> Metrics:
     """Scalars over every drawn token, those of groups that carry no loss included.
 
     Args:
       output: log-probs and entropies, [N, G, T].
       tokens: the batch as the objective saw it.
       drawn: bool [N, G, T], True on every sampled token.
-      knobs: `eps_low` and `eps_high` where the objective clips.
-      center_fn: the centre of the interval that token ratios are clipped to; None where the
-        objective does no such thing, and `clipped` is not reported.
+      loss_fn: `(log_probs, tokens) -> [N, G, T]`, the method's loss without its KL term.
 
     Returns:
-      kl: KL(mu||pi) per token, by k3. kl/behavior: KL(pi||mu) per token. ess, ess/sequence:
-      effective share of the tokens and of the sequences. chi_square: of the sequences. mismatch:
-      mean |log pi_k - log alpha|. clipped/low, clipped/high, clipped: shares of the tokens that
-      carry loss whose gradient the clip removed. ratio/max, ratio/tail: largest token ratio and
-      99 % quantile. entropy, kl/ref.
+      kl/mu_pi: KL(mu||pi) per token, by k3. kl/pi_mu: KL(pi||mu) per token. kl/pi_ref: KL(pi||ref),
+      by k3. ess, ess/sequence: effective share of the tokens and of the sequences. chi_square: of
+      the sequences. mismatch: mean |log pi_k - log mu|. clipped/low, clipped/high, clipped: shares
+      of the tokens that carry loss whose gradient the method removed although their advantage is
+      not 0, below and above 0. ratio/max, ratio/tail: largest token ratio and 99 % quantile.
+      entropy.
     """
     everything = tokens._replace(mask=drawn)
     totals = diagnose(output.log_probs, everything)
@@ -58,9 +50,9 @@ def summarize(
     drawn_tokens = totals["ratio"].count
     ess = ess_from_moments(totals["ratio"], totals["ratio_squared"])
     return {
-        "kl": mean(totals["kl_behavior"]),
-        "kl/behavior": mean(totals["kl"]),
-        "kl/ref": mean(totals["kl_ref"]),
+        "kl/mu_pi": mean(totals["kl_mu_pi"]),
+        "kl/pi_mu": mean(totals["kl_pi_mu"]),
+        "kl/pi_ref": mean(totals["kl_pi_ref"]),
         "ess": jnp.where(drawn_tokens == 0, 1.0, ess / jnp.maximum(drawn_tokens, 1.0)),
         "ess/sequence": jnp.where(jnp.any(present), ess_fraction(sequences, present), 1.0),
         "chi_square": jnp.where(jnp.any(present), chi_square(sequences, present), 0.0),
@@ -70,11 +62,15 @@ def summarize(
             jnp.any(drawn), ratio_quantiles(ratio.ravel(), drawn.ravel(), jnp.array([TAIL]))[0], 1.0
         ),
         "entropy": mean(token_total(output.entropy, drawn)),
-        **({} if center_fn is None else _clipped(ratio, tokens, knobs, center_fn(everything))),
+        **_clipped(output.log_probs, tokens, loss_fn),
     }
 
 
-def _clipped(ratio: Array, tokens: TokenBatch, knobs: Knobs, center: Array) -> Metrics:
-    band = {"eps_low": knobs["eps_low"], "eps_high": knobs["eps_high"], "center": center}
-    low, high = (mean(t) for t in clip_totals(ratio, tokens.advantages, tokens.mask, **band))
+def _clipped(log_probs: Array, tokens: TokenBatch, loss_fn: LossFn) -> Metrics:
+    low, high = (mean(t) for t in silenced_totals(log_probs, tokens, loss_fn=loss_fn))
     return {"clipped/low": low, "clipped/high": high, "clipped": low + high}
+
+
+def region_metrics(region: Any) -> Metrics:
+    """The state of a trust region that has one: its dual variable, or the clip's width."""
+    return {"trust_region": region} if isinstance(region, Array) else {}

@@ -1,5 +1,6 @@
 """The train state: a frozen pytree, and what a caller may change without recompiling."""
 
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import flax.struct
@@ -37,6 +38,17 @@ class TrainState:
         return join(self.params if params is None else params, self.frozen)
 
 
+def reset(optimizer: optax.GradientTransformation) -> Callable[[TrainState], TrainState]:
+    """`state -> state` with the optimizer as before its first update, laid out as it is."""
+
+    def again(state: TrainState) -> TrainState:
+        where = jax.tree.map(lambda leaf: leaf.sharding, state.opt_state)
+        fresh = jax.jit(optimizer.init, out_shardings=where)(state.params)
+        return state.replace(opt_state=fresh)  # type: ignore[attr-defined]
+
+    return again
+
+
 def join(trained: Params, frozen: Params) -> Params:
     """Two nested dicts without a leaf in common as one; `trained` alone where `frozen` is empty."""
     if not frozen:
@@ -51,18 +63,22 @@ class Hypers(NamedTuple):
     Attributes:
       learning_rate: step size, scalar.
       temperature: the sampling temperature that log-probs are taken at, scalar.
-      objective: the knobs of the objective by name (`eps_low`, `eps_high`, `beta`, ...), scalars.
+      knobs: the knobs of the method by name (`eps_low`, `eps_high`, `beta`, ...), scalars.
+      seed: of the lots that a method draws, uint32 scalar.
     """
 
     learning_rate: Array
     temperature: Array
-    objective: dict[str, Array]
+    knobs: dict[str, Array]
+    seed: Array
 
 
-def hypers(learning_rate: float, temperature: float, objective: dict[str, float]) -> Hypers:
-    """Hypers as float32 scalars, so that a Python float never becomes part of a program."""
-    scalars = {name: jnp.float32(value) for name, value in objective.items()}
-    return Hypers(jnp.float32(learning_rate), jnp.float32(temperature), scalars)
+def hypers(
+    learning_rate: float, temperature: float, knobs: Mapping[str, float], *, seed: int = 0
+) -> Hypers:
+    """Hypers as scalar arrays, so that a Python number never becomes part of a program."""
+    scalars = {name: jnp.float32(value) for name, value in knobs.items()}
+    return Hypers(jnp.float32(learning_rate), jnp.float32(temperature), scalars, jnp.uint32(seed))
 
 
 def adam(

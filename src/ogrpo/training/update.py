@@ -16,9 +16,16 @@ from jax import Array
 
 from ogrpo.core.advantages import zero_variance_mask
 from ogrpo.core.aggregate import Total, mean
+from ogrpo.core.algorithms import REFERENCE, Algorithm
 from ogrpo.core.objectives import TokenBatch
 from ogrpo.core.trust_region import TrustRegion
-from ogrpo.training.metrics import Metrics, MetricsFn, PolicyOutput
+from ogrpo.training.metrics import (
+    Metrics,
+    MetricsFn,
+    PolicyOutput,
+    region_metrics,
+    summarize,
+)
 from ogrpo.training.state import Hypers, Params, TrainState, is_large, join
 
 
@@ -45,8 +52,6 @@ class Batch(NamedTuple):
 
 PolicyFn = Callable[[Params, Batch, Array], PolicyOutput]
 ObjectiveFn = Callable[..., Array]
-AdvantageFn = Callable[[Array], Array]
-TotalFn = Callable[..., Total]
 RegionFn = Callable[[ObjectiveFn], TrustRegion]
 UpdateFn = Callable[[TrainState, Batch, Hypers], tuple[TrainState, Metrics]]
 
@@ -55,13 +60,14 @@ class Recipe(NamedTuple):
     """The static half of an update: functions, chosen once."""
 
     policy_fn: PolicyFn
-    objective_fn: ObjectiveFn
-    advantage_fn: AdvantageFn
-    total_fn: TotalFn
-    metrics_fn: MetricsFn
-    mask_zero_variance: bool
+    algorithm: Algorithm
+    """The method; its knobs come with each update."""
+    reads: frozenset[str]
+    """What the method reads with the run's knobs (`Algorithm.inputs`)."""
+    metrics_fn: MetricsFn = summarize
+    mask_zero_variance: bool = False
     """Whether groups of equal rewards are left out, their KL term too."""
-    count_masked: bool
+    count_masked: bool = True
     """Whether groups left out still count in the normaliser."""
     microbatches: int = 1
     """Parts that a batch's prompts are cut into."""
@@ -83,7 +89,7 @@ class Weighed(NamedTuple):
     counted: Array  # bool [N, G, T], tokens in the normaliser
 
 
-def weigh(batch: Batch, recipe: Recipe) -> Weighed:
+def weigh(batch: Batch, recipe: Recipe, hypers: Hypers) -> Weighed:
     """Assigns advantages and masks over the whole batch, which batch statistics need.
 
     Groups that are to be skipped come last, so that they fill whole microbatches.
@@ -96,7 +102,9 @@ def weigh(batch: Batch, recipe: Recipe) -> Weighed:
     if recipe.mask_zero_variance:
         mask = mask & ~silent[:, None, None]
     counted = batch.completion_mask if recipe.count_masked else mask
-    return Weighed(batch, recipe.advantage_fn(batch.rewards), mask, counted)
+    key = jax.random.key(hypers.seed)
+    advantages = recipe.algorithm.credit(batch.rewards, hypers.knobs, key)
+    return Weighed(batch, advantages, mask, counted)
 
 
 def token_batch(weighed: Weighed, log_probs: Array) -> TokenBatch:
@@ -131,8 +139,10 @@ def _loss(
 ) -> tuple[Array, Evidence]:
     output = recipe.policy_fn(join(params, frozen), weighed.batch, hypers.temperature)
     tokens = token_batch(weighed, output.log_probs)
-    losses = _token_losses(recipe, hypers, region, output.log_probs, tokens)
-    total = recipe.total_fn(losses, weighed.mask, counted=weighed.counted)
+    losses = token_losses(recipe, hypers, region, output.log_probs, tokens)
+    if REFERENCE in recipe.reads:
+        losses = losses + recipe.algorithm.kl_loss(output.log_probs, tokens, hypers.knobs)
+    total = _total(recipe, hypers, losses, weighed)
     return total.total * scale, Evidence(total, output, _computed(weighed, recipe))
 
 
@@ -143,28 +153,41 @@ def _computed(weighed: Weighed, recipe: Recipe) -> Array:
     return jnp.ones(len(weighed.advantages), bool)
 
 
-def _without_loss(weighed: Weighed, recipe: Recipe) -> Total:
+def _total(recipe: Recipe, hypers: Hypers, losses: Array, weighed: Weighed) -> Total:
+    return recipe.algorithm.total(losses, weighed.mask, hypers.knobs, counted=weighed.counted)
+
+
+def _without_loss(weighed: Weighed, hypers: Hypers, recipe: Recipe) -> Total:
     """The total where every loss is 0: no loss enters the count."""
     nothing = jnp.zeros(weighed.mask.shape, jnp.float32)
-    return recipe.total_fn(nothing, weighed.mask, counted=weighed.counted)
+    return _total(recipe, hypers, nothing, weighed)
 
 
-def _token_losses(
+def token_losses(
     recipe: Recipe, hypers: Hypers, region: Any, log_probs: Array, tokens: TokenBatch
 ) -> Array:
-    objective = partial(recipe.objective_fn, **hypers.objective)
+    """The method's loss per token inside its trust region, without the KL term."""
+    trust = _region(recipe, hypers)
+    if trust is None:
+        return recipe.algorithm.token_loss(log_probs, tokens, hypers.knobs)
+    return trust.loss(region, log_probs, tokens)
+
+
+def _region(recipe: Recipe, hypers: Hypers) -> TrustRegion | None:
     if recipe.region_fn is None:
-        return objective(log_probs, tokens)
-    return recipe.region_fn(objective).loss(region, log_probs, tokens)
+        return None
+
+    def objective(log_probs: Array, tokens: TokenBatch, **width: Array) -> Array:
+        return recipe.algorithm.token_loss(log_probs, tokens, {**hypers.knobs, **width})
+
+    return recipe.region_fn(objective)
 
 
 def _next_region(
     recipe: Recipe, hypers: Hypers, region: Any, log_probs: Array, tokens: TokenBatch
 ) -> Any:
-    if recipe.region_fn is None:
-        return region
-    trust = recipe.region_fn(partial(recipe.objective_fn, **hypers.objective))
-    return trust.update(region, trust.measure(log_probs, tokens))
+    trust = _region(recipe, hypers)
+    return region if trust is None else trust.update(region, trust.measure(log_probs, tokens))
 
 
 def _parts(batch: Batch, recipe: Recipe) -> int:
@@ -207,7 +230,7 @@ def gradient(
 
     def skip(part: Weighed) -> tuple[Params, Evidence]:
         zeros = jax.tree.map(jnp.zeros_like, jax.eval_shape(grad_fn, params, part))
-        return zeros[0], zeros[1]._replace(total=_without_loss(part, recipe))
+        return zeros[0], zeros[1]._replace(total=_without_loss(part, hypers, recipe))
 
     def accumulate(grads: Params, part: Weighed) -> tuple[Params, Evidence]:
         compute = partial(grad_fn, params)
@@ -231,7 +254,7 @@ def _mean_gradient(
     given = (state.params, weighed, hypers, recipe, state.region)
     of = partial(gradient, *given, frozen=state.frozen)
     if is_large(state.params):
-        return of(scale=1.0 / jnp.maximum(_without_loss(weighed, recipe).count, 1.0))
+        return of(scale=1.0 / jnp.maximum(_without_loss(weighed, hypers, recipe).count, 1.0))
     grads, evidence = of()
     count = jnp.maximum(evidence.total.count, 1.0)
     return jax.tree.map(lambda g: g / count.astype(g.dtype), grads), evidence
@@ -274,8 +297,15 @@ def make_step(optimizer: optax.GradientTransformation, recipe: Recipe) -> Update
     """The update before it is jitted, for `make_update` and for a mesh (`sharding.py`).
 
     Raises:
-      ValueError: groups are to be skipped that carry loss, or that no microbatch sets apart.
+      ValueError: groups are to be skipped that carry loss, or that no microbatch sets apart; or the
+        method's losses do not add up over microbatches, and there are several.
     """
+    if not recipe.algorithm.adds_up and (recipe.packed or recipe.microbatches > 1):
+        raise ValueError(
+            f"{recipe.algorithm.name} looks at the whole batch, so that microbatches do not add up"
+            f" to it: take one padded microbatch instead of {recipe.microbatches}"
+            f"{', packed' if recipe.packed else ''}"
+        )
     apart = recipe.packed or recipe.microbatches > 1
     if recipe.skip_zero_variance and not (recipe.mask_zero_variance and apart):
         raise ValueError(
@@ -285,14 +315,15 @@ def make_step(optimizer: optax.GradientTransformation, recipe: Recipe) -> Update
         )
 
     def update(state: TrainState, batch: Batch, hypers: Hypers) -> tuple[TrainState, Metrics]:
-        weighed = weigh(batch, recipe)
+        weighed = weigh(batch, recipe, hypers)
         grads, evidence = _mean_gradient(state, weighed, hypers, recipe)
         log_probs = evidence.output.log_probs
         tokens = token_batch(weighed, log_probs)
         drawn = weighed.batch.completion_mask & evidence.computed[:, None, None]
-        knobs = {**hypers.objective, "region": state.region}
+        loss_fn = partial(token_losses, recipe, hypers, state.region)
         metrics = {
-            **recipe.metrics_fn(evidence.output, tokens, drawn, knobs),
+            **recipe.metrics_fn(evidence.output, tokens, drawn, loss_fn),
+            **region_metrics(state.region),
             "loss": mean(evidence.total),
             "grad_norm": optax.tree.norm(grads),
             "zero_variance": jnp.mean(zero_variance_mask(batch.rewards), dtype=jnp.float32),

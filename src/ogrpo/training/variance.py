@@ -33,7 +33,7 @@ def gradient_spread(state: TrainState, batch: Batch, hypers: Hypers, recipe: Rec
     if n < 2:
         raise ValueError(f"a variance between groups needs at least 2 of them, not {n}")
     single = recipe._replace(microbatches=1, skip_zero_variance=False, packed=False)
-    weighed = weigh(batch._replace(packing=None), single)
+    weighed = weigh(batch._replace(packing=None), single, hypers)
 
     def add(sums: tuple[Params, Array, Array], group: Weighed) -> tuple[tuple, None]:
         total, squares, count = sums

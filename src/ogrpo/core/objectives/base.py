@@ -1,0 +1,195 @@
+"""The generic loss, what it takes, and the two forms that named losses are made of."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from ogrpo.core import surrogates
+from ogrpo.core.checks import as_floats, check_axes, check_mask, check_nonnegative
+from ogrpo.core.divergences import KlFn, k3
+from ogrpo.core.ratios import exp_ratio, log_ratio
+from ogrpo.core.surrogates import GateFn, Scalar, SurrogateFn
+from ogrpo.core.weights import unit_weight
+
+LogRatioFn = Callable[[jax.Array, jax.Array, jax.Array], jax.Array]
+WeightFn = Callable[[jax.Array, jax.Array], jax.Array]
+
+
+class TokenBatch(NamedTuple):
+    """What a loss knows about the tokens besides pi_theta; every field [..., T].
+
+    `mu` is the behaviour policy (alpha in arXiv:2505.22257), `pi_k` the proximal one.
+    """
+
+    advantages: jax.Array
+    """Already spread over the tokens."""
+    mask: jax.Array
+    """Bool, True where a token counts."""
+    behavior_log_probs: jax.Array
+    """What the sampler drew with."""
+    proximal_log_probs: jax.Array
+    """The trainer's own at the start of the update."""
+    ref_log_probs: jax.Array
+    """The policy not to stray from; anything finite where beta is 0."""
+    weights: jax.Array | None = None
+    """The user's own factor of each token's gain, held constant; None for 1."""
+
+
+def token_loss(
+    log_probs: jax.Array,
+    batch: TokenBatch,
+    *,
+    surrogate_fn: SurrogateFn,
+    log_ratio_fn: LogRatioFn = log_ratio,
+    weight_fn: WeightFn = unit_weight,
+    kl_fn: KlFn = k3,
+    beta: Scalar = 0.0,
+) -> jax.Array:
+    """Loss per token: -u w surrogate(rho, A) + beta KL.
+
+    rho = exp(log_ratio_fn(log_probs, behavior_log_probs, mask)) carries the gradient; the weight
+    w = weight_fn(log pi_k - log mu, mask) does not, and leaves the KL term alone; nor does the
+    batch's own u = weights.
+
+    Args:
+      log_probs: [..., T] log pi_theta, the only differentiated argument.
+      batch: the rest, [..., T].
+      surrogate_fn: `(ratio, advantages) -> [..., T]`, to be maximised.
+      log_ratio_fn: `(log_probs, behavior_log_probs, mask) -> [..., T]`.
+      weight_fn: `(log_ratio, mask) -> [..., T]`, with rho relative to the proximal policy only.
+      kl_fn: `(log_probs, ref_log_probs) -> [..., T]`.
+      beta: weight of the KL term, >= 0.
+
+    Returns:
+      [..., T], 0 with zero gradient where masked. Finite for any log-ratio up to infinity, except
+      that a token of zero probability has infinite cost: log pi = -inf under `score` where its gate
+      is open, and the reference's -inf under `k1`, `k2`, `k3`.
+
+    Raises:
+      ValueError: shapes differ, the mask is not bool, or beta is negative.
+
+    Example:
+      >>> old = jnp.log(jnp.array([0.5, 0.5]))
+      >>> batch = TokenBatch(jnp.array([1.0, 1.0]), jnp.array([True, False]), old, old, old)
+      >>> def trust(ratio, advantages):
+      ...     return jnp.minimum(ratio, 1.5) * advantages
+      >>> token_loss(jnp.log(jnp.array([0.8, 0.8])), batch, surrogate_fn=trust)
+      Array([-1.5,  0. ], dtype=float32)
+    """
+    log_probs, batch = masked_batch(log_probs, batch)
+    check_nonnegative(beta=beta)
+    ratio = exp_ratio(log_ratio_fn(log_probs, batch.behavior_log_probs, batch.mask))
+    gain = surrogate_fn(ratio, batch.advantages)
+    drift = log_ratio(batch.proximal_log_probs, batch.behavior_log_probs, batch.mask)
+    loss = -weight_fn(drift, batch.mask) * own_weights(batch) * gain
+    if not (isinstance(beta, float | int) and beta == 0):
+        loss = loss + beta * kl_fn(log_probs, batch.ref_log_probs)
+    return jnp.where(batch.mask, loss, 0)
+
+
+def exact_center(batch: TokenBatch) -> jax.Array:
+    """r' = sg(pi_k / mu), the centre at which the clipped surrogate minorises. [..., T]."""
+    drift = log_ratio(batch.proximal_log_probs, batch.behavior_log_probs, batch.mask)
+    return jax.lax.stop_gradient(exp_ratio(drift))
+
+
+def unit_center(batch: TokenBatch) -> jax.Array:
+    """r' = 1: the approximation pi_k ~ mu, under which improvement can fail. [..., T]."""
+    return jnp.ones_like(as_floats(advantages=batch.advantages)[0])
+
+
+def from_proximal(batch: TokenBatch, log_ratio_fn: LogRatioFn = log_ratio) -> LogRatioFn:
+    """A `log_ratio_fn` whose denominator is pi_k, whatever the batch's behaviour policy was."""
+    return lambda new, _, mask: log_ratio_fn(new, batch.proximal_log_probs, mask)
+
+
+def own_weights(batch: TokenBatch) -> jax.Array | float:
+    """The user's factors u, held constant; 1 where there are none. [..., T]."""
+    return 1.0 if batch.weights is None else jax.lax.stop_gradient(batch.weights)
+
+
+def scored(
+    log_probs: jax.Array,
+    batch: TokenBatch,
+    gate_fn: GateFn,
+    *,
+    log_ratio_fn: LogRatioFn = log_ratio,
+    kl_fn: KlFn = k3,
+    beta: Scalar = 0.0,
+) -> jax.Array:
+    """Score form: -sg(g(rho, A)) A log pi + beta KL: REINFORCE behind a gate.
+
+    Source: Williams (1992) for g = 1. The gradient is sg(g) A grad log pi, so that g = rho gives
+    that of rho A.
+
+    Args:
+      log_probs: [..., T].
+      batch: the rest, [..., T].
+      gate_fn: `(ratio, advantages) -> [..., T]`, held constant.
+      log_ratio_fn: as for `token_loss`.
+      kl_fn: as for `token_loss`.
+      beta: weight of the KL term, >= 0.
+
+    Returns:
+      [..., T], 0 with zero gradient where masked.
+    """
+    log_probs, batch = masked_batch(log_probs, batch)
+    return token_loss(
+        log_probs,
+        batch,
+        surrogate_fn=partial(surrogates.score, log_probs=log_probs, gate_fn=gate_fn),
+        log_ratio_fn=log_ratio_fn,
+        kl_fn=kl_fn,
+        beta=beta,
+    )
+
+
+def gated(
+    log_probs: jax.Array,
+    batch: TokenBatch,
+    gate_fn: GateFn,
+    *,
+    surrogate_fn: SurrogateFn = surrogates.ratio_surrogate,
+    beta: Scalar = 0.0,
+) -> jax.Array:
+    """Ratio form: -sg(g(rho, A)) surrogate(rho, A) + beta KL: a surrogate behind a gate.
+
+    Args and Returns: as `scored`; the surrogate is rho A unless given.
+    """
+    inside = partial(surrogates.gated, surrogate_fn=surrogate_fn, gate_fn=gate_fn)
+    return token_loss(log_probs, batch, surrogate_fn=inside, beta=beta)
+
+
+def masked_batch(log_probs: jax.Array, batch: TokenBatch) -> tuple[jax.Array, TokenBatch]:
+    """Log-probs and batch with 0 wherever the mask is False, whatever lay there.
+
+    Start a loss of your own with it where the loss closes over log-probs or over the batch: what
+    lies in padding is arbitrary, and 0 * NaN would survive a later mask in the gradient.
+
+    Args:
+      log_probs: [..., T].
+      batch: [..., T]; halves are widened to float32.
+
+    Returns:
+      Both, of the same shapes.
+
+    Raises:
+      ValueError: shapes differ, the mask is not bool, or an array is not floating point.
+
+    Example:
+      >>> raw = jnp.array([-1.0, jnp.nan])
+      >>> batch = TokenBatch(raw, jnp.array([True, False]), raw, raw, raw)
+      >>> masked_batch(raw, batch)[0]
+      Array([-1.,  0.], dtype=float32)
+    """
+    arrays = {name: array for name, array in batch._asdict().items() if array is not None}
+    check_axes("T", log_probs=log_probs, **arrays)
+    check_mask(batch.mask)
+    numbers = {**arrays, "log_probs": log_probs}
+    mask = numbers.pop("mask")
+    kept = [jnp.where(mask, array, 0) for array in as_floats(**numbers)]
+    fields = dict(zip(numbers, kept, strict=True))
+    return fields.pop("log_probs"), TokenBatch(mask=mask, **fields)

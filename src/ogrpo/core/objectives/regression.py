@@ -1,0 +1,100 @@
+"""Losses that regress rewards on log-ratios, and their first-order forms."""
+
+import jax
+import jax.numpy as jnp
+
+from ogrpo.core import gates
+from ogrpo.core.checks import as_floats, check_axes, check_group, check_nonnegative
+from ogrpo.core.divergences import k2
+from ogrpo.core.masked import masked_count, masked_mean, masked_sum
+from ogrpo.core.objectives.base import TokenBatch, masked_batch, own_weights, scored
+from ogrpo.core.objectives.score import reinforce
+from ogrpo.core.ratios import log_ratio, sequence_log_ratio
+from ogrpo.core.surrogates import Scalar
+
+
+def opmd_kimi(log_probs: jax.Array, batch: TokenBatch, *, coef: Scalar = 0.1) -> jax.Array:
+    """OPMD by token: -A log pi + coef D^2.
+
+    Source: Kimi k1.5 (2025), as Yao et al. (2025) have it per token. Infinite for infinite D.
+    """
+    pull = batch._replace(ref_log_probs=batch.behavior_log_probs)
+    return scored(log_probs, pull, gates.open_gate, kl_fn=k2, beta=2 * coef)
+
+
+def opmd_kimi_sequence(log_probs: jax.Array, batch: TokenBatch, *, tau: Scalar = 0.1) -> jax.Array:
+    """OPMD by sequence: -A log pi + (tau/2) (sum_t D_t)^2, the square spread as S D_t.
+
+    Source: Kimi k1.5 (2025), section 2.3; reduces with `sequence_sum_mean`. Infinite for
+    infinite D.
+    """
+    total = sequence_log_ratio(log_probs, batch.behavior_log_probs, batch.mask)
+    delta = log_ratio(log_probs, batch.behavior_log_probs, batch.mask)
+    check_nonnegative(tau=tau)
+    return reinforce(log_probs, batch) + tau / 2 * total * delta
+
+
+def oapl(log_probs: jax.Array, batch: TokenBatch, *, slope: Scalar = 1e-3) -> jax.Array:
+    """OAPL: (A - slope S)^2 by sequence, S = sum_t D_t, for A = `ogrpo.core.advantages.soft_value`.
+
+    Source: Ritter et al. (2026, arXiv:2602.19362), eq. 3; beta_2 there. The square is spread evenly
+    over the tokens: it reduces with `sequence_sum_mean`. The gradient is 2 slope times that of
+    `opmd_kimi_sequence` with tau = slope. Infinite for infinite D.
+    """
+    check_nonnegative(slope=slope)
+    log_probs, batch = masked_batch(log_probs, batch)
+    total = sequence_log_ratio(log_probs, batch.behavior_log_probs, batch.mask)
+    count = masked_count(batch.mask, log_probs.dtype)
+    square = (batch.advantages - slope * total) ** 2 / jnp.maximum(count, 1)
+    return jnp.where(batch.mask, own_weights(batch) * square, 0)
+
+
+def opmd_min(log_probs: jax.Array, batch: TokenBatch, *, tau: Scalar = 1.0) -> jax.Array:
+    """OPMD, minimal: -A log pi / (1 + tau), for A = `centered` or `ogrpo.core.advantages.opmd`.
+
+    Source: Trinity-RFT (Pan et al. 2025); reduces with `token_mean`.
+    """
+    check_nonnegative(tau=tau)
+    return reinforce(log_probs, batch) / (1 + tau)
+
+
+def opmd_pairwise(log_probs: jax.Array, batch: TokenBatch, *, tau: Scalar = 1.0) -> jax.Array:
+    """OPMD, pairwise: (d_i - mean_G d)^2 by sequence, d = A - tau (S - sg(S)), S = sum_t log pi.
+
+    Source: Yao et al. (2025), `group_regression` about the current policy; spread evenly over the
+    tokens, so it reduces with `sequence_sum`. Its gradient is 2 tau G times the group's mean of
+    (A - mean A) grad S, up to sign. Fields are [..., G, T], A constant over a completion.
+    """
+    log_probs, batch = masked_batch(log_probs, batch)
+    total = masked_sum(log_probs, batch.mask)[..., 0]
+    moved = total - jax.lax.stop_gradient(total)
+    loss = group_regression(_per_sequence(batch), moved, tau=tau)
+    count = masked_count(batch.mask, log_probs.dtype)
+    spread = loss[..., None] / jnp.maximum(count, 1)
+    return jnp.where(batch.mask, own_weights(batch) * spread, 0)
+
+
+def group_regression(rewards: jax.Array, log_ratios: jax.Array, *, tau: Scalar) -> jax.Array:
+    """(d_i - mean d)^2 with d = r - tau l: rewards regressed on sequence log-ratios, pair by pair.
+
+    Source: Yao et al. (2025): its mean is K^-2 sum_{i<j} [(r_i - r_j) - tau (l_i - l_j)]^2, whose
+    gradient at l = 0 is -2 tau times group-relative REINFORCE, wherever the samples came from.
+
+    Args:
+      rewards: [..., G].
+      log_ratios: [..., G] sum_t log pi/pi_t of each completion.
+      tau: temperature, >= 0.
+
+    Returns:
+      [..., G].
+    """
+    check_axes("G", rewards=rewards, log_ratios=log_ratios)
+    check_group(rewards)
+    check_nonnegative(tau=tau)
+    residual = rewards - tau * log_ratios
+    return (residual - jnp.mean(residual, axis=-1, keepdims=True)) ** 2
+
+
+def _per_sequence(batch: TokenBatch) -> jax.Array:
+    check_axes("G, T", advantages=batch.advantages, mask=batch.mask)
+    return masked_mean(as_floats(advantages=batch.advantages)[0], batch.mask)[..., 0]

@@ -1,0 +1,320 @@
+"""What every named method must be: whole, true to what it declares, and moved by each of its knobs."""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from ogrpo.core import advantages, aggregate, objectives
+from ogrpo.core.aggregate import combine, mean
+from ogrpo.core.algorithms import (
+    ADVANTAGES,
+    ALGORITHMS,
+    BEHAVIOR,
+    CENTERS,
+    KEY,
+    KLS,
+    PROXIMAL,
+    REDUCTIONS,
+    REFERENCE,
+    WEIGHTS,
+    Algorithm,
+    Knob,
+    loss_reads,
+    with_parts,
+)
+from ogrpo.core.algorithms.base import accepted, keywords, reference_kl
+from ogrpo.core.algorithms.parts import knobs_of
+from tests.core.cases import arrays, batch_of
+
+every = pytest.mark.parametrize("name", ALGORITHMS)
+REWARDS = jnp.array([[1.0, 0.0, 0.0, 1.0], [0.0, 0.0, 1.0, 0.0]])
+KEYS = jax.random.key(3)
+
+
+def settings(algorithm, **given):
+    length = {"length": 5.0} if "length" in algorithm.knobs else {}
+    return algorithm.settings({**length, **given})
+
+
+def loss_of(algorithm, knobs, log_probs, batch, rewards=REWARDS):
+    return mean(algorithm(log_probs, batch, rewards, knobs, KEYS))
+
+
+def gradient(algorithm, log_probs, batch, **given):
+    knobs = settings(algorithm, **given)
+    return jax.grad(lambda x: loss_of(algorithm, knobs, x, batch))(log_probs)
+
+
+@pytest.fixture(scope="module")
+def given():
+    a = arrays()
+    return jnp.asarray(a.lp, float), batch_of(a)
+
+
+@every
+def test_it_reads_what_it_declares_and_nothing_else(name):
+    algorithm = ALGORITHMS[name]
+    assert loss_reads(algorithm) == algorithm.reads - {KEY}
+    assert REFERENCE not in algorithm.inputs({"beta": 0.0})
+    assert REFERENCE in algorithm.inputs({"beta": 0.1})
+
+
+@every
+def test_each_knob_has_a_part_that_takes_it_and_a_source(name):
+    algorithm = ALGORITHMS[name]
+    assert algorithm.name == name
+    assert algorithm.summary
+    assert algorithm.source
+    assert "beta" in algorithm.knobs
+    assert all(knob.source for knob in algorithm.knobs.values())
+    assert set(settings(algorithm)) == set(algorithm.knobs)
+
+
+@pytest.mark.parametrize("name", [n for n, a in ALGORITHMS.items() if a.adds_up])
+def test_prompts_add_up(name, given):
+    algorithm, (log_probs, batch) = ALGORITHMS[name], given
+    if KEY in algorithm.reads:  # lots are drawn for the whole batch, before it is cut
+        algorithm = with_parts(algorithm, advantage="centered")
+    knobs = settings(algorithm)
+    whole = algorithm(log_probs, batch, REWARDS, knobs)
+    parts = [
+        algorithm(*jax.tree.map(lambda x, n=n: x[n : n + 1], (*given, REWARDS)), knobs)
+        for n in range(2)
+    ]
+    np.testing.assert_allclose(combine(*parts), whole, rtol=1e-5)
+
+
+@every
+def test_silent_methods_cost_nothing_where_nothing_was_earned(name, given):
+    algorithm, (log_probs, batch) = ALGORITHMS[name], given
+    batch = batch._replace(advantages=jnp.zeros_like(batch.advantages))
+    losses = algorithm.token_loss(log_probs, batch, settings(algorithm, beta=0.0))
+    assert algorithm.silent == (not np.any(losses))
+
+
+def test_dr_grpo_is_the_removal_of_two_normalisers(given):
+    """GRPO's loss on r - mean(r), every token's weight 1 / the longest length allowed."""
+    log_probs, batch = given
+    credit = REWARDS - jnp.mean(REWARDS, 1, keepdims=True)
+    spread = jnp.broadcast_to(credit[..., None], log_probs.shape)
+    tokens = objectives.grpo(log_probs, batch._replace(advantages=spread))
+    sequences = float(np.any(batch.mask, -1).sum())
+    expected = np.where(batch.mask, tokens, 0).sum() / 5.0 / sequences
+    algorithm = ALGORITHMS["dr_grpo"]
+    ours = loss_of(algorithm, settings(algorithm), log_probs, batch)
+    np.testing.assert_allclose(ours, expected, rtol=1e-5)
+    assert not np.allclose(
+        gradient(algorithm, *given), gradient(ALGORITHMS["grpo"], *given, beta=0.0), rtol=1e-2
+    )
+
+
+def test_no_two_methods_are_the_same(given):
+    """Rewards of both signs: with 0 and 1 TOPR imitates successes, as RAFT does."""
+    mixed = jnp.array([[1.0, -1.0, -1.0, 0.5], [-1.0, -1.0, 1.0, -1.0]])
+    seen = {
+        name: np.asarray(
+            jax.grad(lambda x, a=a: loss_of(a, settings(a), x, given[1], mixed))(given[0])
+        )
+        for name, a in ALGORITHMS.items()
+    }
+    for one, other in ((a, b) for a in seen for b in seen if a < b):
+        assert not np.allclose(seen[one], seen[other], rtol=1e-4, atol=1e-7), (one, other)
+
+
+@pytest.mark.parametrize(
+    ("advantage", "expected"),
+    [
+        ("raw", [[1, 0, 0, 1], [0, 0, 1, 0]]),
+        ("leave_one_out", [[2 / 3, -2 / 3, -2 / 3, 2 / 3], [-1 / 3, -1 / 3, 1, -1 / 3]]),
+        ("positive_part", [[0.5, 0, 0, 0.5], [0, 0, 0.75, 0]]),
+        ("successes", [[1, 0, 0, 1], [0, 0, 1, 0]]),
+        ("lowered_baseline", [[0.6, -0.4, -0.4, 0.6], [-0.15, -0.15, 0.85, -0.15]]),
+    ],
+)
+def test_a_part_is_exchanged_and_told(advantage, expected):
+    algorithm = with_parts(ALGORITHMS["dapo"], advantage=advantage)
+    knobs = settings(algorithm)
+    np.testing.assert_allclose(algorithm.credit(REWARDS, knobs), expected, atol=1e-6)
+    assert algorithm.title(knobs) == f"dapo, advantage {advantage}"
+
+
+def test_the_title_tells_every_number_that_moved():
+    algorithm = with_parts(ALGORITHMS["dr_grpo"], advantage="group_standardized", reduction="token")
+    knobs = settings(algorithm, eps_high=0.3)
+    told = "dr_grpo, advantage group_standardized, reduction token, eps_high 0.3"
+    assert algorithm.title(knobs) == told
+    assert ALGORITHMS["dr_grpo"].title(settings(ALGORITHMS["dr_grpo"])) == "dr_grpo"
+
+
+def test_its_own_part_is_no_change():
+    grpo = ALGORITHMS["grpo"]
+    assert with_parts(grpo, advantage="group_standardized", reduction="sequence") is grpo
+    off_policy = ALGORITHMS["off_policy_grpo"]
+    assert with_parts(off_policy, center="unit") is off_policy
+
+
+def test_knobs_go_with_their_part():
+    algorithm = with_parts(ALGORITHMS["red_weight"], advantage="lowered_baseline")
+    assert set(algorithm.knobs) == {"shift", "beta"}
+    fixed = with_parts(ALGORITHMS["grpo"], reduction="fixed_length")
+    with pytest.raises(ValueError, match="needs a value of length"):
+        fixed.settings({})
+
+
+@pytest.mark.parametrize("center", CENTERS)
+def test_a_centre_decides_what_is_read(center, given):
+    algorithm = with_parts(ALGORITHMS["off_policy_grpo"], center=center)
+    assert (
+        (PROXIMAL in algorithm.reads) == (center == "exact") == (PROXIMAL in loss_reads(algorithm))
+    )
+    log_probs, batch = given
+    expected = objectives.off_policy_grpo(log_probs, batch, center_fn=CENTERS[center])
+    ours = algorithm.token_loss(log_probs, batch, settings(algorithm))
+    np.testing.assert_allclose(ours, expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize("weight", WEIGHTS)
+def test_a_weight_starts_the_ratio_at_the_proximal_policy(weight, given):
+    log_probs, batch = given
+    algorithm = with_parts(ALGORITHMS["grpo"], weight=weight)
+    assert loss_reads(algorithm) == algorithm.reads == {BEHAVIOR, PROXIMAL}
+    knobs = settings(algorithm)
+    own = {"trace": {"decay": 1.0, "cap": 1.0}}.get(weight)
+    own = own or {
+        "truncated": {"cap": 2.0},
+        "masked": {"low": 0.0, "high": 2.0},
+        "sequence_truncated": {"cap": 2.0},
+        "sequence_masked": {"high": 2.0},
+        "geometric": {"low": 0.0, "high": 2.0},
+    }.get(weight, {})
+    drift = jnp.where(batch.mask, batch.proximal_log_probs - batch.behavior_log_probs, 0)
+    fresh = batch._replace(behavior_log_probs=batch.proximal_log_probs)
+    expected = WEIGHTS[weight](drift, batch.mask, **own) * objectives.grpo(log_probs, fresh)
+    ours = algorithm.token_loss(log_probs, batch, knobs)
+    np.testing.assert_allclose(ours, jnp.where(batch.mask, expected, 0), rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize("kl", KLS)
+def test_the_kl_term_is_exchanged_alone(kl, given):
+    log_probs, batch = given
+    algorithm = with_parts(ALGORITHMS["grpo"], kl=kl)
+    knobs = settings(algorithm, beta=0.5)
+    ours = algorithm.kl_loss(log_probs, batch, knobs)
+    delta = np.where(batch.mask, batch.ref_log_probs - log_probs, 0)
+    plain = {"k1": -delta, "k2": delta**2 / 2, "k3": np.expm1(delta) - delta}[kl[-2:]]
+    ratio = np.exp(np.where(batch.mask, log_probs - batch.behavior_log_probs, 0))
+    expected = 0.5 * plain * (ratio if "_" in kl else 1)
+    np.testing.assert_allclose(ours, np.where(batch.mask, expected, 0), rtol=1e-5, atol=1e-6)
+
+
+def test_the_importance_corrected_kl_has_its_gradient_through_the_ratio(given):
+    log_probs, batch = given
+    own, held = (
+        jax.grad(lambda x, kl=kl: jnp.sum(KLS[kl](x, batch)[batch.mask]))(log_probs)
+        for kl in ("importance_k3", "weighted_k3")
+    )
+    assert np.abs(np.where(batch.mask, own - held, 0)).max() > 1e-2
+
+
+REFUSED = [
+    (lambda: with_parts(ALGORITHMS["grpo"], advantage="best"), "no advantage 'best'"),
+    (lambda: with_parts(ALGORITHMS["grpo"], center="unit"), "grpo has no centre"),
+    (lambda: with_parts(ALGORITHMS["decoupled"], weight="plain"), "correct it twice"),
+    (lambda: ALGORITHMS["reinforce"].settings({"eps_low": 0.1}), "reinforce has no eps_low"),
+    (lambda: ALGORITHMS["grpo"].settings({"eps_low": -0.1}), r"eps_low must be >= 0, got -0\.1"),
+    (lambda: ALGORITHMS["grpo"].settings({"beta": -1.0}), "beta must be >= 0"),
+    (lambda: Algorithm("mine", objectives.grpo, reads=frozenset({"critic"})), "mine reads critic"),
+]
+
+
+@pytest.mark.parametrize(("make", "message"), REFUSED)
+def test_what_cannot_be_is_refused(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+def test_reading_what_is_not_declared_is_refused_and_not_replaced():
+    """The trainer scores what is declared: anything else would silently be pi_theta."""
+    mine = Algorithm(
+        "mine",
+        objectives.decoupled,
+        advantages.centered,
+        aggregate.token_total,
+        knobs={"cap": Knob(2.0, "here"), "beta": Knob(0.0, "here")},
+    )
+    with pytest.raises(ValueError, match=r"mine reads log-probs .* add proximal to `reads`"):
+        mine.settings({})
+
+
+def test_red_drop_draws_lots_and_says_so(given):
+    red_drop = ALGORITHMS["red_drop"]
+    few = jnp.array([[1.0, 0.0, 0.0, 0.0]])
+    drawn = {
+        np.asarray(red_drop.credit(few, {}, jax.random.key(seed))).tobytes() for seed in range(12)
+    }
+    assert len(drawn) == 3
+    once = red_drop.credit(few, {}, jax.random.key(1))
+    np.testing.assert_array_equal(once, red_drop.credit(few, {}, jax.random.key(1)))
+    np.testing.assert_allclose(np.sort(np.asarray(once)[0]), [-0.5, 0, 0, 0.5])
+
+
+def test_a_method_of_ones_own_needs_no_registration(given):
+    log_probs, batch = given
+
+    def bounded(x, tokens, *, width):
+        return objectives.token_loss(
+            x, tokens, surrogate_fn=lambda r, a: jnp.tanh(r / width) * width * a
+        )
+
+    mine = Algorithm(
+        "mine",
+        bounded,
+        ADVANTAGES["centered"],
+        REDUCTIONS["token"],
+        knobs={"width": Knob(1.5, "here"), "beta": Knob(0.0, "here")},
+    )
+    wide, narrow = (gradient(mine, log_probs, batch, width=width) for width in (1.5, 0.5))
+    assert np.abs(wide - narrow).max() > 1e-3
+
+
+def test_oapl_follows_kimis_regression(given):
+    """(A - s S)^2 has the gradient of -2 s (A log pi - s S^2 / 2), whatever A."""
+    log_probs, batch = given
+    spread = batch._replace(advantages=batch.advantages * 0 + 0.3)
+    own, kimi = (
+        jax.grad(lambda x, fn=fn: mean(aggregate.sequence_sum_total(fn(x, spread), spread.mask)))(
+            log_probs
+        )
+        for fn in (
+            partial(objectives.oapl, slope=0.7),
+            partial(objectives.opmd_kimi_sequence, tau=0.7),
+        )
+    )
+    np.testing.assert_allclose(own, 2 * 0.7 * kimi, rtol=1e-4, atol=1e-6)
+
+
+def test_the_users_weights_multiply_the_gain_alone(given):
+    log_probs, batch = given
+    weights = jnp.linspace(0.5, 2.0, log_probs.size).reshape(log_probs.shape)
+    plain = objectives.grpo(log_probs, batch)
+    with_kl = objectives.grpo(log_probs, batch._replace(weights=weights), beta=0.5)
+    kl = objectives.grpo(log_probs, batch, beta=0.5) - plain
+    np.testing.assert_allclose(with_kl, weights * plain + kl, rtol=1e-5, atol=1e-6)
+
+
+def test_a_parts_knobs_are_what_its_signature_leaves_open():
+    assert keywords(objectives.grpo) == ["eps_low", "eps_high"]  # beta is the KL term's
+    assert knobs_of(ADVANTAGES["group_standardized"]) == {}
+    assert knobs_of(objectives.oapl)["slope"].default == 1e-3
+    assert knobs_of(REDUCTIONS["fixed_length"])["length"].default is None
+    assert accepted(objectives.oapl, {"slope": 2.0, "tau": 1.0}) == {"slope": 2.0}
+
+
+def test_the_kl_term_is_k3_unless_exchanged(given):
+    log_probs, batch = given
+    delta = batch.ref_log_probs - log_probs
+    expected = jnp.expm1(delta) - delta
+    np.testing.assert_allclose(reference_kl(log_probs, batch), expected, rtol=1e-4, atol=1e-6)

@@ -1,0 +1,130 @@
+"""What a loss of one's own is composed of: padding cannot poison it, gates multiply."""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ogrpo.core import diagnostics, gates, objectives, surrogates, traces
+from ogrpo.core.aggregate import sequence_mean
+from ogrpo.core.trust_region import negatives_mask
+from tests.core.cases import arrays, batch_of
+
+
+def poisoned():
+    a = arrays()
+    for field in (a.lp, a.old, a.prox, a.ref, a.A):
+        field[~a.mask] = np.nan
+    return jnp.asarray(a.lp, float), batch_of(a), a.mask
+
+
+def test_a_closure_over_a_masked_batch_has_no_nan_in_its_gradient():
+    """Without `masked_batch` the value is right and the gradient NaN: 0 * NaN survives the mask."""
+    raw, padded, mask = poisoned()
+
+    def loss(x, *, clean):
+        log_probs, batch = objectives.masked_batch(x, padded) if clean else (x, padded)
+        delta = log_probs - batch.behavior_log_probs
+        own = objectives.scored(
+            log_probs,
+            batch,
+            lambda r, a: gates.open_gate(r, a) * (jnp.abs(delta) < 1).astype(float),
+        )
+        return sequence_mean(own - delta**2 * batch.advantages, batch.mask)
+
+    assert np.isfinite(jax.grad(partial(loss, clean=True))(raw)).all()
+    assert np.isnan(jax.grad(partial(loss, clean=False))(raw)).any()
+    np.testing.assert_allclose(loss(raw, clean=True), loss(raw, clean=False), rtol=1e-6)
+    assert not np.any(np.asarray(jax.grad(partial(loss, clean=True))(raw))[~mask])
+
+
+def test_the_score_form_and_the_ratio_form_agree_in_gradient():
+    a = arrays()
+    log_probs, batch = jnp.asarray(a.lp, float), batch_of(a)
+    gate = partial(gates.two_side_gate, eps_low=0.2, eps_high=0.3)
+    weighted = partial(gates.ratio_gate, gate_fn=gate)
+    forms = (
+        lambda x: objectives.scored(x, batch, weighted).sum(),
+        lambda x: objectives.gated(x, batch, gate).sum(),
+        lambda x: objectives.gated(
+            x, batch, gate, surrogate_fn=surrogates.ratio_surrogate, beta=0.0
+        ).sum(),
+    )
+    first, *others = (jax.grad(form)(log_probs) for form in forms)
+    for other in others:
+        np.testing.assert_allclose(other, first, rtol=1e-5)
+
+
+def test_gates_multiply():
+    ratio, up = jnp.array([0.5, 0.9, 1.1, 3.0]), jnp.ones(4)
+    band = partial(gates.band_gate, low=0.8, high=2.0)
+    cap = partial(gates.clipped_gate, low=0.0, high=1.0)
+    both = gates.both_gates(ratio, up, gate_fn=band, and_gate_fn=cap)
+    np.testing.assert_allclose(both, [0, 0.9, 1, 0], rtol=1e-6)
+
+
+def test_vespos_gate_is_one_on_policy_and_fades_on_both_sides():
+    gate = partial(
+        gates.concentrated_gate, power_pos=2.0, rate_pos=3.0, power_neg=3.0, rate_neg=2.0
+    )
+    ratio = jnp.array([0.0, 0.5, 1.0, 4.0, 1e20])
+    up, down = (gate(ratio, sign * jnp.ones(5)) for sign in (1, -1))
+    np.testing.assert_allclose(
+        up, [0, 0.25 * np.exp(1.5), 1, 16 * np.exp(-9), 0], rtol=1e-5, atol=1e-30
+    )
+    np.testing.assert_allclose(
+        down, [0, 0.125 * np.exp(1), 1, 64 * np.exp(-6), 0], rtol=1e-5, atol=1e-30
+    )
+
+
+def test_vtrace_weights_are_vtraces_advantages_for_a_constant_value():
+    """With one reward at the end and V = b everywhere, w_t (R - b) is V-trace's own advantage."""
+    log_ratio = jnp.array([[0.4, -0.6, 0.9, -0.2, 5.0]])
+    mask = jnp.array([[True, True, True, True, False]])
+    reward, value = 1.0, 0.3
+    caps = {"decay": 0.9, "ratio_cap": 1.3, "trace_cap": 1.1}
+    rewards = jnp.array([[0.0, 0.0, 0.0, reward, 0.0]])
+    targets = traces.vtrace(
+        log_ratio, rewards, jnp.full((1, 5), value), jnp.zeros(1), mask, discount=1.0, **caps
+    )
+    weights = traces.vtrace_weight(log_ratio, mask, **caps)
+    np.testing.assert_allclose(weights * (reward - value), targets.advantages, rtol=1e-5)
+
+
+def test_only_negatives_that_the_policy_left_are_masked():
+    a = arrays()
+    log_probs, batch = jnp.asarray(a.lp, float), batch_of(a)
+    objective = partial(objectives.grpo, eps_low=0.2, eps_high=0.2)
+    region = negatives_mask(objective, delta=0.05)
+    losses, plain = region.loss((), log_probs, batch), objective(log_probs, batch)
+    drift = np.where(a.mask, a.old - a.lp, 0).sum(-1) / np.maximum(a.mask.sum(-1), 1)
+    gone = (a.A[..., 0] < 0) & (drift > 0.05)
+    assert 0 < gone.sum() < gone.size
+    np.testing.assert_array_equal(losses, np.where(gone[..., None], 0, plain))
+    assert region.update((), region.measure(log_probs, batch)) == ()
+
+
+def test_what_a_clip_removes_is_counted_by_its_gradient():
+    a = arrays()
+    log_probs, batch = jnp.asarray(a.lp, float), batch_of(a)
+    eps = {"eps_low": 0.15, "eps_high": 0.3}
+    ratio = jnp.exp(log_probs - batch.behavior_log_probs)
+    expected = diagnostics.clip_totals(ratio, batch.advantages, batch.mask, **eps)
+    ours = diagnostics.silenced_totals(log_probs, batch, loss_fn=partial(objectives.grpo, **eps))
+    assert min(float(expected.low.total), float(expected.high.total)) > 0
+    np.testing.assert_array_equal(jax.tree.leaves(ours), jax.tree.leaves(expected))
+    free = diagnostics.silenced_totals(log_probs, batch, loss_fn=objectives.reinforce)
+    assert float(free.low.total) == float(free.high.total) == 0
+
+
+def test_the_users_weights_are_held_constant():
+    a = arrays()
+    batch = batch_of(a)
+    assert objectives.own_weights(batch) == 1.0
+    held = objectives.own_weights(batch._replace(weights=batch.advantages))
+    np.testing.assert_array_equal(held, batch.advantages)
+    moved = jax.grad(
+        lambda w: objectives.grpo(jnp.asarray(a.lp, float), batch._replace(weights=w)).sum()
+    )(jnp.ones(a.lp.shape))
+    assert not np.any(moved)
