@@ -2,6 +2,7 @@
 every option that was given has something to act on."""
 
 import difflib
+from collections.abc import Mapping
 from functools import cache, partial
 
 import jax
@@ -9,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from experiments.config import Gsm8k
-from experiments.config_update import require
+from experiments.config_update import Knobs, Override, require
 from ogrpo.core.aggregate import mean
 from ogrpo.core.algorithms import (
     ALGORITHMS,
@@ -28,14 +29,17 @@ CLIP_RANGE = (0.01, 1.0)
 
 def algorithm(config: Gsm8k) -> Algorithm:
     """The algorithm by its name, with the parts that the config exchanges."""
-    name = config.algorithm
+    return _composed(config.algorithm, config.override)
+
+
+@cache
+def _composed(name: str, wanted: Override) -> Algorithm:
     if name not in ALGORITHMS:
         near = difflib.get_close_matches(name, ALGORITHMS, n=1)
         hint = f" Did you mean {near[0]!r}?" if near else ""
         raise ValueError(
             f"there is no algorithm {name!r}.{hint} Algorithms: {', '.join(ALGORITHMS)}"
         )
-    wanted = config.override
     return with_parts(
         ALGORITHMS[name],
         advantage=wanted.advantage,
@@ -48,9 +52,15 @@ def algorithm(config: Gsm8k) -> Algorithm:
 
 def knobs(config: Gsm8k) -> dict[str, float]:
     """The value of each knob: as given, or as published; `length` is the run's."""
-    chosen = algorithm(config)
-    length = {"length": float(config.rollout.max_tokens)} if "length" in chosen.knobs else {}
-    return chosen.settings({**vars(config.knobs), **length})
+    own = (config.algorithm, config.override, config.knobs, config.rollout.max_tokens)
+    return dict(_settled(*own))
+
+
+@cache  # a method's parts judge their knobs by being traced, which takes a while
+def _settled(name: str, wanted: Override, given: Knobs, longest: int) -> Mapping[str, float]:
+    chosen = _composed(name, wanted)
+    length = {"length": float(longest)} if "length" in chosen.knobs else {}
+    return chosen.settings({**vars(given), **length})
 
 
 def title(config: Gsm8k) -> str:

@@ -8,8 +8,10 @@ from experiments.command_line import parse
 from experiments.config import Gsm8k, from_json, to_json
 from experiments.config_update import Mesh, Optimizer
 from experiments.gsm8k import as_json
+from experiments.method import algorithm
 from experiments.parts import batching_line
 from experiments.presets import PRESETS
+from ogrpo.core.algorithms import PROXIMAL
 
 
 @pytest.mark.parametrize("name", PRESETS)
@@ -25,19 +27,37 @@ def test_a_preset_says_what_it_takes(name):
 
 
 def test_table_1():
-    dials = {n: PRESETS[n]().schedule for n in ("v1-i1", "v10-i1", "v1-i10")}
-    assert {n: (s.v, s.i) for n, s in dials.items()} == {
-        "v1-i1": (1, 1),
-        "v10-i1": (10, 1),
-        "v1-i10": (1, 10),
+    """arXiv:2505.22257, section 5.1: beta .1, centre 1, and three swaps where i is 1."""
+    table = {n: PRESETS[n]() for n in ("v1-i1", "v1-i1-masked", "v10-i1", "v1-i10")}
+    dials = {n: (c.schedule.v, c.schedule.i, c.schedule.stages) for n, c in table.items()}
+    assert dials == {
+        "v1-i1": (1, 1, 4),
+        "v1-i1-masked": (1, 1, 4),
+        "v10-i1": (10, 1, 4),
+        "v1-i10": (1, 10, 1),
     }
+    masked = {n for n, c in table.items() if c.override.mask_zero_variance}
+    assert masked == {"v1-i1-masked"}
+    for config in table.values():
+        assert config.knobs.beta == 0.1
+        assert PROXIMAL not in algorithm(config).reads  # centre 1
+
+
+def test_the_papers_small_model():
+    """arXiv:2505.22257, section 5.1: 28 prompts of 16, lr 5e-6, T .1, 50 samples a question."""
+    config = PRESETS["qwen2.5-0.5b"]()
+    assert (config.schedule.prompts, config.rollout.group_size) == (28, 16)
+    assert config.schedule.stages == 4
+    assert (config.optimizer.learning_rate, config.knobs.beta) == (5e-6, 0.1)
+    assert config.rollout.temperature == config.evaluation.temperature == 0.1
+    assert (config.evaluation.samples, config.rollout.max_tokens) == (50, 200)
 
 
 def test_options_change_the_preset_they_start_from():
-    config = parse(["--preset", "v1-i10", "--seed", "3", "--objective.eps-high", "0.28"])
+    config = parse(["--preset", "v1-i10", "--seed", "3", "--knobs.eps-high", "0.28"])
     expected = dataclasses.replace(PRESETS["v1-i10"](), preset="v1-i10", seed=3)
-    changed = dataclasses.replace(expected.objective, eps_high=0.28)
-    assert config == dataclasses.replace(expected, objective=changed)
+    changed = dataclasses.replace(expected.knobs, eps_high=0.28)
+    assert config == dataclasses.replace(expected, knobs=changed)
 
 
 def test_a_resumed_run_keeps_its_config_and_takes_changes(tmp_path):
