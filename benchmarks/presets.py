@@ -1,4 +1,4 @@
-"""Scores of presets and settings over seeds: mean and standard error, before and after training.
+r"""Scores of presets and settings over seeds: mean and standard error, before and after training.
 
     python -m benchmarks.presets --presets v10-i1 --split validation --seeds 20 21 22 \
         --grid "--optimizer.learning-rate 3e-4" "--optimizer.learning-rate 5e-4" --out runs/grid
