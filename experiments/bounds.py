@@ -94,7 +94,7 @@ def main_config(wanted: Bounds) -> Gsm8k:
         warm_start=wanted.warm_start,
         schedule=Schedule(steps=steps, v=wanted.v, evaluate_every=steps),
         override=Override(center="exact"),
-        evaluation=Evaluation(prompts=wanted.prompts, samples=wanted.samples),
+        evaluation=Evaluation(split="validation", prompts=wanted.prompts, samples=wanted.samples),
     )
 
 

@@ -37,6 +37,12 @@ def parse(options: Sequence[str]) -> Gsm8k:
             f"the run in {known.run_dir} was started with {resumed.lora}, which cannot change:"
             " leave out --lora options"
         )
+    if resumed is not None and config.evaluation.split != resumed.evaluation.split:
+        raise ValueError(
+            f"the run in {known.run_dir} is evaluated on --evaluation.split "
+            f"{resumed.evaluation.split}, and its scores would not compare: leave the option out, "
+            "or start another run"
+        )
     return config
 
 

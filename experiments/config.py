@@ -205,10 +205,14 @@ class Reuse:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Pass@1 on the held-out split."""
+    """Pass@1, and Pass@k of k samples, on problems that are never trained on."""
 
+    split: Literal["validation", "test"] = "test"
+    """Which held-out problems: choose settings on validation, report on test. Generated ones share
+    no prompt with each other or with training; with a path, test is test.jsonl, and validation is
+    every seventh problem of train.jsonl, which is then left out of training."""
     prompts: int = 512
-    """Held-out prompts; with a path, the first so many of test.jsonl."""
+    """Held-out prompts: the first so many of the split."""
     temperature: float = 1.0
     """Temperature of the sampled Pass@1."""
     gradient_variance: bool = True
@@ -218,6 +222,8 @@ class Evaluation:
     """Completions of each held-out prompt; default: the group size, whose program is compiled."""
 
     def __post_init__(self) -> None:
+        splits = ("validation", "test")
+        require(self.split in splits, f"evaluation.split is {self.split!r}: choose one of {splits}")
         require(self.prompts > 0, f"evaluation.prompts is {self.prompts}: give at least 1")
         require(
             self.temperature > 0,

@@ -1,5 +1,6 @@
 """What a run shows while it runs, and the table at its end."""
 
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -100,22 +101,37 @@ def display(console: Console, steps: int, step: int) -> Iterator[Display]:
 
 
 def interval(record: Record, key: str) -> str:
-    """A Pass@1 with its confidence interval."""
+    """A score with its confidence interval."""
     low, high = record[f"{key}/low"], record[f"{key}/high"]
     return f"{record[key]:.3f}  [{low:.3f}, {high:.3f}]"
+
+
+def pass_at_k_names(records: list[Record]) -> dict[str, str]:
+    """Keys of the Pass@k that all records have, with their names; none with one sample a prompt."""
+    shared = set.intersection(*(set(record) for record in records))
+    found = {key: re.fullmatch(r"pass@(\d+)/sampled", key) for key in records[-1]}
+    return {
+        key: f"Pass@{match[1]}"
+        for key, match in found.items()
+        if match and match[1] != "1" and key in shared
+    }
 
 
 def summary_table(records: list[Record]) -> Table:
     """Before and after."""
     evaluated = [r for r in records if r["pass@1/sampled"] is not None]
     before, after = evaluated[0], evaluated[-1]
-    table = Table(title="Held-out Pass@1, 95 % confidence interval")
+    table = Table(title="Held-out problems, 95 % confidence interval")
     for column in ("", f"before (step {before['step']})", f"after (step {after['step']})"):
         table.add_column(column)
     temperature = before["pass@1/temperature"]
     for label, key in (
-        (f"sampled at T = {temperature:g}", "pass@1/sampled"),
-        ("greedy", "pass@1/greedy"),
+        (f"Pass@1, sampled at T = {temperature:g}", "pass@1/sampled"),
+        ("Pass@1, greedy", "pass@1/greedy"),
+        *(
+            (f"{name}, sampled at T = {temperature:g}", key)
+            for key, name in pass_at_k_names(evaluated).items()
+        ),
     ):
         table.add_row(label, interval(before, key), interval(after, key))
     return table

@@ -9,6 +9,7 @@ from typing import Any
 
 from experiments.page import render
 from experiments.plots import pushes, save_plots
+from experiments.progress import pass_at_k_names
 from experiments.run_dir import RunDir
 
 Record = dict[str, Any]
@@ -45,6 +46,10 @@ def _cards(evaluated: list[Record], records: list[Record]) -> list[dict[str, str
             "label": f"held-out Pass@1, sampled at T = {temperature:g}",
         },
         {"value": _change(evaluated, "pass@1/greedy"), "label": "held-out Pass@1, greedy"},
+        *(
+            {"value": _change(evaluated, key), "label": f"held-out {name}, T = {temperature:g}"}
+            for key, name in pass_at_k_names(evaluated).items()
+        ),
         {"value": f"{last['completions']:,}", "label": "completions bought"},
         {"value": f"{last['updates']:,}", "label": "updates"},
         {"value": f"{spent:.0f} s", "label": "in the loop, compilation included"},
@@ -110,9 +115,11 @@ def write_report(
         title=f"ogrpo {config['study']}: {config['preset']}, seed {config['seed']}",
         method=method,
         lead=f"step {records[-1]['step']} of {config['schedule']['steps']}",
+        split=config["evaluation"]["split"],
         cards=_cards(evaluated, records),
         temperature=f"{evaluated[0]['pass@1/temperature']:g}",
         evaluations=evaluated,
+        pass_at_k=pass_at_k_names(evaluated),
         plots=plots,
         push_count=len(pushes(records)),
         pushes=_pushes(records),

@@ -134,7 +134,7 @@ def trial_config(wanted: ReuseStudy, trial: Trial) -> Gsm8k:
         seed=trial.seed,
         warm_start=wanted.warm_start,
         schedule=Schedule(steps=trial.steps, evaluate_every=max(trial.steps // 6, 1)),
-        evaluation=Evaluation(prompts=wanted.prompts),
+        evaluation=Evaluation(split="validation", prompts=wanted.prompts),
         certificate=Certificate(delta=None),
     )
     config = METHODS[trial.method](base)

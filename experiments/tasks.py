@@ -8,8 +8,9 @@ from ogrpo.data import arithmetic, gsm8k
 from ogrpo.data.arithmetic import WordProblem
 from ogrpo.data.batching import fits
 from ogrpo.data.problems import Problem, final_answer
+from ogrpo.data.problems import Split as Parted
 from ogrpo.data.tokenizer import TextTokenizer, train_bpe, word_level
-from ogrpo.loop import Ids, Split, Task
+from ogrpo.loop import Ids, Split, Task, stream_seed
 from ogrpo.rewards.extract import EXTRACTORS
 from ogrpo.rewards.math import MathReward
 
@@ -18,7 +19,7 @@ Counts = list[tuple[str, int]]
 
 @dataclass(frozen=True)
 class Problems:
-    """Text problems by split; the warm start imitates answers to its own."""
+    """Text problems: to train on, held out, and those whose answers the warm start imitates."""
 
     train: Sequence[Problem]
     heldout: Sequence[Problem]
@@ -36,25 +37,38 @@ class Prepared:
     left_out: Counts
 
 
+MOST_HELDOUT = 2048
+"""Problems that are made for each held-out split; an evaluation takes the first so many."""
+
+
 def load_problems(config: Gsm8k) -> Problems:
     """Reads the problems from a folder or a hub, or makes them from the seed.
 
     Generated ones depend on `data.seed` only, so that runs are judged on the same problems.
     """
-    if config.data.path is not None:
-        loaded = gsm8k.load(config.data.path)
-        train = loaded.train[: config.data.limit]
-        return Problems(train, loaded.heldout[: config.evaluation.prompts])
-    warm, most = config.warm_start.problems, MOST_HELDOUT
-    made = arithmetic.split(config.data.train + warm, most, seed=config.data.seed)
-    train = made.train[: config.data.train][: config.data.limit]
-    return Problems(
-        train, made.heldout[: config.evaluation.prompts], made.train[config.data.train :]
-    )
+    if config.data.path is None:
+        return _generate(config)
+    loaded = gsm8k.load(config.data.path)
+    if config.evaluation.split == "validation":
+        loaded = gsm8k.cut_validation(loaded.train)
+    train = loaded.train[: config.data.limit]
+    return Problems(train, loaded.heldout[: config.evaluation.prompts])
 
 
-MOST_HELDOUT = 2048
-"""Held-out problems that are made, of which an evaluation takes the first so many."""
+def _generate(config: Gsm8k) -> Problems:
+    warm, first = config.warm_start.problems, config.data.train
+    made = arithmetic.split(first + warm, MOST_HELDOUT, seed=config.data.seed)
+    heldout = made.heldout if config.evaluation.split == "validation" else _test(config, made)
+    train = made.train[:first][: config.data.limit]
+    return Problems(train, heldout[: config.evaluation.prompts], made.train[first:])
+
+
+def _test(config: Gsm8k, others: Parted[WordProblem]) -> list[WordProblem]:
+    # A stream of its own: were it a later part of the others', then with less training data it
+    # would begin where settings were chosen with more.
+    taken = {problem.question for part in others for problem in part}
+    seed = stream_seed(config.data.seed, "test", 0)
+    return arithmetic.generate(MOST_HELDOUT, seed, apart_from=taken)
 
 
 def make_tokenizer(config: Gsm8k, problems: Problems) -> TextTokenizer:
@@ -85,9 +99,11 @@ def prepare(config: Gsm8k) -> tuple[Prepared, Problems]:
         prompt_length=length,
         completion_length=config.rollout.max_tokens,
     )
+    few = config.evaluation.prompts - len(problems.heldout)
     left_out = [
         (f"training prompts longer than {length} tokens, left out", dropped_train),
         (f"held-out prompts longer than {length} tokens, left out", dropped_heldout),
+        (f"prompts fewer than asked for are in the split {config.evaluation.split!r}", few),
     ]
     return Prepared(task, tokenizer, reward, kept, left_out), problems
 

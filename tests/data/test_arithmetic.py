@@ -110,6 +110,25 @@ def test_train_and_heldout_share_no_prompt_and_repeat_none():
     assert len(set(heldout)) == 2048
 
 
+def test_problems_kept_apart_share_no_prompt_with_the_others_and_are_as_many():
+    others = {p.question for p in generate(5000, seed=0)}
+    free, apart = generate(3000, seed=1), generate(3000, seed=1, apart_from=others)
+    assert others & {p.question for p in free}  # otherwise the test says nothing
+    assert not others & {p.question for p in apart}
+    assert len({p.question for p in apart}) == 3000
+    kept = [p.question for p in free if p.question not in others]
+    assert [p.question for p in apart][: len(kept)] == kept
+
+
+def test_more_problems_than_are_left_apart_are_refused():
+    few = Difficulty(steps=(1, 1), start=(2, 2), add=(2, 2), multiply=(2, 2), values=(2, 4))
+    half = count_prompts(few) // 2
+    others = [p.question for p in generate(half - 3, seed=0, difficulty=few)]
+    assert len(generate(3, seed=1, difficulty=few, apart_from=others)) == 3
+    with pytest.raises(ValueError, match=rf"apart from {half - 3} others.*ask for 0 to 3"):
+        generate(4, seed=1, difficulty=few, apart_from=others)
+
+
 def test_train_and_heldout_do_share_equations_as_the_docstring_says():
     train, heldout = ({equation(p) for p in part} for part in split(8000, 2048, seed=0))
     assert len(heldout & train) / len(heldout) > 0.9

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from ogrpo.data.gsm8k import load, read_problems, strip_calculator_marks
-from ogrpo.data.problems import final_answer
+from ogrpo.data.gsm8k import cut_validation, load, read_problems, strip_calculator_marks
+from ogrpo.data.problems import Problem, final_answer
 
 ROOT = Path(__file__).parents[2]
 REAL = Path(os.environ.get("OGRPO_GSM8K", ROOT / "../shared/gsm8k"))
@@ -35,6 +35,20 @@ def test_the_real_files():
     assert not any("<<" in p.answer or ">>" in p.answer for part in split for p in part)
     assert any("\N{LINE SEPARATOR}" in p.question for p in split.train)
     assert split.train[16].source.endswith("train.jsonl:17")
+
+
+@needs_gsm8k
+def test_validation_is_cut_from_the_real_training_problems():
+    official = load(REAL)
+    cut = cut_validation(official.train)
+    assert (len(cut.train), len(cut.heldout)) == (6405, 1068)
+    chosen = {p.question for p in cut.heldout}
+    assert not chosen & {p.question for part in (cut.train, official.heldout) for p in part}
+
+
+def test_validation_that_leaves_nothing_to_train_on_is_refused():
+    with pytest.raises(ValueError, match=r"one in 7 of the 1 in train\.jsonl.*the test split"):
+        cut_validation([Problem("How many ?", "#### 2")])
 
 
 @needs_gsm8k

@@ -74,6 +74,15 @@ def test_a_resumed_run_refuses_another_preset(tmp_path):
         parse(["--run-dir", str(tmp_path), "--resume", "--preset", "v10-i1"])
 
 
+def test_a_resumed_run_keeps_its_split(tmp_path):
+    first = parse(["--evaluation.split", "validation"])
+    (tmp_path / "config.json").write_text(json.dumps(as_json(first)))
+    place = ["--run-dir", str(tmp_path), "--resume"]
+    assert parse(place).evaluation.split == "validation"
+    with pytest.raises(ValueError, match=r"evaluated on --evaluation\.split validation"):
+        parse([*place, "--evaluation.split", "test"])
+
+
 @pytest.mark.parametrize(
     ("option", "value", "message"),
     [

@@ -90,6 +90,22 @@ def test_every_record_has_the_metrics_that_scripts_rely_on(finished):
     assert records(folder)[-1]["pass@1/greedy"] is not None
 
 
+def test_pass_at_k_stands_beside_pass_at_1_wherever_that_does(finished):
+    folder, done = finished
+    keys = [{k for k in r if k.startswith("pass@")} for r in records(folder)]
+    assert all(found == keys[0] >= {"pass@4/sampled", "pass@4/sampled/low"} for found in keys)
+    for record in records(folder):
+        assert (record["pass@4/sampled"] is None) == (record["pass@1/sampled"] is None)
+    first = next(r for r in records(folder) if r["pass@1/sampled"] is not None)
+    assert first["pass@4/sampled"] >= first["pass@1/sampled"]
+    assert first["pass@4/sampled"] * 6 == pytest.approx(round(first["pass@4/sampled"] * 6))
+    page = (folder / "report.html").read_text()
+    assert "Pass@4, sampled" in done.stdout
+    assert "held-out Pass@4, T = 1" in page  # a card
+    assert "<th>Pass@4, sampled" in page
+    assert "split “test”" in page
+
+
 def test_the_run_directory_holds_what_was_promised(finished):
     folder, done = finished
     config = json.loads((folder / "config.json").read_text())

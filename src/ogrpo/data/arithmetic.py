@@ -14,7 +14,7 @@ Journal of Educational Psychology 79(4), 1987). A teacher who reverses more ofte
 most likely answer wrong while the right one is still sampled: what a policy gradient can correct.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import product
@@ -167,24 +167,34 @@ def split(
     return Split(train=problems[:train], heldout=problems[train:])
 
 
-def generate(n: int, seed: int, difficulty: Difficulty | None = None) -> list[WordProblem]:
+def generate(
+    n: int,
+    seed: int,
+    difficulty: Difficulty | None = None,
+    *,
+    apart_from: Collection[str] = frozenset(),
+) -> list[WordProblem]:
     """Make `n` problems with distinct prompts; the same arguments give the same problems.
 
+    None has a prompt of `apart_from`, so that sets with seeds of their own can be kept disjoint.
+
     Raises:
-        ValueError: more problems than half the distinct prompts there are.
+        ValueError: more problems, with those to keep apart from, than half the distinct prompts.
     """
     difficulty = difficulty or Difficulty()
-    available = count_prompts(difficulty)
-    if n < 0 or n > available // 2:
+    available, apart = count_prompts(difficulty), frozenset(apart_from)
+    if n < 0 or n + len(apart) > available // 2:
+        others = f" apart from {len(apart)} others" if apart else ""
         raise ValueError(
-            f"{n} problems asked for; this difficulty has {available} distinct prompts: ask for 0 "
-            f"to {available // 2}, or widen its ranges."
+            f"{n} problems asked for{others}; this difficulty has {available} distinct prompts: "
+            f"ask for 0 to {max(available // 2 - len(apart), 0)}, or widen its ranges."
         )
     rng = np.random.default_rng(seed)
     problems: dict[str, WordProblem] = {}
     while len(problems) < n:
         problem = _draw(rng, difficulty)
-        problems.setdefault(problem.question, problem)
+        if problem.question not in apart:
+            problems.setdefault(problem.question, problem)
     return list(problems.values())
 
 

@@ -7,14 +7,16 @@ words, with calculator marks `<<48/2=24>>`, and ends in `#### 72`.
 import importlib
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ogrpo.data.problems import Problem, Split, final_answer
+from ogrpo.data.problems import AnyProblem, Problem, Split, final_answer
 
 TRAIN_FILE, TEST_FILE = "train.jsonl", "test.jsonl"
 FIELDS = ("question", "answer")
+VALIDATION_EVERY = 7
+"""One training problem in so many is cut off for validation: 1,068 of the official 7,473."""
 
 _CALCULATOR_MARK = re.compile(r"<<[^<>]*>>")
 _HOW_TO_GET_IT = (
@@ -40,6 +42,26 @@ def load(path_or_name: str | Path, *, calculator_marks: bool = False) -> Split[P
     else:
         raise ValueError(f"{path_or_name} is not a folder. {_HOW_TO_GET_IT}")
     return split if calculator_marks else Split(*(list(map(_without_marks, s)) for s in split))
+
+
+def cut_validation(train: Sequence[AnyProblem]) -> Split[AnyProblem]:
+    """Part training problems into those still trained on and those that settings are chosen on.
+
+    Every seventh is held out, whatever the seed and however many of them are evaluated. One that
+    asks a held-out question once more is not trained on either.
+
+    Raises:
+        ValueError: nothing is left to train on.
+    """
+    heldout = list(train[::VALIDATION_EVERY])
+    asked = {problem.question for problem in heldout}
+    rest = [problem for problem in train if problem.question not in asked]
+    if not rest:
+        raise ValueError(
+            f"no problem is left to train on: one in {VALIDATION_EVERY} of the {len(train)} in "
+            f"{TRAIN_FILE} is for validation. Add more, or evaluate on the test split."
+        )
+    return Split(train=rest, heldout=heldout)
 
 
 def read_problems(file: Path) -> list[Problem]:

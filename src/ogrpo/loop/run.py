@@ -19,7 +19,7 @@ from functools import partial
 
 from ogrpo.core.algorithms import REFERENCE
 from ogrpo.loop.collect import Collected, collect, request_at
-from ogrpo.loop.evaluate import NOT_EVALUATED, evaluate
+from ogrpo.loop.evaluate import evaluate, not_evaluated
 from ogrpo.loop.improve import NOT_CERTIFIED, certify_period, improve
 from ogrpo.loop.schedule import Schedule
 from ogrpo.loop.state import LoopState, Parts, Record, Stopwatch, snapshot
@@ -82,7 +82,7 @@ def advance(
         if collected is not None:
             ends = due(state, schedule)
             state, certificate = certify_period(state, collected, parts, ends=ends)
-    evaluation = NOT_EVALUATED
+    evaluation = not_evaluated(parts.evaluation_sampling.group_size)
     if evaluates:
         with watch("eval"):
             evaluation = evaluate(state.train.whole(), parts, state.step).record()
