@@ -2,7 +2,7 @@
 
 from experiments.config import Certificate, Gsm8k
 from experiments.config_update import Optimizer
-from experiments.counted import certified, clipped, padded, replayed, signals, spent
+from experiments.counted import certified, clipped, nonfinite, padded, replayed, signals, spent
 
 
 def test_a_clip_that_never_bound_says_why():
@@ -52,3 +52,17 @@ def test_padding_is_counted_over_the_updates_there_were():
     packed = Gsm8k(optimizer=Optimizer(batching="packed"))
     assert [text for _, text in padded(packed, records)] == ["37.5% (packed batches)", "3"]
     assert padded(Gsm8k(), [{}]) == []
+
+
+def test_figures_that_are_not_finite_are_counted_and_named():
+    records = [{"nonfinite": ["kl"]}, {}, {"nonfinite": []}, {"nonfinite": ["kl", "ess"]}]
+    assert nonfinite(records)[0][1] == "2 (kl, ess)"
+    assert nonfinite([{}])[0][1] == "0"
+
+
+def test_an_infinite_signal_or_limit_counts_though_its_record_holds_null():
+    used_up = {"reuse/signal": "kl", "reuse/use": None, "nonfinite": ["reuse/use"]}
+    assert signals([used_up]) == [("steps ended by the signal kl", "1")]
+    failed = {"certificate/bound": None, "nonfinite": ["certificate/bound"]}
+    sure = Gsm8k(certificate=Certificate(delta=0.05))
+    assert certified(sure, [failed, {"certificate/bound": 0.1}])[0][1] == "1 of 2"
