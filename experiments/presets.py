@@ -133,6 +133,23 @@ def qwen3_4b() -> Gsm8k:
     )
 
 
+def check_preset(config: Gsm8k) -> None:
+    """Raises ValueError where a preset of a real model has no model or no data to train it on."""
+    if config.preset not in REAL:
+        return
+    random = config.model.random != "none"
+    missing = [
+        *([] if random or config.model.path is not None else ["--model.path"]),
+        *([] if config.data.path is not None else ["--data.path"]),
+    ]
+    if missing:
+        raise ValueError(
+            f"--preset {config.preset} also needs {' and '.join(missing)}: --model.path is a"
+            " Hugging Face folder (--model.random tiny proves the path without one), --data.path a"
+            " folder with train.jsonl and test.jsonl"
+        )
+
+
 DEFAULT = "v10-i1"
 PRESETS: dict[str, Callable[[], Gsm8k]] = {
     "v10-i1": v10_i1,
@@ -143,3 +160,5 @@ PRESETS: dict[str, Callable[[], Gsm8k]] = {
     "r1-distill-1.5b": r1_distill_1_5b,
     "qwen3-4b": qwen3_4b,
 }
+REAL = ("qwen2.5-0.5b", "r1-distill-1.5b", "qwen3-4b")
+"""Presets whose settings are for one model, which has to be given."""
