@@ -224,9 +224,9 @@ class Evaluation:
 class Certificate:
     """Whether each synchronisation of the server improved the reward, from fresh samples."""
 
-    delta: float | None = 0.05
-    """Chance that one certificate is wrong. None leaves them out: they cost a copy of the weights
-    and a forward pass a step."""
+    delta: float | None = None
+    """Chance that one certificate is wrong, such as 0.05. None leaves them out: they cost a copy of
+    the weights and a forward pass a step."""
 
     def __post_init__(self) -> None:
         delta = self.delta

@@ -11,7 +11,6 @@ and by whom. They train on packed batches, whose lengths differ most (docs/ragge
 from collections.abc import Callable
 
 from experiments.config import (
-    Certificate,
     Checkpointing,
     Data,
     Evaluation,
@@ -86,7 +85,6 @@ def qwen2_5_0_5b() -> Gsm8k:
         objective=Objective(beta=0.1),
         optimizer=Optimizer(learning_rate=5e-6, decay=0.0, microbatches=4, batching="packed"),
         evaluation=Evaluation(prompts=1319, temperature=0.1, samples=1),
-        certificate=Certificate(delta=None),
         checkpoint=Checkpointing(every=100),
     )
 
@@ -108,7 +106,6 @@ def r1_distill_1_5b() -> Gsm8k:
         objective=Objective(beta=0.001),
         optimizer=Optimizer(learning_rate=1e-6, decay=0.0, microbatches=8, batching="packed"),
         evaluation=Evaluation(prompts=256, temperature=0.7, samples=1),
-        certificate=Certificate(delta=None),
         checkpoint=Checkpointing(every=50),
     )
 
@@ -128,7 +125,6 @@ def qwen3_4b() -> Gsm8k:
         objective=Objective(beta=0.001),
         optimizer=Optimizer(learning_rate=1e-6, decay=0.0, microbatches=8, batching="packed"),
         evaluation=Evaluation(prompts=256, temperature=0.7, samples=1),
-        certificate=Certificate(delta=None),
         checkpoint=Checkpointing(every=50),
     )
 

@@ -43,6 +43,7 @@ SMALL = Gsm8k(
     schedule=Schedule(steps=6, prompts=4, evaluate_every=3),
     evaluation=Evaluation(prompts=6),
     checkpoint=Checkpointing(every=2),
+    certificate=Certificate(delta=0.05),
 )
 
 
@@ -197,8 +198,8 @@ def test_each_period_is_certified_from_samples_it_never_saw(off_policy):
     assert -1.0 < record["certificate/bound"] < record["certificate/mean"] < 1.0
 
 
-def test_certificates_can_be_left_out_and_change_nothing_else(off_policy):
-    run = Run(schedule=schedule(v=3), certificate=Certificate(delta=None))
+def test_certificates_are_left_out_by_default_and_change_nothing_else(off_policy):
+    run = Run(schedule=schedule(v=3), certificate=Certificate())
     ours, theirs = off_policy.turns(), run.turns()
     assert theirs[-1][0].previous is None
     assert all(r["certificate/bound"] is None for _, r in theirs)

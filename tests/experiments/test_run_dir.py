@@ -3,7 +3,7 @@
 import json
 import math
 
-from experiments.plots import divergence, points
+from experiments.plots import divergence, plots, points
 from experiments.run_dir import RunDir
 
 
@@ -33,3 +33,8 @@ def test_records_stay_what_they_were_when_a_run_is_rewound(tmp_path):
     run.rewind(1)
     run.rewind(1)
     assert run.read_metrics() == [{"step": 1, "kl": None, "nonfinite": ["kl"]}]
+
+
+def test_certificates_are_drawn_where_there_are_any():
+    assert "certificate" not in plots([{"certificate/mean": None}, {}])
+    assert "certificate" in plots([{"certificate/mean": None}, {"certificate/mean": 0.1}])
