@@ -91,7 +91,7 @@ def spent(records: list[Record]) -> Counts:
     gain = (last["pass@1/sampled"] - first["pass@1/sampled"]) / last["completions"] * 1000
     return [
         ("sampled Pass@1 gained per 1,000 completions", f"{gain:+.4f}"),
-        ("groups drawn for each one bought", f"{last['replay/ratio']:.2f}"),
+        ("updates in which each completion bought was used", f"{last['replay/ratio']:.2f}"),
         ("FLOPs of rollouts, counted from shapes", f"{last['flops/rollout']:.3g}"),
         ("FLOPs of updates, counted from shapes", f"{last['flops/update']:.3g}"),
     ]

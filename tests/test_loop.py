@@ -167,6 +167,8 @@ def test_i_updates_a_batch_leave_the_first_centre():
     assert records[1]["staleness"] == 0
     assert records[1]["kl"] > 0  # the third update sees a policy that two updates moved
     assert records[1]["mismatch"] < 1e-5  # pi_k is still the one that sampled
+    assert [r["replay/ratio"] for r in records[1:]] == [3, 3]
+    assert [r["replay/uses/mean"] for r in records[1:]] == [1, 1]  # draws
 
 
 def test_reference_is_swapped_at_the_start_of_each_stage():

@@ -114,7 +114,7 @@ class LoopState:
     completions: int = 0
     tokens: int = 0
     uses: int = 0
-    """Groups that updates have used, counted as often as they were."""
+    """Groups that updates were taken on, each counted once an update."""
     rollout_flops: int = 0
     update_flops: int = 0
     gaps: tuple[float, ...] = ()
