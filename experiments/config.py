@@ -163,7 +163,8 @@ class Replay:
     refuse_zero_variance: bool = False
     """Leave groups of equal rewards out of the buffer: they are counted and teach nothing."""
     max_staleness: int | None = None
-    """Groups whose policy is so many steps old are thrown out, and counted."""
+    """Groups whose policy is more than so many steps old are never drawn: they are refused on
+    arrival or thrown out, and counted. `staleness/max` stays at or below it."""
     max_uses: int | None = None
     """Groups drawn so often are thrown out, and counted."""
     keep: bool = True
@@ -175,11 +176,11 @@ class Replay:
     """How behaviour log-probs are stored."""
 
     def __post_init__(self) -> None:
-        for name in ("groups", "max_staleness", "max_uses"):
+        for name, least in (("groups", 1), ("max_staleness", 0), ("max_uses", 1)):
             value = getattr(self, name)
             require(
-                value is None or value >= 1,
-                f"replay.{name.replace('_', '-')} is {value}: give at least 1, or None",
+                value is None or value >= least,
+                f"replay.{name.replace('_', '-')} is {value}: give at least {least}, or None",
             )
         require(
             self.half_life > 0, f"replay.half-life is {self.half_life}: give a number of steps > 0"

@@ -264,6 +264,22 @@ def test_offline_training_buys_in_the_warm_up_alone_and_never_renews_the_server(
     assert [r["reward"] is None for _, r in turns] == [False] * 2 + [True] * 4
 
 
+@pytest.mark.parametrize("limit", [0, 2])
+def test_groups_older_than_the_limit_are_never_drawn_and_those_at_it_are(limit):
+    run = Run(schedule=schedule(v=6, replay=2), replay=Replay(groups=8, max_staleness=limit))
+    records = [record for _, record in run.turns()][1:]
+    drawn = [r["staleness/max"] for r in records]
+    assert drawn == [step if step <= limit else None for step in range(6)]
+    assert [r["reuse/starved"] for r in records] == [step > limit for step in range(6)]
+
+
+def test_what_arrives_too_old_is_refused_and_takes_nobodys_place():
+    run = Run(schedule=schedule(lead=2), replay=Replay(max_staleness=1))
+    last = run.turns()[-1][1]
+    # With two batches ahead those for steps 0 and 1 are fresh enough, and no others.
+    assert (last["replay/inserted"], last["replay/refused/stale"]) == (8, 16)
+
+
 def test_offline_data_grow_too_old_in_the_end():
     run = Run(schedule=schedule(warmup=2, offline=True), replay=Replay(max_staleness=3))
     records = [record for _, record in run.turns()][1:]
