@@ -169,7 +169,7 @@ class Replay:
     """Groups drawn so often are thrown out, and counted."""
     keep: bool = True
     """Keep every group that was bought as Parquet files in the run's folder (docs/replay.md).
-    Otherwise files without a group that is held are deleted at each checkpoint."""
+    Otherwise files without a group that a kept checkpoint holds are deleted at each checkpoint."""
     half_life: float = 4.0
     """With sampler fresh: the staleness, in steps, at which a group counts half."""
     log_prob_dtype: Literal["float32", "float16"] = "float32"

@@ -152,7 +152,8 @@ def train_to_end(study: Study, initial: TrainState) -> tuple[LoopState, StopRequ
                     if due or state.step == steps or stop:
                         checkpoints.save(state.step, state.arrays(), state.progress())
                         if not config.replay.keep:
-                            state.buffer.prune()
+                            kept = map(checkpoints.progress, checkpoints.steps)
+                            state.buffer.prune(progress["buffer"] for progress in kept)
                     if stop:
                         break
             except (CollectionError, RolloutError) as error:  # the trainer's state is not lost

@@ -52,6 +52,16 @@ class Checkpoints:
         """The newest step on disk, or None."""
         return self._manager.latest_step()
 
+    @property
+    def steps(self) -> list[int]:
+        """Those on disk, ascending."""
+        return sorted(self._manager.all_steps())
+
+    def progress(self, step: int) -> dict[str, Any]:
+        """The progress of checkpoint `step`, without its arrays."""
+        args = ocp.args.Composite(progress=ocp.args.JsonRestore())
+        return self._manager.restore(step, args=args)["progress"]
+
     def save(self, step: int, arrays: Any, progress: Mapping[str, Any]) -> None:
         """Writes a checkpoint; saving the same step twice keeps the first."""
         if step == self.latest:
