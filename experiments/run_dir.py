@@ -1,8 +1,8 @@
 """The run directory: what a run leaves behind, and how it is picked up again.
 
 config.json       what was asked for
-metrics.jsonl     one object a line, one line a step; null for a figure that is NaN or infinite, whose
-                  name `nonfinite` then lists
+metrics.jsonl     one object a line, one line a step; null for NaN and infinity, whose names are in
+                  `nonfinite`
 checkpoints/      Orbax, the newest two
 initial/          the first weights in the same format, where external servers start from them, or
                   where adapters stand beside them

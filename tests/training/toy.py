@@ -5,13 +5,16 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 
 from ogrpo.core import advantages, aggregate
 from ogrpo.core.objectives import exact_center, off_policy_grpo
 from ogrpo.training.metrics import PolicyOutput, summarize
+from ogrpo.training.state import Direction
 from ogrpo.training.update import Batch, Recipe
 
 V = 5
+GRADIENT = Direction(*optax.identity())
 
 
 def policy_fn(params, batch, temperature) -> PolicyOutput:
