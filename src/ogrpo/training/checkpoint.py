@@ -74,7 +74,10 @@ class Checkpoints:
         )
 
     def restore(self, step: int, like: Any) -> tuple[Any, dict[str, Any]]:
-        """Reads checkpoint `step` into the structure, shapes and dtypes of `like`."""
+        """Reads checkpoint `step` into the structure, shapes, dtypes and places of `like`.
+
+        `like` may be arrays or, so that only one copy is ever held, `jax.ShapeDtypeStruct`s.
+        """
         target = jax.tree.map(ocp.utils.to_shape_dtype_struct, like)
         restored = self._manager.restore(
             step,
