@@ -10,7 +10,7 @@ import tyro
 
 from experiments.config import Gsm8k, from_json
 from experiments.method import listed
-from experiments.presets import DEFAULT, PRESETS
+from experiments.presets import DEFAULT, PRESETS, check_preset
 from experiments.run_dir import RunDir
 
 PROGRAM = "python -m experiments.run gsm8k"
@@ -32,7 +32,9 @@ def parse(options: Sequence[str]) -> Gsm8k:
         description=_description(),
         config=(tyro.conf.FlagCreatePairsOff,),
     )
-    if resumed is not None and config.lora != resumed.lora:
+    if resumed is None:
+        check_preset(config)
+    elif config.lora != resumed.lora:
         raise ValueError(
             f"the run in {known.run_dir} was started with {resumed.lora}, which cannot change:"
             " leave out --lora options"

@@ -164,23 +164,24 @@ class Replay:
     refuse_zero_variance: bool = False
     """Leave groups of equal rewards out of the buffer: they are counted and teach nothing."""
     max_staleness: int | None = None
-    """Groups whose policy is so many steps old are thrown out, and counted."""
+    """Groups whose policy is more than so many steps old are never drawn: they are refused on
+    arrival or thrown out, and counted. `staleness/max` stays at or below it."""
     max_uses: int | None = None
     """Groups drawn so often are thrown out, and counted."""
     keep: bool = True
     """Keep every group that was bought as Parquet files in the run's folder (docs/replay.md).
-    Otherwise files without a group that is held are deleted at each checkpoint."""
+    Otherwise files without a group that a kept checkpoint holds are deleted at each checkpoint."""
     half_life: float = 4.0
     """With sampler fresh: the staleness, in steps, at which a group counts half."""
     log_prob_dtype: Literal["float32", "float16"] = "float32"
     """How behaviour log-probs are stored."""
 
     def __post_init__(self) -> None:
-        for name in ("groups", "max_staleness", "max_uses"):
+        for name, least in (("groups", 1), ("max_staleness", 0), ("max_uses", 1)):
             value = getattr(self, name)
             require(
-                value is None or value >= 1,
-                f"replay.{name.replace('_', '-')} is {value}: give at least 1, or None",
+                value is None or value >= least,
+                f"replay.{name.replace('_', '-')} is {value}: give at least {least}, or None",
             )
         require(
             self.half_life > 0, f"replay.half-life is {self.half_life}: give a number of steps > 0"
@@ -237,9 +238,9 @@ class Evaluation:
 class Certificate:
     """Whether each synchronisation of the server improved the reward, from fresh samples."""
 
-    delta: float | None = 0.05
-    """Chance that one certificate is wrong. None leaves them out: they cost a copy of the weights
-    and a forward pass a step."""
+    delta: float | None = None
+    """Chance that one certificate is wrong, such as 0.05. None leaves them out: they cost a copy of
+    the weights and a forward pass a step."""
 
     def __post_init__(self) -> None:
         delta = self.delta

@@ -1,5 +1,6 @@
 """What a reader of the report should know happened, though nothing failed."""
 
+import math
 from collections import Counter
 from typing import Any
 
@@ -24,6 +25,7 @@ def counted(config: Gsm8k, run: RunDir, prepared: Prepared) -> Counts:
         *signals(records),
         *padded(config, records),
         *spent(records),
+        *nonfinite(records),
     ]
 
 
@@ -52,7 +54,8 @@ def certified(config: Gsm8k, records: list[Record]) -> Counts:
     """Server periods with a certificate above 0."""
     if config.certificate.delta is None:
         return []
-    bounds = [r["certificate/bound"] for r in records if r["certificate/bound"] is not None]
+    bounds = [_figure(r, "certificate/bound", below=True) for r in records]
+    bounds = [bound for bound in bounds if bound is not None]
     label = "server periods certified to improve on the last, each with confidence"
     found = f"{sum(bound > 0 for bound in bounds)} of {len(bounds)}"
     return [(f"{label} {1 - config.certificate.delta:.0%}", found)]
@@ -60,7 +63,8 @@ def certified(config: Gsm8k, records: list[Record]) -> Counts:
 
 def signals(records: list[Record]) -> Counts:
     """Which signal ended a step's draws, and how often."""
-    bound = Counter(r["reuse/signal"] for r in records if (r.get("reuse/use") or 0) >= 1)
+    used_up = [r for r in records if (_figure(r, "reuse/use", below=False) or 0) >= 1]
+    bound = Counter(r["reuse/signal"] for r in used_up)
     return [(f"steps ended by the signal {name}", f"{n:,}") for name, n in bound.most_common()]
 
 
@@ -86,7 +90,22 @@ def spent(records: list[Record]) -> Counts:
     gain = (last["pass@1/sampled"] - first["pass@1/sampled"]) / last["completions"] * 1000
     return [
         ("sampled Pass@1 gained per 1,000 completions", f"{gain:+.4f}"),
-        ("groups drawn for each one bought", f"{last['replay/ratio']:.2f}"),
+        ("updates in which each completion bought was used", f"{last['replay/ratio']:.2f}"),
         ("FLOPs of rollouts, counted from shapes", f"{last['flops/rollout']:.3g}"),
         ("FLOPs of updates, counted from shapes", f"{last['flops/update']:.3g}"),
     ]
+
+
+def nonfinite(records: list[Record]) -> Counts:
+    """Records with a figure that was NaN or infinite, and which figures those were."""
+    names = Counter(name for r in records for name in r.get("nonfinite", ()))
+    found = sum(bool(r.get("nonfinite")) for r in records)
+    which = f" ({', '.join(name for name, _ in names.most_common())})" if names else ""
+    return [("records with a figure that is NaN or infinite", f"{found:,}{which}")]
+
+
+def _figure(record: Record, key: str, *, below: bool) -> float | None:
+    """A figure that can be infinite, downwards or upwards only; None where there is none."""
+    if key in record.get("nonfinite", ()):
+        return -math.inf if below else math.inf
+    return record.get(key)

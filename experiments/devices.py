@@ -1,12 +1,15 @@
 """Where a run's train state lies: on one device, or cut over the mesh that --mesh asks for."""
 
+import math
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import Array
+from jax.sharding import SingleDeviceSharding
 
 from experiments.config import Gsm8k
 from experiments.config_update import Mesh
@@ -35,6 +38,8 @@ class Devices(NamedTuple):
     place_params: Callable[[Params], Params]
     place_prompts: Callable[[Any], Any]
     init: Callable[[Params], TrainState]
+    shapes: Callable[[Params], TrainState]
+    """Of what `init` would make, each with its place; its frozen parameters are there."""
     make_update: Callable[[Recipe], UpdateFn]
     make_score: Callable[[PolicyFn], ScoreFn]
     whole_axes: list[str]
@@ -68,6 +73,7 @@ def _one_device(config: Gsm8k, decoder: DecoderConfig, optimizer: Any) -> Device
         place_params=_as_it_is,
         place_prompts=jnp.asarray,
         init=partial(_init_on_one, config, optimizer),
+        shapes=partial(_shapes_on_one, config, optimizer),
         make_update=partial(make_update, optimizer),
         make_score=lambda policy: jax.jit(lambda *args: policy(*args).log_probs),
         whole_axes=[],
@@ -83,6 +89,7 @@ def _many_devices(config: Gsm8k, decoder: DecoderConfig, optimizer: Any) -> Devi
         place_params=partial(sharding.place, where=sharding.places(param_axes(decoder), to.mesh)),
         place_prompts=partial(sharding.place, where=to.batch),
         init=partial(_init_on_mesh, config, optimizer, to),
+        shapes=partial(_shapes_on_mesh, config, optimizer, to),
         make_update=lambda recipe: sharding.shard_update(optimizer, recipe, to),
         make_score=partial(sharding.shard_score, to=to),
         whole_axes=sharding.whole_axes(join(*axes), to.mesh),
@@ -123,6 +130,26 @@ def _init_on_mesh(config: Gsm8k, optimizer: Any, to: Layout, params: Params) -> 
     return sharding.init_placed(trained, optimizer, to, frozen=frozen)
 
 
+def _shapes_on_one(config: Gsm8k, optimizer: Any, params: Params) -> TrainState:
+    trained, frozen = trained_and_frozen(config, params)
+    there = SingleDeviceSharding(jax.devices()[0])
+    shapes = jax.eval_shape(partial(init_state, optimizer=optimizer), trained)
+    placed = jax.tree.map(lambda leaf: _placed(leaf, there), shapes)
+    return replace(placed, frozen=frozen)
+
+
+def _shapes_on_mesh(config: Gsm8k, optimizer: Any, to: Layout, params: Params) -> TrainState:
+    trained, frozen = trained_and_frozen(config, params)
+    shapes = jax.eval_shape(partial(init_state, optimizer=optimizer), trained)
+    where = replace(to.state, region=(), frozen=())
+    placed = jax.tree.map(_placed, shapes, where)
+    return replace(placed, frozen=sharding.place(frozen, to.state.frozen))
+
+
+def _placed(leaf: jax.ShapeDtypeStruct, where: Any) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=where)
+
+
 def mesh_policy(config: Gsm8k, decoder: DecoderConfig, to: Layout) -> PolicyFn:
     """The decoder with its activations pinned to the mesh."""
     policy_fn = make_policy_fn(
@@ -160,14 +187,18 @@ def _as_it_is(tree: Any) -> Any:
 
 
 def memory_lines(config: Gsm8k, state: TrainState, devices: Devices) -> list[str]:
-    """Bytes of parameters and optimizer on each device, and what could not be cut."""
+    """Bytes of parameters and optimizer on each device, and what could not be cut.
+
+    The state may be its shapes.
+    """
     mesh = config.mesh
     shown = f"mesh data {mesh.data} x fsdp {mesh.fsdp} x tensor {mesh.tensor}"
     policy = state.whole()
     params, moments = (
         sharding.bytes_per_device(tree) / 2**20 for tree in (policy, state.opt_state)
     )
-    total = sum(leaf.nbytes for leaf in jax.tree.leaves((policy, state.opt_state))) / 2**20
+    leaves = jax.tree.leaves((policy, state.opt_state))
+    total = sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in leaves) / 2**20
     return [
         *lora_lines(config, state),
         f"{shown}: parameters {params:,.1f} MiB and optimizer {moments:,.1f} MiB on each device"

@@ -9,12 +9,13 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 
+import jax
 from rich.console import Console
 
 from experiments.cache import keep_compiled_programs
 from experiments.config import Gsm8k, to_json
 from experiments.counted import counted
-from experiments.devices import memory_lines, open_mesh
+from experiments.devices import Devices, memory_lines, open_mesh
 from experiments.interrupt import StopRequest, stop_on_signal
 from experiments.method import check, title
 from experiments.models import DTYPES, make_model, save_model
@@ -25,7 +26,7 @@ from experiments.run_dir import RunDir, RunDirError
 from experiments.servers import connect
 from experiments.tasks import Prepared, prepare
 from ogrpo.data.tokenizer import TextTokenizer
-from ogrpo.loop import LoopState, Parts, first_arrays, resume, start, stream_seed, train
+from ogrpo.loop import LoopState, Parts, array_shapes, resume, start, stream_seed, train
 from ogrpo.policy import DecoderConfig, Params
 from ogrpo.policy.lora_files import save_adapter
 from ogrpo.policy.pretrained import load_pretrained
@@ -113,13 +114,8 @@ def carry_out(study: Study, params: Params) -> int:
     if not study.config.resume:
         study.run.write_config(as_json(study.config))
     before = greedy_answers(study, params)
-    devices = find_devices(study.config, study.decoder)
-    initial = replace(devices.init(params), region=first_region(study.config))
-    for line in memory_lines(study.config, initial, devices):
-        study.console.print(line, soft_wrap=True)
-    study.console.print(batching_line(study.config), soft_wrap=True)
-    study.console.print(f"algorithm: {title(study.config)}", soft_wrap=True)
-    state, stop = train_to_end(study, initial)
+    study.parts.evaluator.withdraw()
+    state, stop = train_to_end(study, params)
     finish(study, state, before)
     if stop.signal is None:
         return 0
@@ -128,7 +124,7 @@ def carry_out(study: Study, params: Params) -> int:
     return INTERRUPTED
 
 
-def train_to_end(study: Study, initial: TrainState) -> tuple[LoopState, StopRequest]:
+def train_to_end(study: Study, params: Params) -> tuple[LoopState, StopRequest]:
     """Runs the loop, leaving a metrics record a step and a checkpoint now and then."""
     config, console = study.config, study.console
     keep, every, steps = config.checkpoint.keep, config.checkpoint.every, config.schedule.steps
@@ -140,7 +136,7 @@ def train_to_end(study: Study, initial: TrainState) -> tuple[LoopState, StopRequ
         Checkpoints(study.run.checkpoints, keep=keep) as checkpoints,
         stop_on_signal(notify) as stop,
     ):
-        state = begin(study, initial, checkpoints)
+        state = begin(study, params, checkpoints)
         if config.resume:  # not before it is accepted
             study.run.write_config(as_json(config))
         with study.run.metrics_writer() as metrics, display(console, steps, state.step) as shown:
@@ -153,7 +149,8 @@ def train_to_end(study: Study, initial: TrainState) -> tuple[LoopState, StopRequ
                     if due or state.step == steps or stop:
                         checkpoints.save(state.step, state.arrays(), state.progress())
                         if not config.replay.keep:
-                            state.buffer.prune()
+                            kept = map(checkpoints.progress, checkpoints.steps)
+                            state.buffer.prune(progress["buffer"] for progress in kept)
                     if stop:
                         break
             except (CollectionError, RolloutError) as error:  # the trainer's state is not lost
@@ -163,18 +160,50 @@ def train_to_end(study: Study, initial: TrainState) -> tuple[LoopState, StopRequ
     return state, stop
 
 
-def begin(study: Study, initial: TrainState, checkpoints: Checkpoints) -> LoopState:
+def begin(study: Study, params: Params, checkpoints: Checkpoints) -> LoopState:
     """The first state, or the newest checkpoint's; the records after it will be written again."""
-    if not study.config.resume:
-        return start(initial, study.parts)
-    if (step := checkpoints.latest) is None:
+    devices = find_devices(study.config, study.decoder)
+    step = checkpoints.latest if study.config.resume else None
+    if step is not None:
+        return resumed(study, params, checkpoints, step, devices)
+    if study.config.resume:
         study.console.print("no checkpoint yet: starting over")
         study.run.rewind(-1)
-        return start(initial, study.parts)
+    initial = replace(devices.init(params), region=first_region(study.config))
+    describe(study, initial, devices)
+    return start(initial, study.parts)
+
+
+def resumed(
+    study: Study, params: Params, checkpoints: Checkpoints, step: int, devices: Devices
+) -> LoopState:
+    """The state of a checkpoint, read in place of `params`: both at once may not fit.
+
+    What stands beneath adapters is in no checkpoint, and stays.
+    """
+    shapes = devices.shapes(params)
+    everywhere = shapes.updates.sharding
+    region = jax.tree.map(
+        lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=everywhere),
+        first_region(study.config),
+    )
+    shapes = replace(shapes, region=region)
+    describe(study, shapes, devices)
     study.console.print(f"resuming after step {step}")
     study.run.rewind(step or -1)  # a loop at step 0 begins with that step's own record
-    like = first_arrays(initial, study.parts)
-    return resume(*checkpoints.restore(step, like), study.parts, frozen=initial.frozen)
+    if not shapes.frozen:
+        for leaf in jax.tree.leaves(params):
+            leaf.delete()
+    arrays, progress = checkpoints.restore(step, array_shapes(shapes, study.parts))
+    return resume(arrays, progress, study.parts, frozen=shapes.frozen)
+
+
+def describe(study: Study, state: TrainState, devices: Devices) -> None:
+    """Says what the algorithm is, what the train state takes, and how batches are laid out."""
+    study.console.print(f"algorithm: {title(study.config)}", soft_wrap=True)
+    for line in memory_lines(study.config, state, devices):
+        study.console.print(line, soft_wrap=True)
+    study.console.print(batching_line(study.config), soft_wrap=True)
 
 
 def greedy_answers(study: Study, params: object) -> list[Answer]:

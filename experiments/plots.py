@@ -187,9 +187,18 @@ PLOTS: dict[str, Callable[[list[Record]], Figure]] = {
     "off_policy": off_policy,
     "divergence": divergence,
     "entropy": entropy,
-    "certificate": certificate,
     "seconds": seconds,
 }
+
+
+def plots(records: list[Record]) -> dict[str, Callable[[list[Record]], Figure]]:
+    """Those that the records have something for."""
+    certified = any(r.get("certificate/mean") is not None for r in records)
+    return {
+        **PLOTS,
+        **({"certificate": certificate} if certified else {}),
+        **(SERVER_PLOTS if pushes(records) else {}),
+    }
 
 
 SERVER_PLOTS: dict[str, Callable[[list[Record]], Figure]] = {
@@ -212,7 +221,7 @@ def save_plots(records: list[Record], folder: Path) -> list[Path]:
     folder.mkdir(exist_ok=True)
     paths = []
     with mpl.rc_context(STYLE):
-        for name, plot in (PLOTS | (SERVER_PLOTS if pushes(records) else {})).items():
+        for name, plot in plots(records).items():
             path = folder / f"{name}.png"
             plot(records).savefig(path)
             paths.append(path)

@@ -12,7 +12,6 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from experiments.config import (
-    Certificate,
     Checkpointing,
     Data,
     Evaluation,
@@ -117,7 +116,6 @@ def qwen2_5_0_5b() -> Gsm8k:
         knobs=Knobs(beta=0.1),
         optimizer=Optimizer(learning_rate=5e-6, decay=0.0, microbatches=4, batching="packed"),
         evaluation=Evaluation(prompts=1319, temperature=0.1, samples=50),
-        certificate=Certificate(delta=None),
         checkpoint=Checkpointing(every=100),
     )
 
@@ -141,7 +139,6 @@ def r1_distill_1_5b() -> Gsm8k:
         knobs=Knobs(beta=0.001),
         optimizer=Optimizer(learning_rate=1e-6, decay=0.0, microbatches=28, batching="packed"),
         evaluation=Evaluation(prompts=256, temperature=0.7, samples=4),
-        certificate=Certificate(delta=None),
         checkpoint=Checkpointing(every=50),
     )
 
@@ -161,9 +158,25 @@ def qwen3_4b() -> Gsm8k:
         knobs=Knobs(beta=0.001),
         optimizer=Optimizer(learning_rate=1e-6, decay=0.0, microbatches=8, batching="packed"),
         evaluation=Evaluation(prompts=256, temperature=0.7, samples=1),
-        certificate=Certificate(delta=None),
         checkpoint=Checkpointing(every=50),
     )
+
+
+def check_preset(config: Gsm8k) -> None:
+    """Raises ValueError where a preset of a real model has no model or no data to train it on."""
+    if config.preset not in REAL:
+        return
+    random = config.model.random != "none"
+    missing = [
+        *([] if random or config.model.path is not None else ["--model.path"]),
+        *([] if config.data.path is not None else ["--data.path"]),
+    ]
+    if missing:
+        raise ValueError(
+            f"--preset {config.preset} also needs {' and '.join(missing)}: --model.path is a"
+            " Hugging Face folder (--model.random tiny proves the path without one), --data.path a"
+            " folder with train.jsonl and test.jsonl"
+        )
 
 
 DEFAULT = "default"
@@ -178,3 +191,5 @@ PRESETS: dict[str, Callable[[], Gsm8k]] = {
     "r1-distill-1.5b": r1_distill_1_5b,
     "qwen3-4b": qwen3_4b,
 }
+REAL = ("qwen2.5-0.5b", "r1-distill-1.5b", "qwen3-4b")
+"""Presets whose settings are for one model, which has to be given."""

@@ -22,7 +22,7 @@ import tyro
 from rich.console import Console
 
 from experiments.cache import keep_compiled_programs
-from experiments.config import Certificate, Evaluation, Gsm8k, WarmStart, to_json
+from experiments.config import Evaluation, Gsm8k, WarmStart, to_json
 from experiments.config_update import require
 from experiments.models import make_model
 from experiments.parts import first_region, make_hypers_at, make_optimizer, make_parts
@@ -135,7 +135,6 @@ def trial_config(wanted: ReuseStudy, trial: Trial) -> Gsm8k:
         warm_start=wanted.warm_start,
         schedule=Schedule(steps=trial.steps, evaluate_every=max(trial.steps // 6, 1)),
         evaluation=Evaluation(split="validation", prompts=wanted.prompts),
-        certificate=Certificate(delta=None),
     )
     config = METHODS[trial.method](base)
     return replace(config, optimizer=replace(config.optimizer, learning_rate=trial.rate))

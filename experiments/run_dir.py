@@ -1,7 +1,8 @@
 """The run directory: what a run leaves behind, and how it is picked up again.
 
 config.json       what was asked for
-metrics.jsonl     one object a line, one line a step
+metrics.jsonl     one object a line, one line a step; null for NaN and infinity, whose names are in
+                  `nonfinite`
 checkpoints/      Orbax, the newest two
 initial/          the first weights in the same format, where external servers start from them, or
                   where adapters stand beside them
@@ -12,6 +13,7 @@ plots/*.png, report.html
 """
 
 import json
+import math
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -114,4 +116,18 @@ class MetricsWriter:
 
 
 def _line(record: dict[str, Any]) -> str:
-    return json.dumps(record) + "\n"
+    """A line of JSON, which knows neither NaN nor infinity: null for these, their names listed."""
+    found = dict.fromkeys(record.get("nonfinite", ()))
+    values = {name: _finite(value, name, found) for name, value in record.items()}
+    return json.dumps({**values, "nonfinite": [*found]}, allow_nan=False) + "\n"
+
+
+def _finite(value: Any, name: str, found: dict[str, None]) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        found[name] = None
+        return None
+    if isinstance(value, dict):
+        return {key: _finite(inner, f"{name}/{key}", found) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(inner, name, found) for inner in value]
+    return value

@@ -43,6 +43,7 @@ SMALL = Gsm8k(
     schedule=Schedule(steps=6, prompts=4, evaluate_every=3),
     evaluation=Evaluation(prompts=6),
     checkpoint=Checkpointing(every=2),
+    certificate=Certificate(delta=0.05),
 )
 
 
@@ -166,6 +167,8 @@ def test_i_updates_a_batch_leave_the_first_centre():
     assert records[1]["staleness"] == 0
     assert records[1]["kl/mu_pi"] > 0  # the third update sees a policy that two updates moved
     assert records[1]["mismatch"] < 1e-5  # pi_k is still the one that sampled
+    assert [r["replay/ratio"] for r in records[1:]] == [3, 3]
+    assert [r["replay/uses/mean"] for r in records[1:]] == [1, 1]  # draws
 
 
 def test_reference_is_swapped_at_the_start_of_each_stage():
@@ -197,8 +200,8 @@ def test_each_period_is_certified_from_samples_it_never_saw(off_policy):
     assert -1.0 < record["certificate/bound"] < record["certificate/mean"] < 1.0
 
 
-def test_certificates_can_be_left_out_and_change_nothing_else(off_policy):
-    run = Run(schedule=schedule(v=3), certificate=Certificate(delta=None))
+def test_certificates_are_left_out_by_default_and_change_nothing_else(off_policy):
+    run = Run(schedule=schedule(v=3), certificate=Certificate())
     ours, theirs = off_policy.turns(), run.turns()
     assert theirs[-1][0].previous is None
     assert all(r["certificate/bound"] is None for _, r in theirs)
@@ -259,6 +262,22 @@ def test_offline_training_buys_in_the_warm_up_alone_and_never_renews_the_server(
     assert [r["updates"] for _, r in turns] == [0, 0, 1, 2, 3, 4]
     assert [state.server_version for state, _ in turns] == [0] * 6
     assert [r["reward"] is None for _, r in turns] == [False] * 2 + [True] * 4
+
+
+@pytest.mark.parametrize("limit", [0, 2])
+def test_groups_older_than_the_limit_are_never_drawn_and_those_at_it_are(limit):
+    run = Run(schedule=schedule(v=6, replay=2), replay=Replay(groups=8, max_staleness=limit))
+    records = [record for _, record in run.turns()][1:]
+    drawn = [r["staleness/max"] for r in records]
+    assert drawn == [step if step <= limit else None for step in range(6)]
+    assert [r["reuse/starved"] for r in records] == [step > limit for step in range(6)]
+
+
+def test_what_arrives_too_old_is_refused_and_takes_nobodys_place():
+    run = Run(schedule=schedule(lead=2), replay=Replay(max_staleness=1))
+    last = run.turns()[-1][1]
+    # With two batches ahead those for steps 0 and 1 are fresh enough, and no others.
+    assert (last["replay/inserted"], last["replay/refused/stale"]) == (8, 16)
 
 
 def test_offline_data_grow_too_old_in_the_end():

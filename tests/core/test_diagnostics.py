@@ -7,6 +7,8 @@ import pytest
 
 from ogrpo.core import diagnostics, divergences
 from ogrpo.core.aggregate import combine, mean
+from ogrpo.core.objectives import TokenBatch
+from ogrpo.core.ratios import moment_ratio
 from tests.core.cases import SHAPE, arrays, batch_of
 
 
@@ -35,6 +37,26 @@ def test_diagnose_by_hand_and_by_parts():
         assert float(mean(combine(*(p[name] for p in parts)))) == pytest.approx(
             expected[name], rel=1e-4
         )
+
+
+@pytest.mark.parametrize("far", [44.0, 45.0, 100.0])
+def test_a_far_token_leaves_an_effective_size_of_about_one(far):
+    delta = jnp.zeros((3, 1000)).at[1, 7].set(far)
+    nothing = jnp.zeros_like(delta)
+    batch = TokenBatch(nothing, nothing == 0, nothing - far, nothing - far, nothing)
+    parts = [
+        diagnostics.diagnose(delta[n] - far, jax.tree.map(lambda x, n=n: x[n], batch))
+        for n in range(3)
+    ]
+    first, second = (combine(*(p[name] for p in parts)) for name in ("ratio", "ratio_squared"))
+    assert float(diagnostics.ess_from_moments(first, second)) == pytest.approx(1, rel=1e-4)
+
+
+def test_a_ratio_for_moments_is_bounded_so_that_many_squares_can_be_added():
+    at = moment_ratio(jnp.array([-200.0, 0.0, 19.0, 20.0, 44.4, jnp.inf, jnp.nan]))
+    top = np.exp(20.0)
+    np.testing.assert_allclose(at, [0, 1, np.exp(19.0), top, top, top, np.nan], rtol=1e-6)
+    assert np.isfinite(np.float32((3e10 * top) ** 2))
 
 
 def test_diagnose_cannot_see_under_the_mask():

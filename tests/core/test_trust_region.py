@@ -116,6 +116,22 @@ def test_the_clip_narrows_while_too_far_and_widens_when_near():
         assert settle(REGIONS[name], log_probs, near) == pytest.approx(0.4)
 
 
+@pytest.mark.parametrize("far", [60.0, 1000.0])
+def test_the_clip_narrows_however_far_a_token_is(far):
+    log_probs, batch, a = problem()
+    first = tuple(np.argwhere(a.mask)[0])
+    batch = batch._replace(behavior_log_probs=batch.behavior_log_probs.at[first].add(-far))
+    for name in ("clip", "ess"):
+        assert settle(REGIONS[name], log_probs, batch) == pytest.approx(0.05)
+
+
+def test_the_clip_widens_by_the_same_rule_where_nothing_carries_loss():
+    log_probs, batch, _ = problem()
+    batch = batch._replace(mask=jnp.zeros_like(batch.mask))
+    for name in ("clip", "ess"):
+        assert settle(REGIONS[name], log_probs, batch) == pytest.approx(0.4)
+
+
 def test_the_clip_state_is_the_clips_width():
     log_probs, batch, _ = problem()
     wide = REGIONS["clip"].loss(jnp.asarray(0.4), log_probs, batch)

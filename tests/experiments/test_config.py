@@ -129,6 +129,30 @@ def test_an_unknown_preset_is_answered_with_the_nearest():
         parse(["--preset", "v10-il"])
 
 
+@pytest.mark.parametrize("name", ["qwen2.5-0.5b", "r1-distill-1.5b", "qwen3-4b"])
+@pytest.mark.parametrize(
+    ("given", "missing"),
+    [
+        ([], "--model.path and --data.path"),
+        (["--model.path", "folder"], "--data.path"),
+        (["--data.path", "folder"], "--model.path"),
+        (["--model.random", "tiny"], "--data.path"),
+    ],
+)
+def test_a_preset_of_a_real_model_names_what_it_was_not_given(name, given, missing):
+    with pytest.raises(ValueError, match=f"--preset {name} also needs {missing}:"):
+        parse(["--preset", name, *given])
+
+
+def test_a_preset_of_a_real_model_starts_from_weights_or_from_none(tmp_path):
+    data = ["--preset", "qwen2.5-0.5b", "--data.path", "folder"]
+    config = parse([*data, "--model.random", "qwen2.5-0.5b"])
+    assert config.model.random == "qwen2.5-0.5b"
+    config = parse([*data, "--model.path", "weights"])
+    (tmp_path / "config.json").write_text(json.dumps(as_json(config)))
+    assert parse(["--run-dir", str(tmp_path), "--resume"]).model == config.model
+
+
 def test_a_run_says_how_its_batches_are_laid_out():
     config = Gsm8k(optimizer=Optimizer(microbatches=4))
     assert batching_line(config) == "batches: padded to 4 x 576 tokens"

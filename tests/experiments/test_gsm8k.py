@@ -153,6 +153,20 @@ def test_a_finished_run_is_not_overwritten_but_can_be_resumed(finished, run, tmp
     assert [r["step"] for r in records(folder)] == [0, 1, 2, 3, 4, 5]
 
 
+def test_without_old_experience_every_checkpoint_kept_can_be_resumed(run, tmp_path):
+    folder = tmp_path / "frugal"
+    frugal = ["--replay.no-keep", "--checkpoint.keep=2", "--checkpoint.every=1"]
+    done = run(*SMALL, *frugal, "--schedule.steps=3", f"--run-dir={folder}")
+    assert done.returncode == 0, done.stderr
+    kept = [file.name for file in sorted((folder / "experience").glob("*.parquet"))]
+    assert [name[:19] for name in kept] == ["groups-000000000004", "groups-000000000008"]
+    shutil.rmtree(folder / "checkpoints" / "3")
+    resumed = run(f"--run-dir={folder}", "--resume")
+    assert resumed.returncode == 0, resumed.stderr
+    assert "resuming after step 2" in resumed.stdout
+    assert [r["step"] for r in records(folder)] == [0, 1, 2, 3]
+
+
 # Many short steps, so that a signal meets the loop and not its end.
 LONG = (*SMALL, "--schedule.steps=100", "--schedule.evaluate-every=50", "--checkpoint.every=40")
 

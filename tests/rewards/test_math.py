@@ -1,4 +1,5 @@
 import os
+import signal
 import threading
 from pathlib import Path
 
@@ -114,6 +115,17 @@ def test_a_pair_is_compared_once():
         reward("#### 12", "stop", "12")
     assert reward._compare.cache_info().misses == 1
     assert reward.counts.correct == 1000
+
+
+def test_an_overrun_is_forgotten_and_the_pair_compared_again(free):
+    assert free.judge(r"\boxed{36/2}", "stop", "19") == "wrong"  # starts the verifying process
+    process = free._verifier._process
+    process.send_signal(signal.SIGSTOP)  # it hangs, once, and is ended from outside
+    ender = threading.Timer(0.2, process.kill)
+    ender.start()
+    assert free.judge(r"\boxed{36/2}", "stop", "18") == "timeout"
+    ender.join()
+    assert free.judge(r"\boxed{36/2}", "stop", "18") == "correct"
 
 
 @pytest.mark.skipif(

@@ -65,7 +65,7 @@ def test_a_large_models_optimizer_holds_no_second_copy_of_the_gradient(all_large
 @pytest.mark.parametrize("microbatches", [1, 2])
 @pytest.mark.parametrize("total", ["token_total", "sequence_total", "group_total"])
 def test_a_large_models_update_is_that_of_a_small_one(microbatches, total, monkeypatch):
-    recipe = make_recipe(total_fn=getattr(aggregate, total), microbatches=microbatches)
+    recipe = make_recipe(reduction=getattr(aggregate, total), microbatches=microbatches)
     optimizer = adam(b1=0.9, b2=0.98, eps=1e-8, weight_decay=0.01, max_grad_norm=0.05)
     knobs = hypers(0.1, 0.8, {"eps_low": 0.2, "eps_high": 0.3, "beta": 0.1})
 

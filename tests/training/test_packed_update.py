@@ -18,8 +18,8 @@ from ogrpo.training.state import hypers, init_state
 from ogrpo.training.update import apart, make_step, make_update, with_frozen
 from ogrpo.training.variance import make_spread
 from tests.policy.tiny import make_config, make_params
+from tests.training.toy import GRADIENT, make_recipe
 from tests.training.toy import make_params as toy_params
-from tests.training.toy import make_recipe
 
 KNOBS = {"eps_low": 0.2, "eps_high": 0.3, "beta": 0.1}
 CONFIG = make_config()
@@ -62,7 +62,7 @@ def updated(*, packed, microbatches=1, skip=False):
         region_fn=region_fn,
     )
     state = init_state(make_params(CONFIG), optax.identity(), region=jnp.float32(0.25))
-    return make_update(optax.identity(), recipe)(state, batch, hypers(0.1, 0.7, KNOBS))
+    return make_update(GRADIENT, recipe)(state, batch, hypers(0.1, 0.7, KNOBS))
 
 
 def check_equal(found, expected, *, atol=2e-6):
@@ -97,7 +97,7 @@ def test_a_batch_of_silent_groups_alone_changes_nothing():
     assert made.shape is not None
     assert (made.shape.predictors, made.shape.others) == (1, 4)  # the lowest rungs
     recipe = make_recipe(packed=True, skip_zero_variance=True)
-    state, metrics = make_update(optax.identity(), recipe)(
+    state, metrics = make_update(GRADIENT, recipe)(
         init_state(toy_params(), optax.identity()), made.batch, hypers(0.1, 0.7, KNOBS)
     )
     check_equal(state.params, toy_params(), atol=0)
@@ -138,7 +138,7 @@ def test_the_noise_of_a_gradient_is_measured_on_the_padded_batch():
 
 
 def test_a_program_for_each_shape_and_no_more():
-    jitted = jax.jit(apart(make_step(optax.identity(), make_recipe(packed=True))))
+    jitted = jax.jit(apart(make_step(GRADIENT, make_recipe(packed=True))))
     update = with_frozen(jitted)
     state, shapes = init_state(toy_params(), optax.identity()), set()
     for seed in range(200):
@@ -153,12 +153,12 @@ def test_a_program_for_each_shape_and_no_more():
 @pytest.mark.parametrize("packed", [False, True])
 def test_recipe_and_batch_must_agree_on_packing(packed):
     made = make_batch(*make_groups(), None if packed else Packer(1, False), for_update=True)
-    step = make_step(optax.identity(), make_recipe(packed=packed))
+    step = make_step(GRADIENT, make_recipe(packed=packed))
     with pytest.raises(ValueError, match=f"packed is {packed}.*has {'no' if packed else 'a'} pack"):
         step(init_state(toy_params(), optax.identity()), made.batch, hypers(0.1, 0.7, KNOBS))
 
 
 def test_groups_are_left_out_of_packed_batches_without_microbatches():
-    make_step(optax.identity(), make_recipe(packed=True, skip_zero_variance=True))
+    make_step(GRADIENT, make_recipe(packed=True, skip_zero_variance=True))
     with pytest.raises(ValueError, match=r"more than one microbatch.* 1, or packed batches"):
-        make_step(optax.identity(), make_recipe(skip_zero_variance=True))
+        make_step(GRADIENT, make_recipe(skip_zero_variance=True))

@@ -8,7 +8,7 @@ from ogrpo.training.precision import compute_in
 from ogrpo.training.state import hypers, init_state
 from ogrpo.training.update import make_update
 from tests.policy.tiny import make_config, make_params
-from tests.training.toy import make_batch, make_recipe, policy_fn
+from tests.training.toy import GRADIENT, make_batch, make_recipe, policy_fn
 from tests.training.toy import make_params as make_table
 
 KNOBS = {"eps_low": 0.2, "eps_high": 0.3, "beta": 0.1}
@@ -21,7 +21,7 @@ def table_policy(params, batch, temperature):
 
 def descend(policy, params, rate, steps=1):
     """Plain gradient steps."""
-    update = make_update(optax.identity(), make_recipe(policy_fn=policy))
+    update = make_update(GRADIENT, make_recipe(policy_fn=policy))
     state = init_state(jax.tree.map(jnp.copy, params), optax.identity())
     for _ in range(steps):
         state, _ = update(state, make_batch(), hypers(rate, 1.0, KNOBS))

@@ -10,7 +10,7 @@ from ogrpo.core import aggregate
 from ogrpo.core.trust_region import adaptive_clip, dual_penalty
 from ogrpo.training.state import adam, hypers, init_state
 from ogrpo.training.update import gradient, make_update, weigh
-from tests.training.toy import make_batch, make_params, make_recipe
+from tests.training.toy import GRADIENT, make_batch, make_params, make_recipe
 
 KNOBS = {"eps_low": 0.2, "eps_high": 0.3, "beta": 0.1}
 TOTALS = {
@@ -55,7 +55,7 @@ def test_loss_is_that_of_a_formula_written_with_loops(temperature):
     expected = numpy_loss(
         np.asarray(params["table"], np.float64), batch, KNOBS, temperature=temperature
     )
-    update = make_update(optax.identity(), make_recipe())
+    update = make_update(GRADIENT, make_recipe())
     _, metrics = update(
         init_state(params, optax.identity()), batch, hypers(0.1, temperature, KNOBS)
     )
@@ -65,7 +65,7 @@ def test_loss_is_that_of_a_formula_written_with_loops(temperature):
 def test_gradient_step_descends_the_loss_written_with_loops():
     batch, params = make_batch(), make_params()
     table, rate, step = np.asarray(params["table"], np.float64), 0.5, 1e-5
-    update = make_update(optax.identity(), make_recipe())
+    update = make_update(GRADIENT, make_recipe())
     after, _ = update(init_state(params, optax.identity()), batch, hypers(rate, 1.0, KNOBS))
     moved = (table - np.asarray(after.params["table"], np.float64)) / rate
     for place in np.ndindex(table.shape):
@@ -83,7 +83,7 @@ def test_microbatches_add_up_to_the_full_batch(total, microbatches, count_masked
 
     def after(parts):
         recipe = make_recipe(reduction=TOTALS[total], microbatches=parts, count_masked=count_masked)
-        update = make_update(optax.identity(), recipe)
+        update = make_update(GRADIENT, recipe)
         return update(init_state(make_params(), optax.identity()), batch, given)
 
     (whole, whole_metrics), (cut, cut_metrics) = after(1), after(microbatches)
@@ -130,7 +130,7 @@ def test_count_masked_chooses_the_normaliser():
     zero = float(np.mean(np.ptp(np.asarray(batch.rewards), axis=1) == 0))
 
     def loss(count_masked):
-        update = make_update(optax.identity(), make_recipe(count_masked=count_masked))
+        update = make_update(GRADIENT, make_recipe(count_masked=count_masked))
         return float(update(init_state(make_params(), optax.identity()), batch, given)[1]["loss"])
 
     assert 0 < zero < 1
@@ -141,7 +141,7 @@ def test_without_proximal_and_reference_the_policy_itself_stands_in():
     batch, params = make_batch(), make_params()
     own = make_recipe().policy_fn(params, batch, jnp.float32(1.0)).log_probs
     given = hypers(1.0, 1.0, KNOBS)
-    update = make_update(optax.identity(), make_recipe())
+    update = make_update(GRADIENT, make_recipe())
 
     def step(**fields):
         chosen = batch._replace(**fields)
@@ -156,7 +156,7 @@ def test_without_proximal_and_reference_the_policy_itself_stands_in():
 def test_a_batch_with_nothing_to_learn_changes_nothing_and_stays_finite():
     batch = make_batch()._replace(rewards=jnp.ones((4, 3)))
     for count_masked in (True, False):
-        update = make_update(optax.identity(), make_recipe(count_masked=count_masked))
+        update = make_update(GRADIENT, make_recipe(count_masked=count_masked))
         state, metrics = update(
             init_state(make_params(), optax.identity()), batch, hypers(1.0, 1.0, KNOBS)
         )
@@ -173,7 +173,7 @@ def test_padding_is_not_read():
         proximal_log_probs=batch.proximal_log_probs - noise,
         ref_log_probs=batch.ref_log_probs + noise,
     )
-    update = make_update(optax.identity(), make_recipe())
+    update = make_update(GRADIENT, make_recipe())
     results = [
         update(init_state(make_params(), optax.identity()), b, given) for b in (batch, noisy)
     ]
@@ -200,7 +200,7 @@ def test_adam_is_optax_adamw():
 
 def test_metrics_say_how_far_the_data_is():
     batch, params = make_batch(), make_params()
-    update = make_update(optax.identity(), make_recipe())
+    update = make_update(GRADIENT, make_recipe())
     output = make_recipe().policy_fn(params, batch, jnp.float32(1.0))
     mask = np.asarray(batch.completion_mask)
     log_ratio = np.asarray(output.log_probs - batch.behavior_log_probs)[mask]
@@ -218,7 +218,7 @@ def test_metrics_say_how_far_the_data_is():
 
 
 def updated(recipe, optimizer=None, batch=None, region=()):
-    optimizer = optimizer or optax.identity()
+    optimizer = optimizer or GRADIENT
     state = init_state(make_params(), optimizer, region=region)
     return make_update(optimizer, recipe)(state, batch or make_batch(), hypers(1.0, 1.0, KNOBS))
 
@@ -273,7 +273,7 @@ def test_a_trust_region_is_measured_on_the_tokens_that_carry_loss(skip):
 def test_skipping_what_cannot_be_skipped_is_refused(changes):
     recipe = make_recipe(**{"microbatches": 2, "skip_zero_variance": True, **changes})
     with pytest.raises(ValueError, match="skip_zero_variance"):
-        make_update(optax.identity(), recipe)
+        make_update(GRADIENT, recipe)
 
 
 def test_a_dual_variable_rises_while_the_policy_is_too_far_away():
@@ -295,7 +295,7 @@ def test_the_trust_regions_clip_takes_the_place_of_the_given_one():
     )
     after, _ = updated(make_recipe(region_fn=region_fn), region=jnp.float32(0.05))
     narrow = {**KNOBS, "eps_low": 0.05, "eps_high": 0.05}
-    update = make_update(optax.identity(), make_recipe())
+    update = make_update(GRADIENT, make_recipe())
     expected, _ = update(
         init_state(make_params(), optax.identity()), make_batch(), hypers(1.0, 1.0, narrow)
     )

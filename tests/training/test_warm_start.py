@@ -2,9 +2,9 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from ogrpo.training.state import init_state
+from ogrpo.training.state import Direction, init_state
 from ogrpo.training.warm_start import make_imitate, warm_start
-from tests.training.toy import V, make_batch, make_params, policy_fn
+from tests.training.toy import GRADIENT, V, make_batch, make_params, policy_fn
 
 
 def test_loss_is_the_mean_negative_log_likelihood():
@@ -18,14 +18,14 @@ def test_loss_is_the_mean_negative_log_likelihood():
         axis=-1,
     )[..., 0]
     expected = -picked[np.asarray(batch.completion_mask)].mean()
-    imitate = make_imitate(optax.identity(), policy_fn)
+    imitate = make_imitate(GRADIENT, policy_fn)
     _, loss = imitate(init_state(params, optax.identity()), batch, jnp.float32(0.1))
     np.testing.assert_allclose(loss, expected, rtol=1e-6)
 
 
 def test_imitation_reaches_the_demonstrations_own_frequencies():
     batch = make_batch(n=1, g=64, t=8)
-    imitate = make_imitate(optax.scale_by_adam(), policy_fn)
+    imitate = make_imitate(Direction(*optax.scale_by_adam()), policy_fn)
     state = init_state(make_params(), optax.scale_by_adam())
     *_, (state, _) = warm_start(state, [batch] * 300, imitate, optax.constant_schedule(0.05))
     ids = np.asarray(batch.completion_ids)[np.asarray(batch.completion_mask)]

@@ -5,14 +5,17 @@ from dataclasses import replace
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 
 from ogrpo.core import advantages, aggregate
 from ogrpo.core.algorithms import BEHAVIOR, PROXIMAL, REFERENCE, Algorithm
 from ogrpo.core.objectives import off_policy_grpo
 from ogrpo.training.metrics import PolicyOutput
+from ogrpo.training.state import Direction
 from ogrpo.training.update import Batch, Recipe
 
 V = 5
+GRADIENT = Direction(*optax.identity())
 
 
 def policy_fn(params, batch, temperature) -> PolicyOutput:

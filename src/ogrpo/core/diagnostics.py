@@ -15,7 +15,7 @@ from ogrpo.core.checks import check_axes, check_mask
 from ogrpo.core.divergences import behavior_kl, k3
 from ogrpo.core.masked import masked_sum
 from ogrpo.core.objectives import TokenBatch
-from ogrpo.core.ratios import exp_ratio, log_ratio
+from ogrpo.core.ratios import log_ratio, moment_ratio
 from ogrpo.core.weights import ess
 
 LossFn = Callable[[jax.Array, TokenBatch], jax.Array]
@@ -104,6 +104,7 @@ def ess_from_moments(first: Total, second: Total) -> jax.Array:
     """Token-level effective sample size from the totals of rho and rho^2, as `diagnose` has them.
 
     (sum rho)^2 / sum rho^2: the moments add up over devices, an effective sample size does not.
+    Finite for up to 3e10 tokens of `moment_ratio`.
     """
     return first.total**2 / jnp.where(second.total == 0, 1, second.total)
 
@@ -116,15 +117,15 @@ def diagnose(log_probs: jax.Array, batch: TokenBatch) -> dict[str, Total]:
       batch: the rest, [..., T].
 
     Returns:
-      ratio, ratio_squared: of pi/mu (see `ess_from_moments`). kl_pi_mu: KL(pi||mu) by
-      `behavior_kl`. kl_mu_pi: KL(mu||pi) by k3. kl_pi_ref: KL(pi||ref) by k3. mismatch:
-      |log pi_k - log mu|, sampler against trainer plus staleness. entropy: -log pi of the drawn
+      ratio, ratio_squared: of pi/mu, at most exp(20) (`moment_ratio`), for `ess_from_moments`.
+      kl_pi_mu: KL(pi||mu) by `behavior_kl`. kl_mu_pi: KL(mu||pi) by k3. kl_pi_ref: KL(pi||ref) by
+      k3. mismatch: |log pi_k - log mu|, sampler against trainer plus staleness. entropy: -log pi of the drawn
       tokens, which estimates it on policy only (exact: `ogrpo.core.divergences.entropy`).
       advantage, advantage_squared.
     """
     drift = log_ratio(batch.proximal_log_probs, batch.behavior_log_probs, batch.mask)
     delta = log_ratio(log_probs, batch.behavior_log_probs, batch.mask)
-    ratio = exp_ratio(delta)
+    ratio = moment_ratio(delta)
     values = {
         "ratio": ratio,
         "ratio_squared": ratio**2,

@@ -13,6 +13,9 @@ from ogrpo.core.masked import masked_mean, masked_sum
 MAX_LOG_RATIO = 60.0
 """exp(60) = 1.1e26 leaves room in float32 to sum a batch of such ratios."""
 
+MAX_MOMENT_LOG_RATIO = 20.0
+"""exp(20) = 4.9e8 leaves room in float32 to square the sum of 3e10 such ratios."""
+
 
 def log_ratio(log_probs: jax.Array, behavior_log_probs: jax.Array, mask: jax.Array) -> jax.Array:
     """Token log-ratio: D_t = log pi(y_t | y_<t) - log mu(y_t | y_<t).
@@ -113,6 +116,22 @@ def exp_ratio(log_ratio: jax.Array) -> jax.Array:
       The ratio, same shape, within [0, exp(60)].
     """
     return jnp.exp(jnp.minimum(log_ratio, MAX_LOG_RATIO))
+
+
+def moment_ratio(log_ratio: jax.Array) -> jax.Array:
+    """A ratio that can be squared and summed: rho = exp(min(D, 20)), a constant beyond.
+
+    In float32 exp(D)^2 is infinite from D = 44.4 on, and an effective sample size then NaN. Ratios
+    beyond exp(20) count as equal to it: a batch that has one is degenerate either way, with an
+    effective size of about the number of such tokens. NaN stays NaN.
+
+    Args:
+      log_ratio: any shape.
+
+    Returns:
+      The ratio, same shape, within [0, exp(20)].
+    """
+    return jnp.exp(jnp.minimum(log_ratio, MAX_MOMENT_LOG_RATIO))
 
 
 def interpolated_log_probs(

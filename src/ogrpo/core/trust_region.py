@@ -22,7 +22,7 @@ from ogrpo.core.divergences import behavior_kl
 from ogrpo.core.gates import off_policy_sequence_mask
 from ogrpo.core.masked import gate, masked_mean
 from ogrpo.core.objectives import TokenBatch
-from ogrpo.core.ratios import exp_ratio, log_ratio
+from ogrpo.core.ratios import log_ratio, moment_ratio
 
 Scalar = jax.Array | float
 State = Any
@@ -169,11 +169,14 @@ class EssTotals(NamedTuple):
 
 
 def ess_totals(log_probs: jax.Array, batch: TokenBatch) -> EssTotals:
-    """Token totals of rho and rho^2."""
-    ratio = exp_ratio(log_ratio(log_probs, batch.behavior_log_probs, batch.mask))
+    """Token totals of rho and rho^2, rho at most exp(20) (`moment_ratio`)."""
+    ratio = moment_ratio(log_ratio(log_probs, batch.behavior_log_probs, batch.mask))
     return EssTotals(token_total(ratio, batch.mask), token_total(ratio**2, batch.mask))
 
 
 def ess_shortfall(measured: EssTotals, target: Scalar) -> jax.Array:
-    """target - ESS / n: positive where too few samples count."""
-    return target - mean(measured.first) ** 2 / mean(measured.second)
+    """target - ESS / n: positive where too few samples count; without any, ESS / n is 1."""
+    second = mean(measured.second)
+    nothing = second == 0
+    share = mean(measured.first) ** 2 / jnp.where(nothing, 1, second)
+    return target - jnp.where(nothing, 1, share)

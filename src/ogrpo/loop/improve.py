@@ -123,7 +123,7 @@ def update(
     return replace(
         state,
         train=train,
-        uses=state.uses + len(draw.rewards),
+        uses=state.uses + schedule.i * len(draw.rewards),
         update_flops=state.update_flops + flops,
         shapes=shapes,
     )

@@ -70,10 +70,10 @@ def advance(
     state = synchronise(state, parts, schedule, collector, watch)
     bought: Record = NOT_BOUGHT
     collected = None
+    state.buffer.expire(state.step)  # before what is new: too old on arrival, it is refused
     if schedule.buys(state.step):
         collected = collect(parts, collector, state.step, watch)
         state, bought = stored(state, collected, parts, watch)
-    state.buffer.expire(state.step)
     evaluates = (state.step + 1) % schedule.evaluate_every == 0 or state.step + 1 == schedule.steps
     with watch("update"):
         state, reuse = improve(state, parts, schedule, measure_noise=evaluates)

@@ -117,7 +117,7 @@ class LoopState:
     completions: int = 0
     tokens: int = 0
     uses: int = 0
-    """Groups that updates have used, counted as often as they were."""
+    """Groups that updates were taken on, each counted once an update."""
     rollout_flops: int = 0
     update_flops: int = 0
     gaps: tuple[float, ...] = ()
@@ -164,11 +164,25 @@ def start(train: TrainState, parts: Parts) -> LoopState:
 
 
 def first_arrays(train: TrainState, parts: Parts) -> dict[str, Any]:
-    """The arrays before step 0, which tell a checkpoint's reader what to expect."""
-    initial = snapshot(train.params)
-    reference = {"reference": initial} if REFERENCE in parts.reads else {}
-    previous = {"previous": initial} if parts.certificate_delta is not None else {}
-    return {"train": replace(train, frozen=()), "server": initial, **reference, **previous}
+    """The arrays before step 0."""
+    return _named(train, snapshot(train.params), parts)
+
+
+def array_shapes(train: TrainState, parts: Parts) -> dict[str, Any]:
+    """What a checkpoint's reader is to expect, from a state or its shapes; nothing is copied."""
+    shapes = jax.tree.map(_shape, replace(train, frozen=()))
+    return _named(shapes, shapes.params, parts)
+
+
+def _shape(leaf: Any) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=leaf.sharding)
+
+
+def _named(train: TrainState, policy: Params, parts: Parts) -> dict[str, Any]:
+    """A checkpoint's arrays, where every policy but the trainer's is `policy`."""
+    reference = {"reference": policy} if REFERENCE in parts.reads else {}
+    previous = {"previous": policy} if parts.certificate_delta is not None else {}
+    return {"train": replace(train, frozen=()), "server": policy, **reference, **previous}
 
 
 def resume(

@@ -34,6 +34,10 @@ class RewardCounts(NamedTuple):
         return self._replace(**{outcome: getattr(self, outcome) + 1})
 
 
+class _Overrun(Exception):
+    """A comparison that gave no verdict: raised, as results are remembered and errors are not."""
+
+
 class MathReward:
     r"""Scores completions against gold answers, and counts how they came out.
 
@@ -43,7 +47,8 @@ class MathReward:
     Args:
         extract: finds the answer in a completion (`ogrpo.rewards.extract`).
         seconds: of CPU time, the bound on one comparison; an overrun scores 0 and is counted.
-        cache_size: how many different (answer, gold) pairs to remember.
+        cache_size: how many different (answer, gold) pairs to remember. An overrun is not
+            remembered: the pair is compared again when it is met again.
     """
 
     def __init__(
@@ -71,7 +76,12 @@ class MathReward:
         if finish_reason != "stop":
             return "truncated"
         answer = self.extract(text)
-        return "unparsable" if answer is None else self._compare(answer, gold)
+        if answer is None:
+            return "unparsable"
+        try:
+            return self._compare(answer, gold)
+        except _Overrun:
+            return "timeout"
 
     def take_counts(self) -> RewardCounts:
         """Return the counts since the last call, and start again from zero."""
@@ -86,4 +96,7 @@ class MathReward:
     def _compare_anew(self, answer: str, gold: str) -> Verdict:
         if is_plain(answer) and is_plain(gold):
             return compare_plain(answer, gold)
-        return self._verifier.compare(answer, gold)
+        verdict = self._verifier.compare(answer, gold)
+        if verdict == "timeout":
+            raise _Overrun
+        return verdict

@@ -52,6 +52,16 @@ class Checkpoints:
         """The newest step on disk, or None."""
         return self._manager.latest_step()
 
+    @property
+    def steps(self) -> list[int]:
+        """Those on disk, ascending."""
+        return sorted(self._manager.all_steps())
+
+    def progress(self, step: int) -> dict[str, Any]:
+        """The progress of checkpoint `step`, without its arrays."""
+        args = ocp.args.Composite(progress=ocp.args.JsonRestore())
+        return self._manager.restore(step, args=args)["progress"]
+
     def save(self, step: int, arrays: Any, progress: Mapping[str, Any]) -> None:
         """Writes a checkpoint; saving the same step twice keeps the first."""
         if step == self.latest:
@@ -64,7 +74,10 @@ class Checkpoints:
         )
 
     def restore(self, step: int, like: Any) -> tuple[Any, dict[str, Any]]:
-        """Reads checkpoint `step` into the structure, shapes and dtypes of `like`."""
+        """Reads checkpoint `step` into the structure, shapes, dtypes and places of `like`.
+
+        `like` may be arrays or, so that only one copy is ever held, `jax.ShapeDtypeStruct`s.
+        """
         target = jax.tree.map(ocp.utils.to_shape_dtype_struct, like)
         restored = self._manager.restore(
             step,

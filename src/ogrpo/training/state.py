@@ -57,39 +57,108 @@ def join(trained: Params, frozen: Params) -> Params:
     return {**frozen, **trained, **both}
 
 
+class Direction(optax.GradientTransformation):
+    """An optimizer without a step size: what an update goes against, `Hypers.learning_rate` far.
+
+    `Direction(*optax.scale_by_adam())`. Any other Optax optimizer has both step size and sign in
+    what it returns, and updates add that as it is.
+    """
+
+    __slots__ = ()
+
+
 class Hypers(NamedTuple):
     """Traced hyper-parameters: changing one of them does not recompile the update.
 
     Attributes:
-      learning_rate: step size, scalar.
+      learning_rate: step size, scalar; None for an optimizer that has its own.
       temperature: the sampling temperature that log-probs are taken at, scalar.
       knobs: the knobs of the method by name (`eps_low`, `eps_high`, `beta`, ...), scalars.
       seed: of the lots that a method draws, uint32 scalar.
     """
 
-    learning_rate: Array
+    learning_rate: Array | None
     temperature: Array
     knobs: dict[str, Array]
     seed: Array
 
 
 def hypers(
-    learning_rate: float, temperature: float, knobs: Mapping[str, float], *, seed: int = 0
+    learning_rate: float | None,
+    temperature: float,
+    knobs: Mapping[str, float],
+    *,
+    seed: int = 0,
 ) -> Hypers:
     """Hypers as scalar arrays, so that a Python number never becomes part of a program."""
     scalars = {name: jnp.float32(value) for name, value in knobs.items()}
-    return Hypers(jnp.float32(learning_rate), jnp.float32(temperature), scalars, jnp.uint32(seed))
+    rate = None if learning_rate is None else jnp.float32(learning_rate)
+    return Hypers(rate, jnp.float32(temperature), scalars, jnp.uint32(seed))
 
 
 def adam(
     *, b1: float, b2: float, eps: float, weight_decay: float, max_grad_norm: float
-) -> optax.GradientTransformation:
+) -> Direction:
     """AdamW's direction, without the step size, which the update takes from `Hypers`."""
-    return optax.chain(
+    chained = optax.chain(
         clip_by_global_norm(max_grad_norm),
         optax.scale_by_adam(b1=b1, b2=b2, eps=eps),
         optax.add_decayed_weights(weight_decay),
     )
+    return Direction(*chained)
+
+
+def step_updates(updates: Params, learning_rate: Array | None) -> Params:
+    """What a `Direction` adds to the parameters: -learning_rate * direction, in its dtype.
+
+    Raises:
+      ValueError: there is no learning rate.
+    """
+    if learning_rate is None:
+        raise ValueError(
+            "the optimizer is a Direction, without a step size, and Hypers.learning_rate is None:"
+            " give a learning rate"
+        )
+    return jax.tree.map(lambda d: -learning_rate.astype(d.dtype) * d, updates)
+
+
+def at_rate(opt_state: optax.OptState, learning_rate: Array | None) -> optax.OptState:
+    """The state of an optimizer with a step size, set where `optax.inject_hyperparams` has it.
+
+    None leaves the optimizer's own.
+
+    Raises:
+      ValueError: a learning rate for an optimizer whose own cannot be set.
+    """
+    if learning_rate is None:
+        return opt_state
+    if not any(map(_takes_rate, jax.tree.leaves(opt_state, is_leaf=_takes_rate))):
+        raise ValueError(
+            "the optimizer has a step size of its own, which Hypers.learning_rate would not change:"
+            " give None there, or make it by optax.inject_hyperparams(...)(learning_rate=a number)"
+        )
+
+    def set_rate(node: Any) -> Any:
+        if not _takes_rate(node):
+            return node
+        rate = learning_rate.astype(node.hyperparams["learning_rate"].dtype)
+        return node._replace(hyperparams={**node.hyperparams, "learning_rate": rate})
+
+    return jax.tree.map(set_rate, opt_state, is_leaf=_takes_rate)
+
+
+def _takes_rate(node: Any) -> bool:
+    """Whether it holds a learning rate that no schedule of its own overwrites."""
+    if not isinstance(node, _INJECTED):
+        return False
+    scheduled = getattr(node, "hyperparams_states", {})
+    return "learning_rate" in node.hyperparams and "learning_rate" not in scheduled
+
+
+_INJECTED = (
+    optax.schedules.InjectHyperparamsState,
+    optax.schedules.InjectStatefulHyperparamsState,
+)
 
 
 def is_large(params: Params) -> bool:

@@ -26,7 +26,16 @@ from ogrpo.training.metrics import (
     region_metrics,
     summarize,
 )
-from ogrpo.training.state import Hypers, Params, TrainState, is_large, join
+from ogrpo.training.state import (
+    Direction,
+    Hypers,
+    Params,
+    TrainState,
+    at_rate,
+    is_large,
+    join,
+    step_updates,
+)
 
 
 class Batch(NamedTuple):
@@ -263,7 +272,8 @@ def _mean_gradient(
 def make_update(optimizer: optax.GradientTransformation, recipe: Recipe) -> UpdateFn:
     """The jitted update `(state, batch, hypers) -> (state, metrics)`; `state` is donated.
 
-    Its frozen parameters are not: others may go on using them.
+    Its frozen parameters are not: others may go on using them. The optimizer is a `Direction`,
+    which `Hypers.learning_rate` scales, or any of Optax's.
     """
     return with_frozen(jax.jit(apart(make_step(optimizer, recipe)), donate_argnums=0))
 
@@ -339,11 +349,19 @@ def apply_gradient(
     state: TrainState,
     grads: Params,
     optimizer: optax.GradientTransformation,
-    learning_rate: Array,
+    learning_rate: Array | None,
 ) -> TrainState:
-    """theta <- theta - learning_rate * direction, in each parameter's own dtype."""
+    """theta <- theta + updates of an Optax optimizer, - learning_rate * direction of a `Direction`.
+
+    Each parameter is updated in its own dtype.
+
+    Raises:
+      ValueError: the learning rate is missing, or has no effect (see `at_rate`).
+    """
+    directed = isinstance(optimizer, Direction)
+    opt_state = state.opt_state if directed else at_rate(state.opt_state, learning_rate)
     with jax.numpy_dtype_promotion("standard"):  # Optax's Adam raises a float to an integer
-        direction, opt_state = optimizer.update(grads, state.opt_state, state.params)
-    steps = jax.tree.map(lambda d: -learning_rate.astype(d.dtype) * d, direction)
+        updates, opt_state = optimizer.update(grads, opt_state, state.params)
+    steps = step_updates(updates, learning_rate) if directed else updates
     params = optax.apply_updates(state.params, steps)
     return replace(state, params=params, opt_state=opt_state, updates=state.updates + 1)

@@ -245,6 +245,18 @@ def test_pruning_deletes_files_without_a_held_group(tmp_path):
     assert held_by(again) == expected([5, 6, 7])
 
 
+def test_pruning_keeps_what_an_older_state_speaks_of(tmp_path):
+    buffer = ReplayBuffer(LAYOUT, Limits(groups=3), Fifo, folder=tmp_path, segment_groups=1)
+    for n in range(5):
+        buffer.insert([experience(n, version=n)])
+    older = buffer.state()
+    for n in range(5, 8):
+        buffer.insert([experience(n, version=n)])
+    assert buffer.prune([older]) == 2
+    again = ReplayBuffer.open(tmp_path, LAYOUT, Limits(), Fifo, state=older)
+    assert held_by(again) == expected([2, 3, 4])
+
+
 def test_a_folder_belongs_to_one_buffer_of_one_layout(tmp_path):
     buffer = made(tmp_path, 2)
     buffer.flush()

@@ -9,7 +9,7 @@ group can undergo is counted: refused, inserted, drawn, evicted (by reason), dro
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -305,15 +305,15 @@ class ReplayBuffer:
             "counts": dict(self._counts),
         }
 
-    def prune(self) -> int:
-        """Delete the files in which no group is held any more; return how many that were.
+    def prune(self, states: Iterable[State] = ()) -> int:
+        """Delete the files without a group held, here or in one of `states`; return their number.
 
-        Call it when the state that is to be resumed from was saved after those groups left: an
-        older state that speaks of them can no longer be opened.
+        Pass every state that may still be opened: one that speaks of a deleted file cannot be.
         """
         if self._folder is None:
             return 0
-        live = self._table.all_live()
+        held = [self._table.all_live(), *(np.array(s["ids"], np.int64) for s in states)]
+        live = np.unique(np.concatenate(held))
         dead = [s for s in segments.listed(self._folder) if not len(_within(live, s))]
         for segment in dead:
             segment.file.unlink()
