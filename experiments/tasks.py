@@ -32,6 +32,8 @@ class Prepared:
     task: Task
     tokenizer: TextTokenizer
     reward: MathReward
+    evaluation_reward: MathReward
+    """Counts the answers to held-out prompts."""
     heldout: Sequence[Problem]
     left_out: Counts
 
@@ -74,6 +76,7 @@ def prepare(config: Gsm8k) -> tuple[Prepared, Problems]:
     problems = load_problems(config)
     tokenizer = make_tokenizer(config, problems)
     reward = MathReward(EXTRACTORS[config.reward.extraction], seconds=config.reward.seconds)
+    evaluation_reward = reward.counting_apart()
     length = config.data.prompt_length
     train, dropped_train, _ = _encode(problems.train, tokenizer, length)
     heldout, dropped_heldout, kept = _encode(problems.heldout, tokenizer, length)
@@ -84,12 +87,13 @@ def prepare(config: Gsm8k) -> tuple[Prepared, Problems]:
         reward=reward,
         prompt_length=length,
         completion_length=config.rollout.max_tokens,
+        evaluation_reward=evaluation_reward,
     )
     left_out = [
         (f"training prompts longer than {length} tokens, left out", dropped_train),
         (f"held-out prompts longer than {length} tokens, left out", dropped_heldout),
     ]
-    return Prepared(task, tokenizer, reward, kept, left_out), problems
+    return Prepared(task, tokenizer, reward, evaluation_reward, kept, left_out), problems
 
 
 def _encode(
