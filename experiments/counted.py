@@ -7,6 +7,7 @@ from typing import Any
 from experiments.config import Gsm8k
 from experiments.run_dir import RunDir
 from experiments.tasks import Prepared
+from ogrpo.rewards.math import RewardCounts
 
 Record = dict[str, Any]
 Counts = list[tuple[str, str]]
@@ -15,10 +16,10 @@ Counts = list[tuple[str, str]]
 def counted(config: Gsm8k, run: RunDir, prepared: Prepared) -> Counts:
     """Label and figure, of everything that was left out, cut off or made up for."""
     records = run.read_metrics()
-    judged = prepared.reward.counts._asdict()
     return [
         *((label, f"{count:,}") for label, count in prepared.left_out),
-        *((f"completions judged {name}", f"{count:,}") for name, count in judged.items()),
+        *judged("completions", prepared.reward.counts),
+        *judged("evaluation answers", prepared.evaluation_reward.counts),
         *clipped(records),
         *replayed(records),
         *certified(config, records),
@@ -27,6 +28,11 @@ def counted(config: Gsm8k, run: RunDir, prepared: Prepared) -> Counts:
         *spent(records),
         *nonfinite(records),
     ]
+
+
+def judged(what: str, counts: RewardCounts) -> Counts:
+    """How answers came out since the run began, earlier processes included."""
+    return [(f"{what} judged {name}", f"{count:,}") for name, count in counts._asdict().items()]
 
 
 def clipped(records: list[Record]) -> Counts:

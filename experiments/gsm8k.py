@@ -8,6 +8,7 @@ from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 import jax
 from rich.console import Console
@@ -30,6 +31,7 @@ from ogrpo.loop import LoopState, Parts, array_shapes, resume, start, stream_see
 from ogrpo.policy import DecoderConfig, Params
 from ogrpo.policy.lora_files import save_adapter
 from ogrpo.policy.pretrained import load_pretrained
+from ogrpo.rewards.math import MathReward, RewardCounts
 from ogrpo.rollout.collection import CollectionError
 from ogrpo.rollout.vllm import RolloutError
 from ogrpo.training.checkpoint import Checkpoints
@@ -147,17 +149,29 @@ def train_to_end(study: Study, params: Params) -> tuple[LoopState, StopRequest]:
                     shown.show(record)
                     due = state.step % every == 0 and state.step > 0
                     if due or state.step == steps or stop:
-                        checkpoints.save(state.step, state.arrays(), state.progress())
+                        checkpoints.save(state.step, state.arrays(), progress(study, state))
                         if not config.replay.keep:
                             kept = map(checkpoints.progress, checkpoints.steps)
-                            state.buffer.prune(progress["buffer"] for progress in kept)
+                            state.buffer.prune(each["buffer"] for each in kept)
                     if stop:
                         break
             except (CollectionError, RolloutError) as error:  # the trainer's state is not lost
-                checkpoints.save(state.step, state.arrays(), state.progress())
+                checkpoints.save(state.step, state.arrays(), progress(study, state))
                 command = resume_command(study.run.path)
                 raise RolloutError(f"{error}\ngo on with:\n  {command}") from error
     return state, stop
+
+
+def progress(study: Study, state: LoopState) -> dict[str, Any]:
+    """A checkpoint's progress: the loop's, and how answers came out so far."""
+    counts = {name: reward.counts._asdict() for name, reward in rewards(study).items()}
+    return {**state.progress(), "judged": counts}
+
+
+def rewards(study: Study) -> dict[str, MathReward]:
+    """What counts outcomes, by what it judges."""
+    prepared = study.prepared
+    return {"training": prepared.reward, "evaluation": prepared.evaluation_reward}
 
 
 def begin(study: Study, params: Params, checkpoints: Checkpoints) -> LoopState:
@@ -194,8 +208,10 @@ def resumed(
     if not shapes.frozen:
         for leaf in jax.tree.leaves(params):
             leaf.delete()
-    arrays, progress = checkpoints.restore(step, array_shapes(shapes, study.parts))
-    return resume(arrays, progress, study.parts, frozen=shapes.frozen)
+    arrays, before = checkpoints.restore(step, array_shapes(shapes, study.parts))
+    for name, reward in rewards(study).items():  # older checkpoints have no counts
+        reward.counts = RewardCounts(**before.get("judged", {}).get(name, {}))
+    return resume(arrays, before, study.parts, frozen=shapes.frozen)
 
 
 def describe(study: Study, state: TrainState, devices: Devices) -> None:

@@ -33,6 +33,8 @@ class Prepared:
     task: Task
     tokenizer: TextTokenizer
     reward: MathReward
+    evaluation_reward: MathReward
+    """Counts the answers to held-out prompts."""
     heldout: Sequence[Problem]
     left_out: Counts
 
@@ -88,6 +90,7 @@ def prepare(config: Gsm8k) -> tuple[Prepared, Problems]:
     problems = load_problems(config)
     tokenizer = make_tokenizer(config, problems)
     reward = MathReward(EXTRACTORS[config.reward.extraction], seconds=config.reward.seconds)
+    evaluation_reward = reward.counting_apart()
     length = config.data.prompt_length
     train, dropped_train, _ = _encode(problems.train, tokenizer, length)
     heldout, dropped_heldout, kept = _encode(problems.heldout, tokenizer, length)
@@ -98,6 +101,7 @@ def prepare(config: Gsm8k) -> tuple[Prepared, Problems]:
         reward=reward,
         prompt_length=length,
         completion_length=config.rollout.max_tokens,
+        evaluation_reward=evaluation_reward,
     )
     few = config.evaluation.prompts - len(problems.heldout)
     left_out = [
@@ -105,7 +109,7 @@ def prepare(config: Gsm8k) -> tuple[Prepared, Problems]:
         (f"held-out prompts longer than {length} tokens, left out", dropped_heldout),
         (f"prompts fewer than asked for are in the split {config.evaluation.split!r}", few),
     ]
-    return Prepared(task, tokenizer, reward, kept, left_out), problems
+    return Prepared(task, tokenizer, reward, evaluation_reward, kept, left_out), problems
 
 
 def _encode(

@@ -47,6 +47,11 @@ SMALL = Gsm8k(
 )
 
 
+def varied(text, finish, gold):
+    """An untrained decoder is never right: a reward that varies lets it learn something."""
+    return float(len(text) % 2)
+
+
 class Run:
     """Everything a loop needs; programs compile once a config shape."""
 
@@ -56,8 +61,7 @@ class Run:
         self.decoder, self.params = make_model(
             self.config, prepared.tokenizer, problems, Console(quiet=True)
         )
-        # An untrained decoder is never right: a reward that varies lets it learn something.
-        task = replace(prepared.task, reward=lambda text, finish, gold: float(len(text) % 2))
+        task = replace(prepared.task, reward=varied, evaluation_reward=None)
         self.parts = make_parts(
             self.config, replace(prepared, task=task), self.decoder, experience=experience
         )

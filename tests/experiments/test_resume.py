@@ -1,4 +1,4 @@
-"""A run that fits can be resumed: it holds no more than it did before it was stopped."""
+"""A resumed run holds no more than it did before it was stopped, and goes on counting."""
 
 import gc
 from contextlib import closing
@@ -10,6 +10,7 @@ from rich.console import Console
 
 from experiments.config import Checkpointing, Data, Evaluation, Gsm8k, Model, Rollout
 from experiments.config_update import Lora, TrustRegion
+from experiments.counted import counted
 from experiments.gsm8k import Study, carry_out
 from experiments.models import make_model
 from experiments.parts import make_parts
@@ -33,7 +34,7 @@ def live_bytes() -> int:
 
 
 def carried(config, run):
-    """Bytes that live at each update beyond those before, and the first parameters."""
+    """Bytes that live at each update beyond those before, first parameters, the report's counts."""
     prepared, problems = prepare(config)
     with closing(prepared.reward):
         before, held = live_bytes(), []
@@ -48,18 +49,24 @@ def carried(config, run):
             config, run, prepared, decoder, replace(parts, update=update), Console(quiet=True)
         )
         assert carry_out(study, params) == 0
-    return held, params
+    return held, params, dict(counted(config, run, prepared))
+
+
+def total(counts, what):
+    return sum(int(count) for label, count in counts.items() if label.startswith(f"{what} judged"))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "changes", [{}, {"lora": Lora(rank=2)}, {"trust_region": TrustRegion(kind="clip")}]
 )
-def test_a_resumed_run_holds_one_train_state(tmp_path, changes):
+def test_a_resumed_run_holds_one_train_state_and_goes_on_counting(tmp_path, changes):
     config = replace(CONFIG, run_dir=tmp_path / "run", **changes)
-    begun, _ = carried(config, RunDir.create(tmp_path / "run"))
+    begun, _, counts = carried(config, RunDir.create(tmp_path / "run"))
     longer = replace(config, resume=True, schedule=replace(config.schedule, steps=4))
-    resumed, params = carried(longer, RunDir.reopen(tmp_path / "run"))
+    assert (total(counts, "completions"), total(counts, "evaluation answers")) == (8, 12)
+    resumed, params, counts = carried(longer, RunDir.reopen(tmp_path / "run"))
+    assert (total(counts, "completions"), total(counts, "evaluation answers")) == (16, 18)
     assert len(begun) == len(resumed) == 2
     size = sum(leaf.nbytes for leaf in jax.tree.leaves(params))
     assert max(resumed) < max(begun) + size / 20

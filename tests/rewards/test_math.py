@@ -60,6 +60,17 @@ def test_counts_are_taken_and_start_again():
     assert reward.take_counts().total == 0
 
 
+def test_what_counts_apart_shares_everything_else():
+    reward = MathReward()
+    apart = reward.counting_apart()
+    assert (reward("#### 1", "stop", "1"), apart("#### 1", "stop", "1")) == (1.0, 1.0)
+    apart("#### 2", "stop", "1")
+    assert (reward.counts, apart.counts) == (
+        RewardCounts(correct=1), RewardCounts(correct=1, wrong=1)
+    )  # fmt: skip
+    assert reward._compare.cache_info().misses == 2
+
+
 @pytest.mark.parametrize(
     ("text", "outcome"),
     [

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from ogrpo.data.batching import GroupBatch, PromptStream, pad_groups
 from ogrpo.data.replay import Experience
 from ogrpo.loop.schedule import Schedule
-from ogrpo.loop.state import Parts, Stopwatch, Task, stream_seed
+from ogrpo.loop.state import Parts, RewardFn, Stopwatch, Task, stream_seed
 from ogrpo.rollout.collection import Collector, Request
 from ogrpo.rollout.protocol import Group
 
@@ -56,10 +56,13 @@ def collect(parts: Parts, collector: Collector, step: int, watch: Stopwatch) -> 
     )
 
 
-def judge(task: Task, groups: Sequence[Group], answers: Sequence[str]) -> NDArray[np.float32]:
-    """Rewards `[N, G]`."""
+def judge(
+    task: Task, groups: Sequence[Group], answers: Sequence[str], *, reward: RewardFn | None = None
+) -> NDArray[np.float32]:
+    """Rewards `[N, G]`, by the task's own reward unless another is given."""
+    score = reward or task.reward
     rewards = [
-        [task.reward(task.decode(c.token_ids), c.finish_reason, answer) for c in group.completions]
+        [score(task.decode(c.token_ids), c.finish_reason, answer) for c in group.completions]
         for group, answer in zip(groups, answers, strict=True)
     ]
     return np.array(rewards, np.float32)

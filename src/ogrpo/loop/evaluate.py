@@ -51,7 +51,7 @@ def evaluate(params: Params, parts: Parts, step: int) -> Evaluation:
 
     def rewards(chosen: Sampling) -> NDArray[np.float32]:
         groups = parts.evaluator.generate(task.heldout.prompts, chosen, seed)
-        return judge(task, groups, task.heldout.answers)
+        return judge(task, groups, task.heldout.answers, reward=task.evaluation_reward)
 
     outcomes = rewards(sampling)
     sampled = clustered_interval(outcomes)

@@ -49,6 +49,8 @@ class Task:
     reward: RewardFn
     prompt_length: int
     completion_length: int
+    evaluation_reward: RewardFn | None = None
+    """What judges answers to the held-out prompts; None for `reward`."""
 
 
 class Costs(NamedTuple):

@@ -1,5 +1,6 @@
 """The verifiable reward: 1 for a finished completion whose answer equals the gold one, else 0."""
 
+import copy
 import threading
 from functools import lru_cache
 from typing import Literal, NamedTuple
@@ -88,6 +89,12 @@ class MathReward:
         with self._lock:
             counts, self.counts = self.counts, RewardCounts()
         return counts
+
+    def counting_apart(self) -> "MathReward":
+        """Return a reward that shares this one's memory and process, and counts by itself."""
+        other = copy.copy(self)
+        other.counts, other._lock = RewardCounts(), threading.Lock()
+        return other
 
     def close(self) -> None:
         """End the verifying process, if one was needed."""
