@@ -43,6 +43,7 @@ def _forget_compiled_programs():
 # What does not depend on the Python version, or takes minutes: left out of the fast suite.
 SLOW = (
     *("exact", "properties", "proofs", "core/test_objectives", "kernels", "training/test_sharding"),
+    "core/test_names_formulas",
     *("training/test_precision", "experiments/test_gsm8k", "experiments/test_reuse"),
     *("policy/test_flops", "policy/test_lora", "test_loop_lora"),
 )

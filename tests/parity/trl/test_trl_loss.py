@@ -161,8 +161,8 @@ CASES = {
         {"beta": 0.3, "use_bias_correction_kl": True},
     ),
     "bnpo": (clipped, aggregate.token_mean, {"loss_type": "bnpo"}),
-    "dapo": (partial(objectives.dapo, **EPS), aggregate.token_mean, {"loss_type": "dapo"}),
-    "dr_grpo": (partial(objectives.dr_grpo, **EPS), by_length, {"loss_type": "dr_grpo"}),
+    "dapo": (clipped, aggregate.token_mean, {"loss_type": "dapo"}),
+    "dr_grpo": (clipped, by_length, {"loss_type": "dr_grpo"}),
     "delta": (capped, aggregate.sequence_mean, {"delta": 1.4}),
     "cispo": (
         partial(objectives.cispo, high=1.2),
@@ -230,7 +230,7 @@ def test_the_samplers_mismatch_is_weighed_like_trls(trainer_class, mode):
 def test_the_off_policy_sequence_mask_is_trls(trainer_class):
     def objective(new, batch):
         delta = log_ratio(new, batch.behavior_log_probs, batch.mask)
-        kept = gates.off_policy_sequence_gate(delta, batch.advantages, batch.mask, delta=0.02)
+        kept = gates.off_policy_sequence_mask(delta, batch.advantages, batch.mask, delta=0.02)
         return jax.lax.stop_gradient(kept) * over_old(clipped)(new, batch)
 
     with jax.enable_x64():

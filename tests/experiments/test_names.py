@@ -1,0 +1,12 @@
+"""The command line that `docs/names.md` gives for a title is that of the title."""
+
+import re
+
+from experiments.command_line import parse
+from experiments.method import title
+from tests.names import PAGE
+
+
+def test_the_command_gives_the_title():
+    told, command = re.search(r"For\s`(.*?)` give `(.*?)`", PAGE.read_text(), re.DOTALL).groups()
+    assert title(parse(command.split())) == told

@@ -1,0 +1,173 @@
+"""The rows on TRL in `docs/names.md`, whole: TRL's trainer and our method on the same rewards,
+completions and log-probs give the same loss and gradient.
+
+Written against TRL 1.16. Its trainer is built, and scores its own rollouts; only the forward pass
+is replaced, by one that returns the log-probs at hand.
+"""
+
+import ast
+import inspect
+import tempfile
+import warnings
+from types import SimpleNamespace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import torch
+
+from ogrpo.core.aggregate import mean
+from ogrpo.core.objectives import TokenBatch
+from tests import names
+
+PROMPTS, G, T, LONGEST = 2, 4, 5, 8
+TRL = [row for row in names.rows() if row.project.startswith("TRL")]
+LIKE = [row for row in TRL if row.ours and row.table != "Other trainers"]
+
+
+@pytest.fixture(scope="module")
+def trl():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of TRL's imports
+        import trl
+        from trl.trainer import grpo_trainer
+    return SimpleNamespace(config=trl.GRPOConfig, trainer=trl.GRPOTrainer, module=grpo_trainer)
+
+
+def tensors():
+    """new, old (the trainer's own), sampling (the engine's), ref [P, G, T]; rewards [P, G]."""
+    rng = np.random.default_rng(5)
+    old = -rng.uniform(0.3, 2.5, (PROMPTS, G, T))
+    new, ref, sampling = (old + rng.normal(0, 0.8, old.shape) for _ in range(3))
+    mask = np.arange(T) < rng.integers(2, T + 1, (PROMPTS, G, 1))
+    mask[0, 0] = True
+    rewards = np.array([[1.0, 0.0, 0.5, 0.0], [0.25, 0.75, 1.0, 1.0]])
+    return SimpleNamespace(new=new, old=old, ref=ref, sampling=sampling, mask=mask, rewards=rewards)
+
+
+def tiny():
+    """A model and a tokenizer of twelve words, without which the trainer is not built."""
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
+
+    words = {word: i for i, word in enumerate(("<pad>", "<eos>", *map(chr, range(97, 107))))}
+    tokenizer = Tokenizer(models.WordLevel(words, unk_token="<pad>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    sizes = {"vocab_size": 12, "hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1}
+    heads = {"num_attention_heads": 2, "num_key_value_heads": 1}
+    return {
+        "model": Qwen2ForCausalLM(Qwen2Config(**sizes, **heads)),
+        "processing_class": PreTrainedTokenizerFast(
+            tokenizer_object=tokenizer, pad_token="<pad>", eos_token="<eos>"
+        ),
+    }
+
+
+def build(trl, t, options):
+    """TRL's trainer with the options; its rollouts and rewards are `t`'s."""
+    from datasets import Dataset
+
+    later = {"beta": 0.0, "use_vllm": "vllm_importance_sampling_mode" in options}
+    later = {name: options.get(name, value) for name, value in later.items()}
+    rest = {name: value for name, value in options.items() if name not in later}
+    lengths = t.mask.sum(-1).ravel()
+
+    def rollout(prompts, trainer):
+        ids = [[2] * n for n in lengths]
+        log_probs = [list(x[:n]) for x, n in zip(t.sampling.reshape(-1, T), lengths, strict=True)]
+        return {"prompt_ids": [[3]] * len(prompts), "completion_ids": ids, "logprobs": log_probs}
+
+    config = trl.config(
+        output_dir=tempfile.gettempdir(),
+        report_to="none",
+        use_cpu=True,
+        bf16=False,
+        gradient_checkpointing=False,
+        per_device_train_batch_size=PROMPTS * G,
+        num_generations=G,
+        max_completion_length=LONGEST,
+        num_iterations=2,  # or TRL takes the present policy for its old one
+        **rest,
+    )
+    trainer = trl.trainer(
+        reward_funcs=lambda completions, **_: t.rewards.ravel().tolist(),
+        args=config,
+        train_dataset=Dataset.from_list([{"prompt": "a"}] * PROMPTS * G),
+        rollout_func=rollout,
+        **tiny(),
+    )
+    # An engine and a reference model that would have to be loaded are said to be there.
+    trainer.use_vllm, trainer.beta, trainer.ref_model = later["use_vllm"], later["beta"], "ref"
+    trainer._last_loaded_step = trainer.state.global_step
+    trainer.current_gradient_accumulation_steps = 1
+    return trainer
+
+
+def theirs(trl, t, options):
+    """TRL's loss and its gradient in the log-probs, from the rewards on."""
+    new = torch.tensor(t.new.reshape(-1, T), requires_grad=True)
+    stale = {"ref": torch.tensor(t.ref.reshape(-1, T)), "old": torch.tensor(t.old.reshape(-1, T))}
+
+    def forward(model, *_, **__):
+        now = new if torch.is_grad_enabled() else stale["ref" if model == "ref" else "old"]
+        return now, torch.zeros_like(now), None
+
+    torch.set_default_dtype(torch.float64)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of what TRL thinks of the options
+            trainer = build(trl, t, options)
+            trainer._get_per_token_logps_and_entropies = forward
+            inputs = trainer._generate_and_score_completions([{"prompt": "a"}] * PROMPTS * G)
+            loss = trainer._compute_loss(trainer.model, inputs)
+    finally:
+        torch.set_default_dtype(torch.float32)
+    loss.backward()
+    return loss.item(), new.grad.numpy().reshape(t.new.shape)
+
+
+def ours(t, title, options):
+    """Our loss and its gradient. TRL's ratio is over the trainer's own `old`."""
+    algorithm, given = names.build(title)
+    knobs = names.settings(algorithm, given, LONGEST)
+    engine = t.sampling if "vllm_importance_sampling_mode" in options else t.old
+    fields = [jnp.asarray(x) for x in (engine, t.old, t.ref)]
+    batch = TokenBatch(jnp.zeros(t.new.shape), jnp.asarray(t.mask), *fields)
+    rewards = jnp.asarray(t.rewards)
+
+    def loss(new):
+        return mean(algorithm(new, batch, rewards, knobs))
+
+    return jax.value_and_grad(loss)(jnp.asarray(t.new))
+
+
+@pytest.mark.parametrize("row", LIKE, ids=lambda row: row.theirs)
+def test_the_whole_method_is_trls(trl, row):
+    with jax.enable_x64():
+        t = tensors()
+        expected = theirs(trl, t, row.options)
+        found = ours(t, row.ours, row.options)
+    assert np.any(expected[1])
+    np.testing.assert_allclose(found[0], expected[0], rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(found[1], expected[1], rtol=1e-8, atol=1e-12)
+
+
+def told(module, attribute):
+    """The strings that a module compares an attribute with."""
+    nodes = [
+        n for n in ast.walk(ast.parse(inspect.getsource(module))) if isinstance(n, ast.Compare)
+    ]
+    sides = [n.comparators for n in nodes if getattr(n.left, "attr", None) == attribute]
+    found = {n for side in sides for c in side for n in ast.walk(c) if isinstance(n, ast.Constant)}
+    return {n.value for n in found if isinstance(n.value, str)}
+
+
+@pytest.mark.parametrize(
+    "option",
+    ["loss_type", "scale_rewards", "importance_sampling_level", "vllm_importance_sampling_mode"],
+)
+def test_every_name_that_trl_knows_is_in_the_table(trl, option):
+    named = {row.options[option] for row in TRL if option in row.options}
+    assert named == told(trl.module, option)
+    assert len(named) > 1
