@@ -9,7 +9,13 @@ import platformdirs
 import pytest
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
-os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=1")
+
+# Nearly all of the time would be spent on code that runs once: these compile in a fifth of it.
+os.environ.setdefault(
+    "XLA_FLAGS",
+    "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false"
+    " --xla_cpu_parallel_codegen_split_count=1",
+)
 
 # Most of the suite's time is compilation: programs are kept between modules, runs and Pythons, by
 # worker, as JAX does not write them atomically.
