@@ -9,7 +9,13 @@ import platformdirs
 import pytest
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
-os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=1")
+
+# Nearly all of the time would be spent on code that runs once: these compile in a fifth of it.
+os.environ.setdefault(
+    "XLA_FLAGS",
+    "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false"
+    " --xla_cpu_parallel_codegen_split_count=1",
+)
 
 # Most of the suite's time is compilation: programs are kept between modules, runs and Pythons, by
 # worker, as JAX does not write them atomically.
@@ -40,20 +46,30 @@ def _forget_compiled_programs():
     jax.clear_caches()
 
 
-# What does not depend on the Python version, or takes minutes: left out of the fast suite.
+# The files that compile the most or run the command, beside single tests that are marked themselves.
 SLOW = (
-    *("exact", "properties", "proofs", "core/test_objectives", "kernels", "training/test_sharding"),
-    "core/test_names_formulas",
-    *("training/test_precision", "experiments/test_gsm8k", "experiments/test_reuse"),
-    *("policy/test_flops", "policy/test_lora", "test_loop_lora"),
+    *(
+        "exact/test_*.py",
+        "properties",
+        "kernels",
+        "core/test_objectives.py",
+        "core/test_names_formulas.py",
+        "test_loop_lora.py",
+    ),
+    *("policy/test_flops.py", "policy/test_lora.py", "policy/test_packing.py"),
+    *("policy/test_sampler_halving.py", "training/test_packed_update.py"),
+    *("training/test_precision.py", "training/test_sharding.py", "experiments/test_bounds.py"),
+    *("experiments/test_gsm8k*.py", "experiments/test_reuse.py", "experiments/test_servers.py"),
 )
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     here = Path(__file__).parent
+    found = {pattern: {*here.glob(pattern)} for pattern in SLOW}
+    assert all(found.values()), f"these match no file: {[p for p in SLOW if not found[p]]}"
+    slow = set.union(*found.values())
     for item in items:
-        place = item.path.relative_to(here).as_posix()
-        if place.startswith(SLOW) or "test_bounds" in place:
+        if slow & {item.path, *item.path.parents}:
             item.add_marker(pytest.mark.slow)
 
 

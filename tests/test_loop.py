@@ -133,6 +133,7 @@ def test_the_same_run_twice_gives_the_same_numbers(off_policy):
     assert equal(first[-1][0].train.params, second[-1][0].train.params)
 
 
+@pytest.mark.slow
 def test_another_seed_gives_other_numbers(off_policy):
     other = Run(schedule=schedule(v=3), seed=1)
     ours, theirs = off_policy.turns(), other.turns()
@@ -204,6 +205,7 @@ def test_each_period_is_certified_from_samples_it_never_saw(off_policy):
     assert -1.0 < record["certificate/bound"] < record["certificate/mean"] < 1.0
 
 
+@pytest.mark.slow
 def test_certificates_are_left_out_by_default_and_change_nothing_else(off_policy):
     run = Run(schedule=schedule(v=3), certificate=Certificate())
     ours, theirs = off_policy.turns(), run.turns()
@@ -243,6 +245,7 @@ def test_streams_of_seeds_do_not_meet():
     assert len(seeds) == 3 * 2 * 200
 
 
+@pytest.mark.slow
 def test_replay_draws_every_held_group_before_it_comes_round_again():
     run = Run(schedule=schedule(steps=3, replay=3))
     records = [record for _, record in run.turns()][1:]
@@ -252,6 +255,7 @@ def test_replay_draws_every_held_group_before_it_comes_round_again():
     assert [r["replay/uses/mean"] for r in records] == [3, 3, 3]  # one batch held, drawn thrice
 
 
+@pytest.mark.slow
 def test_a_larger_buffer_makes_the_training_data_older():
     run = Run(schedule=schedule(replay=2), replay=Replay(groups=8))
     records = [record for _, record in run.turns()][1:]
@@ -259,6 +263,7 @@ def test_a_larger_buffer_makes_the_training_data_older():
     assert [r["staleness/max"] for r in records] == [0, 1, 1, 1, 1, 1]
 
 
+@pytest.mark.slow
 def test_offline_training_buys_in_the_warm_up_alone_and_never_renews_the_server():
     run = Run(schedule=schedule(warmup=2, offline=True, v=1))
     turns = run.turns()[1:]
@@ -284,6 +289,7 @@ def test_what_arrives_too_old_is_refused_and_takes_nobodys_place():
     assert (last["replay/inserted"], last["replay/refused/stale"]) == (8, 16)
 
 
+@pytest.mark.slow
 def test_offline_data_grow_too_old_in_the_end():
     run = Run(schedule=schedule(warmup=2, offline=True), replay=Replay(max_staleness=3))
     records = [record for _, record in run.turns()][1:]
@@ -292,6 +298,7 @@ def test_offline_data_grow_too_old_in_the_end():
     assert records[-1]["replay/evicted/staleness"] == 8
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lead", [1, 2])
 def test_buying_ahead_makes_samples_older_by_the_lead_and_stays_deterministic(lead):
     run = Run(schedule=schedule(lead=lead))
@@ -302,6 +309,7 @@ def test_buying_ahead_makes_samples_older_by_the_lead_and_stays_deterministic(le
     assert first[-1][1]["certificate/completions"] is None  # every sample is of an older server
 
 
+@pytest.mark.slow
 def test_a_run_that_buys_ahead_resumes_to_the_same_end(tmp_path):
     whole = Run(tmp_path / "whole", schedule=schedule(lead=1, v=3)).turns()
     run = Run(tmp_path / "stopped", schedule=schedule(lead=1, v=3))
@@ -313,6 +321,7 @@ def test_a_run_that_buys_ahead_resumes_to_the_same_end(tmp_path):
     assert [r["reward"] for _, r in turns] == [r["reward"] for _, r in whole[5:]]
 
 
+@pytest.mark.slow
 def test_signals_end_the_draws_of_a_step_and_renew_the_server():
     tight = Reuse(adaptive=True, limits=Limits(kl=1e-9))
     run = Run(schedule=schedule(replay=4, v=6), reuse=tight)
@@ -337,6 +346,7 @@ def test_noise_is_measured_where_pass_at_1_is():
 PACKED = Optimizer(batching="packed", microbatches=2)
 
 
+@pytest.mark.slow
 def test_packed_batches_change_what_is_computed_and_nothing_else(off_policy):
     padded, packed = (
         dict(enumerate(r for _, r in run.turns()))
@@ -352,6 +362,7 @@ def test_packed_batches_change_what_is_computed_and_nothing_else(off_policy):
         assert padded[step]["shapes"] == 1
 
 
+@pytest.mark.slow
 def test_a_packed_run_resumes_to_the_same_numbers(tmp_path):
     changes = {"schedule": schedule(steps=4, v=3), "optimizer": PACKED}
     whole = Run(tmp_path / "whole", **changes).turns()

@@ -77,11 +77,9 @@ def multinomial_bias(pi, mu, f, n):
     counts = np.stack([i, j, n - i - j], axis=-1)
     log_factorial = np.cumsum([0.0] + [math.log(k) for k in range(1, n + 1)])
     log_probs = log_factorial[n] - log_factorial[counts].sum(-1) + counts @ np.log(mu)
-    outcomes = np.repeat(np.arange(3)[None], len(counts), 0)
-    # Terms of repeated outcomes: three terms per sample, weighted by their counts.
+    outcomes = (np.arange(n) >= i[:, None]).astype(int) + (np.arange(n) >= (i + j)[:, None])
     ratio = (pi / mu)[outcomes]
-    total = (counts * ratio).sum(-1, keepdims=True)
-    estimates = (counts * ratio * f / total).sum(-1)
+    estimates = jax.vmap(estimators.self_normalized_terms)(ratio, f[outcomes]).mean(-1)
     return np.exp(log_probs) @ estimates - pi @ f
 
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ogrpo.core import bounds, estimators
-from tests.exact.draws import EPS, distributions, few, tables, values
+from tests.exact.draws import EPS, distributions, few, tables, values, varied
 
 
 @few
@@ -40,15 +40,32 @@ def test_stale_samples_help_iff_the_criterion_holds(fresh_variance, stale_varian
         assert bool(helps) == (after < before)
 
 
+@jax.jit
+def pooled(pi, mu, f, weight):
+    """Exact moments of two fresh samples, of two stale ones, and of both, the fresh at `weight`."""
+    fresh, stale = estimators.every_sample(pi, 2), estimators.every_sample(mu, 2)
+    plain = f[fresh.outcomes].mean(-1)
+    weighed = jax.vmap(lambda y: estimators.importance_terms((pi / mu)[y], f[y]))(stale.outcomes)
+    both = weight * plain[:, None] + (1 - weight) * weighed.mean(-1)[None]
+    chance = fresh.probs[:, None] * stale.probs[None]
+    sides = ((plain, fresh.probs), (weighed.mean(-1), stale.probs), (both.ravel(), chance.ravel()))
+    return [estimators.exact_moments(*side, pi @ f) for side in sides]
+
+
 @few
-@given(variances, variances, sizes, sizes)
-def test_inverse_variance_weighting_never_hurts(fresh_variance, stale_variance, fresh, stale):
+@given(distributions(), distributions(), varied())
+def test_inverse_variance_weighting_never_hurts(pi, mu, f):
     """Section 3: the best linear combination is at least as good as the fresh samples alone.
 
     Theorems Mixture.staleness_iff, Mixture.inverse_variance_helps, Mixture.pooled_variance.
     """
-    precision = fresh / fresh_variance + stale / stale_variance
-    assert 1 / precision <= fresh_variance / fresh + EPS
+    fresh, stale, plain = pooled(pi, mu, f, 0.5)
+    _, _, best = pooled(pi, mu, f, stale.variance / (fresh.variance + stale.variance))
+    np.testing.assert_allclose([stale.bias, best.bias], 0, atol=EPS)
+    assert best.variance <= min(fresh.variance, stale.variance, plain.variance) + EPS
+    if abs(plain.variance - fresh.variance) > 1e-12:
+        helps = bounds.stale_samples_help(2 * fresh.variance, 2 * stale.variance, 2, 2)
+        assert bool(helps) == bool(plain.variance < fresh.variance)
 
 
 @few
@@ -93,11 +110,17 @@ def test_kl_bounds_the_second_moment_from_below(pi, mu):
     assert 1 + bounds.chi_square_divergence(pi, mu) >= np.exp(bounds.kl_divergence(pi, mu)) - EPS
 
 
+@jax.jit
 def clip_error(mu, ratio, r, eps, n):
     """Exact MSE of the mean of n two-sided clipped terms, the clip [1 - eps, 1 + eps]."""
-    terms = np.clip(ratio, max(1 - eps, 0), 1 + eps) * r
-    mean = mu @ terms
-    return (mean - mu @ (ratio * r)) ** 2 + (mu @ terms**2 - mean**2) / n
+    low = jax.numpy.maximum(1 - eps, 0)
+    terms = estimators.clipped_terms(ratio, r, low=low, high=1 + eps)
+    moments = estimators.exact_moments(terms, mu, mu @ (ratio * r))
+    return moments.bias**2 + moments.variance / n
+
+
+widths = np.linspace(0, 1, 2001)
+clip_errors = jax.jit(jax.vmap(clip_error, in_axes=(None, None, None, 0, None)))
 
 
 @pytest.mark.parametrize(("a", "n"), [(0.5, 4), (0.9, 3), (0.25, 3)])
@@ -105,24 +128,19 @@ def test_refuted_clip_width_from_two_variances(a, n):
     """The proposal's theorem 2: eps* = sqrt(Var r / Var rho) = 1/(2a), the truth is
     max(0, (n a - 1) / (n + 1)): wrong in n, and in a."""
     mu, ratio, r = np.array([0.5, 0.5]), np.array([1 - a, 1 + a]), np.array([0.0, 1.0])
-    proposed = np.sqrt((mu @ (r - mu @ r) ** 2) / (mu @ (ratio - 1) ** 2))
-    assert proposed == pytest.approx(1 / (2 * a))
+    proposed = np.sqrt((mu @ (r - mu @ r) ** 2) / bounds.chi_square_divergence(mu * ratio, mu))
+    assert float(proposed) == pytest.approx(1 / (2 * a))
     truth = max(0.0, (n * a - 1) / (n + 1))
-    errors = [clip_error(mu, ratio, r, eps, n) for eps in np.linspace(0, 1, 2001)]
-    assert clip_error(mu, ratio, r, truth, n) <= min(errors) + 1e-12
-    assert clip_error(mu, ratio, r, proposed, n) > min(errors) + 1e-4
+    least = clip_errors(mu, ratio, r, widths, n).min()
+    assert clip_error(mu, ratio, r, truth, n) <= least + 1e-12
+    assert clip_error(mu, ratio, r, proposed, n) > least + 1e-4
 
 
 def test_refuted_clip_width_follows_the_rewards_unit():
     """The proposal's theorem 2: r -> c r multiplies its formula and leaves the optimum."""
-    mu, ratio = np.array([0.5, 0.5]), np.array([0.5, 1.5])
-    best = []
-    for scale in (1.0, 10.0):
-        errors = [
-            clip_error(mu, ratio, np.array([0.0, scale]), e, 4) for e in np.linspace(0, 1, 2001)
-        ]
-        best.append(np.argmin(errors))
-    assert best[0] == best[1]
+    mu, ratio, r = np.array([0.5, 0.5]), np.array([0.5, 1.5]), np.array([0.0, 1.0])
+    best = [np.argmin(clip_errors(mu, ratio, scale * r, widths, 4)) for scale in (1, 10)]
+    assert best[0] == best[1] > 0
 
 
 @pytest.mark.parametrize("n", [1, 10, 1000])
@@ -130,5 +148,6 @@ def test_refuted_clip_width_where_rewards_ignore_the_ratio(n):
     """The proposal's theorem 2: r independent of rho: no importance sampling is best, for every n."""
     mu = np.full(4, 0.25)
     ratio, r = np.array([0.5, 0.5, 1.5, 1.5]), np.array([0.0, 1.0, 0.0, 1.0])
-    errors = [clip_error(mu, ratio, r, eps, n) for eps in np.linspace(0, 1, 101)]
+    errors = clip_errors(mu, ratio, r, widths, n)
     assert np.argmin(errors) == 0
+    assert errors[0] < errors[-1]

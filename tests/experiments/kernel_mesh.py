@@ -4,7 +4,7 @@ import os
 
 os.environ["JAX_PLATFORMS"] = "cpu"
 os.environ["XLA_FLAGS"] = (
-    "--xla_force_host_platform_device_count=4 --xla_backend_optimization_level=0"
+    f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=4"
 )
 
 import jax

@@ -18,7 +18,7 @@ SMALL = (
 
 
 def run(folder: Path, devices: int) -> subprocess.CompletedProcess[str]:
-    flags = f"--xla_backend_optimization_level=0 --xla_force_host_platform_device_count={devices}"
+    flags = f"{os.environ['XLA_FLAGS']} --xla_force_host_platform_device_count={devices}"
     return subprocess.run(
         [sys.executable, "-m", "experiments.run", "gsm8k", *SMALL, f"--run-dir={folder / 'run'}"],
         env={**os.environ, "XLA_FLAGS": flags, "OGRPO_CACHE_DIR": str(folder / "cache")},

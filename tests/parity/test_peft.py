@@ -10,16 +10,15 @@ from ogrpo.policy import lora, save_pretrained
 from ogrpo.policy.log_probs import flat_logits
 from ogrpo.policy.lora_files import save_adapter
 from ogrpo.training.state import join
-from tests.policy.test_lora import adapters
-from tests.policy.tiny import FAMILIES, make_config, make_params
+from tests.policy.test_lora import PAIRS, adapters
+from tests.policy.tiny import make_config, make_params
 
 peft = pytest.importorskip("peft")
 
 
 # PEFT asks transformers by a name that transformers is giving up.
 @pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")
-@pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize("choice", lora.TARGETS)
+@pytest.mark.parametrize(("family", "choice"), PAIRS)
 def test_peft_adds_our_adapters_as_we_do(family, choice, tmp_path):
     config = make_config(family, num_layers=3)
     params = make_params(config)

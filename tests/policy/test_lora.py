@@ -7,8 +7,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from ogrpo.policy import completion_log_probs, lora, sample
 from ogrpo.policy.axes import param_axes
@@ -20,6 +18,8 @@ from tests.policy.test_packing import make_groups, packed
 from tests.policy.tiny import FAMILIES, make_config, make_params, ragged_batch
 
 ALL = lora.TARGETS["all"]
+# Every projection of every family, and every choice of projections with some family.
+PAIRS = (*((family, "all") for family in FAMILIES), ("Qwen3", "attention"), ("Llama", "mlp"))
 
 
 def adapters(params, *, rank=3, alpha=6.0, targets=ALL, seed=0, noise=0.3):
@@ -50,19 +50,15 @@ def test_fresh_adapters_are_the_policy_beneath_them(family):
     np.testing.assert_allclose(adapted, plain, atol=2e-6)
 
 
-@settings(max_examples=12, deadline=None)
-@given(
-    family=st.sampled_from(FAMILIES),
-    choice=st.sampled_from(sorted(lora.TARGETS)),
-    rank=st.integers(1, 5),
-    alpha=st.sampled_from([0.5, 4.0]),
-    seed=st.integers(0, 99),
+@pytest.mark.parametrize(
+    ("family", "choice", "rank", "alpha"),
+    [(*pair, 1 + n, (0.5, 4.0)[n % 2]) for n, pair in enumerate(PAIRS)],
 )
-def test_adapted_and_merged_policies_agree(family, choice, rank, alpha, seed):
+def test_adapted_and_merged_policies_agree(family, choice, rank, alpha):
     config = make_config(family)
     params, batch = make_params(config), ragged_batch(config)
     chosen = {"rank": rank, "alpha": alpha, "targets": lora.TARGETS[choice]}
-    whole = join(*adapters(params, **chosen, seed=seed, noise=0.1))
+    whole = join(*adapters(params, **chosen, seed=rank, noise=0.1))
     adapted, merged, plain = (
         completion_log_probs(p, config, batch, 0.9) for p in (whole, lora.merge(whole), params)
     )
@@ -142,8 +138,7 @@ def test_float32_adapters_beside_bfloat16_weights():
 # ------------------------------------------------------------------ gradients
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize("choice", sorted(lora.TARGETS))
+@pytest.mark.parametrize(("family", "choice"), PAIRS)
 def test_gradients_are_the_full_gradient_seen_through_the_adapters(family, choice):
     """dL/dB = scale dL/dW A^T and dL/dA = scale B^T dL/dW, at the merged W."""
     config, targets = make_config(family), lora.TARGETS[choice]

@@ -10,6 +10,7 @@ from ogrpo.policy.decoder import product
 # Above and below what goes left: 256 rows, weights of 65,536 entries.
 ROWS = (1, 7, 256, 257, 600)
 WEIGHTS = ((300, 320), (31, 17))
+CLOSE = ((jnp.float32, 1e-6), (jnp.bfloat16, 8e-3))
 
 
 def draw(rows, shape, dtype):
@@ -18,9 +19,15 @@ def draw(rows, shape, dtype):
     return [jnp.asarray(rng.normal(size=size), dtype) for size in sizes]
 
 
-@pytest.mark.parametrize("shape", WEIGHTS)
-@pytest.mark.parametrize("rows", ROWS)
-@pytest.mark.parametrize(("dtype", "close"), [(jnp.float32, 1e-6), (jnp.bfloat16, 8e-3)])
+# Pairwise: each number of rows with each shape and each type, each shape with each type.
+@pytest.mark.parametrize(
+    ("rows", "shape", "dtype", "close"),
+    [
+        (rows, WEIGHTS[(place + narrow) % 2], *CLOSE[narrow])
+        for place, rows in enumerate(ROWS)
+        for narrow in range(2)
+    ],
+)
 def test_value_and_gradients_are_those_of_float64(rows, shape, dtype, close):
     x, weight, cotangent = draw(rows, shape, dtype)
     y, pull = jax.vjp(jax.jit(product), x, weight)

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 PROOFS = Path(__file__).resolve().parents[2] / "proofs"
 
 
@@ -36,7 +38,6 @@ def copy(tmp_path):
 
 
 @needs_coq
-@pytest.mark.slow
 def test_proofs_build_from_clean_with_no_axiom_of_ours(copy):
     done = check(copy)
     assert done.returncode == 0, done.stdout + done.stderr

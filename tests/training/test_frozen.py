@@ -77,7 +77,7 @@ def test_the_noise_of_a_gradient_is_that_of_what_is_trained():
     batch, recipe = make_batch(), make_recipe()
     state = make_state(optax.identity())
     got = gradient_spread(state, batch, GIVEN, recipe)
-    weighed = weigh(batch, recipe)
+    weighed = weigh(batch, recipe, GIVEN)
     parts = [jax.tree.map(lambda x: x[k : k + 1], weighed) for k in range(4)]  # noqa: B023
     grads = [gradient(state.params, p, GIVEN, recipe, frozen=state.frozen) for p in parts]
     each = np.stack([np.asarray(g["own"]["beside"]).ravel() for g, _ in grads])

@@ -22,7 +22,7 @@ LORA = "2,2,2,2,3"
 
 
 def worker(devices: int, *arguments: str) -> subprocess.Popen[str]:
-    flags = f"--xla_backend_optimization_level=0 --xla_force_host_platform_device_count={devices}"
+    flags = f"{os.environ['XLA_FLAGS']} --xla_force_host_platform_device_count={devices}"
     return subprocess.Popen(
         [sys.executable, "-m", "tests.training.mesh_worker", *arguments],
         env={**os.environ, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": flags},

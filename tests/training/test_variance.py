@@ -27,7 +27,9 @@ def picked(batch, groups):
 def group_gradients(batch):
     """Each group's own part of the gradient of the loss total, [N, V * V]."""
     parts = [picked(batch, [n]) for n in range(len(batch.rewards))]
-    grads = [gradient(make_params(), weigh(p, make_recipe()), GIVEN, make_recipe()) for p in parts]
+    grads = [
+        gradient(make_params(), weigh(p, make_recipe(), GIVEN), GIVEN, make_recipe()) for p in parts
+    ]
     return np.array([np.ravel(g["table"]) for g, _ in grads], np.float64)
 
 
