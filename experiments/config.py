@@ -19,6 +19,7 @@ from experiments.config_update import (
     Optimizer,
     Override,
     TrustRegion,
+    only_with,
     require,
 )
 from ogrpo.data.arithmetic import Teacher
@@ -121,8 +122,6 @@ class Rollout:
     """With transport folder: where weights are put; default: a temporary one."""
     listen: str = "127.0.0.1"
     """With transport url: the interface on which weights are offered."""
-    in_flight: Literal["wait", "abort", "keep"] = "wait"
-    """What a push of weights does to requests in flight."""
     workers: int = 1
     """Calls of the engine under way at a time. With one, the run does not depend on timing."""
     prompts_per_call: int | None = None
@@ -143,6 +142,12 @@ class Rollout:
         require(self.workers > 0, f"rollout.workers is {self.workers}: give at least 1")
         few = self.prompts_per_call
         require(few is None or few > 0, f"rollout.prompts-per-call is {few}: give at least 1")
+        servers = bool(self.url)
+        only_with(self, "rollout", "transport wait", servers, "give --rollout.url")
+        folder = servers and self.transport == "folder"
+        only_with(self, "rollout", "folder", folder, "give --rollout.url, with transport folder")
+        pulled = servers and self.transport == "url"
+        only_with(self, "rollout", "listen", pulled, "give --rollout.url and transport url")
 
 
 Draws = Literal["fifo", "uniform", "fresh", "unused", "advantage", "positives", "stratified"]
@@ -186,6 +191,8 @@ class Replay:
         require(
             self.half_life > 0, f"replay.half-life is {self.half_life}: give a number of steps > 0"
         )
+        fresh = self.sampler == "fresh"
+        only_with(self, "replay", "half_life", fresh, "give --replay.sampler fresh")
 
 
 @dataclass(frozen=True)
@@ -198,10 +205,8 @@ class Reuse:
     limits: Limits = field(default_factory=Limits)
 
     def __post_init__(self) -> None:
-        require(
-            self.adaptive or self.limits == Limits(),
-            f"reuse.limits are {self.limits}, but nothing asks for them: give --reuse.adaptive",
-        )
+        names = " ".join(field.name for field in dataclasses.fields(Limits))
+        only_with(self.limits, "reuse.limits", names, self.adaptive, "give --reuse.adaptive")
 
 
 @dataclass(frozen=True)
@@ -317,6 +322,18 @@ class Gsm8k:
             f"optimizer.batching is {self.optimizer.batching}, which runs on one device, and the "
             f"mesh has {devices}: choose --optimizer.batching padded, or no mesh",
         )
+        files = self.data.path is not None
+        generated = "problems come from --data.path"
+        only_with(self.data, "data", "train seed", not files, generated)
+        text = files or self.model.path is not None
+        only_with(self.data, "data", "prompt", text, "generated problems have one prompt format")
+        imitates = self.model.path is None and self.model.random == "none"
+        names = "steps batch learning_rate problems demonstrations cache"
+        given = "the model's weights are given"
+        only_with(self.warm_start, "warm-start", names, imitates, given)
+        made = self.model.path is None and files
+        remedy = "a tokenizer is trained for --data.path without --model.path alone"
+        only_with(self.model, "model", "tokenizer_size", made, remedy)
         held, batch = self.replay.groups, self.schedule.prompts
         require(
             held is None or held >= batch,

@@ -3,8 +3,8 @@
 Values are checked where they are declared, as there.
 """
 
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, fields
+from typing import Any, Literal
 
 from ogrpo.kernels.log_probs import KEPT_BYTES
 
@@ -13,6 +13,25 @@ def require(condition: bool, message: str) -> None:
     """Refuses a value with a message that names it and the remedy."""
     if not condition:
         raise ValueError(message)
+
+
+def only_with(options: Any, prefix: str, names: str, condition: bool, remedy: str) -> None:
+    """Refuses each of the named options that was given although it changes nothing without another.
+
+    Args:
+      options: the dataclass that has them.
+      prefix: its place on the command line.
+      names: the options, separated by blanks.
+      condition: whether they act.
+      remedy: what to turn instead.
+    """
+    defaults = {field.name: field.default for field in fields(options)}
+    for name in names.split():
+        value = getattr(options, name)
+        require(
+            condition or value == defaults[name],
+            f"{prefix}.{name.replace('_', '-')} is {value}, which changes nothing here: {remedy}",
+        )
 
 
 @dataclass(frozen=True)
@@ -30,11 +49,7 @@ class Lora:
         rank = self.rank
         require(rank is None or rank >= 1, f"lora.rank is {rank}: give at least 1, or None")
         require(self.alpha > 0, f"lora.alpha is {self.alpha}: give a number > 0")
-        chosen = (self.alpha, self.targets)
-        require(
-            rank is not None or chosen == (Lora.alpha, Lora.targets),
-            f"lora.alpha and lora.targets are {chosen}, but there are no adapters: give lora.rank",
-        )
+        only_with(self, "lora", "alpha targets", rank is not None, "give --lora.rank")
 
 
 @dataclass(frozen=True)
@@ -53,15 +68,10 @@ class TrustRegion:
     def __post_init__(self) -> None:
         require(self.delta > 0, f"trust-region.delta is {self.delta}: give nats a token > 0")
         require(self.rate > 0, f"trust-region.rate is {self.rate}: give a step > 0")
-        require(
-            self.kind != "none" or self.delta == TrustRegion.delta,
-            f"trust-region.delta is {self.delta}, but there is no trust region: give its kind",
-        )
-        require(
-            self.kind in ("penalty", "clip") or self.rate == TrustRegion.rate,
-            f"trust-region.rate is {self.rate}, but trust-region.kind {self.kind} has no state"
-            " that takes steps: choose penalty or clip, or leave the rate out",
-        )
+        kind = "give --trust-region.kind"
+        only_with(self, "trust-region", "delta", self.kind != "none", kind)
+        steps = self.kind in ("penalty", "clip")
+        only_with(self, "trust-region", "rate", steps, f"{kind} penalty or clip")
 
 
 @dataclass(frozen=True)
@@ -130,11 +140,8 @@ class Override:
     """Whether groups left out still count in the average."""
 
     def __post_init__(self) -> None:
-        require(
-            self.count_masked or self.mask_zero_variance,
-            "override.count-masked is False, but no group is left out: give "
-            "--override.mask-zero-variance",
-        )
+        remedy = "give --override.mask-zero-variance"
+        only_with(self, "override", "count_masked", self.mask_zero_variance, remedy)
 
 
 @dataclass(frozen=True)
@@ -266,3 +273,6 @@ class Kernels:
 
     def __post_init__(self) -> None:
         require(self.kept_mib >= 0, f"kernels.kept-mib is {self.kept_mib}: give 0 or more")
+        slices = self.log_probs in ("auto", "chunked")
+        remedy = "give --kernels.log-probs chunked"
+        only_with(self, "kernels", "kept_mib", slices, remedy)

@@ -106,7 +106,6 @@ def make_server_engine(
         folder=wanted.folder,
         transport=wanted.transport,
         listen=wanted.listen,
-        in_flight=wanted.in_flight,
         api_key=os.environ.get("OGRPO_API_KEY"),
     )
     return connect_policy(

@@ -183,9 +183,9 @@ def test_groups_of_equal_rewards_are_silent_or_not():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: TrustRegion(delta=0.1), "there is no trust region"),
-        (lambda: TrustRegion(kind="mask", rate=0.5), "has no state that takes steps"),
-        (lambda: Override(count_masked=False), "no group is left out"),
+        (lambda: TrustRegion(delta=0.1), "give --trust-region.kind"),
+        (lambda: TrustRegion(kind="mask", rate=0.5), "give --trust-region.kind penalty or clip"),
+        (lambda: Override(count_masked=False), "give --override.mask-zero-variance"),
         (lambda: Reuse(limits=Limits(kl=0.1)), "give --reuse.adaptive"),
         (lambda: Limits(clip_range=3.0), "the clip keeps its width"),
         (lambda: Schedule(reset_optimizer=True), "acts at the start of each stage after the first"),

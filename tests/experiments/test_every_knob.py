@@ -1,0 +1,27 @@
+"""Each knob changes the numbers of a short run somewhere, and no two algorithms are the same."""
+
+import numpy as np
+import pytest
+
+from ogrpo.core.algorithms import ALGORITHMS
+from tests.experiments.knobs import KNOBS
+from tests.experiments.walk import STALE, base_of, differ, ended
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", KNOBS)
+def test_a_knob_changes_the_numbers(name):
+    setting, value = KNOBS[name]
+    setting = {**STALE, **setting}
+    assert differ(ended(base_of(setting)), ended(base_of({**setting, f"knobs.{name}": value})))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_every_algorithm_trains_and_is_no_other(name):
+    far = {**STALE, "schedule.steps": 3}
+    own = ended(base_of({**far, "algorithm": name}))
+    assert all(np.isfinite(leaf).all() for leaf in own[1])
+    for other in ALGORITHMS:
+        if other < name:
+            assert differ(own, ended(base_of({**far, "algorithm": other}))), other
