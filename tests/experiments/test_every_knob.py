@@ -18,10 +18,8 @@ def test_a_knob_changes_the_numbers(name):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ALGORITHMS)
-def test_every_algorithm_trains_and_is_no_other(name):
-    far = {**STALE, "schedule.steps": 3}
-    own = ended(base_of({**far, "algorithm": name}))
+def test_every_algorithm_trains_and_is_not_grpo(name):
+    own = ended(base_of({**STALE, "algorithm": name}))
     assert all(np.isfinite(leaf).all() for leaf in own[1])
-    for other in ALGORITHMS:
-        if other < name:
-            assert differ(own, ended(base_of({**far, "algorithm": other}))), other
+    grpo = ended(base_of({**STALE, "algorithm": "grpo", "knobs.beta": 0.0}))
+    assert differ(own, grpo) or name == "grpo"

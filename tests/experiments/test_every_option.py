@@ -25,10 +25,12 @@ from tests.experiments.walk import (
 )
 
 TESTS = Path(__file__).parents[1]
+LESSONS = {"warm_start.problems": 64, "warm_start.steps": 4, "warm_start.batch": 16}
+"""All four operations are taught."""
 ACTS: dict[str, tuple[Setting, Any]] = {
     "algorithm": (STALE, "cispo"),
     "seed": ({}, 1),
-    "data.prompt_length": ({}, 14),
+    "data.prompt_length": ({}, 20),
     "data.train": ({}, 40),
     "data.seed": ({}, 1),
     "data.limit": ({}, 5),
@@ -43,13 +45,13 @@ ACTS: dict[str, tuple[Setting, Any]] = {
     "warm_start.learning_rate": ({}, 1e-3),
     "warm_start.problems": ({}, 24),
     "warm_start.demonstrations": ({}, 2),
-    "warm_start.teacher.wrong_operator": ({}, 0.9),
-    "warm_start.teacher.wrong_operand": ({}, 0.9),
-    "warm_start.teacher.result_slip": ({}, 0.9),
-    "warm_start.teacher.misread_add": ({}, 0.0),
-    "warm_start.teacher.misread_subtract": ({}, 0.0),
-    "warm_start.teacher.misread_multiply": ({}, 0.0),
-    "warm_start.teacher.misread_divide": ({}, 0.0),
+    "warm_start.teacher.wrong_operator": (LESSONS, 0.9),
+    "warm_start.teacher.wrong_operand": (LESSONS, 0.9),
+    "warm_start.teacher.result_slip": (LESSONS, 0.9),
+    "warm_start.teacher.misread_add": (LESSONS, 0.0),
+    "warm_start.teacher.misread_subtract": (LESSONS, 0.0),
+    "warm_start.teacher.misread_multiply": (LESSONS, 0.0),
+    "warm_start.teacher.misread_divide": (LESSONS, 0.0),
     "rollout.group_size": ({}, 5),
     "rollout.temperature": ({}, 0.5),
     "rollout.max_tokens": ({}, 16),
@@ -90,7 +92,7 @@ ACTS: dict[str, tuple[Setting, Any]] = {
     "override.center": (STALE, "exact"),
     "override.weight": (STALE, "truncated"),
     "override.kl": (KL, "importance_k3"),
-    "override.mask_zero_variance": (KL, True),
+    "override.mask_zero_variance": ({**KL, "rollout.group_size": 2}, True),
     "override.count_masked": (
         {"override.mask_zero_variance": True, "knobs.beta": 0.5, "optimizer.max_grad_norm": 1e9},
         False,

@@ -68,18 +68,13 @@ def right(text, finish, gold):
     return float(text.count("1") % 2)
 
 
-def earned(text, finish, gold):
-    """Of both signs, since with 0 and 1 some methods are one."""
-    return 2 * right(text, finish, gold) - 1
-
-
 @cache
 def ended(config: Gsm8k) -> tuple[dict[str, float], tuple[np.ndarray, ...]]:
     """The figures of all records of a run, and the weights that it ends with."""
     check(config)
     prepared, problems = prepare(config)
     decoder, params = make_model(config, prepared.tokenizer, problems, Console(quiet=True))
-    task = replace(prepared.task, reward=earned, evaluation_reward=right)
+    task = replace(prepared.task, reward=right, evaluation_reward=None)
     parts = make_parts(config, replace(prepared, task=task), decoder)
     first = replace(find_devices(config, decoder).init(params), region=first_region(config))
     figures, state = {}, start(first, parts)
