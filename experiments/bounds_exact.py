@@ -55,7 +55,7 @@ class Move(NamedTuple):
     """One update: who sampled, where it began, where it ended; probabilities [N, Y]."""
 
     step: int
-    alpha: Table
+    mu: Table
     before: Table
     after: Table
 
@@ -136,54 +136,54 @@ def trajectory(
 def facts(
     pi: jax.Array,
     pi_k: jax.Array,
-    alpha: jax.Array,
+    mu: jax.Array,
     rewards: jax.Array,
     *,
     sigma_eps: float,
     clip_eps: float,
 ) -> dict[str, jax.Array]:
     """What theory says of one prompt's update, all arguments [Y]: gain and what is below it."""
-    sigma = bounds.reward_scale(alpha, rewards, eps=sigma_eps)
+    sigma = bounds.reward_scale(mu, rewards, eps=sigma_eps)
 
     def clipped_increase(center: jax.Array) -> jax.Array:
         gain = partial(bounds.clipped_gain, eps=sigma_eps, clip_eps=clip_eps, center=center)
-        return sigma * (gain(pi, alpha, rewards) - gain(pi_k, alpha, rewards))
+        return sigma * (gain(pi, mu, rewards) - gain(pi_k, mu, rewards))
 
-    three = (pi, pi_k, alpha, rewards)
+    three = (pi, pi_k, mu, rewards)
     return {
         "gain": bounds.improvement_identity(*three, eps=sigma_eps),
-        "mm": clipped_increase(bounds.density_ratio(pi_k, alpha)),
-        "mm/unit_center": clipped_increase(jnp.ones_like(alpha)),
+        "mm": clipped_increase(bounds.density_ratio(pi_k, mu)),
+        "mm/unit_center": clipped_increase(jnp.ones_like(mu)),
         "sharp": bounds.sharp_bound(*three, eps=sigma_eps),
         "stale": bounds.stale_bound(*three, eps=sigma_eps),
         "published": bounds.published_bound(*three, eps=sigma_eps),
         "sigma": sigma,
-        "tv": bounds.total_variation(pi, alpha),
+        "tv": bounds.total_variation(pi, mu),
     }
 
 
 def enumerated(
     pi: jax.Array,
     pi_k: jax.Array,
-    alpha: jax.Array,
+    mu: jax.Array,
     rewards: jax.Array,
     *,
     sigma_eps: float,
     clip_eps: float,
 ) -> dict[str, jax.Array]:
     """`facts` with what only enumeration can add: J itself and the certificate's mean."""
-    ratio, center = bounds.density_ratio(pi, alpha), bounds.density_ratio(pi_k, alpha)
+    ratio, center = bounds.density_ratio(pi, mu), bounds.density_ratio(pi_k, mu)
     gap = improvement_gap(
         ratio, center, rewards, eps_low=clip_eps, eps_high=clip_eps, reward_low=0.0, reward_high=1.0
     )
     return {
-        **facts(pi, pi_k, alpha, rewards, sigma_eps=sigma_eps, clip_eps=clip_eps),
+        **facts(pi, pi_k, mu, rewards, sigma_eps=sigma_eps, clip_eps=clip_eps),
         "value": pi @ rewards,
         "value/gain": (pi - pi_k) @ rewards,
-        "certificate/mean": alpha @ gap,
-        "kl": bounds.kl_divergence(pi, alpha),
-        "chi_square": bounds.chi_square_divergence(pi, alpha),
-        "second_moment": alpha @ (ratio * rewards) ** 2,
+        "certificate/mean": mu @ gap,
+        "kl": bounds.kl_divergence(pi, mu),
+        "chi_square": bounds.chi_square_divergence(pi, mu),
+        "second_moment": mu @ (ratio * rewards) ** 2,
     }
 
 
@@ -204,11 +204,11 @@ def certified(
     move: Move, rewards: Table, bandit: Bandit, *, clip_eps: float, delta: float, seed: int
 ) -> float:
     """The lower confidence limit from fresh draws, for the mean over prompts."""
-    ids = draw(move.alpha, bandit.draws, np.random.default_rng([seed, 1, move.step]))
-    alpha, before, after, earned = (
+    ids = draw(move.mu, bandit.draws, np.random.default_rng([seed, 1, move.step]))
+    mu, before, after, earned = (
         np.take_along_axis(x, ids, axis=-1) for x in (*move[1:], rewards)
     )
-    ratios = jnp.asarray(after / alpha), jnp.asarray(before / alpha)
+    ratios = jnp.asarray(after / mu), jnp.asarray(before / mu)
     band = {"eps_low": clip_eps, "eps_high": clip_eps}
     reward_range = {"reward_low": 0.0, "reward_high": 1.0}
     limit = improvement_certificate(
@@ -232,7 +232,7 @@ def train_bandit(
     update, state = bandit_update(config, decoder), bandit_state(bandit, config)
     for move in trajectory(bandit, update, state, clip_eps=clip_eps, seed=seed):
         with jax.enable_x64():
-            arrays = [jnp.asarray(x) for x in (move.after, move.before, move.alpha, rewards)]
+            arrays = [jnp.asarray(x) for x in (move.after, move.before, move.mu, rewards)]
             values = {name: np.asarray(x) for name, x in judge(*arrays).items()}
             limit = certified(move, rewards, bandit, clip_eps=clip_eps, delta=delta, seed=seed)
         yield {

@@ -56,7 +56,7 @@ def bandit_gain(records: Records) -> tuple[Figure, str]:
     share = column(steps, "mm").sum() / column(steps, "value/gain").sum()
     return figure, (
         "How much one update raised the expected reward J, summed over all answers, and what was "
-        "guaranteed below it. With the exact centre π_k/α the clipped surrogate's increase makes "
+        "guaranteed below it. With the exact centre π_k/μ the clipped surrogate's increase makes "
         f"up {share:.1%} of the gain over the run. With 1 in its place the clip stops crediting "
         "answers whose ratio the period has already raised, and promises less as the sampler "
         f"grows stale; there it is no theorem (above ΔJ at {above} of {len(steps)} steps here, "
@@ -79,7 +79,7 @@ def bandit_bounds(records: Records) -> tuple[Figure, str]:
     least = np.min([column(steps, f"slack/{name}") for name in colors], axis=0)
     broken = int((least < -TOLERANCE).sum())
     return figure, (
-        "The bounds that subtract a total variation from α. Above ΔJ for some prompt: at "
+        "The bounds that subtract a total variation from μ. Above ΔJ for some prompt: at "
         f"{broken} of {len(steps)} steps. As the sampler grows stale they sink, the "
         "published one fastest. Its mean "
         f"over the prompts was positive at {useful['published']} of {len(steps)} steps, the sharp "
@@ -131,7 +131,7 @@ def run_gain(records: Records) -> tuple[Figure, str]:
         "trainer's own sequence log-probs; bands are 95 % bootstrap intervals over completions. "
         f"The estimate of ΔJ is positive at {risen} of {len(steps)} updates; one update is small "
         f"against the noise, and {positive} were certified. The certificate's own width grows "
-        "with staleness, because the centre π_k/α must be estimated too."
+        "with staleness, because the centre π_k/μ must be estimated too."
     )
 
 
@@ -171,8 +171,8 @@ def run_periods(records: Records) -> tuple[Figure, str]:
     certified = int((column(periods, "certificate") > 0).sum())
     first, last = periods[0], periods[-1]
     return figure, (
-        "From the sampler α of a period to the policy that replaces it; the centre is exactly 1. "
-        "'Measured anew' samples both policies; the other three see draws of α only. J went from "
+        "From the sampler μ of a period to the policy that replaces it; the centre is exactly 1. "
+        "'Measured anew' samples both policies; the other three see draws of μ only. J went from "
         f"{first['value/before']:.3f} ± {first['value/before/error']:.3f} to "
         f"{last['value/after']:.3f} ± {last['value/after/error']:.3f} (standard errors, given the "
         f"prompts). {certified} of {len(periods)} periods were certified at 95 % each. The "
@@ -193,7 +193,7 @@ def _by_kind(axes: Axes, pairs: Records, x: str, y: str) -> None:
 def chi_square(records: Records) -> tuple[Figure, str]:
     """Chi-square against KL."""
     pairs = of_part(records, "variance")
-    figure, axes = _axes("χ² against KL", "KL(π‖α), nats", "χ²(π‖α)")
+    figure, axes = _axes("χ² against KL", "KL(π‖μ), nats", "χ²(π‖μ)")
     _by_kind(axes, pairs, "kl", "chi_square")
     grid = np.geomspace(min(column(pairs, "kl")), max(column(pairs, "kl")), 100)
     axes.plot(grid, np.expm1(grid), color=INK, label="exp(KL) − 1, the least")
@@ -210,7 +210,7 @@ def chi_square(records: Records) -> tuple[Figure, str]:
 def variance(records: Records) -> tuple[Figure, str]:
     """The variance of importance sampling against chi-square."""
     pairs = of_part(records, "variance")
-    figure, axes = _axes("Variance of importance sampling", "χ²(π‖α)", "n Var")
+    figure, axes = _axes("Variance of importance sampling", "χ²(π‖μ)", "n Var")
     _by_kind(axes, pairs, "chi_square", "variance")
     chi = column(pairs, "chi_square")
     grid = np.geomspace(min(chi), max(chi), 100)

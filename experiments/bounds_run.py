@@ -1,7 +1,7 @@
 """The sampled half of `bounds`: the default run, whose completions nobody can enumerate.
 
-    alpha, the sampler of one server period -> completions the trainer never sees -> rewards
-    -> log-probs under alpha and every policy of the period -> sequence ratios -> estimates
+    mu, the sampler of one server period -> completions the trainer never sees -> rewards
+    -> log-probs under mu and every policy of the period -> sequence ratios -> estimates
 
 One sample serves a whole period, so that its steps are judged on common draws; the next period's
 sample measures J of the policy that the period ended with, independently of all its estimates.
@@ -37,7 +37,7 @@ class Sample(NamedTuple):
 
     batch: Batch
     mismatch: float
-    """Largest |log alpha| difference of a token between sampler and trainer, in nats."""
+    """Largest |log mu| difference of a token between sampler and trainer, in nats."""
 
 
 class Dials(NamedTuple):
@@ -70,7 +70,7 @@ def score(parts: Parts, params: Params, batch: Batch) -> jax.Array:
 
 
 def ratios(parts: Parts, params: Params, batch: Batch) -> Array:
-    """pi/alpha of whole completions, [N, G]."""
+    """pi/mu of whole completions, [N, G]."""
     log_probs = score(parts, params, batch)
     logs = sequence_log_ratio(log_probs, batch.behavior_log_probs, batch.completion_mask)
     return np.asarray(exp_ratio(logs)[..., 0], np.float64)
@@ -153,13 +153,13 @@ def estimates(ratio: Array, center: Array, rewards: Array, dials: Dials) -> Reco
 
 
 def step_record(step: int, sample: Sample, ratio: Array, center: Array, dials: Dials) -> Record:
-    """One update: from pi_k to pi, judged on draws of alpha."""
+    """One update: from pi_k to pi, judged on draws of mu."""
     rewards = np.asarray(sample.batch.rewards, np.float64)
     return {"part": "run", "step": step, **estimates(ratio, center, rewards, dials)}
 
 
 def period_record(step: int, sample: Sample, after: Sample, ratio: Array, dials: Dials) -> Record:
-    """One server period: from alpha to the policy that replaces it, whose J is sampled anew."""
+    """One server period: from mu to the policy that replaces it, whose J is sampled anew."""
     rewards, renewed = (np.asarray(s.batch.rewards, np.float64) for s in (sample, after))
     (old, old_error), (new, new_error) = mean_and_error(rewards), mean_and_error(renewed)
     error = float(np.hypot(old_error, new_error))

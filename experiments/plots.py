@@ -95,7 +95,7 @@ def divergence(records: list[Record]) -> Figure:
     """How far the policy is from the one that sampled."""
     figure, axes = _figure("Divergence from the sampler")
     _trend(axes, records, "kl/mu_pi", "KL(μ‖π), nats a token", GREEN)
-    _trend(axes, records, "mismatch", "|log π − log α| before the step, nats a token", GREY)
+    _trend(axes, records, "mismatch", "|log π − log μ| before the step, nats a token", GREY)
     axes.set_ylim(bottom=0)
     _legend(axes)
     return figure

@@ -1,8 +1,8 @@
 """Did the last synchronisation improve the policy? A certificate from samples it never saw.
 
-During a server period the engine draws from alpha_j alone, which was fixed before the first of
-these samples was drawn. So they certify the step from alpha_{j-1} to alpha_j: sequence ratios, the
-exact centre alpha_{j-1}/alpha_j, the lowest reward as baseline (`ogrpo.core.certificates` says why
+During a server period the engine draws from mu_j alone, which was fixed before the first of
+these samples was drawn. So they certify the step from mu_{j-1} to mu_j: sequence ratios, the
+exact centre mu_{j-1}/mu_j, the lowest reward as baseline (`ogrpo.core.certificates` says why
 each is needed). It speaks of the reward at the sampling temperature, averaged over the prompts.
 """
 
@@ -33,9 +33,9 @@ class Verdict(NamedTuple):
 def period_gaps(
     previous_log_probs: Array, behavior_log_probs: Array, mask: Array, rewards: Array
 ) -> Array:
-    """Terms `[N, G]` whose mean is at most J(alpha_j) - J(alpha_{j-1}).
+    """Terms `[N, G]` whose mean is at most J(mu_j) - J(mu_{j-1}).
 
-    The ratio alpha_j/alpha_j is 1, so that an eps of 1 never binds and costs no tightness.
+    The ratio mu_j/mu_j is 1, so that an eps of 1 never binds and costs no tightness.
 
     Raises:
       ValueError: rewards outside [0, 1].

@@ -75,7 +75,7 @@ def test_the_gain_is_the_change_of_the_mean_reward(exact):
 
 def test_the_sampler_is_renewed_every_v_steps():
     for n, move in enumerate(moves()):
-        fresh = np.array_equal(move.alpha, move.before)
+        fresh = np.array_equal(move.mu, move.before)
         assert fresh == (n % SMALL.bandit.v == 0)
         assert move.step == n + 1
         assert not np.array_equal(move.before, move.after)

@@ -30,7 +30,7 @@ LESSONS = {"warm_start.problems": 64, "warm_start.steps": 4, "warm_start.batch":
 ACTS: dict[str, tuple[Setting, Any]] = {
     "algorithm": (STALE, "cispo"),
     "seed": ({}, 1),
-    "data.prompt_length": ({}, 20),
+    "data.prompt_length": ({"warm_start": WarmStart(), "model.random": "tiny"}, 20),
     "data.train": ({}, 40),
     "data.seed": ({}, 1),
     "data.limit": ({}, 5),
@@ -92,7 +92,7 @@ ACTS: dict[str, tuple[Setting, Any]] = {
     "override.center": (STALE, "exact"),
     "override.weight": (STALE, "truncated"),
     "override.kl": (KL, "importance_k3"),
-    "override.mask_zero_variance": ({**KL, "rollout.group_size": 2}, True),
+    "override.mask_zero_variance": ({**KL, "rollout.group_size": 2, "schedule.steps": 4}, True),
     "override.count_masked": (
         {"override.mask_zero_variance": True, "knobs.beta": 0.5, "optimizer.max_grad_norm": 1e9},
         False,

@@ -1,6 +1,6 @@
 """What is true of improvement, clipping and sample size, as functions of finite distributions.
 
-Distributions are probability vectors [Y] (`pi`, `mu` or `alpha` the behaviour, `pi_k` the current
+Distributions are probability vectors [Y] (`pi`, `mu` the behaviour, `pi_k` the current
 policy), `rewards` [Y]. sigma = sqrt(Var_mu[r] + eps). Every inequality here is exact, not
 asymptotic; the property tests hold them to enumeration and the `proofs` folder to Coq.
 """
