@@ -205,9 +205,7 @@ def certified(
 ) -> float:
     """The lower confidence limit from fresh draws, for the mean over prompts."""
     ids = draw(move.mu, bandit.draws, np.random.default_rng([seed, 1, move.step]))
-    mu, before, after, earned = (
-        np.take_along_axis(x, ids, axis=-1) for x in (*move[1:], rewards)
-    )
+    mu, before, after, earned = (np.take_along_axis(x, ids, axis=-1) for x in (*move[1:], rewards))
     ratios = jnp.asarray(after / mu), jnp.asarray(before / mu)
     band = {"eps_low": clip_eps, "eps_high": clip_eps}
     reward_range = {"reward_low": 0.0, "reward_high": 1.0}
