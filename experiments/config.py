@@ -322,24 +322,28 @@ class Gsm8k:
             f"optimizer.batching is {self.optimizer.batching}, which runs on one device, and the "
             f"mesh has {devices}: choose --optimizer.batching padded, or no mesh",
         )
-        files = self.data.path is not None
-        generated = "problems come from --data.path"
-        only_with(self.data, "data", "train seed", not files, generated)
-        text = files or self.model.path is not None
-        only_with(self.data, "data", "prompt", text, "generated problems have one prompt format")
-        imitates = self.model.path is None and self.model.random == "none"
-        names = "steps batch learning_rate problems demonstrations cache"
-        given = "the model's weights are given"
-        only_with(self.warm_start, "warm-start", names, imitates, given)
-        made = self.model.path is None and files
-        remedy = "a tokenizer is trained for --data.path without --model.path alone"
-        only_with(self.model, "model", "tokenizer_size", made, remedy)
         held, batch = self.replay.groups, self.schedule.prompts
         require(
             held is None or held >= batch,
             f"replay.groups is {held}, but schedule.prompts draws batches of {batch} groups: "
             "hold at least as many",
         )
+
+
+def check_sources(config: Gsm8k) -> None:
+    """Refuses options of data and model that have nothing to act on where these come from."""
+    files = config.data.path is not None
+    generated = "problems come from --data.path"
+    only_with(config.data, "data", "train seed", not files, generated)
+    text = files or config.model.path is not None
+    only_with(config.data, "data", "prompt", text, "generated problems have one prompt format")
+    imitates = config.model.path is None and config.model.random == "none"
+    names = "steps batch learning_rate problems demonstrations cache"
+    given = "the model's weights are given"
+    only_with(config.warm_start, "warm-start", names, imitates, given)
+    made = config.model.path is None and files
+    remedy = "a tokenizer is trained for --data.path without --model.path alone"
+    only_with(config.model, "model", "tokenizer_size", made, remedy)
 
 
 def to_json(config: Any) -> dict[str, Any]:

@@ -14,7 +14,7 @@ import jax
 from rich.console import Console
 
 from experiments.cache import keep_compiled_programs
-from experiments.config import Gsm8k, to_json
+from experiments.config import Gsm8k, check_sources, to_json
 from experiments.counted import counted
 from experiments.devices import Devices, memory_lines, open_mesh
 from experiments.interrupt import StopRequest, stop_on_signal
@@ -75,6 +75,7 @@ def run(config: Gsm8k, console: Console) -> int:
     keep_compiled_programs()
     give_back_after_compiling()
     check(config)
+    check_sources(config)
     open_mesh(config.mesh)  # refused before anything is written
     folder = open_run(config)
     console.print(f"run directory {folder.path}", soft_wrap=True)

@@ -131,7 +131,7 @@ def test_a_row_that_was_cut_off_is_replaced(tmp_path):
 
 
 TINY = (
-    "--data.train=64 --warm-start.steps=4 --warm-start.batch=4 --warm-start.problems=16 "
+    "--data.train=64 --schedule.stages=1 --warm-start.steps=4 --warm-start.batch=4 --warm-start.problems=16 "
     "--rollout.group-size=4 --schedule.prompts=4 --schedule.steps=2 --evaluation.prompts=6"
 )
 
@@ -182,9 +182,9 @@ def test_real_runs_leave_rows_a_table_and_are_not_done_again(out, capsys):
 
 
 def test_a_run_that_fails_is_told_and_leaves_no_row(tmp_path, capsys):
-    assert main(command(tmp_path, "--set", "--objective.beta -1")) == 1
+    assert main(command(tmp_path, "--set", "--knobs.beta -1")) == 1
     assert read_rows(tmp_path) == []
     shown = capsys.readouterr()
     assert "ended with 2" in shown.err
-    assert "at least 0" in " ".join(shown.err.split())
+    assert "beta must be >= 0" in " ".join(shown.err.split())
     assert "no run has ended yet" in shown.out

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from experiments.command_line import parse
-from experiments.config import Gsm8k, from_json, to_json
+from experiments.config import Gsm8k, check_sources, from_json, to_json
 from experiments.config_update import Mesh, Optimizer
 from experiments.gsm8k import as_json
 from experiments.method import algorithm
@@ -86,6 +86,10 @@ def test_a_resumed_run_keeps_its_split(tmp_path):
 @pytest.mark.parametrize(
     ("option", "value", "message"),
     [
+        ("--rollout.transport", "url", "transport is url.*give --rollout.url"),
+        ("--rollout.listen", "::", "listen is ::.*give --rollout.url and transport url"),
+        ("--replay.half-life", "2", r"half-life is 2\.0.*give --replay.sampler fresh"),
+        ("--lora.alpha", "8", r"alpha is 8\.0.*give --lora.rank"),
         ("--rollout.group-size", "1", "group-size is 1.*at least 2"),
         ("--rollout.temperature", "0", r"temperature is 0\.0.*above 0"),
         ("--rollout.temperature", "-1", r"temperature is -1\.0.*above 0"),
@@ -158,3 +162,23 @@ def test_a_run_says_how_its_batches_are_laid_out():
     assert batching_line(config) == "batches: padded to 4 x 576 tokens"
     packed = dataclasses.replace(config, optimizer=Optimizer(batching="packed"))
     assert "packed, at most 1 x 2,304 tokens; at most 32 row lengths" in batching_line(packed)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            ["--data.train", "5", "--data.path", "x"],
+            r"data\.train is 5, which changes nothing here",
+        ),
+        (["--data.prompt", "Q: {question}"], r"data\.prompt is Q: .* one prompt format"),
+        (["--model.tokenizer-size", "600"], r"model\.tokenizer-size is 600"),
+        (
+            ["--model.random", "tiny", "--warm-start.steps", "5"],
+            r"warm-start\.steps is 5, .* the model's weights are given",
+        ),
+    ],
+)
+def test_options_without_a_source_to_act_on_are_refused(options, message):
+    with pytest.raises(ValueError, match=message):
+        check_sources(parse(options))

@@ -13,17 +13,22 @@ def refuse(constant):
 
 def test_a_figure_that_is_not_finite_is_null_and_named(tmp_path):
     run = RunDir.create(tmp_path / "run")
-    sick = {"kl": math.nan, "ess": 0.5, "reuse/use": math.inf, "deep": {"a": [1.0, -math.inf]}}
+    sick = {
+        "kl/mu_pi": math.nan,
+        "ess": 0.5,
+        "reuse/use": math.inf,
+        "deep": {"a": [1.0, -math.inf]},
+    }
     with run.metrics_writer() as metrics:
         metrics.write({"step": 1, "completions": 8, **sick})
-        metrics.write({"step": 2, "completions": 16, "kl": 0.25, "ess": 0.5})
+        metrics.write({"step": 2, "completions": 16, "kl/mu_pi": 0.25, "ess": 0.5})
     lines = run.metrics.read_text().splitlines()
     first, second = (json.loads(line, parse_constant=refuse) for line in lines)
-    assert (first["kl"], first["ess"], first["reuse/use"]) == (None, 0.5, None)
+    assert (first["kl/mu_pi"], first["ess"], first["reuse/use"]) == (None, 0.5, None)
     assert first["deep"] == {"a": [1.0, None]}
-    assert first["nonfinite"] == ["kl", "reuse/use", "deep/a"]
+    assert first["nonfinite"] == ["kl/mu_pi", "reuse/use", "deep/a"]
     assert second["nonfinite"] == []
-    assert points(run.read_metrics(), "kl") == ([16], [0.25])
+    assert points(run.read_metrics(), "kl/mu_pi") == ([16], [0.25])
     assert divergence(run.read_metrics()).axes[0].lines
 
 

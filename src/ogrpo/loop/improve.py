@@ -109,9 +109,11 @@ def update(
 
     if reuse.draws == 0 and reuse.measure_noise and parts.spread is not None:
         reuse.noise = dict(parts.spread(state.train, batch, hypers(0)))
-    train, metrics = state.train, {}
-    for iteration in range(schedule.i):
+    train, metrics = parts.update(state.train, batch, hypers(0))
+    mismatch = metrics["mismatch"]  # pi_k against mu: later updates have left pi_k
+    for iteration in range(1, schedule.i):
         train, metrics = parts.update(train, batch, hypers(iteration))
+    metrics = {**metrics, "mismatch": mismatch}
     shapes = state.shapes if made.shape is None else state.shapes | {made.shape}
     reuse.metrics = {name: float(value) for name, value in jax.device_get(metrics).items()}
     reuse.metrics |= {"padding": made.padding, "shapes": max(1, len(shapes))}
