@@ -1,6 +1,6 @@
 """`python -m experiments.run STUDY [options]`: the command line.
 
-python -m experiments.run gsm8k --preset v10-i1 --seed 1 --objective.eps-high 0.28
+python -m experiments.run gsm8k --algorithm dapo --seed 1 --knobs.eps-high 0.3
 python -m experiments.run gsm8k --run-dir runs/mine --resume
 python -m experiments.run bounds
 python -m experiments.run reuse --methods on-policy positives-4
