@@ -77,7 +77,7 @@ def listed() -> str:
     """Every algorithm, a line each, in groups."""
     parts = []
     for group, methods in GROUPS.items():
-        parts += [f"{group}:", *(f"  {a.name}: {a.summary}" for a in methods)]
+        parts += [f"- {group}:", *(f"{a.name}: {a.summary}" for a in methods)]
     return "\n\n".join(parts)
 
 

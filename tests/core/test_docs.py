@@ -63,4 +63,4 @@ def test_the_readmes_compositions_run():
     for block in blocks:
         exec(block.split("```")[0], names)
     assert np.isfinite(names["loss"])
-    assert names["total"].count == a.mask.sum()
+    assert float(names["total"].count) == a.mask.sum()

@@ -135,8 +135,7 @@ CLIPPED = [
     ),
     _method(
         "dapo",
-        "GRPO with a higher clip above, averaged over tokens (use --replay.refuse-zero-variance"
-        " for its dynamic sampling)",
+        "GRPO with a higher clip above, averaged over tokens; its resampling is the buffer's",
         "arXiv:2503.14476, eq. 8",
         objectives.grpo,
         "group_standardized",
@@ -149,7 +148,7 @@ CLIPPED = [
     ),
     _method(
         "dual_clip",
-        "PPO's clip with a floor of dual A for negative advantages (verl's and Trinity's default)",
+        "PPO's clip with a floor of dual A where A < 0 (verl's and Trinity's default)",
         "arXiv:1912.09729, eq. 5",
         objectives.dual_clip,
         "group_standardized_bessel",
@@ -217,8 +216,7 @@ SEQUENCES = [
     ),
     _method(
         "topr",
-        "successes imitated, failures weighted by min(rho, 1) of the completion; rewards as they"
-        " are, so that one of 0 teaches nothing: the paper's are -1 and 1",
+        "successes imitated, failures weighted by min(rho, 1); rewards as they are: give -1 and 1",
         "arXiv:2503.14286, section 3",
         objectives.topr,
         "raw",
