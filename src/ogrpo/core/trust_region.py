@@ -87,14 +87,11 @@ def sequence_mask(objective_fn: ObjectiveFn, *, delta: Scalar) -> TrustRegion:
     """
     check_nonnegative(delta=delta)
 
-    def loss(_: tuple[()], log_probs: jax.Array, batch: TokenBatch) -> jax.Array:
-        log_ratios = log_ratio(log_probs, batch.behavior_log_probs, batch.mask)
-        far = masked_mean(behavior_kl(jax.lax.stop_gradient(log_ratios)), batch.mask)
-        tokens = objective_fn(log_probs, batch)
-        kept = gate(far > delta, far)
-        return jnp.where(kept == 0, 0, kept * tokens)
+    def kept(drift: jax.Array, batch: TokenBatch) -> jax.Array:
+        far = masked_mean(behavior_kl(drift), batch.mask)
+        return gate(far > delta, far)
 
-    return TrustRegion(tuple, loss, kl_total, lambda state, _: state)
+    return _masking(objective_fn, kept)
 
 
 def negatives_mask(objective_fn: ObjectiveFn, *, delta: Scalar) -> TrustRegion:
@@ -112,11 +109,21 @@ def negatives_mask(objective_fn: ObjectiveFn, *, delta: Scalar) -> TrustRegion:
     """
     check_nonnegative(delta=delta)
 
+    def kept(drift: jax.Array, batch: TokenBatch) -> jax.Array:
+        return off_policy_sequence_mask(drift, batch.advantages, batch.mask, delta=delta)
+
+    return _masking(objective_fn, kept)
+
+
+def _masking(
+    objective_fn: ObjectiveFn, kept_fn: Callable[[jax.Array, TokenBatch], jax.Array]
+) -> TrustRegion:
+    """Tokens cost what they do where `kept_fn(log pi - log mu, batch)` is 1, and nothing at 0."""
+
     def loss(_: tuple[()], log_probs: jax.Array, batch: TokenBatch) -> jax.Array:
-        drift = log_ratio(jax.lax.stop_gradient(log_probs), batch.behavior_log_probs, batch.mask)
-        kept = off_policy_sequence_mask(drift, batch.advantages, batch.mask, delta=delta)
-        tokens = objective_fn(log_probs, batch)
-        return jnp.where(kept == 0, 0, kept * tokens)
+        drift = log_ratio(log_probs, batch.behavior_log_probs, batch.mask)
+        kept = kept_fn(jax.lax.stop_gradient(drift), batch)
+        return jnp.where(kept == 0, 0, kept * objective_fn(log_probs, batch))
 
     return TrustRegion(tuple, loss, kl_total, lambda state, _: state)
 
