@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
@@ -14,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from experiments.bounds import Bounds, exact_records, parse
+from experiments.bounds import Bounds, exact_records, main_config, parse
 from experiments.bounds_claims import TOLERANCE, make_claims, of_part
 from experiments.bounds_exact import (
     Bandit,
@@ -25,7 +26,6 @@ from experiments.bounds_exact import (
     trajectory,
 )
 from experiments.bounds_run import plug_in, resamples
-from experiments.config import Gsm8k
 from ogrpo.policy.shapes import SHAPES
 
 ROOT = Path(__file__).parents[2]
@@ -42,7 +42,7 @@ def exact():
 
 
 def moves(seed: int = 0):
-    config = Gsm8k(seed=seed)
+    config = replace(main_config(SMALL), seed=seed)
     update, state = bandit_update(config, SHAPES["tiny"]), bandit_state(SMALL.bandit, config)
     return [*trajectory(SMALL.bandit, update, state, clip_eps=0.2, seed=seed)]
 
