@@ -73,6 +73,7 @@ def test_each_knob_has_a_part_that_takes_it_and_a_source(name):
     assert set(settings(algorithm)) == set(algorithm.knobs)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [n for n, a in ALGORITHMS.items() if a.adds_up])
 def test_prompts_add_up(name, given):
     algorithm, (log_probs, batch) = ALGORITHMS[name], given
@@ -111,6 +112,7 @@ def test_dr_grpo_is_the_removal_of_two_normalisers(given):
     )
 
 
+@pytest.mark.slow
 def test_no_two_methods_are_the_same():
     """Rewards of both signs: with 0 and 1 TOPR imitates successes, as RAFT does."""
     mixed = jnp.array([[1.0, -1.0, -1.0, 0.5], [-1.0, -1.0, 1.0, -1.0]])

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from tests.core.cases import arrays, batch_of
 
@@ -25,6 +26,7 @@ def test_every_function_of_the_core_has_a_test():
     assert [x for x in rows if x.endswith("|  |")] == []
 
 
+@pytest.mark.slow
 def test_the_example_prints_its_table_without_a_trainer():
     code = (
         "import runpy, sys\n"

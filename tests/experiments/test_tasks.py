@@ -30,7 +30,9 @@ def sets_of(config):
     return [questions(part) for part in parts]
 
 
-@pytest.mark.parametrize("config", [Gsm8k(), SMALL], ids=["default", "small"])
+@pytest.mark.parametrize(
+    "config", [pytest.param(Gsm8k(), marks=pytest.mark.slow), SMALL], ids=["default", "small"]
+)
 def test_generated_sets_share_no_prompt_and_repeat_none(config):
     sets = sets_of(config)
     sizes = [config.data.train, config.warm_start.problems, MOST_HELDOUT, MOST_HELDOUT]
