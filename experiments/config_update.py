@@ -15,6 +15,11 @@ def require(condition: bool, message: str) -> None:
         raise ValueError(message)
 
 
+def dashed(name: str) -> str:
+    """An option as it is typed."""
+    return name.replace("_", "-")
+
+
 def only_with(options: Any, prefix: str, names: str, condition: bool, remedy: str) -> None:
     """Refuses each of the named options that was given although it changes nothing without another.
 
@@ -30,7 +35,7 @@ def only_with(options: Any, prefix: str, names: str, condition: bool, remedy: st
         value = getattr(options, name)
         require(
             condition or value == defaults[name],
-            f"{prefix}.{name.replace('_', '-')} is {value}, which changes nothing here: {remedy}",
+            f"{prefix}.{dashed(name)} is {value}, which changes nothing here: {remedy}",
         )
 
 

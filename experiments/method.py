@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from experiments.config import Gsm8k
-from experiments.config_update import Knobs, Override, require
+from experiments.config_update import Knobs, Override, dashed, require
 from ogrpo.core.aggregate import mean
 from ogrpo.core.algorithms import (
     ALGORITHMS,
@@ -214,8 +214,3 @@ def _check_groups(config: Gsm8k, chosen: Algorithm) -> None:
         f" give --optimizer.microbatches 1 and --optimizer.batching padded, not {parts} and"
         f" {optimizer.batching}",
     )
-
-
-def dashed(name: str) -> str:
-    """An option as it is typed."""
-    return name.replace("_", "-")

@@ -162,6 +162,9 @@ def test_its_own_part_is_no_change():
     assert with_parts(grpo, advantage="group_standardized", reduction="sequence") is grpo
     off_policy = ALGORITHMS["off_policy_grpo"]
     assert with_parts(off_policy, center="unit") is off_policy
+    red_weight, dr_grpo = ALGORITHMS["red_weight"], ALGORITHMS["dr_grpo"]  # parts with knobs
+    assert with_parts(red_weight, advantage="exponentially_weighted") is red_weight
+    assert with_parts(dr_grpo, reduction="fixed_length") is dr_grpo
 
 
 def test_knobs_go_with_their_part():

@@ -139,9 +139,7 @@ def with_parts(
     if advantage is not None:
         algorithm = _with_advantage(algorithm, advantage)
     if reduction is not None:
-        fn = _named(REDUCTIONS, reduction, "reduction")
-        knobs = _exchanged(algorithm, algorithm.reduction, fn)
-        algorithm = _changed(algorithm, f"reduction {reduction}", reduction=fn, knobs=knobs)
+        algorithm = _with_reduction(algorithm, reduction)
     if kl is not None:
         algorithm = _changed(algorithm, f"KL {kl}", kl=_named(KLS, kl, "KL"))
     if center is not None:
@@ -153,9 +151,19 @@ def with_parts(
 
 def _with_advantage(algorithm: Algorithm, name: str) -> Algorithm:
     fn = _named(ADVANTAGES, name, "advantage")
+    if fn is algorithm.advantage:
+        return algorithm
     reads = algorithm.reads - {KEY} | ({KEY} if fn is advantages.kept_advantages else set())
     knobs = _exchanged(algorithm, algorithm.advantage, fn)
     return _changed(algorithm, f"advantage {name}", advantage=fn, reads=reads, knobs=knobs)
+
+
+def _with_reduction(algorithm: Algorithm, name: str) -> Algorithm:
+    fn = _named(REDUCTIONS, name, "reduction")
+    if fn is algorithm.reduction:
+        return algorithm
+    knobs = _exchanged(algorithm, algorithm.reduction, fn)
+    return _changed(algorithm, f"reduction {name}", reduction=fn, knobs=knobs)
 
 
 def _with_center(algorithm: Algorithm, name: str) -> Algorithm:
@@ -239,12 +247,4 @@ def _named(table: Mapping[str, Any], name: str, what: str) -> Any:
 
 
 def _changed(algorithm: Algorithm, what: str, **parts: Any) -> Algorithm:
-    if not any(_differs(algorithm, name, part) for name, part in parts.items()):
-        return algorithm
     return replace(algorithm, **parts, changed=(*algorithm.changed, what))
-
-
-def _differs(algorithm: Algorithm, name: str, part: Any) -> bool:
-    """Functions are compared as themselves, sets and knobs by value."""
-    own = getattr(algorithm, name)
-    return own is not part if callable(part) else own != part
