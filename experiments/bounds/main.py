@@ -31,10 +31,11 @@ from ogrpo.report.run_dir import RunDir
 from ogrpo.trainer import Schedule, start
 from ogrpo.trainer.build import make_optimizer, make_parts
 from ogrpo.trainer.cache import keep_compiled_programs
-from ogrpo.trainer.config import Evaluation, Gsm8k, WarmStart, to_json
+from ogrpo.trainer.config import Evaluation, TrainConfig, WarmStart, to_json
 from ogrpo.trainer.config_update import Override, require
 from ogrpo.trainer.model import make_model
 from ogrpo.trainer.prepare import prepare
+from ogrpo.trainer.presets import main_study
 
 BROKEN = 1
 
@@ -86,10 +87,10 @@ def parse(options: Sequence[str]) -> Bounds:
     )
 
 
-def main_config(wanted: Bounds) -> Gsm8k:
+def main_config(wanted: Bounds) -> TrainConfig:
     """The default task, with these dials."""
     steps = wanted.steps
-    return Gsm8k(
+    return main_study(
         seed=wanted.seed,
         warm_start=wanted.warm_start,
         schedule=Schedule(steps=steps, v=wanted.v, evaluate_every=steps),

@@ -29,10 +29,11 @@ from ogrpo.report.run_dir import RunDir
 from ogrpo.trainer import LoopState, Parts, Schedule, start, train
 from ogrpo.trainer.build import first_region, make_hypers_at, make_optimizer, make_parts
 from ogrpo.trainer.cache import keep_compiled_programs
-from ogrpo.trainer.config import Evaluation, Gsm8k, WarmStart, to_json
+from ogrpo.trainer.config import Evaluation, TrainConfig, WarmStart, to_json
 from ogrpo.trainer.config_update import require
 from ogrpo.trainer.model import make_model
 from ogrpo.trainer.prepare import prepare
+from ogrpo.trainer.presets import main_study
 
 Record = dict[str, Any]
 SIGNALS = ("entropy", "kl/pi_mu", "ess", "ratio/tail", "chi_square", "clipped", "grad_norm")
@@ -128,9 +129,9 @@ def judging(wanted: ReuseStudy, rows: Sequence[Record]) -> list[Trial]:
     ]
 
 
-def trial_config(wanted: ReuseStudy, trial: Trial) -> Gsm8k:
+def trial_config(wanted: ReuseStudy, trial: Trial) -> TrainConfig:
     """The default task with this method."""
-    base = Gsm8k(
+    base = main_study(
         seed=trial.seed,
         warm_start=wanted.warm_start,
         schedule=Schedule(steps=trial.steps, evaluate_every=max(trial.steps // 6, 1)),
@@ -171,7 +172,7 @@ class Bench:
             **follow(start(state, parts), parts, config.schedule),
         }
 
-    def _model(self, config: Gsm8k) -> Any:
+    def _model(self, config: TrainConfig) -> Any:
         if config.seed not in self._models:
             self._models[config.seed] = make_model(
                 config, self.prepared.tokenizer, self._problems, self._console

@@ -6,14 +6,14 @@ from typing import Any
 
 from ogrpo.report.run_dir import RunDir
 from ogrpo.rewards.math import RewardCounts
-from ogrpo.trainer.config import Gsm8k
+from ogrpo.trainer.config import TrainConfig
 from ogrpo.trainer.prepare import Prepared
 
 Record = dict[str, Any]
 Counts = list[tuple[str, str]]
 
 
-def counted(config: Gsm8k, run: RunDir, prepared: Prepared) -> Counts:
+def counted(config: TrainConfig, run: RunDir, prepared: Prepared) -> Counts:
     """Label and figure, of everything that was left out, cut off or made up for."""
     records = run.read_metrics()
     return [
@@ -56,7 +56,7 @@ def replayed(records: list[Record]) -> Counts:
     return [*shown, ("steps whose draws ended for lack of a batch", f"{starved:,}")]
 
 
-def certified(config: Gsm8k, records: list[Record]) -> Counts:
+def certified(config: TrainConfig, records: list[Record]) -> Counts:
     """Server periods with a certificate above 0."""
     if config.certificate.delta is None:
         return []
@@ -74,7 +74,7 @@ def signals(records: list[Record]) -> Counts:
     return [(f"steps ended by the signal {name}", f"{n:,}") for name, n in bound.most_common()]
 
 
-def padded(config: Gsm8k, records: list[Record]) -> Counts:
+def padded(config: TrainConfig, records: list[Record]) -> Counts:
     """What updates computed for nothing, and in how many programs."""
     shares = [r["padding"] for r in records if r.get("padding") is not None]
     if not shares:

@@ -1,5 +1,6 @@
 """Pass@1 and Pass@k of the trainer's own weights on the held-out split."""
 
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -7,9 +8,10 @@ from numpy.typing import NDArray
 
 from ogrpo.evaluation import Estimate, clustered_interval, pass_at_k, wilson_interval
 from ogrpo.learner.state import Params
+from ogrpo.rollout.collection import Collector
+from ogrpo.rollout.embedded import EmbeddedEngine
 from ogrpo.rollout.protocol import Sampling
-from ogrpo.trainer.collect import judge
-from ogrpo.trainer.state import Parts, Record, stream_seed
+from ogrpo.trainer.state import LoopState, Parts, Record, stream_seed
 
 
 @dataclass(frozen=True)
@@ -42,20 +44,33 @@ def not_evaluated(samples: int) -> Record:
     return dict.fromkeys(Evaluation(nothing, nothing, 1, nothing, samples).record())
 
 
-def evaluate(params: Params, parts: Parts, step: int) -> Evaluation:
-    """Scores the trainer's own weights on every held-out prompt."""
-    task, sampling = parts.task, parts.evaluation_sampling
+def evaluate(state: LoopState, parts: Parts, collector: Collector | None) -> Evaluation:
+    """Scores the trainer's own weights on every held-out prompt.
+
+    Where evaluation shares the samplers' engine, collection rests meanwhile, and the engine is given
+    back with the weights that it had.
+    """
+    shared = parts.evaluator is parts.engine and collector is not None
+    with collector.alone() if shared else nullcontext():
+        found = _evaluate(state.train.whole(), parts, state.step)
+        if shared and parts.engine.version != state.server_version:
+            parts.engine.publish(state.train.whole(state.server), state.server_version)
+    return found
+
+
+def _evaluate(params: Params, parts: Parts, step: int) -> Evaluation:
+    sampling = parts.evaluation_sampling
     samples = sampling.group_size
     parts.evaluator.publish(params, step)
     seed = stream_seed(parts.seed, "evaluation", step)
 
     def rewards(chosen: Sampling) -> NDArray[np.float32]:
-        groups = parts.evaluator.generate(task.heldout.prompts, chosen, seed)
-        return judge(task, groups, task.heldout.answers, reward=task.evaluation_reward)
+        return parts.evaluation_fn(parts.evaluator.generate(parts.prompts.heldout, chosen, seed))
 
     outcomes = rewards(sampling)
     sampled = clustered_interval(outcomes)
     greedy = wilson_interval(rewards(replace(sampling, greedy=True, group_size=1))[:, 0])
-    parts.evaluator.withdraw()
+    if isinstance(parts.evaluator, EmbeddedEngine):
+        parts.evaluator.withdraw()  # the trainer donates its weights
     solved = pass_at_k(outcomes, samples) if samples > 1 else sampled
     return Evaluation(sampled, greedy, sampling.temperature, solved, samples)

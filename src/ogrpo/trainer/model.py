@@ -40,7 +40,7 @@ from ogrpo.report.progress import warm_start_bar
 from ogrpo.rollout.protocol import Completion, Group
 from ogrpo.trainer import Ids, stream_seed
 from ogrpo.trainer.cache import cache_path
-from ogrpo.trainer.config import Gsm8k, WarmStart
+from ogrpo.trainer.config import TrainConfig, WarmStart
 from ogrpo.trainer.prepare import Problems
 
 DTYPES = {"float32": jnp.float32, "bfloat16": jnp.bfloat16}
@@ -72,7 +72,7 @@ def make_policy_fn(decoder: DecoderConfig, **functions: Any) -> PolicyFn:
 
 
 def make_model(
-    config: Gsm8k, tokenizer: TextTokenizer, problems: Problems, console: Console
+    config: TrainConfig, tokenizer: TextTokenizer, problems: Problems, console: Console
 ) -> tuple[DecoderConfig, Params]:
     """The decoder's shape and its first parameters; says what computes its log-probs."""
     check_available(config.kernels.log_probs)
@@ -82,7 +82,7 @@ def make_model(
 
 
 def _make_model(
-    config: Gsm8k, tokenizer: TextTokenizer, problems: Problems, console: Console
+    config: TrainConfig, tokenizer: TextTokenizer, problems: Problems, console: Console
 ) -> tuple[DecoderConfig, Params]:
     dtype = DTYPES[config.model.dtype]
     if config.model.path is not None:
@@ -110,7 +110,7 @@ def save_model(
 
 
 def warm_started(
-    config: Gsm8k,
+    config: TrainConfig,
     decoder: DecoderConfig,
     tokenizer: TextTokenizer,
     problems: Problems,
@@ -129,7 +129,9 @@ def warm_started(
     return params
 
 
-def _demonstrations(config: Gsm8k, tokenizer: TextTokenizer, problems: Problems) -> GroupBatch:
+def _demonstrations(
+    config: TrainConfig, tokenizer: TextTokenizer, problems: Problems
+) -> GroupBatch:
     """The teacher's answers to each problem as a group."""
     wanted, few = config.warm_start, problems.warm_start[: config.warm_start.problems]
     shown = [
@@ -164,7 +166,7 @@ def _completion(token_ids: Ids) -> Completion:
 
 
 def _imitate(
-    config: Gsm8k, decoder: DecoderConfig, batch: GroupBatch, dtype: Any, console: Console
+    config: TrainConfig, decoder: DecoderConfig, batch: GroupBatch, dtype: Any, console: Console
 ) -> Params:
     warm = config.warm_start
     optimizer = adam(b1=0.9, b2=0.98, eps=1e-8, weight_decay=0.01, max_grad_norm=1.0)
@@ -188,7 +190,7 @@ def _batches(demonstrations: GroupBatch, warm: WarmStart, seed: int) -> Iterator
 
 
 def _cache_folder(
-    config: Gsm8k, decoder: DecoderConfig, tokenizer: TextTokenizer, problems: Problems
+    config: TrainConfig, decoder: DecoderConfig, tokenizer: TextTokenizer, problems: Problems
 ) -> Path:
     """Named by everything that the result depends on, our own code included.
 

@@ -12,7 +12,7 @@ from ogrpo.data.tokenizer import TextTokenizer, train_bpe, word_level
 from ogrpo.rewards.extract import EXTRACTORS
 from ogrpo.rewards.math import MathReward
 from ogrpo.trainer import Ids, Split, Task, stream_seed
-from ogrpo.trainer.config import Gsm8k
+from ogrpo.trainer.config import TrainConfig
 
 Counts = list[tuple[str, int]]
 
@@ -43,7 +43,7 @@ MOST_HELDOUT = 2048
 """Problems that are made for each held-out split; an evaluation takes the first so many."""
 
 
-def load_problems(config: Gsm8k) -> Problems:
+def load_problems(config: TrainConfig) -> Problems:
     """Reads the problems from a folder or a hub, or makes them from the seed.
 
     Generated ones depend on `data.seed` only, so that runs are judged on the same problems.
@@ -57,7 +57,7 @@ def load_problems(config: Gsm8k) -> Problems:
     return Problems(train, loaded.heldout[: config.evaluation.prompts])
 
 
-def _generate(config: Gsm8k) -> Problems:
+def _generate(config: TrainConfig) -> Problems:
     warm, first = config.warm_start.problems, config.data.train
     made = arithmetic.split(first + warm, MOST_HELDOUT, seed=config.data.seed)
     heldout = made.heldout if config.evaluation.split == "validation" else _test(config, made)
@@ -65,7 +65,7 @@ def _generate(config: Gsm8k) -> Problems:
     return Problems(train, heldout[: config.evaluation.prompts], made.train[first:])
 
 
-def _test(config: Gsm8k, others: Parted[WordProblem]) -> list[WordProblem]:
+def _test(config: TrainConfig, others: Parted[WordProblem]) -> list[WordProblem]:
     # A stream of its own: were it a later part of the others', then with less training data it
     # would begin where settings were chosen with more.
     taken = {problem.question for part in others for problem in part}
@@ -73,7 +73,7 @@ def _test(config: Gsm8k, others: Parted[WordProblem]) -> list[WordProblem]:
     return arithmetic.generate(MOST_HELDOUT, seed, apart_from=taken)
 
 
-def make_tokenizer(config: Gsm8k, problems: Problems) -> TextTokenizer:
+def make_tokenizer(config: TrainConfig, problems: Problems) -> TextTokenizer:
     """The model's own tokenizer, or one made for the problems."""
     if config.model.path is not None:
         return TextTokenizer.load(config.model.path, prompt_template=config.data.prompt)
@@ -85,7 +85,7 @@ def make_tokenizer(config: Gsm8k, problems: Problems) -> TextTokenizer:
     )
 
 
-def prepare(config: Gsm8k) -> tuple[Prepared, Problems]:
+def prepare(config: TrainConfig) -> tuple[Prepared, Problems]:
     """Loads, tokenises and filters; a prompt that does not fit is left out, counted and shown."""
     problems = load_problems(config)
     tokenizer = make_tokenizer(config, problems)

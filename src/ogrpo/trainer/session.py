@@ -30,7 +30,7 @@ from ogrpo.rollout.vllm import RolloutError
 from ogrpo.trainer import LoopState, Parts, array_shapes, resume, start, stream_seed, train
 from ogrpo.trainer.build import batching_line, find_devices, first_region, make_parts
 from ogrpo.trainer.cache import keep_compiled_programs
-from ogrpo.trainer.config import Gsm8k, check_sources, to_json
+from ogrpo.trainer.config import TrainConfig, check_sources, to_json
 from ogrpo.trainer.devices import Devices, memory_lines, open_mesh
 from ogrpo.trainer.interrupt import StopRequest, stop_on_signal
 from ogrpo.trainer.method import check, title
@@ -46,7 +46,7 @@ SHOWN_ANSWERS = 12
 class Study:
     """A run that is ready to go."""
 
-    config: Gsm8k
+    config: TrainConfig
     run: RunDir
     prepared: Prepared
     decoder: DecoderConfig
@@ -54,7 +54,7 @@ class Study:
     console: Console
 
 
-def open_run(config: Gsm8k) -> RunDir:
+def open_run(config: TrainConfig) -> RunDir:
     """The run's folder, new or picked up again."""
     if config.resume:
         if config.run_dir is None:
@@ -64,13 +64,13 @@ def open_run(config: Gsm8k) -> RunDir:
     return RunDir.create(config.run_dir or Path("runs") / f"gsm8k-{stamp}")
 
 
-def as_json(config: Gsm8k) -> dict:
+def as_json(config: TrainConfig) -> dict:
     """The config as it is written into the run's folder."""
     values = {"study": "gsm8k", **to_json(config)}
     return {key: value for key, value in values.items() if key not in ("run_dir", "resume")}
 
 
-def run(config: Gsm8k, console: Console) -> int:
+def run(config: TrainConfig, console: Console) -> int:
     """Trains, evaluates, saves and reports; returns the exit code."""
     keep_compiled_programs()
     give_back_after_compiling()
@@ -97,7 +97,11 @@ def run(config: Gsm8k, console: Console) -> int:
 
 
 def kept_base(
-    config: Gsm8k, run: RunDir, decoder: DecoderConfig, params: Params, tokenizer: TextTokenizer
+    config: TrainConfig,
+    run: RunDir,
+    decoder: DecoderConfig,
+    params: Params,
+    tokenizer: TextTokenizer,
 ) -> Params:
     """The weights beneath adapters, kept by the run where no folder of the user's holds them.
 
