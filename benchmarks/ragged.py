@@ -26,12 +26,12 @@ import tyro
 from experiments.models import make_policy_fn
 from ogrpo.core.algorithms import ALGORITHMS
 from ogrpo.data.batching import GroupBatch
-from ogrpo.data.gsm8k import read_problems
 from ogrpo.data.tokenizer import train_bpe
 from ogrpo.kernels.log_probs import KERNELS, choose
 from ogrpo.loop import Packer
 from ogrpo.loop.batches import Made, make_batch
 from ogrpo.policy import DecoderConfig, init_params
+from ogrpo.tasks.gsm8k import read_problems
 from ogrpo.training.state import adam, hypers, init_state
 from ogrpo.training.update import Recipe, make_update
 

@@ -22,7 +22,6 @@ from pathlib import Path
 import numpy as np
 
 from ogrpo.data.batching import GroupBatch, pad_groups
-from ogrpo.data.gsm8k import read_problems
 from ogrpo.data.replay import (
     Experience,
     Fifo,
@@ -41,6 +40,7 @@ from ogrpo.data.replay import (
 )
 from ogrpo.data.tokenizer import train_bpe
 from ogrpo.rollout.protocol import Completion, Group
+from ogrpo.tasks.gsm8k import read_problems
 
 G = 8
 weight = product(

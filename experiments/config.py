@@ -22,8 +22,8 @@ from experiments.config_update import (
     only_with,
     require,
 )
-from ogrpo.data.arithmetic import Teacher
 from ogrpo.loop import Limits, Schedule
+from ogrpo.tasks.arithmetic import Teacher
 
 
 @dataclass(frozen=True)

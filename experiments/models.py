@@ -20,7 +20,7 @@ from experiments.config import Gsm8k, WarmStart
 from experiments.progress import warm_start_bar
 from experiments.tasks import Problems
 from ogrpo import policy, training
-from ogrpo.data import arithmetic, batching
+from ogrpo.data import batching
 from ogrpo.data.batching import GroupBatch, PromptStream, pad_groups
 from ogrpo.data.tokenizer import TextTokenizer
 from ogrpo.kernels.log_probs import check_available, choose
@@ -38,6 +38,7 @@ from ogrpo.policy.packing import packed_log_probs_and_entropy
 from ogrpo.policy.pretrained import load_pretrained, save_pretrained
 from ogrpo.policy.shapes import SHAPES, tiny
 from ogrpo.rollout.protocol import Completion, Group
+from ogrpo.tasks import arithmetic
 from ogrpo.training.metrics import PolicyOutput
 from ogrpo.training.state import adam, init_state
 from ogrpo.training.update import Batch, PolicyFn

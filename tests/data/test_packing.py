@@ -9,7 +9,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ogrpo.data.batching import GroupBatch
-from ogrpo.data.gsm8k import read_problems
 from ogrpo.data.packing import (
     LEAST_BLOCK,
     arrange,
@@ -21,6 +20,7 @@ from ogrpo.data.packing import (
     take,
 )
 from ogrpo.data.tokenizer import train_bpe
+from ogrpo.tasks.gsm8k import read_problems
 
 REAL = Path(os.environ.get("OGRPO_GSM8K", Path(__file__).parents[2] / "../shared/gsm8k"))
 needs_gsm8k = pytest.mark.skipif(

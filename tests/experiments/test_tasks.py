@@ -8,7 +8,7 @@ import pytest
 
 from experiments.config import Data, Evaluation, Gsm8k, WarmStart
 from experiments.tasks import MOST_HELDOUT, load_problems, prepare
-from ogrpo.data import arithmetic
+from ogrpo.tasks import arithmetic
 
 SMALL = Gsm8k(data=Data(train=300), warm_start=WarmStart(problems=200))
 
