@@ -7,18 +7,18 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 
-from experiments.config import Gsm8k, Model, Rollout
-from experiments.config_update import Kernels, Lora, Mesh, Optimizer
-from experiments.devices import state_layout, trained_and_frozen
-from experiments.method import knobs
-from experiments.models import DTYPES
-from experiments.parts import make_optimizer, make_recipe
-from ogrpo.loop import Schedule
+from ogrpo.learner import sharding
+from ogrpo.learner.state import TrainState, hypers, init_state
+from ogrpo.learner.update import Batch
 from ogrpo.policy import DecoderConfig, Params
 from ogrpo.policy.decoder import param_shapes
-from ogrpo.training import sharding
-from ogrpo.training.state import TrainState, hypers, init_state
-from ogrpo.training.update import Batch
+from ogrpo.trainer import Schedule
+from ogrpo.trainer.build import make_optimizer, make_recipe
+from ogrpo.trainer.config import Gsm8k, Model, Rollout
+from ogrpo.trainer.config_update import Kernels, Lora, Mesh, Optimizer
+from ogrpo.trainer.devices import state_layout, trained_and_frozen
+from ogrpo.trainer.method import knobs
+from ogrpo.trainer.model import DTYPES
 
 QWEN3_4B = DecoderConfig(
     architecture="Qwen3ForCausalLM",

@@ -23,17 +23,17 @@ import jax
 import numpy as np
 import tyro
 
-from experiments.models import make_policy_fn
 from ogrpo.core.algorithms import ALGORITHMS
 from ogrpo.data.batching import GroupBatch
 from ogrpo.data.tokenizer import train_bpe
 from ogrpo.kernels.log_probs import KERNELS, choose
-from ogrpo.loop import Packer
-from ogrpo.loop.batches import Made, make_batch
+from ogrpo.learner.state import adam, hypers, init_state
+from ogrpo.learner.update import Recipe, make_update
 from ogrpo.policy import DecoderConfig, init_params
 from ogrpo.tasks.gsm8k import read_problems
-from ogrpo.training.state import adam, hypers, init_state
-from ogrpo.training.update import Recipe, make_update
+from ogrpo.trainer import Packer
+from ogrpo.trainer.batches import Made, make_batch
+from ogrpo.trainer.model import make_policy_fn
 
 KNOBS = {"eps_low": 0.2, "eps_high": 0.2, "beta": 0.0}
 

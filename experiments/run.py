@@ -51,8 +51,8 @@ def _gsm8k(options: Sequence[str]) -> int:
     # Imported late: --help of the command itself needs no JAX.
     from rich.console import Console
 
-    from experiments import gsm8k
-    from experiments.command_line import parse
+    from ogrpo.cli.options import parse
+    from ogrpo.trainer import session as gsm8k
 
     return gsm8k.run(parse(options), Console())
 
@@ -60,7 +60,7 @@ def _gsm8k(options: Sequence[str]) -> int:
 def _bounds(options: Sequence[str]) -> int:
     from rich.console import Console
 
-    from experiments import bounds
+    from experiments.bounds import main as bounds
 
     return bounds.run(bounds.parse(options), Console())
 
@@ -68,7 +68,7 @@ def _bounds(options: Sequence[str]) -> int:
 def _reuse(options: Sequence[str]) -> int:
     from rich.console import Console
 
-    from experiments import reuse
+    from experiments.reuse import main as reuse
 
     return reuse.run(reuse.parse(options), Console())
 
@@ -76,7 +76,7 @@ def _reuse(options: Sequence[str]) -> int:
 def _plan(options: Sequence[str]) -> int:
     from rich.console import Console
 
-    from experiments import plan
+    from ogrpo.planning import main as plan
 
     return plan.run(plan.parse(options), Console())
 

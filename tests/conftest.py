@@ -54,12 +54,17 @@ SLOW = (
         "kernels",
         "core/test_objectives.py",
         "core/test_names_formulas.py",
-        "test_loop_lora.py",
+        "trainer/test_loop_lora.py",
     ),
     *("policy/test_flops.py", "policy/test_lora.py", "policy/test_packing.py"),
-    *("policy/test_sampler_halving.py", "training/test_packed_update.py"),
-    *("training/test_precision.py", "training/test_sharding.py", "experiments/test_bounds.py"),
-    *("experiments/test_gsm8k*.py", "experiments/test_reuse.py", "experiments/test_servers.py"),
+    *("policy/test_sampler_halving.py", "learner/test_packed_update.py"),
+    *("learner/test_precision.py", "learner/test_sharding.py", "experiments/test_bounds.py"),
+    *(
+        "experiments/test_gsm8k.py",
+        "trainer/test_gsm8k_mesh.py",
+        "experiments/test_reuse.py",
+        "trainer/test_servers.py",
+    ),
 )
 
 

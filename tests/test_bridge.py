@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from ogrpo import bridge
+from ogrpo.learner.state import join
 from ogrpo.policy import lora, sample
 from ogrpo.rollout.protocol import Sampling
-from ogrpo.training.state import join
 from tests.policy.test_lora import adapters
 from tests.policy.tiny import make_config, make_params
 

@@ -6,7 +6,7 @@ import pytest
 from scipy import stats
 
 from ogrpo.evaluation import Z95, clustered_interval, pass_at_k, wilson_interval
-from ogrpo.loop.evaluate import Evaluation, not_evaluated
+from ogrpo.trainer.evaluate import Evaluation, not_evaluated
 
 
 def outcomes_of(*prompts):

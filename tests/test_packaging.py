@@ -67,7 +67,7 @@ def test_ci_runs_the_readmes_test_command():
 
 def test_the_metrics_table_names_what_a_run_writes():
     from ogrpo.evaluation import Estimate
-    from ogrpo.loop import PHASES, Evaluation
+    from ogrpo.trainer import PHASES, Evaluation
 
     table = README.split("## Metrics")[1].split("## Layout")[0]
     nothing = Estimate(0.0, 0.0, 0.0, 1)

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 import jax
 import numpy as np
 
-from experiments.config import Gsm8k
-from experiments.models import DTYPES, tiny_decoder
-from experiments.tasks import load_problems, make_tokenizer
 from ogrpo.policy import DecoderConfig, Params, init_params, shapes
 from ogrpo.policy.decoder import head_weight
 from ogrpo.policy.log_probs import run_prompt
+from ogrpo.trainer.config import Gsm8k
+from ogrpo.trainer.model import DTYPES, tiny_decoder
+from ogrpo.trainer.prepare import load_problems, make_tokenizer
 
 EOS = 1
 

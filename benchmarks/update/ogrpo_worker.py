@@ -10,6 +10,10 @@ from clock import Clock, Job
 
 from ogrpo.core.algorithms import ALGORITHMS
 from ogrpo.kernels.log_probs import KERNELS, choose
+from ogrpo.learner.memory import give_back_after_compiling
+from ogrpo.learner.metrics import PolicyOutput
+from ogrpo.learner.state import adam, hypers, init_state
+from ogrpo.learner.update import Batch, Recipe, make_update
 from ogrpo.policy import (
     DecoderConfig,
     Params,
@@ -20,10 +24,6 @@ from ogrpo.policy import (
 )
 from ogrpo.policy.decoder import keep_products, param_shapes
 from ogrpo.policy.lora import Split, split
-from ogrpo.training.memory import give_back_after_compiling
-from ogrpo.training.metrics import PolicyOutput
-from ogrpo.training.state import adam, hypers, init_state
-from ogrpo.training.update import Batch, Recipe, make_update
 
 REMAT = {
     "none": jax.checkpoint_policies.everything_saveable,

@@ -31,7 +31,7 @@ def test_the_example_prints_its_table_without_a_trainer():
     code = (
         "import runpy, sys\n"
         "runpy.run_path('examples/compose_a_loss.py', run_name='__main__')\n"
-        "assert not {'flax', 'optax', 'ogrpo.training'} & set(sys.modules)\n"
+        "assert not {'flax', 'optax', 'ogrpo.learner'} & set(sys.modules)\n"
     )
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True

@@ -15,9 +15,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from experiments.bounds import Bounds, exact_records, main_config, parse
-from experiments.bounds_claims import TOLERANCE, make_claims, of_part
-from experiments.bounds_exact import (
+from experiments.bounds.claims import TOLERANCE, make_claims, of_part
+from experiments.bounds.exact import (
     Bandit,
     bandit_rewards,
     bandit_state,
@@ -25,7 +24,8 @@ from experiments.bounds_exact import (
     facts,
     trajectory,
 )
-from experiments.bounds_run import plug_in, resamples
+from experiments.bounds.main import Bounds, exact_records, main_config, parse
+from experiments.bounds.sampled import plug_in, resamples
 from ogrpo.policy.shapes import SHAPES
 
 ROOT = Path(__file__).parents[2]

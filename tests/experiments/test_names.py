@@ -2,8 +2,8 @@
 
 import re
 
-from experiments.command_line import parse
-from experiments.method import title
+from ogrpo.cli.options import parse
+from ogrpo.trainer.method import title
 from tests.names import PAGE
 
 

@@ -7,11 +7,11 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from experiments import reuse
-from experiments.config import WarmStart
-from experiments.reuse_methods import METHODS
-from experiments.reuse_report import best_rates, lines, paired, warning
-from ogrpo.loop import Schedule
+from experiments.reuse import main as reuse
+from experiments.reuse.methods import METHODS
+from experiments.reuse.report import best_rates, lines, paired, warning
+from ogrpo.trainer import Schedule
+from ogrpo.trainer.config import WarmStart
 
 
 def row(method, steps, rate, seed, score, tuning):

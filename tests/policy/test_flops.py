@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from jax.extend.core import jaxprs_in_params
 
+from ogrpo.learner.state import join
 from ogrpo.policy import PolicyBatch, completion_log_probs, flops, lora
 from ogrpo.policy.attention import attend
 from ogrpo.policy.decoder import keep_products, param_shapes
@@ -22,7 +23,6 @@ from ogrpo.policy.flops import Adapter, Flops
 from ogrpo.policy.head import token_log_probs
 from ogrpo.policy.packing import packed_log_probs_and_entropy
 from ogrpo.policy.sampler import _Draw, _sample
-from ogrpo.training.state import join
 from tests.policy.test_packing import make_groups, packed
 from tests.policy.tiny import FAMILIES, make_config
 

@@ -8,12 +8,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from ogrpo.learner.state import join
 from ogrpo.policy import completion_log_probs, lora, sample
 from ogrpo.policy.axes import param_axes
 from ogrpo.policy.decoder import keep_products, param_shapes, unstack
 from ogrpo.policy.flops import activation_bytes
 from ogrpo.policy.packing import packed_log_probs_and_entropy
-from ogrpo.training.state import join
 from tests.policy.test_packing import make_groups, packed
 from tests.policy.tiny import FAMILIES, make_config, make_params, ragged_batch
 

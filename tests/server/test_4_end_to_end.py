@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from experiments.config import Gsm8k
-from experiments.models import make_model
-from experiments.parts import make_optimizer, make_parts
-from experiments.tasks import prepare
 from ogrpo.bridge import connect_policy
-from ogrpo.loop import Schedule, start, train
+from ogrpo.learner.state import init_state
 from ogrpo.policy import save_pretrained
-from ogrpo.training.state import init_state
+from ogrpo.trainer import Schedule, start, train
+from ogrpo.trainer.build import make_optimizer, make_parts
+from ogrpo.trainer.config import Gsm8k
+from ogrpo.trainer.model import make_model
+from ogrpo.trainer.prepare import prepare
 from tests.server.conftest import RealServer
 
 CONFIG = Gsm8k(schedule=Schedule(steps=40, v=2, prompts=16, evaluate_every=40))

@@ -1,0 +1,1 @@
+"""The proved inequalities along a training run, enumerated and sampled."""

@@ -1,0 +1,243 @@
+"""The enumerable half of `bounds`: a bandit trained by the very update, judged without sampling.
+
+Every prompt has a table of logits over a few answers, so that J and every bound are finite sums,
+taken in float64 at each step. Only the training batches and the certificate's fresh draws are
+random.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from numpy.typing import NDArray
+
+from ogrpo.core import bounds
+from ogrpo.core.certificates import improvement_certificate, improvement_gap
+from ogrpo.learner.metrics import PolicyOutput
+from ogrpo.learner.state import TrainState, hypers, init_state
+from ogrpo.learner.update import Batch, UpdateFn, make_update
+from ogrpo.policy import DecoderConfig, Params
+from ogrpo.trainer.build import make_optimizer, make_recipe
+from ogrpo.trainer.config import Gsm8k
+
+Table = NDArray[np.float64]
+Record = dict[str, Any]
+RATES = (0.01, 0.03, 0.1, 0.3)
+"""The certificate's rates, chosen before anything is drawn."""
+
+
+@dataclass(frozen=True)
+class Bandit:
+    """A handful of prompts with few answers each."""
+
+    steps: int = 80
+    v: int = 10
+    """Steps between two renewals of the sampler's table."""
+    prompts: int = 8
+    answers: int = 16
+    group_size: int = 8
+    learning_rate: float = 0.12
+    draws: int = 512
+    """Fresh answers to each prompt for the certificate of one step."""
+
+    def __post_init__(self) -> None:
+        for name, least in (("steps", 1), ("v", 1), ("prompts", 1), ("answers", 2), ("draws", 1)):
+            value = getattr(self, name)
+            if value < least:
+                raise ValueError(f"bandit.{name} is {value}: give at least {least}")
+
+
+class Move(NamedTuple):
+    """One update: who sampled, where it began, where it ended; probabilities [N, Y]."""
+
+    step: int
+    mu: Table
+    before: Table
+    after: Table
+
+
+def bandit_rewards(bandit: Bandit) -> Table:
+    """0/1 rewards [N, Y]: prompt n has n + 1 right answers, never all."""
+    right = np.minimum(np.arange(bandit.prompts) + 1, bandit.answers - 1)
+    return (np.arange(bandit.answers) < right[:, None]).astype(np.float64)
+
+
+def table_policy(params: Params, batch: Batch, temperature: jax.Array) -> PolicyOutput:
+    """log softmax(table[prompt] / T) of the one token that is an answer."""
+    logits = params["table"][batch.prompt_ids[:, 0]] / temperature
+    log_probs = jax.nn.log_softmax(logits, axis=-1)[:, None, None, :]
+    log_probs = jnp.broadcast_to(log_probs, (*batch.completion_ids.shape, logits.shape[-1]))
+    picked = jnp.take_along_axis(log_probs, batch.completion_ids[..., None], axis=-1)[..., 0]
+    return PolicyOutput(picked, -jnp.sum(jnp.exp(log_probs) * log_probs, axis=-1))
+
+
+def bandit_update(config: Gsm8k, decoder: DecoderConfig) -> UpdateFn:
+    """The main study's update, its decoder replaced by a table."""
+    recipe = make_recipe(config, decoder)._replace(policy_fn=table_policy)
+    return make_update(make_optimizer(config), recipe)
+
+
+def softmax(table: NDArray[Any]) -> Table:
+    """Probabilities [N, Y] in float64."""
+    raised = np.exp(table.astype(np.float64) - table.max(axis=-1, keepdims=True))
+    return raised / raised.sum(axis=-1, keepdims=True)
+
+
+def draw(probs: Table, count: int, rng: np.random.Generator) -> NDArray[np.int32]:
+    """`count` independent answers to each prompt, [N, count]."""
+    sizes = probs.shape[-1]
+    return np.stack([rng.choice(sizes, count, p=row) for row in probs]).astype(np.int32)
+
+
+def make_batch(table: NDArray[Any], rewards: Table, ids: NDArray[np.int32]) -> Batch:
+    """Answers as completions of one token, with the sampler's log-probs."""
+    prompts = np.arange(len(table), dtype=np.int32)[:, None]
+    logs = np.log(np.take_along_axis(softmax(table), ids, axis=-1)).astype(np.float32)
+    earned = np.take_along_axis(rewards, ids, axis=-1).astype(np.float32)
+    return Batch(
+        prompt_ids=jnp.asarray(prompts),
+        prompt_mask=jnp.ones(prompts.shape, bool),
+        completion_ids=jnp.asarray(ids[..., None]),
+        completion_mask=jnp.ones((*ids.shape, 1), bool),
+        behavior_log_probs=jnp.asarray(logs[..., None]),
+        rewards=jnp.asarray(earned),
+    )
+
+
+def bandit_state(bandit: Bandit, config: Gsm8k) -> TrainState:
+    """Random logits."""
+    shape = (bandit.prompts, bandit.answers)
+    table = np.random.default_rng([config.seed, 2]).normal(size=shape).astype(np.float32)
+    return init_state({"table": jnp.asarray(table)}, make_optimizer(config))
+
+
+def trajectory(
+    bandit: Bandit, update: UpdateFn, state: TrainState, *, clip_eps: float, seed: int
+) -> Iterator[Move]:
+    """Off-policy training of the table; the sampler's copy is renewed every `v` steps."""
+    rng, rewards = np.random.default_rng([seed, 0]), bandit_rewards(bandit)
+    band = {"eps_low": clip_eps, "eps_high": clip_eps, "beta": 0.0}
+    dials = hypers(bandit.learning_rate, 1.0, band)
+    table = np.array(state.params["table"])
+    server = table
+    for step in range(bandit.steps):
+        server = table if step % bandit.v == 0 else server
+        ids = draw(softmax(server), bandit.group_size, rng)
+        state, _ = update(state, make_batch(server, rewards, ids), dials)
+        moved = np.array(state.params["table"])
+        yield Move(step + 1, softmax(server), softmax(table), softmax(moved))
+        table = moved
+
+
+def facts(
+    pi: jax.Array,
+    pi_k: jax.Array,
+    mu: jax.Array,
+    rewards: jax.Array,
+    *,
+    sigma_eps: float,
+    clip_eps: float,
+) -> dict[str, jax.Array]:
+    """What theory says of one prompt's update, all arguments [Y]: gain and what is below it."""
+    sigma = bounds.reward_scale(mu, rewards, eps=sigma_eps)
+
+    def clipped_increase(center: jax.Array) -> jax.Array:
+        gain = partial(bounds.clipped_gain, eps=sigma_eps, clip_eps=clip_eps, center=center)
+        return sigma * (gain(pi, mu, rewards) - gain(pi_k, mu, rewards))
+
+    three = (pi, pi_k, mu, rewards)
+    return {
+        "gain": bounds.improvement_identity(*three, eps=sigma_eps),
+        "mm": clipped_increase(bounds.density_ratio(pi_k, mu)),
+        "mm/unit_center": clipped_increase(jnp.ones_like(mu)),
+        "sharp": bounds.sharp_bound(*three, eps=sigma_eps),
+        "stale": bounds.stale_bound(*three, eps=sigma_eps),
+        "published": bounds.published_bound(*three, eps=sigma_eps),
+        "sigma": sigma,
+        "tv": bounds.total_variation(pi, mu),
+    }
+
+
+def enumerated(
+    pi: jax.Array,
+    pi_k: jax.Array,
+    mu: jax.Array,
+    rewards: jax.Array,
+    *,
+    sigma_eps: float,
+    clip_eps: float,
+) -> dict[str, jax.Array]:
+    """`facts` with what only enumeration can add: J itself and the certificate's mean."""
+    ratio, center = bounds.density_ratio(pi, mu), bounds.density_ratio(pi_k, mu)
+    gap = improvement_gap(
+        ratio, center, rewards, eps_low=clip_eps, eps_high=clip_eps, reward_low=0.0, reward_high=1.0
+    )
+    return {
+        **facts(pi, pi_k, mu, rewards, sigma_eps=sigma_eps, clip_eps=clip_eps),
+        "value": pi @ rewards,
+        "value/gain": (pi - pi_k) @ rewards,
+        "certificate/mean": mu @ gap,
+        "kl": bounds.kl_divergence(pi, mu),
+        "chi_square": bounds.chi_square_divergence(pi, mu),
+        "second_moment": mu @ (ratio * rewards) ** 2,
+    }
+
+
+LOWER = ("mm", "sharp", "stale", "published", "certificate/mean")
+"""What must not exceed the gain."""
+
+
+def slacks(values: dict[str, NDArray[Any]]) -> dict[str, float]:
+    """The least slack over the prompts of every inequality: negative where one fails."""
+    gain = values["value/gain"]
+    least = {f"slack/{name}": float(np.min(gain - values[name])) for name in LOWER}
+    unit = float(np.min(gain - values["mm/unit_center"]))
+    error = float(np.max(np.abs(gain - values["gain"])))
+    return {**least, "slack/mm/unit_center": unit, "identity_error": error}
+
+
+def certified(
+    move: Move, rewards: Table, bandit: Bandit, *, clip_eps: float, delta: float, seed: int
+) -> float:
+    """The lower confidence limit from fresh draws, for the mean over prompts."""
+    ids = draw(move.mu, bandit.draws, np.random.default_rng([seed, 1, move.step]))
+    mu, before, after, earned = (np.take_along_axis(x, ids, axis=-1) for x in (*move[1:], rewards))
+    ratios = jnp.asarray(after / mu), jnp.asarray(before / mu)
+    band = {"eps_low": clip_eps, "eps_high": clip_eps}
+    reward_range = {"reward_low": 0.0, "reward_high": 1.0}
+    limit = improvement_certificate(
+        *ratios, jnp.asarray(earned), **band, **reward_range, delta=delta, rates=RATES
+    )
+    return float(limit.bound)
+
+
+def train_bandit(
+    bandit: Bandit,
+    config: Gsm8k,
+    decoder: DecoderConfig,
+    *,
+    clip_eps: float,
+    sigma_eps: float,
+    delta: float,
+) -> Iterator[Record]:
+    """One record a step: means over the prompts, the worst slacks, the certificate."""
+    rewards, seed = bandit_rewards(bandit), config.seed
+    judge = jax.jit(jax.vmap(partial(enumerated, sigma_eps=sigma_eps, clip_eps=clip_eps)))
+    update, state = bandit_update(config, decoder), bandit_state(bandit, config)
+    for move in trajectory(bandit, update, state, clip_eps=clip_eps, seed=seed):
+        with jax.enable_x64():
+            arrays = [jnp.asarray(x) for x in (move.after, move.before, move.mu, rewards)]
+            values = {name: np.asarray(x) for name, x in judge(*arrays).items()}
+            limit = certified(move, rewards, bandit, clip_eps=clip_eps, delta=delta, seed=seed)
+        yield {
+            "part": "bandit",
+            "step": move.step,
+            **{name: float(x.mean()) for name, x in values.items()},
+            **slacks(values),
+            "certificate": limit,
+            "by_prompt": {name: values[name].tolist() for name in ("sigma", "published")},
+        }

@@ -1,0 +1,75 @@
+"""What `reuse` compares: each method is a change of the default task's configuration."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from ogrpo.trainer import Limits
+from ogrpo.trainer.config import Gsm8k, Replay, Reuse
+
+Change = Callable[[Gsm8k], Gsm8k]
+
+
+def on_policy(config: Gsm8k) -> Gsm8k:
+    """One update on each fresh batch, the server renewed at every step."""
+    return config
+
+
+def stale(v: int) -> Change:
+    """The server renewed every `v` steps."""
+    return lambda config: replace(config, schedule=replace(config.schedule, v=v))
+
+
+def iterated(i: int) -> Change:
+    """`i` updates on each fresh batch."""
+    return lambda config: replace(config, schedule=replace(config.schedule, i=i))
+
+
+def replayed(ratio: int, groups: int = 64) -> Change:
+    """`ratio` batches drawn uniformly from the newest `groups` for each one bought."""
+
+    def change(config: Gsm8k) -> Gsm8k:
+        schedule = replace(config.schedule, replay=ratio)
+        return replace(config, schedule=schedule, replay=Replay(groups=groups, sampler="uniform"))
+
+    return change
+
+
+def with_algorithm(change: Change, name: str, *, refuse: bool = False) -> Change:
+    """Another algorithm; `refuse` keeps groups of equal rewards out of the buffer."""
+
+    def changed(config: Gsm8k) -> Gsm8k:
+        config = change(config)
+        kept = replace(config.replay, refuse_zero_variance=refuse)
+        return replace(config, algorithm=name, replay=kept)
+
+    return changed
+
+
+def adaptive(change: Change, limits: Limits | None = None) -> Change:
+    """As many draws a step as the signals allow, at most those of `change`."""
+    return lambda config: replace(
+        change(config), reuse=Reuse(adaptive=True, limits=limits or Limits())
+    )
+
+
+BASELINES = ("on-policy", "positives-1")
+"""What uses each group once: the other methods are held against the better of these."""
+
+METHODS: dict[str, Change] = {
+    "on-policy": on_policy,
+    "v10-i1": stale(10),
+    "v1-i2": iterated(2),
+    "v1-i4": iterated(4),
+    "replay-2": replayed(2),
+    "replay-4": replayed(4),
+    "replay-8": replayed(8),
+    "rec-4": with_algorithm(replayed(4), "rec_one_side"),
+    "red-weight-4": with_algorithm(replayed(4), "red_weight"),
+    "positives-1": with_algorithm(on_policy, "positives"),
+    "positives-2": with_algorithm(replayed(2), "positives", refuse=True),
+    "positives-4": with_algorithm(replayed(4), "positives", refuse=True),
+    "positives-8": with_algorithm(replayed(8), "positives", refuse=True),
+    "adaptive-8": adaptive(replayed(8)),
+    "adaptive-fresh-8": adaptive(replayed(8, groups=16)),
+    "adaptive-positives-8": adaptive(with_algorithm(replayed(8), "positives", refuse=True)),
+}

@@ -1,0 +1,23 @@
+"""Parameters in one dtype, computed in another."""
+
+import jax
+from jax import Array
+from jax.typing import DTypeLike
+
+from ogrpo.learner.metrics import PolicyOutput
+from ogrpo.learner.state import Params
+from ogrpo.learner.update import Batch, PolicyFn
+
+
+def compute_in(policy_fn: PolicyFn, dtype: DTypeLike) -> PolicyFn:
+    """The policy of parameters rounded to `dtype` at each use (Micikevicius et al. 2018, 3.1).
+
+    The gradient reaches the parameters in their own dtype: with bfloat16 compute and float32 master
+    weights, a step too small to show in bfloat16 is kept, and such steps add up. Microbatches are
+    summed in the parameters' dtype too.
+    """
+
+    def policy(params: Params, batch: Batch, temperature: Array) -> PolicyOutput:
+        return policy_fn(jax.tree.map(lambda x: x.astype(dtype), params), batch, temperature)
+
+    return policy

@@ -1,0 +1,287 @@
+"""One update on many devices: a mesh, where each array lies on it, and the update jitted so.
+
+    data    the batch's prompts are cut; parameters are repeated
+    fsdp    the batch's prompts are cut; so is each matrix, along the hidden size, and gathered
+            layer by layer as it is used (Rajbhandari et al. 2020, stage 3)
+    tensor  matrices are cut along heads, MLP units and vocabulary (Shoeybi et al. 2019)
+
+Nothing here communicates by hand: arrays are given a place and XLA does the rest, so that the
+mathematics stays that of `update.py`, and a mesh of one device is the same program.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Any, NamedTuple, cast
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax import Array
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+
+from ogrpo.learner.metrics import Metrics, PolicyOutput
+from ogrpo.learner.state import Hypers, Params, TrainState, init_state, join
+from ogrpo.learner.update import (
+    ApartFn,
+    Batch,
+    PolicyFn,
+    Recipe,
+    UpdateFn,
+    apart,
+    make_step,
+    with_frozen,
+)
+from ogrpo.policy.axes import Axes, Axis
+from ogrpo.policy.head import HeadFn, HeadOutput
+
+BATCH_AXES = ("data", "fsdp")
+# The parameter axis that each mesh axis cuts; axes that are not named here are never cut.
+RULES: Mapping[str, str] = {
+    "vocab": "tensor",
+    "heads": "tensor",
+    "kv_heads": "tensor",
+    "mlp": "tensor",
+    "embed": "fsdp",
+}
+
+
+def make_mesh(*, data: int, fsdp: int, tensor: int) -> Mesh:
+    """A mesh over the first data * fsdp * tensor devices.
+
+    Raises:
+      ValueError: a size below 1, more devices than there are, or, with several processes, fewer.
+    """
+    sizes = {"data": data, "fsdp": fsdp, "tensor": tensor}
+    asked, there = math.prod(sizes.values()), jax.device_count()
+    shown = " x ".join(f"{name} {size}" for name, size in sizes.items())
+    if min(sizes.values()) < 1:
+        raise ValueError(f"a mesh of {shown}: each size must be at least 1")
+    if asked > there or (jax.process_count() > 1 and asked != there):
+        raise ValueError(
+            f"a mesh of {shown} takes {asked} devices, and there are {there}"
+            f" ({jax.default_backend()}): choose sizes whose product fits; on a CPU,"
+            f" XLA_FLAGS=--xla_force_host_platform_device_count={asked} makes {asked}"
+        )
+    devices = jax.devices()[:asked]
+    kinds = (AxisType.Auto,) * len(sizes)
+    return jax.make_mesh(tuple(sizes.values()), tuple(sizes), kinds, devices=devices)
+
+
+def part_spec(axes: Axes, mesh: Mesh) -> PartitionSpec:
+    """The mesh axis that cuts each axis of a parameter; one that does not divide stays whole."""
+    return PartitionSpec(*(RULES.get(a.name) if _divides(a, mesh) else None for a in axes.axes))
+
+
+def places(axes: Params, mesh: Mesh) -> Params:
+    """A sharding for each parameter."""
+    return jax.tree.map(lambda leaf: NamedSharding(mesh, part_spec(leaf, mesh)), axes)
+
+
+def _divides(axis: Axis, mesh: Mesh) -> bool:
+    return axis.name in RULES and axis.blocks % mesh.shape[RULES[axis.name]] == 0
+
+
+def whole_axes(axes: Params, mesh: Mesh) -> list[str]:
+    """Each axis that the mesh was to cut and cannot, so that its devices repeat the parameter."""
+    return [
+        f"{jax.tree_util.keystr(path, simple=True, separator='.')}: {axis.blocks} {axis.name}"
+        f" cannot be cut into {RULES[axis.name]} = {mesh.shape[RULES[axis.name]]}"
+        for path, leaf in jax.tree.leaves_with_path(axes)
+        for axis in leaf.axes
+        if axis.name in RULES and not _divides(axis, mesh)
+    ]
+
+
+class Layout(NamedTuple):
+    """Where everything that an update touches lies."""
+
+    mesh: Mesh
+    state: Any
+    """A `TrainState` with a `NamedSharding` for each array."""
+    batch: NamedSharding
+    """Cuts the first axis, prompts."""
+    everywhere: NamedSharding
+    """Repeats an array on every device."""
+    tables: Params
+    """The policy's shardings with vocabulary tables gathered along `fsdp`, for one policy."""
+
+
+def make_layout(
+    axes: Params,
+    params: Params,
+    optimizer: optax.GradientTransformation,
+    mesh: Mesh,
+    *,
+    frozen_axes: Params = (),
+) -> Layout:
+    """The layout of a train state: the optimizer's moments lie where their parameters do.
+
+    Args:
+      axes: the parameters' tree with an `Axes` for each array.
+      params: the parameters, or their shapes.
+      optimizer: what the state is for.
+      mesh: from `make_mesh`.
+      frozen_axes: those of `TrainState.frozen`.
+    """
+    everywhere = NamedSharding(mesh, PartitionSpec())
+    placed, frozen = places(axes, mesh), places(frozen_axes, mesh)
+    state = jax.eval_shape(partial(init_state, optimizer=optimizer), params)
+    moments = optax.tree.map_params(
+        optimizer,
+        lambda _, place: place,
+        state.opt_state,
+        placed,
+        transform_non_params=lambda _: everywhere,
+    )
+    batch = NamedSharding(mesh, PartitionSpec(BATCH_AXES))
+    tables = jax.tree.map(partial(_with_whole_tables, mesh=mesh), join(axes, frozen_axes))
+    placed_state = TrainState(placed, moments, cast(Any, everywhere), frozen=frozen)
+    return Layout(mesh, placed_state, batch, everywhere, tables)
+
+
+def _with_whole_tables(axes: Axes, mesh: Mesh) -> NamedSharding:
+    spec = part_spec(axes, mesh)
+    is_table = any(axis.name == "vocab" for axis in axes.axes)
+    kept = [None if is_table and name == "fsdp" else name for name in spec]
+    return NamedSharding(mesh, PartitionSpec(*kept))
+
+
+def check_prompts(mesh: Mesh, prompts: int, microbatches: int) -> None:
+    """Raise ValueError where a microbatch's prompts do not divide among the batch's devices."""
+    ways = math.prod(mesh.shape[name] for name in BATCH_AXES)
+    if prompts % (microbatches * ways):
+        raise ValueError(
+            f"{prompts} prompts in {microbatches} microbatches cannot be cut among data * fsdp ="
+            f" {ways} devices: make the prompts a multiple of {microbatches * ways}"
+        )
+
+
+def place(tree: Any, where: Any) -> Any:
+    """Arrays where a tree (or one for all) of shardings puts them.
+
+    With several processes each holds the whole of `tree` on its host, the same in all of them.
+    """
+    return jax.device_put(tree, where)
+
+
+def init_placed(
+    params: Params,
+    optimizer: optax.GradientTransformation,
+    to: Layout,
+    *,
+    frozen: Params = (),
+) -> TrainState:
+    """The state before the first update, no device ever holding more than its share of moments.
+
+    As with `init_state`, the state may own the buffers of `params`: the first update frees them.
+    """
+    params = place(params, to.state.params)
+    opt_state = jax.jit(optimizer.init, out_shardings=to.state.opt_state)(params)
+    updates = place(jnp.zeros((), jnp.int32), to.everywhere)
+    return TrainState(params, opt_state, updates, frozen=place(frozen, to.state.frozen))
+
+
+def pinned(policy_fn: PolicyFn, to: Layout) -> PolicyFn:
+    """The policy with its batch spread over the mesh and its gradient kept like its parameters.
+
+    A microbatch is a slice of the batch and would otherwise stay on the devices it was cut from;
+    the gradient summed over microbatches would otherwise be whole on every device.
+    """
+    keep = jax.lax.with_sharding_constraint
+
+    def policy(params: Params, batch: Batch, temperature: Array) -> PolicyOutput:
+        params, batch = keep(params, to.state.whole()), keep(batch, to.batch)
+        return keep(policy_fn(params, batch, temperature), to.batch)
+
+    return policy
+
+
+def shard_update(optimizer: optax.GradientTransformation, recipe: Recipe, to: Layout) -> UpdateFn:
+    """`make_update` on a mesh: the same function of the same arguments, `state` donated.
+
+    The batch may lie anywhere: it is placed here.
+
+    Raises:
+      ValueError: when called with prompts that do not divide among the devices.
+    """
+    jitted = with_frozen(jit_step(optimizer, recipe, to))
+
+    def update(state: TrainState, batch: Batch, hypers: Hypers) -> tuple[TrainState, Metrics]:
+        check_prompts(to.mesh, batch.prompt_ids.shape[0], recipe.microbatches)
+        return jitted(state, place(batch, to.batch), place(hypers, to.everywhere))
+
+    return update
+
+
+def jit_step(optimizer: optax.GradientTransformation, recipe: Recipe, to: Layout) -> ApartFn:
+    """The jitted step on a mesh, whose arguments must lie where the layout says."""
+    step = make_step(optimizer, recipe._replace(policy_fn=pinned(recipe.policy_fn, to)))
+    results = replace(to.state, frozen=()), to.everywhere
+    return jax.jit(apart(step), donate_argnums=0, out_shardings=results)
+
+
+def shard_score(policy_fn: PolicyFn, to: Layout) -> Callable[[Params, Batch, Array], Array]:
+    """The policy's log-probs of a batch, jitted on the mesh and cut along prompts."""
+    policy = pinned(policy_fn, to)
+    jitted = jax.jit(lambda *args: policy(*args).log_probs, out_shardings=to.batch)
+
+    def score(params: Params, batch: Batch, temperature: Array) -> Array:
+        check_prompts(to.mesh, batch.prompt_ids.shape[0], 1)
+        return jitted(params, place(batch, to.batch), place(temperature, to.everywhere))
+
+    return score
+
+
+def whole_tables(policy_fn: PolicyFn, to: Layout) -> PolicyFn:
+    """The policy with its vocabulary tables gathered along `fsdp` before they are looked up.
+
+    Cut along the hidden size, a table would give embeddings cut along it, and every device would
+    have to gather all of the batch's to keep its own prompts.
+    """
+
+    def policy(params: Params, batch: Batch, temperature: Array) -> PolicyOutput:
+        return policy_fn(jax.lax.with_sharding_constraint(params, to.tables), batch, temperature)
+
+    return policy
+
+
+def spread(x: Array, to: Layout) -> Array:
+    """An activation [N, ...] kept cut along prompts inside a policy (its `spread_fn`)."""
+    return jax.lax.with_sharding_constraint(x, to.batch)
+
+
+def by_rows(head_fn: HeadFn, to: Layout) -> HeadFn:
+    """A head whose rows [M, d] stay on the device that has them, however it cuts them in chunks.
+
+    The vocabulary's cut along `tensor` is left to XLA. The table enters in float32, so that its
+    gradient is summed over devices in float32 whatever the head computes in (XLA's CPU compiler
+    cannot sum it in bfloat16 at all: it dies of "Invalid binary instruction opcode copy").
+    """
+    rows, whole = PartitionSpec(BATCH_AXES), PartitionSpec()
+
+    def local(hidden: Array, table: Array, token_ids: Array, temperature: Array) -> HeadOutput:
+        table = jax.lax.pcast(table, BATCH_AXES, to="varying").astype(hidden.dtype)
+        return head_fn(hidden, table, token_ids, temperature)
+
+    spread_head = jax.shard_map(
+        local,
+        mesh=to.mesh,
+        in_specs=(rows, whole, rows, whole),
+        out_specs=rows,
+        axis_names=set(BATCH_AXES),
+    )
+
+    def head(hidden: Array, table: Array, token_ids: Array, temperature: Array) -> HeadOutput:
+        return spread_head(hidden, table.astype(jnp.float32), token_ids, temperature)
+
+    return head
+
+
+def bytes_per_device(tree: Any) -> int:
+    """Bytes of a tree of arrays, or of shapes with a sharding, on one device of its mesh."""
+    return sum(
+        math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize
+        for leaf in jax.tree.leaves(tree)
+    )

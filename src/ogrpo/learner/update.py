@@ -1,0 +1,367 @@
+"""One policy update: log-probs -> objective -> (total, count) -> gradient -> Optax.
+
+The update is jitted once. What it composes (log-probs, objective, advantage, aggregation) are
+functions given when it is made; what an experiment sweeps (`Hypers`) are traced arguments.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax import Array
+
+from ogrpo.core.advantages import zero_variance_mask
+from ogrpo.core.aggregate import Total, mean
+from ogrpo.core.algorithms import REFERENCE, Algorithm
+from ogrpo.core.objectives import TokenBatch
+from ogrpo.core.trust_region import TrustRegion
+from ogrpo.learner.metrics import (
+    Metrics,
+    MetricsFn,
+    PolicyOutput,
+    region_metrics,
+    summarize,
+)
+from ogrpo.learner.state import (
+    Direction,
+    Hypers,
+    Params,
+    TrainState,
+    at_rate,
+    is_large,
+    join,
+    step_updates,
+)
+
+
+class Batch(NamedTuple):
+    """Whole groups, padded on the right.
+
+    `None` for `proximal_log_probs` says that pi_k is the policy being differentiated (the first
+    update on fresh weights), for `ref_log_probs` that no reference is used (beta = 0); neither then
+    costs a forward pass.
+
+    With a `packing` the groups come in order: stretches of N/K of them are microbatches.
+    """
+
+    prompt_ids: Array  # int32 [N, P]
+    prompt_mask: Array  # bool [N, P]
+    completion_ids: Array  # int32 [N, G, T]
+    completion_mask: Array  # bool [N, G, T]
+    behavior_log_probs: Array  # float32 [N, G, T]
+    rewards: Array  # float32 [N, G]
+    proximal_log_probs: Array | None = None  # float32 [N, G, T]
+    ref_log_probs: Array | None = None  # float32 [N, G, T]
+    packing: Any = None  # the policy's own arrays, [K, ...] for K parts of N/K groups
+
+
+PolicyFn = Callable[[Params, Batch, Array], PolicyOutput]
+ObjectiveFn = Callable[..., Array]
+RegionFn = Callable[[ObjectiveFn], TrustRegion]
+UpdateFn = Callable[[TrainState, Batch, Hypers], tuple[TrainState, Metrics]]
+
+
+class Recipe(NamedTuple):
+    """The static half of an update: functions, chosen once."""
+
+    policy_fn: PolicyFn
+    algorithm: Algorithm
+    """The method; its knobs come with each update."""
+    reads: frozenset[str]
+    """What the method reads with the run's knobs (`Algorithm.inputs`)."""
+    metrics_fn: MetricsFn = summarize
+    mask_zero_variance: bool = False
+    """Whether groups of equal rewards are left out, their KL term too."""
+    count_masked: bool = True
+    """Whether groups left out still count in the normaliser."""
+    microbatches: int = 1
+    """Parts that a batch's prompts are cut into."""
+    skip_zero_variance: bool = False
+    """Leave groups of equal rewards uncomputed, a microbatch at a time or, where batches come
+    packed, out of the packing; metrics are then of the groups that were computed."""
+    packed: bool = False
+    """Whether batches come with a packing, which then says what the microbatches are."""
+    region_fn: RegionFn | None = None
+    """The trust region around an objective; its state is `TrainState.region`."""
+
+
+class Weighed(NamedTuple):
+    """A batch whose credit has been assigned, before it is cut into microbatches."""
+
+    batch: Batch
+    advantages: Array  # float32 [N, G]
+    mask: Array  # bool [N, G, T], tokens that carry loss
+    counted: Array  # bool [N, G, T], tokens in the normaliser
+
+
+def weigh(batch: Batch, recipe: Recipe, hypers: Hypers) -> Weighed:
+    """Assigns advantages and masks over the whole batch, which batch statistics need.
+
+    Groups that are to be skipped come last, so that they fill whole microbatches.
+    """
+    silent = zero_variance_mask(batch.rewards)
+    if recipe.skip_zero_variance and not recipe.packed:
+        order = jnp.argsort(silent, stable=True)
+        batch, silent = jax.tree.map(lambda x: x[order], (batch, silent))
+    mask = batch.completion_mask
+    if recipe.mask_zero_variance:
+        mask = mask & ~silent[:, None, None]
+    counted = batch.completion_mask if recipe.count_masked else mask
+    key = jax.random.key(hypers.seed)
+    advantages = recipe.algorithm.credit(batch.rewards, hypers.knobs, key)
+    return Weighed(batch, advantages, mask, counted)
+
+
+def token_batch(weighed: Weighed, log_probs: Array) -> TokenBatch:
+    """The core's view of a batch, at the trainer's current log-probs."""
+    batch, here = weighed.batch, jax.lax.stop_gradient(log_probs)
+    proximal, ref = batch.proximal_log_probs, batch.ref_log_probs
+    return TokenBatch(
+        advantages=jnp.broadcast_to(weighed.advantages[..., None], log_probs.shape),
+        mask=weighed.mask,
+        behavior_log_probs=batch.behavior_log_probs,
+        proximal_log_probs=here if proximal is None else proximal,
+        ref_log_probs=here if ref is None else ref,
+    )
+
+
+class Evidence(NamedTuple):
+    """What a backward pass leaves beside the gradient."""
+
+    total: Total
+    output: PolicyOutput
+    computed: Array  # bool [N], groups whose log-probs were computed
+
+
+def _loss(
+    params: Params,
+    weighed: Weighed,
+    hypers: Hypers,
+    recipe: Recipe,
+    region: Any,
+    scale: Array | float,
+    frozen: Params,
+) -> tuple[Array, Evidence]:
+    output = recipe.policy_fn(join(params, frozen), weighed.batch, hypers.temperature)
+    tokens = token_batch(weighed, output.log_probs)
+    losses = token_losses(recipe, hypers, region, output.log_probs, tokens)
+    if REFERENCE in recipe.reads:
+        losses = losses + recipe.algorithm.kl_loss(output.log_probs, tokens, hypers.knobs)
+    total = _total(recipe, hypers, losses, weighed)
+    return total.total * scale, Evidence(total, output, _computed(weighed, recipe))
+
+
+def _computed(weighed: Weighed, recipe: Recipe) -> Array:
+    """Groups that are not left out of a packing."""
+    if recipe.packed and recipe.skip_zero_variance:
+        return jnp.any(weighed.mask, axis=(1, 2))
+    return jnp.ones(len(weighed.advantages), bool)
+
+
+def _total(recipe: Recipe, hypers: Hypers, losses: Array, weighed: Weighed) -> Total:
+    return recipe.algorithm.total(losses, weighed.mask, hypers.knobs, counted=weighed.counted)
+
+
+def _without_loss(weighed: Weighed, hypers: Hypers, recipe: Recipe) -> Total:
+    """The total where every loss is 0: no loss enters the count."""
+    nothing = jnp.zeros(weighed.mask.shape, jnp.float32)
+    return _total(recipe, hypers, nothing, weighed)
+
+
+def token_losses(
+    recipe: Recipe, hypers: Hypers, region: Any, log_probs: Array, tokens: TokenBatch
+) -> Array:
+    """The method's loss per token inside its trust region, without the KL term."""
+    trust = _region(recipe, hypers)
+    if trust is None:
+        return recipe.algorithm.token_loss(log_probs, tokens, hypers.knobs)
+    return trust.loss(region, log_probs, tokens)
+
+
+def _region(recipe: Recipe, hypers: Hypers) -> TrustRegion | None:
+    if recipe.region_fn is None:
+        return None
+
+    def objective(log_probs: Array, tokens: TokenBatch, **width: Array) -> Array:
+        return recipe.algorithm.token_loss(log_probs, tokens, {**hypers.knobs, **width})
+
+    return recipe.region_fn(objective)
+
+
+def _next_region(
+    recipe: Recipe, hypers: Hypers, region: Any, log_probs: Array, tokens: TokenBatch
+) -> Any:
+    trust = _region(recipe, hypers)
+    return region if trust is None else trust.update(region, trust.measure(log_probs, tokens))
+
+
+def _parts(batch: Batch, recipe: Recipe) -> int:
+    """Microbatches: as many as asked for, or as the packing has."""
+    if recipe.packed != (batch.packing is not None):
+        raise ValueError(
+            f"the recipe's packed is {recipe.packed}, and the batch has"
+            f" {'no' if batch.packing is None else 'a'} packing: make both agree"
+        )
+    return jax.tree.leaves(batch.packing)[0].shape[0] if recipe.packed else recipe.microbatches
+
+
+def _split(tree: Any, parts: int) -> Any:
+    return jax.tree.map(lambda x: x.reshape(parts, x.shape[0] // parts, *x.shape[1:]), tree)
+
+
+def _join(tree: Any) -> Any:
+    return jax.tree.map(lambda x: x.reshape(x.shape[0] * x.shape[1], *x.shape[2:]), tree)
+
+
+def gradient(
+    params: Params,
+    weighed: Weighed,
+    hypers: Hypers,
+    recipe: Recipe,
+    region: Any = (),
+    *,
+    scale: Array | float = 1.0,
+    frozen: Params = (),
+) -> tuple[Params, Evidence]:
+    """Gradient of the loss total times `scale`, summed over microbatches of prompts.
+
+    It is taken with respect to `params`, which `frozen` completes to the policy's.
+    """
+    given = {"hypers": hypers, "recipe": recipe, "region": region, "scale": scale}
+    grad_fn = partial(jax.grad(_loss, has_aux=True), frozen=frozen, **given)
+    parts = _parts(weighed.batch, recipe)
+    if parts == 1:
+        return grad_fn(params, weighed)
+
+    def skip(part: Weighed) -> tuple[Params, Evidence]:
+        zeros = jax.tree.map(jnp.zeros_like, jax.eval_shape(grad_fn, params, part))
+        return zeros[0], zeros[1]._replace(total=_without_loss(part, hypers, recipe))
+
+    def accumulate(grads: Params, part: Weighed) -> tuple[Params, Evidence]:
+        compute = partial(grad_fn, params)
+        more, evidence = (
+            jax.lax.cond(jnp.any(part.mask), compute, skip, part)
+            if recipe.skip_zero_variance
+            else compute(part)
+        )
+        return jax.tree.map(jnp.add, grads, more), evidence
+
+    start = jax.tree.map(jnp.zeros_like, params)
+    grads, each = jax.lax.scan(accumulate, start, _split(weighed, parts))
+    total = jax.tree.map(jnp.sum, each.total)
+    return grads, Evidence(total, _join(each.output), _join(each.computed))
+
+
+def _mean_gradient(
+    state: TrainState, weighed: Weighed, hypers: Hypers, recipe: Recipe
+) -> tuple[Params, Evidence]:
+    """Gradient of the loss; a large model's is never divided, which would hold a second one."""
+    given = (state.params, weighed, hypers, recipe, state.region)
+    of = partial(gradient, *given, frozen=state.frozen)
+    if is_large(state.params):
+        return of(scale=1.0 / jnp.maximum(_without_loss(weighed, hypers, recipe).count, 1.0))
+    grads, evidence = of()
+    count = jnp.maximum(evidence.total.count, 1.0)
+    return jax.tree.map(lambda g: g / count.astype(g.dtype), grads), evidence
+
+
+def make_update(optimizer: optax.GradientTransformation, recipe: Recipe) -> UpdateFn:
+    """The jitted update `(state, batch, hypers) -> (state, metrics)`; `state` is donated.
+
+    Its frozen parameters are not: others may go on using them. The optimizer is a `Direction`,
+    which `Hypers.learning_rate` scales, or any of Optax's.
+    """
+    return with_frozen(jax.jit(apart(make_step(optimizer, recipe)), donate_argnums=0))
+
+
+ApartFn = Callable[[TrainState, Params, Batch, Hypers], tuple[TrainState, Metrics]]
+
+
+def apart(step: UpdateFn) -> ApartFn:
+    """A step whose frozen parameters are an argument of their own, and no result."""
+
+    def update(
+        state: TrainState, frozen: Params, batch: Batch, hypers: Hypers
+    ) -> tuple[TrainState, Metrics]:
+        after, metrics = step(replace(state, frozen=frozen), batch, hypers)
+        return replace(after, frozen=()), metrics
+
+    return update
+
+
+def with_frozen(update: ApartFn) -> UpdateFn:
+    """The inverse of `apart`, for a function that was jitted between the two."""
+
+    def step(state: TrainState, batch: Batch, hypers: Hypers) -> tuple[TrainState, Metrics]:
+        after, metrics = update(replace(state, frozen=()), state.frozen, batch, hypers)
+        return replace(after, frozen=state.frozen), metrics
+
+    return step
+
+
+def make_step(optimizer: optax.GradientTransformation, recipe: Recipe) -> UpdateFn:
+    """The update before it is jitted, for `make_update` and for a mesh (`sharding.py`).
+
+    Raises:
+      ValueError: groups are to be skipped that carry loss, or that no microbatch sets apart; or the
+        method's losses do not add up over microbatches, and there are several.
+    """
+    if not recipe.algorithm.adds_up and (recipe.packed or recipe.microbatches > 1):
+        raise ValueError(
+            f"{recipe.algorithm.name} looks at the whole batch, so that microbatches do not add up"
+            f" to it: take one padded microbatch instead of {recipe.microbatches}"
+            f"{', packed' if recipe.packed else ''}"
+        )
+    apart = recipe.packed or recipe.microbatches > 1
+    if recipe.skip_zero_variance and not (recipe.mask_zero_variance and apart):
+        raise ValueError(
+            "skip_zero_variance leaves groups out a microbatch at a time: it needs "
+            f"mask_zero_variance, which is {recipe.mask_zero_variance}, and more than one "
+            f"microbatch, of which there are {recipe.microbatches}, or packed batches"
+        )
+
+    def update(state: TrainState, batch: Batch, hypers: Hypers) -> tuple[TrainState, Metrics]:
+        weighed = weigh(batch, recipe, hypers)
+        grads, evidence = _mean_gradient(state, weighed, hypers, recipe)
+        log_probs = evidence.output.log_probs
+        tokens = token_batch(weighed, log_probs)
+        drawn = weighed.batch.completion_mask & evidence.computed[:, None, None]
+        loss_fn = partial(token_losses, recipe, hypers, state.region)
+        metrics = {
+            **recipe.metrics_fn(evidence.output, tokens, drawn, loss_fn),
+            **region_metrics(state.region),
+            "loss": mean(evidence.total),
+            "grad_norm": optax.tree.norm(grads),
+            "zero_variance": jnp.mean(zero_variance_mask(batch.rewards), dtype=jnp.float32),
+        }
+        region = _next_region(recipe, hypers, state.region, log_probs, tokens)
+        after = apply_gradient(state, grads, optimizer, hypers.learning_rate)
+        return replace(after, region=region), metrics
+
+    return update
+
+
+def apply_gradient(
+    state: TrainState,
+    grads: Params,
+    optimizer: optax.GradientTransformation,
+    learning_rate: Array | None,
+) -> TrainState:
+    """theta <- theta + updates of an Optax optimizer, - learning_rate * direction of a `Direction`.
+
+    Each parameter is updated in its own dtype.
+
+    Raises:
+      ValueError: the learning rate is missing, or has no effect (see `at_rate`).
+    """
+    directed = isinstance(optimizer, Direction)
+    opt_state = state.opt_state if directed else at_rate(state.opt_state, learning_rate)
+    with jax.numpy_dtype_promotion("standard"):  # Optax's Adam raises a float to an integer
+        updates, opt_state = optimizer.update(grads, opt_state, state.params)
+    steps = step_updates(updates, learning_rate) if directed else updates
+    params = optax.apply_updates(state.params, steps)
+    return replace(state, params=params, opt_state=opt_state, updates=state.updates + 1)

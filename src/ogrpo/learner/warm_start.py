@@ -1,0 +1,41 @@
+"""Imitation before reinforcement: next-token likelihood of demonstrations."""
+
+from collections.abc import Callable, Iterable, Iterator
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax import Array
+
+from ogrpo.core.aggregate import token_mean
+from ogrpo.learner.state import TrainState
+from ogrpo.learner.update import Batch, PolicyFn, apply_gradient
+
+ImitateFn = Callable[[TrainState, Batch, Array], tuple[TrainState, Array]]
+
+
+def make_imitate(optimizer: optax.GradientTransformation, policy_fn: PolicyFn) -> ImitateFn:
+    """The jitted step `(state, batch, learning_rate) -> (state, loss)` on demonstrations.
+
+    The loss is the mean negative log-likelihood of the demonstrations' tokens, in nats a token; the
+    rewards and behaviour log-probs of the batch are not read. `state` is donated.
+    """
+
+    def loss_fn(params: object, batch: Batch) -> Array:
+        log_probs = policy_fn(params, batch, jnp.float32(1.0)).log_probs
+        return token_mean(-log_probs, batch.completion_mask)
+
+    def imitate(state: TrainState, batch: Batch, learning_rate: Array) -> tuple[TrainState, Array]:
+        loss, grads = jax.value_and_grad(loss_fn)(state.params, batch)
+        return apply_gradient(state, grads, optimizer, learning_rate), loss
+
+    return jax.jit(imitate, donate_argnums=0)
+
+
+def warm_start(
+    state: TrainState, batches: Iterable[Batch], imitate: ImitateFn, learning_rate: optax.Schedule
+) -> Iterator[tuple[TrainState, float]]:
+    """Imitates batch after batch, yielding the state and the loss."""
+    for step, batch in enumerate(batches):
+        state, loss = imitate(state, batch, jnp.float32(learning_rate(step)))
+        yield state, float(loss)

@@ -1,0 +1,1 @@
+"""What fits, how long a step takes, and which schedule keeps both sides busy."""

@@ -1,0 +1,197 @@
+"""What lies in the memory of a training device, of an NPU and of the buffer's host, in bytes.
+
+Weights, gradients and moments lie where `ogrpo.learner.sharding` puts them. Counted from shapes
+(`ogrpo.policy.flops`), except for the row "working": what a backward pass holds for a moment, twice
+the logits, or four times a layer's attention scores and five times its MLP's units in float32,
+whichever is more. Those factors were read off XLA's memory analysis of the update on a CPU
+(2026-11-20), and another compiler may do better or worse.
+"""
+
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from jax.sharding import AbstractMesh, NamedSharding
+
+from ogrpo.learner.sharding import bytes_per_device, part_spec
+from ogrpo.planning.config import GIB, ITEMSIZE, Plan
+from ogrpo.policy import DecoderConfig, flops
+from ogrpo.policy.axes import Axes, param_axes
+from ogrpo.policy.decoder import param_shapes
+from ogrpo.policy.lora import TARGETS, split, split_axes
+
+WORKING_LOGITS, WORKING_SCORES, WORKING_UNITS = 2, 4, 5
+
+
+class Budget(NamedTuple):
+    """One machine's memory: what lies in it, and how much it may hold."""
+
+    name: str
+    rows: dict[str, int]
+    capacity: int
+    remedy: str
+
+    @property
+    def total(self) -> int:
+        """Bytes that are needed."""
+        return sum(self.rows.values())
+
+    @property
+    def fits(self) -> bool:
+        """Whether they are there."""
+        return self.total <= self.capacity
+
+
+def cut_weight_bytes(config: DecoderConfig, itemsize: int, *, fsdp: int, tensor: int) -> int:
+    """Bytes of the parameters on one device of a mesh."""
+    mesh, kind = AbstractMesh((fsdp, tensor), ("fsdp", "tensor")), np.dtype(f"u{itemsize}")
+    shapes = jax.tree.map(lambda leaf: leaf.update(dtype=kind), param_shapes(config))
+    return bytes_per_device(jax.tree.map(partial(_placed, mesh), param_axes(config), shapes))
+
+
+def cut_adapter_bytes(config: DecoderConfig, rank: int, *, fsdp: int, tensor: int) -> int:
+    """Bytes of float32 adapters on every projection, on one device of a mesh."""
+    mesh, targets = AbstractMesh((fsdp, tensor), ("fsdp", "tensor")), TARGETS["all"]
+    draw = partial(split, key=jax.random.key(0), rank=rank, alpha=1.0, targets=targets)
+    shapes = jax.eval_shape(draw, param_shapes(config)).trained
+    axes = split_axes(param_axes(config), targets).trained
+    return bytes_per_device(jax.tree.map(partial(_placed, mesh), axes, shapes))
+
+
+def _placed(mesh: Any, axes: Axes, leaf: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
+    return leaf.update(sharding=NamedSharding(mesh, part_spec(axes, mesh)))
+
+
+def gathered_bytes(
+    config: DecoderConfig, *, computed: int, kept: int, fsdp: int, tensor: int
+) -> int:
+    """What FSDP makes whole for a moment: one layer's weights or an embedding, and its gradient.
+
+    A vocabulary table's gradient is whole before it is summed (docs/sharding.md), in `kept` bytes a
+    number: those of the parameters, or 0 where the table is frozen.
+    """
+    if fsdp == 1:
+        return 0
+    counted = flops.parameters(config)
+    layer = (counted.attention + counted.mlp + counted.norms) // config.num_layers
+    return (computed * max(layer, counted.embedding) + kept * counted.embedding) // tensor
+
+
+def trained_bytes(plan: Plan) -> int:
+    """What is trained, on one device."""
+    config, adapter, train = plan.model.decoder(), plan.model.adapter, plan.train
+    mesh = {"fsdp": train.fsdp, "tensor": train.tensor}
+    if adapter is None:
+        return cut_weight_bytes(config, ITEMSIZE[plan.model.params], **mesh)
+    return cut_adapter_bytes(config, adapter.rank, **mesh)
+
+
+def merged_bytes(plan: Plan) -> int:
+    """The widest projection of all layers, made once more with its adapter in it."""
+    config, train = plan.model.decoder(), plan.train
+    widest = max(sides.inputs * sides.outputs for sides in config.projections.values())
+    whole = ITEMSIZE[plan.model.params] * config.num_layers * widest
+    return whole // (train.fsdp * train.tensor)
+
+
+def train_budget(plan: Plan) -> Budget:
+    """One training device."""
+    config, train, model = plan.model.decoder(), plan.train, plan.model
+    kept, used = ITEMSIZE[model.params], ITEMSIZE[model.compute]
+    weights = cut_weight_bytes(config, kept, fsdp=train.fsdp, tensor=train.tensor)
+    cast = weights * used // kept if used != kept else 0
+    policies = plan.limits.lead + 1 + plan.limits.reference
+    trained = trained_bytes(plan)
+    adapts = model.adapter is not None
+    rows = {
+        "weights": weights + adapts * trained,
+        "gradients": trained * (2 if train.microbatches > 1 else 1),
+        "optimizer": 2 * trained,
+        "computing copy and its gradient": cast if adapts else 2 * cast,
+        "policies kept for the servers": policies * trained,
+        "gathered along fsdp": gathered_bytes(
+            config,
+            computed=used,
+            kept=0 if adapts else kept,
+            fsdp=train.fsdp,
+            tensor=train.tensor,
+        ),
+        "a matrix merged for a push": adapts * merged_bytes(plan),
+        "activations": activation_bytes(plan),
+        "working": working_bytes(plan),
+    }
+    remedy = (
+        "raise train.microbatches (at most the prompts of a device), choose train.remat full or "
+        "train.attention fused, or raise train.fsdp"
+    )
+    return Budget("training device", rows, int(train.memory_gib * GIB), remedy)
+
+
+def device_shape(plan: Plan) -> dict[str, int]:
+    """n, g, p, t of one microbatch on one device."""
+    train, shape = plan.train, plan.batch.shape
+    return {**shape, "n": shape["n"] // (train.data * train.fsdp * train.microbatches)}
+
+
+def activation_bytes(plan: Plan) -> int:
+    """What layers keep; across `tensor`, hidden states are repeated and the rest is cut."""
+    config, train, shape = plan.model.decoder(), plan.train, device_shape(plan)
+    size = ITEMSIZE[plan.model.compute]
+    hidden = flops.activation_bytes(config, **shape, itemsize=size, remat="full")
+    if train.remat == "full":
+        return hidden
+    whole = flops.activation_bytes(config, **shape, itemsize=size, remat=train.remat)
+    return 2 * hidden + (whole - 2 * hidden) // train.tensor + narrow_bytes(plan)
+
+
+def narrow_bytes(plan: Plan) -> int:
+    """What adapters add to that: a number for each rank, projection and token."""
+    adapter, config, shape = plan.model.adapter, plan.model.decoder(), device_shape(plan)
+    if adapter is None:
+        return 0
+    tokens = shape["n"] * (shape["p"] + shape["g"] * shape["t"])
+    width = adapter.rank * len(adapter.targets)
+    return ITEMSIZE[plan.model.compute] * config.num_layers * tokens * width
+
+
+def working_bytes(plan: Plan) -> int:
+    """See the module."""
+    config, train, shape = plan.model.decoder(), plan.train, device_shape(plan)
+    logits = flops.logits_bytes(config, n=shape["n"], g=shape["g"], t=shape["t"])
+    scores = flops.score_bytes(config, **shape) if train.attention == "whole" else 0
+    tokens = shape["n"] * (shape["p"] + shape["g"] * shape["t"])
+    units = 4 * tokens * config.intermediate_size
+    layer = (WORKING_SCORES * scores + WORKING_UNITS * units) // train.tensor
+    return max(WORKING_LOGITS * logits // train.tensor, layer)
+
+
+def serve_budget(plan: Plan) -> Budget:
+    """One NPU, with a server's calls all at their longest; a group shares its prompt's keys."""
+    config, serve, batch = plan.model.decoder(), plan.serve, plan.batch
+    size = ITEMSIZE[plan.model.serve]
+    token = flops.cache_bytes_per_token(config, size) // min(serve.tensor, config.num_kv_heads)
+    group = batch.prompt_length + batch.group_size * batch.max_tokens
+    rows = {
+        "weights": cut_weight_bytes(config, size, fsdp=1, tensor=serve.tensor),
+        "keys and values": serve.calls * serve.groups_per_call * group * token,
+    }
+    capacity = int(serve.memory_gib * serve.utilisation * GIB)
+    remedy = "lower serve.calls or serve.groups-per-call, or raise serve.tensor"
+    return Budget("NPU", rows, capacity, remedy)
+
+
+def buffer_budget(plan: Plan) -> Budget:
+    """The replay buffer; its pages may be half holes (`ogrpo.data.replay`), hence the margin."""
+    config, batch = plan.model.decoder(), plan.batch
+    ids = np.min_scalar_type(config.vocab_size - 1).itemsize
+    tokens = batch.prompt_length + batch.group_size * batch.mean_tokens
+    live = int(plan.buffer.groups * tokens * (ids + ITEMSIZE[plan.buffer.log_probs]))
+    rows = {"groups at their mean length": live, "holes, at most": live}
+    remedy = "lower buffer.groups or choose buffer.log-probs float16"
+    return Budget("buffer's host", rows, int(plan.train.host_memory_gib * GIB), remedy)
+
+
+def budgets(plan: Plan) -> list[Budget]:
+    """All machines."""
+    return [train_budget(plan), serve_budget(plan), buffer_budget(plan)]

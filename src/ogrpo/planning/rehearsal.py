@@ -1,0 +1,356 @@
+"""What this machine really does: speeds, an asynchronous run, and a run directory read back.
+
+`measured`   times the embedded sampler and the update of the planned model and batch
+`rehearse`   trains for some steps with `ogrpo.rollout.collection` between them
+`read_run`   the same facts from a run's metrics.jsonl
+`compare`    the step rate of either against the simulation, fed with the times of its parts
+
+What is compared is how the parts interlock. Their times come from the run itself, because on a
+machine that draws and trains on the same cores either is slower while the other is at work.
+"""
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ogrpo.bridge import embedded_engine
+from ogrpo.core.algorithms import ALGORITHMS
+from ogrpo.data.batching import pad_groups
+from ogrpo.learner.precision import compute_in
+from ogrpo.learner.state import TrainState, adam, hypers, init_state
+from ogrpo.learner.update import Batch, Recipe, UpdateFn, make_update
+from ogrpo.planning.config import Plan
+from ogrpo.planning.simulation import (
+    Floats,
+    Pipeline,
+    Summary,
+    measured_service,
+    simulate,
+    summarize,
+    window,
+)
+from ogrpo.policy import DecoderConfig, Params, flops, init_params
+from ogrpo.policy.lora import merge, split
+from ogrpo.report.run_dir import RunDir
+from ogrpo.rollout.collection import Collector, Limits, Request
+from ogrpo.rollout.protocol import Engine, Group, IntArray, Sampling
+from ogrpo.trainer.model import DTYPES, REMAT, make_policy_fn
+
+HYPERS = hypers(1e-6, 1.0, {"eps_low": 0.2, "eps_high": 0.2, "beta": 0.0})
+REPEATS = 3
+
+
+class Measured(NamedTuple):
+    """What a run did, and when."""
+
+    pipeline: Pipeline
+    calls: int
+    """In a batch."""
+    train_seconds: Floats
+    """Of each step, from having its batch to asking for the next one, copying weights included."""
+    call_seconds: Floats
+    trained: Floats
+    """When each step ended and the next batch was asked for."""
+    waited: float
+    """Share of its time that the trainer waited for a batch."""
+
+
+class Workshop(NamedTuple):
+    """The planned model and batch, here, at random weights."""
+
+    decoder: DecoderConfig
+    engine: Engine
+    update: UpdateFn
+    state: TrainState
+    sampling: Sampling
+    plan: Plan
+
+    def first_state(self) -> TrainState:
+        """A copy, as an update takes over what it is given."""
+        return jax.tree.map(jnp.copy, self.state)
+
+    def request(self, step: int) -> Request:
+        """Random prompts."""
+        batch, rng = self.plan.batch, np.random.default_rng([self.plan.seed, step])
+        shape = (batch.prompts, batch.prompt_length)
+        prompts = list(rng.integers(1, self.decoder.vocab_size, shape, dtype=np.int32))
+        return Request(step, range(len(prompts)), prompts, seed=step)
+
+    def train(self, state: TrainState, groups: Sequence[Group]) -> TrainState:
+        """The plan's update, finished when it returns."""
+        state, _ = self.update(state, self.batch(groups), HYPERS)
+        return jax.block_until_ready(state)
+
+    def batch(self, groups: Sequence[Group]) -> Batch:
+        """Groups with rewards that differ, so that there is something to learn."""
+        sizes = self.plan.batch
+        padded = pad_groups(groups, sizes.prompt_length, sizes.max_tokens)
+        rewards = np.arange(sizes.group_size, dtype=np.float32) % 2
+        arrays = [jnp.asarray(array) for array in padded[:5]]
+        everyone = jnp.broadcast_to(jnp.asarray(rewards), (sizes.prompts, sizes.group_size))
+        return Batch(*arrays, rewards=everyone)
+
+
+def make_workshop(plan: Plan) -> Workshop:
+    """Builds the parts; the first call of each compiles."""
+    decoder, sizes = plan.model.decoder(), plan.batch
+    policy_fn = make_policy_fn(decoder, keep_fn=REMAT[plan.train.remat])
+    if plan.model.compute != plan.model.params:
+        policy_fn = compute_in(policy_fn, DTYPES[plan.model.compute])
+    optimizer = adam(b1=0.9, b2=0.98, eps=1e-8, weight_decay=0.0, max_grad_norm=1.0)
+    recipe = Recipe(
+        policy_fn=policy_fn,
+        algorithm=ALGORITHMS["off_policy_grpo"],
+        reads=frozenset(),
+        metrics_fn=lambda *_: {},
+        microbatches=plan.train.microbatches,
+    )
+    params = init_params(decoder, jax.random.key(plan.seed), DTYPES[plan.model.params])
+    return Workshop(
+        decoder,
+        embedded_engine(
+            decoder,
+            eos_id=0,
+            batch_size=plan.serve.groups_per_call,
+            prompt_length=sizes.prompt_length,
+        ),
+        make_update(optimizer, recipe),
+        initial_state(params, optimizer, plan),
+        Sampling(temperature=1.0, max_tokens=sizes.max_tokens, group_size=sizes.group_size),
+        plan,
+    )
+
+
+def initial_state(params: Params, optimizer: Any, plan: Plan) -> TrainState:
+    """The state before the first update: of every weight, or of adapters."""
+    adapter = plan.model.adapter
+    if adapter is None:
+        return init_state(params, optimizer)
+    key, (rank, targets) = jax.random.key(plan.seed + 1), adapter
+    trained, frozen = split(params, key, rank=rank, alpha=1.0, targets=targets)
+    return init_state(trained, optimizer, frozen=frozen)
+
+
+def served(state: TrainState, plan: Plan) -> Params:
+    """A copy for the sampler, which the next update does not overwrite."""
+    kind, policy = DTYPES[plan.model.serve], merge(state.whole())
+    return jax.block_until_ready(jax.tree.map(lambda x: jnp.array(x, kind, copy=True), policy))
+
+
+def measured(shop: Workshop) -> Plan:
+    """The plan with the speeds of this machine, best of a few: one server, one training device."""
+    plan, state = shop.plan, shop.first_state()
+    shop.engine.publish(served(state, plan), 0)
+    best_draw, best_update, groups = np.inf, np.inf, []
+    for repeat in range(1 + REPEATS):  # the first one compiles
+        request, begun = shop.request(repeat), time.perf_counter()
+        groups = shop.engine.generate(request.prompts, shop.sampling, request.seed)
+        drawn = time.perf_counter()
+        state = shop.train(state, groups)
+        if repeat:
+            best_draw = min(best_draw, drawn - begun)
+            best_update = min(best_update, time.perf_counter() - drawn)
+    tokens = sum(len(c.token_ids) for group in groups for c in group.completions)
+    work = flops.update_flops(
+        shop.decoder,
+        **plan.batch.shape,
+        remat=plan.train.remat,
+        microbatches=plan.train.microbatches,
+        adapter=plan.model.adapter,
+    )
+    return replace(
+        plan,
+        train=replace(plan.train, tflops=work.total / best_update / 1e12),
+        serve=replace(plan.serve, tokens_per_second=tokens / best_draw),
+    )
+
+
+class TimedEngine:
+    """An engine whose calls leave their seconds behind."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self.calls: list[float] = []
+        self.pushes: list[float] = []
+
+    @property
+    def version(self) -> int:
+        """The engine's."""
+        return self._engine.version
+
+    def metrics(self) -> Mapping[str, float]:
+        """The engine's."""
+        return self._engine.metrics()
+
+    def publish(self, params: Any, version: int) -> None:
+        """Times it."""
+        with _appending(self.pushes):
+            self._engine.publish(params, version)
+
+    def generate(self, prompts: Sequence[IntArray], sampling: Sampling, seed: int) -> list[Group]:
+        """Times it."""
+        with _appending(self.calls):
+            return self._engine.generate(prompts, sampling, seed)
+
+
+@contextmanager
+def _appending(seconds: list[float]) -> Iterator[None]:
+    begun = time.perf_counter()
+    yield
+    seconds.append(time.perf_counter() - begun)
+
+
+def rehearse(shop: Workshop) -> Measured:
+    """Trains asynchronously here, one update a step, with the plan's lead and calls."""
+    plan, steps, v = shop.plan, shop.plan.rehearse_steps, REHEARSED_V
+    engine = TimedEngine(shop.engine)
+    state = _warm_up(shop)
+    limits = Limits(
+        lead=plan.limits.lead,
+        max_staleness=None,
+        workers=plan.serve.calls,
+        prompts_per_call=plan.serve.groups_per_call,
+    )
+    asked, taken = [], []
+    collector = Collector(
+        engine, shop.request, shop.sampling, steps=range(steps), limits=limits, retry_on=()
+    )
+    with collector:
+        origin = time.perf_counter()
+        for step in range(steps):
+            if step % v == 0:
+                collector.publish(served(state, plan), step)
+            asked.append(time.perf_counter() - origin)
+            groups = collector.take(step).groups
+            taken.append(time.perf_counter() - origin)
+            state = shop.train(state, groups)
+        asked.append(time.perf_counter() - origin)
+    pipeline = Pipeline(
+        steps=steps,
+        workers=limits.workers,
+        lead=limits.lead,
+        v=v,
+        sync_seconds=float(np.mean(engine.pushes)),
+    )
+    calls = plan.batch.prompts // plan.serve.groups_per_call
+    ends, waited = np.array(asked[1:]), np.subtract(taken, asked[:-1])
+    first, end = window(steps, limits.lead, v)
+    share = waited[first:end].sum() / (ends[end - 1] - ends[first - 1])
+    return Measured(pipeline, calls, ends - taken, np.array(engine.calls), ends, float(share))
+
+
+REHEARSED_V = 4
+
+
+def _warm_up(shop: Workshop) -> TrainState:
+    """Compiles everything."""
+    state, request = shop.first_state(), shop.request(0)
+    shop.engine.publish(served(state, shop.plan), 0)
+    groups = shop.engine.generate(request.prompts, shop.sampling, request.seed)
+    return shop.train(state, groups)
+
+
+def predict(seen: Measured) -> Summary:
+    """The simulation fed with the run's calls, drawn anew, and its mean time of training."""
+    first, end = window(seen.pipeline.steps, seen.pipeline.lead, seen.pipeline.v)
+    training = float(seen.train_seconds[first:end].mean())
+    service = measured_service(seen.call_seconds, calls=seen.calls, seed=0)
+    trace = simulate(seen.pipeline, service, lambda _step: training)
+    return summarize(trace, lead=seen.pipeline.lead, v=seen.pipeline.v)
+
+
+def compare(seen: Measured) -> list[tuple[str, str]]:
+    """Measured and predicted step rate, and the error of the prediction."""
+    lead, v = seen.pipeline.lead, seen.pipeline.v
+    first, end = window(seen.pipeline.steps, lead, v)
+    rate = (end - first) / (seen.trained[end - 1] - seen.trained[first - 1])
+    foreseen = predict(seen)
+    error = foreseen.steps_per_second / rate - 1
+    return [
+        ("workers, lead, v", f"{seen.pipeline.workers}, {lead}, {v}"),
+        ("seconds of a call", f"{seen.call_seconds.mean():.4g}"),
+        ("seconds of training", f"{seen.train_seconds[first:end].mean():.4g}"),
+        ("seconds of a push", f"{seen.pipeline.sync_seconds:.4g}"),
+        ("steps/s measured", f"{rate:.4g}"),
+        ("steps/s predicted", f"{foreseen.steps_per_second:.4g} ({error:+.1%})"),
+        ("trainer idle, measured", f"{seen.waited:.1%}"),
+        ("trainer idle, predicted", f"{foreseen.trainer_idle:.1%}"),
+    ]
+
+
+def read_run(path: Path) -> Measured:
+    """A run directory, from its second period on, so that compilation is left out.
+
+    Raises:
+      ValueError: too few records.
+    """
+    folder = RunDir.reopen(path)
+    config = folder.read_config()
+    v, records = config["schedule"]["v"], folder.read_metrics()
+    skipped = v * -(-3 // v)
+    kept = [r for r in records if r["step"] >= skipped]
+    if len(kept) < 2 * v + 1:
+        raise ValueError(
+            f"the run in {path} has {len(kept)} records from step {skipped} on: validation needs "
+            f"at least {2 * v + 1}"
+        )
+    if GENERATING not in kept[-1]:  # a run from before there was a collector
+        return measured_in_turn(kept[1:], v)
+    return measured_ahead(kept, config["schedule"], config["rollout"])
+
+
+GENERATING = "collect/seconds/workers/generating"
+PUBLISHING = "collect/seconds/workers/publishing"
+Records = Sequence[Mapping[str, Any]]
+
+
+def measured_in_turn(records: Records, v: int) -> Measured:
+    """A run that draws and trains in turn, one call a batch; the first record begins a period."""
+    seconds = partial(_column, records)
+    pushes, calls = seconds("seconds/sync"), seconds("seconds/rollout")
+    busy = sum(map(seconds, TRAINING), np.zeros(len(records)))
+    ends = np.cumsum(busy + calls + pushes)
+    pipeline = Pipeline(
+        steps=len(records), workers=1, lead=0, v=v, sync_seconds=float(pushes.mean() * v)
+    )
+    return Measured(pipeline, 1, busy, calls, ends, float((calls + pushes).sum() / ends[-1]))
+
+
+TRAINING = ("seconds/reward", "seconds/update", "seconds/eval")
+
+
+def measured_ahead(
+    records: Records, schedule: Mapping[str, Any], rollout: Mapping[str, Any]
+) -> Measured:
+    """A run through `ogrpo.rollout.collection`, whose totals are cumulative.
+
+    `seconds/rollout` is what the trainer waited; the first record only says where totals stood.
+    """
+    v, prompts = schedule["v"], schedule["prompts"]
+    calls = -(-prompts // (rollout["prompts_per_call"] or prompts))
+    drawn = np.diff(_column(records, GENERATING)) / calls
+    pushed = float(np.diff(_column(records, PUBLISHING)).mean() * v)
+    seconds = partial(_column, records[1:])
+    busy = sum(map(seconds, (*TRAINING, "seconds/sync")), np.zeros(len(drawn)))
+    waited = seconds("seconds/rollout")
+    pipeline = Pipeline(
+        steps=len(drawn),
+        workers=rollout["workers"],
+        lead=schedule["lead"],
+        v=v,
+        sync_seconds=pushed,
+    )
+    ends = np.cumsum(busy + waited)
+    return Measured(pipeline, calls, busy, drawn, ends, float(waited.sum() / ends[-1]))
+
+
+def _column(records: Records, key: str) -> Floats:
+    return np.array([r[key] for r in records])

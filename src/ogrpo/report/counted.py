@@ -1,0 +1,117 @@
+"""What a reader of the report should know happened, though nothing failed."""
+
+import math
+from collections import Counter
+from typing import Any
+
+from ogrpo.report.run_dir import RunDir
+from ogrpo.rewards.math import RewardCounts
+from ogrpo.trainer.config import Gsm8k
+from ogrpo.trainer.prepare import Prepared
+
+Record = dict[str, Any]
+Counts = list[tuple[str, str]]
+
+
+def counted(config: Gsm8k, run: RunDir, prepared: Prepared) -> Counts:
+    """Label and figure, of everything that was left out, cut off or made up for."""
+    records = run.read_metrics()
+    return [
+        *((label, f"{count:,}") for label, count in prepared.left_out),
+        *judged("completions", prepared.reward.counts),
+        *judged("evaluation answers", prepared.evaluation_reward.counts),
+        *clipped(records),
+        *replayed(records),
+        *certified(config, records),
+        *signals(records),
+        *padded(config, records),
+        *spent(records),
+        *nonfinite(records),
+    ]
+
+
+def judged(what: str, counts: RewardCounts) -> Counts:
+    """How answers came out since the run began, earlier processes included."""
+    return [(f"{what} judged {name}", f"{count:,}") for name, count in counts._asdict().items()]
+
+
+def clipped(records: list[Record]) -> Counts:
+    """How much the algorithm's clip, gate or mask did."""
+    shares = [r["clipped"] for r in records if r.get("clipped") is not None]
+    if not shares:
+        return []
+    share = sum(shares) / len(shares)
+    return [("tokens with an advantage whose gradient the algorithm removed", f"{share:.2%}")]
+
+
+def replayed(records: list[Record]) -> Counts:
+    """What the buffer refused and evicted, and how often it had less than a batch."""
+    last = records[-1] if records else {}
+    shown = [
+        (f"groups {name.removeprefix('replay/').replace('/', ', ')}", f"{count:,.0f}")
+        for name, count in last.items()
+        if name.startswith(("replay/refused/", "replay/evicted/", "replay/dropped/"))
+    ]
+    starved = sum(bool(r.get("reuse/starved")) for r in records)
+    return [*shown, ("steps whose draws ended for lack of a batch", f"{starved:,}")]
+
+
+def certified(config: Gsm8k, records: list[Record]) -> Counts:
+    """Server periods with a certificate above 0."""
+    if config.certificate.delta is None:
+        return []
+    bounds = [_figure(r, "certificate/bound", below=True) for r in records]
+    bounds = [bound for bound in bounds if bound is not None]
+    label = "server periods certified to improve on the last, each with confidence"
+    found = f"{sum(bound > 0 for bound in bounds)} of {len(bounds)}"
+    return [(f"{label} {1 - config.certificate.delta:.0%}", found)]
+
+
+def signals(records: list[Record]) -> Counts:
+    """Which signal ended a step's draws, and how often."""
+    used_up = [r for r in records if (_figure(r, "reuse/use", below=False) or 0) >= 1]
+    bound = Counter(r["reuse/signal"] for r in used_up)
+    return [(f"steps ended by the signal {name}", f"{n:,}") for name, n in bound.most_common()]
+
+
+def padded(config: Gsm8k, records: list[Record]) -> Counts:
+    """What updates computed for nothing, and in how many programs."""
+    shares = [r["padding"] for r in records if r.get("padding") is not None]
+    if not shares:
+        return []
+    shapes = max(r.get("shapes", 1) for r in records)
+    how = f"{sum(shares) / len(shares):.1%} ({config.optimizer.batching} batches)"
+    return [
+        ("padding among the tokens that updates computed", how),
+        ("shapes of batches, each compiled once", f"{shapes:,.0f}"),
+    ]
+
+
+def spent(records: list[Record]) -> Counts:
+    """What the run bought and used, and what that gained."""
+    evaluated = [r for r in records if r.get("pass@1/sampled") is not None]
+    if len(evaluated) < 2 or not evaluated[-1]["completions"]:
+        return []
+    first, last = evaluated[0], evaluated[-1]
+    gain = (last["pass@1/sampled"] - first["pass@1/sampled"]) / last["completions"] * 1000
+    return [
+        ("sampled Pass@1 gained per 1,000 completions", f"{gain:+.4f}"),
+        ("updates in which each completion bought was used", f"{last['replay/ratio']:.2f}"),
+        ("FLOPs of rollouts, counted from shapes", f"{last['flops/rollout']:.3g}"),
+        ("FLOPs of updates, counted from shapes", f"{last['flops/update']:.3g}"),
+    ]
+
+
+def nonfinite(records: list[Record]) -> Counts:
+    """Records with a figure that was NaN or infinite, and which figures those were."""
+    names = Counter(name for r in records for name in r.get("nonfinite", ()))
+    found = sum(bool(r.get("nonfinite")) for r in records)
+    which = f" ({', '.join(name for name, _ in names.most_common())})" if names else ""
+    return [("records with a figure that is NaN or infinite", f"{found:,}{which}")]
+
+
+def _figure(record: Record, key: str, *, below: bool) -> float | None:
+    """A figure that can be infinite, downwards or upwards only; None where there is none."""
+    if key in record.get("nonfinite", ()):
+        return -math.inf if below else math.inf
+    return record.get(key)

@@ -1,0 +1,132 @@
+"""One self-contained HTML page about a run: figures, curves, counts, answers, configuration."""
+
+import base64
+import json
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ogrpo.report.page import render
+from ogrpo.report.plots import pushes, save_plots
+from ogrpo.report.progress import pass_at_k_names
+from ogrpo.report.run_dir import RunDir
+
+Record = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A greedy answer to a held-out question."""
+
+    text: str
+    right: bool
+
+
+@dataclass(frozen=True)
+class Sample:
+    """A held-out question, answered before and after."""
+
+    question: str
+    gold: str
+    before: Answer
+    after: Answer
+
+
+def _change(records: list[Record], key: str) -> str:
+    return f"{records[0][key]:.3f} → {records[-1][key]:.3f}"
+
+
+def _cards(evaluated: list[Record], records: list[Record]) -> list[dict[str, str]]:
+    temperature, last = evaluated[0]["pass@1/temperature"], records[-1]
+    spent = sum(value for r in records for key, value in r.items() if key.startswith("seconds/"))
+    return [
+        {
+            "value": _change(evaluated, "pass@1/sampled"),
+            "label": f"held-out Pass@1, sampled at T = {temperature:g}",
+        },
+        {"value": _change(evaluated, "pass@1/greedy"), "label": "held-out Pass@1, greedy"},
+        *(
+            {"value": _change(evaluated, key), "label": f"held-out {name}, T = {temperature:g}"}
+            for key, name in pass_at_k_names(evaluated).items()
+        ),
+        {"value": f"{last['completions']:,}", "label": "completions bought"},
+        {"value": f"{last['updates']:,}", "label": "updates"},
+        {"value": f"{spent:.0f} s", "label": "in the loop, compilation included"},
+    ]
+
+
+PUSH_FIGURES = (
+    ("bytes of the weights", "sync/bytes", "{:,.0f}"),
+    ("bytes sent over the network (a shared folder: 0)", "sync/bytes_sent", "{:,.0f}"),
+    ("elements changed since the push before", "sync/changed_share", "{:.1%}"),
+    ("seconds, from the trainer's weights to their proof", "sync/seconds", "{:.3f}"),
+    ("seconds that servers were paused", "sync/paused_seconds", "{:.3f}"),
+    ("distance of the probe, nats a token", "sync/probe_gap", "{:.1e}"),
+)
+
+
+def _pushes(records: list[Record]) -> list[dict[str, str]]:
+    """Rows about the pushes of weights: median, largest and total over the run."""
+    pushed = pushes(records)
+    rows = []
+    for label, key, form in PUSH_FIGURES:
+        values = [r[key] for r in pushed if r.get(key) is not None]
+        if values:
+            total = sum(values) if "seconds" in label or "bytes" in label else None
+            figures = (statistics.median(values), max(values), total)
+            texts = ["" if value is None else form.format(value) for value in figures]
+            rows.append(dict(zip(("median", "largest", "total"), texts, strict=True), label=label))
+    return rows
+
+
+SERVER_COUNTS = (
+    ("requests sent to servers", "requests"),
+    ("requests that failed and were sent again", "failed_requests"),
+    ("groups discarded and drawn anew: what drew them was not proven", "discarded_groups"),
+    ("completions of truncated sampling: their ratios are biased", "biased_completions"),
+    ("requests that servers interrupted for want of cache", "server/preemptions"),
+)
+
+
+def _server_counts(records: list[Record]) -> list[tuple[str, str]]:
+    """What the bridge to external servers counted since the run was last started."""
+    last = records[-1] if pushes(records) else {}
+    return [(label, f"{last.get(key, 0):,.0f}") for label, key in SERVER_COUNTS if last]
+
+
+def write_report(
+    run: RunDir,
+    config: dict[str, Any],
+    command: str,
+    method: str,
+    samples: Sequence[Sample],
+    counts: Sequence[tuple[str, str]],
+) -> None:
+    """Draws the plots and writes the page."""
+    records = run.read_metrics()
+    evaluated = [r for r in records if r["pass@1/sampled"] is not None]
+    plots = [
+        {"name": path.stem, "data": base64.b64encode(path.read_bytes()).decode()}
+        for path in save_plots(records, run.plots)
+    ]
+    page = render(
+        Path(__file__).with_name("report.html.j2"),
+        title=f"ogrpo {config['study']}: {config['preset']}, seed {config['seed']}",
+        method=method,
+        lead=f"step {records[-1]['step']} of {config['schedule']['steps']}",
+        split=config["evaluation"]["split"],
+        cards=_cards(evaluated, records),
+        temperature=f"{evaluated[0]['pass@1/temperature']:g}",
+        evaluations=evaluated,
+        pass_at_k=pass_at_k_names(evaluated),
+        plots=plots,
+        push_count=len(pushes(records)),
+        pushes=_pushes(records),
+        counts=[*counts, *_server_counts(records)],
+        samples=samples,
+        command=command,
+        config=json.dumps(config, indent=2),
+    )
+    run.report.write_text(page)

@@ -1,0 +1,253 @@
+"""The parts of the loop, made from a config."""
+
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import optax
+
+from ogrpo.bridge import connect_policy, embedded_engine
+from ogrpo.data.packing import TOKEN_RUNGS, Shape
+from ogrpo.data.tokenizer import TextTokenizer
+from ogrpo.learner.state import Hypers, adam, hypers, reset
+from ogrpo.learner.update import Recipe
+from ogrpo.learner.variance import make_spread
+from ogrpo.policy import DecoderConfig
+from ogrpo.policy.flops import (
+    Adapter,
+    forward_flops,
+    packed_forward_flops,
+    packed_update_flops,
+    sample_flops,
+    update_flops,
+)
+from ogrpo.policy.lora import TARGETS
+from ogrpo.rollout.collection import Limits as CollectionLimits
+from ogrpo.rollout.embedded import EmbeddedEngine
+from ogrpo.rollout.protocol import Engine, Sampling
+from ogrpo.rollout.vllm import Options, Unavailable, VllmEngine
+from ogrpo.trainer import Costs, Packer, Parts
+from ogrpo.trainer.buffers import make_buffer
+from ogrpo.trainer.config import Gsm8k
+from ogrpo.trainer.devices import Devices, make_devices, on_one_device
+from ogrpo.trainer.method import algorithm, check, knobs, region_fn, silent
+from ogrpo.trainer.prepare import Prepared
+
+
+def make_recipe(config: Gsm8k, decoder: DecoderConfig) -> Recipe:
+    """The update's static half."""
+    wanted, skips, chosen = config.override, config.optimizer.skip_zero_variance, algorithm(config)
+    return Recipe(
+        policy_fn=find_devices(config, decoder).policy_fn,
+        algorithm=chosen,
+        reads=chosen.inputs(knobs(config)),
+        mask_zero_variance=wanted.mask_zero_variance or (skips and silent(config)),
+        count_masked=wanted.count_masked,
+        microbatches=config.optimizer.microbatches,
+        skip_zero_variance=skips,
+        packed=config.optimizer.batching == "packed",
+        region_fn=region_fn(config),
+    )
+
+
+def learning_rate(config: Gsm8k) -> optax.Schedule:
+    """Linear warm-up, then a linear decay over the rest of the run."""
+    wanted, updates = config.optimizer, config.schedule.updates
+    warmup = min(wanted.warmup, updates - 1)
+    peak = wanted.learning_rate
+    return optax.join_schedules(
+        [
+            optax.linear_schedule(peak / (warmup + 1), peak, warmup),
+            optax.linear_schedule(peak, peak * (1 - wanted.decay), updates - warmup),
+        ],
+        [warmup],
+    )
+
+
+def make_hypers_at(config: Gsm8k) -> Callable[[int, float, int], Hypers]:
+    """`(update, clip scale, seed) -> hyper-parameters`."""
+    rate, own = learning_rate(config), knobs(config)
+
+    def hypers_at(update: int, clip_scale: float, seed: int) -> Hypers:
+        clip = {name: own[name] * clip_scale for name in ("eps_low", "eps_high") if name in own}
+        size = float(np.asarray(rate(update)))
+        return hypers(size, config.rollout.temperature, {**own, **clip}, seed=seed)
+
+    return hypers_at
+
+
+def make_optimizer(config: Gsm8k) -> optax.GradientTransformation:
+    """AdamW's direction; the step size comes with each update."""
+    wanted = config.optimizer
+    return adam(
+        b1=wanted.b1,
+        b2=wanted.b2,
+        eps=wanted.eps,
+        weight_decay=wanted.weight_decay,
+        max_grad_norm=wanted.max_grad_norm,
+    )
+
+
+def find_devices(config: Gsm8k, decoder: DecoderConfig) -> Devices:
+    """The functions that depend on where the train state lies."""
+    return make_devices(config, decoder, make_optimizer(config))
+
+
+def make_server_engine(
+    config: Gsm8k, decoder: DecoderConfig, tokenizer: TextTokenizer
+) -> VllmEngine:
+    """Servers at `rollout.url` behind the engine interface."""
+    wanted = config.rollout
+    options = Options(
+        folder=wanted.folder,
+        transport=wanted.transport,
+        listen=wanted.listen,
+        api_key=os.environ.get("OGRPO_API_KEY"),
+    )
+    return connect_policy(
+        wanted.url,
+        decoder,
+        eos_id=tokenizer.eos_id,
+        max_length=config.data.prompt_length + wanted.max_tokens,
+        texts=tokenizer.sample_texts(),
+        options=options,
+    )
+
+
+def make_engine(config: Gsm8k, decoder: DecoderConfig, eos_id: int) -> EmbeddedEngine:
+    """The trainer's own sampler, a batch of prompts at a time."""
+    return embedded_engine(
+        decoder,
+        eos_id=eos_id,
+        batch_size=config.schedule.prompts,
+        prompt_length=config.data.prompt_length,
+        place_fn=find_devices(config, decoder).place_prompts,
+    )
+
+
+def first_region(config: Gsm8k) -> Any:
+    """The trust region's state before the first update; () where it has none."""
+    wanted = region_fn(config)
+    return () if wanted is None else wanted(algorithm(config).loss).init()
+
+
+def adapter(config: Gsm8k) -> Adapter | None:
+    """What adapters cost, if there are any."""
+    if config.lora.rank is None:
+        return None
+    return Adapter(config.lora.rank, TARGETS[config.lora.targets])
+
+
+def count_costs(config: Gsm8k, decoder: DecoderConfig) -> Costs:
+    """FLOPs of a step's parts, from their shapes."""
+    shapes = {
+        "n": config.schedule.prompts,
+        "g": config.rollout.group_size,
+        "p": config.data.prompt_length,
+        "t": config.rollout.max_tokens,
+    }
+    beside, parts = adapter(config), config.optimizer.microbatches
+    how = {"remat": config.model.remat, "adapter": beside}
+
+    def update(shape: Shape | None) -> int:
+        if shape is None:
+            return update_flops(decoder, **shapes, microbatches=parts, **how).total
+        return shape.parts * packed_update_flops(decoder, **shape.sizes, **how).total
+
+    def score(shape: Shape | None) -> int:
+        if shape is None:
+            return forward_flops(decoder, **shapes, adapter=beside).total
+        return shape.parts * packed_forward_flops(decoder, **shape.sizes, adapter=beside).total
+
+    return Costs(lambda steps: sample_flops(decoder, **shapes, steps=steps).total, update, score)
+
+
+def make_packer(config: Gsm8k) -> Packer | None:
+    """How batches are packed, if they are."""
+    wanted = config.optimizer
+    if wanted.batching == "padded":
+        return None
+    return Packer(wanted.microbatches, wanted.skip_zero_variance)
+
+
+def batching_line(config: Gsm8k) -> str:
+    """How the updates' batches are laid out, and what they can cost."""
+    wanted, rollout = config.optimizer, config.rollout
+    places = config.data.prompt_length + rollout.group_size * rollout.max_tokens
+    each = config.schedule.prompts * places // wanted.microbatches
+    cut = f"{wanted.microbatches} x {each:,} tokens"
+    if wanted.batching == "padded":
+        return f"batches: padded to {cut}"
+    ladder = f"at most {4 * TOKEN_RUNGS} row lengths, each shape compiled once"
+    return f"batches: packed, at most {cut}; {ladder}"
+
+
+def measures_spread(config: Gsm8k) -> bool:
+    """Whether the noise of an update's gradient can be measured, and is wanted."""
+    several = config.schedule.prompts > 1
+    return config.evaluation.gradient_variance and several and on_one_device(config)
+
+
+def collection_limits(config: Gsm8k) -> CollectionLimits:
+    """How far buying may run ahead: `lead` batches, each at most a sync interval staler."""
+    wanted = config.rollout
+    return CollectionLimits(
+        lead=config.schedule.lead,
+        max_staleness=None,
+        workers=wanted.workers,
+        prompts_per_call=wanted.prompts_per_call,
+    )
+
+
+def make_parts(
+    config: Gsm8k,
+    prepared: Prepared,
+    decoder: DecoderConfig,
+    engine: Engine | None = None,
+    *,
+    experience: Path | None = None,
+) -> Parts:
+    """Everything that the loop composes.
+
+    Without an engine, it samples with the embedded one; without a folder for its experience, the
+    replay buffer is in memory alone and a checkpoint of a run that holds groups is refused.
+    """
+    check(config)
+    recipe = make_recipe(config, decoder)
+    eos_id, wanted = prepared.tokenizer.eos_id, config.rollout
+    devices = find_devices(config, decoder)
+
+    sampling = Sampling(
+        temperature=wanted.temperature,
+        max_tokens=wanted.max_tokens,
+        group_size=wanted.group_size,
+    )
+    return Parts(
+        task=prepared.task,
+        engine=engine or make_engine(config, decoder, eos_id),
+        evaluator=make_engine(config, decoder, eos_id),
+        update=devices.make_update(recipe),
+        score=devices.make_score(recipe.policy_fn),
+        hypers_at=make_hypers_at(config),
+        sampling=sampling,
+        evaluation_sampling=replace(
+            sampling,
+            temperature=config.evaluation.temperature,
+            group_size=config.evaluation.samples or wanted.group_size,
+        ),
+        make_buffer=partial(make_buffer, config, decoder.vocab_size, experience),
+        collection=collection_limits(config),
+        retry_on=(Unavailable,),
+        limits=config.reuse.limits if config.reuse.adaptive else None,
+        costs=count_costs(config, decoder),
+        packer=make_packer(config),
+        spread=make_spread(recipe) if measures_spread(config) else None,
+        reads=recipe.reads,
+        reset_optimizer=reset(make_optimizer(config)) if config.schedule.reset_optimizer else None,
+        certificate_delta=config.certificate.delta,
+        seed=config.seed,
+    )

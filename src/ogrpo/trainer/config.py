@@ -1,0 +1,369 @@
+"""What a run is asked for: frozen dataclasses that the command line fills in.
+
+Each option has one meaning and one place. Values are checked where they are declared, so that a
+wrong one is refused before anything is computed or written.
+"""
+
+import dataclasses
+import types
+import typing
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from ogrpo.tasks.arithmetic import Teacher
+from ogrpo.trainer import Limits, Schedule
+from ogrpo.trainer.config_update import (
+    Kernels,
+    Knobs,
+    Lora,
+    Mesh,
+    Optimizer,
+    Override,
+    TrustRegion,
+    only_with,
+    require,
+)
+
+
+@dataclass(frozen=True)
+class Data:
+    """Where the problems come from."""
+
+    path: str | None = None
+    """A folder with GSM8K's train.jsonl and test.jsonl, or a hub name when `datasets` is installed.
+    Without it, problems of the same format are generated."""
+    prompt_length: int = 32
+    """Longest prompt in tokens; longer ones are left out, counted and shown."""
+    prompt: str = "{question}"
+    """What is put to the model, `{question}` standing for the question."""
+    train: int = 8000
+    """Problems to generate for training (ignored with a path)."""
+    seed: int = 0
+    """Seed of the generated problems; apart from --seed, so that runs share their problems."""
+    limit: int | None = None
+    """Use only the first so many training problems."""
+
+    def __post_init__(self) -> None:
+        require(
+            self.prompt_length > 0, f"data.prompt-length is {self.prompt_length}: give at least 1"
+        )
+        require(self.train > 0, f"data.train is {self.train}: give at least 1")
+
+
+@dataclass(frozen=True)
+class Model:
+    """The policy's weights."""
+
+    path: Path | None = None
+    """A Hugging Face folder (config.json, *.safetensors, tokenizer.json). Without it, a small
+    Qwen2 decoder is warm-started in this process."""
+    random: Literal["none", "tiny", "qwen2.5-0.5b"] = "none"
+    """Random weights of a known shape instead: proves a path, learns nothing quickly."""
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    """Of the parameters, and of the compute unless told otherwise; log-probs are float32 anyway."""
+    compute_dtype: Literal["float32", "bfloat16"] | None = None
+    """Of the update's forward and backward pass; bfloat16 over float32 parameters keeps steps that
+    are too small for bfloat16. The sampler computes in `dtype`. Default: `dtype`."""
+    tokenizer_size: int = 512
+    """Vocabulary of the tokenizer trained on the problems of a data path without a model."""
+    remat: Literal["none", "products", "full"] = "products"
+    """What the backward pass computes again: nothing, all but the results of a layer's matrix
+    products, or whole layers. Later ones take less memory, and `full` takes more time."""
+
+    def __post_init__(self) -> None:
+        choices = ("none", "products", "full")
+        require(self.remat in choices, f"model.remat is {self.remat}: choose one of {choices}")
+
+
+@dataclass(frozen=True)
+class WarmStart:
+    """Imitation of a careless teacher before RL, for the model without a path."""
+
+    steps: int = 1200
+    batch: int = 32
+    """Problems in a batch."""
+    learning_rate: float = 5e-3
+    """Peak of a cosine decay to 0."""
+    problems: int = 16_000
+    """Problems that the teacher answers; none of them is held out."""
+    demonstrations: int = 4
+    """Answers of the teacher to each problem; they share its prompt, so that more cost little."""
+    teacher: Teacher = field(default_factory=lambda: Teacher(result_slip=0.15))
+    cache: bool = True
+    """Keep the warm-started weights in the user's cache folder, by content hash."""
+
+
+@dataclass(frozen=True)
+class Reward:
+    """How a completion is judged."""
+
+    extraction: Literal["marker", "boxed", "free"] = "marker"
+    """Where the answer stands: the one number after the last ####, the last \\boxed{...}, or
+    wherever math-verify finds it (boxed first)."""
+    seconds: float = 2.0
+    """Time bound of one comparison; an overrun scores 0 and is counted."""
+
+
+@dataclass(frozen=True)
+class Rollout:
+    """How completions are drawn."""
+
+    group_size: int = 8
+    """G: completions of one prompt."""
+    temperature: float = 1.0
+    max_tokens: int = 14
+    """Longest completion; a longer one is truncated and scores 0."""
+    url: tuple[str, ...] = ()
+    """External vLLM servers instead of the embedded sampler (docs/vllm.md)."""
+    transport: Literal["folder", "url"] = "folder"
+    """How weights reach the servers: a folder that they see, or pulled from here by URL."""
+    folder: Path | None = None
+    """With transport folder: where weights are put; default: a temporary one."""
+    listen: str = "127.0.0.1"
+    """With transport url: the interface on which weights are offered."""
+    workers: int = 1
+    """Calls of the engine under way at a time. With one, the run does not depend on timing."""
+    prompts_per_call: int | None = None
+    """Prompts in one call of the engine; default: the whole batch."""
+    wait: float = 600.0
+    """Seconds to wait at the start for the servers; how to start them is shown meanwhile."""
+
+    def __post_init__(self) -> None:
+        require(
+            self.group_size >= 2,
+            f"rollout.group-size is {self.group_size}, but a group's baseline needs at least 2",
+        )
+        require(
+            self.temperature > 0,
+            f"rollout.temperature is {self.temperature}: sampling needs a temperature above 0",
+        )
+        require(self.max_tokens > 0, f"rollout.max-tokens is {self.max_tokens}: give at least 1")
+        require(self.workers > 0, f"rollout.workers is {self.workers}: give at least 1")
+        few = self.prompts_per_call
+        require(few is None or few > 0, f"rollout.prompts-per-call is {few}: give at least 1")
+        servers = bool(self.url)
+        only_with(self, "rollout", "transport wait", servers, "give --rollout.url")
+        folder = servers and self.transport == "folder"
+        only_with(self, "rollout", "folder", folder, "give --rollout.url, with transport folder")
+        pulled = servers and self.transport == "url"
+        only_with(self, "rollout", "listen", pulled, "give --rollout.url and transport url")
+
+
+Draws = Literal["fifo", "uniform", "fresh", "unused", "advantage", "positives", "stratified"]
+
+
+@dataclass(frozen=True)
+class Replay:
+    """Where groups wait between being bought and being used."""
+
+    groups: int | None = None
+    """Groups held at most; default: one batch, so that each step uses what it bought, or all that
+    the warm-up buys."""
+    sampler: Literal[
+        "fifo", "uniform", "fresh", "unused", "advantage", "positives", "stratified"
+    ] = "fifo"
+    """Which groups a batch is drawn from: in order of purchase, at random, or at random with
+    preference for fresh ones, for little used ones, for large advantages, for rare successes, or
+    evenly over problems."""
+    refuse_zero_variance: bool = False
+    """Leave groups of equal rewards out of the buffer: they are counted and teach nothing."""
+    max_staleness: int | None = None
+    """Groups whose policy is more than so many steps old are never drawn: they are refused on
+    arrival or thrown out, and counted. `staleness/max` stays at or below it."""
+    max_uses: int | None = None
+    """Groups drawn so often are thrown out, and counted."""
+    keep: bool = True
+    """Keep every group that was bought as Parquet files in the run's folder (docs/replay.md).
+    Otherwise files without a group that a kept checkpoint holds are deleted at each checkpoint."""
+    half_life: float = 4.0
+    """With sampler fresh: the staleness, in steps, at which a group counts half."""
+    log_prob_dtype: Literal["float32", "float16"] = "float32"
+    """How behaviour log-probs are stored."""
+
+    def __post_init__(self) -> None:
+        for name, least in (("groups", 1), ("max_staleness", 0), ("max_uses", 1)):
+            value = getattr(self, name)
+            require(
+                value is None or value >= least,
+                f"replay.{name.replace('_', '-')} is {value}: give at least {least}, or None",
+            )
+        require(
+            self.half_life > 0, f"replay.half-life is {self.half_life}: give a number of steps > 0"
+        )
+        fresh = self.sampler == "fresh"
+        only_with(self, "replay", "half_life", fresh, "give --replay.sampler fresh")
+
+
+@dataclass(frozen=True)
+class Reuse:
+    """Whether measured signals, and not the schedule alone, say when data are used up."""
+
+    adaptive: bool = False
+    """End a step's draws, renew the server and set the clip's width by the signals below;
+    schedule.replay and schedule.v are then the most that may happen."""
+    limits: Limits = field(default_factory=Limits)
+
+    def __post_init__(self) -> None:
+        names = " ".join(field.name for field in dataclasses.fields(Limits))
+        only_with(self.limits, "reuse.limits", names, self.adaptive, "give --reuse.adaptive")
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Pass@1, and Pass@k of k samples, on problems that are never trained on."""
+
+    split: Literal["validation", "test"] = "test"
+    """Which held-out problems: choose settings on validation, report on test. Generated ones share
+    no prompt with each other or with training; with a path, test is test.jsonl, and validation is
+    every seventh problem of train.jsonl, which is then left out of training."""
+    prompts: int = 512
+    """Held-out prompts: the first so many of the split."""
+    temperature: float = 1.0
+    """Temperature of the sampled Pass@1."""
+    gradient_variance: bool = True
+    """Measure the variance of an update's gradient between its groups beside each Pass@1: it costs
+    a backward pass and two copies of the weights' size. Not on a mesh, nor with one prompt."""
+    samples: int | None = None
+    """Completions of each held-out prompt; default: the group size, whose program is compiled."""
+
+    def __post_init__(self) -> None:
+        splits = ("validation", "test")
+        require(self.split in splits, f"evaluation.split is {self.split!r}: choose one of {splits}")
+        require(self.prompts > 0, f"evaluation.prompts is {self.prompts}: give at least 1")
+        require(
+            self.temperature > 0,
+            f"evaluation.temperature is {self.temperature}: sampling needs a temperature above 0",
+        )
+        samples = self.samples
+        require(samples is None or samples > 0, f"evaluation.samples is {samples}: give at least 1")
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """Whether each synchronisation of the server improved the reward, from fresh samples."""
+
+    delta: float | None = None
+    """Chance that one certificate is wrong, such as 0.05. None leaves them out: they cost a copy of
+    the weights and a forward pass a step."""
+
+    def __post_init__(self) -> None:
+        delta = self.delta
+        require(
+            delta is None or 0 < delta < 1,
+            f"certificate.delta is {delta}: give a probability between 0 and 1, or None",
+        )
+
+
+@dataclass(frozen=True)
+class Checkpointing:
+    """When the run's state is written."""
+
+    every: int = 40
+    """Steps between two checkpoints; the last and an interrupted step get one too."""
+    keep: int = 2
+    """Checkpoints kept on disk."""
+
+    def __post_init__(self) -> None:
+        require(self.every > 0, f"checkpoint.every is {self.every}: give at least 1")
+        require(self.keep > 0, f"checkpoint.keep is {self.keep}: give at least 1")
+
+
+@dataclass(frozen=True)
+class Gsm8k:
+    """Off-policy GRPO on grade-school mathematics."""
+
+    preset: str = "default"
+    """Named starting point for all other options."""
+    algorithm: str = "off_policy_grpo"
+    """Method, whole: its loss, advantage, reduction and published settings."""
+    seed: int = 0
+    run_dir: Path | None = None
+    """Where everything is written; default: runs/gsm8k-<date>-<time>."""
+    resume: bool = False
+    """Go on with the run in --run-dir from its newest checkpoint."""
+    data: Data = field(default_factory=Data)
+    model: Model = field(default_factory=Model)
+    lora: Lora = field(default_factory=Lora)
+    warm_start: WarmStart = field(default_factory=WarmStart)
+    reward: Reward = field(default_factory=Reward)
+    rollout: Rollout = field(default_factory=Rollout)
+    schedule: Schedule = field(default_factory=Schedule)
+    replay: Replay = field(default_factory=Replay)
+    reuse: Reuse = field(default_factory=Reuse)
+    override: Override = field(default_factory=Override)
+    knobs: Knobs = field(default_factory=Knobs)
+    trust_region: TrustRegion = field(default_factory=TrustRegion)
+    optimizer: Optimizer = field(default_factory=Optimizer)
+    mesh: Mesh = field(default_factory=Mesh)
+    kernels: Kernels = field(default_factory=Kernels)
+    evaluation: Evaluation = field(default_factory=Evaluation)
+    certificate: Certificate = field(default_factory=Certificate)
+    checkpoint: Checkpointing = field(default_factory=Checkpointing)
+
+    def __post_init__(self) -> None:
+        require(self.seed >= 0, f"seed is {self.seed}: give a whole number of at least 0")
+        parts = self.optimizer.microbatches
+        require(
+            self.schedule.prompts % parts == 0,
+            f"schedule.prompts = {self.schedule.prompts} cannot be cut into "
+            f"optimizer.microbatches = {parts} equal parts",
+        )
+        ways = self.mesh.data * self.mesh.fsdp
+        require(
+            self.schedule.prompts % (parts * ways) == 0,
+            f"schedule.prompts = {self.schedule.prompts} in optimizer.microbatches = {parts} parts"
+            f" cannot be cut over mesh.data * mesh.fsdp = {ways} devices: make the prompts a"
+            f" multiple of {parts * ways}",
+        )
+        devices = ways * self.mesh.tensor
+        require(
+            self.optimizer.batching == "padded" or devices == 1,
+            f"optimizer.batching is {self.optimizer.batching}, which runs on one device, and the "
+            f"mesh has {devices}: choose --optimizer.batching padded, or no mesh",
+        )
+        held, batch = self.replay.groups, self.schedule.prompts
+        require(
+            held is None or held >= batch,
+            f"replay.groups is {held}, but schedule.prompts draws batches of {batch} groups: "
+            "hold at least as many",
+        )
+
+
+def check_sources(config: Gsm8k) -> None:
+    """Refuses options of data and model that have nothing to act on where these come from."""
+    files = config.data.path is not None
+    generated = "problems come from --data.path"
+    only_with(config.data, "data", "train seed", not files, generated)
+    text = files or config.model.path is not None
+    only_with(config.data, "data", "prompt", text, "generated problems have one prompt format")
+    imitates = config.model.path is None and config.model.random == "none"
+    names = "steps batch learning_rate problems demonstrations cache"
+    given = "the model's weights are given"
+    only_with(config.warm_start, "warm-start", names, imitates, given)
+    made = config.model.path is None and files
+    remedy = "a tokenizer is trained for --data.path without --model.path alone"
+    only_with(config.model, "model", "tokenizer_size", made, remedy)
+
+
+def to_json(config: Any) -> dict[str, Any]:
+    """A config as plain JSON values."""
+    return dataclasses.asdict(
+        config,
+        dict_factory=lambda items: {k: str(v) if isinstance(v, Path) else v for k, v in items},
+    )
+
+
+def from_json(kind: type[Any], values: dict[str, Any]) -> Any:
+    """The config that `to_json` wrote."""
+    hints = typing.get_type_hints(kind)
+    return kind(**{name: _read(hints[name], value) for name, value in values.items()})
+
+
+def _read(hint: Any, value: Any) -> Any:
+    if dataclasses.is_dataclass(hint):
+        return from_json(typing.cast(type, hint), value)
+    if isinstance(value, list):
+        return tuple(value)
+    wants_path = hint is Path or (isinstance(hint, types.UnionType) and Path in hint.__args__)
+    return Path(value) if wants_path and value is not None else value

@@ -1,0 +1,221 @@
+"""Where a run's train state lies: on one device, or cut over the mesh that --mesh asks for."""
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+from jax.sharding import SingleDeviceSharding
+
+from ogrpo.kernels.log_probs import choose, kernel
+from ogrpo.kernels.log_probs.sharded import log_probs_over_mesh
+from ogrpo.learner import sharding
+from ogrpo.learner.precision import compute_in
+from ogrpo.learner.sharding import Layout
+from ogrpo.learner.state import TrainState, init_state, join
+from ogrpo.learner.update import Batch, PolicyFn, Recipe, UpdateFn, make_update
+from ogrpo.policy import DecoderConfig, Params
+from ogrpo.policy.axes import param_axes
+from ogrpo.policy.decoder import param_shapes
+from ogrpo.policy.head import HeadFn
+from ogrpo.policy.lora import TARGETS, split, split_axes
+from ogrpo.trainer import stream_seed
+from ogrpo.trainer.config import Gsm8k
+from ogrpo.trainer.config_update import Mesh
+from ogrpo.trainer.model import DTYPES, REMAT, make_policy_fn
+
+ScoreFn = Callable[[Params, Batch, Array], Array]
+
+
+class Devices(NamedTuple):
+    """The functions of a run that depend on where its arrays lie."""
+
+    policy_fn: PolicyFn
+    place_params: Callable[[Params], Params]
+    place_prompts: Callable[[Any], Any]
+    init: Callable[[Params], TrainState]
+    shapes: Callable[[Params], TrainState]
+    """Of what `init` would make, each with its place; its frozen parameters are there."""
+    make_update: Callable[[Recipe], UpdateFn]
+    make_score: Callable[[PolicyFn], ScoreFn]
+    whole_axes: list[str]
+    """Axes that the mesh was to cut and cannot."""
+
+
+def on_one_device(config: Gsm8k) -> bool:
+    """Whether there is no mesh."""
+    mesh = config.mesh
+    return mesh.data * mesh.fsdp * mesh.tensor == 1
+
+
+def open_mesh(wanted: Mesh) -> jax.sharding.Mesh:
+    """The mesh that is asked for; a ValueError where there are not the devices for it."""
+    return sharding.make_mesh(data=wanted.data, fsdp=wanted.fsdp, tensor=wanted.tensor)
+
+
+def make_devices(config: Gsm8k, decoder: DecoderConfig, optimizer: Any) -> Devices:
+    """One device for a mesh of 1 x 1 x 1, exactly as if there were no mesh."""
+    if on_one_device(config):
+        return _one_device(config, decoder, optimizer)
+    return _many_devices(config, decoder, optimizer)
+
+
+def _one_device(config: Gsm8k, decoder: DecoderConfig, optimizer: Any) -> Devices:
+    name = choose(config.kernels.log_probs, decoder.vocab_size)
+    head = kernel(name, kept_bytes=config.kernels.kept_mib << 20)
+    policy_fn = make_policy_fn(decoder, keep_fn=REMAT[config.model.remat], log_probs_fn=head)
+    return Devices(
+        policy_fn=in_compute_dtype(config, policy_fn),
+        place_params=_as_it_is,
+        place_prompts=jnp.asarray,
+        init=partial(_init_on_one, config, optimizer),
+        shapes=partial(_shapes_on_one, config, optimizer),
+        make_update=partial(make_update, optimizer),
+        make_score=lambda policy: jax.jit(lambda *args: policy(*args).log_probs),
+        whole_axes=[],
+    )
+
+
+def _many_devices(config: Gsm8k, decoder: DecoderConfig, optimizer: Any) -> Devices:
+    axes, to = state_axes(config, decoder), state_layout(config, decoder, optimizer)
+    if config.trust_region.kind in ("penalty", "clip"):
+        to = to._replace(state=to.state.replace(region=to.everywhere))
+    return Devices(
+        policy_fn=in_compute_dtype(config, mesh_policy(config, decoder, to)),
+        place_params=partial(sharding.place, where=sharding.places(param_axes(decoder), to.mesh)),
+        place_prompts=partial(sharding.place, where=to.batch),
+        init=partial(_init_on_mesh, config, optimizer, to),
+        shapes=partial(_shapes_on_mesh, config, optimizer, to),
+        make_update=lambda recipe: sharding.shard_update(optimizer, recipe, to),
+        make_score=partial(sharding.shard_score, to=to),
+        whole_axes=sharding.whole_axes(join(*axes), to.mesh),
+    )
+
+
+def state_axes(config: Gsm8k, decoder: DecoderConfig) -> tuple[Params, Any]:
+    """The axes of the trained parameters, and of the frozen ones."""
+    base = param_axes(decoder)
+    if config.lora.rank is None:
+        return base, ()
+    return split_axes(base, TARGETS[config.lora.targets])
+
+
+def state_layout(config: Gsm8k, decoder: DecoderConfig, optimizer: Any) -> Layout:
+    """Where the train state lies on the mesh."""
+    (axes, frozen_axes), mesh = state_axes(config, decoder), open_mesh(config.mesh)
+    shapes, _ = jax.eval_shape(partial(trained_and_frozen, config), param_shapes(decoder))
+    return sharding.make_layout(axes, shapes, optimizer, mesh, frozen_axes=frozen_axes)
+
+
+def trained_and_frozen(config: Gsm8k, params: Params) -> tuple[Params, Any]:
+    """A policy's parameters in two trees; without adapters all are trained."""
+    wanted = config.lora
+    if wanted.rank is None:
+        return params, ()
+    key = jax.random.key(stream_seed(config.seed, "lora", 0))
+    return split(params, key, rank=wanted.rank, alpha=wanted.alpha, targets=TARGETS[wanted.targets])
+
+
+def _init_on_one(config: Gsm8k, optimizer: Any, params: Params) -> TrainState:
+    trained, frozen = trained_and_frozen(config, params)
+    return init_state(trained, optimizer, frozen=frozen)
+
+
+def _init_on_mesh(config: Gsm8k, optimizer: Any, to: Layout, params: Params) -> TrainState:
+    trained, frozen = trained_and_frozen(config, params)
+    return sharding.init_placed(trained, optimizer, to, frozen=frozen)
+
+
+def _shapes_on_one(config: Gsm8k, optimizer: Any, params: Params) -> TrainState:
+    trained, frozen = trained_and_frozen(config, params)
+    there = SingleDeviceSharding(jax.devices()[0])
+    shapes = jax.eval_shape(partial(init_state, optimizer=optimizer), trained)
+    placed = jax.tree.map(lambda leaf: _placed(leaf, there), shapes)
+    return replace(placed, frozen=frozen)
+
+
+def _shapes_on_mesh(config: Gsm8k, optimizer: Any, to: Layout, params: Params) -> TrainState:
+    trained, frozen = trained_and_frozen(config, params)
+    shapes = jax.eval_shape(partial(init_state, optimizer=optimizer), trained)
+    where = replace(to.state, region=(), frozen=())
+    placed = jax.tree.map(_placed, shapes, where)
+    return replace(placed, frozen=sharding.place(frozen, to.state.frozen))
+
+
+def _placed(leaf: jax.ShapeDtypeStruct, where: Any) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=where)
+
+
+def mesh_policy(config: Gsm8k, decoder: DecoderConfig, to: Layout) -> PolicyFn:
+    """The decoder with its activations pinned to the mesh."""
+    policy_fn = make_policy_fn(
+        decoder,
+        keep_fn=REMAT[config.model.remat],
+        spread_fn=partial(sharding.spread, to=to),
+        log_probs_fn=mesh_head(config, decoder, to),
+    )
+    return sharding.whole_tables(policy_fn, to)
+
+
+def mesh_head(config: Gsm8k, decoder: DecoderConfig, to: Layout) -> HeadFn:
+    """The log-probs where rows, and the vocabulary if its cut is even, are cut over the mesh."""
+    name = choose(config.kernels.log_probs, decoder.vocab_size)
+    if name == "pallas":
+        raise ValueError(
+            "the pallas log-probs run on one device, and a mesh has several: choose chunked"
+        )
+    tensor, kept = config.mesh.tensor, config.kernels.kept_mib << 20
+    if name == "chunked" and tensor > 1 and decoder.vocab_size % tensor == 0:
+        return log_probs_over_mesh(
+            to.mesh, vocabulary="tensor", rows=sharding.BATCH_AXES, kept_bytes=kept
+        )
+    return sharding.by_rows(kernel(name, kept_bytes=kept), to)
+
+
+def in_compute_dtype(config: Gsm8k, policy_fn: PolicyFn) -> PolicyFn:
+    """The policy computed in `model.compute-dtype`, where it is not that of the parameters."""
+    wanted = config.model.compute_dtype or config.model.dtype
+    return policy_fn if wanted == config.model.dtype else compute_in(policy_fn, DTYPES[wanted])
+
+
+def _as_it_is(tree: Any) -> Any:
+    return tree
+
+
+def memory_lines(config: Gsm8k, state: TrainState, devices: Devices) -> list[str]:
+    """Bytes of parameters and optimizer on each device, and what could not be cut.
+
+    The state may be its shapes.
+    """
+    mesh = config.mesh
+    shown = f"mesh data {mesh.data} x fsdp {mesh.fsdp} x tensor {mesh.tensor}"
+    policy = state.whole()
+    params, moments = (
+        sharding.bytes_per_device(tree) / 2**20 for tree in (policy, state.opt_state)
+    )
+    leaves = jax.tree.leaves((policy, state.opt_state))
+    total = sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in leaves) / 2**20
+    return [
+        *lora_lines(config, state),
+        f"{shown}: parameters {params:,.1f} MiB and optimizer {moments:,.1f} MiB on each device"
+        f" ({total:,.1f} MiB in all)",
+        *(f"repeated, {line}" for line in devices.whole_axes),
+    ]
+
+
+def lora_lines(config: Gsm8k, state: TrainState) -> list[str]:
+    """What the adapters are, if there are any."""
+    wanted = config.lora
+    if wanted.rank is None:
+        return []
+    trained, frozen = (
+        sum(leaf.size for leaf in jax.tree.leaves(tree)) for tree in (state.params, state.frozen)
+    )
+    return [
+        f"lora: rank {wanted.rank}, alpha {wanted.alpha:g}, targets {wanted.targets}:"
+        f" {trained:,} weights trained beside {frozen:,}"
+    ]

@@ -1,0 +1,216 @@
+"""The method that a config names: the algorithm, its parts and knobs, its trust region, and whether
+every option that was given has something to act on."""
+
+import difflib
+from collections.abc import Mapping
+from functools import cache, partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ogrpo.core.aggregate import mean
+from ogrpo.core.algorithms import (
+    ALGORITHMS,
+    GROUPS,
+    PROXIMAL,
+    REFERENCE,
+    Algorithm,
+    with_parts,
+)
+from ogrpo.core.objectives import TokenBatch
+from ogrpo.core.trust_region import adaptive_clip, dual_penalty, negatives_mask, sequence_mask
+from ogrpo.learner.update import RegionFn
+from ogrpo.trainer.config import Gsm8k
+from ogrpo.trainer.config_update import Knobs, Override, dashed, require
+
+CLIP_RANGE = (0.01, 1.0)
+
+
+def algorithm(config: Gsm8k) -> Algorithm:
+    """The algorithm by its name, with the parts that the config exchanges."""
+    return _composed(config.algorithm, config.override)
+
+
+@cache
+def _composed(name: str, wanted: Override) -> Algorithm:
+    if name not in ALGORITHMS:
+        near = difflib.get_close_matches(name, ALGORITHMS, n=1)
+        hint = f" Did you mean {near[0]!r}?" if near else ""
+        raise ValueError(
+            f"there is no algorithm {name!r}.{hint} Algorithms: {', '.join(ALGORITHMS)}"
+        )
+    return with_parts(
+        ALGORITHMS[name],
+        advantage=wanted.advantage,
+        reduction=wanted.reduction,
+        center=wanted.center,
+        weight=wanted.weight,
+        kl=wanted.kl,
+    )
+
+
+def knobs(config: Gsm8k) -> dict[str, float]:
+    """The value of each knob: as given, or as published; `length` is the run's."""
+    own = (config.algorithm, config.override, config.knobs, config.rollout.max_tokens)
+    return dict(_settled(*own))
+
+
+@cache  # a method's parts judge their knobs by being traced, which takes a while
+def _settled(name: str, wanted: Override, given: Knobs, longest: int) -> Mapping[str, float]:
+    chosen = _composed(name, wanted)
+    length = {"length": float(longest)} if "length" in chosen.knobs else {}
+    return chosen.settings({**vars(given), **length})
+
+
+def title(config: Gsm8k) -> str:
+    """The algorithm's name and all that is not its own."""
+    wanted = config.override
+    masked = ["zero-variance groups left out"] if wanted.mask_zero_variance else []
+    masked += [] if wanted.count_masked else ["and not counted"]
+    region = config.trust_region.kind
+    around = [] if region == "none" else [f"trust region {region}"]
+    return ", ".join([algorithm(config).title(knobs(config)), *masked, *around])
+
+
+def listed() -> str:
+    """Every algorithm, a line each, in groups."""
+    parts = []
+    for group, methods in GROUPS.items():
+        parts += [f"- {group}:", *(f"{a.name}: {a.summary}" for a in methods)]
+    return "\n\n".join(parts)
+
+
+def region_fn(config: Gsm8k) -> RegionFn | None:
+    """The trust region around the loss; None where there is none."""
+    wanted = config.trust_region
+    if wanted.kind == "none":
+        return None
+    if wanted.kind == "clip":
+        eps = knobs(config)["eps_low"]
+        width = {"initial": eps, "smallest": CLIP_RANGE[0], "largest": CLIP_RANGE[1]}
+        return partial(adaptive_clip, target=wanted.delta, rate=wanted.rate, **width)
+    if wanted.kind == "penalty":
+        return partial(dual_penalty, delta=wanted.delta, rate=wanted.rate, initial=0.0)
+    masks = {"mask": sequence_mask, "mask-negatives": negatives_mask}
+    return partial(masks[wanted.kind], delta=wanted.delta)
+
+
+def silent(config: Gsm8k) -> bool:
+    """Whether groups of equal rewards carry no loss even if they are not left out."""
+    chosen, values = algorithm(config), knobs(config)
+    if not chosen.silent or values["beta"] or config.trust_region.kind == "penalty":
+        return False
+    equal = jnp.asarray([[0.0, 0.0], [1.0, 1.0]])
+    return not jnp.any(chosen.credit(equal, values, jax.random.key(0)))
+
+
+def acts(config: Gsm8k, knob: str) -> bool:
+    """Whether the gradient of the loss depends on this knob in the run's schedule.
+
+    With one update on a batch pi_k is the policy that is differentiated, so that a ratio pi/pi_k is
+    1 and an exact centre is the ratio itself: whatever acts on their distance does nothing.
+    """
+    if PROXIMAL not in algorithm(config).reads or config.schedule.i > 1:
+        return True
+    return _gradient_depends(config, knob)
+
+
+@cache
+def _gradient_depends(config: Gsm8k, knob: str) -> bool:
+    chosen, values = algorithm(config), knobs(config)
+    rng = np.random.default_rng(0)
+    shape = (4, 8, 16)
+    log_probs, behavior, advantages = (
+        jnp.asarray(rng.normal(mean, 0.5, shape), jnp.float32) for mean in (-2.0, -2.0, 0.0)
+    )
+    rewards = jnp.asarray(rng.integers(0, 2, shape[:2]), jnp.float32)
+    batch = TokenBatch(advantages, advantages < np.inf, behavior, log_probs, behavior)
+    key = jax.random.key(0)
+
+    @jax.jit
+    def gradient(moved: dict[str, jax.Array]) -> jax.Array:
+        return jax.grad(lambda x: mean(chosen(x, batch, rewards, moved, key)))(log_probs)
+
+    def at(factor: float) -> jax.Array:
+        return gradient(
+            {n: jnp.float32(v * (factor if n == knob else 1)) for n, v in values.items()}
+        )
+
+    return any(not jnp.array_equal(at(1.0), at(factor)) for factor in (0.1, 0.5, 2.0, 10.0))
+
+
+def check(config: Gsm8k) -> None:
+    """Refuses what is unknown and what would be without effect, naming what to turn instead."""
+    chosen, values = algorithm(config), knobs(config)
+    for name, value in vars(config.knobs).items():
+        require(
+            value is None or acts(config, name),
+            f"knobs.{dashed(name)} is {value}, which changes nothing here: with schedule.i = 1 the"
+            f" ratio that {title(config)} clips is 1. Give --schedule.i more than 1, or"
+            " --override.center unit without a weight",
+        )
+    reads = chosen.inputs(values)
+    stages = config.schedule.stages
+    require(
+        stages == 1 or REFERENCE in reads or config.schedule.reset_optimizer,
+        f"schedule.stages is {stages}, but nothing reads the reference policy that a stage swaps:"
+        " give --knobs.beta more than 0, or --schedule.reset-optimizer",
+    )
+    require(
+        config.override.kl is None or values["beta"] > 0,
+        f"override.kl is {config.override.kl}, but the KL term has the weight 0: give --knobs.beta",
+    )
+    _check_widths(config, chosen, values)
+    _check_groups(config, chosen)
+
+
+def _check_widths(config: Gsm8k, chosen: Algorithm, values: dict[str, float]) -> None:
+    by_region = config.trust_region.kind == "clip"
+    by_signals = config.reuse.adaptive and config.reuse.limits.clip_step > 0
+    require(
+        not (by_region and by_signals),
+        "trust-region.kind clip and reuse.limits.clip-step both set the clip's width: leave one"
+        " out",
+    )
+    if not (by_region or by_signals):
+        return
+    option = "trust-region.kind clip" if by_region else "reuse.limits.clip-step"
+    require(
+        "eps_low" in values,
+        f"{option} adapts eps, which {chosen.name} does not have: leave it out, or choose another"
+        " algorithm",
+    )
+    low, high = values["eps_low"], values["eps_high"]
+    require(
+        by_signals or low == high,
+        f"{option} has one width for both sides, but eps-low is {low:g} and eps-high {high:g}: give"
+        " both the same, or choose penalty or mask",
+    )
+    require(
+        acts(config, "eps_low") or acts(config, "eps_high"),
+        f"{option} adapts a clip that never binds: with schedule.i = 1 the ratio that"
+        f" {title(config)} clips is 1. Give --schedule.i more than 1, or --override.center unit",
+    )
+
+
+def _check_groups(config: Gsm8k, chosen: Algorithm) -> None:
+    wanted, optimizer = config.override, config.optimizer
+    require(
+        not (wanted.mask_zero_variance and wanted.count_masked and silent(config)),
+        "override.mask-zero-variance changes nothing here: groups of equal rewards have no"
+        " advantage, and knobs.beta is 0. Give --knobs.beta, or --override.no-count-masked to"
+        " average over the other groups",
+    )
+    require(
+        not optimizer.skip_zero_variance or wanted.mask_zero_variance or silent(config),
+        f"optimizer.skip-zero-variance leaves out groups that carry no loss, but under"
+        f" {title(config)} groups of equal rewards carry one: give --override.mask-zero-variance",
+    )
+    parts = optimizer.microbatches
+    require(
+        chosen.adds_up or (parts == 1 and optimizer.batching == "padded"),
+        f"{title(config)} looks at the whole batch, so that parts of it do not add up:"
+        f" give --optimizer.microbatches 1 and --optimizer.batching padded, not {parts} and"
+        f" {optimizer.batching}",
+    )

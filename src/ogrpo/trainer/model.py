@@ -1,0 +1,231 @@
+"""The policy of a study: loaded, random, or warm-started here from a careless teacher."""
+
+import dataclasses
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from rich.console import Console
+
+from ogrpo import learner, policy
+from ogrpo.data import batching
+from ogrpo.data.batching import GroupBatch, PromptStream, pad_groups
+from ogrpo.data.tokenizer import TextTokenizer
+from ogrpo.kernels.log_probs import check_available, choose
+from ogrpo.learner.metrics import PolicyOutput
+from ogrpo.learner.state import adam, init_state
+from ogrpo.learner.update import Batch, PolicyFn
+from ogrpo.learner.warm_start import make_imitate, warm_start
+from ogrpo.policy import (
+    DecoderConfig,
+    Params,
+    PolicyBatch,
+    completion_log_probs_and_entropy,
+    init_params,
+)
+from ogrpo.policy.decoder import keep_products
+from ogrpo.policy.lora import merge
+from ogrpo.policy.packing import packed_log_probs_and_entropy
+from ogrpo.policy.pretrained import load_pretrained, save_pretrained
+from ogrpo.policy.shapes import SHAPES, tiny
+from ogrpo.report.progress import warm_start_bar
+from ogrpo.rollout.protocol import Completion, Group
+from ogrpo.tasks import arithmetic
+from ogrpo.trainer import Ids, stream_seed
+from ogrpo.trainer.cache import cache_path
+from ogrpo.trainer.config import Gsm8k, WarmStart
+from ogrpo.trainer.prepare import Problems
+
+DTYPES = {"float32": jnp.float32, "bfloat16": jnp.bfloat16}
+REMAT = {
+    "none": jax.checkpoint_policies.everything_saveable,
+    "products": keep_products,
+    "full": jax.checkpoint_policies.nothing_saveable,
+}
+
+
+def tiny_decoder(tokenizer: TextTokenizer) -> DecoderConfig:
+    """The tiny shape with a tokenizer's vocabulary."""
+    return tiny(tokenizer.padded_vocab_size(16))
+
+
+def make_policy_fn(decoder: DecoderConfig, **functions: Any) -> PolicyFn:
+    """The decoder as the update sees it; `functions` as `completion_log_probs_and_entropy` has."""
+
+    def policy_fn(params: Params, batch: Batch, temperature: jax.Array) -> PolicyOutput:
+        if batch.packing is not None:
+            packed = packed_log_probs_and_entropy
+            return PolicyOutput(*packed(params, decoder, batch.packing, temperature, **functions))
+        view = PolicyBatch(*batch[:4])
+        return PolicyOutput(
+            *completion_log_probs_and_entropy(params, decoder, view, temperature, **functions)
+        )
+
+    return policy_fn
+
+
+def make_model(
+    config: Gsm8k, tokenizer: TextTokenizer, problems: Problems, console: Console
+) -> tuple[DecoderConfig, Params]:
+    """The decoder's shape and its first parameters; says what computes its log-probs."""
+    check_available(config.kernels.log_probs)
+    decoder, params = _make_model(config, tokenizer, problems, console)
+    console.print(f"log-probs: {choose(config.kernels.log_probs, decoder.vocab_size)}")
+    return decoder, params
+
+
+def _make_model(
+    config: Gsm8k, tokenizer: TextTokenizer, problems: Problems, console: Console
+) -> tuple[DecoderConfig, Params]:
+    dtype = DTYPES[config.model.dtype]
+    if config.model.path is not None:
+        return load_pretrained(config.model.path, dtype)
+    key = jax.random.key(config.seed)
+    if config.model.random != "none":
+        decoder = {**SHAPES, "tiny": tiny_decoder(tokenizer)}[config.model.random]
+        return decoder, init_params(decoder, key, dtype)
+    if not problems.warm_start:
+        raise ValueError(
+            "data.path needs a model that can read it: give --model.path a Hugging Face folder, or "
+            "--model.random tiny to prove the path with random weights"
+        )
+    decoder = tiny_decoder(tokenizer)
+    return decoder, warm_started(config, decoder, tokenizer, problems, dtype, console)
+
+
+def save_model(
+    folder: Path, decoder: DecoderConfig, params: Params, tokenizer: TextTokenizer
+) -> None:
+    """Writes a Hugging Face folder that servers and later runs can start from, adapters merged."""
+    ends = {"eos_token_id": tokenizer.eos_id, "pad_token_id": tokenizer.pad_id}
+    tokenizer.save(folder)
+    save_pretrained(folder, decoder, merge(params), extra_fields=ends)
+
+
+def warm_started(
+    config: Gsm8k,
+    decoder: DecoderConfig,
+    tokenizer: TextTokenizer,
+    problems: Problems,
+    dtype: Any,
+    console: Console,
+) -> Params:
+    """Imitates the careless teacher, or reads what an equal imitation left in the cache."""
+    folder = _cache_folder(config, decoder, tokenizer, problems)
+    if config.warm_start.cache and (folder / "config.json").is_file():
+        console.print(f"warm start read from {folder}", soft_wrap=True)
+        return load_pretrained(folder, dtype)[1]
+    batch = _demonstrations(config, tokenizer, problems)
+    params = _imitate(config, decoder, batch, dtype, console)
+    if config.warm_start.cache:
+        _store(folder, decoder, params)
+    return params
+
+
+def _demonstrations(config: Gsm8k, tokenizer: TextTokenizer, problems: Problems) -> GroupBatch:
+    """The teacher's answers to each problem as a group."""
+    wanted, few = config.warm_start, problems.warm_start[: config.warm_start.problems]
+    shown = [
+        [
+            p.answer
+            for p in arithmetic.demonstrate(
+                few, seed=stream_seed(config.seed, "teacher", n), teacher=wanted.teacher
+            )
+        ]
+        for n in range(wanted.demonstrations)
+    ]
+    groups = [
+        _group(tokenizer, problem.question, answers)
+        for problem, *answers in zip(few, *shown, strict=True)
+    ]
+    return pad_groups(groups, config.data.prompt_length, config.rollout.max_tokens)
+
+
+def _group(tokenizer: TextTokenizer, question: str, answers: Sequence[str]) -> Group:
+    completions = [_completion(tokenizer.encode(answer, add_eos=True)) for answer in answers]
+    return Group(prompt_ids=tokenizer.encode_prompt(question), completions=tuple(completions))
+
+
+def _completion(token_ids: Ids) -> Completion:
+    return Completion(
+        token_ids=token_ids,
+        log_probs=np.zeros(len(token_ids), np.float32),
+        policy_version=0,
+        temperature=1.0,
+        finish_reason="stop",
+    )
+
+
+def _imitate(
+    config: Gsm8k, decoder: DecoderConfig, batch: GroupBatch, dtype: Any, console: Console
+) -> Params:
+    warm = config.warm_start
+    optimizer = adam(b1=0.9, b2=0.98, eps=1e-8, weight_decay=0.01, max_grad_norm=1.0)
+    state = init_state(init_params(decoder, jax.random.key(config.seed), dtype), optimizer)
+    imitate = make_imitate(optimizer, make_policy_fn(decoder))
+    rate = optax.cosine_decay_schedule(warm.learning_rate, warm.steps)
+    batches = _batches(batch, warm, config.seed)
+    with warm_start_bar(console, warm.steps) as show:
+        for step, turn in enumerate(warm_start(state, batches, imitate, rate), start=1):
+            state, loss = turn
+            show(step, loss)
+    return state.params
+
+
+def _batches(demonstrations: GroupBatch, warm: WarmStart, seed: int) -> Iterator[Batch]:
+    stream = PromptStream(len(demonstrations.prompt_ids), warm.batch, seed)
+    for step in range(warm.steps):
+        chosen = stream.indices(step)
+        arrays = [jnp.asarray(array[chosen]) for array in demonstrations[:5]]
+        yield Batch(*arrays, rewards=jnp.zeros(arrays[2].shape[:2]))
+
+
+def _cache_folder(
+    config: Gsm8k, decoder: DecoderConfig, tokenizer: TextTokenizer, problems: Problems
+) -> Path:
+    """Named by everything that the result depends on, our own code included.
+
+    The demonstrations themselves would say it more simply, but take seconds to make.
+    """
+    digest = hashlib.sha256()
+    recipe = {
+        "decoder": dataclasses.asdict(decoder),
+        "warm_start": dataclasses.asdict(config.warm_start) | {"cache": True},
+        "lengths": [config.data.prompt_length, config.rollout.max_tokens],
+        "prompt": tokenizer.prompt_template,
+        "seed": config.seed,
+        "dtype": config.model.dtype,
+        "versions": [jax.__version__, optax.__version__, np.__version__],
+        "backend": jax.default_backend(),
+    }
+    digest.update(json.dumps(recipe, sort_keys=True).encode())
+    digest.update(tokenizer.backend.to_str().encode())
+    for problem in problems.warm_start[: config.warm_start.problems]:
+        digest.update(f"{problem.question}\n{problem.answer}\n".encode())
+    for source in _sources():
+        digest.update(source.read_bytes())
+    return cache_path() / "warm-start" / digest.hexdigest()[:24]
+
+
+def _sources() -> list[Path]:
+    """The code that demonstrates, and that imitates."""
+    packages = [Path(found) for module in (policy, learner) for found in module.__path__]
+    found = [source for package in packages for source in sorted(package.glob("*.py"))]
+    return [Path(arithmetic.__file__), Path(batching.__file__), Path(__file__), *found]
+
+
+def _store(folder: Path, decoder: DecoderConfig, params: Params) -> None:
+    scratch = folder.with_name(f"{folder.name}.{os.getpid()}")
+    save_pretrained(scratch, decoder, params)
+    try:
+        scratch.rename(folder)
+    except OSError:  # another run stored the same weights first
+        shutil.rmtree(scratch)

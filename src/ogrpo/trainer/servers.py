@@ -1,0 +1,75 @@
+"""External servers at the start of a run: the folder they serve, and the wait until they answer."""
+
+import shlex
+import time
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import httpx
+from rich.console import Console
+
+from ogrpo.data.tokenizer import TextTokenizer
+from ogrpo.policy import DecoderConfig, Params
+from ogrpo.report.run_dir import RunDir
+from ogrpo.rollout.vllm import RolloutError, VllmEngine
+from ogrpo.trainer.build import make_server_engine
+from ogrpo.trainer.config import Gsm8k
+from ogrpo.trainer.model import save_model
+
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
+LOOK_SECONDS = 0.5
+
+
+def connect(
+    config: Gsm8k,
+    run: RunDir,
+    decoder: DecoderConfig,
+    params: Params,
+    tokenizer: TextTokenizer,
+    console: Console,
+) -> VllmEngine:
+    """The engine over `rollout.url`; a model that has no folder yet is given one to be served from.
+
+    Raises:
+        RolloutError: a server does not answer within `rollout.wait` seconds.
+        Refused: one would give wrong log-probs.
+    """
+    folder = config.model.path or run.initial
+    if config.model.path is None:
+        save_model(folder, decoder, params, tokenizer)
+        console.print(f"first weights, for the servers to start from: {folder}", soft_wrap=True)
+    for url in config.rollout.url:
+        wait(url, serve_command(config, url, folder), config.rollout.wait, console)
+    engine = make_server_engine(config, decoder, tokenizer)
+    console.print(engine.table(), markup=False, soft_wrap=True)
+    return engine
+
+
+def serve_command(config: Gsm8k, url: str, folder: Path) -> str:
+    """What starts a server for this run at `url`, on the machine of that name."""
+    at, longest = urlsplit(url), config.data.prompt_length + config.rollout.max_tokens
+    host = [] if at.hostname in LOOPBACK else ["--host", str(at.hostname)]
+    place = [*host, "--port", str(at.port or 80)]
+    sizes = ["--max-model-len", str(longest), "--kv-cache-gib", "1"]
+    return shlex.join(["ogrpo-serve", str(folder), "--device", "cpu", *place, *sizes])
+
+
+def wait(url: str, command: str, seconds: float, console: Console) -> None:
+    """Returns when a server answers; says how to start it if it does not at once."""
+    deadline, told = time.monotonic() + seconds, False
+    while not answers(url):
+        if time.monotonic() >= deadline:
+            raise RolloutError(f"{url} does not answer; start it with:\n  {command}")
+        if not told:
+            console.print(f"waiting for {url}; start it elsewhere with:", soft_wrap=True)
+            console.print(f"  {command}", markup=False, highlight=False, soft_wrap=True)
+            told = True
+        time.sleep(LOOK_SECONDS)
+
+
+def answers(url: str) -> bool:
+    """Whether a server says that it is well."""
+    try:
+        return httpx.get(f"{url}/health", timeout=5, trust_env=False).is_success
+    except httpx.TransportError:
+        return False

@@ -1,0 +1,229 @@
+"""What the loop composes, and what a run is resumed from."""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from numpy.typing import NDArray
+
+from ogrpo.core.algorithms import REFERENCE
+from ogrpo.data.packing import Shape
+from ogrpo.data.replay import ReplayBuffer
+from ogrpo.learner.checkpoint import content_hash
+from ogrpo.learner.state import Hypers, Params, TrainState
+from ogrpo.learner.update import Batch, UpdateFn
+from ogrpo.learner.variance import SpreadFn
+from ogrpo.rollout.collection import Limits as CollectionLimits
+from ogrpo.rollout.embedded import EmbeddedEngine
+from ogrpo.rollout.protocol import Engine, Sampling
+from ogrpo.trainer.batches import Packer
+from ogrpo.trainer.control import Limits
+
+Ids = NDArray[np.int32]
+Record = dict[str, Any]
+RewardFn = Callable[[str, str, str], float]
+ScoreFn = Callable[[Params, Batch, jax.Array], jax.Array]
+PHASES = ("rollout", "reward", "update", "sync", "eval")
+
+
+@dataclass(frozen=True)
+class Split:
+    """Tokenised prompts with their gold answers."""
+
+    prompts: Sequence[Ids]
+    answers: Sequence[str]
+
+
+@dataclass(frozen=True)
+class Task:
+    """What is to be learned: prompts, and a reward for `(text, finish reason, gold answer)`."""
+
+    train: Split
+    heldout: Split
+    decode: Callable[[Ids], str]
+    reward: RewardFn
+    prompt_length: int
+    completion_length: int
+    evaluation_reward: RewardFn | None = None
+    """What judges answers to the held-out prompts; None for `reward`."""
+
+
+class Costs(NamedTuple):
+    """FLOPs, counted from shapes; evaluations are not counted."""
+
+    rollout: Callable[[int], int]
+    """Of a batch whose longest completion has so many tokens."""
+    update: Callable[[Shape | None], int]
+    """Of a batch that is packed in this shape; None is a padded one."""
+    score: Callable[[Shape | None], int]
+    """Of the log-probs of a batch under one more policy."""
+
+
+@dataclass(frozen=True)
+class Parts:
+    """The functions and engines that the loop composes."""
+
+    task: Task
+    engine: Engine
+    evaluator: EmbeddedEngine
+    update: UpdateFn
+    score: ScoreFn
+    hypers_at: Callable[[int, float, int], Hypers]
+    """Hyper-parameters of the update with this index, the clip scaled by this factor, with this
+    seed for the lots that the method draws."""
+    sampling: Sampling
+    evaluation_sampling: Sampling
+    make_buffer: Callable[[dict[str, Any] | None], ReplayBuffer]
+    """A replay buffer: a new one, or that of a checkpoint's description."""
+    reads: frozenset[str]
+    """Whose log-probs the method reads (`Algorithm.inputs`)."""
+    reset_optimizer: Callable[[TrainState], TrainState] | None
+    """What a new stage does to the optimizer's state; None leaves it."""
+    certificate_delta: float | None
+    """Chance of a wrong certificate; None leaves certificates out, and the copy they need."""
+    collection: CollectionLimits
+    """How far buying may run ahead of training."""
+    retry_on: tuple[type[Exception], ...]
+    """Errors of the engine that pass."""
+    limits: Limits | None
+    """Where the data are used up; None keeps to the schedule."""
+    costs: Costs
+    packer: Packer | None
+    """How batches are packed; None pads them."""
+    spread: SpreadFn | None
+    """How noisy an update's gradient is; None where that is not measured."""
+    seed: int
+
+
+@dataclass(frozen=True)
+class LoopState:
+    """What a run is resumed from; `arrays` and `progress` are its checkpoint.
+
+    All of it is immutable but the buffer, which belongs to the newest state alone. Policies are
+    held as their trained parameters; `train.whole` completes them.
+    """
+
+    train: TrainState
+    server: Params
+    reference: Params | None
+    previous: Params | None
+    """The server's weights of the period before; None where nothing is certified."""
+    buffer: ReplayBuffer
+    step: int = 0
+    server_version: int = 0
+    completions: int = 0
+    tokens: int = 0
+    uses: int = 0
+    """Groups that updates were taken on, each counted once an update."""
+    rollout_flops: int = 0
+    update_flops: int = 0
+    gaps: tuple[float, ...] = ()
+    """What the current period's samples say of its improvement over the one before."""
+    clip_scale: float = 1.0
+    used_up: bool = False
+    """Whether the last step's data were used up at their first draw."""
+    shapes: frozenset[Shape] = frozenset()
+    """What the packed batches of updates were shaped like: programs that were compiled."""
+    frozen_hash: str = ""
+    """Of the parameters that are not trained; empty where there are none."""
+
+    def arrays(self) -> dict[str, Any]:
+        """The arrays of a checkpoint, without the parameters that are not trained."""
+        optional = {"reference": self.reference, "previous": self.previous}
+        kept = {name: params for name, params in optional.items() if params is not None}
+        return {"train": replace(self.train, frozen=()), "server": self.server, **kept}
+
+    def progress(self) -> dict[str, Any]:
+        """The counters of a checkpoint, and what the buffer needs beside its files."""
+        counters = {name: getattr(self, name) for name in COUNTERS}
+        return {**counters, "shapes": sorted(self.shapes), "buffer": self.buffer.state()}
+
+
+COUNTERS = (
+    *("step", "server_version", "completions", "tokens", "uses", "rollout_flops", "update_flops"),
+    *("gaps", "clip_scale", "used_up", "frozen_hash"),
+)
+
+
+def snapshot(params: Params) -> Params:
+    """A copy that outlives the donation of the trainer's buffers."""
+    return jax.tree.map(jnp.copy, params)
+
+
+def start(train: TrainState, parts: Parts) -> LoopState:
+    """The state before step 0: every policy is the initial one."""
+    initial = {"reference": None, "previous": None, **first_arrays(train, parts)}
+    return LoopState(
+        **{**initial, "train": train},
+        buffer=parts.make_buffer(None),
+        frozen_hash=content_hash(train.frozen),
+    )
+
+
+def first_arrays(train: TrainState, parts: Parts) -> dict[str, Any]:
+    """The arrays before step 0."""
+    return _named(train, snapshot(train.params), parts)
+
+
+def array_shapes(train: TrainState, parts: Parts) -> dict[str, Any]:
+    """What a checkpoint's reader is to expect, from a state or its shapes; nothing is copied."""
+    shapes = jax.tree.map(_shape, replace(train, frozen=()))
+    return _named(shapes, shapes.params, parts)
+
+
+def _shape(leaf: Any) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=leaf.sharding)
+
+
+def _named(train: TrainState, policy: Params, parts: Parts) -> dict[str, Any]:
+    """A checkpoint's arrays, where every policy but the trainer's is `policy`."""
+    reference = {"reference": policy} if REFERENCE in parts.reads else {}
+    previous = {"previous": policy} if parts.certificate_delta is not None else {}
+    return {"train": replace(train, frozen=()), "server": policy, **reference, **previous}
+
+
+def resume(
+    arrays: dict[str, Any], progress: dict[str, Any], parts: Parts, *, frozen: Params = ()
+) -> LoopState:
+    """The state that a checkpoint describes, `frozen` being what it does not hold.
+
+    Raises:
+        ValueError: the run began with other frozen parameters.
+    """
+    counters = {name: {"frozen_hash": "", **progress}[name] for name in COUNTERS}
+    if (found := content_hash(frozen)) != counters["frozen_hash"]:
+        raise ValueError(
+            f"the weights beside the adapters are not those that the run began with (SHA-256"
+            f" {found[:12]}, {counters['frozen_hash'][:12]} then): give back the model that it"
+            " was started from, or start a new run"
+        )
+    arrays = {**arrays, "train": replace(arrays["train"], frozen=frozen)}
+    counters["gaps"] = tuple(counters["gaps"])
+    counters["shapes"] = frozenset(Shape(*sizes) for sizes in progress["shapes"])
+    policies = {"reference": None, "previous": None, **arrays}
+    return LoopState(**policies, **counters, buffer=parts.make_buffer(progress["buffer"]))
+
+
+@dataclass
+class Stopwatch:
+    """Wall seconds by phase."""
+
+    seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PHASES, 0.0))
+
+    @contextmanager
+    def __call__(self, phase: str) -> Iterator[None]:
+        """Adds the time spent inside to `phase`."""
+        begin = time.perf_counter()
+        yield
+        self.seconds[phase] += time.perf_counter() - begin
+
+
+def stream_seed(seed: int, stream: str, step: int) -> int:
+    """An independent 31-bit seed for each (run seed, purpose, step)."""
+    words = np.random.SeedSequence([seed, *stream.encode(), step]).generate_state(1)
+    return int(words[0] >> 1)

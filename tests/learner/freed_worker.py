@@ -1,0 +1,47 @@
+"""Frees much memory, says that something was compiled, and prints what stayed; run by a test."""
+
+import ctypes
+import re
+from pathlib import Path
+
+import jax
+import numpy as np
+
+from ogrpo.learner.memory import give_back_after_compiling
+
+CHUNKS, SIZE = 4096, 65536  # 256 MiB in chunks too small to be mapped one by one
+
+
+def resident() -> int:
+    status = Path("/proc/self/status").read_text()
+    return int(re.findall(r"VmRSS:\s+(\d+)", status)[0]) // 1024
+
+
+def compile_event() -> str:
+    """The name under which this version of JAX tells of a compilation."""
+    seen = set()
+    jax.monitoring.register_event_duration_secs_listener(lambda event, _, **__: seen.add(event))
+    jax.jit(lambda x: x + 1)(np.float32(1))
+    [name] = [name for name in seen if "backend_compile" in name]
+    return name
+
+
+def leave_freed_memory() -> None:
+    c = ctypes.CDLL(None)
+    c.malloc.restype, c.free.argtypes = ctypes.c_void_p, [ctypes.c_void_p]
+    chunks = [ctypes.c_void_p(c.malloc(SIZE)) for _ in range(CHUNKS)]
+    for chunk in chunks:
+        ctypes.memset(chunk, 1, SIZE)
+    for chunk in chunks[:-1]:  # the last one keeps the heap from shrinking by itself
+        c.free(chunk)
+
+
+if __name__ == "__main__":
+    event = compile_event()
+    assert give_back_after_compiling()
+    leave_freed_memory()
+    figures = [resident()]
+    for seconds in (0.1, 1.0):
+        jax.monitoring.record_event_duration_secs(event, seconds)
+        figures.append(resident())
+    print(*figures)

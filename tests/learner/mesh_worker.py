@@ -1,0 +1,155 @@
+"""Updates on a mesh beside the same updates on one device, in a process that has the devices.
+
+`python -m tests.learner.mesh_worker CASE ...` prints one JSON object by case. A case is
+"data,fsdp,tensor,microbatches", with ",r" behind it for adapters of that rank alone, or "copied".
+With --rank, this is one of two processes of a job.
+"""
+
+import argparse
+import json
+import tempfile
+from functools import cache, partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ogrpo.learner import sharding
+from ogrpo.learner.checkpoint import Checkpoints
+from ogrpo.learner.state import TrainState, adam, hypers
+from ogrpo.learner.update import Batch
+from ogrpo.policy.axes import param_axes
+from ogrpo.policy.lora import merge
+from ogrpo.trainer.config import Gsm8k
+from ogrpo.trainer.config_update import Lora, Mesh
+from ogrpo.trainer.devices import make_devices, state_layout
+from tests.learner.toy import make_recipe
+from tests.policy.tiny import make_config, make_params
+
+CONFIG = make_config("Qwen2", vocab_size=16)
+OPTIMIZER = adam(b1=0.9, b2=0.98, eps=1e-8, weight_decay=0.01, max_grad_norm=1.0)
+KNOBS = {"eps_low": 0.2, "eps_high": 0.3, "beta": 0.1}
+
+
+def make_batch(n: int = 16, g: int = 3, p: int = 4, t: int = 3) -> Batch:
+    """Ragged groups, two of them without variance."""
+    rng = np.random.default_rng(0)
+    prompts, lengths = rng.integers(1, p + 1, n), rng.integers(1, t + 1, (n, g))
+    rewards = rng.integers(0, 2, (n, g)).astype(np.float32)
+    rewards[0], rewards[1], rewards[2] = 1.0, 0.0, (0.0, 1.0, 1.0)
+    around = partial(rng.normal, -2.5, 0.3)
+    return Batch(
+        prompt_ids=jnp.asarray(rng.integers(0, CONFIG.vocab_size, (n, p)), jnp.int32),
+        prompt_mask=jnp.asarray(np.arange(p) < prompts[:, None]),
+        completion_ids=jnp.asarray(rng.integers(0, CONFIG.vocab_size, (n, g, t)), jnp.int32),
+        completion_mask=jnp.asarray(np.arange(t) < lengths[..., None]),
+        behavior_log_probs=jnp.asarray(around((n, g, t)), jnp.float32),
+        rewards=jnp.asarray(rewards),
+        ref_log_probs=jnp.asarray(around((n, g, t)), jnp.float32),
+    )
+
+
+def two_updates(update, state: TrainState) -> tuple[TrainState, dict]:
+    """The second update has moments to start from."""
+    batch, given = make_batch(), hypers(1e-2, 0.9, KNOBS)
+    state, _ = update(state, batch, given)
+    return update(state, batch, given)
+
+
+@cache
+def on_one_device(lora: Lora) -> tuple[TrainState, TrainState, dict]:
+    """The first state, the last one, and its metrics."""
+    config = Gsm8k(lora=lora)
+    devices = make_devices(config, CONFIG, OPTIMIZER)
+    update = devices.make_update(make_recipe(policy_fn=devices.policy_fn))
+    first = devices.init(make_params(CONFIG))
+    begun = jax.device_get(first)
+    return begun, *jax.device_get(two_updates(update, first))
+
+
+def on_mesh(sizes: dict[str, int], microbatches: int, lora: Lora) -> dict:
+    config = Gsm8k(mesh=Mesh(**sizes), lora=lora)
+    devices, to = make_devices(config, CONFIG, OPTIMIZER), state_layout(config, CONFIG, OPTIMIZER)
+    recipe = make_recipe(policy_fn=devices.policy_fn, microbatches=microbatches)
+    state = devices.init(devices.place_params(make_params(CONFIG)))
+    state, metrics = two_updates(devices.make_update(recipe), state)
+    repeat = jax.jit(lambda tree: tree, out_shardings=to.everywhere)
+    whole, metrics = jax.device_get(repeat(state)), jax.device_get(metrics)
+    return {
+        **(compare(lora, whole, metrics) if jax.process_index() == 0 else {}),
+        "bytes": sharding.bytes_per_device((state.whole(), state.opt_state)),
+        **(merged_alike(state, whole, to.mesh) if jax.process_count() == 1 else {}),
+        "kept": kept(state, to),
+    }
+
+
+def merged_alike(state: TrainState, whole: TrainState, mesh: jax.sharding.Mesh) -> dict:
+    """A mesh's merged policy beside that of the same state on one device."""
+    merged, expected = merge(state.whole()), merge(whole.whole())
+    places = sharding.places(param_axes(CONFIG), mesh)
+    lies = jax.tree.map(lambda x, place: x.sharding.is_equivalent_to(place, x.ndim), merged, places)
+    return {
+        "merged": largest(jax.device_get(merged), expected),
+        "merged_kept": all(jax.tree.leaves(lies)),
+    }
+
+
+def compare(lora: Lora, state: TrainState, metrics: dict) -> dict:
+    begun, expected, told = on_one_device(lora)
+    return {
+        "state": largest(state, expected),
+        "moved": largest(expected.params, begun.params),
+        "metrics": largest(metrics, told),
+    }
+
+
+def largest(one, other) -> float:
+    gaps = jax.tree.map(lambda a, b: float(np.max(np.abs(a - b))), one, other)
+    return max(jax.tree.leaves(gaps))
+
+
+def kept(state: TrainState, to: sharding.Layout) -> bool:
+    places = jax.tree.map(lambda leaf, place: leaf.sharding == place, state, to.state)
+    return all(jax.tree.leaves(places))
+
+
+def copied() -> dict:
+    """As the loop keeps a policy for the sampler, and as a checkpoint brings it back."""
+    to = state_layout(Gsm8k(mesh=Mesh(data=1, fsdp=4, tensor=2)), CONFIG, OPTIMIZER)
+    state = sharding.init_placed(make_params(CONFIG), OPTIMIZER, to)
+    snapshot = jax.tree.map(jnp.copy, state)
+    with tempfile.TemporaryDirectory() as folder, Checkpoints(folder, keep=1) as checkpoints:
+        checkpoints.save(1, jax.tree.map(lambda x: x + x, state), {})
+        restored = checkpoints.restore(1, snapshot)[0]
+    doubled = jax.tree.map(lambda x: 2 * np.asarray(x), state)
+    return {
+        "state": largest(restored, doubled) + largest(snapshot, state),
+        "kept": kept(snapshot, to) and kept(restored, to),
+    }
+
+
+def join(port: int, rank: int) -> None:
+    jax.config.update("jax_cpu_collectives_implementation", "gloo")
+    jax.distributed.initialize(f"127.0.0.1:{port}", num_processes=2, process_id=rank)
+
+
+def carry_out(case: str) -> dict:
+    if case == "copied":
+        return copied()
+    data, fsdp, tensor, microbatches, *rank = map(int, case.split(","))
+    lora = Lora(rank=rank[0]) if rank else Lora()
+    return on_mesh({"data": data, "fsdp": fsdp, "tensor": tensor}, microbatches, lora)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    parser.add_argument("cases", nargs="+")
+    parser.add_argument("--port", type=int)
+    parser.add_argument("--rank", type=int)
+    asked = parser.parse_args()
+    jax.config.update("jax_numpy_dtype_promotion", "strict")
+    jax.config.update("jax_numpy_rank_promotion", "raise")
+    if asked.rank is not None:
+        join(asked.port, asked.rank)
+    for case in asked.cases:
+        print(json.dumps({"case": case, **carry_out(case)}), flush=True)

@@ -1,0 +1,105 @@
+"""Updates of a part of the policy's parameters, the others staying as they are."""
+
+from dataclasses import replace
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from ogrpo.learner.checkpoint import content_hash
+from ogrpo.learner.state import adam, hypers, init_state, join
+from ogrpo.learner.update import gradient, make_update, weigh
+from ogrpo.learner.variance import gradient_spread
+from tests.learner import toy
+from tests.learner.toy import make_batch
+
+GIVEN = hypers(0.5, 0.9, {"eps_low": 0.2, "eps_high": 0.3, "beta": 0.1})
+
+
+def policy_fn(params, batch, temperature):
+    """A table W + B, of which the B beside it is trained."""
+    own = params["own"]
+    return toy.policy_fn({"table": own["weight"] + own["beside"]}, batch, temperature)
+
+
+def pieces():
+    rng = np.random.default_rng(0)
+    weight, beside = (jnp.asarray(rng.normal(size=(toy.V, toy.V)), jnp.float32) for _ in range(2))
+    return {"own": {"beside": beside}}, {"own": {"weight": weight}, "scale": jnp.float32(2)}
+
+
+def make_state(optimizer):
+    trained, frozen = pieces()
+    return init_state(trained, optimizer, frozen=frozen)
+
+
+make_recipe = partial(toy.make_recipe, policy_fn=policy_fn)
+
+
+def test_two_trees_are_joined_and_one_is_left_alone():
+    trained, frozen = pieces()
+    whole = join(trained, frozen)
+    assert set(whole) == {"own", "scale"}
+    assert whole["own"] == {**trained["own"], **frozen["own"]}
+    assert join(trained, ()) is trained
+
+
+@pytest.mark.parametrize("microbatches", [1, 2])
+def test_an_update_moves_what_is_trained_as_if_that_were_all(microbatches):
+    recipe, batch = make_recipe(microbatches=microbatches), make_batch()
+    optimizer = adam(b1=0.9, b2=0.98, eps=1e-8, weight_decay=0.01, max_grad_norm=1.0)
+    _, frozen = pieces()
+
+    def alone_fn(params, batch, temperature):
+        return policy_fn(join(params, frozen), batch, temperature)
+
+    alone = make_update(optimizer, recipe._replace(policy_fn=alone_fn))
+    some, plain = make_state(optimizer), init_state(pieces()[0], optimizer)
+    before = some.frozen
+    update = make_update(optimizer, recipe)
+    for _ in range(3):
+        some, metrics = update(some, batch, GIVEN)
+        plain, expected = alone(plain, batch, GIVEN)
+    assert np.max(np.abs(some.params["own"]["beside"] - pieces()[0]["own"]["beside"])) > 0.1
+    same = partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-6)
+    jax.tree.map(same, replace(some, frozen=()), plain)
+    jax.tree.map(same, metrics, expected)
+    assert len(jax.tree.leaves(some.opt_state)) == len(jax.tree.leaves(plain.opt_state))
+    # Others go on using the frozen arrays: they are the same ones, and alive.
+    jax.tree.map(np.testing.assert_array_equal, before, pieces()[1])
+    assert all(a is b for a, b in zip(*map(jax.tree.leaves, (some.frozen, before)), strict=True))
+
+
+def test_the_noise_of_a_gradient_is_that_of_what_is_trained():
+    batch, recipe = make_batch(), make_recipe()
+    state = make_state(optax.identity())
+    got = gradient_spread(state, batch, GIVEN, recipe)
+    weighed = weigh(batch, recipe, GIVEN)
+    parts = [jax.tree.map(lambda x: x[k : k + 1], weighed) for k in range(4)]  # noqa: B023
+    grads = [gradient(state.params, p, GIVEN, recipe, frozen=state.frozen) for p in parts]
+    each = np.stack([np.asarray(g["own"]["beside"]).ravel() for g, _ in grads])
+    count = sum(float(evidence.total.count) for _, evidence in grads)
+    expected = 4 * np.var(each, axis=0, ddof=1).sum() / count**2
+    np.testing.assert_allclose(got["grad_variance"], expected, rtol=1e-4)
+
+
+def test_a_hash_knows_names_shapes_dtypes_and_values():
+    _, frozen = pieces()
+    table = frozen["own"]["weight"]
+    hashes = [
+        content_hash(tree)
+        for tree in (
+            frozen,
+            {"own": {"other": table}, "scale": jnp.float32(2)},
+            {"own": {"weight": table.ravel()}, "scale": jnp.float32(2)},
+            {"own": {"weight": table.at[0, 0].add(1e-3)}, "scale": jnp.float32(2)},
+            {"own": {"weight": table}, "scale": jnp.int32(2)},
+            {"own": {"weight": table.astype(jnp.bfloat16)}, "scale": jnp.float32(2)},
+        )
+    ]
+    assert len(set(hashes)) == len(hashes)
+    assert content_hash(jax.tree.map(jnp.copy, frozen)) == hashes[0]
+    assert content_hash(()) == ""

@@ -1,0 +1,155 @@
+"""Meshes, in processes of their own: the devices of a process are counted when JAX starts."""
+
+import json
+import os
+import re
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import pytest
+from jax.sharding import AbstractMesh, PartitionSpec
+
+from ogrpo.learner.sharding import check_prompts, make_mesh, part_spec, whole_axes
+from ogrpo.policy.axes import param_axes
+from tests.policy.tiny import make_config
+
+ROOT = Path(__file__).parents[2]
+CASES = ("8,1,1,1", "1,8,1,1", "2,2,2,2")
+LORA = "2,2,2,2,3"
+
+
+def worker(devices: int, *arguments: str) -> subprocess.Popen[str]:
+    flags = f"{os.environ['XLA_FLAGS']} --xla_force_host_platform_device_count={devices}"
+    return subprocess.Popen(
+        [sys.executable, "-m", "tests.learner.mesh_worker", *arguments],
+        env={**os.environ, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": flags},
+        cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+
+
+def results(*processes: subprocess.Popen[str]) -> list[dict[str, dict]]:
+    """What each process of a job told, by case; when one fails the others are ended."""
+    try:
+        told = [process.communicate(timeout=400) for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+            process.communicate()
+    assert not any(process.returncode for process in processes), told
+    return [{record["case"]: record for record in records(output)} for output, _ in told]
+
+
+def records(output: str) -> list[dict]:
+    # Gloo writes to the same stream, sometimes in the same line.
+    return [json.loads(found) for found in re.findall(r'\{"case".*?\}', output)]
+
+
+@pytest.fixture(scope="module")
+def eight() -> dict[str, dict]:
+    return results(worker(8, *CASES, LORA, "copied"))[0]
+
+
+@pytest.mark.parametrize("case", [*CASES, LORA])
+def test_an_update_on_eight_devices_is_that_on_one(eight, case):
+    assert eight[case]["state"] < 1e-5
+    assert eight[case]["metrics"] < 1e-5
+    assert eight[case]["moved"] > 1e-2
+
+
+def test_a_merged_policy_is_that_of_one_device_and_lies_as_its_parameters(eight):
+    for case in (*CASES, LORA):
+        assert eight[case]["merged"] < 1e-6
+        assert eight[case]["merged_kept"]
+
+
+def test_each_device_holds_its_share_of_parameters_and_moments(eight):
+    config = make_config("Qwen2", vocab_size=16)
+    sizes = {name: record["bytes"] for name, record in eight.items() if "bytes" in record}
+    repeated, fsdp, mixed, lora = (sizes[case] for case in (*CASES, LORA))
+    d, kv, mlp, layers = config.hidden_size, config.num_kv_heads * config.head_dim, 24, 2
+    matrices = config.vocab_size * d + layers * (2 * d * d + 2 * d * kv + 3 * d * mlp)
+    biases, norms = layers * (d + 2 * kv), (2 * layers + 1) * d
+    scalars, copies = 4, 3 * 4  # Adam's step count; parameters and two moments in float32
+    assert repeated == copies * (matrices + biases + norms) + scalars
+    assert fsdp == copies * (matrices // 8 + biases + norms) + scalars
+    assert mixed == copies * (matrices // 4 + biases // 2 + norms) + scalars
+    # Every A and B has one side that is cut in two, by fsdp or by tensor; the rank is not.
+    sides = layers * 3 * (4 * d + 2 * (d + kv) + 3 * (d + mlp))
+    scales = layers * 7
+    once = matrices // 4 + biases // 2 + norms + scales
+    assert lora == 4 * once + copies * sides // 2 + scalars
+
+
+def test_the_state_stays_where_it_was_put(eight):
+    assert all(record["kept"] for record in eight.values())
+
+
+def test_a_checkpoint_comes_back_onto_its_mesh(eight):
+    assert eight["copied"]["state"] == 0
+    assert eight["copied"]["kept"]
+
+
+def test_an_update_by_two_processes_is_that_on_one_device():
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    pair = [worker(4, "2,2,2,1", "--port", port, "--rank", rank) for rank in ("0", "1")]
+    first, second = (told["2,2,2,1"] for told in results(*pair))
+    assert first["state"] < 1e-5
+    assert first["metrics"] < 1e-5
+    assert first["moved"] > 1e-2
+    assert first["bytes"] == second["bytes"]
+    assert first["kept"]
+    assert second["kept"]
+
+
+def mesh(data: int, fsdp: int, tensor: int) -> AbstractMesh:
+    return AbstractMesh((data, fsdp, tensor), ("data", "fsdp", "tensor"))
+
+
+def test_every_tensor_is_cut_along_its_own_axes():
+    axes = param_axes(make_config("Llama"))
+    specs = jax.tree.map(lambda leaf: tuple(part_spec(leaf, mesh(2, 2, 2))), axes)
+    layers = specs["layers"]
+    assert specs["embed_tokens"]["weight"] == (None, "fsdp")  # 11 words do not halve
+    assert specs["norm"]["weight"] == (None,)
+    assert layers["self_attn"]["q_proj"]["weight"] == (None, "tensor", "fsdp")
+    assert layers["self_attn"]["k_proj"]["weight"] == (None, "tensor", "fsdp")
+    assert layers["self_attn"]["o_proj"]["weight"] == (None, "fsdp", "tensor")
+    assert layers["mlp"]["up_proj"]["weight"] == (None, "tensor", "fsdp")
+    assert layers["mlp"]["down_proj"]["weight"] == (None, "fsdp", "tensor")
+    assert layers["input_layernorm"]["weight"] == (None, None)
+
+
+def test_biases_are_cut_like_the_outputs_they_are_added_to():
+    axes = param_axes(make_config("Qwen2"))["layers"]["self_attn"]
+    assert part_spec(axes["q_proj"]["bias"], mesh(1, 2, 4)) == PartitionSpec(None, "tensor")
+    assert part_spec(axes["k_proj"]["bias"], mesh(1, 2, 4)) == PartitionSpec(None, None)
+
+
+def test_what_cannot_be_cut_is_named():
+    lines = whole_axes(param_axes(make_config("Qwen3", vocab_size=16)), mesh(1, 1, 4))
+    assert lines == [
+        f"layers.self_attn.{name}.weight: 2 kv_heads cannot be cut into tensor = 4"
+        for name in ("k_proj", "v_proj")
+    ]
+    assert whole_axes(param_axes(make_config("Qwen3", vocab_size=16)), mesh(8, 2, 2)) == []
+
+
+def test_a_mesh_that_does_not_fit_is_refused_with_the_number_of_devices():
+    there = jax.device_count()
+    expected = f"takes {2 * there} devices, and there are {there} .*device_count={2 * there}"
+    with pytest.raises(ValueError, match=expected):
+        make_mesh(data=there, fsdp=2, tensor=1)
+    with pytest.raises(ValueError, match=r"fsdp 0 .* at least 1"):
+        make_mesh(data=1, fsdp=0, tensor=1)
+
+
+def test_prompts_that_do_not_divide_are_refused():
+    check_prompts(mesh(2, 2, 2), 16, 4)
+    message = "12 prompts in 2 microbatches .* = 4 devices: make the prompts a multiple of 8"
+    with pytest.raises(ValueError, match=re.compile(message)):
+        check_prompts(mesh(2, 2, 2), 12, 2)

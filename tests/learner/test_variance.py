@@ -1,0 +1,59 @@
+"""The spread of the groups' gradients, against loops and by enumeration of all draws."""
+
+from itertools import product
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from ogrpo.learner.state import hypers, init_state
+from ogrpo.learner.update import gradient, weigh
+from ogrpo.learner.variance import gradient_spread, make_spread
+from tests.learner.toy import make_batch, make_params, make_recipe
+
+GIVEN = hypers(1.0, 1.0, {"eps_low": 0.2, "eps_high": 0.3, "beta": 0.1})
+
+
+def state():
+    return init_state(make_params(), optax.identity())
+
+
+def picked(batch, groups):
+    return jax.tree.map(lambda x: x[jnp.asarray(groups)], batch)
+
+
+def group_gradients(batch):
+    """Each group's own part of the gradient of the loss total, [N, V * V]."""
+    parts = [picked(batch, [n]) for n in range(len(batch.rewards))]
+    grads = [
+        gradient(make_params(), weigh(p, make_recipe(), GIVEN), GIVEN, make_recipe()) for p in parts
+    ]
+    return np.array([np.ravel(g["table"]) for g, _ in grads], np.float64)
+
+
+def test_it_is_the_sample_variance_of_the_groups_gradients():
+    batch = make_batch(n=5)
+    grads, count = group_gradients(batch), 15
+    variance = 5 * grads.var(axis=0, ddof=1).sum() / count**2
+    spread = make_spread(make_recipe())(state(), batch, GIVEN)
+    np.testing.assert_allclose(spread["grad_variance"], variance, rtol=1e-5)
+    length = np.square(grads.sum(axis=0)).sum() / count**2
+    np.testing.assert_allclose(spread["grad_snr"], length / variance - 1, rtol=1e-4)
+
+
+def test_it_is_unbiased_over_all_draws_of_groups():
+    batch, n = make_batch(n=3), 2
+    totals = group_gradients(batch)
+    count = n * batch.rewards.shape[1]
+    truth = n * totals.var(axis=0).sum() / count**2
+    spread = make_spread(make_recipe())
+    draws = [picked(batch, pair) for pair in product(range(3), repeat=n)]
+    estimates = [float(spread(state(), draw, GIVEN)["grad_variance"]) for draw in draws]
+    np.testing.assert_allclose(np.mean(estimates), truth, rtol=1e-5)
+
+
+def test_one_group_has_no_variance_to_measure():
+    with pytest.raises(ValueError, match="at least 2"):
+        gradient_spread(state(), make_batch(n=1), GIVEN, make_recipe())

@@ -1,0 +1,34 @@
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from ogrpo.learner.state import Direction, init_state
+from ogrpo.learner.warm_start import make_imitate, warm_start
+from tests.learner.toy import GRADIENT, V, make_batch, make_params, policy_fn
+
+
+def test_loss_is_the_mean_negative_log_likelihood():
+    batch, params = make_batch(), make_params()
+    table = np.asarray(params["table"], np.float64)
+    rows = table - np.log(np.exp(table).sum(axis=1, keepdims=True))
+    chosen = rows[np.asarray(batch.prompt_ids[:, -1])][:, None, None]
+    picked = np.take_along_axis(
+        np.broadcast_to(chosen, (*batch.completion_ids.shape, V)),
+        np.asarray(batch.completion_ids)[..., None],
+        axis=-1,
+    )[..., 0]
+    expected = -picked[np.asarray(batch.completion_mask)].mean()
+    imitate = make_imitate(GRADIENT, policy_fn)
+    _, loss = imitate(init_state(params, optax.identity()), batch, jnp.float32(0.1))
+    np.testing.assert_allclose(loss, expected, rtol=1e-6)
+
+
+def test_imitation_reaches_the_demonstrations_own_frequencies():
+    batch = make_batch(n=1, g=64, t=8)
+    imitate = make_imitate(Direction(*optax.scale_by_adam()), policy_fn)
+    state = init_state(make_params(), optax.scale_by_adam())
+    *_, (state, _) = warm_start(state, [batch] * 300, imitate, optax.constant_schedule(0.05))
+    ids = np.asarray(batch.completion_ids)[np.asarray(batch.completion_mask)]
+    frequencies = np.bincount(ids, minlength=V) / ids.size
+    row = np.asarray(state.params["table"][int(batch.prompt_ids[0, -1])], np.float64)
+    np.testing.assert_allclose(np.exp(row) / np.exp(row).sum(), frequencies, atol=2e-3)

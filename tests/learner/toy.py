@@ -1,0 +1,64 @@
+"""A bandit with a token axis: a policy whose log-probs are one table lookup away."""
+
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from ogrpo.core import advantages, aggregate
+from ogrpo.core.algorithms import BEHAVIOR, PROXIMAL, REFERENCE, Algorithm
+from ogrpo.core.objectives import off_policy_grpo
+from ogrpo.learner.metrics import PolicyOutput
+from ogrpo.learner.state import Direction
+from ogrpo.learner.update import Batch, Recipe
+
+V = 5
+GRADIENT = Direction(*optax.identity())
+
+
+def policy_fn(params, batch, temperature) -> PolicyOutput:
+    """log softmax(table[last prompt token] / T) of each completion token, whatever came before."""
+    table = params["table"][batch.prompt_ids[:, -1]] / temperature
+    log_probs = jax.nn.log_softmax(table, axis=-1)[:, None, None, :]
+    log_probs = jnp.broadcast_to(log_probs, (*batch.completion_ids.shape, V))
+    picked = jnp.take_along_axis(log_probs, batch.completion_ids[..., None], axis=-1)[..., 0]
+    entropy = -jnp.sum(jnp.exp(log_probs) * log_probs, axis=-1)
+    mask = batch.completion_mask
+    return PolicyOutput(jnp.where(mask, picked, 0.0), jnp.where(mask, entropy, 0.0))
+
+
+def make_params() -> dict:
+    return {"table": jnp.asarray(np.random.default_rng(0).normal(size=(V, V)), jnp.float32)}
+
+
+def make_batch(n: int = 4, g: int = 3, t: int = 6, seed: int = 1) -> Batch:
+    rng = np.random.default_rng(seed)
+    rewards = rng.integers(0, 2, (n, g)).astype(np.float32)
+    rewards[0], rewards[1:2, :2] = 1.0, (0.0, 1.0)  # one group without variance, one with
+    lengths = rng.integers(1, t + 1, (n, g))
+    return Batch(
+        prompt_ids=jnp.asarray(rng.integers(0, V, (n, 2)), jnp.int32),
+        prompt_mask=jnp.ones((n, 2), bool),
+        completion_ids=jnp.asarray(rng.integers(0, V, (n, g, t)), jnp.int32),
+        completion_mask=jnp.asarray(np.arange(t) < lengths[..., None]),
+        behavior_log_probs=jnp.asarray(rng.normal(-1.6, 0.3, (n, g, t)), jnp.float32),
+        rewards=jnp.asarray(rewards),
+        proximal_log_probs=jnp.asarray(rng.normal(-1.6, 0.2, (n, g, t)), jnp.float32),
+        ref_log_probs=jnp.asarray(rng.normal(-1.6, 0.2, (n, g, t)), jnp.float32),
+    )
+
+
+TOY = Algorithm("toy", off_policy_grpo, advantages.centered, reads=frozenset({BEHAVIOR, PROXIMAL}))
+
+
+def make_recipe(*, reduction=aggregate.sequence_total, **changes) -> Recipe:
+    recipe = Recipe(
+        policy_fn=policy_fn,
+        algorithm=replace(TOY, reduction=reduction),
+        reads=TOY.reads | {REFERENCE},
+        mask_zero_variance=True,
+        count_masked=True,
+    )
+    return recipe._replace(**changes)

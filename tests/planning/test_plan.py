@@ -1,0 +1,519 @@
+"""The planner's arithmetic against hand-worked cases, its refusals, and the command as a whole."""
+
+import json
+from dataclasses import replace
+
+import jax
+import numpy as np
+import pytest
+
+from experiments.run import main
+from ogrpo.planning import main as study
+from ogrpo.planning.config import (
+    GIB,
+    SHAPES,
+    Batch,
+    Buffer,
+    Limits,
+    Link,
+    Model,
+    Plan,
+    Serve,
+    Train,
+)
+from ogrpo.planning.memory import (
+    buffer_budget,
+    cut_adapter_bytes,
+    cut_weight_bytes,
+    gathered_bytes,
+    serve_budget,
+    train_budget,
+)
+from ogrpo.planning.rehearsal import (
+    compare,
+    make_workshop,
+    measured,
+    predict,
+    read_run,
+    rehearse,
+    served,
+)
+from ogrpo.planning.schedule import Times, recommend, times, train_seconds
+from ogrpo.planning.simulation import Lengths, Pipeline, simulate
+from ogrpo.planning.sweep import calls_of, point, service, sweep
+from ogrpo.policy.flops import parameters
+from ogrpo.rollout.collection import Collector, Request
+from ogrpo.rollout.collection import Limits as CollectionLimits
+from ogrpo.rollout.protocol import Completion, Group, Sampling
+
+# d 64, f 176, 2 layers, 2 heads of 32, 1 key/value head, V 176: `SHAPES["tiny"]`.
+TINY = Plan(
+    model=Model(shape="tiny", params="float32", compute="bfloat16", serve="bfloat16"),
+    batch=Batch(
+        prompts=8, group_size=4, prompt_length=8, max_tokens=16, mean_tokens=10, spread=0.0
+    ),
+    train=Train(devices=1, memory_gib=1.0, tflops=1e-6, fsdp=1, microbatches=2),
+    serve=Serve(devices=2, memory_gib=1.0, tokens_per_second=100.0, calls=2),
+    link=Link(gigabytes_per_second=0.001, latency=0.5, sent="each"),
+    workers=(1, 4, 8),
+    steps=12,
+)
+# Embedding 11,264; a layer: q 4096, k and v 2048 each, o 4096, biases 128, MLP 33,792, norms 128.
+WEIGHTS = 11_264 + 2 * (12_288 + 128 + 33_792 + 128) + 64
+
+
+def test_the_shapes_have_the_parameters_of_their_model_cards():
+    stated = {"qwen2.5-0.5b": (0.49, 0.36), "qwen2.5-1.5b": (1.54, 1.31)}
+    stated |= {"qwen2.5-3b": (3.09, 2.77), "qwen2.5-7b": (7.61, 6.53)}
+    for name, (whole, without) in stated.items():
+        counted = parameters(SHAPES[name])
+        assert round(counted.total / 1e9, 2) == pytest.approx(whole, abs=0.011)
+        rest = counted.total - counted.embedding - counted.head
+        assert round(rest / 1e9, 2) == pytest.approx(without, abs=0.011)
+
+
+# ------------------------------------------------------------------ memory
+
+
+def test_the_memory_of_a_training_device_worked_by_hand():
+    """Microbatches of 4 prompts: 4 (8 + 4 x 16) = 288 tokens, 4 (64 + 64 x 24) = 6400 pairs."""
+    rows = train_budget(TINY).rows
+    assert rows["weights"] == 4 * WEIGHTS
+    assert rows["gradients"] == 2 * 4 * WEIGHTS  # the sum over microbatches, and one of them
+    assert rows["optimizer"] == 2 * 4 * WEIGHTS
+    assert rows["computing copy and its gradient"] == 2 * 2 * WEIGHTS
+    assert rows["policies kept for the servers"] == 2 * 4 * WEIGHTS  # lead 1
+    assert rows["gathered along fsdp"] == 0
+    # x and o of 64, q of 64, k and v of 32, gate and up of 176, in bfloat16.
+    assert rows["activations"] == 2 * 2 * 288 * (64 + 64 + 64 + 64 + 352)
+    # Scores: 2 heads x 6400 float32, four times; MLP: 288 x 176 float32, five times.
+    assert rows["working"] == 4 * 4 * 2 * 6400 + 5 * 4 * 288 * 176
+    assert train_budget(TINY).fits
+
+
+def adapted(rank):
+    return replace(TINY, model=replace(TINY.model, lora_rank=rank))
+
+
+def test_adapters_leave_the_weights_without_gradients_and_moments():
+    """A layer's sides: q, o 128 each, k, v 96 each, MLP 3 x 240: 1168 numbers a rank."""
+    rows, full = train_budget(adapted(2)).rows, train_budget(TINY).rows
+    trained = 4 * 2 * 2 * 1168
+    assert rows["weights"] == 4 * WEIGHTS + trained
+    assert rows["gradients"] == rows["optimizer"] == 2 * trained
+    assert rows["computing copy and its gradient"] == 2 * WEIGHTS
+    assert rows["policies kept for the servers"] == 2 * trained
+    assert rows["activations"] == full["activations"] + 2 * 2 * 288 * 2 * 7
+    assert rows["a matrix merged for a push"] == 4 * 2 * 64 * 176
+    assert full["a matrix merged for a push"] == 0
+    assert rows["working"] == full["working"]
+    config = SHAPES["tiny"]
+    # fsdp cuts the side of the hidden size: q, k, v, gate, up and o, down on the other one.
+    whole = 2 * (64 + 32 + 32 + 176 + 176 + 64 + 176)
+    assert cut_adapter_bytes(config, 2, fsdp=4, tensor=1) == 4 * 2 * (whole + 2 * 7 * 64 // 4)
+    more, less = times(TINY), times(adapted(2))
+    assert less.score > more.score  # the adapters' own products
+    assert less.update < 0.85 * more.update
+    assert less.push == more.push  # merged
+
+
+def test_logits_are_the_working_memory_where_they_are_wider():
+    fused = replace(TINY, train=replace(TINY.train, attention="fused", remat="full"))
+    wide = replace(fused, batch=replace(TINY.batch, prompt_length=1, group_size=32))
+    # 4 x 32 x 15 rows of 176 float32, twice; a layer: 4 (1 + 512) tokens of 176, five times.
+    assert train_budget(wide).rows["working"] == 5 * 4 * 4 * 513 * 176
+    assert train_budget(fused).rows["activations"] == 2 * 2 * 288 * 64
+
+
+def test_fsdp_cuts_every_matrix_and_tensor_what_divides():
+    config = SHAPES["tiny"]
+    matrices = 11_264 + 2 * (12_288 + 33_792)
+    small = WEIGHTS - matrices  # norms and biases
+    assert cut_weight_bytes(config, 2, fsdp=1, tensor=1) == 2 * WEIGHTS
+    assert cut_weight_bytes(config, 2, fsdp=4, tensor=1) == 2 * (matrices // 4 + small)
+    # Two heads divide, with q's bias; the one key/value head does not.
+    kv = 2 * 2 * 2048
+    halves = matrices - kv + 2 * 64
+    assert cut_weight_bytes(config, 2, fsdp=1, tensor=2) == 2 * (halves // 2 + kv + small - 2 * 64)
+
+
+def test_what_fsdp_gathers_is_the_largest_piece_and_the_gradient_of_the_table():
+    config, sizes = SHAPES["tiny"], {"computed": 2, "kept": 4}
+    layer = 12_288 + 128 + 33_792 + 128 + 32  # and its share of the last norm
+    assert gathered_bytes(config, **sizes, fsdp=1, tensor=1) == 0
+    assert gathered_bytes(config, **sizes, fsdp=2, tensor=1) == 2 * layer + 4 * 11_264
+    assert gathered_bytes(config, **sizes, fsdp=2, tensor=2) == layer + 2 * 11_264
+
+
+def test_the_memory_of_an_npu_worked_by_hand():
+    """2 calls of 1 group: 8 + 4 x 16 = 72 tokens, each 2 x 2 layers x 32 in bfloat16."""
+    budget = serve_budget(TINY)
+    assert budget.rows == {"weights": 2 * WEIGHTS, "keys and values": 2 * 72 * 256}
+    assert budget.capacity == int(0.9 * GIB)
+
+
+def test_the_buffer_worked_by_hand():
+    """176 tokens fit uint8; a group: 8 + 4 x 10 tokens of 1 + 4 bytes, and as much in holes."""
+    kept = replace(TINY, buffer=Buffer(groups=100))
+    assert buffer_budget(kept).total == 2 * 100 * 48 * 5
+    half = replace(TINY, buffer=Buffer(groups=100, log_probs="float16"))
+    assert buffer_budget(half).total == 2 * 100 * 48 * 3
+
+
+# ------------------------------------------------------------------ times
+
+
+def test_the_times_worked_by_hand():
+    """A forward pass: 8 (8 + 64) = 576 tokens of 46,080 macs and layers, 12,800 pairs.
+
+    The head sees a row for each of 8 x 64 completion tokens.
+    """
+    spent = times(TINY)
+    macs = 12_288 + 33_792
+    forward = 2 * 2 * macs * 576 + 4 * 2 * 64 * 12_800 + 2 * 64 * 176 * 8 * 64
+    assert spent.score == pytest.approx(forward / 1e6)
+    again = 4 * 2 * 64 * 12_800  # attention
+    assert spent.update == pytest.approx((3 * forward + again) / 1e6)
+    # 8 x 4 completions of 10 tokens by two servers of 100 tokens/s.
+    assert spent.draw == pytest.approx(320 / 200)
+    assert spent.push == pytest.approx(0.5 + 2 * 2 * WEIGHTS / 1e6)
+    once = times(replace(TINY, link=replace(TINY.link, sent="once")))
+    assert once.push == pytest.approx(0.5 + 2 * WEIGHTS / 1e6)
+
+
+# ------------------------------------------------------------------ the rule
+
+
+def test_both_sides_busy():
+    """A = 10 + 2/4: v = 4 makes pushes .5 <= .05 x 10; 4 updates of 2.5 and a score of .4."""
+    spent = Times(draw=10.0, update=2.5, score=0.4, push=2.0)
+    chosen = recommend(spent, Limits(lead=1, max_staleness=8, max_updates=8), buffered=1)
+    assert (chosen.v, chosen.i, chosen.replay, chosen.batches) == (4, 4, 1, 1)
+    assert chosen.draw_seconds == 10.5
+    assert chosen.train_seconds == pytest.approx(10.4)
+    assert chosen.step_seconds == 10.5
+    assert chosen.trainer_idle == pytest.approx(0.1 / 10.5)
+    assert chosen.servers_idle == 0
+    assert (chosen.staleness_mean, chosen.staleness_max) == (2.5, 4)
+    assert chosen.notes == ()
+
+
+def test_a_buffer_turns_iterations_into_replay_as_far_as_staleness_allows():
+    spent = Times(draw=10.0, update=2.5, score=0.4, push=2.0)
+    chosen = recommend(spent, Limits(lead=1, max_staleness=6, max_updates=8), buffered=20)
+    # Fresh samples reach 1 + 4 - 1 = 4, so batches up to 2 older may be drawn: 3 batches.
+    assert (chosen.i, chosen.replay, chosen.batches) == (1, 4, 3)
+    assert (chosen.staleness_mean, chosen.staleness_max) == (3.5, 6)
+    full = recommend(spent, Limits(lead=1, max_staleness=4, max_updates=8), buffered=20)
+    assert (full.i, full.replay, full.batches) == (4, 1, 1)
+
+
+def test_v_is_held_by_the_staleness():
+    spent = Times(draw=10.0, update=2.5, score=0.4, push=20.0)
+    chosen = recommend(spent, Limits(lead=1, max_staleness=4, max_updates=8), buffered=1)
+    assert chosen.v == 4  # 40 would be cheap
+    assert chosen.staleness_max == 4
+    assert "v is held at 4 by limits.max-staleness = 4" in chosen.notes[0]
+    assert "33% of drawing, and v = 40" in chosen.notes[0]
+
+
+def test_updates_are_held_by_their_limit():
+    spent = Times(draw=10.0, update=1.0, score=0.0, push=0.0)
+    chosen = recommend(spent, Limits(max_updates=3), buffered=1)
+    assert (chosen.v, chosen.updates) == (1, 3)
+    assert chosen.trainer_idle == pytest.approx(0.7)
+    assert "trainer idles 70%" in chosen.notes[0]
+
+
+def test_one_update_too_many_is_left_out():
+    """Two updates of 7 leave the trainer idle for .3, one of 7 for .3; two leave servers idle."""
+    spent = Times(draw=10.0, update=7.0, score=1.0, push=0.0)
+    chosen = recommend(spent, Limits(), buffered=1)
+    assert chosen.updates == 1
+    assert chosen.train_seconds == 7.0
+    assert "trainer idles 30%; update 2 would leave the servers idle for 33%" in chosen.notes[0]
+
+
+def test_training_that_is_slower_than_drawing_is_said():
+    spent = Times(draw=10.0, update=20.0, score=1.0, push=0.0)
+    chosen = recommend(spent, Limits(), buffered=1)
+    assert (chosen.updates, chosen.step_seconds, chosen.servers_idle) == (1, 20.0, 0.5)
+    assert "servers idle 50%" in chosen.notes[0]
+
+
+def test_in_turn_a_step_is_the_sum():
+    spent = Times(draw=10.0, update=2.0, score=1.0, push=0.5)
+    chosen = recommend(spent, Limits(lead=0), buffered=1)
+    assert (chosen.v, chosen.updates, chosen.step_seconds) == (1, 1, 12.5)
+    assert (chosen.staleness_mean, chosen.staleness_max) == (0, 0)
+
+
+def test_scoring_is_paid_where_a_batch_has_several_updates_and_for_a_reference():
+    spent = Times(draw=0.0, update=10.0, score=1.0, push=0.0)
+    assert train_seconds(spent, 1, 1, reference=False) == 10
+    assert train_seconds(spent, 2, 1, reference=False) == 21
+    assert train_seconds(spent, 1, 3, reference=False) == 30
+    assert train_seconds(spent, 1, 1, reference=True) == 11
+    assert train_seconds(spent, 2, 3, reference=True) == 66
+
+
+# ------------------------------------------------------------------ simulated
+
+
+def test_the_workers_of_a_plan_draw_a_batch_in_the_time_that_was_counted():
+    """Completions all alike: 8 calls by 4 workers, half the draw each."""
+    spent = times(TINY)
+    np.testing.assert_allclose(service(TINY, spent, calls_of(TINY))(0), [spent.draw / 2] * 8)
+    uneven = replace(TINY, batch=replace(TINY.batch, spread=0.8))
+    drawn = np.concatenate([service(uneven, spent, 8)(step) for step in range(500)])
+    error = drawn.std() / np.sqrt(len(drawn))
+    assert abs(drawn.mean() - spent.draw / 2) < 4 * error
+
+
+def test_the_longest_of_several():
+    """Cut log-normal, against draws; and the mean of one, which the cut lowers."""
+    lengths = Lengths(mean=50, spread=1.0, longest=120)
+    rng = np.random.default_rng(0)
+    for completions in (1, 8):
+        drawn = lengths.draw(rng, (40_000, completions)).max(axis=1)
+        error = drawn.std() / np.sqrt(len(drawn))
+        assert abs(lengths.expected_longest(completions) - drawn.mean()) < 4 * error
+    assert lengths.expected_longest(1) < 50
+    assert Lengths(mean=50, spread=0.0, longest=120).expected_longest(8) == pytest.approx(50)
+
+
+def test_simulated_and_counted_steps_agree_where_nothing_is_uneven():
+    """With equal calls that divide among the workers, a step is max(A, B) but for the pushes' wait.
+
+    keep: nobody waits for the calls under way.
+    """
+    even = replace(
+        TINY, link=replace(TINY.link, in_flight="keep"), train=replace(TINY.train, tflops=1.0)
+    )
+    spent = times(even)
+    chosen = recommend(spent, even.limits, buffered=0)
+    assert chosen.draw_seconds > chosen.train_seconds
+    got = point(even, spent, chosen, workers=even.serve.workers, lead=chosen.lead)
+    assert 1 / got.summary.steps_per_second == pytest.approx(chosen.step_seconds)
+    assert got.summary.staleness_max == chosen.staleness_max
+    assert got.completions_per_second == pytest.approx(32 / chosen.step_seconds)
+
+
+def test_a_sweep_has_every_number_of_workers_and_grows_the_batch_from_the_plans_own():
+    spent = times(TINY)
+    chosen = recommend(spent, TINY.limits, buffered=0)
+    points = [*sweep(TINY, spent, chosen, leads=(0,))]
+    assert [(p.lead, p.workers, p.grown) for p in points] == [
+        *((lead, workers, False) for lead in (0, 1) for workers in (1, 4, 8)),
+        (1, 4, True),
+        (1, 8, True),
+    ]
+    own, grown = points[4], points[6]
+    assert own.summary == grown.summary
+    rates = [p.completions_per_second for p in points[3:6]]
+    assert rates == sorted(rates)
+
+
+# ------------------------------------------------------------------ against real runs
+
+
+class Instant:
+    """An engine that answers at once with one token."""
+
+    version = -1
+
+    def publish(self, params, version):
+        self.version = version
+
+    def generate(self, prompts, sampling, seed):
+        ids, lps = np.zeros(1, np.int32), np.zeros(1, np.float32)
+        one = Completion(ids, lps, self.version, 1.0, "stop")
+        return [Group(prompt, (one,) * sampling.group_size) for prompt in prompts]
+
+    def metrics(self):
+        return {}
+
+
+@pytest.mark.parametrize(
+    ("workers", "lead", "v", "bound"), [(1, 0, 3, None), (3, 2, 2, None), (2, 3, 2, 2)]
+)
+def test_staleness_is_that_of_the_real_collector(workers, lead, v, bound):
+    steps, prompts = 12, 4
+    limits = CollectionLimits(lead=lead, max_staleness=bound, workers=workers, prompts_per_call=1)
+
+    def request(step):
+        return Request(step, range(prompts), [np.ones(2, np.int32)] * prompts, seed=step)
+
+    sampling, seen = Sampling(temperature=1.0, max_tokens=1, group_size=2), []
+    with Collector(
+        Instant(), request, sampling, steps=range(steps), limits=limits, retry_on=()
+    ) as collector:
+        for step in range(steps):
+            if step % v == 0:
+                collector.publish({}, step)
+            groups = collector.take(step).groups
+            seen.append([step - g.completions[0].policy_version for g in groups])
+    pipeline = Pipeline(
+        steps=steps, workers=workers, lead=lead, v=v, sync_seconds=0.3, max_staleness=bound
+    )
+    trace = simulate(pipeline, lambda step: np.ones(prompts), lambda step: 1.0)
+    simulated = [trace.staleness[trace.call_step == step].tolist() for step in range(steps)]
+    assert simulated == seen
+
+
+def write_run(path, config, records):
+    path.mkdir()
+    (path / "config.json").write_text(json.dumps(config))
+    lines = (json.dumps({"step": step, **r}) + "\n" for step, r in enumerate(records))
+    (path / "metrics.jsonl").write_text("".join(lines))
+
+
+def phases(rollout, update, sync):
+    return {
+        "seconds/rollout": rollout,
+        "seconds/reward": 0.25,
+        "seconds/update": update,
+        "seconds/sync": sync,
+        "seconds/eval": 0.0,
+    }
+
+
+def test_a_run_in_turn_is_read_back_and_predicted(tmp_path):
+    """2 + .25 + 1 a step and a push of 4 every other step; the first records compile."""
+    records = [phases(50.0, 90.0, 0.0)] * 3
+    records += [phases(2.0, 1.0, 4.0 if step % 2 == 0 else 0.0) for step in range(3, 21)]
+    write_run(tmp_path / "run", {"schedule": {"v": 2, "prompts": 4}}, records)
+    seen = read_run(tmp_path / "run")
+    assert (seen.pipeline.lead, seen.pipeline.v, seen.calls) == (0, 2, 1)
+    assert predict(seen).steps_per_second == pytest.approx(1 / (3.25 + 4 / 2))
+    assert dict(compare(seen))["steps/s predicted"] == "0.1905 (+0.0%)"
+
+
+def test_a_run_ahead_is_read_back_and_predicted(tmp_path):
+    """Two calls of 3 s by one worker, 2 s of training: 6 s a step and 1 s of push every third."""
+    pipeline = Pipeline(steps=33, workers=1, lead=1, v=3, sync_seconds=1.0)
+    trace = simulate(pipeline, lambda step: np.full(2, 3.0), lambda step: 2.25)
+    waited = trace.taken - trace.asked
+    records = [
+        {
+            **phases(float(waited[step]), 2.0, 0.0),
+            "collect/seconds/workers/generating": 6.0 * step,
+            "collect/seconds/workers/publishing": step / 3,
+        }
+        for step in range(33)
+    ]
+    schedule = {"v": 3, "prompts": 4, "lead": 1}
+    config = {"schedule": schedule, "rollout": {"workers": 1, "prompts_per_call": 2}}
+    write_run(tmp_path / "run", config, records)
+    seen = read_run(tmp_path / "run")
+    assert seen.calls == 2
+    assert predict(seen).steps_per_second == pytest.approx(1 / (6 + 1 / 3))
+    assert "(+0.0%)" in dict(compare(seen))["steps/s predicted"]
+    write_run(tmp_path / "short", config, records[:5])
+    with pytest.raises(ValueError, match="2 records from step 3 on: validation needs at least 7"):
+        read_run(tmp_path / "short")
+
+
+# ------------------------------------------------------------------ the command
+
+SMALL = """--model.shape tiny --batch.prompts 4 --batch.group-size 2 --batch.prompt-length 4
+--batch.max-tokens 4 --batch.mean-tokens 3 --train.devices 1 --train.fsdp 1 --train.microbatches 1
+--serve.devices 1 --serve.calls 2 --workers 1 2 --steps 10""".split()
+
+
+def test_a_plan_from_the_command_line(tmp_path, capsys):
+    config = tmp_path / "config.json"
+    config.write_text(json.dumps(SHAPES["tiny"].to_hf()))
+    folder = tmp_path / "plan"
+    options = [*SMALL, "--model.config", str(config), "--run-dir", str(folder)]
+    assert main(["plan", *options]) == 0
+    shown = capsys.readouterr().out
+    assert "Memory of one training device" in shown
+    assert "Recommended" in shown
+    values = json.loads((folder / "plan.json").read_text())
+    assert values["schedule"]["v"] >= 1
+    assert {p["workers"] for p in values["sweep"]} == {1, 2}
+    page = (folder / "report.html").read_text()
+    assert page.count("data:image/png") == 3
+    assert "qwen2.5-1.5b" not in page or "shape" in page
+
+
+def test_what_does_not_fit_is_said_with_the_remedy(tmp_path, capsys):
+    options = [*SMALL, "--train.memory-gib", "0.0001", "--run-dir", str(tmp_path / "plan")]
+    assert main(["plan", *options]) == study.DOES_NOT_FIT
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "the training device lacks memory: raise train.microbatches" in shown
+    assert "does not fit" in shown
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            "--batch.prompts 6 --train.microbatches 4",
+            "batch.prompts = 6 cannot be cut among 1 devices",
+        ),
+        ("--train.devices 3 --train.fsdp 2", "train.fsdp x train.tensor = 2 does not divide"),
+        (
+            "--serve.devices 3 --serve.tensor 2",
+            "serve.tensor = 2 does not divide serve.devices = 3",
+        ),
+        (
+            "--serve.groups-per-call 3",
+            "serve.groups-per-call = 3 does not divide batch.prompts = 4",
+        ),
+        ("--batch.mean-tokens 5", "batch.mean-tokens is 5.0: give between 1 and"),
+        ("--batch.prompt-length 2000", "passes the model's 1024 positions"),
+        ("--serve.tokens-per-second 0", "serve.tokens-per-second is 0.0: give more than 0"),
+        ("--serve.utilisation 1.5", "serve.utilisation is 1.5: give a share above 0"),
+        ("--limits.lead 9", "limits.max-staleness is 8, but batches asked for limits.lead = 9"),
+        ("--link.latency -1", "link.latency is -1.0: give at least 0"),
+        ("--model.config nowhere.json", "model.config nowhere.json is no file"),
+        ("--workers 0", "workers has 0: give at least 1"),
+    ],
+)
+def test_what_cannot_be_planned_is_refused(options, message, capsys):
+    with pytest.raises(SystemExit) as stop:  # tyro's, in a box
+        main(["plan", *SMALL, *options.split()])
+    assert stop.value.code == 2
+    assert message in " ".join(capsys.readouterr().err.replace("│", " ").split())
+
+
+def test_a_run_that_is_not_there_is_refused(capsys):
+    assert main(["plan", *SMALL, "--validate", "nowhere"]) == 2
+    assert "in nowhere (no config.json)" in capsys.readouterr().err
+
+
+@pytest.fixture(scope="module")
+def shop():
+    options = ["--model.compute", "float32", "--model.serve", "float32", "--rehearse-steps", "10"]
+    return make_workshop(study.parse([*SMALL, *options]))
+
+
+def test_a_rehearsal_runs_the_collector_and_is_predicted(shop):
+    seen = rehearse(shop)
+    assert len(seen.trained) == len(seen.train_seconds) == 10
+    assert len(seen.call_seconds) == 10 * 4
+    assert (np.diff(seen.trained) > 0).all()
+    assert predict(seen).steps_per_second > 0
+    assert dict(compare(seen))["workers, lead, v"] == "2, 1, 4"
+
+
+def test_measured_speeds_take_the_place_of_the_given_ones(shop):
+    plan, found = shop.plan, measured(shop)
+    assert found.train.tflops != plan.train.tflops
+    assert found.serve.tokens_per_second != plan.serve.tokens_per_second
+    assert replace(found, train=plan.train, serve=plan.serve) == plan
+
+
+def test_a_rehearsal_of_adapters_trains_them_alone(shop):
+    lora = replace(shop.plan, model=replace(shop.plan.model, lora_rank=2))
+    other = make_workshop(lora)
+    first, request = other.first_state(), other.request(0)
+    frozen = jax.tree.map(np.asarray, first.frozen)
+    other.engine.publish(served(first, lora), 0)
+    groups = other.engine.generate(request.prompts, other.sampling, request.seed)
+    after = other.train(other.train(other.first_state(), groups), groups)
+    jax.tree.map(np.testing.assert_array_equal, after.frozen, frozen)
+    moved = jax.tree.map(lambda a, b: float(abs(a - b).max()), after.params, first.params)
+    assert min(jax.tree.leaves(moved)) > 0

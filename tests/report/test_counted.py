@@ -1,0 +1,68 @@
+"""What the report says of what was left out, cut off or spent."""
+
+from ogrpo.report.counted import certified, clipped, nonfinite, padded, replayed, signals, spent
+from ogrpo.trainer.config import Certificate, Gsm8k
+from ogrpo.trainer.config_update import Optimizer
+
+
+def test_what_the_algorithm_removed_is_a_share_of_tokens():
+    assert clipped([{"clipped": 0.0}])[0][1] == "0.00%"
+    assert clipped([{"clipped": 0.1}, {"clipped": 0.3}, {}])[0][1] == "20.00%"
+    assert clipped([{"loss": 1.0}]) == []
+
+
+def test_refusals_and_evictions_are_those_of_the_end():
+    records = [
+        {"replay/refused/zero_variance": 1.0, "reuse/starved": True},
+        {"replay/refused/zero_variance": 1200.0, "replay/evicted/uses": 4.0, "replay/groups": 8.0},
+    ]
+    assert replayed(records) == [
+        ("groups refused, zero_variance", "1,200"),
+        ("groups evicted, uses", "4"),
+        ("steps whose draws ended for lack of a batch", "1"),
+    ]
+
+
+def test_only_signals_that_bound_are_counted():
+    records = [
+        {"reuse/signal": "kl", "reuse/use": 1.0},
+        {"reuse/signal": "ess", "reuse/use": 0.9},
+        {"reuse/signal": "kl", "reuse/use": 3.0},
+        {"reuse/signal": None, "reuse/use": None},
+    ]
+    assert signals(records) == [("steps ended by the signal kl", "2")]
+
+
+def test_certificates_are_counted_where_they_are_asked_for():
+    records = [{"certificate/bound": b} for b in (None, -0.1, 0.2)]
+    assert certified(Gsm8k(certificate=Certificate(delta=0.05)), records)[0][1] == "1 of 2"
+    assert certified(Gsm8k(), records) == []
+
+
+def test_the_gain_is_counted_by_the_thousand_completions():
+    last = {"completions": 500, "replay/ratio": 2.0, "flops/rollout": 1.5e9, "flops/update": 3e9}
+    table = dict(spent([{"pass@1/sampled": 0.4, "completions": 0}, last | {"pass@1/sampled": 0.5}]))
+    assert table["sampled Pass@1 gained per 1,000 completions"] == "+0.2000"
+    assert table["updates in which each completion bought was used"] == "2.00"
+    assert spent([{"pass@1/sampled": 0.4, "completions": 0}]) == []
+
+
+def test_padding_is_counted_over_the_updates_there_were():
+    records = [{"padding": 0.5, "shapes": 1}, {}, {"padding": 0.25, "shapes": 3}, {"shapes": 3}]
+    packed = Gsm8k(optimizer=Optimizer(batching="packed"))
+    assert [text for _, text in padded(packed, records)] == ["37.5% (packed batches)", "3"]
+    assert padded(Gsm8k(), [{}]) == []
+
+
+def test_figures_that_are_not_finite_are_counted_and_named():
+    records = [{"nonfinite": ["kl"]}, {}, {"nonfinite": []}, {"nonfinite": ["kl", "ess"]}]
+    assert nonfinite(records)[0][1] == "2 (kl, ess)"
+    assert nonfinite([{}])[0][1] == "0"
+
+
+def test_an_infinite_signal_or_limit_counts_though_its_record_holds_null():
+    used_up = {"reuse/signal": "kl", "reuse/use": None, "nonfinite": ["reuse/use"]}
+    assert signals([used_up]) == [("steps ended by the signal kl", "1")]
+    failed = {"certificate/bound": None, "nonfinite": ["certificate/bound"]}
+    sure = Gsm8k(certificate=Certificate(delta=0.05))
+    assert certified(sure, [failed, {"certificate/bound": 0.1}])[0][1] == "1 of 2"

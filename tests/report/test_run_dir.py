@@ -1,0 +1,45 @@
+"""What a run leaves behind can be read by anyone, whatever its figures were."""
+
+import json
+import math
+
+from ogrpo.report.plots import divergence, plots, points
+from ogrpo.report.run_dir import RunDir
+
+
+def refuse(constant):
+    raise AssertionError(f"{constant} is no JSON")
+
+
+def test_a_figure_that_is_not_finite_is_null_and_named(tmp_path):
+    run = RunDir.create(tmp_path / "run")
+    sick = {
+        "kl/mu_pi": math.nan,
+        "ess": 0.5,
+        "reuse/use": math.inf,
+        "deep": {"a": [1.0, -math.inf]},
+    }
+    with run.metrics_writer() as metrics:
+        metrics.write({"step": 1, "completions": 8, **sick})
+        metrics.write({"step": 2, "completions": 16, "kl/mu_pi": 0.25, "ess": 0.5})
+    lines = run.metrics.read_text().splitlines()
+    first, second = (json.loads(line, parse_constant=refuse) for line in lines)
+    assert (first["kl/mu_pi"], first["ess"], first["reuse/use"]) == (None, 0.5, None)
+    assert first["deep"] == {"a": [1.0, None]}
+    assert first["nonfinite"] == ["kl/mu_pi", "reuse/use", "deep/a"]
+    assert second["nonfinite"] == []
+    assert points(run.read_metrics(), "kl/mu_pi") == ([16], [0.25])
+    assert divergence(run.read_metrics()).axes[0].lines
+
+
+def test_records_stay_what_they_were_when_a_run_is_rewound(tmp_path):
+    run = RunDir.create(tmp_path / "run")
+    run.metrics.write_text('{"step": 1, "kl": NaN}\n{"step": 2, "kl": 0.5}\n')  # of before
+    run.rewind(1)
+    run.rewind(1)
+    assert run.read_metrics() == [{"step": 1, "kl": None, "nonfinite": ["kl"]}]
+
+
+def test_certificates_are_drawn_where_there_are_any():
+    assert "certificate" not in plots([{"certificate/mean": None}, {}])
+    assert "certificate" in plots([{"certificate/mean": None}, {"certificate/mean": 0.1}])

@@ -1,0 +1,184 @@
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+
+from ogrpo.cli.options import parse
+from ogrpo.core.algorithms import PROXIMAL
+from ogrpo.trainer.build import batching_line
+from ogrpo.trainer.config import Gsm8k, check_sources, from_json, to_json
+from ogrpo.trainer.config_update import Mesh, Optimizer
+from ogrpo.trainer.method import algorithm
+from ogrpo.trainer.presets import PRESETS
+from ogrpo.trainer.session import as_json
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_a_config_survives_json(name):
+    config = dataclasses.replace(PRESETS[name](), preset=name, run_dir=Path("here"))
+    assert from_json(Gsm8k, json.loads(json.dumps(to_json(config)))) == config
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_a_preset_says_what_it_takes(name):
+    text = PRESETS[name].__doc__ or ""
+    assert all(word in text for word in ("Command:", "Hardware", "ime", "core"))
+
+
+def test_table_1():
+    """arXiv:2505.22257, section 5.1: beta .1, centre 1, and three swaps where i is 1."""
+    table = {n: PRESETS[n]() for n in ("v1-i1", "v1-i1-masked", "v10-i1", "v1-i10")}
+    dials = {n: (c.schedule.v, c.schedule.i, c.schedule.stages) for n, c in table.items()}
+    assert dials == {
+        "v1-i1": (1, 1, 4),
+        "v1-i1-masked": (1, 1, 4),
+        "v10-i1": (10, 1, 4),
+        "v1-i10": (1, 10, 1),
+    }
+    masked = {n for n, c in table.items() if c.override.mask_zero_variance}
+    assert masked == {"v1-i1-masked"}
+    for config in table.values():
+        assert config.knobs.beta == 0.1
+        assert PROXIMAL not in algorithm(config).reads  # centre 1
+
+
+def test_the_papers_small_model():
+    """arXiv:2505.22257, section 5.1: 28 prompts of 16, lr 5e-6, T .1, 50 samples a question."""
+    config = PRESETS["qwen2.5-0.5b"]()
+    assert (config.schedule.prompts, config.rollout.group_size) == (28, 16)
+    assert config.schedule.stages == 4
+    assert (config.optimizer.learning_rate, config.knobs.beta) == (5e-6, 0.1)
+    assert config.rollout.temperature == config.evaluation.temperature == 0.1
+    assert (config.evaluation.samples, config.rollout.max_tokens) == (50, 200)
+
+
+def test_options_change_the_preset_they_start_from():
+    config = parse(["--preset", "v1-i10", "--seed", "3", "--knobs.eps-high", "0.28"])
+    expected = dataclasses.replace(PRESETS["v1-i10"](), preset="v1-i10", seed=3)
+    changed = dataclasses.replace(expected.knobs, eps_high=0.28)
+    assert config == dataclasses.replace(expected, knobs=changed)
+
+
+def test_a_resumed_run_keeps_its_config_and_takes_changes(tmp_path):
+    first = parse(["--preset", "v1-i1", "--seed", "5", "--schedule.steps", "7"])
+    (tmp_path / "config.json").write_text(json.dumps(as_json(first)))
+    again = parse(["--run-dir", str(tmp_path), "--resume", "--schedule.steps", "9"])
+    expected = dataclasses.replace(first.schedule, steps=9)
+    assert again == dataclasses.replace(first, schedule=expected, run_dir=tmp_path, resume=True)
+
+
+def test_a_resumed_run_refuses_another_preset(tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps(as_json(parse(["--preset", "v1-i1"]))))
+    with pytest.raises(ValueError, match="started with --preset v1-i1"):
+        parse(["--run-dir", str(tmp_path), "--resume", "--preset", "v10-i1"])
+
+
+def test_a_resumed_run_keeps_its_split(tmp_path):
+    first = parse(["--evaluation.split", "validation"])
+    (tmp_path / "config.json").write_text(json.dumps(as_json(first)))
+    place = ["--run-dir", str(tmp_path), "--resume"]
+    assert parse(place).evaluation.split == "validation"
+    with pytest.raises(ValueError, match=r"evaluated on --evaluation\.split validation"):
+        parse([*place, "--evaluation.split", "test"])
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "message"),
+    [
+        ("--rollout.transport", "url", "transport is url.*give --rollout.url"),
+        ("--rollout.listen", "::", "listen is ::.*give --rollout.url and transport url"),
+        ("--replay.half-life", "2", r"half-life is 2\.0.*give --replay.sampler fresh"),
+        ("--lora.alpha", "8", r"alpha is 8\.0.*give --lora.rank"),
+        ("--rollout.group-size", "1", "group-size is 1.*at least 2"),
+        ("--rollout.temperature", "0", r"temperature is 0\.0.*above 0"),
+        ("--rollout.temperature", "-1", r"temperature is -1\.0.*above 0"),
+        ("--optimizer.microbatches", "3", "prompts = 16 cannot be cut into .*microbatches = 3"),
+        ("--optimizer.batching", "ragged", "optimizer.batching.*ragged|ragged.*padded.*packed"),
+        ("--data.prompt-length", "0", "prompt-length is 0"),
+        ("--seed", "-1", "seed is -1"),
+        ("--schedule.v", "0", "schedule.v is 0"),
+        ("--schedule.replay", "0", "schedule.replay is 0"),
+        ("--schedule.warmup", "240", r"schedule\.warmup is 240"),
+        ("--replay.groups", "15", r"replay\.groups is 15.*batches of 16"),
+        ("--replay.max-uses", "0", r"replay\.max-uses is 0"),
+        ("--replay.half-life", "0", r"replay\.half-life is 0"),
+        ("--reuse.limits.kl", "0", r"reuse\.limits\.kl is 0"),
+        ("--trust-region.delta", "0", r"trust-region\.delta is 0"),
+        ("--rollout.workers", "0", r"rollout\.workers is 0"),
+    ],
+)
+def test_a_wrong_value_is_refused_by_name(option, value, message, capsys):
+    with pytest.raises((ValueError, SystemExit)) as caught:
+        parse([option, value])
+    shown = str(caught.value) + "".join(capsys.readouterr())
+    assert caught.type is ValueError or caught.value.code != 0
+    assert __import__("re").search(message, " ".join(shown.replace("│", " ").split()))
+
+
+def test_packed_batches_on_a_mesh_are_refused():
+    with pytest.raises(ValueError, match=r"batching is packed.*mesh has 4.*batching padded"):
+        Gsm8k(optimizer=Optimizer(batching="packed"), mesh=Mesh(data=2, tensor=2))
+
+
+def test_an_unknown_option_is_answered_with_the_nearest(capsys):
+    with pytest.raises(SystemExit) as caught:
+        parse(["--knobs.eps-hgih", "0.3"])
+    assert caught.value.code == 2
+    assert "--knobs.eps-high" in capsys.readouterr().err
+
+
+def test_an_unknown_preset_is_answered_with_the_nearest():
+    with pytest.raises(ValueError, match="Did you mean 'v10-i1'"):
+        parse(["--preset", "v10-il"])
+
+
+@pytest.mark.parametrize("name", ["qwen2.5-0.5b", "r1-distill-1.5b", "qwen3-4b"])
+@pytest.mark.parametrize(
+    ("given", "missing"),
+    [
+        ([], "--model.path and --data.path"),
+        (["--model.path", "folder"], "--data.path"),
+        (["--data.path", "folder"], "--model.path"),
+        (["--model.random", "tiny"], "--data.path"),
+    ],
+)
+def test_a_preset_of_a_real_model_names_what_it_was_not_given(name, given, missing):
+    with pytest.raises(ValueError, match=f"--preset {name} also needs {missing}:"):
+        parse(["--preset", name, *given])
+
+
+def test_a_preset_of_a_real_model_starts_from_weights_or_from_none(tmp_path):
+    data = ["--preset", "qwen2.5-0.5b", "--data.path", "folder"]
+    config = parse([*data, "--model.random", "qwen2.5-0.5b"])
+    assert config.model.random == "qwen2.5-0.5b"
+    config = parse([*data, "--model.path", "weights"])
+    (tmp_path / "config.json").write_text(json.dumps(as_json(config)))
+    assert parse(["--run-dir", str(tmp_path), "--resume"]).model == config.model
+
+
+def test_a_run_says_how_its_batches_are_laid_out():
+    config = Gsm8k(optimizer=Optimizer(microbatches=4))
+    assert batching_line(config) == "batches: padded to 4 x 576 tokens"
+    packed = dataclasses.replace(config, optimizer=Optimizer(batching="packed"))
+    assert "packed, at most 1 x 2,304 tokens; at most 32 row lengths" in batching_line(packed)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            ["--data.train", "5", "--data.path", "x"],
+            r"data\.train is 5, which changes nothing here",
+        ),
+        (["--data.prompt", "Q: {question}"], r"data\.prompt is Q: .* one prompt format"),
+        (["--model.tokenizer-size", "600"], r"model\.tokenizer-size is 600"),
+        (
+            ["--model.random", "tiny", "--warm-start.steps", "5"],
+            r"warm-start\.steps is 5, .* the model's weights are given",
+        ),
+    ],
+)
+def test_options_without_a_source_to_act_on_are_refused(options, message):
+    with pytest.raises(ValueError, match=message):
+        check_sources(parse(options))

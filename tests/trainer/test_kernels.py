@@ -1,0 +1,58 @@
+"""--kernels: the run uses what it says, and says it; what cannot run is refused."""
+
+import io
+import subprocess
+import sys
+from pathlib import Path
+from typing import get_args, get_type_hints
+
+import jax
+import jax.numpy as jnp
+import pytest
+from rich.console import Console
+
+from ogrpo.cli.options import parse
+from ogrpo.kernels.log_probs import NAMES
+from ogrpo.learner.update import Batch
+from ogrpo.trainer.build import make_optimizer
+from ogrpo.trainer.config_update import Kernels
+from ogrpo.trainer.devices import make_devices
+from ogrpo.trainer.model import make_model
+from ogrpo.trainer.prepare import prepare
+from ogrpo.trainer.session import run
+from tests.policy.tiny import ragged_batch
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_the_command_line_offers_every_kernel():
+    assert get_args(get_type_hints(Kernels)["log_probs"]) == NAMES
+
+
+@pytest.mark.parametrize(("name", "shown"), [("auto", "reference"), ("chunked", "chunked")])
+def test_a_run_says_which_it_uses(name, shown):
+    config = parse(["--model.random=tiny", f"--kernels.log-probs={name}", "--data.train=40"])
+    prepared, problems = prepare(config)
+    console = Console(record=True, file=io.StringIO())
+    decoder, params = make_model(config, prepared.tokenizer, problems, console)
+    prepared.reward.close()
+    assert f"log-probs: {shown}" in console.export_text()
+    view = ragged_batch(decoder)
+    zeros = jnp.zeros(view.completion_ids.shape)
+    policy = make_devices(config, decoder, make_optimizer(config)).policy_fn
+    batch = Batch(*view, zeros, zeros[..., 0])
+    program = str(jax.make_jaxpr(policy)(params, batch, jnp.float32(1)))
+    assert ("_swept" in program) == (shown == "chunked")
+
+
+def test_a_run_refuses_what_the_device_lacks(tmp_path):
+    arguments = ["--kernels.log-probs=pallas", f"--run-dir={tmp_path / 'run'}"]
+    with pytest.raises(ValueError, match=r"need an NVIDIA GPU.*choose chunked"):
+        run(parse(arguments), Console(quiet=True))
+
+
+def test_a_mesh_changes_neither_values_nor_gradients():
+    command = [sys.executable, "-m", "tests.trainer.kernel_mesh"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split()[-1] == "equal"

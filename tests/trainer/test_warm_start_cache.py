@@ -1,0 +1,27 @@
+"""Cached warm starts are found again by the same run, and by no other code."""
+
+from ogrpo.learner import state
+from ogrpo.policy import decoder
+from ogrpo.trainer import model as models
+from ogrpo.trainer.config import Gsm8k
+from ogrpo.trainer.prepare import load_problems, make_tokenizer
+
+
+def test_a_cached_warm_start_is_of_the_code_that_made_it(monkeypatch, tmp_path):
+    config = Gsm8k()
+    problems = load_problems(config)
+    tokenizer = make_tokenizer(config, problems)
+    shape = models.tiny_decoder(tokenizer)
+    sources = models._sources()
+    assert {decoder.__file__, state.__file__, models.__file__} <= {str(s) for s in sources}
+
+    def folder():
+        return models._cache_folder(config, shape, tokenizer, problems)
+
+    same = folder()
+    assert folder() == same
+    changed = tmp_path / "state.py"
+    changed.write_text("# another optimizer\n")
+    others = [source for source in sources if str(source) != state.__file__]
+    monkeypatch.setattr(models, "_sources", lambda: [*others, changed])
+    assert folder() != same
