@@ -77,7 +77,8 @@ class Spent(NamedTuple):
 def read_lengths(folder: Path) -> Lengths:
     """Of the training split, under a BPE of 8,192 tokens."""
     problems = read_problems(folder / "train.jsonl")
-    tokenizer = train_bpe([text for p in problems for text in (p.question, p.answer)], 8192)
+    texts = [text for p in problems for text in (p.question, p.answer)]
+    tokenizer = train_bpe(texts, 8192, split_digits=False)
     return Lengths(
         np.array([len(tokenizer.encode(p.question)) for p in problems]),
         np.array([len(tokenizer.encode(p.answer, add_eos=True)) for p in problems]),
