@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ogrpo.data.arithmetic import vocabulary
 from ogrpo.data.tokenizer import EOS, PAD, UNKNOWN, TextTokenizer, train_bpe, word_level
+from ogrpo.tasks.arithmetic import vocabulary
 
 WORDS = vocabulary()
 WORD_LEVEL = word_level(WORDS)

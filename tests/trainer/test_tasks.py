@@ -6,7 +6,7 @@ from itertools import combinations
 
 import pytest
 
-from ogrpo.data import arithmetic
+from ogrpo.tasks import arithmetic
 from ogrpo.trainer.config import Data, Evaluation, WarmStart
 from ogrpo.trainer.prepare import MOST_HELDOUT, load_problems, prepare
 from ogrpo.trainer.presets import main_study

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from ogrpo.data.arithmetic import Teacher
+from ogrpo.tasks.arithmetic import Teacher
 from ogrpo.trainer import Limits, Schedule
 from ogrpo.trainer.config_update import (
     Kernels,

@@ -16,7 +16,7 @@ import optax
 from rich.console import Console
 
 from ogrpo import learner, policy
-from ogrpo.data import arithmetic, batching
+from ogrpo.data import batching
 from ogrpo.data.batching import GroupBatch, PromptStream, pad_groups
 from ogrpo.data.tokenizer import TextTokenizer
 from ogrpo.kernels.log_probs import check_available, choose
@@ -38,6 +38,7 @@ from ogrpo.policy.pretrained import load_pretrained, save_pretrained
 from ogrpo.policy.shapes import SHAPES, tiny
 from ogrpo.report.progress import warm_start_bar
 from ogrpo.rollout.protocol import Completion, Group
+from ogrpo.tasks import arithmetic
 from ogrpo.trainer import Ids, stream_seed
 from ogrpo.trainer.cache import cache_path
 from ogrpo.trainer.config import TrainConfig, WarmStart

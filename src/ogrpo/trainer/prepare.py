@@ -3,14 +3,14 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ogrpo.data import arithmetic, gsm8k
-from ogrpo.data.arithmetic import WordProblem
 from ogrpo.data.batching import fits
-from ogrpo.data.problems import Problem, final_answer
-from ogrpo.data.problems import Split as Parted
 from ogrpo.data.tokenizer import TextTokenizer, train_bpe, word_level
 from ogrpo.rewards.extract import EXTRACTORS
 from ogrpo.rewards.math import MathReward
+from ogrpo.tasks import arithmetic, gsm8k
+from ogrpo.tasks.arithmetic import WordProblem
+from ogrpo.tasks.problems import Problem, final_answer
+from ogrpo.tasks.problems import Split as Parted
 from ogrpo.trainer import Ids, Split, Task, stream_seed
 from ogrpo.trainer.config import TrainConfig
 

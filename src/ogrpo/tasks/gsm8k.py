@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ogrpo.data.problems import AnyProblem, Problem, Split, final_answer
+from ogrpo.tasks.problems import AnyProblem, Problem, Split, final_answer
 
 TRAIN_FILE, TEST_FILE = "train.jsonl", "test.jsonl"
 FIELDS = ("question", "answer")
