@@ -236,7 +236,7 @@ def make_parts(
         shapes=devices.shapes,
         prompts=prepared.prompts,
         reward_fn=prepared.judge,
-        evaluation_fn=prepared.judge_heldout,
+        evaluation_fn=prepared.judge_heldout.heldout,
         reward_metrics=prepared.judge.metrics,
         engine=engine or embedded,
         evaluator=engine if served else make_engine(

@@ -31,13 +31,26 @@ class Data:
     """Where the problems come from."""
 
     path: str | None = None
-    """A folder with GSM8K's train.jsonl and test.jsonl, or a hub name when `datasets` is installed.
-    Without it, problems of the same format are generated."""
+    """The folder or file of a named task (docs/tasks.md), or a hub name when `datasets` is
+    installed. Without it, gsm8k is problems of the same format that are generated here."""
+    prompt_column: str | None = None
+    """The column of a file's prompts; default: found by its name."""
+    solution_column: str | None = None
+    """The column of a file's worked solutions, which a model that is made here imitates first;
+    default: solution, where there is one."""
+    heldout: str | None = None
+    """What of a file is held out: another file, a share such as 0.1, or a number of prompts;
+    default: a tenth, 512 at most. The same lines in every run."""
+    system: str | None = None
+    """An opening system turn, where the model has a chat template."""
+    chat: tuple[str, ...] = ()
+    """Variables of the chat template, such as enable_thinking=false."""
     prompt_length: int | None = None
     """Longest prompt in tokens; longer ones are left out, counted and shown. Default: as the task
     says, or its longest prompt."""
-    prompt: str = "{question}"
-    """What is put to the model, `{question}` standing for the question."""
+    prompt: str | None = None
+    """What is put to the model, `{question}` standing for the question; default: as the task has
+    it."""
     train: int = 8000
     """Problems to generate for training (ignored with a path)."""
     seed: int = 0
@@ -110,6 +123,8 @@ class Reward:
     """Time bound of one call of a reward of your own: a process that overruns is killed."""
     memory_gib: float = 4.0
     """Memory bound of each of these processes."""
+    weights: tuple[float, ...] = ()
+    """Of the rewards in their sum, in the order of --rewards; default: 1 each."""
 
 
 @dataclass(frozen=True)
@@ -222,6 +237,10 @@ class Reuse:
 class Evaluation:
     """Pass@1, and Pass@k of k samples, on problems that are never trained on."""
 
+    task: str | None = None
+    """Another task to evaluate on: a name or a file; its prompts are not trained on."""
+    path: str | None = None
+    """Where that task's files are."""
     split: Literal["validation", "test"] = "test"
     """Which held-out problems: choose settings on validation, report on test. Generated ones share
     no prompt with each other or with training; with a path, test is test.jsonl, and validation is
@@ -289,10 +308,16 @@ class Checkpointing:
 
 @dataclass(frozen=True)
 class TrainConfig:
-    """Off-policy GRPO on grade-school mathematics."""
+    """What a run is asked for."""
 
     preset: str = "default"
     """Named starting point for all other options."""
+    task: str = "gsm8k"
+    """What is trained on: the name of a task (docs/tasks.md), or a file of your own (.jsonl, .json,
+    .parquet)."""
+    rewards: tuple[str, ...] = ()
+    """Functions that judge completions, as FILE.py:NAME or MODULE:NAME; default: the task's own, or
+    for a file the comparison of its column `answer` by math-verify."""
     algorithm: str = "off_policy_grpo"
     """Method, whole: its loss, advantage, reduction and published settings."""
     seed: int = 0

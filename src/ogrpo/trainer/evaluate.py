@@ -10,7 +10,7 @@ from ogrpo.evaluation import Estimate, clustered_interval, pass_at_k, wilson_int
 from ogrpo.learner.state import Params
 from ogrpo.rollout.collection import Collector
 from ogrpo.rollout.embedded import EmbeddedEngine
-from ogrpo.rollout.protocol import Sampling
+from ogrpo.rollout.protocol import Engine, Sampling
 from ogrpo.trainer.state import LoopState, Parts, Record, stream_seed
 
 
@@ -58,6 +58,12 @@ def evaluate(state: LoopState, parts: Parts, collector: Collector | None) -> Eva
     return found
 
 
+def withdraw(engine: Engine) -> None:
+    """Has an engine in this process let go of weights that the trainer is to donate."""
+    if isinstance(engine, EmbeddedEngine):
+        engine.withdraw()
+
+
 def _evaluate(params: Params, parts: Parts, step: int) -> Evaluation:
     sampling = parts.evaluation_sampling
     samples = sampling.group_size
@@ -70,7 +76,6 @@ def _evaluate(params: Params, parts: Parts, step: int) -> Evaluation:
     outcomes = rewards(sampling)
     sampled = clustered_interval(outcomes)
     greedy = wilson_interval(rewards(replace(sampling, greedy=True, group_size=1))[:, 0])
-    if isinstance(parts.evaluator, EmbeddedEngine):
-        parts.evaluator.withdraw()  # the trainer donates its weights
+    withdraw(parts.evaluator)
     solved = pass_at_k(outcomes, samples) if samples > 1 else sampled
     return Evaluation(sampled, greedy, sampling.temperature, solved, samples)

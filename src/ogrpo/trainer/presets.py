@@ -9,6 +9,7 @@ say which figures are published and by whom. They train on packed batches, whose
 """
 
 from collections.abc import Callable
+from typing import Any
 
 from ogrpo.trainer import Schedule
 from ogrpo.trainer.config import (
@@ -21,11 +22,21 @@ from ogrpo.trainer.config import (
     TrainConfig,
 )
 from ogrpo.trainer.config_update import Knobs, Optimizer, Override
+from ogrpo.trainer.settle import GENERATED_LENGTHS, with_numbers
 
 MARKER_PROMPT = (
     "{question}\nThink step by step, and end with a line that holds #### and the number alone."
 )
 BOXED_PROMPT = "{question}\nReason step by step, and put the final answer in \\boxed{}."
+
+
+STUDY_RATE = 5e-4
+"""The learning rate of studies that name none."""
+
+
+def main_study(**parts: Any) -> TrainConfig:
+    """A config of the generated problems, with their lengths and the studies' learning rate."""
+    return with_numbers(TrainConfig(**parts), GENERATED_LENGTHS, STUDY_RATE)
 
 
 def default() -> TrainConfig:
@@ -34,7 +45,7 @@ def default() -> TrainConfig:
     Command: python -m experiments.run gsm8k
     Hardware and time: a laptop, about a minute. Score: the table in README.md.
     """
-    return main_study(schedule=Schedule(v=10), optimizer=Optimizer(learning_rate=1e-3))
+    return TrainConfig(schedule=Schedule(v=10), optimizer=Optimizer(learning_rate=1e-3))
 
 
 def paper(*, v: int, rate: float, i: int = 1, masked: bool = False) -> TrainConfig:
@@ -43,7 +54,7 @@ def paper(*, v: int, rate: float, i: int = 1, masked: bool = False) -> TrainConf
     With i = 10, as Shao et al. have it, the paper trains for one epoch without a swap. The learning
     rate is the best of three on the validation problems (README.md).
     """
-    return main_study(
+    return TrainConfig(
         schedule=Schedule(v=v, i=i, stages=4 if i == 1 else 1),
         knobs=Knobs(beta=0.1),
         override=Override(mask_zero_variance=masked),
@@ -93,7 +104,7 @@ def reuse() -> TrainConfig:
     Command: python -m experiments.run gsm8k --preset reuse
     Hardware and time: a laptop, about a minute. Score: the table in README.md.
     """
-    return main_study(
+    return TrainConfig(
         algorithm="positives",
         schedule=Schedule(steps=60, v=1, replay=8, evaluate_every=10),
         replay=Replay(groups=64, sampler="uniform", refuse_zero_variance=True),
@@ -110,7 +121,7 @@ def qwen2_5_0_5b() -> TrainConfig:
     evaluation, 200 tokens, four epochs with the reference swapped between them, 50 samples a
     question); docs/papers.md says which of its settings are not known.
     """
-    return main_study(
+    return TrainConfig(
         data=Data(prompt_length=256, prompt=MARKER_PROMPT),
         rollout=Rollout(group_size=16, temperature=0.1, max_tokens=200),
         schedule=Schedule(steps=1068, prompts=28, v=10, stages=4, evaluate_every=89),
@@ -132,7 +143,7 @@ def r1_distill_1_5b() -> TrainConfig:
     GSM8K's format. The model starts at Pass@1 .839 on MATH-500 (DeepSeek-R1, arXiv:2501.12948,
     Table 5).
     """
-    return main_study(
+    return TrainConfig(
         data=Data(prompt_length=256, prompt=BOXED_PROMPT),
         reward=Reward(extraction="free"),
         rollout=Rollout(group_size=16, temperature=0.7, max_tokens=4096),
@@ -151,7 +162,7 @@ def qwen3_4b() -> TrainConfig:
     Hardware: about 97 GB for weights, copies and optimizer in float32, plus activations; one 141 GB
     GPU. Time and score: not measured here.
     """
-    return main_study(
+    return TrainConfig(
         data=Data(prompt_length=256, prompt=BOXED_PROMPT),
         reward=Reward(extraction="free"),
         rollout=Rollout(group_size=16, temperature=0.7, max_tokens=1024),
