@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -239,9 +238,9 @@ def make_parts(
         evaluation_fn=prepared.judge_heldout.heldout,
         reward_metrics=prepared.judge.metrics,
         engine=engine or embedded,
-        evaluator=engine if served else make_engine(
-            config, decoder, prepared.tokenizer.eos_id, devices
-        ),
+        evaluator=engine
+        if served
+        else make_engine(config, decoder, prepared.tokenizer.eos_id, devices),
         update=devices.make_update(recipe),
         score=devices.make_score(recipe.policy_fn),
         hypers_at=make_hypers_at(config),

@@ -59,7 +59,9 @@ class Verdict(NamedTuple):
     use: float
 
 
-def judge_data(metrics: Mapping[str, float], limits: ReuseLimits, *, stale_per_fresh: float) -> Verdict:
+def judge_data(
+    metrics: Mapping[str, float], limits: ReuseLimits, *, stale_per_fresh: float
+) -> Verdict:
     """The binding signal among an update's metrics.
 
     Args:

@@ -52,9 +52,7 @@ class Judge:
         """The text and the reward of the first completion of the first examples' groups."""
         rewarded = self.rewarded(range(len(groups)), groups)
         texts = [self._decode(group.completions[0].token_ids) for group in groups]
-        return [
-            (text, float(each.rewards[0])) for text, each in zip(texts, rewarded, strict=True)
-        ]
+        return [(text, float(each.rewards[0])) for text, each in zip(texts, rewarded, strict=True)]
 
     @property
     def rewards(self) -> Sequence[Reward]:

@@ -86,14 +86,10 @@ def score(state: LoopState, draw: Draw, parts: Parts, schedule: Schedule) -> Mad
         proximal = parts.score(state.train.whole(), made.batch, temperature)
     if state.reference is not None:
         ref = parts.score(state.train.whole(state.reference), made.batch, temperature)
-    return made._replace(
-        batch=made.batch._replace(proximal_log_probs=proximal, ref_log_probs=ref)
-    )
+    return made._replace(batch=made.batch._replace(proximal_log_probs=proximal, ref_log_probs=ref))
 
 
-def update(
-    state: LoopState, made: Made, parts: Parts, schedule: Schedule, use: Use
-) -> LoopState:
+def update(state: LoopState, made: Made, parts: Parts, schedule: Schedule, use: Use) -> LoopState:
     """`i` updates on one batch; the metrics are those of the last."""
     batch = made.batch
     lots = stream_seed(parts.seed, f"lots {use.draws}", state.step)

@@ -5,7 +5,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -37,12 +37,10 @@ from ogrpo.policy.packing import packed_log_probs_and_entropy
 from ogrpo.policy.pretrained import load_pretrained, save_pretrained
 from ogrpo.policy.shapes import SHAPES, tiny
 from ogrpo.report.progress import warm_start_bar
-from ogrpo.rollout.protocol import Completion, Group
 from ogrpo.tasks import arithmetic
-from ogrpo.trainer import Ids, stream_seed
+from ogrpo.trainer import lessons
 from ogrpo.trainer.cache import cache_path
 from ogrpo.trainer.config import TrainConfig, WarmStart
-from ogrpo.trainer import lessons
 from ogrpo.trainer.lessons import Lessons
 from ogrpo.trainer.prepare import Prepared
 
@@ -187,7 +185,13 @@ def _sources() -> list[Path]:
     """The code that demonstrates, and that imitates."""
     packages = [Path(found) for module in (policy, learner) for found in module.__path__]
     found = [source for package in packages for source in sorted(package.glob("*.py"))]
-    return [Path(arithmetic.__file__), Path(batching.__file__), Path(lessons.__file__), Path(__file__), *found]
+    return [
+        Path(arithmetic.__file__),
+        Path(batching.__file__),
+        Path(lessons.__file__),
+        Path(__file__),
+        *found,
+    ]
 
 
 def _store(folder: Path, decoder: DecoderConfig, params: Params) -> None:

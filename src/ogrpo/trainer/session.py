@@ -28,7 +28,7 @@ from ogrpo.rewards.math import MathReward, RewardCounts
 from ogrpo.rollout.collection import CollectionError
 from ogrpo.rollout.vllm import RolloutError
 from ogrpo.trainer import LoopState, Parts, array_shapes, resume, start, stream_seed, train
-from ogrpo.trainer.build import batching_line, find_devices, first_region, make_parts
+from ogrpo.trainer.build import batching_line, find_devices, make_parts
 from ogrpo.trainer.cache import keep_compiled_programs
 from ogrpo.trainer.config import TrainConfig, check_sources, to_json
 from ogrpo.trainer.devices import Devices, memory_lines, open_mesh
@@ -195,7 +195,11 @@ def train_to_end(session: Session, params: Params) -> tuple[LoopState, StopReque
                             state.buffer.prune(each["buffer"] for each in kept)
                     if stop:
                         break
-            except (CollectionError, RewardError, RolloutError) as error:  # the trainer's state is not lost
+            except (
+                CollectionError,
+                RewardError,
+                RolloutError,
+            ) as error:  # the trainer's state is not lost
                 checkpoints.save(state.step, state.arrays(), progress(session, state))
                 command = resume_command(session)
                 raise RolloutError(f"{error}\ngo on with:\n  {command}") from error
@@ -232,9 +236,7 @@ def begin(session: Session, params: Params, checkpoints: Checkpoints) -> LoopSta
     return start(initial, session.parts)
 
 
-def resumed(
-    session: Session, params: Params, checkpoints: Checkpoints, step: int
-) -> LoopState:
+def resumed(session: Session, params: Params, checkpoints: Checkpoints, step: int) -> LoopState:
     """The state of a checkpoint, read in place of `params`: both at once may not fit.
 
     What stands beneath adapters is in no checkpoint, and stays.
