@@ -98,10 +98,10 @@ def prepare(config: Gsm8k) -> tuple[Prepared, Problems]:
         train=train,
         heldout=heldout,
         decode=tokenizer.decode,
-        reward=reward,
+        reward=reward.score,
         prompt_length=length,
         completion_length=config.rollout.max_tokens,
-        evaluation_reward=evaluation_reward,
+        evaluation_reward=evaluation_reward.score,
     )
     few = config.evaluation.prompts - len(problems.heldout)
     left_out = [
