@@ -29,7 +29,10 @@ ALLOWED = {
     "ogrpo.data.batching": {"data", "rollout", "tokenizers"},
     "ogrpo.data.replay": {"data", "rollout", "tokenizers"},
     "ogrpo.data.tokenizer": {"data", "rollout", "tokenizers"},
-    "ogrpo.tasks.gsm8k": {"tasks"},
+    "ogrpo.tasks": {"tasks", "rewards"},
+    "ogrpo.tasks.gsm8k": {"tasks", "rewards"},
+    "ogrpo.tasks.registry": {"tasks", "rewards", "math_verify"},
+    "ogrpo.tasks.encode": {"tasks", "rewards", "data", "rollout", "tokenizers"},
     "ogrpo.evaluation": set(),
     # Kernels know the policy's interface; nothing but experiments knows them.
     "ogrpo.kernels.log_probs": {"jax", "flax", "optax", "orbax", "policy", "kernels"},

@@ -11,6 +11,8 @@ from ogrpo.tasks.rows import Row
 
 PROMPT_COLUMNS = ("prompt", "question", "messages", "problem")
 """Names that a prompt column is found by."""
+ANSWER_COLUMN = "answer"
+"""Where the gold answer stands that our own rewards read."""
 SOLUTION_COLUMN = "solution"
 RESERVED = ("prompts", "completions", "completion_ids", "finish_reasons")
 """What a reward function is given beside the columns."""
@@ -93,6 +95,18 @@ def check_columns(examples: Sequence[Example], rewards: Iterable[Reward]) -> Non
                         f"this line does not have; there are {_present(example)}: add it, or give "
                         "the parameter a default."
                     )
+
+
+def check_golds(examples: Sequence[Example], rewards: Iterable[Reward]) -> None:
+    """Let the rewards that can check gold answers beforehand (`check_golds`) check the examples'.
+
+    Raises:
+        ValueError: an answer can never be judged; the message names its line.
+    """
+    for reward in rewards:
+        check = getattr(reward.function, "check_golds", None)
+        if check is not None:
+            check([e.columns[ANSWER_COLUMN] for e in examples], [e.source for e in examples])
 
 
 def _present(example: Example) -> list[str]:

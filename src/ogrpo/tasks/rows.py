@@ -37,6 +37,8 @@ def read_jsonl(path: str | Path) -> Iterator[Row]:
     """
     # Split at b"\n" alone: str.splitlines would also cut at U+2028, which stands in questions.
     lines = _bytes(path).removesuffix(b"\n").split(b"\n")
+    if lines == [b""]:
+        raise ValueError(f"{path}:1: the line is empty, and there is no other; the file is empty.")
     for number, line in enumerate(lines, start=1):
         yield parse_line(line, f"{path}:{number}")
 

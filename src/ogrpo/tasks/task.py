@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, Required, TypedDict, Unpack
 
 from ogrpo.rewards.reward import Reward, RewardFn, as_rewards
-from ogrpo.tasks.columns import check_columns, find_columns, to_examples
+from ogrpo.tasks.columns import check_columns, check_golds, find_columns, to_examples
 from ogrpo.tasks.example import Example, prompt_texts
 from ogrpo.tasks.heldout import (
     TRAIN_SPLIT,
@@ -211,7 +211,7 @@ def _from_rows(
 ) -> Task:
     columns = find_columns(rows[0], prompt, solution)
     name = name or default_name
-    return Task.from_examples(
+    task = Task.from_examples(
         name,
         to_examples(rows, columns),
         heldout=heldout_examples(heldout, columns, name),
@@ -220,6 +220,8 @@ def _from_rows(
         limit=limit,
         solutions=columns.solution,
     )
+    check_golds([*task.train, *task.heldout], task.rewards)
+    return task
 
 
 def _as_rewards(rewards: Rewards, weights: Sequence[float] | None) -> tuple[Reward, ...]:
