@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import replace
 
-from ogrpo.trainer import Limits
+from ogrpo.trainer import ReuseLimits
 from ogrpo.trainer.config import Replay, Reuse, TrainConfig
 
 Change = Callable[[TrainConfig], TrainConfig]
@@ -45,10 +45,10 @@ def with_algorithm(change: Change, name: str, *, refuse: bool = False) -> Change
     return changed
 
 
-def adaptive(change: Change, limits: Limits | None = None) -> Change:
+def adaptive(change: Change, limits: ReuseLimits | None = None) -> Change:
     """As many draws a step as the signals allow, at most those of `change`."""
     return lambda config: replace(
-        change(config), reuse=Reuse(adaptive=True, limits=limits or Limits())
+        change(config), reuse=Reuse(adaptive=True, limits=limits or ReuseLimits())
     )
 
 

@@ -229,7 +229,7 @@ def make_parts(
     devices = devices or find_devices(config, decoder)
     recipe = make_recipe(config, devices.policy_fn)
     embedded = make_engine(config, decoder, prepared.tokenizer.eos_id, devices)
-    served = engine is not None and config.evaluation.engine != "embedded"
+    serving = None if config.evaluation.engine == "embedded" else engine
     return Parts(
         init=devices.init,
         shapes=devices.shapes,
@@ -238,9 +238,7 @@ def make_parts(
         evaluation_fn=prepared.judge_heldout.heldout,
         reward_metrics=prepared.judge.metrics,
         engine=engine or embedded,
-        evaluator=engine
-        if served
-        else make_engine(config, decoder, prepared.tokenizer.eos_id, devices),
+        evaluator=serving or make_engine(config, decoder, prepared.tokenizer.eos_id, devices),
         update=devices.make_update(recipe),
         score=devices.make_score(recipe.policy_fn),
         hypers_at=make_hypers_at(config),

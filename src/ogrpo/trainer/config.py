@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from ogrpo.tasks.arithmetic import Teacher
-from ogrpo.trainer import Limits, Schedule
 from ogrpo.trainer.config_update import (
     Kernels,
     Knobs,
@@ -24,6 +23,8 @@ from ogrpo.trainer.config_update import (
     only_with,
     require,
 )
+from ogrpo.trainer.control import ReuseLimits
+from ogrpo.trainer.schedule import Schedule
 
 
 @dataclass(frozen=True)
@@ -226,10 +227,10 @@ class Reuse:
     adaptive: bool = False
     """End a step's draws, renew the server and set the clip's width by the signals below;
     schedule.replay and schedule.v are then the most that may happen."""
-    limits: Limits = field(default_factory=Limits)
+    limits: ReuseLimits = field(default_factory=ReuseLimits)
 
     def __post_init__(self) -> None:
-        names = " ".join(field.name for field in dataclasses.fields(Limits))
+        names = " ".join(field.name for field in dataclasses.fields(ReuseLimits))
         only_with(self.limits, "reuse.limits", names, self.adaptive, "give --reuse.adaptive")
 
 

@@ -1,6 +1,5 @@
 """Pass@1 and Pass@k of the trainer's own weights on the held-out split."""
 
-from contextlib import nullcontext
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -47,14 +46,15 @@ def not_evaluated(samples: int) -> Record:
 def evaluate(state: LoopState, parts: Parts, collector: Collector | None) -> Evaluation:
     """Scores the trainer's own weights on every held-out prompt.
 
-    Where evaluation shares the samplers' engine, collection rests meanwhile, and the engine is given
-    back with the weights that it had.
+    Where evaluation shares the samplers' engine, collection rests meanwhile, and the engine is
+    given back with the weights that it had.
     """
-    shared = parts.evaluator is parts.engine and collector is not None
-    with collector.alone() if shared else nullcontext():
+    if collector is None or parts.evaluator is not parts.engine:
+        return _evaluate(state.train.whole(), parts, state.step)
+    with collector.alone() as engine:
         found = _evaluate(state.train.whole(), parts, state.step)
-        if shared and parts.engine.version != state.server_version:
-            parts.engine.publish(state.train.whole(state.server), state.server_version)
+        if engine.version != state.server_version:
+            engine.publish(state.train.whole(state.server), state.server_version)
     return found
 
 

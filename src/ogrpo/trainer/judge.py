@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 Decode = Callable[[IntArray], str]
 
 
-class Judge:
+class GroupJudge:
     """Has a task's completions rewarded; several threads may ask at once.
 
     A completion that a reward could not judge carries no loss, and the mean of its group's others

@@ -38,7 +38,7 @@ from ogrpo.policy.pretrained import load_pretrained, save_pretrained
 from ogrpo.policy.shapes import SHAPES, tiny
 from ogrpo.report.progress import warm_start_bar
 from ogrpo.tasks import arithmetic
-from ogrpo.trainer import lessons
+from ogrpo.trainer import lessons as demonstrations
 from ogrpo.trainer.cache import cache_path
 from ogrpo.trainer.config import TrainConfig, WarmStart
 from ogrpo.trainer.lessons import Lessons
@@ -185,13 +185,8 @@ def _sources() -> list[Path]:
     """The code that demonstrates, and that imitates."""
     packages = [Path(found) for module in (policy, learner) for found in module.__path__]
     found = [source for package in packages for source in sorted(package.glob("*.py"))]
-    return [
-        Path(arithmetic.__file__),
-        Path(batching.__file__),
-        Path(lessons.__file__),
-        Path(__file__),
-        *found,
-    ]
+    own = (arithmetic, batching, demonstrations)
+    return [*(Path(str(module.__file__)) for module in own), Path(__file__), *found]
 
 
 def _store(folder: Path, decoder: DecoderConfig, params: Params) -> None:

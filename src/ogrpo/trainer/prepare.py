@@ -13,7 +13,7 @@ from ogrpo.tasks import Example, Task, arithmetic
 from ogrpo.tasks.encode import Encoded, encode_examples
 from ogrpo.trainer.config import TrainConfig
 from ogrpo.trainer.find_task import Found, find_task
-from ogrpo.trainer.judge import Judge
+from ogrpo.trainer.judge import GroupJudge
 from ogrpo.trainer.lessons import Lessons, worked_solutions
 from ogrpo.trainer.settle import settled
 from ogrpo.trainer.state import Prompts
@@ -32,8 +32,8 @@ class Prepared:
     prompts: Prompts
     heldout: Sequence[Example]
     """The held-out examples whose prompts fit."""
-    judge: Judge
-    judge_heldout: Judge
+    judge: GroupJudge
+    judge_heldout: GroupJudge
     lessons: Lessons | None
     """What a decoder that is made here imitates first."""
     left_out: Counts
@@ -154,7 +154,7 @@ def make_judges(
     task: Task,
     examples: tuple[Sequence[Example], Sequence[Example]],
     tokenizer: TextTokenizer,
-) -> tuple[tuple[Judge, Judge], Callable[[], None]]:
+) -> tuple[tuple[GroupJudge, GroupJudge], Callable[[], None]]:
     """Judges of training and of evaluation, and what ends their processes.
 
     A reward that keeps counts of its own counts answers to held-out prompts apart.
@@ -164,8 +164,8 @@ def make_judges(
     pools = [make_pool(config, task.rewards)]
     pools += [make_pool(config, own)] if apart else []
     judges = (
-        Judge(pools[0], examples[0], tokenizer.decode),
-        Judge(pools[-1], examples[1], tokenizer.decode),
+        GroupJudge(pools[0], examples[0], tokenizer.decode),
+        GroupJudge(pools[-1], examples[1], tokenizer.decode),
     )
 
     def close() -> None:

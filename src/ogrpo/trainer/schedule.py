@@ -9,8 +9,8 @@ POSITIVE = ("steps", "i", "v", "stages", "prompts", "replay", "evaluate_every")
 class Schedule:
     """What happens at which step.
 
-    A step collects one batch of groups, puts them into the replay buffer, draws from it `replay` times
-    and takes `i` updates on each draw.
+    A step collects one batch of groups, puts them into the replay buffer, draws from it `replay`
+    times and takes `i` updates on each draw.
     """
 
     steps: int = 240
@@ -20,8 +20,8 @@ class Schedule:
     v: int = 1
     """Steps between two synchronisations of the server's weights (the sync interval)."""
     lead: int = 0
-    """Batches that may be asked for ahead of the step that trains on them (the sync offset). 0 collects
-    and trains in turn; more overlap the two and make the samples that many steps older."""
+    """Batches that may be asked for ahead of the step that trains on them (the sync offset). 0
+    collects and trains in turn; more overlap the two and make the samples that many steps older."""
     replay: int = 1
     """Batches drawn from the buffer in a step: updates per fresh group, apart from i."""
     warmup: int = 0
@@ -61,8 +61,8 @@ class Schedule:
             )
         if self.offline and self.warmup == 0:
             raise ValueError(
-                "schedule.offline collects only during the warm-up, but schedule.warmup is 0: give the "
-                "number of batches to collect"
+                "schedule.offline collects only during the warm-up, but schedule.warmup is 0: give "
+                "the number of batches to collect"
             )
 
     def starts_stage(self, step: int) -> bool:

@@ -47,7 +47,7 @@ def connect(
 
 def serve_command(config: TrainConfig, url: str, folder: Path) -> str:
     """What starts a server for this run at `url`, on the machine of that name."""
-    at, longest = urlsplit(url), config.data.prompt_length + config.rollout.max_tokens
+    at, longest = urlsplit(url), config.longest_prompt + config.longest_answer
     host = [] if at.hostname in LOOPBACK else ["--host", str(at.hostname)]
     place = [*host, "--port", str(at.port or 80)]
     sizes = ["--max-model-len", str(longest), "--kv-cache-gib", "1"]

@@ -2,13 +2,14 @@
 
 import resource
 import shlex
+import signal
 import sys
 from collections.abc import Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 from rich.console import Console
@@ -24,21 +25,35 @@ from ogrpo.report.counted import counted
 from ogrpo.report.progress import display, summary_table
 from ogrpo.report.run_dir import RunDir, RunDirError
 from ogrpo.report.run_page import Answer, Sample, write_report
-from ogrpo.rewards.math import MathReward, RewardCounts
+from ogrpo.rewards.judge import Judge, RewardCounts
 from ogrpo.rollout.collection import CollectionError
 from ogrpo.rollout.vllm import RolloutError
-from ogrpo.trainer import LoopState, Parts, array_shapes, resume, start, stream_seed, train
+from ogrpo.tasks import Example, Prompt, Task
 from ogrpo.trainer.build import batching_line, find_devices, make_parts
 from ogrpo.trainer.cache import keep_compiled_programs
+from ogrpo.trainer.collect import RewardError
 from ogrpo.trainer.config import TrainConfig, check_sources, to_json
 from ogrpo.trainer.devices import Devices, memory_lines, open_mesh
+from ogrpo.trainer.evaluate import withdraw
 from ogrpo.trainer.interrupt import StopRequest, stop_on_signal
+from ogrpo.trainer.loop import train
 from ogrpo.trainer.method import check, title
 from ogrpo.trainer.model import DTYPES, make_model, save_model
 from ogrpo.trainer.prepare import Prepared, prepare
 from ogrpo.trainer.servers import connect
+from ogrpo.trainer.state import LoopState, Parts, array_shapes, resume, start, stream_seed
 
 SHOWN_ANSWERS = 12
+STOPPING = (CollectionError, RewardError, RolloutError)
+
+
+class Command(NamedTuple):
+    """What the user typed."""
+
+    whole: str
+    """The whole of it, for the report."""
+    program: str
+    """Its beginning, which options follow."""
 
 
 @dataclass(frozen=True)
@@ -53,15 +68,6 @@ class Session:
     parts: Parts
     console: Console
     command: Command
-
-
-class Command(NamedTuple):
-    """What the user typed."""
-
-    whole: str
-    """The whole of it, for the report."""
-    program: str
-    """Its beginning, which options follow."""
 
 
 @dataclass(frozen=True)
@@ -156,7 +162,7 @@ def carry_out(session: Session, params: Params) -> signal.Signals | None:
     """A run whose parts are ready; returns the signal that stopped it, if one did."""
     if not session.config.resume:
         session.run.write_config(as_json(session.config))
-    before = greedy_answers(session, params)
+    before = greedy_answers(session, params, version=0)
     withdraw(session.parts.evaluator)
     state, stop = train_to_end(session, params)
     finish(session, state, before)
@@ -195,11 +201,7 @@ def train_to_end(session: Session, params: Params) -> tuple[LoopState, StopReque
                             state.buffer.prune(each["buffer"] for each in kept)
                     if stop:
                         break
-            except (
-                CollectionError,
-                RewardError,
-                RolloutError,
-            ) as error:  # the trainer's state is not lost
+            except STOPPING as error:  # the trainer's state is not lost
                 checkpoints.save(state.step, state.arrays(), progress(session, state))
                 command = resume_command(session)
                 raise RolloutError(f"{error}\ngo on with:\n  {command}") from error
@@ -208,19 +210,27 @@ def train_to_end(session: Session, params: Params) -> tuple[LoopState, StopReque
 
 def progress(session: Session, state: LoopState) -> dict[str, Any]:
     """A checkpoint's progress: the loop's, and how answers came out so far."""
-    counts = {name: reward.counts._asdict() for name, reward in rewards(session).items()}
+    counts = {name: found._asdict() for name, found in outcomes(session).items()}
     return {**state.progress(), "judged": counts}
 
 
-def rewards(session: Session) -> dict[str, MathReward]:
-    """What counts outcomes, by what it judges."""
-    judges = {"training": session.prepared.judge, "evaluation": session.prepared.judge_heldout}
+def counting(session: Session) -> dict[str, Judge]:
+    """The rewards that count outcomes, by what they judge."""
+    judges = {
+        "completions": session.prepared.judge,
+        "evaluation answers": session.prepared.judge_heldout,
+    }
     return {
-        f"{what}/{reward.name}": reward.function
+        what if len(judge.rewards) == 1 else f"{what}, {reward.name},": reward.function
         for what, judge in judges.items()
         for reward in judge.rewards
-        if isinstance(reward.function, MathReward)
+        if isinstance(reward.function, Judge)
     }
+
+
+def outcomes(session: Session) -> dict[str, RewardCounts]:
+    """How answers came out since the run began, by what they are answers to."""
+    return {name: reward.counts for name, reward in counting(session).items()}
 
 
 def begin(session: Session, params: Params, checkpoints: Checkpoints) -> LoopState:
@@ -249,7 +259,7 @@ def resumed(session: Session, params: Params, checkpoints: Checkpoints, step: in
         for leaf in jax.tree.leaves(params):
             leaf.delete()
     arrays, before = checkpoints.restore(step, array_shapes(shapes, session.parts))
-    for name, reward in rewards(session).items():  # older checkpoints have no counts
+    for name, reward in counting(session).items():  # older checkpoints have no counts
         reward.counts = RewardCounts(**before.get("judged", {}).get(name, {}))
     return resume(arrays, before, session.parts, frozen=shapes.frozen)
 
@@ -262,13 +272,14 @@ def describe(session: Session, state: TrainState) -> None:
     session.console.print(batching_line(session.config), soft_wrap=True)
 
 
-def greedy_answers(session: Session, params: object) -> list[Answer]:
+def greedy_answers(session: Session, params: object, *, version: int) -> list[Answer]:
     """Greedy answers to the first held-out questions."""
     parts, judge = session.parts, session.prepared.judge_heldout
     prompts = parts.prompts.heldout[:SHOWN_ANSWERS]
     if not prompts:
         return []
-    parts.evaluator.publish(params, 0)
+    if parts.evaluator.version != version:
+        parts.evaluator.publish(params, version)
     greedy = replace(parts.evaluation_sampling, greedy=True, group_size=1)
     groups = parts.evaluator.generate(prompts, greedy, stream_seed(parts.seed, "shown", 0))
     return [Answer(text, reward > 0) for text, reward in judge.shown(groups)]
@@ -282,7 +293,7 @@ def finish(session: Session, state: LoopState, before: Sequence[Answer]) -> None
     if session.config.lora.rank is not None:
         base = (session.config.model.path or run.initial).resolve()
         save_adapter(run.adapter, state.train.params, alpha=session.config.lora.alpha, base=base)
-    after = greedy_answers(session, policy)
+    after = greedy_answers(session, policy, version=state.step)
     examples = session.prepared.heldout[:SHOWN_ANSWERS]
     samples = [
         Sample(prompt_text(example.prompt), gold_text(example), *answers)
@@ -294,7 +305,7 @@ def finish(session: Session, state: LoopState, before: Sequence[Answer]) -> None
         session.command.whole,
         title(session.config),
         samples,
-        counted(session.config, run, prepared),
+        counted(as_json(session.config), run.read_metrics(), prepared.left_out, outcomes(session)),
     )
     console.print(summary_table(run.read_metrics()))
     console.print(f"peak memory {peak_gib():.2f} GiB")
