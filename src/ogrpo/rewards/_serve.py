@@ -130,13 +130,15 @@ class Service:
 
     def run(self) -> None:
         """Load the functions, then answer for ever."""
-        if not self._load(pickle.loads(self._receive() or _end())):
-            return
+        broken = self._load(pickle.loads(self._receive() or _end()))
+        if broken is not None:
+            return self._send({"id": None, **broken})
         threading.Thread(target=self._read, daemon=True).start()
+        self._send({"id": None, "ready": True})
         while True:
             self._answer_plain(self._plain.get())
 
-    def _load(self, parcel: dict[str, Any]) -> bool:
+    def _load(self, parcel: dict[str, Any]) -> Answer | None:
         sys.path[:] = parcel["path"]
         for name, function in parcel["functions"].items():
             try:
@@ -145,10 +147,8 @@ class Service:
                         import_file(module, path)
                 self._functions[name] = pickle.loads(function)
             except BaseException as error:  # what a user's module raises at import is an answer
-                self._send({"id": None, "broken": name, **refusal(error)})
-                return False
-        self._send({"id": None, "ready": True})
-        return True
+                return {"broken": name, **refusal(error)}
+        return None
 
     def _read(self) -> None:
         try:

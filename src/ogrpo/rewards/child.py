@@ -91,12 +91,13 @@ class Child:
                     os.killpg(self._process.pid, signal.SIGKILL)
                 self._process.wait()
                 os.close(self._life)
+            code = self._process.wait()
         with self._sending:
             assert self._process.stdin is not None
             self._process.stdin.close()
         if self.listener is not None and self.listener is not threading.current_thread():
             self.listener.join(_PATIENCE)  # what left the group may keep its pipe open
-        return self._process.returncode
+        return code
 
     def close_output(self) -> None:
         """Close the pipe of replies; the listener does, who alone knows that nobody reads it."""

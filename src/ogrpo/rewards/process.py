@@ -16,6 +16,7 @@ import cloudpickle
 
 from ogrpo.rewards.child import Child
 from ogrpo.rewards.load import files_of_rewards
+from ogrpo.rewards.scores import FailureKind
 
 _CANCELLING = 1.0  # seconds that a coroutine has to give up after its time is over
 
@@ -24,9 +25,7 @@ class Reply(NamedTuple):
     """What came of one call: a result, or the kind of its failure with a message."""
 
     result: Any = None
-    kind: str | None = (
-        None  # "raised", "timeout", "memory", "died", "wrong count"; None: it went well
-    )
+    kind: FailureKind | None = None  # None: it went well
     message: str = ""
     seconds: float = 0.0  # of wall time
     ended: bool = False  # the process ended, with every call that was under way in it

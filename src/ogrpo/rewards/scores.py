@@ -68,10 +68,14 @@ class ScoreRequest:
         >>> request.completions, request.columns
         ([[{'role': 'assistant', 'content': '4'}]], {'answer': ['4']})
         """
-        n, chat = len(texts), not isinstance(prompt, str)
+        n = len(texts)
+        prompts, completions = [prompt] * n, list(texts)
+        if not isinstance(prompt, str):
+            prompts = [[dict(message) for message in prompt] for _ in texts]
+            completions = [[{"role": "assistant", "content": text}] for text in texts]
         return cls(
-            prompts=[list(map(dict, prompt)) if chat else prompt for _ in range(n)],
-            completions=[[{"role": "assistant", "content": t}] if chat else t for t in texts],
+            prompts=prompts,
+            completions=completions,
             completion_ids=completion_ids,
             finish_reasons=finish_reasons,
             columns={name: [value] * n for name, value in columns.items()},

@@ -1,6 +1,6 @@
 """From the reply to a call to a verdict on each completion, and from verdicts to scores."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,31 +18,30 @@ def verdicts(call: RewardCall, reply: Reply, bounds: Bounds) -> list[Verdict]:
     """Return a verdict on each completion of a call."""
     if reply.kind is None:
         return [_verdict(call, call.first + i, value) for i, value in enumerate(reply.result)]
-    kind, message = reply.kind, _message(call, reply, bounds)
-    indices = range(call.first, call.first + call.count)
-    return [Failure(call.reward.name, index, kind, message) for index in indices]
+    failure = Failure(call.reward.name, call.first, reply.kind, _message(call, reply, bounds))
+    return [failure._replace(completion=call.first + i) for i in range(call.count)]
 
 
 def summed(rewards: Sequence[Reward], found: Sequence[Sequence[Verdict]]) -> Scores:
     """Return the weighted sum over the rewards of their verdicts on each completion.
 
-    A completion without a number from any reward that counts has failed: it is not worth 0.
+    A completion fails, and is not worth 0, if a reward that counts failed, if none applies, or if
+    the sum is too large.
     """
     values = {
         reward.name: np.array([v if isinstance(v, float) else np.nan for v in row], np.float32)
         for reward, row in zip(rewards, found, strict=True)
     }
     failures = [v for row in found for v in row if isinstance(v, Failure)]
-    counting = [reward for reward in rewards if reward.weight != 0.0]
-    weights = {reward.name: reward.weight for reward in counting}
-    applies = np.any([np.isfinite(values[name]) for name in weights], axis=0)
-    failed = ~applies
-    failed[[f.completion for f in failures if f.reward in weights]] = True
+    weights = {reward.name: reward.weight for reward in rewards if reward.weight != 0.0}
+    weighted = np.stack([w * values[name].astype(np.float64) for name, w in weights.items()])
+    total = np.where(np.all(np.isnan(weighted), axis=0), np.nan, np.nansum(weighted, axis=0))
     told = {f.completion for f in failures if f.reward in weights}
-    failures += [_without(counting, i) for i in np.flatnonzero(failed).tolist() if i not in told]
-    parts = [w * np.nan_to_num(values[name].astype(float)) for name, w in weights.items()]
-    total = np.where(failed, 0.0, np.sum(parts, axis=0)).astype(np.float32)
-    return Scores(total, values, failed, tuple(failures))
+    bad = np.flatnonzero(~(np.abs(total) <= np.finfo(np.float32).max)).tolist()
+    failures += [_unusable(weights, i, total[i]) for i in bad if i not in told]
+    failed = np.zeros(total.shape, bool)
+    failed[[*told, *bad]] = True
+    return Scores(np.where(failed, 0.0, total).astype(np.float32), values, failed, tuple(failures))
 
 
 def _verdict(call: RewardCall, index: int, value: Any) -> Verdict:
@@ -75,7 +74,12 @@ def _message(call: RewardCall, reply: Reply, bounds: Bounds) -> str:
     return f"{call.reward} {message}"
 
 
-def _without(counting: Sequence[Reward], index: int) -> Failure:
-    names = ", ".join(repr(reward.name) for reward in counting)
-    message = f"no reward applies to completion {index}: {names} gave None"
-    return Failure(counting[0].name, index, "none", message)
+def _unusable(weights: Mapping[str, float], index: int, total: float) -> Failure:
+    names = ", ".join(map(repr, weights))
+    if np.isnan(total):
+        message = f"no reward applies to completion {index}: {names} gave None"
+        return Failure(next(iter(weights)), index, "none", message)
+    message = (
+        f"the weighted sum of {names} for completion {index} is {total}, too large for float32"
+    )
+    return Failure(next(iter(weights)), index, "not finite", message)
