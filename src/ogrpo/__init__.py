@@ -8,7 +8,7 @@ and `ogrpo.rollout` all the same.
 """
 
 import importlib
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ogrpo.extras import needs
 
@@ -96,13 +96,17 @@ of `__all__`, so that `from ogrpo import *` loads no trainer.
 """
 
 
-def __getattr__(name: str) -> Any:
-    if name in _LATER:
-        needs(f"ogrpo.{name}", "train")
-        return getattr(importlib.import_module(_LATER[name]), name)
-    if name in __all__:  # only where JAX is missing
-        needs(f"ogrpo.{name}", "")
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+if (
+    not TYPE_CHECKING
+):  # or else a type checker would take any name that is misspelt for one of these
+
+    def __getattr__(name: str) -> Any:
+        if name in _LATER:
+            needs(f"ogrpo.{name}", "train")
+            return getattr(importlib.import_module(_LATER[name]), name)
+        if name in __all__:  # only where JAX is missing
+            needs(f"ogrpo.{name}", "")
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
