@@ -96,9 +96,8 @@ of `__all__`, so that `from ogrpo import *` loads no trainer.
 """
 
 
-if (
-    not TYPE_CHECKING
-):  # or else a type checker would take any name that is misspelt for one of these
+# Out of a type checker's sight: with it there, any misspelt name of the module would have a type.
+if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> Any:
         if name in _LATER:
