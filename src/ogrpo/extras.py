@@ -11,8 +11,9 @@ from importlib.util import find_spec
 EXTRAS = {
     "": ("jax", "numpy"),
     "train": (
-        *("chex", "flax", "httpx", "jinja2", "math_verify", "matplotlib", "ml_dtypes", "optax"),
-        *("orbax", "platformdirs", "pyarrow", "rich", "safetensors", "tokenizers", "tyro"),
+        *("chex", "cloudpickle", "flax", "httpx", "jinja2", "math_verify", "matplotlib"),
+        *("ml_dtypes", "optax", "orbax", "platformdirs", "pyarrow", "rich", "safetensors"),
+        *("tokenizers", "tyro"),
     ),
     "hub": ("datasets",),
 }
