@@ -89,7 +89,7 @@ def prompt_means(values: NDArray[np.floating]) -> tuple[NDArray[np.float64], NDA
     if drawn.min() == values.shape[1]:
         return values.mean(axis=1, dtype=np.float64), drawn
     kept = values[drawn > 0]
-    return np.nanmean(kept, axis=1, dtype=np.float64), drawn[drawn > 0]
+    return np.asarray(np.nanmean(kept, axis=1, dtype=np.float64)), drawn[drawn > 0]
 
 
 def proportion(values: NDArray[np.float64], most: float) -> Estimate:

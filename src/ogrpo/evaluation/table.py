@@ -3,7 +3,7 @@
 from rich.table import Table
 from rich.text import Text
 
-from ogrpo.evaluation.summary import Summary
+from ogrpo.evaluation.metrics import Summary
 
 WHOLE = ("problems", "answers", "failed", "tokens/max")
 
