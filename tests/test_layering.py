@@ -36,7 +36,7 @@ ALLOWED = {
     "ogrpo.tasks.gsm8k": {"tasks", "rewards"},
     "ogrpo.tasks.registry": {"tasks", "rewards", "math_verify"},
     "ogrpo.tasks.encode": {"tasks", "rewards", "data", "rollout", "tokenizers"},
-    "ogrpo.evaluation": set(),
+    "ogrpo.evaluation": {"rollout"},
     # Kernels know the policy's interface; nothing but experiments knows them.
     "ogrpo.kernels.log_probs": {"jax", "flax", "optax", "orbax", "policy", "kernels"},
 }
