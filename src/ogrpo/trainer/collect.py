@@ -6,7 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ogrpo.data.batching import GroupBatch, PromptStream, pad_groups
+from ogrpo.batch import Batch
+from ogrpo.data.batching import PromptStream, pad_groups
 from ogrpo.data.replay import Experience
 from ogrpo.rollout.collection import Collector, Request
 from ogrpo.rollout.protocol import Group
@@ -19,7 +20,7 @@ class Collected:
     """One batch of judged groups."""
 
     experiences: Sequence[Experience]
-    groups: GroupBatch
+    groups: Batch[np.ndarray]
     rewards: NDArray[np.float32]  # [N, G]
     truncated: int
     """Completions that did not end themselves."""
@@ -50,7 +51,7 @@ def collect(parts: Parts, collector: Collector, step: int, watch: Stopwatch) -> 
     truncated = sum(c.finish_reason != "stop" for group in groups for c in group.completions)
     return Collected(
         [Experience(*group) for group in judged],
-        pad_groups(groups, task.prompt_length, task.completion_length),
+        pad_groups(groups, task.prompt_length, task.completion_length, rewards=rewards),
         rewards,
         truncated,
     )

@@ -7,12 +7,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ogrpo.batch import Batch
 from ogrpo.certify import certify, period_gaps
 from ogrpo.core.algorithms import PROXIMAL
 from ogrpo.data.replay import Draw, TooFewGroups
 from ogrpo.learner.state import Hypers
-from ogrpo.learner.update import Batch
-from ogrpo.trainer.batches import make_batch
+from ogrpo.trainer.batches import make_batch, to_device
 from ogrpo.trainer.collect import Collected
 from ogrpo.trainer.control import Verdict, judge_data, next_clip_scale
 from ogrpo.trainer.schedule import Schedule
@@ -24,7 +24,9 @@ NOT_CERTIFIED: Record = dict.fromkeys(
 )
 
 
-def scored(state: LoopState, batch: Batch, parts: Parts, schedule: Schedule) -> Batch:
+def scored(
+    state: LoopState, batch: Batch[jax.Array], parts: Parts, schedule: Schedule
+) -> Batch[jax.Array]:
     """pi_k and pi_ref, only where they differ from pi_theta."""
     temperature = jnp.float32(parts.sampling.temperature)
     proximal = ref = None
@@ -98,9 +100,9 @@ def update(
 ) -> LoopState:
     """`i` updates on one draw; the metrics are those of the last."""
     task = parts.task
-    groups = draw.batch(task.prompt_length, task.completion_length)
-    made = make_batch(groups, draw.rewards, parts.packer, for_update=True)
-    batch = scored(state, made.batch, parts, schedule)
+    padded = draw.batch(task.prompt_length, task.completion_length)
+    made = make_batch(padded, parts.packer, for_update=True)
+    batch = scored(state, to_device(made.batch), parts, schedule)
     lots = stream_seed(parts.seed, f"lots {reuse.draws}", state.step)
 
     def hypers(iteration: int) -> Hypers:
@@ -117,7 +119,7 @@ def update(
     shapes = state.shapes if made.shape is None else state.shapes | {made.shape}
     reuse.metrics = {name: float(value) for name, value in jax.device_get(metrics).items()}
     reuse.metrics |= {"padding": made.padding, "shapes": max(1, len(shapes))}
-    reuse.staleness.append(state.step - groups.policy_versions)
+    reuse.staleness.append(state.step - padded.policy_versions)
     reuse.draws += 1
     scores = sum(x is not None for x in (batch.proximal_log_probs, batch.ref_log_probs))
     costs = parts.costs
@@ -145,14 +147,16 @@ def certify_period(
     """Gathers what the period's samples say, and at its end whether the server improved."""
     if parts.certificate_delta is None or state.server_version == 0:
         return state, NOT_CERTIFIED
-    made = make_batch(collected.groups, collected.rewards, parts.packer, for_update=False)
-    current = made.groups.policy_versions == state.server_version  # bought ahead: not yet
-    if current.any():
-        batch = made.batch
+    made = make_batch(collected.groups, parts.packer, for_update=False)
+    active = made.batch.active_mask
+    current = made.batch.policy_versions == state.server_version  # bought ahead: not yet
+    judged = current & active.any(axis=-1)  # of the others the reward is not known
+    if judged.any():
+        batch = to_device(made.batch)
         temperature = jnp.float32(parts.sampling.temperature)
         before = parts.score(state.train.whole(state.previous), batch, temperature)
-        gaps = period_gaps(before, batch.behavior_log_probs, batch.completion_mask, batch.rewards)
-        state = replace(state, gaps=(*state.gaps, *np.asarray(gaps)[current].tolist()))
+        gaps = period_gaps(before, batch.behavior_log_probs, jnp.asarray(active), batch.rewards)
+        state = replace(state, gaps=(*state.gaps, *np.asarray(gaps)[judged].tolist()))
     if not ends or not state.gaps:
         return state, NOT_CERTIFIED
     verdict = certify(jnp.asarray(state.gaps), parts.certificate_delta)

@@ -11,12 +11,13 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
+from ogrpo.batch import Batch
 from ogrpo.core.algorithms import REFERENCE
 from ogrpo.data.packing import Shape
 from ogrpo.data.replay import ReplayBuffer
 from ogrpo.learner.checkpoint import content_hash
 from ogrpo.learner.state import Hypers, Params, TrainState
-from ogrpo.learner.update import Batch, UpdateFn
+from ogrpo.learner.update import UpdateFn
 from ogrpo.learner.variance import SpreadFn
 from ogrpo.rollout.collection import Limits as CollectionLimits
 from ogrpo.rollout.embedded import EmbeddedEngine
@@ -27,7 +28,7 @@ from ogrpo.trainer.control import Limits
 Ids = NDArray[np.int32]
 Record = dict[str, Any]
 RewardFn = Callable[[str, str, str], float]
-ScoreFn = Callable[[Params, Batch, jax.Array], jax.Array]
+ScoreFn = Callable[[Params, Batch[jax.Array], jax.Array], jax.Array]
 PHASES = ("rollout", "reward", "update", "sync", "eval")
 
 
