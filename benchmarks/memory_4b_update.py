@@ -7,9 +7,9 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 
+from ogrpo.batch import Batch
 from ogrpo.learner import sharding
 from ogrpo.learner.state import TrainState, hypers, init_state
-from ogrpo.learner.update import Batch
 from ogrpo.policy import DecoderConfig, Params
 from ogrpo.policy.decoder import param_shapes
 from ogrpo.trainer import Schedule
@@ -45,8 +45,10 @@ def batch_shapes(options: argparse.Namespace) -> Batch:
         prompt_mask=of((n, p), jnp.bool_),
         completion_ids=of((n, g, t), jnp.int32),
         completion_mask=of((n, g, t), jnp.bool_),
+        loss_mask=of((n, g, t), jnp.bool_),
         behavior_log_probs=of((n, g, t), jnp.float32),
         rewards=of((n, g), jnp.float32),
+        policy_versions=of((n, g), jnp.int32),
     )
 
 

@@ -21,7 +21,8 @@ from pathlib import Path
 
 import numpy as np
 
-from ogrpo.data.batching import GroupBatch, pad_groups
+from ogrpo.batch import Batch
+from ogrpo.data.batching import pad_groups
 from ogrpo.data.replay import (
     Experience,
     Fifo,
@@ -112,11 +113,11 @@ def batches(source: list[Experience], size: int, total: int) -> Iterator[list[Ex
         yield [source[k % len(source)] for k in range(start, min(start + size, total))]
 
 
-def padded(batch: list[Experience]) -> tuple[GroupBatch, dict[str, np.ndarray]]:
+def padded(batch: list[Experience]) -> tuple[Batch[np.ndarray], dict[str, np.ndarray]]:
     length = max(len(one.group.prompt_ids) for one in batch)
     tokens = max(len(c.token_ids) for one in batch for c in one.group.completions)
-    return pad_groups([one.group for one in batch], length, tokens), {
-        "rewards": np.stack([one.rewards for one in batch]),
+    rewards = np.stack([one.rewards for one in batch])
+    return pad_groups([one.group for one in batch], length, tokens, rewards=rewards), {
         "problems": np.array([one.problem for one in batch]),
         "temperatures": np.ones((len(batch), G)),
         "finish_reasons": np.zeros((len(batch), G), np.uint8),

@@ -30,6 +30,7 @@ from ogrpo.trainer.build import make_hypers_at, make_parts
 from ogrpo.trainer.cache import keep_compiled_programs
 from ogrpo.trainer.config import Evaluation, TrainConfig, WarmStart, to_json
 from ogrpo.trainer.config_update import require
+from ogrpo.trainer.find_task import find_task
 from ogrpo.trainer.model import make_model
 from ogrpo.trainer.prepare import prepare
 from ogrpo.trainer.presets import main_study
@@ -173,7 +174,7 @@ class Bench:
 
     def _model(self, config: TrainConfig) -> Any:
         if config.seed not in self._models:
-            own = replace(self.prepared, config=config, lessons=lessons(config))
+            own = replace(self.prepared, config=config, lessons=find_task(config).lessons)
             self._models[config.seed] = make_model(own, self._console)
         return self._models[config.seed]
 

@@ -27,7 +27,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from ogrpo.policy.head import HeadOutput
+from ogrpo.batch import PolicyOutput
 
 
 class Sums(NamedTuple):
@@ -99,7 +99,7 @@ def swept_log_probs(
     embedding: jax.Array,
     token_ids: jax.Array,
     temperature: jax.Array,
-) -> HeadOutput:
+) -> PolicyOutput[jax.Array]:
     """Log-probs [M, A] and entropies [M] by `plan`; see `chunked_log_probs`."""
     chex.assert_rank([hidden, embedding, token_ids, temperature], [2, 2, 2, 0])
     if plan.axis_name is not None and plan.axis_name not in _varying(embedding):
@@ -119,7 +119,7 @@ def _swept(
     embedding: jax.Array,
     token_ids: jax.Array,
     temperature: jax.Array,
-) -> HeadOutput:
+) -> PolicyOutput[jax.Array]:
     nothing_kept = plan._replace(kept=0)
     return _forward(nothing_kept, hidden, embedding, token_ids, temperature)[0]
 
@@ -130,7 +130,7 @@ def _forward(
     embedding: jax.Array,
     token_ids: jax.Array,
     temperature: jax.Array,
-) -> tuple[HeadOutput, tuple[Any, ...]]:
+) -> tuple[PolicyOutput[jax.Array], tuple[Any, ...]]:
     cut = _cut(embedding.shape[0], plan.forward_width, plan.kept)
     part = _slicer(hidden, embedding, _local_ids(plan, embedding, token_ids), temperature)
 
@@ -153,13 +153,14 @@ def _forward(
     sums = sums if plan.axis_name is None else _merged_over_devices(sums, plan.axis_name)
     log_mass = jnp.log(sums.mass)
     log_probs = (sums.asked - sums.peak[:, None]) - log_mass[:, None]
-    out = HeadOutput(log_probs, log_mass - sums.moment / sums.mass)
+    entropy = log_mass - sums.moment / sums.mass
+    out = PolicyOutput(log_probs=log_probs, entropy=entropy)
     inputs = hidden, embedding, token_ids, temperature
     return out, (inputs, (sums.peak, log_mass, out.entropy), kept)
 
 
 def _backward(
-    plan: Plan, saved: tuple[Any, ...], cotangent: HeadOutput
+    plan: Plan, saved: tuple[Any, ...], cotangent: PolicyOutput[jax.Array]
 ) -> tuple[jax.Array, jax.Array, None, jax.Array]:
     (hidden, embedding, token_ids, temperature), (peak, log_mass, entropy), kept = saved
     known = Known(peak, log_mass, entropy, cotangent.log_probs, cotangent.entropy)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ogrpo.data.batching import GroupBatch
+from ogrpo.batch import Batch, take
 from ogrpo.data.packing import (
     LEAST_BLOCK,
     arrange,
@@ -17,7 +17,6 @@ from ogrpo.data.packing import (
     pack,
     real_tokens,
     rung,
-    take,
 )
 from ogrpo.data.tokenizer import train_bpe
 from ogrpo.tasks.gsm8k import read_problems
@@ -29,16 +28,19 @@ needs_gsm8k = pytest.mark.skipif(
 )
 
 
-def make(prompts, lengths, p, t, seed=0) -> GroupBatch:
+def make(prompts, lengths, p, t, seed=0) -> Batch:
     rng = np.random.default_rng(seed)
     prompts, lengths = np.asarray(prompts), np.asarray(lengths)
     n, g = lengths.shape
-    return GroupBatch(
+    mask = np.arange(t) < lengths[..., None]
+    return Batch(
         prompt_ids=rng.integers(1, 99, (n, p)).astype(np.int32),
         prompt_mask=np.arange(p) < prompts[:, None],
         completion_ids=rng.integers(1, 99, (n, g, t)).astype(np.int32),
-        completion_mask=np.arange(t) < lengths[..., None],
+        completion_mask=mask,
+        loss_mask=mask,
         behavior_log_probs=np.zeros((n, g, t), np.float32),
+        rewards=np.zeros((n, g), np.float32),
         policy_versions=np.zeros((n, g), np.int32),
     )
 

@@ -14,10 +14,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ogrpo.batch import Batch
 from ogrpo.learner import sharding
 from ogrpo.learner.checkpoint import Checkpoints
 from ogrpo.learner.state import TrainState, adam, hypers
-from ogrpo.learner.update import Batch
 from ogrpo.policy.axes import param_axes
 from ogrpo.policy.lora import merge
 from ogrpo.trainer.config_update import Lora, Mesh
@@ -37,14 +37,17 @@ def make_batch(n: int = 16, g: int = 3, p: int = 4, t: int = 3) -> Batch:
     prompts, lengths = rng.integers(1, p + 1, n), rng.integers(1, t + 1, (n, g))
     rewards = rng.integers(0, 2, (n, g)).astype(np.float32)
     rewards[0], rewards[1], rewards[2] = 1.0, 0.0, (0.0, 1.0, 1.0)
+    mask = jnp.asarray(np.arange(t) < lengths[..., None])
     around = partial(rng.normal, -2.5, 0.3)
     return Batch(
         prompt_ids=jnp.asarray(rng.integers(0, CONFIG.vocab_size, (n, p)), jnp.int32),
         prompt_mask=jnp.asarray(np.arange(p) < prompts[:, None]),
         completion_ids=jnp.asarray(rng.integers(0, CONFIG.vocab_size, (n, g, t)), jnp.int32),
-        completion_mask=jnp.asarray(np.arange(t) < lengths[..., None]),
+        completion_mask=mask,
+        loss_mask=mask,
         behavior_log_probs=jnp.asarray(around((n, g, t)), jnp.float32),
         rewards=jnp.asarray(rewards),
+        policy_versions=jnp.zeros((n, g), jnp.int32),
         ref_log_probs=jnp.asarray(around((n, g, t)), jnp.float32),
     )
 

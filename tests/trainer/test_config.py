@@ -10,7 +10,7 @@ from ogrpo.trainer.build import batching_line
 from ogrpo.trainer.config import TrainConfig, check_sources, from_json, to_json
 from ogrpo.trainer.config_update import Mesh, Optimizer
 from ogrpo.trainer.method import algorithm
-from ogrpo.trainer.presets import PRESETS
+from ogrpo.trainer.presets import PRESETS, main_study
 from ogrpo.trainer.session import as_json
 
 

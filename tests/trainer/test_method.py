@@ -13,7 +13,7 @@ from ogrpo.trainer import Limits, Schedule
 from ogrpo.trainer.config import Reuse, Rollout
 from ogrpo.trainer.config_update import Knobs, Optimizer, Override, TrustRegion
 from ogrpo.trainer.method import acts, algorithm, check, knobs, listed, region_fn, silent, title
-from ogrpo.trainer.presets import PRESETS
+from ogrpo.trainer.presets import PRESETS, main_study
 
 CLIP = TrustRegion(kind="clip")
 

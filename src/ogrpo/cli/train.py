@@ -15,7 +15,7 @@ INTERRUPTED = 130
 
 def main(options: Sequence[str]) -> int:
     """Trains; returns the exit code."""
-    config = parse(options, program=PROGRAM, preset=None)
+    config = parse(options, program=PROGRAM, preset="none")
     whole = shlex.join(["ogrpo", *sys.argv[1:]])
     return exit_code(run(config, Console(), Command(whole, PROGRAM)))
 

@@ -8,14 +8,17 @@ import jax.numpy as jnp
 import optax
 from jax import Array
 
+from ogrpo.batch import Batch
 from ogrpo.learner.metrics import Metrics
 from ogrpo.learner.state import Hypers, Params, TrainState
-from ogrpo.learner.update import Batch, Recipe, Weighed, gradient, weigh
+from ogrpo.learner.update import Recipe, Weighed, gradient, weigh
 
-NoiseFn = Callable[[TrainState, Batch, Hypers], Metrics]
+NoiseFn = Callable[[TrainState, Batch[Array], Hypers], Metrics]
 
 
-def gradient_spread(state: TrainState, batch: Batch, hypers: Hypers, recipe: Recipe) -> Metrics:
+def gradient_spread(
+    state: TrainState, batch: Batch[Array], hypers: Hypers, recipe: Recipe
+) -> Metrics:
     """Trace of the covariance of an update's gradient, were its N groups drawn anew.
 
     With g_k the gradient of group k's loss total and c the batch's count, the update's gradient is

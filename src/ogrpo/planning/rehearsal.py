@@ -21,12 +21,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ogrpo.batch import Batch
 from ogrpo.bridge import embedded_engine
 from ogrpo.core.algorithms import ALGORITHMS
 from ogrpo.data.batching import pad_groups
 from ogrpo.learner.precision import compute_in
 from ogrpo.learner.state import TrainState, adam, hypers, init_state
-from ogrpo.learner.update import Batch, Recipe, UpdateFn, make_update
+from ogrpo.learner.update import Recipe, UpdateFn, make_update
 from ogrpo.planning.config import Plan
 from ogrpo.planning.simulation import (
     Floats,
@@ -89,14 +90,12 @@ class Workshop(NamedTuple):
         state, _ = self.update(state, self.batch(groups), HYPERS)
         return jax.block_until_ready(state)
 
-    def batch(self, groups: Sequence[Group]) -> Batch:
+    def batch(self, groups: Sequence[Group]) -> Batch[jax.Array]:
         """Groups with rewards that differ, so that there is something to learn."""
         sizes = self.plan.batch
-        padded = pad_groups(groups, sizes.prompt_length, sizes.max_tokens)
-        rewards = np.arange(sizes.group_size, dtype=np.float32) % 2
-        arrays = [jnp.asarray(array) for array in padded[:5]]
-        everyone = jnp.broadcast_to(jnp.asarray(rewards), (sizes.prompts, sizes.group_size))
-        return Batch(*arrays, rewards=everyone)
+        rewards = np.tile(np.arange(sizes.group_size, dtype=np.float32) % 2, (sizes.prompts, 1))
+        padded = pad_groups(groups, sizes.prompt_length, sizes.max_tokens, rewards=rewards)
+        return jax.tree.map(jnp.asarray, padded)
 
 
 def make_workshop(plan: Plan) -> Workshop:

@@ -6,7 +6,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from ogrpo.data.batching import GroupBatch, PromptStream, pad_groups
+from ogrpo.batch import Batch
+from ogrpo.data.batching import PromptStream, pad_groups
 from ogrpo.data.replay import Experience
 from ogrpo.rollout.collection import Collector, Request, Rewarded
 from ogrpo.trainer.schedule import Schedule
@@ -22,9 +23,7 @@ class Fresh:
     """One batch of rewarded groups."""
 
     experiences: Sequence[Experience]
-    groups: GroupBatch
-    rewards: NDArray[np.float32]
-    """`[N, G]`"""
+    groups: Batch[np.ndarray]
     values: dict[str, float]
     """The mean of each reward over the completions that it judged, by its name."""
     truncated: int
@@ -59,10 +58,10 @@ def take(parts: Parts, collector: Collector, step: int) -> Fresh:
     if len(failures) >= sum(len(group.completions) for group in groups):
         raise RewardError(f"step {step}: no completion could be judged; first: {failures[0]}")
     judged = zip(rewarded, taken.request.problems, strict=True)
+    rewards = np.stack([each.rewards for each in rewarded])
     return Fresh(
         experiences=[Experience(each.group, each.rewards, n) for each, n in judged],
-        groups=pad_groups(groups, parts.prompts.length, parts.sampling.max_tokens),
-        rewards=np.stack([each.rewards for each in rewarded]),
+        groups=pad_groups(groups, parts.prompts.length, parts.sampling.max_tokens, rewards=rewards),
         values=mean_values(rewarded),
         truncated=sum(c.finish_reason != "stop" for g in groups for c in g.completions),
         failures=failures,
@@ -89,7 +88,7 @@ def inserted(state: LoopState, fresh: Fresh | None, parts: Parts) -> LoopState:
     longest = int(fresh.groups.completion_mask.sum(axis=-1).max())
     return replace(
         state,
-        completions=state.completions + fresh.rewards.size,
+        completions=state.completions + fresh.groups.rewards.size,
         tokens=state.tokens + fresh.tokens,
         rollout_flops=state.rollout_flops + parts.costs.rollout(longest),
     )

@@ -311,7 +311,7 @@ class Checkpointing:
 class TrainConfig:
     """What a run is asked for."""
 
-    preset: str = "default"
+    preset: str = "none"
     """Named starting point for all other options."""
     task: str = "gsm8k"
     """What is trained on: the name of a task (docs/tasks.md), or a file of your own (.jsonl, .json,

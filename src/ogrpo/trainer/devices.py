@@ -11,13 +11,14 @@ import jax.numpy as jnp
 from jax import Array
 from jax.sharding import SingleDeviceSharding
 
+from ogrpo.batch import Batch
 from ogrpo.kernels.log_probs import choose, kernel
 from ogrpo.kernels.log_probs.sharded import log_probs_over_mesh
 from ogrpo.learner import sharding
 from ogrpo.learner.precision import compute_in
 from ogrpo.learner.sharding import Layout
 from ogrpo.learner.state import TrainState, init_state, join
-from ogrpo.learner.update import Batch, PolicyFn, Recipe, UpdateFn, make_update
+from ogrpo.learner.update import PolicyFn, Recipe, UpdateFn, make_update
 from ogrpo.policy import DecoderConfig, Params
 from ogrpo.policy.axes import param_axes
 from ogrpo.policy.decoder import param_shapes
@@ -28,7 +29,7 @@ from ogrpo.trainer.config import TrainConfig
 from ogrpo.trainer.config_update import Mesh
 from ogrpo.trainer.model import DTYPES, REMAT, make_policy_fn
 
-ScoreFn = Callable[[Params, Batch, Array], Array]
+ScoreFn = Callable[[Params, Batch[Array], Array], Array]
 
 
 class Devices(NamedTuple):

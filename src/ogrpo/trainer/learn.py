@@ -2,16 +2,19 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ogrpo.batch import Batch
 from ogrpo.certify import certify, period_gaps
 from ogrpo.core.algorithms import PROXIMAL
+from ogrpo.data.packing import Shape
 from ogrpo.data.replay import Draw, TooFewGroups
 from ogrpo.learner.state import Hypers
-from ogrpo.trainer.batches import Made, make_batch
+from ogrpo.trainer.batches import make_batch, to_device
 from ogrpo.trainer.collect import Fresh
 from ogrpo.trainer.control import ReuseLimits, Verdict, judge_data, next_clip_scale
 from ogrpo.trainer.schedule import Schedule
@@ -21,6 +24,17 @@ NOISE = ("grad_variance", "grad_snr")
 NOT_CERTIFIED: Record = dict.fromkeys(
     ("certificate/bound", "certificate/mean", "certificate/completions")
 )
+
+
+class Scored(NamedTuple):
+    """A batch for the update, and what is known of it."""
+
+    batch: Batch[jax.Array]
+    policy_versions: np.ndarray
+    shape: Shape | None
+    """None where it is padded."""
+    padding: float
+    """Share of the tokens computed that are padding."""
 
 
 @dataclass
@@ -73,25 +87,29 @@ def draws(state: LoopState, parts: Parts, schedule: Schedule, use: Use) -> Itera
         yield draw
 
 
-def score(state: LoopState, draw: Draw, parts: Parts, schedule: Schedule) -> Made:
+def score(state: LoopState, draw: Draw, parts: Parts, schedule: Schedule) -> Scored:
     """A draw as a batch, with the log-probs that the algorithm reads: of pi_k and of pi_ref.
 
     Those of pi_k are left to the update where it is the policy that is differentiated.
     """
-    groups = draw.batch(parts.prompts.length, parts.sampling.max_tokens)
-    made = make_batch(groups, draw.rewards, parts.packer, for_update=True)
+    padded = draw.batch(parts.prompts.length, parts.sampling.max_tokens)
+    made = make_batch(padded, parts.packer, for_update=True)
+    batch = to_device(made.batch)
     temperature = jnp.float32(parts.sampling.temperature)
     proximal = ref = None
     if PROXIMAL in parts.reads and schedule.i > 1:
-        proximal = parts.score(state.train.whole(), made.batch, temperature)
+        proximal = parts.score(state.train.whole(), batch, temperature)
     if state.reference is not None:
-        ref = parts.score(state.train.whole(state.reference), made.batch, temperature)
-    return made._replace(batch=made.batch._replace(proximal_log_probs=proximal, ref_log_probs=ref))
+        ref = parts.score(state.train.whole(state.reference), batch, temperature)
+    batch = batch._replace(proximal_log_probs=proximal, ref_log_probs=ref)
+    return Scored(batch, padded.policy_versions, made.shape, made.padding)
 
 
-def update(state: LoopState, made: Made, parts: Parts, schedule: Schedule, use: Use) -> LoopState:
+def update(
+    state: LoopState, scored: Scored, parts: Parts, schedule: Schedule, use: Use
+) -> LoopState:
     """`i` updates on one batch; the metrics are those of the last."""
-    batch = made.batch
+    batch = scored.batch
     lots = stream_seed(parts.seed, f"lots {use.draws}", state.step)
 
     def hypers(iteration: int) -> Hypers:
@@ -105,25 +123,25 @@ def update(state: LoopState, made: Made, parts: Parts, schedule: Schedule, use: 
     for iteration in range(1, schedule.i):
         train, metrics = parts.update(train, batch, hypers(iteration))
     metrics = {**metrics, "mismatch": mismatch}
-    shapes = state.shapes if made.shape is None else state.shapes | {made.shape}
+    shapes = state.shapes if scored.shape is None else state.shapes | {scored.shape}
     use.metrics = {name: float(value) for name, value in jax.device_get(metrics).items()}
-    use.metrics |= {"padding": made.padding, "shapes": max(1, len(shapes))}
-    use.staleness.append(state.step - made.groups.policy_versions)
+    use.metrics |= {"padding": scored.padding, "shapes": max(1, len(shapes))}
+    use.staleness.append(state.step - scored.policy_versions)
     use.draws += 1
     return replace(
         state,
         train=train,
         uses=state.uses + schedule.i * len(batch.rewards),
-        update_flops=state.update_flops + flops(made, parts, schedule),
+        update_flops=state.update_flops + flops(scored, parts, schedule),
         shapes=shapes,
     )
 
 
-def flops(made: Made, parts: Parts, schedule: Schedule) -> int:
+def flops(scored: Scored, parts: Parts, schedule: Schedule) -> int:
     """What a batch cost: its updates, and the log-probs that were scored for them."""
-    scored = (made.batch.proximal_log_probs, made.batch.ref_log_probs)
-    scores = sum(log_probs is not None for log_probs in scored)
-    return schedule.i * parts.costs.update(made.shape) + scores * parts.costs.score(made.shape)
+    others = (scored.batch.proximal_log_probs, scored.batch.ref_log_probs)
+    scores = sum(log_probs is not None for log_probs in others)
+    return schedule.i * parts.costs.update(scored.shape) + scores * parts.costs.score(scored.shape)
 
 
 def controlled(state: LoopState, parts: Parts, use: Use) -> LoopState:
@@ -140,14 +158,16 @@ def certify_period(
     """Gathers what the period's samples say, and at its end whether the server improved."""
     if fresh is None or parts.certificate_delta is None or state.server_version == 0:
         return state, NOT_CERTIFIED
-    made = make_batch(fresh.groups, fresh.rewards, parts.packer, for_update=False)
-    current = made.groups.policy_versions == state.server_version  # bought ahead: not yet
-    if current.any():
-        batch = made.batch
+    made = make_batch(fresh.groups, parts.packer, for_update=False)
+    active = made.batch.active_mask
+    current = made.batch.policy_versions == state.server_version  # collected ahead: not yet
+    judged = current & active.any(axis=-1)  # of the others the reward is not known
+    if judged.any():
+        batch = to_device(made.batch)
         temperature = jnp.float32(parts.sampling.temperature)
         before = parts.score(state.train.whole(state.previous), batch, temperature)
-        gaps = period_gaps(before, batch.behavior_log_probs, batch.completion_mask, batch.rewards)
-        state = replace(state, gaps=(*state.gaps, *np.asarray(gaps)[current].tolist()))
+        gaps = period_gaps(before, batch.behavior_log_probs, jnp.asarray(active), batch.rewards)
+        state = replace(state, gaps=(*state.gaps, *np.asarray(gaps)[judged].tolist()))
     if not ends or not state.gaps:
         return state, NOT_CERTIFIED
     verdict = certify(jnp.asarray(state.gaps), parts.certificate_delta)

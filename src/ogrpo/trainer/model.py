@@ -15,19 +15,19 @@ import numpy as np
 import optax
 from rich.console import Console
 
+from ogrpo import batch as batch_types
 from ogrpo import learner, policy
+from ogrpo.batch import Batch, PolicyOutput, take
 from ogrpo.data import batching
-from ogrpo.data.batching import GroupBatch, PromptStream, pad_groups
+from ogrpo.data.batching import PromptStream, pad_groups
 from ogrpo.data.tokenizer import TextTokenizer
 from ogrpo.kernels.log_probs import check_available, choose
-from ogrpo.learner.metrics import PolicyOutput
 from ogrpo.learner.state import adam, init_state
-from ogrpo.learner.update import Batch, PolicyFn
+from ogrpo.learner.update import PolicyFn
 from ogrpo.learner.warm_start import make_imitate, warm_start
 from ogrpo.policy import (
     DecoderConfig,
     Params,
-    PolicyBatch,
     completion_log_probs_and_entropy,
     init_params,
 )
@@ -60,14 +60,13 @@ def tiny_decoder(tokenizer: TextTokenizer) -> DecoderConfig:
 def make_policy_fn(decoder: DecoderConfig, **functions: Any) -> PolicyFn:
     """The decoder as the update sees it; `functions` as `completion_log_probs_and_entropy` has."""
 
-    def policy_fn(params: Params, batch: Batch, temperature: jax.Array) -> PolicyOutput:
+    def policy_fn(
+        params: Params, batch: Batch[jax.Array], temperature: jax.Array
+    ) -> PolicyOutput[jax.Array]:
         if batch.packing is not None:
             packed = packed_log_probs_and_entropy
-            return PolicyOutput(*packed(params, decoder, batch.packing, temperature, **functions))
-        view = PolicyBatch(*batch[:4])
-        return PolicyOutput(
-            *completion_log_probs_and_entropy(params, decoder, view, temperature, **functions)
-        )
+            return packed(params, decoder, batch.packing, temperature, **functions)
+        return completion_log_probs_and_entropy(params, decoder, batch, temperature, **functions)
 
     return policy_fn
 
@@ -124,7 +123,12 @@ def warm_started(
         console.print(f"warm start read from {folder}", soft_wrap=True)
         return load_pretrained(folder, dtype)[1]
     groups = lessons.groups(tokenizer)
-    batch = pad_groups(groups, config.longest_prompt, config.longest_completion)
+    batch = pad_groups(
+        groups,
+        config.longest_prompt,
+        config.longest_completion,
+        rewards=np.zeros((len(groups), len(groups[0].completions)), np.float32),
+    )
     params = _imitate(config, decoder, batch, dtype, console)
     if config.warm_start.cache:
         _store(folder, decoder, params)
@@ -132,7 +136,11 @@ def warm_started(
 
 
 def _imitate(
-    config: TrainConfig, decoder: DecoderConfig, batch: GroupBatch, dtype: Any, console: Console
+    config: TrainConfig,
+    decoder: DecoderConfig,
+    batch: Batch[np.ndarray],
+    dtype: Any,
+    console: Console,
 ) -> Params:
     warm = config.warm_start
     optimizer = adam(b1=0.9, b2=0.98, eps=1e-8, weight_decay=0.01, max_grad_norm=1.0)
@@ -147,12 +155,12 @@ def _imitate(
     return state.params
 
 
-def _batches(demonstrations: GroupBatch, warm: WarmStart, seed: int) -> Iterator[Batch]:
+def _batches(
+    demonstrations: Batch[np.ndarray], warm: WarmStart, seed: int
+) -> Iterator[Batch[jax.Array]]:
     stream = PromptStream(len(demonstrations.prompt_ids), warm.batch, seed)
     for step in range(warm.steps):
-        chosen = stream.indices(step)
-        arrays = [jnp.asarray(array[chosen]) for array in demonstrations[:5]]
-        yield Batch(*arrays, rewards=jnp.zeros(arrays[2].shape[:2]))
+        yield jax.tree.map(jnp.asarray, take(demonstrations, stream.indices(step)))
 
 
 def _cache_folder(
@@ -185,7 +193,7 @@ def _sources() -> list[Path]:
     """The code that demonstrates, and that imitates."""
     packages = [Path(found) for module in (policy, learner) for found in module.__path__]
     found = [source for package in packages for source in sorted(package.glob("*.py"))]
-    own = (arithmetic, batching, demonstrations)
+    own = (arithmetic, batch_types, batching, demonstrations)
     return [*(Path(str(module.__file__)) for module in own), Path(__file__), *found]
 
 

@@ -39,6 +39,11 @@ def main_study(**parts: Any) -> TrainConfig:
     return with_numbers(TrainConfig(**parts), GENERATED_LENGTHS, STUDY_RATE)
 
 
+def none() -> TrainConfig:
+    """What holds where no study's settings are asked for."""
+    return TrainConfig()
+
+
 def default() -> TrainConfig:
     """Off-policy GRPO without a KL term: the server's weights are renewed every 10 steps.
 
@@ -191,8 +196,8 @@ def check_preset(config: TrainConfig) -> None:
         )
 
 
-DEFAULT = "default"
 PRESETS: dict[str, Callable[[], TrainConfig]] = {
+    "none": none,
     "default": default,
     "v1-i1": v1_i1,
     "v1-i1-masked": v1_i1_masked,

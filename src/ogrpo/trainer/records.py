@@ -74,10 +74,10 @@ def collected(
     # With overlap the trainer's own wait says nothing of the engine's speed.
     own = fresh.tokens / watch.seconds["rollout"]
     return {
-        "reward": float(fresh.rewards.mean()),
+        "reward": float(fresh.groups.rewards.mean()),
         **{f"reward/{name}": value for name, value in fresh.values.items()},
         "reward/failed": len(fresh.failures),
-        "truncated": fresh.truncated / fresh.rewards.size,
+        "truncated": fresh.truncated / fresh.groups.rewards.size,
         "tokens/s": collection["collect/tokens/s"] if overlapped else own,
     }
 

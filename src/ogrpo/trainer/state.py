@@ -11,12 +11,13 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
+from ogrpo.batch import Batch
 from ogrpo.core.algorithms import REFERENCE
 from ogrpo.data.packing import Shape
 from ogrpo.data.replay import ReplayBuffer
 from ogrpo.learner.checkpoint import content_hash
 from ogrpo.learner.state import Hypers, Params, TrainState
-from ogrpo.learner.update import Batch, UpdateFn
+from ogrpo.learner.update import UpdateFn
 from ogrpo.learner.variance import NoiseFn
 from ogrpo.rollout.collection import CollectionLimits, RewardFn
 from ogrpo.rollout.protocol import Engine, Group, Sampling
@@ -26,7 +27,7 @@ from ogrpo.trainer.control import ReuseLimits
 Ids = NDArray[np.int32]
 Record = dict[str, Any]
 EvaluationFn = Callable[[Sequence[Group]], NDArray[np.float32]]
-ScoreFn = Callable[[Params, Batch, jax.Array], jax.Array]
+ScoreFn = Callable[[Params, Batch[jax.Array], jax.Array], jax.Array]
 PHASES = ("rollout", "update", "sync", "eval")
 
 
