@@ -65,12 +65,11 @@ class MathReward(Judge):
         for gold in golds:
             if not isinstance(gold, str):
                 raise BadGold(f"the gold answer {gold!r} is no text: write it as one.")
-        found = [self._find(*one) for one in zip(texts, finish_reasons, golds, strict=True)]
-        verdicts = self._compare({one for one in found if isinstance(one, tuple)})
-        outcomes: list[Outcome] = []
-        for one in found:
-            outcomes.append(verdicts[one] if isinstance(one, tuple) else one)
-        return outcomes
+        found: list[Pair | Outcome] = [
+            self._find(*one) for one in zip(texts, finish_reasons, golds, strict=True)
+        ]
+        verdicts = self._compare({one for one in found if not isinstance(one, str)})
+        return [one if isinstance(one, str) else verdicts[one] for one in found]
 
     def check_golds(self, golds: Sequence[str], sources: Sequence[str]) -> None:
         """Refuse gold answers that math-verify cannot parse (`ogrpo.rewards.golds`)."""

@@ -81,6 +81,8 @@ def as_rewards(
         raise ValueError("there is no reward; give at least one function.")
     if weights is not None:
         named = _weighted(named, tuple(weights))
+    if all(reward.weight == 0.0 for reward in named):
+        raise ValueError(f"no reward counts: {', '.join(r.name for r in named)} have weight 0.")
     seen: dict[str, Reward] = {}
     for reward in named:
         if reward.name in seen:

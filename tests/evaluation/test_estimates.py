@@ -17,8 +17,12 @@ def outcomes_of(*prompts):
 def test_wilson_bounds_are_where_the_score_test_turns(right, n):
     estimate = wilson_interval(np.array([1.0] * right + [0.0] * (n - right), np.float32))
     mean, spread = right / n, Z95**2 / n
-    # (mean - p)^2 = spread p (1 - p)
-    low, high = sorted(np.roots([1 + spread, -(2 * mean + spread), mean**2]).real)
+
+    def turns(mean):  # (mean - p)^2 = spread p (1 - p)
+        return sorted(np.roots([1 + spread, -(2 * mean + spread), mean**2]).real)
+
+    low = turns(mean - 0.5 / n)[0] if right else 0.0
+    high = turns(mean + 0.5 / n)[1] if right < n else 1.0
     assert estimate == pytest.approx((mean, low, high, n), abs=1e-9)
 
 

@@ -11,10 +11,9 @@ from ogrpo.certify import certify, period_gaps
 from ogrpo.core.algorithms import PROXIMAL
 from ogrpo.data.replay import Draw, TooFewGroups
 from ogrpo.learner.state import Hypers
-from ogrpo.learner.update import Batch
-from ogrpo.trainer.batches import make_batch
-from ogrpo.trainer.collect import Collected
-from ogrpo.trainer.control import Verdict, judge_data, next_clip_scale
+from ogrpo.trainer.batches import Made, make_batch
+from ogrpo.trainer.collect import Fresh
+from ogrpo.trainer.control import ReuseLimits, Verdict, judge_data, next_clip_scale
 from ogrpo.trainer.schedule import Schedule
 from ogrpo.trainer.state import LoopState, Parts, Record, stream_seed
 
@@ -24,20 +23,9 @@ NOT_CERTIFIED: Record = dict.fromkeys(
 )
 
 
-def scored(state: LoopState, batch: Batch, parts: Parts, schedule: Schedule) -> Batch:
-    """pi_k and pi_ref, only where they differ from pi_theta."""
-    temperature = jnp.float32(parts.sampling.temperature)
-    proximal = ref = None
-    if PROXIMAL in parts.reads and schedule.i > 1:
-        proximal = parts.score(state.train.whole(), batch, temperature)
-    if state.reference is not None:
-        ref = parts.score(state.train.whole(state.reference), batch, temperature)
-    return batch._replace(proximal_log_probs=proximal, ref_log_probs=ref)
-
-
 @dataclass
-class Reuse:
-    """What a step's draws were, for its record."""
+class Use:
+    """How a step used its data, for its record."""
 
     measure_noise: bool
     """Whether the first draw's gradient variance is wanted."""
@@ -64,88 +52,95 @@ class Reuse:
             "reuse/use": None if last is None else last.use,
         }
 
-
-def improve(
-    state: LoopState, parts: Parts, schedule: Schedule, *, measure_noise: bool
-) -> tuple[LoopState, Reuse]:
-    """Draws and updates until the schedule ends it, or the signals do."""
-    reuse = Reuse(measure_noise)
-    for draw in drawn(state, parts, schedule, reuse):
-        state = update(state, draw, parts, schedule, reuse)
-        if parts.limits is None:
-            continue
-        verdict = judge_data(reuse.metrics, parts.limits, stale_per_fresh=reuse.draws - 1)
-        reuse.verdicts.append(verdict)
-        if verdict.use >= 1:
-            break
-    return controlled(state, parts, reuse), reuse
+    def used_up(self, limits: ReuseLimits | None) -> bool:
+        """Whether the signals of the last update end the step's draws; without limits, never."""
+        if limits is None:
+            return False
+        verdict = judge_data(self.metrics, limits, stale_per_fresh=self.draws - 1)
+        self.verdicts.append(verdict)
+        return verdict.use >= 1
 
 
-def drawn(state: LoopState, parts: Parts, schedule: Schedule, reuse: Reuse) -> Iterator[Draw]:
+def draws(state: LoopState, parts: Parts, schedule: Schedule, use: Use) -> Iterator[Draw]:
     """At most `replay` draws; none while the buffer cannot serve a batch, which is noted."""
     for n in range(schedule.draws(state.step)):
         seed = stream_seed(parts.seed, f"replay {n}", state.step)
         try:
             draw = state.buffer.sample(schedule.prompts, seed=seed)
         except TooFewGroups:
-            reuse.starved = True
+            use.starved = True
             return
         yield draw
 
 
-def update(
-    state: LoopState, draw: Draw, parts: Parts, schedule: Schedule, reuse: Reuse
-) -> LoopState:
-    """`i` updates on one draw; the metrics are those of the last."""
-    task = parts.task
-    groups = draw.batch(task.prompt_length, task.completion_length)
+def score(state: LoopState, draw: Draw, parts: Parts, schedule: Schedule) -> Made:
+    """A draw as a batch, with the log-probs that the algorithm reads: of pi_k and of pi_ref.
+
+    Those of pi_k are left to the update where it is the policy that is differentiated.
+    """
+    groups = draw.batch(parts.prompts.length, parts.sampling.max_tokens)
     made = make_batch(groups, draw.rewards, parts.packer, for_update=True)
-    batch = scored(state, made.batch, parts, schedule)
-    lots = stream_seed(parts.seed, f"lots {reuse.draws}", state.step)
+    temperature = jnp.float32(parts.sampling.temperature)
+    proximal = ref = None
+    if PROXIMAL in parts.reads and schedule.i > 1:
+        proximal = parts.score(state.train.whole(), made.batch, temperature)
+    if state.reference is not None:
+        ref = parts.score(state.train.whole(state.reference), made.batch, temperature)
+    return made._replace(batch=made.batch._replace(proximal_log_probs=proximal, ref_log_probs=ref))
+
+
+def update(state: LoopState, made: Made, parts: Parts, schedule: Schedule, use: Use) -> LoopState:
+    """`i` updates on one batch; the metrics are those of the last."""
+    batch = made.batch
+    lots = stream_seed(parts.seed, f"lots {use.draws}", state.step)
 
     def hypers(iteration: int) -> Hypers:
-        index = schedule.update_index(state.step, reuse.draws, iteration)
+        index = schedule.update_index(state.step, use.draws, iteration)
         return parts.hypers_at(index, state.clip_scale, lots)
 
-    if reuse.draws == 0 and reuse.measure_noise and parts.spread is not None:
-        reuse.noise = dict(parts.spread(state.train, batch, hypers(0)))
+    if use.draws == 0 and use.measure_noise and parts.noise is not None:
+        use.noise = dict(parts.noise(state.train, batch, hypers(0)))
     train, metrics = parts.update(state.train, batch, hypers(0))
     mismatch = metrics["mismatch"]  # pi_k against mu: later updates have left pi_k
     for iteration in range(1, schedule.i):
         train, metrics = parts.update(train, batch, hypers(iteration))
     metrics = {**metrics, "mismatch": mismatch}
     shapes = state.shapes if made.shape is None else state.shapes | {made.shape}
-    reuse.metrics = {name: float(value) for name, value in jax.device_get(metrics).items()}
-    reuse.metrics |= {"padding": made.padding, "shapes": max(1, len(shapes))}
-    reuse.staleness.append(state.step - groups.policy_versions)
-    reuse.draws += 1
-    scores = sum(x is not None for x in (batch.proximal_log_probs, batch.ref_log_probs))
-    costs = parts.costs
-    flops = schedule.i * costs.update(made.shape) + scores * costs.score(made.shape)
+    use.metrics = {name: float(value) for name, value in jax.device_get(metrics).items()}
+    use.metrics |= {"padding": made.padding, "shapes": max(1, len(shapes))}
+    use.staleness.append(state.step - made.groups.policy_versions)
+    use.draws += 1
     return replace(
         state,
         train=train,
-        uses=state.uses + schedule.i * len(draw.rewards),
-        update_flops=state.update_flops + flops,
+        uses=state.uses + schedule.i * len(batch.rewards),
+        update_flops=state.update_flops + flops(made, parts, schedule),
         shapes=shapes,
     )
 
 
-def controlled(state: LoopState, parts: Parts, reuse: Reuse) -> LoopState:
+def flops(made: Made, parts: Parts, schedule: Schedule) -> int:
+    """What a batch cost: its updates, and the log-probs that were scored for them."""
+    scored = (made.batch.proximal_log_probs, made.batch.ref_log_probs)
+    scores = sum(log_probs is not None for log_probs in scored)
+    return schedule.i * parts.costs.update(made.shape) + scores * parts.costs.score(made.shape)
+
+
+def controlled(state: LoopState, parts: Parts, use: Use) -> LoopState:
     """What the step's signals mean for the next one: a fresh server, another clip width."""
-    if parts.limits is None or not reuse.verdicts:
+    if parts.limits is None or not use.verdicts:
         return state
-    scale = next_clip_scale(state.clip_scale, reuse.verdicts[-1], parts.limits)
-    return replace(state, clip_scale=scale, used_up=reuse.verdicts[0].use >= 1)
+    scale = next_clip_scale(state.clip_scale, use.verdicts[-1], parts.limits)
+    return replace(state, clip_scale=scale, used_up=use.verdicts[0].use >= 1)
 
 
 def certify_period(
-    state: LoopState, collected: Collected, parts: Parts, *, ends: bool
+    state: LoopState, fresh: Fresh | None, parts: Parts, *, ends: bool
 ) -> tuple[LoopState, Record]:
     """Gathers what the period's samples say, and at its end whether the server improved."""
-    if parts.certificate_delta is None or state.server_version == 0:
+    if fresh is None or parts.certificate_delta is None or state.server_version == 0:
         return state, NOT_CERTIFIED
-    made = make_batch(collected.groups, collected.rewards, parts.packer, for_update=False)
+    made = make_batch(fresh.groups, fresh.rewards, parts.packer, for_update=False)
     current = made.groups.policy_versions == state.server_version  # bought ahead: not yet
     if current.any():
         batch = made.batch
