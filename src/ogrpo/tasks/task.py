@@ -12,7 +12,7 @@ from ogrpo.tasks.heldout import (
     TRAIN_SPLIT,
     Digest,
     HeldOut,
-    Parts,
+    SplitExamples,
     apart,
     by_prompt,
     cut,
@@ -224,7 +224,7 @@ def _from_rows(
     return task
 
 
-def _counted(parts: Parts, beyond_limit: int) -> tuple[tuple[str, int], ...]:
+def _counted(parts: SplitExamples, beyond_limit: int) -> tuple[tuple[str, int], ...]:
     counts = (
         ("training examples that ask a held-out prompt, left out", parts.repeats),
         ("training examples beyond the limit, left out", beyond_limit),
