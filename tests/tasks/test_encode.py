@@ -112,7 +112,7 @@ def tasks():
         {"messages": [*MESSAGES[:1], {"role": "user", "content": f"Weather in place {i} ?"}]}
         for i in range(60)
     ]
-    return [Task.from_iterable(rows, rewards=nothing) for rows in (texts, chats)]
+    return [Task.from_iterable(rows, rewards=[nothing]) for rows in (texts, chats)]
 
 
 @pytest.mark.parametrize("task", tasks(), ids=["texts", "chats"])

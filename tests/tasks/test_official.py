@@ -28,6 +28,10 @@ def score(task: Task, examples, texts):
         reward.close()
 
 
+def own_reward(completions, level, **columns):
+    return [0.5] * len(completions)
+
+
 # GSM8K
 
 
@@ -119,12 +123,12 @@ def test_math_as_parquet_of_each_subject_and_as_jsonl(tmp_path):
             (tmp_path / "parquet" / subject).mkdir(parents=True, exist_ok=True)
             file = tmp_path / "parquet" / subject / f"{split}-00000-of-00001.parquet"
             pq.write_table(pa.Table.from_pylist(rows), file)
-        rows = [math_problem(f"{split} {i}", i) | {"answer": "(3, 4)"} for i in range(n)]
+        rows = [math_problem(f"{split} {i}", i) | {"answer": "34"} for i in range(n)]
         (tmp_path / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     by_subject, lines = read_task("math", tmp_path / "parquet"), read_task("math", tmp_path)
     assert (len(by_subject), len(by_subject.heldout)) == (12, 4)
     assert (len(lines), len(lines.heldout)) == (6, 2)
-    assert {e.columns["answer"] for e in lines.train} == {"(3, 4)"}
+    assert {e.columns["answer"] for e in lines.train} == {"34"}
 
 
 @pytest.mark.parametrize(
@@ -174,9 +178,10 @@ MATH_500 = {
 
 def test_math_500(tmp_path):
     (tmp_path / "test.jsonl").write_text(json.dumps(MATH_500) + "\n")
-    for path in (tmp_path, tmp_path / "test.jsonl"):
-        task = read_task("math-500", path)
-        assert (len(task), len(task.heldout), task.solutions) == (0, 1, None)
+    task = read_task("math-500", tmp_path)
+    assert (len(task), len(task.heldout), task.solutions) == (0, 1, None)
+    by_file = read_task("math-500", tmp_path / "test.jsonl", rewards=[own_reward])
+    assert by_file.heldout == task.heldout
     example = task.heldout[0]
     assert example.columns["answer"] == MATH_500["answer"]
     assert example.columns["unique_id"] == "test/precalculus/807.json"
@@ -406,13 +411,10 @@ def test_unknown_tasks_and_options_are_answered_with_the_nearest(tmp_path):
 
 
 def test_a_prompt_and_a_reward_of_ones_own_take_the_place_of_the_task_s(tmp_path):
-    def mine(completions, level, **columns):
-        return [0.5] * len(completions)
-
     (tmp_path / "test.jsonl").write_text(json.dumps(MATH_500) + "\n")
-    task = read_task("math-500", tmp_path, prompt="Q: {question}\nA:", rewards=[mine])
+    task = read_task("math-500", tmp_path, prompt="Q: {question}\nA:", rewards=[own_reward])
     assert task.heldout[0].prompt == f"Q: {MATH_500['problem']}\nA:"
-    assert [r.name for r in task.rewards] == ["mine"]
+    assert [r.name for r in task.rewards] == ["own_reward"]
     assert task.evaluation_rewards is None
     with pytest.raises(ValueError, match=r"prompt 'Q:' has no \{question\} in it"):
         read_task("math-500", tmp_path, prompt="Q:")

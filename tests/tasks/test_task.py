@@ -56,7 +56,7 @@ def test_every_source_of_the_same_rows_gives_the_same_task(tmp_path):
         Task.from_jsonl(file, rewards=[right]),
         Task.from_parquet(tmp_path / "own.parquet", rewards=[right]),
         Task.from_file(tmp_path / "own.json", rewards=[right]),
-        Task.from_iterable(iter(made), rewards=right, name="own"),
+        Task.from_iterable(iter(made), rewards=[right], name="own"),
     ]
     assert all(task == tasks[0] for task in tasks)
 
@@ -64,7 +64,7 @@ def test_every_source_of_the_same_rows_gives_the_same_task(tmp_path):
 def test_the_prompt_is_found_by_its_name_or_named(tmp_path):
     for name in ("prompt", "question", "problem"):
         task = Task.from_iterable(
-            [{name: f"{i} ?", "answer": "1"} for i in range(4)], rewards=right
+            [{name: f"{i} ?", "answer": "1"} for i in range(4)], rewards=[right]
         )
         assert sorted(prompts([*task.train, *task.heldout])) == ["0 ?", "1 ?", "2 ?", "3 ?"]
         assert task.train[0].columns == {"answer": "1"}
@@ -72,8 +72,8 @@ def test_the_prompt_is_found_by_its_name_or_named(tmp_path):
     with pytest.raises(
         ValueError, match=r"rows:1: has both 'prompt' and 'question'.*prompt=\.\.\."
     ):
-        Task.from_iterable(both, rewards=right)
-    task = Task.from_iterable(both, rewards=right, prompt="question")
+        Task.from_iterable(both, rewards=[right])
+    task = Task.from_iterable(both, rewards=[right], prompt="question")
     assert task.train[0].prompt.startswith("why")
     assert set(task.train[0].columns) == {"prompt", "answer"}
 
@@ -110,7 +110,7 @@ def test_a_named_column_must_be_there(tmp_path):
 
 def test_an_optional_column_is_none_where_a_line_lacks_it():
     made = [{"prompt": f"{i} ?", "answer": "1"} | ({"level": i} if i % 2 else {}) for i in range(9)]
-    task = Task.from_iterable(made, rewards=right)
+    task = Task.from_iterable(made, rewards=[right])
     levels = {e.prompt: e.columns["level"] for e in (*task.train, *task.heldout)}
     assert levels == {f"{i} ?": (i if i % 2 else None) for i in range(9)}
 
@@ -123,7 +123,7 @@ def test_rewards_are_asked_only_for_what_has_no_default():
         return [0.0] * len(completions)
 
     made = [{"prompt": f"{i} ?", "level": 1} for i in range(4)]
-    assert len(Task.from_iterable(made, rewards=relaxed)) == 3
+    assert len(Task.from_iterable(made, rewards=[relaxed])) == 3
     with pytest.raises(ValueError, match="reward 'strict' asks for column 'hint'"):
         Task.from_iterable(made, rewards=[strict])
 
@@ -154,7 +154,7 @@ def test_prompts_may_be_messages(tmp_path):
     made = chat(*MESSAGES)
     file = tmp_path / "own.parquet"
     pq.write_table(pa.Table.from_pylist(made), file)
-    task = Task.from_parquet(file, rewards=brief)
+    task = Task.from_parquet(file, rewards=[brief])
     assert task.is_chat
     prompt = task.train[0].prompt
     assert [m["role"] for m in prompt] == ["system", "user", "assistant", "tool", "user"]
@@ -162,7 +162,7 @@ def test_prompts_may_be_messages(tmp_path):
     assert prompt[3] == {"role": "tool", "content": "sunny"}  # Parquet's None is no key
     ends_in_tool = Task.from_iterable(
         [{"messages": [*MESSAGES[:3], {"role": "tool", "content": f"{i}"}]} for i in range(4)],
-        rewards=brief,
+        rewards=[brief],
     )
     assert "".join(ends_in_tool.texts()).count("Weather") == 3
 
@@ -181,7 +181,7 @@ def test_prompts_may_be_messages(tmp_path):
 )
 def test_bad_messages_are_errors_that_name_the_line(messages, message):
     with pytest.raises(ValueError, match=f"rows:1: column 'messages'.*{message}"):
-        Task.from_iterable([{"messages": messages}], rewards=brief)
+        Task.from_iterable([{"messages": messages}], rewards=[brief])
 
 
 class Choosy:
@@ -214,22 +214,22 @@ def test_the_cut_has_the_size_that_is_asked_for():
     for n, wanted, expected in [
         (50, None, 5), (2, None, 1), (6000, None, 512), (100, 0.25, 25), (100, 7, 7), (9, 0.01, 1), (9, 0, 0)
     ]:  # fmt: skip
-        task = Task.from_iterable(rows(n), rewards=right, heldout=wanted)
+        task = Task.from_iterable(rows(n), rewards=[right], heldout=wanted)
         assert (len(task.heldout), len(task.train)) == (expected, n - expected)
         assert not set(prompts(task.train)) & set(prompts(task.heldout))
 
 
 def test_the_cut_depends_on_neither_the_order_nor_the_other_columns():
     made = rows(300)
-    first = Task.from_iterable(made, rewards=right)
+    first = Task.from_iterable(made, rewards=[right])
     random.Random(0).shuffle(made)
-    again = Task.from_iterable([row | {"level": 3} for row in made], rewards=right)
+    again = Task.from_iterable([row | {"level": 3} for row in made], rewards=[right])
     assert prompts(again.heldout) == prompts(first.heldout)
 
 
 def test_lines_added_move_few():
-    before = Task.from_iterable(rows(400), rewards=right)
-    after = Task.from_iterable(rows(420), rewards=right)
+    before = Task.from_iterable(rows(400), rewards=[right])
+    after = Task.from_iterable(rows(420), rewards=[right])
     left = set(prompts(before.heldout)) - set(prompts(after.heldout))
     known = set(prompts(before.train))
     joined = known & set(prompts(after.heldout))
@@ -237,7 +237,7 @@ def test_lines_added_move_few():
 
 
 def test_the_first_of_the_heldout_are_no_slice_of_the_file():
-    task = Task.from_iterable(rows(1000), rewards=right, heldout=0.5)
+    task = Task.from_iterable(rows(1000), rewards=[right], heldout=0.5)
     numbers = [int(e.columns["answer"]) for e in task.heldout[:100]]
     assert 350 < sum(numbers) / 100 < 650
     assert numbers != sorted(numbers)
@@ -245,9 +245,9 @@ def test_the_first_of_the_heldout_are_no_slice_of_the_file():
 
 def test_a_heldout_prompt_that_comes_again_leaves_training_and_is_counted():
     made = rows(20)
-    heldout = Task.from_iterable(made, rewards=right, heldout=4).heldout
+    heldout = Task.from_iterable(made, rewards=[right], heldout=4).heldout
     repeat = {"prompt": heldout[0].prompt.replace(" ", "\n "), "answer": "other"}
-    task = Task.from_iterable([*made, repeat, made[0]], rewards=right, heldout=4)
+    task = Task.from_iterable([*made, repeat, made[0]], rewards=[right], heldout=4)
     assert prompts(task.heldout) == prompts(heldout)
     held = set(prompts(heldout))
     assert repeat["prompt"] not in prompts(task.train)
@@ -258,35 +258,35 @@ def test_a_heldout_prompt_that_comes_again_leaves_training_and_is_counted():
 def test_a_heldout_file_or_rows_are_taken_whole_and_kept_apart(tmp_path):
     file = jsonl(tmp_path / "test.jsonl", *rows(5, start=18))
     for heldout in (file, str(file), rows(5, start=18)):
-        task = Task.from_iterable(rows(20), rewards=right, heldout=heldout)
+        task = Task.from_iterable(rows(20), rewards=[right], heldout=heldout)
         assert prompts(task.heldout) == [row["prompt"] for row in rows(5, start=18)]
         assert len(task) == 18
         assert task.left_out[0][1] == 2
     with pytest.raises(ValueError, match=r"test\.jsonl:1: no column 'prompt'"):
-        Task.from_iterable(rows(9), rewards=right, heldout=jsonl(file, {"question": "?"}))
+        Task.from_iterable(rows(9), rewards=[right], heldout=jsonl(file, {"question": "?"}))
     with pytest.raises(ValueError, match="no example is left to train on: all 3 ask a held-out"):
-        Task.from_iterable(rows(3), rewards=right, heldout=rows(5))
+        Task.from_iterable(rows(3), rewards=[right], heldout=rows(5))
 
 
 @pytest.mark.parametrize("wanted", [1.0, -0.1, -3, True])
 def test_a_share_that_is_none_is_refused(wanted):
     with pytest.raises(ValueError, match=r"heldout is .*give a share between 0 and 1, or a whole"):
-        Task.from_iterable(rows(9), rewards=right, heldout=wanted)
+        Task.from_iterable(rows(9), rewards=[right], heldout=wanted)
 
 
 def test_a_cut_that_leaves_nothing_to_train_on_is_refused():
     for n, wanted in [(1, None), (5, 5), (5, 0.95)]:
         with pytest.raises(ValueError, match=f"no example is left to train on.*of {n} distinct"):
-            Task.from_iterable(rows(n), rewards=right, heldout=wanted)
+            Task.from_iterable(rows(n), rewards=[right], heldout=wanted)
 
 
 def test_the_limit_is_on_training_after_the_cut():
-    whole, part = (Task.from_iterable(rows(50), rewards=right, limit=n) for n in (None, 10))
+    whole, part = (Task.from_iterable(rows(50), rewards=[right], limit=n) for n in (None, 10))
     assert part.heldout == whole.heldout
     assert part.train == whole.train[:10]
     assert part.left_out == (("training examples beyond the limit, left out", 35),)
     with pytest.raises(ValueError, match="limit is 0"):
-        Task.from_iterable(rows(50), rewards=right, limit=0)
+        Task.from_iterable(rows(50), rewards=[right], limit=0)
 
 
 def test_a_task_to_evaluate_on_brings_its_examples_and_its_judge():
@@ -298,7 +298,7 @@ def test_a_task_to_evaluate_on_brings_its_examples_and_its_judge():
     )
     assert exam
     assert len(exam) == 0
-    task = Task.from_iterable(rows(20), rewards=brief).evaluated_on(exam)
+    task = Task.from_iterable(rows(20), rewards=[brief]).evaluated_on(exam)
     assert task.heldout == exam.heldout
     assert [r.name for r in task.evaluation_rewards or ()] == ["exam"]
     assert "How many is 3 + 1 ?" not in prompts(task.train)
@@ -307,7 +307,7 @@ def test_a_task_to_evaluate_on_brings_its_examples_and_its_judge():
 
 
 def test_the_texts_are_of_training_alone():
-    task = Task.from_iterable(rows(30), rewards=right)
+    task = Task.from_iterable(rows(30), rewards=[right])
     texts = list(task.texts())
     assert len(texts) == 2 * len(task)
     assert not set(texts) & set(prompts(task.heldout))
@@ -315,7 +315,7 @@ def test_the_texts_are_of_training_alone():
 
 def test_a_hundred_thousand_lines_are_read():
     made = ({"prompt": f"What is {i} ? " + "word " * 40, "answer": str(i)} for i in range(100_000))
-    assert len(Task.from_iterable(made, rewards=right)) == 100_000 - 512
+    assert len(Task.from_iterable(made, rewards=[right])) == 100_000 - 512
 
 
 # The `datasets` library
@@ -327,24 +327,24 @@ class Splits(dict):
 
 def test_the_splits_of_a_data_set_are_taken_as_they_are():
     splits = Splits(train=rows(20), test=rows(5, start=30))
-    task = Task.from_dataset(splits, rewards=right)
+    task = Task.from_dataset(splits, rewards=[right])
     assert (task.name, len(task), len(task.heldout)) == ("dataset", 20, 5)
-    assert len(Task.from_dataset(splits, rewards=right, heldout=0.5).heldout) == 10
-    assert len(Task.from_dataset(Splits(train=rows(20)), rewards=right).heldout) == 2
+    assert len(Task.from_dataset(splits, rewards=[right], heldout=0.5).heldout) == 10
+    assert len(Task.from_dataset(Splits(train=rows(20)), rewards=[right]).heldout) == 2
     three = Splits(splits, validation=rows(3, start=40))
     with pytest.raises(ValueError, match="say which by heldout='validation'"):
-        Task.from_dataset(three, rewards=right)
-    assert len(Task.from_dataset(three, rewards=right, heldout="validation").heldout) == 3
+        Task.from_dataset(three, rewards=[right])
+    assert len(Task.from_dataset(three, rewards=[right], heldout="validation").heldout) == 3
     with pytest.raises(ValueError, match=r"the splits are \['test'\]; one must be named 'train'"):
-        Task.from_dataset(Splits(test=rows(3)), rewards=right)
+        Task.from_dataset(Splits(test=rows(3)), rewards=[right])
 
 
 def test_real_data_sets_are_read():
     datasets = pytest.importorskip("datasets", reason="needs pip install 'ogrpo[hub]'")
     made = datasets.Dataset.from_list(rows(20))
-    task = Task.from_dataset(made, rewards=right)
-    assert task.train == Task.from_iterable(rows(20), rewards=right).train
+    task = Task.from_dataset(made, rewards=[right])
+    assert task.train == Task.from_iterable(rows(20), rewards=[right]).train
     splits = datasets.DatasetDict(train=made, test=datasets.Dataset.from_list(rows(5, start=30)))
-    assert len(Task.from_dataset(splits, rewards=right).heldout) == 5
+    assert len(Task.from_dataset(splits, rewards=[right]).heldout) == 5
     chats = datasets.Dataset.from_list(chat(*MESSAGES[:2]))
-    assert Task.from_dataset(chats, rewards=brief).is_chat
+    assert Task.from_dataset(chats, rewards=[brief]).is_chat

@@ -18,14 +18,14 @@ RESERVED = ("prompts", "completions", "completion_ids", "finish_reasons")
 """What a reward function is given beside the columns."""
 
 
-class Columns(NamedTuple):
+class ColumnNames(NamedTuple):
     """The names of the prompt column and of the column of worked solutions."""
 
     prompt: str
     solution: str | None
 
 
-def find_columns(row: Row, prompt: str | None, solution: str | None) -> Columns:
+def find_columns(row: Row, prompt: str | None, solution: str | None) -> ColumnNames:
     """Find the columns that were not named, in the first row.
 
     Raises:
@@ -44,7 +44,7 @@ def find_columns(row: Row, prompt: str | None, solution: str | None) -> Columns:
         solution = SOLUTION_COLUMN if SOLUTION_COLUMN in row.columns else None
     else:
         value(row, solution)
-    return Columns(prompt, solution)
+    return ColumnNames(prompt, solution)
 
 
 def value(row: Row, name: str) -> Any:
@@ -61,7 +61,7 @@ def value(row: Row, name: str) -> Any:
     raise ValueError(f"{row.source}: no column {name!r}; there are {sorted(row.columns)}{hint}")
 
 
-def to_examples(rows: Sequence[Row], columns: Columns) -> list[Example]:
+def to_examples(rows: Sequence[Row], columns: ColumnNames) -> list[Example]:
     """Make examples of rows; a column that only some rows have is None in the others.
 
     Raises:
@@ -113,7 +113,7 @@ def _present(example: Example) -> list[str]:
     return sorted(name for name, held in example.columns.items() if held is not None)
 
 
-def _example(row: Row, columns: Columns, names: Iterable[str]) -> Example:
+def _example(row: Row, columns: ColumnNames, names: Iterable[str]) -> Example:
     prompt = to_prompt(value(row, columns.prompt), columns.prompt, row.source)
     others = {name: row.columns.get(name) for name in names}
     if columns.solution is not None:

@@ -56,11 +56,13 @@ def read_math(
         ValueError: files are missing (the message says which are wanted), or a line is wrong.
     """
     one_of("split", split, ("test", "validation"))
-    train, left_out = judged(_examples(read_split("math", path, "train", MATH_WANTED), prompt))
+    train, left_out = judged(
+        _examples(read_split("math", path, "train", MATH_WANTED), prompt), rewards
+    )
     heldout = None
     if split == "test":
         rows = read_split("math", path, "test", MATH_WANTED)
-        heldout, others = judged(_examples(rows, prompt))
+        heldout, others = judged(_examples(rows, prompt), rewards)
         left_out += others
     return Task.from_examples(
         "math",
@@ -83,7 +85,7 @@ def read_math_500(
         ValueError: the file is missing (the message says which is wanted), or a line is wrong.
     """
     rows = read_single("math-500", path, ("test.jsonl", "test*.parquet"), MATH_500_WANTED)
-    heldout, left_out = judged(_examples(rows, prompt))
+    heldout, left_out = judged(_examples(rows, prompt), rewards)
     return Task.from_examples(
         "math-500",
         [],

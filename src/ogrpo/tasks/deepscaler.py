@@ -46,7 +46,7 @@ def read_deepscaler(
         ValueError: the file is missing (the message says which is wanted), or a line is wrong.
     """
     rows = read_single("deepscaler", path, ("deepscaler*.json*", "deepscaler*.parquet"), WANTED)
-    examples, left_out = judged([_example(row, prompt) for row in rows])
+    examples, left_out = judged([_example(row, prompt) for row in rows], rewards)
     return Task.from_examples(
         "deepscaler",
         examples,

@@ -50,7 +50,7 @@ def read_guru_math(
     """
     rows = read_single("guru-math", path, ("math__combined*.parquet",), WANTED)
     of_math = [row for row in rows if text_of(row, "data_source").startswith("math__")]
-    examples, left_out = judged([_example(row, prompt) for row in of_math])
+    examples, left_out = judged([_example(row, prompt) for row in of_math], rewards)
     if len(of_math) < len(rows):
         others = ("rows of other domains than mathematics, left out", len(rows) - len(of_math))
         left_out = (others, *left_out)

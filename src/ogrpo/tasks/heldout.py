@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ogrpo.tasks.columns import Columns, to_examples
+from ogrpo.tasks.columns import ColumnNames, to_examples
 from ogrpo.tasks.example import Example, prompt_digest
 from ogrpo.tasks.rows import mapping_rows, read_rows
 
@@ -21,7 +21,7 @@ TRAIN_SPLIT, OTHER_SPLITS = "train", ("validation", "test")
 Digest = Callable[[Example], bytes]
 
 
-class Parts(NamedTuple):
+class SplitExamples(NamedTuple):
     """Examples to train on, those held out, and how many left training for repeating the latter."""
 
     train: list[Example]
@@ -36,7 +36,7 @@ def by_prompt(example: Example) -> bytes:
 
 def cut(
     examples: Sequence[Example], wanted: float | int | None, digest: Digest = by_prompt
-) -> Parts:
+) -> SplitExamples:
     """Hold out the prompts with the smallest digests: a share, a number, or (None) the default.
 
     It needs no seed, does not depend on the order of the lines, and a line added moves few across.
@@ -65,10 +65,10 @@ def cut(
     unique: dict[bytes, Example] = {}
     for _, example in sorted(held, key=lambda pair: pair[0]):
         unique.setdefault(by_prompt(example), example)
-    return Parts(train, list(unique.values()), len(held) - len(unique))
+    return SplitExamples(train, list(unique.values()), len(held) - len(unique))
 
 
-def apart(train: Sequence[Example], heldout: Sequence[Example]) -> Parts:
+def apart(train: Sequence[Example], heldout: Sequence[Example]) -> SplitExamples:
     """Take out of training what asks a held-out prompt.
 
     Raises:
@@ -81,11 +81,11 @@ def apart(train: Sequence[Example], heldout: Sequence[Example]) -> Parts:
             f"no example is left to train on: all {len(train)} ask a held-out prompt "
             f"({train[0].source} the first)."
         )
-    return Parts(rest, list(heldout), len(train) - len(rest))
+    return SplitExamples(rest, list(heldout), len(train) - len(rest))
 
 
 def heldout_examples(
-    heldout: HeldOut, columns: Columns, name: str
+    heldout: HeldOut, columns: ColumnNames, name: str
 ) -> list[Example] | float | int | None:
     """Read the examples that are held out; a share or a number is passed on.
 

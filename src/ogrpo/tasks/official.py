@@ -114,11 +114,14 @@ def math_example(row: Row, question: str, answer: str, prompt: str, **columns: A
     return Example(filled, {ANSWER: answer, **columns}, row.source)
 
 
-def judged(examples: Sequence[Example]) -> tuple[list[Example], LeftOut]:
+def judged(examples: Sequence[Example], rewards: Rewards | None) -> tuple[list[Example], LeftOut]:
     """Leave out, and count, the examples whose gold answer math-verify cannot judge.
 
-    An official file cannot be mended; one's own can, so there the same is an error.
+    An official file cannot be mended; one's own can, so there the same is an error. Rewards of
+    one's own judge as they like, so that nothing is left out for them.
     """
+    if rewards is not None:
+        return list(examples), ()
     bad = find_bad_golds([example.columns[ANSWER] for example in examples])
     kept = [example for n, example in enumerate(examples) if n not in bad]
     if not bad:

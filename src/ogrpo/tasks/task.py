@@ -12,7 +12,7 @@ from ogrpo.tasks.heldout import (
     TRAIN_SPLIT,
     Digest,
     HeldOut,
-    Parts,
+    SplitExamples,
     apart,
     by_prompt,
     cut,
@@ -21,7 +21,7 @@ from ogrpo.tasks.heldout import (
 )
 from ogrpo.tasks.rows import Row, mapping_rows, read_jsonl, read_parquet, read_rows
 
-Rewards = Sequence[Reward | RewardFn] | Reward | RewardFn
+Rewards = Sequence[Reward | RewardFn]
 
 
 class TaskOptions(TypedDict, total=False):
@@ -191,7 +191,7 @@ class Task:
             name=name,
             train=used,
             heldout=parts.heldout,
-            rewards=_as_rewards(rewards, weights),
+            rewards=as_rewards(rewards, weights),
             left_out=(*left_out, *_counted(parts, len(parts.train) - len(used))),
             **fields,
         )
@@ -224,13 +224,7 @@ def _from_rows(
     return task
 
 
-def _as_rewards(rewards: Rewards, weights: Sequence[float] | None) -> tuple[Reward, ...]:
-    if isinstance(rewards, Sequence):
-        return as_rewards(rewards, weights)
-    return as_rewards([rewards], weights)
-
-
-def _counted(parts: Parts, beyond_limit: int) -> tuple[tuple[str, int], ...]:
+def _counted(parts: SplitExamples, beyond_limit: int) -> tuple[tuple[str, int], ...]:
     counts = (
         ("training examples that ask a held-out prompt, left out", parts.repeats),
         ("training examples beyond the limit, left out", beyond_limit),

@@ -12,8 +12,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from ogrpo.rewards.call_reader import read_calls
 from ogrpo.rewards.reward import as_rewards
-from ogrpo.rewards.tool_calls import ToolCalls, read_calls
+from ogrpo.rewards.tool_calls import ToolCalls
 from ogrpo.tasks.columns import value
 from ogrpo.tasks.example import Example, prompt_digest, to_prompt
 from ogrpo.tasks.official import ANSWER, TaskReader, read_single, text_of
