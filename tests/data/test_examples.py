@@ -8,7 +8,18 @@ import pytest
 
 @pytest.mark.parametrize(
     "name",
-    ["ogrpo.data.gsm8k", "ogrpo.data.problems", "ogrpo.rewards.bounded", "ogrpo.rewards.extract"],
+    [
+        "ogrpo.data.gsm8k",
+        "ogrpo.data.problems",
+        "ogrpo.rewards.bounded",
+        "ogrpo.rewards.call_reader",
+        "ogrpo.rewards.exact_match",
+        "ogrpo.rewards.extract",
+        "ogrpo.rewards.judge",
+        "ogrpo.rewards.math",
+        "ogrpo.rewards.text",
+        "ogrpo.rewards.tool_calls",
+    ],
 )
 def test_examples(name):
     results = doctest.testmod(importlib.import_module(name))
