@@ -22,7 +22,7 @@ from ogrpo.learner.state import TrainState, hypers, init_state
 from ogrpo.learner.update import Batch, UpdateFn, make_update
 from ogrpo.policy import DecoderConfig, Params
 from ogrpo.trainer.build import make_optimizer, make_recipe
-from ogrpo.trainer.config import Gsm8k
+from ogrpo.trainer.config import TrainConfig
 
 Table = NDArray[np.float64]
 Record = dict[str, Any]
@@ -75,7 +75,7 @@ def table_policy(params: Params, batch: Batch, temperature: jax.Array) -> Policy
     return PolicyOutput(picked, -jnp.sum(jnp.exp(log_probs) * log_probs, axis=-1))
 
 
-def bandit_update(config: Gsm8k, decoder: DecoderConfig) -> UpdateFn:
+def bandit_update(config: TrainConfig, decoder: DecoderConfig) -> UpdateFn:
     """The main study's update, its decoder replaced by a table."""
     recipe = make_recipe(config, decoder)._replace(policy_fn=table_policy)
     return make_update(make_optimizer(config), recipe)
@@ -108,7 +108,7 @@ def make_batch(table: NDArray[Any], rewards: Table, ids: NDArray[np.int32]) -> B
     )
 
 
-def bandit_state(bandit: Bandit, config: Gsm8k) -> TrainState:
+def bandit_state(bandit: Bandit, config: TrainConfig) -> TrainState:
     """Random logits."""
     shape = (bandit.prompts, bandit.answers)
     table = np.random.default_rng([config.seed, 2]).normal(size=shape).astype(np.float32)
@@ -217,7 +217,7 @@ def certified(
 
 def train_bandit(
     bandit: Bandit,
-    config: Gsm8k,
+    config: TrainConfig,
     decoder: DecoderConfig,
     *,
     clip_eps: float,

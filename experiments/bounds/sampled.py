@@ -23,7 +23,8 @@ from ogrpo.data.batching import pad_groups
 from ogrpo.evaluation import Z95
 from ogrpo.learner.update import Batch
 from ogrpo.policy import Params
-from ogrpo.trainer import LoopState, Parts, Schedule, judge, snapshot, stream_seed, train
+from ogrpo.trainer import LoopState, Parts, Schedule, snapshot, stream_seed, train
+from ogrpo.trainer.evaluate import withdraw
 
 Record = dict[str, Any]
 Array = NDArray[np.float64]
@@ -51,13 +52,13 @@ class Dials(NamedTuple):
 
 def draw_sample(parts: Parts, params: Params, step: int) -> Sample:
     """Completions that no update will see, scored by the trainer's own forward pass."""
-    task, evaluator = parts.task, parts.evaluator
+    evaluator = parts.evaluator
     evaluator.publish(params, step)
     seed = stream_seed(parts.seed, "bounds", step)
-    groups = evaluator.generate(task.heldout.prompts, parts.evaluation_sampling, seed)
-    evaluator.withdraw()
-    rewards = judge(task, groups, task.heldout.answers)
-    padded = pad_groups(groups, task.prompt_length, task.completion_length)
+    groups = evaluator.generate(parts.prompts.heldout, parts.evaluation_sampling, seed)
+    withdraw(evaluator)
+    rewards = parts.evaluation_fn(groups)
+    padded = pad_groups(groups, parts.prompts.length, parts.evaluation_sampling.max_tokens)
     batch = Batch(*(jnp.asarray(x) for x in padded[:5]), rewards=jnp.asarray(rewards))
     own = score(parts, params, batch)
     apart = jnp.where(batch.completion_mask, jnp.abs(own - batch.behavior_log_probs), 0)

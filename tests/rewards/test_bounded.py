@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from ogrpo.rewards import process as process_module
+from ogrpo.rewards import verifying as process_module
 from ogrpo.rewards.bounded import BadGold, BoundedVerifier, compare_plain, is_plain
 
 ENDLESS = "9**9**9**9"

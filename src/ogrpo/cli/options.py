@@ -9,14 +9,14 @@ from pathlib import Path
 import tyro
 
 from ogrpo.report.run_dir import RunDir
-from ogrpo.trainer.config import Gsm8k, from_json
+from ogrpo.trainer.config import TrainConfig, from_json
 from ogrpo.trainer.method import listed
 from ogrpo.trainer.presets import DEFAULT, PRESETS, check_preset
 
 PROGRAM = "python -m experiments.run gsm8k"
 
 
-def parse(options: Sequence[str]) -> Gsm8k:
+def parse(options: Sequence[str]) -> TrainConfig:
     """The config that the options ask for; tyro answers unknown ones with the nearest names."""
     early = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     early.add_argument("--preset")
@@ -25,7 +25,7 @@ def parse(options: Sequence[str]) -> Gsm8k:
     known, _ = early.parse_known_args([*options])
     resumed = _resumed(known.run_dir, known.preset) if known.resume and known.run_dir else None
     config = tyro.cli(
-        Gsm8k,
+        TrainConfig,
         prog=PROGRAM,
         args=[*options],
         default=resumed or _preset(known.preset or DEFAULT),
@@ -48,7 +48,7 @@ def parse(options: Sequence[str]) -> Gsm8k:
     return config
 
 
-def _preset(name: str) -> Gsm8k:
+def _preset(name: str) -> TrainConfig:
     if name not in PRESETS:
         near = difflib.get_close_matches(name, PRESETS, n=1)
         hint = f" Did you mean {near[0]!r}?" if near else ""
@@ -56,11 +56,11 @@ def _preset(name: str) -> Gsm8k:
     return replace(PRESETS[name](), preset=name)
 
 
-def _resumed(path: Path, preset: str | None) -> Gsm8k:
+def _resumed(path: Path, preset: str | None) -> TrainConfig:
     values = RunDir.reopen(path).read_config()
     if values.pop("study") != "gsm8k":
         raise ValueError(f"the run in {path} is of another study: check --run-dir")
-    config = from_json(Gsm8k, values)
+    config = from_json(TrainConfig, values)
     if preset not in (None, config.preset):
         raise ValueError(
             f"the run in {path} was started with --preset {config.preset}: leave out --preset"

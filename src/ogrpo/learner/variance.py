@@ -12,7 +12,7 @@ from ogrpo.learner.metrics import Metrics
 from ogrpo.learner.state import Hypers, Params, TrainState
 from ogrpo.learner.update import Batch, Recipe, Weighed, gradient, weigh
 
-SpreadFn = Callable[[TrainState, Batch, Hypers], Metrics]
+NoiseFn = Callable[[TrainState, Batch, Hypers], Metrics]
 
 
 def gradient_spread(state: TrainState, batch: Batch, hypers: Hypers, recipe: Recipe) -> Metrics:
@@ -61,6 +61,6 @@ def squared_norm(tree: Params) -> Array:
     return jnp.square(optax.tree.norm(jax.tree.map(lambda x: x.astype(jnp.float32), tree)))
 
 
-def make_spread(recipe: Recipe) -> SpreadFn:
+def make_noise(recipe: Recipe) -> NoiseFn:
     """The jitted `(state, batch, hypers) -> metrics`."""
     return jax.jit(partial(gradient_spread, recipe=recipe))

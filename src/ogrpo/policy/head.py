@@ -14,8 +14,8 @@ class HeadOutput(NamedTuple):
     entropy: jax.Array
 
 
-# (hidden [M, d], embedding [V, d], token_ids [M, A], temperature []) -> ([M, A], [M])
 HeadFn = Callable[[jax.Array, jax.Array, jax.Array, jax.Array], HeadOutput]
+"""Maps hidden [M, d], embedding [V, d], token ids [M, A] and temperature [] to [M, A] and [M]."""
 
 
 def logits(hidden: jax.Array, embedding: jax.Array) -> jax.Array:

@@ -36,10 +36,14 @@ class PolicyBatch(NamedTuple):
     padding; every prompt has at least one token.
     """
 
-    prompt_ids: jax.Array  # int32 [N, P]
-    prompt_mask: jax.Array  # bool [N, P]
-    completion_ids: jax.Array  # int32 [N, G, T]
-    completion_mask: jax.Array  # bool [N, G, T]
+    prompt_ids: jax.Array
+    """Int32 [N, P]."""
+    prompt_mask: jax.Array
+    """Bool [N, P]."""
+    completion_ids: jax.Array
+    """Int32 [N, G, T]."""
+    completion_mask: jax.Array
+    """Bool [N, G, T]."""
 
 
 def completion_log_probs(
@@ -120,8 +124,10 @@ def completion_log_probs_and_entropy(
 class Asked(NamedTuple):
     """Tokens asked of next-token distributions; leading axes are a batch's own."""
 
-    hidden: jax.Array  # [..., K, d]
-    token_ids: jax.Array  # int [..., K, A]
+    hidden: jax.Array
+    """Shape [..., K, d]."""
+    token_ids: jax.Array
+    """Int [..., K, A]."""
 
 
 def ask(

@@ -32,18 +32,30 @@ class Packing(NamedTuple):
     with R places whose next token is asked for. Groups may be left out: A of them are in the row.
     """
 
-    token_ids: jax.Array  # [K, M]
-    positions: jax.Array  # [K, M]
-    targets: jax.Array  # [K, R], the token that each of the first R places predicts
-    last: jax.Array  # [K, A], the place of each prompt's last token
-    firsts: jax.Array  # [K, A, G], the first tokens of its completions
-    prompt_slots: jax.Array  # [K, A, P], the place of each prompt token
-    completion_slots: jax.Array  # [K, A * G, T], of each completion token
-    block_slots: jax.Array  # [K, B, b], of each query in blocks of b
-    block_owners: jax.Array  # [K, B], the completion, of A * G, that a block belongs to
-    block_starts: jax.Array  # [K, B], the first position of a block in its completion
-    key_slots: jax.Array  # [K, M], place -> index into (prompt_slots, completion_slots)
-    query_slots: jax.Array  # [K, M], place -> index into (prompt_slots, block_slots)
+    token_ids: jax.Array
+    """Shape [K, M]."""
+    positions: jax.Array
+    """Shape [K, M]."""
+    targets: jax.Array
+    """Shape [K, R]: the token that each of the first R places predicts."""
+    last: jax.Array
+    """Shape [K, A]: the place of each prompt's last token."""
+    firsts: jax.Array
+    """Shape [K, A, G]: the first tokens of its completions."""
+    prompt_slots: jax.Array
+    """Shape [K, A, P]: the place of each prompt token."""
+    completion_slots: jax.Array
+    """Shape [K, A * G, T]: the place of each completion token."""
+    block_slots: jax.Array
+    """Shape [K, B, b]: the place of each query, in blocks of b."""
+    block_owners: jax.Array
+    """Shape [K, B]: the completion, of A * G, that a block belongs to."""
+    block_starts: jax.Array
+    """Shape [K, B]: the first position of a block in its completion."""
+    key_slots: jax.Array
+    """Shape [K, M]: place -> index into (prompt_slots, completion_slots)."""
+    query_slots: jax.Array
+    """Shape [K, M]: place -> index into (prompt_slots, block_slots)."""
     answers: jax.Array  # [K, N/K, G, T'], completion token -> index into (firsts, targets)
 
 

@@ -18,7 +18,7 @@ from typing import Any, Literal, cast
 from math_verify import ExprExtractionConfig, parse, verify
 
 from ogrpo.rewards.extract import LONGEST_ANSWER
-from ogrpo.rewards.process import VerifyingProcess
+from ogrpo.rewards.verifying import VerifyingProcess
 
 Verdict = Literal["correct", "wrong", "unparsable", "timeout"]
 
