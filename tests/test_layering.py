@@ -28,6 +28,8 @@ ALLOWED = {
     "ogrpo.serve": {"rollout"},
     "ogrpo.rewards": {"rewards", "math_verify"},
     "ogrpo.rewards.math": {"rewards", "math_verify"},
+    "ogrpo.rewards.exact_match": {"rewards"},
+    "ogrpo.rewards.tool_calls": {"rewards"},
     "ogrpo.data": {"data", "rollout", "tokenizers"},
     "ogrpo.data.batching": {"data", "rollout", "tokenizers"},
     "ogrpo.data.replay": {"data", "rollout", "tokenizers"},

@@ -14,7 +14,13 @@ import pytest
         "ogrpo.tasks.gsm8k",
         "ogrpo.tasks.problems",
         "ogrpo.rewards.bounded",
+        "ogrpo.rewards.call_reader",
+        "ogrpo.rewards.exact_match",
         "ogrpo.rewards.extract",
+        "ogrpo.rewards.judge",
+        "ogrpo.rewards.math",
+        "ogrpo.rewards.text",
+        "ogrpo.rewards.tool_calls",
     ],
 )
 def test_examples(name):

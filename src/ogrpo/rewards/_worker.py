@@ -14,6 +14,7 @@ import os
 import resource
 import signal
 import sys
+from functools import partial
 from typing import IO, Any, NoReturn
 
 from math_verify import ExprExtractionConfig, LatexExtractionConfig, parse, verify
@@ -62,16 +63,22 @@ def compare(answer: str, gold: str) -> str:
 
 
 class Copy:
-    """A fork of this process that compares, until it overruns."""
+    """A fork of this process that compares, until it overruns.
 
-    def __init__(self, seconds: float) -> None:
+    Args:
+        seconds: of CPU time, the bound on one comparison.
+        kept: descriptors that are this process's alone: were the copy to hold them too, whoever
+            asks would not see this process end.
+    """
+
+    def __init__(self, seconds: float, kept: tuple[int, ...]) -> None:
         theirs, ours = os.pipe(), os.pipe()
         self.asked = 0
         self._reaped = False
         self.pid = os.fork()
         if self.pid == 0:
-            os.close(theirs[1])
-            os.close(ours[0])
+            for descriptor in (theirs[1], ours[0], *kept):
+                os.close(descriptor)
             serve(os.fdopen(theirs[0], "rb"), os.fdopen(ours[1], "wb", buffering=0), seconds)
         os.close(theirs[0])
         os.close(ours[1])
@@ -123,16 +130,17 @@ def main(seconds: float) -> None:
     for answer, gold in WARM_UP:  # the parser fills its tables at the first use
         compare(answer, gold)
     replies.write(b"ready\n")
-    copy = Copy(seconds)
+    make = partial(Copy, seconds, (0, replies.fileno()))
+    copy = make()
     for request in sys.stdin.buffer:
         if copy.asked >= RENEW_AFTER or copy.dead():
             copy.end()
-            copy = Copy(seconds)
+            copy = make()
         reply = copy.ask(request)
         replies.write(reply or b"timeout\n")
         if not reply:
             copy.end()
-            copy = Copy(seconds)
+            copy = make()
     copy.end()
 
 

@@ -102,7 +102,7 @@ class BoundedVerifier:
         """
         if len(gold) > LONGEST_ANSWER:
             raise BadGold(
-                f"the gold answer {gold[:60]!r}... has {len(gold)} > {LONGEST_ANSWER} letters."
+                f"the gold answer {gold[:60]!r}... has {len(gold)} > {LONGEST_ANSWER} characters."
             )
         if len(answer) > LONGEST_ANSWER:
             return "unparsable"
