@@ -78,7 +78,7 @@ def table_policy(
     return PolicyOutput(log_probs=picked, entropy=entropy)
 
 
-def bandit_update(config: TrainConfig, decoder: DecoderConfig) -> UpdateFn:
+def bandit_update(config: TrainConfig) -> UpdateFn:
     """The main study's update, its decoder replaced by a table."""
     recipe = make_recipe(config, table_policy)
     return make_update(make_optimizer(config), recipe)
@@ -230,7 +230,7 @@ def train_bandit(
     """One record a step: means over the prompts, the worst slacks, the certificate."""
     rewards, seed = bandit_rewards(bandit), config.seed
     judge = jax.jit(jax.vmap(partial(enumerated, sigma_eps=sigma_eps, clip_eps=clip_eps)))
-    update, state = bandit_update(config, decoder), bandit_state(bandit, config)
+    update, state = bandit_update(config), bandit_state(bandit, config)
     for move in trajectory(bandit, update, state, clip_eps=clip_eps, seed=seed):
         with jax.enable_x64():
             arrays = [jnp.asarray(x) for x in (move.after, move.before, move.mu, rewards)]

@@ -51,6 +51,13 @@ else:
     from ogrpo.core.ratios import mean_log_ratio
     from ogrpo.core.surrogates import clipped_surrogate
 
+if TYPE_CHECKING:
+    from ogrpo.rewards.reward import Reward as Reward
+    from ogrpo.tasks import Task as Task
+    from ogrpo.trainer.api import Trainer as Trainer
+    from ogrpo.trainer.api import TrainResult as TrainResult
+    from ogrpo.trainer.config import TrainConfig as TrainConfig
+
 __all__ = [
     "ADVANTAGES",
     "ALGORITHMS",
@@ -88,7 +95,13 @@ __all__ = [
     "with_parts",
 ]
 
-_LATER: dict[str, str] = {}
+_LATER: dict[str, str] = {
+    "Trainer": "ogrpo.trainer.api",
+    "TrainResult": "ogrpo.trainer.api",
+    "TrainConfig": "ogrpo.trainer.config",
+    "Task": "ogrpo.tasks",
+    "Reward": "ogrpo.rewards.reward",
+}
 """Name -> its module, which needs `ogrpo[train]`.
 
 A type checker sees such a name by `if TYPE_CHECKING: from MODULE import NAME as NAME`; it stays out

@@ -13,7 +13,7 @@ EXTRAS = {
     "train": (
         *("chex", "cloudpickle", "flax", "httpx", "jinja2", "math_verify", "matplotlib"),
         *("ml_dtypes", "optax", "orbax", "platformdirs", "pyarrow", "rich", "safetensors"),
-        *("tokenizers", "tyro"),
+        *("tokenizers", "tyro", "yaml"),
     ),
     "hub": ("datasets",),
 }

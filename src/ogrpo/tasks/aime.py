@@ -3,7 +3,7 @@
 Two data sets of the hub are common: HuggingFaceH4/aime_2024, Parquet with `id`, `problem`,
 `solution`, `answer`, `url`, `year`; and Maxwell-Jia/AIME_2024, Parquet or JSONL with `ID`,
 `Problem`, `Solution`, and `Answer` as a number. Column names are read without regard to case. Read
-off the dataset cards, and for the former off the loaders of evaluation harnesses.
+off a description of the latter and a notebook that loads it; those of the former are from memory.
 """
 
 from pathlib import Path

@@ -9,7 +9,9 @@ import types
 import typing
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
+
+import tyro
 
 from ogrpo.tasks.arithmetic import Teacher
 from ogrpo.trainer.config_update import (
@@ -23,6 +25,7 @@ from ogrpo.trainer.config_update import (
     only_with,
     require,
 )
+from ogrpo.core.algorithms import Algorithm
 from ogrpo.trainer.control import ReuseLimits
 from ogrpo.trainer.schedule import Schedule
 
@@ -109,7 +112,7 @@ class WarmStart:
 
 
 @dataclass(frozen=True)
-class Reward:
+class Judging:
     """How completions are judged."""
 
     extraction: Literal["marker", "boxed", "free"] = "marker"
@@ -175,6 +178,7 @@ class Rollout:
         only_with(self, "rollout", "listen", pulled, "give --rollout.url and transport url")
 
 
+ByName: Any = tyro.conf.arg(constructor=str, metavar="NAME")
 Draws = Literal["fifo", "uniform", "fresh", "unused", "advantage", "positives", "stratified"]
 
 
@@ -319,8 +323,9 @@ class TrainConfig:
     rewards: tuple[str, ...] = ()
     """Functions that judge completions, as FILE.py:NAME or MODULE:NAME; default: the task's own, or
     for a file the comparison of its column `answer` by math-verify."""
-    algorithm: str = "off_policy_grpo"
-    """Method, whole: its loss, advantage, reduction and published settings."""
+    algorithm: Annotated[str | Algorithm, ByName] = "off_policy_grpo"
+    """Method, whole: its loss, advantage, reduction and published settings; in Python an
+    `Algorithm` too."""
     seed: int = 0
     run_dir: Path | None = None
     """Where everything is written; default: runs/gsm8k-<date>-<time>."""
@@ -330,7 +335,7 @@ class TrainConfig:
     model: Model = field(default_factory=Model)
     lora: Lora = field(default_factory=Lora)
     warm_start: WarmStart = field(default_factory=WarmStart)
-    reward: Reward = field(default_factory=Reward)
+    reward: Judging = field(default_factory=Judging)
     rollout: Rollout = field(default_factory=Rollout)
     schedule: Schedule = field(default_factory=Schedule)
     replay: Replay = field(default_factory=Replay)
@@ -421,6 +426,9 @@ def check_sources(config: TrainConfig) -> None:
 
 def to_json(config: Any) -> dict[str, Any]:
     """A config as plain JSON values."""
+    algorithm = getattr(config, "algorithm", None)
+    if isinstance(algorithm, Algorithm):
+        config = dataclasses.replace(config, algorithm=algorithm.name)
     return dataclasses.asdict(
         config,
         dict_factory=lambda items: {k: str(v) if isinstance(v, Path) else v for k, v in items},

@@ -33,21 +33,25 @@ def algorithm(config: TrainConfig) -> Algorithm:
 
 
 @cache
-def _composed(name: str, wanted: Override) -> Algorithm:
-    if name not in ALGORITHMS:
-        near = difflib.get_close_matches(name, ALGORITHMS, n=1)
-        hint = f" Did you mean {near[0]!r}?" if near else ""
-        raise ValueError(
-            f"there is no algorithm {name!r}.{hint} Algorithms: {', '.join(ALGORITHMS)}"
-        )
+def _composed(chosen: str | Algorithm, wanted: Override) -> Algorithm:
     return with_parts(
-        ALGORITHMS[name],
+        chosen if isinstance(chosen, Algorithm) else _named(chosen),
         advantage=wanted.advantage,
         reduction=wanted.reduction,
         center=wanted.center,
         weight=wanted.weight,
         kl=wanted.kl,
     )
+
+
+def _named(name: str) -> Algorithm:
+    if name not in ALGORITHMS:
+        near = difflib.get_close_matches(name, ALGORITHMS, n=1)
+        hint = f" Did you mean {near[0]!r}?" if near else ""
+        raise ValueError(
+            f"there is no algorithm {name!r}.{hint} Algorithms: {', '.join(ALGORITHMS)}"
+        )
+    return ALGORITHMS[name]
 
 
 def knobs(config: TrainConfig) -> dict[str, float]:
@@ -57,9 +61,11 @@ def knobs(config: TrainConfig) -> dict[str, float]:
 
 
 @cache  # a method's parts judge their knobs by being traced, which takes a while
-def _settled(name: str, wanted: Override, given: Knobs, longest: int) -> Mapping[str, float]:
+def _settled(
+    name: str | Algorithm, wanted: Override, given: Knobs, longest: int | None
+) -> Mapping[str, float]:
     chosen = _composed(name, wanted)
-    length = {"length": float(longest)} if "length" in chosen.knobs else {}
+    length = {"length": float(longest or 1)} if "length" in chosen.knobs else {}
     return chosen.settings({**vars(given), **length})
 
 

@@ -17,7 +17,7 @@ from ogrpo.trainer.config import (
     Data,
     Evaluation,
     Replay,
-    Reward,
+    Judging,
     Rollout,
     TrainConfig,
 )
@@ -150,7 +150,7 @@ def r1_distill_1_5b() -> TrainConfig:
     """
     return TrainConfig(
         data=Data(prompt_length=256, prompt=BOXED_PROMPT),
-        reward=Reward(extraction="free"),
+        reward=Judging(extraction="free"),
         rollout=Rollout(group_size=16, temperature=0.7, max_tokens=4096),
         schedule=Schedule(steps=1428, prompts=28, v=10, evaluate_every=102),
         knobs=Knobs(beta=0.001),
@@ -169,7 +169,7 @@ def qwen3_4b() -> TrainConfig:
     """
     return TrainConfig(
         data=Data(prompt_length=256, prompt=BOXED_PROMPT),
-        reward=Reward(extraction="free"),
+        reward=Judging(extraction="free"),
         rollout=Rollout(group_size=16, temperature=0.7, max_tokens=1024),
         schedule=Schedule(steps=500, prompts=8, v=10, evaluate_every=100),
         knobs=Knobs(beta=0.001),
