@@ -25,6 +25,8 @@ ALLOWED = {
     "ogrpo.serve": {"rollout"},
     "ogrpo.rewards": {"rewards", "math_verify"},
     "ogrpo.rewards.math": {"rewards", "math_verify"},
+    "ogrpo.rewards.load": {"rewards"},
+    "ogrpo.rewards.pool": {"rewards"},
     "ogrpo.data": {"data", "rollout", "tokenizers"},
     "ogrpo.data.batching": {"data", "rollout", "tokenizers"},
     "ogrpo.data.replay": {"data", "rollout", "tokenizers"},
