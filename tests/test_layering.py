@@ -30,6 +30,8 @@ ALLOWED = {
     "ogrpo.rewards.math": {"rewards", "math_verify"},
     "ogrpo.rewards.exact_match": {"rewards"},
     "ogrpo.rewards.tool_calls": {"rewards"},
+    "ogrpo.rewards.load": {"rewards"},
+    "ogrpo.rewards.pool": {"rewards"},
     "ogrpo.data": {"data", "rollout", "tokenizers"},
     "ogrpo.data.batching": {"data", "rollout", "tokenizers"},
     "ogrpo.data.replay": {"data", "rollout", "tokenizers"},

@@ -20,7 +20,7 @@ from ogrpo.core import bounds
 from ogrpo.core.certificates import improvement_certificate, improvement_gap
 from ogrpo.learner.state import TrainState, hypers, init_state
 from ogrpo.learner.update import UpdateFn, make_update
-from ogrpo.policy import DecoderConfig, Params
+from ogrpo.policy import Params
 from ogrpo.trainer.build import make_optimizer, make_recipe
 from ogrpo.trainer.config import TrainConfig
 
@@ -221,7 +221,6 @@ def certified(
 def train_bandit(
     bandit: Bandit,
     config: TrainConfig,
-    decoder: DecoderConfig,
     *,
     clip_eps: float,
     sigma_eps: float,

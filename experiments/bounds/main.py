@@ -25,7 +25,6 @@ from experiments.bounds.exact import Bandit, Record, train_bandit
 from experiments.bounds.families import clips, variances
 from experiments.bounds.report import write_report
 from experiments.bounds.sampled import Dials, train_run
-from ogrpo.policy.shapes import SHAPES
 from ogrpo.report.run_dir import RunDir
 from ogrpo.trainer import Schedule, start
 from ogrpo.trainer.build import make_parts
@@ -103,7 +102,6 @@ def exact_records(wanted: Bounds) -> Iterator[Record]:
     yield from train_bandit(
         wanted.bandit,
         main_config(wanted),
-        SHAPES["tiny"],  # any shape serves: the table takes the decoder's place
         clip_eps=wanted.clip_eps,
         sigma_eps=wanted.sigma_eps,
         delta=wanted.delta,

@@ -104,6 +104,14 @@ def awaits_by_itself(completions, **columns):
     return asyncio.run(judge_all())
 
 
+def gives_a_coroutine(completions, **columns):
+    async def values():
+        await asyncio.sleep(0)
+        return [float(len(text)) for text in completions]
+
+    return values()
+
+
 def has_alarms(completions, **columns):
     signal.signal(signal.SIGALRM, lambda *_: None)
     return [float(threading.current_thread() is threading.main_thread())] * len(completions)

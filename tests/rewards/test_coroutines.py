@@ -37,7 +37,7 @@ def test_a_coroutine_that_blocks_its_process_takes_no_other_along():
 
 
 def test_functions_that_wait_by_themselves_or_set_alarms_work():
-    with pool(functions.awaits_by_itself, functions.has_alarms) as p:
+    with pool(functions.awaits_by_itself, functions.gives_a_coroutine, functions.has_alarms) as p:
         scores = p.score(request("ab", "c"))
     assert scores.failures == ()
-    assert scores.rewards.tolist() == [3.0, 2.0]
+    assert scores.rewards.tolist() == [5.0, 3.0]

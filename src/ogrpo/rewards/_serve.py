@@ -60,7 +60,8 @@ def compute(function: Function, arguments: Mapping[str, Any], count: int | None)
     """Call a plain function and return what came of it, as `describe` does."""
     returned = function(**arguments)
     if hasattr(returned, "__await__"):
-        returned = asyncio.run(_awaited(returned))
+        with asyncio.Runner() as runner:
+            returned = runner.get_loop().run_until_complete(returned)
     return describe(returned, count)
 
 
@@ -82,12 +83,12 @@ def describe(returned: Any, count: int | None) -> Answer:
 
 def refusal(error: BaseException) -> Answer:
     """Return the kind, the message and the traceback's last lines of an error."""
-    kind = "memory" if isinstance(error, MemoryError) else "raised"
     trace = error.__traceback__
     while trace is not None and trace.tb_frame.f_code.co_filename == __file__:
         trace = trace.tb_next
     lines = "".join(traceback.format_tb(trace)).splitlines()[-LAST_LINES:]
     message = "".join(traceback.format_exception_only(error)).strip()
+    kind = "memory" if isinstance(error, MemoryError) else "raised"
     return {"kind": kind, "message": f"raised {message}", "trace": "\n".join(lines)}
 
 
@@ -112,10 +113,6 @@ def _short(value: Any) -> str:
         return reprlib.repr(value)
     except Exception:  # a __repr__ of the user's own may raise anything
         return f"a {type(value).__name__}"
-
-
-async def _awaited(awaitable: Any) -> Any:
-    return await awaitable
 
 
 class Service:
@@ -228,7 +225,7 @@ def die_with(life: int) -> None:
         fcntl.fcntl(life, fcntl.F_SETOWN, -os.getpgrp())
         fcntl.fcntl(life, fcntl.F_SETSIG, signal.SIGKILL)
         fcntl.fcntl(life, fcntl.F_SETFL, fcntl.fcntl(life, fcntl.F_GETFL) | os.O_ASYNC)
-        if select.select([life], [], [], 0)[0]:  # it closed before the line above
+        if select.select([life], [], [], 0)[0]:  # it had closed before
             _end()
 
 

@@ -102,4 +102,4 @@ class Scores(NamedTuple):
         str, npt.NDArray[np.float32]
     ]  # [n] by reward, NaN where it failed or did not apply
     failed: npt.NDArray[np.bool_]  # [n], a reward that counts gave no number: no loss for it
-    failures: tuple[Failure, ...]  # by reward, then by completion
+    failures: tuple[Failure, ...]  # by reward and completion, then of the sums

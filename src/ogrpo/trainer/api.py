@@ -56,12 +56,12 @@ class Trainer:
 
     Args:
       task: what is trained on, or what `--task` takes: the name of a task or a file.
-      model: a Hugging Face folder. Without it a small decoder is made here: its tokenizer is trained
-        on the task's text, and it first imitates the task's worked solutions.
+      model: a Hugging Face folder. Without it a small decoder is made here: its tokenizer is
+        trained on the task's text, and it first imitates the task's worked solutions.
       algorithm: a name of `ogrpo.ALGORITHMS`, or an `Algorithm`.
       config: where the settings begin; default: `TrainConfig()`.
       console: where progress is shown; default: the terminal.
-      options: fields of `TrainConfig` that differ: `schedule=Schedule(...)`, `seed=1`, `run_dir=...`.
+      options: fields of `TrainConfig` that differ: `schedule=Schedule(...)`, `seed=1`, ....
 
     Raises:
       ValueError: an option is unknown or two of them contradict each other; the message names it.

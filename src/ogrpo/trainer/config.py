@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal, TypeVar
 
 import tyro
 
+from ogrpo.core.algorithms import Algorithm
 from ogrpo.tasks.arithmetic import Teacher
 from ogrpo.trainer.config_update import (
     Kernels,
@@ -25,7 +26,6 @@ from ogrpo.trainer.config_update import (
     only_with,
     require,
 )
-from ogrpo.core.algorithms import Algorithm
 from ogrpo.trainer.control import ReuseLimits
 from ogrpo.trainer.schedule import Schedule
 

@@ -16,8 +16,8 @@ from ogrpo.trainer.config import (
     Checkpointing,
     Data,
     Evaluation,
-    Replay,
     Judging,
+    Replay,
     Rollout,
     TrainConfig,
 )
