@@ -17,7 +17,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.text import Text
 
 from ogrpo.evaluation.answers import AnswerFile, AnswerRecord
-from ogrpo.evaluation.judging import ScoreFn
+from ogrpo.evaluation.judging import JudgeFn
 from ogrpo.evaluation.metrics import AnswerOf, Summary, summary
 from ogrpo.evaluation.rescoring import rescore
 from ogrpo.evaluation.table import table
@@ -206,7 +206,7 @@ def tell(
 
 def tell_rescored(
     options: EvalOptions,
-    score: ScoreFn,
+    score: JudgeFn,
     *,
     console: Console,
     answer_of: AnswerOf | None = None,

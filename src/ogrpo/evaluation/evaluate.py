@@ -15,7 +15,7 @@ from math import nan
 from typing import Any, Protocol
 
 from ogrpo.evaluation.answers import AnswerRecord, Prompt, jsonable
-from ogrpo.evaluation.judging import ScoreFn, judged
+from ogrpo.evaluation.judging import JudgeFn, judged
 from ogrpo.rollout.protocol import Engine, Group, IntArray, Sampling
 
 
@@ -45,7 +45,7 @@ def sample_and_judge(
     encode: Callable[[Any], IntArray],
     decode: Callable[[IntArray], str],
     sampling: Sampling,
-    score: ScoreFn,
+    score: JudgeFn,
     seed: int,
     batch: int,
     concurrent: int = 1,
@@ -82,7 +82,7 @@ def _chunks(
     prompts: Sequence[IntArray],
     decode: Callable[[IntArray], str],
     sampling: Sampling,
-    score: ScoreFn,
+    score: JudgeFn,
     seed: int,
     batch: int,
     concurrent: int,

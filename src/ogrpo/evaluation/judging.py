@@ -30,7 +30,7 @@ class ScoresLike(Protocol):
         ...
 
 
-class ScoreFn(Protocol):
+class JudgeFn(Protocol):
     """Judges n completions; called in a thread of the evaluation's."""
 
     def __call__(
@@ -46,7 +46,7 @@ class ScoreFn(Protocol):
         ...
 
 
-def judged(answers: Sequence[AnswerRecord], score: ScoreFn) -> list[AnswerRecord]:
+def judged(answers: Sequence[AnswerRecord], score: JudgeFn) -> list[AnswerRecord]:
     """Return the answers with the verdicts of `score`.
 
     Prompts that are chat messages go with completions that are lists of one message of the

@@ -6,7 +6,7 @@ from math import isnan
 from pathlib import Path
 
 from ogrpo.evaluation.answers import AnswerRecord, by_problem
-from ogrpo.evaluation.judging import ScoreFn, judged
+from ogrpo.evaluation.judging import JudgeFn, judged
 from ogrpo.evaluation.reading import read_answers
 
 
@@ -22,7 +22,7 @@ class Rescored:
         return f"{len(self.changed)} of {len(self.answers)} verdicts changed"
 
 
-def rescore(path: str | Path, score: ScoreFn, *, batch: int = 32) -> Rescored:
+def rescore(path: str | Path, score: JudgeFn, *, batch: int = 32) -> Rescored:
     """Judge the answers in a file again; the file stays as it is.
 
     A verdict is the value of each reward that was asked before and now, and whether one failed.
