@@ -7,18 +7,19 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 
+from ogrpo.batch import Batch
 from ogrpo.learner import sharding
 from ogrpo.learner.state import TrainState, hypers, init_state
-from ogrpo.learner.update import Batch
 from ogrpo.policy import DecoderConfig, Params
 from ogrpo.policy.decoder import param_shapes
 from ogrpo.trainer import Schedule
 from ogrpo.trainer.build import make_optimizer, make_recipe
-from ogrpo.trainer.config import Gsm8k, Model, Rollout
+from ogrpo.trainer.config import Model, Rollout, TrainConfig
 from ogrpo.trainer.config_update import Kernels, Lora, Mesh, Optimizer
 from ogrpo.trainer.devices import state_layout, trained_and_frozen
 from ogrpo.trainer.method import knobs
 from ogrpo.trainer.model import DTYPES
+from ogrpo.trainer.presets import main_study
 
 QWEN3_4B = DecoderConfig(
     architecture="Qwen3ForCausalLM",
@@ -44,14 +45,16 @@ def batch_shapes(options: argparse.Namespace) -> Batch:
         prompt_mask=of((n, p), jnp.bool_),
         completion_ids=of((n, g, t), jnp.int32),
         completion_mask=of((n, g, t), jnp.bool_),
+        loss_mask=of((n, g, t), jnp.bool_),
         behavior_log_probs=of((n, g, t), jnp.float32),
         rewards=of((n, g), jnp.float32),
+        policy_versions=of((n, g), jnp.int32),
     )
 
 
-def make_config(options: argparse.Namespace) -> Gsm8k:
+def make_config(options: argparse.Namespace) -> TrainConfig:
     """The run whose update this is; the objective and the optimizer are the defaults."""
-    return Gsm8k(
+    return main_study(
         model=Model(dtype=options.dtype, remat=options.remat, compute_dtype=options.compute_dtype),
         lora=Lora(rank=options.lora_rank),
         kernels=Kernels(log_probs=options.log_probs),

@@ -23,16 +23,16 @@ import jax
 import numpy as np
 import tyro
 
+from ogrpo.batch import Batch
 from ogrpo.core.algorithms import ALGORITHMS
-from ogrpo.data.batching import GroupBatch
-from ogrpo.data.gsm8k import read_problems
 from ogrpo.data.tokenizer import train_bpe
 from ogrpo.kernels.log_probs import KERNELS, choose
 from ogrpo.learner.state import adam, hypers, init_state
 from ogrpo.learner.update import Recipe, make_update
 from ogrpo.policy import DecoderConfig, init_params
+from ogrpo.tasks.gsm8k import read_problems
 from ogrpo.trainer import Packer
-from ogrpo.trainer.batches import Made, make_batch
+from ogrpo.trainer.batches import Made, make_batch, to_device
 from ogrpo.trainer.model import make_policy_fn
 
 KNOBS = {"eps_low": 0.2, "eps_high": 0.2, "beta": 0.0}
@@ -77,26 +77,30 @@ class Spent(NamedTuple):
 def read_lengths(folder: Path) -> Lengths:
     """Of the training split, under a BPE of 8,192 tokens."""
     problems = read_problems(folder / "train.jsonl")
-    tokenizer = train_bpe([text for p in problems for text in (p.question, p.answer)], 8192)
+    texts = [text for p in problems for text in (p.question, p.answer)]
+    tokenizer = train_bpe(texts, 8192, split_digits=False)
     return Lengths(
         np.array([len(tokenizer.encode(p.question)) for p in problems]),
         np.array([len(tokenizer.encode(p.answer, add_eos=True)) for p in problems]),
     )
 
 
-def draw(lengths: Lengths, options: Options, rng: np.random.Generator) -> GroupBatch:
-    """A batch of random problems."""
+def draw(lengths: Lengths, options: Options, rng: np.random.Generator) -> Batch[np.ndarray]:
+    """A batch of random problems, half of each group right, so that every group carries loss."""
     n, g, t = options.groups, options.members, options.completion
     chosen = rng.integers(0, len(lengths.questions), n)
     prompts = np.minimum(lengths.questions[chosen], options.prompt)
     stretched = lengths.answers[chosen][:, None] * np.exp(options.spread * rng.normal(size=(n, g)))
     sizes = np.clip(np.ceil(stretched), 1, t)
-    return GroupBatch(
+    mask = np.arange(t) < sizes[..., None]
+    return Batch(
         prompt_ids=rng.integers(0, options.vocabulary, (n, options.prompt)).astype(np.int32),
         prompt_mask=np.arange(options.prompt) < prompts[:, None],
         completion_ids=rng.integers(0, options.vocabulary, (n, g, t)).astype(np.int32),
-        completion_mask=np.arange(t) < sizes[..., None],
+        completion_mask=mask,
+        loss_mask=mask,
         behavior_log_probs=rng.normal(-8, 1, (n, g, t)).astype(np.float32),
+        rewards=np.tile(np.arange(g, dtype=np.float32) % 2, (n, 1)),
         policy_versions=np.zeros((n, g), np.int32),
     )
 
@@ -140,9 +144,10 @@ class Bench:
         self.memory: dict[Any, int] = {}
         self.given = hypers(1e-5, 1.0, KNOBS)
 
-    def made(self, kind: str, groups: GroupBatch, rewards: np.ndarray) -> Made:
+    def made(self, kind: str, groups: Batch[np.ndarray]) -> Made:
         packer = self.packer if kind == "packed" else None
-        return make_batch(groups, rewards, packer, for_update=True)
+        made = make_batch(groups, packer, for_update=True)
+        return made._replace(batch=to_device(made.batch))
 
     def program(self, kind: str, made: Made) -> tuple[Callable[..., Any], int]:
         """Compiled before it is measured, and its temporary bytes."""
@@ -168,24 +173,18 @@ class Bench:
 
 def count(lengths: Lengths, options: Options, bench: Bench) -> str:
     """Padding and shapes over many batches, and what arranging one costs."""
-    rng, rewards = np.random.default_rng(options.seed + 1), rewards_of(options)
+    rng = np.random.default_rng(options.seed + 1)
     drawn = [draw(lengths, options, rng) for _ in range(options.batches)]
     before = time.process_time()
-    packed = [bench.made("packed", groups, rewards) for groups in drawn]
+    packed = [bench.made("packed", groups) for groups in drawn]
     each = (time.process_time() - before) / len(packed)
-    padded = [bench.made("padded", groups, rewards) for groups in drawn]
+    padded = [bench.made("padded", groups) for groups in drawn]
     shares = [[m.padding for m in made] for made in (padded, packed)]
     texts = [f"{statistics.mean(share):.1%} (at most {max(share):.1%})" for share in shares]
     return (
         f"padding over {options.batches} batches: padded {texts[0]}, packed {texts[1]}, in "
         f"{len({m.shape for m in packed})} shapes; arranging a batch takes {1e3 * each:.1f} ms"
     )
-
-
-def rewards_of(options: Options) -> np.ndarray:
-    """Half of each group right, so that every group carries loss."""
-    right = np.arange(options.members) % 2
-    return np.tile(right, (options.groups, 1)).astype(np.float32)
 
 
 def main(options: Options) -> None:
@@ -195,12 +194,12 @@ def main(options: Options) -> None:
             f"{name}: {values.mean():.1f} tokens on average, standard deviation {values.std():.1f}"
         )
     print(count(lengths, options, bench))
-    rng, rewards = np.random.default_rng(options.seed), rewards_of(options)
+    rng = np.random.default_rng(options.seed)
     found: dict[str, list[tuple[float, ...]]] = {"padded": [], "packed": []}
     for turn in range(options.rounds):
         groups = draw(lengths, options, rng)
         for kind in sorted(found, reverse=turn % 2 == 1):
-            made = bench.made(kind, groups, rewards)
+            made = bench.made(kind, groups)
             _, memory = bench.program(kind, made)
             bench.spent(kind, made)  # warms caches up
             found[kind].append((*bench.spent(kind, made), memory / 2**20))

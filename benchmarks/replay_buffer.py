@@ -21,8 +21,8 @@ from pathlib import Path
 
 import numpy as np
 
-from ogrpo.data.batching import GroupBatch, pad_groups
-from ogrpo.data.gsm8k import read_problems
+from ogrpo.batch import Batch
+from ogrpo.data.batching import pad_groups
 from ogrpo.data.replay import (
     Experience,
     Fifo,
@@ -41,6 +41,7 @@ from ogrpo.data.replay import (
 )
 from ogrpo.data.tokenizer import train_bpe
 from ogrpo.rollout.protocol import Completion, Group
+from ogrpo.tasks.gsm8k import read_problems
 
 G = 8
 weight = product(
@@ -87,7 +88,7 @@ def experiences(args: argparse.Namespace) -> list[Experience]:
     """Groups of GSM8K's text without repeats, prompts being questions."""
     problems = read_problems(args.gsm8k / "train.jsonl")
     texts = [text for p in problems for text in (p.question, p.answer)]
-    tokenizer = train_bpe(texts, args.vocab)
+    tokenizer = train_bpe(texts, args.vocab, split_digits=False)
     rng = np.random.default_rng(0)
     shuffled = [texts[n] for n in rng.permutation(len(texts))]
     stream = np.concatenate([tokenizer.encode(text, add_eos=True) for text in shuffled])
@@ -112,11 +113,11 @@ def batches(source: list[Experience], size: int, total: int) -> Iterator[list[Ex
         yield [source[k % len(source)] for k in range(start, min(start + size, total))]
 
 
-def padded(batch: list[Experience]) -> tuple[GroupBatch, dict[str, np.ndarray]]:
+def padded(batch: list[Experience]) -> tuple[Batch[np.ndarray], dict[str, np.ndarray]]:
     length = max(len(one.group.prompt_ids) for one in batch)
     tokens = max(len(c.token_ids) for one in batch for c in one.group.completions)
-    return pad_groups([one.group for one in batch], length, tokens), {
-        "rewards": np.stack([one.rewards for one in batch]),
+    rewards = np.stack([one.rewards for one in batch])
+    return pad_groups([one.group for one in batch], length, tokens, rewards=rewards), {
         "problems": np.array([one.problem for one in batch]),
         "temperatures": np.ones((len(batch), G)),
         "finish_reasons": np.zeros((len(batch), G), np.uint8),

@@ -8,16 +8,15 @@ import numpy as np
 from cases import ADAM, ALPHA, EPSILON, MAX_GRAD_NORM, TARGETS, Shape, draw_adapter, draw_weight
 from clock import Clock, Job
 
+from ogrpo.batch import Batch, tokens_only
 from ogrpo.core.algorithms import ALGORITHMS
 from ogrpo.kernels.log_probs import KERNELS, choose
 from ogrpo.learner.memory import give_back_after_compiling
-from ogrpo.learner.metrics import PolicyOutput
 from ogrpo.learner.state import adam, hypers, init_state
-from ogrpo.learner.update import Batch, Recipe, make_update
+from ogrpo.learner.update import Recipe, make_update
 from ogrpo.policy import (
     DecoderConfig,
     Params,
-    PolicyBatch,
     completion_log_probs_and_entropy,
     load_pretrained,
     save_pretrained,
@@ -53,15 +52,8 @@ def make_recipe(decoder: DecoderConfig, remat: str, kernels: str) -> Recipe:
     head = KERNELS[choose(kernels, decoder.vocab_size)]
 
     def policy_fn(params, batch, temperature):
-        found = completion_log_probs_and_entropy(
-            params,
-            decoder,
-            PolicyBatch(*batch[:4]),
-            temperature,
-            keep_fn=REMAT[remat],
-            log_probs_fn=head,
-        )
-        return PolicyOutput(*found)
+        how = {"keep_fn": REMAT[remat], "log_probs_fn": head}
+        return completion_log_probs_and_entropy(params, decoder, batch, temperature, **how)
 
     return Recipe(
         policy_fn=policy_fn,
@@ -113,15 +105,17 @@ def random_params(decoder: DecoderConfig) -> Params:
 
 
 def make_batch(job: Job) -> Batch:
-    arrays = {name: jnp.asarray(array) for name, array in job.batch().items()}
-    return Batch(
+    arrays = job.batch()
+    tokens = tokens_only(
         prompt_ids=arrays["prompt_ids"],
-        prompt_mask=jnp.ones_like(arrays["prompt_ids"], bool),
+        prompt_mask=np.ones_like(arrays["prompt_ids"], bool),
         completion_ids=arrays["completion_ids"],
-        completion_mask=jnp.ones_like(arrays["completion_ids"], bool),
-        behavior_log_probs=arrays["behavior_log_probs"],
-        rewards=arrays["rewards"],
+        completion_mask=np.ones_like(arrays["completion_ids"], bool),
     )
+    batch = tokens._replace(
+        behavior_log_probs=arrays["behavior_log_probs"], rewards=arrays["rewards"]
+    )
+    return jax.tree.map(jnp.asarray, batch)
 
 
 def export(job: Job, folder: str) -> None:

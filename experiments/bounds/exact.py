@@ -15,14 +15,14 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
+from ogrpo.batch import Batch, PolicyOutput, tokens_only
 from ogrpo.core import bounds
 from ogrpo.core.certificates import improvement_certificate, improvement_gap
-from ogrpo.learner.metrics import PolicyOutput
 from ogrpo.learner.state import TrainState, hypers, init_state
-from ogrpo.learner.update import Batch, UpdateFn, make_update
+from ogrpo.learner.update import UpdateFn, make_update
 from ogrpo.policy import DecoderConfig, Params
 from ogrpo.trainer.build import make_optimizer, make_recipe
-from ogrpo.trainer.config import Gsm8k
+from ogrpo.trainer.config import TrainConfig
 
 Table = NDArray[np.float64]
 Record = dict[str, Any]
@@ -66,18 +66,21 @@ def bandit_rewards(bandit: Bandit) -> Table:
     return (np.arange(bandit.answers) < right[:, None]).astype(np.float64)
 
 
-def table_policy(params: Params, batch: Batch, temperature: jax.Array) -> PolicyOutput:
+def table_policy(
+    params: Params, batch: Batch[jax.Array], temperature: jax.Array
+) -> PolicyOutput[jax.Array]:
     """log softmax(table[prompt] / T) of the one token that is an answer."""
     logits = params["table"][batch.prompt_ids[:, 0]] / temperature
     log_probs = jax.nn.log_softmax(logits, axis=-1)[:, None, None, :]
     log_probs = jnp.broadcast_to(log_probs, (*batch.completion_ids.shape, logits.shape[-1]))
     picked = jnp.take_along_axis(log_probs, batch.completion_ids[..., None], axis=-1)[..., 0]
-    return PolicyOutput(picked, -jnp.sum(jnp.exp(log_probs) * log_probs, axis=-1))
+    entropy = -jnp.sum(jnp.exp(log_probs) * log_probs, axis=-1)
+    return PolicyOutput(log_probs=picked, entropy=entropy)
 
 
-def bandit_update(config: Gsm8k, decoder: DecoderConfig) -> UpdateFn:
+def bandit_update(config: TrainConfig, decoder: DecoderConfig) -> UpdateFn:
     """The main study's update, its decoder replaced by a table."""
-    recipe = make_recipe(config, decoder)._replace(policy_fn=table_policy)
+    recipe = make_recipe(config, table_policy)
     return make_update(make_optimizer(config), recipe)
 
 
@@ -93,22 +96,22 @@ def draw(probs: Table, count: int, rng: np.random.Generator) -> NDArray[np.int32
     return np.stack([rng.choice(sizes, count, p=row) for row in probs]).astype(np.int32)
 
 
-def make_batch(table: NDArray[Any], rewards: Table, ids: NDArray[np.int32]) -> Batch:
+def make_batch(table: NDArray[Any], rewards: Table, ids: NDArray[np.int32]) -> Batch[jax.Array]:
     """Answers as completions of one token, with the sampler's log-probs."""
     prompts = np.arange(len(table), dtype=np.int32)[:, None]
     logs = np.log(np.take_along_axis(softmax(table), ids, axis=-1)).astype(np.float32)
     earned = np.take_along_axis(rewards, ids, axis=-1).astype(np.float32)
-    return Batch(
-        prompt_ids=jnp.asarray(prompts),
-        prompt_mask=jnp.ones(prompts.shape, bool),
-        completion_ids=jnp.asarray(ids[..., None]),
-        completion_mask=jnp.ones((*ids.shape, 1), bool),
-        behavior_log_probs=jnp.asarray(logs[..., None]),
-        rewards=jnp.asarray(earned),
+    one_token = tokens_only(
+        prompt_ids=prompts,
+        prompt_mask=np.ones(prompts.shape, bool),
+        completion_ids=ids[..., None],
+        completion_mask=np.ones((*ids.shape, 1), bool),
     )
+    batch = one_token._replace(behavior_log_probs=logs[..., None], rewards=earned)
+    return jax.tree.map(jnp.asarray, batch)
 
 
-def bandit_state(bandit: Bandit, config: Gsm8k) -> TrainState:
+def bandit_state(bandit: Bandit, config: TrainConfig) -> TrainState:
     """Random logits."""
     shape = (bandit.prompts, bandit.answers)
     table = np.random.default_rng([config.seed, 2]).normal(size=shape).astype(np.float32)
@@ -217,7 +220,7 @@ def certified(
 
 def train_bandit(
     bandit: Bandit,
-    config: Gsm8k,
+    config: TrainConfig,
     decoder: DecoderConfig,
     *,
     clip_eps: float,

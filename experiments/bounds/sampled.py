@@ -17,13 +17,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from experiments.bounds.exact import RATES, facts
+from ogrpo.batch import Batch
 from ogrpo.core.certificates import improvement_certificate
 from ogrpo.core.ratios import exp_ratio, sequence_log_ratio
 from ogrpo.data.batching import pad_groups
 from ogrpo.evaluation import Z95
-from ogrpo.learner.update import Batch
 from ogrpo.policy import Params
-from ogrpo.trainer import LoopState, Parts, Schedule, judge, snapshot, stream_seed, train
+from ogrpo.trainer import LoopState, Parts, Schedule, snapshot, stream_seed, train
+from ogrpo.trainer.evaluate import withdraw
 
 Record = dict[str, Any]
 Array = NDArray[np.float64]
@@ -35,7 +36,7 @@ BELOW = ("mm", "sharp", "stale", "published")
 class Sample(NamedTuple):
     """Fresh completions of the held-out prompts by one sampler, with its own log-probs."""
 
-    batch: Batch
+    batch: Batch[jax.Array]
     mismatch: float
     """Largest |log mu| difference of a token between sampler and trainer, in nats."""
 
@@ -51,28 +52,29 @@ class Dials(NamedTuple):
 
 def draw_sample(parts: Parts, params: Params, step: int) -> Sample:
     """Completions that no update will see, scored by the trainer's own forward pass."""
-    task, evaluator = parts.task, parts.evaluator
+    evaluator = parts.evaluator
     evaluator.publish(params, step)
     seed = stream_seed(parts.seed, "bounds", step)
-    groups = evaluator.generate(task.heldout.prompts, parts.evaluation_sampling, seed)
-    evaluator.withdraw()
-    rewards = judge(task, groups, task.heldout.answers)
-    padded = pad_groups(groups, task.prompt_length, task.completion_length)
-    batch = Batch(*(jnp.asarray(x) for x in padded[:5]), rewards=jnp.asarray(rewards))
+    groups = evaluator.generate(parts.prompts.heldout, parts.evaluation_sampling, seed)
+    withdraw(evaluator)
+    longest = parts.evaluation_sampling.max_tokens
+    rewards = parts.evaluation_fn(groups)
+    padded = pad_groups(groups, parts.prompts.length, longest, rewards=rewards)
+    batch: Batch[jax.Array] = jax.tree.map(jnp.asarray, padded)
     own = score(parts, params, batch)
     apart = jnp.where(batch.completion_mask, jnp.abs(own - batch.behavior_log_probs), 0)
-    return Sample(batch._replace(behavior_log_probs=own), float(jnp.max(apart)))
+    return Sample(batch=batch._replace(behavior_log_probs=own), mismatch=float(jnp.max(apart)))
 
 
-def score(parts: Parts, params: Params, batch: Batch) -> jax.Array:
+def score(parts: Parts, params: Params, batch: Batch[jax.Array]) -> jax.Array:
     """The trainer's log-probs [N, G, T] at the sampling temperature."""
     return parts.score(params, batch, jnp.float32(parts.evaluation_sampling.temperature))
 
 
-def ratios(parts: Parts, params: Params, batch: Batch) -> Array:
+def ratios(parts: Parts, params: Params, batch: Batch[jax.Array]) -> Array:
     """pi/mu of whole completions, [N, G]."""
     log_probs = score(parts, params, batch)
-    logs = sequence_log_ratio(log_probs, batch.behavior_log_probs, batch.completion_mask)
+    logs = sequence_log_ratio(log_probs, batch.behavior_log_probs, batch.active_mask)
     return np.asarray(exp_ratio(logs)[..., 0], np.float64)
 
 

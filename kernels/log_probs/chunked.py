@@ -3,8 +3,8 @@
 import jax
 import jax.numpy as jnp
 
+from ogrpo.batch import PolicyOutput
 from ogrpo.kernels.log_probs.sweep import Known, Plan, Slice, Sums, swept_log_probs
-from ogrpo.policy.head import HeadOutput
 
 WIDTH = 1024
 KEPT_BYTES = 1 << 29
@@ -19,7 +19,7 @@ def chunked_log_probs(
     width: int = WIDTH,
     kept_bytes: int = KEPT_BYTES,
     axis_name: str | None = None,
-) -> HeadOutput:
+) -> PolicyOutput[jax.Array]:
     """Log-probs of A tokens under each of M next-token distributions, with their entropy.
 
     log_probs[m, a] = log_softmax(E h_m / temperature)[token_ids[m, a]], entropy[m] = -sum p log p,

@@ -22,9 +22,9 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton as plgpu
 
+from ogrpo.batch import PolicyOutput
 from ogrpo.kernels.log_probs.chunked import chunked_log_probs
 from ogrpo.kernels.log_probs.sweep import Known, Plan, Slice, Sums, swept_log_probs
-from ogrpo.policy.head import HeadOutput
 
 WIDTH = 16_384
 _LOW = -1e30  # below every logit; unlike -inf, its difference with itself is a number
@@ -48,7 +48,7 @@ def pallas_log_probs(
     width: int = WIDTH,
     tile: Tile = Tile(),  # noqa: B008
     interpret: bool = False,
-) -> HeadOutput:
+) -> PolicyOutput[jax.Array]:
     """`chunked_log_probs` with fused kernels; float32 products are exact float32, not TF32.
 
     Args:
@@ -90,7 +90,7 @@ def lowered_log_probs(
     width: int,
     tile: Tile,
     interpret: bool,
-) -> HeadOutput:
+) -> PolicyOutput[jax.Array]:
     """`pallas_log_probs` whatever the device, for lowering to a GPU from elsewhere."""
     if hidden.shape[0] == 0:  # a kernel cannot have an empty grid, and there is nothing to compute
         return chunked_log_probs(hidden, embedding, token_ids, temperature)

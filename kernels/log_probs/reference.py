@@ -3,12 +3,12 @@
 import jax
 import jax.numpy as jnp
 
-from ogrpo.policy.head import HeadOutput
+from ogrpo.batch import PolicyOutput
 
 
 def reference_log_probs(
     hidden: jax.Array, embedding: jax.Array, token_ids: jax.Array, temperature: jax.Array
-) -> HeadOutput:
+) -> PolicyOutput[jax.Array]:
     """log pi = log softmax(E h / temperature), at the asked tokens, and -sum pi log pi.
 
     Holds [M, V] in the forward and in the backward pass. Accumulates in float32, in float64 for
@@ -27,4 +27,5 @@ def reference_log_probs(
     scores = jnp.einsum("md,vd->mv", hidden, embedding, preferred_element_type=wide)
     log_probs = jax.nn.log_softmax(scores / temperature, axis=-1)
     entropy = -jnp.sum(jnp.exp(log_probs) * log_probs, axis=-1)
-    return HeadOutput(jnp.take_along_axis(log_probs, token_ids, axis=-1), entropy)
+    asked = jnp.take_along_axis(log_probs, token_ids, axis=-1)
+    return PolicyOutput(log_probs=asked, entropy=entropy)

@@ -27,26 +27,35 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from ogrpo.policy.head import HeadOutput
+from ogrpo.batch import PolicyOutput
 
 
 class Sums(NamedTuple):
     """What a slice of the vocabulary adds to each row's softmax; float32."""
 
-    peak: jax.Array  # [M], m
-    mass: jax.Array  # [M], s
-    moment: jax.Array  # [M], u
-    asked: jax.Array  # [M, A], logits of the asked tokens in the slice, -inf for the others
+    peak: jax.Array
+    """Shape [M]: m."""
+    mass: jax.Array
+    """Shape [M]: s."""
+    moment: jax.Array
+    """Shape [M]: u."""
+    asked: jax.Array
+    """Shape [M, A]: logits of the asked tokens in the slice, -inf for the others."""
 
 
 class Known(NamedTuple):
     """What the backward pass knows of each row beside its logits; float32."""
 
-    peak: jax.Array  # [M], m; subtracted before log s, since m + log s would round
-    log_mass: jax.Array  # [M], log s
-    entropy: jax.Array  # [M], H
-    d_log_probs: jax.Array  # [M, A], g
-    d_entropy: jax.Array  # [M], k
+    peak: jax.Array
+    """Shape [M]: m; subtracted before log s, since m + log s would round."""
+    log_mass: jax.Array
+    """Shape [M]: log s."""
+    entropy: jax.Array
+    """Shape [M]: H."""
+    d_log_probs: jax.Array
+    """Shape [M, A]: g."""
+    d_entropy: jax.Array
+    """Shape [M]: k."""
 
 
 Grads = tuple[jax.Array, jax.Array]
@@ -55,9 +64,12 @@ Grads = tuple[jax.Array, jax.Array]
 class Slice(NamedTuple):
     """A part of the vocabulary, against all rows."""
 
-    hidden: jax.Array  # [M, d]
-    rows: jax.Array  # [C, d], of E
-    token_ids: jax.Array  # int [M, A], relative to the slice
+    hidden: jax.Array
+    """Shape [M, d]."""
+    rows: jax.Array
+    """Shape [C, d]: of E, the embedding."""
+    token_ids: jax.Array
+    """Int [M, A]: relative to the slice."""
     temperature: jax.Array  # []
 
 
@@ -87,7 +99,7 @@ def swept_log_probs(
     embedding: jax.Array,
     token_ids: jax.Array,
     temperature: jax.Array,
-) -> HeadOutput:
+) -> PolicyOutput[jax.Array]:
     """Log-probs [M, A] and entropies [M] by `plan`; see `chunked_log_probs`."""
     chex.assert_rank([hidden, embedding, token_ids, temperature], [2, 2, 2, 0])
     if plan.axis_name is not None and plan.axis_name not in _varying(embedding):
@@ -107,7 +119,7 @@ def _swept(
     embedding: jax.Array,
     token_ids: jax.Array,
     temperature: jax.Array,
-) -> HeadOutput:
+) -> PolicyOutput[jax.Array]:
     nothing_kept = plan._replace(kept=0)
     return _forward(nothing_kept, hidden, embedding, token_ids, temperature)[0]
 
@@ -118,7 +130,7 @@ def _forward(
     embedding: jax.Array,
     token_ids: jax.Array,
     temperature: jax.Array,
-) -> tuple[HeadOutput, tuple[Any, ...]]:
+) -> tuple[PolicyOutput[jax.Array], tuple[Any, ...]]:
     cut = _cut(embedding.shape[0], plan.forward_width, plan.kept)
     part = _slicer(hidden, embedding, _local_ids(plan, embedding, token_ids), temperature)
 
@@ -141,13 +153,14 @@ def _forward(
     sums = sums if plan.axis_name is None else _merged_over_devices(sums, plan.axis_name)
     log_mass = jnp.log(sums.mass)
     log_probs = (sums.asked - sums.peak[:, None]) - log_mass[:, None]
-    out = HeadOutput(log_probs, log_mass - sums.moment / sums.mass)
+    entropy = log_mass - sums.moment / sums.mass
+    out = PolicyOutput(log_probs=log_probs, entropy=entropy)
     inputs = hidden, embedding, token_ids, temperature
     return out, (inputs, (sums.peak, log_mass, out.entropy), kept)
 
 
 def _backward(
-    plan: Plan, saved: tuple[Any, ...], cotangent: HeadOutput
+    plan: Plan, saved: tuple[Any, ...], cotangent: PolicyOutput[jax.Array]
 ) -> tuple[jax.Array, jax.Array, None, jax.Array]:
     (hidden, embedding, token_ids, temperature), (peak, log_mass, entropy), kept = saved
     known = Known(peak, log_mass, entropy, cotangent.log_probs, cotangent.entropy)

@@ -15,6 +15,7 @@ from ogrpo.cli.evaluate import (
     tell_rescored,
 )
 from ogrpo.evaluation import read_answers, summary
+from ogrpo.rewards.scores import Scores
 from tests.evaluation.records import FAILED, record
 
 PROTOCOL = SimpleNamespace(samples=4, temperature=0.6, max_tokens=100)
@@ -30,9 +31,9 @@ def chunks(problems=3, samples=2):
         yield [record(n, g, text=f"{g}", correct=float(g == 0)) for g in range(samples)]
 
 
-def judge(*, completions, completion_ids, **_):
-    right = np.array([text == "1" for text in completions], np.float32)
-    return SimpleNamespace(rewards=right, values={"correct": right}, failed=right < 0)
+def judge(request):
+    right = np.array([text == "1" for text in request.completions], np.float32)
+    return Scores(right, {"correct": right}, right < 0, ())
 
 
 def test_what_is_not_said_is_the_tasks_protocol():

@@ -55,9 +55,15 @@ def group(prompt: int = 3, size: int = 2, length: int = 2) -> Group:
     )
 
 
+def rewards_of(groups) -> np.ndarray:
+    return np.arange(sum(len(g.completions) for g in groups), dtype=np.float32).reshape(
+        len(groups), -1
+    )
+
+
 @given(group_lists(), st.integers(0, 9))
 def test_padding_loses_nothing_and_pads_to_the_right(groups, pad_id):
-    batch = pad_groups(groups, P, T, pad_id=pad_id)
+    batch = pad_groups(groups, P, T, rewards=rewards_of(groups), pad_id=pad_id)
     for n, group in enumerate(groups):
         assert_row(batch.prompt_ids[n], batch.prompt_mask[n], group.prompt_ids, pad_id)
         for g, done in enumerate(group.completions):
@@ -65,6 +71,8 @@ def test_padding_loses_nothing_and_pads_to_the_right(groups, pad_id):
             assert_row(batch.completion_ids[n, g], mask, done.token_ids, pad_id)
             assert_row(batch.behavior_log_probs[n, g], mask, done.log_probs, 0.0)
             assert batch.policy_versions[n, g] == done.policy_version
+            assert_row(batch.loss_mask[n, g], mask, done.carries_loss, False)
+    np.testing.assert_array_equal(batch.rewards, rewards_of(groups))
 
 
 def assert_row(row, mask, expected, padding) -> None:
@@ -75,23 +83,27 @@ def assert_row(row, mask, expected, padding) -> None:
 
 @given(group_lists())
 def test_shapes_and_types(groups):
-    batch = pad_groups(groups, P, T)
+    batch = pad_groups(groups, P, T, rewards=rewards_of(groups))
     n, g = len(groups), len(groups[0].completions)
-    assert [(x.shape, x.dtype) for x in batch] == [
+    assert [(x.shape, x.dtype) for x in batch if x is not None] == [
         ((n, P), np.int32),
         ((n, P), np.bool_),
         ((n, g, T), np.int32),
         ((n, g, T), np.bool_),
+        ((n, g, T), np.bool_),
         ((n, g, T), np.float32),
+        ((n, g), np.float32),
         ((n, g), np.int32),
     ]
 
 
 def test_what_does_not_fit_is_an_error_that_names_both_numbers():
     with pytest.raises(ValueError, match="prompt of 6 tokens does not fit in prompt_length 5"):
-        pad_groups([group(prompt=6)], P, T)
+        pad_groups([group(prompt=6)], P, T, rewards=np.zeros((1, 2), np.float32))
     with pytest.raises(ValueError, match=r"completion of 5 tokens .* completion_length 4"):
-        pad_groups([group(length=5)], P, T)
+        pad_groups([group(length=5)], P, T, rewards=np.zeros((1, 2), np.float32))
+    with pytest.raises(ValueError, match=r"rewards are \(2,\); give \(1, 2\)"):
+        pad_groups([group()], P, T, rewards=np.zeros(2, np.float32))
     assert fits([1] * P, P)
     assert not fits(np.ones(P + 1, np.int32), P)
 
@@ -100,7 +112,7 @@ def test_what_does_not_fit_is_an_error_that_names_both_numbers():
 def test_a_batch_needs_groups_of_one_size(groups):
     sizes = sorted({len(g.completions) for g in groups})
     with pytest.raises(ValueError, match=f"group sizes are {sizes}".replace("[", r"\[")):
-        pad_groups(groups, P, T)
+        pad_groups(groups, P, T, rewards=np.zeros((2, 2), np.float32))
 
 
 @given(

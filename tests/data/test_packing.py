@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ogrpo.data.batching import GroupBatch
-from ogrpo.data.gsm8k import read_problems
+from ogrpo.batch import Batch, take
 from ogrpo.data.packing import (
     LEAST_BLOCK,
     arrange,
@@ -18,9 +17,9 @@ from ogrpo.data.packing import (
     pack,
     real_tokens,
     rung,
-    take,
 )
 from ogrpo.data.tokenizer import train_bpe
+from ogrpo.tasks.gsm8k import read_problems
 
 REAL = Path(os.environ.get("OGRPO_GSM8K", Path(__file__).parents[2] / "../shared/gsm8k"))
 needs_gsm8k = pytest.mark.skipif(
@@ -29,16 +28,19 @@ needs_gsm8k = pytest.mark.skipif(
 )
 
 
-def make(prompts, lengths, p, t, seed=0) -> GroupBatch:
+def make(prompts, lengths, p, t, seed=0) -> Batch:
     rng = np.random.default_rng(seed)
     prompts, lengths = np.asarray(prompts), np.asarray(lengths)
     n, g = lengths.shape
-    return GroupBatch(
+    mask = np.arange(t) < lengths[..., None]
+    return Batch(
         prompt_ids=rng.integers(1, 99, (n, p)).astype(np.int32),
         prompt_mask=np.arange(p) < prompts[:, None],
         completion_ids=rng.integers(1, 99, (n, g, t)).astype(np.int32),
-        completion_mask=np.arange(t) < lengths[..., None],
+        completion_mask=mask,
+        loss_mask=mask,
         behavior_log_probs=np.zeros((n, g, t), np.float32),
+        rewards=np.zeros((n, g), np.float32),
         policy_versions=np.zeros((n, g), np.int32),
     )
 
@@ -216,7 +218,8 @@ def check_padding(questions, answers, *, n, microbatches, most_shapes):
 @needs_gsm8k
 def test_little_padding_in_few_shapes_on_gsm8k(n, microbatches):
     problems = read_problems(REAL / "train.jsonl")[:2000]
-    tokenizer = train_bpe([text for p in problems for text in (p.question, p.answer)], 4096)
+    texts = [text for p in problems for text in (p.question, p.answer)]
+    tokenizer = train_bpe(texts, 4096, split_digits=False)
     questions = np.array([len(tokenizer.encode(p.question)) for p in problems])
     answers = np.array([len(tokenizer.encode(p.answer, add_eos=True)) for p in problems])
     check_padding(questions, answers, n=n, microbatches=microbatches, most_shapes=40)

@@ -4,6 +4,7 @@ from types import SimpleNamespace
 
 import numpy as np
 
+from ogrpo.rewards.scores import Scores
 from ogrpo.rollout.embedded import EmbeddedEngine
 
 EOS = 9
@@ -35,10 +36,11 @@ def decode(ids):
     return "".join(str(i) for i in ids if i != EOS)
 
 
-def holds(*, prompts, completions, completion_ids, finish_reasons, columns):
+def holds(request):
     """Right if the text holds the column `answer`; fails on texts that begin with 0."""
-    texts = [c if isinstance(c, str) else c[0]["content"] for c in completions]
-    right = np.array([a in t for a, t in zip(columns["answer"], texts, strict=True)], np.float32)
+    texts = [c if isinstance(c, str) else c[0]["content"] for c in request.completions]
+    answers = request.columns["answer"]
+    right = np.array([a in t for a, t in zip(answers, texts, strict=True)], np.float32)
     failed = np.array([t.startswith("0") for t in texts])
     values = {"holds": np.where(failed, np.nan, right).astype(np.float32)}
-    return SimpleNamespace(rewards=np.where(failed, 0, right), values=values, failed=failed)
+    return Scores(np.where(failed, 0, right).astype(np.float32), values, failed, ())

@@ -14,15 +14,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ogrpo.batch import Batch
 from ogrpo.learner import sharding
 from ogrpo.learner.checkpoint import Checkpoints
 from ogrpo.learner.state import TrainState, adam, hypers
-from ogrpo.learner.update import Batch
 from ogrpo.policy.axes import param_axes
 from ogrpo.policy.lora import merge
-from ogrpo.trainer.config import Gsm8k
 from ogrpo.trainer.config_update import Lora, Mesh
 from ogrpo.trainer.devices import make_devices, state_layout
+from ogrpo.trainer.presets import main_study
 from tests.learner.toy import make_recipe
 from tests.policy.tiny import make_config, make_params
 
@@ -37,14 +37,17 @@ def make_batch(n: int = 16, g: int = 3, p: int = 4, t: int = 3) -> Batch:
     prompts, lengths = rng.integers(1, p + 1, n), rng.integers(1, t + 1, (n, g))
     rewards = rng.integers(0, 2, (n, g)).astype(np.float32)
     rewards[0], rewards[1], rewards[2] = 1.0, 0.0, (0.0, 1.0, 1.0)
+    mask = jnp.asarray(np.arange(t) < lengths[..., None])
     around = partial(rng.normal, -2.5, 0.3)
     return Batch(
         prompt_ids=jnp.asarray(rng.integers(0, CONFIG.vocab_size, (n, p)), jnp.int32),
         prompt_mask=jnp.asarray(np.arange(p) < prompts[:, None]),
         completion_ids=jnp.asarray(rng.integers(0, CONFIG.vocab_size, (n, g, t)), jnp.int32),
-        completion_mask=jnp.asarray(np.arange(t) < lengths[..., None]),
+        completion_mask=mask,
+        loss_mask=mask,
         behavior_log_probs=jnp.asarray(around((n, g, t)), jnp.float32),
         rewards=jnp.asarray(rewards),
+        policy_versions=jnp.zeros((n, g), jnp.int32),
         ref_log_probs=jnp.asarray(around((n, g, t)), jnp.float32),
     )
 
@@ -59,7 +62,7 @@ def two_updates(update, state: TrainState) -> tuple[TrainState, dict]:
 @cache
 def on_one_device(lora: Lora) -> tuple[TrainState, TrainState, dict]:
     """The first state, the last one, and its metrics."""
-    config = Gsm8k(lora=lora)
+    config = main_study(lora=lora)
     devices = make_devices(config, CONFIG, OPTIMIZER)
     update = devices.make_update(make_recipe(policy_fn=devices.policy_fn))
     first = devices.init(make_params(CONFIG))
@@ -68,7 +71,7 @@ def on_one_device(lora: Lora) -> tuple[TrainState, TrainState, dict]:
 
 
 def on_mesh(sizes: dict[str, int], microbatches: int, lora: Lora) -> dict:
-    config = Gsm8k(mesh=Mesh(**sizes), lora=lora)
+    config = main_study(mesh=Mesh(**sizes), lora=lora)
     devices, to = make_devices(config, CONFIG, OPTIMIZER), state_layout(config, CONFIG, OPTIMIZER)
     recipe = make_recipe(policy_fn=devices.policy_fn, microbatches=microbatches)
     state = devices.init(devices.place_params(make_params(CONFIG)))
@@ -115,7 +118,7 @@ def kept(state: TrainState, to: sharding.Layout) -> bool:
 
 def copied() -> dict:
     """As the loop keeps a policy for the sampler, and as a checkpoint brings it back."""
-    to = state_layout(Gsm8k(mesh=Mesh(data=1, fsdp=4, tensor=2)), CONFIG, OPTIMIZER)
+    to = state_layout(main_study(mesh=Mesh(data=1, fsdp=4, tensor=2)), CONFIG, OPTIMIZER)
     state = sharding.init_placed(make_params(CONFIG), OPTIMIZER, to)
     snapshot = jax.tree.map(jnp.copy, state)
     with tempfile.TemporaryDirectory() as folder, Checkpoints(folder, keep=1) as checkpoints:

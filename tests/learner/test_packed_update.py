@@ -8,14 +8,14 @@ import numpy as np
 import optax
 import pytest
 
+from ogrpo.batch import Batch, take
 from ogrpo.core import aggregate
 from ogrpo.core.trust_region import dual_penalty
-from ogrpo.data.batching import GroupBatch
 from ogrpo.learner.state import hypers, init_state
 from ogrpo.learner.update import apart, make_step, make_update, with_frozen
 from ogrpo.learner.variance import make_spread
 from ogrpo.trainer import Packer
-from ogrpo.trainer.batches import make_batch
+from ogrpo.trainer.batches import make_batch, to_device
 from ogrpo.trainer.model import make_policy_fn
 from tests.learner.toy import GRADIENT, make_recipe
 from tests.learner.toy import make_params as toy_params
@@ -26,27 +26,29 @@ CONFIG = make_config()
 N, G, P, T = 4, 3, 5, 6
 
 
-def make_groups(seed=0, n=N, longest=T) -> tuple[GroupBatch, np.ndarray]:
+def make_groups(seed=0, n=N, longest=T) -> Batch:
     """Groups with empty completions among them, and rewards of which some groups' are equal."""
     rng = np.random.default_rng(seed)
     lengths = rng.integers(0, longest + 1, (n, G))
     rewards = rng.integers(0, 2, (n, G)).astype(np.float32)
     rewards[0], rewards[1, :2] = 1.0, (0.0, 1.0)
-    return GroupBatch(
+    return Batch(
         prompt_ids=rng.integers(0, 11, (n, P)).astype(np.int32),
         prompt_mask=np.arange(P) < rng.integers(1, P + 1, n)[:, None],
         completion_ids=rng.integers(0, 11, (n, G, T)).astype(np.int32),
         completion_mask=np.arange(T) < lengths[..., None],
+        loss_mask=np.arange(T) < lengths[..., None],
         behavior_log_probs=rng.normal(-2.4, 0.3, (n, G, T)).astype(np.float32),
+        rewards=rewards,
         policy_versions=np.arange(n * G, dtype=np.int32).reshape(n, G),
-    ), rewards
+    )
 
 
 @cache
 def updated(*, packed, microbatches=1, skip=False):
     """The state and the metrics after one update, with pi_k and pi_ref scored in the same way."""
     packer = Packer(microbatches, skip) if packed else None
-    batch = make_batch(*make_groups(), packer, for_update=True).batch
+    batch = to_device(make_batch(make_groups(), packer, for_update=True).batch)
     policy_fn = make_policy_fn(CONFIG)
     score = jax.jit(policy_fn)
     for name, seed in (("proximal_log_probs", 1), ("ref_log_probs", 2)):
@@ -92,8 +94,9 @@ def small_ids(groups):
 
 
 def test_a_batch_of_silent_groups_alone_changes_nothing():
-    groups, rewards = make_groups()
-    made = make_batch(small_ids(groups), 0 * rewards, Packer(2, True), for_update=True)
+    groups = small_ids(make_groups())
+    equal = groups._replace(rewards=0 * groups.rewards)
+    made = make_batch(equal, Packer(2, True), for_update=True)
     assert made.shape is not None
     assert (made.shape.predictors, made.shape.others) == (1, 4)  # the lowest rungs
     recipe = make_recipe(packed=True, skip_zero_variance=True)
@@ -107,7 +110,7 @@ def test_a_batch_of_silent_groups_alone_changes_nothing():
 
 def test_groups_are_left_out_of_updates_alone():
     left, kept = (
-        make_batch(*make_groups(), Packer(1, True), for_update=wanted) for wanted in (True, False)
+        make_batch(make_groups(), Packer(1, True), for_update=wanted) for wanted in (True, False)
     )
     assert left.shape is not None
     assert kept.shape is not None
@@ -116,21 +119,20 @@ def test_groups_are_left_out_of_updates_alone():
 
 
 def test_what_a_batch_was_made_from_is_in_its_order():
-    groups, rewards = make_groups(n=8)
-    made = make_batch(groups, rewards, Packer(4, False), for_update=True)
-    order = made.groups.policy_versions[:, 0] // G
+    groups = make_groups(n=8)
+    made = make_batch(groups, Packer(4, False), for_update=True)
+    order = made.batch.policy_versions[:, 0] // G
     assert sorted(order) == list(range(8))
     assert list(order) != sorted(order)
-    np.testing.assert_array_equal(made.batch.rewards, rewards[order])
-    np.testing.assert_array_equal(made.batch.completion_ids, groups.completion_ids[order])
-    np.testing.assert_array_equal(made.batch.behavior_log_probs, made.groups.behavior_log_probs)
+    jax.tree.map(
+        np.testing.assert_array_equal, made.batch._replace(packing=None), take(groups, order)
+    )
 
 
 def test_the_noise_of_a_gradient_is_measured_on_the_padded_batch():
-    groups, rewards = make_groups()
-    noise = []
+    groups, noise = make_groups(), []
     for packer in (None, Packer(1, False)):
-        batch = make_batch(small_ids(groups), rewards, packer, for_update=True).batch
+        batch = to_device(make_batch(small_ids(groups), packer, for_update=True).batch)
         spread = make_spread(make_recipe(packed=packer is not None))
         state = init_state(toy_params(), optax.identity())
         noise.append(spread(state, batch, hypers(0.1, 0.7, KNOBS)))
@@ -142,17 +144,17 @@ def test_a_program_for_each_shape_and_no_more():
     update = with_frozen(jitted)
     state, shapes = init_state(toy_params(), optax.identity()), set()
     for seed in range(200):
-        groups, rewards = make_groups(seed, n=16)
-        made = make_batch(small_ids(groups), rewards, Packer(1, False), for_update=True)
+        groups = make_groups(seed, n=16)
+        made = make_batch(small_ids(groups), Packer(1, False), for_update=True)
         shapes.add(made.shape)
-        state, _ = update(state, made.batch, hypers(0.1, 0.7, KNOBS))
+        state, _ = update(state, to_device(made.batch), hypers(0.1, 0.7, KNOBS))
     assert jitted._cache_size() == len(shapes)
     assert len(shapes) <= 16
 
 
 @pytest.mark.parametrize("packed", [False, True])
 def test_recipe_and_batch_must_agree_on_packing(packed):
-    made = make_batch(*make_groups(), None if packed else Packer(1, False), for_update=True)
+    made = make_batch(make_groups(), None if packed else Packer(1, False), for_update=True)
     step = make_step(GRADIENT, make_recipe(packed=packed))
     with pytest.raises(ValueError, match=f"packed is {packed}.*has {'no' if packed else 'a'} pack"):
         step(init_state(toy_params(), optax.identity()), made.batch, hypers(0.1, 0.7, KNOBS))

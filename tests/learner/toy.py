@@ -7,12 +7,12 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+from ogrpo.batch import Batch, PolicyOutput
 from ogrpo.core import advantages, aggregate
 from ogrpo.core.algorithms import BEHAVIOR, PROXIMAL, REFERENCE, Algorithm
 from ogrpo.core.objectives import off_policy_grpo
-from ogrpo.learner.metrics import PolicyOutput
 from ogrpo.learner.state import Direction
-from ogrpo.learner.update import Batch, Recipe
+from ogrpo.learner.update import Recipe
 
 V = 5
 GRADIENT = Direction(*optax.identity())
@@ -26,7 +26,8 @@ def policy_fn(params, batch, temperature) -> PolicyOutput:
     picked = jnp.take_along_axis(log_probs, batch.completion_ids[..., None], axis=-1)[..., 0]
     entropy = -jnp.sum(jnp.exp(log_probs) * log_probs, axis=-1)
     mask = batch.completion_mask
-    return PolicyOutput(jnp.where(mask, picked, 0.0), jnp.where(mask, entropy, 0.0))
+    picked, entropy = (jnp.where(mask, x, 0.0) for x in (picked, entropy))
+    return PolicyOutput(log_probs=picked, entropy=entropy)
 
 
 def make_params() -> dict:
@@ -38,13 +39,16 @@ def make_batch(n: int = 4, g: int = 3, t: int = 6, seed: int = 1) -> Batch:
     rewards = rng.integers(0, 2, (n, g)).astype(np.float32)
     rewards[0], rewards[1:2, :2] = 1.0, (0.0, 1.0)  # one group without variance, one with
     lengths = rng.integers(1, t + 1, (n, g))
+    mask = jnp.asarray(np.arange(t) < lengths[..., None])
     return Batch(
         prompt_ids=jnp.asarray(rng.integers(0, V, (n, 2)), jnp.int32),
         prompt_mask=jnp.ones((n, 2), bool),
         completion_ids=jnp.asarray(rng.integers(0, V, (n, g, t)), jnp.int32),
-        completion_mask=jnp.asarray(np.arange(t) < lengths[..., None]),
+        completion_mask=mask,
+        loss_mask=mask,
         behavior_log_probs=jnp.asarray(rng.normal(-1.6, 0.3, (n, g, t)), jnp.float32),
         rewards=jnp.asarray(rewards),
+        policy_versions=jnp.zeros((n, g), jnp.int32),
         proximal_log_probs=jnp.asarray(rng.normal(-1.6, 0.2, (n, g, t)), jnp.float32),
         ref_log_probs=jnp.asarray(rng.normal(-1.6, 0.2, (n, g, t)), jnp.float32),
     )

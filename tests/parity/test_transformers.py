@@ -7,8 +7,8 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
+from ogrpo.batch import tokens_only
 from ogrpo.policy import (
-    PolicyBatch,
     completion_log_probs,
     load_config,
     load_pretrained,
@@ -45,11 +45,11 @@ def test_grouped_log_probs_agree(model, folder):
     rng = np.random.default_rng(1)
     completions = rng.integers(0, 32, (3, 4, 5)).astype(np.int32)
     lengths = rng.integers(1, 6, (3, 4))
-    batch = PolicyBatch(
-        jnp.asarray(ROWS),
-        jnp.asarray(MASK),
-        jnp.asarray(completions),
-        jnp.asarray(np.arange(5) < lengths[..., None]),
+    batch = tokens_only(
+        prompt_ids=jnp.asarray(ROWS),
+        prompt_mask=jnp.asarray(MASK),
+        completion_ids=jnp.asarray(completions),
+        completion_mask=jnp.asarray(np.arange(5) < lengths[..., None]),
     )
     ours = np.asarray(completion_log_probs(params, config, batch, 0.7))
     for n, g in np.ndindex(3, 4):

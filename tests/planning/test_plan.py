@@ -12,7 +12,7 @@ from ogrpo.planning import main as study
 from ogrpo.planning.config import (
     GIB,
     SHAPES,
-    Batch,
+    BatchPlan,
     Buffer,
     Limits,
     Link,
@@ -49,7 +49,7 @@ from ogrpo.rollout.protocol import Completion, Group, Sampling
 # d 64, f 176, 2 layers, 2 heads of 32, 1 key/value head, V 176: `SHAPES["tiny"]`.
 TINY = Plan(
     model=Model(shape="tiny", params="float32", compute="bfloat16", serve="bfloat16"),
-    batch=Batch(
+    batch=BatchPlan(
         prompts=8, group_size=4, prompt_length=8, max_tokens=16, mean_tokens=10, spread=0.0
     ),
     train=Train(devices=1, memory_gib=1.0, tflops=1e-6, fsdp=1, microbatches=2),

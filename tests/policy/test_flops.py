@@ -15,8 +15,9 @@ import numpy as np
 import pytest
 from jax.extend.core import jaxprs_in_params
 
+from ogrpo.batch import tokens_only
 from ogrpo.learner.state import join
-from ogrpo.policy import PolicyBatch, completion_log_probs, flops, lora
+from ogrpo.policy import completion_log_probs, flops, lora
 from ogrpo.policy.attention import attend
 from ogrpo.policy.decoder import keep_products, param_shapes
 from ogrpo.policy.flops import Adapter, Flops
@@ -31,8 +32,13 @@ SHAPE = {"n": 3, "g": 4, "p": 7, "t": 5}
 
 def batch_shapes(n, g, p, t):
     ids, flag = jnp.int32, jnp.bool_
-    wanted = [((n, p), ids), ((n, p), flag), ((n, g, t), ids), ((n, g, t), flag)]
-    return PolicyBatch(*(jax.ShapeDtypeStruct(*shape) for shape in wanted))
+    of = jax.ShapeDtypeStruct
+    return tokens_only(
+        prompt_ids=of((n, p), ids),
+        prompt_mask=of((n, p), flag),
+        completion_ids=of((n, g, t), ids),
+        completion_mask=of((n, g, t), flag),
+    )
 
 
 def wide(**changes):

@@ -5,8 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from ogrpo.batch import tokens_only
 from ogrpo.policy import (
-    PolicyBatch,
     completion_log_probs,
     completion_log_probs_and_entropy,
     flat_log_probs,
@@ -102,7 +102,7 @@ def test_padding_gives_zero_and_takes_no_gradient():
 def test_more_padding_changes_nothing(family):
     config = make_config(family)
     params, batch = make_params(config), ragged_batch(config)
-    wider = PolicyBatch(
+    wider = tokens_only(
         prompt_ids=jnp.pad(batch.prompt_ids, ((0, 0), (0, 3)), constant_values=7),
         prompt_mask=jnp.pad(batch.prompt_mask, ((0, 0), (0, 3))),
         completion_ids=jnp.pad(batch.completion_ids, ((0, 0), (0, 0), (0, 2)), constant_values=7),

@@ -9,29 +9,27 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ogrpo.data.batching import GroupBatch
-from ogrpo.data.packing import Shape, arrange, pack, take
-from ogrpo.policy import PolicyBatch, completion_log_probs_and_entropy
+from ogrpo.batch import Batch, take, tokens_only
+from ogrpo.data.packing import Shape, arrange, pack
+from ogrpo.policy import completion_log_probs_and_entropy
 from ogrpo.policy.head import token_log_probs
-from ogrpo.policy.packing import Packing, move, packed_log_probs_and_entropy
+from ogrpo.policy.packing import move, packed_log_probs_and_entropy
 from tests.policy.tiny import FAMILIES, make_config, make_params
 
 padded_fn = jax.jit(completion_log_probs_and_entropy, static_argnums=1)
 packed_fn = jax.jit(packed_log_probs_and_entropy, static_argnums=1)
 
 
-def make_groups(n, g, p, t, *, seed, vocab=11, prompts=None, lengths=None) -> GroupBatch:
+def make_groups(n, g, p, t, *, seed, vocab=11, prompts=None, lengths=None) -> Batch:
     """Random tokens, noise on the padding; lengths are drawn, empty completions among them."""
     rng = np.random.default_rng(seed)
     prompts = rng.integers(1, p + 1, n) if prompts is None else np.asarray(prompts)
     lengths = rng.integers(0, t + 1, (n, g)) if lengths is None else np.asarray(lengths)
-    return GroupBatch(
+    return tokens_only(
         prompt_ids=rng.integers(0, vocab, (n, p)).astype(np.int32),
         prompt_mask=np.arange(p) < prompts[:, None],
         completion_ids=rng.integers(0, vocab, (n, g, t)).astype(np.int32),
         completion_mask=np.arange(t) < lengths[..., None],
-        behavior_log_probs=rng.normal(-1.6, 0.3, (n, g, t)).astype(np.float32),
-        policy_versions=np.zeros((n, g), np.int32),
     )
 
 
@@ -40,12 +38,12 @@ def packed(groups, *, microbatches=1, wanted=None):
     wanted = np.ones(len(groups.prompt_ids), bool) if wanted is None else wanted
     order, shape = arrange(groups, wanted, microbatches=microbatches)
     groups, wanted = take(groups, order), wanted[order]
-    rows = Packing(*(jnp.asarray(x) for x in pack(groups, wanted, shape)))
+    rows = jax.tree.map(jnp.asarray, pack(groups, wanted, shape))
     return groups, wanted, rows, shape
 
 
 def view(groups):
-    return PolicyBatch(*(jnp.asarray(x) for x in groups[:4]))
+    return jax.tree.map(jnp.asarray, groups)
 
 
 def outputs(config, params, groups, *, wanted=None, microbatches=1):
@@ -109,7 +107,7 @@ def test_any_lengths(prompts, lengths, wanted, seed):
     groups = make_groups(
         4, 3, 5, 6, seed=seed, prompts=prompts, lengths=np.reshape(lengths, (4, 3))
     )
-    rows = Packing(*(jnp.asarray(x) for x in pack(groups, wanted, ROOMY)))
+    rows = jax.tree.map(jnp.asarray, pack(groups, wanted, ROOMY))
     found = packed_fn(make_params(config), config, rows, 0.7)
     expected = padded_fn(make_params(config), config, view(groups), 0.7)
     there = wanted[:, None, None].astype(np.float32)

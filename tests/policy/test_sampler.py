@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from jax.experimental import io_callback
 
-from ogrpo.policy import PolicyBatch, completion_log_probs, sample
+from ogrpo.batch import take, tokens_only
+from ogrpo.policy import completion_log_probs, sample
 from ogrpo.policy.attention import attend
 from ogrpo.policy.log_probs import flat_logits
 from ogrpo.policy.sampler import inverse_cdf
@@ -35,7 +36,12 @@ def qwen2():
 
 
 def as_batch(batch, samples):
-    return PolicyBatch(batch.prompt_ids, batch.prompt_mask, samples.token_ids, samples.mask)
+    return tokens_only(
+        prompt_ids=batch.prompt_ids,
+        prompt_mask=batch.prompt_mask,
+        completion_ids=samples.token_ids,
+        completion_mask=samples.mask,
+    )
 
 
 @pytest.mark.parametrize(
@@ -69,14 +75,14 @@ def test_a_completion_ends_with_its_first_eos(qwen2):
 
 def test_frequencies_are_those_of_the_policy(qwen2):
     config, params, batch = qwen2
-    one = PolicyBatch(*(x[:1] for x in batch))
+    one = take(batch, slice(1))
     group = 1 << 14
     samples = run(config, params, one, group_size=group, max_tokens=2, eos_id=0)
     every = jnp.asarray([*product(range(11), repeat=2)], jnp.int32)[None]
     log_probs = trainer_log_probs(
         params,
         config,
-        PolicyBatch(one.prompt_ids, one.prompt_mask, every, jnp.ones(every.shape, bool)),
+        one._replace(completion_ids=every, completion_mask=jnp.ones(every.shape, bool)),
         0.7,
     )
     pairs = np.exp(np.asarray(log_probs, np.float64).sum(-1)).reshape(11, 11)
@@ -138,7 +144,7 @@ def test_completions_of_a_prompt_differ(qwen2):
 def test_a_row_does_not_depend_on_other_rows(qwen2):
     config, params, batch = qwen2
     whole = run(config, params, batch)
-    first = run(config, params, PolicyBatch(*(x[:1] for x in batch)), group_size=2)
+    first = run(config, params, take(batch, slice(1)), group_size=2)
     np.testing.assert_array_equal(first.token_ids[0], whole.token_ids[0, :2])
     shorter = run(config, params, batch, max_tokens=3)
     np.testing.assert_array_equal(shorter.token_ids, whole.token_ids[..., :3])

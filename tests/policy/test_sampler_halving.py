@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 from jax.experimental import io_callback
 
-from ogrpo.policy import PolicyBatch, sample
+from ogrpo.batch import take
+from ogrpo.policy import sample
 from ogrpo.policy.attention import attend
 from ogrpo.policy.decoder import unstack
 from tests.policy.tiny import make_config, make_params, ragged_batch
@@ -61,7 +62,7 @@ def test_halving_goes_on_with_the_unfinished_rows_alone(qwen2):
 
 def test_one_row_cannot_be_halved(qwen2):
     config, params, batch = qwen2
-    one = PolicyBatch(*(x[:1] for x in batch))
+    one = take(batch, slice(1))
     plain, asked = (
         run(config, params, one, group_size=1, max_tokens=6, halvings=n) for n in (0, 4)
     )

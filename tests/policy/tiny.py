@@ -4,7 +4,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ogrpo.policy import DecoderConfig, Params, PolicyBatch, RopeScaling
+from ogrpo.batch import Batch, tokens_only
+from ogrpo.policy import DecoderConfig, Params, RopeScaling
 from ogrpo.policy.decoder import param_shapes
 
 _SCALING = RopeScaling(
@@ -51,7 +52,7 @@ def ragged_batch(config: DecoderConfig, n: int = 3, p: int = 5, g: int = 4, t: i
     prompt_lengths = np.array([p, 2, 1])[:n]
     lengths = rng.integers(1, t + 1, (n, g))
     lengths[0, 0] = t
-    return PolicyBatch(
+    return tokens_only(
         prompt_ids=jnp.asarray(rng.integers(0, config.vocab_size, (n, p)), jnp.int32),
         prompt_mask=jnp.asarray(np.arange(p) < prompt_lengths[:, None]),
         completion_ids=jnp.asarray(rng.integers(0, config.vocab_size, (n, g, t)), jnp.int32),
@@ -59,7 +60,7 @@ def ragged_batch(config: DecoderConfig, n: int = 3, p: int = 5, g: int = 4, t: i
     )
 
 
-def flat_rows(batch: PolicyBatch) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
+def flat_rows(batch: Batch) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
     """Each completion behind its own copy of the prompt, with nothing between the two.
 
     Returns token ids and mask [N*G, P+T], and the places (row, column), each [N*G*T], at which

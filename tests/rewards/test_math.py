@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from ogrpo.data.gsm8k import load
-from ogrpo.data.problems import final_answer
 from ogrpo.rewards.extract import boxed_answer, free_answer
 from ogrpo.rewards.math import MathReward, RewardCounts
+from ogrpo.tasks.gsm8k import load
+from ogrpo.tasks.problems import final_answer
 
 GSM8K = Path(os.environ.get("OGRPO_GSM8K", Path(__file__).parents[2] / "../shared/gsm8k"))
 ENDLESS = [

@@ -12,7 +12,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from ogrpo.cli.options import parse
-from ogrpo.learner.update import Batch
 from ogrpo.trainer.build import make_optimizer
 from ogrpo.trainer.devices import make_devices
 from tests.policy.tiny import make_config, make_params, ragged_batch
@@ -22,9 +21,7 @@ def values_and_gradients(*options: str):
     config = parse(["--schedule.prompts=2", "--model.remat=none", *options])
     decoder = make_config("Llama", vocab_size=12, num_layers=1)
     devices = make_devices(config, decoder, make_optimizer(config))
-    view = ragged_batch(decoder, n=2)
-    zeros = jnp.zeros(view.completion_ids.shape)
-    batch = Batch(*view, zeros, zeros[..., 0])
+    batch = ragged_batch(decoder, n=2)
 
     def total(params):
         out = devices.policy_fn(params, batch, jnp.float32(0.8))

@@ -13,7 +13,6 @@ from rich.console import Console
 
 from ogrpo.cli.options import parse
 from ogrpo.kernels.log_probs import NAMES
-from ogrpo.learner.update import Batch
 from ogrpo.trainer.build import make_optimizer
 from ogrpo.trainer.config_update import Kernels
 from ogrpo.trainer.devices import make_devices
@@ -37,11 +36,8 @@ def test_a_run_says_which_it_uses(name, shown):
     decoder, params = make_model(config, prepared.tokenizer, problems, console)
     prepared.reward.close()
     assert f"log-probs: {shown}" in console.export_text()
-    view = ragged_batch(decoder)
-    zeros = jnp.zeros(view.completion_ids.shape)
     policy = make_devices(config, decoder, make_optimizer(config)).policy_fn
-    batch = Batch(*view, zeros, zeros[..., 0])
-    program = str(jax.make_jaxpr(policy)(params, batch, jnp.float32(1)))
+    program = str(jax.make_jaxpr(policy)(params, ragged_batch(decoder), jnp.float32(1)))
     assert ("_swept" in program) == (shown == "chunked")
 
 

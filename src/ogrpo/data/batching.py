@@ -2,25 +2,13 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from ogrpo.rollout.protocol import Completion, FloatArray, Group, IntArray
-
-BoolArray = npt.NDArray[np.bool_]
-
-
-class GroupBatch(NamedTuple):
-    """`N` groups of `G` completions; masks are True on tokens, False on padding to the right."""
-
-    prompt_ids: IntArray  # [N, P]
-    prompt_mask: BoolArray  # [N, P]
-    completion_ids: IntArray  # [N, G, T]
-    completion_mask: BoolArray  # [N, G, T]
-    behavior_log_probs: FloatArray  # [N, G, T], 0 on padding
-    policy_versions: IntArray  # [N, G]
+from ogrpo.batch import Batch
+from ogrpo.rollout.protocol import BoolArray, Completion, FloatArray, Group, IntArray
 
 
 def fits(prompt: Sequence[int] | IntArray, prompt_length: int) -> bool:
@@ -29,26 +17,45 @@ def fits(prompt: Sequence[int] | IntArray, prompt_length: int) -> bool:
 
 
 def pad_groups(
-    groups: Sequence[Group], prompt_length: int, completion_length: int, *, pad_id: int = 0
-) -> GroupBatch:
+    groups: Sequence[Group],
+    prompt_length: int,
+    completion_length: int,
+    *,
+    rewards: FloatArray,
+    pad_id: int = 0,
+) -> Batch[np.ndarray]:
     """Pad groups to `P = prompt_length` and `T = completion_length`; nothing is cut.
 
-    `pad_id` fills the ids of padded places; every consumer goes by the masks.
+    Args:
+        groups: `N` of them, of `G` completions each.
+        prompt_length: `P`.
+        completion_length: `T`.
+        rewards: float32 `[N, G]`.
+        pad_id: fills the ids of padded places; every consumer goes by the masks.
 
     Raises:
-        ValueError: no groups, groups of different sizes, or a sequence longer than its axis.
+        ValueError: no groups, groups of different sizes, a sequence longer than its axis, or
+            rewards of another shape.
     """
     size = _common_group_size(groups)
     completions = [completion for group in groups for completion in group.completions]
     prompt_ids, prompt_mask = _pad("prompt", [g.prompt_ids for g in groups], prompt_length, pad_id)
     ids, mask = _pad("completion", [c.token_ids for c in completions], completion_length, pad_id)
     shape = (len(groups), size, completion_length)
-    return GroupBatch(
+    if rewards.shape != shape[:2]:
+        raise ValueError(
+            f"rewards are {rewards.shape}; give {shape[:2]}, one for each completion of each group."
+        )
+    return Batch(
         prompt_ids=prompt_ids,
         prompt_mask=prompt_mask,
         completion_ids=ids.reshape(shape),
         completion_mask=mask.reshape(shape),
-        behavior_log_probs=_scatter([c.log_probs for c in completions], mask).reshape(shape),
+        loss_mask=_scatter([c.carries_loss for c in completions], mask, np.bool_).reshape(shape),
+        behavior_log_probs=_scatter([c.log_probs for c in completions], mask, np.float32).reshape(
+            shape
+        ),
+        rewards=rewards,
         policy_versions=_versions(completions).reshape(shape[:2]),
     )
 
@@ -77,8 +84,10 @@ def _pad(
     return ids, mask
 
 
-def _scatter(rows: Sequence[FloatArray], mask: BoolArray) -> FloatArray:
-    values = np.zeros(mask.shape, np.float32)
+def _scatter(
+    rows: Sequence[npt.NDArray[Any]], mask: BoolArray, dtype: type[np.generic]
+) -> npt.NDArray[Any]:
+    values = np.zeros(mask.shape, dtype)
     values[mask] = np.concatenate(rows)
     return values
 

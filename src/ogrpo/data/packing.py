@@ -14,8 +14,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from ogrpo.data.batching import BoolArray, GroupBatch
-from ogrpo.rollout.protocol import IntArray
+from ogrpo.batch import Batch, Packing, take
+from ogrpo.rollout.protocol import BoolArray, IntArray
 
 # Rungs between a size and its double. The first section is most of a batch: 8 keep its padding at
 # 4 % on average. The others are a small share of the tokens, and each rung is one shape more.
@@ -76,24 +76,6 @@ class Arranged(NamedTuple):
     shape: Shape
 
 
-class Packed(NamedTuple):
-    """The arrays of `ogrpo.policy.packing.Packing`, which says what they are."""
-
-    token_ids: IntArray
-    positions: IntArray
-    targets: IntArray
-    last: IntArray
-    firsts: IntArray
-    prompt_slots: IntArray
-    completion_slots: IntArray
-    block_slots: IntArray
-    block_owners: IntArray
-    block_starts: IntArray
-    key_slots: IntArray
-    query_slots: IntArray
-    answers: IntArray
-
-
 def rung(size: int, per_octave: int, full: int) -> int:
     """The least rung that is at least `size`, `full` being the last.
 
@@ -119,7 +101,7 @@ def halved(size: int, full: int) -> int:
     return full
 
 
-def arrange(batch: GroupBatch, wanted: BoolArray, *, microbatches: int) -> Arranged:
+def arrange(batch: Batch[np.ndarray], wanted: BoolArray, *, microbatches: int) -> Arranged:
     """Parts of equally many groups and about equally many tokens, and the shape for them.
 
     A part computes no more tokens, its padding included, than a microbatch of the padded batch (but
@@ -146,7 +128,7 @@ def arrange(batch: GroupBatch, wanted: BoolArray, *, microbatches: int) -> Arran
 
 
 def _cut(
-    batch: GroupBatch, wanted: BoolArray, tokens: npt.NDArray[np.int64], parts: int
+    batch: Batch[np.ndarray], wanted: BoolArray, tokens: npt.NDArray[np.int64], parts: int
 ) -> Arranged:
     order = balanced(tokens, parts)
     return Arranged(order, _fitting(batch, wanted, order, parts))
@@ -167,12 +149,7 @@ def balanced(tokens: npt.NDArray[np.int64], parts: int) -> IntArray:
     return np.array([group for part in members for group in sorted(part)], np.int32)
 
 
-def take(batch: GroupBatch, order: IntArray) -> GroupBatch:
-    """The batch with its groups in this order."""
-    return GroupBatch._make(array[order] for array in batch)
-
-
-def pack(batch: GroupBatch, wanted: BoolArray, shape: Shape) -> Packed:
+def pack(batch: Batch[np.ndarray], wanted: BoolArray, shape: Shape) -> Packing[np.ndarray]:
     """Lay a batch, in the order of its parts, in rows of the given shape.
 
     Args:
@@ -185,21 +162,19 @@ def pack(batch: GroupBatch, wanted: BoolArray, shape: Shape) -> Packed:
     """
     size = len(wanted) // shape.parts
     stretches = [slice(start, start + size) for start in range(0, len(wanted), size)]
-    rows = [
-        _pack_part(GroupBatch._make(x[part] for x in batch), wanted[part], shape)
-        for part in stretches
-    ]
-    return Packed(*(np.stack(arrays) for arrays in zip(*rows, strict=True)))
+    parts = [_pack_part(take(batch, part), wanted[part], shape) for part in stretches]
+    stacked = {name: np.stack([getattr(p, name) for p in parts]) for name in Packing._fields}
+    return Packing(**stacked)
 
 
-def real_tokens(batch: GroupBatch, wanted: BoolArray) -> int:
+def real_tokens(batch: Batch[np.ndarray], wanted: BoolArray) -> int:
     """Tokens of prompts and completions that are no padding, in the groups that are wanted."""
     prompts, completions = _lengths(batch, wanted)
     return int(prompts.sum() + completions.sum())
 
 
 def _lengths(
-    batch: GroupBatch, wanted: BoolArray
+    batch: Batch[np.ndarray], wanted: BoolArray
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
     """Tokens of each prompt `[N]` and completion `[N, G]`; 0 where a group is left out."""
     prompts = batch.prompt_mask.sum(axis=1)
@@ -210,7 +185,7 @@ def _lengths(
     return prompts * wanted, batch.completion_mask.sum(axis=2) * wanted[:, None]
 
 
-def _fitting(batch: GroupBatch, wanted: BoolArray, order: IntArray, parts: int) -> Shape:
+def _fitting(batch: Batch[np.ndarray], wanted: BoolArray, order: IntArray, parts: int) -> Shape:
     """The rungs that the largest part needs; none needs more than the batch without packing."""
     (n, members, length), prompt = batch.completion_mask.shape, batch.prompt_mask.shape[1]
     prompts, completions = _lengths(take(batch, order), wanted[order])
@@ -233,8 +208,8 @@ def _fitting(batch: GroupBatch, wanted: BoolArray, order: IntArray, parts: int) 
     )
 
 
-def _pack_part(batch: GroupBatch, wanted: BoolArray, shape: Shape) -> Packed:
-    chosen = take(batch, np.flatnonzero(wanted).astype(np.int32))
+def _pack_part(batch: Batch[np.ndarray], wanted: BoolArray, shape: Shape) -> Packing[np.ndarray]:
+    chosen = take(batch, np.flatnonzero(wanted))
     followed = np.zeros_like(chosen.completion_mask)
     followed[..., :-1] = chosen.completion_mask[..., 1:]
     _check_room(chosen, followed, shape)
@@ -244,7 +219,7 @@ def _pack_part(batch: GroupBatch, wanted: BoolArray, shape: Shape) -> Packed:
     rows = completions[..., : shape.completion].reshape(-1, shape.completion)
     slots = _filled(rows, (shape.groups * shape.members, shape.completion), shape.row)
     block_slots, owners, starts = _blocks(slots, shape)
-    return Packed(
+    return Packing(
         token_ids=token_ids,
         positions=positions,
         targets=_targets(chosen, followed, shape),
@@ -261,7 +236,7 @@ def _pack_part(batch: GroupBatch, wanted: BoolArray, shape: Shape) -> Packed:
     )
 
 
-def _check_room(batch: GroupBatch, followed: BoolArray, shape: Shape) -> None:
+def _check_room(batch: Batch[np.ndarray], followed: BoolArray, shape: Shape) -> None:
     """Raise ValueError where a part needs more than its shape has."""
     mask, predictors = batch.completion_mask, int(followed.sum())
     needed = {
@@ -276,7 +251,9 @@ def _check_room(batch: GroupBatch, followed: BoolArray, shape: Shape) -> None:
         raise ValueError(f"a packed part is over-full ({shown}): take its shape from arrange")
 
 
-def _places(batch: GroupBatch, followed: BoolArray, shape: Shape) -> tuple[IntArray, IntArray]:
+def _places(
+    batch: Batch[np.ndarray], followed: BoolArray, shape: Shape
+) -> tuple[IntArray, IntArray]:
     """The place in the row of each prompt and completion token; M on padding."""
     ends = batch.completion_mask & ~followed
     completions = np.full(followed.shape, shape.row, np.int32)
@@ -289,7 +266,7 @@ def _places(batch: GroupBatch, followed: BoolArray, shape: Shape) -> tuple[IntAr
 
 
 def _contents(
-    batch: GroupBatch, prompts: IntArray, completions: IntArray, shape: Shape
+    batch: Batch[np.ndarray], prompts: IntArray, completions: IntArray, shape: Shape
 ) -> tuple[IntArray, IntArray]:
     """Token ids and positions `[M]` of the row; 0 on padding."""
     ids, positions = np.zeros((2, shape.row), np.int32)
@@ -304,7 +281,7 @@ def _contents(
     return ids, positions
 
 
-def _targets(batch: GroupBatch, followed: BoolArray, shape: Shape) -> IntArray:
+def _targets(batch: Batch[np.ndarray], followed: BoolArray, shape: Shape) -> IntArray:
     """The tokens after those that are followed, `[R]`."""
     after = batch.completion_ids[..., 1:][followed[..., :-1]]
     return _filled(after, (shape.predictors,), 0)
@@ -328,7 +305,9 @@ def _blocks(slots: IntArray, shape: Shape) -> tuple[IntArray, IntArray, IntArray
     )
 
 
-def _answers(batch: GroupBatch, wanted: BoolArray, completions: IntArray, shape: Shape) -> IntArray:
+def _answers(
+    batch: Batch[np.ndarray], wanted: BoolArray, completions: IntArray, shape: Shape
+) -> IntArray:
     """Where each completion token's log-prob is found, `[N/K, G, T]`: firsts, then targets."""
     firsts = shape.groups * shape.members
     answers = np.full(batch.completion_mask.shape, firsts + shape.predictors, np.int32)

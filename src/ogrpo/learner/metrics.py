@@ -1,11 +1,12 @@
 """What an update says of itself: how far apart the policies are, and what the clip did."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax.numpy as jnp
 from jax import Array
 
+from ogrpo.batch import PolicyOutput
 from ogrpo.core.aggregate import mean, token_total
 from ogrpo.core.diagnostics import diagnose, ess_from_moments, ratio_quantiles, silenced_totals
 from ogrpo.core.objectives import TokenBatch
@@ -15,23 +16,18 @@ from ogrpo.core.weights import chi_square, ess_fraction
 Metrics = dict[str, Array]
 LossFn = Callable[[Array, TokenBatch], Array]
 TAIL = 0.99
-MetricsFn = Callable[["PolicyOutput", TokenBatch, Array, LossFn], Metrics]
+MetricsFn = Callable[[PolicyOutput[Array], TokenBatch, Array, LossFn], Metrics]
 
 
-class PolicyOutput(NamedTuple):
-    """What the policy says of a batch's completion tokens."""
-
-    log_probs: Array  # float32 [N, G, T]
-    entropy: Array  # float32 [N, G, T], nats
-
-
-def summarize(output: PolicyOutput, tokens: TokenBatch, drawn: Array, loss_fn: LossFn) -> Metrics:
-    """Scalars over every drawn token, those of groups that carry no loss included.
+def summarize(
+    output: PolicyOutput[Array], tokens: TokenBatch, drawn: Array, loss_fn: LossFn
+) -> Metrics:
+    """Scalars over every token that the policy wrote, those of groups that carry no loss included.
 
     Args:
       output: log-probs and entropies, [N, G, T].
       tokens: the batch as the objective saw it.
-      drawn: bool [N, G, T], True on every sampled token.
+      drawn: bool [N, G, T], True on every sampled token that the loss mask leaves in.
       loss_fn: `(log_probs, tokens) -> [N, G, T]`, the method's loss without its KL term.
 
     Returns:

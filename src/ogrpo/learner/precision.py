@@ -4,9 +4,9 @@ import jax
 from jax import Array
 from jax.typing import DTypeLike
 
-from ogrpo.learner.metrics import PolicyOutput
+from ogrpo.batch import Batch, PolicyOutput
 from ogrpo.learner.state import Params
-from ogrpo.learner.update import Batch, PolicyFn
+from ogrpo.learner.update import PolicyFn
 
 
 def compute_in(policy_fn: PolicyFn, dtype: DTypeLike) -> PolicyFn:
@@ -17,7 +17,7 @@ def compute_in(policy_fn: PolicyFn, dtype: DTypeLike) -> PolicyFn:
     summed in the parameters' dtype too.
     """
 
-    def policy(params: Params, batch: Batch, temperature: Array) -> PolicyOutput:
+    def policy(params: Params, batch: Batch[Array], temperature: Array) -> PolicyOutput[Array]:
         return policy_fn(jax.tree.map(lambda x: x.astype(dtype), params), batch, temperature)
 
     return policy

@@ -34,7 +34,7 @@ from ogrpo.learner.update import (
     with_frozen,
 )
 from ogrpo.policy.axes import Axes, Axis
-from ogrpo.policy.head import HeadFn, HeadOutput
+from ogrpo.policy.head import HeadFn
 
 BATCH_AXES = ("data", "fsdp")
 # The parameter axis that each mesh axis cuts; axes that are not named here are never cut.
@@ -191,7 +191,7 @@ def pinned(policy_fn: PolicyFn, to: Layout) -> PolicyFn:
     """
     keep = jax.lax.with_sharding_constraint
 
-    def policy(params: Params, batch: Batch, temperature: Array) -> PolicyOutput:
+    def policy(params: Params, batch: Batch[Array], temperature: Array) -> PolicyOutput[Array]:
         params, batch = keep(params, to.state.whole()), keep(batch, to.batch)
         return keep(policy_fn(params, batch, temperature), to.batch)
 
@@ -208,7 +208,9 @@ def shard_update(optimizer: optax.GradientTransformation, recipe: Recipe, to: La
     """
     jitted = with_frozen(jit_step(optimizer, recipe, to))
 
-    def update(state: TrainState, batch: Batch, hypers: Hypers) -> tuple[TrainState, Metrics]:
+    def update(
+        state: TrainState, batch: Batch[Array], hypers: Hypers
+    ) -> tuple[TrainState, Metrics]:
         check_prompts(to.mesh, batch.prompt_ids.shape[0], recipe.microbatches)
         return jitted(state, place(batch, to.batch), place(hypers, to.everywhere))
 
@@ -222,12 +224,12 @@ def jit_step(optimizer: optax.GradientTransformation, recipe: Recipe, to: Layout
     return jax.jit(apart(step), donate_argnums=0, out_shardings=results)
 
 
-def shard_score(policy_fn: PolicyFn, to: Layout) -> Callable[[Params, Batch, Array], Array]:
+def shard_score(policy_fn: PolicyFn, to: Layout) -> Callable[[Params, Batch[Array], Array], Array]:
     """The policy's log-probs of a batch, jitted on the mesh and cut along prompts."""
     policy = pinned(policy_fn, to)
     jitted = jax.jit(lambda *args: policy(*args).log_probs, out_shardings=to.batch)
 
-    def score(params: Params, batch: Batch, temperature: Array) -> Array:
+    def score(params: Params, batch: Batch[Array], temperature: Array) -> Array:
         check_prompts(to.mesh, batch.prompt_ids.shape[0], 1)
         return jitted(params, place(batch, to.batch), place(temperature, to.everywhere))
 
@@ -241,7 +243,7 @@ def whole_tables(policy_fn: PolicyFn, to: Layout) -> PolicyFn:
     have to gather all of the batch's to keep its own prompts.
     """
 
-    def policy(params: Params, batch: Batch, temperature: Array) -> PolicyOutput:
+    def policy(params: Params, batch: Batch[Array], temperature: Array) -> PolicyOutput[Array]:
         return policy_fn(jax.lax.with_sharding_constraint(params, to.tables), batch, temperature)
 
     return policy
@@ -261,7 +263,9 @@ def by_rows(head_fn: HeadFn, to: Layout) -> HeadFn:
     """
     rows, whole = PartitionSpec(BATCH_AXES), PartitionSpec()
 
-    def local(hidden: Array, table: Array, token_ids: Array, temperature: Array) -> HeadOutput:
+    def local(
+        hidden: Array, table: Array, token_ids: Array, temperature: Array
+    ) -> PolicyOutput[Array]:
         table = jax.lax.pcast(table, BATCH_AXES, to="varying").astype(hidden.dtype)
         return head_fn(hidden, table, token_ids, temperature)
 
@@ -273,7 +277,9 @@ def by_rows(head_fn: HeadFn, to: Layout) -> HeadFn:
         axis_names=set(BATCH_AXES),
     )
 
-    def head(hidden: Array, table: Array, token_ids: Array, temperature: Array) -> HeadOutput:
+    def head(
+        hidden: Array, table: Array, token_ids: Array, temperature: Array
+    ) -> PolicyOutput[Array]:
         return spread_head(hidden, table.astype(jnp.float32), token_ids, temperature)
 
     return head

@@ -14,18 +14,13 @@ import jax.numpy as jnp
 import optax
 from jax import Array
 
+from ogrpo.batch import Batch, PolicyOutput
 from ogrpo.core.advantages import zero_variance_mask
 from ogrpo.core.aggregate import Total, mean
 from ogrpo.core.algorithms import REFERENCE, Algorithm
 from ogrpo.core.objectives import TokenBatch
 from ogrpo.core.trust_region import TrustRegion
-from ogrpo.learner.metrics import (
-    Metrics,
-    MetricsFn,
-    PolicyOutput,
-    region_metrics,
-    summarize,
-)
+from ogrpo.learner.metrics import Metrics, MetricsFn, region_metrics, summarize
 from ogrpo.learner.state import (
     Direction,
     Hypers,
@@ -37,32 +32,10 @@ from ogrpo.learner.state import (
     step_updates,
 )
 
-
-class Batch(NamedTuple):
-    """Whole groups, padded on the right.
-
-    `None` for `proximal_log_probs` says that pi_k is the policy being differentiated (the first
-    update on fresh weights), for `ref_log_probs` that no reference is used (beta = 0); neither then
-    costs a forward pass.
-
-    With a `packing` the groups come in order: stretches of N/K of them are microbatches.
-    """
-
-    prompt_ids: Array  # int32 [N, P]
-    prompt_mask: Array  # bool [N, P]
-    completion_ids: Array  # int32 [N, G, T]
-    completion_mask: Array  # bool [N, G, T]
-    behavior_log_probs: Array  # float32 [N, G, T]
-    rewards: Array  # float32 [N, G]
-    proximal_log_probs: Array | None = None  # float32 [N, G, T]
-    ref_log_probs: Array | None = None  # float32 [N, G, T]
-    packing: Any = None  # the policy's own arrays, [K, ...] for K parts of N/K groups
-
-
-PolicyFn = Callable[[Params, Batch, Array], PolicyOutput]
+PolicyFn = Callable[[Params, Batch[Array], Array], PolicyOutput[Array]]
 ObjectiveFn = Callable[..., Array]
 RegionFn = Callable[[ObjectiveFn], TrustRegion]
-UpdateFn = Callable[[TrainState, Batch, Hypers], tuple[TrainState, Metrics]]
+UpdateFn = Callable[[TrainState, Batch[Array], Hypers], tuple[TrainState, Metrics]]
 
 
 class Recipe(NamedTuple):
@@ -92,13 +65,16 @@ class Recipe(NamedTuple):
 class Weighed(NamedTuple):
     """A batch whose credit has been assigned, before it is cut into microbatches."""
 
-    batch: Batch
-    advantages: Array  # float32 [N, G]
-    mask: Array  # bool [N, G, T], tokens that carry loss
-    counted: Array  # bool [N, G, T], tokens in the normaliser
+    batch: Batch[Array]
+    advantages: Array
+    """float32 [N, G]."""
+    mask: Array
+    """bool [N, G, T], tokens that carry loss."""
+    counted: Array
+    """bool [N, G, T], tokens in the normaliser."""
 
 
-def weigh(batch: Batch, recipe: Recipe, hypers: Hypers) -> Weighed:
+def weigh(batch: Batch[Array], recipe: Recipe, hypers: Hypers) -> Weighed:
     """Assigns advantages and masks over the whole batch, which batch statistics need.
 
     Groups that are to be skipped come last, so that they fill whole microbatches.
@@ -107,13 +83,12 @@ def weigh(batch: Batch, recipe: Recipe, hypers: Hypers) -> Weighed:
     if recipe.skip_zero_variance and not recipe.packed:
         order = jnp.argsort(silent, stable=True)
         batch, silent = jax.tree.map(lambda x: x[order], (batch, silent))
-    mask = batch.completion_mask
-    if recipe.mask_zero_variance:
-        mask = mask & ~silent[:, None, None]
-    counted = batch.completion_mask if recipe.count_masked else mask
+    active = batch.active_mask
+    mask = active & ~silent[:, None, None] if recipe.mask_zero_variance else active
+    counted = active if recipe.count_masked else mask
     key = jax.random.key(hypers.seed)
     advantages = recipe.algorithm.credit(batch.rewards, hypers.knobs, key)
-    return Weighed(batch, advantages, mask, counted)
+    return Weighed(batch=batch, advantages=advantages, mask=mask, counted=counted)
 
 
 def token_batch(weighed: Weighed, log_probs: Array) -> TokenBatch:
@@ -133,8 +108,9 @@ class Evidence(NamedTuple):
     """What a backward pass leaves beside the gradient."""
 
     total: Total
-    output: PolicyOutput
-    computed: Array  # bool [N], groups whose log-probs were computed
+    output: PolicyOutput[Array]
+    computed: Array
+    """bool [N], groups whose log-probs were computed."""
 
 
 def _loss(
@@ -152,7 +128,8 @@ def _loss(
     if REFERENCE in recipe.reads:
         losses = losses + recipe.algorithm.kl_loss(output.log_probs, tokens, hypers.knobs)
     total = _total(recipe, hypers, losses, weighed)
-    return total.total * scale, Evidence(total, output, _computed(weighed, recipe))
+    evidence = Evidence(total=total, output=output, computed=_computed(weighed, recipe))
+    return total.total * scale, evidence
 
 
 def _computed(weighed: Weighed, recipe: Recipe) -> Array:
@@ -199,14 +176,14 @@ def _next_region(
     return region if trust is None else trust.update(region, trust.measure(log_probs, tokens))
 
 
-def _parts(batch: Batch, recipe: Recipe) -> int:
+def _parts(batch: Batch[Array], recipe: Recipe) -> int:
     """Microbatches: as many as asked for, or as the packing has."""
     if recipe.packed != (batch.packing is not None):
         raise ValueError(
             f"the recipe's packed is {recipe.packed}, and the batch has"
             f" {'no' if batch.packing is None else 'a'} packing: make both agree"
         )
-    return jax.tree.leaves(batch.packing)[0].shape[0] if recipe.packed else recipe.microbatches
+    return recipe.microbatches if batch.packing is None else batch.packing.token_ids.shape[0]
 
 
 def _split(tree: Any, parts: int) -> Any:
@@ -253,7 +230,8 @@ def gradient(
     start = jax.tree.map(jnp.zeros_like, params)
     grads, each = jax.lax.scan(accumulate, start, _split(weighed, parts))
     total = jax.tree.map(jnp.sum, each.total)
-    return grads, Evidence(total, _join(each.output), _join(each.computed))
+    output, computed = _join(each.output), _join(each.computed)
+    return grads, Evidence(total=total, output=output, computed=computed)
 
 
 def _mean_gradient(
@@ -278,14 +256,14 @@ def make_update(optimizer: optax.GradientTransformation, recipe: Recipe) -> Upda
     return with_frozen(jax.jit(apart(make_step(optimizer, recipe)), donate_argnums=0))
 
 
-ApartFn = Callable[[TrainState, Params, Batch, Hypers], tuple[TrainState, Metrics]]
+ApartFn = Callable[[TrainState, Params, Batch[Array], Hypers], tuple[TrainState, Metrics]]
 
 
 def apart(step: UpdateFn) -> ApartFn:
     """A step whose frozen parameters are an argument of their own, and no result."""
 
     def update(
-        state: TrainState, frozen: Params, batch: Batch, hypers: Hypers
+        state: TrainState, frozen: Params, batch: Batch[Array], hypers: Hypers
     ) -> tuple[TrainState, Metrics]:
         after, metrics = step(replace(state, frozen=frozen), batch, hypers)
         return replace(after, frozen=()), metrics
@@ -296,7 +274,7 @@ def apart(step: UpdateFn) -> ApartFn:
 def with_frozen(update: ApartFn) -> UpdateFn:
     """The inverse of `apart`, for a function that was jitted between the two."""
 
-    def step(state: TrainState, batch: Batch, hypers: Hypers) -> tuple[TrainState, Metrics]:
+    def step(state: TrainState, batch: Batch[Array], hypers: Hypers) -> tuple[TrainState, Metrics]:
         after, metrics = update(replace(state, frozen=()), state.frozen, batch, hypers)
         return replace(after, frozen=state.frozen), metrics
 
@@ -324,12 +302,14 @@ def make_step(optimizer: optax.GradientTransformation, recipe: Recipe) -> Update
             f"microbatch, of which there are {recipe.microbatches}, or packed batches"
         )
 
-    def update(state: TrainState, batch: Batch, hypers: Hypers) -> tuple[TrainState, Metrics]:
+    def update(
+        state: TrainState, batch: Batch[Array], hypers: Hypers
+    ) -> tuple[TrainState, Metrics]:
         weighed = weigh(batch, recipe, hypers)
         grads, evidence = _mean_gradient(state, weighed, hypers, recipe)
         log_probs = evidence.output.log_probs
         tokens = token_batch(weighed, log_probs)
-        drawn = weighed.batch.completion_mask & evidence.computed[:, None, None]
+        drawn = weighed.batch.active_mask & evidence.computed[:, None, None]
         loss_fn = partial(token_losses, recipe, hypers, state.region)
         metrics = {
             **recipe.metrics_fn(evidence.output, tokens, drawn, loss_fn),

@@ -8,14 +8,17 @@ import jax.numpy as jnp
 import optax
 from jax import Array
 
+from ogrpo.batch import Batch
 from ogrpo.learner.metrics import Metrics
 from ogrpo.learner.state import Hypers, Params, TrainState
-from ogrpo.learner.update import Batch, Recipe, Weighed, gradient, weigh
+from ogrpo.learner.update import Recipe, Weighed, gradient, weigh
 
-SpreadFn = Callable[[TrainState, Batch, Hypers], Metrics]
+NoiseFn = Callable[[TrainState, Batch[Array], Hypers], Metrics]
 
 
-def gradient_spread(state: TrainState, batch: Batch, hypers: Hypers, recipe: Recipe) -> Metrics:
+def gradient_spread(
+    state: TrainState, batch: Batch[Array], hypers: Hypers, recipe: Recipe
+) -> Metrics:
     """Trace of the covariance of an update's gradient, were its N groups drawn anew.
 
     With g_k the gradient of group k's loss total and c the batch's count, the update's gradient is
@@ -61,6 +64,6 @@ def squared_norm(tree: Params) -> Array:
     return jnp.square(optax.tree.norm(jax.tree.map(lambda x: x.astype(jnp.float32), tree)))
 
 
-def make_spread(recipe: Recipe) -> SpreadFn:
+def make_noise(recipe: Recipe) -> NoiseFn:
     """The jitted `(state, batch, hypers) -> metrics`."""
     return jax.jit(partial(gradient_spread, recipe=recipe))

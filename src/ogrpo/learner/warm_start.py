@@ -7,25 +7,29 @@ import jax.numpy as jnp
 import optax
 from jax import Array
 
+from ogrpo.batch import Batch
 from ogrpo.core.aggregate import token_mean
 from ogrpo.learner.state import TrainState
-from ogrpo.learner.update import Batch, PolicyFn, apply_gradient
+from ogrpo.learner.update import PolicyFn, apply_gradient
 
-ImitateFn = Callable[[TrainState, Batch, Array], tuple[TrainState, Array]]
+ImitateFn = Callable[[TrainState, Batch[Array], Array], tuple[TrainState, Array]]
 
 
 def make_imitate(optimizer: optax.GradientTransformation, policy_fn: PolicyFn) -> ImitateFn:
     """The jitted step `(state, batch, learning_rate) -> (state, loss)` on demonstrations.
 
-    The loss is the mean negative log-likelihood of the demonstrations' tokens, in nats a token; the
-    rewards and behaviour log-probs of the batch are not read. `state` is donated.
+    The loss is the mean negative log-likelihood of the demonstrations' tokens within the loss mask,
+    in nats a token; the rewards and behaviour log-probs of the batch are not read. `state` is
+    donated.
     """
 
-    def loss_fn(params: object, batch: Batch) -> Array:
+    def loss_fn(params: object, batch: Batch[Array]) -> Array:
         log_probs = policy_fn(params, batch, jnp.float32(1.0)).log_probs
-        return token_mean(-log_probs, batch.completion_mask)
+        return token_mean(-log_probs, batch.active_mask)
 
-    def imitate(state: TrainState, batch: Batch, learning_rate: Array) -> tuple[TrainState, Array]:
+    def imitate(
+        state: TrainState, batch: Batch[Array], learning_rate: Array
+    ) -> tuple[TrainState, Array]:
         loss, grads = jax.value_and_grad(loss_fn)(state.params, batch)
         return apply_gradient(state, grads, optimizer, learning_rate), loss
 
@@ -33,7 +37,10 @@ def make_imitate(optimizer: optax.GradientTransformation, policy_fn: PolicyFn) -
 
 
 def warm_start(
-    state: TrainState, batches: Iterable[Batch], imitate: ImitateFn, learning_rate: optax.Schedule
+    state: TrainState,
+    batches: Iterable[Batch[Array]],
+    imitate: ImitateFn,
+    learning_rate: optax.Schedule,
 ) -> Iterator[tuple[TrainState, float]]:
     """Imitates batch after batch, yielding the state and the loss."""
     for step, batch in enumerate(batches):

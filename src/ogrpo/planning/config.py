@@ -67,7 +67,7 @@ class Model:
 
 
 @dataclass(frozen=True)
-class Batch:
+class BatchPlan:
     """What a step buys."""
 
     prompts: int = 64
@@ -238,7 +238,7 @@ class Plan:
     """A capacity plan: what fits, how long a step takes, which schedule keeps both sides busy."""
 
     model: Model = field(default_factory=Model)
-    batch: Batch = field(default_factory=Batch)
+    batch: BatchPlan = field(default_factory=BatchPlan)
     train: Train = field(default_factory=Train)
     serve: Serve = field(default_factory=Serve)
     link: Link = field(default_factory=Link)

@@ -21,12 +21,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ogrpo.batch import Batch
 from ogrpo.bridge import embedded_engine
 from ogrpo.core.algorithms import ALGORITHMS
 from ogrpo.data.batching import pad_groups
 from ogrpo.learner.precision import compute_in
 from ogrpo.learner.state import TrainState, adam, hypers, init_state
-from ogrpo.learner.update import Batch, Recipe, UpdateFn, make_update
+from ogrpo.learner.update import Recipe, UpdateFn, make_update
 from ogrpo.planning.config import Plan
 from ogrpo.planning.simulation import (
     Floats,
@@ -40,7 +41,7 @@ from ogrpo.planning.simulation import (
 from ogrpo.policy import DecoderConfig, Params, flops, init_params
 from ogrpo.policy.lora import merge, split
 from ogrpo.report.run_dir import RunDir
-from ogrpo.rollout.collection import Collector, Limits, Request
+from ogrpo.rollout.collection import CollectionLimits, Collector, Request, Rewarded
 from ogrpo.rollout.protocol import Engine, Group, IntArray, Sampling
 from ogrpo.trainer.model import DTYPES, REMAT, make_policy_fn
 
@@ -89,14 +90,12 @@ class Workshop(NamedTuple):
         state, _ = self.update(state, self.batch(groups), HYPERS)
         return jax.block_until_ready(state)
 
-    def batch(self, groups: Sequence[Group]) -> Batch:
+    def batch(self, groups: Sequence[Group]) -> Batch[jax.Array]:
         """Groups with rewards that differ, so that there is something to learn."""
         sizes = self.plan.batch
-        padded = pad_groups(groups, sizes.prompt_length, sizes.max_tokens)
-        rewards = np.arange(sizes.group_size, dtype=np.float32) % 2
-        arrays = [jnp.asarray(array) for array in padded[:5]]
-        everyone = jnp.broadcast_to(jnp.asarray(rewards), (sizes.prompts, sizes.group_size))
-        return Batch(*arrays, rewards=everyone)
+        rewards = np.tile(np.arange(sizes.group_size, dtype=np.float32) % 2, (sizes.prompts, 1))
+        padded = pad_groups(groups, sizes.prompt_length, sizes.max_tokens, rewards=rewards)
+        return jax.tree.map(jnp.asarray, padded)
 
 
 def make_workshop(plan: Plan) -> Workshop:
@@ -213,7 +212,7 @@ def rehearse(shop: Workshop) -> Measured:
     plan, steps, v = shop.plan, shop.plan.rehearse_steps, REHEARSED_V
     engine = TimedEngine(shop.engine)
     state = _warm_up(shop)
-    limits = Limits(
+    limits = CollectionLimits(
         lead=plan.limits.lead,
         max_staleness=None,
         workers=plan.serve.calls,
@@ -221,7 +220,13 @@ def rehearse(shop: Workshop) -> Measured:
     )
     asked, taken = [], []
     collector = Collector(
-        engine, shop.request, shop.sampling, steps=range(steps), limits=limits, retry_on=()
+        engine,
+        shop.request,
+        shop.sampling,
+        unrewarded,
+        steps=range(steps),
+        limits=limits,
+        retry_on=(),
     )
     with collector:
         origin = time.perf_counter()
@@ -245,6 +250,13 @@ def rehearse(shop: Workshop) -> Measured:
     first, end = window(steps, limits.lead, v)
     share = waited[first:end].sum() / (ends[end - 1] - ends[first - 1])
     return Measured(pipeline, calls, ends - taken, np.array(engine.calls), ends, float(share))
+
+
+def unrewarded(
+    _request: Request, _places: Sequence[int], groups: Sequence[Group]
+) -> list[Rewarded]:
+    """The groups with rewards of 0: a rehearsal's own rewards come with its updates."""
+    return [Rewarded(group, np.zeros(len(group.completions), np.float32)) for group in groups]
 
 
 REHEARSED_V = 4

@@ -2,6 +2,7 @@
 
 >>> import jax, jax.numpy as jnp
 >>> from ogrpo import policy
+>>> from ogrpo.batch import tokens_only
 >>> config = policy.DecoderConfig(
 ...     architecture="Qwen2ForCausalLM", vocab_size=11, hidden_size=16, intermediate_size=24,
 ...     num_layers=2, num_heads=4, num_kv_heads=2, head_dim=4, rope_theta=1e4, rms_norm_eps=1e-6,
@@ -12,7 +13,9 @@
 >>> samples = policy.sample(
 ...     params, config, prompt_ids, prompt_mask, jax.random.key(1),
 ...     temperature=0.7, greedy=False, group_size=4, max_tokens=6, eos_id=5)
->>> batch = policy.PolicyBatch(prompt_ids, prompt_mask, samples.token_ids, samples.mask)
+>>> batch = tokens_only(
+...     prompt_ids=prompt_ids, prompt_mask=prompt_mask,
+...     completion_ids=samples.token_ids, completion_mask=samples.mask)
 >>> log_probs = policy.completion_log_probs(params, config, batch, 0.7)
 >>> log_probs.shape
 (2, 4, 6)
@@ -23,7 +26,6 @@ True
 from ogrpo.policy.config import DecoderConfig, RopeScaling
 from ogrpo.policy.decoder import Params, init_params
 from ogrpo.policy.log_probs import (
-    PolicyBatch,
     completion_log_probs,
     completion_log_probs_and_entropy,
     flat_log_probs,
@@ -34,7 +36,6 @@ from ogrpo.policy.sampler import Samples, sample
 __all__ = [
     "DecoderConfig",
     "Params",
-    "PolicyBatch",
     "RopeScaling",
     "Samples",
     "completion_log_probs",

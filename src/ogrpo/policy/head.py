@@ -1,21 +1,15 @@
 """From hidden states to log-probabilities of tokens, the widest part of the computation."""
 
 from collections.abc import Callable
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
+from ogrpo.batch import PolicyOutput
 
-class HeadOutput(NamedTuple):
-    """Log-probs of the asked tokens, and the entropy of the distribution they were asked of."""
-
-    log_probs: jax.Array
-    entropy: jax.Array
-
-
-# (hidden [M, d], embedding [V, d], token_ids [M, A], temperature []) -> ([M, A], [M])
-HeadFn = Callable[[jax.Array, jax.Array, jax.Array, jax.Array], HeadOutput]
+HeadFn = Callable[[jax.Array, jax.Array, jax.Array, jax.Array], PolicyOutput[jax.Array]]
+"""`(hidden, embedding, token_ids, temperature) -> log-probs and entropy`: of [M, d], [V, d], [M, A]
+and a scalar, [M, A] and [M]."""
 
 
 def logits(hidden: jax.Array, embedding: jax.Array) -> jax.Array:
@@ -35,7 +29,7 @@ def token_log_probs(
     temperature: jax.Array,
     *,
     max_logits: int = 1 << 27,
-) -> HeadOutput:
+) -> PolicyOutput[jax.Array]:
     """Log-probs of A tokens under each of M next-token distributions, with their entropy.
 
     log_probs[m, a] = log_softmax(E h_m / temperature)[token_ids[m, a]], entropy[m] = -sum p log p,
@@ -57,17 +51,18 @@ def token_log_probs(
         return _row_log_probs(hidden, embedding, token_ids, temperature)
 
     @jax.checkpoint
-    def row(inputs: tuple[jax.Array, jax.Array]) -> HeadOutput:
+    def row(inputs: tuple[jax.Array, jax.Array]) -> PolicyOutput[jax.Array]:
         state, ids = inputs
         out = _row_log_probs(state[None], embedding, ids[None], temperature)
-        return HeadOutput(out.log_probs[0], out.entropy[0])
+        return PolicyOutput(log_probs=out.log_probs[0], entropy=out.entropy[0])
 
     return jax.lax.map(row, (hidden, token_ids), batch_size=rows)
 
 
 def _row_log_probs(
     hidden: jax.Array, embedding: jax.Array, token_ids: jax.Array, temperature: jax.Array
-) -> HeadOutput:
+) -> PolicyOutput[jax.Array]:
     log_probs = log_softmax(logits(hidden, embedding), temperature)
     entropy = -jnp.sum(jnp.exp(log_probs) * log_probs, axis=-1)
-    return HeadOutput(jnp.take_along_axis(log_probs, token_ids, axis=-1), entropy)
+    asked = jnp.take_along_axis(log_probs, token_ids, axis=-1)
+    return PolicyOutput(log_probs=asked, entropy=entropy)

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from ogrpo.batch import Batch, PolicyOutput
 from ogrpo.policy.attention import AttentionFn, Segment, attend, causal
 from ogrpo.policy.config import DecoderConfig
 from ogrpo.policy.decoder import (
@@ -24,28 +25,15 @@ from ogrpo.policy.decoder import (
     keep_products,
     run_layers,
 )
-from ogrpo.policy.head import HeadFn, HeadOutput, log_softmax, logits, token_log_probs
+from ogrpo.policy.head import HeadFn, log_softmax, logits, token_log_probs
 
 _FEW_ROWS = 64
-
-
-class PolicyBatch(NamedTuple):
-    """Prompts with their groups of completions, all padded on the right.
-
-    A mask is True on tokens (for completions: the end-of-sequence token included) and False on
-    padding; every prompt has at least one token.
-    """
-
-    prompt_ids: jax.Array  # int32 [N, P]
-    prompt_mask: jax.Array  # bool [N, P]
-    completion_ids: jax.Array  # int32 [N, G, T]
-    completion_mask: jax.Array  # bool [N, G, T]
 
 
 def completion_log_probs(
     params: Params,
     config: DecoderConfig,
-    batch: PolicyBatch,
+    batch: Batch[jax.Array],
     temperature: jax.Array | float,
     *,
     attention_fn: AttentionFn = attend,
@@ -73,21 +61,21 @@ def completion_log_probs(
 def completion_log_probs_and_entropy(
     params: Params,
     config: DecoderConfig,
-    batch: PolicyBatch,
+    batch: Batch[jax.Array],
     temperature: jax.Array | float,
     *,
     attention_fn: AttentionFn = attend,
     log_probs_fn: HeadFn = token_log_probs,
     keep_fn: KeepFn = keep_products,
     spread_fn: SpreadFn = lambda x: x,
-) -> HeadOutput:
+) -> PolicyOutput[jax.Array]:
     """Log-probs of the completions' tokens and the entropy of what each was drawn from.
 
     Args:
       params: as from `init_params`; their dtype is that of the computation (softmaxes and
         log-probs are float32 in any case).
       config: their shape; static.
-      batch: prompts and completions.
+      batch: prompts and completions; its tokens and their masks are read, and nothing else.
       temperature: > 0; may be traced.
       attention_fn: attention over segments.
       log_probs_fn: hidden states to log-probs.
@@ -110,27 +98,32 @@ def completion_log_probs_and_entropy(
         log_probs_fn,
         head_weight(params),
         jnp.asarray(temperature, jnp.float32),
-        Asked(last[:, None], batch.completion_ids[:, None, :, 0]),
-        Asked(within.reshape(n, -1, width), batch.completion_ids[:, :, 1:].reshape(n, -1, 1)),
+        TokenQueries(hidden=last[:, None], token_ids=batch.completion_ids[:, None, :, 0]),
+        TokenQueries(
+            hidden=within.reshape(n, -1, width),
+            token_ids=batch.completion_ids[:, :, 1:].reshape(n, -1, 1),
+        ),
     )
     joined = jax.tree.map(partial(_join, (n, group, length)), first, rest)
     return jax.tree.map(lambda x: jnp.where(batch.completion_mask, x, 0.0), joined)
 
 
-class Asked(NamedTuple):
+class TokenQueries(NamedTuple):
     """Tokens asked of next-token distributions; leading axes are a batch's own."""
 
-    hidden: jax.Array  # [..., K, d]
-    token_ids: jax.Array  # int [..., K, A]
+    hidden: jax.Array
+    """Shape [..., K, d]."""
+    token_ids: jax.Array
+    """Int [..., K, A]."""
 
 
 def ask(
     log_probs_fn: HeadFn,
     embedding: jax.Array,
     temperature: jax.Array,
-    firsts: Asked,
-    rest: Asked,
-) -> tuple[HeadOutput, HeadOutput]:
+    firsts: TokenQueries,
+    rest: TokenQueries,
+) -> tuple[PolicyOutput[jax.Array], PolicyOutput[jax.Array]]:
     """Log-probs and entropies of first tokens and of the others, each [..., K * A].
 
     Each prompt's last position is asked for G tokens, each other one for one. The firsts have a
@@ -142,13 +135,18 @@ def ask(
         alone = partial(_asked, log_probs_fn, embedding, temperature)
         return alone(firsts), alone(rest)
     single = firsts.token_ids.reshape(*firsts.token_ids.shape[:-2], -1, 1)
-    together = Asked(
-        jnp.concatenate([jnp.repeat(firsts.hidden, group, axis=-2), rest.hidden], axis=-2),
-        jnp.concatenate([single, rest.token_ids], axis=-2),
+    repeated = jnp.repeat(firsts.hidden, group, axis=-2)
+    together = TokenQueries(
+        hidden=jnp.concatenate([repeated, rest.hidden], axis=-2),
+        token_ids=jnp.concatenate([single, rest.token_ids], axis=-2),
     )
     out = _asked(log_probs_fn, embedding, temperature, together)
-    parts = [jnp.split(x, [single.shape[-2]], axis=-1) for x in out]
-    return HeadOutput(*(x for x, _ in parts)), HeadOutput(*(x for _, x in parts))
+    cut = partial(jnp.split, indices_or_sections=[single.shape[-2]], axis=-1)
+    log_probs, entropy = cut(out.log_probs), cut(out.entropy)
+    return (
+        PolicyOutput(log_probs=log_probs[0], entropy=entropy[0]),
+        PolicyOutput(log_probs=log_probs[1], entropy=entropy[1]),
+    )
 
 
 def asked_together(prompts: int, group: int) -> bool:
@@ -157,14 +155,14 @@ def asked_together(prompts: int, group: int) -> bool:
 
 
 def _asked(
-    log_probs_fn: HeadFn, embedding: jax.Array, temperature: jax.Array, asked: Asked
-) -> HeadOutput:
+    log_probs_fn: HeadFn, embedding: jax.Array, temperature: jax.Array, asked: TokenQueries
+) -> PolicyOutput[jax.Array]:
     width, group = asked.hidden.shape[-1], asked.token_ids.shape[-1]
     flat = asked.hidden.reshape(-1, width), embedding, asked.token_ids.reshape(-1, group)
     out = log_probs_fn(*flat, temperature)
     shape = (*asked.token_ids.shape[:-2], -1)
     entropy = jnp.broadcast_to(out.entropy[:, None], out.log_probs.shape)
-    return HeadOutput(out.log_probs.reshape(shape), entropy.reshape(shape))
+    return PolicyOutput(log_probs=out.log_probs.reshape(shape), entropy=entropy.reshape(shape))
 
 
 def flat_log_probs(
@@ -225,7 +223,7 @@ def last_valid(values: jax.Array, mask: jax.Array) -> jax.Array:
 def _packed_hidden(
     params: Params,
     config: DecoderConfig,
-    batch: PolicyBatch,
+    batch: Batch[jax.Array],
     attention_fn: AttentionFn,
     keep_fn: KeepFn,
     spread_fn: SpreadFn,
@@ -244,7 +242,7 @@ def _packed_hidden(
     ]
 
 
-def _packed_mix(batch: PolicyBatch, attention_fn: AttentionFn) -> MixFn:
+def _packed_mix(batch: Batch[jax.Array], attention_fn: AttentionFn) -> MixFn:
     n, group, length = batch.completion_ids.shape
     split = batch.prompt_ids.shape[1]
 
@@ -281,7 +279,7 @@ def _join(shape: tuple[int, int, int], first: jax.Array, rest: jax.Array) -> jax
     return jnp.concatenate(parts, axis=-1)
 
 
-def _check_batch(config: DecoderConfig, batch: PolicyBatch) -> None:
+def _check_batch(config: DecoderConfig, batch: Batch[jax.Array]) -> None:
     prompt, completion = batch.prompt_ids.shape, batch.completion_ids.shape
     agree = (
         len(prompt) == 2
@@ -293,7 +291,8 @@ def _check_batch(config: DecoderConfig, batch: PolicyBatch) -> None:
     if not agree:
         raise ValueError(
             "a batch is prompts [N, P] and completions [N, G, T], each with a mask of its shape;"
-            f" got {jax.tree.map(jnp.shape, batch)}"
+            f" got prompts {prompt}, {batch.prompt_mask.shape} and completions {completion},"
+            f" {batch.completion_mask.shape}"
         )
     check_positions(config, prompt[1], completion[2])
 

@@ -18,45 +18,24 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from ogrpo.batch import Packing, PolicyOutput
 from ogrpo.policy.attention import AttentionFn, Segment, attend, causal
 from ogrpo.policy.config import DecoderConfig
 from ogrpo.policy.decoder import KeepFn, MixFn, Params, head_weight, keep_products, run_layers
-from ogrpo.policy.head import HeadFn, HeadOutput, token_log_probs
-from ogrpo.policy.log_probs import Asked, ask, check_positions
-
-
-class Packing(NamedTuple):
-    """Where each token of a batch stands, all int32, for each of K parts of N/K groups.
-
-    A place is an index into a part's row of M tokens; M itself stands for no place. The row begins
-    with R places whose next token is asked for. Groups may be left out: A of them are in the row.
-    """
-
-    token_ids: jax.Array  # [K, M]
-    positions: jax.Array  # [K, M]
-    targets: jax.Array  # [K, R], the token that each of the first R places predicts
-    last: jax.Array  # [K, A], the place of each prompt's last token
-    firsts: jax.Array  # [K, A, G], the first tokens of its completions
-    prompt_slots: jax.Array  # [K, A, P], the place of each prompt token
-    completion_slots: jax.Array  # [K, A * G, T], of each completion token
-    block_slots: jax.Array  # [K, B, b], of each query in blocks of b
-    block_owners: jax.Array  # [K, B], the completion, of A * G, that a block belongs to
-    block_starts: jax.Array  # [K, B], the first position of a block in its completion
-    key_slots: jax.Array  # [K, M], place -> index into (prompt_slots, completion_slots)
-    query_slots: jax.Array  # [K, M], place -> index into (prompt_slots, block_slots)
-    answers: jax.Array  # [K, N/K, G, T'], completion token -> index into (firsts, targets)
+from ogrpo.policy.head import HeadFn, token_log_probs
+from ogrpo.policy.log_probs import TokenQueries, ask, check_positions
 
 
 def packed_log_probs_and_entropy(
     params: Params,
     config: DecoderConfig,
-    packing: Packing,
+    packing: Packing[jax.Array],
     temperature: jax.Array | float,
     *,
     attention_fn: AttentionFn = attend,
     log_probs_fn: HeadFn = token_log_probs,
     keep_fn: KeepFn = keep_products,
-) -> HeadOutput:
+) -> PolicyOutput[jax.Array]:
     """`completion_log_probs_and_entropy` of a packed batch: the same numbers, without the padding.
 
     Args:
@@ -87,12 +66,12 @@ def _part(
     params: Params,
     config: DecoderConfig,
     temperature: jax.Array,
-    packing: Packing,
+    packing: Packing[jax.Array],
     *,
     attention_fn: AttentionFn,
     log_probs_fn: HeadFn,
     keep_fn: KeepFn,
-) -> HeadOutput:
+) -> PolicyOutput[jax.Array]:
     """One part, whose arrays have no axis K."""
     ids, positions = packing.token_ids[None], packing.positions[None]
     mix = _packed_mix(packing, attention_fn)
@@ -102,13 +81,13 @@ def _part(
         log_probs_fn,
         head_weight(params),
         temperature,
-        Asked(hidden[packing.last], packing.firsts),
-        Asked(hidden[:rows], packing.targets[:, None]),
+        TokenQueries(hidden=hidden[packing.last], token_ids=packing.firsts),
+        TokenQueries(hidden=hidden[:rows], token_ids=packing.targets[:, None]),
     )
     return jax.tree.map(lambda *parts: _read(jnp.concatenate(parts), packing.answers), first, rest)
 
 
-def _packed_mix(packing: Packing, attention_fn: AttentionFn) -> MixFn:
+def _packed_mix(packing: Packing[jax.Array], attention_fn: AttentionFn) -> MixFn:
     """Attention of the row: a prompt to itself, a block to its prompt and its completion."""
     into_keys, into_queries = _layouts(packing)
     prompt_mask, group_mask, own_mask = _masks(packing)
@@ -126,7 +105,7 @@ def _packed_mix(packing: Packing, attention_fn: AttentionFn) -> MixFn:
     return mix
 
 
-def _masks(packing: Packing) -> tuple[jax.Array, jax.Array, jax.Array]:
+def _masks(packing: Packing[jax.Array]) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Of prompts to themselves, of blocks to their prompts, of blocks to their completions."""
     there = packing.prompt_slots < packing.token_ids.shape[0]
     prompt = causal(there.shape[1]) & there[:, None, None, :]
@@ -144,7 +123,7 @@ class _Layout(NamedTuple):
     pack: Callable[[jax.Array, jax.Array], jax.Array]
 
 
-def _layouts(packing: Packing) -> tuple[_Layout, _Layout]:
+def _layouts(packing: Packing[jax.Array]) -> tuple[_Layout, _Layout]:
     keys = _layout(packing.prompt_slots, packing.completion_slots, packing.key_slots)
     return keys, _layout(packing.prompt_slots, packing.block_slots, packing.query_slots)
 

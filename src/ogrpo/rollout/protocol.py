@@ -2,7 +2,8 @@
 
 A group is one prompt with its `G` completions. A completion carries everything an off-policy update
 needs to know about where it came from: its token ids, the log-probability the sampler drew each of
-them with, the version of the policy that drew them, the temperature and why it ended.
+them with, the version of the policy that drew them, the temperature, why it ended, and which of its
+tokens are to be learned from.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,6 +15,7 @@ import numpy.typing as npt
 
 IntArray = npt.NDArray[np.int32]
 FloatArray = npt.NDArray[np.float32]
+BoolArray = npt.NDArray[np.bool_]
 FinishReason = Literal["stop", "length", "abort"]
 
 
@@ -64,6 +66,11 @@ class Completion:
         finish_reason: "stop" (it ended itself), "length" (cut off) or "abort" (given up by the
             engine).
         version_spans: the version of each token, where the engine knows it; empty otherwise.
+        loss_mask: bool `[T]`, True on the tokens that are to be learned from, those that the policy
+            wrote; False on what a tool returned. None where all of them are.
+
+    Raises:
+        ValueError: an array of another type or length, or an unknown finish_reason.
     """
 
     token_ids: IntArray
@@ -72,6 +79,7 @@ class Completion:
     temperature: float
     finish_reason: FinishReason
     version_spans: tuple[VersionSpan, ...] = ()
+    loss_mask: BoolArray | None = None
 
     def __post_init__(self) -> None:
         _check_vector("token_ids", self.token_ids, np.int32)
@@ -85,6 +93,20 @@ class Completion:
             raise ValueError(
                 f"finish_reason is {self.finish_reason!r}; use one of {get_args(FinishReason)}."
             )
+        if self.loss_mask is not None:
+            _check_vector("loss_mask", self.loss_mask, np.bool_)
+            if len(self.loss_mask) != len(self.token_ids):
+                raise ValueError(
+                    f"{len(self.token_ids)} token_ids but {len(self.loss_mask)} entries in "
+                    "loss_mask; give one for each token, or None where all carry loss."
+                )
+
+    @property
+    def carries_loss(self) -> BoolArray:
+        """Bool `[T]`: the loss mask, all True where none was given."""
+        if self.loss_mask is None:
+            return np.ones(len(self.token_ids), np.bool_)
+        return self.loss_mask
 
 
 @dataclass(frozen=True, eq=False)

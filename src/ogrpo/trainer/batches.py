@@ -2,15 +2,13 @@
 
 from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
-from numpy.typing import NDArray
 
+from ogrpo.batch import Batch, take
 from ogrpo.core.advantages import zero_variance_mask
-from ogrpo.data.batching import GroupBatch
-from ogrpo.data.packing import Shape, arrange, pack, real_tokens, take
-from ogrpo.learner.update import Batch
-from ogrpo.policy.packing import Packing
+from ogrpo.data.packing import Shape, arrange, pack, real_tokens
 
 
 class Packer(NamedTuple):
@@ -23,48 +21,44 @@ class Packer(NamedTuple):
 
 
 class Made(NamedTuple):
-    """A batch, with what it was made from in the same order."""
+    """A batch in the order that its parts have, on the host, with its packing if there is one."""
 
-    batch: Batch
-    groups: GroupBatch
+    batch: Batch[np.ndarray]
     shape: Shape | None
     """None where it is padded."""
     padding: float
     """Share of the tokens computed that are padding."""
 
 
-def make_batch(
-    groups: GroupBatch, rewards: NDArray[np.float32], packer: Packer | None, *, for_update: bool
-) -> Made:
-    """Arrays for the policy, nothing scored yet; packed groups come in the order of their parts.
+def make_batch(batch: Batch[np.ndarray], packer: Packer | None, *, for_update: bool) -> Made:
+    """The batch as the policy takes it; packed groups come in the order of their parts.
 
     Args:
-      groups: padded groups.
-      rewards: float32 [N, G].
-      packer: None leaves the batch padded.
-      for_update: whether groups that carry no loss may be left out.
+        batch: padded groups.
+        packer: None leaves the batch padded.
+        for_update: whether groups that carry no loss may be left out.
     """
-    everything = np.ones(len(rewards), bool)
+    everything = np.ones(len(batch.rewards), bool)
     if packer is None:
-        places = groups.prompt_mask.size + groups.completion_mask.size
-        share = 1 - real_tokens(groups, everything) / places
-        return Made(to_batch(groups, rewards), groups, None, share)
-    silent = np.asarray(zero_variance_mask(jnp.asarray(rewards)))
-    wanted = ~silent if for_update and packer.skip_zero_variance else everything
-    order, shape = arrange(groups, wanted, microbatches=packer.microbatches)
-    groups, rewards, wanted = take(groups, order), rewards[order], wanted[order]
-    packing = Packing(*(jnp.asarray(array) for array in pack(groups, wanted, shape)))
-    batch = to_batch(groups, rewards)._replace(packing=packing)
-    return Made(batch, groups, shape, 1 - real_tokens(groups, wanted) / shape.tokens)
-
-
-def to_batch(groups: GroupBatch, rewards: NDArray[np.float32]) -> Batch:
-    """Arrays for the update, nothing scored yet."""
-    return Batch(
-        prompt_ids=jnp.asarray(groups.prompt_ids),
-        prompt_mask=jnp.asarray(groups.prompt_mask),
-        completion_ids=jnp.asarray(groups.completion_ids),
-        completion_mask=jnp.asarray(groups.completion_mask),
-        behavior_log_probs=jnp.asarray(groups.behavior_log_probs),
-        rewards=jnp.asarray(rewards),
+        places = batch.prompt_mask.size + batch.completion_mask.size
+        return Made(batch=batch, shape=None, padding=1 - real_tokens(batch, everything) / places)
+    leaves_out = for_update and packer.skip_zero_variance
+    wanted = _carrying(batch) if leaves_out else everything
+    order, shape = arrange(batch, wanted, microbatches=packer.microbatches)
+    batch, wanted = take(batch, order), wanted[order]
+    return Made(
+        batch=batch._replace(packing=pack(batch, wanted, shape)),
+        shape=shape,
+        padding=1 - real_tokens(batch, wanted) / shape.tokens,
     )
+
+
+def _carrying(batch: Batch[np.ndarray]) -> np.ndarray:
+    """Groups whose rewards differ and that have a token with loss, bool [N]."""
+    silent = np.asarray(zero_variance_mask(jnp.asarray(batch.rewards)))
+    return ~silent & batch.active_mask.any(axis=(1, 2))
+
+
+def to_device(batch: Batch[np.ndarray]) -> Batch[jax.Array]:
+    """The same batch as jax.Arrays."""
+    return jax.tree.map(jnp.asarray, batch)

@@ -21,13 +21,13 @@ from ogrpo.core.algorithms import (
 from ogrpo.core.objectives import TokenBatch
 from ogrpo.core.trust_region import adaptive_clip, dual_penalty, negatives_mask, sequence_mask
 from ogrpo.learner.update import RegionFn
-from ogrpo.trainer.config import Gsm8k
+from ogrpo.trainer.config import TrainConfig
 from ogrpo.trainer.config_update import Knobs, Override, dashed, require
 
 CLIP_RANGE = (0.01, 1.0)
 
 
-def algorithm(config: Gsm8k) -> Algorithm:
+def algorithm(config: TrainConfig) -> Algorithm:
     """The algorithm by its name, with the parts that the config exchanges."""
     return _composed(config.algorithm, config.override)
 
@@ -50,7 +50,7 @@ def _composed(name: str, wanted: Override) -> Algorithm:
     )
 
 
-def knobs(config: Gsm8k) -> dict[str, float]:
+def knobs(config: TrainConfig) -> dict[str, float]:
     """The value of each knob: as given, or as published; `length` is the run's."""
     own = (config.algorithm, config.override, config.knobs, config.rollout.max_tokens)
     return dict(_settled(*own))
@@ -63,7 +63,7 @@ def _settled(name: str, wanted: Override, given: Knobs, longest: int) -> Mapping
     return chosen.settings({**vars(given), **length})
 
 
-def title(config: Gsm8k) -> str:
+def title(config: TrainConfig) -> str:
     """The algorithm's name and all that is not its own."""
     wanted = config.override
     masked = ["zero-variance groups left out"] if wanted.mask_zero_variance else []
@@ -81,7 +81,7 @@ def listed() -> str:
     return "\n\n".join(parts)
 
 
-def region_fn(config: Gsm8k) -> RegionFn | None:
+def region_fn(config: TrainConfig) -> RegionFn | None:
     """The trust region around the loss; None where there is none."""
     wanted = config.trust_region
     if wanted.kind == "none":
@@ -96,7 +96,7 @@ def region_fn(config: Gsm8k) -> RegionFn | None:
     return partial(masks[wanted.kind], delta=wanted.delta)
 
 
-def silent(config: Gsm8k) -> bool:
+def silent(config: TrainConfig) -> bool:
     """Whether groups of equal rewards carry no loss even if they are not left out."""
     chosen, values = algorithm(config), knobs(config)
     if not chosen.silent or values["beta"] or config.trust_region.kind == "penalty":
@@ -105,7 +105,7 @@ def silent(config: Gsm8k) -> bool:
     return not jnp.any(chosen.credit(equal, values, jax.random.key(0)))
 
 
-def acts(config: Gsm8k, knob: str) -> bool:
+def acts(config: TrainConfig, knob: str) -> bool:
     """Whether the gradient of the loss depends on this knob in the run's schedule.
 
     With one update on a batch pi_k is the policy that is differentiated, so that a ratio pi/pi_k is
@@ -117,7 +117,7 @@ def acts(config: Gsm8k, knob: str) -> bool:
 
 
 @cache
-def _gradient_depends(config: Gsm8k, knob: str) -> bool:
+def _gradient_depends(config: TrainConfig, knob: str) -> bool:
     chosen, values = algorithm(config), knobs(config)
     rng = np.random.default_rng(0)
     shape = (4, 8, 16)
@@ -140,7 +140,7 @@ def _gradient_depends(config: Gsm8k, knob: str) -> bool:
     return any(not jnp.array_equal(at(1.0), at(factor)) for factor in (0.1, 0.5, 2.0, 10.0))
 
 
-def check(config: Gsm8k) -> None:
+def check(config: TrainConfig) -> None:
     """Refuses what is unknown and what would be without effect, naming what to turn instead."""
     chosen, values = algorithm(config), knobs(config)
     for name, value in vars(config.knobs).items():
@@ -165,7 +165,7 @@ def check(config: Gsm8k) -> None:
     _check_groups(config, chosen)
 
 
-def _check_widths(config: Gsm8k, chosen: Algorithm, values: dict[str, float]) -> None:
+def _check_widths(config: TrainConfig, chosen: Algorithm, values: dict[str, float]) -> None:
     by_region = config.trust_region.kind == "clip"
     by_signals = config.reuse.adaptive and config.reuse.limits.clip_step > 0
     require(
@@ -194,7 +194,7 @@ def _check_widths(config: Gsm8k, chosen: Algorithm, values: dict[str, float]) ->
     )
 
 
-def _check_groups(config: Gsm8k, chosen: Algorithm) -> None:
+def _check_groups(config: TrainConfig, chosen: Algorithm) -> None:
     wanted, optimizer = config.override, config.optimizer
     require(
         not (wanted.mask_zero_variance and wanted.count_masked and silent(config)),

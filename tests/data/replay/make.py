@@ -2,11 +2,20 @@
 
 import numpy as np
 
+from ogrpo.batch import Batch
 from ogrpo.data.replay import Experience, Layout
 from ogrpo.rollout.protocol import Completion, Group, VersionSpan
 
 G = 2
 LAYOUT = Layout(group_size=G, vocab_size=300)
+
+
+def loss_mask(number: int, g: int, length: int) -> np.ndarray | None:
+    """None for most; for the others all False, all True, or anything between."""
+    if number % 4 != 1:
+        return None
+    share = (0.0, 1.0, 0.5)[(number // 4 + g) % 3]
+    return np.random.default_rng([number, g, 8]).random(length) < share
 
 
 def experience(number: int, *, version: int = 0, problem: int | None = None, rewards=None):
@@ -23,6 +32,7 @@ def experience(number: int, *, version: int = 0, problem: int | None = None, rew
             temperature=float(rng.uniform(0.5, 1.5)),
             finish_reason=("stop", "length", "abort")[int(rng.integers(3))],
             version_spans=spans if number % 3 == 0 and g == 1 else (),
+            loss_mask=loss_mask(number, g, length),
         )
 
     prompt = rng.integers(0, 300, int(rng.integers(1, 5))).astype(np.int32)
@@ -32,6 +42,18 @@ def experience(number: int, *, version: int = 0, problem: int | None = None, rew
         rewards=np.array(given, np.float32),
         problem=number if problem is None else problem,
     )
+
+
+def check_same(found: Batch, expected: Batch) -> None:
+    """The same arrays of the same types under the same names."""
+    found_, expected_ = (
+        {name: x for name, x in batch._asdict().items() if x is not None}
+        for batch in (found, expected)
+    )
+    assert found_.keys() == expected_.keys()
+    for name, array in found_.items():
+        np.testing.assert_array_equal(array, expected_[name])
+        assert array.dtype == expected_[name].dtype, name
 
 
 def facts(one: Experience) -> tuple:
@@ -46,6 +68,7 @@ def facts(one: Experience) -> tuple:
                 c.temperature,
                 c.finish_reason,
                 c.version_spans,
+                c.carries_loss.tolist(),
             )
             for c in one.group.completions
         ],

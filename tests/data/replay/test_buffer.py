@@ -6,6 +6,7 @@ import tempfile
 from collections import Counter
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import groupby
 from pathlib import Path
 
 import numpy as np
@@ -31,7 +32,7 @@ from ogrpo.data.replay import (
     recency,
     uniform,
 )
-from tests.data.replay.make import LAYOUT, experience, facts
+from tests.data.replay.make import LAYOUT, check_same, experience, facts
 
 mixed = product(
     partial(recency, half_life=2.0),
@@ -61,6 +62,10 @@ class Held:
     @property
     def oldest(self) -> int:
         return min(c.policy_version for c in self.experience.group.completions)
+
+
+def _runs_without_loss(completion) -> int:
+    return sum(1 for carries, _ in groupby(completion.carries_loss.tolist()) if not carries)
 
 
 class AgainstAList(RuleBasedStateMachine):
@@ -116,7 +121,8 @@ class AgainstAList(RuleBasedStateMachine):
     def bytes_of(self, one: Experience) -> int:
         tokens = len(one.group.prompt_ids) + sum(len(c.token_ids) for c in one.group.completions)
         spans = sum(len(c.version_spans) for c in one.group.completions)
-        return tokens * (2 + 4) + spans * 16 + self.buffer._table.row_bytes
+        runs = sum(_runs_without_loss(c) for c in one.group.completions)
+        return tokens * (2 + 4) + spans * 16 + runs * 12 + self.buffer._table.row_bytes
 
     @rule(
         behind=st.lists(st.integers(0, 3), max_size=5),
@@ -278,9 +284,9 @@ def test_a_buffer_of_one_batch_hands_each_batch_through_unchanged():
         draw = buffer.sample(4, seed=step)
         assert [facts(one) for one in draw.experiences] == [facts(one) for one in fresh]
         assert draw.uses.tolist() == [0] * 4
-        expected = pad_groups([one.group for one in fresh], 5, 6)
-        for found, wanted in zip(draw.batch(5, 6), expected, strict=True):
-            np.testing.assert_array_equal(found, wanted)
+        rewards = np.stack([one.rewards for one in fresh])
+        expected = pad_groups([one.group for one in fresh], 5, 6, rewards=rewards)
+        check_same(draw.batch(5, 6), expected)
         np.testing.assert_array_equal(draw.rewards, np.stack([one.rewards for one in fresh]))
 
 

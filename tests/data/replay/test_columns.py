@@ -9,7 +9,7 @@ from ogrpo.data.batching import pad_groups
 from ogrpo.data.replay import Experience, Layout, pack, pack_batch
 from ogrpo.data.replay.columns import join, keep, pad, unpack
 from ogrpo.rollout.protocol import Completion, Group
-from tests.data.replay.make import LAYOUT, G, experience, facts
+from tests.data.replay.make import LAYOUT, G, check_same, experience, facts
 
 numbers = st.lists(st.integers(0, 40), min_size=1, max_size=5)
 
@@ -40,16 +40,15 @@ def test_keeping_some_and_joining(chosen, data):
 @given(numbers, st.integers(0, 9))
 def test_padding_is_that_of_pad_groups(chosen, pad_id):
     given_ = [experience(n, version=n) for n in chosen]
-    expected = pad_groups([one.group for one in given_], 5, 6, pad_id=pad_id)
-    for found, wanted in zip(pad(pack(given_, LAYOUT), 5, 6, pad_id=pad_id), expected, strict=True):
-        np.testing.assert_array_equal(found, wanted)
-        assert found.dtype == wanted.dtype
+    rewards = np.stack([one.rewards for one in given_])
+    expected = pad_groups([one.group for one in given_], 5, 6, rewards=rewards, pad_id=pad_id)
+    padded = pad(pack(given_, LAYOUT), 5, 6, pad_id=pad_id)
+    check_same(padded, expected)
 
 
 def batch_arguments(given_):
     done = [one.group.completions for one in given_]
     return {
-        "rewards": np.stack([one.rewards for one in given_]),
         "problems": np.array([one.problem for one in given_]),
         "temperatures": np.array([[c.temperature for c in group] for group in done]),
         "finish_reasons": pack(given_, LAYOUT).finish_reasons,
@@ -58,7 +57,8 @@ def batch_arguments(given_):
 
 def test_a_padded_batch_packs_to_the_same_columns():
     given_ = [experience(n) for n in (1, 2, 4, 5)]  # without version spans, which a batch lacks
-    batch = pad_groups([one.group for one in given_], 5, 6)
+    rewards = np.stack([one.rewards for one in given_])
+    batch = pad_groups([one.group for one in given_], 5, 6, rewards=rewards)
     found = pack_batch(batch, LAYOUT, **batch_arguments(given_))
     assert all_facts(unpack(found)) == all_facts(given_)
     wrong = batch_arguments(given_) | {"problems": np.zeros(3, np.int64)}
@@ -86,7 +86,7 @@ def test_float16_rounds_by_at_most_half_a_unit_in_the_last_place():
 
 
 def changed(**fields) -> Experience:
-    one = experience(1)
+    one = experience(2)
     completion = dataclasses.replace(one.group.completions[0], **fields)
     return dataclasses.replace(
         one, group=Group(one.group.prompt_ids, (completion, one.group.completions[1]))

@@ -1,25 +1,22 @@
-from types import SimpleNamespace
-
 import numpy as np
 import pytest
 
 from ogrpo.evaluation import sample_and_judge
+from ogrpo.rewards.scores import Scores
 from ogrpo.rollout.protocol import Sampling
+from ogrpo.tasks import Example
 from tests.rollout.vllm import contract, world
 
 
-def judge(*, completions, **_):
-    rewards = np.array([len(text) % 2 for text in completions], np.float32)
-    return SimpleNamespace(rewards=rewards, values={"odd": rewards}, failed=rewards < 0)
+def judge(request):
+    rewards = np.array([len(text) % 2 for text in request.completions], np.float32)
+    return Scores(rewards, {"odd": rewards}, rewards < 0, ())
 
 
 @pytest.mark.parametrize("concurrent", [1, 2])
 def test_held_out_answers_come_from_servers(farm, concurrent):
     config = world.decoder()
-    problems = [
-        SimpleNamespace(prompt=f"p{n}", columns={}, source=f"a.jsonl:{n + 1}")
-        for n in range(len(world.PROMPTS))
-    ]
+    problems = [Example(f"p{n}", {}, f"a.jsonl:{n + 1}") for n in range(len(world.PROMPTS))]
     with contract.connect([farm.start().url], config) as engine:
         engine.publish(world.make_params(config, 0), 0)
         chunks = sample_and_judge(

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from ogrpo.data.batching import BoolArray, GroupBatch
+from ogrpo.batch import Batch
 from ogrpo.data.replay import segments
 from ogrpo.data.replay.arena import Arena
 from ogrpo.data.replay.columns import (
@@ -34,7 +34,7 @@ from ogrpo.data.replay.samplers import Sampler
 from ogrpo.data.replay.segments import Segment
 from ogrpo.data.replay.spans import Spans, span_bytes
 from ogrpo.data.replay.table import Table
-from ogrpo.rollout.protocol import FloatArray
+from ogrpo.rollout.protocol import BoolArray, FloatArray
 
 log = logging.getLogger(__name__)
 State = dict[str, Any]
@@ -94,7 +94,9 @@ class Draw:
         """The groups as objects; for speed use `batch`."""
         return unpack(self.columns)
 
-    def batch(self, prompt_length: int, completion_length: int, *, pad_id: int = 0) -> GroupBatch:
+    def batch(
+        self, prompt_length: int, completion_length: int, *, pad_id: int = 0
+    ) -> Batch[np.ndarray]:
         """Pad the groups; see `pad_groups`, whose result this is."""
         return pad(self.columns, prompt_length, completion_length, pad_id=pad_id)
 
@@ -321,7 +323,8 @@ class ReplayBuffer:
 
     def _hold(self, table: Table) -> None:
         self._table, self._bytes = table, 0
-        self._arena, self._spans = Arena(self.layout, table), Spans()
+        self._arena = Arena(self.layout, table)
+        self._rare = {"spans": Spans(5), "without_loss": Spans(4)}
         self._sampler = self._make_sampler(table)
         if self._sampler.replace and self.limits.uses is not None:
             raise ValueError(
@@ -347,11 +350,13 @@ class ReplayBuffer:
 
     def _enter(self, ids: Int64Array, columns: Columns) -> None:
         tokens = columns.totals + columns.prompt_lengths
-        n_bytes = tokens * self._arena.token_bytes + span_bytes(columns.spans, len(ids))
+        rare = sum(span_bytes(getattr(columns, name), len(ids)) for name in self._rare)
+        n_bytes = tokens * self._arena.token_bytes + rare
         self._table.append(ids, columns, n_bytes)
         places = self._table.places(ids)
         self._arena.put(columns, places)
-        self._spans.put(ids, columns.spans)
+        for name, spans in self._rare.items():
+            spans.put(ids, getattr(columns, name))
         self._bytes += int(self._table.rows.bytes[places].sum())
         self._sampler.update(ids)
 
@@ -362,7 +367,8 @@ class ReplayBuffer:
         self._bytes -= int(self._table.rows.bytes[places].sum())
         self._table.remove(ids)
         self._arena.drop(places)
-        self._spans.drop(ids.tolist())
+        for spans in self._rare.values():
+            spans.drop(ids.tolist())
         self._sampler.update(ids)
         self._count(f"evicted/{reason}", len(ids))
 
@@ -405,7 +411,8 @@ class ReplayBuffer:
             **self._arena.get(places),
             **{name: getattr(rows, name)[places] for name in (*same, "rewards")},
             problems=rows.problem[places],
-            spans=self._spans.get(ids),
+            spans=self._rare["spans"].get(ids),
+            without_loss=self._rare["without_loss"].get(ids),
         )
         return Draw(ids, columns, rows.uses[places], self._table.features(places).staleness)
 

@@ -11,8 +11,10 @@ from typing import Any, NamedTuple, get_args
 import numpy as np
 import numpy.typing as npt
 
-from ogrpo.data.batching import BoolArray, GroupBatch
+from ogrpo.batch import Batch
+from ogrpo.data.replay.stretches import no_stretches, stretches_by_completion, to_mask, to_stretches
 from ogrpo.rollout.protocol import (
+    BoolArray,
     Completion,
     FinishReason,
     FloatArray,
@@ -23,6 +25,8 @@ from ogrpo.rollout.protocol import (
 
 FINISH_REASONS: tuple[FinishReason, ...] = get_args(FinishReason)
 Int64Array = npt.NDArray[np.int64]
+BY_ROW = ("spans", "without_loss")
+"""The columns whose rows begin with the number of a group's row."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,17 +85,31 @@ class Layout:
 class Columns(NamedTuple):
     """`N` groups of `G` completions; sums run over prompts (P) and completions (T)."""
 
-    prompt_ids: npt.NDArray[Any]  # [sum P], narrow unsigned integers
-    prompt_lengths: IntArray  # [N]
-    token_ids: npt.NDArray[Any]  # [sum T]
-    log_probs: npt.NDArray[Any]  # [sum T], float16 or float32
-    lengths: IntArray  # [N, G]
-    policy_versions: IntArray  # [N, G]
-    temperatures: npt.NDArray[np.float64]  # [N, G]
-    finish_reasons: npt.NDArray[np.uint8]  # [N, G], index into FINISH_REASONS
-    rewards: FloatArray  # [N, G]
-    problems: Int64Array  # [N]
-    spans: IntArray  # [M, 5]: group's row, completion, version, start, end
+    prompt_ids: npt.NDArray[Any]
+    """Narrow unsigned integers [sum P]."""
+    prompt_lengths: IntArray
+    """int32 [N]."""
+    token_ids: npt.NDArray[Any]
+    """Narrow unsigned integers [sum T]."""
+    log_probs: npt.NDArray[Any]
+    """float16 or float32 [sum T]."""
+    lengths: IntArray
+    """int32 [N, G]."""
+    policy_versions: IntArray
+    """int32 [N, G]."""
+    temperatures: npt.NDArray[np.float64]
+    """float64 [N, G]."""
+    finish_reasons: npt.NDArray[np.uint8]
+    """uint8 [N, G], index into FINISH_REASONS."""
+    rewards: FloatArray
+    """float32 [N, G]."""
+    problems: Int64Array
+    """int64 [N]."""
+    spans: IntArray
+    """int32 [M, 5]: group's row, completion, version, start, end."""
+    without_loss: IntArray
+    """int32 [S, 4]: group's row, completion, start, end of each stretch of tokens that the loss
+    mask leaves out; none where all tokens carry loss."""
 
     @property
     def totals(self) -> Int64Array:
@@ -122,15 +140,15 @@ def pack(experiences: Sequence[Experience], layout: Layout) -> Columns:
         rewards=_concatenate([e.rewards for e in experiences], np.float32).reshape(shape),
         problems=np.array([e.problem for e in experiences], np.int64),
         spans=_spans(groups),
+        without_loss=_without_loss(done, layout.group_size),
     )
     return narrow(columns, layout)
 
 
 def pack_batch(
-    batch: GroupBatch,
+    batch: Batch[np.ndarray],
     layout: Layout,
     *,
-    rewards: FloatArray,
     problems: Int64Array,
     temperatures: npt.NDArray[np.float64],
     finish_reasons: npt.NDArray[np.uint8],
@@ -140,24 +158,25 @@ def pack_batch(
     Raises:
         ValueError: as for `pack`, or an array of another shape.
     """
-    shape = batch.policy_versions.shape
-    given = {"temperatures": temperatures, "finish_reasons": finish_reasons, "rewards": rewards}
-    for name, value in given.items():
+    shape, mask = batch.policy_versions.shape, batch.completion_mask
+    given = {"temperatures": temperatures, "finish_reasons": finish_reasons}
+    for name, value in {**given, "rewards": batch.rewards}.items():
         _check_shape(name, value, shape)
     _check_shape("problems", problems, shape[:1])
     _check_shape("policy_versions", batch.policy_versions, (shape[0], layout.group_size))
     columns = Columns(
         prompt_ids=batch.prompt_ids[batch.prompt_mask],
         prompt_lengths=batch.prompt_mask.sum(axis=-1, dtype=np.int32),
-        token_ids=batch.completion_ids[batch.completion_mask],
-        log_probs=batch.behavior_log_probs[batch.completion_mask],
-        lengths=batch.completion_mask.sum(axis=-1, dtype=np.int32),
+        token_ids=batch.completion_ids[mask],
+        log_probs=batch.behavior_log_probs[mask],
+        lengths=(lengths := mask.sum(axis=-1, dtype=np.int32)),
         policy_versions=batch.policy_versions,
         temperatures=temperatures,
         finish_reasons=finish_reasons,
-        rewards=rewards,
+        rewards=batch.rewards,
         problems=problems,
         spans=np.zeros((0, 5), np.int32),
+        without_loss=to_stretches(batch.loss_mask[mask], lengths),
     )
     return narrow(columns, layout)
 
@@ -165,6 +184,7 @@ def pack_batch(
 def unpack(columns: Columns) -> list[Experience]:
     """Turn columns back into groups; ids and log-probs are widened to int32 and float32."""
     spans = _spans_by_completion(columns.spans)
+    without_loss = stretches_by_completion(columns.without_loss)
     prompts = np.split(columns.prompt_ids.astype(np.int32), _ends(columns.prompt_lengths))
     tokens = np.split(columns.token_ids.astype(np.int32), _ends(columns.lengths))
     log_probs = np.split(columns.log_probs.astype(np.float32), _ends(columns.lengths))
@@ -178,11 +198,14 @@ def unpack(columns: Columns) -> list[Experience]:
             temperature=float(columns.temperatures[n, g]),
             finish_reason=FINISH_REASONS[columns.finish_reasons[n, g]],
             version_spans=spans.get((n, g), ()),
+            loss_mask=_loss_mask(int(columns.lengths[n, g]), without_loss.get((n, g))),
         )
 
     return [
         Experience(
-            Group(prompts[n], tuple(completion(n, g) for g in range(size))),
+            group=Group(
+                prompt_ids=prompts[n], completions=tuple(completion(n, g) for g in range(size))
+            ),
             rewards=columns.rewards[n].copy(),
             problem=int(columns.problems[n]),
         )
@@ -192,7 +215,7 @@ def unpack(columns: Columns) -> list[Experience]:
 
 def pad(
     columns: Columns, prompt_length: int, completion_length: int, *, pad_id: int = 0
-) -> GroupBatch:
+) -> Batch[np.ndarray]:
     """Pad to `P = prompt_length` and `T = completion_length` as `pad_groups` does; nothing is cut.
 
     Raises:
@@ -200,12 +223,14 @@ def pad(
     """
     prompt_mask = _mask("prompt", columns.prompt_lengths, prompt_length)
     mask = _mask("completion", columns.lengths, completion_length)
-    return GroupBatch(
+    return Batch(
         prompt_ids=_fill(prompt_mask, columns.prompt_ids, pad_id, np.int32),
         prompt_mask=prompt_mask,
         completion_ids=_fill(mask, columns.token_ids, pad_id, np.int32),
         completion_mask=mask,
+        loss_mask=to_mask(mask, columns.without_loss),
         behavior_log_probs=_fill(mask, columns.log_probs, 0, np.float32),
+        rewards=columns.rewards,
         policy_versions=columns.policy_versions,
     )
 
@@ -216,13 +241,11 @@ def keep(columns: Columns, chosen: BoolArray) -> Columns:
         return columns
     tokens = np.repeat(chosen, columns.totals)
     prompts = np.repeat(chosen, columns.prompt_lengths)
-    spans = columns.spans[chosen[columns.spans[:, 0]]].copy()
-    spans[:, 0] = (np.cumsum(chosen) - 1)[spans[:, 0]]
     ragged = {
         "prompt_ids": columns.prompt_ids[prompts],
         "token_ids": columns.token_ids[tokens],
         "log_probs": columns.log_probs[tokens],
-        "spans": spans,
+        **{name: _kept_rows(getattr(columns, name), chosen) for name in BY_ROW},
     }
     rows = {name: value[chosen] for name, value in _others(columns, ragged)}
     return Columns(**ragged, **rows)
@@ -231,11 +254,10 @@ def keep(columns: Columns, chosen: BoolArray) -> Columns:
 def join(parts: Sequence[Columns]) -> Columns:
     """Put groups one after another."""
     before = np.cumsum([0, *(len(part.problems) for part in parts)])
-    shift = np.array([1, 0, 0, 0, 0], np.int32)
-    spans = np.concatenate([p.spans + n * shift for p, n in zip(parts, before[:-1], strict=True)])
-    rest = {name: [getattr(p, name) for p in parts] for name in Columns._fields if name != "spans"}
-    joined = {name: np.concatenate(values) for name, values in rest.items()}
-    return Columns(**joined, spans=spans.astype(np.int32))
+    joined = {name: np.concatenate([getattr(p, name) for p in parts]) for name in Columns._fields}
+    for name in BY_ROW:
+        joined[name][:, 0] += np.repeat(before[:-1], [len(getattr(p, name)) for p in parts])
+    return Columns(**joined)
 
 
 def narrow(columns: Columns, layout: Layout) -> Columns:
@@ -319,6 +341,31 @@ def _spans_by_completion(spans: IntArray) -> dict[tuple[int, int], tuple[Version
     for n, g, version, start, end in spans.tolist():
         found[n, g] = (*found.get((n, g), ()), VersionSpan(version, start, end))
     return found
+
+
+def _without_loss(completions: Sequence[Completion], group_size: int) -> IntArray:
+    if all(c.loss_mask is None for c in completions):
+        return no_stretches()
+    lengths = np.array([len(c.token_ids) for c in completions], np.int32)
+    masks = np.concatenate([c.carries_loss for c in completions])
+    return to_stretches(masks, lengths.reshape(-1, group_size))
+
+
+def _loss_mask(length: int, without_loss: IntArray | None) -> BoolArray | None:
+    """The loss mask of one completion from its stretches `[s, 2]`; None where there are none."""
+    if without_loss is None:
+        return None
+    mask = np.ones(length, np.bool_)
+    for start, end in without_loss.tolist():
+        mask[start:end] = False
+    return mask
+
+
+def _kept_rows(table: IntArray, chosen: BoolArray) -> IntArray:
+    """The rows of the groups that are chosen, whose numbers are those that they will have."""
+    kept = table[chosen[table[:, 0]]].copy()
+    kept[:, 0] = (np.cumsum(chosen) - 1)[kept[:, 0]]
+    return kept
 
 
 def _ends(lengths: IntArray) -> Int64Array:

@@ -18,12 +18,15 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from ogrpo.data.replay.columns import FINISH_REASONS, Columns, Layout
+from ogrpo.data.replay.stretches import no_stretches
 
 NAME = re.compile(r"groups-(\d{12})-(\d{12})\.parquet")
 UNFINISHED = "_unfinished-"  # readers of a whole folder pass over names that begin with _
 ASIDE = "_dropped"
 FORMAT = "ogrpo.replay.format"
+WRITTEN, READ = "2", ("1", "2")  # 1 has no column `without_loss`: all tokens carry loss
 SPAN = pa.struct([("version", pa.int32()), ("start", pa.int32()), ("end", pa.int32())])
+STRETCH = pa.struct([("start", pa.int32()), ("end", pa.int32())])
 # Repetitive columns; everything else would only fill a dictionary that is then thrown away.
 DICTIONARIES = [
     *("completion", "problem", "prompt_ids.list.element", "token_ids.list.element", "reward"),
@@ -128,9 +131,10 @@ def to_table(first: int, columns: Columns, layout: Layout) -> pa.Table:
         "policy_version": pa.array(columns.policy_versions.ravel()),
         "temperature": pa.array(columns.temperatures.ravel()),
         "finish_reason": _named(columns.finish_reasons),
-        "version_spans": _span_lists(columns),
+        "version_spans": _row_lists(columns.spans, SPAN, count, size),
+        "without_loss": _row_lists(columns.without_loss, STRETCH, count, size),
     }
-    return pa.table(fields).replace_schema_metadata(_metadata(layout))
+    return pa.table(fields).replace_schema_metadata({FORMAT: WRITTEN, **_metadata(layout)})
 
 
 def from_table(table: pa.Table, layout: Layout) -> Columns:
@@ -152,7 +156,8 @@ def from_table(table: pa.Table, layout: Layout) -> Columns:
         finish_reasons=reasons.to_numpy().astype(np.uint8).reshape(shape),
         rewards=one["reward"].to_numpy().reshape(shape),
         problems=one["problem"].to_numpy()[:: layout.group_size],
-        spans=_span_rows(one["version_spans"].combine_chunks(), layout.group_size),
+        spans=_rows(one, "version_spans", layout.group_size),
+        without_loss=_rows(one, "without_loss", layout.group_size),
     )
 
 
@@ -177,7 +182,6 @@ def _sync(folder: Path) -> None:
 
 def _metadata(layout: Layout) -> dict[str, str]:
     return {
-        FORMAT: "1",
         "group_size": str(layout.group_size),
         "vocab_size": str(layout.vocab_size),
         "log_probs": np.dtype(layout.log_prob_dtype).name,
@@ -186,6 +190,11 @@ def _metadata(layout: Layout) -> dict[str, str]:
 
 def _check_layout(segment: Segment, schema: pa.Schema, layout: Layout) -> None:
     found = {k.decode(): v.decode() for k, v in (schema.metadata or {}).items()}
+    if found.get(FORMAT) not in READ:
+        raise ValueError(
+            f"{segment.file} has {FORMAT} = {found.get(FORMAT)}, and this version reads"
+            f" {' and '.join(READ)}: open it with the ogrpo that wrote it, or a newer one."
+        )
     for name, wanted in _metadata(layout).items():
         if found.get(name) != wanted:
             raise ValueError(
@@ -210,18 +219,23 @@ def _named(codes: npt.NDArray[np.uint8]) -> pa.Array:
     )
 
 
-def _span_lists(columns: Columns) -> pa.ListArray:
-    count, size = columns.lengths.shape
-    spans = columns.spans
-    per_completion = np.bincount(spans[:, 0] * size + spans[:, 1], minlength=count * size)
+def _row_lists(
+    rows: npt.NDArray[np.int32], fields: pa.StructType, count: int, size: int
+) -> pa.ListArray:
+    """A list for each completion of what follows group's row and completion in the table."""
+    per_completion = np.bincount(rows[:, 0] * size + rows[:, 1], minlength=count * size)
     values = pa.StructArray.from_arrays(
-        [pa.array(spans[:, column]) for column in (2, 3, 4)], fields=list(SPAN)
+        [pa.array(column) for column in rows[:, 2:].T], fields=list(fields)
     )
     offsets = np.concatenate([[0], np.cumsum(per_completion)]).astype(np.int32)
     return pa.ListArray.from_arrays(pa.array(offsets), values)
 
 
-def _span_rows(lists: pa.ListArray, size: int) -> npt.NDArray[np.int32]:
+def _rows(table: pa.Table, name: str, size: int) -> npt.NDArray[np.int32]:
+    """The inverse of `_row_lists`; no rows where an older file lacks the column."""
+    if name not in table.column_names:
+        return no_stretches()
+    lists = table[name].combine_chunks()
     row = np.repeat(np.arange(len(lists)), np.diff(lists.offsets.to_numpy()))
     parts = [part.to_numpy(zero_copy_only=False) for part in lists.flatten().flatten()]
     return np.stack([row // size, row % size, *parts], axis=1).astype(np.int32)

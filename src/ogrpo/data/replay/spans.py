@@ -1,4 +1,4 @@
-"""Version spans in memory: kept only for groups that have any."""
+"""What few groups have in memory, by group: version spans, and stretches without loss."""
 
 from collections.abc import Iterable
 
@@ -9,21 +9,26 @@ from ogrpo.rollout.protocol import IntArray
 
 
 class Spans:
-    """int32 `[m, 4]` (completion, version, start, end) by group id."""
+    """The rows of a table such as `Columns.spans` by group id, for the groups that have any.
 
-    def __init__(self) -> None:
+    Args:
+        width: columns of the table, that of the group's row included.
+    """
+
+    def __init__(self, width: int) -> None:
+        self._width = width
         self._of: dict[int, IntArray] = {}
 
-    def put(self, ids: Int64Array, spans: IntArray) -> None:
-        """Keep the spans of `Columns.spans`, whose first column counts within `ids`."""
-        for row in np.unique(spans[:, 0]).tolist():
-            self._of[int(ids[row])] = spans[spans[:, 0] == row, 1:]
+    def put(self, ids: Int64Array, table: IntArray) -> None:
+        """Keep the rows of a table whose first column counts within `ids`."""
+        for row in np.unique(table[:, 0]).tolist():
+            self._of[int(ids[row])] = table[table[:, 0] == row, 1:]
 
     def get(self, ids: Int64Array) -> IntArray:
-        """Return them as `Columns.spans`."""
+        """Return the rows of these groups as such a table."""
         found = [(n, self._of[id_]) for n, id_ in enumerate(ids.tolist()) if id_ in self._of]
-        rows = [np.insert(spans, 0, n, axis=1) for n, spans in found]
-        return np.concatenate([np.zeros((0, 5), np.int32), *rows])
+        rows = [np.insert(part, 0, n, axis=1) for n, part in found]
+        return np.concatenate([np.zeros((0, self._width), np.int32), *rows])
 
     def drop(self, ids: Iterable[int]) -> None:
         """Forget those of evicted groups."""
@@ -32,6 +37,6 @@ class Spans:
                 self._of.pop(id_, None)
 
 
-def span_bytes(spans: IntArray, groups: int) -> Int64Array:
-    """Bytes that the spans of each group take up, int64 `[groups]`."""
-    return np.bincount(spans[:, 0], minlength=groups) * spans[:1, 1:].nbytes
+def span_bytes(table: IntArray, groups: int) -> Int64Array:
+    """Bytes that each group's rows take up, int64 `[groups]`."""
+    return np.bincount(table[:, 0], minlength=groups) * table[:1, 1:].nbytes

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from ogrpo.data.batching import BoolArray
 from ogrpo.data.replay.columns import Columns, Int64Array
+from ogrpo.rollout.protocol import BoolArray
 
 SMALLEST = 64
 

@@ -4,6 +4,8 @@ from dataclasses import dataclass, field
 from typing import Generic, NamedTuple, TypeVar
 
 MARKER = "####"
+# Hyphens, the figure and en dash and the minus sign, each of which models write for a minus.
+_MINUS = dict.fromkeys(map(ord, "\u2010\u2011\u2012\u2013\u2212\ufe63\uff0d"), "-")
 AnyProblem = TypeVar("AnyProblem", bound="Problem")
 
 
@@ -49,10 +51,14 @@ def final_answer(problem: Problem) -> str:
 def normalize_number(text: str) -> str:
     """Write a number plainly: no commas, dollar signs, spaces or trailing dot, ASCII minus.
 
+    A dash is a minus too.
+
     >>> normalize_number(" \N{MINUS SIGN}$1,234.50. ")
     '-1234.50'
+    >>> normalize_number("- $7"), normalize_number("\N{EN DASH}7")
+    ('-7', '-7')
     """
-    plain = text.replace("\N{MINUS SIGN}", "-")
+    plain = text.translate(_MINUS)
     for character in ",$ \t\n\r\N{NO-BREAK SPACE}":
         plain = plain.replace(character, "")
     return plain.rstrip(".")

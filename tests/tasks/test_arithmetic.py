@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ogrpo.data import arithmetic
-from ogrpo.data.arithmetic import (
+from ogrpo.tasks import arithmetic
+from ogrpo.tasks.arithmetic import (
     Difficulty,
     Teacher,
     WordProblem,
@@ -24,7 +24,7 @@ from ogrpo.data.arithmetic import (
     split,
     vocabulary,
 )
-from ogrpo.data.problems import final_answer
+from ogrpo.tasks.problems import final_answer
 
 FAULTLESS = Teacher(
     wrong_operator=0.0,

@@ -5,13 +5,13 @@ words, with calculator marks `<<48/2=24>>`, and ends in `#### 72`.
 """
 
 import importlib
-import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ogrpo.data.problems import AnyProblem, Problem, Split, final_answer
+from ogrpo.tasks.problems import AnyProblem, Problem, Split, final_answer
+from ogrpo.tasks.rows import read_jsonl
 
 TRAIN_FILE, TEST_FILE = "train.jsonl", "test.jsonl"
 FIELDS = ("question", "answer")
@@ -73,9 +73,7 @@ def read_problems(file: Path) -> list[Problem]:
     """
     if not file.is_file():
         raise ValueError(f"{file} is missing. {_HOW_TO_GET_IT}")
-    # Split at b"\n" alone: str.splitlines would also cut at U+2028, which stands in questions.
-    lines = file.read_bytes().removesuffix(b"\n").split(b"\n")
-    return [_parse_line(line, f"{file}:{number}") for number, line in enumerate(lines, start=1)]
+    return [_to_problem(row.columns, row.source) for row in read_jsonl(file)]
 
 
 def strip_calculator_marks(answer: str) -> str:
@@ -117,20 +115,6 @@ def _from_rows(rows: Iterable[Mapping[str, Any]], where: str) -> list[Problem]:
 
 def _is_hub_name(name: str) -> bool:
     return re.fullmatch(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?", name) is not None
-
-
-def _parse_line(line: bytes, source: str) -> Problem:
-    if not line.strip():
-        raise ValueError(f"{source}: the line is empty; give one JSON object a line.")
-    try:
-        row = json.loads(line.decode("utf-8-sig"))
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{source}: not valid UTF-8: {error}.") from error
-    except json.JSONDecodeError as error:
-        raise ValueError(f"{source}: not valid JSON: {error}.") from error
-    if not isinstance(row, dict):
-        raise ValueError(f"{source}: {type(row).__name__}; give a JSON object with {FIELDS}.")
-    return _to_problem(row, source)
 
 
 def _to_problem(row: Mapping[str, Any], source: str) -> Problem:

@@ -10,8 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ogrpo.rollout.collection.board import Board, CollectionError, Limits, Publish
-from tests.rollout.collection.scripted import Flaky, group, make_limits, request_at
+from ogrpo.rollout.collection.request_queue import (
+    CollectionError,
+    CollectionLimits,
+    Publish,
+    RequestQueue,
+)
+from tests.rollout.collection.scripted import Flaky, equal_rewards, group, make_limits, request_at
 
 
 @dataclass
@@ -19,7 +24,7 @@ class World:
     """One run of a trainer, its workers and an engine that may fail or lag behind."""
 
     choose: object
-    limits: Limits
+    limits: CollectionLimits
     steps: int = 3
     v: int = 1
     size: int = 2
@@ -28,7 +33,7 @@ class World:
     lags: bool = True
 
     def __post_init__(self):
-        self.board = Board(
+        self.queue = RequestQueue(
             lambda step: request_at(step, self.size),
             steps=range(self.steps),
             group_size=2,
@@ -41,11 +46,13 @@ class World:
     def play(self):
         """The batches, in order."""
         while self.step < self.steps:
-            moves = [self.train] if not self.asked or self.board.complete(self.step) else []
+            moves = [self.train] if not self.asked or self.queue.complete(self.step) else []
             if len(self.running) < self.limits.workers and self.work():
                 moves.append(self.begin)
             for command in self.running:
                 moves += self.endings(command)
+            if self.queue._unjudged:
+                moves.append(self.judge)
             assert moves, "everybody waits for somebody else"
             moves[self.choose(len(moves))]()
             self.check()
@@ -53,24 +60,24 @@ class World:
 
     def train(self):
         if self.asked:
-            self.handed.append(self.board.hand_out(self.step))
+            self.handed.append(self.queue.hand_out(self.step))
             self.step, self.asked = self.step + 1, False
             return
         if self.step % self.v == 0:
-            self.board.publish("weights", self.step)
-        self.board.request(self.step + self.limits.lead)
-        self.board.check_turn(self.step)
+            self.queue.publish("weights", self.step)
+        self.queue.request(self.step + self.limits.lead)
+        self.queue.check_turn(self.step)
         self.asked = True
 
     def work(self):
         """Whether there is something to begin; looking for it in vain changes nothing."""
-        if self.board._queue and not self.board._barred():
+        if self.queue._queue and not self.queue._barred():
             return True
-        assert self.board.begin() is None
+        assert self.queue.begin() is None
         return False
 
     def begin(self):
-        self.running[self.board.begin()] = self.served
+        self.running[self.queue.begin()] = self.served
 
     def endings(self, command):
         if isinstance(command, Publish):
@@ -83,28 +90,32 @@ class World:
     def push(self, command):
         del self.running[command]
         self.served = command.version
-        self.board.published(command)
+        self.queue.published(command)
 
     def answer(self, command, version):
         del self.running[command]
-        self.board.drawn(command, [group(p, version, command.seed) for p in command.prompts])
+        self.queue.drawn(command, [group(p, version, command.seed) for p in command.prompts])
+
+    def judge(self):
+        asked = self.queue.next_unjudged()
+        self.queue.judged(asked, equal_rewards(asked.request, asked.places, asked.groups))
 
     def fail(self, command):
         self.faults -= 1
         del self.running[command]
-        self.board.failed(command, Flaky("a server is gone"))
+        self.queue.failed(command, Flaky("a server is gone"))
 
     def lag(self, command):
         self.faults -= 1
         self.answer(command, self.running[command] - 1)
 
     def check(self):
-        assert self.board.error is None
+        assert self.queue.error is None
         pushing = [c for c in self.running if isinstance(c, Publish)]
         assert len(pushing) <= 1
         if pushing and self.limits.ordered:
             assert len(self.running) == 1
-        outstanding = self.board._asked - self.step
+        outstanding = self.queue._asked - self.step
         assert outstanding <= self.limits.lead + 1
         for taken in self.handed[-1:]:
             self.check_batch(taken)
@@ -191,7 +202,7 @@ def test_wherever_calls_fail_or_lag_every_prompt_is_handed_out_once_and_fresh(bo
     def play(choose):
         world = World(choose, limits, steps, size=1, faults=faults)
         handed = world.play()
-        retried.add(tuple(sorted(world.board.retried.items())))
+        retried.add(tuple(sorted(world.queue.retried.items())))
         return handed
 
     assert all(len(handed) == steps for handed in every(play))
@@ -218,7 +229,7 @@ def test_staleness_stays_within_its_bound_whatever_happens_when(data):
     handed = world.play()
     wanted = [problem for step in range(8) for problem in request_at(step, 3).problems]
     assert [int(g.prompt_ids[0]) for t in handed for g in t.groups] == wanted
-    assert sum(world.board.staleness.values()) == 2 * len(wanted)
+    assert sum(world.queue.staleness.values()) == 2 * len(wanted)
     if limits.ordered and not lags:  # A call that fails is repeated before any newer weights.
         assert versions(handed) == [{n} for n in planned_versions(limits, 8, v)]
 
@@ -231,17 +242,17 @@ def test_weights_that_can_never_be_fresh_enough_are_an_error_and_no_hang():
 
 def test_a_lagging_engine_is_asked_again_a_few_times_and_not_for_ever():
     limits = make_limits(lead=0, max_staleness=0, attempts=3)
-    board = Board(request_at, steps=range(1), group_size=2, limits=limits, retry_on=(Flaky,))
-    board.publish("weights", 0)
-    board.request(0)
-    board.published(board.begin())
+    queue = RequestQueue(request_at, steps=range(1), group_size=2, limits=limits, retry_on=(Flaky,))
+    queue.publish("weights", 0)
+    queue.request(0)
+    queue.published(queue.begin())
     for _ in range(3):
-        draw = board.begin()
-        board.drawn(draw, [group(p, -1) for p in draw.prompts])
-    assert board.begin() is None
-    assert isinstance(board.error, CollectionError)
-    assert "3 of 3 groups {'stale': 3} after 3 attempts" in str(board.error)
-    assert board.retried == {"stale": 6}
+        draw = queue.begin()
+        queue.drawn(draw, [group(p, -1) for p in draw.prompts])
+    assert queue.begin() is None
+    assert isinstance(queue.error, CollectionError)
+    assert "3 of 3 groups {'stale': 3} after 3 attempts" in str(queue.error)
+    assert queue.retried == {"stale": 6}
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,7 @@
 """The collector without its threads: what was asked for, what may begin, what is there.
 
-    request  -> waiting (for fresh weights, or room) -> queue -> running -> batch -> handed out
-    publish  ---------------------------------------->   "
+    request -> waiting (for fresh weights) -> queue -> running -> unjudged -> batch -> handed out
+    publish --------------------------------->   "
 
 One queue, first in first out, holds the pushes of weights and the calls of `generate`, and the
 trainer alone appends to it. So the version that a call samples from is decided when the call is
@@ -16,7 +16,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ogrpo.rollout.collection.requests import Draw, Request, Taken, draws
+from ogrpo.rollout.collection.requests import (
+    Call,
+    Request,
+    Rewarded,
+    Taken,
+    Unjudged,
+    calls,
+)
 from ogrpo.rollout.protocol import Group
 
 
@@ -25,7 +32,7 @@ class CollectionError(RuntimeError):
 
 
 @dataclass(frozen=True)
-class Limits:
+class CollectionLimits:
     """How far collection may run ahead of training, and how hard it tries."""
 
     lead: int
@@ -34,6 +41,8 @@ class Limits:
     """No completion for step t is older than version t - max_staleness; None: any age will do."""
     workers: int = 1
     """Calls of `generate` under way at a time."""
+    judges: int = 1
+    """Calls of `reward_fn` under way at a time."""
     prompts_per_call: int | None = None
     """Prompts in one call of `generate`; None: a whole batch."""
     attempts: int = 3
@@ -60,12 +69,12 @@ class Publish:
     version: int
 
 
-Command = Draw | Publish
+Command = Call | Publish
 REASONS = ("failed", "incomplete", "stale")
 """Why a prompt is tried again: its call failed, or its group lacks completions or is too old."""
 
 
-class Board:
+class RequestQueue:
     """See above; `version` is what was published last, None before anything was."""
 
     def __init__(
@@ -74,7 +83,7 @@ class Board:
         *,
         steps: range,
         group_size: int,
-        limits: Limits,
+        limits: CollectionLimits,
         retry_on: tuple[type[Exception], ...],
     ) -> None:
         self.version: int | None = None
@@ -88,6 +97,7 @@ class Board:
         self._waiting: deque[Request] = deque()
         self._queue: deque[Command] = deque()
         self._running: set[Command] = set()
+        self._unjudged: deque[Unjudged] = deque()
         self._batches: dict[int, _Batch] = {}
 
     # --- what the trainer says -----------------------------------------------------------------
@@ -113,7 +123,7 @@ class Board:
         while self._waiting and self._fresh(self._waiting[0].step, self.version):
             request = self._waiting.popleft()
             self._batches[request.step] = _Batch(request, {})
-            self._queue.extend(draws(request, self._limits.prompts_per_call))
+            self._queue.extend(calls(request, self._limits.prompts_per_call))
 
     def _fresh(self, step: int, version: int | None) -> bool:
         bound = self._limits.max_staleness
@@ -135,22 +145,31 @@ class Board:
             return bool(self._running)
         return any(isinstance(command, Publish) for command in self._running)
 
+    @property
+    def under_way(self) -> bool:
+        """Whether the engine is at work."""
+        return bool(self._running)
+
     def published(self, command: Publish) -> None:
         """Takes note that the engine has new weights."""
         self._running.remove(command)
 
-    def drawn(self, draw: Draw, groups: Sequence[Group]) -> None:
+    def drawn(self, call: Call, groups: Sequence[Group]) -> None:
         """Keeps what is whole and fresh; the prompts of the rest are tried again."""
-        self._running.remove(draw)
+        self._running.remove(call)
         again: dict[int, str] = {}
-        for place, group in zip(draw.places, groups, strict=True):
-            reason = self._unfit(draw.request.step, group)
+        fit: dict[int, Group] = {}
+        for place, group in zip(call.places, groups, strict=True):
+            reason = self._unfit(call.request.step, group)
             if reason is None:
-                self._batches[draw.request.step].groups[place] = group
+                fit[place] = group
             else:
                 again[place] = reason
+        if fit:
+            self._batches[call.request.step].drawn += len(fit)
+            self._unjudged.append(Unjudged(call.request, (*fit,), (*fit.values(),)))
         if again:
-            self._retry(draw, again, None)
+            self._retry(call, again, None)
 
     def _unfit(self, step: int, group: Group) -> str | None:
         if len(group.completions) != self._group_size:
@@ -168,30 +187,51 @@ class Board:
         else:
             self._end(f"step {command.request.step}: {error}", error)
 
-    def _retry(self, draw: Draw, reasons: dict[int, str], error: BaseException | None) -> None:
-        if draw.attempt >= self._limits.attempts:
+    def _retry(self, call: Call, reasons: dict[int, str], error: BaseException | None) -> None:
+        if call.attempt >= self._limits.attempts:
             counts = dict(Counter(reasons.values()))
             self._end(
-                f"step {draw.request.step}: {len(reasons)} of {len(draw.places)} groups {counts} "
-                f"after {draw.attempt} attempts" + (f", last: {error}" if error else ""),
+                f"step {call.request.step}: {len(reasons)} of {len(call.places)} groups {counts} "
+                f"after {call.attempt} attempts" + (f", last: {error}" if error else ""),
                 error,
             )
             return
         self.retried.update(reasons.values())
         # Ahead of the queue: what was asked for before the next weights is drawn before them.
-        self._queue.appendleft(draw.again(list(reasons)))
+        self._queue.appendleft(call.again(list(reasons)))
 
     def _end(self, message: str, cause: BaseException | None) -> None:
         if self.error is None:
             self.error = CollectionError(message)
             self.error.__cause__ = cause
 
+    # --- what a judge does ---------------------------------------------------------------------
+
+    def next_unjudged(self) -> Unjudged | None:
+        """What a free judge does next; None if it has to wait."""
+        return self._unjudged.popleft() if self._unjudged else None
+
+    def judged(self, asked: Unjudged, rewarded: Sequence[Rewarded]) -> None:
+        """Keeps groups with their rewards."""
+        batch = self._batches[asked.request.step]
+        batch.rewarded.update(zip(asked.places, rewarded, strict=True))
+
+    def unjudgeable(self, asked: Unjudged, error: BaseException) -> None:
+        """Ends collection: what judges failed."""
+        self._batches[asked.request.step].drawn -= len(asked.places)
+        self._end(f"step {asked.request.step}: {error}", error)
+
     # --- what the trainer is given -------------------------------------------------------------
 
     def complete(self, step: int) -> bool:
         """Whether the whole batch of a step is there."""
         batch = self._batches.get(step)
-        return batch is not None and len(batch.groups) == len(batch.request.prompts)
+        return batch is not None and len(batch.rewarded) == len(batch.request.prompts)
+
+    def whole(self, step: int) -> bool:
+        """Whether every group of a step is drawn, so that its judgement alone is waited for."""
+        batch = self._batches.get(step)
+        return batch is not None and batch.drawn == len(batch.request.prompts)
 
     def check_turn(self, step: int) -> None:
         """Refuses a step that is not the next, or that nothing on its way could serve.
@@ -218,11 +258,11 @@ class Board:
         """The batch of a step, which must be complete."""
         batch = self._batches.pop(step)
         self._next = step + 1
-        groups = [batch.groups[place] for place in range(len(batch.request.prompts))]
+        rewarded = [batch.rewarded[place] for place in range(len(batch.request.prompts))]
         self.staleness.update(
-            step - c.policy_version for group in groups for c in group.completions
+            step - c.policy_version for each in rewarded for c in each.group.completions
         )
-        return Taken(batch.request, groups)
+        return Taken(batch.request, rewarded)
 
     @property
     def ahead(self) -> int:
@@ -230,7 +270,8 @@ class Board:
         return sum(map(self.complete, self._batches))
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class _Batch:
     request: Request
-    groups: dict[int, Group]
+    rewarded: dict[int, Rewarded]
+    drawn: int = 0

@@ -1,6 +1,6 @@
 import pytest
 
-from ogrpo.data.problems import Problem, final_answer
+from ogrpo.tasks.problems import Problem, final_answer
 
 
 @pytest.mark.parametrize(

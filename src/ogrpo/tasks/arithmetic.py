@@ -23,7 +23,7 @@ from typing import Literal, NamedTuple, TypeVar
 
 import numpy as np
 
-from ogrpo.data.problems import MARKER, Problem, Split
+from ogrpo.tasks.problems import MARKER, Problem, Split
 
 T = TypeVar("T")
 Operator = Literal["+", "-", "*", "/"]

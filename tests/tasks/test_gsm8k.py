@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from ogrpo.data.gsm8k import cut_validation, load, read_problems, strip_calculator_marks
-from ogrpo.data.problems import Problem, final_answer
+from ogrpo.tasks.gsm8k import cut_validation, load, read_problems, strip_calculator_marks
+from ogrpo.tasks.problems import Problem, final_answer
 
 ROOT = Path(__file__).parents[2]
 REAL = Path(os.environ.get("OGRPO_GSM8K", ROOT / "../shared/gsm8k"))

@@ -8,7 +8,14 @@ import pytest
 
 @pytest.mark.parametrize(
     "name",
-    ["ogrpo.data.gsm8k", "ogrpo.data.problems", "ogrpo.rewards.bounded", "ogrpo.rewards.extract"],
+    [
+        "ogrpo.tasks.competition_math",
+        "ogrpo.tasks.example",
+        "ogrpo.tasks.gsm8k",
+        "ogrpo.tasks.problems",
+        "ogrpo.rewards.bounded",
+        "ogrpo.rewards.extract",
+    ],
 )
 def test_examples(name):
     results = doctest.testmod(importlib.import_module(name))
