@@ -89,5 +89,5 @@ def is_verdict(rewards: NDArray[np.float32]) -> bool:
 
 
 def estimate(rewards: NDArray[np.float32]) -> Estimate:
-    """The mean of rewards `[N, k]` with its interval: a share of right ones, or a mean of others."""
+    """The mean of rewards `[N, k]` with its interval: of right ones a share."""
     return clustered_interval(rewards) if is_verdict(rewards) else mean_interval(rewards)

@@ -44,7 +44,7 @@ class GroupJudge:
         return self.rewarded([request.problems[place] for place in places], groups)
 
     def heldout(self, groups: Sequence[Group]) -> NDArray[np.float32]:
-        """Rewards `[N, G]` of the groups of all examples, in their order; NaN where none is known."""
+        """Rewards `[N, G]` of the groups of all examples, in order; NaN where none is known."""
         scores = self._scores(range(len(groups)), groups)
         rewards = np.where(scores.failed, np.float32(np.nan), scores.rewards)
         return rewards.reshape(len(groups), -1)
