@@ -40,7 +40,7 @@ ALLOWED = {
     "ogrpo.tasks.gsm8k": {"tasks", "rewards"},
     "ogrpo.tasks.registry": {"tasks", "rewards", "math_verify"},
     "ogrpo.tasks.encode": {"tasks", "rewards", "data", "rollout", "tokenizers"},
-    "ogrpo.evaluation": {"rollout"},
+    "ogrpo.evaluation": {"rollout", "rewards"},
     # Kernels know the policy's interface; nothing but experiments knows them.
     "ogrpo.kernels.log_probs": {"jax", "flax", "optax", "orbax", "policy", "kernels"},
 }
