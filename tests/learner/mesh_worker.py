@@ -63,7 +63,7 @@ def two_updates(update, state: TrainState) -> tuple[TrainState, dict]:
 def on_one_device(lora: Lora) -> tuple[TrainState, TrainState, dict]:
     """The first state, the last one, and its metrics."""
     config = main_study(lora=lora)
-    devices = make_devices(config, CONFIG, OPTIMIZER)
+    devices = make_devices(config, CONFIG, OPTIMIZER, ())
     update = devices.make_update(make_recipe(policy_fn=devices.policy_fn))
     first = devices.init(make_params(CONFIG))
     begun = jax.device_get(first)
@@ -72,7 +72,8 @@ def on_one_device(lora: Lora) -> tuple[TrainState, TrainState, dict]:
 
 def on_mesh(sizes: dict[str, int], microbatches: int, lora: Lora) -> dict:
     config = main_study(mesh=Mesh(**sizes), lora=lora)
-    devices, to = make_devices(config, CONFIG, OPTIMIZER), state_layout(config, CONFIG, OPTIMIZER)
+    devices = make_devices(config, CONFIG, OPTIMIZER, ())
+    to = state_layout(config, CONFIG, OPTIMIZER)
     recipe = make_recipe(policy_fn=devices.policy_fn, microbatches=microbatches)
     state = devices.init(devices.place_params(make_params(CONFIG)))
     state, metrics = two_updates(devices.make_update(recipe), state)
