@@ -11,6 +11,7 @@ HEAVY = ("jax", "flax", "optax", "orbax", "httpx", "tokenizers", "math_verify", 
 
 ALLOWED = {
     "ogrpo": set(),
+    "ogrpo.batch": set(),
     "ogrpo.core": {"jax", "core"},
     "ogrpo.policy": {"jax", "flax", "optax", "orbax", "policy"},  # flax itself brings optax, orbax
     "ogrpo.learner": {"jax", "flax", "optax", "orbax", "core", "learner"},
