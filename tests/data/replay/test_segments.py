@@ -48,7 +48,7 @@ def reopened(folder, state=None, **options):
 
 
 def held_by(buffer):
-    return [facts(one) for one in buffer._read(buffer._table.all_live()).experiences]
+    return [facts(one) for one in buffer._memory.read(buffer._table.all_live()).experiences]
 
 
 def expected(numbers):
