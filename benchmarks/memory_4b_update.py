@@ -14,11 +14,12 @@ from ogrpo.policy import DecoderConfig, Params
 from ogrpo.policy.decoder import param_shapes
 from ogrpo.trainer import Schedule
 from ogrpo.trainer.build import make_optimizer, make_recipe
-from ogrpo.trainer.config import Gsm8k, Model, Rollout
+from ogrpo.trainer.config import Model, Rollout, TrainConfig
 from ogrpo.trainer.config_update import Kernels, Lora, Mesh, Optimizer
 from ogrpo.trainer.devices import state_layout, trained_and_frozen
 from ogrpo.trainer.method import knobs
 from ogrpo.trainer.model import DTYPES
+from ogrpo.trainer.presets import main_study
 
 QWEN3_4B = DecoderConfig(
     architecture="Qwen3ForCausalLM",
@@ -51,9 +52,9 @@ def batch_shapes(options: argparse.Namespace) -> Batch:
     )
 
 
-def make_config(options: argparse.Namespace) -> Gsm8k:
+def make_config(options: argparse.Namespace) -> TrainConfig:
     """The run whose update this is; the objective and the optimizer are the defaults."""
-    return Gsm8k(
+    return main_study(
         model=Model(dtype=options.dtype, remat=options.remat, compute_dtype=options.compute_dtype),
         lora=Lora(rank=options.lora_rank),
         kernels=Kernels(log_probs=options.log_probs),

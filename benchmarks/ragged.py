@@ -25,12 +25,12 @@ import tyro
 
 from ogrpo.batch import Batch
 from ogrpo.core.algorithms import ALGORITHMS
-from ogrpo.data.gsm8k import read_problems
 from ogrpo.data.tokenizer import train_bpe
 from ogrpo.kernels.log_probs import KERNELS, choose
 from ogrpo.learner.state import adam, hypers, init_state
 from ogrpo.learner.update import Recipe, make_update
 from ogrpo.policy import DecoderConfig, init_params
+from ogrpo.tasks.gsm8k import read_problems
 from ogrpo.trainer import Packer
 from ogrpo.trainer.batches import Made, make_batch, to_device
 from ogrpo.trainer.model import make_policy_fn
@@ -77,7 +77,8 @@ class Spent(NamedTuple):
 def read_lengths(folder: Path) -> Lengths:
     """Of the training split, under a BPE of 8,192 tokens."""
     problems = read_problems(folder / "train.jsonl")
-    tokenizer = train_bpe([text for p in problems for text in (p.question, p.answer)], 8192)
+    texts = [text for p in problems for text in (p.question, p.answer)]
+    tokenizer = train_bpe(texts, 8192, split_digits=False)
     return Lengths(
         np.array([len(tokenizer.encode(p.question)) for p in problems]),
         np.array([len(tokenizer.encode(p.answer, add_eos=True)) for p in problems]),

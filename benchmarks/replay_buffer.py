@@ -23,7 +23,6 @@ import numpy as np
 
 from ogrpo.batch import Batch
 from ogrpo.data.batching import pad_groups
-from ogrpo.data.gsm8k import read_problems
 from ogrpo.data.replay import (
     Experience,
     Fifo,
@@ -42,6 +41,7 @@ from ogrpo.data.replay import (
 )
 from ogrpo.data.tokenizer import train_bpe
 from ogrpo.rollout.protocol import Completion, Group
+from ogrpo.tasks.gsm8k import read_problems
 
 G = 8
 weight = product(
@@ -88,7 +88,7 @@ def experiences(args: argparse.Namespace) -> list[Experience]:
     """Groups of GSM8K's text without repeats, prompts being questions."""
     problems = read_problems(args.gsm8k / "train.jsonl")
     texts = [text for p in problems for text in (p.question, p.answer)]
-    tokenizer = train_bpe(texts, args.vocab)
+    tokenizer = train_bpe(texts, args.vocab, split_digits=False)
     rng = np.random.default_rng(0)
     shuffled = [texts[n] for n in rng.permutation(len(texts))]
     stream = np.concatenate([tokenizer.encode(text, add_eos=True) for text in shuffled])

@@ -49,36 +49,33 @@ def _usage() -> str:
 
 def _gsm8k(options: Sequence[str]) -> int:
     # Imported late: --help of the command itself needs no JAX.
-    from rich.console import Console
+    from experiments.gsm8k.main import main as gsm8k
 
-    from ogrpo.cli.options import parse
-    from ogrpo.trainer import session as gsm8k
-
-    return gsm8k.run(parse(options), Console())
+    return gsm8k(options)
 
 
 def _bounds(options: Sequence[str]) -> int:
     from rich.console import Console
 
-    from experiments.bounds import main as bounds
+    from experiments.bounds.main import parse, run
 
-    return bounds.run(bounds.parse(options), Console())
+    return run(parse(options), Console())
 
 
 def _reuse(options: Sequence[str]) -> int:
     from rich.console import Console
 
-    from experiments.reuse import main as reuse
+    from experiments.reuse.main import parse, run
 
-    return reuse.run(reuse.parse(options), Console())
+    return run(parse(options), Console())
 
 
 def _plan(options: Sequence[str]) -> int:
     from rich.console import Console
 
-    from ogrpo.planning import main as plan
+    from ogrpo.planning.main import parse, run
 
-    return plan.run(plan.parse(options), Console())
+    return run(parse(options), Console())
 
 
 STUDIES: dict[str, tuple[str, Callable[[Sequence[str]], int]]] = {

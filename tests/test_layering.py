@@ -1,4 +1,7 @@
-"""Arrows run one way: each package is imported in a fresh process, and what came along is checked."""
+"""Arrows run one way: each package is imported in a fresh process, and what came along is checked.
+
+The root has the algebra's names, JAX included; what lies below it is imported without running it.
+"""
 
 import json
 import subprocess
@@ -6,12 +9,12 @@ import sys
 
 import pytest
 
-OURS = ("core", "policy", "learner", "rollout", "rewards", "data", "kernels", "trainer")
+OURS = ("core", "policy", "learner", "rollout", "rewards", "tasks", "data", "kernels", "trainer")
 HEAVY = ("jax", "flax", "optax", "orbax", "httpx", "tokenizers", "math_verify", "matplotlib")
 
 ALLOWED = {
-    "ogrpo": set(),
     "ogrpo.batch": set(),
+    "ogrpo.extras": set(),
     "ogrpo.core": {"jax", "core"},
     "ogrpo.policy": {"jax", "flax", "optax", "orbax", "policy"},  # flax itself brings optax, orbax
     "ogrpo.learner": {"jax", "flax", "optax", "orbax", "core", "learner"},
@@ -26,20 +29,40 @@ ALLOWED = {
     "ogrpo.serve": {"rollout"},
     "ogrpo.rewards": {"rewards", "math_verify"},
     "ogrpo.rewards.math": {"rewards", "math_verify"},
+    "ogrpo.rewards.exact_match": {"rewards"},
+    "ogrpo.rewards.tool_calls": {"rewards"},
+    "ogrpo.rewards.load": {"rewards"},
+    "ogrpo.rewards.pool": {"rewards"},
     "ogrpo.data": {"data", "rollout", "tokenizers"},
     "ogrpo.data.batching": {"data", "rollout", "tokenizers"},
     "ogrpo.data.replay": {"data", "rollout", "tokenizers"},
     "ogrpo.data.tokenizer": {"data", "rollout", "tokenizers"},
-    "ogrpo.data.gsm8k": {"data", "rollout", "tokenizers"},
-    "ogrpo.evaluation": set(),
+    "ogrpo.tasks": {"tasks", "rewards"},
+    "ogrpo.tasks.gsm8k": {"tasks", "rewards"},
+    "ogrpo.tasks.registry": {"tasks", "rewards", "math_verify"},
+    "ogrpo.tasks.encode": {"tasks", "rewards", "data", "rollout", "tokenizers"},
+    "ogrpo.evaluation": {"rollout", "rewards"},
     # Kernels know the policy's interface; nothing but experiments knows them.
     "ogrpo.kernels.log_probs": {"jax", "flax", "optax", "orbax", "policy", "kernels"},
 }
 
 SCRIPT = """
-import importlib, json, sys
+import importlib, importlib.util, json, sys
+if sys.argv[1] != "ogrpo":
+    sys.modules["ogrpo"] = importlib.util.module_from_spec(importlib.util.find_spec("ogrpo"))
 importlib.import_module(sys.argv[1])
 print(json.dumps(sorted(sys.modules)))
+"""
+NO_JAX = """
+import importlib, sys
+sys.modules["jax"] = None
+for module in ("ogrpo", *sys.argv[1:]):
+    importlib.import_module(module)
+import ogrpo
+try:
+    ogrpo.token_loss
+except ImportError as error:
+    print(error)
 """
 
 
@@ -57,9 +80,25 @@ def test_a_package_pulls_in_only_what_lies_below_it(module):
     assert imported(module) <= ALLOWED[module]
 
 
+def test_the_top_level_is_the_algebra_and_what_it_needs():
+    assert imported("ogrpo") == {"jax", "core"}
+
+
+def test_what_needs_no_jax_works_where_there_is_none():
+    modules = [module for module, allowed in ALLOWED.items() if "jax" not in allowed]
+    assert {"ogrpo.rollout.vllm", "ogrpo.rewards.math", "ogrpo.data.replay"} <= {*modules}
+    done = subprocess.run(
+        [sys.executable, "-c", NO_JAX, *modules], capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "ogrpo.token_loss needs jax: pip install ogrpo\n"
+
+
 def test_the_top_level_offers_the_core():
     import ogrpo
     import ogrpo.core.objectives
 
     assert ogrpo.token_loss is ogrpo.core.objectives.token_loss
-    assert all(getattr(ogrpo, name) is not None for name in ogrpo.__all__)
+    assert all(name in vars(ogrpo) for name in ogrpo.__all__)
+    assert {*ogrpo.__all__} <= {*dir(ogrpo)}
+    with pytest.raises(AttributeError, match="no attribute 'token_los'"):
+        ogrpo.token_los  # noqa: B018

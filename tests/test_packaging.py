@@ -31,7 +31,7 @@ def test_pixi_repeats_no_dependency_of_pyproject():
     tables += [f.get("pypi-dependencies", {}) for f in PIXI["feature"].values()]
     assert all(set(table) <= {"ogrpo"} for table in tables)
     extras = {extra for t in tables for spec in t.values() for extra in spec.get("extras", [])}
-    assert extras == {"test", "gpu", "serve", "serve-ascend"}
+    assert extras == {"train", "test", "gpu", "serve", "serve-ascend"}
     assert extras <= set(PROJECT["optional-dependencies"])
     assert PIXI["dependencies"]["python"] == PROJECT["requires-python"]
 
@@ -44,13 +44,12 @@ def test_pixi_and_readme_run_the_same(task):
     assert f"pixi run {task}" in README
 
 
-def test_jax_stays_below_the_version_that_breaks_flax():
-    (pin,) = [d for d in PROJECT["dependencies"] if d.startswith("jax")]
-    assert pin == "jax>=0.10,<0.11.1"
-    assert all(
-        d.startswith(("jax[", "jax>")) is False or "<0.11.1" in d
-        for d in PROJECT["optional-dependencies"]["gpu"]
-    )
+def test_flaxs_bound_on_jax_is_in_the_extra_that_needs_flax():
+    extras = PROJECT["optional-dependencies"]
+    assert [d for d in extras["train"] if d.startswith("jax")] == ["jax>=0.10,<0.11.1"]
+    assert PROJECT["dependencies"] == ["jax>=0.8", "numpy>=2.0"]
+    assert not any("<" in d for d in (*PROJECT["dependencies"], *extras["gpu"]))
+    assert "ogrpo[train]" in extras["test"]
 
 
 def test_every_python_that_is_promised_is_named():

@@ -9,9 +9,9 @@ import numpy as np
 from ogrpo.policy import DecoderConfig, Params, init_params, shapes
 from ogrpo.policy.decoder import head_weight
 from ogrpo.policy.log_probs import run_prompt
-from ogrpo.trainer.config import Gsm8k
 from ogrpo.trainer.model import DTYPES, tiny_decoder
 from ogrpo.trainer.prepare import load_problems, make_tokenizer
+from ogrpo.trainer.presets import main_study
 
 EOS = 1
 
@@ -52,7 +52,7 @@ SHAPES = {
 def decoder_of(shape: Shape) -> DecoderConfig:
     if shape.model == "0.5b":
         return shapes.SHAPES["qwen2.5-0.5b"]
-    config = Gsm8k()
+    config = main_study()
     return tiny_decoder(make_tokenizer(config, load_problems(config)))
 
 

@@ -20,9 +20,9 @@ from ogrpo.core import bounds
 from ogrpo.core.certificates import improvement_certificate, improvement_gap
 from ogrpo.learner.state import TrainState, hypers, init_state
 from ogrpo.learner.update import UpdateFn, make_update
-from ogrpo.policy import DecoderConfig, Params
+from ogrpo.policy import Params
 from ogrpo.trainer.build import make_optimizer, make_recipe
-from ogrpo.trainer.config import Gsm8k
+from ogrpo.trainer.config import TrainConfig
 
 Table = NDArray[np.float64]
 Record = dict[str, Any]
@@ -78,9 +78,9 @@ def table_policy(
     return PolicyOutput(log_probs=picked, entropy=entropy)
 
 
-def bandit_update(config: Gsm8k, decoder: DecoderConfig) -> UpdateFn:
+def bandit_update(config: TrainConfig) -> UpdateFn:
     """The main study's update, its decoder replaced by a table."""
-    recipe = make_recipe(config, decoder)._replace(policy_fn=table_policy)
+    recipe = make_recipe(config, table_policy)
     return make_update(make_optimizer(config), recipe)
 
 
@@ -111,7 +111,7 @@ def make_batch(table: NDArray[Any], rewards: Table, ids: NDArray[np.int32]) -> B
     return jax.tree.map(jnp.asarray, batch)
 
 
-def bandit_state(bandit: Bandit, config: Gsm8k) -> TrainState:
+def bandit_state(bandit: Bandit, config: TrainConfig) -> TrainState:
     """Random logits."""
     shape = (bandit.prompts, bandit.answers)
     table = np.random.default_rng([config.seed, 2]).normal(size=shape).astype(np.float32)
@@ -220,8 +220,7 @@ def certified(
 
 def train_bandit(
     bandit: Bandit,
-    config: Gsm8k,
-    decoder: DecoderConfig,
+    config: TrainConfig,
     *,
     clip_eps: float,
     sigma_eps: float,
@@ -230,7 +229,7 @@ def train_bandit(
     """One record a step: means over the prompts, the worst slacks, the certificate."""
     rewards, seed = bandit_rewards(bandit), config.seed
     judge = jax.jit(jax.vmap(partial(enumerated, sigma_eps=sigma_eps, clip_eps=clip_eps)))
-    update, state = bandit_update(config, decoder), bandit_state(bandit, config)
+    update, state = bandit_update(config), bandit_state(bandit, config)
     for move in trajectory(bandit, update, state, clip_eps=clip_eps, seed=seed):
         with jax.enable_x64():
             arrays = [jnp.asarray(x) for x in (move.after, move.before, move.mu, rewards)]

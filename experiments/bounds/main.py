@@ -25,16 +25,15 @@ from experiments.bounds.exact import Bandit, Record, train_bandit
 from experiments.bounds.families import clips, variances
 from experiments.bounds.report import write_report
 from experiments.bounds.sampled import Dials, train_run
-from ogrpo.learner.state import init_state
-from ogrpo.policy.shapes import SHAPES
 from ogrpo.report.run_dir import RunDir
 from ogrpo.trainer import Schedule, start
-from ogrpo.trainer.build import make_optimizer, make_parts
+from ogrpo.trainer.build import make_parts
 from ogrpo.trainer.cache import keep_compiled_programs
-from ogrpo.trainer.config import Evaluation, Gsm8k, WarmStart, to_json
+from ogrpo.trainer.config import Evaluation, TrainConfig, WarmStart, to_json
 from ogrpo.trainer.config_update import Override, require
 from ogrpo.trainer.model import make_model
 from ogrpo.trainer.prepare import prepare
+from ogrpo.trainer.presets import main_study
 
 BROKEN = 1
 
@@ -86,10 +85,10 @@ def parse(options: Sequence[str]) -> Bounds:
     )
 
 
-def main_config(wanted: Bounds) -> Gsm8k:
+def main_config(wanted: Bounds) -> TrainConfig:
     """The default task, with these dials."""
     steps = wanted.steps
-    return Gsm8k(
+    return main_study(
         seed=wanted.seed,
         warm_start=wanted.warm_start,
         schedule=Schedule(steps=steps, v=wanted.v, evaluate_every=steps),
@@ -103,7 +102,6 @@ def exact_records(wanted: Bounds) -> Iterator[Record]:
     yield from train_bandit(
         wanted.bandit,
         main_config(wanted),
-        SHAPES["tiny"],  # any shape serves: the table takes the decoder's place
         clip_eps=wanted.clip_eps,
         sigma_eps=wanted.sigma_eps,
         delta=wanted.delta,
@@ -116,11 +114,10 @@ def exact_records(wanted: Bounds) -> Iterator[Record]:
 def sampled_records(wanted: Bounds, console: Console) -> Iterator[Record]:
     """The default task."""
     config = main_config(wanted)
-    prepared, problems = prepare(config)
-    with closing(prepared.reward):
-        decoder, params = make_model(config, prepared.tokenizer, problems, console)
+    with closing(prepare(config)) as prepared:
+        decoder, params = make_model(prepared, console)
         parts = make_parts(config, prepared, decoder)
-        state = start(init_state(params, make_optimizer(config)), parts)
+        state = start(parts.init(params), parts)
         dials = Dials(wanted.sigma_eps, wanted.clip_eps, wanted.delta, wanted.seed)
         yield from train_run(state, parts, config.schedule, dials)
 

@@ -23,7 +23,8 @@ from ogrpo.core.ratios import exp_ratio, sequence_log_ratio
 from ogrpo.data.batching import pad_groups
 from ogrpo.evaluation import Z95
 from ogrpo.policy import Params
-from ogrpo.trainer import LoopState, Parts, Schedule, judge, snapshot, stream_seed, train
+from ogrpo.trainer import LoopState, Parts, Schedule, snapshot, stream_seed, train
+from ogrpo.trainer.evaluate import withdraw
 
 Record = dict[str, Any]
 Array = NDArray[np.float64]
@@ -51,13 +52,14 @@ class Dials(NamedTuple):
 
 def draw_sample(parts: Parts, params: Params, step: int) -> Sample:
     """Completions that no update will see, scored by the trainer's own forward pass."""
-    task, evaluator = parts.task, parts.evaluator
+    evaluator = parts.evaluator
     evaluator.publish(params, step)
     seed = stream_seed(parts.seed, "bounds", step)
-    groups = evaluator.generate(task.heldout.prompts, parts.evaluation_sampling, seed)
-    evaluator.withdraw()
-    rewards = judge(task, groups, task.heldout.answers)
-    padded = pad_groups(groups, task.prompt_length, task.completion_length, rewards=rewards)
+    groups = evaluator.generate(parts.prompts.heldout, parts.evaluation_sampling, seed)
+    withdraw(evaluator)
+    longest = parts.evaluation_sampling.max_tokens
+    rewards = parts.evaluation_fn(groups)
+    padded = pad_groups(groups, parts.prompts.length, longest, rewards=rewards)
     batch: Batch[jax.Array] = jax.tree.map(jnp.asarray, padded)
     own = score(parts, params, batch)
     apart = jnp.where(batch.completion_mask, jnp.abs(own - batch.behavior_log_probs), 0)

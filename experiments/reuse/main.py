@@ -24,15 +24,16 @@ from rich.console import Console
 from experiments.reuse.methods import BASELINES, METHODS
 from experiments.reuse.report import best_rates, summary_table, warning_table, write_report
 from ogrpo.learner.memory import give_back_after_compiling
-from ogrpo.learner.state import init_state
 from ogrpo.report.run_dir import RunDir
 from ogrpo.trainer import LoopState, Parts, Schedule, start, train
-from ogrpo.trainer.build import first_region, make_hypers_at, make_optimizer, make_parts
+from ogrpo.trainer.build import make_hypers_at, make_parts
 from ogrpo.trainer.cache import keep_compiled_programs
-from ogrpo.trainer.config import Evaluation, Gsm8k, WarmStart, to_json
+from ogrpo.trainer.config import Evaluation, TrainConfig, WarmStart, to_json
 from ogrpo.trainer.config_update import require
+from ogrpo.trainer.find_task import find_task
 from ogrpo.trainer.model import make_model
 from ogrpo.trainer.prepare import prepare
+from ogrpo.trainer.presets import main_study
 
 Record = dict[str, Any]
 SIGNALS = ("entropy", "kl/pi_mu", "ess", "ratio/tail", "chi_square", "clipped", "grad_norm")
@@ -128,9 +129,9 @@ def judging(wanted: ReuseStudy, rows: Sequence[Record]) -> list[Trial]:
     ]
 
 
-def trial_config(wanted: ReuseStudy, trial: Trial) -> Gsm8k:
+def trial_config(wanted: ReuseStudy, trial: Trial) -> TrainConfig:
     """The default task with this method."""
-    base = Gsm8k(
+    base = main_study(
         seed=trial.seed,
         warm_start=wanted.warm_start,
         schedule=Schedule(steps=trial.steps, evaluate_every=max(trial.steps // 6, 1)),
@@ -146,7 +147,7 @@ class Bench:
     def __init__(self, wanted: ReuseStudy, console: Console) -> None:
         self._wanted, self._console = wanted, console
         config = trial_config(wanted, Trial("on-policy", wanted.steps, wanted.rates[0], 0))
-        self.prepared, self._problems = prepare(config)
+        self.prepared = prepare(config)
         self._parts: dict[str, Parts] = {}
         self._models: dict[int, Any] = {}
 
@@ -160,7 +161,7 @@ class Bench:
             self._parts[trial.method], hypers_at=make_hypers_at(config), seed=trial.seed
         )
         copied = jax.tree.map(lambda x: x.copy(), params)
-        state = init_state(copied, make_optimizer(config), region=first_region(config))
+        state = parts.init(copied)
         return {
             "trial": trial.key,
             "method": trial.method,
@@ -171,11 +172,10 @@ class Bench:
             **follow(start(state, parts), parts, config.schedule),
         }
 
-    def _model(self, config: Gsm8k) -> Any:
+    def _model(self, config: TrainConfig) -> Any:
         if config.seed not in self._models:
-            self._models[config.seed] = make_model(
-                config, self.prepared.tokenizer, self._problems, self._console
-            )
+            own = replace(self.prepared, config=config, lessons=find_task(config).lessons)
+            self._models[config.seed] = make_model(own, self._console)
         return self._models[config.seed]
 
 
@@ -203,7 +203,7 @@ def run(wanted: ReuseStudy, console: Console) -> int:
     folder = open_folder(wanted)
     console.print(f"run directory {folder.path}", soft_wrap=True)
     bench = Bench(wanted, console)
-    with closing(bench.prepared.reward):
+    with closing(bench.prepared):
         for stage in ("tuning", "judging"):
             done = {row["trial"] for row in read_rows(folder.path)}
             trials = (

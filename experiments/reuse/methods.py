@@ -3,13 +3,13 @@
 from collections.abc import Callable
 from dataclasses import replace
 
-from ogrpo.trainer import Limits
-from ogrpo.trainer.config import Gsm8k, Replay, Reuse
+from ogrpo.trainer import ReuseLimits
+from ogrpo.trainer.config import Replay, Reuse, TrainConfig
 
-Change = Callable[[Gsm8k], Gsm8k]
+Change = Callable[[TrainConfig], TrainConfig]
 
 
-def on_policy(config: Gsm8k) -> Gsm8k:
+def on_policy(config: TrainConfig) -> TrainConfig:
     """One update on each fresh batch, the server renewed at every step."""
     return config
 
@@ -27,7 +27,7 @@ def iterated(i: int) -> Change:
 def replayed(ratio: int, groups: int = 64) -> Change:
     """`ratio` batches drawn uniformly from the newest `groups` for each one bought."""
 
-    def change(config: Gsm8k) -> Gsm8k:
+    def change(config: TrainConfig) -> TrainConfig:
         schedule = replace(config.schedule, replay=ratio)
         return replace(config, schedule=schedule, replay=Replay(groups=groups, sampler="uniform"))
 
@@ -37,7 +37,7 @@ def replayed(ratio: int, groups: int = 64) -> Change:
 def with_algorithm(change: Change, name: str, *, refuse: bool = False) -> Change:
     """Another algorithm; `refuse` keeps groups of equal rewards out of the buffer."""
 
-    def changed(config: Gsm8k) -> Gsm8k:
+    def changed(config: TrainConfig) -> TrainConfig:
         config = change(config)
         kept = replace(config.replay, refuse_zero_variance=refuse)
         return replace(config, algorithm=name, replay=kept)
@@ -45,10 +45,10 @@ def with_algorithm(change: Change, name: str, *, refuse: bool = False) -> Change
     return changed
 
 
-def adaptive(change: Change, limits: Limits | None = None) -> Change:
+def adaptive(change: Change, limits: ReuseLimits | None = None) -> Change:
     """As many draws a step as the signals allow, at most those of `change`."""
     return lambda config: replace(
-        change(config), reuse=Reuse(adaptive=True, limits=limits or Limits())
+        change(config), reuse=Reuse(adaptive=True, limits=limits or ReuseLimits())
     )
 
 

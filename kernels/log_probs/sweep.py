@@ -33,20 +33,29 @@ from ogrpo.batch import PolicyOutput
 class Sums(NamedTuple):
     """What a slice of the vocabulary adds to each row's softmax; float32."""
 
-    peak: jax.Array  # [M], m
-    mass: jax.Array  # [M], s
-    moment: jax.Array  # [M], u
-    asked: jax.Array  # [M, A], logits of the asked tokens in the slice, -inf for the others
+    peak: jax.Array
+    """Shape [M]: m."""
+    mass: jax.Array
+    """Shape [M]: s."""
+    moment: jax.Array
+    """Shape [M]: u."""
+    asked: jax.Array
+    """Shape [M, A]: logits of the asked tokens in the slice, -inf for the others."""
 
 
 class Known(NamedTuple):
     """What the backward pass knows of each row beside its logits; float32."""
 
-    peak: jax.Array  # [M], m; subtracted before log s, since m + log s would round
-    log_mass: jax.Array  # [M], log s
-    entropy: jax.Array  # [M], H
-    d_log_probs: jax.Array  # [M, A], g
-    d_entropy: jax.Array  # [M], k
+    peak: jax.Array
+    """Shape [M]: m; subtracted before log s, since m + log s would round."""
+    log_mass: jax.Array
+    """Shape [M]: log s."""
+    entropy: jax.Array
+    """Shape [M]: H."""
+    d_log_probs: jax.Array
+    """Shape [M, A]: g."""
+    d_entropy: jax.Array
+    """Shape [M]: k."""
 
 
 Grads = tuple[jax.Array, jax.Array]
@@ -55,9 +64,12 @@ Grads = tuple[jax.Array, jax.Array]
 class Slice(NamedTuple):
     """A part of the vocabulary, against all rows."""
 
-    hidden: jax.Array  # [M, d]
-    rows: jax.Array  # [C, d], of E
-    token_ids: jax.Array  # int [M, A], relative to the slice
+    hidden: jax.Array
+    """Shape [M, d]."""
+    rows: jax.Array
+    """Shape [C, d]: of E, the embedding."""
+    token_ids: jax.Array
+    """Int [M, A]: relative to the slice."""
     temperature: jax.Array  # []
 
 

@@ -6,6 +6,7 @@ import signal
 import sys
 from functools import partial
 
+from ogrpo.extras import MissingExtra, needs
 from ogrpo.rollout.extension import ogrpo_serve
 
 PROMPTS = 8
@@ -23,6 +24,10 @@ def main() -> int:
 
 def serve_embedded(options: argparse.Namespace) -> int:
     """Serves a model folder from the embedded sampler until interrupted."""
+    try:
+        needs("ogrpo-serve --engine embedded", "train")
+    except MissingExtra as error:
+        sys.exit(str(error))
     # Imported here: where vLLM is served there is no JAX.
     from ogrpo.bridge import embedded_model
     from ogrpo.data.tokenizer import TextTokenizer

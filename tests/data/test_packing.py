@@ -9,7 +9,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ogrpo.batch import Batch, take
-from ogrpo.data.gsm8k import read_problems
 from ogrpo.data.packing import (
     LEAST_BLOCK,
     arrange,
@@ -20,6 +19,7 @@ from ogrpo.data.packing import (
     rung,
 )
 from ogrpo.data.tokenizer import train_bpe
+from ogrpo.tasks.gsm8k import read_problems
 
 REAL = Path(os.environ.get("OGRPO_GSM8K", Path(__file__).parents[2] / "../shared/gsm8k"))
 needs_gsm8k = pytest.mark.skipif(
@@ -218,7 +218,8 @@ def check_padding(questions, answers, *, n, microbatches, most_shapes):
 @needs_gsm8k
 def test_little_padding_in_few_shapes_on_gsm8k(n, microbatches):
     problems = read_problems(REAL / "train.jsonl")[:2000]
-    tokenizer = train_bpe([text for p in problems for text in (p.question, p.answer)], 4096)
+    texts = [text for p in problems for text in (p.question, p.answer)]
+    tokenizer = train_bpe(texts, 4096, split_digits=False)
     questions = np.array([len(tokenizer.encode(p.question)) for p in problems])
     answers = np.array([len(tokenizer.encode(p.answer, add_eos=True)) for p in problems])
     check_padding(questions, answers, n=n, microbatches=microbatches, most_shapes=40)

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ogrpo.data.arithmetic import vocabulary
 from ogrpo.data.tokenizer import EOS, PAD, UNKNOWN, TextTokenizer, train_bpe, word_level
+from ogrpo.tasks.arithmetic import vocabulary
 
 WORDS = vocabulary()
 WORD_LEVEL = word_level(WORDS)
@@ -176,3 +176,16 @@ def test_sample_texts_of_a_large_vocabulary_are_few():
     assert len(texts) == 9
     assert all(len(ids) <= 4 for ids, _ in texts)
     assert texts[7][0][-1] > 40_000
+
+
+def test_each_digit_is_a_token_of_its_own_unless_asked_otherwise():
+    corpus = ["there are 1234 and 1234 = 1234", "1234 + 1234 is 2468"] * 20
+    split, whole = train_bpe(corpus, 300), train_bpe(corpus, 300, split_digits=False)
+    for text in ("1234", " 1234", "x=1234;", "-1234.5"):
+        pieces = [split.decode([n]) for n in split.encode(text)]
+        assert [p for p in pieces if any(c.isdigit() for c in p)] == [
+            c for c in text if c.isdigit()
+        ]
+    assert len(whole.encode("1234")) == 1
+    digits = [split.encode(str(n)).tolist() for n in range(10)]
+    assert split.encode("120").tolist() == [*digits[1], *digits[2], *digits[0]]

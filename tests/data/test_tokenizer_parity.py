@@ -2,8 +2,8 @@
 
 import pytest
 
-from ogrpo.data.arithmetic import generate, vocabulary
 from ogrpo.data.tokenizer import TextTokenizer, train_bpe, word_level
+from ogrpo.tasks.arithmetic import generate, vocabulary
 
 transformers = pytest.importorskip(
     "transformers", reason="the parity suite needs transformers: pip install 'ogrpo[parity]'"

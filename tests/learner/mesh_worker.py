@@ -20,9 +20,9 @@ from ogrpo.learner.checkpoint import Checkpoints
 from ogrpo.learner.state import TrainState, adam, hypers
 from ogrpo.policy.axes import param_axes
 from ogrpo.policy.lora import merge
-from ogrpo.trainer.config import Gsm8k
 from ogrpo.trainer.config_update import Lora, Mesh
 from ogrpo.trainer.devices import make_devices, state_layout
+from ogrpo.trainer.presets import main_study
 from tests.learner.toy import make_recipe
 from tests.policy.tiny import make_config, make_params
 
@@ -62,7 +62,7 @@ def two_updates(update, state: TrainState) -> tuple[TrainState, dict]:
 @cache
 def on_one_device(lora: Lora) -> tuple[TrainState, TrainState, dict]:
     """The first state, the last one, and its metrics."""
-    config = Gsm8k(lora=lora)
+    config = main_study(lora=lora)
     devices = make_devices(config, CONFIG, OPTIMIZER)
     update = devices.make_update(make_recipe(policy_fn=devices.policy_fn))
     first = devices.init(make_params(CONFIG))
@@ -71,7 +71,7 @@ def on_one_device(lora: Lora) -> tuple[TrainState, TrainState, dict]:
 
 
 def on_mesh(sizes: dict[str, int], microbatches: int, lora: Lora) -> dict:
-    config = Gsm8k(mesh=Mesh(**sizes), lora=lora)
+    config = main_study(mesh=Mesh(**sizes), lora=lora)
     devices, to = make_devices(config, CONFIG, OPTIMIZER), state_layout(config, CONFIG, OPTIMIZER)
     recipe = make_recipe(policy_fn=devices.policy_fn, microbatches=microbatches)
     state = devices.init(devices.place_params(make_params(CONFIG)))
@@ -118,7 +118,7 @@ def kept(state: TrainState, to: sharding.Layout) -> bool:
 
 def copied() -> dict:
     """As the loop keeps a policy for the sampler, and as a checkpoint brings it back."""
-    to = state_layout(Gsm8k(mesh=Mesh(data=1, fsdp=4, tensor=2)), CONFIG, OPTIMIZER)
+    to = state_layout(main_study(mesh=Mesh(data=1, fsdp=4, tensor=2)), CONFIG, OPTIMIZER)
     state = sharding.init_placed(make_params(CONFIG), OPTIMIZER, to)
     snapshot = jax.tree.map(jnp.copy, state)
     with tempfile.TemporaryDirectory() as folder, Checkpoints(folder, keep=1) as checkpoints:

@@ -14,12 +14,12 @@ from ogrpo.learner.state import init_state
 from ogrpo.policy import save_pretrained
 from ogrpo.trainer import Schedule, start, train
 from ogrpo.trainer.build import make_optimizer, make_parts
-from ogrpo.trainer.config import Gsm8k
 from ogrpo.trainer.model import make_model
 from ogrpo.trainer.prepare import prepare
+from ogrpo.trainer.presets import main_study
 from tests.server.conftest import RealServer
 
-CONFIG = Gsm8k(schedule=Schedule(steps=40, v=2, prompts=16, evaluate_every=40))
+CONFIG = main_study(schedule=Schedule(steps=40, v=2, prompts=16, evaluate_every=40))
 
 
 @dataclasses.dataclass

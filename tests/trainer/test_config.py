@@ -7,17 +7,17 @@ import pytest
 from ogrpo.cli.options import parse
 from ogrpo.core.algorithms import PROXIMAL
 from ogrpo.trainer.build import batching_line
-from ogrpo.trainer.config import Gsm8k, check_sources, from_json, to_json
+from ogrpo.trainer.config import TrainConfig, check_sources, from_json, to_json
 from ogrpo.trainer.config_update import Mesh, Optimizer
 from ogrpo.trainer.method import algorithm
-from ogrpo.trainer.presets import PRESETS
+from ogrpo.trainer.presets import PRESETS, main_study
 from ogrpo.trainer.session import as_json
 
 
 @pytest.mark.parametrize("name", PRESETS)
 def test_a_config_survives_json(name):
     config = dataclasses.replace(PRESETS[name](), preset=name, run_dir=Path("here"))
-    assert from_json(Gsm8k, json.loads(json.dumps(to_json(config)))) == config
+    assert from_json(TrainConfig, json.loads(json.dumps(to_json(config)))) == config
 
 
 @pytest.mark.parametrize("name", PRESETS)
@@ -118,7 +118,7 @@ def test_a_wrong_value_is_refused_by_name(option, value, message, capsys):
 
 def test_packed_batches_on_a_mesh_are_refused():
     with pytest.raises(ValueError, match=r"batching is packed.*mesh has 4.*batching padded"):
-        Gsm8k(optimizer=Optimizer(batching="packed"), mesh=Mesh(data=2, tensor=2))
+        main_study(optimizer=Optimizer(batching="packed"), mesh=Mesh(data=2, tensor=2))
 
 
 def test_an_unknown_option_is_answered_with_the_nearest(capsys):
@@ -158,7 +158,7 @@ def test_a_preset_of_a_real_model_starts_from_weights_or_from_none(tmp_path):
 
 
 def test_a_run_says_how_its_batches_are_laid_out():
-    config = Gsm8k(optimizer=Optimizer(microbatches=4))
+    config = main_study(optimizer=Optimizer(microbatches=4))
     assert batching_line(config) == "batches: padded to 4 x 576 tokens"
     packed = dataclasses.replace(config, optimizer=Optimizer(batching="packed"))
     assert "packed, at most 1 x 2,304 tokens; at most 32 row lengths" in batching_line(packed)

@@ -26,7 +26,6 @@ from ogrpo.trainer.config import (
     Checkpointing,
     Data,
     Evaluation,
-    Gsm8k,
     Replay,
     Reuse,
     Rollout,
@@ -35,8 +34,9 @@ from ogrpo.trainer.config import (
 from ogrpo.trainer.config_update import Knobs, Optimizer
 from ogrpo.trainer.model import make_model
 from ogrpo.trainer.prepare import prepare
+from ogrpo.trainer.presets import main_study
 
-SMALL = Gsm8k(
+SMALL = main_study(
     data=Data(train=64),
     warm_start=WarmStart(steps=2, batch=4, problems=8, cache=False),
     rollout=Rollout(group_size=4),

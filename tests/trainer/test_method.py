@@ -10,17 +10,17 @@ import pytest
 from ogrpo.core.algorithms import ALGORITHMS, PROXIMAL, REFERENCE
 from ogrpo.core.objectives import TokenBatch
 from ogrpo.trainer import Limits, Schedule
-from ogrpo.trainer.config import Gsm8k, Reuse, Rollout
+from ogrpo.trainer.config import Reuse, Rollout
 from ogrpo.trainer.config_update import Knobs, Optimizer, Override, TrustRegion
 from ogrpo.trainer.method import acts, algorithm, check, knobs, listed, region_fn, silent, title
-from ogrpo.trainer.presets import PRESETS
+from ogrpo.trainer.presets import PRESETS, main_study
 
 CLIP = TrustRegion(kind="clip")
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_a_name_brings_the_whole_method(name):
-    config = Gsm8k(algorithm=name, schedule=Schedule(v=10, i=2))
+    config = main_study(algorithm=name, schedule=Schedule(v=10, i=2))
     check(config)
     assert algorithm(config) is ALGORITHMS[name]
     published = {n: k.default for n, k in ALGORITHMS[name].knobs.items()}
@@ -46,7 +46,7 @@ def test_the_help_lists_each_algorithm_on_a_line_in_groups():
 
 
 def test_the_title_says_what_is_not_the_methods_own():
-    config = Gsm8k(
+    config = main_study(
         algorithm="dr_grpo",
         override=Override(advantage="group_standardized", mask_zero_variance=True),
         knobs=Knobs(beta=0.1),
@@ -59,13 +59,13 @@ def test_the_title_says_what_is_not_the_methods_own():
 
 
 def test_what_is_scored_follows_from_what_is_read():
-    on = Gsm8k(algorithm="grpo")
+    on = main_study(algorithm="grpo")
     off = replace(on, knobs=Knobs(beta=0.0))
     assert REFERENCE in algorithm(on).inputs(knobs(on))
     assert REFERENCE not in algorithm(off).inputs(knobs(off))
-    assert PROXIMAL in algorithm(Gsm8k(algorithm="decoupled")).reads
-    assert PROXIMAL not in algorithm(Gsm8k()).reads
-    assert PROXIMAL in algorithm(Gsm8k(override=Override(center="exact"))).reads
+    assert PROXIMAL in algorithm(main_study(algorithm="decoupled")).reads
+    assert PROXIMAL not in algorithm(main_study()).reads
+    assert PROXIMAL in algorithm(main_study(override=Override(center="exact"))).reads
 
 
 @pytest.mark.parametrize("preset", PRESETS)
@@ -76,62 +76,64 @@ def test_every_preset_is_accepted(preset):
 EXACT = Override(center="exact")
 ADAPTS = Reuse(adaptive=True, limits=Limits(clip_step=0.05))
 REFUSED = {
-    "an unknown name": (Gsm8k(algorithm="gpro"), "there is no algorithm 'gpro'. Did you mean"),
+    "an unknown name": (main_study(algorithm="gpro"), "there is no algorithm 'gpro'. Did you mean"),
     "a knob of another": (
-        Gsm8k(algorithm="reinforce", knobs=Knobs(eps_low=0.1)),
+        main_study(algorithm="reinforce", knobs=Knobs(eps_low=0.1)),
         "reinforce has no eps_low",
     ),
-    "a negative knob": (Gsm8k(knobs=Knobs(eps_low=-0.1)), r"eps_low must be >= 0, got -0\.1"),
+    "a negative knob": (main_study(knobs=Knobs(eps_low=-0.1)), r"eps_low must be >= 0, got -0\.1"),
     "a knob of a clip that never binds": (
-        Gsm8k(override=EXACT, knobs=Knobs(eps_low=0.1)),
+        main_study(override=EXACT, knobs=Knobs(eps_low=0.1)),
         r"knobs\.eps-low is 0\.1, which changes nothing here: .* --schedule\.i more than 1",
     ),
     "a knob of a loss behind a weight": (
-        Gsm8k(override=Override(weight="truncated"), knobs=Knobs(eps_high=0.1)),
+        main_study(override=Override(weight="truncated"), knobs=Knobs(eps_high=0.1)),
         r"knobs\.eps-high is 0\.1, which changes nothing here",
     ),
     "stages that nothing reads": (
-        Gsm8k(schedule=Schedule(stages=2)),
+        main_study(schedule=Schedule(stages=2)),
         r"schedule\.stages is 2, but nothing reads the reference .* give --knobs\.beta",
     ),
     "a KL estimator of weight 0": (
-        Gsm8k(override=Override(kl="k1")),
+        main_study(override=Override(kl="k1")),
         r"override\.kl is k1, but the KL term has the weight 0",
     ),
     "an adaptive clip that never binds": (
-        Gsm8k(override=EXACT, trust_region=CLIP),
+        main_study(override=EXACT, trust_region=CLIP),
         r"trust-region\.kind clip adapts a clip that never binds",
     ),
     "the signals' clip that never binds": (
-        Gsm8k(override=EXACT, reuse=ADAPTS),
+        main_study(override=EXACT, reuse=ADAPTS),
         r"reuse\.limits\.clip-step adapts a clip that never binds",
     ),
     "two that set one width": (
-        Gsm8k(trust_region=CLIP, reuse=ADAPTS),
+        main_study(trust_region=CLIP, reuse=ADAPTS),
         r"trust-region\.kind clip and reuse\.limits\.clip-step both set the clip's width",
     ),
     "a clip's width for a loss without": (
-        Gsm8k(algorithm="reinforce", trust_region=CLIP),
+        main_study(algorithm="reinforce", trust_region=CLIP),
         r"adapts eps, which reinforce does not have",
     ),
     "one width for two": (
-        Gsm8k(algorithm="dapo", trust_region=CLIP),
+        main_study(algorithm="dapo", trust_region=CLIP),
         r"one width for both sides, but eps-low is 0\.2 and eps-high 0\.28",
     ),
     "masks of groups that carry no loss": (
-        Gsm8k(override=Override(mask_zero_variance=True)),
+        main_study(override=Override(mask_zero_variance=True)),
         r"override\.mask-zero-variance changes nothing here: .* Give --knobs\.beta",
     ),
     "skipping groups that carry loss": (
-        Gsm8k(algorithm="asymre", optimizer=Optimizer(skip_zero_variance=True, microbatches=2)),
+        main_study(
+            algorithm="asymre", optimizer=Optimizer(skip_zero_variance=True, microbatches=2)
+        ),
         r"under asymre groups of equal rewards carry one: give --override\.mask-zero-variance",
     ),
     "microbatches of what looks at the whole batch": (
-        Gsm8k(algorithm="m2po", optimizer=Optimizer(microbatches=2)),
+        main_study(algorithm="m2po", optimizer=Optimizer(microbatches=2)),
         r"m2po looks at the whole batch",
     ),
     "a weight twice": (
-        Gsm8k(algorithm="decoupled", override=Override(weight="plain")),
+        main_study(algorithm="decoupled", override=Override(weight="plain")),
         "correct it twice",
     ),
 }
@@ -145,20 +147,24 @@ def test_an_option_that_would_change_nothing_is_refused(name):
 
 
 ALLOWED = {
-    "the exact centre over several updates": Gsm8k(
+    "the exact centre over several updates": main_study(
         override=EXACT, knobs=Knobs(eps_low=0.1), schedule=Schedule(i=2)
     ),
-    "a clip around 1": Gsm8k(knobs=Knobs(eps_low=0.1), trust_region=TrustRegion(kind="mask")),
-    "stages of a KL term": Gsm8k(knobs=Knobs(beta=0.1), schedule=Schedule(stages=2)),
-    "stages that reset the optimizer": Gsm8k(schedule=Schedule(stages=2, reset_optimizer=True)),
-    "masks that change the average": Gsm8k(
+    "a clip around 1": main_study(knobs=Knobs(eps_low=0.1), trust_region=TrustRegion(kind="mask")),
+    "stages of a KL term": main_study(knobs=Knobs(beta=0.1), schedule=Schedule(stages=2)),
+    "stages that reset the optimizer": main_study(
+        schedule=Schedule(stages=2, reset_optimizer=True)
+    ),
+    "masks that change the average": main_study(
         override=Override(mask_zero_variance=True, count_masked=False)
     ),
-    "skipping silent groups": Gsm8k(optimizer=Optimizer(skip_zero_variance=True, microbatches=2)),
-    "the cap of a weight": Gsm8k(
+    "skipping silent groups": main_study(
+        optimizer=Optimizer(skip_zero_variance=True, microbatches=2)
+    ),
+    "the cap of a weight": main_study(
         override=Override(weight="truncated"), knobs=Knobs(weight_cap=1.5)
     ),
-    "the cap of a decoupled loss": Gsm8k(algorithm="decoupled", knobs=Knobs(cap=1.5)),
+    "the cap of a decoupled loss": main_study(algorithm="decoupled", knobs=Knobs(cap=1.5)),
 }
 
 
@@ -168,17 +174,17 @@ def test_what_acts_is_accepted(name):
 
 
 def test_a_knob_acts_where_its_ratio_can_leave_one():
-    assert not acts(Gsm8k(algorithm="decoupled"), "eps_low")
-    assert acts(Gsm8k(algorithm="decoupled"), "cap")
-    assert acts(Gsm8k(algorithm="decoupled", schedule=Schedule(i=2)), "eps_low")
+    assert not acts(main_study(algorithm="decoupled"), "eps_low")
+    assert acts(main_study(algorithm="decoupled"), "cap")
+    assert acts(main_study(algorithm="decoupled", schedule=Schedule(i=2)), "eps_low")
 
 
 def test_groups_of_equal_rewards_are_silent_or_not():
-    assert silent(Gsm8k())
-    assert not silent(Gsm8k(knobs=Knobs(beta=0.1)))
-    assert not silent(Gsm8k(algorithm="asymre"))
-    assert not silent(Gsm8k(algorithm="opmd_kimi"))
-    assert not silent(Gsm8k(trust_region=TrustRegion(kind="penalty")))
+    assert silent(main_study())
+    assert not silent(main_study(knobs=Knobs(beta=0.1)))
+    assert not silent(main_study(algorithm="asymre"))
+    assert not silent(main_study(algorithm="opmd_kimi"))
+    assert not silent(main_study(trust_region=TrustRegion(kind="penalty")))
 
 
 @pytest.mark.parametrize(
@@ -199,7 +205,7 @@ def test_options_that_need_another_say_which(make, message):
 
 @pytest.mark.parametrize("kind", ["penalty", "mask", "mask-negatives", "clip"])
 def test_a_trust_region_wraps_the_loss(kind):
-    config = Gsm8k(trust_region=TrustRegion(kind=kind))
+    config = main_study(trust_region=TrustRegion(kind=kind))
     make = region_fn(config)
     assert make is not None
     own = algorithm(config).loss
@@ -215,9 +221,9 @@ def test_a_trust_region_wraps_the_loss(kind):
     losses = region.loss(state, log_probs, batch)
     if kind in ("penalty", "clip"):  # a dual variable of 0, and the width that the loss has anyway
         np.testing.assert_allclose(losses, own(log_probs, batch), rtol=1e-6)
-    assert region_fn(Gsm8k()) is None
+    assert region_fn(main_study()) is None
 
 
 def test_the_fixed_length_is_the_runs_longest_completion():
-    config = Gsm8k(algorithm="dr_grpo", rollout=Rollout(max_tokens=77))
+    config = main_study(algorithm="dr_grpo", rollout=Rollout(max_tokens=77))
     assert knobs(config)["length"] == 77

@@ -12,13 +12,14 @@ from ogrpo.report.counted import counted
 from ogrpo.report.run_dir import RunDir
 from ogrpo.trainer import Schedule
 from ogrpo.trainer.build import make_parts
-from ogrpo.trainer.config import Checkpointing, Data, Evaluation, Gsm8k, Model, Rollout
+from ogrpo.trainer.config import Checkpointing, Data, Evaluation, Model, Rollout
 from ogrpo.trainer.config_update import Lora, TrustRegion
 from ogrpo.trainer.model import make_model
 from ogrpo.trainer.prepare import prepare
+from ogrpo.trainer.presets import main_study
 from ogrpo.trainer.session import Study, carry_out
 
-CONFIG = Gsm8k(
+CONFIG = main_study(
     data=Data(train=16),
     model=Model(random="tiny"),
     rollout=Rollout(group_size=2, max_tokens=4),

@@ -6,11 +6,12 @@ from itertools import combinations
 
 import pytest
 
-from ogrpo.data import arithmetic
-from ogrpo.trainer.config import Data, Evaluation, Gsm8k, WarmStart
+from ogrpo.tasks import arithmetic
+from ogrpo.trainer.config import Data, Evaluation, WarmStart
 from ogrpo.trainer.prepare import MOST_HELDOUT, load_problems, prepare
+from ogrpo.trainer.presets import main_study
 
-SMALL = Gsm8k(data=Data(train=300), warm_start=WarmStart(problems=200))
+SMALL = main_study(data=Data(train=300), warm_start=WarmStart(problems=200))
 
 
 def held_out(config, split, prompts=MOST_HELDOUT):
@@ -31,7 +32,7 @@ def sets_of(config):
 
 
 @pytest.mark.parametrize(
-    "config", [pytest.param(Gsm8k(), marks=pytest.mark.slow), SMALL], ids=["default", "small"]
+    "config", [pytest.param(main_study(), marks=pytest.mark.slow), SMALL], ids=["default", "small"]
 )
 def test_generated_sets_share_no_prompt_and_repeat_none(config):
     sets = sets_of(config)

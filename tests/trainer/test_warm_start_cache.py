@@ -3,12 +3,12 @@
 from ogrpo.learner import state
 from ogrpo.policy import decoder
 from ogrpo.trainer import model as models
-from ogrpo.trainer.config import Gsm8k
 from ogrpo.trainer.prepare import load_problems, make_tokenizer
+from ogrpo.trainer.presets import main_study
 
 
 def test_a_cached_warm_start_is_of_the_code_that_made_it(monkeypatch, tmp_path):
-    config = Gsm8k()
+    config = main_study()
     problems = load_problems(config)
     tokenizer = make_tokenizer(config, problems)
     shape = models.tiny_decoder(tokenizer)

@@ -11,14 +11,15 @@ from rich.console import Console
 
 from ogrpo.trainer import Schedule, start, train
 from ogrpo.trainer.build import find_devices, first_region, make_parts
-from ogrpo.trainer.config import Data, Evaluation, Gsm8k, Rollout, WarmStart
+from ogrpo.trainer.config import Data, Evaluation, Rollout, TrainConfig, WarmStart
 from ogrpo.trainer.config_update import Optimizer
 from ogrpo.trainer.method import check
 from ogrpo.trainer.model import make_model
 from ogrpo.trainer.prepare import prepare
+from ogrpo.trainer.presets import main_study
 
 Setting = dict[str, Any]
-BASE = Gsm8k(
+BASE = main_study(
     data=Data(train=64),
     warm_start=WarmStart(steps=2, batch=4, problems=16, demonstrations=1, cache=False),
     rollout=Rollout(group_size=4),
@@ -69,7 +70,7 @@ def right(text, finish, gold):
 
 
 @cache
-def ended(config: Gsm8k) -> tuple[dict[str, float], tuple[np.ndarray, ...]]:
+def ended(config: TrainConfig) -> tuple[dict[str, float], tuple[np.ndarray, ...]]:
     """The figures of all records of a run, and the weights that it ends with."""
     check(config)
     prepared, problems = prepare(config)
@@ -101,5 +102,5 @@ def differ(one, other) -> bool:
     return not same or figures != others
 
 
-def base_of(setting: Setting) -> Gsm8k:
+def base_of(setting: Setting) -> TrainConfig:
     return with_options(BASE, grouped(setting))

@@ -5,50 +5,64 @@ import difflib
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import tyro
 
+from ogrpo.cli.config_file import HELP, as_file, read_file, split, with_values
 from ogrpo.report.run_dir import RunDir
-from ogrpo.trainer.config import Gsm8k, from_json
+from ogrpo.trainer.config import TrainConfig, from_json
 from ogrpo.trainer.method import listed
-from ogrpo.trainer.presets import DEFAULT, PRESETS, check_preset
-
-PROGRAM = "python -m experiments.run gsm8k"
+from ogrpo.trainer.presets import PRESETS, check_preset
 
 
-def parse(options: Sequence[str]) -> Gsm8k:
-    """The config that the options ask for; tyro answers unknown ones with the nearest names."""
+def parse(options: Sequence[str], *, program: str, preset: str) -> TrainConfig:
+    """The config that the options ask for; tyro answers unknown ones with the nearest names.
+
+    Args:
+      options: as they were typed.
+      program: what the command is called.
+      preset: where nothing else is named.
+
+    Raises:
+      ValueError: a preset, a file or a run to resume is wrong.
+      SystemExit: after --help and --print-config, and after an option that is unknown.
+    """
+    typed = split(options)
+    values = {} if typed.file is None else read_file(typed.file)
     early = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     early.add_argument("--preset")
     early.add_argument("--run-dir", "--run_dir", type=Path)
     early.add_argument("--resume", action="store_true")
-    known, _ = early.parse_known_args([*options])
+    known, _ = early.parse_known_args(typed.options)
     resumed = _resumed(known.run_dir, known.preset) if known.resume and known.run_dir else None
+    base = resumed or make_preset(known.preset or _preset_of(values) or preset)
+    if typed.file is not None:
+        base = with_values(base, values, typed.file)
     config = tyro.cli(
-        Gsm8k,
-        prog=PROGRAM,
-        args=[*options],
-        default=resumed or _preset(known.preset or DEFAULT),
+        TrainConfig,
+        prog=program,
+        args=typed.options,
+        default=base,
         description=_description(),
         config=(tyro.conf.FlagCreatePairsOff,),
     )
+    if typed.prints:
+        print(as_file(config), end="")
+        raise SystemExit(0)
     if resumed is None:
         check_preset(config)
-    elif config.lora != resumed.lora:
-        raise ValueError(
-            f"the run in {known.run_dir} was started with {resumed.lora}, which cannot change:"
-            " leave out --lora options"
-        )
-    if resumed is not None and config.evaluation.split != resumed.evaluation.split:
-        raise ValueError(
-            f"the run in {known.run_dir} is evaluated on --evaluation.split "
-            f"{resumed.evaluation.split}, and its scores would not compare: leave the option out, "
-            "or start another run"
-        )
+    else:
+        _check_same(config, resumed, known.run_dir)
     return config
 
 
-def _preset(name: str) -> Gsm8k:
+def _preset_of(values: dict[str, Any]) -> str | None:
+    return values.get("preset")
+
+
+def make_preset(name: str) -> TrainConfig:
+    """The preset of this name; a ValueError names the nearest one."""
     if name not in PRESETS:
         near = difflib.get_close_matches(name, PRESETS, n=1)
         hint = f" Did you mean {near[0]!r}?" if near else ""
@@ -56,11 +70,11 @@ def _preset(name: str) -> Gsm8k:
     return replace(PRESETS[name](), preset=name)
 
 
-def _resumed(path: Path, preset: str | None) -> Gsm8k:
+def _resumed(path: Path, preset: str | None) -> TrainConfig:
     values = RunDir.reopen(path).read_config()
-    if values.pop("study") != "gsm8k":
+    if "task" not in values:
         raise ValueError(f"the run in {path} is of another study: check --run-dir")
-    config = from_json(Gsm8k, values)
+    config = from_json(TrainConfig, values)
     if preset not in (None, config.preset):
         raise ValueError(
             f"the run in {path} was started with --preset {config.preset}: leave out --preset"
@@ -68,11 +82,26 @@ def _resumed(path: Path, preset: str | None) -> Gsm8k:
     return config
 
 
+def _check_same(config: TrainConfig, resumed: TrainConfig, path: Path) -> None:
+    if config.lora != resumed.lora:
+        raise ValueError(
+            f"the run in {path} was started with {resumed.lora}, which cannot change:"
+            " leave out --lora options"
+        )
+    if config.evaluation.split != resumed.evaluation.split:
+        raise ValueError(
+            f"the run in {path} is evaluated on --evaluation.split "
+            f"{resumed.evaluation.split}, and its scores would not compare: leave the option out, "
+            "or start another run"
+        )
+
+
 def _description() -> str:
     lines = [f"{name}: {(make.__doc__ or '').splitlines()[0]}" for name, make in PRESETS.items()]
     return "\n\n".join(
         [
-            "Off-policy GRPO on grade-school mathematics.",
+            "Off-policy GRPO on a task with verifiable rewards.",
+            HELP,
             "Presets:",
             *lines,
             "Algorithms (--algorithm):",

@@ -1,1 +1,1 @@
-"""Tasks, tokenizers and batching: numpy and tokenizers, no JAX."""
+"""Tokenizers, batching and the replay buffer: numpy, Arrow and tokenizers, no JAX."""

@@ -16,6 +16,20 @@ from jinja2.nodes import Node
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
+Messages = Sequence[Mapping[str, Any]]
+PLAIN_PROMPT = "{question}"
+PLAIN_CHAT = """\
+{% for message in messages %}
+{{ message.role }}:
+{{ message.content }}
+
+{% endfor %}
+{% if add_generation_prompt %}
+assistant:
+{% endif %}
+"""
+"""A chat template for tokenizers that are made here, which have none of their own."""
+
 
 class _Generation(Extension):
     """`{% generation %}` marks the assistant's words for training masks; no matter here."""
@@ -28,20 +42,90 @@ class _Generation(Extension):
         return parser.parse_statements(("name:endgeneration",), drop_needle=True)
 
 
-def render_chat(
-    template: str, messages: Sequence[Mapping[str, str]], variables: Mapping[str, Any]
-) -> str:
+def render_chat(template: str, messages: Messages, variables: Mapping[str, Any]) -> str:
     """Render messages up to where the assistant begins to speak.
 
     Raises:
         ValueError: the template is not valid or refuses these messages; with its own words.
     """
+    given = {"tools": None, "documents": None, **variables}
     try:
-        return _compiled(template).render(
-            messages=messages, add_generation_prompt=True, tools=None, documents=None, **variables
-        )
+        return _compiled(template).render(messages=messages, add_generation_prompt=True, **given)
     except TemplateError as error:
         raise ValueError(f"chat template: {error}") from error
+
+
+def to_messages(prompt: str | Messages, prompt_template: str) -> Messages:
+    """Make a question the user's turn; messages stay as they are.
+
+    Raises:
+        ValueError: messages, and a template for questions.
+    """
+    if isinstance(prompt, str):
+        return [{"role": "user", "content": prompt_template.replace("{question}", prompt)}]
+    if prompt_template != PLAIN_PROMPT:
+        raise ValueError(
+            f"prompt_template {prompt_template!r} is for prompts of text, and this one is of "
+            "messages: leave it out, and write the instruction into the messages."
+        )
+    return prompt
+
+
+def with_system(messages: Messages, system: str | None) -> Messages:
+    """Open the messages with a system turn, if one is asked for.
+
+    Raises:
+        ValueError: they have one of their own.
+    """
+    if system is None:
+        return messages
+    if messages[0]["role"] in ("system", "developer"):
+        raise ValueError(
+            f"system prompt {system[:60]!r}: the messages begin with a {messages[0]['role']} turn "
+            "of their own; leave one of the two out."
+        )
+    return [{"role": "system", "content": system}, *messages]
+
+
+def refuse_chat(
+    prompt: str | Messages, system: str | None, variables: Mapping[str, Any] | None
+) -> None:
+    """Refuse what only a chat template can render.
+
+    Raises:
+        ValueError: the prompt is messages, or a system turn or a variable is asked for.
+    """
+    if not isinstance(prompt, str):
+        raise ValueError(
+            "the prompt is chat messages and this tokenizer has no chat template: use a model with "
+            "one, put one beside it (chat_template.jinja), or make the prompt a text."
+        )
+    asked = {"system prompt": system, "chat variables": variables}
+    for name, value in asked.items():
+        if value:
+            raise ValueError(
+                f"{name} {value!r:.60}: it needs a chat template and this tokenizer has none; put "
+                "the instruction into the prompt."
+            )
+
+
+def check_asked(template: str, messages: Messages, rendered: str) -> None:
+    """Check that what the user said last stands in the rendered text, white space aside.
+
+    Raises:
+        ValueError: it does not; the message names the template by its beginning.
+    """
+    said = [message["content"] for message in messages if message["role"] == "user"]
+    if said and _squeeze(said[-1]) not in _squeeze(rendered):
+        raise ValueError(
+            f"the chat template that begins {_squeeze(template)[:60]!r} drops the question: "
+            f"{said[-1][:60]!r} is not in what it renders, {rendered[:120]!r}. Use a template that "
+            "writes the user's message (chat_template.jinja in the model's folder)."
+        )
+
+
+def _squeeze(text: str) -> str:
+    return " ".join(text.split())
 
 
 @lru_cache(maxsize=16)

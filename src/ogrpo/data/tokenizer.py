@@ -8,7 +8,9 @@ from typing import Any
 import numpy as np
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from ogrpo.data.chat import render_chat
+from ogrpo.data import chat
+from ogrpo.data.chat import PLAIN_PROMPT, Messages
+from ogrpo.data.tokenizer_files import read_backend, read_chat_template, read_json, token_text
 from ogrpo.rollout.protocol import IntArray
 
 EOS, PAD, UNKNOWN = "<eos>", "<pad>", "<unk>"
@@ -34,7 +36,7 @@ class TextTokenizer:
         config: Mapping[str, Any],
         *,
         chat_template: str | None = None,
-        prompt_template: str = "{question}",
+        prompt_template: str = PLAIN_PROMPT,
         system_prompt: str | None = None,
         template_options: Mapping[str, Any] | None = None,
     ) -> None:
@@ -98,21 +100,47 @@ class TextTokenizer:
                 run.append(token)
         return "".join([*pieces, self.backend.decode(run, skip_special_tokens)])
 
-    def render_prompt(self, question: str) -> str:
-        """Return the text a model is to continue: the chat template's, or the plain one's."""
-        user = self.prompt_template.replace("{question}", question)
-        if self.chat_template is None:
-            return user
-        system = [] if self.system_prompt is None else [("system", self.system_prompt)]
-        messages = [{"role": r, "content": c} for r, c in [*system, ("user", user)]]
-        variables = self._special_texts() | self.template_options
-        return render_chat(self.chat_template, messages, variables)
+    def render_prompt(
+        self,
+        prompt: str | Messages,
+        *,
+        system: str | None = None,
+        chat_variables: Mapping[str, Any] | None = None,
+    ) -> str:
+        """Return the text a model is to continue: the chat template's, or the plain one's.
 
-    def encode_prompt(self, question: str) -> IntArray:
-        """Render and encode; a chat template writes its own BOS, a plain prompt is given one."""
-        return self.encode(
-            self.render_prompt(question), add_special_tokens=self.chat_template is None
-        )
+        Args:
+            prompt: a question, which `prompt_template` makes the user's turn, or chat messages.
+            system: an opening system turn in place of the tokenizer's own.
+            chat_variables: added to the tokenizer's `template_options`, and before them.
+
+        Raises:
+            ValueError: something is asked for that needs a chat template, and there is none; the
+                messages have a system turn already; or the chat template drops the question.
+        """
+        messages = chat.to_messages(prompt, self.prompt_template)
+        if self.chat_template is None:
+            chat.refuse_chat(prompt, system, chat_variables)
+            return messages[-1]["content"]
+        messages = chat.with_system(messages, self.system_prompt if system is None else system)
+        variables = self._special_texts() | self.template_options | dict(chat_variables or {})
+        rendered = chat.render_chat(self.chat_template, messages, variables)
+        chat.check_asked(self.chat_template, messages, rendered)
+        return rendered
+
+    def encode_prompt(
+        self,
+        prompt: str | Messages,
+        *,
+        system: str | None = None,
+        chat_variables: Mapping[str, Any] | None = None,
+    ) -> IntArray:
+        """Render and encode; a chat template writes its own BOS, a plain prompt is given one.
+
+        Arguments and errors are those of `render_prompt`.
+        """
+        text = self.render_prompt(prompt, system=system, chat_variables=chat_variables)
+        return self.encode(text, add_special_tokens=self.chat_template is None)
 
     def sample_texts(self, *, count: int = 32, length: int = 16) -> list[tuple[list[int], str]]:
         """Token ids with their text, by which another tokenizer can be told from this one.
@@ -141,12 +169,12 @@ class TextTokenizer:
     def load(cls, folder: str | Path, **options: Any) -> "TextTokenizer":
         """Read a Hugging Face folder; `options` are the keyword arguments of the class."""
         folder = Path(folder)
-        backend = _read_backend(folder / "tokenizer.json")
-        config = _read_json(folder / "tokenizer_config.json")
-        return cls(backend, config, chat_template=_chat_template(folder, config), **options)
+        backend = read_backend(folder / "tokenizer.json")
+        config = read_json(folder / "tokenizer_config.json")
+        return cls(backend, config, chat_template=read_chat_template(folder, config), **options)
 
     def _special_id(self, name: str) -> int:
-        token = _token_text(self.config.get(name))
+        token = token_text(self.config.get(name))
         token_id = None if token is None else self.backend.token_to_id(token)
         if token_id is None:
             raise ValueError(
@@ -157,7 +185,7 @@ class TextTokenizer:
 
     def _special_texts(self) -> dict[str, str]:
         names = ("bos_token", "eos_token", "pad_token", "unk_token")
-        texts = {name: _token_text(self.config.get(name)) for name in names}
+        texts = {name: token_text(self.config.get(name)) for name in names}
         return {name: text for name, text in texts.items() if text is not None}
 
 
@@ -174,8 +202,14 @@ def word_level(words: Iterable[str], **options: Any) -> TextTokenizer:
     return TextTokenizer(backend, _plain_config(PAD, EOS, unk_token=UNKNOWN), **options)
 
 
-def train_bpe(texts: Iterable[str], vocab_size: int, **options: Any) -> TextTokenizer:
+def train_bpe(
+    texts: Iterable[str], vocab_size: int, *, split_digits: bool = True, **options: Any
+) -> TextTokenizer:
     """Train a byte-level BPE tokenizer: any text encodes, and decodes to itself.
+
+    The same texts give the same tokenizer. With `split_digits` each digit is a token of its own,
+    whatever stands beside it: `12` is `1`, `2` in ` 12` and in `312` too, so that a small model can
+    learn to calculate from few examples. Without, frequent numbers are tokens, and texts shorter.
 
     Raises:
         ValueError: `vocab_size` leaves no room for the 256 bytes and two special tokens.
@@ -184,7 +218,11 @@ def train_bpe(texts: Iterable[str], vocab_size: int, **options: Any) -> TextToke
     if vocab_size < len(alphabet) + 2:
         raise ValueError(f"vocab_size is {vocab_size}; give at least {len(alphabet) + 2}.")
     backend = Tokenizer(models.BPE())
-    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)  # pyright: ignore[reportAttributeAccessIssue]
+    pieces: Any = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    if split_digits:
+        digits = pre_tokenizers.Digits(individual_digits=True)
+        pieces = pre_tokenizers.Sequence([digits, pieces])
+    backend.pre_tokenizer = pieces  # pyright: ignore[reportAttributeAccessIssue]
     backend.decoder = decoders.ByteLevel()  # pyright: ignore[reportAttributeAccessIssue]
     trainer = trainers.BpeTrainer(
         vocab_size=vocab_size,
@@ -208,42 +246,3 @@ def _plain_config(pad: str, eos: str, **more: str) -> dict[str, Any]:
 
 def _parts(whole: list[int], length: int) -> list[list[int]]:
     return [whole[start : start + length] for start in range(0, len(whole), length)]
-
-
-def _token_text(token: Any) -> str | None:
-    return token["content"] if isinstance(token, Mapping) else token
-
-
-def _chat_template(folder: Path, config: Mapping[str, Any]) -> str | None:
-    file = folder / "chat_template.jinja"
-    if file.is_file():
-        return _read(file)
-    template = config.get("chat_template")
-    if isinstance(template, list):  # several, by name
-        named = {entry["name"]: entry["template"] for entry in template}
-        if "default" not in named:
-            raise ValueError(f"{folder}: chat templates {sorted(named)}, none named 'default'.")
-        return named["default"]
-    return template
-
-
-def _read_backend(file: Path) -> Tokenizer:
-    if not isinstance(_read_json(file).get("model"), Mapping):
-        raise ValueError(f"{file} is no tokenizer: it has no 'model'.")
-    return Tokenizer.from_file(str(file))
-
-
-def _read_json(file: Path) -> dict[str, Any]:
-    try:
-        return json.loads(_read(file))
-    except json.JSONDecodeError as error:
-        raise ValueError(f"{file} is not valid JSON: {error}.") from error
-
-
-def _read(file: Path) -> str:
-    if not file.is_file():
-        raise ValueError(
-            f"{file} is missing; a tokenizer folder holds tokenizer.json and "
-            "tokenizer_config.json (and chat_template.jinja, if it chats)."
-        )
-    return file.read_text(encoding="utf-8")

@@ -13,7 +13,7 @@ from ogrpo.learner.metrics import Metrics
 from ogrpo.learner.state import Hypers, Params, TrainState
 from ogrpo.learner.update import Recipe, Weighed, gradient, weigh
 
-SpreadFn = Callable[[TrainState, Batch[Array], Hypers], Metrics]
+NoiseFn = Callable[[TrainState, Batch[Array], Hypers], Metrics]
 
 
 def gradient_spread(
@@ -64,6 +64,6 @@ def squared_norm(tree: Params) -> Array:
     return jnp.square(optax.tree.norm(jax.tree.map(lambda x: x.astype(jnp.float32), tree)))
 
 
-def make_spread(recipe: Recipe) -> SpreadFn:
+def make_noise(recipe: Recipe) -> NoiseFn:
     """The jitted `(state, batch, hypers) -> metrics`."""
     return jax.jit(partial(gradient_spread, recipe=recipe))

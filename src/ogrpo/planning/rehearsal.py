@@ -41,7 +41,7 @@ from ogrpo.planning.simulation import (
 from ogrpo.policy import DecoderConfig, Params, flops, init_params
 from ogrpo.policy.lora import merge, split
 from ogrpo.report.run_dir import RunDir
-from ogrpo.rollout.collection import Collector, Limits, Request
+from ogrpo.rollout.collection import CollectionLimits, Collector, Request, Rewarded
 from ogrpo.rollout.protocol import Engine, Group, IntArray, Sampling
 from ogrpo.trainer.model import DTYPES, REMAT, make_policy_fn
 
@@ -212,7 +212,7 @@ def rehearse(shop: Workshop) -> Measured:
     plan, steps, v = shop.plan, shop.plan.rehearse_steps, REHEARSED_V
     engine = TimedEngine(shop.engine)
     state = _warm_up(shop)
-    limits = Limits(
+    limits = CollectionLimits(
         lead=plan.limits.lead,
         max_staleness=None,
         workers=plan.serve.calls,
@@ -220,7 +220,13 @@ def rehearse(shop: Workshop) -> Measured:
     )
     asked, taken = [], []
     collector = Collector(
-        engine, shop.request, shop.sampling, steps=range(steps), limits=limits, retry_on=()
+        engine,
+        shop.request,
+        shop.sampling,
+        unrewarded,
+        steps=range(steps),
+        limits=limits,
+        retry_on=(),
     )
     with collector:
         origin = time.perf_counter()
@@ -244,6 +250,13 @@ def rehearse(shop: Workshop) -> Measured:
     first, end = window(steps, limits.lead, v)
     share = waited[first:end].sum() / (ends[end - 1] - ends[first - 1])
     return Measured(pipeline, calls, ends - taken, np.array(engine.calls), ends, float(share))
+
+
+def unrewarded(
+    _request: Request, _places: Sequence[int], groups: Sequence[Group]
+) -> list[Rewarded]:
+    """The groups with rewards of 0: a rehearsal's own rewards come with its updates."""
+    return [Rewarded(group, np.zeros(len(group.completions), np.float32)) for group in groups]
 
 
 REHEARSED_V = 4

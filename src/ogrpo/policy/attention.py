@@ -25,8 +25,8 @@ class Segment(NamedTuple):
     mask: jax.Array
 
 
-# (queries [N, G, T, H, D], segments) -> [N, G, T, H, D]
 AttentionFn = Callable[[jax.Array, Sequence[Segment]], jax.Array]
+"""Maps queries [N, G, T, H, D] and segments to [N, G, T, H, D]."""
 
 
 def attend(queries: jax.Array, segments: Sequence[Segment]) -> jax.Array:

@@ -27,12 +27,12 @@ from ogrpo.policy.config import DecoderConfig
 from ogrpo.policy.rope import rotate, rotation
 
 Params = dict[str, Any]
-# (queries [N, S, H, D], keys [N, S, K, D], values [N, S, K, D], context) -> [N, S, H, D]
 MixFn = Callable[[jax.Array, jax.Array, jax.Array, Any], jax.Array]
-# hidden states [N, S, d] -> the same, where they should lie on a mesh of devices
+"""Maps queries [N, S, H, D], keys and values [N, S, K, D] and a context to [N, S, H, D]."""
 SpreadFn = Callable[[jax.Array], jax.Array]
-# a policy of `jax.checkpoint_policies`: which results of a layer are kept for the backward pass
+"""Puts hidden states [N, S, d] where they should lie on a mesh of devices."""
 KeepFn = Callable[..., bool]
+"""A policy of `jax.checkpoint_policies`: which results of a layer the backward pass finds kept."""
 
 # Storing what lies between matrix products costs more memory traffic than computing it again, on a
 # CPU too: half the time of an update of a small model.

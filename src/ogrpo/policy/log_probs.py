@@ -112,7 +112,7 @@ class TokenQueries(NamedTuple):
     """Tokens asked of next-token distributions; leading axes are a batch's own."""
 
     hidden: jax.Array
-    """[..., K, d]."""
+    """Shape [..., K, d]."""
     token_ids: jax.Array
     """Int [..., K, A]."""
 

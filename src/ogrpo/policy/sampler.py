@@ -21,17 +21,21 @@ from ogrpo.policy.decoder import MixFn, Params, head_weight, product, run_layers
 from ogrpo.policy.head import log_softmax
 from ogrpo.policy.log_probs import check_positions, last_valid, run_prompt
 
-# Keys and values [L, ..., K, D], or a list of L such pairs without the first axis (`unstack`)
 Cache = Any
+"""Keys and values [L, ..., K, D], or a list of L such pairs without the first axis (`unstack`)."""
 
 
 class Samples(NamedTuple):
     """Completions padded on the right with token 0."""
 
-    token_ids: jax.Array  # int32 [N, G, T]
-    log_probs: jax.Array  # float32 [N, G, T], of the tokens under softmax(z / temperature)
-    mask: jax.Array  # bool [N, G, T], True on tokens, the end-of-sequence token included
-    finished: jax.Array  # bool [N, G], True where the end-of-sequence token was drawn
+    token_ids: jax.Array
+    """Int32 [N, G, T]."""
+    log_probs: jax.Array
+    """Float32 [N, G, T]: log-probs of the tokens under softmax(z / temperature)."""
+    mask: jax.Array
+    """Bool [N, G, T]: True on tokens, the end-of-sequence token included."""
+    finished: jax.Array
+    """Bool [N, G]: True where the end-of-sequence token was drawn."""
 
 
 class _Draw(NamedTuple):
@@ -45,10 +49,14 @@ class _Draw(NamedTuple):
 class _Drawn(NamedTuple):
     """What a grid [N, G] of completions has so far; token arrays are step-major."""
 
-    token_ids: jax.Array  # int32 [T, N, G]
-    log_probs: jax.Array  # float32 [T, N, G]
-    lengths: jax.Array  # int32 [N, G], tokens drawn, the end-of-sequence token included
-    done: jax.Array  # bool [N, G]
+    token_ids: jax.Array
+    """Int32 [T, N, G]."""
+    log_probs: jax.Array
+    """Float32 [T, N, G]."""
+    lengths: jax.Array
+    """Int32 [N, G]: tokens drawn, the end-of-sequence token included."""
+    done: jax.Array
+    """Bool [N, G]."""
 
 
 class _State(NamedTuple):
@@ -56,15 +64,19 @@ class _State(NamedTuple):
 
     step: jax.Array
     drawn: _Drawn
-    cache: Cache  # [L, N, G, T, K, D]
+    cache: Cache
+    """Shape [L, N, G, T, K, D]."""
 
 
 class _Given(NamedTuple):
     """What the loop reads and leaves as it is."""
 
-    prompt_mask: jax.Array  # bool [N, P]
-    prompt_cache: Cache  # [L, N, P, K, D]
-    uniforms: jax.Array  # float32 [T, 2, N, G]
+    prompt_mask: jax.Array
+    """Bool [N, P]."""
+    prompt_cache: Cache
+    """Shape [L, N, P, K, D]."""
+    uniforms: jax.Array
+    """Float32 [T, 2, N, G]."""
 
 
 def sample(

@@ -2,29 +2,38 @@
 
 import math
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ogrpo.report.run_dir import RunDir
-from ogrpo.rewards.math import RewardCounts
-from ogrpo.trainer.config import Gsm8k
-from ogrpo.trainer.prepare import Prepared
+from ogrpo.rewards.judge import RewardCounts
 
 Record = dict[str, Any]
 Counts = list[tuple[str, str]]
 
 
-def counted(config: Gsm8k, run: RunDir, prepared: Prepared) -> Counts:
-    """Label and figure, of everything that was left out, cut off or made up for."""
-    records = run.read_metrics()
+def counted(
+    config: Mapping[str, Any],
+    records: list[Record],
+    left_out: Sequence[tuple[str, int]],
+    outcomes: Mapping[str, RewardCounts],
+) -> Counts:
+    """Label and figure, of everything that was left out, cut off or made up for.
+
+    Args:
+      config: the run's, as JSON.
+      records: of the run's steps.
+      left_out: what was not trained or evaluated on, and how often.
+      outcomes: how answers came out, by what they are answers to.
+    """
     return [
-        *((label, f"{count:,}") for label, count in prepared.left_out),
-        *judged("completions", prepared.reward.counts),
-        *judged("evaluation answers", prepared.evaluation_reward.counts),
+        *((label, f"{count:,}") for label, count in left_out),
+        *(line for what, counts in outcomes.items() for line in judged(what, counts)),
+        *failed(records),
         *clipped(records),
         *replayed(records),
-        *certified(config, records),
+        *certified(config["certificate"]["delta"], records),
         *signals(records),
-        *padded(config, records),
+        *padded(config["optimizer"]["batching"], records),
         *spent(records),
         *nonfinite(records),
     ]
@@ -33,6 +42,17 @@ def counted(config: Gsm8k, run: RunDir, prepared: Prepared) -> Counts:
 def judged(what: str, counts: RewardCounts) -> Counts:
     """How answers came out since the run began, earlier processes included."""
     return [(f"{what} judged {name}", f"{count:,}") for name, count in counts._asdict().items()]
+
+
+def failed(records: list[Record]) -> Counts:
+    """Completions that a reward could not judge, by what went wrong."""
+    last = records[-1] if records else {}
+    prefix = "reward/failed/"
+    return [
+        (f"completions not judged, and without loss: {name.removeprefix(prefix)}", f"{count:,.0f}")
+        for name, count in last.items()
+        if name.startswith(prefix) and count
+    ]
 
 
 def clipped(records: list[Record]) -> Counts:
@@ -56,15 +76,15 @@ def replayed(records: list[Record]) -> Counts:
     return [*shown, ("steps whose draws ended for lack of a batch", f"{starved:,}")]
 
 
-def certified(config: Gsm8k, records: list[Record]) -> Counts:
+def certified(delta: float | None, records: list[Record]) -> Counts:
     """Server periods with a certificate above 0."""
-    if config.certificate.delta is None:
+    if delta is None:
         return []
     bounds = [_figure(r, "certificate/bound", below=True) for r in records]
     bounds = [bound for bound in bounds if bound is not None]
     label = "server periods certified to improve on the last, each with confidence"
     found = f"{sum(bound > 0 for bound in bounds)} of {len(bounds)}"
-    return [(f"{label} {1 - config.certificate.delta:.0%}", found)]
+    return [(f"{label} {1 - delta:.0%}", found)]
 
 
 def signals(records: list[Record]) -> Counts:
@@ -74,13 +94,13 @@ def signals(records: list[Record]) -> Counts:
     return [(f"steps ended by the signal {name}", f"{n:,}") for name, n in bound.most_common()]
 
 
-def padded(config: Gsm8k, records: list[Record]) -> Counts:
+def padded(batching: str, records: list[Record]) -> Counts:
     """What updates computed for nothing, and in how many programs."""
     shares = [r["padding"] for r in records if r.get("padding") is not None]
     if not shares:
         return []
     shapes = max(r.get("shapes", 1) for r in records)
-    how = f"{sum(shares) / len(shares):.1%} ({config.optimizer.batching} batches)"
+    how = f"{sum(shares) / len(shares):.1%} ({batching} batches)"
     return [
         ("padding among the tokens that updates computed", how),
         ("shapes of batches, each compiled once", f"{shapes:,.0f}"),
@@ -88,7 +108,7 @@ def padded(config: Gsm8k, records: list[Record]) -> Counts:
 
 
 def spent(records: list[Record]) -> Counts:
-    """What the run bought and used, and what that gained."""
+    """What the run collected and used, and what that gained."""
     evaluated = [r for r in records if r.get("pass@1/sampled") is not None]
     if len(evaluated) < 2 or not evaluated[-1]["completions"]:
         return []
@@ -96,7 +116,7 @@ def spent(records: list[Record]) -> Counts:
     gain = (last["pass@1/sampled"] - first["pass@1/sampled"]) / last["completions"] * 1000
     return [
         ("sampled Pass@1 gained per 1,000 completions", f"{gain:+.4f}"),
-        ("updates in which each completion bought was used", f"{last['replay/ratio']:.2f}"),
+        ("updates in which each completion collected was used", f"{last['replay/ratio']:.2f}"),
         ("FLOPs of rollouts, counted from shapes", f"{last['flops/rollout']:.3g}"),
         ("FLOPs of updates, counted from shapes", f"{last['flops/update']:.3g}"),
     ]

@@ -212,7 +212,7 @@ def _figure(title: str) -> tuple[Figure, Axes]:
     figure = Figure(figsize=(6.4, 3.6), layout="constrained")
     axes = figure.subplots()
     axes.set_title(title, loc="left", fontweight="bold")
-    axes.set_xlabel("completions bought")
+    axes.set_xlabel("completions collected")
     return figure, axes
 
 

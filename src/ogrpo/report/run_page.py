@@ -51,7 +51,7 @@ def _cards(evaluated: list[Record], records: list[Record]) -> list[dict[str, str
             {"value": _change(evaluated, key), "label": f"held-out {name}, T = {temperature:g}"}
             for key, name in pass_at_k_names(evaluated).items()
         ),
-        {"value": f"{last['completions']:,}", "label": "completions bought"},
+        {"value": f"{last['completions']:,}", "label": "completions collected"},
         {"value": f"{last['updates']:,}", "label": "updates"},
         {"value": f"{spent:.0f} s", "label": "in the loop, compilation included"},
     ]
@@ -113,7 +113,7 @@ def write_report(
     ]
     page = render(
         Path(__file__).with_name("report.html.j2"),
-        title=f"ogrpo {config['study']}: {config['preset']}, seed {config['seed']}",
+        title=f"ogrpo {config['task']}: {config['preset']}, seed {config['seed']}",
         method=method,
         lead=f"step {records[-1]['step']} of {config['schedule']['steps']}",
         split=config["evaluation"]["split"],

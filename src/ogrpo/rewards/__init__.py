@@ -1,1 +1,1 @@
-"""Verifiable rewards: math-verify under a time bound, no JAX."""
+"""Rewards: the pool of processes that runs functions with TRL's signature, math-verify; no JAX."""

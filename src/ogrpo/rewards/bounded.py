@@ -2,29 +2,29 @@
 
 Its own time-outs are alarms, which work in the main thread only and do not interrupt a long step in
 C. Two ways round that: a short plain number is compared here, since nothing in it can take long;
-anything else goes to a process that ends when it overruns.
+anything else goes to one of a few processes, in which a comparison ends when it overruns.
 """
 
-import contextlib
 import json
 import logging
+import queue
 import re
-import subprocess
-import sys
 import threading
-import weakref
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
-from pathlib import Path
 from typing import Any, Literal, cast
 
 from math_verify import ExprExtractionConfig, parse, verify
+
+from ogrpo.rewards.extract import LONGEST_ANSWER
+from ogrpo.rewards.verifying import VerifyingProcess
 
 Verdict = Literal["correct", "wrong", "unparsable", "timeout"]
 
 # A short number in digits; the length keeps the comparison's cost out of the writer's hands.
 _PLAIN = re.compile(r"(?=.{1,32}\Z)-?[0-9]*(?:,[0-9]{3})*(?:\.[0-9]+)?(?<=[0-9])\Z")
 _NO_TIMEOUT: Any = None  # accepted by math-verify, though its annotation says int
-_SCRIPT = Path(__file__).with_name("_worker.py")
 
 # math-verify warns whenever its own time-outs are off.
 logging.getLogger("math_verify").setLevel(logging.ERROR)
@@ -57,87 +57,86 @@ def _parse_plain(text: str) -> list[Any]:
     return parse(text, config, parsing_timeout=_NO_TIMEOUT, fallback_mode="no_fallback")
 
 
-class BoundedVerifier:
-    """Compares any two answers within `seconds` of CPU time, in a process of its own.
+class BadGold(ValueError):
+    """A gold answer that math-verify cannot parse: an error of the data, never a wrong answer."""
 
-    The process starts at the first need, and again after each overrun (a fraction of a second). A
-    comparison that brings it down otherwise counts as "timeout" too. Calls from several threads
-    take turns.
+
+class BoundedVerifier:
+    r"""Compares any two answers, each within `seconds` of CPU time, in processes of its own.
+
+    The processes start when they are needed. A comparison that overruns its CPU time is a
+    "timeout". One that brings its process down, or that gives no reply in `wall_seconds` (the
+    process was stopped, or killed from outside), is made once more before it counts as one. Many
+    threads may ask at once; each waits for a free process.
+
+    Args:
+        seconds: of CPU time, the bound on one comparison.
+        processes: compare side by side.
+        wall_seconds: by the clock, the bound on one reply; `10 * seconds + 10` unless told.
     """
 
-    def __init__(self, seconds: float) -> None:
-        if not seconds > 0:
-            raise ValueError(f"seconds is {seconds}; give a time bound > 0.")
+    def __init__(
+        self, seconds: float, *, processes: int = 1, wall_seconds: float | None = None
+    ) -> None:
+        wall_seconds = 10 * seconds + 10 if wall_seconds is None else wall_seconds
+        for name, value in (("seconds", seconds), ("wall_seconds", wall_seconds)):
+            if not value > 0:
+                raise ValueError(f"{name} is {value}; give a time bound > 0.")
+        if processes < 1:
+            raise ValueError(f"processes is {processes}; give 1 or more.")
         self.seconds = seconds
-        self._lock = threading.Lock()
-        self._process: subprocess.Popen[str] | None = None
+        self.processes = [VerifyingProcess(seconds, wall_seconds) for _ in range(processes)]
+        self._closing = threading.Lock()
+        self._idle: queue.LifoQueue[VerifyingProcess] = queue.LifoQueue()
+        for process in self.processes:
+            self._idle.put(process)
 
     def compare(self, answer: str, gold: str) -> Verdict:
-        """Return "correct", "wrong", "unparsable" or "timeout"."""
-        request = json.dumps({"answer": answer, "gold": gold}) + "\n"
-        reply = None
-        with self._lock:
-            process = self._running()
-            try:
-                reply = _exchange(process, request)
-            finally:  # also when interrupted: a late reply must not meet the next question
-                if reply is None:
-                    self._stop()
-        return reply or "timeout"
+        r"""Compare an answer (a `\boxed{...}`, or a text to search) with a gold in LaTeX.
+
+        Returns:
+            "correct", "wrong", "unparsable" (the answer) or "timeout".
+
+        Raises:
+            BadGold: math-verify cannot parse the gold answer.
+        """
+        if len(gold) > LONGEST_ANSWER:
+            raise BadGold(
+                f"the gold answer {gold[:60]!r}... has {len(gold)} > {LONGEST_ANSWER} characters."
+            )
+        if len(answer) > LONGEST_ANSWER:
+            return "unparsable"
+        request = json.dumps({"answer": answer, "gold": gold}, ensure_ascii=False) + "\n"
+        line = request.encode("utf-8", "surrogatepass")
+        process = self._idle.get()
+        try:
+            reply = process.ask(line) or process.ask(line)
+        finally:
+            self._idle.put(process)
+        if reply == "bad gold":
+            raise BadGold(
+                f"the gold answer {gold!r} cannot be parsed by math-verify: mend it or leave its "
+                "line out (ogrpo.rewards.golds.check_golds finds all such lines)."
+            )
+        return cast(Verdict, reply or "timeout")
+
+    def compare_all(self, pairs: Sequence[tuple[str, str]]) -> list[Verdict | BadGold]:
+        """Compare many (answer, gold) side by side; a bad gold's error stands in its place."""
+        if not pairs:
+            return []
+        with ThreadPoolExecutor(min(len(self.processes), len(pairs)), "verify") as threads:
+            return list(threads.map(self._compare_or_error, pairs))
 
     def close(self) -> None:
-        """End the process, if there is one; a later call starts another."""
-        with self._lock:
-            self._stop()
+        """End the processes, once they are idle; a later call starts others."""
+        with self._closing:  # two that closed at once would wait for each other's processes
+            taken = [self._idle.get() for _ in self.processes]
+            for process in taken:
+                process.stop()
+                self._idle.put(process)
 
-    def _running(self) -> subprocess.Popen[str]:
-        if self._process is not None and self._process.poll() is not None:
-            self._stop()  # it was ended from outside, while idle
-        if self._process is None:
-            self._process = _start(self.seconds)
-            self._end = weakref.finalize(self, _kill, self._process)
-        return self._process
-
-    def _stop(self) -> None:
-        if self._process is not None:
-            self._end()
-            self._process = None
-
-
-def _start(seconds: float) -> subprocess.Popen[str]:
-    # -P: the script's folder holds a math.py, which must not hide the standard library's.
-    command = [sys.executable, "-P", str(_SCRIPT), str(seconds)]
-    process = subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, encoding="utf-8", bufsize=1
-    )
-    if _read_line(process) != "ready":
-        _kill(process)
-        raise RuntimeError(
-            f"the process that verifies answers did not start (exit code {process.returncode}); "
-            f"to see why, run: {' '.join(command)}"
-        )
-    return process
-
-
-def _exchange(process: subprocess.Popen[str], request: str) -> Verdict | None:
-    assert process.stdin is not None
-    try:
-        process.stdin.write(request)
-        process.stdin.flush()
-    except BrokenPipeError:  # it ended while idle, or the request alone was too much
-        return None
-    return cast(Verdict, _read_line(process)) or None
-
-
-def _read_line(process: subprocess.Popen[str]) -> str:
-    assert process.stdout is not None
-    return process.stdout.readline().rstrip("\n")
-
-
-def _kill(process: subprocess.Popen[str]) -> None:
-    process.kill()
-    process.wait()
-    for pipe in (process.stdin, process.stdout):
-        if pipe is not None:
-            with contextlib.suppress(BrokenPipeError):  # a request it never read
-                pipe.close()
+    def _compare_or_error(self, pair: tuple[str, str]) -> Verdict | BadGold:
+        try:
+            return self.compare(*pair)
+        except BadGold as error:
+            return error

@@ -3,22 +3,35 @@
 import re
 from collections.abc import Callable
 
+from ogrpo.rewards.text import ascii_minus
+
 Extractor = Callable[[str], str | None]
 
+LONGEST_ANSWER = 4096
+"""Characters of an answer that is compared; a longer one is unparsable."""
+
 _NUMBER = re.compile(r"-?[0-9]+(?:,[0-9]{3})*(?:\.[0-9]+)?|-?\.[0-9]+")
+# A minus that stands apart from its number: before a currency, or before all else. After a word, a
+# dash with spaces around is no sign.
+_MONEY = r"\\?[$€£¥]\s*"
+_SIGN_APART = re.compile(
+    rf"-{_MONEY}(?=[0-9.])|\A[\s:=(*]*(?:{_MONEY})?-\s*(?:{_MONEY})?(?=[0-9.])"
+)
 _BOXED = "\\boxed{"
 
 
 def marker_answer(text: str) -> str | None:
     """Return the number after the last `####`, if there is exactly one (the format of GSM8K).
 
-    >>> marker_answer("2 * 9 = 18 #### $18.")
-    '18'
+    A minus may be written with a dash, and before a dollar sign.
+
+    >>> marker_answer("2 * 9 = 18 #### $18."), marker_answer("9 - 16 = -7 #### -$7")
+    ('18', '-7')
     >>> marker_answer("#### 18 or 19"), marker_answer("#### 3 * 6"), marker_answer("18")
     (None, None, None)
     """
-    _, marker, tail = text.replace("\N{MINUS SIGN}", "-").rpartition("####")
-    numbers = _NUMBER.findall(tail)
+    _, marker, tail = text.rpartition("####")
+    numbers = _NUMBER.findall(_SIGN_APART.sub("-", ascii_minus(tail)))
     return numbers[0] if marker and len(numbers) == 1 else None
 
 
@@ -44,9 +57,26 @@ def free_answer(text: str) -> str | None:
     return boxed_answer(text) or text.strip() or None
 
 
+_CHOICE = re.compile(r"(?i:answer)(?i:\s+is)?\s*:?\s*[*(\s]*(?P<letter>[A-Z])(?![A-Za-z'])")
+
+
+def choice_answer(text: str) -> str | None:
+    r"""Return the last box's content, or else the letter after the last "answer is" or "answer:".
+
+    >>> choice_answer("The answer is (B)."), choice_answer("**Answer:** C")
+    ('B', 'C')
+    """
+    boxed = boxed_answer(text)
+    if boxed is not None:
+        return boxed
+    letters = _CHOICE.findall(text)
+    return letters[-1] if letters else None
+
+
 EXTRACTORS: dict[str, Extractor] = {
     "marker": marker_answer,
     "boxed": boxed_answer,
     "free": free_answer,
+    "choice": choice_answer,
 }
 """The extractors by name, for a command line."""

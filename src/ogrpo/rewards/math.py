@@ -1,55 +1,40 @@
 """The verifiable reward: 1 for a finished completion whose answer equals the gold one, else 0."""
 
-import copy
+import hashlib
 import threading
-from functools import lru_cache
-from typing import Literal, NamedTuple
+from collections import OrderedDict
+from collections.abc import Sequence
 
-from ogrpo.rewards.bounded import BoundedVerifier, Verdict, compare_plain, is_plain
-from ogrpo.rewards.extract import Extractor, marker_answer
+from ogrpo.rewards.bounded import (
+    BadGold,
+    BoundedVerifier,
+    Verdict,
+    compare_plain,
+    is_plain,
+)
+from ogrpo.rewards.extract import LONGEST_ANSWER, Extractor, marker_answer
+from ogrpo.rewards.golds import check_golds, math_gold
+from ogrpo.rewards.judge import Judge, Outcome, RewardCounts
+from ogrpo.rewards.text import ascii_minus, is_letter, is_text, same_text, unboxed
 
-Outcome = Literal["correct", "wrong", "unparsable", "timeout", "truncated"]
+__all__ = ["MathReward", "Outcome", "RewardCounts", "VerdictMemory"]
 
-
-class RewardCounts(NamedTuple):
-    """How many completions came out how; `total` is their sum."""
-
-    correct: int = 0
-    wrong: int = 0
-    unparsable: int = 0
-    timeout: int = 0
-    truncated: int = 0
-
-    @property
-    def parsed(self) -> int:
-        """Completions in which an answer was found and compared."""
-        return self.correct + self.wrong
-
-    @property
-    def total(self) -> int:
-        """All completions."""
-        return sum(self)
-
-    def plus(self, outcome: Outcome) -> "RewardCounts":
-        """Count one more."""
-        return self._replace(**{outcome: getattr(self, outcome) + 1})
+Pair = tuple[str, str]
 
 
-class _Overrun(Exception):
-    """A comparison that gave no verdict: raised, as results are remembered and errors are not."""
-
-
-class MathReward:
+class MathReward(Judge):
     r"""Scores completions against gold answers, and counts how they came out.
 
-    An answer is compared by math-verify, so `18`, `18.0` and `\boxed{36/2}` are one number. A
-    completion that did not end itself (`finish_reason` other than "stop") scores 0 in any case.
+    An answer is compared by math-verify, so `18`, `18.0` and `\boxed{36/2}` are one number; a gold
+    answer that is words, a choice, a time or a number with its base is compared as a text
+    (docs/judging.md). What is no plain number goes to verifying processes, side by side.
 
     Args:
         extract: finds the answer in a completion (`ogrpo.rewards.extract`).
-        seconds: of CPU time, the bound on one comparison; an overrun scores 0 and is counted.
-        cache_size: how many different (answer, gold) pairs to remember. An overrun is not
-            remembered: the pair is compared again when it is met again.
+        seconds: of CPU time, the bound on one comparison; an overrun scores 0 and is counted, and
+            is remembered, so that the same pair is not tried again in this run.
+        processes: that compare side by side.
+        cache_size: how many different (answer, gold) pairs to remember, 200 bytes each.
     """
 
     def __init__(
@@ -57,53 +42,126 @@ class MathReward:
         extract: Extractor = marker_answer,
         *,
         seconds: float = 2.0,
+        processes: int = 2,
         cache_size: int = 1 << 16,
     ) -> None:
+        super().__init__("math")
         self.extract = extract
-        self.counts = RewardCounts()
-        self._lock = threading.Lock()
-        self._verifier = BoundedVerifier(seconds)
-        self._compare = lru_cache(maxsize=cache_size)(self._compare_anew)
-
-    def __call__(self, text: str, finish_reason: str, gold: str) -> float:
-        """Return 1.0 or 0.0 for one completion."""
-        outcome = self.judge(text, finish_reason, gold)
-        with self._lock:
-            self.counts = self.counts.plus(outcome)
-        return 1.0 if outcome == "correct" else 0.0
+        self._verifier = BoundedVerifier(seconds, processes=processes)
+        self._memory = VerdictMemory(cache_size)
 
     def judge(self, text: str, finish_reason: str, gold: str) -> Outcome:
         """Say how a completion comes out, without counting it."""
+        return self.judge_all([text], [finish_reason], [gold])[0]
+
+    def judge_all(
+        self, texts: Sequence[str], finish_reasons: Sequence[str], golds: Sequence[str]
+    ) -> list[Outcome]:
+        """Say how completions come out, without counting them; each different pair once.
+
+        Raises:
+            ValueError: a gold answer that is needed cannot be parsed, or is no text.
+        """
+        for gold in golds:
+            if not isinstance(gold, str):
+                raise BadGold(f"the gold answer {gold!r} is no text: write it as one.")
+        found: list[Pair | Outcome] = [
+            self._find(*one) for one in zip(texts, finish_reasons, golds, strict=True)
+        ]
+        verdicts = self._compare({one for one in found if not isinstance(one, str)})
+        return [one if isinstance(one, str) else verdicts[one] for one in found]
+
+    def check_golds(self, golds: Sequence[str], sources: Sequence[str]) -> None:
+        """Refuse gold answers that math-verify cannot parse (`ogrpo.rewards.golds`)."""
+        check_golds(golds, sources, seconds=self._verifier.seconds)
+
+    def close(self) -> None:
+        """End the verifying processes, if any were needed; a later call starts others."""
+        self._verifier.close()
+
+    def _find(self, text: str, finish_reason: str, gold: str) -> Pair | Outcome:
         if finish_reason != "stop":
             return "truncated"
         answer = self.extract(text)
-        if answer is None:
+        if answer is None or len(answer) > LONGEST_ANSWER:
             return "unparsable"
-        try:
-            return self._compare(answer, gold)
-        except _Overrun:
-            return "timeout"
+        return answer, gold
 
-    def take_counts(self) -> RewardCounts:
-        """Return the counts since the last call, and start again from zero."""
+    def _compare(self, pairs: set[Pair]) -> dict[Pair, Verdict]:
+        known: dict[Pair, Verdict] = {}
+        asked: list[Pair] = []
+        for pair in sorted(pairs):
+            verdict = self._memory.recall(pair) or compare_here(*pair)
+            if verdict is None:
+                asked.append(pair)
+            else:
+                known[pair] = verdict
+        handed = [(math_answer(answer), math_gold(gold)) for answer, gold in asked]
+        errors: list[BadGold] = []
+        for pair, verdict in zip(asked, self._verifier.compare_all(handed), strict=True):
+            if isinstance(verdict, BadGold):
+                errors.append(verdict)
+            else:
+                known[pair] = verdict
+        self._memory.keep(known)
+        if errors:
+            raise errors[0]
+        return known
+
+
+def compare_here(answer: str, gold: str) -> Verdict | None:
+    r"""Compare what needs no mathematics: plain numbers, texts, equal writings; else None.
+
+    >>> compare_here(r"\boxed{18.0}", "18"), compare_here(r"\boxed{(b)}", r"\text{(B)}")
+    ('correct', 'correct')
+    >>> compare_here(r"\boxed{36/2}", "18")
+    """
+    inside = unboxed(answer)
+    if is_plain(inside) and is_plain(gold):
+        return compare_plain(inside, gold)
+    if not inside:
+        return "unparsable"
+    if is_text(gold):
+        return "correct" if same_text(inside, gold) else "wrong"
+    if inside == gold.strip() or (is_letter(gold) and same_text(inside, gold)):
+        return "correct"
+    return None
+
+
+def math_answer(answer: str) -> str:
+    """Return an answer as it is handed to math-verify: a box stays one, a text is searched."""
+    answer = ascii_minus(answer)
+    return f"\\boxed{{{unboxed(answer)}}}" if answer.startswith("\\boxed{") else answer
+
+
+class VerdictMemory:
+    """Verdicts by a hash of answer and gold, the `size` last used ones; threads may share it."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self._verdicts: OrderedDict[bytes, Verdict] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def __len__(self) -> int:
+        return len(self._verdicts)
+
+    def recall(self, pair: Pair) -> Verdict | None:
+        """Return the verdict on a pair, if it is remembered."""
+        key = _digest(pair)
         with self._lock:
-            counts, self.counts = self.counts, RewardCounts()
-        return counts
+            if key in self._verdicts:
+                self._verdicts.move_to_end(key)
+            return self._verdicts.get(key)
 
-    def counting_apart(self) -> "MathReward":
-        """Return a reward that shares this one's memory and process, and counts by itself."""
-        other = copy.copy(self)
-        other.counts, other._lock = RewardCounts(), threading.Lock()
-        return other
+    def keep(self, verdicts: dict[Pair, Verdict]) -> None:
+        """Remember verdicts, and forget the ones not used for longest."""
+        with self._lock:
+            for pair, verdict in verdicts.items():
+                self._verdicts[_digest(pair)] = verdict
+            while len(self._verdicts) > self.size:
+                self._verdicts.popitem(last=False)
 
-    def close(self) -> None:
-        """End the verifying process, if one was needed."""
-        self._verifier.close()
 
-    def _compare_anew(self, answer: str, gold: str) -> Verdict:
-        if is_plain(answer) and is_plain(gold):
-            return compare_plain(answer, gold)
-        verdict = self._verifier.compare(answer, gold)
-        if verdict == "timeout":
-            raise _Overrun
-        return verdict
+def _digest(pair: Pair) -> bytes:
+    text = "\0".join((str(len(pair[0])), *pair))
+    return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()

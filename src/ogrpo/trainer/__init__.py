@@ -1,10 +1,9 @@
-"""The training loop: the only package that imports all the others."""
+"""Training: what a run is asked for, its parts, its loop, and what it leaves behind."""
 
 from ogrpo.trainer.batches import Packer
-from ogrpo.trainer.collect import judge
-from ogrpo.trainer.control import Limits
+from ogrpo.trainer.control import ReuseLimits
 from ogrpo.trainer.evaluate import Evaluation
-from ogrpo.trainer.run import advance, make_collector, train
+from ogrpo.trainer.loop import advance, make_collector, train
 from ogrpo.trainer.schedule import Schedule
 from ogrpo.trainer.state import (
     PHASES,
@@ -12,8 +11,7 @@ from ogrpo.trainer.state import (
     Ids,
     LoopState,
     Parts,
-    Split,
-    Task,
+    Prompts,
     array_shapes,
     first_arrays,
     resume,
@@ -27,17 +25,15 @@ __all__ = [
     "Costs",
     "Evaluation",
     "Ids",
-    "Limits",
     "LoopState",
     "Packer",
     "Parts",
+    "Prompts",
+    "ReuseLimits",
     "Schedule",
-    "Split",
-    "Task",
     "advance",
     "array_shapes",
     "first_arrays",
-    "judge",
     "make_collector",
     "resume",
     "snapshot",

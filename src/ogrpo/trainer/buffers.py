@@ -22,7 +22,7 @@ from ogrpo.data.replay import (
     recency,
     uniform,
 )
-from ogrpo.trainer.config import Gsm8k, Replay
+from ogrpo.trainer.config import Replay, TrainConfig
 
 EMPTY = {
     "ids": [],
@@ -55,13 +55,13 @@ def samplers(wanted: Replay) -> dict[str, Callable[[Table], Sampler]]:
     }
 
 
-def capacity(config: Gsm8k) -> int:
+def capacity(config: TrainConfig) -> int:
     """Groups held at most: as asked, or a batch, or all that the warm-up buys."""
     return config.replay.groups or config.schedule.prompts * max(config.schedule.warmup, 1)
 
 
 def make_buffer(
-    config: Gsm8k, vocab_size: int, folder: Path | None, state: dict[str, Any] | None
+    config: TrainConfig, vocab_size: int, folder: Path | None, state: dict[str, Any] | None
 ) -> ReplayBuffer:
     """A new buffer, or the one that a checkpoint describes; without a folder, in memory alone."""
     wanted = config.replay

@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,8 +13,8 @@ from ogrpo.bridge import connect_policy, embedded_engine
 from ogrpo.data.packing import TOKEN_RUNGS, Shape
 from ogrpo.data.tokenizer import TextTokenizer
 from ogrpo.learner.state import Hypers, adam, hypers, reset
-from ogrpo.learner.update import Recipe
-from ogrpo.learner.variance import make_spread
+from ogrpo.learner.update import PolicyFn, Recipe
+from ogrpo.learner.variance import make_noise
 from ogrpo.policy import DecoderConfig
 from ogrpo.policy.flops import (
     Adapter,
@@ -26,23 +25,23 @@ from ogrpo.policy.flops import (
     update_flops,
 )
 from ogrpo.policy.lora import TARGETS
-from ogrpo.rollout.collection import Limits as CollectionLimits
+from ogrpo.rollout.collection import CollectionLimits
 from ogrpo.rollout.embedded import EmbeddedEngine
 from ogrpo.rollout.protocol import Engine, Sampling
 from ogrpo.rollout.vllm import Options, Unavailable, VllmEngine
 from ogrpo.trainer import Costs, Packer, Parts
 from ogrpo.trainer.buffers import make_buffer
-from ogrpo.trainer.config import Gsm8k
+from ogrpo.trainer.config import TrainConfig
 from ogrpo.trainer.devices import Devices, make_devices, on_one_device
 from ogrpo.trainer.method import algorithm, check, knobs, region_fn, silent
 from ogrpo.trainer.prepare import Prepared
 
 
-def make_recipe(config: Gsm8k, decoder: DecoderConfig) -> Recipe:
+def make_recipe(config: TrainConfig, policy_fn: PolicyFn) -> Recipe:
     """The update's static half."""
     wanted, skips, chosen = config.override, config.optimizer.skip_zero_variance, algorithm(config)
     return Recipe(
-        policy_fn=find_devices(config, decoder).policy_fn,
+        policy_fn=policy_fn,
         algorithm=chosen,
         reads=chosen.inputs(knobs(config)),
         mask_zero_variance=wanted.mask_zero_variance or (skips and silent(config)),
@@ -54,11 +53,11 @@ def make_recipe(config: Gsm8k, decoder: DecoderConfig) -> Recipe:
     )
 
 
-def learning_rate(config: Gsm8k) -> optax.Schedule:
+def learning_rate(config: TrainConfig) -> optax.Schedule:
     """Linear warm-up, then a linear decay over the rest of the run."""
     wanted, updates = config.optimizer, config.schedule.updates
     warmup = min(wanted.warmup, updates - 1)
-    peak = wanted.learning_rate
+    peak = config.peak_rate
     return optax.join_schedules(
         [
             optax.linear_schedule(peak / (warmup + 1), peak, warmup),
@@ -68,7 +67,7 @@ def learning_rate(config: Gsm8k) -> optax.Schedule:
     )
 
 
-def make_hypers_at(config: Gsm8k) -> Callable[[int, float, int], Hypers]:
+def make_hypers_at(config: TrainConfig) -> Callable[[int, float, int], Hypers]:
     """`(update, clip scale, seed) -> hyper-parameters`."""
     rate, own = learning_rate(config), knobs(config)
 
@@ -80,7 +79,7 @@ def make_hypers_at(config: Gsm8k) -> Callable[[int, float, int], Hypers]:
     return hypers_at
 
 
-def make_optimizer(config: Gsm8k) -> optax.GradientTransformation:
+def make_optimizer(config: TrainConfig) -> optax.GradientTransformation:
     """AdamW's direction; the step size comes with each update."""
     wanted = config.optimizer
     return adam(
@@ -92,13 +91,13 @@ def make_optimizer(config: Gsm8k) -> optax.GradientTransformation:
     )
 
 
-def find_devices(config: Gsm8k, decoder: DecoderConfig) -> Devices:
-    """The functions that depend on where the train state lies."""
-    return make_devices(config, decoder, make_optimizer(config))
+def find_devices(config: TrainConfig, decoder: DecoderConfig) -> Devices:
+    """The functions that depend on where the train state lies; a run builds them once."""
+    return make_devices(config, decoder, make_optimizer(config), first_region(config))
 
 
 def make_server_engine(
-    config: Gsm8k, decoder: DecoderConfig, tokenizer: TextTokenizer
+    config: TrainConfig, decoder: DecoderConfig, tokenizer: TextTokenizer
 ) -> VllmEngine:
     """Servers at `rollout.url` behind the engine interface."""
     wanted = config.rollout
@@ -112,43 +111,45 @@ def make_server_engine(
         wanted.url,
         decoder,
         eos_id=tokenizer.eos_id,
-        max_length=config.data.prompt_length + wanted.max_tokens,
+        max_length=config.longest_prompt + config.longest_answer,
         texts=tokenizer.sample_texts(),
         options=options,
     )
 
 
-def make_engine(config: Gsm8k, decoder: DecoderConfig, eos_id: int) -> EmbeddedEngine:
+def make_engine(
+    config: TrainConfig, decoder: DecoderConfig, eos_id: int, devices: Devices
+) -> EmbeddedEngine:
     """The trainer's own sampler, a batch of prompts at a time."""
     return embedded_engine(
         decoder,
         eos_id=eos_id,
         batch_size=config.schedule.prompts,
-        prompt_length=config.data.prompt_length,
-        place_fn=find_devices(config, decoder).place_prompts,
+        prompt_length=config.longest_prompt,
+        place_fn=devices.place_prompts,
     )
 
 
-def first_region(config: Gsm8k) -> Any:
+def first_region(config: TrainConfig) -> Any:
     """The trust region's state before the first update; () where it has none."""
     wanted = region_fn(config)
     return () if wanted is None else wanted(algorithm(config).loss).init()
 
 
-def adapter(config: Gsm8k) -> Adapter | None:
+def adapter(config: TrainConfig) -> Adapter | None:
     """What adapters cost, if there are any."""
     if config.lora.rank is None:
         return None
     return Adapter(config.lora.rank, TARGETS[config.lora.targets])
 
 
-def count_costs(config: Gsm8k, decoder: DecoderConfig) -> Costs:
+def count_costs(config: TrainConfig, decoder: DecoderConfig) -> Costs:
     """FLOPs of a step's parts, from their shapes."""
     shapes = {
         "n": config.schedule.prompts,
         "g": config.rollout.group_size,
-        "p": config.data.prompt_length,
-        "t": config.rollout.max_tokens,
+        "p": config.longest_prompt,
+        "t": config.longest_completion,
     }
     beside, parts = adapter(config), config.optimizer.microbatches
     how = {"remat": config.model.remat, "adapter": beside}
@@ -166,7 +167,7 @@ def count_costs(config: Gsm8k, decoder: DecoderConfig) -> Costs:
     return Costs(lambda steps: sample_flops(decoder, **shapes, steps=steps).total, update, score)
 
 
-def make_packer(config: Gsm8k) -> Packer | None:
+def make_packer(config: TrainConfig) -> Packer | None:
     """How batches are packed, if they are."""
     wanted = config.optimizer
     if wanted.batching == "padded":
@@ -174,10 +175,10 @@ def make_packer(config: Gsm8k) -> Packer | None:
     return Packer(wanted.microbatches, wanted.skip_zero_variance)
 
 
-def batching_line(config: Gsm8k) -> str:
+def batching_line(config: TrainConfig) -> str:
     """How the updates' batches are laid out, and what they can cost."""
     wanted, rollout = config.optimizer, config.rollout
-    places = config.data.prompt_length + rollout.group_size * rollout.max_tokens
+    places = config.longest_prompt + rollout.group_size * config.longest_completion
     each = config.schedule.prompts * places // wanted.microbatches
     cut = f"{wanted.microbatches} x {each:,} tokens"
     if wanted.batching == "padded":
@@ -186,68 +187,91 @@ def batching_line(config: Gsm8k) -> str:
     return f"batches: packed, at most {cut}; {ladder}"
 
 
-def measures_spread(config: Gsm8k) -> bool:
+def measures_noise(config: TrainConfig) -> bool:
     """Whether the noise of an update's gradient can be measured, and is wanted."""
     several = config.schedule.prompts > 1
     return config.evaluation.gradient_variance and several and on_one_device(config)
 
 
-def collection_limits(config: Gsm8k) -> CollectionLimits:
-    """How far buying may run ahead: `lead` batches, each at most a sync interval staler."""
+def collection_limits(config: TrainConfig) -> CollectionLimits:
+    """How far collection may run ahead: `lead` batches, each a sync interval staler at most."""
     wanted = config.rollout
     return CollectionLimits(
         lead=config.schedule.lead,
         max_staleness=None,
         workers=wanted.workers,
+        judges=config.reward.processes,
         prompts_per_call=wanted.prompts_per_call,
     )
 
 
 def make_parts(
-    config: Gsm8k,
+    config: TrainConfig,
     prepared: Prepared,
     decoder: DecoderConfig,
     engine: Engine | None = None,
     *,
+    devices: Devices | None = None,
     experience: Path | None = None,
 ) -> Parts:
     """Everything that the loop composes.
 
-    Without an engine, it samples with the embedded one; without a folder for its experience, the
-    replay buffer is in memory alone and a checkpoint of a run that holds groups is refused.
+    Args:
+      config: settled, as `prepared.config` is.
+      prepared: the task.
+      decoder: the policy's shape.
+      engine: samples, and evaluates unless `evaluation.engine` says otherwise; default: embedded.
+      devices: `find_devices(config, decoder)`, where they were made before.
+      experience: the folder of the replay buffer. Without it the buffer is in memory alone, and a
+        checkpoint of a run that holds groups is refused.
     """
     check(config)
-    recipe = make_recipe(config, decoder)
-    eos_id, wanted = prepared.tokenizer.eos_id, config.rollout
-    devices = find_devices(config, decoder)
-
-    sampling = Sampling(
-        temperature=wanted.temperature,
-        max_tokens=wanted.max_tokens,
-        group_size=wanted.group_size,
-    )
+    devices = devices or find_devices(config, decoder)
+    recipe = make_recipe(config, devices.policy_fn)
+    embedded = make_engine(config, decoder, prepared.tokenizer.eos_id, devices)
+    serving = None if config.evaluation.engine == "embedded" else engine
     return Parts(
-        task=prepared.task,
-        engine=engine or make_engine(config, decoder, eos_id),
-        evaluator=make_engine(config, decoder, eos_id),
+        init=devices.init,
+        shapes=devices.shapes,
+        prompts=prepared.prompts,
+        reward_fn=prepared.judge,
+        evaluation_fn=prepared.judge_heldout.heldout,
+        reward_metrics=prepared.judge.metrics,
+        engine=engine or embedded,
+        evaluator=serving or make_engine(config, decoder, prepared.tokenizer.eos_id, devices),
         update=devices.make_update(recipe),
         score=devices.make_score(recipe.policy_fn),
         hypers_at=make_hypers_at(config),
-        sampling=sampling,
-        evaluation_sampling=replace(
-            sampling,
-            temperature=config.evaluation.temperature,
-            group_size=config.evaluation.samples or wanted.group_size,
-        ),
+        sampling=training_sampling(config),
+        evaluation_sampling=evaluation_sampling(config),
         make_buffer=partial(make_buffer, config, decoder.vocab_size, experience),
         collection=collection_limits(config),
         retry_on=(Unavailable,),
         limits=config.reuse.limits if config.reuse.adaptive else None,
         costs=count_costs(config, decoder),
         packer=make_packer(config),
-        spread=make_spread(recipe) if measures_spread(config) else None,
+        noise=make_noise(recipe) if measures_noise(config) else None,
         reads=recipe.reads,
         reset_optimizer=reset(make_optimizer(config)) if config.schedule.reset_optimizer else None,
         certificate_delta=config.certificate.delta,
         seed=config.seed,
+    )
+
+
+def training_sampling(config: TrainConfig) -> Sampling:
+    """How the groups that are trained on are drawn."""
+    return Sampling(
+        temperature=config.rollout.temperature,
+        max_tokens=config.longest_completion,
+        group_size=config.rollout.group_size,
+    )
+
+
+def evaluation_sampling(config: TrainConfig) -> Sampling:
+    """How answers to held-out prompts are drawn."""
+    wanted = config.evaluation
+    return Sampling(
+        temperature=wanted.temperature,
+        max_tokens=config.longest_answer,
+        group_size=wanted.samples or config.rollout.group_size,
     )

@@ -1,7 +1,7 @@
-"""Fresh groups: bought from an engine, judged, ready to be stored."""
+"""Fresh groups: asked for by step, taken from the collector with their rewards, stored."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -9,21 +9,27 @@ from numpy.typing import NDArray
 from ogrpo.batch import Batch
 from ogrpo.data.batching import PromptStream, pad_groups
 from ogrpo.data.replay import Experience
-from ogrpo.rollout.collection import Collector, Request
-from ogrpo.rollout.protocol import Group
+from ogrpo.rollout.collection import Collector, Request, Rewarded
 from ogrpo.trainer.schedule import Schedule
-from ogrpo.trainer.state import Parts, RewardFn, Stopwatch, Task, stream_seed
+from ogrpo.trainer.state import LoopState, Parts, stream_seed
+
+
+class RewardError(RuntimeError):
+    """No completion of a batch could be judged."""
 
 
 @dataclass(frozen=True)
-class Collected:
-    """One batch of judged groups."""
+class Fresh:
+    """One batch of rewarded groups."""
 
     experiences: Sequence[Experience]
     groups: Batch[np.ndarray]
-    rewards: NDArray[np.float32]  # [N, G]
+    values: dict[str, float]
+    """The mean of each reward over the completions that it judged, by its name."""
     truncated: int
     """Completions that did not end themselves."""
+    failures: tuple[str, ...]
+    """A message for each completion that could not be judged."""
 
     @property
     def tokens(self) -> int:
@@ -33,37 +39,56 @@ class Collected:
 
 def request_at(parts: Parts, schedule: Schedule, step: int) -> Request:
     """The prompts of a step, which depend on the seed and the step alone."""
-    prompts = parts.task.train.prompts
+    prompts = parts.prompts.train
     stream = PromptStream(len(prompts), schedule.prompts, parts.seed)
     problems = [int(n) for n in stream.indices(step)]
     seed = stream_seed(parts.seed, "rollout", step)
     return Request(step, problems, [prompts[n] for n in problems], seed)
 
 
-def collect(parts: Parts, collector: Collector, step: int, watch: Stopwatch) -> Collected:
-    """Takes one batch of groups from the collector and has it judged."""
-    with watch("rollout"):
-        taken = collector.take(step)
-    task, groups, problems = parts.task, taken.groups, taken.request.problems
-    with watch("reward"):
-        rewards = judge(task, groups, [task.train.answers[n] for n in problems])
-    judged = zip(groups, rewards, problems, strict=True)
-    truncated = sum(c.finish_reason != "stop" for group in groups for c in group.completions)
-    return Collected(
-        [Experience(*group) for group in judged],
-        pad_groups(groups, task.prompt_length, task.completion_length, rewards=rewards),
-        rewards,
-        truncated,
+def take(parts: Parts, collector: Collector, step: int) -> Fresh:
+    """One batch of groups, sampled and rewarded by the collector's workers.
+
+    Raises:
+        RewardError: not one completion could be judged.
+    """
+    taken = collector.take(step)
+    groups, rewarded = taken.groups, taken.rewarded
+    failures = tuple(message for each in rewarded for message in each.failures)
+    if len(failures) >= sum(len(group.completions) for group in groups):
+        raise RewardError(f"step {step}: no completion could be judged; first: {failures[0]}")
+    judged = zip(rewarded, taken.request.problems, strict=True)
+    rewards = np.stack([each.rewards for each in rewarded])
+    return Fresh(
+        experiences=[Experience(each.group, each.rewards, n) for each, n in judged],
+        groups=pad_groups(groups, parts.prompts.length, parts.sampling.max_tokens, rewards=rewards),
+        values=mean_values(rewarded),
+        truncated=sum(c.finish_reason != "stop" for g in groups for c in g.completions),
+        failures=failures,
     )
 
 
-def judge(
-    task: Task, groups: Sequence[Group], answers: Sequence[str], *, reward: RewardFn | None = None
-) -> NDArray[np.float32]:
-    """Rewards `[N, G]`, by the task's own reward unless another is given."""
-    score = reward or task.reward
-    rewards = [
-        [score(task.decode(c.token_ids), c.finish_reason, answer) for c in group.completions]
-        for group, answer in zip(groups, answers, strict=True)
-    ]
-    return np.array(rewards, np.float32)
+def mean_values(rewarded: Sequence[Rewarded]) -> dict[str, float]:
+    """The mean of each reward over the completions that it judged; NaN where there are none."""
+    names = rewarded[0].values
+    return {name: _mean([each.values[name] for each in rewarded]) for name in names}
+
+
+def _mean(values: Sequence[NDArray[np.float32]]) -> float:
+    known = np.concatenate(values)
+    known = known[~np.isnan(known)]
+    return float(known.mean(dtype=np.float64)) if known.size else float("nan")
+
+
+def inserted(state: LoopState, fresh: Fresh | None, parts: Parts) -> LoopState:
+    """The fresh groups in the buffer, and counted."""
+    if fresh is None:
+        return state
+    state.buffer.insert(fresh.experiences)
+    longest = int(fresh.groups.completion_mask.sum(axis=-1).max())
+    return replace(
+        state,
+        completions=state.completions + fresh.groups.rewards.size,
+        tokens=state.tokens + fresh.tokens,
+        rollout_flops=state.rollout_flops + parts.costs.rollout(longest),
+    )

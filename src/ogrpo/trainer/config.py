@@ -9,10 +9,12 @@ import types
 import typing
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
-from ogrpo.data.arithmetic import Teacher
-from ogrpo.trainer import Limits, Schedule
+import tyro
+
+from ogrpo.core.algorithms import Algorithm
+from ogrpo.tasks.arithmetic import Teacher
 from ogrpo.trainer.config_update import (
     Kernels,
     Knobs,
@@ -24,6 +26,8 @@ from ogrpo.trainer.config_update import (
     only_with,
     require,
 )
+from ogrpo.trainer.control import ReuseLimits
+from ogrpo.trainer.schedule import Schedule
 
 
 @dataclass(frozen=True)
@@ -31,12 +35,26 @@ class Data:
     """Where the problems come from."""
 
     path: str | None = None
-    """A folder with GSM8K's train.jsonl and test.jsonl, or a hub name when `datasets` is installed.
-    Without it, problems of the same format are generated."""
-    prompt_length: int = 32
-    """Longest prompt in tokens; longer ones are left out, counted and shown."""
-    prompt: str = "{question}"
-    """What is put to the model, `{question}` standing for the question."""
+    """The folder or file of a named task (docs/tasks.md), or a hub name when `datasets` is
+    installed. Without it, gsm8k is problems of the same format that are generated here."""
+    prompt_column: str | None = None
+    """The column of a file's prompts; default: found by its name."""
+    solution_column: str | None = None
+    """The column of a file's worked solutions, which a model that is made here imitates first;
+    default: solution, where there is one."""
+    heldout: str | None = None
+    """What of a file is held out: another file, a share such as 0.1, or a number of prompts;
+    default: a tenth, 512 at most. The same lines in every run."""
+    system: str | None = None
+    """An opening system turn, where the model has a chat template."""
+    chat: tuple[str, ...] = ()
+    """Variables of the chat template, such as enable_thinking=false."""
+    prompt_length: int | None = None
+    """Longest prompt in tokens; longer ones are left out, counted and shown. Default: as the task
+    says, or its longest prompt."""
+    prompt: str | None = None
+    """What is put to the model, `{question}` standing for the question; default: as the task has
+    it."""
     train: int = 8000
     """Problems to generate for training (ignored with a path)."""
     seed: int = 0
@@ -45,9 +63,8 @@ class Data:
     """Use only the first so many training problems."""
 
     def __post_init__(self) -> None:
-        require(
-            self.prompt_length > 0, f"data.prompt-length is {self.prompt_length}: give at least 1"
-        )
+        longest = self.prompt_length
+        require(longest is None or longest > 0, f"data.prompt-length is {longest}: give at least 1")
         require(self.train > 0, f"data.train is {self.train}: give at least 1")
 
 
@@ -95,14 +112,23 @@ class WarmStart:
 
 
 @dataclass(frozen=True)
-class Reward:
-    """How a completion is judged."""
+class Judging:
+    """How completions are judged."""
 
     extraction: Literal["marker", "boxed", "free"] = "marker"
     """Where the answer stands: the one number after the last ####, the last \\boxed{...}, or
     wherever math-verify finds it (boxed first)."""
     seconds: float = 2.0
-    """Time bound of one comparison; an overrun scores 0 and is counted."""
+    """Time bound of one comparison of answers in CPU seconds; an overrun scores 0 and is
+    counted."""
+    processes: int = 2
+    """Processes in which rewards of your own run, and comparisons that may take long."""
+    call_seconds: float = 30.0
+    """Time bound of one call of a reward of your own: a process that overruns is killed."""
+    memory_gib: float = 4.0
+    """Memory bound of each of these processes."""
+    weights: tuple[float, ...] = ()
+    """Of the rewards in their sum, in the order of --rewards; default: 1 each."""
 
 
 @dataclass(frozen=True)
@@ -112,8 +138,9 @@ class Rollout:
     group_size: int = 8
     """G: completions of one prompt."""
     temperature: float = 1.0
-    max_tokens: int = 14
-    """Longest completion; a longer one is truncated and scores 0."""
+    max_tokens: int | None = None
+    """Longest completion in tokens; a longer one is cut off. Default: as the task says, or room for
+    its longest worked solution, or 256."""
     url: tuple[str, ...] = ()
     """External vLLM servers instead of the embedded sampler (docs/vllm.md)."""
     transport: Literal["folder", "url"] = "folder"
@@ -138,7 +165,8 @@ class Rollout:
             self.temperature > 0,
             f"rollout.temperature is {self.temperature}: sampling needs a temperature above 0",
         )
-        require(self.max_tokens > 0, f"rollout.max-tokens is {self.max_tokens}: give at least 1")
+        longest = self.max_tokens
+        require(longest is None or longest > 0, f"rollout.max-tokens is {longest}: give at least 1")
         require(self.workers > 0, f"rollout.workers is {self.workers}: give at least 1")
         few = self.prompts_per_call
         require(few is None or few > 0, f"rollout.prompts-per-call is {few}: give at least 1")
@@ -150,6 +178,7 @@ class Rollout:
         only_with(self, "rollout", "listen", pulled, "give --rollout.url and transport url")
 
 
+ByName: Any = tyro.conf.arg(constructor=str, metavar="NAME")
 Draws = Literal["fifo", "uniform", "fresh", "unused", "advantage", "positives", "stratified"]
 
 
@@ -202,10 +231,10 @@ class Reuse:
     adaptive: bool = False
     """End a step's draws, renew the server and set the clip's width by the signals below;
     schedule.replay and schedule.v are then the most that may happen."""
-    limits: Limits = field(default_factory=Limits)
+    limits: ReuseLimits = field(default_factory=ReuseLimits)
 
     def __post_init__(self) -> None:
-        names = " ".join(field.name for field in dataclasses.fields(Limits))
+        names = " ".join(field.name for field in dataclasses.fields(ReuseLimits))
         only_with(self.limits, "reuse.limits", names, self.adaptive, "give --reuse.adaptive")
 
 
@@ -213,6 +242,10 @@ class Reuse:
 class Evaluation:
     """Pass@1, and Pass@k of k samples, on problems that are never trained on."""
 
+    task: str | None = None
+    """Another task to evaluate on: a name or a file; its prompts are not trained on."""
+    path: str | None = None
+    """Where that task's files are."""
     split: Literal["validation", "test"] = "test"
     """Which held-out problems: choose settings on validation, report on test. Generated ones share
     no prompt with each other or with training; with a path, test is test.jsonl, and validation is
@@ -226,6 +259,11 @@ class Evaluation:
     a backward pass and two copies of the weights' size. Not on a mesh, nor with one prompt."""
     samples: int | None = None
     """Completions of each held-out prompt; default: the group size, whose program is compiled."""
+    max_tokens: int | None = None
+    """Longest answer in tokens; default: as long as the completions that are trained on."""
+    engine: Literal["rollout", "embedded"] = "rollout"
+    """What draws the answers: with --rollout.url the servers, or the trainer's own sampler all the
+    same. While servers evaluate, they collect nothing."""
 
     def __post_init__(self) -> None:
         splits = ("validation", "test")
@@ -237,6 +275,10 @@ class Evaluation:
         )
         samples = self.samples
         require(samples is None or samples > 0, f"evaluation.samples is {samples}: give at least 1")
+        longest = self.max_tokens
+        require(
+            longest is None or longest > 0, f"evaluation.max-tokens is {longest}: give at least 1"
+        )
 
 
 @dataclass(frozen=True)
@@ -270,13 +312,20 @@ class Checkpointing:
 
 
 @dataclass(frozen=True)
-class Gsm8k:
-    """Off-policy GRPO on grade-school mathematics."""
+class TrainConfig:
+    """What a run is asked for."""
 
-    preset: str = "default"
+    preset: str = "none"
     """Named starting point for all other options."""
-    algorithm: str = "off_policy_grpo"
-    """Method, whole: its loss, advantage, reduction and published settings."""
+    task: str = "gsm8k"
+    """What is trained on: the name of a task (docs/tasks.md), or a file of your own (.jsonl, .json,
+    .parquet)."""
+    rewards: tuple[str, ...] = ()
+    """Functions that judge completions, as FILE.py:NAME or MODULE:NAME; default: the task's own, or
+    for a file the comparison of its column `answer` by math-verify."""
+    algorithm: Annotated[str | Algorithm, ByName] = "off_policy_grpo"
+    """Method, whole: its loss, advantage, reduction and published settings; in Python an
+    `Algorithm` too."""
     seed: int = 0
     run_dir: Path | None = None
     """Where everything is written; default: runs/gsm8k-<date>-<time>."""
@@ -286,7 +335,7 @@ class Gsm8k:
     model: Model = field(default_factory=Model)
     lora: Lora = field(default_factory=Lora)
     warm_start: WarmStart = field(default_factory=WarmStart)
-    reward: Reward = field(default_factory=Reward)
+    reward: Judging = field(default_factory=Judging)
     rollout: Rollout = field(default_factory=Rollout)
     schedule: Schedule = field(default_factory=Schedule)
     replay: Replay = field(default_factory=Replay)
@@ -329,8 +378,37 @@ class Gsm8k:
             "hold at least as many",
         )
 
+    @property
+    def longest_prompt(self) -> int:
+        """Tokens that prompts are padded to."""
+        return _settled("data.prompt-length", self.data.prompt_length)
 
-def check_sources(config: Gsm8k) -> None:
+    @property
+    def longest_completion(self) -> int:
+        """Tokens of the longest completion that is trained on."""
+        return _settled("rollout.max-tokens", self.rollout.max_tokens)
+
+    @property
+    def longest_answer(self) -> int:
+        """Tokens of the longest answer to a held-out prompt."""
+        return self.evaluation.max_tokens or self.longest_completion
+
+    @property
+    def peak_rate(self) -> float:
+        """The largest learning rate."""
+        return _settled("optimizer.learning-rate", self.optimizer.learning_rate)
+
+
+Number = TypeVar("Number", int, float)
+
+
+def _settled(name: str, value: Number | None) -> Number:
+    if value is None:
+        raise ValueError(f"{name} is not known before the task is read: give it, or prepare first")
+    return value
+
+
+def check_sources(config: TrainConfig) -> None:
     """Refuses options of data and model that have nothing to act on where these come from."""
     files = config.data.path is not None
     generated = "problems come from --data.path"
@@ -348,6 +426,9 @@ def check_sources(config: Gsm8k) -> None:
 
 def to_json(config: Any) -> dict[str, Any]:
     """A config as plain JSON values."""
+    algorithm = getattr(config, "algorithm", None)
+    if isinstance(algorithm, Algorithm):
+        config = dataclasses.replace(config, algorithm=algorithm.name)
     return dataclasses.asdict(
         config,
         dict_factory=lambda items: {k: str(v) if isinstance(v, Path) else v for k, v in items},

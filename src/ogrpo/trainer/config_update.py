@@ -213,7 +213,8 @@ class Knobs:
 class Optimizer:
     """AdamW with a linear warm-up and a linear decay."""
 
-    learning_rate: float = 5e-4
+    learning_rate: float | None = None
+    """Largest step. Default: 1e-6 for a model that is given, 1e-3 for one that is made here."""
     warmup: int = 10
     """Updates until the full learning rate is reached."""
     decay: float = 0.9
@@ -235,9 +236,8 @@ class Optimizer:
     are of the groups that were computed."""
 
     def __post_init__(self) -> None:
-        require(
-            self.learning_rate > 0, f"optimizer.learning-rate is {self.learning_rate}: give > 0"
-        )
+        rate = self.learning_rate
+        require(rate is None or rate > 0, f"optimizer.learning-rate is {rate}: give > 0")
         require(0 <= self.decay <= 1, f"optimizer.decay is {self.decay}: give a share in [0, 1]")
         require(self.microbatches > 0, f"optimizer.microbatches is {self.microbatches}: give >= 1")
         choices = ("padded", "packed")

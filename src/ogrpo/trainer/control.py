@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 
 @dataclass(frozen=True)
-class Limits:
+class ReuseLimits:
     """Where each signal says that the data are used up."""
 
     kl: float = 0.02
@@ -45,7 +45,7 @@ class Limits:
                 raise ValueError(f"reuse.limits.{dial} is {value}: give more than {least}")
         if self.clip_step < 0:
             raise ValueError(f"reuse.limits.clip-step is {self.clip_step}: give at least 0")
-        if self.clip_step == 0 and self.clip_range != Limits.clip_range:
+        if self.clip_step == 0 and self.clip_range != ReuseLimits.clip_range:
             raise ValueError(
                 f"reuse.limits.clip-range is {self.clip_range}, but the clip keeps its width: give"
                 " --reuse.limits.clip-step more than 0"
@@ -59,7 +59,9 @@ class Verdict(NamedTuple):
     use: float
 
 
-def judge_data(metrics: Mapping[str, float], limits: Limits, *, stale_per_fresh: float) -> Verdict:
+def judge_data(
+    metrics: Mapping[str, float], limits: ReuseLimits, *, stale_per_fresh: float
+) -> Verdict:
     """The binding signal among an update's metrics.
 
     Args:
@@ -79,7 +81,7 @@ def judge_data(metrics: Mapping[str, float], limits: Limits, *, stale_per_fresh:
     return Verdict(signal, finite[signal])
 
 
-def next_clip_scale(scale: float, verdict: Verdict, limits: Limits) -> float:
+def next_clip_scale(scale: float, verdict: Verdict, limits: ReuseLimits) -> float:
     """Narrower where the data were used up, wider where they were not, by `clip_step`.
 
     The rule of `ogrpo.core.trust_region.adaptive_clip`, on the combined signal.

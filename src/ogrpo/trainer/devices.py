@@ -25,7 +25,7 @@ from ogrpo.policy.decoder import param_shapes
 from ogrpo.policy.head import HeadFn
 from ogrpo.policy.lora import TARGETS, split, split_axes
 from ogrpo.trainer import stream_seed
-from ogrpo.trainer.config import Gsm8k
+from ogrpo.trainer.config import TrainConfig
 from ogrpo.trainer.config_update import Mesh
 from ogrpo.trainer.model import DTYPES, REMAT, make_policy_fn
 
@@ -47,7 +47,7 @@ class Devices(NamedTuple):
     """Axes that the mesh was to cut and cannot."""
 
 
-def on_one_device(config: Gsm8k) -> bool:
+def on_one_device(config: TrainConfig) -> bool:
     """Whether there is no mesh."""
     mesh = config.mesh
     return mesh.data * mesh.fsdp * mesh.tensor == 1
@@ -58,14 +58,25 @@ def open_mesh(wanted: Mesh) -> jax.sharding.Mesh:
     return sharding.make_mesh(data=wanted.data, fsdp=wanted.fsdp, tensor=wanted.tensor)
 
 
-def make_devices(config: Gsm8k, decoder: DecoderConfig, optimizer: Any) -> Devices:
-    """One device for a mesh of 1 x 1 x 1, exactly as if there were no mesh."""
+def make_devices(
+    config: TrainConfig, decoder: DecoderConfig, optimizer: Any, region: Any
+) -> Devices:
+    """One device for a mesh of 1 x 1 x 1, exactly as if there were no mesh.
+
+    Args:
+      config: whose mesh, kernels, adapters and precision are read.
+      decoder: the policy's shape.
+      optimizer: of the trained parameters.
+      region: the trust region's state before the first update; () where it has none.
+    """
     if on_one_device(config):
-        return _one_device(config, decoder, optimizer)
-    return _many_devices(config, decoder, optimizer)
+        return _one_device(config, decoder, optimizer, region)
+    return _many_devices(config, decoder, optimizer, region)
 
 
-def _one_device(config: Gsm8k, decoder: DecoderConfig, optimizer: Any) -> Devices:
+def _one_device(
+    config: TrainConfig, decoder: DecoderConfig, optimizer: Any, region: Any
+) -> Devices:
     name = choose(config.kernels.log_probs, decoder.vocab_size)
     head = kernel(name, kept_bytes=config.kernels.kept_mib << 20)
     policy_fn = make_policy_fn(decoder, keep_fn=REMAT[config.model.remat], log_probs_fn=head)
@@ -73,15 +84,17 @@ def _one_device(config: Gsm8k, decoder: DecoderConfig, optimizer: Any) -> Device
         policy_fn=in_compute_dtype(config, policy_fn),
         place_params=_as_it_is,
         place_prompts=jnp.asarray,
-        init=partial(_init_on_one, config, optimizer),
-        shapes=partial(_shapes_on_one, config, optimizer),
+        init=lambda params: replace(_init_on_one(config, optimizer, params), region=region),
+        shapes=lambda params: with_region(_shapes_on_one(config, optimizer, params), region),
         make_update=partial(make_update, optimizer),
         make_score=lambda policy: jax.jit(lambda *args: policy(*args).log_probs),
         whole_axes=[],
     )
 
 
-def _many_devices(config: Gsm8k, decoder: DecoderConfig, optimizer: Any) -> Devices:
+def _many_devices(
+    config: TrainConfig, decoder: DecoderConfig, optimizer: Any, region: Any
+) -> Devices:
     axes, to = state_axes(config, decoder), state_layout(config, decoder, optimizer)
     if config.trust_region.kind in ("penalty", "clip"):
         to = to._replace(state=to.state.replace(region=to.everywhere))
@@ -89,15 +102,24 @@ def _many_devices(config: Gsm8k, decoder: DecoderConfig, optimizer: Any) -> Devi
         policy_fn=in_compute_dtype(config, mesh_policy(config, decoder, to)),
         place_params=partial(sharding.place, where=sharding.places(param_axes(decoder), to.mesh)),
         place_prompts=partial(sharding.place, where=to.batch),
-        init=partial(_init_on_mesh, config, optimizer, to),
-        shapes=partial(_shapes_on_mesh, config, optimizer, to),
+        init=lambda params: replace(_init_on_mesh(config, optimizer, to, params), region=region),
+        shapes=lambda params: with_region(_shapes_on_mesh(config, optimizer, to, params), region),
         make_update=lambda recipe: sharding.shard_update(optimizer, recipe, to),
         make_score=partial(sharding.shard_score, to=to),
         whole_axes=sharding.whole_axes(join(*axes), to.mesh),
     )
 
 
-def state_axes(config: Gsm8k, decoder: DecoderConfig) -> tuple[Params, Any]:
+def with_region(shapes: TrainState, region: Any) -> TrainState:
+    """Shapes of a train state with those of its trust region, which is everywhere."""
+    everywhere = shapes.updates.sharding
+    placed = jax.tree.map(
+        lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=everywhere), region
+    )
+    return replace(shapes, region=placed)
+
+
+def state_axes(config: TrainConfig, decoder: DecoderConfig) -> tuple[Params, Any]:
     """The axes of the trained parameters, and of the frozen ones."""
     base = param_axes(decoder)
     if config.lora.rank is None:
@@ -105,14 +127,14 @@ def state_axes(config: Gsm8k, decoder: DecoderConfig) -> tuple[Params, Any]:
     return split_axes(base, TARGETS[config.lora.targets])
 
 
-def state_layout(config: Gsm8k, decoder: DecoderConfig, optimizer: Any) -> Layout:
+def state_layout(config: TrainConfig, decoder: DecoderConfig, optimizer: Any) -> Layout:
     """Where the train state lies on the mesh."""
     (axes, frozen_axes), mesh = state_axes(config, decoder), open_mesh(config.mesh)
     shapes, _ = jax.eval_shape(partial(trained_and_frozen, config), param_shapes(decoder))
     return sharding.make_layout(axes, shapes, optimizer, mesh, frozen_axes=frozen_axes)
 
 
-def trained_and_frozen(config: Gsm8k, params: Params) -> tuple[Params, Any]:
+def trained_and_frozen(config: TrainConfig, params: Params) -> tuple[Params, Any]:
     """A policy's parameters in two trees; without adapters all are trained."""
     wanted = config.lora
     if wanted.rank is None:
@@ -121,17 +143,17 @@ def trained_and_frozen(config: Gsm8k, params: Params) -> tuple[Params, Any]:
     return split(params, key, rank=wanted.rank, alpha=wanted.alpha, targets=TARGETS[wanted.targets])
 
 
-def _init_on_one(config: Gsm8k, optimizer: Any, params: Params) -> TrainState:
+def _init_on_one(config: TrainConfig, optimizer: Any, params: Params) -> TrainState:
     trained, frozen = trained_and_frozen(config, params)
     return init_state(trained, optimizer, frozen=frozen)
 
 
-def _init_on_mesh(config: Gsm8k, optimizer: Any, to: Layout, params: Params) -> TrainState:
+def _init_on_mesh(config: TrainConfig, optimizer: Any, to: Layout, params: Params) -> TrainState:
     trained, frozen = trained_and_frozen(config, params)
     return sharding.init_placed(trained, optimizer, to, frozen=frozen)
 
 
-def _shapes_on_one(config: Gsm8k, optimizer: Any, params: Params) -> TrainState:
+def _shapes_on_one(config: TrainConfig, optimizer: Any, params: Params) -> TrainState:
     trained, frozen = trained_and_frozen(config, params)
     there = SingleDeviceSharding(jax.devices()[0])
     shapes = jax.eval_shape(partial(init_state, optimizer=optimizer), trained)
@@ -139,7 +161,7 @@ def _shapes_on_one(config: Gsm8k, optimizer: Any, params: Params) -> TrainState:
     return replace(placed, frozen=frozen)
 
 
-def _shapes_on_mesh(config: Gsm8k, optimizer: Any, to: Layout, params: Params) -> TrainState:
+def _shapes_on_mesh(config: TrainConfig, optimizer: Any, to: Layout, params: Params) -> TrainState:
     trained, frozen = trained_and_frozen(config, params)
     shapes = jax.eval_shape(partial(init_state, optimizer=optimizer), trained)
     where = replace(to.state, region=(), frozen=())
@@ -151,7 +173,7 @@ def _placed(leaf: jax.ShapeDtypeStruct, where: Any) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=where)
 
 
-def mesh_policy(config: Gsm8k, decoder: DecoderConfig, to: Layout) -> PolicyFn:
+def mesh_policy(config: TrainConfig, decoder: DecoderConfig, to: Layout) -> PolicyFn:
     """The decoder with its activations pinned to the mesh."""
     policy_fn = make_policy_fn(
         decoder,
@@ -162,7 +184,7 @@ def mesh_policy(config: Gsm8k, decoder: DecoderConfig, to: Layout) -> PolicyFn:
     return sharding.whole_tables(policy_fn, to)
 
 
-def mesh_head(config: Gsm8k, decoder: DecoderConfig, to: Layout) -> HeadFn:
+def mesh_head(config: TrainConfig, decoder: DecoderConfig, to: Layout) -> HeadFn:
     """The log-probs where rows, and the vocabulary if its cut is even, are cut over the mesh."""
     name = choose(config.kernels.log_probs, decoder.vocab_size)
     if name == "pallas":
@@ -177,7 +199,7 @@ def mesh_head(config: Gsm8k, decoder: DecoderConfig, to: Layout) -> HeadFn:
     return sharding.by_rows(kernel(name, kept_bytes=kept), to)
 
 
-def in_compute_dtype(config: Gsm8k, policy_fn: PolicyFn) -> PolicyFn:
+def in_compute_dtype(config: TrainConfig, policy_fn: PolicyFn) -> PolicyFn:
     """The policy computed in `model.compute-dtype`, where it is not that of the parameters."""
     wanted = config.model.compute_dtype or config.model.dtype
     return policy_fn if wanted == config.model.dtype else compute_in(policy_fn, DTYPES[wanted])
@@ -187,7 +209,7 @@ def _as_it_is(tree: Any) -> Any:
     return tree
 
 
-def memory_lines(config: Gsm8k, state: TrainState, devices: Devices) -> list[str]:
+def memory_lines(config: TrainConfig, state: TrainState, devices: Devices) -> list[str]:
     """Bytes of parameters and optimizer on each device, and what could not be cut.
 
     The state may be its shapes.
@@ -208,7 +230,7 @@ def memory_lines(config: Gsm8k, state: TrainState, devices: Devices) -> list[str
     ]
 
 
-def lora_lines(config: Gsm8k, state: TrainState) -> list[str]:
+def lora_lines(config: TrainConfig, state: TrainState) -> list[str]:
     """What the adapters are, if there are any."""
     wanted = config.lora
     if wanted.rank is None:

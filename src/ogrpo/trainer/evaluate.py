@@ -7,9 +7,10 @@ from numpy.typing import NDArray
 
 from ogrpo.evaluation import Estimate, clustered_interval, pass_at_k, wilson_interval
 from ogrpo.learner.state import Params
-from ogrpo.rollout.protocol import Sampling
-from ogrpo.trainer.collect import judge
-from ogrpo.trainer.state import Parts, Record, stream_seed
+from ogrpo.rollout.collection import Collector
+from ogrpo.rollout.embedded import EmbeddedEngine
+from ogrpo.rollout.protocol import Engine, Sampling
+from ogrpo.trainer.state import LoopState, Parts, Record, stream_seed
 
 
 @dataclass(frozen=True)
@@ -42,20 +43,39 @@ def not_evaluated(samples: int) -> Record:
     return dict.fromkeys(Evaluation(nothing, nothing, 1, nothing, samples).record())
 
 
-def evaluate(params: Params, parts: Parts, step: int) -> Evaluation:
-    """Scores the trainer's own weights on every held-out prompt."""
-    task, sampling = parts.task, parts.evaluation_sampling
+def evaluate(state: LoopState, parts: Parts, collector: Collector | None) -> Evaluation:
+    """Scores the trainer's own weights on every held-out prompt.
+
+    Where evaluation shares the samplers' engine, collection rests meanwhile, and the engine is
+    given back with the weights that it had.
+    """
+    if collector is None or parts.evaluator is not parts.engine:
+        return _evaluate(state.train.whole(), parts, state.step)
+    with collector.alone() as engine:
+        found = _evaluate(state.train.whole(), parts, state.step)
+        if engine.version != state.server_version:
+            engine.publish(state.train.whole(state.server), state.server_version)
+    return found
+
+
+def withdraw(engine: Engine) -> None:
+    """Has an engine in this process let go of weights that the trainer is to donate."""
+    if isinstance(engine, EmbeddedEngine):
+        engine.withdraw()
+
+
+def _evaluate(params: Params, parts: Parts, step: int) -> Evaluation:
+    sampling = parts.evaluation_sampling
     samples = sampling.group_size
     parts.evaluator.publish(params, step)
     seed = stream_seed(parts.seed, "evaluation", step)
 
     def rewards(chosen: Sampling) -> NDArray[np.float32]:
-        groups = parts.evaluator.generate(task.heldout.prompts, chosen, seed)
-        return judge(task, groups, task.heldout.answers, reward=task.evaluation_reward)
+        return parts.evaluation_fn(parts.evaluator.generate(parts.prompts.heldout, chosen, seed))
 
     outcomes = rewards(sampling)
     sampled = clustered_interval(outcomes)
     greedy = wilson_interval(rewards(replace(sampling, greedy=True, group_size=1))[:, 0])
-    parts.evaluator.withdraw()
+    withdraw(parts.evaluator)
     solved = pass_at_k(outcomes, samples) if samples > 1 else sampled
     return Evaluation(sampled, greedy, sampling.temperature, solved, samples)

@@ -21,27 +21,21 @@ from ogrpo.core.algorithms import (
 from ogrpo.core.objectives import TokenBatch
 from ogrpo.core.trust_region import adaptive_clip, dual_penalty, negatives_mask, sequence_mask
 from ogrpo.learner.update import RegionFn
-from ogrpo.trainer.config import Gsm8k
+from ogrpo.trainer.config import TrainConfig
 from ogrpo.trainer.config_update import Knobs, Override, dashed, require
 
 CLIP_RANGE = (0.01, 1.0)
 
 
-def algorithm(config: Gsm8k) -> Algorithm:
+def algorithm(config: TrainConfig) -> Algorithm:
     """The algorithm by its name, with the parts that the config exchanges."""
     return _composed(config.algorithm, config.override)
 
 
 @cache
-def _composed(name: str, wanted: Override) -> Algorithm:
-    if name not in ALGORITHMS:
-        near = difflib.get_close_matches(name, ALGORITHMS, n=1)
-        hint = f" Did you mean {near[0]!r}?" if near else ""
-        raise ValueError(
-            f"there is no algorithm {name!r}.{hint} Algorithms: {', '.join(ALGORITHMS)}"
-        )
+def _composed(chosen: str | Algorithm, wanted: Override) -> Algorithm:
     return with_parts(
-        ALGORITHMS[name],
+        chosen if isinstance(chosen, Algorithm) else _named(chosen),
         advantage=wanted.advantage,
         reduction=wanted.reduction,
         center=wanted.center,
@@ -50,20 +44,32 @@ def _composed(name: str, wanted: Override) -> Algorithm:
     )
 
 
-def knobs(config: Gsm8k) -> dict[str, float]:
+def _named(name: str) -> Algorithm:
+    if name not in ALGORITHMS:
+        near = difflib.get_close_matches(name, ALGORITHMS, n=1)
+        hint = f" Did you mean {near[0]!r}?" if near else ""
+        raise ValueError(
+            f"there is no algorithm {name!r}.{hint} Algorithms: {', '.join(ALGORITHMS)}"
+        )
+    return ALGORITHMS[name]
+
+
+def knobs(config: TrainConfig) -> dict[str, float]:
     """The value of each knob: as given, or as published; `length` is the run's."""
     own = (config.algorithm, config.override, config.knobs, config.rollout.max_tokens)
     return dict(_settled(*own))
 
 
 @cache  # a method's parts judge their knobs by being traced, which takes a while
-def _settled(name: str, wanted: Override, given: Knobs, longest: int) -> Mapping[str, float]:
+def _settled(
+    name: str | Algorithm, wanted: Override, given: Knobs, longest: int | None
+) -> Mapping[str, float]:
     chosen = _composed(name, wanted)
-    length = {"length": float(longest)} if "length" in chosen.knobs else {}
+    length = {"length": float(longest or 1)} if "length" in chosen.knobs else {}
     return chosen.settings({**vars(given), **length})
 
 
-def title(config: Gsm8k) -> str:
+def title(config: TrainConfig) -> str:
     """The algorithm's name and all that is not its own."""
     wanted = config.override
     masked = ["zero-variance groups left out"] if wanted.mask_zero_variance else []
@@ -81,7 +87,7 @@ def listed() -> str:
     return "\n\n".join(parts)
 
 
-def region_fn(config: Gsm8k) -> RegionFn | None:
+def region_fn(config: TrainConfig) -> RegionFn | None:
     """The trust region around the loss; None where there is none."""
     wanted = config.trust_region
     if wanted.kind == "none":
@@ -96,7 +102,7 @@ def region_fn(config: Gsm8k) -> RegionFn | None:
     return partial(masks[wanted.kind], delta=wanted.delta)
 
 
-def silent(config: Gsm8k) -> bool:
+def silent(config: TrainConfig) -> bool:
     """Whether groups of equal rewards carry no loss even if they are not left out."""
     chosen, values = algorithm(config), knobs(config)
     if not chosen.silent or values["beta"] or config.trust_region.kind == "penalty":
@@ -105,7 +111,7 @@ def silent(config: Gsm8k) -> bool:
     return not jnp.any(chosen.credit(equal, values, jax.random.key(0)))
 
 
-def acts(config: Gsm8k, knob: str) -> bool:
+def acts(config: TrainConfig, knob: str) -> bool:
     """Whether the gradient of the loss depends on this knob in the run's schedule.
 
     With one update on a batch pi_k is the policy that is differentiated, so that a ratio pi/pi_k is
@@ -117,7 +123,7 @@ def acts(config: Gsm8k, knob: str) -> bool:
 
 
 @cache
-def _gradient_depends(config: Gsm8k, knob: str) -> bool:
+def _gradient_depends(config: TrainConfig, knob: str) -> bool:
     chosen, values = algorithm(config), knobs(config)
     rng = np.random.default_rng(0)
     shape = (4, 8, 16)
@@ -140,7 +146,7 @@ def _gradient_depends(config: Gsm8k, knob: str) -> bool:
     return any(not jnp.array_equal(at(1.0), at(factor)) for factor in (0.1, 0.5, 2.0, 10.0))
 
 
-def check(config: Gsm8k) -> None:
+def check(config: TrainConfig) -> None:
     """Refuses what is unknown and what would be without effect, naming what to turn instead."""
     chosen, values = algorithm(config), knobs(config)
     for name, value in vars(config.knobs).items():
@@ -165,7 +171,7 @@ def check(config: Gsm8k) -> None:
     _check_groups(config, chosen)
 
 
-def _check_widths(config: Gsm8k, chosen: Algorithm, values: dict[str, float]) -> None:
+def _check_widths(config: TrainConfig, chosen: Algorithm, values: dict[str, float]) -> None:
     by_region = config.trust_region.kind == "clip"
     by_signals = config.reuse.adaptive and config.reuse.limits.clip_step > 0
     require(
@@ -194,7 +200,7 @@ def _check_widths(config: Gsm8k, chosen: Algorithm, values: dict[str, float]) ->
     )
 
 
-def _check_groups(config: Gsm8k, chosen: Algorithm) -> None:
+def _check_groups(config: TrainConfig, chosen: Algorithm) -> None:
     wanted, optimizer = config.override, config.optimizer
     require(
         not (wanted.mask_zero_variance and wanted.count_masked and silent(config)),

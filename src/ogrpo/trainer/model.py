@@ -5,7 +5,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from rich.console import Console
 from ogrpo import batch as batch_types
 from ogrpo import learner, policy
 from ogrpo.batch import Batch, PolicyOutput, take
-from ogrpo.data import arithmetic, batching
+from ogrpo.data import batching
 from ogrpo.data.batching import PromptStream, pad_groups
 from ogrpo.data.tokenizer import TextTokenizer
 from ogrpo.kernels.log_probs import check_available, choose
@@ -37,11 +37,12 @@ from ogrpo.policy.packing import packed_log_probs_and_entropy
 from ogrpo.policy.pretrained import load_pretrained, save_pretrained
 from ogrpo.policy.shapes import SHAPES, tiny
 from ogrpo.report.progress import warm_start_bar
-from ogrpo.rollout.protocol import Completion, Group
-from ogrpo.trainer import Ids, stream_seed
+from ogrpo.tasks import arithmetic
+from ogrpo.trainer import lessons as demonstrations
 from ogrpo.trainer.cache import cache_path
-from ogrpo.trainer.config import Gsm8k, WarmStart
-from ogrpo.trainer.prepare import Problems
+from ogrpo.trainer.config import TrainConfig, WarmStart
+from ogrpo.trainer.lessons import Lessons
+from ogrpo.trainer.prepare import Prepared
 
 DTYPES = {"float32": jnp.float32, "bfloat16": jnp.bfloat16}
 REMAT = {
@@ -70,19 +71,17 @@ def make_policy_fn(decoder: DecoderConfig, **functions: Any) -> PolicyFn:
     return policy_fn
 
 
-def make_model(
-    config: Gsm8k, tokenizer: TextTokenizer, problems: Problems, console: Console
-) -> tuple[DecoderConfig, Params]:
+def make_model(prepared: Prepared, console: Console) -> tuple[DecoderConfig, Params]:
     """The decoder's shape and its first parameters; says what computes its log-probs."""
+    config = prepared.config
     check_available(config.kernels.log_probs)
-    decoder, params = _make_model(config, tokenizer, problems, console)
+    decoder, params = _make_model(prepared, console)
     console.print(f"log-probs: {choose(config.kernels.log_probs, decoder.vocab_size)}")
     return decoder, params
 
 
-def _make_model(
-    config: Gsm8k, tokenizer: TextTokenizer, problems: Problems, console: Console
-) -> tuple[DecoderConfig, Params]:
+def _make_model(prepared: Prepared, console: Console) -> tuple[DecoderConfig, Params]:
+    config, tokenizer = prepared.config, prepared.tokenizer
     dtype = DTYPES[config.model.dtype]
     if config.model.path is not None:
         return load_pretrained(config.model.path, dtype)
@@ -90,13 +89,15 @@ def _make_model(
     if config.model.random != "none":
         decoder = {**SHAPES, "tiny": tiny_decoder(tokenizer)}[config.model.random]
         return decoder, init_params(decoder, key, dtype)
-    if not problems.warm_start:
+    if prepared.lessons is None:
         raise ValueError(
-            "data.path needs a model that can read it: give --model.path a Hugging Face folder, or "
-            "--model.random tiny to prove the path with random weights"
+            f"task {prepared.task.name!r} needs a model that can read it: give --model.path a"
+            " Hugging Face folder, a column of worked solutions (--data.solution-column) that a"
+            " small decoder imitates first, or --model.random tiny to prove the path with random"
+            " weights"
         )
     decoder = tiny_decoder(tokenizer)
-    return decoder, warm_started(config, decoder, tokenizer, problems, dtype, console)
+    return decoder, warm_started(config, decoder, tokenizer, prepared.lessons, dtype, console)
 
 
 def save_model(
@@ -109,68 +110,37 @@ def save_model(
 
 
 def warm_started(
-    config: Gsm8k,
+    config: TrainConfig,
     decoder: DecoderConfig,
     tokenizer: TextTokenizer,
-    problems: Problems,
+    lessons: Lessons,
     dtype: Any,
     console: Console,
 ) -> Params:
-    """Imitates the careless teacher, or reads what an equal imitation left in the cache."""
-    folder = _cache_folder(config, decoder, tokenizer, problems)
+    """Imitates demonstrations, or reads what an equal imitation left in the cache."""
+    folder = _cache_folder(config, decoder, tokenizer, lessons)
     if config.warm_start.cache and (folder / "config.json").is_file():
         console.print(f"warm start read from {folder}", soft_wrap=True)
         return load_pretrained(folder, dtype)[1]
-    batch = _demonstrations(config, tokenizer, problems)
+    groups = lessons.groups(tokenizer)
+    batch = pad_groups(
+        groups,
+        config.longest_prompt,
+        config.longest_completion,
+        rewards=np.zeros((len(groups), len(groups[0].completions)), np.float32),
+    )
     params = _imitate(config, decoder, batch, dtype, console)
     if config.warm_start.cache:
         _store(folder, decoder, params)
     return params
 
 
-def _demonstrations(
-    config: Gsm8k, tokenizer: TextTokenizer, problems: Problems
-) -> Batch[np.ndarray]:
-    """The teacher's answers to each problem as a group."""
-    wanted, few = config.warm_start, problems.warm_start[: config.warm_start.problems]
-    shown = [
-        [
-            p.answer
-            for p in arithmetic.demonstrate(
-                few, seed=stream_seed(config.seed, "teacher", n), teacher=wanted.teacher
-            )
-        ]
-        for n in range(wanted.demonstrations)
-    ]
-    groups = [
-        _group(tokenizer, problem.question, answers)
-        for problem, *answers in zip(few, *shown, strict=True)
-    ]
-    return pad_groups(
-        groups,
-        config.data.prompt_length,
-        config.rollout.max_tokens,
-        rewards=np.zeros((len(groups), wanted.demonstrations), np.float32),
-    )
-
-
-def _group(tokenizer: TextTokenizer, question: str, answers: Sequence[str]) -> Group:
-    completions = [_completion(tokenizer.encode(answer, add_eos=True)) for answer in answers]
-    return Group(prompt_ids=tokenizer.encode_prompt(question), completions=tuple(completions))
-
-
-def _completion(token_ids: Ids) -> Completion:
-    return Completion(
-        token_ids=token_ids,
-        log_probs=np.zeros(len(token_ids), np.float32),
-        policy_version=0,
-        temperature=1.0,
-        finish_reason="stop",
-    )
-
-
 def _imitate(
-    config: Gsm8k, decoder: DecoderConfig, batch: Batch[np.ndarray], dtype: Any, console: Console
+    config: TrainConfig,
+    decoder: DecoderConfig,
+    batch: Batch[np.ndarray],
+    dtype: Any,
+    console: Console,
 ) -> Params:
     warm = config.warm_start
     optimizer = adam(b1=0.9, b2=0.98, eps=1e-8, weight_decay=0.01, max_grad_norm=1.0)
@@ -194,7 +164,7 @@ def _batches(
 
 
 def _cache_folder(
-    config: Gsm8k, decoder: DecoderConfig, tokenizer: TextTokenizer, problems: Problems
+    config: TrainConfig, decoder: DecoderConfig, tokenizer: TextTokenizer, lessons: Lessons
 ) -> Path:
     """Named by everything that the result depends on, our own code included.
 
@@ -204,7 +174,7 @@ def _cache_folder(
     recipe = {
         "decoder": dataclasses.asdict(decoder),
         "warm_start": dataclasses.asdict(config.warm_start) | {"cache": True},
-        "lengths": [config.data.prompt_length, config.rollout.max_tokens],
+        "lengths": [config.longest_prompt, config.longest_completion],
         "prompt": tokenizer.prompt_template,
         "seed": config.seed,
         "dtype": config.model.dtype,
@@ -213,8 +183,7 @@ def _cache_folder(
     }
     digest.update(json.dumps(recipe, sort_keys=True).encode())
     digest.update(tokenizer.backend.to_str().encode())
-    for problem in problems.warm_start[: config.warm_start.problems]:
-        digest.update(f"{problem.question}\n{problem.answer}\n".encode())
+    digest.update(lessons.key.encode())
     for source in _sources():
         digest.update(source.read_bytes())
     return cache_path() / "warm-start" / digest.hexdigest()[:24]
@@ -224,8 +193,8 @@ def _sources() -> list[Path]:
     """The code that demonstrates, and that imitates."""
     packages = [Path(found) for module in (policy, learner) for found in module.__path__]
     found = [source for package in packages for source in sorted(package.glob("*.py"))]
-    ours = arithmetic.__file__, batch_types.__file__, batching.__file__, __file__
-    return [*map(Path, ours), *found]
+    own = (arithmetic, batch_types, batching, demonstrations)
+    return [*(Path(str(module.__file__)) for module in own), Path(__file__), *found]
 
 
 def _store(folder: Path, decoder: DecoderConfig, params: Params) -> None:

@@ -1,127 +1,194 @@
-"""The task of the main study: word problems, tokenised, with what was left out counted."""
+"""A task made ready: its examples found, tokenised and filtered, what was not given settled."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
-from ogrpo.data import arithmetic, gsm8k
-from ogrpo.data.arithmetic import WordProblem
-from ogrpo.data.batching import fits
-from ogrpo.data.problems import Problem, final_answer
-from ogrpo.data.problems import Split as Parted
+from ogrpo.data.chat import PLAIN_CHAT, PLAIN_PROMPT
 from ogrpo.data.tokenizer import TextTokenizer, train_bpe, word_level
-from ogrpo.rewards.extract import EXTRACTORS
-from ogrpo.rewards.math import MathReward
-from ogrpo.trainer import Ids, Split, Task, stream_seed
-from ogrpo.trainer.config import Gsm8k
+from ogrpo.rewards.pool import RewardPool
+from ogrpo.rewards.reward import Reward
+from ogrpo.tasks import Example, Task, arithmetic
+from ogrpo.tasks.encode import Encoded, encode_examples
+from ogrpo.trainer.config import TrainConfig
+from ogrpo.trainer.find_task import Found, find_task
+from ogrpo.trainer.judge import GroupJudge
+from ogrpo.trainer.lessons import Lessons, worked_solutions
+from ogrpo.trainer.settle import settled
+from ogrpo.trainer.state import Prompts
 
-Counts = list[tuple[str, int]]
-
-
-@dataclass(frozen=True)
-class Problems:
-    """Text problems: to train on, held out, and those whose answers the warm start imitates."""
-
-    train: Sequence[Problem]
-    heldout: Sequence[Problem]
-    warm_start: Sequence[WordProblem] = ()
+Counts = Sequence[tuple[str, int]]
 
 
 @dataclass(frozen=True)
 class Prepared:
-    """A task, its tokenizer, the problems behind it and the counts to be shown."""
+    """A task that a run can train on."""
 
+    config: TrainConfig
+    """With the lengths and the learning rate that were left open."""
     task: Task
     tokenizer: TextTokenizer
-    reward: MathReward
-    evaluation_reward: MathReward
-    """Counts the answers to held-out prompts."""
-    heldout: Sequence[Problem]
+    prompts: Prompts
+    heldout: Sequence[Example]
+    """The held-out examples whose prompts fit."""
+    judge: GroupJudge
+    judge_heldout: GroupJudge
+    lessons: Lessons | None
+    """What a decoder that is made here imitates first."""
     left_out: Counts
+    end_rewards: Callable[[], None]
+
+    def close(self) -> None:
+        """Ends the processes of the rewards."""
+        self.end_rewards()
 
 
-MOST_HELDOUT = 2048
-"""Problems that are made for each held-out split; an evaluation takes the first so many."""
+def prepare(config: TrainConfig, task: Task | None = None) -> Prepared:
+    """Finds the task, makes a tokenizer where the model has none, and starts its rewards.
 
+    Args:
+      config: lengths and learning rate may be left open.
+      task: in place of the one that `config.task` names.
 
-def load_problems(config: Gsm8k) -> Problems:
-    """Reads the problems from a folder or a hub, or makes them from the seed.
-
-    Generated ones depend on `data.seed` only, so that runs are judged on the same problems.
+    Raises:
+      ValueError: the task cannot be found or read, no prompt fits, or there are fewer than a batch.
     """
-    if config.data.path is None:
-        return _generate(config)
-    loaded = gsm8k.load(config.data.path)
-    if config.evaluation.split == "validation":
-        loaded = gsm8k.cut_validation(loaded.train)
-    train = loaded.train[: config.data.limit]
-    return Problems(train, loaded.heldout[: config.evaluation.prompts])
+    found = find_task(config) if task is None else Found(task)
+    task = replace(found.task, heldout=found.task.heldout[: config.evaluation.prompts])
+    tokenizer = make_tokenizer(config, task)
+    train, heldout = (_encode(config, tokenizer, part) for part in (task.train, task.heldout))
+    config = settled(config, task, tokenizer, train.prompts + heldout.prompts, found.lengths)
+    train, heldout = (_fitting(config, part) for part in (train, heldout))
+    check_batch(config, train)
+    lessons = found.lessons or worked_solutions(config, task, tokenizer, train)
+    judges, close = make_judges(config, task, (train.examples, heldout.examples), tokenizer)
+    length = config.longest_prompt
+    return Prepared(
+        config=config,
+        task=task,
+        tokenizer=tokenizer,
+        prompts=Prompts(train.prompts, heldout.prompts, length),
+        heldout=heldout.examples,
+        judge=judges[0],
+        judge_heldout=judges[1],
+        lessons=lessons,
+        left_out=[
+            *task.left_out,
+            (f"training prompts longer than {length} tokens, left out", train.too_long),
+            (f"held-out prompts longer than {length} tokens, left out", heldout.too_long),
+            (
+                f"prompts fewer than asked for are in the split {config.evaluation.split!r}",
+                max(0, config.evaluation.prompts - len(task.heldout)),
+            ),
+            *(() if lessons is None else lessons.left_out),
+        ],
+        end_rewards=close,
+    )
 
 
-def _generate(config: Gsm8k) -> Problems:
-    warm, first = config.warm_start.problems, config.data.train
-    made = arithmetic.split(first + warm, MOST_HELDOUT, seed=config.data.seed)
-    heldout = made.heldout if config.evaluation.split == "validation" else _test(config, made)
-    train = made.train[:first][: config.data.limit]
-    return Problems(train, heldout[: config.evaluation.prompts], made.train[first:])
-
-
-def _test(config: Gsm8k, others: Parted[WordProblem]) -> list[WordProblem]:
-    # A stream of its own: were it a later part of the others', then with less training data it
-    # would begin where settings were chosen with more.
-    taken = {problem.question for part in others for problem in part}
-    seed = stream_seed(config.data.seed, "test", 0)
-    return arithmetic.generate(MOST_HELDOUT, seed, apart_from=taken)
-
-
-def make_tokenizer(config: Gsm8k, problems: Problems) -> TextTokenizer:
-    """The model's own tokenizer, or one made for the problems."""
+def make_tokenizer(config: TrainConfig, task: Task) -> TextTokenizer:
+    """The model's own tokenizer, or one made for the task."""
+    template = PLAIN_PROMPT if task.is_chat else (config.data.prompt or PLAIN_PROMPT)
     if config.model.path is not None:
-        return TextTokenizer.load(config.model.path, prompt_template=config.data.prompt)
-    if config.data.path is None:
+        return TextTokenizer.load(config.model.path, prompt_template=template)
+    if task.name == GENERATED:
         return word_level(arithmetic.vocabulary())
-    texts = [text for problem in problems.train for text in (problem.question, problem.answer)]
     return train_bpe(
-        texts, vocab_size=config.model.tokenizer_size, prompt_template=config.data.prompt
+        task.texts(),
+        vocab_size=config.model.tokenizer_size,
+        prompt_template=template,
+        chat_template=PLAIN_CHAT if task.is_chat else None,
     )
 
 
-def prepare(config: Gsm8k) -> tuple[Prepared, Problems]:
-    """Loads, tokenises and filters; a prompt that does not fit is left out, counted and shown."""
-    problems = load_problems(config)
-    tokenizer = make_tokenizer(config, problems)
-    reward = MathReward(EXTRACTORS[config.reward.extraction], seconds=config.reward.seconds)
-    evaluation_reward = reward.counting_apart()
-    length = config.data.prompt_length
-    train, dropped_train, _ = _encode(problems.train, tokenizer, length)
-    heldout, dropped_heldout, kept = _encode(problems.heldout, tokenizer, length)
-    task = Task(
-        train=train,
-        heldout=heldout,
-        decode=tokenizer.decode,
-        reward=reward,
-        prompt_length=length,
-        completion_length=config.rollout.max_tokens,
-        evaluation_reward=evaluation_reward,
+GENERATED = "arithmetic"
+
+
+def chat_variables(config: TrainConfig) -> Mapping[str, Any]:
+    """The chat template's variables; values are JSON where they can be, and texts elsewhere."""
+    pairs = [pair.partition("=") for pair in config.data.chat]
+    return {name: _value(text) for name, _, text in pairs}
+
+
+def _value(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError:
+        return text
+
+
+def _encode(config: TrainConfig, tokenizer: TextTokenizer, examples: Sequence[Example]) -> Encoded:
+    return encode_examples(
+        examples,
+        tokenizer,
+        prompt_length=config.data.prompt_length or tokenizer_limit,
+        system=config.data.system,
+        chat_variables=chat_variables(config),
     )
-    few = config.evaluation.prompts - len(problems.heldout)
-    left_out = [
-        (f"training prompts longer than {length} tokens, left out", dropped_train),
-        (f"held-out prompts longer than {length} tokens, left out", dropped_heldout),
-        (f"prompts fewer than asked for are in the split {config.evaluation.split!r}", few),
-    ]
-    return Prepared(task, tokenizer, reward, evaluation_reward, kept, left_out), problems
 
 
-def _encode(
-    problems: Sequence[Problem], tokenizer: TextTokenizer, length: int
-) -> tuple[Split, int, list[Problem]]:
-    encoded = [(tokenizer.encode_prompt(p.question), p) for p in problems]
-    kept: list[tuple[Ids, Problem]] = [(ids, p) for ids, p in encoded if fits(ids, length)]
-    if not kept:
-        shortest = min(len(ids) for ids, _ in encoded)
+tokenizer_limit = 1 << 20
+"""Tokens of a prompt, where no limit is known yet."""
+
+
+def _fitting(config: TrainConfig, encoded: Encoded) -> Encoded:
+    length = config.longest_prompt
+    pairs = zip(encoded.prompts, encoded.examples, strict=True)
+    kept = [pair for pair in pairs if len(pair[0]) <= length]
+    lost = len(encoded.prompts) - len(kept)
+    return Encoded([ids for ids, _ in kept], [e for _, e in kept], encoded.too_long + lost)
+
+
+def check_batch(config: TrainConfig, train: Encoded) -> None:
+    """Refuses a task that is smaller than a batch."""
+    if len(train.prompts) < config.schedule.prompts:
         raise ValueError(
-            f"none of {len(problems)} prompts fits into data.prompt-length = {length} tokens; "
-            f"the shortest has {shortest}: raise --data.prompt-length"
+            f"there are {len(train.prompts)} training prompts, fewer than a batch of"
+            f" schedule.prompts = {config.schedule.prompts}: give more, or smaller batches"
         )
-    split = Split([ids for ids, _ in kept], [final_answer(p) for _, p in kept])
-    return split, len(encoded) - len(kept), [p for _, p in kept]
+
+
+def make_judges(
+    config: TrainConfig,
+    task: Task,
+    examples: tuple[Sequence[Example], Sequence[Example]],
+    tokenizer: TextTokenizer,
+) -> tuple[tuple[GroupJudge, GroupJudge], Callable[[], None]]:
+    """Judges of training and of evaluation, and what ends their processes.
+
+    A reward that keeps counts of its own counts answers to held-out prompts apart.
+    """
+    own = tuple(map(counting_apart, task.evaluation_rewards or task.rewards))
+    apart = task.evaluation_rewards is not None or own != task.rewards
+    pools = [make_pool(config, task.rewards)]
+    pools += [make_pool(config, own)] if apart else []
+    judges = (
+        GroupJudge(pools[0], examples[0], tokenizer.decode),
+        GroupJudge(pools[-1], examples[1], tokenizer.decode),
+    )
+
+    def close() -> None:
+        for pool in pools:
+            pool.close()
+        for reward in (*task.rewards, *own):
+            getattr(reward.function, "close", lambda: None)()
+
+    return judges, close
+
+
+def counting_apart(reward: Reward) -> Reward:
+    """The reward with counts of its own, where it has any."""
+    make = getattr(reward.function, "counting_apart", None)
+    return reward if make is None else replace(reward, function=make())
+
+
+def make_pool(config: TrainConfig, rewards: Sequence[Reward]) -> RewardPool:
+    """The processes that rewards run in."""
+    wanted = config.reward
+    return RewardPool(
+        rewards,
+        processes=wanted.processes,
+        seconds=wanted.call_seconds,
+        memory_gib=wanted.memory_gib,
+    )

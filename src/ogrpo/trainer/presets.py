@@ -9,18 +9,20 @@ say which figures are published and by whom. They train on packed batches, whose
 """
 
 from collections.abc import Callable
+from typing import Any
 
 from ogrpo.trainer import Schedule
 from ogrpo.trainer.config import (
     Checkpointing,
     Data,
     Evaluation,
-    Gsm8k,
+    Judging,
     Replay,
-    Reward,
     Rollout,
+    TrainConfig,
 )
 from ogrpo.trainer.config_update import Knobs, Optimizer, Override
+from ogrpo.trainer.settle import GENERATED_LENGTHS, with_numbers
 
 MARKER_PROMPT = (
     "{question}\nThink step by step, and end with a line that holds #### and the number alone."
@@ -28,22 +30,36 @@ MARKER_PROMPT = (
 BOXED_PROMPT = "{question}\nReason step by step, and put the final answer in \\boxed{}."
 
 
-def default() -> Gsm8k:
+STUDY_RATE = 5e-4
+"""The learning rate of studies that name none."""
+
+
+def main_study(**parts: Any) -> TrainConfig:
+    """A config of the generated problems, with their lengths and the studies' learning rate."""
+    return with_numbers(TrainConfig(**parts), GENERATED_LENGTHS, STUDY_RATE)
+
+
+def none() -> TrainConfig:
+    """What holds where no study's settings are asked for."""
+    return TrainConfig()
+
+
+def default() -> TrainConfig:
     """Off-policy GRPO without a KL term: the server's weights are renewed every 10 steps.
 
     Command: python -m experiments.run gsm8k
     Hardware and time: a laptop, about a minute. Score: the table in README.md.
     """
-    return Gsm8k(schedule=Schedule(v=10), optimizer=Optimizer(learning_rate=1e-3))
+    return TrainConfig(schedule=Schedule(v=10), optimizer=Optimizer(learning_rate=1e-3))
 
 
-def paper(*, v: int, rate: float, i: int = 1, masked: bool = False) -> Gsm8k:
+def paper(*, v: int, rate: float, i: int = 1, masked: bool = False) -> TrainConfig:
     """Section 5.1 of arXiv:2505.22257 on the default task: centre 1, beta .1, three swaps.
 
     With i = 10, as Shao et al. have it, the paper trains for one epoch without a swap. The learning
     rate is the best of three on the validation problems (README.md).
     """
-    return Gsm8k(
+    return TrainConfig(
         schedule=Schedule(v=v, i=i, stages=4 if i == 1 else 1),
         knobs=Knobs(beta=0.1),
         override=Override(mask_zero_variance=masked),
@@ -51,7 +67,7 @@ def paper(*, v: int, rate: float, i: int = 1, masked: bool = False) -> Gsm8k:
     )
 
 
-def v1_i1() -> Gsm8k:
+def v1_i1() -> TrainConfig:
     """The paper's on-policy GRPO: the server's weights are renewed at every step.
 
     Command: python -m experiments.run gsm8k --preset v1-i1
@@ -60,7 +76,7 @@ def v1_i1() -> Gsm8k:
     return paper(v=1, rate=1e-3)
 
 
-def v1_i1_masked() -> Gsm8k:
+def v1_i1_masked() -> TrainConfig:
     """The same, without the KL term of groups whose rewards are all equal (eq. 8).
 
     Command: python -m experiments.run gsm8k --preset v1-i1-masked
@@ -69,7 +85,7 @@ def v1_i1_masked() -> Gsm8k:
     return paper(v=1, rate=1e-3, masked=True)
 
 
-def v10_i1() -> Gsm8k:
+def v10_i1() -> TrainConfig:
     """The paper's off-policy GRPO: the server's weights are renewed every 10 steps.
 
     Command: python -m experiments.run gsm8k --preset v10-i1
@@ -78,7 +94,7 @@ def v10_i1() -> Gsm8k:
     return paper(v=10, rate=5e-4)
 
 
-def v1_i10() -> Gsm8k:
+def v1_i10() -> TrainConfig:
     """The paper's GRPO after Shao et al.: 10 updates on each batch, at a smaller learning rate.
 
     Command: python -m experiments.run gsm8k --preset v1-i10
@@ -87,20 +103,20 @@ def v1_i10() -> Gsm8k:
     return paper(v=1, rate=1e-4, i=10)
 
 
-def reuse() -> Gsm8k:
+def reuse() -> TrainConfig:
     """A quarter of the default's completions, eight draws for each one, successes imitated.
 
     Command: python -m experiments.run gsm8k --preset reuse
     Hardware and time: a laptop, about a minute. Score: the table in README.md.
     """
-    return Gsm8k(
+    return TrainConfig(
         algorithm="positives",
         schedule=Schedule(steps=60, v=1, replay=8, evaluate_every=10),
         replay=Replay(groups=64, sampler="uniform", refuse_zero_variance=True),
     )
 
 
-def qwen2_5_0_5b() -> Gsm8k:
+def qwen2_5_0_5b() -> TrainConfig:
     """Qwen2.5-0.5B-Instruct on GSM8K, off-policy.
 
     Command: python -m experiments.run gsm8k --preset qwen2.5-0.5b --model.path DIR --data.path DIR
@@ -110,7 +126,7 @@ def qwen2_5_0_5b() -> Gsm8k:
     evaluation, 200 tokens, four epochs with the reference swapped between them, 50 samples a
     question); docs/papers.md says which of its settings are not known.
     """
-    return Gsm8k(
+    return TrainConfig(
         data=Data(prompt_length=256, prompt=MARKER_PROMPT),
         rollout=Rollout(group_size=16, temperature=0.1, max_tokens=200),
         schedule=Schedule(steps=1068, prompts=28, v=10, stages=4, evaluate_every=89),
@@ -121,7 +137,7 @@ def qwen2_5_0_5b() -> Gsm8k:
     )
 
 
-def r1_distill_1_5b() -> Gsm8k:
+def r1_distill_1_5b() -> TrainConfig:
     """DeepSeek-R1-Distill-Qwen-1.5B with long chains of thought, off-policy.
 
     Command: python -m experiments.run gsm8k --preset r1-distill-1.5b with --model.path, --data.path
@@ -132,9 +148,9 @@ def r1_distill_1_5b() -> Gsm8k:
     GSM8K's format. The model starts at Pass@1 .839 on MATH-500 (DeepSeek-R1, arXiv:2501.12948,
     Table 5).
     """
-    return Gsm8k(
+    return TrainConfig(
         data=Data(prompt_length=256, prompt=BOXED_PROMPT),
-        reward=Reward(extraction="free"),
+        reward=Judging(extraction="free"),
         rollout=Rollout(group_size=16, temperature=0.7, max_tokens=4096),
         schedule=Schedule(steps=1428, prompts=28, v=10, evaluate_every=102),
         knobs=Knobs(beta=0.001),
@@ -144,16 +160,16 @@ def r1_distill_1_5b() -> Gsm8k:
     )
 
 
-def qwen3_4b() -> Gsm8k:
+def qwen3_4b() -> TrainConfig:
     """Qwen3-4B on GSM8K, off-policy.
 
     Command: python -m experiments.run gsm8k --preset qwen3-4b --model.path DIR --data.path DIR
     Hardware: about 97 GB for weights, copies and optimizer in float32, plus activations; one 141 GB
     GPU. Time and score: not measured here.
     """
-    return Gsm8k(
+    return TrainConfig(
         data=Data(prompt_length=256, prompt=BOXED_PROMPT),
-        reward=Reward(extraction="free"),
+        reward=Judging(extraction="free"),
         rollout=Rollout(group_size=16, temperature=0.7, max_tokens=1024),
         schedule=Schedule(steps=500, prompts=8, v=10, evaluate_every=100),
         knobs=Knobs(beta=0.001),
@@ -163,7 +179,7 @@ def qwen3_4b() -> Gsm8k:
     )
 
 
-def check_preset(config: Gsm8k) -> None:
+def check_preset(config: TrainConfig) -> None:
     """Raises ValueError where a preset of a real model has no model or no data to train it on."""
     if config.preset not in REAL:
         return
@@ -180,8 +196,8 @@ def check_preset(config: Gsm8k) -> None:
         )
 
 
-DEFAULT = "default"
-PRESETS: dict[str, Callable[[], Gsm8k]] = {
+PRESETS: dict[str, Callable[[], TrainConfig]] = {
+    "none": none,
     "default": default,
     "v1-i1": v1_i1,
     "v1-i1-masked": v1_i1_masked,

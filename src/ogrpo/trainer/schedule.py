@@ -9,8 +9,8 @@ POSITIVE = ("steps", "i", "v", "stages", "prompts", "replay", "evaluate_every")
 class Schedule:
     """What happens at which step.
 
-    A step buys one batch of groups, puts them into the replay buffer, draws from it `replay` times
-    and takes `i` updates on each draw.
+    A step collects one batch of groups, puts them into the replay buffer, draws from it `replay`
+    times and takes `i` updates on each draw.
     """
 
     steps: int = 240
@@ -20,14 +20,14 @@ class Schedule:
     v: int = 1
     """Steps between two synchronisations of the server's weights (the sync interval)."""
     lead: int = 0
-    """Batches that may be asked for ahead of the step that trains on them (the sync offset). 0 buys
-    and trains in turn; more overlap the two and make the samples that many steps older."""
+    """Batches that may be asked for ahead of the step that trains on them (the sync offset). 0
+    collects and trains in turn; more overlap the two and make the samples that many steps older."""
     replay: int = 1
     """Batches drawn from the buffer in a step: updates per fresh group, apart from i."""
     warmup: int = 0
-    """First steps that only buy."""
+    """First steps that only collect."""
     offline: bool = False
-    """Buy during the warm-up alone, from the initial policy, and train on that."""
+    """Collect during the warm-up alone, from the initial policy, and train on that."""
     stages: int = 1
     """S: the reference policy is replaced by the trainer's at the start of each stage."""
     reset_optimizer: bool = False
@@ -61,21 +61,25 @@ class Schedule:
             )
         if self.offline and self.warmup == 0:
             raise ValueError(
-                "schedule.offline buys only during the warm-up, but schedule.warmup is 0: give the "
-                "number of batches to buy"
+                "schedule.offline collects only during the warm-up, but schedule.warmup is 0: give "
+                "the number of batches to collect"
             )
 
     def starts_stage(self, step: int) -> bool:
         """Whether the reference is swapped before this step."""
         return any(step == stage * self.steps // self.stages for stage in range(self.stages))
 
-    def buys(self, step: int) -> bool:
-        """Whether this step pays for fresh groups."""
+    def collects(self, step: int) -> bool:
+        """Whether this step takes fresh groups."""
         return step < self.warmup or not self.offline
 
     def draws(self, step: int) -> int:
         """Batches drawn from the buffer in this step, at most."""
         return 0 if step < self.warmup else self.replay
+
+    def evaluates(self, steps: int) -> bool:
+        """Whether the policy is evaluated after so many steps."""
+        return steps % self.evaluate_every == 0 or steps == self.steps
 
     def renews(self, step: int) -> bool:
         """Whether the server is due for new weights before this step."""

@@ -13,7 +13,7 @@ from ogrpo.policy import DecoderConfig, Params
 from ogrpo.report.run_dir import RunDir
 from ogrpo.rollout.vllm import RolloutError, VllmEngine
 from ogrpo.trainer.build import make_server_engine
-from ogrpo.trainer.config import Gsm8k
+from ogrpo.trainer.config import TrainConfig
 from ogrpo.trainer.model import save_model
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
@@ -21,7 +21,7 @@ LOOK_SECONDS = 0.5
 
 
 def connect(
-    config: Gsm8k,
+    config: TrainConfig,
     run: RunDir,
     decoder: DecoderConfig,
     params: Params,
@@ -45,9 +45,9 @@ def connect(
     return engine
 
 
-def serve_command(config: Gsm8k, url: str, folder: Path) -> str:
+def serve_command(config: TrainConfig, url: str, folder: Path) -> str:
     """What starts a server for this run at `url`, on the machine of that name."""
-    at, longest = urlsplit(url), config.data.prompt_length + config.rollout.max_tokens
+    at, longest = urlsplit(url), config.longest_prompt + config.longest_answer
     host = [] if at.hostname in LOOPBACK else ["--host", str(at.hostname)]
     place = [*host, "--port", str(at.port or 80)]
     sizes = ["--max-model-len", str(longest), "--kv-cache-gib", "1"]

@@ -2,13 +2,14 @@
 
 import resource
 import shlex
+import signal
 import sys
 from collections.abc import Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 from rich.console import Console
@@ -24,80 +25,125 @@ from ogrpo.report.counted import counted
 from ogrpo.report.progress import display, summary_table
 from ogrpo.report.run_dir import RunDir, RunDirError
 from ogrpo.report.run_page import Answer, Sample, write_report
-from ogrpo.rewards.math import MathReward, RewardCounts
+from ogrpo.rewards.judge import Judge, RewardCounts
 from ogrpo.rollout.collection import CollectionError
 from ogrpo.rollout.vllm import RolloutError
-from ogrpo.trainer import LoopState, Parts, array_shapes, resume, start, stream_seed, train
-from ogrpo.trainer.build import batching_line, find_devices, first_region, make_parts
+from ogrpo.tasks import Example, Prompt, Task
+from ogrpo.trainer.build import batching_line, find_devices, make_parts
 from ogrpo.trainer.cache import keep_compiled_programs
-from ogrpo.trainer.config import Gsm8k, check_sources, to_json
+from ogrpo.trainer.collect import RewardError
+from ogrpo.trainer.config import TrainConfig, check_sources, to_json
 from ogrpo.trainer.devices import Devices, memory_lines, open_mesh
+from ogrpo.trainer.evaluate import withdraw
 from ogrpo.trainer.interrupt import StopRequest, stop_on_signal
+from ogrpo.trainer.loop import train
 from ogrpo.trainer.method import check, title
 from ogrpo.trainer.model import DTYPES, make_model, save_model
 from ogrpo.trainer.prepare import Prepared, prepare
 from ogrpo.trainer.servers import connect
+from ogrpo.trainer.state import LoopState, Parts, array_shapes, resume, start, stream_seed
 
-INTERRUPTED = 130
 SHOWN_ANSWERS = 12
+STOPPING = (CollectionError, RewardError, RolloutError)
+
+
+class Command(NamedTuple):
+    """What the user typed."""
+
+    whole: str
+    """The whole of it, for the report."""
+    program: str
+    """Its beginning, which options follow."""
 
 
 @dataclass(frozen=True)
-class Study:
+class Session:
     """A run that is ready to go."""
 
-    config: Gsm8k
+    config: TrainConfig
     run: RunDir
     prepared: Prepared
     decoder: DecoderConfig
+    devices: Devices
     parts: Parts
     console: Console
+    command: Command
 
 
-def open_run(config: Gsm8k) -> RunDir:
+@dataclass(frozen=True)
+class Finished:
+    """What a run ended with."""
+
+    run: RunDir
+    stopped: signal.Signals | None
+    """The signal that stopped it before its last step."""
+
+
+def open_run(config: TrainConfig) -> RunDir:
     """The run's folder, new or picked up again."""
     if config.resume:
         if config.run_dir is None:
             raise RunDirError("--resume needs the --run-dir of the run to go on with")
         return RunDir.reopen(config.run_dir)
-    stamp = f"{datetime.now():%Y%m%d-%H%M%S}"
-    return RunDir.create(config.run_dir or Path("runs") / f"gsm8k-{stamp}")
+    stamp, name = f"{datetime.now():%Y%m%d-%H%M%S}", Path(config.task).stem
+    return RunDir.create(config.run_dir or Path("runs") / f"{name}-{stamp}")
 
 
-def as_json(config: Gsm8k) -> dict:
+def as_json(config: TrainConfig) -> dict:
     """The config as it is written into the run's folder."""
-    values = {"study": "gsm8k", **to_json(config)}
+    values = to_json(config)
     return {key: value for key, value in values.items() if key not in ("run_dir", "resume")}
 
 
-def run(config: Gsm8k, console: Console) -> int:
-    """Trains, evaluates, saves and reports; returns the exit code."""
+def run(
+    config: TrainConfig, console: Console, command: Command, task: Task | None = None
+) -> Finished:
+    """Trains, evaluates, saves and reports.
+
+    Args:
+      config: what is asked for.
+      console: where it is shown.
+      command: what goes on with the run once it was stopped.
+      task: in place of the one that the config names.
+
+    Raises:
+      ValueError: something that is asked for is wrong; nothing was computed yet.
+      RolloutError: servers are gone; the state is saved, and the message says how to go on.
+    """
     keep_compiled_programs()
     give_back_after_compiling()
-    check(config)
     check_sources(config)
     open_mesh(config.mesh)  # refused before anything is written
-    folder = open_run(config)
-    console.print(f"run directory {folder.path}", soft_wrap=True)
-    prepared, problems = prepare(config)
-    for label, count in prepared.left_out:
-        if count:
-            console.print(f"[yellow]{count} {label}[/]")
-    with closing(prepared.reward), ExitStack() as stack:
-        decoder, params = make_model(config, prepared.tokenizer, problems, console)
+    prepared = prepare(config, task)
+    with closing(prepared), ExitStack() as stack:
+        config = prepared.config
+        check(config)
+        folder = open_run(config)
+        console.print(f"run directory {folder.path}", markup=False, soft_wrap=True)
+        for label, count in prepared.left_out:
+            if count:
+                console.print(f"[yellow]{count} {label}[/]")
+        decoder, params = make_model(prepared, console)
         params = kept_base(config, folder, decoder, params, prepared.tokenizer)
-        params = find_devices(config, decoder).place_params(params)
+        devices = find_devices(config, decoder)
+        params = devices.place_params(params)
         engine = None
         if config.rollout.url:
             engine = connect(config, folder, decoder, params, prepared.tokenizer, console)
             stack.enter_context(engine)
-        parts = make_parts(config, prepared, decoder, engine, experience=folder.experience)
-        study = Study(config, folder, prepared, decoder, parts, console)
-        return carry_out(study, params)
+        parts = make_parts(
+            config, prepared, decoder, engine, devices=devices, experience=folder.experience
+        )
+        session = Session(config, folder, prepared, decoder, devices, parts, console, command)
+        return Finished(folder, carry_out(session, params))
 
 
 def kept_base(
-    config: Gsm8k, run: RunDir, decoder: DecoderConfig, params: Params, tokenizer: TextTokenizer
+    config: TrainConfig,
+    run: RunDir,
+    decoder: DecoderConfig,
+    params: Params,
+    tokenizer: TextTokenizer,
 ) -> Params:
     """The weights beneath adapters, kept by the run where no folder of the user's holds them.
 
@@ -112,155 +158,154 @@ def kept_base(
     return params
 
 
-def carry_out(study: Study, params: Params) -> int:
-    """A run whose parts are ready; returns the exit code."""
-    if not study.config.resume:
-        study.run.write_config(as_json(study.config))
-    before = greedy_answers(study, params)
-    study.parts.evaluator.withdraw()
-    state, stop = train_to_end(study, params)
-    finish(study, state, before)
-    if stop.signal is None:
-        return 0
-    study.console.print(f"stopped by {stop.signal.name} after step {state.step}; go on with:")
-    study.console.print(f"  {resume_command(study.run.path)}", soft_wrap=True)
-    return INTERRUPTED
+def carry_out(session: Session, params: Params) -> signal.Signals | None:
+    """A run whose parts are ready; returns the signal that stopped it, if one did."""
+    if not session.config.resume:
+        session.run.write_config(as_json(session.config))
+    before = greedy_answers(session, params, version=0)
+    withdraw(session.parts.evaluator)
+    state, stop = train_to_end(session, params)
+    finish(session, state, before)
+    if stop.signal is not None:
+        session.console.print(f"stopped by {stop.signal.name} after step {state.step}; go on with:")
+        session.console.print(f"  {resume_command(session)}", markup=False, soft_wrap=True)
+    return stop.signal
 
 
-def train_to_end(study: Study, params: Params) -> tuple[LoopState, StopRequest]:
+def train_to_end(session: Session, params: Params) -> tuple[LoopState, StopRequest]:
     """Runs the loop, leaving a metrics record a step and a checkpoint now and then."""
-    config, console = study.config, study.console
+    config, console = session.config, session.console
     keep, every, steps = config.checkpoint.keep, config.checkpoint.every, config.schedule.steps
 
     def notify(name: str) -> None:
         console.print(f"{name}: stopping after this step; once more to stop at once")
 
     with (
-        Checkpoints(study.run.checkpoints, keep=keep) as checkpoints,
+        Checkpoints(session.run.checkpoints, keep=keep) as checkpoints,
         stop_on_signal(notify) as stop,
     ):
-        state = begin(study, params, checkpoints)
+        state = begin(session, params, checkpoints)
         if config.resume:  # not before it is accepted
-            study.run.write_config(as_json(config))
-        with study.run.metrics_writer() as metrics, display(console, steps, state.step) as shown:
+            session.run.write_config(as_json(config))
+        with session.run.metrics_writer() as metrics, display(console, steps, state.step) as shown:
             try:
-                for turn in train(state, study.parts, config.schedule):
+                for turn in train(state, session.parts, config.schedule):
                     state, record = turn
                     metrics.write(record)
                     shown.show(record)
                     due = state.step % every == 0 and state.step > 0
                     if due or state.step == steps or stop:
-                        checkpoints.save(state.step, state.arrays(), progress(study, state))
+                        checkpoints.save(state.step, state.arrays(), progress(session, state))
                         if not config.replay.keep:
                             kept = map(checkpoints.progress, checkpoints.steps)
                             state.buffer.prune(each["buffer"] for each in kept)
                     if stop:
                         break
-            except (CollectionError, RolloutError) as error:  # the trainer's state is not lost
-                checkpoints.save(state.step, state.arrays(), progress(study, state))
-                command = resume_command(study.run.path)
+            except STOPPING as error:  # the trainer's state is not lost
+                checkpoints.save(state.step, state.arrays(), progress(session, state))
+                command = resume_command(session)
                 raise RolloutError(f"{error}\ngo on with:\n  {command}") from error
     return state, stop
 
 
-def progress(study: Study, state: LoopState) -> dict[str, Any]:
+def progress(session: Session, state: LoopState) -> dict[str, Any]:
     """A checkpoint's progress: the loop's, and how answers came out so far."""
-    counts = {name: reward.counts._asdict() for name, reward in rewards(study).items()}
+    counts = {name: found._asdict() for name, found in outcomes(session).items()}
     return {**state.progress(), "judged": counts}
 
 
-def rewards(study: Study) -> dict[str, MathReward]:
-    """What counts outcomes, by what it judges."""
-    prepared = study.prepared
-    return {"training": prepared.reward, "evaluation": prepared.evaluation_reward}
+def counting(session: Session) -> dict[str, Judge]:
+    """The rewards that count outcomes, by what they judge."""
+    judges = {
+        "completions": session.prepared.judge,
+        "evaluation answers": session.prepared.judge_heldout,
+    }
+    return {
+        what if len(judge.rewards) == 1 else f"{what}, {reward.name},": reward.function
+        for what, judge in judges.items()
+        for reward in judge.rewards
+        if isinstance(reward.function, Judge)
+    }
 
 
-def begin(study: Study, params: Params, checkpoints: Checkpoints) -> LoopState:
+def outcomes(session: Session) -> dict[str, RewardCounts]:
+    """How answers came out since the run began, by what they are answers to."""
+    return {name: reward.counts for name, reward in counting(session).items()}
+
+
+def begin(session: Session, params: Params, checkpoints: Checkpoints) -> LoopState:
     """The first state, or the newest checkpoint's; the records after it will be written again."""
-    devices = find_devices(study.config, study.decoder)
-    step = checkpoints.latest if study.config.resume else None
+    step = checkpoints.latest if session.config.resume else None
     if step is not None:
-        return resumed(study, params, checkpoints, step, devices)
-    if study.config.resume:
-        study.console.print("no checkpoint yet: starting over")
-        study.run.rewind(-1)
-    initial = replace(devices.init(params), region=first_region(study.config))
-    describe(study, initial, devices)
-    return start(initial, study.parts)
+        return resumed(session, params, checkpoints, step)
+    if session.config.resume:
+        session.console.print("no checkpoint yet: starting over")
+        session.run.rewind(-1)
+    initial = session.parts.init(params)
+    describe(session, initial)
+    return start(initial, session.parts)
 
 
-def resumed(
-    study: Study, params: Params, checkpoints: Checkpoints, step: int, devices: Devices
-) -> LoopState:
+def resumed(session: Session, params: Params, checkpoints: Checkpoints, step: int) -> LoopState:
     """The state of a checkpoint, read in place of `params`: both at once may not fit.
 
     What stands beneath adapters is in no checkpoint, and stays.
     """
-    shapes = devices.shapes(params)
-    everywhere = shapes.updates.sharding
-    region = jax.tree.map(
-        lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=everywhere),
-        first_region(study.config),
-    )
-    shapes = replace(shapes, region=region)
-    describe(study, shapes, devices)
-    study.console.print(f"resuming after step {step}")
-    study.run.rewind(step or -1)  # a loop at step 0 begins with that step's own record
+    shapes = session.parts.shapes(params)
+    describe(session, shapes)
+    session.console.print(f"resuming after step {step}")
+    session.run.rewind(step or -1)  # a loop at step 0 begins with that step's own record
     if not shapes.frozen:
         for leaf in jax.tree.leaves(params):
             leaf.delete()
-    arrays, before = checkpoints.restore(step, array_shapes(shapes, study.parts))
-    for name, reward in rewards(study).items():  # older checkpoints have no counts
+    arrays, before = checkpoints.restore(step, array_shapes(shapes, session.parts))
+    for name, reward in counting(session).items():  # older checkpoints have no counts
         reward.counts = RewardCounts(**before.get("judged", {}).get(name, {}))
-    return resume(arrays, before, study.parts, frozen=shapes.frozen)
+    return resume(arrays, before, session.parts, frozen=shapes.frozen)
 
 
-def describe(study: Study, state: TrainState, devices: Devices) -> None:
+def describe(session: Session, state: TrainState) -> None:
     """Says what the algorithm is, what the train state takes, and how batches are laid out."""
-    study.console.print(f"algorithm: {title(study.config)}", soft_wrap=True)
-    for line in memory_lines(study.config, state, devices):
-        study.console.print(line, soft_wrap=True)
-    study.console.print(batching_line(study.config), soft_wrap=True)
+    session.console.print(f"algorithm: {title(session.config)}", soft_wrap=True)
+    for line in memory_lines(session.config, state, session.devices):
+        session.console.print(line, soft_wrap=True)
+    session.console.print(batching_line(session.config), soft_wrap=True)
 
 
-def greedy_answers(study: Study, params: object) -> list[Answer]:
+def greedy_answers(session: Session, params: object, *, version: int) -> list[Answer]:
     """Greedy answers to the first held-out questions."""
-    task, parts = study.prepared.task, study.parts
-    prompts, golds = task.heldout.prompts[:SHOWN_ANSWERS], task.heldout.answers
-    parts.evaluator.publish(params, 0)
+    parts, judge = session.parts, session.prepared.judge_heldout
+    prompts = parts.prompts.heldout[:SHOWN_ANSWERS]
+    if not prompts:
+        return []
+    if parts.evaluator.version != version:
+        parts.evaluator.publish(params, version)
     greedy = replace(parts.evaluation_sampling, greedy=True, group_size=1)
     groups = parts.evaluator.generate(prompts, greedy, stream_seed(parts.seed, "shown", 0))
-    firsts = [group.completions[0] for group in groups]
-    texts = [task.decode(c.token_ids) for c in firsts]
-    judged = zip(texts, firsts, golds, strict=False)
-    return [
-        Answer(text, study.prepared.reward.judge(text, c.finish_reason, gold) == "correct")
-        for text, c, gold in judged
-    ]
+    return [Answer(text, reward > 0) for text, reward in judge.shown(groups)]
 
 
-def finish(study: Study, state: LoopState, before: Sequence[Answer]) -> None:
+def finish(session: Session, state: LoopState, before: Sequence[Answer]) -> None:
     """Saves the model, draws the report and says where everything is."""
-    run, prepared, console = study.run, study.prepared, study.console
+    run, prepared, console = session.run, session.prepared, session.console
     policy = state.train.whole()
-    save_model(run.model, study.decoder, policy, prepared.tokenizer)
-    if study.config.lora.rank is not None:
-        base = (study.config.model.path or run.initial).resolve()
-        save_adapter(run.adapter, state.train.params, alpha=study.config.lora.alpha, base=base)
-    after = greedy_answers(study, policy)
+    save_model(run.model, session.decoder, policy, prepared.tokenizer)
+    if session.config.lora.rank is not None:
+        base = (session.config.model.path or run.initial).resolve()
+        save_adapter(run.adapter, state.train.params, alpha=session.config.lora.alpha, base=base)
+    after = greedy_answers(session, policy, version=state.step)
+    examples = session.prepared.heldout[:SHOWN_ANSWERS]
     samples = [
-        Sample(problem.question, gold, *answers)
-        for problem, gold, *answers in zip(
-            prepared.heldout, prepared.task.heldout.answers, before, after, strict=False
-        )
+        Sample(prompt_text(example.prompt), gold_text(example), *answers)
+        for example, *answers in zip(examples, before, after, strict=True)
     ]
     write_report(
         run,
-        as_json(study.config),
-        command_line(),
-        title(study.config),
+        as_json(session.config),
+        session.command.whole,
+        title(session.config),
         samples,
-        counted(study.config, run, prepared),
+        counted(as_json(session.config), run.read_metrics(), prepared.left_out, outcomes(session)),
     )
     console.print(summary_table(run.read_metrics()))
     console.print(f"peak memory {peak_gib():.2f} GiB")
@@ -269,9 +314,14 @@ def finish(study: Study, state: LoopState, before: Sequence[Answer]) -> None:
     )
 
 
-def command_line() -> str:
-    """The command as a user types it."""
-    return shlex.join(["python", "-m", "experiments.run", *sys.argv[1:]])
+def prompt_text(prompt: Prompt) -> str:
+    """A prompt as the report shows it."""
+    return prompt if isinstance(prompt, str) else "\n".join(m["content"] for m in prompt)
+
+
+def gold_text(example: Example) -> str:
+    """The answer that rewards compare with, where there is one."""
+    return str(example.columns.get("answer", ""))
 
 
 def peak_gib() -> float:
@@ -280,8 +330,6 @@ def peak_gib() -> float:
     return peak / 2**30 if sys.platform == "darwin" else peak / 2**20  # bytes there, KiB here
 
 
-def resume_command(path: Path) -> str:
+def resume_command(session: Session) -> str:
     """The command that goes on with a run."""
-    return shlex.join(
-        ["python", "-m", "experiments.run", "gsm8k", "--run-dir", str(path), "--resume"]
-    )
+    return f"{session.command.program} --run-dir {shlex.quote(str(session.run.path))} --resume"

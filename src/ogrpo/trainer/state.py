@@ -1,7 +1,7 @@
 """What the loop composes, and what a run is resumed from."""
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
@@ -18,40 +18,27 @@ from ogrpo.data.replay import ReplayBuffer
 from ogrpo.learner.checkpoint import content_hash
 from ogrpo.learner.state import Hypers, Params, TrainState
 from ogrpo.learner.update import UpdateFn
-from ogrpo.learner.variance import SpreadFn
-from ogrpo.rollout.collection import Limits as CollectionLimits
-from ogrpo.rollout.embedded import EmbeddedEngine
-from ogrpo.rollout.protocol import Engine, Sampling
+from ogrpo.learner.variance import NoiseFn
+from ogrpo.rollout.collection import CollectionLimits, RewardFn
+from ogrpo.rollout.protocol import Engine, Group, Sampling
 from ogrpo.trainer.batches import Packer
-from ogrpo.trainer.control import Limits
+from ogrpo.trainer.control import ReuseLimits
 
 Ids = NDArray[np.int32]
 Record = dict[str, Any]
-RewardFn = Callable[[str, str, str], float]
+EvaluationFn = Callable[[Sequence[Group]], NDArray[np.float32]]
 ScoreFn = Callable[[Params, Batch[jax.Array], jax.Array], jax.Array]
-PHASES = ("rollout", "reward", "update", "sync", "eval")
+PHASES = ("rollout", "update", "sync", "eval")
 
 
 @dataclass(frozen=True)
-class Split:
-    """Tokenised prompts with their gold answers."""
+class Prompts:
+    """A task's tokenised prompts."""
 
-    prompts: Sequence[Ids]
-    answers: Sequence[str]
-
-
-@dataclass(frozen=True)
-class Task:
-    """What is to be learned: prompts, and a reward for `(text, finish reason, gold answer)`."""
-
-    train: Split
-    heldout: Split
-    decode: Callable[[Ids], str]
-    reward: RewardFn
-    prompt_length: int
-    completion_length: int
-    evaluation_reward: RewardFn | None = None
-    """What judges answers to the held-out prompts; None for `reward`."""
+    train: Sequence[Ids]
+    heldout: Sequence[Ids]
+    length: int
+    """Tokens of the longest, to which all are padded."""
 
 
 class Costs(NamedTuple):
@@ -69,9 +56,19 @@ class Costs(NamedTuple):
 class Parts:
     """The functions and engines that the loop composes."""
 
-    task: Task
+    init: Callable[[Params], TrainState]
+    """The train state before the first update, of a policy's parameters."""
+    shapes: Callable[[Params], TrainState]
+    """The shapes of what `init` would make, each with its place."""
+    prompts: Prompts
+    reward_fn: RewardFn
+    """What judges completions of the training prompts; the collector's judges call it."""
+    evaluation_fn: EvaluationFn
+    """What judges completions of the held-out prompts: `(groups, in their order) -> [N, G]`."""
+    reward_metrics: Callable[[], Mapping[str, float]]
+    """What the rewards counted since the start."""
     engine: Engine
-    evaluator: EmbeddedEngine
+    evaluator: Engine
     update: UpdateFn
     score: ScoreFn
     hypers_at: Callable[[int, float, int], Hypers]
@@ -88,15 +85,15 @@ class Parts:
     certificate_delta: float | None
     """Chance of a wrong certificate; None leaves certificates out, and the copy they need."""
     collection: CollectionLimits
-    """How far buying may run ahead of training."""
+    """How far collection may run ahead of training."""
     retry_on: tuple[type[Exception], ...]
     """Errors of the engine that pass."""
-    limits: Limits | None
+    limits: ReuseLimits | None
     """Where the data are used up; None keeps to the schedule."""
     costs: Costs
     packer: Packer | None
     """How batches are packed; None pads them."""
-    spread: SpreadFn | None
+    noise: NoiseFn | None
     """How noisy an update's gradient is; None where that is not measured."""
     seed: int
 

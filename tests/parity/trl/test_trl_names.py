@@ -20,6 +20,7 @@ import torch
 from ogrpo.core.aggregate import mean
 from ogrpo.core.objectives import TokenBatch
 from tests import names
+from tests.parity.trl.models import tiny
 
 PROMPTS, G, T, LONGEST = 2, 4, 5, 8
 TRL = [row for row in names.rows() if row.project.startswith("TRL")]
@@ -44,24 +45,6 @@ def tensors():
     mask[0, 0] = True
     rewards = np.array([[1.0, 0.0, 0.5, 0.0], [0.25, 0.75, 1.0, 1.0]])
     return SimpleNamespace(new=new, old=old, ref=ref, sampling=sampling, mask=mask, rewards=rewards)
-
-
-def tiny():
-    """A model and a tokenizer of twelve words, without which the trainer is not built."""
-    from tokenizers import Tokenizer, models, pre_tokenizers
-    from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
-
-    words = {word: i for i, word in enumerate(("<pad>", "<eos>", *map(chr, range(97, 107))))}
-    tokenizer = Tokenizer(models.WordLevel(words, unk_token="<pad>"))
-    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
-    sizes = {"vocab_size": 12, "hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1}
-    heads = {"num_attention_heads": 2, "num_key_value_heads": 1}
-    return {
-        "model": Qwen2ForCausalLM(Qwen2Config(**sizes, **heads)),
-        "processing_class": PreTrainedTokenizerFast(
-            tokenizer_object=tokenizer, pad_token="<pad>", eos_token="<eos>"
-        ),
-    }
 
 
 def build(trl, t, options):

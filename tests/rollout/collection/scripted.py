@@ -6,7 +6,7 @@ from collections import Counter
 
 import numpy as np
 
-from ogrpo.rollout.collection import Collector, Limits, Request
+from ogrpo.rollout.collection import CollectionLimits, Collector, Request, Rewarded
 from ogrpo.rollout.protocol import Completion, Group, Sampling
 
 SAMPLING = Sampling(temperature=1.0, max_tokens=4, group_size=2)
@@ -75,14 +75,21 @@ def request_at(step, size=3):
 
 
 def make_limits(**changes):
-    return Limits(**{"lead": 0, "max_staleness": None, "grace": LONG, **changes})
+    return CollectionLimits(**{"lead": 0, "max_staleness": None, "grace": LONG, **changes})
 
 
-def collector(engine, steps=8, *, ask=request_at, clock=time.perf_counter, **limits):
+def equal_rewards(request, places, groups):
+    return [Rewarded(g, np.zeros(len(g.completions), np.float32)) for g in groups]
+
+
+def collector(
+    engine, steps=8, *, ask=request_at, reward_fn=equal_rewards, clock=time.perf_counter, **limits
+):
     return Collector(
         engine,
         ask,
         SAMPLING,
+        reward_fn,
         steps=steps if isinstance(steps, range) else range(steps),
         limits=make_limits(**limits),
         retry_on=(Flaky,),

@@ -425,6 +425,7 @@ def test_the_time_of_each_side_adds_up():
         "seconds/workers/waiting": 12,
         "seconds/workers/generating": 8,
         "seconds/workers/publishing": 0,
+        "seconds/workers/judging": 0,
         "idle/trainer": 0.4,
         "idle/workers": 0.6,
         "tokens/s": 4 * 3 * 2 * 3 / 20,

@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 
 from ogrpo.bridge import embedded_engine
-from ogrpo.rollout.collection import Collector, Limits, Request
-from ogrpo.rollout.collection.requests import draws
+from ogrpo.rollout.collection import CollectionLimits, Collector, Request
+from ogrpo.rollout.collection.requests import calls
 from ogrpo.rollout.protocol import Sampling
 from tests.policy.tiny import make_config, make_params
+from tests.rollout.collection.scripted import equal_rewards
 
 CONFIG = make_config(num_layers=1)
 SAMPLING = Sampling(temperature=1.0, max_tokens=6, group_size=3)
@@ -41,7 +42,13 @@ def snapshot(params):
 def collect(limits):
     params, batches = make_params(CONFIG), []
     with Collector(
-        make_engine(), request_at, SAMPLING, steps=range(STEPS), limits=limits, retry_on=()
+        make_engine(),
+        request_at,
+        SAMPLING,
+        equal_rewards,
+        steps=range(STEPS),
+        limits=limits,
+        retry_on=(),
     ) as collector:
         for step in range(STEPS):
             collector.publish(snapshot(params), step)
@@ -64,8 +71,11 @@ def replay(lead, prompts_per_call):
 
 
 def by_calls(engine, request, prompts_per_call):
-    calls = draws(request, prompts_per_call)
-    return [g for c in calls for g in engine.generate(c.prompts, SAMPLING, c.seed)]
+    return [
+        g
+        for c in calls(request, prompts_per_call)
+        for g in engine.generate(c.prompts, SAMPLING, c.seed)
+    ]
 
 
 def content(batches):
@@ -79,7 +89,9 @@ def content(batches):
 
 @pytest.mark.parametrize(("workers", "prompts_per_call"), [(1, None), (2, 2)])
 def test_overlapping_gives_the_groups_of_the_same_calls_one_by_one(workers, prompts_per_call):
-    limits = Limits(lead=1, max_staleness=1, workers=workers, prompts_per_call=prompts_per_call)
+    limits = CollectionLimits(
+        lead=1, max_staleness=1, workers=workers, prompts_per_call=prompts_per_call
+    )
     overlapped = content(collect(limits))
     assert overlapped == content(replay(1, prompts_per_call))
     assert [version for version, *_ in overlapped[::12]] == [0, 0, 1, 2, 3, 4]

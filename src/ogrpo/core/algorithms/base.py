@@ -47,7 +47,7 @@ def reference_kl(log_probs: jax.Array, batch: TokenBatch) -> jax.Array:
     return k3(log_probs, batch.ref_log_probs)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Algorithm:
     """One method, whole: what it credits, what it minimises, how tokens add up, what it reads."""
 

@@ -16,17 +16,32 @@ comes into an error, and the prompt is tried again.
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
-from ogrpo.rollout.collection.board import REASONS, Board, Command, Limits, Publish
 from ogrpo.rollout.collection.occupancy import Occupancy
-from ogrpo.rollout.collection.requests import Request, Taken, check_answer
+from ogrpo.rollout.collection.request_queue import (
+    REASONS,
+    CollectionLimits,
+    Command,
+    Publish,
+    RequestQueue,
+)
+from ogrpo.rollout.collection.requests import (
+    Request,
+    RewardFn,
+    Taken,
+    Unjudged,
+    check_answer,
+    check_rewards,
+)
 from ogrpo.rollout.protocol import Engine, Group, Sampling
 
 log = logging.getLogger(__name__)
 TRAINER_WAITS, WORKERS_WAIT = "trainer/waiting", "workers/waiting"
 GENERATING, PUBLISHING = "workers/generating", "workers/publishing"
+JUDGING = "workers/judging"
 
 
 class Collector:
@@ -36,6 +51,7 @@ class Collector:
         engine: called from the collector's threads only, from several at once with several workers.
         request_at: step -> the prompts of its batch; called in the trainer's thread, once a step.
         sampling: how all batches are drawn.
+        reward_fn: what judges groups; called from the judges' threads, from several at once.
         steps: the steps of the run that are to come; nothing is bought beyond them.
         limits: see `Limits`.
         retry_on: errors of `generate` that pass. Any other error ends the run, as does one of
@@ -48,14 +64,16 @@ class Collector:
         engine: Engine,
         request_at: Callable[[int], Request],
         sampling: Sampling,
+        reward_fn: RewardFn,
         *,
         steps: range,
-        limits: Limits,
+        limits: CollectionLimits,
         retry_on: tuple[type[Exception], ...],
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self._engine, self._sampling, self._limits = engine, sampling, limits
-        self._board = Board(
+        self._reward_fn = reward_fn
+        self._queue = RequestQueue(
             request_at,
             steps=steps,
             group_size=sampling.group_size,
@@ -64,11 +82,16 @@ class Collector:
         )
         self._changed = threading.Condition()
         self._closed = False
+        self._held = False
         self._spent = Occupancy(clock)
         self._tokens = 0
         self._threads = [
-            threading.Thread(target=self._work, name=f"collector-{n}", daemon=True)
-            for n in range(limits.workers)
+            threading.Thread(target=target, name=f"collector-{name}-{n}", daemon=True)
+            for target, name, count in (
+                (self._work, "worker", limits.workers),
+                (self._judge, "judge", limits.judges),
+            )
+            for n in range(count)
         ]
         for thread in self._threads:
             thread.start()
@@ -79,7 +102,7 @@ class Collector:
     def version(self) -> int | None:
         """The version published last, which the engine takes in its turn; None before any."""
         with self._changed:
-            return self._board.version
+            return self._queue.version
 
     def publish(self, params: Any, version: int) -> None:
         """Has every batch that is asked for from now on drawn from `params`; does not wait.
@@ -92,14 +115,14 @@ class Collector:
         """
         with self._changed:
             self._check_open()
-            self._board.publish(params, version)
+            self._queue.publish(params, version)
             self._changed.notify_all()
 
     def request(self, until: int) -> None:
         """Asks for the batches up to that of step `until`; `take` does so by itself."""
         with self._changed:
             self._check_open()
-            self._board.request(until)
+            self._queue.request(until)
             self._changed.notify_all()
 
     def take(self, step: int) -> Taken:
@@ -112,17 +135,35 @@ class Collector:
         """
         with self._changed:
             self.request(step + self._limits.lead)
-            self._board.check_turn(step)
+            self._queue.check_turn(step)
             self._wait_for(step)
-            return self._board.hand_out(step)
+            return self._queue.hand_out(step)
+
+    @contextmanager
+    def alone(self) -> Iterator[Engine]:
+        """The engine for the caller's own use: nothing is under way and nothing begins meanwhile.
+
+        The caller gives the engine back with the weights of `version`.
+        """
+        with self._changed:
+            self._held = True
+            while self._queue.under_way:
+                self._check_open()
+                self._changed.wait()
+        try:
+            yield self._engine
+        finally:
+            with self._changed:
+                self._held = False
+                self._changed.notify_all()
 
     def _wait_for(self, step: int) -> None:
         self._spent.enter(TRAINER_WAITS)
         try:
-            while not self._board.complete(step):
+            while not self._queue.complete(step):
                 self._check_open()
-                if self._board.error is not None:
-                    raise self._board.error
+                if self._queue.error is not None and not self._queue.whole(step):
+                    raise self._queue.error
                 self._changed.wait()
         finally:
             self._spent.leave(TRAINER_WAITS)
@@ -139,7 +180,8 @@ class Collector:
         deadline = time.monotonic() + self._limits.grace
         for thread in self._threads:
             thread.join(max(0.0, deadline - time.monotonic()))
-        left = sum(thread.is_alive() for thread in self._threads)
+        with self._changed:
+            left = self._spent.active(GENERATING, PUBLISHING, JUDGING)
         if left:
             log.warning(
                 "%d calls of the engine did not end within %g s: they are left to themselves",
@@ -168,7 +210,7 @@ class Collector:
         with self._changed:
             self._spent.enter(WORKERS_WAIT)
             command = None
-            while not self._closed and (command := self._board.begin()) is None:
+            while not self._closed and (self._held or (command := self._queue.begin()) is None):
                 self._changed.wait()
             self._spent.leave(WORKERS_WAIT)
             if command is not None:
@@ -190,12 +232,39 @@ class Collector:
         self._spent.leave(_activity(command))
         if isinstance(answer, BaseException):
             log.warning("collection: %s: %s", type(answer).__name__, answer)
-            self._board.failed(command, answer)
+            self._queue.failed(command, answer)
         elif isinstance(command, Publish):
-            self._board.published(command)
+            self._queue.published(command)
         else:
             self._tokens += sum(len(c.token_ids) for group in answer for c in group.completions)
-            self._board.drawn(command, answer)
+            self._queue.drawn(command, answer)
+
+    # --- the judges' side ----------------------------------------------------------------------
+
+    def _judge(self) -> None:
+        while (asked := self._next_unjudged()) is not None:
+            try:
+                rewarded = self._reward_fn(asked.request, asked.places, asked.groups)
+                check_rewards(asked, rewarded)
+            except BaseException as error:  # Not handled here: the trainer's thread raises it.
+                with self._changed:
+                    self._spent.leave(JUDGING)
+                    self._queue.unjudgeable(asked, error)
+                    self._changed.notify_all()
+                continue
+            with self._changed:
+                self._spent.leave(JUDGING)
+                self._queue.judged(asked, rewarded)
+                self._changed.notify_all()
+
+    def _next_unjudged(self) -> Unjudged | None:
+        with self._changed:
+            asked = None
+            while not self._closed and (asked := self._queue.next_unjudged()) is None:
+                self._changed.wait()
+            if asked is not None:
+                self._spent.enter(JUDGING)
+            return asked
 
     # --- statistics ----------------------------------------------------------------------------
 
@@ -211,14 +280,14 @@ class Collector:
         with self._changed:
             values = {
                 **self._times(),
-                **{f"retried/{x}": self._board.retried[x] for x in REASONS},
-                **_histogram(self._board.staleness),
-                "ahead": self._board.ahead,
+                **{f"retried/{x}": self._queue.retried[x] for x in REASONS},
+                **_histogram(self._queue.staleness),
+                "ahead": self._queue.ahead,
             }
         return {f"collect/{name}": float(value) for name, value in values.items()}
 
     def _times(self) -> dict[str, float]:
-        activities = (TRAINER_WAITS, WORKERS_WAIT, GENERATING, PUBLISHING)
+        activities = (TRAINER_WAITS, WORKERS_WAIT, GENERATING, PUBLISHING, JUDGING)
         seconds = {activity: self._spent.seconds(activity) for activity in activities}
         elapsed = self._spent.elapsed()
         return {

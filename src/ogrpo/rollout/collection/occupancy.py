@@ -32,6 +32,10 @@ class Occupancy:
         self._account()
         return self._seconds[activity]
 
+    def active(self, *activities: str) -> int:
+        """How many are at one of these now."""
+        return sum(self._active[activity] for activity in activities)
+
     def elapsed(self) -> float:
         """Seconds since the start."""
         self._account()

@@ -1,11 +1,11 @@
 """What a step asks for, the calls that it is cut into, and what the step is given in the end."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from ogrpo.rollout.protocol import Group, IntArray
+from ogrpo.rollout.protocol import FloatArray, Group, IntArray
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,15 +27,46 @@ class Request:
 
 
 @dataclass(frozen=True, eq=False)
-class Taken:
-    """One whole group for each prompt of a request, in the order of its prompts."""
+class Rewarded:
+    """A group and what its completions earned."""
 
-    request: Request
-    groups: list[Group]
+    group: Group
+    rewards: FloatArray
+    """float32 `[G]`, what an update learns from."""
+    values: Mapping[str, FloatArray] = field(default_factory=dict)
+    """float32 `[G]` of each reward by its name, NaN where it gave none."""
+    failures: tuple[str, ...] = ()
+    """A message for each completion that no reward could judge, and that carries no loss."""
+
+
+RewardFn = Callable[[Request, Sequence[int], Sequence[Group]], Sequence[Rewarded]]
+"""`(request, places of its prompts, their groups) -> one Rewarded for each group`."""
 
 
 @dataclass(frozen=True, eq=False)
-class Draw:
+class Taken:
+    """One whole rewarded group for each prompt of a request, in the order of its prompts."""
+
+    request: Request
+    rewarded: list[Rewarded]
+
+    @property
+    def groups(self) -> list[Group]:
+        """The groups without their rewards."""
+        return [each.group for each in self.rewarded]
+
+
+@dataclass(frozen=True, eq=False)
+class Unjudged:
+    """Groups that were drawn for the prompts at `places` of a request."""
+
+    request: Request
+    places: tuple[int, ...]
+    groups: tuple[Group, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Call:
     """One call of `generate`: the prompts at `places` of a request."""
 
     request: Request
@@ -48,7 +79,7 @@ class Draw:
         """The prompts of the call."""
         return [self.request.prompts[place] for place in self.places]
 
-    def again(self, places: Sequence[int]) -> "Draw":
+    def again(self, places: Sequence[int]) -> "Call":
         """Another attempt at some of the places.
 
         A call that gave nothing is repeated as it was, so that failures change no sample; a part
@@ -64,33 +95,48 @@ def derived_seed(seed: int, n: int) -> int:
     return int(np.random.SeedSequence([seed, n]).generate_state(1)[0] >> 1)
 
 
-def draws(request: Request, prompts_per_call: int | None) -> list[Draw]:
+def calls(request: Request, prompts_per_call: int | None) -> list[Call]:
     """The calls that a request is cut into; the only call of a request has the request's seed."""
     places = range(len(request.prompts))
     if prompts_per_call is None or prompts_per_call >= len(places):
-        return [Draw(request, tuple(places), request.seed)]
+        return [Call(request, tuple(places), request.seed)]
     return [
-        Draw(
+        Call(
             request, tuple(places[start : start + prompts_per_call]), derived_seed(request.seed, n)
         )
         for n, start in enumerate(places[::prompts_per_call])
     ]
 
 
-def check_answer(draw: Draw, groups: Sequence[Group]) -> None:
+def check_answer(call: Call, groups: Sequence[Group]) -> None:
     """Refuse an answer that is not one group for each prompt, in order.
 
     Raises:
         ValueError: rewards would be given for the answers to other prompts.
     """
-    if len(groups) != len(draw.places):
+    if len(groups) != len(call.places):
         raise ValueError(
-            f"step {draw.request.step}: the engine gave {len(groups)} groups for "
-            f"{len(draw.places)} prompts; an engine returns one for each"
+            f"step {call.request.step}: the engine gave {len(groups)} groups for "
+            f"{len(call.places)} prompts; an engine returns one for each"
         )
-    for place, prompt, group in zip(draw.places, draw.prompts, groups, strict=True):
+    for place, prompt, group in zip(call.places, call.prompts, groups, strict=True):
         if not np.array_equal(prompt, group.prompt_ids):
             raise ValueError(
-                f"step {draw.request.step}: the group at place {place} answers another prompt; "
+                f"step {call.request.step}: the group at place {place} answers another prompt; "
                 "an engine returns groups in the order of the prompts"
             )
+
+
+def check_rewards(asked: Unjudged, rewarded: Sequence[Rewarded]) -> None:
+    """Refuse judgements that are not one for each group.
+
+    Raises:
+        ValueError: a group would get the rewards of another, or none.
+    """
+    sizes = [len(group.completions) for group in asked.groups]
+    found = [len(each.rewards) for each in rewarded]
+    if sizes != found:
+        raise ValueError(
+            f"step {asked.request.step}: groups of {sizes} completions were given {found} rewards;"
+            " a judge gives one for each completion"
+        )

@@ -1,0 +1,154 @@
+"""How often the 95 % intervals of Pass@1 and Pass@k hold the truth, by simulation.
+
+    python -m benchmarks.interval_coverage             # the tables of docs/evaluation.md, 5 minutes
+    python -m benchmarks.interval_coverage --runs 200  # a look, half a minute
+
+Problems are drawn from a population of which the mean skill is known, and each problem's samples
+from its skill. `Population.kind` says how problems differ:
+
+- a number r in (0, 1): skills are beta distributed with intra-class correlation r
+- "alike": all have the mean skill
+- "always": each is always right or always wrong
+- "half": hard problems are right half the time, all others always (or, at means below .5, never)
+"""
+
+import argparse
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from itertools import product
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ogrpo.evaluation import Estimate, clustered_interval, pass_at_k
+
+MEANS = (0.01, 0.1, 0.5, 0.9, 0.99, 0.999)
+PROBLEMS = (1, 2, 3, 5, 10, 17, 30, 64, 128, 256, 512)
+SAMPLES = (1, 4, 16, 64)
+KINDS = ("alike", 0.1, 0.3, 0.7, "half", "always")
+
+
+class Population(NamedTuple):
+    """Problems whose skills, the chances of a right sample, have the mean `mean`."""
+
+    mean: float
+    kind: float | str
+
+    def skills(self, rng: np.random.Generator, problems: int) -> NDArray[np.float64]:
+        """Draw the skills of problems."""
+        if self.kind == "alike":
+            return np.full(problems, self.mean)
+        if self.kind == "always":
+            return (rng.random(problems) < self.mean) * 1.0
+        if self.kind == "half":
+            often = self.mean >= 0.5
+            mixed = rng.random(problems) < 2 * min(self.mean, 1 - self.mean)
+            return np.where(mixed, 0.5, float(often))
+        size = 1 / float(self.kind) - 1
+        return rng.beta(self.mean * size, (1 - self.mean) * size, problems)
+
+
+class Coverage(NamedTuple):
+    """The share of intervals that hold the truth, and their mean width."""
+
+    share: float
+    width: float
+
+
+def coverage(
+    population: Population,
+    problems: int,
+    samples: int,
+    *,
+    runs: int,
+    seed: int,
+    truth: float | None = None,
+    interval: Callable[[NDArray[np.float32]], Estimate] = clustered_interval,
+) -> Coverage:
+    """Simulate `runs` evaluations; the truth is the population's mean unless another is given."""
+    rng = np.random.default_rng(seed)
+    truth = population.mean if truth is None else truth
+    held, width = 0, 0.0
+    for _ in range(runs):
+        skills = population.skills(rng, problems)
+        outcomes = (rng.random((problems, samples)) < skills[:, None]).astype(np.float32)
+        estimate = interval(outcomes)
+        held += estimate.low <= truth <= estimate.high
+        width += estimate.high - estimate.low
+    return Coverage(held / runs, width / runs)
+
+
+def pass_truth(population: Population, k: int) -> float:
+    """The population's Pass@k, E[1 - (1 - skill)^k], of the kinds that have a closed form."""
+    if population.kind == "alike":
+        return 1 - (1 - population.mean) ** k
+    size = 1 / float(population.kind) - 1
+    wrong = (1 - population.mean) * size
+    return 1 - float(np.prod([(wrong + j) / (size + j) for j in range(k)]))
+
+
+def settings() -> Iterator[tuple[Population, int, int]]:
+    """Every population, number of problems and of samples; kinds are one where samples are 1."""
+    for mean, kind, problems, samples in product(MEANS, KINDS, PROBLEMS, SAMPLES):
+        if samples > 1 or kind == "alike":
+            yield Population(mean, kind), problems, samples
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Print both tables."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--runs", type=int, default=2000, help="evaluations a setting (2000)")
+    parser.add_argument("--seed", type=int, default=0)
+    given = parser.parse_args(arguments)
+    print(_pass_at_1(given.runs, given.seed), end="\n\n")
+    print(_pass_at_k(given.runs, given.seed))
+
+
+def _pass_at_1(runs: int, seed: int) -> str:
+    found: dict[float, list[tuple[Coverage, str]]] = defaultdict(list)
+    for population, problems, samples in settings():
+        one = coverage(population, problems, samples, runs=runs, seed=seed)
+        where = f"{problems} problems, {samples} samples, {population.kind}"
+        found[population.mean].append((one, where))
+    rows = [_row(f"{mean:g}", cells) for mean, cells in found.items()]
+    return _table("mean", rows)
+
+
+def _pass_at_k(runs: int, seed: int) -> str:
+    rows = []
+    for mean, k in product((0.1, 0.5, 0.9), (4, 16)):
+        cells = []
+        for kind, problems in product(("alike", 0.1, 0.3, 0.7), (10, 30, 128, 512)):
+            population = Population(mean, kind)
+            truth = pass_truth(population, k)
+            one = coverage(
+                population,
+                problems,
+                16,
+                runs=runs,
+                seed=seed,
+                truth=truth,
+                interval=lambda outcomes, k=k: pass_at_k(outcomes, k),
+            )
+            cells.append((one, f"{problems} problems, {kind}"))
+        rows.append(_row(f"{mean:g}, k = {k}", cells))
+    return _table("mean, k of 16 samples", rows)
+
+
+def _row(name: str, cells: Sequence[tuple[Coverage, str]]) -> str:
+    shares = [one.share for one, _ in cells]
+    least, where = min(cells, key=lambda cell: cell[0].share)
+    low = sum(share < 0.93 for share in shares)
+    return (
+        f"| {name} | {len(cells)} | {least.share:.3f} ({where}) | {low} | {np.mean(shares):.3f} |"
+    )
+
+
+def _table(name: str, rows: Sequence[str]) -> str:
+    head = f"| {name} | settings | least coverage | below .93 | mean coverage |"
+    return "\n".join([head, "|---|---|---|---|---|", *rows])
+
+
+if __name__ == "__main__":
+    main()

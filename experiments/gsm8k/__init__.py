@@ -1,0 +1,1 @@
+"""The main study: off-policy GRPO on grade-school mathematics."""

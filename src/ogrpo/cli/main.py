@@ -1,0 +1,71 @@
+"""`ogrpo COMMAND [options]`: the command line of the library.
+
+ogrpo train --task problems.jsonl --rewards my_rewards.py:reward --model.path DIR
+ogrpo eval --model.path DIR --task math-500 --data.path DIR --samples 16
+ogrpo plan | report RUN... | compare RUN RUN | serve | env
+"""
+
+import difflib
+import importlib
+import sys
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from ogrpo.extras import MissingExtra, needs
+
+USAGE_ERROR = 2
+
+
+class CommandLine(NamedTuple):
+    """A command: what it does, and where its `main(options) -> exit code` is."""
+
+    summary: str
+    module: str
+    extra: str
+    """What has to be installed for it: an extra of the package, or nothing."""
+
+
+COMMANDS = {
+    "train": CommandLine("train on a task", "ogrpo.cli.train", "train"),
+    "eval": CommandLine("evaluate a model on a task", "ogrpo.cli.eval", "train"),
+    "plan": CommandLine("what fits, and how long a step takes", "ogrpo.cli.plan", "train"),
+    "report": CommandLine("draw the page of a run anew", "ogrpo.cli.report", "train"),
+    "compare": CommandLine("several runs side by side", "ogrpo.cli.compare", "train"),
+    "serve": CommandLine("a server to sample from (ogrpo-serve)", "ogrpo.cli.serve", ""),
+    "env": CommandLine("what a report of a bug needs", "ogrpo.cli.env", ""),
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the command that the arguments name; returns the exit code."""
+    given = sys.argv[1:] if arguments is None else [*arguments]
+    if not given or given[0] in ("-h", "--help"):
+        print(usage())
+        return 0 if given else USAGE_ERROR
+    name, *options = given
+    if name not in COMMANDS:
+        near = difflib.get_close_matches(name, COMMANDS, n=1)
+        hint = f" Did you mean {near[0]!r}?" if near else ""
+        print(f"there is no command {name!r}.{hint}\n\n{usage()}", file=sys.stderr)
+        return USAGE_ERROR
+    command = COMMANDS[name]
+    try:
+        if command.extra:
+            needs(f"ogrpo {name}", command.extra)
+        return importlib.import_module(command.module).main(options)
+    except (ValueError, FileNotFoundError, MissingExtra) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return USAGE_ERROR
+    except RuntimeError as error:
+        if type(error).__name__ not in ("RolloutError", "CollectionError", "RewardError"):
+            raise
+        print(f"error: {error}", file=sys.stderr)
+        return USAGE_ERROR
+
+
+def usage() -> str:
+    """The commands, a line each."""
+    lines = [f"  {name:<8} {command.summary}" for name, command in COMMANDS.items()]
+    return "\n".join(
+        ["usage: ogrpo COMMAND [options]", "", *lines, "", "options: ogrpo COMMAND --help"]
+    )

@@ -1,0 +1,101 @@
+"""Pass@k and maj@k from n >= k samples a prompt: unbiased, with intervals clustered by problem."""
+
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from math import comb
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ogrpo.evaluation.intervals import Estimate, prompt_means, proportion
+from ogrpo.evaluation.majority import winning_chance
+
+
+def pass_at_k(successes: NDArray[np.float32], k: int) -> Estimate:
+    """Chance that at least one of k samples is right, from `[prompts, samples]` outcomes 0 or 1.
+
+    Mean over prompts of 1 - C(n - c, k) / C(n, k), with c right of n samples: unbiased for every
+    k <= n (Chen et al. 2021, arXiv:2107.03374). The interval is that of `clustered_interval`; at
+    k = n each prompt has one outcome, solved or not, and it is Wilson's.
+
+    Outcomes that are NaN, without a verdict, are not among the n; prompts with fewer than k others
+    are left out, and the estimate's `n` does not count them.
+
+    Raises:
+        ValueError: k is not among 1 to n, no prompt has k verdicts, or an outcome is neither 0
+            nor 1.
+    """
+    successes = _enough(successes, k, "Pass")
+    between = successes[(successes != 0) & (successes != 1) & ~np.isnan(successes)]
+    if between.size:
+        raise ValueError(
+            f"Pass@{k} needs rewards of 0 or 1, and one is {between[0]}: judge held-out answers "
+            "right or wrong, or leave Pass@k out with --evaluation.samples 1"
+        )
+    drawn = np.count_nonzero(~np.isnan(successes), axis=1)
+    right = np.count_nonzero(successes == 1, axis=1)
+    pairs = zip(drawn.tolist(), right.tolist(), strict=True)
+    values = np.array([1 - comb(n - c, k) / comb(n, k) for n, c in pairs])
+    return proportion(values, float(drawn.mean()) / k)
+
+
+def majority_at_k(
+    successes: NDArray[np.float32], answers: Sequence[Sequence[str | None]], k: int
+) -> Estimate:
+    """Chance that the answer that most of k samples give is right (maj@k, arXiv:2203.11171).
+
+    The exact mean over all subsets of k of a prompt's n samples, hence unbiased for every k <= n.
+    Answers are one if their texts are. Among those with equally many votes the choice is fair: m
+    tied answers of which r are right count r / m. A sample without an answer does not vote; where
+    none votes, nothing is right. Where samples of one answer got different verdicts, it counts with
+    their mean.
+
+    Args:
+        successes: `[prompts, samples]` outcomes in [0, 1]; NaN leaves a sample out.
+        answers: of the same shape, the texts; None for a sample without an answer.
+        k: the samples that vote.
+
+    Raises:
+        ValueError: k is not among 1 to n, no prompt has k verdicts, the shapes differ, or an
+            outcome lies outside [0, 1].
+    """
+    if [len(row) for row in answers] != [successes.shape[1]] * len(successes):
+        raise ValueError(f"maj@{k}: the answers are not {successes.shape}, as the outcomes are")
+    if ((successes < 0) | (successes > 1)).any():
+        raise ValueError(
+            f"maj@{k} needs rewards from 0 to 1: judge held-out answers right or wrong"
+        )
+    _enough(successes, k, "maj")
+    values, drawn = [], []
+    for outcomes, texts in zip(successes, answers, strict=True):
+        votes = [(a, float(y)) for a, y in zip(texts, outcomes, strict=True) if not np.isnan(y)]
+        if len(votes) >= k:
+            values.append(_majority(votes, k))
+            drawn.append(len(votes))
+    return proportion(np.array(values), float(np.mean(drawn)) / k)
+
+
+def _majority(votes: Sequence[tuple[str | None, float]], k: int) -> float:
+    verdicts: dict[str, list[float]] = defaultdict(list)
+    for answer, verdict in votes:
+        if answer is not None:
+            verdicts[answer].append(verdict)
+    sizes = Counter({answer: len(given) for answer, given in verdicts.items()})
+    silent = len(votes) - sizes.total()
+    chance = 0.0
+    for answer, given in verdicts.items():
+        if any(given):
+            others = tuple(sorted(size for other, size in sizes.items() if other != answer))
+            chance += sum(given) / len(given) * winning_chance(len(given), others, silent, k)
+    return min(chance, 1.0)
+
+
+def _enough(outcomes: NDArray[np.float32], k: int, name: str) -> NDArray[np.float32]:
+    prompt_means(outcomes)  # refuses outcomes without any verdict
+    n = outcomes.shape[1]
+    if not 1 <= k <= n:
+        raise ValueError(f"{name}@{k} of {n} samples a prompt: give k from 1 to {n}")
+    judged = outcomes[np.count_nonzero(~np.isnan(outcomes), axis=1) >= k]
+    if not len(judged):
+        raise ValueError(f"{name}@{k}: no prompt has {k} samples with a verdict; give a smaller k")
+    return judged

@@ -1,0 +1,99 @@
+r"""Answers that are words and not mathematics, and what is put aside when texts are compared.
+
+math-verify reads a word as a product of letters, so that "listen" equals "silent"; it reads a time
+as a quotient, and leaves out the base of `2516_8`. Such gold answers are compared as texts.
+"""
+
+import re
+
+_WRAPPER = r"\\(?:text|textbf|textit|textrm|textnormal|mbox|mathrm|mathbf)\s*"
+_WRAPPED = re.compile(_WRAPPER + r"\{([^{}]*)\}")
+_WHOLLY_WRAPPED = re.compile(_WRAPPED.pattern + r"\Z")
+_BASE_BRACES = re.compile(r"_\{([0-9]+)\}")
+_SPACES = re.compile(r"(?:\\[ ,;!]|[~\s])+")
+_CHOICE = re.compile(r"\(([A-Za-z])\)")
+_LETTER = re.compile(r"[A-Za-z]\Z")
+_WORDS = re.compile(r"[^\W\d_]+(?:[' .,-]+[^\W\d_]+)*[ .]*\Z")
+_LONG_WORD = re.compile(r"[^\W\d_]{3,}")
+_NO_WORDS = {"and", "inf", "infinity"}  # math-verify understands them
+_NUMBER_FIRST = re.compile(r"[-+.$\\\s]*[0-9]")
+_TIME = re.compile(r"[0-9]{1,2}:[0-9]{2}(?!.*[:/])")
+_BASE_N = re.compile(r"[0-9A-Z]+_(?:[0-9]+|\{[0-9]+\})\Z")
+_DASHES = dict.fromkeys(map(ord, "\u2010\u2011\u2012\u2013\u2212\ufe63\uff0d"), "-")
+
+
+def ascii_minus(text: str) -> str:
+    """Write hyphens, the figure and en dash and the minus sign as "-".
+
+    >>> ascii_minus("\N{MINUS SIGN}7, \N{EN DASH}7")
+    '-7, -7'
+    """
+    return text.translate(_DASHES)
+
+
+def unboxed(text: str) -> str:
+    r"""Return what is in the `\boxed{...}` that the whole text is, without a full stop at its end.
+
+    A text that is no box is returned as it is, but stripped.
+
+    >>> unboxed(r"\boxed{\frac{1}{2}.}"), unboxed("18 ")
+    ('\\frac{1}{2}', '18')
+    """
+    inside = text.removeprefix("\\boxed{")
+    if inside == text:
+        return text.strip()
+    return inside.removesuffix("}").strip().removesuffix(".").strip()
+
+
+def is_text(gold: str) -> bool:
+    r"""Tell whether a gold answer is to be compared as a text, and not as mathematics.
+
+    So are a wrapped text that does not begin with a number, words (one of them of three letters), a
+    choice in parentheses, a time of day and a number with its base.
+
+    >>> [is_text(gold) for gold in (r"\text{Evelyn}", "no solution", "(B)", "6:00", "2516_8")]
+    [True, True, True, True, True]
+    >>> [is_text(gold) for gold in ("B", "xy", r"12\text{ cm}", r"\text{12 cm}", "(1, 2)", "2:3")]
+    [False, False, False, False, False, False]
+    """
+    gold = gold.strip()
+    content = unwrapped(gold)
+    if content != gold:
+        return _NUMBER_FIRST.match(content) is None or _TIME.match(content) is not None
+    if _CHOICE.fullmatch(gold) or _TIME.match(gold) or _BASE_N.match(gold):
+        return True
+    words = _LONG_WORD.findall(gold.casefold()) if _WORDS.match(gold) else []
+    return bool(set(words) - _NO_WORDS)
+
+
+def unwrapped(text: str) -> str:
+    r"""Return what is in the `\text{...}` (or `\mbox`, `\mathrm`, ...) that the whole text is.
+
+    >>> unwrapped(r"\text{12 cm}"), unwrapped(r"12\text{ cm}")
+    ('12 cm', '12\\text{ cm}')
+    """
+    whole = _WHOLLY_WRAPPED.match(text.strip())
+    return whole[1].strip() if whole else text
+
+
+def is_letter(gold: str) -> bool:
+    """Tell whether a gold answer is one letter: a choice, or else a variable."""
+    return _LETTER.match(gold.strip()) is not None
+
+
+def same_text(answer: str, gold: str) -> bool:
+    r"""Compare two texts but for case, spaces, LaTeX's wrappers and the punctuation around.
+
+    >>> same_text(r"\textbf{(b)}", "B"), same_text("Evelyn.", r"\text{Evelyn}")
+    (True, True)
+    >>> same_text("2516_{8}", "2516_8"), same_text("2516_9", "2516_8")
+    (True, False)
+    """
+    return bool(_bare(answer)) and _bare(answer) == _bare(gold)
+
+
+def _bare(text: str) -> str:
+    text = _WRAPPED.sub(r"\1", ascii_minus(text).replace("\\$", "").replace("$", ""))
+    text = _SPACES.sub(" ", _BASE_BRACES.sub(r"_\1", text)).strip(" .,;:!").casefold()
+    choice = _CHOICE.fullmatch(text)
+    return choice[1] if choice else text

@@ -1,0 +1,85 @@
+"""From the reply to a call to a verdict on each completion, and from verdicts to scores."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ogrpo.rewards.calls import BROKEN_PROCESSES, UNASKED, Bounds, RewardCall
+from ogrpo.rewards.process import Reply
+from ogrpo.rewards.reward import Reward
+from ogrpo.rewards.scores import Failure, Scores
+
+Verdict = float | Failure | None
+"""Of one reward on one completion: None where it does not apply."""
+
+
+def verdicts(call: RewardCall, reply: Reply, bounds: Bounds) -> list[Verdict]:
+    """Return a verdict on each completion of a call."""
+    if reply.kind is None:
+        return [_verdict(call, call.first + i, value) for i, value in enumerate(reply.result)]
+    failure = Failure(call.reward.name, call.first, reply.kind, _message(call, reply, bounds))
+    return [failure._replace(completion=call.first + i) for i in range(call.count)]
+
+
+def summed(rewards: Sequence[Reward], found: Sequence[Sequence[Verdict]]) -> Scores:
+    """Return the weighted sum over the rewards of their verdicts on each completion.
+
+    A completion fails, and is not worth 0, if a reward that counts failed, if none applies, or if
+    the sum is too large.
+    """
+    values = {
+        reward.name: np.array([v if isinstance(v, float) else np.nan for v in row], np.float32)
+        for reward, row in zip(rewards, found, strict=True)
+    }
+    failures = [v for row in found for v in row if isinstance(v, Failure)]
+    weights = {reward.name: reward.weight for reward in rewards if reward.weight != 0.0}
+    weighted = np.stack([w * values[name].astype(np.float64) for name, w in weights.items()])
+    total = np.where(np.all(np.isnan(weighted), axis=0), np.nan, np.nansum(weighted, axis=0))
+    told = {f.completion for f in failures if f.reward in weights}
+    bad = np.flatnonzero(~(np.abs(total) <= np.finfo(np.float32).max)).tolist()
+    failures += [_unusable(weights, i, total[i]) for i in bad if i not in told]
+    failed = np.zeros(total.shape, bool)
+    failed[[*told, *bad]] = True
+    return Scores(np.where(failed, 0.0, total).astype(np.float32), values, failed, tuple(failures))
+
+
+def _verdict(call: RewardCall, index: int, value: Any) -> Verdict:
+    if isinstance(value, float):
+        return value
+    if value["kind"] == "none" and call.reward.optional:
+        return None
+    hint = (
+        "; return a number, or say where the reward may not apply: Reward(..., optional=True)"
+        if value["kind"] == "none"
+        else ", which is no finite float32 number"
+    )
+    message = f"{call.reward} {value['message']} for completion {index}{hint}"
+    return Failure(call.reward.name, index, value["kind"], message)
+
+
+def _message(call: RewardCall, reply: Reply, bounds: Bounds) -> str:
+    over = f" for {call.count} completions at once" if call.count > 1 else ""
+    what = {
+        "timeout": f"did not end within {bounds.seconds:g} s of wall time{over}",
+        "memory": f"ran out of its {bounds.memory_gib:g} GiB of memory{over}: {reply.message}",
+        "died": f"was not done{over}: {reply.message}",
+    }
+    message = what.get(reply.kind or "", reply.message)
+    if reply is UNASKED:
+        message = (
+            "was not asked for this completion: its call over all of them failed, and so did "
+            f"{BROKEN_PROCESSES} others alone, which overran or broke their process"
+        )
+    return f"{call.reward} {message}"
+
+
+def _unusable(weights: Mapping[str, float], index: int, total: float) -> Failure:
+    names = ", ".join(map(repr, weights))
+    if np.isnan(total):
+        message = f"no reward applies to completion {index}: {names} gave None"
+        return Failure(next(iter(weights)), index, "none", message)
+    message = (
+        f"the weighted sum of {names} for completion {index} is {total}, too large for float32"
+    )
+    return Failure(next(iter(weights)), index, "not finite", message)

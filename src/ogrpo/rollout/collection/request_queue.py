@@ -1,0 +1,277 @@
+"""The collector without its threads: what was asked for, what may begin, what is there.
+
+    request -> waiting (for fresh weights) -> queue -> running -> unjudged -> batch -> handed out
+    publish --------------------------------->   "
+
+One queue, first in first out, holds the pushes of weights and the calls of `generate`, and the
+trainer alone appends to it. So the version that a call samples from is decided when the call is
+queued, by what the trainer had published before: staleness is bounded by not queueing a call that
+would exceed it, and what was drawn is looked at all the same, as an engine may lag behind.
+
+Nothing here locks, waits or knows the time; the collector calls it under its lock.
+"""
+
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ogrpo.rollout.collection.requests import (
+    Call,
+    Request,
+    Rewarded,
+    Taken,
+    Unjudged,
+    calls,
+)
+from ogrpo.rollout.protocol import Group
+
+
+class CollectionError(RuntimeError):
+    """Groups that were asked for cannot be had; the cause is chained."""
+
+
+@dataclass(frozen=True)
+class CollectionLimits:
+    """How far collection may run ahead of training, and how hard it tries."""
+
+    lead: int
+    """Batches that may be asked for beyond the one that the trainer takes; 0: nothing overlaps."""
+    max_staleness: int | None
+    """No completion for step t is older than version t - max_staleness; None: any age will do."""
+    workers: int = 1
+    """Calls of `generate` under way at a time."""
+    judges: int = 1
+    """Calls of `reward_fn` under way at a time."""
+    prompts_per_call: int | None = None
+    """Prompts in one call of `generate`; None: a whole batch."""
+    attempts: int = 3
+    """Times that a prompt is tried before the run gives up."""
+    ordered: bool = True
+    """Whether new weights wait for the calls under way. If so, the version that draws each group
+    does not depend on timing, however many workers there are; if not, nobody waits, and a call
+    under way deals with new weights as its engine does."""
+    grace: float = 30.0
+    """Seconds that the end of a run waits for calls under way."""
+
+    def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            least = 0 if name in ("lead", "max_staleness", "grace") else 1
+            if value is not None and name != "ordered" and value < least:
+                raise ValueError(f"limits.{name} is {value}: give at least {least}")
+
+
+@dataclass(frozen=True, eq=False)
+class Publish:
+    """Weights on their way to the engine."""
+
+    params: Any
+    version: int
+
+
+Command = Call | Publish
+REASONS = ("failed", "incomplete", "stale")
+"""Why a prompt is tried again: its call failed, or its group lacks completions or is too old."""
+
+
+class RequestQueue:
+    """See above; `version` is what was published last, None before anything was."""
+
+    def __init__(
+        self,
+        request_at: Callable[[int], Request],
+        *,
+        steps: range,
+        group_size: int,
+        limits: CollectionLimits,
+        retry_on: tuple[type[Exception], ...],
+    ) -> None:
+        self.version: int | None = None
+        self.error: CollectionError | None = None
+        self.retried: Counter[str] = Counter()
+        self.staleness: Counter[int] = Counter()
+        self._request_at, self._group_size = request_at, group_size
+        self._limits, self._retry_on = limits, retry_on
+        self._steps = steps
+        self._asked, self._next = steps.start, steps.start
+        self._waiting: deque[Request] = deque()
+        self._queue: deque[Command] = deque()
+        self._running: set[Command] = set()
+        self._unjudged: deque[Unjudged] = deque()
+        self._batches: dict[int, _Batch] = {}
+
+    # --- what the trainer says -----------------------------------------------------------------
+
+    def request(self, until: int) -> None:
+        """Asks for every batch up to that of step `until`, once, as far as the run goes."""
+        while self._asked <= until and self._asked in self._steps:
+            self._waiting.append(self._request_at(self._asked))
+            self._asked += 1
+        self._admit()
+
+    def publish(self, params: Any, version: int) -> None:
+        """Has the calls that are queued from now on sample from `params`."""
+        if self.version is not None and version <= self.version:
+            raise ValueError(
+                f"version {version} after version {self.version}: publish in ascending order"
+            )
+        self.version = version
+        self._queue.append(Publish(params, version))
+        self._admit()
+
+    def _admit(self) -> None:
+        while self._waiting and self._fresh(self._waiting[0].step, self.version):
+            request = self._waiting.popleft()
+            self._batches[request.step] = _Batch(request, {})
+            self._queue.extend(calls(request, self._limits.prompts_per_call))
+
+    def _fresh(self, step: int, version: int | None) -> bool:
+        bound = self._limits.max_staleness
+        return version is not None and (bound is None or step - version <= bound)
+
+    # --- what a worker does --------------------------------------------------------------------
+
+    def begin(self) -> Command | None:
+        """What a free worker does next; None if it has to wait."""
+        if self.error is not None or not self._queue or self._barred():
+            return None
+        command = self._queue.popleft()
+        self._running.add(command)
+        return command
+
+    def _barred(self) -> bool:
+        """Whether something under way keeps the head of the queue from beginning."""
+        if isinstance(self._queue[0], Publish) and self._limits.ordered:
+            return bool(self._running)
+        return any(isinstance(command, Publish) for command in self._running)
+
+    @property
+    def under_way(self) -> bool:
+        """Whether the engine is at work."""
+        return bool(self._running)
+
+    def published(self, command: Publish) -> None:
+        """Takes note that the engine has new weights."""
+        self._running.remove(command)
+
+    def drawn(self, call: Call, groups: Sequence[Group]) -> None:
+        """Keeps what is whole and fresh; the prompts of the rest are tried again."""
+        self._running.remove(call)
+        again: dict[int, str] = {}
+        fit: dict[int, Group] = {}
+        for place, group in zip(call.places, groups, strict=True):
+            reason = self._unfit(call.request.step, group)
+            if reason is None:
+                fit[place] = group
+            else:
+                again[place] = reason
+        if fit:
+            self._batches[call.request.step].drawn += len(fit)
+            self._unjudged.append(Unjudged(call.request, (*fit,), (*fit.values(),)))
+        if again:
+            self._retry(call, again, None)
+
+    def _unfit(self, step: int, group: Group) -> str | None:
+        if len(group.completions) != self._group_size:
+            return "incomplete"
+        oldest = min(completion.policy_version for completion in group.completions)
+        return None if self._fresh(step, oldest) else "stale"
+
+    def failed(self, command: Command, error: BaseException) -> None:
+        """Tries a call again if its error is one that passes; any other error ends collection."""
+        self._running.remove(command)
+        if isinstance(command, Publish):
+            self._end(f"version {command.version} was not published: {error}", error)
+        elif isinstance(error, self._retry_on):
+            self._retry(command, dict.fromkeys(command.places, "failed"), error)
+        else:
+            self._end(f"step {command.request.step}: {error}", error)
+
+    def _retry(self, call: Call, reasons: dict[int, str], error: BaseException | None) -> None:
+        if call.attempt >= self._limits.attempts:
+            counts = dict(Counter(reasons.values()))
+            self._end(
+                f"step {call.request.step}: {len(reasons)} of {len(call.places)} groups {counts} "
+                f"after {call.attempt} attempts" + (f", last: {error}" if error else ""),
+                error,
+            )
+            return
+        self.retried.update(reasons.values())
+        # Ahead of the queue: what was asked for before the next weights is drawn before them.
+        self._queue.appendleft(call.again(list(reasons)))
+
+    def _end(self, message: str, cause: BaseException | None) -> None:
+        if self.error is None:
+            self.error = CollectionError(message)
+            self.error.__cause__ = cause
+
+    # --- what a judge does ---------------------------------------------------------------------
+
+    def next_unjudged(self) -> Unjudged | None:
+        """What a free judge does next; None if it has to wait."""
+        return self._unjudged.popleft() if self._unjudged else None
+
+    def judged(self, asked: Unjudged, rewarded: Sequence[Rewarded]) -> None:
+        """Keeps groups with their rewards."""
+        batch = self._batches[asked.request.step]
+        batch.rewarded.update(zip(asked.places, rewarded, strict=True))
+
+    def unjudgeable(self, asked: Unjudged, error: BaseException) -> None:
+        """Ends collection: what judges failed."""
+        self._batches[asked.request.step].drawn -= len(asked.places)
+        self._end(f"step {asked.request.step}: {error}", error)
+
+    # --- what the trainer is given -------------------------------------------------------------
+
+    def complete(self, step: int) -> bool:
+        """Whether the whole batch of a step is there."""
+        batch = self._batches.get(step)
+        return batch is not None and len(batch.rewarded) == len(batch.request.prompts)
+
+    def whole(self, step: int) -> bool:
+        """Whether every group of a step is drawn, so that its judgement alone is waited for."""
+        batch = self._batches.get(step)
+        return batch is not None and batch.drawn == len(batch.request.prompts)
+
+    def check_turn(self, step: int) -> None:
+        """Refuses a step that is not the next, or that nothing on its way could serve.
+
+        Raises:
+            ValueError: the step is not the next of the run, or the newest weights are too old.
+            RuntimeError: there are no weights yet.
+        """
+        if step != self._next or step not in self._steps:
+            raise ValueError(
+                f"take({step}), but the next step is {self._next} of {self._steps}: each step's "
+                "batch is taken once, in order"
+            )
+        if self.version is None:
+            raise RuntimeError(f"take({step}) before publish(): there are no weights yet")
+        if step not in self._batches:
+            raise ValueError(
+                f"the newest version at step {step} is {self.version}, older than max_staleness "
+                f"{self._limits.max_staleness} allows: publish at least every "
+                f"{(self._limits.max_staleness or 0) + 1} steps, or raise max_staleness"
+            )
+
+    def hand_out(self, step: int) -> Taken:
+        """The batch of a step, which must be complete."""
+        batch = self._batches.pop(step)
+        self._next = step + 1
+        rewarded = [batch.rewarded[place] for place in range(len(batch.request.prompts))]
+        self.staleness.update(
+            step - c.policy_version for each in rewarded for c in each.group.completions
+        )
+        return Taken(batch.request, rewarded)
+
+    @property
+    def ahead(self) -> int:
+        """Complete batches that nobody took yet."""
+        return sum(map(self.complete, self._batches))
+
+
+@dataclass(eq=False)
+class _Batch:
+    request: Request
+    rewarded: dict[int, Rewarded]
+    drawn: int = 0

@@ -1,0 +1,127 @@
+"""The held-out split: cut off by the prompts' own digests, never sharing a prompt with training."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ogrpo.tasks.columns import ColumnNames, to_examples
+from ogrpo.tasks.example import Example, prompt_digest
+from ogrpo.tasks.rows import mapping_rows, read_rows
+
+HeldOut = str | Path | Iterable[Mapping[str, Any]] | float | int | None
+"""A file of its own, rows, a share of the prompts, a number of prompts, or the default share."""
+
+DEFAULT_SHARE = 0.1
+"""One prompt in ten is held out where nothing else is said."""
+DEFAULT_MOST = 512
+"""That share holds out at most so many."""
+
+TRAIN_SPLIT, OTHER_SPLITS = "train", ("validation", "test")
+
+Digest = Callable[[Example], bytes]
+
+
+class SplitExamples(NamedTuple):
+    """Examples to train on, those held out, and how many left training for repeating the latter."""
+
+    train: list[Example]
+    heldout: list[Example]
+    repeats: int
+
+
+def by_prompt(example: Example) -> bytes:
+    """Return the digest of an example's prompt."""
+    return prompt_digest(example.prompt)
+
+
+def cut(
+    examples: Sequence[Example], wanted: float | int | None, digest: Digest = by_prompt
+) -> SplitExamples:
+    """Hold out the prompts with the smallest digests: a share, a number, or (None) the default.
+
+    It needs no seed, does not depend on the order of the lines, and a line added moves few across.
+    Held-out examples stand in the order of their digests, so that the first so many of them are a
+    random sample. A prompt that comes again is held out once; the others of it leave training.
+
+    Args:
+        examples: all of them.
+        wanted: a share in (0, 1), or a number of distinct prompts.
+        digest: examples that share it stay together.
+
+    Raises:
+        ValueError: nothing would be left to train on, or `wanted` is no share and no number.
+    """
+    digests = [digest(example) for example in examples]
+    distinct = sorted(set(digests))
+    number = _number(wanted, len(distinct))
+    if number >= len(distinct):
+        raise ValueError(
+            f"no example is left to train on: {number} of {len(distinct)} distinct prompts would "
+            "be held out; add lines, or hold out fewer."
+        )
+    chosen = set(distinct[:number])
+    train = [e for e, d in zip(examples, digests, strict=True) if d not in chosen]
+    held = [(d, e) for e, d in zip(examples, digests, strict=True) if d in chosen]
+    unique: dict[bytes, Example] = {}
+    for _, example in sorted(held, key=lambda pair: pair[0]):
+        unique.setdefault(by_prompt(example), example)
+    return SplitExamples(train, list(unique.values()), len(held) - len(unique))
+
+
+def apart(train: Sequence[Example], heldout: Sequence[Example]) -> SplitExamples:
+    """Take out of training what asks a held-out prompt.
+
+    Raises:
+        ValueError: nothing is left to train on.
+    """
+    asked = {by_prompt(example) for example in heldout}
+    rest = [example for example in train if by_prompt(example) not in asked]
+    if train and not rest:
+        raise ValueError(
+            f"no example is left to train on: all {len(train)} ask a held-out prompt "
+            f"({train[0].source} the first)."
+        )
+    return SplitExamples(rest, list(heldout), len(train) - len(rest))
+
+
+def heldout_examples(
+    heldout: HeldOut, columns: ColumnNames, name: str
+) -> list[Example] | float | int | None:
+    """Read the examples that are held out; a share or a number is passed on.
+
+    Raises:
+        ValueError: the file or a row is wrong.
+    """
+    if heldout is None or isinstance(heldout, float | int):
+        return heldout
+    if isinstance(heldout, str | Path):
+        return to_examples(read_rows(heldout), columns)
+    return to_examples(list(mapping_rows(heldout, f"{name}, held out")), columns)
+
+
+def other_split(splits: Mapping[str, Any], heldout: HeldOut) -> HeldOut:
+    """Find the held-out split among those of a `DatasetDict`.
+
+    Raises:
+        ValueError: there is no split `train`, or a choice has to be made.
+    """
+    if TRAIN_SPLIT not in splits:
+        raise ValueError(f"the splits are {sorted(splits)}; one must be named {TRAIN_SPLIT!r}.")
+    if isinstance(heldout, str) and heldout in splits:
+        return splits[heldout]
+    others = [other for other in OTHER_SPLITS if other in splits]
+    if heldout is not None or not others:
+        return heldout
+    if len(others) > 1:
+        raise ValueError(f"the splits are {sorted(splits)}; say which by heldout='validation'.")
+    return splits[others[0]]
+
+
+def _number(wanted: float | int | None, distinct: int) -> int:
+    if wanted is None:
+        return min(max(1, round(DEFAULT_SHARE * distinct)), DEFAULT_MOST)
+    if isinstance(wanted, float) and 0.0 < wanted < 1.0:
+        return max(1, round(wanted * distinct))
+    if isinstance(wanted, int) and not isinstance(wanted, bool) and wanted >= 0:
+        return wanted
+    raise ValueError(f"heldout is {wanted!r}; give a share between 0 and 1, or a whole number.")

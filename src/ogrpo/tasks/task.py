@@ -1,0 +1,244 @@
+"""What a model is trained on and judged by: prompts, columns, rewards, and a held-out split."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Required, TypedDict, Unpack
+
+from ogrpo.rewards.reward import Reward, RewardFn, as_rewards
+from ogrpo.tasks.columns import check_columns, check_golds, find_columns, to_examples
+from ogrpo.tasks.example import Example, prompt_texts
+from ogrpo.tasks.heldout import (
+    TRAIN_SPLIT,
+    Digest,
+    HeldOut,
+    SplitExamples,
+    apart,
+    by_prompt,
+    cut,
+    heldout_examples,
+    other_split,
+)
+from ogrpo.tasks.rows import Row, mapping_rows, read_jsonl, read_parquet, read_rows
+
+Rewards = Sequence[Reward | RewardFn]
+
+
+class TaskOptions(TypedDict, total=False):
+    """The keyword arguments that readers of one's own data share; `rewards` is required."""
+
+    rewards: Required[Rewards]
+    """Functions with TRL's signature, or `Reward` objects."""
+    weights: Sequence[float] | None
+    """One for each reward; 1 each where left out."""
+    prompt: str | None
+    """The prompt's column; found by its name (`PROMPT_COLUMNS`) where left out."""
+    solution: str | None
+    """The column of worked solutions; `solution`, if there is one, where left out."""
+    heldout: HeldOut
+    """What is held out: a file, rows, a share, a number of prompts, or the default share."""
+    name: str | None
+    """The task's name; the file's where left out."""
+    limit: int | None
+    """How many training examples to use, the first ones, after the held-out ones are cut off."""
+
+
+@dataclass(frozen=True)
+class EvaluationProtocol:
+    """How held-out answers are drawn unless told otherwise."""
+
+    split: str
+    """The examples that are held out, in words."""
+    samples: int
+    """Completions of each prompt; Pass@1 is their mean."""
+    temperature: float
+    """0: the most likely token, greedily."""
+    max_tokens: int
+
+
+@dataclass(frozen=True)
+class Task:
+    """Examples with the rewards that judge them; `len` counts those to train on.
+
+    Raises:
+        ValueError: text and chat prompts are mixed, an example lacks a column that a reward asks
+            for, or there is no example at all.
+    """
+
+    name: str
+    train: Sequence[Example]
+    heldout: Sequence[Example]
+    rewards: tuple[Reward, ...]
+    solutions: str | None = None
+    """The column of worked solutions, which a model made here imitates first."""
+    evaluation_rewards: tuple[Reward, ...] | None = None
+    """What judges held-out answers; None: `rewards`."""
+    protocol: EvaluationProtocol | None = None
+    """How the task's authors evaluate it, where they say so."""
+    left_out: tuple[tuple[str, int], ...] = ()
+    """Why and how many examples were left out, to be shown."""
+
+    def __post_init__(self) -> None:
+        for examples in (self.train, self.heldout):
+            check_columns(examples, self.rewards)
+        check_columns(self.heldout, self.evaluation_rewards or ())
+        _check_one_kind([*self.train, *self.heldout], self.name)
+
+    def __len__(self) -> int:
+        return len(self.train)
+
+    def __bool__(self) -> bool:
+        return True  # one that is only evaluated on has no training examples and is a task too
+
+    @property
+    def is_chat(self) -> bool:
+        """Whether prompts are messages, so that rewards are given completions as messages."""
+        return not isinstance((*self.train[:1], *self.heldout[:1])[0].prompt, str)
+
+    def texts(self) -> Iterator[str]:
+        """Yield the training prompts' and worked solutions' texts, for a tokenizer made of them."""
+        for example in self.train:
+            yield from prompt_texts(example.prompt)
+            if self.solutions is not None and example.columns.get(self.solutions):
+                yield example.columns[self.solutions]
+
+    def evaluated_on(self, other: "Task") -> "Task":
+        """Train on this task and hold out the other's examples, judged and drawn as the other's."""
+        parts = apart(self.train, other.heldout)
+        return Task(
+            name=self.name,
+            train=parts.train,
+            heldout=parts.heldout,
+            rewards=self.rewards,
+            solutions=self.solutions,
+            evaluation_rewards=other.evaluation_rewards or other.rewards,
+            protocol=other.protocol,
+            left_out=(*self.left_out, *_counted(parts, 0)),
+        )
+
+    @classmethod
+    def from_file(cls, path: str | Path, **options: Unpack[TaskOptions]) -> "Task":
+        """Read a task from a file, .jsonl, .json (a list of objects) or .parquet by its ending.
+
+        Raises:
+            ValueError: the file, a line of it or an argument is wrong; the message names the file
+                and the line.
+        """
+        return _from_rows(read_rows(path), Path(path).stem, **options)
+
+    @classmethod
+    def from_jsonl(cls, path: str | Path, **options: Unpack[TaskOptions]) -> "Task":
+        """Read a task from a file of one JSON object a line; errors as of `from_file`."""
+        return _from_rows(list(read_jsonl(path)), Path(path).stem, **options)
+
+    @classmethod
+    def from_parquet(cls, path: str | Path, **options: Unpack[TaskOptions]) -> "Task":
+        """Read a task from a Parquet file; errors as of `from_file`."""
+        return _from_rows(list(read_parquet(path)), Path(path).stem, **options)
+
+    @classmethod
+    def from_iterable(
+        cls, rows: Iterable[Mapping[str, Any]], **options: Unpack[TaskOptions]
+    ) -> "Task":
+        """Make a task of mappings; an error names the row by its number, from 1."""
+        name = options.get("name") or "rows"
+        return _from_rows(list(mapping_rows(rows, name)), name, **options)
+
+    @classmethod
+    def from_dataset(cls, dataset: Any, **options: Unpack[TaskOptions]) -> "Task":
+        """Make a task of a `datasets.Dataset` or `DatasetDict` (pip install 'ogrpo[hub]').
+
+        Of a `DatasetDict` the split `train` is trained on. Held out is the split that `heldout`
+        names, or the only other one of `validation` and `test`; without another, a part of `train`.
+
+        Raises:
+            ValueError: as of `from_file`; there is no split `train`, or both of the others and no
+                choice.
+        """
+        options = {"name": "dataset", **options}
+        if isinstance(dataset, Mapping):
+            options["heldout"] = other_split(dataset, options.get("heldout"))
+            dataset = dataset[TRAIN_SPLIT]
+        return cls.from_iterable(dataset, **options)
+
+    @classmethod
+    def from_examples(
+        cls,
+        name: str,
+        train: Sequence[Example],
+        *,
+        heldout: Sequence[Example] | float | int | None,
+        rewards: Rewards,
+        weights: Sequence[float] | None = None,
+        limit: int | None = None,
+        digest: Digest = by_prompt,
+        left_out: tuple[tuple[str, int], ...] = (),
+        **fields: Any,
+    ) -> "Task":
+        """Make a task of examples; `digest` says which of them are held out together, if any.
+
+        Raises:
+            ValueError: `limit` is less than 1, or nothing is left to train on.
+        """
+        if limit is not None and limit < 1:
+            raise ValueError(f"limit is {limit}; give at least 1 training example.")
+        if heldout is None or isinstance(heldout, float | int):
+            parts = cut(train, heldout, digest)
+        else:
+            parts = apart(train, heldout)
+        used = parts.train if limit is None else parts.train[:limit]
+        return cls(
+            name=name,
+            train=used,
+            heldout=parts.heldout,
+            rewards=as_rewards(rewards, weights),
+            left_out=(*left_out, *_counted(parts, len(parts.train) - len(used))),
+            **fields,
+        )
+
+
+def _from_rows(
+    rows: list[Row],
+    default_name: str,
+    *,
+    rewards: Rewards,
+    weights: Sequence[float] | None = None,
+    prompt: str | None = None,
+    solution: str | None = None,
+    heldout: HeldOut = None,
+    name: str | None = None,
+    limit: int | None = None,
+) -> Task:
+    columns = find_columns(rows[0], prompt, solution)
+    name = name or default_name
+    task = Task.from_examples(
+        name,
+        to_examples(rows, columns),
+        heldout=heldout_examples(heldout, columns, name),
+        rewards=rewards,
+        weights=weights,
+        limit=limit,
+        solutions=columns.solution,
+    )
+    check_golds([*task.train, *task.heldout], task.rewards)
+    return task
+
+
+def _counted(parts: SplitExamples, beyond_limit: int) -> tuple[tuple[str, int], ...]:
+    counts = (
+        ("training examples that ask a held-out prompt, left out", parts.repeats),
+        ("training examples beyond the limit, left out", beyond_limit),
+    )
+    return tuple((label, count) for label, count in counts if count)
+
+
+def _check_one_kind(examples: Sequence[Example], name: str) -> None:
+    if not examples:
+        raise ValueError(f"task {name!r} has no examples.")
+    text = isinstance(examples[0].prompt, str)
+    for example in examples:
+        if isinstance(example.prompt, str) != text:
+            raise ValueError(
+                f"{example.source}: the prompt is {'messages' if text else 'a text'}, and that of "
+                f"{examples[0].source} is not; the prompts of a task are all of one kind."
+            )

@@ -1,0 +1,94 @@
+"""The record of a step: every figure of metrics.jsonl, assembled here and nowhere else."""
+
+from collections.abc import Mapping
+
+from ogrpo.rollout.collection import Collector
+from ogrpo.trainer.collect import Fresh
+from ogrpo.trainer.evaluate import Evaluation, not_evaluated
+from ogrpo.trainer.learn import NOT_CERTIFIED, Use
+from ogrpo.trainer.schedule import Schedule
+from ogrpo.trainer.state import LoopState, Parts, Record, Stopwatch
+
+NOT_COLLECTED: Record = dict.fromkeys(("reward", "truncated", "tokens/s"))
+
+
+def first_record(state: LoopState, watch: Stopwatch, evaluation: Evaluation) -> Record:
+    """The record before the first step."""
+    unknown = dict.fromkeys(("reward", "kl/mu_pi", "ess", "staleness"))
+    return {
+        **counted(state),
+        **unknown,
+        **NOT_CERTIFIED,
+        **evaluation.record(),
+        **timed(watch),
+    }
+
+
+def step_record(
+    state: LoopState,
+    parts: Parts,
+    schedule: Schedule,
+    watch: Stopwatch,
+    collector: Collector,
+    evaluation: Evaluation | None,
+    fresh: Fresh | None,
+    use: Use,
+    certificate: Record,
+) -> Record:
+    """The record of a step that has ended."""
+    samples = parts.evaluation_sampling.group_size
+    collection = collector.metrics()
+    return {
+        **counted(state),
+        **dict.fromkeys(("kl/mu_pi", "ess", "staleness")),
+        **(not_evaluated(samples) if evaluation is None else evaluation.record()),
+        **collected(fresh, watch, collection, overlapped=schedule.lead > 0),
+        **use.record(),
+        **certificate,
+        **replayed(state, parts),
+        **collection,
+        **parts.reward_metrics(),
+        **parts.engine.metrics(),
+        **timed(watch),
+    }
+
+
+def counted(state: LoopState) -> Record:
+    """Where the run stands."""
+    return {
+        "step": state.step,
+        "completions": state.completions,
+        "updates": int(state.train.updates),
+        "tokens": state.tokens,
+        "flops/rollout": state.rollout_flops,
+        "flops/update": state.update_flops,
+    }
+
+
+def collected(
+    fresh: Fresh | None, watch: Stopwatch, collection: Mapping[str, float], *, overlapped: bool
+) -> Record:
+    """What came from the samplers and from the rewards."""
+    if fresh is None:
+        return NOT_COLLECTED
+    # With overlap the trainer's own wait says nothing of the engine's speed.
+    own = fresh.tokens / watch.seconds["rollout"]
+    return {
+        "reward": float(fresh.groups.rewards.mean()),
+        **{f"reward/{name}": value for name, value in fresh.values.items()},
+        "reward/failed": len(fresh.failures),
+        "truncated": fresh.truncated / fresh.groups.rewards.size,
+        "tokens/s": collection["collect/tokens/s"] if overlapped else own,
+    }
+
+
+def replayed(state: LoopState, parts: Parts) -> Record:
+    """What the buffer holds, and how often what was collected was used."""
+    statistics = {f"replay/{name}": value for name, value in state.buffer.statistics().items()}
+    used = state.uses * parts.sampling.group_size / max(state.completions, 1)
+    return {**statistics, "replay/ratio": used}
+
+
+def timed(watch: Stopwatch) -> Record:
+    """Wall seconds by phase."""
+    return {f"seconds/{phase}": spent for phase, spent in watch.seconds.items()}

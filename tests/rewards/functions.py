@@ -1,0 +1,143 @@
+"""Reward functions that processes import by name: this file imports little, so that they start fast."""
+
+import asyncio
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+BAD = "bad"
+
+
+def length(completions, **columns):
+    return [float(len(text)) for text in completions]
+
+
+def equal(completions, answer):
+    return [float(text == gold) for text, gold in zip(completions, answer, strict=True)]
+
+
+def raises(completions, **columns):
+    return [_worth(text) for text in completions]
+
+
+def _worth(text):
+    if text == BAD:
+        raise KeyError("no such answer")
+    return 1.0
+
+
+def overruns(completions, **columns):
+    if BAD in completions:
+        re.match(r"(a+)+$", "a" * 64 + "b")  # in C, with the interpreter's lock held
+    return [1.0] * len(completions)
+
+
+def takes_memory(completions, **columns):
+    return [float(len(bytearray(8 << 30))) if text == BAD else 1.0 for text in completions]
+
+
+def dies(completions, **columns):
+    if BAD in completions:
+        os.kill(os.getpid(), signal.SIGSEGV)
+    return [1.0] * len(completions)
+
+
+def exits(completions, **columns):
+    if BAD in completions:
+        sys.exit("enough")
+    return [1.0] * len(completions)
+
+
+def gives_none(completions, **columns):
+    return [None if text == BAD else 1.0 for text in completions]
+
+
+def gives_nan(completions, **columns):
+    return [float("nan") if text == BAD else 1.0 for text in completions]
+
+
+def gives_too_much(completions, **columns):
+    return [10**400 if text == BAD else 1.0 for text in completions]
+
+
+def gives_text(completions, **columns):
+    return ["1.0" if text == BAD else 1.0 for text in completions]
+
+
+def gives_one_for_all(completions, **columns):
+    return [1.0]
+
+
+def gives_a_number(completions, **columns):
+    return 1.0
+
+
+def meets(folder, me, others, seconds=20.0):
+    """Tell whether all were under way at once: each waits for the others."""
+    (Path(folder) / me).touch()
+    for _ in range(int(seconds / 0.01)):
+        if all((Path(folder) / other).exists() for other in others):
+            return True
+        time.sleep(0.01)
+    return False
+
+
+def leaves_a_child(completions, folder, **columns):
+    child = subprocess.Popen(["sleep", "300"])
+    (Path(folder[0]) / "pids").write_text(f"{os.getpid()} {child.pid}")
+    re.match(r"(a+)+$", "a" * 64 + "b")
+
+
+def awaits_by_itself(completions, **columns):
+    async def judge(text):
+        await asyncio.sleep(0)
+        return float(len(text))
+
+    async def judge_all():
+        return await asyncio.gather(*map(judge, completions))
+
+    return asyncio.run(judge_all())
+
+
+def gives_a_coroutine(completions, **columns):
+    async def values():
+        await asyncio.sleep(0)
+        return [float(len(text)) for text in completions]
+
+    return values()
+
+
+def has_alarms(completions, **columns):
+    signal.signal(signal.SIGALRM, lambda *_: None)
+    return [float(threading.current_thread() is threading.main_thread())] * len(completions)
+
+
+_under_way, _most = 0, 0
+
+
+async def counts_company(completions, seconds, **columns):
+    """The most calls that were under way at once so far."""
+    global _under_way, _most
+    _under_way += 1
+    _most = max(_most, _under_way)
+    await asyncio.sleep(seconds[0])
+    _under_way -= 1
+    return [float(_most)] * len(completions)
+
+
+async def judge(completions, **columns):
+    """Blocks the loop, waits too long, fails or answers."""
+    for text in completions:
+        if text == "block":
+            time.sleep(300)
+        if text == "wait":
+            await asyncio.sleep(300)
+        if text == BAD:
+            raise KeyError("no such answer")
+    await asyncio.sleep(0.05)
+    return [float(len(text)) for text in completions]

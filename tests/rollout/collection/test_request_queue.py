@@ -1,0 +1,264 @@
+"""Every order in which things can happen, on small runs; random orders on larger ones.
+
+The board is driven by a chooser that stands for the clock: which worker is done next, with groups,
+an error or groups of an old version, and when the trainer moves on.
+"""
+
+from dataclasses import dataclass
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ogrpo.rollout.collection.request_queue import (
+    CollectionError,
+    CollectionLimits,
+    Publish,
+    RequestQueue,
+)
+from tests.rollout.collection.scripted import Flaky, equal_rewards, group, make_limits, request_at
+
+
+@dataclass
+class World:
+    """One run of a trainer, its workers and an engine that may fail or lag behind."""
+
+    choose: object
+    limits: CollectionLimits
+    steps: int = 3
+    v: int = 1
+    size: int = 2
+    faults: int = 0
+    """Calls that fail or lag, in the whole run."""
+    lags: bool = True
+
+    def __post_init__(self):
+        self.queue = RequestQueue(
+            lambda step: request_at(step, self.size),
+            steps=range(self.steps),
+            group_size=2,
+            limits=self.limits,
+            retry_on=(Flaky,),
+        )
+        self.running, self.served, self.step, self.asked = {}, -1, 0, False
+        self.handed = []
+
+    def play(self):
+        """The batches, in order."""
+        while self.step < self.steps:
+            moves = [self.train] if not self.asked or self.queue.complete(self.step) else []
+            if len(self.running) < self.limits.workers and self.work():
+                moves.append(self.begin)
+            for command in self.running:
+                moves += self.endings(command)
+            if self.queue._unjudged:
+                moves.append(self.judge)
+            assert moves, "everybody waits for somebody else"
+            moves[self.choose(len(moves))]()
+            self.check()
+        return self.handed
+
+    def train(self):
+        if self.asked:
+            self.handed.append(self.queue.hand_out(self.step))
+            self.step, self.asked = self.step + 1, False
+            return
+        if self.step % self.v == 0:
+            self.queue.publish("weights", self.step)
+        self.queue.request(self.step + self.limits.lead)
+        self.queue.check_turn(self.step)
+        self.asked = True
+
+    def work(self):
+        """Whether there is something to begin; looking for it in vain changes nothing."""
+        if self.queue._queue and not self.queue._barred():
+            return True
+        assert self.queue.begin() is None
+        return False
+
+    def begin(self):
+        self.running[self.queue.begin()] = self.served
+
+    def endings(self, command):
+        if isinstance(command, Publish):
+            return [lambda: self.push(command)]
+        answer = [lambda: self.answer(command, self.running[command])]
+        if self.faults:
+            answer += [lambda: self.fail(command), lambda: self.lag(command)][: 1 + self.lags]
+        return answer
+
+    def push(self, command):
+        del self.running[command]
+        self.served = command.version
+        self.queue.published(command)
+
+    def answer(self, command, version):
+        del self.running[command]
+        self.queue.drawn(command, [group(p, version, command.seed) for p in command.prompts])
+
+    def judge(self):
+        asked = self.queue.next_unjudged()
+        self.queue.judged(asked, equal_rewards(asked.request, asked.places, asked.groups))
+
+    def fail(self, command):
+        self.faults -= 1
+        del self.running[command]
+        self.queue.failed(command, Flaky("a server is gone"))
+
+    def lag(self, command):
+        self.faults -= 1
+        self.answer(command, self.running[command] - 1)
+
+    def check(self):
+        assert self.queue.error is None
+        pushing = [c for c in self.running if isinstance(c, Publish)]
+        assert len(pushing) <= 1
+        if pushing and self.limits.ordered:
+            assert len(self.running) == 1
+        outstanding = self.queue._asked - self.step
+        assert outstanding <= self.limits.lead + 1
+        for taken in self.handed[-1:]:
+            self.check_batch(taken)
+
+    def check_batch(self, taken):
+        step, bound = taken.request.step, self.limits.max_staleness
+        assert [int(g.prompt_ids[0]) for g in taken.groups] == list(taken.request.problems)
+        ages = [step - c.policy_version for g in taken.groups for c in g.completions]
+        assert len(ages) == 2 * self.size
+        assert min(ages) >= 0
+        assert bound is None or max(ages) <= bound
+
+
+def planned_versions(limits, steps, v):
+    """The version that draws each step's batch, said without a queue."""
+    drawn_by, version, waiting = {}, None, 0
+    for step in range(steps):
+        version = step if step % v == 0 else version
+        last = min(step + limits.lead, steps - 1)
+        bound = steps if limits.max_staleness is None else limits.max_staleness
+        while waiting <= last and waiting - version <= bound:
+            drawn_by[waiting] = version
+            waiting += 1
+    return [drawn_by[step] for step in range(steps)]
+
+
+def versions(handed):
+    return [{c.policy_version for g in t.groups for c in g.completions} for t in handed]
+
+
+def every(play):
+    """What `play(choose)` returns for every sequence of choices."""
+    path = []
+    while True:
+        made = []
+
+        def choose(n, made=made, path=path):
+            made.append((path[len(made)] if len(made) < len(path) else 0, n))
+            return made[-1][0]
+
+        yield play(choose)
+        while made and made[-1][0] + 1 == made[-1][1]:
+            made.pop()
+        if not made:
+            return
+        path = [choice for choice, _ in made]
+        path[-1] += 1
+
+
+EXHAUSTIVE = {
+    "one worker": (3, make_limits(lead=2)),
+    "one worker, bounded": (3, make_limits(lead=2, max_staleness=1)),
+    "two workers": (3, make_limits(lead=1, workers=2)),
+    "two workers, calls of one prompt": (2, make_limits(lead=1, workers=2, prompts_per_call=1)),
+    "two workers, no lead": (3, make_limits(lead=0, workers=2, prompts_per_call=1)),
+    "two workers, no lead that is of use": (
+        3,
+        make_limits(lead=2, max_staleness=0, workers=2, prompts_per_call=1),
+    ),
+    "two workers, unordered": (
+        3,
+        make_limits(lead=1, max_staleness=1, workers=2, ordered=False),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", EXHAUSTIVE)
+def test_versions_do_not_depend_on_the_order_of_events(name):
+    steps, limits = EXHAUSTIVE[name]
+    planned = [{version} for version in planned_versions(limits, steps, 1)]
+    seen = [versions(h) for h in every(lambda choose: World(choose, limits, steps).play())]
+    assert len(seen) > 1
+    if limits.ordered:
+        assert all(found == planned for found in seen)
+    else:
+        assert all(min(a) >= min(b) for found in seen for a, b in zip(found, planned, strict=True))
+
+
+@pytest.mark.parametrize(("bound", "faults", "steps"), [(0, 1, 3), (0, 2, 3), (1, 1, 2), (1, 2, 2)])
+def test_wherever_calls_fail_or_lag_every_prompt_is_handed_out_once_and_fresh(bound, faults, steps):
+    limits = make_limits(lead=1, max_staleness=bound, workers=2)
+    retried = set()
+
+    def play(choose):
+        world = World(choose, limits, steps, size=1, faults=faults)
+        handed = world.play()
+        retried.add(tuple(sorted(world.queue.retried.items())))
+        return handed
+
+    assert all(len(handed) == steps for handed in every(play))
+    # A draw is too old only if the engine lags by more than the bound allows.
+    assert (("failed", faults),) in retried
+    assert (("stale", faults),) in retried
+
+
+@given(st.data())
+def test_staleness_stays_within_its_bound_whatever_happens_when(data):
+    v = data.draw(st.integers(1, 3))
+    limits = make_limits(
+        lead=data.draw(st.integers(0, 4)),
+        max_staleness=data.draw(st.none() | st.integers(v - 1, 5)),
+        workers=data.draw(st.integers(1, 4)),
+        prompts_per_call=data.draw(st.none() | st.integers(1, 3)),
+        ordered=data.draw(st.booleans()),
+        attempts=5,
+    )
+    # One random number drives all choices: they are far too many to draw one by one.
+    random = data.draw(st.randoms(use_true_random=False))
+    lags = data.draw(st.booleans())
+    world = World(random.randrange, limits, steps=8, v=v, size=3, faults=4, lags=lags)
+    handed = world.play()
+    wanted = [problem for step in range(8) for problem in request_at(step, 3).problems]
+    assert [int(g.prompt_ids[0]) for t in handed for g in t.groups] == wanted
+    assert sum(world.queue.staleness.values()) == 2 * len(wanted)
+    if limits.ordered and not lags:  # A call that fails is repeated before any newer weights.
+        assert versions(handed) == [{n} for n in planned_versions(limits, 8, v)]
+
+
+def test_weights_that_can_never_be_fresh_enough_are_an_error_and_no_hang():
+    world = World(lambda n: 0, make_limits(lead=0, max_staleness=1), steps=4, v=4)
+    with pytest.raises(ValueError, match=r"step 2 is 0.*at least every 2 steps"):
+        world.play()
+
+
+def test_a_lagging_engine_is_asked_again_a_few_times_and_not_for_ever():
+    limits = make_limits(lead=0, max_staleness=0, attempts=3)
+    queue = RequestQueue(request_at, steps=range(1), group_size=2, limits=limits, retry_on=(Flaky,))
+    queue.publish("weights", 0)
+    queue.request(0)
+    queue.published(queue.begin())
+    for _ in range(3):
+        draw = queue.begin()
+        queue.drawn(draw, [group(p, -1) for p in draw.prompts])
+    assert queue.begin() is None
+    assert isinstance(queue.error, CollectionError)
+    assert "3 of 3 groups {'stale': 3} after 3 attempts" in str(queue.error)
+    assert queue.retried == {"stale": 6}
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"lead": -1}, {"max_staleness": -1}, {"workers": 0}, {"attempts": 0}]
+)
+def test_a_limit_that_makes_no_sense_is_refused_by_name(wrong):
+    ((name, value),) = wrong.items()
+    with pytest.raises(ValueError, match=rf"limits\.{name} is {value}"):
+        make_limits(**wrong)

@@ -1,0 +1,336 @@
+"""The generated problems, read and worked out again by means of their own."""
+
+import itertools
+import re
+from collections import Counter
+from dataclasses import replace
+from math import sqrt
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ogrpo.tasks import arithmetic
+from ogrpo.tasks.arithmetic import (
+    Difficulty,
+    Teacher,
+    WordProblem,
+    careless_answer,
+    count_equations,
+    count_prompts,
+    demonstrate,
+    generate,
+    split,
+    vocabulary,
+)
+from ogrpo.tasks.problems import final_answer
+
+FAULTLESS = Teacher(
+    wrong_operator=0.0,
+    wrong_operand=0.0,
+    result_slip=0.0,
+    misread_add=0.0,
+    misread_subtract=0.0,
+    misread_multiply=0.0,
+    misread_divide=0.0,
+)
+COMPUTE = {
+    "+": lambda a, b: a + b,
+    "-": lambda a, b: a - b,
+    "*": lambda a, b: a * b,
+    "/": lambda a, b: a // b,
+}
+# What each sentence does to the amount, as a reader of English understands it.
+SENTENCES = {
+    r"\w+ (finds|buys|has) (?P<n>\d+) more": COMPUTE["+"],
+    r"\w+ loses (?P<n>\d+)": COMPUTE["-"],
+    r"\w+ gives away (?P<n>\d+)": COMPUTE["-"],
+    r"\w+ has (?P<n>\d+) fewer": COMPUTE["-"],
+    r"\w+( then)? has (?P<n>\d+) times as many": COMPUTE["*"],
+    r"\w+ keeps one of (?P<n>\d+) equal piles": COMPUTE["/"],
+    r"\w+ has one of (?P<n>\d+) equal shares": COMPUTE["/"],
+    r"That is (?P<n>\d+) more than \w+ has": COMPUTE["-"],
+    r"That is (?P<n>\d+) fewer than \w+ has": COMPUTE["+"],
+    r"That is (?P<n>\d+) times more than \w+ has": COMPUTE["/"],
+    r"That is (?P<n>\d+) times less than \w+ has": COMPUTE["*"],
+}
+
+difficulties = st.builds(
+    Difficulty,
+    steps=st.sampled_from([(1, 1), (1, 2), (2, 3)]),
+    start=st.sampled_from([(2, 9), (0, 30), (7, 7)]),
+    add=st.sampled_from([(2, 5), (1, 20)]),
+    multiply=st.sampled_from([(2, 3), (2, 9)]),
+    values=st.sampled_from([(1, 20), (0, 99)]),
+    inconsistent=st.sampled_from([0.0, 0.5, 1.0]),
+)
+
+
+def read(question: str) -> int:
+    """Follow a question sentence by sentence."""
+    first, *sentences, last = question.split(" . ")
+    assert re.fullmatch(r"How many \w+ does \w+ have( now)? \?", last)
+    amount = int(re.fullmatch(r"\w+ (?:has|starts with) (\d+) \w+", first)[1])
+    for sentence in sentences:
+        matches = [(act, re.fullmatch(pattern, sentence)) for pattern, act in SENTENCES.items()]
+        [(act, match)] = [(act, match) for act, match in matches if match]
+        amount = act(amount, int(match["n"]))
+    return amount
+
+
+@given(difficulties, st.integers(0, 2**32 - 1))
+def test_question_and_worked_answer_agree(difficulty, seed):
+    for problem in generate(4, seed, difficulty):
+        assert str(read(problem.question)) == final_answer(problem)
+
+
+@given(difficulties, st.integers(0, 2**32 - 1))
+def test_every_equation_of_the_chain_is_true_and_goes_on_from_the_last(difficulty, seed):
+    low, high = difficulty.values
+    for problem in generate(4, seed, difficulty):
+        chain, _, answer = problem.answer.partition(" #### ")
+        value = str(problem.start)
+        for equation in chain.split(" ; "):
+            left, operator, right, equals, result = equation.split(" ")
+            assert (left, equals) == (value, "=")
+            assert COMPUTE[operator](int(left), int(right)) == int(result)
+            assert operator != "/" or int(left) % int(right) == 0
+            assert low <= int(result) <= high
+            value = result
+        assert value == answer
+
+
+def test_train_and_heldout_share_no_prompt_and_repeat_none():
+    made = split(8000, 2048, seed=0)
+    train, heldout = ([p.question for p in part] for part in made)
+    assert (len(train), len(heldout)) == (8000, 2048)
+    assert not set(train) & set(heldout)
+    assert len(set(train)) == 8000
+    assert len(set(heldout)) == 2048
+
+
+def test_problems_kept_apart_share_no_prompt_with_the_others_and_are_as_many():
+    others = {p.question for p in generate(5000, seed=0)}
+    free, apart = generate(3000, seed=1), generate(3000, seed=1, apart_from=others)
+    assert others & {p.question for p in free}  # otherwise the test says nothing
+    assert not others & {p.question for p in apart}
+    assert len({p.question for p in apart}) == 3000
+    kept = [p.question for p in free if p.question not in others]
+    assert [p.question for p in apart][: len(kept)] == kept
+
+
+def test_more_problems_than_are_left_apart_are_refused():
+    few = Difficulty(steps=(1, 1), start=(2, 2), add=(2, 2), multiply=(2, 2), values=(2, 4))
+    half = count_prompts(few) // 2
+    others = [p.question for p in generate(half - 3, seed=0, difficulty=few)]
+    assert len(generate(3, seed=1, difficulty=few, apart_from=others)) == 3
+    with pytest.raises(ValueError, match=rf"apart from {half - 3} others.*ask for 0 to 3"):
+        generate(4, seed=1, difficulty=few, apart_from=others)
+
+
+def test_train_and_heldout_do_share_equations_as_the_docstring_says():
+    train, heldout = ({equation(p) for p in part} for part in split(8000, 2048, seed=0))
+    assert len(heldout & train) / len(heldout) > 0.9
+
+
+def equation(problem: WordProblem) -> tuple:
+    return problem.start, *((step.operator, step.operand) for step in problem.steps)
+
+
+def test_the_seed_decides():
+    assert generate(50, 3) == generate(50, 3)
+    assert generate(50, 3) != generate(50, 4)
+    assert generate(50, 3)[:20] == generate(20, 3)
+
+
+def test_the_default_fits_its_sizes():
+    made = split(8000, 2048, seed=0)
+    demonstrations = demonstrate(made.train, 0, Teacher())
+    words = vocabulary()
+    assert max(len(p.question.split()) for part in made for p in part) == 32
+    # and one token more for the end of sequence
+    assert max(len(p.answer.split()) for p in [*made.train, *demonstrations]) == 13
+    assert {w for p in made.train for w in f"{p.question} {p.answer}".split()} <= set(words)
+    assert {w for p in demonstrations for w in p.answer.split()} <= set(words)
+    assert len(words) == len(set(words)) <= 176 - 3
+
+
+def equations_one_by_one(difficulty: Difficulty) -> list[tuple]:
+    low, high = difficulty.values
+    amounts, factors = (range(a, b + 1) for a, b in (difficulty.add, difficulty.multiply))
+    moves = [*itertools.product("+-", amounts), *itertools.product("*/", factors)]
+    found = []
+    for n_steps in range(difficulty.steps[0], difficulty.steps[1] + 1):
+        for start in range(difficulty.start[0], difficulty.start[1] + 1):
+            for chain in itertools.product(moves, repeat=n_steps):
+                values = [start]
+                for operator, n in chain:
+                    exact = operator != "/" or values[-1] % n == 0
+                    values.append(COMPUTE[operator](values[-1], n) if exact else low - 1)
+                    if not low <= values[-1] <= high:
+                        break
+                else:
+                    found += [(start, chain)] if low <= start <= high else []
+    return found
+
+
+@pytest.mark.parametrize(
+    "difficulty",
+    [
+        Difficulty(),
+        Difficulty(steps=(1, 3), start=(0, 6), add=(1, 3), multiply=(2, 4), values=(2, 12)),
+        Difficulty(start=(30, 40)),
+    ],
+)
+def test_equations_are_counted_exactly(difficulty):
+    assert count_equations(difficulty) == len(equations_one_by_one(difficulty))
+
+
+@pytest.mark.parametrize("inconsistent", [0.0, 0.5, 1.0])
+def test_prompts_are_counted_exactly_and_all_are_drawn(monkeypatch, inconsistent):
+    monkeypatch.setattr(arithmetic, "NAMES", ("Tom", "Ann", "Ben"))
+    difficulty = Difficulty(
+        start=(4, 4), add=(2, 2), multiply=(2, 2), values=(2, 6), inconsistent=inconsistent
+    )
+    told = {
+        tell(start, chain, telling, people)
+        for start, chain in equations_one_by_one(difficulty)
+        for telling in itertools.product(*(arithmetic.PHRASES[operator] for operator, _ in chain))
+        for people in itertools.permutations(arithmetic.NAMES)
+        if inconsistent == 0.5 or all(p.inconsistent == bool(inconsistent) for p in telling)
+    }
+    rng = np.random.default_rng(0)
+    drawn = {frame(arithmetic._draw(rng, difficulty).question) for _ in range(30_000)}
+    assert drawn == told
+    wordings = len(arithmetic.OPENINGS) * len(arithmetic.QUESTIONS)
+    assert count_prompts(difficulty) == len(told) * len(arithmetic.OBJECTS) * wordings
+
+
+def tell(start, chain, telling, people) -> str:
+    who, *others = people
+    parts = [f"{who} {start}"]
+    for (_, n), phrase in zip(chain, telling, strict=True):
+        other = others.pop(0) if "{other}" in phrase.text else who
+        parts.append(phrase.text.format(who=who, other=other, n=n))
+        who = other
+    return " | ".join([*parts, who])
+
+
+def frame(question: str) -> str:
+    """Leave out the object and the wording of the first and the last sentence."""
+    first, *steps, last = question.split(" . ")
+    who, start = re.fullmatch(r"(\w+) .* (\d+) \w+", first).groups()
+    asked = re.fullmatch(r"How many \w+ does (\w+) have( now)? \?", last)[1]
+    return " | ".join([f"{who} {start}", *(f"{step} ." for step in steps), asked])
+
+
+def test_more_problems_than_there_are_prompts_is_an_error_that_says_how_many():
+    difficulty = Difficulty(steps=(1, 1), start=(2, 2), add=(5, 5), multiply=(9, 9), values=(1, 7))
+    available = count_prompts(difficulty)
+    assert len(generate(available // 2, 0, difficulty)) == available // 2
+    with pytest.raises(ValueError, match=rf"has {available} distinct prompts"):
+        generate(available // 2 + 1, 0, difficulty)
+    with pytest.raises(ValueError, match="has 0 distinct prompts"):
+        generate(1, 0, replace(difficulty, start=(99, 99)))
+
+
+@pytest.mark.parametrize(
+    ("knob", "value"),
+    [
+        ("steps", (0, 1)),
+        ("steps", (2, 1)),
+        ("steps", (1, 40)),
+        ("start", (-1, 4)),
+        ("add", (0, 4)),
+        ("multiply", (1, 2)),
+        ("values", (1, 100)),
+        ("inconsistent", 1.5),
+    ],
+)
+def test_a_wrong_difficulty_is_an_error_that_names_the_knob(knob, value):
+    with pytest.raises(ValueError, match=rf"^{knob} is "):
+        Difficulty(**{knob: value})
+
+
+@pytest.mark.parametrize("value", [-0.1, 1.1, float("nan")])
+def test_a_teachers_probability_is_checked(value):
+    with pytest.raises(ValueError, match=r"^result_slip is "):
+        Teacher(result_slip=value)
+
+
+@given(difficulties, st.integers(0, 2**32 - 1))
+def test_a_faultless_teacher_is_right(difficulty, seed):
+    problems = generate(4, seed, difficulty)
+    assert [p.answer for p in demonstrate(problems, seed, FAULTLESS)] == [
+        p.answer for p in problems
+    ]
+
+
+@given(
+    difficulties,
+    st.integers(0, 2**32 - 1),
+    st.builds(Teacher, wrong_operator=st.floats(0, 1), wrong_operand=st.floats(0, 1)),
+)
+def test_a_careless_answer_keeps_the_form_and_the_range(difficulty, seed, teacher):
+    for problem in demonstrate(generate(4, seed, difficulty), seed, teacher):
+        equation = r"\d{1,2} [-+*/] [1-9]\d? = \d{1,2}"
+        assert re.fullmatch(rf"{equation}( ; {equation})* #### \d{{1,2}}", problem.answer)
+
+
+def single_steps(inconsistent: float, n: int = 4000) -> list[WordProblem]:
+    return generate(n, 5, Difficulty(steps=(1, 1), inconsistent=inconsistent))
+
+
+def operator_of(answer: str) -> str:
+    return answer.split()[1]
+
+
+@pytest.mark.parametrize(
+    ("knob", "operator", "reverse"),
+    [
+        ("misread_add", "+", "-"),
+        ("misread_subtract", "-", "+"),
+        ("misread_multiply", "*", "/"),
+        ("misread_divide", "/", "*"),
+    ],
+)
+def test_each_misconception_reverses_its_own_operator_and_no_other(knob, operator, reverse):
+    teacher = replace(FAULTLESS, **{knob: 1.0})
+    for told_inconsistently in (1.0, 0.0):
+        problems = single_steps(told_inconsistently, 400)
+        written = demonstrate(problems, 0, teacher)
+        for problem, answer in zip(problems, written, strict=True):
+            true = problem.steps[0].operator
+            misled = told_inconsistently and true == operator
+            assert operator_of(answer.answer) == (reverse if misled else true)
+
+
+def assert_rate(hits: int, n: int, p: float) -> None:
+    assert abs(hits / n - p) < 5 * sqrt(p * (1 - p) / n)
+
+
+def test_slips_come_as_often_as_asked():
+    problems = single_steps(0.0)
+    teacher = replace(FAULTLESS, wrong_operator=0.2, wrong_operand=0.3, result_slip=0.1)
+    operators = operands = slips = 0
+    for problem, written in zip(problems, demonstrate(problems, 1, teacher), strict=True):
+        left, operator, right, _, result = written.answer.split()[:5]
+        step = problem.steps[0]
+        operators += operator != step.operator
+        operands += int(right) != step.operand
+        slips += int(result) != COMPUTE[operator](int(left), int(right))
+        assert operator == step.operator or int(right) == step.operand
+    n = len(problems)
+    assert_rate(operators, n, 0.2)
+    assert_rate(operands, n, 0.8 * 0.3)
+    # a wrong operator can leave the range of results, which is cut: not more than a few
+    assert abs(slips / n - 0.1) < 0.05
+
+
+def test_a_misconception_makes_the_most_frequent_answer_wrong_and_the_right_one_second():
+    problem = next(p for p in single_steps(1.0) if (p.steps[0].operator, p.start) == ("+", 8))
+    rng = np.random.default_rng(0)
+    answers = Counter(careless_answer(problem, rng, Teacher()).split()[-1] for _ in range(2000))
+    wrong = str(problem.start - problem.steps[0].operand)
+    assert [answer for answer, _ in answers.most_common(2)] == [wrong, final_answer(problem)]

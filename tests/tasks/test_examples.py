@@ -1,0 +1,29 @@
+"""The examples in the docstrings are true."""
+
+import doctest
+import importlib
+
+import pytest
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "ogrpo.tasks.competition_math",
+        "ogrpo.tasks.example",
+        "ogrpo.tasks.gsm8k",
+        "ogrpo.tasks.problems",
+        "ogrpo.rewards.bounded",
+        "ogrpo.rewards.call_reader",
+        "ogrpo.rewards.exact_match",
+        "ogrpo.rewards.extract",
+        "ogrpo.rewards.judge",
+        "ogrpo.rewards.math",
+        "ogrpo.rewards.text",
+        "ogrpo.rewards.tool_calls",
+    ],
+)
+def test_examples(name):
+    results = doctest.testmod(importlib.import_module(name))
+    assert results.attempted > 0
+    assert results.failed == 0

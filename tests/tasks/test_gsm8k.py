@@ -1,0 +1,145 @@
+"""Reading GSM8K: the real files where they are at hand, and files with every fault."""
+
+import json
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from ogrpo.tasks.gsm8k import cut_validation, load, read_problems, strip_calculator_marks
+from ogrpo.tasks.problems import Problem, final_answer
+
+ROOT = Path(__file__).parents[2]
+REAL = Path(os.environ.get("OGRPO_GSM8K", ROOT / "../shared/gsm8k"))
+needs_gsm8k = pytest.mark.skipif(
+    not (REAL / "train.jsonl").is_file(),
+    reason=f"no GSM8K in {REAL}: set OGRPO_GSM8K to a folder with train.jsonl and test.jsonl",
+)
+GOOD = {"question": "How many ?", "answer": "4/2 = <<4/2=2>>2\n#### 2"}
+
+
+def write(folder: Path, *lines: str | bytes, name: str = "train.jsonl") -> Path:
+    file = folder / name
+    encoded = [line.encode() if isinstance(line, str) else line for line in lines]
+    file.write_bytes(b"\n".join(encoded))
+    return file
+
+
+@needs_gsm8k
+def test_the_real_files():
+    split = load(REAL)
+    assert (len(split.train), len(split.heldout)) == (7473, 1319)
+    answers = [final_answer(p) for part in split for p in part]
+    assert sum(int(answer) < 0 for answer in answers) == 5  # int: all are whole, no commas left
+    assert not any("<<" in p.answer or ">>" in p.answer for part in split for p in part)
+    assert any("\N{LINE SEPARATOR}" in p.question for p in split.train)
+    assert split.train[16].source.endswith("train.jsonl:17")
+
+
+@needs_gsm8k
+def test_validation_is_cut_from_the_real_training_problems():
+    official = load(REAL)
+    cut = cut_validation(official.train)
+    assert (len(cut.train), len(cut.heldout)) == (6405, 1068)
+    chosen = {p.question for p in cut.heldout}
+    assert not chosen & {p.question for part in (cut.train, official.heldout) for p in part}
+
+
+def test_validation_that_leaves_nothing_to_train_on_is_refused():
+    with pytest.raises(ValueError, match=r"one in 7 of the 1 in train\.jsonl.*the test split"):
+        cut_validation([Problem("How many ?", "#### 2")])
+
+
+@needs_gsm8k
+def test_calculator_marks_stay_when_asked_for():
+    kept, stripped = load(REAL, calculator_marks=True), load(REAL)
+    assert "<<48/2=24>>24" in kept.train[0].answer
+    assert [strip_calculator_marks(p.answer) for p in kept.train] == [
+        p.answer for p in stripped.train
+    ]
+
+
+def test_unicode_is_read_as_written(tmp_path):
+    row = GOOD | {"question": "Zoé’s 3½ €\N{LINE SEPARATOR}日本 ?"}
+    for ascii_only in (True, False):
+        file = write(tmp_path, json.dumps(row, ensure_ascii=ascii_only), "")
+        assert [p.question for p in read_problems(file)] == [row["question"]]
+
+
+def test_other_line_ends_and_a_byte_order_mark_do_no_harm(tmp_path):
+    text = json.dumps(GOOD)
+    file = write(tmp_path, b"\xef\xbb\xbf" + text.encode() + b"\r", text + "\r", "")
+    assert len(read_problems(file)) == 2
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("", "the line is empty"),
+        ("   ", "the line is empty"),
+        ('{"question": "How', "not valid JSON"),
+        ("[1, 2]", "list; give a JSON object"),
+        (b'{"question": "\xff"}', "not valid UTF-8"),
+        (json.dumps({"question": "How many ?"}), "field 'answer' is missing"),
+        (json.dumps({"answer": "#### 2"}), "field 'question' is missing"),
+        (json.dumps(GOOD | {"question": " "}), "field 'question' is ' '"),
+        (json.dumps(GOOD | {"answer": 2}), "field 'answer' is 2"),
+        (json.dumps(GOOD | {"answer": None}), "field 'answer' is None"),
+        (json.dumps(GOOD | {"answer": "It is 2."}), "field 'answer' must end in '####"),
+        (json.dumps(GOOD | {"answer": "2 ####"}), "field 'answer' must end in '####"),
+    ],
+)
+def test_a_bad_line_is_an_error_that_names_file_line_and_field(tmp_path, line, message):
+    file = write(tmp_path, json.dumps(GOOD), line, json.dumps(GOOD), "")
+    with pytest.raises(ValueError, match=f"train.jsonl:2: {message}"):
+        read_problems(file)
+
+
+def test_an_empty_file_is_an_error(tmp_path):
+    with pytest.raises(ValueError, match=r"train\.jsonl:1: the line is empty"):
+        read_problems(write(tmp_path))
+
+
+def test_a_missing_file_is_an_error_that_says_what_to_put_where(tmp_path):
+    write(tmp_path, json.dumps(GOOD))
+    with pytest.raises(ValueError, match=r"test\.jsonl is missing\. Put the official train\.jsonl"):
+        load(tmp_path)
+
+
+def test_a_path_that_is_no_folder_is_an_error_that_says_what_to_put_where(tmp_path):
+    with pytest.raises(ValueError, match=r"gone is not a folder\. Put the official train\.jsonl"):
+        load(tmp_path / "gone")
+
+
+def test_a_hub_name_without_the_library_is_an_error_that_says_what_to_do(monkeypatch):
+    monkeypatch.setitem(sys.modules, "datasets", None)
+    with pytest.raises(ValueError, match=r"pip install 'ogrpo\[hub\]'.*Put the official"):
+        load("openai/gsm8k")
+
+
+class Hub:
+    """Stands for the `datasets` library, which is optional and needs a network."""
+
+    def __init__(self, answer):
+        self.answer = answer
+
+    def load_dataset(self, name, config):
+        assert (name, config) == ("openai/gsm8k", "main")
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return self.answer
+
+
+def test_a_hub_name_is_read_through_the_library(monkeypatch):
+    monkeypatch.setitem(sys.modules, "datasets", Hub({"train": [GOOD, GOOD], "test": [GOOD]}))
+    split = load("openai/gsm8k")
+    assert [len(part) for part in split] == [2, 1]
+    assert split.heldout[0].answer == "4/2 = 2\n#### 2"
+    assert split.train[1].source == "openai/gsm8k:train:2"
+
+
+def test_a_hub_out_of_reach_is_an_error_that_says_what_to_do(monkeypatch):
+    monkeypatch.setitem(sys.modules, "datasets", Hub(ConnectionError("no route")))
+    with pytest.raises(ValueError, match=r"cannot read openai/gsm8k.*no route.*Put the official"):
+        load("openai/gsm8k")

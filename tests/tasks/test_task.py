@@ -1,0 +1,350 @@
+import json
+import random
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from ogrpo.rewards.reward import Reward
+from ogrpo.tasks import Example, Task
+
+
+def right(prompts, completions, answer, **columns):
+    return [float(c == a) for c, a in zip(completions, answer, strict=True)]
+
+
+def brief(completions):
+    return [-float(len(c)) for c in completions]
+
+
+def rows(n, start=0):
+    return [
+        {"prompt": f"How many is {i} + 1 ?", "answer": str(i + 1), "solution": f"{i} + 1 = {i + 1}"}
+        for i in range(start, start + n)
+    ]
+
+
+def jsonl(file, *lines):
+    file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return file
+
+
+def prompts(examples):
+    return [example.prompt for example in examples]
+
+
+def test_a_file_becomes_a_task(tmp_path):
+    file = jsonl(tmp_path / "own.jsonl", *rows(50))
+    task = Task.from_jsonl(file, rewards=[right, brief], weights=[1.0, 0.1])
+    assert (task.name, len(task), len(task.heldout), task.is_chat) == ("own", 45, 5, False)
+    assert [(r.name, r.weight) for r in task.rewards] == [("right", 1.0), ("brief", 0.1)]
+    assert task.solutions == "solution"
+    assert task.evaluation_rewards is None
+    assert task.left_out == ()
+    numbered = {e.source: e for e in (*task.train, *task.heldout)}
+    assert numbered[f"{file}:3"] == Example(
+        "How many is 2 + 1 ?", {"answer": "3", "solution": "2 + 1 = 3"}, "anywhere"
+    )
+
+
+def test_every_source_of_the_same_rows_gives_the_same_task(tmp_path):
+    made = rows(40)
+    pq.write_table(pa.Table.from_pylist(made), tmp_path / "own.parquet")
+    (tmp_path / "own.json").write_text(json.dumps(made))
+    file = jsonl(tmp_path / "own.jsonl", *made)
+    tasks = [
+        Task.from_jsonl(file, rewards=[right]),
+        Task.from_parquet(tmp_path / "own.parquet", rewards=[right]),
+        Task.from_file(tmp_path / "own.json", rewards=[right]),
+        Task.from_iterable(iter(made), rewards=[right], name="own"),
+    ]
+    assert all(task == tasks[0] for task in tasks)
+
+
+def test_the_prompt_is_found_by_its_name_or_named(tmp_path):
+    for name in ("prompt", "question", "problem"):
+        task = Task.from_iterable(
+            [{name: f"{i} ?", "answer": "1"} for i in range(4)], rewards=[right]
+        )
+        assert sorted(prompts([*task.train, *task.heldout])) == ["0 ?", "1 ?", "2 ?", "3 ?"]
+        assert task.train[0].columns == {"answer": "1"}
+    both = [{"prompt": f"{i} ?", "question": f"why {i} ?", "answer": "1"} for i in range(4)]
+    with pytest.raises(
+        ValueError, match=r"rows:1: has both 'prompt' and 'question'.*prompt=\.\.\."
+    ):
+        Task.from_iterable(both, rewards=[right])
+    task = Task.from_iterable(both, rewards=[right], prompt="question")
+    assert task.train[0].prompt.startswith("why")
+    assert set(task.train[0].columns) == {"prompt", "answer"}
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ({"promt": "?", "answer": "1"}, r"no column 'prompt'; there are \['answer', 'promt'\]: did you mean 'promt'"),
+        ({"prompt": " ", "answer": "1"}, "column 'prompt' is empty"),
+        ({"prompt": 3, "answer": "1"}, r"column 'prompt' is 3 \(int\); give a text, or a list of messages"),
+        ({"prompt": None, "answer": "1"}, r"column 'prompt' is None"),
+        ({"prompt": "\ud800 ?", "answer": "1"}, "column 'prompt' holds half a surrogate pair at character 0"),
+        ({"prompt": "?"}, r"reward 'right' asks for column 'answer', which this line does not have; there are \[\]"),
+        ({"prompt": "?", "answer": "1", "solution": 3}, "column 'solution' is 3; give the worked"),
+        ({"prompt": "?", "answer": "1", "completions": 3}, "a column is named 'completions'.*rename the column"),
+        ({"prompt": [{"role": "user", "content": "?"}], "answer": "1"}, "the prompt is messages, and that of .*own.jsonl:1 is not"),
+    ],
+)  # fmt: skip
+def test_a_bad_line_is_an_error_that_names_file_and_line(tmp_path, line, message):
+    file = jsonl(tmp_path / "own.jsonl", *rows(2), line, *rows(2, start=5))
+    with pytest.raises(ValueError, match=rf"own\.jsonl:3: {message}"):
+        Task.from_jsonl(file, rewards=[right], heldout=1)
+
+
+def test_a_named_column_must_be_there(tmp_path):
+    file = jsonl(tmp_path / "own.jsonl", *rows(3))
+    with pytest.raises(ValueError, match=r"own.jsonl:1: no column 'solutoin'.*mean 'solution'"):
+        Task.from_jsonl(file, rewards=[right], solution="solutoin")
+    with pytest.raises(ValueError, match=r"own.jsonl:1: no column 'question'; there are"):
+        Task.from_jsonl(file, rewards=[right], prompt="question")
+    with pytest.raises(ValueError, match=r"own.jsonl:1: has no prompt column; there are \['text'"):
+        Task.from_jsonl(jsonl(file, {"text": "?"}), rewards=[brief])
+
+
+def test_an_optional_column_is_none_where_a_line_lacks_it():
+    made = [{"prompt": f"{i} ?", "answer": "1"} | ({"level": i} if i % 2 else {}) for i in range(9)]
+    task = Task.from_iterable(made, rewards=[right])
+    levels = {e.prompt: e.columns["level"] for e in (*task.train, *task.heldout)}
+    assert levels == {f"{i} ?": (i if i % 2 else None) for i in range(9)}
+
+
+def test_rewards_are_asked_only_for_what_has_no_default():
+    def relaxed(completions, level=None, **columns):
+        return [0.0] * len(completions)
+
+    def strict(completions, level, *, hint, **columns):
+        return [0.0] * len(completions)
+
+    made = [{"prompt": f"{i} ?", "level": 1} for i in range(4)]
+    assert len(Task.from_iterable(made, rewards=[relaxed])) == 3
+    with pytest.raises(ValueError, match="reward 'strict' asks for column 'hint'"):
+        Task.from_iterable(made, rewards=[strict])
+
+
+def test_two_rewards_of_one_name_are_refused():
+    with pytest.raises(ValueError, match=r"two rewards are .*'right'"):
+        Task.from_iterable(rows(4), rewards=[right, right])
+    named = [right, Reward("right twice", right, 0.5)]
+    assert [r.name for r in Task.from_iterable(rows(4), rewards=named).rewards] == [
+        "right",
+        "right twice",
+    ]
+
+
+MESSAGES = [
+    {"role": "system", "content": "Be brief."},
+    {"role": "user", "content": "Weather in Rome ?"},
+    {"role": "assistant", "content": None, "tool_calls": [{"name": "weather"}]},
+    {"role": "tool", "content": "sunny", "name": None},
+]
+
+
+def chat(*messages):
+    return [{"messages": [*messages, {"role": "user", "content": f"{i} ?"}]} for i in range(4)]
+
+
+def test_prompts_may_be_messages(tmp_path):
+    made = chat(*MESSAGES)
+    file = tmp_path / "own.parquet"
+    pq.write_table(pa.Table.from_pylist(made), file)
+    task = Task.from_parquet(file, rewards=[brief])
+    assert task.is_chat
+    prompt = task.train[0].prompt
+    assert [m["role"] for m in prompt] == ["system", "user", "assistant", "tool", "user"]
+    assert prompt[2] == {"role": "assistant", "content": "", "tool_calls": [{"name": "weather"}]}
+    assert prompt[3] == {"role": "tool", "content": "sunny"}  # Parquet's None is no key
+    ends_in_tool = Task.from_iterable(
+        [{"messages": [*MESSAGES[:3], {"role": "tool", "content": f"{i}"}]} for i in range(4)],
+        rewards=[brief],
+    )
+    assert "".join(ends_in_tool.texts()).count("Weather") == 3
+
+
+@pytest.mark.parametrize(
+    ("messages", "message"),
+    [
+        ([], "has no message"),
+        (MESSAGES[:3], "the last message is of role 'assistant'; a prompt ends with one of"),
+        (["Hello ?"], r"message 1 is 'Hello \?'"),
+        ([{"role": "user"}], "message 1 has content None; give a text"),
+        ([{"content": "Hello ?"}], "message 1 has role None"),
+        ([{"role": "user", "content": "  "}], "message 1, 'content' is empty"),
+        ([{"role": "user", "content": [{"type": "text"}]}], "message 1 has content .*give a text"),
+    ],
+)
+def test_bad_messages_are_errors_that_name_the_line(messages, message):
+    with pytest.raises(ValueError, match=f"rows:1: column 'messages'.*{message}"):
+        Task.from_iterable([{"messages": messages}], rewards=[brief])
+
+
+class Choosy:
+    """Judges letters only, and says so of the gold answers beforehand."""
+
+    __name__ = "choosy"
+
+    def __call__(self, completions, answer, **columns):
+        return [float(c == a) for c, a in zip(completions, answer, strict=True)]
+
+    def check_golds(self, golds, sources):
+        bad = [s for g, s in zip(golds, sources, strict=True) if g not in "abcd"]
+        if bad:
+            raise ValueError(f"{bad[0]}: no letter")
+
+
+def test_gold_answers_are_checked_when_they_are_read(tmp_path):
+    made = [{"prompt": f"{i} ?", "answer": "abcd"[i % 4]} for i in range(8)]
+    file = jsonl(tmp_path / "own.jsonl", *made)
+    assert len(Task.from_jsonl(file, rewards=[Choosy()], heldout=2)) == 6
+    jsonl(file, *made[:5], {"prompt": "5 ?", "answer": "7"}, *made[6:])
+    with pytest.raises(ValueError, match=r"own\.jsonl:6: no letter"):
+        Task.from_jsonl(file, rewards=[Choosy()], heldout=2)
+
+
+# The held-out split
+
+
+def test_the_cut_has_the_size_that_is_asked_for():
+    for n, wanted, expected in [
+        (50, None, 5), (2, None, 1), (6000, None, 512), (100, 0.25, 25), (100, 7, 7), (9, 0.01, 1), (9, 0, 0)
+    ]:  # fmt: skip
+        task = Task.from_iterable(rows(n), rewards=[right], heldout=wanted)
+        assert (len(task.heldout), len(task.train)) == (expected, n - expected)
+        assert not set(prompts(task.train)) & set(prompts(task.heldout))
+
+
+def test_the_cut_depends_on_neither_the_order_nor_the_other_columns():
+    made = rows(300)
+    first = Task.from_iterable(made, rewards=[right])
+    random.Random(0).shuffle(made)
+    again = Task.from_iterable([row | {"level": 3} for row in made], rewards=[right])
+    assert prompts(again.heldout) == prompts(first.heldout)
+
+
+def test_lines_added_move_few():
+    before = Task.from_iterable(rows(400), rewards=[right])
+    after = Task.from_iterable(rows(420), rewards=[right])
+    left = set(prompts(before.heldout)) - set(prompts(after.heldout))
+    known = set(prompts(before.train))
+    joined = known & set(prompts(after.heldout))
+    assert len(left) + len(joined) <= 4
+
+
+def test_the_first_of_the_heldout_are_no_slice_of_the_file():
+    task = Task.from_iterable(rows(1000), rewards=[right], heldout=0.5)
+    numbers = [int(e.columns["answer"]) for e in task.heldout[:100]]
+    assert 350 < sum(numbers) / 100 < 650
+    assert numbers != sorted(numbers)
+
+
+def test_a_heldout_prompt_that_comes_again_leaves_training_and_is_counted():
+    made = rows(20)
+    heldout = Task.from_iterable(made, rewards=[right], heldout=4).heldout
+    repeat = {"prompt": heldout[0].prompt.replace(" ", "\n "), "answer": "other"}
+    task = Task.from_iterable([*made, repeat, made[0]], rewards=[right], heldout=4)
+    assert prompts(task.heldout) == prompts(heldout)
+    held = set(prompts(heldout))
+    assert repeat["prompt"] not in prompts(task.train)
+    expected = 1 + (made[0]["prompt"] in held)
+    assert task.left_out == (("training examples that ask a held-out prompt, left out", expected),)
+
+
+def test_a_heldout_file_or_rows_are_taken_whole_and_kept_apart(tmp_path):
+    file = jsonl(tmp_path / "test.jsonl", *rows(5, start=18))
+    for heldout in (file, str(file), rows(5, start=18)):
+        task = Task.from_iterable(rows(20), rewards=[right], heldout=heldout)
+        assert prompts(task.heldout) == [row["prompt"] for row in rows(5, start=18)]
+        assert len(task) == 18
+        assert task.left_out[0][1] == 2
+    with pytest.raises(ValueError, match=r"test\.jsonl:1: no column 'prompt'"):
+        Task.from_iterable(rows(9), rewards=[right], heldout=jsonl(file, {"question": "?"}))
+    with pytest.raises(ValueError, match="no example is left to train on: all 3 ask a held-out"):
+        Task.from_iterable(rows(3), rewards=[right], heldout=rows(5))
+
+
+@pytest.mark.parametrize("wanted", [1.0, -0.1, -3, True])
+def test_a_share_that_is_none_is_refused(wanted):
+    with pytest.raises(ValueError, match=r"heldout is .*give a share between 0 and 1, or a whole"):
+        Task.from_iterable(rows(9), rewards=[right], heldout=wanted)
+
+
+def test_a_cut_that_leaves_nothing_to_train_on_is_refused():
+    for n, wanted in [(1, None), (5, 5), (5, 0.95)]:
+        with pytest.raises(ValueError, match=f"no example is left to train on.*of {n} distinct"):
+            Task.from_iterable(rows(n), rewards=[right], heldout=wanted)
+
+
+def test_the_limit_is_on_training_after_the_cut():
+    whole, part = (Task.from_iterable(rows(50), rewards=[right], limit=n) for n in (None, 10))
+    assert part.heldout == whole.heldout
+    assert part.train == whole.train[:10]
+    assert part.left_out == (("training examples beyond the limit, left out", 35),)
+    with pytest.raises(ValueError, match="limit is 0"):
+        Task.from_iterable(rows(50), rewards=[right], limit=0)
+
+
+def test_a_task_to_evaluate_on_brings_its_examples_and_its_judge():
+    exam = Task(
+        "exam",
+        [],
+        [Example("How many is 3 + 1 ?", {"answer": "4"}, "e:1")],
+        (Reward("exam", right),),
+    )
+    assert exam
+    assert len(exam) == 0
+    task = Task.from_iterable(rows(20), rewards=[brief]).evaluated_on(exam)
+    assert task.heldout == exam.heldout
+    assert [r.name for r in task.evaluation_rewards or ()] == ["exam"]
+    assert "How many is 3 + 1 ?" not in prompts(task.train)
+    with pytest.raises(ValueError, match="task 'none' has no examples"):
+        Task("none", [], [], (Reward("right", right),))
+
+
+def test_the_texts_are_of_training_alone():
+    task = Task.from_iterable(rows(30), rewards=[right])
+    texts = list(task.texts())
+    assert len(texts) == 2 * len(task)
+    assert not set(texts) & set(prompts(task.heldout))
+
+
+def test_a_hundred_thousand_lines_are_read():
+    made = ({"prompt": f"What is {i} ? " + "word " * 40, "answer": str(i)} for i in range(100_000))
+    assert len(Task.from_iterable(made, rewards=[right])) == 100_000 - 512
+
+
+# The `datasets` library
+
+
+class Splits(dict):
+    """Stands for a DatasetDict: a dict of iterables of rows."""
+
+
+def test_the_splits_of_a_data_set_are_taken_as_they_are():
+    splits = Splits(train=rows(20), test=rows(5, start=30))
+    task = Task.from_dataset(splits, rewards=[right])
+    assert (task.name, len(task), len(task.heldout)) == ("dataset", 20, 5)
+    assert len(Task.from_dataset(splits, rewards=[right], heldout=0.5).heldout) == 10
+    assert len(Task.from_dataset(Splits(train=rows(20)), rewards=[right]).heldout) == 2
+    three = Splits(splits, validation=rows(3, start=40))
+    with pytest.raises(ValueError, match="say which by heldout='validation'"):
+        Task.from_dataset(three, rewards=[right])
+    assert len(Task.from_dataset(three, rewards=[right], heldout="validation").heldout) == 3
+    with pytest.raises(ValueError, match=r"the splits are \['test'\]; one must be named 'train'"):
+        Task.from_dataset(Splits(test=rows(3)), rewards=[right])
+
+
+def test_real_data_sets_are_read():
+    datasets = pytest.importorskip("datasets", reason="needs pip install 'ogrpo[hub]'")
+    made = datasets.Dataset.from_list(rows(20))
+    task = Task.from_dataset(made, rewards=[right])
+    assert task.train == Task.from_iterable(rows(20), rewards=[right]).train
+    splits = datasets.DatasetDict(train=made, test=datasets.Dataset.from_list(rows(5, start=30)))
+    assert len(Task.from_dataset(splits, rewards=[right]).heldout) == 5
+    chats = datasets.Dataset.from_list(chat(*MESSAGES[:2]))
+    assert Task.from_dataset(chats, rewards=[brief]).is_chat
