@@ -14,7 +14,7 @@ from ogrpo.core import aggregate
 from ogrpo.core.trust_region import dual_penalty
 from ogrpo.learner.state import hypers, init_state
 from ogrpo.learner.update import gradient, make_update, weigh
-from ogrpo.learner.variance import make_spread
+from ogrpo.learner.variance import make_noise
 from ogrpo.learner.warm_start import make_imitate
 from ogrpo.trainer import Packer
 from ogrpo.trainer.batches import make_batch, to_device
@@ -149,7 +149,7 @@ def test_a_batch_without_any_loss_changes_nothing():
 def test_the_noise_of_a_gradient_and_imitation_go_by_the_mask():
     batch = masked(toy_batch(n=6))
     state = init_state(make_params(), optax.identity())
-    spread = make_spread(make_recipe())
+    spread = make_noise(make_recipe())
     check_equal(spread(state, batch, GIVEN), spread(state, cut_out(batch), GIVEN))
     losses = [
         make_imitate(GRADIENT, policy_fn)(
