@@ -113,13 +113,23 @@ class GroupJudge:
                     log.warning("%s (this and others like it are counted)", failure.message)
 
 
+def middle(rewards: NDArray[np.float32]) -> np.float32:
+    """The mean, which float32 rounding may not move out of the rewards; 0 of none.
+
+    Else a group of equal rewards would have a variance, and standardised advantages be noise.
+    """
+    if not rewards.size:
+        return np.float32(0)
+    return np.clip(rewards.mean(), rewards.min(), rewards.max())
+
+
 def _rewarded(group: Group, scores: Scores, part: slice) -> Rewarded:
     values = {name: each[part] for name, each in scores.values.items()}
     failed = scores.failed[part]
     rewards = scores.rewards[part]
     if not failed.any():
         return Rewarded(group, rewards, values)
-    mean = rewards[~failed].mean() if not failed.all() else np.float32(0)
+    mean = middle(rewards[~failed])
     completions = tuple(
         replace(c, loss_mask=np.zeros(len(c.token_ids), bool)) if bad else c
         for c, bad in zip(group.completions, failed, strict=True)
