@@ -31,11 +31,11 @@ from ogrpo.rollout.vllm import RolloutError
 from ogrpo.tasks import Example, Prompt, Task
 from ogrpo.trainer.build import batching_line, find_devices, make_parts
 from ogrpo.trainer.cache import keep_compiled_programs
-from ogrpo.trainer.collect import RewardError
 from ogrpo.trainer.config import TrainConfig, check_sources, to_json
 from ogrpo.trainer.devices import Devices, memory_lines, open_mesh
 from ogrpo.trainer.evaluate import withdraw
 from ogrpo.trainer.interrupt import StopRequest, stop_on_signal
+from ogrpo.trainer.judge import RewardError
 from ogrpo.trainer.loop import train
 from ogrpo.trainer.method import check, title
 from ogrpo.trainer.model import DTYPES, make_model, save_model
@@ -204,7 +204,7 @@ def train_to_end(session: Session, params: Params) -> tuple[LoopState, StopReque
             except STOPPING as error:  # the trainer's state is not lost
                 checkpoints.save(state.step, state.arrays(), progress(session, state))
                 command = resume_command(session)
-                raise RolloutError(f"{error}\ngo on with:\n  {command}") from error
+                raise type(error)(f"{error}\ngo on with:\n  {command}") from error
     return state, stop
 
 
