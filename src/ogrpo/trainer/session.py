@@ -32,7 +32,7 @@ from ogrpo.tasks import Example, Prompt, Task
 from ogrpo.trainer.build import batching_line, find_devices, make_parts
 from ogrpo.trainer.cache import keep_compiled_programs
 from ogrpo.trainer.collect import RewardError
-from ogrpo.trainer.config import TrainConfig, check_sources, to_json
+from ogrpo.trainer.config import TrainConfig, to_json
 from ogrpo.trainer.devices import Devices, memory_lines, open_mesh
 from ogrpo.trainer.evaluate import withdraw
 from ogrpo.trainer.interrupt import StopRequest, stop_on_signal
@@ -41,6 +41,7 @@ from ogrpo.trainer.method import check, title
 from ogrpo.trainer.model import DTYPES, make_model, save_model
 from ogrpo.trainer.prepare import Prepared, prepare
 from ogrpo.trainer.servers import connect
+from ogrpo.trainer.sources import check_sources
 from ogrpo.trainer.state import LoopState, Parts, array_shapes, resume, start, stream_seed
 
 SHOWN_ANSWERS = 12
@@ -112,7 +113,7 @@ def run(
     """
     keep_compiled_programs()
     give_back_after_compiling()
-    check_sources(config)
+    check_sources(config, task)
     open_mesh(config.mesh)  # refused before anything is written
     prepared = prepare(config, task)
     with closing(prepared), ExitStack() as stack:
