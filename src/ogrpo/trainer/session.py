@@ -4,8 +4,8 @@ import resource
 import shlex
 import signal
 import sys
-from collections.abc import Sequence
-from contextlib import ExitStack, closing
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
@@ -234,6 +234,15 @@ def outcomes(session: Session) -> dict[str, RewardCounts]:
     return {name: reward.counts for name, reward in counting(session).items()}
 
 
+@contextmanager
+def not_counted(session: Session) -> Iterator[None]:
+    """Leaves the counts as they are: an evaluation counts the same answers."""
+    counts = {name: reward.counts for name, reward in counting(session).items()}
+    yield
+    for name, reward in counting(session).items():
+        reward.counts = counts[name]
+
+
 def begin(session: Session, params: Params, checkpoints: Checkpoints) -> LoopState:
     """The first state, or the newest checkpoint's; the records after it will be written again."""
     step = checkpoints.latest if session.config.resume else None
@@ -283,7 +292,8 @@ def greedy_answers(session: Session, params: object, *, version: int) -> list[An
         parts.evaluator.publish(params, version)
     greedy = replace(parts.evaluation_sampling, greedy=True, group_size=1)
     groups = parts.evaluator.generate(prompts, greedy, stream_seed(parts.seed, "shown", 0))
-    return [Answer(text, reward > 0) for text, reward in judge.shown(groups)]
+    with not_counted(session):
+        return [Answer(text, reward > 0) for text, reward in judge.shown(groups)]
 
 
 def finish(session: Session, state: LoopState, before: Sequence[Answer]) -> None:
