@@ -13,6 +13,7 @@ OURS = ("core", "policy", "learner", "rollout", "rewards", "tasks", "data", "ker
 HEAVY = ("jax", "flax", "optax", "orbax", "httpx", "tokenizers", "math_verify", "matplotlib")
 
 ALLOWED = {
+    "ogrpo.batch": set(),
     "ogrpo.extras": set(),
     "ogrpo.core": {"jax", "core"},
     "ogrpo.policy": {"jax", "flax", "optax", "orbax", "policy"},  # flax itself brings optax, orbax
