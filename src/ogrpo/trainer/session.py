@@ -4,8 +4,8 @@ import resource
 import shlex
 import signal
 import sys
-from collections.abc import Sequence
-from contextlib import ExitStack, closing
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
@@ -31,7 +31,7 @@ from ogrpo.rollout.vllm import RolloutError
 from ogrpo.tasks import Example, Prompt, Task
 from ogrpo.trainer.build import batching_line, find_devices, make_parts
 from ogrpo.trainer.cache import keep_compiled_programs
-from ogrpo.trainer.config import TrainConfig, check_sources, to_json
+from ogrpo.trainer.config import TrainConfig, to_json
 from ogrpo.trainer.devices import Devices, memory_lines, open_mesh
 from ogrpo.trainer.evaluate import withdraw
 from ogrpo.trainer.interrupt import StopRequest, stop_on_signal
@@ -41,6 +41,7 @@ from ogrpo.trainer.method import check, title
 from ogrpo.trainer.model import DTYPES, make_model, save_model
 from ogrpo.trainer.prepare import Prepared, prepare
 from ogrpo.trainer.servers import connect
+from ogrpo.trainer.sources import check_sources
 from ogrpo.trainer.state import LoopState, Parts, array_shapes, resume, start, stream_seed
 
 SHOWN_ANSWERS = 12
@@ -112,7 +113,7 @@ def run(
     """
     keep_compiled_programs()
     give_back_after_compiling()
-    check_sources(config)
+    check_sources(config, task)
     open_mesh(config.mesh)  # refused before anything is written
     prepared = prepare(config, task)
     with closing(prepared), ExitStack() as stack:
@@ -233,6 +234,15 @@ def outcomes(session: Session) -> dict[str, RewardCounts]:
     return {name: reward.counts for name, reward in counting(session).items()}
 
 
+@contextmanager
+def not_counted(session: Session) -> Iterator[None]:
+    """Leaves the counts as they are: an evaluation counts the same answers."""
+    counts = {name: reward.counts for name, reward in counting(session).items()}
+    yield
+    for name, reward in counting(session).items():
+        reward.counts = counts[name]
+
+
 def begin(session: Session, params: Params, checkpoints: Checkpoints) -> LoopState:
     """The first state, or the newest checkpoint's; the records after it will be written again."""
     step = checkpoints.latest if session.config.resume else None
@@ -282,7 +292,8 @@ def greedy_answers(session: Session, params: object, *, version: int) -> list[An
         parts.evaluator.publish(params, version)
     greedy = replace(parts.evaluation_sampling, greedy=True, group_size=1)
     groups = parts.evaluator.generate(prompts, greedy, stream_seed(parts.seed, "shown", 0))
-    return [Answer(text, reward > 0) for text, reward in judge.shown(groups)]
+    with not_counted(session):
+        return [Answer(text, reward > 0) for text, reward in judge.shown(groups)]
 
 
 def finish(session: Session, state: LoopState, before: Sequence[Answer]) -> None:
