@@ -32,7 +32,7 @@ from ogrpo.rollout.vllm import Options, Unavailable, VllmEngine
 from ogrpo.trainer import Costs, Packer, Parts
 from ogrpo.trainer.buffers import make_buffer
 from ogrpo.trainer.config import TrainConfig
-from ogrpo.trainer.devices import Devices, make_devices, on_one_device
+from ogrpo.trainer.devices import Devices, make_devices, on_one_device, ways
 from ogrpo.trainer.method import algorithm, check, knobs, region_fn, silent
 from ogrpo.trainer.prepare import Prepared
 
@@ -49,6 +49,7 @@ def make_recipe(config: TrainConfig, policy_fn: PolicyFn) -> Recipe:
         microbatches=config.optimizer.microbatches,
         skip_zero_variance=skips,
         packed=config.optimizer.batching == "packed",
+        together=ways(config),
         region_fn=region_fn(config),
     )
 
@@ -172,7 +173,7 @@ def make_packer(config: TrainConfig) -> Packer | None:
     wanted = config.optimizer
     if wanted.batching == "padded":
         return None
-    return Packer(wanted.microbatches, wanted.skip_zero_variance)
+    return Packer(wanted.microbatches, wanted.skip_zero_variance, ways(config))
 
 
 def batching_line(config: TrainConfig) -> str:
@@ -180,7 +181,9 @@ def batching_line(config: TrainConfig) -> str:
     wanted, rollout = config.optimizer, config.rollout
     places = config.longest_prompt + rollout.group_size * config.longest_completion
     each = config.schedule.prompts * places // wanted.microbatches
-    cut = f"{wanted.microbatches} x {each:,} tokens"
+    shared = ways(config)
+    spread = "" if shared == 1 else f" over {shared} devices"
+    cut = f"{wanted.microbatches} x {each:,} tokens{spread}"
     if wanted.batching == "padded":
         return f"batches: padded to {cut}"
     ladder = f"at most {4 * TOKEN_RUNGS} row lengths, each shape compiled once"

@@ -365,12 +365,6 @@ class TrainConfig:
             f" cannot be cut over mesh.data * mesh.fsdp = {ways} devices: make the prompts a"
             f" multiple of {parts * ways}",
         )
-        devices = ways * self.mesh.tensor
-        require(
-            self.optimizer.batching == "padded" or devices == 1,
-            f"optimizer.batching is {self.optimizer.batching}, which runs on one device, and the "
-            f"mesh has {devices}: choose --optimizer.batching padded, or no mesh",
-        )
         held, batch = self.replay.groups, self.schedule.prompts
         require(
             held is None or held >= batch,

@@ -53,6 +53,11 @@ def on_one_device(config: TrainConfig) -> bool:
     return mesh.data * mesh.fsdp * mesh.tensor == 1
 
 
+def ways(config: TrainConfig) -> int:
+    """Devices that a batch is cut over."""
+    return config.mesh.data * config.mesh.fsdp
+
+
 def open_mesh(wanted: Mesh) -> jax.sharding.Mesh:
     """The mesh that is asked for; a ValueError where there are not the devices for it."""
     return sharding.make_mesh(data=wanted.data, fsdp=wanted.fsdp, tensor=wanted.tensor)
@@ -177,6 +182,7 @@ def mesh_policy(config: TrainConfig, decoder: DecoderConfig, to: Layout) -> Poli
     """The decoder with its activations pinned to the mesh."""
     policy_fn = make_policy_fn(
         decoder,
+        together=ways(config),
         keep_fn=REMAT[config.model.remat],
         spread_fn=partial(sharding.spread, to=to),
         log_probs_fn=mesh_head(config, decoder, to),
