@@ -12,6 +12,7 @@ import optax
 from ogrpo.bridge import connect_policy, embedded_engine
 from ogrpo.data.packing import TOKEN_RUNGS, Shape
 from ogrpo.data.tokenizer import TextTokenizer
+from ogrpo.learner.hosts import fetch
 from ogrpo.learner.state import Hypers, adam, hypers, reset
 from ogrpo.learner.update import PolicyFn, Recipe
 from ogrpo.learner.variance import make_noise
@@ -128,6 +129,7 @@ def make_engine(
         batch_size=config.schedule.prompts,
         prompt_length=config.longest_prompt,
         place_fn=devices.place_prompts,
+        fetch_fn=fetch,
     )
 
 
@@ -253,6 +255,7 @@ def make_parts(
         limits=config.reuse.limits if config.reuse.adaptive else None,
         costs=count_costs(config, decoder),
         packer=make_packer(config),
+        place=devices.place_batch,
         noise=make_noise(recipe) if measures_noise(config) else None,
         reads=recipe.reads,
         reset_optimizer=reset(make_optimizer(config)) if config.schedule.reset_optimizer else None,
