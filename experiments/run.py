@@ -73,9 +73,10 @@ def _reuse(options: Sequence[str]) -> int:
 def _plan(options: Sequence[str]) -> int:
     from rich.console import Console
 
-    from ogrpo.planning.main import parse, run
+    from ogrpo.cli.plan import parse
+    from ogrpo.planning.main import run
 
-    return run(parse(options), Console())
+    return run(parse(options, program="python -m experiments.run plan"), Console())
 
 
 STUDIES: dict[str, tuple[str, Callable[[Sequence[str]], int]]] = {

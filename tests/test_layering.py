@@ -13,6 +13,7 @@ OURS = ("core", "policy", "learner", "rollout", "rewards", "tasks", "data", "ker
 HEAVY = ("jax", "flax", "optax", "orbax", "httpx", "tokenizers", "math_verify", "matplotlib")
 
 ALLOWED = {
+    "ogrpo.batch": set(),
     "ogrpo.extras": set(),
     "ogrpo.core": {"jax", "core"},
     "ogrpo.policy": {"jax", "flax", "optax", "orbax", "policy"},  # flax itself brings optax, orbax
@@ -40,7 +41,7 @@ ALLOWED = {
     "ogrpo.tasks.gsm8k": {"tasks", "rewards"},
     "ogrpo.tasks.registry": {"tasks", "rewards", "math_verify"},
     "ogrpo.tasks.encode": {"tasks", "rewards", "data", "rollout", "tokenizers"},
-    "ogrpo.evaluation": {"rollout"},
+    "ogrpo.evaluation": {"rollout", "rewards"},
     # Kernels know the policy's interface; nothing but experiments knows them.
     "ogrpo.kernels.log_probs": {"jax", "flax", "optax", "orbax", "policy", "kernels"},
 }

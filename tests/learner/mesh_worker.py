@@ -35,7 +35,7 @@ KNOBS = {"eps_low": 0.2, "eps_high": 0.3, "beta": 0.1}
 
 
 def make_batch(n: int = 16, g: int = 3, p: int = 4, t: int = 3) -> Batch:
-    """Ragged groups, two of them without variance."""
+    """Ragged groups, two of them without variance; some tokens carry no loss."""
     rng = np.random.default_rng(0)
     prompts, lengths = rng.integers(1, p + 1, n), rng.integers(1, t + 1, (n, g))
     rewards = rng.integers(0, 2, (n, g)).astype(np.float32)
@@ -47,7 +47,7 @@ def make_batch(n: int = 16, g: int = 3, p: int = 4, t: int = 3) -> Batch:
         prompt_mask=jnp.asarray(np.arange(p) < prompts[:, None]),
         completion_ids=jnp.asarray(rng.integers(0, CONFIG.vocab_size, (n, g, t)), jnp.int32),
         completion_mask=mask,
-        loss_mask=mask,
+        loss_mask=mask & jnp.asarray(np.random.default_rng(1).random((n, g, t)) < 0.8),
         behavior_log_probs=jnp.asarray(around((n, g, t)), jnp.float32),
         rewards=jnp.asarray(rewards),
         policy_versions=jnp.zeros((n, g), jnp.int32),

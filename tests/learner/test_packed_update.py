@@ -13,7 +13,7 @@ from ogrpo.core import aggregate
 from ogrpo.core.trust_region import dual_penalty
 from ogrpo.learner.state import hypers, init_state
 from ogrpo.learner.update import apart, make_step, make_update, with_frozen
-from ogrpo.learner.variance import make_spread
+from ogrpo.learner.variance import make_noise
 from ogrpo.trainer import Packer
 from ogrpo.trainer.batches import make_batch, to_device
 from ogrpo.trainer.model import make_policy_fn
@@ -133,7 +133,7 @@ def test_the_noise_of_a_gradient_is_measured_on_the_padded_batch():
     groups, noise = make_groups(), []
     for packer in (None, Packer(1, False)):
         batch = to_device(make_batch(small_ids(groups), packer, for_update=True).batch)
-        spread = make_spread(make_recipe(packed=packer is not None))
+        spread = make_noise(make_recipe(packed=packer is not None))
         state = init_state(toy_params(), optax.identity())
         noise.append(spread(state, batch, hypers(0.1, 0.7, KNOBS)))
     check_equal(*noise)

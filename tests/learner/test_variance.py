@@ -10,7 +10,7 @@ import pytest
 
 from ogrpo.learner.state import hypers, init_state
 from ogrpo.learner.update import gradient, weigh
-from ogrpo.learner.variance import gradient_spread, make_spread
+from ogrpo.learner.variance import gradient_spread, make_noise
 from tests.learner.toy import make_batch, make_params, make_recipe
 
 GIVEN = hypers(1.0, 1.0, {"eps_low": 0.2, "eps_high": 0.3, "beta": 0.1})
@@ -37,7 +37,7 @@ def test_it_is_the_sample_variance_of_the_groups_gradients():
     batch = make_batch(n=5)
     grads, count = group_gradients(batch), 15
     variance = 5 * grads.var(axis=0, ddof=1).sum() / count**2
-    spread = make_spread(make_recipe())(state(), batch, GIVEN)
+    spread = make_noise(make_recipe())(state(), batch, GIVEN)
     np.testing.assert_allclose(spread["grad_variance"], variance, rtol=1e-5)
     length = np.square(grads.sum(axis=0)).sum() / count**2
     np.testing.assert_allclose(spread["grad_snr"], length / variance - 1, rtol=1e-4)
@@ -48,7 +48,7 @@ def test_it_is_unbiased_over_all_draws_of_groups():
     totals = group_gradients(batch)
     count = n * batch.rewards.shape[1]
     truth = n * totals.var(axis=0).sum() / count**2
-    spread = make_spread(make_recipe())
+    spread = make_noise(make_recipe())
     draws = [picked(batch, pair) for pair in product(range(3), repeat=n)]
     estimates = [float(spread(state(), draw, GIVEN)["grad_variance"]) for draw in draws]
     np.testing.assert_allclose(np.mean(estimates), truth, rtol=1e-5)

@@ -37,13 +37,13 @@ from ogrpo.planning.rehearsal import (
     read_run,
     rehearse,
     served,
+    unrewarded,
 )
 from ogrpo.planning.schedule import Times, recommend, times, train_seconds
 from ogrpo.planning.simulation import Lengths, Pipeline, simulate
 from ogrpo.planning.sweep import calls_of, point, service, sweep
 from ogrpo.policy.flops import parameters
-from ogrpo.rollout.collection import Collector, Request
-from ogrpo.rollout.collection import Limits as CollectionLimits
+from ogrpo.rollout.collection import CollectionLimits, Collector, Request
 from ogrpo.rollout.protocol import Completion, Group, Sampling
 
 # d 64, f 176, 2 layers, 2 heads of 32, 1 key/value head, V 176: `SHAPES["tiny"]`.
@@ -346,7 +346,13 @@ def test_staleness_is_that_of_the_real_collector(workers, lead, v, bound):
 
     sampling, seen = Sampling(temperature=1.0, max_tokens=1, group_size=2), []
     with Collector(
-        Instant(), request, sampling, steps=range(steps), limits=limits, retry_on=()
+        Instant(),
+        request,
+        sampling,
+        unrewarded,
+        steps=range(steps),
+        limits=limits,
+        retry_on=(),
     ) as collector:
         for step in range(steps):
             if step % v == 0:
@@ -371,22 +377,25 @@ def write_run(path, config, records):
 def phases(rollout, update, sync):
     return {
         "seconds/rollout": rollout,
-        "seconds/reward": 0.25,
         "seconds/update": update,
         "seconds/sync": sync,
-        "seconds/eval": 0.0,
+        "seconds/eval": 0.25,
     }
 
 
 def test_a_run_in_turn_is_read_back_and_predicted(tmp_path):
-    """2 + .25 + 1 a step and a push of 4 every other step; the first records compile."""
+    """2 + .25 + .5 + 1 a step and a push of 4 every other step; the first records compile.
+
+    Runs from before there was a collector gave rewards between drawing and training.
+    """
     records = [phases(50.0, 90.0, 0.0)] * 3
     records += [phases(2.0, 1.0, 4.0 if step % 2 == 0 else 0.0) for step in range(3, 21)]
+    records = [{**record, "seconds/reward": 0.5} for record in records]
     write_run(tmp_path / "run", {"schedule": {"v": 2, "prompts": 4}}, records)
     seen = read_run(tmp_path / "run")
     assert (seen.pipeline.lead, seen.pipeline.v, seen.calls) == (0, 2, 1)
-    assert predict(seen).steps_per_second == pytest.approx(1 / (3.25 + 4 / 2))
-    assert dict(compare(seen))["steps/s predicted"] == "0.1905 (+0.0%)"
+    assert predict(seen).steps_per_second == pytest.approx(1 / (3.75 + 4 / 2))
+    assert dict(compare(seen))["steps/s predicted"] == "0.1739 (+0.0%)"
 
 
 def test_a_run_ahead_is_read_back_and_predicted(tmp_path):

@@ -43,12 +43,27 @@ def test_greedy_does_not_look_at_the_temperature():
         ("token_ids", np.array([[3, 1]], np.int32), r"token_ids is int32 \(1, 2\)"),
         ("log_probs", np.array([-0.5, -1.5]), "log_probs is float64"),
         ("log_probs", [-0.5, -1.5], "log_probs is <class 'list'>"),
+        (
+            "loss_mask",
+            np.array([True]),
+            "2 token_ids but 1 entries in loss_mask; give one for each",
+        ),
+        ("loss_mask", np.array([1, 0], np.int32), "loss_mask is int32"),
+        ("loss_mask", [True, False], "loss_mask is <class 'list'>"),
         ("finish_reason", "eos", "finish_reason is 'eos'; use one of"),
     ],
 )
 def test_a_wrong_completion_is_an_error_that_names_the_field(field, value, message):
     with pytest.raises(ValueError, match=message):
         dataclasses.replace(COMPLETION, **{field: value})
+
+
+def test_tokens_carry_loss_where_the_mask_says_so_and_everywhere_without_one():
+    assert COMPLETION.carries_loss.tolist() == [True, True]
+    mask = np.array([False, True])
+    told = dataclasses.replace(COMPLETION, loss_mask=mask)
+    assert told.carries_loss is mask
+    np.testing.assert_array_equal(told.token_ids, COMPLETION.token_ids)
 
 
 def test_a_group_needs_a_prompt_and_a_completion():

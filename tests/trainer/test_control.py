@@ -4,10 +4,10 @@ import math
 
 import pytest
 
-from ogrpo.trainer.control import Limits, Verdict, judge_data, next_clip_scale
+from ogrpo.trainer.control import ReuseLimits, Verdict, judge_data, next_clip_scale
 
 FRESH = {"kl/pi_mu": 0.0, "ess": 1.0, "ratio/tail": 1.0, "chi_square": 0.0}
-LIMITS = Limits(kl=0.02, ess=0.1, tail=1.0)
+LIMITS = ReuseLimits(kl=0.02, ess=0.1, tail=1.0)
 
 
 def test_fresh_data_are_not_used_up():
@@ -45,12 +45,12 @@ def test_stale_samples_may_be_the_staler_the_more_there_are():
 
 
 def test_the_criterion_can_be_left_out():
-    limits = Limits(staleness=False)
+    limits = ReuseLimits(staleness=False)
     assert judge_data({**FRESH, "chi_square": 9.0}, limits, stale_per_fresh=0.0).use == 0
 
 
 def test_the_clip_narrows_when_data_are_used_up_and_widens_otherwise_within_its_range():
-    limits = Limits(clip_step=0.1, clip_range=1.15)
+    limits = ReuseLimits(clip_step=0.1, clip_range=1.15)
     assert next_clip_scale(1.0, Verdict("kl", 1.0), limits) == pytest.approx(math.exp(-0.1))
     assert next_clip_scale(1.0, Verdict("kl", 0.5), limits) == pytest.approx(math.exp(0.1))
     assert next_clip_scale(1.1, Verdict("kl", 0.5), limits) == 1.15
@@ -60,4 +60,4 @@ def test_the_clip_narrows_when_data_are_used_up_and_widens_otherwise_within_its_
 @pytest.mark.parametrize("name", ["kl", "ess", "tail", "clip_range"])
 def test_a_limit_that_is_always_reached_is_refused(name):
     with pytest.raises(ValueError, match=name.replace("_", "-")):
-        Limits(**{name: 0.0})
+        ReuseLimits(**{name: 0.0})

@@ -10,7 +10,7 @@ from rich.console import Console
 
 from ogrpo.learner.checkpoint import Checkpoints
 from ogrpo.trainer import (
-    Limits,
+    ReuseLimits,
     Schedule,
     advance,
     first_arrays,
@@ -323,7 +323,7 @@ def test_a_run_that_buys_ahead_resumes_to_the_same_end(tmp_path):
 
 @pytest.mark.slow
 def test_signals_end_the_draws_of_a_step_and_renew_the_server():
-    tight = Reuse(adaptive=True, limits=Limits(kl=1e-9))
+    tight = Reuse(adaptive=True, limits=ReuseLimits(kl=1e-9))
     run = Run(schedule=schedule(replay=4, v=6), reuse=tight)
     turns = run.turns()[1:]
     # Of fresh data the second draw is one too many; of the next step's the first, as the policy
@@ -331,7 +331,7 @@ def test_signals_end_the_draws_of_a_step_and_renew_the_server():
     assert [r["reuse/draws"] for _, r in turns] == [2, 1, 2, 1, 2, 1]
     assert [state.server_version for state, _ in turns] == [0, 0, 2, 2, 4, 4]
     assert {r["reuse/signal"] for _, r in turns} == {"kl"}
-    loose = Reuse(adaptive=True, limits=Limits(kl=1e3, ess=1e3, tail=1e3, staleness=False))
+    loose = Reuse(adaptive=True, limits=ReuseLimits(kl=1e3, ess=1e3, tail=1e3, staleness=False))
     free = Run(schedule=schedule(replay=4, v=6), reuse=loose)
     assert [r["reuse/draws"] for _, r in free.turns()[1:]] == [4] * 6
 

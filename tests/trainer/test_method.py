@@ -9,7 +9,7 @@ import pytest
 
 from ogrpo.core.algorithms import ALGORITHMS, PROXIMAL, REFERENCE
 from ogrpo.core.objectives import TokenBatch
-from ogrpo.trainer import Limits, Schedule
+from ogrpo.trainer import ReuseLimits, Schedule
 from ogrpo.trainer.config import Reuse, Rollout
 from ogrpo.trainer.config_update import Knobs, Optimizer, Override, TrustRegion
 from ogrpo.trainer.method import acts, algorithm, check, knobs, listed, region_fn, silent, title
@@ -74,7 +74,7 @@ def test_every_preset_is_accepted(preset):
 
 
 EXACT = Override(center="exact")
-ADAPTS = Reuse(adaptive=True, limits=Limits(clip_step=0.05))
+ADAPTS = Reuse(adaptive=True, limits=ReuseLimits(clip_step=0.05))
 REFUSED = {
     "an unknown name": (main_study(algorithm="gpro"), "there is no algorithm 'gpro'. Did you mean"),
     "a knob of another": (
@@ -193,8 +193,8 @@ def test_groups_of_equal_rewards_are_silent_or_not():
         (lambda: TrustRegion(delta=0.1), "give --trust-region.kind"),
         (lambda: TrustRegion(kind="mask", rate=0.5), "give --trust-region.kind penalty or clip"),
         (lambda: Override(count_masked=False), "give --override.mask-zero-variance"),
-        (lambda: Reuse(limits=Limits(kl=0.1)), "give --reuse.adaptive"),
-        (lambda: Limits(clip_range=3.0), "the clip keeps its width"),
+        (lambda: Reuse(limits=ReuseLimits(kl=0.1)), "give --reuse.adaptive"),
+        (lambda: ReuseLimits(clip_range=3.0), "the clip keeps its width"),
         (lambda: Schedule(reset_optimizer=True), "acts at the start of each stage after the first"),
     ],
 )

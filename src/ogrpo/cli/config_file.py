@@ -8,11 +8,12 @@ import argparse
 import dataclasses
 import difflib
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+import types
+import typing
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-import tyro
 import yaml
 
 from ogrpo.trainer.config import to_json
@@ -58,54 +59,70 @@ def read_file(path: Path) -> dict[str, Any]:
     return values
 
 
-def with_values(
-    config: Config, values: Mapping[str, Any], path: Path, command: Sequence[str] = ()
-) -> Config:
+def with_values(config: Config, values: Mapping[str, Any], path: Path) -> Config:
     """The config with the values of a file.
 
     Raises:
       ValueError: a name is unknown (with the nearest one), or a value is of the wrong kind.
     """
-    arguments = [word for name, value in _flat(config, values, "", path) for word in (name, *value)]
-    try:
-        return tyro.cli(
-            type(config),
-            args=arguments,
-            default=config,
-            config=(tyro.conf.FlagCreatePairsOff,),
-            console_outputs=False,
-        )
-    except SystemExit as error:
-        raise ValueError(
-            f"--config {path}: a value is of the wrong kind; what it says is"
-            f" {' '.join([*command, *arguments])}"
-        ) from error
+    return _with(config, values, "", path)
 
 
-def _flat(
-    config: Any, values: Mapping[str, Any], prefix: str, path: Path
-) -> Iterator[tuple[str, list[str]]]:
-    fields = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
+def _with(config: Any, values: Mapping[str, Any], prefix: str, path: Path) -> Any:
+    hints = typing.get_type_hints(type(config), include_extras=False)
+    changed = {}
     for key, value in values.items():
         name = str(key).replace("-", "_")
-        if name not in fields:
-            near = difflib.get_close_matches(name, fields, n=1)
+        if name not in hints:
+            near = difflib.get_close_matches(name, hints, n=1)
             hint = f" Did you mean {prefix}{near[0].replace('_', '-')}?" if near else ""
             raise ValueError(f"--config {path}: there is no option {prefix}{key}.{hint}")
         option = f"{prefix}{name.replace('_', '-')}"
-        if dataclasses.is_dataclass(fields[name]):
-            if not isinstance(value, Mapping):
-                raise ValueError(f"--config {path}: {option} is {value!r}: give a table of options")
-            yield from _flat(fields[name], value, f"{option}.", path)
-        elif isinstance(value, bool):
-            yield f"--{option}" if value else f"--{_negated(option)}", []
-        else:
-            yield f"--{option}", [str(x) for x in (value if isinstance(value, list) else [value])]
+        changed[name] = _value(getattr(config, name), hints[name], value, option, path)
+    try:
+        return dataclasses.replace(config, **changed)
+    except ValueError as error:
+        raise ValueError(f"--config {path}: {error}") from error
 
 
-def _negated(option: str) -> str:
-    outer, _, name = option.rpartition(".")
-    return f"{outer}.no-{name}" if outer else f"no-{name}"
+def _value(now: Any, hint: Any, value: Any, option: str, path: Path) -> Any:
+    if dataclasses.is_dataclass(now):
+        if not isinstance(value, Mapping):
+            raise ValueError(f"--config {path}: {option} is {value!r}: give a table of options")
+        return _with(now, value, f"{option}.", path)
+    for kind in _kinds(hint):
+        found = _as_kind(kind, value)
+        if found is not _OTHER:
+            return found
+    kinds = " or ".join(str(getattr(kind, "__name__", kind)) for kind in _kinds(hint))
+    raise ValueError(f"--config {path}: {option} is {value!r}: give {kinds}")
+
+
+_OTHER = object()
+
+
+def _kinds(hint: Any) -> tuple[Any, ...]:
+    is_union = typing.get_origin(hint) in (typing.Union, types.UnionType)
+    return typing.get_args(hint) if is_union else (hint,)
+
+
+def _as_kind(kind: Any, value: Any) -> Any:
+    """The value as one of this kind; `_OTHER` where it is none."""
+    if typing.get_origin(kind) is tuple:
+        inner = typing.get_args(kind)[0]
+        found = tuple(_as_kind(inner, x) for x in value) if isinstance(value, list) else (_OTHER,)
+        return _OTHER if _OTHER in found else found
+    if typing.get_origin(kind) is typing.Literal:
+        return value if value in typing.get_args(kind) else _OTHER
+    if kind in (None, types.NoneType):
+        return None if value is None else _OTHER
+    if kind is float and isinstance(value, int | float) and not isinstance(value, bool):
+        return float(value)
+    if kind is int and isinstance(value, bool):
+        return _OTHER
+    if kind is Path and isinstance(value, str):
+        return Path(value)
+    return value if isinstance(kind, type) and isinstance(value, kind) else _OTHER
 
 
 def as_file(config: Any) -> str:

@@ -17,7 +17,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.text import Text
 
 from ogrpo.evaluation.answers import AnswerFile, AnswerRecord
-from ogrpo.evaluation.judging import ScoreFn
+from ogrpo.evaluation.judging import JudgeFn
 from ogrpo.evaluation.metrics import AnswerOf, Summary, summary
 from ogrpo.evaluation.rescoring import rescore
 from ogrpo.evaluation.table import table
@@ -54,10 +54,12 @@ class EvalOptions:
     max_tokens: int | None = None
     """Tokens of an answer at most; the task's protocol says it where left out."""
     batch: int = 32
-    """Problems that the engine is asked for at once, and that are judged at once."""
+    """Problems that the engine is asked for at once."""
     concurrent: int = 1
     """Batches that are sampled at once: 2 or 3 keep servers busy while a batch's longest answers
     come."""
+    judges: int = 8
+    """Problems that are judged at once."""
     seed: int = 0
     """Of the draws."""
     ks: tuple[int, ...] = ()
@@ -71,7 +73,7 @@ class EvalOptions:
     """A file of answers to judge again, without sampling."""
 
     def __post_init__(self) -> None:
-        for name in ("samples", "max_tokens", "batch", "concurrent"):
+        for name in ("samples", "max_tokens", "batch", "concurrent", "judges"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ValueError(f"--{name.replace('_', '-')} is {value}; give at least 1")
@@ -206,7 +208,7 @@ def tell(
 
 def tell_rescored(
     options: EvalOptions,
-    score: ScoreFn,
+    score: JudgeFn,
     *,
     console: Console,
     answer_of: AnswerOf | None = None,
@@ -219,7 +221,7 @@ def tell_rescored(
     if options.rescore is None:
         raise ValueError("name the file to judge again: --rescore FILE")
     check_files(options)
-    done = rescore(options.rescore, score, batch=options.batch)
+    done = rescore(options.rescore, score, judges=options.judges)
     if options.output is not None:
         with AnswerFile(options.output) as file:
             file.write(done.answers)

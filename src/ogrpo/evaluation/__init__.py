@@ -13,7 +13,7 @@ from ogrpo.evaluation.intervals import (
     mean_interval,
     wilson_interval,
 )
-from ogrpo.evaluation.judging import ScoreFn
-from ogrpo.evaluation.metrics import summary
+from ogrpo.evaluation.judging import JudgeFn
+from ogrpo.evaluation.metrics import answer_reader, summary
 from ogrpo.evaluation.reading import read_answers
 from ogrpo.evaluation.rescoring import Rescored, rescore

@@ -40,11 +40,11 @@ class AnswerRecord:
     finish_reason: FinishReason
     """"stop" (it ended itself), "length" (cut off) or "abort"."""
     values: Mapping[str, float]
-    """What each reward gave, by its name; NaN where it failed."""
+    """What each reward gave, by its name; NaN where it failed or did not apply."""
     reward: float
     """The rewards' weighted sum; NaN where one failed."""
     failed: bool
-    """Whether a reward raised, overran or gave no finite number."""
+    """Whether a reward that counts raised, overran or gave no finite number."""
 
     @property
     def tokens(self) -> int:

@@ -15,7 +15,7 @@ from math import nan
 from typing import Any, Protocol
 
 from ogrpo.evaluation.answers import AnswerRecord, Prompt, jsonable
-from ogrpo.evaluation.judging import ScoreFn, judged
+from ogrpo.evaluation.judging import JudgeFn, judged
 from ogrpo.rollout.protocol import Engine, Group, IntArray, Sampling
 
 
@@ -45,10 +45,11 @@ def sample_and_judge(
     encode: Callable[[Any], IntArray],
     decode: Callable[[IntArray], str],
     sampling: Sampling,
-    score: ScoreFn,
+    score: JudgeFn,
     seed: int,
     batch: int,
     concurrent: int = 1,
+    judges: int = 8,
 ) -> Iterator[list[AnswerRecord]]:
     """Yield the judged answers of `batch` problems after the other, in the order of the problems.
 
@@ -62,41 +63,38 @@ def sample_and_judge(
         encode: an example -> its prompt's token ids, int32 `[P]`.
         decode: token ids -> text.
         sampling: `group_size` is the number of samples of each problem.
-        score: the rewards, called from one thread.
+        score: the rewards (`RewardPool.score`), called with the answers of one problem.
         seed: of the draws.
         batch: problems in one call of the engine.
         concurrent: calls of the engine at once; more than 1 keeps servers busy.
+        judges: problems judged at once, each in a thread of its own.
 
     Raises:
-        ValueError: there is no problem, `batch` or `concurrent` is below 1, or a column cannot be
-            recorded; before anything is sampled.
+        ValueError: there is no problem, a number is below 1, or a column cannot be recorded; before
+            anything is sampled.
     """
-    _check(examples, batch, concurrent)
+    _check(examples, batch=batch, concurrent=concurrent, judges=judges)
     prompts = [encode(example) for example in examples]
-    return _chunks(engine, examples, prompts, decode, sampling, score, seed, batch, concurrent)
 
-
-def _chunks(
-    engine: Engine,
-    examples: Sequence[ExampleLike],
-    prompts: Sequence[IntArray],
-    decode: Callable[[IntArray], str],
-    sampling: Sampling,
-    score: ScoreFn,
-    seed: int,
-    batch: int,
-    concurrent: int,
-) -> Iterator[list[AnswerRecord]]:
     def draw(start: int) -> list[Group]:
         return engine.generate(prompts[start : start + batch], sampling, seed + start)
 
     def judge(start: int, groups: Sequence[Group]) -> list[AnswerRecord]:
-        return judged([*_records(examples, start, groups, decode)], score)
+        return judged([*_records(examples, start, groups, decode)], score, judges)
 
-    starts = iter(range(0, len(prompts), batch))
+    return _overlapped(range(0, len(prompts), batch), draw, judge, concurrent)
+
+
+def _overlapped(
+    starts: Sequence[int],
+    draw: Callable[[int], list[Group]],
+    judge: Callable[[int, Sequence[Group]], list[AnswerRecord]],
+    concurrent: int,
+) -> Iterator[list[AnswerRecord]]:
+    coming = iter(starts)
     samplers = ThreadPoolExecutor(concurrent, thread_name_prefix="evaluation-sampling")
-    judges = ThreadPoolExecutor(1, thread_name_prefix="evaluation-judging")
-    drawing = deque((at, samplers.submit(draw, at)) for at in islice(starts, concurrent))
+    judging_thread = ThreadPoolExecutor(1, thread_name_prefix="evaluation-judging")
+    drawing = deque((at, samplers.submit(draw, at)) for at in islice(coming, concurrent))
     judging: Future[list[AnswerRecord]] | None = None
     try:
         while drawing:
@@ -107,8 +105,8 @@ def _chunks(
                 if judging is not None:
                     yield judging.result()
                 raise
-            drawing += [(at, samplers.submit(draw, at)) for at in islice(starts, 1)]
-            ready, judging = judging, judges.submit(judge, start, groups)
+            drawing += [(at, samplers.submit(draw, at)) for at in islice(coming, 1)]
+            ready, judging = judging, judging_thread.submit(judge, start, groups)
             if ready is not None:
                 yield ready.result()
         if judging is not None:
@@ -116,7 +114,7 @@ def _chunks(
     finally:
         # An engine's call in flight ends by itself, or when its owner closes the engine.
         samplers.shutdown(wait=False, cancel_futures=True)
-        judges.shutdown(wait=False)
+        judging_thread.shutdown(wait=False)
 
 
 def _records(
@@ -143,10 +141,10 @@ def _records(
             )
 
 
-def _check(examples: Sequence[ExampleLike], batch: int, concurrent: int) -> None:
+def _check(examples: Sequence[ExampleLike], **counts: int) -> None:
     if not examples:
         raise ValueError("there is no problem to evaluate on: the held-out split is empty")
-    for name, value in (("batch", batch), ("concurrent", concurrent)):
+    for name, value in counts.items():
         if value < 1:
             raise ValueError(f"{name} is {value}; give at least 1")
     for n, example in enumerate(examples):

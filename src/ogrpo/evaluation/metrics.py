@@ -8,6 +8,7 @@ import numpy as np
 from ogrpo.evaluation.answers import AnswerRecord, by_problem, padded, verdicts
 from ogrpo.evaluation.estimates import majority_at_k, pass_at_k
 from ogrpo.evaluation.intervals import Estimate, clustered_interval, mean_interval
+from ogrpo.rewards.judge import Judge
 
 Summary = dict[str, float | int | None]
 AnswerOf = Callable[[str], str | None]
@@ -28,8 +29,9 @@ def summary(
     - `truncated`, the share of answers that did not end themselves
     - `problems`, `answers`, and `failed`, the number of answers that a reward failed on
 
-    An answer on which a reward failed has no verdict of that reward: it is in none of that reward's
-    figures, rather than wrong. A bound that cannot be told (one problem's mean) is None.
+    An answer on which a reward failed, or to which it did not apply, has no verdict of that reward:
+    it is in none of that reward's figures, rather than wrong. A bound that cannot be told (one
+    problem's mean) is None.
 
     Args:
         answers: of one evaluation.
@@ -66,6 +68,15 @@ def lines(name: str, estimate: Estimate) -> Summary:
     bounds = {"low": estimate.low, "high": estimate.high}
     told = {f"{name}/{end}": None if isnan(value) else value for end, value in bounds.items()}
     return {name: estimate.mean, **told}
+
+
+def answer_reader(function: object) -> AnswerOf | None:
+    """Return how a reward's function reads the answer in a text, or None if it does not say.
+
+    It says so by an attribute `answer_of`; this project's own judges have `extract`.
+    """
+    name = "extract" if isinstance(function, Judge) else "answer_of"
+    return getattr(function, name, None)
 
 
 def powers_of_two(samples: int) -> list[int]:

@@ -1,12 +1,12 @@
 """Judges a file of answers again, without sampling."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import isnan
 from pathlib import Path
 
 from ogrpo.evaluation.answers import AnswerRecord, by_problem
-from ogrpo.evaluation.judging import ScoreFn, judged
+from ogrpo.evaluation.judging import JudgeFn, judged
 from ogrpo.evaluation.reading import read_answers
 
 
@@ -22,7 +22,7 @@ class Rescored:
         return f"{len(self.changed)} of {len(self.answers)} verdicts changed"
 
 
-def rescore(path: str | Path, score: ScoreFn, *, batch: int = 32) -> Rescored:
+def rescore(path: str | Path, score: JudgeFn, *, judges: int = 8) -> Rescored:
     """Judge the answers in a file again; the file stays as it is.
 
     A verdict is the value of each reward that was asked before and now, and whether one failed.
@@ -30,17 +30,17 @@ def rescore(path: str | Path, score: ScoreFn, *, batch: int = 32) -> Rescored:
 
     Args:
         path: what `AnswerFile` wrote.
-        score: the rewards, called with the answers of `batch` problems, as `sample_and_judge` does.
-        batch: problems in one call.
+        score: the rewards (`RewardPool.score`), called with the answers of one problem.
+        judges: problems judged at once.
 
     Raises:
         ValueError: a line of the file is wrong, or no reward has the name of one of the file's.
         FileNotFoundError: there is no such file.
     """
-    if batch < 1:
-        raise ValueError(f"batch is {batch}; give at least 1")
+    if judges < 1:
+        raise ValueError(f"judges is {judges}; give at least 1")
     before = [answer for group in by_problem(read_answers(path)) for answer in group]
-    answers = [answer for chunk in _batches(before, batch) for answer in judged(chunk, score)]
+    answers = judged(before, score, judges)
     names = [name for name in before[0].values if name in answers[0].values]
     if not names:
         raise ValueError(
@@ -49,12 +49,6 @@ def rescore(path: str | Path, score: ScoreFn, *, batch: int = 32) -> Rescored:
         )
     pairs = zip(before, answers, strict=True)
     return Rescored(answers, [(old, new) for old, new in pairs if _differ(old, new, names)])
-
-
-def _batches(answers: Sequence[AnswerRecord], batch: int) -> Iterator[list[AnswerRecord]]:
-    groups = list(by_problem(answers))
-    for start in range(0, len(groups), batch):
-        yield [answer for group in groups[start : start + batch] for answer in group]
 
 
 def _differ(old: AnswerRecord, new: AnswerRecord, names: Sequence[str]) -> bool:

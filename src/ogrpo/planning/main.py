@@ -1,6 +1,6 @@
 """`plan`: what fits, how long a step takes, and which schedule keeps both sides busy.
 
-Command: python -m experiments.run plan [--model.shape qwen2.5-1.5b --serve.devices 8 ...]
+Command: ogrpo plan [--model.shape qwen2.5-1.5b --serve.devices 8 ...]
 Hardware and time: any CPU, half a minute for the default simulations. Output: memory, times, the
 recommended (v, i, replay ratio) and what W = 1 to 4096 workers would do, on the console, as
 plan.json and as report.html. The rule of recommendation: `ogrpo.planning.schedule`. What is given
@@ -16,7 +16,6 @@ from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
-import tyro
 from rich.console import Console
 from rich.table import Table
 
@@ -32,16 +31,6 @@ from ogrpo.trainer.config import to_json
 
 DOES_NOT_FIT = 1
 Lines = list[tuple[str, str]]
-
-
-def parse(options: Sequence[str]) -> Plan:
-    """The options given; tyro answers unknown ones with the nearest names."""
-    return tyro.cli(
-        Plan,
-        prog="python -m experiments.run plan",
-        args=[*options],
-        config=(tyro.conf.FlagCreatePairsOff,),
-    )
 
 
 def run(plan: Plan, console: Console) -> int:
@@ -221,7 +210,7 @@ def write(
         rows=sweep_rows(points),
         notes=chosen.notes,
         plots=plots,
-        command=shlex.join(["python", "-m", "experiments.run", *sys.argv[1:]]),
+        command=shlex.join(["ogrpo", "plan", *sys.argv[2:]]),
         config=json.dumps(config, indent=2),
     )
     folder.report.write_text(page)

@@ -328,15 +328,12 @@ def measured_in_turn(records: Records, v: int) -> Measured:
     """A run that draws and trains in turn, one call a batch; the first record begins a period."""
     seconds = partial(_column, records)
     pushes, calls = seconds("seconds/sync"), seconds("seconds/rollout")
-    busy = sum(map(seconds, TRAINING), np.zeros(len(records)))
+    busy = _training(records)
     ends = np.cumsum(busy + calls + pushes)
     pipeline = Pipeline(
         steps=len(records), workers=1, lead=0, v=v, sync_seconds=float(pushes.mean() * v)
     )
     return Measured(pipeline, 1, busy, calls, ends, float((calls + pushes).sum() / ends[-1]))
-
-
-TRAINING = ("seconds/reward", "seconds/update", "seconds/eval")
 
 
 def measured_ahead(
@@ -351,7 +348,7 @@ def measured_ahead(
     drawn = np.diff(_column(records, GENERATING)) / calls
     pushed = float(np.diff(_column(records, PUBLISHING)).mean() * v)
     seconds = partial(_column, records[1:])
-    busy = sum(map(seconds, (*TRAINING, "seconds/sync")), np.zeros(len(drawn)))
+    busy = _training(records[1:]) + seconds("seconds/sync")
     waited = seconds("seconds/rollout")
     pipeline = Pipeline(
         steps=len(drawn),
@@ -362,6 +359,17 @@ def measured_ahead(
     )
     ends = np.cumsum(busy + waited)
     return Measured(pipeline, calls, busy, drawn, ends, float(waited.sum() / ends[-1]))
+
+
+def _training(records: Records) -> Floats:
+    """Seconds of every phase but the trainer's wait and its pushes; older runs have a reward's."""
+    apart = ("seconds/rollout", "seconds/sync")
+    return np.array(
+        [
+            sum(s for key, s in r.items() if key.startswith("seconds/") and key not in apart)
+            for r in records
+        ]
+    )
 
 
 def _column(records: Records, key: str) -> Floats:

@@ -10,6 +10,7 @@ experience/       every group that was bought, as Parquet (docs/replay.md)
 model/            the final weights as safetensors, with config.json and tokenizer
 adapter/          with --lora.rank: the adapters alone, as PEFT stores them
 plots/*.png, report.html
+report.json       what the page shows beside the records: answers, counts, the command
 """
 
 import json
@@ -39,6 +40,7 @@ class RunDir:
         self.adapter = path / "adapter"
         self.plots = path / "plots"
         self.report = path / "report.html"
+        self.told = path / "report.json"
 
     @staticmethod
     def create(path: Path) -> "RunDir":

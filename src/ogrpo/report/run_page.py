@@ -4,7 +4,7 @@ import base64
 import json
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -96,16 +96,45 @@ def _server_counts(records: list[Record]) -> list[tuple[str, str]]:
     return [(label, f"{last.get(key, 0):,.0f}") for label, key in SERVER_COUNTS if last]
 
 
-def write_report(
-    run: RunDir,
-    config: dict[str, Any],
-    command: str,
-    method: str,
-    samples: Sequence[Sample],
-    counts: Sequence[tuple[str, str]],
-) -> None:
-    """Draws the plots and writes the page."""
+@dataclass(frozen=True)
+class Told:
+    """What a page says beside the records and the options of its run."""
+
+    command: str
+    method: str
+    samples: Sequence[Sample] = ()
+    counts: Sequence[tuple[str, str]] = ()
+
+
+def write_report(run: RunDir, config: dict[str, Any], told: Told) -> None:
+    """Draws the plots and writes the page, and keeps what `redraw` needs."""
+    run.told.write_text(json.dumps(asdict(told), indent=2) + "\n")
+    _write(run, config, told)
+
+
+def redraw(run: RunDir) -> None:
+    """Writes the page of a run anew; one that has not ended yet has no answers to show.
+
+    Raises:
+      ValueError: there is no evaluation yet.
+    """
+    if run.told.is_file():
+        kept = json.loads(run.told.read_text())
+        samples = [
+            Sample(s["question"], s["gold"], Answer(**s["before"]), Answer(**s["after"]))
+            for s in kept["samples"]
+        ]
+        counts = [(label, value) for label, value in kept["counts"]]
+        told = Told(kept["command"], kept["method"], samples, counts)
+    else:
+        told = Told(command="(under way)", method=run.read_config()["algorithm"])
+    _write(run, run.read_config(), told)
+
+
+def _write(run: RunDir, config: dict[str, Any], told: Told) -> None:
     records = run.read_metrics()
+    if not any(r.get("pass@1/sampled") is not None for r in records):
+        raise ValueError(f"the run in {run.path} has no evaluation yet: wait for its first")
     evaluated = [r for r in records if r["pass@1/sampled"] is not None]
     plots = [
         {"name": path.stem, "data": base64.b64encode(path.read_bytes()).decode()}
@@ -114,7 +143,7 @@ def write_report(
     page = render(
         Path(__file__).with_name("report.html.j2"),
         title=f"ogrpo {config['task']}: {config['preset']}, seed {config['seed']}",
-        method=method,
+        method=told.method,
         lead=f"step {records[-1]['step']} of {config['schedule']['steps']}",
         split=config["evaluation"]["split"],
         cards=_cards(evaluated, records),
@@ -124,9 +153,9 @@ def write_report(
         plots=plots,
         push_count=len(pushes(records)),
         pushes=_pushes(records),
-        counts=[*counts, *_server_counts(records)],
-        samples=samples,
-        command=command,
+        counts=[*told.counts, *_server_counts(records)],
+        samples=told.samples,
+        command=told.command,
         config=json.dumps(config, indent=2),
     )
     run.report.write_text(page)

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from ogrpo.evaluation import Estimate, clustered_interval, pass_at_k, wilson_interval
+from ogrpo.evaluation import Estimate, clustered_interval, mean_interval, pass_at_k
 from ogrpo.learner.state import Params
 from ogrpo.rollout.collection import Collector
 from ogrpo.rollout.embedded import EmbeddedEngine
@@ -20,20 +20,22 @@ class Evaluation:
     sampled: Estimate
     greedy: Estimate
     temperature: float
-    solved: Estimate
-    """Prompts of which at least one sample was right: Pass@k with k = `samples`."""
+    solved: Estimate | None
+    """Prompts of which at least one sample was right: Pass@k with k = `samples`. None where rewards
+    are graded, so that nothing is right or wrong."""
     samples: int
     """Completions of each prompt."""
 
     def record(self) -> Record:
         """The evaluation's lines of a metrics record; one sample a prompt has no Pass@k."""
         estimates = {"pass@1/sampled": self.sampled, "pass@1/greedy": self.greedy}
-        if self.samples > 1:
-            estimates[f"pass@{self.samples}/sampled"] = self.solved
         lines: Record = {}
-        for key, estimate in estimates.items():
-            bounds = {f"{key}/low": estimate.low, f"{key}/high": estimate.high}
-            lines |= {key: estimate.mean, **bounds}
+        for key, found in estimates.items():
+            lines |= {key: found.mean, f"{key}/low": found.low, f"{key}/high": found.high}
+        if self.samples > 1:
+            key, found = f"pass@{self.samples}/sampled", self.solved
+            bounds = (None, None, None) if found is None else (found.mean, found.low, found.high)
+            lines |= dict(zip((key, f"{key}/low", f"{key}/high"), bounds, strict=True))
         return {**lines, "pass@1/temperature": self.temperature}
 
 
@@ -74,8 +76,18 @@ def _evaluate(params: Params, parts: Parts, step: int) -> Evaluation:
         return parts.evaluation_fn(parts.evaluator.generate(parts.prompts.heldout, chosen, seed))
 
     outcomes = rewards(sampling)
-    sampled = clustered_interval(outcomes)
-    greedy = wilson_interval(rewards(replace(sampling, greedy=True, group_size=1))[:, 0])
+    greedy = estimate(rewards(replace(sampling, greedy=True, group_size=1)))
     withdraw(parts.evaluator)
-    solved = pass_at_k(outcomes, samples) if samples > 1 else sampled
+    sampled = estimate(outcomes)
+    solved = pass_at_k(outcomes, samples) if samples > 1 and is_verdict(outcomes) else None
     return Evaluation(sampled, greedy, sampling.temperature, solved, samples)
+
+
+def is_verdict(rewards: NDArray[np.float32]) -> bool:
+    """Whether rewards say right or wrong and nothing between; NaN is no verdict."""
+    return bool((np.isin(rewards, (0.0, 1.0)) | np.isnan(rewards)).all())
+
+
+def estimate(rewards: NDArray[np.float32]) -> Estimate:
+    """The mean of rewards `[N, k]` with its interval: of right ones a share."""
+    return clustered_interval(rewards) if is_verdict(rewards) else mean_interval(rewards)

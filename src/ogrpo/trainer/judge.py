@@ -44,9 +44,10 @@ class GroupJudge:
         return self.rewarded([request.problems[place] for place in places], groups)
 
     def heldout(self, groups: Sequence[Group]) -> NDArray[np.float32]:
-        """Rewards `[N, G]` of the groups of all examples, in their order; 0 where none is known."""
-        rewarded = self.rewarded(range(len(groups)), groups)
-        return np.stack([each.rewards for each in rewarded])
+        """Rewards `[N, G]` of the groups of all examples, in order; NaN where none is known."""
+        scores = self._scores(range(len(groups)), groups)
+        rewards = np.where(scores.failed, np.float32(np.nan), scores.rewards)
+        return rewards.reshape(len(groups), -1)
 
     def shown(self, groups: Sequence[Group]) -> list[tuple[str, float]]:
         """The text and the reward of the first completion of the first examples' groups."""
@@ -61,14 +62,18 @@ class GroupJudge:
 
     def rewarded(self, problems: Sequence[int], groups: Sequence[Group]) -> list[Rewarded]:
         """The groups of these problems with what they earned, all judged at once."""
-        scores = self._pool.score(self._request(problems, groups))
-        self._tell(scores)
+        scores = self._scores(problems, groups)
         sizes = [len(group.completions) for group in groups]
         ends = np.cumsum(sizes)
         return [
             _rewarded(group, scores, slice(end - size, end))
             for group, size, end in zip(groups, sizes, ends, strict=True)
         ]
+
+    def _scores(self, problems: Sequence[int], groups: Sequence[Group]) -> Scores:
+        scores = self._pool.score(self._request(problems, groups))
+        self._tell(scores)
+        return scores
 
     def metrics(self) -> Mapping[str, float]:
         """What the rewards counted since the run began."""
@@ -108,13 +113,23 @@ class GroupJudge:
                     log.warning("%s (this and others like it are counted)", failure.message)
 
 
+def middle(rewards: NDArray[np.float32]) -> np.float32:
+    """The mean, which float32 rounding may not move out of the rewards; 0 of none.
+
+    Else a group of equal rewards would have a variance, and standardised advantages be noise.
+    """
+    if not rewards.size:
+        return np.float32(0)
+    return np.clip(rewards.mean(), rewards.min(), rewards.max())
+
+
 def _rewarded(group: Group, scores: Scores, part: slice) -> Rewarded:
     values = {name: each[part] for name, each in scores.values.items()}
     failed = scores.failed[part]
     rewards = scores.rewards[part]
     if not failed.any():
         return Rewarded(group, rewards, values)
-    mean = rewards[~failed].mean() if not failed.all() else np.float32(0)
+    mean = middle(rewards[~failed])
     completions = tuple(
         replace(c, loss_mask=np.zeros(len(c.token_ids), bool)) if bad else c
         for c, bad in zip(group.completions, failed, strict=True)

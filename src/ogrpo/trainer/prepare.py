@@ -12,7 +12,7 @@ from ogrpo.rewards.reward import Reward
 from ogrpo.tasks import Example, Task, arithmetic
 from ogrpo.tasks.encode import Encoded, encode_examples
 from ogrpo.trainer.config import TrainConfig
-from ogrpo.trainer.find_task import Found, find_task
+from ogrpo.trainer.find_task import FILES, Found, find_task
 from ogrpo.trainer.judge import GroupJudge
 from ogrpo.trainer.lessons import Lessons, worked_solutions
 from ogrpo.trainer.settle import settled
@@ -77,14 +77,19 @@ def prepare(config: TrainConfig, task: Task | None = None) -> Prepared:
             *task.left_out,
             (f"training prompts longer than {length} tokens, left out", train.too_long),
             (f"held-out prompts longer than {length} tokens, left out", heldout.too_long),
-            (
-                f"prompts fewer than asked for are in the split {config.evaluation.split!r}",
-                max(0, config.evaluation.prompts - len(task.heldout)),
-            ),
+            *few_heldout(config, task),
             *(() if lessons is None else lessons.left_out),
         ],
         end_rewards=close,
     )
+
+
+def few_heldout(config: TrainConfig, task: Task) -> Counts:
+    """How many held-out prompts are lacking, of a split that is asked for by name."""
+    if config.task.endswith(FILES) or task.name == GENERATED:
+        return []
+    few = max(0, config.evaluation.prompts - len(task.heldout))
+    return [(f"prompts fewer than asked for are in the split {config.evaluation.split!r}", few)]
 
 
 def make_tokenizer(config: TrainConfig, task: Task) -> TextTokenizer:

@@ -25,7 +25,7 @@ from ogrpo.policy.pretrained import load_pretrained
 from ogrpo.report.counted import counted
 from ogrpo.report.progress import display, summary_table
 from ogrpo.report.run_dir import RunDir, RunDirError
-from ogrpo.report.run_page import Answer, Sample, write_report
+from ogrpo.report.run_page import Answer, Sample, Told, write_report
 from ogrpo.rewards.judge import Judge, RewardCounts
 from ogrpo.rollout.collection import CollectionError
 from ogrpo.rollout.vllm import RolloutError
@@ -320,14 +320,9 @@ def finish(session: Session, state: LoopState, before: Sequence[Answer]) -> None
         Sample(prompt_text(example.prompt), gold_text(example), *answers)
         for example, *answers in zip(examples, before, after, strict=True)
     ]
-    write_report(
-        run,
-        as_json(session.config),
-        session.command.whole,
-        title(session.config),
-        samples,
-        counted(as_json(session.config), run.read_metrics(), prepared.left_out, outcomes(session)),
-    )
+    config = as_json(session.config)
+    counts = counted(config, run.read_metrics(), prepared.left_out, outcomes(session))
+    write_report(run, config, Told(session.command.whole, title(session.config), samples, counts))
     console.print(summary_table(run.read_metrics()))
     console.print(f"peak memory {peak_gib():.2f} GiB")
     console.print(

@@ -244,7 +244,7 @@ TestAgainstAList = AgainstAList.TestCase
 def held_by(buffer: ReplayBuffer) -> list[tuple]:
     """Everything in the buffer, oldest first, without using it up."""
     ids = buffer._table.all_live()
-    return [facts(one) for one in buffer._read(ids).experiences]
+    return [facts(one) for one in buffer._memory.read(ids).experiences]
 
 
 def test_thinned_out_pages_move_their_groups_unharmed(monkeypatch):
@@ -253,17 +253,17 @@ def test_thinned_out_pages_move_their_groups_unharmed(monkeypatch):
     buffer = ReplayBuffer(LAYOUT, Limits(uses=1), SAMPLERS["uniform"])
     given_ = [experience(n) for n in range(200)]
     buffer.insert(given_)
-    before = buffer._arena.nbytes
+    before = buffer._memory.arena.nbytes
     gone: set[int] = set()
     for seed in range(19):
         gone |= set(buffer.sample(10, seed=seed).ids.tolist())
         kept = [facts(one) for n, one in enumerate(given_) if n not in gone]
         assert held_by(buffer) == kept
-        pages = buffer._arena._pages.values()
+        pages = buffer._memory.arena._pages.values()
         live = sum(page.live for page in pages)
         assert sum(page.used for page in pages) <= 1.5 * live + 2 * 64
     assert len(gone) == 190
-    assert buffer._arena.nbytes < before / 4
+    assert buffer._memory.arena.nbytes < before / 4
 
 
 def test_a_draw_outlives_its_groups():

@@ -1,6 +1,7 @@
 """What a crash can leave on disk, byte by byte, and what is read back."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -47,7 +48,7 @@ def reopened(folder, state=None, **options):
 
 
 def held_by(buffer):
-    return [facts(one) for one in buffer._read(buffer._table.all_live()).experiences]
+    return [facts(one) for one in buffer._memory.read(buffer._table.all_live()).experiences]
 
 
 def expected(numbers):
@@ -62,6 +63,58 @@ def test_a_segment_reads_back_what_was_written(tmp_path, dtype):
     for name, values in columns._asdict().items():
         np.testing.assert_array_equal(getattr(found, name), values)
         assert getattr(found, name).dtype == values.dtype, name
+
+
+def all_with_loss(one):
+    """The group as it was before completions had a loss mask."""
+    done = tuple(replace(c, loss_mask=None) for c in one.group.completions)
+    return replace(one, group=replace(one.group, completions=done))
+
+
+def test_the_files_of_a_run_from_before_loss_masks_are_read_and_added_to(tmp_path):
+    """`format_1` holds groups 0 to 3 as an earlier version wrote them."""
+    shutil.copytree(Path(__file__).parent / "format_1", tmp_path, dirs_exist_ok=True)
+    before = [facts(all_with_loss(experience(n, version=n))) for n in range(4)]
+    buffer = reopened(tmp_path)
+    assert held_by(buffer) == before
+    buffer.insert([experience(n, version=n) for n in range(4, 10)])
+    state = buffer.state()
+    assert [segment.first for segment in segments.listed(tmp_path)] == [0, 4]
+    for again in (reopened(tmp_path), reopened(tmp_path, state)):
+        assert held_by(again) == before + expected(range(4, 10))
+
+
+def test_a_file_of_a_later_format_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(segments, "WRITTEN", "3")
+    segment = segments.write(tmp_path, 0, pack([experience(0)], LAYOUT), LAYOUT)
+    with pytest.raises(ValueError, match=r"format = 3, and this version reads 1 and 2: open it"):
+        segments.read(segment, LAYOUT)
+
+
+def test_a_mask_of_all_tokens_takes_no_memory_and_next_to_nothing_on_disk(tmp_path):
+    fresh = [experience(n) for n in range(0, 40, 4)]
+    told = [
+        replace(
+            one,
+            group=replace(
+                one.group,
+                completions=tuple(
+                    replace(c, loss_mask=c.carries_loss) for c in one.group.completions
+                ),
+            ),
+        )
+        for one in fresh
+    ]
+    buffers = [ReplayBuffer(LAYOUT, Limits(), Fifo) for _ in range(2)]
+    buffers[0].insert(fresh)
+    buffers[1].insert(told)
+    assert buffers[0].nbytes == buffers[1].nbytes
+    columns = pack(told, LAYOUT)
+    whole = segments.write(tmp_path, 0, columns, LAYOUT).file.stat().st_size
+    table = segments.to_table(0, columns, LAYOUT).drop_columns(["without_loss"])
+    with (tmp_path / "without").open("wb") as out:
+        segments._write_table(table, out)
+    assert 0 < whole - (tmp_path / "without").stat().st_size < 1000
 
 
 def test_every_torn_segment_is_told_from_a_whole_one(tmp_path):

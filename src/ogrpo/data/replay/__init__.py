@@ -1,7 +1,9 @@
 """Replay of judged whole groups: numpy and Arrow, no JAX. See docs/replay.md."""
 
-from ogrpo.data.replay.buffer import Draw, Limits, Receipt, ReplayBuffer
+from ogrpo.data.replay.buffer import ReplayBuffer
 from ogrpo.data.replay.columns import Columns, Experience, Layout, pack, pack_batch
+from ogrpo.data.replay.draw import Draw, Receipt
+from ogrpo.data.replay.limits import Limits
 from ogrpo.data.replay.samplers import (
     Fifo,
     Prioritised,

@@ -1,118 +1,31 @@
 """The replay buffer: judged whole groups come in, draws of whole groups go out.
 
-    experiences -> columns -> refusals -> table + arena (memory) -> eviction by the limits
-                                       -> pending -> segment on disk (acknowledged)
+    experiences -> columns -> refusals -> memory -> eviction by the limits
+                                       -> journal -> segment on disk (acknowledged)
 
 `sample` copies what it draws, so a draw outlives the eviction of its groups. Everything that a
 group can undergo is counted: refused, inserted, drawn, evicted (by reason), dropped (at opening).
 """
 
-import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from ogrpo.batch import Batch
 from ogrpo.data.replay import segments
-from ogrpo.data.replay.arena import Arena
-from ogrpo.data.replay.columns import (
-    Columns,
-    Experience,
-    Int64Array,
-    Layout,
-    join,
-    keep,
-    pack,
-    pad,
-    unpack,
-)
+from ogrpo.data.replay.columns import Columns, Experience, Int64Array, Layout, keep, pack
+from ogrpo.data.replay.draw import Draw, Receipt
+from ogrpo.data.replay.journal import Journal, make_empty, within
+from ogrpo.data.replay.limits import Limits
+from ogrpo.data.replay.memory import Memory
 from ogrpo.data.replay.samplers import Sampler
 from ogrpo.data.replay.segments import Segment
-from ogrpo.data.replay.spans import Spans, span_bytes
 from ogrpo.data.replay.table import Table
-from ogrpo.rollout.protocol import BoolArray, FloatArray
+from ogrpo.rollout.protocol import BoolArray
 
-log = logging.getLogger(__name__)
 State = dict[str, Any]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Limits:
-    """When groups are evicted; None means no limit.
-
-    Attributes:
-        groups: groups held; the oldest go first.
-        bytes: bytes held, see `ReplayBuffer.nbytes`; the oldest go first.
-        staleness: policy versions between the newest heard of and the oldest in the group.
-        uses: draws of a group, the last one included.
-    """
-
-    groups: int | None = None
-    bytes: int | None = None
-    staleness: int | None = None
-    uses: int | None = None
-
-    def __post_init__(self) -> None:
-        for name, least in (("groups", 1), ("bytes", 1), ("staleness", 0), ("uses", 1)):
-            value = getattr(self, name)
-            if value is not None and value < least:
-                raise ValueError(f"limit on {name} is {value}; give at least {least}, or None.")
-
-
-@dataclass(frozen=True, eq=False)
-class Draw:
-    """`N` whole groups in the order they were drawn.
-
-    Attributes:
-        ids: int64 `[N]`, the buffer's number for each group, in the order of insertion from 0.
-        columns: the groups.
-        uses: int64 `[N]`, draws of each group before this one; 0 is fresh.
-        staleness: int64 `[N]`, policy versions between the newest heard of and the group's oldest.
-    """
-
-    ids: Int64Array
-    columns: Columns
-    uses: Int64Array
-    staleness: Int64Array
-
-    @property
-    def rewards(self) -> FloatArray:
-        """float32 `[N, G]`."""
-        return self.columns.rewards
-
-    @property
-    def problems(self) -> Int64Array:
-        """int64 `[N]`."""
-        return self.columns.problems
-
-    @property
-    def experiences(self) -> list[Experience]:
-        """The groups as objects; for speed use `batch`."""
-        return unpack(self.columns)
-
-    def batch(
-        self, prompt_length: int, completion_length: int, *, pad_id: int = 0
-    ) -> Batch[np.ndarray]:
-        """Pad the groups; see `pad_groups`, whose result this is."""
-        return pad(self.columns, prompt_length, completion_length, pad_id=pad_id)
-
-
-@dataclass(frozen=True, eq=False)
-class Receipt:
-    """What became of an insertion.
-
-    Attributes:
-        ids: int64 `[N]`, -1 where a group was refused. A group is acknowledged, that is, on disk,
-            once `ReplayBuffer.acknowledged` exceeds its id.
-        refused: groups refused, by reason.
-    """
-
-    ids: Int64Array
-    refused: Mapping[str, int]
 
 
 class ReplayBuffer:
@@ -146,15 +59,14 @@ class ReplayBuffer:
         if segment_groups < 1:
             raise ValueError(f"segment_groups is {segment_groups}; give at least 1.")
         self.layout, self.limits = layout, limits
-        self._folder, self._segment_groups = folder, segment_groups
+        self._segment_groups = segment_groups
         self._refuse_zero_variance = refuse_zero_variance
-        self._pending: list[Columns] = []
         self._counts: Counter[str] = Counter()
-        self.acknowledged = 0
         self._make_sampler = sampler
-        self._hold(Table(layout.group_size))
+        self._journal = Journal(folder, layout)
+        self._hold(Memory(layout))
         if folder is not None:
-            _make_empty(folder)
+            make_empty(folder)
 
     @classmethod
     def open(
@@ -179,7 +91,7 @@ class ReplayBuffer:
             ValueError: a segment that is needed is missing, or has another layout.
         """
         buffer = cls(layout, limits, sampler, folder=None, **options)
-        buffer._folder = folder
+        buffer._journal = Journal(folder, layout)
         if folder is not None:
             folder.mkdir(parents=True, exist_ok=True)
         if state is None:
@@ -197,7 +109,12 @@ class ReplayBuffer:
     @property
     def nbytes(self) -> int:
         """Bytes that the groups held take up: tokens, log-probs and their rows."""
-        return self._bytes
+        return self._memory.nbytes
+
+    @property
+    def acknowledged(self) -> int:
+        """Groups with an id below it are on disk."""
+        return self._journal.acknowledged
 
     @property
     def version(self) -> int:
@@ -224,21 +141,16 @@ class ReplayBuffer:
         if kept.any():
             admitted = keep(columns, kept)
             self._count("inserted", int(kept.sum()))
-            if self._folder is not None:
-                self._pending.append(admitted)
+            self._journal.append(admitted)
             self._enter(ids[kept], admitted)
             self._make_room()
-        if self._waiting() >= self._segment_groups:
+        if self._journal.waiting >= self._segment_groups:
             self.flush()
         return Receipt(ids, refused)
 
     def flush(self) -> None:
         """Write the groups that wait for a segment; on return all are acknowledged."""
-        if self._folder is None or not self._pending:
-            return
-        segment = segments.write(self._folder, self.acknowledged, join(self._pending), self.layout)
-        self._pending.clear()
-        self.acknowledged = segment.stop
+        self._journal.flush()
 
     def expire(self, version: int) -> None:
         """Hear that the policy is at `version`, and evict what is too stale at it.
@@ -263,7 +175,7 @@ class ReplayBuffer:
         if count < 1:
             raise ValueError(f"count is {count}; draw at least 1 group.")
         ids = self._sampler.draw(count, np.random.default_rng(seed))
-        draw = self._read(ids)
+        draw = self._memory.read(ids)
         self._table.cursor = int(ids[-1]) + 1
         self._count("drawn", count)
         self._use(ids)
@@ -276,8 +188,8 @@ class ReplayBuffer:
         held = {
             "groups": len(self),
             "bytes": self.nbytes,
-            "bytes/allocated": self._allocated(),
-            "unacknowledged": self._waiting(),
+            "bytes/allocated": self._memory.allocated,
+            "unacknowledged": self._journal.waiting,
             "mass": self._sampler.mass(),
         }
         spread = {**_spread("uses", features.uses), **_spread("staleness", features.staleness)}
@@ -289,7 +201,7 @@ class ReplayBuffer:
         Raises:
             ValueError: the buffer holds groups and has no folder to find them in again.
         """
-        if self._folder is None and len(self):
+        if self._journal.folder is None and len(self):
             raise ValueError(
                 f"{len(self)} groups are held in memory only and would not survive: give the "
                 "buffer a folder, or save its state while it is empty."
@@ -312,20 +224,16 @@ class ReplayBuffer:
 
         Pass every state that may still be opened: one that speaks of a deleted file cannot be.
         """
-        if self._folder is None:
-            return 0
-        held = [self._table.all_live(), *(np.array(s["ids"], np.int64) for s in states)]
-        live = np.unique(np.concatenate(held))
-        dead = [s for s in segments.listed(self._folder) if not len(_within(live, s))]
-        for segment in dead:
-            segment.file.unlink()
-        return len(dead)
+        saved = (np.array(state["ids"], np.int64) for state in states)
+        return self._journal.delete_all_but([self._table.all_live(), *saved])
 
-    def _hold(self, table: Table) -> None:
-        self._table, self._bytes = table, 0
-        self._arena = Arena(self.layout, table)
-        self._rare = {"spans": Spans(5), "without_loss": Spans(4)}
-        self._sampler = self._make_sampler(table)
+    @property
+    def _table(self) -> Table:
+        return self._memory.table
+
+    def _hold(self, memory: Memory) -> None:
+        self._memory = memory
+        self._sampler = self._make_sampler(memory.table)
         if self._sampler.replace and self.limits.uses is not None:
             raise ValueError(
                 f"a limit of {self.limits.uses} uses and a sampler that draws with replacement: "
@@ -349,26 +257,13 @@ class ReplayBuffer:
             yield "zero_variance", np.ptp(columns.rewards, axis=1) == 0
 
     def _enter(self, ids: Int64Array, columns: Columns) -> None:
-        tokens = columns.totals + columns.prompt_lengths
-        rare = sum(span_bytes(getattr(columns, name), len(ids)) for name in self._rare)
-        n_bytes = tokens * self._arena.token_bytes + rare
-        self._table.append(ids, columns, n_bytes)
-        places = self._table.places(ids)
-        self._arena.put(columns, places)
-        for name, spans in self._rare.items():
-            spans.put(ids, getattr(columns, name))
-        self._bytes += int(self._table.rows.bytes[places].sum())
+        self._memory.put(ids, columns)
         self._sampler.update(ids)
 
     def _evict(self, ids: Int64Array, reason: str) -> None:
         if len(ids) == 0:
             return
-        places = self._table.places(ids)
-        self._bytes -= int(self._table.rows.bytes[places].sum())
-        self._table.remove(ids)
-        self._arena.drop(places)
-        for spans in self._rare.values():
-            spans.drop(ids.tolist())
+        self._memory.drop(ids)
         self._sampler.update(ids)
         self._count(f"evicted/{reason}", len(ids))
 
@@ -376,16 +271,7 @@ class ReplayBuffer:
         if self.limits.groups is not None and (excess := len(self) - self.limits.groups) > 0:
             self._evict(self._table.first(self._table.head, self._table.next_id, excess), "groups")
         if self.limits.bytes is not None and (excess := self.nbytes - self.limits.bytes) > 0:
-            self._evict(self._oldest_bytes(excess), "bytes")
-
-    def _oldest_bytes(self, excess: int) -> Int64Array:
-        table, count = self._table, 16
-        while True:
-            ids = table.first(table.head, table.next_id, count)
-            freed = np.cumsum(table.rows.bytes[table.places(ids)])
-            if freed[-1] >= excess:
-                return ids[: np.searchsorted(freed, excess) + 1]
-            count *= 2
+            self._evict(self._memory.oldest(excess), "bytes")
 
     def _raise_version(self, version: int) -> None:
         if version <= self.version:
@@ -404,28 +290,16 @@ class ReplayBuffer:
         if self.limits.uses is not None:
             self._evict(ids[uses[self._table.places(ids)] >= self.limits.uses], "uses")
 
-    def _read(self, ids: Int64Array) -> Draw:
-        places, rows = self._table.places(ids), self._table.rows
-        same = ("prompt_lengths", "lengths", "policy_versions", "temperatures", "finish_reasons")
-        columns = Columns(
-            **self._arena.get(places),
-            **{name: getattr(rows, name)[places] for name in (*same, "rewards")},
-            problems=rows.problem[places],
-            spans=self._rare["spans"].get(ids),
-            without_loss=self._rare["without_loss"].get(ids),
-        )
-        return Draw(ids, columns, rows.uses[places], self._table.features(places).staleness)
-
     def _restore(self, state: State) -> None:
-        self._hold(Table(self.layout.group_size, state["capacity"]))
+        self._hold(Memory(self.layout, state["capacity"]))
         self._counts = Counter(state["counts"])
         table, ids = self._table, np.array(state["ids"], np.int64)
         table.version = state["version"]
-        for segment in self._listed():
+        for segment in self._journal.listed():
             if segment.first >= state["next_id"]:
                 self._set_aside(segment, "superseded")
-            elif len(wanted := _within(ids, segment)):
-                columns = segments.read(segment, self.layout)
+            elif len(wanted := within(ids, segment)):
+                columns = self._journal.read(segment)
                 there = np.isin(np.arange(segment.first, segment.stop), wanted)
                 self._enter(wanted, keep(columns, there))
         self._check_found(ids)
@@ -434,10 +308,10 @@ class ReplayBuffer:
         self._resume_at(state["next_id"], state["cursor"])
 
     def _load_all(self) -> None:
-        listed = self._listed()
+        listed = self._journal.listed()
         for segment in listed:
             try:
-                columns = segments.read(segment, self.layout)
+                columns = self._journal.read(segment)
             except segments.BrokenSegment:
                 if segment != listed[-1]:
                     raise
@@ -457,18 +331,10 @@ class ReplayBuffer:
     def _resume_at(self, next_id: int, cursor: int) -> None:
         self._table.seek(next_id)
         self._table.cursor = cursor
-        self.acknowledged = next_id
-
-    def _listed(self) -> list[Segment]:
-        return [] if self._folder is None else segments.listed(self._folder)
+        self._journal.acknowledged = next_id
 
     def _set_aside(self, segment: Segment, reason: str) -> None:
-        target = segments.set_aside(segment)
-        self._count(f"dropped/{reason}", segment.stop - segment.first)
-        log.warning(
-            "replay: groups %d to %d are dropped, %s; their file is now %s",
-            *(segment.first, segment.stop - 1, reason, target),
-        )
+        self._count(f"dropped/{reason}", self._journal.set_aside(segment, reason))
 
     def _check_found(self, ids: Int64Array) -> None:
         table = self._table
@@ -476,23 +342,12 @@ class ReplayBuffer:
         if len(missing):
             raise ValueError(
                 f"{len(missing)} groups of the state, the first {missing[0]}, are in no segment of "
-                f"{self._folder}: open the folder that the state was saved with, or a newer state "
-                "if the files were pruned."
+                f"{self._journal.folder}: open the folder that the state was saved with, or a"
+                " newer state if the files were pruned."
             )
-
-    def _allocated(self) -> int:
-        return self._arena.nbytes + sum(column.nbytes for column in self._table.rows)
-
-    def _waiting(self) -> int:
-        return sum(len(columns.problems) for columns in self._pending)
 
     def _count(self, name: str, count: int) -> None:
         self._counts[name] += count
-
-
-def _within(ids: Int64Array, segment: Segment) -> Int64Array:
-    first, stop = np.searchsorted(ids, [segment.first, segment.stop])
-    return ids[first:stop]
 
 
 def _spread(name: str, values: Int64Array) -> dict[str, float]:
@@ -500,12 +355,3 @@ def _spread(name: str, values: Int64Array) -> dict[str, float]:
         f"{name}/mean": float(values.mean()) if len(values) else 0.0,
         f"{name}/max": float(values.max(initial=0)),
     }
-
-
-def _make_empty(folder: Path) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    if found := segments.listed(folder):
-        raise ValueError(
-            f"{folder} holds {len(found)} segments already: use ReplayBuffer.open to go on with "
-            "them, or another folder."
-        )

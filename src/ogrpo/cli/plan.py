@@ -1,0 +1,33 @@
+"""`ogrpo plan`: what fits, how long a step takes, which schedule keeps both sides busy."""
+
+from collections.abc import Sequence
+
+import tyro
+from rich.console import Console
+
+from ogrpo.cli.config_file import HELP, as_file, read_file, split, with_values
+from ogrpo.planning.config import Plan
+from ogrpo.planning.main import run
+
+
+def main(options: Sequence[str]) -> int:
+    """Plans; returns the exit code."""
+    return run(parse(options, program="ogrpo plan"), Console())
+
+
+def parse(options: Sequence[str], *, program: str) -> Plan:
+    """The options given; tyro answers unknown ones with the nearest names."""
+    typed = split(options)
+    base = Plan() if typed.file is None else with_values(Plan(), read_file(typed.file), typed.file)
+    plan = tyro.cli(
+        Plan,
+        prog=program,
+        args=typed.options,
+        default=base,
+        description=f"What fits, and how long a step takes.\n\n{HELP}",
+        config=(tyro.conf.FlagCreatePairsOff,),
+    )
+    if typed.prints:
+        print(as_file(plan), end="")
+        raise SystemExit(0)
+    return plan

@@ -1,0 +1,90 @@
+"""The folder of a buffer: what waits to be written, what is on disk, what is set aside."""
+
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from ogrpo.data.replay import segments
+from ogrpo.data.replay.columns import Columns, Int64Array, Layout, join
+from ogrpo.data.replay.segments import Segment
+
+log = logging.getLogger(__name__)
+
+
+class Journal:
+    """Writes what is inserted to segments of a folder; without a folder it does nothing.
+
+    Attributes:
+        folder: where segments go, or None.
+        acknowledged: groups with an id below it are on disk.
+    """
+
+    def __init__(self, folder: Path | None, layout: Layout) -> None:
+        self.folder, self._layout = folder, layout
+        self._pending: list[Columns] = []
+        self.acknowledged = 0
+
+    @property
+    def waiting(self) -> int:
+        """Groups that are not on disk yet."""
+        return sum(len(columns.problems) for columns in self._pending)
+
+    def append(self, columns: Columns) -> None:
+        """Let groups wait for a segment."""
+        if self.folder is not None:
+            self._pending.append(columns)
+
+    def flush(self) -> None:
+        """Write the groups that wait; on return all are acknowledged. On an error they wait on."""
+        if self.folder is None or not self._pending:
+            return
+        segment = segments.write(self.folder, self.acknowledged, join(self._pending), self._layout)
+        self._pending.clear()
+        self.acknowledged = segment.stop
+
+    def listed(self) -> list[Segment]:
+        """Return the segments on disk, in the order of their ids."""
+        return [] if self.folder is None else segments.listed(self.folder)
+
+    def read(self, segment: Segment) -> Columns:
+        """Return a segment's groups; see `segments.read` for errors."""
+        return segments.read(segment, self._layout)
+
+    def set_aside(self, segment: Segment, reason: str) -> int:
+        """Move a segment to the folder `_dropped`, log it, and return its number of groups."""
+        target = segments.set_aside(segment)
+        log.warning(
+            "replay: groups %d to %d are dropped, %s; their file is now %s",
+            *(segment.first, segment.stop - 1, reason, target),
+        )
+        return segment.stop - segment.first
+
+    def delete_all_but(self, held: Sequence[Int64Array]) -> int:
+        """Delete the segments without a group in `held`; return their number."""
+        live = np.unique(np.concatenate(held))
+        dead = [segment for segment in self.listed() if not len(within(live, segment))]
+        for segment in dead:
+            segment.file.unlink()
+        return len(dead)
+
+
+def within(ids: Int64Array, segment: Segment) -> Int64Array:
+    """Return those of the ascending `ids` that are a segment's."""
+    first, stop = np.searchsorted(ids, [segment.first, segment.stop])
+    return ids[first:stop]
+
+
+def make_empty(folder: Path) -> None:
+    """Make a folder for a new buffer.
+
+    Raises:
+        ValueError: it holds segments already.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    if found := segments.listed(folder):
+        raise ValueError(
+            f"{folder} holds {len(found)} segments already: use ReplayBuffer.open to go on with "
+            "them, or another folder."
+        )

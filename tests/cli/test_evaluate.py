@@ -1,0 +1,130 @@
+import io
+import json
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from ogrpo.cli.evaluate import (
+    EvalOptions,
+    check_files,
+    collect_answers,
+    metrics_path,
+    tell,
+    tell_rescored,
+)
+from ogrpo.evaluation import read_answers, summary
+from ogrpo.rewards.scores import Scores
+from tests.evaluation.records import FAILED, record
+
+PROTOCOL = SimpleNamespace(samples=4, temperature=0.6, max_tokens=100)
+
+
+@pytest.fixture
+def console():
+    return Console(file=io.StringIO(), width=100)
+
+
+def chunks(problems=3, samples=2):
+    for n in range(problems):
+        yield [record(n, g, text=f"{g}", correct=float(g == 0)) for g in range(samples)]
+
+
+def judge(request):
+    right = np.array([text == "1" for text in request.completions], np.float32)
+    return Scores(right, {"correct": right}, right < 0, ())
+
+
+def test_what_is_not_said_is_the_tasks_protocol():
+    sampling = EvalOptions(samples=2).sampling(PROTOCOL)
+    assert (sampling.group_size, sampling.temperature, sampling.max_tokens) == (2, 0.6, 100)
+    assert not sampling.greedy
+    assert EvalOptions(samples=1, temperature=0).sampling(PROTOCOL).greedy
+    with pytest.raises(ValueError, match="give --max-tokens"):
+        EvalOptions(samples=1, temperature=1.0).sampling(None)
+    with pytest.raises(ValueError, match="4 times the same answer"):
+        EvalOptions(temperature=0).sampling(PROTOCOL)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"samples": 0}, "--samples is 0"),
+        ({"max_tokens": -1}, "--max-tokens is -1"),
+        ({"temperature": -0.5}, r"--temperature is -0\.5"),
+        ({"temperature": float("nan")}, "--temperature is nan"),
+        ({"rescore": "a.jsonl", "samples": 4}, "leave --samples out"),
+        ({"rescore": "a.jsonl", "temperature": 1.0}, "leave --temperature out"),
+    ],
+)
+def test_options_that_cannot_be_are_refused(options, message):
+    with pytest.raises(ValueError, match=message):
+        EvalOptions(**options)
+
+
+def test_answers_and_metrics_are_kept_and_shown(tmp_path, console):
+    output = tmp_path / "[bold]math.jsonl"
+    options = EvalOptions(output=output)
+    check_files(options)
+    answers = collect_answers(chunks(), options, total=6, console=console)
+    found = tell(
+        answers, options, title="math", settings={"seed": 0}, console=console, answer_of=str
+    )
+    assert read_answers(output) == answers
+    assert found == summary(answers, answer_of=str)
+    kept = json.loads((tmp_path / "[bold]math.metrics.json").read_text())
+    assert kept == {"settings": {"seed": 0}, "metrics": found}
+    shown = console.file.getvalue()
+    assert "pass@2" in shown
+    assert "maj@2" in shown
+    assert "[bold]math.jsonl" in shown
+    assert sorted(p.name for p in tmp_path.iterdir()) == sorted(
+        [output.name, metrics_path(output).name]
+    )
+    with pytest.raises(ValueError, match=r"math\.jsonl exists"):
+        check_files(options)
+
+
+def test_files_that_cannot_be_written_are_refused_before_sampling(tmp_path):
+    with pytest.raises(ValueError, match="there is no folder"):
+        check_files(EvalOptions(output=tmp_path / "no" / "a.jsonl"))
+    (tmp_path / "a.metrics.json").touch()
+    with pytest.raises(ValueError, match=r"a\.metrics\.json exists"):
+        check_files(EvalOptions(output=tmp_path / "a.jsonl"))
+    check_files(EvalOptions())
+
+
+def test_an_end_that_comes_early_keeps_what_was_judged(tmp_path, console):
+    def ends():
+        yield from list(chunks())[:2]
+        raise KeyboardInterrupt
+
+    options = EvalOptions(output=tmp_path / "a.jsonl")
+    with pytest.raises(KeyboardInterrupt):
+        collect_answers(ends(), options, total=6, console=console)
+    assert len(read_answers(tmp_path / "a.jsonl")) == 4
+    assert "4 of 6 answers are in" in console.file.getvalue()
+
+
+def test_a_file_is_judged_again(tmp_path, console):
+    first, second = tmp_path / "a.jsonl", tmp_path / "b.jsonl"
+    collect_answers(chunks(), EvalOptions(output=first), total=6, console=console)
+    before = first.read_bytes()
+    options = EvalOptions(rescore=first, output=second, ks=(1,))
+    found = tell_rescored(options, judge, console=console)
+    assert first.read_bytes() == before
+    assert [a.values["correct"] for a in read_answers(second)] == [0, 1] * 3
+    assert found["pass@1"] == 0.5
+    assert "pass@2" not in found
+    assert "6 of 6 verdicts changed" in console.file.getvalue()
+    kept = json.loads((tmp_path / "b.metrics.json").read_text())
+    assert kept["settings"] == {"rescored": str(first), "changed": 6}
+    with pytest.raises(ValueError, match="--rescore FILE"):
+        tell_rescored(EvalOptions(), judge, console=console)
+
+
+def test_failures_are_said(console):
+    answers = [record(0, 0), record(1, 0, correct=FAILED)]
+    tell(answers, EvalOptions(), title="", settings={}, console=console)
+    assert "1 of 2 answers have no verdict" in console.file.getvalue()

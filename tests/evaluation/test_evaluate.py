@@ -1,0 +1,250 @@
+import threading
+
+import numpy as np
+import pytest
+
+from ogrpo.evaluation import AnswerFile, answer_reader, rescore, sample_and_judge, summary
+from ogrpo.evaluation.answers import to_line
+from ogrpo.rewards.math import MathReward
+from ogrpo.rewards.pool import RewardPool
+from ogrpo.rollout.protocol import Sampling
+from ogrpo.tasks import Example
+from tests.evaluation.engines import decode, encode, holds, make_engine
+
+SAMPLING = Sampling(temperature=1.0, max_tokens=6, group_size=3)
+WAIT = 30  # seconds until a test gives up on a thread
+
+
+def examples(count=7, prompt="how many?"):
+    return [Example(prompt, {"answer": str(n)}, f"a.jsonl:{n + 1}") for n in range(count)]
+
+
+def evaluate(engine=None, problems=None, *, score=holds, batch=2, **options):
+    return sample_and_judge(
+        engine or make_engine(),
+        problems or examples(),
+        encode=encode,
+        decode=decode,
+        sampling=SAMPLING,
+        score=score,
+        seed=3,
+        batch=batch,
+        **options,
+    )
+
+
+def flat(chunks):
+    return [answer for chunk in chunks for answer in chunk]
+
+
+def test_each_answer_is_recorded_with_its_verdict():
+    answers = flat(evaluate())
+    assert [(a.problem, a.sample) for a in answers] == [(n, g) for n in range(7) for g in range(3)]
+    for answer in answers:
+        assert answer.source == f"a.jsonl:{answer.problem + 1}"
+        assert answer.text == decode(answer.token_ids)
+        assert answer.truncated == (9 not in answer.token_ids)
+        assert answer.failed == answer.text.startswith("0")
+        right = str(answer.problem) in answer.text
+        assert answer.failed or answer.values == {"holds": right} == {"holds": answer.reward}
+    assert {a.failed for a in answers} == {a.truncated for a in answers} == {True, False}
+
+
+@pytest.mark.parametrize(
+    "options", [{"batch": 4}, {"batch": 100}, {"concurrent": 3}, {"judges": 1}]
+)
+def test_answers_do_not_depend_on_how_they_are_asked_for(options):
+    expected = [to_line(a) for a in flat(evaluate())]
+    assert [to_line(a) for a in flat(evaluate(**options))] == expected
+
+
+def test_they_are_what_one_call_of_the_engine_draws():
+    groups = make_engine().generate([encode(e) for e in examples()], SAMPLING, 3)
+    drawn = [c.token_ids.tolist() for group in groups for c in group.completions]
+    assert [list(a.token_ids) for a in flat(evaluate())] == drawn
+
+
+def test_chat_prompts_go_with_messages_of_the_assistant():
+    seen = []
+
+    def score(request):
+        seen.append(request)
+        return holds(request)
+
+    chat = ({"role": "user", "content": "how many?"},)
+    answers = flat(evaluate(problems=examples(1, chat), score=score))
+    (request,) = seen
+    assert request.prompts == [[*chat]] * 3
+    assert request.completions == [[{"role": "assistant", "content": a.text}] for a in answers]
+    assert request.completion_ids == [[*a.token_ids] for a in answers]
+    assert request.columns == {"answer": ["0"] * 3}
+
+
+def length_of(completions, **columns):
+    return [len(text) / 10 for text in completions]
+
+
+def first_digit(completions, answer):
+    """Right if the text begins with the answer; it knows no empty text."""
+    return [float(text[0] == a) for text, a in zip(completions, answer, strict=True)]
+
+
+def test_a_pool_of_rewards_judges():
+    judge = MathReward(lambda text: text[:1] or None)
+    rewards = [judge, first_digit, length_of]
+    with RewardPool(rewards, processes=1, seconds=60, memory_gib=8) as pool:
+        answers = flat(evaluate(score=pool.score))
+    assert {a.text == "" for a in answers} == {True, False}
+    for answer in answers:
+        assert answer.failed == (answer.text == "") == np.isnan(answer.values["first_digit"])
+        assert answer.values["length_of"] == pytest.approx(len(answer.text) / 10)
+        if not answer.truncated and not answer.failed:
+            assert answer.values["math"] == answer.values["first_digit"]
+    found = summary(answers, by="math", answer_of=answer_reader(judge))
+    assert found["failed"] == sum(a.text == "" for a in answers)
+    assert found["maj@1"] == pytest.approx(found["pass@1"])
+
+
+class Watched:
+    """An engine that says when each call begins, and does what a test asks on the way."""
+
+    def __init__(self, on_call):
+        self.engine, self.on_call, self.calls = make_engine(), on_call, 0
+        self.lock = threading.Lock()
+
+    def generate(self, prompts, sampling, seed):
+        with self.lock:
+            self.calls += 1
+            call = self.calls
+        self.on_call(call)
+        return self.engine.generate(prompts, sampling, seed)
+
+
+def test_a_batch_is_judged_while_the_next_is_sampled():
+    sampling_second = threading.Event()
+
+    def score(request):
+        assert sampling_second.wait(WAIT)
+        return holds(request)
+
+    engine = Watched(lambda call: sampling_second.set() if call == 2 else None)
+    assert len(flat(evaluate(engine, score=score))) == 21
+
+
+def test_problems_are_judged_at_once():
+    together = threading.Barrier(4, timeout=WAIT)
+
+    def score(request):
+        together.wait()
+        return holds(request)
+
+    assert len(flat(evaluate(problems=examples(8), score=score, batch=4, judges=4))) == 24
+
+
+def test_batches_are_sampled_at_once_if_asked_for():
+    together = threading.Barrier(3, timeout=WAIT)
+    engine = Watched(lambda call: together.wait() if call <= 3 else None)
+    assert len(flat(evaluate(engine, concurrent=3))) == 21
+
+
+def test_what_was_sampled_before_a_failure_is_not_lost():
+    def fail(call):
+        if call == 3:
+            raise RuntimeError("the servers are gone")
+
+    taken = []
+    with pytest.raises(RuntimeError, match="servers are gone"):
+        taken.extend(answer for chunk in evaluate(Watched(fail)) for answer in chunk)
+    assert [a.problem for a in taken] == [0] * 3 + [1] * 3 + [2] * 3 + [3] * 3
+
+
+def test_a_caller_that_stops_listening_ends_it():
+    engine = Watched(lambda call: None)
+    chunks = evaluate(engine)
+    next(chunks)
+    chunks.close()
+    assert engine.calls <= 3
+
+
+def test_what_cannot_be_recorded_is_refused_before_sampling():
+    engine = Watched(lambda call: None)
+    problems = examples()
+    problems[4] = Example("what?", {"image": b"..."}, "a.jsonl:5")
+    with pytest.raises(ValueError, match=r"a\.jsonl:5: column 'image' is b'...' \(bytes\)"):
+        evaluate(engine, problems)
+    for name in ("batch", "concurrent", "judges"):
+        with pytest.raises(ValueError, match=f"{name} is 0"):
+            evaluate(engine, **{name: 0})
+    with pytest.raises(ValueError, match="no problem to evaluate on"):
+        sample_and_judge(
+            engine,
+            [],
+            encode=encode,
+            decode=decode,
+            sampling=SAMPLING,
+            score=holds,
+            seed=0,
+            batch=1,
+        )
+    assert engine.calls == 0
+
+
+def test_a_judge_that_loses_verdicts_is_refused():
+    def score(request):
+        found = holds(request)
+        return found._replace(rewards=found.rewards[1:])
+
+    with pytest.raises(
+        ValueError, match=r"a\.jsonl:1: 3 answers were judged and \[2, 3, 3\] verdi"
+    ):
+        flat(evaluate(score=score))
+
+
+@pytest.fixture
+def answers_file(tmp_path):
+    with AnswerFile(tmp_path / "a.jsonl") as file:
+        for chunk in evaluate():
+            file.write(chunk)
+    return file.path
+
+
+@pytest.mark.parametrize("judges", [1, 8])
+def test_judged_again_by_the_same_rewards_nothing_changes(answers_file, judges):
+    before = answers_file.read_bytes()
+    done = rescore(answers_file, holds, judges=judges)
+    assert done.changed == []
+    assert b"".join(to_line(a) for a in done.answers) == before == answers_file.read_bytes()
+    assert str(done) == "0 of 21 verdicts changed"
+
+
+def test_verdicts_that_change_are_told(answers_file):
+    def stricter(request):
+        found = holds(request)
+        stopped = np.array([reason == "stop" for reason in request.finish_reasons])
+        return found._replace(values={"holds": found.values["holds"] * stopped, "new": stopped})
+
+    done = rescore(answers_file, stricter)
+    expected = [a for a in flat(evaluate()) if a.truncated and a.values["holds"] == 1]
+    assert expected
+    assert [old.token_ids for old, _ in done.changed] == [a.token_ids for a in expected]
+    assert {new.values["holds"] for _, new in done.changed} == {0.0}
+
+
+def test_an_answer_that_fails_now_has_changed(answers_file):
+    def never(request):
+        found = holds(request)
+        values = {"holds": found.values["holds"] * np.nan}
+        return found._replace(values=values, failed=np.ones_like(found.failed))
+
+    assert len(rescore(answers_file, never).changed) == sum(not a.failed for a in flat(evaluate()))
+
+
+def test_rewards_of_other_names_are_not_compared(answers_file):
+    def renamed(request):
+        found = holds(request)
+        return found._replace(values={"other": found.values["holds"]})
+
+    with pytest.raises(ValueError, match=r"judged by \['holds'\].*\['other'\]: nothing can be"):
+        rescore(answers_file, renamed)
+    with pytest.raises(ValueError, match="judges is 0"):
+        rescore(answers_file, holds, judges=0)

@@ -1,0 +1,106 @@
+import io
+import json
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from ogrpo.evaluation import clustered_interval, majority_at_k, mean_interval, pass_at_k, summary
+from ogrpo.evaluation.table import table
+from tests.evaluation.records import FAILED, record
+
+RIGHT = np.array([[1, 1, 0, 0], [0, 0, 0, 0], [1, 1, 1, 0]], np.float32)
+TEXTS = [["4", "4", "5", "6"], ["1", "2", "3", ""], ["4", "4", "4", "7"]]
+
+
+def answers():
+    """In no order, as nothing may depend on it."""
+    made = [
+        record(
+            n, g, text=TEXTS[n][g], correct=float(RIGHT[n, g]), token_ids=(0,) * (10 * n + g + 1)
+        )
+        for n in range(3)
+        for g in range(4)
+    ]
+    return made[::-1]
+
+
+def test_every_figure_is_its_estimates():
+    found = summary(answers(), answer_of=lambda text: text or None)
+    for k in (1, 2, 4):
+        estimate = pass_at_k(RIGHT, k)
+        assert [found[f"pass@{k}{end}"] for end in ("", "/low", "/high")] == [*estimate[:3]]
+        votes = [[text or None for text in row] for row in TEXTS]
+        assert found[f"maj@{k}"] == majority_at_k(RIGHT, votes, k).mean
+    assert found["pass@1"] == clustered_interval(RIGHT).mean == found["reward/correct"]
+    lengths = np.arange(1, 5) + 10.0 * np.arange(3)[:, None]
+    assert [found[f"tokens{end}"] for end in ("", "/low", "/high")] == [*mean_interval(lengths)[:3]]
+    assert (found["tokens/median"], found["tokens/max"]) == (12.5, 24)
+    assert (found["problems"], found["answers"], found["failed"]) == (3, 12, 0)
+    assert (found["truncated"], found["truncated/low"]) == (0, 0)
+    json.dumps(found, allow_nan=False)
+
+
+def test_the_ks_are_powers_of_two_and_the_samples_unless_named():
+    three = [a for a in answers() if a.sample < 3]
+    assert {f"pass@{k}" for k in (1, 2, 3)} == {
+        name for name in summary(three) if name.startswith("pass@") and "/" not in name
+    }
+    assert "pass@2" not in summary(three, ks=[3, 1])
+    with pytest.raises(ValueError, match="Pass@8 of 3 samples"):
+        summary(three, ks=[8])
+
+
+def test_an_answer_that_was_cut_off_has_no_vote():
+    cut = [record(0, 0, text="4", correct=0.0, finish_reason="length"), record(0, 1, text="5")]
+    found = summary(cut, answer_of=str)
+    assert (found["maj@2"], found["truncated"]) == (1, 0.5)
+
+
+def test_a_failed_reward_is_counted_and_no_wrong_answer():
+    found = summary([record(0, 0), record(0, 1, correct=FAILED), record(1, 0), record(1, 1)])
+    assert (found["failed"], found["pass@1"], found["reward/correct"]) == (1, 1, 1)
+    nothing = summary([record(correct=FAILED)])
+    assert nothing["reward/correct"] is None
+    assert "pass@1" not in nothing
+
+
+def test_a_graded_reward_has_a_mean_and_no_pass_at_k():
+    graded = [record(n, 0, correct=-0.5 * n) for n in range(3)]
+    assert summary(graded)["reward/correct"] == -0.5
+    assert "pass@1" not in summary(graded)
+    with pytest.raises(ValueError, match=r"needs rewards of 0 or 1, and one is -0\.5"):
+        summary(graded, ks=[1])
+
+
+def test_the_reward_that_decides_can_be_named():
+    two = [
+        record(n, values={"format": 1.0, "correct": float(n == 0)}, reward=1.5) for n in range(4)
+    ]
+    assert summary(two)["pass@1"] == 1
+    assert summary(two, by="correct")["pass@1"] == 0.25
+    assert summary(two)["reward"] == 1.5
+    with pytest.raises(ValueError, match=r"no reward 'corect'; the answers were judged by \['fo"):
+        summary(two, by="corect")
+
+
+def test_one_problems_bounds_that_nobody_knows_are_none():
+    found = summary([record(0, 0), record(0, 1)])
+    assert found["tokens/low"] is None
+    assert 0 < found["pass@1/low"] < 0.5
+
+
+def test_nothing_is_not_summed_up():
+    with pytest.raises(ValueError, match="no answer"):
+        summary([])
+
+
+def test_the_table_shows_names_as_they_are():
+    out = io.StringIO()
+    named = [record(n, values={"[red]r": float(n)}, reward=0.0) for n in range(2)]
+    Console(file=out, width=90).print(table(summary(named), "[bold]runs[0]"))
+    shown = out.getvalue()
+    assert "reward/[red]r" in shown
+    assert "[bold]runs[0]" in shown
+    assert "pass@1" in shown
+    assert "/low" not in shown
