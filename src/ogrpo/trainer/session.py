@@ -314,7 +314,9 @@ def greedy_answers(session: Session, params: object, *, version: int) -> list[An
     greedy = replace(parts.evaluation_sampling, greedy=True, group_size=1)
     groups = parts.evaluator.generate(prompts, greedy, stream_seed(parts.seed, "shown", 0))
     with not_counted(session):
-        return from_first(lambda: [Answer(text, reward > 0) for text, reward in judge.shown(groups)])
+        return from_first(
+            lambda: [Answer(text, reward > 0) for text, reward in judge.shown(groups)]
+        )
 
 
 def finish(session: Session, state: LoopState, before: Sequence[Answer]) -> None:
