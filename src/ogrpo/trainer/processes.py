@@ -39,7 +39,11 @@ def start_processes(wanted: Processes) -> None:
         return
     jax.config.update("jax_cpu_collectives_implementation", "gloo")  # of CPUs alone
     try:
-        jax.distributed.initialize(wanted.coordinator, wanted.count, wanted.id)
+        if wanted.auto:
+            jax.distributed.initialize()
+        else:  # told everything, JAX is not to ask a cluster for the rest
+            named = wanted.coordinator, wanted.count, wanted.id
+            jax.distributed.initialize(*named, cluster_detection_method="deactivate")
     except (RuntimeError, ValueError) as error:
         found = "under --processes.auto" if wanted.auto else f"at {wanted.coordinator}"
         raise ValueError(f"the processes did not find each other {found}: {error}") from error
