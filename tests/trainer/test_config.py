@@ -9,7 +9,7 @@ from ogrpo.core.algorithms import PROXIMAL
 from ogrpo.trainer.build import batching_line
 from ogrpo.trainer.config import TrainConfig, from_json, to_json
 from ogrpo.trainer.config_processes import Processes
-from ogrpo.trainer.config_update import Mesh, Optimizer
+from ogrpo.trainer.config_update import Optimizer
 from ogrpo.trainer.method import algorithm
 from ogrpo.trainer.presets import PRESETS, main_study
 from ogrpo.trainer.session import as_json

@@ -75,9 +75,9 @@ class SharedCollector:
             if engine.engine is not None:
                 self._collector = Collector(engine.engine, *rest, **keywords)
         else:
-            *others, reward_fn = rest
+            request_at, sampling, reward_fn = rest
             judge = reward_fn if is_first() else unjudged
-            self._collector = Collector(engine, *others, judge, **keywords)
+            self._collector = Collector(engine, request_at, sampling, judge, **keywords)
 
     @property
     def version(self) -> int | None:
