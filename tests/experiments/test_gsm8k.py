@@ -36,7 +36,7 @@ KEYS = {
         "kl/mu_pi",
         "ess",
     ),
-    *("staleness", "seconds/rollout", "seconds/reward", "seconds/update", "seconds/sync"),
+    *("staleness", "seconds/rollout", "unjudged", "seconds/update", "seconds/sync"),
     *("seconds/eval", "pass@1/temperature", "pass@1/sampled/low", "pass@1/sampled/high"),
 }
 
@@ -81,6 +81,7 @@ def records(folder: Path) -> list[dict]:
 def deterministic(folder: Path) -> list[dict]:
     # Times, and what is counted since the process began or depends on when files were written.
     apart = ("seconds/", "tokens/s", "collect/", "replay/bytes/allocated", "replay/unacknowledged")
+    apart += ("reward/",)
     return [{k: v for k, v in r.items() if not k.startswith(apart)} for r in records(folder)]
 
 
@@ -111,7 +112,7 @@ def test_pass_at_k_stands_beside_pass_at_1_wherever_that_does(finished):
 def test_the_run_directory_holds_what_was_promised(finished):
     folder, done = finished
     config = json.loads((folder / "config.json").read_text())
-    assert (config["study"], config["schedule"]["v"], config["seed"]) == ("gsm8k", 3, 0)
+    assert (config["task"], config["schedule"]["v"], config["seed"]) == ("gsm8k", 3, 0)
     assert sorted(p.name for p in (folder / "checkpoints").iterdir()) == ["2", "4"]
     assert len([*(folder / "plots").glob("*.png")]) >= 5
     for name in ("report.html", "model", "metrics.jsonl"):

@@ -119,10 +119,14 @@ def chat_variables(config: TrainConfig) -> Mapping[str, Any]:
     return {name: _value(text) for name, _, text in pairs}
 
 
+RENDERED = {"messages", "add_generation_prompt"}
+"""What a chat template is always given."""
+
+
 def check_chat(config: TrainConfig, tokenizer: TextTokenizer) -> None:
     """Refuses variables that the tokenizer's chat template does not read."""
     template = tokenizer.chat_template
-    known = set() if template is None else template_variables(template)
+    known = set() if template is None else template_variables(template) - RENDERED
     for name in chat_variables(config):
         require(
             name in known,
