@@ -104,18 +104,20 @@ def embedded_engine(
     batch_size: int,
     prompt_length: int,
     place_fn: Callable[[Any], Any] = jnp.asarray,
+    fetch_fn: Callable[[Any], Any] = lambda drawn: drawn,
 ) -> EmbeddedEngine:
     """The trainer's own sampler behind the engine interface.
 
-    `place_fn` puts prompts on the devices that draw for them, those of the parameters. On a single
-    CPU large layers are unstacked, and batches of long completions shrink as they finish.
+    `place_fn` puts prompts on the devices that draw for them, those of the parameters; `fetch_fn`
+    gets what was drawn from them, where other processes have a part of it. On a single CPU large
+    layers are unstacked, and batches of long completions shrink as they finish.
     """
 
     def sample_fn(params: Params, ids: np.ndarray, mask: np.ndarray, seed: int, **how: Any) -> Any:
         arrays = place_fn(ids), place_fn(mask)
         long = how["max_tokens"] >= _LONG and _on_one_cpu(params)
         chosen = {"eos_id": eos_id, "halvings": _HALVINGS if long else 0, **how}
-        return sample(params, config, *arrays, jax.random.key(seed), **chosen)
+        return fetch_fn(sample(params, config, *arrays, jax.random.key(seed), **chosen))
 
     return EmbeddedEngine(
         sample_fn, batch_size=batch_size, prompt_length=prompt_length, prepare_fn=_prepare

@@ -165,6 +165,17 @@ def test_short_batches_are_cut_into_fewer_parts():
     assert arrange(short, everything, microbatches=4).shape.parts == 2
 
 
+def test_parts_that_are_computed_together_come_in_multiples():
+    long, short = (make([4] * 8, np.full((8, 2), size), 4, 64) for size in (64, 20))
+    everything = np.ones(8, bool)
+    for groups, parts in ((long, 8), (short, 4)):
+        assert arrange(groups, everything, microbatches=8, together=2).shape.parts == parts
+        assert arrange(groups, everything, microbatches=8, together=8).shape.parts == 8
+    assert arrange(short, everything, microbatches=2, together=2).shape.parts == 2
+    with pytest.raises(ValueError, match="8 microbatches cannot be computed 3 at a time"):
+        arrange(long, everything, microbatches=8, together=3)
+
+
 def test_what_does_not_fit_is_refused():
     groups, wanted = make([4, 2], [[9, 3], [1, 0]], 4, 32), np.ones(2, bool)
     shape = arrange(groups, wanted, microbatches=1).shape

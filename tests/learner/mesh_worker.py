@@ -1,7 +1,8 @@
 """Updates on a mesh beside the same updates on one device, in a process that has the devices.
 
 `python -m tests.learner.mesh_worker CASE ...` prints one JSON object by case. A case is
-"data,fsdp,tensor,microbatches", with ",r" behind it for adapters of that rank alone, or "copied".
+"data,fsdp,tensor,microbatches", with ",r" behind it for adapters of that rank alone and "packed:"
+before it for packed batches, or "copied".
 With --rank, this is one of two processes of a job.
 """
 
@@ -20,8 +21,10 @@ from ogrpo.learner.checkpoint import Checkpoints
 from ogrpo.learner.state import TrainState, adam, hypers
 from ogrpo.policy.axes import param_axes
 from ogrpo.policy.lora import merge
+from ogrpo.trainer import Packer
+from ogrpo.trainer.batches import make_batch as make_batch_of
 from ogrpo.trainer.config_update import Lora, Mesh
-from ogrpo.trainer.devices import make_devices, state_layout
+from ogrpo.trainer.devices import make_devices, state_layout, ways
 from ogrpo.trainer.presets import main_study
 from tests.learner.toy import make_recipe
 from tests.policy.tiny import make_config, make_params
@@ -52,9 +55,15 @@ def make_batch(n: int = 16, g: int = 3, p: int = 4, t: int = 3) -> Batch:
     )
 
 
-def two_updates(update, state: TrainState) -> tuple[TrainState, dict]:
+def packed_batch(microbatches: int, together: int) -> Batch:
+    """The same groups without their padding, log-probs of the reference in the same order."""
+    host = jax.tree.map(np.asarray, make_batch())
+    return make_batch_of(host, Packer(microbatches, False, together), for_update=True).batch
+
+
+def two_updates(update, state: TrainState, batch: Batch) -> tuple[TrainState, dict]:
     """The second update has moments to start from."""
-    batch, given = make_batch(), hypers(1e-2, 0.9, KNOBS)
+    given = hypers(1e-2, 0.9, KNOBS)
     state, _ = update(state, batch, given)
     return update(state, batch, given)
 
@@ -67,16 +76,19 @@ def on_one_device(lora: Lora) -> tuple[TrainState, TrainState, dict]:
     update = devices.make_update(make_recipe(policy_fn=devices.policy_fn))
     first = devices.init(make_params(CONFIG))
     begun = jax.device_get(first)
-    return begun, *jax.device_get(two_updates(update, first))
+    return begun, *jax.device_get(two_updates(update, first, make_batch()))
 
 
-def on_mesh(sizes: dict[str, int], microbatches: int, lora: Lora) -> dict:
+def on_mesh(sizes: dict[str, int], microbatches: int, lora: Lora, *, packed: bool) -> dict:
     config = main_study(mesh=Mesh(**sizes), lora=lora)
     devices = make_devices(config, CONFIG, OPTIMIZER, ())
-    to = state_layout(config, CONFIG, OPTIMIZER)
-    recipe = make_recipe(policy_fn=devices.policy_fn, microbatches=microbatches)
+    to, together = state_layout(config, CONFIG, OPTIMIZER), ways(config)
+    batch = packed_batch(microbatches, together) if packed else make_batch()
+    recipe = make_recipe(
+        policy_fn=devices.policy_fn, microbatches=microbatches, packed=packed, together=together
+    )
     state = devices.init(devices.place_params(make_params(CONFIG)))
-    state, metrics = two_updates(devices.make_update(recipe), state)
+    state, metrics = two_updates(devices.make_update(recipe), state, batch)
     repeat = jax.jit(lambda tree: tree, out_shardings=to.everywhere)
     whole, metrics = jax.device_get(repeat(state)), jax.device_get(metrics)
     return {
@@ -140,9 +152,11 @@ def join(port: int, rank: int) -> None:
 def carry_out(case: str) -> dict:
     if case == "copied":
         return copied()
-    data, fsdp, tensor, microbatches, *rank = map(int, case.split(","))
+    numbers = case.removeprefix("packed:")
+    data, fsdp, tensor, microbatches, *rank = map(int, numbers.split(","))
     lora = Lora(rank=rank[0]) if rank else Lora()
-    return on_mesh({"data": data, "fsdp": fsdp, "tensor": tensor}, microbatches, lora)
+    sizes = {"data": data, "fsdp": fsdp, "tensor": tensor}
+    return on_mesh(sizes, microbatches, lora, packed=numbers != case)
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ from tests.policy.tiny import make_config
 ROOT = Path(__file__).parents[2]
 CASES = ("8,1,1,1", "1,8,1,1", "2,2,2,2")
 LORA = "2,2,2,2,3"
+PACKED = ("packed:8,1,1,1", "packed:2,2,2,2", "packed:1,4,2,1,3")
 
 
 def worker(devices: int, *arguments: str) -> subprocess.Popen[str]:
@@ -49,10 +50,10 @@ def records(output: str) -> list[dict]:
 
 @pytest.fixture(scope="module")
 def eight() -> dict[str, dict]:
-    return results(worker(8, *CASES, LORA, "copied"))[0]
+    return results(worker(8, *CASES, LORA, *PACKED, "copied"))[0]
 
 
-@pytest.mark.parametrize("case", [*CASES, LORA])
+@pytest.mark.parametrize("case", [*CASES, LORA, *PACKED])
 def test_an_update_on_eight_devices_is_that_on_one(eight, case):
     assert eight[case]["state"] < 1e-5
     assert eight[case]["metrics"] < 1e-5

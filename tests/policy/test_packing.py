@@ -92,6 +92,36 @@ def test_in_parts_with_groups_left_out(family):
     assert all(np.any(leaf != 0) for leaf in jax.tree.leaves(short[0]))
 
 
+@pytest.mark.parametrize("family", FAMILIES)
+def test_parts_computed_together_are_the_same(family):
+    config, groups = make_config(family), make_groups(8, 2, 4, 20, seed=2)
+    params, wanted = make_params(config), np.ones(8, bool)
+    order, shape = arrange(groups, wanted, microbatches=4, together=2)
+    assert shape.parts == 4
+    rows = jax.tree.map(jnp.asarray, pack(take(groups, order), wanted, shape))
+
+    def total(together, params):
+        how = {"together": together, "spread_fn": spread}
+        out = packed_log_probs_and_entropy(params, config, rows, 0.7, **how)
+        return jnp.sum(out.log_probs * weights) + jnp.sum(out.entropy), out
+
+    seen = []
+
+    def spread(x):
+        seen.append(x.shape[0])
+        return x
+
+    weights = jax.random.normal(jax.random.key(5), (8, 2, 20))
+    expected = jax.grad(partial(total, 1), has_aux=True)(params)
+    assert set(seen) == {1}
+    for together in (2, 4):
+        seen.clear()
+        check_close(jax.grad(partial(total, together), has_aux=True)(params), expected)
+        assert set(seen) == {together}
+    with pytest.raises(ValueError, match="4 parts cannot be computed 3 at a time"):
+        total(3, params)
+
+
 ROOMY = Shape(parts=2, predictors=30, others=22, groups=2, members=3, prompt=5, completion=6)
 
 

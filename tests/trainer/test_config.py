@@ -8,7 +8,8 @@ from ogrpo.cli import options as command
 from ogrpo.core.algorithms import PROXIMAL
 from ogrpo.trainer.build import batching_line
 from ogrpo.trainer.config import TrainConfig, from_json, to_json
-from ogrpo.trainer.config_update import Mesh, Optimizer
+from ogrpo.trainer.config_processes import Processes
+from ogrpo.trainer.config_update import Optimizer
 from ogrpo.trainer.method import algorithm
 from ogrpo.trainer.presets import PRESETS, main_study
 from ogrpo.trainer.session import as_json
@@ -121,9 +122,19 @@ def test_a_wrong_value_is_refused_by_name(option, value, message, capsys):
     assert __import__("re").search(message, " ".join(shown.replace("│", " ").split()))
 
 
-def test_packed_batches_on_a_mesh_are_refused():
-    with pytest.raises(ValueError, match=r"batching is packed.*mesh has 4.*batching padded"):
-        main_study(optimizer=Optimizer(batching="packed"), mesh=Mesh(data=2, tensor=2))
+def test_processes_are_named_whole_or_found():
+    named = Processes(coordinator="host:7777", count=2, id=1)
+    assert named.wanted
+    assert Processes(auto=True).wanted
+    assert not Processes().wanted
+    for wrong, message in (
+        ({"count": 2, "id": 0}, "also give --processes.coordinator"),
+        ({"auto": True, "coordinator": "host:1", "count": 2, "id": 0}, "leave it out"),
+        ({"coordinator": "host:1", "count": 2, "id": 2}, "processes.id is 2"),
+        ({"coordinator": "host", "count": 2, "id": 0}, "give HOST:PORT"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            Processes(**wrong)
 
 
 def test_an_unknown_option_is_answered_with_the_nearest(capsys):

@@ -150,6 +150,7 @@ SAME: dict[str, tuple[Setting, Any]] = {
 }
 """What only writes, shows, says more or speeds up: the weights that a run ends with stay."""
 
+PROCESSES = "trainer/test_processes.py::test_a_run_of_two_processes_"
 ELSEWHERE = {
     "run_dir": "experiments/test_gsm8k.py::test_the_run_directory_holds_what_was_promised",
     "resume": "experiments/test_gsm8k.py::test_a_finished_run_is_not_overwritten_but_can_be_resumed",
@@ -165,6 +166,10 @@ ELSEWHERE = {
     "mesh.data": "learner/test_sharding.py::test_an_update_on_eight_devices_is_that_on_one",
     "mesh.fsdp": "learner/test_sharding.py::test_an_update_on_eight_devices_is_that_on_one",
     "mesh.tensor": "learner/test_sharding.py::test_an_update_on_eight_devices_is_that_on_one",
+    "processes.auto": f"{PROCESSES}stops_and_goes_on_and_is_that_of_one",
+    "processes.coordinator": f"{PROCESSES}stops_and_goes_on_and_is_that_of_one",
+    "processes.count": f"{PROCESSES}stops_and_goes_on_and_is_that_of_one",
+    "processes.id": f"{PROCESSES}stops_and_goes_on_and_is_that_of_one",
     "rollout.url": "trainer/test_servers.py::"
     "test_a_run_says_how_to_start_its_server_waits_for_it_and_trains",
     "rollout.transport": "server/test_2_tied.py::test_pushes_are_proven_one_after_the_other",

@@ -101,7 +101,9 @@ def halved(size: int, full: int) -> int:
     return full
 
 
-def arrange(batch: Batch[np.ndarray], wanted: BoolArray, *, microbatches: int) -> Arranged:
+def arrange(
+    batch: Batch[np.ndarray], wanted: BoolArray, *, microbatches: int, together: int = 1
+) -> Arranged:
     """Parts of equally many groups and about equally many tokens, and the shape for them.
 
     A part computes no more tokens, its padding included, than a microbatch of the padded batch (but
@@ -111,16 +113,23 @@ def arrange(batch: Batch[np.ndarray], wanted: BoolArray, *, microbatches: int) -
         batch: groups, padded.
         wanted: bool `[N]`, False where a group is to be left out of the rows.
         microbatches: parts of the padded batch; it divides `N`.
+        together: parts that are computed at a time, one for each device that a batch is cut over;
+            the number of parts is a multiple of it, and it divides `microbatches`.
 
     Raises:
-        ValueError: a prompt without a token, or microbatches that do not divide the groups.
+        ValueError: a prompt without a token, microbatches that do not divide the groups, or parts
+            computed together that do not divide the microbatches.
     """
     prompts, completions = _lengths(batch, wanted)
     tokens, n = prompts + completions.sum(axis=1), len(prompts)
     if n % microbatches:
         raise ValueError(f"{n} groups cannot be cut into {microbatches} equal microbatches")
+    if microbatches % together:
+        raise ValueError(
+            f"{microbatches} microbatches cannot be computed {together} at a time: give a multiple"
+        )
     capacity = batch.prompt_mask.size + batch.completion_mask.size
-    for parts in (parts for parts in range(1, microbatches) if n % parts == 0):
+    for parts in (parts for parts in range(together, microbatches, together) if n % parts == 0):
         found = _cut(batch, wanted, tokens, parts)
         if found.shape.row * microbatches <= capacity:
             return found

@@ -11,13 +11,16 @@ import jax.numpy as jnp
 import numpy as np
 import orbax.checkpoint as ocp
 
+from ogrpo.learner.hosts import fetch
+
 
 def content_hash(tree: Any) -> str:
     """SHA-256 of arrays, their names, shapes and dtypes; empty for a tree without any."""
     leaves = jax.tree.leaves_with_path(tree)
     digest = hashlib.sha256()
     for path, leaf in leaves:
-        host = np.ascontiguousarray(jnp.copy(leaf))  # of a copy: an array keeps what it hands out
+        copied = fetch(jnp.copy(leaf))  # of a copy: an array keeps what it hands out
+        host = np.ascontiguousarray(copied)
         digest.update(f"{jax.tree_util.keystr(path)} {host.shape} {host.dtype}\n".encode())
         digest.update(host.reshape(-1).view(np.uint8).data)
     return digest.hexdigest() if leaves else ""

@@ -17,10 +17,12 @@ from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from jax import Array
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
+from ogrpo.learner.hosts import several
 from ogrpo.learner.metrics import Metrics, PolicyOutput
 from ogrpo.learner.state import Hypers, Params, TrainState, init_state, join
 from ogrpo.learner.update import (
@@ -161,9 +163,23 @@ def check_prompts(mesh: Mesh, prompts: int, microbatches: int) -> None:
 def place(tree: Any, where: Any) -> Any:
     """Arrays where a tree (or one for all) of shardings puts them.
 
-    With several processes each holds the whole of `tree` on its host, the same in all of them.
+    With several processes each has the whole of `tree`, the same in all of them, and puts its own
+    share on its own devices; arrays that are cut over the processes already are cut anew.
     """
-    return jax.device_put(tree, where)
+    if not several():
+        return jax.device_put(tree, where)
+    return jax.tree.map(lambda to, part: jax.tree.map(partial(_share, to=to), part), where, tree)
+
+
+def _share(leaf: Any, to: NamedSharding) -> Array:
+    if isinstance(leaf, Array) and not leaf.is_fully_addressable:
+        return leaf if leaf.sharding == to else jax.jit(_same, out_shardings=to)(leaf)
+    host = np.asarray(leaf)
+    return jax.make_array_from_callback(host.shape, to, lambda index: host[index])
+
+
+def _same(x: Array) -> Array:
+    return x
 
 
 def init_placed(

@@ -58,6 +58,8 @@ class Recipe(NamedTuple):
     packed, out of the packing; metrics are then of the groups that were computed."""
     packed: bool = False
     """Whether batches come with a packing, which then says what the microbatches are."""
+    together: int = 1
+    """Packed parts in a microbatch: one on each device that a batch is cut over."""
     region_fn: RegionFn | None = None
     """The trust region around an objective; its state is `TrainState.region`."""
 
@@ -183,7 +185,9 @@ def _parts(batch: Batch[Array], recipe: Recipe) -> int:
             f"the recipe's packed is {recipe.packed}, and the batch has"
             f" {'no' if batch.packing is None else 'a'} packing: make both agree"
         )
-    return recipe.microbatches if batch.packing is None else batch.packing.token_ids.shape[0]
+    if batch.packing is None:
+        return recipe.microbatches
+    return batch.packing.token_ids.shape[0] // recipe.together
 
 
 def _split(tree: Any, parts: int) -> Any:

@@ -9,6 +9,9 @@ few; a block sees its group's prompt and its completion, so that what attention 
 tokens too, though not quite: a block's keys are padded to the longest prompt and completion.
 
 Going into that layout and back are two gathers, each the transpose of the other.
+
+On a mesh, W parts are computed together, [W, M], one on each device that a batch is cut over: every
+part is laid out for itself, so that no device needs another's tokens.
 """
 
 from collections.abc import Callable
@@ -21,7 +24,15 @@ import jax.numpy as jnp
 from ogrpo.batch import Packing, PolicyOutput
 from ogrpo.policy.attention import AttentionFn, Segment, attend, causal
 from ogrpo.policy.config import DecoderConfig
-from ogrpo.policy.decoder import KeepFn, MixFn, Params, head_weight, keep_products, run_layers
+from ogrpo.policy.decoder import (
+    KeepFn,
+    MixFn,
+    Params,
+    SpreadFn,
+    head_weight,
+    keep_products,
+    run_layers,
+)
 from ogrpo.policy.head import HeadFn, token_log_probs
 from ogrpo.policy.log_probs import TokenQueries, ask, check_positions
 
@@ -35,6 +46,8 @@ def packed_log_probs_and_entropy(
     attention_fn: AttentionFn = attend,
     log_probs_fn: HeadFn = token_log_probs,
     keep_fn: KeepFn = keep_products,
+    spread_fn: SpreadFn = lambda x: x,
+    together: int = 1,
 ) -> PolicyOutput[jax.Array]:
     """`completion_log_probs_and_entropy` of a packed batch: the same numbers, without the padding.
 
@@ -46,23 +59,37 @@ def packed_log_probs_and_entropy(
       attention_fn: attention over segments.
       log_probs_fn: hidden states to log-probs.
       keep_fn: what layers keep for the backward pass (see `run_layers`).
+      spread_fn: pins arrays of W parts, [W, ...], to a mesh of devices.
+      together: W, parts computed at a time; the others follow one after the other.
 
     Returns:
       Log-probs and entropy, float32 [N, G, T'], both 0 on padding and on groups left out.
 
     Raises:
-      ValueError: P + T beyond the model's positions.
+      ValueError: P + T beyond the model's positions, or parts that are no multiple of W.
     """
     check_positions(config, packing.prompt_slots.shape[2], packing.completion_slots.shape[2])
-    functions = {"attention_fn": attention_fn, "log_probs_fn": log_probs_fn, "keep_fn": keep_fn}
-    one = partial(_part, params, config, jnp.asarray(temperature, jnp.float32), **functions)
-    if packing.token_ids.shape[0] == 1:
-        return one(jax.tree.map(lambda x: x[0], packing))
-    parts = jax.lax.map(one, packing)
-    return jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), parts)
+    count = packing.token_ids.shape[0]
+    if count % together:
+        raise ValueError(f"{count} parts cannot be computed {together} at a time: arrange them so")
+    compute = partial(
+        _parts,
+        params,
+        config,
+        jnp.asarray(temperature, jnp.float32),
+        attention_fn=attention_fn,
+        log_probs_fn=log_probs_fn,
+        keep_fn=keep_fn,
+        spread_fn=spread_fn,
+    )
+    if count == together:
+        return compute(packing)
+    turns = jax.tree.map(lambda x: x.reshape(-1, together, *x.shape[1:]), packing)
+    found = jax.lax.map(compute, turns)
+    return jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), found)
 
 
-def _part(
+def _parts(
     params: Params,
     config: DecoderConfig,
     temperature: jax.Array,
@@ -71,24 +98,52 @@ def _part(
     attention_fn: AttentionFn,
     log_probs_fn: HeadFn,
     keep_fn: KeepFn,
+    spread_fn: SpreadFn,
 ) -> PolicyOutput[jax.Array]:
-    """One part, whose arrays have no axis K."""
-    ids, positions = packing.token_ids[None], packing.positions[None]
-    mix = _packed_mix(packing, attention_fn)
-    hidden = run_layers(params, config, ids, positions, mix, keep_fn=keep_fn)[0][0]
-    rows = packing.targets.shape[0]
+    """The parts that are computed together, W of them."""
+    packing = jax.tree.map(spread_fn, packing)
+    ids, positions, rows = packing.token_ids, packing.positions, packing.targets.shape[1]
+    how: Any = {"keep_fn": keep_fn, "spread_fn": spread_fn}
+    hidden = run_layers(params, config, ids, positions, _mix(packing, attention_fn), **how)[0]
+    last = _each(lambda row, places: row[places], hidden, packing.last)
     first, rest = ask(
         log_probs_fn,
         head_weight(params),
         temperature,
-        TokenQueries(hidden=hidden[packing.last], token_ids=packing.firsts),
-        TokenQueries(hidden=hidden[:rows], token_ids=packing.targets[:, None]),
+        TokenQueries(hidden=last, token_ids=packing.firsts),
+        TokenQueries(hidden=hidden[:, :rows], token_ids=packing.targets[..., None]),
     )
-    return jax.tree.map(lambda *parts: _read(jnp.concatenate(parts), packing.answers), first, rest)
+
+    def answers(*found: jax.Array) -> jax.Array:
+        read = _each(_read, jnp.concatenate(found, axis=-1), packing.answers)
+        return read.reshape(-1, *read.shape[2:])
+
+    return jax.tree.map(answers, first, rest)
+
+
+def _each(fn: Callable[..., Any], *arrays: Any) -> Any:
+    """A function of one part applied to each; one alone needs no batched gathers."""
+    if jax.tree.leaves(arrays)[0].shape[0] > 1:
+        return jax.vmap(fn)(*arrays)
+    alone = fn(*jax.tree.map(lambda x: x[0], arrays))
+    return jax.tree.map(lambda x: x[None], alone)
+
+
+def _mix(packing: Packing[jax.Array], attention_fn: AttentionFn) -> MixFn:
+    """Attention of each part's row."""
+
+    def one(packing: Packing[jax.Array], *row: jax.Array) -> jax.Array:
+        queries, keys, values = (x[None] for x in row)
+        return _packed_mix(packing, attention_fn)(queries, keys, values, None)[0]
+
+    def mix(queries: jax.Array, keys: jax.Array, values: jax.Array, _context: Any) -> jax.Array:
+        return _each(one, packing, queries, keys, values)
+
+    return mix
 
 
 def _packed_mix(packing: Packing[jax.Array], attention_fn: AttentionFn) -> MixFn:
-    """Attention of the row: a prompt to itself, a block to its prompt and its completion."""
+    """Attention of one row: a prompt to itself, a block to its prompt and its completion."""
     into_keys, into_queries = _layouts(packing)
     prompt_mask, group_mask, own_mask = _masks(packing)
     owners, groups = packing.block_owners, packing.block_owners // packing.firsts.shape[1]

@@ -44,7 +44,7 @@ class Reward:
             raise ValueError(f"a reward is called {self.name!r}; give it a name without '/'.")
         if self.name in COUNTS:
             raise ValueError(
-                f"a reward is called {self.name!r}, as a count of the metrics is; call it:"
+                f"a reward is called {self.name!r}, as a count of the metrics is; rename it:"
                 f" Reward('my_{self.name}', function)."
             )
         if not callable(self.function):

@@ -103,6 +103,8 @@ class EmbeddedEngine:
     def _pad(self, prompts: Sequence[Ids]) -> tuple[Ids, NDArray[np.bool_]]:
         ids = np.zeros((len(prompts), self._prompt_length), np.int32)
         lengths = np.array([len(p) for p in prompts])
+        if not lengths.min():
+            raise ValueError(f"prompt {int(lengths.argmin())} of a call has no token: leave it out")
         if lengths.max() > self._prompt_length:
             raise ValueError(
                 f"a prompt has {lengths.max()} tokens but the engine takes {self._prompt_length}: "

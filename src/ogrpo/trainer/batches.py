@@ -18,6 +18,8 @@ class Packer(NamedTuple):
     """Parts of the padded batch, whose places bound the tokens of a packed part."""
     skip_zero_variance: bool
     """Whether updates leave groups of equal rewards out."""
+    together: int = 1
+    """Packed parts that are computed at a time, one on each device that a batch is cut over."""
 
 
 class Made(NamedTuple):
@@ -44,7 +46,9 @@ def make_batch(batch: Batch[np.ndarray], packer: Packer | None, *, for_update: b
         return Made(batch=batch, shape=None, padding=1 - real_tokens(batch, everything) / places)
     leaves_out = for_update and packer.skip_zero_variance
     wanted = _carrying(batch) if leaves_out else everything
-    order, shape = arrange(batch, wanted, microbatches=packer.microbatches)
+    together = packer.together
+    bound = packer.microbatches * together  # a device's share of a padded microbatch
+    order, shape = arrange(batch, wanted, microbatches=bound, together=together)
     batch, wanted = take(batch, order), wanted[order]
     return Made(
         batch=batch._replace(packing=pack(batch, wanted, shape)),

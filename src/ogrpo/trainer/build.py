@@ -12,6 +12,7 @@ import optax
 from ogrpo.bridge import connect_policy, embedded_engine
 from ogrpo.data.packing import TOKEN_RUNGS, Shape
 from ogrpo.data.tokenizer import TextTokenizer
+from ogrpo.learner.hosts import fetch
 from ogrpo.learner.state import Hypers, adam, hypers, reset
 from ogrpo.learner.update import PolicyFn, Recipe
 from ogrpo.learner.variance import make_noise
@@ -32,7 +33,7 @@ from ogrpo.rollout.vllm import Options, Unavailable, VllmEngine
 from ogrpo.trainer import Costs, Packer, Parts
 from ogrpo.trainer.buffers import make_buffer
 from ogrpo.trainer.config import TrainConfig
-from ogrpo.trainer.devices import Devices, make_devices, on_one_device
+from ogrpo.trainer.devices import Devices, make_devices, on_one_device, ways
 from ogrpo.trainer.method import algorithm, check, knobs, region_fn, silent
 from ogrpo.trainer.prepare import Prepared
 
@@ -49,6 +50,7 @@ def make_recipe(config: TrainConfig, policy_fn: PolicyFn) -> Recipe:
         microbatches=config.optimizer.microbatches,
         skip_zero_variance=skips,
         packed=config.optimizer.batching == "packed",
+        together=ways(config),
         region_fn=region_fn(config),
     )
 
@@ -127,6 +129,7 @@ def make_engine(
         batch_size=config.schedule.prompts,
         prompt_length=config.longest_prompt,
         place_fn=devices.place_prompts,
+        fetch_fn=fetch,
     )
 
 
@@ -172,7 +175,7 @@ def make_packer(config: TrainConfig) -> Packer | None:
     wanted = config.optimizer
     if wanted.batching == "padded":
         return None
-    return Packer(wanted.microbatches, wanted.skip_zero_variance)
+    return Packer(wanted.microbatches, wanted.skip_zero_variance, ways(config))
 
 
 def batching_line(config: TrainConfig) -> str:
@@ -180,7 +183,9 @@ def batching_line(config: TrainConfig) -> str:
     wanted, rollout = config.optimizer, config.rollout
     places = config.longest_prompt + rollout.group_size * config.longest_completion
     each = config.schedule.prompts * places // wanted.microbatches
-    cut = f"{wanted.microbatches} x {each:,} tokens"
+    shared = ways(config)
+    spread = "" if shared == 1 else f" over {shared} devices"
+    cut = f"{wanted.microbatches} x {each:,} tokens{spread}"
     if wanted.batching == "padded":
         return f"batches: padded to {cut}"
     ladder = f"at most {4 * TOKEN_RUNGS} row lengths, each shape compiled once"
@@ -250,6 +255,7 @@ def make_parts(
         limits=config.reuse.limits if config.reuse.adaptive else None,
         costs=count_costs(config, decoder),
         packer=make_packer(config),
+        place=devices.place_batch,
         noise=make_noise(recipe) if measures_noise(config) else None,
         reads=recipe.reads,
         reset_optimizer=reset(make_optimizer(config)) if config.schedule.reset_optimizer else None,

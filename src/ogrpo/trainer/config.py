@@ -15,6 +15,7 @@ import tyro
 
 from ogrpo.core.algorithms import Algorithm
 from ogrpo.tasks.arithmetic import Teacher
+from ogrpo.trainer.config_processes import Processes
 from ogrpo.trainer.config_update import (
     Kernels,
     Knobs,
@@ -345,6 +346,7 @@ class TrainConfig:
     trust_region: TrustRegion = field(default_factory=TrustRegion)
     optimizer: Optimizer = field(default_factory=Optimizer)
     mesh: Mesh = field(default_factory=Mesh)
+    processes: Processes = field(default_factory=Processes)
     kernels: Kernels = field(default_factory=Kernels)
     evaluation: Evaluation = field(default_factory=Evaluation)
     certificate: Certificate = field(default_factory=Certificate)
@@ -364,12 +366,6 @@ class TrainConfig:
             f"schedule.prompts = {self.schedule.prompts} in optimizer.microbatches = {parts} parts"
             f" cannot be cut over mesh.data * mesh.fsdp = {ways} devices: make the prompts a"
             f" multiple of {parts * ways}",
-        )
-        devices = ways * self.mesh.tensor
-        require(
-            self.optimizer.batching == "padded" or devices == 1,
-            f"optimizer.batching is {self.optimizer.batching}, which runs on one device, and the "
-            f"mesh has {devices}: choose --optimizer.batching padded, or no mesh",
         )
         held, batch = self.replay.groups, self.schedule.prompts
         require(

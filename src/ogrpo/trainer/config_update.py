@@ -229,7 +229,8 @@ class Optimizer:
     packed batch is cut into as few as need no more tokens at a time."""
     batching: Literal["padded", "packed"] = "padded"
     """Compute every place of a padded batch, or its tokens alone; the gradient stays the same. A
-    packed batch has one of several shapes, each compiled once (docs/ragged.md). Not on a mesh."""
+    packed batch has one of several shapes, each compiled once (docs/ragged.md). On a
+    mesh each device packs its own groups."""
     skip_zero_variance: bool = False
     """Do not compute groups that carry no loss, which needs microbatches of such groups alone, or
     packed batches; the gradient stays the same. Metrics, and so the signals of --reuse.adaptive,

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 from jax.sharding import SingleDeviceSharding
 
@@ -15,6 +16,7 @@ from ogrpo.batch import Batch
 from ogrpo.kernels.log_probs import choose, kernel
 from ogrpo.kernels.log_probs.sharded import log_probs_over_mesh
 from ogrpo.learner import sharding
+from ogrpo.learner.hosts import several
 from ogrpo.learner.precision import compute_in
 from ogrpo.learner.sharding import Layout
 from ogrpo.learner.state import TrainState, init_state, join
@@ -25,6 +27,7 @@ from ogrpo.policy.decoder import param_shapes
 from ogrpo.policy.head import HeadFn
 from ogrpo.policy.lora import TARGETS, split, split_axes
 from ogrpo.trainer import stream_seed
+from ogrpo.trainer.batches import to_device
 from ogrpo.trainer.config import TrainConfig
 from ogrpo.trainer.config_update import Mesh
 from ogrpo.trainer.model import DTYPES, REMAT, make_policy_fn
@@ -38,6 +41,7 @@ class Devices(NamedTuple):
     policy_fn: PolicyFn
     place_params: Callable[[Params], Params]
     place_prompts: Callable[[Any], Any]
+    place_batch: Callable[[Batch[np.ndarray]], Batch[Array]]
     init: Callable[[Params], TrainState]
     shapes: Callable[[Params], TrainState]
     """Of what `init` would make, each with its place; its frozen parameters are there."""
@@ -51,6 +55,11 @@ def on_one_device(config: TrainConfig) -> bool:
     """Whether there is no mesh."""
     mesh = config.mesh
     return mesh.data * mesh.fsdp * mesh.tensor == 1
+
+
+def ways(config: TrainConfig) -> int:
+    """Devices that a batch is cut over."""
+    return config.mesh.data * config.mesh.fsdp
 
 
 def open_mesh(wanted: Mesh) -> jax.sharding.Mesh:
@@ -84,6 +93,7 @@ def _one_device(
         policy_fn=in_compute_dtype(config, policy_fn),
         place_params=_as_it_is,
         place_prompts=jnp.asarray,
+        place_batch=to_device,
         init=lambda params: replace(_init_on_one(config, optimizer, params), region=region),
         shapes=lambda params: with_region(_shapes_on_one(config, optimizer, params), region),
         make_update=partial(make_update, optimizer),
@@ -98,10 +108,12 @@ def _many_devices(
     axes, to = state_axes(config, decoder), state_layout(config, decoder, optimizer)
     if config.trust_region.kind in ("penalty", "clip"):
         to = to._replace(state=to.state.replace(region=to.everywhere))
+    region = sharding.place(region, to.everywhere)
     return Devices(
         policy_fn=in_compute_dtype(config, mesh_policy(config, decoder, to)),
         place_params=partial(sharding.place, where=sharding.places(param_axes(decoder), to.mesh)),
         place_prompts=partial(sharding.place, where=to.batch),
+        place_batch=partial(sharding.place, where=to.batch) if several() else to_device,
         init=lambda params: replace(_init_on_mesh(config, optimizer, to, params), region=region),
         shapes=lambda params: with_region(_shapes_on_mesh(config, optimizer, to, params), region),
         make_update=lambda recipe: sharding.shard_update(optimizer, recipe, to),
@@ -177,6 +189,7 @@ def mesh_policy(config: TrainConfig, decoder: DecoderConfig, to: Layout) -> Poli
     """The decoder with its activations pinned to the mesh."""
     policy_fn = make_policy_fn(
         decoder,
+        together=ways(config),
         keep_fn=REMAT[config.model.remat],
         spread_fn=partial(sharding.spread, to=to),
         log_probs_fn=mesh_head(config, decoder, to),

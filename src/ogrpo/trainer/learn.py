@@ -13,8 +13,9 @@ from ogrpo.certify import certify, period_gaps
 from ogrpo.core.algorithms import PROXIMAL
 from ogrpo.data.packing import Shape
 from ogrpo.data.replay import Draw, TooFewGroups
+from ogrpo.learner.hosts import fetch
 from ogrpo.learner.state import Hypers
-from ogrpo.trainer.batches import make_batch, to_device
+from ogrpo.trainer.batches import make_batch
 from ogrpo.trainer.collect import Fresh
 from ogrpo.trainer.control import ReuseLimits, Verdict, judge_data, next_clip_scale
 from ogrpo.trainer.schedule import Schedule
@@ -94,7 +95,7 @@ def score(state: LoopState, draw: Draw, parts: Parts, schedule: Schedule) -> Sco
     """
     padded = draw.batch(parts.prompts.length, parts.sampling.max_tokens)
     made = make_batch(padded, parts.packer, for_update=True)
-    batch = to_device(made.batch)
+    batch = parts.place(made.batch)
     temperature = jnp.float32(parts.sampling.temperature)
     proximal = ref = None
     if PROXIMAL in parts.reads and schedule.i > 1:
@@ -163,10 +164,10 @@ def certify_period(
     current = made.batch.policy_versions == state.server_version  # collected ahead: not yet
     judged = current & active.any(axis=-1)  # of the others the reward is not known
     if judged.any():
-        batch = to_device(made.batch)
-        temperature = jnp.float32(parts.sampling.temperature)
-        before = parts.score(state.train.whole(state.previous), batch, temperature)
-        gaps = period_gaps(before, batch.behavior_log_probs, jnp.asarray(active), batch.rewards)
+        batch, temperature = parts.place(made.batch), jnp.float32(parts.sampling.temperature)
+        before = fetch(parts.score(state.train.whole(state.previous), batch, temperature))
+        drawn, rewards = map(jnp.asarray, (made.batch.behavior_log_probs, made.batch.rewards))
+        gaps = period_gaps(jnp.asarray(before), drawn, jnp.asarray(active), rewards)
         state = replace(state, gaps=(*state.gaps, *np.asarray(gaps)[judged].tolist()))
     if not ends or not state.gaps:
         return state, NOT_CERTIFIED

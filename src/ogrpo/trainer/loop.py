@@ -18,6 +18,7 @@ from dataclasses import replace
 from functools import partial
 
 from ogrpo.core.algorithms import REFERENCE
+from ogrpo.learner.hosts import is_first
 from ogrpo.rollout.collection import Collector
 from ogrpo.trainer.collect import inserted, request_at, take
 from ogrpo.trainer.evaluate import evaluate
@@ -30,7 +31,8 @@ from ogrpo.trainer.state import LoopState, Parts, Record, Stopwatch, snapshot
 def train(state: LoopState, parts: Parts, schedule: Schedule) -> Iterator[tuple[LoopState, Record]]:
     """Runs the remaining steps, yielding the state and a metrics record after each.
 
-    A fresh run first yields the evaluation of the initial policy as step 0's record.
+    A fresh run first yields the evaluation of the initial policy as step 0's record. With several
+    processes all run this loop, and the first alone has records.
     """
     if state.step == 0:
         watch = Stopwatch()
@@ -69,7 +71,8 @@ def advance(
         with watch("eval"):
             evaluation = evaluate(state, parts, collector)
     found = (evaluation, fresh, use, certificate)
-    return state, step_record(state, parts, schedule, watch, collector, *found)
+    record = step_record(state, parts, schedule, watch, collector, *found) if is_first() else {}
+    return state, record
 
 
 def make_collector(state: LoopState, parts: Parts, schedule: Schedule) -> Collector:
@@ -79,7 +82,7 @@ def make_collector(state: LoopState, parts: Parts, schedule: Schedule) -> Collec
     repeats it exactly for a lead of 0 or 1; for a longer one, those batches are a little fresher.
     """
     last = schedule.warmup if schedule.offline else schedule.steps
-    collector = Collector(
+    collector = parts.collect(
         parts.engine,
         partial(request_at, parts, schedule),
         parts.sampling,

@@ -57,15 +57,19 @@ def tiny_decoder(tokenizer: TextTokenizer) -> DecoderConfig:
     return tiny(tokenizer.padded_vocab_size(16))
 
 
-def make_policy_fn(decoder: DecoderConfig, **functions: Any) -> PolicyFn:
-    """The decoder as the update sees it; `functions` as `completion_log_probs_and_entropy` has."""
+def make_policy_fn(decoder: DecoderConfig, *, together: int = 1, **functions: Any) -> PolicyFn:
+    """The decoder as the update sees it; `functions` as `completion_log_probs_and_entropy` has.
+
+    Of packed batches, `together` parts are computed at a time.
+    """
 
     def policy_fn(
         params: Params, batch: Batch[jax.Array], temperature: jax.Array
     ) -> PolicyOutput[jax.Array]:
         if batch.packing is not None:
             packed = packed_log_probs_and_entropy
-            return packed(params, decoder, batch.packing, temperature, **functions)
+            how = {**functions, "together": together}
+            return packed(params, decoder, batch.packing, temperature, **how)
         return completion_log_probs_and_entropy(params, decoder, batch, temperature, **functions)
 
     return policy_fn

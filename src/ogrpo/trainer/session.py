@@ -16,6 +16,7 @@ from rich.console import Console
 
 from ogrpo.data.tokenizer import TextTokenizer
 from ogrpo.learner.checkpoint import Checkpoints
+from ogrpo.learner.hosts import fetch, from_first, is_first, on_first, several
 from ogrpo.learner.memory import give_back_after_compiling
 from ogrpo.learner.state import TrainState
 from ogrpo.policy import DecoderConfig, Params
@@ -31,16 +32,26 @@ from ogrpo.rollout.vllm import RolloutError
 from ogrpo.tasks import Example, Prompt, Task
 from ogrpo.trainer.build import batching_line, find_devices, make_parts
 from ogrpo.trainer.cache import keep_compiled_programs
-from ogrpo.trainer.collect import RewardError
 from ogrpo.trainer.config import TrainConfig, to_json
 from ogrpo.trainer.devices import Devices, memory_lines, open_mesh
 from ogrpo.trainer.evaluate import withdraw
 from ogrpo.trainer.interrupt import StopRequest, stop_on_signal
+from ogrpo.trainer.judge import RewardError
 from ogrpo.trainer.loop import train
 from ogrpo.trainer.method import check, title
-from ogrpo.trainer.model import DTYPES, make_model, save_model
+from ogrpo.trainer.model import DTYPES, save_model
 from ogrpo.trainer.prepare import Prepared, prepare
+from ogrpo.trainer.processes import (
+    agreed,
+    alone,
+    check_alike,
+    check_processes,
+    quiet_elsewhere,
+    same_model,
+    start_processes,
+)
 from ogrpo.trainer.servers import connect
+from ogrpo.trainer.shared import SharedEngine, shared_parts, shared_run
 from ogrpo.trainer.sources import check_sources
 from ogrpo.trainer.state import LoopState, Parts, array_shapes, resume, start, stream_seed
 
@@ -92,7 +103,7 @@ def open_run(config: TrainConfig) -> RunDir:
 
 def as_json(config: TrainConfig) -> dict:
     """The config as it is written into the run's folder."""
-    values = to_json(config)
+    values = to_json(alone(config))
     return {key: value for key, value in values.items() if key not in ("run_dir", "resume")}
 
 
@@ -111,6 +122,8 @@ def run(
       ValueError: something that is asked for is wrong; nothing was computed yet.
       RolloutError: servers are gone; the state is saved, and the message says how to go on.
     """
+    start_processes(config.processes)
+    console = quiet_elsewhere(console)
     keep_compiled_programs()
     give_back_after_compiling()
     check_sources(config, task)
@@ -119,22 +132,27 @@ def run(
     with closing(prepared), ExitStack() as stack:
         config = prepared.config
         check(config)
-        folder = open_run(config)
+        check_processes(config)
+        check_alike(prepared)
+        folder = shared_run(lambda: open_run(config))
         console.print(f"run directory {folder.path}", markup=False, soft_wrap=True)
         for label, count in prepared.left_out:
             if count:
                 console.print(f"[yellow]{count} {label}[/]")
-        decoder, params = make_model(prepared, console)
+        decoder, params = same_model(prepared, console)
         params = kept_base(config, folder, decoder, params, prepared.tokenizer)
         devices = find_devices(config, decoder)
         params = devices.place_params(params)
         engine = None
         if config.rollout.url:
-            engine = connect(config, folder, decoder, params, prepared.tokenizer, console)
-            stack.enter_context(engine)
+            served = params if config.model.path else fetch(params, everywhere=False)
+            how = (config, folder, decoder, served, prepared.tokenizer, console)
+            found = on_first(lambda: stack.enter_context(connect(*how)))
+            engine = SharedEngine(found) if several() else found
         parts = make_parts(
             config, prepared, decoder, engine, devices=devices, experience=folder.experience
         )
+        parts = shared_parts(parts)
         session = Session(config, folder, prepared, decoder, devices, parts, console, command)
         return Finished(folder, carry_out(session, params))
 
@@ -155,7 +173,7 @@ def kept_base(
         return params
     if config.resume and (run.initial / "config.json").is_file():
         return load_pretrained(run.initial, DTYPES[config.model.dtype])[1]
-    save_model(run.initial, decoder, params, tokenizer)
+    on_first(lambda: save_model(run.initial, decoder, params, tokenizer))
     return params
 
 
@@ -192,20 +210,23 @@ def train_to_end(session: Session, params: Params) -> tuple[LoopState, StopReque
             try:
                 for turn in train(state, session.parts, config.schedule):
                     state, record = turn
-                    metrics.write(record)
-                    shown.show(record)
+                    if is_first():
+                        metrics.write(record)
+                        shown.show(record)
+                    stop.signal = agreed(stop.signal)
+                    stopping = bool(stop)  # a signal that comes from here on is for the next step
                     due = state.step % every == 0 and state.step > 0
-                    if due or state.step == steps or stop:
+                    if due or state.step == steps or stopping:
                         checkpoints.save(state.step, state.arrays(), progress(session, state))
                         if not config.replay.keep:
                             kept = map(checkpoints.progress, checkpoints.steps)
                             state.buffer.prune(each["buffer"] for each in kept)
-                    if stop:
+                    if stopping:
                         break
             except STOPPING as error:  # the trainer's state is not lost
                 checkpoints.save(state.step, state.arrays(), progress(session, state))
                 command = resume_command(session)
-                raise RolloutError(f"{error}\ngo on with:\n  {command}") from error
+                raise type(error)(f"{error}\ngo on with:\n  {command}") from error
     return state, stop
 
 
@@ -293,18 +314,20 @@ def greedy_answers(session: Session, params: object, *, version: int) -> list[An
     greedy = replace(parts.evaluation_sampling, greedy=True, group_size=1)
     groups = parts.evaluator.generate(prompts, greedy, stream_seed(parts.seed, "shown", 0))
     with not_counted(session):
-        return [Answer(text, reward > 0) for text, reward in judge.shown(groups)]
+        return from_first(
+            lambda: [Answer(text, reward > 0) for text, reward in judge.shown(groups)]
+        )
 
 
 def finish(session: Session, state: LoopState, before: Sequence[Answer]) -> None:
     """Saves the model, draws the report and says where everything is."""
     run, prepared, console = session.run, session.prepared, session.console
     policy = state.train.whole()
-    save_model(run.model, session.decoder, policy, prepared.tokenizer)
-    if session.config.lora.rank is not None:
-        base = (session.config.model.path or run.initial).resolve()
-        save_adapter(run.adapter, state.train.params, alpha=session.config.lora.alpha, base=base)
+    whole = fetch(replace(state.train, opt_state=()), everywhere=False)
+    on_first(lambda: save(session, whole))
     after = greedy_answers(session, policy, version=state.step)
+    if not is_first():
+        return
     examples = session.prepared.heldout[:SHOWN_ANSWERS]
     samples = [
         Sample(prompt_text(example.prompt), gold_text(example), *answers)
@@ -318,6 +341,15 @@ def finish(session: Session, state: LoopState, before: Sequence[Answer]) -> None
     console.print(
         f"model   {run.model}\nmetrics {run.metrics}\nreport  {run.report}", soft_wrap=True
     )
+
+
+def save(session: Session, train: TrainState) -> None:
+    """Writes the model's folder, and the adapters' where there are any."""
+    run, config = session.run, session.config
+    save_model(run.model, session.decoder, train.whole(), session.prepared.tokenizer)
+    if config.lora.rank is not None:
+        base = (config.model.path or run.initial).resolve()
+        save_adapter(run.adapter, train.params, alpha=config.lora.alpha, base=base)
 
 
 def prompt_text(prompt: Prompt) -> str:

@@ -19,7 +19,7 @@ from ogrpo.learner.checkpoint import content_hash
 from ogrpo.learner.state import Hypers, Params, TrainState
 from ogrpo.learner.update import UpdateFn
 from ogrpo.learner.variance import NoiseFn
-from ogrpo.rollout.collection import CollectionLimits, RewardFn
+from ogrpo.rollout.collection import CollectionLimits, Collector, RewardFn
 from ogrpo.rollout.protocol import Engine, Group, Sampling
 from ogrpo.trainer.batches import Packer
 from ogrpo.trainer.control import ReuseLimits
@@ -93,9 +93,13 @@ class Parts:
     costs: Costs
     packer: Packer | None
     """How batches are packed; None pads them."""
+    place: Callable[[Batch[np.ndarray]], Batch[jax.Array]]
+    """Puts a batch on the devices."""
     noise: NoiseFn | None
     """How noisy an update's gradient is; None where that is not measured."""
     seed: int
+    collect: Callable[..., Collector] = Collector
+    """Makes the collector; with several processes, one that all of them share."""
 
 
 @dataclass(frozen=True)

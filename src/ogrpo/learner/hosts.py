@@ -1,0 +1,148 @@
+"""What several processes of one run say to each other; in a run of one process, nothing.
+
+Every process runs the same program on the same values, and each holds a share of every array. Two
+things cross over on the host: what the first process alone knows (`from_first`), and whole copies
+of arrays (`fetch`). All processes call these in the same order.
+
+Words travel through JAX's coordination service and not over the devices: the first process may be
+minutes before it has something to say, and devices that wait for each other give up earlier.
+"""
+
+import itertools
+import pickle
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any, NamedTuple, TypeVar, cast
+
+import jax
+import numpy as np
+from jax.experimental import multihost_utils
+from orbax.checkpoint import multihost
+
+T = TypeVar("T")
+PATIENCE = timedelta(days=1)
+"""How long a process waits for another's word; one that died is noticed earlier (heartbeats)."""
+PIECE = 1 << 20
+"""Bytes of one message to the coordination service."""
+_turns = itertools.count()
+
+
+class Unable(NamedTuple):
+    """What a process could not do."""
+
+    error: Exception
+
+
+def several() -> bool:
+    """Whether the run has more than one process."""
+    return jax.process_count() > 1
+
+
+def is_first() -> bool:
+    """Whether this process is the one that writes, and talks to servers; one alone is."""
+    return jax.process_index() == 0
+
+
+def from_first(fn: Callable[[], T]) -> T:
+    """What `fn` returns in the first process, which alone calls it; its error in all of them.
+
+    What it returns is pickled; an error that cannot be becomes a RuntimeError of the same words.
+    """
+    if not several():
+        return fn()
+    outcome = _attempt(fn) if is_first() else None
+    outcome = _spoken(outcome)
+    if isinstance(outcome, Unable):
+        raise outcome.error
+    return cast(T, outcome)
+
+
+def on_first(fn: Callable[[], T]) -> T | None:
+    """What `fn` returns to the first process, which alone calls it; None elsewhere.
+
+    An error of it is raised by all.
+    """
+    kept: list[T] = []
+    from_first(lambda: kept.append(fn()))
+    return kept[0] if kept else None
+
+
+def everyone(value: T) -> list[T]:
+    """What each process says, in their order."""
+    if not several():
+        return [value]
+    client, name, patience = _service()
+    client.key_value_set_bytes(f"{name}/{jax.process_index():08d}", pickle.dumps(value))
+    client.wait_at_barrier(f"{name}/said", patience)
+    found = sorted(client.key_value_dir_get_bytes(f"{name}/"))
+    _forget(client, name, patience)
+    return [pickle.loads(data) for _, data in found]
+
+
+def fetch(tree: Any, *, everywhere: bool = True) -> Any:
+    """A tree of arrays with each whole on the host; in a run of one process the tree itself.
+
+    Args:
+      tree: whose arrays are cut over the processes, or copies of each other in all of them.
+      everywhere: False leaves None in place of each array in all processes but the first; only one
+        array at a time is then whole there.
+    """
+    if not several():
+        return tree
+    return jax.tree.map(lambda leaf: _whole(leaf, keep=everywhere or is_first()), tree)
+
+
+def _whole(leaf: Any, *, keep: bool) -> np.ndarray | None:
+    if isinstance(leaf, jax.Array) and not leaf.is_fully_addressable:
+        replicated = leaf.is_fully_replicated
+        host = leaf if replicated else multihost_utils.process_allgather(leaf, tiled=True)
+        return np.asarray(host) if keep else None
+    return np.asarray(leaf) if keep else None
+
+
+def _attempt(fn: Callable[[], Any]) -> Any:
+    try:
+        return fn()
+    except Exception as error:  # Not handled here: every process raises it.
+        return Unable(_portable(error))
+
+
+def _portable(error: Exception) -> Exception:
+    """The error, or one of the same words where it cannot be written and read again."""
+    try:
+        pickle.loads(pickle.dumps(error))
+    except Exception:
+        found = RuntimeError(f"{type(error).__name__}: {error}")
+        found.__cause__ = error
+        return found
+    return error
+
+
+def _spoken(value: Any) -> Any:
+    """The first process's value, in all; what the others give is not looked at."""
+    client, name, patience = _service()
+    if is_first():
+        data = pickle.dumps(value)
+        pieces = [data[start : start + PIECE] for start in range(0, len(data), PIECE)]
+        for n, piece in enumerate(pieces):
+            client.key_value_set_bytes(f"{name}/{n}", piece)
+        client.key_value_set_bytes(f"{name}/pieces", str(len(pieces)).encode())
+    else:
+        count = int(client.blocking_key_value_get_bytes(f"{name}/pieces", patience))
+        read = (client.blocking_key_value_get_bytes(f"{name}/{n}", patience) for n in range(count))
+        value = pickle.loads(b"".join(read))
+    _forget(client, name, patience)
+    return value
+
+
+def _service() -> tuple[Any, str, int]:
+    """JAX's coordination service, the name of this exchange, and milliseconds to wait in it."""
+    patience = int(PATIENCE.total_seconds() * 1000)
+    return multihost.get_jax_distributed_client(), f"ogrpo/{next(_turns)}", patience
+
+
+def _forget(client: Any, name: str, patience: int) -> None:
+    """Clears an exchange away, once everyone has read it."""
+    client.wait_at_barrier(f"{name}/read", patience)
+    if is_first():
+        client.key_value_delete(f"{name}/")
