@@ -60,7 +60,10 @@ REFUSED = {
         TrainConfig(task="math", data=Data(path="x", solution_column="worked")),
         r"data\.solution-column is worked",
     ),
-    "a part of generated problems": (TrainConfig(data=Data(heldout="0.5")), r"data\.heldout is 0\.5"),
+    "a part of generated problems": (
+        TrainConfig(data=Data(heldout="0.5")),
+        r"data\.heldout is 0\.5",
+    ),
     "a part of what has a test split": (
         TrainConfig(task="math", data=Data(path="x", heldout="0.5")),
         r"data\.heldout is 0\.5, .* evaluated on prompts of its own",
