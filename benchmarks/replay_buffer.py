@@ -24,10 +24,10 @@ import numpy as np
 from ogrpo.batch import Batch
 from ogrpo.data.batching import pad_groups
 from ogrpo.data.replay import (
+    BufferLimits,
     Experience,
     Fifo,
     Layout,
-    Limits,
     Prioritised,
     ReplayBuffer,
     Stratified,
@@ -131,7 +131,7 @@ def memory(args: argparse.Namespace, layout: Layout, source: list[Experience]) -
     for name, sampler in SAMPLERS.items():
         print(f"\n{name}")
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        buffer = ReplayBuffer(layout, Limits(groups=total), sampler)
+        buffer = ReplayBuffer(layout, BufferLimits(groups=total), sampler)
         with timed("  insert objects, filling", args.completions):
             for batch in batches(source, args.batch, total):
                 buffer.insert(batch)
@@ -178,13 +178,13 @@ def disk(args: argparse.Namespace, source: list[Experience]) -> None:
             with timed(f"  {dtype.__name__}: insert until acknowledged", count):
                 state = written(Path(folder), layout, source, args.batch, passes=4)
             with timed(f"  {dtype.__name__}: open with a state", count):
-                ReplayBuffer.open(Path(folder), layout, Limits(), Fifo, state=state)
+                ReplayBuffer.open(Path(folder), layout, BufferLimits(), Fifo, state=state)
 
 
 def written(
     folder: Path, layout: Layout, source: list[Experience], size: int, *, passes: int
 ) -> dict:
-    buffer = ReplayBuffer(layout, Limits(), Fifo, folder=folder)
+    buffer = ReplayBuffer(layout, BufferLimits(), Fifo, folder=folder)
     for batch in batches(source, size, passes * len(source)):
         buffer.insert(batch)
     return buffer.state()

@@ -66,10 +66,10 @@ def test_ci_runs_the_readmes_test_command():
 
 def test_the_metrics_table_names_what_a_run_writes():
     from ogrpo.evaluation import Estimate
-    from ogrpo.trainer import PHASES, Evaluation
+    from ogrpo.trainer import PHASES, HeldoutScores
 
     table = README.split("## Metrics")[1].split("## Layout")[0]
     nothing = Estimate(0.0, 0.0, 0.0, 1)
-    for key in Evaluation(nothing, nothing, 1.0, nothing, samples=8).record():
+    for key in HeldoutScores(nothing, nothing, 1.0, nothing, samples=8).record():
         assert key.removesuffix("/low").removesuffix("/high") in table
     assert ",".join(PHASES) in table

@@ -22,7 +22,7 @@ from ogrpo.policy import (
     save_pretrained,
 )
 from ogrpo.policy.decoder import keep_products, param_shapes
-from ogrpo.policy.lora import Split, split
+from ogrpo.policy.lora import SplitParams, split
 
 REMAT = {
     "none": jax.checkpoint_policies.everything_saveable,
@@ -81,7 +81,7 @@ def measure(job: Job) -> None:
         more = clock.tick(metrics["loss"], metrics["grad_norm"])
 
 
-def adapted(params: Params, rank: int) -> Split:
+def adapted(params: Params, rank: int) -> SplitParams:
     """Adapters alone trained, with the A of all systems."""
     found = split(params, jax.random.key(0), rank=rank, alpha=ALPHA, targets=TARGETS)
 

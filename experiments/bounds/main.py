@@ -39,7 +39,7 @@ BROKEN = 1
 
 
 @dataclass(frozen=True)
-class Bounds:
+class BoundsStudy:
     """The bounds along a training run: enumerated on a bandit, sampled on the default task."""
 
     seed: int = 0
@@ -75,17 +75,17 @@ class Bounds:
         require(0 < self.delta < 1, f"delta is {self.delta}: give a chance between 0 and 1")
 
 
-def parse(options: Sequence[str]) -> Bounds:
+def parse(options: Sequence[str]) -> BoundsStudy:
     """The options given; tyro answers unknown ones with the nearest names."""
     return tyro.cli(
-        Bounds,
+        BoundsStudy,
         prog="python -m experiments.run bounds",
         args=[*options],
         config=(tyro.conf.FlagCreatePairsOff,),
     )
 
 
-def main_config(wanted: Bounds) -> TrainConfig:
+def main_config(wanted: BoundsStudy) -> TrainConfig:
     """The default task, with these dials."""
     steps = wanted.steps
     return main_study(
@@ -97,7 +97,7 @@ def main_config(wanted: Bounds) -> TrainConfig:
     )
 
 
-def exact_records(wanted: Bounds) -> Iterator[Record]:
+def exact_records(wanted: BoundsStudy) -> Iterator[Record]:
     """The parts that nothing is estimated in."""
     yield from train_bandit(
         wanted.bandit,
@@ -111,7 +111,7 @@ def exact_records(wanted: Bounds) -> Iterator[Record]:
     yield from families
 
 
-def sampled_records(wanted: Bounds, console: Console) -> Iterator[Record]:
+def sampled_records(wanted: BoundsStudy, console: Console) -> Iterator[Record]:
     """The default task."""
     config = main_config(wanted)
     with closing(prepare(config)) as prepared:
@@ -122,7 +122,7 @@ def sampled_records(wanted: Bounds, console: Console) -> Iterator[Record]:
         yield from train_run(state, parts, config.schedule, dials)
 
 
-def run(wanted: Bounds, console: Console) -> int:
+def run(wanted: BoundsStudy, console: Console) -> int:
     """Measures, reports, and returns 1 if an exact inequality failed."""
     keep_compiled_programs()
     stamp = f"{datetime.now():%Y%m%d-%H%M%S}"

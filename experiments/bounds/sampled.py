@@ -33,7 +33,7 @@ BELOW = ("mm", "sharp", "stale", "published")
 """What must not exceed the gain; the certificate has a confidence of its own."""
 
 
-class Sample(NamedTuple):
+class HeldoutSample(NamedTuple):
     """Fresh completions of the held-out prompts by one sampler, with its own log-probs."""
 
     batch: Batch[jax.Array]
@@ -50,7 +50,7 @@ class Dials(NamedTuple):
     seed: int
 
 
-def draw_sample(parts: Parts, params: Params, step: int) -> Sample:
+def draw_sample(parts: Parts, params: Params, step: int) -> HeldoutSample:
     """Completions that no update will see, scored by the trainer's own forward pass."""
     evaluator = parts.evaluator
     evaluator.publish(params, step)
@@ -63,7 +63,9 @@ def draw_sample(parts: Parts, params: Params, step: int) -> Sample:
     batch: Batch[jax.Array] = jax.tree.map(jnp.asarray, padded)
     own = score(parts, params, batch)
     apart = jnp.where(batch.completion_mask, jnp.abs(own - batch.behavior_log_probs), 0)
-    return Sample(batch=batch._replace(behavior_log_probs=own), mismatch=float(jnp.max(apart)))
+    return HeldoutSample(
+        batch=batch._replace(behavior_log_probs=own), mismatch=float(jnp.max(apart))
+    )
 
 
 def score(parts: Parts, params: Params, batch: Batch[jax.Array]) -> jax.Array:
@@ -154,13 +156,17 @@ def estimates(ratio: Array, center: Array, rewards: Array, dials: Dials) -> Reco
     }
 
 
-def step_record(step: int, sample: Sample, ratio: Array, center: Array, dials: Dials) -> Record:
+def step_record(
+    step: int, sample: HeldoutSample, ratio: Array, center: Array, dials: Dials
+) -> Record:
     """One update: from pi_k to pi, judged on draws of mu."""
     rewards = np.asarray(sample.batch.rewards, np.float64)
     return {"part": "run", "step": step, **estimates(ratio, center, rewards, dials)}
 
 
-def period_record(step: int, sample: Sample, after: Sample, ratio: Array, dials: Dials) -> Record:
+def period_record(
+    step: int, sample: HeldoutSample, after: HeldoutSample, ratio: Array, dials: Dials
+) -> Record:
     """One server period: from mu to the policy that replaces it, whose J is sampled anew."""
     rewards, renewed = (np.asarray(s.batch.rewards, np.float64) for s in (sample, after))
     (old, old_error), (new, new_error) = mean_and_error(rewards), mean_and_error(renewed)

@@ -1,6 +1,6 @@
 """GRPO on grade-school mathematics, from the first prompt to the report.
 
-Command: python -m experiments.run gsm8k
+Invocation: python -m experiments.run gsm8k
 Hardware and time: a laptop, about a minute. Score: the table in README.md.
 """
 
@@ -12,7 +12,7 @@ from rich.console import Console
 
 from ogrpo.cli.options import parse
 from ogrpo.cli.train import exit_code
-from ogrpo.trainer.session import Command, run
+from ogrpo.trainer.session import Invocation, run
 
 PROGRAM = "python -m experiments.run gsm8k"
 
@@ -21,4 +21,4 @@ def main(options: Sequence[str]) -> int:
     """Runs the study; returns the exit code."""
     whole = shlex.join(["python", "-m", "experiments.run", *sys.argv[1:]])
     config = parse(options, program=PROGRAM, preset="default")
-    return exit_code(run(config, Console(), Command(whole, PROGRAM)))
+    return exit_code(run(config, Console(), Invocation(whole, PROGRAM)))

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 
 from ogrpo.batch import PolicyOutput
-from ogrpo.kernels.log_probs.sweep import Known, Plan, Slice, Sums, swept_log_probs
+from ogrpo.kernels.log_probs.sweep import Known, Slice, Sums, SweepPlan, swept_log_probs
 
 WIDTH = 1024
 KEPT_BYTES = 1 << 29
@@ -53,7 +53,7 @@ def chunked_log_probs(
       ValueError: the embedding is not cut over axis_name.
     """
     kept = kept_bytes // (4 * width * max(hidden.shape[0], 1))
-    plan = Plan(_sums, _scores_grad, width, width, axis_name, _scores, kept)
+    plan = SweepPlan(_sums, _scores_grad, width, width, axis_name, _scores, kept)
     return swept_log_probs(plan, hidden, embedding, token_ids, temperature)
 
 

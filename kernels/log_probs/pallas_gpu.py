@@ -24,7 +24,7 @@ from jax.experimental.pallas import triton as plgpu
 
 from ogrpo.batch import PolicyOutput
 from ogrpo.kernels.log_probs.chunked import chunked_log_probs
-from ogrpo.kernels.log_probs.sweep import Known, Plan, Slice, Sums, swept_log_probs
+from ogrpo.kernels.log_probs.sweep import Known, Slice, Sums, SweepPlan, swept_log_probs
 
 WIDTH = 16_384
 _LOW = -1e30  # below every logit; unlike -inf, its difference with itself is a number
@@ -97,7 +97,7 @@ def lowered_log_probs(
     sums_fn = partial(_sums, tile, interpret)
     grad_fn = partial(_scores_grad, tile, interpret)
     whole = min(embedding.shape[0], (2**31 - 1) // embedding.shape[1])  # a kernel counts in int32
-    plan = Plan(sums_fn, grad_fn, whole, width, None)
+    plan = SweepPlan(sums_fn, grad_fn, whole, width, None)
     return swept_log_probs(plan, hidden, embedding, token_ids, temperature)
 
 

@@ -81,7 +81,7 @@ ScoresGradFn = Callable[[Slice, Known, jax.Array | None], jax.Array]
 """dL/d(E h) [M, C] in hidden's dtype, that of the products it enters; of z where it is given."""
 
 
-class Plan(NamedTuple):
+class SweepPlan(NamedTuple):
     """How a sweep is carried out; static."""
 
     sums_fn: SumsFn
@@ -94,7 +94,7 @@ class Plan(NamedTuple):
 
 
 def swept_log_probs(
-    plan: Plan,
+    plan: SweepPlan,
     hidden: jax.Array,
     embedding: jax.Array,
     token_ids: jax.Array,
@@ -114,7 +114,7 @@ def swept_log_probs(
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _swept(
-    plan: Plan,
+    plan: SweepPlan,
     hidden: jax.Array,
     embedding: jax.Array,
     token_ids: jax.Array,
@@ -125,7 +125,7 @@ def _swept(
 
 
 def _forward(
-    plan: Plan,
+    plan: SweepPlan,
     hidden: jax.Array,
     embedding: jax.Array,
     token_ids: jax.Array,
@@ -160,7 +160,7 @@ def _forward(
 
 
 def _backward(
-    plan: Plan, saved: tuple[Any, ...], cotangent: PolicyOutput[jax.Array]
+    plan: SweepPlan, saved: tuple[Any, ...], cotangent: PolicyOutput[jax.Array]
 ) -> tuple[jax.Array, jax.Array, None, jax.Array]:
     (hidden, embedding, token_ids, temperature), (peak, log_mass, entropy), kept = saved
     known = Known(peak, log_mass, entropy, cotangent.log_probs, cotangent.entropy)
@@ -228,7 +228,7 @@ def _slicer(
     return part
 
 
-def _known_scores(plan: Plan, here: Slice) -> jax.Array:
+def _known_scores(plan: SweepPlan, here: Slice) -> jax.Array:
     assert plan.scores_fn is not None  # who keeps slices says how they are computed
     return plan.scores_fn(here)
 
@@ -258,7 +258,7 @@ def _merged_over_devices(sums: Sums, axis_name: str) -> Sums:
     return Sums(here.peak, mass, moment, lax.pmax(here.asked, axis_name))
 
 
-def _local_ids(plan: Plan, embedding: jax.Array, token_ids: jax.Array) -> jax.Array:
+def _local_ids(plan: SweepPlan, embedding: jax.Array, token_ids: jax.Array) -> jax.Array:
     """Token ids relative to this device's first row of the vocabulary."""
     if plan.axis_name is None:
         return token_ids

@@ -14,7 +14,7 @@ from ogrpo.policy.log_probs import flat_log_probs, flat_logits
 from ogrpo.policy.lora import merge
 from ogrpo.policy.pretrained import Slot, tensor_slots
 from ogrpo.rollout.embedded import EmbeddedEngine
-from ogrpo.rollout.endpoint import Model
+from ogrpo.rollout.endpoint import ServedModel
 from ogrpo.rollout.protocol import IntArray
 from ogrpo.rollout.vllm import Expected, Options, VllmEngine, connect
 
@@ -143,14 +143,14 @@ def embedded_model(
     decode_fn: Callable[[Sequence[int]], str],
     batch_size: int,
     prompt_length: int,
-) -> tuple[Model, Params]:
+) -> tuple[ServedModel, Params]:
     """A model folder as the functions that `ogrpo.rollout.endpoint` serves, and its parameters."""
     config, params = load_pretrained(folder, dtype)
 
     def next_fn(params: Params, prompt: IntArray) -> np.ndarray:
         return np.asarray(_next(params, jnp.asarray(prompt)[None], config=config))
 
-    model = Model(
+    model = ServedModel(
         engine=embedded_engine(
             config, eos_id=eos_id, batch_size=batch_size, prompt_length=prompt_length
         ),

@@ -23,7 +23,7 @@ RATES = (0.01, 0.02, 0.05, 0.1, 0.2, 0.4)
 LOWEST, HIGHEST = 0.0, 1.0
 
 
-class Verdict(NamedTuple):
+class PeriodVerdict(NamedTuple):
     """A period's certificate and the number of completions behind it."""
 
     certificate: Certificate
@@ -65,9 +65,9 @@ def _gaps(
     )
 
 
-def certify(gaps: Array, delta: float) -> Verdict:
+def certify(gaps: Array, delta: float) -> PeriodVerdict:
     """The lower confidence limit of the improvement, wrong with probability at most `delta`."""
-    return Verdict(_bound_at(delta)(gaps), gaps.size)
+    return PeriodVerdict(_bound_at(delta)(gaps), gaps.size)
 
 
 @cache

@@ -6,7 +6,7 @@ import pytest
 from scipy import stats
 
 from ogrpo.evaluation import Z95, clustered_interval, pass_at_k, wilson_interval
-from ogrpo.trainer.evaluate import Evaluation, not_evaluated
+from ogrpo.trainer.evaluate import HeldoutScores, not_evaluated
 
 
 def outcomes_of(*prompts):
@@ -157,7 +157,7 @@ def test_pass_at_k_of_a_graded_reward_is_refused():
 @pytest.mark.parametrize(("samples", "more"), [(1, 0), (8, 3), (11, 3)])
 def test_a_record_names_k_and_one_sample_has_no_pass_at_k(samples, more):
     estimate = wilson_interval(outcomes_of([1], [0], [1])[:, 0])
-    record = Evaluation(estimate, estimate, 1.0, estimate, samples).record()
+    record = HeldoutScores(estimate, estimate, 1.0, estimate, samples).record()
     found = {key for key in record if key.startswith(f"pass@{samples}/sampled")}
     assert len(record) == 7 + more
     assert len(found) == 3

@@ -24,12 +24,12 @@ from experiments.bounds.exact import (
     facts,
     trajectory,
 )
-from experiments.bounds.main import Bounds, exact_records, main_config, parse
+from experiments.bounds.main import BoundsStudy, exact_records, main_config, parse
 from experiments.bounds.sampled import plug_in, resamples
 from ogrpo.policy.shapes import SHAPES
 
 ROOT = Path(__file__).parents[2]
-SMALL = Bounds(bandit=Bandit(steps=9, v=4, prompts=4, answers=5, draws=64))
+SMALL = BoundsStudy(bandit=Bandit(steps=9, v=4, prompts=4, answers=5, draws=64))
 OPTIONS = (
     "--steps=3 --v=2 --prompts=3 --samples=8 --bandit.steps=4 --bandit.answers=5 --bandit.draws=16 "
     "--warm-start.steps=80 --warm-start.batch=16 --warm-start.problems=400"
@@ -93,7 +93,7 @@ def test_the_published_bound_promises_nothing_below_one_half(exact):
 def test_the_seed_decides_everything(exact):
     steps = of_part(exact, "bandit")
     assert [*islice(exact_records(SMALL), len(steps))] == steps
-    other = Bounds(seed=1, bandit=SMALL.bandit)
+    other = BoundsStudy(seed=1, bandit=SMALL.bandit)
     assert [*islice(exact_records(other), len(steps))] != steps
 
 

@@ -124,7 +124,7 @@ def largest(one, other) -> float:
     return max(jax.tree.leaves(gaps))
 
 
-def kept(state: TrainState, to: sharding.Layout) -> bool:
+def kept(state: TrainState, to: sharding.MeshLayout) -> bool:
     places = jax.tree.map(lambda leaf, place: leaf.sharding == place, state, to.state)
     return all(jax.tree.leaves(places))
 

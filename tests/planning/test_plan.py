@@ -14,10 +14,10 @@ from ogrpo.planning.config import (
     SHAPES,
     BatchPlan,
     Buffer,
-    Limits,
     Link,
-    Model,
     Plan,
+    PlanLimits,
+    PlanModel,
     Serve,
     Train,
 )
@@ -48,7 +48,7 @@ from ogrpo.rollout.protocol import Completion, Group, Sampling
 
 # d 64, f 176, 2 layers, 2 heads of 32, 1 key/value head, V 176: `SHAPES["tiny"]`.
 TINY = Plan(
-    model=Model(shape="tiny", params="float32", compute="bfloat16", serve="bfloat16"),
+    model=PlanModel(shape="tiny", params="float32", compute="bfloat16", serve="bfloat16"),
     batch=BatchPlan(
         prompts=8, group_size=4, prompt_length=8, max_tokens=16, mean_tokens=10, spread=0.0
     ),
@@ -187,7 +187,7 @@ def test_the_times_worked_by_hand():
 def test_both_sides_busy():
     """A = 10 + 2/4: v = 4 makes pushes .5 <= .05 x 10; 4 updates of 2.5 and a score of .4."""
     spent = Times(draw=10.0, update=2.5, score=0.4, push=2.0)
-    chosen = recommend(spent, Limits(lead=1, max_staleness=8, max_updates=8), buffered=1)
+    chosen = recommend(spent, PlanLimits(lead=1, max_staleness=8, max_updates=8), buffered=1)
     assert (chosen.v, chosen.i, chosen.replay, chosen.batches) == (4, 4, 1, 1)
     assert chosen.draw_seconds == 10.5
     assert chosen.train_seconds == pytest.approx(10.4)
@@ -200,17 +200,17 @@ def test_both_sides_busy():
 
 def test_a_buffer_turns_iterations_into_replay_as_far_as_staleness_allows():
     spent = Times(draw=10.0, update=2.5, score=0.4, push=2.0)
-    chosen = recommend(spent, Limits(lead=1, max_staleness=6, max_updates=8), buffered=20)
+    chosen = recommend(spent, PlanLimits(lead=1, max_staleness=6, max_updates=8), buffered=20)
     # Fresh samples reach 1 + 4 - 1 = 4, so batches up to 2 older may be drawn: 3 batches.
     assert (chosen.i, chosen.replay, chosen.batches) == (1, 4, 3)
     assert (chosen.staleness_mean, chosen.staleness_max) == (3.5, 6)
-    full = recommend(spent, Limits(lead=1, max_staleness=4, max_updates=8), buffered=20)
+    full = recommend(spent, PlanLimits(lead=1, max_staleness=4, max_updates=8), buffered=20)
     assert (full.i, full.replay, full.batches) == (4, 1, 1)
 
 
 def test_v_is_held_by_the_staleness():
     spent = Times(draw=10.0, update=2.5, score=0.4, push=20.0)
-    chosen = recommend(spent, Limits(lead=1, max_staleness=4, max_updates=8), buffered=1)
+    chosen = recommend(spent, PlanLimits(lead=1, max_staleness=4, max_updates=8), buffered=1)
     assert chosen.v == 4  # 40 would be cheap
     assert chosen.staleness_max == 4
     assert "v is held at 4 by limits.max-staleness = 4" in chosen.notes[0]
@@ -219,7 +219,7 @@ def test_v_is_held_by_the_staleness():
 
 def test_updates_are_held_by_their_limit():
     spent = Times(draw=10.0, update=1.0, score=0.0, push=0.0)
-    chosen = recommend(spent, Limits(max_updates=3), buffered=1)
+    chosen = recommend(spent, PlanLimits(max_updates=3), buffered=1)
     assert (chosen.v, chosen.updates) == (1, 3)
     assert chosen.trainer_idle == pytest.approx(0.7)
     assert "trainer idles 70%" in chosen.notes[0]
@@ -228,7 +228,7 @@ def test_updates_are_held_by_their_limit():
 def test_one_update_too_many_is_left_out():
     """Two updates of 7 leave the trainer idle for .3, one of 7 for .3; two leave servers idle."""
     spent = Times(draw=10.0, update=7.0, score=1.0, push=0.0)
-    chosen = recommend(spent, Limits(), buffered=1)
+    chosen = recommend(spent, PlanLimits(), buffered=1)
     assert chosen.updates == 1
     assert chosen.train_seconds == 7.0
     assert "trainer idles 30%; update 2 would leave the servers idle for 33%" in chosen.notes[0]
@@ -236,14 +236,14 @@ def test_one_update_too_many_is_left_out():
 
 def test_training_that_is_slower_than_drawing_is_said():
     spent = Times(draw=10.0, update=20.0, score=1.0, push=0.0)
-    chosen = recommend(spent, Limits(), buffered=1)
+    chosen = recommend(spent, PlanLimits(), buffered=1)
     assert (chosen.updates, chosen.step_seconds, chosen.servers_idle) == (1, 20.0, 0.5)
     assert "servers idle 50%" in chosen.notes[0]
 
 
 def test_in_turn_a_step_is_the_sum():
     spent = Times(draw=10.0, update=2.0, score=1.0, push=0.5)
-    chosen = recommend(spent, Limits(lead=0), buffered=1)
+    chosen = recommend(spent, PlanLimits(lead=0), buffered=1)
     assert (chosen.v, chosen.updates, chosen.step_seconds) == (1, 1, 12.5)
     assert (chosen.staleness_mean, chosen.staleness_max) == (0, 0)
 

@@ -2,7 +2,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ogrpo.policy.attention import Segment, attend, causal
+from ogrpo.policy.attention import KeySegment, attend, causal
 
 N, G, T, H, K, D, P = 2, 3, 4, 6, 2, 5, 7
 
@@ -31,8 +31,8 @@ def test_segments_are_one_softmax_over_their_union():
     out = attend(
         jnp.asarray(queries),
         [
-            Segment(*jnp.asarray(shared), jnp.asarray(seen)[:, None, None, :]),
-            Segment(*jnp.asarray(own), causal(T)),
+            KeySegment(*jnp.asarray(shared), jnp.asarray(seen)[:, None, None, :]),
+            KeySegment(*jnp.asarray(own), causal(T)),
         ],
     )
     for n, g in np.ndindex(N, G):
@@ -46,7 +46,7 @@ def test_masked_keys_have_no_weight_and_no_gradient():
     mask = jnp.asarray([[[[True, False], [True, False]]]])
 
     def total(keys, values):
-        return jnp.sum(jnp.square(attend(queries, [Segment(keys, values, mask)])))
+        return jnp.sum(jnp.square(attend(queries, [KeySegment(keys, values, mask)])))
 
     by_keys, by_values = jax.grad(total, (0, 1))(keys, values)
     assert np.all(by_keys[:, :, 1] == 0)
@@ -54,16 +54,17 @@ def test_masked_keys_have_no_weight_and_no_gradient():
     assert np.all(by_values[:, :, 0] != 0)
     huge = values.at[:, :, 1].set(1e30)
     np.testing.assert_array_equal(
-        attend(queries, [Segment(keys, values, mask)]), attend(queries, [Segment(keys, huge, mask)])
+        attend(queries, [KeySegment(keys, values, mask)]),
+        attend(queries, [KeySegment(keys, huge, mask)]),
     )
 
 
 def test_a_query_that_sees_nothing_is_finite_with_finite_gradients():
     queries, keys, values = (jnp.asarray(draw(i, 1, 1, 2, 2, 4)) for i in range(3))
     mask = jnp.zeros((1, 1, 2, 2), bool)
-    out, gradient = jax.value_and_grad(lambda q: jnp.sum(attend(q, [Segment(keys, values, mask)])))(
-        queries
-    )
+    out, gradient = jax.value_and_grad(
+        lambda q: jnp.sum(attend(q, [KeySegment(keys, values, mask)]))
+    )(queries)
     assert np.isfinite(out)
     assert np.all(gradient == 0)
 
@@ -76,7 +77,7 @@ def test_scores_are_float32_for_bfloat16_inputs():
     queries = jnp.concatenate([16 * queries, 16 * queries], -1)
     values = jnp.asarray([0.0, 1.0], jnp.bfloat16).reshape(1, 2, 1, 1)
     values = jnp.concatenate([values, values], -1)
-    out = attend(queries, [Segment(wide, values, jnp.ones((1, 1, 1, 2), bool))])
+    out = attend(queries, [KeySegment(wide, values, jnp.ones((1, 1, 1, 2), bool))])
     expected = 1 / (1 + np.exp(-1 / np.sqrt(2)))
     assert out.dtype == jnp.bfloat16
     np.testing.assert_allclose(np.asarray(out, np.float32).ravel(), [expected] * 2, atol=4e-3)

@@ -29,7 +29,7 @@ def adapters(params, *, rank=3, alpha=6.0, targets=ALL, seed=0, noise=0.3):
     )
     rng = np.random.default_rng(seed)
     moved = jax.tree.map(lambda x: x + jnp.asarray(rng.normal(0, noise, x.shape), x.dtype), trained)
-    return lora.Split(moved, frozen)
+    return lora.SplitParams(moved, frozen)
 
 
 def names(tree):

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from ogrpo.trainer.control import ReuseLimits, Verdict, judge_data, next_clip_scale
+from ogrpo.trainer.control import ReuseLimits, UseVerdict, judge_data, next_clip_scale
 
 FRESH = {"kl/pi_mu": 0.0, "ess": 1.0, "ratio/tail": 1.0, "chi_square": 0.0}
 LIMITS = ReuseLimits(kl=0.02, ess=0.1, tail=1.0)
@@ -32,7 +32,7 @@ def test_each_signal_is_measured_against_its_own_limit(name, value, signal, use)
 
 def test_an_even_weight_does_not_hide_a_large_divergence():
     found = judge_data({**FRESH, "ess": 0.999, "kl/pi_mu": 0.5}, LIMITS, stale_per_fresh=0.0)
-    assert found == Verdict("kl", pytest.approx(25.0))
+    assert found == UseVerdict("kl", pytest.approx(25.0))
 
 
 def test_stale_samples_may_be_the_staler_the_more_there_are():
@@ -51,10 +51,10 @@ def test_the_criterion_can_be_left_out():
 
 def test_the_clip_narrows_when_data_are_used_up_and_widens_otherwise_within_its_range():
     limits = ReuseLimits(clip_step=0.1, clip_range=1.15)
-    assert next_clip_scale(1.0, Verdict("kl", 1.0), limits) == pytest.approx(math.exp(-0.1))
-    assert next_clip_scale(1.0, Verdict("kl", 0.5), limits) == pytest.approx(math.exp(0.1))
-    assert next_clip_scale(1.1, Verdict("kl", 0.5), limits) == 1.15
-    assert next_clip_scale(0.9, Verdict("kl", 2.0), limits) == pytest.approx(1 / 1.15)
+    assert next_clip_scale(1.0, UseVerdict("kl", 1.0), limits) == pytest.approx(math.exp(-0.1))
+    assert next_clip_scale(1.0, UseVerdict("kl", 0.5), limits) == pytest.approx(math.exp(0.1))
+    assert next_clip_scale(1.1, UseVerdict("kl", 0.5), limits) == 1.15
+    assert next_clip_scale(0.9, UseVerdict("kl", 2.0), limits) == pytest.approx(1 / 1.15)
 
 
 @pytest.mark.parametrize("name", ["kl", "ess", "tail", "clip_range"])

@@ -17,7 +17,7 @@ from ogrpo.trainer.build import find_devices
 from ogrpo.trainer.config_update import Kernels
 from ogrpo.trainer.model import make_model
 from ogrpo.trainer.prepare import prepare
-from ogrpo.trainer.session import Command, run
+from ogrpo.trainer.session import Invocation, run
 from tests.policy.tiny import ragged_batch
 
 ROOT = Path(__file__).parents[2]
@@ -47,7 +47,7 @@ def test_a_run_says_which_it_uses(name, shown):
 def test_a_run_refuses_what_the_device_lacks(tmp_path):
     arguments = ["--kernels.log-probs=pallas", f"--run-dir={tmp_path / 'run'}"]
     with pytest.raises(ValueError, match=r"need an NVIDIA GPU.*choose chunked"):
-        run(parse(arguments), Console(quiet=True), Command("train", "train"))
+        run(parse(arguments), Console(quiet=True), Invocation("train", "train"))
 
 
 def test_a_mesh_changes_neither_values_nor_gradients():

@@ -22,7 +22,7 @@ from ogrpo.trainer import (
 )
 from ogrpo.trainer.build import make_parts
 from ogrpo.trainer.config import (
-    Certificate,
+    Certification,
     Checkpointing,
     Data,
     Evaluation,
@@ -45,7 +45,7 @@ SMALL = main_study(
     schedule=Schedule(steps=6, prompts=4, evaluate_every=3),
     evaluation=Evaluation(prompts=6),
     checkpoint=Checkpointing(every=2),
-    certificate=Certificate(delta=0.05),
+    certificate=Certification(delta=0.05),
 )
 
 
@@ -198,7 +198,7 @@ def test_each_period_is_certified_from_samples_it_never_saw(off_policy):
 
 @pytest.mark.slow
 def test_certificates_are_left_out_by_default_and_change_nothing_else(off_policy):
-    run = Run(schedule=schedule(v=3), certificate=Certificate())
+    run = Run(schedule=schedule(v=3), certificate=Certification())
     ours, theirs = off_policy.turns(), run.turns()
     assert theirs[-1][0].previous is None
     assert all(r["certificate/bound"] is None for _, r in theirs)

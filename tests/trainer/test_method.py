@@ -11,11 +11,11 @@ from ogrpo.core.algorithms import ALGORITHMS, PROXIMAL, REFERENCE
 from ogrpo.core.objectives import TokenBatch
 from ogrpo.trainer import ReuseLimits, Schedule
 from ogrpo.trainer.config import Reuse, Rollout
-from ogrpo.trainer.config_update import Knobs, Optimizer, Override, TrustRegion
+from ogrpo.trainer.config_update import Knobs, Optimizer, Override, Region
 from ogrpo.trainer.method import acts, algorithm, check, knobs, listed, region_fn, silent, title
 from ogrpo.trainer.presets import PRESETS, main_study
 
-CLIP = TrustRegion(kind="clip")
+CLIP = Region(kind="clip")
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
@@ -50,7 +50,7 @@ def test_the_title_says_what_is_not_the_methods_own():
         algorithm="dr_grpo",
         override=Override(advantage="group_standardized", mask_zero_variance=True),
         knobs=Knobs(beta=0.1),
-        trust_region=TrustRegion(kind="mask"),
+        trust_region=Region(kind="mask"),
     )
     assert title(config) == (
         "dr_grpo, advantage group_standardized, beta 0.1, zero-variance groups left out,"
@@ -150,7 +150,7 @@ ALLOWED = {
     "the exact centre over several updates": main_study(
         override=EXACT, knobs=Knobs(eps_low=0.1), schedule=Schedule(i=2)
     ),
-    "a clip around 1": main_study(knobs=Knobs(eps_low=0.1), trust_region=TrustRegion(kind="mask")),
+    "a clip around 1": main_study(knobs=Knobs(eps_low=0.1), trust_region=Region(kind="mask")),
     "stages of a KL term": main_study(knobs=Knobs(beta=0.1), schedule=Schedule(stages=2)),
     "stages that reset the optimizer": main_study(
         schedule=Schedule(stages=2, reset_optimizer=True)
@@ -184,14 +184,14 @@ def test_groups_of_equal_rewards_are_silent_or_not():
     assert not silent(main_study(knobs=Knobs(beta=0.1)))
     assert not silent(main_study(algorithm="asymre"))
     assert not silent(main_study(algorithm="opmd_kimi"))
-    assert not silent(main_study(trust_region=TrustRegion(kind="penalty")))
+    assert not silent(main_study(trust_region=Region(kind="penalty")))
 
 
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: TrustRegion(delta=0.1), "give --trust-region.kind"),
-        (lambda: TrustRegion(kind="mask", rate=0.5), "give --trust-region.kind penalty or clip"),
+        (lambda: Region(delta=0.1), "give --trust-region.kind"),
+        (lambda: Region(kind="mask", rate=0.5), "give --trust-region.kind penalty or clip"),
         (lambda: Override(count_masked=False), "give --override.mask-zero-variance"),
         (lambda: Reuse(limits=ReuseLimits(kl=0.1)), "give --reuse.adaptive"),
         (lambda: ReuseLimits(clip_range=3.0), "the clip keeps its width"),
@@ -205,7 +205,7 @@ def test_options_that_need_another_say_which(make, message):
 
 @pytest.mark.parametrize("kind", ["penalty", "mask", "mask-negatives", "clip"])
 def test_a_trust_region_wraps_the_loss(kind):
-    config = main_study(trust_region=TrustRegion(kind=kind))
+    config = main_study(trust_region=Region(kind=kind))
     make = region_fn(config)
     assert make is not None
     own = algorithm(config).loss

@@ -13,11 +13,11 @@ from ogrpo.report.run_dir import RunDir
 from ogrpo.trainer import Schedule
 from ogrpo.trainer.build import find_devices, make_parts
 from ogrpo.trainer.config import Checkpointing, Data, Evaluation, Model, Rollout
-from ogrpo.trainer.config_update import Lora, TrustRegion
+from ogrpo.trainer.config_update import Lora, Region
 from ogrpo.trainer.model import make_model
 from ogrpo.trainer.prepare import prepare
 from ogrpo.trainer.presets import main_study
-from ogrpo.trainer.session import Command, Session, as_json, carry_out, outcomes
+from ogrpo.trainer.session import Invocation, Session, as_json, carry_out, outcomes
 
 CONFIG = main_study(
     data=Data(train=16),
@@ -54,7 +54,7 @@ def carried(config, run):
             devices,
             replace(parts, update=update),
             Console(quiet=True),
-            Command("train", "train"),
+            Invocation("train", "train"),
         )
         assert carry_out(session, params) is None
     counts = counted(as_json(config), run.read_metrics(), prepared.left_out, outcomes(session))
@@ -67,7 +67,7 @@ def total(counts, what):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "changes", [{}, {"lora": Lora(rank=2)}, {"trust_region": TrustRegion(kind="clip")}]
+    "changes", [{}, {"lora": Lora(rank=2)}, {"trust_region": Region(kind="clip")}]
 )
 def test_a_resumed_run_holds_one_train_state_and_goes_on_counting(tmp_path, changes):
     config = replace(CONFIG, run_dir=tmp_path / "run", **changes)

@@ -29,11 +29,11 @@ from ogrpo.tasks import Example, Task
 from ogrpo.tasks.encode import encode_example
 from ogrpo.trainer.cache import keep_compiled_programs
 from ogrpo.trainer.config import Data, Evaluation, Judging, Model, Rollout, TrainConfig
-from ogrpo.trainer.find_task import find_task
+from ogrpo.trainer.find_task import TaskLengths, find_task
 from ogrpo.trainer.model import DTYPES
 from ogrpo.trainer.prepare import chat_variables, make_pool, make_tokenizer
 from ogrpo.trainer.servers import connect
-from ogrpo.trainer.settle import Lengths, with_numbers
+from ogrpo.trainer.settle import with_numbers
 
 PROGRAM = "ogrpo eval"
 Encode = Callable[[Example], IntArray]
@@ -191,7 +191,7 @@ def make_engine(
     longest = max(len(encode(example)) for example in task.heldout)
     check_positions(decoder, longest, sampling.max_tokens)
     if config.servers.url:
-        lengths = Lengths(longest, sampling.max_tokens)
+        lengths = TaskLengths(longest, sampling.max_tokens)
         wanted = with_numbers(as_train(config), lengths, rate=1.0)
         run = RunDir(config.model.path)
         engine: Engine = stack.enter_context(

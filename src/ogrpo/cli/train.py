@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from rich.console import Console
 
 from ogrpo.cli.options import parse
-from ogrpo.trainer.session import Command, Finished, run
+from ogrpo.trainer.session import Finished, Invocation, run
 
 PROGRAM = "ogrpo train"
 INTERRUPTED = 130
@@ -17,7 +17,7 @@ def main(options: Sequence[str]) -> int:
     """Trains; returns the exit code."""
     config = parse(options, program=PROGRAM, preset="none")
     whole = shlex.join(["ogrpo", *sys.argv[1:]])
-    return exit_code(run(config, Console(), Command(whole, PROGRAM)))
+    return exit_code(run(config, Console(), Invocation(whole, PROGRAM)))
 
 
 def exit_code(finished: Finished) -> int:

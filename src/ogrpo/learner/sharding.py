@@ -96,7 +96,7 @@ def whole_axes(axes: Params, mesh: Mesh) -> list[str]:
     ]
 
 
-class Layout(NamedTuple):
+class MeshLayout(NamedTuple):
     """Where everything that an update touches lies."""
 
     mesh: Mesh
@@ -117,7 +117,7 @@ def make_layout(
     mesh: Mesh,
     *,
     frozen_axes: Params = (),
-) -> Layout:
+) -> MeshLayout:
     """The layout of a train state: the optimizer's moments lie where their parameters do.
 
     Args:
@@ -140,7 +140,7 @@ def make_layout(
     batch = NamedSharding(mesh, PartitionSpec(BATCH_AXES))
     tables = jax.tree.map(partial(_with_whole_tables, mesh=mesh), join(axes, frozen_axes))
     placed_state = TrainState(placed, moments, cast(Any, everywhere), frozen=frozen)
-    return Layout(mesh, placed_state, batch, everywhere, tables)
+    return MeshLayout(mesh, placed_state, batch, everywhere, tables)
 
 
 def _with_whole_tables(axes: Axes, mesh: Mesh) -> NamedSharding:
@@ -185,7 +185,7 @@ def _same(x: Array) -> Array:
 def init_placed(
     params: Params,
     optimizer: optax.GradientTransformation,
-    to: Layout,
+    to: MeshLayout,
     *,
     frozen: Params = (),
 ) -> TrainState:
@@ -199,7 +199,7 @@ def init_placed(
     return TrainState(params, opt_state, updates, frozen=place(frozen, to.state.frozen))
 
 
-def pinned(policy_fn: PolicyFn, to: Layout) -> PolicyFn:
+def pinned(policy_fn: PolicyFn, to: MeshLayout) -> PolicyFn:
     """The policy with its batch spread over the mesh and its gradient kept like its parameters.
 
     A microbatch is a slice of the batch and would otherwise stay on the devices it was cut from;
@@ -214,7 +214,9 @@ def pinned(policy_fn: PolicyFn, to: Layout) -> PolicyFn:
     return policy
 
 
-def shard_update(optimizer: optax.GradientTransformation, recipe: Recipe, to: Layout) -> UpdateFn:
+def shard_update(
+    optimizer: optax.GradientTransformation, recipe: Recipe, to: MeshLayout
+) -> UpdateFn:
     """`make_update` on a mesh: the same function of the same arguments, `state` donated.
 
     The batch may lie anywhere: it is placed here.
@@ -233,14 +235,16 @@ def shard_update(optimizer: optax.GradientTransformation, recipe: Recipe, to: La
     return update
 
 
-def jit_step(optimizer: optax.GradientTransformation, recipe: Recipe, to: Layout) -> ApartFn:
+def jit_step(optimizer: optax.GradientTransformation, recipe: Recipe, to: MeshLayout) -> ApartFn:
     """The jitted step on a mesh, whose arguments must lie where the layout says."""
     step = make_step(optimizer, recipe._replace(policy_fn=pinned(recipe.policy_fn, to)))
     results = replace(to.state, frozen=()), to.everywhere
     return jax.jit(apart(step), donate_argnums=0, out_shardings=results)
 
 
-def shard_score(policy_fn: PolicyFn, to: Layout) -> Callable[[Params, Batch[Array], Array], Array]:
+def shard_score(
+    policy_fn: PolicyFn, to: MeshLayout
+) -> Callable[[Params, Batch[Array], Array], Array]:
     """The policy's log-probs of a batch, jitted on the mesh and cut along prompts."""
     policy = pinned(policy_fn, to)
     jitted = jax.jit(lambda *args: policy(*args).log_probs, out_shardings=to.batch)
@@ -252,7 +256,7 @@ def shard_score(policy_fn: PolicyFn, to: Layout) -> Callable[[Params, Batch[Arra
     return score
 
 
-def whole_tables(policy_fn: PolicyFn, to: Layout) -> PolicyFn:
+def whole_tables(policy_fn: PolicyFn, to: MeshLayout) -> PolicyFn:
     """The policy with its vocabulary tables gathered along `fsdp` before they are looked up.
 
     Cut along the hidden size, a table would give embeddings cut along it, and every device would
@@ -265,12 +269,12 @@ def whole_tables(policy_fn: PolicyFn, to: Layout) -> PolicyFn:
     return policy
 
 
-def spread(x: Array, to: Layout) -> Array:
+def spread(x: Array, to: MeshLayout) -> Array:
     """An activation [N, ...] kept cut along prompts inside a policy (its `spread_fn`)."""
     return jax.lax.with_sharding_constraint(x, to.batch)
 
 
-def by_rows(head_fn: HeadFn, to: Layout) -> HeadFn:
+def by_rows(head_fn: HeadFn, to: MeshLayout) -> HeadFn:
     """A head whose rows [M, d] stay on the device that has them, however it cuts them in chunks.
 
     The vocabulary's cut along `tensor` is left to XLA. The table enters in float32, so that its

@@ -25,7 +25,7 @@ def positive(prefix: str, config: object, *names: str) -> None:
 
 
 @dataclass(frozen=True)
-class Model:
+class PlanModel:
     """The policy."""
 
     shape: Literal["tiny", "qwen2.5-0.5b", "qwen2.5-1.5b", "qwen2.5-3b", "qwen2.5-7b"] = (
@@ -208,7 +208,7 @@ class Buffer:
 
 
 @dataclass(frozen=True)
-class Limits:
+class PlanLimits:
     """What the recommended schedule must respect."""
 
     lead: int = 1
@@ -237,13 +237,13 @@ class Limits:
 class Plan:
     """A capacity plan: what fits, how long a step takes, which schedule keeps both sides busy."""
 
-    model: Model = field(default_factory=Model)
+    model: PlanModel = field(default_factory=PlanModel)
     batch: BatchPlan = field(default_factory=BatchPlan)
     train: Train = field(default_factory=Train)
     serve: Serve = field(default_factory=Serve)
     link: Link = field(default_factory=Link)
     buffer: Buffer = field(default_factory=Buffer)
-    limits: Limits = field(default_factory=Limits)
+    limits: PlanLimits = field(default_factory=PlanLimits)
     measure: bool = False
     """Measure train.tflops and serve.tokens-per-second here, with the embedded sampler and the
     update of this model and batch at random weights, instead of taking them as given."""

@@ -23,7 +23,7 @@ from ogrpo.planning.config import GIB, Plan
 from ogrpo.planning.memory import Budget, budgets
 from ogrpo.planning.plots import save_plots
 from ogrpo.planning.rehearsal import compare, make_workshop, measured, read_run, rehearse
-from ogrpo.planning.schedule import Schedule, Times, recommend, times
+from ogrpo.planning.schedule import PlannedSchedule, Times, recommend, times
 from ogrpo.planning.sweep import Point, point, sweep
 from ogrpo.report.page import render
 from ogrpo.report.run_dir import RunDir
@@ -95,7 +95,7 @@ def memory_table(budget: Budget) -> Table:
     return two_columns(f"Memory of one {budget.name}, GiB", memory_lines(budget))
 
 
-def time_lines(plan: Plan, spent: Times, chosen: Schedule) -> Lines:
+def time_lines(plan: Plan, spent: Times, chosen: PlannedSchedule) -> Lines:
     """Where a step's time goes."""
     return [
         ("parameters, millions", f"{plan.million_parameters:.1f}"),
@@ -108,7 +108,7 @@ def time_lines(plan: Plan, spent: Times, chosen: Schedule) -> Lines:
     ]
 
 
-def schedule_lines(chosen: Schedule) -> Lines:
+def schedule_lines(chosen: PlannedSchedule) -> Lines:
     """What to run, and what follows."""
     return [
         ("v", f"{chosen.v}"),
@@ -178,7 +178,7 @@ def write(
     folder: RunDir,
     memory: Sequence[Budget],
     spent: Times,
-    chosen: Schedule,
+    chosen: PlannedSchedule,
     own: Point,
     points: Sequence[Point],
 ) -> None:

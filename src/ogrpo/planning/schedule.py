@@ -29,7 +29,7 @@ import math
 from collections.abc import Callable
 from typing import NamedTuple
 
-from ogrpo.planning.config import ITEMSIZE, Limits, Plan
+from ogrpo.planning.config import ITEMSIZE, Plan, PlanLimits
 from ogrpo.planning.simulation import Lengths
 from ogrpo.policy import flops
 
@@ -75,7 +75,7 @@ def times(plan: Plan) -> Times:
     )
 
 
-class Schedule(NamedTuple):
+class PlannedSchedule(NamedTuple):
     """What is recommended, and what follows."""
 
     lead: int
@@ -110,7 +110,7 @@ def train_seconds(spent: Times, i: int, replay: int, *, reference: bool) -> floa
     return replay * (i * spent.update + spent.score * ((i > 1) + reference))
 
 
-def recommend(spent: Times, limits: Limits, *, buffered: int) -> Schedule:
+def recommend(spent: Times, limits: PlanLimits, *, buffered: int) -> PlannedSchedule:
     """The rule of the module; `buffered` is how many whole batches the buffer holds."""
     notes: list[str] = []
     v = choose_v(spent, limits, notes)
@@ -127,7 +127,7 @@ def recommend(spent: Times, limits: Limits, *, buffered: int) -> Schedule:
     batches = batches if replay > 1 else 1
     busy = train_seconds(spent, i, replay, reference=limits.reference)
     step = max(drawing, busy) if limits.lead else drawing + busy
-    return Schedule(
+    return PlannedSchedule(
         lead=limits.lead,
         v=v,
         i=i,
@@ -145,7 +145,7 @@ def recommend(spent: Times, limits: Limits, *, buffered: int) -> Schedule:
     )
 
 
-def choose_v(spent: Times, limits: Limits, notes: list[str]) -> int:
+def choose_v(spent: Times, limits: PlanLimits, notes: list[str]) -> int:
     """Step 1 of the rule."""
     wanted = max(1, math.ceil(spent.push / (limits.idle * max(spent.draw, spent.update))))
     allowed = limits.max_staleness - limits.lead + 1
@@ -160,7 +160,7 @@ def choose_v(spent: Times, limits: Limits, notes: list[str]) -> int:
 
 
 def choose_updates(
-    training: Callable[[int], float], limits: Limits, drawing: float, notes: list[str]
+    training: Callable[[int], float], limits: PlanLimits, drawing: float, notes: list[str]
 ) -> int:
     """Step 2 of the rule; `training` has the seconds of so many updates."""
     if not limits.lead:

@@ -70,7 +70,7 @@ class Pipeline:
 
 
 @dataclass(eq=False)
-class Call:
+class SimulatedCall:
     """Some of the groups of a batch, drawn together."""
 
     step: int
@@ -175,16 +175,16 @@ class _Fleet:
 
     def __init__(self, pipeline: Pipeline, service_fn: ServiceFn, clock: _Clock):
         self._pipeline, self._service_fn, self._clock = pipeline, service_fn, clock
-        self._queue: deque[Call | Push] = deque()
+        self._queue: deque[SimulatedCall | Push] = deque()
         self._waiting: deque[int] = deque()
         self._idle = pipeline.workers
-        self._running: dict[Call, None] = {}
+        self._running: dict[SimulatedCall, None] = {}
         self._pushing = False
         self._missing: dict[int, int] = {}
         self._requested = 0
         self._published = self._held = -1
         self.on_whole: Callable[[], None] = lambda: None
-        self.calls: list[Call] = []
+        self.calls: list[SimulatedCall] = []
         self.lost: list[tuple[float, float]] = []
         self.pushes: list[tuple[float, float]] = []
 
@@ -207,7 +207,7 @@ class _Fleet:
         bound = self._pipeline.max_staleness
         while self._waiting and (bound is None or self._waiting[0] - self._published <= bound):
             step = self._waiting.popleft()
-            calls = [Call(step, float(seconds)) for seconds in self._service_fn(step)]
+            calls = [SimulatedCall(step, float(seconds)) for seconds in self._service_fn(step)]
             self._missing[step] = len(calls)
             self._queue.extend(calls)
         self._advance()
@@ -225,18 +225,18 @@ class _Fleet:
                 self._begin(head)
             self._queue.popleft()
 
-    def _begin(self, call: Call) -> None:
+    def _begin(self, call: SimulatedCall) -> None:
         call.begun, call.version = self._clock.now, self._held
         self.calls.append(call)
         self._running[call] = None
         self._idle -= 1
         self._resume(call)
 
-    def _resume(self, call: Call) -> None:
+    def _resume(self, call: SimulatedCall) -> None:
         call.resumed = self._clock.now
         self._clock.after(call.left, partial(self._finish, call, call.attempt))
 
-    def _finish(self, call: Call, attempt: int) -> None:
+    def _finish(self, call: SimulatedCall, attempt: int) -> None:
         if attempt != call.attempt:
             return
         call.ended = self._clock.now
@@ -254,7 +254,7 @@ class _Fleet:
             self._stop(call)
         self._clock.after(self._pipeline.sync_seconds, partial(self._pushed, self._clock.now))
 
-    def _stop(self, call: Call) -> None:
+    def _stop(self, call: SimulatedCall) -> None:
         call.attempt += 1
         call.work.append((call.resumed, self._clock.now))
         if self._pipeline.in_flight == "abort":

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from ogrpo.planning.config import Plan
-from ogrpo.planning.schedule import Schedule, Times, lengths
+from ogrpo.planning.schedule import PlannedSchedule, Times, lengths
 from ogrpo.planning.simulation import (
     Pipeline,
     ServiceFn,
@@ -69,7 +69,13 @@ def push_seconds(plan: Plan, spent: Times, growth: float) -> float:
 
 
 def point(
-    plan: Plan, spent: Times, chosen: Schedule, *, workers: int, lead: int, grown: bool = False
+    plan: Plan,
+    spent: Times,
+    chosen: PlannedSchedule,
+    *,
+    workers: int,
+    lead: int,
+    grown: bool = False,
 ) -> Point:
     """The recommended schedule with so many workers and so much lead."""
     growth = workers / plan.serve.workers if grown else 1.0
@@ -89,7 +95,7 @@ def point(
 
 
 def sweep(
-    plan: Plan, spent: Times, chosen: Schedule, leads: Sequence[int] = LEADS
+    plan: Plan, spent: Times, chosen: PlannedSchedule, leads: Sequence[int] = LEADS
 ) -> Iterator[Point]:
     """Every number of workers, with this batch at each lead, and with a batch that grows with them.
 

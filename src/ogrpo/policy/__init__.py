@@ -31,13 +31,13 @@ from ogrpo.policy.log_probs import (
     flat_log_probs,
 )
 from ogrpo.policy.pretrained import load_config, load_pretrained, save_pretrained
-from ogrpo.policy.sampler import Samples, sample
+from ogrpo.policy.sampler import Sampled, sample
 
 __all__ = [
     "DecoderConfig",
     "Params",
     "RopeScaling",
-    "Samples",
+    "Sampled",
     "completion_log_probs",
     "completion_log_probs_and_entropy",
     "flat_log_probs",

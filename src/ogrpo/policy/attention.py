@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 
-class Segment(NamedTuple):
+class KeySegment(NamedTuple):
     """Keys and values that queries of a group attend to.
 
     `keys` and `values` are [N, S, K, D] when the whole group shares them, or [N, G, S, K, D].
@@ -25,11 +25,11 @@ class Segment(NamedTuple):
     mask: jax.Array
 
 
-AttentionFn = Callable[[jax.Array, Sequence[Segment]], jax.Array]
+AttentionFn = Callable[[jax.Array, Sequence[KeySegment]], jax.Array]
 """Maps queries [N, G, T, H, D] and segments to [N, G, T, H, D]."""
 
 
-def attend(queries: jax.Array, segments: Sequence[Segment]) -> jax.Array:
+def attend(queries: jax.Array, segments: Sequence[KeySegment]) -> jax.Array:
     """Softmax attention over the union of the segments, with grouped-query heads.
 
     out = sum_s softmax_s(q . k_s / sqrt(D)) v_s, s running over every segment's keys where its mask
@@ -54,7 +54,7 @@ def attend(queries: jax.Array, segments: Sequence[Segment]) -> jax.Array:
     return sum(mixed[1:], mixed[0]).reshape(queries.shape)
 
 
-def _scores(grouped: jax.Array, segment: Segment) -> jax.Array:
+def _scores(grouped: jax.Array, segment: KeySegment) -> jax.Array:
     """Scaled, masked float32 scores [N, K, G, T, R, S] of queries [N, G, T, K, R, D]."""
     keys = "nskd" if segment.keys.ndim == 4 else "ngskd"
     raw = jnp.einsum(

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 
 from ogrpo.batch import Batch, PolicyOutput
-from ogrpo.policy.attention import AttentionFn, Segment, attend, causal
+from ogrpo.policy.attention import AttentionFn, KeySegment, attend, causal
 from ogrpo.policy.config import DecoderConfig
 from ogrpo.policy.decoder import (
     KeepFn,
@@ -251,8 +251,8 @@ def _packed_mix(batch: Batch[jax.Array], attention_fn: AttentionFn) -> MixFn:
 
     def mix(queries: jax.Array, keys: jax.Array, values: jax.Array, context: Any) -> jax.Array:
         (q, own_q), (k, own_k), (v, own_v) = map(parts, (queries, keys, values))
-        shared = Segment(k, v, batch.prompt_mask[:, None, None, :])
-        own = Segment(own_k, own_v, causal(length))
+        shared = KeySegment(k, v, batch.prompt_mask[:, None, None, :])
+        own = KeySegment(own_k, own_v, causal(length))
         prompt = _mix_prompt(attention_fn, batch.prompt_mask, q, k, v, context)
         grouped = attention_fn(own_q, [shared, own]).reshape(n, group * length, *q.shape[2:])
         return jnp.concatenate([prompt, grouped], axis=1)
@@ -269,7 +269,7 @@ def _mix_prompt(
     _context: Any,
 ) -> jax.Array:
     visible = causal(mask.shape[1]) & mask[:, None, None, :]
-    return attention_fn(queries[:, None], [Segment(keys, values, visible)])[:, 0]
+    return attention_fn(queries[:, None], [KeySegment(keys, values, visible)])[:, 0]
 
 
 def _join(shape: tuple[int, int, int], first: jax.Array, rest: jax.Array) -> jax.Array:

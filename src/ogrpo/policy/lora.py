@@ -32,7 +32,7 @@ TARGETS: Mapping[str, tuple[str, ...]] = {
 _RANK = Axis("rank", 1)
 
 
-class Split(NamedTuple):
+class SplitParams(NamedTuple):
     """A decoder's parameters with adapters, in two trees to be joined."""
 
     trained: Params
@@ -43,7 +43,7 @@ class Split(NamedTuple):
 
 def split(
     params: Params, key: jax.Array, *, rank: int, alpha: float, targets: Collection[str]
-) -> Split:
+) -> SplitParams:
     """Fresh adapters beside `targets`: A ~ U(-1/sqrt(in), 1/sqrt(in)), B = 0.
 
     Args:
@@ -73,7 +73,7 @@ def split(
     return _split(params, targets, beside)
 
 
-def split_axes(axes: Params, targets: Collection[str]) -> Split:
+def split_axes(axes: Params, targets: Collection[str]) -> SplitParams:
     """The axes of `split`'s trees, from those of `param_axes`; a rank is never cut."""
 
     def beside(_: str, own: Params) -> tuple[Params, Params]:
@@ -87,7 +87,7 @@ def split_axes(axes: Params, targets: Collection[str]) -> Split:
 BesideFn = Callable[[str, Params], tuple[Params, Params]]
 
 
-def _split(params: Params, targets: Collection[str], beside: BesideFn) -> Split:
+def _split(params: Params, targets: Collection[str], beside: BesideFn) -> SplitParams:
     """Each target with the two leaves' trees that `beside` gives for it."""
     trained: Params = {}
     layers = dict(params["layers"])
@@ -97,7 +97,7 @@ def _split(params: Params, targets: Collection[str], beside: BesideFn) -> Split:
             moving, fixed = beside(name, layers[part][name])
             trained.setdefault(part, {})[name] = {"lora": moving}
             layers[part][name] = {**layers[part][name], "lora": fixed}
-    return Split({"layers": trained}, {**params, "layers": layers})
+    return SplitParams({"layers": trained}, {**params, "layers": layers})
 
 
 def merge(params: Params, *, keep_fn: Callable[[jax.Array], Any] = lambda x: x) -> Params:

@@ -22,7 +22,7 @@ import jax
 import jax.numpy as jnp
 
 from ogrpo.batch import Packing, PolicyOutput
-from ogrpo.policy.attention import AttentionFn, Segment, attend, causal
+from ogrpo.policy.attention import AttentionFn, KeySegment, attend, causal
 from ogrpo.policy.config import DecoderConfig
 from ogrpo.policy.decoder import (
     KeepFn,
@@ -151,9 +151,9 @@ def _packed_mix(packing: Packing[jax.Array], attention_fn: AttentionFn) -> MixFn
     def mix(queries: jax.Array, keys: jax.Array, values: jax.Array, _context: Any) -> jax.Array:
         q, block_q = into_queries.unpack(queries[0])
         (k, own_k), (v, own_v) = into_keys.unpack(keys[0]), into_keys.unpack(values[0])
-        prompt = attention_fn(q[:, None], [Segment(k, v, prompt_mask)])[:, 0]
-        shared = Segment(k[groups], v[groups], group_mask)
-        own = Segment(own_k[owners], own_v[owners], own_mask)
+        prompt = attention_fn(q[:, None], [KeySegment(k, v, prompt_mask)])[:, 0]
+        shared = KeySegment(k[groups], v[groups], group_mask)
+        own = KeySegment(own_k[owners], own_v[owners], own_mask)
         blocks = attention_fn(block_q[:, None], [shared, own])[:, 0]
         return into_queries.pack(prompt, blocks)[None]
 

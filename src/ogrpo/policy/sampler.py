@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ogrpo.policy.attention import AttentionFn, Segment, attend
+from ogrpo.policy.attention import AttentionFn, KeySegment, attend
 from ogrpo.policy.config import DecoderConfig
 from ogrpo.policy.decoder import MixFn, Params, head_weight, product, run_layers
 from ogrpo.policy.head import log_softmax
@@ -25,7 +25,7 @@ Cache = Any
 """Keys and values [L, ..., K, D], or a list of L such pairs without the first axis (`unstack`)."""
 
 
-class Samples(NamedTuple):
+class Sampled(NamedTuple):
     """Completions padded on the right with token 0."""
 
     token_ids: jax.Array
@@ -93,7 +93,7 @@ def sample(
     eos_id: int,
     halvings: int = 0,
     attention_fn: AttentionFn = attend,
-) -> Samples:
+) -> Sampled:
     """Draw G completions of each prompt from softmax(z / temperature), with their log-probs.
 
     Completion g of prompt n uses the key folded with n and then g, so what other rows do, or how
@@ -184,7 +184,7 @@ def _sample(
     max_tokens: int,
     sizes: tuple[int, ...],
     attention_fn: AttentionFn,
-) -> Samples:
+) -> Sampled:
     hidden, prompt_cache = run_prompt(
         params, config, prompt_ids, prompt_mask, attention_fn=attention_fn
     )
@@ -299,9 +299,9 @@ def _decode_mix(
     def mix(queries: jax.Array, keys: jax.Array, values: jax.Array, context: Any) -> jax.Array:
         (prompt_keys, prompt_values), (past_keys, past_values) = context
         segments = [
-            Segment(prompt_keys, prompt_values, prompt_mask[:, None, None, :]),
-            Segment(past_keys, past_values, seen),
-            Segment(keys[:, :, None], values[:, :, None], itself),
+            KeySegment(prompt_keys, prompt_values, prompt_mask[:, None, None, :]),
+            KeySegment(past_keys, past_values, seen),
+            KeySegment(keys[:, :, None], values[:, :, None], itself),
         ]
         return attention_fn(queries[:, :, None], segments)[:, :, 0]
 
@@ -364,10 +364,10 @@ def _first_beyond(weights: jax.Array, uniforms: jax.Array) -> jax.Array:
     return jnp.sum(cumulative <= threshold, axis=-1, dtype=jnp.int32)
 
 
-def _collect(drawn: _Drawn) -> Samples:
+def _collect(drawn: _Drawn) -> Sampled:
     token_ids = jnp.moveaxis(drawn.token_ids, 0, -1)
     steps = jnp.arange(token_ids.shape[-1])[None, None]
-    return Samples(
+    return Sampled(
         token_ids=token_ids,
         log_probs=jnp.moveaxis(drawn.log_probs, 0, -1),
         mask=steps < drawn.lengths[..., None],

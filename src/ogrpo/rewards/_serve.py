@@ -115,7 +115,7 @@ def _short(value: Any) -> str:
         return f"a {type(value).__name__}"
 
 
-class Service:
+class RewardService:
     """Answers requests until the pipe ends."""
 
     def __init__(self, requests: BinaryIO, replies: BinaryIO) -> None:
@@ -239,7 +239,7 @@ def main(memory: int, life: int) -> None:
     os.dup2(2, 1)
     if sys.platform == "linux":
         resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
-    Service(requests, replies).run()
+    RewardService(requests, replies).run()
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from concurrent.futures import CancelledError, Future
 
 from ogrpo.rewards._serve import compute, refusal
-from ogrpo.rewards.calls import UNASKED, Bounds, RewardCall
+from ogrpo.rewards.calls import UNASKED, CallBounds, RewardCall
 from ogrpo.rewards.lanes import Crew, SeparateLane, SharedLane
 from ogrpo.rewards.process import Reply, WorkerProcess
 from ogrpo.rewards.tally import Tally
@@ -21,7 +21,7 @@ class Asker:
     """
 
     def __init__(
-        self, crew: Crew, tally: Tally, bounds: Bounds, *, processes: int, concurrency: int
+        self, crew: Crew, tally: Tally, bounds: CallBounds, *, processes: int, concurrency: int
     ) -> None:
         self._crew, self._tally, self._bounds = crew, tally, bounds
         self._separate = SeparateLane(crew, processes)

@@ -18,7 +18,7 @@ UNASKED = Reply(kind="timeout")
 """The reply to a repeat that is not asked any more."""
 
 
-class Bounds(NamedTuple):
+class CallBounds(NamedTuple):
     """What one call may take."""
 
     seconds: float  # of wall time

@@ -15,7 +15,7 @@ import cloudpickle
 
 from ogrpo.rewards.arguments import Accepted
 from ogrpo.rewards.asking import Asker
-from ogrpo.rewards.calls import Bounds, RewardCall
+from ogrpo.rewards.calls import CallBounds, RewardCall
 from ogrpo.rewards.lanes import Crew
 from ogrpo.rewards.process import Reply
 from ogrpo.rewards.reward import Reward, RewardFn, as_rewards
@@ -68,7 +68,7 @@ class RewardPool:
         _check_sizes(seconds=seconds, memory_gib=memory_gib, start_seconds=start_seconds)
         self.rewards = as_rewards(rewards)
         self._accepted = {reward.name: Accepted(reward) for reward in self.rewards}
-        self._bounds = Bounds(seconds, memory_gib)
+        self._bounds = CallBounds(seconds, memory_gib)
         self._tally = Tally([reward.name for reward in self.rewards])
         sent = [reward for reward in self.rewards if not reward.bounded]
         functions = {str(reward): _shipped(reward) for reward in sent}

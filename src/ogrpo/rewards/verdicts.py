@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from ogrpo.rewards.calls import BROKEN_PROCESSES, UNASKED, Bounds, RewardCall
+from ogrpo.rewards.calls import BROKEN_PROCESSES, UNASKED, CallBounds, RewardCall
 from ogrpo.rewards.process import Reply
 from ogrpo.rewards.reward import Reward
 from ogrpo.rewards.scores import Failure, Scores
@@ -14,7 +14,7 @@ Verdict = float | Failure | None
 """Of one reward on one completion: None where it does not apply."""
 
 
-def verdicts(call: RewardCall, reply: Reply, bounds: Bounds) -> list[Verdict]:
+def verdicts(call: RewardCall, reply: Reply, bounds: CallBounds) -> list[Verdict]:
     """Return a verdict on each completion of a call."""
     if reply.kind is None:
         return [_verdict(call, call.first + i, value) for i, value in enumerate(reply.result)]
@@ -58,7 +58,7 @@ def _verdict(call: RewardCall, index: int, value: Any) -> Verdict:
     return Failure(call.reward.name, index, value["kind"], message)
 
 
-def _message(call: RewardCall, reply: Reply, bounds: Bounds) -> str:
+def _message(call: RewardCall, reply: Reply, bounds: CallBounds) -> str:
     over = f" for {call.count} completions at once" if call.count > 1 else ""
     what = {
         "timeout": f"did not end within {bounds.seconds:g} s of wall time{over}",

@@ -29,7 +29,7 @@ VERSION = "0.0.0+ogrpo-embedded"
 
 
 @dataclass(frozen=True)
-class Model:
+class ServedModel:
     """What is served, as functions.
 
     Attributes:
@@ -69,7 +69,7 @@ class BadRequest(Exception):
 class Service:
     """The state behind the protocol: the weights, and whether it is paused."""
 
-    model: Model
+    model: ServedModel
     params: Any
     name: str = "policy"
     place: Any = field(default_factory=releases.Workplace)

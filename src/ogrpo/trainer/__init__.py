@@ -2,7 +2,7 @@
 
 from ogrpo.trainer.batches import Packer
 from ogrpo.trainer.control import ReuseLimits
-from ogrpo.trainer.evaluate import Evaluation
+from ogrpo.trainer.evaluate import HeldoutScores
 from ogrpo.trainer.loop import advance, make_collector, train
 from ogrpo.trainer.schedule import Schedule
 from ogrpo.trainer.state import (
@@ -23,7 +23,7 @@ from ogrpo.trainer.state import (
 __all__ = [
     "PHASES",
     "Costs",
-    "Evaluation",
+    "HeldoutScores",
     "Ids",
     "LoopState",
     "Packer",

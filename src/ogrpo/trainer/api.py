@@ -15,7 +15,7 @@ from ogrpo.core.algorithms import Algorithm
 from ogrpo.report.run_dir import RunDir
 from ogrpo.tasks import Task
 from ogrpo.trainer.config import TrainConfig
-from ogrpo.trainer.session import Command, run
+from ogrpo.trainer.session import Invocation, run
 from ogrpo.trainer.state import Record
 
 
@@ -97,7 +97,7 @@ class Trainer:
           RolloutError: the samplers or all rewards failed; the state is saved.
         """
         whole = shlex.join([Path(sys.executable).name, *sys.argv])
-        command = Command(whole, "the same, with run_dir and resume=True, as in")
+        command = Invocation(whole, "the same, with run_dir and resume=True, as in")
         finished = run(self.config, self._console, command, self.task)
         return TrainResult(finished.run.path, finished.stopped)
 

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from ogrpo.data.replay import (
+    BufferLimits,
     Fifo,
     Layout,
-    Limits,
     Prioritised,
     ReplayBuffer,
     Sampler,
@@ -66,7 +66,9 @@ def make_buffer(
     """A new buffer, or the one that a checkpoint describes; without a folder, in memory alone."""
     wanted = config.replay
     layout = Layout(config.rollout.group_size, vocab_size, np.dtype(wanted.log_prob_dtype).type)
-    limits = Limits(groups=capacity(config), staleness=wanted.max_staleness, uses=wanted.max_uses)
+    limits = BufferLimits(
+        groups=capacity(config), staleness=wanted.max_staleness, uses=wanted.max_uses
+    )
     return ReplayBuffer.open(
         folder,
         layout,

@@ -23,7 +23,7 @@ from ogrpo.trainer.config_update import (
     Mesh,
     Optimizer,
     Override,
-    TrustRegion,
+    Region,
     only_with,
     require,
 )
@@ -283,7 +283,7 @@ class Evaluation:
 
 
 @dataclass(frozen=True)
-class Certificate:
+class Certification:
     """Whether each synchronisation of the server improved the reward, from fresh samples."""
 
     delta: float | None = None
@@ -343,13 +343,13 @@ class TrainConfig:
     reuse: Reuse = field(default_factory=Reuse)
     override: Override = field(default_factory=Override)
     knobs: Knobs = field(default_factory=Knobs)
-    trust_region: TrustRegion = field(default_factory=TrustRegion)
+    trust_region: Region = field(default_factory=Region)
     optimizer: Optimizer = field(default_factory=Optimizer)
     mesh: Mesh = field(default_factory=Mesh)
     processes: Processes = field(default_factory=Processes)
     kernels: Kernels = field(default_factory=Kernels)
     evaluation: Evaluation = field(default_factory=Evaluation)
-    certificate: Certificate = field(default_factory=Certificate)
+    certificate: Certification = field(default_factory=Certification)
     checkpoint: Checkpointing = field(default_factory=Checkpointing)
 
     def __post_init__(self) -> None:

@@ -58,7 +58,7 @@ class Lora:
 
 
 @dataclass(frozen=True)
-class TrustRegion:
+class Region:
     """KL(pi||mu) <= delta around the samplers' policies, on top of the algorithm."""
 
     kind: Literal["none", "penalty", "mask", "mask-negatives", "clip"] = "none"

@@ -52,7 +52,7 @@ class ReuseLimits:
             )
 
 
-class Verdict(NamedTuple):
+class UseVerdict(NamedTuple):
     """The signal nearest to its limit, and how near: used up at 1."""
 
     signal: str
@@ -61,7 +61,7 @@ class Verdict(NamedTuple):
 
 def judge_data(
     metrics: Mapping[str, float], limits: ReuseLimits, *, stale_per_fresh: float
-) -> Verdict:
+) -> UseVerdict:
     """The binding signal among an update's metrics.
 
     Args:
@@ -78,10 +78,10 @@ def judge_data(
         uses["staleness"] = metrics["chi_square"] / (1 + stale_per_fresh)
     finite = {name: use if math.isfinite(use) else math.inf for name, use in uses.items()}
     signal = max(finite, key=lambda name: finite[name])
-    return Verdict(signal, finite[signal])
+    return UseVerdict(signal, finite[signal])
 
 
-def next_clip_scale(scale: float, verdict: Verdict, limits: ReuseLimits) -> float:
+def next_clip_scale(scale: float, verdict: UseVerdict, limits: ReuseLimits) -> float:
     """Narrower where the data were used up, wider where they were not, by `clip_step`.
 
     The rule of `ogrpo.core.trust_region.adaptive_clip`, on the combined signal.

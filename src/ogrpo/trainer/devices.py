@@ -18,7 +18,7 @@ from ogrpo.kernels.log_probs.sharded import log_probs_over_mesh
 from ogrpo.learner import sharding
 from ogrpo.learner.hosts import several
 from ogrpo.learner.precision import compute_in
-from ogrpo.learner.sharding import Layout
+from ogrpo.learner.sharding import MeshLayout
 from ogrpo.learner.state import TrainState, init_state, join
 from ogrpo.learner.update import PolicyFn, Recipe, UpdateFn, make_update
 from ogrpo.policy import DecoderConfig, Params
@@ -139,7 +139,7 @@ def state_axes(config: TrainConfig, decoder: DecoderConfig) -> tuple[Params, Any
     return split_axes(base, TARGETS[config.lora.targets])
 
 
-def state_layout(config: TrainConfig, decoder: DecoderConfig, optimizer: Any) -> Layout:
+def state_layout(config: TrainConfig, decoder: DecoderConfig, optimizer: Any) -> MeshLayout:
     """Where the train state lies on the mesh."""
     (axes, frozen_axes), mesh = state_axes(config, decoder), open_mesh(config.mesh)
     shapes, _ = jax.eval_shape(partial(trained_and_frozen, config), param_shapes(decoder))
@@ -160,7 +160,9 @@ def _init_on_one(config: TrainConfig, optimizer: Any, params: Params) -> TrainSt
     return init_state(trained, optimizer, frozen=frozen)
 
 
-def _init_on_mesh(config: TrainConfig, optimizer: Any, to: Layout, params: Params) -> TrainState:
+def _init_on_mesh(
+    config: TrainConfig, optimizer: Any, to: MeshLayout, params: Params
+) -> TrainState:
     trained, frozen = trained_and_frozen(config, params)
     return sharding.init_placed(trained, optimizer, to, frozen=frozen)
 
@@ -173,7 +175,9 @@ def _shapes_on_one(config: TrainConfig, optimizer: Any, params: Params) -> Train
     return replace(placed, frozen=frozen)
 
 
-def _shapes_on_mesh(config: TrainConfig, optimizer: Any, to: Layout, params: Params) -> TrainState:
+def _shapes_on_mesh(
+    config: TrainConfig, optimizer: Any, to: MeshLayout, params: Params
+) -> TrainState:
     trained, frozen = trained_and_frozen(config, params)
     shapes = jax.eval_shape(partial(init_state, optimizer=optimizer), trained)
     where = replace(to.state, region=(), frozen=())
@@ -185,7 +189,7 @@ def _placed(leaf: jax.ShapeDtypeStruct, where: Any) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=where)
 
 
-def mesh_policy(config: TrainConfig, decoder: DecoderConfig, to: Layout) -> PolicyFn:
+def mesh_policy(config: TrainConfig, decoder: DecoderConfig, to: MeshLayout) -> PolicyFn:
     """The decoder with its activations pinned to the mesh."""
     policy_fn = make_policy_fn(
         decoder,
@@ -197,7 +201,7 @@ def mesh_policy(config: TrainConfig, decoder: DecoderConfig, to: Layout) -> Poli
     return sharding.whole_tables(policy_fn, to)
 
 
-def mesh_head(config: TrainConfig, decoder: DecoderConfig, to: Layout) -> HeadFn:
+def mesh_head(config: TrainConfig, decoder: DecoderConfig, to: MeshLayout) -> HeadFn:
     """The log-probs where rows, and the vocabulary if its cut is even, are cut over the mesh."""
     name = choose(config.kernels.log_probs, decoder.vocab_size)
     if name == "pallas":

@@ -14,7 +14,7 @@ from ogrpo.trainer.state import LoopState, Parts, Record, stream_seed
 
 
 @dataclass(frozen=True)
-class Evaluation:
+class HeldoutScores:
     """Scores on the held-out split: sampled at a named temperature, and greedy."""
 
     sampled: Estimate
@@ -42,10 +42,10 @@ class Evaluation:
 def not_evaluated(samples: int) -> Record:
     """The same lines, empty, of a step without an evaluation."""
     nothing = Estimate(0, 0, 0, 0)
-    return dict.fromkeys(Evaluation(nothing, nothing, 1, nothing, samples).record())
+    return dict.fromkeys(HeldoutScores(nothing, nothing, 1, nothing, samples).record())
 
 
-def evaluate(state: LoopState, parts: Parts, collector: Collector | None) -> Evaluation:
+def evaluate(state: LoopState, parts: Parts, collector: Collector | None) -> HeldoutScores:
     """Scores the trainer's own weights on every held-out prompt.
 
     Where evaluation shares the samplers' engine, collection rests meanwhile, and the engine is
@@ -66,7 +66,7 @@ def withdraw(engine: Engine) -> None:
         engine.withdraw()
 
 
-def _evaluate(params: Params, parts: Parts, step: int) -> Evaluation:
+def _evaluate(params: Params, parts: Parts, step: int) -> HeldoutScores:
     sampling = parts.evaluation_sampling
     samples = sampling.group_size
     parts.evaluator.publish(params, step)
@@ -81,7 +81,7 @@ def _evaluate(params: Params, parts: Parts, step: int) -> Evaluation:
     sampled = estimate(outcomes)
     whole = is_verdict(outcomes) and (~np.isnan(outcomes)).all(axis=1).any()
     solved = pass_at_k(outcomes, samples) if samples > 1 and whole else None
-    return Evaluation(sampled, greedy, sampling.temperature, solved, samples)
+    return HeldoutScores(sampled, greedy, sampling.temperature, solved, samples)
 
 
 def is_verdict(rewards: NDArray[np.float32]) -> bool:

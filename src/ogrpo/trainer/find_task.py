@@ -27,14 +27,14 @@ MOST_HELDOUT = 2048
 """Problems that are made for each held-out split; an evaluation takes the first so many."""
 
 
-class Lengths(NamedTuple):
+class TaskLengths(NamedTuple):
     """Tokens of the longest prompt and completion."""
 
     prompt: int
     completion: int
 
 
-GENERATED_LENGTHS = Lengths(prompt=32, completion=14)
+GENERATED_LENGTHS = TaskLengths(prompt=32, completion=14)
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Found:
 
     task: Task
     lessons: Lessons | None = None
-    lengths: Lengths | None = None
+    lengths: TaskLengths | None = None
 
 
 def find_task(config: TrainConfig, given: Task | None = None) -> Found:

@@ -17,7 +17,7 @@ from ogrpo.learner.hosts import fetch
 from ogrpo.learner.state import Hypers
 from ogrpo.trainer.batches import make_batch
 from ogrpo.trainer.collect import Fresh
-from ogrpo.trainer.control import ReuseLimits, Verdict, judge_data, next_clip_scale
+from ogrpo.trainer.control import ReuseLimits, UseVerdict, judge_data, next_clip_scale
 from ogrpo.trainer.schedule import Schedule
 from ogrpo.trainer.state import LoopState, Parts, Record, stream_seed
 
@@ -50,7 +50,7 @@ class Use:
     """Whether the buffer had less than a batch to draw."""
     draws: int = 0
     metrics: Record = field(default_factory=dict)
-    verdicts: list[Verdict] = field(default_factory=list)
+    verdicts: list[UseVerdict] = field(default_factory=list)
 
     def record(self) -> Record:
         """Metrics of the last update, and how the data were used."""

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from ogrpo.rollout.collection import Collector
 from ogrpo.trainer.collect import Fresh
-from ogrpo.trainer.evaluate import Evaluation, not_evaluated
+from ogrpo.trainer.evaluate import HeldoutScores, not_evaluated
 from ogrpo.trainer.learn import NOT_CERTIFIED, Use
 from ogrpo.trainer.schedule import Schedule
 from ogrpo.trainer.state import LoopState, Parts, Record, Stopwatch
@@ -12,7 +12,7 @@ from ogrpo.trainer.state import LoopState, Parts, Record, Stopwatch
 NOT_COLLECTED: Record = dict.fromkeys(("reward", "unjudged", "truncated", "tokens/s"))
 
 
-def first_record(state: LoopState, watch: Stopwatch, evaluation: Evaluation) -> Record:
+def first_record(state: LoopState, watch: Stopwatch, evaluation: HeldoutScores) -> Record:
     """The record before the first step."""
     unknown = dict.fromkeys(("reward", "kl/mu_pi", "ess", "staleness"))
     return {
@@ -30,7 +30,7 @@ def step_record(
     schedule: Schedule,
     watch: Stopwatch,
     collector: Collector,
-    evaluation: Evaluation | None,
+    evaluation: HeldoutScores | None,
     fresh: Fresh | None,
     use: Use,
     certificate: Record,

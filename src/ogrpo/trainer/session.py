@@ -59,7 +59,7 @@ SHOWN_ANSWERS = 12
 STOPPING = (CollectionError, RewardError, RolloutError)
 
 
-class Command(NamedTuple):
+class Invocation(NamedTuple):
     """What the user typed."""
 
     whole: str
@@ -79,7 +79,7 @@ class Session:
     devices: Devices
     parts: Parts
     console: Console
-    command: Command
+    command: Invocation
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,7 @@ def as_json(config: TrainConfig) -> dict:
 
 
 def run(
-    config: TrainConfig, console: Console, command: Command, task: Task | None = None
+    config: TrainConfig, console: Console, command: Invocation, task: Task | None = None
 ) -> Finished:
     """Trains, evaluates, saves and reports.
 

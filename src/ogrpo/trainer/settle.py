@@ -7,7 +7,7 @@ from ogrpo.data.tokenizer import TextTokenizer
 from ogrpo.rollout.protocol import IntArray
 from ogrpo.tasks import Task
 from ogrpo.trainer.config import TrainConfig
-from ogrpo.trainer.find_task import GENERATED_LENGTHS, Lengths
+from ogrpo.trainer.find_task import GENERATED_LENGTHS, TaskLengths
 
 GIVEN_RATE, MADE_RATE = 1e-6, 1e-3
 """Learning rates of a model that is given, and of one that is made here."""
@@ -20,14 +20,14 @@ def settled(
     task: Task,
     tokenizer: TextTokenizer,
     prompts: Sequence[IntArray],
-    lengths: Lengths | None,
+    lengths: TaskLengths | None,
 ) -> TrainConfig:
     """The config with lengths and a learning rate."""
-    lengths = lengths or Lengths(max(map(len, prompts)), longest_solution(task, tokenizer))
+    lengths = lengths or TaskLengths(max(map(len, prompts)), longest_solution(task, tokenizer))
     return with_numbers(config, lengths, GIVEN_RATE if config.model.path else MADE_RATE)
 
 
-def with_numbers(config: TrainConfig, lengths: Lengths, rate: float) -> TrainConfig:
+def with_numbers(config: TrainConfig, lengths: TaskLengths, rate: float) -> TrainConfig:
     """The config with these numbers where it has none."""
     data, rollout, optimizer = config.data, config.rollout, config.optimizer
     return replace(

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ogrpo.data.replay import Limits, Prioritised, ReplayBuffer, Shard, allot, uniform
+from ogrpo.data.replay import BufferLimits, Prioritised, ReplayBuffer, Shard, allot, uniform
 from tests.data.replay.make import LAYOUT, experience
 
 GROUPS, COUNT, DRAWS = 13, 8, 400  # an odd number, so that the shards differ in size
@@ -35,7 +35,7 @@ def run(root: Path, shard: Shard) -> dict:
     buffer, drawn = None, {}
     for name, sampler in SAMPLERS.items():
         folder = shard.folder(root) if name == "uniform" else None
-        buffer = ReplayBuffer(LAYOUT, Limits(), sampler, folder=folder)
+        buffer = ReplayBuffer(LAYOUT, BufferLimits(), sampler, folder=folder)
         buffer.insert(mine)
         buffer.flush()
         buffer.expire(6)  # the version is the trainer's, the same for every shard

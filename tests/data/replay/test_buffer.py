@@ -17,9 +17,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from ogrpo.data.batching import pad_groups
 from ogrpo.data.replay import (
+    BufferLimits,
     Experience,
     Fifo,
-    Limits,
     Prioritised,
     ReplayBuffer,
     Stratified,
@@ -82,7 +82,7 @@ class AgainstAList(RuleBasedStateMachine):
     )
     def start(self, name, groups, n_bytes, staleness, uses, segment_groups, refuse):
         uses = None if name in WITH_REPLACEMENT else uses
-        self.limits = Limits(groups=groups, bytes=n_bytes, staleness=staleness, uses=uses)
+        self.limits = BufferLimits(groups=groups, bytes=n_bytes, staleness=staleness, uses=uses)
         self.sampler, self.refuse = SAMPLERS[name], refuse
         self.segment_groups = segment_groups
         self.folder = Path(tempfile.mkdtemp())
@@ -250,7 +250,7 @@ def held_by(buffer: ReplayBuffer) -> list[tuple]:
 def test_thinned_out_pages_move_their_groups_unharmed(monkeypatch):
     """Pages of a few tokens: random evictions make every page a candidate, and memory follows."""
     monkeypatch.setattr(arena, "PAGE_TOKENS", 64)
-    buffer = ReplayBuffer(LAYOUT, Limits(uses=1), SAMPLERS["uniform"])
+    buffer = ReplayBuffer(LAYOUT, BufferLimits(uses=1), SAMPLERS["uniform"])
     given_ = [experience(n) for n in range(200)]
     buffer.insert(given_)
     before = buffer._memory.arena.nbytes
@@ -267,7 +267,7 @@ def test_thinned_out_pages_move_their_groups_unharmed(monkeypatch):
 
 
 def test_a_draw_outlives_its_groups():
-    buffer = ReplayBuffer(LAYOUT, Limits(groups=3), Fifo)
+    buffer = ReplayBuffer(LAYOUT, BufferLimits(groups=3), Fifo)
     first, second = [[experience(n) for n in range(k, k + 3)] for k in (0, 3)]
     buffer.insert(first)
     draw = buffer.sample(3, seed=0)
@@ -277,7 +277,7 @@ def test_a_draw_outlives_its_groups():
 
 
 def test_a_buffer_of_one_batch_hands_each_batch_through_unchanged():
-    buffer = ReplayBuffer(LAYOUT, Limits(groups=4), Fifo)
+    buffer = ReplayBuffer(LAYOUT, BufferLimits(groups=4), Fifo)
     for step in range(5):
         fresh = [experience(10 * step + n, version=step) for n in range(4)]
         buffer.insert(fresh)
@@ -291,7 +291,7 @@ def test_a_buffer_of_one_batch_hands_each_batch_through_unchanged():
 
 
 def test_one_bad_group_leaves_the_buffer_as_it_was():
-    buffer = ReplayBuffer(LAYOUT, Limits(), Fifo)
+    buffer = ReplayBuffer(LAYOUT, BufferLimits(), Fifo)
     bad = replace(experience(1), problem=-1)
     with pytest.raises(ValueError, match="problems go down to -1"):
         buffer.insert([experience(0), bad])
@@ -301,13 +301,19 @@ def test_one_bad_group_leaves_the_buffer_as_it_was():
 @pytest.mark.parametrize(
     ("act", "message"),
     [
-        (lambda: Limits(groups=0), "limit on groups is 0"),
-        (lambda: Limits(staleness=-1), "limit on staleness is -1"),
-        (lambda: ReplayBuffer(LAYOUT, Limits(uses=1), SAMPLERS["uniform-replace"]), "1 uses and"),
-        (lambda: ReplayBuffer(LAYOUT, Limits(), Fifo, segment_groups=0), "segment_groups is 0"),
-        (lambda: ReplayBuffer(LAYOUT, Limits(), Fifo).sample(0, seed=0), "count is 0"),
-        (lambda: ReplayBuffer(LAYOUT, Limits(), Fifo).sample(1, seed=0), "0 can be drawn"),
-        (lambda: ReplayBuffer(LAYOUT, Limits(), Fifo).expire(-1), "version is -1, 0 was"),
+        (lambda: BufferLimits(groups=0), "limit on groups is 0"),
+        (lambda: BufferLimits(staleness=-1), "limit on staleness is -1"),
+        (
+            lambda: ReplayBuffer(LAYOUT, BufferLimits(uses=1), SAMPLERS["uniform-replace"]),
+            "1 uses and",
+        ),
+        (
+            lambda: ReplayBuffer(LAYOUT, BufferLimits(), Fifo, segment_groups=0),
+            "segment_groups is 0",
+        ),
+        (lambda: ReplayBuffer(LAYOUT, BufferLimits(), Fifo).sample(0, seed=0), "count is 0"),
+        (lambda: ReplayBuffer(LAYOUT, BufferLimits(), Fifo).sample(1, seed=0), "0 can be drawn"),
+        (lambda: ReplayBuffer(LAYOUT, BufferLimits(), Fifo).expire(-1), "version is -1, 0 was"),
     ],
 )
 def test_wrong_use_is_an_error(act, message):
@@ -316,18 +322,18 @@ def test_wrong_use_is_an_error(act, message):
 
 
 def test_memory_only_saves_its_state_only_while_empty():
-    buffer = ReplayBuffer(LAYOUT, Limits(uses=1), Fifo)
+    buffer = ReplayBuffer(LAYOUT, BufferLimits(uses=1), Fifo)
     buffer.insert([experience(0), experience(1)])
     with pytest.raises(ValueError, match="2 groups are held in memory only"):
         buffer.state()
     buffer.sample(2, seed=0)
-    again = ReplayBuffer.open(None, LAYOUT, Limits(uses=1), Fifo, state=buffer.state())
+    again = ReplayBuffer.open(None, LAYOUT, BufferLimits(uses=1), Fifo, state=buffer.state())
     assert again.insert([experience(2)]).ids.tolist() == [2]
     assert again.statistics()["inserted"] == 3
 
 
 def test_columns_go_in_as_objects_do():
     given_ = [experience(n) for n in range(4)]
-    buffer = ReplayBuffer(LAYOUT, Limits(), Fifo)
+    buffer = ReplayBuffer(LAYOUT, BufferLimits(), Fifo)
     buffer.insert_columns(pack(given_, LAYOUT))
     assert held_by(buffer) == [facts(one) for one in given_]

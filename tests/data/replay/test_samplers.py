@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from ogrpo.data.replay import (
+    BufferLimits,
     Fifo,
-    Limits,
     Prioritised,
     ReplayBuffer,
     Stratified,
@@ -36,7 +36,7 @@ LEVEL = 0.01
 
 
 def buffer_of(sampler, experiences, limits=None):
-    buffer = ReplayBuffer(LAYOUT, limits or Limits(), sampler)
+    buffer = ReplayBuffer(LAYOUT, limits or BufferLimits(), sampler)
     buffer.insert(experiences)
     return buffer
 
@@ -75,7 +75,7 @@ def successive(weights, count):
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(1, 4)), max_size=12), st.integers(1, 9))
 def test_fifo_goes_round_from_where_it_was(turns, capacity):
     """Against a list that is walked by hand: the next ids above the last drawn, then the oldest."""
-    buffer = ReplayBuffer(LAYOUT, Limits(groups=capacity), Fifo)
+    buffer = ReplayBuffer(LAYOUT, BufferLimits(groups=capacity), Fifo)
     held, cursor, next_id = [], 0, 0
     for inserted, count in turns:
         buffer.insert([experience(n) for n in range(inserted)])
@@ -118,7 +118,7 @@ def test_weights_follow_evictions_uses_and_versions():
     """Every change that a weight depends on, then the distribution that follows from the formula."""
     weight = product(partial(recency, half_life=1.0), partial(novelty, exponent=1.0))
     buffer = ReplayBuffer(
-        LAYOUT, Limits(groups=5), partial(Prioritised, weight=weight, replace=False)
+        LAYOUT, BufferLimits(groups=5), partial(Prioritised, weight=weight, replace=False)
     )
     buffer.insert([experience(n, version=0) for n in range(4)])
     buffer.sample(4, seed=0)
@@ -227,6 +227,6 @@ def test_weight_zero_is_never_drawn_and_said():
 
 @pytest.mark.parametrize("bad", [lambda g: -np.ones(len(g.uses)), lambda g: np.full(1, np.nan)])
 def test_a_weight_that_is_no_weight_is_an_error(bad):
-    buffer = ReplayBuffer(LAYOUT, Limits(), partial(Prioritised, weight=bad, replace=False))
+    buffer = ReplayBuffer(LAYOUT, BufferLimits(), partial(Prioritised, weight=bad, replace=False))
     with pytest.raises(ValueError, match="one finite value >= 0"):
         buffer.insert(numbered(1))

@@ -15,8 +15,8 @@ import pytest
 
 from ogrpo.data.replay import (
     BrokenSegment,
+    BufferLimits,
     Fifo,
-    Limits,
     Prioritised,
     ReplayBuffer,
     Stratified,
@@ -38,13 +38,13 @@ SAMPLERS = [
 
 
 def made(folder, count, **options):
-    buffer = ReplayBuffer(LAYOUT, Limits(), Fifo, folder=folder, **options)
+    buffer = ReplayBuffer(LAYOUT, BufferLimits(), Fifo, folder=folder, **options)
     buffer.insert([experience(n, version=n) for n in range(count)])
     return buffer
 
 
 def reopened(folder, state=None, **options):
-    return ReplayBuffer.open(folder, LAYOUT, Limits(), Fifo, state=state, **options)
+    return ReplayBuffer.open(folder, LAYOUT, BufferLimits(), Fifo, state=state, **options)
 
 
 def held_by(buffer):
@@ -105,7 +105,7 @@ def test_a_mask_of_all_tokens_takes_no_memory_and_next_to_nothing_on_disk(tmp_pa
         )
         for one in fresh
     ]
-    buffers = [ReplayBuffer(LAYOUT, Limits(), Fifo) for _ in range(2)]
+    buffers = [ReplayBuffer(LAYOUT, BufferLimits(), Fifo) for _ in range(2)]
     buffers[0].insert(fresh)
     buffers[1].insert(told)
     assert buffers[0].nbytes == buffers[1].nbytes
@@ -189,11 +189,11 @@ def test_a_broken_segment_that_was_acknowledged_is_an_error(tmp_path):
 CHILD = """
 import os, signal, sys
 from pathlib import Path
-from ogrpo.data.replay import Fifo, Limits, ReplayBuffer
+from ogrpo.data.replay import Fifo, BufferLimits, ReplayBuffer
 from tests.data.replay.make import LAYOUT, experience
 
 folder, dies_at = Path(sys.argv[1]), sys.argv[2]
-buffer = ReplayBuffer(LAYOUT, Limits(groups=2), Fifo, folder=folder, segment_groups=3)
+buffer = ReplayBuffer(LAYOUT, BufferLimits(groups=2), Fifo, folder=folder, segment_groups=3)
 
 def die(*_):
     os.kill(os.getpid(), signal.SIGKILL)
@@ -221,7 +221,7 @@ def test_a_killed_process_loses_only_what_was_not_acknowledged(tmp_path, dies_at
 
 def exercised(folder, sampler, steps, buffer=None):
     """A run of insertions and draws from step `steps[0]`; returns the buffer and all it drew."""
-    limits = Limits(groups=20, staleness=6)
+    limits = BufferLimits(groups=20, staleness=6)
     if buffer is None:
         buffer = ReplayBuffer(LAYOUT, limits, sampler, folder=folder, segment_groups=5)
     drawn = []
@@ -246,7 +246,7 @@ def test_a_resumed_run_draws_what_the_uninterrupted_one_did(tmp_path, sampler):
     again = ReplayBuffer.open(
         tmp_path,
         LAYOUT,
-        Limits(groups=20, staleness=6),
+        BufferLimits(groups=20, staleness=6),
         sampler,
         state=state,
         segment_groups=5,
@@ -280,7 +280,7 @@ def test_what_is_superseded_is_kept_aside_and_said(tmp_path, caplog):
 
 def test_without_a_state_the_limits_choose_what_is_held(tmp_path):
     made(tmp_path, 9, segment_groups=2).flush()
-    limits = Limits(groups=4, staleness=3)
+    limits = BufferLimits(groups=4, staleness=3)
     again = ReplayBuffer.open(tmp_path, LAYOUT, limits, Fifo, state=None, refuse_zero_variance=True)
     assert held_by(again) == expected([6, 7, 8])  # version 9 was heard of, in group 8
     assert again.acknowledged == 9
@@ -288,25 +288,25 @@ def test_without_a_state_the_limits_choose_what_is_held(tmp_path):
 
 
 def test_pruning_deletes_files_without_a_held_group(tmp_path):
-    buffer = ReplayBuffer(LAYOUT, Limits(groups=3), Fifo, folder=tmp_path, segment_groups=1)
+    buffer = ReplayBuffer(LAYOUT, BufferLimits(groups=3), Fifo, folder=tmp_path, segment_groups=1)
     for n in range(8):
         buffer.insert([experience(n, version=n)])
     assert len(segments.listed(tmp_path)) == 8
     assert buffer.prune() == 5
     assert [s.first for s in segments.listed(tmp_path)] == [5, 6, 7]
-    again = ReplayBuffer.open(tmp_path, LAYOUT, Limits(), Fifo, state=buffer.state())
+    again = ReplayBuffer.open(tmp_path, LAYOUT, BufferLimits(), Fifo, state=buffer.state())
     assert held_by(again) == expected([5, 6, 7])
 
 
 def test_pruning_keeps_what_an_older_state_speaks_of(tmp_path):
-    buffer = ReplayBuffer(LAYOUT, Limits(groups=3), Fifo, folder=tmp_path, segment_groups=1)
+    buffer = ReplayBuffer(LAYOUT, BufferLimits(groups=3), Fifo, folder=tmp_path, segment_groups=1)
     for n in range(5):
         buffer.insert([experience(n, version=n)])
     older = buffer.state()
     for n in range(5, 8):
         buffer.insert([experience(n, version=n)])
     assert buffer.prune([older]) == 2
-    again = ReplayBuffer.open(tmp_path, LAYOUT, Limits(), Fifo, state=older)
+    again = ReplayBuffer.open(tmp_path, LAYOUT, BufferLimits(), Fifo, state=older)
     assert held_by(again) == expected([2, 3, 4])
 
 
@@ -317,7 +317,7 @@ def test_a_folder_belongs_to_one_buffer_of_one_layout(tmp_path):
         made(tmp_path, 1)
     other = replace(LAYOUT, vocab_size=500)
     with pytest.raises(ValueError, match="has vocab_size = 300, the buffer 500"):
-        ReplayBuffer.open(tmp_path, other, Limits(), Fifo, state=None)
+        ReplayBuffer.open(tmp_path, other, BufferLimits(), Fifo, state=None)
     rival = reopened(tmp_path)
     for one in (buffer, rival):
         one.insert([experience(3)])

@@ -3,7 +3,7 @@
 from ogrpo.data.replay.buffer import ReplayBuffer
 from ogrpo.data.replay.columns import Columns, Experience, Layout, pack, pack_batch
 from ogrpo.data.replay.draw import Draw, Receipt
-from ogrpo.data.replay.limits import Limits
+from ogrpo.data.replay.limits import BufferLimits
 from ogrpo.data.replay.samplers import (
     Fifo,
     Prioritised,

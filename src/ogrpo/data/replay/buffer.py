@@ -18,7 +18,7 @@ from ogrpo.data.replay import segments
 from ogrpo.data.replay.columns import Columns, Experience, Int64Array, Layout, keep, pack
 from ogrpo.data.replay.draw import Draw, Receipt
 from ogrpo.data.replay.journal import Journal, make_empty, within
-from ogrpo.data.replay.limits import Limits
+from ogrpo.data.replay.limits import BufferLimits
 from ogrpo.data.replay.memory import Memory
 from ogrpo.data.replay.samplers import Sampler
 from ogrpo.data.replay.segments import Segment
@@ -49,7 +49,7 @@ class ReplayBuffer:
     def __init__(
         self,
         layout: Layout,
-        limits: Limits,
+        limits: BufferLimits,
         sampler: Callable[[Table], Sampler],
         *,
         folder: Path | None = None,
@@ -73,7 +73,7 @@ class ReplayBuffer:
         cls,
         folder: Path | None,
         layout: Layout,
-        limits: Limits,
+        limits: BufferLimits,
         sampler: Callable[[Table], Sampler],
         *,
         state: State | None,

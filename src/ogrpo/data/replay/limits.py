@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, kw_only=True)
-class Limits:
+class BufferLimits:
     """When groups are evicted; None means no limit.
 
     Attributes:
