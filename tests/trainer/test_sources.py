@@ -306,15 +306,15 @@ def test_variables_reach_the_chat_template(talker):
     assert first("mood=kind") == f"{first()} Be kind."
     with pytest.raises(ValueError, match=r"data\.chat sets mod, .* template reads mood"):
         first("mod=kind")
-    with pytest.raises(ValueError, match="data.chat sets messages"):
+    with pytest.raises(ValueError, match=r"data\.chat sets messages"):
         first("messages=[]")
 
 
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        (Data(chat=("mood=kind",)), "data.chat sets mood, .* there is no chat template"),
-        (Data(system="Be kind."), "system prompt 'Be kind.': it needs a chat template"),
+        (Data(chat=("mood=kind",)), r"data\.chat sets mood, .* there is no chat template"),
+        (Data(system="Be kind."), r"system prompt .Be kind\..: it needs a chat template"),
     ],
 )
 def test_what_needs_a_chat_template_is_refused_without(data, message):

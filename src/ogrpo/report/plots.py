@@ -9,7 +9,6 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-
 Record = dict[str, Any]
 BLUE, ORANGE, GREEN, GREY = "#3366aa", "#dd7722", "#338855", "#888888"
 STYLE: dict[Any, Any] = {
