@@ -13,7 +13,7 @@ from ogrpo.learner.state import TrainState, hypers, init_state
 from ogrpo.policy import DecoderConfig, Params
 from ogrpo.policy.decoder import param_shapes
 from ogrpo.trainer import Schedule
-from ogrpo.trainer.build import make_optimizer, make_recipe
+from ogrpo.trainer.build import find_devices, make_optimizer, make_recipe
 from ogrpo.trainer.config import Model, Rollout, TrainConfig
 from ogrpo.trainer.config_update import Kernels, Lora, Mesh, Optimizer
 from ogrpo.trainer.devices import state_layout, trained_and_frozen
@@ -80,7 +80,8 @@ def analyse(options: argparse.Namespace) -> dict[str, int]:
     batch = jax.tree.map(partial(placed_shape, where=to.batch), batch_shapes(options))
     given = hypers(1e-6, 1.0, knobs(config))
     given = jax.tree.map(partial(placed_shape, where=to.everywhere), given)
-    step = sharding.jit_step(optimizer, make_recipe(config, QWEN3_4B), to)
+    recipe = make_recipe(config, find_devices(config, QWEN3_4B).policy_fn)
+    step = sharding.jit_step(optimizer, recipe, to)
     lowered = step.lower(replace(state, frozen=()), state.frozen, batch, given)
     compiled = lowered.compile()
     return {"state": sharding.bytes_per_device(state), **figures(compiled.memory_analysis())}

@@ -3,13 +3,20 @@
 The root has the algebra's names, JAX included; what lies below it is imported without running it.
 """
 
+import ast
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
-OURS = ("core", "policy", "learner", "rollout", "rewards", "tasks", "data", "kernels", "trainer")
+ROOT = Path(__file__).parents[1]
+
+OURS = (
+    *("core", "policy", "learner", "rollout", "rewards", "tasks", "data", "kernels", "evaluation"),
+    *("report", "trainer", "planning", "cli"),
+)
 HEAVY = ("jax", "flax", "optax", "orbax", "httpx", "tokenizers", "math_verify", "matplotlib")
 
 ALLOWED = {
@@ -41,10 +48,30 @@ ALLOWED = {
     "ogrpo.tasks.gsm8k": {"tasks", "rewards"},
     "ogrpo.tasks.registry": {"tasks", "rewards", "math_verify"},
     "ogrpo.tasks.encode": {"tasks", "rewards", "data", "rollout", "tokenizers"},
-    "ogrpo.evaluation": {"rollout", "rewards"},
+    "ogrpo.evaluation": {"rollout", "rewards", "evaluation"},
+    "ogrpo.report.run_dir": {"report"},
+    "ogrpo.report.counted": {"report", "rewards"},
+    "ogrpo.cli.main": {"cli"},
+    "ogrpo.cli.env": {"cli"},
     # Kernels know the policy's interface; nothing but experiments knows them.
     "ogrpo.kernels.log_probs": {"jax", "flax", "optax", "orbax", "policy", "kernels"},
 }
+
+ARROWS = {
+    "core": set(),
+    "policy": {"batch"},
+    "learner": {"batch", "core", "policy"},
+    "rollout": set(),
+    "rewards": set(),
+    "data": {"batch", "rollout"},
+    "tasks": {"rewards", "data", "rollout"},
+    "evaluation": {"rewards", "rollout"},
+    "report": {"rewards"},
+    "kernels": {"batch", "policy"},
+}
+"""Package -> all others that its files name; what is not here may use those, and they it not."""
+ABOVE = {"trainer": {"planning", "cli"}, "planning": {"cli"}, "cli": set()}
+"""Package -> those that its files may not name."""
 
 SCRIPT = """
 import importlib, importlib.util, json, sys
@@ -73,6 +100,36 @@ def imported(module: str) -> set[str]:
     names = set(json.loads(done.stdout))
     heavy = {name for name in HEAVY if name in names}
     return heavy | {name for name in OURS if f"ogrpo.{name}" in names}
+
+
+def named(package: str) -> set[str]:
+    """What the files of a package import of others, inside functions too."""
+    found = set()
+    for path in (ROOT / "src" / "ogrpo" / package).rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom) and node.module == "ogrpo":
+                found |= {alias.name for alias in node.names}
+            elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("ogrpo."):
+                found.add(node.module.split(".")[1])
+            elif isinstance(node, ast.Import):
+                found |= {a.name.split(".")[1] for a in node.names if a.name.startswith("ogrpo.")}
+    return found - {package}
+
+
+@pytest.mark.parametrize("package", ARROWS)
+def test_a_package_names_only_what_lies_below_it(package):
+    assert named(package) <= ARROWS[package]
+
+
+@pytest.mark.parametrize("package", ABOVE)
+def test_nothing_names_what_lies_above_it(package):
+    assert named(package)
+    assert not named(package) & ABOVE[package]
+
+
+def test_every_package_has_its_place():
+    folders = {path.parent.name for path in (ROOT / "src" / "ogrpo").glob("*/__init__.py")}
+    assert folders == {*ARROWS, *ABOVE} == {*OURS}
 
 
 @pytest.mark.parametrize("module", ALLOWED)

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 import jax
 import numpy as np
 
+from ogrpo.data.tokenizer import word_level
 from ogrpo.policy import DecoderConfig, Params, init_params, shapes
 from ogrpo.policy.decoder import head_weight
 from ogrpo.policy.log_probs import run_prompt
+from ogrpo.tasks import arithmetic
 from ogrpo.trainer.model import DTYPES, tiny_decoder
-from ogrpo.trainer.prepare import load_problems, make_tokenizer
-from ogrpo.trainer.presets import main_study
 
 EOS = 1
 
@@ -52,8 +52,7 @@ SHAPES = {
 def decoder_of(shape: Shape) -> DecoderConfig:
     if shape.model == "0.5b":
         return shapes.SHAPES["qwen2.5-0.5b"]
-    config = main_study()
-    return tiny_decoder(make_tokenizer(config, load_problems(config)))
+    return tiny_decoder(word_level(arithmetic.vocabulary()))
 
 
 def make_weights(shape: Shape, config: DecoderConfig, seed: int) -> Params:

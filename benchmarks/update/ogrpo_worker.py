@@ -1,4 +1,4 @@
-"""One update of ogrpo, as `experiments` composes it on one device; run by `run.py`."""
+"""One update of ogrpo, as the trainer composes it on one device; run by `run.py`."""
 
 import sys
 

@@ -47,6 +47,11 @@ def test_what_is_wrong_with_a_list_of_rewards_is_said(rewards, weights, message)
     [
         ("", functions.length, "a reward is called ''"),
         ("a/b", functions.length, "without '/'"),
+        (
+            "seconds",
+            functions.length,
+            r"'seconds', as a count of the metrics .*Reward\('my_seconds'",
+        ),
         (functions.length, 1.0, "a reward is called <function length"),
         ("a", 0.5, "reward 'a' is no function but float: 0.5"),
     ],

@@ -10,10 +10,9 @@ import pytest
 from rich.console import Console
 
 from ogrpo.bridge import connect_policy
-from ogrpo.learner.state import init_state
 from ogrpo.policy import save_pretrained
 from ogrpo.trainer import Schedule, start, train
-from ogrpo.trainer.build import make_optimizer, make_parts
+from ogrpo.trainer.build import make_parts
 from ogrpo.trainer.model import make_model
 from ogrpo.trainer.prepare import prepare
 from ogrpo.trainer.presets import main_study
@@ -32,10 +31,9 @@ class Study:
 
 @pytest.fixture(scope="module")
 def study():
-    prepared, problems = prepare(CONFIG)
-    with closing(prepared.reward):
-        decoder, params = make_model(CONFIG, prepared.tokenizer, problems, Console(quiet=True))
-        yield Study(prepared, decoder, params, make_parts(CONFIG, prepared, decoder))
+    with closing(prepare(CONFIG)) as prepared:
+        decoder, params = make_model(prepared, Console(quiet=True))
+        yield Study(prepared, decoder, params, make_parts(prepared.config, prepared, decoder))
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +41,7 @@ def engine(study, tmp_path_factory):
     folder, log = tmp_path_factory.mktemp("policy"), tmp_path_factory.mktemp("logs") / "log"
     save_pretrained(folder, study.decoder, study.params)
     study.prepared.tokenizer.save(folder)
-    longest = CONFIG.data.prompt_length + CONFIG.rollout.max_tokens
+    longest = CONFIG.longest_prompt + CONFIG.longest_completion
     server = RealServer(folder, log, "--max-model-len", str(longest), "--max-num-seqs", "128")
     tokenizer = study.prepared.tokenizer
     try:
@@ -63,7 +61,7 @@ def engine(study, tmp_path_factory):
 def run(study, parts):
     # The update donates the trainer's buffers, and the next run starts from the same parameters.
     params = jax.tree.map(jnp.copy, study.params)
-    state = start(init_state(params, make_optimizer(CONFIG)), parts)
+    state = start(parts.init(params), parts)
     return [record for _, record in train(state, parts, CONFIG.schedule)]
 
 

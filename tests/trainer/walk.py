@@ -1,8 +1,10 @@
 """Runs of two or three steps whose numbers are compared, an option at a time."""
 
 import dataclasses
+from contextlib import closing
 from dataclasses import replace
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -10,16 +12,19 @@ import numpy as np
 from rich.console import Console
 
 from ogrpo.trainer import Schedule, start, train
-from ogrpo.trainer.build import find_devices, first_region, make_parts
+from ogrpo.trainer.build import make_parts
 from ogrpo.trainer.config import Data, Evaluation, Rollout, TrainConfig, WarmStart
 from ogrpo.trainer.config_update import Optimizer
 from ogrpo.trainer.method import check
 from ogrpo.trainer.model import make_model
 from ogrpo.trainer.prepare import prepare
 from ogrpo.trainer.presets import main_study
+from ogrpo.trainer.sources import check_sources
+from tests.trainer.rewards import ODD
 
 Setting = dict[str, Any]
 BASE = main_study(
+    rewards=(ODD,),
     data=Data(train=64),
     warm_start=WarmStart(steps=2, batch=4, problems=16, demonstrations=1, cache=False),
     rollout=Rollout(group_size=4),
@@ -29,6 +34,15 @@ BASE = main_study(
 )
 STALE = {"schedule.v": 10}
 """The second batch is drawn from weights that an update has left."""
+FILES = Path(__file__).with_name("files")
+SUMS, DIFFERENCES, CHAT = (str(FILES / f"{name}.jsonl") for name in ("sums", "differences", "chat"))
+FILE = {
+    "task": SUMS,
+    "data.train": Data().train,
+    "data.prompt_length": 96,
+    "warm_start.problems": WarmStart().problems,
+    "warm_start.demonstrations": WarmStart().demonstrations,
+}
 KL = {**STALE, "knobs.beta": 0.5}
 EXTRA = {"schedule.steps": 3, "schedule.replay": 2, "replay.groups": 8, "replay.sampler": "uniform"}
 """Two draws a step from a buffer of two batches."""
@@ -64,25 +78,19 @@ def with_options(config: Any, tree: dict[str, Any]) -> Any:
     return replace(config, **parts)
 
 
-def right(text, finish, gold):
-    """An untrained decoder never is: an answer that varies, and that some groups share."""
-    return float(text.count("1") % 2)
-
-
 @cache
 def ended(config: TrainConfig) -> tuple[dict[str, float], tuple[np.ndarray, ...]]:
     """The figures of all records of a run, and the weights that it ends with."""
+    check_sources(config)
     check(config)
-    prepared, problems = prepare(config)
-    decoder, params = make_model(config, prepared.tokenizer, problems, Console(quiet=True))
-    task = replace(prepared.task, reward=right, evaluation_reward=None)
-    parts = make_parts(config, replace(prepared, task=task), decoder)
-    first = replace(find_devices(config, decoder).init(params), region=first_region(config))
-    figures, state = {}, start(first, parts)
-    for turn in train(state, parts, config.schedule):
-        state, record = turn
-        figures |= {f"{record['step']} {n}": v for n, v in record.items() if counts(n, v)}
-    prepared.reward.close()
+    with closing(prepare(config)) as prepared:
+        config = prepared.config
+        decoder, params = make_model(prepared, Console(quiet=True))
+        parts = make_parts(config, prepared, decoder)
+        figures, state = {}, start(parts.init(params), parts)
+        for turn in train(state, parts, config.schedule):
+            state, record = turn
+            figures |= {f"{record['step']} {n}": v for n, v in record.items() if counts(n, v)}
     leaves = jax.tree.leaves(state.train.whole())
     return figures, tuple(np.asarray(leaf, np.float32) for leaf in leaves)
 
@@ -90,6 +98,7 @@ def ended(config: TrainConfig) -> tuple[dict[str, float], tuple[np.ndarray, ...]
 def counts(name: str, value: Any) -> bool:
     """Whether a metric says what was learned, and not what it cost or how long it took."""
     about_cost = ("seconds", "tokens", "flops", "collect", "replay/bytes", "padding", "shapes")
+    about_cost += ("reward/",)
     return isinstance(value, float | int) and not name.startswith(about_cost)
 
 

@@ -9,8 +9,6 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from ogrpo.trainer import PHASES
-
 Record = dict[str, Any]
 BLUE, ORANGE, GREEN, GREY = "#3366aa", "#dd7722", "#338855", "#888888"
 STYLE: dict[Any, Any] = {
@@ -124,8 +122,10 @@ def certificate(records: list[Record]) -> Figure:
 def seconds(records: list[Record]) -> Figure:
     """Where the wall time went."""
     figure, axes = _figure("Wall time by phase")
-    totals = [sum(r[f"seconds/{phase}"] for r in records) for phase in PHASES]
-    axes.barh(PHASES, totals, color=BLUE)
+    prefix = "seconds/"
+    phases = [key.removeprefix(prefix) for key in records[-1] if key.startswith(prefix)]
+    totals = [sum(r[prefix + phase] for r in records) for phase in phases]
+    axes.barh(phases, totals, color=BLUE)
     axes.bar_label(axes.containers[0], fmt="%.1f s", padding=3)  # pyright: ignore[reportArgumentType]
     axes.invert_yaxis()
     axes.set_xlabel("seconds (the first step of each phase includes compilation)")

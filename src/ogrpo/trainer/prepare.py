@@ -119,10 +119,14 @@ def chat_variables(config: TrainConfig) -> Mapping[str, Any]:
     return {name: _value(text) for name, _, text in pairs}
 
 
+RENDERED = {"messages", "add_generation_prompt"}
+"""What a chat template is always given."""
+
+
 def check_chat(config: TrainConfig, tokenizer: TextTokenizer) -> None:
     """Refuses variables that the tokenizer's chat template does not read."""
     template = tokenizer.chat_template
-    known = set() if template is None else template_variables(template)
+    known = set() if template is None else template_variables(template) - RENDERED
     for name in chat_variables(config):
         require(
             name in known,
@@ -146,14 +150,14 @@ def _encode(config: TrainConfig, tokenizer: TextTokenizer, examples: Sequence[Ex
     return encode_examples(
         examples,
         tokenizer,
-        prompt_length=config.data.prompt_length or tokenizer_limit,
+        prompt_length=NO_LIMIT,
         system=config.data.system,
         chat_variables=chat_variables(config),
     )
 
 
-tokenizer_limit = 1 << 20
-"""Tokens of a prompt, where no limit is known yet."""
+NO_LIMIT = 1 << 30
+"""Tokens of a prompt, while its limit is not settled."""
 
 
 def _fitting(config: TrainConfig, encoded: Encoded) -> Encoded:
@@ -161,6 +165,11 @@ def _fitting(config: TrainConfig, encoded: Encoded) -> Encoded:
     pairs = zip(encoded.prompts, encoded.examples, strict=True)
     kept = [pair for pair in pairs if len(pair[0]) <= length]
     lost = len(encoded.prompts) - len(kept)
+    if lost and not kept:
+        raise ValueError(
+            f"none of {lost} prompts fits into data.prompt-length = {length} tokens; the shortest"
+            f" has {min(map(len, encoded.prompts))}: raise --data.prompt-length"
+        )
     return Encoded([ids for ids, _ in kept], [e for _, e in kept], encoded.too_long + lost)
 
 
