@@ -32,11 +32,13 @@ COSTS = (
     "seconds",
     "tokens/s",
     "collect/",
-    "reward/completions_per",
     "sync/",
     "server/",
-    "reward/pro",
+    "/calls",
+    "/completions",
+    "/processes",
 )
+"""What is measured, or counted since a process began."""
 
 
 @pytest.fixture(scope="module")
