@@ -12,15 +12,15 @@ import jax.numpy as jnp
 import numpy as np
 
 from ogrpo.cli.options import parse
-from ogrpo.trainer.build import make_optimizer
-from ogrpo.trainer.devices import make_devices
+from ogrpo.trainer.build import find_devices
 from tests.policy.tiny import make_config, make_params, ragged_batch
 
 
 def values_and_gradients(*options: str):
-    config = parse(["--schedule.prompts=2", "--model.remat=none", *options])
+    words = ["--schedule.prompts=2", "--model.remat=none", *options]
+    config = parse(words, program="train", preset="default")
     decoder = make_config("Llama", vocab_size=12, num_layers=1)
-    devices = make_devices(config, decoder, make_optimizer(config))
+    devices = find_devices(config, decoder)
     batch = ragged_batch(decoder, n=2)
 
     def total(params):

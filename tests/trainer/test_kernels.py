@@ -11,17 +11,20 @@ import jax.numpy as jnp
 import pytest
 from rich.console import Console
 
-from ogrpo.cli.options import parse
+from ogrpo.cli import options
 from ogrpo.kernels.log_probs import NAMES
-from ogrpo.trainer.build import make_optimizer
+from ogrpo.trainer.build import find_devices
 from ogrpo.trainer.config_update import Kernels
-from ogrpo.trainer.devices import make_devices
 from ogrpo.trainer.model import make_model
 from ogrpo.trainer.prepare import prepare
-from ogrpo.trainer.session import run
+from ogrpo.trainer.session import Command, run
 from tests.policy.tiny import ragged_batch
 
 ROOT = Path(__file__).parents[2]
+
+
+def parse(words):
+    return options.parse(words, program="train", preset="default")
 
 
 def test_the_command_line_offers_every_kernel():
@@ -31,12 +34,12 @@ def test_the_command_line_offers_every_kernel():
 @pytest.mark.parametrize(("name", "shown"), [("auto", "reference"), ("chunked", "chunked")])
 def test_a_run_says_which_it_uses(name, shown):
     config = parse(["--model.random=tiny", f"--kernels.log-probs={name}", "--data.train=40"])
-    prepared, problems = prepare(config)
+    prepared = prepare(config)
     console = Console(record=True, file=io.StringIO())
-    decoder, params = make_model(config, prepared.tokenizer, problems, console)
-    prepared.reward.close()
+    decoder, params = make_model(prepared, console)
+    prepared.close()
     assert f"log-probs: {shown}" in console.export_text()
-    policy = make_devices(config, decoder, make_optimizer(config)).policy_fn
+    policy = find_devices(prepared.config, decoder).policy_fn
     program = str(jax.make_jaxpr(policy)(params, ragged_batch(decoder), jnp.float32(1)))
     assert ("_swept" in program) == (shown == "chunked")
 
@@ -44,7 +47,7 @@ def test_a_run_says_which_it_uses(name, shown):
 def test_a_run_refuses_what_the_device_lacks(tmp_path):
     arguments = ["--kernels.log-probs=pallas", f"--run-dir={tmp_path / 'run'}"]
     with pytest.raises(ValueError, match=r"need an NVIDIA GPU.*choose chunked"):
-        run(parse(arguments), Console(quiet=True))
+        run(parse(arguments), Console(quiet=True), Command("train", "train"))
 
 
 def test_a_mesh_changes_neither_values_nor_gradients():

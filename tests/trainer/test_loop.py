@@ -20,7 +20,7 @@ from ogrpo.trainer import (
     stream_seed,
     train,
 )
-from ogrpo.trainer.build import find_devices, first_region, make_parts
+from ogrpo.trainer.build import make_parts
 from ogrpo.trainer.config import (
     Certificate,
     Checkpointing,
@@ -35,8 +35,10 @@ from ogrpo.trainer.config_update import Knobs, Optimizer
 from ogrpo.trainer.model import make_model
 from ogrpo.trainer.prepare import prepare
 from ogrpo.trainer.presets import main_study
+from tests.trainer.rewards import VARIED
 
 SMALL = main_study(
+    rewards=(VARIED,),
     data=Data(train=64),
     warm_start=WarmStart(steps=2, batch=4, problems=8, cache=False),
     rollout=Rollout(group_size=4),
@@ -47,29 +49,17 @@ SMALL = main_study(
 )
 
 
-def varied(text, finish, gold):
-    """An untrained decoder is never right: a reward that varies lets it learn something."""
-    return float(len(text) % 2)
-
-
 class Run:
     """Everything a loop needs; programs compile once a config shape."""
 
     def __init__(self, experience=None, **changes):
-        self.config = replace(SMALL, **changes)
-        prepared, problems = prepare(self.config)
-        self.decoder, self.params = make_model(
-            self.config, prepared.tokenizer, problems, Console(quiet=True)
-        )
-        task = replace(prepared.task, reward=varied, evaluation_reward=None)
-        self.parts = make_parts(
-            self.config, replace(prepared, task=task), self.decoder, experience=experience
-        )
+        prepared = prepare(replace(SMALL, **changes))
+        self.config = prepared.config
+        self.decoder, self.params = make_model(prepared, Console(quiet=True))
+        self.parts = make_parts(self.config, prepared, self.decoder, experience=experience)
 
     def train_state(self):
-        params = jax.tree.map(lambda x: x.copy(), self.params)
-        state = find_devices(self.config, self.decoder).init(params)
-        return replace(state, region=first_region(self.config))
+        return self.parts.init(jax.tree.map(lambda x: x.copy(), self.params))
 
     def start(self):
         return start(self.train_state(), self.parts)
@@ -95,7 +85,8 @@ def schedule(**changes):
 def deterministic(record):
     # Times, and what is counted since the process began or depends on when files were written.
     apart = ("seconds/", "tokens/s", "collect/", "replay/bytes/allocated", "replay/unacknowledged")
-    return {k: v for k, v in record.items() if not k.startswith(apart)}
+    kept = {k: v for k, v in record.items() if not k.startswith((*apart, "reward/"))}
+    return kept | {"reward/varied": record.get("reward/varied")}
 
 
 def equal(a, b):

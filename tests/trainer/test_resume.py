@@ -11,13 +11,13 @@ from rich.console import Console
 from ogrpo.report.counted import counted
 from ogrpo.report.run_dir import RunDir
 from ogrpo.trainer import Schedule
-from ogrpo.trainer.build import make_parts
+from ogrpo.trainer.build import find_devices, make_parts
 from ogrpo.trainer.config import Checkpointing, Data, Evaluation, Model, Rollout
 from ogrpo.trainer.config_update import Lora, TrustRegion
 from ogrpo.trainer.model import make_model
 from ogrpo.trainer.prepare import prepare
 from ogrpo.trainer.presets import main_study
-from ogrpo.trainer.session import Study, carry_out
+from ogrpo.trainer.session import Command, Session, as_json, carry_out, outcomes
 
 CONFIG = main_study(
     data=Data(train=16),
@@ -36,21 +36,29 @@ def live_bytes() -> int:
 
 def carried(config, run):
     """Bytes that live at each update beyond those before, first parameters, the report's counts."""
-    prepared, problems = prepare(config)
-    with closing(prepared.reward):
-        before, held = live_bytes(), []
-        decoder, params = make_model(config, prepared.tokenizer, problems, Console(quiet=True))
-        parts = make_parts(config, prepared, decoder, experience=run.experience)
+    with closing(prepare(config)) as prepared:
+        config, before, held = prepared.config, live_bytes(), []
+        decoder, params = make_model(prepared, Console(quiet=True))
+        devices = find_devices(config, decoder)
+        parts = make_parts(config, prepared, decoder, devices=devices, experience=run.experience)
 
         def update(*arguments):
             held.append(live_bytes() - before)
             return parts.update(*arguments)
 
-        study = Study(
-            config, run, prepared, decoder, replace(parts, update=update), Console(quiet=True)
+        session = Session(
+            config,
+            run,
+            prepared,
+            decoder,
+            devices,
+            replace(parts, update=update),
+            Console(quiet=True),
+            Command("train", "train"),
         )
-        assert carry_out(study, params) == 0
-    return held, params, dict(counted(config, run, prepared))
+        assert carry_out(session, params) is None
+    counts = counted(as_json(config), run.read_metrics(), prepared.left_out, outcomes(session))
+    return held, params, dict(counts)
 
 
 def total(counts, what):

@@ -1,34 +1,50 @@
 """Which problems are trained on, chosen on and reported on: no prompt is in two sets."""
 
 import json
+from contextlib import closing
 from dataclasses import replace
 from itertools import combinations
 
 import pytest
 
+from ogrpo.data.tokenizer import word_level
 from ogrpo.tasks import arithmetic
 from ogrpo.trainer.config import Data, Evaluation, WarmStart
-from ogrpo.trainer.prepare import MOST_HELDOUT, load_problems, prepare
+from ogrpo.trainer.find_task import MOST_HELDOUT, find_task
+from ogrpo.trainer.prepare import prepare
 from ogrpo.trainer.presets import main_study
 
-SMALL = main_study(data=Data(train=300), warm_start=WarmStart(problems=200))
+SMALL = main_study(data=Data(train=300), warm_start=WarmStart(problems=200, demonstrations=1))
 
 
 def held_out(config, split, prompts=MOST_HELDOUT):
     return replace(config, evaluation=Evaluation(split=split, prompts=prompts))
 
 
-def questions(problems):
-    return [problem.question for problem in problems]
+def questions(examples):
+    return [example.prompt for example in examples]
+
+
+def shown(found):
+    """What the careless teacher answers, as a decoder is shown it."""
+    tokenizer = word_level(arithmetic.vocabulary())
+    return [tokenizer.decode(group.prompt_ids) for group in found.lessons.groups(tokenizer)]
 
 
 def sets_of(config):
     """Every set of prompts, held-out ones as large as they can be."""
-    chosen, reported = (load_problems(held_out(config, s)) for s in ("validation", "test"))
-    assert questions(chosen.train) == questions(reported.train)
-    assert questions(chosen.warm_start) == questions(reported.warm_start)
-    parts = (chosen.train, chosen.warm_start, chosen.heldout, reported.heldout)
-    return [questions(part) for part in parts]
+    chosen, reported = (find_task(held_out(config, s)) for s in ("validation", "test"))
+    assert questions(chosen.task.train) == questions(reported.task.train)
+    assert chosen.lessons.key == reported.lessons.key
+    parts = (chosen.task.train, chosen.task.heldout, reported.task.heldout)
+    train, validation, test = (questions(part) for part in parts)
+    return [train, shown(chosen), validation, test]
+
+
+def heldout(config):
+    with closing(prepare(config)) as prepared:
+        assert len(prepared.heldout) == len(prepared.prompts.heldout)
+        return questions(prepared.heldout)
 
 
 @pytest.mark.parametrize(
@@ -45,7 +61,7 @@ def test_generated_sets_share_no_prompt_and_repeat_none(config):
 def test_what_is_not_the_test_split_does_not_depend_on_it():
     made = arithmetic.split(500, MOST_HELDOUT, seed=0)
     train, warm, validation, _ = sets_of(SMALL)
-    assert train + warm + validation == questions(made.train + made.heldout)
+    assert train + warm + validation == [p.question for p in made.train + made.heldout]
 
 
 def test_problems_that_settings_are_chosen_on_are_not_reported_with_less_data():
@@ -58,14 +74,14 @@ def test_problems_that_settings_are_chosen_on_are_not_reported_with_less_data():
 
 def test_an_evaluation_takes_the_first_so_many_of_its_split():
     for split in ("validation", "test"):
-        few, many = (load_problems(held_out(SMALL, split, n)).heldout for n in (5, 50))
-        assert questions(few) == questions(many)[:5]
+        few, many = (heldout(held_out(SMALL, split, n)) for n in (5, 50))
+        assert few == many[:5]
 
 
 def test_fewer_problems_than_asked_for_are_counted():
-    prepared, _ = prepare(held_out(SMALL, "validation", prompts=MOST_HELDOUT + 3))
-    prepared.reward.close()
-    assert ("prompts fewer than asked for are in the split 'validation'", 3) in prepared.left_out
+    with closing(prepare(held_out(SMALL, "validation", prompts=MOST_HELDOUT + 3))) as prepared:
+        left_out = prepared.left_out
+    assert ("prompts fewer than asked for are in the split 'validation'", 3) in left_out
 
 
 @pytest.fixture
@@ -79,8 +95,8 @@ def folder(tmp_path):
 
 
 def test_files_are_cut_only_when_validation_is_asked_for(folder):
-    config = replace(SMALL, data=Data(path=str(folder)))
-    whole, cut = (load_problems(held_out(config, s)) for s in ("test", "validation"))
+    config = replace(SMALL, data=Data(path=str(folder), prompt="{question}"))
+    whole, cut = (find_task(held_out(config, s)).task for s in ("test", "validation"))
     assert len(whole.train) == 30
     assert questions(whole.heldout) == [f"test {n} ?" for n in range(4)]
     assert questions(cut.heldout) == [f"train {n} ?" for n in (0, 7, 14, 21, 28)]
@@ -90,8 +106,8 @@ def test_files_are_cut_only_when_validation_is_asked_for(folder):
 
 
 def test_a_limit_counts_problems_that_are_trained_on(folder):
-    config = replace(SMALL, data=Data(path=str(folder), limit=6))
-    cut = load_problems(held_out(config, "validation"))
+    config = replace(SMALL, data=Data(path=str(folder), limit=6, prompt="{question}"))
+    cut = find_task(held_out(config, "validation")).task
     assert questions(cut.train) == [f"train {n} ?" for n in range(1, 7)]
     assert len(cut.heldout) == 5
 

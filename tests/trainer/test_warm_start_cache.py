@@ -3,20 +3,21 @@
 from ogrpo.learner import state
 from ogrpo.policy import decoder
 from ogrpo.trainer import model as models
-from ogrpo.trainer.prepare import load_problems, make_tokenizer
+from ogrpo.trainer.find_task import find_task
+from ogrpo.trainer.prepare import make_tokenizer
 from ogrpo.trainer.presets import main_study
 
 
 def test_a_cached_warm_start_is_of_the_code_that_made_it(monkeypatch, tmp_path):
     config = main_study()
-    problems = load_problems(config)
-    tokenizer = make_tokenizer(config, problems)
+    found = find_task(config)
+    tokenizer = make_tokenizer(config, found.task)
     shape = models.tiny_decoder(tokenizer)
     sources = models._sources()
     assert {decoder.__file__, state.__file__, models.__file__} <= {str(s) for s in sources}
 
     def folder():
-        return models._cache_folder(config, shape, tokenizer, problems)
+        return models._cache_folder(config, shape, tokenizer, found.lessons)
 
     same = folder()
     assert folder() == same

@@ -10,7 +10,7 @@ from datetime import datetime
 from functools import lru_cache
 from typing import Any, NoReturn
 
-from jinja2 import DictLoader, Template, TemplateError
+from jinja2 import DictLoader, Template, TemplateError, meta
 from jinja2.ext import Extension, loopcontrols
 from jinja2.nodes import Node
 from jinja2.parser import Parser
@@ -124,12 +124,25 @@ def check_asked(template: str, messages: Messages, rendered: str) -> None:
         )
 
 
+def template_variables(template: str) -> set[str]:
+    """Return the names that a template reads and does not set itself.
+
+    >>> sorted(template_variables("{% for m in messages %}{{ m.content }}{{ mood }}{% endfor %}"))
+    ['messages', 'mood']
+    """
+    return meta.find_undeclared_variables(_environment().parse(template))
+
+
 def _squeeze(text: str) -> str:
     return " ".join(text.split())
 
 
 @lru_cache(maxsize=16)
 def _compiled(template: str) -> Template:
+    return _environment().from_string(template)
+
+
+def _environment() -> ImmutableSandboxedEnvironment:
     environment = ImmutableSandboxedEnvironment(
         trim_blocks=True,
         lstrip_blocks=True,
@@ -139,7 +152,7 @@ def _compiled(template: str) -> Template:
     environment.filters["tojson"] = _to_json
     environment.globals["raise_exception"] = _raise_exception
     environment.globals["strftime_now"] = _strftime_now
-    return environment.from_string(template)
+    return environment
 
 
 def _to_json(value: Any, ensure_ascii: bool = False, indent: int | None = None) -> str:

@@ -107,8 +107,12 @@ def interval(record: Record, key: str) -> str:
 
 
 def pass_at_k_names(records: list[Record]) -> dict[str, str]:
-    """Keys of the Pass@k that all records have, with their names; none with one sample a prompt."""
-    shared = set.intersection(*(set(record) for record in records))
+    """Keys of the Pass@k that all records have, with their names.
+
+    None with one sample a prompt, nor where rewards are graded.
+    """
+    measured = ({key for key, value in r.items() if value is not None} for r in records)
+    shared = set.intersection(*measured)
     found = {key: re.fullmatch(r"pass@(\d+)/sampled", key) for key in records[-1]}
     return {
         key: f"Pass@{match[1]}"

@@ -15,6 +15,9 @@ from dataclasses import dataclass
 from typing import Any
 
 RewardFn = Callable[..., Any]
+COUNTS = {"calls", "completions", "seconds", "repeated", "failed", "processes"}
+COUNTS |= {"busy_seconds", "completions_per_second"}
+"""What the pool's metrics are called, `reward/<count>`; a reward's mean is `reward/<name>`."""
 
 
 @dataclass(frozen=True)
@@ -39,6 +42,11 @@ class Reward:
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name or "/" in self.name:
             raise ValueError(f"a reward is called {self.name!r}; give it a name without '/'.")
+        if self.name in COUNTS:
+            raise ValueError(
+                f"a reward is called {self.name!r}, as a count of the metrics is; rename it:"
+                f" Reward('my_{self.name}', function)."
+            )
         if not callable(self.function):
             kind = type(self.function).__name__
             raise ValueError(f"reward {self.name!r} is no function but {kind}: {self.function!r}.")

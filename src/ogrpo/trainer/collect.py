@@ -10,12 +10,9 @@ from ogrpo.batch import Batch
 from ogrpo.data.batching import PromptStream, pad_groups
 from ogrpo.data.replay import Experience
 from ogrpo.rollout.collection import Collector, Request, Rewarded
+from ogrpo.trainer.judge import RewardError
 from ogrpo.trainer.schedule import Schedule
 from ogrpo.trainer.state import LoopState, Parts, stream_seed
-
-
-class RewardError(RuntimeError):
-    """No completion of a batch could be judged."""
 
 
 @dataclass(frozen=True)

@@ -116,9 +116,9 @@ class WarmStart:
 class Judging:
     """How completions are judged."""
 
-    extraction: Literal["marker", "boxed", "free"] = "marker"
+    extraction: Literal["marker", "boxed", "free"] | None = None
     """Where the answer stands: the one number after the last ####, the last \\boxed{...}, or
-    wherever math-verify finds it (boxed first)."""
+    wherever math-verify finds it (boxed first). Default: as the task has it; of a file, marker."""
     seconds: float = 2.0
     """Time bound of one comparison of answers in CPU seconds; an overrun scores 0 and is
     counted."""
@@ -402,22 +402,6 @@ def _settled(name: str, value: Number | None) -> Number:
     if value is None:
         raise ValueError(f"{name} is not known before the task is read: give it, or prepare first")
     return value
-
-
-def check_sources(config: TrainConfig) -> None:
-    """Refuses options of data and model that have nothing to act on where these come from."""
-    files = config.data.path is not None
-    generated = "problems come from --data.path"
-    only_with(config.data, "data", "train seed", not files, generated)
-    text = files or config.model.path is not None
-    only_with(config.data, "data", "prompt", text, "generated problems have one prompt format")
-    imitates = config.model.path is None and config.model.random == "none"
-    names = "steps batch learning_rate problems demonstrations cache"
-    given = "the model's weights are given"
-    only_with(config.warm_start, "warm-start", names, imitates, given)
-    made = config.model.path is None and files
-    remedy = "a tokenizer is trained for --data.path without --model.path alone"
-    only_with(config.model, "model", "tokenizer_size", made, remedy)
 
 
 def to_json(config: Any) -> dict[str, Any]:

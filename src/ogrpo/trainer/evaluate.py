@@ -22,7 +22,7 @@ class Evaluation:
     temperature: float
     solved: Estimate | None
     """Prompts of which at least one sample was right: Pass@k with k = `samples`. None where rewards
-    are graded, so that nothing is right or wrong."""
+    are graded, so that nothing is right or wrong, or where no prompt has all its verdicts."""
     samples: int
     """Completions of each prompt."""
 
@@ -79,7 +79,8 @@ def _evaluate(params: Params, parts: Parts, step: int) -> Evaluation:
     greedy = estimate(rewards(replace(sampling, greedy=True, group_size=1)))
     withdraw(parts.evaluator)
     sampled = estimate(outcomes)
-    solved = pass_at_k(outcomes, samples) if samples > 1 and is_verdict(outcomes) else None
+    whole = is_verdict(outcomes) and (~np.isnan(outcomes)).all(axis=1).any()
+    solved = pass_at_k(outcomes, samples) if samples > 1 and whole else None
     return Evaluation(sampled, greedy, sampling.temperature, solved, samples)
 
 

@@ -1,24 +1,28 @@
 """The task that a config names: generated problems, a real task's files, or a file of one's own."""
 
 import inspect
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from ogrpo.rewards.extract import EXTRACTORS
+from ogrpo.rewards.extract import EXTRACTORS, Extractor
 from ogrpo.rewards.load import load_reward
 from ogrpo.rewards.math import MathReward
-from ogrpo.rewards.reward import Reward
+from ogrpo.rewards.reward import Reward, as_rewards
 from ogrpo.tasks import Example, Task, arithmetic
 from ogrpo.tasks.arithmetic import WordProblem
+from ogrpo.tasks.official import fill
 from ogrpo.tasks.problems import Problem, final_answer
 from ogrpo.tasks.problems import Split as Parted
 from ogrpo.tasks.registry import TASKS, read_task
 from ogrpo.trainer.config import TrainConfig
+from ogrpo.trainer.config_update import only_with
 from ogrpo.trainer.lessons import Lessons, careless_teacher
 from ogrpo.trainer.state import stream_seed
 
 FILES = (".jsonl", ".json", ".parquet")
+GENERATED = "arithmetic"
+"""The problems that are made here, without files."""
 MOST_HELDOUT = 2048
 """Problems that are made for each held-out split; an evaluation takes the first so many."""
 
@@ -42,38 +46,65 @@ class Found:
     lengths: Lengths | None = None
 
 
-def find_task(config: TrainConfig) -> Found:
+def find_task(config: TrainConfig, given: Task | None = None) -> Found:
     """Reads the task that is trained on, and the one that is evaluated on where that is another.
 
+    Args:
+      config: names the tasks.
+      given: in place of the one that `config.task` names.
+
     Raises:
-      ValueError: there is no such task or file, or a line of it is wrong.
+      ValueError: there is no such task or file, a line of it is wrong, or an option about rewards
+        has none to act on.
     """
-    found = _find(config, config.task, config.data.path)
-    wanted = config.evaluation
-    if wanted.task is not None:
-        other = _find(config, wanted.task, wanted.path).task
-        found = Found(found.task.evaluated_on(other), found.lessons, found.lengths)
+    found = _find(config) if given is None else Found(asked(config, given))
+    if config.evaluation.task is not None:
+        other = found.task.evaluated_on(evaluation_task(config, config.evaluation.task))
+        found = replace(found, task=other)
+    check_judging(config, found.task, given is not None)
     return found
 
 
-def _find(config: TrainConfig, name: str, path: str | None) -> Found:
-    if name.endswith(FILES):
-        return Found(own_task(config, name))
-    if name == "gsm8k" and path is None:
+def is_generated(config: TrainConfig) -> bool:
+    """Whether the problems that are trained on are made here."""
+    return config.task == GENERATED or (config.task == "gsm8k" and config.data.path is None)
+
+
+def _find(config: TrainConfig) -> Found:
+    data, elsewhere = config.data, config.evaluation.task is not None
+    if config.task.endswith(FILES):
+        part = 0 if elsewhere else _heldout(data.heldout)
+        return Found(own_task(config, config.task, heldout=part, limit=data.limit))
+    if is_generated(config):
         return generated(config)
-    return Found(real_task(config, name, path))
+    split = None if elsewhere else config.evaluation.split
+    part = 0 if elsewhere else _heldout(data.heldout)
+    options = {"limit": data.limit, "split": split, "heldout": part}
+    return Found(real_task(config, config.task, data.path, options))
 
 
-def own_task(config: TrainConfig, path: str) -> Task:
+def evaluation_task(config: TrainConfig, name: str) -> Task:
+    """Another task to evaluate on: of a file all lines, of an official one what it holds out."""
+    if not name.endswith(FILES):
+        split = {"split": config.evaluation.split}
+        return real_task(config, name, config.evaluation.path, split)
+    whole = own_task(config, name, heldout=0, limit=None)
+    return replace(whole, train=(), heldout=whole.train)
+
+
+def own_task(
+    config: TrainConfig, path: str, *, heldout: str | float | int | None, limit: int | None
+) -> Task:
     """A file of one's own: its answers are judged by math-verify unless rewards are given."""
-    data = config.data
-    options: dict[str, Any] = {
-        "prompt": data.prompt_column,
-        "solution": data.solution_column,
-        "heldout": _heldout(data.heldout),
-        "limit": data.limit,
-    }
-    return Task.from_file(path, rewards=rewards_of(config), weights=_weights(config), **options)
+    task = Task.from_file(
+        path,
+        rewards=rewards_of(config),
+        prompt=config.data.prompt_column,
+        solution=config.data.solution_column,
+        heldout=heldout,
+        limit=limit,
+    )
+    return asked(config, task)
 
 
 def _heldout(value: str | None) -> str | float | int | None:
@@ -88,37 +119,82 @@ def _heldout(value: str | None) -> str | float | int | None:
         ) from error
 
 
-def rewards_of(config: TrainConfig) -> list[Any]:
+def rewards_of(config: TrainConfig) -> tuple[Reward, ...]:
     """The rewards that the config names; by default its answers are compared by math-verify."""
-    return [load_reward(name) for name in config.rewards] or [math_reward(config)]
+    if not config.rewards:
+        return (math_reward(config, EXTRACTORS["marker"]),)
+    return as_rewards([load_reward(name) for name in config.rewards], config.reward.weights or None)
 
 
-def math_reward(config: TrainConfig) -> Reward:
-    """The comparison of answers."""
+def math_reward(config: TrainConfig, extract: Extractor) -> Reward:
+    """The comparison of answers, which `extract` finds unless the config says where they stand."""
     wanted = config.reward
-    judge = MathReward(
-        EXTRACTORS[wanted.extraction], seconds=wanted.seconds, processes=wanted.processes
-    )
-    return Reward("math", judge)
+    chosen = extract if wanted.extraction is None else EXTRACTORS[wanted.extraction]
+    return Reward("math", MathReward(chosen, seconds=wanted.seconds, processes=wanted.processes))
 
 
-def _weights(config: TrainConfig) -> tuple[float, ...] | None:
-    return config.reward.weights or None
+def check_judging(config: TrainConfig, task: Task, given: bool) -> None:
+    """Refuses options about rewards that none of the task's rewards reads."""
+    rewards = [*task.rewards, *(task.evaluation_rewards or ())]
+    compared = any(isinstance(reward.function, MathReward) for reward in rewards)
+    own = given or bool(config.rewards)
+    remedy = "no answers are compared by the trainer's math-verify"
+    only_with(config.reward, "reward", "extraction seconds", compared and not own, remedy)
+    killable = not all(reward.bounded for reward in rewards)
+    remedy = "the rewards bound their own time and memory"
+    only_with(config.reward, "reward", "call_seconds memory_gib", killable, remedy)
 
 
-def real_task(config: TrainConfig, name: str, path: str | None) -> Task:
-    """A task of the literature, from its official files."""
+def asked(config: TrainConfig, task: Task) -> Task:
+    """The task with its prompts put as `data.prompt` says.
+
+    Raises:
+      ValueError: the prompts are messages, or the template has no place for them.
+    """
+    template = config.data.prompt
+    if template is None:
+        return task
+    if task.is_chat:
+        raise ValueError(
+            f"data.prompt is {template!r}, which puts prompts of text, and those of {task.name!r}"
+            " are messages: leave it out, or give --data.system"
+        )
+    parts = ([_put(template, example) for example in part] for part in (task.train, task.heldout))
+    train, heldout = parts
+    return replace(task, train=train, heldout=heldout)
+
+
+def _put(template: str, example: Example) -> Example:
+    return replace(example, prompt=fill(template, str(example.prompt)))
+
+
+def real_task(config: TrainConfig, name: str, path: str | None, options: Mapping[str, Any]) -> Task:
+    """A task of the literature, from its official files.
+
+    Args:
+      config: brings the prompt and the rewards.
+      name: of the task.
+      path: where its files are.
+      options: those of the readers, which take some of them; None is not given.
+    """
     if name not in TASKS:
         read_task(name)  # says which there are
+    own = rewards_of(config) if config.rewards else None
+    wanted = {"prompt": config.data.prompt, "rewards": own, **options}
     known = inspect.signature(TASKS[name].read).parameters
-    wanted: dict[str, Any] = {
-        "prompt": config.data.prompt,
-        "limit": config.data.limit,
-        "split": config.evaluation.split,
-        "rewards": rewards_of(config) if config.rewards else None,
-    }
-    options = {key: value for key, value in wanted.items() if key in known and value is not None}
-    return read_task(name, path, **options)
+    taken = {key: value for key, value in wanted.items() if key in known and value is not None}
+    task = read_task(name, path, **taken)
+    return task if config.rewards else _judged_as_asked(config, task)
+
+
+def _judged_as_asked(config: TrainConfig, task: Task) -> Task:
+    rewards = tuple(
+        math_reward(config, reward.function.extract)
+        if isinstance(reward.function, MathReward)
+        else reward
+        for reward in task.rewards
+    )
+    return replace(task, rewards=rewards, evaluation_rewards=None)
 
 
 def generated(config: TrainConfig) -> Found:
@@ -131,12 +207,13 @@ def generated(config: TrainConfig) -> Found:
     heldout = made.heldout if config.evaluation.split == "validation" else _test(config, made)
     train = made.train[:first][: config.data.limit]
     task = Task(
-        name="arithmetic",
+        name=GENERATED,
         train=_examples(train),
         heldout=_examples(heldout),
-        rewards=(math_reward(config),),
+        rewards=rewards_of(config),
     )
-    return Found(task, careless_teacher(config, made.train[first:]), GENERATED_LENGTHS)
+    lessons = careless_teacher(config, made.train[first:])
+    return Found(asked(config, task), lessons, GENERATED_LENGTHS)
 
 
 def _examples(problems: Sequence[Problem]) -> list[Example]:

@@ -19,6 +19,10 @@ log = logging.getLogger(__name__)
 Decode = Callable[[IntArray], str]
 
 
+class RewardError(RuntimeError):
+    """Not one completion of many could be judged."""
+
+
 class GroupJudge:
     """Has a task's completions rewarded; several threads may ask at once.
 
@@ -44,8 +48,15 @@ class GroupJudge:
         return self.rewarded([request.problems[place] for place in places], groups)
 
     def heldout(self, groups: Sequence[Group]) -> NDArray[np.float32]:
-        """Rewards `[N, G]` of the groups of all examples, in order; NaN where none is known."""
+        """Rewards `[N, G]` of the groups of all examples, in order; NaN where none is known.
+
+        Raises:
+          RewardError: none is known.
+        """
         scores = self._scores(range(len(groups)), groups)
+        if scores.failed.all():
+            first = scores.failures[0].message
+            raise RewardError(f"no answer to a held-out prompt could be judged; first: {first}")
         rewards = np.where(scores.failed, np.float32(np.nan), scores.rewards)
         return rewards.reshape(len(groups), -1)
 

@@ -5,14 +5,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ogrpo.data.chat import PLAIN_CHAT, PLAIN_PROMPT
+from ogrpo.data.chat import PLAIN_CHAT, template_variables
 from ogrpo.data.tokenizer import TextTokenizer, train_bpe, word_level
 from ogrpo.rewards.pool import RewardPool
 from ogrpo.rewards.reward import Reward
 from ogrpo.tasks import Example, Task, arithmetic
 from ogrpo.tasks.encode import Encoded, encode_examples
 from ogrpo.trainer.config import TrainConfig
-from ogrpo.trainer.find_task import FILES, Found, find_task
+from ogrpo.trainer.config_update import require
+from ogrpo.trainer.find_task import FILES, GENERATED, find_task
 from ogrpo.trainer.judge import GroupJudge
 from ogrpo.trainer.lessons import Lessons, worked_solutions
 from ogrpo.trainer.settle import settled
@@ -54,9 +55,10 @@ def prepare(config: TrainConfig, task: Task | None = None) -> Prepared:
     Raises:
       ValueError: the task cannot be found or read, no prompt fits, or there are fewer than a batch.
     """
-    found = find_task(config) if task is None else Found(task)
+    found = find_task(config, task)
     task = replace(found.task, heldout=found.task.heldout[: config.evaluation.prompts])
     tokenizer = make_tokenizer(config, task)
+    check_chat(config, tokenizer)
     train, heldout = (_encode(config, tokenizer, part) for part in (task.train, task.heldout))
     config = settled(config, task, tokenizer, train.prompts + heldout.prompts, found.lengths)
     train, heldout = (_fitting(config, part) for part in (train, heldout))
@@ -86,7 +88,7 @@ def prepare(config: TrainConfig, task: Task | None = None) -> Prepared:
 
 def few_heldout(config: TrainConfig, task: Task) -> Counts:
     """How many held-out prompts are lacking, of a split that is asked for by name."""
-    if config.task.endswith(FILES) or task.name == GENERATED:
+    if (config.evaluation.task or config.task).endswith(FILES):
         return []
     few = max(0, config.evaluation.prompts - len(task.heldout))
     return [(f"prompts fewer than asked for are in the split {config.evaluation.split!r}", few)]
@@ -94,26 +96,43 @@ def few_heldout(config: TrainConfig, task: Task) -> Counts:
 
 def make_tokenizer(config: TrainConfig, task: Task) -> TextTokenizer:
     """The model's own tokenizer, or one made for the task."""
-    template = PLAIN_PROMPT if task.is_chat else (config.data.prompt or PLAIN_PROMPT)
     if config.model.path is not None:
-        return TextTokenizer.load(config.model.path, prompt_template=template)
-    if task.name == GENERATED:
+        return TextTokenizer.load(config.model.path)
+    if _in_words(task):
         return word_level(arithmetic.vocabulary())
     return train_bpe(
         task.texts(),
         vocab_size=config.model.tokenizer_size,
-        prompt_template=template,
         chat_template=PLAIN_CHAT if task.is_chat else None,
     )
 
 
-GENERATED = "arithmetic"
+def _in_words(task: Task) -> bool:
+    """Whether the problems are generated ones, and not another task of that name."""
+    known = {*arithmetic.vocabulary()}
+    return task.name == GENERATED and all(known.issuperset(x.split()) for x in task.texts())
 
 
 def chat_variables(config: TrainConfig) -> Mapping[str, Any]:
     """The chat template's variables; values are JSON where they can be, and texts elsewhere."""
     pairs = [pair.partition("=") for pair in config.data.chat]
     return {name: _value(text) for name, _, text in pairs}
+
+
+def check_chat(config: TrainConfig, tokenizer: TextTokenizer) -> None:
+    """Refuses variables that the tokenizer's chat template does not read."""
+    template = tokenizer.chat_template
+    known = set() if template is None else template_variables(template)
+    for name in chat_variables(config):
+        require(
+            name in known,
+            f"data.chat sets {name}, which changes nothing here: "
+            + ("there is no chat template" if template is None else _reads(known)),
+        )
+
+
+def _reads(known: set[str]) -> str:
+    return f"the chat template reads {', '.join(sorted(known))}"
 
 
 def _value(text: str) -> Any:

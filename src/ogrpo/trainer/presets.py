@@ -186,13 +186,13 @@ def check_preset(config: TrainConfig) -> None:
     random = config.model.random != "none"
     missing = [
         *([] if random or config.model.path is not None else ["--model.path"]),
-        *([] if config.data.path is not None else ["--data.path"]),
+        *([] if config.data.path is not None or config.task != "gsm8k" else ["--data.path"]),
     ]
     if missing:
         raise ValueError(
             f"--preset {config.preset} also needs {' and '.join(missing)}: --model.path is a"
             " Hugging Face folder (--model.random tiny proves the path without one), --data.path a"
-            " folder with train.jsonl and test.jsonl"
+            " folder with train.jsonl and test.jsonl; or give another --task"
         )
 
 

@@ -9,7 +9,7 @@ from ogrpo.trainer.learn import NOT_CERTIFIED, Use
 from ogrpo.trainer.schedule import Schedule
 from ogrpo.trainer.state import LoopState, Parts, Record, Stopwatch
 
-NOT_COLLECTED: Record = dict.fromkeys(("reward", "truncated", "tokens/s"))
+NOT_COLLECTED: Record = dict.fromkeys(("reward", "unjudged", "truncated", "tokens/s"))
 
 
 def first_record(state: LoopState, watch: Stopwatch, evaluation: Evaluation) -> Record:
@@ -76,7 +76,7 @@ def collected(
     return {
         "reward": float(fresh.groups.rewards.mean()),
         **{f"reward/{name}": value for name, value in fresh.values.items()},
-        "reward/failed": len(fresh.failures),
+        "unjudged": len(fresh.failures),
         "truncated": fresh.truncated / fresh.groups.rewards.size,
         "tokens/s": collection["collect/tokens/s"] if overlapped else own,
     }

@@ -4,8 +4,8 @@ import resource
 import shlex
 import signal
 import sys
-from collections.abc import Sequence
-from contextlib import ExitStack, closing
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
@@ -32,11 +32,11 @@ from ogrpo.rollout.vllm import RolloutError
 from ogrpo.tasks import Example, Prompt, Task
 from ogrpo.trainer.build import batching_line, find_devices, make_parts
 from ogrpo.trainer.cache import keep_compiled_programs
-from ogrpo.trainer.collect import RewardError
-from ogrpo.trainer.config import TrainConfig, check_sources, to_json
+from ogrpo.trainer.config import TrainConfig, to_json
 from ogrpo.trainer.devices import Devices, memory_lines, open_mesh
 from ogrpo.trainer.evaluate import withdraw
 from ogrpo.trainer.interrupt import StopRequest, stop_on_signal
+from ogrpo.trainer.judge import RewardError
 from ogrpo.trainer.loop import train
 from ogrpo.trainer.method import check, title
 from ogrpo.trainer.model import DTYPES, save_model
@@ -52,6 +52,7 @@ from ogrpo.trainer.processes import (
 )
 from ogrpo.trainer.servers import connect
 from ogrpo.trainer.shared import SharedEngine, shared_parts, shared_run
+from ogrpo.trainer.sources import check_sources
 from ogrpo.trainer.state import LoopState, Parts, array_shapes, resume, start, stream_seed
 
 SHOWN_ANSWERS = 12
@@ -125,7 +126,7 @@ def run(
     console = quiet_elsewhere(console)
     keep_compiled_programs()
     give_back_after_compiling()
-    check_sources(config)
+    check_sources(config, task)
     open_mesh(config.mesh)  # refused before anything is written
     prepared = prepare(config, task)
     with closing(prepared), ExitStack() as stack:
@@ -225,7 +226,7 @@ def train_to_end(session: Session, params: Params) -> tuple[LoopState, StopReque
             except STOPPING as error:  # the trainer's state is not lost
                 checkpoints.save(state.step, state.arrays(), progress(session, state))
                 command = resume_command(session)
-                raise RolloutError(f"{error}\ngo on with:\n  {command}") from error
+                raise type(error)(f"{error}\ngo on with:\n  {command}") from error
     return state, stop
 
 
@@ -252,6 +253,15 @@ def counting(session: Session) -> dict[str, Judge]:
 def outcomes(session: Session) -> dict[str, RewardCounts]:
     """How answers came out since the run began, by what they are answers to."""
     return {name: reward.counts for name, reward in counting(session).items()}
+
+
+@contextmanager
+def not_counted(session: Session) -> Iterator[None]:
+    """Leaves the counts as they are: an evaluation counts the same answers."""
+    counts = {name: reward.counts for name, reward in counting(session).items()}
+    yield
+    for name, reward in counting(session).items():
+        reward.counts = counts[name]
 
 
 def begin(session: Session, params: Params, checkpoints: Checkpoints) -> LoopState:
@@ -303,7 +313,10 @@ def greedy_answers(session: Session, params: object, *, version: int) -> list[An
         parts.evaluator.publish(params, version)
     greedy = replace(parts.evaluation_sampling, greedy=True, group_size=1)
     groups = parts.evaluator.generate(prompts, greedy, stream_seed(parts.seed, "shown", 0))
-    return from_first(lambda: [Answer(text, reward > 0) for text, reward in judge.shown(groups)])
+    with not_counted(session):
+        return from_first(
+            lambda: [Answer(text, reward > 0) for text, reward in judge.shown(groups)]
+        )
 
 
 def finish(session: Session, state: LoopState, before: Sequence[Answer]) -> None:

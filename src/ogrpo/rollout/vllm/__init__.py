@@ -8,7 +8,7 @@ with connect(["http://127.0.0.1:8000"], expected=..., tensors_fn=..., score_fn=.
 from collections.abc import Sequence
 
 from ogrpo.rollout.vllm.capabilities import Capabilities, Expected
-from ogrpo.rollout.vllm.engine import Options, ScoreFn, TensorsFn, VllmEngine
+from ogrpo.rollout.vllm.engine import ScoreFn, TensorsFn, VllmEngine
 from ogrpo.rollout.vllm.errors import (
     PublishRefused,
     Refused,
@@ -17,6 +17,7 @@ from ogrpo.rollout.vllm.errors import (
     Unavailable,
     Unproven,
 )
+from ogrpo.rollout.vllm.options import Options
 from ogrpo.rollout.vllm.wire import Truncation
 
 __all__ = [

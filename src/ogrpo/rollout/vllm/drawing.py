@@ -1,0 +1,194 @@
+"""Drawing from a fleet: requests in flight, retries, and which samples may be believed."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Coroutine, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import numpy as np
+
+from ogrpo.rollout.protocol import Group, IntArray, Sampling
+from ogrpo.rollout.vllm import sync, wire
+from ogrpo.rollout.vllm.capabilities import Expected
+from ogrpo.rollout.vllm.errors import RolloutError, Unavailable
+from ogrpo.rollout.vllm.fleet import Server
+from ogrpo.rollout.vllm.options import Options
+from ogrpo.rollout.vllm.publisher import Publisher
+from ogrpo.rollout.vllm.wire import UNLABELLED, Order
+
+T = TypeVar("T")
+
+
+class Drawing:
+    """Draws groups from the servers of a publisher, which says what they are to serve."""
+
+    def __init__(
+        self,
+        publisher: Publisher,
+        *,
+        expected: Expected,
+        options: Options,
+        counts: Counter[str],
+    ) -> None:
+        self._publisher, self._fleet = publisher, publisher.fleet
+        self._expected, self._options, self._counts = expected, options, counts
+        self._slots = asyncio.Semaphore(options.per_server * len(self._fleet.servers))
+
+    async def generate(self, prompts: list[IntArray], sampling: Sampling, seed: int) -> list[Group]:
+        """One group per prompt, in order.
+
+        Raises:
+            RolloutError: samples were discarded, or a request failed, too often.
+        """
+        done: dict[int, Group] = {}
+        for _ in range(self._options.attempts):
+            missing = [n for n in range(len(prompts)) if n not in done]
+            if not missing:
+                return [done[n] for n in range(len(prompts))]
+            drawn = await _gather(
+                [
+                    self._chunk(chunk, [prompts[n] for n in chunk], sampling, seed)
+                    for chunk in self._chunks(missing)
+                ]
+            )
+            done.update(await self._kept(drawn))
+        raise RolloutError(
+            f"samples were discarded {self._options.attempts} times, as servers keep losing "
+            "their weights:\n" + self._fleet.states()
+        )
+
+    def _chunks(self, places: Sequence[int]) -> list[Sequence[int]]:
+        found = [s.found for s in self._fleet.servers if s.found is not None]
+        alone = any(one.native or one.seeds for one in found)
+        size = 1 if alone else self._options.prompts_per_request
+        return [places[start : start + size] for start in range(0, len(places), size)]
+
+    async def _kept(self, drawn: Sequence["_Drawn"]) -> dict[int, Group]:
+        """What was drawn from servers that are still the ones they were."""
+        servers = list(dict.fromkeys(one.server for one in drawn))
+        sound = await _gather([self._sound(server) for server in servers])
+        for server, good in zip(servers, sound, strict=True):
+            if not good:
+                await self._fleet.fail(server, Unavailable("restarted: its samples are discarded"))
+        kept: dict[int, Group] = {}
+        for one in drawn:
+            # A server that failed on the way may have drawn with its first weights before that.
+            if one.life == one.server.life:
+                kept.update(zip(one.places, one.groups, strict=True))
+            else:
+                self._counts["discarded_groups"] += len(one.groups)
+        return kept
+
+    async def _sound(self, server: Server) -> bool:
+        target = self._publisher.target
+        assert server.found is not None
+        assert target is not None
+        if server.busy or server.version != target.version:
+            # A push is under way or has just failed: the samples' own epoch has been checked.
+            return not server.down
+        try:
+            return await sync.still_serves(
+                server.api,
+                server.found,
+                target,
+                server.instance,
+                stock=self._options.stock_reload,
+            )
+        except Unavailable:
+            return False
+
+    async def _chunk(
+        self, places: Sequence[int], prompts: list[IntArray], sampling: Sampling, seed: int
+    ) -> "_Drawn":
+        # Waiting here, one is woken at a time; waiting for a server, all are.
+        async with self._slots:
+            return await self._draw(places, prompts, sampling, seed)
+
+    async def _draw(
+        self, places: Sequence[int], prompts: list[IntArray], sampling: Sampling, seed: int
+    ) -> "_Drawn":
+        error: Exception | None = None
+        for _ in range(self._options.attempts):
+            server = await self._fleet.acquire()
+            epoch, life = server.epoch, server.life
+            try:
+                groups = await self._ask(server, prompts, sampling, _own_seed(seed, places[0]))
+            except Unavailable as failure:
+                error = failure
+                self._counts["failed_requests"] += 1
+                await self._fleet.fail(server, failure)
+                continue
+            finally:
+                await self._fleet.release(server)
+            if self._attributable(server, epoch, groups):
+                return _Drawn(server, life, places, groups)
+            self._counts["discarded_groups"] += len(groups)
+            if _unlabelled(groups):
+                await self._fleet.fail(server, Unavailable("restarted: it has its first weights"))
+        raise RolloutError(f"a request failed {self._options.attempts} times, last: {error}")
+
+    def _attributable(self, server: Server, epoch: int, groups: Sequence[Group]) -> bool:
+        """Whether it is known which version drew each token."""
+        drawn = [c for group in groups for c in group.completions]
+        if any(completion.version_spans for completion in drawn):
+            return not _unlabelled(groups)
+        # An abort ends a request at the pause, before the load.
+        return server.epoch == epoch or any(c.finish_reason == "abort" for c in drawn)
+
+    async def _ask(
+        self, server: Server, prompts: list[IntArray], sampling: Sampling, seed: int
+    ) -> list[Group]:
+        found = server.found
+        assert found is not None
+        assert server.version is not None
+        order = Order(
+            model=found.model,
+            sampling=sampling,
+            truncation=self._options.truncation,
+            eos_id=self._expected.eos_id,
+            version=server.version,
+            seed=seed if found.seeds else None,
+        )
+        self._counts["requests"] += 1
+        if found.native:
+            replies = [
+                await server.api.generate(wire.generate_payload(prompt, order))
+                for prompt in prompts
+            ]
+            return [
+                wire.read_generated(reply, prompt, order)
+                for reply, prompt in zip(replies, prompts, strict=True)
+            ]
+        reply = await server.api.complete(wire.completions_payload(prompts, order))
+        return wire.read_completions(reply, prompts, order)
+
+
+async def _gather(work: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(one) for one in work]
+    except ExceptionGroup as several:
+        # The others were cancelled because of it; what a caller can act on is the cause.
+        raise several.exceptions[0] from None
+    return [task.result() for task in tasks]
+
+
+@dataclass(frozen=True)
+class _Drawn:
+    """One request's result, and who gave it."""
+
+    server: Server
+    life: object
+    places: Sequence[int]
+    groups: list[Group]
+
+
+def _unlabelled(groups: Sequence[Group]) -> bool:
+    """Whether a token was drawn by weights that nobody pushed."""
+    drawn = (c for group in groups for c in group.completions)
+    return any(s.version == UNLABELLED for c in drawn for s in c.version_spans)
+
+
+def _own_seed(seed: int, place: int) -> int:
+    return int(np.random.SeedSequence([seed, place]).generate_state(1)[0] >> 1)
