@@ -91,7 +91,7 @@ def main_config(wanted: BoundsStudy) -> TrainConfig:
     return main_study(
         seed=wanted.seed,
         warm_start=wanted.warm_start,
-        schedule=Schedule(steps=steps, v=wanted.v, evaluate_every=steps),
+        schedule=Schedule(steps=steps, sync_interval=wanted.v, evaluate_every=steps),
         override=Override(center="exact"),
         evaluation=Evaluation(split="validation", prompts=wanted.prompts, samples=wanted.samples),
     )

@@ -197,7 +197,7 @@ def train_run(state: LoopState, parts: Parts, schedule: Schedule, dials: Dials) 
         ratio = ratios(parts, params, sample.batch)
         yield step_record(turn.step, sample, ratio, center, dials)
         center = ratio
-        if turn.step % schedule.v == 0 or turn.step == schedule.steps:
+        if turn.step % schedule.sync_interval == 0 or turn.step == schedule.steps:
             after = draw_sample(parts, params, turn.step)
             yield period_record(turn.step, sample, after, ratio, dials)
             sample, center = after, np.ones_like(ratio)

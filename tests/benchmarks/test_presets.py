@@ -69,7 +69,7 @@ def test_rows_of_other_seeds_splits_presets_and_options_are_left_out_and_missing
         row(9, (0.0, 0.0, 0.0)),
         row(2, (0.0, 0.0, 0.0), split="validation"),
         row(2, (0.0, 0.0, 0.0), preset="v10-i1"),
-        row(2, (0.0, 0.0, 0.0), options=["--schedule.v", "2"]),
+        row(2, (0.0, 0.0, 0.0), options=["--schedule.sync-interval", "2"]),
     ]
     _, _, line, *rest = summary(wanted(), rows)
     assert cells_of(line)[1:4] == ["1", "0.400", "0.500"]
@@ -91,9 +91,14 @@ def test_runs_without_a_common_number_of_samples_have_no_pass_at_k():
 
 def test_a_grid_is_every_preset_with_every_entry_and_the_common_options():
     asked = wanted(
-        "--set", "--schedule.v 2", "--grid", "", "--optimizer.learning-rate 3e-4", " --a"
+        "--set",
+        "--schedule.sync-interval 2",
+        "--grid",
+        "",
+        "--optimizer.learning-rate 3e-4",
+        " --a",
     )
-    common, rate = ("--schedule.v", "2"), ("--optimizer.learning-rate", "3e-4")
+    common, rate = ("--schedule.sync-interval", "2"), ("--optimizer.learning-rate", "3e-4")
     options = [common, (*common, *rate), (*common, "--a")]
     assert presets.settings_of(asked) == [Setting("v1-i1", o) for o in options]
     runs = presets.runs_of(asked)
@@ -104,13 +109,24 @@ def test_a_grid_is_every_preset_with_every_entry_and_the_common_options():
 def test_the_command_is_the_studys_own(tmp_path):
     for name in (DEFAULT, "v1-i1"):
         (run,) = presets.runs_of(
-            parse(["--presets", name, "--seeds", "7", "--out", "x", "--set", "--schedule.v 2"])
+            parse(
+                [
+                    "--presets",
+                    name,
+                    "--seeds",
+                    "7",
+                    "--out",
+                    "x",
+                    "--set",
+                    "--schedule.sync-interval 2",
+                ]
+            )
         )
         preset = [] if name == DEFAULT else ["--preset", name]
         command = run.command(tmp_path)
         assert command[1:4] == ["-m", "experiments.run", "gsm8k"]
         own = ["--seed", "7", "--evaluation.split", "test", "--run-dir", str(run.folder(tmp_path))]
-        assert command[4:] == [*preset, *own, "--schedule.v", "2"]
+        assert command[4:] == [*preset, *own, "--schedule.sync-interval", "2"]
 
 
 @pytest.mark.parametrize("option", ["--seed 3", "--run_dir=here", "--evaluation.split test"])
@@ -164,7 +180,7 @@ def command(out, *options):
 
 @pytest.mark.slow
 def test_real_runs_leave_rows_a_table_and_are_not_done_again(out, capsys):
-    grid = ["--set", TINY, "--grid", "", "--schedule.i 2", "--jobs", "2"]
+    grid = ["--set", TINY, "--grid", "", "--schedule.updates-per-batch 2", "--jobs", "2"]
     assert main(command(out, *grid)) == 0
     plain, twice = sorted(read_rows(out), key=lambda found: len(found["options"]))
     assert (plain["preset"], plain["seed"], plain["split"]) == ("v1-i1", 3, "validation")

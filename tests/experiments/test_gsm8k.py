@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[2]
 GSM8K = Path(os.environ.get("OGRPO_GSM8K", ROOT.parent / "shared" / "gsm8k"))
 SMALL = (
     "--data.train=64 --warm-start.steps=4 --warm-start.batch=4 --warm-start.problems=16 "
-    "--rollout.group-size=4 --schedule.prompts=4 --schedule.evaluate-every=2 --schedule.v=3 "
+    "--rollout.group-size=4 --schedule.prompts=4 --schedule.evaluate-every=2 --schedule.sync-interval=3 "
     "--evaluation.prompts=6 --checkpoint.every=2"
 ).split()
 GIVEN = [option for option in SMALL if not option.startswith(("--data.train", "--warm-start"))]
@@ -112,7 +112,7 @@ def test_pass_at_k_stands_beside_pass_at_1_wherever_that_does(finished):
 def test_the_run_directory_holds_what_was_promised(finished):
     folder, done = finished
     config = json.loads((folder / "config.json").read_text())
-    assert (config["task"], config["schedule"]["v"], config["seed"]) == ("gsm8k", 3, 0)
+    assert (config["task"], config["schedule"]["sync_interval"], config["seed"]) == ("gsm8k", 3, 0)
     assert sorted(p.name for p in (folder / "checkpoints").iterdir()) == ["2", "4"]
     assert len([*(folder / "plots").glob("*.png")]) >= 5
     for name in ("report.html", "model", "metrics.jsonl"):

@@ -114,7 +114,7 @@ def test_every_method_buys_the_same_and_uses_it_as_its_name_says():
         config = reuse.trial_config(study, reuse.Trial(method, 60, 1e-3, 0))
         schedule: Schedule = config.schedule
         assert (schedule.steps, schedule.prompts, config.rollout.group_size) == (60, 16, 8)
-        dials[method] = (schedule.i * schedule.replay, schedule.v)
+        dials[method] = (schedule.updates_per_batch * schedule.replay, schedule.sync_interval)
     assert dials["on-policy"] == (1, 1)
     assert dials["v10-i1"] == (1, 10)
     named = [name for name in METHODS if name[-1].isdigit() and not name.startswith("v10")]

@@ -18,7 +18,7 @@ from ogrpo.trainer.prepare import prepare
 from ogrpo.trainer.presets import main_study
 from tests.server.conftest import RealServer
 
-CONFIG = main_study(schedule=Schedule(steps=40, v=2, prompts=16, evaluate_every=40))
+CONFIG = main_study(schedule=Schedule(steps=40, sync_interval=2, prompts=16, evaluate_every=40))
 
 
 @dataclasses.dataclass
@@ -78,14 +78,14 @@ def test_the_default_study_learns_alike_from_the_real_server(study, engine):
     print({name: round(value, 4) for name, value in engine.metrics().items()})
     steps = real[1:]
     # Right after a push the trainer's policy is the server's: every ratio is one.
-    fresh = [r for n, r in enumerate(steps) if n % CONFIG.schedule.v == 0]
-    stale = [r for n, r in enumerate(steps) if n % CONFIG.schedule.v]
+    fresh = [r for n, r in enumerate(steps) if n % CONFIG.schedule.sync_interval == 0]
+    stale = [r for n, r in enumerate(steps) if n % CONFIG.schedule.sync_interval]
     assert max(r["mismatch"] for r in fresh) < 1e-4
     assert min(r["ess"] for r in fresh) > 0.999
     assert np.mean([r["mismatch"] for r in stale]) > 1e-3
     assert {r["staleness"] for r in fresh} == {0.0}
     assert {r["staleness"] for r in stale} == {1.0}
-    assert engine.counts["sync/count"] == CONFIG.schedule.steps // CONFIG.schedule.v
+    assert engine.counts["sync/count"] == CONFIG.schedule.steps // CONFIG.schedule.sync_interval
     assert last["pass@1/sampled/low"] > base["pass@1/sampled/high"]
     assert last["pass@1/sampled/low"] < reference["pass@1/sampled/high"]
     assert reference["pass@1/sampled/low"] < last["pass@1/sampled/high"]

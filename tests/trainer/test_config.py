@@ -35,7 +35,10 @@ def test_a_preset_says_what_it_takes(name):
 def test_table_1():
     """arXiv:2505.22257, section 5.1: beta .1, centre 1, and three swaps where i is 1."""
     table = {n: PRESETS[n]() for n in ("v1-i1", "v1-i1-masked", "v10-i1", "v1-i10")}
-    dials = {n: (c.schedule.v, c.schedule.i, c.schedule.stages) for n, c in table.items()}
+    dials = {
+        n: (c.schedule.sync_interval, c.schedule.updates_per_batch, c.schedule.stages)
+        for n, c in table.items()
+    }
     assert dials == {
         "v1-i1": (1, 1, 4),
         "v1-i1-masked": (1, 1, 4),
@@ -103,7 +106,7 @@ def test_a_resumed_run_keeps_its_split(tmp_path):
         ("--optimizer.batching", "ragged", "optimizer.batching.*ragged|ragged.*padded.*packed"),
         ("--data.prompt-length", "0", "prompt-length is 0"),
         ("--seed", "-1", "seed is -1"),
-        ("--schedule.v", "0", "schedule.v is 0"),
+        ("--schedule.sync-interval", "0", "schedule.sync-interval is 0"),
         ("--schedule.replay", "0", "schedule.replay is 0"),
         ("--schedule.warmup", "240", r"schedule\.warmup is 240"),
         ("--replay.groups", "15", r"replay\.groups is 15.*batches of 16"),

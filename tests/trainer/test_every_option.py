@@ -69,9 +69,9 @@ ACTS: dict[str, tuple[Setting, Any]] = {
     "rollout.temperature": ({}, 0.5),
     "rollout.max_tokens": ({}, 16),
     "schedule.steps": ({}, 3),
-    "schedule.i": ({}, 2),
-    "schedule.v": ({}, 2),
-    "schedule.lead": ({}, 1),
+    "schedule.updates_per_batch": ({}, 2),
+    "schedule.sync_interval": ({}, 2),
+    "schedule.sync_offset": ({}, 1),
     "schedule.replay": ({"replay.groups": 8, "replay.sampler": "uniform"}, 2),
     "schedule.warmup": ({}, 1),
     "schedule.offline": ({"schedule.warmup": 1, "schedule.steps": 3}, True),
@@ -127,7 +127,7 @@ ACTS: dict[str, tuple[Setting, Any]] = {
     "evaluation.temperature": ({}, 0.3),
     "evaluation.samples": ({}, 2),
     "evaluation.max_tokens": ({}, 5),
-    "certificate.delta": (STALE | {"schedule.v": 1}, 0.05),
+    "certificate.delta": (STALE | {"schedule.sync_interval": 1}, 0.05),
 }
 """Option -> (setting, value): the value changes the numbers of a run of two or three steps."""
 

@@ -11,7 +11,7 @@ from ogrpo.report.run_dir import RunDir
 ROOT = Path(__file__).parents[2]
 SMALL = (
     "--data.train=64 --model.random=tiny --rollout.group-size=4 --rollout.max-tokens=6"
-    " --schedule.prompts=8 --schedule.steps=2 --schedule.i=2 --optimizer.microbatches=2"
+    " --schedule.prompts=8 --schedule.steps=2 --schedule.updates-per-batch=2 --optimizer.microbatches=2"
     " --knobs.beta=0.1 --override.mask-zero-variance --certificate.delta=0.05"
     " --evaluation.prompts=6"
     " --mesh.data=2 --mesh.fsdp=2 --mesh.tensor=2"

@@ -95,7 +95,7 @@ def equal(a, b):
 
 @pytest.fixture(scope="module")
 def off_policy():
-    return Run(schedule=schedule(v=3))
+    return Run(schedule=schedule(sync_interval=3))
 
 
 def test_server_weights_are_renewed_every_v_steps(off_policy):
@@ -126,7 +126,7 @@ def test_the_same_run_twice_gives_the_same_numbers(off_policy):
 
 @pytest.mark.slow
 def test_another_seed_gives_other_numbers(off_policy):
-    other = Run(schedule=schedule(v=3), seed=1)
+    other = Run(schedule=schedule(sync_interval=3), seed=1)
     ours, theirs = off_policy.turns(), other.turns()
     assert [r["tokens"] for _, r in ours] != [r["tokens"] for _, r in theirs]
 
@@ -143,11 +143,11 @@ def test_records_count_what_was_bought(off_policy):
 
 def test_a_resumed_run_ends_where_an_uninterrupted_one_does(off_policy, tmp_path):
     whole = off_policy.turns()
-    stopped = Run(tmp_path / "experience", schedule=schedule(v=3))
+    stopped = Run(tmp_path / "experience", schedule=schedule(sync_interval=3))
     *_, (_, state, _) = stopped.steps(2)  # step 2 is in the middle of a server period
     with Checkpoints(tmp_path / "checkpoints", keep=1) as checkpoints:
         checkpoints.save(state.step, state.arrays(), state.progress())
-        fresh = Run(tmp_path / "experience", schedule=schedule(v=3))
+        fresh = Run(tmp_path / "experience", schedule=schedule(sync_interval=3))
         like = first_arrays(fresh.train_state(), fresh.parts)
         resumed = resume(*checkpoints.restore(2, like), fresh.parts)
     turns = fresh.turns(resumed)
@@ -157,7 +157,7 @@ def test_a_resumed_run_ends_where_an_uninterrupted_one_does(off_policy, tmp_path
 
 
 def test_i_updates_a_batch_leave_the_first_centre():
-    run = Run(schedule=schedule(i=3, steps=2))
+    run = Run(schedule=schedule(updates_per_batch=3, steps=2))
     records = [record for _, record in run.turns()]
     assert [r["updates"] for r in records] == [0, 3, 6]
     assert records[1]["staleness"] == 0
@@ -168,7 +168,7 @@ def test_i_updates_a_batch_leave_the_first_centre():
 
 
 def test_reference_is_swapped_at_the_start_of_each_stage():
-    run = Run(schedule=schedule(steps=4, stages=2, v=4), knobs=Knobs(beta=0.1))
+    run = Run(schedule=schedule(steps=4, stages=2, sync_interval=4), knobs=Knobs(beta=0.1))
     initial = jax.tree.map(np.array, run.start().reference)
     seen = []
     for copied, state, record in run.steps(4):
@@ -198,7 +198,7 @@ def test_each_period_is_certified_from_samples_it_never_saw(off_policy):
 
 @pytest.mark.slow
 def test_certificates_are_left_out_by_default_and_change_nothing_else(off_policy):
-    run = Run(schedule=schedule(v=3), certificate=Certification())
+    run = Run(schedule=schedule(sync_interval=3), certificate=Certification())
     ours, theirs = off_policy.turns(), run.turns()
     assert theirs[-1][0].previous is None
     assert all(r["certificate/bound"] is None for _, r in theirs)
@@ -210,7 +210,9 @@ def test_certificates_are_left_out_by_default_and_change_nothing_else(off_policy
     assert others(ours) == others(theirs)
 
 
-@pytest.mark.parametrize("field", ["steps", "i", "v", "stages", "prompts", "evaluate_every"])
+@pytest.mark.parametrize(
+    "field", ["steps", "updates_per_batch", "sync_interval", "stages", "prompts", "evaluate_every"]
+)
 def test_a_dial_below_one_is_refused_by_name(field):
     with pytest.raises(ValueError, match=rf"schedule\.{field.replace('_', '-')} is 0"):
         schedule(**{field: 0})
@@ -256,7 +258,7 @@ def test_a_larger_buffer_makes_the_training_data_older():
 
 @pytest.mark.slow
 def test_offline_training_buys_in_the_warm_up_alone_and_never_renews_the_server():
-    run = Run(schedule=schedule(warmup=2, offline=True, v=1))
+    run = Run(schedule=schedule(warmup=2, offline=True, sync_interval=1))
     turns = run.turns()[1:]
     assert [r["completions"] for _, r in turns] == [16, 32, 32, 32, 32, 32]
     assert [r["updates"] for _, r in turns] == [0, 0, 1, 2, 3, 4]
@@ -266,7 +268,9 @@ def test_offline_training_buys_in_the_warm_up_alone_and_never_renews_the_server(
 
 @pytest.mark.parametrize("limit", [0, 2])
 def test_groups_older_than_the_limit_are_never_drawn_and_those_at_it_are(limit):
-    run = Run(schedule=schedule(v=6, replay=2), replay=Replay(groups=8, max_staleness=limit))
+    run = Run(
+        schedule=schedule(sync_interval=6, replay=2), replay=Replay(groups=8, max_staleness=limit)
+    )
     records = [record for _, record in run.turns()][1:]
     drawn = [r["staleness/max"] for r in records]
     assert drawn == [step if step <= limit else None for step in range(6)]
@@ -274,7 +278,7 @@ def test_groups_older_than_the_limit_are_never_drawn_and_those_at_it_are(limit):
 
 
 def test_what_arrives_too_old_is_refused_and_takes_nobodys_place():
-    run = Run(schedule=schedule(lead=2), replay=Replay(max_staleness=1))
+    run = Run(schedule=schedule(sync_offset=2), replay=Replay(max_staleness=1))
     last = run.turns()[-1][1]
     # With two batches ahead those for steps 0 and 1 are fresh enough, and no others.
     assert (last["replay/inserted"], last["replay/refused/stale"]) == (8, 16)
@@ -292,7 +296,7 @@ def test_offline_data_grow_too_old_in_the_end():
 @pytest.mark.slow
 @pytest.mark.parametrize("lead", [1, 2])
 def test_buying_ahead_makes_samples_older_by_the_lead_and_stays_deterministic(lead):
-    run = Run(schedule=schedule(lead=lead))
+    run = Run(schedule=schedule(sync_offset=lead))
     first, second = run.turns(), run.turns()
     staleness = [r["staleness"] for _, r in first[1:]]
     assert staleness == [min(step, lead) for step in range(6)]
@@ -302,8 +306,8 @@ def test_buying_ahead_makes_samples_older_by_the_lead_and_stays_deterministic(le
 
 @pytest.mark.slow
 def test_a_run_that_buys_ahead_resumes_to_the_same_end(tmp_path):
-    whole = Run(tmp_path / "whole", schedule=schedule(lead=1, v=3)).turns()
-    run = Run(tmp_path / "stopped", schedule=schedule(lead=1, v=3))
+    whole = Run(tmp_path / "whole", schedule=schedule(sync_offset=1, sync_interval=3)).turns()
+    run = Run(tmp_path / "stopped", schedule=schedule(sync_offset=1, sync_interval=3))
     *_, (_, state, _) = run.steps(4)
     arrays = jax.tree.map(np.array, state.arrays())
     resumed = resume(jax.tree.map(jnp.asarray, arrays), state.progress(), run.parts)
@@ -315,7 +319,7 @@ def test_a_run_that_buys_ahead_resumes_to_the_same_end(tmp_path):
 @pytest.mark.slow
 def test_signals_end_the_draws_of_a_step_and_renew_the_server():
     tight = Reuse(adaptive=True, limits=ReuseLimits(kl=1e-9))
-    run = Run(schedule=schedule(replay=4, v=6), reuse=tight)
+    run = Run(schedule=schedule(replay=4, sync_interval=6), reuse=tight)
     turns = run.turns()[1:]
     # Of fresh data the second draw is one too many; of the next step's the first, as the policy
     # has moved on, and so the server is renewed.
@@ -323,7 +327,7 @@ def test_signals_end_the_draws_of_a_step_and_renew_the_server():
     assert [state.server_version for state, _ in turns] == [0, 0, 2, 2, 4, 4]
     assert {r["reuse/signal"] for _, r in turns} == {"kl"}
     loose = Reuse(adaptive=True, limits=ReuseLimits(kl=1e3, ess=1e3, tail=1e3, staleness=False))
-    free = Run(schedule=schedule(replay=4, v=6), reuse=loose)
+    free = Run(schedule=schedule(replay=4, sync_interval=6), reuse=loose)
     assert [r["reuse/draws"] for _, r in free.turns()[1:]] == [4] * 6
 
 
@@ -341,7 +345,7 @@ PACKED = Optimizer(batching="packed", microbatches=2)
 def test_packed_batches_change_what_is_computed_and_nothing_else(off_policy):
     padded, packed = (
         dict(enumerate(r for _, r in run.turns()))
-        for run in (off_policy, Run(schedule=schedule(v=3), optimizer=PACKED))
+        for run in (off_policy, Run(schedule=schedule(sync_interval=3), optimizer=PACKED))
     )
     for step in range(1, 4):
         assert packed[step].keys() == padded[step].keys()
@@ -355,7 +359,7 @@ def test_packed_batches_change_what_is_computed_and_nothing_else(off_policy):
 
 @pytest.mark.slow
 def test_a_packed_run_resumes_to_the_same_numbers(tmp_path):
-    changes = {"schedule": schedule(steps=4, v=3), "optimizer": PACKED}
+    changes = {"schedule": schedule(steps=4, sync_interval=3), "optimizer": PACKED}
     whole = Run(tmp_path / "whole", **changes).turns()
     run = Run(tmp_path / "stopped", **changes)
     *_, (_, state, _) = run.steps(2)
@@ -374,7 +378,7 @@ def test_a_packed_run_resumes_to_the_same_numbers(tmp_path):
     [
         ({"warmup": 6}, r"schedule\.warmup is 6.*schedule\.steps = 6"),
         ({"offline": True}, r"schedule\.offline.*schedule\.warmup is 0"),
-        ({"lead": -1}, r"schedule\.lead is -1"),
+        ({"sync_offset": -1}, r"schedule\.sync-offset is -1"),
     ],
 )
 def test_dials_that_leave_nothing_to_do_are_refused(changes, message):

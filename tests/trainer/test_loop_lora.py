@@ -10,7 +10,11 @@ from ogrpo.trainer.config_update import Knobs, Lora, Optimizer
 from tests.trainer.test_loop import Run, deterministic, equal, schedule
 
 LORA = {"lora": Lora(rank=3, alpha=12.0), "knobs": Knobs(beta=0.1)}
-CHANGES = {**LORA, "schedule": schedule(v=3), "optimizer": Optimizer(learning_rate=0.02)}
+CHANGES = {
+    **LORA,
+    "schedule": schedule(sync_interval=3),
+    "optimizer": Optimizer(learning_rate=0.02),
+}
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +42,7 @@ def test_the_policy_learns_and_the_weights_beneath_it_stay(run, turns):
     assert records[-1]["kl/pi_ref"] > 1e-5
     assert records[3]["grad_variance"] > 0
     assert records[1]["flops/update"] == run.parts.costs.update(None) + run.parts.costs.score(None)
-    full = Run(schedule=schedule(v=3)).parts.costs
+    full = Run(schedule=schedule(sync_interval=3)).parts.costs
     assert run.parts.costs.update(None) < 0.8 * full.update(None)
 
 

@@ -20,7 +20,7 @@ CLIP = Region(kind="clip")
 
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_a_name_brings_the_whole_method(name):
-    config = main_study(algorithm=name, schedule=Schedule(v=10, i=2))
+    config = main_study(algorithm=name, schedule=Schedule(sync_interval=10, updates_per_batch=2))
     check(config)
     assert algorithm(config) is ALGORITHMS[name]
     published = {n: k.default for n, k in ALGORITHMS[name].knobs.items()}
@@ -84,7 +84,7 @@ REFUSED = {
     "a negative knob": (main_study(knobs=Knobs(eps_low=-0.1)), r"eps_low must be >= 0, got -0\.1"),
     "a knob of a clip that never binds": (
         main_study(override=EXACT, knobs=Knobs(eps_low=0.1)),
-        r"knobs\.eps-low is 0\.1, which changes nothing here: .* --schedule\.i more than 1",
+        r"knobs\.eps-low is 0\.1, which changes nothing here: .* --schedule\.updates-per-batch more than 1",
     ),
     "a knob of a loss behind a weight": (
         main_study(override=Override(weight="truncated"), knobs=Knobs(eps_high=0.1)),
@@ -148,7 +148,7 @@ def test_an_option_that_would_change_nothing_is_refused(name):
 
 ALLOWED = {
     "the exact centre over several updates": main_study(
-        override=EXACT, knobs=Knobs(eps_low=0.1), schedule=Schedule(i=2)
+        override=EXACT, knobs=Knobs(eps_low=0.1), schedule=Schedule(updates_per_batch=2)
     ),
     "a clip around 1": main_study(knobs=Knobs(eps_low=0.1), trust_region=Region(kind="mask")),
     "stages of a KL term": main_study(knobs=Knobs(beta=0.1), schedule=Schedule(stages=2)),
@@ -176,7 +176,9 @@ def test_what_acts_is_accepted(name):
 def test_a_knob_acts_where_its_ratio_can_leave_one():
     assert not acts(main_study(algorithm="decoupled"), "eps_low")
     assert acts(main_study(algorithm="decoupled"), "cap")
-    assert acts(main_study(algorithm="decoupled", schedule=Schedule(i=2)), "eps_low")
+    assert acts(
+        main_study(algorithm="decoupled", schedule=Schedule(updates_per_batch=2)), "eps_low"
+    )
 
 
 def test_groups_of_equal_rewards_are_silent_or_not():

@@ -26,7 +26,7 @@ ROOT = Path(__file__).parents[2]
 MESH = "--mesh.data=2 --mesh.fsdp=2 --mesh.tensor=2".split()
 SMALL = (
     "--model.random=tiny --rollout.group-size=4 --rollout.max-tokens=6 --schedule.prompts=8"
-    " --schedule.evaluate-every=2 --schedule.v=2 --evaluation.prompts=8 --checkpoint.every=1"
+    " --schedule.evaluate-every=2 --schedule.sync-interval=2 --evaluation.prompts=8 --checkpoint.every=1"
     " --optimizer.learning-rate=0.003 --optimizer.warmup=0 --evaluation.no-gradient-variance"
 ).split()
 REWARD = """
@@ -175,7 +175,7 @@ def serving(folder: Path, url: str) -> Iterator[None]:
 
 @pytest.mark.slow
 def test_the_first_of_two_processes_talks_to_the_servers(task, tmp_path):
-    ahead = ["--schedule.lead=1", "--schedule.replay=2", "--replay.groups=16"]
+    ahead = ["--schedule.sync-offset=1", "--schedule.replay=2", "--replay.groups=16"]
     for name, devices, mesh in (("one", 1, []), ("two", 4, MESH)):
         run = tmp_path / name
         url = f"http://127.0.0.1:{free_port()}"
@@ -211,7 +211,7 @@ def test_processes_that_were_told_different_things_are_refused(task, tmp_path):
 @pytest.mark.parametrize(
     ("setting", "message"),
     [
-        ({"schedule": {"lead": 1}}, "schedule.lead is 1.*give 0, or servers"),
+        ({"schedule": {"sync_offset": 1}}, "schedule.sync-offset is 1.*give 0, or servers"),
         ({"rollout": {"workers": 2}}, "rollout.workers is 2.*give 1, or servers"),
     ],
 )

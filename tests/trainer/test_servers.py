@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[2]
 SMALL = (
     "--data.train=64 --warm-start.steps=4 --warm-start.batch=4 --warm-start.problems=16 "
     "--warm-start.no-cache --rollout.group-size=4 --schedule.prompts=4 "
-    "--schedule.evaluate-every=2 --schedule.v=2 --evaluation.prompts=6 --schedule.steps=4"
+    "--schedule.evaluate-every=2 --schedule.sync-interval=2 --evaluation.prompts=6 --schedule.steps=4"
 ).split()
 SERVE = re.compile(r"^  ogrpo-serve (.+)$", re.MULTILINE)
 

@@ -32,7 +32,7 @@ BASE = main_study(
     optimizer=Optimizer(learning_rate=0.05, warmup=0),
     evaluation=Evaluation(prompts=4, gradient_variance=False),
 )
-STALE = {"schedule.v": 10}
+STALE = {"schedule.sync_interval": 10}
 """The second batch is drawn from weights that an update has left."""
 FILES = Path(__file__).with_name("files")
 SUMS, DIFFERENCES, CHAT = (str(FILES / f"{name}.jsonl") for name in ("sums", "differences", "chat"))

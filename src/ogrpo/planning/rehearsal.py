@@ -306,7 +306,7 @@ def read_run(path: Path) -> Measured:
     """
     folder = RunDir.reopen(path)
     config = folder.read_config()
-    v, records = config["schedule"]["v"], folder.read_metrics()
+    v, records = config["schedule"]["sync_interval"], folder.read_metrics()
     skipped = v * -(-3 // v)
     kept = [r for r in records if r["step"] >= skipped]
     if len(kept) < 2 * v + 1:
@@ -343,7 +343,7 @@ def measured_ahead(
 
     `seconds/rollout` is what the trainer waited; the first record only says where totals stood.
     """
-    v, prompts = schedule["v"], schedule["prompts"]
+    v, prompts = schedule["sync_interval"], schedule["prompts"]
     calls = -(-prompts // (rollout["prompts_per_call"] or prompts))
     drawn = np.diff(_column(records, GENERATING)) / calls
     pushed = float(np.diff(_column(records, PUBLISHING)).mean() * v)
@@ -353,7 +353,7 @@ def measured_ahead(
     pipeline = Pipeline(
         steps=len(drawn),
         workers=rollout["workers"],
-        lead=schedule["lead"],
+        lead=schedule["sync_offset"],
         v=v,
         sync_seconds=pushed,
     )

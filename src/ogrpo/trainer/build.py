@@ -202,7 +202,7 @@ def collection_limits(config: TrainConfig) -> CollectionLimits:
     """How far collection may run ahead: `lead` batches, each a sync interval staler at most."""
     wanted = config.rollout
     return CollectionLimits(
-        lead=config.schedule.lead,
+        lead=config.schedule.sync_offset,
         max_staleness=None,
         workers=wanted.workers,
         judges=config.reward.processes,

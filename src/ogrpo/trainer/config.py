@@ -231,7 +231,7 @@ class Reuse:
 
     adaptive: bool = False
     """End a step's draws, renew the server and set the clip's width by the signals below;
-    schedule.replay and schedule.v are then the most that may happen."""
+    schedule.replay and schedule.sync-interval are then the most that may happen."""
     limits: ReuseLimits = field(default_factory=ReuseLimits)
 
     def __post_init__(self) -> None:

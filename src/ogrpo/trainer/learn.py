@@ -98,7 +98,7 @@ def score(state: LoopState, draw: Draw, parts: Parts, schedule: Schedule) -> Sco
     batch = parts.place(made.batch)
     temperature = jnp.float32(parts.sampling.temperature)
     proximal = ref = None
-    if PROXIMAL in parts.reads and schedule.i > 1:
+    if PROXIMAL in parts.reads and schedule.updates_per_batch > 1:
         proximal = parts.score(state.train.whole(), batch, temperature)
     if state.reference is not None:
         ref = parts.score(state.train.whole(state.reference), batch, temperature)
@@ -121,7 +121,7 @@ def update(
         use.noise = dict(parts.noise(state.train, batch, hypers(0)))
     train, metrics = parts.update(state.train, batch, hypers(0))
     mismatch = metrics["mismatch"]  # pi_k against mu: later updates have left pi_k
-    for iteration in range(1, schedule.i):
+    for iteration in range(1, schedule.updates_per_batch):
         train, metrics = parts.update(train, batch, hypers(iteration))
     metrics = {**metrics, "mismatch": mismatch}
     shapes = state.shapes if scored.shape is None else state.shapes | {scored.shape}
@@ -132,7 +132,7 @@ def update(
     return replace(
         state,
         train=train,
-        uses=state.uses + schedule.i * len(batch.rewards),
+        uses=state.uses + schedule.updates_per_batch * len(batch.rewards),
         update_flops=state.update_flops + flops(scored, parts, schedule),
         shapes=shapes,
     )
@@ -142,7 +142,9 @@ def flops(scored: Scored, parts: Parts, schedule: Schedule) -> int:
     """What a batch cost: its updates, and the log-probs that were scored for them."""
     others = (scored.batch.proximal_log_probs, scored.batch.ref_log_probs)
     scores = sum(log_probs is not None for log_probs in others)
-    return schedule.i * parts.costs.update(scored.shape) + scores * parts.costs.score(scored.shape)
+    return schedule.updates_per_batch * parts.costs.update(
+        scored.shape
+    ) + scores * parts.costs.score(scored.shape)
 
 
 def controlled(state: LoopState, parts: Parts, use: Use) -> LoopState:

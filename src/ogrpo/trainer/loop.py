@@ -92,7 +92,7 @@ def make_collector(state: LoopState, parts: Parts, schedule: Schedule) -> Collec
         retry_on=parts.retry_on,
     )
     collector.publish(state.train.whole(state.server), state.server_version)
-    collector.request(state.step + schedule.lead - 1)
+    collector.request(state.step + schedule.sync_offset - 1)
     return collector
 
 

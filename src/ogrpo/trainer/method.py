@@ -117,7 +117,7 @@ def acts(config: TrainConfig, knob: str) -> bool:
     With one update on a batch pi_k is the policy that is differentiated, so that a ratio pi/pi_k is
     1 and an exact centre is the ratio itself: whatever acts on their distance does nothing.
     """
-    if PROXIMAL not in algorithm(config).reads or config.schedule.i > 1:
+    if PROXIMAL not in algorithm(config).reads or config.schedule.updates_per_batch > 1:
         return True
     return _gradient_depends(config, knob)
 
@@ -152,9 +152,9 @@ def check(config: TrainConfig) -> None:
     for name, value in vars(config.knobs).items():
         require(
             value is None or acts(config, name),
-            f"knobs.{dashed(name)} is {value}, which changes nothing here: with schedule.i = 1 the"
-            f" ratio that {title(config)} clips is 1. Give --schedule.i more than 1, or"
-            " --override.center unit without a weight",
+            f"knobs.{dashed(name)} is {value}, which changes nothing here: with"
+            f" schedule.updates-per-batch = 1 the ratio that {title(config)} clips is 1. Give"
+            " --schedule.updates-per-batch more than 1, or --override.center unit without a weight",
         )
     reads = chosen.inputs(values)
     stages = config.schedule.stages
@@ -195,8 +195,9 @@ def _check_widths(config: TrainConfig, chosen: Algorithm, values: dict[str, floa
     )
     require(
         acts(config, "eps_low") or acts(config, "eps_high"),
-        f"{option} adapts a clip that never binds: with schedule.i = 1 the ratio that"
-        f" {title(config)} clips is 1. Give --schedule.i more than 1, or --override.center unit",
+        f"{option} adapts a clip that never binds: with schedule.updates-per-batch = 1 the ratio"
+        f" that {title(config)} clips is 1. Give --schedule.updates-per-batch more than 1, or"
+        " --override.center unit",
     )
 
 

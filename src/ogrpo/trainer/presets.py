@@ -50,7 +50,7 @@ def default() -> TrainConfig:
     Command: python -m experiments.run gsm8k
     Hardware and time: a laptop, about a minute. Score: the table in README.md.
     """
-    return TrainConfig(schedule=Schedule(v=10), optimizer=Optimizer(learning_rate=1e-3))
+    return TrainConfig(schedule=Schedule(sync_interval=10), optimizer=Optimizer(learning_rate=1e-3))
 
 
 def paper(*, v: int, rate: float, i: int = 1, masked: bool = False) -> TrainConfig:
@@ -60,7 +60,7 @@ def paper(*, v: int, rate: float, i: int = 1, masked: bool = False) -> TrainConf
     rate is the best of three on the validation problems (README.md).
     """
     return TrainConfig(
-        schedule=Schedule(v=v, i=i, stages=4 if i == 1 else 1),
+        schedule=Schedule(sync_interval=v, updates_per_batch=i, stages=4 if i == 1 else 1),
         knobs=Knobs(beta=0.1),
         override=Override(mask_zero_variance=masked),
         optimizer=Optimizer(learning_rate=rate),
@@ -111,7 +111,7 @@ def reuse() -> TrainConfig:
     """
     return TrainConfig(
         algorithm="positives",
-        schedule=Schedule(steps=60, v=1, replay=8, evaluate_every=10),
+        schedule=Schedule(steps=60, sync_interval=1, replay=8, evaluate_every=10),
         replay=Replay(groups=64, sampler="uniform", refuse_zero_variance=True),
     )
 
@@ -129,7 +129,7 @@ def qwen2_5_0_5b() -> TrainConfig:
     return TrainConfig(
         data=Data(prompt_length=256, prompt=MARKER_PROMPT),
         rollout=Rollout(group_size=16, temperature=0.1, max_tokens=200),
-        schedule=Schedule(steps=1068, prompts=28, v=10, stages=4, evaluate_every=89),
+        schedule=Schedule(steps=1068, prompts=28, sync_interval=10, stages=4, evaluate_every=89),
         knobs=Knobs(beta=0.1),
         optimizer=Optimizer(learning_rate=5e-6, decay=0.0, microbatches=4, batching="packed"),
         evaluation=Evaluation(prompts=1319, temperature=0.1, samples=50),
@@ -152,7 +152,7 @@ def r1_distill_1_5b() -> TrainConfig:
         data=Data(prompt_length=256, prompt=BOXED_PROMPT),
         reward=Judging(extraction="free"),
         rollout=Rollout(group_size=16, temperature=0.7, max_tokens=4096),
-        schedule=Schedule(steps=1428, prompts=28, v=10, evaluate_every=102),
+        schedule=Schedule(steps=1428, prompts=28, sync_interval=10, evaluate_every=102),
         knobs=Knobs(beta=0.001),
         optimizer=Optimizer(learning_rate=1e-6, decay=0.0, microbatches=28, batching="packed"),
         evaluation=Evaluation(prompts=256, temperature=0.7, samples=4),
@@ -171,7 +171,7 @@ def qwen3_4b() -> TrainConfig:
         data=Data(prompt_length=256, prompt=BOXED_PROMPT),
         reward=Judging(extraction="free"),
         rollout=Rollout(group_size=16, temperature=0.7, max_tokens=1024),
-        schedule=Schedule(steps=500, prompts=8, v=10, evaluate_every=100),
+        schedule=Schedule(steps=500, prompts=8, sync_interval=10, evaluate_every=100),
         knobs=Knobs(beta=0.001),
         optimizer=Optimizer(learning_rate=1e-6, decay=0.0, microbatches=8, batching="packed"),
         evaluation=Evaluation(prompts=256, temperature=0.7, samples=1),

@@ -54,7 +54,7 @@ def check_processes(config: TrainConfig) -> None:
     if not several() or config.rollout.url:
         return
     for option, value, wanted in (
-        ("schedule.lead", config.schedule.lead, 0),
+        ("schedule.sync-offset", config.schedule.sync_offset, 0),
         ("rollout.workers", config.rollout.workers, 1),
     ):
         require(

@@ -42,7 +42,7 @@ def step_record(
         **counted(state),
         **dict.fromkeys(("kl/mu_pi", "ess", "staleness")),
         **(not_evaluated(samples) if evaluation is None else evaluation.record()),
-        **collected(fresh, watch, collection, overlapped=schedule.lead > 0),
+        **collected(fresh, watch, collection, overlapped=schedule.sync_offset > 0),
         **use.record(),
         **certificate,
         **replayed(state, parts),

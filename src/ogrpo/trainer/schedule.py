@@ -1,8 +1,19 @@
 """The dials of Algorithm 1 and of reuse."""
 
 from dataclasses import dataclass
+from typing import Annotated, Any
 
-POSITIVE = ("steps", "i", "v", "stages", "prompts", "replay", "evaluate_every")
+import tyro
+
+POSITIVE = (
+    *("steps", "updates_per_batch", "sync_interval", "stages", "prompts", "replay"),
+    "evaluate_every",
+)
+
+
+def also(*names: str) -> Any:
+    """Other names of an option on the command line."""
+    return tyro.conf.arg(aliases=names)
 
 
 @dataclass(frozen=True)
@@ -10,18 +21,18 @@ class Schedule:
     """What happens at which step.
 
     A step collects one batch of groups, puts them into the replay buffer, draws from it `replay`
-    times and takes `i` updates on each draw.
+    times and takes `updates_per_batch` updates on each draw.
     """
 
     steps: int = 240
     """Steps in the whole run."""
-    i: int = 1
-    """SGD iterations on each batch that is drawn."""
-    v: int = 1
-    """Steps between two synchronisations of the server's weights (the sync interval)."""
-    lead: int = 0
-    """Batches that may be asked for ahead of the step that trains on them (the sync offset). 0
-    collects and trains in turn; more overlap the two and make the samples that many steps older."""
+    updates_per_batch: Annotated[int, also("--schedule.i")] = 1
+    """SGD iterations on each batch that is drawn (the papers' i)."""
+    sync_interval: Annotated[int, also("--schedule.v")] = 1
+    """Steps between two synchronisations of the server's weights (the papers' v)."""
+    sync_offset: int = 0
+    """Batches that may be asked for ahead of the step that trains on them. 0 collects and trains in
+    turn; more overlap the two and make the samples that many steps older."""
     replay: int = 1
     """Batches drawn from the buffer in a step: updates per fresh group, apart from i."""
     warmup: int = 0
@@ -38,7 +49,7 @@ class Schedule:
     """Steps between two evaluations; the first and the last step are always evaluated."""
 
     def __post_init__(self) -> None:
-        for name in (*POSITIVE, "lead", "warmup"):
+        for name in (*POSITIVE, "sync_offset", "warmup"):
             least, value = int(name in POSITIVE), getattr(self, name)
             if value < least:
                 dial = name.replace("_", "-")
@@ -84,13 +95,13 @@ class Schedule:
     def renews(self, step: int) -> bool:
         """Whether the server is due for new weights before this step."""
         trained = step > self.warmup
-        return trained and step % self.v == 0 and not self.offline
+        return trained and step % self.sync_interval == 0 and not self.offline
 
     def update_index(self, step: int, draw: int, iteration: int) -> int:
         """The place of an update among all that the run may take."""
-        return ((step - self.warmup) * self.replay + draw) * self.i + iteration
+        return ((step - self.warmup) * self.replay + draw) * self.updates_per_batch + iteration
 
     @property
     def updates(self) -> int:
         """The most updates that the run may take."""
-        return (self.steps - self.warmup) * self.replay * self.i
+        return (self.steps - self.warmup) * self.replay * self.updates_per_batch
