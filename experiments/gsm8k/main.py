@@ -1,6 +1,6 @@
 """GRPO on grade-school mathematics, from the first prompt to the report.
 
-Invocation: python -m experiments.run gsm8k
+Command: python -m experiments.run gsm8k
 Hardware and time: a laptop, about a minute. Score: the table in README.md.
 """
 

@@ -16,12 +16,18 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
+from ogrpo.learner import hosts
+from ogrpo.trainer import processes
+from ogrpo.trainer.presets import main_study
+from ogrpo.trainer.processes import check_processes
+from tests.trainer.walk import with_options
+
 ROOT = Path(__file__).parents[2]
 MESH = "--mesh.data=2 --mesh.fsdp=2 --mesh.tensor=2".split()
 SMALL = (
     "--model.random=tiny --rollout.group-size=4 --rollout.max-tokens=6 --schedule.prompts=8"
     " --schedule.evaluate-every=2 --schedule.v=2 --evaluation.prompts=8 --checkpoint.every=1"
-    " --optimizer.learning-rate=0.003 --optimizer.warmup=0"
+    " --optimizer.learning-rate=0.003 --optimizer.warmup=0 --evaluation.no-gradient-variance"
 ).split()
 REWARD = """
 def even(completions, **columns):
@@ -32,11 +38,13 @@ COSTS = (
     "seconds",
     "tokens/s",
     "collect/",
-    "reward/completions_per",
     "sync/",
     "server/",
-    "reward/pro",
+    "/calls",
+    "/completions",
+    "/processes",
 )
+"""What is measured, or counted since a process began."""
 
 
 @pytest.fixture(scope="module")
@@ -181,3 +189,46 @@ def test_the_first_of_two_processes_talks_to_the_servers(task, tmp_path):
         assert not any(codes(*processes)), told
         learned(run)
     compare(tmp_path / "two", tmp_path / "one")
+
+
+@pytest.mark.slow
+def test_processes_that_were_told_different_things_are_refused(task, tmp_path):
+    where = f"--processes.coordinator=127.0.0.1:{free_port()}"
+    both = [
+        started(
+            4, *task, *MESH, where, "--processes.count=2", f"--processes.id={n}", f"--seed={n}",
+            f"--run-dir={tmp_path / 'run'}",
+        )
+        for n in range(2)
+    ]  # fmt: skip
+    told = outputs(*both)
+    assert codes(*both) == [2, 2], told
+    for text in told:
+        assert "the configuration of processes [1] differs from that of process 0" in text
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ({"schedule": {"lead": 1}}, "schedule.lead is 1.*give 0, or servers"),
+        ({"rollout": {"workers": 2}}, "rollout.workers is 2.*give 1, or servers"),
+    ],
+)
+def test_the_embedded_sampler_of_several_processes_keeps_step(monkeypatch, setting, message):
+    config = with_options(main_study(), setting)
+    check_processes(config)
+    monkeypatch.setattr(processes, "several", lambda: True)
+    check_processes(main_study())
+    with pytest.raises(ValueError, match=message):
+        check_processes(config)
+    check_processes(with_options(config, {"rollout": {"url": ("http://127.0.0.1:1",)}}))
+
+
+def test_one_process_says_nothing_to_others():
+    tree = {"a": np.ones(2)}
+    assert hosts.fetch(tree) is tree
+    assert hosts.from_first(lambda: 3) == hosts.on_first(lambda: 3) == 3
+    assert hosts.everyone(3) == [3]
+    with pytest.raises(KeyError, match="mine"):
+        hosts.on_first(lambda: {}["mine"])

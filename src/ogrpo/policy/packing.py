@@ -132,9 +132,8 @@ def _each(fn: Callable[..., Any], *arrays: Any) -> Any:
 def _mix(packing: Packing[jax.Array], attention_fn: AttentionFn) -> MixFn:
     """Attention of each part's row."""
 
-    def one(packing: Packing[jax.Array], *row: jax.Array) -> jax.Array:
-        queries, keys, values = (x[None] for x in row)
-        return _packed_mix(packing, attention_fn)(queries, keys, values, None)[0]
+    def one(packing: Packing[jax.Array], q: jax.Array, k: jax.Array, v: jax.Array) -> jax.Array:
+        return _packed_mix(packing, attention_fn)(q[None], k[None], v[None], None)[0]
 
     def mix(queries: jax.Array, keys: jax.Array, values: jax.Array, _context: Any) -> jax.Array:
         return _each(one, packing, queries, keys, values)

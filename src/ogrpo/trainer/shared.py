@@ -21,7 +21,7 @@ import numpy as np
 from ogrpo.data.replay import Draw, Experience, ReplayBuffer
 from ogrpo.learner.hosts import fetch, from_first, is_first, on_first, several
 from ogrpo.report.run_dir import MetricsWriter, RunDir
-from ogrpo.rollout.collection import Collector, Request, Rewarded, Taken
+from ogrpo.rollout.collection import Collector, Request, Rewarded, RewardFn, Taken
 from ogrpo.rollout.protocol import Engine, Group, IntArray, Sampling
 from ogrpo.trainer.state import Parts
 
@@ -63,21 +63,25 @@ class SharedCollector:
     Args:
       engine: a `SharedEngine`, which the first process's collector alone calls; or the embedded
         sampler over the mesh, which every process's calls at the same time.
-      rest: what `Collector` takes beside it, and its keywords.
+      request_at, sampling, reward_fn, options: as `Collector` takes them.
     """
 
-    def __init__(self, engine: Engine, *rest: Any, **keywords: Any) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        request_at: Callable[[int], Request],
+        sampling: Sampling,
+        reward_fn: RewardFn,
+        **options: Any,
+    ) -> None:
         self._engine = engine
         self._samples = not isinstance(engine, SharedEngine)
         self._version: int | None = None
         self._collector: Collector | None = None
-        if isinstance(engine, SharedEngine):
-            if engine.engine is not None:
-                self._collector = Collector(engine.engine, *rest, **keywords)
-        else:
-            request_at, sampling, reward_fn = rest
-            judge = reward_fn if is_first() else unjudged
-            self._collector = Collector(engine, request_at, sampling, judge, **keywords)
+        judge = reward_fn if is_first() else unjudged
+        own = engine.engine if isinstance(engine, SharedEngine) else engine
+        if own is not None:
+            self._collector = Collector(own, request_at, sampling, judge, **options)
 
     @property
     def version(self) -> int | None:
