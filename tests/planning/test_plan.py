@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from experiments.run import main
+from ogrpo.cli.plan import parse
 from ogrpo.planning import main as study
 from ogrpo.planning.config import (
     GIB,
@@ -496,7 +497,7 @@ def test_a_run_that_is_not_there_is_refused(capsys):
 @pytest.fixture(scope="module")
 def shop():
     options = ["--model.compute", "float32", "--model.serve", "float32", "--rehearse-steps", "10"]
-    return make_workshop(study.parse([*SMALL, *options]))
+    return make_workshop(parse([*SMALL, *options], program="plan"))
 
 
 def test_a_rehearsal_runs_the_collector_and_is_predicted(shop):

@@ -31,7 +31,7 @@ from ogrpo.trainer.config import (
     Rollout,
     WarmStart,
 )
-from ogrpo.trainer.config_update import Knobs, Optimizer
+from ogrpo.trainer.config_update import Knobs
 from ogrpo.trainer.model import make_model
 from ogrpo.trainer.prepare import prepare
 from ogrpo.trainer.presets import main_study
@@ -338,7 +338,7 @@ def test_noise_is_measured_where_pass_at_1_is():
     assert records[-1]["grad_variance"] > 0
 
 
-PACKED = Optimizer(batching="packed", microbatches=2)
+PACKED = replace(SMALL.optimizer, batching="packed", microbatches=2)
 
 
 @pytest.mark.slow
