@@ -106,19 +106,21 @@ def _parts(
     how: Any = {"keep_fn": keep_fn, "spread_fn": spread_fn}
     hidden = run_layers(params, config, ids, positions, _mix(packing, attention_fn), **how)[0]
     last = _each(lambda row, places: row[places], hidden, packing.last)
-    first, rest = ask(
-        log_probs_fn,
-        head_weight(params),
-        temperature,
-        TokenQueries(hidden=last, token_ids=packing.firsts),
-        TokenQueries(hidden=hidden[:, :rows], token_ids=packing.targets[..., None]),
-    )
+    firsts = TokenQueries(hidden=last, token_ids=packing.firsts)
+    others = TokenQueries(hidden=hidden[:, :rows], token_ids=packing.targets[..., None])
+    asked, answers = (firsts, others), packing.answers
+    if len(ids) == 1:
+        asked, answers = jax.tree.map(lambda x: x[0], (asked, answers))
+    first, rest = ask(log_probs_fn, head_weight(params), temperature, *asked)
 
-    def answers(*found: jax.Array) -> jax.Array:
-        read = _each(_read, jnp.concatenate(found, axis=-1), packing.answers)
+    def answer(*found: jax.Array) -> jax.Array:
+        joined = jnp.concatenate(found, axis=-1)
+        if joined.ndim == 1:
+            return _read(joined, answers)
+        read = jax.vmap(_read)(joined, answers)
         return read.reshape(-1, *read.shape[2:])
 
-    return jax.tree.map(answers, first, rest)
+    return jax.tree.map(answer, first, rest)
 
 
 def _each(fn: Callable[..., Any], *arrays: Any) -> Any:
