@@ -392,7 +392,7 @@ def test_a_run_in_turn_is_read_back_and_predicted(tmp_path):
     records = [phases(50.0, 90.0, 0.0)] * 3
     records += [phases(2.0, 1.0, 4.0 if step % 2 == 0 else 0.0) for step in range(3, 21)]
     records = [{**record, "seconds/reward": 0.5} for record in records]
-    write_run(tmp_path / "run", {"schedule": {"v": 2, "prompts": 4}}, records)
+    write_run(tmp_path / "run", {"schedule": {"sync_interval": 2, "prompts": 4}}, records)
     seen = read_run(tmp_path / "run")
     assert (seen.pipeline.lead, seen.pipeline.v, seen.calls) == (0, 2, 1)
     assert predict(seen).steps_per_second == pytest.approx(1 / (3.75 + 4 / 2))
@@ -412,7 +412,7 @@ def test_a_run_ahead_is_read_back_and_predicted(tmp_path):
         }
         for step in range(33)
     ]
-    schedule = {"v": 3, "prompts": 4, "lead": 1}
+    schedule = {"sync_interval": 3, "prompts": 4, "sync_offset": 1}
     config = {"schedule": schedule, "rollout": {"workers": 1, "prompts_per_call": 2}}
     write_run(tmp_path / "run", config, records)
     seen = read_run(tmp_path / "run")

@@ -9,6 +9,7 @@ import textwrap
 import threading
 import time
 import weakref
+from pathlib import Path
 
 import cloudpickle
 import pytest
@@ -153,6 +154,7 @@ def test_a_process_that_overran_is_ended_with_what_it_started(tmp_path):
     assert all(gone(int(pid)) for pid in (tmp_path / "pids").read_text().split())
 
 
+ROOT = Path(__file__).parents[2]
 SCRIPT = """
 import sys
 from ogrpo.rewards.pool import RewardPool
@@ -180,7 +182,7 @@ def test_an_unguarded_script_works_and_ends_without_a_warning(tmp_path):
 def test_processes_end_when_the_caller_is_killed(tmp_path):
     """Even in a step in C that holds the interpreter's lock, and so do the processes they started."""
     command = write(tmp_path, "from tests.rewards.functions import leaves_a_child as reward")
-    caller = subprocess.Popen(command)
+    caller = subprocess.Popen(command, env={**os.environ, "PYTHONPATH": str(ROOT)})
     try:
         pids = tmp_path / "pids"
         assert eventually(lambda: pids.exists() and len(pids.read_text().split()) == 2, 60.0)
