@@ -117,8 +117,11 @@ class Fleet:
         return left
 
     async def _wait(self, seconds: float | None) -> None:
+        # Not wait_for: before Python 3.12 it waits in a task of its own, which may take the lock
+        # for a caller that has been cancelled meanwhile and never gives it back.
         try:
-            await asyncio.wait_for(self.changed.wait(), seconds)
+            async with asyncio.timeout(seconds):
+                await self.changed.wait()
         except TimeoutError:
             return
 

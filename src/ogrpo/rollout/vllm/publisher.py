@@ -123,7 +123,8 @@ class Publisher:
         server.busy = True
         try:
             if self._options.in_flight == "wait":
-                await asyncio.wait_for(self.fleet.drained(server), self._options.timeout)
+                async with asyncio.timeout(self._options.timeout):
+                    await self.fleet.drained(server)
             kept, server.version = server.version, None
             server.epoch += 1
             try:
