@@ -55,6 +55,7 @@ SLOW = (
         "core/test_objectives.py",
         "core/test_names_formulas.py",
         "trainer/test_loop_lora.py",
+        "trainer/test_loss_mask.py",
     ),
     *("policy/test_flops.py", "policy/test_lora.py", "policy/test_packing.py"),
     *("policy/test_sampler_halving.py", "learner/test_packed_update.py"),

@@ -197,6 +197,7 @@ def test_real_runs_leave_rows_a_table_and_are_not_done_again(out, capsys):
     assert len(read_rows(out)) == 2
 
 
+@pytest.mark.slow
 def test_a_run_that_fails_is_told_and_leaves_no_row(tmp_path, capsys):
     assert main(command(tmp_path, "--set", "--knobs.beta -1")) == 1
     assert read_rows(tmp_path) == []

@@ -148,5 +148,6 @@ def test_train_eval_rescore_report_and_compare(task, tmp_path):
     assert yaml.safe_load(printed[1])["task"] == "gsm8k"
 
 
-def test_evaluation_without_a_model_is_refused(task, tmp_path):
-    assert "--model.path" in command("eval", "--task", task, cwd=tmp_path)[1]
+def test_evaluation_without_a_model_is_refused(task, capsys):
+    assert main(["eval", "--task", str(task)]) == 2
+    assert "--model.path" in capsys.readouterr().err

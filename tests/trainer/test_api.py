@@ -58,6 +58,7 @@ def trained(tmp_path, rewards, **changes):
     return Trainer(task=task, **options).train()
 
 
+@pytest.mark.slow
 def test_a_task_and_rewards_of_ones_own(tmp_path):
     rewards = [ends_right, Reward("length", even_length, weight=0.5), slow_judge]
     result = trained(tmp_path, rewards, algorithm="grpo")
@@ -76,6 +77,7 @@ def test_a_task_and_rewards_of_ones_own(tmp_path):
     assert config["rollout"]["max_tokens"] is not None
 
 
+@pytest.mark.slow
 def test_the_same_run_twice_whatever_the_processes(tmp_path):
     first = trained(tmp_path / "a", [even_length], reward=Judging(processes=1))
     second = trained(tmp_path / "b", [even_length], reward=Judging(processes=3))
@@ -87,6 +89,7 @@ def test_the_same_run_twice_whatever_the_processes(tmp_path):
     assert one == two
 
 
+@pytest.mark.slow
 def test_an_algorithm_of_ones_own(tmp_path):
     mine = replace(with_parts(ALGORITHMS["grpo"], reduction="token"), name="mine")
     result = trained(tmp_path, [even_length], algorithm=mine)
@@ -94,6 +97,7 @@ def test_an_algorithm_of_ones_own(tmp_path):
     assert "mine" in (result.run_dir / "report.html").read_text()
 
 
+@pytest.mark.slow
 def test_the_same_columns_with_chat_prompts(tmp_path):
     def last(prompts, completions, **_):
         assert prompts[0][-1]["role"] == "user"
@@ -144,6 +148,7 @@ def test_a_reward_that_never_works_ends_the_run_with_its_name_and_the_state_save
     assert (tmp_path / "run" / "checkpoints" / "0").is_dir()
 
 
+@pytest.mark.slow
 def test_a_reward_that_never_ends_is_killed(tmp_path):
     def endless(completions, **_):
         while len(completions[0]) % 3 == 0:

@@ -182,7 +182,12 @@ EXHAUSTIVE = {
 }
 
 
-@pytest.mark.parametrize("name", EXHAUSTIVE)
+LONGEST = "two workers, calls of one prompt"
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=[pytest.mark.slow] if n == LONGEST else []) for n in EXHAUSTIVE]
+)
 def test_versions_do_not_depend_on_the_order_of_events(name):
     steps, limits = EXHAUSTIVE[name]
     planned = [{version} for version in planned_versions(limits, steps, 1)]
