@@ -3,7 +3,7 @@
 import base64
 import json
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -112,6 +112,11 @@ def write_report(run: RunDir, config: dict[str, Any], told: Told) -> None:
     _write(run, config, told)
 
 
+def _title(config: Mapping[str, Any]) -> str:
+    preset = "" if config["preset"] == "none" else f"{config['preset']}, "
+    return f"ogrpo {Path(config['task']).name}: {preset}seed {config['seed']}"
+
+
 def redraw(run: RunDir) -> None:
     """Writes the page of a run anew; one that has not ended yet has no answers to show.
 
@@ -142,7 +147,7 @@ def _write(run: RunDir, config: dict[str, Any], told: Told) -> None:
     ]
     page = render(
         Path(__file__).with_name("report.html.j2"),
-        title=f"ogrpo {config['task']}: {config['preset']}, seed {config['seed']}",
+        title=_title(config),
         method=told.method,
         lead=f"step {records[-1]['step']} of {config['schedule']['steps']}",
         split=config["evaluation"]["split"],

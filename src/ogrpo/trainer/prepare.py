@@ -11,9 +11,10 @@ from ogrpo.rewards.pool import RewardPool
 from ogrpo.rewards.reward import Reward
 from ogrpo.tasks import Example, Task, arithmetic
 from ogrpo.tasks.encode import Encoded, encode_examples
+from ogrpo.tasks.registry import TASKS
 from ogrpo.trainer.config import TrainConfig
 from ogrpo.trainer.config_update import require
-from ogrpo.trainer.find_task import FILES, GENERATED, find_task
+from ogrpo.trainer.find_task import GENERATED, find_task
 from ogrpo.trainer.judge import GroupJudge
 from ogrpo.trainer.lessons import Lessons, worked_solutions
 from ogrpo.trainer.settle import settled
@@ -88,7 +89,7 @@ def prepare(config: TrainConfig, task: Task | None = None) -> Prepared:
 
 def few_heldout(config: TrainConfig, task: Task) -> Counts:
     """How many held-out prompts are lacking, of a split that is asked for by name."""
-    if (config.evaluation.task or config.task).endswith(FILES):
+    if (config.evaluation.task or config.task) not in TASKS:
         return []
     few = max(0, config.evaluation.prompts - len(task.heldout))
     return [(f"prompts fewer than asked for are in the split {config.evaluation.split!r}", few)]
