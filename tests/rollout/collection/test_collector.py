@@ -10,13 +10,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from ogrpo.rollout.collection import CollectionError
+from ogrpo.rollout.collection import CollectionError, Rewarded
 from tests.rollout.collection.scripted import (
     LONG,
     SAMPLING,
     Flaky,
     Scripted,
     collector,
+    equal_rewards,
     group,
     request_at,
     run,
@@ -474,3 +475,66 @@ def test_a_resumed_run_asks_again_for_what_was_on_its_way_under_the_versions_it_
                 chosen.publish(f"weights {stop - stop % v}", stop - stop % v)
             resumed = [told(turn(chosen, step, v)) for step in range(stop, 8)]
         assert resumed == whole[stop:]
+
+
+# --- rewards ---------------------------------------------------------------------------------
+
+
+def test_groups_are_judged_while_others_are_sampled():
+    judging, sampling = threading.Event(), threading.Event()
+
+    def script(engine, prompts, seed):
+        if prompts[0][0] != 0:  # not before the first call's groups are with their judge
+            wait(judging)
+            sampling.set()
+
+    def reward_fn(request, places, groups):
+        judging.set()
+        wait(sampling)
+        return equal_rewards(request, places, groups)
+
+    with collector(Scripted(script), reward_fn=reward_fn, prompts_per_call=1) as chosen:
+        assert told(turn(chosen, 0)) == told(run(Scripted(), 1, prompts_per_call=1)[0])
+
+
+def test_several_judges_work_at_once_and_each_group_gets_its_own_rewards():
+    together = threading.Barrier(3)
+
+    def reward_fn(request, places, groups):
+        together.wait(LONG)
+        (place,) = places
+        return [Rewarded(g, np.full(len(g.completions), place, np.float32)) for g in groups]
+
+    with collector(Scripted(), reward_fn=reward_fn, prompts_per_call=1, judges=3) as chosen:
+        taken = turn(chosen, 0)
+    assert [each.rewards.tolist() for each in taken.rewarded] == [[0, 0], [1, 1], [2, 2]]
+
+
+@pytest.mark.parametrize(
+    ("reward_fn", "message"),
+    [
+        (lambda *_: 1 / 0, "division by zero"),
+        (lambda request, places, groups: [], r"groups of \[2, 2, 2\] completions .* \[\] rewards"),
+    ],
+)
+def test_what_a_judge_raises_ends_the_run(reward_fn, message):
+    match = f"step 0: .*{message}"
+    with (
+        collector(Scripted(), reward_fn=reward_fn) as chosen,
+        pytest.raises(CollectionError, match=match),
+    ):
+        turn(chosen, 0)
+
+
+def test_the_engine_is_the_callers_alone_while_it_asks_for_it():
+    engine = Scripted()
+    with collector(engine, lead=3) as chosen:
+        turn(chosen, 0)
+        with chosen.alone() as own:
+            assert own is engine
+            before = len(engine.log)
+            chosen.publish("weights 1", 1)
+            chosen.request(4)
+            time.sleep(0.05)
+            assert len(engine.log) == before
+        assert told(chosen.take(1))[0][1] == 0  # asked for ahead, before the newer weights
