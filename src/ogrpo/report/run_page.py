@@ -157,6 +157,7 @@ def _write(run: RunDir, config: dict[str, Any], told: Told) -> None:
         pass_at_k=pass_at_k_names(evaluated),
         plots=plots,
         push_count=len(pushes(records)),
+        all_pushes=int(records[-1].get("sync/count") or 0),
         pushes=_pushes(records),
         counts=[*told.counts, *_server_counts(records)],
         samples=told.samples,
