@@ -16,12 +16,12 @@ def on_policy(config: TrainConfig) -> TrainConfig:
 
 def stale(v: int) -> Change:
     """The server renewed every `v` steps."""
-    return lambda config: replace(config, schedule=replace(config.schedule, v=v))
+    return lambda config: replace(config, schedule=replace(config.schedule, sync_interval=v))
 
 
 def iterated(i: int) -> Change:
     """`i` updates on each fresh batch."""
-    return lambda config: replace(config, schedule=replace(config.schedule, i=i))
+    return lambda config: replace(config, schedule=replace(config.schedule, updates_per_batch=i))
 
 
 def replayed(ratio: int, groups: int = 64) -> Change:

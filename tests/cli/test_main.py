@@ -1,9 +1,6 @@
 """The commands from end to end on a small file: what they write, print and refuse."""
 
 import json
-import os
-import subprocess
-import sys
 
 import pytest
 import yaml
@@ -96,19 +93,14 @@ def test_a_file_that_is_not_there_is_told(tmp_path):
     assert split(["--config", "x", "--seed", "1"]).options == ["--seed", "1"]
 
 
-def command(*arguments, cwd):
-    done = subprocess.run(
-        [sys.executable, "-m", "ogrpo", *map(str, arguments)],
-        cwd=cwd,
-        env={**os.environ, "COLUMNS": "200"},
-        capture_output=True,
-        text=True,
-    )
-    return done.returncode, done.stdout + done.stderr
-
-
 @pytest.mark.slow
-def test_train_eval_rescore_report_and_compare(task, tmp_path):
+def test_train_eval_rescore_report_and_compare(task, tmp_path, monkeypatch, capsys):
+    def command(*arguments):
+        code = main([*map(str, arguments)])
+        return code, capsys.readouterr().out
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "200")
     rewards = tmp_path / "my_rewards.py"
     rewards.write_text(
         "def near(prompts, completions, answer, **columns):\n"
@@ -119,7 +111,6 @@ def test_train_eval_rescore_report_and_compare(task, tmp_path):
         code, told = command(
             *("train", "--task", task, "--rewards", "my_rewards.py:near", "--run-dir", name),
             *("--seed", len(name), *SMALL, *(("--knobs.beta", "0.1") if name == "two" else ())),
-            cwd=tmp_path,
         )
         assert code == 0, told
     records = [json.loads(x) for x in (tmp_path / "one/metrics.jsonl").read_text().splitlines()]
@@ -127,25 +118,24 @@ def test_train_eval_rescore_report_and_compare(task, tmp_path):
     assert records[-1]["reward/near"] == records[-1]["reward"]
     page = (tmp_path / "one/report.html").read_text()
     (tmp_path / "one/report.html").unlink()
-    code, told = command("report", "one", cwd=tmp_path)
+    code, told = command("report", "one")
     assert (code, (tmp_path / "one/report.html").read_text()) == (0, page), told
-    code, told = command("compare", "one", "two", "--output", "both.html", cwd=tmp_path)
+    code, told = command("compare", "one", "two", "--output", "both.html")
     assert code == 0, told
     assert "knobs.beta" in told
     assert "knobs.beta" in (tmp_path / "both.html").read_text()
     evaluated = ("eval", "--task", task, "--rewards", "my_rewards.py:near")
     drawn = ("--model.path", "one/model", "--samples", "4", "--temperature", "1")
-    code, told = command(
-        *evaluated, *drawn, "--max-tokens", "16", "--output", "answers.jsonl", cwd=tmp_path
-    )
+    code, told = command(*evaluated, *drawn, "--max-tokens", "16", "--output", "answers.jsonl")
     assert code == 0, told
     answers = [json.loads(x) for x in (tmp_path / "answers.jsonl").read_text().splitlines()]
     assert len(answers) == 4 * 4  # a tenth of 36 problems is held out
-    code, told = command(*evaluated, "--rescore", "answers.jsonl", cwd=tmp_path)
+    code, told = command(*evaluated, "--rescore", "answers.jsonl")
     assert code == 0, told
     assert "0 of 16 verdicts changed" in told
-    printed = command("eval", "--print-config", cwd=tmp_path)
-    assert yaml.safe_load(printed[1])["task"] == "gsm8k"
+    with pytest.raises(SystemExit):
+        main(["eval", "--print-config"])
+    assert yaml.safe_load(capsys.readouterr().out)["task"] == "gsm8k"
 
 
 def test_evaluation_without_a_model_is_refused(task, capsys):

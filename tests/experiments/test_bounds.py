@@ -26,7 +26,6 @@ from experiments.bounds.exact import (
 )
 from experiments.bounds.main import BoundsStudy, exact_records, main_config, parse
 from experiments.bounds.sampled import plug_in, resamples
-from ogrpo.policy.shapes import SHAPES
 
 ROOT = Path(__file__).parents[2]
 SMALL = BoundsStudy(bandit=Bandit(steps=9, v=4, prompts=4, answers=5, draws=64))
@@ -43,7 +42,7 @@ def exact():
 
 def moves(seed: int = 0):
     config = replace(main_config(SMALL), seed=seed)
-    update, state = bandit_update(config, SHAPES["tiny"]), bandit_state(SMALL.bandit, config)
+    update, state = bandit_update(config), bandit_state(SMALL.bandit, config)
     return [*trajectory(SMALL.bandit, update, state, clip_eps=0.2, seed=seed)]
 
 

@@ -45,7 +45,6 @@ ACTS: dict[str, tuple[Setting, Any]] = {
     "data.train": ({}, 40),
     "data.seed": ({}, 1),
     "data.limit": ({}, 5),
-    "model.random": ({"warm_start": WarmStart()}, "tiny"),
     "model.dtype": ({}, "bfloat16"),
     "model.compute_dtype": ({}, "bfloat16"),
     "model.tokenizer_size": ({**FILE, "data.prompt_column": "asked"}, 260),
@@ -154,6 +153,7 @@ PROCESSES = "trainer/test_processes.py::test_a_run_of_two_processes_"
 ELSEWHERE = {
     "run_dir": "experiments/test_gsm8k.py::test_the_run_directory_holds_what_was_promised",
     "resume": "experiments/test_gsm8k.py::test_a_finished_run_is_not_overwritten_but_can_be_resumed",
+    "model.random": "experiments/test_gsm8k.py::test_the_official_data_and_a_random_model",
     "data.path": "experiments/test_gsm8k.py::test_the_official_data_and_a_random_model",
     "data.chat": "trainer/test_sources.py::test_variables_reach_the_chat_template",
     "model.path": "experiments/test_gsm8k.py::test_a_saved_model_is_trained_further",
