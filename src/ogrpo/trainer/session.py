@@ -53,7 +53,7 @@ from ogrpo.trainer.processes import (
 from ogrpo.trainer.servers import connect
 from ogrpo.trainer.shared import SharedEngine, shared_parts, shared_run
 from ogrpo.trainer.sources import check_sources
-from ogrpo.trainer.state import LoopState, Parts, array_shapes, resume, start, stream_seed
+from ogrpo.trainer.state import LoopState, Parts, Record, array_shapes, resume, start, stream_seed
 
 SHOWN_ANSWERS = 12
 STOPPING = (CollectionError, RewardError, RolloutError)
@@ -337,6 +337,7 @@ def finish(session: Session, state: LoopState, before: Sequence[Answer]) -> None
     counts = counted(config, run.read_metrics(), prepared.left_out, outcomes(session))
     write_report(run, config, Told(session.command.whole, title(session.config), samples, counts))
     console.print(summary_table(run.read_metrics()))
+    console.print(reward_line(run.read_metrics()))
     console.print(f"peak memory {peak_gib():.2f} GiB")
     console.print(
         f"model   {run.model}\nmetrics {run.metrics}\nreport  {run.report}", soft_wrap=True
@@ -360,6 +361,15 @@ def prompt_text(prompt: Prompt) -> str:
 def gold_text(example: Example) -> str:
     """The answer that rewards compare with, where there is one."""
     return str(example.columns.get("answer", ""))
+
+
+def reward_line(records: Sequence[Record]) -> str:
+    """How fast rewards were, while there was something to judge, and what they could not judge."""
+    last = records[-1]
+    speed, failed = last.get("reward/completions_per_second"), last.get("reward/failed", 0)
+    if speed is None:
+        return "rewards: nothing was judged"
+    return f"rewards: {speed:,.0f} completions/s while judging, {failed:,.0f} not judged"
 
 
 def peak_gib() -> float:
