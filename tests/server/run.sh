@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # The real-server suite: makes an environment with vLLM (once; by digest), then runs tests/server
-# in the active Python environment against servers of it. Arguments go to pytest.
+# in the active Python environment against servers of it. Arguments go to pytest; --install makes the
+# environment and nothing else.
 #
 #   OGRPO_VLLM_VENV   where the environment is kept (default: the user's cache)
 #   OGRPO_VLLM_BASE   the Python 3.11 that it is made with
@@ -34,5 +35,6 @@ if [ "$(cat "$venv/.complete" 2>/dev/null)" != "$digest" ]; then
     echo "$digest" >"$venv/.complete"
 fi
 
+[ "${1:-}" != --install ] || exit 0
 export OGRPO_VLLM_PYTHON=$venv/bin/python
 exec python -m pytest tests/server "$@"
