@@ -22,6 +22,7 @@ HEAVY = ("jax", "flax", "optax", "orbax", "httpx", "tokenizers", "math_verify", 
 ALLOWED = {
     "ogrpo.batch": set(),
     "ogrpo.extras": set(),
+    "ogrpo.files": set(),
     "ogrpo.core": {"jax", "core"},
     "ogrpo.policy": {"jax", "flax", "optax", "orbax", "policy"},  # flax itself brings optax, orbax
     "ogrpo.learner": {"jax", "flax", "optax", "orbax", "core", "learner"},
@@ -59,14 +60,14 @@ ALLOWED = {
 
 ARROWS = {
     "core": set(),
-    "policy": {"batch"},
-    "learner": {"batch", "core", "policy"},
-    "rollout": set(),
-    "rewards": set(),
-    "data": {"batch", "rollout"},
-    "tasks": {"rewards", "data", "rollout"},
-    "evaluation": {"rewards", "rollout"},
-    "report": {"rewards"},
+    "policy": {"files", "batch"},
+    "learner": {"files", "batch", "core", "policy"},
+    "rollout": {"files"},
+    "rewards": {"files"},
+    "data": {"files", "batch", "rollout"},
+    "tasks": {"files", "rewards", "data", "rollout"},
+    "evaluation": {"files", "rewards", "rollout"},
+    "report": {"files", "rewards"},
     "kernels": {"batch", "policy"},
 }
 """Package -> all others that its files name; what is not here may use those, and they it not."""

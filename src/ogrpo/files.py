@@ -1,0 +1,147 @@
+"""Files that are whole or absent, and JSON that is refused by its file's name.
+
+Everything that a run leaves under a fixed name is written by `replacing`: into a file beside it,
+which is synchronised, given the permissions that the user's umask says, and renamed. A reader sees
+the old content or the new one, after a crash, a full disk or a power cut too.
+"""
+
+import json
+import os
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import IO, Any, NoReturn
+
+DEEPEST = 100
+"""Levels of nesting that JSON may have: far more than any file of ours, far fewer than a stack."""
+LONGEST_NUMBER = 400
+"""Characters of a number: the largest float has 309 digits before its point."""
+
+
+@contextmanager
+def replacing(path: Path, mode: str = "w") -> Iterator[IO[Any]]:
+    """A file that takes the place of `path` once it is whole; on an error nothing changes.
+
+    Args:
+      path: the name; its folder exists.
+      mode: "w" for UTF-8 text, "wb" for bytes.
+
+    Raises:
+      OSError: the folder cannot be written, or the disk is full.
+    """
+    draft = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
+    try:
+        with draft.open(mode.replace("w", "x"), encoding=None if "b" in mode else "utf-8") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(draft, path)
+    except BaseException:
+        with suppress(OSError):
+            draft.unlink()
+        raise
+    sync_folder(path.parent)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Writes a text file, whole or not at all."""
+    with replacing(path) as file:
+        file.write(text)
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Writes a JSON file, whole or not at all.
+
+    Raises:
+      ValueError: the value has NaN or infinity, which JSON does not know.
+    """
+    write_text(path, json.dumps(value, indent=2, allow_nan=False) + "\n")
+
+
+def sync_folder(folder: Path) -> None:
+    """Makes the names in a folder last: a rename is on disk only after this."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def read_json(path: Path) -> Any:
+    """The value of a JSON file.
+
+    Raises:
+      OSError: the file cannot be read.
+      ValueError: it is not JSON, or JSON that we do not take (see `parse_json`); names the file.
+    """
+    raw = path.read_bytes()
+    try:
+        text = raw.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} is not UTF-8 (byte {error.start}): save it as UTF-8") from error
+    return parse_json(text, str(path))
+
+
+def parse_json(text: str, where: str) -> Any:
+    """The value of a JSON text by RFC 8259, without what no reader of ours can use.
+
+    Args:
+      text: what is parsed.
+      where: the file, line or message it is from, for errors.
+
+    Raises:
+      ValueError: the text is not JSON, has NaN or infinity, is nested deeper than `DEEPEST`, has a
+        number longer than `LONGEST_NUMBER`, or half of a surrogate pair, which is no character.
+    """
+    if _depth(text) > DEEPEST:
+        raise ValueError(f"{where} is nested deeper than {DEEPEST} levels")
+
+    def number(kind: type[int] | type[float], digits: str) -> int | float:
+        if len(digits) > LONGEST_NUMBER:
+            raise ValueError(f"{where} has a number of {len(digits)} characters: {digits[:20]}...")
+        return kind(digits)
+
+    def constant(name: str) -> NoReturn:
+        raise ValueError(f"{where} has {name}, which JSON does not know: use null or a number")
+
+    try:
+        value = json.loads(
+            text,
+            parse_constant=constant,
+            parse_int=lambda digits: number(int, digits),
+            parse_float=lambda digits: number(float, digits),
+        )
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{where} is not JSON: {error}") from error
+    if "\\u" in text:  # an escape alone can write half of a pair
+        try:
+            json.dumps(value, ensure_ascii=False).encode("utf-8")
+        except UnicodeEncodeError as error:
+            half = f"\\u{ord(error.object[error.start]):04x}"
+            raise ValueError(f"{where} has half of a surrogate pair ({half})") from error
+    return value
+
+
+def _depth(text: str) -> int:
+    """How deep brackets are nested, without those in strings."""
+    deepest = depth = 0
+    inside = escaped = False
+    if text.count("[") + text.count("{") <= DEEPEST:
+        return 0  # most texts, at the speed of C
+    for character in text:
+        if inside:
+            if escaped:
+                escaped = False
+            elif character == "\\":
+                escaped = True
+            elif character == '"':
+                inside = False
+        elif character == '"':
+            inside = True
+        elif character in "[{":
+            depth += 1
+            deepest = max(deepest, depth)
+        elif character in "]}":
+            depth -= 1
+    return deepest
