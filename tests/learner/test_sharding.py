@@ -60,6 +60,12 @@ def test_an_update_on_eight_devices_is_that_on_one(eight, case):
     assert eight[case]["moved"] > 1e-2
 
 
+@pytest.mark.parametrize("case", [*CASES, LORA, *PACKED])
+def test_an_update_that_is_not_finite_is_skipped_on_every_device(eight, case):
+    assert eight[case]["skipped"] == 1
+    assert eight[case]["untouched"]
+
+
 def test_a_merged_policy_is_that_of_one_device_and_lies_as_its_parameters(eight):
     for case in (*CASES, LORA):
         assert eight[case]["merged"] < 1e-6

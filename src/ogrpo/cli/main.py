@@ -14,6 +14,8 @@ from typing import NamedTuple
 from ogrpo.extras import MissingExtra, needs
 
 USAGE_ERROR = 2
+TOLD = ("RolloutError", "CollectionError", "RewardError", "DivergedError")
+"""Errors of a run whose message is all that a reader needs."""
 
 
 class CommandLine(NamedTuple):
@@ -32,6 +34,7 @@ COMMANDS = {
     "report": CommandLine("draw the page of a run anew", "ogrpo.cli.report", "train"),
     "compare": CommandLine("several runs side by side", "ogrpo.cli.compare", "train"),
     "serve": CommandLine("a server to sample from (ogrpo-serve)", "ogrpo.cli.serve", ""),
+    "diagnose": CommandLine("where a run ceased to be finite", "ogrpo.cli.diagnose", "train"),
     "env": CommandLine("what a report of a bug needs", "ogrpo.cli.env", ""),
 }
 
@@ -57,7 +60,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"error: {error}", file=sys.stderr)
         return USAGE_ERROR
     except RuntimeError as error:
-        if type(error).__name__ not in ("RolloutError", "CollectionError", "RewardError"):
+        if type(error).__name__ not in TOLD:
             raise
         print(f"error: {error}", file=sys.stderr)
         return USAGE_ERROR

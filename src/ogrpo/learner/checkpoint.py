@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import orbax.checkpoint as ocp
 
+from ogrpo.learner.finite import require_finite
 from ogrpo.learner.hosts import fetch
 
 
@@ -66,9 +67,14 @@ class Checkpoints:
         return self._manager.restore(step, args=args)["progress"]
 
     def save(self, step: int, arrays: Any, progress: Mapping[str, Any]) -> None:
-        """Writes a checkpoint; saving the same step twice keeps the first."""
+        """Writes a checkpoint; saving the same step twice keeps the first.
+
+        Raises:
+          NotFiniteError: an array has NaN or infinity.
+        """
         if step == self.latest:
             return
+        require_finite(arrays, f"the checkpoint of step {step} is not written, older ones stay")
         self._manager.save(
             step,
             args=ocp.args.Composite(

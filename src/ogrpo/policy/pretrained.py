@@ -67,13 +67,14 @@ def load_pretrained(
 
     Raises:
       ValueError: a file is missing or unreadable; the architecture is not supported; a tensor is
-        missing, unknown, of another shape or of a quantised dtype (each one is named).
+        missing, unknown, of another shape or of a quantised dtype, or is not finite (each one is
+        named).
     """
     config = load_config(folder)
     with ExitStack() as stack:
         tensors = _open_tensors(Path(folder), stack)
         _check_tensors(config, tensors)
-        return config, _read(config, tensors, dtype)
+        return config, _read(config, tensors, dtype, Path(folder))
 
 
 def load_config(folder: str | os.PathLike[str]) -> DecoderConfig:
@@ -222,7 +223,9 @@ def _check_tied_copy(tensors: Mapping[str, Any]) -> None:
         )
 
 
-def _read(config: DecoderConfig, tensors: Mapping[str, Any], dtype: DTypeLike) -> Params:
+def _read(
+    config: DecoderConfig, tensors: Mapping[str, Any], dtype: DTypeLike, folder: Path
+) -> Params:
     """One leaf at a time, so that the host holds one leaf more than the parameters at most."""
     names: dict[tuple[str, ...], list[str]] = {}
     for name, slot in _slots(config):
@@ -234,9 +237,26 @@ def _read(config: DecoderConfig, tensors: Mapping[str, Any], dtype: DTypeLike) -
         rows = host if _path(keys)[0] == "layers" else host[None]
         for row, name in zip(rows, parts, strict=True):
             row[...] = tensors[name].get_tensor(name)
+            if not np.isfinite(row).all():
+                raise ValueError(_not_finite(name, row, folder))
         return jnp.asarray(host)
 
     return jax.tree_util.tree_map_with_path(leaf, param_shapes(config))
+
+
+def _not_finite(name: str, row: np.ndarray, folder: Path) -> str:
+    files = sorted(folder.glob("*.safetensors"))
+    file = next((file for file in files if _holds(file, name)), folder)
+    bad = np.count_nonzero(~np.isfinite(row))
+    return (
+        f"{file}: {name} has {bad:,} of {row.size:,} weights that are NaN or infinite as"
+        f" {row.dtype}: the model is broken, take an earlier copy of it"
+    )
+
+
+def _holds(file: Path, name: str) -> bool:
+    with safe_open(file, "np") as opened:
+        return name in [*opened.keys()]
 
 
 def _path(keys: Any) -> tuple[str, ...]:

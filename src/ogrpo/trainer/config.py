@@ -26,6 +26,7 @@ from ogrpo.trainer.config_update import (
     Region,
     only_with,
     require,
+    require_finite_numbers,
 )
 from ogrpo.trainer.control import ReuseLimits
 from ogrpo.trainer.schedule import Schedule
@@ -353,6 +354,7 @@ class TrainConfig:
     checkpoint: Checkpointing = field(default_factory=Checkpointing)
 
     def __post_init__(self) -> None:
+        require_finite_numbers(self)
         require(self.seed >= 0, f"seed is {self.seed}: give a whole number of at least 0")
         parts = self.optimizer.microbatches
         require(

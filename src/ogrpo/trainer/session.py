@@ -34,6 +34,8 @@ from ogrpo.trainer.build import batching_line, find_devices, make_parts
 from ogrpo.trainer.cache import keep_compiled_programs
 from ogrpo.trainer.config import TrainConfig, to_json
 from ogrpo.trainer.devices import Devices, memory_lines, open_mesh
+from ogrpo.trainer.diverged import DivergedError
+from ogrpo.trainer.dump import dumping
 from ogrpo.trainer.evaluate import withdraw
 from ogrpo.trainer.interrupt import StopRequest, stop_on_signal
 from ogrpo.trainer.judge import RewardError
@@ -56,7 +58,7 @@ from ogrpo.trainer.sources import check_sources
 from ogrpo.trainer.state import LoopState, Parts, Record, array_shapes, resume, start, stream_seed
 
 SHOWN_ANSWERS = 12
-STOPPING = (CollectionError, RewardError, RolloutError)
+STOPPING = (CollectionError, DivergedError, RewardError, RolloutError)
 
 
 class Invocation(NamedTuple):
@@ -208,7 +210,9 @@ def train_to_end(session: Session, params: Params) -> tuple[LoopState, StopReque
             session.run.write_config(as_json(config))
         with session.run.metrics_writer() as metrics, display(console, steps, state.step) as shown:
             try:
-                for turn in train(state, session.parts, config.schedule):
+                turns = train(state, session.parts, config.schedule)
+                whose = (session.run.path, as_json(config), session.decoder, session.parts)
+                for turn in dumping(turns, *whose):
                     state, record = turn
                     if is_first():
                         metrics.write(record)
@@ -338,6 +342,8 @@ def finish(session: Session, state: LoopState, before: Sequence[Answer]) -> None
     write_report(run, config, Told(session.command.whole, title(session.config), samples, counts))
     console.print(summary_table(run.read_metrics()))
     console.print(reward_line(run.read_metrics()))
+    if state.skipped:
+        console.print(f"[yellow]{state.skipped} updates were skipped, as they were not finite[/]")
     console.print(f"peak memory {peak_gib():.2f} GiB")
     console.print(
         f"model   {run.model}\nmetrics {run.metrics}\nreport  {run.report}", soft_wrap=True
