@@ -19,6 +19,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from ogrpo.files import write_json
 from ogrpo.planning.config import GIB, Plan
 from ogrpo.planning.memory import Budget, budgets
 from ogrpo.planning.plots import save_plots
@@ -192,7 +193,7 @@ def write(
         "simulated": own.record(),
         "sweep": [p.record() for p in points],
     }
-    (folder.path / "plan.json").write_text(json.dumps(values, indent=2) + "\n")
+    write_json(folder.path / "plan.json", values)
     plots = [
         {"name": path.stem, "data": base64.b64encode(path.read_bytes()).decode()}
         for path in save_plots(points, folder.plots)

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from ogrpo.files import write_json
 from ogrpo.report.page import render
 from ogrpo.report.plots import pushes, save_plots
 from ogrpo.report.progress import pass_at_k_names
@@ -108,7 +109,7 @@ class Told:
 
 def write_report(run: RunDir, config: dict[str, Any], told: Told) -> None:
     """Draws the plots and writes the page, and keeps what `redraw` needs."""
-    run.told.write_text(json.dumps(asdict(told), indent=2) + "\n")
+    write_json(run.told, asdict(told))
     _write(run, config, told)
 
 

@@ -112,6 +112,13 @@ class WarmStart:
     cache: bool = True
     """Keep the warm-started weights in the user's cache folder, by content hash."""
 
+    def __post_init__(self) -> None:
+        rate = self.learning_rate
+        require(rate > 0, f"warm-start.learning-rate is {rate}: give a number > 0")
+        for name in ("steps", "batch", "problems", "demonstrations"):
+            value = getattr(self, name)
+            require(value >= 1, f"warm-start.{name} is {value}: give at least 1")
+
 
 @dataclass(frozen=True)
 class Judging:

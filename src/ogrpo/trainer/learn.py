@@ -28,6 +28,10 @@ NOT_CERTIFIED: Record = dict.fromkeys(
 )
 
 
+UNKNOWN = -1e30
+"""The gap of a completion whose log-probs are not finite: none is certified with it."""
+
+
 class Scored(NamedTuple):
     """A batch for the update, and what is known of it."""
 
@@ -194,7 +198,8 @@ def certify_period(
         before = fetch(parts.score(state.train.whole(state.previous), batch, temperature))
         drawn, rewards = map(jnp.asarray, (made.batch.behavior_log_probs, made.batch.rewards))
         gaps = period_gaps(jnp.asarray(before), drawn, jnp.asarray(active), rewards)
-        state = replace(state, gaps=(*state.gaps, *np.asarray(gaps)[judged].tolist()))
+        found = np.nan_to_num(np.asarray(gaps)[judged], nan=UNKNOWN, posinf=UNKNOWN, neginf=UNKNOWN)
+        state = replace(state, gaps=(*state.gaps, *found.tolist()))
     if not ends or not state.gaps:
         return state, NOT_CERTIFIED
     verdict = certify(jnp.asarray(state.gaps), parts.certificate_delta)

@@ -164,9 +164,8 @@ def _imitate(
     with warm_start_bar(console, warm.steps) as show:
         for step, turn in enumerate(warm_start(state, batches, imitate, rate), start=1):
             state, loss = turn
-            require(
-                math.isfinite(loss), f"the warm start diverged: {loss} at step {step}; {remedy}"
-            )
+            found = f"the warm start diverged: its loss is {loss} at step {step}"
+            require(math.isfinite(loss), f"{found}; {remedy}")
             show(step, loss)
     require_finite(state.params, f"the warm start diverged at its last step; {remedy}")
     return state.params
