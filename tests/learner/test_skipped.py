@@ -23,6 +23,7 @@ SHAPES = {
     "microbatched": {"microbatches": 2},
     "groups left out": {"microbatches": 4, "skip_zero_variance": True},
     "trust region": {"region_fn": REGION},
+    "large": {},
 }
 
 
@@ -48,7 +49,8 @@ def poisoned(value, batch=None):
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_a_batch_that_is_not_finite_leaves_the_state_and_the_next_one_is_taken(shape):
+def test_a_batch_that_is_not_finite_leaves_the_state_and_the_next_one_is_taken(shape, monkeypatch):
+    monkeypatch.setattr(learner_state, "LARGE", 0 if shape == "large" else learner_state.LARGE)
     changes, given = SHAPES[shape], hypers(0.1, 1.0, KNOBS)
     update = make_update(ADAM, make_recipe(**changes))
     state, _ = update(begun(ADAM, **changes), make_batch(seed=2), given)  # moments to lose
@@ -80,8 +82,10 @@ def test_a_gradient_that_is_not_finite_is_refused_though_the_loss_is():
     assert_same_bits(state, before)
 
 
+@pytest.mark.parametrize("large", [0, learner_state.LARGE])
 @pytest.mark.parametrize("factor", [1e6, float("nan")])
-def test_weights_that_overflow_in_the_step_itself_are_refused(factor):
+def test_weights_that_overflow_in_the_step_itself_are_refused(factor, large, monkeypatch):
+    monkeypatch.setattr(learner_state, "LARGE", large)
     steep = Direction(*optax.chain(optax.trace(0.9), optax.scale(factor)))
     update = make_update(steep, make_recipe())
     state = begun(steep)

@@ -345,8 +345,9 @@ def guarded(
 ) -> tuple[TrainState, Array]:
     """The state after `apply_gradient`, and True; or as it is, and False.
 
-    It stays as it is unless `is_finite` holds and the new weights are finite. These are computed
-    twice, to be looked at and then in place: a select between old and new ones would hold both.
+    It stays as it is unless `is_finite` holds and the new weights are finite. A large model's are
+    computed twice, to be looked at and then in place: a select between old and new ones, which
+    rounds as an update without the guard does, would hold both.
     """
     own = replace(state, frozen=())  # a branch would copy what it passes on
 
@@ -356,8 +357,12 @@ def guarded(
     def keep(state: TrainState, _: Params) -> TrainState:
         return state
 
-    taken = all_finite(step(own, grads).params, given=is_finite)
-    after = jax.lax.cond(taken, step, keep, own, grads)
+    looked_at = step(own, grads)
+    taken = all_finite(looked_at.params, given=is_finite)
+    if is_large(state.params):
+        after = jax.lax.cond(taken, step, keep, own, grads)
+    else:
+        after = choose(taken, looked_at, own)
     return replace(after, frozen=state.frozen), taken
 
 
