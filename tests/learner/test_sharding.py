@@ -111,6 +111,9 @@ def test_an_update_by_two_processes_is_that_on_one_device():
     assert first["bytes"] == second["bytes"]
     assert first["kept"]
     assert second["kept"]
+    for each in (first, second):
+        assert each["skipped"] == 1
+        assert each["untouched"]
 
 
 def mesh(data: int, fsdp: int, tensor: int) -> AbstractMesh:
