@@ -23,6 +23,7 @@ ALLOWED = {
     "ogrpo.batch": set(),
     "ogrpo.extras": set(),
     "ogrpo.files": set(),
+    "ogrpo.lock": set(),
     "ogrpo.core": {"jax", "core"},
     "ogrpo.policy": {"jax", "flax", "optax", "orbax", "policy"},  # flax itself brings optax, orbax
     "ogrpo.learner": {"jax", "flax", "optax", "orbax", "core", "learner"},
@@ -64,10 +65,10 @@ ARROWS = {
     "learner": {"files", "batch", "core", "policy"},
     "rollout": {"files"},
     "rewards": {"files"},
-    "data": {"files", "batch", "rollout"},
+    "data": {"files", "lock", "batch", "rollout"},
     "tasks": {"files", "rewards", "data", "rollout"},
     "evaluation": {"files", "rewards", "rollout"},
-    "report": {"files", "rewards"},
+    "report": {"files", "lock", "rewards"},
     "kernels": {"batch", "policy"},
 }
 """Package -> all others that its files name; what is not here may use those, and they it not."""

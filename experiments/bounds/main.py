@@ -29,7 +29,8 @@ from ogrpo.report.run_dir import RunDir
 from ogrpo.trainer import Schedule, start
 from ogrpo.trainer.build import make_parts
 from ogrpo.trainer.cache import keep_compiled_programs
-from ogrpo.trainer.config import Evaluation, TrainConfig, WarmStart, to_json
+from ogrpo.trainer.config import Evaluation, TrainConfig, WarmStart
+from ogrpo.trainer.config_json import to_json
 from ogrpo.trainer.config_update import Override, require
 from ogrpo.trainer.model import make_model
 from ogrpo.trainer.prepare import prepare

@@ -27,7 +27,7 @@ from ogrpo.planning.schedule import PlannedSchedule, Times, recommend, times
 from ogrpo.planning.sweep import Point, point, sweep
 from ogrpo.report.page import render
 from ogrpo.report.run_dir import RunDir
-from ogrpo.trainer.config import to_json
+from ogrpo.trainer.config_json import to_json
 
 DOES_NOT_FIT = 1
 Lines = list[tuple[str, str]]

@@ -17,7 +17,7 @@ import numpy as np
 from ogrpo.data.replay import segments
 from ogrpo.data.replay.columns import Columns, Experience, Int64Array, Layout, keep, pack
 from ogrpo.data.replay.draw import Draw, Receipt
-from ogrpo.data.replay.journal import Journal, make_empty, within
+from ogrpo.data.replay.journal import Journal, make_empty, own, within
 from ogrpo.data.replay.limits import BufferLimits
 from ogrpo.data.replay.memory import Memory
 from ogrpo.data.replay.samplers import Sampler
@@ -88,12 +88,14 @@ class ReplayBuffer:
 
         Raises:
             BrokenSegment: a segment that is needed cannot be read.
-            ValueError: a segment that is needed is missing, or has another layout.
+            ValueError: a segment that is needed is missing, or has another layout, or another
+                process has the folder.
         """
         buffer = cls(layout, limits, sampler, folder=None, **options)
         buffer._journal = Journal(folder, layout)
         if folder is not None:
             folder.mkdir(parents=True, exist_ok=True)
+            own(folder)
         if state is None:
             buffer._load_all()
         else:
@@ -115,6 +117,15 @@ class ReplayBuffer:
     def acknowledged(self) -> int:
         """Groups with an id below it are on disk."""
         return self._journal.acknowledged
+
+    @property
+    def changes(self) -> int:
+        """How many groups were given or drawn so far: while it stands still, the buffer does.
+
+        What expires is not counted: it expires again.
+        """
+        refused = (n for name, n in self._counts.items() if name.startswith("refused/"))
+        return self._counts["inserted"] + self._counts["drawn"] + sum(refused)
 
     @property
     def version(self) -> int:

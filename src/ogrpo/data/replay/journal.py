@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
+from ogrpo import lock
 from ogrpo.data.replay import segments
 from ogrpo.data.replay.columns import Columns, Int64Array, Layout, join
 from ogrpo.data.replay.segments import Segment
@@ -76,13 +77,29 @@ def within(ids: Int64Array, segment: Segment) -> Int64Array:
     return ids[first:stop]
 
 
+def own(folder: Path) -> None:
+    """Make a folder this process's until it ends, or the run's that it is a part of.
+
+    Raises:
+        Taken: another process has it.
+    """
+    home = folder.parent if (folder.parent / lock.NAME).exists() else folder
+    if lock.belongs_here(home):
+        return
+    try:
+        lock.take(home, "a replay buffer")
+    except lock.NoLocks as error:
+        log.warning("replay: %s has no locks (%s): let one process use it", folder, error.strerror)
+
+
 def make_empty(folder: Path) -> None:
     """Make a folder for a new buffer.
 
     Raises:
-        ValueError: it holds segments already.
+        ValueError: it holds segments already, or another process has it.
     """
     folder.mkdir(parents=True, exist_ok=True)
+    own(folder)
     if found := segments.listed(folder):
         raise ValueError(
             f"{folder} holds {len(found)} segments already: use ReplayBuffer.open to go on with "
