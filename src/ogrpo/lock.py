@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 
-NAME = ".lock"
+NAME = ".ogrpo.lock"
 WITHOUT = (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP)
 """What a file system answers that knows no locks."""
 LONGEST_NOTE = 100_000

@@ -12,7 +12,7 @@ adapter/          with --lora.rank: the adapters alone, as PEFT stores them
 plots/*.png, report.html
 report.json       what the page shows beside the records: answers, counts, the command
 metrics.aside.jsonl  records that --resume-from went back behind
-.lock             who writes here (`ogrpo.lock`)
+.ogrpo.lock       who writes here (`ogrpo.lock`)
 """
 
 import os
