@@ -219,7 +219,7 @@ def test_an_answer_that_is_not_what_was_ordered_is_counted_and_asked_for_again(b
 
 @pytest.mark.parametrize("name", ONLY_NATIVE)
 def test_versions_that_cannot_be_are_refused(bridge, name):
-    server, engine, _ = bridge
+    _, engine, _ = bridge
     if engine.capabilities[0].native:
         check_survived(bridge, *ONLY_NATIVE[name])
 
