@@ -92,7 +92,8 @@ def parse_json(text: str, where: str) -> Any:
 
     Raises:
       ValueError: the text is not JSON, has NaN or infinity, is nested deeper than `DEEPEST`, has a
-        number longer than `LONGEST_NUMBER`, or half of a surrogate pair, which is no character.
+        number longer than `LONGEST_NUMBER` or beyond every float, half of a surrogate pair, which
+        is no character, or an object that says two things of one name.
     """
     if _depth(text) > DEEPEST:
         raise ValueError(f"{where} is nested deeper than {DEEPEST} levels")
@@ -100,7 +101,18 @@ def parse_json(text: str, where: str) -> Any:
     def number(kind: type[int] | type[float], digits: str) -> int | float:
         if len(digits) > LONGEST_NUMBER:
             raise ValueError(f"{where} has a number of {len(digits)} characters: {digits[:20]}...")
-        return kind(digits)
+        value = kind(digits)
+        if abs(value) == float("inf"):
+            raise ValueError(f"{where} has {digits:.40}, a number beyond the largest")
+        return value
+
+    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        found = dict(pairs)
+        if len(found) < len(pairs):
+            for name, value in pairs:
+                if found[name] != value:
+                    raise ValueError(f"{where} has {name!r:.60} twice in one object: keep one")
+        return found
 
     def constant(name: str) -> NoReturn:
         raise ValueError(f"{where} has {name}, which JSON does not know: use null or a number")
@@ -108,6 +120,7 @@ def parse_json(text: str, where: str) -> Any:
     try:
         value = json.loads(
             text,
+            object_pairs_hook=unique,
             parse_constant=constant,
             parse_int=lambda digits: number(int, digits),
             parse_float=lambda digits: number(float, digits),
