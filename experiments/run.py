@@ -11,7 +11,7 @@ import difflib
 import sys
 from collections.abc import Callable, Sequence
 
-from ogrpo.cli.main import shown
+from ogrpo.cli.main import words_of
 
 USAGE_ERROR = 2
 
@@ -30,7 +30,7 @@ def main(arguments: Sequence[str]) -> int:
     try:
         return STUDIES[study][1](options)
     except (ValueError, OSError, RuntimeError) as error:
-        if (text := shown(error)) is None:
+        if (text := words_of(error)) is None:
             raise
         print(text, file=sys.stderr)
         return USAGE_ERROR

@@ -130,7 +130,7 @@ def run(wanted: BoundsStudy, console: Console) -> int:
     folder = RunDir.create(wanted.run_dir or Path("runs") / f"bounds-{stamp}")
     config = {"study": "bounds", **to_json(replace(wanted, run_dir=None))}
     folder.write_config(config)
-    console.print(f"run directory {folder.path}", soft_wrap=True)
+    console.print(f"run directory {folder.path}", markup=False, soft_wrap=True)
     with folder.metrics_writer() as metrics:
         for records in (exact_records(wanted), sampled_records(wanted, console)):
             for record in records:
@@ -139,7 +139,8 @@ def run(wanted: BoundsStudy, console: Console) -> int:
     claims = make_claims(records, wanted.delta)
     write_report(folder, config, command_line(), records, claims)
     console.print(claims_table(claims))
-    console.print(f"metrics {folder.metrics}\nreport  {folder.report}", soft_wrap=True)
+    told = f"metrics {folder.metrics}\nreport  {folder.report}"
+    console.print(told, markup=False, soft_wrap=True)
     return BROKEN if any(claim.kind == "exact" and not claim.holds for claim in claims) else 0
 
 

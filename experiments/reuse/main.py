@@ -202,7 +202,7 @@ def run(wanted: ReuseStudy, console: Console) -> int:
     keep_compiled_programs()
     give_back_after_compiling()
     folder = open_folder(wanted)
-    console.print(f"run directory {folder.path}", soft_wrap=True)
+    console.print(f"run directory {folder.path}", markup=False, soft_wrap=True)
     bench = Bench(wanted, console)
     with closing(bench.prepared):
         for stage in ("tuning", "judging"):

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from ogrpo.extras import MissingExtra, needs
 from ogrpo.files import told
+from ogrpo.terminal import shown
 
 USAGE_ERROR = 2
 
@@ -55,7 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             needs(f"ogrpo {name}", command.extra)
         return importlib.import_module(command.module).main(options)
     except (ValueError, OSError, MissingExtra, RuntimeError) as error:
-        if (text := shown(error)) is None:
+        if (text := words_of(error)) is None:
             raise
         print(text, file=sys.stderr)
         return USAGE_ERROR
@@ -65,7 +66,7 @@ EXPECTED = ("RolloutError", "CollectionError", "RewardError")
 """Errors of what a run talks to: their words are enough."""
 
 
-def shown(error: Exception) -> str | None:
+def words_of(error: Exception) -> str | None:
     """What the terminal gets of an error; None where it ought to have its whole traceback.
 
     An error that ended a run which was under way has notes: of how to go on. Where nobody expected
@@ -73,11 +74,11 @@ def shown(error: Exception) -> str | None:
     """
     notes = getattr(error, "__notes__", [])
     if isinstance(error, OSError):
-        return "\n".join([f"error: {told(error)}", *notes])
+        return shown("\n".join([f"error: {told(error)}", *notes]))
     if type(error).__name__ in EXPECTED or type(error).__module__.startswith("ogrpo."):
-        return "\n".join([f"error: {error}", *notes])
+        return shown("\n".join([f"error: {error}", *notes]))
     if isinstance(error, ValueError | MissingExtra) and not notes:
-        return f"error: {error}"
+        return shown(f"error: {error}")
     return None
 
 
