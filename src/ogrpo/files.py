@@ -5,9 +5,11 @@ which is synchronised, given the permissions that the user's umask says, and ren
 the old content or the new one, after a crash, a full disk or a power cut too.
 """
 
+import errno
 import json
 import os
 import secrets
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -17,6 +19,8 @@ DEEPEST = 100
 """Levels of nesting that JSON may have: far more than any file of ours, far fewer than a stack."""
 LONGEST_NUMBER = 400
 """Characters of a number: the largest float has 309 digits before its point."""
+LARGEST = 1 << 28
+"""Bytes of a JSON file: eight times the largest tokenizers."""
 
 
 @contextmanager
@@ -28,19 +32,48 @@ def replacing(path: Path, mode: str = "w") -> Iterator[IO[Any]]:
       mode: "w" for UTF-8 text, "wb" for bytes.
 
     Raises:
-      OSError: the folder cannot be written, or the disk is full.
+      OSError: the folder cannot be written, or the disk is full; names the file.
     """
-    draft = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
-    try:
+    with _in_place_of(path) as draft:
         with draft.open(mode.replace("w", "x"), encoding=None if "b" in mode else "utf-8") as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
         os.replace(draft, path)
-    except BaseException:
+
+
+@contextmanager
+def replacing_file(path: Path) -> Iterator[Path]:
+    """As `replacing`, for writers that open the file themselves: the draft's name.
+
+    Such a writer may choose other permissions; the file gets those of the user's umask.
+
+    Raises:
+      OSError: as `replacing`.
+    """
+    with _in_place_of(path) as draft:
+        with draft.open("xb") as file:
+            mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
+        yield draft
+        draft.chmod(mode)
+        with draft.open("rb") as file:
+            os.fsync(file.fileno())
+        os.replace(draft, path)
+
+
+@contextmanager
+def _in_place_of(path: Path) -> Iterator[Path]:
+    """A draft's name beside `path`; without an error it was renamed, with one it is deleted."""
+    draft = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
+    try:
+        yield draft
+    except BaseException as error:
         with suppress(OSError):
             draft.unlink()
-        raise
+        if not isinstance(error, OSError) or error.errno is None:
+            raise
+        # A full disk names no file, other errors name the draft.
+        raise type(error)(error.errno, error.strerror, str(path)) from error
     sync_folder(path.parent)
 
 
@@ -68,6 +101,21 @@ def sync_folder(folder: Path) -> None:
         os.close(handle)
 
 
+def remedy(error: OSError) -> str:
+    """What helps where a file or folder cannot be written; empty where that is not known."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        return "free space there (or raise the quota)"
+    if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
+        return "let it be written to, or choose another folder"
+    return ""
+
+
+def told(error: OSError) -> str:
+    """What a system's error says: the file, the reason and a remedy."""
+    words = (error.filename, error.strerror or str(error), remedy(error))
+    return ": ".join(str(word) for word in words if word)
+
+
 def read_json(path: Path) -> Any:
     """The value of a JSON file.
 
@@ -75,12 +123,24 @@ def read_json(path: Path) -> Any:
       OSError: the file cannot be read.
       ValueError: it is not JSON, or JSON that we do not take (see `parse_json`); names the file.
     """
-    raw = path.read_bytes()
+    return parse_json(read_text(path), str(path))
+
+
+def read_text(path: Path, most: int = LARGEST) -> str:
+    """The content of a text file.
+
+    Raises:
+      OSError: the file cannot be read.
+      ValueError: it is not UTF-8, or has more than `most` bytes; names the file.
+    """
+    with path.open("rb") as file:
+        raw = file.read(most + 1)
+    if len(raw) > most:
+        raise ValueError(f"{path} has more than {most} bytes, which is more than any such file has")
     try:
-        text = raw.decode("utf-8")
+        return raw.decode("utf-8")
     except UnicodeDecodeError as error:
         raise ValueError(f"{path} is not UTF-8 (byte {error.start}): save it as UTF-8") from error
-    return parse_json(text, str(path))
 
 
 def parse_json(text: str, where: str) -> Any:
