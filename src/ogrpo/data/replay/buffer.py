@@ -87,15 +87,10 @@ class ReplayBuffer:
         read and that the state does not speak of was never acknowledged: it is moved, too.
 
         Raises:
-<<<<<<< HEAD
-            BrokenSegment: a segment that is needed cannot be read.
-            ValueError: a segment that is needed is missing, or has another layout, or another
-                process has the folder.
-=======
             BrokenSegment: a segment that is needed cannot be read; as a `MisplacedSegment`, it
                 holds other groups than its name says, or is not the file that the state speaks of.
-            ValueError: a segment that is needed is missing, or has another layout.
->>>>>>> completions
+            ValueError: a segment that is needed is missing, or has another layout, or another
+                process has the folder.
         """
         buffer = cls(layout, limits, sampler, folder=None, **options)
         buffer._journal = Journal(folder, layout)
