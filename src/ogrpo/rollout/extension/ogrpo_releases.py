@@ -122,6 +122,8 @@ class Folder:
 
     def __init__(self, folder: Path) -> None:
         root = os.environ.get("OGRPO_WEIGHTS_ROOT")
+        if "\0" in str(folder):
+            raise Refusal("refused", f"{str(folder)!r:.80} is no path")
         if root and not folder.resolve().is_relative_to(Path(root).resolve()):
             raise Refusal("refused", f"{folder} is outside OGRPO_WEIGHTS_ROOT={root}")
         self.folder = folder
@@ -171,7 +173,7 @@ class Remote:
         try:
             with self._open(name) as reply:
                 return reply.read(MOST_MANIFEST)
-        except (http.client.HTTPException, OSError) as error:
+        except (http.client.HTTPException, OSError, ValueError) as error:
             raise self._unreachable(name, error) from error
 
     def fetch(self, name: str, size: int, place: Workplace) -> Path:
@@ -183,7 +185,7 @@ class Remote:
                 while left and (piece := reply.read(min(CHUNK, left))):
                     out.write(piece)
                     left -= len(piece)
-        except (http.client.HTTPException, OSError) as error:
+        except (http.client.HTTPException, OSError, ValueError) as error:
             target.unlink(missing_ok=True)
             raise self._unreachable(name, error) from error
         return target
