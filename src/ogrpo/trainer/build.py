@@ -26,6 +26,7 @@ from ogrpo.policy.flops import (
     update_flops,
 )
 from ogrpo.policy.lora import TARGETS
+from ogrpo.rollout.check import Terms
 from ogrpo.rollout.collection import CollectionLimits
 from ogrpo.rollout.embedded import EmbeddedEngine
 from ogrpo.rollout.protocol import Engine, Sampling
@@ -248,6 +249,7 @@ def make_parts(
         score=devices.make_score(recipe.policy_fn),
         hypers_at=make_hypers_at(config),
         sampling=training_sampling(config),
+        terms=terms(config, decoder, None if engine else prepared.tokenizer.eos_id),
         evaluation_sampling=evaluation_sampling(config),
         make_buffer=partial(make_buffer, config, decoder.vocab_size, experience),
         collection=collection_limits(config),
@@ -271,6 +273,11 @@ def training_sampling(config: TrainConfig) -> Sampling:
         max_tokens=config.longest_completion,
         group_size=config.rollout.group_size,
     )
+
+
+def terms(config: TrainConfig, decoder: DecoderConfig, eos_id: int | None) -> Terms:
+    """What completions have to be; an engine from outside may have end tokens of its own."""
+    return Terms(training_sampling(config), decoder.vocab_size, eos_id)
 
 
 def evaluation_sampling(config: TrainConfig) -> Sampling:

@@ -90,6 +90,7 @@ def make_collector(state: LoopState, parts: Parts, schedule: Schedule) -> Collec
         steps=range(state.step, max(last, state.step)),
         limits=parts.collection,
         retry_on=parts.retry_on,
+        terms=parts.terms,
     )
     collector.publish(state.train.whole(state.server), state.server_version)
     collector.request(state.step + schedule.sync_offset - 1)

@@ -35,6 +35,7 @@ from ogrpo.policy.decoder import keep_products
 from ogrpo.policy.lora import merge
 from ogrpo.policy.packing import packed_log_probs_and_entropy
 from ogrpo.policy.pretrained import load_pretrained, save_pretrained
+from ogrpo.policy.room import check_room
 from ogrpo.policy.shapes import SHAPES, tiny
 from ogrpo.report.progress import warm_start_bar
 from ogrpo.tasks import arithmetic
@@ -42,7 +43,7 @@ from ogrpo.trainer import lessons as demonstrations
 from ogrpo.trainer.cache import cache_path
 from ogrpo.trainer.config import TrainConfig, WarmStart
 from ogrpo.trainer.lessons import Lessons
-from ogrpo.trainer.prepare import Prepared
+from ogrpo.trainer.prepare import Prepared, check_vocabulary
 
 DTYPES = {"float32": jnp.float32, "bfloat16": jnp.bfloat16}
 REMAT = {
@@ -92,6 +93,8 @@ def _make_model(prepared: Prepared, console: Console) -> tuple[DecoderConfig, Pa
     key = jax.random.key(config.seed)
     if config.model.random != "none":
         decoder = {**SHAPES, "tiny": tiny_decoder(tokenizer)}[config.model.random]
+        check_vocabulary(tokenizer, decoder, f"--model.random {config.model.random}")
+        check_room(decoder, dtype, f"--model.random {config.model.random}")
         return decoder, init_params(decoder, key, dtype)
     if prepared.lessons is None:
         raise ValueError(

@@ -19,6 +19,7 @@ from ogrpo.learner.checkpoint import content_hash
 from ogrpo.learner.state import Hypers, Params, TrainState
 from ogrpo.learner.update import UpdateFn
 from ogrpo.learner.variance import NoiseFn
+from ogrpo.rollout.check import Terms
 from ogrpo.rollout.collection import CollectionLimits, Collector, RewardFn
 from ogrpo.rollout.protocol import Engine, Group, Sampling
 from ogrpo.trainer.batches import Packer
@@ -75,6 +76,8 @@ class Parts:
     """Hyper-parameters of the update with this index, the clip scaled by this factor, with this
     seed for the lots that the method draws."""
     sampling: Sampling
+    terms: Terms
+    """What completions are checked against before they are learned from."""
     evaluation_sampling: Sampling
     make_buffer: Callable[[dict[str, Any] | None], ReplayBuffer]
     """A replay buffer: a new one, or that of a checkpoint's description."""

@@ -130,15 +130,19 @@ def find_version(python: str) -> str | None:
 
 
 def supervise(command: Command, restarts: int) -> int:
-    """Runs the server until it ends or a signal comes, then ends its whole process group."""
+    """Runs the server until a signal comes, then ends its whole process group.
+
+    A server that ends by itself is started again. vLLM's API server ends with 0 when its engine or
+    a worker dies: every end without a signal is a death, and 1 stands for the last one's 0.
+    """
     environment = {**os.environ, **command.environment}
     for left in range(restarts, -1, -1):
         server = subprocess.Popen(command.arguments, env=environment, start_new_session=True)
         stopped = _forward_signals(server)
         code = server.wait()
         _end_group(server.pid)
-        if stopped or code == 0 or left == 0:
-            return 0 if stopped else code
+        if stopped or left == 0:
+            return 0 if stopped else code or 1
         print(f"the server ended with {code}; starting it again ({left - 1} left)", flush=True)
     return 0
 

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
+from urllib.parse import urlsplit
 
 import httpx
 
@@ -28,6 +29,7 @@ class ServerApi:
         if not url.startswith(("http://", "https://")):
             raise ValueError(f"{url!r} is no server URL; give one such as http://host:8000")
         self.url = url.rstrip("/")
+        self.place = urlsplit(self.url).netloc.rpartition("@")[2]
         self._headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
         self._tls = httpx.create_ssl_context(trust_env=False)
         self._timeout = httpx.Timeout(timeout, connect=min(timeout, 5.0), pool=None)
@@ -63,11 +65,11 @@ class ServerApi:
 
     async def version(self) -> str:
         """The version of vLLM."""
-        return str((await self._json("GET", "/version"))["version"])
+        return str(await self._field("version", "GET", "/version"))
 
     async def models(self) -> list[Json]:
         """The served models' cards."""
-        return (await self._json("GET", "/v1/models"))["data"]
+        return await self._field("data", "GET", "/v1/models")
 
     async def metrics(self) -> str:
         """Prometheus metrics as text."""
@@ -84,13 +86,16 @@ class ServerApi:
     async def detokenize(self, model: str, ids: Sequence[int]) -> str:
         """The text of token ids."""
         payload = {"model": model, "tokens": list(ids)}
-        return (await self._json("POST", "/detokenize", payload))["prompt"]
+        return await self._field("prompt", "POST", "/detokenize", payload)
 
     async def rpc(self, method: str, arguments: Json, *, seconds: float | None = None) -> list[Any]:
         """Calls a method of every worker; needs VLLM_SERVER_DEV_MODE=1 on the server."""
         timeout = self._short if seconds is None else httpx.Timeout(seconds, connect=5.0)
         payload = {"method": method, "kwargs": arguments}
-        return (await self._json("POST", "/collective_rpc", payload, timeout=timeout))["results"]
+        results = await self._field("results", "POST", "/collective_rpc", payload, timeout=timeout)
+        if not isinstance(results, list) or not results:
+            raise Unavailable(f"{self.url}/collective_rpc answered for no worker")
+        return results
 
     async def pause(self, mode: str) -> None:
         """Stops generation; requests in flight are drained, aborted or kept."""
@@ -116,13 +121,21 @@ class ServerApi:
             return False
         return True
 
+    async def _field(
+        self, name: str, method: str, path: str, payload: Json | None = None, *, timeout: Any = None
+    ) -> Any:
+        reply = await self._json(method, path, payload, timeout=timeout)
+        if not isinstance(reply, dict) or name not in reply:
+            raise Unavailable(f"{self.url}{path} answered without {name!r}: {str(reply)[:80]!r}")
+        return reply[name]
+
     async def _json(
         self, method: str, path: str, payload: Json | None = None, *, timeout: Any = None
     ) -> Json:
         reply = await self._call(method, path, payload, timeout=timeout or self._short)
         try:
             return reply.json()
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise Unavailable(f"{self.url}{path} answered no JSON: {reply.text[:80]!r}") from error
 
     async def _call(
@@ -139,10 +152,10 @@ class ServerApi:
                 reply = await client.request(
                     method, path, json=payload, params=params, timeout=timeout
                 )
-        except httpx.TransportError as error:
+        except httpx.RequestError as error:
             what = str(error) or type(error).__name__
             raise Unavailable(f"{self.url}{path}: {what}") from error
-        if reply.status_code >= 500 and reply.status_code != NOT_IMPLEMENTED:
+        if _passes(reply.status_code):
             raise Unavailable(f"{self.url}{path} answered {reply.status_code}: {_message(reply)}")
         if reply.status_code >= 400:
             text = f"{self.url}{path} answered {reply.status_code}: {_message(reply)}"
@@ -150,10 +163,15 @@ class ServerApi:
         return reply
 
 
+def _passes(status: int) -> bool:
+    """Whether another attempt may be answered: the server fails, or is asked too much."""
+    return (status >= 500 and status != NOT_IMPLEMENTED) or status in (408, 425, 429)
+
+
 def _message(reply: httpx.Response) -> str:
     try:
         body = reply.json()
-    except ValueError:
+    except (ValueError, RecursionError):
         return reply.text[:300]
     error = body.get("error", body) if isinstance(body, dict) else body
     found = error.get("message", error) if isinstance(error, dict) else error

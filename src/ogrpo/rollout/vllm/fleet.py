@@ -8,12 +8,20 @@ anew: its capabilities, its weights and their proof; what it says of itself is n
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass, field
 
 from ogrpo.rollout.vllm.api import ServerApi
 from ogrpo.rollout.vllm.capabilities import Capabilities
-from ogrpo.rollout.vllm.errors import PublishRefused, Refused, RolloutError, Unavailable, Unproven
+from ogrpo.rollout.vllm.errors import (
+    Flawed,
+    PublishRefused,
+    Refused,
+    Rejected,
+    RolloutError,
+    Unavailable,
+    Unproven,
+)
 
 log = logging.getLogger(__name__)
 FIRST_REST = 0.5
@@ -81,8 +89,11 @@ class Fleet:
     changed: asyncio.Condition = field(default_factory=asyncio.Condition)
     _tasks: set[asyncio.Task[None]] = field(default_factory=set)
 
-    async def acquire(self) -> Server:
+    async def acquire(self, avoided: Collection[Server] = ()) -> Server:
         """The least loaded server that is ready, waiting for one if need be.
+
+        Args:
+            avoided: servers that are asked only where no other will do.
 
         Raises:
             RolloutError: none became ready within `patience` seconds, or none ever will.
@@ -90,7 +101,8 @@ class Fleet:
         alone_since: float | None = None
         async with self.changed:
             while True:
-                ready = [s for s in self.servers if s.ready(self.version)]
+                able = self.others(avoided) or self.servers
+                ready = [s for s in able if s.ready(self.version)]
                 free = [s for s in ready if s.in_flight < self.per_server]
                 if free:
                     chosen = min(free, key=lambda s: s.in_flight)
@@ -102,6 +114,14 @@ class Fleet:
                     alone_since = time.monotonic()
                 left = self._left(alone_since)
                 await self._wait(left)
+
+    def others(self, avoided: Collection[Server]) -> list[Server]:
+        """The servers beside these that are ready, or will be once they have been pushed to."""
+        return [
+            server
+            for server in self.servers
+            if server not in avoided and (server.busy or server.ready(self.version))
+        ]
 
     def _left(self, alone_since: float | None) -> float | None:
         if all(s.excluded for s in self.servers):
@@ -164,7 +184,7 @@ class Fleet:
     async def _try(self, server: Server) -> None:
         try:
             await self.revive(server)
-        except Unavailable as error:
+        except (Unavailable, Rejected, Flawed) as error:
             server.last_error = str(error)
         except (Refused, PublishRefused, Unproven, RolloutError) as error:
             server.excluded = str(error)
