@@ -27,7 +27,9 @@ def parser() -> argparse.ArgumentParser:
     kills.add_argument("--only", nargs="+", metavar="SCHEDULE", help="default: all of them")
     storm = commands.add_parser("storm", help="everything is killed and stopped at random")
     storm.add_argument("--minutes", type=float, default=30.0)
-    storm.add_argument("--blows", type=int, help="end after so many instead, each recovered from")
+    storm.add_argument(
+        "--blows", nargs="+", default=[], metavar="KIND", help="just these, in order"
+    )
     storm.add_argument("--pause", type=float, default=3.0, help="mean seconds between two blows")
     storm.add_argument("--seed", type=int, default=0)
     storm.add_argument("--urls", nargs="+", default=[], help="servers that are left alone")

@@ -34,6 +34,8 @@ OPTIONS = (
     "--schedule.sync-interval=4 --schedule.sync-offset=1 --schedule.evaluate-every=100"
     " --replay.groups=64 --replay.sampler=uniform --replay.max-staleness=40 --checkpoint.every=50"
 )
+IN_STEP = " --schedule.sync-offset=0 --schedule.evaluate-every=20 --checkpoint.every=10"
+"""With no thread ahead of the trainer's, what is held at a step does not depend on timing."""
 WARM = 0.2
 BYTES_A_STEP = 2048
 """More than this is called a leak: 20 MB in 10,000 steps."""

@@ -6,9 +6,9 @@
 Two servers of the embedded sampler over HTTP, the trainer, and the processes of a reward that takes
 its time. Whatever was killed is started again after a while: servers as they were, the trainer by
 the command that it printed or, where it had no time to print, by --run-dir and --resume. With
-`--urls` the servers are somebody else's, and are left alone. At the end the trainer is told to stop,
-and what it leaves is examined: every prompt of every step once, all records, finite weights, and
-as many completions without a verdict on disk as were told.
+`--urls` the servers are somebody else's, and left alone. At the end the trainer is told to stop, and
+what it leaves is examined: every prompt of every step once, all records, finite weights, and as
+many completions without a verdict on disk as were told.
 """
 
 import os
@@ -94,12 +94,30 @@ class Storm:
 
     # --- blows ---------------------------------------------------------------------------------
 
-    def strike(self) -> None:
-        """One blow, if what it is for is there to take it."""
-        often = np.array([weight for weight, _ in self._blows.values()])
-        kind = str(self._rng.choice([*self._blows], p=often / often.sum()))
-        if self._blows[kind][1]():
-            self.toll.struck(kind, newest_step(self._run))
+    def strike(self, kind: str | None = None) -> bool:
+        """One blow, of this kind or any, if what it is for is there to take it."""
+        if kind is None:
+            often = np.array([weight for weight, _ in self._blows.values()])
+            kind = str(self._rng.choice([*self._blows], p=often / often.sum()))
+        step = newest_step(self._run)
+        if struck := self._blows[kind][1]():
+            self.toll.struck(kind, step)
+        return struck
+
+    def strike_each(self, kinds: Sequence[str]) -> None:
+        """A blow of each kind, when the run has recovered from the one before."""
+        for kind in kinds:
+            begun, before = time.monotonic(), newest_step(self._run)
+            while (
+                self.toll.open or newest_step(self._run) <= max(before, 0) or not self.strike(kind)
+            ):
+                self.attend(0.05)
+                if time.monotonic() - begun > LONGEST:
+                    self.wrong.append(f"no step after {before} in {LONGEST:g} s, before: {kind}")
+                    return
+
+    def _well(self, before: int) -> bool:
+        return not self.toll.open and newest_step(self._run) > max(before, 0)
 
     def _kill_server(self) -> bool:
         server = self._servers[int(self._rng.integers(len(self._servers)))]
@@ -239,13 +257,18 @@ def without_loss(row: dict) -> bool:
 
 
 def study(
-    seconds: float, blows: int | None, pause: float, seed: int, urls: Sequence[str], model: str
+    seconds: float,
+    kinds: Sequence[str],
+    pause: float,
+    seed: int,
+    urls: Sequence[str],
+    model: str,
 ) -> int:
     """Storms a run, prints what happened; returns how much is wrong.
 
     Args:
       seconds: how long it lasts.
-      blows: the number of blows after which it ends instead, however long they take.
+      kinds: blows to be struck instead, one after the other, each when the last is recovered from.
       pause: seconds between two blows, on average.
       seed: of what is done when.
       urls: servers that are somebody else's.
@@ -265,12 +288,11 @@ def study(
     try:
         for each in (*servers, trainer):
             each.start()
-        begun, struck = time.monotonic(), 0
-        while struck < blows if blows else time.monotonic() - begun < seconds:
+        begun = time.monotonic()
+        storm.strike_each(kinds)
+        while not kinds and time.monotonic() - begun < seconds:
             storm.attend(float(rng.uniform(0, 2 * pause)))
-            if not blows or not storm.toll.open:  # counted, each waits for the one before
-                storm.strike()
-                struck = sum(storm.toll.times.values())
+            storm.strike()
         storm.calm()
     finally:
         trainer.signal(signal.SIGKILL)
