@@ -111,9 +111,10 @@ def curves(runs: Sequence[RunDir], key: str, title: str) -> Figure:
     axes.set_xlabel("completions collected")
     for run in runs:
         x, y = points(run.read_metrics(), key)
-        label = run.path.name.replace("$", r"\$")  # not mathematics
+        label = f" {run.path.name}"  # one that begins with _ would be left out
         axes.plot(x, y, label=label, marker="o" if len(x) < 30 else None, markersize=4)
-    axes.legend(fontsize=9)
+    for text in axes.legend(fontsize=9).get_texts():
+        text.set_parse_math(False)  # a folder may have two dollar signs in its name
     return figure
 
 

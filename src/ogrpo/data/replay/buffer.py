@@ -86,6 +86,7 @@ class ReplayBuffer:
                 group on disk is inserted again, unused, under the limits. A newest segment that cannot be
                 read and that the state does not speak of was never acknowledged: it is moved, too.
 
+<<<<<<< HEAD
                 Raises:
         <<<<<<< HEAD
                     BrokenSegment: a segment that is needed cannot be read.
@@ -96,6 +97,13 @@ class ReplayBuffer:
                         holds other groups than its name says, or is not the file that the state speaks of.
                     ValueError: a segment that is needed is missing, or has another layout.
         >>>>>>> completions
+=======
+        Raises:
+            BrokenSegment: a segment that is needed cannot be read; as a `MisplacedSegment`, it
+                holds other groups than its name says, or is not the file that the state speaks of.
+            ValueError: a segment that is needed is missing, or has another layout, or another
+                process has the folder.
+>>>>>>> main
         """
         buffer = cls(layout, limits, sampler, folder=None, **options)
         buffer._journal = Journal(folder, layout)
