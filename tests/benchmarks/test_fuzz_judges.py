@@ -1,6 +1,8 @@
 from fractions import Fraction
 from random import Random
 
+import pytest
+
 from benchmarks.fuzz_judges import (
     KINDS,
     Question,
