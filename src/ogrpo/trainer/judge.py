@@ -90,6 +90,10 @@ class GroupJudge:
         """What the rewards counted since the run began."""
         return self._pool.metrics()
 
+    def go_on_from(self, before: Mapping[str, float]) -> None:
+        """Counts on from the metrics of an earlier part of the run."""
+        self._pool.go_on_from(before)
+
     def _request(self, problems: Sequence[int], groups: Sequence[Group]) -> ScoreRequest:
         asked = [
             self._group_request(self._examples[n], group)
