@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from ogrpo.extras import MissingExtra, needs
+from ogrpo.terminal import shown, without_secrets
 
 USAGE_ERROR = 2
 
@@ -53,14 +54,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if command.extra:
             needs(f"ogrpo {name}", command.extra)
         return importlib.import_module(command.module).main(options)
-    except (ValueError, FileNotFoundError, MissingExtra) as error:
-        print(f"error: {error}", file=sys.stderr)
+    except (ValueError, OSError, MissingExtra) as error:
+        print(f"error: {told(error)}", file=sys.stderr)
         return USAGE_ERROR
     except RuntimeError as error:
         if type(error).__name__ not in ("RolloutError", "CollectionError", "RewardError"):
             raise
-        print(f"error: {error}", file=sys.stderr)
+        print(f"error: {told(error)}", file=sys.stderr)
         return USAGE_ERROR
+
+
+def told(error: Exception) -> str:
+    """An error as a terminal may print it: it may quote a server, a file or a password."""
+    return shown(without_secrets(str(error)))
 
 
 def usage() -> str:

@@ -9,11 +9,13 @@ from typing import Any
 import matplotlib as mpl
 from matplotlib.figure import Figure
 from rich.table import Table
+from rich.text import Text
 
 from ogrpo.report.page import render
 from ogrpo.report.plots import STYLE, points
 from ogrpo.report.progress import interval
 from ogrpo.report.run_dir import RunDir
+from ogrpo.terminal import shown
 
 Record = dict[str, Any]
 Row = tuple[str, ...]
@@ -95,9 +97,9 @@ def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, An
 def _table(title: str, columns: Sequence[str], rows: Sequence[Row]) -> Table:
     table = Table(title=title)
     for column in columns:
-        table.add_column(column, overflow="fold")
+        table.add_column(Text(shown(column)), overflow="fold")
     for row in rows:
-        table.add_row(*row)
+        table.add_row(*(Text(shown(value)) for value in row))
     return table
 
 
