@@ -19,7 +19,7 @@ import yaml
 
 from ogrpo.files import DEEPEST, read_text
 from ogrpo.terminal import without_secrets
-from ogrpo.trainer.config import to_json
+from ogrpo.trainer.config_json import to_json
 
 Config = TypeVar("Config")
 MOST_BYTES = 1 << 20

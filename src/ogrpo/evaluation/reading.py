@@ -1,12 +1,12 @@
 """Reads a file of answers; whatever is wrong with it is told with file and line."""
 
+import json
 from collections.abc import Mapping
 from math import isfinite, nan
 from pathlib import Path
 from typing import Any, get_args
 
 from ogrpo.evaluation.answers import AnswerRecord
-from ogrpo.files import parse_json
 from ogrpo.rollout.protocol import FinishReason
 
 _TYPES: dict[str, type | tuple[type, ...]] = {
@@ -54,10 +54,11 @@ def read_answers(path: str | Path) -> list[AnswerRecord]:
 
 def _object(line: bytes, where: str) -> Mapping[str, Any]:
     try:
-        found = parse_json(line.decode("utf-8"), "it")
-    except ValueError as error:
+        found = json.loads(line)
+    except (ValueError, RecursionError) as error:
         cut = "" if line.endswith(b"\n") else ": it is cut short; take the line out"
-        raise ValueError(f"{where} is not a line of JSON{cut} ({error})") from error
+        why = str(error) if isinstance(error, ValueError) else "nested too deeply"
+        raise ValueError(f"{where} is not a line of JSON{cut} ({why})") from error
     if not isinstance(found, dict):
         raise ValueError(f"{where} is {found!r:.40}; an answer is a JSON object")
     return found

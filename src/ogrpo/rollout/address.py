@@ -1,4 +1,4 @@
-"""Addresses of servers: without credentials, which would be written into everything a run leaves."""
+"""Addresses of servers, without credentials: these would be written into all that a run leaves."""
 
 import re
 from urllib.parse import urlsplit

@@ -41,7 +41,8 @@ def connect(
     folder = config.model.path or run.initial
     if config.model.path is None:
         save_model(folder, decoder, params, tokenizer)
-        console.print(f"first weights, for the servers to start from: {folder}", soft_wrap=True)
+        told = f"first weights, for the servers to start from: {folder}"
+        console.print(told, markup=False, soft_wrap=True)
     for url in config.rollout.url:
         wait(url, serve_command(config, url, folder), config.rollout.wait, console)
     engine = make_server_engine(config, decoder, tokenizer)
@@ -65,7 +66,8 @@ def wait(url: str, command: str, seconds: float, console: Console) -> None:
         if time.monotonic() >= deadline:
             raise RolloutError(f"{url} does not answer; start it with:\n  {command}")
         if not told:
-            console.print(f"waiting for {url}; start it elsewhere with:", soft_wrap=True)
+            told_of = f"waiting for {url}; start it elsewhere with:"
+            console.print(told_of, markup=False, soft_wrap=True)
             console.print(f"  {command}", markup=False, highlight=False, soft_wrap=True)
             told = True
         time.sleep(LOOK_SECONDS)
