@@ -10,6 +10,7 @@ the slopes: programs are compiled then, and the replay buffer fills up.
 import gc
 import os
 import tempfile
+import threading
 import time
 from collections.abc import Sequence
 from contextlib import closing
@@ -48,6 +49,9 @@ class Sample(NamedTuple):
     resident: int
     handles: int
     threads: int
+    """Python's; pools of C++ begin theirs when they first need them."""
+    tasks: int
+    """All threads."""
     arrays: int
     seconds: float
     """Since the update before."""
@@ -57,7 +61,8 @@ def sample(step: int, seconds: float) -> Sample:
     """What this process holds now."""
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     handles = len(os.listdir("/proc/self/fd"))
-    held = (pages * os.sysconf("SC_PAGE_SIZE"), handles, len(os.listdir("/proc/self/task")))
+    tasks = len(os.listdir("/proc/self/task"))
+    held = (pages * os.sysconf("SC_PAGE_SIZE"), handles, threading.active_count(), tasks)
     return Sample(step, *held, len(jax.live_arrays()), seconds)
 
 
@@ -132,11 +137,12 @@ def study(steps: int) -> int:
         begun = time.monotonic()
         found = run(Path(folder), steps)
         size = sum(file.stat().st_size for file in Path(folder).rglob("*") if file.is_file())
-    print(f"{'step':>8}{'MiB':>8}{'handles':>9}{'threads':>9}{'arrays':>8}{'ms':>8}")
+    print(f"{'step':>8}{'MiB':>8}{'handles':>9}{'threads':>9}{'tasks':>7}{'arrays':>8}{'ms':>8}")
     for end in range(1, 11):
         part = found[(end - 1) * len(found) // 10 : end * len(found) // 10]
         last, spent = part[-1], median(s.seconds for s in part) * 1e3
-        held = f"{last.resident / 2**20:8.1f}{last.handles:9}{last.threads:9}{last.arrays:8}"
+        held = f"{last.resident / 2**20:8.1f}{last.handles:9}{last.threads:9}"
+        held += f"{last.tasks:7}{last.arrays:8}"
         print(f"{last.step:>8}{held}{spent:8.1f}")
     told = slopes(found)
     print(
