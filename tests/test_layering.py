@@ -23,6 +23,7 @@ ALLOWED = {
     "ogrpo.batch": set(),
     "ogrpo.extras": set(),
     "ogrpo.files": set(),
+    "ogrpo.lock": set(),
     "ogrpo.terminal": set(),
     "ogrpo.core": {"jax", "core"},
     "ogrpo.policy": {"jax", "flax", "optax", "orbax", "policy"},  # flax itself brings optax, orbax
@@ -65,10 +66,10 @@ ARROWS = {
     "learner": {"files", "terminal", "batch", "core", "policy"},
     "rollout": {"files", "terminal"},
     "rewards": {"files", "terminal"},
-    "data": {"files", "terminal", "batch", "rollout"},
+    "data": {"files", "lock", "terminal", "batch", "rollout"},
     "tasks": {"files", "terminal", "rewards", "data", "rollout"},
     "evaluation": {"files", "terminal", "rewards", "rollout"},
-    "report": {"files", "terminal", "rewards"},
+    "report": {"files", "lock", "terminal", "rewards"},
     "kernels": {"batch", "policy"},
 }
 """Package -> all others that its files name; what is not here may use those, and they it not."""

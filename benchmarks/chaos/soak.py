@@ -29,7 +29,8 @@ from ogrpo.report.run_dir import RunDir
 from ogrpo.trainer.build import find_devices, make_parts
 from ogrpo.trainer.model import make_model
 from ogrpo.trainer.prepare import prepare
-from ogrpo.trainer.session import Invocation, Session, carry_out
+from ogrpo.trainer.run import carry_out
+from ogrpo.trainer.session import Invocation, Session
 
 OPTIONS = (
     "--schedule.sync-interval=4 --schedule.sync-offset=1 --schedule.evaluate-every=100"

@@ -5,6 +5,7 @@ which is synchronised, given the permissions that the user's umask says, and ren
 the old content or the new one, after a crash, a full disk or a power cut too.
 """
 
+import errno
 import json
 import os
 import secrets
@@ -98,6 +99,21 @@ def sync_folder(folder: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def remedy(error: OSError) -> str:
+    """What helps where a file or folder cannot be written; empty where that is not known."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        return "free space there (or raise the quota)"
+    if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
+        return "let it be written to, or choose another folder"
+    return ""
+
+
+def told(error: OSError) -> str:
+    """What a system's error says: the file, the reason and a remedy."""
+    words = (error.filename, error.strerror or str(error), remedy(error))
+    return ": ".join(str(word) for word in words if word)
 
 
 def read_json(path: Path) -> Any:

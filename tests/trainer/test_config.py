@@ -7,7 +7,8 @@ import pytest
 from ogrpo.cli import options as command
 from ogrpo.core.algorithms import PROXIMAL
 from ogrpo.trainer.build import batching_line
-from ogrpo.trainer.config import TrainConfig, from_json, to_json
+from ogrpo.trainer.config import TrainConfig
+from ogrpo.trainer.config_json import from_json, to_json
 from ogrpo.trainer.config_processes import Processes
 from ogrpo.trainer.config_update import Optimizer
 from ogrpo.trainer.method import algorithm
@@ -88,7 +89,7 @@ def test_a_resumed_run_keeps_its_split(tmp_path):
     (tmp_path / "config.json").write_text(json.dumps(as_json(first)))
     place = ["--run-dir", str(tmp_path), "--resume"]
     assert parse(place).evaluation.split == "validation"
-    with pytest.raises(ValueError, match=r"evaluated on --evaluation\.split validation"):
+    with pytest.raises(ValueError, match=r"started with --evaluation\.split validation"):
         parse([*place, "--evaluation.split", "test"])
 
 

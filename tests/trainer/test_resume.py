@@ -17,7 +17,8 @@ from ogrpo.trainer.config_update import Lora, Region
 from ogrpo.trainer.model import make_model
 from ogrpo.trainer.prepare import prepare
 from ogrpo.trainer.presets import main_study
-from ogrpo.trainer.session import Invocation, Session, as_json, carry_out, outcomes
+from ogrpo.trainer.run import carry_out
+from ogrpo.trainer.session import Invocation, Session, as_json, outcomes
 
 CONFIG = main_study(
     data=Data(train=16),

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import yaml
 
-from ogrpo.trainer.config import to_json
+from ogrpo.trainer.config_json import to_json
 
 Config = TypeVar("Config")
 HELP = """\

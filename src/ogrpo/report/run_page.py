@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from ogrpo.files import write_json, write_text
 from ogrpo.report.page import render
 from ogrpo.report.plots import pushes, save_plots
 from ogrpo.report.progress import pass_at_k_names
@@ -108,7 +109,7 @@ class Told:
 
 def write_report(run: RunDir, config: dict[str, Any], told: Told) -> None:
     """Draws the plots and writes the page, and keeps what `redraw` needs."""
-    run.told.write_text(json.dumps(asdict(told), indent=2) + "\n")
+    write_json(run.told, asdict(told))
     _write(run, config, told)
 
 
@@ -164,4 +165,4 @@ def _write(run: RunDir, config: dict[str, Any], told: Told) -> None:
         command=told.command,
         config=json.dumps(config, indent=2),
     )
-    run.report.write_text(page)
+    write_text(run.report, page)

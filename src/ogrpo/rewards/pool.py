@@ -37,7 +37,9 @@ class RewardPool:
     A call that raises, overruns, runs out of memory or dies is repeated for each of its completions
     alone, over all processes at once, so that one bad completion does not take the others along; a
     function that compares the completions of a group with each other should therefore not raise.
-    When 4 of the repeats have overrun or broken their process, the rest of that call fails unasked.
+    When 4 of the repeats have overrun or broken their process, and one more for every 16 that went
+    well, the rest of that call fails unasked. A call whose process was stopped or killed by
+    somebody else (the kernel, for want of memory) is first made once more, in another process.
 
     Args:
         rewards: functions with TRL's signature, or `Reward`s. The pool does not close those with
@@ -135,7 +137,8 @@ class RewardPool:
                 found[call.reward.name] = []
             else:
                 found[call.reward.name] = self._verdicts(call, reply)
-        for call, reply in self._asker.settle(singles):
+        settled = sorted(self._asker.settle(singles), key=lambda pair: pair[0].first)
+        for call, reply in settled:
             found[call.reward.name] += self._verdicts(call, reply)
         return [found[call.reward.name] for call in calls]
 

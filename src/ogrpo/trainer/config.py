@@ -5,8 +5,6 @@ wrong one is refused before anything is computed or written.
 """
 
 import dataclasses
-import types
-import typing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
@@ -332,6 +330,11 @@ class TrainConfig:
     """Where everything is written; default: runs/gsm8k-<date>-<time>."""
     resume: bool = False
     """Go on with the run in --run-dir from its newest checkpoint."""
+    resume_from: int | None = None
+    """Go on from this step's checkpoint, 0 being the beginning: what was made after it is set
+    aside."""
+    resume_anyway: bool = False
+    """Go on although options, data or tokenizer are not those of the checkpoint."""
     data: Data = field(default_factory=Data)
     model: Model = field(default_factory=Model)
     lora: Lora = field(default_factory=Lora)
@@ -354,6 +357,14 @@ class TrainConfig:
 
     def __post_init__(self) -> None:
         require(self.seed >= 0, f"seed is {self.seed}: give a whole number of at least 0")
+        require(
+            self.resume_from is None or self.resume_from >= 0,
+            f"resume-from is {self.resume_from}: give the step of a checkpoint, or 0",
+        )
+        require(
+            self.goes_on or not self.resume_anyway,
+            "resume-anyway is given, but nothing is resumed: give --resume, or leave it out",
+        )
         parts = self.optimizer.microbatches
         require(
             self.schedule.prompts % parts == 0,
@@ -373,6 +384,11 @@ class TrainConfig:
             f"replay.groups is {held}, but schedule.prompts draws batches of {batch} groups: "
             "hold at least as many",
         )
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether a run is gone on with."""
+        return self.resume or self.resume_from is not None
 
     @property
     def longest_prompt(self) -> int:
@@ -402,29 +418,3 @@ def _settled(name: str, value: Number | None) -> Number:
     if value is None:
         raise ValueError(f"{name} is not known before the task is read: give it, or prepare first")
     return value
-
-
-def to_json(config: Any) -> dict[str, Any]:
-    """A config as plain JSON values."""
-    algorithm = getattr(config, "algorithm", None)
-    if isinstance(algorithm, Algorithm):
-        config = dataclasses.replace(config, algorithm=algorithm.name)
-    return dataclasses.asdict(
-        config,
-        dict_factory=lambda items: {k: str(v) if isinstance(v, Path) else v for k, v in items},
-    )
-
-
-def from_json(kind: type[Any], values: dict[str, Any]) -> Any:
-    """The config that `to_json` wrote."""
-    hints = typing.get_type_hints(kind)
-    return kind(**{name: _read(hints[name], value) for name, value in values.items()})
-
-
-def _read(hint: Any, value: Any) -> Any:
-    if dataclasses.is_dataclass(hint):
-        return from_json(typing.cast(type, hint), value)
-    if isinstance(value, list):
-        return tuple(value)
-    wants_path = hint is Path or (isinstance(hint, types.UnionType) and Path in hint.__args__)
-    return Path(value) if wants_path and value is not None else value

@@ -127,7 +127,7 @@ def warm_started(
     """Imitates demonstrations, or reads what an equal imitation left in the cache."""
     folder = _cache_folder(config, decoder, tokenizer, lessons)
     if config.warm_start.cache and (folder / "config.json").is_file():
-        console.print(f"warm start read from {folder}", soft_wrap=True)
+        console.print(f"warm start read from {folder}", markup=False, soft_wrap=True)
         return load_pretrained(folder, dtype)[1]
     groups = lessons.groups(tokenizer)
     batch = pad_groups(

@@ -38,7 +38,8 @@ def connect(
     folder = config.model.path or run.initial
     if config.model.path is None:
         save_model(folder, decoder, params, tokenizer)
-        console.print(f"first weights, for the servers to start from: {folder}", soft_wrap=True)
+        told = f"first weights, for the servers to start from: {folder}"
+        console.print(told, markup=False, soft_wrap=True)
     deadline = time.monotonic() + config.rollout.wait
     while True:
         for url in config.rollout.url:
@@ -72,7 +73,8 @@ def wait(url: str, command: str, seconds: float, console: Console) -> None:
         if time.monotonic() >= deadline:
             raise RolloutError(f"{url} does not answer; start it with:\n  {command}")
         if not told:
-            console.print(f"waiting for {url}; start it elsewhere with:", soft_wrap=True)
+            told_of = f"waiting for {url}; start it elsewhere with:"
+            console.print(told_of, markup=False, soft_wrap=True)
             console.print(f"  {command}", markup=False, highlight=False, soft_wrap=True)
             told = True
         time.sleep(LOOK_SECONDS)

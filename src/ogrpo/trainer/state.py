@@ -101,6 +101,9 @@ class Parts:
     noise: NoiseFn | None
     """How noisy an update's gradient is; None where that is not measured."""
     seed: int
+    heard: "Callable[[LoopState, Callable[[], Record]], None]" = lambda _state, _record: None
+    """Hears of a step that is complete but for its evaluation: its state, and what makes its record
+    as far as that is known."""
     collect: Callable[..., Collector] = Collector
     """Makes the collector; with several processes, one that all of them share."""
 
@@ -136,6 +139,8 @@ class LoopState:
     """What the packed batches of updates were shaped like: programs that were compiled."""
     frozen_hash: str = ""
     """Of the parameters that are not trained; empty where there are none."""
+    owed: Record | None = None
+    """The record of this step as far as it was known when its evaluation failed."""
 
     def arrays(self) -> dict[str, Any]:
         """The arrays of a checkpoint, without the parameters that are not trained."""
@@ -146,7 +151,8 @@ class LoopState:
     def progress(self) -> dict[str, Any]:
         """The counters of a checkpoint, and what the buffer needs beside its files."""
         counters = {name: getattr(self, name) for name in COUNTERS}
-        return {**counters, "shapes": sorted(self.shapes), "buffer": self.buffer.state()}
+        owed = {} if self.owed is None else {"owed": self.owed}
+        return {**counters, **owed, "shapes": sorted(self.shapes), "buffer": self.buffer.state()}
 
 
 COUNTERS = (
@@ -195,23 +201,31 @@ def _named(train: TrainState, policy: Params, parts: Parts) -> dict[str, Any]:
 def resume(
     arrays: dict[str, Any], progress: dict[str, Any], parts: Parts, *, frozen: Params = ()
 ) -> LoopState:
-    """The state that a checkpoint describes, `frozen` being what it does not hold.
-
-    Raises:
-        ValueError: the run began with other frozen parameters.
+    """The state that a checkpoint describes, `frozen` being what it does not hold: parameters that
+    `check_frozen` takes.
     """
     counters = {name: {"frozen_hash": "", **progress}[name] for name in COUNTERS}
-    if (found := content_hash(frozen)) != counters["frozen_hash"]:
-        raise ValueError(
-            f"the weights beside the adapters are not those that the run began with (SHA-256"
-            f" {found[:12]}, {counters['frozen_hash'][:12]} then): give back the model that it"
-            " was started from, or start a new run"
-        )
     arrays = {**arrays, "train": replace(arrays["train"], frozen=frozen)}
     counters["gaps"] = tuple(counters["gaps"])
     counters["shapes"] = frozenset(Shape(*sizes) for sizes in progress["shapes"])
     policies = {"reference": None, "previous": None, **arrays}
+    counters["owed"] = progress.get("owed")
     return LoopState(**policies, **counters, buffer=parts.make_buffer(progress["buffer"]))
+
+
+def check_frozen(frozen: Params, progress: Mapping[str, Any]) -> None:
+    """Refuses frozen parameters that are not those that a checkpoint's run began with.
+
+    Raises:
+        ValueError: they are others.
+    """
+    then = progress.get("frozen_hash", "")
+    if (found := content_hash(frozen)) != then:
+        raise ValueError(
+            f"the weights beside the adapters are not those that the run began with (SHA-256"
+            f" {found[:12]}, {then[:12]} then): give back the model that it was started from, or"
+            " start a new run"
+        )
 
 
 @dataclass
