@@ -124,12 +124,12 @@ def slopes(found: Sequence[Sample]) -> Slopes:
     half, tenth = len(warm) // 2, max(1, len(warm) // 10)
     early, late = warm[:half], warm[half:]
     line = np.polyfit([s.step for s in warm], [s.resident for s in warm], 1)
-    more = [
-        max(getattr(s, name) for s in late) - max(getattr(s, name) for s in early)
+    more = {
+        name: max(getattr(s, name) for s in late) - max(getattr(s, name) for s in early)
         for name in ("handles", "threads", "arrays")
-    ]
+    }
     times = [median(s.seconds for s in part) for part in (warm[:tenth], warm[-tenth:])]
-    return Slopes(float(line[0]), *more, times[1] / times[0])
+    return Slopes(bytes_a_step=float(line[0]), **more, slower=times[1] / times[0])
 
 
 def study(steps: int) -> int:
