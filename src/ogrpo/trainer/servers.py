@@ -13,6 +13,7 @@ from ogrpo.policy import DecoderConfig, Params
 from ogrpo.report.run_dir import RunDir
 from ogrpo.rollout.address import ELSEWHERE
 from ogrpo.rollout.vllm import RolloutError, VllmEngine
+from ogrpo.rollout.vllm.errors import Unavailable
 from ogrpo.rollout.vllm.options import authorization, secrets_of_environment
 from ogrpo.terminal import shown
 from ogrpo.trainer.build import make_server_engine
@@ -43,11 +44,21 @@ def connect(
         save_model(folder, decoder, params, tokenizer)
         told = f"first weights, for the servers to start from: {folder}"
         console.print(told, markup=False, soft_wrap=True)
-    for url in config.rollout.url:
-        wait(url, serve_command(config, url, folder), config.rollout.wait, console)
-    engine = make_server_engine(config, decoder, tokenizer)
-    console.print(shown(engine.table()), markup=False, soft_wrap=True)
-    return engine
+    deadline = time.monotonic() + config.rollout.wait
+    while True:
+        for url in config.rollout.url:
+            left = deadline - time.monotonic()
+            wait(url, serve_command(config, url, folder), left, console)
+        try:
+            engine = make_server_engine(config, decoder, tokenizer)
+        except Unavailable as error:  # it was there, and died while it was asked
+            if time.monotonic() >= deadline:
+                raise
+            console.print(shown(f"{error}: waiting for it again"), markup=False, soft_wrap=True)
+            time.sleep(LOOK_SECONDS)
+            continue
+        console.print(shown(engine.table()), markup=False, soft_wrap=True)
+        return engine
 
 
 def serve_command(config: TrainConfig, url: str, folder: Path) -> str:
