@@ -14,6 +14,7 @@ from ogrpo.rewards.scores import ScoreRequest, Scores
 from ogrpo.rollout.collection import Request, Rewarded
 from ogrpo.rollout.protocol import Group, IntArray
 from ogrpo.tasks import Example
+from ogrpo.terminal import shown
 
 log = logging.getLogger(__name__)
 Decode = Callable[[IntArray], str]
@@ -125,7 +126,7 @@ class GroupJudge:
             for failure in scores.failures:
                 if (kind := (failure.reward, failure.kind)) not in self._told:
                     self._told.add(kind)
-                    log.warning("%s (this and others like it are counted)", failure.message)
+                    log.warning("%s (this and others like it are counted)", shown(failure.message))
 
 
 def middle(rewards: NDArray[np.float32]) -> np.float32:

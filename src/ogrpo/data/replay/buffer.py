@@ -81,29 +81,16 @@ class ReplayBuffer:
     ) -> "ReplayBuffer":
         """Return the buffer that `state` describes, or without one, all that the folder holds.
 
-                With a state, further insertions and draws are those of the buffer that saved it; segments
-                written since are moved to the folder `_dropped`, logged and counted. Without a state every
-                group on disk is inserted again, unused, under the limits. A newest segment that cannot be
-                read and that the state does not speak of was never acknowledged: it is moved, too.
+        With a state, further insertions and draws are those of the buffer that saved it; segments
+        written since are moved to the folder `_dropped`, logged and counted. Without a state every
+        group on disk is inserted again, unused, under the limits. A newest segment that cannot be
+        read and that the state does not speak of was never acknowledged: it is moved, too.
 
-<<<<<<< HEAD
-                Raises:
-        <<<<<<< HEAD
-                    BrokenSegment: a segment that is needed cannot be read.
-                    ValueError: a segment that is needed is missing, or has another layout, or another
-                        process has the folder.
-        =======
-                    BrokenSegment: a segment that is needed cannot be read; as a `MisplacedSegment`, it
-                        holds other groups than its name says, or is not the file that the state speaks of.
-                    ValueError: a segment that is needed is missing, or has another layout.
-        >>>>>>> completions
-=======
         Raises:
             BrokenSegment: a segment that is needed cannot be read; as a `MisplacedSegment`, it
                 holds other groups than its name says, or is not the file that the state speaks of.
             ValueError: a segment that is needed is missing, or has another layout, or another
                 process has the folder.
->>>>>>> main
         """
         buffer = cls(layout, limits, sampler, folder=None, **options)
         buffer._journal = Journal(folder, layout)
