@@ -25,6 +25,17 @@ def parser() -> argparse.ArgumentParser:
     kills.add_argument("--seed", type=int, default=0)
     kills.add_argument("--most", type=int, default=3, help="kills in one run at most")
     kills.add_argument("--only", nargs="+", metavar="SCHEDULE", help="default: all of them")
+    storm = commands.add_parser("storm", help="everything is killed and stopped at random")
+    storm.add_argument("--minutes", type=float, default=30.0)
+    storm.add_argument(
+        "--blows", nargs="+", default=[], metavar="KIND", help="just these, in order"
+    )
+    storm.add_argument("--pause", type=float, default=3.0, help="mean seconds between two blows")
+    storm.add_argument("--seed", type=int, default=0)
+    storm.add_argument("--urls", nargs="+", default=[], help="servers that are left alone")
+    storm.add_argument("--model", help="the folder that they serve")
+    soak = commands.add_parser("soak", help="many steps in one process, which holds no more")
+    soak.add_argument("--steps", type=int, default=10_000)
     return made
 
 
@@ -45,14 +56,39 @@ def main() -> int:
     """The command line."""
     options = parser().parse_args()
     prepare()
-    # Imported here: JAX reads the environment then.
+    return min(1, COMMANDS[options.command](options))
+
+
+# Imported in the functions: JAX reads the environment then.
+def run_kills(options: argparse.Namespace) -> int:
+    """Runs that are killed."""
     from benchmarks.chaos import kills
     from benchmarks.chaos.schedules import SCHEDULES
 
     names = options.only or [*SCHEDULES]
     if unknown := [name for name in names if name not in SCHEDULES]:
         sys.exit(f"there is no schedule {unknown[0]!r}; there are {', '.join(SCHEDULES)}")
-    return min(1, kills.study(options.runs, options.seed, names, options.most))
+    return kills.study(options.runs, options.seed, names, options.most)
+
+
+def run_storm(options: argparse.Namespace) -> int:
+    """A run under blows."""
+    from benchmarks.chaos import storm
+
+    if bool(options.urls) != bool(options.model):
+        sys.exit("give --urls and --model together")
+    how = (options.blows, options.pause, options.seed, options.urls, options.model)
+    return storm.study(60 * options.minutes, *how)
+
+
+def run_soak(options: argparse.Namespace) -> int:
+    """A long run."""
+    from benchmarks.chaos import soak
+
+    return soak.study(options.steps)
+
+
+COMMANDS = {"kills": run_kills, "storm": run_storm, "soak": run_soak}
 
 
 if __name__ == "__main__":

@@ -248,6 +248,7 @@ class Study:
 
 def initial_model(case: Case) -> Path:
     """A folder of weights that servers can start from: those of a run of one step."""
+    case.folder.mkdir(exist_ok=True)
     life = live(case, [*case.new(), "--schedule.steps=1"], None, None)
     if life.code:
         raise SystemExit(f"a run of one step ended with {life.code}:\n{life.said}")

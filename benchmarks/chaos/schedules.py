@@ -9,8 +9,14 @@ PROMPTS, HELDOUT = 24, 4
 STEPS = 6
 BATCH = 4
 REWARD = """
+import time
+
 def even(completions, **columns):
     return [float(len(text) % 2) for text in completions]
+
+def pondered(completions, **columns):
+    time.sleep(0.05)
+    return even(completions)
 """
 SMALL = (
     "--rollout.group-size=4 --rollout.max-tokens=6"
@@ -27,6 +33,7 @@ class Schedule:
     options: str = ""
     processes: int = 1
     servers: int = 0
+    reward: str = "even"
     exact: bool = True
     """Whether a resumed run repeats the numbers, and not the prompts alone."""
     devices: int = 1
@@ -45,7 +52,7 @@ class Schedule:
             model,
             f"--task={task / 'problems.jsonl'}",
             f"--data.heldout={task / 'heldout.jsonl'}",
-            f"--rewards={task / 'rewards.py'}:even",
+            f"--rewards={task / 'rewards.py'}:{self.reward}",
         ]
         return [
             *found, *SMALL, f"--schedule.steps={steps}", *self.options.split(), f"--run-dir={run}",

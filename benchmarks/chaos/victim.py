@@ -61,15 +61,15 @@ def _become(
     kill: AtWrite | None,
     environment: Mapping[str, str],
 ) -> NoReturn:
-    os.setsid()
-    die_with_parent()
-    out = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-    for stream in (1, 2):
-        os.dup2(out, stream)
-    os.environ.update(environment)
-    sys.argv = ["ogrpo", "train", *options]
-    sys.addaudithook(_Watch(folder_of(options), changes, kill))
     try:
+        os.setsid()
+        die_with_parent()
+        out = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        for stream in (1, 2):
+            os.dup2(out, stream)
+        os.environ.update(environment)
+        sys.argv = ["ogrpo", "train", *options]
+        sys.addaudithook(_Watch(folder_of(options), changes, kill))
         code = main.main(sys.argv[1:])
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else 1

@@ -225,10 +225,8 @@ def main() -> None:
     write(folder("safetensors", "LICENSE") / "cases.jsonl", safetensors(of["safetensors"]))
     strings = of["big-list-of-naughty-strings"].bytes("blns.json")
     (folder("big-list-of-naughty-strings", "LICENSE") / "blns.json").write_bytes(strings)
-    for task in ("gsm8k", "gsm8k-cot"):
-        place = folder("lm-evaluation-harness", "LICENSE.md")
-        content = of["lm-evaluation-harness"].bytes(f"lm_eval/tasks/gsm8k/{task}.yaml")
-        (place / f"{task}.yaml").write_bytes(content)
+    filters = of["lm-evaluation-harness"].bytes("lm_eval/tasks/gsm8k/gsm8k.yaml")
+    (folder("lm-evaluation-harness", "LICENSE.md") / "gsm8k.yaml").write_bytes(filters)
     suite = of["JSONTestSuite"]
     archive(suite, "test_parsing", folder("JSONTestSuite", "LICENSE") / "test_parsing.tar.xz")
     bad = of["parquet-testing"]

@@ -2,11 +2,14 @@
 
 `groups-<first>-<stop>.parquet` holds the groups with ids `first <= id < stop`. A segment is written
 beside its place, flushed to the disk and renamed into it, so such a name stands for a whole file;
-what a crash leaves behind is named `_unfinished-...`.
+what a crash leaves behind is named `_unfinished-...`. A file that holds other groups than its name
+says is as broken as a torn one.
 """
 
+import hashlib
 import os
 import re
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -19,6 +22,7 @@ import pyarrow.parquet as pq
 
 from ogrpo.data.replay.columns import FINISH_REASONS, Columns, Layout
 from ogrpo.data.replay.stretches import no_stretches
+from ogrpo.files import sync_folder
 
 NAME = re.compile(r"groups-(\d{12})-(\d{12})\.parquet")
 UNFINISHED = "_unfinished-"  # readers of a whole folder pass over names that begin with _
@@ -35,7 +39,11 @@ DICTIONARIES = [
 
 
 class BrokenSegment(ValueError):
-    """A file that should hold groups and cannot be read."""
+    """A file that should hold certain groups and does not, or cannot be read."""
+
+
+class MisplacedSegment(BrokenSegment):
+    """A whole file that holds other groups than its name or the buffer's state says."""
 
 
 @dataclass(frozen=True, order=True)
@@ -65,36 +73,76 @@ def listed(folder: Path) -> list[Segment]:
 
 def write(folder: Path, first: int, columns: Columns, layout: Layout) -> Segment:
     """Write groups `first, first + 1, ...` and return once they are on disk."""
+    return place(folder, first, columns, serialised(first, columns, layout))
+
+
+def serialised(first: int, columns: Columns, layout: Layout) -> bytes:
+    """Return the file of groups `first, first + 1, ...`."""
+    out = pa.BufferOutputStream()
+    _write_table(to_table(first, columns, layout), out)
+    return out.getvalue().to_pybytes()
+
+
+def place(folder: Path, first: int, columns: Columns, raw: bytes) -> Segment:
+    """Write the file of groups under its name, and return once both are on disk."""
     stop = first + len(columns.problems)
     file = folder / f"groups-{first:012d}-{stop:012d}.parquet"
     if file.exists():
         raise ValueError(f"{file} is there already; one folder belongs to one buffer.")
     unfinished = file.with_name(UNFINISHED + file.name)
-    with unfinished.open("wb") as out:
-        _write_table(to_table(first, columns, layout), out)
-        out.flush()
-        os.fsync(out.fileno())
-    os.replace(unfinished, file)
-    _sync(folder)
+    try:
+        with unfinished.open("wb") as out:
+            out.write(raw)
+            out.flush()
+            os.fsync(out.fileno())
+        os.replace(unfinished, file)
+        sync_folder(folder)
+    except BaseException:
+        for each in (unfinished, file):  # what was not acknowledged is written again
+            with suppress(OSError):
+                each.unlink()
+        raise
     return Segment(first, stop, file)
 
 
 def read(segment: Segment, layout: Layout) -> Columns:
-    """Read a segment back.
+    """Read a segment back; see `contents` and `parsed` for errors."""
+    return parsed(segment, contents(segment), layout)
+
+
+def contents(segment: Segment) -> bytes:
+    """The file of a segment.
+
+    Raises:
+        BrokenSegment: it cannot be read.
+    """
+    try:
+        return segment.file.read_bytes()
+    except OSError as error:
+        raise BrokenSegment(f"{segment.file} cannot be read: {error}") from error
+
+
+def digest(raw: bytes) -> str:
+    """SHA-256 of a file, by which a buffer's state knows it again."""
+    return hashlib.sha256(raw).hexdigest()
+
+
+def parsed(segment: Segment, raw: bytes, layout: Layout) -> Columns:
+    """The groups in a segment's file.
 
     Raises:
         BrokenSegment: it is no whole Parquet file, or a page fails its checksum.
+        MisplacedSegment: it holds other groups than its name says.
         ValueError: it was written with another layout.
     """
     try:
-        table = pq.ParquetFile(segment.file, page_checksum_verification=True).read()
+        file = pq.ParquetFile(pa.BufferReader(raw), page_checksum_verification=True)
+        table = file.read()
     except (pa.ArrowException, OSError) as error:
         raise BrokenSegment(f"{segment.file} cannot be read: {error}") from error
     _check_layout(segment, table.schema, layout)
-    columns = from_table(table, layout)
-    if len(columns.problems) != segment.stop - segment.first:
-        raise BrokenSegment(f"{segment.file} holds {len(columns.problems)} groups.")
-    return columns
+    _check_ids(segment, table, layout.group_size)
+    return from_table(table, layout)
 
 
 def clean(folder: Path) -> int:
@@ -112,7 +160,8 @@ def set_aside(segment: Segment) -> Path:
     number = sum(1 for _ in folder.iterdir())
     target = folder / f"{number:06d}-{segment.file.name}"
     os.replace(segment.file, target)
-    _sync(segment.file.parent)
+    for changed in (folder, segment.file.parent):
+        sync_folder(changed)
     return target
 
 
@@ -172,14 +221,6 @@ def _write_table(table: pa.Table, out: object) -> None:
     )
 
 
-def _sync(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
 def _metadata(layout: Layout) -> dict[str, str]:
     return {
         "group_size": str(layout.group_size),
@@ -201,6 +242,27 @@ def _check_layout(segment: Segment, schema: pa.Schema, layout: Layout) -> None:
                 f"{segment.file} has {name} = {found.get(name)}, the buffer {wanted}: "
                 "open it with the layout it was written with."
             )
+
+
+def _check_ids(segment: Segment, table: pa.Table, size: int) -> None:
+    groups, completions = (_numbers(segment, table, x) for x in ("group", "completion"))
+    first, stop = segment.first, segment.stop
+    whole = np.array_equal(groups, np.repeat(np.arange(first, stop), size))
+    if whole and np.array_equal(completions, np.tile(np.arange(size), stop - first)):
+        return
+    what = f"groups {groups.min()} to {groups.max()}" if len(groups) else "no group"
+    raise MisplacedSegment(
+        f"{segment.file} holds {what} in {len(groups)} rows, its name says groups {first} to"
+        f" {stop - 1} of {size} completions each: put the file back that had this name."
+    )
+
+
+def _numbers(segment: Segment, table: pa.Table, name: str) -> npt.NDArray[np.int64]:
+    if name not in table.column_names or not pa.types.is_integer(table[name].type):
+        raise MisplacedSegment(f"{segment.file} has no column {name!r} of whole numbers.")
+    if table[name].null_count:
+        raise MisplacedSegment(f"{segment.file} has rows without {name!r}.")
+    return table[name].to_numpy().astype(np.int64)
 
 
 def _lists(lengths: npt.NDArray[np.int32], values: npt.NDArray[np.generic]) -> pa.ListArray:
