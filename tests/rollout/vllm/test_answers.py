@@ -107,6 +107,10 @@ FAULTS = {
         "finish",
     ),
     "an abort": (on_one(lambda c: c.update(finish_reason="abort")), "aborted"),
+    "an abort before the first token": (
+        on_one(lambda c: c.update(finish_reason="abort", token_ids=None, logprobs=None)),
+        "aborted",
+    ),
     "a choice missing": (on_all(lambda choices: choices[:-1]), "count"),
     "a choice too many": (
         on_all(lambda choices: [*choices, {**choices[0], "index": len(choices)}]),
