@@ -10,6 +10,7 @@ the slopes: programs are compiled then, and the replay buffer fills up.
 import gc
 import os
 import tempfile
+import threading
 import time
 from collections.abc import Sequence
 from contextlib import closing
@@ -28,7 +29,8 @@ from ogrpo.report.run_dir import RunDir
 from ogrpo.trainer.build import find_devices, make_parts
 from ogrpo.trainer.model import make_model
 from ogrpo.trainer.prepare import prepare
-from ogrpo.trainer.session import Invocation, Session, carry_out
+from ogrpo.trainer.run import carry_out
+from ogrpo.trainer.session import Invocation, Session
 
 OPTIONS = (
     "--schedule.sync-interval=4 --schedule.sync-offset=1 --schedule.evaluate-every=100"
@@ -48,6 +50,9 @@ class Sample(NamedTuple):
     resident: int
     handles: int
     threads: int
+    """Python's; pools of C++ begin theirs when they first need them."""
+    tasks: int
+    """All threads."""
     arrays: int
     seconds: float
     """Since the update before."""
@@ -57,7 +62,8 @@ def sample(step: int, seconds: float) -> Sample:
     """What this process holds now."""
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     handles = len(os.listdir("/proc/self/fd"))
-    held = (pages * os.sysconf("SC_PAGE_SIZE"), handles, len(os.listdir("/proc/self/task")))
+    tasks = len(os.listdir("/proc/self/task"))
+    held = (pages * os.sysconf("SC_PAGE_SIZE"), handles, threading.active_count(), tasks)
     return Sample(step, *held, len(jax.live_arrays()), seconds)
 
 
@@ -118,12 +124,12 @@ def slopes(found: Sequence[Sample]) -> Slopes:
     half, tenth = len(warm) // 2, max(1, len(warm) // 10)
     early, late = warm[:half], warm[half:]
     line = np.polyfit([s.step for s in warm], [s.resident for s in warm], 1)
-    more = [
-        max(getattr(s, name) for s in late) - max(getattr(s, name) for s in early)
+    more = {
+        name: max(getattr(s, name) for s in late) - max(getattr(s, name) for s in early)
         for name in ("handles", "threads", "arrays")
-    ]
+    }
     times = [median(s.seconds for s in part) for part in (warm[:tenth], warm[-tenth:])]
-    return Slopes(float(line[0]), *more, times[1] / times[0])
+    return Slopes(bytes_a_step=float(line[0]), **more, slower=times[1] / times[0])
 
 
 def study(steps: int) -> int:
@@ -132,11 +138,12 @@ def study(steps: int) -> int:
         begun = time.monotonic()
         found = run(Path(folder), steps)
         size = sum(file.stat().st_size for file in Path(folder).rglob("*") if file.is_file())
-    print(f"{'step':>8}{'MiB':>8}{'handles':>9}{'threads':>9}{'arrays':>8}{'ms':>8}")
+    print(f"{'step':>8}{'MiB':>8}{'handles':>9}{'threads':>9}{'tasks':>7}{'arrays':>8}{'ms':>8}")
     for end in range(1, 11):
         part = found[(end - 1) * len(found) // 10 : end * len(found) // 10]
         last, spent = part[-1], median(s.seconds for s in part) * 1e3
-        held = f"{last.resident / 2**20:8.1f}{last.handles:9}{last.threads:9}{last.arrays:8}"
+        held = f"{last.resident / 2**20:8.1f}{last.handles:9}{last.threads:9}"
+        held += f"{last.tasks:7}{last.arrays:8}"
         print(f"{last.step:>8}{held}{spent:8.1f}")
     told = slopes(found)
     print(

@@ -3,12 +3,12 @@
     python -m benchmarks.chaos storm --minutes 30 --seed 0
     python -m benchmarks.chaos storm --minutes 30 --urls http://HOST:8000 ... --model DIR
 
-Two servers of the embedded sampler over HTTP, the trainer, and the processes of a reward that takes
-its time. Whatever was killed is started again after a while: servers as they were, the trainer by
-the command that it printed or, where it had no time to print, by --run-dir and --resume. With
-`--urls` the servers are somebody else's, and left alone. At the end the trainer is told to stop, and
-what it leaves is examined: every prompt of every step once, all records, finite weights, and as
-many completions without a verdict on disk as were told.
+Two servers of the embedded sampler over HTTP, the trainer, and the processes of a reward that is
+slow. Whatever was killed is started again after a while: servers as they were, the trainer by the
+command that it printed or, where it had no time to print, by --run-dir and --resume. With `--urls`
+the servers are somebody else's, and left alone. At the end the trainer is told to stop, and what it
+leaves is examined: every prompt of every step once, all records, finite weights, and as many
+completions without a verdict on disk as were told.
 """
 
 import os
@@ -192,7 +192,8 @@ class Storm:
     def _ended(self, code: int) -> None:
         """The trainer ended by itself, which is right where it says how to go on."""
         said = self._trainer.said()
-        if code == STOPPED_BY_SIGNAL and (GO_ON in said or newest_step(self._run) < 0):
+        told = code == STOPPED_BY_SIGNAL and (GO_ON in said or newest_step(self._run) < 0)
+        if told or code == -signal.SIGTERM:  # before or after what a signal would interrupt
             return
         last = (said.strip().splitlines() or ["nothing"])[-3:]
         if code == ENDED_WITH_ADVICE and GO_ON in said:

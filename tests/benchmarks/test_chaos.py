@@ -147,7 +147,7 @@ def test_kills_are_drawn_from_the_seed_alone():
 
 
 def samples(**growing):
-    held = {"resident": 10**9, "handles": 12, "threads": 5, "arrays": 80}
+    held = {"resident": 10**9, "handles": 12, "threads": 5, "tasks": 30, "arrays": 80}
     return [
         Sample(n, **{k: v + int(n * growing.get(k, 0)) for k, v in held.items()}, seconds=0.1)
         for n in range(100)
