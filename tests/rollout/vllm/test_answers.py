@@ -145,6 +145,14 @@ ONLY_NATIVE = {
         on_one(lambda c: c["weight_versions"][0].update(version=1)),
         "malformed",
     ),
+    "a token without a log-prob": (
+        on_one(lambda c: c["logprobs"]["content"][0].pop("logprob")),
+        "malformed",
+    ),
+    "log-probs without their tokens": (
+        on_one(lambda c: c["logprobs"].update(content=[0.0])),
+        "malformed",
+    ),
     "spans of text": (on_one(lambda c: c.update(weight_versions="v1")), "malformed"),
 }
 
