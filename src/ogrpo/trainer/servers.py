@@ -13,8 +13,7 @@ from ogrpo.policy import DecoderConfig, Params
 from ogrpo.report.run_dir import RunDir
 from ogrpo.rollout.address import ELSEWHERE
 from ogrpo.rollout.vllm import RolloutError, VllmEngine
-from ogrpo.rollout.vllm.options import authorization, secrets_of_environment
-from ogrpo.terminal import shown
+from ogrpo.rollout.vllm.options import authorization, credentials_of_environment
 from ogrpo.trainer.build import make_server_engine
 from ogrpo.trainer.config import TrainConfig
 from ogrpo.trainer.model import save_model
@@ -46,7 +45,7 @@ def connect(
     for url in config.rollout.url:
         wait(url, serve_command(config, url, folder), config.rollout.wait, console)
     engine = make_server_engine(config, decoder, tokenizer)
-    console.print(shown(engine.table()), markup=False, soft_wrap=True)
+    console.print(engine.table(), markup=False, soft_wrap=True)
     return engine
 
 
@@ -75,7 +74,7 @@ def wait(url: str, command: str, seconds: float, console: Console) -> None:
 
 def answers(url: str) -> bool:
     """Whether a server says that it is well."""
-    headers = authorization(**secrets_of_environment())
+    headers = authorization(*credentials_of_environment())
     try:
         reply = httpx.get(f"{url}/health", headers=headers, timeout=5, trust_env=False)
     except httpx.TransportError:
