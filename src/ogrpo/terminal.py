@@ -1,6 +1,9 @@
-"""Text of somebody else's, as a terminal may print it."""
+"""Text of somebody else's, as a terminal may print it, and text that may have a secret in it."""
 
+import re
 import unicodedata
+
+_SECRET = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*://)[^\s'\"\]]*[@?#][^\s'\"\]]*")
 
 
 def shown(text: object) -> str:
@@ -20,3 +23,12 @@ def _shown(character: str) -> str:
     if character.isprintable() or character in "\n\t" or unicodedata.category(character) == "Zs":
         return character
     return ascii(character)[1:-1]
+
+
+def without_secrets(text: str) -> str:
+    """The text with what follows the scheme of its addresses left out, where it may be a secret.
+
+    >>> without_secrets("at http://me:pass@host:1/ and http://host:2/v1")
+    'at http://... and http://host:2/v1'
+    """
+    return _SECRET.sub(r"\1...", text)

@@ -2,7 +2,9 @@
 
 import hashlib
 import json
+import os
 import threading
+import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import ml_dtypes
@@ -116,6 +118,17 @@ def test_a_release_appears_whole_and_old_ones_go(tmp_path):
     again = store.write(policy(9), 3)
     assert again.sha256 != made[3].sha256
     assert same(files.read(again.folder / "model.safetensors"), policy(9))
+
+
+def test_a_clock_that_jumps_back_takes_no_newer_release_for_an_older_one(tmp_path):
+    """The one that servers are about to read would be deleted as soon as it is written."""
+    Store(tmp_path, delta=False).write(policy(0), 7)  # of a process before this one
+    store, later = Store(tmp_path, delta=False), time.time() + 86_400
+    for version in range(3):
+        os.utime(store.write(policy(version), version).folder, (later, later))
+    again = store.write(policy(9), 1)
+    assert (again.folder / "model.safetensors").is_file()
+    assert sorted(f.name for f in tmp_path.iterdir()) == ["v000001", "v000002"]
 
 
 def test_a_failed_write_leaves_no_release(tmp_path):

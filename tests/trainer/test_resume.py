@@ -71,12 +71,16 @@ def total(counts, what):
     "changes", [{}, {"lora": Lora(rank=2)}, {"trust_region": Region(kind="clip")}]
 )
 def test_a_resumed_run_holds_one_train_state_and_goes_on_counting(tmp_path, changes):
-    config = replace(CONFIG, run_dir=tmp_path / "run", **changes)
-    begun, _, counts = carried(config, RunDir.create(tmp_path / "run"))
+    run = tmp_path / "run"
+    config = replace(CONFIG, run_dir=run, **changes)
+    begun, _, counts = carried(config, RunDir.create(run))
     longer = replace(config, resume=True, schedule=replace(config.schedule, steps=4))
     assert (total(counts, "completions"), total(counts, "evaluation answers")) == (8, 12)
-    resumed, params, counts = carried(longer, RunDir.reopen(tmp_path / "run"))
+    resumed, params, counts = carried(longer, RunDir.reopen(run))
     assert (total(counts, "completions"), total(counts, "evaluation answers")) == (16, 18)
+    # The rewards' own counters too: of them the report tells what could not be judged.
+    records = RunDir.reopen(run).read_metrics()
+    assert [record["reward/completions"] for record in records[1:]] == [4, 8, 12, 16]
     assert len(begun) == len(resumed) == 2
     size = sum(leaf.nbytes for leaf in jax.tree.leaves(params))
     assert max(resumed) < max(begun) + size / 20

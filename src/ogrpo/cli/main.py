@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from ogrpo.extras import MissingExtra, needs
 from ogrpo.files import told
-from ogrpo.terminal import shown
+from ogrpo.terminal import shown, without_secrets
 
 USAGE_ERROR = 2
 
@@ -58,7 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (ValueError, OSError, MissingExtra, RuntimeError) as error:
         if (text := words_of(error)) is None:
             raise
-        print(text, file=sys.stderr)
+        print(without_secrets(text), file=sys.stderr)
         return USAGE_ERROR
 
 

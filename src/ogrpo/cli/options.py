@@ -66,7 +66,10 @@ def parse(options: Sequence[str], *, program: str, preset: str) -> TrainConfig:
 
 
 def _preset_of(values: dict[str, Any]) -> str | None:
-    return values.get("preset")
+    preset = values.get("preset")
+    if not isinstance(preset, str | None):
+        raise ValueError(f"preset is {preset!r:.60}: give its name")
+    return preset
 
 
 def make_preset(name: str) -> TrainConfig:

@@ -169,8 +169,8 @@ def _check_params(config: DecoderConfig, params: Params) -> None:
 def _check_tensors(config: DecoderConfig, tensors: Mapping[str, Any]) -> None:
     if config.num_layers > len(tensors):  # told without making a name for each
         raise ValueError(
-            f"config.json has num_hidden_layers {config.num_layers}, and the checkpoint has"
-            f" {len(tensors)} tensors in all, not one a layer"
+            f"the checkpoint lacks layers: config.json has num_hidden_layers {config.num_layers},"
+            f" and there are {len(tensors)} tensors in all"
         )
     slots = tensor_slots(config)
     missing = [name for name in slots if name not in tensors]

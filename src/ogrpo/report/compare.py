@@ -16,6 +16,7 @@ from ogrpo.report.page import render
 from ogrpo.report.plots import STYLE, points
 from ogrpo.report.progress import interval
 from ogrpo.report.run_dir import RunDir
+from ogrpo.terminal import shown
 
 Record = dict[str, Any]
 Row = tuple[str, ...]
@@ -97,9 +98,9 @@ def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, An
 def _table(title: str, columns: Sequence[str], rows: Sequence[Row]) -> Table:
     table = Table(title=title)
     for column in columns:
-        table.add_column(Text(column), overflow="fold")
+        table.add_column(Text(shown(column)), overflow="fold")
     for row in rows:
-        table.add_row(*map(Text, row))
+        table.add_row(*(Text(shown(value)) for value in row))
     return table
 
 

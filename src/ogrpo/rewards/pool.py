@@ -113,7 +113,7 @@ class RewardPool:
             accepted.check(columns)
 
     def metrics(self) -> Mapping[str, float]:
-        """Return counts since the pool was made, in all and for each reward's name.
+        """Return counts since the pool was made, and what it goes on from, in all and by reward.
 
         `reward/calls`, `reward/completions`, `reward/seconds` (of work, which overlaps),
         `reward/busy_seconds` (of wall time in which something was scored),
@@ -121,7 +121,11 @@ class RewardPool:
         completion alone), `reward/failed` and `reward/failed/<kind>` (completions),
         `reward/processes` (started so far); and `reward/<name>/calls` and so on.
         """
-        return {**self._tally.metrics(), "reward/processes": self._crew.started}
+        return self._tally.metrics(self._crew.started)
+
+    def go_on_from(self, before: Mapping[str, float]) -> None:
+        """Count on from the `metrics` of an earlier pool, as a resumed run does."""
+        self._tally.go_on_from(before)
 
     def close(self) -> None:
         """End all processes; a `score` under way raises a RuntimeError."""

@@ -1,6 +1,5 @@
 """The parts of the loop, made from a config."""
 
-import os
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -31,6 +30,7 @@ from ogrpo.rollout.collection import CollectionLimits
 from ogrpo.rollout.embedded import EmbeddedEngine
 from ogrpo.rollout.protocol import Engine, Sampling
 from ogrpo.rollout.vllm import Options, Unavailable, VllmEngine
+from ogrpo.rollout.vllm.options import secrets_of_environment
 from ogrpo.trainer import Costs, Packer, Parts
 from ogrpo.trainer.buffers import make_buffer
 from ogrpo.trainer.config import TrainConfig
@@ -108,7 +108,7 @@ def make_server_engine(
         folder=wanted.folder,
         transport=wanted.transport,
         listen=wanted.listen,
-        api_key=os.environ.get("OGRPO_API_KEY"),
+        **secrets_of_environment(),
     )
     return connect_policy(
         wanted.url,

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal, TypeVar
 import tyro
 
 from ogrpo.core.algorithms import Algorithm
+from ogrpo.rollout.address import check_url
 from ogrpo.tasks.arithmetic import Teacher
 from ogrpo.trainer.config_processes import Processes
 from ogrpo.trainer.config_update import (
@@ -141,7 +142,8 @@ class Rollout:
     """Longest completion in tokens; a longer one is cut off. Default: as the task says, or room for
     its longest worked solution, or 256."""
     url: tuple[str, ...] = ()
-    """External vLLM servers instead of the embedded sampler (docs/vllm.md)."""
+    """External vLLM servers instead of the embedded sampler (docs/vllm.md). Credentials are not
+    part of an address: OGRPO_API_KEY and OGRPO_BASIC_AUTH in the environment."""
     transport: Literal["folder", "url"] = "folder"
     """How weights reach the servers: a folder that they see, or pulled from here by URL."""
     folder: Path | None = None
@@ -166,6 +168,8 @@ class Rollout:
         )
         longest = self.max_tokens
         require(longest is None or longest > 0, f"rollout.max-tokens is {longest}: give at least 1")
+        for url in self.url:
+            check_url(url, "rollout.url")
         require(self.workers > 0, f"rollout.workers is {self.workers}: give at least 1")
         few = self.prompts_per_call
         require(few is None or few > 0, f"rollout.prompts-per-call is {few}: give at least 1")

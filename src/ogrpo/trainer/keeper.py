@@ -69,7 +69,9 @@ class Keeper:
     def _progress(self, state: LoopState) -> dict[str, Any]:
         """The loop's, how answers came out so far, and what the run was made with."""
         counts = {name: found._asdict() for name, found in outcomes(self._session).items()}
-        return {**state.progress(), "judged": counts, "origin": self._origin}
+        rewards = dict(self._session.prepared.judge.metrics())
+        judged = {"judged": counts, "rewards": rewards}
+        return {**state.progress(), **judged, "origin": self._origin}
 
     @contextmanager
     def rescuing(self) -> Iterator[None]:

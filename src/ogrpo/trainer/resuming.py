@@ -154,6 +154,7 @@ def _resumed(
     _rewind(session, step - 1 if again else step, keep=bool(choice.later))
     for name, reward in counting(session).items():  # older checkpoints have no counts
         reward.counts = RewardCounts(**before.get("judged", {}).get(name, {}))
+    session.prepared.judge.go_on_from(before.get("rewards", {}))
     return resume(arrays, before, session.parts, frozen=shapes.frozen)
 
 

@@ -11,8 +11,11 @@ from rich.console import Console
 from ogrpo.data.tokenizer import TextTokenizer
 from ogrpo.policy import DecoderConfig, Params
 from ogrpo.report.run_dir import RunDir
+from ogrpo.rollout.address import ELSEWHERE
 from ogrpo.rollout.vllm import RolloutError, VllmEngine
 from ogrpo.rollout.vllm.errors import Unavailable
+from ogrpo.rollout.vllm.options import authorization, secrets_of_environment
+from ogrpo.terminal import shown
 from ogrpo.trainer.build import make_server_engine
 from ogrpo.trainer.config import TrainConfig
 from ogrpo.trainer.model import save_model
@@ -32,7 +35,8 @@ def connect(
     """The engine over `rollout.url`; a model that has no folder yet is given one to be served from.
 
     Raises:
-        RolloutError: a server does not answer within `rollout.wait` seconds.
+        RolloutError: a server does not answer within `rollout.wait` seconds, or wants to know who
+            asks.
         Refused: one would give wrong log-probs.
     """
     folder = config.model.path or run.initial
@@ -50,10 +54,10 @@ def connect(
         except Unavailable as error:  # it was there, and died while it was asked
             if time.monotonic() >= deadline:
                 raise
-            console.print(f"{error}: waiting for it again", markup=False, soft_wrap=True)
+            console.print(shown(f"{error}: waiting for it again"), markup=False, soft_wrap=True)
             time.sleep(LOOK_SECONDS)
             continue
-        console.print(engine.table(), markup=False, soft_wrap=True)
+        console.print(shown(engine.table()), markup=False, soft_wrap=True)
         return engine
 
 
@@ -82,7 +86,11 @@ def wait(url: str, command: str, seconds: float, console: Console) -> None:
 
 def answers(url: str) -> bool:
     """Whether a server says that it is well."""
+    headers = authorization(**secrets_of_environment())
     try:
-        return httpx.get(f"{url}/health", timeout=5, trust_env=False).is_success
+        reply = httpx.get(f"{url}/health", headers=headers, timeout=5, trust_env=False)
     except httpx.TransportError:
         return False
+    if reply.status_code in (401, 403, 407):
+        raise RolloutError(f"{url} does not let us in ({reply.status_code}): {ELSEWHERE}")
+    return reply.is_success

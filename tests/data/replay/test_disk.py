@@ -171,7 +171,7 @@ def fill(folder, most):
         try:
             buffer.state()
         except OSError as error:
-            print(error.errno, buffer.acknowledged, len(buffer), [x.name for x in folder.iterdir()])
+            print(error.errno, buffer.acknowledged, len(buffer), [x.name for x in folder.glob('*') if x.name != '.ogrpo.lock'])
     resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
     buffer.insert([experience(4, version=4)])
     buffer.state()

@@ -20,7 +20,7 @@ async def nobody(_: Server) -> None:
 
 async def give_up_together(waiters: int) -> None:
     """All run out of patience in one turn of the loop; the first to say so cancels the others."""
-    server = Server(ServerApi("http://127.0.0.1:9", api_key=None, timeout=1.0), down=True)
+    server = Server(ServerApi("http://127.0.0.1:9", headers={}, timeout=1.0), down=True)
     fleet = Fleet(servers=[server], per_server=4, patience=PATIENCE, revive=nobody, version=0)
     asyncio.get_running_loop().call_later(PATIENCE / 2, time.sleep, PATIENCE)
     with pytest.raises(ExceptionGroup) as caught:

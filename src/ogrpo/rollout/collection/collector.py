@@ -39,6 +39,7 @@ from ogrpo.rollout.collection.requests import (
     check_rewards,
 )
 from ogrpo.rollout.protocol import Engine, Group, Sampling
+from ogrpo.terminal import shown
 
 log = logging.getLogger(__name__)
 TRAINER_WAITS, WORKERS_WAIT = "trainer/waiting", "workers/waiting"
@@ -239,7 +240,7 @@ class Collector:
     def _settle(self, command: Command, answer: "_Answer | BaseException") -> None:
         self._spent.leave(_activity(command))
         if isinstance(answer, BaseException):
-            log.warning("collection: %s: %s", type(answer).__name__, answer)
+            log.warning("collection: %s: %s", type(answer).__name__, shown(answer))
             self._queue.failed(command, answer)
         elif isinstance(command, Publish):
             self._queue.published(command)

@@ -1,14 +1,16 @@
 """One server's HTTP API: a method for each call, errors sorted by what can be done about them."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 from urllib.parse import urlsplit
 
 import httpx
 
+from ogrpo.rollout.address import check_url
 from ogrpo.rollout.vllm.errors import Rejected, Unavailable
+from ogrpo.terminal import shown
 
 Json = dict[str, Any]
 NOT_IMPLEMENTED = 501
@@ -20,17 +22,16 @@ class ServerApi:
 
     Args:
         url: as in `http://host:8000`.
-        api_key: sent as a bearer token, where the server was started with one.
+        headers: sent with each request: who asks (`Options.headers`).
         timeout: seconds to wait for an answer to a request for samples or scores; a server that
             hangs is given up after it.
     """
 
-    def __init__(self, url: str, *, api_key: str | None, timeout: float) -> None:
-        if not url.startswith(("http://", "https://")):
-            raise ValueError(f"{url!r} is no server URL; give one such as http://host:8000")
+    def __init__(self, url: str, *, headers: Mapping[str, str], timeout: float) -> None:
+        check_url(url, "the address of a server")
         self.url = url.rstrip("/")
         self.place = urlsplit(self.url).netloc.rpartition("@")[2]
-        self._headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
+        self._headers = headers
         self._tls = httpx.create_ssl_context(trust_env=False)
         self._timeout = httpx.Timeout(timeout, connect=min(timeout, 5.0), pool=None)
         self._short = httpx.Timeout(min(timeout, 20.0), connect=min(timeout, 5.0), pool=None)
@@ -172,7 +173,7 @@ def _message(reply: httpx.Response) -> str:
     try:
         body = reply.json()
     except (ValueError, RecursionError):
-        return reply.text[:300]
+        return shown(reply.text[:300])
     error = body.get("error", body) if isinstance(body, dict) else body
     found = error.get("message", error) if isinstance(error, dict) else error
-    return str(found)[:300]
+    return shown(str(found)[:300])

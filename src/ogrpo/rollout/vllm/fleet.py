@@ -22,6 +22,7 @@ from ogrpo.rollout.vllm.errors import (
     Unavailable,
     Unproven,
 )
+from ogrpo.terminal import shown
 
 log = logging.getLogger(__name__)
 FIRST_REST = 0.5
@@ -167,7 +168,7 @@ class Fleet:
             return
         server.fails += 1
         server.instance = None
-        log.warning("%s is given a rest: %s", server.api.url, error)
+        log.warning("%s is given a rest: %s", server.api.url, shown(error))
         server.down, server.version = True, None
         task = asyncio.create_task(self._bring_back(server))
         self._tasks.add(task)
@@ -188,7 +189,7 @@ class Fleet:
             server.last_error = str(error)
         except (Refused, PublishRefused, Unproven, RolloutError) as error:
             server.excluded = str(error)
-            log.error("%s is left out of this run: %s", server.api.url, error)
+            log.error("%s is left out of this run: %s", server.api.url, shown(error))
         else:
             server.down, server.failures, server.last_error = False, 0, ""
             log.warning("%s is back with version %s", server.api.url, server.version)

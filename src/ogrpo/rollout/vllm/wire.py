@@ -208,6 +208,8 @@ def _completion(choice: Json, log_probs: Any, order: Order) -> Completion:
     token_ids, reason = _of(choice, "token_ids"), choice.get("finish_reason")
     if reason not in get_args(FinishReason):
         raise Flawed(Flaw("finish", f"finish_reason is {_shown(reason)}"))
+    if reason == "abort":  # what there is of it may lack anything
+        raise Flawed(Flaw("aborted", "a completion was given up"))
     ids, values = _ints(token_ids), _floats(log_probs)
     if len(ids) != len(values):
         raise Flawed(Flaw("log_probs", f"{len(values)} log-probs for {len(ids)} tokens"))
