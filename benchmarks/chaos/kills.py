@@ -194,7 +194,7 @@ def place(life: Life) -> str:
     last = life.changes[-1].split()[-1] if life.changes else ""
     if not last:
         return "start"
-    return last.split("/")[0].partition(".")[0]
+    return last.split("/")[0].lstrip(".").partition(".")[0]
 
 
 class Study:
