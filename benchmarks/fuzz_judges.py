@@ -1,7 +1,7 @@
 """Random answers with verdicts that are known, through every judge: no crash, no wrong acceptance.
 
-    python -m benchmarks.fuzz_judges                      # 80,000 judgements, 15 minutes on 2 cores
-    python -m benchmarks.fuzz_judges --judgements 2000    # a look, half a minute
+    python -m benchmarks.fuzz_judges                      # 80,000 judgements
+    python -m benchmarks.fuzz_judges --judgements 6000    # a look: 2.5 minutes on 2 busy cores
 
 A gold answer is a number, a list of numbers, words, a choice or function calls. An answer is
 another writing of it, of something else whose value is known, two answers at once, or noise. What
