@@ -19,6 +19,7 @@ from ogrpo.cli.main import words_of
 from ogrpo.data.replay import segments
 from ogrpo.learner.checkpoint import Checkpoints
 from ogrpo.report.metrics_file import MetricsWriter
+from ogrpo.report import run_page
 from ogrpo.report.run_dir import RunDir
 from ogrpo.trainer import ending
 from tests.trainer.small_run import CONFIG, go, left
@@ -28,10 +29,10 @@ SIZE = 32 << 20
 KINDS: dict[str, tuple[Any, str, int]] = {
     "config": (RunDir, "write_config", 0),
     "metrics": (MetricsWriter, "write", 0),
-    "segment": (segments, "write", 4096),
+    "segment": (segments, "place", 4096),
     "checkpoint": (Checkpoints, "save", 256 << 10),
     "model": (ending, "save_model", 128 << 10),
-    "report": (ending, "write_report", 48 << 10),
+    "report": (run_page, "write_text", 4096),
 }
 """Who writes, and the bytes that are left for it."""
 
