@@ -176,7 +176,9 @@ def test_a_checkpoint_is_set_aside_whole(tmp_path):
     assert json.loads((place / "progress.json").read_text()) == {"step": 2}
 
 
-@pytest.mark.parametrize("name", ["a[b]c", "[", "a*b", "a?b", "a b", "ünï", "a{b}", "back\\slash", "%20"])
+@pytest.mark.parametrize(
+    "name", ["a[b]c", "[", "a*b", "a?b", "a b", "ünï", "a{b}", "back\\slash", "%20"]
+)
 def test_any_path_holds_checkpoints(tmp_path, name):
     folder = tmp_path / name / "checkpoints"
     saved(folder, 3)

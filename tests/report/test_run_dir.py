@@ -4,6 +4,9 @@ import json
 import math
 import os
 import resource
+import signal
+import subprocess
+import sys
 from io import StringIO
 
 import pytest
@@ -110,3 +113,46 @@ def test_names_of_runs_are_no_markup(tmp_path):
 
 
 ENDS = ("", "/low", "/high")
+
+
+KILLED = """
+import os, pathlib, signal, sys
+from ogrpo.files import replacing
+with replacing(pathlib.Path(sys.argv[1])) as file:
+    file.write("half")
+    file.flush()
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def killed_while_writing(path):
+    """A process of its own, killed in the middle of a file; gives what it left."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    done = subprocess.run([sys.executable, "-c", KILLED, path], check=False)
+    assert done.returncode == -signal.SIGKILL
+    assert not path.exists()
+    (left,) = path.parent.glob(f".{path.name}.*")
+    return left
+
+
+def test_a_run_killed_before_it_had_begun_can_be_started_again(tmp_path):
+    run = RunDir(tmp_path)
+    left = killed_while_writing(run.config)
+    with pytest.raises(RunDirError, match="leave out --resume to start a new run"):
+        RunDir.reopen(tmp_path)
+    with RunDir.create(tmp_path).held("again"):
+        assert not left.exists()
+    (tmp_path / ".notes.tmp").touch()  # somebody's own
+    with pytest.raises(RunDirError, match=r"is not empty \(it has \.notes\.tmp\)"):
+        RunDir.create(tmp_path)
+
+
+def test_half_a_model_is_deleted_when_the_run_goes_on(tmp_path):
+    run = RunDir(tmp_path)
+    run.write_config({})
+    folders = (run.model, run.adapter, run.initial, run.plots)
+    left = [killed_while_writing(folder / "model.safetensors") for folder in folders]
+    (run.model / "mine.tmp").touch()
+    with RunDir.reopen(tmp_path).held("again"):
+        assert not any(file.exists() for file in left)
+        assert (run.model / "mine.tmp").exists()

@@ -72,7 +72,7 @@ def attempt(run: Path) -> str:
     """A session; what the terminal would show of the error that ended it."""
     try:
         go(run, SHORT, resume=(run / "config.json").exists())
-    except Exception as error:  # noqa: BLE001 - every one is shown
+    except Exception as error: - every one is shown
         return words_of(error) or "".join(traceback.format_exception(error))
     return ""
 

@@ -55,7 +55,9 @@ def go_with(
         parts = make_parts(
             prepared.config, prepared, decoder, devices=devices, experience=opened.experience
         )
-        parts = replace(parts, **{name: make(getattr(parts, name)) for name, make in faults.items()})
+        parts = replace(
+            parts, **{name: make(getattr(parts, name)) for name, make in faults.items()}
+        )
         session = Session(
             prepared.config, opened, prepared, decoder, devices, parts, console, TYPED
         )
