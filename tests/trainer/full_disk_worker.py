@@ -18,8 +18,8 @@ from typing import Any
 from ogrpo.cli.main import words_of
 from ogrpo.data.replay import segments
 from ogrpo.learner.checkpoint import Checkpoints
-from ogrpo.report.metrics_file import MetricsWriter
 from ogrpo.report import run_page
+from ogrpo.report.metrics_file import MetricsWriter
 from ogrpo.report.run_dir import RunDir
 from ogrpo.trainer import ending
 from tests.trainer.small_run import CONFIG, go, left
@@ -72,7 +72,7 @@ def attempt(run: Path) -> str:
     """A session; what the terminal would show of the error that ended it."""
     try:
         go(run, SHORT, resume=(run / "config.json").exists())
-    except Exception as error: - every one is shown
+    except Exception as error:
         return words_of(error) or "".join(traceback.format_exception(error))
     return ""
 

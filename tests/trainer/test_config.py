@@ -84,9 +84,9 @@ def test_a_flag_is_set_either_way_whatever_the_resumed_run_has(tmp_path):
         (tmp_path / "config.json").write_text(json.dumps(as_json(first)))
         place = ["--run-dir", str(tmp_path), "--resume"]
         assert parse(place).evaluation == first.evaluation
-        assert parse([*place, "--evaluation.no-gradient-variance"]).evaluation == dataclasses.replace(
-            first.evaluation, gradient_variance=False
-        )
+        assert parse(
+            [*place, "--evaluation.no-gradient-variance"]
+        ).evaluation == dataclasses.replace(first.evaluation, gradient_variance=False)
 
 
 def test_going_back_takes_the_runs_config(tmp_path):
@@ -98,7 +98,7 @@ def test_going_back_takes_the_runs_config(tmp_path):
 
 def test_a_resumed_run_refuses_another_task(tmp_path):
     (tmp_path / "config.json").write_text(json.dumps(as_json(parse(["--task", "gsm8k"]))))
-    with pytest.raises(ValueError, match="started with --task gsm8k, which cannot change to a.jsonl"):
+    with pytest.raises(ValueError, match=r"--task gsm8k, which cannot change to a\.jsonl"):
         parse(["--run-dir", str(tmp_path), "--resume", "--task", "a.jsonl"])
 
 

@@ -48,7 +48,9 @@ class Session:
 
     def say(self, text: str) -> None:
         """Shows a line as it is: brackets in paths and messages are no markup."""
-        self.console.print(shown(without_secrets(text)), markup=False, highlight=False, soft_wrap=True)
+        self.console.print(
+            shown(without_secrets(text)), markup=False, highlight=False, soft_wrap=True
+        )
 
     @property
     def resume_command(self) -> str:
