@@ -24,6 +24,7 @@ def parser() -> argparse.ArgumentParser:
     kills.add_argument("--runs", type=int, default=30)
     kills.add_argument("--seed", type=int, default=0)
     kills.add_argument("--most", type=int, default=3, help="kills in one run at most")
+    kills.add_argument("--writes", action="store_true", help="at changes of files alone")
     kills.add_argument("--only", nargs="+", metavar="SCHEDULE", help="default: all of them")
     storm = commands.add_parser("storm", help="everything is killed and stopped at random")
     storm.add_argument("--minutes", type=float, default=30.0)
@@ -68,7 +69,8 @@ def run_kills(options: argparse.Namespace) -> int:
     names = options.only or [*SCHEDULES]
     if unknown := [name for name in names if name not in SCHEDULES]:
         sys.exit(f"there is no schedule {unknown[0]!r}; there are {', '.join(SCHEDULES)}")
-    return kills.study(options.runs, options.seed, names, options.most)
+    how = (options.runs, options.seed, names, options.most)
+    return kills.study(*how, writes=options.writes)
 
 
 def run_storm(options: argparse.Namespace) -> int:

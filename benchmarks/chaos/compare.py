@@ -14,8 +14,11 @@ from ogrpo.data.batching import PromptStream
 
 COSTS = ("seconds", "tokens/s", "collect/", "sync/", "server/", "per_second", "/dropped")
 """What is measured, or counted since a process began."""
-ANEW = ("reward/calls", "reward/completions", "reward/processes", "reward/even/")
-"""Counts of the rewards' processes, which begin anew with the trainer's."""
+ANEW = (
+    *("reward/calls", "reward/completions", "reward/processes", "reward/even/"),
+    *("requests", "failed_requests", "discarded_groups", "rollout/"),
+)
+"""Counts of rewards and of servers, which begin anew with the trainer's process."""
 WHOLE = ("model", "adapter")
 
 

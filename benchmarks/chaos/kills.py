@@ -41,10 +41,11 @@ class Plan:
     delay: float
 
     @staticmethod
-    def draw(rng: np.random.Generator) -> "Plan":
+    def draw(rng: np.random.Generator, *, writes: bool = False) -> "Plan":
         """A kill, drawn with all of its parts so that the stream does not depend on its kind."""
         at_write, share, late = rng.random() < 0.5, float(rng.random()), rng.random() < 0.5
-        return Plan(bool(at_write), share, float(rng.uniform(0, 0.02)) if late else 0.0)
+        delay = float(rng.uniform(0, 0.02))
+        return Plan(writes or bool(at_write), share, delay if late and not writes else 0.0)
 
 
 @dataclass
@@ -193,14 +194,14 @@ def place(life: Life) -> str:
     last = life.changes[-1].split()[-1] if life.changes else ""
     if not last:
         return "start"
-    return last.split("/")[0].partition(".")[0]
+    return last.split("/")[0].lstrip(".").partition(".")[0]
 
 
 class Study:
     """Runs over schedules in a scratch folder, each beside one that nobody disturbs."""
 
-    def __init__(self, scratch: Path, seed: int, most: int) -> None:
-        self._scratch, self._seed, self._most = scratch, seed, most
+    def __init__(self, scratch: Path, seed: int, most: int, *, writes: bool) -> None:
+        self._scratch, self._seed, self._most, self._writes = scratch, seed, most, writes
         self._task = make_task(scratch / "task")
         self._wholes: dict[str, Life] = {}
         self._servers: list[Server] = []
@@ -212,7 +213,8 @@ class Study:
         if name not in self._wholes:
             self._wholes[name] = undisturbed(reference)
         rng = np.random.default_rng([self._seed, n])
-        plans = [Plan.draw(rng) for _ in range(int(rng.integers(1, self._most + 1)))]
+        count = int(rng.integers(1, self._most + 1))
+        plans = [Plan.draw(rng, writes=self._writes) for _ in range(count)]
         case = self._case(name, str(n))
         found = killed(case, self._wholes[name], reference.run, plans)
         if not found.wrong:
@@ -263,12 +265,20 @@ def undisturbed(case: Case) -> Life:
     return life
 
 
-def study(runs: int, seed: int, names: Sequence[str], most: int) -> int:
-    """Kills and resumes runs over the schedules, prints a table; returns how many differ."""
+def study(runs: int, seed: int, names: Sequence[str], most: int, *, writes: bool) -> int:
+    """Kills and resumes runs over the schedules, prints a table; returns how many differ.
+
+    Args:
+      runs: how many, over the schedules in turn.
+      seed: of the kills.
+      names: of the schedules.
+      most: kills in one run.
+      writes: kill at changes of files alone, and not late: they come at the same places again.
+    """
     scratch = Path(tempfile.mkdtemp(prefix="ogrpo-kills-"))
     print(f"seed {seed}, {runs} runs over {len(names)} schedules in {scratch}", flush=True)
     outcomes = []
-    with closing(Study(scratch, seed, most)) as made:
+    with closing(Study(scratch, seed, most, writes=writes)) as made:
         for n in range(runs):
             outcomes.append(found := made.run(n, names[n % len(names)]))
             told = "DIFFERS" if found.wrong else "equal"

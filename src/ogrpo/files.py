@@ -8,6 +8,7 @@ the old content or the new one, after a crash, a full disk or a power cut too.
 import errno
 import json
 import os
+import re
 import secrets
 import stat
 from collections.abc import Iterator
@@ -21,6 +22,7 @@ LONGEST_NUMBER = 400
 """Characters of a number: the largest float has 309 digits before its point."""
 LARGEST = 1 << 28
 """Bytes of a JSON file: eight times the largest tokenizers."""
+_DRAFT = re.compile(r"\..+\.[0-9a-f]{8}\.tmp")
 
 
 @contextmanager
@@ -77,6 +79,23 @@ def _in_place_of(path: Path) -> Iterator[Path]:
     sync_folder(path.parent)
 
 
+def is_draft(name: str) -> bool:
+    """Whether a file's name is that of one which was not whole when its writer was killed."""
+    return _DRAFT.fullmatch(name) is not None
+
+
+def drop_drafts(*folders: Path) -> int:
+    """Deletes what killed writers left in folders that nobody writes to now; returns how many.
+
+    Raises:
+      OSError: one cannot be deleted.
+    """
+    found = [file for folder in folders for file in folder.glob(".*.tmp") if is_draft(file.name)]
+    for file in found:
+        file.unlink(missing_ok=True)
+    return len(found)
+
+
 def write_text(path: Path, text: str) -> None:
     """Writes a text file, whole or not at all."""
     with replacing(path) as file:
@@ -103,7 +122,8 @@ def sync_folder(folder: Path) -> None:
 
 def remedy(error: OSError) -> str:
     """What helps where a file or folder cannot be written; empty where that is not known."""
-    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+    full = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+    if error.errno in full or "No space left" in str(error):  # from Rust there is no number
         return "free space there (or raise the quota)"
     if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
         return "let it be written to, or choose another folder"

@@ -144,6 +144,9 @@ def test_kills_are_drawn_from_the_seed_alone():
     assert {plan.at_write for plan in drawn[0]} == {True, False}
     assert any(plan.delay for plan in drawn[0])
     assert not all(plan.delay for plan in drawn[0])
+    rng = np.random.default_rng(1)
+    exact = [Plan.draw(rng, writes=True) for _ in range(40)]
+    assert all(plan.at_write and not plan.delay for plan in exact)
 
 
 def samples(**growing):

@@ -13,9 +13,9 @@ SEED = 3
 
 @pytest.mark.slow
 def test_killed_at_random_and_resumed_a_run_repeats_its_records_weights_and_data():
-    """With the seed that it prints, the kills come at the same changes of files again."""
+    """With the same seed the kills come at the same changes of files again."""
     schedules = ["lead 1", "replay", "adapters"]
-    how = ["--runs", "3", "--most", "1", "--seed", str(SEED), "--only", *schedules]
+    how = ["--runs", "3", "--most", "1", "--writes", "--seed", str(SEED), "--only", *schedules]
     words = [sys.executable, "-m", "benchmarks.chaos", "kills", *how]
     done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr

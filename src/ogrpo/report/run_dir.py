@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from ogrpo import lock
-from ogrpo.files import read_json, write_json
+from ogrpo.files import drop_drafts, is_draft, read_json, write_json
 from ogrpo.report.metrics_file import MetricsWriter, Record, Rewound, read_records, rewind
 
 PASSED_OVER = ("initial", lock.NAME)
@@ -54,12 +54,13 @@ class RunDir:
     def create(path: Path) -> "RunDir":
         """A new run in an empty or absent folder, in which nothing is written yet.
 
-        First weights may be there, left by a run that found no server.
+        First weights may be there, left by a run that found no server, and drafts of files, left
+        by one that was killed before it had begun.
         """
         try:
             path.mkdir(parents=True, exist_ok=True)
             found = (entry for entry in path.iterdir() if entry.name not in PASSED_OVER)
-            occupied = next(found, None)
+            occupied = next((entry for entry in found if not is_draft(entry.name)), None)
         except OSError as error:
             raise RunDirError(
                 f"run directory {path} cannot be used ({error.strerror}): choose another --run-dir"
@@ -88,7 +89,8 @@ class RunDir:
         """The folder, this process's alone within the block.
 
         Gives a line to show where the file system knows no locks, and then goes on without: two
-        runs in one folder are a mistake, and no locks are no fault of the user's.
+        runs in one folder are a mistake, and no locks are no fault of the user's. What a killed
+        process had not written to its end is deleted, where the lock says that it is gone.
 
         Raises:
           RunDirError: another process has it, or it cannot be written to.
@@ -96,6 +98,7 @@ class RunDir:
         _check_writable(self.path)
         try:
             with lock.held(self.path, command):
+                drop_drafts(self.path, self.initial, self.model, self.adapter, self.plots)
                 yield None
         except lock.Taken as error:
             raise RunDirError(f"run directory {error}") from error

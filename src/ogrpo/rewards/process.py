@@ -40,6 +40,10 @@ class Reply(NamedTuple):
         return cls(found.get("result"), found.get("kind"), message, seconds, ended, outside)
 
 
+class KilledAtStart(RuntimeError):
+    """A process that was killed from outside before it was ready: worth another start."""
+
+
 class WorkerProcess:
     """Runs named functions in a process group of its own, within bounds of time and memory.
 
@@ -81,7 +85,8 @@ class WorkerProcess:
 
         Raises:
             ValueError: a function cannot be loaded there; it is named, with the error.
-            RuntimeError: the process ended, or took more than `seconds`.
+            KilledAtStart: it was killed from outside.
+            RuntimeError: the process ended otherwise, or took more than `seconds`.
         """
         future = self._mail.expect(None)
         try:
@@ -100,7 +105,7 @@ class WorkerProcess:
                 f"it {reply['message']}\n{reply['trace']}".rstrip()
             )
         if "ready" not in reply:
-            raise RuntimeError(
+            raise (KilledAtStart if reply.get("outside") else RuntimeError)(
                 f"a process for rewards did not start: {reply['message']}. The standard error says "
                 f"why; it may have {self._memory_gib:g} GiB of address space."
             )
