@@ -10,6 +10,7 @@ from ogrpo.rewards.bounded import BadGold
 from ogrpo.rewards.extract import boxed_answer, free_answer
 from ogrpo.rewards.math import MathReward
 
+pytestmark = pytest.mark.slow
 HERE = Path(__file__).parent
 
 MATH_VERIFY = {

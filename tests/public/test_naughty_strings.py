@@ -44,6 +44,7 @@ def free():
     reward.close()
 
 
+@pytest.mark.slow
 def test_none_of_them_is_the_answer_to_anything_else(free):
     """As a completion, in a box and behind a marker, against a gold answer that none of them is."""
     texts = [*STRINGS, *(f"so \\boxed{{{text}}}" for text in STRINGS)]
@@ -68,6 +69,7 @@ def test_each_is_itself_where_texts_are_compared():
             judge.check_golds([text], ["blns.json:1"])
 
 
+@pytest.mark.slow
 def test_as_gold_answers_they_are_judged_or_refused(free):
     bad = 0
     for text in STRINGS:
@@ -186,6 +188,7 @@ def pages(folder, strings):
     return [run.report.read_text(), (folder / "compare.html").read_text()]
 
 
+@pytest.mark.slow
 def test_report_pages_show_them_and_obey_none(tmp_path):
     plain = pages(tmp_path / "plain", ["text"] * len(STRINGS))
     naughty = pages(tmp_path / "na$\\ughty$ [red] <script>", STRINGS)

@@ -8,7 +8,7 @@ import pytest
 
 from ogrpo.rollout.address import check_url
 from ogrpo.rollout.vllm import Expected, Options, RolloutError, connect
-from ogrpo.rollout.vllm.options import secrets_of_environment
+from ogrpo.rollout.vllm.options import credentials_of_environment
 from ogrpo.trainer.servers import answers
 
 
@@ -83,7 +83,7 @@ def test_the_environment_says_who_asks(seen, monkeypatch, name, value, header):
     monkeypatch.setenv(name, value)
     with pytest.raises(RolloutError, match=r"does not let us in \(401\).*OGRPO_API_KEY") as caught:
         answers(url)
-    options = Options(**secrets_of_environment())
+    options = Options(**credentials_of_environment()._asdict())
     expected = Expected(vocab_size=8, eos_id=0, max_length=8, texts=[])
     with pytest.raises(Exception, match=r".") as refused:
         connect([url], expected=expected, tensors_fn=dict, score_fn=lambda *_: [], options=options)

@@ -15,11 +15,12 @@ from functools import wraps
 from typing import Any, NoReturn
 
 from jinja2 import DictLoader, TemplateError, nodes
+from jinja2.exceptions import SecurityError
 from jinja2.ext import Extension, loopcontrols
 from jinja2.filters import do_format
 from jinja2.parser import Parser
 from jinja2.runtime import Context, Macro
-from jinja2.sandbox import ImmutableSandboxedEnvironment, SecurityError
+from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.visitor import NodeTransformer
 
 MOST_STEPS = 100_000
@@ -105,7 +106,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
         owner = getattr(getattr(function, "__wrapped__", function), "__self__", None)
         if isinstance(owner, str | bytes | int | list | tuple):
             _check_sizes([owner, *args, *named.values()])
-        if isinstance(owner, str) and function.__name__ in ("format", "format_map"):
+        if isinstance(owner, str) and getattr(function, "__name__", "").startswith("format"):
             _check_widths(owner)
         return super().call(context, function, *args, **named)
 

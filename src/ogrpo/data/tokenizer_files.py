@@ -54,16 +54,22 @@ def read_chat_template(folder: Path, config: Mapping[str, Any]) -> str | None:
 def _template_of(given: Any, file: Path) -> str | None:
     if isinstance(given, str | None):
         return given
-    entries = given if isinstance(given, list) else [None]  # several, by name
-    if not all(isinstance(x, Mapping) and {"name", "template"} <= x.keys() for x in entries):
+    named = _named(given) if isinstance(given, list) else None
+    if named is None:
         raise ValueError(
             f"{file}: 'chat_template' is {given!r:.60}: give a text, or a list of objects with"
             " 'name' and 'template'"
         )
-    named = {str(entry["name"]): entry["template"] for entry in entries}
     if not isinstance(named.get("default"), str):
         raise ValueError(f"{file}: chat templates {sorted(named)}, none named 'default'.")
     return named["default"]
+
+
+def _named(entries: list[Any]) -> dict[str, Any] | None:
+    """Several templates by their names; None if these are none."""
+    if not all(isinstance(x, Mapping) and {"name", "template"} <= x.keys() for x in entries):
+        return None
+    return {str(entry["name"]): entry["template"] for entry in entries}
 
 
 def read_backend(file: Path) -> Tokenizer:

@@ -114,7 +114,8 @@ class Service:
     def detokenize(self, body: Json) -> Json:
         """`/detokenize`."""
         self._check_model(body)
-        return {"prompt": self.model.decode_fn(asked.token_ids(body.get("tokens"), "tokens"))}
+        ids = asked.token_ids(body.get("tokens"), "tokens")
+        return {"prompt": self.model.decode_fn(ids.tolist())}
 
     # --- weights -------------------------------------------------------------------------------
 

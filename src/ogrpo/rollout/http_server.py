@@ -126,7 +126,7 @@ class Handler(BaseHTTPRequestHandler):
         super().setup()
         self.rfile.close()
         self._timed = _Timed(self.connection)
-        self.rfile = io.BufferedReader(self._timed, _PIECE)
+        self._reader = self.rfile = io.BufferedReader(self._timed, _PIECE)
         self._holds = 0
         self._idle_seconds = HEAD_SECONDS  # a new connection has something to say
 
@@ -135,7 +135,7 @@ class Handler(BaseHTTPRequestHandler):
         self._timed.allow(self._idle_seconds)
         self._idle_seconds = IDLE_SECONDS
         try:
-            first = self.rfile.peek(1)
+            first = self._reader.peek(1)
         except OSError:
             first = b""
         if not first:

@@ -30,7 +30,7 @@ from ogrpo.rollout.collection import CollectionLimits
 from ogrpo.rollout.embedded import EmbeddedEngine
 from ogrpo.rollout.protocol import Engine, Sampling
 from ogrpo.rollout.vllm import Options, Unavailable, VllmEngine
-from ogrpo.rollout.vllm.options import secrets_of_environment
+from ogrpo.rollout.vllm.options import credentials_of_environment
 from ogrpo.trainer import Costs, Packer, Parts
 from ogrpo.trainer.buffers import make_buffer
 from ogrpo.trainer.config import TrainConfig
@@ -103,12 +103,13 @@ def make_server_engine(
     config: TrainConfig, decoder: DecoderConfig, tokenizer: TextTokenizer
 ) -> VllmEngine:
     """Servers at `rollout.url` behind the engine interface."""
-    wanted = config.rollout
+    wanted, who = config.rollout, credentials_of_environment()
     options = Options(
         folder=wanted.folder,
         transport=wanted.transport,
         listen=wanted.listen,
-        **secrets_of_environment(),
+        api_key=who.api_key,
+        basic_auth=who.basic_auth,
     )
     return connect_policy(
         wanted.url,

@@ -14,7 +14,7 @@ from ogrpo.report.run_dir import RunDir
 from ogrpo.rollout.address import ELSEWHERE
 from ogrpo.rollout.vllm import RolloutError, VllmEngine
 from ogrpo.rollout.vllm.errors import Unavailable
-from ogrpo.rollout.vllm.options import authorization, secrets_of_environment
+from ogrpo.rollout.vllm.options import authorization, credentials_of_environment
 from ogrpo.terminal import shown
 from ogrpo.trainer.build import make_server_engine
 from ogrpo.trainer.config import TrainConfig
@@ -86,7 +86,7 @@ def wait(url: str, command: str, seconds: float, console: Console) -> None:
 
 def answers(url: str) -> bool:
     """Whether a server says that it is well."""
-    headers = authorization(**secrets_of_environment())
+    headers = authorization(*credentials_of_environment())
     try:
         reply = httpx.get(f"{url}/health", headers=headers, timeout=5, trust_env=False)
     except httpx.TransportError:

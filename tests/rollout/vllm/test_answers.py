@@ -107,6 +107,10 @@ FAULTS = {
         "finish",
     ),
     "an abort": (on_one(lambda c: c.update(finish_reason="abort")), "aborted"),
+    "an abort before the first token": (
+        on_one(lambda c: c.update(finish_reason="abort", token_ids=None, logprobs=None)),
+        "aborted",
+    ),
     "a choice missing": (on_all(lambda choices: choices[:-1]), "count"),
     "a choice too many": (
         on_all(lambda choices: [*choices, {**choices[0], "index": len(choices)}]),
@@ -139,6 +143,14 @@ ONLY_NATIVE = {
     ),
     "a version without a number": (
         on_one(lambda c: c["weight_versions"][0].update(version=1)),
+        "malformed",
+    ),
+    "a token without a log-prob": (
+        on_one(lambda c: c["logprobs"]["content"][0].pop("logprob")),
+        "malformed",
+    ),
+    "log-probs without their tokens": (
+        on_one(lambda c: c["logprobs"].update(content=[0.0])),
         "malformed",
     ),
     "spans of text": (on_one(lambda c: c.update(weight_versions="v1")), "malformed"),

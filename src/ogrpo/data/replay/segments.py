@@ -97,11 +97,13 @@ def place(folder: Path, first: int, columns: Columns, raw: bytes) -> Segment:
             os.fsync(out.fileno())
         os.replace(unfinished, file)
         sync_folder(folder)
-    except BaseException:
+    except BaseException as error:
         for each in (unfinished, file):  # what was not acknowledged is written again
             with suppress(OSError):
                 each.unlink()
-        raise
+        if not isinstance(error, OSError):
+            raise
+        raise OSError(error.errno, error.strerror, str(file)) from error  # a full disk names none
     return Segment(first, stop, file)
 
 

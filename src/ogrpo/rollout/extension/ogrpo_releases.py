@@ -352,10 +352,8 @@ def _check_places(file: str, entries: dict[str, Any]) -> int:
 
 def _place(file: str, name: str, entry: Any) -> tuple[int, int]:
     """Where a tensor begins and ends, in agreement with its dtype and shape."""
-    dtype, shape, offsets = (
-        entry.get(key) if isinstance(entry, dict) else None
-        for key in ("dtype", "shape", "data_offsets")
-    )
+    found: Any = entry if isinstance(entry, dict) else {}
+    dtype, shape, offsets = map(found.get, ("dtype", "shape", "data_offsets"))
     if not isinstance(dtype, str) or dtype not in SIZES:
         raise Refusal("garbage", f"{file}: {name} has the unknown dtype {dtype!r:.40}")
     if not _are_counts(shape):

@@ -5,6 +5,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 from ogrpo.rollout.vllm.sync import InFlight
 from ogrpo.rollout.vllm.wire import UNTRUNCATED, Truncation
@@ -79,12 +80,16 @@ def authorization(api_key: str | None, basic_auth: str | None) -> Mapping[str, s
     return {"Authorization": f"Bearer {api_key}"} if api_key else {}
 
 
-def secrets_of_environment() -> dict[str, str | None]:
-    """`api_key` and `basic_auth` as the environment has them."""
-    return {
-        "api_key": os.environ.get("OGRPO_API_KEY"),
-        "basic_auth": os.environ.get("OGRPO_BASIC_AUTH"),
-    }
+class Credentials(NamedTuple):
+    """Who asks; the options of the same names."""
+
+    api_key: str | None
+    basic_auth: str | None
+
+
+def credentials_of_environment() -> Credentials:
+    """What OGRPO_API_KEY and OGRPO_BASIC_AUTH say."""
+    return Credentials(os.environ.get("OGRPO_API_KEY"), os.environ.get("OGRPO_BASIC_AUTH"))
 
 
 def _check_secret(name: str, value: str | None) -> None:

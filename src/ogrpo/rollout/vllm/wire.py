@@ -9,7 +9,7 @@ An answer is taken apart strictly: what is no number, missing or of another shap
 what is there and wrong.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, get_args
 
@@ -151,7 +151,7 @@ def read_completions(reply: Json, prompts: Sequence[IntArray], order: Order) -> 
         Flawed: the answer is none.
     """
     choices = _choices(reply, len(prompts) * order.draws)
-    drawn = [_completion(choice, _portable(choice), order) for choice in choices]
+    drawn = [_completion(choice, _portable, order) for choice in choices]
     return [
         _group(prompt, drawn[n * order.draws : (n + 1) * order.draws], order)
         for n, prompt in enumerate(prompts)
@@ -165,9 +165,7 @@ def read_generated(reply: Json, prompt: IntArray, order: Order) -> Group:
         Flawed: the answer is none.
     """
     choices = _choices(reply, order.draws)
-    return _group(
-        prompt, [_completion(choice, _native(choice), order) for choice in choices], order
-    )
+    return _group(prompt, [_completion(choice, _native, order) for choice in choices], order)
 
 
 def _choices(reply: Any, count: int) -> list[Json]:
@@ -175,7 +173,7 @@ def _choices(reply: Any, count: int) -> list[Json]:
     choices = _of(reply, "choices")
     if not isinstance(choices, list):
         raise _malformed(f"choices is {_shown(choices)}")
-    by_index = {}
+    by_index: dict[int, Json] = {}
     for choice in choices:
         index = _of(choice, "index")
         if type(index) is not int:
@@ -201,16 +199,19 @@ def _native(choice: Json) -> Any:
     content = _of(_of(choice, "logprobs"), "content")
     if not isinstance(content, list):
         raise _malformed(f"logprobs.content is {_shown(content)}")
-    return [_of(entry, "logprob") for entry in content]
+    try:  # a call for each token would cost more than all else
+        return [entry["logprob"] for entry in content]
+    except (TypeError, KeyError) as error:
+        raise _malformed("an entry of logprobs.content without logprob") from error
 
 
-def _completion(choice: Json, log_probs: Any, order: Order) -> Completion:
-    token_ids, reason = _of(choice, "token_ids"), choice.get("finish_reason")
+def _completion(choice: Json, log_probs_fn: Callable[[Json], Any], order: Order) -> Completion:
+    reason: Any = choice.get("finish_reason")
     if reason not in get_args(FinishReason):
         raise Flawed(Flaw("finish", f"finish_reason is {_shown(reason)}"))
     if reason == "abort":  # what there is of it may lack anything
         raise Flawed(Flaw("aborted", "a completion was given up"))
-    ids, values = _ints(token_ids), _floats(log_probs)
+    ids, values = _ints(_of(choice, "token_ids")), _floats(log_probs_fn(choice))
     if len(ids) != len(values):
         raise Flawed(Flaw("log_probs", f"{len(values)} log-probs for {len(ids)} tokens"))
     spans = _spans(choice)
