@@ -72,6 +72,11 @@ SCHEDULES = {
     "adapters": Schedule("--lora.rank=2 --trust-region.kind=clip"),
     "stages": Schedule("--schedule.stages=2 --schedule.reset-optimizer --knobs.beta=0.1"),
     "packed": Schedule("--optimizer.batching=packed --certificate.delta=0.05"),
+    "together": Schedule(
+        f"{REUSED} --replay.sampler=uniform --schedule.sync-interval=2 --schedule.sync-offset=1"
+        " --lora.rank=2 --schedule.stages=2 --schedule.reset-optimizer --knobs.beta=0.1"
+        " --optimizer.batching=packed"
+    ),
     "two processes": Schedule(
         "--mesh.data=2 --mesh.fsdp=2 --mesh.tensor=2 --schedule.sync-interval=2",
         processes=2,

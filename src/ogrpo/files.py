@@ -122,7 +122,8 @@ def sync_folder(folder: Path) -> None:
 
 def remedy(error: OSError) -> str:
     """What helps where a file or folder cannot be written; empty where that is not known."""
-    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+    full = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+    if error.errno in full or "No space left" in str(error):  # from Rust there is no number
         return "free space there (or raise the quota)"
     if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
         return "let it be written to, or choose another folder"

@@ -189,6 +189,6 @@ def test_any_path_holds_checkpoints(tmp_path, name):
 
 def test_arrays_of_another_run_are_refused_in_words(tmp_path):
     saved(tmp_path, 3)
-    with Checkpoints(tmp_path, keep=2) as checkpoints:
-        with pytest.raises(CheckpointError, match=r"checkpoint .*3 cannot be read as this run's"):
-            checkpoints.restore(3, {"x": VALUES["x"]})
+    others = pytest.raises(CheckpointError, match=r"checkpoint .*3 cannot be read as this run's")
+    with Checkpoints(tmp_path, keep=2) as checkpoints, others:
+        checkpoints.restore(3, {"x": VALUES["x"]})

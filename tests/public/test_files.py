@@ -110,7 +110,7 @@ def test_a_header_of_safetensors_own_tests_ends_in_an_error_that_names_the_file(
     with pytest.raises(ValueError, match=r".") as caught:
         load_pretrained(model.parent, jnp.float32)
     if case["error"] is None:
-        assert str(caught.value).startswith(f"{model.parent}: the checkpoint lacks layers")
+        assert f"{model.parent}: the checkpoint lacks" in str(caught.value)
     else:
         assert str(caught.value).startswith(f"{model} is not a readable safetensors file: ")
         with pytest.raises(SafetensorError):

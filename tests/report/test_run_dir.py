@@ -86,9 +86,9 @@ def test_a_config_that_cannot_be_written_leaves_the_one_before(tmp_path):
 def test_a_run_is_held_by_one_and_the_other_is_told_by_whom(tmp_path):
     run = RunDir.create(tmp_path / "run")
     with run.held("ogrpo train [red]"):
+        second = RunDir.create(tmp_path / "run").held("another")
         with pytest.raises(RunDirError, match=rf"in use by process {os.getpid()} on .*\[red\]"):
-            with RunDir.create(tmp_path / "run").held("another"):
-                pass
+            second.__enter__()
     with run.held("later") as warning:
         assert warning is None
     assert RunDir.create(tmp_path / "run").path == run.path  # its lock alone is no run

@@ -18,6 +18,7 @@ from typing import Any
 from ogrpo.cli.main import words_of
 from ogrpo.data.replay import segments
 from ogrpo.learner.checkpoint import Checkpoints
+from ogrpo.report import run_page
 from ogrpo.report.metrics_file import MetricsWriter
 from ogrpo.report.run_dir import RunDir
 from ogrpo.trainer import ending
@@ -28,10 +29,10 @@ SIZE = 32 << 20
 KINDS: dict[str, tuple[Any, str, int]] = {
     "config": (RunDir, "write_config", 0),
     "metrics": (MetricsWriter, "write", 0),
-    "segment": (segments, "write", 4096),
+    "segment": (segments, "place", 4096),
     "checkpoint": (Checkpoints, "save", 256 << 10),
     "model": (ending, "save_model", 128 << 10),
-    "report": (ending, "write_report", 48 << 10),
+    "report": (run_page, "write_text", 4096),
 }
 """Who writes, and the bytes that are left for it."""
 
@@ -71,7 +72,7 @@ def attempt(run: Path) -> str:
     """A session; what the terminal would show of the error that ended it."""
     try:
         go(run, SHORT, resume=(run / "config.json").exists())
-    except Exception as error: - every one is shown
+    except Exception as error:
         return words_of(error) or "".join(traceback.format_exception(error))
     return ""
 

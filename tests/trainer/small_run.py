@@ -32,8 +32,8 @@ CONFIG = main_study(
     checkpoint=Checkpointing(every=1, keep=3),
 )
 TYPED = Invocation("ogrpo train --run-dir here", "ogrpo train")
-COSTS = ("seconds", "tokens/s", "collect/", "reward/", "replay/unacknowledged")
-"""What is measured, or counted since a process began or wrote a segment."""
+COSTS = ("seconds", "tokens/s", "collect/", "reward/", "replay/unack", "replay/dropped")
+"""What is measured, or counted since a process began, wrote a segment or set one aside."""
 
 
 def go(folder: Path, config: TrainConfig = CONFIG, **changes: Any) -> str:

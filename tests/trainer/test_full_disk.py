@@ -15,7 +15,7 @@ NAMED = {
     "segment": "experience",
     "checkpoint": "checkpoints",
     "model": "model",
-    "report": "report",
+    "report": "report.html",
 }
 
 

@@ -75,7 +75,7 @@ def check_origin(before: Mapping[str, Any], now: Mapping[str, Any], *, anyway: b
     told = [_line(name, *values) for name, values in changed.items()]
     other = [_line(name, *values) for name, values in changed.items() if not is_applied(name)]
     data = differences(before.get("data", now["data"]), now["data"])
-    moved = [f"the {name} are others than the checkpoint's" for name in data]
+    moved = [f"{name}: not the checkpoint's" for name in data]
     serious = [line for line in moved if "held-out" not in line]
     listed = "\n  ".join([*other, *serious])
     require(

@@ -184,7 +184,7 @@ def _rewind(session: Session, step: int, *, keep: bool) -> None:
     if dropped is None or not any(dropped):
         return
     where = f"; they are kept in {session.run.aside}" if keep else ""
-    session.say(f"{dropped.records} records after it will be written again{where}")
+    session.say(f"{dropped.records} records will be written again{where}")
     if dropped.broken:
         session.say(f"{dropped.broken} lines of {session.run.metrics} were no records: left out")
 

@@ -12,7 +12,7 @@ from rich.console import Console
 from ogrpo.policy import DecoderConfig
 from ogrpo.report.run_dir import RunDir
 from ogrpo.rewards.judge import Judge, RewardCounts
-from ogrpo.terminal import shown
+from ogrpo.terminal import shown, without_secrets
 from ogrpo.trainer.config import TrainConfig
 from ogrpo.trainer.config_json import to_json
 from ogrpo.trainer.devices import Devices
@@ -48,7 +48,9 @@ class Session:
 
     def say(self, text: str) -> None:
         """Shows a line as it is: brackets in paths and messages are no markup."""
-        self.console.print(shown(text), markup=False, highlight=False, soft_wrap=True)
+        self.console.print(
+            shown(without_secrets(text)), markup=False, highlight=False, soft_wrap=True
+        )
 
     @property
     def resume_command(self) -> str:

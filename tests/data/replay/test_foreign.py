@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from ogrpo.data.replay import BufferLimits, Fifo, ReplayBuffer, segments
-from ogrpo.data.replay.segments import MisplacedSegment
+from ogrpo.data.replay.identity import MisplacedSegment
 from tests.data.replay.make import LAYOUT, experience, facts
 
 HELD = range(6)
@@ -82,7 +82,16 @@ def lose_ids(folder):
     return first
 
 
-MISPLACED = (swap, swap_with_the_newest, copy_over, rename, reorder, cut_rows, lose_ids)
+def lose_a_column(folder):
+    first, *_ = files(folder)
+    pq.write_table(pq.read_table(first).drop_columns(["log_probs"]), first)
+    return first
+
+
+MISPLACED = (
+    *(swap, swap_with_the_newest, copy_over, rename),
+    *(reorder, cut_rows, lose_ids, lose_a_column),
+)
 
 
 @pytest.mark.parametrize("misplace", MISPLACED, ids=lambda f: f.__name__)

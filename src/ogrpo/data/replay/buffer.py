@@ -17,6 +17,7 @@ import numpy as np
 from ogrpo.data.replay import segments
 from ogrpo.data.replay.columns import Columns, Experience, Int64Array, Layout, keep, pack
 from ogrpo.data.replay.draw import Draw, Receipt
+from ogrpo.data.replay.identity import BrokenSegment, MisplacedSegment
 from ogrpo.data.replay.journal import Journal, make_empty, make_folder, own, within
 from ogrpo.data.replay.limits import BufferLimits
 from ogrpo.data.replay.memory import Memory
@@ -326,8 +327,8 @@ class ReplayBuffer:
         for segment in listed:
             try:
                 columns = self._journal.read(segment)
-            except segments.BrokenSegment as error:
-                if segment != listed[-1] or isinstance(error, segments.MisplacedSegment):
+            except BrokenSegment as error:
+                if segment != listed[-1] or isinstance(error, MisplacedSegment):
                     raise
                 self._set_aside(segment, "torn")
             else:

@@ -9,7 +9,8 @@ import numpy as np
 from ogrpo import lock
 from ogrpo.data.replay import segments
 from ogrpo.data.replay.columns import Columns, Int64Array, Layout, join
-from ogrpo.data.replay.segments import MisplacedSegment, Segment
+from ogrpo.data.replay.identity import MisplacedSegment
+from ogrpo.data.replay.segments import Segment
 from ogrpo.files import sync_folder
 
 log = logging.getLogger(__name__)

@@ -21,6 +21,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from ogrpo.data.replay.columns import FINISH_REASONS, Columns, Layout
+from ogrpo.data.replay.identity import BrokenSegment, check_identity
 from ogrpo.data.replay.stretches import no_stretches
 from ogrpo.files import sync_folder
 
@@ -36,14 +37,6 @@ DICTIONARIES = [
     *("completion", "problem", "prompt_ids.list.element", "token_ids.list.element", "reward"),
     *("policy_version", "temperature", "finish_reason"),
 ]
-
-
-class BrokenSegment(ValueError):
-    """A file that should hold certain groups and does not, or cannot be read."""
-
-
-class MisplacedSegment(BrokenSegment):
-    """A whole file that holds other groups than its name or the buffer's state says."""
 
 
 @dataclass(frozen=True, order=True)
@@ -97,11 +90,13 @@ def place(folder: Path, first: int, columns: Columns, raw: bytes) -> Segment:
             os.fsync(out.fileno())
         os.replace(unfinished, file)
         sync_folder(folder)
-    except BaseException:
+    except BaseException as error:
         for each in (unfinished, file):  # what was not acknowledged is written again
             with suppress(OSError):
                 each.unlink()
-        raise
+        if not isinstance(error, OSError):
+            raise
+        raise OSError(error.errno, error.strerror, str(file)) from error  # a full disk names none
     return Segment(first, stop, file)
 
 
@@ -141,7 +136,7 @@ def parsed(segment: Segment, raw: bytes, layout: Layout) -> Columns:
     except (pa.ArrowException, OSError) as error:
         raise BrokenSegment(f"{segment.file} cannot be read: {error}") from error
     _check_layout(segment, table.schema, layout)
-    _check_ids(segment, table, layout.group_size)
+    check_identity(segment.file, table, range(segment.first, segment.stop), layout.group_size)
     return from_table(table, layout)
 
 
@@ -242,27 +237,6 @@ def _check_layout(segment: Segment, schema: pa.Schema, layout: Layout) -> None:
                 f"{segment.file} has {name} = {found.get(name)}, the buffer {wanted}: "
                 "open it with the layout it was written with."
             )
-
-
-def _check_ids(segment: Segment, table: pa.Table, size: int) -> None:
-    groups, completions = (_numbers(segment, table, x) for x in ("group", "completion"))
-    first, stop = segment.first, segment.stop
-    whole = np.array_equal(groups, np.repeat(np.arange(first, stop), size))
-    if whole and np.array_equal(completions, np.tile(np.arange(size), stop - first)):
-        return
-    what = f"groups {groups.min()} to {groups.max()}" if len(groups) else "no group"
-    raise MisplacedSegment(
-        f"{segment.file} holds {what} in {len(groups)} rows, its name says groups {first} to"
-        f" {stop - 1} of {size} completions each: put the file back that had this name."
-    )
-
-
-def _numbers(segment: Segment, table: pa.Table, name: str) -> npt.NDArray[np.int64]:
-    if name not in table.column_names or not pa.types.is_integer(table[name].type):
-        raise MisplacedSegment(f"{segment.file} has no column {name!r} of whole numbers.")
-    if table[name].null_count:
-        raise MisplacedSegment(f"{segment.file} has rows without {name!r}.")
-    return table[name].to_numpy().astype(np.int64)
 
 
 def _lists(lengths: npt.NDArray[np.int32], values: npt.NDArray[np.generic]) -> pa.ListArray:
