@@ -147,11 +147,26 @@ def copied() -> dict:
     with tempfile.TemporaryDirectory() as folder, Checkpoints(folder, keep=1) as checkpoints:
         checkpoints.save(1, jax.tree.map(lambda x: x + x, state), {})
         restored = checkpoints.restore(1, snapshot)[0]
+        other = state_layout(main_study(mesh=Mesh(data=2, fsdp=2)), CONFIG, OPTIMIZER)
+        moved = checkpoints.restore(1, placed(state, other.state))[0]
+        one = jax.tree.map(lambda _: jax.sharding.SingleDeviceSharding(jax.devices()[3]), state)
+        single = checkpoints.restore(1, placed(state, one))[0]
     doubled = jax.tree.map(lambda x: 2 * np.asarray(x), state)
     return {
         "state": largest(restored, doubled) + largest(snapshot, state),
         "kept": kept(snapshot, to) and kept(restored, to),
+        "elsewhere": largest(moved, doubled) + largest(single, doubled),
+        "lies": kept(moved, other),
     }
+
+
+def placed(state: TrainState, places: TrainState) -> TrainState:
+    """Shapes of a state in other places than its own."""
+    return jax.tree.map(
+        lambda leaf, place: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=place),
+        state,
+        places,
+    )
 
 
 def join(port: int, rank: int) -> None:

@@ -97,6 +97,9 @@ def test_the_state_stays_where_it_was_put(eight):
 def test_a_checkpoint_comes_back_onto_its_mesh(eight):
     assert eight["copied"]["state"] == 0
     assert eight["copied"]["kept"]
+    # A checkpoint of a mesh of 8 devices, read on one of 4 and on one device.
+    assert eight["copied"]["elsewhere"] == 0
+    assert eight["copied"]["lies"]
 
 
 def test_an_update_by_two_processes_is_that_on_one_device():

@@ -12,7 +12,8 @@ from ogrpo.core.algorithms import PROXIMAL
 from ogrpo.planning.config import Plan
 from ogrpo.planning.config import Train as TrainSide
 from ogrpo.trainer.build import batching_line
-from ogrpo.trainer.config import Judging, Model, TrainConfig, from_json, to_json
+from ogrpo.trainer.config import Judging, Model, TrainConfig
+from ogrpo.trainer.config_json import from_json, to_json
 from ogrpo.trainer.config_processes import Processes
 from ogrpo.trainer.config_update import Optimizer
 from ogrpo.trainer.method import algorithm
@@ -83,6 +84,41 @@ def test_a_resumed_run_keeps_its_config_and_takes_changes(tmp_path):
     assert again == dataclasses.replace(first, schedule=expected, run_dir=tmp_path, resume=True)
 
 
+def test_a_flag_is_set_either_way_whatever_the_resumed_run_has(tmp_path):
+    for given in ("gradient-variance", "no-gradient-variance"):
+        first = parse([f"--evaluation.{given}"])
+        (tmp_path / "config.json").write_text(json.dumps(as_json(first)))
+        place = ["--run-dir", str(tmp_path), "--resume"]
+        assert parse(place).evaluation == first.evaluation
+        assert parse(
+            [*place, "--evaluation.no-gradient-variance"]
+        ).evaluation == dataclasses.replace(first.evaluation, gradient_variance=False)
+
+
+def test_going_back_takes_the_runs_config(tmp_path):
+    first = parse(["--seed", "5"])
+    (tmp_path / "config.json").write_text(json.dumps(as_json(first)))
+    again = parse(["--run-dir", str(tmp_path), "--resume-from", "40"])
+    assert again == dataclasses.replace(first, run_dir=tmp_path, resume_from=40)
+
+
+def test_a_resumed_run_refuses_another_task(tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps(as_json(parse(["--task", "gsm8k"]))))
+    with pytest.raises(ValueError, match=r"--task gsm8k, which cannot change to a\.jsonl"):
+        parse(["--run-dir", str(tmp_path), "--resume", "--task", "a.jsonl"])
+
+
+def test_a_damaged_config_is_refused_by_file_and_field(tmp_path):
+    path = tmp_path / "config.json"
+    values = as_json(parse([]))
+    path.write_text(json.dumps({**values, "seed": "one"}))
+    with pytest.raises(ValueError, match=rf"{path}: seed is 'one': give int"):
+        parse(["--run-dir", str(tmp_path), "--resume"])
+    path.write_text(json.dumps(values)[:-1])
+    with pytest.raises(ValueError, match=rf"{path} is not JSON.*mend it"):
+        parse(["--run-dir", str(tmp_path), "--resume"])
+
+
 def test_a_resumed_run_refuses_another_preset(tmp_path):
     (tmp_path / "config.json").write_text(json.dumps(as_json(parse(["--preset", "v1-i1"]))))
     with pytest.raises(ValueError, match="started with --preset v1-i1"):
@@ -94,7 +130,7 @@ def test_a_resumed_run_keeps_its_split(tmp_path):
     (tmp_path / "config.json").write_text(json.dumps(as_json(first)))
     place = ["--run-dir", str(tmp_path), "--resume"]
     assert parse(place).evaluation.split == "validation"
-    with pytest.raises(ValueError, match=r"evaluated on --evaluation\.split validation"):
+    with pytest.raises(ValueError, match=r"started with --evaluation\.split validation"):
         parse([*place, "--evaluation.split", "test"])
 
 

@@ -153,6 +153,9 @@ PROCESSES = "trainer/test_processes.py::test_a_run_of_two_processes_"
 ELSEWHERE = {
     "run_dir": "experiments/test_gsm8k.py::test_the_run_directory_holds_what_was_promised",
     "resume": "experiments/test_gsm8k.py::test_a_finished_run_is_not_overwritten_but_can_be_resumed",
+    "resume_from": "trainer/test_resume.py::test_a_run_goes_back_to_the_step_that_is_asked_for",
+    "resume_anyway": "experiments/test_gsm8k.py::"
+    "test_adapters_are_trained_told_of_saved_and_resumed",
     "model.random": "experiments/test_gsm8k.py::test_the_official_data_and_a_random_model",
     "data.path": "experiments/test_gsm8k.py::test_the_official_data_and_a_random_model",
     "data.chat": "trainer/test_sources.py::test_variables_reach_the_chat_template",

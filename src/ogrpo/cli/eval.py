@@ -24,6 +24,7 @@ from ogrpo.evaluation.metrics import answer_reader
 from ogrpo.policy import DecoderConfig, Params
 from ogrpo.policy.pretrained import load_pretrained
 from ogrpo.report.run_dir import RunDir
+from ogrpo.rollout.address import check_url
 from ogrpo.rollout.protocol import Engine, IntArray, Sampling
 from ogrpo.tasks import Example, Task
 from ogrpo.tasks.encode import encode_example
@@ -52,6 +53,10 @@ class Servers:
     """With transport folder: where the weights are put; default: a temporary one."""
     wait: float = 600.0
     """Seconds to wait for them."""
+
+    def __post_init__(self) -> None:
+        for url in self.url:
+            check_url(url, "servers.url")
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,5 @@
 """What a plan is asked for: the model, the batch, the machines and the limits."""
 
-import json
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -9,6 +8,7 @@ from ogrpo.policy.config import DecoderConfig
 from ogrpo.policy.flops import Adapter, parameters
 from ogrpo.policy.lora import TARGETS
 from ogrpo.policy.shapes import SHAPES
+from ogrpo.policy.shards import read_object
 from ogrpo.trainer.config_update import require, require_finite_numbers
 
 GIB = 2**30
@@ -60,10 +60,7 @@ class PlanModel:
             self.config.is_file(),
             f"model.config {self.config} is no file: give the path of a config.json",
         )
-        try:
-            return DecoderConfig.from_hf(json.loads(self.config.read_text()))
-        except json.JSONDecodeError as error:
-            raise ValueError(f"model.config {self.config} is no JSON: {error}") from error
+        return DecoderConfig.from_hf(read_object(self.config), f"model.config {self.config}")
 
 
 @dataclass(frozen=True)

@@ -29,6 +29,7 @@ def counted(
         *((label, f"{count:,}") for label, count in left_out),
         *(line for what, counts in outcomes.items() for line in judged(what, counts)),
         *failed(records),
+        *refused(records),
         *clipped(records),
         *replayed(records),
         *certified(config["certificate"]["delta"], records),
@@ -53,6 +54,18 @@ def failed(records: list[Record]) -> Counts:
         (f"completions not judged, and without loss: {name.removeprefix(prefix)}", f"{count:,.0f}")
         for name, count in last.items()
         if name.startswith(prefix) and count
+    ]
+
+
+def refused(records: list[Record]) -> Counts:
+    """Completions that were not what was ordered, by reason and, where one is known, by server."""
+    last, prefix = records[-1] if records else {}, "rollout/refused/"
+    counts = {name.removeprefix(prefix): n for name, n in last.items() if name.startswith(prefix)}
+    told = {name.partition("/")[0] for name in counts if "/" in name}
+    return [
+        (f"completions refused and drawn again: {', from '.join(name.split('/'))}", f"{n:,.0f}")
+        for name, n in counts.items()
+        if n and name not in told
     ]
 
 

@@ -19,7 +19,8 @@ from ogrpo.policy.pretrained import load_pretrained
 from ogrpo.report.run_dir import RunDir
 from ogrpo.trainer.batches import to_device
 from ogrpo.trainer.build import find_devices, make_optimizer, make_recipe
-from ogrpo.trainer.config import TrainConfig, from_json
+from ogrpo.trainer.config import TrainConfig
+from ogrpo.trainer.config_json import from_json
 from ogrpo.trainer.config_processes import Processes
 from ogrpo.trainer.config_update import Mesh
 from ogrpo.trainer.dump import Dump, DumpedUpdate, read_dump
@@ -93,6 +94,9 @@ def restored(
         )
     certifies = config.certificate.delta is not None
     like = checkpoint_shapes(shapes, reads, certifies=certifies)
-    with Checkpoints(folder, keep=config.checkpoint.keep) as checkpoints:
+    with (
+        RunDir(dump.run).held("ogrpo diagnose"),
+        Checkpoints(folder, keep=config.checkpoint.keep) as checkpoints,
+    ):
         arrays, _ = checkpoints.restore(dump.step, like)
     return replace(arrays["train"], frozen=shapes.frozen)

@@ -51,6 +51,9 @@ def train(state: LoopState, parts: Parts, schedule: Schedule) -> Iterator[tuple[
             base = evaluate(state, parts, None)
         yield state, first_record(state, watch, base)
     with make_collector(state, parts, schedule) as collector:
+        if state.owed is not None:
+            yield (turn := settled(state, state.owed, parts, collector))
+            state = turn[0]
         while state.step < schedule.steps:
             yield (turn := advance(state, parts, schedule, collector))
             state = turn[0]
@@ -79,12 +82,24 @@ def advance(
         state = replace(controlled(state, parts, use), step=state.step + 1)
         ends = due(state, schedule)
         state, certificate = certify_period(state, fresh, parts, ends=ends)
+    record = partial(step_record, state, parts, schedule, watch, collector)
+    rest = (fresh, use, certificate)
     if evaluates:
+        parts.heard(state, lambda: record(None, *rest))
         with watch("eval"):
             evaluation = evaluate(state, parts, collector)
-    found = (evaluation, fresh, use, certificate)
-    record = step_record(state, parts, schedule, watch, collector, *found) if is_first() else {}
-    return state, record
+    return state, record(evaluation, *rest) if is_first() else {}
+
+
+def settled(
+    state: LoopState, owed: Record, parts: Parts, collector: Collector
+) -> tuple[LoopState, Record]:
+    """A step whose evaluation failed when the run was last started: evaluates, and ends it."""
+    watch = Stopwatch()
+    with watch("eval"):
+        evaluation = evaluate(state, parts, collector)
+    record = {**owed, **evaluation.record(), "seconds/eval": watch.seconds["eval"]}
+    return replace(state, owed=None), record
 
 
 def make_collector(state: LoopState, parts: Parts, schedule: Schedule) -> Collector:
@@ -102,6 +117,7 @@ def make_collector(state: LoopState, parts: Parts, schedule: Schedule) -> Collec
         steps=range(state.step, max(last, state.step)),
         limits=parts.collection,
         retry_on=parts.retry_on,
+        terms=parts.terms,
     )
     collector.publish(state.train.whole(state.server), state.server_version)
     collector.request(state.step + schedule.sync_offset - 1)

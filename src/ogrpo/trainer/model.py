@@ -37,6 +37,7 @@ from ogrpo.policy.decoder import keep_products
 from ogrpo.policy.lora import merge
 from ogrpo.policy.packing import packed_log_probs_and_entropy
 from ogrpo.policy.pretrained import load_pretrained, save_pretrained
+from ogrpo.policy.room import check_room
 from ogrpo.policy.shapes import SHAPES, tiny
 from ogrpo.report.progress import warm_start_bar
 from ogrpo.tasks import arithmetic
@@ -45,7 +46,7 @@ from ogrpo.trainer.cache import cache_path
 from ogrpo.trainer.config import TrainConfig, WarmStart
 from ogrpo.trainer.config_update import require
 from ogrpo.trainer.lessons import Lessons
-from ogrpo.trainer.prepare import Prepared
+from ogrpo.trainer.prepare import Prepared, check_vocabulary
 
 DTYPES = {"float32": jnp.float32, "bfloat16": jnp.bfloat16}
 REMAT = {
@@ -95,6 +96,8 @@ def _make_model(prepared: Prepared, console: Console) -> tuple[DecoderConfig, Pa
     key = jax.random.key(config.seed)
     if config.model.random != "none":
         decoder = {**SHAPES, "tiny": tiny_decoder(tokenizer)}[config.model.random]
+        check_vocabulary(tokenizer, decoder, f"--model.random {config.model.random}")
+        check_room(decoder, dtype, f"--model.random {config.model.random}")
         return decoder, init_params(decoder, key, dtype)
     if prepared.lessons is None:
         raise ValueError(
@@ -132,7 +135,7 @@ def warm_started(
     """Imitates demonstrations, or reads what an equal imitation left in the cache."""
     folder = _cache_folder(config, decoder, tokenizer, lessons)
     if config.warm_start.cache and (folder / "config.json").is_file():
-        console.print(f"warm start read from {folder}", soft_wrap=True)
+        console.print(f"warm start read from {folder}", markup=False, soft_wrap=True)
         return load_pretrained(folder, dtype)[1]
     groups = lessons.groups(tokenizer)
     batch = pad_groups(

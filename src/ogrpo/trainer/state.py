@@ -17,10 +17,10 @@ from ogrpo.data.packing import Shape
 from ogrpo.data.replay import ReplayBuffer
 from ogrpo.learner.checkpoint import content_hash
 from ogrpo.learner.examine import ExamineFn
-from ogrpo.learner.finite import require_finite
 from ogrpo.learner.state import Hypers, Params, TrainState
 from ogrpo.learner.update import UpdateFn
 from ogrpo.learner.variance import NoiseFn
+from ogrpo.rollout.check import Terms
 from ogrpo.rollout.collection import CollectionLimits, Collector, RewardFn
 from ogrpo.rollout.protocol import Engine, Group, Sampling
 from ogrpo.trainer.batches import Packer
@@ -78,6 +78,8 @@ class Parts:
     """Hyper-parameters of the update with this index, the clip scaled by this factor, with this
     seed for the lots that the method draws."""
     sampling: Sampling
+    terms: Terms
+    """What completions are checked against before they are learned from."""
     evaluation_sampling: Sampling
     make_buffer: Callable[[dict[str, Any] | None], ReplayBuffer]
     """A replay buffer: a new one, or that of a checkpoint's description."""
@@ -105,6 +107,9 @@ class Parts:
     max_skipped: int
     """Updates in a row that may be skipped as they were not finite."""
     seed: int
+    heard: "Callable[[LoopState, Callable[[], Record]], None]" = lambda _state, _record: None
+    """Hears of a step that is complete but for its evaluation: its state, and what makes its record
+    as far as that is known."""
     collect: Callable[..., Collector] = Collector
     """Makes the collector; with several processes, one that all of them share."""
 
@@ -145,6 +150,8 @@ class LoopState:
     skipped_in_a_row: int = 0
     failed: tuple[Skipped, ...] = ()
     """What this process knows of those in a row; no checkpoint holds it."""
+    owed: Record | None = None
+    """The record of this step as far as it was known when its evaluation failed."""
 
     def arrays(self) -> dict[str, Any]:
         """The arrays of a checkpoint, without the parameters that are not trained."""
@@ -155,7 +162,8 @@ class LoopState:
     def progress(self) -> dict[str, Any]:
         """The counters of a checkpoint, and what the buffer needs beside its files."""
         counters = {name: getattr(self, name) for name in COUNTERS}
-        return {**counters, "shapes": sorted(self.shapes), "buffer": self.buffer.state()}
+        owed = {} if self.owed is None else {"owed": self.owed}
+        return {**counters, **owed, "shapes": sorted(self.shapes), "buffer": self.buffer.state()}
 
 
 COUNTERS = (
@@ -216,24 +224,31 @@ def _named(
 def resume(
     arrays: dict[str, Any], progress: dict[str, Any], parts: Parts, *, frozen: Params = ()
 ) -> LoopState:
-    """The state that a checkpoint describes, `frozen` being what it does not hold.
-
-    Raises:
-        ValueError: the run began with other frozen parameters, or the arrays are not finite.
+    """The state that a checkpoint describes, `frozen` being what it does not hold: parameters that
+    `check_frozen` takes.
     """
-    require_finite(arrays, f"the checkpoint of step {progress['step']} cannot be gone on with")
     counters = {name: {**LATER, **progress}[name] for name in COUNTERS}
-    if (found := content_hash(frozen)) != counters["frozen_hash"]:
-        raise ValueError(
-            f"the weights beside the adapters are not those that the run began with (SHA-256"
-            f" {found[:12]}, {counters['frozen_hash'][:12]} then): give back the model that it"
-            " was started from, or start a new run"
-        )
     arrays = {**arrays, "train": replace(arrays["train"], frozen=frozen)}
     counters["gaps"] = tuple(counters["gaps"])
     counters["shapes"] = frozenset(Shape(*sizes) for sizes in progress["shapes"])
     policies = {"reference": None, "previous": None, **arrays}
+    counters["owed"] = progress.get("owed")
     return LoopState(**policies, **counters, buffer=parts.make_buffer(progress["buffer"]))
+
+
+def check_frozen(frozen: Params, progress: Mapping[str, Any]) -> None:
+    """Refuses frozen parameters that are not those that a checkpoint's run began with.
+
+    Raises:
+        ValueError: they are others.
+    """
+    then = progress.get("frozen_hash", "")
+    if (found := content_hash(frozen)) != then:
+        raise ValueError(
+            f"the weights beside the adapters are not those that the run began with (SHA-256"
+            f" {found[:12]}, {then[:12]} then): give back the model that it was started from, or"
+            " start a new run"
+        )
 
 
 @dataclass
