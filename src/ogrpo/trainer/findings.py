@@ -18,7 +18,7 @@ class Stage(NamedTuple):
     """Numbers that are NaN or infinite."""
     of: int
     first: str
-    """Where the first of them stands; empty where there is none."""
+    """Where the first of them stands, or a number itself; empty where all are finite."""
     low: float | None
     high: float | None
     """Extremes of the others."""
@@ -28,8 +28,9 @@ class Stage(NamedTuple):
         extremes = "" if self.low is None else f", from {self.low:.6g} to {self.high:.6g}"
         if not self.bad:
             return f"{self.name}: finite{extremes}"
-        where = f", the first at {self.first}" if self.first else ""
-        return f"{self.name}: {self.bad:,} of {self.of:,} NaN or infinite{where}{extremes}"
+        if self.of == 1:
+            return f"{self.name}: {self.first}"
+        return f"{self.name}: {self.bad:,} of {self.of:,} NaN or infinite, {self.first}{extremes}"
 
 
 def stages(found: Findings, leaves: Sequence[str]) -> list[Stage]:
@@ -90,7 +91,7 @@ def verdict(found: Sequence[Stage]) -> str:
     stage = first_broken(found)
     if stage is None:
         return "everything is finite here: this update would be taken"
-    return f"first not finite: {stage.name}" + (f" at {stage.first}" if stage.first else "")
+    return f"first not finite: {stage.name}, {stage.first}"
 
 
 def _of_array(name: str, values: Any, where: Bools, ids: np.ndarray | None) -> Stage:
@@ -104,8 +105,8 @@ def _of_array(name: str, values: Any, where: Bools, ids: np.ndarray | None) -> S
 
 
 def _place(index: np.ndarray, ids: np.ndarray | None) -> str:
-    words = [f"{axis} {at}" for axis, at in zip(AXES, index, strict=False)]
-    return ", ".join(words) + ("" if ids is None else f" (id {ids[tuple(index)]})")
+    words = ", ".join(f"{axis} {at}" for axis, at in zip(AXES, index, strict=False))
+    return f"the first at {words}" + ("" if ids is None else f" (id {ids[tuple(index)]})")
 
 
 def _of_leaves(name: str, finite: Sequence[Any], leaves: Sequence[str]) -> Stage:
