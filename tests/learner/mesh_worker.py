@@ -88,10 +88,15 @@ def on_mesh(sizes: dict[str, int], microbatches: int, lora: Lora, *, packed: boo
         policy_fn=devices.policy_fn, microbatches=microbatches, packed=packed, together=together
     )
     state = devices.init(devices.place_params(make_params(CONFIG)))
-    state, metrics = two_updates(devices.make_update(recipe), state, batch)
+    update = devices.make_update(recipe)
+    state, metrics = two_updates(update, state, batch)
     repeat = jax.jit(lambda tree: tree, out_shardings=to.everywhere)
     whole, metrics = jax.device_get(repeat(state)), jax.device_get(metrics)
+    broken = batch._replace(rewards=jnp.asarray(batch.rewards).at[2, 0].set(jnp.inf))
+    state, told = update(state, broken, hypers(1e-2, 0.9, KNOBS))
     return {
+        "skipped": float(told["skipped"]),
+        "untouched": same_bits(jax.device_get(repeat(state)), whole),
         **(compare(lora, whole, metrics) if jax.process_index() == 0 else {}),
         "bytes": sharding.bytes_per_device((state.whole(), state.opt_state)),
         **(merged_alike(state, whole, to.mesh) if jax.process_count() == 1 else {}),
@@ -122,6 +127,11 @@ def compare(lora: Lora, state: TrainState, metrics: dict) -> dict:
 def largest(one, other) -> float:
     gaps = jax.tree.map(lambda a, b: float(np.max(np.abs(a - b))), one, other)
     return max(jax.tree.leaves(gaps))
+
+
+def same_bits(one, other) -> bool:
+    same = jax.tree.map(lambda a, b: a.tobytes() == b.tobytes(), one, other)
+    return all(jax.tree.leaves(same))
 
 
 def kept(state: TrainState, to: sharding.MeshLayout) -> bool:

@@ -166,6 +166,8 @@ ELSEWHERE = {
     "reward.memory_gib": "trainer/test_sources.py::test_a_reward_gets_the_memory_that_is_asked_for",
     "evaluation.path": "trainer/test_sources.py::test_another_task_is_evaluated_on_from_its_files",
     "evaluation.engine": "trainer/test_sources.py::test_the_trainers_own_sampler_can_evaluate",
+    "optimizer.max_skipped": "trainer/test_diverged.py::"
+    "test_a_run_that_diverges_counts_stops_and_says_how_to_look_and_go_on",
     "mesh.data": "learner/test_sharding.py::test_an_update_on_eight_devices_is_that_on_one",
     "mesh.fsdp": "learner/test_sharding.py::test_an_update_on_eight_devices_is_that_on_one",
     "mesh.tensor": "learner/test_sharding.py::test_an_update_on_eight_devices_is_that_on_one",

@@ -34,6 +34,7 @@ COMMANDS = {
     "report": CommandLine("draw the page of a run anew", "ogrpo.cli.report", "train"),
     "compare": CommandLine("several runs side by side", "ogrpo.cli.compare", "train"),
     "serve": CommandLine("a server to sample from (ogrpo-serve)", "ogrpo.cli.serve", ""),
+    "diagnose": CommandLine("where a run ceased to be finite", "ogrpo.cli.diagnose", "train"),
     "env": CommandLine("what a report of a bug needs", "ogrpo.cli.env", ""),
 }
 

@@ -25,6 +25,7 @@ import numpy as np
 import orbax.checkpoint as ocp
 
 from ogrpo.files import read_json, sync_folder, write_json
+from ogrpo.learner.finite import nonfinite, require_finite
 from ogrpo.learner.hosts import fetch, from_first, on_first
 from ogrpo.learner.manifest import damage, has_manifest, write_manifest
 
@@ -136,9 +137,11 @@ class Checkpoints:
 
         Raises:
           CheckpointError: it cannot be written.
+          NotFiniteError: an array has NaN or infinity.
         """
         if step == self.latest:
             return
+        require_finite(arrays, f"the checkpoint of step {step} is not written, older ones stay")
         draft = f"{WRITING}{step}"
         try:
             self.make()
@@ -160,7 +163,8 @@ class Checkpoints:
         `like` may be arrays or, so that only one copy is ever held, `jax.ShapeDtypeStruct`s.
 
         Raises:
-          CheckpointError: a file is not what was written, or the arrays are others than `like`.
+          CheckpointError: a file is not what was written, or the arrays are others than `like`,
+            or not finite.
         """
         if (found := self.damage(step)) is not None:
             raise CheckpointError(f"the checkpoint {self._folder / str(step)} is damaged: {found}")
@@ -173,6 +177,11 @@ class Checkpoints:
                 f"the arrays of the checkpoint {self._folder / str(step)} cannot be read as this"
                 f" run's ({_short(error)}): resume it with the options that it was written with"
             ) from error
+        if bad := nonfinite(arrays):
+            raise CheckpointError(
+                f"the checkpoint {self._folder / str(step)} has NaN or infinity in"
+                f" {', '.join(bad[:3])}: go back to an older one with --resume-from"
+            )
         return arrays, self.progress(step)
 
     def set_aside(self, step: int) -> Path:

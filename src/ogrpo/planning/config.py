@@ -9,7 +9,7 @@ from ogrpo.policy.flops import Adapter, parameters
 from ogrpo.policy.lora import TARGETS
 from ogrpo.policy.shapes import SHAPES
 from ogrpo.policy.shards import read_object
-from ogrpo.trainer.config_update import require
+from ogrpo.trainer.config_update import require, require_finite_numbers
 
 GIB = 2**30
 ITEMSIZE = {"float32": 4, "bfloat16": 2, "float16": 2}
@@ -258,6 +258,7 @@ class Plan:
     """Where the report is written; default: runs/plan-<date>-<time>."""
 
     def __post_init__(self) -> None:
+        require_finite_numbers(self)
         require(self.seed >= 0, f"seed is {self.seed}: give a whole number of at least 0")
         require(bool(self.workers), "workers is empty: give at least one number of workers")
         require(min(self.workers) > 0, f"workers has {min(self.workers)}: give at least 1")

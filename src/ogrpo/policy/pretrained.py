@@ -17,7 +17,7 @@ from ogrpo.files import replacing_file, write_json
 from ogrpo.policy.config import DecoderConfig
 from ogrpo.policy.decoder import Params, param_shapes
 from ogrpo.policy.room import check_room
-from ogrpo.policy.shards import INDEX, MODEL, open_tensors, read_object, some
+from ogrpo.policy.shards import INDEX, MODEL, file_of, open_tensors, read_object, some
 
 _CONFIG = "config.json"
 _HEAD = "lm_head.weight"
@@ -70,8 +70,8 @@ def load_pretrained(
 
     Raises:
       ValueError: a file is missing or unreadable; the architecture is not supported; a tensor is
-        missing, unknown, of another shape or of a quantised dtype (each one is named); the weights
-        are larger than the memory that is free.
+        missing, unknown, of another shape or of a quantised dtype, or not finite (each one is
+        named); the weights are larger than the memory that is free.
     """
     folder = Path(folder)
     config = load_config(folder)
@@ -82,7 +82,7 @@ def load_pretrained(
         except ValueError as error:
             raise ValueError(f"{folder}: {error}") from error
         check_room(config, dtype, str(folder))
-        return config, _read(config, tensors, dtype)
+        return config, _read(config, tensors, dtype, folder)
 
 
 def load_config(folder: str | os.PathLike[str]) -> DecoderConfig:
@@ -205,7 +205,9 @@ def _check_tied_copy(tensors: Mapping[str, Any]) -> None:
         )
 
 
-def _read(config: DecoderConfig, tensors: Mapping[str, Any], dtype: DTypeLike) -> Params:
+def _read(
+    config: DecoderConfig, tensors: Mapping[str, Any], dtype: DTypeLike, folder: Path
+) -> Params:
     """One leaf at a time, so that the host holds one leaf more than the parameters at most."""
     names: dict[tuple[str, ...], list[str]] = {}
     for name, slot in _slots(config):
@@ -217,9 +219,19 @@ def _read(config: DecoderConfig, tensors: Mapping[str, Any], dtype: DTypeLike) -
         rows = host if _path(keys)[0] == "layers" else host[None]
         for row, name in zip(rows, parts, strict=True):
             row[...] = tensors[name].get_tensor(name)
+            if not np.isfinite(row).all():
+                raise ValueError(_not_finite(name, row, folder))
         return jnp.asarray(host)
 
     return jax.tree_util.tree_map_with_path(leaf, param_shapes(config))
+
+
+def _not_finite(name: str, row: np.ndarray, folder: Path) -> str:
+    bad = np.count_nonzero(~np.isfinite(row))
+    return (
+        f"{file_of(folder, name)}: {name} has {bad:,} of {row.size:,} weights that are NaN or"
+        f" infinite as {row.dtype}: the model is broken, take an earlier copy of it"
+    )
 
 
 def _path(keys: Any) -> tuple[str, ...]:

@@ -51,6 +51,12 @@ def open_tensors(folder: Path, stack: ExitStack) -> dict[str, Any]:
     return {tensor: shards[name] for tensor, name in places.items()}
 
 
+def file_of(folder: Path, tensor: str) -> Path:
+    """The file that a tensor of a whole folder is read from."""
+    one = folder / MODEL
+    return one if one.is_file() else folder / _read_index(folder / INDEX)[tensor]
+
+
 def _open(file: Path, stack: ExitStack) -> Any:
     if not file.is_file():
         raise ValueError(f"{file} does not exist or is no regular file: the model is incomplete")

@@ -37,6 +37,7 @@ def counted(
         *padded(config["optimizer"]["batching"], records),
         *spent(records),
         *nonfinite(records),
+        *skipped(records),
     ]
 
 
@@ -141,6 +142,12 @@ def nonfinite(records: list[Record]) -> Counts:
     found = sum(bool(r.get("nonfinite")) for r in records)
     which = f" ({', '.join(name for name, _ in names.most_common())})" if names else ""
     return [("records with a figure that is NaN or infinite", f"{found:,}{which}")]
+
+
+def skipped(records: list[Record]) -> Counts:
+    """Updates that were not taken, as they would not have been finite."""
+    count = records[-1].get("update/skipped", 0) if records else 0
+    return [("updates skipped, their loss, gradient or new weights not finite", f"{count:,}")]
 
 
 def _figure(record: Record, key: str, *, below: bool) -> float | None:

@@ -260,6 +260,8 @@ def make_parts(
         packer=make_packer(config),
         place=devices.place_batch,
         noise=make_noise(recipe) if measures_noise(config) else None,
+        examine=devices.make_examine(recipe),
+        max_skipped=config.optimizer.max_skipped,
         reads=recipe.reads,
         reset_optimizer=reset(make_optimizer(config)) if config.schedule.reset_optimizer else None,
         certificate_delta=config.certificate.delta,

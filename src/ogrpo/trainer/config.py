@@ -25,6 +25,7 @@ from ogrpo.trainer.config_update import (
     Region,
     only_with,
     require,
+    require_finite_numbers,
 )
 from ogrpo.trainer.control import ReuseLimits
 from ogrpo.trainer.schedule import Schedule
@@ -109,6 +110,13 @@ class WarmStart:
     teacher: Teacher = field(default_factory=lambda: Teacher(result_slip=0.15))
     cache: bool = True
     """Keep the warm-started weights in the user's cache folder, by content hash."""
+
+    def __post_init__(self) -> None:
+        rate = self.learning_rate
+        require(rate > 0, f"warm-start.learning-rate is {rate}: give a number > 0")
+        for name in ("steps", "batch", "problems", "demonstrations"):
+            value = getattr(self, name)
+            require(value >= 1, f"warm-start.{name} is {value}: give at least 1")
 
 
 @dataclass(frozen=True)
@@ -360,6 +368,7 @@ class TrainConfig:
     checkpoint: Checkpointing = field(default_factory=Checkpointing)
 
     def __post_init__(self) -> None:
+        require_finite_numbers(self)
         require(self.seed >= 0, f"seed is {self.seed}: give a whole number of at least 0")
         require(
             self.resume_from is None or self.resume_from >= 0,

@@ -16,6 +16,7 @@ from ogrpo.batch import Batch
 from ogrpo.kernels.log_probs import choose, kernel
 from ogrpo.kernels.log_probs.sharded import log_probs_over_mesh
 from ogrpo.learner import sharding
+from ogrpo.learner.examine import ExamineFn, make_examine
 from ogrpo.learner.hosts import several
 from ogrpo.learner.precision import compute_in
 from ogrpo.learner.sharding import MeshLayout
@@ -46,6 +47,7 @@ class Devices(NamedTuple):
     shapes: Callable[[Params], TrainState]
     """Of what `init` would make, each with its place; its frozen parameters are there."""
     make_update: Callable[[Recipe], UpdateFn]
+    make_examine: Callable[[Recipe], ExamineFn]
     make_score: Callable[[PolicyFn], ScoreFn]
     whole_axes: list[str]
     """Axes that the mesh was to cut and cannot."""
@@ -97,6 +99,7 @@ def _one_device(
         init=lambda params: replace(_init_on_one(config, optimizer, params), region=region),
         shapes=lambda params: with_region(_shapes_on_one(config, optimizer, params), region),
         make_update=partial(make_update, optimizer),
+        make_examine=partial(make_examine, optimizer),
         make_score=lambda policy: jax.jit(lambda *args: policy(*args).log_probs),
         whole_axes=[],
     )
@@ -117,6 +120,7 @@ def _many_devices(
         init=lambda params: replace(_init_on_mesh(config, optimizer, to, params), region=region),
         shapes=lambda params: with_region(_shapes_on_mesh(config, optimizer, to, params), region),
         make_update=lambda recipe: sharding.shard_update(optimizer, recipe, to),
+        make_examine=lambda recipe: sharding.shard_examine(optimizer, recipe, to),
         make_score=partial(sharding.shard_score, to=to),
         whole_axes=sharding.whole_axes(join(*axes), to.mesh),
     )

@@ -55,6 +55,8 @@ def finish(session: Session, state: LoopState, before: Sequence[Answer]) -> None
     write_report(run, config, Told(session.command.whole, title(session.config), samples, counts))
     console.print(summary_table(run.read_metrics()))
     console.print(reward_line(run.read_metrics()))
+    if state.skipped:
+        session.say(f"{state.skipped} updates were skipped, as they were not finite")
     console.print(f"peak memory {peak_gib():.2f} GiB")
     session.say(f"model   {run.model}\nmetrics {run.metrics}\nreport  {run.report}")
 

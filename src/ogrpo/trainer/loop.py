@@ -22,7 +22,15 @@ from ogrpo.learner.hosts import is_first
 from ogrpo.rollout.collection import Collector
 from ogrpo.trainer.collect import inserted, request_at, take
 from ogrpo.trainer.evaluate import evaluate
-from ogrpo.trainer.learn import Use, certify_period, controlled, draws, score, update
+from ogrpo.trainer.learn import (
+    Use,
+    certify_period,
+    controlled,
+    draws,
+    score,
+    stop_where_diverged,
+    update,
+)
 from ogrpo.trainer.records import first_record, step_record
 from ogrpo.trainer.schedule import Schedule
 from ogrpo.trainer.state import LoopState, Parts, Record, Stopwatch, snapshot
@@ -33,6 +41,9 @@ def train(state: LoopState, parts: Parts, schedule: Schedule) -> Iterator[tuple[
 
     A fresh run first yields the evaluation of the initial policy as step 0's record. With several
     processes all run this loop, and the first alone has records.
+
+    Raises:
+      DivergedError: after the record of a step whose updates were skipped once too often.
     """
     if state.step == 0:
         watch = Stopwatch()
@@ -46,6 +57,7 @@ def train(state: LoopState, parts: Parts, schedule: Schedule) -> Iterator[tuple[
         while state.step < schedule.steps:
             yield (turn := advance(state, parts, schedule, collector))
             state = turn[0]
+            stop_where_diverged(state, parts.max_skipped)
 
 
 def advance(
@@ -65,7 +77,7 @@ def advance(
         for draw in draws(state, parts, schedule, use):
             batch = score(state, draw, parts, schedule)
             state = update(state, batch, parts, schedule, use)
-            if use.used_up(parts.limits):
+            if use.used_up(parts.limits) or state.skipped_in_a_row > parts.max_skipped:
                 break
         state = replace(controlled(state, parts, use), step=state.step + 1)
         ends = due(state, schedule)

@@ -3,6 +3,7 @@
 import dataclasses
 import hashlib
 import json
+import math
 import os
 import shutil
 from collections.abc import Iterator
@@ -22,6 +23,7 @@ from ogrpo.data import batching
 from ogrpo.data.batching import PromptStream, pad_groups
 from ogrpo.data.tokenizer import TextTokenizer
 from ogrpo.kernels.log_probs import check_available, choose
+from ogrpo.learner.finite import require_finite
 from ogrpo.learner.state import adam, init_state
 from ogrpo.learner.update import PolicyFn
 from ogrpo.learner.warm_start import make_imitate, warm_start
@@ -42,6 +44,7 @@ from ogrpo.tasks import arithmetic
 from ogrpo.trainer import lessons as demonstrations
 from ogrpo.trainer.cache import cache_path
 from ogrpo.trainer.config import TrainConfig, WarmStart
+from ogrpo.trainer.config_update import require
 from ogrpo.trainer.lessons import Lessons
 from ogrpo.trainer.prepare import Prepared, check_vocabulary
 
@@ -110,7 +113,12 @@ def _make_model(prepared: Prepared, console: Console) -> tuple[DecoderConfig, Pa
 def save_model(
     folder: Path, decoder: DecoderConfig, params: Params, tokenizer: TextTokenizer
 ) -> None:
-    """Writes a Hugging Face folder that servers and later runs can start from, adapters merged."""
+    """Writes a Hugging Face folder that servers and later runs can start from, adapters merged.
+
+    Raises:
+      NotFiniteError: a weight is NaN or infinite; the folder stays as it was.
+    """
+    require_finite(params, f"the weights are not saved, and {folder} stays as it was")
     ends = {"eos_token_id": tokenizer.eos_id, "pad_token_id": tokenizer.pad_id}
     tokenizer.save(folder)
     save_pretrained(folder, decoder, merge(params), extra_fields=ends)
@@ -155,10 +163,14 @@ def _imitate(
     imitate = make_imitate(optimizer, make_policy_fn(decoder))
     rate = optax.cosine_decay_schedule(warm.learning_rate, warm.steps)
     batches = _batches(batch, warm, config.seed)
+    remedy = f"a smaller --warm-start.learning-rate than {warm.learning_rate:g} may help"
     with warm_start_bar(console, warm.steps) as show:
         for step, turn in enumerate(warm_start(state, batches, imitate, rate), start=1):
             state, loss = turn
+            found = f"the warm start diverged: its loss is {loss} at step {step}"
+            require(math.isfinite(loss), f"{found}; {remedy}")
             show(step, loss)
+    require_finite(state.params, f"the warm start diverged at its last step; {remedy}")
     return state.params
 
 

@@ -61,6 +61,7 @@ def counted(state: LoopState) -> Record:
         "step": state.step,
         "completions": state.completions,
         "updates": int(state.train.updates),
+        "update/skipped": state.skipped,
         "tokens": state.tokens,
         "flops/rollout": state.rollout_flops,
         "flops/update": state.update_flops,

@@ -22,6 +22,7 @@ from ogrpo.trainer.build import find_devices, make_parts
 from ogrpo.trainer.cache import keep_compiled_programs
 from ogrpo.trainer.config import TrainConfig
 from ogrpo.trainer.devices import open_mesh
+from ogrpo.trainer.dump import dumping
 from ogrpo.trainer.ending import finish, greedy_answers
 from ogrpo.trainer.evaluate import withdraw
 from ogrpo.trainer.interrupt import StopRequest, stop_on_signal
@@ -174,7 +175,9 @@ def train_to_end(session: Session, params: Params) -> tuple[LoopState, StopReque
             keeper = Keeper(session, checkpoints, metrics, state)
             parts = replace(session.parts, heard=keeper.heard)
             with keeper.rescuing():
-                for turn in train(state, parts, config.schedule):
+                turns = train(state, parts, config.schedule)
+                whose = (run.path, as_json(config), session.decoder, parts)
+                for turn in dumping(turns, *whose):
                     state, record = turn
                     keeper.take(state, record)
                     if is_first():

@@ -16,6 +16,7 @@ from ogrpo.core.algorithms import REFERENCE
 from ogrpo.data.packing import Shape
 from ogrpo.data.replay import ReplayBuffer
 from ogrpo.learner.checkpoint import content_hash
+from ogrpo.learner.examine import ExamineFn
 from ogrpo.learner.state import Hypers, Params, TrainState
 from ogrpo.learner.update import UpdateFn
 from ogrpo.learner.variance import NoiseFn
@@ -24,6 +25,7 @@ from ogrpo.rollout.collection import CollectionLimits, Collector, RewardFn
 from ogrpo.rollout.protocol import Engine, Group, Sampling
 from ogrpo.trainer.batches import Packer
 from ogrpo.trainer.control import ReuseLimits
+from ogrpo.trainer.diverged import Skipped
 
 Ids = NDArray[np.int32]
 Record = dict[str, Any]
@@ -100,6 +102,10 @@ class Parts:
     """Puts a batch on the devices."""
     noise: NoiseFn | None
     """How noisy an update's gradient is; None where that is not measured."""
+    examine: ExamineFn
+    """An update's numbers one stage after the other, of what it would do to a state."""
+    max_skipped: int
+    """Updates in a row that may be skipped as they were not finite."""
     seed: int
     heard: "Callable[[LoopState, Callable[[], Record]], None]" = lambda _state, _record: None
     """Hears of a step that is complete but for its evaluation: its state, and what makes its record
@@ -139,6 +145,11 @@ class LoopState:
     """What the packed batches of updates were shaped like: programs that were compiled."""
     frozen_hash: str = ""
     """Of the parameters that are not trained; empty where there are none."""
+    skipped: int = 0
+    """Updates that were not taken, as they would not have been finite."""
+    skipped_in_a_row: int = 0
+    failed: tuple[Skipped, ...] = ()
+    """What this process knows of those in a row; no checkpoint holds it."""
     owed: Record | None = None
     """The record of this step as far as it was known when its evaluation failed."""
 
@@ -157,8 +168,10 @@ class LoopState:
 
 COUNTERS = (
     *("step", "server_version", "completions", "tokens", "uses", "rollout_flops", "update_flops"),
-    *("gaps", "clip_scale", "used_up", "frozen_hash"),
+    *("gaps", "clip_scale", "used_up", "frozen_hash", "skipped", "skipped_in_a_row"),
 )
+LATER = {"frozen_hash": "", "skipped": 0, "skipped_in_a_row": 0}
+"""Counters that older checkpoints do not have."""
 
 
 def snapshot(params: Params) -> Params:
@@ -178,23 +191,33 @@ def start(train: TrainState, parts: Parts) -> LoopState:
 
 def first_arrays(train: TrainState, parts: Parts) -> dict[str, Any]:
     """The arrays before step 0."""
-    return _named(train, snapshot(train.params), parts)
+    certifies = parts.certificate_delta is not None
+    return _named(train, snapshot(train.params), parts.reads, certifies=certifies)
 
 
 def array_shapes(train: TrainState, parts: Parts) -> dict[str, Any]:
     """What a checkpoint's reader is to expect, from a state or its shapes; nothing is copied."""
+    return checkpoint_shapes(train, parts.reads, certifies=parts.certificate_delta is not None)
+
+
+def checkpoint_shapes(
+    train: TrainState, reads: frozenset[str], *, certifies: bool
+) -> dict[str, Any]:
+    """The same of a run that reads these policies' log-probs, and perhaps certifies."""
     shapes = jax.tree.map(_shape, replace(train, frozen=()))
-    return _named(shapes, shapes.params, parts)
+    return _named(shapes, shapes.params, reads, certifies=certifies)
 
 
 def _shape(leaf: Any) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=leaf.sharding)
 
 
-def _named(train: TrainState, policy: Params, parts: Parts) -> dict[str, Any]:
+def _named(
+    train: TrainState, policy: Params, reads: frozenset[str], *, certifies: bool
+) -> dict[str, Any]:
     """A checkpoint's arrays, where every policy but the trainer's is `policy`."""
-    reference = {"reference": policy} if REFERENCE in parts.reads else {}
-    previous = {"previous": policy} if parts.certificate_delta is not None else {}
+    reference = {"reference": policy} if REFERENCE in reads else {}
+    previous = {"previous": policy} if certifies else {}
     return {"train": replace(train, frozen=()), "server": policy, **reference, **previous}
 
 
@@ -204,7 +227,7 @@ def resume(
     """The state that a checkpoint describes, `frozen` being what it does not hold: parameters that
     `check_frozen` takes.
     """
-    counters = {name: {"frozen_hash": "", **progress}[name] for name in COUNTERS}
+    counters = {name: {**LATER, **progress}[name] for name in COUNTERS}
     arrays = {**arrays, "train": replace(arrays["train"], frozen=frozen)}
     counters["gaps"] = tuple(counters["gaps"])
     counters["shapes"] = frozenset(Shape(*sizes) for sizes in progress["shapes"])
