@@ -112,11 +112,26 @@ def test_the_dump_replays_to_the_same_loss_and_names_the_first_token(diverged, c
 
 
 @pytest.mark.slow
-def test_a_resumed_run_gets_one_more_update_at_another_rate(diverged):
+def test_a_resumed_run_goes_on_counting_and_takes_another_limit(diverged):
     folder, _ = diverged
     gentler = replace(CONFIG, resume=True, optimizer=replace(CONFIG.optimizer, max_skipped=3))
     with pytest.raises(DivergedError, match="4 updates in a row were skipped by step 5"):
         train(gentler, folder)
+
+
+@pytest.mark.slow
+def test_updates_taken_before_a_skipped_one_of_the_same_batch_end_the_row(tmp_path):
+    schedule = replace(CONFIG.schedule, steps=2, updates_per_batch=3)
+    config = replace(CONFIG, schedule=schedule, optimizer=replace(CONFIG.optimizer, max_skipped=1))
+    with pytest.raises(DivergedError, match="2 updates in a row were skipped by step 2"):
+        train(config, tmp_path / "run")
+    records = [
+        strict(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
+    ]
+    assert [record["updates"] for record in records] == [0, 1, 1]
+    assert [record["update/skipped"] for record in records] == [0, 1, 2]
+    updates = strict((tmp_path / "run" / "diverged" / "2" / "dump.json").read_text())["updates"]
+    assert [(each["step"], each["iteration"]) for each in updates] == [(0, 1), (1, 0)]
 
 
 @pytest.mark.slow

@@ -136,10 +136,11 @@ def update(
     metrics = {**metrics, "mismatch": mismatch}
     shapes = state.shapes if scored.shape is None else state.shapes | {scored.shape}
     use.metrics = {name: float(value) for name, value in jax.device_get(metrics).items()}
-    skipped = bool(use.metrics.pop("skipped"))
-    if skipped:
-        place = (state.step, use.draws, updates - 1)
-        found = Skipped(*place, batch, hypers(updates - 1), use.metrics)
+    last = (state.step, use.draws, updates - 1)
+    failed: tuple[Skipped, ...] = ()
+    if skipped := bool(use.metrics.pop("skipped")):
+        failed = (Skipped(*last, batch, hypers(updates - 1), dict(use.metrics)),)
+    goes_on = skipped and updates == 1  # none was taken since the last one that was skipped
     use.metrics |= {"padding": scored.padding, "shapes": max(1, len(shapes))}
     use.staleness.append(state.step - scored.policy_versions)
     use.draws += 1
@@ -150,8 +151,8 @@ def update(
         update_flops=state.update_flops + flops(scored, parts, updates),
         shapes=shapes,
         skipped=state.skipped + skipped,
-        skipped_in_a_row=state.skipped_in_a_row + 1 if skipped else 0,
-        failed=(*state.failed, found) if skipped else (),
+        skipped_in_a_row=(state.skipped_in_a_row if goes_on else 0) + skipped,
+        failed=(state.failed if goes_on else ()) + failed,
     )
 
 
@@ -165,6 +166,7 @@ def stop_where_diverged(state: LoopState, max_skipped: int) -> None:
         f"{state.skipped_in_a_row} updates in a row were skipped by step {state.step}, as they were"
         f" not finite ({last}); optimizer.max-skipped is {max_skipped}. The weights are those"
         " before them: a smaller --optimizer.learning-rate may go on from there"
+        " (--resume-anyway)"
     )
 
 

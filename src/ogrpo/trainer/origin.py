@@ -29,7 +29,8 @@ APPLIED = (
     *("rollout.url", "rollout.transport", "rollout.folder", "rollout.listen", "rollout.wait"),
     *("rollout.workers", "rollout.prompts_per_call", "reward.seconds", "reward.processes"),
     *("reward.call_seconds", "reward.memory_gib", "model.remat", "model.path", "data.path"),
-    *("optimizer.microbatches", "optimizer.batching", "warm_start.cache"),
+    *("optimizer.microbatches", "optimizer.batching", "optimizer.max_skipped"),
+    *("warm_start.cache",),
 )
 """Options that may change on resuming; a name that ends with a dot stands for a table."""
 NEVER = {
