@@ -7,9 +7,7 @@ The names are those of the command line, in tables: `optimizer.learning-rate` is
 import argparse
 import dataclasses
 import difflib
-import math
 import tomllib
-import types
 import typing
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -20,10 +18,10 @@ import yaml
 from ogrpo.files import DEEPEST, read_text
 from ogrpo.terminal import without_secrets
 from ogrpo.trainer.config_json import to_json
+from ogrpo.trainer.kinds import OTHER, as_field, wanted
 
 Config = TypeVar("Config")
 MOST_BYTES = 1 << 20
-LARGEST = 1 << 63
 HELP = """\
 --config FILE takes options from a TOML or YAML file, by the same names; what is typed beside it
 comes after. --print-config prints all options as such a file, and does nothing else."""
@@ -127,45 +125,13 @@ def _value(now: Any, hint: Any, value: Any, option: str, path: Path) -> Any:
                 f"--config {path}: {option} is {_said(value)}: give a table of options"
             )
         return _with(now, value, f"{option}.", path)
-    for kind in _kinds(hint):
-        found = _as_kind(kind, value)
-        if found is not _OTHER:
-            return found
-    kinds = " or ".join(str(getattr(kind, "__name__", kind)) for kind in _kinds(hint))
-    raise ValueError(f"--config {path}: {option} is {_said(value)}: give {kinds}")
+    if (found := as_field(hint, value)) is OTHER:
+        raise ValueError(f"--config {path}: {option} is {_said(value)}: give {wanted(hint)}")
+    return found
 
 
 def _said(value: Any) -> str:
     return without_secrets(repr(value))[:120]
-
-
-_OTHER = object()
-
-
-def _kinds(hint: Any) -> tuple[Any, ...]:
-    is_union = typing.get_origin(hint) in (typing.Union, types.UnionType)
-    return typing.get_args(hint) if is_union else (hint,)
-
-
-def _as_kind(kind: Any, value: Any) -> Any:
-    """The value as one of this kind; `_OTHER` where it is none."""
-    if typing.get_origin(kind) is tuple:
-        inner = typing.get_args(kind)[0]
-        found = tuple(_as_kind(inner, x) for x in value) if isinstance(value, list) else (_OTHER,)
-        return _OTHER if _OTHER in found else found
-    if typing.get_origin(kind) is typing.Literal:
-        return value if value in typing.get_args(kind) else _OTHER
-    if kind in (None, types.NoneType):
-        return None if value is None else _OTHER
-    if isinstance(value, int | float) and not abs(value) < LARGEST and value != math.inf:
-        return _OTHER  # NaN too
-    if kind is float and isinstance(value, int | float) and not isinstance(value, bool):
-        return float(value)
-    if kind is int and isinstance(value, bool):
-        return _OTHER
-    if kind is Path and isinstance(value, str):
-        return Path(value)
-    return value if isinstance(kind, type) and isinstance(value, kind) else _OTHER
 
 
 def as_file(config: Any) -> str:

@@ -2,13 +2,13 @@
 
 import dataclasses
 import difflib
-import types
 import typing
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from ogrpo.core.algorithms import Algorithm
+from ogrpo.trainer.kinds import OTHER, as_field, wanted
 
 
 def to_json(config: Any) -> dict[str, Any]:
@@ -56,45 +56,6 @@ def _read(kind: type[Any], values: Any, prefix: str) -> Any:
 def _value(hint: Any, value: Any, name: str) -> Any:
     if dataclasses.is_dataclass(hint):
         return _read(typing.cast(type, hint), value, f"{name}.")
-    kinds = _kinds(hint)
-    for kind in kinds:
-        if (found := _as_kind(kind, value)) is not _OTHER:
-            return found
-    wanted = " or ".join(str(getattr(kind, "__name__", kind)) for kind in kinds)
-    raise ValueError(f"{name} is {value!r}: give {wanted}")
-
-
-_OTHER = object()
-
-
-def _kinds(hint: Any) -> tuple[Any, ...]:
-    is_union = typing.get_origin(hint) in (typing.Union, types.UnionType)
-    return typing.get_args(hint) if is_union else (hint,)
-
-
-def _as_kind(kind: Any, value: Any) -> Any:
-    """The value as one of this kind; `_OTHER` where it is none."""
-    if typing.get_origin(kind) is tuple:
-        found = _as_tuple(typing.get_args(kind), value)
-        return _OTHER if _OTHER in found else found
-    if typing.get_origin(kind) is typing.Literal:
-        return value if value in typing.get_args(kind) else _OTHER
-    if kind is types.NoneType:
-        return None if value is None else _OTHER
-    if kind is Path:
-        return Path(value) if isinstance(value, str | Path) else _OTHER
-    if isinstance(value, bool):
-        return value if kind is bool else _OTHER
-    if kind is float and isinstance(value, int):
-        return value  # as it was given: 1 and 1.0 are one setting
-    return value if isinstance(kind, type) and isinstance(value, kind) else _OTHER
-
-
-def _as_tuple(kinds: tuple[Any, ...], value: Any) -> tuple[Any, ...]:
-    if not isinstance(value, list | tuple):
-        return (_OTHER,)
-    if len(kinds) == 2 and kinds[1] is Ellipsis:
-        kinds = (kinds[0],) * len(value)
-    if len(kinds) != len(value):
-        return (_OTHER,)
-    return tuple(_as_kind(kind, inner) for kind, inner in zip(kinds, value, strict=True))
+    if (found := as_field(hint, value)) is OTHER:
+        raise ValueError(f"{name} is {value!r}: give {wanted(hint)}")
+    return found

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ogrpo.files import sync_folder
 from ogrpo.rollout.weights import delta as deltas
 from ogrpo.rollout.weights import tensors as files
 from ogrpo.rollout.weights.tensors import Tensors
@@ -138,7 +139,7 @@ class Store:
             shutil.rmtree(stale)
         else:
             scratch.rename(folder)
-        _sync_folder(self.folder)
+        sync_folder(self.folder)
         return folder
 
     def _retain(self) -> None:
@@ -155,11 +156,3 @@ def _write_bytes(file: Path, raw: bytes) -> None:
         out.write(raw)
         out.flush()
         os.fsync(out.fileno())
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
