@@ -1,9 +1,16 @@
-"""Text of somebody else's, as a terminal may print it, and text that may have a secret in it."""
+"""What a terminal is shown: text of somebody else's, text with a secret in it, notes of errors."""
 
 import re
 import unicodedata
 
 _SECRET = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*://)[^\s'\"\]]*[@?#][^\s'\"\]]*")
+
+
+class RunNote(str):
+    """What is said beside the error that ended a run: what was saved, and how to go on.
+
+    It is a type of its own, as libraries put notes beside errors, too.
+    """
 
 
 def shown(text: object) -> str:

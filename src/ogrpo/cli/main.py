@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from ogrpo.extras import MissingExtra, needs
 from ogrpo.files import told
-from ogrpo.terminal import shown, without_secrets
+from ogrpo.terminal import RunNote, shown, without_secrets
 
 USAGE_ERROR = 2
 
@@ -73,7 +73,7 @@ def words_of(error: Exception) -> str | None:
     An error that ended a run which was under way has notes: of how to go on. Where nobody expected
     it, its traceback comes with it.
     """
-    notes = getattr(error, "__notes__", [])
+    notes = [note for note in getattr(error, "__notes__", []) if isinstance(note, RunNote)]
     if isinstance(error, OSError):
         return shown("\n".join([f"error: {told(error)}", *notes]))
     if type(error).__name__ in EXPECTED or type(error).__module__.startswith("ogrpo."):

@@ -15,6 +15,7 @@ from ogrpo.files import told
 from ogrpo.learner.checkpoint import CheckpointError, Checkpoints
 from ogrpo.learner.hosts import assembled, is_first, on_first
 from ogrpo.report.metrics_file import MetricsWriter, plain
+from ogrpo.terminal import RunNote
 from ogrpo.trainer.origin import origin
 from ogrpo.trainer.session import Session, outcomes
 from ogrpo.trainer.state import LoopState, Record
@@ -79,7 +80,7 @@ class Keeper:
         try:
             yield
         except BaseException as error:
-            error.add_note(self._rescue())
+            error.add_note(RunNote(self._rescue()))
             raise
 
     def _rescue(self) -> str:

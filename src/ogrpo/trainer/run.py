@@ -18,6 +18,7 @@ from ogrpo.policy.pretrained import load_pretrained
 from ogrpo.report.progress import display
 from ogrpo.report.run_dir import RunDir, RunDirError
 from ogrpo.tasks import Task
+from ogrpo.terminal import RunNote
 from ogrpo.trainer.build import find_devices, make_parts
 from ogrpo.trainer.cache import keep_compiled_programs
 from ogrpo.trainer.config import TrainConfig
@@ -148,7 +149,7 @@ def carry_out(session: Session, params: Params) -> signal.Signals | None:
     try:
         finish(session, state, before)
     except BaseException as error:
-        error.add_note(f"training is saved; go on with:\n  {session.resume_command}")
+        error.add_note(RunNote(f"training is saved; go on with:\n  {session.resume_command}"))
         raise
     if stop.signal is not None:
         session.say(f"stopped by {stop.signal.name} after step {state.step}; go on with:")
