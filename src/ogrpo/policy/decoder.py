@@ -23,6 +23,7 @@ import numpy as np
 from flax import nnx
 from jax.typing import DTypeLike
 
+from ogrpo.policy.attention import KEPT
 from ogrpo.policy.config import DecoderConfig
 from ogrpo.policy.rope import rotate, rotation
 
@@ -35,8 +36,11 @@ KeepFn = Callable[..., bool]
 """A policy of `jax.checkpoint_policies`: which results of a layer the backward pass finds kept."""
 
 # Storing what lies between matrix products costs more memory traffic than computing it again, on a
-# CPU too: half the time of an update of a small model.
-keep_products = jax.checkpoint_policies.dots_with_no_batch_dims_saveable
+# CPU too: half the time of an update of a small model. Attention without scores is the exception.
+keep_products = jax.checkpoint_policies.save_from_both_policies(
+    jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
+    jax.checkpoint_policies.save_only_these_names(KEPT),
+)
 
 _INIT_SCALE = 0.02
 _FEW_ROWS, _LARGE_WEIGHT = 256, 1 << 16

@@ -13,6 +13,8 @@ from jax import Array
 from jax.sharding import SingleDeviceSharding
 
 from ogrpo.batch import Batch
+from ogrpo.kernels import attention
+from ogrpo.kernels.attention.sharded import attention_over_mesh
 from ogrpo.kernels.log_probs import choose, kernel
 from ogrpo.kernels.log_probs.sharded import log_probs_over_mesh
 from ogrpo.learner import sharding
@@ -22,6 +24,7 @@ from ogrpo.learner.sharding import MeshLayout
 from ogrpo.learner.state import TrainState, init_state, join
 from ogrpo.learner.update import PolicyFn, Recipe, UpdateFn, make_update
 from ogrpo.policy import DecoderConfig, Params
+from ogrpo.policy.attention import AttentionFn
 from ogrpo.policy.axes import param_axes
 from ogrpo.policy.decoder import param_shapes
 from ogrpo.policy.head import HeadFn
@@ -88,7 +91,12 @@ def _one_device(
 ) -> Devices:
     name = choose(config.kernels.log_probs, decoder.vocab_size)
     head = kernel(name, kept_bytes=config.kernels.kept_mib << 20)
-    policy_fn = make_policy_fn(decoder, keep_fn=REMAT[config.model.remat], log_probs_fn=head)
+    policy_fn = make_policy_fn(
+        decoder,
+        keep_fn=REMAT[config.model.remat],
+        log_probs_fn=head,
+        attention_fn=attention.kernel(config.kernels.attention),
+    )
     return Devices(
         policy_fn=in_compute_dtype(config, policy_fn),
         place_params=_as_it_is,
@@ -197,8 +205,15 @@ def mesh_policy(config: TrainConfig, decoder: DecoderConfig, to: MeshLayout) -> 
         keep_fn=REMAT[config.model.remat],
         spread_fn=partial(sharding.spread, to=to),
         log_probs_fn=mesh_head(config, decoder, to),
+        attention_fn=mesh_attention(config, to),
     )
     return sharding.whole_tables(policy_fn, to)
+
+
+def mesh_attention(config: TrainConfig, to: MeshLayout) -> AttentionFn:
+    """The attention of each device's own prompts and heads."""
+    blocked = attention_over_mesh(to.mesh, rows=sharding.BATCH_AXES, heads="tensor")
+    return attention.kernel(config.kernels.attention, blocked=blocked)
 
 
 def mesh_head(config: TrainConfig, decoder: DecoderConfig, to: MeshLayout) -> HeadFn:

@@ -21,6 +21,7 @@ from ogrpo.batch import Batch, PolicyOutput, take
 from ogrpo.data import batching
 from ogrpo.data.batching import PromptStream, pad_groups
 from ogrpo.data.tokenizer import TextTokenizer
+from ogrpo.kernels import attention
 from ogrpo.kernels.log_probs import check_available, choose
 from ogrpo.learner.state import adam, init_state
 from ogrpo.learner.update import PolicyFn
@@ -76,10 +77,11 @@ def make_policy_fn(decoder: DecoderConfig, *, together: int = 1, **functions: An
 
 
 def make_model(prepared: Prepared, console: Console) -> tuple[DecoderConfig, Params]:
-    """The decoder's shape and its first parameters; says what computes its log-probs."""
+    """The decoder's shape and its first parameters; says what computes attention and log-probs."""
     config = prepared.config
     check_available(config.kernels.log_probs)
     decoder, params = _make_model(prepared, console)
+    console.print(f"attention: {attention.describe(config.kernels.attention)}")
     console.print(f"log-probs: {choose(config.kernels.log_probs, decoder.vocab_size)}")
     return decoder, params
 
