@@ -16,7 +16,7 @@ from ogrpo.trainer import Schedule
 from ogrpo.trainer.build import find_devices, make_optimizer, make_recipe
 from ogrpo.trainer.config import Model, Rollout, TrainConfig
 from ogrpo.trainer.config_update import Kernels, Lora, Mesh, Optimizer
-from ogrpo.trainer.devices import state_layout, trained_and_frozen
+from ogrpo.trainer.devices import own_options, state_layout, trained_and_frozen
 from ogrpo.trainer.method import knobs
 from ogrpo.trainer.model import DTYPES
 from ogrpo.trainer.presets import main_study
@@ -81,7 +81,7 @@ def analyse(options: argparse.Namespace) -> dict[str, int]:
     given = hypers(1e-6, 1.0, knobs(config))
     given = jax.tree.map(partial(placed_shape, where=to.everywhere), given)
     recipe = make_recipe(config, find_devices(config, QWEN3_4B).policy_fn)
-    step = sharding.jit_step(optimizer, recipe, to)
+    step = sharding.jit_step(optimizer, recipe, to, options=own_options(config))
     lowered = step.lower(replace(state, frozen=()), state.frozen, batch, given)
     compiled = lowered.compile()
     return {"state": sharding.bytes_per_device(state), **figures(compiled.memory_analysis())}

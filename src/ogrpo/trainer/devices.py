@@ -19,6 +19,7 @@ from ogrpo.kernels.log_probs import choose, kernel
 from ogrpo.kernels.log_probs.sharded import log_probs_over_mesh
 from ogrpo.learner import sharding
 from ogrpo.learner.hosts import several
+from ogrpo.learner.memory import CompilerOptions, compiler_options
 from ogrpo.learner.precision import compute_in
 from ogrpo.learner.sharding import MeshLayout
 from ogrpo.learner.state import TrainState, init_state, join
@@ -104,7 +105,7 @@ def _one_device(
         place_batch=to_device,
         init=lambda params: replace(_init_on_one(config, optimizer, params), region=region),
         shapes=lambda params: with_region(_shapes_on_one(config, optimizer, params), region),
-        make_update=partial(make_update, optimizer),
+        make_update=partial(make_update, optimizer, options=own_options(config)),
         make_score=lambda policy: jax.jit(lambda *args: policy(*args).log_probs),
         whole_axes=[],
     )
@@ -124,7 +125,9 @@ def _many_devices(
         place_batch=partial(sharding.place, where=to.batch) if several() else to_device,
         init=lambda params: replace(_init_on_mesh(config, optimizer, to, params), region=region),
         shapes=lambda params: with_region(_shapes_on_mesh(config, optimizer, to, params), region),
-        make_update=lambda recipe: sharding.shard_update(optimizer, recipe, to),
+        make_update=lambda recipe: sharding.shard_update(
+            optimizer, recipe, to, options=own_options(config)
+        ),
         make_score=partial(sharding.shard_score, to=to),
         whole_axes=sharding.whole_axes(join(*axes), to.mesh),
     )
@@ -229,6 +232,11 @@ def mesh_head(config: TrainConfig, decoder: DecoderConfig, to: MeshLayout) -> He
             to.mesh, vocabulary="tensor", rows=sharding.BATCH_AXES, kept_bytes=kept
         )
     return sharding.by_rows(kernel(name, kept_bytes=kept), to)
+
+
+def own_options(config: TrainConfig) -> CompilerOptions | None:
+    """The compiler's, for an update in this precision."""
+    return compiler_options(DTYPES[config.model.compute_dtype or config.model.dtype])
 
 
 def in_compute_dtype(config: TrainConfig, policy_fn: PolicyFn) -> PolicyFn:

@@ -32,7 +32,7 @@ from ogrpo.policy import (
     completion_log_probs_and_entropy,
     init_params,
 )
-from ogrpo.policy.decoder import keep_products
+from ogrpo.policy.decoder import keep_nothing, keep_products
 from ogrpo.policy.lora import merge
 from ogrpo.policy.packing import packed_log_probs_and_entropy
 from ogrpo.policy.pretrained import load_pretrained, save_pretrained
@@ -49,7 +49,7 @@ DTYPES = {"float32": jnp.float32, "bfloat16": jnp.bfloat16}
 REMAT = {
     "none": jax.checkpoint_policies.everything_saveable,
     "products": keep_products,
-    "full": jax.checkpoint_policies.nothing_saveable,
+    "full": keep_nothing,
 }
 
 
