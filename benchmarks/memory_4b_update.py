@@ -10,8 +10,9 @@ import jax.numpy as jnp
 from ogrpo.batch import Batch
 from ogrpo.learner import sharding
 from ogrpo.learner.state import TrainState, hypers, init_state
-from ogrpo.policy import DecoderConfig, Params
+from ogrpo.policy import Params
 from ogrpo.policy.decoder import param_shapes
+from ogrpo.policy.shapes import SHAPES
 from ogrpo.trainer import Schedule
 from ogrpo.trainer.build import find_devices, make_optimizer, make_recipe
 from ogrpo.trainer.config import Model, Rollout, TrainConfig
@@ -21,20 +22,7 @@ from ogrpo.trainer.method import knobs
 from ogrpo.trainer.model import DTYPES
 from ogrpo.trainer.presets import main_study
 
-QWEN3_4B = DecoderConfig(
-    architecture="Qwen3ForCausalLM",
-    vocab_size=151_936,
-    hidden_size=2560,
-    intermediate_size=9728,
-    num_layers=36,
-    num_heads=32,
-    num_kv_heads=8,
-    head_dim=128,
-    rope_theta=1_000_000.0,
-    rms_norm_eps=1e-6,
-    tie_embeddings=True,
-    max_positions=40_960,
-)
+QWEN3_4B = SHAPES["qwen3-4b"]
 
 
 def batch_shapes(options: argparse.Namespace) -> Batch:

@@ -24,6 +24,12 @@ def check_available(name: str) -> None:
         raise ValueError(f"there is no attention {name!r}: choose {', '.join(NAMES)}")
 
 
+def blocks(name: str, keys: int) -> bool:
+    """Whether a query of so many keys, seen or not, is computed by blocks."""
+    check_available(name)
+    return name == "blocked" or (name == "auto" and keys >= LEAST_KEYS)
+
+
 def describe(name: str) -> str:
     """What a name stands for, for the first lines of a run."""
     check_available(name)
@@ -43,6 +49,6 @@ def kernel(name: str, *, blocked: AttentionFn = blocked_attention) -> AttentionF
 
     def by_size(queries: jax.Array, segments: Sequence[KeySegment]) -> jax.Array:
         keys = sum(segment.keys.shape[-3] for segment in segments)
-        return (blocked if keys >= LEAST_KEYS else attend)(queries, segments)
+        return (blocked if blocks(name, keys) else attend)(queries, segments)
 
     return by_size

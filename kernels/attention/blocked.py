@@ -99,9 +99,10 @@ def blocked_attention(
     size, length = _even(t, tile.queries)
     grouped = queries.reshape(n * g, t, kv_heads, h // kv_heads, d).transpose(0, 2, 3, 1, 4)
     laid = [_laid_out(segment, (n, g, t), length, tile.keys) for segment in segments]
-    q, *parts = vary_alike(_padded(grouped, 3, length), *(x for keys, _ in laid for x in keys))
-    keys = tuple(_Keys(*pair) for pair in zip(parts[::2], parts[1::2], strict=True))
-    out = _attend(Tile(size, tile.keys), q, keys, tuple(sight for _, sight in laid))
+    flat = [x for keys, _ in laid for x in (keys.keys, keys.values)]
+    q, *parts = vary_alike(_padded(grouped, 3, length), *flat)
+    keys = tuple(_Keys(*parts[i : i + 2]) for i in range(0, len(parts), 2))
+    out: Any = _attend(Tile(size, tile.keys), q, keys, tuple(sight for _, sight in laid))
     return out[:, :, :, :t].transpose(0, 3, 1, 2, 4).reshape(queries.shape)
 
 
@@ -261,7 +262,8 @@ class _Walk:
         start = c * self.size
         place = start + jnp.arange(self.size, dtype=jnp.int32)
         visible = place[None, None, :] < self.seen[None, :, None]
-        return _Block(start, *(self.read(x, start) for x in self.part), visible)
+        keys, values = (self.read(x, start) for x in self.part)
+        return _Block(start, keys, values, visible)
 
     def read(self, x: jax.Array, start: jax.Array) -> jax.Array:
         return lax.dynamic_slice(x, self._corner(start), (1, *self._shape(x)))[0]
