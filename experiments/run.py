@@ -11,7 +11,7 @@ import difflib
 import sys
 from collections.abc import Callable, Sequence
 
-from ogrpo.rollout.vllm.errors import RolloutError
+from ogrpo.cli.main import words_of
 
 USAGE_ERROR = 2
 
@@ -29,8 +29,10 @@ def main(arguments: Sequence[str]) -> int:
         return USAGE_ERROR
     try:
         return STUDIES[study][1](options)
-    except (ValueError, FileNotFoundError, RolloutError) as error:
-        print(f"error: {error}", file=sys.stderr)
+    except (ValueError, OSError, RuntimeError) as error:
+        if (text := words_of(error)) is None:
+            raise
+        print(text, file=sys.stderr)
         return USAGE_ERROR
 
 

@@ -9,7 +9,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ogrpo.files import DEEPEST, parse_json, read_json, replacing, write_json, write_text
+from ogrpo.files import (
+    DEEPEST,
+    LARGEST,
+    parse_json,
+    read_json,
+    read_text,
+    replacing,
+    replacing_file,
+    write_json,
+    write_text,
+)
 
 
 @pytest.mark.parametrize("mask", [0o022, 0o027, 0o077])
@@ -33,7 +43,7 @@ def test_an_error_in_the_middle_leaves_the_old_content_and_nothing_beside_it(
             out.write("half of")
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    with pytest.raises(OSError, match="No space"):
+    with pytest.raises(OSError, match=r"No space left.*/config.json"):
         break_in_the_middle()
     with pytest.raises(ValueError, match="JSON"):
         write_json(file, float("nan"))
@@ -72,6 +82,9 @@ def test_a_file_is_synchronised_before_its_name_and_the_name_after(
         ("[-Infinity]", "-Infinity"),
         (r'"\ud800"', r"half of a surrogate pair \(\\ud800\)"),
         (r'{"\udc00": 1}', r"half of a surrogate pair \(\\udc00\)"),
+        ("[1e400]", "1e400, a number beyond the largest"),
+        ('{"a": 1, "a": 2}', "'a' twice in one object"),
+        ('[{"b": {"a": 1, "a": null}}]', "'a' twice"),
         ("{", "not JSON"),
         ("", "not JSON"),
     ],
@@ -90,6 +103,43 @@ def test_bytes_that_are_no_text_are_refused_by_the_files_name(tmp_path: Path) ->
     (tmp_path / "odd.json").write_bytes(b'"\xff"')
     with pytest.raises(ValueError, match=r"odd.json is not UTF-8 \(byte 1\)"):
         read_json(tmp_path / "odd.json")
+
+
+def test_a_name_that_is_said_twice_alike_is_taken() -> None:
+    assert parse_json('{"a": [1], "a": [1]}', "here") == {"a": [1]}
+
+
+def test_a_file_of_any_size_costs_no_more_memory_than_the_largest(tmp_path: Path) -> None:
+    with (tmp_path / "huge.json").open("wb") as file:
+        file.truncate(1 << 40)  # a hole: no byte of it is on the disk
+    with pytest.raises(ValueError, match=r"huge.json has more than 1000 bytes"):
+        read_text(tmp_path / "huge.json", most=1000)
+    with pytest.raises(ValueError, match=rf"huge.json has more than {LARGEST} bytes"):
+        read_json(tmp_path / "huge.json")
+
+
+def test_a_writer_of_its_own_replaces_a_file_whole_with_the_users_permissions(
+    tmp_path: Path,
+) -> None:
+    file = tmp_path / "model"
+    before = os.umask(0o027)
+    try:
+        with replacing_file(file) as draft:
+            draft.write_bytes(b"new")
+            draft.chmod(0o600)  # as the writer of safetensors does
+    finally:
+        os.umask(before)
+    assert (file.read_bytes(), stat.S_IMODE(file.stat().st_mode)) == (b"new", 0o640)
+
+    def break_in_the_middle() -> None:
+        with replacing_file(file) as draft:
+            draft.write_bytes(b"half of")
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with pytest.raises(OSError, match=r"No space left.*/model'"):
+        break_in_the_middle()
+    assert file.read_bytes() == b"new"
+    assert [each.name for each in tmp_path.iterdir()] == ["model"]
 
 
 def test_brackets_in_strings_are_not_nesting() -> None:

@@ -23,6 +23,8 @@ ALLOWED = {
     "ogrpo.batch": set(),
     "ogrpo.extras": set(),
     "ogrpo.files": set(),
+    "ogrpo.lock": set(),
+    "ogrpo.terminal": set(),
     "ogrpo.core": {"jax", "core"},
     "ogrpo.policy": {"jax", "flax", "optax", "orbax", "policy"},  # flax itself brings optax, orbax
     "ogrpo.learner": {"jax", "flax", "optax", "orbax", "core", "learner"},
@@ -60,14 +62,14 @@ ALLOWED = {
 
 ARROWS = {
     "core": set(),
-    "policy": {"files", "batch"},
-    "learner": {"files", "batch", "core", "policy"},
-    "rollout": {"files"},
-    "rewards": {"files"},
-    "data": {"files", "batch", "rollout"},
-    "tasks": {"files", "rewards", "data", "rollout"},
-    "evaluation": {"files", "rewards", "rollout"},
-    "report": {"files", "rewards"},
+    "policy": {"files", "terminal", "batch"},
+    "learner": {"files", "terminal", "batch", "core", "policy"},
+    "rollout": {"files", "terminal"},
+    "rewards": {"files", "terminal"},
+    "data": {"files", "lock", "terminal", "batch", "rollout"},
+    "tasks": {"files", "terminal", "rewards", "data", "rollout"},
+    "evaluation": {"files", "terminal", "rewards", "rollout"},
+    "report": {"files", "lock", "terminal", "rewards"},
     "kernels": {"batch", "policy"},
 }
 """Package -> all others that its files name; what is not here may use those, and they it not."""

@@ -29,7 +29,8 @@ from ogrpo.report.run_dir import RunDir
 from ogrpo.trainer import Schedule, start
 from ogrpo.trainer.build import make_parts
 from ogrpo.trainer.cache import keep_compiled_programs
-from ogrpo.trainer.config import Evaluation, TrainConfig, WarmStart, to_json
+from ogrpo.trainer.config import Evaluation, TrainConfig, WarmStart
+from ogrpo.trainer.config_json import to_json
 from ogrpo.trainer.config_update import Override, require
 from ogrpo.trainer.model import make_model
 from ogrpo.trainer.prepare import prepare
@@ -129,7 +130,7 @@ def run(wanted: BoundsStudy, console: Console) -> int:
     folder = RunDir.create(wanted.run_dir or Path("runs") / f"bounds-{stamp}")
     config = {"study": "bounds", **to_json(replace(wanted, run_dir=None))}
     folder.write_config(config)
-    console.print(f"run directory {folder.path}", soft_wrap=True)
+    console.print(f"run directory {folder.path}", markup=False, soft_wrap=True)
     with folder.metrics_writer() as metrics:
         for records in (exact_records(wanted), sampled_records(wanted, console)):
             for record in records:
@@ -138,7 +139,8 @@ def run(wanted: BoundsStudy, console: Console) -> int:
     claims = make_claims(records, wanted.delta)
     write_report(folder, config, command_line(), records, claims)
     console.print(claims_table(claims))
-    console.print(f"metrics {folder.metrics}\nreport  {folder.report}", soft_wrap=True)
+    told = f"metrics {folder.metrics}\nreport  {folder.report}"
+    console.print(told, markup=False, soft_wrap=True)
     return BROKEN if any(claim.kind == "exact" and not claim.holds for claim in claims) else 0
 
 

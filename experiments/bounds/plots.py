@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from experiments.bounds.claims import TOLERANCE, of_part, vacuity
-from ogrpo.report.plots import BLUE, GREEN, GREY, ORANGE, STYLE
+from ogrpo.report.plots import BLUE, GREEN, GREY, ORANGE, STYLE, save_figure
 
 Record = dict[str, Any]
 Records = Sequence[Record]
@@ -277,6 +277,6 @@ def save_plots(records: Records, folder: Path) -> list[tuple[Path, str]]:
     with mpl.rc_context(STYLE):
         for name, plot in PLOTS.items():
             figure, caption = plot(records)
-            figure.savefig(folder / f"{name}.png")
+            save_figure(figure, folder / f"{name}.png")
             drawn.append((folder / f"{name}.png", caption))
     return drawn

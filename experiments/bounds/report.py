@@ -8,6 +8,7 @@ from typing import Any
 
 from experiments.bounds.claims import Claim, of_part
 from experiments.bounds.plots import save_plots
+from ogrpo.files import write_text
 from ogrpo.report.page import render
 from ogrpo.report.run_dir import RunDir
 
@@ -50,4 +51,4 @@ def write_report(
         command=command,
         config=json.dumps(config, indent=2),
     )
-    run.report.write_text(page)
+    write_text(run.report, page)

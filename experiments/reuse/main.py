@@ -28,7 +28,8 @@ from ogrpo.report.run_dir import RunDir
 from ogrpo.trainer import LoopState, Parts, Schedule, start, train
 from ogrpo.trainer.build import make_hypers_at, make_parts
 from ogrpo.trainer.cache import keep_compiled_programs
-from ogrpo.trainer.config import Evaluation, TrainConfig, WarmStart, to_json
+from ogrpo.trainer.config import Evaluation, TrainConfig, WarmStart
+from ogrpo.trainer.config_json import to_json
 from ogrpo.trainer.config_update import require
 from ogrpo.trainer.find_task import find_task
 from ogrpo.trainer.model import make_model
@@ -201,7 +202,7 @@ def run(wanted: ReuseStudy, console: Console) -> int:
     keep_compiled_programs()
     give_back_after_compiling()
     folder = open_folder(wanted)
-    console.print(f"run directory {folder.path}", soft_wrap=True)
+    console.print(f"run directory {folder.path}", markup=False, soft_wrap=True)
     bench = Bench(wanted, console)
     with closing(bench.prepared):
         for stage in ("tuning", "judging"):

@@ -11,7 +11,7 @@ from matplotlib.ticker import SymmetricalLogLocator
 from rich.table import Table
 
 from experiments.reuse.methods import BASELINES
-from ogrpo.report.plots import STYLE
+from ogrpo.report.plots import STYLE, save_figure
 from ogrpo.report.run_dir import RunDir
 
 Record = dict[str, Any]
@@ -219,4 +219,4 @@ def write_report(folder: RunDir, rows: Sequence[Record]) -> None:
     plots = {"budget": budget_plot, "curves": curve_plot, "signals": signal_plot}
     with mpl.rc_context(STYLE):
         for name, plot in plots.items():
-            plot(rows).savefig(folder.plots / f"{name}.png")
+            save_figure(plot(rows), folder.plots / f"{name}.png")

@@ -5,9 +5,12 @@ which is synchronised, given the permissions that the user's umask says, and ren
 the old content or the new one, after a crash, a full disk or a power cut too.
 """
 
+import errno
 import json
 import os
+import re
 import secrets
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -17,6 +20,9 @@ DEEPEST = 100
 """Levels of nesting that JSON may have: far more than any file of ours, far fewer than a stack."""
 LONGEST_NUMBER = 400
 """Characters of a number: the largest float has 309 digits before its point."""
+LARGEST = 1 << 28
+"""Bytes of a JSON file: eight times the largest tokenizers."""
+_DRAFT = re.compile(r"\..+\.[0-9a-f]{8}\.tmp")
 
 
 @contextmanager
@@ -28,20 +34,66 @@ def replacing(path: Path, mode: str = "w") -> Iterator[IO[Any]]:
       mode: "w" for UTF-8 text, "wb" for bytes.
 
     Raises:
-      OSError: the folder cannot be written, or the disk is full.
+      OSError: the folder cannot be written, or the disk is full; names the file.
     """
-    draft = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
-    try:
+    with _in_place_of(path) as draft:
         with draft.open(mode.replace("w", "x"), encoding=None if "b" in mode else "utf-8") as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
         os.replace(draft, path)
-    except BaseException:
+
+
+@contextmanager
+def replacing_file(path: Path) -> Iterator[Path]:
+    """As `replacing`, for writers that open the file themselves: the draft's name.
+
+    Such a writer may choose other permissions; the file gets those of the user's umask.
+
+    Raises:
+      OSError: as `replacing`.
+    """
+    with _in_place_of(path) as draft:
+        with draft.open("xb") as file:
+            mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
+        yield draft
+        draft.chmod(mode)
+        with draft.open("rb") as file:
+            os.fsync(file.fileno())
+        os.replace(draft, path)
+
+
+@contextmanager
+def _in_place_of(path: Path) -> Iterator[Path]:
+    """A draft's name beside `path`; without an error it was renamed, with one it is deleted."""
+    draft = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
+    try:
+        yield draft
+    except BaseException as error:
         with suppress(OSError):
             draft.unlink()
-        raise
+        if not isinstance(error, OSError) or error.errno is None:
+            raise
+        # A full disk names no file, other errors name the draft.
+        raise type(error)(error.errno, error.strerror, str(path)) from error
     sync_folder(path.parent)
+
+
+def is_draft(name: str) -> bool:
+    """Whether a file's name is that of one which was not whole when its writer was killed."""
+    return _DRAFT.fullmatch(name) is not None
+
+
+def drop_drafts(*folders: Path) -> int:
+    """Deletes what killed writers left in folders that nobody writes to now; returns how many.
+
+    Raises:
+      OSError: one cannot be deleted.
+    """
+    found = [file for folder in folders for file in folder.glob(".*.tmp") if is_draft(file.name)]
+    for file in found:
+        file.unlink(missing_ok=True)
+    return len(found)
 
 
 def write_text(path: Path, text: str) -> None:
@@ -68,6 +120,22 @@ def sync_folder(folder: Path) -> None:
         os.close(handle)
 
 
+def remedy(error: OSError) -> str:
+    """What helps where a file or folder cannot be written; empty where that is not known."""
+    full = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+    if error.errno in full or "No space left" in str(error):  # from Rust there is no number
+        return "free space there (or raise the quota)"
+    if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
+        return "let it be written to, or choose another folder"
+    return ""
+
+
+def told(error: OSError) -> str:
+    """What a system's error says: the file, the reason and a remedy."""
+    words = (error.filename, error.strerror or str(error), remedy(error))
+    return ": ".join(str(word) for word in words if word)
+
+
 def read_json(path: Path) -> Any:
     """The value of a JSON file.
 
@@ -75,12 +143,24 @@ def read_json(path: Path) -> Any:
       OSError: the file cannot be read.
       ValueError: it is not JSON, or JSON that we do not take (see `parse_json`); names the file.
     """
-    raw = path.read_bytes()
+    return parse_json(read_text(path), str(path))
+
+
+def read_text(path: Path, most: int = LARGEST) -> str:
+    """The content of a text file.
+
+    Raises:
+      OSError: the file cannot be read.
+      ValueError: it is not UTF-8, or has more than `most` bytes; names the file.
+    """
+    with path.open("rb") as file:
+        raw = file.read(most + 1)
+    if len(raw) > most:
+        raise ValueError(f"{path} has more than {most} bytes, which is more than any such file has")
     try:
-        text = raw.decode("utf-8")
+        return raw.decode("utf-8")
     except UnicodeDecodeError as error:
         raise ValueError(f"{path} is not UTF-8 (byte {error.start}): save it as UTF-8") from error
-    return parse_json(text, str(path))
 
 
 def parse_json(text: str, where: str) -> Any:
@@ -92,7 +172,8 @@ def parse_json(text: str, where: str) -> Any:
 
     Raises:
       ValueError: the text is not JSON, has NaN or infinity, is nested deeper than `DEEPEST`, has a
-        number longer than `LONGEST_NUMBER`, or half of a surrogate pair, which is no character.
+        number longer than `LONGEST_NUMBER` or beyond every float, half of a surrogate pair, which
+        is no character, or an object that says two things of one name.
     """
     if _depth(text) > DEEPEST:
         raise ValueError(f"{where} is nested deeper than {DEEPEST} levels")
@@ -100,7 +181,18 @@ def parse_json(text: str, where: str) -> Any:
     def number(kind: type[int] | type[float], digits: str) -> int | float:
         if len(digits) > LONGEST_NUMBER:
             raise ValueError(f"{where} has a number of {len(digits)} characters: {digits[:20]}...")
-        return kind(digits)
+        value = kind(digits)
+        if abs(value) == float("inf"):
+            raise ValueError(f"{where} has {digits:.40}, a number beyond the largest")
+        return value
+
+    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        found = dict(pairs)
+        if len(found) < len(pairs):
+            for name, value in pairs:
+                if found[name] != value:
+                    raise ValueError(f"{where} has {name!r:.60} twice in one object: keep one")
+        return found
 
     def constant(name: str) -> NoReturn:
         raise ValueError(f"{where} has {name}, which JSON does not know: use null or a number")
@@ -108,6 +200,7 @@ def parse_json(text: str, where: str) -> Any:
     try:
         value = json.loads(
             text,
+            object_pairs_hook=unique,
             parse_constant=constant,
             parse_int=lambda digits: number(int, digits),
             parse_float=lambda digits: number(float, digits),

@@ -8,6 +8,7 @@ from functools import partial
 
 from ogrpo.extras import MissingExtra, needs
 from ogrpo.rollout.extension import ogrpo_serve
+from ogrpo.terminal import shown
 
 PROMPTS = 8
 """Prompts that the embedded sampler computes at once; a shorter request is filled up."""
@@ -19,7 +20,11 @@ def main() -> int:
     options = ogrpo_serve.parser().parse_args(own)
     if options.engine == "vllm":
         return ogrpo_serve.main(sys.argv[1:])
-    return serve_embedded(options)
+    try:
+        return serve_embedded(options)
+    except (ValueError, OSError) as error:
+        print(f"error: {shown(error)}", file=sys.stderr)
+        return 2
 
 
 def serve_embedded(options: argparse.Namespace) -> int:
@@ -47,6 +52,11 @@ def serve_embedded(options: argparse.Namespace) -> int:
         batch_size=PROMPTS,
         prompt_length=options.max_model_len - 1,
     )
+    if tokenizer.vocab_size > model.vocab_size:
+        raise ValueError(
+            f"{options.model}: the tokenizer has ids up to {tokenizer.vocab_size - 1}, and the"
+            f" model's vocab_size is {model.vocab_size}: give the tokenizer it was trained with"
+        )
     endpoint = Endpoint(Service(model, params, options.name), host=options.host, port=options.port)
     # Also where SIGINT is ignored, as it is in the background of a script.
     for number in (signal.SIGINT, signal.SIGTERM):

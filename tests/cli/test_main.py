@@ -1,5 +1,6 @@
 """The commands from end to end on a small file: what they write, print and refuse."""
 
+import contextlib
 import json
 
 import pytest
@@ -78,13 +79,66 @@ def test_what_print_config_prints_is_read_again(tmp_path, capsys):
         ("schedule:\n  steps: 0\n", r"schedule.steps is 0"),
         ("- 1\n", r"holds no options"),
         ("{", r"cannot be read"),
+        ("a: &x [1, 1]\nb: [*x, *x]\n", r"it has a reference \(\*x\)"),
+        ("[" * 5000, r"nested deeper than 100"),
+        ("seed: 1\nseed: 2\n", r"it has 'seed' twice"),
+        ("schedule:\n  steps: 1\n  steps: 2\n", r"it has 'steps' twice"),
+        ("? [a]\n: 1\n", r"a name in it is \['a'\]"),
+        ("seed: " + "9" * 5000, r"cannot be read"),
+        ("seed: " + "9" * 30, r"seed is 9+: give int"),
+        ("seed: 2024-99-99\n", r"cannot be read.*month"),
+        ("seed: !!python/object/apply:os.system [ls]\n", r"cannot be read"),
+        ("optimizer:\n  learning-rate: .nan\n", r"learning-rate is nan: give float"),
+        ("algorithm: [a]\n", r"algorithm is \['a'\]: give"),
+        ("rollout:\n  url: http://me:SECRET@host\n", r"rollout.url is 'http://...': give"),
+        ("rollout:\n  url: [http://me:SECRET@host]\n", r"rollout.url has credentials"),
     ],
 )
 def test_a_file_that_is_wrong_is_refused_by_name(tmp_path, text, message):
     path = tmp_path / "wrong.yaml"
     path.write_text(text)
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(ValueError, match=message) as caught:
         with_values(TrainConfig(), read_file(path), path)
+    assert "wrong.yaml" in str(caught.value)
+    assert "SECRET" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"a = " + b"[" * 100_000, r"is nested too deeply|cannot be read"),
+        (b"a = 1\na = 2\n", r"cannot be read"),
+        (b"seed = " + b"9" * 5000, r"cannot be read"),
+        (b"# \xff", r"is not UTF-8 \(byte 2\)"),
+        (b"#" * (1 << 20) + b"#", r"has more than 1048576 bytes"),
+    ],
+)
+def test_a_toml_file_that_is_wrong_is_refused_by_name(tmp_path, content, message):
+    path = tmp_path / "wrong.toml"
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=message) as caught:
+        read_file(path)
+    assert "wrong.toml" in str(caught.value)
+
+
+@pytest.mark.parametrize("url", ["http://me:SECRET@host:1", "me:SECRET@host", "http://h/?k=SECRET"])
+def test_a_servers_password_reaches_nobody(task, tmp_path, monkeypatch, capfd, url):
+    monkeypatch.chdir(tmp_path)
+    config = tmp_path / "run.yaml"
+    config.write_text(f"rollout:\n  url: ['{url}']\n")
+    train = ["train", "--task", str(task), "--run-dir", "run"]
+    for command in (
+        [*train, "--rollout.url", url],
+        [*train, "--rollout.url", url, "--print-config"],
+        [*train, "--config", str(config)],
+        ["eval", "--task", str(task), "--model.path", ".", "--servers.url", url],
+    ):
+        with contextlib.suppress(SystemExit):
+            assert main(command) == 2
+        said = "".join(capfd.readouterr())
+        assert "SECRET" not in said
+        assert "OGRPO_API_KEY" in said
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_file_that_is_not_there_is_told(tmp_path):

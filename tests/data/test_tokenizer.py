@@ -148,12 +148,54 @@ def test_a_folder_without_a_tokenizer_is_an_error_that_names_the_file(tmp_path):
     with pytest.raises(ValueError, match=r"tokenizer_config\.json is missing"):
         TextTokenizer.load(tmp_path)
     (tmp_path / "tokenizer_config.json").write_text("{")
-    with pytest.raises(ValueError, match=r"tokenizer_config\.json is not valid JSON"):
+    with pytest.raises(ValueError, match=r"tokenizer_config\.json is not JSON"):
         TextTokenizer.load(tmp_path)
     (tmp_path / "tokenizer_config.json").write_text("{}")
     (tmp_path / "tokenizer.json").write_text("{}")
     with pytest.raises(ValueError, match=r"tokenizer\.json is no tokenizer"):
         TextTokenizer.load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("file", "change", "message"),
+    [
+        ("tokenizer.json", lambda text: text[: len(text) // 2], "is not JSON"),
+        ("tokenizer.json", lambda _: "[]", "must hold a JSON object, got list"),
+        ("tokenizer.json", lambda text: text.replace('"BPE"', '"Bpe"'), "no tokenizer that can"),
+        (
+            "tokenizer.json",
+            lambda text: text.replace('"vocab"', '"words"'),
+            "no tokenizer that can",
+        ),
+        ("tokenizer.json", lambda text: text.replace('"vocab":', '"vocab": 1, "was":'), "no token"),
+        ("tokenizer.json", lambda text: '{"model": ' + "[" * 9999, "nested deeper than 100"),
+        ("tokenizer_config.json", lambda _: "[]", "must hold a JSON object, got list"),
+        ("tokenizer_config.json", lambda _: '{"eos_token": 7}', "'eos_token' is 7: give a text"),
+        ("tokenizer_config.json", lambda _: '{"eos_token": {"text": "x"}}', "'eos_token' is {"),
+        ("tokenizer_config.json", lambda _: '{"chat_template": 7}', "'chat_template' is 7: give"),
+        ("tokenizer_config.json", lambda _: '{"chat_template": [7]}', r"'chat_template' is \[7\]"),
+        (
+            "tokenizer_config.json",
+            lambda _: '{"chat_template": "{% if"}',
+            "is no chat template: unexpected",
+        ),
+    ],
+)
+def test_a_broken_file_is_told_by_its_name(tmp_path, file, change, message):
+    BPE.save(tmp_path)
+    text = change((tmp_path / file).read_text())
+    (tmp_path / file).write_text(text)
+    with pytest.raises(ValueError, match=message) as caught:
+        TextTokenizer.load(tmp_path)
+    assert str(tmp_path / file) in str(caught.value)
+
+
+def test_a_chat_template_that_is_no_text_is_told_by_its_name(tmp_path):
+    BPE.save(tmp_path)
+    for content, message in ((b"\xff", "is not UTF-8"), (b"{% for %}", "is no chat template")):
+        (tmp_path / "chat_template.jinja").write_bytes(content)
+        with pytest.raises(ValueError, match=rf"chat_template\.jinja {message}"):
+            TextTokenizer.load(tmp_path)
 
 
 @BOTH

@@ -244,9 +244,13 @@ def test_adapters_are_trained_told_of_saved_and_resumed(run, environment, tmp_pa
     assert fields["base_model_name_or_path"] == str((folder / "initial").resolve())
     refused = run(f"--run-dir={folder}", "--resume", "--lora.alpha=64")
     assert refused.returncode == 2
-    assert "was started with Lora(rank=3" in " ".join(refused.stderr.split())
+    assert "was started with --lora.alpha 32.0, which cannot change to 64.0" in refused.stderr
     shutil.rmtree(environment["OGRPO_CACHE_DIR"] + "/warm-start")  # the run keeps its own
-    resumed = run(f"--run-dir={folder}", "--resume", "--schedule.steps=3", "--warm-start.steps=1")
+    longer = [f"--run-dir={folder}", "--resume", "--schedule.steps=3", "--warm-start.steps=1"]
+    refused = run(*longer)
+    assert refused.returncode == 2
+    assert "--warm-start.steps: 4 then, 1 now" in refused.stderr
+    resumed = run(*longer, "--resume-anyway")
     assert resumed.returncode == 0, resumed.stderr
     assert [r["step"] for r in records(folder)] == [0, 1, 2, 3]
 

@@ -88,10 +88,15 @@ def on_mesh(sizes: dict[str, int], microbatches: int, lora: Lora, *, packed: boo
         policy_fn=devices.policy_fn, microbatches=microbatches, packed=packed, together=together
     )
     state = devices.init(devices.place_params(make_params(CONFIG)))
-    state, metrics = two_updates(devices.make_update(recipe), state, batch)
+    update = devices.make_update(recipe)
+    state, metrics = two_updates(update, state, batch)
     repeat = jax.jit(lambda tree: tree, out_shardings=to.everywhere)
     whole, metrics = jax.device_get(repeat(state)), jax.device_get(metrics)
+    broken = batch._replace(rewards=jnp.asarray(batch.rewards).at[2, 0].set(jnp.inf))
+    state, told = update(state, broken, hypers(1e-2, 0.9, KNOBS))
     return {
+        "skipped": float(told["skipped"]),
+        "untouched": same_bits(jax.device_get(repeat(state)), whole),
         **(compare(lora, whole, metrics) if jax.process_index() == 0 else {}),
         "bytes": sharding.bytes_per_device((state.whole(), state.opt_state)),
         **(merged_alike(state, whole, to.mesh) if jax.process_count() == 1 else {}),
@@ -124,6 +129,11 @@ def largest(one, other) -> float:
     return max(jax.tree.leaves(gaps))
 
 
+def same_bits(one, other) -> bool:
+    same = jax.tree.map(lambda a, b: a.tobytes() == b.tobytes(), one, other)
+    return all(jax.tree.leaves(same))
+
+
 def kept(state: TrainState, to: sharding.MeshLayout) -> bool:
     places = jax.tree.map(lambda leaf, place: leaf.sharding == place, state, to.state)
     return all(jax.tree.leaves(places))
@@ -137,11 +147,26 @@ def copied() -> dict:
     with tempfile.TemporaryDirectory() as folder, Checkpoints(folder, keep=1) as checkpoints:
         checkpoints.save(1, jax.tree.map(lambda x: x + x, state), {})
         restored = checkpoints.restore(1, snapshot)[0]
+        other = state_layout(main_study(mesh=Mesh(data=2, fsdp=2)), CONFIG, OPTIMIZER)
+        moved = checkpoints.restore(1, placed(state, other.state))[0]
+        one = jax.tree.map(lambda _: jax.sharding.SingleDeviceSharding(jax.devices()[3]), state)
+        single = checkpoints.restore(1, placed(state, one))[0]
     doubled = jax.tree.map(lambda x: 2 * np.asarray(x), state)
     return {
         "state": largest(restored, doubled) + largest(snapshot, state),
         "kept": kept(snapshot, to) and kept(restored, to),
+        "elsewhere": largest(moved, doubled) + largest(single, doubled),
+        "lies": kept(moved, other),
     }
+
+
+def placed(state: TrainState, places: TrainState) -> TrainState:
+    """Shapes of a state in other places than its own."""
+    return jax.tree.map(
+        lambda leaf, place: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=place),
+        state,
+        places,
+    )
 
 
 def join(port: int, rank: int) -> None:

@@ -1,10 +1,16 @@
+import json
+import os
+import shutil
+from pathlib import Path
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+import orbax.checkpoint as ocp
 import pytest
 
-from ogrpo.learner.checkpoint import Checkpoints
+from ogrpo.learner.checkpoint import CheckpointError, Checkpoints
 from ogrpo.learner.state import init_state
 from tests.learner.toy import make_params
 
@@ -47,3 +53,142 @@ def test_only_the_newest_are_kept_and_a_step_is_saved_once(tmp_path):
             checkpoints.save(step, {"x": jnp.float32(step)}, {})
         assert checkpoints.latest == 3
     assert sorted(p.name for p in tmp_path.iterdir() if p.name.isdigit()) == ["2", "3"]
+
+
+VALUES = {"x": np.arange(200.0, dtype=np.float32), "y": np.ones((3, 5), np.float32)}
+
+
+def saved(folder: Path, *steps: int, keep: int = 3) -> None:
+    with Checkpoints(folder, keep=keep) as checkpoints:
+        for step in steps:
+            checkpoints.save(step, jax.tree.map(jnp.asarray, VALUES), {"step": step})
+
+
+def flipped(data: bytes, bit: int) -> bytes:
+    found = bytearray(data)
+    found[bit // 8] ^= 1 << bit % 8
+    return bytes(found)
+
+
+def test_one_flipped_bit_anywhere_is_found(tmp_path):
+    saved(tmp_path, 3)
+    files = [path for path in (tmp_path / "3").rglob("*") if path.is_file()]
+    names = {path.name for path in files}
+    assert {"manifest.json", "progress.json", "_METADATA", "manifest.ocdbt"} <= names
+    rng, tried = np.random.default_rng(0), 0
+    for path in files:
+        data = path.read_bytes()
+        bits = {0, 8 * len(data) - 1, *rng.integers(0, 8 * len(data), 6).tolist()}
+        for bit in bits:
+            path.write_bytes(flipped(data, bit))
+            with Checkpoints(tmp_path, keep=3) as checkpoints:
+                assert checkpoints.damage(3) is not None, (path, bit)
+                with pytest.raises(CheckpointError, match=r"checkpoint .*3 is damaged"):
+                    checkpoints.restore(3, VALUES)
+            tried += 1
+        path.write_bytes(data)
+    assert tried > 70
+    with Checkpoints(tmp_path, keep=3) as checkpoints:
+        assert checkpoints.damage(3) is None
+
+
+@pytest.mark.parametrize(
+    ("harm", "message"),
+    [
+        (lambda file: file.unlink(), "is missing"),
+        (lambda file: os.truncate(file, 7), "7 bytes of"),
+        (lambda file: file.write_bytes(file.read_bytes() + b"0"), "bytes of"),
+    ],
+)
+def test_a_file_that_is_missing_or_of_another_size_is_named(tmp_path, harm, message):
+    saved(tmp_path, 3)
+    file = next((tmp_path / "3" / "arrays" / "d").iterdir())
+    harm(file)
+    with Checkpoints(tmp_path, keep=3) as checkpoints:
+        found = checkpoints.damage(3)
+    assert found is not None
+    assert file.name in found
+    assert message in found
+
+
+def test_a_manifest_is_of_one_checkpoint(tmp_path):
+    saved(tmp_path, 3)
+    (tmp_path / "3").rename(tmp_path / "5")
+    with Checkpoints(tmp_path, keep=3) as checkpoints:
+        assert checkpoints.damage(5) == "manifest.json is of another checkpoint"
+
+
+@pytest.mark.parametrize("text", ["", "[", "3", "{}", '{"files": 3}', "[" * 5000])
+def test_a_manifest_that_is_none_is_damage(tmp_path, text):
+    saved(tmp_path, 3)
+    (tmp_path / "3" / "manifest.json").write_text(text)
+    with Checkpoints(tmp_path, keep=3) as checkpoints:
+        assert "manifest.json" in str(checkpoints.damage(3))
+
+
+def test_a_checkpoint_of_before_manifests_is_read_unchecked(tmp_path):
+    options = ocp.CheckpointManagerOptions(enable_async_checkpointing=False)
+    handlers = {"arrays": ocp.StandardCheckpointHandler(), "progress": ocp.JsonCheckpointHandler()}
+    with ocp.CheckpointManager(tmp_path, options=options, item_handlers=handlers) as manager:
+        what = {
+            "arrays": ocp.args.StandardSave(VALUES),
+            "progress": ocp.args.JsonSave({"step": 7}),
+        }
+        manager.save(7, args=ocp.args.Composite(**what))
+    with Checkpoints(tmp_path, keep=1) as checkpoints:
+        assert checkpoints.latest == 7
+        assert checkpoints.damage(7) is None
+        assert not checkpoints.is_checked(7)
+        arrays, progress = checkpoints.restore(7, VALUES)
+        jax.tree.map(np.testing.assert_array_equal, arrays, VALUES)
+        assert progress == {"step": 7}
+        checkpoints.save(8, VALUES, {})
+        assert checkpoints.steps == [8]
+        assert checkpoints.is_checked(8)
+
+
+def test_what_a_killed_process_left_is_no_checkpoint_and_is_cleared_away(tmp_path):
+    saved(tmp_path, 1, 2)
+    for name in (".writing-3", ".deleting-1", "4.orbax-checkpoint-tmp-17"):
+        shutil.copytree(tmp_path / "2", tmp_path / name)
+    with Checkpoints(tmp_path, keep=2) as checkpoints:
+        assert checkpoints.steps == [1, 2]
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["1", "2"]
+
+
+def test_progress_that_cannot_be_written_leaves_the_checkpoints_that_were_there(tmp_path):
+    saved(tmp_path, 1, keep=1)
+    with Checkpoints(tmp_path, keep=1) as checkpoints:
+        with pytest.raises(CheckpointError, match=r"step 2 cannot be written to"):
+            checkpoints.save(2, VALUES, {"gaps": float("nan")})
+        assert checkpoints.steps == [1]
+        assert checkpoints.damage(1) is None
+    assert [entry.name for entry in tmp_path.iterdir()] == ["1"]
+
+
+def test_a_checkpoint_is_set_aside_whole(tmp_path):
+    saved(tmp_path, 1, 2)
+    with Checkpoints(tmp_path, keep=2) as checkpoints:
+        place = checkpoints.set_aside(2)
+        assert checkpoints.steps == [1]
+        checkpoints.save(2, VALUES, {"again": True})
+        assert checkpoints.set_aside(2) != place
+    assert json.loads((place / "progress.json").read_text()) == {"step": 2}
+
+
+@pytest.mark.parametrize(
+    "name", ["a[b]c", "[", "a*b", "a?b", "a b", "ünï", "a{b}", "back\\slash", "%20"]
+)
+def test_any_path_holds_checkpoints(tmp_path, name):
+    folder = tmp_path / name / "checkpoints"
+    saved(folder, 3)
+    with Checkpoints(folder, keep=2) as checkpoints:
+        assert checkpoints.restore(3, VALUES)[1] == {"step": 3}
+        assert [*folder.iterdir()] == [folder / "3"]
+
+
+def test_arrays_of_another_run_are_refused_in_words(tmp_path):
+    saved(tmp_path, 3)
+    others = pytest.raises(CheckpointError, match=r"checkpoint .*3 cannot be read as this run's")
+    with Checkpoints(tmp_path, keep=2) as checkpoints, others:
+        checkpoints.restore(3, {"x": VALUES["x"]})

@@ -60,6 +60,12 @@ def test_an_update_on_eight_devices_is_that_on_one(eight, case):
     assert eight[case]["moved"] > 1e-2
 
 
+@pytest.mark.parametrize("case", [*CASES, LORA, *PACKED])
+def test_an_update_that_is_not_finite_is_skipped_on_every_device(eight, case):
+    assert eight[case]["skipped"] == 1
+    assert eight[case]["untouched"]
+
+
 def test_a_merged_policy_is_that_of_one_device_and_lies_as_its_parameters(eight):
     for case in (*CASES, LORA):
         assert eight[case]["merged"] < 1e-6
@@ -91,6 +97,9 @@ def test_the_state_stays_where_it_was_put(eight):
 def test_a_checkpoint_comes_back_onto_its_mesh(eight):
     assert eight["copied"]["state"] == 0
     assert eight["copied"]["kept"]
+    # A checkpoint of a mesh of 8 devices, read on one of 4 and on one device.
+    assert eight["copied"]["elsewhere"] == 0
+    assert eight["copied"]["lies"]
 
 
 def test_an_update_by_two_processes_is_that_on_one_device():
@@ -105,6 +114,9 @@ def test_an_update_by_two_processes_is_that_on_one_device():
     assert first["bytes"] == second["bytes"]
     assert first["kept"]
     assert second["kept"]
+    for each in (first, second):
+        assert each["skipped"] == 1
+        assert each["untouched"]
 
 
 def mesh(data: int, fsdp: int, tensor: int) -> AbstractMesh:

@@ -1,5 +1,9 @@
 import json
+import os
 import shutil
+import stat
+import subprocess
+import sys
 from pathlib import Path
 
 import jax
@@ -9,12 +13,13 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from ogrpo.policy import load_config, load_pretrained, save_pretrained
+from ogrpo.policy import load_config, load_pretrained, room, save_pretrained
+from ogrpo.policy.decoder import param_shapes
 from ogrpo.policy.log_probs import flat_logits
 from tests.policy.tiny import FAMILIES, make_config, make_params
 
 GOLDEN = Path(__file__).parent / "golden"
-MODEL = "model.safetensors"
+MODEL, INDEX = "model.safetensors", "model.safetensors.index.json"
 logits = jax.jit(flat_logits, static_argnums=1)
 
 
@@ -198,12 +203,185 @@ def test_a_truncated_file_is_named(folder):
 
 
 @pytest.mark.parametrize(
-    ("text", "message"), [("{", "not valid JSON"), ("[]", "JSON object, got list")]
+    ("text", "message"),
+    [
+        ("{", "not JSON"),
+        ("[]", "JSON object, got list"),
+        ('{"a":' * 10_000, "nested deeper"),
+        ('{"vocab_size": 1, "vocab_size": 2}', "'vocab_size' twice"),
+        ('{"vocab_size": ' + "9" * 5000 + "}", "a number of 5000 characters"),
+    ],
 )
 def test_a_malformed_config_is_named(folder, text, message):
     (folder / "config.json").write_text(text)
     with pytest.raises(ValueError, match=rf"config\.json .*{message}"):
         load_pretrained(folder, jnp.float32)
+
+
+LOAD = """
+import resource, sys
+import jax.numpy as jnp
+from ogrpo.policy import load_pretrained
+for folder in sys.argv[1:]:
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    try:
+        load_pretrained(folder, jnp.float32)
+    except ValueError as error:
+        print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024, error)
+"""
+
+
+def test_a_config_that_promises_more_than_the_files_hold_costs_no_memory(folder, tmp_path):
+    wide = shutil.copytree(folder, tmp_path / "wide")
+    edit_config(folder, num_hidden_layers=10**6, layer_types=None)
+    edit_config(wide, vocab_size=2**31 - 1)
+    command = [sys.executable, "-c", LOAD, str(folder), str(wide)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
+    layers, vocabulary = done.stdout.splitlines()
+    assert (
+        f"{folder}: the checkpoint lacks layers: config.json has num_hidden_layers 1000000"
+        in layers
+    )
+    assert f"{wide}: " in vocabulary
+    assert "config.json makes it [2147483647, 16]" in vocabulary
+    assert max(int(line.split()[0]) for line in (layers, vocabulary)) < 200  # MiB; it was 3.9 GiB
+
+
+def test_weights_larger_than_the_free_memory_are_refused_by_both_sizes(folder, monkeypatch):
+    config = load_config(folder)
+    need = sum(leaf.size for leaf in jax.tree.leaves(param_shapes(config))) * 4
+    monkeypatch.setattr(room, "free_bytes", lambda: need)
+    load_pretrained(folder, jnp.float32)
+    monkeypatch.setattr(room, "free_bytes", lambda: need - 1)
+    with pytest.raises(ValueError, match=rf"{folder.name}: the weights take .*GiB in float32, and"):
+        load_pretrained(folder, jnp.float32)
+    load_pretrained(folder, jnp.bfloat16)
+
+
+def test_the_free_memory_is_that_of_the_machine_or_of_its_container(tmp_path, monkeypatch):
+    assert 2**20 < room.free_bytes() < 2**50
+    for name, text in {
+        "memory.max": "1000000\n",
+        "memory.current": "900000\n",
+        "memory.stat": "anon 1\ninactive_file 40000\nactive_file 2000\n",
+    }.items():
+        (tmp_path / name).write_text(text)
+    monkeypatch.setattr(room, "CGROUP", tmp_path)
+    assert room.free_bytes() == 142_000
+    (tmp_path / "memory.max").write_text("max\n")
+    assert room.free_bytes() > 142_000
+
+
+@pytest.fixture
+def sharded(tmp_path):
+    return Path(shutil.copytree(GOLDEN / "qwen3-untied", tmp_path / "qwen3"))
+
+
+def edit_index(folder, **places):
+    file = folder / INDEX
+    index = json.loads(file.read_text())
+    index["weight_map"] |= places
+    file.write_text(json.dumps(index))
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["../outside.safetensors", "{}/outside.safetensors", "..", "x/../y.safetensors", "", 7, None],
+)
+def test_an_index_names_files_of_its_own_folder_alone(sharded, name):
+    outside = sharded.parent / "outside.safetensors"
+    save_file({"model.norm.weight": np.zeros(16, np.float32)}, outside)
+    name = name.format(sharded.parent) if isinstance(name, str) else name
+    edit_index(sharded, **{"model.norm.weight": name})
+    with pytest.raises(ValueError, match=r"index\.json: 'weight_map' puts 'model\.norm\.weight'"):
+        load_pretrained(sharded, jnp.float32)
+
+
+def test_a_tensor_of_two_shards_is_read_from_the_one_that_the_index_names(sharded):
+    def add(shard, value):
+        tensors = load_file(sharded / shard)
+        shape = np.shape(expected["norm"]["weight"])
+        save_file(
+            tensors | {"model.norm.weight": np.full(shape, value, np.float32)}, sharded / shard
+        )
+
+    _, expected = load_pretrained(sharded, jnp.float32)
+    shards = sorted(each.name for each in sharded.glob("model-*.safetensors"))
+    for named in (shards[0], shards[-1]):
+        for shard in shards:
+            add(shard, 1.0 if shard == named else 2.0)
+        edit_index(sharded, **{"model.norm.weight": named})
+        _, found = load_pretrained(sharded, jnp.float32)
+        np.testing.assert_array_equal(found["norm"]["weight"], 1.0)
+
+
+def test_shards_hold_what_the_index_says_and_nothing_else(sharded):
+    shards = sorted(each.name for each in sharded.glob("model-*.safetensors"))
+    holder = json.loads((sharded / INDEX).read_text())["weight_map"]["model.norm.weight"]
+    other = next(shard for shard in shards if shard != holder)
+    edit_index(sharded, **{"model.norm.weight": other})
+    with pytest.raises(ValueError, match=rf"{other} lacks model\.norm\.weight, which model"):
+        load_pretrained(sharded, jnp.float32)
+    edit_index(sharded, **{"model.norm.weight": holder})
+    tensors = load_file(sharded / other)
+    save_file(tensors | {"model.extra": np.zeros(1, np.float32)}, sharded / other)
+    with pytest.raises(ValueError, match=rf"{other} has model\.extra, which model"):
+        load_pretrained(sharded, jnp.float32)
+
+
+def test_a_folder_of_links_as_in_the_hubs_cache_loads(sharded):
+    snapshot = sharded.parent / "snapshots" / "abc"
+    snapshot.mkdir(parents=True)
+    for number, file in enumerate(sorted(sharded.iterdir())):
+        blob = sharded.parent / "blobs" / str(number)
+        blob.parent.mkdir(exist_ok=True)
+        file.rename(blob)
+        (snapshot / file.name).symlink_to(Path("../../blobs") / str(number))
+    load_pretrained(snapshot, jnp.float32)
+
+
+def test_saved_files_have_the_permissions_of_the_umask(tmp_path):
+    config = make_config()
+    before = os.umask(0o027)
+    try:
+        save_pretrained(tmp_path / "x", config, make_params(config))
+    finally:
+        os.umask(before)
+    modes = {stat.S_IMODE(file.stat().st_mode) for file in (tmp_path / "x").iterdir()}
+    assert modes == {0o640}
+
+
+FULL = """
+import resource, sys
+from pathlib import Path
+from ogrpo.policy import save_pretrained
+from tests.policy.tiny import make_config, make_params
+config = make_config()
+old, new = make_params(config, 0), make_params(config, 1)
+save_pretrained(sys.argv[1], config, old)
+for most in (0, 4096):
+    resource.setrlimit(resource.RLIMIT_FSIZE, (most, resource.RLIM_INFINITY))
+    try:
+        save_pretrained(sys.argv[1], config, new)
+    except OSError as error:
+        print(error, file=sys.stderr)
+"""
+
+
+def test_a_disk_that_is_full_is_told_by_the_files_name_and_keeps_the_old_model(tmp_path):
+    command = [sys.executable, "-c", FULL, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
+    assert done.stderr.count(f"{tmp_path / MODEL}") == 2, done.stderr
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["config.json", MODEL]
+    _, params = load_pretrained(tmp_path, jnp.float32)
+    jax.tree.map(np.testing.assert_array_equal, params, make_params(make_config(), 0))
+
+
+def test_a_folder_that_cannot_be_written_is_named(tmp_path):
+    (tmp_path / "file").write_text("")
+    config = make_config()
+    with pytest.raises(OSError, match=r"file"):
+        save_pretrained(tmp_path / "file" / "model", config, make_params(config))
 
 
 def test_no_config_at_all(tmp_path):

@@ -1,6 +1,15 @@
 """What the report says of what was left out, cut off or spent."""
 
-from ogrpo.report.counted import certified, clipped, nonfinite, padded, replayed, signals, spent
+from ogrpo.report.counted import (
+    certified,
+    clipped,
+    nonfinite,
+    padded,
+    refused,
+    replayed,
+    signals,
+    spent,
+)
 
 
 def test_what_the_algorithm_removed_is_a_share_of_tokens():
@@ -62,3 +71,19 @@ def test_an_infinite_signal_or_limit_counts_though_its_record_holds_null():
     assert signals([used_up]) == [("steps ended by the signal kl", "1")]
     failed = {"certificate/bound": None, "nonfinite": ["certificate/bound"]}
     assert certified(0.05, [failed, {"certificate/bound": 0.1}])[0][1] == "1 of 2"
+
+
+def test_refused_completions_are_told_by_reason_and_by_server():
+    last = {
+        "rollout/refused": 20.0,
+        "rollout/refused/tokens": 4.0,  # of an engine without a server
+        "rollout/refused/log_probs": 16.0,
+        "rollout/refused/log_probs/a:8000": 12.0,
+        "rollout/refused/log_probs/b:8000": 4.0,
+    }
+    assert refused([{}, last]) == [
+        ("completions refused and drawn again: tokens", "4"),
+        ("completions refused and drawn again: log_probs, from a:8000", "12"),
+        ("completions refused and drawn again: log_probs, from b:8000", "4"),
+    ]
+    assert refused([]) == refused([{"rollout/refused": 0.0}]) == []

@@ -37,6 +37,22 @@ def overruns(completions, **columns):
     return [1.0] * len(completions)
 
 
+def hangs(completions, **columns):
+    if BAD in completions:
+        threading.Event().wait()
+    return [1.0] * len(completions)
+
+
+def hangs_once(completions, folder, **columns):
+    """Waits for its end at the first time, and tells which process it is."""
+    file = Path(folder[0]) / "pid"
+    if not file.exists():
+        file.with_suffix(".new").write_text(str(os.getpid()))
+        file.with_suffix(".new").rename(file)
+        threading.Event().wait()
+    return [float(len(text)) for text in completions]
+
+
 def takes_memory(completions, **columns):
     return [float(len(bytearray(8 << 30))) if text == BAD else 1.0 for text in completions]
 

@@ -1,7 +1,9 @@
+import os
 import signal
 import subprocess
 import sys
 import threading
+from pathlib import Path
 
 import pytest
 
@@ -72,11 +74,14 @@ def test_many_are_compared_side_by_side_and_each_gets_its_own_verdict(verifier):
     assert isinstance(error, BadGold)
 
 
-def test_a_stopped_process_is_given_up_and_the_pair_compared_by_another():
+@pytest.mark.parametrize("who", ["the process", "its copy, which compares"])
+def test_a_stopped_process_is_given_up_and_the_pair_compared_by_another(who):
+    """By the clock: one that is stopped takes no CPU time."""
     verifier = BoundedVerifier(seconds=1.0, wall_seconds=4.0)
     assert verifier.compare("36/2", "18") == "correct"
     (stopped,) = running(verifier)
-    stopped.send_signal(signal.SIGSTOP)
+    children = Path(f"/proc/{stopped.pid}/task/{stopped.pid}/children").read_text().split()
+    os.kill(stopped.pid if who == "the process" else int(children[0]), signal.SIGSTOP)
     assert verifier.compare("34/2", "17") == "correct"
     assert stopped.returncode == -signal.SIGKILL
     verifier.close()

@@ -1,5 +1,6 @@
 import os
 import threading
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -186,6 +187,18 @@ def test_the_memory_tells_pairs_apart_and_holds_no_text():
     assert memory.recall(("1", "2\0003")) == "wrong"
     assert memory.recall(("1\0002", "3")) == "correct"
     assert all(len(key) == 16 for key in memory._verdicts)
+
+
+def test_the_memory_is_bounded_in_bytes_whatever_is_remembered():
+    """65,536 completions of 4,096 characters would be 256 MiB, and as many of 16 KiB a GiB."""
+    memory = VerdictMemory(4096)
+    tracemalloc.start()
+    for start in range(0, 16384, 1024):
+        memory.keep({(f"{n:04096}", "x" * 4096): "wrong" for n in range(start, start + 1024)})
+    used, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert len(memory) == 4096
+    assert used < 400 * 4096
 
 
 def test_a_too_long_answer_is_unparsable(free):

@@ -256,6 +256,22 @@ def test_waiting_for_a_process_is_not_charged_to_the_call():
     assert 0 < metrics["reward/completions_per_second"] <= 5 / 1.5
 
 
+def test_a_pool_counts_on_from_an_earlier_one():
+    with pool(functions.raises) as first:
+        first.score(request("a", BAD))
+        before = first.metrics()
+    with pool(functions.raises) as second:
+        second.go_on_from({**before, "reward/gone/calls": 3})
+        assert second.metrics()["reward/failed/raised"] == 1
+        second.score(request("a", BAD))
+        after = second.metrics()
+    measured = ("seconds", "per_second", "processes")
+    counted = [name for name in after if not name.endswith(measured)]
+    assert {name: after[name] for name in counted} == {name: 2 * before[name] for name in counted}
+    speed = after["reward/completions"] / after["reward/busy_seconds"]
+    assert after["reward/completions_per_second"] == pytest.approx(speed)
+
+
 class Here:
     """A reward that bounds itself: it cannot be pickled, and is called where it was asked."""
 

@@ -14,6 +14,7 @@ from pathlib import Path
 import cloudpickle
 import pytest
 
+from ogrpo.rewards.lanes import Crew
 from ogrpo.rewards.process import WorkerProcess
 from tests.rewards import functions
 from tests.rewards.asking import pool, request
@@ -145,6 +146,36 @@ def test_an_idle_process_that_is_ended_from_outside_is_replaced():
         assert eventually(lambda: not worker.alive)
         assert p.score(request("ab")).rewards.tolist() == [2.0]
         assert p.metrics()["reward/processes"] == 2
+
+
+class DiesAtFirst:
+    """A function whose loading kills its process so many times."""
+
+    def __init__(self, notes, deaths):
+        self.code = f"""
+import os, pathlib, signal
+notes = pathlib.Path({str(notes)!r})
+died = notes.stat().st_size if notes.exists() else 0
+if died < {deaths}:
+    notes.write_text("x" * (died + 1))
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+    def __reduce__(self):
+        return exec, (self.code,)
+
+
+@pytest.mark.parametrize(("deaths", "starts"), [(1, 2), (2, 3), (9, 3)])
+def test_a_process_that_is_killed_while_it_starts_is_started_again(tmp_path, deaths, starts):
+    function = cloudpickle.dumps(DiesAtFirst(tmp_path / "notes", deaths))
+    crew = Crew({"f": function}, memory_gib=4.0, start_seconds=60.0)
+    if deaths < starts:
+        assert crew.start().alive
+    else:
+        with pytest.raises(RuntimeError, match="did not start: its process ended: signal SIGKILL"):
+            crew.start()
+    assert crew.started == starts
+    crew.close()
 
 
 def test_a_process_that_overran_is_ended_with_what_it_started(tmp_path):

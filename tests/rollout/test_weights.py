@@ -2,6 +2,10 @@
 
 import hashlib
 import json
+import os
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import ml_dtypes
 import numpy as np
@@ -116,6 +120,17 @@ def test_a_release_appears_whole_and_old_ones_go(tmp_path):
     assert same(files.read(again.folder / "model.safetensors"), policy(9))
 
 
+def test_a_clock_that_jumps_back_takes_no_newer_release_for_an_older_one(tmp_path):
+    """The one that servers are about to read would be deleted as soon as it is written."""
+    Store(tmp_path, delta=False).write(policy(0), 7)  # of a process before this one
+    store, later = Store(tmp_path, delta=False), time.time() + 86_400
+    for version in range(3):
+        os.utime(store.write(policy(version), version).folder, (later, later))
+    again = store.write(policy(9), 1)
+    assert (again.folder / "model.safetensors").is_file()
+    assert sorted(f.name for f in tmp_path.iterdir()) == ["v000001", "v000002"]
+
+
 def test_a_failed_write_leaves_no_release(tmp_path):
     store = Store(tmp_path)
     bad = policy()
@@ -211,6 +226,135 @@ def test_the_share_gives_nothing_but_releases(tmp_path, share):
         remote = releases.Remote(share.url, share.token)
         with pytest.raises(releases.Refusal, match="404"):
             remote.read(path.lstrip("/"))
+
+
+def raw_file(path, header, data=b"\0" * 16):
+    text = header if isinstance(header, bytes) else json.dumps(header).encode()
+    path.write_bytes(len(text).to_bytes(8, "little") + text + data)
+    return path
+
+
+def entry(begin, end, shape=None, dtype="F32", **more):
+    shape = [(end - begin) // 4] if shape is None else shape
+    return {"dtype": dtype, "shape": shape, "data_offsets": [begin, end], **more}
+
+
+LIES = {
+    "overlapping": ({"a": entry(0, 12), "b": entry(8, 16)}, "b overlaps the tensor before it"),
+    "the same": ({"a": entry(0, 16), "b": entry(0, 16)}, "b overlaps the tensor before it"),
+    "a gap": ({"a": entry(0, 4), "b": entry(8, 16)}, "b leaves a gap before it"),
+    "a gap first": ({"a": entry(8, 16)}, "a leaves a gap before it"),
+    "reversed": ({"a": entry(16, 0, [4])}, r"a has the reversed data_offsets \[16, 0\]"),
+    "negative": ({"a": entry(-8, 8)}, r"a has the data_offsets \[-8, 8\]"),
+    "empty": ({"a": entry(0, 16) | {"data_offsets": []}}, r"a has the data_offsets \[\]"),
+    "one": ({"a": entry(0, 16) | {"data_offsets": [16]}}, r"a has the data_offsets \[16\]"),
+    "texts": ({"a": entry(0, 16) | {"data_offsets": "ab"}}, "a has the data_offsets 'ab'"),
+    "fractions": ({"a": entry(0, 16) | {"data_offsets": [0.0, 16.0]}}, "a has the data_offsets"),
+    "no room": ({"a": entry(0, 0, [4]), "b": entry(0, 16)}, "a has 0 bytes, and F32 .4. takes 16"),
+    "too much": ({"a": entry(0, 16, [3])}, "a has 16 bytes, and F32 .3. takes 12"),
+    "a negative shape": ({"a": entry(0, 16, [-2, -2])}, r"a has the shape \[-2, -2\]"),
+    "huge": ({"a": entry(0, 16, [1 << 40, 1 << 40])}, "a has 16 bytes, and F32"),
+    "no shape": ({"a": {"dtype": "F32", "data_offsets": [0, 16]}}, "a has the shape None"),
+    "no object": ({"a": [1]}, "a has the unknown dtype None"),
+    "no dtype": ({"a": entry(0, 16, dtype="F99")}, "a has the unknown dtype 'F99'"),
+    "twice": (b'{"a": {"dtype": "F32"}, "a": {"dtype": "F32"}}', "its header has a name twice"),
+    "beyond": ({"a": entry(0, 32)}, "bytes, should have"),
+    "short of": ({"a": entry(0, 8)}, "bytes, should have"),
+    "deep": (b"[" * 100_000, "nested too deeply|no JSON object"),
+    "a list": (b"[]", "no JSON object"),
+    "a long number": (b'{"a": ' + b"9" * 10_000 + b"}", "no readable safetensors file"),
+    "no text": (b'{"\xff": 1}', "no readable safetensors file"),
+}
+
+
+@pytest.mark.parametrize("lie", LIES)
+def test_a_header_that_lies_is_refused_by_name_on_both_sides(tmp_path, lie):
+    header, message = LIES[lie]
+    file = raw_file(tmp_path / "lie.safetensors", header)
+    with pytest.raises(ValueError, match=message) as caught:
+        files.read(file)
+    assert str(file) in str(caught.value)
+    names = {name: [4] for name in header} if isinstance(header, dict) else {"a": [4]}
+    with pytest.raises(releases.Refusal, match=message) as refusal:
+        releases.check(file, names, "float32")
+    assert refusal.value.code == "garbage"
+    assert "lie.safetensors" in str(refusal.value)
+
+
+@pytest.mark.parametrize("size", [0, 1, 1 << 62, (1 << 64) - 1])
+def test_a_header_of_a_size_that_lies_costs_nothing(tmp_path, size):
+    (tmp_path / "x").write_bytes(size.to_bytes(8, "little") + b"{}")
+    with pytest.raises(releases.Refusal, match=rf"its header has {size} bytes, the file 10"):
+        releases.header(tmp_path / "x")
+
+
+def test_a_file_of_a_header_alone_is_read(tmp_path):
+    files.write(tmp_path / "x", {"a": np.zeros((0, 3), np.float32)})
+    assert files.read(tmp_path / "x")["a"].shape == (0, 3)
+    with pytest.raises(ValueError, match=r"x: a is F64; supported"):
+        files.read(raw_file(tmp_path / "x", {"a": entry(0, 16, [2], "F64")}))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda manifest: [manifest],
+        lambda manifest: {**manifest, "bytes": "many"},
+        lambda manifest: {**manifest, "bytes": -1},
+        lambda manifest: {**manifest, "sha256": None},
+        lambda manifest: {**manifest, "delta": [1]},
+        lambda manifest: {**manifest, "delta": {"bytes": 1, "sha256": "x"}},
+    ],
+)
+def test_a_manifest_that_is_none_is_refused(tmp_path, change):
+    (one,) = released(tmp_path, policy())
+    raw = json.dumps(change(json.loads((one.folder / "manifest.json").read_text()))).encode()
+    (one.folder / "manifest.json").write_bytes(raw)
+    with pytest.raises(releases.Refusal, match=r"manifest\.json is none of a release") as refusal:
+        releases.obtain(
+            releases.Workplace(),
+            path=str(one.folder),
+            manifest_sha256=hashlib.sha256(raw).hexdigest(),
+        )
+    assert refusal.value.code == "garbage"
+
+
+def test_a_pull_takes_no_more_than_was_announced(tmp_path, share):
+    (one,) = released(tmp_path, policy())
+    with (one.folder / "model.safetensors").open("r+b") as file:
+        file.truncate(1 << 40)  # a hole
+    place = releases.Workplace()
+    with pytest.raises(releases.Refusal, match="sha256"):
+        pull(place, share, one)
+    assert [x.name for x in place.scratch.iterdir()] == ["lock"]
+    assert share.bytes_sent < 1 << 30
+
+
+def test_a_token_does_not_follow_a_redirection(tmp_path):
+    seen = []
+
+    class Elsewhere(BaseHTTPRequestHandler):
+        def do_GET(self):
+            seen.append(self.headers["Authorization"])
+            self.send_response(302)
+            self.send_header("Location", f"http://127.0.0.1:{server.server_port}/other")
+            self.end_headers()
+
+        def log_message(self, *_):
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Elsewhere)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        remote = releases.Remote(f"http://127.0.0.1:{server.server_port}", "token")
+        with pytest.raises(releases.Refusal, match="302"):
+            remote.read("manifest.json")
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+    assert seen == ["Bearer token"]
 
 
 def test_a_worker_reads_only_below_its_root(tmp_path, monkeypatch):

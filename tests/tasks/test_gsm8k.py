@@ -78,9 +78,9 @@ def test_other_line_ends_and_a_byte_order_mark_do_no_harm(tmp_path):
     [
         ("", "the line is empty"),
         ("   ", "the line is empty"),
-        ('{"question": "How', "not valid JSON"),
+        ('{"question": "How', "is not JSON"),
         ("[1, 2]", "list; give a JSON object"),
-        (b'{"question": "\xff"}', "not valid UTF-8"),
+        (b'{"question": "\xff"}', "is not UTF-8"),
         (json.dumps({"question": "How many ?"}), "field 'answer' is missing"),
         (json.dumps({"answer": "#### 2"}), "field 'question' is missing"),
         (json.dumps(GOOD | {"question": " "}), "field 'question' is ' '"),
@@ -92,7 +92,7 @@ def test_other_line_ends_and_a_byte_order_mark_do_no_harm(tmp_path):
 )
 def test_a_bad_line_is_an_error_that_names_file_line_and_field(tmp_path, line, message):
     file = write(tmp_path, json.dumps(GOOD), line, json.dumps(GOOD), "")
-    with pytest.raises(ValueError, match=f"train.jsonl:2: {message}"):
+    with pytest.raises(ValueError, match=f"train.jsonl:2:? {message}"):
         read_problems(file)
 
 

@@ -85,7 +85,6 @@ def test_the_prompt_is_found_by_its_name_or_named(tmp_path):
         ({"prompt": " ", "answer": "1"}, "column 'prompt' is empty"),
         ({"prompt": 3, "answer": "1"}, r"column 'prompt' is 3 \(int\); give a text, or a list of messages"),
         ({"prompt": None, "answer": "1"}, r"column 'prompt' is None"),
-        ({"prompt": "\ud800 ?", "answer": "1"}, "column 'prompt' holds half a surrogate pair at character 0"),
         ({"prompt": "?"}, r"reward 'right' asks for column 'answer', which this line does not have; there are \[\]"),
         ({"prompt": "?", "answer": "1", "solution": 3}, "column 'solution' is 3; give the worked"),
         ({"prompt": "?", "answer": "1", "completions": 3}, "a column is named 'completions'.*rename the column"),
@@ -96,6 +95,16 @@ def test_a_bad_line_is_an_error_that_names_file_and_line(tmp_path, line, message
     file = jsonl(tmp_path / "own.jsonl", *rows(2), line, *rows(2, start=5))
     with pytest.raises(ValueError, match=rf"own\.jsonl:3: {message}"):
         Task.from_jsonl(file, rewards=[right], heldout=1)
+
+
+def test_half_a_surrogate_pair_is_refused_wherever_it_comes_from(tmp_path):
+    half = {"prompt": "\ud800 ?", "answer": "1"}
+    file = jsonl(tmp_path / "own.jsonl", *rows(2), half)
+    with pytest.raises(ValueError, match=r"own\.jsonl:3 has half of a surrogate pair \(.ud800\)"):
+        Task.from_jsonl(file, rewards=[right], heldout=1)
+    message = "rows:3: column 'prompt' holds half a surrogate pair at character 0"
+    with pytest.raises(ValueError, match=message):
+        Task.from_iterable([*rows(2), half], rewards=[right], heldout=1)
 
 
 def test_a_named_column_must_be_there(tmp_path):

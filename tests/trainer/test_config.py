@@ -1,19 +1,26 @@
 import dataclasses
 import json
+import math
+import typing
 from pathlib import Path
 
 import pytest
 
 from ogrpo.cli import options as command
+from ogrpo.cli.eval import EvalConfig
 from ogrpo.core.algorithms import PROXIMAL
+from ogrpo.planning.config import Plan
+from ogrpo.planning.config import Train as TrainSide
 from ogrpo.trainer.build import batching_line
-from ogrpo.trainer.config import TrainConfig, from_json, to_json
+from ogrpo.trainer.config import Judging, Model, TrainConfig
+from ogrpo.trainer.config_json import from_json, to_json
 from ogrpo.trainer.config_processes import Processes
 from ogrpo.trainer.config_update import Optimizer
 from ogrpo.trainer.method import algorithm
 from ogrpo.trainer.presets import PRESETS, main_study
 from ogrpo.trainer.session import as_json
 from ogrpo.trainer.sources import check_sources
+from tests.trainer.walk import grouped, with_options
 
 
 def parse(options, preset="default"):
@@ -77,6 +84,41 @@ def test_a_resumed_run_keeps_its_config_and_takes_changes(tmp_path):
     assert again == dataclasses.replace(first, schedule=expected, run_dir=tmp_path, resume=True)
 
 
+def test_a_flag_is_set_either_way_whatever_the_resumed_run_has(tmp_path):
+    for given in ("gradient-variance", "no-gradient-variance"):
+        first = parse([f"--evaluation.{given}"])
+        (tmp_path / "config.json").write_text(json.dumps(as_json(first)))
+        place = ["--run-dir", str(tmp_path), "--resume"]
+        assert parse(place).evaluation == first.evaluation
+        assert parse(
+            [*place, "--evaluation.no-gradient-variance"]
+        ).evaluation == dataclasses.replace(first.evaluation, gradient_variance=False)
+
+
+def test_going_back_takes_the_runs_config(tmp_path):
+    first = parse(["--seed", "5"])
+    (tmp_path / "config.json").write_text(json.dumps(as_json(first)))
+    again = parse(["--run-dir", str(tmp_path), "--resume-from", "40"])
+    assert again == dataclasses.replace(first, run_dir=tmp_path, resume_from=40)
+
+
+def test_a_resumed_run_refuses_another_task(tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps(as_json(parse(["--task", "gsm8k"]))))
+    with pytest.raises(ValueError, match=r"--task gsm8k, which cannot change to a\.jsonl"):
+        parse(["--run-dir", str(tmp_path), "--resume", "--task", "a.jsonl"])
+
+
+def test_a_damaged_config_is_refused_by_file_and_field(tmp_path):
+    path = tmp_path / "config.json"
+    values = as_json(parse([]))
+    path.write_text(json.dumps({**values, "seed": "one"}))
+    with pytest.raises(ValueError, match=rf"{path}: seed is 'one': give int"):
+        parse(["--run-dir", str(tmp_path), "--resume"])
+    path.write_text(json.dumps(values)[:-1])
+    with pytest.raises(ValueError, match=rf"{path} is not JSON.*mend it"):
+        parse(["--run-dir", str(tmp_path), "--resume"])
+
+
 def test_a_resumed_run_refuses_another_preset(tmp_path):
     (tmp_path / "config.json").write_text(json.dumps(as_json(parse(["--preset", "v1-i1"]))))
     with pytest.raises(ValueError, match="started with --preset v1-i1"):
@@ -88,7 +130,7 @@ def test_a_resumed_run_keeps_its_split(tmp_path):
     (tmp_path / "config.json").write_text(json.dumps(as_json(first)))
     place = ["--run-dir", str(tmp_path), "--resume"]
     assert parse(place).evaluation.split == "validation"
-    with pytest.raises(ValueError, match=r"evaluated on --evaluation\.split validation"):
+    with pytest.raises(ValueError, match=r"started with --evaluation\.split validation"):
         parse([*place, "--evaluation.split", "test"])
 
 
@@ -201,3 +243,53 @@ def test_a_run_says_how_its_batches_are_laid_out():
 def test_options_without_a_source_to_act_on_are_refused(options, message):
     with pytest.raises(ValueError, match=message):
         check_sources(parse(options))
+
+
+def floats(part, prefix=""):
+    """The options that take a float, by the names that the command line gives them."""
+    hints = typing.get_type_hints(type(part))
+    for field in dataclasses.fields(part):
+        name = prefix + field.name.replace("_", "-")
+        if dataclasses.is_dataclass(inner := getattr(part, field.name)):
+            yield from floats(inner, f"{name}.")
+        elif float in (hints[field.name], *typing.get_args(hints[field.name])):
+            yield name
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_no_option_takes_a_number_that_is_not_finite(value):
+    names = [*floats(TrainConfig())]
+    assert {"optimizer.learning-rate", "optimizer.eps", "knobs.beta", "reward.weights"} <= {*names}
+    for name in names:
+        given = (value,) if name == "reward.weights" else value
+        last = name.rpartition(".")[2].replace("-", "[-_]")
+        with pytest.raises(ValueError, match=rf"{last} is {value}"):
+            with_options(TrainConfig(), grouped({name.replace("-", "_"): given}))
+
+
+def test_the_command_line_takes_no_infinite_step(capsys):
+    with pytest.raises(SystemExit):
+        parse(["--optimizer.weight-decay=inf"])
+    assert "optimizer.weight-decay is inf" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        *("optimizer.learning-rate=-1", "optimizer.learning-rate=0", "optimizer.b1=1"),
+        *("optimizer.b2=-0.1", "optimizer.eps=-1", "optimizer.weight-decay=-1"),
+        *("optimizer.max-grad-norm=0", "optimizer.warmup=-1", "optimizer.max-skipped=-1"),
+        *("warm-start.learning-rate=0", "warm-start.steps=0", "warm-start.batch=0"),
+    ],
+)
+def test_a_step_out_of_range_is_refused_by_name(option):
+    name, value = option.split("=")
+    with pytest.raises(ValueError, match=rf"{name} is {float(value):g}"):
+        with_options(TrainConfig(), grouped({name.replace("-", "_"): float(value)}))
+
+
+def test_an_evaluation_and_a_plan_take_finite_numbers_only():
+    with pytest.raises(ValueError, match=r"reward\.seconds is nan: give a finite number"):
+        EvalConfig(model=Model(path=Path("here")), reward=Judging(seconds=float("nan")))
+    with pytest.raises(ValueError, match=r"train\.tflops is inf: give a finite number"):
+        Plan(train=TrainSide(tflops=float("inf")))

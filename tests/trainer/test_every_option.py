@@ -154,6 +154,9 @@ PROCESSES = "trainer/test_processes.py::test_a_run_of_two_processes_"
 ELSEWHERE = {
     "run_dir": "experiments/test_gsm8k.py::test_the_run_directory_holds_what_was_promised",
     "resume": "experiments/test_gsm8k.py::test_a_finished_run_is_not_overwritten_but_can_be_resumed",
+    "resume_from": "trainer/test_resume.py::test_a_run_goes_back_to_the_step_that_is_asked_for",
+    "resume_anyway": "experiments/test_gsm8k.py::"
+    "test_adapters_are_trained_told_of_saved_and_resumed",
     "model.random": "experiments/test_gsm8k.py::test_the_official_data_and_a_random_model",
     "data.path": "experiments/test_gsm8k.py::test_the_official_data_and_a_random_model",
     "data.chat": "trainer/test_sources.py::test_variables_reach_the_chat_template",
@@ -164,6 +167,8 @@ ELSEWHERE = {
     "reward.memory_gib": "trainer/test_sources.py::test_a_reward_gets_the_memory_that_is_asked_for",
     "evaluation.path": "trainer/test_sources.py::test_another_task_is_evaluated_on_from_its_files",
     "evaluation.engine": "trainer/test_sources.py::test_the_trainers_own_sampler_can_evaluate",
+    "optimizer.max_skipped": "trainer/test_diverged.py::"
+    "test_a_run_that_diverges_counts_stops_and_says_how_to_look_and_go_on",
     "mesh.data": "learner/test_sharding.py::test_an_update_on_eight_devices_is_that_on_one",
     "mesh.fsdp": "learner/test_sharding.py::test_an_update_on_eight_devices_is_that_on_one",
     "mesh.tensor": "learner/test_sharding.py::test_an_update_on_eight_devices_is_that_on_one",

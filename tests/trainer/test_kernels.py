@@ -17,7 +17,8 @@ from ogrpo.trainer.build import find_devices
 from ogrpo.trainer.config_update import Kernels
 from ogrpo.trainer.model import make_model
 from ogrpo.trainer.prepare import prepare
-from ogrpo.trainer.session import Invocation, run
+from ogrpo.trainer.run import run
+from ogrpo.trainer.session import Invocation
 from tests.policy.tiny import ragged_batch
 
 ROOT = Path(__file__).parents[2]

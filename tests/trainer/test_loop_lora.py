@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from ogrpo.learner.checkpoint import Checkpoints
-from ogrpo.trainer import first_arrays, resume
+from ogrpo.trainer import check_frozen, first_arrays, resume
 from ogrpo.trainer.config_update import Knobs, Lora, Optimizer
 from tests.trainer.test_loop import Run, deterministic, equal, schedule
 
@@ -62,4 +62,4 @@ def test_a_checkpoint_holds_adapters_and_resumes_to_the_same_numbers(run, turns,
     other = jax.tree.map(np.array, begun.frozen)
     other["norm"]["weight"][0] += 1e-3
     with pytest.raises(ValueError, match=r"weights beside the adapters are not those.*started"):
-        resume(arrays, progress, stopped.parts, frozen=other)
+        check_frozen(other, progress)

@@ -140,18 +140,19 @@ def test_a_run_of_two_processes_stops_and_goes_on_and_is_that_of_one(task, tmp_p
     told = outputs(alone)
     assert codes(alone) == [0], told
     learned(tmp_path / "one")
-    folder = f"--run-dir={tmp_path / 'two'}"
+    run = tmp_path / "t[w]o"
+    folder = f"--run-dir={run}"
     both = pair(*options, folder)
-    await_step(tmp_path / "two", 1, both)
+    await_step(run, 1, both)
     both[1].send_signal(signal.SIGTERM)
     told = outputs(*both)
     assert codes(*both) == [130, 130], told
     assert "stopped by SIGTERM after step" in told[0]
-    assert 0 < len(records(tmp_path / "two")) < STEPS + 1
+    assert 0 < len(records(run)) < STEPS + 1
     both = found_by_slurm(folder, "--resume")
     told = outputs(*both)
     assert codes(*both) == [0, 0], told
-    compare(tmp_path / "two", tmp_path / "one")
+    compare(run, tmp_path / "one")
     assert "step" in told[0]
     assert "run directory" not in told[1]
 

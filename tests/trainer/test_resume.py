@@ -1,15 +1,22 @@
-"""A resumed run holds no more than it did before it was stopped, and goes on counting."""
+"""A run is resumed from what is whole, and is the run that nobody stopped."""
 
 import gc
+import os
+import shutil
+import subprocess
+import sys
 from contextlib import closing
 from dataclasses import replace
+from pathlib import Path
 
 import jax
 import pytest
 from rich.console import Console
 
+from ogrpo import lock
+from ogrpo.learner.checkpoint import CheckpointError
 from ogrpo.report.counted import counted
-from ogrpo.report.run_dir import RunDir
+from ogrpo.report.run_dir import RunDir, RunDirError
 from ogrpo.trainer import Schedule
 from ogrpo.trainer.build import find_devices, make_parts
 from ogrpo.trainer.config import Checkpointing, Data, Evaluation, Model, Rollout
@@ -17,7 +24,10 @@ from ogrpo.trainer.config_update import Lora, Region
 from ogrpo.trainer.model import make_model
 from ogrpo.trainer.prepare import prepare
 from ogrpo.trainer.presets import main_study
-from ogrpo.trainer.session import Invocation, Session, as_json, carry_out, outcomes
+from ogrpo.trainer.run import carry_out
+from ogrpo.trainer.session import Invocation, Session, as_json, outcomes
+from tests.trainer.small_run import CONFIG as SMALL
+from tests.trainer.small_run import go, go_with, left
 
 CONFIG = main_study(
     data=Data(train=16),
@@ -70,14 +80,146 @@ def total(counts, what):
     "changes", [{}, {"lora": Lora(rank=2)}, {"trust_region": Region(kind="clip")}]
 )
 def test_a_resumed_run_holds_one_train_state_and_goes_on_counting(tmp_path, changes):
-    config = replace(CONFIG, run_dir=tmp_path / "run", **changes)
-    begun, _, counts = carried(config, RunDir.create(tmp_path / "run"))
+    run = tmp_path / "run"
+    config = replace(CONFIG, run_dir=run, **changes)
+    begun, _, counts = carried(config, RunDir.create(run))
     longer = replace(config, resume=True, schedule=replace(config.schedule, steps=4))
     assert (total(counts, "completions"), total(counts, "evaluation answers")) == (8, 12)
-    resumed, params, counts = carried(longer, RunDir.reopen(tmp_path / "run"))
+    resumed, params, counts = carried(longer, RunDir.reopen(run))
     assert (total(counts, "completions"), total(counts, "evaluation answers")) == (16, 18)
+    # The rewards' own counters too: of them the report tells what could not be judged.
+    records = RunDir.reopen(run).read_metrics()
+    assert [record["reward/completions"] for record in records[1:]] == [4, 8, 12, 16]
     assert len(begun) == len(resumed) == 2
     size = sum(leaf.nbytes for leaf in jax.tree.leaves(params))
     assert max(resumed) < max(begun) + size / 20
     trained = config.lora.rank is None
     assert all(leaf.is_deleted() == trained for leaf in jax.tree.leaves(params))
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("runs") / "whole"
+    go(folder)
+    return folder
+
+
+@pytest.fixture
+def copy(whole, tmp_path) -> Path:
+    return Path(shutil.copytree(whole, tmp_path / "[bold]copy"))
+
+
+def harm(run: Path, *steps: int) -> dict[int, str]:
+    """Flips a bit in a file of these checkpoints; the file's name of each."""
+    found = {}
+    for step in steps:
+        file = max((run / "checkpoints" / str(step) / "arrays" / "d").iterdir())
+        data = file.read_bytes()
+        file.write_bytes(data[:100] + bytes([data[100] ^ 4]) + data[101:])
+        found[step] = file.name
+    return found
+
+
+def everything(run: Path) -> dict[str, bytes]:
+    files = (path for path in run.rglob("*") if path.is_file() and path.name != lock.NAME)
+    return {str(path.relative_to(run)): path.read_bytes() for path in files}
+
+
+@pytest.mark.slow
+def test_a_damaged_newest_checkpoint_is_set_aside_for_the_one_before(whole, copy):
+    damaged = harm(copy, 4)
+    said = go(copy, resume=True)
+    assert f"the checkpoint of step 4 is damaged (arrays/d/{damaged[4]} has other bytes" in said
+    assert "resuming after step 3" in said
+    assert left(copy) == left(whole)
+    (aside,) = (copy / "checkpoints" / "set_aside").iterdir()
+    assert str(aside) in said  # brackets and all
+    assert (aside / "arrays" / "d" / damaged[4]).is_file()
+
+
+@pytest.mark.slow
+def test_a_run_without_a_checkpoint_that_can_be_used_is_left_as_it_is(copy):
+    damaged, before = harm(copy, 2, 3, 4), everything(copy)
+    with pytest.raises(CheckpointError, match="--resume-from 0") as error:
+        go(copy, resume=True)
+    assert all(name in str(error.value) for name in damaged.values())
+    assert everything(copy) == before
+
+
+@pytest.mark.slow
+def test_missing_checkpoints_are_no_new_beginning_unless_that_is_asked_for(whole, copy):
+    shutil.rmtree(copy / "checkpoints")
+    before = everything(copy)
+    for _ in range(2):
+        with pytest.raises(RunDirError, match=r"records up to step 4 and no checkpoint in .*copy"):
+            go(copy, resume=True)
+    assert everything(copy) == before
+    go(copy, resume_from=0)
+    assert left(copy) == left(whole)
+    dropped = {file.read_bytes() for file in (copy / "experience" / "_dropped").iterdir()}
+    assert dropped == {before[name] for name in before if name.endswith(".parquet")}
+    assert (copy / "metrics.aside.jsonl").read_bytes() == before["metrics.jsonl"]
+
+
+@pytest.mark.slow
+def test_a_run_that_was_killed_before_its_first_checkpoint_begins_again(whole, copy):
+    for checkpoint in (copy / "checkpoints").iterdir():
+        shutil.rmtree(checkpoint)
+    metrics = copy / "metrics.jsonl"
+    metrics.write_bytes(b"".join(metrics.read_bytes().splitlines(keepends=True)[:2]))
+    assert "no checkpoint yet: starting over" in go(copy, resume=True)
+    assert left(copy) == left(whole)
+
+
+@pytest.mark.slow
+def test_a_run_goes_back_to_the_step_that_is_asked_for(whole, copy):
+    before = everything(copy)
+    with pytest.raises(ValueError, match="no checkpoint of step 1; there are: 2, 3, 4, and 0"):
+        go(copy, resume_from=1)
+    with pytest.raises(ValueError, match=r"schedule\.steps is 3, but the checkpoint is of step 4"):
+        go(copy, resume=True, schedule=replace(SMALL.schedule, steps=3))
+    assert everything(copy) == before
+    said = go(copy, resume_from=2)
+    assert "resuming after step 2" in said
+    assert all(f"the checkpoint of step {step} is now {copy}" in said for step in (3, 4))
+    assert "2 records will be written again" in said
+    assert left(copy) == left(whole)
+
+
+SECOND = """
+import sys
+from pathlib import Path
+from ogrpo.report.run_dir import RunDir, RunDirError
+
+try:
+    with RunDir.reopen(Path(sys.argv[1])).held("ogrpo train --resume"):
+        print("it was let in")
+except RunDirError as error:
+    print(error)
+"""
+
+
+@pytest.mark.slow
+def test_a_second_process_is_refused_until_the_first_has_reported(whole, tmp_path):
+    folder, tried = tmp_path / "run", []
+
+    def refused() -> None:
+        command = [sys.executable, "-c", SECOND, str(folder)]
+        tried.append(subprocess.run(command, capture_output=True, text=True))
+
+    def at_the_end(function):
+        def generate(*arguments):
+            if (folder / "model").exists() and not tried:
+                refused()
+            return function(*arguments)
+
+        return generate
+
+    def last(engine):
+        engine.generate = at_the_end(engine.generate)
+        return engine
+
+    go_with(folder, {"evaluator": last})
+    (second,) = tried
+    assert second.stdout.startswith(f"run directory {folder} is in use by process {os.getpid()} on")
+    assert left(folder) == left(whole)

@@ -90,4 +90,4 @@ def test_a_server_that_is_not_there_is_named_with_the_command_that_starts_it(fre
         assert f"{free_url} does not answer; start it with:" in done.stderr
         assert SERVE.search(done.stderr)
         assert "Traceback" not in done.stderr
-        assert [path.name for path in tmp_path.iterdir()] == ["initial"]
+        assert {path.name for path in tmp_path.iterdir()} == {".ogrpo.lock", "initial"}

@@ -8,7 +8,6 @@ import argparse
 import dataclasses
 import difflib
 import tomllib
-import types
 import typing
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -16,9 +15,13 @@ from typing import Any, NamedTuple, TypeVar
 
 import yaml
 
-from ogrpo.trainer.config import to_json
+from ogrpo.files import DEEPEST, read_text
+from ogrpo.terminal import without_secrets
+from ogrpo.trainer.config_json import to_json
+from ogrpo.trainer.kinds import OTHER, as_field, wanted
 
 Config = TypeVar("Config")
+MOST_BYTES = 1 << 20
 HELP = """\
 --config FILE takes options from a TOML or YAML file, by the same names; what is typed beside it
 comes after. --print-config prints all options as such a file, and does nothing else."""
@@ -45,18 +48,48 @@ def read_file(path: Path) -> dict[str, Any]:
     """The tables of a file.
 
     Raises:
-      ValueError: it is not there, is neither TOML nor YAML, or holds no table.
+      ValueError: it is not there, is neither TOML nor YAML, or holds no table; it is larger or
+        nested deeper than any options are, or says two things of one name.
     """
     if not path.is_file():
         raise ValueError(f"--config {path}: there is no such file")
-    text = path.read_text(encoding="utf-8")
+    text = read_text(path, MOST_BYTES)
     try:
-        values = tomllib.loads(text) if path.suffix == ".toml" else yaml.safe_load(text)
-    except (tomllib.TOMLDecodeError, yaml.YAMLError) as error:
+        values = tomllib.loads(text) if path.suffix == ".toml" else _read_yaml(text)
+    except (yaml.YAMLError, ValueError, ArithmeticError) as error:
         raise ValueError(f"--config {path} cannot be read: {error}") from error
+    except RecursionError as error:
+        raise ValueError(f"--config {path} is nested too deeply") from error
     if not isinstance(values, dict):
         raise ValueError(f"--config {path} holds no options: give names and values")
     return values
+
+
+class _Unique(yaml.SafeLoader):
+    """YAML's plain values, each name said once."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        """A mapping, whose later names do not quietly replace earlier ones."""
+        names = [self.construct_object(name, deep=True) for name, _ in node.value]
+        for name in names:
+            if not isinstance(name, str | int | float | None):
+                raise ValueError(f"a name in it is {name!r:.60}: give a text")
+            if names.count(name) > 1:
+                raise ValueError(f"it has {name!r:.60} twice in one table: keep one")
+        return super().construct_mapping(node, deep)
+
+
+def _read_yaml(text: str) -> Any:
+    """The values of a YAML text without references, by which a short one can mean a huge one."""
+    depth = 0
+    for event in yaml.parse(text, Loader=yaml.SafeLoader):
+        if isinstance(event, yaml.AliasEvent):
+            raise ValueError(f"it has a reference (*{event.anchor}): write the value out")
+        depth += isinstance(event, yaml.CollectionStartEvent)
+        depth -= isinstance(event, yaml.CollectionEndEvent)
+        if depth > DEEPEST:
+            raise ValueError(f"it is nested deeper than {DEEPEST} levels")
+    return yaml.load(text, Loader=_Unique)
 
 
 def with_values(config: Config, values: Mapping[str, Any], path: Path) -> Config:
@@ -88,41 +121,17 @@ def _with(config: Any, values: Mapping[str, Any], prefix: str, path: Path) -> An
 def _value(now: Any, hint: Any, value: Any, option: str, path: Path) -> Any:
     if dataclasses.is_dataclass(now):
         if not isinstance(value, Mapping):
-            raise ValueError(f"--config {path}: {option} is {value!r}: give a table of options")
+            raise ValueError(
+                f"--config {path}: {option} is {_said(value)}: give a table of options"
+            )
         return _with(now, value, f"{option}.", path)
-    for kind in _kinds(hint):
-        found = _as_kind(kind, value)
-        if found is not _OTHER:
-            return found
-    kinds = " or ".join(str(getattr(kind, "__name__", kind)) for kind in _kinds(hint))
-    raise ValueError(f"--config {path}: {option} is {value!r}: give {kinds}")
+    if (found := as_field(hint, value)) is OTHER:
+        raise ValueError(f"--config {path}: {option} is {_said(value)}: give {wanted(hint)}")
+    return found
 
 
-_OTHER = object()
-
-
-def _kinds(hint: Any) -> tuple[Any, ...]:
-    is_union = typing.get_origin(hint) in (typing.Union, types.UnionType)
-    return typing.get_args(hint) if is_union else (hint,)
-
-
-def _as_kind(kind: Any, value: Any) -> Any:
-    """The value as one of this kind; `_OTHER` where it is none."""
-    if typing.get_origin(kind) is tuple:
-        inner = typing.get_args(kind)[0]
-        found = tuple(_as_kind(inner, x) for x in value) if isinstance(value, list) else (_OTHER,)
-        return _OTHER if _OTHER in found else found
-    if typing.get_origin(kind) is typing.Literal:
-        return value if value in typing.get_args(kind) else _OTHER
-    if kind in (None, types.NoneType):
-        return None if value is None else _OTHER
-    if kind is float and isinstance(value, int | float) and not isinstance(value, bool):
-        return float(value)
-    if kind is int and isinstance(value, bool):
-        return _OTHER
-    if kind is Path and isinstance(value, str):
-        return Path(value)
-    return value if isinstance(kind, type) and isinstance(value, kind) else _OTHER
+def _said(value: Any) -> str:
+    return without_secrets(repr(value))[:120]
 
 
 def as_file(config: Any) -> str:

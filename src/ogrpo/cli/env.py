@@ -27,7 +27,7 @@ PREFIXES = ("JAX_", "XLA_", "OGRPO_", "VLLM_", "CUDA_VISIBLE_", "ASCEND_", "LIBT
 SECONDS = 120
 """How long the devices may take to answer: drivers of some accelerators need a minute."""
 
-_SECRET = re.compile(r"KEY|TOKEN|SECRET|PASSWORD|CREDENTIAL", re.IGNORECASE)
+_SECRET = re.compile(r"KEY|TOKEN|SECRET|PASSWORD|CREDENTIAL|AUTH", re.IGNORECASE)
 _LOGIN = re.compile(r"(?<=://)[^/@\s]+(?=@)")
 _DEVICES = """
 import json, jax

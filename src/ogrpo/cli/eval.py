@@ -24,11 +24,13 @@ from ogrpo.evaluation.metrics import answer_reader
 from ogrpo.policy import DecoderConfig, Params
 from ogrpo.policy.pretrained import load_pretrained
 from ogrpo.report.run_dir import RunDir
+from ogrpo.rollout.address import check_url
 from ogrpo.rollout.protocol import Engine, IntArray, Sampling
 from ogrpo.tasks import Example, Task
 from ogrpo.tasks.encode import encode_example
 from ogrpo.trainer.cache import keep_compiled_programs
 from ogrpo.trainer.config import Data, Evaluation, Judging, Model, Rollout, TrainConfig
+from ogrpo.trainer.config_update import require_finite_numbers
 from ogrpo.trainer.find_task import TaskLengths, find_task
 from ogrpo.trainer.model import DTYPES
 from ogrpo.trainer.prepare import chat_variables, make_pool, make_tokenizer
@@ -52,6 +54,10 @@ class Servers:
     wait: float = 600.0
     """Seconds to wait for them."""
 
+    def __post_init__(self) -> None:
+        for url in self.url:
+            check_url(url, "servers.url")
+
 
 @dataclass(frozen=True)
 class EvalConfig(EvalOptions):
@@ -72,6 +78,7 @@ class EvalConfig(EvalOptions):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        require_finite_numbers(self)
         if self.problems is not None and self.problems < 1:
             raise ValueError(f"--problems is {self.problems}; give at least 1")
         if self.model.path is None and self.rescore is None:

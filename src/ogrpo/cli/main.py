@@ -12,6 +12,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from ogrpo.extras import MissingExtra, needs
+from ogrpo.files import told
+from ogrpo.terminal import shown, without_secrets
 
 USAGE_ERROR = 2
 
@@ -32,6 +34,7 @@ COMMANDS = {
     "report": CommandLine("draw the page of a run anew", "ogrpo.cli.report", "train"),
     "compare": CommandLine("several runs side by side", "ogrpo.cli.compare", "train"),
     "serve": CommandLine("a server to sample from (ogrpo-serve)", "ogrpo.cli.serve", ""),
+    "diagnose": CommandLine("where a run ceased to be finite", "ogrpo.cli.diagnose", "train"),
     "env": CommandLine("what a report of a bug needs", "ogrpo.cli.env", ""),
 }
 
@@ -53,14 +56,31 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if command.extra:
             needs(f"ogrpo {name}", command.extra)
         return importlib.import_module(command.module).main(options)
-    except (ValueError, FileNotFoundError, MissingExtra) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return USAGE_ERROR
-    except RuntimeError as error:
-        if type(error).__name__ not in ("RolloutError", "CollectionError", "RewardError"):
+    except (ValueError, OSError, MissingExtra, RuntimeError) as error:
+        if (text := words_of(error)) is None:
             raise
-        print(f"error: {error}", file=sys.stderr)
+        print(without_secrets(text), file=sys.stderr)
         return USAGE_ERROR
+
+
+EXPECTED = ("RolloutError", "CollectionError", "RewardError")
+"""Errors of what a run talks to: their words are enough."""
+
+
+def words_of(error: Exception) -> str | None:
+    """What the terminal gets of an error; None where it ought to have its whole traceback.
+
+    An error that ended a run which was under way has notes: of how to go on. Where nobody expected
+    it, its traceback comes with it.
+    """
+    notes = getattr(error, "__notes__", [])
+    if isinstance(error, OSError):
+        return shown("\n".join([f"error: {told(error)}", *notes]))
+    if type(error).__name__ in EXPECTED or type(error).__module__.startswith("ogrpo."):
+        return shown("\n".join([f"error: {error}", *notes]))
+    if isinstance(error, ValueError | MissingExtra) and not notes:
+        return shown(f"error: {error}")
+    return None
 
 
 def usage() -> str:

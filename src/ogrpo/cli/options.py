@@ -11,9 +11,15 @@ import tyro
 
 from ogrpo.cli.config_file import HELP, as_file, read_file, split, with_values
 from ogrpo.report.run_dir import RunDir
-from ogrpo.trainer.config import TrainConfig, from_json
+from ogrpo.trainer.config import TrainConfig
+from ogrpo.trainer.config_json import from_json
 from ogrpo.trainer.method import listed
+from ogrpo.trainer.origin import check_never, differences
 from ogrpo.trainer.presets import PRESETS, check_preset
+from ogrpo.trainer.session import as_json
+
+HELPS = {"-h", "--help"}
+"""Help lists a flag once; where it is given, `--flag` and `--no-flag` are both understood."""
 
 
 def parse(options: Sequence[str], *, program: str, preset: str) -> TrainConfig:
@@ -34,8 +40,10 @@ def parse(options: Sequence[str], *, program: str, preset: str) -> TrainConfig:
     early.add_argument("--preset")
     early.add_argument("--run-dir", "--run_dir", type=Path)
     early.add_argument("--resume", action="store_true")
+    early.add_argument("--resume-from", "--resume_from")
     known, _ = early.parse_known_args(typed.options)
-    resumed = _resumed(known.run_dir, known.preset) if known.resume and known.run_dir else None
+    goes_on = known.resume or known.resume_from is not None
+    resumed = _resumed(known.run_dir, known.preset) if goes_on and known.run_dir else None
     base = resumed or make_preset(known.preset or _preset_of(values) or preset)
     if typed.file is not None:
         base = with_values(base, values, typed.file)
@@ -45,7 +53,7 @@ def parse(options: Sequence[str], *, program: str, preset: str) -> TrainConfig:
         args=typed.options,
         default=base,
         description=_description(),
-        config=(tyro.conf.FlagCreatePairsOff,),
+        config=(tyro.conf.FlagCreatePairsOff,) if HELPS & {*typed.options} else (),
     )
     if typed.prints:
         print(as_file(config), end="")
@@ -53,12 +61,15 @@ def parse(options: Sequence[str], *, program: str, preset: str) -> TrainConfig:
     if resumed is None:
         check_preset(config)
     else:
-        _check_same(config, resumed, known.run_dir)
+        check_never(differences(as_json(resumed), as_json(config)))
     return config
 
 
 def _preset_of(values: dict[str, Any]) -> str | None:
-    return values.get("preset")
+    preset = values.get("preset")
+    if not isinstance(preset, str | None):
+        raise ValueError(f"preset is {preset!r:.60}: give its name")
+    return preset
 
 
 def make_preset(name: str) -> TrainConfig:
@@ -74,26 +85,12 @@ def _resumed(path: Path, preset: str | None) -> TrainConfig:
     values = RunDir.reopen(path).read_config()
     if "task" not in values:
         raise ValueError(f"the run in {path} is of another study: check --run-dir")
-    config = from_json(TrainConfig, values)
+    config = from_json(TrainConfig, values, str(RunDir(path).config))
     if preset not in (None, config.preset):
         raise ValueError(
             f"the run in {path} was started with --preset {config.preset}: leave out --preset"
         )
     return config
-
-
-def _check_same(config: TrainConfig, resumed: TrainConfig, path: Path) -> None:
-    if config.lora != resumed.lora:
-        raise ValueError(
-            f"the run in {path} was started with {resumed.lora}, which cannot change:"
-            " leave out --lora options"
-        )
-    if config.evaluation.split != resumed.evaluation.split:
-        raise ValueError(
-            f"the run in {path} is evaluated on --evaluation.split "
-            f"{resumed.evaluation.split}, and its scores would not compare: leave the option out, "
-            "or start another run"
-        )
 
 
 def _description() -> str:

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from rich.console import Console
 
 from ogrpo.cli.options import parse
-from ogrpo.trainer.session import Finished, Invocation, run
+from ogrpo.trainer.run import run
+from ogrpo.trainer.session import Finished, Invocation
 
 PROGRAM = "ogrpo train"
 INTERRUPTED = 130

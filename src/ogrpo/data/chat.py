@@ -4,17 +4,13 @@ A template comes with a downloaded model, so it is a program by a stranger: the 
 way to files, imports or attributes of Python objects.
 """
 
-import json
 from collections.abc import Mapping, Sequence
-from datetime import datetime
 from functools import lru_cache
-from typing import Any, NoReturn
+from typing import Any
 
-from jinja2 import DictLoader, Template, TemplateError, meta
-from jinja2.ext import Extension, loopcontrols
-from jinja2.nodes import Node
-from jinja2.parser import Parser
-from jinja2.sandbox import ImmutableSandboxedEnvironment
+from jinja2 import Template, TemplateError, meta
+
+from ogrpo.data.chat_sandbox import Sandbox
 
 Messages = Sequence[Mapping[str, Any]]
 PLAIN_PROMPT = "{question}"
@@ -31,28 +27,45 @@ assistant:
 """A chat template for tokenizers that are made here, which have none of their own."""
 
 
-class _Generation(Extension):
-    """`{% generation %}` marks the assistant's words for training masks; no matter here."""
-
-    tags = {"generation"}  # noqa: RUF012
-
-    def parse(self, parser: Parser) -> list[Node]:
-        """Render what is inside as it is."""
-        next(parser.stream)
-        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+_FAILURES = (
+    *(TemplateError, SyntaxError, TypeError, ValueError, LookupError, AttributeError),
+    *(ArithmeticError, RecursionError, MemoryError),
+)
+"""What compiling or rendering a stranger's program can end with."""
 
 
 def render_chat(template: str, messages: Messages, variables: Mapping[str, Any]) -> str:
     """Render messages up to where the assistant begins to speak.
 
     Raises:
-        ValueError: the template is not valid or refuses these messages; with its own words.
+        ValueError: the template is not valid, refuses these messages, or would take too much time
+            or memory; with its own words.
     """
     given = {"tools": None, "documents": None, **variables}
     try:
-        return _compiled(template).render(messages=messages, add_generation_prompt=True, **given)
-    except TemplateError as error:
-        raise ValueError(f"chat template: {error}") from error
+        compiled = _compiled(template)
+        _SANDBOX.begin()
+        text = compiled.render(messages=messages, add_generation_prompt=True, **given)
+        text.encode("utf-8")  # a template can write half of a surrogate pair
+        return text
+    except _FAILURES as error:
+        raise ValueError(f"chat template: {_told(error)}") from error
+
+
+def check_template(template: str, where: str) -> None:
+    """Check that a template can be compiled.
+
+    Raises:
+        ValueError: it cannot; names `where` it is from.
+    """
+    try:
+        _compiled(template)
+    except _FAILURES as error:
+        raise ValueError(f"{where} is no chat template: {_told(error)}") from error
+
+
+def _told(error: BaseException) -> str:
+    return str(error) if isinstance(error, TemplateError) else f"{type(error).__name__}: {error}"
 
 
 def to_messages(prompt: str | Messages, prompt_template: str) -> Messages:
@@ -130,39 +143,16 @@ def template_variables(template: str) -> set[str]:
     >>> sorted(template_variables("{% for m in messages %}{{ m.content }}{{ mood }}{% endfor %}"))
     ['messages', 'mood']
     """
-    return meta.find_undeclared_variables(_environment().parse(template))
+    return meta.find_undeclared_variables(_SANDBOX.parse(template))
 
 
 def _squeeze(text: str) -> str:
     return " ".join(text.split())
 
 
+_SANDBOX = Sandbox()
+
+
 @lru_cache(maxsize=16)
 def _compiled(template: str) -> Template:
-    return _environment().from_string(template)
-
-
-def _environment() -> ImmutableSandboxedEnvironment:
-    environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True,
-        lstrip_blocks=True,
-        extensions=[loopcontrols, _Generation],
-        loader=DictLoader({}),  # a template includes nothing
-    )
-    environment.filters["tojson"] = _to_json
-    environment.globals["raise_exception"] = _raise_exception
-    environment.globals["strftime_now"] = _strftime_now
-    return environment
-
-
-def _to_json(value: Any, ensure_ascii: bool = False, indent: int | None = None) -> str:
-    # jinja2's own filter escapes <, > and & for HTML, which models were not trained on.
-    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent)
-
-
-def _raise_exception(message: str) -> NoReturn:
-    raise TemplateError(message)
-
-
-def _strftime_now(pattern: str) -> str:
-    return datetime.now().strftime(pattern)
+    return _SANDBOX.from_string(template)

@@ -1,6 +1,5 @@
 """Text to token ids and back, and how a question becomes a prompt."""
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,15 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from ogrpo.data import chat
 from ogrpo.data.chat import PLAIN_PROMPT, Messages
-from ogrpo.data.tokenizer_files import read_backend, read_chat_template, read_json, token_text
+from ogrpo.data.tokenizer_files import (
+    SPECIAL,
+    TEMPLATE,
+    read_backend,
+    read_chat_template,
+    read_config,
+    token_text,
+)
+from ogrpo.files import write_json, write_text
 from ogrpo.rollout.protocol import IntArray
 
 EOS, PAD, UNKNOWN = "<eos>", "<pad>", "<unk>"
@@ -158,20 +165,27 @@ class TextTokenizer:
         """Write `tokenizer.json`, `tokenizer_config.json` and the chat template, as found."""
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
-        self.backend.save(str(folder / "tokenizer.json"))
+        write_text(folder / "tokenizer.json", self.backend.to_str(pretty=True))
         config = {k: v for k, v in self.config.items() if k != "chat_template"}
-        text = json.dumps(config, indent=2, ensure_ascii=False)
-        (folder / "tokenizer_config.json").write_text(text + "\n", encoding="utf-8")
+        write_json(folder / "tokenizer_config.json", config)
         if self.chat_template is not None:
-            (folder / "chat_template.jinja").write_text(self.chat_template, encoding="utf-8")
+            write_text(folder / TEMPLATE, self.chat_template)
 
     @classmethod
     def load(cls, folder: str | Path, **options: Any) -> "TextTokenizer":
-        """Read a Hugging Face folder; `options` are the keyword arguments of the class."""
+        """Read a Hugging Face folder; `options` are the keyword arguments of the class.
+
+        Raises:
+            ValueError: a file is missing or broken; it is named.
+        """
         folder = Path(folder)
         backend = read_backend(folder / "tokenizer.json")
-        config = read_json(folder / "tokenizer_config.json")
-        return cls(backend, config, chat_template=read_chat_template(folder, config), **options)
+        config = read_config(folder / "tokenizer_config.json")
+        template = read_chat_template(folder, config)
+        try:
+            return cls(backend, config, chat_template=template, **options)
+        except ValueError as error:
+            raise ValueError(f"{folder}: {error}") from error
 
     def _special_id(self, name: str) -> int:
         token = token_text(self.config.get(name))
@@ -184,8 +198,7 @@ class TextTokenizer:
         return token_id
 
     def _special_texts(self) -> dict[str, str]:
-        names = ("bos_token", "eos_token", "pad_token", "unk_token")
-        texts = {name: token_text(self.config.get(name)) for name in names}
+        texts = {name: token_text(self.config.get(name)) for name in SPECIAL}
         return {name: text for name, text in texts.items() if text is not None}
 
 

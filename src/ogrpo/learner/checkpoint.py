@@ -1,8 +1,21 @@
-"""Checkpoints with Orbax: arrays as a pytree, progress as JSON, atomically, the newest few kept."""
+"""Checkpoints: arrays by Orbax, progress as JSON, and a manifest of what every file holds.
+
+    N/arrays/         as Orbax stores a pytree
+    N/progress.json   plain values (before there were manifests: N/progress/metadata)
+    N/manifest.json   size and SHA-256 of each file
+
+A checkpoint is written under another name, put on disk, and renamed: a folder that is called N was
+whole once. Older ones are deleted after that, so that there is one at every moment.
+"""
 
 import hashlib
 import os
+import re
+import shutil
+import tempfile
 from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
 from types import TracebackType
 from typing import Any
 
@@ -11,7 +24,22 @@ import jax.numpy as jnp
 import numpy as np
 import orbax.checkpoint as ocp
 
-from ogrpo.learner.hosts import fetch
+from ogrpo.files import read_json, sync_folder, write_json
+from ogrpo.learner.finite import nonfinite, require_finite
+from ogrpo.learner.hosts import fetch, from_first, on_first
+from ogrpo.learner.manifest import damage, has_manifest, write_manifest
+
+WRITING, DELETING = ".writing-", ".deleting-"
+LEFT_OVER = re.compile(
+    rf"({re.escape(WRITING)}|{re.escape(DELETING)}).*|\d+\.orbax-checkpoint-tmp.*"
+)
+ASIDE = "set_aside"
+PLAIN = re.compile(r"[\w ./@%+=:,#~-]+")
+"""Paths that Orbax and TensorStore take as they are: no patterns, no backslashes."""
+
+
+class CheckpointError(ValueError):
+    """A checkpoint that cannot be written or used; the message says which, and why."""
 
 
 def content_hash(tree: Any) -> str:
@@ -27,17 +55,19 @@ def content_hash(tree: Any) -> str:
 
 
 class Checkpoints:
-    """Saves and restores `(arrays, progress)` by step under one folder."""
+    """Saves and restores `(arrays, progress)` by step under one folder.
+
+    With several processes all call every method, in the same order.
+    """
 
     def __init__(self, folder: str | os.PathLike[str], *, keep: int) -> None:
-        options = ocp.CheckpointManagerOptions(max_to_keep=keep, enable_async_checkpointing=False)
-        handlers = {
-            "arrays": ocp.StandardCheckpointHandler(save_concurrent_gb=1, restore_concurrent_gb=1),
-            "progress": ocp.JsonCheckpointHandler(),
-        }
-        self._manager = ocp.CheckpointManager(
-            os.path.abspath(folder), options=options, item_handlers=handlers
+        self._folder, self._keep = Path(os.path.abspath(folder)), keep
+        self._found: dict[int, str | None] = {}
+        self._orbax = ocp.Checkpointer(
+            ocp.StandardCheckpointHandler(save_concurrent_gb=1, restore_concurrent_gb=1)
         )
+        on_first(self._clean)
+        self._link = _linked(self._folder)
 
     def __enter__(self) -> "Checkpoints":
         return self
@@ -48,44 +78,189 @@ class Checkpoints:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._manager.close()
+        self._orbax.close()
+        if self._link != self._folder:
+            with suppress(OSError):
+                self._link.unlink()
+                self._link.parent.rmdir()
+
+    @property
+    def exists(self) -> bool:
+        """Whether there is a folder for them."""
+        return from_first(self._folder.is_dir)
+
+    def make(self) -> None:
+        """Makes the folder, which says that the run began."""
+        on_first(self._make)
 
     @property
     def latest(self) -> int | None:
         """The newest step on disk, or None."""
-        return self._manager.latest_step()
+        return max(self.steps, default=None)
 
     @property
     def steps(self) -> list[int]:
         """Those on disk, ascending."""
-        return sorted(self._manager.all_steps())
+        return from_first(self.listed)
+
+    def listed(self) -> list[int]:
+        """The same as this process sees them, without a word to the others."""
+        return sorted(int(path.name) for path in self._folders())
+
+    def damage(self, step: int) -> str | None:
+        """What is wrong with checkpoint `step`; None where it is what was written, or from before
+        there were manifests. It is read once.
+        """
+        if step not in self._found:
+            folder = self._folder / str(step)
+            self._found[step] = from_first(
+                lambda: damage(folder, {"step": step}) if has_manifest(folder) else None
+            )
+        return self._found[step]
+
+    def is_checked(self, step: int) -> bool:
+        """Whether there is a manifest to compare checkpoint `step` with."""
+        return from_first(lambda: has_manifest(self._folder / str(step)))
 
     def progress(self, step: int) -> dict[str, Any]:
-        """The progress of checkpoint `step`, without its arrays."""
-        args = ocp.args.Composite(progress=ocp.args.JsonRestore())
-        return self._manager.restore(step, args=args)["progress"]
+        """The progress of checkpoint `step`, without its arrays.
+
+        Raises:
+          CheckpointError: it cannot be read.
+        """
+        return from_first(lambda: self._read_progress(step))
 
     def save(self, step: int, arrays: Any, progress: Mapping[str, Any]) -> None:
-        """Writes a checkpoint; saving the same step twice keeps the first."""
+        """Writes a checkpoint, then deletes those that are too many.
+
+        Saving the newest step twice keeps the first. On an error what was there before is there.
+
+        Raises:
+          CheckpointError: it cannot be written.
+          NotFiniteError: an array has NaN or infinity.
+        """
         if step == self.latest:
             return
-        self._manager.save(
-            step,
-            args=ocp.args.Composite(
-                arrays=ocp.args.StandardSave(arrays), progress=ocp.args.JsonSave(dict(progress))
-            ),
-        )
+        require_finite(arrays, f"the checkpoint of step {step} is not written, older ones stay")
+        draft = f"{WRITING}{step}"
+        try:
+            self.make()
+            on_first(lambda: _make_anew(self._folder / draft))
+            self._orbax.save(self._link / draft / "arrays", args=ocp.args.StandardSave(arrays))
+            on_first(lambda: self._complete(draft, step, progress))
+        except (OSError, ValueError, RuntimeError) as error:
+            shutil.rmtree(self._folder / draft, ignore_errors=True)
+            raise CheckpointError(
+                f"the checkpoint of step {step} cannot be written to {self._folder}"
+                f" ({_short(error)}): free space there, or let the folder be written to"
+            ) from error
+        self._found[step] = None
+        on_first(self._delete_old)
 
     def restore(self, step: int, like: Any) -> tuple[Any, dict[str, Any]]:
         """Reads checkpoint `step` into the structure, shapes, dtypes and places of `like`.
 
         `like` may be arrays or, so that only one copy is ever held, `jax.ShapeDtypeStruct`s.
+
+        Raises:
+          CheckpointError: a file is not what was written, or the arrays are others than `like`,
+            or not finite.
         """
+        if (found := self.damage(step)) is not None:
+            raise CheckpointError(f"the checkpoint {self._folder / str(step)} is damaged: {found}")
         target = jax.tree.map(ocp.utils.to_shape_dtype_struct, like)
-        restored = self._manager.restore(
-            step,
-            args=ocp.args.Composite(
-                arrays=ocp.args.StandardRestore(target), progress=ocp.args.JsonRestore()
-            ),
-        )
-        return restored["arrays"], restored["progress"]
+        where = self._link / str(step) / "arrays"
+        try:
+            arrays = self._orbax.restore(where, args=ocp.args.StandardRestore(target))
+        except (KeyError, OSError, TypeError, ValueError) as error:
+            raise CheckpointError(
+                f"the arrays of the checkpoint {self._folder / str(step)} cannot be read as this"
+                f" run's ({_short(error)}): resume it with the options that it was written with"
+            ) from error
+        if bad := nonfinite(arrays):
+            raise CheckpointError(
+                f"the checkpoint {self._folder / str(step)} has NaN or infinity in"
+                f" {', '.join(bad[:3])}: go back to an older one with --resume-from"
+            )
+        return arrays, self.progress(step)
+
+    def set_aside(self, step: int) -> Path:
+        """Moves checkpoint `step` where nothing looks for one, and returns its place there."""
+        self._found.pop(step, None)
+        return from_first(lambda: self._move(step))
+
+    def _make(self) -> None:
+        if not self._folder.is_dir():
+            self._folder.mkdir(parents=True)
+            sync_folder(self._folder.parent)
+
+    def _entries(self) -> list[Path]:
+        return [*self._folder.iterdir()] if self._folder.is_dir() else []
+
+    def _folders(self) -> list[Path]:
+        return [path for path in self._entries() if path.name.isdecimal() and path.is_dir()]
+
+    def _clean(self) -> None:
+        for path in self._entries():
+            if LEFT_OVER.fullmatch(path.name):
+                shutil.rmtree(path)
+
+    def _read_progress(self, step: int) -> dict[str, Any]:
+        folder = self._folder / str(step)
+        path = folder / "progress.json"
+        path = path if path.exists() else folder / "progress" / "metadata"
+        try:
+            return read_json(path)
+        except (OSError, ValueError) as error:
+            raise CheckpointError(f"the checkpoint {folder} is damaged: {error}") from error
+
+    def _complete(self, draft: str, step: int, progress: Mapping[str, Any]) -> None:
+        folder = self._folder / draft
+        write_json(folder / "progress.json", dict(progress))
+        write_manifest(folder, {"step": step})
+        os.rename(folder, self._folder / str(step))
+        sync_folder(self._folder)
+
+    def _delete_old(self) -> None:
+        for step in self.listed()[: -self._keep]:
+            gone = self._folder / f"{DELETING}{step}"  # half a folder must not look like a whole
+            os.rename(self._folder / str(step), gone)
+            shutil.rmtree(gone)
+
+    def _move(self, step: int) -> Path:
+        aside = self._folder / ASIDE
+        aside.mkdir(exist_ok=True)
+        target = aside / f"{sum(1 for _ in aside.iterdir()):03}-{step}"
+        os.rename(self._folder / str(step), target)
+        sync_folder(self._folder)
+        return target
+
+
+def _make_anew(folder: Path) -> None:
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+
+
+def _short(error: Exception) -> str:
+    """The first line of a message, which from TensorStore has many."""
+    first = str(error).split("\n", maxsplit=1)[0]
+    return first if len(first) <= 300 else f"{first[:300]}..."
+
+
+def _linked(folder: Path) -> Path:
+    """The folder by a path without characters that Orbax and TensorStore read as patterns.
+
+    Orbax lists what it wrote by `glob` with the folder's own name in the pattern, and TensorStore
+    reads a backslash as a separator; both then find nothing.
+    """
+    if PLAIN.fullmatch(str(folder)):
+        return folder
+    for root in (tempfile.gettempdir(), "/tmp"):
+        if PLAIN.fullmatch(root) and os.path.isdir(root):
+            link = Path(tempfile.mkdtemp(prefix="ogrpo-", dir=root)) / "checkpoints"
+            link.symlink_to(folder, target_is_directory=True)
+            return link
+    raise CheckpointError(
+        f"checkpoints cannot be written to {folder!s}: Orbax reads some of its characters as a"
+        " pattern; choose another --run-dir"
+    )

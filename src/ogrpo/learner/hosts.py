@@ -79,6 +79,25 @@ def everyone(value: T) -> list[T]:
     return [pickle.loads(data) for _, data in found]
 
 
+def assembled(value: T, *, seconds: float) -> list[T] | None:
+    """What each process says, if within so many seconds all come here out of the same exchange.
+
+    For a process that an error stopped, which cannot know whether the others met it too. It is
+    called once in a process's life. None where some did not come, or came from elsewhere.
+    """
+    if not several():
+        return [value]
+    client, name = multihost.get_jax_distributed_client(), "ogrpo/assembled"
+    turn = next(_turns)
+    try:
+        client.key_value_set_bytes(f"{name}/{jax.process_index():08d}", pickle.dumps((turn, value)))
+        client.wait_at_barrier(f"{name}/all", int(seconds * 1000))
+    except jax.errors.JaxRuntimeError:
+        return None
+    said = [pickle.loads(data) for _, data in sorted(client.key_value_dir_get_bytes(f"{name}/"))]
+    return [value for _, value in said] if len({turn for turn, _ in said}) == 1 else None
+
+
 def fetch(tree: Any, *, everywhere: bool = True) -> Any:
     """A tree of arrays with each whole on the host; in a run of one process the tree itself.
 

@@ -22,6 +22,7 @@ import optax
 from jax import Array
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
+from ogrpo.learner.examine import ExamineFn, Findings, make_findings
 from ogrpo.learner.hosts import several
 from ogrpo.learner.memory import CompilerOptions
 from ogrpo.learner.metrics import Metrics, PolicyOutput
@@ -251,6 +252,19 @@ def jit_step(
     step = make_step(optimizer, recipe._replace(policy_fn=pinned(recipe.policy_fn, to)))
     results = replace(to.state, frozen=()), to.everywhere
     return jax.jit(apart(step), donate_argnums=0, out_shardings=results, compiler_options=options)
+
+
+def shard_examine(
+    optimizer: optax.GradientTransformation, recipe: Recipe, to: MeshLayout
+) -> ExamineFn:
+    """`make_examine` on a mesh; the findings are whole on every device."""
+    pinned_recipe = recipe._replace(policy_fn=pinned(recipe.policy_fn, to))
+    jitted = jax.jit(make_findings(optimizer, pinned_recipe), out_shardings=to.everywhere)
+
+    def examine(state: TrainState, batch: Batch[Array], hypers: Hypers) -> Findings:
+        return jitted(state, place(batch, to.batch), place(hypers, to.everywhere))
+
+    return examine
 
 
 def shard_score(

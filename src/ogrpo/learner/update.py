@@ -20,6 +20,7 @@ from ogrpo.core.aggregate import Total, mean
 from ogrpo.core.algorithms import REFERENCE, Algorithm
 from ogrpo.core.objectives import TokenBatch
 from ogrpo.core.trust_region import TrustRegion
+from ogrpo.learner.finite import all_finite, choose
 from ogrpo.learner.memory import CompilerOptions
 from ogrpo.learner.metrics import Metrics, MetricsFn, region_metrics, summarize
 from ogrpo.learner.state import (
@@ -130,7 +131,7 @@ def _loss(
     losses = token_losses(recipe, hypers, region, output.log_probs, tokens)
     if REFERENCE in recipe.reads:
         losses = losses + recipe.algorithm.kl_loss(output.log_probs, tokens, hypers.knobs)
-    total = _total(recipe, hypers, losses, weighed)
+    total = total_of(recipe, hypers, losses, weighed)
     evidence = Evidence(total=total, output=output, computed=_computed(weighed, recipe))
     return total.total * scale, evidence
 
@@ -142,14 +143,15 @@ def _computed(weighed: Weighed, recipe: Recipe) -> Array:
     return jnp.ones(len(weighed.advantages), bool)
 
 
-def _total(recipe: Recipe, hypers: Hypers, losses: Array, weighed: Weighed) -> Total:
+def total_of(recipe: Recipe, hypers: Hypers, losses: Array, weighed: Weighed) -> Total:
+    """The losses of tokens as one total and its count."""
     return recipe.algorithm.total(losses, weighed.mask, hypers.knobs, counted=weighed.counted)
 
 
 def _without_loss(weighed: Weighed, hypers: Hypers, recipe: Recipe) -> Total:
     """The total where every loss is 0: no loss enters the count."""
     nothing = jnp.zeros(weighed.mask.shape, jnp.float32)
-    return _total(recipe, hypers, nothing, weighed)
+    return total_of(recipe, hypers, nothing, weighed)
 
 
 def token_losses(
@@ -239,7 +241,7 @@ def gradient(
     return grads, Evidence(total=total, output=output, computed=computed)
 
 
-def _mean_gradient(
+def gradient_of_update(
     state: TrainState, weighed: Weighed, hypers: Hypers, recipe: Recipe
 ) -> tuple[Params, Evidence]:
     """Gradient of the loss; a large model's is never divided, which would hold a second one."""
@@ -303,6 +305,9 @@ def with_frozen(update: ApartFn) -> UpdateFn:
 def make_step(optimizer: optax.GradientTransformation, recipe: Recipe) -> UpdateFn:
     """The update before it is jitted, for `make_update` and for a mesh (`sharding.py`).
 
+    Where the loss, the gradient's norm, the new weights or the region's new state are not finite,
+    the state stays as it is, bit for bit, and the metric `skipped` is 1.
+
     Raises:
       ValueError: groups are to be skipped that carry loss, or that no microbatch sets apart; or the
         method's losses do not add up over microbatches, and there are several.
@@ -325,7 +330,7 @@ def make_step(optimizer: optax.GradientTransformation, recipe: Recipe) -> Update
         state: TrainState, batch: Batch[Array], hypers: Hypers
     ) -> tuple[TrainState, Metrics]:
         weighed = weigh(batch, recipe, hypers)
-        grads, evidence = _mean_gradient(state, weighed, hypers, recipe)
+        grads, evidence = gradient_of_update(state, weighed, hypers, recipe)
         log_probs = evidence.output.log_probs
         tokens = token_batch(weighed, log_probs)
         drawn = weighed.batch.active_mask & evidence.computed[:, None, None]
@@ -338,10 +343,42 @@ def make_step(optimizer: optax.GradientTransformation, recipe: Recipe) -> Update
             "zero_variance": jnp.mean(zero_variance_mask(batch.rewards), dtype=jnp.float32),
         }
         region = _next_region(recipe, hypers, state.region, log_probs, tokens)
-        after = apply_gradient(state, grads, optimizer, hypers.learning_rate)
-        return replace(after, region=region), metrics
+        is_finite = all_finite((metrics["loss"], metrics["grad_norm"], region))
+        after, taken = guarded(state, grads, optimizer, hypers.learning_rate, is_finite)
+        after = replace(after, region=choose(taken, region, state.region))
+        return after, {**metrics, "skipped": 1.0 - taken.astype(jnp.float32)}
 
     return update
+
+
+def guarded(
+    state: TrainState,
+    grads: Params,
+    optimizer: optax.GradientTransformation,
+    learning_rate: Array | None,
+    is_finite: Array,
+) -> tuple[TrainState, Array]:
+    """The state after `apply_gradient`, and True; or as it is, and False.
+
+    It stays as it is unless `is_finite` holds and the new weights are finite. A large model's are
+    computed twice, to be looked at and then in place: a select between old and new ones, which
+    rounds as an update without the guard does, would hold both.
+    """
+    own = replace(state, frozen=())  # a branch would copy what it passes on
+
+    def step(state: TrainState, grads: Params) -> TrainState:
+        return apply_gradient(state, grads, optimizer, learning_rate)
+
+    def keep(state: TrainState, _: Params) -> TrainState:
+        return state
+
+    looked_at = step(own, grads)
+    taken = all_finite(looked_at.params, given=is_finite)
+    if is_large(state.params):
+        after = jax.lax.cond(taken, step, keep, own, grads)
+    else:
+        after = choose(taken, looked_at, own)
+    return replace(after, frozen=state.frozen), taken
 
 
 def apply_gradient(

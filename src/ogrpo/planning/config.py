@@ -1,6 +1,5 @@
 """What a plan is asked for: the model, the batch, the machines and the limits."""
 
-import json
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -9,7 +8,8 @@ from ogrpo.policy.config import DecoderConfig
 from ogrpo.policy.flops import Adapter, parameters
 from ogrpo.policy.lora import TARGETS
 from ogrpo.policy.shapes import SHAPES
-from ogrpo.trainer.config_update import require
+from ogrpo.policy.shards import read_object
+from ogrpo.trainer.config_update import require, require_finite_numbers
 
 GIB = 2**30
 ITEMSIZE = {"float32": 4, "bfloat16": 2, "float16": 2}
@@ -59,10 +59,7 @@ class PlanModel:
             self.config.is_file(),
             f"model.config {self.config} is no file: give the path of a config.json",
         )
-        try:
-            return DecoderConfig.from_hf(json.loads(self.config.read_text()))
-        except json.JSONDecodeError as error:
-            raise ValueError(f"model.config {self.config} is no JSON: {error}") from error
+        return DecoderConfig.from_hf(read_object(self.config), f"model.config {self.config}")
 
 
 @dataclass(frozen=True)
@@ -263,6 +260,7 @@ class Plan:
     """Where the report is written; default: runs/plan-<date>-<time>."""
 
     def __post_init__(self) -> None:
+        require_finite_numbers(self)
         require(self.seed >= 0, f"seed is {self.seed}: give a whole number of at least 0")
         require(bool(self.workers), "workers is empty: give at least one number of workers")
         require(min(self.workers) > 0, f"workers has {min(self.workers)}: give at least 1")

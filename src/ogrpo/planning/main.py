@@ -18,7 +18,9 @@ from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
+from ogrpo.files import write_json, write_text
 from ogrpo.planning.config import GIB, Plan
 from ogrpo.planning.memory import Budget, budgets
 from ogrpo.planning.plots import save_plots
@@ -27,7 +29,7 @@ from ogrpo.planning.schedule import PlannedSchedule, Times, recommend, times
 from ogrpo.planning.sweep import Point, point, sweep
 from ogrpo.report.page import render
 from ogrpo.report.run_dir import RunDir
-from ogrpo.trainer.config import to_json
+from ogrpo.trainer.config_json import to_json
 
 DOES_NOT_FIT = 1
 Lines = list[tuple[str, str]]
@@ -63,15 +65,16 @@ def carry_out(plan: Plan, folder: RunDir, console: Console) -> int:
     console.print(two_columns("Seconds", time_lines(plan, spent, chosen)))
     console.print(two_columns("Recommended", schedule_lines(chosen)))
     for note in chosen.notes:
-        console.print(f"[yellow]{note}[/]", soft_wrap=True)
+        console.print(note, style="yellow", markup=False, soft_wrap=True)
     console.print(two_columns("Simulated", simulated_lines(own)))
     points = [*sweep(plan, spent, chosen)]
     console.print(sweep_table(points))
     write(plan, folder, memory, spent, chosen, own, points)
-    console.print(f"report {folder.report}", soft_wrap=True)
+    console.print(f"report {folder.report}", markup=False, soft_wrap=True)
     misfits = [budget for budget in memory if not budget.fits]
     for budget in misfits:
-        console.print(f"[red]the {budget.name} lacks memory[/]: {budget.remedy}", soft_wrap=True)
+        line = Text.assemble((f"the {budget.name} lacks memory", "red"), f": {budget.remedy}")
+        console.print(line, soft_wrap=True)
     return DOES_NOT_FIT if misfits else 0
 
 
@@ -140,7 +143,7 @@ def two_columns(title: str, lines: Iterable[tuple[str, str]]) -> Table:
     """Names and values."""
     table = Table(title=title, show_header=False, title_justify="left")
     for line in lines:
-        table.add_row(*line)
+        table.add_row(*map(Text, line))
     return table
 
 
@@ -192,7 +195,7 @@ def write(
         "simulated": own.record(),
         "sweep": [p.record() for p in points],
     }
-    (folder.path / "plan.json").write_text(json.dumps(values, indent=2) + "\n")
+    write_json(folder.path / "plan.json", values)
     plots = [
         {"name": path.stem, "data": base64.b64encode(path.read_bytes()).decode()}
         for path in save_plots(points, folder.plots)
@@ -213,4 +216,4 @@ def write(
         command=shlex.join(["ogrpo", "plan", *sys.argv[2:]]),
         config=json.dumps(config, indent=2),
     )
-    folder.report.write_text(page)
+    write_text(folder.report, page)

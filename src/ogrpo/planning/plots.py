@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from ogrpo.planning.sweep import Point
-from ogrpo.report.plots import BLUE, GREEN, GREY, ORANGE, STYLE
+from ogrpo.report.plots import BLUE, GREEN, GREY, ORANGE, STYLE, save_figure
 
 COLORS = (GREY, BLUE, ORANGE, GREEN)
 
@@ -83,5 +83,5 @@ def save_plots(points: Sequence[Point], folder: Path) -> list[Path]:
     with mpl.rc_context(STYLE):
         for name, plot in PLOTS.items():
             paths.append(folder / f"{name}.png")
-            plot(points).savefig(paths[-1])
+            save_figure(plot(points), paths[-1])
     return paths

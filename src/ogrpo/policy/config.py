@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from ogrpo.policy.fields import Fields
+
 
 class Family(NamedTuple):
     """What an architecture name implies beyond its numbers."""
@@ -70,7 +72,7 @@ class DecoderConfig:
     def __post_init__(self) -> None:
         """Raise ValueError on an unknown architecture or on sizes that cannot form a decoder."""
         _family(self.architecture)
-        for name in _SIZES:
+        for name in (*_SIZES, "head_dim"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
         if self.num_heads % self.num_kv_heads:
@@ -107,38 +109,37 @@ class DecoderConfig:
         }
 
     @classmethod
-    def from_hf(cls, fields: Mapping[str, Any]) -> "DecoderConfig":
+    def from_hf(cls, values: Mapping[str, Any], where: str = "config.json") -> "DecoderConfig":
         """Read the fields of a `config.json` of transformers 4 or 5.
 
         Version 5 nests the rotary embedding in `rope_parameters`, version 4 has `rope_theta` and
         `rope_scaling` at the top.
 
+        Args:
+          values: the fields.
+          where: the file that they are from, for errors.
+
         Raises:
           ValueError: an architecture, a rope type or an option that is not computed here, or a
-            field that is missing.
+            field that is missing, of another type or out of range; with file, field and value.
         """
+        fields = Fields(values, where)
         architecture = _architecture(fields)
         _check_supported(fields)
         rope = _rope_fields(fields)
-        hidden, heads = _int(fields, "hidden_size"), _int(fields, "num_attention_heads")
-        # Qwen3's head size is its own; in the other two families it follows from the width.
-        follows = {} if architecture == "Qwen3ForCausalLM" else {"head_dim": hidden // heads}
-        given = {name: value for name, value in fields.items() if value is not None}
-        return cls(
-            architecture=architecture,
-            vocab_size=_int(fields, "vocab_size"),
-            hidden_size=hidden,
-            intermediate_size=_int(fields, "intermediate_size"),
-            num_layers=_int(fields, "num_hidden_layers"),
-            num_heads=heads,
-            num_kv_heads=_int(fields, "num_key_value_heads"),
-            head_dim=_int({**follows, **given}, "head_dim"),
-            rope_theta=_float(rope, "rope_theta"),
-            rope_scaling=_rope_scaling(rope),
-            rms_norm_eps=_float(fields, "rms_norm_eps"),
-            tie_embeddings=bool(fields.get("tie_word_embeddings", False)),
-            max_positions=_int(fields, "max_position_embeddings"),
-        )
+        shape = {name: fields.whole(theirs) for name, theirs in _SIZES.items()}
+        try:
+            return cls(
+                architecture=architecture,
+                **shape,
+                head_dim=_head_dim(architecture, fields),
+                rope_theta=rope.positive("rope_theta"),
+                rope_scaling=_rope_scaling(rope),
+                rms_norm_eps=fields.positive("rms_norm_eps"),
+                tie_embeddings=fields.truth("tie_word_embeddings"),
+            )
+        except ValueError as error:
+            raise error if where in str(error) else ValueError(f"{where}: {error}") from error
 
     def to_hf(self) -> dict[str, Any]:
         """The fields of a `config.json`, in the layout that transformers 4 and 5 both read."""
@@ -167,16 +168,16 @@ class DecoderConfig:
         return fields if self.qkv_bias else {**fields, "attention_bias": False}
 
 
-_SIZES = (
-    "vocab_size",
-    "hidden_size",
-    "intermediate_size",
-    "num_layers",
-    "num_heads",
-    "num_kv_heads",
-    "head_dim",
-    "max_positions",
-)
+_SIZES = {
+    "vocab_size": "vocab_size",
+    "hidden_size": "hidden_size",
+    "intermediate_size": "intermediate_size",
+    "num_layers": "num_hidden_layers",
+    "num_heads": "num_attention_heads",
+    "num_kv_heads": "num_key_value_heads",
+    "max_positions": "max_position_embeddings",
+}
+"""Our name of a size -> its field in `config.json`."""
 
 
 def _family(architecture: str) -> Family:
@@ -187,69 +188,65 @@ def _family(architecture: str) -> Family:
     return FAMILIES[architecture]
 
 
-def _architecture(fields: Mapping[str, Any]) -> str:
-    names = fields.get("architectures") or []
-    if len(names) != 1:
+def _architecture(fields: Fields) -> str:
+    names = fields.texts("architectures")
+    if len(names) != 1 or names[0] not in FAMILIES:
         raise ValueError(
-            f"config.json must name one architecture in 'architectures', got {names!r};"
+            f"{fields.where} must name one architecture in 'architectures', got {names!r:.120};"
             f" supported: {', '.join(sorted(FAMILIES))}"
         )
-    _family(names[0])
     return names[0]
 
 
-def _required(fields: Mapping[str, Any], name: str) -> Any:
-    if fields.get(name) is None:
-        raise ValueError(f"config.json has no {name!r}")
-    return fields[name]
+def _head_dim(architecture: str, fields: Fields) -> int:
+    """Qwen3's head size is its own; in the other two families it may follow from the width."""
+    if fields.has("head_dim") or architecture == "Qwen3ForCausalLM":
+        return fields.whole("head_dim")
+    hidden, heads = fields.whole("hidden_size"), fields.whole("num_attention_heads")
+    if hidden % heads:
+        raise fields.refuse("hidden_size", f"a multiple of num_attention_heads = {heads}")
+    return hidden // heads
 
 
-def _int(fields: Mapping[str, Any], name: str) -> int:
-    value = _required(fields, name)
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise ValueError(f"config.json must have a whole number as {name!r}, got {value!r}")
-    return value
-
-
-def _float(fields: Mapping[str, Any], name: str) -> float:
-    value = _required(fields, name)
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise ValueError(f"config.json must have a number as {name!r}, got {value!r}")
-    return float(value)
-
-
-def _check_supported(fields: Mapping[str, Any]) -> None:
+def _check_supported(fields: Fields) -> None:
     for name, computed in _UNSUPPORTED.items():
-        if fields.get(name, computed) != computed:
+        value = fields.values.get(name, computed)
+        if type(value) is not type(computed) or value != computed:
             raise ValueError(
-                f"config.json has {name}={fields[name]!r}; only {computed!r} is supported"
+                f"{fields.where} has {name}={value!r:.60}; only {computed!r} is supported"
             )
-    kinds = set(fields.get("layer_types") or ()) - {"full_attention"}
+    kinds = set(fields.texts("layer_types")) - {"full_attention"}
     if kinds:
         raise ValueError(
-            f"config.json has layer_types {sorted(kinds)}; only 'full_attention' is supported"
+            f"{fields.where} has layer_types {sorted(kinds)!r:.120}; only 'full_attention' is"
+            " supported"
         )
 
 
-def _rope_fields(fields: Mapping[str, Any]) -> dict[str, Any]:
-    nested = fields.get("rope_parameters") or {}
-    return {"rope_theta": fields.get("rope_theta"), **(fields.get("rope_scaling") or {}), **nested}
+def _rope_fields(fields: Fields) -> Fields:
+    theta = {"rope_theta": fields.values.get("rope_theta")}
+    scaling, nested = fields.inner("rope_scaling"), fields.inner("rope_parameters")
+    return Fields({**theta, **scaling, **nested}, fields.where)
 
 
-def _rope_scaling(rope: Mapping[str, Any]) -> RopeScaling | None:
+def _rope_scaling(rope: Fields) -> RopeScaling | None:
     # "type" is the spelling of transformers before 4.43.
-    kind = rope.get("rope_type", rope.get("type", "default"))
-    if rope.get("partial_rotary_factor", 1.0) != 1.0:
-        raise ValueError("config.json has a partial_rotary_factor; only whole heads are rotated")
+    kind = rope.values.get("rope_type", rope.values.get("type", "default"))
+    if rope.has("partial_rotary_factor") and rope.positive("partial_rotary_factor") != 1.0:
+        raise rope.refuse("partial_rotary_factor", "1.0 or leave it out: whole heads are rotated")
     if kind == "default":
         return None
     if kind != "llama3":
-        raise ValueError(f"config.json has rope type {kind!r}; supported: 'default', 'llama3'")
+        raise ValueError(f"{rope.where} has rope type {kind!r:.60}; supported: 'default', 'llama3'")
+    factor = rope.positive("factor")
+    low, high = rope.positive("low_freq_factor"), rope.positive("high_freq_factor")
+    if low >= high:
+        raise rope.refuse("low_freq_factor", f"a number below high_freq_factor = {high:g}")
     return RopeScaling(
-        factor=_float(rope, "factor"),
-        low_freq_factor=_float(rope, "low_freq_factor"),
-        high_freq_factor=_float(rope, "high_freq_factor"),
-        original_max_positions=_int(rope, "original_max_position_embeddings"),
+        factor=factor,
+        low_freq_factor=low,
+        high_freq_factor=high,
+        original_max_positions=rope.whole("original_max_position_embeddings"),
     )
 
 

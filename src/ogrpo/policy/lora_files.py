@@ -1,14 +1,14 @@
 """Adapters as PEFT stores them: `adapter_config.json` and `adapter_model.safetensors`."""
 
-import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
-from safetensors.numpy import save_file
 
+from ogrpo.files import write_json
 from ogrpo.policy.decoder import Params
+from ogrpo.policy.pretrained import write_tensors
 
 _CONFIG, _TENSORS = "adapter_config.json", "adapter_model.safetensors"
 
@@ -44,12 +44,8 @@ def save_adapter(
         "inference_mode": True,
     }
     folder.mkdir(parents=True, exist_ok=True)
-    partial = folder / f"{_TENSORS}.partial"
-    save_file(tensors, partial, metadata={"format": "pt"})
-    partial.replace(folder / _TENSORS)
-    partial = folder / f"{_CONFIG}.partial"
-    partial.write_text(f"{json.dumps(fields, indent=2, sort_keys=True)}\n", encoding="utf-8")
-    partial.replace(folder / _CONFIG)
+    write_tensors(folder / _TENSORS, tensors)
+    write_json(folder / _CONFIG, dict(sorted(fields.items())))
 
 
 def _tensors(trained: Params) -> Iterator[tuple[str, np.ndarray]]:

@@ -1,6 +1,5 @@
 """Hugging Face folders: `config.json` and `*.safetensors`, read and written without torch."""
 
-import json
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
@@ -11,15 +10,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.typing import DTypeLike
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
 from safetensors.numpy import save_file
 
+from ogrpo.files import replacing_file, write_json
 from ogrpo.policy.config import DecoderConfig
 from ogrpo.policy.decoder import Params, param_shapes
+from ogrpo.policy.room import check_room
+from ogrpo.policy.shards import INDEX, MODEL, file_of, open_tensors, read_object, some
 
 _CONFIG = "config.json"
-_MODEL = "model.safetensors"
-_INDEX = "model.safetensors.index.json"
 _HEAD = "lm_head.weight"
 _EMBEDDING = "model.embed_tokens.weight"
 _FLOATS = ("F32", "F16", "BF16")
@@ -57,6 +57,9 @@ def load_pretrained(
 ) -> tuple[DecoderConfig, Params]:
     """Read a model from a Hugging Face folder.
 
+    Nothing is allocated before the config agrees with the headers of the files, which agree with
+    their sizes, and the weights with the memory that is free.
+
     Args:
       folder: holds `config.json` and `model.safetensors`, or shards with their
         `model.safetensors.index.json`.
@@ -67,31 +70,25 @@ def load_pretrained(
 
     Raises:
       ValueError: a file is missing or unreadable; the architecture is not supported; a tensor is
-        missing, unknown, of another shape or of a quantised dtype (each one is named).
+        missing, unknown, of another shape or of a quantised dtype, or not finite (each one is
+        named); the weights are larger than the memory that is free.
     """
+    folder = Path(folder)
     config = load_config(folder)
     with ExitStack() as stack:
-        tensors = _open_tensors(Path(folder), stack)
-        _check_tensors(config, tensors)
-        return config, _read(config, tensors, dtype)
+        tensors = open_tensors(folder, stack)
+        try:
+            _check_tensors(config, tensors)
+        except ValueError as error:
+            raise ValueError(f"{folder}: {error}") from error
+        check_room(config, dtype, str(folder))
+        return config, _read(config, tensors, dtype, folder)
 
 
 def load_config(folder: str | os.PathLike[str]) -> DecoderConfig:
     """Read the model's shape from a Hugging Face folder's `config.json`."""
-    return DecoderConfig.from_hf(read_json(Path(folder) / _CONFIG))
-
-
-def read_json(file: Path) -> dict[str, Any]:
-    """Read a JSON object, with a ValueError naming the file if it is not there or is not one."""
-    if not file.is_file():
-        raise ValueError(f"{file} does not exist; a Hugging Face model folder is expected")
-    try:
-        value = json.loads(file.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ValueError(f"{file} is not valid JSON: {error}") from error
-    if not isinstance(value, dict):
-        raise ValueError(f"{file} must hold a JSON object, got {type(value).__name__}")
-    return value
+    file = Path(folder) / _CONFIG
+    return DecoderConfig.from_hf(read_object(file), str(file))
 
 
 def save_pretrained(
@@ -103,8 +100,7 @@ def save_pretrained(
 ) -> None:
     """Write `config.json` and `model.safetensors` as transformers would.
 
-    Tensors keep their dtype. Each file is written beside its final name and then moved there, so
-    that an interrupted save leaves what was there before.
+    Tensors keep their dtype. Each file is whole or as it was before (`ogrpo.files`).
 
     Args:
       folder: created if it does not exist.
@@ -115,6 +111,7 @@ def save_pretrained(
     Raises:
       ValueError: parameters that are not of this shape, an extra field that contradicts it, or a
         folder that holds a sharded model, which some readers would go on to prefer.
+      OSError: the folder cannot be written, or the disk is full; names the file.
     """
     folder = Path(folder)
     _check_params(config, params)
@@ -122,16 +119,24 @@ def save_pretrained(
     clash = sorted(fields.keys() & (extra_fields or {}).keys())
     if clash:
         raise ValueError(f"extra_fields {clash} are the model's own; they come from its config")
-    if (folder / _INDEX).exists():
-        raise ValueError(f"{folder} holds shards ({_INDEX}); save to another folder")
+    if (folder / INDEX).exists():
+        raise ValueError(f"{folder} holds shards ({INDEX}); save to another folder")
     folder.mkdir(parents=True, exist_ok=True)
-    partial = folder / f"{_MODEL}.partial"
-    save_file(_named_arrays(config, params), partial, metadata={"format": "pt"})
-    partial.replace(folder / _MODEL)
-    partial = folder / f"{_CONFIG}.partial"
-    text = json.dumps({**fields, **(extra_fields or {})}, indent=2, sort_keys=True)
-    partial.write_text(f"{text}\n", encoding="utf-8")
-    partial.replace(folder / _CONFIG)
+    write_tensors(folder / MODEL, _named_arrays(config, params))
+    write_json(folder / _CONFIG, dict(sorted({**fields, **(extra_fields or {})}.items())))
+
+
+def write_tensors(file: Path, tensors: dict[str, np.ndarray]) -> None:
+    """Write a safetensors file, whole or not at all, with the permissions that the umask says.
+
+    Raises:
+      OSError: the folder cannot be written, or the disk is full; names the file.
+    """
+    with replacing_file(file) as draft:
+        try:
+            save_file(tensors, draft, metadata={"format": "pt"})
+        except SafetensorError as error:
+            raise OSError(f"{file} cannot be written: {error}") from error
 
 
 def _named_arrays(config: DecoderConfig, params: Params) -> dict[str, np.ndarray]:
@@ -161,41 +166,19 @@ def _check_params(config: DecoderConfig, params: Params) -> None:
             raise ValueError(f"the parameter behind {name} has shape {got}, not {want}")
 
 
-def _open_tensors(folder: Path, stack: ExitStack) -> dict[str, Any]:
-    """Each tensor's name with the open file that holds it."""
-    tensors: dict[str, Any] = {}
-    for file in _tensor_files(folder):
-        try:
-            opened = stack.enter_context(safe_open(file, "np"))
-        except (OSError, SafetensorError) as error:
-            raise ValueError(f"{file} is not a readable safetensors file: {error}") from error
-        tensors.update(dict.fromkeys(opened.keys(), opened))
-    return tensors
-
-
-def _tensor_files(folder: Path) -> list[Path]:
-    """The one file, or else the shards, in transformers' order of preference."""
-    if (folder / _MODEL).is_file():
-        return [folder / _MODEL]
-    if not (folder / _INDEX).is_file():
-        raise ValueError(
-            f"{folder} has neither {_MODEL} nor {_INDEX}; a checkpoint in another format must be"
-            " saved as safetensors first (transformers: model.save_pretrained)"
-        )
-    shards = read_json(folder / _INDEX).get("weight_map")
-    if not isinstance(shards, dict):
-        raise ValueError(f"{folder / _INDEX} has no 'weight_map' from tensors to files")
-    return [folder / name for name in sorted(set(shards.values()))]
-
-
 def _check_tensors(config: DecoderConfig, tensors: Mapping[str, Any]) -> None:
+    if config.num_layers > len(tensors):  # told without making a name for each
+        raise ValueError(
+            f"the checkpoint lacks layers: config.json has num_hidden_layers {config.num_layers},"
+            f" and there are {len(tensors)} tensors in all"
+        )
     slots = tensor_slots(config)
     missing = [name for name in slots if name not in tensors]
     if missing:
-        raise ValueError(f"the checkpoint lacks {_some(missing)}, which {config.architecture} has")
+        raise ValueError(f"the checkpoint lacks {some(missing)}, which {config.architecture} has")
     unknown = sorted(tensors.keys() - slots.keys() - ({_HEAD} if config.tie_embeddings else set()))
     if unknown:
-        raise ValueError(f"the checkpoint has {_some(unknown)}, unknown to {config.architecture}")
+        raise ValueError(f"the checkpoint has {some(unknown)}, unknown to {config.architecture}")
     for name, slot in slots.items():
         _check_tensor(name, slot, tensors[name].get_slice(name))
     if config.tie_embeddings and _HEAD in tensors:
@@ -222,7 +205,9 @@ def _check_tied_copy(tensors: Mapping[str, Any]) -> None:
         )
 
 
-def _read(config: DecoderConfig, tensors: Mapping[str, Any], dtype: DTypeLike) -> Params:
+def _read(
+    config: DecoderConfig, tensors: Mapping[str, Any], dtype: DTypeLike, folder: Path
+) -> Params:
     """One leaf at a time, so that the host holds one leaf more than the parameters at most."""
     names: dict[tuple[str, ...], list[str]] = {}
     for name, slot in _slots(config):
@@ -234,15 +219,20 @@ def _read(config: DecoderConfig, tensors: Mapping[str, Any], dtype: DTypeLike) -
         rows = host if _path(keys)[0] == "layers" else host[None]
         for row, name in zip(rows, parts, strict=True):
             row[...] = tensors[name].get_tensor(name)
+            if not np.isfinite(row).all():
+                raise ValueError(_not_finite(name, row, folder))
         return jnp.asarray(host)
 
     return jax.tree_util.tree_map_with_path(leaf, param_shapes(config))
 
 
+def _not_finite(name: str, row: np.ndarray, folder: Path) -> str:
+    bad = np.count_nonzero(~np.isfinite(row))
+    return (
+        f"{file_of(folder, name)}: {name} has {bad:,} of {row.size:,} weights that are NaN or"
+        f" infinite as {row.dtype}: the model is broken, take an earlier copy of it"
+    )
+
+
 def _path(keys: Any) -> tuple[str, ...]:
     return tuple(key.key for key in keys)
-
-
-def _some(names: list[str]) -> str:
-    shown = ", ".join(names[:3])
-    return shown if len(names) <= 3 else f"{shown} and {len(names) - 3} more tensors"

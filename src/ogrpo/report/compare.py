@@ -9,11 +9,14 @@ from typing import Any
 import matplotlib as mpl
 from matplotlib.figure import Figure
 from rich.table import Table
+from rich.text import Text
 
+from ogrpo.files import write_text
 from ogrpo.report.page import render
 from ogrpo.report.plots import STYLE, points
 from ogrpo.report.progress import interval
 from ogrpo.report.run_dir import RunDir
+from ogrpo.terminal import shown
 
 Record = dict[str, Any]
 Row = tuple[str, ...]
@@ -95,9 +98,9 @@ def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, An
 def _table(title: str, columns: Sequence[str], rows: Sequence[Row]) -> Table:
     table = Table(title=title)
     for column in columns:
-        table.add_column(column, overflow="fold")
+        table.add_column(Text(shown(column)), overflow="fold")
     for row in rows:
-        table.add_row(*row)
+        table.add_row(*(Text(shown(value)) for value in row))
     return table
 
 
@@ -109,8 +112,10 @@ def curves(runs: Sequence[RunDir], key: str, title: str) -> Figure:
     axes.set_xlabel("completions collected")
     for run in runs:
         x, y = points(run.read_metrics(), key)
-        axes.plot(x, y, label=run.path.name, marker="o" if len(x) < 30 else None, markersize=4)
-    axes.legend(fontsize=9)
+        label = f" {run.path.name}"  # one that begins with _ would be left out
+        axes.plot(x, y, label=label, marker="o" if len(x) < 30 else None, markersize=4)
+    for text in axes.legend(fontsize=9).get_texts():
+        text.set_parse_math(False)  # a folder may have two dollar signs in its name
     return figure
 
 
@@ -127,7 +132,7 @@ def write_page(runs: Sequence[RunDir], path: Path) -> None:
         differences=differences(runs),
         plots=plots,
     )
-    path.write_text(page)
+    write_text(path, page)
 
 
 def _png(figure: Figure) -> str:

@@ -29,6 +29,7 @@ def counted(
         *((label, f"{count:,}") for label, count in left_out),
         *(line for what, counts in outcomes.items() for line in judged(what, counts)),
         *failed(records),
+        *refused(records),
         *clipped(records),
         *replayed(records),
         *certified(config["certificate"]["delta"], records),
@@ -36,6 +37,7 @@ def counted(
         *padded(config["optimizer"]["batching"], records),
         *spent(records),
         *nonfinite(records),
+        *skipped(records),
     ]
 
 
@@ -52,6 +54,18 @@ def failed(records: list[Record]) -> Counts:
         (f"completions not judged, and without loss: {name.removeprefix(prefix)}", f"{count:,.0f}")
         for name, count in last.items()
         if name.startswith(prefix) and count
+    ]
+
+
+def refused(records: list[Record]) -> Counts:
+    """Completions that were not what was ordered, by reason and, where one is known, by server."""
+    last, prefix = records[-1] if records else {}, "rollout/refused/"
+    counts = {name.removeprefix(prefix): n for name, n in last.items() if name.startswith(prefix)}
+    told = {name.partition("/")[0] for name in counts if "/" in name}
+    return [
+        (f"completions refused and drawn again: {', from '.join(name.split('/'))}", f"{n:,.0f}")
+        for name, n in counts.items()
+        if n and name not in told
     ]
 
 
@@ -128,6 +142,12 @@ def nonfinite(records: list[Record]) -> Counts:
     found = sum(bool(r.get("nonfinite")) for r in records)
     which = f" ({', '.join(name for name, _ in names.most_common())})" if names else ""
     return [("records with a figure that is NaN or infinite", f"{found:,}{which}")]
+
+
+def skipped(records: list[Record]) -> Counts:
+    """Updates that were not taken, as they would not have been finite."""
+    count = records[-1].get("update/skipped", 0) if records else 0
+    return [("updates skipped, their loss, gradient or new weights not finite", f"{count:,}")]
 
 
 def _figure(record: Record, key: str, *, below: bool) -> float | None:

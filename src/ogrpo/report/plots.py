@@ -9,6 +9,8 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from ogrpo.files import replacing
+
 Record = dict[str, Any]
 BLUE, ORANGE, GREEN, GREY = "#3366aa", "#dd7722", "#338855", "#888888"
 STYLE: dict[Any, Any] = {
@@ -216,6 +218,12 @@ def _figure(title: str) -> tuple[Figure, Axes]:
     return figure, axes
 
 
+def save_figure(figure: Figure, path: Path) -> None:
+    """Writes a PNG, whole or not at all."""
+    with replacing(path, "wb") as file:
+        figure.savefig(file, format="png")
+
+
 def save_plots(records: list[Record], folder: Path) -> list[Path]:
     """Draws every plot as a PNG."""
     folder.mkdir(exist_ok=True)
@@ -223,6 +231,6 @@ def save_plots(records: list[Record], folder: Path) -> list[Path]:
     with mpl.rc_context(STYLE):
         for name, plot in plots(records).items():
             path = folder / f"{name}.png"
-            plot(records).savefig(path)
+            save_figure(plot(records), path)
             paths.append(path)
     return paths

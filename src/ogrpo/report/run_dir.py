@@ -3,7 +3,7 @@
 config.json       what was asked for
 metrics.jsonl     one object a line, one line a step; null for NaN and infinity, whose names are in
                   `nonfinite`
-checkpoints/      Orbax, the newest two
+checkpoints/      the newest two (`ogrpo.learner.checkpoint`)
 initial/          the first weights in the same format, where external servers start from them, or
                   where adapters stand beside them
 experience/       every group that was bought, as Parquet (docs/replay.md)
@@ -11,15 +11,22 @@ model/            the final weights as safetensors, with config.json and tokeniz
 adapter/          with --lora.rank: the adapters alone, as PEFT stores them
 plots/*.png, report.html
 report.json       what the page shows beside the records: answers, counts, the command
+metrics.aside.jsonl  records that --resume-from went back behind
+.ogrpo.lock       who writes here (`ogrpo.lock`)
 """
 
-import json
-import math
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
+
+from ogrpo import lock
+from ogrpo.files import drop_drafts, is_draft, read_json, write_json
+from ogrpo.report.metrics_file import MetricsWriter, Record, Rewound, read_records, rewind
+
+PASSED_OVER = ("initial", lock.NAME)
+"""What may lie in the folder of a new run."""
 
 
 class RunDirError(ValueError):
@@ -33,6 +40,7 @@ class RunDir:
         self.path = path
         self.config = path / "config.json"
         self.metrics = path / "metrics.jsonl"
+        self.aside = path / "metrics.aside.jsonl"
         self.checkpoints = path / "checkpoints"
         self.initial = path / "initial"
         self.experience = path / "experience"
@@ -46,12 +54,13 @@ class RunDir:
     def create(path: Path) -> "RunDir":
         """A new run in an empty or absent folder, in which nothing is written yet.
 
-        First weights may be there, left by a run that found no server.
+        First weights may be there, left by a run that found no server, and drafts of files, left
+        by one that was killed before it had begun.
         """
         try:
             path.mkdir(parents=True, exist_ok=True)
-            found = (entry for entry in path.iterdir() if entry.name != "initial")
-            occupied = next(found, None)
+            found = (entry for entry in path.iterdir() if entry.name not in PASSED_OVER)
+            occupied = next((entry for entry in found if not is_draft(entry.name)), None)
         except OSError as error:
             raise RunDirError(
                 f"run directory {path} cannot be used ({error.strerror}): choose another --run-dir"
@@ -61,8 +70,7 @@ class RunDir:
                 f"run directory {path} is not empty (it has {occupied.name}): "
                 "choose another --run-dir, or pass --resume to go on with the run that is there"
             )
-        if not os.access(path, os.W_OK):
-            raise RunDirError(f"run directory {path} is not writable: choose another --run-dir")
+        _check_writable(path)
         return RunDir(path)
 
     @staticmethod
@@ -76,60 +84,75 @@ class RunDir:
             )
         return run
 
+    @contextmanager
+    def held(self, command: str) -> Iterator[str | None]:
+        """The folder, this process's alone within the block.
+
+        Gives a line to show where the file system knows no locks, and then goes on without: two
+        runs in one folder are a mistake, and no locks are no fault of the user's. What a killed
+        process had not written to its end is deleted, where the lock says that it is gone.
+
+        Raises:
+          RunDirError: another process has it, or it cannot be written to.
+        """
+        _check_writable(self.path)
+        try:
+            with lock.held(self.path, command):
+                drop_drafts(self.path, self.initial, self.model, self.adapter, self.plots)
+                yield None
+        except lock.Taken as error:
+            raise RunDirError(f"run directory {error}") from error
+        except lock.NoLocks as error:
+            yield (
+                f"{self.path} lies on a file system without locks ({error.strerror}):"
+                " let no other run write there"
+            )
+
     def write_config(self, config: dict[str, Any]) -> None:
         """Puts down what the run was asked for."""
-        self.config.write_text(json.dumps(config, indent=2) + "\n")
+        write_json(self.config, config)
 
     def read_config(self) -> dict[str, Any]:
-        """The configuration that the run was started with."""
-        return json.loads(self.config.read_text())
+        """The configuration that the run was started with.
 
-    def read_metrics(self) -> list[dict[str, Any]]:
-        """All records; a last line cut off by a crash is left out."""
-        if not self.metrics.exists():
-            return []
-        lines = self.metrics.read_text().splitlines(keepends=True)
-        return [json.loads(line) for line in lines if line.endswith("\n")]
+        Raises:
+          RunDirError: the file cannot be read, or is no object of JSON.
+        """
+        try:
+            found = read_json(self.config)
+        except (OSError, ValueError) as error:
+            raise RunDirError(f"the run's options cannot be read: {error}; {MENDING}") from error
+        if not isinstance(found, dict):
+            raise RunDirError(f"{self.config} holds no options: {MENDING}")
+        return found
 
-    def rewind(self, step: int) -> None:
-        """Drops the records after `step`, which the resumed run will write again."""
-        kept = [record for record in self.read_metrics() if record["step"] <= step]
-        scratch = self.metrics.with_suffix(".tmp")
-        scratch.write_text("".join(map(_line, kept)))
-        scratch.replace(self.metrics)
+    def read_metrics(self) -> list[Record]:
+        """All records; a last line cut off by a crash is left out.
+
+        Raises:
+          ValueError: another line is no record; names it.
+        """
+        return read_records(self.metrics)
+
+    def rewind(self, step: int, *, keep: bool = False) -> Rewound:
+        """Drops the records after `step`, which the resumed run will write again.
+
+        Args:
+          step: the last that stays.
+          keep: adds those that go to `metrics.aside.jsonl`.
+        """
+        return rewind(self.metrics, step, self.aside if keep else None)
 
     @contextmanager
-    def metrics_writer(self) -> Iterator["MetricsWriter"]:
-        """Appends records, each on disk before the next step begins."""
-        with self.metrics.open("a") as file:
-            yield MetricsWriter(file)
+    def metrics_writer(self) -> Iterator[MetricsWriter]:
+        """Appends records, each with the system before the next step begins."""
+        with MetricsWriter(self.metrics) as writer:
+            yield writer
 
 
-class MetricsWriter:
-    """Appends one JSON object a line."""
-
-    def __init__(self, file: TextIO) -> None:
-        self._file = file
-
-    def write(self, record: dict[str, Any]) -> None:
-        """Appends and flushes."""
-        self._file.write(_line(record))
-        self._file.flush()
+MENDING = "mend it, or put back a copy of it (report.html ends with one), or start another run"
 
 
-def _line(record: dict[str, Any]) -> str:
-    """A line of JSON, which knows neither NaN nor infinity: null for these, their names listed."""
-    found = dict.fromkeys(record.get("nonfinite", ()))
-    values = {name: _finite(value, name, found) for name, value in record.items()}
-    return json.dumps({**values, "nonfinite": [*found]}, allow_nan=False) + "\n"
-
-
-def _finite(value: Any, name: str, found: dict[str, None]) -> Any:
-    if isinstance(value, float) and not math.isfinite(value):
-        found[name] = None
-        return None
-    if isinstance(value, dict):
-        return {key: _finite(inner, f"{name}/{key}", found) for key, inner in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(inner, name, found) for inner in value]
-    return value
+def _check_writable(path: Path) -> None:
+    if not os.access(path, os.W_OK):
+        raise RunDirError(f"run directory {path} is not writable: choose another --run-dir")

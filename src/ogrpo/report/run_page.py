@@ -4,14 +4,16 @@ import base64
 import json
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from ogrpo.files import read_json, write_json, write_text
 from ogrpo.report.page import render
 from ogrpo.report.plots import pushes, save_plots
 from ogrpo.report.progress import pass_at_k_names
 from ogrpo.report.run_dir import RunDir
+from ogrpo.terminal import shown
 
 Record = dict[str, Any]
 
@@ -108,7 +110,8 @@ class Told:
 
 def write_report(run: RunDir, config: dict[str, Any], told: Told) -> None:
     """Draws the plots and writes the page, and keeps what `redraw` needs."""
-    run.told.write_text(json.dumps(asdict(told), indent=2) + "\n")
+    told = replace(told, command=shown(told.command))  # it may name a file in no known encoding
+    write_json(run.told, asdict(told))
     _write(run, config, told)
 
 
@@ -121,19 +124,26 @@ def redraw(run: RunDir) -> None:
     """Writes the page of a run anew; one that has not ended yet has no answers to show.
 
     Raises:
-      ValueError: there is no evaluation yet.
+      ValueError: there is no evaluation yet, or what was kept for the page is damaged.
     """
     if run.told.is_file():
-        kept = json.loads(run.told.read_text())
+        told = _kept(run.told)
+    else:
+        told = Told(command="(under way)", method=run.read_config()["algorithm"])
+    _write(run, run.read_config(), told)
+
+
+def _kept(path: Path) -> Told:
+    kept = read_json(path)
+    try:
         samples = [
             Sample(s["question"], s["gold"], Answer(**s["before"]), Answer(**s["after"]))
             for s in kept["samples"]
         ]
         counts = [(label, value) for label, value in kept["counts"]]
-        told = Told(kept["command"], kept["method"], samples, counts)
-    else:
-        told = Told(command="(under way)", method=run.read_config()["algorithm"])
-    _write(run, run.read_config(), told)
+        return Told(kept["command"], kept["method"], samples, counts)
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"{path} is damaged: delete it, and the page has no answers") from error
 
 
 def _write(run: RunDir, config: dict[str, Any], told: Told) -> None:
@@ -164,4 +174,4 @@ def _write(run: RunDir, config: dict[str, Any], told: Told) -> None:
         command=told.command,
         config=json.dumps(config, indent=2),
     )
-    run.report.write_text(page)
+    write_text(run.report, page)

@@ -40,14 +40,21 @@ class Asker:
         self._shared.close()
 
     def settle(self, calls: Sequence[RewardCall]) -> Replied:
-        """Ask, and ask again apart for a coroutine whose process another one may have ended.
+        """Ask, and ask once more in another process where the call may not be to blame.
+
+        So it is where the process was stopped or killed from outside, and with a coroutine, whose
+        process another one may have ended.
 
         Raises:
             RuntimeError: the lanes were closed meanwhile, or a process does not start.
             ValueError: an argument cannot be sent to a process.
         """
         replied = self._ask(calls)
-        again = [i for i, (call, reply) in enumerate(replied) if reply.ended and call.shared]
+        again = [
+            i
+            for i, (call, reply) in enumerate(replied)
+            if reply.outside or (reply.ended and call.shared)
+        ]
         apart = self._ask([calls[i].apart() for i in again])
         for i, pair in zip(again, apart, strict=True):
             replied[i] = pair

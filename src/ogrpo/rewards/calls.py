@@ -12,7 +12,12 @@ BROKEN_PROCESSES = 4
 """How many completions, asked alone after their call failed, may overrun or break their process
 before the rest of that call is not asked any more: a function that never ends would take its bound
 for each."""
+FORGIVEN_AFTER = 16
+"""Completions that went well and make up for one that did not: a few bad ones among many are no
+reason to leave the others unasked."""
 
+GOLDEN = (5**0.5 - 1) / 2
+"""Multiples of it, modulo 1, spread evenly."""
 COSTLY = ("timeout", "memory", "died")
 UNASKED = Reply(kind="timeout")
 """The reply to a repeat that is not asked any more."""
@@ -26,10 +31,10 @@ class CallBounds(NamedTuple):
 
 
 class Patience:
-    """What the repeats of one call may still cost."""
+    """What repeats may still cost: `BROKEN_PROCESSES`, and more where others went well."""
 
     def __init__(self) -> None:
-        self._left = BROKEN_PROCESSES
+        self._left = float(BROKEN_PROCESSES)
         self._lock = threading.Lock()
 
     @property
@@ -39,9 +44,9 @@ class Patience:
             return self._left <= 0
 
     def note(self, reply: Reply) -> None:
-        """Count a costly reply."""
+        """Count a costly reply, or one that makes up for a part of one."""
         with self._lock:
-            self._left -= reply.kind in COSTLY
+            self._left -= 1 if reply.kind in COSTLY else -1 / FORGIVEN_AFTER
 
 
 @dataclass(frozen=True)
@@ -65,9 +70,9 @@ class RewardCall:
         return replace(self, alone=True)
 
     def singles(self) -> Iterator["RewardCall"]:
-        """Yield a call for each completion."""
+        """Yield a call for each completion, bad neighbours (of one prompt, say) far apart."""
         patience = Patience()
-        for index in range(self.count):
+        for index in sorted(range(self.count), key=lambda n: n * GOLDEN % 1):
             arguments = {name: values[index : index + 1] for name, values in self.arguments.items()}
             yield replace(self, arguments=arguments, count=1, first=index, patience=patience)
 

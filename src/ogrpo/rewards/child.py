@@ -81,6 +81,14 @@ class Child:
             data += more
         return bytes(data)
 
+    def stopped(self) -> bool:
+        """Tell whether somebody stopped the process (SIGSTOP; on Linux, elsewhere not known)."""
+        try:
+            with open(f"/proc/{self._process.pid}/stat") as file:
+                return file.read().rpartition(")")[2].split()[0] in ("T", "t")
+        except OSError:
+            return False
+
     def end(self) -> int:
         """Kill the group, collect the process and close the pipes; return its exit code."""
         if os.getpid() != self._owner:  # a fork of the caller

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable
 
+from ogrpo.rewards.boxes import last_boxes
 from ogrpo.rewards.text import ascii_minus
 
 Extractor = Callable[[str], str | None]
@@ -17,7 +18,18 @@ _MONEY = r"\\?[$€£¥]\s*"
 _SIGN_APART = re.compile(
     rf"-{_MONEY}(?=[0-9.])|\A[\s:=(*]*(?:{_MONEY})?-\s*(?:{_MONEY})?(?=[0-9.])"
 )
-_BOXED = "\\boxed{"
+
+
+def spoken(text: str) -> str:
+    """Return what stands behind a thought, in which no answer is given.
+
+    A thought ends with `</think>`, whether or not its beginning was part of the prompt. One that
+    begins and does not end leaves nothing.
+
+    >>> spoken("<think>18?</think> 19"), spoken("18? </think>19"), spoken("<think>18"), spoken("18")
+    (' 19', '19', '', '18')
+    """
+    return text.rpartition("</think>")[2].partition("<think>")[0]
 
 
 def marker_answer(text: str) -> str | None:
@@ -30,31 +42,26 @@ def marker_answer(text: str) -> str | None:
     >>> marker_answer("#### 18 or 19"), marker_answer("#### 3 * 6"), marker_answer("18")
     (None, None, None)
     """
-    _, marker, tail = text.rpartition("####")
+    _, marker, tail = spoken(text).rpartition("####")
     numbers = _NUMBER.findall(_SIGN_APART.sub("-", ascii_minus(tail)))
     return numbers[0] if marker and len(numbers) == 1 else None
 
 
 def boxed_answer(text: str) -> str | None:
-    r"""Return the last `\boxed{...}`, with its braces, if it is closed.
+    r"""Return the last `\boxed{...}`, if it is closed; boxes that are one answer, as one box.
 
     >>> boxed_answer(r"so \boxed{1}, no, \boxed{\frac{1}{2}} it is")
     '\\boxed{\\frac{1}{2}}'
+    >>> boxed_answer(r"\boxed{1} or \boxed{2}")  # a list, and not equal to 2
+    '\\boxed{1, 2}'
     """
-    start = text.rfind(_BOXED)
-    if start < 0:
-        return None
-    depth = 0
-    for i in range(start + len(_BOXED) - 1, len(text)):
-        depth += {"{": 1, "}": -1}.get(text[i], 0)
-        if depth == 0:
-            return text[start : i + 1]
-    return None
+    return last_boxes(spoken(text))
 
 
 def free_answer(text: str) -> str | None:
     r"""Return the last `\boxed{...}`, or else the whole text, for math-verify to search."""
-    return boxed_answer(text) or text.strip() or None
+    text = spoken(text)
+    return last_boxes(text) or text.strip() or None
 
 
 _CHOICE = re.compile(r"(?i:answer)(?i:\s+is)?\s*:?\s*[*(\s]*(?P<letter>[A-Z])(?![A-Za-z'])")
@@ -66,7 +73,8 @@ def choice_answer(text: str) -> str | None:
     >>> choice_answer("The answer is (B)."), choice_answer("**Answer:** C")
     ('B', 'C')
     """
-    boxed = boxed_answer(text)
+    text = spoken(text)
+    boxed = last_boxes(text)
     if boxed is not None:
         return boxed
     letters = _CHOICE.findall(text)

@@ -5,7 +5,13 @@ from collections.abc import Sequence
 
 from ogrpo.rewards.bounded import BadGold, BoundedVerifier, is_plain
 from ogrpo.rewards.judge import refuse
-from ogrpo.rewards.text import ascii_minus, is_text, unwrapped
+from ogrpo.rewards.text import (
+    ascii_minus,
+    is_text,
+    undelimited,
+    unwrapped,
+    upright_constants,
+)
 
 
 def check_golds(
@@ -48,6 +54,7 @@ def find_bad_golds(
 
 
 def _is_asked(gold: str) -> bool:
+    gold = undelimited(gold)
     return not (is_plain(gold) or is_text(gold))
 
 
@@ -67,7 +74,7 @@ def _faults(golds: Sequence[str], seconds: float, processes: int | None) -> dict
 
 def math_gold(gold: str) -> str:
     """Return a gold answer as it is handed to math-verify."""
-    return unwrapped(ascii_minus(gold).strip())
+    return unwrapped(undelimited(upright_constants(ascii_minus(gold))))
 
 
 def _say(gold: str, verdict: object) -> str:

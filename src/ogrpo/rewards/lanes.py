@@ -1,12 +1,15 @@
 """How calls wait for processes: alone in one each, or many coroutines side by side in one."""
 
+import contextlib
 import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 
-from ogrpo.rewards.process import Reply, WorkerProcess
+from ogrpo.rewards.process import KilledAtStart, Reply, WorkerProcess
 
 Work = Callable[[WorkerProcess], Reply]
+STARTS = 3
+"""Times that a process is started which is killed from outside before it is ready."""
 
 
 class Crew:
@@ -28,19 +31,33 @@ class Crew:
         self._workers: set[WorkerProcess] | None = set()  # None: closed
 
     def start(self) -> WorkerProcess:
-        """Return a process that is ready; raise as `WorkerProcess.load` does."""
-        with self._lock:
-            if self._workers is None:
-                raise RuntimeError("the pool of rewards is closed.")
-            worker = WorkerProcess(self._functions, memory_gib=self._memory_gib)
-            self._workers.add(worker)
-            self.started += 1
+        """Return a process that is ready; raise as `WorkerProcess.load` does.
+
+        One that is killed from outside meanwhile, by a machine short of memory or by hand, is
+        started again, `STARTS` times in all.
+        """
+        for _ in range(STARTS - 1):
+            with contextlib.suppress(KilledAtStart):
+                return self._started()
+        return self._started()
+
+    def _started(self) -> WorkerProcess:
+        worker = self._begin()
         try:
             worker.load(self._start_seconds)
         except BaseException:
             self.dismiss(worker)
             raise
         return worker
+
+    def _begin(self) -> WorkerProcess:
+        with self._lock:
+            if self._workers is None:
+                raise RuntimeError("the pool of rewards is closed.")
+            worker = WorkerProcess(self._functions, memory_gib=self._memory_gib)
+            self._workers.add(worker)
+            self.started += 1
+            return worker
 
     def dismiss(self, worker: WorkerProcess) -> None:
         """End a process."""

@@ -15,7 +15,15 @@ from ogrpo.rewards.bounded import (
 from ogrpo.rewards.extract import LONGEST_ANSWER, Extractor, marker_answer
 from ogrpo.rewards.golds import check_golds, math_gold
 from ogrpo.rewards.judge import Judge, Outcome, RewardCounts
-from ogrpo.rewards.text import ascii_minus, is_letter, is_text, same_text, unboxed
+from ogrpo.rewards.text import (
+    ascii_minus,
+    is_letter,
+    is_text,
+    same_text,
+    unboxed,
+    undelimited,
+    upright_constants,
+)
 
 __all__ = ["MathReward", "Outcome", "RewardCounts", "VerdictMemory"]
 
@@ -116,21 +124,21 @@ def compare_here(answer: str, gold: str) -> Verdict | None:
     ('correct', 'correct')
     >>> compare_here(r"\boxed{36/2}", "18")
     """
-    inside = unboxed(answer)
+    inside, gold = undelimited(unboxed(answer)), undelimited(gold)
     if is_plain(inside) and is_plain(gold):
         return compare_plain(inside, gold)
     if not inside:
         return "unparsable"
     if is_text(gold):
         return "correct" if same_text(inside, gold) else "wrong"
-    if inside == gold.strip() or (is_letter(gold) and same_text(inside, gold)):
+    if inside == gold or (is_letter(gold) and same_text(inside, gold)):
         return "correct"
     return None
 
 
 def math_answer(answer: str) -> str:
     """Return an answer as it is handed to math-verify: a box stays one, a text is searched."""
-    answer = ascii_minus(answer)
+    answer = upright_constants(ascii_minus(answer))
     return f"\\boxed{{{unboxed(answer)}}}" if answer.startswith("\\boxed{") else answer
 
 

@@ -37,7 +37,9 @@ class RewardPool:
     A call that raises, overruns, runs out of memory or dies is repeated for each of its completions
     alone, over all processes at once, so that one bad completion does not take the others along; a
     function that compares the completions of a group with each other should therefore not raise.
-    When 4 of the repeats have overrun or broken their process, the rest of that call fails unasked.
+    When 4 of the repeats have overrun or broken their process, and one more for every 16 that went
+    well, the rest of that call fails unasked. A call whose process was stopped or killed by
+    somebody else (the kernel, for want of memory) is first made once more, in another process.
 
     Args:
         rewards: functions with TRL's signature, or `Reward`s. The pool does not close those with
@@ -111,7 +113,7 @@ class RewardPool:
             accepted.check(columns)
 
     def metrics(self) -> Mapping[str, float]:
-        """Return counts since the pool was made, in all and for each reward's name.
+        """Return counts since the pool was made, and what it goes on from, in all and by reward.
 
         `reward/calls`, `reward/completions`, `reward/seconds` (of work, which overlaps),
         `reward/busy_seconds` (of wall time in which something was scored),
@@ -119,7 +121,11 @@ class RewardPool:
         completion alone), `reward/failed` and `reward/failed/<kind>` (completions),
         `reward/processes` (started so far); and `reward/<name>/calls` and so on.
         """
-        return {**self._tally.metrics(), "reward/processes": self._crew.started}
+        return self._tally.metrics(self._crew.started)
+
+    def go_on_from(self, before: Mapping[str, float]) -> None:
+        """Count on from the `metrics` of an earlier pool, as a resumed run does."""
+        self._tally.go_on_from(before)
 
     def close(self) -> None:
         """End all processes; a `score` under way raises a RuntimeError."""
@@ -135,7 +141,8 @@ class RewardPool:
                 found[call.reward.name] = []
             else:
                 found[call.reward.name] = self._verdicts(call, reply)
-        for call, reply in self._asker.settle(singles):
+        settled = sorted(self._asker.settle(singles), key=lambda pair: pair[0].first)
+        for call, reply in settled:
             found[call.reward.name] += self._verdicts(call, reply)
         return [found[call.reward.name] for call in calls]
 

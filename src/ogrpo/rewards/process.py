@@ -29,13 +29,19 @@ class Reply(NamedTuple):
     message: str = ""
     seconds: float = 0.0  # of wall time
     ended: bool = False  # the process ended, with every call that was under way in it
+    outside: bool = False  # and it was neither the call nor we who stopped or killed it
 
     @classmethod
     def of(cls, found: Mapping[str, Any]) -> "Reply":
         """Return the reply that a process describes."""
         message = "\n".join(filter(None, (found.get("message"), found.get("trace"))))
         seconds, ended = found.get("seconds", 0.0), found.get("ended", False)
-        return cls(found.get("result"), found.get("kind"), message, seconds, ended)
+        outside = found.get("outside", False)
+        return cls(found.get("result"), found.get("kind"), message, seconds, ended, outside)
+
+
+class KilledAtStart(RuntimeError):
+    """A process that was killed from outside before it was ready: worth another start."""
 
 
 class WorkerProcess:
@@ -79,7 +85,8 @@ class WorkerProcess:
 
         Raises:
             ValueError: a function cannot be loaded there; it is named, with the error.
-            RuntimeError: the process ended, or took more than `seconds`.
+            KilledAtStart: it was killed from outside.
+            RuntimeError: the process ended otherwise, or took more than `seconds`.
         """
         future = self._mail.expect(None)
         try:
@@ -98,7 +105,7 @@ class WorkerProcess:
                 f"it {reply['message']}\n{reply['trace']}".rstrip()
             )
         if "ready" not in reply:
-            raise RuntimeError(
+            raise (KilledAtStart if reply.get("outside") else RuntimeError)(
                 f"a process for rewards did not start: {reply['message']}. The standard error says "
                 f"why; it may have {self._memory_gib:g} GiB of address space."
             )
@@ -136,8 +143,10 @@ class WorkerProcess:
             begun = time.monotonic()
             reply = future.result(seconds + (_CANCELLING if asynchronous else 0.0))
         except TimeoutError:
+            stopped = self._child.stopped()
             self.kill("another call in it overran")
-            return Reply(kind="timeout", seconds=time.monotonic() - begun, ended=True)
+            seconds = time.monotonic() - begun
+            return Reply(kind="timeout", seconds=seconds, ended=True, outside=stopped)
         return Reply.of({"seconds": time.monotonic() - begun, **reply})
 
     def kill(self, reason: str = "it was closed") -> None:
@@ -169,6 +178,7 @@ class _Mail:
 
     def __init__(self) -> None:
         self.ended: str | None = None
+        self._outside = False
         self._lock = threading.Lock()
         self._futures: dict[int | None, Future[dict[str, Any]]] = {}
 
@@ -177,7 +187,7 @@ class _Mail:
         with self._lock:
             future = self._futures.setdefault(number, Future())
             if self.ended is not None and not future.done():
-                future.set_result(_ending(self.ended))
+                future.set_result(self._ending())
         return future
 
     def deliver(self, reply: dict[str, Any]) -> None:
@@ -187,17 +197,18 @@ class _Mail:
         if future is not None and not future.done():
             future.set_result(reply)
 
-    def end(self, reason: str) -> None:
+    def end(self, reason: str, *, outside: bool = False) -> None:
         """Tell whoever still waits that the process ended, and why: the first reason counts."""
         with self._lock:
-            self.ended = self.ended or reason
+            if self.ended is None:
+                self.ended, self._outside = reason, outside
             waiting = [future for future in self._futures.values() if not future.done()]
         for future in waiting:
-            future.set_result(_ending(self.ended))
+            future.set_result(self._ending())
 
-
-def _ending(reason: str) -> dict[str, Any]:
-    return {"kind": "died", "message": f"its process ended: {reason}", "ended": True}
+    def _ending(self) -> dict[str, Any]:
+        message = f"its process ended: {self.ended}"
+        return {"kind": "died", "message": message, "ended": True, "outside": self._outside}
 
 
 def _listen(child: Child, mail: _Mail) -> None:
@@ -206,5 +217,6 @@ def _listen(child: Child, mail: _Mail) -> None:
             mail.deliver(json.loads(body))
     finally:
         code = child.end()
-        mail.end(f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}")
+        told = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+        mail.end(told, outside=-code in (signal.SIGKILL, signal.SIGTERM))
         child.close_output()

@@ -22,6 +22,7 @@ class Tally:
     """Counts since its making, for each reward of the given names."""
 
     def __init__(self, names: Sequence[str]) -> None:
+        self._before: dict[str, float] = {}
         self._lock = threading.Lock()
         self._by_reward = {name: _Counts() for name in names}
         self._completions = self._under_way = 0
@@ -61,8 +62,13 @@ class Tally:
             for failure in failures:
                 self._by_reward[failure.reward].failed[failure.kind] += 1
 
-    def metrics(self) -> Mapping[str, float]:
-        """Return every count, in all and by reward."""
+    def go_on_from(self, before: Mapping[str, float]) -> None:
+        """Add what an earlier tally counted, by the names of `metrics`; others are passed over."""
+        with self._lock:
+            self._before = dict(before)
+
+    def metrics(self, processes: int = 0) -> Mapping[str, float]:
+        """Return every count, in all and by reward; `processes` were started so far."""
         with self._lock:
             now = time.monotonic() - self._since if self._under_way else 0.0
             busy, counted = self._busy + now, self._completions
@@ -71,6 +77,9 @@ class Tally:
                 found |= _flat(f"reward/{name}", [counts])
         found["reward/completions"] = counted  # each once, however many rewards judge it
         found["reward/busy_seconds"] = busy
+        found["reward/processes"] = processes
+        found = {name: value + self._before.get(name, 0) for name, value in found.items()}
+        counted, busy = found["reward/completions"], found["reward/busy_seconds"]
         found["reward/completions_per_second"] = counted / busy if busy else 0.0
         return found
 

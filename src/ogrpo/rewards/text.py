@@ -19,6 +19,13 @@ _NO_WORDS = {"and", "inf", "infinity"}  # math-verify understands them
 _NUMBER_FIRST = re.compile(r"[-+.$\\\s]*[0-9]")
 _TIME = re.compile(r"[0-9]{1,2}:[0-9]{2}(?!.*[:/])")
 _BASE_N = re.compile(r"[0-9A-Z]+_(?:[0-9]+|\{[0-9]+\})\Z")
+_DELIMITED = re.compile(
+    r"(\$\$?)(?P<dollars>[^$]+)\1\Z"
+    r"|\\\((?P<inline>(?:(?!\\[()]).)+)\\\)\Z"
+    r"|\\\[(?P<display>(?:(?!\\[\[\]]).)+)\\\]\Z",
+    re.S,
+)
+_UPRIGHT = re.compile(r"(\\[A-Za-z]+)?\\(?:mathrm|operatorname)\s*\{([ei])\}")
 _DASHES = dict.fromkeys(map(ord, "\u2010\u2011\u2012\u2013\u2212\ufe63\uff0d"), "-")
 
 
@@ -29,6 +36,25 @@ def ascii_minus(text: str) -> str:
     '-7, -7'
     """
     return text.translate(_DASHES)
+
+
+def undelimited(text: str) -> str:
+    r"""Return what is in the `$...$`, `$$...$$`, `\(...\)` or `\[...\]` that the whole text is.
+
+    >>> undelimited("$12:00$"), undelimited(r"\(x\)"), undelimited("$1$ or $2$"), undelimited("$5")
+    ('12:00', 'x', '$1$ or $2$', '$5')
+    """
+    whole = _DELIMITED.match(text.strip())
+    return whole[whole.lastgroup or 0].strip() if whole else text.strip()
+
+
+def upright_constants(text: str) -> str:
+    r"""Write the constants e and i as letters, which is how math-verify understands them.
+
+    >>> upright_constants(r"\mathrm{e}^{2\pi\mathrm{i}}")
+    'e^{2\\pi i}'
+    """
+    return _UPRIGHT.sub(lambda found: f"{found[1]} {found[2]}" if found[1] else found[2], text)
 
 
 def unboxed(text: str) -> str:

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from ogrpo.rewards.calls import BROKEN_PROCESSES, UNASKED, CallBounds, RewardCall
+from ogrpo.rewards.calls import UNASKED, CallBounds, RewardCall
 from ogrpo.rewards.process import Reply
 from ogrpo.rewards.reward import Reward
 from ogrpo.rewards.scores import Failure, Scores
@@ -68,8 +68,8 @@ def _message(call: RewardCall, reply: Reply, bounds: CallBounds) -> str:
     message = what.get(reply.kind or "", reply.message)
     if reply is UNASKED:
         message = (
-            "was not asked for this completion: its call over all of them failed, and so did "
-            f"{BROKEN_PROCESSES} others alone, which overran or broke their process"
+            "was not asked for this completion: its call over all of them failed, and too many of "
+            "the others, asked alone, overran or broke their process"
         )
     return f"{call.reward} {message}"
 

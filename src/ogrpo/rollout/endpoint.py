@@ -5,26 +5,30 @@ errors included, so that the bridge can be tested, and a set-up rehearsed, witho
 is done one request at a time. It is no vLLM: no batching across requests, no abort on the way.
 """
 
-import json
+import logging
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import numpy as np
 
+from ogrpo.files import parse_json
+from ogrpo.rollout import asked
 from ogrpo.rollout.extension import ogrpo_releases as releases
+from ogrpo.rollout.http_server import BadRequest, Handler, HttpServer
 from ogrpo.rollout.protocol import Completion, Engine, Group, IntArray, Sampling
-from ogrpo.rollout.weights.share import HttpServer
 from ogrpo.rollout.weights.tensors import Tensors, read
+from ogrpo.terminal import shown
 
+log = logging.getLogger(__name__)
 Json = dict[str, Any]
 UNPUSHED = -1
+LOADED = {"version", "manifest_sha256", "path", "url", "token"}
+"""What a push may say."""
 VERSION = "0.0.0+ogrpo-embedded"
 
 
@@ -55,14 +59,6 @@ class ServedModel:
     vocab_size: int
     eos_id: int
     max_model_len: int
-
-
-class BadRequest(Exception):
-    """What a client did wrong, and the status that says so."""
-
-    def __init__(self, message: str, status: int = 400) -> None:
-        super().__init__(message)
-        self.status = status
 
 
 @dataclass
@@ -118,7 +114,8 @@ class Service:
     def detokenize(self, body: Json) -> Json:
         """`/detokenize`."""
         self._check_model(body)
-        return {"prompt": self.model.decode_fn(body["tokens"])}
+        ids = asked.token_ids(body.get("tokens"), "tokens")
+        return {"prompt": self.model.decode_fn(ids.tolist())}
 
     # --- weights -------------------------------------------------------------------------------
 
@@ -135,12 +132,16 @@ class Service:
         self.place.adopt(file, int(version), manifest["sha256"])
         return {"ok": True, **moved, **self.place.where()}
 
-    def call(self, method: str, arguments: Json) -> list[Json]:
+    def call(self, method: Any, arguments: Json) -> list[Json]:
         """`/collective_rpc` for the two methods that the trainer calls."""
-        methods = {"ogrpo_describe": self.describe, "ogrpo_load": self.load}
-        if method not in methods:
-            raise BadRequest(f"this server has no method {method!r}", 500)
-        return [methods[method](**arguments)]
+        if method == "ogrpo_describe" and not arguments:
+            return [self.describe()]
+        if method == "ogrpo_load" and {"version", "manifest_sha256"} <= arguments.keys() <= LOADED:
+            version = asked.whole(arguments, "version", 0, -(1 << 62), 1 << 62)
+            return [self.load(**{**arguments, "version": version})]
+        if method in ("ogrpo_describe", "ogrpo_load"):
+            raise BadRequest(f"{method} does not take {', '.join(arguments)!r:.80}")
+        raise BadRequest(f"this server has no method {method!r:.60}", 500)
 
     def pause(self, *, drain: bool) -> None:
         """Lets no new request in; with `drain`, returns when none is left."""
@@ -170,7 +171,7 @@ class Service:
     def complete(self, body: Json) -> Json:
         """`/v1/completions`."""
         self._check_model(body)
-        prompts = [np.array(p, np.int32) for p in _prompts(body["prompt"])]
+        prompts = asked.prompts(body.get("prompt"))
         self._enter()
         try:
             if body.get("prompt_logprobs") is not None:
@@ -189,8 +190,8 @@ class Service:
         self._check_model(body)
         self._enter()
         try:
-            prompt = np.array(body["token_ids"], np.int32)
-            (group,) = self._sample([prompt], body["sampling_params"])
+            prompt = asked.token_ids(body.get("token_ids"), "token_ids")
+            (group,) = self._sample([prompt], asked.section(body, "sampling_params"))
         finally:
             self._leave()
         choices = [_native(n, c) for n, c in enumerate(group.completions)]
@@ -198,25 +199,27 @@ class Service:
 
     def _check_model(self, body: Json) -> None:
         if body.get("model") != self.name:
-            raise BadRequest(f"The model `{body.get('model')}` does not exist.", 404)
+            raise BadRequest(f"The model `{body.get('model')!s:.80}` does not exist.", 404)
 
     def _sample(self, prompts: list[IntArray], options: Json) -> list[Group]:
         sampling = self._sampling(prompts, options)
         with self._sampler:
             self._drawn += 1
-            seed = options["seed"] if options.get("seed") is not None else self._drawn
-            groups = self.model.engine.generate(prompts, sampling, int(seed))
+            seed = asked.whole(options, "seed", self._drawn, -(1 << 63), (1 << 63) - 1)
+            groups = self.model.engine.generate(prompts, sampling, seed)
             self.generated += sum(len(c.token_ids) for g in groups for c in g.completions)
         return groups
 
     def _sampling(self, prompts: list[IntArray], options: Json) -> Sampling:
         self._check_ids(prompts)
         longest = max(map(len, prompts))
-        tokens = min(options.get("max_tokens", 16), self.model.max_model_len - longest)
-        temperature, n = options.get("temperature", 1.0), options.get("n", 1)
+        wanted = asked.whole(options, "max_tokens", 16, 1, 1 << 31)
+        tokens = min(wanted, self.model.max_model_len - longest)
+        temperature = asked.number(options, "temperature", 1.0, most=1e6)
+        n = asked.whole(options, "n", 1, 1, asked.MOST_CHOICES)
         if tokens < 1:
             raise BadRequest(f"the prompt has {longest} tokens, too many for this model")
-        if n < 1 or (temperature == 0 and n > 1):
+        if temperature == 0 and n > 1:
             raise BadRequest(f"n is {n} at temperature {temperature}")
         if options.get("top_p", 1.0) != 1.0 or options.get("top_k", 0) not in (0, -1):
             raise BadRequest("the embedded sampler draws from all tokens: leave top_p and top_k")
@@ -227,6 +230,9 @@ class Service:
         for prompt in prompts:
             if len(prompt) == 0 or prompt.min() < 0 or prompt.max() >= self.model.vocab_size:
                 raise BadRequest("a prompt is empty or has a token id out of the vocabulary")
+            if len(prompt) > self.model.max_model_len:
+                most = self.model.max_model_len
+                raise BadRequest(f"a prompt has {len(prompt)} tokens: this model takes {most}")
 
     def _scores(self, sequences: list[IntArray]) -> list[Json]:
         self._check_ids(sequences)
@@ -242,16 +248,15 @@ class Service:
         ]
 
     def _top(self, prompt: IntArray, body: Json) -> list[dict[str, float]]:
-        z = self.model.next_fn(self.params, prompt) / body["temperature"]
+        self._check_ids([prompt])
+        temperature = asked.number(body, "temperature", 1.0, most=1e6)
+        if temperature == 0:
+            raise BadRequest("temperature is 0: log-probs need one above it")
+        z = self.model.next_fn(self.params, prompt) / temperature
         log_probs = z - np.logaddexp.reduce(z)
-        best = np.argsort(-log_probs)[: body["logprobs"]].tolist()
+        count = asked.whole(body, "logprobs", 1, 0, self.model.vocab_size)
+        best = np.argsort(-log_probs)[:count].tolist()
         return [{f"token_id:{token}": float(log_probs[token]) for token in best}]
-
-
-def _prompts(given: Any) -> list[list[int]]:
-    if not given or not isinstance(given, list):
-        raise BadRequest("give the prompt as token ids")
-    return given if isinstance(given[0], list) else [given]
 
 
 def _scored(token: int, log_prob: float) -> Json:
@@ -337,56 +342,49 @@ def _routes(service: Service, *, native: bool, dev_mode: bool) -> dict[tuple[str
             # Completions carry the version they were drawn with; there is nothing to label.
             ("POST", "/update_weight_version"): lambda *_: {"success": True},
             ("POST", "/collective_rpc"): lambda body, _: {
-                "results": service.call(body["method"], body.get("kwargs", {}))
+                "results": service.call(body.get("method"), asked.section(body, "kwargs"))
             },
         }
     return routes
 
 
-def _handler(routes: Mapping[tuple[str, str], Route]) -> type[BaseHTTPRequestHandler]:
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-        # Without it a small answer waits for the client's delayed acknowledgement.
-        disable_nagle_algorithm = True
-
+def _handler(routes: Mapping[tuple[str, str], Route]) -> type[Handler]:
+    class EndpointHandler(Handler):
         def do_GET(self) -> None:
-            self._answer({})
+            self._answer()
 
         def do_POST(self) -> None:
-            raw = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-            try:
-                self._answer(json.loads(raw) if raw else {})
-            except json.JSONDecodeError as error:
-                self._send({"error": {"message": f"no JSON: {error}"}}, HTTPStatus.BAD_REQUEST)
+            self._answer()
 
-        def _answer(self, body: Json) -> None:
-            parts = urlsplit(self.path)
-            query = {name: values[-1] for name, values in parse_qs(parts.query).items()}
-            route = routes.get((self.command, parts.path))
-            if route is None:
-                self._send({"detail": "Not Found"}, HTTPStatus.NOT_FOUND)
-                return
+        def _answer(self) -> None:
             try:
-                self._send(route(body, query), HTTPStatus.OK)
+                self.send_json(self._result())
             except BadRequest as error:
-                self._send({"error": {"message": str(error)}}, HTTPStatus(error.status))
-            except (KeyError, TypeError, ValueError) as error:
-                text = f"{type(error).__name__}: {error}"
-                self._send({"error": {"message": text}}, HTTPStatus.BAD_REQUEST)
+                self.refuse(error)
+            except OSError:  # the client did not wait
+                raise
+            except Exception as error:  # the outermost boundary: the client is told, and waits not
+                log.warning("%s: %s: %s", shown(self.path), type(error).__name__, shown(error))
+                self.send_json({"error": {"message": "the server failed; its log says how"}}, 500)
 
-        def _send(self, answer: Any, status: HTTPStatus) -> None:
-            text = answer if isinstance(answer, str) else json.dumps(answer or {})
-            raw = text.encode()
-            self.send_response(status)
-            self.send_header("Content-Length", str(len(raw)))
-            with suppress(ConnectionError):  # the client did not wait
-                self.end_headers()
-                self.wfile.write(raw)
+        def _result(self) -> Any:
+            body = self.read_body()
+            if self.headers.get("Origin") is not None:
+                raise BadRequest("this server is not for web pages", HTTPStatus.FORBIDDEN)
+            try:
+                parts = urlsplit(self.path)
+                query = parse_qs(parts.query, max_num_fields=32)
+                value = parse_json(body.decode("utf-8"), "the body") if body else {}
+            except ValueError as error:
+                raise BadRequest(str(error)) from error
+            route = routes.get((str(self.command), parts.path))
+            if route is None:
+                raise BadRequest("Not Found", HTTPStatus.NOT_FOUND)
+            if not isinstance(value, dict):
+                raise BadRequest(f"the body is a {type(value).__name__}: send an object")
+            return route(value, {name: values[-1] for name, values in query.items()})
 
-        def log_message(self, format: str, *args: object) -> None:
-            """Nothing: a request per prompt would bury what matters."""
-
-    return Handler
+    return EndpointHandler
 
 
 def wait_until_up(url: str, seconds: float) -> None:

@@ -1,12 +1,13 @@
 """Rows of files and objects: a mapping of columns each, with the place where it was read."""
 
-import json
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+
+from ogrpo import files
 
 
 class Row(NamedTuple):
@@ -72,8 +73,8 @@ def read_parquet(path: str | Path) -> Iterator[Row]:
                 for columns in batch.to_pylist():
                     number += 1
                     yield Row(columns, f"{path}:row {number}")
-    except pa.ArrowInvalid as error:
-        raise ValueError(f"{path} is not a Parquet file: {error}.") from error
+    except (pa.ArrowException, OSError) as error:  # damaged pages are OSErrors to Arrow
+        raise ValueError(f"{path} is not a Parquet file, or a damaged one: {error}") from error
 
 
 def mapping_rows(rows: Iterable[Any], name: str) -> Iterator[Row]:
@@ -104,14 +105,13 @@ def parse_json(content: bytes, source: str) -> Any:
     """Decode and parse JSON.
 
     Raises:
-        ValueError: it is not UTF-8, or not JSON.
+        ValueError: it is not UTF-8, or not JSON that we take (`ogrpo.files.parse_json`).
     """
     try:
-        return json.loads(content.decode("utf-8-sig"))
+        text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise ValueError(f"{source}: not valid UTF-8: {error}.") from error
-    except json.JSONDecodeError as error:
-        raise ValueError(f"{source}: not valid JSON: {error}.") from error
+        raise ValueError(f"{source} is not UTF-8 (byte {error.start}): save it as UTF-8") from error
+    return files.parse_json(text, source)
 
 
 def check_file(path: str | Path) -> None:

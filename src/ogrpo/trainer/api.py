@@ -15,7 +15,8 @@ from ogrpo.core.algorithms import Algorithm
 from ogrpo.report.run_dir import RunDir
 from ogrpo.tasks import Task
 from ogrpo.trainer.config import TrainConfig
-from ogrpo.trainer.session import Invocation, run
+from ogrpo.trainer.run import run
+from ogrpo.trainer.session import Invocation
 from ogrpo.trainer.state import Record
 
 

@@ -32,6 +32,7 @@ EMPTY = {
     "version": 0,
     "capacity": 64,
     "counts": {},
+    "segments": {},
 }
 """The state of a buffer that nothing was put into: segments of a run begun before are set aside."""
 

@@ -1,6 +1,5 @@
 """The parts of the loop, made from a config."""
 
-import os
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -26,10 +25,12 @@ from ogrpo.policy.flops import (
     update_flops,
 )
 from ogrpo.policy.lora import TARGETS
+from ogrpo.rollout.check import Terms
 from ogrpo.rollout.collection import CollectionLimits
 from ogrpo.rollout.embedded import EmbeddedEngine
 from ogrpo.rollout.protocol import Engine, Sampling
 from ogrpo.rollout.vllm import Options, Unavailable, VllmEngine
+from ogrpo.rollout.vllm.options import credentials_of_environment
 from ogrpo.trainer import Costs, Packer, Parts
 from ogrpo.trainer.buffers import make_buffer
 from ogrpo.trainer.config import TrainConfig
@@ -102,12 +103,13 @@ def make_server_engine(
     config: TrainConfig, decoder: DecoderConfig, tokenizer: TextTokenizer
 ) -> VllmEngine:
     """Servers at `rollout.url` behind the engine interface."""
-    wanted = config.rollout
+    wanted, who = config.rollout, credentials_of_environment()
     options = Options(
         folder=wanted.folder,
         transport=wanted.transport,
         listen=wanted.listen,
-        api_key=os.environ.get("OGRPO_API_KEY"),
+        api_key=who.api_key,
+        basic_auth=who.basic_auth,
     )
     return connect_policy(
         wanted.url,
@@ -248,6 +250,7 @@ def make_parts(
         score=devices.make_score(recipe.policy_fn),
         hypers_at=make_hypers_at(config),
         sampling=training_sampling(config),
+        terms=terms(config, decoder, None if engine else prepared.tokenizer.eos_id),
         evaluation_sampling=evaluation_sampling(config),
         make_buffer=partial(make_buffer, config, decoder.vocab_size, experience),
         collection=collection_limits(config),
@@ -257,6 +260,8 @@ def make_parts(
         packer=make_packer(config),
         place=devices.place_batch,
         noise=make_noise(recipe) if measures_noise(config) else None,
+        examine=devices.make_examine(recipe),
+        max_skipped=config.optimizer.max_skipped,
         reads=recipe.reads,
         reset_optimizer=reset(make_optimizer(config)) if config.schedule.reset_optimizer else None,
         certificate_delta=config.certificate.delta,
@@ -271,6 +276,11 @@ def training_sampling(config: TrainConfig) -> Sampling:
         max_tokens=config.longest_completion,
         group_size=config.rollout.group_size,
     )
+
+
+def terms(config: TrainConfig, decoder: DecoderConfig, eos_id: int | None) -> Terms:
+    """What completions have to be; an engine from outside may have end tokens of its own."""
+    return Terms(training_sampling(config), decoder.vocab_size, eos_id)
 
 
 def evaluation_sampling(config: TrainConfig) -> Sampling:

@@ -5,8 +5,6 @@ wrong one is refused before anything is computed or written.
 """
 
 import dataclasses
-import types
-import typing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
@@ -14,6 +12,7 @@ from typing import Annotated, Any, Literal, TypeVar
 import tyro
 
 from ogrpo.core.algorithms import Algorithm
+from ogrpo.rollout.address import check_url
 from ogrpo.tasks.arithmetic import Teacher
 from ogrpo.trainer.config_processes import Processes
 from ogrpo.trainer.config_update import (
@@ -26,6 +25,7 @@ from ogrpo.trainer.config_update import (
     Region,
     only_with,
     require,
+    require_finite_numbers,
 )
 from ogrpo.trainer.control import ReuseLimits
 from ogrpo.trainer.schedule import Schedule
@@ -111,6 +111,13 @@ class WarmStart:
     cache: bool = True
     """Keep the warm-started weights in the user's cache folder, by content hash."""
 
+    def __post_init__(self) -> None:
+        rate = self.learning_rate
+        require(rate > 0, f"warm-start.learning-rate is {rate}: give a number > 0")
+        for name in ("steps", "batch", "problems", "demonstrations"):
+            value = getattr(self, name)
+            require(value >= 1, f"warm-start.{name} is {value}: give at least 1")
+
 
 @dataclass(frozen=True)
 class Judging:
@@ -143,7 +150,8 @@ class Rollout:
     """Longest completion in tokens; a longer one is cut off. Default: as the task says, or room for
     its longest worked solution, or 256."""
     url: tuple[str, ...] = ()
-    """External vLLM servers instead of the embedded sampler (docs/vllm.md)."""
+    """External vLLM servers instead of the embedded sampler (docs/vllm.md). Credentials are not
+    part of an address: OGRPO_API_KEY and OGRPO_BASIC_AUTH in the environment."""
     transport: Literal["folder", "url"] = "folder"
     """How weights reach the servers: a folder that they see, or pulled from here by URL."""
     folder: Path | None = None
@@ -168,6 +176,8 @@ class Rollout:
         )
         longest = self.max_tokens
         require(longest is None or longest > 0, f"rollout.max-tokens is {longest}: give at least 1")
+        for url in self.url:
+            check_url(url, "rollout.url")
         require(self.workers > 0, f"rollout.workers is {self.workers}: give at least 1")
         few = self.prompts_per_call
         require(few is None or few > 0, f"rollout.prompts-per-call is {few}: give at least 1")
@@ -332,6 +342,11 @@ class TrainConfig:
     """Where everything is written; default: runs/gsm8k-<date>-<time>."""
     resume: bool = False
     """Go on with the run in --run-dir from its newest checkpoint."""
+    resume_from: int | None = None
+    """Go on from this step's checkpoint, 0 being the beginning: what was made after it is set
+    aside."""
+    resume_anyway: bool = False
+    """Go on although options, data or tokenizer are not those of the checkpoint."""
     data: Data = field(default_factory=Data)
     model: Model = field(default_factory=Model)
     lora: Lora = field(default_factory=Lora)
@@ -353,7 +368,16 @@ class TrainConfig:
     checkpoint: Checkpointing = field(default_factory=Checkpointing)
 
     def __post_init__(self) -> None:
+        require_finite_numbers(self)
         require(self.seed >= 0, f"seed is {self.seed}: give a whole number of at least 0")
+        require(
+            self.resume_from is None or self.resume_from >= 0,
+            f"resume-from is {self.resume_from}: give the step of a checkpoint, or 0",
+        )
+        require(
+            self.goes_on or not self.resume_anyway,
+            "resume-anyway is given, but nothing is resumed: give --resume, or leave it out",
+        )
         parts = self.optimizer.microbatches
         require(
             self.schedule.prompts % parts == 0,
@@ -373,6 +397,11 @@ class TrainConfig:
             f"replay.groups is {held}, but schedule.prompts draws batches of {batch} groups: "
             "hold at least as many",
         )
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether a run is gone on with."""
+        return self.resume or self.resume_from is not None
 
     @property
     def longest_prompt(self) -> int:
@@ -402,29 +431,3 @@ def _settled(name: str, value: Number | None) -> Number:
     if value is None:
         raise ValueError(f"{name} is not known before the task is read: give it, or prepare first")
     return value
-
-
-def to_json(config: Any) -> dict[str, Any]:
-    """A config as plain JSON values."""
-    algorithm = getattr(config, "algorithm", None)
-    if isinstance(algorithm, Algorithm):
-        config = dataclasses.replace(config, algorithm=algorithm.name)
-    return dataclasses.asdict(
-        config,
-        dict_factory=lambda items: {k: str(v) if isinstance(v, Path) else v for k, v in items},
-    )
-
-
-def from_json(kind: type[Any], values: dict[str, Any]) -> Any:
-    """The config that `to_json` wrote."""
-    hints = typing.get_type_hints(kind)
-    return kind(**{name: _read(hints[name], value) for name, value in values.items()})
-
-
-def _read(hint: Any, value: Any) -> Any:
-    if dataclasses.is_dataclass(hint):
-        return from_json(typing.cast(type, hint), value)
-    if isinstance(value, list):
-        return tuple(value)
-    wants_path = hint is Path or (isinstance(hint, types.UnionType) and Path in hint.__args__)
-    return Path(value) if wants_path and value is not None else value

@@ -3,7 +3,8 @@
 Values are checked where they are declared, as there.
 """
 
-from dataclasses import dataclass, fields
+import math
+from dataclasses import dataclass, fields, is_dataclass
 from typing import Any, Literal
 
 from ogrpo.kernels.log_probs import KEPT_BYTES
@@ -18,6 +19,17 @@ def require(condition: bool, message: str) -> None:
 def dashed(name: str) -> str:
     """An option as it is typed."""
     return name.replace("_", "-")
+
+
+def require_finite_numbers(options: Any, prefix: str = "") -> None:
+    """Refuses a NaN or infinity anywhere in a dataclass of options, by its name."""
+    for field in fields(options):
+        value, name = getattr(options, field.name), prefix + dashed(field.name)
+        if is_dataclass(value):
+            require_finite_numbers(value, f"{name}.")
+        for number in value if isinstance(value, tuple) else (value,):
+            finite = not isinstance(number, float) or math.isfinite(number)
+            require(finite, f"{name} is {number}: give a finite number")
 
 
 def only_with(options: Any, prefix: str, names: str, condition: bool, remedy: str) -> None:
@@ -235,11 +247,23 @@ class Optimizer:
     """Do not compute groups that carry no loss, which needs microbatches of such groups alone, or
     packed batches; the gradient stays the same. Metrics, and so the signals of --reuse.adaptive,
     are of the groups that were computed."""
+    max_skipped: int = 3
+    """Updates in a row that may be skipped because the loss, the gradient or the new weights were
+    NaN or infinite; one more ends the run, and leaves what `ogrpo diagnose` reads. 0 ends it at the
+    first."""
 
     def __post_init__(self) -> None:
         rate = self.learning_rate
         require(rate is None or rate > 0, f"optimizer.learning-rate is {rate}: give > 0")
         require(0 <= self.decay <= 1, f"optimizer.decay is {self.decay}: give a share in [0, 1]")
+        for name in ("b1", "b2"):
+            value = getattr(self, name)
+            require(0 <= value < 1, f"optimizer.{name} is {value}: give a number in [0, 1)")
+        for name in ("warmup", "eps", "weight_decay", "max_skipped"):
+            value = getattr(self, name)
+            require(value >= 0, f"optimizer.{dashed(name)} is {value}: give a number of at least 0")
+        norm = self.max_grad_norm
+        require(norm > 0, f"optimizer.max-grad-norm is {norm}: give a number > 0")
         require(self.microbatches > 0, f"optimizer.microbatches is {self.microbatches}: give >= 1")
         choices = ("padded", "packed")
         require(

@@ -18,6 +18,7 @@ from ogrpo.kernels.attention.sharded import attention_over_mesh
 from ogrpo.kernels.log_probs import choose, kernel
 from ogrpo.kernels.log_probs.sharded import log_probs_over_mesh
 from ogrpo.learner import sharding
+from ogrpo.learner.examine import ExamineFn, make_examine
 from ogrpo.learner.hosts import several
 from ogrpo.learner.memory import CompilerOptions, compiler_options
 from ogrpo.learner.precision import compute_in
@@ -50,6 +51,7 @@ class Devices(NamedTuple):
     shapes: Callable[[Params], TrainState]
     """Of what `init` would make, each with its place; its frozen parameters are there."""
     make_update: Callable[[Recipe], UpdateFn]
+    make_examine: Callable[[Recipe], ExamineFn]
     make_score: Callable[[PolicyFn], ScoreFn]
     whole_axes: list[str]
     """Axes that the mesh was to cut and cannot."""
@@ -106,6 +108,7 @@ def _one_device(
         init=lambda params: replace(_init_on_one(config, optimizer, params), region=region),
         shapes=lambda params: with_region(_shapes_on_one(config, optimizer, params), region),
         make_update=partial(make_update, optimizer, options=own_options(config)),
+        make_examine=partial(make_examine, optimizer),
         make_score=lambda policy: jax.jit(lambda *args: policy(*args).log_probs),
         whole_axes=[],
     )
@@ -128,6 +131,7 @@ def _many_devices(
         make_update=lambda recipe: sharding.shard_update(
             optimizer, recipe, to, options=own_options(config)
         ),
+        make_examine=lambda recipe: sharding.shard_examine(optimizer, recipe, to),
         make_score=partial(sharding.shard_score, to=to),
         whole_axes=sharding.whole_axes(join(*axes), to.mesh),
     )

@@ -14,6 +14,7 @@ from ogrpo.rewards.scores import ScoreRequest, Scores
 from ogrpo.rollout.collection import Request, Rewarded
 from ogrpo.rollout.protocol import Group, IntArray
 from ogrpo.tasks import Example
+from ogrpo.terminal import shown
 
 log = logging.getLogger(__name__)
 Decode = Callable[[IntArray], str]
@@ -90,6 +91,10 @@ class GroupJudge:
         """What the rewards counted since the run began."""
         return self._pool.metrics()
 
+    def go_on_from(self, before: Mapping[str, float]) -> None:
+        """Counts on from the metrics of an earlier part of the run."""
+        self._pool.go_on_from(before)
+
     def _request(self, problems: Sequence[int], groups: Sequence[Group]) -> ScoreRequest:
         asked = [
             self._group_request(self._examples[n], group)
@@ -121,7 +126,7 @@ class GroupJudge:
             for failure in scores.failures:
                 if (kind := (failure.reward, failure.kind)) not in self._told:
                     self._told.add(kind)
-                    log.warning("%s (this and others like it are counted)", failure.message)
+                    log.warning("%s (this and others like it are counted)", shown(failure.message))
 
 
 def middle(rewards: NDArray[np.float32]) -> np.float32:

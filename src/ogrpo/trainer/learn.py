@@ -18,6 +18,7 @@ from ogrpo.learner.state import Hypers
 from ogrpo.trainer.batches import make_batch
 from ogrpo.trainer.collect import Fresh
 from ogrpo.trainer.control import ReuseLimits, UseVerdict, judge_data, next_clip_scale
+from ogrpo.trainer.diverged import DivergedError, Skipped
 from ogrpo.trainer.schedule import Schedule
 from ogrpo.trainer.state import LoopState, Parts, Record, stream_seed
 
@@ -25,6 +26,10 @@ NOISE = ("grad_variance", "grad_snr")
 NOT_CERTIFIED: Record = dict.fromkeys(
     ("certificate/bound", "certificate/mean", "certificate/completions")
 )
+
+
+UNKNOWN = -1e30
+"""The gap of a completion whose log-probs are not finite: none is certified with it."""
 
 
 class Scored(NamedTuple):
@@ -109,7 +114,10 @@ def score(state: LoopState, draw: Draw, parts: Parts, schedule: Schedule) -> Sco
 def update(
     state: LoopState, scored: Scored, parts: Parts, schedule: Schedule, use: Use
 ) -> LoopState:
-    """`i` updates on one batch; the metrics are those of the last."""
+    """`i` updates on one batch; the metrics are those of the last.
+
+    One that is skipped is the last: the others would meet the same weights and the same batch.
+    """
     batch = scored.batch
     lots = stream_seed(parts.seed, f"lots {use.draws}", state.step)
 
@@ -121,30 +129,52 @@ def update(
         use.noise = dict(parts.noise(state.train, batch, hypers(0)))
     train, metrics = parts.update(state.train, batch, hypers(0))
     mismatch = metrics["mismatch"]  # pi_k against mu: later updates have left pi_k
-    for iteration in range(1, schedule.updates_per_batch):
-        train, metrics = parts.update(train, batch, hypers(iteration))
+    updates = 1
+    while updates < schedule.updates_per_batch and not metrics["skipped"]:
+        train, metrics = parts.update(train, batch, hypers(updates))
+        updates += 1
     metrics = {**metrics, "mismatch": mismatch}
     shapes = state.shapes if scored.shape is None else state.shapes | {scored.shape}
     use.metrics = {name: float(value) for name, value in jax.device_get(metrics).items()}
+    last = (state.step, use.draws, updates - 1)
+    failed: tuple[Skipped, ...] = ()
+    if skipped := bool(use.metrics.pop("skipped")):
+        failed = (Skipped(*last, batch, hypers(updates - 1), dict(use.metrics)),)
+    goes_on = skipped and updates == 1  # none was taken since the last one that was skipped
     use.metrics |= {"padding": scored.padding, "shapes": max(1, len(shapes))}
     use.staleness.append(state.step - scored.policy_versions)
     use.draws += 1
     return replace(
         state,
         train=train,
-        uses=state.uses + schedule.updates_per_batch * len(batch.rewards),
-        update_flops=state.update_flops + flops(scored, parts, schedule),
+        uses=state.uses + updates * len(batch.rewards),
+        update_flops=state.update_flops + flops(scored, parts, updates),
         shapes=shapes,
+        skipped=state.skipped + skipped,
+        skipped_in_a_row=(state.skipped_in_a_row if goes_on else 0) + skipped,
+        failed=(state.failed if goes_on else ()) + failed,
     )
 
 
-def flops(scored: Scored, parts: Parts, schedule: Schedule) -> int:
+def stop_where_diverged(state: LoopState, max_skipped: int) -> None:
+    """Raises `DivergedError` where too many updates in a row were skipped."""
+    if state.skipped_in_a_row <= max_skipped:
+        return
+    seen = state.failed[-1].metrics if state.failed else {}
+    last = ", ".join(f"{name} {seen[name]:g}" for name in ("loss", "grad_norm") if name in seen)
+    raise DivergedError(
+        f"{state.skipped_in_a_row} updates in a row were skipped by step {state.step}, as they were"
+        f" not finite ({last}); optimizer.max-skipped is {max_skipped}. The weights are those"
+        " before them: a smaller --optimizer.learning-rate may go on from there"
+        " (--resume-anyway)"
+    )
+
+
+def flops(scored: Scored, parts: Parts, updates: int) -> int:
     """What a batch cost: its updates, and the log-probs that were scored for them."""
     others = (scored.batch.proximal_log_probs, scored.batch.ref_log_probs)
     scores = sum(log_probs is not None for log_probs in others)
-    return schedule.updates_per_batch * parts.costs.update(
-        scored.shape
-    ) + scores * parts.costs.score(scored.shape)
+    return updates * parts.costs.update(scored.shape) + scores * parts.costs.score(scored.shape)
 
 
 def controlled(state: LoopState, parts: Parts, use: Use) -> LoopState:
@@ -170,7 +200,8 @@ def certify_period(
         before = fetch(parts.score(state.train.whole(state.previous), batch, temperature))
         drawn, rewards = map(jnp.asarray, (made.batch.behavior_log_probs, made.batch.rewards))
         gaps = period_gaps(jnp.asarray(before), drawn, jnp.asarray(active), rewards)
-        state = replace(state, gaps=(*state.gaps, *np.asarray(gaps)[judged].tolist()))
+        found = np.nan_to_num(np.asarray(gaps)[judged], nan=UNKNOWN, posinf=UNKNOWN, neginf=UNKNOWN)
+        state = replace(state, gaps=(*state.gaps, *found.tolist()))
     if not ends or not state.gaps:
         return state, NOT_CERTIFIED
     verdict = certify(jnp.asarray(state.gaps), parts.certificate_delta)

@@ -22,7 +22,15 @@ from ogrpo.learner.hosts import is_first
 from ogrpo.rollout.collection import Collector
 from ogrpo.trainer.collect import inserted, request_at, take
 from ogrpo.trainer.evaluate import evaluate
-from ogrpo.trainer.learn import Use, certify_period, controlled, draws, score, update
+from ogrpo.trainer.learn import (
+    Use,
+    certify_period,
+    controlled,
+    draws,
+    score,
+    stop_where_diverged,
+    update,
+)
 from ogrpo.trainer.records import first_record, step_record
 from ogrpo.trainer.schedule import Schedule
 from ogrpo.trainer.state import LoopState, Parts, Record, Stopwatch, snapshot
@@ -33,6 +41,9 @@ def train(state: LoopState, parts: Parts, schedule: Schedule) -> Iterator[tuple[
 
     A fresh run first yields the evaluation of the initial policy as step 0's record. With several
     processes all run this loop, and the first alone has records.
+
+    Raises:
+      DivergedError: after the record of a step whose updates were skipped once too often.
     """
     if state.step == 0:
         watch = Stopwatch()
@@ -40,9 +51,13 @@ def train(state: LoopState, parts: Parts, schedule: Schedule) -> Iterator[tuple[
             base = evaluate(state, parts, None)
         yield state, first_record(state, watch, base)
     with make_collector(state, parts, schedule) as collector:
+        if state.owed is not None:
+            yield (turn := settled(state, state.owed, parts, collector))
+            state = turn[0]
         while state.step < schedule.steps:
             yield (turn := advance(state, parts, schedule, collector))
             state = turn[0]
+            stop_where_diverged(state, parts.max_skipped)
 
 
 def advance(
@@ -62,17 +77,29 @@ def advance(
         for draw in draws(state, parts, schedule, use):
             batch = score(state, draw, parts, schedule)
             state = update(state, batch, parts, schedule, use)
-            if use.used_up(parts.limits):
+            if use.used_up(parts.limits) or state.skipped_in_a_row > parts.max_skipped:
                 break
         state = replace(controlled(state, parts, use), step=state.step + 1)
         ends = due(state, schedule)
         state, certificate = certify_period(state, fresh, parts, ends=ends)
+    record = partial(step_record, state, parts, schedule, watch, collector)
+    rest = (fresh, use, certificate)
     if evaluates:
+        parts.heard(state, lambda: record(None, *rest))
         with watch("eval"):
             evaluation = evaluate(state, parts, collector)
-    found = (evaluation, fresh, use, certificate)
-    record = step_record(state, parts, schedule, watch, collector, *found) if is_first() else {}
-    return state, record
+    return state, record(evaluation, *rest) if is_first() else {}
+
+
+def settled(
+    state: LoopState, owed: Record, parts: Parts, collector: Collector
+) -> tuple[LoopState, Record]:
+    """A step whose evaluation failed when the run was last started: evaluates, and ends it."""
+    watch = Stopwatch()
+    with watch("eval"):
+        evaluation = evaluate(state, parts, collector)
+    record = {**owed, **evaluation.record(), "seconds/eval": watch.seconds["eval"]}
+    return replace(state, owed=None), record
 
 
 def make_collector(state: LoopState, parts: Parts, schedule: Schedule) -> Collector:
@@ -90,6 +117,7 @@ def make_collector(state: LoopState, parts: Parts, schedule: Schedule) -> Collec
         steps=range(state.step, max(last, state.step)),
         limits=parts.collection,
         retry_on=parts.retry_on,
+        terms=parts.terms,
     )
     collector.publish(state.train.whole(state.server), state.server_version)
     collector.request(state.step + schedule.sync_offset - 1)

@@ -3,6 +3,7 @@
 import dataclasses
 import hashlib
 import json
+import math
 import os
 import shutil
 from collections.abc import Iterator
@@ -23,6 +24,7 @@ from ogrpo.data.batching import PromptStream, pad_groups
 from ogrpo.data.tokenizer import TextTokenizer
 from ogrpo.kernels import attention
 from ogrpo.kernels.log_probs import check_available, choose
+from ogrpo.learner.finite import require_finite
 from ogrpo.learner.state import adam, init_state
 from ogrpo.learner.update import PolicyFn
 from ogrpo.learner.warm_start import make_imitate, warm_start
@@ -36,14 +38,16 @@ from ogrpo.policy.decoder import keep_nothing, keep_products
 from ogrpo.policy.lora import merge
 from ogrpo.policy.packing import packed_log_probs_and_entropy
 from ogrpo.policy.pretrained import load_pretrained, save_pretrained
+from ogrpo.policy.room import check_room
 from ogrpo.policy.shapes import SHAPES, tiny
 from ogrpo.report.progress import warm_start_bar
 from ogrpo.tasks import arithmetic
 from ogrpo.trainer import lessons as demonstrations
 from ogrpo.trainer.cache import cache_path
 from ogrpo.trainer.config import TrainConfig, WarmStart
+from ogrpo.trainer.config_update import require
 from ogrpo.trainer.lessons import Lessons
-from ogrpo.trainer.prepare import Prepared
+from ogrpo.trainer.prepare import Prepared, check_vocabulary
 
 DTYPES = {"float32": jnp.float32, "bfloat16": jnp.bfloat16}
 REMAT = {
@@ -94,6 +98,8 @@ def _make_model(prepared: Prepared, console: Console) -> tuple[DecoderConfig, Pa
     key = jax.random.key(config.seed)
     if config.model.random != "none":
         decoder = {**SHAPES, "tiny": tiny_decoder(tokenizer)}[config.model.random]
+        check_vocabulary(tokenizer, decoder, f"--model.random {config.model.random}")
+        check_room(decoder, dtype, f"--model.random {config.model.random}")
         return decoder, init_params(decoder, key, dtype)
     if prepared.lessons is None:
         raise ValueError(
@@ -109,7 +115,12 @@ def _make_model(prepared: Prepared, console: Console) -> tuple[DecoderConfig, Pa
 def save_model(
     folder: Path, decoder: DecoderConfig, params: Params, tokenizer: TextTokenizer
 ) -> None:
-    """Writes a Hugging Face folder that servers and later runs can start from, adapters merged."""
+    """Writes a Hugging Face folder that servers and later runs can start from, adapters merged.
+
+    Raises:
+      NotFiniteError: a weight is NaN or infinite; the folder stays as it was.
+    """
+    require_finite(params, f"the weights are not saved, and {folder} stays as it was")
     ends = {"eos_token_id": tokenizer.eos_id, "pad_token_id": tokenizer.pad_id}
     tokenizer.save(folder)
     save_pretrained(folder, decoder, merge(params), extra_fields=ends)
@@ -126,7 +137,7 @@ def warm_started(
     """Imitates demonstrations, or reads what an equal imitation left in the cache."""
     folder = _cache_folder(config, decoder, tokenizer, lessons)
     if config.warm_start.cache and (folder / "config.json").is_file():
-        console.print(f"warm start read from {folder}", soft_wrap=True)
+        console.print(f"warm start read from {folder}", markup=False, soft_wrap=True)
         return load_pretrained(folder, dtype)[1]
     groups = lessons.groups(tokenizer)
     batch = pad_groups(
@@ -154,10 +165,14 @@ def _imitate(
     imitate = make_imitate(optimizer, make_policy_fn(decoder))
     rate = optax.cosine_decay_schedule(warm.learning_rate, warm.steps)
     batches = _batches(batch, warm, config.seed)
+    remedy = f"a smaller --warm-start.learning-rate than {warm.learning_rate:g} may help"
     with warm_start_bar(console, warm.steps) as show:
         for step, turn in enumerate(warm_start(state, batches, imitate, rate), start=1):
             state, loss = turn
+            found = f"the warm start diverged: its loss is {loss} at step {step}"
+            require(math.isfinite(loss), f"{found}; {remedy}")
             show(step, loss)
+    require_finite(state.params, f"the warm start diverged at its last step; {remedy}")
     return state.params
 
 

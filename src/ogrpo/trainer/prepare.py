@@ -3,10 +3,13 @@
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from ogrpo.data.chat import PLAIN_CHAT, template_variables
 from ogrpo.data.tokenizer import TextTokenizer, train_bpe, word_level
+from ogrpo.files import parse_json
+from ogrpo.policy import DecoderConfig, load_config
 from ogrpo.rewards.pool import RewardPool
 from ogrpo.rewards.reward import Reward
 from ogrpo.tasks import Example, Task, arithmetic
@@ -98,13 +101,33 @@ def few_heldout(config: TrainConfig, task: Task) -> Counts:
 def make_tokenizer(config: TrainConfig, task: Task) -> TextTokenizer:
     """The model's own tokenizer, or one made for the task."""
     if config.model.path is not None:
-        return TextTokenizer.load(config.model.path)
+        return model_tokenizer(config.model.path)
     if _in_words(task):
         return word_level(arithmetic.vocabulary())
     return train_bpe(
         task.texts(),
         vocab_size=config.model.tokenizer_size,
         chat_template=PLAIN_CHAT if task.is_chat else None,
+    )
+
+
+def model_tokenizer(folder: Path) -> TextTokenizer:
+    """The tokenizer of a model's folder, which the model's config is compared with.
+
+    Raises:
+      ValueError: one of their files is missing or wrong, or the model has too small a vocabulary.
+    """
+    tokenizer = TextTokenizer.load(folder)
+    check_vocabulary(tokenizer, load_config(folder), str(folder))
+    return tokenizer
+
+
+def check_vocabulary(tokenizer: TextTokenizer, decoder: DecoderConfig, what: str) -> None:
+    """Refuses a tokenizer with ids that the model has no embedding for."""
+    require(
+        tokenizer.vocab_size <= decoder.vocab_size,
+        f"{what}: the tokenizer has ids up to {tokenizer.vocab_size - 1}, and the model's"
+        f" vocab_size is {decoder.vocab_size}: give the tokenizer that the model was trained with",
     )
 
 
@@ -142,9 +165,10 @@ def _reads(known: set[str]) -> str:
 
 def _value(text: str) -> Any:
     try:
-        return json.loads(text)
-    except json.JSONDecodeError:
+        json.loads(text)
+    except (ValueError, RecursionError):
         return text
+    return parse_json(text, f"--data.chat {text:.40}")
 
 
 def _encode(config: TrainConfig, tokenizer: TextTokenizer, examples: Sequence[Example]) -> Encoded:

@@ -7,6 +7,7 @@ tells the others (`shared`), so that all take the same branches. Arrays are cut 
 
 import hashlib
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from signal import Signals
 
@@ -16,11 +17,13 @@ from rich.console import Console
 
 from ogrpo.learner.hosts import everyone, from_first, is_first, several
 from ogrpo.policy import DecoderConfig, Params
-from ogrpo.trainer.config import TrainConfig, to_json
+from ogrpo.trainer.config import TrainConfig
+from ogrpo.trainer.config_json import to_json
 from ogrpo.trainer.config_processes import Processes
 from ogrpo.trainer.config_update import require
 from ogrpo.trainer.model import make_model
 from ogrpo.trainer.prepare import Prepared
+from ogrpo.trainer.state import Ids
 
 OWN = ("processes", "run_dir")
 """What may differ between processes: only the first one's folder is looked at."""
@@ -68,7 +71,7 @@ def check_alike(prepared: Prepared) -> None:
     """Refuses processes that were given other options, or that read another task or tokenizer."""
     if not several():
         return
-    told = everyone(_digests(prepared))
+    told = everyone(digests(prepared))
     for what in told[0]:
         others = [n for n, digests in enumerate(told) if digests[what] != told[0][what]]
         require(
@@ -78,16 +81,21 @@ def check_alike(prepared: Prepared) -> None:
         )
 
 
-def _digests(prepared: Prepared) -> dict[str, str]:
+def digests(prepared: Prepared) -> dict[str, str]:
+    """SHA-256 of what all processes, and a run that is resumed, must agree on."""
     options = {name: v for name, v in to_json(prepared.config).items() if name not in OWN}
-    prompts = [*prepared.prompts.train, *prepared.prompts.heldout]
-    task = [np.array([len(ids) for ids in prompts]), *prompts]
     texts = {
         "configuration": json.dumps(options, sort_keys=True, default=str).encode(),
         "tokenizer": prepared.tokenizer.backend.to_str().encode(),
-        "task": b"".join(np.ascontiguousarray(ids).tobytes() for ids in task),
+        "training prompts": _bytes(prepared.prompts.train),
+        "held-out prompts": _bytes(prepared.prompts.heldout),
     }
     return {what: hashlib.sha256(text).hexdigest() for what, text in texts.items()}
+
+
+def _bytes(prompts: Sequence[Ids]) -> bytes:
+    lengths = np.array([len(ids) for ids in prompts])
+    return b"".join(np.ascontiguousarray(ids).tobytes() for ids in [lengths, *prompts])
 
 
 def same_model(prepared: Prepared, console: Console) -> tuple[DecoderConfig, Params]:

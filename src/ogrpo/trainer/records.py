@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 
+from ogrpo.rollout.check import REFUSED
 from ogrpo.rollout.collection import Collector
 from ogrpo.trainer.collect import Fresh
 from ogrpo.trainer.evaluate import HeldoutScores, not_evaluated
@@ -37,7 +38,7 @@ def step_record(
 ) -> Record:
     """The record of a step that has ended."""
     samples = parts.evaluation_sampling.group_size
-    collection = collector.metrics()
+    collection, engine = collector.metrics(), parts.engine.metrics()
     return {
         **counted(state),
         **dict.fromkeys(("kl/mu_pi", "ess", "staleness")),
@@ -48,7 +49,8 @@ def step_record(
         **replayed(state, parts),
         **collection,
         **parts.reward_metrics(),
-        **parts.engine.metrics(),
+        **engine,
+        **refused(collection, engine),
         **timed(watch),
     }
 
@@ -59,6 +61,7 @@ def counted(state: LoopState) -> Record:
         "step": state.step,
         "completions": state.completions,
         "updates": int(state.train.updates),
+        "update/skipped": state.skipped,
         "tokens": state.tokens,
         "flops/rollout": state.rollout_flops,
         "flops/update": state.update_flops,
@@ -80,6 +83,12 @@ def collected(
         "truncated": fresh.truncated / fresh.groups.rewards.size,
         "tokens/s": collection["collect/tokens/s"] if overlapped else own,
     }
+
+
+def refused(collection: Mapping[str, float], engine: Mapping[str, float]) -> Record:
+    """Completions that were not what was ordered, as seen by the engine and the collector."""
+    names = {name for name in (*collection, *engine) if name.startswith(REFUSED)}
+    return {name: collection.get(name, 0) + engine.get(name, 0) for name in sorted(names)}
 
 
 def replayed(state: LoopState, parts: Parts) -> Record:

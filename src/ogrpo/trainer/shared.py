@@ -20,7 +20,8 @@ import numpy as np
 
 from ogrpo.data.replay import Draw, Experience, ReplayBuffer
 from ogrpo.learner.hosts import fetch, from_first, is_first, on_first, several
-from ogrpo.report.run_dir import MetricsWriter, RunDir
+from ogrpo.report.metrics_file import MetricsWriter, Rewound
+from ogrpo.report.run_dir import RunDir
 from ogrpo.rollout.collection import Collector, Request, Rewarded, RewardFn, Taken
 from ogrpo.rollout.protocol import Engine, Group, IntArray, Sampling
 from ogrpo.trainer.state import Parts
@@ -160,6 +161,11 @@ class SharedBuffer:
         """As `ReplayBuffer.sample`, the draw told to all."""
         return from_first(lambda: self._own.sample(count, seed=seed))
 
+    @property
+    def changes(self) -> int:
+        """Of the first process; 0 in the others."""
+        return 0 if self._buffer is None else self._buffer.changes
+
     def statistics(self) -> dict[str, float]:
         """Of the first process, which makes the records."""
         return {} if self._buffer is None else self._buffer.statistics()
@@ -180,14 +186,15 @@ class WatchedRun(RunDir):
     def write_config(self, config: dict[str, Any]) -> None:
         """Left to the first process."""
 
-    def rewind(self, step: int) -> None:
+    def rewind(self, step: int, *, keep: bool = False) -> Rewound:  # noqa: ARG002
         """Left to the first process."""
+        return Rewound(0, 0)
 
     @contextmanager
     def metrics_writer(self) -> Iterator[MetricsWriter]:
         """A writer whose records go nowhere."""
-        with open(os.devnull, "w") as nowhere:
-            yield MetricsWriter(nowhere)
+        with MetricsWriter(os.devnull) as writer:
+            yield writer
 
 
 def shared_run(open_run: Callable[[], RunDir]) -> RunDir:

@@ -16,13 +16,16 @@ from ogrpo.core.algorithms import REFERENCE
 from ogrpo.data.packing import Shape
 from ogrpo.data.replay import ReplayBuffer
 from ogrpo.learner.checkpoint import content_hash
+from ogrpo.learner.examine import ExamineFn
 from ogrpo.learner.state import Hypers, Params, TrainState
 from ogrpo.learner.update import UpdateFn
 from ogrpo.learner.variance import NoiseFn
+from ogrpo.rollout.check import Terms
 from ogrpo.rollout.collection import CollectionLimits, Collector, RewardFn
 from ogrpo.rollout.protocol import Engine, Group, Sampling
 from ogrpo.trainer.batches import Packer
 from ogrpo.trainer.control import ReuseLimits
+from ogrpo.trainer.diverged import Skipped
 
 Ids = NDArray[np.int32]
 Record = dict[str, Any]
@@ -75,6 +78,8 @@ class Parts:
     """Hyper-parameters of the update with this index, the clip scaled by this factor, with this
     seed for the lots that the method draws."""
     sampling: Sampling
+    terms: Terms
+    """What completions are checked against before they are learned from."""
     evaluation_sampling: Sampling
     make_buffer: Callable[[dict[str, Any] | None], ReplayBuffer]
     """A replay buffer: a new one, or that of a checkpoint's description."""
@@ -97,7 +102,14 @@ class Parts:
     """Puts a batch on the devices."""
     noise: NoiseFn | None
     """How noisy an update's gradient is; None where that is not measured."""
+    examine: ExamineFn
+    """An update's numbers one stage after the other, of what it would do to a state."""
+    max_skipped: int
+    """Updates in a row that may be skipped as they were not finite."""
     seed: int
+    heard: "Callable[[LoopState, Callable[[], Record]], None]" = lambda _state, _record: None
+    """Hears of a step that is complete but for its evaluation: its state, and what makes its record
+    as far as that is known."""
     collect: Callable[..., Collector] = Collector
     """Makes the collector; with several processes, one that all of them share."""
 
@@ -133,6 +145,13 @@ class LoopState:
     """What the packed batches of updates were shaped like: programs that were compiled."""
     frozen_hash: str = ""
     """Of the parameters that are not trained; empty where there are none."""
+    skipped: int = 0
+    """Updates that were not taken, as they would not have been finite."""
+    skipped_in_a_row: int = 0
+    failed: tuple[Skipped, ...] = ()
+    """What this process knows of those in a row; no checkpoint holds it."""
+    owed: Record | None = None
+    """The record of this step as far as it was known when its evaluation failed."""
 
     def arrays(self) -> dict[str, Any]:
         """The arrays of a checkpoint, without the parameters that are not trained."""
@@ -143,13 +162,16 @@ class LoopState:
     def progress(self) -> dict[str, Any]:
         """The counters of a checkpoint, and what the buffer needs beside its files."""
         counters = {name: getattr(self, name) for name in COUNTERS}
-        return {**counters, "shapes": sorted(self.shapes), "buffer": self.buffer.state()}
+        owed = {} if self.owed is None else {"owed": self.owed}
+        return {**counters, **owed, "shapes": sorted(self.shapes), "buffer": self.buffer.state()}
 
 
 COUNTERS = (
     *("step", "server_version", "completions", "tokens", "uses", "rollout_flops", "update_flops"),
-    *("gaps", "clip_scale", "used_up", "frozen_hash"),
+    *("gaps", "clip_scale", "used_up", "frozen_hash", "skipped", "skipped_in_a_row"),
 )
+LATER = {"frozen_hash": "", "skipped": 0, "skipped_in_a_row": 0}
+"""Counters that older checkpoints do not have."""
 
 
 def snapshot(params: Params) -> Params:
@@ -169,46 +191,64 @@ def start(train: TrainState, parts: Parts) -> LoopState:
 
 def first_arrays(train: TrainState, parts: Parts) -> dict[str, Any]:
     """The arrays before step 0."""
-    return _named(train, snapshot(train.params), parts)
+    certifies = parts.certificate_delta is not None
+    return _named(train, snapshot(train.params), parts.reads, certifies=certifies)
 
 
 def array_shapes(train: TrainState, parts: Parts) -> dict[str, Any]:
     """What a checkpoint's reader is to expect, from a state or its shapes; nothing is copied."""
+    return checkpoint_shapes(train, parts.reads, certifies=parts.certificate_delta is not None)
+
+
+def checkpoint_shapes(
+    train: TrainState, reads: frozenset[str], *, certifies: bool
+) -> dict[str, Any]:
+    """The same of a run that reads these policies' log-probs, and perhaps certifies."""
     shapes = jax.tree.map(_shape, replace(train, frozen=()))
-    return _named(shapes, shapes.params, parts)
+    return _named(shapes, shapes.params, reads, certifies=certifies)
 
 
 def _shape(leaf: Any) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=leaf.sharding)
 
 
-def _named(train: TrainState, policy: Params, parts: Parts) -> dict[str, Any]:
+def _named(
+    train: TrainState, policy: Params, reads: frozenset[str], *, certifies: bool
+) -> dict[str, Any]:
     """A checkpoint's arrays, where every policy but the trainer's is `policy`."""
-    reference = {"reference": policy} if REFERENCE in parts.reads else {}
-    previous = {"previous": policy} if parts.certificate_delta is not None else {}
+    reference = {"reference": policy} if REFERENCE in reads else {}
+    previous = {"previous": policy} if certifies else {}
     return {"train": replace(train, frozen=()), "server": policy, **reference, **previous}
 
 
 def resume(
     arrays: dict[str, Any], progress: dict[str, Any], parts: Parts, *, frozen: Params = ()
 ) -> LoopState:
-    """The state that a checkpoint describes, `frozen` being what it does not hold.
-
-    Raises:
-        ValueError: the run began with other frozen parameters.
+    """The state that a checkpoint describes, `frozen` being what it does not hold: parameters that
+    `check_frozen` takes.
     """
-    counters = {name: {"frozen_hash": "", **progress}[name] for name in COUNTERS}
-    if (found := content_hash(frozen)) != counters["frozen_hash"]:
-        raise ValueError(
-            f"the weights beside the adapters are not those that the run began with (SHA-256"
-            f" {found[:12]}, {counters['frozen_hash'][:12]} then): give back the model that it"
-            " was started from, or start a new run"
-        )
+    counters = {name: {**LATER, **progress}[name] for name in COUNTERS}
     arrays = {**arrays, "train": replace(arrays["train"], frozen=frozen)}
     counters["gaps"] = tuple(counters["gaps"])
     counters["shapes"] = frozenset(Shape(*sizes) for sizes in progress["shapes"])
     policies = {"reference": None, "previous": None, **arrays}
+    counters["owed"] = progress.get("owed")
     return LoopState(**policies, **counters, buffer=parts.make_buffer(progress["buffer"]))
+
+
+def check_frozen(frozen: Params, progress: Mapping[str, Any]) -> None:
+    """Refuses frozen parameters that are not those that a checkpoint's run began with.
+
+    Raises:
+        ValueError: they are others.
+    """
+    then = progress.get("frozen_hash", "")
+    if (found := content_hash(frozen)) != then:
+        raise ValueError(
+            f"the weights beside the adapters are not those that the run began with (SHA-256"
+            f" {found[:12]}, {then[:12]} then): give back the model that it was started from, or"
+            " start a new run"
+        )
 
 
 @dataclass

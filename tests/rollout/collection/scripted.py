@@ -83,7 +83,14 @@ def equal_rewards(request, places, groups):
 
 
 def collector(
-    engine, steps=8, *, ask=request_at, reward_fn=equal_rewards, clock=time.perf_counter, **limits
+    engine,
+    steps=8,
+    *,
+    ask=request_at,
+    reward_fn=equal_rewards,
+    clock=time.perf_counter,
+    terms=None,
+    **limits,
 ):
     return Collector(
         engine,
@@ -93,6 +100,7 @@ def collector(
         steps=steps if isinstance(steps, range) else range(steps),
         limits=make_limits(**limits),
         retry_on=(Flaky,),
+        terms=terms,
         clock=clock,
     )
 

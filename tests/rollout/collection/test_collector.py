@@ -436,10 +436,12 @@ def test_the_time_of_each_side_adds_up():
         "staleness/max": 0,
         "retried/failed": 0,
         "retried/incomplete": 0,
+        "retried/refused": 0,
         "retried/stale": 0,
         "ahead": 0,
     }
-    assert found == pytest.approx({f"collect/{name}": value for name, value in expected.items()})
+    named = {f"collect/{name}": value for name, value in expected.items()}
+    assert found == pytest.approx({**named, "rollout/refused": 0})
 
 
 def test_staleness_is_counted_by_completion():

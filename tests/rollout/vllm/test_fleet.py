@@ -9,6 +9,7 @@ import pytest
 
 from ogrpo.rollout.vllm import RolloutError
 from ogrpo.rollout.vllm.api import ServerApi
+from ogrpo.rollout.vllm.capabilities import Capabilities, table
 from ogrpo.rollout.vllm.fleet import Fleet, Server
 
 PATIENCE = 0.2
@@ -20,7 +21,7 @@ async def nobody(_: Server) -> None:
 
 async def give_up_together(waiters: int) -> None:
     """All run out of patience in one turn of the loop; the first to say so cancels the others."""
-    server = Server(ServerApi("http://127.0.0.1:9", api_key=None, timeout=1.0), down=True)
+    server = Server(ServerApi("http://127.0.0.1:9", headers={}, timeout=1.0), down=True)
     fleet = Fleet(servers=[server], per_server=4, patience=PATIENCE, revive=nobody, version=0)
     asyncio.get_running_loop().call_later(PATIENCE / 2, time.sleep, PATIENCE)
     with pytest.raises(ExceptionGroup) as caught:
@@ -49,3 +50,21 @@ def test_those_who_give_up_leave_no_lock_behind():
 
     threading.Thread(target=work, daemon=True).start()
     done.result(timeout=20)
+
+
+def test_what_a_server_says_of_itself_is_shown_and_not_obeyed():
+    found = Capabilities(
+        url="http://127.0.0.1:9",
+        vllm="\x1b]0;title\x07",
+        model="\x1b[2J\u202epolicy",
+        max_model_len=8,
+        log_probs="raw",
+        tokenizer="the trainer's",
+        native=False,
+        dev_mode=False,
+        extension=None,
+    )
+    shown = table([found])
+    assert r"\x1b[2J\u202epolicy" in shown
+    assert r"vLLM \x1b]0;title\x07" in shown
+    assert "\x1b" not in shown

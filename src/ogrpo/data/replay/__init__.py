@@ -3,6 +3,7 @@
 from ogrpo.data.replay.buffer import ReplayBuffer
 from ogrpo.data.replay.columns import Columns, Experience, Layout, pack, pack_batch
 from ogrpo.data.replay.draw import Draw, Receipt
+from ogrpo.data.replay.identity import BrokenSegment, MisplacedSegment
 from ogrpo.data.replay.limits import BufferLimits
 from ogrpo.data.replay.samplers import (
     Fifo,
@@ -18,6 +19,5 @@ from ogrpo.data.replay.samplers import (
     recency,
     uniform,
 )
-from ogrpo.data.replay.segments import BrokenSegment
 from ogrpo.data.replay.shards import Shard, allot, merge_statistics
 from ogrpo.data.replay.table import Features, Table

@@ -17,7 +17,8 @@ import numpy as np
 from ogrpo.data.replay import segments
 from ogrpo.data.replay.columns import Columns, Experience, Int64Array, Layout, keep, pack
 from ogrpo.data.replay.draw import Draw, Receipt
-from ogrpo.data.replay.journal import Journal, make_empty, within
+from ogrpo.data.replay.identity import BrokenSegment, MisplacedSegment
+from ogrpo.data.replay.journal import Journal, make_empty, make_folder, own, within
 from ogrpo.data.replay.limits import BufferLimits
 from ogrpo.data.replay.memory import Memory
 from ogrpo.data.replay.samplers import Sampler
@@ -87,13 +88,16 @@ class ReplayBuffer:
         read and that the state does not speak of was never acknowledged: it is moved, too.
 
         Raises:
-            BrokenSegment: a segment that is needed cannot be read.
-            ValueError: a segment that is needed is missing, or has another layout.
+            BrokenSegment: a segment that is needed cannot be read; as a `MisplacedSegment`, it
+                holds other groups than its name says, or is not the file that the state speaks of.
+            ValueError: a segment that is needed is missing, or has another layout, or another
+                process has the folder.
         """
         buffer = cls(layout, limits, sampler, folder=None, **options)
         buffer._journal = Journal(folder, layout)
         if folder is not None:
-            folder.mkdir(parents=True, exist_ok=True)
+            make_folder(folder)
+            own(folder)
         if state is None:
             buffer._load_all()
         else:
@@ -115,6 +119,15 @@ class ReplayBuffer:
     def acknowledged(self) -> int:
         """Groups with an id below it are on disk."""
         return self._journal.acknowledged
+
+    @property
+    def changes(self) -> int:
+        """How many groups were given or drawn so far: while it stands still, the buffer does.
+
+        What expires is not counted: it expires again.
+        """
+        refused = (n for name, n in self._counts.items() if name.startswith("refused/"))
+        return self._counts["inserted"] + self._counts["drawn"] + sum(refused)
 
     @property
     def version(self) -> int:
@@ -217,6 +230,7 @@ class ReplayBuffer:
             "version": table.version,
             "capacity": table.capacity,
             "counts": dict(self._counts),
+            "segments": self._journal.digests(ids),
         }
 
     def prune(self, states: Iterable[State] = ()) -> int:
@@ -293,13 +307,14 @@ class ReplayBuffer:
     def _restore(self, state: State) -> None:
         self._hold(Memory(self.layout, state["capacity"]))
         self._counts = Counter(state["counts"])
+        known = state.get("segments", {})
         table, ids = self._table, np.array(state["ids"], np.int64)
         table.version = state["version"]
         for segment in self._journal.listed():
             if segment.first >= state["next_id"]:
                 self._set_aside(segment, "superseded")
             elif len(wanted := within(ids, segment)):
-                columns = self._journal.read(segment)
+                columns = self._journal.read(segment, known)
                 there = np.isin(np.arange(segment.first, segment.stop), wanted)
                 self._enter(wanted, keep(columns, there))
         self._check_found(ids)
@@ -312,8 +327,8 @@ class ReplayBuffer:
         for segment in listed:
             try:
                 columns = self._journal.read(segment)
-            except segments.BrokenSegment:
-                if segment != listed[-1]:
+            except BrokenSegment as error:
+                if segment != listed[-1] or isinstance(error, MisplacedSegment):
                     raise
                 self._set_aside(segment, "torn")
             else:

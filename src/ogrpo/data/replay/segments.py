@@ -2,11 +2,14 @@
 
 `groups-<first>-<stop>.parquet` holds the groups with ids `first <= id < stop`. A segment is written
 beside its place, flushed to the disk and renamed into it, so such a name stands for a whole file;
-what a crash leaves behind is named `_unfinished-...`.
+what a crash leaves behind is named `_unfinished-...`. A file that holds other groups than its name
+says is as broken as a torn one.
 """
 
+import hashlib
 import os
 import re
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -18,7 +21,9 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from ogrpo.data.replay.columns import FINISH_REASONS, Columns, Layout
+from ogrpo.data.replay.identity import BrokenSegment, check_identity
 from ogrpo.data.replay.stretches import no_stretches
+from ogrpo.files import sync_folder
 
 NAME = re.compile(r"groups-(\d{12})-(\d{12})\.parquet")
 UNFINISHED = "_unfinished-"  # readers of a whole folder pass over names that begin with _
@@ -32,10 +37,6 @@ DICTIONARIES = [
     *("completion", "problem", "prompt_ids.list.element", "token_ids.list.element", "reward"),
     *("policy_version", "temperature", "finish_reason"),
 ]
-
-
-class BrokenSegment(ValueError):
-    """A file that should hold groups and cannot be read."""
 
 
 @dataclass(frozen=True, order=True)
@@ -65,36 +66,78 @@ def listed(folder: Path) -> list[Segment]:
 
 def write(folder: Path, first: int, columns: Columns, layout: Layout) -> Segment:
     """Write groups `first, first + 1, ...` and return once they are on disk."""
+    return place(folder, first, columns, serialised(first, columns, layout))
+
+
+def serialised(first: int, columns: Columns, layout: Layout) -> bytes:
+    """Return the file of groups `first, first + 1, ...`."""
+    out = pa.BufferOutputStream()
+    _write_table(to_table(first, columns, layout), out)
+    return out.getvalue().to_pybytes()
+
+
+def place(folder: Path, first: int, columns: Columns, raw: bytes) -> Segment:
+    """Write the file of groups under its name, and return once both are on disk."""
     stop = first + len(columns.problems)
     file = folder / f"groups-{first:012d}-{stop:012d}.parquet"
     if file.exists():
         raise ValueError(f"{file} is there already; one folder belongs to one buffer.")
     unfinished = file.with_name(UNFINISHED + file.name)
-    with unfinished.open("wb") as out:
-        _write_table(to_table(first, columns, layout), out)
-        out.flush()
-        os.fsync(out.fileno())
-    os.replace(unfinished, file)
-    _sync(folder)
+    try:
+        with unfinished.open("wb") as out:
+            out.write(raw)
+            out.flush()
+            os.fsync(out.fileno())
+        os.replace(unfinished, file)
+        sync_folder(folder)
+    except BaseException as error:
+        for each in (unfinished, file):  # what was not acknowledged is written again
+            with suppress(OSError):
+                each.unlink()
+        if not isinstance(error, OSError):
+            raise
+        raise OSError(error.errno, error.strerror, str(file)) from error  # a full disk names none
     return Segment(first, stop, file)
 
 
 def read(segment: Segment, layout: Layout) -> Columns:
-    """Read a segment back.
+    """Read a segment back; see `contents` and `parsed` for errors."""
+    return parsed(segment, contents(segment), layout)
+
+
+def contents(segment: Segment) -> bytes:
+    """The file of a segment.
+
+    Raises:
+        BrokenSegment: it cannot be read.
+    """
+    try:
+        return segment.file.read_bytes()
+    except OSError as error:
+        raise BrokenSegment(f"{segment.file} cannot be read: {error}") from error
+
+
+def digest(raw: bytes) -> str:
+    """SHA-256 of a file, by which a buffer's state knows it again."""
+    return hashlib.sha256(raw).hexdigest()
+
+
+def parsed(segment: Segment, raw: bytes, layout: Layout) -> Columns:
+    """The groups in a segment's file.
 
     Raises:
         BrokenSegment: it is no whole Parquet file, or a page fails its checksum.
+        MisplacedSegment: it holds other groups than its name says.
         ValueError: it was written with another layout.
     """
     try:
-        table = pq.ParquetFile(segment.file, page_checksum_verification=True).read()
+        file = pq.ParquetFile(pa.BufferReader(raw), page_checksum_verification=True)
+        table = file.read()
     except (pa.ArrowException, OSError) as error:
         raise BrokenSegment(f"{segment.file} cannot be read: {error}") from error
     _check_layout(segment, table.schema, layout)
-    columns = from_table(table, layout)
-    if len(columns.problems) != segment.stop - segment.first:
-        raise BrokenSegment(f"{segment.file} holds {len(columns.problems)} groups.")
-    return columns
+    check_identity(segment.file, table, range(segment.first, segment.stop), layout.group_size)
+    return from_table(table, layout)
 
 
 def clean(folder: Path) -> int:
@@ -112,7 +155,8 @@ def set_aside(segment: Segment) -> Path:
     number = sum(1 for _ in folder.iterdir())
     target = folder / f"{number:06d}-{segment.file.name}"
     os.replace(segment.file, target)
-    _sync(segment.file.parent)
+    for changed in (folder, segment.file.parent):
+        sync_folder(changed)
     return target
 
 
@@ -170,14 +214,6 @@ def _write_table(table: pa.Table, out: object) -> None:
         use_dictionary=DICTIONARIES,  # pyright: ignore[reportArgumentType]
         write_page_checksum=True,
     )
-
-
-def _sync(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def _metadata(layout: Layout) -> dict[str, str]:

@@ -18,8 +18,10 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from dataclasses import replace
+from typing import Any, NamedTuple
 
+from ogrpo.rollout.check import REFUSED, Flaw, Terms, flaws
 from ogrpo.rollout.collection.occupancy import Occupancy
 from ogrpo.rollout.collection.request_queue import (
     REASONS,
@@ -37,6 +39,7 @@ from ogrpo.rollout.collection.requests import (
     check_rewards,
 )
 from ogrpo.rollout.protocol import Engine, Group, Sampling
+from ogrpo.terminal import shown
 
 log = logging.getLogger(__name__)
 TRAINER_WAITS, WORKERS_WAIT = "trainer/waiting", "workers/waiting"
@@ -53,9 +56,11 @@ class Collector:
         sampling: how all batches are drawn.
         reward_fn: what judges groups; called from the judges' threads, from several at once.
         steps: the steps of the run that are to come; nothing is bought beyond them.
-        limits: see `Limits`.
+        limits: see `CollectionLimits`.
         retry_on: errors of `generate` that pass. Any other error ends the run, as does one of
             `publish`.
+        terms: what completions are checked against, beside the versions published; by default
+            the sampling alone.
         clock: seconds, for the statistics.
     """
 
@@ -69,10 +74,13 @@ class Collector:
         steps: range,
         limits: CollectionLimits,
         retry_on: tuple[type[Exception], ...],
+        terms: Terms | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self._engine, self._sampling, self._limits = engine, sampling, limits
         self._reward_fn = reward_fn
+        self._versions: set[int] = set()
+        self._terms = replace(terms or Terms(sampling), versions=self._versions)
         self._queue = RequestQueue(
             request_at,
             steps=steps,
@@ -116,6 +124,7 @@ class Collector:
         with self._changed:
             self._check_open()
             self._queue.publish(params, version)
+            self._versions.add(version)
             self._changed.notify_all()
 
     def request(self, until: int) -> None:
@@ -217,27 +226,29 @@ class Collector:
                 self._spent.enter(_activity(command))
             return command
 
-    def _perform(self, command: Command) -> Sequence[Group] | BaseException:
+    def _perform(self, command: Command) -> "_Answer | BaseException":
         try:
             if isinstance(command, Publish):
                 self._engine.publish(command.params, command.version)
-                return []
+                return _Answer([], {})
             groups = self._engine.generate(command.prompts, self._sampling, command.seed)
             check_answer(command, groups)
-            return groups
+            return _Answer(groups, flaws(groups, self._terms))
         except BaseException as error:  # Not handled here: the trainer's thread raises it.
             return error
 
-    def _settle(self, command: Command, answer: Sequence[Group] | BaseException) -> None:
+    def _settle(self, command: Command, answer: "_Answer | BaseException") -> None:
         self._spent.leave(_activity(command))
         if isinstance(answer, BaseException):
-            log.warning("collection: %s: %s", type(answer).__name__, answer)
+            log.warning("collection: %s: %s", type(answer).__name__, shown(answer))
             self._queue.failed(command, answer)
         elif isinstance(command, Publish):
             self._queue.published(command)
         else:
-            self._tokens += sum(len(c.token_ids) for group in answer for c in group.completions)
-            self._queue.drawn(command, answer)
+            self._tokens += sum(len(c.token_ids) for g in answer.groups for c in g.completions)
+            for flaw in list(answer.flaws.values())[:1]:
+                log.warning("collection: %d groups are refused: %s", len(answer.flaws), flaw)
+            self._queue.drawn(command, answer.groups, answer.flaws)
 
     # --- the judges' side ----------------------------------------------------------------------
 
@@ -275,7 +286,8 @@ class Collector:
         the share that the workers waited for something to do; `tokens/s` counts every token that
         was drawn against the wall clock, `tokens/busy_s` against the seconds spent generating.
         `staleness/count/k` counts the completions handed out at staleness k, `retried/*` the groups
-        that were asked for again: the call failed, or what came was incomplete or stale.
+        that were asked for again: the call failed, or what came was incomplete, refused or stale.
+        `rollout/refused` counts the completions of groups that were refused, also by reason.
         """
         with self._changed:
             values = {
@@ -284,7 +296,10 @@ class Collector:
                 **_histogram(self._queue.staleness),
                 "ahead": self._queue.ahead,
             }
-        return {f"collect/{name}": float(value) for name, value in values.items()}
+            refused = {f"{REFUSED}/{x}": n for x, n in self._queue.refused.items()}
+        refused[REFUSED] = sum(refused.values())
+        named = {f"collect/{name}": value for name, value in values.items()} | refused
+        return {name: float(value) for name, value in named.items()}
 
     def _times(self) -> dict[str, float]:
         activities = (TRAINER_WAITS, WORKERS_WAIT, GENERATING, PUBLISHING, JUDGING)
@@ -297,6 +312,13 @@ class Collector:
             "tokens/s": _share(self._tokens, elapsed),
             "tokens/busy_s": _share(self._tokens, seconds[GENERATING]),
         }
+
+
+class _Answer(NamedTuple):
+    """What a call of `generate` gave, and what is wrong with it, by the group's place in it."""
+
+    groups: Sequence[Group]
+    flaws: Mapping[int, Flaw]
 
 
 def _activity(command: Command) -> str:

@@ -12,10 +12,11 @@ Nothing here locks, waits or knows the time; the collector calls it under its lo
 """
 
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ogrpo.rollout.check import Flaw
 from ogrpo.rollout.collection.requests import (
     Call,
     Request,
@@ -70,8 +71,9 @@ class Publish:
 
 
 Command = Call | Publish
-REASONS = ("failed", "incomplete", "stale")
-"""Why a prompt is tried again: its call failed, or its group lacks completions or is too old."""
+REASONS = ("failed", "incomplete", "refused", "stale")
+"""Why a prompt is tried again: its call failed, or its group lacks completions, has one that is not
+what was ordered, or is too old."""
 
 
 class RequestQueue:
@@ -89,6 +91,8 @@ class RequestQueue:
         self.version: int | None = None
         self.error: CollectionError | None = None
         self.retried: Counter[str] = Counter()
+        self.refused: Counter[str] = Counter()
+        """Completions of the groups that were refused, by the reason."""
         self.staleness: Counter[int] = Counter()
         self._request_at, self._group_size = request_at, group_size
         self._limits, self._retry_on = limits, retry_on
@@ -154,13 +158,19 @@ class RequestQueue:
         """Takes note that the engine has new weights."""
         self._running.remove(command)
 
-    def drawn(self, call: Call, groups: Sequence[Group]) -> None:
-        """Keeps what is whole and fresh; the prompts of the rest are tried again."""
+    def drawn(
+        self, call: Call, groups: Sequence[Group], flaws: Mapping[int, Flaw] | None = None
+    ) -> None:
+        """Keeps what is whole and fresh; the prompts of the rest are tried again.
+
+        `flaws` are those of the groups, by their place among them (`ogrpo.rollout.check`).
+        """
         self._running.remove(call)
         again: dict[int, str] = {}
         fit: dict[int, Group] = {}
-        for place, group in zip(call.places, groups, strict=True):
-            reason = self._unfit(call.request.step, group)
+        flaws = flaws or {}
+        for n, (place, group) in enumerate(zip(call.places, groups, strict=True)):
+            reason = self._unfit(call.request.step, group, flaws.get(n))
             if reason is None:
                 fit[place] = group
             else:
@@ -169,11 +179,15 @@ class RequestQueue:
             self._batches[call.request.step].drawn += len(fit)
             self._unjudged.append(Unjudged(call.request, (*fit,), (*fit.values(),)))
         if again:
-            self._retry(call, again, None)
+            first = next((f"{flaw}" for flaw in flaws.values()), "")
+            self._retry(call, again, None, first)
 
-    def _unfit(self, step: int, group: Group) -> str | None:
+    def _unfit(self, step: int, group: Group, flaw: Flaw | None) -> str | None:
         if len(group.completions) != self._group_size:
             return "incomplete"
+        if flaw is not None:
+            self.refused[flaw.reason] += len(group.completions)
+            return "refused"
         oldest = min(completion.policy_version for completion in group.completions)
         return None if self._fresh(step, oldest) else "stale"
 
@@ -183,16 +197,18 @@ class RequestQueue:
         if isinstance(command, Publish):
             self._end(f"version {command.version} was not published: {error}", error)
         elif isinstance(error, self._retry_on):
-            self._retry(command, dict.fromkeys(command.places, "failed"), error)
+            self._retry(command, dict.fromkeys(command.places, "failed"), error, str(error))
         else:
             self._end(f"step {command.request.step}: {error}", error)
 
-    def _retry(self, call: Call, reasons: dict[int, str], error: BaseException | None) -> None:
+    def _retry(
+        self, call: Call, reasons: dict[int, str], error: BaseException | None, last: str
+    ) -> None:
         if call.attempt >= self._limits.attempts:
             counts = dict(Counter(reasons.values()))
             self._end(
                 f"step {call.request.step}: {len(reasons)} of {len(call.places)} groups {counts} "
-                f"after {call.attempt} attempts" + (f", last: {error}" if error else ""),
+                f"after {call.attempt} attempts" + (f", last: {last}" if last else ""),
                 error,
             )
             return

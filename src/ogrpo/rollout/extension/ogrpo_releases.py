@@ -8,6 +8,7 @@ import fcntl
 import hashlib
 import http.client
 import json
+import math
 import os
 import shutil
 import tempfile
@@ -28,6 +29,16 @@ CHUNK = 1 << 22
 PULL_SECONDS = 60.0
 BITS = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
 UNSIGNED = {"U16": np.uint16, "U32": np.uint32}
+SIZES = {
+    **dict.fromkeys(("BOOL", "U8", "I8", "F8_E5M2", "F8_E4M3", "F8_E8M0"), 1),
+    **dict.fromkeys(("U16", "I16", "F16", "BF16"), 2),
+    **dict.fromkeys(("U32", "I32", "F32"), 4),
+    **dict.fromkeys(("U64", "I64", "F64", "C64"), 8),
+}
+"""Bytes of an element; names and shapes of a served model are read from any of them."""
+MOST_HEADER = 100_000_000
+"""Bytes of a header, as in the safetensors library."""
+MOST_MANIFEST = 1 << 26
 EXPONENT = {"F32": (np.uint32, 0x7F800000), "F16": (np.uint16, 0x7C00), "BF16": (np.uint16, 0x7F80)}
 
 
@@ -111,6 +122,8 @@ class Folder:
 
     def __init__(self, folder: Path) -> None:
         root = os.environ.get("OGRPO_WEIGHTS_ROOT")
+        if "\0" in str(folder):
+            raise Refusal("refused", f"{str(folder)!r:.80} is no path")
         if root and not folder.resolve().is_relative_to(Path(root).resolve()):
             raise Refusal("refused", f"{folder} is outside OGRPO_WEIGHTS_ROOT={root}")
         self.folder = folder
@@ -118,13 +131,19 @@ class Folder:
     def read(self, name: str) -> bytes:
         """The content of a small file."""
         try:
-            return (self.folder / name).read_bytes()
+            with (self.folder / name).open("rb") as opened:
+                return opened.read(MOST_MANIFEST)
         except OSError as error:
             raise Refusal("unreachable", f"{self.folder / name}: {error.strerror}") from error
 
-    def fetch(self, name: str, place: Workplace) -> Path:  # noqa: ARG002
+    def fetch(self, name: str, size: int, place: Workplace) -> Path:  # noqa: ARG002
         """Where the file can be read: it stays where it is."""
         return self.folder / name
+
+
+class _Straight(urllib.request.HTTPRedirectHandler):
+    def redirect_request(self, *_args: Any, **_named: Any) -> None:
+        return None
 
 
 class Remote:
@@ -144,25 +163,29 @@ class Remote:
 
     def _open(self, name: str) -> Any:
         request = urllib.request.Request(f"{self.url}/{name}", headers=self.headers)
-        # No proxy: weights come from the trainer's own address.
-        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        # No proxy, and nobody whom a redirection names: weights come from the trainer's own
+        # address, and the token goes there alone.
+        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), _Straight)
         return opener.open(request, timeout=PULL_SECONDS)
 
     def read(self, name: str) -> bytes:
         """The content of a small file."""
         try:
             with self._open(name) as reply:
-                return reply.read()
-        except (http.client.HTTPException, OSError) as error:
+                return reply.read(MOST_MANIFEST)
+        except (http.client.HTTPException, OSError, ValueError) as error:
             raise self._unreachable(name, error) from error
 
-    def fetch(self, name: str, place: Workplace) -> Path:
-        """Pulls a file into this server's scratch folder."""
+    def fetch(self, name: str, size: int, place: Workplace) -> Path:
+        """Pulls a file into this server's scratch folder, and no more than its size."""
         target = place.scratch / f"{uuid.uuid4().hex}.{name}"
         try:
             with self._open(name) as reply, target.open("wb") as out:
-                shutil.copyfileobj(reply, out, CHUNK)
-        except (http.client.HTTPException, OSError) as error:
+                left = size + 1  # one byte more shows in the digest
+                while left and (piece := reply.read(min(CHUNK, left))):
+                    out.write(piece)
+                    left -= len(piece)
+        except (http.client.HTTPException, OSError, ValueError) as error:
             target.unlink(missing_ok=True)
             raise self._unreachable(name, error) from error
         return target
@@ -184,10 +207,14 @@ def obtain(
     Raises:
         Refusal: something is out of reach or is not what was announced.
     """
+    for name, given in (("path", path), ("url", url), ("token", token)):
+        if not isinstance(given, str | None):
+            raise Refusal("refused", f"{name} is {given!r:.60}: give a text")
     release = Folder(Path(path)) if path is not None else Remote(str(url), token)
     manifest = _read_manifest(release, manifest_sha256)
+    size = manifest["bytes"]
     if isinstance(release, Folder):
-        file = _verified(release.fetch(MODEL, place), manifest["sha256"], place)
+        file = _verified(release.fetch(MODEL, size, place), manifest["sha256"], place)
         return file, manifest, {"how": "folder", "bytes": 0}
     delta = manifest["delta"]
     if delta is not None and delta["base_sha256"] == place.sha256 and place.has_file():
@@ -197,7 +224,7 @@ def obtain(
             pass
         else:
             return file, manifest, {"how": "delta", "bytes": delta["bytes"]}
-    file = _verified(release.fetch(MODEL, place), manifest["sha256"], place)
+    file = _verified(release.fetch(MODEL, size, place), manifest["sha256"], place)
     return file, manifest, {"how": "full", "bytes": manifest["bytes"]}
 
 
@@ -205,12 +232,30 @@ def _read_manifest(release: Folder | Remote, sha256: str) -> dict[str, Any]:
     raw = release.read(MANIFEST)
     if hashlib.sha256(raw).hexdigest() != sha256:
         raise Refusal("digest", f"{MANIFEST} is not the one that was announced ({sha256[:12]})")
-    return json.loads(raw)
+    try:
+        manifest = parse_json(raw, MANIFEST)
+        delta = manifest.setdefault("delta", None)
+        _check_announced(manifest, "sha256")
+        if delta is not None:
+            _check_announced(delta, "sha256", "base_sha256")
+    except ValueError as error:
+        raise Refusal("garbage", f"{MANIFEST} is none of a release: {error}") from error
+    return manifest
+
+
+def _check_announced(found: Any, *digests: str) -> None:
+    if not isinstance(found, dict) or not _are_counts([found.get("bytes")]):
+        raise ValueError(f"{found!r:.80} has no whole number 'bytes'")
+    for name in digests:
+        if not isinstance(found.get(name), str):
+            raise ValueError(f"{found!r:.80} has no text {name!r}")
 
 
 def _patched(release: Remote, manifest: dict[str, Any], place: Workplace) -> Path:
     """The model file made from the one in use and the release's changed elements."""
-    changes = _verified(release.fetch(DELTA, place), manifest["delta"]["sha256"], place)
+    announced = manifest["delta"]
+    changes = release.fetch(DELTA, announced["bytes"], place)
+    changes = _verified(changes, announced["sha256"], place)
     target = place.scratch / f"{uuid.uuid4().hex}.{MODEL}"
     shutil.copyfile(str(place.file), target)
     _apply(changes, target)
@@ -253,19 +298,81 @@ def header(file: Path) -> tuple[dict[str, Any], int]:
     """The header of a safetensors file, and where its data begin.
 
     Raises:
-        Refusal: it is none, or is cut off.
+        Refusal: it is none, is cut off, or its tensors do not follow one another without gaps.
     """
     try:
         with file.open("rb") as opened:
+            held = os.fstat(opened.fileno()).st_size
             size = int.from_bytes(opened.read(8), "little")
-            entries = json.loads(opened.read(min(size, 1 << 28)))
-        entries.pop("__metadata__", None)
-        end = 8 + size + max((entry["data_offsets"][1] for entry in entries.values()), default=0)
-    except (OSError, ValueError, KeyError, AttributeError, TypeError) as error:
+            if not 2 <= size <= min(held - 8, MOST_HEADER):
+                raise ValueError(f"its header has {size} bytes, the file {held}")
+            entries = parse_json(opened.read(size), "its header")
+    except (OSError, ValueError) as error:
         raise Refusal("garbage", f"{file.name} is no readable safetensors file: {error}") from error
-    if file.stat().st_size != end:
-        raise Refusal("garbage", f"{file.name} has {file.stat().st_size} bytes, should have {end}")
+    entries.pop("__metadata__", None)
+    end = 8 + size + _check_places(file.name, entries)
+    if held != end:
+        raise Refusal("garbage", f"{file.name} has {held} bytes, should have {end}")
     return entries, 8 + size
+
+
+def parse_json(raw: bytes, what: str) -> dict[str, Any]:
+    """A JSON object whose names are each said once.
+
+    Raises:
+        ValueError: it is none.
+    """
+
+    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        found = dict(pairs)
+        if len(found) < len(pairs):
+            raise ValueError(f"{what} has a name twice")
+        return found
+
+    try:
+        value = json.loads(raw, object_pairs_hook=unique)
+    except RecursionError as error:
+        raise ValueError(f"{what} is nested too deeply") from error
+    if not isinstance(value, dict):
+        raise ValueError(f"{what} is no JSON object")
+    return value
+
+
+def _check_places(file: str, entries: dict[str, Any]) -> int:
+    """Refuses places that lie, by their tensor's name; where the data end."""
+    places = sorted((*_place(file, name, entry), name) for name, entry in entries.items())
+    end = 0
+    for begin, after, name in places:
+        if begin != end:
+            problem = "overlaps the tensor before it" if begin < end else "leaves a gap before it"
+            raise Refusal("garbage", f"{file}: {name} {problem}: it begins at {begin}, not {end}")
+        end = after
+    return end
+
+
+def _place(file: str, name: str, entry: Any) -> tuple[int, int]:
+    """Where a tensor begins and ends, in agreement with its dtype and shape."""
+    found: Any = entry if isinstance(entry, dict) else {}
+    dtype, shape, offsets = map(found.get, ("dtype", "shape", "data_offsets"))
+    if not isinstance(dtype, str) or dtype not in SIZES:
+        raise Refusal("garbage", f"{file}: {name} has the unknown dtype {dtype!r:.40}")
+    if not _are_counts(shape):
+        raise Refusal("garbage", f"{file}: {name} has the shape {shape!r:.60}")
+    if not _are_counts(offsets) or len(offsets) != 2:
+        raise Refusal("garbage", f"{file}: {name} has the data_offsets {offsets!r:.60}")
+    begin, end = offsets
+    if begin > end:
+        raise Refusal("garbage", f"{file}: {name} has the reversed data_offsets {offsets!r:.60}")
+    need = math.prod(shape) * SIZES[dtype]
+    if need != end - begin:
+        text = f"{name} has {end - begin} bytes, and {dtype} {shape!r:.60} takes {need}"
+        raise Refusal("garbage", f"{file}: {text}")
+    return begin, end
+
+
+def _are_counts(values: Any) -> bool:
+    whole = isinstance(values, list) and all(type(x) is int for x in values)
+    return whole and all(0 <= x < 1 << 63 for x in values)
 
 
 def check(file: Path, expected: Mapping[str, list[int]], dtype: str) -> None:

@@ -1,13 +1,16 @@
 """One server's HTTP API: a method for each call, errors sorted by what can be done about them."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
+from urllib.parse import urlsplit
 
 import httpx
 
+from ogrpo.rollout.address import check_url
 from ogrpo.rollout.vllm.errors import Rejected, Unavailable
+from ogrpo.terminal import shown
 
 Json = dict[str, Any]
 NOT_IMPLEMENTED = 501
@@ -19,16 +22,16 @@ class ServerApi:
 
     Args:
         url: as in `http://host:8000`.
-        api_key: sent as a bearer token, where the server was started with one.
+        headers: sent with each request: who asks (`Options.headers`).
         timeout: seconds to wait for an answer to a request for samples or scores; a server that
             hangs is given up after it.
     """
 
-    def __init__(self, url: str, *, api_key: str | None, timeout: float) -> None:
-        if not url.startswith(("http://", "https://")):
-            raise ValueError(f"{url!r} is no server URL; give one such as http://host:8000")
+    def __init__(self, url: str, *, headers: Mapping[str, str], timeout: float) -> None:
+        check_url(url, "the address of a server")
         self.url = url.rstrip("/")
-        self._headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
+        self.place = urlsplit(self.url).netloc.rpartition("@")[2]
+        self._headers = headers
         self._tls = httpx.create_ssl_context(trust_env=False)
         self._timeout = httpx.Timeout(timeout, connect=min(timeout, 5.0), pool=None)
         self._short = httpx.Timeout(min(timeout, 20.0), connect=min(timeout, 5.0), pool=None)
@@ -63,11 +66,11 @@ class ServerApi:
 
     async def version(self) -> str:
         """The version of vLLM."""
-        return str((await self._json("GET", "/version"))["version"])
+        return str(await self._field("version", "GET", "/version"))
 
     async def models(self) -> list[Json]:
         """The served models' cards."""
-        return (await self._json("GET", "/v1/models"))["data"]
+        return await self._field("data", "GET", "/v1/models")
 
     async def metrics(self) -> str:
         """Prometheus metrics as text."""
@@ -84,13 +87,16 @@ class ServerApi:
     async def detokenize(self, model: str, ids: Sequence[int]) -> str:
         """The text of token ids."""
         payload = {"model": model, "tokens": list(ids)}
-        return (await self._json("POST", "/detokenize", payload))["prompt"]
+        return await self._field("prompt", "POST", "/detokenize", payload)
 
     async def rpc(self, method: str, arguments: Json, *, seconds: float | None = None) -> list[Any]:
         """Calls a method of every worker; needs VLLM_SERVER_DEV_MODE=1 on the server."""
         timeout = self._short if seconds is None else httpx.Timeout(seconds, connect=5.0)
         payload = {"method": method, "kwargs": arguments}
-        return (await self._json("POST", "/collective_rpc", payload, timeout=timeout))["results"]
+        results = await self._field("results", "POST", "/collective_rpc", payload, timeout=timeout)
+        if not isinstance(results, list) or not results:
+            raise Unavailable(f"{self.url}/collective_rpc answered for no worker")
+        return results
 
     async def pause(self, mode: str) -> None:
         """Stops generation; requests in flight are drained, aborted or kept."""
@@ -116,13 +122,21 @@ class ServerApi:
             return False
         return True
 
+    async def _field(
+        self, name: str, method: str, path: str, payload: Json | None = None, *, timeout: Any = None
+    ) -> Any:
+        reply = await self._json(method, path, payload, timeout=timeout)
+        if not isinstance(reply, dict) or name not in reply:
+            raise Unavailable(f"{self.url}{path} answered without {name!r}: {str(reply)[:80]!r}")
+        return reply[name]
+
     async def _json(
         self, method: str, path: str, payload: Json | None = None, *, timeout: Any = None
     ) -> Json:
         reply = await self._call(method, path, payload, timeout=timeout or self._short)
         try:
             return reply.json()
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise Unavailable(f"{self.url}{path} answered no JSON: {reply.text[:80]!r}") from error
 
     async def _call(
@@ -139,10 +153,10 @@ class ServerApi:
                 reply = await client.request(
                     method, path, json=payload, params=params, timeout=timeout
                 )
-        except httpx.TransportError as error:
+        except httpx.RequestError as error:
             what = str(error) or type(error).__name__
             raise Unavailable(f"{self.url}{path}: {what}") from error
-        if reply.status_code >= 500 and reply.status_code != NOT_IMPLEMENTED:
+        if _passes(reply.status_code):
             raise Unavailable(f"{self.url}{path} answered {reply.status_code}: {_message(reply)}")
         if reply.status_code >= 400:
             text = f"{self.url}{path} answered {reply.status_code}: {_message(reply)}"
@@ -150,11 +164,16 @@ class ServerApi:
         return reply
 
 
+def _passes(status: int) -> bool:
+    """Whether another attempt may be answered: the server fails, or is asked too much."""
+    return (status >= 500 and status != NOT_IMPLEMENTED) or status in (408, 425, 429)
+
+
 def _message(reply: httpx.Response) -> str:
     try:
         body = reply.json()
-    except ValueError:
-        return reply.text[:300]
+    except (ValueError, RecursionError):
+        return shown(reply.text[:300])
     error = body.get("error", body) if isinstance(body, dict) else body
     found = error.get("message", error) if isinstance(error, dict) else error
-    return str(found)[:300]
+    return shown(str(found)[:300])

@@ -17,6 +17,7 @@ from ogrpo.rollout.vllm import wire
 from ogrpo.rollout.vllm.api import NOT_IMPLEMENTED, Json, ServerApi
 from ogrpo.rollout.vllm.errors import Refused, Rejected, Unavailable
 from ogrpo.rollout.vllm.wire import UNTRUNCATED, Order, Truncation
+from ogrpo.terminal import shown
 
 LogProbs = Literal["raw", "processed"]
 Tokenizer = Literal["the trainer's", "not compared: no /detokenize", "not compared: no texts given"]
@@ -86,7 +87,7 @@ class Capabilities:
 def table(found: list[Capabilities]) -> str:
     """What will be used, one block a server."""
     return "\n\n".join(
-        "\n".join(f"{name:<14} {value}" for name, value in one.rows()) for one in found
+        "\n".join(f"{name:<14} {shown(value)}" for name, value in one.rows()) for one in found
     )
 
 

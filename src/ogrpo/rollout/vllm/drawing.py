@@ -8,13 +8,15 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from ogrpo.rollout.check import Terms, flaws
 from ogrpo.rollout.protocol import Group, IntArray, Sampling
 from ogrpo.rollout.vllm import sync, wire
 from ogrpo.rollout.vllm.capabilities import Expected
-from ogrpo.rollout.vllm.errors import RolloutError, Unavailable
-from ogrpo.rollout.vllm.fleet import Server
+from ogrpo.rollout.vllm.errors import Flawed, Rejected, RolloutError, Unavailable
+from ogrpo.rollout.vllm.fleet import FIRST_REST, LONGEST_REST, Server
 from ogrpo.rollout.vllm.options import Options
 from ogrpo.rollout.vllm.publisher import Publisher
+from ogrpo.rollout.vllm.refusals import Refusals
 from ogrpo.rollout.vllm.wire import UNLABELLED, Order
 
 T = TypeVar("T")
@@ -33,6 +35,7 @@ class Drawing:
     ) -> None:
         self._publisher, self._fleet = publisher, publisher.fleet
         self._expected, self._options, self._counts = expected, options, counts
+        self._refusals = Refusals(counts)
         self._slots = asyncio.Semaphore(options.per_server * len(self._fleet.servers))
 
     async def generate(self, prompts: list[IntArray], sampling: Sampling, seed: int) -> list[Group]:
@@ -95,7 +98,7 @@ class Drawing:
                 server.instance,
                 stock=self._options.stock_reload,
             )
-        except Unavailable:
+        except (Unavailable, Rejected, Flawed):
             return False
 
     async def _chunk(
@@ -108,16 +111,28 @@ class Drawing:
     async def _draw(
         self, places: Sequence[int], prompts: list[IntArray], sampling: Sampling, seed: int
     ) -> "_Drawn":
-        error: Exception | None = None
+        last = ""
+        refused: list[Server] = []
         for _ in range(self._options.attempts):
-            server = await self._fleet.acquire()
+            if refused and not self._fleet.others(refused):
+                await asyncio.sleep(min(LONGEST_REST, FIRST_REST * 2 ** (len(refused) - 1)))
+            server = await self._fleet.acquire(refused)
             epoch, life = server.epoch, server.life
+            # What failed is repeated as it was; what was refused may be refused again for its seed.
+            own = _own_seed(seed, places[0], len(refused))
             try:
-                groups = await self._ask(server, prompts, sampling, _own_seed(seed, places[0]))
+                groups = await self._ask(server, prompts, sampling, own)
             except Unavailable as failure:
-                error = failure
+                last = str(failure)
                 self._counts["failed_requests"] += 1
                 await self._fleet.fail(server, failure)
+                continue
+            except (Flawed, Rejected) as failure:
+                last = f"{server.api.place}: {failure}"
+                refused.append(server)
+                self._refusals.note(server.api.place, failure, len(prompts) * sampling.group_size)
+                if not isinstance(failure, Flawed) or failure.flaw.reason == "version":
+                    await self._fleet.fail(server, failure)
                 continue
             finally:
                 await self._fleet.release(server)
@@ -126,17 +141,36 @@ class Drawing:
             self._counts["discarded_groups"] += len(groups)
             if _unlabelled(groups):
                 await self._fleet.fail(server, Unavailable("restarted: it has its first weights"))
-        raise RolloutError(f"a request failed {self._options.attempts} times, last: {error}")
+        raise RolloutError(
+            f"a request was tried {self._options.attempts} times without an answer that can be "
+            f"used, last: {last}\n{self._fleet.states()}"
+        )
 
     def _attributable(self, server: Server, epoch: int, groups: Sequence[Group]) -> bool:
         """Whether it is known which version drew each token."""
         drawn = [c for group in groups for c in group.completions]
         if any(completion.version_spans for completion in drawn):
             return not _unlabelled(groups)
-        # An abort ends a request at the pause, before the load.
-        return server.epoch == epoch or any(c.finish_reason == "abort" for c in drawn)
+        return server.epoch == epoch
 
     async def _ask(
+        self, server: Server, prompts: list[IntArray], sampling: Sampling, seed: int
+    ) -> list[Group]:
+        """What a server answers, if it is what was ordered.
+
+        Raises:
+            Flawed: it is not; one completion is enough.
+        """
+        groups = await self._answer(server, prompts, sampling, seed)
+        if _unlabelled(groups):
+            return groups  # its server has restarted, whatever else is wrong
+        expected, versions = self._expected, self._publisher.versions
+        terms = Terms(sampling, expected.vocab_size, expected.eos_id, versions)
+        for flaw in flaws(groups, terms).values():
+            raise Flawed(flaw)
+        return groups
+
+    async def _answer(
         self, server: Server, prompts: list[IntArray], sampling: Sampling, seed: int
     ) -> list[Group]:
         found = server.found
@@ -190,5 +224,6 @@ def _unlabelled(groups: Sequence[Group]) -> bool:
     return any(s.version == UNLABELLED for c in drawn for s in c.version_spans)
 
 
-def _own_seed(seed: int, place: int) -> int:
-    return int(np.random.SeedSequence([seed, place]).generate_state(1)[0] >> 1)
+def _own_seed(seed: int, place: int, refusals: int) -> int:
+    words = [seed, place, refusals] if refusals else [seed, place]
+    return int(np.random.SeedSequence(words).generate_state(1)[0] >> 1)

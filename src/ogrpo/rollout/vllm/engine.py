@@ -91,7 +91,7 @@ class VllmEngine:
             raise
 
     def _api(self, url: str) -> ServerApi:
-        return ServerApi(url, api_key=self._options.api_key, timeout=self._options.timeout)
+        return ServerApi(url, headers=self._options.headers, timeout=self._options.timeout)
 
     def _open_share(self) -> WeightShare | None:
         if self._options.transport == "folder":

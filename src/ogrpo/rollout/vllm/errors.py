@@ -1,5 +1,7 @@
 """What can go wrong between a trainer and its servers, by what the trainer can do about it."""
 
+from ogrpo.rollout.check import Flaw
+
 
 class RolloutError(RuntimeError):
     """Samples cannot be had: every server is gone, or one answers what it must not."""
@@ -7,6 +9,14 @@ class RolloutError(RuntimeError):
 
 class Unavailable(RolloutError):
     """A server that does not answer, or answers 5xx: worth another attempt, elsewhere or later."""
+
+
+class Flawed(RolloutError):
+    """An answer that is not what was ordered: worth another attempt, elsewhere or later."""
+
+    def __init__(self, flaw: Flaw) -> None:
+        super().__init__(str(flaw))
+        self.flaw = flaw
 
 
 class Rejected(RolloutError):

@@ -8,12 +8,21 @@ anew: its capabilities, its weights and their proof; what it says of itself is n
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass, field
 
 from ogrpo.rollout.vllm.api import ServerApi
 from ogrpo.rollout.vllm.capabilities import Capabilities
-from ogrpo.rollout.vllm.errors import PublishRefused, Refused, RolloutError, Unavailable, Unproven
+from ogrpo.rollout.vllm.errors import (
+    Flawed,
+    PublishRefused,
+    Refused,
+    Rejected,
+    RolloutError,
+    Unavailable,
+    Unproven,
+)
+from ogrpo.terminal import shown
 
 log = logging.getLogger(__name__)
 FIRST_REST = 0.5
@@ -81,8 +90,11 @@ class Fleet:
     changed: asyncio.Condition = field(default_factory=asyncio.Condition)
     _tasks: set[asyncio.Task[None]] = field(default_factory=set)
 
-    async def acquire(self) -> Server:
+    async def acquire(self, avoided: Collection[Server] = ()) -> Server:
         """The least loaded server that is ready, waiting for one if need be.
+
+        Args:
+            avoided: servers that are asked only where no other will do.
 
         Raises:
             RolloutError: none became ready within `patience` seconds, or none ever will.
@@ -90,7 +102,8 @@ class Fleet:
         alone_since: float | None = None
         async with self.changed:
             while True:
-                ready = [s for s in self.servers if s.ready(self.version)]
+                able = self.others(avoided) or self.servers
+                ready = [s for s in able if s.ready(self.version)]
                 free = [s for s in ready if s.in_flight < self.per_server]
                 if free:
                     chosen = min(free, key=lambda s: s.in_flight)
@@ -102,6 +115,14 @@ class Fleet:
                     alone_since = time.monotonic()
                 left = self._left(alone_since)
                 await self._wait(left)
+
+    def others(self, avoided: Collection[Server]) -> list[Server]:
+        """The servers beside these that are ready, or will be once they have been pushed to."""
+        return [
+            server
+            for server in self.servers
+            if server not in avoided and (server.busy or server.ready(self.version))
+        ]
 
     def _left(self, alone_since: float | None) -> float | None:
         if all(s.excluded for s in self.servers):
@@ -147,7 +168,7 @@ class Fleet:
             return
         server.fails += 1
         server.instance = None
-        log.warning("%s is given a rest: %s", server.api.url, error)
+        log.warning("%s is given a rest: %s", server.api.url, shown(error))
         server.down, server.version = True, None
         task = asyncio.create_task(self._bring_back(server))
         self._tasks.add(task)
@@ -164,11 +185,11 @@ class Fleet:
     async def _try(self, server: Server) -> None:
         try:
             await self.revive(server)
-        except Unavailable as error:
+        except (Unavailable, Rejected, Flawed) as error:
             server.last_error = str(error)
         except (Refused, PublishRefused, Unproven, RolloutError) as error:
             server.excluded = str(error)
-            log.error("%s is left out of this run: %s", server.api.url, error)
+            log.error("%s is left out of this run: %s", server.api.url, shown(error))
         else:
             server.down, server.failures, server.last_error = False, 0, ""
             log.warning("%s is back with version %s", server.api.url, server.version)

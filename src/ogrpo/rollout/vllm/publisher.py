@@ -7,7 +7,14 @@ from typing import Any
 
 from ogrpo.rollout.vllm import capabilities, sync
 from ogrpo.rollout.vllm.capabilities import Capabilities, Expected
-from ogrpo.rollout.vllm.errors import PublishRefused, Refused, Rejected, Unavailable, Unproven
+from ogrpo.rollout.vllm.errors import (
+    Flawed,
+    PublishRefused,
+    Refused,
+    Rejected,
+    Unavailable,
+    Unproven,
+)
 from ogrpo.rollout.vllm.fleet import Fleet, Server
 from ogrpo.rollout.vllm.options import Options
 from ogrpo.rollout.vllm.sync import PushReport, Target
@@ -21,6 +28,7 @@ class Publisher:
     Attributes:
         fleet: the servers.
         target: what they are to serve; None before the first push.
+        versions: those that were published, and none that was taken back.
         last: what the last push cost, by the metric's name.
     """
 
@@ -34,6 +42,7 @@ class Publisher:
         counts: Counter[str],
     ) -> None:
         self.target: Target | None = None
+        self.versions: set[int] = set()
         self.last: dict[str, float] = {}
         self.fleet = Fleet(
             servers=servers,
@@ -85,6 +94,7 @@ class Publisher:
         """
         before, self.target = self.target, target
         self.fleet.version = target.version
+        self.versions.add(target.version)
         servers = [s for s in self.fleet.servers if not (s.down or s.excluded)]
         pushes = [self._push(server, target) for server in servers]
         ends = await asyncio.gather(*pushes, return_exceptions=True)
@@ -93,7 +103,7 @@ class Publisher:
             await self._take_back(before, target)
             raise refused[0]
         for server, end in zip(servers, ends, strict=True):
-            if isinstance(end, Unavailable | Unproven):
+            if isinstance(end, Unavailable | Flawed | Unproven):
                 await self.fleet.fail(server, end)
             elif isinstance(end, BaseException):
                 raise end
@@ -104,6 +114,8 @@ class Publisher:
     async def _take_back(self, before: Target | None, target: Target) -> None:
         """What one server refused, none serves: the others get the version before again."""
         self.target = before
+        if before is None or before.version != target.version:
+            self.versions.discard(target.version)
         self.fleet.version = None if before is None else before.version
         took = [s for s in self.fleet.servers if s.version in (target.version, None)]
         for server in took:

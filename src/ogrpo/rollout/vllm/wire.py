@@ -3,17 +3,29 @@
 `/v1/completions` is understood by every version; `/inference/v1/generate` ("native") carries the
 version of the weights behind each token on vLLM 0.32. Every sampling option is sent, as a
 server fills in those left out from the model's generation_config.json, and unknown ones are ignored
-in silence: what matters is checked in the answer.
+in silence: what matters is checked in the answer (`ogrpo.rollout.check`).
+
+An answer is taken apart strictly: what is no number, missing or of another shape is told apart from
+what is there and wrong.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 
-from ogrpo.rollout.protocol import Completion, Group, IntArray, Sampling, VersionSpan
-from ogrpo.rollout.vllm.errors import RolloutError
+from ogrpo.rollout.check import Flaw
+from ogrpo.rollout.protocol import (
+    Completion,
+    FinishReason,
+    FloatArray,
+    Group,
+    IntArray,
+    Sampling,
+    VersionSpan,
+)
+from ogrpo.rollout.vllm.errors import Flawed
 
 Json = dict[str, Any]
 UNLABELLED = -1
@@ -115,43 +127,63 @@ def score_payload(sequences: Sequence[IntArray], model: str) -> Json:
 
 
 def read_scores(reply: Json, sequences: Sequence[IntArray]) -> list[np.ndarray]:
-    """log softmax(z) of tokens 1.. of each sequence, float32 `[S - 1]`."""
-    choices = sorted(reply["choices"], key=lambda choice: choice["index"])
-    if len(choices) != len(sequences):
-        raise RolloutError(f"{len(choices)} scores came back for {len(sequences)} sequences")
-    return [
-        np.array(
-            [entry[str(token)]["logprob"] for entry, token in zip(given, ids, strict=True)],
-            np.float32,
-        )
-        for given, ids in (
-            (choice["prompt_logprobs"][1:], sequence[1:].tolist())
-            for choice, sequence in zip(choices, sequences, strict=True)
-        )
-    ]
+    """log softmax(z) of tokens 1.. of each sequence, float32 `[S - 1]`.
+
+    Raises:
+        Flawed: the answer is none.
+    """
+    choices = _choices(reply, len(sequences))
+    return [_scores(choice, sequence) for choice, sequence in zip(choices, sequences, strict=True)]
+
+
+def _scores(choice: Json, sequence: IntArray) -> FloatArray:
+    given, ids = choice.get("prompt_logprobs"), sequence[1:].tolist()
+    if not isinstance(given, list) or len(given) != len(sequence):
+        raise _malformed(f"prompt_logprobs is {_shown(given)} for {len(sequence)} tokens")
+    entries = [_of(entry, str(token)) for entry, token in zip(given[1:], ids, strict=True)]
+    return _floats([_of(entry, "logprob") for entry in entries])
 
 
 def read_completions(reply: Json, prompts: Sequence[IntArray], order: Order) -> list[Group]:
-    """Groups from an answer of `/v1/completions`; the prompt of a choice is `index // n`."""
-    choices = {choice["index"]: choice for choice in reply["choices"]}
-    expected = len(prompts) * order.draws
-    if sorted(choices) != list(range(expected)):
-        raise RolloutError(f"{len(choices)} choices came back, {expected} were asked for")
-    drawn = [_completion(choices[index], _portable(choices[index]), order) for index in choices]
-    by_index = dict(zip(choices, drawn, strict=True))
+    """Groups from an answer of `/v1/completions`; the prompt of a choice is `index // n`.
+
+    Raises:
+        Flawed: the answer is none.
+    """
+    choices = _choices(reply, len(prompts) * order.draws)
+    drawn = [_completion(choice, _portable, order) for choice in choices]
     return [
-        _group(prompt, [by_index[n * order.draws + g] for g in range(order.draws)], order)
+        _group(prompt, drawn[n * order.draws : (n + 1) * order.draws], order)
         for n, prompt in enumerate(prompts)
     ]
 
 
 def read_generated(reply: Json, prompt: IntArray, order: Order) -> Group:
-    """The group of an answer of `/inference/v1/generate`."""
-    choices = reply["choices"]
-    if len(choices) != order.draws:
-        raise RolloutError(f"{len(choices)} choices came back, {order.draws} were asked for")
-    drawn = [_completion(choice, _native(choice), order) for choice in choices]
-    return _group(prompt, drawn, order)
+    """The group of an answer of `/inference/v1/generate`.
+
+    Raises:
+        Flawed: the answer is none.
+    """
+    choices = _choices(reply, order.draws)
+    return _group(prompt, [_completion(choice, _native, order) for choice in choices], order)
+
+
+def _choices(reply: Any, count: int) -> list[Json]:
+    """The choices of an answer in the order of their indices, each index once."""
+    choices = _of(reply, "choices")
+    if not isinstance(choices, list):
+        raise _malformed(f"choices is {_shown(choices)}")
+    by_index: dict[int, Json] = {}
+    for choice in choices:
+        index = _of(choice, "index")
+        if type(index) is not int:
+            raise _malformed(f"the index of a choice is {_shown(index)}")
+        if index in by_index:
+            raise Flawed(Flaw("repeated", f"choice {index} came back twice"))
+        by_index[index] = choice
+    if sorted(by_index) != list(range(count)):
+        raise Flawed(Flaw("count", f"{len(by_index)} choices for {count} ordered"))
+    return [by_index[index] for index in range(count)]
 
 
 def _group(prompt: IntArray, drawn: Sequence[Completion], order: Order) -> Group:
@@ -159,27 +191,33 @@ def _group(prompt: IntArray, drawn: Sequence[Completion], order: Order) -> Group
     return Group(prompt, tuple(c for c in drawn for _ in range(alike)))
 
 
-def _portable(choice: Json) -> list[float]:
-    return (choice.get("logprobs") or {}).get("token_logprobs") or []
+def _portable(choice: Json) -> Any:
+    return _of(_of(choice, "logprobs"), "token_logprobs")
 
 
-def _native(choice: Json) -> list[float]:
-    content = (choice.get("logprobs") or {}).get("content") or []
-    return [entry["logprob"] for entry in content]
+def _native(choice: Json) -> Any:
+    content = _of(_of(choice, "logprobs"), "content")
+    if not isinstance(content, list):
+        raise _malformed(f"logprobs.content is {_shown(content)}")
+    try:  # a call for each token would cost more than all else
+        return [entry["logprob"] for entry in content]
+    except (TypeError, KeyError) as error:
+        raise _malformed("an entry of logprobs.content without logprob") from error
 
 
-def _completion(choice: Json, log_probs: list[float], order: Order) -> Completion:
-    token_ids = choice.get("token_ids")
-    if token_ids is None:
-        raise RolloutError("the answer has no token_ids: this server is older than vLLM 0.11")
-    if len(log_probs) != len(token_ids):
-        raise RolloutError(f"{len(log_probs)} log-probs came back for {len(token_ids)} tokens")
-    reason = choice["finish_reason"]
-    _check_end(reason, token_ids, order.eos_id)
+def _completion(choice: Json, log_probs_fn: Callable[[Json], Any], order: Order) -> Completion:
+    reason: Any = choice.get("finish_reason")
+    if reason not in get_args(FinishReason):
+        raise Flawed(Flaw("finish", f"finish_reason is {_shown(reason)}"))
+    if reason == "abort":  # what there is of it may lack anything
+        raise Flawed(Flaw("aborted", "a completion was given up"))
+    ids, values = _ints(_of(choice, "token_ids")), _floats(log_probs_fn(choice))
+    if len(ids) != len(values):
+        raise Flawed(Flaw("log_probs", f"{len(values)} log-probs for {len(ids)} tokens"))
     spans = _spans(choice)
     return Completion(
-        token_ids=np.array(token_ids, np.int32),
-        log_probs=np.array(log_probs, np.float32),
+        token_ids=ids,
+        log_probs=values,
         policy_version=min((s.version for s in spans), default=order.version),
         temperature=order.sampling.temperature,
         finish_reason=reason,
@@ -187,22 +225,67 @@ def _completion(choice: Json, log_probs: list[float], order: Order) -> Completio
     )
 
 
-def _check_end(reason: str, token_ids: Sequence[int], eos_id: int) -> None:
-    if reason == "stop" and (not token_ids or token_ids[-1] != eos_id):
-        last = token_ids[-1] if token_ids else None
-        raise RolloutError(
-            f"the server ended a completion at token {last}, the tokenizer's end is {eos_id}: "
-            "serve the model with the trainer's tokenizer and --generation-config vllm"
-        )
+def _ints(values: Any) -> IntArray:
+    if not isinstance(values, list):
+        raise _malformed(f"token_ids is {_shown(values)}")
+    for value in values if {*map(type, values)} - {int} else ():
+        if type(value) is not int:
+            raise Flawed(Flaw("tokens", f"a token id is {_shown(value)}"))
+    if values and not 0 <= min(values) <= max(values) <= np.iinfo(np.int32).max:
+        worst = min(values) if min(values) < 0 else max(values)
+        raise Flawed(Flaw("tokens", f"a token id is {_shown(worst)}"))
+    return np.array(values, np.int32)
+
+
+def _floats(values: Any) -> FloatArray:
+    if not isinstance(values, list):
+        raise _malformed(f"the log-probs are {_shown(values)}")
+    for value in values if {*map(type, values)} - {int, float} else ():
+        if type(value) not in (int, float):
+            raise Flawed(Flaw("log_probs", f"a log-prob is {_shown(value)}"))
+    try:
+        with np.errstate(over="ignore"):  # infinity is refused by the check
+            return np.array(values, np.float64).astype(np.float32)
+    except OverflowError as error:
+        raise Flawed(Flaw("log_probs", "a log-prob is larger than any float")) from error
 
 
 def _spans(choice: Json) -> tuple[VersionSpan, ...]:
-    return tuple(
-        VersionSpan(_version(span["version"]), int(span["start"]), int(span["end"]))
-        for span in choice.get("weight_versions") or ()
-    )
+    spans = choice.get("weight_versions") or []
+    if not isinstance(spans, list):
+        raise _malformed(f"weight_versions is {_shown(spans)}")
+    return tuple(_span(span) for span in spans)
+
+
+def _span(span: Any) -> VersionSpan:
+    label, start, end = (_of(span, name) for name in ("version", "start", "end"))
+    if type(label) is not str or type(start) is not int or type(end) is not int:
+        raise _malformed(f"weight_versions has {_shown(span)}")
+    return VersionSpan(_version(label), start, end)
 
 
 def _version(label: str) -> int:
     """The label that a push left; weights that nobody pushed are called "default"."""
-    return int(label) if label.isdecimal() else UNLABELLED
+    return int(label) if label.isdecimal() and len(label) < 10 else UNLABELLED
+
+
+def _of(given: Any, name: str) -> Any:
+    """What an object of the answer has under a name."""
+    if not isinstance(given, dict) or name not in given:
+        raise _malformed(f"no {name} in {_shown(given)}")
+    return given[name]
+
+
+def _malformed(found: str) -> Flawed:
+    return Flawed(Flaw("malformed", found))
+
+
+def _shown(value: Any) -> str:
+    """What came in place of something else, in a few words."""
+    if isinstance(value, list):
+        return f"a list of {len(value)}"
+    if isinstance(value, dict):
+        error = value.get("error")
+        said = error.get("message") if isinstance(error, dict) else error
+        return f"an error: {_shown(said)}" if said else f"an object of {[*value][:5]}"
+    return repr(value)[:200]

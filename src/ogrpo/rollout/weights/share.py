@@ -5,26 +5,20 @@ files of a release can be asked for.
 """
 
 import hmac
+import os
 import re
 import secrets
 import shutil
 import threading
 from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
+from ogrpo.rollout.http_server import BadRequest, Handler, HttpServer
 from ogrpo.rollout.weights.store import DELTA, MANIFEST, MODEL
 
 _RELEASE_FILE = re.compile(
     rf"/(v\d+)/({re.escape(MANIFEST)}|{re.escape(MODEL)}|{re.escape(DELTA)})"
 )
-
-
-class HttpServer(ThreadingHTTPServer):
-    """A thread a connection, and room for many that come at once: 5 is the default."""
-
-    daemon_threads = True
-    request_queue_size = 1024
 
 
 class WeightShare:
@@ -58,41 +52,32 @@ class WeightShare:
         with self._lock:
             self.bytes_sent += size
 
-    def _handler(self, folder: Path) -> type[BaseHTTPRequestHandler]:
+    def _handler(self, folder: Path) -> type[Handler]:
         share = self
 
-        class Handler(BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
-
+        class ShareHandler(Handler):
             def do_GET(self) -> None:
-                given = self.headers.get("Authorization", "")
-                if not hmac.compare_digest(given.encode(), f"Bearer {share.token}".encode()):
-                    self._refuse(HTTPStatus.UNAUTHORIZED)
-                elif (match := _RELEASE_FILE.fullmatch(self.path)) is None:
-                    self._refuse(HTTPStatus.NOT_FOUND)
-                else:
+                try:
+                    self.read_body()
+                    given = self.headers.get("Authorization", "").encode()
+                    if not hmac.compare_digest(given, f"Bearer {share.token}".encode()):
+                        raise BadRequest("the token is not this share's", HTTPStatus.UNAUTHORIZED)
+                    match = _RELEASE_FILE.fullmatch(self.path)
+                    if match is None:
+                        raise BadRequest("there is no such file", HTTPStatus.NOT_FOUND)
                     self._send(folder / match[1] / match[2])
+                except BadRequest as error:
+                    self.refuse(error)
 
             def _send(self, file: Path) -> None:
                 try:
                     opened = file.open("rb")
-                except FileNotFoundError:
-                    self._refuse(HTTPStatus.NOT_FOUND)
-                    return
+                except FileNotFoundError as error:  # it is older than those that are kept
+                    raise BadRequest("there is no such file", HTTPStatus.NOT_FOUND) from error
                 with opened:
-                    size = file.stat().st_size
-                    self.send_response(HTTPStatus.OK)
-                    self.send_header("Content-Length", str(size))
-                    self.end_headers()
+                    size = os.fstat(opened.fileno()).st_size
+                    self.start_answer(HTTPStatus.OK, {"Content-Length": str(size)})
                     shutil.copyfileobj(opened, self.wfile, 1 << 20)
                 share._count(size)
 
-            def _refuse(self, status: HTTPStatus) -> None:
-                self.send_response(status)
-                self.send_header("Content-Length", "0")
-                self.end_headers()
-
-            def log_message(self, format: str, *args: object) -> None:
-                """Nothing: the run's metrics say what was pulled."""
-
-        return Handler
+        return ShareHandler

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ogrpo.files import sync_folder
 from ogrpo.rollout.weights import delta as deltas
 from ogrpo.rollout.weights import tensors as files
 from ogrpo.rollout.weights.tensors import Tensors
@@ -56,6 +57,7 @@ class Store:
         self.folder = folder.resolve()
         self._keep = keep
         self._delta = delta
+        self._written: list[Path] = []
         self._last: Release | None = None
         self._before: Release | None = None
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -84,6 +86,7 @@ class Store:
         raw = json.dumps(manifest, indent=1).encode()
         _write_bytes(scratch / MANIFEST, raw)
         folder = self._put(scratch, version)
+        self._written = [*(each for each in self._written if each != folder), folder]
         self._before, self._last = (
             self._last,
             Release(
@@ -136,14 +139,15 @@ class Store:
             shutil.rmtree(stale)
         else:
             scratch.rename(folder)
-        _sync_folder(self.folder)
+        sync_folder(self.folder)
         return folder
 
     def _retain(self) -> None:
-        releases = sorted(
-            (f for f in self.folder.glob("v[0-9]*") if f.is_dir()), key=lambda f: f.stat().st_mtime
-        )
-        for folder in releases[: -self._keep]:
+        """Deletes all but the releases written last, in the order of writing: clocks jump."""
+        found = {folder for folder in self.folder.glob("v[0-9]*") if folder.is_dir()}
+        self._written = [folder for folder in self._written if folder in found]
+        others = sorted(found.difference(self._written))  # of a process before this one
+        for folder in [*others, *self._written][: -self._keep]:
             shutil.rmtree(folder)
 
 
@@ -152,11 +156,3 @@ def _write_bytes(file: Path, raw: bytes) -> None:
         out.write(raw)
         out.flush()
         os.fsync(out.fileno())
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

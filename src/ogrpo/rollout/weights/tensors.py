@@ -100,13 +100,17 @@ def read(file: Path) -> dict[str, np.ndarray]:
     """The tensors of a file, mapped into memory and not writable.
 
     Raises:
-        ValueError: the file is no safetensors file, or is cut off.
+        ValueError: the file is no safetensors file, is cut off, or has a tensor of another dtype;
+            names the file.
     """
     try:
         header, start = releases.header(file)
     except releases.Refusal as refusal:
-        raise ValueError(str(refusal)) from refusal
-    whole = np.memmap(file, np.uint8, "r", offset=start)
+        raise ValueError(f"{file}: {refusal}") from refusal
+    for name, entry in header.items():
+        if entry["dtype"] not in DTYPES:
+            raise ValueError(f"{file}: {name} is {entry['dtype']}; supported: {', '.join(DTYPES)}")
+    whole = np.memmap(file, np.uint8, "r")[start:]  # a file may hold its header alone
     return {name: _view(whole, entry) for name, entry in header.items()}
 
 

@@ -1,0 +1,156 @@
+"""A run of many steps in one process, which holds no more at its end than after its beginning.
+
+    python -m benchmarks.chaos soak --steps 10000
+
+Figures are taken from within, as an update begins: resident memory, open handles, threads,
+arrays that live on devices, and the time since the update before. The first fifth is left out of
+the slopes: programs are compiled then, and the replay buffer fills up.
+"""
+
+import gc
+import os
+import tempfile
+import threading
+import time
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from statistics import median
+from typing import NamedTuple
+
+import jax
+import numpy as np
+from rich.console import Console
+
+from benchmarks.chaos.schedules import Schedule, make_task
+from ogrpo.cli.options import parse
+from ogrpo.report.run_dir import RunDir
+from ogrpo.trainer.build import find_devices, make_parts
+from ogrpo.trainer.model import make_model
+from ogrpo.trainer.prepare import prepare
+from ogrpo.trainer.run import carry_out
+from ogrpo.trainer.session import Invocation, Session
+
+OPTIONS = (
+    "--schedule.sync-interval=4 --schedule.sync-offset=1 --schedule.evaluate-every=100"
+    " --replay.groups=64 --replay.sampler=uniform --replay.max-staleness=40 --checkpoint.every=50"
+)
+IN_STEP = " --schedule.sync-offset=0 --schedule.evaluate-every=20 --checkpoint.every=10"
+"""With no thread ahead of the trainer's, what is held at a step does not depend on timing."""
+WARM = 0.2
+BYTES_A_STEP = 2048
+"""More than this is called a leak: 20 MB in 10,000 steps."""
+
+
+class Sample(NamedTuple):
+    """What the process holds at one step."""
+
+    step: int
+    resident: int
+    handles: int
+    threads: int
+    """Python's; pools of C++ begin theirs when they first need them."""
+    tasks: int
+    """All threads."""
+    arrays: int
+    seconds: float
+    """Since the update before."""
+
+
+def sample(step: int, seconds: float) -> Sample:
+    """What this process holds now."""
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    handles = len(os.listdir("/proc/self/fd"))
+    tasks = len(os.listdir("/proc/self/task"))
+    held = (pages * os.sysconf("SC_PAGE_SIZE"), handles, threading.active_count(), tasks)
+    return Sample(step, *held, len(jax.live_arrays()), seconds)
+
+
+def run(folder: Path, steps: int, options: str = OPTIONS) -> list[Sample]:
+    """Trains for so many steps; returns a sample of each update."""
+    words = Schedule(options).words(make_task(folder / "task"), folder / "run", steps)
+    config = parse(words, program="ogrpo train", preset="none")
+    found: list[Sample] = []
+    with closing(prepare(config)) as prepared:
+        config, console, place = prepared.config, Console(quiet=True), RunDir.create(folder / "run")
+        decoder, params = make_model(prepared, console)
+        devices = find_devices(config, decoder)
+        parts = make_parts(config, prepared, decoder, devices=devices, experience=place.experience)
+        before = [time.perf_counter()]
+
+        def update(*arguments):
+            now = time.perf_counter()
+            found.append(sample(len(found) + 1, now - before[0]))
+            before[0] = now
+            return parts.update(*arguments)
+
+        watched = replace(parts, update=update)
+        how = (Invocation("soak", "soak"),)
+        session = Session(config, place, prepared, decoder, devices, watched, console, *how)
+        carry_out(session, params)
+    gc.collect()
+    return found
+
+
+class Slopes(NamedTuple):
+    """What grew after the beginning."""
+
+    bytes_a_step: float
+    handles: int
+    """The most at the end beyond the most after the beginning."""
+    threads: int
+    arrays: int
+    slower: float
+    """Median time of a step in the last tenth, over that in the first tenth after the beginning."""
+
+    @property
+    def wrong(self) -> list[str]:
+        """What grew beyond its bound."""
+        grown = {name: getattr(self, name) for name in ("handles", "threads", "arrays")}
+        return [
+            *(f"{name} grew by {more}" for name, more in grown.items() if more > 0),
+            *(
+                [f"memory grew by {self.bytes_a_step:.0f} bytes a step, more than {BYTES_A_STEP}"]
+                if self.bytes_a_step > BYTES_A_STEP
+                else []
+            ),
+        ]
+
+
+def slopes(found: Sequence[Sample]) -> Slopes:
+    """The growth of each figure after the first fifth."""
+    warm = found[int(len(found) * WARM) :]
+    half, tenth = len(warm) // 2, max(1, len(warm) // 10)
+    early, late = warm[:half], warm[half:]
+    line = np.polyfit([s.step for s in warm], [s.resident for s in warm], 1)
+    more = {
+        name: max(getattr(s, name) for s in late) - max(getattr(s, name) for s in early)
+        for name in ("handles", "threads", "arrays")
+    }
+    times = [median(s.seconds for s in part) for part in (warm[:tenth], warm[-tenth:])]
+    return Slopes(bytes_a_step=float(line[0]), **more, slower=times[1] / times[0])
+
+
+def study(steps: int) -> int:
+    """Soaks, prints what was held and what grew; returns how much grew too far."""
+    with tempfile.TemporaryDirectory(prefix="ogrpo-soak-") as folder:
+        begun = time.monotonic()
+        found = run(Path(folder), steps)
+        size = sum(file.stat().st_size for file in Path(folder).rglob("*") if file.is_file())
+    print(f"{'step':>8}{'MiB':>8}{'handles':>9}{'threads':>9}{'tasks':>7}{'arrays':>8}{'ms':>8}")
+    for end in range(1, 11):
+        part = found[(end - 1) * len(found) // 10 : end * len(found) // 10]
+        last, spent = part[-1], median(s.seconds for s in part) * 1e3
+        held = f"{last.resident / 2**20:8.1f}{last.handles:9}{last.threads:9}"
+        held += f"{last.tasks:7}{last.arrays:8}"
+        print(f"{last.step:>8}{held}{spent:8.1f}")
+    told = slopes(found)
+    print(
+        f"{steps} steps in {time.monotonic() - begun:.0f} s: {told.bytes_a_step:+.0f} bytes a step,"
+        f" handles {told.handles:+d}, threads {told.threads:+d}, arrays {told.arrays:+d}; a step"
+        f" takes {told.slower:.2f} times as long at the end; {size / 2**20:.1f} MiB on disk"
+    )
+    for line in told.wrong:
+        print(f"GREW: {line}")
+    return len(told.wrong)

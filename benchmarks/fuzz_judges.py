@@ -1,0 +1,251 @@
+"""Random answers with verdicts that are known, through every judge: no crash, no wrong acceptance.
+
+    python -m benchmarks.fuzz_judges                      # 80,000 judgements
+    python -m benchmarks.fuzz_judges --judgements 6000    # a look: 2.5 minutes on 2 busy cores
+
+A gold answer is a number, a list of numbers, words, a choice or function calls. An answer is
+another writing of it, of something else whose value is known, two answers at once, or noise. What
+is right is decided here by fractions, sets and values, without math-verify. The same seed asks the
+same questions.
+"""
+
+import argparse
+import json
+import random
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from fractions import Fraction
+from typing import NamedTuple
+
+from ogrpo.rewards.exact_match import ExactMatch
+from ogrpo.rewards.extract import EXTRACTORS
+from ogrpo.rewards.judge import Judge
+from ogrpo.rewards.math import MathReward
+from ogrpo.rewards.tool_calls import ToolCalls
+
+BATCH = 256
+TENTH = Fraction(1, 10)
+DASHES = "-\N{MINUS SIGN}\N{EN DASH}"
+WORDS = ("even", "odd", "Evelyn", "Carlos", "red", "blue", "parallel", "hyperbola", "Monday")
+PIECES = (
+    *("\\boxed{", "\\boxed{}", "{", "}", "$", "$$", "\\(", "\\)", "\\[", "\\]", "####", "\\frac"),
+    *("</think>", "<think>", "\\sqrt", "^", "_", "&", "\\\\", "%", "~", "\\text{", "\\left(", "<"),
+    *("\\begin{pmatrix}", "\\end{pmatrix}", "\\right.", "\\infty", "\\cup", "\\in", "=", ">", ","),
+    *(";", ".", ":", "-", "+", "*", "/", "and", "or", "answer is", "9**9**9", "(" * 40, "\0"),
+    *("\ud800", "\N{ARABIC-INDIC DIGIT SEVEN}", "\N{RIGHT-TO-LEFT OVERRIDE}", "x", "y", "e", "i"),
+    *("\N{FULLWIDTH DIGIT ONE}", "\n", " ", "0"),
+)
+
+
+class Question(NamedTuple):
+    """A completion with its gold answer, whose judge it is, and whether it is right."""
+
+    judge: str
+    text: str
+    gold: str
+    right: bool
+    finish_reason: str = "stop"
+
+
+def number(rng: random.Random) -> Fraction:
+    """A number that a few digits write, whole or not; never 0, which has no sign."""
+    size = rng.choice((9, 99, 999, 99_999, 9_999_999))
+    value = Fraction(rng.randint(1, size), rng.choice((1, 1, 1, 2, 4, 5, 8, 3, 7)))
+    return value * rng.choice((1, 1, -1))
+
+
+def near(value: Fraction, rng: random.Random) -> Fraction:
+    """Another number, as slips make it."""
+    slips = (
+        -value,
+        value + 1,
+        value - 1,
+        value * 10,
+        value / 10,
+        1 / value,
+        value + Fraction(1, 10),
+    )
+    return rng.choice([slip for slip in slips if slip != value])
+
+
+def is_decimal(value: Fraction) -> bool:
+    """Whether a few decimals write it."""
+    return (value * 10**6).denominator == 1
+
+
+def written(value: Fraction, rng: random.Random) -> str:
+    """A writing of a number in LaTeX."""
+    sign = rng.choice(DASHES) + rng.choice(("", "", " ")) if value < 0 else ""
+    over, under = abs(value.numerator), value.denominator
+    factor = rng.randint(1, 4)
+    ways = [
+        rf"\frac{{{over * factor}}}{{{under * factor}}}",
+        rf"\dfrac{{{over}}}{{{under}}}",
+        f"{over * factor}/{under * factor}",
+    ]
+    if is_decimal(value):
+        ways += [plain(abs(value)), plain(abs(value))]
+    return sign + rng.choice(ways)
+
+
+def plain(value: Fraction, *, commas: bool = False) -> str:
+    """A number in digits."""
+    text = f"{float(value):,.6f}".rstrip("0").rstrip(".")
+    return text if commas else text.replace(",", "")
+
+
+def marked(rng: random.Random) -> Question:
+    """A number behind GSM8K's marker."""
+    gold = Fraction(rng.randint(1, 10**5)) * rng.choice((1, 1, -1))
+    said = gold if rng.random() < 0.5 else near(gold, rng)
+    while not is_decimal(said):
+        said = near(gold, rng)
+    sign = rng.choice(DASHES) + rng.choice(("", " ")) if said < 0 else ""
+    digits = plain(abs(said), commas=rng.random() < 0.3)
+    money = rng.choice(("", "$", r"\$"))
+    ending = rng.choice(("", ".", " dollars", "\n"))
+    text = f"2 * 9 = 18, {noise(rng, 1)}\n#### {sign}{money}{digits}{ending}"
+    if rng.random() < 0.1:  # two answers are none
+        return Question("marker", f"{text} or {plain(gold)}", plain(gold), False)
+    return Question("marker", text, plain(gold), said == gold and "<think>" not in text)
+
+
+def boxed(rng: random.Random) -> Question:
+    """One number or several in boxes."""
+    gold = {number(rng) for _ in range(rng.choice((1, 1, 1, 2, 3)))}
+    said = set(gold)
+    if rng.random() < 0.5:
+        one = rng.choice(sorted(gold))
+        said = said - {one} if rng.random() < 0.3 else said - {one} | {near(one, rng)}
+        said |= {near(one, rng)} if rng.random() < 0.3 else set()
+    said = said or {near(min(gold), rng)}
+    items = [written(value, rng) for value in rng.sample(sorted(said), len(said))]
+    apart = rng.random() < 0.5
+    between = rng.choice((", ", " and ", r" \text{ or } ", "; ")) if apart else ", "
+    text = between.join(rf"\boxed{{{item}}}" for item in items)
+    unit = r"\text{ cm}" if len(said) == len(gold) == 1 and rng.random() < 0.2 else ""
+    text = text if apart else rf"\boxed{{{', '.join(items)}{unit}}}"
+    judge = rng.choice(("boxed", "free"))
+    wanted = ", ".join(written(value, rng) for value in sorted(gold))
+    return Question(judge, f"Hence ${text}$.", wanted, said == gold)
+
+
+def chosen(rng: random.Random) -> Question:
+    """A word or a choice."""
+    words = WORDS if rng.random() < 0.5 else list("ABCDE")
+    gold = rng.choice(words)
+    said = gold if rng.random() < 0.5 else rng.choice(words)
+    ways = (said, said.upper(), f" {said} ", rf"\text{{{said}}}", rf"\textbf{{{said}}}.")
+    text = f"So it is \\boxed{{{rng.choice(ways)}}}."
+    if rng.random() < 0.1 and said == gold:
+        other = rng.choice([word for word in words if word != gold])
+        return Question("exact", rf"{text[:-1]} or \boxed{{{other}}}", gold, False)
+    return Question(rng.choice(("exact", "choice", "boxed")), text, gold, said == gold)
+
+
+def called(rng: random.Random) -> Question:
+    """Function calls, as Python writes them or JSON."""
+    gold = [_call(rng) for _ in range(rng.randint(1, 3))]
+    said = rng.sample(gold, len(gold))
+    if wrong := rng.random() < 0.5:
+        name, arguments = said[0]
+        key = rng.choice(sorted(arguments))
+        said = [(name, {**arguments, key: "no such value"}), *said[1:]]
+    python = ", ".join(f"{n}({', '.join(f'{k}={v!r}' for k, v in a.items())})" for n, a in said)
+    objects = [{"name": n, "arguments": dict(reversed(a.items()))} for n, a in said]
+    tags = "\n".join(f"<tool_call>{json.dumps(one)}</tool_call>" for one in objects)
+    text = rng.choice((f"[{python}]", json.dumps(objects), f"Let me see.\n{tags}"))
+    thought = rng.choice(("", "", "<think>[f(x=1)]</think>"))
+    wanted = json.dumps([{"name": n, "arguments": a} for n, a in gold])
+    return Question("tools", thought + text, wanted, not wrong)
+
+
+def _call(rng: random.Random) -> tuple[str, dict[str, object]]:
+    values = (1, -2.5, True, None, "Rome", 'a "quoted" one', [1, 2], {"deep": [None, "x"]})
+    names = rng.sample(("city", "days", "unit", "where"), rng.randint(1, 3))
+    return rng.choice(("find", "book", "get_weather")), {n: rng.choice(values) for n in names}
+
+
+def noise(rng: random.Random, most: int = 30) -> str:
+    """Fragments in any order, out of which no number of nine digits comes."""
+    return " ".join(rng.choice(PIECES) for _ in range(rng.randint(0, most)))
+
+
+def noisy(rng: random.Random) -> Question:
+    """Noise, which is never the answer."""
+    text = noise(rng)
+    text = rng.choice((text, rf"\boxed{{{text}}}", f"#### {text}", f"The answer is {text}"))
+    judge = rng.choice(("marker", "boxed", "free", "exact", "choice"))
+    return Question(judge, text, str(rng.randint(10**8, 10**9)), False)
+
+
+KINDS: tuple[Callable[[random.Random], Question], ...] = (marked, boxed, chosen, called, noisy)
+
+
+def questions(count: int, seed: int) -> Iterator[Question]:
+    """Ask this many; one in twenty was cut off, and is then not right."""
+    rng = random.Random(seed)
+    for _ in range(count):
+        one = rng.choice(KINDS)(rng)
+        if rng.random() < 0.05:
+            one = one._replace(finish_reason=rng.choice(("length", "abort")), right=False)
+        yield one
+
+
+class Fuzzed(NamedTuple):
+    """What came of the questions."""
+
+    outcomes: Counter[str]
+    accepted: list[Question]
+    """Called right, and wrong."""
+    refused: list[Question]
+    """Called something else, and right."""
+
+
+def fuzz(count: int, seed: int, *, processes: int = 2) -> Fuzzed:
+    """Put questions to their judges, in batches as a trainer does."""
+    math = MathReward(processes=processes)
+    judges: dict[str, Judge] = {"exact": ExactMatch(), "tools": ToolCalls()}
+    judges["choice"] = ExactMatch(EXTRACTORS["choice"])
+    for name in ("marker", "boxed", "free"):
+        judges[name] = one = math.counting_apart()
+        one.extract = EXTRACTORS[name]
+    found = Fuzzed(Counter(), [], [])
+    try:
+        asked = list(questions(count, seed))
+        for name, judge in judges.items():
+            own = [one for one in asked if one.judge == name]
+            for start in range(0, len(own), BATCH):
+                _note(judge, own[start : start + BATCH], found)
+    finally:
+        math.close()
+    return found
+
+
+def _note(judge: Judge, asked: Sequence[Question], found: Fuzzed) -> None:
+    texts, golds, reasons = ([one[n] for one in asked] for n in (1, 2, 4))
+    for one, outcome in zip(asked, judge.judge_all(texts, reasons, golds), strict=True):
+        found.outcomes[outcome] += 1
+        if (outcome == "correct") != one.right:
+            (found.refused if one.right else found.accepted).append(one)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Print the outcomes, and every verdict that is wrong."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--judgements", type=int, default=80_000)
+    parser.add_argument("--seed", type=int, default=0)
+    given = parser.parse_args(arguments)
+    found = fuzz(given.judgements, given.seed)
+    for what, asked in (("wrongly accepted", found.accepted), ("wrongly refused", found.refused)):
+        for one in asked:
+            print(f"{what}: {one!r}")
+    told = ", ".join(f"{count:,} {name}" for name, count in sorted(found.outcomes.items()))
+    print(
+        f"{given.judgements:,} judgements with seed {given.seed}: {told}; "
+        f"{len(found.accepted)} wrongly accepted, {len(found.refused)} wrongly refused"
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,120 @@
+"""A buffer of a million completions: what goes in comes out, from memory and from disk.
+
+    python -m benchmarks.replay_load [--completions 1000000 --tokens 200]
+
+Groups are made from their numbers, so that each can be made again: every group that is held is
+drawn once, in order, and compared bit for bit; then the buffer is opened anew from its files and
+its state, and compared again. Twice as many go in as are held, so that half are evicted. The last
+lines say how many were compared, and what a completion took in memory and on disk.
+"""
+
+import argparse
+import resource
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from ogrpo.data.replay import BufferLimits, Fifo, Layout, ReplayBuffer
+from ogrpo.data.replay.columns import Columns, narrow
+from ogrpo.data.replay.stretches import no_stretches
+
+G, BATCH, PROMPT = 8, 64, 16
+LAYOUT = Layout(group_size=G, vocab_size=50_000)
+
+
+class Load(NamedTuple):
+    """What came of it."""
+
+    held: int
+    """Completions held at the end."""
+    compared: int
+    """Completions that came back as they went in, from memory and from disk together."""
+    memory: float
+    """Bytes of a completion in memory, all that is allocated counted."""
+    disk: float
+    """Bytes of a completion on disk."""
+
+
+def groups(number: int, tokens: int) -> Columns:
+    """The batch of this number: its groups differ from those of all others."""
+    rng = np.random.default_rng([7, number])
+    lengths = rng.integers(1, 2 * tokens, (BATCH, G)).astype(np.int32)
+    prompt_lengths = rng.integers(1, PROMPT, BATCH).astype(np.int32)
+    total, shape = int(lengths.sum()), lengths.shape
+    columns = Columns(
+        prompt_ids=rng.integers(0, LAYOUT.vocab_size, int(prompt_lengths.sum())),
+        prompt_lengths=prompt_lengths,
+        token_ids=rng.integers(0, LAYOUT.vocab_size, total),
+        log_probs=-rng.random(total, np.float32),
+        lengths=lengths,
+        policy_versions=np.full(shape, number, np.int32),
+        temperatures=np.ones(shape),
+        finish_reasons=rng.integers(0, 2, shape).astype(np.uint8),
+        rewards=rng.random(shape, np.float32),
+        problems=number * BATCH + np.arange(BATCH),
+        spans=np.zeros((0, 5), np.int32),
+        without_loss=no_stretches(),
+    )
+    return narrow(columns, LAYOUT)
+
+
+def compare(buffer: ReplayBuffer, numbers: range, tokens: int) -> int:
+    """Draws every batch that is held, in order; returns the completions that are what they were.
+
+    Raises:
+        ValueError: a group is not, or is held that should not be.
+    """
+    if len(buffer) != len(numbers) * BATCH:
+        raise ValueError(f"{len(buffer)} groups are held, {len(numbers) * BATCH} should be")
+    for number in numbers:
+        drawn, wanted = buffer.sample(BATCH, seed=number), groups(number, tokens)
+        for name, values in wanted._asdict().items():
+            if not np.array_equal(getattr(drawn.columns, name), values):
+                raise ValueError(f"batch {number} came back with other {name}")
+    return len(numbers) * BATCH * G
+
+
+def load(folder: Path, completions: int, tokens: int) -> Load:
+    """Fills a buffer twice over, and compares all that it holds, before and after a reopening."""
+    batches = completions // (BATCH * G)
+    limits = BufferLimits(groups=batches * BATCH)
+    buffer = ReplayBuffer(LAYOUT, limits, Fifo, folder=folder)
+    for number in range(2 * batches):
+        buffer.insert_columns(groups(number, tokens))
+    held = range(batches, 2 * batches)
+    state = buffer.state()
+    before, memory = compare(buffer, held, tokens), buffer.statistics()["bytes/allocated"]
+    size = sum(file.stat().st_size for file in folder.glob("*.parquet"))
+    del buffer  # both at once may not fit
+    again = ReplayBuffer.open(folder, LAYOUT, limits, Fifo, state=state)
+    each = batches * BATCH * G
+    return Load(each, before + compare(again, held, tokens), memory / each, size / (2 * each))
+
+
+def main(arguments: Sequence[str] | None = None) -> Load:
+    """The command."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--completions", type=int, default=1_000_000, help="held")
+    parser.add_argument("--tokens", type=int, default=200, help="of a completion, on average")
+    parser.add_argument("--folder", type=Path, help="for the files; a temporary one by default")
+    given = parser.parse_args(arguments)
+    begun = time.perf_counter()
+    with tempfile.TemporaryDirectory(dir=given.folder) as folder:
+        found = load(Path(folder), given.completions, given.tokens)
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
+    print(
+        f"held {found.held:,} completions; {found.compared:,} came back bit for bit, half of them"
+        f" from disk\na completion takes {found.memory:,.0f} bytes in memory, {found.disk:,.0f} on"
+        f" disk; peak resident memory {peak:.2f} GB; {time.perf_counter() - begun:.0f} s"
+    )
+    return found
+
+
+if __name__ == "__main__":
+    main()

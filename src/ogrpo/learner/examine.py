@@ -1,0 +1,98 @@
+"""An update's numbers one stage after the other: where they cease to be finite."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import optax
+from jax import Array
+
+from ogrpo.batch import Batch
+from ogrpo.core.aggregate import mean
+from ogrpo.core.algorithms import REFERENCE
+from ogrpo.learner.finite import finite_leaves
+from ogrpo.learner.state import Hypers, TrainState
+from ogrpo.learner.update import (
+    Recipe,
+    apply_gradient,
+    gradient_of_update,
+    token_losses,
+    total_of,
+    weigh,
+)
+from ogrpo.learner.update import token_batch as as_tokens
+
+
+class Findings(NamedTuple):
+    """What an update computes on the way from weights to weights.
+
+    The groups stand in the update's order, which `batch` follows; leaves are those of the trained
+    parameters in their own order.
+    """
+
+    batch: Batch[Array]
+    mask: Array
+    """bool [N, G, T], tokens that carry loss."""
+    weights: list[Array]
+    """Whether each leaf is finite before the update."""
+    log_probs: Array
+    """float32 [N, G, T]."""
+    advantages: Array
+    """float32 [N, G]."""
+    losses: Array
+    """float32 [N, G, T], without the KL term."""
+    kl_losses: Array | None
+    """float32 [N, G, T]."""
+    by_log_prob: Array
+    """float32 [N, G, T], the loss total's gradient with respect to each log-prob."""
+    loss: Array
+    gradient: list[Array]
+    """Whether each leaf is finite."""
+    grad_norm: Array
+    new_weights: list[Array]
+    """Whether each leaf is finite after the update."""
+
+
+ExamineFn = Callable[[TrainState, Batch[Array], Hypers], Findings]
+
+
+def make_examine(optimizer: optax.GradientTransformation, recipe: Recipe) -> ExamineFn:
+    """The jitted `(state, batch, hypers) -> findings`; the state is not donated."""
+    return jax.jit(make_findings(optimizer, recipe))
+
+
+def make_findings(optimizer: optax.GradientTransformation, recipe: Recipe) -> ExamineFn:
+    """The same before it is jitted."""
+
+    def examine(state: TrainState, batch: Batch[Array], hypers: Hypers) -> Findings:
+        weighed = weigh(batch, recipe, hypers)
+        grads, evidence = gradient_of_update(state, weighed, hypers, recipe)
+        log_probs = evidence.output.log_probs
+        tokens = as_tokens(weighed, log_probs)
+        reads_kl = REFERENCE in recipe.reads
+
+        def total(log_probs: Array) -> Array:
+            losses = token_losses(recipe, hypers, state.region, log_probs, tokens)
+            if reads_kl:
+                losses = losses + recipe.algorithm.kl_loss(log_probs, tokens, hypers.knobs)
+            return total_of(recipe, hypers, losses, weighed).total
+
+        after = apply_gradient(state, grads, optimizer, hypers.learning_rate)
+        return Findings(
+            batch=weighed.batch._replace(packing=None),
+            mask=weighed.mask,
+            weights=finite_leaves(state.params),
+            log_probs=log_probs,
+            advantages=weighed.advantages,
+            losses=token_losses(recipe, hypers, state.region, log_probs, tokens),
+            kl_losses=recipe.algorithm.kl_loss(log_probs, tokens, hypers.knobs)
+            if reads_kl
+            else None,
+            by_log_prob=jax.grad(total)(log_probs),
+            loss=mean(evidence.total),
+            gradient=finite_leaves(grads),
+            grad_norm=optax.tree.norm(grads),
+            new_weights=finite_leaves(after.params),
+        )
+
+    return examine

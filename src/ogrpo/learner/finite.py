@@ -1,0 +1,77 @@
+"""Whether numbers are finite: an update that would leave others is skipped, nor are they saved."""
+
+from typing import Any, TypeVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from ogrpo.learner.hosts import fetch
+
+T = TypeVar("T")
+
+
+class NotFiniteError(ValueError):
+    """Numbers that are NaN or infinite where nothing can be done with them."""
+
+
+def all_finite(tree: Any, *, given: Array | bool = True) -> Array:
+    """Whether no float of a tree is NaN or infinite and `given` holds, as a bool scalar.
+
+    One leaf is looked at after the other, so that what this takes is a byte for each number of the
+    largest.
+    """
+    found = jnp.asarray(given)
+    for leaf in jax.tree.leaves(tree):
+        if _is_float(leaf):
+            found = jnp.all(jnp.isfinite(leaf) & found)
+    return found
+
+
+def choose(condition: Array, one: T, other: T) -> T:
+    """`one` where a bool scalar holds, else `other`, bit for bit; two trees of one structure."""
+    return jax.tree.map(lambda a, b: jnp.where(condition, a, b), one, other)
+
+
+def names(tree: Any) -> list[str]:
+    """What the leaves of a tree are called."""
+    return [_name(path) for path, _ in jax.tree.leaves_with_path(tree)]
+
+
+def finite_leaves(tree: Any) -> list[Array]:
+    """For each leaf of a tree whether it is finite, as bool scalars."""
+    return [all_finite(leaf) for leaf in jax.tree.leaves(tree)]
+
+
+def nonfinite(tree: Any) -> list[str]:
+    """Leaves of arrays, on a device or on the host, that are not finite, by name.
+
+    With several processes all call this.
+    """
+    leaves = jax.tree.leaves_with_path(tree)
+    placed = {_name(path): leaf for path, leaf in leaves if isinstance(leaf, jax.Array)}
+    flags = fetch(_leaf_flags([*placed.values()]))
+    found = dict(zip(placed, map(bool, flags), strict=True))
+    for path, leaf in leaves:
+        if not isinstance(leaf, jax.Array):
+            found[_name(path)] = not _is_float(leaf) or bool(np.isfinite(leaf).all())
+    return [name for name, is_finite in found.items() if not is_finite]
+
+
+def require_finite(tree: Any, refusal: str) -> None:
+    """Raises `NotFiniteError` with `refusal` and the names of leaves that are not finite."""
+    if bad := nonfinite(tree):
+        shown = ", ".join(bad[:3]) + (f" and {len(bad) - 3} more" if len(bad) > 3 else "")
+        raise NotFiniteError(f"{refusal}: NaN or infinity in {shown}")
+
+
+_leaf_flags = jax.jit(finite_leaves)
+
+
+def _is_float(leaf: Any) -> bool:
+    return jnp.issubdtype(leaf.dtype, jnp.inexact)
+
+
+def _name(path: Any) -> str:
+    return jax.tree_util.keystr(path, simple=True, separator=".")

@@ -1,0 +1,34 @@
+"""Text of somebody else's, as a terminal may print it, and text that may have a secret in it."""
+
+import re
+import unicodedata
+
+_SECRET = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*://)[^\s'\"\]]*[@?#][^\s'\"\]]*")
+
+
+def shown(text: object) -> str:
+    """The text of a server, a task or a model, with nothing in it that is a command to a terminal.
+
+    Control characters (colours, titles, a cleared screen) and those that turn the direction of
+    writing around are written as in a Python literal; lines and tabs stay.
+
+    >>> print(shown("red \\x1b[31m"))
+    red \\x1b[31m
+    """
+    whole = str(text)
+    return whole if whole.isprintable() else "".join(map(_shown, whole))
+
+
+def _shown(character: str) -> str:
+    if character.isprintable() or character in "\n\t" or unicodedata.category(character) == "Zs":
+        return character
+    return ascii(character)[1:-1]
+
+
+def without_secrets(text: str) -> str:
+    """The text with what follows the scheme of its addresses left out, where it may be a secret.
+
+    >>> without_secrets("at http://me:pass@host:1/ and http://host:2/v1")
+    'at http://... and http://host:2/v1'
+    """
+    return _SECRET.sub(r"\1...", text)

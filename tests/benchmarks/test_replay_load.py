@@ -1,0 +1,36 @@
+"""The bounded form of a buffer of a million completions."""
+
+import numpy as np
+import pytest
+
+from benchmarks import replay_load
+from benchmarks.replay_load import BATCH, G, compare, groups, load, main
+from ogrpo.data.replay import BufferLimits, Fifo, ReplayBuffer
+
+
+def test_twenty_thousand_completions_come_back_from_memory_and_from_disk(tmp_path, capsys):
+    words = ["--completions", "20000", "--tokens", "20", "--folder", str(tmp_path)]
+    found = main(words)
+    assert found.held == 20_000 // (BATCH * G) * BATCH * G
+    assert found.compared == 2 * found.held
+    assert f"{found.compared:,} came back bit for bit" in capsys.readouterr().out
+    assert not [*tmp_path.iterdir()]
+
+
+def test_what_a_completion_takes_does_not_grow_with_their_number(tmp_path):
+    few, many = (load(tmp_path / f"{n}", n * BATCH * G, 100) for n in (4, 32))
+    assert many.memory < 1.1 * few.memory
+    assert many.disk < 1.1 * few.disk
+
+
+@pytest.mark.parametrize("name", ["token_ids", "rewards", "problems"])
+def test_one_changed_value_is_seen(name, monkeypatch):
+    buffer = ReplayBuffer(replay_load.LAYOUT, BufferLimits(), Fifo)
+    buffer.insert_columns(groups(0, 5))
+    assert compare(buffer, range(1), 5) == BATCH * G
+    wanted = groups(0, 5)
+    values = getattr(wanted, name).copy()
+    values.flat[-1] += np.asarray(1).astype(values.dtype)
+    monkeypatch.setattr(replay_load, "groups", lambda *_: wanted._replace(**{name: values}))
+    with pytest.raises(ValueError, match=f"batch 0 came back with other {name}"):
+        compare(buffer, range(1), 5)

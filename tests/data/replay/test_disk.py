@@ -1,0 +1,206 @@
+"""What a full disk and a power cut leave of a buffer: all that was acknowledged, and no half of it."""
+
+import errno
+import os
+import stat
+import subprocess
+import sys
+from itertools import count
+from pathlib import Path
+
+import pytest
+
+from ogrpo.data.replay import BufferLimits, Fifo, ReplayBuffer, segments
+from tests.data.replay.make import LAYOUT, experience, facts
+
+ROOT = Path(__file__).parents[3]
+
+
+class PowerCut(BaseException):
+    """The machine is off."""
+
+
+class Disk:
+    """What of a folder is on the disk: what was synchronised, and nothing else.
+
+    A file's content is there once the file was synchronised, a name once its folder was. A disk may
+    hold more: with `early_names` it has every name at once, over files as they were synchronised.
+
+    `found` is what the next start finds: as at the cut, whatever the process did afterwards.
+    """
+
+    def __init__(
+        self, root: Path, found: Path, patch: pytest.MonkeyPatch, cut_at: int, *, early_names: bool
+    ) -> None:
+        self.root, self.found, self._left = root, found, cut_at
+        self._early_names = early_names
+        self._files: dict[int, bytes] = {}
+        self._names: dict[int, dict[str, int]] = {root.stat().st_ino: {}}
+        self._sync, self._replace = os.fsync, os.replace
+        patch.setattr(os, "fsync", self._fsynced)
+        patch.setattr(os, "replace", self._replaced)
+
+    def _step(self) -> None:
+        self._left -= 1
+        if self._left < 0:
+            self.cut()
+            raise PowerCut
+
+    def cut(self) -> None:
+        if not self.found.exists():
+            self._restore(self.root, self.found)
+
+    def _fsynced(self, handle: int) -> None:
+        self._step()
+        self._sync(handle)
+        found = os.fstat(handle)
+        path = Path(f"/proc/self/fd/{handle}")
+        if stat.S_ISDIR(found.st_mode):
+            self._names[found.st_ino] = {x.name: x.stat().st_ino for x in path.resolve().iterdir()}
+        else:
+            self._files[found.st_ino] = path.read_bytes()
+
+    def _replaced(self, source: Path, target: Path) -> None:
+        self._step()
+        self._replace(source, target)
+
+    def _restore(self, source: Path, target: Path) -> None:
+        target.mkdir()
+        now = {x.name: x for x in source.iterdir()}
+        kept = self._names.get(source.stat().st_ino, {})
+        for name in now if self._early_names else kept:
+            path = now.get(name)
+            assert path is not None, "no file of the buffer loses its name again"
+            if path.is_dir():
+                self._restore(path, target / name)
+            else:
+                (target / name).write_bytes(self._files.get(path.stat().st_ino, b""))
+
+
+def reopened(folder, state=None):
+    return ReplayBuffer.open(folder, LAYOUT, BufferLimits(), Fifo, state=state)
+
+
+def held_by(buffer):
+    if not len(buffer):
+        return []
+    return [facts(one) for one in buffer._memory.read(buffer._table.all_live()).experiences]
+
+
+def expected(stop):
+    return [facts(experience(n, version=n)) for n in range(stop)]
+
+
+def lived(folder):
+    """A run with a state in the middle; what is acknowledged, and the state, as it goes."""
+    buffer = ReplayBuffer(LAYOUT, BufferLimits(), Fifo, folder=folder, segment_groups=2)
+    state = None
+    for n in range(7):
+        buffer.insert([experience(n, version=n)])
+        if n == 4:
+            state = buffer.state()
+        yield buffer.acknowledged, state
+
+
+def cut_short(disk, folder):
+    """What a run that ends with a power cut, or by itself, had acknowledged, and its state."""
+    told = [(0, None)]
+    try:
+        told.extend(lived(folder))
+    except PowerCut:
+        return *told[-1], True
+    disk.cut()
+    return *told[-1], False
+
+
+@pytest.mark.parametrize("early_names", [False, True])
+def test_a_power_cut_at_any_moment_loses_nothing_that_was_acknowledged(tmp_path, early_names):
+    folder = Path("run") / "experience"
+    for moment in count():
+        root, found = tmp_path / f"{moment}", tmp_path / f"{moment}-found"
+        root.mkdir()
+        with pytest.MonkeyPatch.context() as patch:
+            disk = Disk(root, found, patch, moment, early_names=early_names)
+            safe, state, cut = cut_short(disk, root / folder)
+        whole = held_by(reopened(found / folder))
+        assert whole == expected(len(whole))
+        assert len(whole) >= safe
+        if state is not None:
+            assert held_by(reopened(found / folder, state)) == expected(5)
+        if not cut:
+            break
+    assert safe == 7
+    assert moment == 2 + 3 * 4  # the names of two folders, and three calls for each segment
+
+
+def test_a_segment_is_synchronised_then_named_then_its_name_is(tmp_path, monkeypatch):
+    order = []
+    sync, replace = os.fsync, os.replace
+
+    def fsynced(handle):
+        order.append("folder" if stat.S_ISDIR(os.fstat(handle).st_mode) else "file")
+        sync(handle)
+
+    def replaced(source, target):
+        order.append("name")
+        replace(source, target)
+
+    buffer = ReplayBuffer(LAYOUT, BufferLimits(), Fifo, folder=tmp_path)
+    buffer.insert([experience(0)])
+    monkeypatch.setattr(os, "fsync", fsynced)
+    monkeypatch.setattr(os, "replace", replaced)
+    buffer.flush()
+    assert order == ["file", "name", "folder"]
+
+
+FULL = """
+import resource, signal, sys
+from pathlib import Path
+from ogrpo.data.replay import BufferLimits, Fifo, ReplayBuffer
+from tests.data.replay.make import LAYOUT, experience
+
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+_, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+
+def fill(folder, most):
+    buffer = ReplayBuffer(LAYOUT, BufferLimits(), Fifo, folder=folder, segment_groups=3)
+    for n in range(4):
+        buffer.insert([experience(n, version=n)])
+    resource.setrlimit(resource.RLIMIT_FSIZE, (most, hard))
+    for attempt in range(2):
+        try:
+            buffer.state()
+        except OSError as error:
+            print(error.errno, buffer.acknowledged, len(buffer), [x.name for x in folder.glob('*') if x.name != '.ogrpo.lock'])
+    resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
+    buffer.insert([experience(4, version=4)])
+    buffer.state()
+    print(buffer.acknowledged)
+
+for most in map(int, sys.argv[2:]):
+    fill(Path(sys.argv[1]) / str(most), most)
+"""
+
+
+def test_a_disk_that_is_full_in_the_middle_of_a_segment_costs_nothing_that_was_given(tmp_path):
+    """The limit on a file's size stands for it: the kernel refuses the rest of a real write."""
+    whole = len(written(tmp_path / "whole"))
+    sizes = [str(size) for size in (0, 1, whole // 2, whole - 1)]
+    words = [sys.executable, "-c", FULL, str(tmp_path), *sizes]
+    done = subprocess.run(words, capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    first = "['groups-000000000000-000000000003.parquet']"  # and no part of the second
+    told = [f"{errno.EFBIG} 3 4 {first}", f"{errno.EFBIG} 3 4 {first}", "5"]
+    assert done.stdout.splitlines() == told * len(sizes)
+    for size in sizes:
+        assert held_by(reopened(tmp_path / size)) == expected(5)
+
+
+def written(folder):
+    """The segment that does not fit, as it should have been."""
+    folder.mkdir()
+    buffer = ReplayBuffer.open(folder, LAYOUT, BufferLimits(), Fifo, state=None)
+    buffer._resume_at(3, 0)
+    buffer.insert([experience(3, version=3)])
+    buffer.flush()
+    return segments.listed(folder)[0].file.read_bytes()

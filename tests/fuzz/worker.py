@@ -1,0 +1,171 @@
+"""Reads broken files within bounds of memory and time: python worker.py FOLDER COUNT SEED TARGET...
+
+Prints a line for each outcome that is neither success nor an error that names the file.
+"""
+
+import gc
+import hashlib
+import random
+import resource
+import shutil
+import signal
+import sys
+import traceback
+from collections import Counter
+from pathlib import Path
+
+import jax.numpy as jnp
+import numpy as np
+
+from ogrpo.cli.config_file import read_file, with_values
+from ogrpo.data.tokenizer import TextTokenizer, train_bpe
+from ogrpo.evaluation.reading import read_answers
+from ogrpo.policy import load_pretrained
+from ogrpo.report.run_dir import RunDir
+from ogrpo.rollout.extension import ogrpo_releases as releases
+from ogrpo.rollout.weights import tensors
+from ogrpo.rollout.weights.store import Store
+from ogrpo.tasks.rows import read_rows
+from ogrpo.trainer.config import TrainConfig
+from ogrpo.trainer.config_json import from_json, to_json
+from tests.fuzz.mutations import broken
+
+ROOT = Path(__file__).parents[2]
+
+GOLDEN = ROOT / "tests" / "policy" / "golden"
+SECONDS = 20
+GIB = 1.0
+"""Of growth, over all cases of a target."""
+CHAT = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}"
+
+
+def model(name):
+    def make(folder):
+        shutil.copytree(GOLDEN / name, folder, dirs_exist_ok=True)
+        (folder / "expected.safetensors").unlink()
+
+    return make
+
+
+def tokenizer(folder):
+    train_bpe(["one two three"] * 3, 300, chat_template=CHAT).save(folder)
+
+
+def release(folder):
+    Store(folder).write({"a": np.ones((2, 3), np.float32)}, 1)
+    for file in (folder / "v000001").iterdir():
+        file.rename(folder / file.name)
+
+
+def run(folder):
+    RunDir.create(folder).write_config(to_json(TrainConfig()))
+
+
+def text(name, content):
+    return lambda folder: (folder / name).write_text(content)
+
+
+def load_release(folder):
+    file = folder / "model.safetensors"
+    tensors.read(file)
+    releases.check(file, {"a": [2, 3]}, "float32")
+
+
+def load_manifest(folder):
+    raw = (folder / "manifest.json").read_bytes()
+    digest = hashlib.sha256(raw).hexdigest()
+    place = releases.Workplace()
+    try:
+        releases.obtain(place, path=str(folder), manifest_sha256=digest)
+    finally:
+        place._held.remove()
+
+
+def load_options(folder):
+    path = folder / "run.yaml"
+    with_values(TrainConfig(), read_file(path), path)
+
+
+YAML = "seed: 1\nschedule:\n  steps: 3\nrewards: [a.py:b]\noptimizer: {learning-rate: 0.1}\n"
+ROW = '{"prompt": "1 + 1", "answer": "2", "more": [1, {"a": null}]}\n'
+ANSWER = (
+    '{"problem": 0, "sample": 0, "source": "a:1", "prompt": "p", "columns": {}, "text": "t",'
+    ' "tokens": 1, "token_ids": [1], "finish_reason": "stop", "rewards": {"r": 1.0},'
+    ' "reward": 1.0, "failed": false}\n'
+)
+TARGETS = {
+    "config.json": (model("llama3-scaled"), lambda f: load_pretrained(f, jnp.float32)),
+    "model.safetensors": (model("qwen2"), lambda f: load_pretrained(f, jnp.float32)),
+    "model.safetensors.index.json": (
+        model("qwen3-untied"),
+        lambda f: load_pretrained(f, jnp.float32),
+    ),
+    "tokenizer.json": (tokenizer, lambda f: TextTokenizer.load(f).encode_prompt("one two")),
+    "tokenizer_config.json": (tokenizer, lambda f: TextTokenizer.load(f).encode_prompt("one")),
+    "chat_template.jinja": (tokenizer, lambda f: TextTokenizer.load(f)),
+    "release/model.safetensors": (release, load_release),
+    "manifest.json": (release, load_manifest),
+    "run/config.json": (
+        run,
+        lambda f: from_json(TrainConfig, RunDir.reopen(f).read_config(), str(f / "config.json")),
+    ),
+    "run.yaml": (text("run.yaml", YAML), load_options),
+    "rows.jsonl": (text("rows.jsonl", ROW * 3), lambda f: read_rows(f / "rows.jsonl")),
+    "answers.jsonl": (text("answers.jsonl", ANSWER), lambda f: read_answers(f / "answers.jsonl")),
+}
+
+
+def overrun(*_):
+    raise TimeoutError(f"it took more than {SECONDS} s")
+
+
+def outcome(load, folder):
+    """ "taken", "refused" by the file's name, or what else."""
+    signal.setitimer(signal.ITIMER_REAL, SECONDS)
+    try:
+        load(folder)
+    except TimeoutError as error:
+        return repr(error)
+    except (ValueError, OSError, releases.Refusal) as error:
+        said = str(error)
+        # A server knows releases by their files' names alone.
+        of_release = ("manifest.json", "model.safetensors", "the release")
+        known = str(folder) in said or (
+            isinstance(error, releases.Refusal) and any(word in said for word in of_release)
+        )
+        return "refused" if known else f"no name in {error!r:.300}"
+    except BaseException as error:  # a panic of a library is no Exception
+        place = traceback.extract_tb(error.__traceback__)[-1]
+        return f"{error!r:.300} at {place.filename}:{place.lineno}"
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+    return "taken"
+
+
+def main(base, count, seed, targets):
+    signal.signal(signal.SIGALRM, overrun)
+    for target in targets:
+        make, load = TARGETS[target]
+        name, folder = Path(target).name, Path(base) / target.replace("/", "-")
+        folder.mkdir(parents=True)
+        make(folder)
+        good = (folder / name).read_bytes()
+        assert (found := outcome(load, folder)) == "taken", found
+        rng, counts = random.Random(f"{seed} {target}"), Counter()
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        for number in range(int(count)):
+            raw = broken(good, rng)
+            (folder / name).write_bytes(raw)
+            found = outcome(load, folder)
+            counts[found if found in ("taken", "refused") else "WRONG"] += 1
+            if found not in ("taken", "refused"):
+                print(f"WRONG {target} {number}: {found}: {raw[:120]!r}", flush=True)
+        gc.collect()
+        grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 2**20
+        print(target, dict(counts), f"{grown:.2f} GiB", flush=True)
+        if grown > GIB:
+            print(f"WRONG {target}: it took {grown:.2f} GiB", flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2], sys.argv[3], sys.argv[4:] or [*TARGETS])

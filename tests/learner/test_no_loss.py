@@ -1,0 +1,112 @@
+"""Batches in which little or nothing carries loss: an update of them is finite and moves nothing."""
+
+from functools import cache, partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from ogrpo.core.algorithms import ALGORITHMS
+from ogrpo.core.trust_region import dual_penalty
+from ogrpo.learner.state import hypers, init_state
+from ogrpo.learner.update import make_update
+from ogrpo.trainer import Packer
+from ogrpo.trainer.batches import make_batch as arranged
+from ogrpo.trainer.batches import to_device
+from ogrpo.trainer.model import make_policy_fn
+from tests.learner import toy
+from tests.learner.test_packed_update import make_groups
+from tests.learner.toy import GRADIENT, make_recipe
+from tests.policy.tiny import make_config, make_params
+
+KNOBS = {"eps_low": 0.2, "eps_high": 0.3, "beta": 0.1}
+REGION = partial(dual_penalty, delta=0.01, rate=0.5, initial=0.25)
+CUTS = {
+    "plain": {},
+    "microbatched": {"microbatches": 2},
+    "groups left out": {"microbatches": 4, "skip_zero_variance": True},
+    "not counted": {"count_masked": False, "region_fn": REGION},
+}
+N, G, T = 4, 3, 6
+
+
+@cache
+def toy_update(cut):
+    return make_update(GRADIENT, make_recipe(**CUTS[cut]))
+
+
+def state_of(params, cut):
+    region = jnp.float32(0.25) if "region_fn" in CUTS[cut] else ()
+    return init_state(params, optax.identity(), region=region)
+
+
+def assert_finite(metrics):
+    assert metrics["skipped"] == 0
+    assert {name for name, value in metrics.items() if not np.isfinite(value)} == set()
+
+
+@pytest.mark.parametrize("cut", CUTS)
+@settings(max_examples=25)
+@given(
+    rewards=arrays(np.float32, (N, G), elements=st.sampled_from([0.0, 1.0, -3.0])),
+    loss=arrays(bool, (N, G, T)),
+    there=arrays(bool, (N, G, T)),
+)
+def test_any_masks_and_rewards_give_a_finite_update(cut, rewards, loss, there):
+    batch = toy.make_batch()._replace(
+        rewards=jnp.asarray(rewards),
+        loss_mask=jnp.asarray(loss),
+        completion_mask=jnp.asarray(there),
+    )
+    before = toy.make_params()
+    after, metrics = toy_update(cut)(
+        state_of(toy.make_params(), cut), batch, hypers(0.1, 1.0, KNOBS)
+    )
+    assert_finite(metrics)
+    carries = (loss & there).any(axis=(1, 2)) & (np.ptp(rewards, axis=1) > 0)
+    if not carries.any():  # of what is left out, the KL term too
+        np.testing.assert_array_equal(after.params["table"], before["table"])
+        assert metrics["loss"] == 0
+        assert metrics["grad_norm"] == 0
+
+
+@pytest.mark.parametrize("skip", [False, True])
+def test_packed_batches_without_loss_move_nothing(skip):
+    groups = make_groups()
+    config, packer = make_config(), Packer(1, skip)
+    recipe = make_recipe(policy_fn=make_policy_fn(config), packed=True, skip_zero_variance=skip)
+    update, first = make_update(GRADIENT, recipe), make_params(config)
+    for rewards, loss in ((np.ones((N, G), np.float32), True), (groups.rewards, False)):
+        bare = groups._replace(rewards=rewards, loss_mask=groups.loss_mask & loss)
+        batch = to_device(arranged(bare, packer, for_update=True).batch)
+        zeros = jnp.zeros(batch.completion_ids.shape, jnp.float32)
+        batch = batch._replace(ref_log_probs=zeros, proximal_log_probs=zeros)
+        state = init_state(make_params(config), optax.identity())
+        after, metrics = update(state, batch, hypers(0.1, 1.0, KNOBS))
+        assert_finite(metrics)
+        assert metrics["grad_norm"] == 0
+        jax.tree.map(np.testing.assert_array_equal, after.params, first)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_a_batch_without_loss_moves_no_algorithm(name):
+    chosen = ALGORITHMS[name]
+    values = {"length": 6.0} if "length" in chosen.knobs else {}
+    knobs = chosen.settings(values)
+    recipe = make_recipe()._replace(algorithm=chosen, reads=chosen.inputs(knobs))
+    update = make_update(GRADIENT, recipe)
+    batch, nothing = toy.make_batch(), np.zeros((N, G, T), bool)
+    for bare in (
+        batch._replace(loss_mask=jnp.asarray(nothing)),
+        batch._replace(completion_mask=jnp.asarray(nothing)),
+    ):
+        state = init_state(toy.make_params(), optax.identity())
+        after, metrics = update(state, bare, hypers(0.1, 1.0, knobs))
+        assert_finite(metrics)
+        np.testing.assert_array_equal(after.params["table"], toy.make_params()["table"])

@@ -1,0 +1,123 @@
+"""An update whose numbers are not finite is not taken: the state stays as it was, bit for bit."""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from ogrpo.core.trust_region import dual_penalty
+from ogrpo.learner import state as learner_state
+from ogrpo.learner.state import Direction, adam, hypers, init_state
+from ogrpo.learner.update import apart, make_step, make_update
+from tests.learner import test_frozen, toy
+from tests.learner.toy import make_batch, make_params, make_recipe
+
+KNOBS = {"eps_low": 0.2, "eps_high": 0.3, "beta": 0.1}
+ADAM = adam(b1=0.9, b2=0.98, eps=1e-8, weight_decay=0.01, max_grad_norm=1.0)
+REGION = partial(dual_penalty, delta=0.01, rate=0.5, initial=0.25)
+SHAPES = {
+    "plain": {},
+    "microbatched": {"microbatches": 2},
+    "groups left out": {"microbatches": 4, "skip_zero_variance": True},
+    "trust region": {"region_fn": REGION},
+    "large": {},
+}
+
+
+def begun(optimizer, **changes):
+    region = jnp.float32(0.25) if "region_fn" in changes else ()
+    return init_state(make_params(), optimizer, region=region)
+
+
+def on_host(tree):
+    return jax.tree.map(np.array, tree)
+
+
+def assert_same_bits(one, other):
+    def bits(leaf):
+        return (leaf.dtype, leaf.shape, leaf.tobytes())
+
+    assert jax.tree.map(bits, on_host(one)) == jax.tree.map(bits, on_host(other))
+
+
+def poisoned(value, batch=None):
+    batch = make_batch() if batch is None else batch
+    return batch._replace(rewards=batch.rewards.at[1, 0].set(value))
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_batch_that_is_not_finite_leaves_the_state_and_the_next_one_is_taken(shape, monkeypatch):
+    monkeypatch.setattr(learner_state, "LARGE", 0 if shape == "large" else learner_state.LARGE)
+    changes, given = SHAPES[shape], hypers(0.1, 1.0, KNOBS)
+    update = make_update(ADAM, make_recipe(**changes))
+    state, _ = update(begun(ADAM, **changes), make_batch(seed=2), given)  # moments to lose
+    before = on_host(state)
+    for value in (jnp.inf, jnp.nan):
+        state, metrics = update(state, poisoned(value), given)
+        assert metrics["skipped"] == 1
+        assert not np.isfinite(metrics["loss"])
+        assert_same_bits(state, before)
+    state, metrics = update(state, make_batch(), given)
+    assert metrics["skipped"] == 0
+    assert int(state.updates) == int(before.updates) + 1
+    undisturbed, _ = update(begun(ADAM, **changes), make_batch(seed=2), given)
+    assert_same_bits(state, update(undisturbed, make_batch(), given)[0])
+
+
+def test_a_gradient_that_is_not_finite_is_refused_though_the_loss_is():
+    def policy_fn(params, batch, temperature):
+        shift = jnp.sqrt(params["table"][0, 0] * 0)  # 0, with the slope infinity * 0
+        return toy.policy_fn({"table": params["table"] + shift}, batch, temperature)
+
+    update = make_update(ADAM, make_recipe(policy_fn=policy_fn))
+    state = begun(ADAM)
+    before = on_host(state)
+    state, metrics = update(state, make_batch(), hypers(0.1, 1.0, KNOBS))
+    assert np.isfinite(metrics["loss"])
+    assert not np.isfinite(metrics["grad_norm"])
+    assert metrics["skipped"] == 1
+    assert_same_bits(state, before)
+
+
+@pytest.mark.parametrize("large", [0, learner_state.LARGE])
+@pytest.mark.parametrize("factor", [1e6, float("nan")])
+def test_weights_that_overflow_in_the_step_itself_are_refused(factor, large, monkeypatch):
+    monkeypatch.setattr(learner_state, "LARGE", large)
+    steep = Direction(*optax.chain(optax.trace(0.9), optax.scale(factor)))
+    update = make_update(steep, make_recipe())
+    state = begun(steep)
+    before = on_host(state)
+    state, metrics = update(state, make_batch(), hypers(3e38, 1.0, KNOBS))
+    assert np.isfinite(metrics["loss"])
+    assert np.isfinite(metrics["grad_norm"])
+    assert metrics["skipped"] == 1
+    assert_same_bits(state, before)
+
+
+def test_frozen_weights_are_shared_by_a_skipped_update_too():
+    state, recipe = test_frozen.make_state(ADAM), test_frozen.make_recipe()
+    update, frozen = make_update(ADAM, recipe), state.frozen
+    before = on_host(state)
+    after, metrics = update(state, poisoned(jnp.nan), test_frozen.GIVEN)
+    assert metrics["skipped"] == 1
+    assert after.frozen is frozen
+    assert_same_bits(after, before)
+
+
+def test_the_guard_holds_no_second_copy_of_weights_or_moments(monkeypatch):
+    monkeypatch.setattr(learner_state, "LARGE", 0)
+    params = {"table": jax.ShapeDtypeStruct((4096, 512), jnp.float32)}
+
+    def policy_fn(params, batch, temperature):
+        return toy.policy_fn({"table": params["table"][: toy.V, : toy.V]}, batch, temperature)
+
+    state = jax.eval_shape(partial(init_state, optimizer=ADAM), params)
+    step = apart(make_step(ADAM, make_recipe(policy_fn=policy_fn)))
+    given = (state, (), make_batch(), hypers(0.1, 1.0, KNOBS))
+    compiled = jax.jit(step, donate_argnums=0).lower(*given).compile()
+    analysis, size = compiled.memory_analysis(), 4 * 4096 * 512
+    assert analysis.alias_size_in_bytes >= 3 * size  # weights and both moments are changed in place
+    assert analysis.temp_size_in_bytes < 1.5 * size  # the gradient

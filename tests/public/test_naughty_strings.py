@@ -1,0 +1,201 @@
+"""The Big List of Naughty Strings through whatever takes a text."""
+
+import json
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from ogrpo.data.replay import BufferLimits, Experience, Fifo, Layout, ReplayBuffer, segments
+from ogrpo.data.replay.columns import unpack
+from ogrpo.data.tokenizer import train_bpe, word_level
+from ogrpo.evaluation import AnswerFile, read_answers
+from ogrpo.report.compare import write_page
+from ogrpo.report.run_dir import RunDir
+from ogrpo.report.run_page import Answer, Sample, Told, write_report
+from ogrpo.rewards.bounded import BadGold
+from ogrpo.rewards.exact_match import ExactMatch
+from ogrpo.rewards.extract import EXTRACTORS
+from ogrpo.rewards.math import MathReward
+from ogrpo.rewards.text import same_text
+from ogrpo.rewards.tool_calls import ToolCalls
+from ogrpo.rollout.protocol import Completion, Group
+from ogrpo.tasks.rows import read_rows
+from ogrpo.tasks.task import Task
+from tests.data.replay.make import facts
+from tests.evaluation.records import record
+
+HERE = Path(__file__).parent / "big_list_of_naughty_strings"
+STRINGS = json.loads((HERE / "blns.json").read_text(encoding="utf-8"))
+FINISHED = ["stop"] * len(STRINGS)
+
+
+def test_all_of_them_are_here():
+    assert (len(STRINGS), sum(not text.isascii() for text in STRINGS)) == (515, 96)
+
+
+@pytest.fixture(scope="module")
+def free():
+    reward = MathReward(EXTRACTORS["free"], seconds=0.5)
+    yield reward
+    reward.close()
+
+
+@pytest.mark.slow
+def test_none_of_them_is_the_answer_to_anything_else(free):
+    """As a completion, in a box and behind a marker, against a gold answer that none of them is."""
+    texts = [*STRINGS, *(f"so \\boxed{{{text}}}" for text in STRINGS)]
+    texts += [f"#### {text}" for text in STRINGS]
+    outcomes = free.judge_all(texts, FINISHED * 3, ["271828"] * len(texts))
+    assert set(outcomes) == {"wrong", "unparsable"}
+    for judge in (MathReward(EXTRACTORS["marker"]), ExactMatch(EXTRACTORS["choice"]), ExactMatch()):
+        assert set(judge.judge_all(texts, FINISHED * 3, ["271828"] * len(texts))) <= set(outcomes)
+    calls = ToolCalls()
+    assert not calls.score("", "stop", "[f(x=1)]")
+    assert {calls.judge(text, "stop", "[f(x=1)]") for text in STRINGS} <= set(outcomes)
+
+
+def test_each_is_itself_where_texts_are_compared():
+    """But for those without a letter to compare, which are refused as gold answers."""
+    judge = ExactMatch(lambda text: text)
+    same = [text for text in STRINGS if same_text(text, text)]
+    assert set(judge.judge_all(same, FINISHED[: len(same)], same)) == {"correct"}
+    assert len(same) == 511
+    for text in set(STRINGS) - {*same}:
+        with pytest.raises(ValueError, match=r"blns.json:1: .* has no letters to compare"):
+            judge.check_golds([text], ["blns.json:1"])
+
+
+@pytest.mark.slow
+def test_as_gold_answers_they_are_judged_or_refused(free):
+    bad = 0
+    for text in STRINGS:
+        try:
+            assert free.judge("The answer is 271828.", "stop", text) in ("wrong", "unparsable")
+        except BadGold:
+            bad += 1
+    assert 0 < bad < len(STRINGS)
+
+
+def test_a_tokenizer_gives_each_back_and_words_that_it_lacks_are_named():
+    tokenizer = train_bpe(STRINGS, 512)
+    for text in STRINGS:
+        assert tokenizer.decode(tokenizer.encode(text)) == text
+        assert text in tokenizer.render_prompt(text)
+    words = word_level(["2", "+"])
+    for text in STRINGS:
+        if text.split():
+            with pytest.raises(ValueError, match=r"is not in the vocabulary of 5 tokens"):
+                words.encode(text)
+
+
+def worth_nothing(completions, answer):
+    return [0.0] * len(completions)
+
+
+def test_files_of_a_task_give_each_back(tmp_path):
+    rows = [{"prompt": f"{n}: {text}", "answer": text} for n, text in enumerate(STRINGS)]
+    lines = [json.dumps(row, ensure_ascii=n % 2 == 0) for n, row in enumerate(rows)]
+    (tmp_path / "own.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8", newline="\n")
+    (tmp_path / "own.json").write_text(json.dumps(rows, ensure_ascii=False), encoding="utf-8")
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "own.parquet")
+    for ending in ("jsonl", "json", "parquet"):
+        assert [row.columns for row in read_rows(tmp_path / f"own.{ending}")] == rows
+    task = Task.from_jsonl(tmp_path / "own.jsonl", rewards=[worth_nothing])
+    found = {one.prompt: one.columns["answer"] for one in (*task.train, *task.heldout)}
+    assert found == {row["prompt"]: row["answer"] for row in rows}
+
+
+def test_a_file_of_answers_gives_each_back(tmp_path):
+    answers = [
+        record(n, text=text, prompt=text, columns={"answer": text, text: [text]}, source=text)
+        for n, text in enumerate(STRINGS)
+    ]
+    with AnswerFile(tmp_path / "answers.jsonl") as file:
+        file.write(answers)
+    assert read_answers(tmp_path / "answers.jsonl") == answers
+
+
+def test_a_replay_buffer_gives_their_tokens_back(tmp_path):
+    tokenizer = train_bpe(STRINGS, 512)
+    layout = Layout(group_size=1, vocab_size=tokenizer.vocab_size)
+
+    def experience(n, text):
+        ids = tokenizer.encode(text, add_eos=True)
+        completion = Completion(ids, np.zeros(len(ids), np.float32), 0, 1.0, "stop")
+        return Experience(Group(ids, (completion,)), np.ones(1, np.float32), n)
+
+    kept = [experience(n, text) for n, text in enumerate(STRINGS)]
+    arguments = (tmp_path / "replay", layout, BufferLimits(), Fifo)
+    buffer = ReplayBuffer.open(*arguments, state=None, segment_groups=64)
+    buffer.insert(kept)
+    buffer.flush()
+    found = [unpack(segments.read(one, layout)) for one in segments.listed(tmp_path / "replay")]
+    assert [facts(one) for part in found for one in part] == [facts(one) for one in kept]
+    assert len(ReplayBuffer.open(*arguments, state=None, segment_groups=64)) == len(STRINGS)
+
+
+class Elements(HTMLParser):
+    """What a page consists of, and the texts between."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.elements: list[tuple] = []
+        self.texts: list[str] = []
+        self.feed(page)
+        self.close()
+
+    def handle_starttag(self, tag, attrs):
+        values = [(k, v if k in ("class", "lang") else None) for k, v in attrs if k != "src"]
+        self.elements.append((tag, *values))
+
+    def handle_endtag(self, tag):
+        self.elements.append((f"/{tag}",))
+
+    def handle_comment(self, data):
+        self.elements.append(("comment", data))
+
+    def handle_pi(self, data):
+        self.elements.append(("instruction", data))
+
+    def handle_data(self, data):
+        self.texts.append(data)
+
+
+INTERVALS = {f"pass@1/{kind}/{end}": 0.5 for kind in ("sampled", "greedy") for end in ("low", "high")}  # fmt: skip
+RECORD = {"pass@1/sampled": 0.5, "pass@1/greedy": 0.5, "pass@1/temperature": 1.0, **INTERVALS}
+RECORD |= {"flops/update": 1.0, "flops/rollout": 1.0}
+
+
+def pages(folder, strings):
+    """The report and the comparison of a run in which every text is one of the strings."""
+    text = iter(strings)
+    config = {
+        "preset": next(text), "task": next(text), "seed": 0, "schedule": {"steps": 2},
+        "evaluation": {"split": next(text)}, "algorithm": next(text), "options": list(strings),
+    }  # fmt: skip
+    samples = [Sample(s, s, Answer(s, True), Answer(s, False)) for s in strings]
+    run = RunDir.create(folder)
+    run.write_config(config)
+    with run.metrics_writer() as metrics:
+        for step in (1, 2):
+            metrics.write({"step": step, "completions": 8 * step, "updates": step, **RECORD})
+    write_report(run, config, Told(strings[-1], strings[-2], samples, [(s, s) for s in strings]))
+    write_page([run, run], folder / "compare.html")
+    return [run.report.read_text(), (folder / "compare.html").read_text()]
+
+
+@pytest.mark.slow
+def test_report_pages_show_them_and_obey_none(tmp_path):
+    plain = pages(tmp_path / "plain", ["text"] * len(STRINGS))
+    naughty = pages(tmp_path / "na$\\ughty$ [red] <script>", STRINGS)
+    for page, other in zip(naughty, plain, strict=True):
+        assert Elements(page).elements == Elements(other).elements
+    shown = "".join(Elements(naughty[0]).texts)
+    missing = [
+        text for text in STRINGS if text.replace("\r", "\n") not in shown and text not in shown
+    ]
+    assert missing == []

@@ -1,0 +1,209 @@
+"""The check of completions against their order, by itself and over what the embedded engine gives."""
+
+from dataclasses import replace
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from ogrpo.rollout.check import ABOVE_ZERO, NO_CHANCE, REMEDIES, Terms, flaws
+from ogrpo.rollout.collection import CollectionError
+from ogrpo.rollout.embedded import EmbeddedEngine
+from ogrpo.rollout.protocol import Completion, Group, Sampling, VersionSpan
+from tests.rollout.collection.scripted import collector, told, turn
+
+EOS, MOST = 9, 5
+TERMS = Terms(Sampling(0.7, MOST, 3), vocab_size=10, eos_id=EOS, versions={0, 4})
+
+
+def completion(*ids, **changes):
+    ids = ids or (1, 2, EOS)
+    whole = Completion(
+        token_ids=np.array(ids, np.int32),
+        log_probs=np.full(len(ids), -1.5, np.float32),
+        policy_version=4,
+        temperature=0.7,
+        finish_reason="stop" if ids[-1] == EOS else "length",
+    )
+    return replace(whole, **changes)
+
+
+def group(*drawn):
+    return Group(np.array([1, 2], np.int32), drawn or tuple(completion(n, EOS) for n in range(3)))
+
+
+def log_probs(*values):
+    return np.array(values, np.float32)
+
+
+def spans(*given):
+    return {"version_spans": tuple(VersionSpan(*each) for each in given)}
+
+
+WHOLE = {
+    "one that ends itself": completion(),
+    "one of the full length": completion(1, 2, 3, 4, 5),
+    "one that ends at the limit": completion(1, 2, 3, 4, EOS),
+    "rounded above zero": completion(log_probs=log_probs(-1.0, ABOVE_ZERO / 2, 0.0)),
+    "of several versions": completion(policy_version=0, **spans((0, 0, 2), (4, 2, 3))),
+    "with a span of no token": completion(**spans((4, 0, 3), (4, 3, 3))),
+}
+FLAWED = {
+    "given up": (completion(finish_reason="abort"), "aborted"),
+    "longer than the limit": (completion(1, 2, 3, 4, 5, EOS), "length"),
+    "cut off early": (completion(1, 2, 3, 4), "length"),
+    "ended by another token": (completion(1, 2, 3, finish_reason="stop"), "finish"),
+    "an id beyond the vocabulary": (completion(10, EOS), "tokens"),
+    "a negative id": (completion(-1, EOS), "tokens"),
+    "no token": (
+        completion(token_ids=np.zeros(0, np.int32), log_probs=log_probs()),
+        "tokens",
+    ),
+    "NaN": (completion(log_probs=log_probs(-1, np.nan, -1)), "log_probs"),
+    "minus infinity": (completion(log_probs=log_probs(-1, -np.inf, -1)), "log_probs"),
+    "vLLM's minus infinity": (completion(log_probs=log_probs(-1, -9999, -1)), "log_probs"),
+    "+5": (completion(log_probs=log_probs(-1, 5, -1)), "log_probs"),
+    "more above zero than rounding": (
+        completion(log_probs=log_probs(-1, 2 * ABOVE_ZERO, -1)),
+        "log_probs",
+    ),
+    "another temperature": (completion(temperature=1.0), "temperature"),
+    "a version between those published": (completion(policy_version=3), "version"),
+    "a version to come": (completion(policy_version=5), "version"),
+    "a span of a version not published": (completion(**spans((4, 0, 2), (5, 2, 3))), "version"),
+    "spans with a hole": (completion(**spans((4, 0, 1), (4, 2, 3))), "version"),
+    "spans that end early": (completion(**spans((4, 0, 2))), "version"),
+    "spans that go back": (completion(**spans((4, 0, 2), (4, 2, 1), (4, 1, 3))), "version"),
+}
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_what_is_whole_passes(name):
+    assert flaws([group(), group(completion(), WHOLE[name], completion(3, EOS))], TERMS) == {}
+
+
+@pytest.mark.parametrize("name", FLAWED)
+def test_one_flaw_is_found_wherever_it_stands_and_in_its_group_alone(name):
+    flawed, reason = FLAWED[name]
+    for place in range(3):
+        drawn = [completion(n, EOS) for n in range(3)]
+        drawn[place] = flawed
+        found = flaws([group(), group(*drawn), group()], TERMS)
+        assert {where: flaw.reason for where, flaw in found.items()} == {1: reason}
+        assert str(found[1]).endswith(f"({reason}): {REMEDIES[reason]}")
+
+
+def test_a_group_of_another_size_is_no_order():
+    assert flaws([group(completion(), completion(3, EOS))], TERMS)[0].reason == "count"
+
+
+def test_nothing_is_no_flaw():
+    assert flaws([], TERMS) == {}
+
+
+def test_among_many_exactly_those_with_a_flaw_are_found():
+    rng = np.random.default_rng(0)
+    bad = [each for each, _ in FLAWED.values()]
+    groups, wrong = [], set()
+    for n in range(400):
+        drawn = [completion(*rng.integers(0, 9, rng.integers(0, 4)), EOS) for _ in range(3)]
+        if rng.random() < 0.2:
+            drawn[rng.integers(3)] = bad[rng.integers(len(bad))]
+            wrong.add(n)
+        groups.append(group(*drawn))
+    assert set(flaws(groups, TERMS)) == wrong
+    assert wrong == {n for n, each in enumerate(groups) if flaws([each], TERMS)}
+
+
+def alike(log_prob, count, size=8):
+    """`count` equal completions of 5 tokens among others that differ."""
+    sampling = Sampling(1.0, MOST, size)
+    each = {"temperature": 1.0, "log_probs": np.full(MOST, log_prob, np.float32)}
+    same = [completion(1, 2, 3, 4, 5, **each) for _ in range(count)]
+    others = [completion(1, 2, 3, 5, n, **each) for n in range(size - count)]
+    return flaws([group(*same, *others)], replace(TERMS, sampling=sampling))
+
+
+def test_equal_completions_are_refused_where_chance_does_not_explain_them():
+    # All 8 alike: 7 times 5 tokens have to come again, of a chance of exp(35 x).
+    threshold = NO_CHANCE / 35
+    assert alike(threshold * 0.99, 8) == {}
+    assert alike(threshold * 1.01, 8)[0].reason == "repeated"
+    # Two of 8: 7 others could be the one that is alike, each with a chance of exp(5 x).
+    threshold = (NO_CHANCE - np.log(7)) / 5
+    assert alike(threshold * 0.99, 2) == {}
+    assert alike(threshold * 1.01, 2)[0].reason == "repeated"
+
+
+def test_greedy_completions_are_all_alike():
+    terms = replace(TERMS, sampling=replace(TERMS.sampling, greedy=True))
+    unlikely = completion(1, 2, 3, 4, 5, log_probs=np.full(5, -90.0, np.float32))
+    assert flaws([group(unlikely, unlikely, unlikely)], terms) == {}
+
+
+# --- an engine without a server ------------------------------------------------------------------
+
+
+def sampler(spoil, times):
+    """A sampling function whose first `times` batches are spoilt."""
+    left = [times]
+
+    def sample(params, ids, mask, seed, *, temperature, greedy, group_size, max_tokens):
+        shape = (len(ids), group_size, 3)
+        tokens = np.broadcast_to(ids[:, :1, None], shape).astype(np.int32)
+        out = SimpleNamespace(
+            token_ids=tokens,
+            log_probs=np.zeros(shape, np.float32),
+            mask=np.ones(shape, bool),
+            finished=np.ones(shape[:2], bool),
+        )
+        if left[0]:
+            left[0] -= 1
+            spoil(out)
+        return out
+
+    return sample
+
+
+def put(name, value):
+    """Spoils the last completion of the second prompt."""
+
+    def spoil(out):
+        array = getattr(out, name).copy()
+        array[1, -1] = value
+        setattr(out, name, array)
+
+    return spoil
+
+
+SPOILT = {
+    "NaN": (put("log_probs", np.nan), "log_probs"),
+    "+5": (put("log_probs", 5.0), "log_probs"),
+    "minus infinity": (put("log_probs", -np.inf), "log_probs"),
+    "an id beyond the vocabulary": (put("token_ids", 100), "tokens"),
+    "no token": (put("mask", False), "tokens"),
+    "cut off early": (put("finished", False), "length"),
+}
+
+
+@pytest.mark.parametrize("name", SPOILT)
+def test_what_the_embedded_engine_spoils_is_drawn_again_and_counted(name):
+    spoil, reason = SPOILT[name]
+    terms = Terms(Sampling(1.0, 4, 2), vocab_size=100)
+    engine = EmbeddedEngine(sampler(spoil, 1), batch_size=3, prompt_length=1)
+    with collector(engine, 2, terms=terms) as chosen:
+        for step in range(2):
+            assert [problem for problem, *_ in told(turn(chosen, step))] == [
+                10 * step + n for n in range(3)
+            ]
+        metrics = chosen.metrics()
+    assert metrics["collect/retried/refused"] == 1
+    assert metrics["rollout/refused"] == metrics[f"rollout/refused/{reason}"] == 2
+
+
+def test_an_engine_that_spoils_everything_ends_the_run_with_the_reason():
+    spoil = sampler(lambda out: out.log_probs.fill(5.0), 99)
+    engine = EmbeddedEngine(spoil, batch_size=3, prompt_length=1)
+    message = r"'refused': 3.*after 3 attempts, last: token \d+ with log-prob 5 \(log_probs\)"
+    with collector(engine) as chosen, pytest.raises(CollectionError, match=message):
+        turn(chosen, 0)

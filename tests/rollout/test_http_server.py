@@ -1,0 +1,339 @@
+"""Our servers against clients that mean ill or know no better: raw sockets, real servers."""
+
+import contextlib
+import http.client
+import json
+import logging
+import socket
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from ogrpo.rollout import http_server
+from ogrpo.rollout.endpoint import Endpoint, ServedModel, Service
+from ogrpo.rollout.protocol import Completion, Group
+from ogrpo.rollout.weights.share import WeightShare
+from ogrpo.rollout.weights.store import Store
+
+VOCAB = 8
+
+
+class Steady:
+    """An engine that always says 1, 2."""
+
+    version = -1
+
+    def publish(self, params, version):
+        self.version = version
+
+    def generate(self, prompts, sampling, seed):
+        ids, log_probs = np.array([1, 2], np.int32), np.zeros(2, np.float32)
+        drawn = Completion(ids, log_probs, self.version, 1.0, "stop")
+        return [Group(prompt, (drawn,) * sampling.group_size) for prompt in prompts]
+
+    def metrics(self):
+        return {}
+
+
+@pytest.fixture
+def service():
+    model = ServedModel(
+        engine=Steady(),
+        params_fn=lambda tensors: tensors,
+        score_fn=lambda params, sequences: [np.zeros(len(ids) - 1) for ids in sequences],
+        next_fn=lambda params, prompt: np.zeros(VOCAB),
+        decode_fn=lambda ids: " ".join(map(str, ids)),
+        shapes={"a": [2]},
+        dtype="float32",
+        vocab_size=VOCAB,
+        eos_id=0,
+        max_model_len=64,
+    )
+    return Service(model, None)
+
+
+@contextlib.contextmanager
+def running(endpoint):
+    thread = threading.Thread(target=endpoint.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield endpoint._server.server_address
+    finally:
+        endpoint.close()
+        thread.join()
+
+
+@pytest.fixture
+def address(service):
+    with running(Endpoint(service)) as found:
+        yield found
+
+
+def say(address, raw, *, end=False):
+    """What a server answers to bytes, until it ends the connection."""
+    with socket.create_connection(address, timeout=30) as client:
+        client.sendall(raw)
+        if end:
+            client.shutdown(socket.SHUT_WR)
+        return b"".join(iter(lambda: client.recv(65536), b""))
+
+
+def request(body, *headers, path="/v1/completions", method="POST"):
+    raw = body if isinstance(body, bytes) else json.dumps(body).encode()
+    lines = [f"{method} {path} HTTP/1.1", "Connection: close", *headers]
+    if not any(line.lower().startswith("content-length") for line in headers):
+        lines.append(f"Content-Length: {len(raw)}")
+    return "\r\n".join([*lines, "", ""]).encode() + raw
+
+
+def answer(raw):
+    head, _, body = raw.partition(b"\r\n\r\n")
+    return int(head.split()[1]), json.loads(body)
+
+
+GOOD = {"model": "policy", "prompt": [1, 2], "max_tokens": 3, "n": 2}
+
+
+def test_a_good_request_is_answered(address):
+    status, body = answer(say(address, request(GOOD)))
+    assert status == 200
+    assert [choice["token_ids"] for choice in body["choices"]] == [[1, 2], [1, 2]]
+
+
+@pytest.mark.parametrize(
+    ("headers", "status", "message"),
+    [
+        (["Content-Length: -1"], 400, "Content-Length is '-1'"),
+        (["Content-Length: 1e3"], 400, "Content-Length is '1e3'"),
+        (["Content-Length: +5"], 400, "send one whole number"),
+        (["Content-Length: \u0665"], 400, "send one whole number"),
+        (["Content-Length: 2", "Content-Length: 3"], 400, "'2, 3'"),
+        (["Content-Length: 99999999999999"], 413, "send at most"),
+        (["Content-Length: 9" + "9" * 5000], 400, "send one whole number"),
+        (["Transfer-Encoding: chunked"], 411, "send a Content-Length"),
+        (["Transfer-Encoding: chunked", "Content-Length: 2"], 411, "send a Content-Length"),
+        (["Origin: http://evil.example"], 403, "not for web pages"),
+        ([f"X-{n}: x" for n in range(200)], 431, "Too many headers"),
+        (["X: " + "x" * 70_000], 431, "Line too long"),
+    ],
+)
+def test_a_header_that_is_wrong_is_answered(address, headers, status, message):
+    found, body = answer(say(address, request(b"{}", *headers)))
+    assert found == status
+    assert message in body["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("raw", "status"),
+    [
+        (b"\x16\x03\x01\x02\x00\r\n\r\n", 400),  # TLS
+        (b"GET\r\n\r\n", 400),
+        (b"GET / HTTP/9.9.9\r\n\r\n", 400),
+        (b"GET /" + b"x" * 70_000 + b" HTTP/1.1\r\n\r\n", 414),
+        (b"BREW /pot HTTP/1.1\r\n\r\n", 501),
+        (b"GET http://[ HTTP/1.1\r\nConnection: close\r\n\r\n", 400),
+        (b"GET /../../etc/passwd HTTP/1.1\r\nConnection: close\r\n\r\n", 404),
+        (b"GET /health?" + b"a=1&" * 99 + b" HTTP/1.1\r\nConnection: close\r\n\r\n", 400),
+        (b"POST /v1/completions HTTP/1.1\r\nContent-Length: 9\r\n\r\n{}", 400),  # and no more
+    ],
+)
+def test_what_is_no_request_is_answered(address, raw, status):
+    assert answer(say(address, raw, end=True))[0] == status
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        (b"[" * 100_000, "nested deeper"),
+        (b"{", "not JSON"),
+        (b"\xff", "utf-8"),
+        (b"[1]", "the body is a list"),
+        (b'{"n": NaN}', "NaN"),
+        (b'{"n": ' + b"9" * 9999 + b"}", "9999 characters"),
+        ({**GOOD, "prompt": "text"}, "prompt is 'text': give token ids"),
+        ({**GOOD, "prompt": []}, "prompt is []: give"),
+        ({**GOOD, "prompt": [[1], 2]}, "prompt is 2: give"),
+        ({**GOOD, "prompt": [1.5]}, "prompt is [1.5]: give"),
+        ({**GOOD, "prompt": [True]}, "prompt is [True]: give"),
+        ({**GOOD, "prompt": [1 << 40]}, "give a list of token ids"),
+        ({**GOOD, "prompt": [-1]}, "give a list of token ids"),
+        ({**GOOD, "prompt": [VOCAB]}, "out of the vocabulary"),
+        ({**GOOD, "prompt": [1] * 65, "prompt_logprobs": 0}, "65 tokens: this model takes 64"),
+        ({**GOOD, "n": 1 << 70}, "n is 1180591620717411303424: give a whole number from 1"),
+        ({**GOOD, "n": 0}, "n is 0: give"),
+        ({**GOOD, "n": "2"}, "n is '2': give"),
+        ({**GOOD, "max_tokens": -5}, "max_tokens is -5: give"),
+        ({**GOOD, "temperature": "hot"}, "temperature is 'hot': give a number"),
+        ({**GOOD, "temperature": -1}, "temperature is -1: give"),
+        ({**GOOD, "seed": 1 << 64}, "seed is 18446744073709551616: give"),
+        ({**GOOD, "logprobs": [1]}, "logprobs is [1]: give"),
+    ],
+)
+def test_an_odd_body_is_answered(address, body, message):
+    status, found = answer(say(address, request(body)))
+    assert status == 400
+    assert message in found["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status"),
+    [
+        ("/detokenize", {"model": "policy"}, 400),
+        ("/detokenize", {"model": "policy", "tokens": {"a": 1}}, 400),
+        ("/inference/v1/generate", {"model": "policy", "token_ids": [1], "sampling_params": 7}, 400),
+        ("/collective_rpc", {}, 500),
+        ("/collective_rpc", {"method": ["ogrpo_load"]}, 500),
+        ("/collective_rpc", {"method": "ogrpo_describe", "kwargs": {"x": 1}}, 400),
+        ("/collective_rpc", {"method": "ogrpo_load", "kwargs": []}, 400),
+        ("/collective_rpc", {"method": "ogrpo_load", "kwargs": {"version": 1}}, 400),
+        (
+            "/collective_rpc",
+            {"method": "ogrpo_load", "kwargs": {"version": "x", "manifest_sha256": ""}},
+            400,
+        ),
+    ],
+)  # fmt: skip
+def test_an_odd_call_is_answered(address, path, body, status):
+    found, said = answer(say(address, request(body, path=path)))
+    assert found == status
+    assert said["error"]["message"]
+
+
+def test_a_push_of_odd_values_is_refused_and_not_an_error(address):
+    for source in (
+        {"path": {"a": 1}},
+        {"url": 7},
+        {"path": "\0"},
+        {"url": "http://[", "token": "x"},
+    ):
+        named = {"version": 1, "manifest_sha256": "0", **source}
+        body = {"method": "ogrpo_load", "kwargs": named}
+        status, found = answer(say(address, request(body, path="/collective_rpc")))
+        assert status == 200
+        assert found["results"][0]["ok"] is False
+
+
+def test_what_the_server_itself_does_wrong_is_answered_and_logged_in_a_line(service, caplog):
+    def broken(*_):
+        raise RuntimeError("\x1b[31mbroken")
+
+    service.model.engine.generate = broken
+    with running(Endpoint(service)) as address, caplog.at_level(logging.WARNING):
+        status, _ = answer(say(address, request(GOOD)))
+    assert status == 500
+    assert caplog.messages == ["/v1/completions: RuntimeError: \\x1b[31mbroken"]
+
+
+def test_nothing_is_written_to_the_terminal(address, capfd):
+    for raw in (b"\x1b[31m / HTTP/1.1\r\n\r\n", request(b"{"), b"POST / HTTP/1.1\r\n", b"\0" * 99):
+        say(address, raw, end=True)
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_connection_that_goes_on_is_used_again(address):
+    client = http.client.HTTPConnection(*address, timeout=30)
+    client.connect()
+    own = client.sock.getsockname()
+    for _ in range(3):
+        client.request("POST", "/v1/completions", json.dumps(GOOD))
+        assert json.loads(client.getresponse().read())["choices"]
+        assert client.sock.getsockname() == own
+    client.close()
+
+
+def drip(address, raw, pause=0.02):
+    """Sends a byte at a time until the server has had enough; how many it took, and its answer."""
+    with socket.create_connection(address, timeout=30) as client:
+        client.settimeout(pause)
+        for sent, byte in enumerate(raw):
+            try:
+                client.sendall(bytes([byte]))
+                return sent, client.recv(65536)
+            except TimeoutError:
+                continue
+            except ConnectionError:
+                return sent, b""
+    return len(raw), b""
+
+
+@pytest.mark.parametrize("part", ["head", "body"])
+def test_a_client_that_sends_a_byte_now_and_then_is_given_up(service, monkeypatch, part):
+    monkeypatch.setattr(http_server, "HEAD_SECONDS" if part == "head" else "BODY_SECONDS", 0.3)
+    raw = b"POST / HTTP/1.1\r\nX: " + b"x" * 5000
+    with running(Endpoint(service)) as address:
+        if part == "head":
+            sent, said = drip(address, raw)
+            assert said == b""
+        else:
+            with socket.create_connection(address, timeout=30) as client:
+                client.sendall(b"POST / HTTP/1.1\r\nContent-Length: 5000\r\n\r\n")
+                sent, said = 0, b""
+                client.settimeout(0.02)
+                while sent < 5000 and not said:
+                    client.sendall(b"x")
+                    sent += 1
+                    with contextlib.suppress(TimeoutError):
+                        said = client.recv(1)
+                client.settimeout(30)
+                said += b"".join(iter(lambda: client.recv(65536), b""))
+            assert answer(said)[0] == 408
+    assert sent < 4000
+
+
+def test_half_open_connections_are_bounded_and_given_up(service, monkeypatch):
+    monkeypatch.setattr(http_server, "HEAD_SECONDS", 1.0)
+    monkeypatch.setattr(http_server, "CONNECTIONS", 20)
+    monkeypatch.setitem(http_server.HttpServer.__init__.__kwdefaults__, "connections", 20)
+    with running(Endpoint(service)) as address, contextlib.ExitStack() as stack:
+        before = threading.active_count()
+        held = [
+            stack.enter_context(socket.create_connection(address, timeout=30)) for _ in range(300)
+        ]
+        refused = [each for each in held[20:] if each.recv(100).startswith(b"HTTP/1.1 503")]
+        assert len(refused) >= 260
+        assert threading.active_count() <= before + 20
+        assert [each.recv(100) for each in held[:20]] == [b""] * 20  # given up in the end
+        deadline = time.monotonic() + 30
+        while (said := say(address, request(GOOD))).startswith(b"HTTP/1.1 503"):
+            assert time.monotonic() < deadline
+        assert answer(said)[0] == 200
+
+
+def test_the_bodies_of_all_connections_are_bounded(service, monkeypatch):
+    monkeypatch.setattr(http_server, "HELD_BYTES", 1 << 20)
+    with running(Endpoint(service)) as address:
+        status, _ = answer(say(address, request(b"[" + b" " * (2 << 20) + b"]")))
+        assert status == 503
+        assert answer(say(address, request(b"[" + b" " * (1 << 19) + b"]")))[0] == 400
+        assert answer(say(address, request(GOOD)))[0] == 200
+
+
+@pytest.fixture
+def share(tmp_path):
+    Store(tmp_path / "releases").write({"a": np.zeros(2, np.float32)}, 1)
+    made = WeightShare(tmp_path / "releases")
+    yield made
+    made.close()
+
+
+def test_the_share_answers_odd_requests_too(share):
+    address = share._server.server_address
+    key = f"Authorization: Bearer {share.token}"
+    file = "/v000001/manifest.json"
+    good = say(address, request(b"", key, path=file, method="GET"))
+    assert good.startswith(b"HTTP/1.1 200")
+    for headers, path, status in (
+        ([], file, 401),
+        ([key[:-1]], file, 401),
+        (["Authorization: \u00e9\u00e9"], file, 401),
+        ([key], "/v000001/../../secret", 404),
+        ([key], "/v000001/manifest.json\0", 404),
+        ([key], "//etc/passwd", 404),
+        ([key, "Content-Length: -5"], file, 400),
+        ([key, "Transfer-Encoding: chunked"], file, 411),
+    ):
+        found, body = answer(say(address, request(b"", *headers, path=path, method="GET")))
+        assert (found, "error" in body) == (status, True)
+    assert answer(say(address, request(b"", key, path=file, method="DELETE")))[0] == 501

@@ -1,0 +1,95 @@
+"""256 rollouts at once through collector, client and HTTP: none lost, none doubled."""
+
+import threading
+from collections import Counter
+
+import numpy as np
+
+from ogrpo.rollout.collection import CollectionLimits, Collector, Request
+from ogrpo.rollout.protocol import Sampling
+from ogrpo.rollout.vllm import Unavailable, drawing
+from tests.rollout.collection.scripted import LONG, equal_rewards
+from tests.rollout.vllm import contract, world
+
+CONFIG = world.decoder()
+MANY, WORKERS, STEPS = 256, 8, 2
+SAMPLING = Sampling(temperature=1.0, max_tokens=6, group_size=2)
+SPOILT = 5
+
+
+def prompt(number):
+    """Another one for each number."""
+    return np.array([number % 13, number // 13 % 13, number // 169], np.int32)
+
+
+def request_at(step):
+    numbers = range(step * MANY, (step + 1) * MANY)
+    return Request(step, numbers, [prompt(n) for n in numbers], seed=step)
+
+
+class Ledger:
+    """What a server gave for each prompt, and how many requests it had at once."""
+
+    def __init__(self, service):
+        self.served, self.asked, self.most = {}, Counter(), 0
+        self._now, self._all, self._lock = 0, threading.Event(), threading.Lock()
+        self._answer, service.generate = service.generate, self._generate
+
+    def _generate(self, body):
+        asked = tuple(body["token_ids"])
+        if body["sampling_params"]["max_tokens"] == 1:  # a look at what the server can do
+            return self._answer(body)
+        with self._lock:
+            self._now += 1
+            self.most = max(self.most, self._now)
+            self.asked[asked] += 1
+            if self.most == MANY:
+                self._all.set()
+        assert self._all.wait(LONG)  # the first batch is answered once all of it is here
+        reply = self._answer(body)
+        with self._lock:
+            self._now -= 1
+            if sum(asked) % SPOILT == 0 and self.asked[asked] == 1:
+                reply["choices"][0]["logprobs"]["content"][0]["logprob"] = 5.0
+            else:
+                self.served.setdefault(asked, []).append(
+                    [choice["token_ids"] for choice in reply["choices"]]
+                )
+        return reply
+
+
+def test_256_rollouts_at_once_are_each_handed_out_once(farm, monkeypatch):
+    monkeypatch.setattr(drawing, "FIRST_REST", 0.01)
+    server = farm.start()
+    limits = CollectionLimits(
+        lead=0, max_staleness=0, workers=WORKERS, prompts_per_call=MANY // WORKERS
+    )
+    with (
+        contract.connect([server.url], CONFIG, per_server=MANY) as engine,
+        Collector(
+            engine,
+            request_at,
+            SAMPLING,
+            equal_rewards,
+            steps=range(STEPS),
+            limits=limits,
+            retry_on=(Unavailable,),
+        ) as collector,
+    ):
+        ledger = Ledger(server.service)
+        taken = []
+        for step in range(STEPS):
+            collector.publish(world.make_params(CONFIG, step), step)
+            taken += collector.take(step).groups
+        counts = dict(engine.counts)
+    assert ledger.most == MANY
+    asked = [tuple(prompt(n).tolist()) for n in range(STEPS * MANY)]
+    assert [tuple(group.prompt_ids.tolist()) for group in taken] == asked
+    # Every answer that was whole was handed out, and nothing that no server gave.
+    assert {key: len(given) for key, given in ledger.served.items()} == dict.fromkeys(asked, 1)
+    for key, group in zip(asked, taken, strict=True):
+        assert [c.token_ids.tolist() for c in group.completions] == ledger.served[key][0]
+    spoilt = sum(sum(key) % SPOILT == 0 for key in asked)
+    assert counts["rollout/refused/log_probs"] == spoilt * SAMPLING.group_size > 0
+    assert sum(ledger.asked.values()) == counts["requests"] == len(asked) + spoilt
+    assert "failed_requests" not in counts

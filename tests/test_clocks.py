@@ -1,0 +1,58 @@
+"""Clocks jump: what decides anything is measured by a clock that does not."""
+
+import ast
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1] / "src" / "ogrpo"
+
+CALENDARS = {
+    *("time.time", "time.time_ns", "time.localtime", "time.gmtime", "time.ctime"),
+    *("datetime.now", "datetime.utcnow", "datetime.today", "date.today"),
+}
+TIMES_OF_FILES = {"st_mtime", "st_mtime_ns", "st_ctime", "st_ctime_ns", "st_atime", "st_atime_ns"}
+NAMES = {"datetime.now"}
+READERS = {
+    "lock.py": (NAMES, "shows since when a run's folder is held"),
+    "planning/main.py": (NAMES, "names a new folder"),
+    "trainer/run.py": (NAMES, "names a new folder"),
+    "data/chat_sandbox.py": (NAMES, "is a chat template's own strftime_now"),
+    "trainer/cache.py": (
+        {"time.time", "st_mtime"},
+        "skips compiled programs that it has looked at; one that it misses is compiled anew",
+    ),
+}
+"""The only files that may read such a clock, and why a jump of it costs nothing."""
+
+
+def readings(source: str) -> set[str]:
+    """The clocks of the calendar that a module reads."""
+    nodes = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Attribute)]
+    imported = {
+        f"{node.module}.{alias.name}"
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+    dotted = {".".join(ast.unparse(node).split(".")[-2:]) for node in nodes}
+    return (
+        (dotted & CALENDARS)
+        | (imported & CALENDARS)
+        | {node.attr for node in nodes if node.attr in TIMES_OF_FILES}
+    )
+
+
+def test_readings_are_found():
+    assert readings("import time\ndeadline = time.time() + 5") == {"time.time"}
+    assert readings("import datetime\ndatetime.datetime.now()") == {"datetime.now"}
+    assert readings("from time import time") == {"time.time"}
+    assert readings("age = file.stat().st_mtime") == {"st_mtime"}
+    assert readings("import time\ntime.monotonic() + time.perf_counter()") == set()
+
+
+def test_nothing_that_decides_reads_a_clock_that_jumps():
+    found = {
+        path.relative_to(ROOT).as_posix(): clocks
+        for path in ROOT.rglob("*.py")
+        if (clocks := readings(path.read_text()))
+    }
+    assert found == {path: clocks for path, (clocks, _) in READERS.items()}
