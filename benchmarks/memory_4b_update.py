@@ -10,31 +10,19 @@ import jax.numpy as jnp
 from ogrpo.batch import Batch
 from ogrpo.learner import sharding
 from ogrpo.learner.state import TrainState, hypers, init_state
-from ogrpo.policy import DecoderConfig, Params
+from ogrpo.policy import Params
 from ogrpo.policy.decoder import param_shapes
+from ogrpo.policy.shapes import SHAPES
 from ogrpo.trainer import Schedule
 from ogrpo.trainer.build import find_devices, make_optimizer, make_recipe
 from ogrpo.trainer.config import Model, Rollout, TrainConfig
 from ogrpo.trainer.config_update import Kernels, Lora, Mesh, Optimizer
-from ogrpo.trainer.devices import state_layout, trained_and_frozen
+from ogrpo.trainer.devices import own_options, state_layout, trained_and_frozen
 from ogrpo.trainer.method import knobs
 from ogrpo.trainer.model import DTYPES
 from ogrpo.trainer.presets import main_study
 
-QWEN3_4B = DecoderConfig(
-    architecture="Qwen3ForCausalLM",
-    vocab_size=151_936,
-    hidden_size=2560,
-    intermediate_size=9728,
-    num_layers=36,
-    num_heads=32,
-    num_kv_heads=8,
-    head_dim=128,
-    rope_theta=1_000_000.0,
-    rms_norm_eps=1e-6,
-    tie_embeddings=True,
-    max_positions=40_960,
-)
+QWEN3_4B = SHAPES["qwen3-4b"]
 
 
 def batch_shapes(options: argparse.Namespace) -> Batch:
@@ -81,7 +69,7 @@ def analyse(options: argparse.Namespace) -> dict[str, int]:
     given = hypers(1e-6, 1.0, knobs(config))
     given = jax.tree.map(partial(placed_shape, where=to.everywhere), given)
     recipe = make_recipe(config, find_devices(config, QWEN3_4B).policy_fn)
-    step = sharding.jit_step(optimizer, recipe, to)
+    step = sharding.jit_step(optimizer, recipe, to, options=own_options(config))
     lowered = step.lower(replace(state, frozen=()), state.frozen, batch, given)
     compiled = lowered.compile()
     return {"state": sharding.bytes_per_device(state), **figures(compiled.memory_analysis())}

@@ -40,12 +40,14 @@ SHAPES = {
 
 @dataclass(frozen=True)
 class Ogrpo:
-    """Settings as `--model.remat` and `--kernels.log-probs` of a run have them."""
+    """Settings as `--model.remat` and `--kernels` of a run have them."""
 
     remat: str = "products"
     """none, products, or full."""
     kernels: str = "auto"
     """auto, reference, or chunked."""
+    attention: str = "auto"
+    """auto, plain, or blocked."""
     lora: int = 0
     """Rank of adapters on all projections, alone trained; 0 trains every weight."""
 

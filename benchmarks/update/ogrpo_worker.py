@@ -1,6 +1,7 @@
 """One update of ogrpo, as the trainer composes it on one device; run by `run.py`."""
 
 import sys
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -10,6 +11,7 @@ from clock import Clock, Job
 
 from ogrpo.batch import Batch, tokens_only
 from ogrpo.core.algorithms import ALGORITHMS
+from ogrpo.kernels import attention
 from ogrpo.kernels.log_probs import KERNELS, choose
 from ogrpo.learner.memory import give_back_after_compiling
 from ogrpo.learner.state import adam, hypers, init_state
@@ -48,11 +50,14 @@ def make_decoder(shape: Shape) -> DecoderConfig:
     )
 
 
-def make_recipe(decoder: DecoderConfig, remat: str, kernels: str) -> Recipe:
-    head = KERNELS[choose(kernels, decoder.vocab_size)]
+def make_recipe(decoder: DecoderConfig, settings: dict[str, Any]) -> Recipe:
+    how: Any = {
+        "keep_fn": REMAT[settings["remat"]],
+        "log_probs_fn": KERNELS[choose(settings["kernels"], decoder.vocab_size)],
+        "attention_fn": attention.kernel(settings["attention"]),
+    }
 
     def policy_fn(params, batch, temperature):
-        how = {"keep_fn": REMAT[remat], "log_probs_fn": head}
         return completion_log_probs_and_entropy(params, decoder, batch, temperature, **how)
 
     return Recipe(
@@ -69,8 +74,8 @@ def measure(job: Job) -> None:
     rate = ADAM["learning_rate"]
     own = {name: value for name, value in ADAM.items() if name != "learning_rate"}
     optimizer = adam(**own, weight_decay=0.0, max_grad_norm=MAX_GRAD_NORM)
-    remat, kernels, rank = (job.settings[name] for name in ("remat", "kernels", "lora"))
-    update = make_update(optimizer, make_recipe(decoder, remat, kernels))
+    rank = job.settings["lora"]
+    update = make_update(optimizer, make_recipe(decoder, job.settings))
     given = hypers(rate, 1.0, {"eps_low": EPSILON, "eps_high": EPSILON, "beta": 0.0})
     trained, frozen = adapted(params, rank) if rank else (params, ())
     state, batch = init_state(trained, optimizer, frozen=frozen), make_batch(job)

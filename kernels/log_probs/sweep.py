@@ -28,6 +28,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from ogrpo.batch import PolicyOutput
+from ogrpo.kernels.varying import vary_alike, varying
 
 
 class Sums(NamedTuple):
@@ -102,13 +103,13 @@ def swept_log_probs(
 ) -> PolicyOutput[jax.Array]:
     """Log-probs [M, A] and entropies [M] by `plan`; see `chunked_log_probs`."""
     chex.assert_rank([hidden, embedding, token_ids, temperature], [2, 2, 2, 0])
-    if plan.axis_name is not None and plan.axis_name not in _varying(embedding):
+    if plan.axis_name is not None and plan.axis_name not in varying(embedding):
         raise ValueError(
             f"the embedding does not vary over mesh axis {plan.axis_name!r}: call this inside "
             "jax.shard_map (with its check_vma=True), the embedding cut over that axis; or leave "
             "out axis_name"
         )
-    alike = _vary_alike(hidden, embedding, jnp.asarray(temperature, jnp.float32))
+    alike = vary_alike(hidden, embedding, jnp.asarray(temperature, jnp.float32))
     return _swept(plan, alike[0], alike[1], token_ids, alike[2])
 
 
@@ -148,7 +149,7 @@ def _forward(
     kept = None
     if cut.kept:
         empty = jnp.empty((cut.kept, hidden.shape[0], cut.width), jnp.float32)
-        empty = _vary_alike(empty, hidden)[0]
+        empty = vary_alike(empty, hidden)[0]
         sums, kept = lax.fori_loop(cut.first_kept, cut.steps, keep, (sums, empty))
     sums = sums if plan.axis_name is None else _merged_over_devices(sums, plan.axis_name)
     log_mass = jnp.log(sums.mass)
@@ -268,21 +269,3 @@ def _local_ids(plan: SweepPlan, embedding: jax.Array, token_ids: jax.Array) -> j
 
 def _product(equation: str, a: jax.Array, b: jax.Array) -> jax.Array:
     return jnp.einsum(equation, a, b, preferred_element_type=jnp.float32)
-
-
-def _varying(x: jax.Array) -> frozenset[str]:
-    """Mesh axes over which a value inside shard_map differs."""
-    return jax.typeof(x).manual_axis_type.varying
-
-
-def _vary_alike(*values: jax.Array) -> list[jax.Array]:
-    """All values varying over the axes of any, so that shard_map sums each one's gradient."""
-    axes = frozenset[str]().union(*map(_varying, values))
-    return [_vary_over(value, tuple(axes - _varying(value))) for value in values]
-
-
-def _vary_over(x: jax.Array, axes: tuple[str, ...]) -> jax.Array:
-    """x varying over more axes; its gradient is summed over them in float32, whatever its dtype."""
-    if not axes:
-        return x
-    return lax.pcast(x.astype(jnp.float32), axes, to="varying").astype(x.dtype)

@@ -30,6 +30,7 @@ from ogrpo.planning.memory import (
     serve_budget,
     train_budget,
 )
+from ogrpo.planning.presets import DEVICES, plan_of
 from ogrpo.planning.rehearsal import (
     compare,
     make_workshop,
@@ -46,6 +47,7 @@ from ogrpo.planning.sweep import calls_of, point, service, sweep
 from ogrpo.policy.flops import parameters
 from ogrpo.rollout.collection import CollectionLimits, Collector, Request
 from ogrpo.rollout.protocol import Completion, Group, Sampling
+from ogrpo.trainer.presets import PRESETS, REAL
 
 # d 64, f 176, 2 layers, 2 heads of 32, 1 key/value head, V 176: `SHAPES["tiny"]`.
 TINY = Plan(
@@ -119,11 +121,12 @@ def test_adapters_leave_the_weights_without_gradients_and_moments():
 
 
 def test_logits_are_the_working_memory_where_they_are_wider():
-    fused = replace(TINY, train=replace(TINY.train, attention="fused", remat="full"))
-    wide = replace(fused, batch=replace(TINY.batch, prompt_length=1, group_size=32))
-    # 4 x 32 x 15 rows of 176 float32, twice; a layer: 4 (1 + 512) tokens of 176, five times.
-    assert train_budget(wide).rows["working"] == 5 * 4 * 4 * 513 * 176
-    assert train_budget(fused).rows["activations"] == 2 * 2 * 288 * 64
+    blocked = replace(TINY, train=replace(TINY.train, attention="blocked", remat="full"))
+    wide = replace(blocked, batch=replace(TINY.batch, prompt_length=1, group_size=32))
+    # 4 x 32 x 15 rows of 176 float32, twice; a layer: 4 (1 + 512) tokens of 176, five times,
+    # and of 64 fourteen times.
+    assert train_budget(wide).rows["working"] == 4 * 4 * 513 * (5 * 176 + 14 * 64)
+    assert train_budget(blocked).rows["activations"] == 2 * 2 * 288 * 64
 
 
 def test_fsdp_cuts_every_matrix_and_tensor_what_divides():
@@ -454,6 +457,31 @@ def test_what_does_not_fit_is_said_with_the_remedy(tmp_path, capsys):
     shown = " ".join(capsys.readouterr().out.split())
     assert "the training device lacks memory: raise train.microbatches" in shown
     assert "does not fit" in shown
+
+
+@pytest.mark.parametrize("name", DEVICES)
+def test_a_preset_fits_the_device_that_it_names(name):
+    budget = train_budget(plan_of(name))
+    assert budget.fits
+    text = " ".join((PRESETS[name].__doc__ or "").split())
+    assert f"one {DEVICES[name].gigabytes} GB GPU" in text
+    assert f"planned are {budget.total / GIB:.1f} GiB" in text
+    assert f"ogrpo plan --preset {name}" in text
+
+
+def test_every_preset_of_a_real_model_is_planned():
+    assert set(DEVICES) == set(REAL)
+
+
+def test_a_preset_is_planned_from_the_command_line(capsys):
+    options = ["plan", "--preset", "r1-distill-1.5b", "--train.memory-gib", "50", "--print-config"]
+    with pytest.raises(SystemExit):
+        main(options)
+    shown = capsys.readouterr().out
+    for line in ("preset: r1-distill-1.5b", "max_tokens: 4096", "remat: full", "memory_gib: 50"):
+        assert line in shown
+    with pytest.raises(ValueError, match=r"no plan of preset 'v1-i1': choose qwen2\.5-0\.5b"):
+        plan_of("v1-i1")
 
 
 @pytest.mark.parametrize(

@@ -31,8 +31,8 @@ def test_segments_are_one_softmax_over_their_union():
     out = attend(
         jnp.asarray(queries),
         [
-            KeySegment(*jnp.asarray(shared), jnp.asarray(seen)[:, None, None, :]),
-            KeySegment(*jnp.asarray(own), causal(T)),
+            KeySegment(*jnp.asarray(shared), jnp.asarray(lengths)[:, None, None]),
+            KeySegment(*jnp.asarray(own), causal(jnp.ones((1, 1, T), bool))),
         ],
     )
     for n, g in np.ndindex(N, G):
@@ -41,12 +41,26 @@ def test_segments_are_one_softmax_over_their_union():
         np.testing.assert_allclose(out[n, g], dense(queries[n, g], keys, values, mask), atol=1e-5)
 
 
+def test_rows_of_keys_are_read_where_they_lie():
+    queries, keys, values = (jnp.asarray(draw(i, s, G, T, K, D)) for i, s in enumerate((3, 2, 2)))
+    rows, seen = jnp.asarray([1, 0, 1]), causal(jnp.ones((1, 1, T), bool))
+    np.testing.assert_array_equal(
+        attend(queries, [KeySegment(keys, values, seen, rows)]),
+        attend(queries, [KeySegment(keys[rows], values[rows], seen)]),
+    )
+
+
+def test_padding_sees_nothing_and_nobody_looks_ahead():
+    mask = jnp.asarray([[True, True, True], [True, True, False]])
+    np.testing.assert_array_equal(causal(mask), [[1, 2, 3], [1, 2, 0]])
+
+
 def test_masked_keys_have_no_weight_and_no_gradient():
     queries, keys, values = (jnp.asarray(draw(i, 1, 1, 2, 2, 4)) for i in range(3))
-    mask = jnp.asarray([[[[True, False], [True, False]]]])
+    seen = jnp.asarray([[[1, 1]]])
 
     def total(keys, values):
-        return jnp.sum(jnp.square(attend(queries, [KeySegment(keys, values, mask)])))
+        return jnp.sum(jnp.square(attend(queries, [KeySegment(keys, values, seen)])))
 
     by_keys, by_values = jax.grad(total, (0, 1))(keys, values)
     assert np.all(by_keys[:, :, 1] == 0)
@@ -54,16 +68,16 @@ def test_masked_keys_have_no_weight_and_no_gradient():
     assert np.all(by_values[:, :, 0] != 0)
     huge = values.at[:, :, 1].set(1e30)
     np.testing.assert_array_equal(
-        attend(queries, [KeySegment(keys, values, mask)]),
-        attend(queries, [KeySegment(keys, huge, mask)]),
+        attend(queries, [KeySegment(keys, values, seen)]),
+        attend(queries, [KeySegment(keys, huge, seen)]),
     )
 
 
 def test_a_query_that_sees_nothing_is_finite_with_finite_gradients():
     queries, keys, values = (jnp.asarray(draw(i, 1, 1, 2, 2, 4)) for i in range(3))
-    mask = jnp.zeros((1, 1, 2, 2), bool)
+    seen = jnp.zeros((1, 1, 2), jnp.int32)
     out, gradient = jax.value_and_grad(
-        lambda q: jnp.sum(attend(q, [KeySegment(keys, values, mask)]))
+        lambda q: jnp.sum(attend(q, [KeySegment(keys, values, seen)]))
     )(queries)
     assert np.isfinite(out)
     assert np.all(gradient == 0)
@@ -77,7 +91,7 @@ def test_scores_are_float32_for_bfloat16_inputs():
     queries = jnp.concatenate([16 * queries, 16 * queries], -1)
     values = jnp.asarray([0.0, 1.0], jnp.bfloat16).reshape(1, 2, 1, 1)
     values = jnp.concatenate([values, values], -1)
-    out = attend(queries, [KeySegment(wide, values, jnp.ones((1, 1, 1, 2), bool))])
+    out = attend(queries, [KeySegment(wide, values, jnp.full((1, 1, 1), 2))])
     expected = 1 / (1 + np.exp(-1 / np.sqrt(2)))
     assert out.dtype == jnp.bfloat16
     np.testing.assert_allclose(np.asarray(out, np.float32).ravel(), [expected] * 2, atol=4e-3)

@@ -3,10 +3,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from ogrpo.policy import init_params
-from ogrpo.policy.decoder import param_shapes, unstack
+from ogrpo.policy import completion_log_probs, decoder, init_params
+from ogrpo.policy.decoder import keep_nothing, param_shapes, unstack
 from ogrpo.policy.log_probs import flat_logits, run_prompt
-from tests.policy.tiny import FAMILIES, make_config, make_params
+from tests.policy.tiny import FAMILIES, make_config, make_params, ragged_batch
 
 logits = jax.jit(flat_logits, static_argnums=1)
 
@@ -100,3 +100,26 @@ def test_unstacked_layers_share_their_stack_and_outlive_it():
     del stack
     for layer, row in zip(layers, expected, strict=True):
         np.testing.assert_array_equal(layer["weight"], row)
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+def test_long_rows_go_through_the_mlp_in_parts(dtype, monkeypatch):
+    config = make_config("Qwen2")
+    params = init_params(config, jax.random.key(0), dtype)
+    batch = ragged_batch(config)
+
+    def total(params):
+        found = completion_log_probs(params, config, batch, 0.8, keep_fn=keep_nothing)
+        return jnp.sum(jnp.sin(found))
+
+    whole = jax.jit(jax.value_and_grad(total))(params)
+    loops = str(jax.make_jaxpr(total)(params)).count("scan[")
+    monkeypatch.setattr(decoder, "MANY_UNITS", 3 * 7 * config.intermediate_size)
+    parts = jax.jit(jax.value_and_grad(lambda params: total(params)))(params)
+    assert str(jax.make_jaxpr(lambda params: total(params))(params)).count("scan[") > loops
+    close = 1e-5 if dtype == jnp.float32 else 2e-2
+    for found, expected in zip(jax.tree.leaves(parts), jax.tree.leaves(whole), strict=True):
+        assert found.dtype == expected.dtype
+        scale = max(1.0, float(jnp.max(jnp.abs(expected))))
+        wide = found.astype(jnp.float32), expected.astype(jnp.float32)
+        np.testing.assert_allclose(*wide, atol=close * scale)

@@ -31,9 +31,11 @@ def values_and_gradients(*options: str):
     return jax.jit(jax.value_and_grad(total))(params)
 
 
+OVER_MESH = ("--kernels.attention=blocked", "--mesh.data=2", "--mesh.tensor=2")
+
 if __name__ == "__main__":
-    plain = values_and_gradients("--kernels.log-probs=reference")
-    cut = values_and_gradients("--kernels.log-probs=chunked", "--mesh.data=2", "--mesh.tensor=2")
+    plain = values_and_gradients("--kernels.log-probs=reference", "--kernels.attention=plain")
+    cut = values_and_gradients("--kernels.log-probs=chunked", *OVER_MESH)
     for a, b in zip(jax.tree.leaves(plain), jax.tree.leaves(cut), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
     print("equal")

@@ -132,6 +132,7 @@ ACTS: dict[str, tuple[Setting, Any]] = {
 
 SAME: dict[str, tuple[Setting, Any]] = {
     "model.remat": ({}, "full"),
+    "kernels.attention": ({}, "blocked"),
     "kernels.log_probs": ({}, "chunked"),
     "kernels.kept_mib": ({"kernels.log_probs": "chunked"}, 0),
     "optimizer.microbatches": ({}, 2),

@@ -39,7 +39,9 @@ def test_a_run_says_which_it_uses(name, shown):
     console = Console(record=True, file=io.StringIO())
     decoder, params = make_model(prepared, console)
     prepared.close()
-    assert f"log-probs: {shown}" in console.export_text()
+    text = console.export_text()
+    assert "attention: blocked from 128 keys on, plain below" in text
+    assert f"log-probs: {shown}" in text
     policy = find_devices(prepared.config, decoder).policy_fn
     program = str(jax.make_jaxpr(policy)(params, ragged_batch(decoder), jnp.float32(1)))
     assert ("_swept" in program) == (shown == "chunked")

@@ -1,5 +1,6 @@
 """`ogrpo plan`: what fits, how long a step takes, which schedule keeps both sides busy."""
 
+import argparse
 from collections.abc import Sequence
 
 import tyro
@@ -8,6 +9,7 @@ from rich.console import Console
 from ogrpo.cli.config_file import HELP, as_file, read_file, split, with_values
 from ogrpo.planning.config import Plan
 from ogrpo.planning.main import run
+from ogrpo.planning.presets import plan_of
 
 
 def main(options: Sequence[str]) -> int:
@@ -18,7 +20,12 @@ def main(options: Sequence[str]) -> int:
 def parse(options: Sequence[str], *, program: str) -> Plan:
     """The options given; tyro answers unknown ones with the nearest names."""
     typed = split(options)
-    base = Plan() if typed.file is None else with_values(Plan(), read_file(typed.file), typed.file)
+    early = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    early.add_argument("--preset")
+    values = {} if typed.file is None else read_file(typed.file)
+    named = early.parse_known_args(typed.options)[0].preset or values.get("preset", "none")
+    base = plan_of(named)
+    base = base if typed.file is None else with_values(base, values, typed.file)
     plan = tyro.cli(
         Plan,
         prog=program,

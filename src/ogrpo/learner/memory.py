@@ -1,4 +1,4 @@
-"""Memory that compiling leaves behind.
+"""Memory that the compiler plans for, and what compiling leaves behind.
 
 XLA's compiler frees what it allocated, but the C library keeps most of it for the process: some
 300 MiB after compiling an update, which then count in the peak of the update itself. glibc gives it
@@ -10,9 +10,26 @@ from functools import cache
 from typing import Any
 
 import jax
+import jax.numpy as jnp
+from jax.typing import DTypeLike
 
 _COMPILED = "/jax/core/compile/backend_compile_duration"
 _LEAST_SECONDS = 0.5
+
+
+CompilerOptions = dict[str, str]
+
+
+def compiler_options(computed_in: DTypeLike) -> CompilerOptions | None:
+    """What keeps XLA's CPU compiler from widening all that layers keep, for `jax.jit`.
+
+    It has no slices of bfloat16: it would widen the inputs of all layers, kept for the backward
+    pass, before the loop that reads one at a time, and then holds them twice. Accelerators do not,
+    and in float32 there is nothing to widen: None.
+    """
+    if jax.default_backend() != "cpu" or jnp.dtype(computed_in).itemsize >= 4:
+        return None
+    return {"xla_disable_hlo_passes": "while-loop-invariant-code-motion"}
 
 
 @cache

@@ -24,6 +24,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from ogrpo.learner.examine import ExamineFn, Findings, make_findings
 from ogrpo.learner.hosts import several
+from ogrpo.learner.memory import CompilerOptions
 from ogrpo.learner.metrics import Metrics, PolicyOutput
 from ogrpo.learner.state import Hypers, Params, TrainState, init_state, join
 from ogrpo.learner.update import (
@@ -216,7 +217,11 @@ def pinned(policy_fn: PolicyFn, to: MeshLayout) -> PolicyFn:
 
 
 def shard_update(
-    optimizer: optax.GradientTransformation, recipe: Recipe, to: MeshLayout
+    optimizer: optax.GradientTransformation,
+    recipe: Recipe,
+    to: MeshLayout,
+    *,
+    options: CompilerOptions | None = None,
 ) -> UpdateFn:
     """`make_update` on a mesh: the same function of the same arguments, `state` donated.
 
@@ -225,7 +230,7 @@ def shard_update(
     Raises:
       ValueError: when called with prompts that do not divide among the devices.
     """
-    jitted = with_frozen(jit_step(optimizer, recipe, to))
+    jitted = with_frozen(jit_step(optimizer, recipe, to, options=options))
 
     def update(
         state: TrainState, batch: Batch[Array], hypers: Hypers
@@ -236,11 +241,17 @@ def shard_update(
     return update
 
 
-def jit_step(optimizer: optax.GradientTransformation, recipe: Recipe, to: MeshLayout) -> ApartFn:
+def jit_step(
+    optimizer: optax.GradientTransformation,
+    recipe: Recipe,
+    to: MeshLayout,
+    *,
+    options: CompilerOptions | None = None,
+) -> ApartFn:
     """The jitted step on a mesh, whose arguments must lie where the layout says."""
     step = make_step(optimizer, recipe._replace(policy_fn=pinned(recipe.policy_fn, to)))
     results = replace(to.state, frozen=()), to.everywhere
-    return jax.jit(apart(step), donate_argnums=0, out_shardings=results)
+    return jax.jit(apart(step), donate_argnums=0, out_shardings=results, compiler_options=options)
 
 
 def shard_examine(

@@ -21,6 +21,7 @@ from ogrpo.core.algorithms import REFERENCE, Algorithm
 from ogrpo.core.objectives import TokenBatch
 from ogrpo.core.trust_region import TrustRegion
 from ogrpo.learner.finite import all_finite, choose
+from ogrpo.learner.memory import CompilerOptions
 from ogrpo.learner.metrics import Metrics, MetricsFn, region_metrics, summarize
 from ogrpo.learner.state import (
     Direction,
@@ -253,13 +254,27 @@ def gradient_of_update(
     return jax.tree.map(lambda g: g / count.astype(g.dtype), grads), evidence
 
 
-def make_update(optimizer: optax.GradientTransformation, recipe: Recipe) -> UpdateFn:
+def make_update(
+    optimizer: optax.GradientTransformation,
+    recipe: Recipe,
+    *,
+    options: CompilerOptions | None = None,
+) -> UpdateFn:
     """The jitted update `(state, batch, hypers) -> (state, metrics)`; `state` is donated.
 
     Its frozen parameters are not: others may go on using them. The optimizer is a `Direction`,
-    which `Hypers.learning_rate` scales, or any of Optax's.
+    which `Hypers.learning_rate` scales, or any of Optax's. `options` are those of the compiler
+    (`memory.compiler_options`).
     """
-    return with_frozen(jax.jit(apart(make_step(optimizer, recipe)), donate_argnums=0))
+    return with_frozen(jit_step(optimizer, recipe, options))
+
+
+def jit_step(
+    optimizer: optax.GradientTransformation, recipe: Recipe, options: CompilerOptions | None
+) -> Any:
+    """The jitted step on one device, `(state, frozen, batch, hypers) -> (state, metrics)`."""
+    step = apart(make_step(optimizer, recipe))
+    return jax.jit(step, donate_argnums=0, compiler_options=options)
 
 
 ApartFn = Callable[[TrainState, Params, Batch[Array], Hypers], tuple[TrainState, Metrics]]

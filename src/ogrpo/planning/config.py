@@ -14,6 +14,7 @@ from ogrpo.trainer.config_update import require, require_finite_numbers
 GIB = 2**30
 ITEMSIZE = {"float32": 4, "bfloat16": 2, "float16": 2}
 Dtype = Literal["float32", "bfloat16"]
+ShapeName = Literal["tiny", "qwen2.5-0.5b", "qwen2.5-1.5b", "qwen2.5-3b", "qwen2.5-7b", "qwen3-4b"]
 
 
 def positive(prefix: str, config: object, *names: str) -> None:
@@ -28,9 +29,7 @@ def positive(prefix: str, config: object, *names: str) -> None:
 class PlanModel:
     """The policy."""
 
-    shape: Literal["tiny", "qwen2.5-0.5b", "qwen2.5-1.5b", "qwen2.5-3b", "qwen2.5-7b"] = (
-        "qwen2.5-1.5b"
-    )
+    shape: ShapeName = "qwen2.5-1.5b"
     """A known shape, where no config is given."""
     config: Path | None = None
     """A Hugging Face config.json instead."""
@@ -112,8 +111,8 @@ class Train:
     microbatches: int = 8
     """Parts that a device's share of the batch is cut into."""
     remat: Literal["products", "full"] = "products"
-    attention: Literal["whole", "fused"] = "whole"
-    """Whether attention scores are held whole (the plain attention) or never (a fused kernel)."""
+    attention: Literal["auto", "plain", "blocked"] = "auto"
+    """As `--kernels.attention` of the run: whether attention scores are held whole (plain)."""
     host_memory_gib: float = 256.0
     """Of the host that holds the replay buffer."""
 
@@ -234,6 +233,9 @@ class PlanLimits:
 class Plan:
     """A capacity plan: what fits, how long a step takes, which schedule keeps both sides busy."""
 
+    preset: str = "none"
+    """A preset of a real model (`ogrpo.trainer.presets`), whose model and batch are planned on the
+    device that it names; other options change that."""
     model: PlanModel = field(default_factory=PlanModel)
     batch: BatchPlan = field(default_factory=BatchPlan)
     train: Train = field(default_factory=Train)

@@ -2,9 +2,11 @@
 
 Weights, gradients and moments lie where `ogrpo.learner.sharding` puts them. Counted from shapes
 (`ogrpo.policy.flops`), except for the row "working": what a backward pass holds for a moment, twice
-the logits, or four times a layer's attention scores and five times its MLP's units in float32,
-whichever is more. Those factors were read off XLA's memory analysis of the update on a CPU
-(2026-11-20), and another compiler may do better or worse.
+the logits, or what a layer holds in float32, whichever is more: five times its MLP's units (of one
+part of the tokens where `decoder.MANY_UNITS` cuts them), and four times its attention scores, or
+without scores fourteen arrays as wide as the queries. Those factors were read off XLA's memory
+analysis of the update on a CPU (2026-11-22; `benchmarks/memory_long.py`), and another compiler may
+do better or worse.
 """
 
 from functools import partial
@@ -14,14 +16,15 @@ import jax
 import numpy as np
 from jax.sharding import AbstractMesh, NamedSharding
 
+from ogrpo.kernels import attention
 from ogrpo.learner.sharding import bytes_per_device, part_spec
 from ogrpo.planning.config import GIB, ITEMSIZE, Plan
 from ogrpo.policy import DecoderConfig, flops
 from ogrpo.policy.axes import Axes, param_axes
-from ogrpo.policy.decoder import param_shapes
+from ogrpo.policy.decoder import MANY_UNITS, param_shapes
 from ogrpo.policy.lora import TARGETS, split, split_axes
 
-WORKING_LOGITS, WORKING_SCORES, WORKING_UNITS = 2, 4, 5
+WORKING_LOGITS, WORKING_SCORES, WORKING_UNITS, WORKING_QUERIES = 2, 4, 5, 14
 
 
 class Budget(NamedTuple):
@@ -123,7 +126,7 @@ def train_budget(plan: Plan) -> Budget:
     }
     remedy = (
         "raise train.microbatches (at most the prompts of a device), choose train.remat full or "
-        "train.attention fused, or raise train.fsdp"
+        "train.attention blocked, or raise train.fsdp"
     )
     return Budget("training device", rows, int(train.memory_gib * GIB), remedy)
 
@@ -159,10 +162,16 @@ def working_bytes(plan: Plan) -> int:
     """See the module."""
     config, train, shape = plan.model.decoder(), plan.train, device_shape(plan)
     logits = flops.logits_bytes(config, n=shape["n"], g=shape["g"], t=shape["t"])
-    scores = flops.score_bytes(config, **shape) if train.attention == "whole" else 0
     tokens = shape["n"] * (shape["p"] + shape["g"] * shape["t"])
-    units = 4 * tokens * config.intermediate_size
-    layer = (WORKING_SCORES * scores + WORKING_UNITS * units) // train.tensor
+    units = tokens * config.intermediate_size
+    units = min(units, MANY_UNITS) if train.remat == "full" else units
+    blocked = attention.blocks(train.attention, shape["p"] + shape["t"])
+    mixing = (
+        WORKING_QUERIES * 4 * tokens * config.num_heads * config.head_dim
+        if blocked
+        else WORKING_SCORES * flops.score_bytes(config, **shape)
+    )
+    layer = (mixing + WORKING_UNITS * 4 * units) // train.tensor
     return max(WORKING_LOGITS * logits // train.tensor, layer)
 
 

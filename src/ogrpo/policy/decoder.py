@@ -14,7 +14,7 @@ A projection may have a low-rank one beside it (`lora.py`): {"weight", "lora": {
 """
 
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import jax
@@ -23,6 +23,7 @@ import numpy as np
 from flax import nnx
 from jax.typing import DTypeLike
 
+from ogrpo.policy.attention import KEPT
 from ogrpo.policy.config import DecoderConfig
 from ogrpo.policy.rope import rotate, rotation
 
@@ -35,11 +36,17 @@ KeepFn = Callable[..., bool]
 """A policy of `jax.checkpoint_policies`: which results of a layer the backward pass finds kept."""
 
 # Storing what lies between matrix products costs more memory traffic than computing it again, on a
-# CPU too: half the time of an update of a small model.
-keep_products = jax.checkpoint_policies.dots_with_no_batch_dims_saveable
+# CPU too: half the time of an update of a small model. Attention without scores is the exception.
+keep_products = jax.checkpoint_policies.save_from_both_policies(
+    jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
+    jax.checkpoint_policies.save_only_these_names(KEPT),
+)
+keep_nothing = jax.checkpoint_policies.nothing_saveable
 
 _INIT_SCALE = 0.02
 _FEW_ROWS, _LARGE_WEIGHT = 256, 1 << 16
+MANY_UNITS = 1 << 26
+"""Units of an MLP, over all tokens, that a layer which keeps nothing computes at once."""
 
 
 def product(x: jax.Array, weight: jax.Array, dtype: DTypeLike | None = None) -> jax.Array:
@@ -169,12 +176,44 @@ class Block(nnx.Module):
         self.mlp = MLP(config, rngs=rngs)
 
     def __call__(
-        self, x: jax.Array, turn: tuple[jax.Array, jax.Array], mix: MixFn, context: Any
+        self,
+        x: jax.Array,
+        turn: tuple[jax.Array, jax.Array],
+        mix: MixFn,
+        context: Any,
+        *,
+        parts: int = 1,
     ) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
-        """Map [N, S, d] to [N, S, d] and the keys and values [N, S, K, D]."""
+        """Map [N, S, d] to [N, S, d] and the keys and values [N, S, K, D].
+
+        The MLP takes tokens in so many `parts`.
+        """
         mixed, keys_values = self.self_attn(self.input_layernorm(x), turn, mix, context)
         x = x + mixed
-        return x + self.mlp(self.post_attention_layernorm(x)), keys_values
+        rest = (self.post_attention_layernorm, self.mlp)
+        return x + (_in_parts(rest, x, parts) if parts > 1 else rest[1](rest[0](x))), keys_values
+
+
+def _in_parts(modules: tuple[nnx.Module, ...], x: jax.Array, parts: int) -> jax.Array:
+    """Modules one after the other on x [N, S, d], a part of S at a time, computed again backward.
+
+    Gradients of the weights are summed over the parts in float32.
+    """
+    graph, weights = nnx.split(modules)
+    dtypes = jax.tree.map(lambda leaf: leaf.dtype, weights)
+    wide = jax.tree.map(lambda leaf: leaf.astype(jnp.float32), weights)
+
+    @partial(jax.checkpoint, prevent_cse=False)
+    def part(x: jax.Array) -> jax.Array:
+        narrow = jax.tree.map(lambda leaf, dtype: leaf.astype(dtype), wide, dtypes)
+        for module in nnx.merge(graph, narrow):
+            x = module(x)
+        return x
+
+    n, size, width = x.shape
+    cut = jnp.pad(x, ((0, 0), (0, -size % parts), (0, 0))).reshape(n, parts, -1, width)
+    found = jnp.moveaxis(jax.lax.map(part, jnp.moveaxis(cut, 1, 0)), 0, 1)
+    return found.reshape(n, -1, width)[:, :size]
 
 
 class Embedding(nnx.Module):
@@ -200,6 +239,7 @@ class Decoder(nnx.Module):
         self.embed_tokens = Embedding(config, rngs=rngs)
         self.layers = stacked(rngs)
         self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
+        self.intermediate_size = config.intermediate_size
         self.lm_head = None if config.tie_embeddings else Embedding(config, rngs=rngs)
 
     def __call__(
@@ -215,9 +255,12 @@ class Decoder(nnx.Module):
         """Hidden states [N, S, d] and the keys and values [L, N, S, K, D] of all layers."""
         graph, stacked = nnx.split(self.layers)
 
+        units = token_ids.size * self.intermediate_size
+        parts = -(-units // MANY_UNITS) if keep_fn is keep_nothing else 1
+
         def layer(x: jax.Array, inputs: tuple[Any, Any]) -> tuple[jax.Array, Any]:
             weights, context = inputs
-            x, keys_values = nnx.merge(graph, weights)(x, turn, mix, context)
+            x, keys_values = nnx.merge(graph, weights)(x, turn, mix, context, parts=parts)
             return spread_fn(x), keys_values
 
         step = jax.checkpoint(layer, prevent_cse=False, policy=keep_fn)

@@ -245,14 +245,16 @@ def _packed_hidden(
 def _packed_mix(batch: Batch[jax.Array], attention_fn: AttentionFn) -> MixFn:
     n, group, length = batch.completion_ids.shape
     split = batch.prompt_ids.shape[1]
+    lengths = jnp.sum(batch.prompt_mask, axis=1, dtype=jnp.int32)[:, None, None]
+    of_prompt = jnp.where(batch.completion_mask, lengths, 0)
+    of_own = causal(batch.completion_mask)
 
     def parts(x: jax.Array) -> tuple[jax.Array, jax.Array]:
         return x[:, :split], x[:, split:].reshape(n, group, length, *x.shape[2:])
 
     def mix(queries: jax.Array, keys: jax.Array, values: jax.Array, context: Any) -> jax.Array:
         (q, own_q), (k, own_k), (v, own_v) = map(parts, (queries, keys, values))
-        shared = KeySegment(k, v, batch.prompt_mask[:, None, None, :])
-        own = KeySegment(own_k, own_v, causal(length))
+        shared, own = KeySegment(k, v, of_prompt), KeySegment(own_k, own_v, of_own)
         prompt = _mix_prompt(attention_fn, batch.prompt_mask, q, k, v, context)
         grouped = attention_fn(own_q, [shared, own]).reshape(n, group * length, *q.shape[2:])
         return jnp.concatenate([prompt, grouped], axis=1)
@@ -268,8 +270,8 @@ def _mix_prompt(
     values: jax.Array,
     _context: Any,
 ) -> jax.Array:
-    visible = causal(mask.shape[1]) & mask[:, None, None, :]
-    return attention_fn(queries[:, None], [KeySegment(keys, values, visible)])[:, 0]
+    own = KeySegment(keys, values, causal(mask)[:, None])
+    return attention_fn(queries[:, None], [own])[:, 0]
 
 
 def _join(shape: tuple[int, int, int], first: jax.Array, rest: jax.Array) -> jax.Array:

@@ -16,7 +16,7 @@ part is laid out for itself, so that no device needs another's tokens.
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -132,73 +132,67 @@ def _each(fn: Callable[..., Any], *arrays: Any) -> Any:
 
 
 def _mix(packing: Packing[jax.Array], attention_fn: AttentionFn) -> MixFn:
-    """Attention of each part's row."""
+    """Attention of the parts' rows: a prompt to itself, a block to its prompt and its completion.
 
-    def one(packing: Packing[jax.Array], q: jax.Array, k: jax.Array, v: jax.Array) -> jax.Array:
-        return _packed_mix(packing, attention_fn)(q[None], k[None], v[None], None)[0]
+    Prompts and blocks of all parts are computed as if they were of one.
+    """
+    prompts, of_prompt, of_own = _each(_seen, packing)
+    owners = _each(lambda part: part.block_owners, packing)
+    completions, members = packing.completion_slots.shape[1], packing.firsts.shape[2]
+
+    def whole(x: jax.Array) -> jax.Array:
+        return x.reshape(-1, *x.shape[2:])
 
     def mix(queries: jax.Array, keys: jax.Array, values: jax.Array, _context: Any) -> jax.Array:
-        return _each(one, packing, queries, keys, values)
+        q, block_q = _each(_unpack_queries, packing, queries)
+        (k, own_k), (v, own_v) = (_each(_unpack_keys, packing, x) for x in (keys, values))
+        at = whole(owners + completions * jnp.arange(len(owners), dtype=owners.dtype)[:, None])
+        prompt = KeySegment(whole(k), whole(v), whole(prompts))
+        shared = KeySegment(whole(k), whole(v), whole(of_prompt), at // members)
+        own = KeySegment(whole(own_k), whole(own_v), whole(of_own), at)
+        mixed = attention_fn(whole(q)[:, None], [prompt])[:, 0]
+        blocks = attention_fn(whole(block_q)[:, None], [shared, own])[:, 0]
+        return _each(_pack, packing, mixed.reshape(q.shape), blocks.reshape(block_q.shape))
 
     return mix
 
 
-def _packed_mix(packing: Packing[jax.Array], attention_fn: AttentionFn) -> MixFn:
-    """Attention of one row: a prompt to itself, a block to its prompt and its completion."""
-    into_keys, into_queries = _layouts(packing)
-    prompt_mask, group_mask, own_mask = _masks(packing)
-    owners, groups = packing.block_owners, packing.block_owners // packing.firsts.shape[1]
-
-    def mix(queries: jax.Array, keys: jax.Array, values: jax.Array, _context: Any) -> jax.Array:
-        q, block_q = into_queries.unpack(queries[0])
-        (k, own_k), (v, own_v) = into_keys.unpack(keys[0]), into_keys.unpack(values[0])
-        prompt = attention_fn(q[:, None], [KeySegment(k, v, prompt_mask)])[:, 0]
-        shared = KeySegment(k[groups], v[groups], group_mask)
-        own = KeySegment(own_k[owners], own_v[owners], own_mask)
-        blocks = attention_fn(block_q[:, None], [shared, own])[:, 0]
-        return into_queries.pack(prompt, blocks)[None]
-
-    return mix
-
-
-def _masks(packing: Packing[jax.Array]) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Of prompts to themselves, of blocks to their prompts, of blocks to their completions."""
-    there = packing.prompt_slots < packing.token_ids.shape[0]
-    prompt = causal(there.shape[1]) & there[:, None, None, :]
+def _seen(packing: Packing[jax.Array]) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """By prompts of themselves, by blocks of their prompts and of their completions."""
+    nowhere = packing.token_ids.shape[0]
+    prompt, block = packing.prompt_slots < nowhere, packing.block_slots < nowhere
     groups = packing.block_owners // packing.firsts.shape[1]
-    place = packing.block_starts[:, None] + jnp.arange(packing.block_slots.shape[1])[None]
-    key = jnp.arange(packing.completion_slots.shape[1])
-    own = key[None, None, None, :] <= place[:, None, :, None]
-    return prompt, there[groups][:, None, None, :], own
+    lengths = jnp.sum(prompt, axis=1, dtype=jnp.int32)
+    place = packing.block_starts[:, None] + jnp.arange(1, block.shape[1] + 1, dtype=jnp.int32)[None]
+    of_prompt = jnp.where(block, lengths[groups][:, None], 0)
+    return causal(prompt)[:, None], of_prompt[:, None], jnp.where(block, place, 0)[:, None]
 
 
-class _Layout(NamedTuple):
-    """Two padded arrays, [A, P, ...] and [B, b, ...], that the row's tokens are laid out in."""
-
-    unpack: Callable[[jax.Array], tuple[jax.Array, jax.Array]]
-    pack: Callable[[jax.Array, jax.Array], jax.Array]
+def _unpack_keys(packing: Packing[jax.Array], row: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """A row [M, ...] as prompts [A, P, ...] and completions [A G, T, ...]."""
+    return _unpack(row, packing.prompt_slots, packing.completion_slots, packing.key_slots)
 
 
-def _layouts(packing: Packing[jax.Array]) -> tuple[_Layout, _Layout]:
-    keys = _layout(packing.prompt_slots, packing.completion_slots, packing.key_slots)
-    return keys, _layout(packing.prompt_slots, packing.block_slots, packing.query_slots)
+def _unpack_queries(packing: Packing[jax.Array], row: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """A row [M, ...] as prompts [A, P, ...] and blocks [B, b, ...]."""
+    return _unpack(row, packing.prompt_slots, packing.block_slots, packing.query_slots)
 
 
-def _layout(first: jax.Array, second: jax.Array, back: jax.Array) -> _Layout:
-    there = jnp.concatenate([first.ravel(), second.ravel()])
+def _unpack(
+    row: jax.Array, first: jax.Array, second: jax.Array, back: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    flat = move(row, jnp.concatenate([first.ravel(), second.ravel()]), back)
+    parts = jnp.split(flat, [first.size])
+    return parts[0].reshape(*first.shape, *row.shape[1:]), parts[1].reshape(
+        *second.shape, *row.shape[1:]
+    )
 
-    def unpack(row: jax.Array) -> tuple[jax.Array, jax.Array]:
-        flat = move(row, there, back)
-        parts = jnp.split(flat, [first.size])
-        return parts[0].reshape(*first.shape, *row.shape[1:]), parts[1].reshape(
-            *second.shape, *row.shape[1:]
-        )
 
-    def pack(*parts: jax.Array) -> jax.Array:
-        flat = [part.reshape(-1, *part.shape[2:]) for part in parts]
-        return move(jnp.concatenate(flat), back, there)
-
-    return _Layout(unpack, pack)
+def _pack(packing: Packing[jax.Array], prompts: jax.Array, blocks: jax.Array) -> jax.Array:
+    """The inverse of `_unpack_queries`."""
+    flat = [part.reshape(-1, *part.shape[2:]) for part in (prompts, blocks)]
+    there = jnp.concatenate([packing.prompt_slots.ravel(), packing.block_slots.ravel()])
+    return move(jnp.concatenate(flat), packing.query_slots, there)
 
 
 @jax.custom_vjp

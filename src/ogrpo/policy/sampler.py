@@ -202,7 +202,7 @@ def _sample(
             config,
             state.drawn.token_ids[past],
             jnp.broadcast_to((lengths + past)[:, None], grid),
-            _decode_mix(given.prompt_mask, past, max_tokens, attention_fn),
+            _decode_mix(given.prompt_mask, past, attention_fn),
             contexts=_by_layer(given.prompt_cache, state.cache),
         )
         scores = product(hidden.reshape(-1, hidden.shape[-1]), head_weight(params), jnp.float32)
@@ -289,17 +289,15 @@ def _start(shape: tuple[int, int], length: int, prompt_cache: Cache) -> _State:
     return _State(jnp.int32(0), drawn, jax.tree.map(empty, prompt_cache))
 
 
-def _decode_mix(
-    prompt_mask: jax.Array, past: jax.Array, length: int, attention_fn: AttentionFn
-) -> MixFn:
+def _decode_mix(prompt_mask: jax.Array, past: jax.Array, attention_fn: AttentionFn) -> MixFn:
     """Attention of one token per completion: to the prompt, to `past` cached tokens, to itself."""
-    seen = (jnp.arange(length) < past)[None, None, None]
-    itself = jnp.ones((1, 1, 1, 1), bool)
+    lengths = jnp.sum(prompt_mask, axis=1, dtype=jnp.int32)[:, None, None]
+    seen, itself = past[None, None, None], jnp.ones((1, 1, 1), jnp.int32)
 
     def mix(queries: jax.Array, keys: jax.Array, values: jax.Array, context: Any) -> jax.Array:
         (prompt_keys, prompt_values), (past_keys, past_values) = context
         segments = [
-            KeySegment(prompt_keys, prompt_values, prompt_mask[:, None, None, :]),
+            KeySegment(prompt_keys, prompt_values, lengths),
             KeySegment(past_keys, past_values, seen),
             KeySegment(keys[:, :, None], values[:, :, None], itself),
         ]

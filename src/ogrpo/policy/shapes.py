@@ -22,6 +22,23 @@ def _qwen2_5(
     )
 
 
+def _qwen3_4b() -> DecoderConfig:
+    return DecoderConfig(
+        architecture="Qwen3ForCausalLM",
+        vocab_size=151_936,
+        hidden_size=2560,
+        intermediate_size=9728,
+        num_layers=36,
+        num_heads=32,
+        num_kv_heads=8,
+        head_dim=128,
+        rope_theta=1_000_000.0,
+        rms_norm_eps=1e-6,
+        tie_embeddings=True,
+        max_positions=40_960,
+    )
+
+
 def tiny(vocab_size: int) -> DecoderConfig:
     """A Qwen2 decoder of about 0.1 M parameters; head size 32, the least that vLLM serves."""
     return DecoderConfig(
@@ -46,4 +63,5 @@ SHAPES: dict[str, DecoderConfig] = {
     "qwen2.5-1.5b": _qwen2_5(1536, 8960, 28, 12, 2, tied=True),
     "qwen2.5-3b": _qwen2_5(2048, 11_008, 36, 16, 2, tied=True),
     "qwen2.5-7b": _qwen2_5(3584, 18_944, 28, 28, 4, tied=False),
+    "qwen3-4b": _qwen3_4b(),
 }

@@ -295,6 +295,9 @@ class Mesh:
 class Kernels:
     """Which version of an operation computes it; every one gives the same numbers."""
 
+    attention: Literal["auto", "plain", "blocked"] = "auto"
+    """Attention in the update: with all scores at once, or a block of keys at a time in memory that
+    is linear in the tokens. Auto takes blocks where keys are many."""
     log_probs: Literal["auto", "reference", "chunked", "pallas"] = "auto"
     """Log-probs in the update: with all logits at once, or a slice of the vocabulary at a time, in
     XLA or in GPU kernels. Auto takes slices where the vocabulary is more than one."""

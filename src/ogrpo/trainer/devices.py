@@ -13,16 +13,20 @@ from jax import Array
 from jax.sharding import SingleDeviceSharding
 
 from ogrpo.batch import Batch
+from ogrpo.kernels import attention
+from ogrpo.kernels.attention.sharded import attention_over_mesh
 from ogrpo.kernels.log_probs import choose, kernel
 from ogrpo.kernels.log_probs.sharded import log_probs_over_mesh
 from ogrpo.learner import sharding
 from ogrpo.learner.examine import ExamineFn, make_examine
 from ogrpo.learner.hosts import several
+from ogrpo.learner.memory import CompilerOptions, compiler_options
 from ogrpo.learner.precision import compute_in
 from ogrpo.learner.sharding import MeshLayout
 from ogrpo.learner.state import TrainState, init_state, join
 from ogrpo.learner.update import PolicyFn, Recipe, UpdateFn, make_update
 from ogrpo.policy import DecoderConfig, Params
+from ogrpo.policy.attention import AttentionFn
 from ogrpo.policy.axes import param_axes
 from ogrpo.policy.decoder import param_shapes
 from ogrpo.policy.head import HeadFn
@@ -90,7 +94,12 @@ def _one_device(
 ) -> Devices:
     name = choose(config.kernels.log_probs, decoder.vocab_size)
     head = kernel(name, kept_bytes=config.kernels.kept_mib << 20)
-    policy_fn = make_policy_fn(decoder, keep_fn=REMAT[config.model.remat], log_probs_fn=head)
+    policy_fn = make_policy_fn(
+        decoder,
+        keep_fn=REMAT[config.model.remat],
+        log_probs_fn=head,
+        attention_fn=attention.kernel(config.kernels.attention),
+    )
     return Devices(
         policy_fn=in_compute_dtype(config, policy_fn),
         place_params=_as_it_is,
@@ -98,7 +107,7 @@ def _one_device(
         place_batch=to_device,
         init=lambda params: replace(_init_on_one(config, optimizer, params), region=region),
         shapes=lambda params: with_region(_shapes_on_one(config, optimizer, params), region),
-        make_update=partial(make_update, optimizer),
+        make_update=partial(make_update, optimizer, options=own_options(config)),
         make_examine=partial(make_examine, optimizer),
         make_score=lambda policy: jax.jit(lambda *args: policy(*args).log_probs),
         whole_axes=[],
@@ -119,7 +128,9 @@ def _many_devices(
         place_batch=partial(sharding.place, where=to.batch) if several() else to_device,
         init=lambda params: replace(_init_on_mesh(config, optimizer, to, params), region=region),
         shapes=lambda params: with_region(_shapes_on_mesh(config, optimizer, to, params), region),
-        make_update=lambda recipe: sharding.shard_update(optimizer, recipe, to),
+        make_update=lambda recipe: sharding.shard_update(
+            optimizer, recipe, to, options=own_options(config)
+        ),
         make_examine=lambda recipe: sharding.shard_examine(optimizer, recipe, to),
         make_score=partial(sharding.shard_score, to=to),
         whole_axes=sharding.whole_axes(join(*axes), to.mesh),
@@ -201,8 +212,15 @@ def mesh_policy(config: TrainConfig, decoder: DecoderConfig, to: MeshLayout) -> 
         keep_fn=REMAT[config.model.remat],
         spread_fn=partial(sharding.spread, to=to),
         log_probs_fn=mesh_head(config, decoder, to),
+        attention_fn=mesh_attention(config, to),
     )
     return sharding.whole_tables(policy_fn, to)
+
+
+def mesh_attention(config: TrainConfig, to: MeshLayout) -> AttentionFn:
+    """The attention of each device's own prompts and heads."""
+    blocked = attention_over_mesh(to.mesh, rows=sharding.BATCH_AXES, heads="tensor")
+    return attention.kernel(config.kernels.attention, blocked=blocked)
 
 
 def mesh_head(config: TrainConfig, decoder: DecoderConfig, to: MeshLayout) -> HeadFn:
@@ -218,6 +236,11 @@ def mesh_head(config: TrainConfig, decoder: DecoderConfig, to: MeshLayout) -> He
             to.mesh, vocabulary="tensor", rows=sharding.BATCH_AXES, kept_bytes=kept
         )
     return sharding.by_rows(kernel(name, kept_bytes=kept), to)
+
+
+def own_options(config: TrainConfig) -> CompilerOptions | None:
+    """The compiler's, for an update in this precision."""
+    return compiler_options(DTYPES[config.model.compute_dtype or config.model.dtype])
 
 
 def in_compute_dtype(config: TrainConfig, policy_fn: PolicyFn) -> PolicyFn:

@@ -22,6 +22,7 @@ from ogrpo.batch import Batch, PolicyOutput, take
 from ogrpo.data import batching
 from ogrpo.data.batching import PromptStream, pad_groups
 from ogrpo.data.tokenizer import TextTokenizer
+from ogrpo.kernels import attention
 from ogrpo.kernels.log_probs import check_available, choose
 from ogrpo.learner.finite import require_finite
 from ogrpo.learner.state import adam, init_state
@@ -33,7 +34,7 @@ from ogrpo.policy import (
     completion_log_probs_and_entropy,
     init_params,
 )
-from ogrpo.policy.decoder import keep_products
+from ogrpo.policy.decoder import keep_nothing, keep_products
 from ogrpo.policy.lora import merge
 from ogrpo.policy.packing import packed_log_probs_and_entropy
 from ogrpo.policy.pretrained import load_pretrained, save_pretrained
@@ -52,7 +53,7 @@ DTYPES = {"float32": jnp.float32, "bfloat16": jnp.bfloat16}
 REMAT = {
     "none": jax.checkpoint_policies.everything_saveable,
     "products": keep_products,
-    "full": jax.checkpoint_policies.nothing_saveable,
+    "full": keep_nothing,
 }
 
 
@@ -80,10 +81,11 @@ def make_policy_fn(decoder: DecoderConfig, *, together: int = 1, **functions: An
 
 
 def make_model(prepared: Prepared, console: Console) -> tuple[DecoderConfig, Params]:
-    """The decoder's shape and its first parameters; says what computes its log-probs."""
+    """The decoder's shape and its first parameters; says what computes attention and log-probs."""
     config = prepared.config
     check_available(config.kernels.log_probs)
     decoder, params = _make_model(prepared, console)
+    console.print(f"attention: {attention.describe(config.kernels.attention)}")
     console.print(f"log-probs: {choose(config.kernels.log_probs, decoder.vocab_size)}")
     return decoder, params
 

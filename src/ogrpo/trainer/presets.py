@@ -17,6 +17,7 @@ from ogrpo.trainer.config import (
     Data,
     Evaluation,
     Judging,
+    Model,
     Replay,
     Rollout,
     TrainConfig,
@@ -120,11 +121,11 @@ def qwen2_5_0_5b() -> TrainConfig:
     """Qwen2.5-0.5B-Instruct on GSM8K, off-policy.
 
     Command: python -m experiments.run gsm8k --preset qwen2.5-0.5b --model.path DIR --data.path DIR
-    Hardware: about 12 GB for weights, copies and optimizer in float32, plus activations; one GPU.
-    Time and score: not measured here; the paper's Pass@1 peaks at .50 (its Table 1). Settings: its
-    section 5.1 (28 prompts of G = 16, lr 5e-6, beta .1, centre 1, T = .1 in training and
-    evaluation, 200 tokens, four epochs with the reference swapped between them, 50 samples a
-    question); docs/papers.md says which of its settings are not known.
+    Hardware: one 80 GB GPU; planned are 43.6 GiB, or with --model.remat full 17.2, for a 24 GB GPU
+    (`ogrpo plan --preset qwen2.5-0.5b`). Time and score: not measured here; the paper's Pass@1
+    peaks at .50 (its Table 1). Settings: its section 5.1 (28 prompts of G = 16, lr 5e-6, beta .1,
+    centre 1, T = .1 in training and evaluation, 200 tokens, four epochs with the reference swapped
+    between them, 50 samples a question); docs/papers.md says which of its settings are not known.
     """
     return TrainConfig(
         data=Data(prompt_length=256, prompt=MARKER_PROMPT),
@@ -141,15 +142,16 @@ def r1_distill_1_5b() -> TrainConfig:
     """DeepSeek-R1-Distill-Qwen-1.5B with long chains of thought, off-policy.
 
     Command: python -m experiments.run gsm8k --preset r1-distill-1.5b with --model.path, --data.path
-    Hardware: about 36 GB for weights, copies and optimizer in float32, plus activations; one 80 GB
-    GPU. Time and score: not measured here. Settings: the paper's section 5.2 (lr 1e-6, beta .001,
-    centre 1, G = 16, T = .7, 4096 tokens, one epoch); its batch is not told, 28 is that of 5.1. The
-    paper trains on DeepScaleR and evaluates on AIME-24 and MATH-500, this command on files in
-    GSM8K's format. The model starts at Pass@1 .839 on MATH-500 (DeepSeek-R1, arXiv:2501.12948,
-    Table 5).
+    Hardware: one 80 GB GPU beside servers (--rollout.url); planned are 57.3 GiB, layers being
+    computed again (`ogrpo plan --preset r1-distill-1.5b`). Time and score: not measured here.
+    Settings: the paper's section 5.2 (lr 1e-6, beta .001, centre 1, G = 16, T = .7, 4096 tokens,
+    one epoch); its batch is not told, 28 is that of 5.1. The paper trains on DeepScaleR and
+    evaluates on AIME-24 and MATH-500, this command on files in GSM8K's format. The model starts at
+    Pass@1 .839 on MATH-500 (DeepSeek-R1, arXiv:2501.12948, Table 5).
     """
     return TrainConfig(
         data=Data(prompt_length=256, prompt=BOXED_PROMPT),
+        model=Model(remat="full"),
         reward=Judging(extraction="free"),
         rollout=Rollout(group_size=16, temperature=0.7, max_tokens=4096),
         schedule=Schedule(steps=1428, prompts=28, sync_interval=10, evaluate_every=102),
@@ -164,11 +166,12 @@ def qwen3_4b() -> TrainConfig:
     """Qwen3-4B on GSM8K, off-policy.
 
     Command: python -m experiments.run gsm8k --preset qwen3-4b --model.path DIR --data.path DIR
-    Hardware: about 97 GB for weights, copies and optimizer in float32, plus activations; one 141 GB
-    GPU. Time and score: not measured here.
+    Hardware: one 141 GB GPU beside servers (--rollout.url); planned are 115.4 GiB, layers being
+    computed again (`ogrpo plan --preset qwen3-4b`). Time and score: not measured here.
     """
     return TrainConfig(
         data=Data(prompt_length=256, prompt=BOXED_PROMPT),
+        model=Model(remat="full"),
         reward=Judging(extraction="free"),
         rollout=Rollout(group_size=16, temperature=0.7, max_tokens=1024),
         schedule=Schedule(steps=500, prompts=8, sync_interval=10, evaluate_every=100),

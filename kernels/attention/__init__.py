@@ -1,0 +1,54 @@
+"""Attention over segments of keys.
+
+plain     all scores at once (`ogrpo.policy.attention.attend`): the oracle, the fastest of few keys
+blocked   a block of keys at a time, in XLA: any device, memory linear in the tokens
+"""
+
+from collections.abc import Sequence
+
+import jax
+
+from ogrpo.kernels.attention.blocked import blocked_attention
+from ogrpo.policy.attention import AttentionFn, KeySegment, attend
+
+KERNELS: dict[str, AttentionFn] = {"plain": attend, "blocked": blocked_attention}
+NAMES = ("auto", *KERNELS)
+LEAST_KEYS = 128
+"""Keys of a query, seen or not, from which on `auto` takes blocks. On a CPU they win from 128 on by
+half of the time (docs/performance.md); below, the plain version keeps small runs what they were."""
+
+
+def check_available(name: str) -> None:
+    """Raise ValueError for a name that is none."""
+    if name not in NAMES:
+        raise ValueError(f"there is no attention {name!r}: choose {', '.join(NAMES)}")
+
+
+def blocks(name: str, keys: int) -> bool:
+    """Whether a query of so many keys, seen or not, is computed by blocks."""
+    check_available(name)
+    return name == "blocked" or (name == "auto" and keys >= LEAST_KEYS)
+
+
+def describe(name: str) -> str:
+    """What a name stands for, for the first lines of a run."""
+    check_available(name)
+    return f"blocked from {LEAST_KEYS} keys on, plain below" if name == "auto" else name
+
+
+def kernel(name: str, *, blocked: AttentionFn = blocked_attention) -> AttentionFn:
+    """The attention of a name; with "auto" it goes by the number of keys at each call.
+
+    Args:
+      name: of `NAMES`.
+      blocked: how blocks are walked; on a mesh, `sharded.over_mesh` of it.
+    """
+    check_available(name)
+    if name != "auto":
+        return blocked if name == "blocked" else KERNELS[name]
+
+    def by_size(queries: jax.Array, segments: Sequence[KeySegment]) -> jax.Array:
+        keys = sum(segment.keys.shape[-3] for segment in segments)
+        return (blocked if blocks(name, keys) else attend)(queries, segments)
+
+    return by_size

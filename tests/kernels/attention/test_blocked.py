@@ -1,0 +1,162 @@
+"""Blocks of keys against all scores at once: values, gradients, what is walked and what is held."""
+
+import argparse
+from functools import partial
+
+import hypothesis.strategies as st
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+
+from ogrpo.kernels.attention.benchmark import both_passes, make_inputs
+from ogrpo.kernels.attention.benchmark import errors as errors_of
+from ogrpo.kernels.attention.blocked import Tile, blocked_attention
+from ogrpo.policy.attention import KeySegment, attend
+from ogrpo.policy.decoder import keep_products
+from tests.kernels.attention.cases import (
+    FULL,
+    D,
+    G,
+    K,
+    N,
+    P,
+    T,
+    draw,
+    errors,
+    in_float64,
+    segments,
+    values_and_gradients,
+)
+
+SMALL = partial(blocked_attention, tile=Tile(4, 3))
+ragged = st.tuples(
+    st.lists(st.integers(1, P), min_size=N, max_size=N),
+    st.lists(st.integers(0, T), min_size=N * G, max_size=N * G),
+)
+
+
+@pytest.mark.parametrize("layout", ["padded", "packed"])
+@settings(max_examples=25, deadline=None)
+@given(lengths=ragged, seed=st.integers(0, 1 << 16))
+def test_ragged_groups_have_the_oracles_values_and_gradients(layout, lengths, seed):
+    arrays = draw(seed, lengths)
+    found = values_and_gradients(SMALL, layout, lengths, arrays)
+    exact = values_and_gradients(attend, layout, lengths, arrays)
+    assert max(errors(found, exact)) < 3e-6
+
+
+@pytest.mark.parametrize("layout", ["padded", "packed"])
+@pytest.mark.parametrize("tile", [Tile(4, 3), Tile(64, 128), Tile(1, 1)])
+def test_in_float64_nothing_but_rounding_differs(layout, tile):
+    lengths = ([P, 2], [T, 1, 0, 4, T - 1, 3])
+    arrays, kernel = draw(1, lengths), partial(blocked_attention, tile=tile)
+    exact = in_float64(attend, layout, lengths, arrays)
+    assert max(errors(in_float64(kernel, layout, lengths, arrays), exact)) < 1e-13
+    assert all(np.any(x != 0) for x in exact)
+
+
+@pytest.mark.parametrize(("dtype", "most"), [("float32", 1e-6), ("bfloat16", 5e-3)])
+def test_errors_are_what_the_docstring_says(dtype, most):
+    sizes = {"group": 1, "prompt": 64, "heads": 4, "head_dim": 64, "kv_heads": 2}
+    inputs = make_inputs(argparse.Namespace(dtype=dtype, **sizes), 960)
+    assert max(errors_of(blocked_attention, inputs)) < most
+
+
+def test_bfloat16_stays_bfloat16():
+    found = values_and_gradients(SMALL, "padded", FULL, draw(2, FULL, jnp.bfloat16))
+    assert {x.dtype for x in found} == {jnp.dtype(jnp.bfloat16)}
+
+
+def test_a_query_that_sees_nothing_is_zero_and_pulls_at_nothing():
+    q, pk, pv, *_ = draw(3, FULL)
+    seen = jnp.full((1, 1, T), P).at[..., 2].set(0)
+    out, pull = jax.vjp(lambda *x: SMALL(x[0], [KeySegment(x[1], x[2], seen)]), q, pk, pv)
+    assert np.all(out[:, :, 2] == 0)
+    assert np.all(out[:, :, 3] != 0)
+    alone = jnp.zeros_like(q).at[:, :, 2].set(1.0)
+    assert all(np.all(x == 0) for x in pull(alone))
+
+
+def test_blocks_that_nobody_sees_are_never_touched():
+    lengths = ([4, 2], [5, 0, 3, 2, 1, 6])
+    arrays = draw(4, lengths)
+    hidden = [x.at[..., 6:, :, :].set(jnp.nan) for x in arrays[1:5]]
+    touched = [arrays[0], *hidden, arrays[5]]
+    found = values_and_gradients(SMALL, "padded", lengths, touched)
+    assert all(np.all(np.isfinite(x)) for x in found)
+    expected = values_and_gradients(SMALL, "padded", lengths, arrays)
+    for a, b in zip(found, expected, strict=True):
+        np.testing.assert_array_equal(a, b)
+    plain = values_and_gradients(attend, "padded", lengths, touched)
+    assert np.any(np.isnan(plain[0]))
+
+
+def test_more_seen_than_there_is_is_all():
+    q, pk, pv, *_ = draw(5, FULL)
+    given = [SMALL(q, [KeySegment(pk, pv, jnp.full((1, 1, T), n))]) for n in (P, P + 5)]
+    np.testing.assert_array_equal(*given)
+
+
+def test_memory_is_linear_in_the_completion():
+    sizes = {"group": 2, "prompt": 8, "heads": 4, "head_dim": 8, "kv_heads": 2}
+
+    def temporary(kernel, length):
+        inputs = make_inputs(argparse.Namespace(dtype="float32", **sizes), length)
+        program = jax.jit(partial(both_passes, kernel)).lower(*inputs).compile()
+        return program.memory_analysis().temp_size_in_bytes
+
+    assert temporary(blocked_attention, 4096) < 2.2 * temporary(blocked_attention, 2048)
+    assert temporary(attend, 1024) > 3.5 * temporary(attend, 512)
+    assert temporary(blocked_attention, 1024) < 0.1 * temporary(attend, 1024)
+
+
+def layers(kernel, keep_fn, arrays):
+    """Two layers as the decoder runs them: a scan whose steps are computed again."""
+    weights = jnp.stack([jnp.eye(D), 0.5 * jnp.eye(D)[::-1]])
+
+    def layer(x, weight):
+        keys = [jnp.einsum("...d,de->...e", x, weight) for x in arrays[1:-1]]
+        return x + kernel(x, segments("padded", FULL, keys)), None
+
+    def total(weights):
+        step = jax.checkpoint(layer, prevent_cse=False, policy=keep_fn)
+        out, _ = jax.lax.scan(step, arrays[0], weights)
+        return jnp.sum(out * arrays[-1])
+
+    return jax.value_and_grad(total), weights
+
+
+@pytest.mark.parametrize(
+    "keep_fn",
+    [
+        keep_products,
+        jax.checkpoint_policies.nothing_saveable,
+        jax.checkpoint_policies.everything_saveable,
+    ],
+    ids=["products", "full", "none"],
+)
+def test_it_is_recomputed_inside_a_scan(keep_fn):
+    found, expected = (
+        jax.jit(function)(weights)
+        for function, weights in (layers(fn, keep_fn, draw(6, FULL)) for fn in (SMALL, attend))
+    )
+    jax.tree.map(partial(np.testing.assert_allclose, rtol=2e-5, atol=2e-5), found, expected)
+
+
+def test_what_is_kept_with_products_is_not_computed_again():
+    def loops(keep_fn):
+        function, weights = layers(SMALL, keep_fn, draw(7, FULL))
+        return str(jax.make_jaxpr(function)(weights)).count(" while[")
+
+    assert loops(keep_products) < loops(jax.checkpoint_policies.nothing_saveable)
+
+
+def test_shapes_of_one_key_head_and_one_token():
+    rng = np.random.default_rng(8)
+    q = jnp.asarray(rng.normal(size=(2, 1, 1, 3, D)), jnp.float32)
+    k, v = jnp.asarray(rng.normal(size=(2, 2, 5, 1, D)), jnp.float32)
+    segment = [KeySegment(k, v, jnp.asarray([[[5]], [[2]]]))]
+    np.testing.assert_allclose(blocked_attention(q, segment), attend(q, segment), atol=1e-6)
+    assert K > 1

@@ -1,0 +1,66 @@
+"""Which attention runs: by name, by the number of keys, through the decoder in each layout."""
+
+from functools import partial
+from typing import Any, get_args, get_type_hints
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from ogrpo.kernels.attention import LEAST_KEYS, NAMES, describe, kernel
+from ogrpo.kernels.attention.blocked import Tile, blocked_attention
+from ogrpo.policy import completion_log_probs_and_entropy
+from ogrpo.policy.attention import KeySegment, attend
+from ogrpo.policy.packing import packed_log_probs_and_entropy
+from ogrpo.trainer.config_update import Kernels
+from tests.policy.test_packing import make_groups, packed
+from tests.policy.tiny import make_config, make_params
+
+
+def calls_blocks(name, keys):
+    of = jax.ShapeDtypeStruct
+    q, k, seen = of((1, 1, 2, 2, 4), "float32"), of((1, keys, 1, 4), "float32"), jnp.ones((1, 1, 2))
+    return "_attend" in str(
+        jax.make_jaxpr(lambda q, k: kernel(name)(q, [KeySegment(k, k, seen.astype(int))]))(q, k)
+    )
+
+
+def test_auto_goes_by_the_keys():
+    assert [calls_blocks("auto", keys) for keys in (LEAST_KEYS - 1, LEAST_KEYS)] == [False, True]
+    assert not calls_blocks("plain", LEAST_KEYS)
+    assert calls_blocks("blocked", 1)
+
+
+def test_plain_is_the_policys_own():
+    assert kernel("plain") is attend
+
+
+def test_the_command_line_offers_every_kernel():
+    assert get_args(get_type_hints(Kernels)["attention"]) == NAMES
+
+
+def test_an_unknown_name_is_answered_with_the_known():
+    with pytest.raises(ValueError, match=r"'flash': choose auto, plain, blocked"):
+        describe("flash")
+
+
+@pytest.mark.parametrize("layout", ["padded", "packed"])
+def test_the_decoder_takes_blocks(layout):
+    config = make_config("Qwen3", num_layers=2)
+    params, groups = make_params(config), make_groups(3, 4, 9, 40, seed=1)
+    groups, _, rows, _ = packed(groups)
+    blocked = partial(blocked_attention, tile=Tile(5, 3))
+    compute = completion_log_probs_and_entropy
+    given: Any = jax.tree.map(jnp.asarray, groups)
+    if layout == "packed":
+        compute, given = packed_log_probs_and_entropy, rows
+
+    def total(attention_fn, params):
+        out = compute(params, config, given, 0.8, attention_fn=attention_fn)
+        return jnp.sum(jnp.sin(out.log_probs) + 0.3 * out.entropy)
+
+    found, expected = (
+        jax.jit(jax.value_and_grad(partial(total, fn)))(params) for fn in (blocked, attend)
+    )
+    jax.tree.map(partial(np.testing.assert_allclose, rtol=2e-5, atol=2e-5), found, expected)

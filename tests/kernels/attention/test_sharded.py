@@ -1,0 +1,14 @@
+"""Rows and heads over eight host devices, in a process of its own: this one has a single device."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[3]
+
+
+def test_a_mesh_changes_neither_values_nor_gradients():
+    command = [sys.executable, "-W", "error", "-m", "tests.kernels.attention.sharded"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split()[-1] == "equal"

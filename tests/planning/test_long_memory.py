@@ -1,0 +1,40 @@
+"""Memory of long completions at the Qwen2.5-1.5B shape: XLA's plan, and the planner's beside it."""
+
+from functools import cache
+
+import pytest
+
+from benchmarks.memory_long import PARSER
+from benchmarks.memory_long_update import analyse
+from ogrpo.planning.config import GIB, BatchPlan, Plan, PlanLimits, PlanModel, Train
+from ogrpo.planning.memory import train_budget
+
+pytestmark = pytest.mark.slow
+
+
+@cache
+def planned_by_xla(length: int) -> int:
+    """Bytes beside the state: bfloat16, full remat, 16 completions of one prompt of 256 tokens."""
+    return analyse(PARSER.parse_args([]), length)[1]
+
+
+def planned_here(length: int) -> int:
+    rows = train_budget(
+        Plan(
+            model=PlanModel(shape="qwen2.5-1.5b", params="bfloat16", compute="bfloat16"),
+            batch=BatchPlan(prompts=1, group_size=16, prompt_length=256, max_tokens=length),
+            train=Train(devices=1, fsdp=1, microbatches=1, remat="full"),
+            limits=PlanLimits(lead=0),
+        )
+    ).rows
+    return rows["gradients"] + rows["activations"] + rows["working"]
+
+
+def test_it_is_linear_in_the_completion():
+    assert planned_by_xla(4096) < 20 * GIB
+    assert planned_by_xla(8192) < 2.2 * planned_by_xla(4096)
+
+
+@pytest.mark.parametrize("length", [4096, 8192])
+def test_the_planner_counts_what_the_compiler_plans(length):
+    assert planned_here(length) == pytest.approx(planned_by_xla(length), rel=0.15)
