@@ -59,9 +59,9 @@ def read_records(path: Path) -> list[Record]:
     """All records of a file; a last line cut off by a crash is left out.
 
     Raises:
-      ValueError: another line is no record; names it.
+      ValueError: another line is no object; names it.
     """
-    return [_record(line, path, n) for n, line in enumerate(_lines(path), start=1)]
+    return [_object(line, path, n) for n, line in enumerate(_lines(path), start=1)]
 
 
 def rewind(path: Path, step: int, aside: Path | None) -> Rewound:
@@ -116,15 +116,21 @@ def _lines(path: Path) -> list[bytes]:
     return [line + b"\n" for line in lines[:-1]]
 
 
-def _record(line: bytes, path: Path, n: int) -> Record:
-    where = f"{path}, line {n},"
+def _object(line: bytes, path: Path, n: int) -> Record:
     try:
         found = json.loads(line)  # older files have NaN, which `parse_json` refuses
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"{where} is not JSON ({error}): {MENDING}") from error
-    step = found.get("step") if isinstance(found, dict) else None
-    if not isinstance(step, int) or isinstance(step, bool):
-        raise ValueError(f"{where} is no record of a step: {MENDING}")
+        raise ValueError(f"{path}, line {n}, is not JSON ({error}): {MENDING}") from error
+    if not isinstance(found, dict):
+        raise ValueError(f"{path}, line {n}, is no record: {MENDING}")
+    return found
+
+
+def _record(line: bytes, path: Path, n: int) -> Record:
+    """A record of the loop, which has a step; those of other studies need none."""
+    found = _object(line, path, n)
+    if not isinstance(found.get("step"), int) or isinstance(found["step"], bool):
+        raise ValueError(f"{path}, line {n}, is no record of a step: {MENDING}")
     return found
 
 
