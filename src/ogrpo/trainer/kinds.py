@@ -36,13 +36,13 @@ def _as(kind: Any, value: Any) -> Any:
         return None if value is None else OTHER
     if kind is Path:
         return Path(value) if isinstance(value, str | Path) else OTHER
-    if isinstance(value, bool):
-        return value if kind is bool else OTHER
-    if isinstance(value, int | float) and not abs(value) < LARGEST and value != math.inf:
-        return OTHER  # NaN too
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return value if isinstance(kind, type) and type(value) is kind else OTHER
+    if math.isnan(value) if isinstance(value, float) else abs(value) >= LARGEST:
+        return OTHER
     if kind is float and isinstance(value, int):
         return float(value)
-    return value if isinstance(kind, type) and isinstance(value, kind) else OTHER
+    return value if type(value) is kind else OTHER
 
 
 def _as_tuple(kinds: tuple[Any, ...], value: Any) -> tuple[Any, ...]:
