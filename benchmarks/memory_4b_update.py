@@ -5,9 +5,8 @@ from dataclasses import replace
 from functools import partial
 
 import jax
-import jax.numpy as jnp
 
-from ogrpo.batch import Batch
+from benchmarks.batch_shapes import batch_shapes
 from ogrpo.learner import sharding
 from ogrpo.learner.state import TrainState, hypers, init_state
 from ogrpo.policy import Params
@@ -23,21 +22,6 @@ from ogrpo.trainer.model import DTYPES
 from ogrpo.trainer.presets import main_study
 
 QWEN3_4B = SHAPES["qwen3-4b"]
-
-
-def batch_shapes(options: argparse.Namespace) -> Batch:
-    n, g, p, t = options.prompts, options.group, options.prompt, options.completion
-    of = jax.ShapeDtypeStruct
-    return Batch(
-        prompt_ids=of((n, p), jnp.int32),
-        prompt_mask=of((n, p), jnp.bool_),
-        completion_ids=of((n, g, t), jnp.int32),
-        completion_mask=of((n, g, t), jnp.bool_),
-        loss_mask=of((n, g, t), jnp.bool_),
-        behavior_log_probs=of((n, g, t), jnp.float32),
-        rewards=of((n, g), jnp.float32),
-        policy_versions=of((n, g), jnp.int32),
-    )
 
 
 def make_config(options: argparse.Namespace) -> TrainConfig:
@@ -65,7 +49,8 @@ def analyse(options: argparse.Namespace) -> dict[str, int]:
 
     state = jax.eval_shape(first_state, shapes)
     state = jax.tree.map(placed_shape, state, to.state)
-    batch = jax.tree.map(partial(placed_shape, where=to.batch), batch_shapes(options))
+    sizes = (options.prompts, options.group, options.prompt, options.completion)
+    batch = jax.tree.map(partial(placed_shape, where=to.batch), batch_shapes(*sizes))
     given = hypers(1e-6, 1.0, knobs(config))
     given = jax.tree.map(partial(placed_shape, where=to.everywhere), given)
     recipe = make_recipe(config, find_devices(config, QWEN3_4B).policy_fn)

@@ -2,12 +2,11 @@
 
 import argparse
 from dataclasses import replace
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from ogrpo.batch import Batch
+from benchmarks.batch_shapes import batch_shapes
 from ogrpo.learner import sharding
 from ogrpo.learner.state import TrainState, hypers, init_state
 from ogrpo.learner.update import jit_step
@@ -35,20 +34,6 @@ def make_config(options: argparse.Namespace, length: int) -> TrainConfig:
         rollout=Rollout(group_size=options.group, max_tokens=length),
         schedule=Schedule(prompts=1),
         optimizer=Optimizer(microbatches=1),
-    )
-
-
-def batch_shapes(n: int, g: int, p: int, t: int) -> Batch[Any]:
-    of = jax.ShapeDtypeStruct
-    return Batch(
-        prompt_ids=of((n, p), jnp.int32),
-        prompt_mask=of((n, p), jnp.bool_),
-        completion_ids=of((n, g, t), jnp.int32),
-        completion_mask=of((n, g, t), jnp.bool_),
-        loss_mask=of((n, g, t), jnp.bool_),
-        behavior_log_probs=of((n, g, t), jnp.float32),
-        rewards=of((n, g), jnp.float32),
-        policy_versions=of((n, g), jnp.int32),
     )
 
 

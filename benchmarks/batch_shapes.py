@@ -1,0 +1,23 @@
+"""A padded batch of which only the shapes are known, for what is compiled and not run."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from ogrpo.batch import Batch
+
+
+def batch_shapes(n: int, g: int, p: int, t: int) -> Batch[Any]:
+    """`n` prompts of `p` tokens, with `g` completions of `t` tokens each."""
+    of = jax.ShapeDtypeStruct
+    return Batch(
+        prompt_ids=of((n, p), jnp.int32),
+        prompt_mask=of((n, p), jnp.bool_),
+        completion_ids=of((n, g, t), jnp.int32),
+        completion_mask=of((n, g, t), jnp.bool_),
+        loss_mask=of((n, g, t), jnp.bool_),
+        behavior_log_probs=of((n, g, t), jnp.float32),
+        rewards=of((n, g), jnp.float32),
+        policy_versions=of((n, g), jnp.int32),
+    )
