@@ -44,9 +44,7 @@ def drop_torn(folder: Path) -> int:
         if folder.is_dir():
             marker.touch()
             os.utime(marker, (begun, begun))
-    except (
-        OSError
-    ):  # a cache of somebody else's, or one that is being swept: JAX says what it lacks
+    except OSError:  # somebody else's cache, or one that is being swept: JAX says what it lacks
         return 0
     return len(torn)
 

@@ -45,16 +45,16 @@ def finish(session: Session, state: LoopState, before: Sequence[Answer]) -> None
     after = greedy_answers(session, policy, version=state.step)
     if not is_first():
         return
-    examples = session.prepared.heldout[:SHOWN_ANSWERS]
+    examples = prepared.heldout[:SHOWN_ANSWERS]
     samples = [
         Sample(prompt_text(example.prompt), gold_text(example), *answers)
         for example, *answers in zip(examples, before, after, strict=True)
     ]
-    config = as_json(session.config)
-    counts = counted(config, run.read_metrics(), prepared.left_out, outcomes(session))
+    config, records = as_json(session.config), run.read_metrics()
+    counts = counted(config, records, prepared.left_out, outcomes(session))
     write_report(run, config, Told(session.command.whole, title(session.config), samples, counts))
-    console.print(summary_table(run.read_metrics()))
-    console.print(reward_line(run.read_metrics()))
+    console.print(summary_table(records))
+    console.print(reward_line(records))
     if state.skipped:
         session.say(f"{state.skipped} updates were skipped, as they were not finite")
     console.print(f"peak memory {peak_gib():.2f} GiB")
