@@ -12,8 +12,9 @@ import pytest
 
 from ogrpo.core import aggregate
 from ogrpo.learner import state
+from ogrpo.learner.apply import apply_gradient
 from ogrpo.learner.state import adam, clip_by_global_norm, hypers, init_state
-from ogrpo.learner.update import apply_gradient, make_update
+from ogrpo.learner.update import make_update
 from tests.learner.toy import make_batch, make_params, make_recipe
 
 WORKER = Path(__file__).parent / "freed_worker.py"

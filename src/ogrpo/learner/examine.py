@@ -10,12 +10,13 @@ from jax import Array
 from ogrpo.batch import Batch
 from ogrpo.core.aggregate import mean
 from ogrpo.core.algorithms import REFERENCE
+from ogrpo.learner.apply import apply_gradient
 from ogrpo.learner.finite import finite_leaves
 from ogrpo.learner.state import Hypers, TrainState
 from ogrpo.learner.update import (
     Recipe,
-    apply_gradient,
     gradient_of_update,
+    losses_of,
     token_losses,
     total_of,
     weigh,
@@ -72,9 +73,7 @@ def make_findings(optimizer: optax.GradientTransformation, recipe: Recipe) -> Ex
         reads_kl = REFERENCE in recipe.reads
 
         def total(log_probs: Array) -> Array:
-            losses = token_losses(recipe, hypers, state.region, log_probs, tokens)
-            if reads_kl:
-                losses = losses + recipe.algorithm.kl_loss(log_probs, tokens, hypers.knobs)
+            losses = losses_of(recipe, hypers, state.region, log_probs, tokens)
             return total_of(recipe, hypers, losses, weighed).total
 
         after = apply_gradient(state, grads, optimizer, hypers.learning_rate)

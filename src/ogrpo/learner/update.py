@@ -20,18 +20,16 @@ from ogrpo.core.aggregate import Total, mean
 from ogrpo.core.algorithms import REFERENCE, Algorithm
 from ogrpo.core.objectives import TokenBatch
 from ogrpo.core.trust_region import TrustRegion
+from ogrpo.learner.apply import guarded
 from ogrpo.learner.finite import all_finite, choose
 from ogrpo.learner.memory import CompilerOptions
 from ogrpo.learner.metrics import Metrics, MetricsFn, region_metrics, summarize
 from ogrpo.learner.state import (
-    Direction,
     Hypers,
     Params,
     TrainState,
-    at_rate,
     is_large,
     join,
-    step_updates,
 )
 
 PolicyFn = Callable[[Params, Batch[Array], Array], PolicyOutput[Array]]
@@ -128,9 +126,7 @@ def _loss(
 ) -> tuple[Array, Evidence]:
     output = recipe.policy_fn(join(params, frozen), weighed.batch, hypers.temperature)
     tokens = token_batch(weighed, output.log_probs)
-    losses = token_losses(recipe, hypers, region, output.log_probs, tokens)
-    if REFERENCE in recipe.reads:
-        losses = losses + recipe.algorithm.kl_loss(output.log_probs, tokens, hypers.knobs)
+    losses = losses_of(recipe, hypers, region, output.log_probs, tokens)
     total = total_of(recipe, hypers, losses, weighed)
     evidence = Evidence(total=total, output=output, computed=_computed(weighed, recipe))
     return total.total * scale, evidence
@@ -152,6 +148,16 @@ def _without_loss(weighed: Weighed, hypers: Hypers, recipe: Recipe) -> Total:
     """The total where every loss is 0: no loss enters the count."""
     nothing = jnp.zeros(weighed.mask.shape, jnp.float32)
     return total_of(recipe, hypers, nothing, weighed)
+
+
+def losses_of(
+    recipe: Recipe, hypers: Hypers, region: Any, log_probs: Array, tokens: TokenBatch
+) -> Array:
+    """The whole loss per token: the method's, and its KL term where it has one."""
+    losses = token_losses(recipe, hypers, region, log_probs, tokens)
+    if REFERENCE in recipe.reads:
+        losses = losses + recipe.algorithm.kl_loss(log_probs, tokens, hypers.knobs)
+    return losses
 
 
 def token_losses(
@@ -349,55 +355,3 @@ def make_step(optimizer: optax.GradientTransformation, recipe: Recipe) -> Update
         return after, {**metrics, "skipped": 1.0 - taken.astype(jnp.float32)}
 
     return update
-
-
-def guarded(
-    state: TrainState,
-    grads: Params,
-    optimizer: optax.GradientTransformation,
-    learning_rate: Array | None,
-    is_finite: Array,
-) -> tuple[TrainState, Array]:
-    """The state after `apply_gradient`, and True; or as it is, and False.
-
-    It stays as it is unless `is_finite` holds and the new weights are finite. A large model's are
-    computed twice, to be looked at and then in place: a select between old and new ones, which
-    rounds as an update without the guard does, would hold both.
-    """
-    own = replace(state, frozen=())  # a branch would copy what it passes on
-
-    def step(state: TrainState, grads: Params) -> TrainState:
-        return apply_gradient(state, grads, optimizer, learning_rate)
-
-    def keep(state: TrainState, _: Params) -> TrainState:
-        return state
-
-    looked_at = step(own, grads)
-    taken = all_finite(looked_at.params, given=is_finite)
-    if is_large(state.params):
-        after = jax.lax.cond(taken, step, keep, own, grads)
-    else:
-        after = choose(taken, looked_at, own)
-    return replace(after, frozen=state.frozen), taken
-
-
-def apply_gradient(
-    state: TrainState,
-    grads: Params,
-    optimizer: optax.GradientTransformation,
-    learning_rate: Array | None,
-) -> TrainState:
-    """theta <- theta + updates of an Optax optimizer, - learning_rate * direction of a `Direction`.
-
-    Each parameter is updated in its own dtype.
-
-    Raises:
-      ValueError: the learning rate is missing, or has no effect (see `at_rate`).
-    """
-    directed = isinstance(optimizer, Direction)
-    opt_state = state.opt_state if directed else at_rate(state.opt_state, learning_rate)
-    with jax.numpy_dtype_promotion("standard"):  # Optax's Adam raises a float to an integer
-        updates, opt_state = optimizer.update(grads, opt_state, state.params)
-    steps = step_updates(updates, learning_rate) if directed else updates
-    params = optax.apply_updates(state.params, steps)
-    return replace(state, params=params, opt_state=opt_state, updates=state.updates + 1)

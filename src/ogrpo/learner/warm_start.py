@@ -9,8 +9,9 @@ from jax import Array
 
 from ogrpo.batch import Batch
 from ogrpo.core.aggregate import token_mean
+from ogrpo.learner.apply import apply_gradient
 from ogrpo.learner.state import TrainState
-from ogrpo.learner.update import PolicyFn, apply_gradient
+from ogrpo.learner.update import PolicyFn
 
 ImitateFn = Callable[[TrainState, Batch[Array], Array], tuple[TrainState, Array]]
 
