@@ -36,11 +36,10 @@ def _as(kind: Any, value: Any) -> Any:
         return None if value is None else OTHER
     if kind is Path:
         return Path(value) if isinstance(value, str | Path) else OTHER
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return value if isinstance(kind, type) and type(value) is kind else OTHER
-    if math.isnan(value) if isinstance(value, float) else abs(value) >= LARGEST:
+    whole = type(value) is int  # and no bool
+    if (whole and abs(value) >= LARGEST) or (isinstance(value, float) and math.isnan(value)):
         return OTHER
-    if kind is float and isinstance(value, int):
+    if kind is float and whole:
         return float(value)
     return value if type(value) is kind else OTHER
 
