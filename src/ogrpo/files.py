@@ -120,6 +120,14 @@ def sync_folder(folder: Path) -> None:
         os.close(handle)
 
 
+def make_folder(folder: Path) -> None:
+    """Makes a folder whose name is on disk, too: no file in it lasts longer than that."""
+    missing = [each for each in (folder, *folder.parents) if not each.exists()]
+    folder.mkdir(parents=True, exist_ok=True)
+    for each in reversed(missing):
+        sync_folder(each.parent)
+
+
 def remedy(error: OSError) -> str:
     """What helps where a file or folder cannot be written; empty where that is not known."""
     full = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)

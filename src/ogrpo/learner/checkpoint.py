@@ -24,7 +24,7 @@ import jax.numpy as jnp
 import numpy as np
 import orbax.checkpoint as ocp
 
-from ogrpo.files import read_json, sync_folder, write_json
+from ogrpo.files import make_folder, read_json, sync_folder, write_json
 from ogrpo.learner.finite import nonfinite, require_finite
 from ogrpo.learner.hosts import fetch, from_first, on_first
 from ogrpo.learner.manifest import damage, has_manifest, write_manifest
@@ -91,7 +91,7 @@ class Checkpoints:
 
     def make(self) -> None:
         """Makes the folder, which says that the run began."""
-        on_first(self._make)
+        on_first(lambda: make_folder(self._folder))
 
     @property
     def latest(self) -> int | None:
@@ -188,11 +188,6 @@ class Checkpoints:
         """Moves checkpoint `step` where nothing looks for one, and returns its place there."""
         self._found.pop(step, None)
         return from_first(lambda: self._move(step))
-
-    def _make(self) -> None:
-        if not self._folder.is_dir():
-            self._folder.mkdir(parents=True)
-            sync_folder(self._folder.parent)
 
     def _entries(self) -> list[Path]:
         return [*self._folder.iterdir()] if self._folder.is_dir() else []

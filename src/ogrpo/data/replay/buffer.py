@@ -18,12 +18,13 @@ from ogrpo.data.replay import segments
 from ogrpo.data.replay.columns import Columns, Experience, Int64Array, Layout, keep, pack
 from ogrpo.data.replay.draw import Draw, Receipt
 from ogrpo.data.replay.identity import BrokenSegment, MisplacedSegment
-from ogrpo.data.replay.journal import Journal, make_empty, make_folder, own, within
+from ogrpo.data.replay.journal import Journal, make_empty, own, within
 from ogrpo.data.replay.limits import BufferLimits
 from ogrpo.data.replay.memory import Memory
 from ogrpo.data.replay.samplers import Sampler
 from ogrpo.data.replay.segments import Segment
 from ogrpo.data.replay.table import Table
+from ogrpo.files import make_folder
 from ogrpo.rollout.protocol import BoolArray
 
 State = dict[str, Any]

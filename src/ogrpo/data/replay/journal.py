@@ -11,7 +11,7 @@ from ogrpo.data.replay import segments
 from ogrpo.data.replay.columns import Columns, Int64Array, Layout, join
 from ogrpo.data.replay.identity import MisplacedSegment
 from ogrpo.data.replay.segments import Segment
-from ogrpo.files import sync_folder
+from ogrpo.files import make_folder
 
 log = logging.getLogger(__name__)
 
@@ -136,11 +136,3 @@ def make_empty(folder: Path) -> None:
             f"{folder} holds {len(found)} segments already: use ReplayBuffer.open to go on with "
             "them, or another folder."
         )
-
-
-def make_folder(folder: Path) -> None:
-    """Make a folder whose name is on disk, too: no file in it lasts longer than that."""
-    missing = [each for each in (folder, *folder.parents) if not each.exists()]
-    folder.mkdir(parents=True, exist_ok=True)
-    for each in reversed(missing):
-        sync_folder(each.parent)
