@@ -67,7 +67,7 @@ class Capabilities:
     def rows(self) -> list[tuple[str, str]]:
         """The table that is shown at the start."""
         path = "/inference/v1/generate" if self.native else "/v1/completions"
-        push = "ogrpo_weight_sync" if self.extension else ("stock reload" if self.dev_mode else "-")
+        push = "ogrpo_weight_sync" if self.extension else "-"
         dtype = self.dtype or "dtype unknown"
         return [
             ("server", f"{self.url} (vLLM {self.vllm})"),

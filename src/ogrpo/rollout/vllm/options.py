@@ -49,8 +49,6 @@ class Options:
     probe_length: int = 16
     keep: int = 2
     """Releases that stay on the disk."""
-    stock_reload: bool = False
-    """Use vLLM's own reload_weights even where the extension is there."""
     delta: bool = True
     """Whether to send only what changed, where that is less (transport "url")."""
 
