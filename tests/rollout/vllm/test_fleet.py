@@ -63,6 +63,7 @@ def test_what_a_server_says_of_itself_is_shown_and_not_obeyed():
         native=False,
         dev_mode=False,
         extension=None,
+        ranks=1,
     )
     shown = table([found])
     assert r"\x1b[2J\u202epolicy" in shown

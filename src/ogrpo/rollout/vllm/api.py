@@ -76,9 +76,12 @@ class ServerApi:
         """Prometheus metrics as text."""
         return (await self._call("GET", "/metrics", timeout=self._short)).text
 
-    async def complete(self, payload: Json) -> Json:
-        """`/v1/completions`: samples and scores."""
-        return await self._json("POST", "/v1/completions", payload, timeout=self._timeout)
+    async def complete(self, payload: Json, *, rank: int | None = None) -> Json:
+        """`/v1/completions`: samples and scores, of one data-parallel rank if it is named."""
+        headers = None if rank is None else {"X-data-parallel-rank": str(rank)}
+        return await self._json(
+            "POST", "/v1/completions", payload, headers=headers, timeout=self._timeout
+        )
 
     async def generate(self, payload: Json) -> Json:
         """`/inference/v1/generate`: samples with the version of each token's weights."""
@@ -111,16 +114,31 @@ class ServerApi:
         """Forgets the keys and values of earlier prompts."""
         await self._call("POST", "/reset_prefix_cache", timeout=self._short)
 
-    async def label(self, version: str) -> bool:
-        """Names the weights in the server's own records; False before vLLM 0.32, which has none."""
-        try:
-            payload = {"new_version": version}
-            await self._call("POST", "/update_weight_version", payload, timeout=self._short)
-        except Rejected as error:
-            if error.status != 404:
-                raise
-            return False
-        return True
+    async def ranks(self) -> int:
+        """The data-parallel ranks, each of which holds the weights."""
+        path = "/get_world_size?include_dp="
+        workers = [await self._field("world_size", "GET", path + x) for x in ("true", "false")]
+        return workers[0] // workers[1]
+
+    async def is_paused(self) -> bool:
+        """Whether generation is stopped."""
+        return bool(await self._field("is_paused", "GET", "/is_paused"))
+
+    async def start_weight_update(self) -> None:
+        """Opens vLLM's weight update; another that is open is answered with 500."""
+        # vLLM 0.23 and 0.24 would otherwise take the live model apart at once.
+        payload = {"is_checkpoint_format": False}
+        await self._call("POST", "/start_weight_update", payload, timeout=self._short)
+
+    async def update_weights(self, update: Json, *, seconds: float) -> None:
+        """Hands an update to the back end of every worker, of all data-parallel ranks."""
+        timeout = httpx.Timeout(seconds, connect=5.0)
+        await self._call("POST", "/update_weights", {"update_info": update}, timeout=timeout)
+
+    async def finish_weight_update(self, version: str | None) -> None:
+        """Closes vLLM's weight update; since 0.28 it labels the weights with a version, too."""
+        payload = {"weight_version": version}
+        await self._call("POST", "/finish_weight_update", payload, timeout=self._short)
 
     async def _field(
         self, name: str, method: str, path: str, payload: Json | None = None, *, timeout: Any = None
@@ -131,9 +149,16 @@ class ServerApi:
         return reply[name]
 
     async def _json(
-        self, method: str, path: str, payload: Json | None = None, *, timeout: Any = None
+        self,
+        method: str,
+        path: str,
+        payload: Json | None = None,
+        *,
+        headers: Mapping[str, str] | None = None,
+        timeout: Any = None,
     ) -> Json:
-        reply = await self._call(method, path, payload, timeout=timeout or self._short)
+        timeout = timeout or self._short
+        reply = await self._call(method, path, payload, headers=headers, timeout=timeout)
         try:
             return reply.json()
         except (ValueError, RecursionError) as error:
@@ -146,18 +171,20 @@ class ServerApi:
         payload: Json | None = None,
         *,
         params: dict[str, str] | None = None,
+        headers: Mapping[str, str] | None = None,
         timeout: httpx.Timeout,
     ) -> httpx.Response:
         try:
             async with self._connection() as client:
                 reply = await client.request(
-                    method, path, json=payload, params=params, timeout=timeout
+                    method, path, json=payload, params=params, headers=headers, timeout=timeout
                 )
         except httpx.RequestError as error:
             what = str(error) or type(error).__name__
             raise Unavailable(f"{self.url}{path}: {what}") from error
         if _passes(reply.status_code):
-            raise Unavailable(f"{self.url}{path} answered {reply.status_code}: {_message(reply)}")
+            text = f"{self.url}{path} answered {reply.status_code}: {_message(reply)}"
+            raise Unavailable(text, reply.status_code)
         if reply.status_code >= 400:
             text = f"{self.url}{path} answered {reply.status_code}: {_message(reply)}"
             raise Rejected(text, reply.status_code)

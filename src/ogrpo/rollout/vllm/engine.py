@@ -67,8 +67,7 @@ class VllmEngine:
         self._peaks: dict[str, float] = {}
         self._scratch = Scratch("ogrpo-releases-")
         folder = options.folder or self._scratch.folder
-        pulled = options.transport == "url"
-        self._store = Store(folder, keep=options.keep, delta=options.delta and pulled)
+        self._store = Store(folder, keep=options.keep)
         self._share = self._open_share()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)

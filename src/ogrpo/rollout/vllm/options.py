@@ -49,8 +49,6 @@ class Options:
     probe_length: int = 16
     keep: int = 2
     """Releases that stay on the disk."""
-    delta: bool = True
-    """Whether to send only what changed, where that is less (transport "url")."""
 
     def __post_init__(self) -> None:
         _check_secret("api_key", self.api_key)

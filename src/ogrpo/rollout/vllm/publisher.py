@@ -174,5 +174,3 @@ class Publisher:
             "sync/bytes_sent": float(sum(report.bytes for report in reports)),
             **worst,
         }
-        if release.changed_share is not None:
-            self.last["sync/changed_share"] = release.changed_share
