@@ -18,7 +18,6 @@ from ogrpo.rollout.vllm.errors import (
     Unproven,
 )
 from ogrpo.rollout.vllm.options import Options
-from ogrpo.rollout.vllm.wire import Truncation
 
 __all__ = [
     "Capabilities",
@@ -28,7 +27,6 @@ __all__ = [
     "Refused",
     "Rejected",
     "RolloutError",
-    "Truncation",
     "Unavailable",
     "Unproven",
     "VllmEngine",
