@@ -172,7 +172,6 @@ class Drawing:
         order = Order(
             model=found.model,
             sampling=sampling,
-            truncation=self._options.truncation,
             eos_id=self._expected.eos_id,
             version=server.version,
             seed=seed if found.seeds else None,
