@@ -19,7 +19,6 @@ from ogrpo.rollout.vllm.errors import (
     Unproven,
 )
 from ogrpo.rollout.vllm.options import Options
-from ogrpo.rollout.vllm.wire import Truncation
 
 __all__ = [
     "Broken",
@@ -30,7 +29,6 @@ __all__ = [
     "Refused",
     "Rejected",
     "RolloutError",
-    "Truncation",
     "Unavailable",
     "Unproven",
     "VllmEngine",

@@ -13,6 +13,8 @@ from ogrpo.rollout.vllm.errors import Rejected, Unavailable
 from ogrpo.terminal import shown
 
 Json = dict[str, Any]
+CONNECT_SECONDS, SHORT_SECONDS = 5.0, 20.0
+"""At most, to connect, and for an answer that no samples have to be drawn for."""
 NOT_IMPLEMENTED = 501
 """"Not by this server, now or later": to be rejected, not tried again."""
 
@@ -27,20 +29,32 @@ class ServerApi:
             hangs is given up after it.
     """
 
-    def __init__(self, url: str, *, headers: Mapping[str, str], timeout: float) -> None:
+    def __init__(
+        self,
+        url: str,
+        *,
+        headers: Mapping[str, str],
+        timeout: float,
+        transport: httpx.AsyncBaseTransport | None = None,
+    ) -> None:
         check_url(url, "the address of a server")
         self.url = url.rstrip("/")
         self.place = urlsplit(self.url).netloc.rpartition("@")[2]
         self._headers = headers
         self._tls = httpx.create_ssl_context(trust_env=False)
-        self._timeout = httpx.Timeout(timeout, connect=min(timeout, 5.0), pool=None)
-        self._short = httpx.Timeout(min(timeout, 20.0), connect=min(timeout, 5.0), pool=None)
+        self._transport = transport
+        self._seconds, self._short = timeout, min(timeout, SHORT_SECONDS)
         self._idle = [self._client()]
 
     def _client(self) -> httpx.AsyncClient:
         # The environment's proxies are not for a private network.
         return httpx.AsyncClient(
-            base_url=self.url, headers=self._headers, verify=self._tls, trust_env=False
+            base_url=self.url,
+            headers=self._headers,
+            verify=self._tls,
+            trust_env=False,
+            transport=self._transport,
+            timeout=httpx.Timeout(None, connect=min(self._seconds, CONNECT_SECONDS)),
         )
 
     async def close(self) -> None:
@@ -59,7 +73,7 @@ class ServerApi:
     async def healthy(self) -> bool:
         """Whether the server says that it is well; it says so while paused, too."""
         try:
-            await self._call("GET", "/health", timeout=self._short)
+            await self._call("GET", "/health", seconds=self._short)
         except (Unavailable, Rejected):
             return False
         return True
@@ -74,18 +88,19 @@ class ServerApi:
 
     async def metrics(self) -> str:
         """Prometheus metrics as text."""
-        return (await self._call("GET", "/metrics", timeout=self._short)).text
+        return (await self._call("GET", "/metrics", seconds=self._short)).text
 
     async def complete(self, payload: Json, *, rank: int | None = None) -> Json:
         """`/v1/completions`: samples and scores, of one data-parallel rank if it is named."""
-        headers = None if rank is None else {"X-data-parallel-rank": str(rank)}
+        headers = {} if rank is None else {"X-data-parallel-rank": str(rank)}
+        seconds = self._seconds
         return await self._json(
-            "POST", "/v1/completions", payload, headers=headers, timeout=self._timeout
+            "POST", "/v1/completions", payload, headers=headers, seconds=seconds
         )
 
     async def generate(self, payload: Json) -> Json:
         """`/inference/v1/generate`: samples with the version of each token's weights."""
-        return await self._json("POST", "/inference/v1/generate", payload, timeout=self._timeout)
+        return await self._json("POST", "/inference/v1/generate", payload, seconds=self._seconds)
 
     async def detokenize(self, model: str, ids: Sequence[int]) -> str:
         """The text of token ids."""
@@ -94,9 +109,8 @@ class ServerApi:
 
     async def rpc(self, method: str, arguments: Json, *, seconds: float | None = None) -> list[Any]:
         """Calls a method of every worker; needs VLLM_SERVER_DEV_MODE=1 on the server."""
-        timeout = self._short if seconds is None else httpx.Timeout(seconds, connect=5.0)
         payload = {"method": method, "kwargs": arguments}
-        results = await self._field("results", "POST", "/collective_rpc", payload, timeout=timeout)
+        results = await self._field("results", "POST", "/collective_rpc", payload, seconds=seconds)
         if not isinstance(results, list) or not results:
             raise Unavailable(f"{self.url}/collective_rpc answered for no worker")
         return results
@@ -104,46 +118,57 @@ class ServerApi:
     async def pause(self, mode: str) -> None:
         """Stops generation; requests in flight are drained, aborted or kept."""
         query = {"mode": mode, "clear_cache": "true"}
-        await self._call("POST", "/pause", params=query, timeout=self._timeout)
+        await self._call("POST", "/pause", params=query, seconds=self._seconds)
 
     async def resume(self) -> None:
         """Goes on after a pause."""
-        await self._call("POST", "/resume", timeout=self._short)
+        await self._call("POST", "/resume", seconds=self._short)
+
+    async def is_paused(self) -> bool | None:
+        """Whether it draws nothing, however well it says it is; None where it does not say."""
+        try:
+            paused = await self._field("is_paused", "GET", "/is_paused")
+        except Rejected as error:
+            if error.status not in (404, 405, NOT_IMPLEMENTED):
+                raise
+            return None
+        return bool(paused)
 
     async def reset_prefix_cache(self) -> None:
         """Forgets the keys and values of earlier prompts."""
-        await self._call("POST", "/reset_prefix_cache", timeout=self._short)
+        await self._call("POST", "/reset_prefix_cache", seconds=self._short)
 
-    async def ranks(self) -> int:
-        """The data-parallel ranks, each of which holds the weights."""
-        path = "/get_world_size?include_dp="
-        workers = [await self._field("world_size", "GET", path + x) for x in ("true", "false")]
-        return workers[0] // workers[1]
-
-    async def is_paused(self) -> bool:
-        """Whether generation is stopped."""
-        return bool(await self._field("is_paused", "GET", "/is_paused"))
+    async def workers(self, *, all_ranks: bool) -> int:
+        """How many processes hold weights, in one data-parallel rank or in all of them."""
+        path = f"/get_world_size?include_dp={str(all_ranks).lower()}"
+        return await self._field("world_size", "GET", path)
 
     async def start_weight_update(self) -> None:
-        """Opens vLLM's weight update; another that is open is answered with 500."""
+        """Opens vLLM's weight update; where another is open, the answer is 500."""
         # vLLM 0.23 and 0.24 would otherwise take the live model apart at once.
         payload = {"is_checkpoint_format": False}
-        await self._call("POST", "/start_weight_update", payload, timeout=self._short)
+        await self._call("POST", "/start_weight_update", payload, seconds=self._short)
 
     async def update_weights(self, update: Json, *, seconds: float) -> None:
         """Hands an update to the back end of every worker, of all data-parallel ranks."""
-        timeout = httpx.Timeout(seconds, connect=5.0)
-        await self._call("POST", "/update_weights", {"update_info": update}, timeout=timeout)
+        payload = {"update_info": update}
+        await self._call("POST", "/update_weights", payload, seconds=seconds)
 
     async def finish_weight_update(self, version: str | None) -> None:
         """Closes vLLM's weight update; since 0.28 it labels the weights with a version, too."""
         payload = {"weight_version": version}
-        await self._call("POST", "/finish_weight_update", payload, timeout=self._short)
+        await self._call("POST", "/finish_weight_update", payload, seconds=self._short)
 
     async def _field(
-        self, name: str, method: str, path: str, payload: Json | None = None, *, timeout: Any = None
+        self,
+        name: str,
+        method: str,
+        path: str,
+        payload: Json | None = None,
+        *,
+        seconds: float | None = None,
     ) -> Any:
-        reply = await self._json(method, path, payload, timeout=timeout)
+        reply = await self._json(method, path, payload, seconds=seconds)
         if not isinstance(reply, dict) or name not in reply:
             raise Unavailable(f"{self.url}{path} answered without {name!r}: {str(reply)[:80]!r}")
         return reply[name]
@@ -155,10 +180,10 @@ class ServerApi:
         payload: Json | None = None,
         *,
         headers: Mapping[str, str] | None = None,
-        timeout: Any = None,
+        seconds: float | None = None,
     ) -> Json:
-        timeout = timeout or self._short
-        reply = await self._call(method, path, payload, headers=headers, timeout=timeout)
+        seconds = seconds or self._short
+        reply = await self._call(method, path, payload, headers=headers, seconds=seconds)
         try:
             return reply.json()
         except (ValueError, RecursionError) as error:
@@ -172,13 +197,17 @@ class ServerApi:
         *,
         params: dict[str, str] | None = None,
         headers: Mapping[str, str] | None = None,
-        timeout: httpx.Timeout,
+        seconds: float,
     ) -> httpx.Response:
+        """The whole answer, within so many seconds, however slowly its bytes come."""
         try:
-            async with self._connection() as client:
+            async with asyncio.timeout(seconds), self._connection() as client:
                 reply = await client.request(
-                    method, path, json=payload, params=params, headers=headers, timeout=timeout
+                    method, path, json=payload, params=params, headers=headers
                 )
+        except TimeoutError as error:
+            late = f"{self.url}{path} did not answer in full within {seconds:g} s"
+            raise Unavailable(late) from error
         except httpx.RequestError as error:
             what = str(error) or type(error).__name__
             raise Unavailable(f"{self.url}{path}: {what}") from error
