@@ -239,6 +239,11 @@ async def measure_log_probs(api: ServerApi, model: str, expected: Expected) -> L
         *(_first_tokens(api, model, expected, temperature) for temperature in (COLD, HOT))
     )
     common = sorted(cold.keys() & hot.keys())
+    if not common:
+        raise Unavailable(
+            f"{api.url} has other first tokens at one temperature than at another: its "
+            "data-parallel ranks hold different weights, or they have just been replaced"
+        )
     spreads = [np.ptp([found[token] for token in common]) for found in (cold, hot)]
     return "processed" if spreads[0] > (HOT / COLD) ** 0.5 * spreads[1] else "raw"
 
