@@ -128,12 +128,11 @@ def test_a_rank_that_alone_did_not_install_is_broken_and_found_by_the_probe(alon
                 file.unlink()
         await update(api, body, seconds=seconds)
 
-    def prove(api, _):
+    def prove(api, found):
         return sync.prove(api, found, probe)
 
     try:
         with contract.connect([alone.url], CONFIG) as engine:
-            (found,) = engine.capabilities
             engine.publish(params[0], 1)
             with pytest.MonkeyPatch.context() as patch:
                 patch.setattr(ServerApi, "update_weights", lost)
