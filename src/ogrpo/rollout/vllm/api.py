@@ -1,8 +1,10 @@
 """One server's HTTP API: a method for each call, errors sorted by what can be done about them."""
 
 import asyncio
+import ssl
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from functools import cache
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -41,7 +43,6 @@ class ServerApi:
         self.url = url.rstrip("/")
         self.place = urlsplit(self.url).netloc.rpartition("@")[2]
         self._headers = headers
-        self._tls = httpx.create_ssl_context(trust_env=False)
         self._transport = transport
         self._seconds, self._short = timeout, min(timeout, SHORT_SECONDS)
         self._idle = [self._client()]
@@ -51,7 +52,7 @@ class ServerApi:
         return httpx.AsyncClient(
             base_url=self.url,
             headers=self._headers,
-            verify=self._tls,
+            verify=_tls(),
             trust_env=False,
             transport=self._transport,
             timeout=httpx.Timeout(None, connect=min(self._seconds, CONNECT_SECONDS)),
@@ -193,6 +194,12 @@ class ServerApi:
             text = f"{self.url}{path} answered {reply.status_code}: {_message(reply)}"
             raise Rejected(text, reply.status_code)
         return reply
+
+
+@cache
+def _tls() -> ssl.SSLContext:
+    """Made once: the certificates are read from the disk."""
+    return httpx.create_ssl_context(trust_env=False)
 
 
 def _passes(status: int) -> bool:
