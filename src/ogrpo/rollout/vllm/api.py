@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 import httpx
 
-from ogrpo.rollout.address import check_url
+from ogrpo.rollout.address import check_url, server_root
 from ogrpo.rollout.vllm.errors import Rejected, Unavailable
 from ogrpo.terminal import shown
 
@@ -29,7 +29,7 @@ class ServerApi:
 
     def __init__(self, url: str, *, headers: Mapping[str, str], timeout: float) -> None:
         check_url(url, "the address of a server")
-        self.url = url.rstrip("/")
+        self.url = server_root(url)
         self.place = urlsplit(self.url).netloc.rpartition("@")[2]
         self._headers = headers
         self._tls = httpx.create_ssl_context(trust_env=False)
