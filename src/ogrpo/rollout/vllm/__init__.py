@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from ogrpo.rollout.vllm.capabilities import Capabilities, Expected
 from ogrpo.rollout.vllm.engine import ScoreFn, TensorsFn, VllmEngine
 from ogrpo.rollout.vllm.errors import (
+    Broken,
     PublishRefused,
     Refused,
     Rejected,
@@ -20,6 +21,7 @@ from ogrpo.rollout.vllm.errors import (
 from ogrpo.rollout.vllm.options import Options
 
 __all__ = [
+    "Broken",
     "Capabilities",
     "Expected",
     "Options",

@@ -48,8 +48,6 @@ class Options:
     """Requests in flight at one server at most; each asks for a group of every prompt in it."""
     tolerance: float | None = None
     """Mean absolute probe difference in nats; default: 1e-3 for float32, 0.15 for bfloat16."""
-    stock_reload: bool = False
-    """Use vLLM's own reload_weights even where the extension is there."""
     delta: bool = True
     """Whether to send only what changed, where that is less (transport "url")."""
 
