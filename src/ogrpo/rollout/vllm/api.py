@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 import httpx
 
-from ogrpo.rollout.address import check_url
+from ogrpo.rollout.address import check_url, server_root
 from ogrpo.rollout.vllm.errors import Rejected, Unavailable
 from ogrpo.terminal import shown
 
@@ -40,7 +40,7 @@ class ServerApi:
         transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
         check_url(url, "the address of a server")
-        self.url = url.rstrip("/")
+        self.url = server_root(url)
         self.place = urlsplit(self.url).netloc.rpartition("@")[2]
         self._headers = headers
         self._transport = transport
