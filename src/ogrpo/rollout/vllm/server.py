@@ -245,7 +245,12 @@ class Server:
 
     async def _meet(self) -> None:
         """Finds out who answers, resumes it if it is paused, and looks at it if it is new."""
-        now = await capabilities.describe(self.api)
+        try:
+            now = await capabilities.describe(self.api)
+        except Refused as error:
+            if self.found is None:
+                raise
+            raise Unavailable(str(error)) from error  # it did take weights
         self.answering = True
         self._setup.changes.tell()
         await self._resume_if_paused()
@@ -299,7 +304,7 @@ class Server:
         self._begun += 1
         begun = self._begun
         try:
-            gap = await sync.prove(self.api, self.found.model, target.probe)
+            gap = await sync.prove(self.api, self.found, target.probe)
             now = await capabilities.describe(self.api)
             if (now["instance"], now["sha256"]) != (self._instance, target.release.sha256):
                 raise Unproven(f"{self.api.url} has been started again or loaded by somebody else")
@@ -335,7 +340,6 @@ class Server:
             start = time.perf_counter()
             moved = await load(self.api, self.found, target.release, share=self._setup.share)
             seconds = time.perf_counter() - start
-            await self.api.label(str(target.version))
             # vLLM does not clear the prefix cache itself in mode "keep".
             await self.api.reset_prefix_cache()
         except BaseException:
