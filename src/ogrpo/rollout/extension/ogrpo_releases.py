@@ -427,7 +427,7 @@ def update(
         Refusal: `broken` if the live model may be half loaded; otherwise it is as it was.
     """
     try:
-        if install is True:
+        if install:
             done = _install(place, served, manifest_sha256)
         else:
             done = _stage(place, served, version, manifest_sha256, source)
