@@ -363,7 +363,6 @@ def _routes(service: Service, *, native: bool, dev_mode: bool) -> dict[tuple[str
             ("GET", "/get_world_size"): lambda *_: {"world_size": 1},
             ("POST", "/resume"): lambda *_: service.resume(),
             ("POST", "/reset_prefix_cache"): lambda *_: {},
-            ("GET", "/is_paused"): lambda *_: {"is_paused": service.paused},
             ("POST", "/start_weight_update"): lambda *_: service.start_update(),
             ("POST", "/update_weights"): lambda body, _: service.update(body),
             ("POST", "/finish_weight_update"): lambda *_: service.finish_update(),

@@ -9,7 +9,7 @@ import json
 
 import httpx
 
-from ogrpo.rollout.vllm.loading import PROTOCOL
+from ogrpo.rollout.vllm.capabilities import PROTOCOL
 
 FIRST = 999
 """The weights that a process starts with."""

@@ -93,9 +93,10 @@ class ServerApi:
 
     async def complete(self, payload: Json, *, rank: int | None = None) -> Json:
         """`/v1/completions`: samples and scores, of one data-parallel rank if it is named."""
-        headers = None if rank is None else {"X-data-parallel-rank": str(rank)}
+        headers = {} if rank is None else {"X-data-parallel-rank": str(rank)}
+        seconds = self._seconds
         return await self._json(
-            "POST", "/v1/completions", payload, headers=headers, seconds=self._seconds
+            "POST", "/v1/completions", payload, headers=headers, seconds=seconds
         )
 
     async def generate(self, payload: Json) -> Json:
@@ -138,21 +139,21 @@ class ServerApi:
         """Forgets the keys and values of earlier prompts."""
         await self._call("POST", "/reset_prefix_cache", seconds=self._short)
 
-    async def ranks(self) -> int:
-        """The data-parallel ranks, each of which holds the weights."""
-        path = "/get_world_size?include_dp="
-        workers = [await self._field("world_size", "GET", path + x) for x in ("true", "false")]
-        return workers[0] // workers[1]
+    async def workers(self, *, all_ranks: bool) -> int:
+        """How many processes hold weights, in one data-parallel rank or in all of them."""
+        path = f"/get_world_size?include_dp={str(all_ranks).lower()}"
+        return await self._field("world_size", "GET", path)
 
     async def start_weight_update(self) -> None:
-        """Opens vLLM's weight update; another that is open is answered with 500."""
+        """Opens vLLM's weight update; where another is open, the answer is 500."""
         # vLLM 0.23 and 0.24 would otherwise take the live model apart at once.
         payload = {"is_checkpoint_format": False}
         await self._call("POST", "/start_weight_update", payload, seconds=self._short)
 
     async def update_weights(self, update: Json, *, seconds: float) -> None:
         """Hands an update to the back end of every worker, of all data-parallel ranks."""
-        await self._call("POST", "/update_weights", {"update_info": update}, seconds=seconds)
+        payload = {"update_info": update}
+        await self._call("POST", "/update_weights", payload, seconds=seconds)
 
     async def finish_weight_update(self, version: str | None) -> None:
         """Closes vLLM's weight update; since 0.28 it labels the weights with a version, too."""

@@ -10,14 +10,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from ogrpo.rollout.vllm.api import Json, ServerApi
-from ogrpo.rollout.vllm.capabilities import Capabilities
+from ogrpo.rollout.vllm.capabilities import Capabilities, understood
 from ogrpo.rollout.vllm.errors import Broken, PublishRefused, RolloutError, Unavailable
 from ogrpo.rollout.weights.share import WeightShare
 from ogrpo.rollout.weights.store import Release
 
 LOAD_SECONDS = 600.0
-PROTOCOL = 2
-"""The worker extension's, which a server may have an older copy of."""
 
 
 async def load(
@@ -33,7 +31,6 @@ async def load(
         Broken: its live model may be half loaded, until a whole push succeeds.
         Unavailable: the server cannot reach the release, or does not answer.
     """
-    _check_able(api.url, found)
     source: Json = {"path": str(release.folder)}
     if share is not None:
         source = {"url": f"{share.url}/{release.folder.name}", "token": share.token}
@@ -43,21 +40,6 @@ async def load(
     await _update(api, found, release, {**ticket, "install": True}, _not_installed)
     await api.finish_weight_update(str(release.version))
     return found.ranks * await _pulled(api, release)
-
-
-def _check_able(url: str, found: Capabilities) -> None:
-    extension = found.extension
-    if extension is None or extension.get("transfer") != "ogrpo":
-        raise PublishRefused(
-            f"{url} takes no weights: start vLLM >= 0.23 with VLLM_SERVER_DEV_MODE=1, "
-            "--worker-extension-cls ogrpo_weight_sync.WeightSync and --weight-transfer-config "
-            """'{"backend": "ogrpo"}' (ogrpo-serve does all three)"""
-        )
-    if extension["protocol"] != PROTOCOL:
-        raise PublishRefused(
-            f"{url} has the worker extension of another version of ogrpo (its protocol is "
-            f"{extension['protocol']}, this one's {PROTOCOL}): start it with this one's folder"
-        )
 
 
 async def _open(api: ServerApi) -> None:
@@ -94,6 +76,7 @@ class _Failure:
 
     said: str
     code: str | None = None
+    serves: str = "what it had"
     workers: int = 0
 
 
@@ -102,15 +85,17 @@ async def _what_happened(
 ) -> _Failure:
     said = f"{api.url} did not take version {release.version}: "
     answers = await api.rpc("ogrpo_describe", {})
-    for answer in answers:
-        last: Any = answer["update"]
-        if last and last["manifest_sha256"] == release.manifest_sha256 and last["error"]:
-            return _Failure(said + last["error"], last["code"], len(answers) * found.ranks)
+    with understood(api.url, "ogrpo_describe", answers):
+        for answer in answers:
+            last: Any = answer["update"]
+            if last and last["manifest_sha256"] == release.manifest_sha256 and last["error"]:
+                serves, workers = f"version {answer['version']}", len(answers) * found.ranks
+                return _Failure(said + last["error"], last["code"], serves, workers)
     return _Failure(f"{said}its log says why ({error})")
 
 
 def _not_staged(failure: _Failure) -> RolloutError:
-    said = f"{failure.said}; it goes on serving what it had"
+    said = f"{failure.said}; it goes on serving {failure.serves}"
     if failure.code is None:
         return Unavailable(said)
     if failure.code == "unreachable":
@@ -124,16 +109,18 @@ def _not_staged(failure: _Failure) -> RolloutError:
 def _not_installed(failure: _Failure) -> RolloutError:
     # Of several workers, others may have installed what this one did not.
     if failure.workers == 1 and failure.code != "broken":
-        return PublishRefused(f"{failure.said}; it goes on serving what it had")
+        return PublishRefused(f"{failure.said}; it goes on serving {failure.serves}")
     return Broken(f"{failure.said}; its live model may be half loaded: push again or restart it")
 
 
 async def _pulled(api: ServerApi, release: Release) -> int:
     answers = await api.rpc("ogrpo_describe", {})
-    for answer in answers:
-        if answer["sha256"] != release.sha256:
-            raise Unavailable(
-                f"{api.url} was given version {release.version}, and a worker of it says that it "
-                f"serves version {answer['version']}: another trainer pushes to it, too"
-            )
-    return sum(answer["update"]["pulled"] for answer in answers)
+    with understood(api.url, "ogrpo_describe", answers):
+        held = {answer["sha256"] for answer in answers}
+        pulled = sum(answer["update"]["pulled"] for answer in answers)
+    if held != {release.sha256}:
+        raise Unavailable(
+            f"{api.url} was given version {release.version} and says that it serves another: "
+            "somebody else pushes to it, too"
+        )
+    return pulled
