@@ -8,7 +8,6 @@ import threading
 from contextlib import ExitStack
 from urllib.parse import urlsplit, urlunsplit
 
-import numpy as np
 import pytest
 
 from ogrpo.rollout.vllm import RolloutError, drawing

@@ -234,12 +234,11 @@ class Server:
     async def _reconcile(self, target: Target | None) -> None:
         if self.found is None or self.doubt is not None:
             await self._meet()
-        if self.proven is not None:
-            if target is not self.proven and self._options.in_flight == "wait":
-                await self._drain()
-            if (self._asked or self._drawn or self.doubt is not None) and not await self._same():
-                self._disbelieve()
-                await self._meet()
+        if target is not self.proven and self._options.in_flight == "wait":
+            await self._drain()
+        if self.proven is not None and self._to_prove and not await self._same(self.proven):
+            self._disbelieve()
+            await self._meet()
         if target is not None and self.proven is not target:
             await self._push(target)
 
@@ -282,10 +281,12 @@ class Server:
         except TimeoutError as error:
             raise Unavailable(f"{self.api.url} does not finish its requests") from error
 
-    async def _same(self) -> bool:
-        """Whether it still is the process, with the weights, that has proven its target."""
-        target = self.proven
-        assert target is not None
+    @property
+    def _to_prove(self) -> bool:
+        return self._asked or self._drawn or self.doubt is not None
+
+    async def _same(self, target: Target) -> bool:
+        """Whether it still is the process, with the weights, that has proven a target."""
         try:
             await self._prove(target)
         except Unproven as error:
