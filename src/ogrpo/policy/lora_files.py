@@ -29,7 +29,7 @@ def save_adapter(
       base: the model that they stand beside, where a reader will look for it.
     """
     folder = Path(folder)
-    tensors = dict(_tensors(trained))
+    tensors = adapter_tensors(trained)
     targets = sorted(name for part in trained["layers"].values() for name in part)
     rank = next(leaf.shape[0] for name, leaf in tensors.items() if name.endswith("lora_A.weight"))
     fields = {
@@ -48,10 +48,15 @@ def save_adapter(
     write_json(folder / _CONFIG, dict(sorted(fields.items())))
 
 
-def _tensors(trained: Params) -> Iterator[tuple[str, np.ndarray]]:
-    for part, projections in trained["layers"].items():
-        for name, own in projections.items():
-            for ours, theirs in (("a", "lora_A"), ("b", "lora_B")):
+def adapter_tensors(params: Params) -> dict[str, np.ndarray]:
+    """A and B by PEFT's names, from `lora.split`'s trained tree or from the two trees joined."""
+    return dict(_tensors(params))
+
+
+def _tensors(params: Params) -> Iterator[tuple[str, np.ndarray]]:
+    for part in ("self_attn", "mlp"):
+        for name, own in params["layers"].get(part, {}).items():
+            for ours, theirs in (("a", "lora_A"), ("b", "lora_B")) if "lora" in own else ():
                 for layer, matrix in enumerate(np.asarray(own["lora"][ours])):
                     place = f"base_model.model.model.layers.{layer}.{part}.{name}"
                     yield f"{place}.{theirs}.weight", np.ascontiguousarray(matrix)

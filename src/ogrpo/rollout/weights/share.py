@@ -17,7 +17,7 @@ from ogrpo.rollout.http_server import BadRequest, Handler, HttpServer
 from ogrpo.rollout.weights.store import DELTA, MANIFEST, MODEL
 
 _RELEASE_FILE = re.compile(
-    rf"/(v\d+)/({re.escape(MANIFEST)}|{re.escape(MODEL)}|{re.escape(DELTA)})"
+    rf"/([av]\d+)/({re.escape(MANIFEST)}|{re.escape(MODEL)}|{re.escape(DELTA)})"
 )
 
 
