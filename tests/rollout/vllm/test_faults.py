@@ -13,7 +13,6 @@ from ogrpo.rollout.vllm import (
     PublishRefused,
     Refused,
     RolloutError,
-    Truncation,
     Unavailable,
     Unproven,
 )
@@ -223,11 +222,6 @@ def test_what_would_make_log_probs_wrong_is_refused(farm):
         check(engine, params)
         with pytest.raises(Refused, match="--logprobs-mode processed_logprobs"):
             engine.generate(MANY, Sampling(0.7, 12, 4), 1)
-    with (
-        started(farm, params, farm.start(), truncation=Truncation(top_p=0.9)) as engine,
-        pytest.raises(Refused, match="allow_biased=True"),
-    ):
-        engine.generate(MANY, contract.SAMPLING, 1)
     with (
         started(farm, params, farm.start()) as engine,
         pytest.raises(Refused, match="raise its --max-model-len"),

@@ -16,7 +16,7 @@ from ogrpo.rollout.protocol import Sampling
 from ogrpo.rollout.vllm import wire
 from ogrpo.rollout.vllm.api import NOT_IMPLEMENTED, Json, ServerApi
 from ogrpo.rollout.vllm.errors import Refused, Rejected, Unavailable
-from ogrpo.rollout.vllm.wire import UNTRUNCATED, Order, Truncation
+from ogrpo.rollout.vllm.wire import Order
 from ogrpo.terminal import shown
 
 LogProbs = Literal["raw", "processed"]
@@ -67,7 +67,7 @@ class Capabilities:
     def rows(self) -> list[tuple[str, str]]:
         """The table that is shown at the start."""
         path = "/inference/v1/generate" if self.native else "/v1/completions"
-        push = "ogrpo_weight_sync" if self.extension else ("stock reload" if self.dev_mode else "-")
+        push = "ogrpo_weight_sync" if self.extension else "-"
         dtype = self.dtype or "dtype unknown"
         return [
             ("server", f"{self.url} (vLLM {self.vllm})"),
@@ -212,7 +212,7 @@ async def _first_tokens(
 ) -> dict[str, float]:
     """The most likely first tokens after the end token, with their log-probs as reported."""
     sampling = Sampling(temperature=temperature, max_tokens=1, group_size=1)
-    order = Order(model, sampling, UNTRUNCATED, expected.eos_id, version=-1)
+    order = Order(model, sampling, expected.eos_id, version=-1)
     payload = wire.completions_payload([np.array([expected.eos_id], np.int32)], order)
     reply = await api.complete({**payload, "logprobs": TOP, "return_tokens_as_token_ids": True})
     return reply["choices"][0]["logprobs"]["top_logprobs"][0]
@@ -221,7 +221,7 @@ async def _first_tokens(
 async def _native(api: ServerApi, model: str, expected: Expected) -> bool:
     """Whether the native endpoint answers with versions; it is not in openapi.json."""
     sampling = Sampling(temperature=1.0, max_tokens=1, group_size=1)
-    order = Order(model, sampling, UNTRUNCATED, expected.eos_id, version=-1)
+    order = Order(model, sampling, expected.eos_id, version=-1)
     prompt = np.array([expected.eos_id], np.int32)
     try:
         reply = await api.generate(wire.generate_payload(prompt, order))
@@ -232,32 +232,19 @@ async def _native(api: ServerApi, model: str, expected: Expected) -> bool:
     return all(choice.get("weight_versions") for choice in reply["choices"])
 
 
-def check_sampling(
-    found: Capabilities, sampling: Sampling, truncation: Truncation, *, allow_biased: bool
-) -> None:
+def check_sampling(found: Capabilities, sampling: Sampling) -> None:
     """Refuses sampling whose log-probs would not be those of the distribution drawn from.
 
     Raises:
-        Refused: temperature != 1 with raw log-probs, or nucleus and top-k sampling without consent.
+        Refused: temperature != 1 with raw log-probs.
     """
     if sampling.greedy:
         return
-    if truncation.active and not allow_biased:
-        raise Refused(
-            f"top_p={truncation.top_p}, top_k={truncation.top_k} give tokens that the policy could "
-            "draw no chance: importance ratios are then biased. Leave both off, or accept it with "
-            "allow_biased=True; such completions are counted"
-        )
     if sampling.temperature != 1.0 and found.log_probs != "processed":
         raise Refused(
             f"temperature is {sampling.temperature}, but {found.url} reports log-probs "
             "of temperature 1 (raw): start it with --logprobs-mode processed_logprobs "
             "(ogrpo-serve does), or sample at temperature 1"
-        )
-    if truncation.active and found.log_probs != "processed":
-        raise Refused(
-            f"{found.url} reports raw log-probs, those of the untruncated distribution: start it "
-            "with --logprobs-mode processed_logprobs"
         )
 
 

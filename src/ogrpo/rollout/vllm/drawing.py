@@ -85,19 +85,12 @@ class Drawing:
 
     async def _sound(self, server: Server) -> bool:
         target = self._publisher.target
-        assert server.found is not None
         assert target is not None
         if server.busy or server.version != target.version:
             # A push is under way or has just failed: the samples' own epoch has been checked.
             return not server.down
         try:
-            return await sync.still_serves(
-                server.api,
-                server.found,
-                target,
-                server.instance,
-                stock=self._options.stock_reload,
-            )
+            return await sync.still_serves(server.api, target, server.instance)
         except (Unavailable, Rejected, Flawed):
             return False
 
@@ -179,7 +172,6 @@ class Drawing:
         order = Order(
             model=found.model,
             sampling=sampling,
-            truncation=self._options.truncation,
             eos_id=self._expected.eos_id,
             version=server.version,
             seed=seed if found.seeds else None,

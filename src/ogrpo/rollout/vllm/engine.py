@@ -217,17 +217,9 @@ class VllmEngine:
             raise RuntimeError("generate() before publish(): the servers' weights are not known")
         longest = max((len(prompt) for prompt in prompts), default=0)
         for found in self.capabilities:
-            capabilities.check_sampling(
-                found,
-                sampling,
-                self._options.truncation,
-                allow_biased=self._options.allow_biased,
-            )
+            capabilities.check_sampling(found, sampling)
             capabilities.check_context(found, longest, sampling)
-        groups = self._run(self._watched(self._drawing.generate(list(prompts), sampling, seed)))
-        if self._options.truncation.active:
-            self.counts["biased_completions"] += len(prompts) * sampling.group_size
-        return groups
+        return self._run(self._watched(self._drawing.generate(list(prompts), sampling, seed)))
 
     async def _watched(self, work: Coroutine[Any, Any, T]) -> T:
         watch = asyncio.create_task(self._watch())

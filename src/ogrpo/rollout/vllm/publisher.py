@@ -146,7 +146,6 @@ class Publisher:
                     target,
                     in_flight=self._options.in_flight,
                     share=self._share,
-                    stock=self._options.stock_reload,
                 )
             except PublishRefused:
                 server.version = kept
