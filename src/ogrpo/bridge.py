@@ -12,11 +12,13 @@ from ogrpo.policy import DecoderConfig, Params, load_pretrained, sample
 from ogrpo.policy.decoder import unstack
 from ogrpo.policy.log_probs import flat_log_probs, flat_logits
 from ogrpo.policy.lora import merge
+from ogrpo.policy.lora_files import adapter_tensors, join_adapters
 from ogrpo.policy.pretrained import Slot, tensor_slots
 from ogrpo.rollout.embedded import EmbeddedEngine
 from ogrpo.rollout.endpoint import ServedModel
 from ogrpo.rollout.protocol import IntArray
 from ogrpo.rollout.vllm import Expected, Options, VllmEngine, connect
+from ogrpo.rollout.weights.adapters import AdapterTensors
 
 # From where on the sampler's layouts for CPUs are faster by more than they take to compile:
 # parameters of a stacked array, tokens of a completion; and how often a batch is halved.
@@ -62,6 +64,26 @@ def named_tensors(config: DecoderConfig, params: Params) -> dict[str, np.ndarray
     """
     host = jax.tree.map(np.asarray, merge(params, keep_fn=np.asarray))
     return {name: _stored(host, slot) for name, slot in tensor_slots(config).items()}
+
+
+def named_adapters(params: Params) -> AdapterTensors:
+    """The adapters of a policy as host arrays by PEFT's names.
+
+    Raises:
+        ValueError: the policy has none.
+    """
+    tensors, layers = adapter_tensors(params), params["layers"]
+    beside = {
+        name: own["lora"]
+        for part in ("self_attn", "mlp")
+        for name, own in layers[part].items()
+        if "lora" in own
+    }
+    if not beside:
+        raise ValueError("the policy has no adapters that could be pushed alone: push='merged'")
+    first = next(iter(beside.values()))
+    rank = first["a"].shape[1]
+    return AdapterTensors(tensors, rank, float(first["scale"][0]) * rank, tuple(sorted(beside)))
 
 
 def params_from_tensors(config: DecoderConfig, tensors: Mapping[str, np.ndarray]) -> Params:
@@ -155,6 +177,7 @@ def embedded_model(
             config, eos_id=eos_id, batch_size=batch_size, prompt_length=prompt_length
         ),
         params_fn=partial(params_from_tensors, config),
+        adapt_fn=join_adapters,
         score_fn=make_score_fn(config),
         next_fn=next_fn,
         decode_fn=decode_fn,

@@ -18,17 +18,22 @@ import numpy as np
 
 from ogrpo.files import parse_json
 from ogrpo.rollout import asked
+from ogrpo.rollout.extension import ogrpo_adapters
 from ogrpo.rollout.extension import ogrpo_releases as releases
 from ogrpo.rollout.http_server import BadRequest, Handler, HttpServer
 from ogrpo.rollout.protocol import Completion, Engine, Group, IntArray, Sampling
+from ogrpo.rollout.served_adapters import AdaptFn, ServedAdapters
 from ogrpo.rollout.weights.tensors import Tensors, read
 from ogrpo.terminal import shown
 
 log = logging.getLogger(__name__)
 Json = dict[str, Any]
 UNPUSHED = -1
-LOADED = {"version", "manifest_sha256", "path", "url", "token"}
+OPTIONAL = {"path", "url", "token"}
+LOADED = {"version", "manifest_sha256", *OPTIONAL}
 """What a push may say."""
+STAGED = {"name", "manifest_sha256"}
+"""What a push of adapters says, beside where they are."""
 VERSION = "0.0.0+ogrpo-embedded"
 
 
@@ -39,6 +44,7 @@ class ServedModel:
     Attributes:
         engine: samples from what was published last; ends completions at `eos_id`.
         params_fn: tensors by their Hugging Face names -> parameters to publish.
+        adapt_fn: `(params, A and B by PEFT's names, scale)` -> parameters with these adapters.
         score_fn: `(params, sequences)` -> log softmax(z) of tokens 1.. of each.
         next_fn: `(params, prompt)` -> log softmax(z) `[V]` of the token after the prompt.
         decode_fn: token ids -> text, special tokens shown.
@@ -51,6 +57,7 @@ class ServedModel:
 
     engine: Engine
     params_fn: Callable[[Tensors], Any]
+    adapt_fn: AdaptFn
     score_fn: Callable[[Any, Sequence[IntArray]], Sequence[np.ndarray]]
     next_fn: Callable[[Any, IntArray], np.ndarray]
     decode_fn: Callable[[Sequence[int]], str]
@@ -71,6 +78,8 @@ class Service:
     place: Any = field(default_factory=releases.Workplace)
     paused: bool = False
     generated: int = 0
+    lora_rank: int = 0
+    """The largest rank of adapters that may be pushed by themselves; 0: none may."""
     _gate: threading.Condition = field(default_factory=threading.Condition)
     _running: int = 0
     _sampler: Any = field(default_factory=threading.Lock)
@@ -78,6 +87,17 @@ class Service:
 
     def __post_init__(self) -> None:
         self.model.engine.publish(self.params, UNPUSHED)
+        self._sampled = self.params
+        self._forget_adapters()
+
+    def _forget_adapters(self) -> None:
+        self.adapters = ServedAdapters(self.model.adapt_fn, self.name)
+        self._staged = ogrpo_adapters.Adapters(
+            self.place,
+            shapes_fn=lambda: self.model.shapes,
+            dtype=self.model.dtype,
+            most_rank=self.lora_rank,
+        )
 
     # --- what the server says of itself --------------------------------------------------------
 
@@ -99,6 +119,7 @@ class Service:
             "enforce_eager": False,
             "chunked_prefill": False,
             "prefix_caching": False,
+            "lora_rank": self.lora_rank,
             "device": "embedded",
             "model": self.name,
         }
@@ -127,19 +148,21 @@ class Service:
         except releases.Refusal as refusal:
             return {"ok": False, "code": refusal.code, "error": str(refusal), **self.place.where()}
         with self._sampler:
-            self.params = self.model.params_fn(read(file))
+            self.params = self._sampled = self.model.params_fn(read(file))
             self.model.engine.publish(self.params, int(version))
         self.place.adopt(file, int(version), manifest["sha256"])
         return {"ok": True, **moved, **self.place.where()}
 
     def call(self, method: Any, arguments: Json) -> list[Json]:
-        """`/collective_rpc` for the two methods that the trainer calls."""
+        """`/collective_rpc` for the methods that the trainer calls."""
         if method == "ogrpo_describe" and not arguments:
             return [self.describe()]
         if method == "ogrpo_load" and {"version", "manifest_sha256"} <= arguments.keys() <= LOADED:
             version = asked.whole(arguments, "version", 0, -(1 << 62), 1 << 62)
             return [self.load(**{**arguments, "version": version})]
-        if method in ("ogrpo_describe", "ogrpo_load"):
+        if method == "ogrpo_stage_adapter" and STAGED <= arguments.keys() <= STAGED | OPTIONAL:
+            return [self._staged.stage(**arguments)]
+        if method in ("ogrpo_describe", "ogrpo_load", "ogrpo_stage_adapter"):
             raise BadRequest(f"{method} does not take {', '.join(arguments)!r:.80}")
         raise BadRequest(f"this server has no method {method!r:.60}", 500)
 
@@ -175,7 +198,7 @@ class Service:
         self._enter()
         try:
             if body.get("prompt_logprobs") is not None:
-                choices = self._scores(prompts)
+                choices = self._scores(prompts, self._weights(body["model"]))
             else:
                 groups = self._sample(prompts, body)
                 drawn = [c for group in groups for c in group.completions]
@@ -183,7 +206,7 @@ class Service:
                 choices = [_portable(n, c, top) for n, c in enumerate(drawn)]
         finally:
             self._leave()
-        return {"object": "text_completion", "model": self.name, "choices": choices}
+        return {"object": "text_completion", "model": body["model"], "choices": choices}
 
     def generate(self, body: Json) -> Json:
         """`/inference/v1/generate`."""
@@ -191,21 +214,30 @@ class Service:
         self._enter()
         try:
             prompt = asked.token_ids(body.get("token_ids"), "token_ids")
-            (group,) = self._sample([prompt], asked.section(body, "sampling_params"))
+            options = asked.section(body, "sampling_params")
+            (group,) = self._sample([prompt], {**options, "model": body["model"]})
         finally:
             self._leave()
         choices = [_native(n, c) for n, c in enumerate(group.completions)]
-        return {"model": self.name, "choices": choices}
+        return {"model": body["model"], "choices": choices}
 
     def _check_model(self, body: Json) -> None:
-        if body.get("model") != self.name:
-            raise BadRequest(f"The model `{body.get('model')!s:.80}` does not exist.", 404)
+        name = body.get("model")
+        if not isinstance(name, str) or (name != self.name and name not in self.adapters):
+            raise BadRequest(f"The model `{name!s:.80}` does not exist.", 404)
+
+    def _weights(self, name: str) -> Any:
+        return self.params if name == self.name else self.adapters.params(name, self.params)
 
     def _sample(self, prompts: list[IntArray], options: Json) -> list[Group]:
         sampling = self._sampling(prompts, options)
         with self._sampler:
             self._drawn += 1
             seed = asked.whole(options, "seed", self._drawn, -(1 << 63), (1 << 63) - 1)
+            weights = self._weights(options["model"])
+            if weights is not self._sampled:
+                self.model.engine.publish(weights, self.place.version)
+                self._sampled = weights
             groups = self.model.engine.generate(prompts, sampling, seed)
             self.generated += sum(len(c.token_ids) for g in groups for c in g.completions)
         return groups
@@ -234,10 +266,10 @@ class Service:
                 most = self.model.max_model_len
                 raise BadRequest(f"a prompt has {len(prompt)} tokens: this model takes {most}")
 
-    def _scores(self, sequences: list[IntArray]) -> list[Json]:
+    def _scores(self, sequences: list[IntArray], params: Any) -> list[Json]:
         self._check_ids(sequences)
         with self._sampler:
-            scores = self.model.score_fn(self.params, sequences)
+            scores = self.model.score_fn(params, sequences)
         return [
             {
                 "index": n,
@@ -344,6 +376,11 @@ def _routes(service: Service, *, native: bool, dev_mode: bool) -> dict[tuple[str
             ("POST", "/collective_rpc"): lambda body, _: {
                 "results": service.call(body.get("method"), asked.section(body, "kwargs"))
             },
+        }
+    if service.lora_rank:
+        routes |= {
+            ("POST", "/v1/load_lora_adapter"): lambda body, _: service.adapters.load(body),
+            ("POST", "/v1/unload_lora_adapter"): lambda body, _: service.adapters.unload(body),
         }
     return routes
 

@@ -5,11 +5,12 @@ their folder again whenever it has evicted them, which ends its engine if the fo
 release of adapters is checked here first, and what vLLM is told of is a copy of this worker's own.
 """
 
+import filecmp
 import hashlib
 import json
 import math
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -29,15 +30,20 @@ class Adapters:
 
     Args:
         place: the worker's `Workplace`.
-        expected: names and shapes of the model that the adapters stand beside.
+        shapes_fn: () -> names and shapes of the model that the adapters stand beside.
         dtype: the served one.
         most_rank: the rank that the server was started for; 0 where it takes none.
     """
 
     def __init__(
-        self, place: Any, expected: Mapping[str, list[int]], dtype: str, most_rank: int
+        self,
+        place: Any,
+        *,
+        shapes_fn: Callable[[], Mapping[str, list[int]]],
+        dtype: str,
+        most_rank: int,
     ) -> None:
-        self._place, self._expected = place, expected
+        self._place, self._shapes_fn = place, shapes_fn
         self._dtype, self._most_rank = dtype, most_rank
         self._kept: list[Path] = []
 
@@ -65,7 +71,8 @@ class Adapters:
         try:
             shutil.copyfile(file, fresh / TENSORS)
             self._write_checked(fresh, manifest)
-            if folder.exists():  # vLLM may be reading it, and it is the same
+            if folder.exists():  # vLLM may be reading it
+                _check_same(name, folder, fresh)
                 shutil.rmtree(fresh)
             else:
                 fresh.rename(folder)
@@ -82,7 +89,7 @@ class Adapters:
         with (folder / TENSORS).open("rb") as opened:
             if hashlib.file_digest(opened, "sha256").hexdigest() != manifest["sha256"]:
                 raise releases.Refusal("digest", "the release changed while it was copied")
-        shapes = adapter_shapes(self._expected, rank, targets)
+        shapes = adapter_shapes(self._shapes_fn(), rank, targets)
         releases.check(folder / TENSORS, shapes, self._dtype)
         (folder / CONFIG).write_text(json.dumps(peft_config(rank, alpha, targets)))
 
@@ -92,6 +99,11 @@ class Adapters:
         for folder in self._kept[:-KEPT]:
             shutil.rmtree(folder, ignore_errors=True)
         self._kept = self._kept[-KEPT:]
+
+
+def _check_same(name: str, folder: Path, fresh: Path) -> None:
+    if any(filecmp.cmpfiles(folder, fresh, (TENSORS, CONFIG), shallow=False)[1:]):
+        raise releases.Refusal("refused", f"{name} is the name of other adapters")
 
 
 def _about(manifest: Mapping[str, Any], most_rank: int) -> tuple[int, float, list[str]]:

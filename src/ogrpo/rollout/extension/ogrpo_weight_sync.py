@@ -13,6 +13,7 @@ import inspect
 from pathlib import Path
 from typing import Any
 
+import ogrpo_adapters as adapters  # pyright: ignore[reportMissingImports]
 import ogrpo_releases as releases  # pyright: ignore[reportMissingImports]
 from safetensors import safe_open
 
@@ -41,6 +42,7 @@ class WeightSync:
             "enforce_eager": bool(model.enforce_eager),
             "chunked_prefill": bool(getattr(scheduler, "enable_chunked_prefill", True)),
             "prefix_caching": bool(cache.enable_prefix_caching),
+            "lora_rank": _lora_rank(self),
             "device": str(getattr(self, "device", "unknown")),
             "model": str(model.model),
         }
@@ -63,6 +65,17 @@ class WeightSync:
         place.adopt(file, int(version), manifest["sha256"])
         return {"ok": True, **moved, **place.where()}
 
+    def ogrpo_stage_adapter(self, name: str, **source: Any) -> dict[str, Any]:
+        """Checks a release of adapters and copies it to where vLLM's route may load it from."""
+        if not hasattr(self, "ogrpo_adapters"):
+            self.ogrpo_adapters = adapters.Adapters(
+                _place(self),
+                shapes_fn=lambda: _expected(self),
+                dtype=_dtype(self),
+                most_rank=_lora_rank(self),
+            )
+        return self.ogrpo_adapters.stage(name, **source)
+
 
 def _place(worker: Any) -> Any:
     if not hasattr(worker, "ogrpo_place"):
@@ -74,6 +87,12 @@ def _place(worker: Any) -> Any:
 
 def _dtype(worker: Any) -> str:
     return str(worker.vllm_config.model_config.dtype).removeprefix("torch.")
+
+
+def _lora_rank(worker: Any) -> int:
+    """The largest rank of adapters that vLLM was started for; 0 where it takes none."""
+    lora = getattr(worker.vllm_config, "lora_config", None)
+    return 0 if lora is None else int(lora.max_lora_rank)
 
 
 def _expected(worker: Any) -> dict[str, list[int]]:

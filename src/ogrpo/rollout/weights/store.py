@@ -3,7 +3,7 @@
     v000017/manifest.json       names, dtypes, shapes, sha256
             model.safetensors   every tensor
             delta.safetensors   what changed since the release before, where that is small
-    a000017/...                 the same of adapters: A and B alone, with their scale in the manifest
+    a000017/...                 the same of adapters: A and B, with their scale in the manifest
 
 A release is written beside its final name, flushed, and renamed; old ones are deleted when newer
 ones stand.
