@@ -192,7 +192,7 @@ def test_a_push_drains_what_is_in_flight(farm):
 
         def hold():
             reached.set()
-            while not state.busy and engine.version == 1:
+            while state.ready and engine.version == 1:
                 time.sleep(0.01)
 
         during(a, 6, hold, later=True)
@@ -252,13 +252,9 @@ def test_what_is_not_compared_is_said(farm):
         assert "tokenizer      not compared: no /detokenize" in engine.table()
 
 
-def test_a_server_without_dev_mode_cannot_be_published_to(farm):
-    params = world.make_params(CONFIG, 0)
-    with (
-        contract.connect([farm.start(dev_mode=False).url], CONFIG) as engine,
-        pytest.raises(RolloutError, match="VLLM_SERVER_DEV_MODE=1"),
-    ):
-        engine.publish(params, 1)
+def test_a_server_without_dev_mode_takes_no_weights(farm):
+    with pytest.raises(Refused, match="VLLM_SERVER_DEV_MODE=1"):
+        contract.connect([farm.start(dev_mode=False).url], CONFIG)
 
 
 def test_the_same_seed_gives_the_same_samples_where_the_server_takes_one(farm):

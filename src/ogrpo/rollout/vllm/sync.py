@@ -1,23 +1,18 @@
-"""One push to one server: pause, load, label, resume, prove.
+"""What a server is to serve, and the proof that it does.
 
 A version counts once the server has scored a fixed probe as the trainer did. That catches what
 answers of 200 do not: a stale head, a tensor left out, a dtype, a restart.
 """
 
-import asyncio
-import time
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
 from ogrpo.rollout.protocol import IntArray
 from ogrpo.rollout.vllm import wire
 from ogrpo.rollout.vllm.api import ServerApi
-from ogrpo.rollout.vllm.capabilities import Capabilities, describe
-from ogrpo.rollout.vllm.errors import PublishRefused, Rejected, Unproven
-from ogrpo.rollout.vllm.loading import load
-from ogrpo.rollout.weights.share import WeightShare
+from ogrpo.rollout.vllm.errors import Rejected, Unproven
 from ogrpo.rollout.weights.store import Release
 
 InFlight = Literal["wait", "abort", "keep"]
@@ -51,6 +46,7 @@ class Target:
 class PushReport:
     """What a push cost; `bytes` is what moved over the network, 0 from a shared folder."""
 
+    target: Target
     bytes: int
     load_seconds: float
     prove_seconds: float
@@ -82,45 +78,3 @@ async def prove(api: ServerApi, model: str, probe: Probe) -> float:
             f"than {probe.tolerance:g}: it serves other weights than it was sent"
         )
     return gap
-
-
-async def push(
-    api: ServerApi,
-    found: Capabilities,
-    target: Target,
-    *,
-    in_flight: InFlight,
-    share: WeightShare | None,
-) -> PushReport:
-    """Brings a server to a version and has it proven."""
-    if found.extension is None:
-        raise PublishRefused(
-            f"{api.url} takes no weights: start it with VLLM_SERVER_DEV_MODE=1 and "
-            "--worker-extension-cls ogrpo_weight_sync.WeightSync (ogrpo-serve does both)"
-        )
-    start = time.perf_counter()
-    await api.pause(in_flight)
-    try:
-        loading = time.perf_counter()
-        moved = await load(api, found, target.release, share=share)
-        loaded = time.perf_counter()
-        await api.label(str(target.version))
-        # vLLM does not clear the prefix cache itself in mode "keep".
-        await api.reset_prefix_cache()
-    finally:
-        await asyncio.shield(api.resume())
-    resumed = time.perf_counter()
-    gap = await prove(api, found.model, target.probe)
-    return PushReport(
-        bytes=moved,
-        load_seconds=loaded - loading,
-        prove_seconds=time.perf_counter() - resumed,
-        paused_seconds=resumed - start,
-        probe_gap=gap,
-    )
-
-
-async def still_serves(api: ServerApi, target: Target, instance: str | None) -> bool:
-    """Whether a server has been the same, with the same weights, since it was pushed to."""
-    now: dict[str, Any] | None = await describe(api)
-    return now is not None and (now["instance"], now["sha256"]) == (instance, target.release.sha256)
