@@ -11,7 +11,7 @@ import numpy as np
 from ogrpo.policy import DecoderConfig, Params, load_pretrained, sample
 from ogrpo.policy.decoder import unstack
 from ogrpo.policy.log_probs import flat_log_probs, flat_logits
-from ogrpo.policy.lora import merge
+from ogrpo.policy.lora import beneath, merge
 from ogrpo.policy.lora_files import adapter_tensors, join_adapters
 from ogrpo.policy.pretrained import Slot, tensor_slots
 from ogrpo.rollout.embedded import EmbeddedEngine
@@ -46,13 +46,15 @@ def connect_policy(
         texts: by which the servers' tokenizer is compared, as from `TextTokenizer.sample_texts`.
         options: see `ogrpo.rollout.vllm.Options`.
     """
+    alone = options is not None and options.push == "adapters"
     return connect(
         urls,
         expected=Expected(
             vocab_size=config.vocab_size, eos_id=eos_id, max_length=max_length, texts=texts
         ),
-        tensors_fn=partial(named_tensors, config),
+        tensors_fn=partial(_tensors_beneath if alone else named_tensors, config),
         score_fn=make_score_fn(config),
+        adapters_fn=named_adapters if alone else None,
         options=options,
     )
 
@@ -64,6 +66,10 @@ def named_tensors(config: DecoderConfig, params: Params) -> dict[str, np.ndarray
     """
     host = jax.tree.map(np.asarray, merge(params, keep_fn=np.asarray))
     return {name: _stored(host, slot) for name, slot in tensor_slots(config).items()}
+
+
+def _tensors_beneath(config: DecoderConfig, params: Params) -> dict[str, np.ndarray]:
+    return named_tensors(config, beneath(params))
 
 
 def named_adapters(params: Params) -> AdapterTensors:

@@ -86,11 +86,12 @@ class Service:
     _drawn: int = 0
 
     def __post_init__(self) -> None:
+        self.begin()
+
+    def begin(self) -> None:
+        """Serves the first weights, without adapters."""
         self.model.engine.publish(self.params, UNPUSHED)
         self._sampled = self.params
-        self._forget_adapters()
-
-    def _forget_adapters(self) -> None:
         self.adapters = ServedAdapters(self.model.adapt_fn, self.name)
         self._staged = ogrpo_adapters.Adapters(
             self.place,
@@ -101,9 +102,10 @@ class Service:
 
     # --- what the server says of itself --------------------------------------------------------
 
-    def card(self) -> Json:
-        """The model's card."""
-        return {"id": self.name, "object": "model", "max_model_len": self.model.max_model_len}
+    def cards(self) -> list[Json]:
+        """The model's card, and those of the adapters beside it."""
+        own = {"id": self.name, "object": "model", "max_model_len": self.model.max_model_len}
+        return [own, *({"id": name, "object": "model"} for name in self.adapters)]
 
     def describe(self) -> Json:
         """As the vLLM worker extension's `ogrpo_describe`."""
@@ -359,7 +361,7 @@ def _routes(service: Service, *, native: bool, dev_mode: bool) -> dict[tuple[str
     routes: dict[tuple[str, str], Route] = {
         ("GET", "/health"): lambda *_: {},
         ("GET", "/version"): lambda *_: {"version": VERSION},
-        ("GET", "/v1/models"): lambda *_: {"object": "list", "data": [service.card()]},
+        ("GET", "/v1/models"): lambda *_: {"object": "list", "data": service.cards()},
         ("GET", "/metrics"): lambda *_: service.metrics(),
         ("POST", "/detokenize"): lambda body, _: service.detokenize(body),
         ("POST", "/v1/completions"): lambda body, _: service.complete(body),

@@ -1,6 +1,6 @@
 """Adapters of ogrpo's own server: loaded by vLLM's routes, chosen by the model asked for."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,10 @@ class ServedAdapters:
     def __contains__(self, name: object) -> bool:
         """Whether requests may ask for it."""
         return name in self._held
+
+    def __iter__(self) -> Iterator[str]:
+        """The names."""
+        return iter(self._held)
 
     def params(self, name: str, base: Any) -> Any:
         """The parameters of a name, over those of the model beneath it."""

@@ -10,6 +10,7 @@ exception inside a worker may end the engine.
 """
 
 import inspect
+import os
 from pathlib import Path
 from typing import Any
 
@@ -90,9 +91,10 @@ def _dtype(worker: Any) -> str:
 
 
 def _lora_rank(worker: Any) -> int:
-    """The largest rank of adapters that vLLM was started for; 0 where it takes none."""
+    """The largest rank of adapters that can be pushed by themselves; 0 where none can."""
     lora = getattr(worker.vllm_config, "lora_config", None)
-    return 0 if lora is None else int(lora.max_lora_rank)
+    allowed = os.environ.get("VLLM_ALLOW_RUNTIME_LORA_UPDATING", "0").strip().lower()
+    return int(lora.max_lora_rank) if lora is not None and allowed in ("1", "true") else 0
 
 
 def _expected(worker: Any) -> dict[str, list[int]]:

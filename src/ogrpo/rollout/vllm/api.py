@@ -116,10 +116,9 @@ class ServerApi:
 
         One that has the name already keeps it: a name is of one version's adapters alone.
         """
-        timeout = httpx.Timeout(seconds, connect=5.0)
         payload = {"lora_name": name, "lora_path": folder}
         try:
-            await self._call("POST", "/v1/load_lora_adapter", payload, timeout=timeout)
+            await self._call("POST", "/v1/load_lora_adapter", payload, seconds=seconds)
         except Rejected as error:
             if "already been loaded" not in str(error):
                 raise
@@ -128,7 +127,7 @@ class ServerApi:
         """Takes a name back; nothing happens where nobody has it."""
         payload = {"lora_name": name}
         try:
-            await self._call("POST", "/v1/unload_lora_adapter", payload, timeout=self._short)
+            await self._call("POST", "/v1/unload_lora_adapter", payload, seconds=self._short)
         except Rejected as error:
             if error.status != 404:
                 raise

@@ -27,14 +27,19 @@ async def load(
             f"{api.url} takes no weights: start it with VLLM_SERVER_DEV_MODE=1 and "
             "--worker-extension-cls ogrpo_weight_sync.WeightSync (ogrpo-serve does both)"
         )
-    source: Json = {"path": str(release.folder)}
-    if share is not None:
-        source = {"url": f"{share.url}/{release.folder.name}", "token": share.token}
     ticket = {"version": release.version, "manifest_sha256": release.manifest_sha256}
-    answers = await api.rpc("ogrpo_load", {**source, **ticket}, seconds=LOAD_SECONDS)
+    place = where(release, share)
+    answers = await api.rpc("ogrpo_load", {**place, **ticket}, seconds=LOAD_SECONDS)
     for answer in answers:
         _check_answer(api.url, release, answer)
     return sum(answer["bytes"] for answer in answers)
+
+
+def where(release: Release, share: WeightShare | None) -> Json:
+    """Where a worker finds a release."""
+    if share is None:
+        return {"path": str(release.folder)}
+    return {"url": f"{share.url}/{release.folder.name}", "token": share.token}
 
 
 def _check_answer(url: str, release: Release, answer: Json) -> None:

@@ -5,7 +5,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from ogrpo.rollout.vllm.sync import InFlight
 
@@ -18,6 +18,8 @@ class Options:
     """Where releases are written, which servers see at the same path; default: a temporary one."""
     transport: str = "folder"
     """How weights travel: "folder" (shared filesystem) or "url" (pulled from the trainer)."""
+    push: Literal["merged", "adapters"] = "merged"
+    """What a push moves: a policy's whole weights, or, of one with adapters, these alone."""
     listen: str = "127.0.0.1"
     """With "url", the interface on which releases are offered."""
     advertise: str | None = None
@@ -57,6 +59,8 @@ class Options:
             raise ValueError("basic_auth is no NAME:PASSWORD; give both with a colon between")
         if self.transport not in ("folder", "url"):
             raise ValueError(f"transport is {self.transport!r}; use 'folder' or 'url'")
+        if self.push not in ("merged", "adapters"):
+            raise ValueError(f"push is {self.push!r}; use 'merged' or 'adapters'")
         for name in ("timeout", "patience", "attempts", "per_server", "prompts_per_request"):
             if getattr(self, name) <= 0:
                 raise ValueError(f"{name} is {getattr(self, name)}; give a number above 0")

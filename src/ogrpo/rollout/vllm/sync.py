@@ -15,6 +15,8 @@ from ogrpo.rollout.vllm.api import ServerApi
 from ogrpo.rollout.vllm.errors import Rejected, Unproven
 from ogrpo.rollout.weights.store import Release
 
+ADAPTERS = "ogrpo-v"
+"""What the names of adapters begin with."""
 InFlight = Literal["wait", "abort", "keep"]
 TOLERANCES = {"float32": 1e-3, "bfloat16": 0.15, "float16": 0.05}
 """Mean absolute difference of the probe's log-probs, in nats, by served dtype."""
@@ -31,15 +33,26 @@ class Probe:
 
 @dataclass(frozen=True)
 class Target:
-    """The version that every server is to have: its release and the proof of it."""
+    """The version that every server is to have: its release and the proof of it.
+
+    With adapters, `release` is the weights beneath them, the same from version to version, and
+    requests name the adapters: whoever is under way goes on with those that it began with.
+    """
 
     release: Release
     probe: Probe
+    adapter: Release | None = None
 
     @property
     def version(self) -> int:
         """The policy's version."""
-        return self.release.version
+        return (self.adapter or self.release).version
+
+    def model(self, served: str) -> str:
+        """The name that requests ask for, which no other adapters ever have."""
+        if self.adapter is None:
+            return served
+        return f"{ADAPTERS}{self.version}-{self.adapter.manifest_sha256[:12]}"
 
 
 @dataclass(frozen=True)
