@@ -1,15 +1,28 @@
 """`--rollout.url` as a user types it, against the protocol from the embedded sampler."""
 
+import dataclasses
 import json
 import re
 import shlex
 import socket
 import subprocess
 import sys
-from contextlib import contextmanager
+import threading
+from contextlib import closing, contextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
+from rich.console import Console
+
+from ogrpo.bridge import embedded_model
+from ogrpo.rollout.endpoint import Endpoint, Service
+from ogrpo.trainer import start, train
+from ogrpo.trainer.build import make_parts, make_server_engine
+from ogrpo.trainer.model import make_model, save_model
+from ogrpo.trainer.prepare import prepare
+from ogrpo.trainer.servers import serve_command
+from tests.trainer.walk import base_of, counts
 
 ROOT = Path(__file__).parents[2]
 SMALL = (
@@ -91,3 +104,45 @@ def test_a_server_that_is_not_there_is_named_with_the_command_that_starts_it(fre
         assert SERVE.search(done.stderr)
         assert "Traceback" not in done.stderr
         assert {path.name for path in tmp_path.iterdir()} == {".ogrpo.lock", "initial"}
+
+
+def learned(folder, push):
+    """The records of a short run with adapters against one server, and what the pushes moved."""
+    url = {"rollout.url": ("http://127.0.0.1:1",), "rollout.transport": "url"}
+    more = {"lora.rank": 2, "rollout.push": push, "rollout.max_tokens": 16}
+    with closing(prepare(base_of({**url, **more}))) as prepared:
+        config, tokenizer = prepared.config, prepared.tokenizer
+        decoder, params = make_model(prepared, Console(quiet=True))
+        save_model(folder, decoder, params, tokenizer)
+        assert ("--lora-rank 2" in serve_command(config, *config.rollout.url, folder)) == (
+            push == "adapters"
+        )
+        model, served = embedded_model(
+            str(folder),
+            dtype="float32",
+            eos_id=tokenizer.eos_id,
+            decode_fn=partial(tokenizer.decode, skip_special_tokens=False),
+            batch_size=4,
+            prompt_length=config.longest_prompt,
+        )
+        with closing(Endpoint(Service(model, served, lora_rank=2))) as endpoint:
+            threading.Thread(target=endpoint.serve_forever, daemon=True).start()
+            there = dataclasses.replace(config.rollout, url=(endpoint.url,))
+            config = dataclasses.replace(config, rollout=there)
+            with make_server_engine(config, decoder, tokenizer) as engine:
+                parts = make_parts(config, prepared, decoder, engine)
+                state = start(parts.init(params), parts)
+                records = [record for _, record in train(state, parts, config.schedule)]
+    return records, records[-1]["sync/bytes_total"]
+
+
+def test_a_run_that_pushes_adapters_learns_as_merged_does(tmp_path):
+    merged, whole = learned(tmp_path / "merged", "merged")
+    alone, few = learned(tmp_path / "alone", "adapters")
+    assert len(merged) == len(alone) == 3
+    for one, other in zip(merged, alone, strict=True):
+        same = {name: one[name] for name in one if counts(name, one[name])}
+        same = {n: v for n, v in same.items() if not n.startswith(("sync/", "server"))}
+        assert {"reward", "mismatch"} & same.keys() or one["step"] == 0
+        assert {n: other[n] for n in same} == pytest.approx(same, rel=1e-4, abs=1e-5)
+    assert few < 0.5 * whole

@@ -107,6 +107,7 @@ def make_server_engine(
     options = Options(
         folder=wanted.folder,
         transport=wanted.transport,
+        push=wanted.push,
         listen=wanted.listen,
         api_key=who.api_key,
         basic_auth=who.basic_auth,

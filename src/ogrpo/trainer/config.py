@@ -154,6 +154,9 @@ class Rollout:
     part of an address: OGRPO_API_KEY and OGRPO_BASIC_AUTH in the environment."""
     transport: Literal["folder", "url"] = "folder"
     """How weights reach the servers: a folder that they see, or pulled from here by URL."""
+    push: Literal["merged", "adapters"] = "merged"
+    """With --lora.rank: what a push moves, the whole weights with the adapters merged, or the
+    adapters alone, to servers of `ogrpo-serve --lora-rank` (docs/vllm.md says when which)."""
     folder: Path | None = None
     """With transport folder: where weights are put; default: a temporary one."""
     listen: str = "127.0.0.1"
@@ -182,7 +185,7 @@ class Rollout:
         few = self.prompts_per_call
         require(few is None or few > 0, f"rollout.prompts-per-call is {few}: give at least 1")
         servers = bool(self.url)
-        only_with(self, "rollout", "transport wait", servers, "give --rollout.url")
+        only_with(self, "rollout", "transport push wait", servers, "give --rollout.url")
         folder = servers and self.transport == "folder"
         only_with(self, "rollout", "folder", folder, "give --rollout.url, with transport folder")
         pulled = servers and self.transport == "url"
@@ -391,6 +394,8 @@ class TrainConfig:
             f" cannot be cut over mesh.data * mesh.fsdp = {ways} devices: make the prompts a"
             f" multiple of {parts * ways}",
         )
+        alone = self.lora.rank is not None
+        only_with(self.rollout, "rollout", "push", alone, "give --lora.rank, or push merged")
         held, batch = self.replay.groups, self.schedule.prompts
         require(
             held is None or held >= batch,

@@ -67,7 +67,9 @@ def serve_command(config: TrainConfig, url: str, folder: Path) -> str:
     host = [] if at.hostname in LOOPBACK else ["--host", str(at.hostname)]
     place = [*host, "--port", str(at.port or 80)]
     sizes = ["--max-model-len", str(longest), "--kv-cache-gib", "1"]
-    return shlex.join(["ogrpo-serve", str(folder), "--device", "cpu", *place, *sizes])
+    alone = config.rollout.push == "adapters"
+    ranks = ["--lora-rank", str(config.lora.rank)] if alone else []
+    return shlex.join(["ogrpo-serve", str(folder), "--device", "cpu", *place, *sizes, *ranks])
 
 
 def wait(url: str, command: str, seconds: float, console: Console) -> None:
