@@ -15,23 +15,22 @@ def connected(*endpoints, **options):
     return contract.connect([e.url for e in endpoints], CONFIG, push="adapters", **options)
 
 
-@pytest.mark.parametrize("native", [True, False])
-@pytest.mark.parametrize("transport", ["folder", "url"])
+@pytest.mark.parametrize(("native", "transport"), [(True, "url"), (False, "folder")])
 def test_pushes_are_proven_one_after_the_other(farm, native, transport):
     endpoint = farm.start(native=native, lora_rank=8)
     with connected(endpoint, transport=transport) as engine:
         adapters.check_pushes(engine, CONFIG, pulled=transport == "url")
 
 
-@pytest.mark.parametrize("targets", ["attention", "mlp"])
-def test_a_part_of_the_projections_may_have_adapters(farm, targets):
-    params = world.adapted(CONFIG, 1, rank=3, alpha=7.0, targets=targets)
+def test_a_part_of_the_projections_may_have_adapters(farm):
+    params = world.adapted(CONFIG, 1, rank=3, alpha=7.0, targets="attention")
     with connected(farm.start(lora_rank=8)) as engine:
         engine.publish(params, 0)
         contract.check_log_probs(engine, CONFIG, params, (1.0, 0.7))
 
 
-@pytest.mark.parametrize("kind", contract.ADAPTER_GARBAGE)
+# The others are in tests/rollout/test_adapters.py.
+@pytest.mark.parametrize("kind", ["nan", "truncated"])
 def test_garbage_is_refused_and_the_adapters_before_it_serve_on(farm, kind, monkeypatch):
     with connected(farm.start(lora_rank=8)) as engine:
         adapters.check_garbage(engine, CONFIG, kind, monkeypatch)
@@ -103,10 +102,9 @@ def test_a_restart_heals_with_the_weights_beneath_and_the_adapters(farm):
         assert fresh.service.place.version == 1  # that of the weights beneath
 
 
-@pytest.mark.parametrize("native", [True, False])
-def test_foreign_weights_beneath_the_adapters_are_found(farm, native):
+def test_foreign_weights_beneath_the_adapters_are_found(farm):
     """The name and the adapters are right, and what they stand beside is not."""
-    endpoint = farm.start(native=native, lora_rank=8)
+    endpoint = farm.start(lora_rank=8)
     params = world.adapted(CONFIG, 1)
     with connected(endpoint) as engine:
         engine.publish(params, 1)
