@@ -14,7 +14,7 @@ def weight_sync(monkeypatch):
     import ogrpo_weight_sync
 
     yield ogrpo_weight_sync
-    for name in ("ogrpo_weight_sync", "ogrpo_releases"):
+    for name in ("ogrpo_weight_sync", "ogrpo_adapters", "ogrpo_releases"):
         sys.modules.pop(name)
 
 
@@ -34,4 +34,4 @@ def test_vllms_reload_is_used_wherever_it_takes_tensors(weight_sync):
 def test_the_extension_shares_no_name_with_a_worker(weight_sync):
     """vLLM refuses one that does; every public name is its own."""
     names = [name for name in dir(weight_sync.WeightSync) if not name.startswith("__")]
-    assert sorted(names) == ["ogrpo_describe", "ogrpo_load"]
+    assert sorted(names) == ["ogrpo_describe", "ogrpo_load", "ogrpo_stage_adapter"]

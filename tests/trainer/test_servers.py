@@ -73,7 +73,7 @@ def test_a_run_says_how_to_start_its_server_waits_for_it_and_trains(free_url, tm
         while not SERVE.match(line := process.stdout.readline()):
             assert line, process.stderr.read()
             lines.append(line)
-        assert f"waiting for {free_url}" in lines[-1]
+        assert re.match(rf"waiting for {free_url} \(.*refused\); start it elsewhere", lines[-1])
         options = SERVE.match(line)[1]
         assert options.startswith(f"{folder / 'initial'} --device cpu")
         with serving(options):

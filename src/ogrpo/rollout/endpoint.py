@@ -18,6 +18,7 @@ import numpy as np
 
 from ogrpo.files import parse_json
 from ogrpo.rollout import asked
+from ogrpo.rollout.address import url_of
 from ogrpo.rollout.extension import ogrpo_adapters
 from ogrpo.rollout.extension import ogrpo_releases as releases
 from ogrpo.rollout.http_server import BadRequest, Handler, HttpServer
@@ -342,7 +343,7 @@ class Endpoint:
         self.service = service
         routes = _routes(service, native=native, dev_mode=dev_mode)
         self._server = HttpServer((host, port), _handler(routes))
-        self.url = f"http://{host}:{self._server.server_port}"
+        self.url = url_of(host, self._server.server_port)
 
     def serve_forever(self) -> None:
         """Answers until `close`."""

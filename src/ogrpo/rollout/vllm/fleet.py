@@ -8,6 +8,9 @@ from ogrpo.rollout.vllm.errors import PublishRefused, Refused, RolloutError, Una
 from ogrpo.rollout.vllm.server import Changes, Server
 from ogrpo.rollout.vllm.sync import Target
 
+TRIES = 3
+"""Times that a server is pushed to within one publication; it may have been disturbed."""
+
 
 class Fleet:
     """The servers of a run.
@@ -71,16 +74,22 @@ class Fleet:
         self.versions.add(target.version)
         for server in well:
             await server.tried(target)
+        await self._changes.until(
+            lambda: self._serving(target) or all(_given_up(server) for server in well)
+        )
         doubts = [server.doubt for server in well if server.doubt is not None]
         for doubt in doubts:
             if isinstance(doubt, PublishRefused):
                 self._take_back(before, target)
                 raise doubt
-        have = [server for server in self.servers if server.proven is target]
+        have = self._serving(target)
         for doubt in doubts:
             if not have and not isinstance(doubt, Unavailable):
                 raise doubt
         return have
+
+    def _serving(self, target: Target) -> list[Server]:
+        return [server for server in self.servers if server.proven is target]
 
     def _take_back(self, before: Target | None, target: Target) -> None:
         """What one server refused, none serves."""
@@ -148,3 +157,10 @@ class Fleet:
     async def close(self) -> None:
         """Stops looking after servers and closes the connections."""
         await asyncio.gather(*(server.close() for server in self.servers))
+
+
+def _given_up(server: Server) -> bool:
+    """Whether nothing is gained by waiting for it, now or ever."""
+    if isinstance(server.doubt, PublishRefused | Refused | Unavailable):
+        return True
+    return server.over or (server.doubt is not None and server.rests >= TRIES)

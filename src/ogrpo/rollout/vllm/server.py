@@ -79,6 +79,7 @@ class Server:
         loads: counts the loads; a request that spans one cannot be told apart by version.
         in_flight: requests under way.
         uses: requests under way by the model that they name.
+        rests: rests since it was last believed.
         report: what the last push cost.
     """
 
@@ -95,7 +96,7 @@ class Server:
         self._wanted: Target | None = None
         self._held: Release | None = None
         self._instance: str | None = None
-        self._rests = self._failures = self._begun = self._passed = 0
+        self.rests = self._failures = self._begun = self._passed = 0
         self._asked = self._drawn = self._paused = False
         self._tried: object = self
         self._wake = asyncio.Event()
@@ -174,11 +175,12 @@ class Server:
         return self.lineage == lineage and self._passed >= needed
 
     async def _until(self, holds: Callable[[], bool]) -> None:
-        await self._setup.changes.until(lambda: holds() or self._over)
+        await self._setup.changes.until(lambda: holds() or self.over)
         self.check()
 
     @property
-    def _over(self) -> bool:
+    def over(self) -> bool:
+        """Whether nobody looks after it any more."""
         return self._task is not None and self._task.done()
 
     def check(self) -> None:
@@ -216,8 +218,8 @@ class Server:
 
     async def _attempt(self) -> None:
         if self.doubt is not None:
-            await asyncio.sleep(min(LONGEST_REST, FIRST_REST * 2**self._rests))
-            self._rests += 1
+            await asyncio.sleep(min(LONGEST_REST, FIRST_REST * 2**self.rests))
+            self.rests += 1
         target, doubt = self._wanted, self.doubt
         try:
             await self._reconcile(target)
@@ -234,7 +236,7 @@ class Server:
     def _believe(self) -> None:
         if self.doubt is not None:
             log.warning("%s is back", self.api.url)
-        self.doubt, self.answering, self._rests = None, False, 0
+        self.doubt, self.answering, self.rests = None, False, 0
 
     def _disbelieve(self) -> None:
         self.proven = self._held = None

@@ -13,6 +13,7 @@ import threading
 from http import HTTPStatus
 from pathlib import Path
 
+from ogrpo.rollout.address import url_of
 from ogrpo.rollout.http_server import BadRequest, Handler, HttpServer
 from ogrpo.rollout.weights.store import DELTA, MANIFEST, MODEL
 
@@ -38,7 +39,7 @@ class WeightShare:
         self.bytes_sent = 0
         self._lock = threading.Lock()
         self._server = HttpServer((host, port), self._handler(folder.resolve()))
-        self.url = f"http://{advertised or host}:{self._server.server_port}"
+        self.url = url_of(advertised or host, self._server.server_port)
         self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
         self._thread.start()
 
