@@ -99,7 +99,7 @@ def test_a_restart_heals_with_the_weights_beneath_and_the_adapters(farm):
         groups = engine.generate(MANY, contract.SAMPLING, 1)
         assert {c.policy_version for g in groups for c in g.completions} == {2}
         assert world.worst_gap(CONFIG, params, groups) < contract.EXACT
-        assert fresh.service.place.version == 1  # that of the weights beneath
+        assert fresh.service.place.where()["version"] == 1  # that of the weights beneath
 
 
 def test_foreign_weights_beneath_the_adapters_are_found(farm):

@@ -58,9 +58,9 @@ class Adapters:
             folder, moved = self._stage(name, source)
         except releases.Refusal as refusal:
             return {"ok": False, "code": refusal.code, "error": str(refusal)}
-        return {"ok": True, "path": str(folder), **moved}
+        return {"ok": True, "path": str(folder), "bytes": moved}
 
-    def _stage(self, name: str, source: dict[str, Any]) -> tuple[Path, dict[str, Any]]:
+    def _stage(self, name: str, source: dict[str, Any]) -> tuple[Path, int]:
         if not isinstance(name, str) or not name.replace("-", "").isalnum():
             raise releases.Refusal("refused", f"{name!r:.60} is no name for adapters")
         file, manifest, moved = releases.obtain(self._place, **source)

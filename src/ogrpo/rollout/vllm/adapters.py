@@ -8,17 +8,17 @@ requests                name the version that they are to be drawn from
 from collections.abc import Collection
 
 from ogrpo.rollout.vllm.api import ServerApi
+from ogrpo.rollout.vllm.capabilities import Capabilities
 from ogrpo.rollout.vllm.errors import PublishRefused, Rejected, Unavailable
 from ogrpo.rollout.vllm.loading import LOAD_SECONDS, where
-from ogrpo.rollout.vllm.sync import ADAPTERS
+from ogrpo.rollout.vllm.sync import ADAPTERS, Target
 from ogrpo.rollout.weights.share import WeightShare
-from ogrpo.rollout.weights.store import Release
 
 
 async def load_adapters(
-    api: ServerApi, name: str, release: Release, *, share: WeightShare | None
+    api: ServerApi, found: Capabilities, target: Target, *, share: WeightShare | None
 ) -> int:
-    """Has a server answer requests for a name with adapters; those that it has stay.
+    """Has a server answer requests for a target's name with its adapters; those it has stay.
 
     Returns:
         The bytes that its workers pulled.
@@ -27,6 +27,9 @@ async def load_adapters(
         PublishRefused: the server said no.
         Unavailable: the server cannot reach the release, or does not answer.
     """
+    release = target.adapter
+    assert release is not None
+    name = target.model(found.model)
     ticket = {"name": name, "manifest_sha256": release.manifest_sha256, **where(release, share)}
     answers = await api.rpc("ogrpo_stage_adapter", ticket, seconds=LOAD_SECONDS)
     for answer in answers:
@@ -41,7 +44,7 @@ async def load_adapters(
         if isinstance(error, Rejected) or "add_lora" in str(error):
             raise PublishRefused(f"vLLM did not take version {release.version}: {error}") from error
         raise
-    return sum(answer["bytes"] for answer in answers)
+    return found.ranks * sum(answer["bytes"] for answer in answers)
 
 
 async def unload_others(api: ServerApi, used: Collection[str]) -> None:

@@ -66,6 +66,8 @@ class Capabilities:
     """`/inference/v1/generate` answers, with the version of each token's weights."""
     extension: Json
     """What the worker extension says of itself."""
+    ranks: int
+    """Data-parallel ranks, each with the weights."""
 
     @property
     def dtype(self) -> str:
@@ -80,6 +82,9 @@ class Capabilities:
     def rows(self) -> list[tuple[str, str]]:
         """The table that is shown at the start."""
         path = "/inference/v1/generate" if self.native else "/v1/completions"
+        push = "ogrpo_weight_sync"
+        if self.ranks > 1:
+            push += f", {self.ranks} data-parallel ranks"
         return [
             ("server", f"{self.url} (vLLM {self.vllm})"),
             ("model", f"{self.model}, {self.dtype}, {self.max_model_len} tokens"),
@@ -87,7 +92,7 @@ class Capabilities:
             ("samples from", path),
             ("log-probs", f"{self.log_probs} (measured)"),
             ("versions", "of each token" if self.native else "of each request"),
-            ("weight pushes", "ogrpo_weight_sync"),
+            ("weight pushes", push),
             ("reproducible", "yes" if self.seeds else "no: the server prefills in chunks"),
         ]
 
@@ -119,6 +124,7 @@ async def look(api: ServerApi, extension: Json, expected: Expected) -> Capabilit
         tokenizer=await compare_tokenizers(api, model, expected.texts),
         native=await _native(api, model, expected),
         extension=extension,
+        ranks=await api.ranks(),
     )
 
 
@@ -145,15 +151,15 @@ async def describe(api: ServerApi) -> Json:
             raise Refused(f"{api.url} {TAKES_NONE}") from error
         raise
     except Unavailable as error:
-        # vLLM answers 500 to a method that its workers do not have, and names it.
-        if "ogrpo_describe" in str(error):
+        if error.status == 500:  # vLLM's answer to a method that its workers do not have
             raise Refused(f"{api.url} {TAKES_NONE}") from error
         raise
     with _understood(api.url, "ogrpo_describe", answers):
-        held = {(answer["version"], answer["sha256"]) for answer in answers}
+        held = {answer["sha256"] for answer in answers}
         for name, kind in SAID.items():
             if not isinstance(answers[0][name], kind):
                 raise TypeError(name)
+    # What a push that failed halfway left is no version; the next one makes them alike.
     return answers[0] if len(held) == 1 else {**answers[0], "sha256": ""}
 
 

@@ -260,7 +260,12 @@ class Server:
 
     async def _meet(self) -> None:
         """Finds out who answers, resumes it if it is paused, and looks at it if it is new."""
-        now = await capabilities.describe(self.api)
+        try:
+            now = await capabilities.describe(self.api)
+        except Refused as error:
+            if self.found is None:
+                raise
+            raise Unavailable(str(error)) from error  # it did take weights
         self.answering = True
         self._setup.changes.tell()
         await self._resume_if_paused()
@@ -325,7 +330,7 @@ class Server:
         self._begun += 1
         begun = self._begun
         try:
-            gap = await sync.prove(self.api, self._model(target), target.probe)
+            gap = await sync.prove(self.api, self.found, target)
             now = await capabilities.describe(self.api)
             if (now["instance"], now["sha256"]) != (self._instance, target.release.sha256):
                 raise Unproven(f"{self.api.url} has been started again or loaded by somebody else")
@@ -347,7 +352,8 @@ class Server:
         resumed = time.perf_counter()
         if target.adapter is not None:
             self._held = target.release
-            moved += await self._load_adapters(target, target.adapter)
+            moved += await load_adapters(self.api, self.found, target, share=self._setup.share)
+            await unload_others(self.api, {self._model(target), *self.uses})
             load_seconds += time.perf_counter() - resumed
         begin = time.perf_counter()
         try:
@@ -365,12 +371,6 @@ class Server:
             probe_gap=gap,
         )
 
-    async def _load_adapters(self, target: Target, adapter: Release) -> int:
-        name = self._model(target)
-        moved = await load_adapters(self.api, name, adapter, share=self._setup.share)
-        await unload_others(self.api, {name, *self.uses})
-        return moved
-
     async def _load(self, target: Target) -> tuple[int, float]:
         assert self.found is not None
         self._paused = True
@@ -379,7 +379,6 @@ class Server:
             start = time.perf_counter()
             moved = await load(self.api, self.found, target.release, share=self._setup.share)
             seconds = time.perf_counter() - start
-            await self.api.label(str(target.release.version))
             # vLLM does not clear the prefix cache itself in mode "keep".
             await self.api.reset_prefix_cache()
         except BaseException:
