@@ -29,15 +29,9 @@ APPLIED = (
     *("evaluation.prompts", "evaluation.temperature", "evaluation.samples", "evaluation.engine"),
     *("evaluation.max_tokens", "evaluation.gradient_variance", "evaluation.path", "replay.keep"),
     *(f"rollout.{field.name}" for field in dataclasses.fields(Servers)),
-    *("rollout.workers", "rollout.prompts_per_call", "rollout.in_flight", "reward.seconds"),
-    *(
-        "reward.processes",
-        "reward.call_seconds",
-        "reward.memory_gib",
-        "model.remat",
-        "model.path",
-        "data.path",
-    ),
+    *("rollout.workers", "rollout.prompts_per_call", "rollout.in_flight", "rollout.push"),
+    *("reward.seconds", "reward.processes", "reward.call_seconds", "reward.memory_gib"),
+    *("model.remat", "model.path", "data.path"),
     *("optimizer.microbatches", "optimizer.batching", "optimizer.max_skipped"),
     *("warm_start.cache",),
 )
