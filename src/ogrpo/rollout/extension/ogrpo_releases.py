@@ -193,7 +193,9 @@ class Remote:
         """The content of a small file."""
         try:
             with self._open(name) as reply:
-                return reply.read(MOST_MANIFEST)
+                content = reply.read(MOST_MANIFEST)
+                _check_end(reply, left=MOST_MANIFEST - len(content))
+                return content
         except (http.client.HTTPException, OSError, ValueError) as error:
             raise self._unreachable(name, error) from error
 
@@ -206,10 +208,17 @@ class Remote:
                 while left and (piece := reply.read(min(CHUNK, left))):
                     out.write(piece)
                     left -= len(piece)
+                _check_end(reply, left)
         except (http.client.HTTPException, OSError, ValueError) as error:
             target.unlink(missing_ok=True)
             raise self._unreachable(name, error) from error
         return target
+
+
+def _check_end(reply: http.client.HTTPResponse, left: int) -> None:
+    """Raises where the connection has ended too early, which reading a piece at a time hides."""
+    if left and reply.length:
+        raise http.client.IncompleteRead(b"", reply.length)
 
 
 def obtain(

@@ -1,14 +1,16 @@
 """One server's HTTP API: a method for each call, errors sorted by what can be done about them."""
 
 import asyncio
+import ssl
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from functools import cache
 from typing import Any
 from urllib.parse import urlsplit
 
 import httpx
 
-from ogrpo.rollout.address import check_url
+from ogrpo.rollout.address import check_url, server_root
 from ogrpo.rollout.vllm.errors import Rejected, Unavailable
 from ogrpo.terminal import shown
 
@@ -38,10 +40,9 @@ class ServerApi:
         transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
         check_url(url, "the address of a server")
-        self.url = url.rstrip("/")
+        self.url = server_root(url)
         self.place = urlsplit(self.url).netloc.rpartition("@")[2]
         self._headers = headers
-        self._tls = httpx.create_ssl_context(trust_env=False)
         self._transport = transport
         self._seconds, self._short = timeout, min(timeout, SHORT_SECONDS)
         self._idle = [self._client()]
@@ -51,7 +52,7 @@ class ServerApi:
         return httpx.AsyncClient(
             base_url=self.url,
             headers=self._headers,
-            verify=self._tls,
+            verify=_tls(),
             trust_env=False,
             transport=self._transport,
             timeout=httpx.Timeout(None, connect=min(self._seconds, CONNECT_SECONDS)),
@@ -114,6 +115,27 @@ class ServerApi:
         if not isinstance(results, list) or not results:
             raise Unavailable(f"{self.url}/collective_rpc answered for no worker")
         return results
+
+    async def load_adapter(self, name: str, folder: str, *, seconds: float) -> None:
+        """Has requests for the model `name` answered with adapters from a folder of the server's.
+
+        One that has the name already keeps it: a name is of one version's adapters alone.
+        """
+        payload = {"lora_name": name, "lora_path": folder}
+        try:
+            await self._call("POST", "/v1/load_lora_adapter", payload, seconds=seconds)
+        except Rejected as error:
+            if "already been loaded" not in str(error):
+                raise
+
+    async def unload_adapter(self, name: str) -> None:
+        """Takes a name back; nothing happens where nobody has it."""
+        payload = {"lora_name": name}
+        try:
+            await self._call("POST", "/v1/unload_lora_adapter", payload, seconds=self._short)
+        except Rejected as error:
+            if error.status != 404:
+                raise
 
     async def pause(self, mode: str) -> None:
         """Stops generation; requests in flight are drained, aborted or kept."""
@@ -220,6 +242,12 @@ class ServerApi:
             text = f"{self.url}{path} answered {reply.status_code}: {_message(reply)}"
             raise Rejected(text, reply.status_code)
         return reply
+
+
+@cache
+def _tls() -> ssl.SSLContext:
+    """Made once: the certificates are read from the disk."""
+    return httpx.create_ssl_context(trust_env=False)
 
 
 def _passes(status: int) -> bool:

@@ -161,15 +161,15 @@ async def describe(api: ServerApi) -> Json:
             raise Refused(f"{api.url} {TAKES_NONE}") from error
         raise
     except Unavailable as error:
-        # vLLM answers 500 to a method that its workers do not have, and names it.
-        if "ogrpo_describe" in str(error):
+        if error.status == 500:  # vLLM's answer to a method that its workers do not have
             raise Refused(f"{api.url} {TAKES_NONE}") from error
         raise
     with understood(api.url, "ogrpo_describe", answers):
-        held = {(answer["version"], answer["sha256"]) for answer in answers}
+        held = {answer["sha256"] for answer in answers}
         for name, kind in SAID.items():
             if not isinstance(answers[0][name], kind):
                 raise TypeError(name)
+    # What a push that failed halfway left is no version; the next one makes them alike.
     return answers[0] if len(held) == 1 else {**answers[0], "sha256": ""}
 
 
@@ -287,6 +287,15 @@ def check_in_flight(found: Capabilities, in_flight: str) -> None:
             f"{found.url} does not say which version drew which token, so that in_flight='keep' "
             "would leave their log-probs without an owner: use 'wait' or 'abort', or start "
             "vLLM >= 0.32 with --enable-scale-out"
+        )
+
+
+def check_push(found: Capabilities, push: str) -> None:
+    """Refuses adapters alone where the server was started without them."""
+    if push == "adapters" and not found.extension.get("lora_rank"):
+        raise Refused(
+            f"{found.url} takes no adapters by themselves: start it with ogrpo-serve --lora-rank R "
+            "(vLLM's --enable-lora and VLLM_ALLOW_RUNTIME_LORA_UPDATING=1), or push them merged"
         )
 
 

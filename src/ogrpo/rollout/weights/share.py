@@ -13,10 +13,11 @@ import threading
 from http import HTTPStatus
 from pathlib import Path
 
+from ogrpo.rollout.address import url_of
 from ogrpo.rollout.http_server import BadRequest, Handler, HttpServer
 from ogrpo.rollout.weights.store import MANIFEST, MODEL
 
-_RELEASE_FILE = re.compile(rf"/(v\d+)/({re.escape(MANIFEST)}|{re.escape(MODEL)})")
+_RELEASE_FILE = re.compile(rf"/([av]\d+)/({re.escape(MANIFEST)}|{re.escape(MODEL)})")
 
 
 class WeightShare:
@@ -36,7 +37,7 @@ class WeightShare:
         self.bytes_sent = 0
         self._lock = threading.Lock()
         self._server = HttpServer((host, port), self._handler(folder.resolve()))
-        self.url = f"http://{advertised or host}:{self._server.server_port}"
+        self.url = url_of(advertised or host, self._server.server_port)
         self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
         self._thread.start()
 
