@@ -28,9 +28,11 @@ from ogrpo.terminal import shown
 log = logging.getLogger(__name__)
 Json = dict[str, Any]
 UNPUSHED = -1
-LOADED = {"version", "manifest_sha256", "path", "url", "token"}
-"""What a push may say."""
+SOURCE = {"path", "url", "token"}
+"""Where a push may say that a release is."""
 VERSION = "0.0.0+ogrpo-embedded"
+FAILED = "Internal Server Error"
+"""All that vLLM says of what a worker raised."""
 
 
 @dataclass(frozen=True)
@@ -71,6 +73,7 @@ class Service:
     name: str = "policy"
     place: Any = field(default_factory=releases.Workplace)
     paused: bool = False
+    updating: bool = False
     generated: int = 0
     _gate: threading.Condition = field(default_factory=threading.Condition)
     _running: int = 0
@@ -90,7 +93,8 @@ class Service:
         """As the vLLM worker extension's `ogrpo_describe`."""
         return {
             **self.place.where(),
-            "protocol": 1,
+            "protocol": 2,
+            "transfer": "ogrpo",
             "dtype": self.model.dtype,
             "logprobs_mode": "processed_logprobs",
             "max_model_len": self.model.max_model_len,
@@ -120,29 +124,47 @@ class Service:
 
     # --- weights -------------------------------------------------------------------------------
 
-    def load(self, version: int, **source: Any) -> Json:
-        """As the vLLM worker extension's `ogrpo_load`."""
+    def start_update(self) -> None:
+        """`/start_weight_update`: one at a time, as in vLLM."""
+        self._require(not self.updating)
+        self.updating = True
+
+    def update(self, body: Json) -> None:
+        """`/update_weights`; one that fails ends the update, and says no more than 500."""
+        self._require(self.updating)
+        given = asked.section(body, "update_info")
+        served = releases.Served(lambda: self.model.shapes, self.model.dtype, self._install)
+        known = {"version", "manifest_sha256", "install"} | SOURCE
+        named = {"version": None, "manifest_sha256": None, **given}
+        self.updating = False
+        self._require(given.keys() <= known)
         try:
-            file, manifest, moved = releases.obtain(self.place, **source)
-            releases.check(file, self.model.shapes, self.model.dtype)
+            releases.update(self.place, served, **named)
         except releases.Refusal as refusal:
-            return {"ok": False, "code": refusal.code, "error": str(refusal), **self.place.where()}
+            raise BadRequest(FAILED, 500) from refusal
+        self.updating = True
+
+    def finish_update(self) -> None:
+        """`/finish_weight_update`; there is nothing to label: completions carry their version."""
+        self._require(self.updating)
+        self.updating = False
+
+    def _require(self, wanted: bool) -> None:
+        if not wanted:
+            raise BadRequest(FAILED, 500)
+
+    def _install(self, release: releases.Checked) -> None:
         with self._sampler:
-            self.params = self.model.params_fn(read(file))
-            self.model.engine.publish(self.params, int(version))
-        self.place.adopt(file, int(version), manifest["sha256"])
-        return {"ok": True, **moved, **self.place.where()}
+            self.params = self.model.params_fn(read(release.file))
+            self.model.engine.publish(self.params, release.version)
 
     def call(self, method: Any, arguments: Json) -> list[Json]:
-        """`/collective_rpc` for the two methods that the trainer calls."""
-        if method == "ogrpo_describe" and not arguments:
-            return [self.describe()]
-        if method == "ogrpo_load" and {"version", "manifest_sha256"} <= arguments.keys() <= LOADED:
-            version = asked.whole(arguments, "version", 0, -(1 << 62), 1 << 62)
-            return [self.load(**{**arguments, "version": version})]
-        if method in ("ogrpo_describe", "ogrpo_load"):
+        """`/collective_rpc` for the method that the trainer calls."""
+        if method != "ogrpo_describe":
+            raise BadRequest(f"this server has no method {method!r:.60}", 500)
+        if arguments:
             raise BadRequest(f"{method} does not take {', '.join(arguments)!r:.80}")
-        raise BadRequest(f"this server has no method {method!r:.60}", 500)
+        return [self.describe()]
 
     def pause(self, *, drain: bool) -> None:
         """Lets no new request in; with `drain`, returns when none is left."""
@@ -338,11 +360,12 @@ def _routes(service: Service, *, native: bool, dev_mode: bool) -> dict[tuple[str
     if dev_mode:
         routes |= {
             ("POST", "/pause"): lambda _, query: service.pause(drain=query.get("mode") != "keep"),
+            ("GET", "/get_world_size"): lambda *_: {"world_size": 1},
             ("POST", "/resume"): lambda *_: service.resume(),
-            ("GET", "/is_paused"): lambda *_: {"is_paused": service.paused},
             ("POST", "/reset_prefix_cache"): lambda *_: {},
-            # Completions carry the version they were drawn with; there is nothing to label.
-            ("POST", "/update_weight_version"): lambda *_: {"success": True},
+            ("POST", "/start_weight_update"): lambda *_: service.start_update(),
+            ("POST", "/update_weights"): lambda body, _: service.update(body),
+            ("POST", "/finish_weight_update"): lambda *_: service.finish_update(),
             ("POST", "/collective_rpc"): lambda body, _: {
                 "results": service.call(body.get("method"), asked.section(body, "kwargs"))
             },

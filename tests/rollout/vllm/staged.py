@@ -9,6 +9,8 @@ import json
 
 import httpx
 
+from ogrpo.rollout.vllm.capabilities import PROTOCOL
+
 FIRST = 999
 """The weights that a process starts with."""
 EOS = 0
@@ -20,6 +22,10 @@ def log_prob_of(weights):
 
 def weights_of(log_prob):
     return round((-1.0 - float(log_prob)) * 100.0)
+
+
+class Fails(Exception):
+    """What vLLM answers with 500."""
 
 
 class Staged(httpx.AsyncBaseTransport):
@@ -42,6 +48,7 @@ class Staged(httpx.AsyncBaseTransport):
         self.starts += 1
         self.weights, self.label, self.note = FIRST, "default", ("", -1)
         self.paused, self._running = False, 0
+        self._open, self._update = False, None
         self._dead = asyncio.Event()
         self._changed = asyncio.Event()
 
@@ -98,7 +105,10 @@ class Staged(httpx.AsyncBaseTransport):
         await asyncio.sleep(0.01)
         await self._thawed.wait()
         body = json.loads(request.content or b"{}")
-        found = await self._do(path, body, request.url.params)
+        try:
+            found = await self._do(path, body, request.url.params)
+        except Fails:
+            return httpx.Response(500, json={"error": {"message": "the engine failed"}})
         if fault == "hang":
             await asyncio.Event().wait()
         await asyncio.sleep(8.0 if fault == "late" else 0.0)
@@ -121,10 +131,6 @@ class Staged(httpx.AsyncBaseTransport):
     async def reset_prefix_cache(self, *_):
         return {}
 
-    async def update_weight_version(self, body, _):
-        self.label = body["new_version"]
-        return {}
-
     async def pause(self, _, query):
         self.paused = True
         while query["mode"] == "wait" and self._running:
@@ -136,29 +142,55 @@ class Staged(httpx.AsyncBaseTransport):
         self._tell()
         return {}
 
-    async def collective_rpc(self, body, _):
-        if body["method"] == "ogrpo_load":
-            return {"results": [await self._load(**body["kwargs"])]}
-        return {"results": [self._described()]}
+    async def get_world_size(self, *_):
+        return {"world_size": 1}
 
-    def _described(self):
+    async def collective_rpc(self, *_):
         sha256, version = self.note
-        return {
-            **{"instance": str(self.starts), "sha256": sha256, "version": version},
-            **{"dtype": "float32", "vocab_size": 16, "quantization": None, "chunked_prefill": True},
+        described = {
+            "instance": str(self.starts),
+            "sha256": sha256,
+            "version": version,
+            "dtype": "float32",
+            "vocab_size": 16,
+            "quantization": None,
+            "chunked_prefill": True,
+            "protocol": PROTOCOL,
+            "transfer": "ogrpo",
+            "update": self._update,
         }
+        return {"results": [described]}
 
-    async def _load(self, version, manifest_sha256, **_):
-        self.loads += 1
+    async def start_weight_update(self, *_):
+        if self._open:
+            raise Fails
+        self._open = True
+        return {}
+
+    async def finish_weight_update(self, body, _):
+        if not self._open:
+            raise Fails
+        self._open, self.label = False, body["weight_version"] or self.label
+        return {}
+
+    async def update_weights(self, body, _):
+        if not self._open:
+            raise Fails
+        update = body["update_info"]
         await asyncio.sleep(0.5)
-        fault = self.faults.pop("load", None)
-        if fault is not None:
-            if fault == "broken":
+        install = update.get("install", False)
+        code = self.faults.pop("install" if install else "load", None)
+        sha256 = update["manifest_sha256"]
+        self._update = {"manifest_sha256": sha256, "code": code, "error": code, "pulled": 0}
+        if code is not None:
+            self._open = False
+            if install:
                 self.weights, self.note = FIRST + 1, ("", -1)
-            said = {"ok": False, "code": fault, "error": fault}
-            return {**said, **self._described()}
-        self.weights, self.note = version, (manifest_sha256, version)
-        return {"ok": True, "bytes": 0, **self._described()}
+            raise Fails
+        if install:
+            self.loads += 1
+            self.weights, self.note = update["version"], (sha256, update["version"])
+        return {}
 
     async def _draw(self, path, body):
         while self.paused:

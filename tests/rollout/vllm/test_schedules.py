@@ -31,7 +31,8 @@ SAMPLING = Sampling(temperature=1.0, max_tokens=3, group_size=2)
 OPTIONS = Options(timeout=20.0, patience=120.0, attempts=6, per_server=2)
 PATHS = (
     *("generate", "completions", "collective_rpc", "pause", "resume", "is_paused"),
-    *("update_weight_version", "reset_prefix_cache", "models", "version"),
+    *("start_weight_update", "update_weights", "finish_weight_update", "reset_prefix_cache"),
+    *("models", "version", "get_world_size"),
 )
 KINDS = ("refuse", "drop", "lose", "hang", "odd", "late")
 SETTLED = 2 * OPTIONS.timeout + 2 * LONGEST_REST
@@ -49,8 +50,6 @@ def target(version):
         sha256=f"sha{version}",
         manifest_sha256=f"sha{version}",
         bytes=0,
-        delta_bytes=None,
-        changed_share=None,
         seconds=0.0,
     )
     return Target(release, probe)
@@ -124,7 +123,7 @@ class Schedules(RuleBasedStateMachine):
     def publish(self):
         if self.publishing is None:
             self.version += 1
-            self.refused = False
+            self.refused = any("garbage" in x.faults.values() for x in self.staged)
             self.publishing = self.loop.create_task(self.fleet.publish(target(self.version)))
             self.advance(0.0)
 
@@ -180,7 +179,8 @@ class Schedules(RuleBasedStateMachine):
 
     @rule(n=st.integers(0, 1), code=st.sampled_from(["broken", "unreachable", "garbage"]))
     def fail_to_load(self, n, code):
-        self.one(n).faults["load"] = code
+        """A broken one is found out while it is installed, the others before."""
+        self.one(n).faults["install" if code == "broken" else "load"] = code
         self.refused = self.refused or code == "garbage"
         self.faults += 1
         self.settle()

@@ -86,6 +86,7 @@ def build(options: argparse.Namespace, version: str | None, more: Sequence[str])
         "--seed": 0,
         "--logprobs-mode": mode,
         "--worker-extension-cls": "ogrpo_weight_sync.WeightSync",
+        "--weight-transfer-config": '{"backend": "ogrpo"}',
     }
     flags = ["--enable-prefix-caching", *_eager(options.device)]
     if options.tensor_parallel > 1:

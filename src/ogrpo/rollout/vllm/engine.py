@@ -68,8 +68,7 @@ class VllmEngine:
         self._last: dict[str, float] = {}
         self._scratch = Scratch("ogrpo-releases-")
         folder = options.folder or self._scratch.folder
-        pulled = options.transport == "url"
-        self._store = Store(folder, keep=options.keep, delta=options.delta and pulled)
+        self._store = Store(folder, keep=options.keep)
         self._share = self._open_share()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
@@ -200,8 +199,6 @@ class VllmEngine:
             "sync/bytes_sent": float(sent),
             **worst,
         }
-        if release.changed_share is not None:
-            self._last["sync/changed_share"] = release.changed_share
 
     def _served(self, tensors: Mapping[str, np.ndarray]) -> Mapping[str, np.ndarray]:
         return files.cast(tensors, DTYPES[self._fleet.dtype()])

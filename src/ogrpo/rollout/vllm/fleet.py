@@ -75,7 +75,7 @@ class Fleet:
         for server in well:
             await server.tried(target)
         await self._changes.until(
-            lambda: self._serving(target) or all(_given_up(server) for server in well)
+            lambda: bool(self._serving(target)) or all(_given_up(server) for server in well)
         )
         doubts = [server.doubt for server in well if server.doubt is not None]
         for doubt in doubts:

@@ -48,8 +48,6 @@ class Options:
     """Requests in flight at one server at most; each asks for a group of every prompt in it."""
     tolerance: float | None = None
     """Mean absolute probe difference in nats; default: 1e-3 for float32, 0.15 for bfloat16."""
-    delta: bool = True
-    """Whether to send only what changed, where that is less (transport "url")."""
 
     def __post_init__(self) -> None:
         _check_secret("api_key", self.api_key)

@@ -234,18 +234,22 @@ class Server:
     async def _reconcile(self, target: Target | None) -> None:
         if self.found is None or self.doubt is not None:
             await self._meet()
-        if self.proven is not None:
-            if target is not self.proven and self._options.in_flight == "wait":
-                await self._drain()
-            if (self._asked or self._drawn or self.doubt is not None) and not await self._same():
-                self._disbelieve()
-                await self._meet()
+        if target is not self.proven and self._options.in_flight == "wait":
+            await self._drain()
+        if self.proven is not None and self._to_prove and not await self._same(self.proven):
+            self._disbelieve()
+            await self._meet()
         if target is not None and self.proven is not target:
             await self._push(target)
 
     async def _meet(self) -> None:
         """Finds out who answers, resumes it if it is paused, and looks at it if it is new."""
-        now = await capabilities.describe(self.api)
+        try:
+            now = await capabilities.describe(self.api)
+        except Refused as error:
+            if self.found is None:
+                raise
+            raise Unavailable(str(error)) from error  # it did take weights
         self.answering = True
         self._setup.changes.tell()
         await self._resume_if_paused()
@@ -277,10 +281,12 @@ class Server:
         except TimeoutError as error:
             raise Unavailable(f"{self.api.url} does not finish its requests") from error
 
-    async def _same(self) -> bool:
-        """Whether it still is the process, with the weights, that has proven its target."""
-        target = self.proven
-        assert target is not None
+    @property
+    def _to_prove(self) -> bool:
+        return self._asked or self._drawn or self.doubt is not None
+
+    async def _same(self, target: Target) -> bool:
+        """Whether it still is the process, with the weights, that has proven a target."""
         try:
             await self._prove(target)
         except Unproven as error:
@@ -299,7 +305,7 @@ class Server:
         self._begun += 1
         begun = self._begun
         try:
-            gap = await sync.prove(self.api, self.found.model, target.probe)
+            gap = await sync.prove(self.api, self.found, target.probe)
             now = await capabilities.describe(self.api)
             if (now["instance"], now["sha256"]) != (self._instance, target.release.sha256):
                 raise Unproven(f"{self.api.url} has been started again or loaded by somebody else")
@@ -335,7 +341,6 @@ class Server:
             start = time.perf_counter()
             moved = await load(self.api, self.found, target.release, share=self._setup.share)
             seconds = time.perf_counter() - start
-            await self.api.label(str(target.version))
             # vLLM does not clear the prefix cache itself in mode "keep".
             await self.api.reset_prefix_cache()
         except BaseException:

@@ -4,6 +4,7 @@ A version counts once the server has scored a fixed probe as the trainer did. Th
 answers of 200 do not: a stale head, a tensor left out, a dtype, a restart.
 """
 
+import asyncio
 from dataclasses import dataclass
 from typing import Literal
 
@@ -12,6 +13,7 @@ import numpy as np
 from ogrpo.rollout.protocol import IntArray
 from ogrpo.rollout.vllm import wire
 from ogrpo.rollout.vllm.api import ServerApi
+from ogrpo.rollout.vllm.capabilities import Capabilities
 from ogrpo.rollout.vllm.errors import Rejected, Unproven
 from ogrpo.rollout.weights.store import Release
 
@@ -60,21 +62,30 @@ def probe_sequences(vocab_size: int, *, count: int, length: int) -> list[IntArra
     return list(rng.integers(0, vocab_size, (count, length)).astype(np.int32))
 
 
-async def prove(api: ServerApi, model: str, probe: Probe) -> float:
-    """Scores the probe on the server; returns the mean absolute difference in nats.
+async def prove(api: ServerApi, found: Capabilities, probe: Probe) -> float:
+    """Scores the probe on each of the server's data-parallel ranks.
+
+    Returns:
+        The mean absolute difference in nats, of the worst of them.
 
     Raises:
         Unproven: the server's log-probs are not those of the trainer's weights.
     """
+    ranks: list[int | None] = [None] if found.ranks == 1 else [*range(found.ranks)]
+    return max(await asyncio.gather(*(_gap(api, found.model, probe, rank) for rank in ranks)))
+
+
+async def _gap(api: ServerApi, model: str, probe: Probe, rank: int | None) -> float:
     try:
-        reply = await api.complete(wire.score_payload(probe.sequences, model))
+        reply = await api.complete(wire.score_payload(probe.sequences, model), rank=rank)
     except Rejected as error:
         raise Unproven(f"{api.url} cannot score the probe: {error}") from error
     scores = wire.read_scores(reply, probe.sequences)
     gap = float(np.abs(np.concatenate(scores) - np.concatenate(probe.log_probs)).mean())
     if not gap <= probe.tolerance:
+        where = "" if rank is None else f", data-parallel rank {rank},"
         raise Unproven(
-            f"{api.url} scores the probe {gap:.3g} nats a token away from the trainer, more "
+            f"{api.url}{where} scores the probe {gap:.3g} nats a token away from the trainer, more "
             f"than {probe.tolerance:g}: it serves other weights than it was sent"
         )
     return gap

@@ -1,6 +1,6 @@
 """A folder of releases behind HTTP, for servers that share no filesystem with the trainer.
 
-Read-only, behind a token, on the loopback interface unless told otherwise; nothing but the three
+Read-only, behind a token, on the loopback interface unless told otherwise; nothing but the two
 files of a release can be asked for.
 """
 
@@ -15,11 +15,9 @@ from pathlib import Path
 
 from ogrpo.rollout.address import url_of
 from ogrpo.rollout.http_server import BadRequest, Handler, HttpServer
-from ogrpo.rollout.weights.store import DELTA, MANIFEST, MODEL
+from ogrpo.rollout.weights.store import MANIFEST, MODEL
 
-_RELEASE_FILE = re.compile(
-    rf"/(v\d+)/({re.escape(MANIFEST)}|{re.escape(MODEL)}|{re.escape(DELTA)})"
-)
+_RELEASE_FILE = re.compile(rf"/(v\d+)/({re.escape(MANIFEST)}|{re.escape(MODEL)})")
 
 
 class WeightShare:
