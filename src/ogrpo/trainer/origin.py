@@ -30,6 +30,7 @@ APPLIED = (
     *("evaluation.max_tokens", "evaluation.gradient_variance", "evaluation.path", "replay.keep"),
     *(f"rollout.{field.name}" for field in dataclasses.fields(Servers)),
     *("rollout.workers", "rollout.prompts_per_call", "rollout.in_flight", "reward.seconds"),
+    "rollout.mismatch_limit",
     *(
         "reward.processes",
         "reward.call_seconds",
