@@ -108,6 +108,7 @@ def make_server_engine(
     options = Options(
         folder=wanted.folder,
         transport=wanted.transport,
+        push=wanted.push,
         listen=wanted.listen,
         advertise=wanted.advertise,
         in_flight=wanted.in_flight,

@@ -98,6 +98,9 @@ class Rollout(Servers):
     in_flight: Literal["wait", "abort", "keep"] = "wait"
     """What a push of weights does to requests in flight: let them finish first, cut them off and
     draw them again, or let them go on with the new weights (vLLM 0.32 and later)."""
+    push: Literal["merged", "adapters"] = "merged"
+    """With --lora.rank: what a push moves, the whole weights with the adapters merged, or, to
+    servers of `ogrpo-serve --lora-rank`, the adapters alone, which no request waits for."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -122,3 +125,6 @@ class Rollout(Servers):
         several = bool(self.url) and self.workers > 1
         remedy = "give --rollout.url and --rollout.workers 2 or more"
         only_with(self, "rollout", "in_flight", several, remedy)
+        remedy = "a push of adapters leaves what is in flight as it is, push merged"
+        only_with(self, "rollout", "in_flight", self.push == "merged", remedy)
+        only_with(self, "rollout", "push", bool(self.url), "give --rollout.url")

@@ -281,6 +281,15 @@ def check_in_flight(found: Capabilities, in_flight: str) -> None:
         )
 
 
+def check_push(found: Capabilities, push: str) -> None:
+    """Refuses adapters alone where the server was started without them."""
+    if push == "adapters" and not found.extension.get("lora_rank"):
+        raise Refused(
+            f"{found.url} takes no adapters by themselves: start it with ogrpo-serve --lora-rank R "
+            "(vLLM's --enable-lora and VLLM_ALLOW_RUNTIME_LORA_UPDATING=1), or push them merged"
+        )
+
+
 def check_sampling(found: Capabilities, sampling: Sampling) -> None:
     """Refuses sampling whose log-probs would not be those of the distribution drawn from.
 
