@@ -7,6 +7,7 @@ prompt.
 """
 
 from collections.abc import Iterator
+from itertools import product
 from typing import NamedTuple
 
 import numpy as np
@@ -19,7 +20,9 @@ from ogrpo.rollout.protocol import BoolArray, IntArray
 PART_RUNGS = SECOND_RUNGS = 4
 """Rungs of the number of parts, and of the second section, between a size and its double."""
 ROOMS = (1.0, 1.06, 1.13, 1.25, 1.5)
-"""How much longer than their mean the sections of a part may be, before there is one part more."""
+"""How much longer than its mean over the parts a section is tried."""
+PROMPTS = (0, 1, 2)
+"""For how many prompts more the second section has room, so that groups can be split."""
 
 Counts = npt.NDArray[np.int64]
 
@@ -32,6 +35,15 @@ class Cut(NamedTuple):
     """[K, A], the group at each place; N for none."""
     here: BoolArray
     """[K, A, G], the completions of it that this part computes."""
+
+
+class _Size(NamedTuple):
+    """Parts and their sections; the fewest tokens come first."""
+
+    tokens: int
+    parts: int
+    first: int
+    second: int
 
 
 class _Need(NamedTuple):
@@ -50,11 +62,16 @@ class _Need(NamedTuple):
         """Of each completion, without its prompt."""
         return (self.lengths > 0).astype(np.int64)
 
+    @property
+    def others(self) -> int:
+        """Of the second section, in all, each prompt counting once."""
+        return int(self.prompts.sum() + self.second.sum())
+
 
 def cut_by_tokens(
     batch: Batch[np.ndarray], wanted: BoolArray, *, most: int, together: int = 1
 ) -> Cut:
-    """As few parts as rows of `most` tokens allow, padding included.
+    """Parts with rows of at most `most` tokens, padding included; as few tokens as are found.
 
     Args:
         batch: groups, padded.
@@ -68,12 +85,10 @@ def cut_by_tokens(
     """
     need = _Need(*token_counts(batch, wanted))
     _check_length(need, most)
-    limit = int((need.lengths > 0).sum())
-    for parts in _numbers(-(-int(need.prompts.sum() + need.lengths.sum()) // most), limit):
-        for first, second in _sections(batch, need, parts * together, most):
-            dealt = _dealt(need, parts * together, first, second)
-            if dealt is not None:
-                return _laid_out(batch, need, dealt, first, second)
+    for size in sorted(_sizes(batch, need, most, together)):
+        dealt = _dealt(need, size)
+        if dealt is not None:
+            return _laid_out(batch, need, dealt, size)
     raise AssertionError("every completion fits in a part of its own")
 
 
@@ -104,35 +119,33 @@ def _numbers(least: int, most: int) -> Iterator[int]:
     """Numbers of parts to try: all up to 8, then some; the last is enough for anything."""
     parts, most = max(1, least), max(1, most)
     while parts < most:
-        parts = rung(parts, PART_RUNGS, most)
+        parts = min(most, rung(parts, PART_RUNGS, 4 * parts))
         yield parts
         parts += 1
     yield parts
 
 
-def _sections(
-    batch: Batch[np.ndarray], need: _Need, parts: int, most: int
-) -> Iterator[tuple[int, int]]:
-    """Lengths of the two sections to try, the shortest first."""
-    full = batch.completion_mask.size, batch.prompt_mask.size + len(need.lengths.ravel())
-    floors = int(need.first.max(initial=1)), int(need.prompts.max(initial=0)) + 1
-    sums = int(need.first.sum()), int(need.prompts.sum() + need.second.sum())
-    seen: set[tuple[int, int]] = set()
-    for room in ROOMS:
-        first, second = (
-            max(floor, 1, -int(-total * room // parts))
-            for floor, total in zip(floors, sums, strict=True)
-        )
-        if first + second > most:
-            break
-        rows = min(most, max(first, full[0])), min(most, max(second, full[1]))
-        long = rung(first, TOKEN_RUNGS, rows[0]), rung(second, SECOND_RUNGS, rows[1])
-        if sum(long) > most:  # the limit itself is the last rung
-            short = min(long[1], most - first)
-            long = most - short, short
-        if long not in seen:
-            yield long
-        seen.add(long)
+def _sizes(batch: Batch[np.ndarray], need: _Need, most: int, together: int) -> Iterator[_Size]:
+    """What may be tried: few parts with long sections, or more with shorter ones."""
+    full = batch.completion_mask.size, batch.prompt_mask.size + need.lengths.size
+    prompt, sums = int(need.prompts.max(initial=0)), (int(need.first.sum()), need.others)
+    least, own = -(-(sums[0] + sums[1]) // (most * together)), int((need.lengths > 0).sum())
+    for turns in _numbers(least, own):
+        parts = turns * together
+        means = [-(-total // parts) for total in sums]
+        for room, more in product(ROOMS, PROMPTS):
+            first = max(1, int(need.first.max(initial=0)), int(means[0] * room))
+            second = max(prompt + 1, means[1] + prompt * more)
+            if first + second > most:
+                continue
+            long = (
+                rung(first, TOKEN_RUNGS, min(most, max(first, full[0]))),
+                rung(second, SECOND_RUNGS, min(most, max(second, full[1]))),
+            )
+            if sum(long) > most:  # the limit itself is the last rung
+                short = min(long[1], most - first)
+                long = most - short, short
+            yield _Size(parts * sum(long), parts, *long)
 
 
 class _Part:
@@ -144,15 +157,15 @@ class _Part:
         self.held: dict[int, list[int]] = {}
 
 
-def _dealt(need: _Need, parts: int, first: int, second: int) -> list[dict[int, list[int]]] | None:
+def _dealt(need: _Need, size: _Size) -> list[dict[int, list[int]]] | None:
     """Of each part the completions by group; None where they do not fit."""
-    made = [_Part() for _ in range(parts)]
+    made = [_Part() for _ in range(size.parts)]
     own, ends = need.first, need.second
     totals = need.prompts + need.lengths.sum(axis=1)
 
     def fits(part: _Part, group: int, more: int, others: int) -> bool:
         repeated = 0 if group in part.held else int(need.prompts[group])
-        return part.first + more <= first and part.second + others + repeated <= second
+        return part.first + more <= size.first and part.second + others + repeated <= size.second
 
     def put(part: _Part, group: int, members: list[int]) -> None:
         part.second += 0 if group in part.held else int(need.prompts[group])
@@ -161,7 +174,7 @@ def _dealt(need: _Need, parts: int, first: int, second: int) -> list[dict[int, l
         part.held.setdefault(group, []).extend(members)
 
     def fullness(part: _Part) -> float:
-        return max(part.first / first, part.second / second)
+        return max(part.first / size.first, part.second / size.second)
 
     for group in np.lexsort((-totals, -need.lengths.max(axis=1))).tolist():
         longest_first = np.argsort(-need.lengths[group], kind="stable").tolist()
@@ -186,8 +199,7 @@ def _laid_out(
     batch: Batch[np.ndarray],
     need: _Need,
     dealt: list[dict[int, list[int]]],
-    first: int,
-    second: int,
+    size: _Size,
 ) -> Cut:
     (n, members, length), prompt = batch.completion_mask.shape, batch.prompt_mask.shape[1]
     places = rung(max(1, *(len(held) for held in dealt)), OTHER_RUNGS, n)
@@ -199,8 +211,8 @@ def _laid_out(
             here[part, place, held[group]] = True
     shape = Shape(
         parts=len(dealt),
-        predictors=first,
-        others=second,
+        predictors=size.first,
+        others=size.second,
         groups=places,
         members=members,
         prompt=prompt,

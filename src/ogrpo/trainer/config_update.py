@@ -243,6 +243,10 @@ class Optimizer:
     """Compute every place of a padded batch, or its tokens alone; the gradient stays the same. A
     packed batch has one of several shapes, each compiled once (docs/ragged.md). On a
     mesh each device packs its own groups."""
+    microbatch_tokens: int | None = None
+    """Cut packed batches into parts of at most so many tokens a device, padding included, and not
+    into equally many prompts; the gradient stays the same. A group of more tokens is split between
+    its completions, each part repeating its prompt. `ogrpo plan` proposes a number."""
     skip_zero_variance: bool = False
     """Do not compute groups that carry no loss, which needs microbatches of such groups alone, or
     packed batches; the gradient stays the same. Metrics, and so the signals of --reuse.adaptive,
@@ -270,6 +274,16 @@ class Optimizer:
             self.batching in choices,
             f"optimizer.batching is {self.batching}: choose one of {choices}",
         )
+        packed, tokens = self.batching == "packed", self.microbatch_tokens
+        require(
+            tokens is None or tokens > 0,
+            f"optimizer.microbatch-tokens is {tokens}: give more than 0",
+        )
+        only_with(
+            self, "optimizer", "microbatch_tokens", packed, "give --optimizer.batching packed"
+        )
+        remedy = "leave it or optimizer.microbatch-tokens out"
+        only_with(self, "optimizer", "microbatches", tokens is None, remedy)
 
 
 @dataclass(frozen=True)
