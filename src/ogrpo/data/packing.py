@@ -22,7 +22,7 @@ from ogrpo.rollout.protocol import BoolArray, IntArray
 TOKEN_RUNGS, OTHER_RUNGS = 8, 2
 BLOCKS = 8
 """Blocks that the queries of a completion of the full length are cut into, at most."""
-LEAST_BLOCK = 16
+LEAST_BLOCK, MOST_BLOCK = 16, 128
 OF_CUTS = ("groups", "here")
 """Fields that only batches cut by tokens have (`ogrpo.data.cutting`)."""
 
@@ -51,7 +51,7 @@ class Shape(NamedTuple):
     @property
     def block(self) -> int:
         """b, queries in a block."""
-        return min(self.completion, max(LEAST_BLOCK, -(-self.completion // BLOCKS)))
+        return min(self.completion, MOST_BLOCK, max(LEAST_BLOCK, -(-self.completion // BLOCKS)))
 
     @property
     def blocks(self) -> int:
