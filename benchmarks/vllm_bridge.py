@@ -162,7 +162,7 @@ def requests(
 ) -> tuple[str, list[dict]]:
     """The path and the bodies of what the engine sends."""
     found = engine.capabilities[0]
-    order = wire.Order(found.model, sampling, wire.UNTRUNCATED, eos_id, 0)
+    order = wire.Order(found.model, sampling, eos_id, 0)
     if found.native:
         return "/inference/v1/generate", [wire.generate_payload(p, order) for p in prompts]
     parts = [prompts[n : n + 4] for n in range(0, len(prompts), 4)]

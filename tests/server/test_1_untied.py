@@ -36,8 +36,3 @@ def test_a_missing_head_is_refused(alone, monkeypatch):
     )
     with contract.connect([alone.url], CONFIG) as engine:
         contract.check_garbage(engine, CONFIG, params, "head", monkeypatch)
-
-
-def test_vllms_own_reload_is_proven_too_where_it_works(alone):
-    with contract.connect([alone.url], CONFIG, stock_reload=True) as engine:
-        contract.check_pushes(engine, CONFIG)

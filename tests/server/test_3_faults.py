@@ -48,7 +48,7 @@ def test_one_of_two_servers_dies_in_the_middle_of_a_batch(fleet, what):
         victim.launch().wait()
         # It is back with its first weights, and is used again only with the pushed ones.
         deadline = time.monotonic() + 60
-        while any(state.down for state in engine._fleet.servers):
+        while not all(state.ready for state in engine._fleet.servers):
             assert time.monotonic() < deadline
             time.sleep(0.2)
         generate_while(engine, lambda: None)
@@ -66,7 +66,7 @@ def test_a_hung_server_is_given_up_and_comes_back(fleet):
             for pid in stopped:
                 os.kill(pid, signal.SIGCONT)
         deadline = time.monotonic() + 60
-        while any(state.down for state in engine._fleet.servers):
+        while not all(state.ready for state in engine._fleet.servers):
             assert time.monotonic() < deadline
             time.sleep(0.2)
         generate_while(engine, lambda: None)

@@ -87,7 +87,6 @@ SERVER_COUNTS = (
     ("requests sent to servers", "requests"),
     ("requests that failed and were sent again", "failed_requests"),
     ("groups discarded and drawn anew: what drew them was not proven", "discarded_groups"),
-    ("completions of truncated sampling: their ratios are biased", "biased_completions"),
     ("requests that servers interrupted for want of cache", "server/preemptions"),
 )
 

@@ -338,6 +338,7 @@ def _routes(service: Service, *, native: bool, dev_mode: bool) -> dict[tuple[str
         routes |= {
             ("POST", "/pause"): lambda _, query: service.pause(drain=query.get("mode") != "keep"),
             ("POST", "/resume"): lambda *_: service.resume(),
+            ("GET", "/is_paused"): lambda *_: {"is_paused": service.paused},
             ("POST", "/reset_prefix_cache"): lambda *_: {},
             # Completions carry the version they were drawn with; there is nothing to label.
             ("POST", "/update_weight_version"): lambda *_: {"success": True},

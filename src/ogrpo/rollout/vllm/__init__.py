@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from ogrpo.rollout.vllm.capabilities import Capabilities, Expected
 from ogrpo.rollout.vllm.engine import ScoreFn, TensorsFn, VllmEngine
 from ogrpo.rollout.vllm.errors import (
+    Broken,
     PublishRefused,
     Refused,
     Rejected,
@@ -18,9 +19,9 @@ from ogrpo.rollout.vllm.errors import (
     Unproven,
 )
 from ogrpo.rollout.vllm.options import Options
-from ogrpo.rollout.vllm.wire import Truncation
 
 __all__ = [
+    "Broken",
     "Capabilities",
     "Expected",
     "Options",
@@ -28,7 +29,6 @@ __all__ = [
     "Refused",
     "Rejected",
     "RolloutError",
-    "Truncation",
     "Unavailable",
     "Unproven",
     "VllmEngine",

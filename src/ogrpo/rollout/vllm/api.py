@@ -13,6 +13,8 @@ from ogrpo.rollout.vllm.errors import Rejected, Unavailable
 from ogrpo.terminal import shown
 
 Json = dict[str, Any]
+CONNECT_SECONDS, SHORT_SECONDS = 5.0, 20.0
+"""At most, to connect, and for an answer that no samples have to be drawn for."""
 NOT_IMPLEMENTED = 501
 """"Not by this server, now or later": to be rejected, not tried again."""
 
@@ -27,20 +29,32 @@ class ServerApi:
             hangs is given up after it.
     """
 
-    def __init__(self, url: str, *, headers: Mapping[str, str], timeout: float) -> None:
+    def __init__(
+        self,
+        url: str,
+        *,
+        headers: Mapping[str, str],
+        timeout: float,
+        transport: httpx.AsyncBaseTransport | None = None,
+    ) -> None:
         check_url(url, "the address of a server")
         self.url = url.rstrip("/")
         self.place = urlsplit(self.url).netloc.rpartition("@")[2]
         self._headers = headers
         self._tls = httpx.create_ssl_context(trust_env=False)
-        self._timeout = httpx.Timeout(timeout, connect=min(timeout, 5.0), pool=None)
-        self._short = httpx.Timeout(min(timeout, 20.0), connect=min(timeout, 5.0), pool=None)
+        self._transport = transport
+        self._seconds, self._short = timeout, min(timeout, SHORT_SECONDS)
         self._idle = [self._client()]
 
     def _client(self) -> httpx.AsyncClient:
         # The environment's proxies are not for a private network.
         return httpx.AsyncClient(
-            base_url=self.url, headers=self._headers, verify=self._tls, trust_env=False
+            base_url=self.url,
+            headers=self._headers,
+            verify=self._tls,
+            trust_env=False,
+            transport=self._transport,
+            timeout=httpx.Timeout(None, connect=min(self._seconds, CONNECT_SECONDS)),
         )
 
     async def close(self) -> None:
@@ -59,7 +73,7 @@ class ServerApi:
     async def healthy(self) -> bool:
         """Whether the server says that it is well; it says so while paused, too."""
         try:
-            await self._call("GET", "/health", timeout=self._short)
+            await self._call("GET", "/health", seconds=self._short)
         except (Unavailable, Rejected):
             return False
         return True
@@ -74,15 +88,15 @@ class ServerApi:
 
     async def metrics(self) -> str:
         """Prometheus metrics as text."""
-        return (await self._call("GET", "/metrics", timeout=self._short)).text
+        return (await self._call("GET", "/metrics", seconds=self._short)).text
 
     async def complete(self, payload: Json) -> Json:
         """`/v1/completions`: samples and scores."""
-        return await self._json("POST", "/v1/completions", payload, timeout=self._timeout)
+        return await self._json("POST", "/v1/completions", payload, seconds=self._seconds)
 
     async def generate(self, payload: Json) -> Json:
         """`/inference/v1/generate`: samples with the version of each token's weights."""
-        return await self._json("POST", "/inference/v1/generate", payload, timeout=self._timeout)
+        return await self._json("POST", "/inference/v1/generate", payload, seconds=self._seconds)
 
     async def detokenize(self, model: str, ids: Sequence[int]) -> str:
         """The text of token ids."""
@@ -91,9 +105,8 @@ class ServerApi:
 
     async def rpc(self, method: str, arguments: Json, *, seconds: float | None = None) -> list[Any]:
         """Calls a method of every worker; needs VLLM_SERVER_DEV_MODE=1 on the server."""
-        timeout = self._short if seconds is None else httpx.Timeout(seconds, connect=5.0)
         payload = {"method": method, "kwargs": arguments}
-        results = await self._field("results", "POST", "/collective_rpc", payload, timeout=timeout)
+        results = await self._field("results", "POST", "/collective_rpc", payload, seconds=seconds)
         if not isinstance(results, list) or not results:
             raise Unavailable(f"{self.url}/collective_rpc answered for no worker")
         return results
@@ -101,21 +114,31 @@ class ServerApi:
     async def pause(self, mode: str) -> None:
         """Stops generation; requests in flight are drained, aborted or kept."""
         query = {"mode": mode, "clear_cache": "true"}
-        await self._call("POST", "/pause", params=query, timeout=self._timeout)
+        await self._call("POST", "/pause", params=query, seconds=self._seconds)
 
     async def resume(self) -> None:
         """Goes on after a pause."""
-        await self._call("POST", "/resume", timeout=self._short)
+        await self._call("POST", "/resume", seconds=self._short)
+
+    async def is_paused(self) -> bool | None:
+        """Whether it draws nothing, however well it says it is; None where it does not say."""
+        try:
+            paused = await self._field("is_paused", "GET", "/is_paused")
+        except Rejected as error:
+            if error.status not in (404, 405, NOT_IMPLEMENTED):
+                raise
+            return None
+        return bool(paused)
 
     async def reset_prefix_cache(self) -> None:
         """Forgets the keys and values of earlier prompts."""
-        await self._call("POST", "/reset_prefix_cache", timeout=self._short)
+        await self._call("POST", "/reset_prefix_cache", seconds=self._short)
 
     async def label(self, version: str) -> bool:
         """Names the weights in the server's own records; False before vLLM 0.32, which has none."""
         try:
             payload = {"new_version": version}
-            await self._call("POST", "/update_weight_version", payload, timeout=self._short)
+            await self._call("POST", "/update_weight_version", payload, seconds=self._short)
         except Rejected as error:
             if error.status != 404:
                 raise
@@ -123,17 +146,23 @@ class ServerApi:
         return True
 
     async def _field(
-        self, name: str, method: str, path: str, payload: Json | None = None, *, timeout: Any = None
+        self,
+        name: str,
+        method: str,
+        path: str,
+        payload: Json | None = None,
+        *,
+        seconds: float | None = None,
     ) -> Any:
-        reply = await self._json(method, path, payload, timeout=timeout)
+        reply = await self._json(method, path, payload, seconds=seconds)
         if not isinstance(reply, dict) or name not in reply:
             raise Unavailable(f"{self.url}{path} answered without {name!r}: {str(reply)[:80]!r}")
         return reply[name]
 
     async def _json(
-        self, method: str, path: str, payload: Json | None = None, *, timeout: Any = None
+        self, method: str, path: str, payload: Json | None = None, *, seconds: float | None = None
     ) -> Json:
-        reply = await self._call(method, path, payload, timeout=timeout or self._short)
+        reply = await self._call(method, path, payload, seconds=seconds or self._short)
         try:
             return reply.json()
         except (ValueError, RecursionError) as error:
@@ -146,13 +175,15 @@ class ServerApi:
         payload: Json | None = None,
         *,
         params: dict[str, str] | None = None,
-        timeout: httpx.Timeout,
+        seconds: float,
     ) -> httpx.Response:
+        """The whole answer, within so many seconds, however slowly its bytes come."""
         try:
-            async with self._connection() as client:
-                reply = await client.request(
-                    method, path, json=payload, params=params, timeout=timeout
-                )
+            async with asyncio.timeout(seconds), self._connection() as client:
+                reply = await client.request(method, path, json=payload, params=params)
+        except TimeoutError as error:
+            late = f"{self.url}{path} did not answer in full within {seconds:g} s"
+            raise Unavailable(late) from error
         except httpx.RequestError as error:
             what = str(error) or type(error).__name__
             raise Unavailable(f"{self.url}{path}: {what}") from error

@@ -6,7 +6,8 @@ with the temperature; where they are log softmax(z), it does not.
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -16,13 +17,26 @@ from ogrpo.rollout.protocol import Sampling
 from ogrpo.rollout.vllm import wire
 from ogrpo.rollout.vllm.api import NOT_IMPLEMENTED, Json, ServerApi
 from ogrpo.rollout.vllm.errors import Refused, Rejected, Unavailable
-from ogrpo.rollout.vllm.wire import UNTRUNCATED, Order, Truncation
+from ogrpo.rollout.vllm.wire import Order
 from ogrpo.terminal import shown
 
 LogProbs = Literal["raw", "processed"]
 Tokenizer = Literal["the trainer's", "not compared: no /detokenize", "not compared: no texts given"]
 COLD, HOT = 0.5, 2.0
 TOP = 5
+TAKES_NONE = (
+    "takes no weights: start it with VLLM_SERVER_DEV_MODE=1 and --worker-extension-cls "
+    "ogrpo_weight_sync.WeightSync (ogrpo-serve does both)"
+)
+SAID: Mapping[str, Any] = {
+    "instance": str,
+    "sha256": str,
+    "dtype": str,
+    "vocab_size": int,
+    "quantization": str | None,
+    "chunked_prefill": bool,
+}
+"""What is used of a description, and its types."""
 
 
 @dataclass(frozen=True)
@@ -50,36 +64,30 @@ class Capabilities:
     tokenizer: Tokenizer
     native: bool
     """`/inference/v1/generate` answers, with the version of each token's weights."""
-    dev_mode: bool
-    extension: Json | None
+    extension: Json
     """What the worker extension says of itself."""
 
     @property
-    def dtype(self) -> str | None:
-        """The served dtype, where the extension tells."""
-        return None if self.extension is None else self.extension["dtype"]
+    def dtype(self) -> str:
+        """The served dtype."""
+        return self.extension["dtype"]
 
     @property
     def seeds(self) -> bool:
         """Whether requests may carry a seed: with chunked prefill one ends vLLM's engine."""
-        return self.extension is not None and not self.extension["chunked_prefill"]
+        return not self.extension["chunked_prefill"]
 
     def rows(self) -> list[tuple[str, str]]:
         """The table that is shown at the start."""
         path = "/inference/v1/generate" if self.native else "/v1/completions"
-        push = "ogrpo_weight_sync" if self.extension else ("stock reload" if self.dev_mode else "-")
-        dtype = self.dtype or "dtype unknown"
         return [
             ("server", f"{self.url} (vLLM {self.vllm})"),
-            (
-                "model",
-                f"{self.model}, {dtype}, {self.max_model_len} tokens",
-            ),
+            ("model", f"{self.model}, {self.dtype}, {self.max_model_len} tokens"),
             ("tokenizer", self.tokenizer),
             ("samples from", path),
             ("log-probs", f"{self.log_probs} (measured)"),
             ("versions", "of each token" if self.native else "of each request"),
-            ("weight pushes", push),
+            ("weight pushes", "ogrpo_weight_sync"),
             ("reproducible", "yes" if self.seeds else "no: the server prefills in chunks"),
         ]
 
@@ -91,70 +99,76 @@ def table(found: list[Capabilities]) -> str:
     )
 
 
-async def look(api: ServerApi, expected: Expected) -> Capabilities:
-    """Asks a server what it can do.
+async def look(api: ServerApi, extension: Json, expected: Expected) -> Capabilities:
+    """Asks a server what it can do; `extension` is from `describe`.
 
     Raises:
         Refused: its vocabulary, context or tokenizer do not fit the trainer's.
-        Unavailable: it does not answer.
+        RolloutError: it does not answer, or answers what vLLM does not.
     """
     vllm, cards = await asyncio.gather(api.version(), api.models())
-    card = cards[0]
-    dev_mode, extension = await _extension(api)
-    context = int(card.get("max_model_len") or 0)
+    with _understood(api.url, "/v1/models", cards):
+        model, context = str(cards[0]["id"]), int(cards[0].get("max_model_len") or 0)
     _check_fit(api.url, extension, context, expected)
     return Capabilities(
         url=api.url,
         vllm=vllm,
-        model=card["id"],
+        model=model,
         max_model_len=context,
-        log_probs=await measure_log_probs(api, card["id"], expected),
-        tokenizer=await compare_tokenizers(api, card["id"], expected.texts),
-        native=await _native(api, card["id"], expected),
-        dev_mode=dev_mode,
+        log_probs=await measure_log_probs(api, model, expected),
+        tokenizer=await compare_tokenizers(api, model, expected.texts),
+        native=await _native(api, model, expected),
         extension=extension,
     )
 
 
-async def describe(api: ServerApi) -> Json | None:
-    """What the first worker's extension says; None without dev mode or without the extension."""
-    return (await _extension(api))[1]
+@contextmanager
+def _understood(url: str, what: str, answer: Any) -> Iterator[None]:
+    """Turns what cannot be taken out of an odd answer into an error that passes."""
+    try:
+        yield
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
+        raise Unavailable(f"{url}: {what} answered {str(answer)[:80]!r}") from error
 
 
-async def _extension(api: ServerApi) -> tuple[bool, Json | None]:
+async def describe(api: ServerApi) -> Json:
+    """What the worker extension says of itself; no sha256 where its workers disagree.
+
+    Raises:
+        Refused: the server takes no weights.
+        RolloutError: it does not answer, or answers what the extension does not.
+    """
     try:
         answers = await api.rpc("ogrpo_describe", {})
     except Rejected as error:
         if error.status == 404:
-            return False, None
+            raise Refused(f"{api.url} {TAKES_NONE}") from error
         raise
-    except Unavailable:
-        # vLLM answers 500 to a method that its workers do not have.
-        if await api.healthy():
-            return True, None
+    except Unavailable as error:
+        # vLLM answers 500 to a method that its workers do not have, and names it.
+        if "ogrpo_describe" in str(error):
+            raise Refused(f"{api.url} {TAKES_NONE}") from error
         raise
-    _check_alike(api.url, answers)
-    return True, answers[0]
+    with _understood(api.url, "ogrpo_describe", answers):
+        held = {(answer["version"], answer["sha256"]) for answer in answers}
+        for name, kind in SAID.items():
+            if not isinstance(answers[0][name], kind):
+                raise TypeError(name)
+    return answers[0] if len(held) == 1 else {**answers[0], "sha256": ""}
 
 
-def _check_alike(url: str, answers: list[Json]) -> None:
-    versions = sorted({answer["version"] for answer in answers})
-    if len(versions) != 1:
-        raise Refused(f"{url}: its workers hold the versions {versions}; restart the server")
-
-
-def _check_fit(url: str, extension: Json | None, context: int, expected: Expected) -> None:
+def _check_fit(url: str, extension: Json, context: int, expected: Expected) -> None:
     if context < expected.max_length:
         raise Refused(
             f"{url} takes {context} tokens, prompt and completion need {expected.max_length}; "
             "it would cut completions short in silence: start it with a larger --max-model-len"
         )
-    if extension is not None and extension["vocab_size"] != expected.vocab_size:
+    if extension["vocab_size"] != expected.vocab_size:
         raise Refused(
             f"{url} serves a vocabulary of {extension['vocab_size']}, the trainer's model has "
             f"{expected.vocab_size}: serve the folder that the trainer started from"
         )
-    if extension is not None and extension["quantization"] is not None:
+    if extension["quantization"] is not None:
         raise Refused(
             f"{url} serves {extension['quantization']} weights, which cannot be replaced and whose "
             "log-probs are not the policy's: serve it unquantised"
@@ -212,16 +226,18 @@ async def _first_tokens(
 ) -> dict[str, float]:
     """The most likely first tokens after the end token, with their log-probs as reported."""
     sampling = Sampling(temperature=temperature, max_tokens=1, group_size=1)
-    order = Order(model, sampling, UNTRUNCATED, expected.eos_id, version=-1)
+    order = Order(model, sampling, expected.eos_id, version=-1)
     payload = wire.completions_payload([np.array([expected.eos_id], np.int32)], order)
     reply = await api.complete({**payload, "logprobs": TOP, "return_tokens_as_token_ids": True})
-    return reply["choices"][0]["logprobs"]["top_logprobs"][0]
+    with _understood(api.url, "/v1/completions", reply):
+        top = reply["choices"][0]["logprobs"]["top_logprobs"][0]
+        return {str(token): float(value) for token, value in top.items()}
 
 
 async def _native(api: ServerApi, model: str, expected: Expected) -> bool:
     """Whether the native endpoint answers with versions; it is not in openapi.json."""
     sampling = Sampling(temperature=1.0, max_tokens=1, group_size=1)
-    order = Order(model, sampling, UNTRUNCATED, expected.eos_id, version=-1)
+    order = Order(model, sampling, expected.eos_id, version=-1)
     prompt = np.array([expected.eos_id], np.int32)
     try:
         reply = await api.generate(wire.generate_payload(prompt, order))
@@ -229,35 +245,33 @@ async def _native(api: ServerApi, model: str, expected: Expected) -> bool:
         if error.status in (403, 404, 405):
             return False
         raise
-    return all(choice.get("weight_versions") for choice in reply["choices"])
+    with _understood(api.url, "/inference/v1/generate", reply):
+        return all(choice.get("weight_versions") for choice in reply["choices"])
 
 
-def check_sampling(
-    found: Capabilities, sampling: Sampling, truncation: Truncation, *, allow_biased: bool
-) -> None:
+def check_in_flight(found: Capabilities, in_flight: str) -> None:
+    """Refuses to keep requests over a push where nobody says which version drew which token."""
+    if in_flight == "keep" and not found.native:
+        raise Refused(
+            f"{found.url} does not say which version drew which token, so that in_flight='keep' "
+            "would leave their log-probs without an owner: use 'wait' or 'abort', or start "
+            "vLLM >= 0.32 with --enable-scale-out"
+        )
+
+
+def check_sampling(found: Capabilities, sampling: Sampling) -> None:
     """Refuses sampling whose log-probs would not be those of the distribution drawn from.
 
     Raises:
-        Refused: temperature != 1 with raw log-probs, or nucleus and top-k sampling without consent.
+        Refused: temperature != 1 with raw log-probs.
     """
     if sampling.greedy:
         return
-    if truncation.active and not allow_biased:
-        raise Refused(
-            f"top_p={truncation.top_p}, top_k={truncation.top_k} give tokens that the policy could "
-            "draw no chance: importance ratios are then biased. Leave both off, or accept it with "
-            "allow_biased=True; such completions are counted"
-        )
     if sampling.temperature != 1.0 and found.log_probs != "processed":
         raise Refused(
             f"temperature is {sampling.temperature}, but {found.url} reports log-probs "
             "of temperature 1 (raw): start it with --logprobs-mode processed_logprobs "
             "(ogrpo-serve does), or sample at temperature 1"
-        )
-    if truncation.active and found.log_probs != "processed":
-        raise Refused(
-            f"{found.url} reports raw log-probs, those of the untruncated distribution: start it "
-            "with --logprobs-mode processed_logprobs"
         )
 
 
@@ -268,8 +282,3 @@ def check_context(found: Capabilities, longest_prompt: int, sampling: Sampling) 
             f"a prompt of {longest_prompt} tokens and {sampling.max_tokens} to draw do not fit "
             f"the {found.max_model_len} that {found.url} takes: raise its --max-model-len"
         )
-
-
-def as_row(found: Capabilities) -> dict[str, Any]:
-    """What a run's records keep of a server."""
-    return dict(found.rows())

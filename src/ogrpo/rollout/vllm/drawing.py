@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Coroutine, Sequence
+from collections.abc import Container, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -10,31 +10,31 @@ import numpy as np
 
 from ogrpo.rollout.check import Terms, flaws
 from ogrpo.rollout.protocol import Group, IntArray, Sampling
-from ogrpo.rollout.vllm import sync, wire
+from ogrpo.rollout.vllm import wire
 from ogrpo.rollout.vllm.capabilities import Expected
 from ogrpo.rollout.vllm.errors import Flawed, Rejected, RolloutError, Unavailable
-from ogrpo.rollout.vllm.fleet import FIRST_REST, LONGEST_REST, Server
+from ogrpo.rollout.vllm.fleet import Fleet
 from ogrpo.rollout.vllm.options import Options
-from ogrpo.rollout.vllm.publisher import Publisher
 from ogrpo.rollout.vllm.refusals import Refusals
+from ogrpo.rollout.vllm.server import FIRST_REST, LONGEST_REST, Server
 from ogrpo.rollout.vllm.wire import UNLABELLED, Order
 
 T = TypeVar("T")
 
 
 class Drawing:
-    """Draws groups from the servers of a publisher, which says what they are to serve."""
+    """Draws groups from the servers of a fleet."""
 
     def __init__(
         self,
-        publisher: Publisher,
+        fleet: Fleet,
         *,
         expected: Expected,
         options: Options,
         counts: Counter[str],
     ) -> None:
-        self._publisher, self._fleet = publisher, publisher.fleet
-        self._expected, self._options, self._counts = expected, options, counts
+        self._fleet, self._counts = fleet, counts
+        self._expected, self._options = expected, options
         self._refusals = Refusals(counts)
         self._slots = asyncio.Semaphore(options.per_server * len(self._fleet.servers))
 
@@ -68,38 +68,17 @@ class Drawing:
         return [places[start : start + size] for start in range(0, len(places), size)]
 
     async def _kept(self, drawn: Sequence["_Drawn"]) -> dict[int, Group]:
-        """What was drawn from servers that are still the ones they were."""
-        servers = list(dict.fromkeys(one.server for one in drawn))
-        sound = await _gather([self._sound(server) for server in servers])
-        for server, good in zip(servers, sound, strict=True):
-            if not good:
-                await self._fleet.fail(server, Unavailable("restarted: its samples are discarded"))
+        """What was drawn by servers that still are what they were believed to be."""
+        sources = list(dict.fromkeys((one.server, one.lineage) for one in drawn))
+        believed = await _gather([server.confirm(lineage) for server, lineage in sources])
+        sound = {source for source, good in zip(sources, believed, strict=True) if good}
         kept: dict[int, Group] = {}
         for one in drawn:
-            # A server that failed on the way may have drawn with its first weights before that.
-            if one.life == one.server.life:
+            if (one.server, one.lineage) in sound:
                 kept.update(zip(one.places, one.groups, strict=True))
             else:
                 self._counts["discarded_groups"] += len(one.groups)
         return kept
-
-    async def _sound(self, server: Server) -> bool:
-        target = self._publisher.target
-        assert server.found is not None
-        assert target is not None
-        if server.busy or server.version != target.version:
-            # A push is under way or has just failed: the samples' own epoch has been checked.
-            return not server.down
-        try:
-            return await sync.still_serves(
-                server.api,
-                server.found,
-                target,
-                server.instance,
-                stock=self._options.stock_reload,
-            )
-        except (Unavailable, Rejected, Flawed):
-            return False
 
     async def _chunk(
         self, places: Sequence[int], prompts: list[IntArray], sampling: Sampling, seed: int
@@ -117,75 +96,83 @@ class Drawing:
             if refused and not self._fleet.others(refused):
                 await asyncio.sleep(min(LONGEST_REST, FIRST_REST * 2 ** (len(refused) - 1)))
             server = await self._fleet.acquire(refused)
-            epoch, life = server.epoch, server.life
+            assert server.proven is not None
+            lineage, loads, version = server.lineage, server.loads, server.proven.version
             # What failed is repeated as it was; what was refused may be refused again for its seed.
             own = _own_seed(seed, places[0], len(refused))
             try:
-                groups = await self._ask(server, prompts, sampling, own)
+                groups = await self._ask(server, version, prompts, sampling, own)
             except Unavailable as failure:
                 last = str(failure)
                 self._counts["failed_requests"] += 1
-                await self._fleet.fail(server, failure)
+                server.doubts(failure)
                 continue
             except (Flawed, Rejected) as failure:
                 last = f"{server.api.place}: {failure}"
                 refused.append(server)
                 self._refusals.note(server.api.place, failure, len(prompts) * sampling.group_size)
-                if not isinstance(failure, Flawed) or failure.flaw.reason == "version":
-                    await self._fleet.fail(server, failure)
+                if _is_of_version(failure) or isinstance(failure, Rejected):
+                    server.doubts(failure, weights=_is_of_version(failure))
                 continue
             finally:
-                await self._fleet.release(server)
-            if self._attributable(server, epoch, groups):
-                return _Drawn(server, life, places, groups)
+                server.release()
+            if self._attributable(server, loads, groups):
+                return _Drawn(server, lineage, places, groups)
             self._counts["discarded_groups"] += len(groups)
             if _unlabelled(groups):
-                await self._fleet.fail(server, Unavailable("restarted: it has its first weights"))
+                server.doubts(Unavailable("it has its first weights again"), weights=True)
         raise RolloutError(
             f"a request was tried {self._options.attempts} times without an answer that can be "
             f"used, last: {last}\n{self._fleet.states()}"
         )
 
-    def _attributable(self, server: Server, epoch: int, groups: Sequence[Group]) -> bool:
+    def _attributable(self, server: Server, loads: int, groups: Sequence[Group]) -> bool:
         """Whether it is known which version drew each token."""
         drawn = [c for group in groups for c in group.completions]
         if any(completion.version_spans for completion in drawn):
             return not _unlabelled(groups)
-        return server.epoch == epoch
+        return server.loads == loads
 
     async def _ask(
-        self, server: Server, prompts: list[IntArray], sampling: Sampling, seed: int
+        self,
+        server: Server,
+        version: int,
+        prompts: list[IntArray],
+        sampling: Sampling,
+        seed: int,
     ) -> list[Group]:
         """What a server answers, if it is what was ordered.
 
         Raises:
             Flawed: it is not; one completion is enough.
         """
-        groups = await self._answer(server, prompts, sampling, seed)
+        order = self._order(server, version, sampling, seed)
+        groups = await self._answer(server, prompts, order)
         if _unlabelled(groups):
             return groups  # its server has restarted, whatever else is wrong
-        expected, versions = self._expected, self._publisher.versions
+        # A push waits for what is in flight, or may change the weights under it for newer ones.
+        waits = self._options.in_flight == "wait"
+        versions = {version} if waits else _Since(version, self._fleet.versions)
+        expected = self._expected
         terms = Terms(sampling, expected.vocab_size, expected.eos_id, versions)
         for flaw in flaws(groups, terms).values():
             raise Flawed(flaw)
         return groups
 
-    async def _answer(
-        self, server: Server, prompts: list[IntArray], sampling: Sampling, seed: int
-    ) -> list[Group]:
-        found = server.found
-        assert found is not None
-        assert server.version is not None
-        order = Order(
-            model=found.model,
+    def _order(self, server: Server, version: int, sampling: Sampling, seed: int) -> Order:
+        assert server.found is not None
+        return Order(
+            model=server.found.model,
             sampling=sampling,
-            truncation=self._options.truncation,
             eos_id=self._expected.eos_id,
-            version=server.version,
-            seed=seed if found.seeds else None,
+            version=version,
+            seed=seed if server.found.seeds else None,
         )
+
+    async def _answer(self, server: Server, prompts: list[IntArray], order: Order) -> list[Group]:
+        assert server.found is not None
         self._counts["requests"] += 1
-        if found.native:
+        if server.found.native:
             replies = [
                 await server.api.generate(wire.generate_payload(prompt, order))
                 for prompt in prompts
@@ -209,13 +196,28 @@ async def _gather(work: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
 
 
 @dataclass(frozen=True)
+class _Since(Container[int]):
+    """The published versions from one on."""
+
+    least: int
+    published: Container[int]
+
+    def __contains__(self, version: object) -> bool:
+        return isinstance(version, int) and version >= self.least and version in self.published
+
+
+@dataclass(frozen=True)
 class _Drawn:
     """One request's result, and who gave it."""
 
     server: Server
-    life: object
+    lineage: int
     places: Sequence[int]
     groups: list[Group]
+
+
+def _is_of_version(failure: Exception) -> bool:
+    return isinstance(failure, Flawed) and failure.flaw.reason == "version"
 
 
 def _unlabelled(groups: Sequence[Group]) -> bool:

@@ -27,11 +27,11 @@ from ogrpo.rollout.vllm.api import ServerApi
 from ogrpo.rollout.vllm.capabilities import Capabilities, Expected
 from ogrpo.rollout.vllm.drawing import Drawing
 from ogrpo.rollout.vllm.errors import PublishRefused
-from ogrpo.rollout.vllm.fleet import Server
+from ogrpo.rollout.vllm.fleet import Fleet
 from ogrpo.rollout.vllm.options import Options
 from ogrpo.rollout.vllm.prometheus import peaks, server_metrics
-from ogrpo.rollout.vllm.publisher import Publisher
-from ogrpo.rollout.vllm.sync import Probe, Target
+from ogrpo.rollout.vllm.server import Changes, Server, Setup
+from ogrpo.rollout.vllm.sync import Probe, PushReport, Target
 from ogrpo.rollout.weights import tensors as files
 from ogrpo.rollout.weights.share import WeightShare
 from ogrpo.rollout.weights.store import Store
@@ -65,6 +65,7 @@ class VllmEngine:
         self._expected, self._options = expected, options
         self._tensors_fn, self._score_fn = tensors_fn, score_fn
         self._peaks: dict[str, float] = {}
+        self._last: dict[str, float] = {}
         self._scratch = Scratch("ogrpo-releases-")
         folder = options.folder or self._scratch.folder
         pulled = options.transport == "url"
@@ -73,19 +74,17 @@ class VllmEngine:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
-        self._publisher = Publisher(
-            [Server(self._api(url)) for url in urls],
-            expected=expected,
-            options=options,
-            share=self._share,
-            counts=self.counts,
+        changes = Changes()
+        setup = Setup(expected, options, self._share, self.counts, changes)
+        self._fleet = Fleet(
+            [Server(self._api(url), setup) for url in urls],
+            changes,
+            per_server=options.per_server,
+            patience=options.patience,
         )
-        self._fleet = self._publisher.fleet
-        self._drawing = Drawing(
-            self._publisher, expected=expected, options=options, counts=self.counts
-        )
+        self._drawing = Drawing(self._fleet, expected=expected, options=options, counts=self.counts)
         try:
-            self._run(self._publisher.look())
+            self._run(self._fleet.start())
         except BaseException:
             self.close()
             raise
@@ -116,10 +115,10 @@ class VllmEngine:
         """
         now = self._run(self._server_metrics())
         gauges, self._peaks = peaks(self._peaks, now), {}
-        return {**self.counts, **self._publisher.last, **now, **gauges}
+        return {**self.counts, **self._last, **now, **gauges}
 
     async def _server_metrics(self) -> dict[str, float]:
-        return await server_metrics([s.api for s in self._fleet.servers if not s.down])
+        return await server_metrics([s.api for s in self._fleet.servers if s.doubt is None])
 
     async def _watch(self) -> None:
         """Looks at the servers while a batch is drawn, less and less often."""
@@ -181,16 +180,31 @@ class VllmEngine:
         release = self._store.write(self._served(self._tensors_fn(params)), version)
         target = Target(release, self._probe(params))
         try:
-            self._run(self._publisher.publish(target))
+            have = self._run(self._fleet.publish(target))
         except PublishRefused:
             self._store.withdraw(release)
             raise
-        self._publisher.last["sync/seconds"] = time.perf_counter() - begin
         self.version = version
+        self._record(target, [server.report for server in have if server.report is not None])
+        self._last["sync/seconds"] = time.perf_counter() - begin
+
+    def _record(self, target: Target, reports: Sequence[PushReport]) -> None:
+        release, sent = target.release, sum(report.bytes for report in reports)
+        self.counts["sync/count"] += 1
+        self.counts["sync/bytes_total"] += sent
+        seconds = ("load_seconds", "prove_seconds", "paused_seconds", "probe_gap")
+        worst = {f"sync/{x}": max((getattr(r, x) for r in reports), default=0.0) for x in seconds}
+        self._last = {
+            "sync/write_seconds": release.seconds,
+            "sync/bytes": float(release.bytes),
+            "sync/bytes_sent": float(sent),
+            **worst,
+        }
+        if release.changed_share is not None:
+            self._last["sync/changed_share"] = release.changed_share
 
     def _served(self, tensors: Mapping[str, np.ndarray]) -> Mapping[str, np.ndarray]:
-        dtype = self._publisher.dtype()
-        return tensors if dtype is None else files.cast(tensors, DTYPES[dtype])
+        return files.cast(tensors, DTYPES[self._fleet.dtype()])
 
     def _probe(self, params: Any) -> Probe:
         wanted = self._options
@@ -198,7 +212,7 @@ class VllmEngine:
             self._expected.vocab_size, count=wanted.probe_count, length=wanted.probe_length
         )
         log_probs = [np.asarray(x, np.float32) for x in self._score_fn(params, sequences)]
-        default = sync.TOLERANCES[self._publisher.dtype() or "float32"]
+        default = sync.TOLERANCES[self._fleet.dtype()]
         return Probe(sequences, log_probs, wanted.tolerance or default)
 
     # --- sampling ------------------------------------------------------------------------------
@@ -213,21 +227,13 @@ class VllmEngine:
             Refused: the sampling's log-probs would be wrong.
             RolloutError: every server is gone, for longer than the patience.
         """
-        if self._publisher.target is None or self.version < 0:
+        if self._fleet.target is None or self.version < 0:
             raise RuntimeError("generate() before publish(): the servers' weights are not known")
         longest = max((len(prompt) for prompt in prompts), default=0)
         for found in self.capabilities:
-            capabilities.check_sampling(
-                found,
-                sampling,
-                self._options.truncation,
-                allow_biased=self._options.allow_biased,
-            )
+            capabilities.check_sampling(found, sampling)
             capabilities.check_context(found, longest, sampling)
-        groups = self._run(self._watched(self._drawing.generate(list(prompts), sampling, seed)))
-        if self._options.truncation.active:
-            self.counts["biased_completions"] += len(prompts) * sampling.group_size
-        return groups
+        return self._run(self._watched(self._drawing.generate(list(prompts), sampling, seed)))
 
     async def _watched(self, work: Coroutine[Any, Any, T]) -> T:
         watch = asyncio.create_task(self._watch())

@@ -31,6 +31,10 @@ class PublishRefused(RolloutError):
     """Weights that a server did not take; it goes on serving what it had."""
 
 
+class Broken(RolloutError):
+    """A server whose live model may be half loaded: what it serves belongs to no version."""
+
+
 class Unproven(RolloutError):
     """A server whose log-probs are not those of the weights it was given."""
 

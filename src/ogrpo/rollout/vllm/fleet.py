@@ -1,94 +1,96 @@
-"""Several servers as one: who is ready for which version, who is asked next, who is given a rest.
-
-A server is ready when it answers, has proven the version that is being sampled, and is not being
-pushed to. One that fails is left alone for a while that doubles with each failure, then looked at
-anew: its capabilities, its weights and their proof; what it says of itself is not enough.
-"""
+"""Several servers as one: all are to serve the same target, and the least loaded is asked next."""
 
 import asyncio
-import logging
-import time
-from collections.abc import Awaitable, Callable, Collection, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Sequence
+from contextlib import suppress
 
-from ogrpo.rollout.vllm.api import ServerApi
-from ogrpo.rollout.vllm.capabilities import Capabilities
-from ogrpo.rollout.vllm.errors import (
-    Flawed,
-    PublishRefused,
-    Refused,
-    Rejected,
-    RolloutError,
-    Unavailable,
-    Unproven,
-)
-from ogrpo.terminal import shown
-
-log = logging.getLogger(__name__)
-FIRST_REST = 0.5
-LONGEST_REST = 30.0
+from ogrpo.rollout.vllm.errors import PublishRefused, Refused, RolloutError, Unavailable
+from ogrpo.rollout.vllm.server import Changes, Server
+from ogrpo.rollout.vllm.sync import Target
 
 
-@dataclass(eq=False)
-class Server:
-    """One server and what is known of it."""
-
-    api: ServerApi
-    found: Capabilities | None = None
-    version: int | None = None
-    """The version that it has proven; None while unknown."""
-    instance: str | None = None
-    """The worker's own name, new with every start."""
-    fails: int = 0
-    epoch: int = 0
-    """Counts the loads; a request that spans one cannot be told apart by version."""
-    busy: bool = False
-    """A push is under way: nothing new is sent."""
-    down: bool = False
-    excluded: str | None = None
-    """Why it is not asked again in this run."""
-    failures: int = 0
-    last_error: str = ""
-    in_flight: int = 0
-
-    @property
-    def life(self) -> str | int:
-        """The same as long as samples may be believed to come from one process.
-
-        After a failure a server is asked who it is; where it cannot say, it may be another.
-        """
-        return self.fails if self.instance is None else self.instance
-
-    def ready(self, version: int | None) -> bool:
-        """Whether samples of `version` can be had from it."""
-        well = not (self.busy or self.down or self.excluded)
-        return well and version is not None and self.version == version
-
-    def state(self) -> str:
-        """For error messages."""
-        why = self.excluded or self.last_error or "ready"
-        return f"{self.api.url}: version {self.version}, {self.in_flight} in flight, {why}"
-
-
-@dataclass
 class Fleet:
     """The servers of a run.
 
-    Attributes:
+    Args:
         servers: all of them.
+        changes: told by them.
         per_server: requests in flight at one server at most.
-        patience: seconds to wait for any server before giving up.
-        version: what is being sampled.
-        revive: makes a failed server ready again, or raises.
+        patience: seconds to wait while no server answers before giving up.
+
+    Attributes:
+        target: what all are to serve; None before the first push.
+        versions: those that were published, and none that was taken back.
     """
 
-    servers: Sequence[Server]
-    per_server: int
-    patience: float
-    revive: Callable[[Server], Awaitable[None]]
-    version: int | None = None
-    changed: asyncio.Condition = field(default_factory=asyncio.Condition)
-    _tasks: set[asyncio.Task[None]] = field(default_factory=set)
+    def __init__(
+        self, servers: Sequence[Server], changes: Changes, *, per_server: int, patience: float
+    ) -> None:
+        self.servers = servers
+        self.target: Target | None = None
+        self.versions: set[int] = set()
+        self._changes, self._per_server, self._patience = changes, per_server, patience
+
+    async def start(self) -> None:
+        """Has every server looked at.
+
+        Raises:
+            Refused: a server whose log-probs would be wrong, or several dtypes.
+            RolloutError: one does not answer as vLLM does.
+        """
+        for server in self.servers:
+            server.start()
+        for server in self.servers:
+            await server.tried(None)
+            if server.doubt is not None:
+                raise server.doubt
+        self.dtype()
+
+    def dtype(self) -> str:
+        """The dtype that all servers serve."""
+        served = {server.found.dtype for server in self.servers if server.found is not None}
+        if len(served) > 1:
+            raise Refused(f"the servers serve {sorted(served)}: start all with the same --dtype")
+        return served.pop()
+
+    # --- publishing ----------------------------------------------------------------------------
+
+    async def publish(self, target: Target) -> Sequence[Server]:
+        """Has every server serve a target and prove it; returns those that do.
+
+        A server that does not answer meanwhile is brought to it as soon as it does.
+
+        Raises:
+            PublishRefused: a server did not take it; all are to serve what they had.
+            RolloutError: no server shows that it serves it, although one answers.
+        """
+        before, self.target = self.target, target
+        well = [server for server in self.servers if server.doubt is None]
+        for server in self.servers:
+            server.want(target)
+        self.versions.add(target.version)
+        for server in well:
+            await server.tried(target)
+        doubts = [server.doubt for server in well if server.doubt is not None]
+        for doubt in doubts:
+            if isinstance(doubt, PublishRefused):
+                self._take_back(before, target)
+                raise doubt
+        have = [server for server in self.servers if server.proven is target]
+        for doubt in doubts:
+            if not have and not isinstance(doubt, Unavailable):
+                raise doubt
+        return have
+
+    def _take_back(self, before: Target | None, target: Target) -> None:
+        """What one server refused, none serves."""
+        self.target = before
+        if before is None or before.version != target.version:
+            self.versions.discard(target.version)
+        for server in self.servers:
+            server.want(before)
+
+    # --- sampling ------------------------------------------------------------------------------
 
     async def acquire(self, avoided: Collection[Server] = ()) -> Server:
         """The least loaded server that is ready, waiting for one if need be.
@@ -97,102 +99,48 @@ class Fleet:
             avoided: servers that are asked only where no other will do.
 
         Raises:
-            RolloutError: none became ready within `patience` seconds, or none ever will.
+            RolloutError: none answered for `patience` seconds, or none ever will as it is.
         """
+        loop = asyncio.get_running_loop()
         alone_since: float | None = None
-        async with self.changed:
-            while True:
-                able = self.others(avoided) or self.servers
-                ready = [s for s in able if s.ready(self.version)]
-                free = [s for s in ready if s.in_flight < self.per_server]
-                if free:
-                    chosen = min(free, key=lambda s: s.in_flight)
-                    chosen.in_flight += 1
-                    return chosen
-                if ready or any(s.busy for s in self.servers):
-                    alone_since = None
-                elif alone_since is None:
-                    alone_since = time.monotonic()
-                left = self._left(alone_since)
-                await self._wait(left)
+        while (chosen := self._free(avoided)) is None:
+            self._check_usable()
+            left: float | None = None
+            if all(server.doubt is not None for server in self.servers):
+                alone_since = loop.time() if alone_since is None else alone_since
+                left = self._left(alone_since + self._patience - loop.time())
+            else:
+                alone_since = None
+            with suppress(TimeoutError):
+                async with asyncio.timeout(left):
+                    await self._changes.wait()
+        chosen.take()
+        return chosen
+
+    def _check_usable(self) -> None:
+        for server in self.servers:
+            server.check()
+        if all(isinstance(server.doubt, Refused) for server in self.servers):
+            raise RolloutError("no server can be used:\n" + self.states())
+
+    def _left(self, seconds: float) -> float | None:
+        if seconds > 0:
+            return seconds
+        if any(server.answering for server in self.servers):
+            return None  # it is being brought to what is wanted; that ends by itself
+        raise RolloutError(
+            f"no server has answered for {self._patience:g} s; start one again and resume the run "
+            "from its last checkpoint:\n" + self.states()
+        )
+
+    def _free(self, avoided: Collection[Server]) -> Server | None:
+        able = self.others(avoided) or self.servers
+        free = [s for s in able if s.ready and s.in_flight < self._per_server]
+        return min(free, key=lambda server: server.in_flight, default=None)
 
     def others(self, avoided: Collection[Server]) -> list[Server]:
         """The servers beside these that are ready, or will be once they have been pushed to."""
-        return [
-            server
-            for server in self.servers
-            if server not in avoided and (server.busy or server.ready(self.version))
-        ]
-
-    def _left(self, alone_since: float | None) -> float | None:
-        if all(s.excluded for s in self.servers):
-            raise RolloutError("no server can be used:\n" + self.states())
-        if alone_since is None:
-            return None
-        left = self.patience - (time.monotonic() - alone_since)
-        if left <= 0:
-            raise RolloutError(
-                f"no server has answered for {self.patience:g} s; start one again and resume "
-                "the run from its last checkpoint:\n" + self.states()
-            )
-        return left
-
-    async def _wait(self, seconds: float | None) -> None:
-        # Not wait_for: before Python 3.12 it waits in a task of its own, which may take the lock
-        # for a caller that has been cancelled meanwhile and never gives it back.
-        try:
-            async with asyncio.timeout(seconds):
-                await self.changed.wait()
-        except TimeoutError:
-            return
-
-    async def release(self, server: Server) -> None:
-        """Takes a request off a server's account."""
-        server.in_flight -= 1
-        await self.notify()
-
-    async def notify(self) -> None:
-        """Wakes those who wait for a server."""
-        async with self.changed:
-            self.changed.notify_all()
-
-    async def drained(self, server: Server) -> None:
-        """Waits until nothing is in flight at a server."""
-        async with self.changed:
-            await self.changed.wait_for(lambda: server.in_flight == 0)
-
-    async def fail(self, server: Server, error: Exception) -> None:
-        """Gives a server a rest and has it looked at afterwards."""
-        server.last_error = str(error)
-        if server.down or server.excluded:
-            return
-        server.fails += 1
-        server.instance = None
-        log.warning("%s is given a rest: %s", server.api.url, shown(error))
-        server.down, server.version = True, None
-        task = asyncio.create_task(self._bring_back(server))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        await self.notify()
-
-    async def _bring_back(self, server: Server) -> None:
-        while server.down and not server.excluded:
-            await asyncio.sleep(min(LONGEST_REST, FIRST_REST * 2**server.failures))
-            server.failures += 1
-            await self._try(server)
-            await self.notify()
-
-    async def _try(self, server: Server) -> None:
-        try:
-            await self.revive(server)
-        except (Unavailable, Rejected, Flawed) as error:
-            server.last_error = str(error)
-        except (Refused, PublishRefused, Unproven, RolloutError) as error:
-            server.excluded = str(error)
-            log.error("%s is left out of this run: %s", server.api.url, shown(error))
-        else:
-            server.down, server.failures, server.last_error = False, 0, ""
-            log.warning("%s is back with version %s", server.api.url, server.version)
+        return [s for s in self.servers if s not in avoided and s.doubt is None]
 
     def states(self) -> str:
         """One line a server."""
@@ -200,7 +148,4 @@ class Fleet:
 
     async def close(self) -> None:
         """Stops looking after servers and closes the connections."""
-        for task in list(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        await asyncio.gather(*(server.api.close() for server in self.servers))
+        await asyncio.gather(*(server.close() for server in self.servers))

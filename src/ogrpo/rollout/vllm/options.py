@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ogrpo.rollout.vllm.sync import InFlight
-from ogrpo.rollout.vllm.wire import UNTRUNCATED, Truncation
 
 
 @dataclass(frozen=True)
@@ -40,17 +39,12 @@ class Options:
     """Requests in flight at one server; each asks for a group of every prompt in it."""
     prompts_per_request: int = 4
     """Prompts in one request of /v1/completions."""
-    truncation: Truncation = UNTRUNCATED
-    allow_biased: bool = False
-    """Accept truncated sampling although importance ratios are then biased."""
     tolerance: float | None = None
     """Mean absolute probe difference in nats; default: 1e-3 for float32, 0.15 for bfloat16."""
     probe_count: int = 4
     probe_length: int = 16
     keep: int = 2
     """Releases that stay on the disk."""
-    stock_reload: bool = False
-    """Use vLLM's own reload_weights even where the extension is there."""
     delta: bool = True
     """Whether to send only what changed, where that is less (transport "url")."""
 

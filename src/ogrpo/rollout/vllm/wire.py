@@ -33,29 +33,11 @@ FINAL_ONLY = 2  # vLLM's RequestOutputKind; without it 0.23 drops all but one of
 
 
 @dataclass(frozen=True)
-class Truncation:
-    """Nucleus and top-k sampling: draws from another distribution than the policy's."""
-
-    top_p: float = 1.0
-    top_k: int = 0
-    """0: all tokens."""
-
-    @property
-    def active(self) -> bool:
-        """Whether any token is ruled out."""
-        return self.top_p < 1.0 or self.top_k > 0
-
-
-UNTRUNCATED = Truncation()
-
-
-@dataclass(frozen=True)
 class Order:
     """What one request asks for, in the terms of both dialects."""
 
     model: str
     sampling: Sampling
-    truncation: Truncation
     eos_id: int
     version: int
     seed: int | None = None
@@ -74,8 +56,8 @@ def sampling_options(order: Order) -> Json:
         "n": order.draws,
         "max_tokens": sampling.max_tokens,
         "temperature": 0.0 if sampling.greedy else sampling.temperature,
-        "top_p": order.truncation.top_p,
-        "top_k": order.truncation.top_k,
+        "top_p": 1.0,
+        "top_k": 0,
         "min_p": 0.0,
         "presence_penalty": 0.0,
         "frequency_penalty": 0.0,
