@@ -119,6 +119,7 @@ ACTS: dict[str, tuple[Setting, Any]] = {
     "optimizer.b2": ({}, 0.5),
     "optimizer.eps": ({}, 1.0),
     "optimizer.weight_decay": ({}, 0.5),
+    "optimizer.moments": ({}, "factored"),
     "optimizer.max_grad_norm": ({"optimizer.eps": 1.0}, 1e-3),
     "evaluation.task": (FILE, DIFFERENCES),
     "evaluation.split": ({}, "validation"),

@@ -91,6 +91,7 @@ def make_optimizer(config: TrainConfig) -> optax.GradientTransformation:
         eps=wanted.eps,
         weight_decay=wanted.weight_decay,
         max_grad_norm=wanted.max_grad_norm,
+        moments=wanted.moments,
     )
 
 

@@ -235,6 +235,9 @@ class Optimizer:
     b2: float = 0.98
     eps: float = 1e-8
     weight_decay: float = 0.0
+    moments: Literal["full", "bfloat16", "factored"] = "full"
+    """What is kept of past gradients: both moments in the parameters' dtype; the first in bfloat16;
+    or that and the second as rows and columns of each matrix (docs/performance.md has the cost)."""
     max_grad_norm: float = 1.0
     microbatches: int = 1
     """Parts that a batch's prompts are cut into, to save memory; the gradient stays the same. A

@@ -38,6 +38,7 @@ NEVER = {
     "preset": "leave the option out",
     "task": "leave the option out, or start another run",
     "lora.": "the checkpoint holds these adapters: leave the options out",
+    "optimizer.moments": "the checkpoint holds these moments: leave the option out",
     "evaluation.split": "its scores would not compare: leave the option out, or start another run",
     "evaluation.task": "its scores would not compare: leave the option out, or start another run",
 }
