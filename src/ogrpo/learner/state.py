@@ -135,18 +135,22 @@ def _scaled(moments: Moments, *, b1: float, b2: float, eps: float) -> optax.Grad
         return optax.scale_by_adam(b1=b1, b2=b2, eps=eps)
     if moments == "bfloat16":
         return optax.scale_by_adam(b1=b1, b2=b2, eps=eps, mu_dtype=jnp.bfloat16)
+    momentum = optax.ema(b1, debias=True, accumulator_dtype=jnp.bfloat16)
+    return optax.chain(factored_rms(b2=b2, eps=eps), momentum)
+
+
+def factored_rms(*, b2: float, eps: float) -> optax.GradientTransformation:
+    """g / sqrt(v), with v from averages of g^2 + eps^2 over rows and over columns."""
 
     def corrected(step: Array, decay: float) -> Array:
-        """The decay that gives Adam's average with its bias corrected."""
         return decay * (1 - decay**step) / (1 - decay ** (step + 1))
 
-    factored = optax.scale_by_factored_rms(
+    return optax.scale_by_factored_rms(
         decay_rate=b2,
         decay_rate_fn=corrected,
         epsilon=eps**2,
         min_dim_size_to_factor=LEAST_FACTORED,
     )
-    return optax.chain(factored, optax.ema(b1, debias=True, accumulator_dtype=jnp.bfloat16))
 
 
 def step_updates(updates: Params, learning_rate: Array | None) -> Params:

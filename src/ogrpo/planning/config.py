@@ -113,6 +113,8 @@ class Train:
     microbatch_tokens: int | None = None
     """Tokens of a part instead, as `--optimizer.microbatch-tokens` of the run."""
     remat: Literal["products", "full"] = "products"
+    moments: Literal["full", "bfloat16", "factored"] = "full"
+    """As `--optimizer.moments` of the run."""
     attention: Literal["auto", "plain", "blocked"] = "auto"
     """As `--kernels.attention` of the run: whether attention scores are held whole (plain)."""
     host_memory_gib: float = 256.0

@@ -20,6 +20,7 @@ from jax.sharding import AbstractMesh, NamedSharding
 
 from ogrpo.kernels import attention
 from ogrpo.learner.sharding import bytes_per_device, part_spec
+from ogrpo.learner.state import factored_rms
 from ogrpo.planning.config import GIB, ITEMSIZE, Plan, Train
 from ogrpo.policy import DecoderConfig, flops
 from ogrpo.policy.axes import Axes, param_axes
@@ -93,6 +94,33 @@ def trained_bytes(plan: Plan) -> int:
     return cut_adapter_bytes(config, adapter.rank, **mesh)
 
 
+def moments_bytes(plan: Plan) -> int:
+    """Adam's moments; the factors of second ones, which every device repeats, are counted for all.
+
+    They are counted on one device and cut in proportion to the parameters.
+    """
+    model, moments = plan.model, plan.train.moments
+    trained = trained_bytes(plan)
+    if moments == "full":
+        return 2 * trained
+    size = 4 if model.adapter is not None else ITEMSIZE[model.params]
+    if moments == "bfloat16":
+        return trained + trained * 2 // size
+    return trained * 2 // size + factors_bytes(plan)
+
+
+def factors_bytes(plan: Plan) -> int:
+    """Factored second moments, and those that have no factors; whole on every device."""
+    adapter, model = plan.model.adapter, plan.model
+    kind = "float32" if adapter is not None else model.params
+    shapes = jax.tree.map(lambda leaf: leaf.update(dtype=kind), param_shapes(model.decoder()))
+    if adapter is not None:
+        given = {"rank": adapter.rank, "alpha": 1.0, "targets": adapter.targets}
+        shapes = jax.eval_shape(partial(split, key=jax.random.key(0), **given), shapes).trained
+    second = jax.eval_shape(factored_rms(b2=0.98, eps=1e-8).init, shapes)
+    return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(second))
+
+
 def merged_bytes(plan: Plan) -> int:
     """The widest projection of all layers, made once more with its adapter in it."""
     config, train = plan.model.decoder(), plan.train
@@ -113,7 +141,7 @@ def train_budget(plan: Plan) -> Budget:
     rows = {
         "weights": weights + adapts * trained,
         "gradients": trained * (2 if several_parts(plan) else 1),
-        "optimizer": 2 * trained,
+        "optimizer": moments_bytes(plan),
         "computing copy and its gradient": cast if adapts else 2 * cast,
         "policies kept for the servers": policies * trained,
         "gathered along fsdp": gathered_bytes(

@@ -1,11 +1,17 @@
-"""Parts of so many tokens: what the planner counts for them, refuses and proposes."""
+"""A training device: what the planner counts for parts of tokens and moments, and proposes."""
 
 from dataclasses import replace
+from functools import partial
+from typing import Any
 
+import jax
 import pytest
 
-from ogrpo.planning.config import BatchPlan, Plan, Train
+from ogrpo.learner.state import adam
+from ogrpo.planning.config import BatchPlan, Plan, PlanModel, Train
 from ogrpo.planning.memory import TOKEN_STEP, device_tokens, proposed_tokens, train_budget
+from ogrpo.policy.decoder import param_shapes
+from ogrpo.policy.lora import TARGETS, split
 
 TRAIN = Train(devices=1, fsdp=1, memory_gib=80.0, remat="full")
 PLAN = Plan(
@@ -58,3 +64,20 @@ def test_all_is_proposed_where_all_fits_and_nothing_where_nothing_does():
 def test_what_no_run_would_take_is_refused(change, message):
     with pytest.raises(ValueError, match=message):
         replace(PLAN, train=replace(TRAIN, **change))
+
+
+@pytest.mark.parametrize("params", ["float32", "bfloat16"])
+@pytest.mark.parametrize("moments", ["full", "bfloat16", "factored"])
+@pytest.mark.parametrize("rank", [None, 16])
+def test_moments_are_counted_as_the_optimizer_makes_them(moments, params, rank):
+    model = PlanModel(shape="qwen2.5-0.5b", params=params, lora_rank=rank)
+    plan = replace(PLAN, model=model, train=replace(TRAIN, moments=moments))
+    decoder = plan.model.decoder()
+    shapes = jax.tree.map(lambda x: x.update(dtype=params), param_shapes(decoder))
+    if rank is not None:
+        draw = partial(split, key=jax.random.key(0), rank=rank, alpha=1.0, targets=TARGETS["all"])
+        shapes = jax.eval_shape(draw, shapes).trained
+    rest: Any = {"b1": 0.9, "b2": 0.98, "eps": 1e-8, "weight_decay": 0.0, "max_grad_norm": 1.0}
+    state = jax.eval_shape(adam(**rest, moments=moments).init, shapes)
+    held = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(state))
+    assert train_budget(plan).rows["optimizer"] == pytest.approx(held, rel=1e-3)
