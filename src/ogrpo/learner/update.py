@@ -24,6 +24,7 @@ from ogrpo.learner.apply import guarded
 from ogrpo.learner.finite import all_finite, choose
 from ogrpo.learner.memory import CompilerOptions
 from ogrpo.learner.metrics import Metrics, MetricsFn, region_metrics, summarize
+from ogrpo.learner.offload import fetched, put_back
 from ogrpo.learner.state import (
     Hypers,
     Params,
@@ -61,6 +62,8 @@ class Recipe(NamedTuple):
     """Whether batches come with a packing, which then says what the microbatches are."""
     together: int = 1
     """Packed parts in a microbatch: one on each device that a batch is cut over."""
+    offload: bool = False
+    """Whether the optimizer's moments lie in the host's memory between updates."""
     region_fn: RegionFn | None = None
     """The trust region around an objective; its state is `TrainState.region`."""
 
@@ -411,7 +414,9 @@ def make_step(optimizer: optax.GradientTransformation, recipe: Recipe) -> Update
         }
         region = _next_region(recipe, hypers, state.region, log_probs, tokens)
         is_finite = all_finite((metrics["loss"], metrics["grad_norm"], region))
-        after, taken = guarded(state, grads, optimizer, hypers.learning_rate, is_finite)
+        here = fetched(state, grads) if recipe.offload else state
+        after, taken = guarded(here, grads, optimizer, hypers.learning_rate, is_finite)
+        after = put_back(after) if recipe.offload else after
         after = replace(after, region=choose(taken, region, state.region))
         return after, {**metrics, "skipped": 1.0 - taken.astype(jnp.float32)}
 

@@ -115,6 +115,8 @@ class Train:
     remat: Literal["products", "full"] = "products"
     moments: Literal["full", "bfloat16", "factored"] = "full"
     """As `--optimizer.moments` of the run."""
+    offload: bool = False
+    """As `--optimizer.offload` of the run: moments are on the device when activations are not."""
     attention: Literal["auto", "plain", "blocked"] = "auto"
     """As `--kernels.attention` of the run: whether attention scores are held whole (plain)."""
     host_memory_gib: float = 256.0

@@ -109,6 +109,14 @@ def moments_bytes(plan: Plan) -> int:
     return trained * 2 // size + factors_bytes(plan)
 
 
+def resident_moments(plan: Plan) -> int:
+    """What moments add to the peak: all of them, or what activations do not need at other times."""
+    moments = moments_bytes(plan)
+    if not plan.train.offload:
+        return moments
+    return max(0, moments - activation_bytes(plan) - working_bytes(plan))
+
+
 def factors_bytes(plan: Plan) -> int:
     """Factored second moments, and those that have no factors; whole on every device."""
     adapter, model = plan.model.adapter, plan.model
@@ -141,7 +149,7 @@ def train_budget(plan: Plan) -> Budget:
     rows = {
         "weights": weights + adapts * trained,
         "gradients": trained * (2 if several_parts(plan) else 1),
-        "optimizer": moments_bytes(plan),
+        "optimizer": resident_moments(plan),
         "computing copy and its gradient": cast if adapts else 2 * cast,
         "policies kept for the servers": policies * trained,
         "gathered along fsdp": gathered_bytes(

@@ -74,6 +74,7 @@ def plan_of(name: str) -> Plan:
             memory_gib=named.gigabytes * 1e9 / 2**30,
             **_cut(run.optimizer),
             moments=run.optimizer.moments,
+            offload=run.optimizer.offload,
             remat="products" if run.model.remat == "none" else run.model.remat,
             attention=run.kernels.attention,
         ),

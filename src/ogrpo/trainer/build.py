@@ -52,6 +52,7 @@ def make_recipe(config: TrainConfig, policy_fn: PolicyFn) -> Recipe:
         skip_zero_variance=skips,
         packed=config.optimizer.batching == "packed",
         together=ways(config),
+        offload=config.optimizer.offload,
         region_fn=region_fn(config),
     )
 

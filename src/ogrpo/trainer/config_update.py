@@ -238,6 +238,9 @@ class Optimizer:
     moments: Literal["full", "bfloat16", "factored"] = "full"
     """What is kept of past gradients: both moments in the parameters' dtype; the first in bfloat16;
     or that and the second as rows and columns of each matrix (docs/performance.md has the cost)."""
+    offload: bool = False
+    """Keep the moments in the host's memory between updates, where the device reaches it; an update
+    fetches them when its backward pass is done, and its numbers stay the same."""
     max_grad_norm: float = 1.0
     microbatches: int = 1
     """Parts that a batch's prompts are cut into, to save memory; the gradient stays the same. A

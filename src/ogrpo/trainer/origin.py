@@ -30,7 +30,7 @@ APPLIED = (
     *("rollout.workers", "rollout.prompts_per_call", "reward.seconds", "reward.processes"),
     *("reward.call_seconds", "reward.memory_gib", "model.remat", "model.path", "data.path"),
     *("optimizer.microbatches", "optimizer.batching", "optimizer.max_skipped"),
-    "optimizer.microbatch_tokens",
+    *("optimizer.microbatch_tokens", "optimizer.offload"),
     *("warm_start.cache",),
 )
 """Options that may change on resuming; a name that ends with a dot stands for a table."""
