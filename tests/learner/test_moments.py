@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from ogrpo.learner import sharding
+from ogrpo.learner.apply import guarded
 from ogrpo.learner.checkpoint import Checkpoints
 from ogrpo.learner.state import adam, init_state
 from ogrpo.policy.axes import param_axes
@@ -99,3 +100,23 @@ def test_they_lie_with_their_parameters_and_come_back_from_a_checkpoint(moments,
     for ours, first in zip(*map(jax.tree.leaves, (restored, whole)), strict=True):
         assert ours.dtype == first.dtype
         np.testing.assert_allclose(np.asarray(ours, float), np.asarray(first, float) + 1, rtol=1e-6)
+
+
+def test_the_step_of_a_large_model_holds_less_with_factored_moments(monkeypatch):
+    """XLA's plan of the guarded step, arguments and temporaries together, over the weights' bytes."""
+    monkeypatch.setattr("ogrpo.learner.state.LARGE", 1)
+    shapes = {f"w{n}": jax.ShapeDtypeStruct((8, 512, 1024), jnp.float32) for n in range(4)}
+
+    def held(moments):
+        optimizer = make(moments=moments)
+
+        def step(state, grads):
+            return guarded(state, grads, optimizer, jnp.float32(1e-3), jnp.bool_(True))
+
+        state = jax.eval_shape(partial(init_state, optimizer=optimizer), shapes)
+        compiled = jax.jit(step, donate_argnums=0).lower(state, shapes).compile()
+        analysis = compiled.memory_analysis()
+        in_all = analysis.argument_size_in_bytes + analysis.temp_size_in_bytes
+        return in_all / sum(4 * leaf.size for leaf in shapes.values())
+
+    assert held("factored") < 0.95 * held("full")
