@@ -170,7 +170,8 @@ def test_what_grows_is_called_a_leak():
 def test_a_run_of_many_steps_holds_no_more_handles_threads_and_arrays(tmp_path):
     found = soak.run(tmp_path, 150, soak.OPTIONS + soak.IN_STEP)
     told = slopes(found)
-    assert (told.handles, told.threads, told.arrays) == (0, 0, 0)
+    # A pool may end idle threads meanwhile: fewer are no leak.
+    assert max(told.handles, told.threads, told.arrays) <= 0, told
 
 
 @pytest.mark.slow

@@ -6,10 +6,18 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from ogrpo.rollout.address import check_url
+from ogrpo.rollout import address
+from ogrpo.rollout.address import (
+    Route,
+    check_loopback,
+    check_offer,
+    check_url,
+    server_root,
+    url_of,
+)
 from ogrpo.rollout.vllm import Expected, Options, RolloutError, connect
+from ogrpo.rollout.vllm.health import ask_health
 from ogrpo.rollout.vllm.options import credentials_of_environment
-from ogrpo.trainer.servers import answers
 
 
 @pytest.mark.parametrize(
@@ -30,11 +38,18 @@ def test_an_address_is_taken(url):
         ("me:SECRET@host", "has credentials"),
         ("http://host/?key=SECRET", "a query"),
         ("http://host/#SECRET", "a fragment"),
-        ("host:8000", "'host:8000' is no server URL"),
+        ("host:8000", "'host:8000' is no server URL; give it with its scheme: http://host:8000$"),
+        ("gpu-1.lan:8000/v1", r"give it with its scheme: http://gpu-1\.lan:8000$"),
+        ("localhost", "give it with its scheme: http://localhost:8000$"),
+        ("[::1]", r"give it with its scheme: http://\[::1\]:8000$"),
+        ("8000", "give one such as http://host:8000$"),
+        ("host:99999", "give one such as http://host:8000$"),
+        ("http:host:8000", "give one such as http://host:8000$"),
         ("ftp://host", "is no server URL"),
         ("http://", "is no server URL"),
         ("http://[", "is no server URL"),
         ("http://host:99999", "is no server URL"),
+        ("http://gpu..lan:8000", "is no server URL"),
         ("http://ho st", "is no server URL"),
         ("http://host/\x1b[2J", r"'http://host/\\x1b\[2J' is no server URL"),
     ],
@@ -43,6 +58,51 @@ def test_an_address_with_a_secret_or_none_is_refused_without_showing_it(url, mes
     with pytest.raises(ValueError, match=rf"^rollout\.url.*{message}") as caught:
         check_url(url, "rollout.url")
     assert "CRET" not in str(caught.value)
+
+
+@pytest.mark.parametrize("given", ["", "/", "/v1", "/v1/", "//"])
+@pytest.mark.parametrize("root", ["http://host:8000", "http://[::1]:80", "https://host/behind/v12"])
+def test_a_server_is_found_from_the_address_that_a_client_of_v1_is_given(root, given):
+    assert server_root(root + given) == root
+
+
+def test_an_ipv6_address_has_brackets_in_a_url():
+    assert url_of("::1", 80) == url_of("[::1]", 80) == "http://[::1]:80"
+    assert url_of("10.0.0.5", 80) == "http://10.0.0.5:80"
+
+
+@pytest.mark.parametrize("listen", ["0.0.0.0", "::", "[::]", "0", ""])
+def test_every_interface_is_no_address_to_pull_from(listen):
+    with pytest.raises(
+        ValueError, match=r"^rollout\.listen is .*rollout\.advertise.* 127\.0\.0\.1"
+    ):
+        check_offer(listen, None, "rollout.", ["http://127.0.0.1:8000"])
+    with pytest.raises(ValueError, match=r"^listen is .*give advertise.*such as 10\.0\.0\.5"):
+        Options(transport="url", listen=listen)
+    Options(transport="folder", listen=listen)
+    check_offer(listen, "trainer-0.lan", "rollout.")
+
+
+@pytest.mark.parametrize("name", ["http://me", "me:80", "0.0.0.0", "::", "", "a b", "fe80::1::2"])
+def test_what_names_no_machine_is_not_advertised(name):
+    with pytest.raises(ValueError, match=r"^rollout\.advertise is .* names no machine"):
+        check_offer("10.0.0.5", name, "rollout.")
+
+
+def test_a_loopback_interface_is_for_servers_on_this_machine():
+    here = ["http://127.0.0.1:8000", "http://localhost:8000", "http://nosuch.invalid:8000"]
+    for listen in ("127.0.0.1", "localhost", "::1", "127.8.0.1"):
+        check_loopback(listen, here, "rollout.listen")
+    check_loopback("10.0.0.5", ["http://192.0.2.77:8000"], "rollout.listen")
+
+
+def test_a_loopback_interface_is_refused_to_servers_elsewhere(monkeypatch):
+    there = Route("10.0.0.5", "10.0.0.9")
+    monkeypatch.setattr(address, "route", {"http://gpu-1:8000": there}.get)
+    with pytest.raises(
+        ValueError, match=r"gpu-1:8000 is another .* rollout\.listen .* 10\.0\.0\.5"
+    ):
+        check_loopback("127.0.0.1", ["http://gpu-0:8000", "http://gpu-1:8000"], "rollout.listen")
 
 
 @pytest.fixture
@@ -81,8 +141,10 @@ def seen():
 def test_the_environment_says_who_asks(seen, monkeypatch, name, value, header):
     found, url = seen
     monkeypatch.setenv(name, value)
-    with pytest.raises(RolloutError, match=r"does not let us in \(401\).*OGRPO_API_KEY") as caught:
-        answers(url)
+    with pytest.raises(
+        RolloutError, match=r"answers 401: it does not let us in.*OGRPO_API_KEY"
+    ) as caught:
+        ask_health(url)
     options = Options(**credentials_of_environment()._asdict())
     expected = Expected(vocab_size=8, eos_id=0, max_length=8, texts=[])
     with pytest.raises(Exception, match=r".") as refused:

@@ -184,15 +184,11 @@ def test_an_odd_body_is_answered(address, body, message):
         ("/detokenize", {"model": "policy", "tokens": {"a": 1}}, 400),
         ("/inference/v1/generate", {"model": "policy", "token_ids": [1], "sampling_params": 7}, 400),
         ("/collective_rpc", {}, 500),
-        ("/collective_rpc", {"method": ["ogrpo_load"]}, 500),
+        ("/collective_rpc", {"method": ["ogrpo_describe"]}, 500),
         ("/collective_rpc", {"method": "ogrpo_describe", "kwargs": {"x": 1}}, 400),
-        ("/collective_rpc", {"method": "ogrpo_load", "kwargs": []}, 400),
-        ("/collective_rpc", {"method": "ogrpo_load", "kwargs": {"version": 1}}, 400),
-        (
-            "/collective_rpc",
-            {"method": "ogrpo_load", "kwargs": {"version": "x", "manifest_sha256": ""}},
-            400,
-        ),
+        ("/collective_rpc", {"method": "ogrpo_describe", "kwargs": []}, 400),
+        ("/update_weights", {"update_info": {"version": 1}}, 500),
+        ("/finish_weight_update", {}, 500),
     ],
 )  # fmt: skip
 def test_an_odd_call_is_answered(address, path, body, status):
@@ -201,18 +197,32 @@ def test_an_odd_call_is_answered(address, path, body, status):
     assert said["error"]["message"]
 
 
-def test_a_push_of_odd_values_is_refused_and_not_an_error(address):
-    for source in (
+@pytest.mark.parametrize(
+    "update",
+    [
         {"path": {"a": 1}},
         {"url": 7},
         {"path": "\0"},
         {"url": "http://[", "token": "x"},
-    ):
-        named = {"version": 1, "manifest_sha256": "0", **source}
-        body = {"method": "ogrpo_load", "kwargs": named}
-        status, found = answer(say(address, request(body, path="/collective_rpc")))
-        assert status == 200
-        assert found["results"][0]["ok"] is False
+        {"version": "x"},
+        {"manifest_sha256": None},
+        {"install": True},
+        {"install": 1},
+        {"color": "red"},
+        [],
+    ],
+)
+def test_a_push_of_odd_values_is_refused_and_ends_its_update(address, update):
+    def call(path, body=None):
+        return answer(say(address, request({} if body is None else body, path=path)))[0]
+
+    if isinstance(update, dict):
+        update = {"version": 1, "manifest_sha256": "0", **update}
+    assert call("/start_weight_update") == 200
+    assert call("/start_weight_update") == 500
+    assert call("/update_weights", {"update_info": update}) in (400, 500)
+    call("/finish_weight_update")
+    assert call("/start_weight_update") == 200
 
 
 def test_what_the_server_itself_does_wrong_is_answered_and_logged_in_a_line(service, caplog):

@@ -1,4 +1,4 @@
-"""Releases on the disk, what changed between them, and the share they are pulled from."""
+"""Releases on the disk, the share they are pulled from, and their way into a live model."""
 
 import hashlib
 import json
@@ -10,13 +10,10 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import ml_dtypes
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from safetensors import safe_open
 from safetensors.numpy import save_file
 
 from ogrpo.rollout.extension import ogrpo_releases as releases
-from ogrpo.rollout.weights import delta as deltas
 from ogrpo.rollout.weights import tensors as files
 from ogrpo.rollout.weights.share import WeightShare
 from ogrpo.rollout.weights.store import Store
@@ -77,39 +74,8 @@ def test_the_largest_finite_numbers_are_finite():
         files.check_finite({"x": np.array([ml_dtypes.finfo(dtype).max, 0, -0.0]).astype(dtype)})
 
 
-@given(
-    st.lists(st.tuples(st.integers(0, 47), st.floats(width=32)), max_size=8),
-    st.sampled_from(["F32", "BF16"]),
-)
-def test_changes_put_into_the_old_file_give_the_new_one(tmp_path_factory, edits, dtype):
-    folder = tmp_path_factory.mktemp("delta")
-    old = policy(dtype=DTYPES[dtype])
-    new = {name: array.copy() for name, array in old.items()}
-    for place, value in edits:
-        new["a.weight"].reshape(-1)[place] = value
-    found = deltas.changes(old, new)
-    files.write(folder / "old", old)
-    sha256, _ = files.write(folder / "new", new)
-    files.write(folder / "delta", found)
-    releases._apply(folder / "delta", folder / "old")
-    assert hashlib.sha256((folder / "old").read_bytes()).hexdigest() == sha256
-    changed = sum((a.tobytes() != b.tobytes()) for a, b in pairs(old, new))
-    assert deltas.changed_share(found, new) == pytest.approx(changed / 54)
-
-
-def pairs(old, new):
-    for name in old:
-        yield from zip(old[name].reshape(-1), new[name].reshape(-1), strict=True)
-
-
-def test_another_layout_has_no_delta():
-    old = policy()
-    assert deltas.changes(old, {**old, "e": old["b.bias"]}) is None
-    assert deltas.changes(old, {**old, "b.bias": old["b.bias"].astype(np.float16)}) is None
-
-
 def test_a_release_appears_whole_and_old_ones_go(tmp_path):
-    store = Store(tmp_path, keep=2, delta=False)
+    store = Store(tmp_path, keep=2)
     made = [store.write(policy(n), n) for n in range(4)]
     assert sorted(f.name for f in tmp_path.iterdir()) == ["v000002", "v000003"]
     manifest = json.loads((made[3].folder / "manifest.json").read_text())
@@ -122,8 +88,8 @@ def test_a_release_appears_whole_and_old_ones_go(tmp_path):
 
 def test_a_clock_that_jumps_back_takes_no_newer_release_for_an_older_one(tmp_path):
     """The one that servers are about to read would be deleted as soon as it is written."""
-    Store(tmp_path, delta=False).write(policy(0), 7)  # of a process before this one
-    store, later = Store(tmp_path, delta=False), time.time() + 86_400
+    Store(tmp_path).write(policy(0), 7)  # of a process before this one
+    store, later = Store(tmp_path), time.time() + 86_400
     for version in range(3):
         os.utime(store.write(policy(version), version).folder, (later, later))
     again = store.write(policy(9), 1)
@@ -151,9 +117,7 @@ def pull(place, share, release, **changed):
         "token": share.token,
         "manifest_sha256": release.manifest_sha256,
     }
-    file, manifest, moved = releases.obtain(place, **{**source, **changed})
-    place.adopt(file, release.version, manifest["sha256"])
-    return file, moved
+    return releases.obtain(place, **{**source, **changed})
 
 
 @pytest.fixture
@@ -164,42 +128,98 @@ def share(tmp_path):
     made.close()
 
 
-def test_a_pull_takes_the_delta_where_it_has_the_base(tmp_path, share):
-    first = policy(rows=400)
-    second = {**first, "b.bias": first["b.bias"] + 1}
+class Model:
+    """A live model of which each release replaces all; it fails on those that are named."""
+
+    def __init__(self, share):
+        self.share, self.place = share, releases.Workplace()
+        self.live, self.broken = None, set()
+
+    def install(self, release):
+        self.live = "half"
+        if release.version in self.broken:
+            raise RuntimeError("no memory")
+        self.live = files.read(release.file)
+
+    def update(self, release, **given):
+        shapes = {name: list(array.shape) for name, array in policy(rows=400).items()}
+        served = releases.Served(lambda: shapes, "float32", self.install)
+        ticket = {"version": release.version, "manifest_sha256": release.manifest_sha256}
+        releases.update(self.place, served, **{**ticket, **given})
+
+    def stage(self, release):
+        url = f"{self.share.url}/{release.folder.name}"
+        self.update(release, url=url, token=self.share.token)
+
+    def push(self, release):
+        self.stage(release)
+        self.update(release, install=True)
+
+    def pulled(self):
+        return sorted(file for file in self.place.scratch.iterdir() if file.name != "lock")
+
+
+def test_a_release_is_staged_and_then_installed_and_leaves_one_file(tmp_path, share):
+    first, second = policy(0, rows=400), policy(1, rows=400)
     one, two = released(tmp_path, first, second)
-    assert two.delta_bytes is not None
-    place = releases.Workplace()
-    assert pull(place, share, one)[1]["how"] == "full"
-    file, moved = pull(place, share, two)
-    assert moved == {"how": "delta", "bytes": two.delta_bytes}
-    assert same(files.read(file), second)
-    # Without the base, and with another one, the whole file comes.
-    for stranger in (releases.Workplace(), place):
-        if stranger is place:
-            stranger.sha256 = "0" * 64
-        file, moved = pull(stranger, share, two)
-        assert moved["how"] == "full"
-        assert same(files.read(file), second)
+    model = Model(share)
+    model.push(one)
+    assert same(model.live, first)
+    model.stage(two)
+    assert same(model.live, first)
+    assert (model.place.where()["version"], model.place.last["code"]) == (1, "staged")
+    model.stage(two)  # another trainer, or the same one again
+    model.update(two, install=True)
+    assert same(model.live, second)
+    found = model.place.where()
+    assert (found["version"], found["sha256"]) == (2, two.sha256)
+    assert found["update"] == {
+        "manifest_sha256": two.manifest_sha256,
+        "code": "installed",
+        "error": "",
+        "pulled": two.bytes,
+    }
+    assert [file.stat().st_size for file in model.pulled()] == [two.bytes]
 
 
-def test_a_base_that_was_tampered_with_is_noticed_and_the_whole_file_fetched(tmp_path, share):
-    first = policy(rows=400)
-    one, two = released(tmp_path, first, {**first, "b.bias": first["b.bias"] + 1})
-    place = releases.Workplace()
-    file, _ = pull(place, share, one)
-    with file.open("r+b") as opened:
-        opened.seek(-3, 2)
-        opened.write(b"\x01")
-    file, moved = pull(place, share, two)
-    assert moved["how"] == "full"
-    assert hashlib.sha256(file.read_bytes()).hexdigest() == two.sha256
+def test_what_is_refused_leaves_the_live_model_and_no_file(tmp_path, share):
+    small, whole = released(tmp_path, policy(rows=8), policy(1, rows=400))
+    model = Model(share)
+    model.push(whole)
+    with pytest.raises(releases.Refusal, match=r"a\.weight has shape"):
+        model.stage(small)
+    with pytest.raises(releases.Refusal, match="is not staged here: send it first"):
+        model.update(small, install=True)
+    with pytest.raises(releases.Refusal, match="version is '1'"):
+        model.update(small, version="1")
+    assert model.place.last["code"] == "refused"
+    assert model.place.where()["version"] == 2
+    assert same(model.live, policy(1, rows=400))
+    assert len(model.pulled()) == 1
 
 
-def test_most_changed_means_no_delta(tmp_path):
-    _, two = released(tmp_path, policy(0), policy(1))
-    assert two.delta_bytes is None
-    assert two.changed_share == 1.0
+def test_a_half_loaded_model_has_no_version(tmp_path, share):
+    one, two, three = released(tmp_path, *(policy(seed, rows=400) for seed in range(3)))
+    model = Model(share)
+    model.broken = {1, 2}
+    with pytest.raises(releases.Refusal, match="could not load it: RuntimeError: no memory"):
+        model.push(one)  # nothing was there before it
+    assert (model.place.where()["version"], model.place.last["code"]) == (-1, "broken")
+    model.broken = {2}
+    model.push(one)
+    with pytest.raises(releases.Refusal, match="no memory"):
+        model.push(two)
+    assert (model.place.where()["version"], model.place.last["code"]) == (1, "restored")
+    assert same(model.live, policy(0, rows=400))
+    model.broken = {1, 2}
+    with pytest.raises(releases.Refusal, match="nor the release before again"):
+        model.push(two)
+    assert model.live == "half"
+    found = model.place.where()
+    assert (found["version"], found["sha256"]) == (-1, "")
+    model.push(three)
+    assert (model.place.where()["version"], len(model.pulled())) == (3, 1)
+    assert same(model.live, policy(2, rows=400))
 
 
 @pytest.mark.parametrize(
@@ -302,8 +322,6 @@ def test_a_file_of_a_header_alone_is_read(tmp_path):
         lambda manifest: {**manifest, "bytes": "many"},
         lambda manifest: {**manifest, "bytes": -1},
         lambda manifest: {**manifest, "sha256": None},
-        lambda manifest: {**manifest, "delta": [1]},
-        lambda manifest: {**manifest, "delta": {"bytes": 1, "sha256": "x"}},
     ],
 )
 def test_a_manifest_that_is_none_is_refused(tmp_path, change):

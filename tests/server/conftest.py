@@ -68,18 +68,24 @@ class RealServer:
             assert reply.status_code == 200, reply.text
         return self
 
-    def member(self, what):
-        """The process id of the API server, the engine or the worker."""
+    def member(self, what, rank=None):
+        """The process id of the API server, the engine or the worker, of a data-parallel rank."""
         listed = subprocess.run(
-            ["ps", "-o", "pid=,args=", "-g", str(self.process.pid)],
+            ["ps", "-o", "pid=,ppid=,args=", "-g", str(self.process.pid)],
             capture_output=True,
             text=True,
             check=True,
         ).stdout
         if what == "api":
             return self.process.pid
-        name = {"engine": "EngineCore", "worker": "Worker"}[what]
-        return next(int(line.split()[0]) for line in listed.splitlines() if f"::{name}" in line)
+        rows = [line.split(None, 2) for line in listed.splitlines()]
+        of_rank = "" if rank is None else f"_DP{rank}"
+        engine = next(int(pid) for pid, _, name in rows if f"::EngineCore{of_rank}" in name)
+        if what == "engine":
+            return engine
+        return next(
+            int(pid) for pid, parent, name in rows if "::Worker" in name and int(parent) == engine
+        )
 
     def kill(self):
         with suppress(ProcessLookupError):
@@ -112,7 +118,7 @@ def fleet(policies, tmp_path_factory):
     with ExitStack() as stack:
         made = []
         for name, options in (
-            ("native", []),
+            ("native", ["--lora-rank", "8", "--", "--block-size", "32"]),
             ("portable", ["--", "--no-enable-scale-out", "--block-size", "32"]),
         ):
             server = RealServer(policies[True], logs / f"{name}.log", *options)
@@ -133,9 +139,9 @@ def portable(fleet):
 
 @pytest.fixture(scope="module")
 def alone(policies, tmp_path_factory):
-    """A server of the untied policy as vLLM's defaults have it: raw log-probs."""
+    """A server of the untied policy with raw log-probs, vLLM's default, on two ranks."""
     log = tmp_path_factory.mktemp("logs") / "untied.log"
-    server = RealServer(policies[False], log, "--raw-log-probs")
+    server = RealServer(policies[False], log, "--raw-log-probs", "--", "--data-parallel-size", "2")
     try:
         yield server.launch().wait()
     finally:

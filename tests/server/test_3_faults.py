@@ -17,7 +17,7 @@ LONG = Sampling(temperature=1.0, max_tokens=48, group_size=8)
 MANY = [np.array([n % 13, n % 11], np.int32) for n in range(96)]
 
 
-def generate_while(engine, act, *, requests=12):
+def generate_while(engine, act, *, requests=12, params=PARAMS):
     """A batch, with `act` called when so many of its requests are out."""
     reached = engine.counts["requests"] + requests
 
@@ -32,7 +32,7 @@ def generate_while(engine, act, *, requests=12):
     thread.join(300)
     contract.check_groups(groups, MANY, LONG)
     assert {c.policy_version for g in groups for c in g.completions} == {1}
-    assert world.worst_gap(CONFIG, PARAMS, groups) < contract.EXACT
+    assert world.worst_gap(CONFIG, params, groups) < contract.EXACT
 
 
 @pytest.mark.parametrize("what", ["worker", "engine", "api"])
@@ -72,14 +72,18 @@ def test_a_hung_server_is_given_up_and_comes_back(fleet):
         generate_while(engine, lambda: None)
 
 
-def test_the_only_server_restarts_and_the_batch_is_finished_with_the_pushed_weights(native):
+def test_the_only_server_restarts_and_the_batch_is_finished_with_the_pushed_adapters(native):
+    """It is given the weights beneath them again, too."""
+    params = world.adapted(CONFIG, 1)
+
     def restart():
         native.kill()
         native.launch()
 
     with contract.connect(
-        [native.url], CONFIG, per_server=8, timeout=60.0, patience=200.0
+        [native.url], CONFIG, push="adapters", per_server=8, timeout=60.0, patience=200.0
     ) as engine:
-        engine.publish(PARAMS, 1)
-        generate_while(engine, restart)
+        engine.publish(world.adapted(CONFIG, 2), 0)
+        engine.publish(params, 1)
+        generate_while(engine, restart, params=params)
         assert engine.counts["failed_requests"] > 0

@@ -138,6 +138,7 @@ def test_a_resumed_run_keeps_its_split(tmp_path):
     ("option", "value", "message"),
     [
         ("--rollout.transport", "url", "transport is url.*give --rollout.url"),
+        ("--rollout.push", "adapters", "push is adapters.*give --rollout.url"),
         ("--rollout.listen", "::", "listen is ::.*give --rollout.url and transport url"),
         ("--replay.half-life", "2", r"half-life is 2\.0.*give --replay.sampler fresh"),
         ("--lora.alpha", "8", r"alpha is 8\.0.*give --lora.rank"),

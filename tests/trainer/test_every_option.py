@@ -154,6 +154,7 @@ SAME: dict[str, tuple[Setting, Any]] = {
 """What only writes, shows, says more or speeds up: the weights that a run ends with stay."""
 
 PROCESSES = "trainer/test_processes.py::test_a_run_of_two_processes_"
+SERVERS = "trainer/test_server_options.py::test_"
 ELSEWHERE = {
     "run_dir": "experiments/test_gsm8k.py::test_the_run_directory_holds_what_was_promised",
     "resume": "experiments/test_gsm8k.py::test_a_finished_run_is_not_overwritten_but_can_be_resumed",
@@ -182,11 +183,19 @@ ELSEWHERE = {
     "rollout.url": "trainer/test_servers.py::"
     "test_a_run_says_how_to_start_its_server_waits_for_it_and_trains",
     "rollout.transport": "server/test_2_tied.py::test_pushes_are_proven_one_after_the_other",
+    "rollout.push": "trainer/test_servers.py::test_a_run_that_pushes_adapters_learns_as_merged_does",
     "rollout.folder": "rollout/test_weights.py::test_a_release_appears_whole_and_old_ones_go",
     "rollout.listen": "rollout/test_weights.py::"
     "test_a_pull_needs_the_token_and_the_announced_manifest",
     "rollout.wait": "trainer/test_servers.py::"
     "test_a_server_that_is_not_there_is_named_with_the_command_that_starts_it",
+    "rollout.in_flight": f"{SERVERS}a_push_pauses_servers_as_the_option_says",
+    "rollout.advertise": f"{SERVERS}servers_pull_from_the_address_that_is_advertised",
+    "rollout.timeout": f"{SERVERS}options_of_the_command_line_reach_the_engine",
+    "rollout.patience": f"{SERVERS}options_of_the_command_line_reach_the_engine",
+    "rollout.attempts": f"{SERVERS}options_of_the_command_line_reach_the_engine",
+    "rollout.per_server": f"{SERVERS}options_of_the_command_line_reach_the_engine",
+    "rollout.tolerance": f"{SERVERS}options_of_the_command_line_reach_the_engine",
     "rollout.prompts_per_call": "rollout/collection/test_collector.py::"
     "test_with_several_workers_the_groups_do_not_depend_on_timing_or_on_their_number",
 }

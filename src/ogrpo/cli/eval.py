@@ -24,12 +24,12 @@ from ogrpo.evaluation.metrics import answer_reader
 from ogrpo.policy import DecoderConfig, Params
 from ogrpo.policy.pretrained import load_pretrained
 from ogrpo.report.run_dir import RunDir
-from ogrpo.rollout.address import check_url
 from ogrpo.rollout.protocol import Engine, IntArray, Sampling
 from ogrpo.tasks import Example, Task
 from ogrpo.tasks.encode import encode_example
 from ogrpo.trainer.cache import keep_compiled_programs
 from ogrpo.trainer.config import Data, Evaluation, Judging, Model, Rollout, TrainConfig
+from ogrpo.trainer.config_rollout import Servers
 from ogrpo.trainer.config_update import require_finite_numbers
 from ogrpo.trainer.find_task import TaskLengths, find_task
 from ogrpo.trainer.model import DTYPES
@@ -39,24 +39,6 @@ from ogrpo.trainer.settle import with_numbers
 
 PROGRAM = "ogrpo eval"
 Encode = Callable[[Example], IntArray]
-
-
-@dataclass(frozen=True)
-class Servers:
-    """External vLLM servers in place of the embedded sampler (docs/vllm.md)."""
-
-    url: tuple[str, ...] = ()
-    """Their addresses."""
-    transport: Literal["folder", "url"] = "folder"
-    """How the weights reach them: a folder that they see, or pulled from here by URL."""
-    folder: Path | None = None
-    """With transport folder: where the weights are put; default: a temporary one."""
-    wait: float = 600.0
-    """Seconds to wait for them."""
-
-    def __post_init__(self) -> None:
-        for url in self.url:
-            check_url(url, "servers.url")
 
 
 @dataclass(frozen=True)
@@ -153,19 +135,13 @@ def evaluate(config: EvalConfig, console: Console) -> int:
 
 def as_train(config: EvalConfig) -> TrainConfig:
     """The same wishes where a trainer reads them."""
-    servers = config.servers
-    rollout = Rollout(url=servers.url)
-    if servers.url:
-        rollout = replace(
-            rollout, transport=servers.transport, folder=servers.folder, wait=servers.wait
-        )
     return TrainConfig(
         task=config.task,
         rewards=config.rewards,
         data=config.data,
         model=config.model,
         reward=config.reward,
-        rollout=rollout,
+        rollout=Rollout(**vars(config.servers)),
         evaluation=Evaluation(split=config.split),
     )
 

@@ -62,7 +62,6 @@ def _cards(evaluated: list[Record], records: list[Record]) -> list[dict[str, str
 PUSH_FIGURES = (
     ("bytes of the weights", "sync/bytes", "{:,.0f}"),
     ("bytes sent over the network (a shared folder: 0)", "sync/bytes_sent", "{:,.0f}"),
-    ("elements changed since the push before", "sync/changed_share", "{:.1%}"),
     ("seconds, from the trainer's weights to their proof", "sync/seconds", "{:.3f}"),
     ("seconds that servers were paused", "sync/paused_seconds", "{:.3f}"),
     ("distance of the probe, nats a token", "sync/probe_gap", "{:.1e}"),

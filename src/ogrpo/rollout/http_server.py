@@ -17,6 +17,7 @@ from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+from ogrpo.rollout.address import bare_host
 from ogrpo.terminal import shown
 
 log = logging.getLogger(__name__)
@@ -62,7 +63,9 @@ class HttpServer(ThreadingHTTPServer):
         self._free = threading.BoundedSemaphore(connections)
         self._lock = threading.Lock()
         self._held = 0
-        super().__init__(address, handler)
+        host, port = bare_host(address[0]), address[1]
+        self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        super().__init__((host, port), handler)
 
     def hold(self, size: int) -> bool:
         """Counts bytes of bodies that are held, negative ones let go; whether there is room."""

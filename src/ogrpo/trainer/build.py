@@ -109,12 +109,19 @@ def make_server_engine(
     options = Options(
         folder=wanted.folder,
         transport=wanted.transport,
+        push=wanted.push,
         listen=wanted.listen,
-        api_key=who.api_key,
-        basic_auth=who.basic_auth,
+        advertise=wanted.advertise,
+        in_flight=wanted.in_flight,
+        timeout=wanted.timeout,
+        patience=wanted.patience,
+        attempts=wanted.attempts,
+        per_server=wanted.per_server,
+        tolerance=wanted.tolerance,
+        **who._asdict(),
     )
     return connect_policy(
-        wanted.url,
+        wanted.roots,
         decoder,
         eos_id=tokenizer.eos_id,
         max_length=config.longest_prompt + config.longest_answer,
@@ -215,6 +222,7 @@ def collection_limits(config: TrainConfig) -> CollectionLimits:
         workers=wanted.workers,
         judges=config.reward.processes,
         prompts_per_call=wanted.prompts_per_call,
+        ordered=wanted.in_flight == "wait",
     )
 
 

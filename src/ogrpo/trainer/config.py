@@ -12,9 +12,9 @@ from typing import Annotated, Any, Literal, TypeVar
 import tyro
 
 from ogrpo.core.algorithms import Algorithm
-from ogrpo.rollout.address import check_url
 from ogrpo.tasks.arithmetic import Teacher
 from ogrpo.trainer.config_processes import Processes
+from ogrpo.trainer.config_rollout import Rollout
 from ogrpo.trainer.config_update import (
     Kernels,
     Knobs,
@@ -137,56 +137,6 @@ class Judging:
     """Memory bound of each of these processes."""
     weights: tuple[float, ...] = ()
     """Of the rewards in their sum, in the order of --rewards; default: 1 each."""
-
-
-@dataclass(frozen=True)
-class Rollout:
-    """How completions are drawn."""
-
-    group_size: int = 8
-    """G: completions of one prompt."""
-    temperature: float = 1.0
-    max_tokens: int | None = None
-    """Longest completion in tokens; a longer one is cut off. Default: as the task says, or room for
-    its longest worked solution, or 256."""
-    url: tuple[str, ...] = ()
-    """External vLLM servers instead of the embedded sampler (docs/vllm.md). Credentials are not
-    part of an address: OGRPO_API_KEY and OGRPO_BASIC_AUTH in the environment."""
-    transport: Literal["folder", "url"] = "folder"
-    """How weights reach the servers: a folder that they see, or pulled from here by URL."""
-    folder: Path | None = None
-    """With transport folder: where weights are put; default: a temporary one."""
-    listen: str = "127.0.0.1"
-    """With transport url: the interface on which weights are offered."""
-    workers: int = 1
-    """Calls of the engine under way at a time. With one, the run does not depend on timing."""
-    prompts_per_call: int | None = None
-    """Prompts in one call of the engine; default: the whole batch."""
-    wait: float = 600.0
-    """Seconds to wait at the start for the servers; how to start them is shown meanwhile."""
-
-    def __post_init__(self) -> None:
-        require(
-            self.group_size >= 2,
-            f"rollout.group-size is {self.group_size}, but a group's baseline needs at least 2",
-        )
-        require(
-            self.temperature > 0,
-            f"rollout.temperature is {self.temperature}: sampling needs a temperature above 0",
-        )
-        longest = self.max_tokens
-        require(longest is None or longest > 0, f"rollout.max-tokens is {longest}: give at least 1")
-        for url in self.url:
-            check_url(url, "rollout.url")
-        require(self.workers > 0, f"rollout.workers is {self.workers}: give at least 1")
-        few = self.prompts_per_call
-        require(few is None or few > 0, f"rollout.prompts-per-call is {few}: give at least 1")
-        servers = bool(self.url)
-        only_with(self, "rollout", "transport wait", servers, "give --rollout.url")
-        folder = servers and self.transport == "folder"
-        only_with(self, "rollout", "folder", folder, "give --rollout.url, with transport folder")
-        pulled = servers and self.transport == "url"
-        only_with(self, "rollout", "listen", pulled, "give --rollout.url and transport url")
 
 
 ByName: Any = tyro.conf.arg(constructor=str, metavar="NAME")
@@ -390,6 +340,13 @@ class TrainConfig:
             f"schedule.prompts = {self.schedule.prompts} in optimizer.microbatches = {parts} parts"
             f" cannot be cut over mesh.data * mesh.fsdp = {ways} devices: make the prompts a"
             f" multiple of {parts * ways}",
+        )
+        alone = self.lora.rank is not None
+        only_with(self.rollout, "rollout", "push", alone, "give --lora.rank, or push merged")
+        require(
+            self.rollout.in_flight == "wait" or self.schedule.sync_offset > 0,
+            f"rollout.in-flight is {self.rollout.in_flight}, but with schedule.sync-offset 0"
+            " nothing is in flight when weights are pushed: give --schedule.sync-offset 1 or more",
         )
         held, batch = self.replay.groups, self.schedule.prompts
         require(

@@ -6,6 +6,7 @@ says so (`--resume-anyway`); and what the checkpoint's arrays or scores cannot g
 always (`NEVER`).
 """
 
+import dataclasses
 import hashlib
 import json
 import platform
@@ -17,6 +18,7 @@ import jax
 
 from ogrpo.trainer.config import TrainConfig
 from ogrpo.trainer.config_json import from_json
+from ogrpo.trainer.config_rollout import Servers
 from ogrpo.trainer.config_update import require
 from ogrpo.trainer.prepare import Prepared
 from ogrpo.trainer.processes import digests
@@ -26,9 +28,10 @@ APPLIED = (
     *("schedule.steps", "schedule.evaluate_every", "checkpoint.", "kernels.", "mesh."),
     *("evaluation.prompts", "evaluation.temperature", "evaluation.samples", "evaluation.engine"),
     *("evaluation.max_tokens", "evaluation.gradient_variance", "evaluation.path", "replay.keep"),
-    *("rollout.url", "rollout.transport", "rollout.folder", "rollout.listen", "rollout.wait"),
-    *("rollout.workers", "rollout.prompts_per_call", "reward.seconds", "reward.processes"),
-    *("reward.call_seconds", "reward.memory_gib", "model.remat", "model.path", "data.path"),
+    *(f"rollout.{field.name}" for field in dataclasses.fields(Servers)),
+    *("rollout.workers", "rollout.prompts_per_call", "rollout.in_flight", "rollout.push"),
+    *("reward.seconds", "reward.processes", "reward.call_seconds", "reward.memory_gib"),
+    *("model.remat", "model.path", "data.path"),
     *("optimizer.microbatches", "optimizer.batching", "optimizer.max_skipped"),
     *("optimizer.microbatch_tokens", "optimizer.offload"),
     *("warm_start.cache",),

@@ -2,22 +2,24 @@
 
 import shlex
 import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from urllib.parse import urlsplit
 
-import httpx
 from rich.console import Console
 
 from ogrpo.data.tokenizer import TextTokenizer
 from ogrpo.policy import DecoderConfig, Params
 from ogrpo.report.run_dir import RunDir
-from ogrpo.rollout.address import ELSEWHERE
+from ogrpo.rollout.address import check_loopback
 from ogrpo.rollout.vllm import RolloutError, VllmEngine
 from ogrpo.rollout.vllm.errors import Unavailable
-from ogrpo.rollout.vllm.options import authorization, credentials_of_environment
+from ogrpo.rollout.vllm.health import ask_health
 from ogrpo.terminal import shown
 from ogrpo.trainer.build import make_server_engine
 from ogrpo.trainer.config import TrainConfig
+from ogrpo.trainer.config_rollout import Rollout
 from ogrpo.trainer.model import save_model
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
@@ -35,20 +37,20 @@ def connect(
     """The engine over `rollout.url`; a model that has no folder yet is given one to be served from.
 
     Raises:
-        RolloutError: a server does not answer within `rollout.wait` seconds, or wants to know who
-            asks.
+        RolloutError: a server does not answer within `rollout.wait` seconds, or waiting for it does
+            not help.
         Refused: one would give wrong log-probs.
+        ValueError: a server cannot reach what it is to pull weights from.
     """
     folder = config.model.path or run.initial
     if config.model.path is None:
         save_model(folder, decoder, params, tokenizer)
         told = f"first weights, for the servers to start from: {folder}"
         console.print(told, markup=False, soft_wrap=True)
+    check_route(config.rollout, console)
     deadline = time.monotonic() + config.rollout.wait
     while True:
-        for url in config.rollout.url:
-            left = deadline - time.monotonic()
-            wait(url, serve_command(config, url, folder), left, console)
+        wait(config, folder, deadline, console)
         try:
             engine = make_server_engine(config, decoder, tokenizer)
         except Unavailable as error:  # it was there, and died while it was asked
@@ -61,36 +63,52 @@ def connect(
         return engine
 
 
+def check_route(rollout: Rollout, console: Console) -> None:
+    """Says from where servers pull weights, if they do, and refuses what they cannot reach."""
+    if rollout.transport == "folder":
+        return
+    offered = rollout.advertise or rollout.listen
+    check_loopback(offered, rollout.roots, "rollout.listen")
+    told = f"servers pull weights from this machine as {offered}"
+    console.print(shown(told), markup=False, soft_wrap=True)
+
+
 def serve_command(config: TrainConfig, url: str, folder: Path) -> str:
     """What starts a server for this run at `url`, on the machine of that name."""
     at, longest = urlsplit(url), config.longest_prompt + config.longest_answer
     host = [] if at.hostname in LOOPBACK else ["--host", str(at.hostname)]
-    place = [*host, "--port", str(at.port or 80)]
+    place = [] if at.scheme == "https" else [*host, "--port", str(at.port or 80)]
     sizes = ["--max-model-len", str(longest), "--kv-cache-gib", "1"]
-    return shlex.join(["ogrpo-serve", str(folder), "--device", "cpu", *place, *sizes])
+    ranks = ["--lora-rank", str(config.lora.rank)] if config.rollout.push == "adapters" else []
+    return shlex.join(["ogrpo-serve", str(folder), "--device", "cpu", *place, *sizes, *ranks])
 
 
-def wait(url: str, command: str, seconds: float, console: Console) -> None:
-    """Returns when a server answers; says how to start it if it does not at once."""
-    deadline, told = time.monotonic() + seconds, False
-    while not answers(url):
+def wait(config: TrainConfig, folder: Path, deadline: float, console: Console) -> None:
+    """Returns when all servers answer; says what is wrong, and how to start one, if they do not.
+
+    Raises:
+        RolloutError: one does not answer in time, or waiting for it does not help.
+    """
+    told: dict[str, str] = {}
+    while missing := _missing(config.rollout.roots):
         if time.monotonic() >= deadline:
-            raise RolloutError(f"{url} does not answer; start it with:\n  {command}")
-        if not told:
-            told_of = f"waiting for {url}; start it elsewhere with:"
-            console.print(told_of, markup=False, soft_wrap=True)
-            console.print(f"  {command}", markup=False, highlight=False, soft_wrap=True)
-            told = True
+            url, why = next(iter(missing.items()))
+            command = serve_command(config, url, folder)
+            raise RolloutError(f"{url} does not answer; start it with:\n  {command}\nlast: {why}")
+        for url, why in missing.items():
+            if url not in told:
+                said = f"waiting for {url} ({why}); start it elsewhere with:"
+                console.print(said, markup=False, soft_wrap=True)
+                command = serve_command(config, url, folder)
+                console.print(f"  {command}", markup=False, highlight=False, soft_wrap=True)
+            elif told[url] != why:
+                console.print(f"waiting for {url} ({why})", markup=False, soft_wrap=True)
+            told[url] = why
         time.sleep(LOOK_SECONDS)
 
 
-def answers(url: str) -> bool:
-    """Whether a server says that it is well."""
-    headers = authorization(*credentials_of_environment())
-    try:
-        reply = httpx.get(f"{url}/health", headers=headers, timeout=5, trust_env=False)
-    except httpx.TransportError:
-        return False
-    if reply.status_code in (401, 403, 407):
-        raise RolloutError(f"{url} does not let us in ({reply.status_code}): {ELSEWHERE}")
-    return reply.is_success
+def _missing(urls: Sequence[str]) -> dict[str, str]:
+    """The servers that are to be waited for, and why."""
+    with ThreadPoolExecutor(len(urls)) as pool:
+        found = dict(zip(urls, pool.map(ask_health, urls), strict=True))
+    return {url: why for url, why in found.items() if why is not None}

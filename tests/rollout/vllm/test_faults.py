@@ -166,15 +166,11 @@ def test_what_one_server_refuses_none_serves(farm):
     params, other = world.make_params(CONFIG, 0), world.make_params(CONFIG, 1)
     a, b = farm.start(), farm.start()
     with started(farm, params, a, b) as engine:
-        describe = b.service.place.where
-
-        def refuse(version, **_):
-            return {"ok": False, "code": "garbage", "error": "no", **describe()}
-
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(b.service, "load", refuse)
-            with pytest.raises(PublishRefused, match="it goes on serving version 1"):
-                engine.publish(other, 2)
+        whole = b.service.model
+        b.service.model = dataclasses.replace(whole, shapes={})
+        with pytest.raises(PublishRefused, match="it goes on serving version 1"):
+            engine.publish(other, 2)
+        b.service.model = whole
         assert engine.version == 1
         for _ in range(3):
             groups = check(engine, params)

@@ -1,4 +1,4 @@
-"""Releases as a server sees them: fetched, patched and checked with numpy and the standard library.
+"""Releases as a server sees them: fetched, checked, installed; numpy and the stdlib alone.
 
 Shared by the vLLM worker extension beside it and by ogrpo's own protocol server; it must import
 where neither ogrpo nor JAX is installed.
@@ -16,19 +16,18 @@ import urllib.error
 import urllib.request
 import uuid
 import weakref
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
 
-MANIFEST, MODEL, DELTA = "manifest.json", "model.safetensors", "delta.safetensors"
+MANIFEST, MODEL = "manifest.json", "model.safetensors"
 LOCK = "lock"
 DTYPES = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 CHUNK = 1 << 22
 PULL_SECONDS = 60.0
-BITS = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
-UNSIGNED = {"U16": np.uint16, "U32": np.uint32}
 SIZES = {
     **dict.fromkeys(("BOOL", "U8", "I8", "F8_E5M2", "F8_E4M3", "F8_E8M0"), 1),
     **dict.fromkeys(("U16", "I16", "F16", "BF16"), 2),
@@ -86,30 +85,52 @@ def remove_stale(prefix: str) -> None:
             continue
 
 
+@dataclass(frozen=True)
+class Checked:
+    """A release whose file can be read here and is whole."""
+
+    file: Path
+    version: int
+    sha256: str
+    manifest_sha256: str
+    pulled: int
+    """Bytes that moved over the network."""
+
+
 class Workplace:
-    """What a server remembers between two pushes."""
+    """What a server remembers between two updates."""
 
     def __init__(self) -> None:
         self.instance = uuid.uuid4().hex
-        self.version = -1
-        self.sha256 = ""
-        self.file: Path | None = None
+        self.live: Checked | None = None
+        """The release in use; None for first weights, and for a model that may be half loaded."""
+        self.staged: Checked | None = None
+        self.last: dict[str, Any] | None = None
+        """How the last update ended: vLLM's routes say nothing but 500."""
         self._held = Scratch("ogrpo-sync-")
         self.scratch = self._held.folder
 
     def where(self) -> dict[str, Any]:
-        """The version in use, for an answer."""
-        return {"version": self.version, "sha256": self.sha256, "instance": self.instance}
+        """The version in use and how the last update ended, for an answer."""
+        live = self.live
+        known = {"version": -1, "sha256": ""}
+        if live is not None:
+            known = {"version": live.version, "sha256": live.sha256}
+        return {**known, "instance": self.instance, "update": self.last}
 
-    def has_file(self) -> bool:
-        """Whether the file of the version in use can still be read."""
-        return self.file is not None and self.file.is_file()
+    def stage(self, release: Checked | None) -> None:
+        """Keeps a release until it is installed, in the place of one that never was."""
+        self._drop(self.staged)
+        self.staged = release
 
-    def adopt(self, file: Path, version: int, sha256: str) -> None:
-        """Notes that a release is in use."""
-        if self.file is not None and self.file != file:
-            self.discard(self.file)
-        self.file, self.version, self.sha256 = file, version, sha256
+    def adopt(self, release: Checked, before: Checked | None) -> None:
+        """Notes that the staged release is in use instead of another."""
+        self.live, self.staged = release, None
+        self._drop(before)
+
+    def _drop(self, release: Checked | None) -> None:
+        if release is not None and release is not self.live:
+            self.discard(release.file)
 
     def discard(self, file: Path) -> None:
         """Deletes a file that was fetched; one in a shared folder stays."""
@@ -172,7 +193,9 @@ class Remote:
         """The content of a small file."""
         try:
             with self._open(name) as reply:
-                return reply.read(MOST_MANIFEST)
+                content = reply.read(MOST_MANIFEST)
+                _check_end(reply, left=MOST_MANIFEST - len(content))
+                return content
         except (http.client.HTTPException, OSError, ValueError) as error:
             raise self._unreachable(name, error) from error
 
@@ -185,10 +208,17 @@ class Remote:
                 while left and (piece := reply.read(min(CHUNK, left))):
                     out.write(piece)
                     left -= len(piece)
+                _check_end(reply, left)
         except (http.client.HTTPException, OSError, ValueError) as error:
             target.unlink(missing_ok=True)
             raise self._unreachable(name, error) from error
         return target
+
+
+def _check_end(reply: http.client.HTTPResponse, left: int) -> None:
+    """Raises where the connection has ended too early, which reading a piece at a time hides."""
+    if left and reply.length:
+        raise http.client.IncompleteRead(b"", reply.length)
 
 
 def obtain(
@@ -198,11 +228,8 @@ def obtain(
     path: str | None = None,
     url: str | None = None,
     token: str | None = None,
-) -> tuple[Path, dict[str, Any], dict[str, Any]]:
-    """A release's whole model file, its manifest, and how it came with the bytes that moved.
-
-    Where the release says what changed since the version in use, and the file would have to be
-    pulled, only that is; whatever goes wrong with it, the whole file is fetched instead.
+) -> tuple[Path, dict[str, Any], int]:
+    """A release's model file, its manifest, and the bytes that were pulled.
 
     Raises:
         Refusal: something is out of reach or is not what was announced.
@@ -213,19 +240,8 @@ def obtain(
     release = Folder(Path(path)) if path is not None else Remote(str(url), token)
     manifest = _read_manifest(release, manifest_sha256)
     size = manifest["bytes"]
-    if isinstance(release, Folder):
-        file = _verified(release.fetch(MODEL, size, place), manifest["sha256"], place)
-        return file, manifest, {"how": "folder", "bytes": 0}
-    delta = manifest["delta"]
-    if delta is not None and delta["base_sha256"] == place.sha256 and place.has_file():
-        try:
-            file = _patched(release, manifest, place)
-        except (Refusal, ValueError, KeyError, IndexError, OSError):
-            pass
-        else:
-            return file, manifest, {"how": "delta", "bytes": delta["bytes"]}
     file = _verified(release.fetch(MODEL, size, place), manifest["sha256"], place)
-    return file, manifest, {"how": "full", "bytes": manifest["bytes"]}
+    return file, manifest, size if isinstance(release, Remote) else 0
 
 
 def _read_manifest(release: Folder | Remote, sha256: str) -> dict[str, Any]:
@@ -234,52 +250,13 @@ def _read_manifest(release: Folder | Remote, sha256: str) -> dict[str, Any]:
         raise Refusal("digest", f"{MANIFEST} is not the one that was announced ({sha256[:12]})")
     try:
         manifest = parse_json(raw, MANIFEST)
-        delta = manifest.setdefault("delta", None)
-        _check_announced(manifest, "sha256")
-        if delta is not None:
-            _check_announced(delta, "sha256", "base_sha256")
+        if not _are_counts([manifest.get("bytes")]):
+            raise ValueError(f"{manifest!r:.80} has no whole number 'bytes'")
+        if not isinstance(manifest.get("sha256"), str):
+            raise ValueError(f"{manifest!r:.80} has no text 'sha256'")
     except ValueError as error:
         raise Refusal("garbage", f"{MANIFEST} is none of a release: {error}") from error
     return manifest
-
-
-def _check_announced(found: Any, *digests: str) -> None:
-    if not isinstance(found, dict) or not _are_counts([found.get("bytes")]):
-        raise ValueError(f"{found!r:.80} has no whole number 'bytes'")
-    for name in digests:
-        if not isinstance(found.get(name), str):
-            raise ValueError(f"{found!r:.80} has no text {name!r}")
-
-
-def _patched(release: Remote, manifest: dict[str, Any], place: Workplace) -> Path:
-    """The model file made from the one in use and the release's changed elements."""
-    announced = manifest["delta"]
-    changes = release.fetch(DELTA, announced["bytes"], place)
-    changes = _verified(changes, announced["sha256"], place)
-    target = place.scratch / f"{uuid.uuid4().hex}.{MODEL}"
-    shutil.copyfile(str(place.file), target)
-    _apply(changes, target)
-    place.discard(changes)
-    return _verified(target, manifest["sha256"], place)
-
-
-def _apply(changes: Path, target: Path) -> None:
-    """Writes each tensor's changed elements, bit patterns at flat positions, into `target`."""
-    entries, start = header(target)
-    found = {name: _unsigned(changes, name) for name in header(changes)[0]}
-    whole = np.memmap(target, np.uint8, "r+")
-    for name in {key.rsplit("@", 1)[0] for key in found}:
-        begin, end = entries[name]["data_offsets"]
-        index, value = found[f"{name}@index"], found[f"{name}@value"]
-        whole[start + begin : start + end].view(value.dtype)[index] = value
-    whole.flush()
-
-
-def _unsigned(file: Path, name: str) -> np.ndarray:
-    entries, start = header(file)
-    begin, end = entries[name]["data_offsets"]
-    raw = np.memmap(file, np.uint8, "r")[start + begin : start + end]
-    return raw.view(UNSIGNED[entries[name]["dtype"]])
 
 
 def _verified(file: Path, sha256: str, place: Workplace) -> Path:
@@ -416,3 +393,106 @@ def _finite(raw: np.ndarray, dtype: str) -> bool:
         ((values[start : start + step] & mask) == mask).any()
         for start in range(0, len(values), step)
     )
+
+
+@dataclass(frozen=True)
+class Served:
+    """The model that a server serves, as functions.
+
+    Attributes:
+        shapes_fn: gives name -> shape of the tensors that a release must bring.
+        dtype: the served one, as in "bfloat16".
+        install_fn: puts a checked release into the live model.
+    """
+
+    shapes_fn: Callable[[], Mapping[str, list[int]]]
+    dtype: str
+    install_fn: Callable[[Checked], None]
+
+
+def update(
+    place: Workplace,
+    served: Served,
+    *,
+    version: int,
+    manifest_sha256: str,
+    install: bool = False,
+    **source: str | None,
+) -> None:
+    """One of the two updates that bring a release: it is staged first, then installed.
+
+    A server has many workers. All of them have staged a release, which touches nothing that is
+    live, before the first is told to install it. How it ended is noted for `Workplace.where`.
+
+    Args:
+        place: this worker's.
+        served: the live model.
+        version: the release's.
+        manifest_sha256: says which release is meant.
+        install: whether to install what was staged under that digest.
+        source: where a release to stage is: `path`, or `url` and `token`.
+
+    Raises:
+        Refusal: `broken` if the live model may be half loaded; otherwise it is as it was.
+    """
+    try:
+        if install:
+            done = _install(place, served, manifest_sha256)
+        else:
+            done = _stage(place, served, version, manifest_sha256, source)
+    except Refusal as refusal:
+        _note(place, manifest_sha256, refusal.code, str(refusal))
+        raise
+    _note(place, manifest_sha256, "installed" if install else "staged", "", done.pulled)
+
+
+def _note(place: Workplace, manifest_sha256: str, code: str, error: str, pulled: int = 0) -> None:
+    outcome = {"code": code, "error": error, "pulled": pulled}
+    place.last = {"manifest_sha256": manifest_sha256, **outcome}
+
+
+def _stage(
+    place: Workplace, served: Served, version: int, digest: str, source: Mapping[str, str | None]
+) -> Checked:
+    if type(version) is not int or not isinstance(digest, str):
+        text = f"version is {version!r:.60}, manifest_sha256 {digest!r:.60}"
+        raise Refusal("refused", f"{text}: give a whole number and a text")
+    place.stage(None)
+    file, manifest, pulled = obtain(place, manifest_sha256=digest, **source)
+    try:
+        check(file, served.shapes_fn(), served.dtype)
+    except Refusal:
+        place.discard(file)
+        raise
+    release = Checked(file, version, manifest["sha256"], digest, pulled)
+    place.stage(release)
+    return release
+
+
+def _install(place: Workplace, served: Served, digest: str) -> Checked:
+    release, before = place.staged, place.live
+    if release is None or release.manifest_sha256 != digest:
+        raise Refusal("refused", f"the release {digest!r:.14} is not staged here: send it first")
+    # Whatever happens from here on, what is live is not the version before.
+    place.live = None
+    try:
+        served.install_fn(release)
+    except Exception as error:  # whatever the engine raised, the model may be half loaded
+        raise _undo(place, served, before, error) from error
+    place.adopt(release, before)
+    return release
+
+
+def _undo(place: Workplace, served: Served, before: Checked | None, error: Exception) -> Refusal:
+    """Puts the release before back after the engine failed halfway."""
+    message = f"the engine could not load it: {type(error).__name__}: {error}"
+    place.stage(None)
+    if before is None or not before.file.is_file():
+        return Refusal("broken", message)
+    try:
+        served.install_fn(before)
+    except Exception as second:
+        place.discard(before.file)
+        return Refusal("broken", f"{message}; nor the release before again: {second}")
+    place.live = before
+    return Refusal("restored", message)

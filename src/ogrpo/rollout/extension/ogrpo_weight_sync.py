@@ -1,37 +1,48 @@
 r"""The server's side of a weight push: a vLLM worker extension, without JAX or ogrpo.
 
     PYTHONPATH=<this folder> vllm serve MODEL \
-        --worker-extension-cls ogrpo_weight_sync.WeightSync
+        --worker-extension-cls ogrpo_weight_sync.WeightSync \
+        --weight-transfer-config '{"backend": "ogrpo"}'
 
 A push names a release: a folder, or a URL to pull from, with the sha256 of its manifest. Everything
 is read and checked (digests, names, shapes, dtypes, finiteness) before the live model is touched;
-what is refused leaves it as it was. Results are plain dicts, and a refusal is one too: an
-exception inside a worker may end the engine.
+what is refused leaves it as it was.
 """
 
-import inspect
+import os
 from pathlib import Path
 from typing import Any
 
+import ogrpo_adapters as adapters  # pyright: ignore[reportMissingImports]
 import ogrpo_releases as releases  # pyright: ignore[reportMissingImports]
 from safetensors import safe_open
 
-PROTOCOL = 1
+PROTOCOL = 2
 
 
 class WeightSync:
-    """Mixed into the worker by vLLM; its methods are called through `/collective_rpc`."""
+    """Mixed into the worker by vLLM, which calls `ogrpo_describe` for `/collective_rpc`."""
 
     vllm_config: Any
     model_runner: Any
 
+    def __new__(cls, *_args: Any, **_named: Any) -> "WeightSync":
+        """Makes the worker known to the back end, which vLLM makes later and does not tell."""
+        import ogrpo_transfer  # pyright: ignore[reportMissingImports]
+
+        worker = super().__new__(cls)
+        ogrpo_transfer.ReleaseEngine.worker = worker
+        return worker
+
     def ogrpo_describe(self) -> dict[str, Any]:
-        """What the trainer has to know of this worker, version and instance included."""
+        """What the trainer has to know of this worker, version and last update included."""
         config = self.vllm_config
         model, scheduler, cache = config.model_config, config.scheduler_config, config.cache_config
+        transfer = config.weight_transfer_config
         return {
-            **_place(self).where(),
+            **place_of(self).where(),
             "protocol": PROTOCOL,
+            "transfer": None if transfer is None else str(transfer.backend),
             "dtype": _dtype(self),
             "logprobs_mode": str(getattr(model, "logprobs_mode", "raw_logprobs")),
             "max_model_len": int(model.max_model_len),
@@ -41,30 +52,25 @@ class WeightSync:
             "enforce_eager": bool(model.enforce_eager),
             "chunked_prefill": bool(getattr(scheduler, "enable_chunked_prefill", True)),
             "prefix_caching": bool(cache.enable_prefix_caching),
+            "lora_rank": _lora_rank(self),
             "device": str(getattr(self, "device", "unknown")),
             "model": str(model.model),
         }
 
-    def ogrpo_load(self, version: int, **source: Any) -> dict[str, Any]:
-        """Checks a release and loads it; `{"ok": True}` or `{"ok": False, "code", "error"}`.
-
-        `source` is `manifest_sha256` with `path`, or with `url` and `token`.
-        """
-        place = _place(self)
-        try:
-            file, manifest, moved = releases.obtain(place, **source)
-            releases.check(file, _expected(self), _dtype(self))
-        except releases.Refusal as refusal:
-            return {"ok": False, "code": refusal.code, "error": str(refusal), **place.where()}
-        try:
-            _install(self, file)
-        except Exception as error:  # whatever vLLM raised, the model may be half loaded
-            return _undo(self, error)
-        place.adopt(file, int(version), manifest["sha256"])
-        return {"ok": True, **moved, **place.where()}
+    def ogrpo_stage_adapter(self, name: str, **source: Any) -> dict[str, Any]:
+        """Checks a release of adapters and copies it to where vLLM's route may load it from."""
+        if not hasattr(self, "ogrpo_adapters"):
+            self.ogrpo_adapters = adapters.Adapters(
+                place_of(self),
+                shapes_fn=lambda: _expected(self),
+                dtype=_dtype(self),
+                most_rank=_lora_rank(self),
+            )
+        return self.ogrpo_adapters.stage(name, **source)
 
 
-def _place(worker: Any) -> Any:
+def place_of(worker: Any) -> Any:
+    """What a worker remembers between two updates."""
     if not hasattr(worker, "ogrpo_place"):
         worker.ogrpo_place = releases.Workplace()
         # Asked once: a reload by vLLM itself changes the path that is recorded as the model's.
@@ -72,8 +78,25 @@ def _place(worker: Any) -> Any:
     return worker.ogrpo_place
 
 
+def update(worker: Any, **given: Any) -> None:
+    """One update of a worker; see `ogrpo_releases.update`."""
+    served = releases.Served(
+        shapes_fn=lambda: _expected(worker),
+        dtype=_dtype(worker),
+        install_fn=lambda release: _install(worker, release.file),
+    )
+    releases.update(place_of(worker), served, **given)
+
+
 def _dtype(worker: Any) -> str:
     return str(worker.vllm_config.model_config.dtype).removeprefix("torch.")
+
+
+def _lora_rank(worker: Any) -> int:
+    """The largest rank of adapters that can be pushed by themselves; 0 where none can."""
+    lora = getattr(worker.vllm_config, "lora_config", None)
+    allowed = os.environ.get("VLLM_ALLOW_RUNTIME_LORA_UPDATING", "0").strip().lower()
+    return int(lora.max_lora_rank) if lora is not None and allowed in ("1", "true") else 0
 
 
 def _expected(worker: Any) -> dict[str, list[int]]:
@@ -103,33 +126,14 @@ def _tied(worker: Any) -> bool:
 
 def _install(worker: Any, file: Path) -> None:
     """Loads a checked file into the live model and refreshes what was derived from it."""
-    runner = worker.model_runner
-    with safe_open(str(file), "pt") as opened:
-        names = opened.keys()
-        tensors = ((name, opened.get_tensor(name)) for name in names)
-        reload = getattr(runner, "reload_weights", None)
-        if takes_an_iterator(reload):
-            _reload(worker, reload, tensors)
-        else:
-            runner.get_model().load_weights(tensors)
-    _refresh_head(runner.get_model())
-
-
-def takes_an_iterator(reload: Any) -> bool:
-    """Whether vLLM's own reload takes tensors; its second model runner of 0.23 has `**kwargs`."""
-    if reload is None:
-        return False
-    found = inspect.signature(reload).parameters
-    open_ended = any(one.kind is inspect.Parameter.VAR_KEYWORD for one in found.values())
-    return open_ended or "weights_iterator" in found
-
-
-def _reload(worker: Any, reload: Any, tensors: Any) -> None:
-    """vLLM's own way, which undoes and redoes what it made of the weights after loading."""
     from vllm.config import set_current_vllm_config  # pyright: ignore[reportMissingImports]
 
-    with set_current_vllm_config(worker.vllm_config):
-        reload(weights_iterator=tensors)
+    runner = worker.model_runner
+    with safe_open(str(file), "pt") as opened, set_current_vllm_config(worker.vllm_config):
+        names = opened.keys()
+        # vLLM's own way, which undoes and redoes what it made of the weights after loading.
+        runner.reload_weights(weights_iterator=((name, opened.get_tensor(name)) for name in names))
+    _refresh_head(runner.get_model())
 
 
 def _refresh_head(model: Any) -> None:
@@ -139,16 +143,3 @@ def _refresh_head(model: Any) -> None:
         packed = hasattr(module, "cpu_linear") and "Embedding" in type(method).__name__
         if packed and module.weight.numel():
             method.process_weights_after_loading(module)
-
-
-def _undo(worker: Any, error: Exception) -> dict[str, Any]:
-    """Puts the last release back after vLLM failed halfway."""
-    place = _place(worker)
-    message, code = f"vLLM could not load it: {type(error).__name__}: {error}", "broken"
-    if place.has_file():
-        try:
-            _install(worker, place.file)
-            code = "restored"
-        except Exception as second:
-            message += f"; nor the last release again: {second}"
-    return {"ok": False, "code": code, "error": message, **place.where()}

@@ -1,14 +1,16 @@
 """One server's HTTP API: a method for each call, errors sorted by what can be done about them."""
 
 import asyncio
+import ssl
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from functools import cache
 from typing import Any
 from urllib.parse import urlsplit
 
 import httpx
 
-from ogrpo.rollout.address import check_url
+from ogrpo.rollout.address import check_url, server_root
 from ogrpo.rollout.vllm.errors import Rejected, Unavailable
 from ogrpo.terminal import shown
 
@@ -38,10 +40,9 @@ class ServerApi:
         transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
         check_url(url, "the address of a server")
-        self.url = url.rstrip("/")
+        self.url = server_root(url)
         self.place = urlsplit(self.url).netloc.rpartition("@")[2]
         self._headers = headers
-        self._tls = httpx.create_ssl_context(trust_env=False)
         self._transport = transport
         self._seconds, self._short = timeout, min(timeout, SHORT_SECONDS)
         self._idle = [self._client()]
@@ -51,7 +52,7 @@ class ServerApi:
         return httpx.AsyncClient(
             base_url=self.url,
             headers=self._headers,
-            verify=self._tls,
+            verify=_tls(),
             trust_env=False,
             transport=self._transport,
             timeout=httpx.Timeout(None, connect=min(self._seconds, CONNECT_SECONDS)),
@@ -90,9 +91,13 @@ class ServerApi:
         """Prometheus metrics as text."""
         return (await self._call("GET", "/metrics", seconds=self._short)).text
 
-    async def complete(self, payload: Json) -> Json:
-        """`/v1/completions`: samples and scores."""
-        return await self._json("POST", "/v1/completions", payload, seconds=self._seconds)
+    async def complete(self, payload: Json, *, rank: int | None = None) -> Json:
+        """`/v1/completions`: samples and scores, of one data-parallel rank if it is named."""
+        headers = {} if rank is None else {"X-data-parallel-rank": str(rank)}
+        seconds = self._seconds
+        return await self._json(
+            "POST", "/v1/completions", payload, headers=headers, seconds=seconds
+        )
 
     async def generate(self, payload: Json) -> Json:
         """`/inference/v1/generate`: samples with the version of each token's weights."""
@@ -110,6 +115,27 @@ class ServerApi:
         if not isinstance(results, list) or not results:
             raise Unavailable(f"{self.url}/collective_rpc answered for no worker")
         return results
+
+    async def load_adapter(self, name: str, folder: str, *, seconds: float) -> None:
+        """Has requests for the model `name` answered with adapters from a folder of the server's.
+
+        One that has the name already keeps it: a name is of one version's adapters alone.
+        """
+        payload = {"lora_name": name, "lora_path": folder}
+        try:
+            await self._call("POST", "/v1/load_lora_adapter", payload, seconds=seconds)
+        except Rejected as error:
+            if "already been loaded" not in str(error):
+                raise
+
+    async def unload_adapter(self, name: str) -> None:
+        """Takes a name back; nothing happens where nobody has it."""
+        payload = {"lora_name": name}
+        try:
+            await self._call("POST", "/v1/unload_lora_adapter", payload, seconds=self._short)
+        except Rejected as error:
+            if error.status != 404:
+                raise
 
     async def pause(self, mode: str) -> None:
         """Stops generation; requests in flight are drained, aborted or kept."""
@@ -134,16 +160,26 @@ class ServerApi:
         """Forgets the keys and values of earlier prompts."""
         await self._call("POST", "/reset_prefix_cache", seconds=self._short)
 
-    async def label(self, version: str) -> bool:
-        """Names the weights in the server's own records; False before vLLM 0.32, which has none."""
-        try:
-            payload = {"new_version": version}
-            await self._call("POST", "/update_weight_version", payload, seconds=self._short)
-        except Rejected as error:
-            if error.status != 404:
-                raise
-            return False
-        return True
+    async def workers(self, *, all_ranks: bool) -> int:
+        """How many processes hold weights, in one data-parallel rank or in all of them."""
+        path = f"/get_world_size?include_dp={str(all_ranks).lower()}"
+        return await self._field("world_size", "GET", path)
+
+    async def start_weight_update(self) -> None:
+        """Opens vLLM's weight update; where another is open, the answer is 500."""
+        # vLLM 0.23 and 0.24 would otherwise take the live model apart at once.
+        payload = {"is_checkpoint_format": False}
+        await self._call("POST", "/start_weight_update", payload, seconds=self._short)
+
+    async def update_weights(self, update: Json, *, seconds: float) -> None:
+        """Hands an update to the back end of every worker, of all data-parallel ranks."""
+        payload = {"update_info": update}
+        await self._call("POST", "/update_weights", payload, seconds=seconds)
+
+    async def finish_weight_update(self, version: str | None) -> None:
+        """Closes vLLM's weight update; since 0.28 it labels the weights with a version, too."""
+        payload = {"weight_version": version}
+        await self._call("POST", "/finish_weight_update", payload, seconds=self._short)
 
     async def _field(
         self,
@@ -160,9 +196,16 @@ class ServerApi:
         return reply[name]
 
     async def _json(
-        self, method: str, path: str, payload: Json | None = None, *, seconds: float | None = None
+        self,
+        method: str,
+        path: str,
+        payload: Json | None = None,
+        *,
+        headers: Mapping[str, str] | None = None,
+        seconds: float | None = None,
     ) -> Json:
-        reply = await self._call(method, path, payload, seconds=seconds or self._short)
+        seconds = seconds or self._short
+        reply = await self._call(method, path, payload, headers=headers, seconds=seconds)
         try:
             return reply.json()
         except (ValueError, RecursionError) as error:
@@ -175,12 +218,15 @@ class ServerApi:
         payload: Json | None = None,
         *,
         params: dict[str, str] | None = None,
+        headers: Mapping[str, str] | None = None,
         seconds: float,
     ) -> httpx.Response:
         """The whole answer, within so many seconds, however slowly its bytes come."""
         try:
             async with asyncio.timeout(seconds), self._connection() as client:
-                reply = await client.request(method, path, json=payload, params=params)
+                reply = await client.request(
+                    method, path, json=payload, params=params, headers=headers
+                )
         except TimeoutError as error:
             late = f"{self.url}{path} did not answer in full within {seconds:g} s"
             raise Unavailable(late) from error
@@ -188,11 +234,18 @@ class ServerApi:
             what = str(error) or type(error).__name__
             raise Unavailable(f"{self.url}{path}: {what}") from error
         if _passes(reply.status_code):
-            raise Unavailable(f"{self.url}{path} answered {reply.status_code}: {_message(reply)}")
+            text = f"{self.url}{path} answered {reply.status_code}: {_message(reply)}"
+            raise Unavailable(text, reply.status_code)
         if reply.status_code >= 400:
             text = f"{self.url}{path} answered {reply.status_code}: {_message(reply)}"
             raise Rejected(text, reply.status_code)
         return reply
+
+
+@cache
+def _tls() -> ssl.SSLContext:
+    """Made once: the certificates are read from the disk."""
+    return httpx.create_ssl_context(trust_env=False)
 
 
 def _passes(status: int) -> bool:

@@ -25,9 +25,12 @@ Tokenizer = Literal["the trainer's", "not compared: no /detokenize", "not compar
 COLD, HOT = 0.5, 2.0
 TOP = 5
 TAKES_NONE = (
-    "takes no weights: start it with VLLM_SERVER_DEV_MODE=1 and --worker-extension-cls "
-    "ogrpo_weight_sync.WeightSync (ogrpo-serve does both)"
+    "takes no weights: start vLLM >= 0.23 with VLLM_SERVER_DEV_MODE=1, --worker-extension-cls "
+    """ogrpo_weight_sync.WeightSync and --weight-transfer-config '{"backend": "ogrpo"}' """
+    "(ogrpo-serve does all three)"
 )
+PROTOCOL = 2
+"""The worker extension's, of which a server may have an older copy."""
 SAID: Mapping[str, Any] = {
     "instance": str,
     "sha256": str,
@@ -66,6 +69,8 @@ class Capabilities:
     """`/inference/v1/generate` answers, with the version of each token's weights."""
     extension: Json
     """What the worker extension says of itself."""
+    ranks: int
+    """Data-parallel ranks, each with the weights."""
 
     @property
     def dtype(self) -> str:
@@ -80,6 +85,9 @@ class Capabilities:
     def rows(self) -> list[tuple[str, str]]:
         """The table that is shown at the start."""
         path = "/inference/v1/generate" if self.native else "/v1/completions"
+        push = "ogrpo_weight_sync"
+        if self.ranks > 1:
+            push += f", {self.ranks} data-parallel ranks"
         return [
             ("server", f"{self.url} (vLLM {self.vllm})"),
             ("model", f"{self.model}, {self.dtype}, {self.max_model_len} tokens"),
@@ -87,7 +95,7 @@ class Capabilities:
             ("samples from", path),
             ("log-probs", f"{self.log_probs} (measured)"),
             ("versions", "of each token" if self.native else "of each request"),
-            ("weight pushes", "ogrpo_weight_sync"),
+            ("weight pushes", push),
             ("reproducible", "yes" if self.seeds else "no: the server prefills in chunks"),
         ]
 
@@ -107,7 +115,7 @@ async def look(api: ServerApi, extension: Json, expected: Expected) -> Capabilit
         RolloutError: it does not answer, or answers what vLLM does not.
     """
     vllm, cards = await asyncio.gather(api.version(), api.models())
-    with _understood(api.url, "/v1/models", cards):
+    with understood(api.url, "/v1/models", cards):
         model, context = str(cards[0]["id"]), int(cards[0].get("max_model_len") or 0)
     _check_fit(api.url, extension, context, expected)
     return Capabilities(
@@ -119,11 +127,18 @@ async def look(api: ServerApi, extension: Json, expected: Expected) -> Capabilit
         tokenizer=await compare_tokenizers(api, model, expected.texts),
         native=await _native(api, model, expected),
         extension=extension,
+        ranks=await _ranks(api),
     )
 
 
+async def _ranks(api: ServerApi) -> int:
+    counts = [await api.workers(all_ranks=all_ranks) for all_ranks in (True, False)]
+    with understood(api.url, "/get_world_size", counts):
+        return max(1, int(counts[0]) // max(1, int(counts[1])))
+
+
 @contextmanager
-def _understood(url: str, what: str, answer: Any) -> Iterator[None]:
+def understood(url: str, what: str, answer: Any) -> Iterator[None]:
     """Turns what cannot be taken out of an odd answer into an error that passes."""
     try:
         yield
@@ -145,19 +160,26 @@ async def describe(api: ServerApi) -> Json:
             raise Refused(f"{api.url} {TAKES_NONE}") from error
         raise
     except Unavailable as error:
-        # vLLM answers 500 to a method that its workers do not have, and names it.
-        if "ogrpo_describe" in str(error):
+        if error.status == 500:  # vLLM's answer to a method that its workers do not have
             raise Refused(f"{api.url} {TAKES_NONE}") from error
         raise
-    with _understood(api.url, "ogrpo_describe", answers):
-        held = {(answer["version"], answer["sha256"]) for answer in answers}
+    with understood(api.url, "ogrpo_describe", answers):
+        held = {answer["sha256"] for answer in answers}
         for name, kind in SAID.items():
             if not isinstance(answers[0][name], kind):
                 raise TypeError(name)
+    # What a push that failed halfway left is no version; the next one makes them alike.
     return answers[0] if len(held) == 1 else {**answers[0], "sha256": ""}
 
 
 def _check_fit(url: str, extension: Json, context: int, expected: Expected) -> None:
+    if extension.get("protocol") != PROTOCOL:
+        raise Refused(
+            f"{url} has the worker extension of another version of ogrpo: start it with the folder "
+            "of this one (ogrpo-serve does)"
+        )
+    if extension["transfer"] != "ogrpo":
+        raise Refused(f"{url} {TAKES_NONE}")
     if context < expected.max_length:
         raise Refused(
             f"{url} takes {context} tokens, prompt and completion need {expected.max_length}; "
@@ -229,7 +251,7 @@ async def _first_tokens(
     order = Order(model, sampling, expected.eos_id, version=-1)
     payload = wire.completions_payload([np.array([expected.eos_id], np.int32)], order)
     reply = await api.complete({**payload, "logprobs": TOP, "return_tokens_as_token_ids": True})
-    with _understood(api.url, "/v1/completions", reply):
+    with understood(api.url, "/v1/completions", reply):
         top = reply["choices"][0]["logprobs"]["top_logprobs"][0]
         return {str(token): float(value) for token, value in top.items()}
 
@@ -245,7 +267,7 @@ async def _native(api: ServerApi, model: str, expected: Expected) -> bool:
         if error.status in (403, 404, 405):
             return False
         raise
-    with _understood(api.url, "/inference/v1/generate", reply):
+    with understood(api.url, "/inference/v1/generate", reply):
         return all(choice.get("weight_versions") for choice in reply["choices"])
 
 
@@ -256,6 +278,15 @@ def check_in_flight(found: Capabilities, in_flight: str) -> None:
             f"{found.url} does not say which version drew which token, so that in_flight='keep' "
             "would leave their log-probs without an owner: use 'wait' or 'abort', or start "
             "vLLM >= 0.32 with --enable-scale-out"
+        )
+
+
+def check_push(found: Capabilities, push: str) -> None:
+    """Refuses adapters alone where the server was started without them."""
+    if push == "adapters" and not found.extension.get("lora_rank"):
+        raise Refused(
+            f"{found.url} takes no adapters by themselves: start it with ogrpo-serve --lora-rank R "
+            "(vLLM's --enable-lora and VLLM_ALLOW_RUNTIME_LORA_UPDATING=1), or push them merged"
         )
 
 

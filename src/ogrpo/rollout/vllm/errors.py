@@ -8,7 +8,14 @@ class RolloutError(RuntimeError):
 
 
 class Unavailable(RolloutError):
-    """A server that does not answer, or answers 5xx: worth another attempt, elsewhere or later."""
+    """A server that does not answer, or answers 5xx: worth another attempt, elsewhere or later.
+
+    `status` is its answer; None where there was none, and what it did is unknown.
+    """
+
+    def __init__(self, message: str, status: int | None = None) -> None:
+        super().__init__(message)
+        self.status = status
 
 
 class Flawed(RolloutError):

@@ -8,6 +8,9 @@ from ogrpo.rollout.vllm.errors import PublishRefused, Refused, RolloutError, Una
 from ogrpo.rollout.vllm.server import Changes, Server
 from ogrpo.rollout.vllm.sync import Target
 
+TRIES = 3
+"""Times that a server is pushed to within one publication; it may have been disturbed."""
+
 
 class Fleet:
     """The servers of a run.
@@ -71,16 +74,22 @@ class Fleet:
         self.versions.add(target.version)
         for server in well:
             await server.tried(target)
+        await self._changes.until(
+            lambda: bool(self._serving(target)) or all(_given_up(server) for server in well)
+        )
         doubts = [server.doubt for server in well if server.doubt is not None]
         for doubt in doubts:
             if isinstance(doubt, PublishRefused):
                 self._take_back(before, target)
                 raise doubt
-        have = [server for server in self.servers if server.proven is target]
+        have = self._serving(target)
         for doubt in doubts:
             if not have and not isinstance(doubt, Unavailable):
                 raise doubt
         return have
+
+    def _serving(self, target: Target) -> list[Server]:
+        return [server for server in self.servers if server.proven is target]
 
     def _take_back(self, before: Target | None, target: Target) -> None:
         """What one server refused, none serves."""
@@ -92,8 +101,8 @@ class Fleet:
 
     # --- sampling ------------------------------------------------------------------------------
 
-    async def acquire(self, avoided: Collection[Server] = ()) -> Server:
-        """The least loaded server that is ready, waiting for one if need be.
+    async def acquire(self, avoided: Collection[Server] = ()) -> tuple[Server, str]:
+        """The least loaded server that is ready, and the model to name; waits for one if need be.
 
         Args:
             avoided: servers that are asked only where no other will do.
@@ -114,8 +123,7 @@ class Fleet:
             with suppress(TimeoutError):
                 async with asyncio.timeout(left):
                     await self._changes.wait()
-        chosen.take()
-        return chosen
+        return chosen, chosen.take()
 
     def _check_usable(self) -> None:
         for server in self.servers:
@@ -149,3 +157,10 @@ class Fleet:
     async def close(self) -> None:
         """Stops looking after servers and closes the connections."""
         await asyncio.gather(*(server.close() for server in self.servers))
+
+
+def _given_up(server: Server) -> bool:
+    """Whether nothing is gained by waiting for it, now or ever."""
+    if isinstance(server.doubt, PublishRefused | Refused | Unavailable):
+        return True
+    return server.over or (server.doubt is not None and server.rests >= TRIES)

@@ -1,8 +1,17 @@
-"""A release on its way into a paused server: who said what about it."""
+"""A release on its way into a paused server, by vLLM's own weight update.
+
+Every worker stages the release before the first installs it. Of a worker's exception vLLM tells no
+more than 500; what it was, the extension says afterwards.
+"""
+
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
 
 from ogrpo.rollout.vllm.api import Json, ServerApi
-from ogrpo.rollout.vllm.capabilities import Capabilities
-from ogrpo.rollout.vllm.errors import Broken, PublishRefused, Unavailable
+from ogrpo.rollout.vllm.capabilities import Capabilities, understood
+from ogrpo.rollout.vllm.errors import Broken, PublishRefused, RolloutError, Unavailable
 from ogrpo.rollout.weights.share import WeightShare
 from ogrpo.rollout.weights.store import Release
 
@@ -12,40 +21,111 @@ LOAD_SECONDS = 600.0
 async def load(
     api: ServerApi, found: Capabilities, release: Release, *, share: WeightShare | None
 ) -> int:
-    """Has a paused server load a release, which its extension pulls and checks.
+    """Brings a paused server's weights to a release and its label to the version.
 
     Returns:
         The bytes that its workers pulled.
 
     Raises:
         PublishRefused: the server said no, and its live model is intact.
-        Broken: its live model may be half loaded.
+        Broken: its live model may be half loaded, until a whole push succeeds.
         Unavailable: the server cannot reach the release, or does not answer.
     """
-    if found.extension is None:
-        raise PublishRefused(
-            f"{api.url} takes no weights: start it with VLLM_SERVER_DEV_MODE=1 and "
-            "--worker-extension-cls ogrpo_weight_sync.WeightSync (ogrpo-serve does both)"
-        )
-    source: Json = {"path": str(release.folder)}
-    if share is not None:
-        source = {"url": f"{share.url}/{release.folder.name}", "token": share.token}
+    source = where(release, share)
     ticket = {"version": release.version, "manifest_sha256": release.manifest_sha256}
-    answers = await api.rpc("ogrpo_load", {**source, **ticket}, seconds=LOAD_SECONDS)
-    for answer in answers:
-        _check_answer(api.url, release, answer)
-    return sum(answer["bytes"] for answer in answers)
+    await _open(api)
+    await _update(api, found, release, {**ticket, **source}, _not_staged)
+    await _update(api, found, release, {**ticket, "install": True}, _not_installed)
+    await api.finish_weight_update(str(release.version))
+    return found.ranks * await _pulled(api, release)
 
 
-def _check_answer(url: str, release: Release, answer: Json) -> None:
-    if answer["ok"]:
-        return
-    said = f"{url} did not take version {release.version}: {answer['error']}"
-    if answer["code"] == "unreachable":
-        raise Unavailable(
-            f"{said}; it goes on serving version {answer['version']}. With a shared folder the "
-            "server must see the same path; otherwise publish by URL"
+def where(release: Release, share: WeightShare | None) -> Json:
+    """Where a worker finds a release."""
+    if share is None:
+        return {"path": str(release.folder)}
+    return {"url": f"{share.url}/{release.folder.name}", "token": share.token}
+
+
+async def _open(api: ServerApi) -> None:
+    try:
+        await api.start_weight_update()
+    except Unavailable as error:
+        if error.status is None:
+            raise
+        # A trainer that died left its own open, perhaps in some of the workers: those in which
+        # there is nothing to finish say 500, and the others have done it.
+        with suppress(Unavailable):
+            await api.finish_weight_update(None)
+        await api.start_weight_update()
+
+
+async def _update(
+    api: ServerApi,
+    found: Capabilities,
+    release: Release,
+    update: Json,
+    error_fn: Callable[["_Failure"], RolloutError],
+) -> None:
+    try:
+        await api.update_weights(update, seconds=LOAD_SECONDS)
+    except Unavailable as error:
+        if error.status is None:
+            raise
+        raise error_fn(await _what_happened(api, found, release, error)) from error
+
+
+@dataclass(frozen=True)
+class _Failure:
+    """What the server's workers say of the update that they refused; no code where none does."""
+
+    said: str
+    code: str | None = None
+    serves: str = "what it had"
+    workers: int = 0
+
+
+async def _what_happened(
+    api: ServerApi, found: Capabilities, release: Release, error: Unavailable
+) -> _Failure:
+    said = f"{api.url} did not take version {release.version}: "
+    answers = await api.rpc("ogrpo_describe", {})
+    with understood(api.url, "ogrpo_describe", answers):
+        for answer in answers:
+            last: Any = answer["update"]
+            if last and last["manifest_sha256"] == release.manifest_sha256 and last["error"]:
+                serves, workers = f"version {answer['version']}", len(answers) * found.ranks
+                return _Failure(said + last["error"], last["code"], serves, workers)
+    return _Failure(f"{said}its log says why ({error})")
+
+
+def _not_staged(failure: _Failure) -> RolloutError:
+    said = f"{failure.said}; it goes on serving {failure.serves}"
+    if failure.code is None:
+        return Unavailable(said)
+    if failure.code == "unreachable":
+        return Unavailable(
+            f"{said}. With a shared folder the server must see the same path; otherwise publish "
+            "by URL"
         )
-    if answer["code"] == "broken":
-        raise Broken(f"{said}; its live model may be half loaded: restart it")
-    raise PublishRefused(f"{said}; it goes on serving version {answer['version']}")
+    return PublishRefused(said)
+
+
+def _not_installed(failure: _Failure) -> RolloutError:
+    # Of several workers, others may have installed what this one did not.
+    if failure.workers == 1 and failure.code != "broken":
+        return PublishRefused(f"{failure.said}; it goes on serving {failure.serves}")
+    return Broken(f"{failure.said}; its live model may be half loaded: push again or restart it")
+
+
+async def _pulled(api: ServerApi, release: Release) -> int:
+    answers = await api.rpc("ogrpo_describe", {})
+    with understood(api.url, "ogrpo_describe", answers):
+        held = {answer["sha256"] for answer in answers}
+        pulled = sum(answer["update"]["pulled"] for answer in answers)
+    if held != {release.sha256}:
+        raise Unavailable(
+            f"{api.url} was given version {release.version} and says that it serves another: "
+            "somebody else pushes to it, too"
+        )
+    return pulled

@@ -5,23 +5,34 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
+from typing import ClassVar, Literal, NamedTuple, get_args
 
+from ogrpo.rollout.address import check_offer
 from ogrpo.rollout.vllm.sync import InFlight
+
+POSITIVE = ("timeout", "patience", "attempts", "per_server", "tolerance")
 
 
 @dataclass(frozen=True)
 class Options:
     """How the engine behaves; the defaults suit servers on one machine or network."""
 
+    prompts_per_request: ClassVar[int] = 4
+    """Prompts in one request of /v1/completions."""
+    probe_count: ClassVar[int] = 4
+    probe_length: ClassVar[int] = 16
+    keep: ClassVar[int] = 2
+    """Releases that stay on the disk."""
     folder: Path | None = None
     """Where releases are written, which servers see at the same path; default: a temporary one."""
     transport: str = "folder"
     """How weights travel: "folder" (shared filesystem) or "url" (pulled from the trainer)."""
+    push: Literal["merged", "adapters"] = "merged"
+    """What a push moves: a policy's whole weights, or, of one with adapters, these alone."""
     listen: str = "127.0.0.1"
-    """With "url", the interface on which releases are offered."""
+    """With "url", the interface on which releases are offered; 0.0.0.0 is all of them."""
     advertise: str | None = None
-    """With "url", the trainer's host name as servers see it; default: `listen`."""
+    """With "url", the trainer's host name or address as servers see it; default: `listen`."""
     api_key: str | None = field(default=None, repr=False)
     """As given to the servers with --api-key."""
     basic_auth: str | None = field(default=None, repr=False)
@@ -30,23 +41,15 @@ class Options:
     """What a push does to requests in flight: drain them, abort them, or go on with new weights
     (exact only where the server reports the version of each token)."""
     timeout: float = 300.0
-    """Seconds until a request that got no answer is given to another server."""
+    """Seconds until a request without a whole answer is given to another server."""
     patience: float = 120.0
     """Seconds without any server until the run gives up."""
     attempts: int = 6
     """Times that one request is tried."""
     per_server: int = 32
-    """Requests in flight at one server; each asks for a group of every prompt in it."""
-    prompts_per_request: int = 4
-    """Prompts in one request of /v1/completions."""
+    """Requests in flight at one server at most; each asks for a group of every prompt in it."""
     tolerance: float | None = None
     """Mean absolute probe difference in nats; default: 1e-3 for float32, 0.15 for bfloat16."""
-    probe_count: int = 4
-    probe_length: int = 16
-    keep: int = 2
-    """Releases that stay on the disk."""
-    delta: bool = True
-    """Whether to send only what changed, where that is less (transport "url")."""
 
     def __post_init__(self) -> None:
         _check_secret("api_key", self.api_key)
@@ -57,9 +60,16 @@ class Options:
             raise ValueError("basic_auth is no NAME:PASSWORD; give both with a colon between")
         if self.transport not in ("folder", "url"):
             raise ValueError(f"transport is {self.transport!r}; use 'folder' or 'url'")
-        for name in ("timeout", "patience", "attempts", "per_server", "prompts_per_request"):
-            if getattr(self, name) <= 0:
-                raise ValueError(f"{name} is {getattr(self, name)}; give a number above 0")
+        if self.push not in ("merged", "adapters"):
+            raise ValueError(f"push is {self.push!r}; use 'merged' or 'adapters'")
+        if self.in_flight not in get_args(InFlight):
+            raise ValueError(f"in_flight is {self.in_flight!r}; use one of {get_args(InFlight)}")
+        if self.transport == "url":
+            check_offer(self.listen, self.advertise, "")
+        for name in POSITIVE:
+            value = getattr(self, name)
+            if value is not None and value <= 0:
+                raise ValueError(f"{name} is {value}; give a number above 0")
 
     @property
     def headers(self) -> Mapping[str, str]:

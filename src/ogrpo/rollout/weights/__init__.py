@@ -1,1 +1,1 @@
-"""Weights on their way to a server: releases in folders, what changed between them, a share."""
+"""Weights on their way to a server: releases in folders, and a share to pull them from."""

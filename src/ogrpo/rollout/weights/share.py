@@ -1,6 +1,6 @@
 """A folder of releases behind HTTP, for servers that share no filesystem with the trainer.
 
-Read-only, behind a token, on the loopback interface unless told otherwise; nothing but the three
+Read-only, behind a token, on the loopback interface unless told otherwise; nothing but the two
 files of a release can be asked for.
 """
 
@@ -13,12 +13,11 @@ import threading
 from http import HTTPStatus
 from pathlib import Path
 
+from ogrpo.rollout.address import url_of
 from ogrpo.rollout.http_server import BadRequest, Handler, HttpServer
-from ogrpo.rollout.weights.store import DELTA, MANIFEST, MODEL
+from ogrpo.rollout.weights.store import MANIFEST, MODEL
 
-_RELEASE_FILE = re.compile(
-    rf"/(v\d+)/({re.escape(MANIFEST)}|{re.escape(MODEL)}|{re.escape(DELTA)})"
-)
+_RELEASE_FILE = re.compile(rf"/([av]\d+)/({re.escape(MANIFEST)}|{re.escape(MODEL)})")
 
 
 class WeightShare:
@@ -38,7 +37,7 @@ class WeightShare:
         self.bytes_sent = 0
         self._lock = threading.Lock()
         self._server = HttpServer((host, port), self._handler(folder.resolve()))
-        self.url = f"http://{advertised or host}:{self._server.server_port}"
+        self.url = url_of(advertised or host, self._server.server_port)
         self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
         self._thread.start()
 

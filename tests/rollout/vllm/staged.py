@@ -1,0 +1,233 @@
+"""vLLM's protocol as coroutines in virtual time, and all that can go wrong with a server of it.
+
+Weights are a number. Every log-prob says which: `log_prob_of(weights)`; so whoever uses a sample of
+other weights than its version's can be found out.
+"""
+
+import asyncio
+import json
+
+import httpx
+
+from ogrpo.rollout.vllm.capabilities import PROTOCOL
+
+FIRST = 999
+"""The weights that a process starts with."""
+EOS = 0
+
+
+def log_prob_of(weights):
+    return -1.0 - weights / 100.0
+
+
+def weights_of(log_prob):
+    return round((-1.0 - float(log_prob)) * 100.0)
+
+
+class Fails(Exception):
+    """What vLLM answers with 500."""
+
+
+class Staged(httpx.AsyncBaseTransport):
+    """One server.
+
+    Attributes:
+        faults: what happens to the next request of a path, by the path's last part: `refuse` (503),
+            `drop` (not delivered), `lose` (delivered, no answer), `hang` (delivered, no answer and no
+            end), `odd` (an answer that vLLM does not give), `late` (an answer after 8 s).
+    """
+
+    def __init__(self):
+        self.faults = {}
+        self.alive, self.starts, self.loads = True, 0, 0
+        self._thawed = asyncio.Event()
+        self._thawed.set()
+        self._begin()
+
+    def _begin(self):
+        self.starts += 1
+        self.weights, self.label, self.note = FIRST, "default", ("", -1)
+        self.paused, self._running = False, 0
+        self._open, self._update = False, None
+        self._dead = asyncio.Event()
+        self._changed = asyncio.Event()
+
+    # --- what befalls it -----------------------------------------------------------------------
+
+    def kill(self):
+        self.alive = False
+        self._dead.set()
+
+    def start(self):
+        self.kill()
+        self.alive = True
+        self._begin()
+
+    def freeze(self):
+        self._thawed.clear()
+
+    def thaw(self):
+        self._thawed.set()
+
+    @property
+    def well(self):
+        """Whether nothing is wrong with it that a client could not mend."""
+        return self.alive and self._thawed.is_set() and not self.faults
+
+    # --- the protocol --------------------------------------------------------------------------
+
+    async def handle_async_request(self, request):
+        path, life = request.url.path, self._dead
+        if not self.alive:
+            raise httpx.ConnectError("nobody listens")
+        fault = self.faults.pop(path.rsplit("/", 1)[1], None)
+        if fault == "drop":
+            raise httpx.ReadError("cut on the way")
+        if fault == "refuse":
+            return httpx.Response(503, json={"error": {"message": "busy"}})
+        answer = asyncio.ensure_future(self._answer(path, request, fault))
+        died = asyncio.ensure_future(life.wait())
+        try:
+            await asyncio.wait([answer, died], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in (answer, died):
+                task.cancel()
+            await asyncio.gather(answer, died, return_exceptions=True)
+        if life.is_set() or answer.cancelled():
+            raise httpx.ReadError("the process died")
+        if fault == "lose":
+            raise httpx.ReadError("the answer was lost")
+        if fault == "odd":
+            return httpx.Response(200, json={"results": [7], "choices": [{"index": 0}], "data": 1})
+        return answer.result()
+
+    async def _answer(self, path, request, fault):
+        await asyncio.sleep(0.01)
+        await self._thawed.wait()
+        body = json.loads(request.content or b"{}")
+        try:
+            found = await self._do(path, body, request.url.params)
+        except Fails:
+            return httpx.Response(500, json={"error": {"message": "the engine failed"}})
+        if fault == "hang":
+            await asyncio.Event().wait()
+        await asyncio.sleep(8.0 if fault == "late" else 0.0)
+        return httpx.Response(200, json=found)
+
+    async def _do(self, path, body, query):
+        if path in ("/v1/completions", "/inference/v1/generate"):
+            return await self._draw(path, body)
+        return await getattr(self, path.rsplit("/", 1)[1])(body, query)
+
+    async def version(self, *_):
+        return {"version": "0.32"}
+
+    async def models(self, *_):
+        return {"data": [{"id": "policy", "max_model_len": 64}]}
+
+    async def is_paused(self, *_):
+        return {"is_paused": self.paused}
+
+    async def reset_prefix_cache(self, *_):
+        return {}
+
+    async def pause(self, _, query):
+        self.paused = True
+        while query["mode"] == "wait" and self._running:
+            await self._wait()
+        return {}
+
+    async def resume(self, *_):
+        self.paused = False
+        self._tell()
+        return {}
+
+    async def get_world_size(self, *_):
+        return {"world_size": 1}
+
+    async def collective_rpc(self, *_):
+        sha256, version = self.note
+        described = {
+            "instance": str(self.starts),
+            "sha256": sha256,
+            "version": version,
+            "dtype": "float32",
+            "vocab_size": 16,
+            "quantization": None,
+            "chunked_prefill": True,
+            "protocol": PROTOCOL,
+            "transfer": "ogrpo",
+            "update": self._update,
+        }
+        return {"results": [described]}
+
+    async def start_weight_update(self, *_):
+        if self._open:
+            raise Fails
+        self._open = True
+        return {}
+
+    async def finish_weight_update(self, body, _):
+        if not self._open:
+            raise Fails
+        self._open, self.label = False, body["weight_version"] or self.label
+        return {}
+
+    async def update_weights(self, body, _):
+        if not self._open:
+            raise Fails
+        update = body["update_info"]
+        await asyncio.sleep(0.5)
+        install = update.get("install", False)
+        code = self.faults.pop("install" if install else "load", None)
+        sha256 = update["manifest_sha256"]
+        self._update = {"manifest_sha256": sha256, "code": code, "error": code, "pulled": 0}
+        if code is not None:
+            self._open = False
+            if install:
+                self.weights, self.note = FIRST + 1, ("", -1)
+            raise Fails
+        if install:
+            self.loads += 1
+            self.weights, self.note = update["version"], (sha256, update["version"])
+        return {}
+
+    async def _draw(self, path, body):
+        while self.paused:
+            await self._wait()
+        life, self._running = self.starts, self._running + 1
+        try:
+            return await self._drawn(path, body)
+        finally:
+            if life == self.starts:
+                self._running -= 1
+                self._tell()
+
+    async def _drawn(self, path, body):
+        if body.get("prompt_logprobs") is not None:
+            scores = [self._scored(ids) for ids in body["prompt"]]
+            return {"choices": [{"index": n, "prompt_logprobs": x} for n, x in enumerate(scores)]}
+        if path == "/v1/completions":
+            top = {f"token_id:{n}": -n / body["temperature"] for n in (1, 2, 3)}
+            return {"choices": [{"logprobs": {"top_logprobs": [top]}}]}
+        wanted = body["sampling_params"]
+        await asyncio.sleep(0.2 * wanted["max_tokens"])
+        drawn = log_prob_of(self.weights)
+        choice = {
+            "token_ids": [1] * (wanted["max_tokens"] - 1) + [EOS],
+            "finish_reason": "stop",
+            "logprobs": {"content": [{"logprob": drawn}] * wanted["max_tokens"]},
+            "weight_versions": [{"version": self.label, "start": 0, "end": wanted["max_tokens"]}],
+        }
+        return {"choices": [{"index": n, **choice} for n in range(wanted["n"])]}
+
+    def _scored(self, ids):
+        score = {"logprob": log_prob_of(self.weights)}
+        return [None, *({str(token): score} for token in ids[1:])]
+
+    async def _wait(self):
+        await self._changed.wait()
+
+    def _tell(self):
+        self._changed.set()
+        self._changed = asyncio.Event()
