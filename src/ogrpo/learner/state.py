@@ -142,7 +142,7 @@ def _scaled(moments: Moments, *, b1: float, b2: float, eps: float) -> optax.Grad
 def factored_rms(*, b2: float, eps: float) -> optax.GradientTransformation:
     """g / sqrt(v), with v from averages of g^2 + eps^2 over rows and over columns."""
 
-    def corrected(step: Array, decay: float) -> Array:
+    def corrected(step: Any, decay: Any) -> Any:
         return decay * (1 - decay**step) / (1 - decay ** (step + 1))
 
     return optax.scale_by_factored_rms(
