@@ -34,6 +34,7 @@ APPLIED = (
     *("reward.seconds", "reward.processes", "reward.call_seconds", "reward.memory_gib"),
     *("model.remat", "model.path", "data.path"),
     *("optimizer.microbatches", "optimizer.batching", "optimizer.max_skipped"),
+    *("optimizer.microbatch_tokens", "optimizer.offload"),
     *("warm_start.cache",),
 )
 """Options that may change on resuming; a name that ends with a dot stands for a table."""
@@ -41,6 +42,7 @@ NEVER = {
     "preset": "leave the option out",
     "task": "leave the option out, or start another run",
     "lora.": "the checkpoint holds these adapters: leave the options out",
+    "optimizer.moments": "the checkpoint holds these moments: leave the option out",
     "evaluation.split": "its scores would not compare: leave the option out, or start another run",
     "evaluation.task": "its scores would not compare: leave the option out, or start another run",
 }
