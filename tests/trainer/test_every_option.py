@@ -119,6 +119,7 @@ ACTS: dict[str, tuple[Setting, Any]] = {
     "optimizer.b2": ({}, 0.5),
     "optimizer.eps": ({}, 1.0),
     "optimizer.weight_decay": ({}, 0.5),
+    "optimizer.moments": ({}, "factored"),
     "optimizer.max_grad_norm": ({"optimizer.eps": 1.0}, 1e-3),
     "evaluation.task": (FILE, DIFFERENCES),
     "evaluation.split": ({}, "validation"),
@@ -137,6 +138,8 @@ SAME: dict[str, tuple[Setting, Any]] = {
     "kernels.kept_mib": ({"kernels.log_probs": "chunked"}, 0),
     "optimizer.microbatches": ({}, 2),
     "optimizer.batching": ({}, "packed"),
+    "optimizer.offload": ({}, True),
+    "optimizer.microbatch_tokens": ({"optimizer.batching": "packed"}, 64),
     "optimizer.skip_zero_variance": ({"optimizer.microbatches": 4}, True),
     "schedule.evaluate_every": ({}, 1),
     "evaluation.gradient_variance": ({}, True),
@@ -186,6 +189,8 @@ ELSEWHERE = {
     "test_a_pull_needs_the_token_and_the_announced_manifest",
     "rollout.wait": "trainer/test_servers.py::"
     "test_a_server_that_is_not_there_is_named_with_the_command_that_starts_it",
+    "rollout.mismatch_limit": "trainer/test_mismatch.py::"
+    "test_shifted_log_probs_end_a_run_which_is_saved_and_without_the_limit_train_it",
     "rollout.in_flight": f"{SERVERS}a_push_pauses_servers_as_the_option_says",
     "rollout.advertise": f"{SERVERS}servers_pull_from_the_address_that_is_advertised",
     "rollout.timeout": f"{SERVERS}options_of_the_command_line_reach_the_engine",
