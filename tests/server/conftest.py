@@ -16,7 +16,7 @@ from ogrpo.rollout.extension import ogrpo_serve
 from tests.rollout.vllm import world
 
 PYTHON = os.environ.get("OGRPO_VLLM_PYTHON")
-START_SECONDS = 240.0
+START_SECONDS = 300.0
 
 
 def pytest_collection_modifyitems(items):

@@ -5,11 +5,14 @@ import signal
 import threading
 import time
 
+import httpx
 import numpy as np
 import pytest
 
 from ogrpo.rollout.protocol import Sampling
 from tests.rollout.vllm import contract, world
+from tests.rollout.vllm.orphan import leave_paused
+from tests.rollout.vllm.proxy import Proxy, held, undelivered
 
 CONFIG = world.decoder()
 PARAMS = world.make_params(CONFIG, 0)
@@ -35,7 +38,53 @@ def generate_while(engine, act, *, requests=12, params=PARAMS):
     assert world.worst_gap(CONFIG, params, groups) < contract.EXACT
 
 
-@pytest.mark.parametrize("what", ["worker", "engine", "api"])
+def ask(server, method, path, body=None):
+    reply = httpx.request(method, f"{server.url}{path}", json=body, timeout=60, trust_env=False)
+    assert reply.status_code == 200, reply.text
+    return reply.json()
+
+
+def is_paused(server):
+    return ask(server, "GET", "/is_paused")["is_paused"]
+
+
+def test_what_a_killed_trainer_left_paused_the_next_one_resumes(native, policies, caplog):
+    sizes = {"vocab_size": world.VOCAB, "eos_id": world.EOS, "max_length": contract.MAX_LENGTH}
+    leave_paused(native.url, policies[True], **sizes)
+    assert is_paused(native)
+    ask(native, "GET", "/version")  # it is well, by its own account
+    with contract.connect([native.url], CONFIG) as engine:
+        engine.publish(PARAMS, 1)
+        generate_while(engine, lambda: None)
+    assert f"{native.url} was paused" in caplog.text
+
+
+@pytest.mark.parametrize(("path", "fault"), [("/resume", undelivered), ("/pause", held)])
+def test_a_server_that_is_left_paused_by_the_network_is_resumed(native, path, fault):
+    with (
+        Proxy(native.url) as proxy,
+        contract.connect([proxy.url], CONFIG, timeout=5.0) as engine,
+    ):
+        spoilt = proxy.spoil(path, fault)
+        engine.publish(PARAMS, 1)
+        generate_while(engine, lambda: None)
+        assert spoilt.met.is_set()
+    assert not is_paused(native)
+
+
+@pytest.mark.parametrize("how", ["reloaded", "reset"])
+def test_no_completion_of_weights_that_somebody_else_loaded_is_used(native, policies, how):
+    other = {"weights_path": str(policies[True])}
+    reload = ("/collective_rpc", {"method": "reload_weights", "kwargs": other})
+    call = reload if how == "reloaded" else ("/weight_checker", {"action": "reset"})
+    with contract.connect([native.url], CONFIG, per_server=8) as engine:
+        engine.publish(PARAMS, 1)
+        generate_while(engine, lambda: ask(native, "POST", *call), requests=40)
+        assert engine.counts["discarded_groups"] > 0
+        generate_while(engine, lambda: None)
+
+
+@pytest.mark.parametrize("what", ["engine", "api"])
 def test_one_of_two_servers_dies_in_the_middle_of_a_batch(fleet, what):
     survivor, victim = fleet
     urls = [survivor.url, victim.url]

@@ -189,6 +189,8 @@ ELSEWHERE = {
     "test_a_pull_needs_the_token_and_the_announced_manifest",
     "rollout.wait": "trainer/test_servers.py::"
     "test_a_server_that_is_not_there_is_named_with_the_command_that_starts_it",
+    "rollout.mismatch_limit": "trainer/test_mismatch.py::"
+    "test_shifted_log_probs_end_a_run_which_is_saved_and_without_the_limit_train_it",
     "rollout.in_flight": f"{SERVERS}a_push_pauses_servers_as_the_option_says",
     "rollout.advertise": f"{SERVERS}servers_pull_from_the_address_that_is_advertised",
     "rollout.timeout": f"{SERVERS}options_of_the_command_line_reach_the_engine",

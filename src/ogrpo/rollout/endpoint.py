@@ -394,6 +394,7 @@ def _routes(service: Service, *, native: bool, dev_mode: bool) -> dict[tuple[str
         routes |= {
             ("POST", "/pause"): lambda _, query: service.pause(drain=query.get("mode") != "keep"),
             ("GET", "/get_world_size"): lambda *_: {"world_size": 1},
+            ("GET", "/is_paused"): lambda *_: {"is_paused": service.paused},
             ("POST", "/resume"): lambda *_: service.resume(),
             ("POST", "/reset_prefix_cache"): lambda *_: {},
             ("POST", "/start_weight_update"): lambda *_: service.start_update(),

@@ -36,6 +36,7 @@ from ogrpo.trainer.buffers import make_buffer
 from ogrpo.trainer.config import TrainConfig
 from ogrpo.trainer.devices import Devices, make_devices, on_one_device, ways
 from ogrpo.trainer.method import algorithm, check, knobs, region_fn, silent
+from ogrpo.trainer.mismatch import MismatchLimit
 from ogrpo.trainer.prepare import Prepared
 
 
@@ -276,6 +277,7 @@ def make_parts(
         noise=make_noise(recipe) if measures_noise(config) else None,
         examine=devices.make_examine(recipe),
         max_skipped=config.optimizer.max_skipped,
+        mismatch=MismatchLimit(config.rollout.mismatch_limit, config.rollout.url),
         reads=recipe.reads,
         reset_optimizer=reset(make_optimizer(config)) if config.schedule.reset_optimizer else None,
         certificate_delta=config.certificate.delta,

@@ -30,6 +30,7 @@ APPLIED = (
     *("evaluation.max_tokens", "evaluation.gradient_variance", "evaluation.path", "replay.keep"),
     *(f"rollout.{field.name}" for field in dataclasses.fields(Servers)),
     *("rollout.workers", "rollout.prompts_per_call", "rollout.in_flight", "rollout.push"),
+    *("rollout.mismatch_limit",),
     *("reward.seconds", "reward.processes", "reward.call_seconds", "reward.memory_gib"),
     *("model.remat", "model.path", "data.path"),
     *("optimizer.microbatches", "optimizer.batching", "optimizer.max_skipped"),
