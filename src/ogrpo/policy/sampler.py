@@ -3,7 +3,7 @@
 prefill prompts [N, P] -> keys and values of P slots, and the first token's distribution
 while any completion is unfinished and tokens are left:
     the newest token's keys and values go to the cache, [N, G] times T slots (`cache.py`)
-    one step over [N, G] tokens; if asked for, it reads no more of the cache than is written, about
+    one step over [N, G] tokens; if asked for, it reads at most twice the slots that are written
     if asked for: once half of the rows hold all that is unfinished, go on with those alone
 """
 
@@ -26,7 +26,6 @@ from ogrpo.policy.cache import (
     doubling,
     empty,
     laid_out,
-    nothing_new,
 )
 from ogrpo.policy.config import DecoderConfig
 from ogrpo.policy.decoder import Params, head_weight, product, run_layers
@@ -74,7 +73,7 @@ class _State(NamedTuple):
     step: jax.Array
     drawn: _Drawn
     cache: Cache
-    """Of completions [N, G], T slots."""
+    """Shape [L, N, G, K, D, T]."""
     fresh: Pairs
     """Of the newest token but one, still to be written. A write that the step's reads wait for
     happens in place; after them, XLA's CPU backend would copy the cache first."""
@@ -86,7 +85,7 @@ class _Given(NamedTuple):
     prompt_mask: jax.Array
     """Bool [N, P]."""
     prompt_cache: Cache
-    """Of prompts [N], P slots."""
+    """Shape [L, N, K, D, P]."""
     uniforms: jax.Array
     """Float32 [T, 2, N, G]."""
 
@@ -136,7 +135,8 @@ def sample(
 
     Raises:
       ValueError: temperature <= 0, group_size or max_tokens < 1, least_read < 1, halvings < 0,
-        an eos_id outside the vocabulary, a prompt without tokens, or P + T beyond the model's positions.
+        an eos_id outside the vocabulary, a prompt without tokens, or P + T beyond the model's
+        positions.
     """
     _check(config, prompt_ids, prompt_mask, temperature, group_size, max_tokens, eos_id)
     if halvings < 0:
@@ -298,8 +298,8 @@ def _start(shape: tuple[int, int], length: int, prompt_cache: Cache) -> _State:
         lengths=jnp.zeros(shape, jnp.int32),
         done=jnp.zeros(shape, bool),
     )
-    group = shape[1]
-    cache, fresh = empty(prompt_cache, group, length), nothing_new(prompt_cache, group)
+    cache = empty(prompt_cache, shape[1], length)
+    fresh = jax.tree.map(lambda x: jnp.zeros_like(x[..., 0]), cache)
     return _State(jnp.int32(0), drawn, cache, fresh)
 
 
