@@ -24,6 +24,7 @@ PARSER.add_argument("--remat", choices=("none", "products", "full"), default="fu
 PARSER.add_argument("--attention", choices=("auto", "plain", "blocked"), default="auto")
 PARSER.add_argument("--log-probs", choices=("reference", "chunked"), default="chunked")
 PARSER.add_argument("--kept-mib", type=int, default=512, help="of logits")
+PARSER.add_argument("--moments", choices=("full", "bfloat16", "factored"), default="full")
 PARSER.add_argument("--lora-rank", type=int, help="of adapters; default: every weight is trained")
 PARSER.add_argument("--dtype", choices=("float32", "bfloat16"), default="bfloat16")
 PARSER.add_argument("--compute-dtype", choices=("float32", "bfloat16"), default="bfloat16")

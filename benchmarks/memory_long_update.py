@@ -33,7 +33,7 @@ def make_config(options: argparse.Namespace, length: int) -> TrainConfig:
         ),
         rollout=Rollout(group_size=options.group, max_tokens=length),
         schedule=Schedule(prompts=1),
-        optimizer=Optimizer(microbatches=1),
+        optimizer=Optimizer(microbatches=1, moments=options.moments),
     )
 
 

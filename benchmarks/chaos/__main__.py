@@ -37,6 +37,13 @@ def parser() -> argparse.ArgumentParser:
     storm.add_argument("--model", help="the folder that they serve")
     soak = commands.add_parser("soak", help="many steps in one process, which holds no more")
     soak.add_argument("--steps", type=int, default=10_000)
+    engines = commands.add_parser("engines", help="engines of real vLLM servers are killed")
+    engines.add_argument("--minutes", type=float, default=15.0)
+    engines.add_argument("--every", type=float, default=60.0, help="seconds between two kills")
+    engines.add_argument("--seed", type=int, default=0)
+    engines.add_argument(
+        "--python", default=os.environ.get("OGRPO_VLLM_PYTHON"), help="the interpreter with vLLM"
+    )
     return made
 
 
@@ -90,7 +97,16 @@ def run_soak(options: argparse.Namespace) -> int:
     return soak.study(options.steps)
 
 
-COMMANDS = {"kills": run_kills, "storm": run_storm, "soak": run_soak}
+def run_engines(options: argparse.Namespace) -> int:
+    """A run over vLLM servers whose engines are killed."""
+    from benchmarks.chaos import engines
+
+    if options.python is None:
+        sys.exit("give --python, an interpreter that has vLLM (or OGRPO_VLLM_PYTHON)")
+    return engines.study(options.minutes, options.every, options.python, options.seed)
+
+
+COMMANDS = {"kills": run_kills, "storm": run_storm, "soak": run_soak, "engines": run_engines}
 
 
 if __name__ == "__main__":

@@ -76,12 +76,18 @@ class Storm:
     """The processes, and what is done to them."""
 
     def __init__(
-        self, trainer: Trainer, servers: Sequence[Server], run: Path, rng: np.random.Generator
+        self,
+        trainer: Trainer,
+        servers: Sequence[Server],
+        run: Path,
+        rng: np.random.Generator,
+        longest: float = LONGEST,
     ) -> None:
         self.toll, self.wrong = Toll(), []
         self._trainer, self._servers, self._run, self._rng = trainer, servers, run, rng
+        self._longest = longest
         self._due: list[tuple[float, Callable[[], None]]] = []
-        self._blows = {
+        self.blows = {
             "reward process killed": (4, self._kill_reward),
             "reward process stopped": (3, self._stop_reward),
             "trainer killed": (1, self._kill_trainer),
@@ -89,18 +95,18 @@ class Storm:
             "trainer stopped": (2, self._stop_trainer),
         }
         if servers:
-            self._blows["server killed"] = (3, self._kill_server)
-            self._blows["server stopped"] = (3, self._stop_server)
+            self.blows["server killed"] = (3, self._kill_server)
+            self.blows["server stopped"] = (3, self._stop_server)
 
     # --- blows ---------------------------------------------------------------------------------
 
     def strike(self, kind: str | None = None) -> bool:
         """One blow, of this kind or any, if what it is for is there to take it."""
         if kind is None:
-            often = np.array([weight for weight, _ in self._blows.values()])
-            kind = str(self._rng.choice([*self._blows], p=often / often.sum()))
+            often = np.array([weight for weight, _ in self.blows.values()])
+            kind = str(self._rng.choice([*self.blows], p=often / often.sum()))
         step = newest_step(self._run)
-        if struck := self._blows[kind][1]():
+        if struck := self.blows[kind][1]():
             self.toll.struck(kind, step)
         return struck
 
@@ -112,8 +118,10 @@ class Storm:
                 self.toll.open or newest_step(self._run) <= max(before, 0) or not self.strike(kind)
             ):
                 self.attend(0.05)
-                if time.monotonic() - begun > LONGEST:
-                    self.wrong.append(f"no step after {before} in {LONGEST:g} s, before: {kind}")
+                if time.monotonic() - begun > self._longest:
+                    self.wrong.append(
+                        f"no step after {before} in {self._longest:g} s, before: {kind}"
+                    )
                     return
 
     def _well(self, before: int) -> bool:
@@ -134,7 +142,7 @@ class Storm:
     def _kill_reward(self) -> bool:
         found = self._trainer.rewards()
         for pid in found[:1]:
-            _signal(pid, signal.SIGKILL)
+            send(pid, signal.SIGKILL)
         return bool(found)
 
     def _stop_reward(self) -> bool:
@@ -161,8 +169,8 @@ class Storm:
     def _stop(self, pid: int | None, most: float) -> bool:
         if pid is None:
             return False
-        _signal(pid, signal.SIGSTOP)
-        self._later(most, lambda: _signal(pid, signal.SIGCONT))
+        send(pid, signal.SIGSTOP)
+        self._later(most, lambda: send(pid, signal.SIGCONT))
         return True
 
     def _later(self, most: float, what: Callable[[], None]) -> None:
@@ -203,6 +211,16 @@ class Storm:
         self.wrong.append(f"the trainer ended with {code}: {' / '.join(last)}")
         print(self.wrong[-1], flush=True)
 
+    def until_step(self, step: int) -> None:
+        """Waits for a record; servers may take minutes to start."""
+        begun = time.monotonic()
+        while newest_step(self._run) <= step:
+            self.attend(0.1)
+            if time.monotonic() - begun > self._longest:
+                raise SystemExit(
+                    f"no step within {self._longest:g} s: {self._trainer.said()[-2000:]}"
+                )
+
     def calm(self) -> None:
         """Everything runs again, the run gets further, and is told to stop."""
         while self._due:
@@ -210,15 +228,16 @@ class Storm:
         begun, before = time.monotonic(), newest_step(self._run)
         while newest_step(self._run) <= before + 1 or self.toll.open:
             self.attend(0.1)
-            if time.monotonic() - begun > LONGEST:
-                self.wrong.append(f"no step after {before} within {LONGEST:g} s of calm")
+            if time.monotonic() - begun > self._longest:
+                self.wrong.append(f"no step after {before} within {self._longest:g} s of calm")
                 return
         self._trainer.signal(signal.SIGTERM)
         if (code := self._trainer.wait(LONGEST)) != STOPPED_BY_SIGNAL:
             self.wrong.append(f"told to stop, the trainer ended with {code}")
 
 
-def _signal(pid: int, number: signal.Signals) -> None:
+def send(pid: int, number: signal.Signals) -> None:
+    """Sends a signal to a process, if it is there."""
     with suppress(ProcessLookupError):
         os.kill(pid, number)
 

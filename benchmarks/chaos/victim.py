@@ -32,9 +32,9 @@ class AtWrite:
     delay: float
 
 
-def die_with_parent() -> None:
-    """Has the kernel kill this process when the one that started it ends."""
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+def die_with_parent(number: signal.Signals = signal.SIGKILL) -> None:
+    """Has the kernel end this process when the one that started it ends."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, number)
 
 
 def start(

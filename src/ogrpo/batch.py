@@ -16,7 +16,7 @@ Array = TypeVar("Array")
 
 
 class Packing(NamedTuple, Generic[Array]):
-    """Where each token of a batch stands, all int32, for each of K parts of N/K groups.
+    """Where each token of a batch stands, int32, for each of K parts of N/K groups.
 
     A place is an index into a part's row of M tokens; M itself stands for no place. The row begins
     with R places whose next token is asked for. Groups may be left out: A of them are in the row.
@@ -48,6 +48,11 @@ class Packing(NamedTuple, Generic[Array]):
     """[K, M], place -> index into (prompt_slots, block_slots)."""
     answers: Array
     """[K, N/K, G, T'], completion token -> index into (firsts, targets)."""
+    groups: Array | None = None
+    """[K, A], which group each place of a part is of, N for none, where groups may be split over
+    parts; N/K is A then. None where parts are stretches of groups."""
+    here: Array | None = None
+    """bool [K, A, G], which of its completions the part computes."""
 
 
 class Batch(NamedTuple, Generic[Array]):
@@ -57,7 +62,8 @@ class Batch(NamedTuple, Generic[Array]):
     update on fresh weights), for `ref_log_probs` that no reference is used (beta = 0); neither then
     costs a forward pass.
 
-    With a `packing` the groups come in order: stretches of N/K of them are microbatches.
+    With a `packing` the groups come in order: stretches of N/K of them are microbatches, unless it
+    says itself which groups its parts are of.
     """
 
     prompt_ids: Array

@@ -11,12 +11,14 @@ import numpy as np
 from ogrpo.policy import DecoderConfig, Params, load_pretrained, sample
 from ogrpo.policy.decoder import unstack
 from ogrpo.policy.log_probs import flat_log_probs, flat_logits
-from ogrpo.policy.lora import merge
+from ogrpo.policy.lora import beneath, merge
+from ogrpo.policy.lora_files import adapter_tensors, join_adapters
 from ogrpo.policy.pretrained import Slot, tensor_slots
 from ogrpo.rollout.embedded import EmbeddedEngine
 from ogrpo.rollout.endpoint import ServedModel
 from ogrpo.rollout.protocol import IntArray
 from ogrpo.rollout.vllm import Expected, Options, VllmEngine, connect
+from ogrpo.rollout.weights.adapters import AdapterTensors
 
 # From where on the sampler's layouts for CPUs are faster by more than they take to compile:
 # parameters of a stacked array, tokens of a completion; how often a batch is halved; and slots of
@@ -45,13 +47,15 @@ def connect_policy(
         texts: by which the servers' tokenizer is compared, as from `TextTokenizer.sample_texts`.
         options: see `ogrpo.rollout.vllm.Options`.
     """
+    alone = options is not None and options.push == "adapters"
     return connect(
         urls,
         expected=Expected(
             vocab_size=config.vocab_size, eos_id=eos_id, max_length=max_length, texts=texts
         ),
-        tensors_fn=partial(named_tensors, config),
+        tensors_fn=partial(_tensors_beneath if alone else named_tensors, config),
         score_fn=make_score_fn(config),
+        adapters_fn=named_adapters if alone else None,
         options=options,
     )
 
@@ -63,6 +67,30 @@ def named_tensors(config: DecoderConfig, params: Params) -> dict[str, np.ndarray
     """
     host = jax.tree.map(np.asarray, merge(params, keep_fn=np.asarray))
     return {name: _stored(host, slot) for name, slot in tensor_slots(config).items()}
+
+
+def _tensors_beneath(config: DecoderConfig, params: Params) -> dict[str, np.ndarray]:
+    return named_tensors(config, beneath(params))
+
+
+def named_adapters(params: Params) -> AdapterTensors:
+    """The adapters of a policy as host arrays by PEFT's names.
+
+    Raises:
+        ValueError: the policy has none.
+    """
+    tensors, layers = adapter_tensors(params), params["layers"]
+    beside = {
+        name: own["lora"]
+        for part in ("self_attn", "mlp")
+        for name, own in layers[part].items()
+        if "lora" in own
+    }
+    if not beside:
+        raise ValueError("the policy has no adapters that could be pushed alone: push='merged'")
+    first = next(iter(beside.values()))
+    rank = first["a"].shape[1]
+    return AdapterTensors(tensors, rank, float(first["scale"][0]) * rank, tuple(sorted(beside)))
 
 
 def params_from_tensors(config: DecoderConfig, tensors: Mapping[str, np.ndarray]) -> Params:
@@ -158,6 +186,7 @@ def embedded_model(
             config, eos_id=eos_id, batch_size=batch_size, prompt_length=prompt_length
         ),
         params_fn=partial(params_from_tensors, config),
+        adapt_fn=join_adapters,
         score_fn=make_score_fn(config),
         next_fn=next_fn,
         decode_fn=decode_fn,

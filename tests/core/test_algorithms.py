@@ -88,6 +88,40 @@ def test_prompts_add_up(name, given):
     np.testing.assert_allclose(combine(*parts), whole, rtol=1e-5)
 
 
+def seen_by(algorithm, log_probs, batch):
+    """What the losses of the first completion depend on, from changes of everything else."""
+    knobs = settings(algorithm)
+
+    def first(change):
+        others = jax.tree.map(lambda x: x + change(x), (log_probs, batch._replace(mask=None)))
+        moved = others[1]._replace(mask=batch.mask)
+        return algorithm.token_loss(others[0], moved, knobs)[0, 0]
+
+    rng = np.random.default_rng(0)
+
+    def noise(x, where):
+        return jnp.where(where, jnp.asarray(rng.normal(size=x.shape), x.dtype), 0)
+
+    n, g, _ = jnp.ogrid[: log_probs.shape[0], : log_probs.shape[1], :1]
+    still = first(jnp.zeros_like)
+    if not np.allclose(still, first(lambda x: noise(x, n > 0)), rtol=1e-5):
+        return "batch"
+    alone = np.allclose(still, first(lambda x: noise(x, (n == 0) & (g > 0))), rtol=1e-5)
+    return "completion" if alone else "group"
+
+
+@every
+def test_it_looks_no_further_than_it_declares(name, given):
+    assert seen_by(ALGORITHMS[name], *given) == ALGORITHMS[name].looks_at
+
+
+@pytest.mark.parametrize("name", WEIGHTS)
+def test_a_weight_looks_no_further_than_it_declares(name, given):
+    for base in ("reinforce", "opmd_pairwise"):
+        algorithm = with_parts(ALGORITHMS[base], weight=name)
+        assert seen_by(algorithm, *given) == algorithm.looks_at
+
+
 @every
 def test_silent_methods_cost_nothing_where_nothing_was_earned(name, given):
     algorithm, (log_probs, batch) = ALGORITHMS[name], given

@@ -2,7 +2,7 @@
 
 `python -m tests.learner.mesh_worker CASE ...` prints one JSON object by case. A case is
 "data,fsdp,tensor,microbatches", with ",r" behind it for adapters of that rank alone and "packed:"
-before it for packed batches, or "copied".
+before it for packed batches ("cut:" for ones cut by tokens), or "copied".
 With --rank, this is one of two processes of a job.
 """
 
@@ -55,10 +55,11 @@ def make_batch(n: int = 16, g: int = 3, p: int = 4, t: int = 3) -> Batch:
     )
 
 
-def packed_batch(microbatches: int, together: int) -> Batch:
+def packed_batch(microbatches: int, together: int, tokens: int | None) -> Batch:
     """The same groups without their padding, log-probs of the reference in the same order."""
     host = jax.tree.map(np.asarray, make_batch())
-    return make_batch_of(host, Packer(microbatches, False, together), for_update=True).batch
+    packer = Packer(microbatches, False, together, tokens)
+    return make_batch_of(host, packer, for_update=True).batch
 
 
 def two_updates(update, state: TrainState, batch: Batch) -> tuple[TrainState, dict]:
@@ -79,11 +80,13 @@ def on_one_device(lora: Lora) -> tuple[TrainState, TrainState, dict]:
     return begun, *jax.device_get(two_updates(update, first, make_batch()))
 
 
-def on_mesh(sizes: dict[str, int], microbatches: int, lora: Lora, *, packed: bool) -> dict:
+def on_mesh(
+    sizes: dict[str, int], microbatches: int, lora: Lora, *, packed: bool, tokens: int | None
+) -> dict:
     config = main_study(mesh=Mesh(**sizes), lora=lora)
     devices = make_devices(config, CONFIG, OPTIMIZER, ())
     to, together = state_layout(config, CONFIG, OPTIMIZER), ways(config)
-    batch = packed_batch(microbatches, together) if packed else make_batch()
+    batch = packed_batch(microbatches, together, tokens) if packed else make_batch()
     recipe = make_recipe(
         policy_fn=devices.policy_fn, microbatches=microbatches, packed=packed, together=together
     )
@@ -177,11 +180,12 @@ def join(port: int, rank: int) -> None:
 def carry_out(case: str) -> dict:
     if case == "copied":
         return copied()
-    numbers = case.removeprefix("packed:")
+    *layout, numbers = case.split(":")
     data, fsdp, tensor, microbatches, *rank = map(int, numbers.split(","))
     lora = Lora(rank=rank[0]) if rank else Lora()
     sizes = {"data": data, "fsdp": fsdp, "tensor": tensor}
-    return on_mesh(sizes, microbatches, lora, packed=numbers != case)
+    tokens = 12 if layout == ["cut"] else None
+    return on_mesh(sizes, microbatches, lora, packed=bool(layout), tokens=tokens)
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ from tests.policy.tiny import make_config
 ROOT = Path(__file__).parents[2]
 CASES = ("8,1,1,1", "1,8,1,1", "2,2,2,2")
 LORA = "2,2,2,2,3"
-PACKED = ("packed:8,1,1,1", "packed:2,2,2,2", "packed:1,4,2,1,3")
+PACKED = ("cut:8,1,1,1", "packed:2,2,2,2", "packed:1,4,2,1,3")
 
 
 def worker(devices: int, *arguments: str) -> subprocess.Popen[str]:

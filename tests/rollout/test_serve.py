@@ -58,6 +58,23 @@ def test_what_follows_two_dashes_goes_to_vllm_as_it_is():
     assert built("M", "--", "--block-size", "32").arguments[-2:] == ["--block-size", "32"]
 
 
+@pytest.mark.parametrize(("asked", "served"), [("1", "1"), ("4", "8"), ("8", "8"), ("65", "128")])
+def test_a_server_for_adapters_has_the_least_rank_that_holds_them(asked, served):
+    command = built("M", "--lora-rank", asked)
+    assert "--enable-lora" in command.arguments
+    assert command.arguments[command.arguments.index("--max-lora-rank") + 1] == served
+    assert command.environment["VLLM_ALLOW_RUNTIME_LORA_UPDATING"] == "1"
+    assert "--enable-lora" not in built("M").arguments
+    assert "VLLM_ALLOW_RUNTIME_LORA_UPDATING" not in built("M").environment
+
+
+@pytest.mark.parametrize("rank", ["0", "-1", "513", "four"])
+def test_a_rank_that_no_server_has_is_refused(rank, capsys):
+    with pytest.raises(SystemExit):
+        built("M", "--lora-rank", rank)
+    assert "--lora-rank" in capsys.readouterr().err
+
+
 def test_reproducible_sampling_needs_prefill_in_one_piece():
     arguments = built("M", "--reproducible", "--max-model-len", "9000").arguments
     assert "--no-enable-chunked-prefill" in arguments

@@ -16,7 +16,7 @@ from ogrpo.rollout.extension import ogrpo_serve
 from tests.rollout.vllm import world
 
 PYTHON = os.environ.get("OGRPO_VLLM_PYTHON")
-START_SECONDS = 240.0
+START_SECONDS = 300.0
 
 
 def pytest_collection_modifyitems(items):
@@ -118,7 +118,7 @@ def fleet(policies, tmp_path_factory):
     with ExitStack() as stack:
         made = []
         for name, options in (
-            ("native", []),
+            ("native", ["--lora-rank", "8", "--", "--block-size", "32"]),
             ("portable", ["--", "--no-enable-scale-out", "--block-size", "32"]),
         ):
             server = RealServer(policies[True], logs / f"{name}.log", *options)

@@ -1,12 +1,26 @@
-"""The untied policy on a server with vLLM's own log-probs; this module's server ends with it."""
+"""The untied policy on a server of two data-parallel ranks, with vLLM's own log-probs."""
 
+import os
+import threading
+from contextlib import contextmanager
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
 import pytest
 
+from ogrpo.bridge import make_score_fn, named_tensors
 from ogrpo.rollout.protocol import Sampling
-from ogrpo.rollout.vllm import Refused
-from tests.rollout.vllm import contract, world
+from ogrpo.rollout.vllm import Broken, Refused, Unavailable, Unproven, sync
+from ogrpo.rollout.vllm.api import ServerApi
+from ogrpo.rollout.weights.share import WeightShare
+from ogrpo.rollout.weights.store import Store
+from tests.rollout.vllm import contract, updates, world
 
 CONFIG = world.decoder(tied=False)
+SEQUENCES = sync.probe_sequences(world.VOCAB, count=4, length=16)
 
 
 def test_raw_log_probs_serve_at_temperature_one_and_are_refused_elsewhere(alone):
@@ -36,3 +50,97 @@ def test_a_missing_head_is_refused(alone, monkeypatch):
     )
     with contract.connect([alone.url], CONFIG) as engine:
         contract.check_garbage(engine, CONFIG, params, "head", monkeypatch)
+
+
+@contextmanager
+def to_one_alone(release):
+    """A share that gives the model file away once: to one of the two data-parallel ranks."""
+    given, lock = [], threading.Lock()
+
+    class Once(SimpleHTTPRequestHandler):
+        def do_GET(self):
+            if self.path.endswith(".safetensors"):
+                with lock:
+                    given.append(self.path)
+                    first = len(given) == 1
+                if not first:
+                    self.send_error(503)
+                    return
+            super().do_GET()
+
+        def log_message(self, *_):
+            """Says nothing."""
+
+    handler = partial(Once, directory=release.folder.parent)
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        yield SimpleNamespace(url=f"http://127.0.0.1:{server.server_port}", token=None)
+        server.shutdown()
+        thread.join()
+    assert len(given) == 2
+
+
+def gap(engine, params):
+    """Over enough requests that both ranks answer some."""
+    groups = [
+        g for seed in range(4) for g in engine.generate(world.PROMPTS, contract.SAMPLING, seed)
+    ]
+    return world.worst_gap(CONFIG, params, groups)
+
+
+def test_what_one_data_parallel_rank_cannot_read_none_installs(alone, tmp_path):
+    """vLLM tells the answers of the first rank alone, and the second may be the one that fails."""
+    params = [world.make_params(CONFIG, n) for n in range(2)]
+    store = Store(tmp_path)
+    with contract.connect([alone.url], CONFIG) as engine:
+        assert engine.capabilities[0].ranks == 2
+        engine.publish(params[0], 1)
+        release = store.write(named_tensors(CONFIG, params[1]), 2)
+        with (
+            to_one_alone(release) as share,
+            pytest.raises(Unavailable, match=r"its log says why|503"),
+        ):
+            updates.on(alone.url, updates.loading(release, share))
+        assert gap(engine, params[0]) < contract.EXACT
+
+
+def scratch_of(worker):
+    """The folder in which a worker keeps what it has pulled: it holds a lock on a file in it."""
+    links = [os.readlink(f"/proc/{worker}/fd/{fd}") for fd in os.listdir(f"/proc/{worker}/fd")]
+    (lock,) = [link for link in links if "ogrpo-sync-" in link]
+    return Path(lock).parent
+
+
+def test_a_rank_that_alone_did_not_install_is_broken_and_found_by_the_probe(alone, tmp_path):
+    params = [world.make_params(CONFIG, n) for n in range(2)]
+    store = Store(tmp_path)
+    release = store.write(named_tensors(CONFIG, params[1]), 2)
+    share = WeightShare(store.folder)
+    scores = [np.asarray(x) for x in make_score_fn(CONFIG)(params[1], SEQUENCES)]
+    probe = sync.Probe(SEQUENCES, scores, 1e-3)
+    scratch = scratch_of(alone.member("worker", rank=1))
+    update = ServerApi.update_weights
+
+    async def lost(api, body, *, seconds):
+        if body.get("install"):
+            for file in scratch.glob("*.safetensors"):
+                file.unlink()
+        await update(api, body, seconds=seconds)
+
+    def prove(api, found):
+        return sync.prove(api, found, probe)
+
+    try:
+        with contract.connect([alone.url], CONFIG) as engine:
+            engine.publish(params[0], 1)
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(ServerApi, "update_weights", lost)
+                with pytest.raises(Broken, match="may be half loaded"):
+                    updates.on(alone.url, updates.loading(release, share))
+            with pytest.raises(Unproven, match="data-parallel rank 1, scores the probe"):
+                updates.on(alone.url, prove)
+            assert updates.on(alone.url, updates.loading(release, share)) == 2 * release.bytes
+            assert updates.on(alone.url, prove) < contract.EXACT
+    finally:
+        share.close()

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from ogrpo.rollout.protocol import Sampling
-from tests.rollout.vllm import contract, world
+from ogrpo.rollout.weights.store import Store
+from tests.rollout.vllm import contract, updates, world
 
 CONFIG = world.decoder()
 LONG = Sampling(temperature=1.0, max_tokens=48, group_size=8)
@@ -45,6 +46,14 @@ def test_garbage_is_refused_and_the_live_model_stays(portable, kind, monkeypatch
     params = world.make_params(CONFIG, 0)
     with contract.connect([portable.url], CONFIG) as engine:
         contract.check_garbage(engine, CONFIG, params, kind, monkeypatch)
+
+
+def test_an_update_that_a_dead_trainer_left_open_is_closed(portable, tmp_path):
+    updates.check_a_dead_trainers_update(portable.url, Store(tmp_path, keep=8))
+
+
+def test_a_second_update_in_the_middle_of_ours_changes_nothing(native, tmp_path, monkeypatch):
+    updates.check_a_foreign_start(native.url, Store(tmp_path, keep=8), monkeypatch)
 
 
 def test_a_push_leaves_no_prefix_of_older_weights_in_the_cache(portable):
@@ -98,7 +107,6 @@ def leak(server, params, *, salted, release):
 
 def test_the_salt_alone_keeps_the_prefix_cache_from_leaking(portable, tmp_path):
     from ogrpo.bridge import named_tensors
-    from ogrpo.rollout.weights.store import Store
 
     store = Store(tmp_path, keep=8)
     gaps = {}

@@ -5,11 +5,14 @@ import signal
 import threading
 import time
 
+import httpx
 import numpy as np
 import pytest
 
 from ogrpo.rollout.protocol import Sampling
 from tests.rollout.vllm import contract, world
+from tests.rollout.vllm.orphan import leave_paused
+from tests.rollout.vllm.proxy import Proxy, held, undelivered
 
 CONFIG = world.decoder()
 PARAMS = world.make_params(CONFIG, 0)
@@ -17,7 +20,7 @@ LONG = Sampling(temperature=1.0, max_tokens=48, group_size=8)
 MANY = [np.array([n % 13, n % 11], np.int32) for n in range(96)]
 
 
-def generate_while(engine, act, *, requests=12):
+def generate_while(engine, act, *, requests=12, params=PARAMS):
     """A batch, with `act` called when so many of its requests are out."""
     reached = engine.counts["requests"] + requests
 
@@ -32,10 +35,56 @@ def generate_while(engine, act, *, requests=12):
     thread.join(300)
     contract.check_groups(groups, MANY, LONG)
     assert {c.policy_version for g in groups for c in g.completions} == {1}
-    assert world.worst_gap(CONFIG, PARAMS, groups) < contract.EXACT
+    assert world.worst_gap(CONFIG, params, groups) < contract.EXACT
 
 
-@pytest.mark.parametrize("what", ["worker", "engine", "api"])
+def ask(server, method, path, body=None):
+    reply = httpx.request(method, f"{server.url}{path}", json=body, timeout=60, trust_env=False)
+    assert reply.status_code == 200, reply.text
+    return reply.json()
+
+
+def is_paused(server):
+    return ask(server, "GET", "/is_paused")["is_paused"]
+
+
+def test_what_a_killed_trainer_left_paused_the_next_one_resumes(native, policies, caplog):
+    sizes = {"vocab_size": world.VOCAB, "eos_id": world.EOS, "max_length": contract.MAX_LENGTH}
+    leave_paused(native.url, policies[True], **sizes)
+    assert is_paused(native)
+    ask(native, "GET", "/version")  # it is well, by its own account
+    with contract.connect([native.url], CONFIG) as engine:
+        engine.publish(PARAMS, 1)
+        generate_while(engine, lambda: None)
+    assert f"{native.url} was paused" in caplog.text
+
+
+@pytest.mark.parametrize(("path", "fault"), [("/resume", undelivered), ("/pause", held)])
+def test_a_server_that_is_left_paused_by_the_network_is_resumed(native, path, fault):
+    with (
+        Proxy(native.url) as proxy,
+        contract.connect([proxy.url], CONFIG, timeout=5.0) as engine,
+    ):
+        spoilt = proxy.spoil(path, fault)
+        engine.publish(PARAMS, 1)
+        generate_while(engine, lambda: None)
+        assert spoilt.met.is_set()
+    assert not is_paused(native)
+
+
+@pytest.mark.parametrize("how", ["reloaded", "reset"])
+def test_no_completion_of_weights_that_somebody_else_loaded_is_used(native, policies, how):
+    other = {"weights_path": str(policies[True])}
+    reload = ("/collective_rpc", {"method": "reload_weights", "kwargs": other})
+    call = reload if how == "reloaded" else ("/weight_checker", {"action": "reset"})
+    with contract.connect([native.url], CONFIG, per_server=8) as engine:
+        engine.publish(PARAMS, 1)
+        generate_while(engine, lambda: ask(native, "POST", *call), requests=40)
+        assert engine.counts["discarded_groups"] > 0
+        generate_while(engine, lambda: None)
+
+
+@pytest.mark.parametrize("what", ["engine", "api"])
 def test_one_of_two_servers_dies_in_the_middle_of_a_batch(fleet, what):
     survivor, victim = fleet
     urls = [survivor.url, victim.url]
@@ -72,14 +121,18 @@ def test_a_hung_server_is_given_up_and_comes_back(fleet):
         generate_while(engine, lambda: None)
 
 
-def test_the_only_server_restarts_and_the_batch_is_finished_with_the_pushed_weights(native):
+def test_the_only_server_restarts_and_the_batch_is_finished_with_the_pushed_adapters(native):
+    """It is given the weights beneath them again, too."""
+    params = world.adapted(CONFIG, 1)
+
     def restart():
         native.kill()
         native.launch()
 
     with contract.connect(
-        [native.url], CONFIG, per_server=8, timeout=60.0, patience=200.0
+        [native.url], CONFIG, push="adapters", per_server=8, timeout=60.0, patience=200.0
     ) as engine:
-        engine.publish(PARAMS, 1)
-        generate_while(engine, restart)
+        engine.publish(world.adapted(CONFIG, 2), 0)
+        engine.publish(params, 1)
+        generate_while(engine, restart, params=params)
         assert engine.counts["failed_requests"] > 0

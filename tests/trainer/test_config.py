@@ -138,6 +138,7 @@ def test_a_resumed_run_keeps_its_split(tmp_path):
     ("option", "value", "message"),
     [
         ("--rollout.transport", "url", "transport is url.*give --rollout.url"),
+        ("--rollout.push", "adapters", "push is adapters.*give --rollout.url"),
         ("--rollout.listen", "::", "listen is ::.*give --rollout.url and transport url"),
         ("--replay.half-life", "2", r"half-life is 2\.0.*give --replay.sampler fresh"),
         ("--lora.alpha", "8", r"alpha is 8\.0.*give --lora.rank"),
@@ -223,6 +224,24 @@ def test_a_run_says_how_its_batches_are_laid_out():
     assert batching_line(config) == "batches: padded to 4 x 576 tokens"
     packed = dataclasses.replace(config, optimizer=Optimizer(batching="packed"))
     assert "packed, at most 1 x 2,304 tokens; at most 32 row lengths" in batching_line(packed)
+    cut = dataclasses.replace(
+        config, optimizer=Optimizer(batching="packed", microbatch_tokens=2048)
+    )
+    assert "packed, in parts of at most 2,048 tokens; each shape" in batching_line(cut)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"batching": "padded"}, "microbatch-tokens is 99.*give --optimizer.batching packed"),
+        ({"microbatches": 2}, "microbatches is 2, which changes nothing.*microbatch-tokens out"),
+        ({"microbatch_tokens": 0}, "microbatch-tokens is 0: give more"),
+    ],
+)
+def test_tokens_of_a_microbatch_are_refused_beside_what_they_contradict(options, message):
+    given = {"batching": "packed", "microbatch_tokens": 99} | options
+    with pytest.raises(ValueError, match=message):
+        Optimizer(**given)
 
 
 @pytest.mark.parametrize(

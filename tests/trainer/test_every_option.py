@@ -119,6 +119,7 @@ ACTS: dict[str, tuple[Setting, Any]] = {
     "optimizer.b2": ({}, 0.5),
     "optimizer.eps": ({}, 1.0),
     "optimizer.weight_decay": ({}, 0.5),
+    "optimizer.moments": ({}, "factored"),
     "optimizer.max_grad_norm": ({"optimizer.eps": 1.0}, 1e-3),
     "evaluation.task": (FILE, DIFFERENCES),
     "evaluation.split": ({}, "validation"),
@@ -137,6 +138,8 @@ SAME: dict[str, tuple[Setting, Any]] = {
     "kernels.kept_mib": ({"kernels.log_probs": "chunked"}, 0),
     "optimizer.microbatches": ({}, 2),
     "optimizer.batching": ({}, "packed"),
+    "optimizer.offload": ({}, True),
+    "optimizer.microbatch_tokens": ({"optimizer.batching": "packed"}, 64),
     "optimizer.skip_zero_variance": ({"optimizer.microbatches": 4}, True),
     "schedule.evaluate_every": ({}, 1),
     "evaluation.gradient_variance": ({}, True),
@@ -180,11 +183,14 @@ ELSEWHERE = {
     "rollout.url": "trainer/test_servers.py::"
     "test_a_run_says_how_to_start_its_server_waits_for_it_and_trains",
     "rollout.transport": "server/test_2_tied.py::test_pushes_are_proven_one_after_the_other",
+    "rollout.push": "trainer/test_servers.py::test_a_run_that_pushes_adapters_learns_as_merged_does",
     "rollout.folder": "rollout/test_weights.py::test_a_release_appears_whole_and_old_ones_go",
     "rollout.listen": "rollout/test_weights.py::"
     "test_a_pull_needs_the_token_and_the_announced_manifest",
     "rollout.wait": "trainer/test_servers.py::"
     "test_a_server_that_is_not_there_is_named_with_the_command_that_starts_it",
+    "rollout.mismatch_limit": "trainer/test_mismatch.py::"
+    "test_shifted_log_probs_end_a_run_which_is_saved_and_without_the_limit_train_it",
     "rollout.in_flight": f"{SERVERS}a_push_pauses_servers_as_the_option_says",
     "rollout.advertise": f"{SERVERS}servers_pull_from_the_address_that_is_advertised",
     "rollout.timeout": f"{SERVERS}options_of_the_command_line_reach_the_engine",

@@ -10,12 +10,13 @@ import pytest
 from ogrpo.core.algorithms import ALGORITHMS, PROXIMAL, REFERENCE
 from ogrpo.core.objectives import TokenBatch
 from ogrpo.trainer import ReuseLimits, Schedule
-from ogrpo.trainer.config import Reuse, Rollout
+from ogrpo.trainer.config import Data, Reuse, Rollout
 from ogrpo.trainer.config_update import Knobs, Optimizer, Override, Region
 from ogrpo.trainer.method import acts, algorithm, check, knobs, listed, region_fn, silent, title
 from ogrpo.trainer.presets import PRESETS, main_study
 
 CLIP = Region(kind="clip")
+BY_TOKENS = Optimizer(batching="packed", microbatch_tokens=40)
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
@@ -131,6 +132,16 @@ REFUSED = {
     "microbatches of what looks at the whole batch": (
         main_study(algorithm="m2po", optimizer=Optimizer(microbatches=2)),
         r"m2po looks at the whole batch",
+    ),
+    "groups that are split by tokens": (
+        main_study(algorithm="opmd_pairwise", optimizer=BY_TOKENS),
+        r"opmd_pairwise looks at a whole group, which parts of optimizer\.microbatch-tokens = 40",
+    ),
+    "parts too short for one completion": (
+        main_study(
+            optimizer=BY_TOKENS, data=Data(prompt_length=32), rollout=Rollout(max_tokens=14)
+        ),
+        r"microbatch-tokens is 40, and no completion is split: .* needs 46; give at least that",
     ),
     "a weight twice": (
         main_study(algorithm="decoupled", override=Override(weight="plain")),

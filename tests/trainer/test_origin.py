@@ -76,6 +76,7 @@ def test_another_experiment_is_refused_unless_it_is_wanted(path, value, line):
     [
         ("config.task", "math-500"),
         ("config.lora.rank", 4),
+        ("config.optimizer.moments", "factored"),
         ("config.evaluation.split", "validation"),
         ("config.evaluation.task", "math-500"),
         ("config.preset", "default"),

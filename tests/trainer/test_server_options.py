@@ -215,6 +215,17 @@ def from_sizes(config):
         (["--rollout.in-flight=abort"], "in-flight is abort, .* give --rollout.url and --rollout"),
         (["--rollout.in-flight=keep", "--rollout.url=http://h"], "--rollout.workers 2 or more"),
         (
+            ["--rollout.push=adapters", "--rollout.url=http://h"],
+            "push is adapters.*give --lora.rank",
+        ),
+        (
+            [
+                *("--rollout.in-flight=keep", "--rollout.url=http://h", "--rollout.workers=2"),
+                *("--rollout.push=adapters", "--lora.rank=2"),
+            ],
+            "in-flight is keep, .* a push of adapters leaves what is in flight as it is",
+        ),
+        (
             ["--rollout.in-flight=keep", "--rollout.url=http://h", "--rollout.workers=2"],
             "with schedule.sync-offset 0 nothing is in flight .*: give --schedule.sync-offset 1",
         ),

@@ -1,15 +1,30 @@
 """`--rollout.url` as a user types it, against the protocol from the embedded sampler."""
 
+import dataclasses
 import json
 import re
 import shlex
 import socket
 import subprocess
 import sys
-from contextlib import contextmanager
+import threading
+from contextlib import closing, contextmanager
+from functools import partial
 from pathlib import Path
 
+import jax
+import jax.numpy as jnp
 import pytest
+from rich.console import Console
+
+from ogrpo.bridge import embedded_model
+from ogrpo.rollout.endpoint import Endpoint, Service
+from ogrpo.trainer import start, train
+from ogrpo.trainer.build import make_parts, make_server_engine
+from ogrpo.trainer.model import make_model, save_model
+from ogrpo.trainer.prepare import prepare
+from ogrpo.trainer.servers import serve_command
+from tests.trainer.walk import base_of, counts
 
 ROOT = Path(__file__).parents[2]
 SMALL = (
@@ -91,3 +106,50 @@ def test_a_server_that_is_not_there_is_named_with_the_command_that_starts_it(fre
         assert SERVE.search(done.stderr)
         assert "Traceback" not in done.stderr
         assert {path.name for path in tmp_path.iterdir()} == {".ogrpo.lock", "initial"}
+
+
+@contextmanager
+def served_alone(folder, config, tokenizer):
+    """A server in this process, and the engine of a run over it."""
+    model, params = embedded_model(
+        str(folder),
+        dtype="float32",
+        eos_id=tokenizer.eos_id,
+        decode_fn=partial(tokenizer.decode, skip_special_tokens=False),
+        batch_size=4,
+        prompt_length=config.longest_prompt,
+    )
+    with closing(Endpoint(Service(model, params, lora_rank=2))) as endpoint:
+        threading.Thread(target=endpoint.serve_forever, daemon=True).start()
+        yield dataclasses.replace(config.rollout, url=(endpoint.url,))
+
+
+def test_a_run_that_pushes_adapters_learns_as_merged_does(tmp_path):
+    url = {"rollout.url": ("http://127.0.0.1:1",), "rollout.transport": "url"}
+    more = {"lora.rank": 2, "rollout.max_tokens": 16, "evaluation.engine": "embedded"}
+    records = {}
+    with closing(prepare(base_of({**url, **more}))) as prepared:
+        config, tokenizer = prepared.config, prepared.tokenizer
+        decoder, params = make_model(prepared, Console(quiet=True))
+        save_model(tmp_path, decoder, params, tokenizer)
+        parts = make_parts(config, prepared, decoder)
+        for push in ("merged", "adapters"):
+            with served_alone(tmp_path, config, tokenizer) as rollout:
+                own = dataclasses.replace(rollout, push=push)
+                asked = dataclasses.replace(config, rollout=own)
+                command = serve_command(asked, *own.url, tmp_path)
+                assert ("--lora-rank 2" in command) == (push == "adapters")
+                with make_server_engine(asked, decoder, tokenizer) as engine:
+                    over = dataclasses.replace(parts, engine=engine)
+                    state = start(over.init(jax.tree.map(jnp.copy, params)), over)
+                    records[push] = [record for _, record in train(state, over, config.schedule)]
+    for one, other in zip(*records.values(), strict=True):
+        same = {name: one[name] for name in one if counts(name, one[name])}
+        same = {n: v for n, v in same.items() if not n.startswith(("sync/", "server"))}
+        assert "reward" in same or one["step"] == 0
+        assert {n: other[n] for n in same} == pytest.approx(same, rel=1e-4, abs=1e-5)
+    ends = {push: seen[-1] for push, seen in records.items()}
+    whole, alone = ends["merged"]["sync/bytes"], ends["adapters"]["sync/bytes"]
+    assert alone < 0.1 * whole
+    assert ends["merged"]["sync/bytes_total"] == 2 * whole
+    assert ends["adapters"]["sync/bytes_total"] == whole + 2 * alone

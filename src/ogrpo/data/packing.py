@@ -22,7 +22,9 @@ from ogrpo.rollout.protocol import BoolArray, IntArray
 TOKEN_RUNGS, OTHER_RUNGS = 8, 2
 BLOCKS = 8
 """Blocks that the queries of a completion of the full length are cut into, at most."""
-LEAST_BLOCK = 16
+LEAST_BLOCK, MOST_BLOCK = 16, 128
+OF_CUTS = ("groups", "here")
+"""Fields that only batches cut by tokens have (`ogrpo.data.cutting`)."""
 
 
 class Shape(NamedTuple):
@@ -49,7 +51,7 @@ class Shape(NamedTuple):
     @property
     def block(self) -> int:
         """b, queries in a block."""
-        return min(self.completion, max(LEAST_BLOCK, -(-self.completion // BLOCKS)))
+        return min(self.completion, MOST_BLOCK, max(LEAST_BLOCK, -(-self.completion // BLOCKS)))
 
     @property
     def blocks(self) -> int:
@@ -120,7 +122,7 @@ def arrange(
         ValueError: a prompt without a token, microbatches that do not divide the groups, or parts
             computed together that do not divide the microbatches.
     """
-    prompts, completions = _lengths(batch, wanted)
+    prompts, completions = token_counts(batch, wanted)
     tokens, n = prompts + completions.sum(axis=1), len(prompts)
     if n % microbatches:
         raise ValueError(f"{n} groups cannot be cut into {microbatches} equal microbatches")
@@ -172,17 +174,18 @@ def pack(batch: Batch[np.ndarray], wanted: BoolArray, shape: Shape) -> Packing[n
     size = len(wanted) // shape.parts
     stretches = [slice(start, start + size) for start in range(0, len(wanted), size)]
     parts = [_pack_part(take(batch, part), wanted[part], shape) for part in stretches]
-    stacked = {name: np.stack([getattr(p, name) for p in parts]) for name in Packing._fields}
+    made = [part._asdict() for part in parts]
+    stacked = {name: np.stack([p[name] for p in made]) for name in made[0] if name not in OF_CUTS}
     return Packing(**stacked)
 
 
 def real_tokens(batch: Batch[np.ndarray], wanted: BoolArray) -> int:
     """Tokens of prompts and completions that are no padding, in the groups that are wanted."""
-    prompts, completions = _lengths(batch, wanted)
+    prompts, completions = token_counts(batch, wanted)
     return int(prompts.sum() + completions.sum())
 
 
-def _lengths(
+def token_counts(
     batch: Batch[np.ndarray], wanted: BoolArray
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
     """Tokens of each prompt `[N]` and completion `[N, G]`; 0 where a group is left out."""
@@ -197,7 +200,7 @@ def _lengths(
 def _fitting(batch: Batch[np.ndarray], wanted: BoolArray, order: IntArray, parts: int) -> Shape:
     """The rungs that the largest part needs; none needs more than the batch without packing."""
     (n, members, length), prompt = batch.completion_mask.shape, batch.prompt_mask.shape[1]
-    prompts, completions = _lengths(take(batch, order), wanted[order])
+    prompts, completions = token_counts(take(batch, order), wanted[order])
     predictors = np.maximum(completions - 1, 0).sum(axis=1).reshape(parts, -1).sum(axis=1)
     others = (prompts + (completions > 0).sum(axis=1)).reshape(parts, -1).sum(axis=1)
     groups = wanted[order].reshape(parts, -1).sum(axis=1)

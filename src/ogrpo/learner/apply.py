@@ -1,6 +1,7 @@
 """How a gradient becomes new weights, and when it does not."""
 
 from dataclasses import replace
+from typing import Any
 
 import jax
 import optax
@@ -21,7 +22,8 @@ def guarded(
 
     It stays as it is unless `is_finite` holds and the new weights are finite. A large model's are
     computed twice, to be looked at and then in place: a select between old and new ones, which
-    rounds as an update without the guard does, would hold both.
+    rounds as an update without the guard does, would hold both. Where the moments are smaller than
+    the weights (factored), computing twice would hold more than the select does.
     """
     own = replace(state, frozen=())  # a branch would copy what it passes on
 
@@ -33,11 +35,15 @@ def guarded(
 
     looked_at = step(own, grads)
     taken = all_finite(looked_at.params, given=is_finite)
-    if is_large(state.params):
+    if is_large(state.params) and _bytes(own.opt_state) >= _bytes(own.params):
         after = jax.lax.cond(taken, step, keep, own, grads)
     else:
         after = choose(taken, looked_at, own)
     return replace(after, frozen=state.frozen), taken
+
+
+def _bytes(tree: Any) -> int:
+    return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
 
 
 def apply_gradient(

@@ -12,6 +12,7 @@ from ogrpo.core.aggregate import mean
 from ogrpo.core.algorithms import REFERENCE
 from ogrpo.learner.apply import apply_gradient
 from ogrpo.learner.finite import finite_leaves
+from ogrpo.learner.offload import fetched
 from ogrpo.learner.state import Hypers, TrainState
 from ogrpo.learner.update import (
     Recipe,
@@ -76,7 +77,8 @@ def make_findings(optimizer: optax.GradientTransformation, recipe: Recipe) -> Ex
             losses = losses_of(recipe, hypers, state.region, log_probs, tokens)
             return total_of(recipe, hypers, losses, weighed).total
 
-        after = apply_gradient(state, grads, optimizer, hypers.learning_rate)
+        here = fetched(state, grads) if recipe.offload else state
+        after = apply_gradient(here, grads, optimizer, hypers.learning_rate)
         return Findings(
             batch=weighed.batch._replace(packing=None),
             mask=weighed.mask,

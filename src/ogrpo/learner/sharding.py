@@ -122,6 +122,8 @@ def make_layout(
 ) -> MeshLayout:
     """The layout of a train state: the optimizer's moments lie where their parameters do.
 
+    Factors of moments, which are small, are everywhere.
+
     Args:
       axes: the parameters' tree with an `Axes` for each array.
       params: the parameters, or their shapes.
@@ -134,9 +136,10 @@ def make_layout(
     state = jax.eval_shape(partial(init_state, optimizer=optimizer), params)
     moments = optax.tree.map_params(
         optimizer,
-        lambda _, place: place,
+        lambda leaf, place, param: place if leaf.shape == param.shape else everywhere,
         state.opt_state,
         placed,
+        params,
         transform_non_params=lambda _: everywhere,
     )
     batch = NamedSharding(mesh, PartitionSpec(BATCH_AXES))

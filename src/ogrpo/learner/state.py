@@ -1,7 +1,7 @@
 """The train state: a frozen pytree, and what a caller may change without recompiling."""
 
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import flax.struct
 import jax
@@ -96,16 +96,61 @@ def hypers(
     return Hypers(rate, jnp.float32(temperature), scalars, jnp.uint32(seed))
 
 
+Moments = Literal["full", "bfloat16", "factored"]
+LEAST_FACTORED = 32
+"""Rows and columns from which on a matrix has factored second moments."""
+
+
 def adam(
-    *, b1: float, b2: float, eps: float, weight_decay: float, max_grad_norm: float
+    *,
+    b1: float,
+    b2: float,
+    eps: float,
+    weight_decay: float,
+    max_grad_norm: float,
+    moments: Moments = "full",
 ) -> Direction:
-    """AdamW's direction, without the step size, which the update takes from `Hypers`."""
+    """AdamW's direction, without the step size, which the update takes from `Hypers`.
+
+    Args:
+      b1: decay of the first moments.
+      b2: decay of the second ones.
+      eps: what is added to their root; with factored ones its square to the squares.
+      weight_decay: share of a weight in the direction.
+      max_grad_norm: the gradient is scaled down to it.
+      moments: "full", both in the parameters' dtype. "bfloat16", the first so. "factored", the
+        second as rows and columns too (Shazeer & Stern 2018, arXiv:1804.04235, algorithm 2, with
+        the constant decay of section 7.1), the first being of what they have scaled.
+    """
     chained = optax.chain(
         clip_by_global_norm(max_grad_norm),
-        optax.scale_by_adam(b1=b1, b2=b2, eps=eps),
+        _scaled(moments, b1=b1, b2=b2, eps=eps),
         optax.add_decayed_weights(weight_decay),
     )
     return Direction(*chained)
+
+
+def _scaled(moments: Moments, *, b1: float, b2: float, eps: float) -> optax.GradientTransformation:
+    if moments == "full":
+        return optax.scale_by_adam(b1=b1, b2=b2, eps=eps)
+    if moments == "bfloat16":
+        return optax.scale_by_adam(b1=b1, b2=b2, eps=eps, mu_dtype=jnp.bfloat16)
+    momentum = optax.ema(b1, debias=True, accumulator_dtype=jnp.bfloat16)
+    return optax.chain(factored_rms(b2=b2, eps=eps), momentum)
+
+
+def factored_rms(*, b2: float, eps: float) -> optax.GradientTransformation:
+    """g / sqrt(v), with v from averages of g^2 + eps^2 over rows and over columns."""
+
+    def corrected(step: Any, decay: Any) -> Any:
+        return decay * (1 - decay**step) / (1 - decay ** (step + 1))
+
+    return optax.scale_by_factored_rms(
+        decay_rate=b2,
+        decay_rate_fn=corrected,
+        epsilon=eps**2,
+        min_dim_size_to_factor=LEAST_FACTORED,
+    )
 
 
 def step_updates(updates: Params, learning_rate: Array | None) -> Params:

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import optax
 from jax import Array
 
-from ogrpo.batch import Batch, PolicyOutput
+from ogrpo.batch import Batch, Packing, PolicyOutput
 from ogrpo.core.advantages import zero_variance_mask
 from ogrpo.core.aggregate import Total, mean
 from ogrpo.core.algorithms import REFERENCE, Algorithm
@@ -24,6 +24,7 @@ from ogrpo.learner.apply import guarded
 from ogrpo.learner.finite import all_finite, choose
 from ogrpo.learner.memory import CompilerOptions
 from ogrpo.learner.metrics import Metrics, MetricsFn, region_metrics, summarize
+from ogrpo.learner.offload import fetched, put_back
 from ogrpo.learner.state import (
     Hypers,
     Params,
@@ -31,6 +32,7 @@ from ogrpo.learner.state import (
     is_large,
     join,
 )
+from ogrpo.policy.packing import added
 
 PolicyFn = Callable[[Params, Batch[Array], Array], PolicyOutput[Array]]
 ObjectiveFn = Callable[..., Array]
@@ -60,6 +62,8 @@ class Recipe(NamedTuple):
     """Whether batches come with a packing, which then says what the microbatches are."""
     together: int = 1
     """Packed parts in a microbatch: one on each device that a batch is cut over."""
+    offload: bool = False
+    """Whether the optimizer's moments lie in the host's memory between updates."""
     region_fn: RegionFn | None = None
     """The trust region around an objective; its state is `TrainState.region`."""
 
@@ -74,6 +78,8 @@ class Weighed(NamedTuple):
     """bool [N, G, T], tokens that carry loss."""
     counted: Array
     """bool [N, G, T], tokens in the normaliser."""
+    shares: Array | None = None
+    """[N, G, T], the weight of each token's loss in the total, where groups may be split."""
 
 
 def weigh(batch: Batch[Array], recipe: Recipe, hypers: Hypers) -> Weighed:
@@ -140,7 +146,10 @@ def _computed(weighed: Weighed, recipe: Recipe) -> Array:
 
 
 def total_of(recipe: Recipe, hypers: Hypers, losses: Array, weighed: Weighed) -> Total:
-    """The losses of tokens as one total and its count."""
+    """The losses of tokens as one total and its count (0 for pieces of groups)."""
+    if weighed.shares is not None:
+        losses = jnp.where(weighed.mask, weighed.shares * losses, 0)
+        return Total(jnp.sum(losses), jnp.zeros((), losses.dtype))
     return recipe.algorithm.total(losses, weighed.mask, hypers.knobs, counted=weighed.counted)
 
 
@@ -224,6 +233,8 @@ def gradient(
     given = {"hypers": hypers, "recipe": recipe, "region": region, "scale": scale}
     grad_fn = partial(jax.grad(_loss, has_aux=True), frozen=frozen, **given)
     parts = _parts(weighed.batch, recipe)
+    if weighed.batch.packing is not None and weighed.batch.packing.groups is not None:
+        return _gradient_of_pieces(grad_fn, params, weighed, hypers, recipe)
     if parts == 1:
         return grad_fn(params, weighed)
 
@@ -245,6 +256,59 @@ def gradient(
     total = jax.tree.map(jnp.sum, each.total)
     output, computed = _join(each.output), _join(each.computed)
     return grads, Evidence(total=total, output=output, computed=computed)
+
+
+def _gradient_of_pieces(
+    grad_fn: Callable[..., tuple[Params, Evidence]],
+    params: Params,
+    weighed: Weighed,
+    hypers: Hypers,
+    recipe: Recipe,
+) -> tuple[Params, Evidence]:
+    """The same of a batch that was cut by tokens, between the completions of a group if need be.
+
+    A total is linear in the losses: each token's weight in the whole batch's is its gradient.
+    """
+    if recipe.algorithm.looks_at != "completion":
+        raise ValueError(
+            f"{recipe.algorithm.name} looks at a whole {recipe.algorithm.looks_at}, which a batch"
+            " cut by tokens may split: pack it without a number of tokens"
+        )
+    packing, rows = weighed.batch.packing, weighed.mask.shape
+    whole = weighed._replace(batch=weighed.batch._replace(packing=None))
+    nothing = jnp.zeros(rows, weighed.batch.behavior_log_probs.dtype)
+    shares = jax.grad(lambda losses: total_of(recipe, hypers, losses, whole).total)(nothing)
+    whole = whole._replace(shares=shares)
+
+    def accumulate(sums: tuple, packing: Packing[Array]) -> tuple[tuple, None]:
+        grads, total, output = sums
+        more, evidence = grad_fn(params, piece_of(whole, packing))
+        output = jax.tree.map(partial(added, packing=packing), output, evidence.output)
+        grads = jax.tree.map(jnp.add, grads, more)
+        return (grads, total + evidence.total.total, output), None
+
+    turns = _split(packing, _parts(weighed.batch, recipe))
+    first = piece_of(whole, jax.tree.map(lambda x: x[0], turns))
+    found = jax.eval_shape(grad_fn, params, first)[1]
+    output = jax.tree.map(lambda x: jnp.zeros(rows, x.dtype), found.output)
+    start = jax.tree.map(jnp.zeros_like, params), jnp.zeros((), found.total.total.dtype), output
+    (grads, total, output), _ = jax.lax.scan(accumulate, start, turns)
+    count = _without_loss(weighed, hypers, recipe).count
+    computed = _computed(weighed, recipe)
+    return grads, Evidence(total=Total(total, count), output=output, computed=computed)
+
+
+def piece_of(whole: Weighed, packing: Packing[Array]) -> Weighed:
+    """The groups at the places of some parts, without the completions that are elsewhere."""
+    assert packing.groups is not None
+    assert packing.here is not None
+    rows, here = packing.groups.ravel(), packing.here.reshape(-1, packing.here.shape[-1], 1)
+    piece: Weighed = jax.tree.map(lambda x: jnp.take(x, rows, axis=0, mode="clip"), whole)
+    batch = piece.batch._replace(
+        completion_mask=piece.batch.completion_mask & here,
+        packing=packing._replace(groups=None, here=None),
+    )
+    return piece._replace(batch=batch, mask=piece.mask & here, counted=piece.counted & here)
 
 
 def gradient_of_update(
@@ -350,7 +414,9 @@ def make_step(optimizer: optax.GradientTransformation, recipe: Recipe) -> Update
         }
         region = _next_region(recipe, hypers, state.region, log_probs, tokens)
         is_finite = all_finite((metrics["loss"], metrics["grad_norm"], region))
-        after, taken = guarded(state, grads, optimizer, hypers.learning_rate, is_finite)
+        here = fetched(state, grads) if recipe.offload else state
+        after, taken = guarded(here, grads, optimizer, hypers.learning_rate, is_finite)
+        after = put_back(after) if recipe.offload else after
         after = replace(after, region=choose(taken, region, state.region))
         return after, {**metrics, "skipped": 1.0 - taken.astype(jnp.float32)}
 

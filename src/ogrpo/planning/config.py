@@ -9,7 +9,7 @@ from ogrpo.policy.flops import Adapter, parameters
 from ogrpo.policy.lora import TARGETS
 from ogrpo.policy.shapes import SHAPES
 from ogrpo.policy.shards import read_object
-from ogrpo.trainer.config_update import require, require_finite_numbers
+from ogrpo.trainer.config_update import only_with, require, require_finite_numbers
 
 GIB = 2**30
 ITEMSIZE = {"float32": 4, "bfloat16": 2, "float16": 2}
@@ -110,7 +110,13 @@ class Train:
     """Devices that share each matrix product; the rest of the devices cut the batch."""
     microbatches: int = 8
     """Parts that a device's share of the batch is cut into."""
+    microbatch_tokens: int | None = None
+    """Tokens of a part instead, as `--optimizer.microbatch-tokens` of the run."""
     remat: Literal["products", "full"] = "products"
+    moments: Literal["full", "bfloat16", "factored"] = "full"
+    """As `--optimizer.moments` of the run."""
+    offload: bool = False
+    """As `--optimizer.offload` of the run: moments are on the device when activations are not."""
     attention: Literal["auto", "plain", "blocked"] = "auto"
     """As `--kernels.attention` of the run: whether attention scores are held whole (plain)."""
     host_memory_gib: float = 256.0
@@ -118,13 +124,20 @@ class Train:
 
     def __post_init__(self) -> None:
         names = ("devices", "memory_gib", "tflops", "fsdp", "tensor", "microbatches")
-        positive("train", self, *names, "host_memory_gib")
+        positive("train", self, *names, "host_memory_gib", "microbatch_tokens")
+        remedy = "leave it or train.microbatch-tokens out"
+        only_with(self, "train", "microbatches", self.microbatch_tokens is None, remedy)
         ways = self.fsdp * self.tensor
         require(
             self.devices % ways == 0,
             f"train.fsdp x train.tensor = {ways} does not divide train.devices = {self.devices}: "
             "choose sizes whose product does",
         )
+
+    @property
+    def parts(self) -> int:
+        """Parts of equally many prompts; 1 where the tokens of a part are given."""
+        return self.microbatches if self.microbatch_tokens is None else 1
 
     @property
     def data(self) -> int:
@@ -265,11 +278,11 @@ class Plan:
         require(bool(self.workers), "workers is empty: give at least one number of workers")
         require(min(self.workers) > 0, f"workers has {min(self.workers)}: give at least 1")
         prompts, ways = self.batch.prompts, self.train.data * self.train.fsdp
-        cut = ways * self.train.microbatches
+        cut = ways * self.train.parts
         require(
             prompts % cut == 0,
             f"batch.prompts = {prompts} cannot be cut among {ways} devices in "
-            f"train.microbatches = {self.train.microbatches}: give a multiple of {cut}",
+            f"train.microbatches = {self.train.parts}: give a multiple of {cut}",
         )
         require(
             prompts % self.serve.groups_per_call == 0,
@@ -282,6 +295,16 @@ class Plan:
             longest <= config.max_positions,
             f"batch.prompt-length + batch.max-tokens = {longest} passes the model's "
             f"{config.max_positions} positions: shorten one of them",
+        )
+        tokens = self.train.microbatch_tokens
+        require(
+            tokens is None or tokens >= longest,
+            f"train.microbatch-tokens is {tokens}, and no completion is split: give at least"
+            f" batch.prompt-length + batch.max-tokens = {longest}",
+        )
+        require(
+            tokens is None or not (self.measure or self.rehearse),
+            "measure and rehearse update padded batches: leave train.microbatch-tokens out",
         )
 
     @property

@@ -22,7 +22,7 @@ from rich.text import Text
 
 from ogrpo.files import write_json, write_text
 from ogrpo.planning.config import GIB, Plan
-from ogrpo.planning.memory import Budget, budgets
+from ogrpo.planning.memory import Budget, budgets, proposed_tokens
 from ogrpo.planning.plots import save_plots
 from ogrpo.planning.rehearsal import compare, make_workshop, measured, read_run, rehearse
 from ogrpo.planning.schedule import PlannedSchedule, Times, recommend, times
@@ -63,13 +63,14 @@ def carry_out(plan: Plan, folder: RunDir, console: Console) -> int:
     for budget in memory:
         console.print(memory_table(budget))
     console.print(two_columns("Seconds", time_lines(plan, spent, chosen)))
-    console.print(two_columns("Recommended", schedule_lines(chosen)))
+    tokens = proposed_tokens(plan)
+    console.print(two_columns("Recommended", schedule_lines(chosen, tokens)))
     for note in chosen.notes:
         console.print(note, style="yellow", markup=False, soft_wrap=True)
     console.print(two_columns("Simulated", simulated_lines(own)))
     points = [*sweep(plan, spent, chosen)]
     console.print(sweep_table(points))
-    write(plan, folder, memory, spent, chosen, own, points)
+    write(plan, folder, memory, spent, chosen, tokens, own, points)
     console.print(f"report {folder.report}", markup=False, soft_wrap=True)
     misfits = [budget for budget in memory if not budget.fits]
     for budget in misfits:
@@ -111,8 +112,8 @@ def time_lines(plan: Plan, spent: Times, chosen: PlannedSchedule) -> Lines:
     ]
 
 
-def schedule_lines(chosen: PlannedSchedule) -> Lines:
-    """What to run, and what follows."""
+def schedule_lines(chosen: PlannedSchedule, tokens: int | None) -> Lines:
+    """What to run, and what follows; `tokens` are the most that a microbatch may have."""
     return [
         ("v", f"{chosen.v}"),
         ("i", f"{chosen.i}"),
@@ -123,6 +124,7 @@ def schedule_lines(chosen: PlannedSchedule) -> Lines:
         ("trainer idle", f"{chosen.trainer_idle:.1%}"),
         ("servers idle", f"{chosen.servers_idle:.1%}"),
         ("pushes, of drawing", f"{chosen.push_share:.1%}"),
+        ("optimizer.microbatch-tokens, at most", "none fits" if tokens is None else f"{tokens:,}"),
     ]
 
 
@@ -182,6 +184,7 @@ def write(
     memory: Sequence[Budget],
     spent: Times,
     chosen: PlannedSchedule,
+    tokens: int | None,
     own: Point,
     points: Sequence[Point],
 ) -> None:
@@ -192,6 +195,7 @@ def write(
         "memory": {budget.name: budget.rows for budget in memory},
         "times": spent._asdict(),
         "schedule": chosen._asdict(),
+        "microbatch_tokens": tokens,
         "simulated": own.record(),
         "sweep": [p.record() for p in points],
     }
@@ -206,7 +210,7 @@ def write(
         tables=[
             *((f"Memory of one {b.name}, GiB", memory_lines(b)) for b in memory),
             ("Seconds", time_lines(plan, spent, chosen)),
-            ("Recommended", schedule_lines(chosen)),
+            ("Recommended", schedule_lines(chosen, tokens)),
             ("Simulated", simulated_lines(own)),
         ],
         columns=SWEEP,

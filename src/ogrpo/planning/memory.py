@@ -9,6 +9,8 @@ analysis of the update on a CPU (2026-11-22; `benchmarks/memory_long.py`), and a
 do better or worse.
 """
 
+from bisect import bisect_left
+from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -18,12 +20,14 @@ from jax.sharding import AbstractMesh, NamedSharding
 
 from ogrpo.kernels import attention
 from ogrpo.learner.sharding import bytes_per_device, part_spec
-from ogrpo.planning.config import GIB, ITEMSIZE, Plan
+from ogrpo.learner.state import factored_rms
+from ogrpo.planning.config import GIB, ITEMSIZE, Plan, Train
 from ogrpo.policy import DecoderConfig, flops
 from ogrpo.policy.axes import Axes, param_axes
 from ogrpo.policy.decoder import MANY_UNITS, param_shapes
 from ogrpo.policy.lora import TARGETS, split, split_axes
 
+TOKEN_STEP, FILLED = 1024, 0.9
 WORKING_LOGITS, WORKING_SCORES, WORKING_UNITS, WORKING_QUERIES = 2, 4, 5, 14
 
 
@@ -90,6 +94,41 @@ def trained_bytes(plan: Plan) -> int:
     return cut_adapter_bytes(config, adapter.rank, **mesh)
 
 
+def moments_bytes(plan: Plan) -> int:
+    """Adam's moments; the factors of second ones, which every device repeats, are counted for all.
+
+    They are counted on one device and cut in proportion to the parameters.
+    """
+    model, moments = plan.model, plan.train.moments
+    trained = trained_bytes(plan)
+    if moments == "full":
+        return 2 * trained
+    size = 4 if model.adapter is not None else ITEMSIZE[model.params]
+    if moments == "bfloat16":
+        return trained + trained * 2 // size
+    return trained * 2 // size + factors_bytes(plan)
+
+
+def resident_moments(plan: Plan) -> int:
+    """What moments add to the peak: all of them, or what activations do not need at other times."""
+    moments = moments_bytes(plan)
+    if not plan.train.offload:
+        return moments
+    return max(0, moments - activation_bytes(plan) - working_bytes(plan))
+
+
+def factors_bytes(plan: Plan) -> int:
+    """Factored second moments, and those that have no factors; whole on every device."""
+    adapter, model = plan.model.adapter, plan.model
+    kind = "float32" if adapter is not None else model.params
+    shapes = jax.tree.map(lambda leaf: leaf.update(dtype=kind), param_shapes(model.decoder()))
+    if adapter is not None:
+        given = {"rank": adapter.rank, "alpha": 1.0, "targets": adapter.targets}
+        shapes = jax.eval_shape(partial(split, key=jax.random.key(0), **given), shapes).trained
+    second = jax.eval_shape(factored_rms(b2=0.98, eps=1e-8).init, shapes)
+    return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(second))
+
+
 def merged_bytes(plan: Plan) -> int:
     """The widest projection of all layers, made once more with its adapter in it."""
     config, train = plan.model.decoder(), plan.train
@@ -109,8 +148,8 @@ def train_budget(plan: Plan) -> Budget:
     adapts = model.adapter is not None
     rows = {
         "weights": weights + adapts * trained,
-        "gradients": trained * (2 if train.microbatches > 1 else 1),
-        "optimizer": 2 * trained,
+        "gradients": trained * (2 if several_parts(plan) else 1),
+        "optimizer": resident_moments(plan),
         "computing copy and its gradient": cast if adapts else 2 * cast,
         "policies kept for the servers": policies * trained,
         "gathered along fsdp": gathered_bytes(
@@ -125,16 +164,53 @@ def train_budget(plan: Plan) -> Budget:
         "working": working_bytes(plan),
     }
     remedy = (
-        "raise train.microbatches (at most the prompts of a device), choose train.remat full or "
+        "raise train.microbatches (at most the prompts of a device), or give "
+        "train.microbatch-tokens (a prompt and a completion at least), choose train.remat full or "
         "train.attention blocked, or raise train.fsdp"
     )
     return Budget("training device", rows, int(train.memory_gib * GIB), remedy)
 
 
+def device_tokens(plan: Plan) -> int:
+    """Tokens of a device's share of the padded batch."""
+    shape = plan.batch.shape
+    share = shape["n"] // (plan.train.data * plan.train.fsdp)
+    return share * (shape["p"] + shape["g"] * shape["t"])
+
+
+def several_parts(plan: Plan) -> bool:
+    """Whether gradients of parts are summed."""
+    tokens = plan.train.microbatch_tokens
+    return plan.train.microbatches > 1 if tokens is None else tokens < device_tokens(plan)
+
+
 def device_shape(plan: Plan) -> dict[str, int]:
-    """n, g, p, t of one microbatch on one device."""
+    """n, g, p, t of one microbatch on one device; a number of tokens is one prompt's completion."""
     train, shape = plan.train, plan.batch.shape
+    if train.microbatch_tokens is not None:
+        return {"n": 1, "g": 1, "p": shape["p"], "t": train.microbatch_tokens - shape["p"]}
     return {**shape, "n": shape["n"] // (train.data * train.fsdp * train.microbatches)}
+
+
+def proposed_tokens(plan: Plan) -> int | None:
+    """The most `microbatch-tokens` that leave a tenth of the training device free, None if none do.
+
+    A multiple of `TOKEN_STEP`, unless a prompt with a completion, or a device's whole share, is
+    the number.
+    """
+    shape = plan.batch.shape
+    least, most = shape["p"] + shape["t"], device_tokens(plan)
+
+    def fits(tokens: int) -> bool:
+        given = {"microbatch_tokens": tokens, "microbatches": Train.microbatches}
+        at = replace(plan, train=replace(plan.train, **given), measure=False, rehearse=False)
+        budget = train_budget(at)
+        return budget.total <= FILLED * budget.capacity
+
+    if not fits(least):
+        return None
+    steps = [least, *range((least // TOKEN_STEP + 1) * TOKEN_STEP, most, TOKEN_STEP), most]
+    return steps[bisect_left(steps, True, key=lambda tokens: not fits(tokens)) - 1]
 
 
 def activation_bytes(plan: Plan) -> int:
@@ -165,11 +241,12 @@ def working_bytes(plan: Plan) -> int:
     tokens = shape["n"] * (shape["p"] + shape["g"] * shape["t"])
     units = tokens * config.intermediate_size
     units = min(units, MANY_UNITS) if train.remat == "full" else units
-    blocked = attention.blocks(train.attention, shape["p"] + shape["t"])
+    keys = plan.batch.prompt_length + plan.batch.max_tokens
+    scores = 4 * config.num_heads * tokens * keys
     mixing = (
         WORKING_QUERIES * 4 * tokens * config.num_heads * config.head_dim
-        if blocked
-        else WORKING_SCORES * flops.score_bytes(config, **shape)
+        if attention.blocks(train.attention, keys)
+        else WORKING_SCORES * min(scores, flops.score_bytes(config, **shape))
     )
     layer = (mixing + WORKING_UNITS * 4 * units) // train.tensor
     return max(WORKING_LOGITS * logits // train.tensor, layer)

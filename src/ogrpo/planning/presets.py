@@ -1,6 +1,6 @@
 """A preset of a real model as a plan: its batch and its memory on the device that it names."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ogrpo.planning.config import (
     BatchPlan,
@@ -10,6 +10,7 @@ from ogrpo.planning.config import (
     ShapeName,
     Train,
 )
+from ogrpo.trainer.config_update import Optimizer
 from ogrpo.trainer.presets import PRESETS
 
 
@@ -26,6 +27,16 @@ DEVICES: dict[str, _Named] = {
     "r1-distill-1.5b": _Named("qwen2.5-1.5b", 80),
     "qwen3-4b": _Named("qwen3-4b", 141),
 }
+
+
+def _cut(optimizer: Optimizer) -> dict[str, Any]:
+    """How the run cuts its batches."""
+    tokens = optimizer.microbatch_tokens
+    return (
+        {"microbatches": optimizer.microbatches}
+        if tokens is None
+        else {"microbatch_tokens": tokens}
+    )
 
 
 def plan_of(name: str) -> Plan:
@@ -61,7 +72,9 @@ def plan_of(name: str) -> Plan:
             devices=1,
             fsdp=1,
             memory_gib=named.gigabytes * 1e9 / 2**30,
-            microbatches=run.optimizer.microbatches,
+            **_cut(run.optimizer),
+            moments=run.optimizer.moments,
+            offload=run.optimizer.offload,
             remat="products" if run.model.remat == "none" else run.model.remat,
             attention=run.kernels.attention,
         ),

@@ -110,7 +110,7 @@ def make_workshop(plan: Plan) -> Workshop:
         algorithm=ALGORITHMS["off_policy_grpo"],
         reads=frozenset(),
         metrics_fn=lambda *_: {},
-        microbatches=plan.train.microbatches,
+        microbatches=plan.train.parts,
     )
     params = init_params(decoder, jax.random.key(plan.seed), DTYPES[plan.model.params])
     return Workshop(
@@ -162,7 +162,7 @@ def measured(shop: Workshop) -> Plan:
         shop.decoder,
         **plan.batch.shape,
         remat=plan.train.remat,
-        microbatches=plan.train.microbatches,
+        microbatches=plan.train.parts,
         adapter=plan.model.adapter,
     )
     return replace(

@@ -62,7 +62,7 @@ def times(plan: Plan) -> Times:
         config,
         **batch.shape,
         remat=train.remat,
-        microbatches=train.microbatches,
+        microbatches=train.parts,
         adapter=plan.model.adapter,
     )
     sent = flops.weight_bytes(config, ITEMSIZE[plan.model.serve])

@@ -8,7 +8,7 @@ B starts at 0, which makes the adapted policy the frozen one, to rounding.
     trained, frozen = split(params, key, rank=8, alpha=16, targets=TARGETS["all"])
 
 Joined, the two trees are parameters for every function of this package that computes log-probs or
-samples; `merge` gives a decoder's own, for servers and files.
+samples; `merge` gives a decoder's own, for servers and files, and `beneath` the frozen ones alone.
 """
 
 from collections.abc import Callable, Collection, Mapping
@@ -116,15 +116,27 @@ def merge(params: Params, *, keep_fn: Callable[[jax.Array], Any] = lambda x: x) 
     return {**params, "layers": _merge_layers(layers, keep_fn)}
 
 
+def beneath(params: Params) -> Params:
+    """W in place of each adapted W: the decoder that the adapters stand beside."""
+    return {**params, "layers": _each_projection(params["layers"], _plain)}
+
+
+def _plain(own: Params) -> Params:
+    return {name: leaf for name, leaf in own.items() if name != "lora"}
+
+
 def _merge_layers(layers: Params, keep_fn: Callable[[jax.Array], Any]) -> Params:
     def merged(own: Params) -> Params:
         if "lora" not in own:
             return own
-        rest = {name: leaf for name, leaf in own.items() if name != "lora"}
-        return {**rest, "weight": keep_fn(_merged(own["weight"], own["lora"]))}
+        return {**_plain(own), "weight": keep_fn(_merged(own["weight"], own["lora"]))}
 
+    return _each_projection(layers, merged)
+
+
+def _each_projection(layers: Params, change_fn: Callable[[Params], Params]) -> Params:
     parts = {name: layers[name] for name in ("self_attn", "mlp")}
-    found = {part: {name: merged(own) for name, own in of.items()} for part, of in parts.items()}
+    found = {part: {name: change_fn(own) for name, own in of.items()} for part, of in parts.items()}
     return {**layers, **found}
 
 

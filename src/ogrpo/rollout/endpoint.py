@@ -19,9 +19,11 @@ import numpy as np
 from ogrpo.files import parse_json
 from ogrpo.rollout import asked
 from ogrpo.rollout.address import url_of
+from ogrpo.rollout.extension import ogrpo_adapters
 from ogrpo.rollout.extension import ogrpo_releases as releases
 from ogrpo.rollout.http_server import BadRequest, Handler, HttpServer
 from ogrpo.rollout.protocol import Completion, Engine, Group, IntArray, Sampling
+from ogrpo.rollout.served_adapters import AdaptFn, ServedAdapters
 from ogrpo.rollout.weights.tensors import Tensors, read
 from ogrpo.terminal import shown
 
@@ -30,6 +32,8 @@ Json = dict[str, Any]
 UNPUSHED = -1
 SOURCE = {"path", "url", "token"}
 """Where a push may say that a release is."""
+STAGED = {"name", "manifest_sha256"}
+"""What a push of adapters says beside that."""
 VERSION = "0.0.0+ogrpo-embedded"
 FAILED = "Internal Server Error"
 """All that vLLM says of what a worker raised."""
@@ -42,6 +46,7 @@ class ServedModel:
     Attributes:
         engine: samples from what was published last; ends completions at `eos_id`.
         params_fn: tensors by their Hugging Face names -> parameters to publish.
+        adapt_fn: `(params, A and B by PEFT's names, scale)` -> parameters with these adapters.
         score_fn: `(params, sequences)` -> log softmax(z) of tokens 1.. of each.
         next_fn: `(params, prompt)` -> log softmax(z) `[V]` of the token after the prompt.
         decode_fn: token ids -> text, special tokens shown.
@@ -54,6 +59,7 @@ class ServedModel:
 
     engine: Engine
     params_fn: Callable[[Tensors], Any]
+    adapt_fn: AdaptFn
     score_fn: Callable[[Any, Sequence[IntArray]], Sequence[np.ndarray]]
     next_fn: Callable[[Any, IntArray], np.ndarray]
     decode_fn: Callable[[Sequence[int]], str]
@@ -75,19 +81,34 @@ class Service:
     paused: bool = False
     updating: bool = False
     generated: int = 0
+    lora_rank: int = 0
+    """The largest rank of adapters that may be pushed by themselves; 0: none may."""
     _gate: threading.Condition = field(default_factory=threading.Condition)
     _running: int = 0
     _sampler: Any = field(default_factory=threading.Lock)
     _drawn: int = 0
 
     def __post_init__(self) -> None:
+        self.begin()
+
+    def begin(self) -> None:
+        """Serves the first weights, without adapters."""
         self.model.engine.publish(self.params, UNPUSHED)
+        self._sampled = self.params
+        self.adapters = ServedAdapters(self.model.adapt_fn, self.name)
+        self._staged = ogrpo_adapters.Adapters(
+            self.place,
+            shapes_fn=lambda: self.model.shapes,
+            dtype=self.model.dtype,
+            most_rank=self.lora_rank,
+        )
 
     # --- what the server says of itself --------------------------------------------------------
 
-    def card(self) -> Json:
-        """The model's card."""
-        return {"id": self.name, "object": "model", "max_model_len": self.model.max_model_len}
+    def cards(self) -> list[Json]:
+        """The model's card, and those of the adapters beside it."""
+        own = {"id": self.name, "object": "model", "max_model_len": self.model.max_model_len}
+        return [own, *({"id": name, "object": "model"} for name in self.adapters)]
 
     def describe(self) -> Json:
         """As the vLLM worker extension's `ogrpo_describe`."""
@@ -104,6 +125,7 @@ class Service:
             "enforce_eager": False,
             "chunked_prefill": False,
             "prefix_caching": False,
+            "lora_rank": self.lora_rank,
             "device": "embedded",
             "model": self.name,
         }
@@ -155,16 +177,18 @@ class Service:
 
     def _install(self, release: releases.Checked) -> None:
         with self._sampler:
-            self.params = self.model.params_fn(read(release.file))
+            self.params = self._sampled = self.model.params_fn(read(release.file))
             self.model.engine.publish(self.params, release.version)
 
     def call(self, method: Any, arguments: Json) -> list[Json]:
-        """`/collective_rpc` for the method that the trainer calls."""
-        if method != "ogrpo_describe":
-            raise BadRequest(f"this server has no method {method!r:.60}", 500)
-        if arguments:
+        """`/collective_rpc` for the methods that the trainer calls."""
+        if method == "ogrpo_describe" and not arguments:
+            return [self.describe()]
+        if method == "ogrpo_stage_adapter" and STAGED <= arguments.keys() <= STAGED | SOURCE:
+            return [self._staged.stage(**arguments)]
+        if method in ("ogrpo_describe", "ogrpo_stage_adapter"):
             raise BadRequest(f"{method} does not take {', '.join(arguments)!r:.80}")
-        return [self.describe()]
+        raise BadRequest(f"this server has no method {method!r:.60}", 500)
 
     def pause(self, *, drain: bool) -> None:
         """Lets no new request in; with `drain`, returns when none is left."""
@@ -198,7 +222,7 @@ class Service:
         self._enter()
         try:
             if body.get("prompt_logprobs") is not None:
-                choices = self._scores(prompts)
+                choices = self._scores(prompts, self._weights(body["model"]))
             else:
                 groups = self._sample(prompts, body)
                 drawn = [c for group in groups for c in group.completions]
@@ -206,7 +230,7 @@ class Service:
                 choices = [_portable(n, c, top) for n, c in enumerate(drawn)]
         finally:
             self._leave()
-        return {"object": "text_completion", "model": self.name, "choices": choices}
+        return {"object": "text_completion", "model": body["model"], "choices": choices}
 
     def generate(self, body: Json) -> Json:
         """`/inference/v1/generate`."""
@@ -214,21 +238,30 @@ class Service:
         self._enter()
         try:
             prompt = asked.token_ids(body.get("token_ids"), "token_ids")
-            (group,) = self._sample([prompt], asked.section(body, "sampling_params"))
+            options = asked.section(body, "sampling_params")
+            (group,) = self._sample([prompt], {**options, "model": body["model"]})
         finally:
             self._leave()
         choices = [_native(n, c) for n, c in enumerate(group.completions)]
-        return {"model": self.name, "choices": choices}
+        return {"model": body["model"], "choices": choices}
 
     def _check_model(self, body: Json) -> None:
-        if body.get("model") != self.name:
-            raise BadRequest(f"The model `{body.get('model')!s:.80}` does not exist.", 404)
+        name = body.get("model")
+        if not isinstance(name, str) or (name != self.name and name not in self.adapters):
+            raise BadRequest(f"The model `{name!s:.80}` does not exist.", 404)
+
+    def _weights(self, name: str) -> Any:
+        return self.params if name == self.name else self.adapters.params(name, self.params)
 
     def _sample(self, prompts: list[IntArray], options: Json) -> list[Group]:
         sampling = self._sampling(prompts, options)
         with self._sampler:
             self._drawn += 1
             seed = asked.whole(options, "seed", self._drawn, -(1 << 63), (1 << 63) - 1)
+            weights = self._weights(options["model"])
+            if weights is not self._sampled:
+                self.model.engine.publish(weights, self.place.where()["version"])
+                self._sampled = weights
             groups = self.model.engine.generate(prompts, sampling, seed)
             self.generated += sum(len(c.token_ids) for g in groups for c in g.completions)
         return groups
@@ -257,10 +290,10 @@ class Service:
                 most = self.model.max_model_len
                 raise BadRequest(f"a prompt has {len(prompt)} tokens: this model takes {most}")
 
-    def _scores(self, sequences: list[IntArray]) -> list[Json]:
+    def _scores(self, sequences: list[IntArray], params: Any) -> list[Json]:
         self._check_ids(sequences)
         with self._sampler:
-            scores = self.model.score_fn(self.params, sequences)
+            scores = self.model.score_fn(params, sequences)
         return [
             {
                 "index": n,
@@ -350,7 +383,7 @@ def _routes(service: Service, *, native: bool, dev_mode: bool) -> dict[tuple[str
     routes: dict[tuple[str, str], Route] = {
         ("GET", "/health"): lambda *_: {},
         ("GET", "/version"): lambda *_: {"version": VERSION},
-        ("GET", "/v1/models"): lambda *_: {"object": "list", "data": [service.card()]},
+        ("GET", "/v1/models"): lambda *_: {"object": "list", "data": service.cards()},
         ("GET", "/metrics"): lambda *_: service.metrics(),
         ("POST", "/detokenize"): lambda body, _: service.detokenize(body),
         ("POST", "/v1/completions"): lambda body, _: service.complete(body),
@@ -361,6 +394,7 @@ def _routes(service: Service, *, native: bool, dev_mode: bool) -> dict[tuple[str
         routes |= {
             ("POST", "/pause"): lambda _, query: service.pause(drain=query.get("mode") != "keep"),
             ("GET", "/get_world_size"): lambda *_: {"world_size": 1},
+            ("GET", "/is_paused"): lambda *_: {"is_paused": service.paused},
             ("POST", "/resume"): lambda *_: service.resume(),
             ("POST", "/reset_prefix_cache"): lambda *_: {},
             ("POST", "/start_weight_update"): lambda *_: service.start_update(),
@@ -369,6 +403,11 @@ def _routes(service: Service, *, native: bool, dev_mode: bool) -> dict[tuple[str
             ("POST", "/collective_rpc"): lambda body, _: {
                 "results": service.call(body.get("method"), asked.section(body, "kwargs"))
             },
+        }
+    if service.lora_rank:
+        routes |= {
+            ("POST", "/v1/load_lora_adapter"): lambda body, _: service.adapters.load(body),
+            ("POST", "/v1/unload_lora_adapter"): lambda body, _: service.adapters.unload(body),
         }
     return routes
 

@@ -8,6 +8,7 @@ import numpy as np
 
 from ogrpo.batch import Batch, take
 from ogrpo.core.advantages import zero_variance_mask
+from ogrpo.data.cutting import cut_by_tokens, pack_cut
 from ogrpo.data.packing import Shape, arrange, pack, real_tokens
 
 
@@ -20,6 +21,8 @@ class Packer(NamedTuple):
     """Whether updates leave groups of equal rewards out."""
     together: int = 1
     """Packed parts that are computed at a time, one on each device that a batch is cut over."""
+    tokens: int | None = None
+    """Tokens of a part, at most: groups are cut by them, and not in parts of equally many."""
 
 
 class Made(NamedTuple):
@@ -29,7 +32,7 @@ class Made(NamedTuple):
     shape: Shape | None
     """None where it is padded."""
     padding: float
-    """Share of the tokens computed that are padding."""
+    """Share of the tokens computed that are padding, or a prompt computed again."""
 
 
 def make_batch(batch: Batch[np.ndarray], packer: Packer | None, *, for_update: bool) -> Made:
@@ -47,14 +50,17 @@ def make_batch(batch: Batch[np.ndarray], packer: Packer | None, *, for_update: b
     leaves_out = for_update and packer.skip_zero_variance
     wanted = _carrying(batch) if leaves_out else everything
     together = packer.together
+    if packer.tokens is not None:
+        cut = cut_by_tokens(batch, wanted, most=packer.tokens, together=together)
+        return _made(batch._replace(packing=pack_cut(batch, cut)), wanted, cut.shape)
     bound = packer.microbatches * together  # a device's share of a padded microbatch
     order, shape = arrange(batch, wanted, microbatches=bound, together=together)
     batch, wanted = take(batch, order), wanted[order]
-    return Made(
-        batch=batch._replace(packing=pack(batch, wanted, shape)),
-        shape=shape,
-        padding=1 - real_tokens(batch, wanted) / shape.tokens,
-    )
+    return _made(batch._replace(packing=pack(batch, wanted, shape)), wanted, shape)
+
+
+def _made(batch: Batch[np.ndarray], wanted: np.ndarray, shape: Shape) -> Made:
+    return Made(batch, shape, padding=1 - real_tokens(batch, wanted) / shape.tokens)
 
 
 def _carrying(batch: Batch[np.ndarray]) -> np.ndarray:

@@ -36,6 +36,7 @@ from ogrpo.trainer.buffers import make_buffer
 from ogrpo.trainer.config import TrainConfig
 from ogrpo.trainer.devices import Devices, make_devices, on_one_device, ways
 from ogrpo.trainer.method import algorithm, check, knobs, region_fn, silent
+from ogrpo.trainer.mismatch import MismatchLimit
 from ogrpo.trainer.prepare import Prepared
 
 
@@ -52,6 +53,7 @@ def make_recipe(config: TrainConfig, policy_fn: PolicyFn) -> Recipe:
         skip_zero_variance=skips,
         packed=config.optimizer.batching == "packed",
         together=ways(config),
+        offload=config.optimizer.offload,
         region_fn=region_fn(config),
     )
 
@@ -91,6 +93,7 @@ def make_optimizer(config: TrainConfig) -> optax.GradientTransformation:
         eps=wanted.eps,
         weight_decay=wanted.weight_decay,
         max_grad_norm=wanted.max_grad_norm,
+        moments=wanted.moments,
     )
 
 
@@ -107,6 +110,7 @@ def make_server_engine(
     options = Options(
         folder=wanted.folder,
         transport=wanted.transport,
+        push=wanted.push,
         listen=wanted.listen,
         advertise=wanted.advertise,
         in_flight=wanted.in_flight,
@@ -183,7 +187,8 @@ def make_packer(config: TrainConfig) -> Packer | None:
     wanted = config.optimizer
     if wanted.batching == "padded":
         return None
-    return Packer(wanted.microbatches, wanted.skip_zero_variance, ways(config))
+    skips, together = wanted.skip_zero_variance, ways(config)
+    return Packer(wanted.microbatches, skips, together, wanted.microbatch_tokens)
 
 
 def batching_line(config: TrainConfig) -> str:
@@ -196,6 +201,9 @@ def batching_line(config: TrainConfig) -> str:
     cut = f"{wanted.microbatches} x {each:,} tokens{spread}"
     if wanted.batching == "padded":
         return f"batches: padded to {cut}"
+    if wanted.microbatch_tokens is not None:
+        each = f"{wanted.microbatch_tokens:,} tokens{' a device' if shared > 1 else ''}"
+        return f"batches: packed, in parts of at most {each}; each shape compiled once"
     ladder = f"at most {4 * TOKEN_RUNGS} row lengths, each shape compiled once"
     return f"batches: packed, at most {cut}; {ladder}"
 
@@ -269,6 +277,7 @@ def make_parts(
         noise=make_noise(recipe) if measures_noise(config) else None,
         examine=devices.make_examine(recipe),
         max_skipped=config.optimizer.max_skipped,
+        mismatch=MismatchLimit(config.rollout.mismatch_limit, config.rollout.url),
         reads=recipe.reads,
         reset_optimizer=reset(make_optimizer(config)) if config.schedule.reset_optimizer else None,
         certificate_delta=config.certificate.delta,

@@ -341,6 +341,8 @@ class TrainConfig:
             f" cannot be cut over mesh.data * mesh.fsdp = {ways} devices: make the prompts a"
             f" multiple of {parts * ways}",
         )
+        alone = self.lora.rank is not None
+        only_with(self.rollout, "rollout", "push", alone, "give --lora.rank, or push merged")
         require(
             self.rollout.in_flight == "wait" or self.schedule.sync_offset > 0,
             f"rollout.in-flight is {self.rollout.in_flight}, but with schedule.sync-offset 0"

@@ -91,9 +91,16 @@ class Rollout(Servers):
     """Calls of the engine under way at a time. With one, the run does not depend on timing."""
     prompts_per_call: int | None = None
     """Prompts in one call of the engine; default: the whole batch."""
+    mismatch_limit: float | None = 0.3
+    """Mean distance, in nats a token, of the sampler's log-probs from the trainer's on a batch that
+    the trainer's own weights drew, beyond which the run ends; bfloat16 costs 0.05. None: goes on.
+    """
     in_flight: Literal["wait", "abort", "keep"] = "wait"
     """What a push of weights does to requests in flight: let them finish first, cut them off and
     draw them again, or let them go on with the new weights (vLLM 0.32 and later)."""
+    push: Literal["merged", "adapters"] = "merged"
+    """With --lora.rank: what a push moves, the whole weights with the adapters merged, or, to
+    servers of `ogrpo-serve --lora-rank`, the adapters alone, which no request waits for."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -110,6 +117,14 @@ class Rollout(Servers):
         require(self.workers > 0, f"rollout.workers is {self.workers}: give at least 1")
         few = self.prompts_per_call
         require(few is None or few > 0, f"rollout.prompts-per-call is {few}: give at least 1")
+        most = self.mismatch_limit
+        require(
+            most is None or most > 0,
+            f"rollout.mismatch-limit is {most}: give a number above 0, or None for no limit",
+        )
         several = bool(self.url) and self.workers > 1
         remedy = "give --rollout.url and --rollout.workers 2 or more"
         only_with(self, "rollout", "in_flight", several, remedy)
+        remedy = "a push of adapters leaves what is in flight as it is, push merged"
+        only_with(self, "rollout", "in_flight", self.push == "merged", remedy)
+        only_with(self, "rollout", "push", bool(self.url), "give --rollout.url")

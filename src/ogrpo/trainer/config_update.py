@@ -235,6 +235,12 @@ class Optimizer:
     b2: float = 0.98
     eps: float = 1e-8
     weight_decay: float = 0.0
+    moments: Literal["full", "bfloat16", "factored"] = "full"
+    """What is kept of past gradients: both moments in the parameters' dtype; the first in bfloat16;
+    or that and the second as rows and columns of each matrix (docs/performance.md has the cost)."""
+    offload: bool = False
+    """Keep the moments in the host's memory between updates, where the device reaches it; an update
+    fetches them when its backward pass is done, and its numbers stay the same."""
     max_grad_norm: float = 1.0
     microbatches: int = 1
     """Parts that a batch's prompts are cut into, to save memory; the gradient stays the same. A
@@ -243,6 +249,10 @@ class Optimizer:
     """Compute every place of a padded batch, or its tokens alone; the gradient stays the same. A
     packed batch has one of several shapes, each compiled once (docs/ragged.md). On a
     mesh each device packs its own groups."""
+    microbatch_tokens: int | None = None
+    """Cut packed batches into parts of at most so many tokens a device, padding included, and not
+    into equally many prompts; the gradient stays the same. A group of more tokens is split between
+    its completions, each part repeating its prompt. `ogrpo plan` proposes a number."""
     skip_zero_variance: bool = False
     """Do not compute groups that carry no loss, which needs microbatches of such groups alone, or
     packed batches; the gradient stays the same. Metrics, and so the signals of --reuse.adaptive,
@@ -270,6 +280,16 @@ class Optimizer:
             self.batching in choices,
             f"optimizer.batching is {self.batching}: choose one of {choices}",
         )
+        packed, tokens = self.batching == "packed", self.microbatch_tokens
+        require(
+            tokens is None or tokens > 0,
+            f"optimizer.microbatch-tokens is {tokens}: give more than 0",
+        )
+        only_with(
+            self, "optimizer", "microbatch_tokens", packed, "give --optimizer.batching packed"
+        )
+        remedy = "leave it or optimizer.microbatch-tokens out"
+        only_with(self, "optimizer", "microbatches", tokens is None, remedy)
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,7 @@ from ogrpo.learner import sharding
 from ogrpo.learner.examine import ExamineFn, make_examine
 from ogrpo.learner.hosts import several
 from ogrpo.learner.memory import CompilerOptions, compiler_options
+from ogrpo.learner.offload import check_host_memory, on_host
 from ogrpo.learner.precision import compute_in
 from ogrpo.learner.sharding import MeshLayout
 from ogrpo.learner.state import TrainState, init_state, join
@@ -84,6 +85,8 @@ def make_devices(
       optimizer: of the trained parameters.
       region: the trust region's state before the first update; () where it has none.
     """
+    if config.optimizer.offload:
+        check_host_memory()
     if on_one_device(config):
         return _one_device(config, decoder, optimizer, region)
     return _many_devices(config, decoder, optimizer, region)
@@ -158,7 +161,8 @@ def state_layout(config: TrainConfig, decoder: DecoderConfig, optimizer: Any) ->
     """Where the train state lies on the mesh."""
     (axes, frozen_axes), mesh = state_axes(config, decoder), open_mesh(config.mesh)
     shapes, _ = jax.eval_shape(partial(trained_and_frozen, config), param_shapes(decoder))
-    return sharding.make_layout(axes, shapes, optimizer, mesh, frozen_axes=frozen_axes)
+    to = sharding.make_layout(axes, shapes, optimizer, mesh, frozen_axes=frozen_axes)
+    return to._replace(state=on_host(to.state)) if config.optimizer.offload else to
 
 
 def trained_and_frozen(config: TrainConfig, params: Params) -> tuple[Params, Any]:
@@ -172,7 +176,18 @@ def trained_and_frozen(config: TrainConfig, params: Params) -> tuple[Params, Any
 
 def _init_on_one(config: TrainConfig, optimizer: Any, params: Params) -> TrainState:
     trained, frozen = trained_and_frozen(config, params)
-    return init_state(trained, optimizer, frozen=frozen)
+    state = init_state(trained, optimizer, frozen=frozen)
+    if not config.optimizer.offload:
+        return state
+    moments = jax.device_put(state.opt_state, _on_one(config, state).opt_state)
+    return replace(state, opt_state=moments)
+
+
+def _on_one(config: TrainConfig, state: TrainState) -> TrainState:
+    """Where each array of a state on one device lies."""
+    there = SingleDeviceSharding(jax.devices()[0])
+    placed = jax.tree.map(lambda _: there, replace(state, frozen=()))
+    return on_host(placed) if config.optimizer.offload else placed
 
 
 def _init_on_mesh(
@@ -184,9 +199,8 @@ def _init_on_mesh(
 
 def _shapes_on_one(config: TrainConfig, optimizer: Any, params: Params) -> TrainState:
     trained, frozen = trained_and_frozen(config, params)
-    there = SingleDeviceSharding(jax.devices()[0])
     shapes = jax.eval_shape(partial(init_state, optimizer=optimizer), trained)
-    placed = jax.tree.map(lambda leaf: _placed(leaf, there), shapes)
+    placed = jax.tree.map(_placed, shapes, _on_one(config, shapes))
     return replace(placed, frozen=frozen)
 
 
@@ -268,7 +282,8 @@ def memory_lines(config: TrainConfig, state: TrainState, devices: Devices) -> li
     total = sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in leaves) / 2**20
     return [
         *lora_lines(config, state),
-        f"{shown}: parameters {params:,.1f} MiB and optimizer {moments:,.1f} MiB on each device"
+        f"{shown}: parameters {params:,.1f} MiB and optimizer {moments:,.1f} MiB"
+        f" {'in the host memory of ' if config.optimizer.offload else 'on '}each device"
         f" ({total:,.1f} MiB in all)",
         *(f"repeated, {line}" for line in devices.whole_axes),
     ]

@@ -139,7 +139,7 @@ def _write_batch(path: Path, batch: Batch[np.ndarray]) -> None:
     packing = {} if batch.packing is None else batch.packing._asdict()
     own = batch._replace(packing=None)._asdict()
     arrays = {name: array for name, array in own.items() if array is not None}
-    arrays |= {f"packing.{name}": array for name, array in packing.items()}
+    arrays |= {f"packing.{name}": x for name, x in packing.items() if x is not None}
     with replacing(path, "wb") as file:
         np.savez(file, **arrays)
 

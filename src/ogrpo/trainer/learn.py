@@ -19,6 +19,7 @@ from ogrpo.trainer.batches import make_batch
 from ogrpo.trainer.collect import Fresh
 from ogrpo.trainer.control import ReuseLimits, UseVerdict, judge_data, next_clip_scale
 from ogrpo.trainer.diverged import DivergedError, Skipped
+from ogrpo.trainer.mismatch import all_fresh
 from ogrpo.trainer.schedule import Schedule
 from ogrpo.trainer.state import LoopState, Parts, Record, stream_seed
 
@@ -141,6 +142,7 @@ def update(
     if skipped := bool(use.metrics.pop("skipped")):
         failed = (Skipped(*last, batch, hypers(updates - 1), dict(use.metrics)),)
     goes_on = skipped and updates == 1  # none was taken since the last one that was skipped
+    fresh = use.draws == 0 and all_fresh(scored.policy_versions, state.step)
     use.metrics |= {"padding": scored.padding, "shapes": max(1, len(shapes))}
     use.staleness.append(state.step - scored.policy_versions)
     use.draws += 1
@@ -150,6 +152,7 @@ def update(
         uses=state.uses + updates * len(batch.rewards),
         update_flops=state.update_flops + flops(scored, parts, updates),
         shapes=shapes,
+        mismatch=use.metrics["mismatch"] if fresh else 0.0,
         skipped=state.skipped + skipped,
         skipped_in_a_row=(state.skipped_in_a_row if goes_on else 0) + skipped,
         failed=(state.failed if goes_on else ()) + failed,

@@ -44,6 +44,7 @@ def train(state: LoopState, parts: Parts, schedule: Schedule) -> Iterator[tuple[
 
     Raises:
       DivergedError: after the record of a step whose updates were skipped once too often.
+      RolloutError: after that of a step whose samples' log-probs are not the trainer's.
     """
     if state.step == 0:
         watch = Stopwatch()
@@ -58,6 +59,7 @@ def train(state: LoopState, parts: Parts, schedule: Schedule) -> Iterator[tuple[
             yield (turn := advance(state, parts, schedule, collector))
             state = turn[0]
             stop_where_diverged(state, parts.max_skipped)
+            parts.mismatch.check(state.mismatch, state.step)
 
 
 def advance(
@@ -77,7 +79,7 @@ def advance(
         for draw in draws(state, parts, schedule, use):
             batch = score(state, draw, parts, schedule)
             state = update(state, batch, parts, schedule, use)
-            if use.used_up(parts.limits) or state.skipped_in_a_row > parts.max_skipped:
+            if use.used_up(parts.limits) or is_over(state, parts):
                 break
         state = replace(controlled(state, parts, use), step=state.step + 1)
         ends = due(state, schedule)
@@ -122,6 +124,11 @@ def make_collector(state: LoopState, parts: Parts, schedule: Schedule) -> Collec
     collector.publish(state.train.whole(state.server), state.server_version)
     collector.request(state.step + schedule.sync_offset - 1)
     return collector
+
+
+def is_over(state: LoopState, parts: Parts) -> bool:
+    """Whether the run ends with this step, by what its updates have shown."""
+    return state.skipped_in_a_row > parts.max_skipped or parts.mismatch.passed_by(state.mismatch)
 
 
 def due(state: LoopState, schedule: Schedule) -> bool:

@@ -221,3 +221,20 @@ def _check_groups(config: TrainConfig, chosen: Algorithm) -> None:
         f" give --optimizer.microbatches 1 and --optimizer.batching padded, not {parts} and"
         f" {optimizer.batching}",
     )
+    _check_tokens(config, chosen)
+
+
+def _check_tokens(config: TrainConfig, chosen: Algorithm) -> None:
+    tokens = config.optimizer.microbatch_tokens
+    longest = config.data.prompt_length, config.rollout.max_tokens
+    require(
+        tokens is None or chosen.looks_at == "completion",
+        f"{title(config)} looks at a whole {chosen.looks_at}, which parts of"
+        f" optimizer.microbatch-tokens = {tokens} may split: give --optimizer.microbatches instead",
+    )
+    require(
+        tokens is None or None in longest or tokens >= sum(x or 0 for x in longest),
+        f"optimizer.microbatch-tokens is {tokens}, and no completion is split: a prompt of"
+        f" data.prompt-length = {longest[0]} with a completion of rollout.max-tokens = {longest[1]}"
+        f" needs {sum(x or 0 for x in longest)}; give at least that, or lower one of the two",
+    )

@@ -36,7 +36,7 @@ from ogrpo.policy import (
 )
 from ogrpo.policy.decoder import keep_nothing, keep_products
 from ogrpo.policy.lora import merge
-from ogrpo.policy.packing import packed_log_probs_and_entropy
+from ogrpo.policy.packing import in_order, packed_log_probs_and_entropy
 from ogrpo.policy.pretrained import load_pretrained, save_pretrained
 from ogrpo.policy.room import check_room
 from ogrpo.policy.shapes import SHAPES, tiny
@@ -74,7 +74,9 @@ def make_policy_fn(decoder: DecoderConfig, *, together: int = 1, **functions: An
         if batch.packing is not None:
             packed = packed_log_probs_and_entropy
             how = {**functions, "together": together}
-            return packed(params, decoder, batch.packing, temperature, **how)
+            found = packed(params, decoder, batch.packing, temperature, **how)
+            by_tokens = batch.packing.groups is not None
+            return in_order(found, batch.packing, len(batch.rewards)) if by_tokens else found
         return completion_log_probs_and_entropy(params, decoder, batch, temperature, **functions)
 
     return policy_fn

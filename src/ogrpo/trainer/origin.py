@@ -29,16 +29,12 @@ APPLIED = (
     *("evaluation.prompts", "evaluation.temperature", "evaluation.samples", "evaluation.engine"),
     *("evaluation.max_tokens", "evaluation.gradient_variance", "evaluation.path", "replay.keep"),
     *(f"rollout.{field.name}" for field in dataclasses.fields(Servers)),
-    *("rollout.workers", "rollout.prompts_per_call", "rollout.in_flight", "reward.seconds"),
-    *(
-        "reward.processes",
-        "reward.call_seconds",
-        "reward.memory_gib",
-        "model.remat",
-        "model.path",
-        "data.path",
-    ),
+    *("rollout.workers", "rollout.prompts_per_call", "rollout.in_flight", "rollout.push"),
+    *("rollout.mismatch_limit",),
+    *("reward.seconds", "reward.processes", "reward.call_seconds", "reward.memory_gib"),
+    *("model.remat", "model.path", "data.path"),
     *("optimizer.microbatches", "optimizer.batching", "optimizer.max_skipped"),
+    *("optimizer.microbatch_tokens", "optimizer.offload"),
     *("warm_start.cache",),
 )
 """Options that may change on resuming; a name that ends with a dot stands for a table."""
@@ -46,6 +42,7 @@ NEVER = {
     "preset": "leave the option out",
     "task": "leave the option out, or start another run",
     "lora.": "the checkpoint holds these adapters: leave the options out",
+    "optimizer.moments": "the checkpoint holds these moments: leave the option out",
     "evaluation.split": "its scores would not compare: leave the option out, or start another run",
     "evaluation.task": "its scores would not compare: leave the option out, or start another run",
 }

@@ -79,7 +79,8 @@ def serve_command(config: TrainConfig, url: str, folder: Path) -> str:
     host = [] if at.hostname in LOOPBACK else ["--host", str(at.hostname)]
     place = [] if at.scheme == "https" else [*host, "--port", str(at.port or 80)]
     sizes = ["--max-model-len", str(longest), "--kv-cache-gib", "1"]
-    return shlex.join(["ogrpo-serve", str(folder), "--device", "cpu", *place, *sizes])
+    ranks = ["--lora-rank", str(config.lora.rank)] if config.rollout.push == "adapters" else []
+    return shlex.join(["ogrpo-serve", str(folder), "--device", "cpu", *place, *sizes, *ranks])
 
 
 def wait(config: TrainConfig, folder: Path, deadline: float, console: Console) -> None:

@@ -26,6 +26,7 @@ from ogrpo.rollout.protocol import Engine, Group, Sampling
 from ogrpo.trainer.batches import Packer
 from ogrpo.trainer.control import ReuseLimits
 from ogrpo.trainer.diverged import Skipped
+from ogrpo.trainer.mismatch import MismatchLimit
 
 Ids = NDArray[np.int32]
 Record = dict[str, Any]
@@ -106,6 +107,8 @@ class Parts:
     """An update's numbers one stage after the other, of what it would do to a state."""
     max_skipped: int
     """Updates in a row that may be skipped as they were not finite."""
+    mismatch: MismatchLimit
+    """How far the sampler's log-probs may be from the trainer's."""
     seed: int
     heard: "Callable[[LoopState, Callable[[], Record]], None]" = lambda _state, _record: None
     """Hears of a step that is complete but for its evaluation: its state, and what makes its record
@@ -148,6 +151,9 @@ class LoopState:
     skipped: int = 0
     """Updates that were not taken, as they would not have been finite."""
     skipped_in_a_row: int = 0
+    mismatch: float = 0.0
+    """Of the sampler's log-probs from the trainer's, on the step's first batch where it was drawn
+    with the trainer's own weights; no checkpoint holds it."""
     failed: tuple[Skipped, ...] = ()
     """What this process knows of those in a row; no checkpoint holds it."""
     owed: Record | None = None

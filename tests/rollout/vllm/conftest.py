@@ -39,7 +39,7 @@ class Farm:
     def __init__(self, folders, stack):
         self._folders, self._stack = folders, stack
 
-    def start(self, *, tied=True, port=0, raw_log_probs=False, **options) -> Endpoint:
+    def start(self, *, tied=True, port=0, raw_log_probs=False, lora_rank=0, **options) -> Endpoint:
         model, params = embedded_model(
             str(self._folders[tied]),
             dtype="float32",
@@ -49,7 +49,7 @@ class Farm:
             prompt_length=8,
         )
         kind = RawService if raw_log_probs else Service
-        endpoint = Endpoint(kind(model, params), port=port, **options)
+        endpoint = Endpoint(kind(model, params, lora_rank=lora_rank), port=port, **options)
         endpoint.connections = []
         accept = endpoint._server.process_request
 
@@ -75,7 +75,7 @@ class Farm:
         """Another process on the same port, with the weights it was started from."""
         self.kill(endpoint)
         port = int(endpoint.url.rsplit(":", 1)[1])
-        return self.start(port=port)
+        return self.start(port=port, lora_rank=endpoint.service.lora_rank)
 
     def reset(self, endpoint):
         """A restart so quick that no connection fails."""
@@ -90,6 +90,7 @@ class Farm:
         )
         fresh.engine.publish(params, UNPUSHED)
         service.place, service.model, service.params = releases.Workplace(), fresh, params
+        service.begin()
 
 
 @pytest.fixture(scope="session")

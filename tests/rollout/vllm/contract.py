@@ -61,9 +61,9 @@ def check_greedy(engine, config, params):
     assert first == best
 
 
-def check_pushes(engine, config, prompts=world.PROMPTS):
+def check_pushes(engine, config, prompts=world.PROMPTS, policies=None):
     """A -> B -> C -> A, each proven, and each with its own log-probs and version."""
-    policies = {n: world.make_params(config, n) for n in range(3)}
+    policies = policies or {n: world.make_params(config, n) for n in range(3)}
     for version, which in enumerate((0, 1, 2, 0), start=1):
         engine.publish(policies[which], version)
         assert engine.version == version
@@ -98,12 +98,12 @@ def check_distribution(engine, config, params, draws=2000):
 
 def corrupted(kind, tensors):
     """A release's tensors with one thing wrong."""
-    name = "model.layers.1.mlp.up_proj.weight"
+    name = next(name for name in tensors if "layers.1.mlp.up_proj" in name)
     bad = {key: array.copy() for key, array in tensors.items()}
     if kind == "missing":
         del bad[name]
     elif kind == "extra":
-        bad["model.layers.9.mlp.up_proj.weight"] = bad[name]
+        bad[name.replace("layers.1", "layers.9")] = bad[name]
     elif kind == "shape":
         bad[name] = bad[name].T.copy()
     elif kind == "nan":
@@ -126,7 +126,15 @@ GARBAGE = {
 }
 
 
-def check_garbage(engine, config, params, kind, monkeypatch):
+ADAPTER_GARBAGE = {
+    kind: message.replace("model.layers", "base_model.model.model.layers").replace(
+        "up_proj.weight", "up_proj.lora_A.weight"
+    )
+    for kind, message in GARBAGE.items()
+}
+
+
+def check_garbage(engine, config, params, kind, monkeypatch, *, other=None, messages=GARBAGE):
     """A release that is wrong is refused by the server itself, and the live model stays."""
     engine.publish(params, 1)
     write = files.write
@@ -139,11 +147,11 @@ def check_garbage(engine, config, params, kind, monkeypatch):
             return made
         return write(file, corrupted(kind, tensors))
 
-    other = world.make_params(config, 77)
+    other = other or world.make_params(config, 77)
     with monkeypatch.context() as patch:
         # The trainer's own checks are passed by: it is the server that must refuse.
         patch.setattr(files, "write", sabotaged)
-        with pytest.raises(PublishRefused, match=re.escape(GARBAGE[kind])):
+        with pytest.raises(PublishRefused, match=re.escape(messages[kind])):
             engine.publish(other, 2)
     assert engine.version == 1
     groups = engine.generate(world.PROMPTS, SAMPLING, 5)

@@ -7,6 +7,7 @@ Servers, client and clock are staged (`staged`, `virtual`), the client's code is
 import asyncio
 import os
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import hypothesis.strategies as st
@@ -22,7 +23,7 @@ from ogrpo.rollout.vllm.fleet import Fleet
 from ogrpo.rollout.vllm.server import LONGEST_REST, Changes, Server, Setup
 from ogrpo.rollout.vllm.sync import Probe, Target
 from ogrpo.rollout.weights.store import Release
-from tests.rollout.vllm.staged import EOS, Staged, log_prob_of, weights_of
+from tests.rollout.vllm.staged import BENEATH, EOS, Staged, log_prob_of, weights_of
 from tests.rollout.vllm.virtual import VirtualLoop
 
 SCHEDULES = int(os.environ.get("OGRPO_SCHEDULES", "150"))
@@ -34,6 +35,7 @@ PATHS = (
     *("start_weight_update", "update_weights", "finish_weight_update", "reset_prefix_cache"),
     *("models", "version", "get_world_size"),
 )
+ROUTES = ("load_lora_adapter", "unload_lora_adapter")
 KINDS = ("refuse", "drop", "lose", "hang", "odd", "late")
 SETTLED = 2 * OPTIONS.timeout + 2 * LONGEST_REST
 """Seconds after which a server that is well serves what is wanted: the calls that still wait for a
@@ -41,10 +43,8 @@ lost answer, a rest, and the calls that bring it there."""
 LONG = 2000.0
 
 
-def target(version):
-    sequences = [np.array([1, 2, 3], np.int32)]
-    probe = Probe(sequences, [np.full(2, log_prob_of(version), np.float32)], tolerance=1e-3)
-    release = Release(
+def release(version):
+    return Release(
         version=version,
         folder=Path("nowhere"),
         sha256=f"sha{version}",
@@ -52,11 +52,24 @@ def target(version):
         bytes=0,
         seconds=0.0,
     )
-    return Target(release, probe)
+
+
+def probe(version):
+    sequences = [np.array([1, 2, 3], np.int32)]
+    return Probe(sequences, [np.full(2, log_prob_of(version), np.float32)], tolerance=1e-3)
 
 
 class Schedules(RuleBasedStateMachine):
     """A trainer that publishes and samples, and a world that does what it likes to two servers."""
+
+    options = OPTIONS
+
+    def target(self, version):
+        return Target(release(version), probe(version))
+
+    def serves(self, staged):
+        """Whether a server holds what is wanted."""
+        return staged.weights == self.fleet.target.version
 
     def __init__(self):
         super().__init__()
@@ -76,7 +89,7 @@ class Schedules(RuleBasedStateMachine):
     async def start(self):
         changes = Changes()
         expected = Expected(vocab_size=16, eos_id=EOS, max_length=16, texts=())
-        setup = Setup(expected, OPTIONS, None, self.counts, changes)
+        setup = Setup(expected, self.options, None, self.counts, changes)
         apis = [
             ServerApi(f"http://server{n}", headers={}, timeout=OPTIONS.timeout, transport=staged)
             for n, staged in enumerate(self.staged)
@@ -85,7 +98,9 @@ class Schedules(RuleBasedStateMachine):
         self.fleet = Fleet(
             self.servers, changes, per_server=OPTIONS.per_server, patience=OPTIONS.patience
         )
-        self.drawing = Drawing(self.fleet, expected=expected, options=OPTIONS, counts=self.counts)
+        self.drawing = Drawing(
+            self.fleet, expected=expected, options=self.options, counts=self.counts
+        )
         await self.fleet.start()
 
     def run(self, work):
@@ -124,7 +139,7 @@ class Schedules(RuleBasedStateMachine):
         if self.publishing is None:
             self.version += 1
             self.refused = any("garbage" in x.faults.values() for x in self.staged)
-            self.publishing = self.loop.create_task(self.fleet.publish(target(self.version)))
+            self.publishing = self.loop.create_task(self.fleet.publish(self.target(self.version)))
             self.advance(0.0)
 
     @rule()
@@ -220,7 +235,8 @@ class Schedules(RuleBasedStateMachine):
         self.run(asyncio.sleep(SETTLED))
         for server, staged in zip(self.servers, self.staged, strict=True):
             assert server.ready, server.state()
-            assert staged.weights == self.fleet.target.version
+            assert self.serves(staged)
+            assert not staged.missed
             assert not staged.paused
         self.run(self.fleet.close())
         assert not asyncio.all_tasks(self.loop)
@@ -233,10 +249,47 @@ class Schedules(RuleBasedStateMachine):
                 staged.start()
 
 
-TestSchedules = Schedules.TestCase
-TestSchedules.settings = settings(
-    max_examples=SCHEDULES,
-    stateful_step_count=30,
-    deadline=None,
-    suppress_health_check=list(HealthCheck),
-)
+class AdapterSchedules(Schedules):
+    """The same where adapters are pushed alone, which no request waits for."""
+
+    options = replace(OPTIONS, push="adapters")
+    beneath = release(BENEATH)
+
+    def target(self, version):
+        return Target(self.beneath, probe(version), release(version))
+
+    def serves(self, staged):
+        name = self.fleet.target.model("policy")
+        return name in staged.adapters and staged._served(name) == self.fleet.target.version
+
+    @rule(n=st.integers(0, 1), path=st.sampled_from(ROUTES), kind=st.sampled_from(KINDS))
+    def disturb_adapters(self, n, path, kind):
+        self.disturb(n, path, kind)
+
+    @rule(n=st.integers(0, 1), code=st.sampled_from(["unreachable", "garbage"]))
+    def fail_to_stage(self, n, code):
+        self.one(n).faults["stage"] = code
+        self.refused = self.refused or code == "garbage"
+        self.faults += 1
+        self.settle()
+
+    @rule(n=st.integers(0, 1))
+    def take_back(self, n):
+        """Somebody else unloads what requests name."""
+        self.one(n).adapters.clear()
+        self.faults += 1
+
+
+def drawn(machine, count):
+    case = machine.TestCase
+    case.settings = settings(
+        max_examples=count,
+        stateful_step_count=30,
+        deadline=None,
+        suppress_health_check=list(HealthCheck),
+    )
+    return case
+
+
+TestSchedules = drawn(Schedules, SCHEDULES)
+TestAdapterSchedules = drawn(AdapterSchedules, SCHEDULES // 3)

@@ -3,11 +3,11 @@
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax.extend.core import Literal
+from jax.extend import core
 
 from ogrpo.core.advantages import group_standardized
 from ogrpo.core.aggregate import Total, sequence_total
@@ -21,6 +21,7 @@ AdvantageFn = Callable[..., jax.Array]
 ReductionFn = Callable[..., Total]
 KlTermFn = Callable[[jax.Array, TokenBatch], jax.Array]
 Knobs = Mapping[str, Scalar]
+LooksAt = Literal["completion", "group", "batch"]
 
 BEHAVIOR, PROXIMAL, REFERENCE, KEY = "behavior", "proximal", "reference", "key"
 READS = {
@@ -64,8 +65,8 @@ class Algorithm:
     """Whose log-probs the loss reads besides pi's, and "key" if the advantage draws lots."""
     knobs: Mapping[str, Knob] = field(default_factory=dict)
     """By name; each part takes those that its signature names, and `beta` weighs the KL term."""
-    adds_up: bool = True
-    """Whether the losses of microbatches add up to the batch's."""
+    looks_at: LooksAt = "completion"
+    """What the loss of a token depends on: its completion, its group or the whole batch."""
     silent: bool = True
     """Whether a completion of advantage 0 costs nothing, its KL term aside."""
     summary: str = ""
@@ -78,6 +79,11 @@ class Algorithm:
             raise ValueError(
                 f"{self.name} reads {', '.join(sorted(unknown))}: choose among {(*READS, KEY)}"
             )
+
+    @property
+    def adds_up(self) -> bool:
+        """Whether the losses of microbatches of whole groups add up to the batch's."""
+        return self.looks_at != "batch"
 
     def settings(self, given: Mapping[str, float | None]) -> dict[str, float]:
         """The value of each knob: as given, or as published.
@@ -192,10 +198,10 @@ def loss_reads(algorithm: Algorithm) -> frozenset[str]:
 
     fields = {name: getattr(batch, name) for name in sorted(READS.values())}
     program = jax.make_jaxpr(loss)(fields).jaxpr
-    live = {v for v in program.outvars if not isinstance(v, Literal)}
+    live = {v for v in program.outvars if not isinstance(v, core.Literal)}
     for equation in reversed(program.eqns):
         if live & set(equation.outvars):
-            live |= {v for v in equation.invars if not isinstance(v, Literal)}
+            live |= {v for v in equation.invars if not isinstance(v, core.Literal)}
     used = {name for name, v in zip(fields, program.invars, strict=True) if v in live}
     return frozenset(policy for policy, name in READS.items() if name in used)
 

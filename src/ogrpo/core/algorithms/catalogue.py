@@ -279,7 +279,7 @@ GATED = [
         "group_standardized",
         "token",
         knobs={"threshold": Knob(0.04, "arXiv:2510.01161, section 4")},
-        adds_up=False,
+        looks_at="batch",
     ),
     _method(
         "dppo_tv",
@@ -387,6 +387,7 @@ REGRESSIONS = [
         objectives.opmd_pairwise,
         "centered",
         "sequence_sum",
+        looks_at="group",
         knobs={"tau": Knob(1.0, f"{REC}; no value is given")},
         reads=frozenset(),
     ),

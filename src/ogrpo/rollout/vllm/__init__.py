@@ -8,7 +8,7 @@ with connect(["http://127.0.0.1:8000"], expected=..., tensors_fn=..., score_fn=.
 from collections.abc import Sequence
 
 from ogrpo.rollout.vllm.capabilities import Capabilities, Expected
-from ogrpo.rollout.vllm.engine import ScoreFn, TensorsFn, VllmEngine
+from ogrpo.rollout.vllm.engine import AdaptersFn, ScoreFn, TensorsFn, VllmEngine
 from ogrpo.rollout.vllm.errors import (
     Broken,
     PublishRefused,
@@ -42,6 +42,7 @@ def connect(
     expected: Expected,
     tensors_fn: TensorsFn,
     score_fn: ScoreFn,
+    adapters_fn: AdaptersFn | None = None,
     options: Options | None = None,
 ) -> VllmEngine:
     """An engine over one or more servers, each asked first what it can do.
@@ -49,9 +50,11 @@ def connect(
     Args:
         urls: as in `http://host:8000`; several share the work.
         expected: the trainer's vocabulary, end token and lengths.
-        tensors_fn: parameters -> tensors by their Hugging Face names.
+        tensors_fn: parameters -> tensors by their Hugging Face names; with `adapters_fn` those
+            beneath the adapters, the same from push to push.
         score_fn: `(params, sequences)` -> log softmax(z) of tokens 1.. of each, the trainer's own,
             against which every push is proven.
+        adapters_fn: parameters -> adapters, with push="adapters".
         options: see `Options`.
 
     Raises:
@@ -60,10 +63,14 @@ def connect(
     """
     if not urls:
         raise ValueError("no server URL was given; give at least one such as http://host:8000")
+    options = options or Options()
+    if (options.push == "adapters") != (adapters_fn is not None):
+        raise ValueError(f"push is {options.push!r}: adapters_fn goes with 'adapters' alone")
     return VllmEngine(
         urls,
         expected=expected,
         tensors_fn=tensors_fn,
         score_fn=score_fn,
-        options=options or Options(),
+        adapters_fn=adapters_fn,
+        options=options,
     )

@@ -116,6 +116,27 @@ class ServerApi:
             raise Unavailable(f"{self.url}/collective_rpc answered for no worker")
         return results
 
+    async def load_adapter(self, name: str, folder: str, *, seconds: float) -> None:
+        """Has requests for the model `name` answered with adapters from a folder of the server's.
+
+        One that has the name already keeps it: a name is of one version's adapters alone.
+        """
+        payload = {"lora_name": name, "lora_path": folder}
+        try:
+            await self._call("POST", "/v1/load_lora_adapter", payload, seconds=seconds)
+        except Rejected as error:
+            if "already been loaded" not in str(error):
+                raise
+
+    async def unload_adapter(self, name: str) -> None:
+        """Takes a name back; nothing happens where nobody has it."""
+        payload = {"lora_name": name}
+        try:
+            await self._call("POST", "/v1/unload_lora_adapter", payload, seconds=self._short)
+        except Rejected as error:
+            if error.status != 404:
+                raise
+
     async def pause(self, mode: str) -> None:
         """Stops generation; requests in flight are drained, aborted or kept."""
         query = {"mode": mode, "clear_cache": "true"}
@@ -147,18 +168,20 @@ class ServerApi:
     async def start_weight_update(self) -> None:
         """Opens vLLM's weight update; where another is open, the answer is 500."""
         # vLLM 0.23 and 0.24 would otherwise take the live model apart at once.
-        payload = {"is_checkpoint_format": False}
-        await self._call("POST", "/start_weight_update", payload, seconds=self._short)
+        await self._change("start_weight_update", {"is_checkpoint_format": False}, self._short)
 
     async def update_weights(self, update: Json, *, seconds: float) -> None:
         """Hands an update to the back end of every worker, of all data-parallel ranks."""
-        payload = {"update_info": update}
-        await self._call("POST", "/update_weights", payload, seconds=seconds)
+        await self._change("update_weights", {"update_info": update}, seconds)
 
     async def finish_weight_update(self, version: str | None) -> None:
         """Closes vLLM's weight update; since 0.28 it labels the weights with a version, too."""
-        payload = {"weight_version": version}
-        await self._call("POST", "/finish_weight_update", payload, seconds=self._short)
+        await self._change("finish_weight_update", {"weight_version": version}, self._short)
+
+    async def _change(self, name: str, payload: Json, seconds: float) -> None:
+        # When a worker raises, uvicorn cuts the connection behind its 500: nobody is to use it.
+        once = {"Connection": "close"}
+        await self._call("POST", f"/{name}", payload, headers=once, seconds=seconds)
 
     async def _field(
         self,

@@ -118,16 +118,17 @@ async def look(api: ServerApi, extension: Json, expected: Expected) -> Capabilit
     with understood(api.url, "/v1/models", cards):
         model, context = str(cards[0]["id"]), int(cards[0].get("max_model_len") or 0)
     _check_fit(api.url, extension, context, expected)
+    ranks = await _ranks(api)
     return Capabilities(
         url=api.url,
         vllm=vllm,
         model=model,
         max_model_len=context,
-        log_probs=await measure_log_probs(api, model, expected),
+        log_probs=await measure_log_probs(api, model, expected, rank=None if ranks == 1 else 0),
         tokenizer=await compare_tokenizers(api, model, expected.texts),
         native=await _native(api, model, expected),
         extension=extension,
-        ranks=await _ranks(api),
+        ranks=ranks,
     )
 
 
@@ -229,28 +230,36 @@ def _letters(text: str) -> str:
     return "".join(text.split())
 
 
-async def measure_log_probs(api: ServerApi, model: str, expected: Expected) -> LogProbs:
+async def measure_log_probs(
+    api: ServerApi, model: str, expected: Expected, *, rank: int | None
+) -> LogProbs:
     """Whether log-probs are log softmax(z) or those of what was sampled from, by experiment.
 
     The spread of log softmax(z/T) over given tokens is that of z divided by T: 4 times as large
     at T = 1/2 as at T = 2. The threshold lies between 4 and 1.
     """
     cold, hot = await asyncio.gather(
-        *(_first_tokens(api, model, expected, temperature) for temperature in (COLD, HOT))
+        *(_first_tokens(api, model, expected, temperature, rank) for temperature in (COLD, HOT))
     )
     common = sorted(cold.keys() & hot.keys())
+    if not common:
+        raise Unavailable(
+            f"{api.url} has other first tokens at one temperature than at another: its weights "
+            "may just have been replaced"
+        )
     spreads = [np.ptp([found[token] for token in common]) for found in (cold, hot)]
     return "processed" if spreads[0] > (HOT / COLD) ** 0.5 * spreads[1] else "raw"
 
 
 async def _first_tokens(
-    api: ServerApi, model: str, expected: Expected, temperature: float
+    api: ServerApi, model: str, expected: Expected, temperature: float, rank: int | None
 ) -> dict[str, float]:
     """The most likely first tokens after the end token, with their log-probs as reported."""
     sampling = Sampling(temperature=temperature, max_tokens=1, group_size=1)
     order = Order(model, sampling, expected.eos_id, version=-1)
     payload = wire.completions_payload([np.array([expected.eos_id], np.int32)], order)
-    reply = await api.complete({**payload, "logprobs": TOP, "return_tokens_as_token_ids": True})
+    asked = {**payload, "logprobs": TOP, "return_tokens_as_token_ids": True}
+    reply = await api.complete(asked, rank=rank)
     with understood(api.url, "/v1/completions", reply):
         top = reply["choices"][0]["logprobs"]["top_logprobs"][0]
         return {str(token): float(value) for token, value in top.items()}
@@ -278,6 +287,15 @@ def check_in_flight(found: Capabilities, in_flight: str) -> None:
             f"{found.url} does not say which version drew which token, so that in_flight='keep' "
             "would leave their log-probs without an owner: use 'wait' or 'abort', or start "
             "vLLM >= 0.32 with --enable-scale-out"
+        )
+
+
+def check_push(found: Capabilities, push: str) -> None:
+    """Refuses adapters alone where the server was started without them."""
+    if push == "adapters" and not found.extension.get("lora_rank"):
+        raise Refused(
+            f"{found.url} takes no adapters by themselves: start it with ogrpo-serve --lora-rank R "
+            "(vLLM's --enable-lora and VLLM_ALLOW_RUNTIME_LORA_UPDATING=1), or push them merged"
         )
 
 

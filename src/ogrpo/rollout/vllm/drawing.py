@@ -17,6 +17,7 @@ from ogrpo.rollout.vllm.fleet import Fleet
 from ogrpo.rollout.vllm.options import Options
 from ogrpo.rollout.vllm.refusals import Refusals
 from ogrpo.rollout.vllm.server import FIRST_REST, LONGEST_REST, Server
+from ogrpo.rollout.vllm.sync import Target
 from ogrpo.rollout.vllm.wire import UNLABELLED, Order
 
 T = TypeVar("T")
@@ -95,13 +96,13 @@ class Drawing:
         for _ in range(self._options.attempts):
             if refused and not self._fleet.others(refused):
                 await asyncio.sleep(min(LONGEST_REST, FIRST_REST * 2 ** (len(refused) - 1)))
-            server = await self._fleet.acquire(refused)
+            server, model = await self._fleet.acquire(refused)
             assert server.proven is not None
-            lineage, loads, version = server.lineage, server.loads, server.proven.version
+            lineage, loads, target = server.lineage, server.loads, server.proven
             # What failed is repeated as it was; what was refused may be refused again for its seed.
             own = _own_seed(seed, places[0], len(refused))
             try:
-                groups = await self._ask(server, version, prompts, sampling, own)
+                groups = await self._ask(server, target, prompts, sampling, own)
             except Unavailable as failure:
                 last = str(failure)
                 self._counts["failed_requests"] += 1
@@ -115,7 +116,7 @@ class Drawing:
                     server.doubts(failure, weights=_is_of_version(failure))
                 continue
             finally:
-                server.release()
+                server.release(model)
             if self._attributable(server, loads, groups):
                 return _Drawn(server, lineage, places, groups)
             self._counts["discarded_groups"] += len(groups)
@@ -136,7 +137,7 @@ class Drawing:
     async def _ask(
         self,
         server: Server,
-        version: int,
+        target: Target,
         prompts: list[IntArray],
         sampling: Sampling,
         seed: int,
@@ -146,26 +147,28 @@ class Drawing:
         Raises:
             Flawed: it is not; one completion is enough.
         """
-        order = self._order(server, version, sampling, seed)
+        order = self._order(server, target, sampling, seed)
         groups = await self._answer(server, prompts, order)
         if _unlabelled(groups):
             return groups  # its server has restarted, whatever else is wrong
         # A push waits for what is in flight, or may change the weights under it for newer ones.
-        waits = self._options.in_flight == "wait"
-        versions = {version} if waits else _Since(version, self._fleet.versions)
+        stays = self._options.in_flight == "wait" or target.adapter is not None
+        version = target.version
+        versions = {version} if stays else _Since(version, self._fleet.versions)
         expected = self._expected
         terms = Terms(sampling, expected.vocab_size, expected.eos_id, versions)
         for flaw in flaws(groups, terms).values():
             raise Flawed(flaw)
         return groups
 
-    def _order(self, server: Server, version: int, sampling: Sampling, seed: int) -> Order:
+    def _order(self, server: Server, target: Target, sampling: Sampling, seed: int) -> Order:
         assert server.found is not None
         return Order(
-            model=server.found.model,
+            model=target.model(server.found.model),
             sampling=sampling,
             eos_id=self._expected.eos_id,
-            version=version,
+            version=target.version,
+            beneath=None if target.adapter is None else target.release.version,
             seed=seed if server.found.seeds else None,
         )
 

@@ -33,11 +33,13 @@ from ogrpo.rollout.vllm.prometheus import peaks, server_metrics
 from ogrpo.rollout.vllm.server import Changes, Server, Setup
 from ogrpo.rollout.vllm.sync import Probe, PushReport, Target
 from ogrpo.rollout.weights import tensors as files
+from ogrpo.rollout.weights.adapters import AdapterTensors
 from ogrpo.rollout.weights.share import WeightShare
-from ogrpo.rollout.weights.store import Store
+from ogrpo.rollout.weights.store import Release, Store
 
 T = TypeVar("T")
 TensorsFn = Callable[[Any], Mapping[str, np.ndarray]]
+AdaptersFn = Callable[[Any], AdapterTensors]
 ScoreFn = Callable[[Any, Sequence[IntArray]], Sequence[np.ndarray]]
 FIRST_LOOK, LATER_LOOKS = 0.1, 5.0
 """Seconds until the servers' metrics are read in a batch, and between two readings at most."""
@@ -58,17 +60,21 @@ class VllmEngine:
         expected: Expected,
         tensors_fn: TensorsFn,
         score_fn: ScoreFn,
+        adapters_fn: AdaptersFn | None,
         options: Options,
     ) -> None:
         self.version = -1
         self.counts: Counter[str] = Counter()
         self._expected, self._options = expected, options
         self._tensors_fn, self._score_fn = tensors_fn, score_fn
+        self._adapters_fn = adapters_fn
+        self._beneath: Release | None = None
         self._peaks: dict[str, float] = {}
         self._last: dict[str, float] = {}
         self._scratch = Scratch("ogrpo-releases-")
         folder = options.folder or self._scratch.folder
         self._store = Store(folder, keep=options.keep)
+        self._adapters = Store(folder, keep=options.keep, letter="a")
         self._share = self._open_share()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
@@ -176,19 +182,33 @@ class VllmEngine:
         if version < 0:
             raise ValueError(f"version is {version}; versions count from 0")
         begin = time.perf_counter()
-        release = self._store.write(self._served(self._tensors_fn(params)), version)
-        target = Target(release, self._probe(params))
+        target = self._written(params, version)
         try:
             have = self._run(self._fleet.publish(target))
         except PublishRefused:
-            self._store.withdraw(release)
+            if target.adapter is None:
+                self._store.withdraw(target.release)
+            else:  # the weights beneath are those of the versions before, too
+                self._adapters.withdraw(target.adapter)
             raise
         self.version = version
         self._record(target, [server.report for server in have if server.report is not None])
         self._last["sync/seconds"] = time.perf_counter() - begin
 
+    def _written(self, params: Any, version: int) -> Target:
+        if self._adapters_fn is None:
+            whole = self._store.write(self._served(self._tensors_fn(params)), version)
+            return Target(whole, self._probe(params))
+        if self._beneath is None:
+            self._beneath = self._store.write(self._served(self._tensors_fn(params)), version)
+        named = self._adapters_fn(params)
+        about = {"adapter": named.about}
+        alone = self._adapters.write(self._served(named.tensors), version, about=about)
+        return Target(self._beneath, self._probe(params), alone)
+
     def _record(self, target: Target, reports: Sequence[PushReport]) -> None:
-        release, sent = target.release, sum(report.bytes for report in reports)
+        release = target.adapter or target.release
+        sent = sum(report.bytes for report in reports)
         self.counts["sync/count"] += 1
         self.counts["sync/bytes_total"] += sent
         seconds = ("load_seconds", "prove_seconds", "paused_seconds", "probe_gap")

@@ -101,8 +101,8 @@ class Fleet:
 
     # --- sampling ------------------------------------------------------------------------------
 
-    async def acquire(self, avoided: Collection[Server] = ()) -> Server:
-        """The least loaded server that is ready, waiting for one if need be.
+    async def acquire(self, avoided: Collection[Server] = ()) -> tuple[Server, str]:
+        """The least loaded server that is ready, and the model to name; waits for one if need be.
 
         Args:
             avoided: servers that are asked only where no other will do.
@@ -123,8 +123,7 @@ class Fleet:
             with suppress(TimeoutError):
                 async with asyncio.timeout(left):
                     await self._changes.wait()
-        chosen.take()
-        return chosen
+        return chosen, chosen.take()
 
     def _check_usable(self) -> None:
         for server in self.servers:

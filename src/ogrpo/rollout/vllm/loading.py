@@ -31,15 +31,20 @@ async def load(
         Broken: its live model may be half loaded, until a whole push succeeds.
         Unavailable: the server cannot reach the release, or does not answer.
     """
-    source: Json = {"path": str(release.folder)}
-    if share is not None:
-        source = {"url": f"{share.url}/{release.folder.name}", "token": share.token}
+    source = where(release, share)
     ticket = {"version": release.version, "manifest_sha256": release.manifest_sha256}
     await _open(api)
     await _update(api, found, release, {**ticket, **source}, _not_staged)
     await _update(api, found, release, {**ticket, "install": True}, _not_installed)
     await api.finish_weight_update(str(release.version))
     return found.ranks * await _pulled(api, release)
+
+
+def where(release: Release, share: WeightShare | None) -> Json:
+    """Where a worker finds a release."""
+    if share is None:
+        return {"path": str(release.folder)}
+    return {"url": f"{share.url}/{release.folder.name}", "token": share.token}
 
 
 async def _open(api: ServerApi) -> None:

@@ -5,7 +5,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import ClassVar, NamedTuple, get_args
+from typing import ClassVar, Literal, NamedTuple, get_args
 
 from ogrpo.rollout.address import check_offer
 from ogrpo.rollout.vllm.sync import InFlight
@@ -27,6 +27,8 @@ class Options:
     """Where releases are written, which servers see at the same path; default: a temporary one."""
     transport: str = "folder"
     """How weights travel: "folder" (shared filesystem) or "url" (pulled from the trainer)."""
+    push: Literal["merged", "adapters"] = "merged"
+    """What a push moves: a policy's whole weights, or, of one with adapters, these alone."""
     listen: str = "127.0.0.1"
     """With "url", the interface on which releases are offered; 0.0.0.0 is all of them."""
     advertise: str | None = None
@@ -58,6 +60,8 @@ class Options:
             raise ValueError("basic_auth is no NAME:PASSWORD; give both with a colon between")
         if self.transport not in ("folder", "url"):
             raise ValueError(f"transport is {self.transport!r}; use 'folder' or 'url'")
+        if self.push not in ("merged", "adapters"):
+            raise ValueError(f"push is {self.push!r}; use 'merged' or 'adapters'")
         if self.in_flight not in get_args(InFlight):
             raise ValueError(f"in_flight is {self.in_flight!r}; use one of {get_args(InFlight)}")
         if self.transport == "url":

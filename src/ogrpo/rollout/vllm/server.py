@@ -17,6 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from ogrpo.rollout.vllm import capabilities, sync
+from ogrpo.rollout.vllm.adapters import load_adapters, unload_others
 from ogrpo.rollout.vllm.api import ServerApi
 from ogrpo.rollout.vllm.capabilities import Capabilities, Expected
 from ogrpo.rollout.vllm.errors import Refused, RolloutError, Unavailable, Unproven
@@ -24,6 +25,7 @@ from ogrpo.rollout.vllm.loading import load
 from ogrpo.rollout.vllm.options import Options
 from ogrpo.rollout.vllm.sync import PushReport, Target
 from ogrpo.rollout.weights.share import WeightShare
+from ogrpo.rollout.weights.store import Release
 from ogrpo.terminal import shown
 
 log = logging.getLogger(__name__)
@@ -76,6 +78,7 @@ class Server:
         lineage: counts the times that it turned out to serve something else than was believed.
         loads: counts the loads; a request that spans one cannot be told apart by version.
         in_flight: requests under way.
+        uses: requests under way by the model that they name.
         rests: rests since it was last believed.
         report: what the last push cost.
     """
@@ -87,9 +90,11 @@ class Server:
         self.doubt: Exception | None = None
         self.answering = False
         self.lineage = self.loads = self.in_flight = 0
+        self.uses: Counter[str] = Counter()
         self.report: PushReport | None = None
         self._setup, self._options = setup, setup.options
         self._wanted: Target | None = None
+        self._held: Release | None = None
         self._instance: str | None = None
         self.rests = self._failures = self._begun = self._passed = 0
         self._asked = self._drawn = self._paused = False
@@ -134,13 +139,19 @@ class Server:
         self._wake.set()
         self._setup.changes.tell()
 
-    def take(self) -> None:
-        """Puts a request on its account."""
+    def take(self) -> str:
+        """Puts a request on its account; the model that it is to name."""
+        assert self.proven is not None
+        model = self._model(self.proven)
         self.in_flight += 1
+        self.uses[model] += 1
+        return model
 
-    def release(self) -> None:
+    def release(self, model: str) -> None:
         """Takes a request off its account."""
         self.in_flight -= 1
+        self.uses[model] -= 1
+        self.uses += Counter()  # without those at 0
         self._drawn = True
         self._setup.changes.tell()
 
@@ -228,18 +239,21 @@ class Server:
         self.doubt, self.answering, self.rests = None, False, 0
 
     def _disbelieve(self) -> None:
-        self.proven = None
+        self.proven = self._held = None
         self.lineage += 1
+
+    def _model(self, target: Target) -> str:
+        assert self.found is not None
+        return target.model(self.found.model)
 
     async def _reconcile(self, target: Target | None) -> None:
         if self.found is None or self.doubt is not None:
             await self._meet()
-        if self.proven is not None:
-            if target is not self.proven and self._options.in_flight == "wait":
-                await self._drain()
-            if (self._asked or self._drawn or self.doubt is not None) and not await self._same():
-                self._disbelieve()
-                await self._meet()
+        if target is not None and target is not self.proven:
+            await self._drain(target)
+        if self.proven is not None and self._to_prove and not await self._same(self.proven):
+            self._disbelieve()
+            await self._meet()
         if target is not None and self.proven is not target:
             await self._push(target)
 
@@ -261,6 +275,7 @@ class Server:
         self._instance = None
         found = await capabilities.look(self.api, now, self._setup.expected)
         capabilities.check_in_flight(found, self._options.in_flight)
+        capabilities.check_push(found, self._options.push)
         self.found, self._instance = found, now["instance"]
 
     async def _resume_if_paused(self) -> None:
@@ -275,17 +290,29 @@ class Server:
             await self.api.resume()
         self._paused = False
 
-    async def _drain(self) -> None:
+    async def _drain(self, target: Target) -> None:
         try:
             async with asyncio.timeout(self._options.timeout):
-                await self._setup.changes.until(lambda: self.in_flight == 0)
+                await self._setup.changes.until(lambda: not self._in_the_way(target))
         except TimeoutError as error:
             raise Unavailable(f"{self.api.url} does not finish its requests") from error
 
-    async def _same(self) -> bool:
-        """Whether it still is the process, with the weights, that has proven its target."""
-        target = self.proven
-        assert target is not None
+    def _in_the_way(self, target: Target) -> bool:
+        """Whether a push of the target has to wait for requests under way.
+
+        Weights change under all of them. Adapters change under none, but a server holds those of
+        two versions at a time.
+        """
+        if target.adapter is None or target.release is not self._held:
+            return self._options.in_flight == "wait" and self.in_flight > 0
+        return self.proven is not None and bool({*self.uses} - {self._model(self.proven)})
+
+    @property
+    def _to_prove(self) -> bool:
+        return self._asked or self._drawn or self.doubt is not None
+
+    async def _same(self, target: Target) -> bool:
+        """Whether it still is the process, with the weights, that has proven a target."""
         try:
             await self._prove(target)
         except Unproven as error:
@@ -304,7 +331,7 @@ class Server:
         self._begun += 1
         begun = self._begun
         try:
-            gap = await sync.prove(self.api, self.found, target.probe)
+            gap = await sync.prove(self.api, self.found, target)
             now = await capabilities.describe(self.api)
             if (now["instance"], now["sha256"]) != (self._instance, target.release.sha256):
                 raise Unproven(f"{self.api.url} has been started again or loaded by somebody else")
@@ -317,17 +344,30 @@ class Server:
     async def _push(self, target: Target) -> None:
         assert self.found is not None
         self.proven = None
-        self.loads += 1
         start = time.perf_counter()
-        moved, load_seconds = await self._load(target)
+        moved, load_seconds = 0, 0.0
+        if target.adapter is None or target.release is not self._held:
+            self._held = None
+            self.loads += 1
+            moved, load_seconds = await self._load(target)
         resumed = time.perf_counter()
-        gap = await self._prove(target)
+        if target.adapter is not None:
+            self._held = target.release
+            moved += await load_adapters(self.api, self.found, target, share=self._setup.share)
+            await unload_others(self.api, {self._model(target), *self.uses})
+            load_seconds += time.perf_counter() - resumed
+        begin = time.perf_counter()
+        try:
+            gap = await self._prove(target)
+        except Unproven:
+            self._held = None
+            raise
         self.proven = target
         self.report = PushReport(
             target,
             bytes=moved,
             load_seconds=load_seconds,
-            prove_seconds=time.perf_counter() - resumed,
+            prove_seconds=time.perf_counter() - begin,
             paused_seconds=resumed - start,
             probe_gap=gap,
         )

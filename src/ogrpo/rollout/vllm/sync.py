@@ -17,6 +17,8 @@ from ogrpo.rollout.vllm.capabilities import Capabilities
 from ogrpo.rollout.vllm.errors import Rejected, Unproven
 from ogrpo.rollout.weights.store import Release
 
+ADAPTERS = "ogrpo-v"
+"""What the names of adapters begin with."""
 InFlight = Literal["wait", "abort", "keep"]
 TOLERANCES = {"float32": 1e-3, "bfloat16": 0.15, "float16": 0.05}
 """Mean absolute difference of the probe's log-probs, in nats, by served dtype."""
@@ -33,15 +35,26 @@ class Probe:
 
 @dataclass(frozen=True)
 class Target:
-    """The version that every server is to have: its release and the proof of it."""
+    """The version that every server is to have: its release and the proof of it.
+
+    With adapters, `release` is the weights beneath them, the same from version to version, and
+    requests name the adapters: whoever is under way goes on with those that it began with.
+    """
 
     release: Release
     probe: Probe
+    adapter: Release | None = None
 
     @property
     def version(self) -> int:
         """The policy's version."""
-        return self.release.version
+        return (self.adapter or self.release).version
+
+    def model(self, served: str) -> str:
+        """The name that requests ask for, which no other adapters ever have."""
+        if self.adapter is None:
+            return served
+        return f"{ADAPTERS}{self.version}-{self.adapter.manifest_sha256[:12]}"
 
 
 @dataclass(frozen=True)
@@ -62,7 +75,7 @@ def probe_sequences(vocab_size: int, *, count: int, length: int) -> list[IntArra
     return list(rng.integers(0, vocab_size, (count, length)).astype(np.int32))
 
 
-async def prove(api: ServerApi, found: Capabilities, probe: Probe) -> float:
+async def prove(api: ServerApi, found: Capabilities, target: Target) -> float:
     """Scores the probe on each of the server's data-parallel ranks.
 
     Returns:
@@ -71,8 +84,9 @@ async def prove(api: ServerApi, found: Capabilities, probe: Probe) -> float:
     Raises:
         Unproven: the server's log-probs are not those of the trainer's weights.
     """
+    model = target.model(found.model)
     ranks: list[int | None] = [None] if found.ranks == 1 else [*range(found.ranks)]
-    return max(await asyncio.gather(*(_gap(api, found.model, probe, rank) for rank in ranks)))
+    return max(await asyncio.gather(*(_gap(api, model, target.probe, rank) for rank in ranks)))
 
 
 async def _gap(api: ServerApi, model: str, probe: Probe, rank: int | None) -> float:

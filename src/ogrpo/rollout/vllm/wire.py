@@ -10,7 +10,7 @@ what is there and wrong.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, get_args
 
 import numpy as np
@@ -40,6 +40,9 @@ class Order:
     sampling: Sampling
     eos_id: int
     version: int
+    beneath: int | None = None
+    """Where `model` names adapters, the version of the weights beneath them, which is what a
+    server's labels are of; the name says the version itself."""
     seed: int | None = None
     """Sent where the server can take it; see `Capabilities.seeds`."""
 
@@ -132,7 +135,7 @@ def read_completions(reply: Json, prompts: Sequence[IntArray], order: Order) -> 
     Raises:
         Flawed: the answer is none.
     """
-    choices = _choices(reply, len(prompts) * order.draws)
+    choices = _ordered(reply, len(prompts) * order.draws, order)
     drawn = [_completion(choice, _portable, order) for choice in choices]
     return [
         _group(prompt, drawn[n * order.draws : (n + 1) * order.draws], order)
@@ -146,8 +149,16 @@ def read_generated(reply: Json, prompt: IntArray, order: Order) -> Group:
     Raises:
         Flawed: the answer is none.
     """
-    choices = _choices(reply, order.draws)
+    choices = _ordered(reply, order.draws, order)
     return _group(prompt, [_completion(choice, _native, order) for choice in choices], order)
+
+
+def _ordered(reply: Any, count: int, order: Order) -> list[Json]:
+    """The choices of an answer by the model that was ordered."""
+    if order.beneath is not None and (answered := _of(reply, "model")) != order.model:
+        found = f"{_shown(answered)} answered a request for {order.model}"
+        raise Flawed(Flaw("version", found))
+    return _choices(reply, count)
 
 
 def _choices(reply: Any, count: int) -> list[Json]:
@@ -196,7 +207,7 @@ def _completion(choice: Json, log_probs_fn: Callable[[Json], Any], order: Order)
     ids, values = _ints(_of(choice, "token_ids")), _floats(log_probs_fn(choice))
     if len(ids) != len(values):
         raise Flawed(Flaw("log_probs", f"{len(values)} log-probs for {len(ids)} tokens"))
-    spans = _spans(choice)
+    spans = _spans(choice, order)
     return Completion(
         token_ids=ids,
         log_probs=values,
@@ -232,11 +243,15 @@ def _floats(values: Any) -> FloatArray:
         raise Flawed(Flaw("log_probs", "a log-prob is larger than any float")) from error
 
 
-def _spans(choice: Json) -> tuple[VersionSpan, ...]:
+def _spans(choice: Json, order: Order) -> tuple[VersionSpan, ...]:
     spans = choice.get("weight_versions") or []
     if not isinstance(spans, list):
         raise _malformed(f"weight_versions is {_shown(spans)}")
-    return tuple(_span(span) for span in spans)
+    found = tuple(_span(span) for span in spans)
+    if order.beneath is None:
+        return found
+    versions = {order.beneath: order.version}
+    return tuple(replace(x, version=versions.get(x.version, UNLABELLED)) for x in found)
 
 
 def _span(span: Any) -> VersionSpan:

@@ -17,7 +17,7 @@ from ogrpo.rollout.address import url_of
 from ogrpo.rollout.http_server import BadRequest, Handler, HttpServer
 from ogrpo.rollout.weights.store import MANIFEST, MODEL
 
-_RELEASE_FILE = re.compile(rf"/(v\d+)/({re.escape(MANIFEST)}|{re.escape(MODEL)})")
+_RELEASE_FILE = re.compile(rf"/([av]\d+)/({re.escape(MANIFEST)}|{re.escape(MODEL)})")
 
 
 class WeightShare:

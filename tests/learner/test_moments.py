@@ -1,0 +1,122 @@
+"""Smaller moments: what they hold, what they make of a gradient, where they lie."""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from ogrpo.learner import sharding
+from ogrpo.learner.apply import guarded
+from ogrpo.learner.checkpoint import Checkpoints
+from ogrpo.learner.state import adam, init_state
+from ogrpo.policy.axes import param_axes
+from ogrpo.policy.decoder import param_shapes
+from ogrpo.policy.shapes import SHAPES
+from tests.policy.tiny import make_config, make_params
+
+B1, B2, EPS = 0.9, 0.98, 1e-8
+make = partial(adam, b1=B1, b2=B2, eps=EPS, weight_decay=0.0, max_grad_norm=1e9)
+KINDS = ("full", "bfloat16", "factored")
+
+
+def directions(moments, gradients):
+    """What each gradient in turn is made into."""
+    optimizer = make(moments=moments)
+    params = jax.tree.map(jnp.zeros_like, gradients[0])
+    state, found = optimizer.init(params), []
+    for gradient in gradients:
+        with jax.numpy_dtype_promotion("standard"):
+            update, state = optimizer.update(gradient, state, params)
+        found.append(update)
+    return found
+
+
+def gradients(count=4):
+    rng = np.random.default_rng(0)
+    return [
+        {"w": jnp.asarray(rng.normal(size=(33, 40)), jnp.float32), "b": jnp.ones(3) * n}
+        for n in range(1, count + 1)
+    ]
+
+
+def test_factored_moments_are_those_of_the_paper():
+    """Shazeer & Stern 2018, algorithm 2, Adam's correction of the bias for its decay."""
+    rows, columns, first = np.zeros(33), np.zeros(40), np.zeros((33, 40))
+    for t, (found, given) in enumerate(
+        zip(directions("factored", gradients()), gradients(), strict=True), start=1
+    ):
+        g = np.asarray(given["w"], float)
+        rows = B2 * rows + (1 - B2) * (g**2).mean(1)
+        columns = B2 * columns + (1 - B2) * (g**2).mean(0)
+        second = np.outer(rows, columns) / rows.mean() / (1 - B2**t)
+        first = B1 * first + (1 - B1) * g / np.sqrt(second)
+        # The first moments are bfloat16, of 8 bits.
+        np.testing.assert_allclose(found["w"], first / (1 - B1**t), rtol=0.02, atol=0.02)
+
+
+@pytest.mark.parametrize("moments", ["bfloat16", "factored"])
+def test_they_are_adams_but_for_rounding_where_nothing_is_lost(moments):
+    """Squares of rank 1 are their factors; a vector has none."""
+    rng = np.random.default_rng(1)
+    outer = np.outer(rng.normal(size=33), rng.normal(size=40))
+    steady = [{"w": jnp.asarray(outer, jnp.float32), "b": jnp.arange(1.0, 4.0)}] * 4
+    for found, expected in zip(
+        directions(moments, steady), directions("full", steady), strict=True
+    ):
+        jax.tree.map(partial(np.testing.assert_allclose, rtol=0.01), found, expected)
+
+
+def test_the_whole_moments_are_optaxs_adam():
+    assert jax.tree.structure(make().init(gradients()[0])) == jax.tree.structure(
+        make(moments="full").init(gradients()[0])
+    )
+
+
+def bytes_a_weight(moments, dtype=jnp.float32):
+    shapes = jax.tree.map(lambda x: x.update(dtype=dtype), param_shapes(SHAPES["qwen2.5-0.5b"]))
+    state = jax.eval_shape(make(moments=moments).init, shapes)
+    weights = sum(leaf.size for leaf in jax.tree.leaves(shapes))
+    return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(state)) / weights
+
+
+def test_what_they_hold_of_each_weight():
+    assert [round(bytes_a_weight(kind), 2) for kind in KINDS] == [8.0, 6.0, 2.01]
+
+
+@pytest.mark.parametrize("moments", KINDS)
+def test_they_lie_with_their_parameters_and_come_back_from_a_checkpoint(moments, tmp_path):
+    config, optimizer = make_config(vocab_size=48), make(moments=moments)
+    mesh = sharding.make_mesh(data=1, fsdp=1, tensor=1)
+    params = make_params(config)
+    to = sharding.make_layout(param_axes(config), params, optimizer, mesh)
+    state = sharding.init_placed(params, optimizer, to)
+    whole = init_state(params, optimizer)
+    assert jax.tree.structure(state) == jax.tree.structure(whole)
+    with Checkpoints(tmp_path, keep=1) as checkpoints:
+        checkpoints.save(1, jax.tree.map(lambda x: x + jnp.ones((), x.dtype), state), {})
+        restored = checkpoints.restore(1, state)[0]
+    for ours, first in zip(*map(jax.tree.leaves, (restored, whole)), strict=True):
+        assert ours.dtype == first.dtype
+        np.testing.assert_allclose(np.asarray(ours, float), np.asarray(first, float) + 1, rtol=1e-6)
+
+
+def test_the_step_of_a_large_model_holds_less_with_factored_moments(monkeypatch):
+    """XLA's plan of the guarded step, arguments and temporaries together, over the weights' bytes."""
+    monkeypatch.setattr("ogrpo.learner.state.LARGE", 1)
+    shapes = {f"w{n}": jax.ShapeDtypeStruct((8, 512, 1024), jnp.float32) for n in range(4)}
+
+    def held(moments):
+        optimizer = make(moments=moments)
+
+        def step(state, grads):
+            return guarded(state, grads, optimizer, jnp.float32(1e-3), jnp.bool_(True))
+
+        state = jax.eval_shape(partial(init_state, optimizer=optimizer), shapes)
+        compiled = jax.jit(step, donate_argnums=0).lower(state, shapes).compile()
+        analysis = compiled.memory_analysis()
+        in_all = analysis.argument_size_in_bytes + analysis.temp_size_in_bytes
+        return in_all / sum(4 * leaf.size for leaf in shapes.values())
+
+    assert held("factored") < 0.95 * held("full")
