@@ -44,7 +44,7 @@ def test_reading_what_is_written_changes_no_sample(family, apart, halvings):
     config = make_config(family)
     params, batch = make_params(config), ragged_batch(config)
     used = unstack(params) if apart else params
-    for eos_id, seed, greedy in product((3, 7), range(3), (False, True)):
+    for eos_id, seed, greedy in product((3, 7), range(2), (False, True)):
         changes = {"eos_id": eos_id, "seed": seed, "greedy": greedy}
         whole = run(config, params, batch, **changes)
         part = run(config, used, batch, least_read=3, halvings=halvings, **changes)
