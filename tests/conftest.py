@@ -58,7 +58,7 @@ SLOW = (
         "trainer/test_loss_mask.py",
     ),
     *("policy/test_flops.py", "policy/test_lora.py", "policy/test_packing.py"),
-    *("policy/test_sampler_halving.py", "learner/test_packed_update.py"),
+    *("policy/test_cache.py", "policy/test_sampler_halving.py", "learner/test_packed_update.py"),
     *("learner/test_precision.py", "learner/test_sharding.py", "experiments/test_bounds.py"),
     *(
         "experiments/test_gsm8k.py",

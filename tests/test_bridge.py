@@ -18,6 +18,7 @@ from tests.policy.tiny import make_config, make_params
 )
 def test_the_embedded_engine_draws_what_the_sampler_draws(monkeypatch, large, unstacked):
     monkeypatch.setattr(bridge, "_LARGE", large)
+    monkeypatch.setattr(bridge, "_LEAST_READ", 4)
     config = make_config()
     params = make_params(config)
     engine = bridge.embedded_engine(config, eos_id=3, batch_size=2, prompt_length=5)
@@ -49,12 +50,12 @@ def test_the_embedded_engine_draws_what_the_sampler_draws(monkeypatch, large, un
         assert (completion.finish_reason == "stop") == bool(plain.finished[n, g])
 
 
-@pytest.mark.parametrize(("tokens", "halvings"), [(31, 0), (32, 2)])
-def test_batches_of_long_completions_are_halved(monkeypatch, tokens, halvings):
+@pytest.mark.parametrize(("tokens", "expected"), [(31, None), (32, (2, 64))])
+def test_long_completions_get_the_layouts_for_them(monkeypatch, tokens, expected):
     asked = []
 
     def watched(*args, **how):
-        asked.append(how["halvings"])
+        asked.append((how["halvings"], how["least_read"]) if "halvings" in how else None)
         return sample(*args, **how)
 
     monkeypatch.setattr(bridge, "sample", watched)
@@ -63,7 +64,7 @@ def test_batches_of_long_completions_are_halved(monkeypatch, tokens, halvings):
     engine.publish(make_params(config), 0)
     sampling = Sampling(temperature=1.0, max_tokens=tokens, group_size=2)
     engine.generate([np.array([4, 1], np.int32)], sampling, seed=0)
-    assert asked == [halvings]
+    assert asked == [expected]
 
 
 def test_engines_and_servers_get_merged_adapters():

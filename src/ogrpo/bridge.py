@@ -21,8 +21,9 @@ from ogrpo.rollout.vllm import Expected, Options, VllmEngine, connect
 from ogrpo.rollout.weights.adapters import AdapterTensors
 
 # From where on the sampler's layouts for CPUs are faster by more than they take to compile:
-# parameters of a stacked array, tokens of a completion; and how often a batch is halved.
-_LARGE, _LONG, _HALVINGS = 1 << 22, 32, 2
+# parameters of a stacked array, tokens of a completion; how often a batch is halved; and slots of
+# the cache that every step reads.
+_LARGE, _LONG, _HALVINGS, _LEAST_READ = 1 << 22, 32, 2, 64
 
 ScoreFn = Callable[[Params, Sequence[IntArray]], list[np.ndarray]]
 
@@ -138,14 +139,16 @@ def embedded_engine(
 
     `place_fn` puts prompts on the devices that draw for them, those of the parameters; `fetch_fn`
     gets what was drawn from them, where other processes have a part of it. On a single CPU large
-    layers are unstacked, and batches of long completions shrink as they finish.
+    layers are unstacked, batches of long completions shrink as they finish, and their steps read
+    no more of the cache than twice what is written.
     """
 
     def sample_fn(params: Params, ids: np.ndarray, mask: np.ndarray, seed: int, **how: Any) -> Any:
         arrays = place_fn(ids), place_fn(mask)
         long = how["max_tokens"] >= _LONG and _on_one_cpu(params)
-        chosen = {"eos_id": eos_id, "halvings": _HALVINGS if long else 0, **how}
-        return fetch_fn(sample(params, config, *arrays, jax.random.key(seed), **chosen))
+        layout = {"halvings": _HALVINGS, "least_read": _LEAST_READ} if long else {}
+        key = jax.random.key(seed)
+        return fetch_fn(sample(params, config, *arrays, key, eos_id=eos_id, **layout, **how))
 
     return EmbeddedEngine(
         sample_fn, batch_size=batch_size, prompt_length=prompt_length, prepare_fn=_prepare

@@ -84,7 +84,7 @@ def loss(config, remat, max_logits=flops.MAX_LOGITS):
 
 def sampler_of(config, g, t):
     draw = _Draw(jnp.float32(1), jnp.asarray(False), jnp.int32(5))
-    fixed = {"config": config, "group_size": g, "max_tokens": t, "sizes": ()}
+    fixed = {"config": config, "group_size": g, "lengths": (t,), "sizes": ()}
     fixed |= {"attention_fn": attend}
     return lambda params, ids, mask: _sample(params, ids, mask, jax.random.key(0), draw, **fixed)
 

@@ -273,7 +273,8 @@ def sample_flops(
 
     The sampler stops when all rows have ended: `steps` is the longest completion drawn, at most
     `t` (the default). Each step attends to the prompt, the cache of t tokens and itself. Batches
-    that shrink as rows finish (`halvings`) need less than this.
+    that shrink as rows finish (`halvings`) and steps that read about what is written (`least_read`)
+    need less than this.
 
     Raises:
       ValueError: `steps` outside 1..t.

@@ -1,28 +1,36 @@
 """The embedded sampler: one compiled program, each prompt prefilled once for its G completions.
 
-prefill prompts [N, P] -> keys, values [L, N, P, K, D] and the first token's distribution
+prefill prompts [N, P] -> keys and values of P slots, and the first token's distribution
 while any completion is unfinished and tokens are left:
-    one step over [N, G] tokens; its keys and values go to the cache [L, N, G, T, K, D]
+    the newest token's keys and values go to the cache, [N, G] times T slots (`cache.py`)
+    one step over [N, G] tokens; if asked for, it reads at most twice the slots that are written
     if asked for: once half of the rows hold all that is unfinished, go on with those alone
 """
 
 import math
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ogrpo.policy.attention import AttentionFn, KeySegment, attend
+from ogrpo.policy.attention import AttentionFn, attend
+from ogrpo.policy.cache import (
+    Cache,
+    Pairs,
+    append,
+    by_layer,
+    decode_mix,
+    doubling,
+    empty,
+    laid_out,
+)
 from ogrpo.policy.config import DecoderConfig
-from ogrpo.policy.decoder import MixFn, Params, head_weight, product, run_layers
+from ogrpo.policy.decoder import Params, head_weight, product, run_layers
 from ogrpo.policy.head import log_softmax
 from ogrpo.policy.log_probs import check_positions, last_valid, run_prompt
-
-Cache = Any
-"""Keys and values [L, ..., K, D], or a list of L such pairs without the first axis (`unstack`)."""
 
 
 class Sampled(NamedTuple):
@@ -65,7 +73,10 @@ class _State(NamedTuple):
     step: jax.Array
     drawn: _Drawn
     cache: Cache
-    """Shape [L, N, G, T, K, D]."""
+    """Shape [L, N, G, K, D, T]."""
+    fresh: Pairs
+    """Of the newest token but one, still to be written. A write that the step's reads wait for
+    happens in place; after them, XLA's CPU backend would copy the cache first."""
 
 
 class _Given(NamedTuple):
@@ -74,7 +85,7 @@ class _Given(NamedTuple):
     prompt_mask: jax.Array
     """Bool [N, P]."""
     prompt_cache: Cache
-    """Shape [L, N, P, K, D]."""
+    """Shape [L, N, K, D, P]."""
     uniforms: jax.Array
     """Float32 [T, 2, N, G]."""
 
@@ -92,6 +103,7 @@ def sample(
     max_tokens: int,
     eos_id: int,
     halvings: int = 0,
+    least_read: int | None = None,
     attention_fn: AttentionFn = attend,
 ) -> Sampled:
     """Draw G completions of each prompt from softmax(z / temperature), with their log-probs.
@@ -113,18 +125,24 @@ def sample(
       eos_id: the token that ends a completion.
       halvings: how often the batch may be halved as its rows finish. Each compiles the loop once
         more, and at a halving a part of the cache is held twice.
+      least_read: slots of the cache that a step reads at least; from there on what it reads
+        doubles as tokens are written. None: every step reads all T. Each length compiles
+        attention once more.
       attention_fn: attention over segments.
 
     Returns:
       The completions; their log-probs are those of `completion_log_probs` at this temperature.
 
     Raises:
-      ValueError: temperature <= 0, group_size or max_tokens < 1, halvings < 0, an eos_id
-        outside the vocabulary, a prompt without tokens, or P + T beyond the model's positions.
+      ValueError: temperature <= 0, group_size or max_tokens < 1, least_read < 1, halvings < 0,
+        an eos_id outside the vocabulary, a prompt without tokens, or P + T beyond the model's
+        positions.
     """
     _check(config, prompt_ids, prompt_mask, temperature, group_size, max_tokens, eos_id)
     if halvings < 0:
         raise ValueError(f"halvings must be at least 0, got {halvings}")
+    if least_read is not None and least_read < 1:
+        raise ValueError(f"least_read must be at least 1, got {least_read}")
     rows = prompt_ids.shape[0] * group_size
     draw = _Draw(jnp.float32(temperature), jnp.asarray(greedy), jnp.int32(eos_id))
     return _sample(
@@ -135,7 +153,7 @@ def sample(
         draw,
         config=config,
         group_size=group_size,
-        max_tokens=max_tokens,
+        lengths=doubling(least_read, max_tokens),
         sizes=tuple(size for turn in range(halvings) if (size := rows >> turn + 1)),
         attention_fn=attention_fn,
     )
@@ -171,7 +189,7 @@ def _check(
         raise ValueError(f"prompts {empty} have no token: their mask is False throughout")
 
 
-@partial(jax.jit, static_argnames=("attention_fn", "config", "group_size", "max_tokens", "sizes"))
+@partial(jax.jit, static_argnames=("attention_fn", "config", "group_size", "lengths", "sizes"))
 def _sample(
     params: Params,
     prompt_ids: jax.Array,
@@ -181,35 +199,34 @@ def _sample(
     *,
     config: DecoderConfig,
     group_size: int,
-    max_tokens: int,
+    lengths: tuple[int, ...],
     sizes: tuple[int, ...],
     attention_fn: AttentionFn,
 ) -> Sampled:
-    hidden, prompt_cache = run_prompt(
-        params, config, prompt_ids, prompt_mask, attention_fn=attention_fn
-    )
-    shape = (prompt_ids.shape[0], group_size)
-    given = _Given(prompt_mask, prompt_cache, _uniforms(key, *shape, max_tokens))
+    hidden, pairs = run_prompt(params, config, prompt_ids, prompt_mask, attention_fn=attention_fn)
+    shape, prompt_cache = (prompt_ids.shape[0], group_size), laid_out(pairs)
+    given = _Given(prompt_mask, prompt_cache, _uniforms(key, *shape, lengths[-1]))
     scores = product(last_valid(hidden, prompt_mask), head_weight(params), jnp.float32)
     scores = jnp.broadcast_to(scores[:, None], (*shape, config.vocab_size))
 
     def step(given: _Given, state: _State) -> _State:
-        # Token `step - 1` goes in, its keys and values join the cache, token `step` comes out.
+        # Token `step - 1` goes in, the one before it joins the cache, token `step` comes out.
         past, grid = state.step - 1, state.drawn.done.shape
-        lengths = jnp.sum(given.prompt_mask, axis=1, dtype=jnp.int32)
+        cache = append(state.cache, state.fresh, jnp.maximum(past - 1, 0))
+        starts = jnp.sum(given.prompt_mask, axis=1, dtype=jnp.int32)
         hidden, fresh = run_layers(
             params,
             config,
             state.drawn.token_ids[past],
-            jnp.broadcast_to((lengths + past)[:, None], grid),
-            _decode_mix(given.prompt_mask, past, attention_fn),
-            contexts=_by_layer(given.prompt_cache, state.cache),
+            jnp.broadcast_to((starts + past)[:, None], grid),
+            decode_mix(given.prompt_mask, past, lengths, attention_fn),
+            contexts=by_layer(given.prompt_cache, cache),
         )
         scores = product(hidden.reshape(-1, hidden.shape[-1]), head_weight(params), jnp.float32)
-        state = state._replace(cache=_append(state.cache, fresh, past))
+        state = state._replace(cache=cache, fresh=fresh)
         return _emit(state, scores.reshape(*grid, -1), given.uniforms, draw)
 
-    start = _emit(_start(shape, max_tokens, prompt_cache), scores, given.uniforms, draw)
+    start = _emit(_start(shape, lengths[-1], prompt_cache), scores, given.uniforms, draw)
     return _collect(_decode(step, given, start, sizes))
 
 
@@ -240,17 +257,22 @@ def _narrow(given: _Given, state: _State, rows: jax.Array) -> tuple[_Given, _Sta
     def shared_cache(x: jax.Array) -> jax.Array:
         return jnp.take(x, prompts, axis=-4)
 
-    def own_cache(x: jax.Array) -> jax.Array:
-        flat = x.reshape(*x.shape[:-5], -1, *x.shape[-3:])
-        return jnp.expand_dims(jnp.take(flat, rows, axis=-4), -4)
+    def own_rows(inner: int, x: jax.Array) -> jax.Array:
+        kept = x.shape[x.ndim - inner :]
+        flat = x.reshape(*x.shape[: -inner - 2], -1, *kept)
+        return jnp.expand_dims(jnp.take(flat, rows, axis=-inner - 1), -inner - 1)
 
     narrow = _Given(
         prompt_mask=given.prompt_mask[prompts],
         prompt_cache=jax.tree.map(shared_cache, given.prompt_cache),
         uniforms=own(given.uniforms),
     )
-    cache = jax.tree.map(own_cache, state.cache)
-    return narrow, _State(state.step, jax.tree.map(own, state.drawn), cache)
+    return narrow, _State(
+        state.step,
+        jax.tree.map(own, state.drawn),
+        cache=jax.tree.map(partial(own_rows, 3), state.cache),
+        fresh=jax.tree.map(partial(own_rows, 2), state.fresh),
+    )
 
 
 def _put_back(rows: jax.Array, whole: jax.Array, part: jax.Array) -> jax.Array:
@@ -269,47 +291,16 @@ def _uniforms(key: jax.Array, n: int, group: int, length: int) -> jax.Array:
     return jnp.moveaxis(rows, (2, 3), (0, 1))
 
 
-def _by_layer(prompt_cache: Cache, cache: Cache) -> Any:
-    """What `run_layers` takes as contexts."""
-    if isinstance(cache, list):
-        return list(zip(prompt_cache, cache, strict=True))
-    return prompt_cache, cache
-
-
 def _start(shape: tuple[int, int], length: int, prompt_cache: Cache) -> _State:
-    def empty(keys: jax.Array) -> jax.Array:
-        return jnp.zeros((*keys.shape[:-4], *shape, length, *keys.shape[-2:]), keys.dtype)
-
     drawn = _Drawn(
         token_ids=jnp.zeros((length, *shape), jnp.int32),
         log_probs=jnp.zeros((length, *shape), jnp.float32),
         lengths=jnp.zeros(shape, jnp.int32),
         done=jnp.zeros(shape, bool),
     )
-    return _State(jnp.int32(0), drawn, jax.tree.map(empty, prompt_cache))
-
-
-def _decode_mix(prompt_mask: jax.Array, past: jax.Array, attention_fn: AttentionFn) -> MixFn:
-    """Attention of one token per completion: to the prompt, to `past` cached tokens, to itself."""
-    lengths = jnp.sum(prompt_mask, axis=1, dtype=jnp.int32)[:, None, None]
-    seen, itself = past[None, None, None], jnp.ones((1, 1, 1), jnp.int32)
-
-    def mix(queries: jax.Array, keys: jax.Array, values: jax.Array, context: Any) -> jax.Array:
-        (prompt_keys, prompt_values), (past_keys, past_values) = context
-        segments = [
-            KeySegment(prompt_keys, prompt_values, lengths),
-            KeySegment(past_keys, past_values, seen),
-            KeySegment(keys[:, :, None], values[:, :, None], itself),
-        ]
-        return attention_fn(queries[:, :, None], segments)[:, :, 0]
-
-    return mix
-
-
-def _append(cache: Cache, fresh: Cache, row: jax.Array) -> Cache:
-    """Write keys and values [..., N, G, K, D] at `row` of the cache's axis T."""
-    write = partial(jax.lax.dynamic_update_index_in_dim, index=row, axis=-3)
-    return jax.tree.map(write, cache, fresh)
+    cache = empty(prompt_cache, shape[1], length)
+    fresh = jax.tree.map(lambda x: jnp.zeros_like(x[..., 0]), cache)
+    return _State(jnp.int32(0), drawn, cache, fresh)
 
 
 def _emit(state: _State, scores: jax.Array, uniforms: jax.Array, draw: _Draw) -> _State:
@@ -329,7 +320,7 @@ def _emit(state: _State, scores: jax.Array, uniforms: jax.Array, draw: _Draw) ->
         lengths=so_far.lengths + (~so_far.done).astype(jnp.int32),
         done=so_far.done | (token == draw.eos_id),
     )
-    return _State(step + 1, drawn, state.cache)
+    return state._replace(step=step + 1, drawn=drawn)
 
 
 def inverse_cdf(probabilities: jax.Array, uniforms: jax.Array) -> jax.Array:
