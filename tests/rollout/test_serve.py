@@ -39,9 +39,7 @@ def test_each_device_gets_its_flags(device, dtype, eager, variable):
     assert arguments[arguments.index("--generation-config") + 1] == "vllm"
 
 
-@pytest.mark.parametrize(
-    ("version", "native"), [("0.18.1", False), ("0.23.0", False), ("0.32.0", True), (None, True)]
-)
+@pytest.mark.parametrize(("version", "native"), [("0.23.0", False), ("0.32.0", True), (None, True)])
 def test_the_native_endpoint_is_asked_for_where_it_exists(version, native):
     assert ("--enable-scale-out" in built("M", version=version).arguments) == native
 
@@ -74,6 +72,16 @@ def test_a_rank_that_no_server_has_is_refused(rank, capsys):
     with pytest.raises(SystemExit):
         built("M", "--lora-rank", rank)
     assert "--lora-rank" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("version", "taken"), [("0.22.1", False), ("0.23.0.post1", True)])
+def test_a_vllm_that_takes_no_pushes_is_refused(version, taken, tmp_path, capsys):
+    python = tmp_path / "python"
+    python.write_text(f"#!/bin/sh\necho {version}\n")
+    python.chmod(0o755)
+    code = ogrpo_serve.main(["M", "--dry-run", "--python", str(python)])
+    assert code == (0 if taken else 2)
+    assert ("takes no pushes: install 0.23 or later" in capsys.readouterr().err) != taken
 
 
 def test_reproducible_sampling_needs_prefill_in_one_piece():

