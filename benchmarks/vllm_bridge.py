@@ -194,7 +194,7 @@ def disk(options: argparse.Namespace) -> None:
     size = sum(array.nbytes for array in tensors.values())
     rates: dict[str, list[float]] = {"disk": [], "publish": []}
     with tempfile.TemporaryDirectory() as folder:
-        store = Store(Path(folder) / "releases", delta=False)
+        store = Store(Path(folder) / "releases")
         raw = [array.reshape(-1).view(np.uint8).data for array in tensors.values()]
         for version in range(options.rounds):
             begin = time.perf_counter()

@@ -30,7 +30,7 @@ from benchmarks.chaos.victim import die_with_parent
 
 SCHEDULE = Schedule(
     "--schedule.sync-interval=2 --schedule.sync-offset=1 --schedule.evaluate-every=1000"
-    " --checkpoint.every=50 --rollout.timeout=30 --rollout.patience=300"
+    " --checkpoint.every=50 --rollout.timeout=60 --rollout.patience=300"
 )
 KIND = "engine killed"
 COUNTED = ("requests", "failed_requests", "discarded_groups", "sync/count", "rollout/refused")

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -142,6 +143,39 @@ def test_a_server_that_dies_is_started_again_and_leaves_no_child(code, told):
     assert first != second
     assert gone(int(first))
     assert gone(int(second))
+
+
+CLOSES_AND_STAYS = """
+import os, socket, sys, time
+port, mark = int(sys.argv[1]), sys.argv[2]
+if os.path.exists(mark):
+    raise SystemExit(3)
+open(mark, "w").close()
+with socket.create_server(("127.0.0.1", port)) as server:
+    server.accept()
+time.sleep(600)
+"""
+WATCH = """
+import sys
+from ogrpo.rollout.extension import ogrpo_serve
+ogrpo_serve.LOOK_SECONDS = ogrpo_serve.CLOSED_SECONDS = 0.1
+program, port, mark = sys.argv[1:]
+address = ("127.0.0.1", int(port))
+command = ogrpo_serve.Command([sys.executable, "-c", program, port, mark], {}, address)
+raise SystemExit(ogrpo_serve.supervise(command, 1))
+"""
+
+
+def test_a_server_that_has_closed_its_port_and_does_not_end_is_ended(tmp_path):
+    """As vLLM 0.32 when its engine is killed in the middle of a weight update."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    words = [sys.executable, "-c", WATCH, CLOSES_AND_STAYS, str(port), str(tmp_path / "mark")]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 3, done.stdout + done.stderr
+    assert "has closed its port and does not end" in done.stdout
+    assert built("M", "--port", "81").address == ("127.0.0.1", 81)
 
 
 def test_the_embedded_engine_serves_a_folder(tmp_path):

@@ -5,6 +5,7 @@ import json
 import os
 import threading
 import time
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import ml_dtypes
@@ -346,6 +347,38 @@ def test_a_pull_takes_no_more_than_was_announced(tmp_path, share):
         pull(place, share, one)
     assert [x.name for x in place.scratch.iterdir()] == ["lock"]
     assert share.bytes_sent < 1 << 30
+
+
+def test_a_drip_ends(monkeypatch):
+    """Each byte comes in time, and a file of them would never: a worker would hang for ever."""
+    sent, stop = [], threading.Event()
+
+    class Drip(BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.send_response(200)
+            self.send_header("Content-Length", "400")
+            self.end_headers()
+            with suppress(OSError):
+                while len(sent) < 400 and not stop.wait(0.005):
+                    self.wfile.write(b" ")
+                    sent.append(self.path)
+
+        def log_message(self, *_):
+            pass
+
+    monkeypatch.setattr(releases, "LIMIT_SECONDS", 0.1)
+    with ThreadingHTTPServer(("127.0.0.1", 0), Drip) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.05,))
+        thread.start()
+        try:
+            remote = releases.Remote(f"http://127.0.0.1:{server.server_port}", None)
+            with pytest.raises(releases.Refusal, match="did not come in full within") as refusal:
+                remote.read("manifest.json")
+            assert refusal.value.code == "unreachable"
+        finally:
+            stop.set()
+            server.shutdown()
+            thread.join()
 
 
 def test_a_token_does_not_follow_a_redirection(tmp_path):

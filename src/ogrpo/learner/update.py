@@ -25,6 +25,7 @@ from ogrpo.learner.finite import all_finite, choose
 from ogrpo.learner.memory import CompilerOptions
 from ogrpo.learner.metrics import Metrics, MetricsFn, region_metrics, summarize
 from ogrpo.learner.offload import fetched, put_back
+from ogrpo.learner.pieces import added, rows_of
 from ogrpo.learner.state import (
     Hypers,
     Params,
@@ -32,7 +33,6 @@ from ogrpo.learner.state import (
     is_large,
     join,
 )
-from ogrpo.policy.packing import added
 
 PolicyFn = Callable[[Params, Batch[Array], Array], PolicyOutput[Array]]
 ObjectiveFn = Callable[..., Array]
@@ -282,13 +282,13 @@ def _gradient_of_pieces(
 
     def accumulate(sums: tuple, packing: Packing[Array]) -> tuple[tuple, None]:
         grads, total, output = sums
-        more, evidence = grad_fn(params, piece_of(whole, packing))
+        more, evidence = grad_fn(params, _piece(whole, packing))
         output = jax.tree.map(partial(added, packing=packing), output, evidence.output)
         grads = jax.tree.map(jnp.add, grads, more)
         return (grads, total + evidence.total.total, output), None
 
     turns = _split(packing, _parts(weighed.batch, recipe))
-    first = piece_of(whole, jax.tree.map(lambda x: x[0], turns))
+    first = _piece(whole, jax.tree.map(lambda x: x[0], turns))
     found = jax.eval_shape(grad_fn, params, first)[1]
     output = jax.tree.map(lambda x: jnp.zeros(rows, x.dtype), found.output)
     start = jax.tree.map(jnp.zeros_like, params), jnp.zeros((), found.total.total.dtype), output
@@ -298,12 +298,9 @@ def _gradient_of_pieces(
     return grads, Evidence(total=Total(total, count), output=output, computed=computed)
 
 
-def piece_of(whole: Weighed, packing: Packing[Array]) -> Weighed:
+def _piece(whole: Weighed, packing: Packing[Array]) -> Weighed:
     """The groups at the places of some parts, without the completions that are elsewhere."""
-    assert packing.groups is not None
-    assert packing.here is not None
-    rows, here = packing.groups.ravel(), packing.here.reshape(-1, packing.here.shape[-1], 1)
-    piece: Weighed = jax.tree.map(lambda x: jnp.take(x, rows, axis=0, mode="clip"), whole)
+    piece, here = rows_of(whole, packing)
     batch = piece.batch._replace(
         completion_mask=piece.batch.completion_mask & here,
         packing=packing._replace(groups=None, here=None),

@@ -89,31 +89,6 @@ def packed_log_probs_and_entropy(
     return jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), found)
 
 
-def in_order(
-    found: PolicyOutput[jax.Array], packing: Packing[jax.Array], count: int
-) -> PolicyOutput[jax.Array]:
-    """Rows [K A, G, T] of a batch cut by tokens as its groups [N, G, T]; 0 where there is none.
-
-    Args:
-      found: what the parts' places say.
-      packing: with `groups` and `here`.
-      count: N.
-    """
-
-    def back(rows: jax.Array) -> jax.Array:
-        return added(jnp.zeros((count, *rows.shape[1:]), rows.dtype), rows, packing)
-
-    return jax.tree.map(back, found)
-
-
-def added(so_far: jax.Array, rows: jax.Array, packing: Packing[jax.Array]) -> jax.Array:
-    """[N, G, T] with the rows of parts, [K A, G, T], where their completions belong."""
-    assert packing.groups is not None
-    assert packing.here is not None
-    own = jnp.where(packing.here.reshape(*rows.shape[:2], 1), rows, 0)
-    return so_far.at[packing.groups.ravel()].add(own, mode="drop")
-
-
 def _parts(
     params: Params,
     config: DecoderConfig,

@@ -25,6 +25,7 @@ from ogrpo.data.tokenizer import TextTokenizer
 from ogrpo.kernels import attention
 from ogrpo.kernels.log_probs import check_available, choose
 from ogrpo.learner.finite import require_finite
+from ogrpo.learner.pieces import in_order
 from ogrpo.learner.state import adam, init_state
 from ogrpo.learner.update import PolicyFn
 from ogrpo.learner.warm_start import make_imitate, warm_start
@@ -36,7 +37,7 @@ from ogrpo.policy import (
 )
 from ogrpo.policy.decoder import keep_nothing, keep_products
 from ogrpo.policy.lora import merge
-from ogrpo.policy.packing import in_order, packed_log_probs_and_entropy
+from ogrpo.policy.packing import packed_log_probs_and_entropy
 from ogrpo.policy.pretrained import load_pretrained, save_pretrained
 from ogrpo.policy.room import check_room
 from ogrpo.policy.shapes import SHAPES, tiny

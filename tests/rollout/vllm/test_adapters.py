@@ -4,6 +4,7 @@ import threading
 
 import pytest
 
+from ogrpo.rollout.http_server import BadRequest
 from ogrpo.rollout.vllm import Refused
 from tests.rollout.vllm import adapters, contract, world
 
@@ -72,21 +73,41 @@ def test_a_third_version_waits_for_requests_of_the_first(farm):
     """A server reads adapters again that it has evicted, from a copy that does not stay for ever."""
     endpoint = farm.start(lora_rank=8)
     policies = {n: world.adapted(CONFIG, n) for n in (1, 2, 3)}
-    with connected(endpoint, timeout=1.0) as engine:
+    with connected(endpoint) as engine:
         engine.publish(policies[1], 1)
         (server,) = engine._fleet.servers
         model = server.take()
         engine.publish(policies[2], 2)
-        held = {*endpoint.service.adapters}
-        assert len(held) == 2
-        assert model in held
-        engine.publish(policies[3], 3)  # gives the server up for now
-        assert "does not finish its requests" in server.state()
-        assert {*endpoint.service.adapters} == held
+        assert len({*endpoint.service.adapters}) == 2
+        assert model in endpoint.service.adapters
+        assert server._in_the_way(engine._fleet.target)
         engine._loop.call_soon_threadsafe(server.release, model)
+        engine.publish(policies[3], 3)
         groups = engine.generate(world.PROMPTS, contract.SAMPLING, 1)
         assert world.worst_gap(CONFIG, policies[3], groups) < contract.EXACT
-        assert model not in {*endpoint.service.adapters}
+        assert model not in endpoint.service.adapters
+
+
+def test_after_a_push_that_failed_the_next_waits_for_all_requests(farm):
+    """Each attempt puts one more copy on the server, and a long request may outlast several."""
+    endpoint = farm.start(lora_rank=8)
+    policies = {n: world.adapted(CONFIG, n) for n in (1, 2)}
+    with connected(endpoint) as engine:
+        engine.publish(policies[1], 1)
+        (server,) = engine._fleet.servers
+        model = server.take()
+
+        def busy(_):
+            raise BadRequest("busy", 503)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(endpoint.service.adapters, "load", busy)
+            engine.publish(policies[2], 2)
+            assert server.proven is None
+            assert server._in_the_way(engine._fleet.target)
+        engine._loop.call_soon_threadsafe(server.release, model)
+        groups = engine.generate(world.PROMPTS, contract.SAMPLING, 1)
+        assert world.worst_gap(CONFIG, policies[2], groups) < contract.EXACT
 
 
 def test_a_restart_heals_with_the_weights_beneath_and_the_adapters(farm):

@@ -12,11 +12,12 @@ import math
 import os
 import shutil
 import tempfile
+import time
 import urllib.error
 import urllib.request
 import uuid
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -27,7 +28,8 @@ MANIFEST, MODEL = "manifest.json", "model.safetensors"
 LOCK = "lock"
 DTYPES = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 CHUNK = 1 << 22
-PULL_SECONDS = 60.0
+PULL_SECONDS, LIMIT_SECONDS = 60.0, 540.0
+"""For a piece, and for a whole file: less than a trainer waits for an update."""
 SIZES = {
     **dict.fromkeys(("BOOL", "U8", "I8", "F8_E5M2", "F8_E4M3", "F8_E8M0"), 1),
     **dict.fromkeys(("U16", "I16", "F16", "BF16"), 2),
@@ -193,9 +195,7 @@ class Remote:
         """The content of a small file."""
         try:
             with self._open(name) as reply:
-                content = reply.read(MOST_MANIFEST)
-                _check_end(reply, left=MOST_MANIFEST - len(content))
-                return content
+                return b"".join(_pieces(reply, MOST_MANIFEST))
         except (http.client.HTTPException, OSError, ValueError) as error:
             raise self._unreachable(name, error) from error
 
@@ -204,21 +204,26 @@ class Remote:
         target = place.scratch / f"{uuid.uuid4().hex}.{name}"
         try:
             with self._open(name) as reply, target.open("wb") as out:
-                left = size + 1  # one byte more shows in the digest
-                while left and (piece := reply.read(min(CHUNK, left))):
+                for piece in _pieces(reply, size + 1):  # one byte more shows in the digest
                     out.write(piece)
-                    left -= len(piece)
-                _check_end(reply, left)
         except (http.client.HTTPException, OSError, ValueError) as error:
             target.unlink(missing_ok=True)
             raise self._unreachable(name, error) from error
         return target
 
 
-def _check_end(reply: http.client.HTTPResponse, left: int) -> None:
-    """Raises where the connection has ended too early, which reading a piece at a time hides."""
-    if left and reply.length:
-        raise http.client.IncompleteRead(b"", reply.length)
+def _pieces(reply: http.client.HTTPResponse, most: int) -> Iterator[bytes]:
+    """What a reply brings; raises where its connection ends too early, or it takes too long."""
+    whole = reply.length
+    got, ends = 0, time.monotonic() + LIMIT_SECONDS
+    # `read` would wait for a whole piece, and a drip for each of its bytes.
+    while got < most and (piece := reply.read1(min(CHUNK, most - got))):
+        if time.monotonic() > ends:
+            raise TimeoutError(f"it did not come in full within {LIMIT_SECONDS:g} s")
+        got += len(piece)
+        yield piece
+    if got < min(most, whole or 0):
+        raise http.client.IncompleteRead(b"", (whole or 0) - got)
 
 
 def obtain(

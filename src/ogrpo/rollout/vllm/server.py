@@ -305,7 +305,8 @@ class Server:
         """
         if target.adapter is None or target.release is not self._held:
             return self._options.in_flight == "wait" and self.in_flight > 0
-        return self.proven is not None and bool({*self.uses} - {self._model(self.proven)})
+        held = [one for one in (self.proven, target) if one is not None]
+        return bool({*self.uses} - {*map(self._model, held)})
 
     @property
     def _to_prove(self) -> bool:
