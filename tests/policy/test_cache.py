@@ -43,15 +43,16 @@ def test_lengths_double(least, length, expected):
 def test_reading_what_is_written_changes_no_sample(family, apart, halvings):
     config = make_config(family)
     params, batch = make_params(config), ragged_batch(config)
-    used = unstack(params) if apart else params
+    used, longest = unstack(params) if apart else params, 0
     for eos_id, seed, greedy in product((3, 7), range(2), (False, True)):
         changes = {"eos_id": eos_id, "seed": seed, "greedy": greedy}
         whole = run(config, params, batch, **changes)
         part = run(config, used, batch, least_read=3, halvings=halvings, **changes)
         for name in ("token_ids", "mask", "finished"):
             np.testing.assert_array_equal(getattr(part, name), getattr(whole, name))
+        longest = max(longest, int(whole.mask.sum(-1).max()))
         np.testing.assert_allclose(part.log_probs, whole.log_probs, rtol=0, atol=2e-6)
-    assert int(whole.mask.sum(-1).max()) > 24, "the case must reach the longest read"
+    assert longest > 24, "the case must reach the longest read"
 
 
 def test_a_step_reads_the_least_length_that_holds_what_is_written():
@@ -79,7 +80,7 @@ def test_a_step_writes_the_cache_in_place():
     config = make_config()
     params, batch = unstack(make_params(config)), ragged_batch(config)
     program = jax.jit(lambda params: run(config, params, batch, max_tokens=53)).lower(params)
-    step = program.compile().as_text().partition("ENTRY")[0]
+    step = (program.compile().as_text() or "").partition("ENTRY")[0]
     whole = math.prod((3, 5, config.num_kv_heads, config.head_dim, 53))
     made = [
         kind

@@ -232,6 +232,7 @@ def test_one_token_needs_no_step(qwen2):
         ({"eos_id": 11}, "eos_id 11 is outside the vocabulary of 11"),
         ({"eos_id": -1}, "eos_id -1"),
         ({"halvings": -1}, "halvings must be at least 0, got -1"),
+        ({"least_read": 0}, "least_read must be at least 1, got 0"),
     ],
 )
 def test_bad_settings_are_refused(qwen2, changes, message):

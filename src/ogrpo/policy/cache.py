@@ -61,11 +61,13 @@ def decode_mix(
 
     def mix(queries: jax.Array, keys: jax.Array, values: jax.Array, context: Any) -> jax.Array:
         prompt, own = context
+        prompt_keys, prompt_values = map(_by_token, prompt)
 
         def over(length: int) -> jax.Array:
+            own_keys, own_values = (_by_token(x[..., :length]) for x in own)
             segments = [
-                KeySegment(*map(_by_token, prompt), prompt_seen),
-                KeySegment(*(_by_token(x[..., :length]) for x in own), seen),
+                KeySegment(prompt_keys, prompt_values, prompt_seen),
+                KeySegment(own_keys, own_values, seen),
                 KeySegment(keys[:, :, None], values[:, :, None], itself),
             ]
             return attention_fn(queries[:, :, None], segments)[:, :, 0]
