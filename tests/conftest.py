@@ -66,6 +66,7 @@ SLOW = (
         "experiments/test_reuse.py",
         "trainer/test_servers.py",
     ),
+    *("rollout/vllm/test_healing.py", "rollout/vllm/test_schedules.py"),
 )
 
 
