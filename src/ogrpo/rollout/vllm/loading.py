@@ -114,7 +114,7 @@ def _not_staged(failure: _Failure) -> RolloutError:
 def _not_installed(failure: _Failure) -> RolloutError:
     # Of several workers, others may have installed what this one did not.
     if failure.workers == 1 and failure.code != "broken":
-        return PublishRefused(f"{failure.said}; it goes on serving {failure.serves}")
+        return _not_staged(failure)
     return Broken(f"{failure.said}; its live model may be half loaded: push again or restart it")
 
 
