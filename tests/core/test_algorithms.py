@@ -22,6 +22,7 @@ from ogrpo.core.algorithms import (
     WEIGHTS,
     Algorithm,
     Knob,
+    LooksAt,
     loss_reads,
     with_parts,
 )
@@ -105,9 +106,9 @@ def seen_by(algorithm, log_probs, batch):
     n, g, _ = jnp.ogrid[: log_probs.shape[0], : log_probs.shape[1], :1]
     still = first(jnp.zeros_like)
     if not np.allclose(still, first(lambda x: noise(x, n > 0)), rtol=1e-5):
-        return "batch"
+        return LooksAt.BATCH
     alone = np.allclose(still, first(lambda x: noise(x, (n == 0) & (g > 0))), rtol=1e-5)
-    return "completion" if alone else "group"
+    return LooksAt.COMPLETION if alone else LooksAt.GROUP
 
 
 @every

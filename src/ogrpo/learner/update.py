@@ -17,7 +17,7 @@ from jax import Array
 from ogrpo.batch import Batch, Packing, PolicyOutput
 from ogrpo.core.advantages import zero_variance_mask
 from ogrpo.core.aggregate import Total, mean
-from ogrpo.core.algorithms import REFERENCE, Algorithm
+from ogrpo.core.algorithms import REFERENCE, Algorithm, LooksAt
 from ogrpo.core.objectives import TokenBatch
 from ogrpo.core.trust_region import TrustRegion
 from ogrpo.learner.apply import guarded
@@ -269,7 +269,7 @@ def _gradient_of_pieces(
 
     A total is linear in the losses: each token's weight in the whole batch's is its gradient.
     """
-    if recipe.algorithm.looks_at != "completion":
+    if recipe.algorithm.looks_at > LooksAt.COMPLETION:
         raise ValueError(
             f"{recipe.algorithm.name} looks at a whole {recipe.algorithm.looks_at}, which a batch"
             " cut by tokens may split: pack it without a number of tokens"

@@ -16,6 +16,7 @@ from ogrpo.core.algorithms import (
     PROXIMAL,
     REFERENCE,
     Algorithm,
+    LooksAt,
     with_parts,
 )
 from ogrpo.core.objectives import TokenBatch
@@ -228,7 +229,7 @@ def _check_tokens(config: TrainConfig, chosen: Algorithm) -> None:
     tokens = config.optimizer.microbatch_tokens
     longest = config.data.prompt_length, config.rollout.max_tokens
     require(
-        tokens is None or chosen.looks_at == "completion",
+        tokens is None or chosen.looks_at == LooksAt.COMPLETION,
         f"{title(config)} looks at a whole {chosen.looks_at}, which parts of"
         f" optimizer.microbatch-tokens = {tokens} may split: give --optimizer.microbatches instead",
     )

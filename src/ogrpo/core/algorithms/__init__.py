@@ -16,6 +16,7 @@ from ogrpo.core.algorithms.base import (
     REFERENCE,
     Algorithm,
     Knob,
+    LooksAt,
     loss_reads,
 )
 from ogrpo.core.algorithms.catalogue import ALGORITHMS, GROUPS

@@ -3,7 +3,8 @@
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple
+from enum import IntEnum
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -21,7 +22,19 @@ AdvantageFn = Callable[..., jax.Array]
 ReductionFn = Callable[..., Total]
 KlTermFn = Callable[[jax.Array, TokenBatch], jax.Array]
 Knobs = Mapping[str, Scalar]
-LooksAt = Literal["completion", "group", "batch"]
+
+
+class LooksAt(IntEnum):
+    """What the loss of a token depends on, from the nearest on."""
+
+    COMPLETION = 0
+    GROUP = 1
+    BATCH = 2
+
+    def __str__(self) -> str:
+        """In words, for messages."""
+        return self.name.lower()
+
 
 BEHAVIOR, PROXIMAL, REFERENCE, KEY = "behavior", "proximal", "reference", "key"
 READS = {
@@ -65,7 +78,7 @@ class Algorithm:
     """Whose log-probs the loss reads besides pi's, and "key" if the advantage draws lots."""
     knobs: Mapping[str, Knob] = field(default_factory=dict)
     """By name; each part takes those that its signature names, and `beta` weighs the KL term."""
-    looks_at: LooksAt = "completion"
+    looks_at: LooksAt = LooksAt.COMPLETION
     """What the loss of a token depends on: its completion, its group or the whole batch."""
     silent: bool = True
     """Whether a completion of advantage 0 costs nothing, its KL term aside."""
@@ -83,7 +96,7 @@ class Algorithm:
     @property
     def adds_up(self) -> bool:
         """Whether the losses of microbatches of whole groups add up to the batch's."""
-        return self.looks_at != "batch"
+        return self.looks_at < LooksAt.BATCH
 
     def settings(self, given: Mapping[str, float | None]) -> dict[str, float]:
         """The value of each knob: as given, or as published.

@@ -4,7 +4,7 @@ from functools import partial
 from typing import Any
 
 from ogrpo.core import aggregate, objectives
-from ogrpo.core.algorithms.base import BEHAVIOR, KEY, PROXIMAL, Algorithm, Knob
+from ogrpo.core.algorithms.base import BEHAVIOR, KEY, PROXIMAL, Algorithm, Knob, LooksAt
 from ogrpo.core.algorithms.parts import ADVANTAGES, REDUCTIONS
 
 PPO = "PPO, arXiv:1707.06347, section 6.1"
@@ -279,7 +279,7 @@ GATED = [
         "group_standardized",
         "token",
         knobs={"threshold": Knob(0.04, "arXiv:2510.01161, section 4")},
-        looks_at="batch",
+        looks_at=LooksAt.BATCH,
     ),
     _method(
         "dppo_tv",
@@ -387,7 +387,7 @@ REGRESSIONS = [
         objectives.opmd_pairwise,
         "centered",
         "sequence_sum",
-        looks_at="group",
+        looks_at=LooksAt.GROUP,
         knobs={"tau": Knob(1.0, f"{REC}; no value is given")},
         reads=frozenset(),
     ),

@@ -4,7 +4,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Any, get_args
+from typing import Any
 
 import jax
 
@@ -67,7 +67,10 @@ WEIGHTS: dict[str, Callable[..., jax.Array]] = {
 }
 """Name -> `(log_ratio, mask, *, knobs) -> w`, what pi_k/mu may enter as."""
 
-WEIGHT_LOOKS_AT: dict[str, LooksAt] = {"group_normalized": "group", "batch_normalized": "batch"}
+WEIGHT_LOOKS_AT: dict[str, LooksAt] = {
+    "group_normalized": LooksAt.GROUP,
+    "batch_normalized": LooksAt.BATCH,
+}
 """Of weights that look beyond their completion."""
 
 WEIGHT_KNOBS = {
@@ -192,7 +195,7 @@ def _with_weight(algorithm: Algorithm, name: str) -> Algorithm:
             f"{algorithm.name} already reads pi_k/mu: weight {name} would correct it twice; leave"
             " it out, or choose the centre unit where there is a choice"
         )
-    names, seen = WEIGHT_KNOBS.get(name, {}), WEIGHT_LOOKS_AT.get(name, "completion")
+    names, seen = WEIGHT_KNOBS.get(name, {}), WEIGHT_LOOKS_AT.get(name, LooksAt.COMPLETION)
     defaults = WEIGHT_DEFAULTS | (
         {"weight_cap": TRACE_CAP} if weight_fn is traces.trace_weight else {}
     )
@@ -202,7 +205,7 @@ def _with_weight(algorithm: Algorithm, name: str) -> Algorithm:
         loss=_weighted(algorithm.loss, weight_fn, names),
         reads=algorithm.reads | {BEHAVIOR, PROXIMAL},
         knobs={**algorithm.knobs, **{knob: defaults[knob] for knob in names}},
-        looks_at=max(algorithm.looks_at, seen, key=get_args(LooksAt).index),
+        looks_at=max(algorithm.looks_at, seen),
     )
 
 
