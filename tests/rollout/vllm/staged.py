@@ -43,7 +43,8 @@ class Staged(httpx.AsyncBaseTransport):
         missed: vLLM looked for adapters whose copy was gone, which ends it.
         faults: what happens to the next request of a path, by the path's last part: `refuse` (503),
             `drop` (not delivered), `lose` (delivered, no answer), `hang` (delivered, no answer and no
-            end), `odd` (an answer that vLLM does not give), `late` (an answer after 8 s).
+            end), `odd` (an answer that vLLM does not give), `ignore` (200, and
+            nothing is done), `late` (an answer after 8 s).
     """
 
     def __init__(self):
@@ -58,7 +59,7 @@ class Staged(httpx.AsyncBaseTransport):
         self.starts += 1
         self.weights, self.label, self.note = FIRST, "default", ("", -1)
         self.paused, self._running = False, 0
-        self._open, self._update = False, None
+        self._open, self._update, self._staged = False, None, None
         self.adapters, self.copies = {}, {}
         self._dead = asyncio.Event()
         self._changed = asyncio.Event()
@@ -96,6 +97,8 @@ class Staged(httpx.AsyncBaseTransport):
             raise httpx.ReadError("cut on the way")
         if fault == "refuse":
             return httpx.Response(503, json={"error": {"message": "busy"}})
+        if fault == "ignore":
+            return httpx.Response(200, json={})
         answer = asyncio.ensure_future(self._answer(path, request, fault))
         died = asyncio.ensure_future(life.wait())
         try:
@@ -234,11 +237,15 @@ class Staged(httpx.AsyncBaseTransport):
         code = self.faults.pop("install" if install else "load", None)
         sha256 = update["manifest_sha256"]
         self._update = {"manifest_sha256": sha256, "code": code, "error": code, "pulled": 0}
+        if install and self._staged != sha256:
+            self._open = False
+            raise Fails
         if code is not None:
             self._open = False
             if install:
                 self.weights, self.note = FIRST + 1, ("", -1)
             raise Fails
+        self._staged = None if install else sha256
         if install:
             self.loads += 1
             self.weights, self.note = update["version"], (sha256, update["version"])

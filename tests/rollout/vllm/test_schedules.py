@@ -36,7 +36,7 @@ PATHS = (
     *("models", "version", "get_world_size"),
 )
 ROUTES = ("load_lora_adapter", "unload_lora_adapter")
-KINDS = ("refuse", "drop", "lose", "hang", "odd", "late")
+KINDS = ("refuse", "drop", "lose", "hang", "odd", "late", "ignore")
 SETTLED = 2 * OPTIONS.timeout + 2 * LONGEST_REST
 """Seconds after which a server that is well serves what is wanted: the calls that still wait for a
 lost answer, a rest, and the calls that bring it there."""

@@ -8,6 +8,8 @@ from ogrpo.rollout.vllm.errors import PublishRefused, Refused, RolloutError, Una
 from ogrpo.rollout.vllm.server import Changes, Server
 from ogrpo.rollout.vllm.sync import Target
 
+LEAST_GRACE = 5.0
+"""Seconds at least that a publication waits for others once a server serves it."""
 TRIES = 3
 """Times that a server is pushed to within one publication; it may have been disturbed."""
 
@@ -72,11 +74,7 @@ class Fleet:
         for server in self.servers:
             server.want(target)
         self.versions.add(target.version)
-        for server in well:
-            await server.tried(target)
-        await self._changes.until(
-            lambda: bool(self._serving(target)) or all(_given_up(server) for server in well)
-        )
+        await self._settled(well, target)
         doubts = [server.doubt for server in well if server.doubt is not None]
         for doubt in doubts:
             if isinstance(doubt, PublishRefused):
@@ -87,6 +85,20 @@ class Fleet:
             if not have and not isinstance(doubt, Unavailable):
                 raise doubt
         return have
+
+    async def _settled(self, servers: Sequence[Server], target: Target) -> None:
+        """Returns when one serves a target, and the others had as long again; or none will."""
+        begin = asyncio.get_running_loop().time()
+        await self._changes.until(
+            lambda: bool(self._serving(target)) or all(_given_up(server) for server in servers)
+        )
+        for server in servers:
+            server.check()
+        grace = max(LEAST_GRACE, asyncio.get_running_loop().time() - begin)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(grace):
+                for server in servers:
+                    await server.tried(target)
 
     def _serving(self, target: Target) -> list[Server]:
         return [server for server in self.servers if server.proven is target]

@@ -287,7 +287,7 @@ class Server:
                 self.api.url,
             )
         if paused is not False:  # where it does not say, it may be
-            await self.api.resume()
+            await self._resume()
         self._paused = False
 
     async def _drain(self, target: Target) -> None:
@@ -392,4 +392,6 @@ class Server:
 
     async def _resume(self) -> None:
         await self.api.resume()
+        if await self.api.is_paused():
+            raise Unavailable(f"{self.api.url} says that it is resumed, and is paused")
         self._paused = False
