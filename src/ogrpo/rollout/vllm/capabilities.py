@@ -277,7 +277,10 @@ async def _native(api: ServerApi, model: str, expected: Expected) -> bool:
             return False
         raise
     with understood(api.url, "/inference/v1/generate", reply):
-        return all(choice.get("weight_versions") for choice in reply["choices"])
+        drawn = [
+            (choice["token_ids"], choice.get("weight_versions")) for choice in reply["choices"]
+        ]
+        return all(versions for _, versions in drawn)
 
 
 def check_in_flight(found: Capabilities, in_flight: str) -> None:

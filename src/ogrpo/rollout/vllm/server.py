@@ -343,8 +343,21 @@ class Server:
         return gap
 
     async def _push(self, target: Target) -> None:
-        assert self.found is not None
+        # Where requests go on under a push, it may fail for the same reason as they.
+        unproven = self.in_flight > 0 or self._drawn
         self.proven = None
+        try:
+            self.report = await self._pushed(target)
+        except BaseException as error:
+            if unproven:
+                self._disbelieve()
+            elif isinstance(error, Unproven):
+                self._held = None
+            raise
+        self.proven = target
+
+    async def _pushed(self, target: Target) -> PushReport:
+        assert self.found is not None
         start = time.perf_counter()
         moved, load_seconds = 0, 0.0
         if target.adapter is None or target.release is not self._held:
@@ -358,13 +371,8 @@ class Server:
             await unload_others(self.api, {self._model(target), *self.uses})
             load_seconds += time.perf_counter() - resumed
         begin = time.perf_counter()
-        try:
-            gap = await self._prove(target)
-        except Unproven:
-            self._held = None
-            raise
-        self.proven = target
-        self.report = PushReport(
+        gap = await self._prove(target)
+        return PushReport(
             target,
             bytes=moved,
             load_seconds=load_seconds,
