@@ -66,7 +66,8 @@ SLOW = (
         "experiments/test_reuse.py",
         "trainer/test_servers.py",
     ),
-    *("rollout/vllm/test_healing.py", "rollout/vllm/test_schedules.py"),
+    *(f"rollout/vllm/test_{name}.py" for name in ("faults", "healing", "schedules")),
+    *("learner/test_cut_by_tokens.py", "learner/test_offload.py"),
 )
 
 
