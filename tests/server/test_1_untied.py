@@ -129,7 +129,7 @@ def test_a_rank_that_alone_did_not_install_is_broken_and_found_by_the_probe(alon
         await update(api, body, seconds=seconds)
 
     def prove(api, found):
-        return sync.prove(api, found, probe)
+        return sync.prove(api, found, sync.Target(release, probe))
 
     try:
         with contract.connect([alone.url], CONFIG) as engine:
