@@ -114,9 +114,7 @@ class Storm:
         """A blow of each kind, when the run has recovered from the one before."""
         for kind in kinds:
             begun, before = time.monotonic(), newest_step(self._run)
-            while (
-                self.toll.open or newest_step(self._run) <= max(before, 0) or not self.strike(kind)
-            ):
+            while not (self._well(before) and self.strike(kind)):
                 self.attend(0.05)
                 if time.monotonic() - begun > self._longest:
                     self.wrong.append(

@@ -20,7 +20,16 @@ from ogrpo.trainer import Packer
 from ogrpo.trainer.batches import make_batch, to_device
 from ogrpo.trainer.model import make_policy_fn
 from tests.learner import toy
-from tests.learner.test_packed_update import CONFIG, KNOBS, N, P, T, check_equal, make_groups
+from tests.learner.test_packed_update import (
+    CONFIG,
+    KNOBS,
+    N,
+    P,
+    T,
+    check_equal,
+    make_groups,
+    scored,
+)
 from tests.learner.toy import GRADIENT, make_recipe
 from tests.policy.tiny import make_params
 
@@ -39,10 +48,7 @@ def updated(*, tokens=None, reduction="group", skip=False):
     packer = None if tokens is None else Packer(1, skip, 1, tokens)
     batch = to_device(make_batch(make_groups(), packer, for_update=True).batch)
     policy_fn = make_policy_fn(CONFIG)
-    score = jax.jit(policy_fn)
-    for name, seed in (("proximal_log_probs", 1), ("ref_log_probs", 2)):
-        found = score(make_params(CONFIG, seed), batch, jnp.float32(0.7)).log_probs
-        batch = batch._replace(**{name: found})
+    batch = scored(batch, policy_fn)
     recipe = make_recipe(
         policy_fn=policy_fn,
         reduction=REDUCTIONS[reduction],

@@ -44,16 +44,22 @@ def make_groups(seed=0, n=N, longest=T) -> Batch:
     )
 
 
+def scored(batch, policy_fn):
+    """With pi_k and pi_ref, in the batch's own layout."""
+    score = jax.jit(policy_fn)
+    for name, seed in (("proximal_log_probs", 1), ("ref_log_probs", 2)):
+        found = score(make_params(CONFIG, seed), batch, jnp.float32(0.7)).log_probs
+        batch = batch._replace(**{name: found})
+    return batch
+
+
 @cache
 def updated(*, packed, microbatches=1, skip=False):
     """The state and the metrics after one update, with pi_k and pi_ref scored in the same way."""
     packer = Packer(microbatches, skip) if packed else None
     batch = to_device(make_batch(make_groups(), packer, for_update=True).batch)
     policy_fn = make_policy_fn(CONFIG)
-    score = jax.jit(policy_fn)
-    for name, seed in (("proximal_log_probs", 1), ("ref_log_probs", 2)):
-        found = score(make_params(CONFIG, seed), batch, jnp.float32(0.7)).log_probs
-        batch = batch._replace(**{name: found})
+    batch = scored(batch, policy_fn)
     region_fn = partial(dual_penalty, delta=0.01, rate=0.5, initial=0.25)
     recipe = make_recipe(
         policy_fn=policy_fn,

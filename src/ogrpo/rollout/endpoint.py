@@ -114,7 +114,7 @@ class Service:
         """As the vLLM worker extension's `ogrpo_describe`."""
         return {
             **self.place.where(),
-            "protocol": 2,
+            "protocol": releases.PROTOCOL,
             "transfer": "ogrpo",
             "dtype": self.model.dtype,
             "logprobs_mode": "processed_logprobs",

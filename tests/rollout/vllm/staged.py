@@ -11,7 +11,7 @@ import json
 import httpx
 
 from ogrpo.rollout.extension.ogrpo_adapters import KEPT
-from ogrpo.rollout.vllm.capabilities import PROTOCOL
+from ogrpo.rollout.extension.ogrpo_releases import PROTOCOL
 
 FIRST = 999
 """The weights that a process starts with."""

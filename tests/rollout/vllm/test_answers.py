@@ -8,8 +8,7 @@ import pytest
 
 from ogrpo.rollout.endpoint import BadRequest
 from ogrpo.rollout.protocol import Sampling
-from ogrpo.rollout.vllm import RolloutError, drawing
-from ogrpo.rollout.vllm import server as looked_after
+from ogrpo.rollout.vllm import RolloutError, waiting
 from tests.rollout.vllm import contract, world
 from tests.rollout.vllm.conftest import Farm
 
@@ -187,8 +186,7 @@ class Lying:
 
 @pytest.fixture(autouse=True)
 def _without_rests(monkeypatch):
-    monkeypatch.setattr(drawing, "FIRST_REST", 0.01)
-    monkeypatch.setattr(looked_after, "FIRST_REST", 0.01)
+    monkeypatch.setattr(waiting, "FIRST_REST", 0.01)
 
 
 @pytest.fixture(scope="module", params=[True, False], ids=["native", "portable"])

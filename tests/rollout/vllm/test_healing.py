@@ -10,8 +10,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 import pytest
 
-from ogrpo.rollout.vllm import RolloutError, drawing
-from ogrpo.rollout.vllm import server as looked_after
+from ogrpo.rollout.vllm import RolloutError, waiting
 from tests.rollout.vllm import contract, world
 from tests.rollout.vllm.orphan import leave_paused
 from tests.rollout.vllm.proxy import (
@@ -37,8 +36,7 @@ HASTY = {"timeout": 1.5, "patience": 20.0}
 
 @pytest.fixture(autouse=True)
 def _short_rests(monkeypatch):
-    for module in (drawing, looked_after):
-        monkeypatch.setattr(module, "FIRST_REST", 0.01)
+    monkeypatch.setattr(waiting, "FIRST_REST", 0.01)
 
 
 @pytest.fixture

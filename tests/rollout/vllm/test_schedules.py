@@ -20,8 +20,9 @@ from ogrpo.rollout.vllm import Expected, Options, PublishRefused, RolloutError
 from ogrpo.rollout.vllm.api import ServerApi
 from ogrpo.rollout.vllm.drawing import Drawing
 from ogrpo.rollout.vllm.fleet import Fleet
-from ogrpo.rollout.vllm.server import LONGEST_REST, Changes, Server, Setup
+from ogrpo.rollout.vllm.server import Server, Setup
 from ogrpo.rollout.vllm.sync import Probe, Target
+from ogrpo.rollout.vllm.waiting import LONGEST_REST, Changes
 from ogrpo.rollout.weights.store import Release
 from tests.rollout.vllm.staged import BENEATH, EOS, Staged, log_prob_of, weights_of
 from tests.rollout.vllm.virtual import VirtualLoop

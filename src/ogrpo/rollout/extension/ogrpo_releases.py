@@ -26,6 +26,8 @@ import numpy as np
 
 MANIFEST, MODEL = "manifest.json", "model.safetensors"
 LOCK = "lock"
+PROTOCOL = 2
+"""Of what a trainer and the worker extension say to one another; a server may have an older one."""
 DTYPES = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 CHUNK = 1 << 22
 PULL_SECONDS, LIMIT_SECONDS = 60.0, 540.0

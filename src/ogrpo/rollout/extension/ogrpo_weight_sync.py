@@ -17,8 +17,6 @@ import ogrpo_adapters as adapters  # pyright: ignore[reportMissingImports]
 import ogrpo_releases as releases  # pyright: ignore[reportMissingImports]
 from safetensors import safe_open
 
-PROTOCOL = 2
-
 
 class WeightSync:
     """Mixed into the worker by vLLM, which calls `ogrpo_describe` for `/collective_rpc`."""
@@ -41,7 +39,7 @@ class WeightSync:
         transfer = config.weight_transfer_config
         return {
             **place_of(self).where(),
-            "protocol": PROTOCOL,
+            "protocol": releases.PROTOCOL,
             "transfer": None if transfer is None else str(transfer.backend),
             "dtype": _dtype(self),
             "logprobs_mode": str(getattr(model, "logprobs_mode", "raw_logprobs")),

@@ -19,6 +19,8 @@ CONNECT_SECONDS, SHORT_SECONDS = 5.0, 20.0
 """At most, to connect, and for an answer that no samples have to be drawn for."""
 IDLE_SECONDS = 2.0
 """After which a connection is not used again: vLLM closes it at 5 s, perhaps just then."""
+LATER = (408, 425, 429)
+"""Answers under 500 that another attempt may change."""
 NOT_IMPLEMENTED = 501
 """"Not by this server, now or later": to be rejected, not tried again."""
 
@@ -73,14 +75,6 @@ class ServerApi:
             yield client
         finally:
             self._idle.append(client)
-
-    async def healthy(self) -> bool:
-        """Whether the server says that it is well; it says so while paused, too."""
-        try:
-            await self._call("GET", "/health", seconds=self._short)
-        except (Unavailable, Rejected):
-            return False
-        return True
 
     async def version(self) -> str:
         """The version of vLLM."""
@@ -255,7 +249,7 @@ def _tls() -> ssl.SSLContext:
 
 def _passes(status: int) -> bool:
     """Whether another attempt may be answered: the server fails, or is asked too much."""
-    return (status >= 500 and status != NOT_IMPLEMENTED) or status in (408, 425, 429)
+    return (status >= 500 and status != NOT_IMPLEMENTED) or status in LATER
 
 
 def _message(reply: httpx.Response) -> str:

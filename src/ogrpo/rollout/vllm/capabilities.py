@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from ogrpo.rollout.extension.ogrpo_releases import PROTOCOL
 from ogrpo.rollout.protocol import Sampling
 from ogrpo.rollout.vllm import wire
 from ogrpo.rollout.vllm.api import NOT_IMPLEMENTED, Json, ServerApi
@@ -29,8 +30,6 @@ TAKES_NONE = (
     """ogrpo_weight_sync.WeightSync and --weight-transfer-config '{"backend": "ogrpo"}' """
     "(ogrpo-serve does all three)"
 )
-PROTOCOL = 2
-"""The worker extension's, of which a server may have an older copy."""
 SAID: Mapping[str, Any] = {
     "instance": str,
     "sha256": str,

@@ -16,8 +16,9 @@ from ogrpo.rollout.vllm.errors import Flawed, Rejected, RolloutError, Unavailabl
 from ogrpo.rollout.vllm.fleet import Fleet
 from ogrpo.rollout.vllm.options import Options
 from ogrpo.rollout.vllm.refusals import Refusals
-from ogrpo.rollout.vllm.server import FIRST_REST, LONGEST_REST, Server
+from ogrpo.rollout.vllm.server import Server
 from ogrpo.rollout.vllm.sync import Target
+from ogrpo.rollout.vllm.waiting import rest_seconds
 from ogrpo.rollout.vllm.wire import UNLABELLED, Order
 
 T = TypeVar("T")
@@ -95,7 +96,7 @@ class Drawing:
         refused: list[Server] = []
         for _ in range(self._options.attempts):
             if refused and not self._fleet.others(refused):
-                await asyncio.sleep(min(LONGEST_REST, FIRST_REST * 2 ** (len(refused) - 1)))
+                await asyncio.sleep(rest_seconds(len(refused) - 1))
             server, model = await self._fleet.acquire(refused)
             assert server.proven is not None
             lineage, loads, target = server.lineage, server.loads, server.proven

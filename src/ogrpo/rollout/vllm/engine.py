@@ -30,8 +30,9 @@ from ogrpo.rollout.vllm.errors import PublishRefused
 from ogrpo.rollout.vllm.fleet import Fleet
 from ogrpo.rollout.vllm.options import Options
 from ogrpo.rollout.vllm.prometheus import peaks, server_metrics
-from ogrpo.rollout.vllm.server import Changes, Server, Setup
+from ogrpo.rollout.vllm.server import Server, Setup
 from ogrpo.rollout.vllm.sync import Probe, PushReport, Target
+from ogrpo.rollout.vllm.waiting import Changes
 from ogrpo.rollout.weights import tensors as files
 from ogrpo.rollout.weights.adapters import AdapterTensors
 from ogrpo.rollout.weights.share import WeightShare

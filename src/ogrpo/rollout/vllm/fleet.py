@@ -5,8 +5,9 @@ from collections.abc import Collection, Sequence
 from contextlib import suppress
 
 from ogrpo.rollout.vllm.errors import PublishRefused, Refused, RolloutError, Unavailable
-from ogrpo.rollout.vllm.server import Changes, Server
+from ogrpo.rollout.vllm.server import Server
 from ogrpo.rollout.vllm.sync import Target
+from ogrpo.rollout.vllm.waiting import Changes
 
 LEAST_GRACE = 5.0
 """Seconds at least that a publication waits for others once a server serves it."""

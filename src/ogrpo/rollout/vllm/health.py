@@ -8,13 +8,12 @@ from urllib.parse import urlsplit
 import httpx
 
 from ogrpo.rollout.address import ELSEWHERE
+from ogrpo.rollout.vllm.api import LATER
 from ogrpo.rollout.vllm.errors import RolloutError
 from ogrpo.rollout.vllm.options import authorization, credentials_of_environment
 from ogrpo.terminal import shown
 
 SECONDS = 5.0
-LATER = (408, 425, 429)
-"""Answers under 500 that another attempt may change; 502 to 504 are a proxy's before its server."""
 
 
 def ask_health(url: str) -> str | None:

@@ -24,36 +24,14 @@ from ogrpo.rollout.vllm.errors import Refused, RolloutError, Unavailable, Unprov
 from ogrpo.rollout.vllm.loading import load
 from ogrpo.rollout.vllm.options import Options
 from ogrpo.rollout.vllm.sync import PushReport, Target
+from ogrpo.rollout.vllm.waiting import Changes, rest_seconds
 from ogrpo.rollout.weights.share import WeightShare
 from ogrpo.rollout.weights.store import Release
 from ogrpo.terminal import shown
 
 log = logging.getLogger(__name__)
-FIRST_REST, LONGEST_REST = 0.5, 30.0
-"""Seconds that a server is left alone after a failure; they double from one to the next."""
 RESUMED = "servers/resumed"
 """Counts the times that a server was found paused, as by a push that was cut off."""
-
-
-class Changes:
-    """Wakes all who wait for something to become true."""
-
-    def __init__(self) -> None:
-        self._event = asyncio.Event()
-
-    def tell(self) -> None:
-        """Has everybody look again."""
-        self._event.set()
-        self._event = asyncio.Event()
-
-    async def wait(self) -> None:
-        """Returns when somebody tells."""
-        await self._event.wait()
-
-    async def until(self, holds: Callable[[], bool]) -> None:
-        """Returns when it holds."""
-        while not holds():
-            await self.wait()
 
 
 @dataclass(frozen=True)
@@ -77,7 +55,6 @@ class Server:
         answering: it has answered since the doubt, and is being brought to what is wanted.
         lineage: counts the times that it turned out to serve something else than was believed.
         loads: counts the loads; a request that spans one cannot be told apart by version.
-        in_flight: requests under way.
         uses: requests under way by the model that they name.
         rests: rests since it was last believed.
         report: what the last push cost.
@@ -89,7 +66,7 @@ class Server:
         self.proven: Target | None = None
         self.doubt: Exception | None = None
         self.answering = False
-        self.lineage = self.loads = self.in_flight = 0
+        self.lineage = self.loads = 0
         self.uses: Counter[str] = Counter()
         self.report: PushReport | None = None
         self._setup, self._options = setup, setup.options
@@ -108,6 +85,11 @@ class Server:
     def ready(self) -> bool:
         """Whether samples of what is wanted can be had from it."""
         return self.doubt is None and self.proven is not None and self.proven is self._wanted
+
+    @property
+    def in_flight(self) -> int:
+        """Requests under way."""
+        return self.uses.total()
 
     def state(self) -> str:
         """For error messages."""
@@ -143,13 +125,11 @@ class Server:
         """Puts a request on its account; the model that it is to name."""
         assert self.proven is not None
         model = self._model(self.proven)
-        self.in_flight += 1
         self.uses[model] += 1
         return model
 
     def release(self, model: str) -> None:
         """Takes a request off its account."""
-        self.in_flight -= 1
         self.uses[model] -= 1
         self.uses += Counter()  # without those at 0
         self._drawn = True
@@ -218,7 +198,7 @@ class Server:
 
     async def _attempt(self) -> None:
         if self.doubt is not None:
-            await asyncio.sleep(min(LONGEST_REST, FIRST_REST * 2**self.rests))
+            await asyncio.sleep(rest_seconds(self.rests))
             self.rests += 1
         target, doubt = self._wanted, self.doubt
         try:
