@@ -1,6 +1,7 @@
 """Noise in the training rewards: a share of them, each 0 or 1, told the other way round."""
 
 from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
