@@ -1,4 +1,4 @@
-"""A cell of a grid: a method, a setting and a seed, and the content hash of what decides its row."""
+"""A cell of a grid: a method, a setting and a seed, with a hash of what decides its row."""
 
 import dataclasses
 import hashlib

@@ -14,7 +14,7 @@ SCORE = "pass@1/sampled"
 
 @dataclass(frozen=True)
 class Variant:
-    """A method at a place of the plane, with one setting of what is tuned: a cell but for seeds."""
+    """A method at a place of the plane, with one setting of what is tuned: cells but for seeds."""
 
     label: str
     config: TrainConfig
@@ -57,8 +57,8 @@ def chosen(
 ) -> list[Variant]:
     """For each method and place the variant with the highest mean score over the tuning seeds.
 
-    A setting with which a run diverged loses against any with which none did. A place of which a
-    tuning cell is missing is left out: its failed cells are told, and tried again at the next start.
+    A setting with which a run diverged loses against any with which none did. A place that
+    lacks a tuning cell is left out: its failed cells are told, and tried again at the next start.
     """
     found = {row["key"]: row for row in rows if row["role"] == "tuning"}
     best: dict[Place, tuple[tuple[float, ...], Variant]] = {}

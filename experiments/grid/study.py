@@ -1,11 +1,11 @@
 """What a study is: options, a grid in stages, and what its rows say."""
 
-import sys
+import argparse
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import ClassVar, Self
+from typing import ClassVar, Self, TypeVar
 
 import tyro
 from matplotlib.figure import Figure
@@ -13,9 +13,11 @@ from matplotlib.figure import Figure
 from experiments.grid.rows import Row
 from experiments.grid.runner import Rows, Stage
 from experiments.grid.tables import Table
+from ogrpo.cli.options import make_preset
 from ogrpo.trainer.config import Data, Evaluation, TrainConfig, WarmStart
 from ogrpo.trainer.config_json import from_json, to_json
 from ogrpo.trainer.config_update import require
+from ogrpo.trainer.presets import check_preset
 from ogrpo.trainer.schedule import Schedule
 
 OF_THIS_CALL = ("run_dir", "jobs", "from_rows", "keep_rows")
@@ -143,27 +145,48 @@ class Study(ABC):
         return " ".join(["python -m experiments.run", self.name, *(["--quick"] * self.quick)])
 
 
+AnyStudy = TypeVar("AnyStudy", bound=Study)
+
+
 def quick_base(base: TrainConfig) -> TrainConfig:
-    """A small warm start and few held-out problems."""
-    return replace(
-        base,
-        data=Data(train=400),
-        warm_start=WarmStart(steps=60, problems=400, demonstrations=2),
-        evaluation=replace(base.evaluation, prompts=16),
-    )
+    """A small warm start where a model is made here, and few held-out problems."""
+    few = replace(base, evaluation=replace(base.evaluation, prompts=16))
+    if base.preset != "none":
+        return few
+    warm = WarmStart(steps=200, problems=2000, demonstrations=2, learning_rate=1e-2)
+    return replace(few, data=Data(train=400), warm_start=warm)
 
 
 def parse(kind: type[Study], options: Sequence[str]) -> Study:
-    """The study that the options ask for; tyro answers unknown ones with the nearest names."""
-    default = kind()
-    quick = "--quick" in options
-    return tyro.cli(
+    """The study that the options ask for; tyro answers unknown ones with the nearest names.
+
+    Raises:
+      ValueError: a preset is unknown, or needs a model or data that is not given.
+      SystemExit: after --help, and after an option that is unknown.
+    """
+    early = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    early.add_argument("--quick", action="store_true")
+    early.add_argument("--base.preset", dest="preset", default="none")
+    known, _ = early.parse_known_args(options)
+    default = with_preset(kind(), known.preset)
+    study = tyro.cli(
         kind,
         prog=f"python -m experiments.run {kind.name}",
         args=[*options],
-        default=default.quickened() if quick else default,
+        default=default.quickened() if known.quick else default,
         config=(tyro.conf.FlagCreatePairsOff,) if {"-h", "--help"} & {*options} else (),
     )
+    check_preset(study.base)
+    return study
+
+
+def with_preset(study: AnyStudy, name: str) -> AnyStudy:
+    """A study whose base and steps are a preset's, where one is named."""
+    if name == "none":
+        return study
+    base = make_preset(name)
+    schedule = replace(base.schedule, steps=Schedule().steps)
+    return replace(study, steps=base.schedule.steps, base=replace(base, schedule=schedule))
 
 
 def of_header(kind: type[Study], header: Row, where: str) -> Study:
@@ -173,8 +196,3 @@ def of_header(kind: type[Study], header: Row, where: str) -> Study:
     known = {each.name for each in fields(kind)}
     options = {name: value for name, value in header["options"].items() if name in known}
     return from_json(kind, options, where)
-
-
-def typed() -> str:
-    """The command as it was typed."""
-    return " ".join(["python -m experiments.run", *sys.argv[1:]])

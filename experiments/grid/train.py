@@ -27,6 +27,7 @@ from ogrpo.trainer.config_update import Knobs, Optimizer
 from ogrpo.trainer.devices import Devices, open_mesh
 from ogrpo.trainer.diverged import DivergedError
 from ogrpo.trainer.find_task import find_task, is_generated
+from ogrpo.trainer.lessons import Lessons
 from ogrpo.trainer.model import make_model
 from ogrpo.trainer.prepare import Prepared, prepare
 from ogrpo.trainer.servers import connect
@@ -52,9 +53,9 @@ class CompileClock:
         self.seconds = 0.0
         jax.monitoring.register_event_duration_secs_listener(self._heard)
 
-    def _heard(self, event: str, seconds: float, **_: Any) -> None:
+    def _heard(self, event: str, duration_secs: float, **_: str | int) -> None:
         if event.startswith(COMPILING):
-            self.seconds += seconds
+            self.seconds += duration_secs
 
 
 @dataclass(frozen=True)
@@ -74,7 +75,8 @@ class Bench:
         give_back_after_compiling()
         self.run_dir, self.console, self.clock = run_dir, console, CompileClock()
         self._programs: OrderedDict[str, Programs] = OrderedDict()
-        self._prepared: OrderedDict[str, Prepared] = OrderedDict()
+        self._prepared: dict[str, Prepared] = {}
+        self._lessons: dict[int, Lessons | None] = {}
 
     def close(self) -> None:
         """Ends the processes of the rewards."""
@@ -86,8 +88,8 @@ class Bench:
         """The task made ready; problems and tokenizer are made once for all seeds."""
         name = canonical(plain_config(_without_method(config)))
         if name not in self._prepared:
-            while self._prepared:
-                self._prepared.popitem()[1].close()
+            self.close()
+            self._lessons.clear()
             self._prepared[name] = prepare(config)
         known = self._prepared[name]
         given, settled = config, known.config
@@ -98,9 +100,15 @@ class Bench:
             rollout=replace(given.rollout, max_tokens=settled.rollout.max_tokens),
             optimizer=replace(given.optimizer, learning_rate=rate),
         )
-        own = known.config.seed != config.seed and is_generated(config) and known.lessons
-        lessons = find_task(config).lessons if own else known.lessons
-        return replace(known, config=config, lessons=lessons)
+        return replace(known, config=config, lessons=self._lessons_of(config, known))
+
+    def _lessons_of(self, config: TrainConfig, known: Prepared) -> Lessons | None:
+        """What a decoder imitates first: the slips of a careless teacher depend on the seed."""
+        if known.lessons is None or not is_generated(config):
+            return known.lessons
+        if config.seed not in self._lessons:
+            self._lessons[config.seed] = find_task(config).lessons
+        return self._lessons[config.seed]
 
     @contextmanager
     def parts(self, config: TrainConfig) -> Iterator[tuple[TrainConfig, Parts, Any]]:
