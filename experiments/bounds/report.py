@@ -11,13 +11,14 @@ from experiments.grid.tables import Table, plus_minus
 
 Record = dict[str, Any]
 JUDGED = (
-    "ΔJ = J(π) − J(π_k) is what one update changed, μ the policy that drew the samples. Exact claims"
-    " are finite sums in float64, at every step and prompt; anything below −10⁻⁶ is a failure. Of a"
-    " sampled claim it is asked whether the 95 % interval excludes it; one in twenty that does would"
-    " be no surprise. Confidence is a lower limit that may be wrong with the chance stated.\n\n"
+    "ΔJ = J(π) − J(π_k) is what one update changed, μ the policy that drew the samples. Exact"
+    " claims are finite sums in float64, at every step and prompt; anything below −10⁻⁶ is a"
+    " failure. Of a sampled claim it is asked whether the 95 % interval excludes it; one in twenty"
+    " that does would be no surprise. Confidence is a lower limit that may be wrong with the chance"
+    " stated.\n\n"
     "Within one sample (run, steps) the same draws enter both sides, which leaves an inequality"
-    " little room to fail: those rows show consistency, and the plots size. The test is run, periods,"
-    " where J of the new policy comes from draws that the bound did not see."
+    " little room to fail: those rows show consistency, and the plots size. The test is run,"
+    " periods, where J of the new policy comes from draws that the bound did not see."
 )
 PERIODS = (
     "From the sampler μ of a period to the policy that replaces it, mean ± standard error over"
