@@ -100,6 +100,10 @@ STUDIES: dict[str, tuple[str, Callable[[Sequence[str]], int]]] = {
         "how many completions reuse saves, methods compared at equal budgets",
         _study("reuse", "ReuseStudy"),
     ),
+    "rec": (
+        "off-policy REINFORCE, GRPO and their kin on fresh, stale and fixed samples",
+        _study("rec", "RecStudy"),
+    ),
     "rows": ("puts a study's rows where they are committed: rows STUDY RUN_DIR", _rows),
     "plan": ("what fits, how long a step takes, which schedule keeps both sides busy", _plan),
 }
