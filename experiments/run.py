@@ -104,6 +104,10 @@ STUDIES: dict[str, tuple[str, Callable[[Sequence[str]], int]]] = {
         "off-policy REINFORCE, GRPO and their kin on fresh, stale and fixed samples",
         _study("rec", "RecStudy"),
     ),
+    "ablation": (
+        "the dials of off-policy GRPO one at a time, as arXiv:2505.22257 has them",
+        _study("ablation", "AblationStudy"),
+    ),
     "rows": ("puts a study's rows where they are committed: rows STUDY RUN_DIR", _rows),
     "plan": ("what fits, how long a step takes, which schedule keeps both sides busy", _plan),
 }
