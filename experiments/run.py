@@ -107,6 +107,16 @@ GRIDS = {
         "reuse",
         "ReuseStudy",
     ),
+    "rec": Grid(
+        "off-policy REINFORCE, GRPO and their kin on fresh, stale and fixed samples",
+        "rec",
+        "RecStudy",
+    ),
+    "ablation": Grid(
+        "the dials of off-policy GRPO one at a time, as arXiv:2505.22257 has them",
+        "ablation",
+        "AblationStudy",
+    ),
 }
 """Studies of docs/studies.md: each takes --quick, --jobs, --run-dir, --from-rows and --base.*."""
 
