@@ -39,7 +39,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _usage() -> str:
-    lines = [f"  {name:<8} {text}" for name, (text, _) in STUDIES.items()]
+    lines = [f"  {name:<10} {text}" for name, (text, _) in STUDIES.items()]
     return "\n".join(
         [
             "usage: python -m experiments.run STUDY [options]",
@@ -108,6 +108,14 @@ STUDIES: dict[str, tuple[str, Callable[[Sequence[str]], int]]] = {
     "rec": (
         "off-policy REINFORCE, GRPO and their kin on fresh, stale and fixed samples",
         _study("rec", "RecStudy"),
+    ),
+    "clip-vs-is": (
+        "clips and importance weights, alone, together, and weights in trust regions",
+        _study("clip_vs_is", "ClipStudy"),
+    ),
+    "noise": (
+        "a share of the rewards told the other way round: who amplifies it?",
+        _study("noise", "NoiseStudy"),
     ),
     "rows": ("puts a study's rows where they are committed: rows STUDY RUN_DIR", _rows),
     "plan": ("what fits, how long a step takes, which schedule keeps both sides busy", _plan),

@@ -14,6 +14,8 @@ FALL = 0.7
 """A score has fallen where it is below so much of the best one before."""
 FALSE_ALARMS = 0.1
 """Share of the runs that did not fall which a threshold may be crossed by."""
+LATE = 0.9
+"""Where the last tenth of a run begins."""
 UPDATES = next(axis for axis in AXES if axis.name == "updates")
 
 
@@ -44,8 +46,25 @@ def stretch(row: Row, name: str, begin: float, end: float) -> float:
 
 
 def late(row: Row, name: str) -> float:
-    """Mean of a signal over the last tenth of a run."""
-    return stretch(row, name, 0.9, 1.0)
+    """Mean of a signal over the last tenth of a run's updates; NaN where it was not measured."""
+    updates, values = curve(row, UPDATES, name)
+    chosen = values[updates >= LATE * row["final"]["updates"]]
+    return float(chosen.mean()) if len(chosen) else float("nan")
+
+
+def ending(name: str, form: str) -> Callable[[Sequence[Row]], str]:
+    """A signal's mean over the last tenth of the runs; a dash where it was not measured."""
+
+    def told(rows: Sequence[Row]) -> str:
+        values = [x for row in rows if np.isfinite(x := late(row, name))]
+        return f"{np.mean(values):{form}}" if values else "–"
+
+    return told
+
+
+def fallen(rows: Sequence[Row]) -> str:
+    """How many runs fell."""
+    return f"{sum(map(fell, rows))}"
 
 
 def rank(
