@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, Self
 
+from experiments.grid.cell import Cell
 from experiments.grid.choose import Variant
 from experiments.grid.runner import Rows
 from experiments.grid.study import Section
@@ -59,6 +60,14 @@ class NoiseStudy(TunedStudy):
             for name in self.methods
             for flip in self.flips
         ]
+
+    def tuning(self, rows: Rows) -> Sequence[Cell]:
+        """The cells of one share after those of another: a judge is made for each."""
+        return sorted(super().tuning(rows), key=lambda cell: cell.coordinates["flips"])
+
+    def comparing(self, rows: Rows) -> Sequence[Cell]:
+        """The cells that figures are of, in the same order."""
+        return sorted(super().comparing(rows), key=lambda cell: cell.coordinates["flips"])
 
     def report(self, rows: Rows) -> Sequence[Section]:
         """What each method loses, what that is beyond the first, and where the noise goes."""

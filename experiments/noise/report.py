@@ -82,13 +82,12 @@ def amplified(told: Sequence[Row], method: str, other: str, flip: float) -> tupl
 def share_table(methods: Sequence[str], flips: Sequence[float]) -> Table:
     """The share of the advantages on wrongly judged completions."""
     noisy = [flip for flip in flips if flip]
-    places = [(flip, chance) for flip in noisy for chance in CHANCES]
     lines = [
-        [method, *(f"{false_share(method, chance, flip):.2f}" for flip, chance in places)]
+        [method, f"{p:g}", *(f"{false_share(method, p, flip):.2f}" for flip in noisy)]
+        for p in CHANCES
         for method in methods
     ]
-    heads = (f"{flip:.0%}, p = {chance:g}" for flip, chance in places)
-    return Table("shares", ("method", *heads), lines)
+    return Table("shares", ("method", "p", *(f"{flip:.0%} flipped" for flip in noisy)), lines)
 
 
 def whole_table(rows: Sequence[Row], methods: Sequence[str]) -> Table:
