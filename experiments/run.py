@@ -2,14 +2,18 @@
 
 python -m experiments.run gsm8k --algorithm dapo --seed 1 --knobs.eps-high 0.3
 python -m experiments.run gsm8k --run-dir runs/mine --resume
-python -m experiments.run bounds
-python -m experiments.run reuse --methods on-policy positives-4
+python -m experiments.run bounds --quick
+python -m experiments.run reuse --jobs 2
+python -m experiments.run reuse --from-rows
 python -m experiments.run plan --model.shape qwen2.5-7b --serve.devices 16
 """
 
 import difflib
 import sys
 from collections.abc import Callable, Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import NamedTuple
 
 from ogrpo.cli.main import words_of
 
@@ -37,7 +41,8 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _usage() -> str:
-    lines = [f"  {name:<8} {text}" for name, (text, _) in STUDIES.items()]
+    widest = max(map(len, STUDIES))
+    lines = [f"  {name:<{widest}} {text}" for name, (text, _) in STUDIES.items()]
     return "\n".join(
         [
             "usage: python -m experiments.run STUDY [options]",
@@ -56,20 +61,30 @@ def _gsm8k(options: Sequence[str]) -> int:
     return gsm8k(options)
 
 
-def _bounds(options: Sequence[str]) -> int:
+class Grid(NamedTuple):
+    """A study that stands on the grid runner: a class of experiments/FOLDER/main.py."""
+
+    says: str
+    folder: str
+    kind: str
+
+    def __call__(self, options: Sequence[str]) -> int:
+        """Runs it; returns the exit code."""
+        from experiments.grid.main import main as grid
+
+        return grid(getattr(import_module(f"experiments.{self.folder}.main"), self.kind), options)
+
+
+def _rows(options: Sequence[str]) -> int:
     from rich.console import Console
 
-    from experiments.bounds.main import parse, run
+    from experiments.grid.main import keep
 
-    return run(parse(options), Console())
-
-
-def _reuse(options: Sequence[str]) -> int:
-    from rich.console import Console
-
-    from experiments.reuse.main import parse, run
-
-    return run(parse(options), Console())
+    if len(options) != 2 or options[0].startswith("-"):
+        print("usage: python -m experiments.run rows STUDY RUN_DIR", file=sys.stderr)
+        return USAGE_ERROR
+    keep(options[0], Path(options[1]), Console())
+    return 0
 
 
 def _plan(options: Sequence[str]) -> int:
@@ -81,11 +96,45 @@ def _plan(options: Sequence[str]) -> int:
     return run(parse(options, program="python -m experiments.run plan"), Console())
 
 
+GRIDS = {
+    "bounds": Grid(
+        "the proved inequalities along a training run, enumerated and sampled",
+        "bounds",
+        "BoundsStudy",
+    ),
+    "reuse": Grid(
+        "how many completions reuse saves, methods compared at equal budgets",
+        "reuse",
+        "ReuseStudy",
+    ),
+    "rec": Grid(
+        "off-policy REINFORCE, GRPO and their kin on fresh, stale and fixed samples",
+        "rec",
+        "RecStudy",
+    ),
+    "ablation": Grid(
+        "the dials of off-policy GRPO one at a time, as arXiv:2505.22257 has them",
+        "ablation",
+        "AblationStudy",
+    ),
+    "clip-vs-is": Grid(
+        "clips and importance weights, alone, together, and weights in trust regions",
+        "clip_vs_is",
+        "ClipStudy",
+    ),
+    "noise": Grid(
+        "a share of the rewards told the other way round: who amplifies it?",
+        "noise",
+        "NoiseStudy",
+    ),
+}
+"""Studies of docs/studies.md: each takes --quick, --jobs, --run-dir, --from-rows and --base.*."""
+
 STUDIES: dict[str, tuple[str, Callable[[Sequence[str]], int]]] = {
     "gsm8k": ("off-policy GRPO on grade-school mathematics", _gsm8k),
-    "bounds": ("the proved inequalities along a training run, enumerated and sampled", _bounds),
-    "reuse": ("how many completions reuse saves, methods compared at equal budgets", _reuse),
+    **{name: (study.says, study) for name, study in GRIDS.items()},
     "plan": ("what fits, how long a step takes, which schedule keeps both sides busy", _plan),
+    "rows": ("puts a study's rows where they are committed: rows STUDY RUN_DIR", _rows),
 }
 
 

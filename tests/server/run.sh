@@ -5,6 +5,7 @@
 #
 #   OGRPO_VLLM_VENV   where the environment is kept (default: the user's cache)
 #   OGRPO_VLLM_BASE   the Python 3.11 that it is made with
+#   UV                a uv that is tried before pip
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
@@ -18,7 +19,9 @@ if [ "$(cat "$venv/.complete" 2>/dev/null)" != "$digest" ]; then
     rm -rf "$venv"
     "$base" -m venv "$venv"
     log=$(mktemp)
-    if ! "$venv/bin/python" -m pip install --no-deps --require-hashes -r "$wanted" >"$log" 2>&1; then
+    wheels=(--no-deps --require-hashes -r "$wanted")
+    if ! { [ -n "${UV:-}" ] && "$UV" pip install --python "$venv/bin/python" "${wheels[@]}"; } >"$log" 2>&1 &&
+        ! "$venv/bin/python" -m pip install "${wheels[@]}" >"$log" 2>&1; then
         if grep -qE "No matching distribution|Could not find a version" "$log"; then
             echo "=================================================================="
             echo "SKIPPED: the real-server suite did NOT run. The package index has no"

@@ -4,7 +4,16 @@ from functools import partial
 from typing import Any
 
 from ogrpo.core import aggregate, objectives
-from ogrpo.core.algorithms.base import BEHAVIOR, KEY, PROXIMAL, Algorithm, Knob, LooksAt
+from ogrpo.core.algorithms.base import (
+    BEHAVIOR,
+    KEY,
+    PROXIMAL,
+    REFERENCE,
+    STEPS,
+    Algorithm,
+    Knob,
+    LooksAt,
+)
 from ogrpo.core.algorithms.parts import ADVANTAGES, REDUCTIONS
 
 PPO = "PPO, arXiv:1707.06347, section 6.1"
@@ -96,6 +105,7 @@ POLICY_GRADIENTS = [
             "trace_cap": Knob(1.0, "arXiv:1802.01561, appendix D"),
             "decay": Knob(1.0, "arXiv:1802.01561, remark 2"),
         },
+        one_credit=True,
     ),
 ]
 
@@ -109,6 +119,17 @@ CLIPPED = [
         "sequence",
         beta=Knob(0.04, "arXiv:2402.03300, section 4.2"),
         knobs=CLIP,
+    ),
+    _method(
+        "grpo_process",
+        "GRPO with the standardised rewards of the steps to come, for tasks that judge steps",
+        "arXiv:2402.03300, section 4.1.3",
+        objectives.grpo,
+        "process_standardized",
+        "sequence",
+        beta=Knob(0.04, "arXiv:2402.03300, section 4.2"),
+        knobs=CLIP,
+        reads=frozenset({BEHAVIOR, STEPS}),
     ),
     _method(
         "off_policy_grpo",
@@ -390,6 +411,7 @@ REGRESSIONS = [
         looks_at=LooksAt.GROUP,
         knobs={"tau": Knob(1.0, f"{REC}; no value is given")},
         reads=frozenset(),
+        one_credit=True,
     ),
     _method(
         "oapl",
@@ -403,6 +425,23 @@ REGRESSIONS = [
             "slope": Knob(1e-3, "arXiv:2602.19362: beta_2"),
         },
         silent=False,
+        one_credit=True,
+    ),
+]
+
+PREFERENCES = [
+    _method(
+        "dpo",
+        "which of two completions is better, by log-ratios to a reference; all pairs of a group",
+        "arXiv:2305.18290, eq. 7; on pairs of one's own samples, arXiv:2402.04792",
+        objectives.dpo,
+        "centered",
+        "sequence_sum",
+        looks_at=LooksAt.GROUP,
+        beta=Knob(0.0, "its own log-ratio holds it to the reference"),
+        knobs={"tau": Knob(0.1, "arXiv:2305.18290, appendix B: beta")},
+        reads=frozenset({REFERENCE}),
+        one_credit=True,
     ),
 ]
 
@@ -413,6 +452,7 @@ GROUPS: dict[str, list[Algorithm]] = {
     "detached ratios and gates": GATED,
     "group-relative REINFORCE off policy (arXiv:2509.24203)": RECS,
     "regression on log-ratios": REGRESSIONS,
+    "preference": PREFERENCES,
 }
 """Kind -> methods, for a list that people read."""
 
