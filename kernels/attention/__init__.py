@@ -5,9 +5,9 @@ blocked   a block of keys at a time, in XLA: any device, memory linear in the to
 
 The accelerators' own kernels are not offered. A prompt that G completions share would go through
 one call, a completion's own keys through another, and their log-sum-exps would join the two. In JAX
-0.10.2 `jax.nn.dot_product_attention(implementation="cudnn", return_residual=True)` gives that sum but
-leaves its gradient out, and splash attention's `save_residuals` has no gradient at all. One call over
-both would need the prompt's keys G times.
+0.10.2 `jax.nn.dot_product_attention(implementation="cudnn", return_residual=True)` gives that sum
+but leaves its gradient out, and splash attention's `save_residuals` has no gradient at all. One
+call over both would need the prompt's keys G times.
 """
 
 from collections.abc import Sequence
@@ -30,8 +30,8 @@ def check_available(name: str) -> None:
     if name not in NAMES:
         raise ValueError(
             f"there is no attention {name!r}: choose {', '.join(NAMES)}; cuDNN's and splash"
-            " attention have no gradient through the log-sum-exp by which a shared prompt's keys are joined"
-            " with a completion's own: blocked shares the prompt on any device"
+            " attention have no gradient through the log-sum-exp by which a shared prompt's keys"
+            " are joined with a completion's own: blocked shares the prompt on any device"
         )
 
 
