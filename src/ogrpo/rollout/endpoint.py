@@ -30,7 +30,7 @@ from ogrpo.terminal import shown
 log = logging.getLogger(__name__)
 Json = dict[str, Any]
 UNPUSHED = -1
-SOURCE = {"path", "url", "token"}
+SOURCE = {"path", "url", "token", "broadcast"}
 """Where a push may say that a release is."""
 STAGED = {"name", "manifest_sha256"}
 """What a push of adapters says beside that."""
@@ -127,6 +127,7 @@ class Service:
             "prefix_caching": False,
             "lora_rank": self.lora_rank,
             "device": "embedded",
+            "nccl": "the embedded engine is no vLLM on a GPU",
             "model": self.name,
         }
 
@@ -155,13 +156,12 @@ class Service:
         """`/update_weights`; one that fails ends the update, and says no more than 500."""
         self._require(self.updating)
         given = asked.section(body, "update_info")
-        served = releases.Served(lambda: self.model.shapes, self.model.dtype, self._install)
         known = {"version", "manifest_sha256", "install"} | SOURCE
         named = {"version": None, "manifest_sha256": None, **given}
         self.updating = False
         self._require(given.keys() <= known)
         try:
-            releases.update(self.place, served, **named)
+            releases.update(self.place, self._served(), **named)
         except releases.Refusal as refusal:
             raise BadRequest(FAILED, 500) from refusal
         self.updating = True
@@ -174,6 +174,9 @@ class Service:
     def _require(self, wanted: bool) -> None:
         if not wanted:
             raise BadRequest(FAILED, 500)
+
+    def _served(self) -> releases.Served:
+        return releases.Served(lambda: self.model.shapes, self.model.dtype, self._install)
 
     def _install(self, release: releases.Checked) -> None:
         with self._sampler:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import optax
 
-from ogrpo.bridge import connect_policy, embedded_engine
+from ogrpo.bridge import connect_policy, embedded_engine, open_nccl
 from ogrpo.data.packing import TOKEN_RUNGS, Shape
 from ogrpo.data.tokenizer import TextTokenizer
 from ogrpo.learner.hosts import fetch
@@ -128,6 +128,7 @@ def make_server_engine(
         max_length=config.longest_prompt + config.longest_answer,
         texts=tokenizer.sample_texts(),
         options=options,
+        nccl=open_nccl() if wanted.transport == "nccl" else None,
     )
 
 

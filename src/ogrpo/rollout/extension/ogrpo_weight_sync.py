@@ -4,16 +4,18 @@ r"""The server's side of a weight push: a vLLM worker extension, without JAX or 
         --worker-extension-cls ogrpo_weight_sync.WeightSync \
         --weight-transfer-config '{"backend": "ogrpo"}'
 
-A push names a release: a folder, or a URL to pull from, with the sha256 of its manifest. Everything
-is read and checked (digests, names, shapes, dtypes, finiteness) before the live model is touched;
-what is refused leaves it as it was.
+A push names a release: a folder, a URL to pull from, or a broadcast to join, with the sha256 of its
+manifest. Everything is read and checked (digests, names, shapes, dtypes, finiteness) before the
+live model is touched; what is refused leaves it as it was.
 """
 
 import os
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import ogrpo_adapters as adapters  # pyright: ignore[reportMissingImports]
+import ogrpo_nccl as nccl  # pyright: ignore[reportMissingImports]
 import ogrpo_releases as releases  # pyright: ignore[reportMissingImports]
 from safetensors import safe_open
 
@@ -52,6 +54,7 @@ class WeightSync:
             "prefix_caching": bool(cache.enable_prefix_caching),
             "lora_rank": _lora_rank(self),
             "device": str(getattr(self, "device", "unknown")),
+            "nccl": nccl.version(self),
             "model": str(model.model),
         }
 
@@ -82,6 +85,7 @@ def update(worker: Any, **given: Any) -> None:
         shapes_fn=lambda: _expected(worker),
         dtype=_dtype(worker),
         install_fn=lambda release: _install(worker, release.file),
+        receive_fn=partial(nccl.Receiver, worker) if type(nccl.version(worker)) is int else None,
     )
     releases.update(place_of(worker), served, **given)
 

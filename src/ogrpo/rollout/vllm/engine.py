@@ -35,6 +35,7 @@ from ogrpo.rollout.vllm.sync import Probe, PushReport, Target
 from ogrpo.rollout.vllm.waiting import Changes
 from ogrpo.rollout.weights import tensors as files
 from ogrpo.rollout.weights.adapters import AdapterTensors
+from ogrpo.rollout.weights.nccl import Nccl
 from ogrpo.rollout.weights.share import WeightShare
 from ogrpo.rollout.weights.store import Release, Store
 
@@ -63,6 +64,7 @@ class VllmEngine:
         score_fn: ScoreFn,
         adapters_fn: AdaptersFn | None,
         options: Options,
+        nccl: Nccl | None,
     ) -> None:
         self.version = -1
         self.counts: Counter[str] = Counter()
@@ -76,7 +78,7 @@ class VllmEngine:
         folder = options.folder or self._scratch.folder
         self._store = Store(folder, keep=options.keep)
         self._adapters = Store(folder, keep=options.keep, letter="a")
-        self._share = self._open_share()
+        self._share = self._open_share() if nccl is None else nccl
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
@@ -142,7 +144,7 @@ class VllmEngine:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
-        if self._share is not None:
+        if isinstance(self._share, WeightShare):
             self._share.close()
         self._scratch.remove()
 
