@@ -65,14 +65,23 @@ def times(plan: Plan) -> Times:
         microbatches=train.parts,
         adapter=plan.model.adapter,
     )
-    sent = flops.weight_bytes(config, ITEMSIZE[plan.model.serve])
     copies = plan.serve.servers if link.sent == "each" else 1
     return Times(
         draw=tokens / (plan.serve.servers * plan.serve.tokens_per_second),
         update=work.total / speed,
         score=flops.forward_flops(config, **batch.shape, adapter=plan.model.adapter).total / speed,
-        push=link.latency + copies * sent / (link.gigabytes_per_second * 1e9),
+        push=push_besides(plan) + copies * sent_gigabytes(plan) / link.gigabytes_per_second,
     )
+
+
+def sent_gigabytes(plan: Plan) -> float:
+    """10^9 bytes of the weights as they are sent."""
+    return flops.weight_bytes(plan.model.decoder(), ITEMSIZE[plan.model.serve]) / 1e9
+
+
+def push_besides(plan: Plan) -> float:
+    """Seconds of a push that do not depend on how many servers there are."""
+    return plan.link.latency + plan.link.seconds_per_gigabyte * sent_gigabytes(plan)
 
 
 class PlannedSchedule(NamedTuple):

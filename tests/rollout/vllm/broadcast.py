@@ -40,6 +40,21 @@ def trainers(library, monkeypatch, place_fn=on_host):
     return Nccl(place_fn, cuda=str(library))
 
 
+class Faulty:
+    """Puts pieces on the GPU as they are, but for the nth, the warm-up's included."""
+
+    def __init__(self, act, nth):
+        self.act, self.left = act, nth
+
+    def __call__(self, array):
+        self.left -= 1
+        return on_host(self.act(array) if self.left == 0 else array)
+
+
+def out_of_memory(*_):
+    raise RuntimeError("RESOURCE_EXHAUSTED: out of memory")
+
+
 class Worker:
     """The calls that `PyNcclCommunicator` makes: they block, and a sum comes first."""
 

@@ -10,7 +10,7 @@ from ogrpo.rollout.vllm import Options, PublishRefused, Refused, Unavailable
 from ogrpo.rollout.weights import nccl
 from ogrpo.rollout.weights.store import Store
 from tests.rollout.vllm import broadcast, contract, world
-from tests.rollout.vllm.broadcast import BroadcastService, Worker, on_host, trainers
+from tests.rollout.vllm.broadcast import BroadcastService, Faulty, Worker, out_of_memory, trainers
 from tests.rollout.vllm.updates import loading, on, serving, write
 
 CONFIG = world.decoder()
@@ -38,25 +38,10 @@ def store(tmp_path):
     return Store(tmp_path / "releases", keep=8)
 
 
-class Faulty:
-    """Puts pieces on the GPU as they are, but for one of them."""
-
-    def __init__(self, act):
-        self.act, self.left = act, 4  # the warm-up's, and three pieces
-
-    def __call__(self, array):
-        self.left -= 1
-        return on_host(self.act(array) if self.left == 0 else array)
-
-
 def one_bit(array):
     changed = np.array(array)
     changed[7] ^= 1
     return changed
-
-
-def out_of_memory(*_):
-    raise RuntimeError("RESOURCE_EXHAUSTED: out of memory")
 
 
 def test_pushes_are_proven_one_after_the_other(server, library, monkeypatch):
@@ -86,7 +71,7 @@ def test_bytes_that_change_on_the_way_are_refused(server, store, library, monkey
     first, second = write(store, 1), write(store, 2)
     on(server.url, loading(first, trainers(library, monkeypatch)))
     with pytest.raises(PublishRefused, match=r"has sha256.*goes on serving version 1"):
-        on(server.url, loading(second, trainers(library, monkeypatch, Faulty(one_bit))))
+        on(server.url, loading(second, trainers(library, monkeypatch, Faulty(one_bit, 4))))
     assert serving(server.url) == (1, first.sha256)
     assert not [*server.service.place.scratch.glob("*.safetensors")][1:]  # the live one's alone
 
@@ -97,7 +82,7 @@ def test_a_trainer_that_fails_in_the_middle_leaves_the_old_model(
     first, second = write(store, 1), write(store, 2)
     on(server.url, loading(first, trainers(library, monkeypatch)))
     with pytest.raises(Unavailable, match=r"broke off.*trainer's side: RESOURCE_EXHAUSTED"):
-        on(server.url, loading(second, trainers(library, monkeypatch, Faulty(out_of_memory))))
+        on(server.url, loading(second, trainers(library, monkeypatch, Faulty(out_of_memory, 4))))
     assert serving(server.url) == (1, first.sha256)
     on(server.url, loading(second, trainers(library, monkeypatch)))
     assert serving(server.url) == (2, second.sha256)
