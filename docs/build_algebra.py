@@ -31,6 +31,7 @@ ORDER = (
     "objectives.score",
     "objectives.divergence",
     "objectives.regression",
+    "objectives.preference",
     "algorithms.base",
     "algorithms.parts",
     "trust_region",

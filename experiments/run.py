@@ -10,6 +10,8 @@ python -m experiments.run plan --model.shape qwen2.5-7b --serve.devices 16
 import difflib
 import sys
 from collections.abc import Callable, Sequence
+from importlib import import_module
+from pathlib import Path
 
 from ogrpo.cli.main import words_of
 
@@ -64,12 +66,27 @@ def _bounds(options: Sequence[str]) -> int:
     return run(parse(options), Console())
 
 
-def _reuse(options: Sequence[str]) -> int:
+def _study(folder: str, kind: str) -> Callable[[Sequence[str]], int]:
+    """A study that stands on the grid runner: the class `kind` of experiments/FOLDER/main.py."""
+
+    def run(options: Sequence[str]) -> int:
+        from experiments.grid.main import main as grid
+
+        return grid(getattr(import_module(f"experiments.{folder}.main"), kind), options)
+
+    return run
+
+
+def _rows(options: Sequence[str]) -> int:
     from rich.console import Console
 
-    from experiments.reuse.main import parse, run
+    from experiments.grid.main import keep
 
-    return run(parse(options), Console())
+    if len(options) != 2 or options[0].startswith("-"):
+        print("usage: python -m experiments.run rows STUDY RUN_DIR", file=sys.stderr)
+        return USAGE_ERROR
+    keep(options[0], Path(options[1]), Console())
+    return 0
 
 
 def _plan(options: Sequence[str]) -> int:
@@ -84,7 +101,11 @@ def _plan(options: Sequence[str]) -> int:
 STUDIES: dict[str, tuple[str, Callable[[Sequence[str]], int]]] = {
     "gsm8k": ("off-policy GRPO on grade-school mathematics", _gsm8k),
     "bounds": ("the proved inequalities along a training run, enumerated and sampled", _bounds),
-    "reuse": ("how many completions reuse saves, methods compared at equal budgets", _reuse),
+    "reuse": (
+        "how many completions reuse saves, methods compared at equal budgets",
+        _study("reuse", "ReuseStudy"),
+    ),
+    "rows": ("puts a study's rows where they are committed: rows STUDY RUN_DIR", _rows),
     "plan": ("what fits, how long a step takes, which schedule keeps both sides busy", _plan),
 }
 

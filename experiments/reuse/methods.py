@@ -45,6 +45,16 @@ def with_algorithm(change: Change, name: str, *, refuse: bool = False) -> Change
     return changed
 
 
+def exact(change: Change) -> Change:
+    """The clip around pi_k/mu, which with one update on a draw is the ratio: it never binds."""
+
+    def changed(config: TrainConfig) -> TrainConfig:
+        config = change(config)
+        return replace(config, override=replace(config.override, center="exact"))
+
+    return changed
+
+
 def adaptive(change: Change, limits: ReuseLimits | None = None) -> Change:
     """As many draws a step as the signals allow, at most those of `change`."""
     return lambda config: replace(
@@ -63,6 +73,9 @@ METHODS: dict[str, Change] = {
     "replay-2": replayed(2),
     "replay-4": replayed(4),
     "replay-8": replayed(8),
+    "v1-i4-exact": exact(iterated(4)),
+    "replay-4-exact": exact(replayed(4)),
+    "replay-8-exact": exact(replayed(8)),
     "rec-4": with_algorithm(replayed(4), "rec_one_side"),
     "red-weight-4": with_algorithm(replayed(4), "red_weight"),
     "positives-1": with_algorithm(on_policy, "positives"),

@@ -40,6 +40,7 @@ KNOBS: dict[str, dict[str, float]] = {
     "opmd_min": {"tau": 1.0},
     "opmd_pairwise": {"tau": 0.7},
     "oapl": {"slope": 0.7},
+    "dpo": {"tau": 0.7},
     "vespo": {"power_pos": 2.0, "rate_pos": 3.0, "power_neg": 3.0, "rate_neg": 2.0},
     "vtrace": {"decay": 0.9, "ratio_cap": 1.2, "trace_cap": 1.1},
 }

@@ -258,6 +258,21 @@ def oapl(lp, held, b, *, slope):
     return out
 
 
+def dpo(lp, held, b, *, tau):
+    out = np.zeros_like(lp)
+    for n in range(lp.shape[0]):
+        there = [g for g in range(lp.shape[1]) if b.mask[n, g].any()]
+        gain = {g: (lp[n, g] - b.ref[n, g])[b.mask[n, g]].sum() for g in there}
+        credit = {g: b.A[n, g][b.mask[n, g]].mean() for g in there}
+        pairs = [(i, j) for i in there for j in there if credit[i] > credit[j]]
+        for i, j in pairs:
+            cost = -math.log(1 / (1 + math.exp(-tau * (gain[i] - gain[j]))))
+            for g in (i, j):
+                m = b.mask[n, g]
+                out[n, g][m] += len(there) * cost / 2 / len(pairs) / m.sum()
+    return out
+
+
 def vespo(lp, held, b, *, power_pos, rate_pos, power_neg, rate_neg):
     out = np.zeros_like(lp)
     for i in np.ndindex(lp.shape[:-1]):

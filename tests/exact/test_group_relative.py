@@ -224,3 +224,50 @@ def test_opmd_advantages_between_the_best_and_the_mean(tau):
     r = jnp.array([0.0, 1.0, 0.25])
     expected = r - (1.0 if tau < 1 else r.mean())
     np.testing.assert_allclose(advantages.soft_value(r, tau=tau), expected, atol=2e-3)
+
+
+@few
+@given(values(), samples, taus)
+def test_dpo_begins_as_successes_against_failures(logits, y, tau):
+    """Where pi = pi_ref: -grad = tau/2 (mean score of successes - mean score of failures)."""
+    r = np.array([1.0, 0.0, 0.0, 1.0])
+
+    def loss(x):
+        log_probs, batch = one_token(y, x, logits, r)
+        return objectives.dpo(log_probs, batch, tau=tau).mean()
+
+    scores = np.asarray((jnp.eye(Y) - jax.nn.softmax(logits)[None])[y])
+    expected = tau / 2 * (scores[r == 1].mean(0) - scores[r == 0].mean(0))
+    np.testing.assert_allclose(-jax.grad(loss)(jnp.asarray(logits)), expected, atol=EPS)
+    np.testing.assert_allclose(loss(jnp.asarray(logits)), np.log(2), atol=EPS)
+
+
+@few
+@given(values(), values(), taus)
+def test_dpo_regards_order_alone_and_no_pair_costs_nothing(logits, anchor, tau):
+    y = np.array([0, 1, 2, 3])
+
+    def loss(r):
+        log_probs, batch = one_token(y, logits, anchor, np.asarray(r))
+        return objectives.dpo(log_probs, batch, tau=tau).mean()
+
+    np.testing.assert_array_equal(loss([0.0, 0.5, 1.0, 1.0]), loss([-3.0, 0.0, 0.1, 0.1]))
+    assert loss([0.5] * 4) == 0
+    pair = tau * np.asarray(log_policy(logits, y) - log_policy(anchor, y))
+    found = [np.log1p(np.exp(pair[n] - pair[3])) for n in range(3)]
+    np.testing.assert_allclose(loss([0.0, 0.0, 0.0, 1.0]), np.mean(found), atol=EPS)
+
+
+def test_dpo_leaves_out_completions_that_carry_no_loss():
+    a = np.log(np.full((1, 3, 2), 0.5))
+    mask = jnp.array([[[True, True], [False, True], [False, False]]])
+    credit = jnp.array([[[1.0, 1.0], [0.0, 0.0], [-5.0, -5.0]]])
+    batch = TokenBatch(credit, mask, *(jnp.asarray(a + n) for n in (0.0, 0.0, 0.1)))
+    losses = objectives.dpo(jnp.asarray(a), batch, tau=1.0)
+    cost = np.log1p(np.exp(-(-0.2 + 0.1)))  # of the one pair, of 2 and 1 tokens
+    np.testing.assert_allclose(losses[0], [[cost / 2] * 2, [0, cost], [0, 0]], rtol=1e-6)
+    np.testing.assert_array_equal(objectives.per_sequence(batch), [[1.0, 0.0, 0.0]])
+    alone = objectives.preference_loss(
+        jnp.array([1.0, 0.0, -5.0]), jnp.array([-0.2, -0.1, 9.0]), jnp.array([True, True, False])
+    )
+    np.testing.assert_allclose(alone, [cost / 2, cost / 2, 0], rtol=1e-6)

@@ -63,6 +63,7 @@ ACTS: dict[str, tuple[Setting, Any]] = {
     "warm_start.teacher.misread_subtract": (LESSONS, 0.0),
     "warm_start.teacher.misread_multiply": (LESSONS, 0.0),
     "warm_start.teacher.misread_divide": (LESSONS, 0.0),
+    "reward.flip": ({}, 0.5),
     "reward.weights": ({"rewards": (ODD, VARIED)}, (1.0, 3.0)),
     "rollout.group_size": ({}, 5),
     "rollout.temperature": ({}, 0.5),

@@ -30,7 +30,7 @@ from ogrpo.tasks.encode import encode_example
 from ogrpo.trainer.cache import keep_compiled_programs
 from ogrpo.trainer.config import Data, Evaluation, Judging, Model, Rollout, TrainConfig
 from ogrpo.trainer.config_rollout import Servers
-from ogrpo.trainer.config_update import require_finite_numbers
+from ogrpo.trainer.config_update import only_with, require_finite_numbers
 from ogrpo.trainer.find_task import TaskLengths, find_task
 from ogrpo.trainer.model import DTYPES
 from ogrpo.trainer.prepare import chat_variables, make_pool, make_tokenizer
@@ -63,6 +63,8 @@ class EvalConfig(EvalOptions):
         require_finite_numbers(self)
         if self.problems is not None and self.problems < 1:
             raise ValueError(f"--problems is {self.problems}; give at least 1")
+        remedy = "held-out answers are judged as they are; leave it out"
+        only_with(self.reward, "reward", "flip", condition=False, remedy=remedy)
         if self.model.path is None and self.rescore is None:
             raise ValueError("evaluation needs a model: give --model.path, a Hugging Face folder")
 

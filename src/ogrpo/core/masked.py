@@ -12,7 +12,9 @@ def masked_sum(values: jax.Array, mask: jax.Array, axis: int | None = -1) -> jax
     return jnp.sum(jnp.where(mask, values, 0), axis=axis, keepdims=axis is not None)
 
 
-def masked_count(mask: jax.Array, dtype: jax.typing.DTypeLike, axis: int | None = -1) -> jax.Array:
+def masked_count(
+    mask: jax.Array, dtype: jax.typing.DTypeLike, axis: int | tuple[int, ...] | None = -1
+) -> jax.Array:
     """Number of True entries, as a float. [..., T] -> [..., 1], or a scalar for axis None."""
     return jnp.sum(mask, axis=axis, keepdims=axis is not None).astype(dtype)
 

@@ -137,6 +137,17 @@ class Judging:
     """Memory bound of each of these processes."""
     weights: tuple[float, ...] = ()
     """Of the rewards in their sum, in the order of --rewards; default: 1 each."""
+    flip: float = 0.0
+    """Chance that the reward of a training completion, 0 or 1, is told the other way round: noise
+    on purpose, drawn by the run's seed and counted. Held-out answers are judged as they are."""
+
+    def __post_init__(self) -> None:
+        share = self.flip
+        require(
+            0 <= share <= 0.5,
+            f"reward.flip is {share}: give a chance in [0, 0.5]; beyond it the rewards say the"
+            " opposite",
+        )
 
 
 ByName: Any = tyro.conf.arg(constructor=str, metavar="NAME")

@@ -206,7 +206,7 @@ class Knobs:
     decay: float | None = None
     """vtrace: lambda."""
     tau: float | None = None
-    """Temperature (red_weight, opmd, oapl)."""
+    """Temperature (red_weight, opmd, oapl), or how far dpo may leave its reference."""
     coef: float | None = None
     """opmd_kimi: weight of the squared log-ratio."""
     slope: float | None = None

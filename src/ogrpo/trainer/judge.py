@@ -15,6 +15,7 @@ from ogrpo.rollout.collection import Request, Rewarded
 from ogrpo.rollout.protocol import Group, IntArray
 from ogrpo.tasks import Example
 from ogrpo.terminal import shown
+from ogrpo.trainer.flips import drawn, flipped
 
 log = logging.getLogger(__name__)
 Decode = Callable[[IntArray], str]
@@ -35,10 +36,19 @@ class GroupJudge:
       pool: the task's rewards.
       examples: by the number of their prompt.
       decode: token ids -> the text that rewards are given.
+      flip: chance that the reward of a training completion is flipped.
     """
 
-    def __init__(self, pool: RewardPool, examples: Sequence[Example], decode: Decode) -> None:
+    def __init__(
+        self,
+        pool: RewardPool,
+        examples: Sequence[Example],
+        decode: Decode,
+        *,
+        flip: float = 0.0,
+    ) -> None:
         self._pool, self._examples, self._decode = pool, examples, decode
+        self._flip = flip
         self._told: set[tuple[str, str]] = set()
         self._lock = threading.Lock()
 
@@ -46,7 +56,11 @@ class GroupJudge:
         self, request: Request, places: Sequence[int], groups: Sequence[Group]
     ) -> list[Rewarded]:
         """The groups at these places of a request with what they earned."""
-        return self.rewarded([request.problems[place] for place in places], groups)
+        scores = self._scores([request.problems[place] for place in places], groups)
+        if self._flip:
+            sizes = [len(group.completions) for group in groups]
+            scores = flipped(scores, drawn(request, places, sizes, share=self._flip))
+        return _by_group(groups, scores)
 
     def heldout(self, groups: Sequence[Group]) -> NDArray[np.float32]:
         """Rewards `[N, G]` of the groups of all examples, in order; NaN where none is known.
@@ -74,13 +88,7 @@ class GroupJudge:
 
     def rewarded(self, problems: Sequence[int], groups: Sequence[Group]) -> list[Rewarded]:
         """The groups of these problems with what they earned, all judged at once."""
-        scores = self._scores(problems, groups)
-        sizes = [len(group.completions) for group in groups]
-        ends = np.cumsum(sizes)
-        return [
-            _rewarded(group, scores, slice(end - size, end))
-            for group, size, end in zip(groups, sizes, ends, strict=True)
-        ]
+        return _by_group(groups, self._scores(problems, groups))
 
     def _scores(self, problems: Sequence[int], groups: Sequence[Group]) -> Scores:
         scores = self._pool.score(self._request(problems, groups))
@@ -137,6 +145,15 @@ def middle(rewards: NDArray[np.float32]) -> np.float32:
     if not rewards.size:
         return np.float32(0)
     return np.clip(rewards.mean(), rewards.min(), rewards.max())
+
+
+def _by_group(groups: Sequence[Group], scores: Scores) -> list[Rewarded]:
+    sizes = [len(group.completions) for group in groups]
+    ends = np.cumsum(sizes)
+    return [
+        _rewarded(group, scores, slice(end - size, end))
+        for group, size, end in zip(groups, sizes, ends, strict=True)
+    ]
 
 
 def _rewarded(group: Group, scores: Scores, part: slice) -> Rewarded:

@@ -222,7 +222,7 @@ def make_judges(
     pools = [make_pool(config, task.rewards)]
     pools += [make_pool(config, own)] if apart else []
     judges = (
-        GroupJudge(pools[0], examples[0], tokenizer.decode),
+        GroupJudge(pools[0], examples[0], tokenizer.decode, flip=config.reward.flip),
         GroupJudge(pools[-1], examples[1], tokenizer.decode),
     )
 

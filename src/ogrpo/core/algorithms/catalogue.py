@@ -4,7 +4,15 @@ from functools import partial
 from typing import Any
 
 from ogrpo.core import aggregate, objectives
-from ogrpo.core.algorithms.base import BEHAVIOR, KEY, PROXIMAL, Algorithm, Knob, LooksAt
+from ogrpo.core.algorithms.base import (
+    BEHAVIOR,
+    KEY,
+    PROXIMAL,
+    REFERENCE,
+    Algorithm,
+    Knob,
+    LooksAt,
+)
 from ogrpo.core.algorithms.parts import ADVANTAGES, REDUCTIONS
 
 PPO = "PPO, arXiv:1707.06347, section 6.1"
@@ -406,6 +414,21 @@ REGRESSIONS = [
     ),
 ]
 
+PREFERENCES = [
+    _method(
+        "dpo",
+        "which of two completions is better, by log-ratios to a reference; all pairs of a group",
+        "arXiv:2305.18290, eq. 7; on pairs of one's own samples, arXiv:2402.04792",
+        objectives.dpo,
+        "centered",
+        "sequence_sum",
+        looks_at=LooksAt.GROUP,
+        beta=Knob(0.0, "its own log-ratio holds it to the reference"),
+        knobs={"tau": Knob(0.1, "arXiv:2305.18290, appendix B: beta")},
+        reads=frozenset({REFERENCE}),
+    ),
+]
+
 GROUPS: dict[str, list[Algorithm]] = {
     "policy gradients and imitation": POLICY_GRADIENTS,
     "clipped token ratios": CLIPPED,
@@ -413,6 +436,7 @@ GROUPS: dict[str, list[Algorithm]] = {
     "detached ratios and gates": GATED,
     "group-relative REINFORCE off policy (arXiv:2509.24203)": RECS,
     "regression on log-ratios": REGRESSIONS,
+    "preference": PREFERENCES,
 }
 """Kind -> methods, for a list that people read."""
 

@@ -23,6 +23,7 @@ from ogrpo.core.objectives.base import (
     gated,
     masked_batch,
     own_weights,
+    per_sequence,
     scored,
     token_loss,
     unit_center,
@@ -38,6 +39,7 @@ from ogrpo.core.objectives.clipped import (
     two_sided,
 )
 from ogrpo.core.objectives.divergence import dppo_kl, dppo_tv, m2po
+from ogrpo.core.objectives.preference import dpo, preference_loss
 from ogrpo.core.objectives.regression import (
     group_regression,
     oapl,
@@ -93,6 +95,7 @@ OBJECTIVES: dict[str, Callable[..., jax.Array]] = {
         opmd_min,
         opmd_pairwise,
         oapl,
+        dpo,
         vespo,
         vtrace,
     )

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from ogrpo.core import surrogates
 from ogrpo.core.checks import as_floats, check_axes, check_mask, check_nonnegative
 from ogrpo.core.divergences import KlFn, k3
+from ogrpo.core.masked import masked_mean
 from ogrpo.core.ratios import exp_ratio, log_ratio
 from ogrpo.core.surrogates import GateFn, Scalar, SurrogateFn
 from ogrpo.core.weights import unit_weight
@@ -109,6 +110,15 @@ def from_proximal(batch: TokenBatch, log_ratio_fn: LogRatioFn = log_ratio) -> Lo
 def own_weights(batch: TokenBatch) -> jax.Array | float:
     """The user's factors u, held constant; 1 where there are none. [..., T]."""
     return 1.0 if batch.weights is None else jax.lax.stop_gradient(batch.weights)
+
+
+def per_sequence(batch: TokenBatch) -> jax.Array:
+    """The advantage of each completion, over whose tokens it is constant. [..., G, T] -> [..., G].
+
+    0 of a completion without a token.
+    """
+    check_axes("G, T", advantages=batch.advantages, mask=batch.mask)
+    return masked_mean(as_floats(advantages=batch.advantages)[0], batch.mask)[..., 0]
 
 
 def scored(

@@ -4,10 +4,16 @@ import jax
 import jax.numpy as jnp
 
 from ogrpo.core import gates
-from ogrpo.core.checks import as_floats, check_axes, check_group, check_nonnegative
+from ogrpo.core.checks import check_axes, check_group, check_nonnegative
 from ogrpo.core.divergences import k2
-from ogrpo.core.masked import masked_count, masked_mean, masked_sum
-from ogrpo.core.objectives.base import TokenBatch, masked_batch, own_weights, scored
+from ogrpo.core.masked import masked_count, masked_sum
+from ogrpo.core.objectives.base import (
+    TokenBatch,
+    masked_batch,
+    own_weights,
+    per_sequence,
+    scored,
+)
 from ogrpo.core.objectives.score import reinforce
 from ogrpo.core.ratios import log_ratio, sequence_log_ratio
 from ogrpo.core.surrogates import Scalar
@@ -68,7 +74,7 @@ def opmd_pairwise(log_probs: jax.Array, batch: TokenBatch, *, tau: Scalar = 1.0)
     log_probs, batch = masked_batch(log_probs, batch)
     total = masked_sum(log_probs, batch.mask)[..., 0]
     moved = total - jax.lax.stop_gradient(total)
-    loss = group_regression(_per_sequence(batch), moved, tau=tau)
+    loss = group_regression(per_sequence(batch), moved, tau=tau)
     count = masked_count(batch.mask, log_probs.dtype)
     spread = loss[..., None] / jnp.maximum(count, 1)
     return jnp.where(batch.mask, own_weights(batch) * spread, 0)
@@ -93,8 +99,3 @@ def group_regression(rewards: jax.Array, log_ratios: jax.Array, *, tau: Scalar) 
     check_nonnegative(tau=tau)
     residual = rewards - tau * log_ratios
     return (residual - jnp.mean(residual, axis=-1, keepdims=True)) ** 2
-
-
-def _per_sequence(batch: TokenBatch) -> jax.Array:
-    check_axes("G, T", advantages=batch.advantages, mask=batch.mask)
-    return masked_mean(as_floats(advantages=batch.advantages)[0], batch.mask)[..., 0]

@@ -1,0 +1,1 @@
+"""One grid runner, on which every study stands (docs/studies.md)."""

@@ -1,0 +1,200 @@
+"""A cell of a grid: a method, a setting and a seed, with a hash of what decides its row."""
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from ogrpo.core.algorithms import Algorithm
+from ogrpo.trainer.config import TrainConfig
+from ogrpo.trainer.config_update import require
+
+FORMAT = 1
+"""Of what a measurement leaves; another number makes every cell anew."""
+TRAIN = "experiments.grid.train:train_cell"
+FRESH_SEEDS = 5
+"""Seeds at least that a figure is of."""
+
+Role = Literal["tuning", "report", "pilot"]
+Coordinates = Mapping[str, float | str]
+SIGNALS = (
+    *("reward", "zero_variance", "truncated", "tokens/completion", "entropy", "kl/pi_mu"),
+    *("kl/pi_ref", "ess", "ratio/tail", "chi_square", "clipped", "grad_norm", "staleness"),
+)
+
+
+@dataclass(frozen=True)
+class Watch:
+    """What a row keeps of every step."""
+
+    signals: tuple[str, ...] = SIGNALS
+    """Names of metrics.jsonl, and tokens/completion; those that a run lacks are left out."""
+    points: int = 60
+    """Means over equal stretches of steps, at most so many."""
+
+    def __post_init__(self) -> None:
+        require(self.points > 0, f"watch.points is {self.points}: give at least 1")
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One measurement, and its place in the study.
+
+    `label`, `role`, `coordinates` and `setting` say what it is for; `config`, `measure` and `watch`
+    decide what comes out, and they alone are hashed.
+    """
+
+    label: str
+    """The method's name in tables and legends."""
+    role: Role
+    """`tuning`: a setting is chosen by it, on validation problems; `report`: what is told, on other
+    problems and seeds; `pilot`: neither."""
+    config: Any
+    """The whole `TrainConfig`, or another frozen dataclass that `measure` takes."""
+    coordinates: Coordinates = field(default_factory=dict)
+    """Where in the study's plane it lies: sync_interval=20, flips=.1."""
+    setting: Coordinates = field(default_factory=dict)
+    """What is chosen by tuning: rate=5e-4."""
+    measure: str = TRAIN
+    """MODULE:NAME of `(cell, bench) -> mapping of JSON values`."""
+    watch: Watch = field(default_factory=Watch)
+
+    @property
+    def key(self) -> str:
+        """The content hash of what decides the row."""
+        decides = {
+            "format": FORMAT,
+            "measure": self.measure,
+            "config": plain_config(self.config),
+            "watch": plain_config(self.watch) if self.measure == TRAIN else None,
+        }
+        return hashlib.sha256(canonical(decides).encode()).hexdigest()[:32]
+
+    @property
+    def seed(self) -> int:
+        """The seed of the config; 0 where it has none."""
+        return getattr(self.config, "seed", 0)
+
+    def __str__(self) -> str:
+        pairs = {**self.coordinates, **self.setting, "seed": self.seed}
+        told = " ".join(f"{name}={short(value)}" for name, value in pairs.items())
+        return f"{self.label} {told} ({self.role})"
+
+
+def short(value: float | str) -> str:
+    """A number as one writes it, a text as it is."""
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def plain_config(config: Any) -> Any:
+    """A dataclass of options as JSON values, and all of it.
+
+    Raises:
+      ValueError: it holds an `Algorithm` without a name of the catalogue, or another object whose
+        content a hash cannot see.
+    """
+    if isinstance(config, Algorithm):
+        raise ValueError(
+            f"a cell's algorithm is the object {config.name!r}, whose content no hash sees: give it"
+            " by its name in ogrpo.ALGORITHMS"
+        )
+    if dataclasses.is_dataclass(config):
+        fields = dataclasses.fields(config)
+        return {field.name: plain_config(getattr(config, field.name)) for field in fields}
+    if isinstance(config, Mapping):
+        return {str(name): plain_config(value) for name, value in config.items()}
+    if isinstance(config, list | tuple):
+        return [plain_config(value) for value in config]
+    if isinstance(config, Path):
+        return str(config)
+    if config is None or isinstance(config, bool | int | float | str):
+        return config
+    raise ValueError(f"a cell's config holds {config!r:.80}: give numbers, texts and dataclasses")
+
+
+def canonical(value: Any) -> str:
+    """One text for equal JSON values."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
+
+
+def flat(values: Any, prefix: str = "") -> dict[str, Any]:
+    """Nested options by their names on the command line."""
+    found: dict[str, Any] = {}
+    for name, value in values.items():
+        place = prefix + name.replace("_", "-")
+        inner = flat(value, f"{place}.") if isinstance(value, Mapping) else {place: value}
+        found |= inner
+    return found
+
+
+def changes(config: Any, base: Any) -> dict[str, Any]:
+    """The options in which a cell differs from its study's base; all of them of another kind."""
+    mine = flat(plain_config(config))
+    if type(config) is not type(base):
+        return mine
+    other = flat(plain_config(base))
+    return {name: value for name, value in mine.items() if value != other.get(name)}
+
+
+def check_honest(cells: Sequence[Cell], *, quick: bool) -> None:
+    """Refuses a grid in which what is told was also chosen on, or comes from too few seeds.
+
+    Raises:
+      ValueError: a seed or a split of problems serves both, a method is told from fewer than five
+        seeds, or methods were given different numbers of settings to choose from.
+    """
+    tuning, told = (of_role(cells, role) for role in ("tuning", "report"))
+    both = {c.seed for c in tuning} & {c.seed for c in told}
+    require(not both, f"seeds {sorted(both)} are both for tuning and for the report: part them")
+    for cell in (*tuning, *told):
+        if isinstance(cell.config, TrainConfig) and tuning:
+            wanted = "validation" if cell.role == "tuning" else "test"
+            split = cell.config.evaluation.split
+            require(split == wanted, f"{cell} is evaluated on the split {split!r}: use {wanted!r}")
+    if not quick:
+        for place, group in by_place(told).items():
+            seeds = {c.seed for c in group}
+            require(
+                len(seeds) >= FRESH_SEEDS,
+                f"{place_name(place)} is told from {len(seeds)} seeds: give at least {FRESH_SEEDS}",
+            )
+    tried = {
+        place: len({canonical(dict(c.setting)) for c in g}) for place, g in by_place(tuning).items()
+    }
+    if len(set(tried.values())) > 1:
+        least, most = (pick(tried, key=lambda place: tried[place]) for pick in (min, max))
+        raise ValueError(
+            f"{place_name(least)} chooses among {tried[least]} settings and {place_name(most)}"
+            f" among {tried[most]}: give every method as many"
+        )
+
+
+Place = tuple[str, str]
+"""A method and its coordinates, in canonical JSON."""
+
+
+def place_of(label: str, coordinates: Coordinates) -> Place:
+    """What rows of several seeds share."""
+    return label, canonical(dict(coordinates))
+
+
+def place_name(place: Place) -> str:
+    """A method with its coordinates, for people."""
+    pairs = [f"{name}={short(value)}" for name, value in json.loads(place[1]).items()]
+    return " ".join([place[0], *pairs])
+
+
+def by_place(cells: Iterable[Cell]) -> dict[Place, list[Cell]]:
+    """Cells by method and coordinates, in their order."""
+    found: dict[Place, list[Cell]] = {}
+    for cell in cells:
+        found.setdefault(place_of(cell.label, cell.coordinates), []).append(cell)
+    return found
+
+
+def of_role(cells: Iterable[Cell], role: Role) -> list[Cell]:
+    """The cells of one role."""
+    return [cell for cell in cells if cell.role == role]

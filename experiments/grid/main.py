@@ -1,0 +1,126 @@
+"""`python -m experiments.run STUDY`: measures what is missing and reports, or reports from rows."""
+
+import os
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+import jax
+from rich.console import Console
+from rich.table import Table as Shown
+from rich.text import Text
+
+from experiments.grid.page import all_sections, write_docs, write_page
+from experiments.grid.rows import ROWS, Row, read_rows, rows_file
+from experiments.grid.runner import command_line, run_grid
+from experiments.grid.study import Study, of_header, parse
+from experiments.grid.tables import Table
+from ogrpo.files import replacing
+from ogrpo.terminal import shown
+
+FAILED, INTERRUPTED = 1, 130
+
+
+def main(kind: type[Study], options: Sequence[str], console: Console | None = None) -> int:
+    """Runs the study that the options ask for; returns the exit code."""
+    study, console = parse(kind, options), console or Console()
+    return report_again(study, console) if study.from_rows else measure(study, console)
+
+
+def measure(study: Study, console: Console) -> int:
+    """Measures what the run's folder lacks and reports; 1 if a cell failed, 130 after Ctrl-C."""
+    folder = study.run_dir or Path("runs") / (study.name + "-quick" * study.quick)
+    say(console, f"run directory {folder}")
+    try:
+        result = run_grid(
+            study.stages(),
+            run_dir=folder,
+            base=study.base,
+            jobs=jobs_of(study),
+            quick=study.quick,
+            header={**study.header, "command": command_line()},
+            console=console,
+        )
+    except KeyboardInterrupt:
+        say(console, "stopped; finished cells are kept, the same command goes on")
+        return INTERRUPTED
+    page = report(study, result.rows, result.failed, folder, command_line(), console)
+    say(console, f"rows    {folder / ROWS}\nreport  {page}")
+    if result.failed:
+        say(console, f"{len(result.failed)} cells failed; the same command tries them again")
+        return FAILED
+    if study.keep_rows:
+        keep(study.name, folder, console)
+    return 0
+
+
+def report_again(study: Study, console: Console) -> int:
+    """Makes the page, and what docs/ shows, from the committed rows."""
+    path = rows_file(study.name)
+    header, rows = read_rows(path)
+    made = of_header(type(study), header, str(path))
+    folder = study.run_dir or Path("runs") / f"{study.name}-from-rows"
+    page = report(made, rows, header["failed"], folder, header["command"], console)
+    for written in write_docs(made, rows, header["failed"]):
+        say(console, f"written {written}")
+    say(console, f"report  {page}")
+    return 0
+
+
+def report(
+    study: Study,
+    rows: Sequence[Row],
+    failed: Sequence[Row],
+    folder: Path,
+    command: str,
+    console: Console,
+) -> Path:
+    """Shows the tables and writes the page."""
+    for section in all_sections(study, rows, failed):
+        for table in section.tables:
+            console.print(on_terminal(section.heading, table))
+    return write_page(study, rows, failed, folder, command=command)
+
+
+def on_terminal(heading: str, table: Table) -> Shown:
+    """A table as a terminal shows it."""
+    found = Shown(title=heading)
+    for column in table.columns:
+        found.add_column(Text(column), overflow="fold")
+    for line in table.lines:
+        found.add_row(*(Text(shown(value)) for value in line))
+    return found
+
+
+def keep(study: str, folder: Path, console: Console) -> None:
+    """Puts a run's rows where they are committed.
+
+    Raises:
+      ValueError: the folder has no rows, or those of another study or of --quick.
+    """
+    header, rows = read_rows(folder / ROWS)
+    if header["study"] != study:
+        raise ValueError(f"{folder} has the rows of {header['study']!r}: give that of {study}")
+    if header["options"]["quick"]:
+        raise ValueError(f"{folder} was made with --quick, which is too little: run it whole")
+    target = rows_file(study)
+    with replacing(target, "wb") as file, (folder / ROWS).open("rb") as source:
+        shutil.copyfileobj(source, file)
+    size = target.stat().st_size / 1e6
+    say(console, f"{len(rows)} rows, {size:.2f} MB, kept in {target}: commit them")
+
+
+def jobs_of(study: Study) -> int:
+    """How many processes there are unless it is said."""
+    if study.jobs is not None:
+        return study.jobs
+    base = study.base
+    alone = base.rollout.url or base.model.path or base.mesh != type(base.mesh)()
+    if alone or jax.default_backend() != "cpu":
+        return 1
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def say(console: Console, text: str) -> None:
+    """Prints a line as it is."""
+    console.print(text, markup=False, highlight=False, soft_wrap=True)

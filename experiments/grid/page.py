@@ -1,0 +1,125 @@
+"""A study's page, and the figures and tables of docs/ that are made from its rows."""
+
+import base64
+import re
+from collections.abc import Sequence
+from datetime import date
+from pathlib import Path
+
+import matplotlib as mpl
+
+from experiments.grid.rows import ROOT, Row
+from experiments.grid.study import Picture, Section, Study
+from experiments.grid.tables import Table, failures, settings_tried
+from ogrpo.files import make_folder, read_text, write_text
+from ogrpo.report.page import render
+from ogrpo.report.plots import STYLE, save_figure
+
+DOCS = ROOT / "docs"
+
+
+def write_page(
+    study: Study, rows: Sequence[Row], failed: Sequence[Row], folder: Path, *, command: str
+) -> Path:
+    """Writes `folder`/report.html with its figures inside; they lie in `folder`/plots, too."""
+    plots = folder / "plots"
+    make_folder(plots)
+    sections = [
+        {
+            "heading": section.heading,
+            "paragraphs": [text for text in section.text.split("\n\n") if text],
+            "tables": section.tables,
+            "pictures": [_drawn(picture, plots) for picture in section.pictures],
+        }
+        for section in all_sections(study, rows, failed)
+    ]
+    page = render(
+        Path(__file__).with_name("study.html.j2"),
+        title=f"ogrpo {study.name}",
+        question=study.question,
+        quick=study.quick,
+        sections=sections,
+        facts=facts(rows, failed, command),
+    )
+    path = folder / "report.html"
+    write_text(path, page)
+    return path
+
+
+def all_sections(study: Study, rows: Sequence[Row], failed: Sequence[Row]) -> list[Section]:
+    """The study's own, then the settings tried and the failed cells."""
+    sections = [*study.report(rows)]
+    if any(row["role"] == "tuning" for row in rows):
+        told = "Scores on the tuning seeds and the validation problems, which nothing else is of."
+        sections.append(Section("Settings tried", told, [settings_tried(rows)]))
+    if failed:
+        told = "These have no row; the next start tries them again."
+        sections.append(Section("Failed cells", told, [failures(failed)]))
+    return sections
+
+
+def facts(rows: Sequence[Row], failed: Sequence[Row], command: str) -> list[tuple[str, str]]:
+    """What the rows were made with."""
+
+    def all_of(name: str) -> str:
+        return ", ".join(sorted({str(row[name]) for row in rows if row.get(name)})) or "–"
+
+    hours = sum(row.get("seconds", 0.0) for row in rows) / 3600
+    return [
+        ("command", command),
+        ("page written", f"{date.today()}"),
+        ("cells", f"{len(rows)} finished, {len(failed)} failed"),
+        ("measured", all_of("date")),
+        ("ogrpo", all_of("ogrpo")),
+        ("jax", all_of("jax")),
+        ("time", f"{hours:.2f} hours of one process"),
+    ]
+
+
+def _drawn(picture: Picture, folder: Path) -> dict[str, str]:
+    path = folder / f"{picture.name}.png"
+    with mpl.rc_context(STYLE):
+        save_figure(picture.draw(), path)
+    data = base64.b64encode(path.read_bytes()).decode()
+    return {"name": picture.name, "data": data, "caption": picture.caption}
+
+
+def write_docs(study: Study, rows: Sequence[Row], failed: Sequence[Row]) -> list[Path]:
+    """Writes docs/studies/STUDY/*.png, and the tables between their markers in the study's page."""
+    sections = all_sections(study, rows, failed)
+    folder = DOCS / "studies" / study.name
+    written = []
+    for section in sections:
+        for picture in section.pictures:
+            if picture.in_docs:
+                make_folder(folder)
+                with mpl.rc_context(STYLE):
+                    save_figure(picture.draw(), folder / f"{picture.name}.png")
+                written.append(folder / f"{picture.name}.png")
+    if study.page is not None:
+        page = DOCS / study.page
+        tables = [table for section in sections for table in section.tables]
+        write_text(page, with_tables(read_text(page), study.name, tables))
+        written.append(page)
+    return written
+
+
+def with_tables(text: str, study: str, tables: Sequence[Table]) -> str:
+    """A page whose marked tables are these: `<!-- STUDY/TABLE -->` begins one, `<!-- end -->` ends.
+
+    Raises:
+      ValueError: a mark names a table that the study does not have, or has no end.
+    """
+    known = {table.name: table for table in tables}
+
+    def put(match: re.Match[str]) -> str:
+        name = match["name"]
+        if name not in known:
+            raise ValueError(f"there is no table {name!r} in {study}: it has {', '.join(known)}")
+        return f"{match['begin']}\n\n{known[name].markdown()}\n\n<!-- end -->"
+
+    begin = rf"(?P<begin><!-- {re.escape(study)}/(?P<name>[\w-]+) -->)"
+    marks, found = len(re.findall(begin, text)), re.findall(rf"{begin}.*?<!-- end -->", text, re.S)
+    if marks != len(found):
+        raise ValueError(f"a table of {study} has no <!-- end -->")
+    return re.sub(rf"{begin}.*?<!-- end -->", put, text, flags=re.S)

@@ -1,0 +1,141 @@
+"""Rows: what cells came to, in a run's folder and compressed in the repository.
+
+RUN_DIR/cells/KEY.json    what a measurement left, by content hash; whole or absent
+RUN_DIR/failed/KEY.json   a cell that failed, with its last words; tried again at the next start
+RUN_DIR/rows.jsonl.xz     a header, then a row a line, of the study's cells when it ran last
+experiments/STUDY/rows.jsonl.xz   the same, committed
+"""
+
+import json
+import lzma
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from experiments.grid.cell import Cell, changes
+from ogrpo.files import drop_drafts, make_folder, parse_json, read_json, replacing, write_text
+
+Row = dict[str, Any]
+DIGITS = 4
+LARGEST_ROWS = 1 << 28
+ROWS = "rows.jsonl.xz"
+ROOT = Path(__file__).parents[2]
+
+
+def rounded(value: Any) -> Any:
+    """JSON values with floats of four digits, which compress well; NaN and infinity are None."""
+    if isinstance(value, Mapping):
+        return {name: rounded(inner) for name, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [rounded(inner) for inner in value]
+    if isinstance(value, float):
+        return float(f"{value:.{DIGITS}g}") if math.isfinite(value) else None
+    return value
+
+
+class CellFiles:
+    """The finished and the failed cells in a run's folder."""
+
+    def __init__(self, run_dir: Path) -> None:
+        self.run_dir = run_dir
+        self.cells, self.failed = run_dir / "cells", run_dir / "failed"
+        self.rows = run_dir / ROWS
+
+    def open(self) -> None:
+        """Makes the folders, and deletes what killed writers left."""
+        for folder in (self.cells, self.failed):
+            make_folder(folder)
+        drop_drafts(self.run_dir, self.cells, self.failed)
+
+    def has(self, cell: Cell) -> bool:
+        """Whether a cell is finished."""
+        return (self.cells / f"{cell.key}.json").is_file()
+
+    def put(self, cell: Cell, found: Mapping[str, Any]) -> None:
+        """Keeps what a cell came to."""
+        write_text(self.cells / f"{cell.key}.json", json.dumps(found, allow_nan=False) + "\n")
+        (self.failed / f"{cell.key}.json").unlink(missing_ok=True)
+
+    def put_failed(self, cell: Cell, words: str) -> None:
+        """Keeps why a cell failed."""
+        note = {**told_of(cell), "words": words}
+        write_text(self.failed / f"{cell.key}.json", json.dumps(note, indent=2) + "\n")
+
+    def row(self, cell: Cell, base: Any) -> Row:
+        """The row of a finished cell."""
+        found = read_json(self.cells / f"{cell.key}.json")
+        return {**told_of(cell), "changes": changes(cell.config, base), **found}
+
+    def failure(self, cell: Cell) -> Row | None:
+        """The note of a failed cell, if it failed."""
+        path = self.failed / f"{cell.key}.json"
+        return read_json(path) if path.is_file() else None
+
+    def finished(self, cells: Iterable[Cell], base: Any) -> list[Row]:
+        """The rows of those cells that are finished."""
+        return [self.row(cell, base) for cell in cells if self.has(cell)]
+
+
+def told_of(cell: Cell) -> Row:
+    """A cell's place in its study."""
+    return {
+        "key": cell.key,
+        "label": cell.label,
+        "role": cell.role,
+        "coordinates": dict(cell.coordinates),
+        "setting": dict(cell.setting),
+        "seed": cell.seed,
+        "measure": cell.measure,
+    }
+
+
+def rows_file(study: str) -> Path:
+    """Where a study's rows are kept in the repository."""
+    return ROOT / "experiments" / study.replace("-", "_") / ROWS
+
+
+def write_rows(path: Path, header: Row, rows: Sequence[Row]) -> int:
+    """Writes rows compressed, whole or not at all; returns the bytes."""
+    lines = [json.dumps(line, allow_nan=False, separators=(",", ":")) for line in (header, *rows)]
+    packed = lzma.compress(("\n".join(lines) + "\n").encode(), preset=9 | lzma.PRESET_EXTREME)
+    make_folder(path.parent)
+    with replacing(path, "wb") as file:
+        file.write(packed)
+    return len(packed)
+
+
+def read_rows(path: Path) -> tuple[Row, list[Row]]:
+    """The header and the rows that `write_rows` wrote.
+
+    Raises:
+      ValueError: the file is absent or no such file; names it and the remedy.
+    """
+    if not path.is_file():
+        raise ValueError(
+            f"there are no rows in {path}: run the study, then python -m experiments.run rows"
+            " STUDY RUN_DIR"
+        )
+    try:
+        text = lzma.LZMADecompressor().decompress(path.read_bytes(), LARGEST_ROWS).decode()
+    except (lzma.LZMAError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path} holds no rows ({error}): put back the committed file") from error
+    if not text.endswith("\n"):
+        raise ValueError(f"{path} is cut off: put back the committed file")
+    lines = [parse_json(line, f"{path}, line {n}") for n, line in enumerate(text.splitlines(), 1)]
+    return lines[0], lines[1:]
+
+
+def where(rows: Iterable[Row], test: Callable[[Row], bool] | None = None, **is_: Any) -> list[Row]:
+    """Rows whose fields, or coordinates, or settings, have these values."""
+
+    def value(row: Row, name: str) -> Any:
+        known = {**row["setting"], **row["coordinates"], **row}
+        return known.get(name)
+
+    return [
+        row
+        for row in rows
+        if all(value(row, name) == wanted for name, wanted in is_.items())
+        and (test is None or test(row))
+    ]

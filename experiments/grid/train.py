@@ -1,0 +1,285 @@
+"""Trains a cell through the trainer's own parts, and makes its row.
+
+What does not depend on seed, schedule and hyper-parameters is compiled once for all cells of the
+same shapes; the warm start is made once a seed, whichever process comes first.
+"""
+
+import fcntl
+from collections import OrderedDict
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import jax
+from rich.console import Console
+
+from experiments.grid.cell import Cell, Watch, canonical, plain_config
+from experiments.grid.rows import rounded
+from ogrpo.learner.memory import give_back_after_compiling
+from ogrpo.report.run_dir import RunDir
+from ogrpo.trainer import Parts, Schedule, start, train
+from ogrpo.trainer.build import find_devices, make_parts, make_recipe
+from ogrpo.trainer.cache import keep_compiled_programs
+from ogrpo.trainer.config import Checkpointing, Replay, Reuse, TrainConfig
+from ogrpo.trainer.config_update import Knobs, Optimizer
+from ogrpo.trainer.devices import Devices, open_mesh
+from ogrpo.trainer.diverged import DivergedError
+from ogrpo.trainer.find_task import find_task, is_generated
+from ogrpo.trainer.lessons import Lessons
+from ogrpo.trainer.model import make_model
+from ogrpo.trainer.prepare import Prepared, prepare
+from ogrpo.trainer.servers import connect
+from ogrpo.trainer.state import Record
+
+AXES = {
+    "step": "step",
+    "updates": "updates",
+    "completions": "completions",
+    "tokens": "tokens",
+    "flops/rollout": "flops/rollout",
+    "flops/update": "flops/update",
+}
+"""Counters of a record that curves are drawn against, beside seconds."""
+WORK = ("seconds/rollout", "seconds/update", "seconds/sync")
+COMPILING = "/jax/core/compile/"
+
+
+class CompileClock:
+    """Seconds that this process spent on making programs, so that curves are without them."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        jax.monitoring.register_event_duration_secs_listener(self._heard)
+
+    def _heard(self, event: str, duration_secs: float, **_: str | int) -> None:
+        if event.startswith(COMPILING):
+            self.seconds += duration_secs
+
+
+@dataclass(frozen=True)
+class Programs:
+    """What is compiled once for all cells of the same shapes."""
+
+    devices: Devices
+    parts: Parts
+    prepared: Prepared
+
+
+class Bench:
+    """What one process keeps from cell to cell."""
+
+    def __init__(self, run_dir: Path, console: Console) -> None:
+        keep_compiled_programs()
+        give_back_after_compiling()
+        self.run_dir, self.console, self.clock = run_dir, console, CompileClock()
+        self._programs: OrderedDict[str, Programs] = OrderedDict()
+        self._prepared: dict[str, Prepared] = {}
+        self._lessons: dict[int, Lessons | None] = {}
+
+    def close(self) -> None:
+        """Ends the processes of the rewards."""
+        for prepared in self._prepared.values():
+            prepared.close()
+        self._prepared.clear()
+
+    def prepare(self, config: TrainConfig) -> Prepared:
+        """The task made ready; problems and tokenizer are made once for all seeds."""
+        name = canonical(plain_config(_without_method(config)))
+        if name not in self._prepared:
+            self.close()
+            self._lessons.clear()
+            self._prepared[name] = prepare(config)
+        known = self._prepared[name]
+        given, settled = config, known.config
+        rate = given.optimizer.learning_rate or settled.optimizer.learning_rate
+        config = replace(
+            given,
+            data=replace(given.data, prompt_length=settled.data.prompt_length),
+            rollout=replace(given.rollout, max_tokens=settled.rollout.max_tokens),
+            optimizer=replace(given.optimizer, learning_rate=rate),
+        )
+        return replace(known, config=config, lessons=self._lessons_of(config, known))
+
+    def _lessons_of(self, config: TrainConfig, known: Prepared) -> Lessons | None:
+        """What a decoder imitates first: the slips of a careless teacher depend on the seed."""
+        if known.lessons is None or not is_generated(config):
+            return known.lessons
+        if config.seed not in self._lessons:
+            self._lessons[config.seed] = find_task(config).lessons
+        return self._lessons[config.seed]
+
+    @contextmanager
+    def parts(self, config: TrainConfig) -> Iterator[tuple[TrainConfig, Parts, Any]]:
+        """The settled config, the loop's parts and the first train state of a cell."""
+        open_mesh(config.mesh)
+        prepared = self.prepare(config)
+        config = prepared.config
+        with warm_start_lock(self.run_dir, config):
+            decoder, params = make_model(prepared, self.console)
+        with ExitStack() as stack:
+            name = program_of(config)
+            known = self._programs.get(name)
+            devices = known.devices if known else find_devices(config, decoder)
+            engine = None
+            if config.rollout.url:
+                served = RunDir(self.run_dir / "served")
+                served.path.mkdir(exist_ok=True)
+                how = (config, served, decoder, params, prepared.tokenizer, self.console)
+                engine = stack.enter_context(connect(*how))
+            parts = make_parts(config, prepared, decoder, engine, devices=devices)
+            if known:
+                parts = _sharing(parts, known.parts, embedded=engine is None)
+            else:
+                self._keep(name, Programs(devices, parts, prepared))
+            yield config, parts, parts.init(devices.place_params(params))
+
+    def _keep(self, name: str, programs: Programs) -> None:
+        while len(self._programs) > 1:
+            self._programs.popitem(last=False)
+        self._programs[name] = programs
+
+
+def _sharing(parts: Parts, known: Parts, *, embedded: bool) -> Parts:
+    """A cell's parts with the programs of an earlier one."""
+    same = ("update", "score", "noise", "examine", "init", "shapes", "place")
+    same += ("engine", "evaluator") if embedded else ()
+    return replace(parts, **{name: getattr(known, name) for name in same})
+
+
+def _without_method(config: TrainConfig) -> TrainConfig:
+    """What the problems, their tokens and their judges depend on."""
+    shared = _without_numbers(config)
+    return replace(
+        shared,
+        algorithm="off_policy_grpo",
+        override=type(config.override)(),
+        trust_region=type(config.trust_region)(),
+        knobs=Knobs(),
+        optimizer=Optimizer(),
+        warm_start=config.warm_start,
+        evaluation=config.evaluation,
+    )
+
+
+def _without_numbers(config: TrainConfig) -> TrainConfig:
+    """A config without what is no part of its programs: numbers, seeds, and who is drawn when."""
+    schedule, optimizer = config.schedule, config.optimizer
+    plain = Optimizer()
+    return replace(
+        config,
+        seed=0,
+        preset="none",
+        schedule=Schedule(prompts=schedule.prompts, sync_offset=schedule.sync_offset),
+        replay=Replay(),
+        reuse=Reuse(),
+        knobs=config.knobs if config.trust_region.kind == "clip" else Knobs(),
+        optimizer=replace(
+            optimizer,
+            learning_rate=None,
+            warmup=plain.warmup,
+            decay=plain.decay,
+            max_skipped=plain.max_skipped,
+        ),
+        evaluation=replace(config.evaluation, split="test", prompts=512),
+        warm_start=type(config.warm_start)(),
+        checkpoint=Checkpointing(),
+        certificate=type(config.certificate)(),
+    )
+
+
+def program_of(config: TrainConfig) -> str:
+    """What two configs share whose updates are one compiled program."""
+    recipe = make_recipe(config, _no_policy)
+    reads = [sorted(recipe.reads), recipe.mask_zero_variance]
+    return canonical([plain_config(_without_numbers(config)), reads])
+
+
+def _no_policy(*_: Any) -> Any:
+    raise AssertionError("a recipe is described here, and not run")
+
+
+@contextmanager
+def warm_start_lock(run_dir: Path, config: TrainConfig) -> Iterator[None]:
+    """Within the block no other process makes the same warm start: it waits, and reads it then.
+
+    The kernel lets go of the lock when a process ends, however it ends.
+    """
+    folder = run_dir / "locks"
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / f"warm-start-{config.seed}").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def train_cell(cell: Cell, bench: Bench) -> Record:
+    """What a training run came to: every axis and score at each evaluation, signals on the way."""
+    records, ended = [], "whole"
+    compiled: list[float] = []
+    with bench.parts(cell.config) as (config, parts, first):
+        turns = train(start(first, parts), parts, config.schedule)
+        before = bench.clock.seconds
+        try:
+            for _, record in turns:
+                records.append(record)
+                compiled.append(bench.clock.seconds - before)
+                before = bench.clock.seconds
+        except DivergedError as error:
+            ended = f"diverged: {error}"
+    return row_of(records, compiled, ended, cell.watch)
+
+
+def row_of(records: list[Record], compiled: list[float], ended: str, watch: Watch) -> Record:
+    """The row of a run's records."""
+    axes = with_axes(records, compiled)
+    scored = [i for i, r in enumerate(records) if r.get("pass@1/sampled") is not None]
+    names = [k for k in records[0] if k.startswith("pass@") and k != "pass@1/temperature"]
+    noise = [name for name in ("grad_variance", "grad_snr") if name in records[-1]]
+    last = scored[-1]
+    return {
+        "ended": ended,
+        "evaluations": {
+            **{name: [axes[i][name] for i in scored] for name in axes[0]},
+            **{name: rounded([records[i].get(name) for i in scored]) for name in (*names, *noise)},
+        },
+        "steps": thinned(records[1:], axes, watch),
+        "final": rounded({**axes[-1], **{name: records[last][name] for name in names}}),
+        "temperature": records[0]["pass@1/temperature"],
+        "seconds/compiling": rounded(sum(compiled)),
+        "seconds/evaluating": rounded(sum(r["seconds/eval"] for r in records)),
+    }
+
+
+def with_axes(records: list[Record], compiled: list[float]) -> list[Record]:
+    """Each record's place on every axis; seconds are without evaluation and compilation."""
+    spent, found = 0.0, []
+    for record, making in zip(records, compiled, strict=True):
+        spent += max(0.0, sum(record[name] for name in WORK) - making)
+        counters = {axis: record[name] for axis, name in AXES.items()}
+        found.append({**counters, "seconds": rounded(spent)})
+    return found
+
+
+def thinned(records: list[Record], axes: list[Record], watch: Watch) -> Record:
+    """Means of the signals over stretches of steps, each with its place at the stretch's end."""
+    size = -(-len(records) // watch.points) or 1
+    stretches = [(n, min(n + size, len(records))) for n in range(0, len(records), size)]
+    signals = [_signals(record, axes[n], axes[n + 1]) for n, record in enumerate(records)]
+    columns: Record = {axis: [axes[end][axis] for _, end in stretches] for axis in axes[0]}
+    for name in watch.signals:
+        if any(record.get(name) is not None for record in signals):
+            values = [record.get(name) for record in signals]
+            columns[name] = rounded([_mean(values[begin:end]) for begin, end in stretches])
+    return columns
+
+
+def _signals(record: Record, before: Record, after: Record) -> Record:
+    bought = after["completions"] - before["completions"]
+    length = (after["tokens"] - before["tokens"]) / bought if bought else None
+    return {**record, "tokens/completion": length}
+
+
+def _mean(values: list[Any]) -> float | None:
+    known = [float(value) for value in values if value is not None]
+    return sum(known) / len(known) if known else None
