@@ -167,7 +167,7 @@ def test_servers_pull_from_the_address_that_is_advertised(folder, url, seen):
 def test_a_trainer_without_a_gpu_is_refused_before_it_waits_for_servers(folder):
     where = ("--rollout.url=http://127.0.0.1:9", "--rollout.transport=nccl")
     with pytest.raises(Refused, match=r"transport is nccl.*no CUDA device.*folder or url"):
-        connected(folder, *where, "--rollout.wait=600")
+        connected(folder, *where, "--rollout.wait=3")
 
 
 def test_weights_are_broadcast_to_servers_that_have_a_gpu(

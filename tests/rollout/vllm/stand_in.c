@@ -5,12 +5,14 @@
  * ncclCommGetAsyncError and cuStreamQuery say. The others block, and so does all without a stream.
  * Every operation says what it is (kind, count, dtype); who expects another refuses it. */
 #include <arpa/inet.h>
+#include <errno.h>
 #include <netinet/in.h>
 #include <pthread.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/time.h>
 #include <unistd.h>
 
 #define VERSION 23203
@@ -38,14 +40,15 @@ static int give(int fd, const void *from, size_t size) {
 static int take(int fd, void *to, size_t size) {
   for (size_t n = 0; n < size;) {
     ssize_t part = recv(fd, (char *)to + n, size - n, 0);
-    if (part <= 0) return REMOTE;
+    if (part <= 0) return part && errno == EAGAIN ? SYSTEM : REMOTE;
     n += part;
   }
   return DONE;
 }
 static int expect(int fd, Head wanted) {
   Head found;
-  if (take(fd, &found, sizeof found)) return REMOTE;
+  int result = take(fd, &found, sizeof found);
+  if (result) return result;
   return memcmp(&found, &wanted, sizeof found) ? ARGUMENT : DONE;
 }
 
@@ -151,6 +154,8 @@ int ncclCommInitRank(Comm **out, int ranks, Id id, int rank) {
   memcpy(&at.sin_port, &id, sizeof at.sin_port);
   *out = joined(ranks, rank);
   (*out)->at[0] = socket(AF_INET, SOCK_STREAM, 0);
+  struct timeval most = {30, 0}; /* a test that hangs says less than one that fails */
+  setsockopt((*out)->at[0], SOL_SOCKET, SO_RCVTIMEO, &most, sizeof most);
   if (connect((*out)->at[0], (void *)&at, sizeof at)) return SYSTEM;
   return give((*out)->at[0], &rank, sizeof rank) ? REMOTE : take((*out)->at[0], &there, 1);
 }

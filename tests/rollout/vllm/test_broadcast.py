@@ -52,6 +52,28 @@ def test_pushes_are_proven_one_after_the_other(server, library, monkeypatch):
     assert metrics["sync/bytes_sent"] == metrics["sync/bytes"] > 3 * 3000
 
 
+def test_workers_leave_the_communicator_when_all_have_the_release(
+    server, store, library, monkeypatch
+):
+    """One that is done may still be passing pieces on: it leaves when it is told to install."""
+    log, own = [], trainers(library, monkeypatch)
+    for name in ("read", "close"):
+        act = getattr(Worker, name)
+
+        def logged(worker, *size, act=act, name=name):
+            log.append(name)
+            return act(worker, *size)
+
+        monkeypatch.setattr(Worker, name, logged)
+    install = server.service._install
+    monkeypatch.setattr(server.service, "_install", lambda new: log.append("in") or install(new))
+    for version in (1, 2):
+        log.clear()
+        on(server.url, loading(write(store, version), own))
+        assert log == ["read"] * (len(log) - 2) + ["close", "in"]
+    assert server.service.place.joined is None
+
+
 def test_several_servers_have_a_communicator_each(server, farm, library, monkeypatch):
     urls = [server.url, farm.start(kind=BroadcastService).url]
     own, policy = trainers(library, monkeypatch), world.make_params(CONFIG, 1)
