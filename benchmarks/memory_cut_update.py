@@ -9,9 +9,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from benchmarks.batch_shapes import temporary_bytes
 from ogrpo.batch import Batch, tokens_only
 from ogrpo.learner.state import hypers, init_state
 from ogrpo.learner.update import jit_step
+from ogrpo.policy import DecoderConfig
 from ogrpo.policy.decoder import param_shapes
 from ogrpo.policy.shapes import SHAPES
 from ogrpo.trainer import Schedule
@@ -73,20 +75,25 @@ def make_config(options: argparse.Namespace, optimizer: Optimizer) -> TrainConfi
 
 def analyse(options: argparse.Namespace, optimizer: Optimizer) -> Found:
     """Compiles the update of one layout."""
-    config, decoder = make_config(options, optimizer), SHAPES[options.shape]
-    made = make_batch(groups(options), make_packer(config), for_update=True)
+    return analyse_run(make_config(options, optimizer), SHAPES[options.shape], groups(options))
+
+
+def analyse_run(config: TrainConfig, decoder: DecoderConfig, found: Batch[np.ndarray]) -> Found:
+    """Compiles the update of a run on groups, as its packer lays them out."""
+    made = make_batch(found, make_packer(config), for_update=True)
     batch = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), made.batch)
     policy, direction = find_devices(config, decoder).policy_fn, make_optimizer(config)
-    shapes = jax.tree.map(lambda x: x.update(dtype=DTYPES[options.dtype]), param_shapes(decoder))
+    dtype = DTYPES[config.model.dtype]
+    shapes = jax.tree.map(lambda x: x.update(dtype=dtype), param_shapes(decoder))
     state = jax.eval_shape(lambda params: init_state(params, direction), shapes)
     step = jit_step(direction, make_recipe(config, policy), own_options(config))
     given = jax.tree.map(jnp.asarray, hypers(1e-6, 1.0, knobs(config)))
-    compiled = step.lower(replace(state, frozen=()), state.frozen, batch, given).compile()
-    padded = options.prompt + options.group * options.completion
-    parts = made.shape.parts if made.shape else options.prompts
+    lowered = step.lower(replace(state, frozen=()), state.frozen, batch, given)
+    prompts, group, length = found.completion_ids.shape
+    padded = found.prompt_ids.shape[1] + group * length
     return Found(
-        parts=parts,
+        parts=made.shape.parts if made.shape else prompts,
         row=made.shape.row if made.shape else padded,
         padding=made.padding,
-        temporary=compiled.memory_analysis().temp_size_in_bytes,
+        temporary=temporary_bytes(lowered),
     )

@@ -6,7 +6,7 @@ from dataclasses import replace
 import jax
 import jax.numpy as jnp
 
-from benchmarks.batch_shapes import batch_shapes
+from benchmarks.batch_shapes import batch_shapes, temporary_bytes
 from ogrpo.learner import sharding
 from ogrpo.learner.state import TrainState, hypers, init_state
 from ogrpo.learner.update import jit_step
@@ -56,5 +56,4 @@ def analyse(options: argparse.Namespace, length: int) -> tuple[int, int]:
     step = jit_step(optimizer, recipe, own_options(config))
     given = jax.tree.map(jnp.asarray, hypers(1e-6, 1.0, knobs(config)))
     lowered = step.lower(replace(state, frozen=()), state.frozen, batch, given)
-    analysis = lowered.compile().memory_analysis()
-    return sharding.bytes_per_device(placed), analysis.temp_size_in_bytes
+    return sharding.bytes_per_device(placed), temporary_bytes(lowered)

@@ -58,14 +58,6 @@ def _gsm8k(options: Sequence[str]) -> int:
     return gsm8k(options)
 
 
-def _bounds(options: Sequence[str]) -> int:
-    from rich.console import Console
-
-    from experiments.bounds.main import parse, run
-
-    return run(parse(options), Console())
-
-
 def _study(folder: str, kind: str) -> Callable[[Sequence[str]], int]:
     """A study that stands on the grid runner: the class `kind` of experiments/FOLDER/main.py."""
 
@@ -100,10 +92,21 @@ def _plan(options: Sequence[str]) -> int:
 
 STUDIES: dict[str, tuple[str, Callable[[Sequence[str]], int]]] = {
     "gsm8k": ("off-policy GRPO on grade-school mathematics", _gsm8k),
-    "bounds": ("the proved inequalities along a training run, enumerated and sampled", _bounds),
+    "bounds": (
+        "the proved inequalities along a training run, enumerated and sampled",
+        _study("bounds", "BoundsStudy"),
+    ),
     "reuse": (
         "how many completions reuse saves, methods compared at equal budgets",
         _study("reuse", "ReuseStudy"),
+    ),
+    "rec": (
+        "off-policy REINFORCE, GRPO and their kin on fresh, stale and fixed samples",
+        _study("rec", "RecStudy"),
+    ),
+    "ablation": (
+        "the dials of off-policy GRPO one at a time, as arXiv:2505.22257 has them",
+        _study("ablation", "AblationStudy"),
     ),
     "rows": ("puts a study's rows where they are committed: rows STUDY RUN_DIR", _rows),
     "plan": ("what fits, how long a step takes, which schedule keeps both sides busy", _plan),

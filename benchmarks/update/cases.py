@@ -38,6 +38,23 @@ SHAPES = {
 }
 
 
+def product_flops(shape: Shape, *, adapters: bool = False) -> int:
+    """Of the matrix products that an update cannot do without, forward and backward.
+
+    A multiply-accumulate is 2. Each prompt is computed once, the head sees completions alone,
+    attention the pairs that see each other, and nothing is computed again. Adapters leave each
+    frozen matrix one gradient instead of two, and are themselves not counted.
+    """
+    n, g, p, t = shape.prompts, shape.group, shape.prompt, shape.completion
+    queries, keys = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
+    weights = 2 * shape.width * (queries + keys) + 3 * shape.width * shape.intermediate
+    pairs = n * (p * (p + 1) // 2 + g * (t * p + t * (t + 1) // 2))
+    projections = shape.layers * weights * n * (p + g * t)
+    head = shape.width * shape.vocabulary * n * g * t
+    passes = 2 if adapters else 3
+    return 2 * (passes * (projections + head) + 3 * shape.layers * 2 * queries * pairs)
+
+
 @dataclass(frozen=True)
 class Ogrpo:
     """Settings as `--model.remat` and `--kernels` of a run have them."""

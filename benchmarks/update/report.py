@@ -22,6 +22,8 @@ COLUMNS: Columns = {
     "timed peak - imports MiB": lambda run: run["timed_peak"] - run["imports"],
 }
 
+FIGURES: Columns = {**COLUMNS, "share of the product limit": lambda run: run["share"]}
+
 
 def report(found: Found) -> str:
     """Settings, then for each shape its figures, ratios and checks."""
@@ -29,7 +31,8 @@ def report(found: Found) -> str:
         *heading("One GRPO update, side by side", found),
         "Medians over rounds (least to greatest). CPU and wall seconds are of one update; the peak"
         " of resident memory is of the process, compilation included; the timed peak is that of"
-        " the timed updates alone.",
+        " the timed updates alone. The limit is what the products that an update cannot do without"
+        " take at the rate of a bare product, measured in the same round.",
     ]
     for name, part in found["shapes"].items():
         lines += ["", *shape_lines(name, part)]
@@ -47,9 +50,11 @@ def shape_lines(name: str, part: Found) -> list[str]:
         f"{counts}; {least} rounds.",
         "",
         *table(
-            ["system", *COLUMNS],
-            [[s, *map(spread, figures(of, COLUMNS))] for s, of in runs.items()],
+            ["system", *FIGURES],
+            [[s, *map(spread, figures(of, FIGURES))] for s, of in runs.items()],
         ),
+        "",
+        f"Products at {spread([run['rate'] / 1e9 for run in runs[first]])} Gflop a CPU-second.",
         "",
         f"{first} divided by each, median of the rounds' ratios (least to greatest):",
         "",

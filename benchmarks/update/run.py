@@ -23,7 +23,7 @@ from benchmarks.cpus import on_cpus
 from benchmarks.environments import default_folder
 from benchmarks.reporting import command, describe_machine
 from benchmarks.specs import parse
-from benchmarks.update.cases import SHAPES, SYSTEMS, Shape, make_batch
+from benchmarks.update.cases import SHAPES, SYSTEMS, Shape, make_batch, product_flops
 from benchmarks.update.environments import find_python
 from benchmarks.update.report import report
 
@@ -105,9 +105,11 @@ class Bench:
         timing = {name: getattr(options, name) for name in ("seconds", "updates", "warm_up")}
         runs: dict[str, list[dict[str, Any]]] = {spec: [] for spec in self.systems}
         for turn in range(options.rounds):
-            for spec in self.systems:
-                runs[spec].append(self.measure(spec, None, **timing))
-                got = runs[spec][-1]
+            rate = self.products()["rate"]
+            for spec, (_, settings) in self.systems.items():
+                got = self.measure(spec, None, **timing)
+                needed = product_flops(self.shape, adapters=getattr(settings, "lora", 0) > 0)
+                runs[spec].append({**got, "rate": rate, "share": needed / rate / got["cpu"]})
                 line = f"{got['cpu']:.3f} CPU s an update, peak {got['peak']:,.0f} MiB"
                 print(f"round {turn + 1} {spec}: {line}", file=sys.stderr)
         return runs
@@ -144,6 +146,12 @@ class Bench:
         name, _ = self.systems[spec]
         job = self.job(spec, weights, **timing)
         self.call(self.pythons[name], name, job)
+        return json.loads(Path(job["result"]).read_text())
+
+    def products(self) -> dict[str, Any]:
+        """The machine's own rate of products, in a process of its own like the systems'."""
+        job = self.job(next(iter(self.systems)), None)
+        self.call(sys.executable, "products", job)
         return json.loads(Path(job["result"]).read_text())
 
     def job(self, spec: str, weights: str | None, **timing: float) -> dict[str, Any]:

@@ -1,16 +1,14 @@
 """Plots of the `bounds` study, each a function from records to a figure and a caption."""
 
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
-import matplotlib as mpl
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from experiments.bounds.claims import TOLERANCE, of_part, vacuity
-from ogrpo.report.plots import BLUE, GREEN, GREY, ORANGE, STYLE, save_figure
+from ogrpo.report.plots import BLUE, GREEN, GREY, ORANGE
 
 Record = dict[str, Any]
 Records = Sequence[Record]
@@ -257,26 +255,16 @@ def clip_error(records: Records) -> tuple[Figure, str]:
     )
 
 
-PLOTS: dict[str, Callable[[Records], tuple[Figure, str]]] = {
-    "bandit_gain": bandit_gain,
-    "bandit_bounds": bandit_bounds,
-    "published": published,
-    "run_gain": run_gain,
-    "run_bounds": run_bounds,
-    "run_periods": run_periods,
-    "chi_square": chi_square,
-    "variance": variance,
-    "clip": clip_error,
+Plot = Callable[[Records], tuple[Figure, str]]
+PLOTS: dict[str, tuple[str, Plot]] = {
+    "bandit_gain": ("bandit", bandit_gain),
+    "bandit_bounds": ("bandit", bandit_bounds),
+    "published": ("bandit", published),
+    "run_gain": ("run", run_gain),
+    "run_bounds": ("run", run_bounds),
+    "run_periods": ("period", run_periods),
+    "chi_square": ("variance", chi_square),
+    "variance": ("variance", variance),
+    "clip": ("clip", clip_error),
 }
-
-
-def save_plots(records: Records, folder: Path) -> list[tuple[Path, str]]:
-    """Draws every plot as a PNG; returns it with its caption."""
-    folder.mkdir(exist_ok=True)
-    drawn = []
-    with mpl.rc_context(STYLE):
-        for name, plot in PLOTS.items():
-            figure, caption = plot(records)
-            save_figure(figure, folder / f"{name}.png")
-            drawn.append((folder / f"{name}.png", caption))
-    return drawn
+"""Each with the part whose records it shows."""

@@ -18,7 +18,7 @@ TRAIN = "experiments.grid.train:train_cell"
 FRESH_SEEDS = 5
 """Seeds at least that a figure is of."""
 
-Role = Literal["tuning", "report", "pilot"]
+Role = Literal["tuning", "report", "pilot", "exact"]
 Coordinates = Mapping[str, float | str]
 SIGNALS = (
     *("reward", "zero_variance", "truncated", "tokens/completion", "entropy", "kl/pi_mu"),
@@ -51,7 +51,7 @@ class Cell:
     """The method's name in tables and legends."""
     role: Role
     """`tuning`: a setting is chosen by it, on validation problems; `report`: what is told, on other
-    problems and seeds; `pilot`: neither."""
+    problems and seeds; `pilot`: neither; `exact`: nothing in it is random."""
     config: Any
     """The whole `TrainConfig`, or another frozen dataclass that `measure` takes."""
     coordinates: Coordinates = field(default_factory=dict)

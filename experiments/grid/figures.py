@@ -133,7 +133,7 @@ def small_multiples(
     found = groups(rows)
     height = -(-len(names) // columns)
     figure = Figure(figsize=(3.9 * columns, 2.7 * height + 0.8), layout="constrained")
-    panels = np.atleast_1d(figure.subplots(height, columns, squeeze=False)).flat
+    panels = [*figure.subplots(height, columns, squeeze=False).flat]
     for axes, name in zip(panels, names, strict=False):
         for n, (place, trials) in enumerate(found.items()):
             draw(axes, trials, chosen, name, place_name(place), COLORS[n % len(COLORS)])

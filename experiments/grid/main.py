@@ -28,7 +28,7 @@ def main(kind: type[Study], options: Sequence[str], console: Console | None = No
 
 
 def measure(study: Study, console: Console) -> int:
-    """Measures what the run's folder lacks and reports; 1 if a cell failed, 130 after Ctrl-C."""
+    """Measures what the run's folder lacks and reports; 1 after a failure, 130 after Ctrl-C."""
     folder = study.run_dir or Path("runs") / (study.name + "-quick" * study.quick)
     say(console, f"run directory {folder}")
     try:
@@ -48,6 +48,9 @@ def measure(study: Study, console: Console) -> int:
     say(console, f"rows    {folder / ROWS}\nreport  {page}")
     if result.failed:
         say(console, f"{len(result.failed)} cells failed; the same command tries them again")
+        return FAILED
+    if broken := study.broken(result.rows):
+        say(console, "\n".join(f"MUST HOLD AND DOES NOT: {words}" for words in broken))
         return FAILED
     if study.keep_rows:
         keep(study.name, folder, console)

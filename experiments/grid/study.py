@@ -116,6 +116,10 @@ class Study(ABC):
     def report(self, rows: Rows) -> Sequence[Section]:
         """What the rows say; the page adds the command, versions, settings and failures."""
 
+    def broken(self, _rows: Rows) -> Sequence[str]:
+        """What the rows refute that must hold; the command then ends with 1."""
+        return ()
+
     def quickened(self) -> Self:
         """The defaults with --quick."""
         return replace(

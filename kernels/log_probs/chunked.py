@@ -8,6 +8,8 @@ from ogrpo.kernels.log_probs.sweep import Known, Slice, Sums, SweepPlan, swept_l
 
 WIDTH = 1024
 KEPT_BYTES = 1 << 29
+CPU_ROWS = 2048
+"""Rows at a time there: a slice of them stays in the cache between the passes over it."""
 
 
 def chunked_log_probs(
@@ -19,6 +21,7 @@ def chunked_log_probs(
     width: int = WIDTH,
     kept_bytes: int = KEPT_BYTES,
     axis_name: str | None = None,
+    block: int | None = None,
 ) -> PolicyOutput[jax.Array]:
     """Log-probs of A tokens under each of M next-token distributions, with their entropy.
 
@@ -41,10 +44,12 @@ def chunked_log_probs(
       embedding: [V, d] of hidden's dtype: the head's own, or the tied input embedding.
       token_ids: int [M, A]; a token outside of the vocabulary has log-prob -inf.
       temperature: scalar > 0; may be traced.
-      width: tokens of the vocabulary at a time; [M, width] float32 is the memory needed.
+      width: tokens of the vocabulary at a time; float32 [M, width], or of one block of rows, is the
+        memory needed.
       kept_bytes: for float32 logits from the forward to the backward pass; where no gradient is
         asked for, nothing is kept.
       axis_name: mesh axis of the vocabulary, or None where each device has all of it.
+      block: rows at a time; by default `CPU_ROWS` on a CPU, and all elsewhere.
 
     Returns:
       float32 [M, A] and [M].
@@ -53,7 +58,8 @@ def chunked_log_probs(
       ValueError: the embedding is not cut over axis_name.
     """
     kept = kept_bytes // (4 * width * max(hidden.shape[0], 1))
-    plan = SweepPlan(_sums, _scores_grad, width, width, axis_name, _scores, kept)
+    block = CPU_ROWS if block is None and jax.default_backend() == "cpu" else block
+    plan = SweepPlan(_sums, _scores_grad, width, width, axis_name, _scores, kept, block)
     return swept_log_probs(plan, hidden, embedding, token_ids, temperature)
 
 
@@ -81,5 +87,6 @@ def _scores_grad(here: Slice, known: Known, scores: jax.Array | None) -> jax.Arr
     # Out of bounds is dropped, but -1 would be the last column.
     column = jnp.where(here.token_ids < 0, here.rows.shape[0], here.token_ids)
     row = jnp.arange(here.hidden.shape[0])[:, None]
-    d_scores = through_mass.at[row, column].add(known.d_log_probs, mode="drop")
-    return (d_scores / here.temperature).astype(here.hidden.dtype)
+    asked = known.d_log_probs / here.temperature
+    d_scores = (through_mass / here.temperature).at[row, column].add(asked, mode="drop")
+    return d_scores.astype(here.hidden.dtype)

@@ -1,6 +1,7 @@
 """Log-probs with the vocabulary cut over a mesh axis."""
 
 from functools import partial
+from typing import Any
 
 import jax
 from jax.sharding import Mesh
@@ -17,6 +18,7 @@ def log_probs_over_mesh(
     rows: str | tuple[str, ...] = (),
     width: int = WIDTH,
     kept_bytes: int = KEPT_BYTES,
+    block: int | None = None,
 ) -> HeadFn:
     """`chunked_log_probs`, each device with its slice of the embedding and its share of the rows.
 
@@ -29,10 +31,12 @@ def log_probs_over_mesh(
       rows: axes that M is cut over, whose product must divide it; none by default.
       width: tokens of a device's share of the vocabulary at a time.
       kept_bytes: for logits on each device, as `chunked_log_probs` has it.
+      block: of a device's rows at a time, as there.
     """
     by_row = P(rows or None)
+    given: Any = {"width": width, "kept_bytes": kept_bytes, "block": block}
     return jax.shard_map(
-        partial(chunked_log_probs, width=width, kept_bytes=kept_bytes, axis_name=vocabulary),
+        partial(chunked_log_probs, **given, axis_name=vocabulary),
         mesh=mesh,
         in_specs=(by_row, P(vocabulary), by_row, P()),
         out_specs=by_row,

@@ -28,7 +28,10 @@ import jax.numpy as jnp
 from jax import lax
 
 from ogrpo.batch import PolicyOutput
+from ogrpo.kernels.log_probs.cuts import Block, Blocks, blocks, cut
 from ogrpo.kernels.varying import vary_alike, varying
+
+_LOW = -1e38  # below every logit; unlike -inf, its difference with any is a number
 
 
 class Sums(NamedTuple):
@@ -92,6 +95,7 @@ class SweepPlan(NamedTuple):
     axis_name: str | None  # mesh axis that the vocabulary is cut over
     scores_fn: ScoresFn | None = None  # how z is computed that is to be kept
     kept: int = 0  # slices whose z is kept, both widths being one
+    block: int | None = None  # rows at a time, at most; None takes all
 
 
 def swept_log_probs(
@@ -110,7 +114,12 @@ def swept_log_probs(
             "out axis_name"
         )
     alike = vary_alike(hidden, embedding, jnp.asarray(temperature, jnp.float32))
-    return _swept(plan, alike[0], alike[1], token_ids, alike[2])
+    size = hidden.shape[0]
+    rest = blocks(size, plan.block).total - size
+    padded = (jnp.pad(x, ((0, rest), (0, 0))) if rest else x for x in (alike[0], token_ids))
+    hidden, token_ids = padded
+    out = _swept(plan, hidden, alike[1], token_ids, alike[2])
+    return jax.tree.map(lambda x: x[:size], out) if rest else out
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
@@ -132,25 +141,44 @@ def _forward(
     token_ids: jax.Array,
     temperature: jax.Array,
 ) -> tuple[PolicyOutput[jax.Array], tuple[Any, ...]]:
-    cut = _cut(embedding.shape[0], plan.forward_width, plan.kept)
-    part = _slicer(hidden, embedding, _local_ids(plan, embedding, token_ids), temperature)
+    slices = cut(embedding.shape[0], plan.forward_width, plan.kept)
+    rows = blocks(len(hidden), plan.block)
+    part = _slicer(embedding, (hidden, _local_ids(plan, embedding, token_ids)), temperature)
 
-    def again(i: jax.Array | int, sums: Sums) -> Sums:
-        return _merged(sums, plan.sums_fn(part(cut.start(i), cut.width), None))
+    def again(start: jax.Array | int, width: int, sums: Sums) -> Sums:
+        here = part(start, width)
+        return rows.over(
+            lambda block, sums: rows.change(
+                block,
+                sums,
+                lambda sums: _merged(sums, plan.sums_fn(_block_of(rows, block, here), None)),
+            ),
+            sums,
+        )
 
     def keep(i: jax.Array, carry: tuple[Sums, jax.Array]) -> tuple[Sums, jax.Array]:
-        here = part(cut.start(i), cut.width)
-        scores = _known_scores(plan, here)
-        kept = lax.dynamic_update_index_in_dim(carry[1], scores, i - cut.first_kept, 0)
-        return _merged(carry[0], plan.sums_fn(here, scores)), kept
+        here = part(slices.start(i), slices.width)
 
-    sums = plan.sums_fn(part(0, cut.first), None)
-    sums = lax.fori_loop(0, cut.first_kept, again, sums)
+        def one(block: Block, carry: tuple[Sums, jax.Array]) -> tuple[Sums, jax.Array]:
+            mine = _block_of(rows, block, here)
+            scores = _known_scores(plan, mine)
+            sums = rows.change(
+                block, carry[0], lambda sums: _merged(sums, plan.sums_fn(mine, scores))
+            )
+            corner = (i - slices.first_kept, rows.start(block), 0)
+            return sums, lax.dynamic_update_slice(carry[1], scores[None], corner)
+
+        return rows.over(one, carry)
+
+    sums = again(0, slices.first, _no_sums(hidden, token_ids))
+    sums = lax.fori_loop(
+        0, slices.first_kept, lambda i, sums: again(slices.start(i), slices.width, sums), sums
+    )
     kept = None
-    if cut.kept:
-        empty = jnp.empty((cut.kept, hidden.shape[0], cut.width), jnp.float32)
+    if slices.kept:
+        empty = jnp.empty((slices.kept, hidden.shape[0], slices.width), jnp.float32)
         empty = vary_alike(empty, hidden)[0]
-        sums, kept = lax.fori_loop(cut.first_kept, cut.steps, keep, (sums, empty))
+        sums, kept = lax.fori_loop(slices.first_kept, slices.steps, keep, (sums, empty))
     sums = sums if plan.axis_name is None else _merged_over_devices(sums, plan.axis_name)
     log_mass = jnp.log(sums.mass)
     log_probs = (sums.asked - sums.peak[:, None]) - log_mass[:, None]
@@ -165,28 +193,41 @@ def _backward(
 ) -> tuple[jax.Array, jax.Array, None, jax.Array]:
     (hidden, embedding, token_ids, temperature), (peak, log_mass, entropy), kept = saved
     known = Known(peak, log_mass, entropy, cotangent.log_probs, cotangent.entropy)
-    cut = _cut(embedding.shape[0], plan.backward_width, plan.kept)
-    part = _slicer(hidden, embedding, _local_ids(plan, embedding, token_ids), temperature)
+    slices = cut(embedding.shape[0], plan.backward_width, plan.kept)
+    rows = blocks(len(hidden), plan.block)
+    part = _slicer(embedding, (hidden, _local_ids(plan, embedding, token_ids)), temperature)
 
-    def add(grads: Grads, start: jax.Array | int, size: int, scores: jax.Array | None) -> Grads:
-        here = part(start, size)
-        d_scores = plan.scores_grad_fn(here, known, scores)
-        d_rows = _rows_grad(d_scores, hidden).astype(embedding.dtype)
-        d_hidden = grads[0] + _product("mv,vd->md", d_scores, here.rows)
+    def add(grads: Grads, start: jax.Array | int, width: int, step: jax.Array | None) -> Grads:
+        here = part(start, width)
+
+        def one(block: Block, grads: Grads) -> Grads:
+            mine = _block_of(rows, block, here)
+            scores = None
+            if step is not None:
+                corner, size = (step, rows.start(block), 0), (1, rows.size, width)
+                scores = lax.dynamic_slice(kept, corner, size)[0]
+            d_scores = plan.scores_grad_fn(mine, rows.read(block, known), scores)
+            d_hidden = rows.change(
+                block, grads[0], lambda x: x + _product("mv,vd->md", d_scores, mine.rows)
+            )
+            return d_hidden, grads[1] + _rows_grad(d_scores, mine.hidden)
+
+        none = vary_alike(jnp.zeros(here.rows.shape[::-1], jnp.float32), hidden)[0]
+        d_hidden, d_rows = rows.over(one, (grads[0], none))
+        d_rows = d_rows.T.astype(embedding.dtype)
         return d_hidden, lax.dynamic_update_slice_in_dim(grads[1], d_rows, start, 0)
 
     def again(i: jax.Array, grads: Grads) -> Grads:
-        return add(grads, cut.start(i), cut.width, None)
+        return add(grads, slices.start(i), slices.width, None)
 
     def use(i: jax.Array, grads: Grads) -> Grads:
-        scores = lax.dynamic_index_in_dim(kept, i - cut.first_kept, keepdims=False)
-        return add(grads, cut.start(i), cut.width, scores)
+        return add(grads, slices.start(i), slices.width, i - slices.first_kept)
 
     grads = jnp.zeros_like(hidden, jnp.float32), jnp.zeros_like(embedding)
-    grads = add(grads, 0, cut.first, None)
-    grads = lax.fori_loop(0, cut.first_kept, again, grads)
-    if cut.kept:
-        grads = lax.fori_loop(cut.first_kept, cut.steps, use, grads)
+    grads = add(grads, 0, slices.first, None)
+    grads = lax.fori_loop(0, slices.first_kept, again, grads)
+    if slices.kept:
+        grads = lax.fori_loop(slices.first_kept, slices.steps, use, grads)
     d_hidden, d_embedding = grads
     d_temperature = -jnp.sum(hidden.astype(jnp.float32) * d_hidden) / temperature
     return d_hidden.astype(hidden.dtype), d_embedding, None, d_temperature
@@ -195,38 +236,29 @@ def _backward(
 _swept.defvjp(_forward, _backward)
 
 
-class _Cut(NamedTuple):
-    """The vocabulary as V mod width tokens (or width of them), then `steps` slices of width."""
-
-    first: int
-    width: int
-    steps: int
-    kept: int
-
-    @property
-    def first_kept(self) -> int:
-        return self.steps - self.kept
-
-    def start(self, i: jax.Array | int) -> jax.Array | int:
-        return self.first + i * self.width
-
-
-def _cut(size: int, width: int, kept: int) -> _Cut:
-    width = min(width, size)
-    steps = -(-size // width) - 1
-    return _Cut(size - steps * width, width, steps, min(kept, steps))
-
-
 def _slicer(
-    hidden: jax.Array, embedding: jax.Array, token_ids: jax.Array, temperature: jax.Array
+    embedding: jax.Array, per_row: tuple[jax.Array, jax.Array], temperature: jax.Array
 ) -> Callable[[jax.Array | int, int], Slice]:
-    """`(start, size) -> Slice` of the vocabulary."""
+    """`(start, width) -> Slice` of the vocabulary against all rows: hidden states, token ids."""
+    hidden, token_ids = per_row
 
-    def part(start: jax.Array | int, size: int) -> Slice:
-        rows = lax.dynamic_slice_in_dim(embedding, start, size)
+    def part(start: jax.Array | int, width: int) -> Slice:
+        rows = lax.dynamic_slice_in_dim(embedding, start, width)
         return Slice(hidden, rows, token_ids - start, temperature)
 
     return part
+
+
+def _block_of(rows: Blocks, block: Block, here: Slice) -> Slice:
+    hidden, token_ids = rows.read(block, (here.hidden, here.token_ids))
+    return here._replace(hidden=hidden, token_ids=token_ids)
+
+
+def _no_sums(hidden: jax.Array, token_ids: jax.Array) -> Sums:
+    """Those of no token."""
+    row = jnp.zeros_like(hidden[:, 0], jnp.float32)
+    asked = row[:, None] + jnp.full(token_ids.shape, -jnp.inf, jnp.float32)
+    return Sums(row + _LOW, row, row, asked)
 
 
 def _known_scores(plan: SweepPlan, here: Slice) -> jax.Array:
@@ -235,8 +267,8 @@ def _known_scores(plan: SweepPlan, here: Slice) -> jax.Array:
 
 
 def _rows_grad(d_scores: jax.Array, hidden: jax.Array) -> jax.Array:
-    """d_scores^T h, [C, d], by transposing the narrower factor: a third faster on a CPU."""
-    return lax.optimization_barrier(_product("md,mv->dv", hidden, d_scores)).T
+    """(d_scores^T h)^T, [d, C]: transposing the narrower factor is a third faster on a CPU."""
+    return lax.optimization_barrier(_product("md,mv->dv", hidden, d_scores))
 
 
 def _rescaled(sums: Sums, peak: jax.Array) -> Sums:

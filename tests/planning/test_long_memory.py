@@ -1,4 +1,4 @@
-"""Memory of long completions at the Qwen2.5-1.5B shape: XLA's plan, and the planner's beside it."""
+"""XLA's plan of long completions and of presets, and the planner's beside it."""
 
 from functools import cache
 
@@ -6,8 +6,10 @@ import pytest
 
 from benchmarks.memory_long import PARSER
 from benchmarks.memory_long_update import analyse
+from benchmarks.memory_presets_update import measure
 from ogrpo.planning.config import GIB, BatchPlan, Plan, PlanLimits, PlanModel, Train
 from ogrpo.planning.memory import train_budget
+from ogrpo.planning.presets import DEVICES
 
 pytestmark = pytest.mark.slow
 
@@ -38,3 +40,10 @@ def test_it_is_linear_in_the_completion():
 @pytest.mark.parametrize("length", [4096, 8192])
 def test_the_planner_counts_what_the_compiler_plans(length):
     assert planned_here(length) == pytest.approx(planned_by_xla(length), rel=0.15)
+
+
+@pytest.mark.parametrize("name", DEVICES)
+def test_a_preset_fits_the_device_that_it_names_by_the_compilers_plan(name):
+    found = measure(name)
+    assert found.fits
+    assert found.planned == pytest.approx(found.total, rel=0.15)

@@ -475,6 +475,18 @@ def test_a_preset_fits_the_device_that_it_names(name):
     assert f"ogrpo plan --preset {name}" in text
 
 
+@pytest.mark.parametrize(
+    ("changes", "verdict"),
+    [([], "it fits"), (["--batch.max-tokens", "20000"], "it does not fit")],
+)
+def test_a_plan_of_a_preset_says_whether_its_device_holds_it(changes, verdict, tmp_path, capsys):
+    few = ["--workers", "1", "--steps", "10", "--run-dir", str(tmp_path / "plan")]
+    main(["plan", "--preset", "r1-distill-1.5b", *changes, *few])
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "on the one 80 GB GPU that it names (74.51 GiB)" in shown
+    assert f"{verdict} " in shown.split("preset r1-distill-1.5b: ")[1]
+
+
 def test_every_preset_of_a_real_model_is_planned():
     assert set(DEVICES) == set(REAL)
 

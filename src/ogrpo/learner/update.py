@@ -17,8 +17,9 @@ from jax import Array
 from ogrpo.batch import Batch, Packing, PolicyOutput
 from ogrpo.core.advantages import zero_variance_mask
 from ogrpo.core.aggregate import Total, mean
-from ogrpo.core.algorithms import REFERENCE, Algorithm, LooksAt
+from ogrpo.core.algorithms import REFERENCE, Algorithm, LooksAt, at_tokens
 from ogrpo.core.objectives import TokenBatch
+from ogrpo.core.returns import Along
 from ogrpo.core.trust_region import TrustRegion
 from ogrpo.learner.apply import guarded
 from ogrpo.learner.finite import all_finite, choose
@@ -73,7 +74,7 @@ class Weighed(NamedTuple):
 
     batch: Batch[Array]
     advantages: Array
-    """float32 [N, G]."""
+    """float32 [N, G], or [N, G, T] where they differ between tokens."""
     mask: Array
     """bool [N, G, T], tokens that carry loss."""
     counted: Array
@@ -95,8 +96,13 @@ def weigh(batch: Batch[Array], recipe: Recipe, hypers: Hypers) -> Weighed:
     mask = active & ~silent[:, None, None] if recipe.mask_zero_variance else active
     counted = active if recipe.count_masked else mask
     key = jax.random.key(hypers.seed)
-    advantages = recipe.algorithm.credit(batch.rewards, hypers.knobs, key)
+    advantages = recipe.algorithm.credit(batch.rewards, hypers.knobs, key, along(batch))
     return Weighed(batch=batch, advantages=advantages, mask=mask, counted=counted)
+
+
+def along(batch: Batch[Array]) -> Along:
+    """What a batch knows along its completions."""
+    return Along(batch.active_mask, batch.step_rewards, batch.step_ends)
 
 
 def token_batch(weighed: Weighed, log_probs: Array) -> TokenBatch:
@@ -104,7 +110,7 @@ def token_batch(weighed: Weighed, log_probs: Array) -> TokenBatch:
     batch, here = weighed.batch, jax.lax.stop_gradient(log_probs)
     proximal, ref = batch.proximal_log_probs, batch.ref_log_probs
     return TokenBatch(
-        advantages=jnp.broadcast_to(weighed.advantages[..., None], log_probs.shape),
+        advantages=at_tokens(weighed.advantages, log_probs),
         mask=weighed.mask,
         behavior_log_probs=batch.behavior_log_probs,
         proximal_log_probs=here if proximal is None else proximal,

@@ -24,6 +24,7 @@ from ogrpo.files import write_json, write_text
 from ogrpo.planning.config import GIB, Plan
 from ogrpo.planning.memory import Budget, budgets, proposed_tokens
 from ogrpo.planning.plots import save_plots
+from ogrpo.planning.presets import DEVICES
 from ogrpo.planning.rehearsal import compare, make_workshop, measured, read_run, rehearse
 from ogrpo.planning.schedule import PlannedSchedule, Times, recommend, times
 from ogrpo.planning.sweep import Point, point, sweep
@@ -62,6 +63,8 @@ def carry_out(plan: Plan, folder: RunDir, console: Console) -> int:
     own = point(plan, spent, chosen, workers=plan.serve.workers, lead=chosen.lead)
     for budget in memory:
         console.print(memory_table(budget))
+    if plan.preset in DEVICES:
+        console.print(preset_line(plan, memory[0]), markup=False, soft_wrap=True)
     console.print(two_columns("Seconds", time_lines(plan, spent, chosen)))
     tokens = proposed_tokens(plan)
     console.print(two_columns("Recommended", schedule_lines(chosen, tokens)))
@@ -92,6 +95,17 @@ def memory_lines(budget: Budget) -> Lines:
         ("in all", gib(budget.total)),
         (f"of {gib(budget.capacity)}", verdict),
     ]
+
+
+def preset_line(plan: Plan, training: Budget) -> str:
+    """Whether what is planned fits the device that the preset names, whatever was changed since."""
+    gigabytes = DEVICES[plan.preset].gigabytes
+    fits = training.total <= gigabytes * 1e9
+    outcome = "it fits" if fits else "it does not fit"
+    return (
+        f"preset {plan.preset}: {gib(training.total)} GiB are planned on the one {gigabytes} GB "
+        f"GPU that it names ({gib(gigabytes * 1e9)} GiB): {outcome}"
+    )
 
 
 def memory_table(budget: Budget) -> Table:

@@ -27,13 +27,13 @@ def check_parity(mesh: jax.sharding.Mesh) -> None:
     case = draw(5)
     expected = compiled(reference_log_probs)(case)
     for rows in ((), "data"):
-        cut = log_probs_over_mesh(mesh, vocabulary="vocab", rows=rows, width=5)
+        cut = log_probs_over_mesh(mesh, vocabulary="vocab", rows=rows, width=5, block=3)
         for what, a, b in zip(NAMES, compiled(cut)(case), expected, strict=True):
             np.testing.assert_allclose(a, b, rtol=1e-5, atol=2e-6, err_msg=f"{what}, {rows=}")
 
 
 def check_bfloat16(mesh: jax.sharding.Mesh) -> None:
-    cut = log_probs_over_mesh(mesh, vocabulary="vocab", rows="data", width=5)
+    cut = log_probs_over_mesh(mesh, vocabulary="vocab", rows="data", width=5, block=3)
     found = errors(cut, draw(5, dtype=jnp.bfloat16))
     assert np.all(np.array(found) <= [1e-6, 1e-6, 1e-2, 1e-2, 2e-2]), found
 

