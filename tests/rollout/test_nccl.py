@@ -153,7 +153,6 @@ def test_a_worker_that_stands_still_does_not_hold_up_the_trainer_for_ever(
     library, file, monkeypatch
 ):
     monkeypatch.setattr(nccl, "PULL_SECONDS", 0.3)
-    file.write_bytes(bytes(64 * PIECE))  # more than the sockets hold
     sent = Broadcast(trainers(library, monkeypatch), file, 1)
     with sending(sent) as (_, sender):
         Worker(library, sent.unique_id, 2)

@@ -117,18 +117,11 @@ class Service:
             "protocol": releases.PROTOCOL,
             "transfer": "ogrpo",
             "dtype": self.model.dtype,
-            "logprobs_mode": "processed_logprobs",
-            "max_model_len": self.model.max_model_len,
             "vocab_size": self.model.vocab_size,
-            "tied": "lm_head.weight" not in self.model.shapes,
             "quantization": None,
-            "enforce_eager": False,
             "chunked_prefill": False,
-            "prefix_caching": False,
             "lora_rank": self.lora_rank,
-            "device": "embedded",
             "nccl": "the embedded engine is no vLLM on a GPU",
-            "model": self.name,
         }
 
     def metrics(self) -> str:
@@ -323,25 +316,19 @@ def _scored(token: int, log_prob: float) -> Json:
 
 
 def _portable(index: int, drawn: Completion, top: Any) -> Json:
-    log_probs = drawn.log_probs.tolist()
-    return {
-        "index": index,
-        "token_ids": drawn.token_ids.tolist(),
-        "finish_reason": drawn.finish_reason,
-        "logprobs": {"token_logprobs": log_probs, "top_logprobs": top},
-    }
+    return _choice(index, drawn, {"token_logprobs": drawn.log_probs.tolist(), "top_logprobs": top})
 
 
 def _native(index: int, drawn: Completion) -> Json:
     label = "default" if drawn.policy_version == UNPUSHED else str(drawn.policy_version)
     span = {"version": label, "start": 0, "end": len(drawn.token_ids)}
-    return {
-        "index": index,
-        "token_ids": drawn.token_ids.tolist(),
-        "finish_reason": drawn.finish_reason,
-        "logprobs": {"content": [{"logprob": x} for x in drawn.log_probs.tolist()]},
-        "weight_versions": [span],
-    }
+    log_probs = {"content": [{"logprob": x} for x in drawn.log_probs.tolist()]}
+    return {**_choice(index, drawn, log_probs), "weight_versions": [span]}
+
+
+def _choice(index: int, drawn: Completion, log_probs: Json) -> Json:
+    ids, reason = drawn.token_ids.tolist(), drawn.finish_reason
+    return {"index": index, "token_ids": ids, "finish_reason": reason, "logprobs": log_probs}
 
 
 class Endpoint:

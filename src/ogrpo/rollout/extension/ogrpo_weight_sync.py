@@ -37,25 +37,18 @@ class WeightSync:
     def ogrpo_describe(self) -> dict[str, Any]:
         """What the trainer has to know of this worker, version and last update included."""
         config = self.vllm_config
-        model, scheduler, cache = config.model_config, config.scheduler_config, config.cache_config
-        transfer = config.weight_transfer_config
+        model, transfer = config.model_config, config.weight_transfer_config
+        scheduler = config.scheduler_config
         return {
             **place_of(self).where(),
             "protocol": releases.PROTOCOL,
             "transfer": None if transfer is None else str(transfer.backend),
             "dtype": _dtype(self),
-            "logprobs_mode": str(getattr(model, "logprobs_mode", "raw_logprobs")),
-            "max_model_len": int(model.max_model_len),
             "vocab_size": int(model.get_vocab_size()),
-            "tied": _tied(self),
             "quantization": None if model.quantization is None else str(model.quantization),
-            "enforce_eager": bool(model.enforce_eager),
             "chunked_prefill": bool(getattr(scheduler, "enable_chunked_prefill", True)),
-            "prefix_caching": bool(cache.enable_prefix_caching),
             "lora_rank": _lora_rank(self),
-            "device": str(getattr(self, "device", "unknown")),
             "nccl": nccl.version(self),
-            "model": str(model.model),
         }
 
     def ogrpo_stage_adapter(self, name: str, **source: Any) -> dict[str, Any]:

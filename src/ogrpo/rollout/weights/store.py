@@ -24,7 +24,6 @@ from ogrpo.rollout.weights import tensors as files
 from ogrpo.rollout.weights.tensors import Tensors
 
 
-
 @dataclass(frozen=True)
 class Release:
     """A version on the disk."""
