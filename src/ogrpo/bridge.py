@@ -173,14 +173,19 @@ def embedded_engine(
 
     def sample_fn(params: Params, ids: np.ndarray, mask: np.ndarray, seed: int, **how: Any) -> Any:
         arrays = place_fn(ids), place_fn(mask)
-        long = how["max_tokens"] >= _LONG and _on_one_cpu(params)
-        layout = {"halvings": _HALVINGS, "least_read": _LEAST_READ} if long else {}
+        read = least_read(how["max_tokens"], one_cpu=_on_one_cpu(params))
+        layout = {} if read is None else {"halvings": _HALVINGS, "least_read": read}
         key = jax.random.key(seed)
         return fetch_fn(sample(params, config, *arrays, key, eos_id=eos_id, **layout, **how))
 
     return EmbeddedEngine(
         sample_fn, batch_size=batch_size, prompt_length=prompt_length, prepare_fn=_prepare
     )
+
+
+def least_read(max_tokens: int, *, one_cpu: bool) -> int | None:
+    """Slots of its cache that a step of the embedded sampler reads at least; None: all."""
+    return _LEAST_READ if one_cpu and max_tokens >= _LONG else None
 
 
 def _prepare(params: Params) -> Params:
