@@ -5,7 +5,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 import numpy as np
 
 from experiments.grid.choose import SCORE, final
-from experiments.grid.figures import AXES, Array, curve
+from experiments.grid.figures import AXES, Array, columns_of, curve
 from experiments.grid.rows import Row
 
 SIGNS = {"kl/pi_mu": 1, "ess": -1, "ratio/tail": 1, "chi_square": 1, "entropy": 1}
@@ -14,6 +14,8 @@ FALL = 0.7
 """A score has fallen where it is below so much of the best one before."""
 FALSE_ALARMS = 0.1
 """Share of the runs that did not fall which a threshold may be crossed by."""
+LATE = 0.9
+"""Where the last tenth of a run begins."""
 UPDATES = next(axis for axis in AXES if axis.name == "updates")
 
 
@@ -35,17 +37,40 @@ def fell(row: Row) -> bool:
     return fall(row) is not None
 
 
+def measured(row: Row, name: str) -> Array:
+    """A signal's values on the way, those that were not measured left out."""
+    known = [value for value in columns_of(row, name).get(name, []) if value is not None]
+    return np.array(known, np.float64)
+
+
 def stretch(row: Row, name: str, begin: float, end: float) -> float:
     """Mean of a signal over a stretch of a run, as shares of what was measured; NaN of nothing."""
-    values = curve(row, UPDATES, name)[1]
+    values = measured(row, name)
     first = min(round(len(values) * begin), max(len(values) - 1, 0))
     chosen = values[first : max(round(len(values) * end), first + 1)]
     return float(chosen.mean()) if len(chosen) else float("nan")
 
 
 def late(row: Row, name: str) -> float:
-    """Mean of a signal over the last tenth of a run."""
-    return stretch(row, name, 0.9, 1.0)
+    """Mean of a signal over the last tenth of a run's updates; NaN where it was not measured."""
+    updates, values = curve(row, UPDATES, name)
+    chosen = values[updates >= LATE * row["final"]["updates"]]
+    return float(chosen.mean()) if len(chosen) else float("nan")
+
+
+def ending(name: str, form: str) -> Callable[[Sequence[Row]], str]:
+    """A signal's mean over the last tenth of the runs; a dash where it was not measured."""
+
+    def told(rows: Sequence[Row]) -> str:
+        values = [x for row in rows if np.isfinite(x := late(row, name))]
+        return f"{np.mean(values):{form}}" if values else "–"
+
+    return told
+
+
+def fallen(rows: Sequence[Row]) -> str:
+    """How many runs fell."""
+    return f"{sum(map(fell, rows))}"
 
 
 def rank(
@@ -78,12 +103,8 @@ def first_alarm(row: Row, name: str, sign: int, threshold: float) -> float | Non
 
 def threshold(rows: Iterable[Row], name: str, sign: int) -> float:
     """What `FALSE_ALARMS` of the runs that did not fall ever went beyond; infinity of no run."""
-    tops = [float((sign * values).max()) for row in rows if len(values := _values(row, name))]
+    tops = [float((sign * values).max()) for row in rows if len(values := measured(row, name))]
     return float(np.quantile(tops, 1 - FALSE_ALARMS, method="higher")) if tops else float("inf")
-
-
-def _values(row: Row, name: str) -> Array:
-    return curve(row, UPDATES, name)[1]
 
 
 def alarms(

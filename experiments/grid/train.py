@@ -193,7 +193,11 @@ def program_of(config: TrainConfig) -> str:
     """What two configs share whose updates are one compiled program."""
     recipe = make_recipe(config, _no_policy)
     reads = [sorted(recipe.reads), recipe.mask_zero_variance]
-    return canonical([plain_config(_without_numbers(config)), reads])
+    shared = _without_numbers(config)
+    shared = replace(
+        shared, reward=replace(shared.reward, flip=0.0)
+    )  # the judge is each cell's own
+    return canonical([plain_config(shared), reads])
 
 
 def _no_policy(*_: Any) -> Any:

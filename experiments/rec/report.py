@@ -1,19 +1,27 @@
 """What the rows of `rec` say: where each method ends by schedule, and its signals on the way."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
-
-import numpy as np
 
 from experiments.grid.choose import final, groups
 from experiments.grid.figures import all_axes, small_multiples
 from experiments.grid.rows import Row, where
-from experiments.grid.signals import fell, late
+from experiments.grid.signals import ending, fallen
 from experiments.grid.study import Picture, Section
 from experiments.grid.tables import Table, against, average, mean_and_error, score, summary
-from experiments.rec.methods import BASELINES, CLIPS, METHODS, ON_POLICY, SCHEDULES, SHAPED, STALE
+from experiments.rec.methods import (
+    BASELINES,
+    CLIPS,
+    METHODS,
+    OFFLINE,
+    ON_POLICY,
+    SCHEDULES,
+    SHAPED,
+    STALE,
+)
 
 SIGNALS = ("pass@1/sampled", "reward", "kl/pi_mu", "entropy", "tokens/completion", "grad_norm")
+OFFLINE_SIGNALS = (*("pass@1/sampled", "pass@1/greedy", "kl/pi_mu", "entropy", "ess", "grad_norm"),)
 REFERENCES = ("REINFORCE", "GRPO")
 ON_ALL_AXES = (*REFERENCES, CLIPS[0], "AsymRE", "RED-Drop", "RED-Weight", *BASELINES)
 FAMILIES = {"clips": CLIPS, "shaped": SHAPED, "baselines": BASELINES}
@@ -80,7 +88,7 @@ def whole_table(rows: Sequence[Row]) -> Table:
             ("KL(π‖μ)", ending("kl/pi_mu", ".2g")),
             ("entropy", ending("entropy", ".3f")),
             ("tokens a completion", ending("tokens/completion", ".1f")),
-            ("fell", lambda trials: f"{sum(map(fell, trials))}"),
+            ("fell", fallen),
             ("against REINFORCE", to_reinforce),
         ),
         order=lambda trials: (
@@ -90,27 +98,18 @@ def whole_table(rows: Sequence[Row]) -> Table:
     )
 
 
-def ending(name: str, form: str) -> Callable[[Sequence[Row]], str]:
-    """A signal's mean over the last tenth of the runs; a dash where it was not measured."""
-
-    def told(rows: Sequence[Row]) -> str:
-        values = [x for row in rows if np.isfinite(x := late(row, name))]
-        return f"{np.mean(values):{form}}" if values else "–"
-
-    return told
-
-
 def curves(told: Sequence[Row], when: str) -> Section:
     """Score and signals at one schedule, a figure for each family of methods."""
     here = [{**row, "coordinates": {}} for row in told if row["coordinates"]["schedule"] == when]
     slug = when.replace(" ", "-")
+    signals = OFFLINE_SIGNALS if when == OFFLINE else SIGNALS
     pictures = []
     for family, names in FAMILIES.items():
         chosen = [row for row in here if row["label"] in (*REFERENCES, *names)]
         if any(row["label"] in names for row in chosen) or family == "clips":
-            draw = partial(small_multiples, chosen, SIGNALS, axis="updates")
+            draw = partial(small_multiples, chosen, signals, axis="updates")
             pictures.append(Picture(f"{slug}-{family}", draw, in_docs=when == STALE))
-    text = "Seeds thin, a band of one standard error. No reward is collected offline."
+    text = "Seeds thin, a band of one standard error. Offline nothing is collected on the way."
     few = [row for row in here if row["label"] in ON_ALL_AXES]
     axes = Picture(f"{slug}-axes", partial(all_axes, few), in_docs=False)
     return Section(f"Curves, {when}", text, pictures=[*pictures, axes])

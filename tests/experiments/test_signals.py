@@ -13,7 +13,7 @@ def run(scores, values, **place):
     return {
         "evaluations": {"updates": updates, "pass@1/sampled": scores},
         "steps": {"updates": steps, "kl": values},
-        "final": {"pass@1/sampled": scores[-1]},
+        "final": {"pass@1/sampled": scores[-1], "updates": steps[-1]},
         **place,
     }
 
@@ -31,6 +31,7 @@ def test_a_stretch_of_a_signal_skips_what_was_not_measured():
     assert stretch(row, "kl", 0.0, 0.5) == 2.0
     assert stretch(row, "kl", 0.0, 0.01) == 1.0
     assert late(row, "kl") == 7.0
+    assert math.isnan(late(run([0.4], [1.0, None, None, None]), "kl"))
     assert math.isnan(stretch(row, "other", 0.0, 1.0))
 
 

@@ -4,16 +4,22 @@ import re
 
 import pytest
 
+from experiments.clip_vs_is.main import ClipStudy
 from experiments.grid.cell import check_honest
 from experiments.grid.page import write_page
 from experiments.grid.pool import grouped
+from experiments.noise.main import NoiseStudy
 from experiments.rec.main import RecStudy
 from ogrpo.trainer.config import TrainConfig
 from ogrpo.trainer.method import check
 from ogrpo.trainer.sources import check_sources
 from tests.experiments.synthetic import grid
 
-STUDIES = {"rec": (RecStudy, 330, 20)}
+STUDIES = {
+    "rec": (RecStudy, 330, 20),
+    "clip-vs-is": (ClipStudy, 270, 24),
+    "noise": (NoiseStudy, 180, 5),
+}
 """Study -> its class, the most cells and the most programs of its grid."""
 
 
