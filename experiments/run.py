@@ -117,6 +117,16 @@ GRIDS = {
         "ablation",
         "AblationStudy",
     ),
+    "clip-vs-is": Grid(
+        "clips and importance weights, alone, together, and weights in trust regions",
+        "clip_vs_is",
+        "ClipStudy",
+    ),
+    "noise": Grid(
+        "a share of the rewards told the other way round: who amplifies it?",
+        "noise",
+        "NoiseStudy",
+    ),
 }
 """Studies of docs/studies.md: each takes --quick, --jobs, --run-dir, --from-rows and --base.*."""
 
