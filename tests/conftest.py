@@ -64,6 +64,7 @@ SLOW = (
         "experiments/test_gsm8k.py",
         "trainer/test_gsm8k_mesh.py",
         "experiments/test_reuse.py",
+        "experiments/test_kept_rows.py",
         "experiments/grid/test_runner.py",
         "experiments/grid/test_train.py",
         "trainer/test_servers.py",
