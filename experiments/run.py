@@ -112,6 +112,10 @@ STUDIES: dict[str, tuple[str, Callable[[Sequence[str]], int]]] = {
         "a share of the rewards told the other way round: who amplifies it?",
         _study("noise", "NoiseStudy"),
     ),
+    "boundary": (
+        "how stale samples may be, by scheme and learning rate, and which signal warns first",
+        _study("boundary", "BoundaryStudy"),
+    ),
     "rows": ("puts a study's rows where they are committed: rows STUDY RUN_DIR", _rows),
     "plan": ("what fits, how long a step takes, which schedule keeps both sides busy", _plan),
 }
