@@ -65,6 +65,8 @@ SLOW = (
         "trainer/test_gsm8k_mesh.py",
         "experiments/test_reuse.py",
         "experiments/test_studies.py",
+        "experiments/grid/test_runner.py",
+        "experiments/grid/test_train.py",
         "trainer/test_servers.py",
     ),
     *(f"rollout/vllm/test_{name}.py" for name in ("faults", "healing", "schedules")),

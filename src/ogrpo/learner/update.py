@@ -24,7 +24,7 @@ from ogrpo.core.trust_region import TrustRegion
 from ogrpo.learner.apply import guarded
 from ogrpo.learner.finite import all_finite, choose
 from ogrpo.learner.memory import CompilerOptions
-from ogrpo.learner.metrics import Metrics, MetricsFn, region_metrics, summarize
+from ogrpo.learner.metrics import Metrics, MetricsFn, head_norm, region_metrics, summarize
 from ogrpo.learner.offload import fetched, put_back
 from ogrpo.learner.pieces import added, rows_of
 from ogrpo.learner.state import (
@@ -413,6 +413,7 @@ def make_step(optimizer: optax.GradientTransformation, recipe: Recipe) -> Update
             **region_metrics(state.region),
             "loss": mean(evidence.total),
             "grad_norm": optax.tree.norm(grads),
+            **head_norm(grads),
             "zero_variance": jnp.mean(zero_variance_mask(batch.rewards), dtype=jnp.float32),
         }
         region = _next_region(recipe, hypers, state.region, log_probs, tokens)
