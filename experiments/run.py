@@ -104,6 +104,10 @@ STUDIES: dict[str, tuple[str, Callable[[Sequence[str]], int]]] = {
         "the dials of off-policy GRPO one at a time, as arXiv:2505.22257 has them",
         _study("ablation", "AblationStudy"),
     ),
+    "variance": (
+        "errors of off-policy estimators against staleness, measured and predicted",
+        _study("variance", "VarianceStudy"),
+    ),
     "rows": ("puts a study's rows where they are committed: rows STUDY RUN_DIR", _rows),
     "plan": ("what fits, how long a step takes, which schedule keeps both sides busy", _plan),
 }

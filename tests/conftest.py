@@ -64,6 +64,8 @@ SLOW = (
         "experiments/test_gsm8k.py",
         "trainer/test_gsm8k_mesh.py",
         "experiments/test_reuse.py",
+        "experiments/test_ablation.py",
+        "experiments/test_variance.py",
         "trainer/test_servers.py",
     ),
     *(f"rollout/vllm/test_{name}.py" for name in ("faults", "healing", "schedules")),
