@@ -24,6 +24,7 @@ ORDER = (
     "surrogates",
     "gates",
     "advantages",
+    "returns",
     "divergences",
     "aggregate",
     "objectives.base",

@@ -2,8 +2,9 @@
 
 python -m experiments.run gsm8k --algorithm dapo --seed 1 --knobs.eps-high 0.3
 python -m experiments.run gsm8k --run-dir runs/mine --resume
-python -m experiments.run bounds
-python -m experiments.run reuse --methods on-policy positives-4
+python -m experiments.run bounds --quick
+python -m experiments.run reuse --jobs 2
+python -m experiments.run reuse --from-rows
 python -m experiments.run plan --model.shape qwen2.5-7b --serve.devices 16
 """
 
@@ -12,6 +13,7 @@ import sys
 from collections.abc import Callable, Sequence
 from importlib import import_module
 from pathlib import Path
+from typing import NamedTuple
 
 from ogrpo.cli.main import words_of
 
@@ -39,7 +41,8 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _usage() -> str:
-    lines = [f"  {name:<8} {text}" for name, (text, _) in STUDIES.items()]
+    widest = max(map(len, STUDIES))
+    lines = [f"  {name:<{widest}} {text}" for name, (text, _) in STUDIES.items()]
     return "\n".join(
         [
             "usage: python -m experiments.run STUDY [options]",
@@ -58,15 +61,18 @@ def _gsm8k(options: Sequence[str]) -> int:
     return gsm8k(options)
 
 
-def _study(folder: str, kind: str) -> Callable[[Sequence[str]], int]:
-    """A study that stands on the grid runner: the class `kind` of experiments/FOLDER/main.py."""
+class Grid(NamedTuple):
+    """A study that stands on the grid runner: a class of experiments/FOLDER/main.py."""
 
-    def run(options: Sequence[str]) -> int:
+    says: str
+    folder: str
+    kind: str
+
+    def __call__(self, options: Sequence[str]) -> int:
+        """Runs it; returns the exit code."""
         from experiments.grid.main import main as grid
 
-        return grid(getattr(import_module(f"experiments.{folder}.main"), kind), options)
-
-    return run
+        return grid(getattr(import_module(f"experiments.{self.folder}.main"), self.kind), options)
 
 
 def _rows(options: Sequence[str]) -> int:
@@ -90,26 +96,50 @@ def _plan(options: Sequence[str]) -> int:
     return run(parse(options, program="python -m experiments.run plan"), Console())
 
 
+GRIDS = {
+    "bounds": Grid(
+        "the proved inequalities along a training run, enumerated and sampled",
+        "bounds",
+        "BoundsStudy",
+    ),
+    "reuse": Grid(
+        "how many completions reuse saves, methods compared at equal budgets",
+        "reuse",
+        "ReuseStudy",
+    ),
+    "rec": Grid(
+        "off-policy REINFORCE, GRPO and their kin on fresh, stale and fixed samples",
+        "rec",
+        "RecStudy",
+    ),
+    "ablation": Grid(
+        "the dials of off-policy GRPO one at a time, as arXiv:2505.22257 has them",
+        "ablation",
+        "AblationStudy",
+    ),
+    "clip-vs-is": Grid(
+        "clips and importance weights, alone, together, and weights in trust regions",
+        "clip_vs_is",
+        "ClipStudy",
+    ),
+    "noise": Grid(
+        "a share of the rewards told the other way round: who amplifies it?",
+        "noise",
+        "NoiseStudy",
+    ),
+    "variance": Grid(
+        "errors of off-policy estimators against staleness, measured and predicted",
+        "variance",
+        "VarianceStudy",
+    ),
+}
+"""Studies of docs/studies.md: each takes --quick, --jobs, --run-dir, --from-rows and --base.*."""
+
 STUDIES: dict[str, tuple[str, Callable[[Sequence[str]], int]]] = {
     "gsm8k": ("off-policy GRPO on grade-school mathematics", _gsm8k),
-    "bounds": (
-        "the proved inequalities along a training run, enumerated and sampled",
-        _study("bounds", "BoundsStudy"),
-    ),
-    "reuse": (
-        "how many completions reuse saves, methods compared at equal budgets",
-        _study("reuse", "ReuseStudy"),
-    ),
-    "ablation": (
-        "the dials of off-policy GRPO one at a time, as arXiv:2505.22257 has them",
-        _study("ablation", "AblationStudy"),
-    ),
-    "variance": (
-        "errors of off-policy estimators against staleness, measured and predicted",
-        _study("variance", "VarianceStudy"),
-    ),
-    "rows": ("puts a study's rows where they are committed: rows STUDY RUN_DIR", _rows),
+    **{name: (study.says, study) for name, study in GRIDS.items()},
     "plan": ("what fits, how long a step takes, which schedule keeps both sides busy", _plan),
+    "rows": ("puts a study's rows where they are committed: rows STUDY RUN_DIR", _rows),
 }
 
 

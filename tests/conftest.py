@@ -66,6 +66,8 @@ SLOW = (
         "experiments/test_reuse.py",
         "experiments/test_ablation.py",
         "experiments/test_variance.py",
+        "experiments/grid/test_runner.py",
+        "experiments/grid/test_train.py",
         "trainer/test_servers.py",
     ),
     *(f"rollout/vllm/test_{name}.py" for name in ("faults", "healing", "schedules")),

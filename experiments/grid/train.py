@@ -21,7 +21,7 @@ from ogrpo.learner.memory import give_back_after_compiling
 from ogrpo.report.run_dir import RunDir
 from ogrpo.trainer import Parts, Schedule, start, train
 from ogrpo.trainer.build import find_devices, make_parts, make_recipe
-from ogrpo.trainer.cache import keep_compiled_programs
+from ogrpo.trainer.cache import cache_path, keep_compiled_programs
 from ogrpo.trainer.config import Checkpointing, Replay, Reuse, TrainConfig
 from ogrpo.trainer.config_update import Knobs, Optimizer
 from ogrpo.trainer.devices import Devices, open_mesh
@@ -116,7 +116,7 @@ class Bench:
         open_mesh(config.mesh)
         prepared = self.prepare(config)
         config = prepared.config
-        with warm_start_lock(self.run_dir, config):
+        with warm_start_lock(config):
             decoder, params = make_model(prepared, self.console)
         with ExitStack() as stack:
             name = program_of(config)
@@ -193,7 +193,11 @@ def program_of(config: TrainConfig) -> str:
     """What two configs share whose updates are one compiled program."""
     recipe = make_recipe(config, _no_policy)
     reads = [sorted(recipe.reads), recipe.mask_zero_variance]
-    return canonical([plain_config(_without_numbers(config)), reads])
+    shared = _without_numbers(config)
+    shared = replace(
+        shared, reward=replace(shared.reward, flip=0.0)
+    )  # the judge is each cell's own
+    return canonical([plain_config(shared), reads])
 
 
 def _no_policy(*_: Any) -> Any:
@@ -201,15 +205,16 @@ def _no_policy(*_: Any) -> Any:
 
 
 @contextmanager
-def warm_start_lock(run_dir: Path, config: TrainConfig) -> Iterator[None]:
-    """Within the block no other process makes the same warm start: it waits, and reads it then.
+def warm_start_lock(config: TrainConfig) -> Iterator[None]:
+    """Within the block no other grid makes the same warm start: it waits, and then reads it.
 
     The kernel lets go of the lock when a process ends, however it ends.
     """
-    folder = run_dir / "locks"
+    folder = cache_path() / "warm-start-locks"
     folder.mkdir(parents=True, exist_ok=True)
-    with (folder / f"warm-start-{config.seed}").open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+    with (folder / f"seed-{config.seed}").open("w") as file:
+        if config.warm_start.cache:
+            fcntl.flock(file, fcntl.LOCK_EX)
         yield
 
 

@@ -11,6 +11,7 @@ from experiments.grid.cell import Place
 from experiments.grid.choose import final, groups
 from experiments.grid.figures import COLORS, all_axes, small_multiples
 from experiments.grid.rows import Row
+from experiments.grid.signals import SIGNS, ended_below_start, rank, stretch
 from experiments.grid.study import Picture, Section
 from experiments.grid.tables import (
     Table,
@@ -22,8 +23,6 @@ from experiments.grid.tables import (
 )
 from experiments.reuse.methods import BASELINES
 
-SIGNS = {"kl/pi_mu": 1, "ess": -1, "ratio/tail": 1, "chi_square": 1, "entropy": 1}
-"""Signals, and whether trouble shows as more (1) or less (-1) of them."""
 THRESHOLDS = {"kl/pi_mu": 0.01, "chi_square": 1.0}
 PARTS = (0.1, 0.25, 0.5)
 
@@ -106,34 +105,18 @@ def smallest(rows: Sequence[Row]) -> list[Row]:
 
 def early(row: Row, name: str, part: float) -> float:
     """Mean of a signal over the first `part` of a run; the worst there is where it was NaN."""
-    known = [x for x in row["steps"].get(name, []) if x is not None]
-    mean = np.mean(known[: max(1, round(len(known) * part))]) if known else np.nan
-    return float(np.nan_to_num(mean, nan=SIGNS[name] * np.inf))
-
-
-def collapsed(row: Row) -> bool:
-    """Whether a run ended below where it began."""
-    return final(row) < row["evaluations"]["pass@1/sampled"][0]
+    return float(np.nan_to_num(stretch(row, name, 0.0, part), nan=SIGNS[name] * np.inf))
 
 
 def warning(rows: Sequence[Row], name: str, part: float) -> float:
-    """Chance that the signal ranks a run that collapsed above one that did not, ties halved.
-
-    The area under the ROC curve (Hanley and McNeil 1982): .5 says nothing, 1 sorts perfectly. NaN
-    unless there are runs of both kinds.
-    """
-    values = [(SIGNS[name] * early(row, name, part), collapsed(row)) for row in rows]
-    bad = np.array([value for value, fell in values if fell])
-    good = np.array([value for value, fell in values if not fell])
-    if not len(bad) or not len(good):
-        return float("nan")
-    above, equal = bad[:, None] > good, bad[:, None] == good
-    return float(above.mean() + equal.mean() / 2)
+    """Chance that the signal ranks a run that ended below its start above one that did not."""
+    values = [SIGNS[name] * early(row, name, part) for row in rows]
+    return rank(values, [*map(ended_below_start, rows)])[0]
 
 
 def warning_table(rows: Sequence[Row]) -> Table:
     """Which signal announces a collapse, and how early."""
-    fell = sum(map(collapsed, rows))
+    fell = sum(map(ended_below_start, rows))
     columns = ("signal", *(f"first {part:.0%}" for part in PARTS))
     lines = [[name, *(f"{warning(rows, name, part):.2f}" for part in PARTS)] for name in SIGNS]
     told = f"{fell} of {len(rows)} runs, those of tuning included, ended below their start."

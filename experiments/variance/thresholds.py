@@ -34,7 +34,7 @@ def value_errors(ratios: Vector, rewards: Rewards, n: int) -> Mapping[str, float
             "root": fixed_point(rho, values, probs, n),
             "√n": float(ionides_clip(n)),
             "2": 2.0,
-            "best": float(optimal_clip(*map(jnp.asarray, test), n).tau),
+            "best": float(optimal_clip(jnp.asarray(test[0]), jnp.asarray(test[1]), n).tau),
         }
         width = proposed_width(rho, values, probs) if np.ptp(rho) else np.inf
         errors = {f"mse/{name}": _mse(cap, *test, n) for name, cap in caps.items()}

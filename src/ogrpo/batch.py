@@ -87,6 +87,10 @@ class Batch(NamedTuple, Generic[Array]):
     """float32 [N, G, T], the trainer's own at the start of the update."""
     ref_log_probs: Array | None = None
     """float32 [N, G, T], of the policy not to stray from."""
+    step_rewards: Array | None = None
+    """float32 [N, G, T], the reward of a step at its last token; for methods that read steps."""
+    step_ends: Array | None = None
+    """bool [N, G, T], True at the last token of each step."""
     packing: Packing[Array] | None = None
     """The same tokens without their padding; None where the policy is to read the padded ones."""
 

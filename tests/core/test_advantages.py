@@ -13,14 +13,17 @@ TAKES_A_GROUP = {
     "leave_one_out": advantages.leave_one_out,
     "group_standardized": advantages.group_standardized,
     "batch_standardized": advantages.batch_standardized,
-    "raw": advantages.raw,
     "lowered_baseline": advantages.lowered_baseline,
     "soft_value": advantages.soft_value,
     "exponentially_weighted": advantages.exponentially_weighted,
     "kept_advantages": lambda r: advantages.kept_advantages(r, jax.random.key(0)),
-    "successes": advantages.successes,
     "positives_only": advantages.positives_only,
-    "zero_variance_mask": advantages.zero_variance_mask,
+}
+NEEDS_NO_SIBLING = {
+    "raw": advantages.raw,
+    "successes": advantages.successes,
+    "above_baseline": lambda r: advantages.above_baseline(r, baseline=0.5),
+    "leave_prompt_out": advantages.leave_prompt_out,
 }
 
 
@@ -29,6 +32,15 @@ TAKES_A_GROUP = {
 def test_a_group_of_one_has_no_baseline(name, shape):
     with pytest.raises(ValueError, match="G >= 2"):
         TAKES_A_GROUP[name](jnp.zeros(shape))
+
+
+@pytest.mark.parametrize("name", sorted(NEEDS_NO_SIBLING))
+def test_one_completion_is_enough_without_siblings_and_none_is_not(name):
+    expected = {"raw": 1, "successes": 1, "above_baseline": 0.5, "leave_prompt_out": 1}[name]
+    assert NEEDS_NO_SIBLING[name](jnp.array([[1.0], [0.0]]))[0, 0] == expected
+    for shape in [(), (2, 0)]:
+        with pytest.raises(ValueError, match=r"G >= 1|N >= 2"):
+            NEEDS_NO_SIBLING[name](jnp.zeros(shape))
 
 
 @pytest.mark.parametrize("ddof", [0, 1])
@@ -50,15 +62,16 @@ def test_batch_standardized_has_one_scale():
 
 def test_zero_variance_groups_are_found():
     np.testing.assert_array_equal(advantages.zero_variance_mask(R), [False, True])
+    np.testing.assert_array_equal(advantages.zero_variance_mask(R[:, :1]), [True, True])
 
 
 def test_positives_are_the_better_half():
     np.testing.assert_array_equal(advantages.positives_only(R), [[1, 0, 0, 1], [1, 1, 1, 1]])
 
 
-@pytest.mark.parametrize("name", sorted(set(TAKES_A_GROUP) - {"zero_variance_mask"}))
+@pytest.mark.parametrize("name", sorted(TAKES_A_GROUP | NEEDS_NO_SIBLING))
 def test_nan_rewards_are_not_swallowed(name):
-    out = TAKES_A_GROUP[name](R.at[0, 1].set(jnp.nan))
+    out = (TAKES_A_GROUP | NEEDS_NO_SIBLING)[name](R.at[0, 1].set(jnp.nan))
     assert np.isnan(jax.tree.leaves(out)[0]).any()
 
 

@@ -19,6 +19,8 @@ from ogrpo.core.algorithms import (
     PROXIMAL,
     REDUCTIONS,
     REFERENCE,
+    STEPS,
+    VALUES,
     WEIGHTS,
     Algorithm,
     Knob,
@@ -28,6 +30,7 @@ from ogrpo.core.algorithms import (
 )
 from ogrpo.core.algorithms.base import accepted, keywords, reference_kl
 from ogrpo.core.algorithms.parts import knobs_of
+from ogrpo.core.returns import Along
 from tests.core.cases import arrays, batch_of
 
 every = pytest.mark.parametrize("name", ALGORITHMS)
@@ -41,7 +44,16 @@ def settings(algorithm, **given):
 
 
 def loss_of(algorithm, knobs, log_probs, batch, rewards=REWARDS):
-    return mean(algorithm(log_probs, batch, rewards, knobs, KEYS))
+    return mean(algorithm(log_probs, batch, rewards, knobs, KEYS, along(batch)))
+
+
+def along(batch):
+    """Rewards of steps, of which each completion has two or fewer."""
+    places = np.arange(batch.mask.shape[-1])
+    ends = batch.mask & jnp.asarray((places % 2 == 1) & (places < 4))[None, None]
+    n, g, t = np.ogrid[tuple(map(slice, batch.mask.shape))]
+    earned = jnp.asarray((n + 2 * g + 3 * t) % 4, float)
+    return Along(batch.mask, earned, ends)
 
 
 def gradient(algorithm, log_probs, batch, **given):
@@ -58,7 +70,7 @@ def given():
 @every
 def test_it_reads_what_it_declares_and_nothing_else(name):
     algorithm = ALGORITHMS[name]
-    assert loss_reads(algorithm) == algorithm.reads - {KEY}
+    assert loss_reads(algorithm) == algorithm.reads - {KEY, STEPS, VALUES}
     assert algorithm.inputs({"beta": 0.0}) == algorithm.reads
     assert REFERENCE in algorithm.inputs({"beta": 0.1})
 
@@ -81,9 +93,14 @@ def test_prompts_add_up(name, given):
     if KEY in algorithm.reads:  # lots are drawn for the whole batch, before it is cut
         algorithm = with_parts(algorithm, advantage="centered")
     knobs = settings(algorithm)
-    whole = algorithm(log_probs, batch, REWARDS, knobs)
+    known = along(batch)
+    whole = algorithm(log_probs, batch, REWARDS, knobs, along=known)
     parts = [
-        algorithm(*jax.tree.map(lambda x, n=n: x[n : n + 1], (*given, REWARDS)), knobs)
+        algorithm(
+            *jax.tree.map(lambda x, n=n: x[n : n + 1], (*given, REWARDS)),
+            knobs,
+            along=jax.tree.map(lambda x, n=n: x[n : n + 1], known),
+        )
         for n in range(2)
     ]
     np.testing.assert_allclose(combine(*parts), whole, rtol=1e-5)

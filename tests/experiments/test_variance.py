@@ -7,14 +7,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from experiments.grid.cell import Cell
+from experiments.grid.cell import Cell, check_honest
+from experiments.grid.page import write_page
+from experiments.grid.rows import told_of
 from experiments.variance.along import BATCH
 from experiments.variance.errors import best_depth, foreseen_depth, over_interval, relative_error
 from experiments.variance.families import Family, measure
 from experiments.variance.gradients import ESTIMATORS, Sums, make_pull, moments
 from experiments.variance.main import VarianceStudy
 from experiments.variance.thresholds import value_errors
-from tests.experiments.walked import page, walk
 
 FAMILY = Family(seed=3, tilts=(0.4, 1.6), sizes=(4, 16), replicates=4000)
 AGES = (0, 1, 2, 5, 10, 20, 40)
@@ -48,8 +49,9 @@ def run_row(*, growth=0.1, bias=0.0):
     }
 
 
-def found(cell):
-    return family_row(cell) if cell.role == "exact" else run_row()
+def row_of(cell):
+    found = family_row(cell) if cell.role == "exact" else run_row()
+    return {**told_of(cell), **found, "seconds": 1.0}
 
 
 def test_draws_agree_with_the_formulas_and_stay_below_the_proved_bounds():
@@ -129,9 +131,12 @@ def test_ages_beyond_the_run_are_refused():
 
 def test_its_page_has_all_sections(tmp_path):
     study = VarianceStudy()
-    cells, rows = walk(study, found)
+    cells = [cell for stage in study.stages() for cell in stage([])]
+    check_honest(cells, quick=False)
     assert [cell.role for cell in cells].count("report") == 2 * 5
     assert {cell.config.train.optimizer.learning_rate for cell in cells[5:]} == set(study.rates)
-    text = page(study, rows, tmp_path)
+    rows = [row_of(cell) for cell in cells]
+    text = write_page(study, rows, [], tmp_path, command=study.command).read_text()
     for heading in ("Formulas beside draws", "Where to truncate", "What v costs"):
         assert f"<h2>{heading}" in text
+    write_page(study, [], [], tmp_path, command=study.command)

@@ -2,6 +2,12 @@
 
 from tests.trainer.walk import Setting
 
+TAUGHT = {
+    "warm_start.steps": 200,
+    "warm_start.problems": 512,
+    "warm_start.batch": 32,
+}
+"""Enough for a decoder to get a line right now and then."""
 KNOBS: dict[str, tuple[Setting, float]] = {
     "beta": ({}, 0.5),
     "eps_low": ({}, 0.9),
@@ -25,6 +31,7 @@ KNOBS: dict[str, tuple[Setting, float]] = {
     "decay": ({"algorithm": "vtrace"}, 0.5),
     "tau": ({"algorithm": "red_weight"}, 0.2),
     "coef": ({"algorithm": "opmd_kimi"}, 5.0),
+    "step_weight": ({"override.advantage": "step_returns", **TAUGHT}, 100.0),
     "slope": ({"algorithm": "oapl"}, 5.0),
     "shift": ({"algorithm": "asymre"}, 1.0),
     "weight_cap": ({"override.weight": "truncated"}, 0.5),

@@ -142,7 +142,7 @@ def test_a_resumed_run_keeps_its_split(tmp_path):
         ("--rollout.listen", "::", "listen is ::.*give --rollout.url and transport url"),
         ("--replay.half-life", "2", r"half-life is 2\.0.*give --replay.sampler fresh"),
         ("--lora.alpha", "8", r"alpha is 8\.0.*give --lora.rank"),
-        ("--rollout.group-size", "1", "group-size is 1.*at least 2"),
+        ("--rollout.group-size", "0", "group-size is 0.*at least 1"),
         ("--rollout.temperature", "0", r"temperature is 0\.0.*above 0"),
         ("--rollout.temperature", "-1", r"temperature is -1\.0.*above 0"),
         ("--optimizer.microbatches", "3", "prompts = 16 cannot be cut into .*microbatches = 3"),

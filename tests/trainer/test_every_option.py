@@ -101,6 +101,10 @@ ACTS: dict[str, tuple[Setting, Any]] = {
     "reuse.limits.clip_step": (ADAPTIVE, 1.0),
     "reuse.limits.clip_range": ({**ADAPTIVE, "reuse.limits.clip_step": 3.0}, 20.0),
     "override.advantage": ({}, "positive_part"),
+    "override.baseline_rate": (
+        {"override.advantage": "running_baseline", "schedule.steps": 4},
+        1.0,
+    ),
     "override.reduction": ({}, "sequence_sum"),
     "override.center": (STALE, "exact"),
     "override.weight": (STALE, "truncated"),

@@ -139,6 +139,9 @@ def test_records_count_what_was_bought(off_policy):
     evaluated = [r["step"] for r in records if r["pass@1/sampled"] is not None]
     assert evaluated == [0, 3, 6]
     assert all({*r} >= {*records[0]} for r in records)
+    lengths = [r["length"] * 16 for r in records[1:]]
+    np.testing.assert_allclose(np.cumsum(lengths), [r["tokens"] for r in records[1:]])
+    assert all(0 < r["grad_norm/head"] < r["grad_norm"] for r in records[1:])
 
 
 def test_a_resumed_run_ends_where_an_uninterrupted_one_does(off_policy, tmp_path):

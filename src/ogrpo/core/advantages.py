@@ -1,6 +1,7 @@
 """Advantages of a group, [..., G] -> [..., G]: what a completion earned beyond its siblings.
 
-All take rewards of the completions of one prompt along the last axis, and need two or more.
+All take rewards of the completions of one prompt along the last axis. A baseline that is made of
+siblings needs two or more; `leave_prompt_out`, `above_baseline`, `raw` and `successes` do not.
 """
 
 from typing import NamedTuple
@@ -8,7 +9,14 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from ogrpo.core.checks import as_floats, check_group, check_mask, check_nonnegative
+from ogrpo.core.checks import (
+    as_floats,
+    check_completions,
+    check_group,
+    check_mask,
+    check_nonnegative,
+    check_prompts,
+)
 from ogrpo.core.masked import gate, masked_mean
 from ogrpo.core.ratios import exp_ratio
 
@@ -88,8 +96,11 @@ def group_standardized(
 
 
 def zero_variance_mask(rewards: jax.Array) -> jax.Array:
-    """True where all rewards of a group are equal: it teaches nothing. [..., G] -> [...] bool."""
-    check_group(rewards)
+    """True where all rewards of a group are equal: it teaches nothing by itself.
+
+    [..., G] -> [...] bool; of one completion always.
+    """
+    check_completions(rewards)
     return jnp.max(rewards, axis=-1) == jnp.min(rewards, axis=-1)
 
 
@@ -120,9 +131,9 @@ def batch_standardized(
 def raw(rewards: jax.Array) -> jax.Array:
     """A_i = r_i, no baseline: unbiased, of the largest variance. [..., G] -> [..., G].
 
-    Source: Williams (1992).
+    Source: Williams (1992). A group may have one completion.
     """
-    check_group(rewards)
+    check_completions(rewards)
     return as_floats(rewards=rewards)[0]
 
 
@@ -222,11 +233,72 @@ def successes(rewards: jax.Array, *, threshold: jax.Array | float = 0.0) -> jax.
     """1 where r_i > threshold, else 0: imitate what was rewarded. [..., G] -> [..., G].
 
     Source: RAFT (Dong et al. 2023) as Xiong et al. (2025, arXiv:2504.11343) have it for rewards
-    that are verified: failures are dropped. Not a baseline: its expectation is not 0.
+    that are verified: failures are dropped. Not a baseline: its expectation is not 0. A group may
+    have one completion.
     """
-    check_group(rewards)
+    check_completions(rewards)
     (values,) = as_floats(rewards=rewards)
     return gate(values <= threshold, values)
+
+
+def leave_prompt_out(rewards: jax.Array) -> jax.Array:
+    """A_{n,i} = r_{n,i} - mean of the rewards of the other prompts: a baseline for one completion.
+
+    Source: the baseline of Kool et al. (2019) over prompts in place of samples. Unbiased: the
+    others are independent of the completion. It does not know how hard a prompt is, so that its
+    variance is at least that of the mean rewards between prompts. Depends on the batch: compute it
+    before cutting microbatches.
+
+    Args:
+      rewards: [N, G], N >= 2, G >= 1.
+
+    Returns:
+      [N, G].
+
+    Raises:
+      ValueError: fewer than two prompts.
+
+    Example:
+      >>> leave_prompt_out(jnp.array([[1.0], [0.0], [0.0]]))
+      Array([[ 1. ],
+             [-0.5],
+             [-0.5]], dtype=float32)
+    """
+    check_prompts(rewards)
+    (values,) = as_floats(rewards=rewards)
+    each = jnp.mean(values, axis=-1, keepdims=True)
+    count = values.shape[0]
+    return values - (jnp.sum(each, axis=0, keepdims=True) - each) / (count - 1)
+
+
+def above_baseline(rewards: jax.Array, *, baseline: jax.Array | float) -> jax.Array:
+    """A_i = r_i - b, b a number that was known before. [..., G] -> [..., G].
+
+    Source: Williams (1992). Unbiased if b does not depend on these completions, as a running mean
+    of the rewards before them (`running_mean`) does not; after they have entered it, it does.
+    """
+    check_completions(rewards)
+    return as_floats(rewards=rewards)[0] - baseline
+
+
+class RunningMean(NamedTuple):
+    """An exponential mean, begun at nothing: `mean` of what was seen, which weighs `weight`."""
+
+    mean: float
+    weight: float
+
+
+NOTHING_SEEN = RunningMean(mean=0.0, weight=0.0)
+
+
+def running_mean(before: RunningMean, value: float, *, rate: float) -> RunningMean:
+    """m' = ((1 - a) w m + a x) / w', w' = (1 - a) w + a: the first value counts fully.
+
+    Source: the bias correction of Adam (Kingma and Ba 2015), for the mean of rewards.
+    """
+    weight = (1 - rate) * before.weight + rate
+    total = (1 - rate) * before.weight * before.mean + rate * value
+    return RunningMean(total / weight, weight)
 
 
 def positive_part(rewards: jax.Array) -> jax.Array:

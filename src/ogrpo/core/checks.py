@@ -45,6 +45,19 @@ def check_group(values: jax.Array, name: str = "rewards") -> None:
         raise ValueError(f"{name} must be [..., G] with G >= 2, got {_describe(values)}")
 
 
+def check_completions(values: jax.Array, name: str = "rewards") -> None:
+    """Refuses a last axis of none."""
+    if jnp.ndim(values) < 1 or jnp.shape(values)[-1] < 1:
+        raise ValueError(f"{name} must be [..., G] with G >= 1, got {_describe(values)}")
+
+
+def check_prompts(values: jax.Array, name: str = "rewards") -> None:
+    """Refuses fewer than two prompts: the baseline of one is that prompt's."""
+    shape = jnp.shape(values)
+    if len(shape) != 2 or shape[0] < 2 or shape[1] < 1:
+        raise ValueError(f"{name} must be [N, G] with N >= 2, got {_describe(values)}")
+
+
 def check_nonnegative(**scalars: jax.Array | float) -> None:
     """Refuse negative or NaN scalars; a traced scalar passes, its value being unknown."""
     for name, value in scalars.items():

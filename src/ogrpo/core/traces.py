@@ -79,6 +79,44 @@ def vtrace_weight(
     return jnp.where(mask, ratio * later, 0)
 
 
+def generalized_advantages(
+    rewards: jax.Array, values: jax.Array, mask: jax.Array, *, discount: Scalar, decay: Scalar
+) -> jax.Array:
+    """A_t = sum_k (discount decay)^k d_{t+k}, d_t = r_t + discount V_{t+1} - V_t.
+
+    Source: GAE (Schulman et al. 2016, arXiv:1506.02438), eq. 11 and 16. decay = 1: the discounted
+    reward to come less V_t, unbiased for any V; decay = 0: d_t, unbiased for the true V alone.
+    V after the last token is 0: the sequence ended there. A_t + V_t is the lambda-return.
+
+    Args:
+      rewards: [..., T].
+      values: [..., T] V before each token.
+      mask: [..., T] bool; a masked token is passed over, its reward not counted.
+      discount: gamma in [0, 1].
+      decay: lambda in [0, 1].
+
+    Returns:
+      [..., T] detached, 0 where masked.
+    """
+    check_axes("T", rewards=rewards, values=values, mask=mask)
+    check_mask(mask)
+    check_nonnegative(discount=discount, decay=decay)
+
+    def back(carry: tuple[jax.Array, jax.Array], step: tuple[jax.Array, ...]):
+        value_next, advantage_next = carry
+        reward, value, kept = step
+        error = reward + discount * value_next - value
+        advantage = error + discount * decay * advantage_next
+        now = (jnp.where(kept, value, value_next), jnp.where(kept, advantage, advantage_next))
+        return now, jnp.where(kept, advantage, 0)
+
+    held = jax.lax.stop_gradient((rewards, jnp.where(mask, values, 0), mask))
+    steps = tuple(jnp.moveaxis(x, -1, 0) for x in held)
+    nothing = jnp.zeros_like(values[..., 0])
+    _, out = jax.lax.scan(back, (nothing, nothing), steps, reverse=True)
+    return jnp.moveaxis(out, 0, -1)
+
+
 class Targets(NamedTuple):
     """What `vtrace` returns, [..., T] each and detached."""
 

@@ -40,7 +40,7 @@ class Findings(NamedTuple):
     log_probs: Array
     """float32 [N, G, T]."""
     advantages: Array
-    """float32 [N, G]."""
+    """float32 [N, G], or [N, G, T] where they differ between tokens."""
     losses: Array
     """float32 [N, G, T], without the KL term."""
     kl_losses: Array | None

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import jax.numpy as jnp
+import optax
 from jax import Array
 
 from ogrpo.batch import PolicyOutput
@@ -16,6 +17,8 @@ from ogrpo.core.weights import chi_square, ess_fraction
 Metrics = dict[str, Array]
 LossFn = Callable[[Array, TokenBatch], Array]
 TAIL = 0.99
+HEADS = ("lm_head", "embed_tokens")
+"""The output head among a decoder's parameters: its own, or the embedding that it shares."""
 MetricsFn = Callable[[PolicyOutput[Array], TokenBatch, Array, LossFn], Metrics]
 
 
@@ -65,6 +68,16 @@ def summarize(
 def _clipped(log_probs: Array, tokens: TokenBatch, loss_fn: LossFn) -> Metrics:
     low, high = (mean(t) for t in silenced_totals(log_probs, tokens, loss_fn=loss_fn))
     return {"clipped/low": low, "clipped/high": high, "clipped": low + high}
+
+
+def head_norm(grads: Any) -> Metrics:
+    """The norm of the gradient of the output head, where it is trained.
+
+    Where the head is the embedding (tied), of all that the embedding gets.
+    """
+    trained = grads if isinstance(grads, dict) else {}
+    heads = [trained[name] for name in HEADS if name in trained]
+    return {"grad_norm/head": optax.tree.norm(heads[0])} if heads else {}
 
 
 def region_metrics(region: Any) -> Metrics:

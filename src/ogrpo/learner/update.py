@@ -17,13 +17,14 @@ from jax import Array
 from ogrpo.batch import Batch, Packing, PolicyOutput
 from ogrpo.core.advantages import zero_variance_mask
 from ogrpo.core.aggregate import Total, mean
-from ogrpo.core.algorithms import REFERENCE, Algorithm, LooksAt
+from ogrpo.core.algorithms import REFERENCE, Algorithm, LooksAt, at_tokens
 from ogrpo.core.objectives import TokenBatch
+from ogrpo.core.returns import Along
 from ogrpo.core.trust_region import TrustRegion
 from ogrpo.learner.apply import guarded
 from ogrpo.learner.finite import all_finite, choose
 from ogrpo.learner.memory import CompilerOptions
-from ogrpo.learner.metrics import Metrics, MetricsFn, region_metrics, summarize
+from ogrpo.learner.metrics import Metrics, MetricsFn, head_norm, region_metrics, summarize
 from ogrpo.learner.offload import fetched, put_back
 from ogrpo.learner.pieces import added, rows_of
 from ogrpo.learner.state import (
@@ -73,7 +74,7 @@ class Weighed(NamedTuple):
 
     batch: Batch[Array]
     advantages: Array
-    """float32 [N, G]."""
+    """float32 [N, G], or [N, G, T] where they differ between tokens."""
     mask: Array
     """bool [N, G, T], tokens that carry loss."""
     counted: Array
@@ -95,8 +96,13 @@ def weigh(batch: Batch[Array], recipe: Recipe, hypers: Hypers) -> Weighed:
     mask = active & ~silent[:, None, None] if recipe.mask_zero_variance else active
     counted = active if recipe.count_masked else mask
     key = jax.random.key(hypers.seed)
-    advantages = recipe.algorithm.credit(batch.rewards, hypers.knobs, key)
+    advantages = recipe.algorithm.credit(batch.rewards, hypers.knobs, key, along(batch))
     return Weighed(batch=batch, advantages=advantages, mask=mask, counted=counted)
+
+
+def along(batch: Batch[Array]) -> Along:
+    """What a batch knows along its completions."""
+    return Along(batch.active_mask, batch.step_rewards, batch.step_ends)
 
 
 def token_batch(weighed: Weighed, log_probs: Array) -> TokenBatch:
@@ -104,7 +110,7 @@ def token_batch(weighed: Weighed, log_probs: Array) -> TokenBatch:
     batch, here = weighed.batch, jax.lax.stop_gradient(log_probs)
     proximal, ref = batch.proximal_log_probs, batch.ref_log_probs
     return TokenBatch(
-        advantages=jnp.broadcast_to(weighed.advantages[..., None], log_probs.shape),
+        advantages=at_tokens(weighed.advantages, log_probs),
         mask=weighed.mask,
         behavior_log_probs=batch.behavior_log_probs,
         proximal_log_probs=here if proximal is None else proximal,
@@ -407,6 +413,7 @@ def make_step(optimizer: optax.GradientTransformation, recipe: Recipe) -> Update
             **region_metrics(state.region),
             "loss": mean(evidence.total),
             "grad_norm": optax.tree.norm(grads),
+            **head_norm(grads),
             "zero_variance": jnp.mean(zero_variance_mask(batch.rewards), dtype=jnp.float32),
         }
         region = _next_region(recipe, hypers, state.region, log_probs, tokens)

@@ -9,6 +9,7 @@ import numpy as np
 import optax
 
 from ogrpo.bridge import connect_policy, embedded_engine
+from ogrpo.core.algorithms import STEPS
 from ogrpo.data.packing import TOKEN_RUNGS, Shape
 from ogrpo.data.tokenizer import TextTokenizer
 from ogrpo.learner.hosts import fetch
@@ -35,7 +36,7 @@ from ogrpo.trainer import Costs, Packer, Parts
 from ogrpo.trainer.buffers import make_buffer
 from ogrpo.trainer.config import TrainConfig
 from ogrpo.trainer.devices import Devices, make_devices, on_one_device, ways
-from ogrpo.trainer.method import algorithm, check, knobs, region_fn, silent
+from ogrpo.trainer.method import BASELINE, algorithm, check, knobs, region_fn, silent
 from ogrpo.trainer.mismatch import MismatchLimit
 from ogrpo.trainer.prepare import Prepared
 
@@ -263,6 +264,7 @@ def make_parts(
         evaluator=serving or make_engine(config, decoder, prepared.tokenizer.eos_id, devices),
         update=devices.make_update(recipe),
         score=devices.make_score(recipe.policy_fn),
+        judge_steps=prepared.judge_steps if STEPS in recipe.reads else None,
         hypers_at=make_hypers_at(config),
         sampling=training_sampling(config),
         terms=terms(config, decoder, None if engine else prepared.tokenizer.eos_id),
@@ -276,6 +278,7 @@ def make_parts(
         place=devices.place_batch,
         noise=make_noise(recipe) if measures_noise(config) else None,
         examine=devices.make_examine(recipe),
+        baseline_rate=config.override.baseline_rate if BASELINE in knobs(config) else None,
         max_skipped=config.optimizer.max_skipped,
         mismatch=MismatchLimit(config.rollout.mismatch_limit, config.rollout.url),
         reads=recipe.reads,

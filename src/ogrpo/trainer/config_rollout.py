@@ -82,7 +82,8 @@ class Rollout(Servers):
 
     prefix: ClassVar[str] = "rollout"
     group_size: int = 8
-    """G: completions of one prompt."""
+    """G: completions of one prompt. One alone needs an advantage without siblings, such as
+    --override.advantage leave_prompt_out."""
     temperature: float = 1.0
     max_tokens: int | None = None
     """Longest completion in tokens; a longer one is cut off. Default: as the task says, or room for
@@ -105,8 +106,8 @@ class Rollout(Servers):
     def __post_init__(self) -> None:
         super().__post_init__()
         require(
-            self.group_size >= 2,
-            f"rollout.group-size is {self.group_size}, but a group's baseline needs at least 2",
+            self.group_size >= 1,
+            f"rollout.group-size is {self.group_size}: give at least 1",
         )
         require(
             self.temperature > 0,

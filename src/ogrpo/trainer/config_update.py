@@ -110,10 +110,18 @@ class Override:
             "positive_part",
             "positives_only",
             "successes",
+            "leave_prompt_out",
+            "running_baseline",
+            "step_returns",
+            "process_standardized",
         ]
         | None
     ) = None
-    """What a completion earned beyond its siblings."""
+    """What a completion earned beyond its siblings, beyond the batch's other prompts
+    (leave_prompt_out) or beyond the mean reward so far (running_baseline); or what each token's
+    steps earned from there on (the last two, for tasks that judge steps)."""
+    baseline_rate: float = 0.1
+    """With advantage running_baseline: the share of a step's mean reward in the running mean."""
     reduction: Literal["token", "sequence", "sequence_sum", "fixed_length", "group"] | None = None
     """How losses of tokens become one number."""
     center: Literal["unit", "exact"] | None = None
@@ -159,6 +167,8 @@ class Override:
     def __post_init__(self) -> None:
         remedy = "give --override.mask-zero-variance"
         only_with(self, "override", "count_masked", self.mask_zero_variance, remedy)
+        rate = self.baseline_rate
+        require(0 < rate <= 1, f"override.baseline-rate is {rate}: give a share in (0, 1]")
 
 
 @dataclass(frozen=True)
@@ -209,6 +219,8 @@ class Knobs:
     """Temperature (red_weight, opmd, oapl), or how far dpo may leave its reference."""
     coef: float | None = None
     """opmd_kimi: weight of the squared log-ratio."""
+    step_weight: float | None = None
+    """step_returns: weight of a step's reward beside that of the completion."""
     slope: float | None = None
     """oapl: beta_2."""
     shift: float | None = None

@@ -11,6 +11,7 @@ from ogrpo.rewards.math import MathReward
 from ogrpo.rewards.reward import Reward, as_rewards
 from ogrpo.tasks import Example, Task, arithmetic
 from ogrpo.tasks.arithmetic import WordProblem
+from ogrpo.tasks.columns import SOLUTION_COLUMN
 from ogrpo.tasks.official import fill
 from ogrpo.tasks.problems import Problem, final_answer
 from ogrpo.tasks.problems import Split as Parted
@@ -217,7 +218,10 @@ def generated(config: TrainConfig) -> Found:
 
 
 def _examples(problems: Sequence[Problem]) -> list[Example]:
-    return [Example(p.question, {"answer": final_answer(p)}, p.source) for p in problems]
+    return [
+        Example(p.question, {"answer": final_answer(p), SOLUTION_COLUMN: p.answer}, p.source)
+        for p in problems
+    ]
 
 
 def _test(config: TrainConfig, others: Parted[WordProblem]) -> list[WordProblem]:

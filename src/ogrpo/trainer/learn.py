@@ -10,6 +10,7 @@ import numpy as np
 
 from ogrpo.batch import Batch
 from ogrpo.certify import certify, period_gaps
+from ogrpo.core.advantages import RunningMean, running_mean
 from ogrpo.core.algorithms import PROXIMAL
 from ogrpo.data.packing import Shape
 from ogrpo.data.replay import Draw, TooFewGroups
@@ -100,6 +101,8 @@ def score(state: LoopState, draw: Draw, parts: Parts, schedule: Schedule) -> Sco
     Those of pi_k are left to the update where it is the policy that is differentiated.
     """
     padded = draw.batch(parts.prompts.length, parts.sampling.max_tokens)
+    if parts.judge_steps is not None:
+        padded = parts.judge_steps(padded, draw.problems)
     made = make_batch(padded, parts.packer, for_update=True)
     batch = parts.place(made.batch)
     temperature = jnp.float32(parts.sampling.temperature)
@@ -124,7 +127,8 @@ def update(
 
     def hypers(iteration: int) -> Hypers:
         index = schedule.update_index(state.step, use.draws, iteration)
-        return parts.hypers_at(index, state.clip_scale, lots)
+        own = parts.hypers_at(index, state.clip_scale, lots)
+        return own if parts.baseline_rate is None else at_baseline(own, state.baseline)
 
     if use.draws == 0 and use.measure_noise and parts.noise is not None:
         use.noise = dict(parts.noise(state.train, batch, hypers(0)))
@@ -157,6 +161,19 @@ def update(
         skipped_in_a_row=(state.skipped_in_a_row if goes_on else 0) + skipped,
         failed=(state.failed if goes_on else ()) + failed,
     )
+
+
+def at_baseline(hypers: Hypers, baseline: RunningMean) -> Hypers:
+    """The hyper-parameters with the mean reward so far."""
+    return hypers._replace(knobs={**hypers.knobs, "baseline": jnp.float32(baseline.mean)})
+
+
+def with_rewards(state: LoopState, fresh: Fresh | None, parts: Parts) -> LoopState:
+    """The fresh rewards in the running mean, after the updates that they were held against."""
+    if fresh is None or parts.baseline_rate is None:
+        return state
+    seen = float(fresh.groups.rewards.mean(dtype=np.float64))
+    return replace(state, baseline=running_mean(state.baseline, seen, rate=parts.baseline_rate))
 
 
 def stop_where_diverged(state: LoopState, max_skipped: int) -> None:

@@ -30,6 +30,7 @@ from ogrpo.trainer.learn import (
     score,
     stop_where_diverged,
     update,
+    with_rewards,
 )
 from ogrpo.trainer.records import first_record, step_record
 from ogrpo.trainer.schedule import Schedule
@@ -81,6 +82,7 @@ def advance(
             state = update(state, batch, parts, schedule, use)
             if use.used_up(parts.limits) or is_over(state, parts):
                 break
+        state = with_rewards(state, fresh, parts)
         state = replace(controlled(state, parts, use), step=state.step + 1)
         ends = due(state, schedule)
         state, certificate = certify_period(state, fresh, parts, ends=ends)

@@ -20,12 +20,15 @@ from ogrpo.core.algorithms import (
     with_parts,
 )
 from ogrpo.core.objectives import TokenBatch
+from ogrpo.core.returns import Along
 from ogrpo.core.trust_region import adaptive_clip, dual_penalty, negatives_mask, sequence_mask
 from ogrpo.learner.update import RegionFn
 from ogrpo.trainer.config import TrainConfig
-from ogrpo.trainer.config_update import Knobs, Override, dashed, require
+from ogrpo.trainer.config_update import Knobs, Override, dashed, only_with, require
 
 CLIP_RANGE = (0.01, 1.0)
+BASELINE = "baseline"
+"""The knob that a run sets itself before each step: the mean reward of those before."""
 
 
 def algorithm(config: TrainConfig) -> Algorithm:
@@ -66,8 +69,9 @@ def _settled(
     name: str | Algorithm, wanted: Override, given: Knobs, longest: int | None
 ) -> Mapping[str, float]:
     chosen = _composed(name, wanted)
-    length = {"length": float(longest or 1)} if "length" in chosen.knobs else {}
-    return chosen.settings({**vars(given), **length})
+    runs = {"length": float(longest or 1), BASELINE: 0.0}
+    own = {name: value for name, value in runs.items() if name in chosen.knobs}
+    return chosen.settings({**vars(given), **own})
 
 
 def title(config: TrainConfig) -> str:
@@ -106,7 +110,12 @@ def region_fn(config: TrainConfig) -> RegionFn | None:
 def silent(config: TrainConfig) -> bool:
     """Whether groups of equal rewards carry no loss even if they are not left out."""
     chosen, values = algorithm(config), knobs(config)
-    if not chosen.silent or values["beta"] or config.trust_region.kind == "penalty":
+    if (
+        not chosen.silent
+        or chosen.by_token
+        or values["beta"]
+        or config.trust_region.kind == "penalty"
+    ):
         return False
     equal = jnp.asarray([[0.0, 0.0], [1.0, 1.0]])
     return not jnp.any(chosen.credit(equal, values, jax.random.key(0)))
@@ -133,11 +142,11 @@ def _gradient_depends(config: TrainConfig, knob: str) -> bool:
     )
     rewards = jnp.asarray(rng.integers(0, 2, shape[:2]), jnp.float32)
     batch = TokenBatch(advantages, advantages < np.inf, behavior, log_probs, behavior)
-    key = jax.random.key(0)
+    key, along = jax.random.key(0), Along(batch.mask, behavior, batch.mask, behavior)
 
     @jax.jit
     def gradient(moved: dict[str, jax.Array]) -> jax.Array:
-        return jax.grad(lambda x: mean(chosen(x, batch, rewards, moved, key)))(log_probs)
+        return jax.grad(lambda x: mean(chosen(x, batch, rewards, moved, key, along)))(log_probs)
 
     def at(factor: float) -> jax.Array:
         return gradient(
@@ -168,8 +177,14 @@ def check(config: TrainConfig) -> None:
         config.override.kl is None or values["beta"] > 0,
         f"override.kl is {config.override.kl}, but the KL term has the weight 0: give --knobs.beta",
     )
+    wanted = config.override
+    remedy = "give --override.advantage running_baseline"
+    only_with(wanted, "override", "baseline_rate", BASELINE in values, remedy)
     _check_widths(config, chosen, values)
     _check_groups(config, chosen)
+    _check_company(config, chosen, values)
+    if config.rollout.group_size == 1:
+        _check_alone(config)
 
 
 def _check_widths(config: TrainConfig, chosen: Algorithm, values: dict[str, float]) -> None:
@@ -239,3 +254,39 @@ def _check_tokens(config: TrainConfig, chosen: Algorithm) -> None:
         f" data.prompt-length = {longest[0]} with a completion of rollout.max-tokens = {longest[1]}"
         f" needs {sum(x or 0 for x in longest)}; give at least that, or lower one of the two",
     )
+
+
+def _check_company(config: TrainConfig, chosen: Algorithm, values: dict[str, float]) -> None:
+    """Refuses a method that compares completions, or prompts, where there is but one."""
+    prompts, group = config.schedule.prompts, config.rollout.group_size
+    shape = (min(prompts, 2), min(group, 2), 2)
+    x = jnp.zeros(shape)
+    batch, along = TokenBatch(x, x == 0, x, x, x), Along(x == 0, x, x == 0, x)
+    given = jnp.zeros(shape[:2]), values, jax.random.key(0), along
+    try:
+        jax.eval_shape(lambda log_probs: chosen(log_probs, batch, *given), x)
+    except ValueError as error:
+        raise ValueError(
+            f"{title(config)} cannot be computed with schedule.prompts = {prompts} and"
+            f" rollout.group-size = {group}, as it compares them ({error}): give more, or for one"
+            " completion a prompt --override.advantage leave_prompt_out, running_baseline, raw or"
+            " successes"
+        ) from error
+
+
+def _check_alone(config: TrainConfig) -> None:
+    """Refuses options that compare the completions of a prompt where there is but one."""
+    compared = {
+        "override.mask-zero-variance": config.override.mask_zero_variance,
+        "optimizer.skip-zero-variance": config.optimizer.skip_zero_variance,
+        "replay.refuse-zero-variance": config.replay.refuse_zero_variance,
+        "replay.sampler advantage": config.replay.sampler == "advantage",
+        "replay.sampler positives": config.replay.sampler == "positives",
+        "override.weight group_normalized": config.override.weight == "group_normalized",
+    }
+    for option, given in compared.items():
+        require(
+            not given,
+            f"rollout.group-size is 1, and {option} compares the completions of a prompt: give"
+            " --rollout.group-size 2 or more, or leave it out",
+        )

@@ -22,6 +22,7 @@ from ogrpo.trainer.judge import GroupJudge
 from ogrpo.trainer.lessons import Lessons, worked_solutions
 from ogrpo.trainer.settle import settled
 from ogrpo.trainer.state import Prompts
+from ogrpo.trainer.steps import StepJudge
 
 Counts = Sequence[tuple[str, int]]
 
@@ -39,6 +40,8 @@ class Prepared:
     """The held-out examples whose prompts fit."""
     judge: GroupJudge
     judge_heldout: GroupJudge
+    judge_steps: StepJudge
+    """Judges the lines of answers to problems that are made here."""
     lessons: Lessons | None
     """What a decoder that is made here imitates first."""
     left_out: Counts
@@ -78,6 +81,7 @@ def prepare(config: TrainConfig, task: Task | None = None) -> Prepared:
         heldout=heldout.examples,
         judge=judges[0],
         judge_heldout=judges[1],
+        judge_steps=StepJudge(train.examples, tokenizer.decode),
         lessons=lessons,
         left_out=[
             *task.left_out,

@@ -10,7 +10,7 @@ from ogrpo.trainer.learn import NOT_CERTIFIED, Use
 from ogrpo.trainer.schedule import Schedule
 from ogrpo.trainer.state import LoopState, Parts, Record, Stopwatch
 
-NOT_COLLECTED: Record = dict.fromkeys(("reward", "unjudged", "truncated", "tokens/s"))
+NOT_COLLECTED: Record = dict.fromkeys(("reward", "unjudged", "truncated", "length", "tokens/s"))
 
 
 def first_record(state: LoopState, watch: Stopwatch, evaluation: HeldoutScores) -> Record:
@@ -81,6 +81,7 @@ def collected(
         **{f"reward/{name}": value for name, value in fresh.values.items()},
         "unjudged": len(fresh.failures),
         "truncated": fresh.truncated / fresh.groups.rewards.size,
+        "length": fresh.tokens / fresh.groups.rewards.size,
         "tokens/s": collection["collect/tokens/s"] if overlapped else own,
     }
 

@@ -2,11 +2,13 @@
 
 import inspect
 
+from ogrpo.core.algorithms import STEPS
 from ogrpo.tasks import Task
 from ogrpo.tasks.registry import TASKS
 from ogrpo.trainer.config import TrainConfig, WarmStart
 from ogrpo.trainer.config_update import only_with, require
 from ogrpo.trainer.find_task import FILES, is_generated
+from ogrpo.trainer.method import algorithm
 
 
 def check_sources(config: TrainConfig, given: Task | None = None) -> None:
@@ -53,6 +55,12 @@ def _check_data(config: TrainConfig, given: Task | None) -> None:
 
 
 def _check_rewards(config: TrainConfig, given: Task | None) -> None:
+    made_here = given is None and is_generated(config)
+    require(
+        STEPS not in algorithm(config).reads or made_here,
+        f"{algorithm(config).title({})} reads rewards of steps, which the task has none of: the"
+        " lines of problems that are made here are judged (--task arithmetic)",
+    )
     require(
         given is None or not config.rewards,
         f"rewards is {config.rewards}, which changes nothing here: the task brings its own",

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ogrpo.batch import Batch
+from ogrpo.core.advantages import NOTHING_SEEN, RunningMean
 from ogrpo.core.algorithms import REFERENCE
 from ogrpo.data.packing import Shape
 from ogrpo.data.replay import ReplayBuffer
@@ -32,6 +33,7 @@ Ids = NDArray[np.int32]
 Record = dict[str, Any]
 EvaluationFn = Callable[[Sequence[Group]], NDArray[np.float32]]
 ScoreFn = Callable[[Params, Batch[jax.Array], jax.Array], jax.Array]
+StepsFn = Callable[[Batch[np.ndarray], NDArray[np.int64]], Batch[np.ndarray]]
 PHASES = ("rollout", "update", "sync", "eval")
 
 
@@ -75,6 +77,8 @@ class Parts:
     evaluator: Engine
     update: UpdateFn
     score: ScoreFn
+    judge_steps: StepsFn | None
+    """Adds the rewards of steps to a batch of these problems; None where nobody reads them."""
     hypers_at: Callable[[int, float, int], Hypers]
     """Hyper-parameters of the update with this index, the clip scaled by this factor, with this
     seed for the lots that the method draws."""
@@ -105,6 +109,8 @@ class Parts:
     """How noisy an update's gradient is; None where that is not measured."""
     examine: ExamineFn
     """An update's numbers one stage after the other, of what it would do to a state."""
+    baseline_rate: float | None
+    """The share of a step's mean reward in the running mean; None where no method reads it."""
     max_skipped: int
     """Updates in a row that may be skipped as they were not finite."""
     mismatch: MismatchLimit
@@ -141,6 +147,8 @@ class LoopState:
     update_flops: int = 0
     gaps: tuple[float, ...] = ()
     """What the current period's samples say of its improvement over the one before."""
+    baseline: RunningMean = NOTHING_SEEN
+    """The mean reward of the steps before, where the method reads it."""
     clip_scale: float = 1.0
     used_up: bool = False
     """Whether the last step's data were used up at their first draw."""
@@ -174,9 +182,9 @@ class LoopState:
 
 COUNTERS = (
     *("step", "server_version", "completions", "tokens", "uses", "rollout_flops", "update_flops"),
-    *("gaps", "clip_scale", "used_up", "frozen_hash", "skipped", "skipped_in_a_row"),
+    *("gaps", "baseline", "clip_scale", "used_up", "frozen_hash", "skipped", "skipped_in_a_row"),
 )
-LATER = {"frozen_hash": "", "skipped": 0, "skipped_in_a_row": 0}
+LATER = {"frozen_hash": "", "skipped": 0, "skipped_in_a_row": 0, "baseline": NOTHING_SEEN}
 """Counters that older checkpoints do not have."""
 
 
@@ -236,6 +244,7 @@ def resume(
     counters = {name: {**LATER, **progress}[name] for name in COUNTERS}
     arrays = {**arrays, "train": replace(arrays["train"], frozen=frozen)}
     counters["gaps"] = tuple(counters["gaps"])
+    counters["baseline"] = RunningMean(*counters["baseline"])
     counters["shapes"] = frozenset(Shape(*sizes) for sizes in progress["shapes"])
     policies = {"reference": None, "previous": None, **arrays}
     counters["owed"] = progress.get("owed")

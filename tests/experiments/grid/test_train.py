@@ -26,6 +26,7 @@ REPLAYED = replace(
     schedule=replace(MADE.schedule, steps=5, replay=2, sync_interval=3),
     replay=Replay(groups=6, sampler="uniform"),
     knobs=Knobs(eps_low=0.1),
+    reward=replace(MADE.reward, flip=0.4),
     optimizer=replace(MADE.optimizer, learning_rate=0.01),
 )
 

@@ -14,9 +14,12 @@ from ogrpo.core.algorithms.base import (
     KEY,
     PROXIMAL,
     REFERENCE,
+    STEPS,
+    VALUES,
     Algorithm,
     Knob,
     LooksAt,
+    at_tokens,
     loss_reads,
 )
 from ogrpo.core.algorithms.catalogue import ALGORITHMS, GROUPS

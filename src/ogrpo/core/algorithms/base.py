@@ -15,6 +15,7 @@ from ogrpo.core.aggregate import Total, sequence_total
 from ogrpo.core.checks import check_nonnegative
 from ogrpo.core.divergences import k3
 from ogrpo.core.objectives import TokenBatch, masked_batch
+from ogrpo.core.returns import Along
 from ogrpo.core.surrogates import Scalar
 
 LossFn = Callable[..., jax.Array]
@@ -37,6 +38,9 @@ class LooksAt(IntEnum):
 
 
 BEHAVIOR, PROXIMAL, REFERENCE, KEY = "behavior", "proximal", "reference", "key"
+STEPS, VALUES = "steps", "values"
+BY_TOKEN = frozenset({STEPS, VALUES})
+"""What only an advantage reads that differs between the tokens of a completion."""
 READS = {
     BEHAVIOR: "behavior_log_probs",
     PROXIMAL: "proximal_log_probs",
@@ -69,34 +73,49 @@ class Algorithm:
     loss: LossFn
     """`(log_probs, batch, *, knobs) -> [..., T]`, without a KL term to the reference."""
     advantage: AdvantageFn = group_standardized
-    """`(rewards [..., G], *, knobs) -> [..., G]`; `(rewards, key, *, knobs)` if it reads a key."""
+    """`(rewards [..., G], *, knobs) -> [..., G]`; `(rewards, key, *, knobs)` if it reads a key, and
+    `(rewards, along, *, knobs) -> [..., G, T]` if it reads steps or values (`returns.Along`)."""
     reduction: ReductionFn = sequence_total
     """`(values, mask, *, counted, knobs) -> Total`."""
     kl: KlTermFn = reference_kl
     """`(log_probs, batch) -> [..., T]`, added `beta` times."""
     reads: frozenset[str] = frozenset({BEHAVIOR})
-    """Whose log-probs the loss reads besides pi's, and "key" if the advantage draws lots."""
+    """Whose log-probs the loss reads besides pi's; "key" if the advantage draws lots, "steps" or
+    "values" if it reads rewards of steps or values of states."""
     knobs: Mapping[str, Knob] = field(default_factory=dict)
     """By name; each part takes those that its signature names, and `beta` weighs the KL term."""
     looks_at: LooksAt = LooksAt.COMPLETION
     """What the loss of a token depends on: its completion, its group or the whole batch."""
     silent: bool = True
     """Whether a completion of advantage 0 costs nothing, its KL term aside."""
+    one_credit: bool = False
+    """Whether the loss takes the advantage to be the same at all tokens of a completion."""
     summary: str = ""
     source: str = ""
     changed: tuple[str, ...] = ()
     """Parts that are not the method's own, in words."""
 
     def __post_init__(self) -> None:
-        if unknown := self.reads - {*READS, KEY}:
+        known = (*READS, KEY, STEPS, VALUES)
+        if unknown := self.reads - {*known}:
             raise ValueError(
-                f"{self.name} reads {', '.join(sorted(unknown))}: choose among {(*READS, KEY)}"
+                f"{self.name} reads {', '.join(sorted(unknown))}: choose among {known}"
+            )
+        if self.one_credit and self.by_token:
+            raise ValueError(
+                f"the loss of {self.name} takes one advantage a completion, and its advantage has"
+                " one a token: choose another advantage, or another algorithm"
             )
 
     @property
     def adds_up(self) -> bool:
         """Whether the losses of microbatches of whole groups add up to the batch's."""
         return self.looks_at < LooksAt.BATCH
+
+    @property
+    def by_token(self) -> bool:
+        """Whether advantages differ between the tokens of a completion."""
+        return bool(self.reads & BY_TOKEN)
 
     def settings(self, given: Mapping[str, float | None]) -> dict[str, float]:
         """The value of each knob: as given, or as published.
@@ -132,12 +151,20 @@ class Algorithm:
         ]
         return ", ".join((self.name, *self.changed, *moved))
 
-    def credit(self, rewards: jax.Array, knobs: Knobs, key: jax.Array | None = None) -> jax.Array:
-        """The advantages. [..., G] -> [..., G]; the key is consumed if one is read."""
-        own = accepted(self.advantage, knobs)
-        if KEY not in self.reads:
-            return self.advantage(rewards, **own)
-        return self.advantage(rewards, key, **own)
+    def credit(
+        self,
+        rewards: jax.Array,
+        knobs: Knobs,
+        key: jax.Array | None = None,
+        along: Along | None = None,
+    ) -> jax.Array:
+        """The advantages. [..., G] -> [..., G], or [..., G, T] if they are by token.
+
+        The key is consumed, and `along` read, by those that declare it.
+        """
+        wanted = ((key, KEY in self.reads), (along, self.by_token))
+        read = [given for given, reads in wanted if reads]
+        return self.advantage(rewards, *read, **accepted(self.advantage, knobs))
 
     def token_loss(self, log_probs: jax.Array, batch: TokenBatch, knobs: Knobs) -> jax.Array:
         """Loss per token without the KL term. [..., T] -> [..., T]."""
@@ -167,6 +194,7 @@ class Algorithm:
         rewards: jax.Array,
         knobs: Knobs,
         key: jax.Array | None = None,
+        along: Along | None = None,
     ) -> Total:
         """The whole method on one batch, from rewards to a total; its `mean` is the loss.
 
@@ -176,17 +204,24 @@ class Algorithm:
           rewards: [..., G].
           knobs: see `settings`.
           key: a PRNG key, for methods that read one.
+          along: what is known along completions, for methods that read it.
 
         Returns:
           Total of two scalars.
         """
-        spread = jnp.broadcast_to(self.credit(rewards, knobs, key)[..., None], log_probs.shape)
-        batch = batch._replace(advantages=spread)
+        credit = self.credit(rewards, knobs, key, along)
+        batch = batch._replace(advantages=at_tokens(credit, log_probs))
         losses = self.token_loss(log_probs, batch, knobs)
         beta = knobs.get("beta", 0.0)
         if not (isinstance(beta, float | int) and beta == 0):
             losses = losses + self.kl_loss(log_probs, batch, knobs)
         return self.total(losses, batch.mask, knobs)
+
+
+def at_tokens(advantages: jax.Array, like: jax.Array) -> jax.Array:
+    """Advantages of completions or of tokens as those of tokens, of the shape of `like`."""
+    each = advantages if advantages.ndim == like.ndim else advantages[..., None]
+    return jnp.broadcast_to(each, like.shape)
 
 
 def accepted(function: Callable[..., object], knobs: Mapping[str, Scalar]) -> dict[str, Scalar]:
@@ -228,9 +263,10 @@ def _trial(algorithm: Algorithm, knobs: Mapping[str, float]) -> None:
         )
     log_probs, batch = _example()
     rewards, key = jnp.zeros(log_probs.shape[:-1]), jax.random.key(0)
-    jax.eval_shape(lambda x: algorithm(x, batch, rewards, knobs, key), log_probs)
+    along = Along(batch.mask, log_probs, batch.mask, log_probs)
+    jax.eval_shape(lambda x: algorithm(x, batch, rewards, knobs, key, along), log_probs)
 
 
 def _example() -> tuple[jax.Array, TokenBatch]:
-    zeros = jnp.zeros((1, 2, 2))
+    zeros = jnp.zeros((2, 2, 2))
     return zeros, TokenBatch(zeros, zeros == 0, zeros, zeros, zeros)

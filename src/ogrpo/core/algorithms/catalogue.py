@@ -9,6 +9,7 @@ from ogrpo.core.algorithms.base import (
     KEY,
     PROXIMAL,
     REFERENCE,
+    STEPS,
     Algorithm,
     Knob,
     LooksAt,
@@ -104,6 +105,7 @@ POLICY_GRADIENTS = [
             "trace_cap": Knob(1.0, "arXiv:1802.01561, appendix D"),
             "decay": Knob(1.0, "arXiv:1802.01561, remark 2"),
         },
+        one_credit=True,
     ),
 ]
 
@@ -117,6 +119,17 @@ CLIPPED = [
         "sequence",
         beta=Knob(0.04, "arXiv:2402.03300, section 4.2"),
         knobs=CLIP,
+    ),
+    _method(
+        "grpo_process",
+        "GRPO with the standardised rewards of the steps to come, for tasks that judge steps",
+        "arXiv:2402.03300, section 4.1.3",
+        objectives.grpo,
+        "process_standardized",
+        "sequence",
+        beta=Knob(0.04, "arXiv:2402.03300, section 4.2"),
+        knobs=CLIP,
+        reads=frozenset({BEHAVIOR, STEPS}),
     ),
     _method(
         "off_policy_grpo",
@@ -398,6 +411,7 @@ REGRESSIONS = [
         looks_at=LooksAt.GROUP,
         knobs={"tau": Knob(1.0, f"{REC}; no value is given")},
         reads=frozenset(),
+        one_credit=True,
     ),
     _method(
         "oapl",
@@ -411,6 +425,7 @@ REGRESSIONS = [
             "slope": Knob(1e-3, "arXiv:2602.19362: beta_2"),
         },
         silent=False,
+        one_credit=True,
     ),
 ]
 
@@ -426,6 +441,7 @@ PREFERENCES = [
         beta=Knob(0.0, "its own log-ratio holds it to the reference"),
         knobs={"tau": Knob(0.1, "arXiv:2305.18290, appendix B: beta")},
         reads=frozenset({REFERENCE}),
+        one_credit=True,
     ),
 ]
 

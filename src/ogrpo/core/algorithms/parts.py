@@ -8,11 +8,13 @@ from typing import Any
 
 import jax
 
-from ogrpo.core import advantages, aggregate, divergences, objectives, traces, weights
+from ogrpo.core import advantages, aggregate, divergences, objectives, returns, traces, weights
 from ogrpo.core.algorithms.base import (
     BEHAVIOR,
     KEY,
     PROXIMAL,
+    STEPS,
+    VALUES,
     AdvantageFn,
     Algorithm,
     KlTermFn,
@@ -44,8 +46,19 @@ ADVANTAGES: dict[str, AdvantageFn] = {
     "positive_part": advantages.positive_part,
     "positives_only": advantages.positives_only,
     "successes": advantages.successes,
+    "leave_prompt_out": advantages.leave_prompt_out,
+    "running_baseline": advantages.above_baseline,
+    "step_returns": returns.step_returns,
+    "process_standardized": partial(returns.process_standardized, eps_inside=1e-6),
 }
-"""Name -> `(rewards, *, knobs) -> advantages`; `drop_negatives` takes a key too."""
+"""Name -> `(rewards, *, knobs) -> advantages`; those of `ADVANTAGE_READS` take more."""
+
+ADVANTAGE_READS: dict[str, str] = {
+    "drop_negatives": KEY,
+    "step_returns": STEPS,
+    "process_standardized": STEPS,
+}
+"""What an advantage reads besides rewards."""
 
 REDUCTIONS: dict[str, ReductionFn] = aggregate.AGGREGATIONS
 """Name -> `(values, mask, *, counted, knobs) -> Total`."""
@@ -160,7 +173,13 @@ def _with_advantage(algorithm: Algorithm, name: str) -> Algorithm:
     fn = _named(ADVANTAGES, name, "advantage")
     if fn is algorithm.advantage:
         return algorithm
-    reads = algorithm.reads - {KEY} | ({KEY} if fn is advantages.kept_advantages else set())
+    if VALUES in algorithm.reads:
+        raise ValueError(
+            f"{algorithm.name} learns values, which the advantage {name} would not read: leave it"
+            " out, or choose another algorithm"
+        )
+    own = {ADVANTAGE_READS[name]} if name in ADVANTAGE_READS else set()
+    reads = algorithm.reads - {KEY, STEPS} | own
     knobs = _exchanged(algorithm, algorithm.advantage, fn)
     return _changed(algorithm, f"advantage {name}", advantage=fn, reads=reads, knobs=knobs)
 

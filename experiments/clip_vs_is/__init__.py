@@ -1,0 +1,1 @@
+"""Clipping against importance weights, and weights in trust regions."""

@@ -1,0 +1,1 @@
+"""Rewards told the other way round: which method amplifies the noise?"""

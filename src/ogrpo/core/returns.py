@@ -1,0 +1,137 @@
+"""Advantages of tokens, [..., G, T]: what came after a token, beyond what was to be expected.
+
+They read more than the reward of a completion: rewards of its steps, or values of its states.
+"""
+
+from functools import partial
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from ogrpo.core.checks import as_floats, check_axes, check_group, check_mask, check_nonnegative
+from ogrpo.core.masked import masked_count, masked_mean
+from ogrpo.core.traces import generalized_advantages
+
+
+class Along(NamedTuple):
+    """What is known along completions, [..., G, T] each; None where nobody reads it."""
+
+    mask: jax.Array
+    """Bool, True on tokens that carry loss."""
+    step_rewards: jax.Array | None = None
+    """The reward of a step at its last token; what lies elsewhere does not matter."""
+    step_ends: jax.Array | None = None
+    """Bool, True at the last token of a step."""
+    values: jax.Array | None = None
+    """V before each token, where it is drawn."""
+
+
+def step_returns(
+    rewards: jax.Array, along: Along, *, step_weight: jax.Array | float = 1.0
+) -> jax.Array:
+    """Reward to come beyond that of the others from the same step on.
+
+    A_{i,t} = R_i + w sum_{u >= t} s_{i,u} - mean_{j != i} (R_j + w sum of j's steps from k on), k
+    the steps that i ended before t, s_u the reward of a step at its last token.
+
+    Source: reward to go (Sutton et al. 1999), the baseline of Kool et al. (2019) by step. Unbiased
+    for E[R + w sum_u s_u] under `sequence_sum`: the baseline depends on the other completions and
+    on the tokens before t alone.
+
+    Args:
+      rewards: [..., G] R, G >= 2.
+      along: with `step_rewards` and `step_ends`.
+      step_weight: w, >= 0.
+
+    Returns:
+      [..., G, T].
+    """
+    check_group(rewards)
+    check_nonnegative(step_weight=step_weight)
+    (outcome,) = as_floats(rewards=rewards)
+    earned, ends = _steps(along)
+    before = jnp.cumsum(ends, axis=-1) - ends.astype(int)
+    own = outcome[..., None] + step_weight * _to_come(earned)
+    table = outcome[..., None] + step_weight * _to_come(_by_step(earned, before))
+    others = jnp.sum(table, axis=-2, keepdims=True) - table
+    baseline = jnp.take_along_axis(others / (outcome.shape[-1] - 1), before, axis=-1)
+    return own - baseline
+
+
+def process_standardized(
+    rewards: jax.Array, along: Along, *, eps_inside: jax.Array | float = 0.0
+) -> jax.Array:
+    """Standardised rewards of the steps to come: A_{i,t} = sum_{u >= t} (s_{i,u} - mean s) / std s.
+
+    Source: GRPO with process supervision (Shao et al. 2024, arXiv:2402.03300), section 4.1.3; mean
+    and standard deviation are over all steps of the group. The rewards of completions are not read.
+    Bias: that of `ogrpo.core.advantages.group_standardized`, and more steps count for more.
+
+    Args:
+      rewards: [..., G], for their shape alone.
+      along: with `step_rewards` and `step_ends`.
+      eps_inside: added to the variance.
+
+    Returns:
+      [..., G, T]; 0 where all steps of a group earned the same.
+    """
+    check_group(rewards)
+    check_nonnegative(eps_inside=eps_inside)
+    earned, ends = _steps(along)
+    flat = (*earned.shape[:-2], -1)
+    values, there = earned.reshape(flat), ends.reshape(flat)
+    deviation = jnp.where(there, values - masked_mean(values, there), 0)
+    variance = masked_mean(deviation**2, there)
+    low = jnp.min(jnp.where(there, values, jnp.inf), axis=-1, keepdims=True)
+    high = jnp.max(jnp.where(there, values, -jnp.inf), axis=-1, keepdims=True)
+    varied = ~(high <= low) & (masked_count(there, values.dtype) > 0)
+    scaled = deviation / jnp.sqrt(jnp.where(varied, variance, 1) + eps_inside)
+    return _to_come(jnp.where(varied, scaled, 0).reshape(earned.shape))
+
+
+def gae(
+    rewards: jax.Array, along: Along, *, discount: jax.Array | float, decay: jax.Array | float
+) -> jax.Array:
+    """Generalised advantage estimation with the reward of a completion at its last token.
+
+    Source: Schulman et al. (2016, arXiv:1506.02438), eq. 16; see
+    `ogrpo.core.traces.generalized_advantages`.
+
+    Args:
+      rewards: [..., G], G >= 1.
+      along: with `values`.
+      discount: gamma in [0, 1].
+      decay: lambda in [0, 1].
+
+    Returns:
+      [..., G, T], 0 where masked.
+    """
+    if along.values is None:
+        raise ValueError("generalised advantages need the values of the states: give along.values")
+    (outcome, values) = as_floats(rewards=rewards, values=along.values)
+    remaining = jnp.cumsum(along.mask[..., ::-1], axis=-1)[..., ::-1]
+    earned = jnp.where(along.mask & (remaining == 1), outcome[..., None], 0)
+    of = partial(generalized_advantages, discount=discount, decay=decay)
+    return of(earned, values, along.mask)
+
+
+def _steps(along: Along) -> tuple[jax.Array, jax.Array]:
+    """The rewards of steps, 0 where none ends, and the ends."""
+    if along.step_rewards is None or along.step_ends is None:
+        raise ValueError("rewards of steps are read: give along.step_rewards and along.step_ends")
+    check_axes("G, T", step_rewards=along.step_rewards, step_ends=along.step_ends)
+    check_mask(along.step_ends, "step_ends")
+    (earned,) = as_floats(step_rewards=along.step_rewards)
+    return jnp.where(along.step_ends, earned, 0), along.step_ends
+
+
+def _to_come(values: jax.Array) -> jax.Array:
+    """sum_{u >= t} of [..., T]."""
+    return jnp.cumsum(values[..., ::-1], axis=-1)[..., ::-1]
+
+
+@partial(jnp.vectorize, signature="(t),(t)->(t)")
+def _by_step(values: jax.Array, steps: jax.Array) -> jax.Array:
+    """The sum of the values of each step, by its number."""
+    return jnp.zeros_like(values).at[steps].add(values)

@@ -1,0 +1,155 @@
+"""Advantages by token, and baselines for one completion: their expected gradients, enumerated."""
+
+from itertools import product
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ogrpo.core import advantages
+from ogrpo.core.aggregate import mean, sequence_sum_total
+from ogrpo.core.algorithms.base import at_tokens
+from ogrpo.core.objectives import TokenBatch, reinforce
+from ogrpo.core.returns import Along, gae, step_returns
+from tests.exact.draws import EPS, few, values
+
+# Completions (0,), (1, 0) and (1, 1): the first token may end it, the second always does.
+SEQUENCES, T = 3, 2
+MASK = np.array([[True, False], [True, True], [True, True]])
+FIRST, SECOND = np.array([0, 1, 1]), np.array([0, 0, 1])
+weights = st.integers(0, 8).map(lambda i: i / 8)
+
+
+def log_probs(theta):
+    """Log-probs [3, 2] of the completions' tokens; theta holds a logit for each choice."""
+    first, second = jax.nn.log_softmax(theta[:2]), jax.nn.log_softmax(theta[2:])
+    return jnp.stack([first[FIRST], jnp.where(MASK[:, 1], second[SECOND], 0)], axis=-1)
+
+
+def expected_gradient(credit, groups):
+    """Jitted (theta, *known) -> -E of the loss's gradient over all groups, [K, N, G] completions.
+
+    `credit(group, *known)` are the advantages of completions [N, G].
+    """
+    groups = jnp.asarray(groups)
+
+    @jax.jit
+    def expected(theta, *known):
+        chances = jnp.prod(jnp.exp(log_probs(theta).sum(-1))[groups], axis=(1, 2))
+
+        def gradient(group):
+            def loss(x):
+                found, mask = log_probs(x)[group], jnp.asarray(MASK)[group]
+                spread = at_tokens(credit(group, *known), found)
+                batch = TokenBatch(spread, mask, found, found, found)
+                return mean(sequence_sum_total(reinforce(found, batch), mask))
+
+            return -jax.grad(loss)(theta)
+
+        return chances @ jax.vmap(gradient)(groups)
+
+    return expected
+
+
+def every(prompts, group):
+    """All ways to draw so many completions for so many prompts, [K, N, G]."""
+    flat = np.array(list(product(range(SEQUENCES), repeat=prompts * group)))
+    return flat.reshape(-1, prompts, group)
+
+
+def true_gradient(theta, worth):
+    def value(x):
+        return jnp.exp(log_probs(x).sum(-1)) @ jnp.asarray(worth)
+
+    return jax.grad(value)(jnp.asarray(theta))
+
+
+def by_steps(group, outcome, earned, ends, weight):
+    along = Along(jnp.asarray(MASK)[group], earned[group], ends[group])
+    return step_returns(outcome[group], along, step_weight=weight)
+
+
+step_gradient = expected_gradient(by_steps, every(1, 2))
+
+
+@few
+@given(values(4), values(3), values(2), values(2), weights, st.booleans())
+def test_step_returns_are_unbiased(theta, outcome, of_first, of_second, weight, first_ends):
+    """For E[R + w sum of steps], whichever tokens end a step; by the tokens before it alone."""
+    earned = np.stack([of_first[FIRST], np.append(0.0, of_second)], axis=-1)
+    ends = MASK & np.array([first_ends, True])
+    worth = outcome + weight * np.where(ends, earned, 0).sum(-1)
+    found = step_gradient(theta, outcome, earned, ends, weight)
+    np.testing.assert_allclose(found, true_gradient(theta, worth), atol=EPS)
+
+
+@few
+@given(values(2), values(2), values(3))
+def test_step_returns_without_a_weight_are_leave_one_out(of_first, of_second, outcome):
+    earned = np.stack([of_first[FIRST], np.append(0.0, of_second)], axis=-1)
+    group = jnp.array([[0, 2, 1, 1]])
+    found = by_steps(group, *map(jnp.asarray, (outcome, earned, MASK)), 0.0)
+    alone = advantages.leave_one_out(jnp.asarray(outcome)[group])
+    np.testing.assert_allclose(found, np.repeat(alone[..., None], T, -1), atol=EPS)
+
+
+def by_values(group, outcome, table, decay):
+    along = Along(jnp.asarray(MASK)[group], values=table[group])
+    return gae(outcome[group], along, discount=1.0, decay=decay)
+
+
+value_gradient = expected_gradient(by_values, every(1, 1))
+
+
+@few
+@given(values(4), values(3), values(2), st.sampled_from([0.0, 0.5, 1.0]))
+def test_generalised_advantages_are_unbiased_for_true_values_and_without_decay_for_any(
+    theta, outcome, guessed, decay
+):
+    first, second = (np.exp(jax.nn.log_softmax(jnp.asarray(x))) for x in (theta[:2], theta[2:]))
+    after = second @ outcome[1:]
+    true = np.array([first @ [outcome[0], after], after])
+    for known in [true, guessed] if decay == 1 else [true]:
+        found = value_gradient(theta, outcome, np.where(MASK, known, 0.0), decay)
+        np.testing.assert_allclose(found, true_gradient(theta, outcome), atol=EPS)
+
+
+def test_refuted_generalised_advantages_are_unbiased_for_wrong_values():
+    theta, outcome = np.array([0.2, -0.3, 0.5, 0.0]), np.array([0.0, 1.0, 0.0])
+    found = value_gradient(theta, outcome, np.zeros(MASK.shape), 0.0)
+    assert np.abs(found[:2]).max() == 0  # the first choice of (1, 0) earns nothing at once
+    assert np.abs(np.asarray(true_gradient(theta, outcome))[:2]).max() > 0.1
+
+
+other_prompts = expected_gradient(
+    lambda group, outcome: advantages.leave_prompt_out(outcome[group]), every(2, 1)
+)
+
+
+@few
+@given(values(4), values(3))
+def test_one_completion_a_prompt_against_the_other_prompts_is_unbiased(theta, outcome):
+    np.testing.assert_allclose(
+        other_prompts(theta, outcome), true_gradient(theta, outcome), atol=EPS
+    )
+
+
+from_before = expected_gradient(
+    lambda group, outcome, b: advantages.above_baseline(outcome[group], baseline=b), every(1, 1)
+)
+circular = expected_gradient(
+    lambda group, outcome: advantages.above_baseline(
+        outcome[group], baseline=jnp.mean(outcome[group])
+    ),
+    every(1, 1),
+)
+
+
+@few
+@given(values(4), values(3), weights)
+def test_a_baseline_from_before_is_unbiased_and_one_from_the_sample_is_not(theta, outcome, before):
+    found = from_before(theta, outcome, before)
+    np.testing.assert_allclose(found, true_gradient(theta, outcome), atol=EPS)
+    assert not np.any(circular(theta, outcome))

@@ -1,0 +1,40 @@
+"""Lines of a solution against those of the worked one."""
+
+import pytest
+
+from ogrpo.tasks import arithmetic
+from ogrpo.tasks.step_rewards import line_rewards
+
+GOLD = "7 + 5 = 12 ; 12 / 3 = 4 #### 4"
+
+
+@pytest.mark.parametrize(
+    ("text", "earned"),
+    [
+        (GOLD, [0.5, 0.5]),
+        ("5 + 7 = 12 ; 12 / 3 = 4 #### 9", [0.5, 0.5]),  # the answer is the completion's reward
+        ("7 + 6 = 13 ; 12 / 3 = 4 #### 4", [0.0, 0.5]),
+        ("7 + 5 = 13 ; 13 - 9 = 4 #### 4", [0.0, 0.5]),
+        ("7 + 5 = 12 ; 12 / 3 = 5", [0.5]),  # an unended line is no step
+        ("7 + 5 = 12 ; 9 / 2 = 4 #### 4", [0.5, 0.0]),  # 9 / 2 is not 4
+        ("4 / 0 = 4 ; 12 #### ; 12 / 3 = 4 ;", [0.0] * 4),
+        ("12 ; 7 + 5 = 12 ; 7 + 5 = 12 ;" + GOLD, [0.0] * 5),  # right lines at wrong places
+        (" ; ".join([GOLD[:10]] * 5) + " ;", [0.5, 0.0, 0.0, 0.0, 0.0]),  # no gain in many
+        ("", []),
+    ],
+)
+def test_a_line_earns_its_share_where_it_is_right(text, earned):
+    found = line_rewards(text, GOLD)
+    assert [step.reward for step in found] == earned
+    assert all(text[step.end - 1] in ";#" for step in found)
+
+
+def test_worked_solutions_earn_everything():
+    for problem in arithmetic.generate(200, seed=1):
+        assert sum(step.reward for step in line_rewards(problem.answer, problem.answer)) == 1
+
+
+@pytest.mark.parametrize("solution", ["#### 4", "four #### 4", "2 * 2 = 4 ; so #### 4", "4"])
+def test_a_solution_without_lines_is_refused(solution):
+    with pytest.raises(ValueError, match="rewards of steps need them"):
+        line_rewards(GOLD, solution)
