@@ -127,6 +127,11 @@ GRIDS = {
         "noise",
         "NoiseStudy",
     ),
+    "boundary": Grid(
+        "how stale samples may be, by scheme and learning rate, and which signal warns first",
+        "boundary",
+        "BoundaryStudy",
+    ),
 }
 """Studies of docs/studies.md: each takes --quick, --jobs, --run-dir, --from-rows and --base.*."""
 

@@ -65,6 +65,7 @@ SLOW = (
         "trainer/test_gsm8k_mesh.py",
         "experiments/test_reuse.py",
         "experiments/test_kept_rows.py",
+        "experiments/test_studies.py",
         "experiments/grid/test_runner.py",
         "experiments/grid/test_train.py",
         "trainer/test_servers.py",
