@@ -127,6 +127,16 @@ GRIDS = {
         "noise",
         "NoiseStudy",
     ),
+    "boundary": Grid(
+        "how stale samples may be, by scheme and learning rate, and which signal warns first",
+        "boundary",
+        "BoundaryStudy",
+    ),
+    "variance": Grid(
+        "errors of off-policy estimators against staleness, measured and predicted",
+        "variance",
+        "VarianceStudy",
+    ),
 }
 """Studies of docs/studies.md: each takes --quick, --jobs, --run-dir, --from-rows and --base.*."""
 

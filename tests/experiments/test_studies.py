@@ -4,21 +4,25 @@ import re
 
 import pytest
 
+from experiments.ablation.main import AblationStudy
+from experiments.boundary.main import BoundaryStudy
 from experiments.clip_vs_is.main import ClipStudy
-from experiments.grid.cell import check_honest
+from experiments.grid.cell import check_honest, place_of
 from experiments.grid.page import write_page
 from experiments.grid.pool import grouped
 from experiments.noise.main import NoiseStudy
 from experiments.rec.main import RecStudy
-from ogrpo.trainer.config import TrainConfig
+from ogrpo.report.plots import STYLE
 from ogrpo.trainer.method import check
 from ogrpo.trainer.sources import check_sources
 from tests.experiments.synthetic import grid
 
 STUDIES = {
+    "ablation": (AblationStudy, 180, 12),
     "rec": (RecStudy, 330, 20),
     "clip-vs-is": (ClipStudy, 270, 24),
     "noise": (NoiseStudy, 180, 5),
+    "boundary": (BoundaryStudy, 240, 4),
 }
 """Study -> its class, the most cells and the most programs of its grid."""
 
@@ -35,12 +39,15 @@ def test_every_cell_is_one_that_the_trainer_takes_and_the_grid_is_honest(made):
     check_honest(cells, quick=False)
     assert len({cell.key for cell in cells}) == len(cells) <= most
     assert len(grouped(cells)) <= programs
-    for config in {cell.config for cell in cells if isinstance(cell.config, TrainConfig)}:
-        check_sources(config)
-        check(config)
+    for cell in {place_of(cell.label, cell.coordinates): cell for cell in cells}.values():
+        check_sources(cell.config)
+        check(cell.config)
 
 
-def test_the_page_has_a_line_for_each_place_and_a_figure_for_each_picture(made, tmp_path):
+def test_the_page_has_a_line_for_each_place_and_a_figure_for_each_picture(
+    made, tmp_path, monkeypatch
+):
+    monkeypatch.setitem(STYLE, "figure.dpi", 30)
     study, cells, rows, *_ = made
     rows = [row for row in rows if row["seed"] in study.seeds[:2] + study.tuning_seeds[:1]]
     page = write_page(study, rows, [], tmp_path, command=study.command).read_text()
