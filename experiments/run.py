@@ -132,6 +132,11 @@ GRIDS = {
         "boundary",
         "BoundaryStudy",
     ),
+    "variance": Grid(
+        "errors of off-policy estimators against staleness, measured and predicted",
+        "variance",
+        "VarianceStudy",
+    ),
 }
 """Studies of docs/studies.md: each takes --quick, --jobs, --run-dir, --from-rows and --base.*."""
 

@@ -8,8 +8,9 @@ from collections.abc import Sequence
 
 import jax
 
-from ogrpo.kernels.attention.blocked import blocked_attention
+from ogrpo.kernels.attention.blocked import blocked_attention, tile_for
 from ogrpo.policy.attention import AttentionFn, KeySegment, attend
+from ogrpo.policy.flops import Step
 
 KERNELS: dict[str, AttentionFn] = {"plain": attend, "blocked": blocked_attention}
 NAMES = ("auto", *KERNELS)
@@ -28,6 +29,11 @@ def blocks(name: str, keys: int) -> bool:
     """Whether a query of so many keys, seen or not, is computed by blocks."""
     check_available(name)
     return name == "blocked" or (name == "auto" and keys >= LEAST_KEYS)
+
+
+def step_of(name: str, keys: int, platform: str) -> Step | None:
+    """What is computed at once where a query has so many keys; None: all of its scores."""
+    return tile_for(platform) if blocks(name, keys) else None
 
 
 def describe(name: str) -> str:

@@ -4,6 +4,7 @@ import re
 
 import pytest
 
+from experiments.ablation.main import AblationStudy
 from experiments.boundary.main import BoundaryStudy
 from experiments.clip_vs_is.main import ClipStudy
 from experiments.grid.cell import place_of
@@ -17,6 +18,7 @@ from tests.experiments.synthetic import by_chance
 from tests.experiments.walked import page, walk
 
 STUDIES = {
+    "ablation": (AblationStudy, 180, 12),
     "rec": (RecStudy, 330, 20),
     "clip-vs-is": (ClipStudy, 270, 24),
     "noise": (NoiseStudy, 180, 5),

@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 
 from ogrpo.kernels.attention import LEAST_KEYS, NAMES, describe, kernel
-from ogrpo.kernels.attention.blocked import Tile, blocked_attention
+from ogrpo.kernels.attention.blocked import blocked_attention
 from ogrpo.policy import completion_log_probs_and_entropy
 from ogrpo.policy.attention import KeySegment, attend
+from ogrpo.policy.flops import Step
 from ogrpo.policy.packing import packed_log_probs_and_entropy
 from ogrpo.trainer.config_update import Kernels
 from tests.policy.test_packing import make_groups, packed
@@ -50,7 +51,7 @@ def test_the_decoder_takes_blocks(layout):
     config = make_config("Qwen3", num_layers=2)
     params, groups = make_params(config), make_groups(3, 4, 9, 40, seed=1)
     groups, _, rows, _ = packed(groups)
-    blocked = partial(blocked_attention, tile=Tile(5, 3))
+    blocked = partial(blocked_attention, tile=Step(5, 3))
     compute = completion_log_probs_and_entropy
     given: Any = jax.tree.map(jnp.asarray, groups)
     if layout == "packed":
