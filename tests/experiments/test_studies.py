@@ -10,6 +10,7 @@ from experiments.grid.cell import check_honest
 from experiments.grid.page import write_page
 from experiments.grid.pool import grouped
 from experiments.noise.main import NoiseStudy
+from experiments.operating_points.main import OperatingPointsStudy
 from experiments.rec.main import RecStudy
 from ogrpo.trainer.config import TrainConfig
 from ogrpo.trainer.method import check
@@ -17,6 +18,7 @@ from ogrpo.trainer.sources import check_sources
 from tests.experiments.synthetic import grid
 
 STUDIES = {
+    "operating-points": (OperatingPointsStudy, 210, 12),
     "ablation": (AblationStudy, 180, 12),
     "rec": (RecStudy, 330, 20),
     "clip-vs-is": (ClipStudy, 270, 24),
