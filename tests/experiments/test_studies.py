@@ -10,6 +10,7 @@ from experiments.clip_vs_is.main import ClipStudy
 from experiments.grid.cell import place_of
 from experiments.grid.pool import grouped
 from experiments.noise.main import NoiseStudy
+from experiments.operating_points.main import OperatingPointsStudy
 from experiments.rec.main import RecStudy
 from ogrpo.report.plots import STYLE
 from ogrpo.trainer.method import check
@@ -18,6 +19,7 @@ from tests.experiments.synthetic import by_chance
 from tests.experiments.walked import page, walk
 
 STUDIES = {
+    "operating-points": (OperatingPointsStudy, 210, 12),
     "ablation": (AblationStudy, 180, 12),
     "rec": (RecStudy, 330, 20),
     "clip-vs-is": (ClipStudy, 270, 24),
