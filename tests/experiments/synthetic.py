@@ -3,9 +3,10 @@
 import math
 import random
 
+from tests.experiments.walked import AXES
+
 from experiments.grid.cell import Cell
 from experiments.grid.rows import Row, rounded
-from tests.experiments.walked import AXES
 
 EVALUATIONS, STRETCHES = 5, 40
 

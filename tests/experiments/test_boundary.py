@@ -3,12 +3,12 @@
 from dataclasses import replace
 
 import pytest
+from tests.experiments.walked import row_of
 
 from experiments.boundary.main import BoundaryStudy
 from experiments.boundary.report import rank_table, warning_table
 from experiments.boundary.signs import SCHEMES
 from tests.experiments.synthetic import going_to
-from tests.experiments.walked import row_of
 
 STUDY = BoundaryStudy(schemes=("neither",), intervals=(1, 30), rates=(1e-3, 1e-2))
 

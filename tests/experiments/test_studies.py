@@ -3,6 +3,7 @@
 import re
 
 import pytest
+from tests.experiments.walked import page, walk
 
 from experiments.ablation.main import AblationStudy
 from experiments.boundary.main import BoundaryStudy
@@ -16,7 +17,6 @@ from ogrpo.report.plots import STYLE
 from ogrpo.trainer.method import check
 from ogrpo.trainer.sources import check_sources
 from tests.experiments.synthetic import by_chance
-from tests.experiments.walked import page, walk
 
 STUDIES = {
     "operating-points": (OperatingPointsStudy, 210, 12),
