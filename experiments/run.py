@@ -127,6 +127,21 @@ GRIDS = {
         "noise",
         "NoiseStudy",
     ),
+    "boundary": Grid(
+        "how stale samples may be, by scheme and learning rate, and which signal warns first",
+        "boundary",
+        "BoundaryStudy",
+    ),
+    "variance": Grid(
+        "errors of off-policy estimators against staleness, measured and predicted",
+        "variance",
+        "VarianceStudy",
+    ),
+    "operating-points": Grid(
+        "which buffer, sampler, replay ratio and controller for which budget",
+        "operating_points",
+        "OperatingPointsStudy",
+    ),
 }
 """Studies of docs/studies.md: each takes --quick, --jobs, --run-dir, --from-rows and --base.*."""
 

@@ -62,14 +62,23 @@ def times(plan: Plan) -> Times:
     tokens = batch.prompts * batch.group_size * lengths(plan).expected_longest(1)
     speed = train.devices * train.tflops * 1e12
     work = update_work(plan)
-    sent = flops.weight_bytes(config, ITEMSIZE[plan.model.serve])
     copies = plan.serve.servers if link.sent == "each" else 1
     return Times(
         draw=tokens / (plan.serve.servers * plan.serve.tokens_per_second),
         update=work / speed,
         score=flops.forward_flops(config, **batch.shape, **_how(plan)).total / speed,
-        push=link.latency + copies * sent / (link.gigabytes_per_second * 1e9),
+        push=push_besides(plan) + copies * sent_gigabytes(plan) / link.gigabytes_per_second,
     )
+
+
+def sent_gigabytes(plan: Plan) -> float:
+    """10^9 bytes of the weights as they are sent."""
+    return flops.weight_bytes(plan.model.decoder(), ITEMSIZE[plan.model.serve]) / 1e9
+
+
+def push_besides(plan: Plan) -> float:
+    """Seconds of a push that do not depend on how many servers there are."""
+    return plan.link.latency + plan.link.seconds_per_gigabyte * sent_gigabytes(plan)
 
 
 def update_work(plan: Plan) -> int:
