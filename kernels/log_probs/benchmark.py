@@ -124,7 +124,7 @@ def errors(kernel: HeadFn, inputs: tuple[jax.Array, ...]) -> list[float]:
     """Of log-probs, entropy, and the gradients with respect to hidden and embedding."""
 
     def everything(kernel: HeadFn, inputs: tuple[jax.Array, ...]) -> list[np.ndarray]:
-        arrays = (*kernel(*inputs), *both_passes(kernel)(*inputs))
+        arrays = jax.tree.leaves((kernel(*inputs), both_passes(kernel)(*inputs)))
         return [np.asarray(x, np.float64) for x in arrays]
 
     found = everything(kernel, inputs)

@@ -48,7 +48,7 @@ def values_and_gradients(kernel: Any, case: Case) -> Any:
 
     inputs = case.hidden, case.embedding, case.temperature
     grads, out = jax.grad(loss, (0, 1, 2), has_aux=True)(*inputs)
-    return (*out, *grads)
+    return (out.log_probs, out.entropy, *grads)
 
 
 @cache

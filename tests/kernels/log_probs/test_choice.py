@@ -56,7 +56,6 @@ def test_the_decoder_takes_them(family):
         )
 
     run = jax.jit(values, static_argnums=0)
-    for ours, plain in zip(
-        run(partial(chunked_log_probs, width=4), params), run(token_log_probs, params), strict=True
-    ):
-        np.testing.assert_allclose(ours, plain, rtol=1e-5, atol=1e-5)
+    ours = run(partial(chunked_log_probs, width=4), params)
+    plain = run(token_log_probs, params)
+    jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-5), ours, plain)
