@@ -132,6 +132,16 @@ GRIDS = {
         "boundary",
         "BoundaryStudy",
     ),
+    "variance": Grid(
+        "errors of off-policy estimators against staleness, measured and predicted",
+        "variance",
+        "VarianceStudy",
+    ),
+    "operating-points": Grid(
+        "which buffer, sampler, replay ratio and controller for which budget",
+        "operating_points",
+        "OperatingPointsStudy",
+    ),
 }
 """Studies of docs/studies.md: each takes --quick, --jobs, --run-dir, --from-rows and --base.*."""
 

@@ -66,6 +66,8 @@ SLOW = (
         "experiments/test_reuse.py",
         "experiments/test_kept_rows.py",
         "experiments/test_studies.py",
+        "experiments/test_ablation.py",
+        "experiments/test_variance.py",
         "experiments/grid/test_runner.py",
         "experiments/grid/test_train.py",
         "trainer/test_servers.py",

@@ -10,7 +10,7 @@ import numpy as np
 import optax
 
 from ogrpo.bridge import connect_policy, embedded_engine, least_read, open_nccl
-from ogrpo.core.algorithms import STEPS
+from ogrpo.core.algorithms import STEPS, VALUES
 from ogrpo.data.packing import TOKEN_RUNGS, Shape
 from ogrpo.data.tokenizer import TextTokenizer
 from ogrpo.kernels import attention
@@ -277,6 +277,7 @@ def make_parts(
         evaluator=serving or make_engine(config, decoder, prepared.tokenizer.eos_id, devices),
         update=devices.make_update(recipe),
         score=devices.make_score(recipe.policy_fn),
+        values=devices.make_values(recipe.policy_fn) if VALUES in recipe.reads else None,
         judge_steps=prepared.judge_steps if STEPS in recipe.reads else None,
         hypers_at=make_hypers_at(config),
         sampling=training_sampling(config),

@@ -1,0 +1,1 @@
+"""Error of off-policy estimators against staleness, measured and predicted."""

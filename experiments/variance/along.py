@@ -1,0 +1,166 @@
+"""Along a training run: gradients of the last policy from completions of older ones.
+
+pi is the policy at the end of a run, mu its own state `age` steps before. For each age groups are
+drawn from mu, for the same prompts and with the same random numbers, and every estimator gives the
+gradient of J(pi) from them, group by group and in all parameters. Other groups of pi itself say
+what the gradient is.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from experiments.grid.cell import Cell
+from experiments.grid.rows import rounded
+from experiments.grid.train import Bench
+from experiments.variance.gradients import ESTIMATORS, Sums, make_pull, moments
+from experiments.variance.thresholds import value_errors
+from ogrpo.batch import Batch
+from ogrpo.core.advantages import leave_one_out
+from ogrpo.data.batching import pad_groups
+from ogrpo.rollout.collection import Request
+from ogrpo.trainer import Parts, start, train
+from ogrpo.trainer.config import TrainConfig
+from ogrpo.trainer.config_update import require
+from ogrpo.trainer.state import snapshot, stream_seed
+
+BATCH = 16
+"""Groups whose mean an estimate is: the default task's batch."""
+TRUTH = 4
+"""Groups of pi itself to each prompt."""
+
+
+@dataclass(frozen=True)
+class Along:
+    """A run, and at which ages its states serve as samplers."""
+
+    train: TrainConfig
+    ages: tuple[int, ...] = (0, 1, 2, 5, 10, 20, 40)
+    groups: int = 64
+    """Prompts, each with one group an age."""
+
+    def __post_init__(self) -> None:
+        steps, size = self.train.schedule.steps, self.train.schedule.prompts
+        require(
+            max(self.ages) <= steps and min(self.ages) == 0,
+            f"ages are {self.ages}: give 0 and others of at most the run's {steps} steps",
+        )
+        require(
+            self.groups % size == 0,
+            f"groups is {self.groups}: give a multiple of schedule.prompts = {size}",
+        )
+
+    @property
+    def seed(self) -> int:
+        """The run's."""
+        return self.train.seed
+
+
+class Drawn(NamedTuple):
+    """Groups in batches as the update takes them, and log pi - log mu of their tokens."""
+
+    batches: list[Batch[jax.Array]]
+    log_ratios: list[jax.Array]
+
+    @property
+    def sequences(self) -> tuple[np.ndarray, np.ndarray]:
+        """Ratios of whole completions and their rewards, one after the other."""
+        logs = [
+            jnp.sum(ratio, axis=-1, where=batch.active_mask)
+            for batch, ratio in zip(self.batches, self.log_ratios, strict=True)
+        ]
+        ratios = np.concatenate([np.exp(np.asarray(x, np.float64)).ravel() for x in logs])
+        return ratios, np.concatenate([np.asarray(b.rewards).ravel() for b in self.batches])
+
+
+def measure(cell: Cell, bench: Bench) -> Mapping[str, Any]:
+    """Moments of every estimator at every age, and what divergences and pilots predict of them."""
+    along: Along = cell.config
+    with bench.parts(along.train) as (config, parts, first):
+        policies: dict[int, Any] = {}
+        for state, _ in train(start(first, parts), parts, config.schedule):
+            if (age := config.schedule.steps - state.step) in along.ages:
+                policies[age] = state.train.whole(snapshot(state.train.params))
+        return rounded(_at_ages(along, parts, policies))
+
+
+def _at_ages(along: Along, parts: Parts, policies: Mapping[int, Any]) -> Mapping[str, Any]:
+    pi = policies[0]
+    pull = make_pull(parts.score, parts.sampling.temperature)
+    true = [draw(along, parts, pi, pi, f"truth {n}") for n in range(TRUTH)]
+    only = {"none": ESTIMATORS["none"]}
+    truth = jnp.mean(jnp.stack([gradients(pull, pi, one, only)[:, 0] for one in true]), axis=0)
+    length = moments(Sums.of(truth[:, None], 0 * truth))
+    rows = []
+    for age in sorted(policies):
+        drawn = draw(along, parts, policies[age], pi, "stale")
+        sums = Sums.of(gradients(pull, pi, drawn, ESTIMATORS), truth)
+        ratios, rewards = drawn.sequences
+        rows.append(
+            {
+                "age": age,
+                **divergences(parts, policies[age], true, ratios),
+                "gradient": dict(zip(ESTIMATORS, _listed(moments(sums)), strict=True)),
+                "value": value_errors(ratios, rewards, BATCH * parts.sampling.group_size),
+            }
+        )
+    return {"squared_gradient": float(length["bias2"][0]), "ages": rows}
+
+
+def draw(along: Along, parts: Parts, mu: Any, pi: Any, stream: str) -> Drawn:
+    """One group of mu for each of the first prompts."""
+    parts.engine.publish(mu, parts.engine.version + 1)
+    temperature = jnp.float32(parts.sampling.temperature)
+    size, batches, ratios = along.train.schedule.prompts, [], []
+    for begin in range(0, along.groups, size):
+        problems = list(range(begin, begin + size))
+        prompts = [parts.prompts.train[n] for n in problems]
+        request = Request(begin, problems, prompts, stream_seed(along.seed, stream, begin))
+        groups = parts.engine.generate(prompts, parts.sampling, request.seed)
+        rewards = np.stack([r.rewards for r in parts.reward_fn(request, range(size), groups)])
+        longest = parts.prompts.length, parts.sampling.max_tokens
+        batch = parts.place(pad_groups(groups, *longest, rewards=rewards))
+        batches.append(batch)
+        ratios.append(parts.score(pi, batch, temperature) - batch.behavior_log_probs)
+    return Drawn(batches, ratios)
+
+
+def gradients(pull: Any, pi: Any, drawn: Drawn, estimators: Mapping[str, Any]) -> jax.Array:
+    """Each group's gradient by each estimator. [groups, E, parameters]."""
+    found = []
+    for batch, log_ratio in zip(drawn.batches, drawn.log_ratios, strict=True):
+        mask = batch.active_mask
+        credit = leave_one_out(batch.rewards)[None, ..., None] / batch.rewards.shape[-1]
+        weights = jnp.stack([weigh(log_ratio, mask) for weigh in estimators.values()])
+        pulls = jnp.where(mask[None], weights * credit, 0.0)
+        for n in range(len(batch.rewards)):
+            alone = jax.tree.map(lambda x, n=n: x[n : n + 1], batch)
+            found.append(pull(pi, alone, pulls[:, n]))
+    return jnp.stack(found)
+
+
+def divergences(parts: Parts, mu: Any, true: list[Drawn], ratios: np.ndarray) -> dict[str, float]:
+    """How far pi is from mu: KL from draws of pi, the other figures from draws of mu."""
+    temperature = jnp.float32(parts.sampling.temperature)
+    logs = []
+    for drawn in true:
+        for batch, ratio in zip(drawn.batches, drawn.log_ratios, strict=True):
+            own = batch.behavior_log_probs + ratio
+            away = own - parts.score(mu, batch, temperature)
+            logs.append(np.asarray(jnp.sum(away, axis=-1, where=batch.active_mask)).ravel())
+    share = ratios.sum() ** 2 / (ratios**2).sum() / len(ratios)
+    return {
+        "kl": float(np.concatenate(logs).mean()),
+        "chi_square": float((ratios**2).mean() - 1),
+        "ess": float(share),
+        "largest": float(ratios.max()),
+    }
+
+
+def _listed(found: Mapping[str, jax.Array]) -> list[dict[str, float]]:
+    each = zip(*(np.asarray(values).tolist() for values in found.values()), strict=True)
+    return [dict(zip(found, values, strict=True)) for values in each]

@@ -1,0 +1,148 @@
+"""Small families where every figure is a finite sum: what formulas say, and what draws do.
+
+A family is a sampler and exponential tilts of it, with rewards that the tilt favours.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from numpy.typing import NDArray
+
+from experiments.grid.cell import Cell
+from experiments.grid.rows import rounded
+from ogrpo.core import bounds
+from ogrpo.core.clipping import optimal_clip
+from ogrpo.core.estimators import clipped_terms, exact_moments, importance_terms, truncated_terms
+from ogrpo.trainer.config_update import require
+
+Vector = NDArray[np.float64]
+Draws = NDArray[np.int64]
+CAP, BAND, KEPT = 2.0, (0.8, 1.2), (0.5, 2.0)
+SELF_NORMALISED = "self-normalised"
+
+
+@dataclass(frozen=True)
+class Family:
+    """One sampler, and how far its tilts go."""
+
+    seed: int = 0
+    """Draws the sampler, the direction and the rewards."""
+    answers: int = 32
+    tilts: tuple[float, ...] = (0.05, 0.1, 0.2, 0.4, 0.8, 1.2, 1.6, 2.0, 2.5)
+    sizes: tuple[int, ...] = (4, 16, 64)
+    """Samples that an estimate averages."""
+    replicates: int = 20_000
+    """Estimates drawn for each figure."""
+
+    def __post_init__(self) -> None:
+        for name in ("answers", "replicates"):
+            value = getattr(self, name)
+            require(value >= 2, f"family.{name} is {value}: give at least 2")
+
+
+def made(family: Family) -> tuple[Vector, Vector, Vector]:
+    """The sampler, the direction of the tilts, and 0/1 rewards that lean towards it. [Y] each."""
+    rng = np.random.default_rng([family.seed, 4])
+    mu = rng.dirichlet(np.ones(family.answers))
+    along = rng.normal(size=family.answers)
+    rewards = (along + rng.normal(size=family.answers) > 0.5).astype(np.float64)
+    rewards[np.argmax(along)] = 1.0  # so that a few answers are right
+    return mu, along, rewards
+
+
+def measure(cell: Cell, _: object) -> Mapping[str, Any]:
+    """Every estimator's error at every tilt and size: from the formula, and from draws."""
+    family: Family = cell.config
+    mu, along, rewards = made(family)
+    rng = np.random.default_rng([family.seed, 5])
+    with jax.enable_x64():
+        pairs = [_at(family, mu, along, rewards, tilt, rng) for tilt in family.tilts]
+    return {"pairs": rounded(pairs)}
+
+
+def _at(
+    family: Family, mu: Vector, along: Vector, rewards: Vector, tilt: float, rng: Any
+) -> Mapping[str, Any]:
+    weights = mu * np.exp(tilt * along)
+    pi = weights / weights.sum()
+    ratio = pi / mu
+    divergences = {
+        "kl": float(bounds.kl_divergence(jnp.asarray(pi), jnp.asarray(mu))),
+        "chi_square": float(bounds.chi_square_divergence(jnp.asarray(pi), jnp.asarray(mu))),
+    }
+    found, ess = {}, 1.0
+    for n in family.sizes:
+        draws = rng.choice(family.answers, (family.replicates, n), p=mu)
+        told = predicted(ratio, rewards, mu, n)
+        seen = measured(ratio, rewards, mu, n, draws)
+        found[str(n)] = {name: {**told[name], **seen[name]} for name in told}
+        ess = effective_share(ratio[draws])
+    return {"tilt": tilt, **divergences, "ess": ess, "estimators": found}
+
+
+def effective_share(ratios: Vector) -> float:
+    """Kish's effective share of draws [R, n], mean over the replicates."""
+    return float((ratios.sum(1) ** 2 / (ratios**2).sum(1) / ratios.shape[1]).mean())
+
+
+def tables(ratio: Vector, rewards: Vector, mu: Vector, n: int) -> dict[str, Vector]:
+    """One term for each answer, for the estimators that are means of terms. [Y] each."""
+    rho, values, probs = (jnp.asarray(x) for x in (ratio, rewards, mu))
+    low, high = KEPT
+    kept = jnp.where((rho >= low) & (rho <= high), rho, 0)
+    tau = optimal_clip(rho, values, n, probs).tau
+    terms = {
+        "none": values,
+        "plain": importance_terms(rho, values),
+        f"truncated at {CAP:g}": truncated_terms(rho, values, cap=CAP),
+        "truncated at √n": truncated_terms(rho, values, cap=np.sqrt(n)),
+        "truncated at τ*": truncated_terms(rho, values, cap=tau),
+        f"clipped to {BAND[0]:g}–{BAND[1]:g}": clipped_terms(
+            rho, values, low=BAND[0], high=BAND[1]
+        ),
+        f"masked to {low:g}–{high:g}": importance_terms(kept, values),
+    }
+    return {name: np.asarray(term) for name, term in terms.items()}
+
+
+def predicted(ratio: Vector, rewards: Vector, mu: Vector, n: int) -> dict[str, dict[str, float]]:
+    """Mean squared errors of means of n by the formulas: bias squared and variance over n.
+
+    For the self-normalised mean it is the first order, E_mu[rho^2 (f - J)^2] / n; `bound`: proved.
+    """
+    truth = mu @ (ratio * rewards)
+    found: dict[str, dict[str, float]] = {}
+    for name, terms in tables(ratio, rewards, mu, n).items():
+        one = exact_moments(jnp.asarray(terms), jnp.asarray(mu), jnp.asarray(truth))
+        bias, variance = float(one.bias) ** 2, float(one.variance) / n
+        found[name] = {"bias2": bias, "variance": variance, "mse": bias + variance}
+    spread = float(mu @ (ratio**2 * (rewards - truth) ** 2))
+    chi_square = float(mu @ ratio**2) - 1
+    bound = bounds.self_normalized_mse_bound(spread, 1.0, chi_square, n)
+    first = {"bias2": 0.0, "variance": spread / n, "mse": spread / n}
+    found[SELF_NORMALISED] = {**first, "bound": float(bound)}
+    found["plain"]["bound"] = 1 / float(bounds.effective_samples(n, chi_square))
+    return found
+
+
+def measured(
+    ratio: Vector, rewards: Vector, mu: Vector, n: int, draws: Draws
+) -> dict[str, dict[str, float]]:
+    """The same from draws [R, n] of the sampler, with the standard error of each figure."""
+    truth = mu @ (ratio * rewards)
+    estimates = {
+        name: terms[draws].mean(axis=1) for name, terms in tables(ratio, rewards, mu, n).items()
+    }
+    weights = ratio[draws]
+    estimates[SELF_NORMALISED] = (weights * rewards[draws]).sum(1) / weights.sum(1)
+    return {name: _error(values - truth) for name, values in estimates.items()}
+
+
+def _error(errors: Vector) -> dict[str, float]:
+    squares = errors**2
+    error = squares.std(ddof=1) / np.sqrt(len(squares))
+    return {"mse/measured": float(squares.mean()), "mse/error": float(error)}

@@ -1,0 +1,77 @@
+"""Gradients group by group, by several estimators at once, and their bias and variance."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.flatten_util import ravel_pytree
+
+from ogrpo.batch import Batch
+from ogrpo.core import weights
+from ogrpo.trainer.state import ScoreFn
+
+WeightFn = Callable[[jax.Array, jax.Array], jax.Array]
+ESTIMATORS: dict[str, WeightFn] = {
+    "none": weights.unit_weight,
+    "sequence": partial(weights.sequence_truncated_weight, cap=np.inf),
+    "sequence, truncated at 2": partial(weights.sequence_truncated_weight, cap=2.0),
+    "sequence, masked to 0.5–2": partial(weights.sequence_masked_weight, low=0.5, high=2.0),
+    "sequence, self-normalised": weights.group_normalized_weight,
+    "token": weights.plain_weight,
+    "token, truncated at 2": partial(weights.truncated_weight, cap=2.0),
+    "token, clipped to 0.8–1.2": partial(weights.truncated_weight, cap=1.2, floor=0.8),
+}
+"""Weights of A_i grad log pi, A_i the lead over the others of the group, which no weight touches:
+with the whole ratio of the sequence the estimate is unbiased (`leave_one_out_unbiased`)."""
+
+PullFn = Callable[[Any, Batch[jax.Array], jax.Array], jax.Array]
+
+
+def make_pull(score: ScoreFn, temperature: float) -> PullFn:
+    """`(params, a group, factors [E, G, T]) -> gradients of sums of factor * log pi, [E, P]`."""
+
+    @jax.jit
+    def pull(params: Any, group: Batch[jax.Array], factors: jax.Array) -> jax.Array:
+        hot = jnp.float32(temperature)
+        _, back = jax.vjp(lambda p: score(p, group, hot), params)
+        return jax.vmap(lambda one: ravel_pytree(back(one[None])[0])[0])(factors)
+
+    return pull
+
+
+class Sums(NamedTuple):
+    """Of groups' gradients and of their distance from the truth, prompt by prompt."""
+
+    groups: int
+    gradient: jax.Array
+    squares: jax.Array
+    away: jax.Array
+    away_squares: jax.Array
+
+    @classmethod
+    def of(cls, gradients: jax.Array, truth: jax.Array) -> "Sums":
+        """From [M, E, P] and [M, P]."""
+        away = gradients - truth[:, None]
+        squared = [jnp.einsum("mep,mep->e", x, x) for x in (gradients, away)]
+        return cls(len(gradients), gradients.sum(0), squared[0], away.sum(0), squared[1])
+
+
+def moments(sums: Sums) -> dict[str, jax.Array]:
+    """Squared bias, without the noise of either side, and the variance of one group; [E] each.
+
+    The prompts are drawn too: the variance is that of a group of any prompt. The bias is taken
+    prompt by prompt, where what differs between prompts cancels; its square may come out below 0.
+    """
+    m = sums.groups
+
+    def split(total: jax.Array, squares: jax.Array) -> tuple[jax.Array, jax.Array]:
+        length = jnp.sum(total**2, axis=-1) / m
+        variance = (squares - length) / (m - 1)
+        return length / m - variance / m, variance
+
+    bias2, noise = split(sums.away, sums.away_squares)
+    _, variance = split(sums.gradient, sums.squares)
+    return {"bias2": bias2, "bias2/noise": noise / m, "variance": variance}

@@ -1,0 +1,143 @@
+"""The study of estimators' errors: its estimates of errors on what is known, its cells, its page."""
+
+from dataclasses import replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from experiments.grid.cell import Cell, check_honest
+from experiments.grid.page import write_page
+from experiments.grid.rows import told_of
+from experiments.variance.along import BATCH
+from experiments.variance.errors import best_depth, foreseen_depth, over_interval, relative_error
+from experiments.variance.families import Family, measure
+from experiments.variance.gradients import ESTIMATORS, Sums, make_pull, moments
+from experiments.variance.main import VarianceStudy
+from experiments.variance.thresholds import value_errors
+
+FAMILY = Family(seed=3, tilts=(0.4, 1.6), sizes=(4, 16), replicates=4000)
+AGES = (0, 1, 2, 5, 10, 20, 40)
+
+
+def family_row(cell):
+    return {**measure(replace(cell, config=replace(FAMILY, seed=cell.seed, replicates=200)), None)}
+
+
+def run_row(*, growth=0.1, bias=0.0):
+    """Variance 32 (1 + growth age), squared bias (bias age)^2 in units of a fresh batch's."""
+
+    def moment(age):
+        return {"variance": 32 * (1 + growth * age), "bias2": 32 / BATCH * (bias * age) ** 2}
+
+    ratios = np.random.default_rng(0).lognormal(sigma=0.5, size=64).astype(np.float64)
+    rewards = (ratios > 1).astype(np.float32)
+    return {
+        "squared_gradient": 1.0,
+        "ages": [
+            {
+                "age": age,
+                "kl": 0.01 * age,
+                "chi_square": growth * age,
+                "ess": 1 / (1 + growth * age),
+                "gradient": {name: moment(age) for name in ESTIMATORS},
+                "value": value_errors(ratios, rewards, 16),
+            }
+            for age in AGES
+        ],
+    }
+
+
+def row_of(cell):
+    found = family_row(cell) if cell.role == "exact" else run_row()
+    return {**told_of(cell), **found, "seconds": 1.0}
+
+
+def test_draws_agree_with_the_formulas_and_stay_below_the_proved_bounds():
+    pairs = measure(Cell("family", "exact", FAMILY), None)["pairs"]
+    for pair in pairs:
+        for n, estimators in pair["estimators"].items():
+            for name, one in estimators.items():
+                if name != "self-normalised":
+                    away = abs(one["mse/measured"] - one["mse"])
+                    assert away < 4.5 * one["mse/error"], (n, name)
+                if "bound" in one:
+                    assert one["mse/measured"] < one["bound"], (n, name)
+            caps = [e["mse"] for name, e in estimators.items() if name.startswith("truncated")]
+            assert min(caps) == estimators["truncated at τ*"]["mse"]
+        assert pair["ess"] < np.exp(-pair["kl"]) + 0.1
+
+
+def test_squared_bias_and_variance_are_estimated_without_bias():
+    rng = np.random.default_rng(1)
+    shift, scale, prompts, size = np.array([0.0, 0.3]), np.array([1.0, 2.0]), 16, 5
+    means = {"bias2": [], "variance": []}
+    for _ in range(400):
+        own = rng.normal(size=(prompts, 1, size))  # what differs between prompts
+        noise = rng.normal(size=(prompts, 2, size)) * scale[:, None]
+        truth = own[:, 0] + rng.normal(size=(prompts, size))
+        drawn = own + shift[:, None] + noise
+        got = moments(Sums.of(jnp.asarray(drawn, jnp.float32), jnp.asarray(truth, jnp.float32)))
+        for name, values in means.items():
+            values.append(np.asarray(got[name]))
+    bias2, variance = (np.array(values) for values in means.values())
+    error = bias2.std(0) / np.sqrt(len(bias2))
+    assert np.all(np.abs(bias2.mean(0) - size * shift**2) < 4 * error)
+    np.testing.assert_allclose(variance.mean(0), size * (1 + scale**2), rtol=0.05)
+
+
+def test_a_pull_is_the_gradient_of_the_weighted_log_probs():
+    def score(params: Any, batch: Any, temperature: jax.Array) -> jax.Array:
+        return jnp.tanh(params["a"] * batch / temperature) + params["b"]
+
+    batch: Any = jnp.arange(6.0).reshape(1, 2, 3)
+    params = {"a": jnp.float32(0.3), "b": jnp.float32(-1.0)}
+    factors = jnp.stack([jnp.ones((2, 3)), jnp.arange(6.0).reshape(2, 3)])
+    got = make_pull(score, 2.0)(params, batch, factors)
+    for n in range(2):
+        want = jax.grad(lambda p, n=n: jnp.sum(score(p, batch, 2.0)[0] * factors[n]))(params)
+        np.testing.assert_allclose(got[n], [want["a"], want["b"]], rtol=1e-5)
+
+
+def test_errors_by_interval_and_by_depth_are_those_of_the_rows():
+    rows = [run_row(growth=0.1, bias=0.05) for _ in range(2)]
+    np.testing.assert_allclose(relative_error(rows, "token", 10), 1 + 1 + 0.25)
+    # ages 0 and 1 of v = 2: 1 and 1.1 + .0025
+    np.testing.assert_allclose(over_interval(rows, "token", 2), (1 + 1.1025) / 2)
+    depth = np.arange(1, 42)
+    ages = np.arange(41)
+    want = np.cumsum(1 + 0.1 * ages) / depth**2 + (0.05 * np.cumsum(ages) / depth) ** 2
+    assert best_depth(rows, "token") == (np.argmin(want) + 1, pytest.approx(want.min()))
+    # without bias a linear growth of the variance never makes another batch harmful
+    assert foreseen_depth(rows) == 41
+
+
+def test_a_cap_from_the_root_has_the_least_error_on_the_half_that_it_was_found_on():
+    rng = np.random.default_rng(2)
+    half = rng.lognormal(sigma=1.0, size=200)
+    ratios = np.repeat(half / half.mean(), 2)  # both halves are the same
+    rewards = (ratios > 1.5).astype(np.float32)
+    told = value_errors(ratios, rewards, 16)
+    assert told["tau/root"] == pytest.approx(told["tau/best"], rel=1e-6)
+    assert told["mse/root"] == pytest.approx(told["mse/best"], rel=1e-9)
+    assert told["mse/best"] < min(told[f"mse/{name}"] for name in ("plain", "proposed", "none"))
+
+
+def test_ages_beyond_the_run_are_refused():
+    with pytest.raises(ValueError, match=r"ages are \(0, 50\).*at most the run's 40 steps"):
+        VarianceStudy(ages=(0, 50))
+
+
+def test_its_page_has_all_sections(tmp_path):
+    study = VarianceStudy()
+    cells = [cell for stage in study.stages() for cell in stage([])]
+    check_honest(cells, quick=False)
+    assert [cell.role for cell in cells].count("report") == 2 * 5
+    assert {cell.config.train.optimizer.learning_rate for cell in cells[5:]} == set(study.rates)
+    rows = [row_of(cell) for cell in cells]
+    text = write_page(study, rows, [], tmp_path, command=study.command).read_text()
+    for heading in ("Formulas beside draws", "Where to truncate", "What v costs"):
+        assert f"<h2>{heading}" in text
+    write_page(study, [], [], tmp_path, command=study.command)
