@@ -2,10 +2,10 @@
 
 import argparse
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, is_dataclass, replace
 from pathlib import Path
-from typing import ClassVar, Self, TypeVar
+from typing import Any, ClassVar, Self, TypeVar, get_type_hints
 
 import tyro
 from matplotlib.figure import Figure
@@ -193,10 +193,21 @@ def with_preset(study: AnyStudy, name: str) -> AnyStudy:
     return replace(study, steps=base.schedule.steps, base=replace(base, schedule=schedule))
 
 
-def of_header(kind: type[Study], header: Row, where: str) -> Study:
-    """The study whose rows these are."""
+def of_header(kind: type[AnyStudy], header: Row, where: str) -> AnyStudy:
+    """The study whose rows these are; options that there are no more are left out.
+
+    Raises:
+      ValueError: the rows are another study's, or an option has a value that it cannot have.
+    """
     if header.get("study") != kind.name:
         raise ValueError(f"{where} has the rows of {header.get('study')!r}, not of {kind.name!r}")
-    known = {each.name for each in fields(kind)}
-    options = {name: value for name, value in header["options"].items() if name in known}
-    return from_json(kind, options, where)
+    return from_json(kind, _known(kind, header["options"]), where)
+
+
+def _known(kind: Any, values: Mapping[str, Any]) -> dict[str, Any]:
+    hints = get_type_hints(kind)
+    return {
+        name: _known(hints[name], value) if is_dataclass(hints[name]) else value
+        for name, value in values.items()
+        if name in hints
+    }

@@ -88,7 +88,7 @@ class TunedStudy(Study):
         """Learning rates are chosen, then methods compared."""
         return (self.tuning, self.comparing)
 
-    def tuning(self, _: Rows) -> Sequence[Cell]:
+    def tuning(self, _: Rows, /) -> Sequence[Cell]:
         """The cells that learning rates are chosen on."""
         return tuning_cells(self.variants(), self.tuning_seeds)
 
