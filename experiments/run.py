@@ -137,6 +137,11 @@ GRIDS = {
         "variance",
         "VarianceStudy",
     ),
+    "operating-points": Grid(
+        "which buffer, sampler, replay ratio and controller for which budget",
+        "operating_points",
+        "OperatingPointsStudy",
+    ),
 }
 """Studies of docs/studies.md: each takes --quick, --jobs, --run-dir, --from-rows and --base.*."""
 

@@ -7,11 +7,11 @@ import numpy as np
 
 from experiments.ablation.figures import against_pushes, reward_scale_curve
 from experiments.ablation.methods import CENTERS, INTERVALS, METHODS, PAPER, PENALTIES, STAGES
-from experiments.grid.choose import SCORE, latest
+from experiments.grid.choose import SCORE, latest, of_labels
 from experiments.grid.figures import all_axes, small_multiples
 from experiments.grid.rows import Row
 from experiments.grid.study import Picture, Section
-from experiments.grid.tables import Column, Table, against, plus_minus, score, summary
+from experiments.grid.tables import Column, Table, against, in_order, over_run, plus_minus, score
 from ogrpo.policy.flops import parameters
 from ogrpo.policy.shapes import SHAPES
 
@@ -31,7 +31,7 @@ def sections(rows: Sequence[Row]) -> list[Section]:
             " first step, then mean ± standard error over seeds. The maximum over evaluations is"
             " above what one would get by stopping there, as it is chosen on what it is told of.",
             [printed(rows, PAPER)],
-            [Picture("curves", partial(all_axes, of(told, PAPER)))],
+            [Picture("curves", partial(all_axes, of_labels(told, PAPER)))],
         ),
         Section(
             "The constant (1 − σ)/σ",
@@ -65,28 +65,23 @@ def sections(rows: Sequence[Row]) -> list[Section]:
             f" bfloat16 ({BYTES / 1e9:.2f} GB each), and what is lost by pushing less. A push to"
             " the embedded sampler is a copy in memory; its seconds are this machine's.",
             [communication(rows)],
-            [Picture("pushes", partial(against_pushes, of(told, INTERVALS)))],
+            [Picture("pushes", partial(against_pushes, of_labels(told, INTERVALS)))],
         ),
     ]
     return [section for section in found if all(table.lines for table in section.tables)]
 
 
-def of(rows: Sequence[Row], methods: Sequence[str]) -> list[Row]:
-    """The rows of these methods, in this order."""
-    return [row for name in methods for row in rows if row["label"] == name]
-
-
 def multiples(name: str, rows: Sequence[Row], methods: Sequence[str]) -> Picture:
     """What a dial changed on the way."""
     signals = (SCORE, "kl/pi_ref", "kl/pi_mu", "clipped", "entropy", "grad_norm")
-    return Picture(name, partial(small_multiples, of(rows, methods), signals))
+    return Picture(name, partial(small_multiples, of_labels(rows, methods), signals))
 
 
 def printed(rows: Sequence[Row], methods: Sequence[str]) -> Table:
     """The paper's Table 1: statistics over iterations."""
     columns = [(name, over_iterations(found)) for name, found in PRINTED.items()]
     ends: list[Column] = [("final", score()), ("final, against v1-i1", versus(rows, "v1-i1"))]
-    return lined(rows, "printed", methods, [*columns, *ends])
+    return in_order(rows, methods, [*columns, *ends], name="printed")
 
 
 def over_iterations(statistic: Statistic) -> Callable[[Sequence[Row]], str]:
@@ -100,7 +95,7 @@ def over_iterations(statistic: Statistic) -> Callable[[Sequence[Row]], str]:
 
 def versus(rows: Sequence[Row], method: str) -> Callable[[Sequence[Row]], str]:
     """The difference to a method, seed by seed."""
-    return against(of(latest(rows), (method,)))
+    return against(of_labels(latest(rows), (method,)))
 
 
 def dial(rows: Sequence[Row], name: str, methods: Sequence[str], base: str) -> Table:
@@ -108,10 +103,10 @@ def dial(rows: Sequence[Row], name: str, methods: Sequence[str], base: str) -> T
     columns: list[Column] = [
         ("final Pass@1", score()),
         (f"against {base}", versus(rows, base)),
-        ("KL(π‖reference)", signal("kl/pi_ref")),
-        ("entropy", signal("entropy")),
+        ("KL(π‖reference)", over_run("kl/pi_ref")),
+        ("entropy", over_run("entropy")),
     ]
-    return lined(rows, name, methods, columns)
+    return in_order(rows, methods, columns, name=name)
 
 
 def center(rows: Sequence[Row]) -> Table:
@@ -119,10 +114,10 @@ def center(rows: Sequence[Row]) -> Table:
     columns: list[Column] = [
         ("final Pass@1", score()),
         ("against centre 1", partial(_against_unit, rows)),
-        ("clipped", signal("clipped")),
-        ("KL(π‖μ)", signal("kl/pi_mu")),
+        ("clipped", over_run("clipped")),
+        ("KL(π‖μ)", over_run("kl/pi_mu")),
     ]
-    return lined(rows, "center", CENTERS, columns)
+    return in_order(rows, CENTERS, columns, name="center")
 
 
 def _against_unit(rows: Sequence[Row], trials: Sequence[Row]) -> str:
@@ -134,33 +129,15 @@ def communication(rows: Sequence[Row]) -> Table:
     columns: list[Column] = [
         ("pushes", lambda trials: f"{pushes(trials[0])}"),
         ("moved for 0.5 B, GB", lambda trials: f"{pushes(trials[0]) * BYTES / 1e9:.1f}"),
-        ("seconds of a step's push here", signal("seconds/sync", ".2g")),
-        ("staleness, steps", signal("staleness", ".1f")),
+        ("seconds of a step's push here", over_run("seconds/sync", ".2g")),
+        ("staleness, steps", over_run("staleness", ".1f")),
         ("final Pass@1", score()),
         ("against v1-i1", versus(rows, "v1-i1")),
     ]
-    return lined(rows, "communication", INTERVALS, columns)
+    return in_order(rows, INTERVALS, columns, name="communication")
 
 
 def pushes(row: Row) -> int:
     """Renewals of the server's weights in a run, the first weights among them."""
     steps, v = row["final"]["step"], METHODS[row["label"]].v
     return -(-int(steps) // v)
-
-
-def signal(name: str, form: str = ".3f") -> Callable[[Sequence[Row]], str]:
-    """The mean of a signal over a run, told over seeds."""
-
-    def told(rows: Sequence[Row]) -> str:
-        known = [[x for x in row["steps"].get(name, []) if x is not None] for row in rows]
-        means = [float(np.mean(values)) for values in known if values]
-        return plus_minus(means, form) if means else "–"
-
-    return told
-
-
-def lined(rows: Sequence[Row], name: str, methods: Sequence[str], columns: list[Column]) -> Table:
-    """A line for each of the methods, in their order."""
-    chosen = [row for row in rows if row["label"] in methods]
-    order = {method: n for n, method in enumerate(methods)}
-    return summary(chosen, columns, name=name, order=lambda trials: order[trials[0]["label"]])

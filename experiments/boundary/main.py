@@ -50,7 +50,7 @@ class BoundaryStudy(Study):
     """Of: neither, clip, weights, clip and weights."""
     intervals: tuple[int, ...] = (1, 10, 30, 100)
     """Steps between two synchronisations of the sampler."""
-    rates: tuple[float, ...] = (3e-4, 1e-3, 3e-3)
+    rates: tuple[float, ...] = (2e-4, 6e-4, 2e-3)
     """Learning rates."""
     base: TrainConfig = field(default_factory=brief)
     """Options of the trainer that hold for all cells, such as a model and servers."""

@@ -107,6 +107,11 @@ def latest(rows: Sequence[Row]) -> list[Row]:
     return [row for row in rows if row["role"] == "report"]
 
 
+def of_labels(rows: Sequence[Row], labels: Sequence[str]) -> list[Row]:
+    """The rows of these methods, in this order."""
+    return [row for label in labels for row in rows if row["label"] == label]
+
+
 def groups(rows: Iterable[Row]) -> dict[Place, list[Row]]:
     """Rows by method and coordinates, seeds in order."""
     found: dict[Place, list[Row]] = {}

@@ -58,6 +58,17 @@ def average(name: str, form: str = ",.0f") -> Callable[[Sequence[Row]], str]:
     return lambda rows: f"{np.mean([final(row, name) for row in rows]):{form}}"
 
 
+def over_run(name: str, form: str = ".3f") -> Callable[[Sequence[Row]], str]:
+    """The mean of a signal over a run's steps, mean ± standard error over seeds."""
+
+    def told(rows: Sequence[Row]) -> str:
+        known = [[x for x in row["steps"].get(name, []) if x is not None] for row in rows]
+        means = [float(np.mean(values)) for values in known if values]
+        return plus_minus(means, form) if means else "–"
+
+    return told
+
+
 def paired(rows: Sequence[Row], others: Sequence[Row], name: str = SCORE) -> tuple[float, float]:
     """Mean difference over the seeds that both have, and its standard error."""
     mine, theirs = by_seed(rows, name), by_seed(others, name)
@@ -118,6 +129,15 @@ def summary(
     ]
     heads = ("method", "setting", "settings tried", *(head for head, _ in wanted), "seeds")
     return Table(name, heads, lines, caption)
+
+
+def in_order(
+    rows: Sequence[Row], labels: Sequence[str], columns: Sequence[Column], *, name: str
+) -> Table:
+    """`summary` of these methods, in this order."""
+    places = {label: n for n, label in enumerate(labels)}
+    chosen = [row for row in rows if row["label"] in places]
+    return summary(chosen, columns, name=name, order=lambda trials: places[trials[0]["label"]])
 
 
 def seeds_text(rows: Sequence[Row]) -> str:

@@ -1,6 +1,7 @@
 """The study of estimators' errors: its estimates of errors on what is known, its cells, its page."""
 
 from dataclasses import replace
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -88,10 +89,10 @@ def test_squared_bias_and_variance_are_estimated_without_bias():
 
 
 def test_a_pull_is_the_gradient_of_the_weighted_log_probs():
-    def score(params, batch, temperature):
+    def score(params: Any, batch: Any, temperature: jax.Array) -> jax.Array:
         return jnp.tanh(params["a"] * batch / temperature) + params["b"]
 
-    batch = jnp.arange(6.0).reshape(1, 2, 3)
+    batch: Any = jnp.arange(6.0).reshape(1, 2, 3)
     params = {"a": jnp.float32(0.3), "b": jnp.float32(-1.0)}
     factors = jnp.stack([jnp.ones((2, 3)), jnp.arange(6.0).reshape(2, 3)])
     got = make_pull(score, 2.0)(params, batch, factors)

@@ -1,0 +1,1 @@
+"""Which buffer, sampler, replay ratio and controller for which budget."""

@@ -1,0 +1,62 @@
+"""The study of operating points: what a target costs, and how a point is chosen for a budget."""
+
+import pytest
+
+from experiments.grid.figures import AXES
+from experiments.operating_points.main import OperatingPointsStudy
+from experiments.operating_points.points import POINTS
+from experiments.operating_points.report import BASE, DIALS, at, budget_table, cost_table, reached
+from tests.experiments.synthetic import grid
+
+STEPS = next(axis for axis in AXES if axis.name == "step")
+
+
+def run(*scores):
+    steps = [10 * n for n in range(len(scores))]
+    return {"evaluations": {"step": steps, "pass@1/sampled": [*scores]}}
+
+
+def test_a_target_is_reached_between_evaluations_where_it_first_is():
+    assert reached(run(0.3, 0.4, 0.6, 0.5, 0.9), STEPS, 0.5) == pytest.approx(15)
+    assert reached(run(0.3, 0.4), STEPS, 0.5) is None
+    assert reached(run(0.6, 0.2), STEPS, 0.5) == 0
+    assert at(run(0.3, 0.4, 0.6), STEPS, 15) == pytest.approx(0.5)
+    assert at(run(0.3, 0.4, 0.6), STEPS, 99) == 0.6
+
+
+def test_all_points_collect_as_many_completions_a_step():
+    study = OperatingPointsStudy()
+    for place in study.places():
+        config = place.config
+        batch = config.schedule.prompts * config.rollout.group_size
+        assert batch == 128, place.label
+        held = config.replay.groups or config.schedule.prompts
+        assert held * config.rollout.group_size in (128, 512, 2048), place.label
+    assert {label for labels in DIALS.values() for label in labels} == {*POINTS}
+
+
+def test_the_point_for_a_budget_is_chosen_on_tuning_runs_and_told_of_the_others():
+    def score(cell):
+        lead = {"replay 8": 0.3, "replay 2": 0.1}.get(cell.label, 0.0)
+        told = 0.2 if cell.role == "report" and cell.label == "replay 2" else 0.0
+        return 0.5 + lead * (cell.role == "tuning") + told
+
+    _, rows = grid(OperatingPointsStudy(points=(BASE, "replay 2", "replay 8")), score)
+    lines = budget_table(rows).lines
+    assert {line[1] for line in lines} == {"replay 8"}
+    whole = next(line for line in lines if line[0].endswith(" completions") and "1" in line[0][:1])
+    assert whole[2:] == ["0.500 ± 0.000", "0.500 ± 0.000", "+0.000 ± 0.000"]
+
+
+def test_costs_are_medians_over_the_seeds_that_reach_the_target():
+    def score(cell):
+        return 0.65 if cell.seed < 13 else 0.4
+
+    _, rows = grid(OperatingPointsStudy(points=(BASE,)), score)
+    line = cost_table(rows, 0.5).lines[0]
+    assert line[3:5] == ["3", "500,000"]  # from .35 to .65: half of the run's million
+
+
+def test_an_unknown_point_is_refused_with_the_known_ones():
+    with pytest.raises(ValueError, match=r"no point 'replay 3'.*replay 4"):
+        OperatingPointsStudy(points=("replay 3",))
