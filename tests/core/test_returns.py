@@ -1,13 +1,20 @@
 """Advantages of tokens by hand and by their definitions, and what lies under the mask."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from ogrpo.core import advantages
-from ogrpo.core.algorithms import ALGORITHMS, BEHAVIOR, STEPS, VALUES, Algorithm, with_parts
+from ogrpo.core.algorithms import ALGORITHMS, BEHAVIOR, STEPS, Algorithm, with_parts
 from ogrpo.core.objectives import dpo
-from ogrpo.core.returns import Along, gae, process_standardized, step_returns
+from ogrpo.core.returns import (
+    Along,
+    gae,
+    process_standardized,
+    squared_error,
+    step_returns,
+)
 from ogrpo.core.traces import generalized_advantages
 
 RNG = np.random.default_rng(5)
@@ -102,7 +109,7 @@ def test_a_loss_of_one_advantage_a_completion_takes_none_by_token(name):
     with pytest.raises(ValueError, match=f"the loss of {name} takes one advantage a completion"):
         with_parts(ALGORITHMS[name], advantage="step_returns")
     with pytest.raises(ValueError, match="one advantage a completion"):
-        Algorithm("mine", dpo, one_credit=True, reads=frozenset({VALUES}))
+        Algorithm("mine", dpo, one_credit=True, reads=frozenset({STEPS}))
 
 
 def test_leaving_a_prompt_out_by_hand_and_prompts_are_needed():
@@ -120,3 +127,16 @@ def test_a_running_mean_counts_its_first_value_fully_and_forgets():
         seen = advantages.running_mean(seen, value, rate=0.1)
         shares = 0.1 * 0.9 ** np.arange(n)[::-1]
         np.testing.assert_allclose(seen, (shares @ values[:n] / shares.sum(), shares.sum()))
+
+
+def test_values_are_drawn_to_returns_that_do_not_move():
+    mask = jnp.array([[True, True, False]])
+    values, returns = jnp.array([[0.5, 1.0, jnp.nan]]), jnp.array([[1.0, 0.0, jnp.inf]])
+
+    def loss(v, r):
+        return squared_error(v, r, mask, value_coef=0.5).sum()
+
+    assert float(loss(values, returns)) == 0.5 * (0.25 + 1.0)
+    towards, held = jax.grad(loss, argnums=(0, 1))(values, returns)
+    np.testing.assert_array_equal(towards, [[-0.5, 1.0, 0.0]])
+    assert not np.any(held)
