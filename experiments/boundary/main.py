@@ -1,7 +1,7 @@
 """`boundary`: where does each scheme collapse as samples grow stale, and what warns first?
 
 Command: python -m experiments.run boundary
-Hardware and time: two CPU cores, 240 cells of about 6 CPU-seconds and 4 programs to compile.
+Hardware and time: two CPU cores, 240 cells of about 8 CPU-seconds and 4 programs to compile.
 
 Schemes are run at every interval between two synchronisations of the sampler and at every learning
 rate; nothing is chosen, so that there is no tuning. A run fell where its Pass@1 was at an

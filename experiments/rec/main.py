@@ -1,11 +1,11 @@
 """`rec`: which off-policy REINFORCE learns where samples are fresh, stale, ahead and fixed?
 
 Command: python -m experiments.run rec
-Hardware and time: two CPU cores, 315 cells of about 4 CPU-seconds and 18 programs to compile.
+Hardware and time: two CPU cores, 324 cells of about 4 CPU-seconds and 19 programs to compile.
 
 After Figure 3 of "Group-Relative REINFORCE Is Secretly an Off-Policy Algorithm" (arXiv:2509.24203):
 its methods with the sampler renewed at every step, every 20 steps, ten batches ahead, and never,
-and the baselines RLOO, RAFT and DPO beside them. Each method has its own learning rate at each
+and the baselines RLOO, RAFT, DPO and PPO beside them. Each method has its own learning rate at each
 schedule, the best of `rates` on tuning seeds and validation problems.
 
 Left out unless asked for: on fresh samples all REC methods and OPMD (Kimi, min) have REINFORCE's

@@ -29,13 +29,14 @@ METHODS: dict[str, Changes] = {
     "RLOO": {"algorithm": "rloo"},
     "RAFT": {"algorithm": "raft"},
     "DPO": {"algorithm": "dpo"},
+    "PPO": {"algorithm": "ppo"},
 }
 """Name -> options. GRPO is as arXiv:2509.24203 has it: one-side, importance weights, divided by the
 standard deviation; wide is a clip from .4 to 3."""
 
 CLIPS = tuple(name for name in METHODS if name.startswith("REC-"))
 SHAPED = ("OPMD, Kimi", "OPMD, min", "OPMD, pairwise", "AsymRE", "RED-Drop", "RED-Weight")
-BASELINES = ("RLOO", "RAFT", "DPO")
+BASELINES = ("RLOO", "RAFT", "DPO", "PPO")
 
 ON_POLICY = {
     **dict.fromkeys((*CLIPS, "OPMD, Kimi", "OPMD, min"), "REINFORCE"),

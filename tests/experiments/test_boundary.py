@@ -3,12 +3,11 @@
 from dataclasses import replace
 
 import pytest
-from tests.experiments.walked import row_of
 
 from experiments.boundary.main import BoundaryStudy
 from experiments.boundary.report import rank_table, warning_table
 from experiments.boundary.signs import SCHEMES
-from tests.experiments.synthetic import going_to
+from tests.experiments.synthetic import row
 
 STUDY = BoundaryStudy(schemes=("neither",), intervals=(1, 30), rates=(1e-3, 1e-2))
 
@@ -24,7 +23,7 @@ def rows_of(score, **signals):
         end = score(cell)
         watched = replace(cell, watch=replace(cell.watch, signals=tuple(signals)))
         values = {name: make(end < 0.3) for name, make in signals.items()}
-        found.append(row_of(watched, STUDY, lambda c, e=end, v=values: going_to(e, c, **v)))
+        found.append(row(watched, STUDY.base, end, **values))
     return found
 
 

@@ -3,12 +3,12 @@
 import re
 
 import pytest
-from tests.experiments.walked import page, walk
 
 from experiments.ablation.main import AblationStudy
 from experiments.boundary.main import BoundaryStudy
 from experiments.clip_vs_is.main import ClipStudy
-from experiments.grid.cell import place_of
+from experiments.grid.cell import check_honest, place_of
+from experiments.grid.page import write_page
 from experiments.grid.pool import grouped
 from experiments.noise.main import NoiseStudy
 from experiments.operating_points.main import OperatingPointsStudy
@@ -16,7 +16,7 @@ from experiments.rec.main import RecStudy
 from ogrpo.report.plots import STYLE
 from ogrpo.trainer.method import check
 from ogrpo.trainer.sources import check_sources
-from tests.experiments.synthetic import by_chance
+from tests.experiments.synthetic import grid
 
 STUDIES = {
     "operating-points": (OperatingPointsStudy, 210, 12),
@@ -33,11 +33,12 @@ STUDIES = {
 def made(request):
     kind, *limits = STUDIES[request.param]
     study = kind()
-    return study, *walk(study, by_chance), *limits
+    return study, *grid(study), *limits
 
 
 def test_every_cell_is_one_that_the_trainer_takes_and_the_grid_is_honest(made):
     _, cells, _, most, programs = made
+    check_honest(cells, quick=False)
     assert len({cell.key for cell in cells}) == len(cells) <= most
     assert len(grouped(cells)) <= programs
     for cell in {place_of(cell.label, cell.coordinates): cell for cell in cells}.values():
@@ -51,7 +52,7 @@ def test_the_page_has_a_line_for_each_place_and_a_figure_for_each_picture(
     monkeypatch.setitem(STYLE, "figure.dpi", 30)
     study, cells, rows, *_ = made
     rows = [row for row in rows if row["seed"] in study.seeds[:2] + study.tuning_seeds[:1]]
-    text = page(study, rows, tmp_path)
+    text = write_page(study, rows, [], tmp_path, command=study.command).read_text()
     assert all(label in text for label in {cell.label for cell in cells})
     pictures = [p.name for section in study.report(rows) for p in section.pictures]
     assert len(set(pictures)) == len(pictures) == text.count("<figure>") > 0
@@ -63,12 +64,13 @@ def test_the_page_has_a_line_for_each_place_and_a_figure_for_each_picture(
 def test_a_page_of_no_row_and_of_half_the_rows_is_made_too(made, tmp_path):
     study, _, rows, *_ = made
     for some in ([], [row for row in rows if row["role"] == "tuning"]):
-        assert study.question in page(study, some, tmp_path)
+        assert write_page(study, some, [], tmp_path, command=study.command).is_file()
     assert study.report(rows[::2])
 
 
 def test_quick_takes_few_cells(made):
     quick = type(made[0])().quickened()
-    cells, rows = walk(quick, by_chance)
+    cells, rows = grid(quick)
+    check_honest(cells, quick=True)
     assert len(cells) <= 16
     assert quick.report(rows)
