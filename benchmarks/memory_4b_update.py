@@ -6,7 +6,7 @@ from functools import partial
 
 import jax
 
-from benchmarks.batch_shapes import batch_shapes
+from benchmarks.batch_shapes import batch_shapes, planned
 from ogrpo.learner import sharding
 from ogrpo.learner.state import TrainState, hypers, init_state
 from ogrpo.policy import Params
@@ -56,8 +56,7 @@ def analyse(options: argparse.Namespace) -> dict[str, int]:
     recipe = make_recipe(config, find_devices(config, QWEN3_4B).policy_fn)
     step = sharding.jit_step(optimizer, recipe, to, options=own_options(config))
     lowered = step.lower(replace(state, frozen=()), state.frozen, batch, given)
-    compiled = lowered.compile()
-    return {"state": sharding.bytes_per_device(state), **figures(compiled.memory_analysis())}
+    return {"state": sharding.bytes_per_device(state), **figures(planned(lowered))}
 
 
 def figures(analysis) -> dict[str, int]:

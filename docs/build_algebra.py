@@ -186,9 +186,12 @@ def escaped(cell: str) -> str:
 
 def algorithm_rows() -> list[str]:
     """A table of the whole methods, from the values themselves."""
+    from ogrpo.core import returns
     from ogrpo.core.algorithms import ADVANTAGES, GROUPS, REDUCTIONS
 
-    named = {id(part): name for table in (ADVANTAGES, REDUCTIONS) for name, part in table.items()}
+    own = {"gae": returns.gae}  # not to be exchanged: its critic belongs to it
+    tables = (ADVANTAGES, REDUCTIONS, own)
+    named = {id(part): name for table in tables for name, part in table.items()}
     rows = ["| algorithm | in one line | advantage | reduction | reads | knobs | source |"]
     rows += ["|---|---|---|---|---|---|---|"]
     for algorithm in (a for group in GROUPS.values() for a in group):

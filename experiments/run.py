@@ -127,6 +127,11 @@ GRIDS = {
         "noise",
         "NoiseStudy",
     ),
+    "boundary": Grid(
+        "how stale samples may be, by scheme and learning rate, and which signal warns first",
+        "boundary",
+        "BoundaryStudy",
+    ),
     "variance": Grid(
         "errors of off-policy estimators against staleness, measured and predicted",
         "variance",

@@ -64,6 +64,8 @@ SLOW = (
         "experiments/test_gsm8k.py",
         "trainer/test_gsm8k_mesh.py",
         "experiments/test_reuse.py",
+        "experiments/test_kept_rows.py",
+        "experiments/test_studies.py",
         "experiments/test_ablation.py",
         "experiments/test_variance.py",
         "experiments/test_staleness.py",

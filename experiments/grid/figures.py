@@ -17,6 +17,7 @@ COLORS = (
     *("#3366aa", "#dd7722", "#338855", "#aa3377", "#7755aa", "#997733"),
     *("#22a5b5", "#888888", "#c2453d", "#5b8c2a"),
 )
+DASHES = ("-", "--", ":")
 SAMPLES = 64
 LABELS = {
     SCORE: "Pass@1, sampled",
@@ -25,8 +26,11 @@ LABELS = {
     "kl/pi_mu": "KL(π‖μ), nats a token",
     "kl/pi_ref": "KL(π‖reference), nats a token",
     "ess": "effective sample size",
+    "ess/sequence": "effective sample size, sequences",
     "tokens/completion": "tokens a completion",
     "grad_norm": "norm of the gradient",
+    "grad_norm/head": "norm of the output head's gradient",
+    "grad_variance": "variance of the gradient",
     "ratio/tail": "99 % quantile of token ratios",
     "chi_square": "chi-square of sequences",
     "clipped": "clipped, share of tokens",
@@ -83,15 +87,19 @@ def mean_curve(curves: Sequence[tuple[Array, Array]]) -> tuple[Array, Array, Arr
     return places, values.mean(axis=0), error
 
 
-def draw(axes: Axes, rows: Sequence[Row], axis: Axis, name: str, label: str, color: str) -> None:
-    """Each seed a thin line, their mean a thick one, a band of one standard error."""
+def draw(axes: Axes, rows: Sequence[Row], axis: Axis, name: str, label: str, number: int) -> None:
+    """Each seed a thin line, their mean a thick one, a band of one standard error.
+
+    The number of the method among those drawn decides its colour, and beyond those its dashes.
+    """
+    color, dashes = COLORS[number % len(COLORS)], DASHES[number // len(COLORS) % len(DASHES)]
     curves = [found for row in rows if len((found := curve(row, axis, name))[0])]
     if not curves:
         return
     for x, y in curves:
         axes.plot(x, y, color=color, linewidth=0.5, alpha=0.35)
     places, mean, error = mean_curve(curves)
-    axes.plot(places, mean, color=color, linewidth=1.6, label=label)
+    axes.plot(places, mean, dashes, color=color, linewidth=1.6, label=label)
     axes.fill_between(places, mean - error, mean + error, color=color, alpha=0.18, linewidth=0)
 
 
@@ -110,7 +118,7 @@ def all_axes(
     for axis, axes in zip(AXES, panels.flat, strict=True):
         for n, (place, trials) in enumerate(found.items()):
             told = (labels or {}).get(place, place_name(place))
-            draw(axes, trials, axis, name, told, COLORS[n % len(COLORS)])
+            draw(axes, trials, axis, name, told, n)
         axes.set_xlabel(axis.label)
         if log:
             axes.set_yscale("log")
@@ -136,7 +144,7 @@ def small_multiples(
     panels = [*figure.subplots(height, columns, squeeze=False).flat]
     for axes, name in zip(panels, names, strict=False):
         for n, (place, trials) in enumerate(found.items()):
-            draw(axes, trials, chosen, name, place_name(place), COLORS[n % len(COLORS)])
+            draw(axes, trials, chosen, name, place_name(place), n)
         axes.set_title(LABELS.get(name, name), fontsize=10, loc="left")
         axes.set_xlabel(chosen.label, fontsize=9)
     for axes in panels:

@@ -31,6 +31,8 @@ def measure(study: Study, console: Console) -> int:
     """Measures what the run's folder lacks and reports; 1 after a failure, 130 after Ctrl-C."""
     folder = study.run_dir or Path("runs") / (study.name + "-quick" * study.quick)
     say(console, f"run directory {folder}")
+    if study.base.rollout.url:
+        say(console, f"what cells say of the servers, and how to start one: {folder / 'logs'}")
     try:
         result = run_grid(
             study.stages(),

@@ -5,16 +5,18 @@ import os
 import signal
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing import connection
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from experiments.grid.cell import TRAIN, Cell
-from experiments.grid.worker import LAST_LINES, work
+from experiments.grid.worker import DONE, LAST_LINES, READY, work
 from ogrpo.trainer.config_update import require
 
 ENDING_SECONDS = 5.0
+STDERR = 2
 
 
 class Finished(NamedTuple):
@@ -34,6 +36,8 @@ class Worker:
     log: Path
     program: str | None = None
     cell: Cell | None = None
+    ready: bool = False
+    """Whether it has begun to take cells."""
 
     def give(self, cell: Cell, program: str) -> None:
         """Sends a cell; a process that is gone is noticed when it is waited for."""
@@ -61,6 +65,10 @@ def program_name(cell: Cell) -> str:
     return program_of(cell.config)
 
 
+class CannotStart(RuntimeError):
+    """A process of the grid ended before it took a cell: no cell is at fault."""
+
+
 class Pool:
     """`jobs` processes, each begun when it is needed."""
 
@@ -72,14 +80,20 @@ class Pool:
         self._begun = 0
 
     def measure(self, cells: Sequence[Cell]) -> Iterator[Finished]:
-        """Yields each cell as it ends."""
+        """Yields each cell as it ends.
+
+        Raises:
+          CannotStart: a process ended before it took a cell; the message has its last words.
+        """
         waiting = grouped(cells)
         self._feed(waiting)
         while busy := [worker for worker in self._workers if worker.cell is not None]:
             ready = connection.wait([w.pipe for w in busy] + [w.process.sentinel for w in busy])
             for worker in busy:
                 if worker.pipe in ready or worker.process.sentinel in ready:
-                    yield self._heard(worker)
+                    heard = self._heard(worker)
+                    if heard is not None:
+                        yield heard
             self._feed(waiting)
 
     def close(self) -> None:
@@ -97,16 +111,23 @@ class Pool:
             worker.pipe.close()
         self._workers.clear()
 
-    def _heard(self, worker: Worker) -> Finished:
+    def _heard(self, worker: Worker) -> Finished | None:
+        """What became of a worker's cell; None where it is only now that it begins."""
         cell = worker.cell
         assert cell is not None
         try:
             outcome, words = worker.pipe.recv()
         except (EOFError, ConnectionResetError):
             self._workers.remove(worker)
-            return Finished(cell, worker.last_words())
+            words = worker.last_words()
+            if not worker.ready:
+                raise CannotStart(f"a process of the grid cannot start: {words}") from None
+            return Finished(cell, words)
+        if outcome == READY:
+            worker.ready = True
+            return None
         worker.cell = None
-        return Finished(cell, words if outcome == "failed" else None)
+        return Finished(cell, None if outcome == DONE else words)
 
     def _feed(self, waiting: dict[str, deque[Cell]]) -> None:
         """Gives every idle process a cell, of the program that it has or of one nobody is at."""
@@ -131,11 +152,26 @@ class Pool:
         arguments = (theirs, self._run_dir, log, share_of_cpus(self._jobs, self._begun))
         process = self._context.Process(target=work, args=arguments, daemon=False)
         self._begun += 1
-        process.start()
+        with errors_in(log):
+            process.start()
         theirs.close()
         worker = Worker(process, ours, log)
         self._workers.append(worker)
         return worker
+
+
+@contextmanager
+def errors_in(log: Path) -> Iterator[None]:
+    """Processes that are started within the block have their errors in a file, from the first."""
+    handle = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+    before = os.dup(STDERR)
+    try:
+        os.dup2(handle, STDERR)
+        yield
+    finally:
+        os.dup2(before, STDERR)
+        os.close(before)
+        os.close(handle)
 
 
 def _quietly(send: Callable[[], None]) -> None:

@@ -83,7 +83,7 @@ class GridDisplay:
         self._update(told)
         if not self._console.is_terminal and words is None:
             left = self._left.of([*self._waiting.values()])
-            more = f", {clock(left)} left" if left and self._waiting else ""
+            more = f", {clock(left)} left" if left is not None and self._waiting else ""
             self._console.print(
                 f"{self._done}/{self._total} {told} ({seconds:.0f} s{more})",
                 markup=False,

@@ -19,10 +19,11 @@ from experiments.grid.cell import Cell
 from experiments.grid.rows import CellFiles
 
 LAST_LINES = 12
+READY, DONE, FAILED = "ready", "done", "failed"
 
 
 def work(pipe: Connection, run_dir: Path, log: Path, cpus: frozenset[int] | None) -> None:
-    """Answers each cell that comes through the pipe: "done", or "failed" and the last words.
+    """Answers each cell that comes through the pipe: `DONE`, or `FAILED` and the last words.
 
     Args:
       pipe: where cells come from; None ends the process.
@@ -41,6 +42,7 @@ def work(pipe: Connection, run_dir: Path, log: Path, cpus: frozenset[int] | None
 
     files = CellFiles(run_dir)
     bench = Bench(run_dir, Console(width=100))
+    pipe.send((READY, ""))
     with contextlib.closing(bench), contextlib.suppress(EOFError):
         while (cell := pipe.recv()) is not None:
             print(f"cell {cell.key}: {cell}", flush=True)
@@ -57,8 +59,8 @@ def _measured(cell: Cell, files: CellFiles, bench: Any) -> tuple[str, str]:
     except Exception as error:  # the outermost boundary of a cell: the grid goes on without it
         traceback.print_exc()
         words = "".join(traceback.format_exception(error)).strip().splitlines()
-        return "failed", "\n".join(words[-LAST_LINES:])
-    return "done", ""
+        return FAILED, "\n".join(words[-LAST_LINES:])
+    return DONE, ""
 
 
 def versions() -> dict[str, str]:

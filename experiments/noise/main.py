@@ -17,9 +17,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, Self
 
-from experiments.grid.cell import Cell
 from experiments.grid.choose import Variant
-from experiments.grid.runner import Rows
+from experiments.grid.runner import Rows, Stage
 from experiments.grid.study import Section
 from experiments.grid.tuned import TunedStudy
 from experiments.noise.report import sections
@@ -61,13 +60,13 @@ class NoiseStudy(TunedStudy):
             for flip in self.flips
         ]
 
-    def tuning(self, rows: Rows) -> Sequence[Cell]:
-        """The cells of one share after those of another: a judge is made for each."""
-        return sorted(super().tuning(rows), key=lambda cell: cell.coordinates["flips"])
+    def stages(self) -> Sequence[Stage]:
+        """The cells of one share of flips after those of another: a judge is made for each."""
 
-    def comparing(self, rows: Rows) -> Sequence[Cell]:
-        """The cells that figures are of, in the same order."""
-        return sorted(super().comparing(rows), key=lambda cell: cell.coordinates["flips"])
+        def by_flips(stage: Stage) -> Stage:
+            return lambda rows: sorted(stage(rows), key=lambda cell: cell.coordinates["flips"])
+
+        return [by_flips(stage) for stage in super().stages()]
 
     def report(self, rows: Rows) -> Sequence[Section]:
         """What each method loses, what that is beyond the first, and where the noise goes."""

@@ -2,14 +2,21 @@
 
 plain     all scores at once (`ogrpo.policy.attention.attend`): the oracle, the fastest of few keys
 blocked   a block of keys at a time, in XLA: any device, memory linear in the tokens
+
+The accelerators' own kernels are not offered. A prompt that G completions share would go through
+one call, a completion's own keys through another, and their log-sum-exps would join the two. In JAX
+0.10.2 `jax.nn.dot_product_attention(implementation="cudnn", return_residual=True)` gives that sum
+but leaves its gradient out, and splash attention's `save_residuals` has no gradient at all. One
+call over both would need the prompt's keys G times.
 """
 
 from collections.abc import Sequence
 
 import jax
 
-from ogrpo.kernels.attention.blocked import blocked_attention
+from ogrpo.kernels.attention.blocked import blocked_attention, tile_for
 from ogrpo.policy.attention import AttentionFn, KeySegment, attend
+from ogrpo.policy.flops import Step
 
 KERNELS: dict[str, AttentionFn] = {"plain": attend, "blocked": blocked_attention}
 NAMES = ("auto", *KERNELS)
@@ -21,7 +28,11 @@ half of the time (docs/performance.md); below, the plain version keeps small run
 def check_available(name: str) -> None:
     """Raise ValueError for a name that is none."""
     if name not in NAMES:
-        raise ValueError(f"there is no attention {name!r}: choose {', '.join(NAMES)}")
+        raise ValueError(
+            f"there is no attention {name!r}: choose {', '.join(NAMES)}; cuDNN's and splash"
+            " attention have no gradient through the log-sum-exp by which a shared prompt's keys"
+            " are joined with a completion's own: blocked shares the prompt on any device"
+        )
 
 
 def blocks(name: str, keys: int) -> bool:
@@ -30,10 +41,20 @@ def blocks(name: str, keys: int) -> bool:
     return name == "blocked" or (name == "auto" and keys >= LEAST_KEYS)
 
 
-def describe(name: str) -> str:
-    """What a name stands for, for the first lines of a run."""
+def step_of(name: str, keys: int, platform: str) -> Step | None:
+    """What is computed at once where a query has so many keys; None: all of its scores."""
+    return tile_for(platform) if blocks(name, keys) else None
+
+
+def describe(name: str, platform: str) -> str:
+    """What a name stands for on a platform, for the first lines of a run."""
     check_available(name)
-    return f"blocked from {LEAST_KEYS} keys on, plain below" if name == "auto" else name
+    text = f"blocked from {LEAST_KEYS} keys on, plain below" if name == "auto" else name
+    if platform == "cpu" or name == "plain":
+        return text
+    size = tile_for(platform)
+    step = f"{size.queries} queries and {size.keys} keys a step"
+    return f"{text}; {step}, in XLA, not yet measured on a {platform}"
 
 
 def kernel(name: str, *, blocked: AttentionFn = blocked_attention) -> AttentionFn:

@@ -25,21 +25,21 @@ from jax.ad_checkpoint import checkpoint_name
 
 from ogrpo.kernels.varying import vary_alike
 from ogrpo.policy.attention import KEPT, KeySegment
+from ogrpo.policy.flops import Step
 
 _LOW = -1e30  # below every score; unlike -inf, its difference with itself is a number
 
 
-class Tile(NamedTuple):
-    """Queries, of every head that shares a key, and keys at a time."""
-
-    queries: int
-    keys: int
-
-
-CPU_TILE = Tile(64, 128)
-"""What fits in the second-level cache of a core, measured (`benchmark`)."""
-DEVICE_TILE = Tile(512, 1024)
+CPU_TILE = Step(64, 128)
+"""Queries, of every head that shares a key, and keys at a time: what fits in the second-level cache
+of a core, measured (`benchmark`)."""
+DEVICE_TILE = Step(512, 1024)
 """Of other devices, to which each step of a loop is a few kernels: unmeasured."""
+
+
+def tile_for(platform: str) -> Step:
+    """The sizes of a step there."""
+    return CPU_TILE if platform == "cpu" else DEVICE_TILE
 
 
 class _Keys(NamedTuple):
@@ -72,7 +72,7 @@ class _Sums(NamedTuple):
 
 
 def blocked_attention(
-    queries: jax.Array, segments: Sequence[KeySegment], *, tile: Tile | None = None
+    queries: jax.Array, segments: Sequence[KeySegment], *, tile: Step | None = None
 ) -> jax.Array:
     """`attend` without its scores: the memory needed is linear in queries and in keys.
 
@@ -95,14 +95,14 @@ def blocked_attention(
     """
     n, g, t, h, d = queries.shape
     kv_heads = segments[0].keys.shape[-2]
-    tile = (CPU_TILE if jax.default_backend() == "cpu" else DEVICE_TILE) if tile is None else tile
+    tile = tile_for(jax.default_backend()) if tile is None else tile
     size, length = _even(t, tile.queries)
     grouped = queries.reshape(n * g, t, kv_heads, h // kv_heads, d).transpose(0, 2, 3, 1, 4)
     laid = [_laid_out(segment, (n, g, t), length, tile.keys) for segment in segments]
     flat = [x for keys, _ in laid for x in (keys.keys, keys.values)]
     q, *parts = vary_alike(_padded(grouped, 3, length), *flat)
     keys = tuple(_Keys(*parts[i : i + 2]) for i in range(0, len(parts), 2))
-    out: Any = _attend(Tile(size, tile.keys), q, keys, tuple(sight for _, sight in laid))
+    out: Any = _attend(Step(size, tile.keys), q, keys, tuple(sight for _, sight in laid))
     return out[:, :, :, :t].transpose(0, 3, 1, 2, 4).reshape(queries.shape)
 
 
@@ -139,14 +139,14 @@ def _laid_out(
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _attend(
-    tile: Tile, q: jax.Array, keys: tuple[_Keys, ...], sights: tuple[_Sight, ...]
+    tile: Step, q: jax.Array, keys: tuple[_Keys, ...], sights: tuple[_Sight, ...]
 ) -> jax.Array:
     """Outputs [B, K, R, T', D] of queries [B, K, R, T', D]."""
     return _forward(tile, q, keys, sights)[0]
 
 
 def _forward(
-    tile: Tile, q: jax.Array, keys: tuple[_Keys, ...], sights: tuple[_Sight, ...]
+    tile: Step, q: jax.Array, keys: tuple[_Keys, ...], sights: tuple[_Sight, ...]
 ) -> tuple[jax.Array, tuple[Any, ...]]:
     wide = _wide(q)
     out, lse = jnp.zeros_like(q), jnp.zeros_like(q[..., 0], wide)
@@ -171,7 +171,7 @@ def _forward(
 
 
 def _backward(
-    tile: Tile, saved: tuple[Any, ...], cotangent: jax.Array
+    tile: Step, saved: tuple[Any, ...], cotangent: jax.Array
 ) -> tuple[jax.Array, tuple[_Keys, ...], None]:
     q, keys, sights, out, lse = saved
     wide = _wide(q)
@@ -224,7 +224,7 @@ class _Block(NamedTuple):
 class _Place:
     """Where tile `i` lies among queries [B, K, R, T', ...]; as an array of its own [K, M, ...]."""
 
-    def __init__(self, q: jax.Array, tile: Tile, i: jax.Array) -> None:
+    def __init__(self, q: jax.Array, tile: Step, i: jax.Array) -> None:
         """The tiles of a row follow each other."""
         per_row = q.shape[3] // tile.queries
         self.heads, self.size = q.shape[1:3], tile.queries
@@ -321,5 +321,5 @@ def _wide(x: jax.Array) -> Any:
     return jnp.float64 if x.dtype == jnp.float64 else jnp.float32
 
 
-def _tiles(q: jax.Array, tile: Tile) -> jax.Array:
+def _tiles(q: jax.Array, tile: Step) -> jax.Array:
     return jnp.int32(q.shape[0] * (q.shape[3] // tile.queries))

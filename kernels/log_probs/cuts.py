@@ -39,13 +39,13 @@ Block = jax.Array | int
 class Blocks(NamedTuple):
     """All rows as so many blocks of a size, one after the other."""
 
-    count: int
+    number: int
     size: int
 
     @property
     def total(self) -> int:
         """Rows, padding included."""
-        return self.count * self.size
+        return self.number * self.size
 
     def start(self, block: Block) -> Block:
         """Its first row."""
@@ -53,11 +53,11 @@ class Blocks(NamedTuple):
 
     def over(self, step: Callable[[Block, Any], Any], carry: Any) -> Any:
         """What is left of `carry` after a step for each block."""
-        return step(0, carry) if self.count == 1 else lax.fori_loop(0, self.count, step, carry)
+        return step(0, carry) if self.number == 1 else lax.fori_loop(0, self.number, step, carry)
 
     def read(self, block: Block, arrays: Any) -> Any:
         """Of arrays [M, ...], a block's rows."""
-        if self.count == 1:
+        if self.number == 1:
             return arrays
         start = self.start(block)
         return jax.tree.map(lambda x: lax.dynamic_slice_in_dim(x, start, self.size), arrays)
@@ -65,7 +65,7 @@ class Blocks(NamedTuple):
     def change(self, block: Block, arrays: Any, function: Callable[[Any], Any]) -> Any:
         """Arrays [M, ...] with a function of a block's rows in their place."""
         new = function(self.read(block, arrays))
-        if self.count == 1:
+        if self.number == 1:
             return new
         start = self.start(block)
         return jax.tree.map(

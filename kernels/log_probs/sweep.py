@@ -118,7 +118,7 @@ def swept_log_probs(
     rest = blocks(size, plan.block).total - size
     padded = (jnp.pad(x, ((0, rest), (0, 0))) if rest else x for x in (alike[0], token_ids))
     hidden, token_ids = padded
-    out = _swept(plan, hidden, alike[1], token_ids, alike[2])
+    out: Any = _swept(plan, hidden, alike[1], token_ids, alike[2])
     return jax.tree.map(lambda x: x[:size], out) if rest else out
 
 

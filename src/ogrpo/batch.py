@@ -91,6 +91,9 @@ class Batch(NamedTuple, Generic[Array]):
     """float32 [N, G, T], the reward of a step at its last token; for methods that read steps."""
     step_ends: Array | None = None
     """bool [N, G, T], True at the last token of each step."""
+    values: Array | None = None
+    """float32 [N, G, T], the trainer's own V before each token at the start of the update; for
+    methods that learn values."""
     packing: Packing[Array] | None = None
     """The same tokens without their padding; None where the policy is to read the padded ones."""
 
@@ -107,6 +110,12 @@ class PolicyOutput(NamedTuple, Generic[Array]):
     """float32, log pi of each token."""
     entropy: Array
     """float32, of the distribution that each token was asked of, in nats."""
+    values: Array | None = None
+    """float32, V before each token; None of a policy without a value head."""
+
+
+VALUE_HEAD = "value_head"
+"""What a value head is called among a policy's parameters, which nobody but the trainer sees."""
 
 
 def tokens_only(

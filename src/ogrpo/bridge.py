@@ -17,8 +17,9 @@ from ogrpo.policy.pretrained import Slot, tensor_slots
 from ogrpo.rollout.embedded import EmbeddedEngine
 from ogrpo.rollout.endpoint import ServedModel
 from ogrpo.rollout.protocol import IntArray
-from ogrpo.rollout.vllm import Expected, Options, VllmEngine, connect
+from ogrpo.rollout.vllm import Expected, Options, Refused, VllmEngine, connect
 from ogrpo.rollout.weights.adapters import AdapterTensors
+from ogrpo.rollout.weights.nccl import Nccl, NcclError
 
 # From where on the sampler's layouts for CPUs are faster by more than they take to compile:
 # parameters of a stacked array, tokens of a completion; how often a batch is halved; and slots of
@@ -36,6 +37,7 @@ def connect_policy(
     max_length: int,
     texts: Sequence[tuple[Sequence[int], str]],
     options: Options | None = None,
+    nccl: Nccl | None = None,
 ) -> VllmEngine:
     """An engine that samples the decoder's policy from vLLM servers.
 
@@ -46,6 +48,7 @@ def connect_policy(
         max_length: longest prompt plus completion.
         texts: by which the servers' tokenizer is compared, as from `TextTokenizer.sample_texts`.
         options: see `ogrpo.rollout.vllm.Options`.
+        nccl: with transport="nccl"; see `open_nccl`.
     """
     alone = options is not None and options.push == "adapters"
     return connect(
@@ -57,7 +60,32 @@ def connect_policy(
         score_fn=make_score_fn(config),
         adapters_fn=named_adapters if alone else None,
         options=options,
+        nccl=nccl,
     )
+
+
+def open_nccl() -> Nccl:
+    """NCCL on this process's first GPU, which broadcasts what `named_tensors` gathered on the host.
+
+    Raises:
+        Refused: JAX has no GPU here, or NCCL is missing.
+    """
+    try:
+        device = jax.local_devices(backend="cuda")[0]
+        return Nccl(partial(_on_device, device), device.local_hardware_id or 0)
+    except NcclError as error:
+        raise Refused(f"transport is nccl: {error}") from error
+    except RuntimeError as error:
+        raise Refused(
+            f"transport is nccl, and JAX has no CUDA device here, only {jax.default_backend()}: "
+            "pip install 'ogrpo[gpu]' where there is one, or --rollout.transport folder or url"
+        ) from error
+
+
+def _on_device(device: Any, array: np.ndarray) -> tuple[jax.Array, int]:
+    """A buffer that is complete, so that a stream other than XLA's may read it, and its address."""
+    buffer = jax.device_put(array, device).block_until_ready()
+    return buffer, buffer.unsafe_buffer_pointer()
 
 
 def named_tensors(config: DecoderConfig, params: Params) -> dict[str, np.ndarray]:
@@ -145,14 +173,19 @@ def embedded_engine(
 
     def sample_fn(params: Params, ids: np.ndarray, mask: np.ndarray, seed: int, **how: Any) -> Any:
         arrays = place_fn(ids), place_fn(mask)
-        long = how["max_tokens"] >= _LONG and _on_one_cpu(params)
-        layout = {"halvings": _HALVINGS, "least_read": _LEAST_READ} if long else {}
+        read = least_read(how["max_tokens"], one_cpu=_on_one_cpu(params))
+        layout = {} if read is None else {"halvings": _HALVINGS, "least_read": read}
         key = jax.random.key(seed)
         return fetch_fn(sample(params, config, *arrays, key, eos_id=eos_id, **layout, **how))
 
     return EmbeddedEngine(
         sample_fn, batch_size=batch_size, prompt_length=prompt_length, prepare_fn=_prepare
     )
+
+
+def least_read(max_tokens: int, *, one_cpu: bool) -> int | None:
+    """Slots of its cache that a step of the embedded sampler reads at least; None: all."""
+    return _LEAST_READ if one_cpu and max_tokens >= _LONG else None
 
 
 def _prepare(params: Params) -> Params:

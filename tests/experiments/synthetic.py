@@ -1,59 +1,56 @@
-"""Rows as a grid leaves them, without training: curves that depend on the cell alone."""
+"""Curves that depend on a cell alone: some rise, some fall (`walked` has the grid around them)."""
 
 import math
 import random
 
-from experiments.grid.cell import changes
-from experiments.grid.rows import rounded, told_of
-from experiments.grid.train import AXES
+from tests.experiments.walked import AXES
 
-EVALUATIONS = 5
+from experiments.grid.cell import Cell
+from experiments.grid.rows import Row, rounded
+
+EVALUATIONS, STRETCHES = 5, 40
 
 
-def row(cell, base, score=None, **signals):
-    """The row of a cell whose Pass@1 goes from .35 to `score`, or to where its key has it go."""
+def by_chance(cell: Cell) -> Row:
+    """A run that goes where its key has it go."""
+    return going_to(random.Random(cell.key).uniform(0.0, 0.8), cell)
+
+
+def going_to(end: float, cell: Cell, **signals: list[float]) -> Row:
+    """What a run leaves whose Pass@1 goes from .35 to `end` in a straight line.
+
+    Args:
+      end: the last Pass@1.
+      cell: the run's.
+      signals: values over its stretches; others are noise that rises where the score falls.
+    """
     draw = random.Random(cell.key)
-    end = draw.uniform(0.0, 0.8) if score is None else score
-    schedule = cell.config.schedule
     parts = [n / (EVALUATIONS - 1) for n in range(EVALUATIONS)]
+    stretches = [(n + 1) / STRETCHES for n in range(STRETCHES)]
     scores = [0.35 + (end - 0.35) * part for part in parts]
-    points = [(n + 1) / 40 for n in range(40)]
-    names = [name for name in cell.watch.signals if name != "grad_variance"]
-    steps = {
-        name: [draw.uniform(0.9, 1.1) * (1 + part * (0.5 - end)) for part in points]
-        for name in names
-    }
     evaluations = {
-        **places(schedule, parts),
+        **places(cell, parts),
         "pass@1/sampled": scores,
         "pass@1/greedy": [math.sqrt(value) for value in scores],
         "grad_variance": [None, *(draw.uniform(1, 2) for _ in parts[1:])],
     }
-    last = {name: values[-1] for name, values in evaluations.items()}
+    noise = {
+        name: [draw.uniform(0.9, 1.1) * (1 + part * (0.5 - end)) for part in stretches]
+        for name in cell.watch.signals
+    }
     made = {
         "ended": "whole",
         "evaluations": evaluations,
-        "steps": {**places(schedule, points), **steps, **signals},
-        "final": last,
+        "steps": {**places(cell, stretches), **noise, **signals},
+        "final": {name: values[-1] for name, values in evaluations.items()},
         "seconds": 1.0,
         "date": "2026-01-01",
     }
-    return {**told_of(cell), "changes": changes(cell.config, base), **rounded(made)}
+    return rounded(made)
 
 
-def places(schedule, parts):
+def places(cell: Cell, parts: list[float]) -> Row:
     """Where on every axis so much of a run lies."""
+    schedule = cell.config.schedule
     whole = dict.fromkeys(AXES, 1e6) | {"step": schedule.steps, "updates": schedule.updates}
-    return {name: [float(total * part) for part in parts] for name, total in whole.items()} | {
-        "seconds": [9.0 * part for part in parts]
-    }
-
-
-def grid(study, score=None):
-    """All cells of a study's stages and their rows."""
-    cells, rows = [], []
-    for stage in study.stages():
-        new = [*stage(rows)]
-        cells += new
-        rows += [row(cell, study.base, score and score(cell)) for cell in new]
-    return cells, rows
+    return {name: [float(total * part) for part in parts] for name, total in whole.items()}

@@ -3,19 +3,20 @@
 import re
 
 import pytest
+from tests.experiments.walked import page, walk
 
 from experiments.ablation.main import AblationStudy
+from experiments.boundary.main import BoundaryStudy
 from experiments.clip_vs_is.main import ClipStudy
-from experiments.grid.cell import check_honest
-from experiments.grid.page import write_page
+from experiments.grid.cell import place_of
 from experiments.grid.pool import grouped
 from experiments.noise.main import NoiseStudy
 from experiments.operating_points.main import OperatingPointsStudy
 from experiments.rec.main import RecStudy
-from ogrpo.trainer.config import TrainConfig
+from ogrpo.report.plots import STYLE
 from ogrpo.trainer.method import check
 from ogrpo.trainer.sources import check_sources
-from tests.experiments.synthetic import grid
+from tests.experiments.synthetic import by_chance
 
 STUDIES = {
     "operating-points": (OperatingPointsStudy, 210, 12),
@@ -23,6 +24,7 @@ STUDIES = {
     "rec": (RecStudy, 330, 20),
     "clip-vs-is": (ClipStudy, 270, 24),
     "noise": (NoiseStudy, 180, 5),
+    "boundary": (BoundaryStudy, 240, 4),
 }
 """Study -> its class, the most cells and the most programs of its grid."""
 
@@ -31,26 +33,28 @@ STUDIES = {
 def made(request):
     kind, *limits = STUDIES[request.param]
     study = kind()
-    return study, *grid(study), *limits
+    return study, *walk(study, by_chance), *limits
 
 
 def test_every_cell_is_one_that_the_trainer_takes_and_the_grid_is_honest(made):
     _, cells, _, most, programs = made
-    check_honest(cells, quick=False)
     assert len({cell.key for cell in cells}) == len(cells) <= most
     assert len(grouped(cells)) <= programs
-    for config in {cell.config for cell in cells if isinstance(cell.config, TrainConfig)}:
-        check_sources(config)
-        check(config)
+    for cell in {place_of(cell.label, cell.coordinates): cell for cell in cells}.values():
+        check_sources(cell.config)
+        check(cell.config)
 
 
-def test_the_page_has_a_line_for_each_place_and_a_figure_for_each_picture(made, tmp_path):
+def test_the_page_has_a_line_for_each_place_and_a_figure_for_each_picture(
+    made, tmp_path, monkeypatch
+):
+    monkeypatch.setitem(STYLE, "figure.dpi", 30)
     study, cells, rows, *_ = made
     rows = [row for row in rows if row["seed"] in study.seeds[:2] + study.tuning_seeds[:1]]
-    page = write_page(study, rows, [], tmp_path, command=study.command).read_text()
-    assert all(label in page for label in {cell.label for cell in cells})
+    text = page(study, rows, tmp_path)
+    assert all(label in text for label in {cell.label for cell in cells})
     pictures = [p.name for section in study.report(rows) for p in section.pictures]
-    assert len(set(pictures)) == len(pictures) == page.count("<figure>") > 0
+    assert len(set(pictures)) == len(pictures) == text.count("<figure>") > 0
     names = [table.name for section in study.report(rows) for table in section.tables]
     assert len(set(names)) == len(names)
     assert all(re.fullmatch(r"[\w-]+", name) for name in names)
@@ -59,13 +63,12 @@ def test_the_page_has_a_line_for_each_place_and_a_figure_for_each_picture(made, 
 def test_a_page_of_no_row_and_of_half_the_rows_is_made_too(made, tmp_path):
     study, _, rows, *_ = made
     for some in ([], [row for row in rows if row["role"] == "tuning"]):
-        write_page(study, some, [], tmp_path, command=study.command)
+        assert study.question in page(study, some, tmp_path)
     assert study.report(rows[::2])
 
 
 def test_quick_takes_few_cells(made):
     quick = type(made[0])().quickened()
-    cells, rows = grid(quick)
-    check_honest(cells, quick=True)
+    cells, rows = walk(quick, by_chance)
     assert len(cells) <= 16
     assert quick.report(rows)

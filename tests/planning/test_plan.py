@@ -43,7 +43,7 @@ from ogrpo.planning.rehearsal import (
 )
 from ogrpo.planning.schedule import Times, recommend, times, train_seconds
 from ogrpo.planning.simulation import Lengths, Pipeline, simulate
-from ogrpo.planning.sweep import calls_of, point, service, sweep
+from ogrpo.planning.sweep import calls_of, point, push_seconds, service, sweep
 from ogrpo.policy.flops import parameters
 from ogrpo.rollout.collection import CollectionLimits, Collector, Request
 from ogrpo.rollout.protocol import Completion, Group, Sampling
@@ -183,6 +183,12 @@ def test_the_times_worked_by_hand():
     assert spent.push == pytest.approx(0.5 + 2 * 2 * WEIGHTS / 1e6)
     once = times(replace(TINY, link=replace(TINY.link, sent="once")))
     assert once.push == pytest.approx(0.5 + 2 * WEIGHTS / 1e6)
+    checked = replace(TINY, link=replace(TINY.link, seconds_per_gigabyte=3e3))
+    assert times(checked).push == pytest.approx(0.5 + (2 * 2 + 3 * 2) * WEIGHTS / 1e6)
+    # To twice as many servers: the link carries twice as much, and each checks by itself.
+    assert push_seconds(checked, times(checked), 2.0) == pytest.approx(
+        0.5 + (2 * 2 * 2 + 3 * 2) * WEIGHTS / 1e6
+    )
 
 
 # ------------------------------------------------------------------ the rule
@@ -518,6 +524,7 @@ def test_a_preset_is_planned_from_the_command_line(capsys):
         ("--serve.utilisation 1.5", "serve.utilisation is 1.5: give a share above 0"),
         ("--limits.lead 9", "limits.max-staleness is 8, but batches asked for limits.lead = 9"),
         ("--link.latency -1", "link.latency is -1.0: give at least 0"),
+        ("--link.seconds-per-gigabyte -1", "link.seconds-per-gigabyte is -1.0: give at least 0"),
         ("--model.config nowhere.json", "model.config nowhere.json is no file"),
         ("--workers 0", "workers has 0: give at least 1"),
     ],

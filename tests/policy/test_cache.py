@@ -11,8 +11,8 @@ from jax.experimental import io_callback
 
 from ogrpo.policy import sample
 from ogrpo.policy.attention import attend
-from ogrpo.policy.cache import doubling
 from ogrpo.policy.decoder import unstack
+from ogrpo.policy.flops import doubling
 from tests.policy.tiny import make_config, make_params, ragged_batch
 
 SETTINGS = {"temperature": 1.0, "greedy": False, "group_size": 5, "max_tokens": 40, "eos_id": 3}

@@ -16,16 +16,18 @@ import pytest
 from jax.extend.core import jaxprs_in_params
 
 from ogrpo.batch import tokens_only
+from ogrpo.kernels.attention.blocked import blocked_attention
 from ogrpo.learner.state import join
-from ogrpo.policy import completion_log_probs, flops, lora
+from ogrpo.policy import completion_log_probs, flops, lora, sample
 from ogrpo.policy.attention import attend
 from ogrpo.policy.decoder import keep_products, param_shapes
 from ogrpo.policy.flops import Adapter, Flops
 from ogrpo.policy.head import token_log_probs
 from ogrpo.policy.packing import packed_log_probs_and_entropy
 from ogrpo.policy.sampler import _Draw, _sample
+from tests.policy.counting import computed_flops
 from tests.policy.test_packing import make_groups, packed
-from tests.policy.tiny import FAMILIES, make_config
+from tests.policy.tiny import FAMILIES, make_config, make_params
 
 SHAPE = {"n": 3, "g": 4, "p": 7, "t": 5}
 
@@ -123,7 +125,8 @@ def test_a_draw_worked_by_hand():
     assert got == Flops(
         projections=2 * 104 * (3 + 2), attention=2 * 2 * 2 * (9 + 12), head=2 * 40 * (1 + 2)
     )
-    assert flops.sample_flops(by_hand(), n=1, g=2, p=3, t=2, steps=1) == Flops(624, 72, 80)
+    short = flops.sample_flops(by_hand(), n=1, g=2, p=3, t=2, lengths=(1, 1))
+    assert short == Flops(624, 72, 80)
 
 
 def test_bytes_worked_by_hand():
@@ -131,7 +134,6 @@ def test_bytes_worked_by_hand():
     # Embedding 40; attention 32 and 6 biases; MLP 72; norms 2 x 4 + 4.
     assert flops.parameters(config).total == 40 + 38 + 72 + 12
     assert flops.weight_bytes(config, 2) == 324
-    assert flops.optimizer_bytes(config, 4) == 1296
     # Keys and values of one head of 2.
     assert flops.cache_bytes_per_token(config, 2) == 8
     # 7 tokens: the input (4); with products also q, k, v (2 each), o (4), gate and up (6 each).
@@ -308,10 +310,61 @@ def test_microbatches_cost_the_same_and_must_divide_the_prompts():
         flops.update_flops(config, n=6, g=4, p=7, t=5, microbatches=4)
 
 
-@pytest.mark.parametrize("steps", [0, 6])
-def test_steps_of_a_draw_lie_within_the_completion(steps):
-    with pytest.raises(ValueError, match=f"steps is {steps}.*t = 5"):
-        flops.sample_flops(make_config(), **SHAPE, steps=steps)
+@pytest.mark.parametrize("lengths", [[0] * 12, [6] * 12, [5] * 11])
+def test_lengths_of_a_draw_are_of_all_and_lie_within_the_completion(lengths):
+    with pytest.raises(ValueError, match=f"{len(lengths)} lengths from {lengths[0]}.*12 .*t = 5"):
+        flops.sample_flops(make_config(), **SHAPE, lengths=lengths)
+
+
+def full_batch(n, g, p, t):
+    shapes = batch_shapes(n, g, p, t)
+    return jax.tree.map(lambda x: jnp.ones(x.shape, x.dtype), shapes)
+
+
+@pytest.mark.parametrize("remat", KEEP)
+def test_blocks_are_counted_as_they_are_walked(remat):
+    config, step = make_config(num_layers=1), flops.Step(2, 3)
+    walk = partial(blocked_attention, tile=step)
+
+    def total(params, batch):
+        how = {"keep_fn": KEEP[remat], "attention_fn": walk}
+        return jnp.sum(completion_log_probs(params, config, batch, 1.0, **how))
+
+    shape = {"n": 1, "g": 2, "p": 7, "t": 5}
+    arguments = make_params(config), full_batch(**shape)
+    forward = flops.forward_flops(config, **shape, step=step)
+    assert computed_flops(total, *arguments) == forward.total
+    counted = flops.update_flops(config, **shape, remat=remat, step=step)
+    assert computed_flops(jax.grad(total), *arguments) == counted.total
+
+
+def test_long_rows_walk_about_half_of_their_rectangles():
+    config, shape = make_config(), {"n": 2, "g": 4, "p": 64, "t": 2048}
+    whole = flops.forward_flops(config, **shape)
+    walked = flops.forward_flops(config, **shape, step=flops.Step(64, 128))
+    assert 0.5 < walked.attention / whole.attention < 0.57
+    assert walked.projections == whole.projections
+
+
+@pytest.mark.parametrize(("least_read", "halvings"), [(2, 0), (3, 2)])
+def test_a_draw_is_counted_as_it_happens(least_read, halvings):
+    config, (n, g, p, t) = make_config(num_layers=2), (2, 3, 4, 9)
+    given = {"least_read": least_read, "halvings": halvings}
+    params, batch = make_params(config), full_batch(n, g, p, t)
+
+    def draw(params, ids, mask):
+        how = {"temperature": 2.0, "greedy": False, "group_size": g, "max_tokens": t, "eos_id": 1}
+        return sample(params, config, ids, mask, jax.random.key(0), **how, **given)
+
+    prompts = batch.prompt_ids, batch.prompt_mask
+    lengths = np.asarray(draw(params, *prompts).mask.sum(-1)).ravel()
+    assert len(set(lengths)) > 2
+    counted = flops.sample_flops(config, n=n, g=g, p=p, t=t, lengths=lengths, **given)
+
+    def again(params, ids):  # a mask that is known is not asked for its empty rows under trace
+        return draw(params, ids, prompts[1])
+
+    assert computed_flops(again, params, prompts[0]) == counted.total
 
 
 def test_an_unknown_remat_is_refused():

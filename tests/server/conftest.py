@@ -13,7 +13,7 @@ import pytest
 
 from ogrpo.rollout.endpoint import wait_until_up
 from ogrpo.rollout.extension import ogrpo_serve
-from tests.rollout.vllm import world
+from tests.rollout.vllm import broadcast, world
 
 PYTHON = os.environ.get("OGRPO_VLLM_PYTHON")
 START_SECONDS = 300.0
@@ -30,8 +30,9 @@ def pytest_collection_modifyitems(items):
 class RealServer:
     """One vLLM server in a process group of its own."""
 
-    def __init__(self, folder, log, *options):
+    def __init__(self, folder, log, *options, environment=None):
         self.folder, self.log, self.options = folder, log, options
+        self.environment = environment or {}
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             self.port = free.getsockname()[1]
@@ -47,7 +48,12 @@ class RealServer:
         with self.log.open("a") as out:
             self.process = subprocess.Popen(
                 command.arguments,
-                env={**os.environ, **command.environment, "OMP_NUM_THREADS": "1"},
+                env={
+                    **os.environ,
+                    **command.environment,
+                    "OMP_NUM_THREADS": "1",
+                    **self.environment,
+                },
                 stdout=out,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
@@ -137,11 +143,27 @@ def portable(fleet):
     return fleet[1]
 
 
+@pytest.fixture(scope="session")
+def stand_in(tmp_path_factory):
+    """In place of libnccl."""
+    return broadcast.build(tmp_path_factory.mktemp("stand_in"))
+
+
 @pytest.fixture(scope="module")
-def alone(policies, tmp_path_factory):
-    """A server of the untied policy with raw log-probs, vLLM's default, on two ranks."""
+def alone(policies, stand_in, tmp_path_factory):
+    """A server of the untied policy with raw log-probs, vLLM's default, on two ranks.
+
+    Its workers take broadcasts as if they had GPUs.
+    """
     log = tmp_path_factory.mktemp("logs") / "untied.log"
-    server = RealServer(policies[False], log, "--raw-log-probs", "--", "--data-parallel-size", "2")
+    ranks = ["--data-parallel-size", "2", "--worker-extension-cls", "stand_in_worker.WeightSync"]
+    folders = os.pathsep.join(map(str, (ogrpo_serve.HERE, Path(__file__).parent)))
+    server = RealServer(
+        policies[False],
+        log,
+        *("--raw-log-probs", "--", *ranks),
+        environment={"VLLM_NCCL_SO_PATH": str(stand_in), "PYTHONPATH": folders},
+    )
     try:
         yield server.launch().wait()
     finally:

@@ -28,6 +28,8 @@ KNOBS: dict[str, tuple[Setting, float]] = {
     "rate_neg": ({"algorithm": "vespo"}, 1.0),
     "ratio_cap": ({"algorithm": "vtrace"}, 5.0),
     "trace_cap": ({"algorithm": "vtrace"}, 5.0),
+    "discount": ({"algorithm": "ppo"}, 0.5),
+    "value_coef": ({"algorithm": "ppo"}, 0.0),
     "decay": ({"algorithm": "vtrace"}, 0.5),
     "tau": ({"algorithm": "red_weight"}, 0.2),
     "coef": ({"algorithm": "opmd_kimi"}, 5.0),

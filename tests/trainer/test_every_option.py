@@ -63,7 +63,6 @@ ACTS: dict[str, tuple[Setting, Any]] = {
     "warm_start.teacher.misread_subtract": (LESSONS, 0.0),
     "warm_start.teacher.misread_multiply": (LESSONS, 0.0),
     "warm_start.teacher.misread_divide": (LESSONS, 0.0),
-    "reward.flip": ({}, 0.5),
     "reward.weights": ({"rewards": (ODD, VARIED)}, (1.0, 3.0)),
     "rollout.group_size": ({}, 5),
     "rollout.temperature": ({}, 0.5),
@@ -101,10 +100,6 @@ ACTS: dict[str, tuple[Setting, Any]] = {
     "reuse.limits.clip_step": (ADAPTIVE, 1.0),
     "reuse.limits.clip_range": ({**ADAPTIVE, "reuse.limits.clip_step": 3.0}, 20.0),
     "override.advantage": ({}, "positive_part"),
-    "override.baseline_rate": (
-        {"override.advantage": "running_baseline", "schedule.steps": 4},
-        1.0,
-    ),
     "override.reduction": ({}, "sequence_sum"),
     "override.center": (STALE, "exact"),
     "override.weight": (STALE, "truncated"),
@@ -173,6 +168,9 @@ ELSEWHERE = {
     "reward.extraction": "trainer/test_sources.py::test_answers_are_found_where_the_option_says",
     "reward.seconds": "trainer/test_sources.py::test_comparisons_get_the_time_that_is_asked_for",
     "reward.call_seconds": "trainer/test_sources.py::test_a_reward_that_overruns_is_ended_in_time",
+    "reward.flip": "trainer/test_flips.py::test_training_is_flipped_and_evaluation_is_not",
+    "override.baseline_rate": "trainer/test_credit.py::"
+    "test_a_running_baseline_is_the_mean_reward_of_the_steps_before",
     "reward.memory_gib": "trainer/test_sources.py::test_a_reward_gets_the_memory_that_is_asked_for",
     "evaluation.path": "trainer/test_sources.py::test_another_task_is_evaluated_on_from_its_files",
     "evaluation.engine": "trainer/test_sources.py::test_the_trainers_own_sampler_can_evaluate",
@@ -206,7 +204,8 @@ ELSEWHERE = {
     "rollout.prompts_per_call": "rollout/collection/test_collector.py::"
     "test_with_several_workers_the_groups_do_not_depend_on_timing_or_on_their_number",
 }
-"""What takes a server, several devices, files or a resumed run, and the test that shows it act."""
+"""What takes a server, several devices, files or a resumed run, or is shown elsewhere at less cost,
+and the test that shows it act."""
 
 
 def test_every_option_has_its_place():

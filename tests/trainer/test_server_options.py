@@ -18,12 +18,12 @@ from ogrpo.report.run_dir import RunDir
 from ogrpo.rollout.collection import Collector
 from ogrpo.rollout.endpoint import Endpoint, Service
 from ogrpo.rollout.vllm import Options, Refused, RolloutError
-from ogrpo.trainer import build
+from ogrpo.trainer import build, servers
 from ogrpo.trainer.build import collection_limits
 from ogrpo.trainer.config_rollout import Servers
 from ogrpo.trainer.servers import connect
 from tests.rollout.collection.scripted import LONG, SAMPLING, Scripted, equal_rewards, request_at
-from tests.rollout.vllm import contract, world
+from tests.rollout.vllm import broadcast, contract, world
 
 CONFIG = world.decoder()
 PARAMS = world.make_params(CONFIG, 0)
@@ -164,6 +164,31 @@ def test_servers_pull_from_the_address_that_is_advertised(folder, url, seen):
     assert b"0.0.0.0" not in bodies
 
 
+def test_a_trainer_without_a_gpu_is_refused_before_it_waits_for_servers(folder):
+    where = ("--rollout.url=http://127.0.0.1:9", "--rollout.transport=nccl")
+    with pytest.raises(Refused, match=r"transport is nccl.*no CUDA device.*folder or url"):
+        connected(folder, *where, "--rollout.wait=3")
+
+
+def test_weights_are_broadcast_to_servers_that_have_a_gpu(
+    folder, service, seen, tmp_path, monkeypatch
+):
+    library = broadcast.build(tmp_path)
+    monkeypatch.setattr(broadcast.BroadcastService, "library", library)
+    for module in (build, servers):
+        own = partial(broadcast.trainers, library, monkeypatch)
+        monkeypatch.setattr(module, "open_nccl", own)
+    model = broadcast.BroadcastService(service.model, service.params)
+    said, options = io.StringIO(), ("--rollout.transport=nccl", "--rollout.tolerance=1e-4")
+    with (
+        serving(model, seen) as url,
+        closing(connected(folder, f"--rollout.url={url}", *options, said=said)) as engine,
+    ):
+        engine.publish(PARAMS, 0)
+        assert engine.metrics()["sync/bytes_sent"] > 0
+    assert "weights are broadcast to servers by NCCL 2.32.3" in said.getvalue()
+
+
 def test_weights_are_pulled_over_ipv6(folder, url, seen):
     published(folder, f"--rollout.url={url}", "--rollout.transport=url", "--rollout.listen=[::1]")
     assert b"http://[::1]:" in b"".join(body for _, body in seen)
@@ -228,6 +253,13 @@ def from_sizes(config):
         (
             ["--rollout.in-flight=keep", "--rollout.url=http://h", "--rollout.workers=2"],
             "with schedule.sync-offset 0 nothing is in flight .*: give --schedule.sync-offset 1",
+        ),
+        (
+            [
+                *("--rollout.push=adapters", "--rollout.url=http://h", "--lora.rank=2"),
+                "--rollout.transport=nccl",
+            ],
+            "push is adapters, and rollout.transport nccl moves whole weights alone: use folder",
         ),
         (["--rollout.timeout=3"], "timeout is 3.0, which changes nothing here: give --rollout.url"),
         (["--rollout.advertise=me", "--rollout.url=http://h"], "advertise is me.*transport url"),

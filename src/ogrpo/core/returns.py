@@ -116,6 +116,20 @@ def gae(
     return of(earned, values, along.mask)
 
 
+def squared_error(
+    values: jax.Array, returns: jax.Array, mask: jax.Array, *, value_coef: jax.Array | float = 1.0
+) -> jax.Array:
+    """c (V_t - R_t)^2, R_t = A_t + V_t the lambda-return of the values before the update, constant.
+
+    Source: PPO (Schulman et al. 2017, arXiv:1707.06347), eq. 9. [..., T] each -> [..., T].
+    """
+    check_axes("T", values=values, returns=returns, mask=mask)
+    check_mask(mask)
+    check_nonnegative(value_coef=value_coef)
+    error = jnp.where(mask, values, 0) - jnp.where(mask, jax.lax.stop_gradient(returns), 0)
+    return jnp.where(mask, value_coef * error**2, 0)
+
+
 def _steps(along: Along) -> tuple[jax.Array, jax.Array]:
     """The rewards of steps, 0 where none ends, and the ends."""
     if along.step_rewards is None or along.step_ends is None:

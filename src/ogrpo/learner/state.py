@@ -9,6 +9,8 @@ import jax.numpy as jnp
 import optax
 from jax import Array
 
+from ogrpo.batch import VALUE_HEAD
+
 Params = Any
 
 LARGE = 1 << 24  # weights
@@ -34,8 +36,14 @@ class TrainState:
     frozen: Params = ()
 
     def whole(self, params: Params | None = None) -> Params:
-        """All parameters of the policy, or of an earlier one whose `params` are given."""
-        return join(self.params if params is None else params, self.frozen)
+        """All parameters of the policy, or of an earlier one whose `params` are given.
+
+        A value head is none of them.
+        """
+        policy = join(self.params if params is None else params, self.frozen)
+        if not isinstance(policy, dict) or VALUE_HEAD not in policy:
+            return policy
+        return {name: part for name, part in policy.items() if name != VALUE_HEAD}
 
 
 def reset(optimizer: optax.GradientTransformation) -> Callable[[TrainState], TrainState]:

@@ -17,7 +17,7 @@ from jax import Array
 from ogrpo.batch import Batch, Packing, PolicyOutput
 from ogrpo.core.advantages import zero_variance_mask
 from ogrpo.core.aggregate import Total, mean
-from ogrpo.core.algorithms import REFERENCE, Algorithm, LooksAt, at_tokens
+from ogrpo.core.algorithms import REFERENCE, VALUES, Algorithm, LooksAt, at_tokens
 from ogrpo.core.objectives import TokenBatch
 from ogrpo.core.returns import Along
 from ogrpo.core.trust_region import TrustRegion
@@ -102,7 +102,7 @@ def weigh(batch: Batch[Array], recipe: Recipe, hypers: Hypers) -> Weighed:
 
 def along(batch: Batch[Array]) -> Along:
     """What a batch knows along its completions."""
-    return Along(batch.active_mask, batch.step_rewards, batch.step_ends)
+    return Along(batch.active_mask, batch.step_rewards, batch.step_ends, batch.values)
 
 
 def token_batch(weighed: Weighed, log_probs: Array) -> TokenBatch:
@@ -139,6 +139,8 @@ def _loss(
     output = recipe.policy_fn(join(params, frozen), weighed.batch, hypers.temperature)
     tokens = token_batch(weighed, output.log_probs)
     losses = losses_of(recipe, hypers, region, output.log_probs, tokens)
+    if VALUES in recipe.reads:
+        losses = losses + value_losses(recipe, hypers, output, weighed)
     total = total_of(recipe, hypers, losses, weighed)
     evidence = Evidence(total=total, output=output, computed=_computed(weighed, recipe))
     return total.total * scale, evidence
@@ -173,6 +175,20 @@ def losses_of(
     if REFERENCE in recipe.reads:
         losses = losses + recipe.algorithm.kl_loss(log_probs, tokens, hypers.knobs)
     return losses
+
+
+def value_losses(
+    recipe: Recipe, hypers: Hypers, output: PolicyOutput[Array], weighed: Weighed
+) -> Array:
+    """The loss of the values per token, against the returns that the old ones and A say."""
+    old = weighed.batch.values
+    if recipe.algorithm.critic is None or output.values is None or old is None:
+        raise ValueError(
+            f"{recipe.algorithm.name} learns values: it needs a critic, a policy with a value head"
+            " and a batch with the values from before the update"
+        )
+    returns = weighed.advantages + old
+    return recipe.algorithm.value_loss(output.values, returns, weighed.mask, hypers.knobs)
 
 
 def token_losses(

@@ -191,7 +191,10 @@ class Link:
     """How weights get from the trainer to the servers."""
 
     gigabytes_per_second: float = 2.0
-    """10^9 bytes a second, as reached."""
+    """10^9 bytes a second, as reached: by the trainer's network, or with NCCL from GPU to GPU."""
+    seconds_per_gigabyte: float = 0.0
+    """Besides, by whatever transport: to write, digest, check and load 10^9 bytes. It is 3.35 where
+    the trainer's disk writes 1 GB/s (docs/vllm.md)."""
     latency: float = 2.0
     """Seconds of a push besides the transfer: pausing, loading, clearing the prefix cache."""
     sent: Literal["once", "each"] = "each"
@@ -201,7 +204,9 @@ class Link:
 
     def __post_init__(self) -> None:
         positive("link", self, "gigabytes_per_second")
-        require(self.latency >= 0, f"link.latency is {self.latency}: give at least 0")
+        for name in ("latency", "seconds_per_gigabyte"):
+            value, option = getattr(self, name), f"link.{name.replace('_', '-')}"
+            require(value >= 0, f"{option} is {value}: give at least 0")
 
 
 @dataclass(frozen=True)

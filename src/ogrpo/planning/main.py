@@ -100,11 +100,10 @@ def memory_lines(budget: Budget) -> Lines:
 def preset_line(plan: Plan, training: Budget) -> str:
     """Whether what is planned fits the device that the preset names, whatever was changed since."""
     gigabytes = DEVICES[plan.preset].gigabytes
-    fits = training.total <= gigabytes * 1e9
-    outcome = "it fits" if fits else "it does not fit"
+    verdict = "it fits" if training.total <= gigabytes * 1e9 else "it does not fit"
     return (
         f"preset {plan.preset}: {gib(training.total)} GiB are planned on the one {gigabytes} GB "
-        f"GPU that it names ({gib(gigabytes * 1e9)} GiB): {outcome}"
+        f"GPU that it names ({gib(gigabytes * 1e9)} GiB): {verdict}"
     )
 
 

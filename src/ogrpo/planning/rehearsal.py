@@ -25,10 +25,12 @@ from ogrpo.batch import Batch
 from ogrpo.bridge import embedded_engine
 from ogrpo.core.algorithms import ALGORITHMS
 from ogrpo.data.batching import pad_groups
+from ogrpo.kernels import attention
 from ogrpo.learner.precision import compute_in
 from ogrpo.learner.state import TrainState, adam, hypers, init_state
 from ogrpo.learner.update import Recipe, UpdateFn, make_update
 from ogrpo.planning.config import Plan
+from ogrpo.planning.schedule import update_work
 from ogrpo.planning.simulation import (
     Floats,
     Pipeline,
@@ -38,7 +40,7 @@ from ogrpo.planning.simulation import (
     summarize,
     window,
 )
-from ogrpo.policy import DecoderConfig, Params, flops, init_params
+from ogrpo.policy import DecoderConfig, Params, init_params
 from ogrpo.policy.lora import merge, split
 from ogrpo.report.run_dir import RunDir
 from ogrpo.rollout.collection import CollectionLimits, Collector, Request, Rewarded
@@ -101,7 +103,8 @@ class Workshop(NamedTuple):
 def make_workshop(plan: Plan) -> Workshop:
     """Builds the parts; the first call of each compiles."""
     decoder, sizes = plan.model.decoder(), plan.batch
-    policy_fn = make_policy_fn(decoder, keep_fn=REMAT[plan.train.remat])
+    mix = attention.kernel(plan.train.attention)
+    policy_fn = make_policy_fn(decoder, keep_fn=REMAT[plan.train.remat], attention_fn=mix)
     if plan.model.compute != plan.model.params:
         policy_fn = compute_in(policy_fn, DTYPES[plan.model.compute])
     optimizer = adam(b1=0.9, b2=0.98, eps=1e-8, weight_decay=0.0, max_grad_norm=1.0)
@@ -158,16 +161,9 @@ def measured(shop: Workshop) -> Plan:
             best_draw = min(best_draw, drawn - begun)
             best_update = min(best_update, time.perf_counter() - drawn)
     tokens = sum(len(c.token_ids) for group in groups for c in group.completions)
-    work = flops.update_flops(
-        shop.decoder,
-        **plan.batch.shape,
-        remat=plan.train.remat,
-        microbatches=plan.train.parts,
-        adapter=plan.model.adapter,
-    )
     return replace(
         plan,
-        train=replace(plan.train, tflops=work.total / best_update / 1e12),
+        train=replace(plan.train, tflops=update_work(plan) / best_update / 1e12),
         serve=replace(plan.serve, tokens_per_second=tokens / best_draw),
     )
 

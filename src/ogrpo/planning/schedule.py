@@ -27,8 +27,11 @@ Staleness of what is trained on, in steps, with b = 1 where nothing is replayed:
 
 import math
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import jax
+
+from ogrpo.kernels import attention
 from ogrpo.planning.config import ITEMSIZE, Plan, PlanLimits
 from ogrpo.planning.simulation import Lengths
 from ogrpo.policy import flops
@@ -58,21 +61,39 @@ def times(plan: Plan) -> Times:
     config, batch, train, link = plan.model.decoder(), plan.batch, plan.train, plan.link
     tokens = batch.prompts * batch.group_size * lengths(plan).expected_longest(1)
     speed = train.devices * train.tflops * 1e12
-    work = flops.update_flops(
-        config,
-        **batch.shape,
-        remat=train.remat,
-        microbatches=train.parts,
-        adapter=plan.model.adapter,
-    )
-    sent = flops.weight_bytes(config, ITEMSIZE[plan.model.serve])
+    work = update_work(plan)
     copies = plan.serve.servers if link.sent == "each" else 1
     return Times(
         draw=tokens / (plan.serve.servers * plan.serve.tokens_per_second),
-        update=work.total / speed,
-        score=flops.forward_flops(config, **batch.shape, adapter=plan.model.adapter).total / speed,
-        push=link.latency + copies * sent / (link.gigabytes_per_second * 1e9),
+        update=work / speed,
+        score=flops.forward_flops(config, **batch.shape, **_how(plan)).total / speed,
+        push=push_besides(plan) + copies * sent_gigabytes(plan) / link.gigabytes_per_second,
     )
+
+
+def sent_gigabytes(plan: Plan) -> float:
+    """10^9 bytes of the weights as they are sent."""
+    return flops.weight_bytes(plan.model.decoder(), ITEMSIZE[plan.model.serve]) / 1e9
+
+
+def push_besides(plan: Plan) -> float:
+    """Seconds of a push that do not depend on how many servers there are."""
+    return plan.link.latency + plan.link.seconds_per_gigabyte * sent_gigabytes(plan)
+
+
+def update_work(plan: Plan) -> int:
+    """FLOPs of one update on a batch, all of its completions full."""
+    train, given = plan.train, _how(plan)
+    parts = {"microbatches": train.parts, "remat": train.remat}
+    return flops.update_flops(plan.model.decoder(), **plan.batch.shape, **parts, **given).total
+
+
+def _how(plan: Plan) -> dict[str, Any]:
+    """Attention is that of the devices planned for, or of those here where they are measured."""
+    keys = plan.batch.prompt_length + plan.batch.max_tokens
+    platform = jax.default_backend() if plan.measure or plan.rehearse else "gpu"
+    step = attention.step_of(plan.train.attention, keys, platform)
+    return {"adapter": plan.model.adapter, "step": step}
 
 
 class PlannedSchedule(NamedTuple):

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from ogrpo.planning.config import Plan
-from ogrpo.planning.schedule import PlannedSchedule, Times, lengths
+from ogrpo.planning.schedule import PlannedSchedule, Times, lengths, push_besides
 from ogrpo.planning.simulation import (
     Pipeline,
     ServiceFn,
@@ -64,8 +64,8 @@ def service(plan: Plan, spent: Times, calls: int) -> ServiceFn:
 
 def push_seconds(plan: Plan, spent: Times, growth: float) -> float:
     """Of weights that go to more servers than the plan has."""
-    carried = spent.push - plan.link.latency
-    return plan.link.latency + carried * (growth if plan.link.sent == "each" else 1)
+    besides = push_besides(plan)
+    return besides + (spent.push - besides) * (growth if plan.link.sent == "each" else 1)
 
 
 def point(

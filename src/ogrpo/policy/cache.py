@@ -77,15 +77,6 @@ def decode_mix(
     return mix
 
 
-def doubling(least: int | None, length: int) -> tuple[int, ...]:
-    """Numbers of slots to read: from `least`, each twice the one before, to all of `length`."""
-    found = []
-    while least is not None and least < length:
-        found.append(least)
-        least *= 2
-    return (*found, length)
-
-
 def _by_token(slots: jax.Array) -> jax.Array:
     """Shape [..., S, K, D]."""
     return jnp.moveaxis(slots, -1, -3)

@@ -2,12 +2,14 @@
 
 A multiply-accumulate is 2 FLOPs. Counted are the matrix products as this package computes them:
 padding included, attention over whole rectangles (what the causal mask hides is computed and then
-masked), each prompt once for its G completions, logits for completion tokens only. Not counted:
-element-wise work (norms, softmax, rotation, activations), the draw of a token and the optimizer.
+masked) or, by blocks, over those that are walked, each prompt once for its G completions, logits
+for completion tokens only. Packed rows are always counted whole. Not counted: element-wise work
+(norms, softmax, rotation, activations), the draw of a token and the optimizer.
 
     tokens of a batch        N (P + G T)
     a layer's projections    m = 2 d H D + 2 d K D + 3 d f        multiply-accumulates per token
     attention of a layer     2 H D N (P^2 + G T (P + T))          scores and mix
+                             2 H D (pairs of the blocks walked)   by blocks (`Step`)
     head                     d V N (1 + G (T - 1))                the last prompt position serves
                                                                   the first token of all G,
                              d V N G T                            or, of few, each its own
@@ -15,7 +17,8 @@ element-wise work (norms, softmax, rotation, activations), the draw of a token a
 
 with d `hidden_size`, f `intermediate_size`, H `num_heads`, K `num_kv_heads`, D `head_dim`,
 V `vocab_size`. A backward pass is twice the forward (the gradient of each product is one product
-for either factor: Kaplan et al. 2020, section 2.1) plus what it computes again. With adapters
+for either factor: Kaplan et al. 2020, section 2.1) plus what it computes again; that of attention
+by blocks always computes its scores again. With adapters
 (`lora.py`), the projections and the head are frozen: their products have one gradient, not two.
 
 >>> from ogrpo.policy import DecoderConfig
@@ -29,7 +32,7 @@ for either factor: Kaplan et al. 2020, section 2.1) plus what it computes again.
 421568
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -53,6 +56,13 @@ REMAT: Mapping[str, Redone] = {
     "products": Redone(attention=True, projections=False),
     "full": Redone(attention=True, projections=True),
 }
+
+
+class Step(NamedTuple):
+    """A step of blocked attention (`ogrpo.kernels.attention`): at most so many of each."""
+
+    queries: int
+    keys: int
 
 
 class Adapter(NamedTuple):
@@ -121,10 +131,20 @@ def parameters(config: DecoderConfig) -> Parameters:
 
 
 def forward_flops(
-    config: DecoderConfig, *, n: int, g: int, p: int, t: int, adapter: Adapter | None = None
+    config: DecoderConfig,
+    *,
+    n: int,
+    g: int,
+    p: int,
+    t: int,
+    adapter: Adapter | None = None,
+    step: Step | None = None,
 ) -> Flops:
-    """One `completion_log_probs` of prompts [n, p] with completions [n, g, t]."""
-    return packed_forward_flops(config, **_sizes(n, g, p, t), adapter=adapter)
+    """One `completion_log_probs` of prompts [n, p] with completions [n, g, t], all of full length.
+
+    With `step` attention walks blocks; padding and shorter completions would leave out more.
+    """
+    return packed_forward_flops(config, **_sizes(n, g, p, t, step), adapter=adapter)
 
 
 def packed_forward_flops(
@@ -163,17 +183,25 @@ def recompute_flops(
     t: int,
     remat: str,
     max_logits: int = MAX_LOGITS,
+    step: Step | None = None,
 ) -> Flops:
     """What a backward pass computes a second time: see `decoder.run_layers`, `head`.
 
     With `remat` "products" or "full" the attention, with "full" also the projections, except the
-    MLP's last, whose result no gradient needs. The logits, where they are taken in chunks because
+    MLP's last, whose result no gradient needs. Attention by blocks computes its scores again, and
+    with "full" all of it once more. The logits, where they are taken in chunks because
     there are more than `max_logits` of them.
 
     Raises:
       ValueError: a `remat` that is no key of `REMAT`.
     """
-    return packed_recompute_flops(config, **_sizes(n, g, p, t), remat=remat, max_logits=max_logits)
+    return packed_recompute_flops(
+        config,
+        **_sizes(n, g, p, t, step),
+        remat=remat,
+        max_logits=max_logits,
+        blocked=step is not None,
+    )
 
 
 def packed_recompute_flops(
@@ -186,6 +214,7 @@ def packed_recompute_flops(
     rest: int,
     remat: str,
     max_logits: int = MAX_LOGITS,
+    blocked: bool = False,
 ) -> Flops:
     """`recompute_flops` of a row, whose sizes are those of `packed_forward_flops`.
 
@@ -193,8 +222,10 @@ def packed_recompute_flops(
     """
     together = _rows(groups, members, rest)[1]
     redone, again = _redone(remat), Flops()
-    if redone.attention:
+    if redone.projections if blocked else redone.attention:
         again += _attention(config, pairs)
+    if blocked:
+        again += _scores_alone(_attention(config, pairs))
     if redone.projections:
         macs = _attention_macs(config) + 2 * config.hidden_size * config.intermediate_size
         again += Flops(projections=2 * config.num_layers * macs * tokens)
@@ -211,6 +242,7 @@ def update_flops(
     remat: str = "products",
     microbatches: int = 1,
     adapter: Adapter | None = None,
+    step: Step | None = None,
 ) -> Flops:
     """One update on prompts [n, p] with completions [n, g, t]: 3 forward passes and what is redone.
 
@@ -219,8 +251,9 @@ def update_flops(
     """
     if n % microbatches:
         raise ValueError(f"{n} prompts cannot be cut into {microbatches} equal microbatches")
-    sizes = _sizes(n // microbatches, g, p, t)
-    return packed_update_flops(config, **sizes, remat=remat, adapter=adapter) * microbatches
+    sizes, blocked = _sizes(n // microbatches, g, p, t, step), step is not None
+    each = packed_update_flops(config, **sizes, remat=remat, adapter=adapter, blocked=blocked)
+    return each * microbatches
 
 
 def packed_update_flops(
@@ -233,15 +266,16 @@ def packed_update_flops(
     rest: int,
     remat: str,
     adapter: Adapter | None = None,
+    blocked: bool = False,
 ) -> Flops:
     """`update_flops` of a row, whose sizes are those of `packed_forward_flops`."""
     row = {"tokens": tokens, "pairs": pairs, "groups": groups, "members": members, "rest": rest}
     forward = packed_forward_flops(config, **row, adapter=None)
-    again = packed_recompute_flops(config, **row, remat=remat)
+    again = packed_recompute_flops(config, **row, remat=remat, blocked=blocked)
     if adapter is None:
         return forward * 3 + again
-    if "o_proj" not in adapter.targets and not _redone(remat).projections:
-        again = replace(again, attention=again.attention // 2)  # scores alone: no use of the mix
+    if "o_proj" not in adapter.targets and not _redone(remat).projections and not blocked:
+        again = replace(again, attention=_scores_alone(again).attention)  # no use of the mix
     backward = Flops(forward.projections, 2 * forward.attention, forward.head)
     beside = _adapters(config, adapter, tokens) * 3
     return forward + backward + again + beside + _adapters_again(config, adapter, tokens, remat)
@@ -267,35 +301,62 @@ def _beside(config: DecoderConfig, adapter: Adapter, tokens: int, width: int) ->
 
 
 def sample_flops(
-    config: DecoderConfig, *, n: int, g: int, p: int, t: int, steps: int | None = None
+    config: DecoderConfig,
+    *,
+    n: int,
+    g: int,
+    p: int,
+    t: int,
+    lengths: Sequence[int] | None = None,
+    least_read: int | None = None,
+    halvings: int = 0,
 ) -> Flops:
     """One `sample`: prompts [n, p] prefilled once, then a step per further token of n g rows.
 
-    The sampler stops when all rows have ended: `steps` is the longest completion drawn, at most
-    `t` (the default). Each step attends to the prompt, the cache of t tokens and itself. Batches
-    that shrink as rows finish (`halvings`) and steps that read about what is written (`least_read`)
-    need less than this.
+    Args:
+      config: the decoder's shape.
+      n: prompts.
+      g: completions of each.
+      p: tokens of a prompt, padding included.
+      t: tokens of a completion, at most.
+      lengths: of the n g completions drawn; by default all have t tokens.
+      least_read: as `sample` has it: slots of the cache that a step reads at least. None: all t.
+      halvings: as `sample` has it: how often the rows are halved as completions end.
 
     Raises:
-      ValueError: `steps` outside 1..t.
+      ValueError: `lengths` are not n g, or outside 1..t.
     """
-    steps = t if steps is None else steps
-    if not 1 <= steps <= t:
-        raise ValueError(f"steps is {steps}: a completion has between 1 and t = {t} tokens")
-    prefill = _layers(config, n * p) + _attention(config, n * p * p) + _head(config, n)
     rows = n * g
-    step = _layers(config, rows) + _attention(config, rows * (p + t + 1)) + _head(config, rows)
-    return prefill + step * (steps - 1)
+    lengths = [t] * rows if lengths is None else [int(length) for length in lengths]
+    if len(lengths) != rows or not 1 <= min(lengths) <= max(lengths) <= t:
+        raise ValueError(
+            f"{len(lengths)} lengths from {min(lengths, default=0)} to {max(lengths, default=0)}:"
+            f" n g = {rows} completions have between 1 and t = {t} tokens each"
+        )
+    reads = doubling(least_read, t)
+    spent = _layers(config, n * p) + _attention(config, n * p * p) + _head(config, n)
+    sizes, at = [size for turn in range(halvings) if (size := rows >> turn + 1)], 1
+    for size, fewer in zip([rows, *sizes], [*sizes, 0], strict=True):
+        while at < t and sum(length > at for length in lengths) > fewer:
+            read = next(slots for slots in reads if slots >= at - 1)
+            step = _layers(config, size) + _head(config, size)
+            spent += step + _attention(config, size * (p + read + 1))
+            at += 1
+    return spent
+
+
+def doubling(least: int | None, length: int) -> tuple[int, ...]:
+    """Numbers of slots to read: from `least`, each twice the one before, to all of `length`."""
+    found = []
+    while least is not None and least < length:
+        found.append(least)
+        least *= 2
+    return (*found, length)
 
 
 def weight_bytes(config: DecoderConfig, itemsize: int) -> int:
     """Bytes of the parameters, and of their gradient."""
     return itemsize * parameters(config).total
-
-
-def optimizer_bytes(config: DecoderConfig, itemsize: int) -> int:
-    """Bytes of Adam's two moments, which are kept in the parameters' dtype."""
-    return 2 * weight_bytes(config, itemsize)
 
 
 def activation_bytes(
@@ -370,11 +431,31 @@ def _scores(n: int, g: int, p: int, t: int) -> int:
     return n * (p * p + g * t * (p + t))
 
 
-def _sizes(n: int, g: int, p: int, t: int) -> dict[str, int]:
+def _walked_pairs(n: int, g: int, p: int, t: int, step: Step) -> int:
+    """Pairs of a query and a key in the blocks that `kernels.attention.blocked` walks."""
+    own = [(queries, _walked(seen, t, step)) for queries, seen in _tiles(t, step)]
+    prompts = sum(queries * _walked(seen, p, step) for queries, seen in _tiles(p, step))
+    return n * (prompts + g * sum(size * (_walked(p, p, step) + keys) for size, keys in own))
+
+
+def _tiles(length: int, step: Step) -> list[tuple[int, int]]:
+    """Queries of each tile of a causal row, padding included, and the most keys that one sees."""
+    count = -(-length // step.queries)
+    size = -(-length // count)
+    return [(size, min((i + 1) * size, length)) for i in range(count)]
+
+
+def _walked(seen: int, size: int, step: Step) -> int:
+    """Keys of the blocks that hold the first `seen` of `size`."""
+    width = -(-size // -(-size // step.keys))
+    return -(-seen // width) * width
+
+
+def _sizes(n: int, g: int, p: int, t: int, step: Step | None) -> dict[str, int]:
     """A padded batch as the row that it is, for the functions of rows."""
     return {
         "tokens": n * (p + g * t),
-        "pairs": _scores(n, g, p, t),
+        "pairs": _scores(n, g, p, t) if step is None else _walked_pairs(n, g, p, t, step),
         "groups": n,
         "members": g,
         "rest": n * g * (t - 1),
@@ -384,6 +465,11 @@ def _sizes(n: int, g: int, p: int, t: int) -> dict[str, int]:
 def _attention(config: DecoderConfig, pairs: int) -> Flops:
     """Scores and mix of so many pairs of a query and a key, in every head and layer."""
     return Flops(attention=4 * config.num_layers * _queries(config) * pairs)
+
+
+def _scores_alone(whole: Flops) -> Flops:
+    """Of attention's two products the first."""
+    return Flops(attention=whole.attention // 2)
 
 
 def _rows(groups: int, members: int, rest: int) -> tuple[int, int]:

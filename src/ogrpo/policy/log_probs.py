@@ -26,6 +26,7 @@ from ogrpo.policy.decoder import (
     run_layers,
 )
 from ogrpo.policy.head import HeadFn, log_softmax, logits, token_log_probs
+from ogrpo.policy.value import apart, values_of
 
 _FEW_ROWS = 64
 
@@ -83,13 +84,15 @@ def completion_log_probs_and_entropy(
       spread_fn: pins hidden states to a mesh of devices (see `run_layers`).
 
     Returns:
-      Log-probs and entropy, float32 [N, G, T], both 0 on padding.
+      Log-probs and entropy, float32 [N, G, T], both 0 on padding; values too, if there is a value
+      head among the parameters (`value.with_value_head`).
 
     Raises:
       ValueError: shapes that do not agree, or P + T beyond the model's positions.
     """
     _check_batch(config, batch)
     n, group, length = batch.completion_ids.shape
+    params, value_head = apart(params)
     hidden = _packed_hidden(params, config, batch, attention_fn, keep_fn, spread_fn)
     width, split = hidden.shape[-1], batch.prompt_ids.shape[1]
     within = hidden[:, split:].reshape(n, group, length, width)[:, :, :-1]
@@ -105,6 +108,8 @@ def completion_log_probs_and_entropy(
         ),
     )
     joined = jax.tree.map(partial(_join, (n, group, length)), first, rest)
+    if value_head is not None:
+        joined = joined._replace(values=values_of(value_head, last, within))
     return jax.tree.map(lambda x: jnp.where(batch.completion_mask, x, 0.0), joined)
 
 

@@ -23,12 +23,12 @@ from ogrpo.policy.cache import (
     append,
     by_layer,
     decode_mix,
-    doubling,
     empty,
     laid_out,
 )
 from ogrpo.policy.config import DecoderConfig
 from ogrpo.policy.decoder import Params, head_weight, product, run_layers
+from ogrpo.policy.flops import doubling
 from ogrpo.policy.head import log_softmax
 from ogrpo.policy.log_probs import check_positions, last_valid, run_prompt
 

@@ -30,7 +30,7 @@ from ogrpo.terminal import shown
 log = logging.getLogger(__name__)
 Json = dict[str, Any]
 UNPUSHED = -1
-SOURCE = {"path", "url", "token"}
+SOURCE = {"path", "url", "token", "broadcast"}
 """Where a push may say that a release is."""
 STAGED = {"name", "manifest_sha256"}
 """What a push of adapters says beside that."""
@@ -117,17 +117,11 @@ class Service:
             "protocol": releases.PROTOCOL,
             "transfer": "ogrpo",
             "dtype": self.model.dtype,
-            "logprobs_mode": "processed_logprobs",
-            "max_model_len": self.model.max_model_len,
             "vocab_size": self.model.vocab_size,
-            "tied": "lm_head.weight" not in self.model.shapes,
             "quantization": None,
-            "enforce_eager": False,
             "chunked_prefill": False,
-            "prefix_caching": False,
             "lora_rank": self.lora_rank,
-            "device": "embedded",
-            "model": self.name,
+            "nccl": "the embedded engine is no vLLM on a GPU",
         }
 
     def metrics(self) -> str:
@@ -155,13 +149,12 @@ class Service:
         """`/update_weights`; one that fails ends the update, and says no more than 500."""
         self._require(self.updating)
         given = asked.section(body, "update_info")
-        served = releases.Served(lambda: self.model.shapes, self.model.dtype, self._install)
         known = {"version", "manifest_sha256", "install"} | SOURCE
         named = {"version": None, "manifest_sha256": None, **given}
         self.updating = False
         self._require(given.keys() <= known)
         try:
-            releases.update(self.place, served, **named)
+            releases.update(self.place, self._served(), **named)
         except releases.Refusal as refusal:
             raise BadRequest(FAILED, 500) from refusal
         self.updating = True
@@ -174,6 +167,9 @@ class Service:
     def _require(self, wanted: bool) -> None:
         if not wanted:
             raise BadRequest(FAILED, 500)
+
+    def _served(self) -> releases.Served:
+        return releases.Served(lambda: self.model.shapes, self.model.dtype, self._install)
 
     def _install(self, release: releases.Checked) -> None:
         with self._sampler:
@@ -320,25 +316,19 @@ def _scored(token: int, log_prob: float) -> Json:
 
 
 def _portable(index: int, drawn: Completion, top: Any) -> Json:
-    log_probs = drawn.log_probs.tolist()
-    return {
-        "index": index,
-        "token_ids": drawn.token_ids.tolist(),
-        "finish_reason": drawn.finish_reason,
-        "logprobs": {"token_logprobs": log_probs, "top_logprobs": top},
-    }
+    return _choice(index, drawn, {"token_logprobs": drawn.log_probs.tolist(), "top_logprobs": top})
 
 
 def _native(index: int, drawn: Completion) -> Json:
     label = "default" if drawn.policy_version == UNPUSHED else str(drawn.policy_version)
     span = {"version": label, "start": 0, "end": len(drawn.token_ids)}
-    return {
-        "index": index,
-        "token_ids": drawn.token_ids.tolist(),
-        "finish_reason": drawn.finish_reason,
-        "logprobs": {"content": [{"logprob": x} for x in drawn.log_probs.tolist()]},
-        "weight_versions": [span],
-    }
+    log_probs = {"content": [{"logprob": x} for x in drawn.log_probs.tolist()]}
+    return {**_choice(index, drawn, log_probs), "weight_versions": [span]}
+
+
+def _choice(index: int, drawn: Completion, log_probs: Json) -> Json:
+    ids, reason = drawn.token_ids.tolist(), drawn.finish_reason
+    return {"index": index, "token_ids": ids, "finish_reason": reason, "logprobs": log_probs}
 
 
 class Endpoint:

@@ -5,13 +5,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 import optax
 
-from ogrpo.bridge import connect_policy, embedded_engine
-from ogrpo.core.algorithms import STEPS
+from ogrpo.bridge import connect_policy, embedded_engine, least_read, open_nccl
+from ogrpo.core.algorithms import STEPS, VALUES
 from ogrpo.data.packing import TOKEN_RUNGS, Shape
 from ogrpo.data.tokenizer import TextTokenizer
+from ogrpo.kernels import attention
 from ogrpo.learner.hosts import fetch
 from ogrpo.learner.state import Hypers, adam, hypers, reset
 from ogrpo.learner.update import PolicyFn, Recipe
@@ -129,6 +131,7 @@ def make_server_engine(
         max_length=config.longest_prompt + config.longest_answer,
         texts=tokenizer.sample_texts(),
         options=options,
+        nccl=open_nccl() if wanted.transport == "nccl" else None,
     )
 
 
@@ -168,19 +171,29 @@ def count_costs(config: TrainConfig, decoder: DecoderConfig) -> Costs:
         "t": config.longest_completion,
     }
     beside, parts = adapter(config), config.optimizer.microbatches
+    name, keys = config.kernels.attention, shapes["p"] + shapes["t"]
+    step = attention.step_of(name, keys, jax.default_backend())
     how = {"remat": config.model.remat, "adapter": beside}
+    row = {**how, "blocked": step is not None}
 
     def update(shape: Shape | None) -> int:
         if shape is None:
-            return update_flops(decoder, **shapes, microbatches=parts, **how).total
-        return shape.parts * packed_update_flops(decoder, **shape.sizes, **how).total
+            return update_flops(decoder, **shapes, microbatches=parts, step=step, **how).total
+        return shape.parts * packed_update_flops(decoder, **shape.sizes, **row).total
 
     def score(shape: Shape | None) -> int:
         if shape is None:
-            return forward_flops(decoder, **shapes, adapter=beside).total
+            return forward_flops(decoder, **shapes, adapter=beside, step=step).total
         return shape.parts * packed_forward_flops(decoder, **shape.sizes, adapter=beside).total
 
-    return Costs(lambda steps: sample_flops(decoder, **shapes, steps=steps).total, update, score)
+    one_cpu = on_one_device(config) and jax.default_backend() == "cpu"
+    read = None if config.rollout.url else least_read(shapes["t"], one_cpu=one_cpu)
+
+    def rollout(longest: int) -> int:
+        lengths = [longest] * (shapes["n"] * shapes["g"])
+        return sample_flops(decoder, **shapes, lengths=lengths, least_read=read).total
+
+    return Costs(rollout, update, score)
 
 
 def make_packer(config: TrainConfig) -> Packer | None:
@@ -264,6 +277,7 @@ def make_parts(
         evaluator=serving or make_engine(config, decoder, prepared.tokenizer.eos_id, devices),
         update=devices.make_update(recipe),
         score=devices.make_score(recipe.policy_fn),
+        values=devices.make_values(recipe.policy_fn) if VALUES in recipe.reads else None,
         judge_steps=prepared.judge_steps if STEPS in recipe.reads else None,
         hypers_at=make_hypers_at(config),
         sampling=training_sampling(config),

@@ -19,8 +19,9 @@ class Servers:
     url: tuple[str, ...] = ()
     """Their addresses, such as http://host:8000. Credentials are not part of one: OGRPO_API_KEY and
     OGRPO_BASIC_AUTH in the environment."""
-    transport: Literal["folder", "url"] = "folder"
-    """How weights reach the servers: a folder that they see, or pulled from here by URL."""
+    transport: Literal["folder", "url", "nccl"] = "folder"
+    """How weights reach the servers: a folder that they see, pulled from here by URL, or broadcast
+    from GPU to GPU."""
     folder: Path | None = None
     """With transport folder: where weights are put; default: a temporary one."""
     listen: str = "127.0.0.1"
@@ -129,3 +130,8 @@ class Rollout(Servers):
         remedy = "a push of adapters leaves what is in flight as it is, push merged"
         only_with(self, "rollout", "in_flight", self.push == "merged", remedy)
         only_with(self, "rollout", "push", bool(self.url), "give --rollout.url")
+        require(
+            self.push == "merged" or self.transport != "nccl",
+            "rollout.push is adapters, and rollout.transport nccl moves whole weights alone: use "
+            "folder or url",
+        )

@@ -214,7 +214,11 @@ class Knobs:
     trace_cap: float | None = None
     """vtrace: c-bar."""
     decay: float | None = None
-    """vtrace: lambda."""
+    """lambda (vtrace, ppo)."""
+    discount: float | None = None
+    """ppo: gamma."""
+    value_coef: float | None = None
+    """ppo: weight of the values' squared error."""
     tau: float | None = None
     """Temperature (red_weight, opmd, oapl), or how far dpo may leave its reference."""
     coef: float | None = None

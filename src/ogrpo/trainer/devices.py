@@ -13,6 +13,7 @@ from jax import Array
 from jax.sharding import SingleDeviceSharding
 
 from ogrpo.batch import Batch
+from ogrpo.core.algorithms import VALUES
 from ogrpo.kernels import attention
 from ogrpo.kernels.attention.sharded import attention_over_mesh
 from ogrpo.kernels.log_probs import choose, kernel
@@ -32,10 +33,12 @@ from ogrpo.policy.axes import param_axes
 from ogrpo.policy.decoder import param_shapes
 from ogrpo.policy.head import HeadFn
 from ogrpo.policy.lora import TARGETS, split, split_axes
+from ogrpo.policy.value import with_value_head
 from ogrpo.trainer import stream_seed
 from ogrpo.trainer.batches import to_device
 from ogrpo.trainer.config import TrainConfig
 from ogrpo.trainer.config_update import Mesh
+from ogrpo.trainer.method import algorithm
 from ogrpo.trainer.model import DTYPES, REMAT, make_policy_fn
 
 ScoreFn = Callable[[Params, Batch[Array], Array], Array]
@@ -54,6 +57,8 @@ class Devices(NamedTuple):
     make_update: Callable[[Recipe], UpdateFn]
     make_examine: Callable[[Recipe], ExamineFn]
     make_score: Callable[[PolicyFn], ScoreFn]
+    make_values: Callable[[PolicyFn], ScoreFn]
+    """V before each token, of parameters with a value head."""
     whole_axes: list[str]
     """Axes that the mesh was to cut and cannot."""
 
@@ -113,6 +118,7 @@ def _one_device(
         make_update=partial(make_update, optimizer, options=own_options(config)),
         make_examine=partial(make_examine, optimizer),
         make_score=lambda policy: jax.jit(lambda *args: policy(*args).log_probs),
+        make_values=lambda policy: jax.jit(lambda *args: policy(*args).values),
         whole_axes=[],
     )
 
@@ -136,8 +142,13 @@ def _many_devices(
         ),
         make_examine=lambda recipe: sharding.shard_examine(optimizer, recipe, to),
         make_score=partial(sharding.shard_score, to=to),
+        make_values=_no_values,
         whole_axes=sharding.whole_axes(join(*axes), to.mesh),
     )
+
+
+def _no_values(_policy: PolicyFn) -> ScoreFn:
+    raise ValueError("values are learned on one device: leave --mesh.data, .fsdp and .tensor at 1")
 
 
 def with_region(shapes: TrainState, region: Any) -> TrainState:
@@ -168,6 +179,8 @@ def state_layout(config: TrainConfig, decoder: DecoderConfig, optimizer: Any) ->
 def trained_and_frozen(config: TrainConfig, params: Params) -> tuple[Params, Any]:
     """A policy's parameters in two trees; without adapters all are trained."""
     wanted = config.lora
+    if VALUES in algorithm(config).reads:
+        return with_value_head(params), ()
     if wanted.rank is None:
         return params, ()
     key = jax.random.key(stream_seed(config.seed, "lora", 0))

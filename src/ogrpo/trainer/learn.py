@@ -96,7 +96,7 @@ def draws(state: LoopState, parts: Parts, schedule: Schedule, use: Use) -> Itera
 
 
 def score(state: LoopState, draw: Draw, parts: Parts, schedule: Schedule) -> Scored:
-    """A draw as a batch, with the log-probs that the algorithm reads: of pi_k and of pi_ref.
+    """A draw as a batch, with what the algorithm reads: log-probs of pi_k and of pi_ref, values.
 
     Those of pi_k are left to the update where it is the policy that is differentiated.
     """
@@ -111,7 +111,8 @@ def score(state: LoopState, draw: Draw, parts: Parts, schedule: Schedule) -> Sco
         proximal = parts.score(state.train.whole(), batch, temperature)
     if state.reference is not None:
         ref = parts.score(state.train.whole(state.reference), batch, temperature)
-    batch = batch._replace(proximal_log_probs=proximal, ref_log_probs=ref)
+    values = None if parts.values is None else parts.values(state.train.params, batch, temperature)
+    batch = batch._replace(proximal_log_probs=proximal, ref_log_probs=ref, values=values)
     return Scored(batch, padded.policy_versions, made.shape, made.padding)
 
 
@@ -192,8 +193,9 @@ def stop_where_diverged(state: LoopState, max_skipped: int) -> None:
 
 def flops(scored: Scored, parts: Parts, updates: int) -> int:
     """What a batch cost: its updates, and the log-probs that were scored for them."""
-    others = (scored.batch.proximal_log_probs, scored.batch.ref_log_probs)
-    scores = sum(log_probs is not None for log_probs in others)
+    batch = scored.batch
+    others = (batch.proximal_log_probs, batch.ref_log_probs, batch.values)
+    scores = sum(read is not None for read in others)
     return updates * parts.costs.update(scored.shape) + scores * parts.costs.score(scored.shape)
 
 

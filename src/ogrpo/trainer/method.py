@@ -15,6 +15,7 @@ from ogrpo.core.algorithms import (
     GROUPS,
     PROXIMAL,
     REFERENCE,
+    VALUES,
     Algorithm,
     LooksAt,
     with_parts,
@@ -180,6 +181,8 @@ def check(config: TrainConfig) -> None:
     wanted = config.override
     remedy = "give --override.advantage running_baseline"
     only_with(wanted, "override", "baseline_rate", BASELINE in values, remedy)
+    if VALUES in chosen.reads:
+        _check_values(config, chosen)
     _check_widths(config, chosen, values)
     _check_groups(config, chosen)
     _check_company(config, chosen, values)
@@ -254,6 +257,18 @@ def _check_tokens(config: TrainConfig, chosen: Algorithm) -> None:
         f" data.prompt-length = {longest[0]} with a completion of rollout.max-tokens = {longest[1]}"
         f" needs {sum(x or 0 for x in longest)}; give at least that, or lower one of the two",
     )
+
+
+def _check_values(config: TrainConfig, chosen: Algorithm) -> None:
+    """Refuses what a value head is not made for."""
+    mesh = config.mesh
+    beside = {
+        "--mesh.data, .fsdp and .tensor at 1": mesh.data * mesh.fsdp * mesh.tensor > 1,
+        "--lora.rank out": config.lora.rank is not None,
+        "--optimizer.batching padded": config.optimizer.batching == "packed",
+    }
+    for remedy, given in beside.items():
+        require(not given, f"{chosen.name} learns values, which needs a value head: leave {remedy}")
 
 
 def _check_company(config: TrainConfig, chosen: Algorithm, values: dict[str, float]) -> None:

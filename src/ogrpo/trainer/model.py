@@ -88,7 +88,9 @@ def make_model(prepared: Prepared, console: Console) -> tuple[DecoderConfig, Par
     config = prepared.config
     check_available(config.kernels.log_probs)
     decoder, params = _make_model(prepared, console)
-    console.print(f"attention: {attention.describe(config.kernels.attention)}")
+    console.print(
+        f"attention: {attention.describe(config.kernels.attention, jax.default_backend())}"
+    )
     console.print(f"log-probs: {choose(config.kernels.log_probs, decoder.vocab_size)}")
     return decoder, params
 

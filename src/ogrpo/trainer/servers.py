@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 
 from rich.console import Console
 
+from ogrpo.bridge import open_nccl
 from ogrpo.data.tokenizer import TextTokenizer
 from ogrpo.policy import DecoderConfig, Params
 from ogrpo.report.run_dir import RunDir
@@ -16,6 +17,7 @@ from ogrpo.rollout.address import check_loopback
 from ogrpo.rollout.vllm import RolloutError, VllmEngine
 from ogrpo.rollout.vllm.errors import Unavailable
 from ogrpo.rollout.vllm.health import ask_health
+from ogrpo.rollout.weights.nccl import dotted
 from ogrpo.terminal import shown
 from ogrpo.trainer.build import make_server_engine
 from ogrpo.trainer.config import TrainConfig
@@ -40,7 +42,8 @@ def connect(
         RolloutError: a server does not answer within `rollout.wait` seconds, or waiting for it does
             not help.
         Refused: one would give wrong log-probs.
-        ValueError: a server cannot reach what it is to pull weights from.
+        ValueError: a server cannot reach what it is to pull weights from, or there is no GPU to
+            broadcast them.
     """
     folder = config.model.path or run.initial
     if config.model.path is None:
@@ -64,8 +67,12 @@ def connect(
 
 
 def check_route(rollout: Rollout, console: Console) -> None:
-    """Says from where servers pull weights, if they do, and refuses what they cannot reach."""
+    """Says how servers get weights, if not from a folder, and refuses what they cannot reach."""
     if rollout.transport == "folder":
+        return
+    if rollout.transport == "nccl":
+        told = f"weights are broadcast to servers by NCCL {dotted(open_nccl().version)}"
+        console.print(told, markup=False, soft_wrap=True)
         return
     offered = rollout.advertise or rollout.listen
     check_loopback(offered, rollout.roots, "rollout.listen")

@@ -77,6 +77,8 @@ class Parts:
     evaluator: Engine
     update: UpdateFn
     score: ScoreFn
+    values: ScoreFn | None
+    """V before each token, of parameters with a value head; None where nobody reads it."""
     judge_steps: StepsFn | None
     """Adds the rewards of steps to a batch of these problems; None where nobody reads them."""
     hypers_at: Callable[[int, float, int], Hypers]

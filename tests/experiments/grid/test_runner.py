@@ -15,8 +15,8 @@ PATIENCE = 120
 COMMAND = "from tests.experiments.grid.small import command; command()"
 
 
-def start(folder: Path, *options: str) -> subprocess.Popen[str]:
-    paths = [str(ROOT), str(ROOT / "src")]
+def start(folder: Path, *options: str, path: Path = ROOT) -> subprocess.Popen[str]:
+    paths = [str(path), str(ROOT), str(ROOT / "src")]
     return subprocess.Popen(
         [
             *(sys.executable, "-c", COMMAND),
@@ -131,4 +131,17 @@ def test_ctrl_c_leaves_finished_cells_and_no_process_and_the_folder_was_one_grid
     assert "the same command goes on" in told
     assert not any(alive(pid) for _, pid in measured(tmp_path))
     assert finished(tmp_path) == 1
+    assert not [*(tmp_path / "run" / "failed").iterdir()]
+
+
+def test_a_process_that_cannot_start_ends_the_grid_with_its_words_and_no_cell_is_blamed(tmp_path):
+    broken = tmp_path / "broken"
+    broken.mkdir()
+    (broken / "sitecustomize.py").write_text(
+        "import sys\nif '--multiprocessing-fork' in sys.argv: raise SystemExit('no luck here')\n"
+    )
+    code, told = end(start(tmp_path, "--jobs", "2", path=broken))
+    assert code != 0
+    assert "a process of the grid cannot start" in told
+    assert "no luck here" in told
     assert not [*(tmp_path / "run" / "failed").iterdir()]

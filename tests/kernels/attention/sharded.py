@@ -16,12 +16,13 @@ import numpy as np
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from ogrpo.kernels.attention.blocked import Tile, blocked_attention
+from ogrpo.kernels.attention.blocked import blocked_attention
 from ogrpo.kernels.attention.sharded import attention_over_mesh
 from ogrpo.policy.attention import KeySegment, attend, causal
+from ogrpo.policy.flops import Step
 
 N, G, LENGTH, T, H, D = 4, 3, 5, 9, 6, 8
-BLOCKED = partial(blocked_attention, tile=Tile(4, 3))
+BLOCKED = partial(blocked_attention, tile=Step(4, 3))
 Arrays = tuple[jax.Array, ...]
 
 

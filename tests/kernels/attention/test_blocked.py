@@ -12,9 +12,10 @@ from hypothesis import given, settings
 
 from ogrpo.kernels.attention.benchmark import both_passes, make_inputs
 from ogrpo.kernels.attention.benchmark import errors as errors_of
-from ogrpo.kernels.attention.blocked import Tile, blocked_attention
+from ogrpo.kernels.attention.blocked import blocked_attention
 from ogrpo.policy.attention import KeySegment, attend
 from ogrpo.policy.decoder import keep_products
+from ogrpo.policy.flops import Step
 from tests.kernels.attention.cases import (
     FULL,
     D,
@@ -30,7 +31,7 @@ from tests.kernels.attention.cases import (
     values_and_gradients,
 )
 
-SMALL = partial(blocked_attention, tile=Tile(4, 3))
+SMALL = partial(blocked_attention, tile=Step(4, 3))
 ragged = st.tuples(
     st.lists(st.integers(1, P), min_size=N, max_size=N),
     st.lists(st.integers(0, T), min_size=N * G, max_size=N * G),
@@ -48,7 +49,7 @@ def test_ragged_groups_have_the_oracles_values_and_gradients(layout, lengths, se
 
 
 @pytest.mark.parametrize("layout", ["padded", "packed"])
-@pytest.mark.parametrize("tile", [Tile(4, 3), Tile(64, 128), Tile(1, 1)])
+@pytest.mark.parametrize("tile", [Step(4, 3), Step(64, 128), Step(1, 1)])
 def test_in_float64_nothing_but_rounding_differs(layout, tile):
     lengths = ([P, 2], [T, 1, 0, 4, T - 1, 3])
     arrays, kernel = draw(1, lengths), partial(blocked_attention, tile=tile)

@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 
 from ogrpo.kernels.attention import LEAST_KEYS, NAMES, describe, kernel
-from ogrpo.kernels.attention.blocked import Tile, blocked_attention
+from ogrpo.kernels.attention.blocked import blocked_attention, tile_for
 from ogrpo.policy import completion_log_probs_and_entropy
-from ogrpo.policy.attention import KeySegment, attend
+from ogrpo.policy.attention import KeySegment, attend, causal
+from ogrpo.policy.flops import Step
 from ogrpo.policy.packing import packed_log_probs_and_entropy
 from ogrpo.trainer.config_update import Kernels
 from tests.policy.test_packing import make_groups, packed
@@ -41,8 +42,37 @@ def test_the_command_line_offers_every_kernel():
 
 
 def test_an_unknown_name_is_answered_with_the_known():
-    with pytest.raises(ValueError, match=r"'flash': choose auto, plain, blocked"):
-        describe("flash")
+    with pytest.raises(ValueError, match=r"'cudnn': choose auto, plain, blocked; .*any device"):
+        describe("cudnn", "gpu")
+
+
+def test_a_run_is_told_what_no_one_has_measured():
+    assert describe("auto", "cpu") == "blocked from 128 keys on, plain below"
+    assert describe("plain", "gpu") == "plain"
+    assert describe("blocked", "gpu").endswith(
+        "1024 keys a step, in XLA, not yet measured on a gpu"
+    )
+
+
+@pytest.mark.parametrize("platform", ["cuda", "tpu"])
+def test_blocks_are_lowered_for_accelerators_with_the_prompt_once(platform):
+    n, g, p, t, h, k, d = 2, 4, 160, 96, 4, 2, 16
+    of = partial(jax.ShapeDtypeStruct, dtype=jnp.bfloat16)
+    shapes = (of((n, g, t, h, d)), *[of((n, p, k, d))] * 2, *[of((n, g, t, k, d))] * 2)
+
+    def total(q, pk, pv, keys, values):
+        seen = jnp.full((n, g, t), p, jnp.int32)
+        own = KeySegment(keys, values, causal(jnp.ones((n, g, t), bool)))
+        mixed = kernel("auto", blocked=on_devices)(q, [KeySegment(pk, pv, seen), own])
+        return jnp.sum(mixed.astype(jnp.float32))
+
+    on_devices = partial(blocked_attention, tile=tile_for("gpu"))
+    traced = jax.jit(jax.grad(total, range(5))).trace(*shapes)
+    text = traced.lower(lowering_platforms=(platform,)).as_text()
+    assert "stablehlo.while" in text
+    assert f"tensor<{n}x{k}x{p}x{d}x" in text
+    for repeated in (f"{n}x{g}x{p}x{k}x{d}", f"{n * g}x{k}x{p}x{d}", f"{n * g}x{p}x{k}x{d}"):
+        assert f"tensor<{repeated}x" not in text
 
 
 @pytest.mark.parametrize("layout", ["padded", "packed"])
@@ -50,7 +80,7 @@ def test_the_decoder_takes_blocks(layout):
     config = make_config("Qwen3", num_layers=2)
     params, groups = make_params(config), make_groups(3, 4, 9, 40, seed=1)
     groups, _, rows, _ = packed(groups)
-    blocked = partial(blocked_attention, tile=Tile(5, 3))
+    blocked = partial(blocked_attention, tile=Step(5, 3))
     compute = completion_log_probs_and_entropy
     given: Any = jax.tree.map(jnp.asarray, groups)
     if layout == "packed":

@@ -39,7 +39,9 @@ class Farm:
     def __init__(self, folders, stack):
         self._folders, self._stack = folders, stack
 
-    def start(self, *, tied=True, port=0, raw_log_probs=False, lora_rank=0, **options) -> Endpoint:
+    def start(
+        self, *, tied=True, port=0, raw_log_probs=False, lora_rank=0, kind=None, **options
+    ) -> Endpoint:
         model, params = embedded_model(
             str(self._folders[tied]),
             dtype="float32",
@@ -48,7 +50,7 @@ class Farm:
             batch_size=4,
             prompt_length=8,
         )
-        kind = RawService if raw_log_probs else Service
+        kind = kind or (RawService if raw_log_probs else Service)
         endpoint = Endpoint(kind(model, params, lora_rank=lora_rank), port=port, **options)
         endpoint.connections = []
         accept = endpoint._server.process_request

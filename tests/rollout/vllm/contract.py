@@ -19,10 +19,18 @@ MAX_LENGTH = 60
 TEXTS = world.TOKENIZER.sample_texts()
 
 
-def connect(urls, config, *, max_length=MAX_LENGTH, texts=TEXTS, **options) -> VllmEngine:
+def connect(
+    urls, config, *, max_length=MAX_LENGTH, texts=TEXTS, nccl=None, **options
+) -> VllmEngine:
     wanted = Options(**{"timeout": 60.0, "patience": 90.0, **options})
     return connect_policy(
-        urls, config, eos_id=world.EOS, max_length=max_length, texts=texts, options=wanted
+        urls,
+        config,
+        eos_id=world.EOS,
+        max_length=max_length,
+        texts=texts,
+        options=wanted,
+        nccl=nccl,
     )
 
 

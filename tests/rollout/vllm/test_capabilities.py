@@ -14,6 +14,7 @@ def test_what_a_server_says_of_itself_is_shown_and_not_obeyed():
         native=False,
         extension={"dtype": "float32", "chunked_prefill": True},
         ranks=2,
+        workers=2,
     )
     shown = table([found])
     assert r"\x1b[2J\u202epolicy" in shown

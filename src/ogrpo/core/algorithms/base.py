@@ -21,6 +21,7 @@ from ogrpo.core.surrogates import Scalar
 LossFn = Callable[..., jax.Array]
 AdvantageFn = Callable[..., jax.Array]
 ReductionFn = Callable[..., Total]
+CriticFn = Callable[..., jax.Array]
 KlTermFn = Callable[[jax.Array, TokenBatch], jax.Array]
 Knobs = Mapping[str, Scalar]
 
@@ -79,6 +80,9 @@ class Algorithm:
     """`(values, mask, *, counted, knobs) -> Total`."""
     kl: KlTermFn = reference_kl
     """`(log_probs, batch) -> [..., T]`, added `beta` times."""
+    critic: CriticFn | None = None
+    """`(values, returns, mask, *, knobs) -> [..., T]`, the loss of values that the advantage reads,
+    added to the method's."""
     reads: frozenset[str] = frozenset({BEHAVIOR})
     """Whose log-probs the loss reads besides pi's; "key" if the advantage draws lots, "steps" or
     "values" if it reads rewards of steps or values of states."""
@@ -100,6 +104,11 @@ class Algorithm:
         if unknown := self.reads - {*known}:
             raise ValueError(
                 f"{self.name} reads {', '.join(sorted(unknown))}: choose among {known}"
+            )
+        if (self.critic is not None) != (VALUES in self.reads):
+            raise ValueError(
+                f"{self.name} has {'no' if self.critic is None else 'a'} critic: one that learns"
+                f" values has a critic, and reads {VALUES!r}"
             )
         if self.one_credit and self.by_token:
             raise ValueError(
@@ -175,6 +184,13 @@ class Algorithm:
         check_nonnegative(beta=knobs["beta"])
         log_probs, batch = masked_batch(log_probs, batch)
         return jnp.where(batch.mask, knobs["beta"] * self.kl(log_probs, batch), 0)
+
+    def value_loss(
+        self, values: jax.Array, returns: jax.Array, mask: jax.Array, knobs: Knobs
+    ) -> jax.Array:
+        """Loss of the values per token, 0 where masked. [..., T] -> [..., T]."""
+        assert self.critic is not None
+        return self.critic(values, returns, mask, **accepted(self.critic, knobs))
 
     def total(
         self,

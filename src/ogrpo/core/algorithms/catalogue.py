@@ -3,13 +3,14 @@
 from functools import partial
 from typing import Any
 
-from ogrpo.core import aggregate, objectives
+from ogrpo.core import aggregate, objectives, returns
 from ogrpo.core.algorithms.base import (
     BEHAVIOR,
     KEY,
     PROXIMAL,
     REFERENCE,
     STEPS,
+    VALUES,
     Algorithm,
     Knob,
     LooksAt,
@@ -109,7 +110,25 @@ POLICY_GRADIENTS = [
     ),
 ]
 
+PPO_RUNS = "arXiv:1707.06347, table 3"
 CLIPPED = [
+    Algorithm(
+        "ppo",
+        objectives.grpo,
+        returns.gae,
+        aggregate.token_total,
+        critic=returns.squared_error,
+        reads=frozenset({BEHAVIOR, VALUES}),
+        knobs={
+            **CLIP,
+            "discount": Knob(0.99, PPO_RUNS),
+            "decay": Knob(0.95, PPO_RUNS),
+            "value_coef": Knob(1.0, "arXiv:1707.06347, table 5"),
+            "beta": NO_KL,
+        },
+        summary="PPO's clip, with a value head and generalised advantages (without entropy bonus)",
+        source="arXiv:1707.06347, eq. 7 and 9; arXiv:1506.02438",
+    ),
     _method(
         "grpo",
         "PPO's clip by token, standardised advantages, a KL term",

@@ -35,6 +35,7 @@ class ReleaseUpdate(WeightTransferUpdateInfo):
     path: str | None = None
     url: str | None = None
     token: str | None = field(default=None, repr=False)
+    broadcast: dict[str, Any] | None = field(default=None, repr=False)
 
 
 class ReleaseEngine(WeightTransferEngine):
@@ -54,9 +55,7 @@ class ReleaseEngine(WeightTransferEngine):
 
     def receive_weights(self, update_info: ReleaseUpdate, **_: Any) -> None:
         """Stages a release, or installs the staged one."""
-        named = ("version", "manifest_sha256", "install", "path", "url", "token")
-        given = {name: getattr(update_info, name) for name in named}
-        weight_sync.update(type(self).worker, **given)
+        weight_sync.update(type(self).worker, **vars(update_info))
 
     def finish_weight_update(self) -> None:
         """Does nothing: what was to be installed is."""

@@ -4,16 +4,18 @@ r"""The server's side of a weight push: a vLLM worker extension, without JAX or 
         --worker-extension-cls ogrpo_weight_sync.WeightSync \
         --weight-transfer-config '{"backend": "ogrpo"}'
 
-A push names a release: a folder, or a URL to pull from, with the sha256 of its manifest. Everything
-is read and checked (digests, names, shapes, dtypes, finiteness) before the live model is touched;
-what is refused leaves it as it was.
+A push names a release: a folder, a URL to pull from, or a broadcast to join, with the sha256 of its
+manifest. Everything is read and checked (digests, names, shapes, dtypes, finiteness) before the
+live model is touched; what is refused leaves it as it was.
 """
 
 import os
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import ogrpo_adapters as adapters  # pyright: ignore[reportMissingImports]
+import ogrpo_nccl as nccl  # pyright: ignore[reportMissingImports]
 import ogrpo_releases as releases  # pyright: ignore[reportMissingImports]
 from safetensors import safe_open
 
@@ -35,24 +37,18 @@ class WeightSync:
     def ogrpo_describe(self) -> dict[str, Any]:
         """What the trainer has to know of this worker, version and last update included."""
         config = self.vllm_config
-        model, scheduler, cache = config.model_config, config.scheduler_config, config.cache_config
-        transfer = config.weight_transfer_config
+        model, transfer = config.model_config, config.weight_transfer_config
+        scheduler = config.scheduler_config
         return {
             **place_of(self).where(),
             "protocol": releases.PROTOCOL,
             "transfer": None if transfer is None else str(transfer.backend),
             "dtype": _dtype(self),
-            "logprobs_mode": str(getattr(model, "logprobs_mode", "raw_logprobs")),
-            "max_model_len": int(model.max_model_len),
             "vocab_size": int(model.get_vocab_size()),
-            "tied": _tied(self),
             "quantization": None if model.quantization is None else str(model.quantization),
-            "enforce_eager": bool(model.enforce_eager),
             "chunked_prefill": bool(getattr(scheduler, "enable_chunked_prefill", True)),
-            "prefix_caching": bool(cache.enable_prefix_caching),
             "lora_rank": _lora_rank(self),
-            "device": str(getattr(self, "device", "unknown")),
-            "model": str(model.model),
+            "nccl": nccl.version(self),
         }
 
     def ogrpo_stage_adapter(self, name: str, **source: Any) -> dict[str, Any]:
@@ -82,6 +78,7 @@ def update(worker: Any, **given: Any) -> None:
         shapes_fn=lambda: _expected(worker),
         dtype=_dtype(worker),
         install_fn=lambda release: _install(worker, release.file),
+        receive_fn=partial(nccl.Receiver, worker) if type(nccl.version(worker)) is int else None,
     )
     releases.update(place_of(worker), served, **given)
 

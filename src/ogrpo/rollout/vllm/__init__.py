@@ -19,11 +19,13 @@ from ogrpo.rollout.vllm.errors import (
     Unproven,
 )
 from ogrpo.rollout.vllm.options import Options
+from ogrpo.rollout.weights.nccl import Nccl
 
 __all__ = [
     "Broken",
     "Capabilities",
     "Expected",
+    "Nccl",
     "Options",
     "PublishRefused",
     "Refused",
@@ -44,6 +46,7 @@ def connect(
     score_fn: ScoreFn,
     adapters_fn: AdaptersFn | None = None,
     options: Options | None = None,
+    nccl: Nccl | None = None,
 ) -> VllmEngine:
     """An engine over one or more servers, each asked first what it can do.
 
@@ -56,6 +59,7 @@ def connect(
             against which every push is proven.
         adapters_fn: parameters -> adapters, with push="adapters".
         options: see `Options`.
+        nccl: the trainer's GPU, with transport="nccl".
 
     Raises:
         Refused: a server whose log-probs would be wrong, with the remedy.
@@ -66,6 +70,8 @@ def connect(
     options = options or Options()
     if (options.push == "adapters") != (adapters_fn is not None):
         raise ValueError(f"push is {options.push!r}: adapters_fn goes with 'adapters' alone")
+    if (options.transport == "nccl") != (nccl is not None):
+        raise ValueError(f"transport is {options.transport!r}: nccl goes with 'nccl' alone")
     return VllmEngine(
         urls,
         expected=expected,
@@ -73,4 +79,5 @@ def connect(
         score_fn=score_fn,
         adapters_fn=adapters_fn,
         options=options,
+        nccl=nccl,
     )

@@ -19,6 +19,7 @@ from ogrpo.rollout.vllm import wire
 from ogrpo.rollout.vllm.api import NOT_IMPLEMENTED, Json, ServerApi
 from ogrpo.rollout.vllm.errors import Refused, Rejected, Unavailable
 from ogrpo.rollout.vllm.wire import Order
+from ogrpo.rollout.weights.nccl import dotted
 from ogrpo.terminal import shown
 
 LogProbs = Literal["raw", "processed"]
@@ -37,6 +38,7 @@ SAID: Mapping[str, Any] = {
     "vocab_size": int,
     "quantization": str | None,
     "chunked_prefill": bool,
+    "nccl": int | str,
 }
 """What is used of a description, and its types."""
 
@@ -70,6 +72,8 @@ class Capabilities:
     """What the worker extension says of itself."""
     ranks: int
     """Data-parallel ranks, each with the weights."""
+    workers: int
+    """Processes that hold weights, or parts of them, of all ranks."""
 
     @property
     def dtype(self) -> str:
@@ -117,7 +121,7 @@ async def look(api: ServerApi, extension: Json, expected: Expected) -> Capabilit
     with understood(api.url, "/v1/models", cards):
         model, context = str(cards[0]["id"]), int(cards[0].get("max_model_len") or 0)
     _check_fit(api.url, extension, context, expected)
-    ranks = await _ranks(api)
+    workers, ranks = await _workers(api)
     return Capabilities(
         url=api.url,
         vllm=vllm,
@@ -128,13 +132,17 @@ async def look(api: ServerApi, extension: Json, expected: Expected) -> Capabilit
         native=await _native(api, model, expected),
         extension=extension,
         ranks=ranks,
+        workers=workers,
     )
 
 
-async def _ranks(api: ServerApi) -> int:
+async def _workers(api: ServerApi) -> tuple[int, int]:
+    """How many workers a server has, and how many data-parallel ranks."""
     counts = [await api.workers(all_ranks=all_ranks) for all_ranks in (True, False)]
     with understood(api.url, "/get_world_size", counts):
-        return max(1, int(counts[0]) // max(1, int(counts[1])))
+        each = max(1, int(counts[1]))
+        ranks = max(1, int(counts[0]) // each)
+        return ranks * each, ranks
 
 
 @contextmanager
@@ -298,6 +306,19 @@ def check_push(found: Capabilities, push: str) -> None:
         raise Refused(
             f"{found.url} takes no adapters by themselves: start it with ogrpo-serve --lora-rank R "
             "(vLLM's --enable-lora and VLLM_ALLOW_RUNTIME_LORA_UPDATING=1), or push them merged"
+        )
+
+
+def check_nccl(found: Capabilities, version: int) -> None:
+    """Refuses a server that cannot join a broadcast by the trainer's version of NCCL."""
+    theirs, other = found.extension["nccl"], "push with --rollout.transport folder or url"
+    if isinstance(theirs, str):
+        raise Refused(f"{found.url} takes no broadcasts, as {theirs}: {other}")
+    if theirs != version:
+        raise Refused(
+            f"{found.url} has NCCL {dotted(theirs)} and the trainer {dotted(version)}, which do "
+            "not talk to one another: for the trainer pip install "
+            f"nvidia-nccl-cu12=={dotted(theirs)}, or {other}"
         )
 
 

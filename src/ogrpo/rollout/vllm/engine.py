@@ -17,7 +17,6 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
-import ml_dtypes
 import numpy as np
 
 from ogrpo.rollout.extension.ogrpo_releases import Scratch
@@ -35,6 +34,7 @@ from ogrpo.rollout.vllm.sync import Probe, PushReport, Target
 from ogrpo.rollout.vllm.waiting import Changes
 from ogrpo.rollout.weights import tensors as files
 from ogrpo.rollout.weights.adapters import AdapterTensors
+from ogrpo.rollout.weights.nccl import Nccl
 from ogrpo.rollout.weights.share import WeightShare
 from ogrpo.rollout.weights.store import Release, Store
 
@@ -44,11 +44,6 @@ AdaptersFn = Callable[[Any], AdapterTensors]
 ScoreFn = Callable[[Any, Sequence[IntArray]], Sequence[np.ndarray]]
 FIRST_LOOK, LATER_LOOKS = 0.1, 5.0
 """Seconds until the servers' metrics are read in a batch, and between two readings at most."""
-DTYPES = {
-    "float32": np.dtype(np.float32),
-    "float16": np.dtype(np.float16),
-    "bfloat16": np.dtype(ml_dtypes.bfloat16),
-}
 
 
 class VllmEngine:
@@ -63,6 +58,7 @@ class VllmEngine:
         score_fn: ScoreFn,
         adapters_fn: AdaptersFn | None,
         options: Options,
+        nccl: Nccl | None,
     ) -> None:
         self.version = -1
         self.counts: Counter[str] = Counter()
@@ -76,7 +72,7 @@ class VllmEngine:
         folder = options.folder or self._scratch.folder
         self._store = Store(folder, keep=options.keep)
         self._adapters = Store(folder, keep=options.keep, letter="a")
-        self._share = self._open_share()
+        self._share = self._open_share() if nccl is None else nccl
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
@@ -142,7 +138,7 @@ class VllmEngine:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
-        if self._share is not None:
+        if isinstance(self._share, WeightShare):
             self._share.close()
         self._scratch.remove()
 
@@ -222,7 +218,7 @@ class VllmEngine:
         }
 
     def _served(self, tensors: Mapping[str, np.ndarray]) -> Mapping[str, np.ndarray]:
-        return files.cast(tensors, DTYPES[self._fleet.dtype()])
+        return files.cast(tensors, np.dtype(self._fleet.dtype()))
 
     def _probe(self, params: Any) -> Probe:
         wanted = self._options

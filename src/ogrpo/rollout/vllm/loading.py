@@ -4,23 +4,26 @@ Every worker stages the release before the first installs it. Of a worker's exce
 more than 500; what it was, the extension says afterwards.
 """
 
-from collections.abc import Callable
-from contextlib import suppress
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
 from ogrpo.rollout.vllm.api import Json, ServerApi
 from ogrpo.rollout.vllm.capabilities import Capabilities, understood
 from ogrpo.rollout.vllm.errors import Broken, PublishRefused, RolloutError, Unavailable
+from ogrpo.rollout.weights.nccl import Broadcast, Nccl
 from ogrpo.rollout.weights.share import WeightShare
-from ogrpo.rollout.weights.store import Release
+from ogrpo.rollout.weights.store import MANIFEST, MODEL, Release
 
 LOAD_SECONDS = 600.0
+Route = WeightShare | Nccl | None
+"""By what releases reach the servers; None: by a folder that they see."""
 
 
-async def load(
-    api: ServerApi, found: Capabilities, release: Release, *, share: WeightShare | None
-) -> int:
+async def load(api: ServerApi, found: Capabilities, release: Release, *, share: Route) -> int:
     """Brings a paused server's weights to a release and its label to the version.
 
     Returns:
@@ -31,13 +34,40 @@ async def load(
         Broken: its live model may be half loaded, until a whole push succeeds.
         Unavailable: the server cannot reach the release, or does not answer.
     """
-    source = where(release, share)
     ticket = {"version": release.version, "manifest_sha256": release.manifest_sha256}
     await _open(api)
-    await _update(api, found, release, {**ticket, **source}, _not_staged)
+    async with _offered(release, share, found.workers) as source:
+        await _update(api, found, release, {**ticket, **source}, _not_staged)
     await _update(api, found, release, {**ticket, "install": True}, _not_installed)
     await api.finish_weight_update(str(release.version))
     return found.ranks * await _pulled(api, release)
+
+
+@asynccontextmanager
+async def _offered(release: Release, share: Route, workers: int) -> AsyncIterator[Json]:
+    """Where workers find a release, which is broadcast meanwhile if that is how they get it."""
+    if not isinstance(share, Nccl):
+        yield where(release, share)
+        return
+    broadcast, executor = Broadcast(share, release.folder / MODEL, workers), ThreadPoolExecutor(1)
+    sent = asyncio.get_running_loop().run_in_executor(executor, broadcast.run)
+    executor.shutdown(wait=False)
+    manifest = (release.folder / MANIFEST).read_text()
+    given = {"manifest": manifest, "unique_id": broadcast.unique_id, "ranks": broadcast.ranks}
+    problems: list[BaseException] = []
+    well = False
+    try:
+        yield {"broadcast": given}
+        well = True
+    except Unavailable as error:
+        problems.append(error)
+    finally:
+        broadcast.end(well=well)
+        (own,) = await asyncio.gather(sent, return_exceptions=True)
+    problems += [own] if own is not None else []
+    if problems:
+        said = "; the trainer's side: ".join(map(str, problems))
+        raise Unavailable(said) from problems[-1]
 
 
 def where(release: Release, share: WeightShare | None) -> Json:

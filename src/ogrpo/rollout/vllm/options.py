@@ -26,7 +26,8 @@ class Options:
     folder: Path | None = None
     """Where releases are written, which servers see at the same path; default: a temporary one."""
     transport: str = "folder"
-    """How weights travel: "folder" (shared filesystem) or "url" (pulled from the trainer)."""
+    """How weights travel: "folder" (shared filesystem), "url" (pulled from the trainer) or "nccl"
+    (broadcast by its GPU)."""
     push: Literal["merged", "adapters"] = "merged"
     """What a push moves: a policy's whole weights, or, of one with adapters, these alone."""
     listen: str = "127.0.0.1"
@@ -58,10 +59,12 @@ class Options:
             raise ValueError("api_key and basic_auth are both given; a request carries one of them")
         if self.basic_auth and ":" not in self.basic_auth:
             raise ValueError("basic_auth is no NAME:PASSWORD; give both with a colon between")
-        if self.transport not in ("folder", "url"):
-            raise ValueError(f"transport is {self.transport!r}; use 'folder' or 'url'")
+        if self.transport not in ("folder", "url", "nccl"):
+            raise ValueError(f"transport is {self.transport!r}; use 'folder', 'url' or 'nccl'")
         if self.push not in ("merged", "adapters"):
             raise ValueError(f"push is {self.push!r}; use 'merged' or 'adapters'")
+        if self.push == "adapters" and self.transport == "nccl":
+            raise ValueError("push is 'adapters' and transport 'nccl'; use 'folder' or 'url'")
         if self.in_flight not in get_args(InFlight):
             raise ValueError(f"in_flight is {self.in_flight!r}; use one of {get_args(InFlight)}")
         if self.transport == "url":

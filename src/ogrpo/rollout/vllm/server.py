@@ -21,11 +21,11 @@ from ogrpo.rollout.vllm.adapters import load_adapters, unload_others
 from ogrpo.rollout.vllm.api import ServerApi
 from ogrpo.rollout.vllm.capabilities import Capabilities, Expected
 from ogrpo.rollout.vllm.errors import Refused, RolloutError, Unavailable, Unproven
-from ogrpo.rollout.vllm.loading import load
+from ogrpo.rollout.vllm.loading import Route, load
 from ogrpo.rollout.vllm.options import Options
 from ogrpo.rollout.vllm.sync import PushReport, Target
 from ogrpo.rollout.vllm.waiting import Changes, rest_seconds
-from ogrpo.rollout.weights.share import WeightShare
+from ogrpo.rollout.weights.nccl import Nccl
 from ogrpo.rollout.weights.store import Release
 from ogrpo.terminal import shown
 
@@ -40,7 +40,7 @@ class Setup:
 
     expected: Expected
     options: Options
-    share: WeightShare | None
+    share: Route
     counts: Counter[str]
     changes: Changes
 
@@ -256,6 +256,8 @@ class Server:
         found = await capabilities.look(self.api, now, self._setup.expected)
         capabilities.check_in_flight(found, self._options.in_flight)
         capabilities.check_push(found, self._options.push)
+        if isinstance(self._setup.share, Nccl):
+            capabilities.check_nccl(found, self._setup.share.version)
         self.found, self._instance = found, now["instance"]
 
     async def _resume_if_paused(self) -> None:
@@ -347,7 +349,9 @@ class Server:
         resumed = time.perf_counter()
         if target.adapter is not None:
             self._held = target.release
-            moved += await load_adapters(self.api, self.found, target, share=self._setup.share)
+            share = self._setup.share
+            assert not isinstance(share, Nccl)  # as the options have it
+            moved += await load_adapters(self.api, self.found, target, share=share)
             await unload_others(self.api, {self._model(target), *self.uses})
             load_seconds += time.perf_counter() - resumed
         begin = time.perf_counter()

@@ -19,10 +19,9 @@ from pathlib import Path
 from typing import Any
 
 from ogrpo.files import sync_folder
+from ogrpo.rollout.extension.ogrpo_releases import MANIFEST, MODEL
 from ogrpo.rollout.weights import tensors as files
 from ogrpo.rollout.weights.tensors import Tensors
-
-MANIFEST, MODEL = "manifest.json", "model.safetensors"
 
 
 @dataclass(frozen=True)

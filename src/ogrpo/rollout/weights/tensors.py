@@ -124,17 +124,8 @@ def cast(tensors: Tensors, dtype: np.dtype) -> dict[str, np.ndarray]:
 def check_finite(tensors: Tensors) -> None:
     """Raise ValueError naming the first tensor with a NaN or an infinite element."""
     for name, array in tensors.items():
-        if not _finite(array):
+        raw = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+        if not releases.finite(raw, _dtype_name(name, array)):
             raise ValueError(
                 f"{name} has NaN or infinite elements; the policy has diverged: nothing was sent"
             )
-
-
-def _finite(array: np.ndarray) -> bool:
-    """Whether no element's exponent is all ones: for bfloat16, 10 times as fast as `isfinite`."""
-    bits, mask = releases.EXPONENT[_dtype_name("", array)]
-    flat = np.ascontiguousarray(array).reshape(-1).view(bits)
-    step = _CHUNK // flat.itemsize
-    return not any(
-        ((flat[start : start + step] & mask) == mask).any() for start in range(0, len(flat), step)
-    )

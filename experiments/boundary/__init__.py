@@ -1,0 +1,1 @@
+"""How stale samples may be by scheme and learning rate, and which signal warns first."""

@@ -1,0 +1,42 @@
+"""What docs/ shows of studies is what their committed rows say."""
+
+import re
+from importlib import import_module
+
+import pytest
+
+from experiments.grid.page import DOCS, all_sections, with_tables
+from experiments.grid.rows import read_rows, rows_file
+from experiments.grid.study import of_header
+from experiments.run import GRIDS
+
+KEPT = [name for name in GRIDS if rows_file(name).is_file()]
+MOST_BYTES = 5_000_000
+
+
+def test_all_rows_together_stay_small():
+    assert KEPT
+    assert sum(rows_file(name).stat().st_size for name in KEPT) < MOST_BYTES
+
+
+@pytest.mark.parametrize("name", KEPT)
+def test_tables_of_docs_are_those_of_the_rows_and_its_figures_are_there(name):
+    grid = GRIDS[name]
+    kind = getattr(import_module(f"experiments.{grid.folder}.main"), grid.kind)
+    header, rows = read_rows(rows_file(name))
+    study = of_header(kind, header, str(rows_file(name)))
+    assert not study.quick
+    sections = all_sections(study, rows, header["failed"])
+    if study.page is not None:
+        text = (DOCS / study.page).read_text()
+        tables = [table for section in sections for table in section.tables]
+        assert with_tables(text, name, tables) == text, f"run {name} --from-rows"
+    shown = {picture.name for s in sections for picture in s.pictures if picture.in_docs}
+    made = {path.stem for path in (DOCS / "studies" / name).glob("*.png")}
+    assert made == shown, f"run {name} --from-rows"
+
+
+def test_pages_show_figures_that_are_there():
+    for page in DOCS.glob("*.md"):
+        for place in re.findall(r"\((studies/[^)]+\.png)\)", page.read_text()):
+            assert (DOCS / place).is_file(), f"{page.name} shows {place}"
