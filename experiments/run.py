@@ -142,6 +142,11 @@ GRIDS = {
         "operating_points",
         "OperatingPointsStudy",
     ),
+    "staleness": Grid(
+        "workers, slow and uneven engines: pace, staleness and Pass@1 beside what plan predicts",
+        "staleness",
+        "StalenessStudy",
+    ),
 }
 """Studies of docs/studies.md: each takes --quick, --jobs, --run-dir, --from-rows and --base.*."""
 

@@ -68,6 +68,7 @@ SLOW = (
         "experiments/test_studies.py",
         "experiments/test_ablation.py",
         "experiments/test_variance.py",
+        "experiments/test_staleness.py",
         "experiments/grid/test_runner.py",
         "experiments/grid/test_train.py",
         "trainer/test_servers.py",

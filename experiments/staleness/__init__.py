@@ -1,0 +1,1 @@
+"""Workers, slow and uneven engines: pace, staleness and Pass@1, beside what `plan` predicts."""
