@@ -73,7 +73,12 @@ SLOW = (
         "experiments/grid/test_train.py",
         "trainer/test_servers.py",
     ),
-    *(f"rollout/vllm/test_{name}.py" for name in ("faults", "healing", "schedules")),
+    *(
+        f"rollout/vllm/test_{name}.py"
+        for name in ("faults", "healing", "schedules", "broadcast", "adapters")
+    ),
+    *(f"trainer/test_{name}.py" for name in ("ppo", "credit", "kernels")),
+    *("policy/test_value.py", "experiments/test_rec.py", "experiments/test_operating_points.py"),
     *("learner/test_cut_by_tokens.py", "learner/test_offload.py"),
 )
 

@@ -35,6 +35,7 @@ class AblationStudy(TunedStudy):
 
     name: ClassVar[str] = "ablation"
     question: ClassVar[str] = "What do the dials of off-policy GRPO do, one at a time?"
+    page: ClassVar[str | None] = "results.md"
 
     methods: tuple[str, ...] = tuple(METHODS)
     """Which to run, by name."""

@@ -43,6 +43,7 @@ class BoundaryStudy(Study):
     question: ClassVar[str] = (
         "Where does each scheme collapse as samples grow stale, and which signal warns first?"
     )
+    page: ClassVar[str | None] = "results.md"
 
     steps: int = 100
     """Steps of a run."""

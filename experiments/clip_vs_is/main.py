@@ -42,6 +42,7 @@ class ClipStudy(TunedStudy):
 
     name: ClassVar[str] = "clip-vs-is"
     question: ClassVar[str] = "Is it the clip or the weights that keep off-policy GRPO alive?"
+    page: ClassVar[str | None] = "results.md"
 
     rates: tuple[float, ...] = (1e-4, 3e-4, 1e-3)
     """Learning rates that are tried, for every method alike."""

@@ -32,6 +32,7 @@ class NoiseStudy(TunedStudy):
 
     name: ClassVar[str] = "noise"
     question: ClassVar[str] = "Does RED-Weight amplify false rewards?"
+    page: ClassVar[str | None] = "results.md"
 
     methods: tuple[str, ...] = ("REINFORCE", "GRPO", "RED-Drop", "RED-Weight")
     """Which to run, by the names of `rec`; what the others lose is held against the first."""

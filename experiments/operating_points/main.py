@@ -34,6 +34,7 @@ class OperatingPointsStudy(TunedStudy):
 
     name: ClassVar[str] = "operating-points"
     question: ClassVar[str] = "Which buffer, sampler, replay ratio and controller for which budget?"
+    page: ClassVar[str | None] = "results.md"
 
     points: tuple[str, ...] = tuple(POINTS)
     """Which to run, by name."""

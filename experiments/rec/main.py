@@ -35,6 +35,7 @@ class RecStudy(TunedStudy):
     question: ClassVar[str] = (
         "Which group-relative REINFORCE learns where samples are fresh, stale, ahead and fixed?"
     )
+    page: ClassVar[str | None] = "results.md"
 
     methods: tuple[str, ...] = ()
     """Which to run at every one of `schedules`, by name; default: a choice for each schedule."""

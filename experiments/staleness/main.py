@@ -39,6 +39,7 @@ class StalenessStudy(TunedStudy):
     question: ClassVar[str] = (
         "What do workers, slow and uneven engines do to pace, staleness and Pass@1?"
     )
+    page: ClassVar[str | None] = "results.md"
 
     workers: tuple[int, ...] = (1, 2, 4, 8)
     kinds: tuple[Kind, ...] = ("even", "uneven", "slow server")

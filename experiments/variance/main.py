@@ -37,6 +37,7 @@ class VarianceStudy(Study):
     question: ClassVar[str] = (
         "What does staleness cost the estimators, and do the proved formulas say so?"
     )
+    page: ClassVar[str | None] = "results.md"
 
     steps: int = 40
     """Steps of a run; its oldest sampler can be so old."""
