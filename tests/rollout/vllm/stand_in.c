@@ -168,11 +168,13 @@ int ncclCommInitRank(Comm **out, int ranks, Id id, int rank) {
   return give((*out)->at[0], &rank, sizeof rank) ? REMOTE : take((*out)->at[0], &there, 1);
 }
 int ncclCommGetAsyncError(Comm *comm, int *state) { *state = comm->state; return DONE; }
-int ncclCommAbort(Comm *comm) { /* not freed: a thread of a test may still hold it */
+/* Neither freed nor closed: a thread of an earlier test may still hold it, and would accept or read
+ * what comes for a later one under the same descriptor. */
+int ncclCommAbort(Comm *comm) {
   comm->aborted = 1;
-  if (comm->listener) shutdown(comm->listener, SHUT_RDWR), close(comm->listener);
+  if (comm->listener) shutdown(comm->listener, SHUT_RDWR);
   for (int n = 0; n < comm->ranks; n++)
-    if (comm->at[n]) shutdown(comm->at[n], SHUT_RDWR), close(comm->at[n]);
+    if (comm->at[n]) shutdown(comm->at[n], SHUT_RDWR);
   return DONE;
 }
 int ncclAllReduce(void *from, void *to, size_t count, int dtype, int op, Comm *comm, Stream *stream) {
