@@ -121,6 +121,7 @@ static int begin(Comm *comm, Stream *stream, Head head, void *from, void *to, in
 static void *meeting(void *given) {
   Comm *comm = given;
   comm->state = meet(comm);
+  close(comm->listener);
   return NULL;
 }
 
@@ -168,13 +169,13 @@ int ncclCommInitRank(Comm **out, int ranks, Id id, int rank) {
   return give((*out)->at[0], &rank, sizeof rank) ? REMOTE : take((*out)->at[0], &there, 1);
 }
 int ncclCommGetAsyncError(Comm *comm, int *state) { *state = comm->state; return DONE; }
-/* Neither freed nor closed: a thread of an earlier test may still hold it, and would accept or read
- * what comes for a later one under the same descriptor. */
+/* Rank 0's is neither freed nor closed: a thread of an earlier test may still hold it, and would accept
+ * or read what comes for a later one under the same descriptor. Who meets closes what it listened on. */
 int ncclCommAbort(Comm *comm) {
   comm->aborted = 1;
   if (comm->listener) shutdown(comm->listener, SHUT_RDWR);
   for (int n = 0; n < comm->ranks; n++)
-    if (comm->at[n]) shutdown(comm->at[n], SHUT_RDWR);
+    if (comm->at[n] && (shutdown(comm->at[n], SHUT_RDWR), comm->rank)) close(comm->at[n]);
   return DONE;
 }
 int ncclAllReduce(void *from, void *to, size_t count, int dtype, int op, Comm *comm, Stream *stream) {
