@@ -25,6 +25,7 @@ typedef struct { volatile int pending; } Stream;
 typedef struct { int kind; int dtype; size_t count; } Head;
 typedef struct { Comm *comm; Stream *stream; Head head; const char *from; char *to; int root; } Task;
 static int listeners[65536];
+static pthread_mutex_t door = PTHREAD_MUTEX_INITIALIZER;
 static __thread void *context;
 
 static int sized(int dtype) { return dtype == 7 ? 4 : dtype == 1 ? 1 : 0; }
@@ -121,7 +122,10 @@ static int begin(Comm *comm, Stream *stream, Head head, void *from, void *to, in
 static void *meeting(void *given) {
   Comm *comm = given;
   comm->state = meet(comm);
+  pthread_mutex_lock(&door);
   close(comm->listener);
+  comm->listener = 0;
+  pthread_mutex_unlock(&door);
   return NULL;
 }
 
@@ -173,9 +177,14 @@ int ncclCommGetAsyncError(Comm *comm, int *state) { *state = comm->state; return
  * or read what comes for a later one under the same descriptor. Who meets closes what it listened on. */
 int ncclCommAbort(Comm *comm) {
   comm->aborted = 1;
+  pthread_mutex_lock(&door);
   if (comm->listener) shutdown(comm->listener, SHUT_RDWR);
-  for (int n = 0; n < comm->ranks; n++)
-    if (comm->at[n] && (shutdown(comm->at[n], SHUT_RDWR), comm->rank)) close(comm->at[n]);
+  pthread_mutex_unlock(&door);
+  for (int n = 0; n < comm->ranks; n++) {
+    if (!comm->at[n]) continue;
+    shutdown(comm->at[n], SHUT_RDWR);
+    if (comm->rank) close(comm->at[n]), comm->at[n] = 0;
+  }
   return DONE;
 }
 int ncclAllReduce(void *from, void *to, size_t count, int dtype, int op, Comm *comm, Stream *stream) {
