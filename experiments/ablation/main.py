@@ -22,9 +22,8 @@ from experiments.ablation.report import sections
 from experiments.grid.cell import SIGNALS, Watch
 from experiments.grid.choose import Variant
 from experiments.grid.runner import Rows
-from experiments.grid.study import Section
+from experiments.grid.study import Section, require_known
 from experiments.grid.tuned import TunedStudy
-from ogrpo.trainer.config_update import require
 
 WATCH = Watch((*SIGNALS, "seconds/sync", "seconds/rollout", "seconds/update"))
 
@@ -44,9 +43,7 @@ class AblationStudy(TunedStudy):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in self.methods:
-            known = ", ".join(METHODS)
-            require(name in METHODS, f"there is no method {name!r}: choose among {known}")
+        require_known("methods", self.methods, METHODS)
 
     def quickened(self) -> Self:
         """Three methods at one rate."""

@@ -24,7 +24,7 @@ from experiments.boundary.signs import SCHEMES, WATCHED
 from experiments.grid.cell import Cell, Watch
 from experiments.grid.choose import Variant, report_cells, with_rate
 from experiments.grid.runner import Rows, Stage
-from experiments.grid.study import Section, Study
+from experiments.grid.study import Section, Study, require_known
 from experiments.grid.tuned import brief, changed, joined
 from ogrpo.trainer.config import TrainConfig
 from ogrpo.trainer.config_update import require
@@ -58,9 +58,7 @@ class BoundaryStudy(Study):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in self.schemes:
-            known = ", ".join(SCHEMES)
-            require(name in SCHEMES, f"schemes has {name!r}: choose among {known}")
+        require_known("schemes", self.schemes, SCHEMES)
         for option in ("schemes", "intervals", "rates"):
             require(len(getattr(self, option)) > 0, f"{option} is empty: give at least one")
 

@@ -31,9 +31,8 @@ from experiments.clip_vs_is.methods import (
 from experiments.clip_vs_is.report import sections
 from experiments.grid.choose import Variant
 from experiments.grid.runner import Rows
-from experiments.grid.study import Section
+from experiments.grid.study import Section, require_known
 from experiments.grid.tuned import EVALUATIONS, TunedStudy, joined
-from ogrpo.trainer.config_update import require
 
 
 @dataclass(frozen=True)
@@ -57,13 +56,9 @@ class ClipStudy(TunedStudy):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for option, given, known in (
-            ("weights", self.weights, tuple(WEIGHTS)),
-            ("regions", self.regions, MORE_REGIONS),
-            ("alone", self.alone, tuple(FOUR)),
-        ):
-            for name in given:
-                require(name in known, f"{option} has {name!r}: choose among {', '.join(known)}")
+        require_known("weights", self.weights, WEIGHTS)
+        require_known("regions", self.regions, MORE_REGIONS)
+        require_known("alone", self.alone, FOUR)
 
     def quickened(self) -> Self:
         """Two of the first four, and one weight in one region."""

@@ -2,7 +2,7 @@
 
 import argparse
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, is_dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Self, TypeVar, get_type_hints
@@ -147,6 +147,17 @@ class Study(ABC):
     def command(self) -> str:
         """The command with the options that are not as they would be."""
         return " ".join(["python -m experiments.run", self.name, *(["--quick"] * self.quick)])
+
+
+def require_known(option: str, given: Iterable[str], known: Iterable[str]) -> None:
+    """Refuses names that a study does not have.
+
+    Raises:
+      ValueError: with the name and those that there are.
+    """
+    names = [*known]
+    for name in given:
+        require(name in names, f"{option} has {name!r}: choose among {'; '.join(names)}")
 
 
 AnyStudy = TypeVar("AnyStudy", bound=Study)

@@ -19,7 +19,7 @@ from typing import ClassVar, Self
 
 from experiments.grid.choose import Variant
 from experiments.grid.runner import Rows, Stage
-from experiments.grid.study import Section
+from experiments.grid.study import Section, require_known
 from experiments.grid.tuned import TunedStudy
 from experiments.noise.report import sections
 from experiments.rec.methods import METHODS
@@ -41,8 +41,7 @@ class NoiseStudy(TunedStudy):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in self.methods:
-            require(name in METHODS, f"methods has {name!r}: choose among {'; '.join(METHODS)}")
+        require_known("methods", self.methods, METHODS)
         require(
             0.0 in self.flips,
             f"flips is {self.flips}: losses are held against true rewards, add 0",

@@ -19,7 +19,7 @@ from typing import ClassVar, Self
 from experiments.grid.cell import SIGNALS, Watch
 from experiments.grid.choose import Variant
 from experiments.grid.runner import Rows
-from experiments.grid.study import Section
+from experiments.grid.study import Section, require_known
 from experiments.grid.tuned import TunedStudy
 from experiments.operating_points.points import POINTS
 from experiments.operating_points.report import sections
@@ -43,9 +43,7 @@ class OperatingPointsStudy(TunedStudy):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in self.points:
-            known = ", ".join(POINTS)
-            require(name in POINTS, f"there is no point {name!r}: choose among {known}")
+        require_known("points", self.points, POINTS)
         require(0 < self.target < 1, f"target is {self.target}: give a Pass@1 between 0 and 1")
 
     def quickened(self) -> Self:

@@ -20,11 +20,10 @@ from typing import Any, ClassVar, Self
 
 from experiments.grid.choose import Variant
 from experiments.grid.runner import Rows
-from experiments.grid.study import Section
+from experiments.grid.study import Section, require_known
 from experiments.grid.tuned import EVALUATIONS, TunedStudy
 from experiments.rec.methods import METHODS, OFFLINE, SCHEDULES, STALE, WHERE
 from experiments.rec.report import sections
-from ogrpo.trainer.config_update import require
 
 
 @dataclass(frozen=True)
@@ -44,13 +43,8 @@ class RecStudy(TunedStudy):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for option, given, known in (
-            ("methods", self.methods, METHODS),
-            ("schedules", self.schedules, SCHEDULES),
-        ):
-            for name in given:
-                names = "; ".join(known)
-                require(name in known, f"{option} has {name!r}: choose among {names}")
+        require_known("methods", self.methods, METHODS)
+        require_known("schedules", self.schedules, SCHEDULES)
 
     def quickened(self) -> Self:
         """Two methods on stale and on fixed samples."""

@@ -16,7 +16,7 @@ from typing import ClassVar, Self
 from experiments.grid.cell import Cell
 from experiments.grid.choose import Variant, chosen, report_cells, tuning_cells, with_rate
 from experiments.grid.runner import Rows, Stage
-from experiments.grid.study import Section, Study
+from experiments.grid.study import Section, Study, require_known
 from experiments.reuse.methods import BASELINES, METHODS
 from experiments.reuse.report import sections
 from ogrpo.trainer.config_update import require
@@ -39,9 +39,7 @@ class ReuseStudy(Study):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in self.methods:
-            known = ", ".join(METHODS)
-            require(name in METHODS, f"there is no method {name!r}: choose among {known}")
+        require_known("methods", self.methods, METHODS)
         for share in self.shares:
             require(0 < share <= 1, f"shares has {share}: give shares in (0, 1]")
         require(len(self.rates) > 0, "rates is empty: give at least one")

@@ -77,5 +77,5 @@ def test_a_rate_is_a_place_here_and_nothing_is_chosen():
 
 
 def test_an_unknown_scheme_is_refused_with_the_known_ones():
-    with pytest.raises(ValueError, match=r"schemes has 'both': choose among neither, clip"):
+    with pytest.raises(ValueError, match=r"schemes has 'both': choose among neither; clip"):
         BoundaryStudy(schemes=("both",))
