@@ -263,7 +263,7 @@ def test_adapters_are_trained_told_of_saved_and_resumed(run, environment, tmp_pa
             ["--lora.targets=mlp"],
             "lora.targets is mlp, which changes nothing here: give --lora.rank",
         ),
-        (["--rollout.group-size=1"], "at least 2"),
+        (["--rollout.group-size=1"], "rollout.group-size = 1"),
         (["--data.prompt-length=5"], "none of .* prompts fits into data.prompt-length = 5"),
         (["--model.path=nowhere"], "nowhere"),
         (["--data.path=nowhere"], "nowhere"),

@@ -93,15 +93,25 @@ def test_packed_batches_without_loss_move_nothing(skip):
         jax.tree.map(np.testing.assert_array_equal, after.params, first)
 
 
+def valued_policy_fn(params, batch, temperature):
+    """The toy's, with values for those who have a critic."""
+    told = toy.policy_fn(params, batch, temperature)
+    return told._replace(values=jnp.sum(params["table"]) + jnp.zeros_like(told.log_probs))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_a_batch_without_loss_moves_no_algorithm(name):
     chosen = ALGORITHMS[name]
     values = {"length": 6.0} if "length" in chosen.knobs else {}
     knobs = chosen.settings(values)
-    recipe = make_recipe()._replace(algorithm=chosen, reads=chosen.inputs(knobs))
+    recipe = make_recipe()._replace(
+        algorithm=chosen, reads=chosen.inputs(knobs), policy_fn=valued_policy_fn
+    )
     update = make_update(GRADIENT, recipe)
-    batch, nothing = toy.make_batch(), np.zeros((N, G, T), bool)
+    nothing, zeros = np.zeros((N, G, T), bool), jnp.zeros((N, G, T))
+    steps = {"step_rewards": zeros, "step_ends": jnp.asarray(nothing)}
+    batch = toy.make_batch()._replace(values=zeros, **steps)
     for bare in (
         batch._replace(loss_mask=jnp.asarray(nothing)),
         batch._replace(completion_mask=jnp.asarray(nothing)),

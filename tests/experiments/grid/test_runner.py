@@ -12,7 +12,11 @@ from experiments.grid.rows import ROWS, read_rows
 
 ROOT = Path(__file__).parents[3]
 PATIENCE = 120
-COMMAND = "from tests.experiments.grid.small import command; command()"
+COMMAND = (
+    "import signal; signal.signal(signal.SIGINT, signal.default_int_handler);"
+    "from tests.experiments.grid.small import command; command()"
+)
+"""A shell that runs the tests in its background has interrupts ignored, in what they start too."""
 
 
 def start(folder: Path, *options: str, path: Path = ROOT) -> subprocess.Popen[str]:
