@@ -25,8 +25,6 @@ from experiments.grid.runner import Rows
 from experiments.grid.study import Section, require_known
 from experiments.grid.tuned import TunedStudy
 
-WATCH = Watch((*SIGNALS, "seconds/sync", "seconds/rollout", "seconds/update"))
-
 
 @dataclass(frozen=True)
 class AblationStudy(TunedStudy):
@@ -35,6 +33,7 @@ class AblationStudy(TunedStudy):
     name: ClassVar[str] = "ablation"
     question: ClassVar[str] = "What do the dials of off-policy GRPO do, one at a time?"
     page: ClassVar[str | None] = "results.md"
+    watch: ClassVar[Watch] = Watch((*SIGNALS, "seconds/sync", "seconds/rollout", "seconds/update"))
 
     methods: tuple[str, ...] = tuple(METHODS)
     """Which to run, by name."""
@@ -51,8 +50,7 @@ class AblationStudy(TunedStudy):
 
     def places(self) -> Sequence[Variant]:
         """Every method."""
-        found = [self.place(name, {}, METHODS[name].changes()) for name in self.methods]
-        return [replace(variant, watch=WATCH) for variant in found]
+        return [self.place(name, {}, METHODS[name].changes()) for name in self.methods]
 
     def report(self, rows: Rows) -> Sequence[Section]:
         """A section for each dial."""

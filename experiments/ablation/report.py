@@ -7,7 +7,7 @@ import numpy as np
 
 from experiments.ablation.figures import against_pushes, reward_scale_curve
 from experiments.ablation.methods import CENTERS, INTERVALS, METHODS, PAPER, PENALTIES, STAGES
-from experiments.grid.choose import SCORE, latest, of_labels
+from experiments.grid.choose import SCORE, of_labels, reported
 from experiments.grid.figures import all_axes, small_multiples
 from experiments.grid.rows import Row
 from experiments.grid.study import Picture, Section
@@ -23,7 +23,7 @@ PRINTED: dict[str, Statistic] = {"min": min, "max": max, "median": np.median, "m
 
 def sections(rows: Sequence[Row]) -> list[Section]:
     """The page."""
-    told = latest(rows)
+    told = reported(rows)
     found = [
         Section(
             "As the paper prints it",
@@ -95,7 +95,7 @@ def over_iterations(statistic: Statistic) -> Callable[[Sequence[Row]], str]:
 
 def versus(rows: Sequence[Row], method: str) -> Callable[[Sequence[Row]], str]:
     """The difference to a method, seed by seed."""
-    return against(of_labels(latest(rows), (method,)))
+    return against(of_labels(reported(rows), (method,)))
 
 
 def dial(rows: Sequence[Row], name: str, methods: Sequence[str], base: str) -> Table:

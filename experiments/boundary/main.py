@@ -25,14 +25,9 @@ from experiments.grid.cell import Cell, Watch
 from experiments.grid.choose import Variant, report_cells, with_rate
 from experiments.grid.runner import Rows, Stage
 from experiments.grid.study import Section, Study, require_known
-from experiments.grid.tuned import brief, changed, joined
+from experiments.grid.tuned import accepted, brief
 from ogrpo.trainer.config import TrainConfig
 from ogrpo.trainer.config_update import require
-from ogrpo.trainer.method import check
-from ogrpo.trainer.sources import check_sources
-
-EVALUATIONS = 10
-"""Evaluations after the one before the first step: falls are known to so fine a grid."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +39,8 @@ class BoundaryStudy(Study):
         "Where does each scheme collapse as samples grow stale, and which signal warns first?"
     )
     page: ClassVar[str | None] = "results.md"
+    evaluations: ClassVar[int] = 10
+    """Falls are known to so fine a grid."""
 
     steps: int = 100
     """Steps of a run."""
@@ -83,11 +80,8 @@ class BoundaryStudy(Study):
 
     def place(self, scheme: str, interval: int, rate: float) -> Variant:
         """A scheme at an interval and a rate, which is a place here and not a setting."""
-        every = max(self.steps // EVALUATIONS, 1)
-        plan = {"steps": self.steps, "sync_interval": interval, "evaluate_every": every}
-        config = changed(self.base, joined({"schedule": plan}, SCHEMES[scheme]))
-        check_sources(config)
-        check(config)
+        stale = {"schedule": {"sync_interval": interval}}
+        config = accepted(self.configured(), stale, SCHEMES[scheme])
         where = {"sync_interval": interval, "rate": rate}
         variant = with_rate(Variant(scheme, config, where), rate)
         return replace(variant, setting={}, watch=Watch(WATCHED, points=50))

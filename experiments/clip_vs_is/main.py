@@ -32,7 +32,7 @@ from experiments.clip_vs_is.report import sections
 from experiments.grid.choose import Variant
 from experiments.grid.runner import Rows
 from experiments.grid.study import Section, require_known
-from experiments.grid.tuned import EVALUATIONS, TunedStudy, joined
+from experiments.grid.tuned import TunedStudy, joined
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class ClipStudy(TunedStudy):
         """The four on stale samples, then the grid with several updates on a batch."""
         four = [self.place(name, {}, FOUR[name], STANDARDIZED, STALE) for name in self.alone]
         steps = max(2 * self.steps // REUSED_UPDATES, 1)
-        shorter = {"schedule": {"steps": steps, "evaluate_every": max(steps // EVALUATIONS, 1)}}
+        shorter = {"schedule": {"steps": steps, "evaluate_every": self.evaluate_every(steps)}}
         often = joined(STANDARDIZED, REUSED, shorter)
         grid = [
             self.place(weight, {"region": region}, cell(weight, region, self.delta), often)

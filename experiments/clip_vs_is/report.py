@@ -6,7 +6,7 @@ from functools import partial
 import numpy as np
 
 from experiments.clip_vs_is.methods import MORE_REGIONS, WEIGHTS
-from experiments.grid.choose import SCORE, final
+from experiments.grid.choose import SCORE, final, reported
 from experiments.grid.figures import all_axes, small_multiples
 from experiments.grid.rows import Row, where
 from experiments.grid.signals import ending, fallen
@@ -19,7 +19,7 @@ SIGNALS = ("pass@1/sampled", "kl/pi_mu", "entropy", "ess", "clipped", "grad_norm
 def sections(rows: Sequence[Row]) -> list[Section]:
     """The page."""
     four, grid = ([row for row in rows if ("region" in row["coordinates"]) == on] for on in (0, 1))
-    told = [row for row in grid if row["role"] == "report"]
+    told = reported(grid)
     found = [
         Section(
             "Clip, weights, both, neither",
@@ -46,7 +46,7 @@ def sections(rows: Sequence[Row]) -> list[Section]:
 
 def pictures(rows: Sequence[Row], name: str) -> list[Picture]:
     """Curves and signals of the rows that are told."""
-    told = [row for row in rows if row["role"] == "report"]
+    told = reported(rows)
     if not told:
         return []
     return [

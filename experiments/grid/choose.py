@@ -102,8 +102,8 @@ def tried(rows: Iterable[Row]) -> Mapping[Place, int]:
     return {place: len(found) for place, found in settings.items()}
 
 
-def latest(rows: Sequence[Row]) -> list[Row]:
-    """The rows that are told."""
+def reported(rows: Iterable[Row]) -> list[Row]:
+    """The rows that figures are of."""
     return [row for row in rows if row["role"] == "report"]
 
 

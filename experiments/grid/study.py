@@ -59,6 +59,8 @@ class Study(ABC):
     """What it asks, in a line."""
     page: ClassVar[str | None] = None
     """The page of docs/ whose marked tables are made from the rows, such as reuse.md."""
+    evaluations: ClassVar[int] = 6
+    """In a run, after the one before its first step."""
 
     quick: bool = False
     """Another set of defaults, which proves in minutes that the study runs and means nothing."""
@@ -132,10 +134,15 @@ class Study(ABC):
         )
 
     def configured(self, **changes: object) -> TrainConfig:
-        """The base with the study's steps and six evaluations, and what else differs."""
-        every = max(self.steps // 6, 1)
+        """The base with the study's steps and evaluations, and what else differs."""
+        every = self.evaluate_every(self.steps)
         schedule = replace(self.base.schedule, steps=self.steps, evaluate_every=every)
         return replace(self.base, **{"schedule": schedule, **changes})  # pyright: ignore
+
+    @classmethod
+    def evaluate_every(cls, steps: int) -> int:
+        """Steps between two evaluations of a run of so many."""
+        return max(steps // cls.evaluations, 1)
 
     @property
     def header(self) -> Row:

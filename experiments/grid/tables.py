@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from experiments.grid.cell import Coordinates, place_name, short
-from experiments.grid.choose import SCORE, by_seed, diverged, final, groups, tried
+from experiments.grid.choose import SCORE, by_seed, diverged, final, groups, reported, tried
 from experiments.grid.rows import Row
 
 Column = tuple[str, Callable[[Sequence[Row]], str]]
@@ -107,7 +107,7 @@ def summary(
     caption: str = "",
 ) -> Table:
     """One line for each method and place, of the rows that are told; the best first."""
-    told = groups(row for row in rows if row["role"] == "report")
+    told = groups(reported(rows))
     number = tried(rows)
     wanted: Sequence[Column] = columns or (
         ("completions", average("completions")),

@@ -3,9 +3,9 @@
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
-from experiments.grid.cell import Cell
+from experiments.grid.cell import Cell, Watch
 from experiments.grid.choose import Variant, chosen, report_cells, tuning_cells, with_rate
 from experiments.grid.runner import Rows, Stage
 from experiments.grid.study import Study
@@ -13,9 +13,6 @@ from ogrpo.trainer.config import Evaluation, TrainConfig
 from ogrpo.trainer.config_update import require
 from ogrpo.trainer.method import check
 from ogrpo.trainer.sources import check_sources
-
-EVALUATIONS = 4
-"""Evaluations after the one before the first step."""
 
 
 def brief() -> TrainConfig:
@@ -42,9 +39,21 @@ def joined(*changes: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
+def accepted(config: TrainConfig, *changes: Mapping[str, Any]) -> TrainConfig:
+    """The config with these changes, refused if one has no effect."""
+    config = changed(config, joined(*changes))
+    check_sources(config)
+    check(config)
+    return config
+
+
 @dataclass(frozen=True)
 class TunedStudy(Study):
     """A learning rate is chosen for every method at every place, then all are compared."""
+
+    evaluations: ClassVar[int] = 4
+    watch: ClassVar[Watch] = Watch()
+    """What a row keeps of every step."""
 
     steps: int = 60
     """Steps of a run."""
@@ -68,17 +77,9 @@ class TunedStudy(Study):
     def place(
         self, label: str, coordinates: Mapping[str, float | str], *changes: Mapping[str, Any]
     ) -> Variant:
-        """A method at a place: the base with these changes, refused if one has no effect."""
-        config = changed(self.configured(), joined(*changes))
-        check_sources(config)
-        check(config)
-        return Variant(label, config, coordinates)
-
-    def configured(self, **changes: object) -> TrainConfig:
-        """The base with the study's steps and five evaluations, and what else differs."""
-        every = max(self.steps // EVALUATIONS, 1)
-        schedule = replace(self.base.schedule, steps=self.steps, evaluate_every=every)
-        return replace(self.base, **{"schedule": schedule, **changes})  # pyright: ignore
+        """A method at a place: the base with these changes."""
+        config = accepted(self.configured(), *changes)
+        return Variant(label, config, coordinates, watch=self.watch)
 
     def variants(self) -> list[Variant]:
         """Every method at every place and rate."""

@@ -6,7 +6,7 @@ from functools import partial
 import numpy as np
 from matplotlib.figure import Figure
 
-from experiments.grid.choose import by_seed, groups
+from experiments.grid.choose import by_seed, groups, reported
 from experiments.grid.figures import COLORS, all_axes, small_multiples
 from experiments.grid.rows import Row, where
 from experiments.grid.signals import ending, fallen
@@ -21,7 +21,7 @@ CHANCES = (0.1, 0.35, 0.7)
 
 def sections(rows: Sequence[Row], methods: Sequence[str], flips: Sequence[float]) -> list[Section]:
     """The page."""
-    told = [row for row in rows if row["role"] == "report"]
+    told = reported(rows)
     return [
         Section(
             "Pass@1 by the share of false rewards",
@@ -92,7 +92,7 @@ def share_table(methods: Sequence[str], flips: Sequence[float]) -> Table:
 
 def whole_table(rows: Sequence[Row], methods: Sequence[str]) -> Table:
     """Every method at every share, with its signals at the end."""
-    told = [row for row in rows if row["role"] == "report"]
+    told = reported(rows)
 
     def to_first(trials: Sequence[Row]) -> str:
         flip = trials[0]["coordinates"]["flips"]

@@ -25,8 +25,6 @@ from experiments.operating_points.points import POINTS
 from experiments.operating_points.report import sections
 from ogrpo.trainer.config_update import require
 
-WATCH = Watch((*SIGNALS, "replay/bytes", "replay/groups", "replay/ratio", "reuse/draws"))
-
 
 @dataclass(frozen=True)
 class OperatingPointsStudy(TunedStudy):
@@ -35,6 +33,9 @@ class OperatingPointsStudy(TunedStudy):
     name: ClassVar[str] = "operating-points"
     question: ClassVar[str] = "Which buffer, sampler, replay ratio and controller for which budget?"
     page: ClassVar[str | None] = "results.md"
+    watch: ClassVar[Watch] = Watch(
+        (*SIGNALS, "replay/bytes", "replay/groups", "replay/ratio", "reuse/draws")
+    )
 
     points: tuple[str, ...] = tuple(POINTS)
     """Which to run, by name."""
@@ -53,8 +54,7 @@ class OperatingPointsStudy(TunedStudy):
 
     def places(self) -> Sequence[Variant]:
         """Every point."""
-        found = [self.place(name, {}, POINTS[name]) for name in self.points]
-        return [replace(variant, watch=WATCH) for variant in found]
+        return [self.place(name, {}, POINTS[name]) for name in self.points]
 
     def report(self, rows: Rows) -> Sequence[Section]:
         """Costs to the target, the best point for each budget, and what each dial did."""

@@ -7,7 +7,7 @@ from statistics import median
 import numpy as np
 from matplotlib.figure import Figure
 
-from experiments.grid.choose import SCORE, groups, latest, of_labels
+from experiments.grid.choose import SCORE, groups, of_labels, reported
 from experiments.grid.figures import AXES, COLORS, Axis, all_axes, curve
 from experiments.grid.rows import Row
 from experiments.grid.study import Picture, Section
@@ -32,7 +32,7 @@ DIALS = {"reuse": REUSE, "buffers": BUFFERS, "samplers": SAMPLERS, "knobs": KNOB
 
 def sections(rows: Sequence[Row], target: float) -> list[Section]:
     """The page."""
-    told = latest(rows)
+    told = reported(rows)
     if not told:
         return []
     return [
@@ -64,10 +64,10 @@ def of_dial(rows: Sequence[Row], name: str, points: Sequence[str]) -> Section:
         "samplers": "Which groups are drawn",
         "knobs": "eps, beta, G and temperature",
     }
-    mine = of_labels(latest(rows), points)
+    mine = of_labels(reported(rows), points)
     columns: list[Column] = [
         ("final Pass@1", score()),
-        (f"against {MIDDLE}", against(of_labels(latest(rows), (MIDDLE,)))),
+        (f"against {MIDDLE}", against(of_labels(reported(rows), (MIDDLE,)))),
         ("updates a group", over_run("replay/ratio", ".2f")),
         ("staleness, steps", over_run("staleness", ".2f")),
         ("KL(π‖μ)", over_run("kl/pi_mu", ".4f")),
@@ -114,7 +114,7 @@ def cost_table(rows: Sequence[Row], target: float) -> Table:
         *(column(axis) for axis in COSTS),
         ("buffer, MB", buffer_megabytes),
         ("final Pass@1", score()),
-        (f"against {BASE}", against(of_labels(latest(rows), (BASE,)))),
+        (f"against {BASE}", against(of_labels(reported(rows), (BASE,)))),
     ]
 
     def order(trials: Sequence[Row]) -> float:
@@ -139,7 +139,7 @@ def buffer_megabytes(trials: Sequence[Row]) -> str:
 def budget_table(rows: Sequence[Row]) -> Table:
     """Which point to take with so much to spend, and what it then has."""
     tuned = groups(chosen_tuning(rows))
-    told = groups(latest(rows))
+    told = groups(reported(rows))
     plain = next((trials for (name, _), trials in told.items() if name == BASE), [])
     lines = []
     for axis in COSTS:
@@ -174,7 +174,7 @@ def budget_table(rows: Sequence[Row]) -> Table:
 
 def chosen_tuning(rows: Sequence[Row]) -> list[Row]:
     """The tuning rows at the settings that were then reported."""
-    settings = {(row["label"], str(row["setting"])) for row in latest(rows)}
+    settings = {(row["label"], str(row["setting"])) for row in reported(rows)}
     tuning = [row for row in rows if row["role"] == "tuning"]
     return [row for row in tuning if (row["label"], str(row["setting"])) in settings]
 

@@ -21,7 +21,7 @@ from typing import Any, ClassVar, Self
 from experiments.grid.choose import Variant
 from experiments.grid.runner import Rows
 from experiments.grid.study import Section, require_known
-from experiments.grid.tuned import EVALUATIONS, TunedStudy
+from experiments.grid.tuned import TunedStudy
 from experiments.rec.methods import METHODS, OFFLINE, SCHEDULES, STALE, WHERE
 from experiments.rec.report import sections
 
@@ -65,7 +65,7 @@ class RecStudy(TunedStudy):
         schedule = dict(changes.get("schedule", {}))
         if when == OFFLINE:
             steps = self.steps + schedule["warmup"]
-            every = max(steps // EVALUATIONS, 1)
+            every = self.evaluate_every(steps)
             schedule = {"steps": steps, "evaluate_every": every, **schedule}
         return {**changes, "schedule": schedule}
 

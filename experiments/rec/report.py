@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from functools import partial
 
-from experiments.grid.choose import final, groups
+from experiments.grid.choose import final, groups, reported
 from experiments.grid.figures import all_axes, small_multiples
 from experiments.grid.rows import Row, where
 from experiments.grid.signals import ending, fallen
@@ -29,7 +29,7 @@ FAMILIES = {"clips": CLIPS, "shaped": SHAPED, "baselines": BASELINES}
 
 def sections(rows: Sequence[Row]) -> list[Section]:
     """The page."""
-    told = [row for row in rows if row["role"] == "report"]
+    told = reported(rows)
     return [
         Section(
             "Where each method ends",
@@ -72,7 +72,7 @@ def _ending(found: dict[tuple[str, str], list[Row]], name: str, when: str) -> st
 
 def whole_table(rows: Sequence[Row]) -> Table:
     """Every method at every schedule, with its signals at the end."""
-    told = [row for row in rows if row["role"] == "report"]
+    told = reported(rows)
 
     def to_reinforce(trials: Sequence[Row]) -> str:
         when = trials[0]["coordinates"]["schedule"]

@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import SymmetricalLogLocator
 
 from experiments.grid.cell import Place
-from experiments.grid.choose import final, groups
+from experiments.grid.choose import final, groups, reported
 from experiments.grid.figures import COLORS, all_axes, small_multiples
 from experiments.grid.rows import Row
 from experiments.grid.signals import SIGNS, ended_below_start, rank, stretch
@@ -34,7 +34,7 @@ PARTS = (0.1, 0.25, 0.5)
 
 def sections(rows: Sequence[Row]) -> list[Section]:
     """The page."""
-    told = [row for row in rows if row["role"] == "report"]
+    told = reported(rows)
     ends = "Final held-out Pass@1 on seeds and problems that nothing was chosen on."
     return [
         Section(
@@ -69,7 +69,7 @@ def sections(rows: Sequence[Row]) -> list[Section]:
 
 def result_table(rows: Sequence[Row]) -> Table:
     """Where each method ends, and how far from the better baseline."""
-    told = groups(row for row in rows if row["role"] == "report")
+    told = groups(reported(rows))
     return summary(
         rows,
         (

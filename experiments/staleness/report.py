@@ -6,7 +6,7 @@ from functools import partial
 import numpy as np
 from matplotlib.figure import Figure
 
-from experiments.grid.choose import SCORE, final, groups
+from experiments.grid.choose import SCORE, final, groups, reported
 from experiments.grid.figures import COLORS, LABELS, all_axes
 from experiments.grid.rows import Row, where
 from experiments.grid.study import Picture, Section
@@ -117,7 +117,7 @@ def _flying(trials: Sequence[Row], flying: str) -> list[Row]:
 
 
 def _of_learning(rows: Sequence[Row], workers: Sequence[int], kinds: Sequence[Kind]) -> Section:
-    told = [row for row in rows if row["role"] == "report"]
+    told = reported(rows)
     return Section(
         "What staleness does to learning, and when it is worth it",
         "The default task; each lead and v has its own learning rate, and differences are seed by"
@@ -133,7 +133,7 @@ def _of_learning(rows: Sequence[Row], workers: Sequence[int], kinds: Sequence[Ki
 
 def learning_table(rows: Sequence[Row]) -> Table:
     """Staleness and Pass@1 by lead and v."""
-    turn = where([row for row in rows if row["role"] == "report"], lead=0, v=1)
+    turn = where(reported(rows), lead=0, v=1)
     columns: list[Column] = [
         ("staleness, steps", over_run("staleness", ".2f")),
         ("effective share", over_run("ess")),

@@ -32,7 +32,7 @@ def test_its_methods_are_the_papers_presets_and_each_can_be_run():
 
 
 def test_an_unknown_method_is_refused_with_the_known_ones():
-    with pytest.raises(ValueError, match=r"no method 'v2-i1'.*v10-i1"):
+    with pytest.raises(ValueError, match=r"methods has 'v2-i1'.*v10-i1"):
         AblationStudy(methods=("v2-i1",))
 
 

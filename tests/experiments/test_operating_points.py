@@ -58,5 +58,5 @@ def test_costs_are_medians_over_the_seeds_that_reach_the_target():
 
 
 def test_an_unknown_point_is_refused_with_the_known_ones():
-    with pytest.raises(ValueError, match=r"no point 'replay 3'.*replay 4"):
+    with pytest.raises(ValueError, match=r"points has 'replay 3'.*replay 4"):
         OperatingPointsStudy(points=("replay 3",))

@@ -102,7 +102,7 @@ def test_rates_are_chosen_on_other_seeds_and_problems_than_figures_are_of():
     study = replace(ReuseStudy(), methods=("on-policy", "replay-2"))
     tuning = study.tuning([])
     rows = [row_of(cell, cell.setting["rate"]) for cell in tuning]
-    judging = study.judging(rows)
+    judging = study.comparing(rows)
     check_honest([*tuning, *judging], quick=False)
     assert {cell.setting["rate"] for cell in judging} == {1e-3}
     assert len(tuning) == 2 * 3 * 5  # seeds, rates, and budgets: one whole, two methods at two
@@ -120,7 +120,7 @@ def test_all_that_the_page_shows_can_be_drawn():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--methods", "replay-3"], "no method 'replay-3'"),
+        (["--methods", "replay-3"], "methods has 'replay-3'"),
         (["--shares", "1.5"], "shares has 1.5"),
         (["--seeds", "3", "4", "--tuning-seeds", "4"], r"seeds [4] are in --seeds and"),
         (["--base.seed", "1"], "base.seed is 1: give --seeds"),
