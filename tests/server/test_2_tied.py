@@ -165,9 +165,9 @@ def test_a_push_in_the_middle_of_a_batch_leaves_every_log_prob_exact(fleet, whic
         assert counts["rollout/refused/aborted"] == 0
 
 
-def test_kept_requests_know_the_version_of_every_token(native):
-    # Whether a push meets a completion under way is chance; among so many, some do.
-    groups, policies, _ = in_flight(native, "keep", pushes=24)
+def check_versions_of_tokens(server):
+    """Every token has the log-prob of the version that its span names; completions of several."""
+    groups, policies, _ = in_flight(server, "keep", pushes=24)
     # Two sets of weights take turns, so that two scorings serve every version.
     scores = [world.log_probs(CONFIG, policies[v], groups, 1.0) for v in (2, 1)]
     drawn = [c for g in groups for c in g.completions]
@@ -181,7 +181,12 @@ def test_kept_requests_know_the_version_of_every_token(native):
             part = slice(span.start, span.end)
             gap = np.abs(completion.log_probs[part] - scores[span.version % 2][n][part])
             assert gap.max(initial=0.0) < contract.EXACT
-    assert mixed
+    return mixed
+
+
+def test_kept_requests_know_the_version_of_every_token(native):
+    # Whether a push meets a completion under way is chance, and on a busy machine a rare one.
+    assert any(check_versions_of_tokens(native) for _ in range(8))
 
 
 def test_a_server_with_another_tokenizer_is_refused(native):
