@@ -147,6 +147,11 @@ GRIDS = {
         "staleness",
         "StalenessStudy",
     ),
+    "single-rollout": Grid(
+        "one completion a prompt with baselines that need no siblings, beside groups",
+        "single_rollout",
+        "SingleRolloutStudy",
+    ),
 }
 """Studies of docs/studies.md: each takes --quick, --jobs, --run-dir, --from-rows and --base.*."""
 

@@ -13,6 +13,7 @@ from experiments.grid.pool import grouped
 from experiments.noise.main import NoiseStudy
 from experiments.operating_points.main import OperatingPointsStudy
 from experiments.rec.main import RecStudy
+from experiments.single_rollout.main import SingleRolloutStudy
 from ogrpo.report.plots import STYLE
 from ogrpo.trainer.method import check
 from ogrpo.trainer.sources import check_sources
@@ -25,6 +26,7 @@ STUDIES = {
     "clip-vs-is": (ClipStudy, 270, 24),
     "noise": (NoiseStudy, 180, 5),
     "boundary": (BoundaryStudy, 240, 4),
+    "single-rollout": (SingleRolloutStudy, 130, 7),
 }
 """Study -> its class, the most cells and the most programs of its grid."""
 
