@@ -152,6 +152,11 @@ GRIDS = {
         "single_rollout",
         "SingleRolloutStudy",
     ),
+    "offline": Grid(
+        "completions drawn once: which methods learn from them, how fast, and which fall",
+        "offline",
+        "OfflineStudy",
+    ),
 }
 """Studies of docs/studies.md: each takes --quick, --jobs, --run-dir, --from-rows and --base.*."""
 

@@ -1,7 +1,7 @@
 """`single-rollout`: is one completion a prompt enough, and may it be reused off policy?
 
 Command: python -m experiments.run single-rollout
-Hardware and time: two CPU cores, 126 cells of about 4 CPU-seconds and 7 programs to compile.
+Hardware and time: two CPU cores, 126 cells of about 5 CPU-seconds and 7 programs to compile.
 
 Open question 3 of arXiv:2505.22257. One completion of each of 128 prompts, with a baseline that
 needs no siblings, beside groups of 4 and 8: completions and updates are the same for all, and so is

@@ -9,7 +9,7 @@ from experiments.grid.crossed import against_at, by_value, curves, scores
 from experiments.grid.rows import Row, where
 from experiments.grid.signals import ending, fallen, measured
 from experiments.grid.study import Section
-from experiments.grid.tables import Table, over_run, plus_minus, score, summary
+from experiments.grid.tables import Table, over_run, score, summary
 from experiments.single_rollout.methods import REFERENCE
 
 INTERVAL = "sync_interval"
@@ -33,7 +33,7 @@ def sections(
             "All of it",
             "KL and entropy are means over the last tenth of a run, the norm of the gradient over"
             " all of it. Signal to noise is the squared norm of an update's gradient over the"
-            " variance that its groups say it has, mean over evaluations: it can be compared"
+            " variance that its groups say it has, median over evaluations and seeds: it compares"
             " whatever an advantage is divided by, and is below 0 where noise is all there is."
             " Fell: seeds whose Pass@1 was at some evaluation below .7 of the best before. The"
             " last column but one is the difference, seed by seed, to GRPO with groups of 8 at"
@@ -67,6 +67,6 @@ def whole_table(rows: Sequence[Row], methods: Sequence[str]) -> Table:
 
 
 def signal_to_noise(trials: Sequence[Row]) -> str:
-    """Mean over a run's evaluations, then over seeds."""
-    means = [float(values.mean()) for row in trials if len(values := measured(row, "grad_snr"))]
-    return plus_minus(means) if np.size(means) else "–"
+    """Median over evaluations and seeds: a ratio of noisy estimates has wild ones."""
+    values = np.concatenate([measured(row, "grad_snr") for row in trials])
+    return f"{np.median(values):.2f}" if len(values) else "–"

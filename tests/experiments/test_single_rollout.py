@@ -36,7 +36,7 @@ def test_an_unknown_method_is_refused_with_the_known_ones():
         SingleRolloutStudy(methods=("PPO",))
 
 
-def test_signal_to_noise_is_the_mean_of_what_was_measured():
-    rows = [{"evaluations": {"grad_snr": [None, 0.2, 0.4]}}, {"evaluations": {"grad_snr": [0.5]}}]
-    assert signal_to_noise(rows) == "0.400 ± 0.100"
+def test_signal_to_noise_is_the_median_of_what_was_measured():
+    rows = [{"evaluations": {"grad_snr": [None, 0.2, 9]}}, {"evaluations": {"grad_snr": [0.5]}}]
+    assert signal_to_noise(rows) == "0.50"
     assert signal_to_noise([{"evaluations": {}, "steps": {}}]) == "–"
