@@ -157,6 +157,11 @@ GRIDS = {
         "offline",
         "OfflineStudy",
     ),
+    "step-rewards": Grid(
+        "a reward for each line of a solution beside the outcome's, fresh and stale",
+        "step_rewards",
+        "StepRewardsStudy",
+    ),
 }
 """Studies of docs/studies.md: each takes --quick, --jobs, --run-dir, --from-rows and --base.*."""
 
