@@ -21,6 +21,7 @@ def sections(
     rows: Sequence[Row], methods: Sequence[str], sizes: Sequence[int], updates: int
 ) -> list[Section]:
     """The page."""
+    rows = [trained(row) for row in rows]
     told = reported(rows)
     labels = (*methods, FRESH)
     heads = {size: f"{size} batches" for size in dict.fromkeys((*sizes, updates))}
@@ -81,8 +82,16 @@ def whole_table(rows: Sequence[Row], labels: Sequence[str], updates: int) -> Tab
     )
 
 
+def trained(row: Row) -> Row:
+    """The row from its last evaluation before an update on; those before it say the same."""
+    updates = row["evaluations"]["updates"]
+    first = max(n for n, update in enumerate(updates) if update == updates[0])
+    kept = {name: values[first:] for name, values in row["evaluations"].items()}
+    return {**row, "evaluations": kept}
+
+
 def beginning(trials: Sequence[Row]) -> str:
-    """Pass@1 before the first step."""
+    """Pass@1 before the first update."""
     return plus_minus([row["evaluations"][SCORE][0] for row in trials])
 
 
