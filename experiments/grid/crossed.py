@@ -10,8 +10,13 @@ from experiments.grid.rows import Row, where
 from experiments.grid.study import Picture, Section
 from experiments.grid.tables import Table, against, score
 
-Heads = Mapping[float | str, str]
+Heads = Mapping[int, str]
 """Values of the coordinate, each with its heading."""
+
+
+def at(told: Sequence[Row], label: str, coordinate: str, value: float | str) -> list[Row]:
+    """The rows of a method at a value of the coordinate."""
+    return where(told, lambda row: row["coordinates"][coordinate] == value, label=label)
 
 
 def scores(
@@ -19,8 +24,8 @@ def scores(
 ) -> Table:
     """Final Pass@1 of each method at each value; a dash where one was not run."""
 
-    def ending(label: str, value: float | str) -> str:
-        trials = where(told, label=label, **{coordinate: value})
+    def ending(label: str, value: int) -> str:
+        trials = at(told, label, coordinate, value)
         return score()(trials) if trials else "–"
 
     known = [label for label in labels if where(told, label=label)]
@@ -33,7 +38,7 @@ def against_at(told: Sequence[Row], label: str, coordinate: str) -> Callable[[Se
 
     def difference(trials: Sequence[Row]) -> str:
         value = trials[0]["coordinates"][coordinate]
-        return against(where(told, label=label, **{coordinate: value}))(trials)
+        return against(at(told, label, coordinate, value))(trials)
 
     return difference
 
