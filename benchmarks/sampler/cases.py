@@ -14,6 +14,9 @@ from ogrpo.tasks import arithmetic
 from ogrpo.trainer.model import DTYPES, tiny_decoder
 
 EOS = 1
+LOUDER = 8
+"""What layers write, times so much, where the most likely token is drawn: with small random weights
+and a tied head that would be the token before, again and again."""
 
 
 @dataclass(frozen=True)
@@ -34,10 +37,28 @@ class Shape:
     """Probability of the end of sequence at each token, about; 0: every completion has T tokens."""
     dtype: str = "float32"
     """float32 or bfloat16, of weights and cache."""
+    greedy: bool = False
+    """Take the most likely token, so that what the engines drew can be compared; for G = 1."""
+    warm: int = 0
+    """Tokens of a completion at most in batches that warm up; 0: T. A measurement of hundreds of
+    steps needs no other such batch before it."""
+
+    def __post_init__(self) -> None:
+        if self.greedy and self.group > 1:
+            raise ValueError(
+                f"greedy with group={self.group}: all completions of a prompt are the same, and"
+                " vLLM refuses to draw them; give more prompts and group=1"
+            )
+        if self.greedy and self.ends:
+            raise ValueError(
+                f"greedy with ends={self.ends}: a token that is likely everywhere would be the most"
+                " likely everywhere; leave ends at 0"
+            )
 
 
 TINY = Shape("tiny", prompts=16, group=8, prompt=32, tokens=14)
 LARGE = Shape("0.5b", prompts=2, group=8, prompt=128, tokens=64)
+LONG = Shape("0.5b", prompts=1, group=2, prompt=128, tokens=1024, warm=8)
 SHAPES = {
     "tiny": TINY,
     "tiny-ragged": dataclasses.replace(TINY, tokens=64, ends=0.05),
@@ -46,6 +67,8 @@ SHAPES = {
     "0.5b-bfloat16": dataclasses.replace(LARGE, dtype="bfloat16"),
     "0.5b-wide": dataclasses.replace(LARGE, prompts=8, group=16, tokens=32),
     "0.5b-wide-ragged": dataclasses.replace(LARGE, prompts=8, group=16, ends=0.05),
+    "0.5b-long": LONG,
+    "0.5b-long-greedy": dataclasses.replace(LONG, prompts=2, group=1, greedy=True),
 }
 
 
@@ -65,9 +88,10 @@ def make_weights(shape: Shape, config: DecoderConfig, seed: int) -> Params:
     params = init_params(config, jax.random.key(seed))
     attention, mlp = params["layers"]["self_attn"], params["layers"]["mlp"]
     for part in (attention["o_proj"], mlp["down_proj"]):
-        part["weight"] = part["weight"].at[:, 0].set(0.0)
+        part["weight"] = part["weight"].at[:, 0].set(0.0) * (LOUDER if shape.greedy else 1)
     embedding = params["embed_tokens"]
-    embedding["weight"] = embedding["weight"].at[:, 0].set(1.0)
+    level = 0.02 if shape.greedy else 1.0  # a large one drowns what is said of the tokens
+    embedding["weight"] = embedding["weight"].at[:, 0].set(level)
     excess = _excess(shape, config, params)
     embedding["weight"] = embedding["weight"].at[EOS, 0].add(excess)
     return jax.tree.map(lambda leaf: leaf.astype(DTYPES[shape.dtype]), params)

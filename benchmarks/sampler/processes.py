@@ -36,11 +36,12 @@ class Engine:
         )
         return cls(process, log, _answer(process, log))
 
-    def draw(self, seconds: float, seed: int) -> dict[str, Any]:
+    def draw(self, seconds: float, seed: int, most: int) -> dict[str, Any]:
         """What it drew, with the CPU seconds of all its processes and their peak memory in MiB."""
         assert self.process.stdin is not None
         before = self._cpu_seconds()
-        print(json.dumps({"seconds": seconds, "seed": seed}), file=self.process.stdin, flush=True)
+        asked = {"seconds": seconds, "seed": seed, "most": most}
+        print(json.dumps(asked), file=self.process.stdin, flush=True)
         found = _answer(self.process, self.log)
         spent = self._cpu_seconds() - before
         return {**found, "cpu": spent, "peak": self._peak()}

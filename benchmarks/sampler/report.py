@@ -39,7 +39,33 @@ def shape_lines(name: str, shape: Found, runs: Found) -> list[str]:
         f"{first} divided by each, median of the rounds' ratios (least to greatest):",
         "",
         *table(["engine", *COLUMNS], ratio_rows(runs, COLUMNS)),
+        *(agreement(runs) if shape["greedy"] else ()),
     ]
+
+
+def agreement(runs: Found) -> list[str]:
+    """How far each engine drew the tokens of the first, in the first batch of each round."""
+    ours, *others = runs
+    return [
+        "",
+        *(
+            f"{name}: {sum(same)} of {sum(map(len, rows))} tokens are {ours}'s, up to the first"
+            f" that differs in each of {len(rows)} completions"
+            for name in others
+            for rows in [first_rows(runs[ours])]
+            for same in [list(map(shared, rows, first_rows(runs[name])))]
+        ),
+    ]
+
+
+def first_rows(runs: list[Found]) -> list[list[int]]:
+    return [row for run in runs for row in run["first"]]
+
+
+def shared(ours: list[int], theirs: list[int]) -> int:
+    """Tokens before the first that differs."""
+    pairs = enumerate(zip(ours, theirs, strict=False))
+    return next((i for i, (a, b) in pairs if a != b), min(len(ours), len(theirs)))
 
 
 def mean_length(runs: list[Found], rows: int) -> float:

@@ -28,7 +28,8 @@ from ogrpo.policy import save_pretrained
 
 HERE = Path(__file__).resolve().parent
 SETTINGS = {
-    "ogrpo": {},
+    "ogrpo": {"plain": False},
+    "ogrpo-plain": {"plain": True},
     "transformers": {},
     "vllm": {"eager": False},
     "vllm-eager": {"eager": True},
@@ -42,7 +43,7 @@ class Options:
     shapes: tuple[str, ...] = ("tiny", "tiny-ragged", "0.5b", "0.5b-ragged", "0.5b-bfloat16")
     """Of `cases.py`, with fields changed by `tiny:tokens=64,ends=0.1`."""
     engines: tuple[str, ...] = ("ogrpo", "transformers", "vllm")
-    """Of ogrpo, transformers, vllm and vllm-eager; ratios are of the first."""
+    """Of ogrpo, ogrpo-plain, transformers, vllm and vllm-eager; ratios are of the first."""
     rounds: int = 5
     """Measurements of each engine, one of every engine in each round."""
     seconds: float = 5.0
@@ -119,7 +120,7 @@ class Bench:
     def measure(self, engine: Engine | None, name: str, seed: int) -> dict[str, Any]:
         with ExitStack() as stack:
             engine = engine or self.start(name, stack)
-            found = engine.draw(self.options.seconds, seed)
+            found = engine.draw(self.options.seconds, seed, self.job["shape"]["tokens"])
         rate = found["tokens"] / found["cpu"]
         print(f"{name}: {found['calls']} batches, {rate:,.0f} tokens/CPU-s", file=sys.stderr)
         return {**found, "versions": engine.versions}
@@ -135,8 +136,9 @@ class Bench:
             Path(self.job["folder"]) / f"{name}.log",
         )
         stack.callback(engine.stop)
+        most = self.job["shape"]["warm"] or self.job["shape"]["tokens"]
         for seed in range(options.warm_up):
-            engine.draw(0.0, seed)
+            engine.draw(0.0, seed, most)
         return engine
 
 

@@ -1,7 +1,7 @@
 """vLLM's offline `LLM.generate` on its CPU back end, without a server; started by `run.py`."""
 
 import numpy as np
-from serving import Draw, Job, serve
+from serving import Draw, Job, Rows, serve
 from vllm import LLM, SamplingParams
 
 
@@ -19,19 +19,19 @@ def load(job: Job) -> Draw:
         seed=0,
         disable_log_stats=True,
     )
-    params = SamplingParams(
-        n=shape["group"],
-        temperature=1.0,
-        max_tokens=shape["tokens"],
-        stop_token_ids=[job["eos"]],
-        logprobs=0,
-        detokenize=False,
-    )
 
-    def draw(ids: np.ndarray, seed: int) -> np.ndarray:  # noqa: ARG001
+    def draw(ids: np.ndarray, seed: int, most: int) -> Rows:  # noqa: ARG001
+        params = SamplingParams(
+            n=shape["group"],
+            temperature=0.0 if shape["greedy"] else 1.0,
+            max_tokens=most,
+            stop_token_ids=[job["eos"]],
+            logprobs=0,
+            detokenize=False,
+        )
         asked = [{"prompt_token_ids": row} for row in ids.tolist()]
         found = llm.generate(asked, params, use_tqdm=False)
-        return np.array([len(c.token_ids) for request in found for c in request.outputs])
+        return [c.token_ids for request in found for c in request.outputs]
 
     return draw
 

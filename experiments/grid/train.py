@@ -193,10 +193,8 @@ def program_of(config: TrainConfig) -> str:
     """What two configs share whose updates are one compiled program."""
     recipe = make_recipe(config, _no_policy)
     reads = [sorted(recipe.reads), recipe.mask_zero_variance]
-    shared = _without_numbers(config)
-    shared = replace(
-        shared, reward=replace(shared.reward, flip=0.0)
-    )  # the judge is each cell's own
+    judged_alike = replace(config.reward, flip=0.0)  # the judge is each cell's own
+    shared = _without_numbers(replace(config, reward=judged_alike))
     return canonical([plain_config(shared), reads])
 
 

@@ -13,6 +13,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from jax.extend.core import jaxprs_in_params
 
 from ogrpo.batch import tokens_only
@@ -365,6 +367,36 @@ def test_a_draw_is_counted_as_it_happens(least_read, halvings):
         return draw(params, ids, prompts[1])
 
     assert computed_flops(again, params, prompts[0]) == counted.total
+
+
+def one_step_after_another(config, n, g, p, t, lengths, least_read, halvings):
+    """The count of a draw as the sampler goes through it, each step asking all rows."""
+    rows = n * g
+    sizes = [rows, *(size for turn in range(halvings) if (size := rows >> turn + 1))]
+    spent, at = flops.sample_flops(config, n=n, g=g, p=p, t=t, lengths=[1] * rows), 1
+    for size, fewer in zip(sizes, [*sizes[1:], 0], strict=True):
+        while at < t and sum(length > at for length in lengths) > fewer:
+            read = next(slots for slots in flops.doubling(least_read, t) if slots >= at - 1)
+            layers = 2 * sum(math.prod(sides) for sides in config.projections.values()) * size
+            pairs = 4 * config.num_heads * config.head_dim * size * (p + read + 1)
+            head = 2 * config.hidden_size * config.vocab_size * size
+            spent += Flops(config.num_layers * layers, config.num_layers * pairs, head)
+            at += 1
+    return spent
+
+
+@given(data=st.data())
+def test_a_draw_is_counted_as_if_each_step_were_gone_through(data):
+    n, g, t = (data.draw(st.integers(1, most)) for most in (3, 5, 40))
+    lengths = data.draw(st.lists(st.integers(1, t), min_size=n * g, max_size=n * g))
+    how = {
+        "least_read": data.draw(st.none() | st.integers(1, 9)),
+        "halvings": data.draw(st.integers(0, 4)),
+    }
+    shape = {"n": n, "g": g, "p": 3, "t": t, "lengths": lengths}
+    config = make_config()
+    counted = flops.sample_flops(config, **shape, **how)
+    assert counted == one_step_after_another(config, **shape, **how)
 
 
 def test_an_unknown_remat_is_refused():

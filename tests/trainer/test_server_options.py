@@ -175,9 +175,13 @@ def test_weights_are_broadcast_to_servers_that_have_a_gpu(
 ):
     library = broadcast.build(tmp_path)
     monkeypatch.setattr(broadcast.BroadcastService, "library", library)
-    for module in (build, servers):
-        own = partial(broadcast.trainers, library, monkeypatch)
-        monkeypatch.setattr(module, "open_nccl", own)
+    opened = []
+
+    def own():
+        opened.append(broadcast.trainers(library, monkeypatch))
+        return opened[-1]
+
+    monkeypatch.setattr(servers, "open_nccl", own)
     model = broadcast.BroadcastService(service.model, service.params)
     said, options = io.StringIO(), ("--rollout.transport=nccl", "--rollout.tolerance=1e-4")
     with (
@@ -187,6 +191,7 @@ def test_weights_are_broadcast_to_servers_that_have_a_gpu(
         engine.publish(PARAMS, 0)
         assert engine.metrics()["sync/bytes_sent"] > 0
     assert "weights are broadcast to servers by NCCL 2.32.3" in said.getvalue()
+    assert len(opened) == 1
 
 
 def test_weights_are_pulled_over_ipv6(folder, url, seen):

@@ -336,12 +336,14 @@ def sample_flops(
     reads = doubling(least_read, t)
     spent = _layers(config, n * p) + _attention(config, n * p * p) + _head(config, n)
     sizes, at = [size for turn in range(halvings) if (size := rows >> turn + 1)], 1
+    longest = sorted(lengths, reverse=True)
     for size, fewer in zip([rows, *sizes], [*sizes, 0], strict=True):
-        while at < t and sum(length > at for length in lengths) > fewer:
-            read = next(slots for slots in reads if slots >= at - 1)
+        # Step `at` is taken while more than `fewer` rows go on; `at` - 1 slots are written by then.
+        for read in reads:
+            steps = max(0, min(longest[fewer], read + 2) - at)
             step = _layers(config, size) + _head(config, size)
-            spent += step + _attention(config, size * (p + read + 1))
-            at += 1
+            spent += (step + _attention(config, size * (p + read + 1))) * steps
+            at += steps
     return spent
 
 

@@ -9,7 +9,7 @@ import jax
 import numpy as np
 import optax
 
-from ogrpo.bridge import connect_policy, embedded_engine, least_read, open_nccl
+from ogrpo.bridge import connect_policy, embedded_engine, least_read
 from ogrpo.core.algorithms import STEPS, VALUES
 from ogrpo.data.packing import TOKEN_RUNGS, Shape
 from ogrpo.data.tokenizer import TextTokenizer
@@ -34,6 +34,7 @@ from ogrpo.rollout.embedded import EmbeddedEngine
 from ogrpo.rollout.protocol import Engine, Sampling
 from ogrpo.rollout.vllm import Options, Unavailable, VllmEngine
 from ogrpo.rollout.vllm.options import credentials_of_environment
+from ogrpo.rollout.weights.nccl import Nccl
 from ogrpo.trainer import Costs, Packer, Parts
 from ogrpo.trainer.buffers import make_buffer
 from ogrpo.trainer.config import TrainConfig
@@ -106,9 +107,12 @@ def find_devices(config: TrainConfig, decoder: DecoderConfig) -> Devices:
 
 
 def make_server_engine(
-    config: TrainConfig, decoder: DecoderConfig, tokenizer: TextTokenizer
+    config: TrainConfig,
+    decoder: DecoderConfig,
+    tokenizer: TextTokenizer,
+    nccl: Nccl | None = None,
 ) -> VllmEngine:
-    """Servers at `rollout.url` behind the engine interface."""
+    """Servers at `rollout.url` behind the engine interface; `nccl` goes with that transport."""
     wanted, who = config.rollout, credentials_of_environment()
     options = Options(
         folder=wanted.folder,
@@ -131,7 +135,7 @@ def make_server_engine(
         max_length=config.longest_prompt + config.longest_answer,
         texts=tokenizer.sample_texts(),
         options=options,
-        nccl=open_nccl() if wanted.transport == "nccl" else None,
+        nccl=nccl,
     )
 
 

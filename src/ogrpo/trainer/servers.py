@@ -17,7 +17,7 @@ from ogrpo.rollout.address import check_loopback
 from ogrpo.rollout.vllm import RolloutError, VllmEngine
 from ogrpo.rollout.vllm.errors import Unavailable
 from ogrpo.rollout.vllm.health import ask_health
-from ogrpo.rollout.weights.nccl import dotted
+from ogrpo.rollout.weights.nccl import Nccl, dotted
 from ogrpo.terminal import shown
 from ogrpo.trainer.build import make_server_engine
 from ogrpo.trainer.config import TrainConfig
@@ -50,12 +50,12 @@ def connect(
         save_model(folder, decoder, params, tokenizer)
         told = f"first weights, for the servers to start from: {folder}"
         console.print(told, markup=False, soft_wrap=True)
-    check_route(config.rollout, console)
+    nccl = open_route(config.rollout, console)
     deadline = time.monotonic() + config.rollout.wait
     while True:
         wait(config, folder, deadline, console)
         try:
-            engine = make_server_engine(config, decoder, tokenizer)
+            engine = make_server_engine(config, decoder, tokenizer, nccl)
         except Unavailable as error:  # it was there, and died while it was asked
             if time.monotonic() >= deadline:
                 raise
@@ -66,18 +66,24 @@ def connect(
         return engine
 
 
-def check_route(rollout: Rollout, console: Console) -> None:
-    """Says how servers get weights, if not from a folder, and refuses what they cannot reach."""
+def open_route(rollout: Rollout, console: Console) -> Nccl | None:
+    """Says how servers get weights, if not from a folder, and refuses what they cannot reach.
+
+    Returns:
+        What broadcasts the weights, where `rollout.transport` is nccl.
+    """
     if rollout.transport == "folder":
-        return
+        return None
     if rollout.transport == "nccl":
-        told = f"weights are broadcast to servers by NCCL {dotted(open_nccl().version)}"
+        nccl = open_nccl()
+        told = f"weights are broadcast to servers by NCCL {dotted(nccl.version)}"
         console.print(told, markup=False, soft_wrap=True)
-        return
+        return nccl
     offered = rollout.advertise or rollout.listen
     check_loopback(offered, rollout.roots, "rollout.listen")
     told = f"servers pull weights from this machine as {offered}"
     console.print(shown(told), markup=False, soft_wrap=True)
+    return None
 
 
 def serve_command(config: TrainConfig, url: str, folder: Path) -> str:
