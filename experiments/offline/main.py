@@ -1,7 +1,7 @@
 """`offline`: how fast and how stably does one learn from completions that were drawn once?
 
 Command: python -m experiments.run offline
-Hardware and time: two CPU cores, 144 cells of about 4 CPU-seconds and 7 programs to compile.
+Hardware and time: two CPU cores, 176 cells of about 4 CPU-seconds and 7 programs to compile.
 
 Open question 2 of arXiv:2505.22257. The warm-started policy draws 15 or 60 batches once; each
 method then takes 60 updates on batches drawn from them at random, so that a completion is used four
@@ -40,6 +40,8 @@ class OfflineStudy(TunedStudy):
     """Which to run on fixed samples, by name."""
     batches: tuple[int, ...] = (15, 60)
     """Sizes of the fixed set: how many batches of completions the initial policy draws."""
+    rates: tuple[float, ...] = (1e-4, 3e-4, 1e-3)
+    """Learning rates that are tried, for every method alike; large ones break most methods here."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
