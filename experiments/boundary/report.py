@@ -181,7 +181,7 @@ def map_plot(rows: Sequence[Row], intervals: Sequence[int], rates: Sequence[floa
         lost = [
             [np.mean([fell(row) for row in c]) if c else np.nan for c in line] for line in cells
         ]
-        image = axes.imshow(lost, cmap="RdYlGn_r", vmin=0, vmax=1, aspect="auto", origin="lower")
+        image = axes.imshow(lost, cmap="Reds", vmin=0, vmax=1.6, aspect="auto", origin="lower")
         for y, line in enumerate(cells):
             for x, trials in enumerate(line):
                 if trials:
@@ -194,7 +194,8 @@ def map_plot(rows: Sequence[Row], intervals: Sequence[int], rates: Sequence[floa
         axes.set_xlabel("sync interval")
     panels[0].set_ylabel("learning rate")
     if image is not None:
-        figure.colorbar(image, ax=[*panels], label="share of seeds that fell")
+        bar = figure.colorbar(image, ax=[*panels], label="share of seeds that fell")
+        bar.ax.set_ylim(0, 1)
     return figure
 
 
@@ -206,10 +207,12 @@ def fall_plot(rows: Sequence[Row]) -> Figure:
     panels = [*figure.subplots(height, 3, squeeze=False).flat]
     places = np.arange(-BEFORE, AFTER + 1.0, 2.0)
     for axes, name in zip(panels, names, strict=False):
-        found = []
+        found, ends = [], []
         for row in rows:
             x, y = curve(row, UPDATES, name)
             if (at := fall(row)) is not None and len(x):
+                near = y[(x >= at - BEFORE) & (x <= at + AFTER)]
+                ends += [near.min(), near.max()] if len(near) else []
                 axes.plot(x - at, y, color="#3366aa", linewidth=0.4, alpha=0.3)
                 found.append(np.interp(places, x - at, y, left=np.nan, right=np.nan))
         if found:
@@ -220,11 +223,13 @@ def fall_plot(rows: Sequence[Row]) -> Figure:
         axes.set_title(LABELS.get(name, name), fontsize=10, loc="left")
         if name in SPREAD:
             axes.set_yscale("symlog", linthresh=SPREAD[name])
+        if ends and max(ends) > min(ends):
+            axes.set_ylim(min(ends), max(ends))
         axes.set_xlabel("updates after the fall was seen", fontsize=9)
     for axes in panels[len(names) :]:
         axes.set_visible(False)
     return figure
 
 
-SPREAD = {"kl/pi_mu": 1e-2, "chi_square": 1.0, "ratio/tail": 1.0, "grad_variance": 1.0}
+SPREAD = {"kl/pi_mu": 1e-2, "chi_square": 1.0, "grad_variance": 1.0}
 """Signals that are drawn in logarithms, and from where on."""
