@@ -147,6 +147,21 @@ GRIDS = {
         "staleness",
         "StalenessStudy",
     ),
+    "single-rollout": Grid(
+        "one completion a prompt with baselines that need no siblings, beside groups",
+        "single_rollout",
+        "SingleRolloutStudy",
+    ),
+    "offline": Grid(
+        "completions drawn once: which methods learn from them, how fast, and which fall",
+        "offline",
+        "OfflineStudy",
+    ),
+    "step-rewards": Grid(
+        "a reward for each line of a solution beside the outcome's, fresh and stale",
+        "step_rewards",
+        "StepRewardsStudy",
+    ),
 }
 """Studies of docs/studies.md: each takes --quick, --jobs, --run-dir, --from-rows and --base.*."""
 

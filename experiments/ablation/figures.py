@@ -24,9 +24,8 @@ def reward_scale_curve() -> Figure:
         axes.plot(p, (1 - sigma) / sigma, color=color, label=f"ε = {eps:g}")
     axes.axhline(0, color="black", linewidth=0.6)
     axes.axhline(1, color="#888888", linewidth=0.8, linestyle="--")
-    axes.annotate("σ = 1/2, the most that 0/1 rewards have", (0.5, 0.92), va="top", ha="center")
-    axes.set_yscale("symlog", linthresh=1)
-    axes.set_ylim(-0.6, 40)
+    axes.annotate("σ = 1/2, the most that 0/1 rewards have", (0.5, 1.5), ha="center")
+    axes.set_ylim(-0.6, 8)  # it ends at 1/sqrt(eps) - 1
     axes.set_xlabel("success rate p of a prompt")
     axes.set_ylabel("(1 − σ)/σ")
     axes.legend(loc="upper center", ncols=len(WIDTHS), fontsize=9)

@@ -55,7 +55,8 @@ def sections(rows: Sequence[Row]) -> list[Section]:
         Section(
             "Centre of the clip",
             "Four updates on each batch, where the exact centre π_k/μ acts; with one update on a"
-            " batch π is π_k when the gradient is taken, and the exact centre never clips.",
+            " batch π is π_k when the gradient is taken, and the exact centre never clips. Fresh"
+            " samples are π_k's own: π_k/μ is 1, and v1-i4 and v1-i4 exact are the same run.",
             [center(rows)],
             [multiples("center", told, CENTERS)],
         ),

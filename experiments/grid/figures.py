@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import AsinhLocator
 from numpy.typing import NDArray
 
 from experiments.grid.cell import Place, place_name
@@ -19,6 +20,7 @@ COLORS = (
 )
 DASHES = ("-", "--", ":")
 SAMPLES = 64
+SPIKE = 20
 LABELS = {
     SCORE: "Pass@1, sampled",
     "pass@1/greedy": "Pass@1, greedy",
@@ -103,6 +105,14 @@ def draw(axes: Axes, rows: Sequence[Row], axis: Axis, name: str, label: str, num
     axes.fill_between(places, mean - error, mean + error, color=color, alpha=0.18, linewidth=0)
 
 
+def show_spikes(axes: Axes) -> None:
+    """A scale that is logarithmic beyond most values, where a few would hide the rest."""
+    values = np.abs([y for line in axes.lines for y in np.asarray(line.get_ydata(), np.float64)])
+    if len(values) and values.max() > SPIKE * (most := np.quantile(values, 0.9)) > 0:
+        axes.set_yscale("asinh", linear_width=most)
+        axes.yaxis.set_major_locator(AsinhLocator(most, numticks=5))
+
+
 def all_axes(
     rows: Sequence[Row],
     name: str = SCORE,
@@ -145,6 +155,7 @@ def small_multiples(
     for axes, name in zip(panels, names, strict=False):
         for n, (place, trials) in enumerate(found.items()):
             draw(axes, trials, chosen, name, place_name(place), n)
+        show_spikes(axes)
         axes.set_title(LABELS.get(name, name), fontsize=10, loc="left")
         axes.set_xlabel(chosen.label, fontsize=9)
     for axes in panels:

@@ -1,7 +1,7 @@
 """`python -m experiments.run STUDY`: measures what is missing and reports, or reports from rows."""
 
 import os
-import shutil
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -11,11 +11,10 @@ from rich.table import Table as Shown
 from rich.text import Text
 
 from experiments.grid.page import all_sections, write_docs, write_page
-from experiments.grid.rows import ROWS, Row, read_rows, rows_file
+from experiments.grid.rows import ROWS, Row, read_rows, rows_file, write_rows
 from experiments.grid.runner import command_line, run_grid
 from experiments.grid.study import Study, of_header, parse
 from experiments.grid.tables import Table
-from ogrpo.files import replacing
 from ogrpo.terminal import shown
 
 FAILED, INTERRUPTED = 1, 130
@@ -109,10 +108,19 @@ def keep(study: str, folder: Path, console: Console) -> None:
     if header["options"]["quick"]:
         raise ValueError(f"{folder} was made with --quick, which is too little: run it whole")
     target = rows_file(study)
-    with replacing(target, "wb") as file, (folder / ROWS).open("rb") as source:
-        shutil.copyfileobj(source, file)
-    size = target.stat().st_size / 1e6
+    size = write_rows(target, {**header, "command": without_place(header["command"])}, rows) / 1e6
     say(console, f"{len(rows)} rows, {size:.2f} MB, kept in {target}: commit them")
+
+
+def without_place(command: str) -> str:
+    """A command without `--run-dir`: rows are the same wherever a run's folder was."""
+    found, words = [], iter(shlex.split(command))
+    for word in words:
+        if word == "--run-dir":
+            next(words, None)
+        elif not word.startswith("--run-dir="):
+            found.append(word)
+    return shlex.join(found)
 
 
 def jobs_of(study: Study) -> int:

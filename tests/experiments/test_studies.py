@@ -11,8 +11,11 @@ from experiments.grid.cell import check_honest, place_of
 from experiments.grid.page import write_page
 from experiments.grid.pool import grouped
 from experiments.noise.main import NoiseStudy
+from experiments.offline.main import OfflineStudy
 from experiments.operating_points.main import OperatingPointsStudy
 from experiments.rec.main import RecStudy
+from experiments.single_rollout.main import SingleRolloutStudy
+from experiments.step_rewards.main import StepRewardsStudy
 from ogrpo.report.plots import STYLE
 from ogrpo.trainer.method import check
 from ogrpo.trainer.sources import check_sources
@@ -25,6 +28,9 @@ STUDIES = {
     "clip-vs-is": (ClipStudy, 270, 24),
     "noise": (NoiseStudy, 180, 5),
     "boundary": (BoundaryStudy, 240, 4),
+    "single-rollout": (SingleRolloutStudy, 130, 7),
+    "offline": (OfflineStudy, 150, 7),
+    "step-rewards": (StepRewardsStudy, 110, 4),
 }
 """Study -> its class, the most cells and the most programs of its grid."""
 

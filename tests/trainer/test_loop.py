@@ -31,7 +31,7 @@ from ogrpo.trainer.config import (
     Rollout,
     WarmStart,
 )
-from ogrpo.trainer.config_update import Knobs
+from ogrpo.trainer.config_update import Knobs, Region
 from ogrpo.trainer.model import make_model
 from ogrpo.trainer.prepare import prepare
 from ogrpo.trainer.presets import main_study
@@ -122,6 +122,13 @@ def test_the_same_run_twice_gives_the_same_numbers(off_policy):
     first, second = off_policy.turns(), off_policy.turns()
     assert [deterministic(r) for _, r in first] == [deterministic(r) for _, r in second]
     assert equal(first[-1][0].train.params, second[-1][0].train.params)
+
+
+def test_a_second_run_of_the_same_parts_has_a_trust_region_of_its_own():
+    """The first update takes the buffers of the state that it begins with."""
+    run = Run(trust_region=Region(kind="penalty"), schedule=schedule(steps=1))
+    first, second = run.turns(), run.turns()
+    assert equal(first[-1][0].train.region, second[-1][0].train.region)
 
 
 @pytest.mark.slow

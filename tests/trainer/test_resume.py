@@ -223,3 +223,13 @@ def test_a_second_process_is_refused_until_the_first_has_reported(whole, tmp_pat
     (second,) = tried
     assert second.stdout.startswith(f"run directory {folder} is in use by process {os.getpid()} on")
     assert left(folder) == left(whole)
+
+
+@pytest.mark.slow
+def test_a_critic_goes_on_where_its_checkpoint_left_it(tmp_path):
+    """PPO's value head is in the checkpoints, though never in what is published."""
+    ppo, run = replace(SMALL, algorithm="ppo"), tmp_path / "run"
+    go(run, ppo)
+    whole = left(run)
+    assert "resuming after step 2" in go(run, ppo, resume_from=2)
+    assert left(run) == whole

@@ -113,7 +113,7 @@ def _one_device(
         place_params=_as_it_is,
         place_prompts=jnp.asarray,
         place_batch=to_device,
-        init=lambda params: replace(_init_on_one(config, optimizer, params), region=region),
+        init=lambda params: replace(_init_on_one(config, optimizer, params), region=_own(region)),
         shapes=lambda params: with_region(_shapes_on_one(config, optimizer, params), region),
         make_update=partial(make_update, optimizer, options=own_options(config)),
         make_examine=partial(make_examine, optimizer),
@@ -135,7 +135,9 @@ def _many_devices(
         place_params=partial(sharding.place, where=sharding.places(param_axes(decoder), to.mesh)),
         place_prompts=partial(sharding.place, where=to.batch),
         place_batch=partial(sharding.place, where=to.batch) if several() else to_device,
-        init=lambda params: replace(_init_on_mesh(config, optimizer, to, params), region=region),
+        init=lambda params: replace(
+            _init_on_mesh(config, optimizer, to, params), region=_own(region)
+        ),
         shapes=lambda params: with_region(_shapes_on_mesh(config, optimizer, to, params), region),
         make_update=lambda recipe: sharding.shard_update(
             optimizer, recipe, to, options=own_options(config)
@@ -149,6 +151,11 @@ def _many_devices(
 
 def _no_values(_policy: PolicyFn) -> ScoreFn:
     raise ValueError("values are learned on one device: leave --mesh.data, .fsdp and .tensor at 1")
+
+
+def _own(region: Any) -> Any:
+    """A copy for one train state, whose buffers the first update takes."""
+    return jax.tree.map(jnp.copy, region)
 
 
 def with_region(shapes: TrainState, region: Any) -> TrainState:

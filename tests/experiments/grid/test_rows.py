@@ -62,7 +62,9 @@ def test_only_whole_rows_of_the_study_are_kept(tmp_path, monkeypatch):
     quiet = Console(quiet=True)
 
     def write(study, quick):
-        write_rows(folder / files.ROWS, {"study": study, "options": {"quick": quick}}, ROWS)
+        command = f"python -m experiments.run {study} --run-dir '{folder} 1' --jobs 2 --run-dir=x"
+        header = {"study": study, "options": {"quick": quick}, "command": command}
+        write_rows(folder / files.ROWS, header, ROWS)
 
     write("other", False)
     with pytest.raises(ValueError, match="has the rows of 'other'"):
@@ -73,4 +75,6 @@ def test_only_whole_rows_of_the_study_are_kept(tmp_path, monkeypatch):
     assert not kept.exists()
     write("my-study", False)
     grid.keep("my-study", folder, quiet)
-    assert kept.read_bytes() == (folder / files.ROWS).read_bytes()
+    header, rows = read_rows(kept)
+    assert rows == read_rows(folder / files.ROWS)[1]
+    assert header["command"] == "python -m experiments.run my-study --jobs 2"

@@ -1,0 +1,64 @@
+"""Methods crossed with the values of one coordinate: scores, differences, curves."""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from experiments.grid.choose import of_labels
+from experiments.grid.figures import all_axes, small_multiples
+from experiments.grid.rows import Row, where
+from experiments.grid.study import Picture, Section
+from experiments.grid.tables import Table, against, score
+
+Heads = Mapping[int, str]
+"""Values of the coordinate, each with its heading."""
+
+
+def at(told: Sequence[Row], label: str, coordinate: str, value: float | str) -> list[Row]:
+    """The rows of a method at a value of the coordinate."""
+    return where(told, lambda row: row["coordinates"][coordinate] == value, label=label)
+
+
+def scores(
+    told: Sequence[Row], labels: Sequence[str], coordinate: str, heads: Heads, *, name: str
+) -> Table:
+    """Final Pass@1 of each method at each value; a dash where one was not run."""
+
+    def ending(label: str, value: int) -> str:
+        trials = at(told, label, coordinate, value)
+        return score()(trials) if trials else "–"
+
+    known = [label for label in labels if where(told, label=label)]
+    lines = [[label, *(ending(label, value) for value in heads)] for label in known]
+    return Table(name, ("method", *heads.values()), lines)
+
+
+def against_at(told: Sequence[Row], label: str, coordinate: str) -> Callable[[Sequence[Row]], str]:
+    """The difference to a method at the same value of the coordinate, seed by seed."""
+
+    def difference(trials: Sequence[Row]) -> str:
+        value = trials[0]["coordinates"][coordinate]
+        return against(at(told, label, coordinate, value))(trials)
+
+    return difference
+
+
+def by_value(coordinate: str, labels: Sequence[str]) -> Callable[[Sequence[Row]], Any]:
+    """Orders the lines of a summary by the coordinate, then as the methods are listed."""
+
+    def key(trials: Sequence[Row]) -> Any:
+        label = trials[0]["label"]
+        return trials[0]["coordinates"][coordinate], (*labels, label).index(label)
+
+    return key
+
+
+def curves(
+    rows: Sequence[Row], labels: Sequence[str], signals: Sequence[str], slug: str, heading: str
+) -> Section:
+    """Signals of these methods against updates, and their score against all axes."""
+    here = [{**row, "coordinates": {}} for row in of_labels(rows, labels)]
+    draw = partial(small_multiples, here, signals, axis="updates")
+    axes = Picture(f"{slug}-axes", partial(all_axes, here), in_docs=False)
+    text = "Seeds thin, a band of one standard error."
+    return Section(heading, text, (), [Picture(f"{slug}-signals", draw), axes])

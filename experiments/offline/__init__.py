@@ -1,0 +1,1 @@
+"""Training on completions that were drawn once, beside fresh ones."""

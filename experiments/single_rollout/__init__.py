@@ -1,0 +1,1 @@
+"""One completion a prompt, with baselines that need no siblings, beside groups."""

@@ -1,0 +1,57 @@
+"""`step-rewards`: methods differ in what their advantages read, and lines are counted as judged."""
+
+import numpy as np
+import pytest
+
+from experiments.grid.cell import changes
+from experiments.step_rewards.lines import judged, line_table, of_teacher
+from experiments.step_rewards.main import StepRewardsStudy
+from experiments.step_rewards.methods import METHODS, REFERENCES
+from ogrpo.core.algorithms import STEPS
+from ogrpo.trainer.method import algorithm
+
+TWO = "7 + 5 = 12 ; 12 - 3 = 9 #### 9"
+ANSWERS = {
+    TWO: (True, 1.0),
+    "7 + 5 = 12 ; 12 - 3 = 8 #### 8": (False, 0.5),  # a slip in the second line
+    "7 - 5 = 2 ; 2 + 7 = 9 #### 9": (True, 0.5),  # right by chance
+    "7 + 2 = 9 #### 9": (True, 0.0),
+    "7 + 5 = 11 ; 11 - 3 = 8 #### 8": (False, 0.0),
+}
+
+
+def test_answers_are_judged_by_outcome_and_by_line():
+    found = judged(TWO, [*ANSWERS])
+    assert found.lines == 2
+    assert [*zip(found.right.tolist(), found.shares.tolist(), strict=True)] == [*ANSWERS.values()]
+
+
+def test_the_table_counts_where_lines_and_outcome_differ():
+    right, wrong, lucky, _, lost = ANSWERS
+    groups = [
+        judged(TWO, [right, lucky, right, right]),  # equal outcomes, lines differ
+        judged(TWO, [lost, lost, lost, lost]),  # equal in both
+        judged(TWO, [right, wrong, lost, lost]),
+        judged("7 + 5 = 12 #### 12", ["7 + 5 = 12 #### 12"] * 4),
+    ]
+    one, two = line_table(groups).lines
+    assert one == ["1", "1", "1.00", "1.00", "–", "0.00", "1.00", "0.00"]
+    assert two == ["2", "3", "0.42", "0.42", "0.14", "0.20", "0.67", "0.50"]
+
+
+def test_lines_tell_more_than_the_outcome_only_where_there_are_two():
+    one, two = ([g for g in of_teacher(300) if g.lines == n] for n in (1, 2))
+    assert len(one) + len(two) == 300
+    for groups, least, most in ((one, 0.9, 1.0), (two, 0.6, 0.85)):
+        agree = np.mean([(group.shares == group.right).mean() for group in groups])
+        assert least < agree < most
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_method_and_its_outcome_differ_in_the_advantage_alone(name):
+    study = StepRewardsStudy(intervals=(20,))
+    places = {place.label: place.config for place in study.places()}
+    own, outcome = places[name], places[REFERENCES[name]]
+    assert {*changes(own, outcome)} <= {"override.advantage", "knobs.step-weight"}
+    assert (STEPS in algorithm(own).reads) == ("steps" in name)
+    assert STEPS not in algorithm(outcome).reads
