@@ -298,7 +298,6 @@ def memory_lines(config: TrainConfig, state: TrainState, devices: Devices) -> li
     params, moments = (
         sharding.bytes_per_device(tree) / 2**20 for tree in (policy, state.opt_state)
     )
-    kept, moved = sharding.bytes_per_device(state.params) / 2**20, config.optimizer.offloads_reference
     leaves = jax.tree.leaves((policy, state.opt_state))
     total = sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in leaves) / 2**20
     return [
@@ -306,9 +305,17 @@ def memory_lines(config: TrainConfig, state: TrainState, devices: Devices) -> li
         f"{shown}: parameters {params:,.1f} MiB and optimizer {moments:,.1f} MiB"
         f" {'in the host memory of ' if config.optimizer.offloads_moments else 'on '}each device"
         f" ({total:,.1f} MiB in all)",
-        *([f"reference policy: {kept:,.1f} MiB in the host memory of each device"] * moved),
+        *reference_lines(config, state),
         *(f"repeated, {line}" for line in devices.whole_axes),
     ]
+
+
+def reference_lines(config: TrainConfig, state: TrainState) -> list[str]:
+    """Where the reference policy is, if not on the devices."""
+    if not config.optimizer.offloads_reference:
+        return []
+    size = sharding.bytes_per_device(state.params) / 2**20
+    return [f"reference policy: {size:,.1f} MiB in the host memory of each device"]
 
 
 def lora_lines(config: TrainConfig, state: TrainState) -> list[str]:
