@@ -80,6 +80,7 @@ SLOW = (
     *(f"trainer/test_{name}.py" for name in ("ppo", "credit", "kernels")),
     *("policy/test_value.py", "experiments/test_rec.py", "experiments/test_operating_points.py"),
     *("learner/test_cut_by_tokens.py", "learner/test_offload.py", "benchmarks/test_sampler.py"),
+    "trainer/test_reference_offload.py",
 )
 
 

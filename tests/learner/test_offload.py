@@ -23,7 +23,7 @@ GIVEN = hypers(0.1, 0.7, {"eps_low": 0.2, "eps_high": 0.3, "beta": 0.1})
 
 
 def made(offload) -> tuple[Devices, Recipe]:
-    config = main_study(optimizer=Optimizer(offload=offload))
+    config = main_study(optimizer=Optimizer(offload="moments" if offload else False))
     devices = make_devices(config, CONFIG, OPTIMIZER, ())
     return devices, make_recipe(policy_fn=devices.policy_fn, offload=offload)
 

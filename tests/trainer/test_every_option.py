@@ -138,7 +138,7 @@ SAME: dict[str, tuple[Setting, Any]] = {
     "kernels.kept_mib": ({"kernels.log_probs": "chunked"}, 0),
     "optimizer.microbatches": ({}, 2),
     "optimizer.batching": ({}, "packed"),
-    "optimizer.offload": ({}, True),
+    "optimizer.offload": (KL, "both"),
     "optimizer.microbatch_tokens": ({"optimizer.batching": "packed"}, 64),
     "optimizer.skip_zero_variance": ({"optimizer.microbatches": 4}, True),
     "schedule.evaluate_every": ({}, 1),

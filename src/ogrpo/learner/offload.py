@@ -1,11 +1,15 @@
-"""Adam's moments in the host's memory between updates.
+"""Adam's moments and the reference policy in the host's memory while nobody needs them.
 
-An update needs them when the backward pass is done and what layers keep is gone: until then they
-lie in memory of the host that the device reaches ("pinned_host"), and go back there afterwards.
+An update needs moments when the backward pass is done and what layers keep is gone: until then they
+lie in memory of the host that the device reaches ("pinned_host"), and go back there afterwards. The
+reference policy is read before the update, for its log-probs alone, and never changed: a copy comes
+to the device, and is let go of.
 """
 
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, TypeVar
+from functools import partial
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 from jax import lax
@@ -15,6 +19,15 @@ from ogrpo.learner.state import TrainState
 Tree = TypeVar("Tree")
 
 HOST = "pinned_host"
+
+
+class Storage(NamedTuple):
+    """Where a policy lies while it is not used."""
+
+    keep: Callable[[Any], Any]
+    """The policy there; of shapes with their places, those that it has there."""
+    fetch: Callable[[Any], Any]
+    """What `keep` returned, on the device."""
 
 
 def check_host_memory() -> None:
@@ -44,3 +57,22 @@ def fetched(state: TrainState, after: Any) -> TrainState:
 def put_back(state: TrainState) -> TrainState:
     """The state with its moments in the host's memory; under `jax.jit`."""
     return replace(state, opt_state=jax.device_put(state.opt_state, jax.memory.Space.Host))
+
+
+def _lying(kind: str, tree: Any) -> Any:
+    return jax.tree.map(partial(_moved, kind), tree)
+
+
+def _moved(kind: str, leaf: Any) -> Any:
+    there = leaf.sharding.with_memory_kind(kind)
+    if isinstance(leaf, jax.ShapeDtypeStruct):
+        return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=there)
+    return jax.device_put(leaf, there)
+
+
+def _as_it_is(tree: Any) -> Any:
+    return tree
+
+
+DEVICE_MEMORY = Storage(_as_it_is, _as_it_is)
+HOST_MEMORY = Storage(partial(_lying, HOST), partial(_lying, "device"))

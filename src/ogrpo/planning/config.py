@@ -9,7 +9,13 @@ from ogrpo.policy.flops import Adapter, parameters
 from ogrpo.policy.lora import TARGETS
 from ogrpo.policy.shapes import SHAPES
 from ogrpo.policy.shards import read_object
-from ogrpo.trainer.config_update import only_with, require, require_finite_numbers
+from ogrpo.trainer.config_update import (
+    REFERENCE_POLICY,
+    Offload,
+    only_with,
+    require,
+    require_finite_numbers,
+)
 
 GIB = 2**30
 ITEMSIZE = {"float32": 4, "bfloat16": 2, "float16": 2}
@@ -115,8 +121,9 @@ class Train:
     remat: Literal["products", "full"] = "products"
     moments: Literal["full", "bfloat16", "factored"] = "full"
     """As `--optimizer.moments` of the run."""
-    offload: bool = False
-    """As `--optimizer.offload` of the run: moments are on the device when activations are not."""
+    offload: Offload = False
+    """As `--optimizer.offload` of the run: moments are on the device when activations are not, and
+    the reference policy before there is a gradient."""
     attention: Literal["auto", "plain", "blocked"] = "auto"
     """As `--kernels.attention` of the run: whether attention scores are held whole (plain)."""
     host_memory_gib: float = 256.0
@@ -300,6 +307,12 @@ class Plan:
             longest <= config.max_positions,
             f"batch.prompt-length + batch.max-tokens = {longest} passes the model's "
             f"{config.max_positions} positions: shorten one of them",
+        )
+        own = self.limits.reference and self.model.adapter is None
+        require(
+            self.train.offload not in REFERENCE_POLICY or own,
+            f"train.offload is {self.train.offload}, and there is no reference policy of its own:"
+            " give --limits.reference, without --model.lora-rank, or --train.offload moments",
         )
         tokens = self.train.microbatch_tokens
         require(

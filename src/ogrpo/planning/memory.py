@@ -26,6 +26,7 @@ from ogrpo.policy import DecoderConfig, flops
 from ogrpo.policy.axes import Axes, param_axes
 from ogrpo.policy.decoder import MANY_UNITS, param_shapes
 from ogrpo.policy.lora import TARGETS, split, split_axes
+from ogrpo.trainer.config_update import MOMENTS, REFERENCE_POLICY
 
 TOKEN_STEP, FILLED = 1024, 0.9
 WORKING_LOGITS, WORKING_SCORES, WORKING_UNITS, WORKING_QUERIES = 2, 4, 5, 14
@@ -112,7 +113,7 @@ def moments_bytes(plan: Plan) -> int:
 def resident_moments(plan: Plan) -> int:
     """What moments add to the peak: all of them, or what activations do not need at other times."""
     moments = moments_bytes(plan)
-    if not plan.train.offload:
+    if plan.train.offload not in MOMENTS:
         return moments
     return max(0, moments - activation_bytes(plan) - working_bytes(plan))
 
@@ -143,7 +144,8 @@ def train_budget(plan: Plan) -> Budget:
     kept, used = ITEMSIZE[model.params], ITEMSIZE[model.compute]
     weights = cut_weight_bytes(config, kept, fsdp=train.fsdp, tensor=train.tensor)
     cast = weights * used // kept if used != kept else 0
-    policies = plan.limits.lead + 1 + plan.limits.reference
+    referred = plan.limits.reference and train.offload not in REFERENCE_POLICY
+    policies = plan.limits.lead + 1 + referred
     trained = trained_bytes(plan)
     adapts = model.adapter is not None
     rows = {

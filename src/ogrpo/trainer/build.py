@@ -15,6 +15,7 @@ from ogrpo.data.packing import TOKEN_RUNGS, Shape
 from ogrpo.data.tokenizer import TextTokenizer
 from ogrpo.kernels import attention
 from ogrpo.learner.hosts import fetch
+from ogrpo.learner.offload import DEVICE_MEMORY, HOST_MEMORY
 from ogrpo.learner.state import Hypers, adam, hypers, reset
 from ogrpo.learner.update import PolicyFn, Recipe
 from ogrpo.learner.variance import make_noise
@@ -57,7 +58,7 @@ def make_recipe(config: TrainConfig, policy_fn: PolicyFn) -> Recipe:
         skip_zero_variance=skips,
         packed=config.optimizer.batching == "packed",
         together=ways(config),
-        offload=config.optimizer.offload,
+        offload=config.optimizer.offloads_moments,
         region_fn=region_fn(config),
     )
 
@@ -300,6 +301,7 @@ def make_parts(
         max_skipped=config.optimizer.max_skipped,
         mismatch=MismatchLimit(config.rollout.mismatch_limit, config.rollout.url),
         reads=recipe.reads,
+        reference=HOST_MEMORY if config.optimizer.offloads_reference else DEVICE_MEMORY,
         reset_optimizer=reset(make_optimizer(config)) if config.schedule.reset_optimizer else None,
         certificate_delta=config.certificate.delta,
         seed=config.seed,

@@ -5,7 +5,7 @@ Values are checked where they are declared, as there.
 
 import math
 from dataclasses import dataclass, fields, is_dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from ogrpo.kernels.log_probs import KEPT_BYTES
 
@@ -237,6 +237,11 @@ class Knobs:
     """With override.weight trace: lambda."""
 
 
+Offload = Literal[False, "moments", "reference", "both"]
+MOMENTS, REFERENCE_POLICY = ("moments", "both"), ("reference", "both")
+"""What asks for which."""
+
+
 @dataclass(frozen=True)
 class Optimizer:
     """AdamW with a linear warm-up and a linear decay."""
@@ -254,9 +259,10 @@ class Optimizer:
     moments: Literal["full", "bfloat16", "factored"] = "full"
     """What is kept of past gradients: both moments in the parameters' dtype; the first in bfloat16;
     or that and the second as rows and columns of each matrix (docs/performance.md has the cost)."""
-    offload: bool = False
-    """Keep the moments in the host's memory between updates, where the device reaches it; an update
-    fetches them when its backward pass is done, and its numbers stay the same."""
+    offload: Offload = False
+    """What is kept in the host's memory, where the device reaches it; the numbers stay the same.
+    Moments are fetched when an update's backward pass is done, the reference policy while its
+    log-probs are computed."""
     max_grad_norm: float = 1.0
     microbatches: int = 1
     """Parts that a batch's prompts are cut into, to save memory; the gradient stays the same. A
@@ -296,6 +302,8 @@ class Optimizer:
             self.batching in choices,
             f"optimizer.batching is {self.batching}: choose one of {choices}",
         )
+        kept = get_args(Offload)
+        require(self.offload in kept, f"optimizer.offload is {self.offload}: choose one of {kept}")
         packed, tokens = self.batching == "packed", self.microbatch_tokens
         require(
             tokens is None or tokens > 0,
@@ -306,6 +314,16 @@ class Optimizer:
         )
         remedy = "leave it or optimizer.microbatch-tokens out"
         only_with(self, "optimizer", "microbatches", tokens is None, remedy)
+
+    @property
+    def offloads_moments(self) -> bool:
+        """Whether moments are kept in the host's memory."""
+        return self.offload in MOMENTS
+
+    @property
+    def offloads_reference(self) -> bool:
+        """Whether the reference policy is."""
+        return self.offload in REFERENCE_POLICY
 
 
 @dataclass(frozen=True)

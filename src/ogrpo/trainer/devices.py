@@ -180,7 +180,7 @@ def state_layout(config: TrainConfig, decoder: DecoderConfig, optimizer: Any) ->
     (axes, frozen_axes), mesh = state_axes(config, decoder), open_mesh(config.mesh)
     shapes, _ = jax.eval_shape(partial(trained_and_frozen, config), param_shapes(decoder))
     to = sharding.make_layout(axes, shapes, optimizer, mesh, frozen_axes=frozen_axes)
-    return to._replace(state=on_host(to.state)) if config.optimizer.offload else to
+    return to._replace(state=on_host(to.state)) if config.optimizer.offloads_moments else to
 
 
 def trained_and_frozen(config: TrainConfig, params: Params) -> tuple[Params, Any]:
@@ -197,7 +197,7 @@ def trained_and_frozen(config: TrainConfig, params: Params) -> tuple[Params, Any
 def _init_on_one(config: TrainConfig, optimizer: Any, params: Params) -> TrainState:
     trained, frozen = trained_and_frozen(config, params)
     state = init_state(trained, optimizer, frozen=frozen)
-    if not config.optimizer.offload:
+    if not config.optimizer.offloads_moments:
         return state
     moments = jax.device_put(state.opt_state, _on_one(config, state).opt_state)
     return replace(state, opt_state=moments)
@@ -207,7 +207,7 @@ def _on_one(config: TrainConfig, state: TrainState) -> TrainState:
     """Where each array of a state on one device lies."""
     there = SingleDeviceSharding(jax.devices()[0])
     placed = jax.tree.map(lambda _: there, replace(state, frozen=()))
-    return on_host(placed) if config.optimizer.offload else placed
+    return on_host(placed) if config.optimizer.offloads_moments else placed
 
 
 def _init_on_mesh(
@@ -303,10 +303,19 @@ def memory_lines(config: TrainConfig, state: TrainState, devices: Devices) -> li
     return [
         *lora_lines(config, state),
         f"{shown}: parameters {params:,.1f} MiB and optimizer {moments:,.1f} MiB"
-        f" {'in the host memory of ' if config.optimizer.offload else 'on '}each device"
+        f" {'in the host memory of ' if config.optimizer.offloads_moments else 'on '}each device"
         f" ({total:,.1f} MiB in all)",
+        *reference_lines(config, state),
         *(f"repeated, {line}" for line in devices.whole_axes),
     ]
+
+
+def reference_lines(config: TrainConfig, state: TrainState) -> list[str]:
+    """Where the reference policy is, if not on the devices."""
+    if not config.optimizer.offloads_reference:
+        return []
+    size = sharding.bytes_per_device(state.params) / 2**20
+    return [f"reference policy: {size:,.1f} MiB in the host memory of each device"]
 
 
 def lora_lines(config: TrainConfig, state: TrainState) -> list[str]:

@@ -110,7 +110,9 @@ def score(state: LoopState, draw: Draw, parts: Parts, schedule: Schedule) -> Sco
     if PROXIMAL in parts.reads and schedule.updates_per_batch > 1:
         proximal = parts.score(state.train.whole(), batch, temperature)
     if state.reference is not None:
-        ref = parts.score(state.train.whole(state.reference), batch, temperature)
+        reference = state.train.whole(parts.reference.fetch(state.reference))
+        ref = parts.score(reference, batch, temperature)
+        del reference
     values = None if parts.values is None else parts.values(state.train.params, batch, temperature)
     batch = batch._replace(proximal_log_probs=proximal, ref_log_probs=ref, values=values)
     return Scored(batch, padded.policy_versions, made.shape, made.padding)

@@ -149,7 +149,7 @@ def synchronise(
         state = replace(state, train=parts.reset_optimizer(state.train))
     if swaps or renews:
         now = snapshot(state.train.params)
-        state = replace(state, reference=now) if swaps else state
+        state = replace(state, reference=parts.reference.keep(now)) if swaps else state
         state = renewed(state, now, parts) if renews else state
     if collector.version != state.server_version:
         collector.publish(state.train.whole(state.server), state.server_version)

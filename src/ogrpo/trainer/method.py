@@ -157,6 +157,23 @@ def _gradient_depends(config: TrainConfig, knob: str) -> bool:
     return any(not jnp.array_equal(at(1.0), at(factor)) for factor in (0.1, 0.5, 2.0, 10.0))
 
 
+def _check_offload(config: TrainConfig, reads: frozenset[str]) -> None:
+    """Refuses to keep a reference policy elsewhere where there is none of its own."""
+    wanted, other = config.optimizer, "leave the option out, or let it be moments"
+    if not wanted.offloads_reference:
+        return
+    given = f"optimizer.offload is {wanted.offload}"
+    require(
+        REFERENCE in reads,
+        f"{given}, but nothing reads the reference policy: give --knobs.beta > 0, or {other}",
+    )
+    require(
+        config.lora.rank is None,
+        f"{given}, but with lora.rank the reference policy is adapters beside the frozen weights"
+        f" that the trained policy has too: {other}",
+    )
+
+
 def check(config: TrainConfig) -> None:
     """Refuses what is unknown and what would be without effect, naming what to turn instead."""
     chosen, values = algorithm(config), knobs(config)
@@ -178,6 +195,7 @@ def check(config: TrainConfig) -> None:
         config.override.kl is None or values["beta"] > 0,
         f"override.kl is {config.override.kl}, but the KL term has the weight 0: give --knobs.beta",
     )
+    _check_offload(config, reads)
     wanted = config.override
     remedy = "give --override.advantage running_baseline"
     only_with(wanted, "override", "baseline_rate", BASELINE in values, remedy)

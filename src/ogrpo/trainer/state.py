@@ -18,6 +18,7 @@ from ogrpo.data.packing import Shape
 from ogrpo.data.replay import ReplayBuffer
 from ogrpo.learner.checkpoint import content_hash
 from ogrpo.learner.examine import ExamineFn
+from ogrpo.learner.offload import Storage
 from ogrpo.learner.state import Hypers, Params, TrainState
 from ogrpo.learner.update import UpdateFn
 from ogrpo.learner.variance import NoiseFn
@@ -92,6 +93,8 @@ class Parts:
     """A replay buffer: a new one, or that of a checkpoint's description."""
     reads: frozenset[str]
     """Whose log-probs the method reads (`Algorithm.inputs`)."""
+    reference: Storage
+    """Where the reference policy lies while its log-probs are not computed."""
     reset_optimizer: Callable[[TrainState], TrainState] | None
     """What a new stage does to the optimizer's state; None leaves it."""
     certificate_delta: float | None
@@ -136,6 +139,7 @@ class LoopState:
     train: TrainState
     server: Params
     reference: Params | None
+    """As `Parts.reference` keeps it; None where nobody reads its log-probs."""
     previous: Params | None
     """The server's weights of the period before; None where nothing is certified."""
     buffer: ReplayBuffer
@@ -208,12 +212,21 @@ def start(train: TrainState, parts: Parts) -> LoopState:
 def first_arrays(train: TrainState, parts: Parts) -> dict[str, Any]:
     """The arrays before step 0."""
     certifies = parts.certificate_delta is not None
-    return _named(train, snapshot(train.params), parts.reads, certifies=certifies)
+    named = _named(train, snapshot(train.params), parts.reads, certifies=certifies)
+    return _stored(named, parts)
 
 
 def array_shapes(train: TrainState, parts: Parts) -> dict[str, Any]:
     """What a checkpoint's reader is to expect, from a state or its shapes; nothing is copied."""
-    return checkpoint_shapes(train, parts.reads, certifies=parts.certificate_delta is not None)
+    certifies = parts.certificate_delta is not None
+    return _stored(checkpoint_shapes(train, parts.reads, certifies=certifies), parts)
+
+
+def _stored(named: dict[str, Any], parts: Parts) -> dict[str, Any]:
+    """The arrays of a checkpoint, or their shapes, with the reference policy where it is kept."""
+    if "reference" not in named:
+        return named
+    return {**named, "reference": parts.reference.keep(named["reference"])}
 
 
 def checkpoint_shapes(
