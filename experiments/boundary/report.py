@@ -65,7 +65,7 @@ def sections(
         Section(
             "Curves",
             "The largest learning rate and the longest interval.",
-            pictures=[Picture("axes", partial(all_axes, stalest(steepest)), in_docs=False)],
+            pictures=[Picture("axes", partial(all_axes, stalest(steepest)))],
         ),
     ]
 

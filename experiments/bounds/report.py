@@ -25,8 +25,6 @@ PERIODS = (
     " seeds. J measured anew samples both policies; the others see draws of μ only."
 )
 
-IN_DOCS = ("bandit_gain", "published", "run_periods")
-
 
 def records_of(rows: Sequence[Row]) -> list[Record]:
     """The records of all cells."""
@@ -50,7 +48,7 @@ def sections(rows: Sequence[Row], delta: float) -> list[Section]:
 
 
 def _picture(name: str, plot: Plot, records: Sequence[Record]) -> Picture:
-    return Picture(name, lambda: plot(records)[0], plot(records)[1], in_docs=name in IN_DOCS)
+    return Picture(name, lambda: plot(records)[0], plot(records)[1])
 
 
 def claims_table(rows: Sequence[Row], delta: float) -> Table:

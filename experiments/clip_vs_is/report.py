@@ -51,7 +51,7 @@ def pictures(rows: Sequence[Row], name: str) -> list[Picture]:
         return []
     return [
         Picture(f"{name}-signals", partial(small_multiples, told, SIGNALS, axis="updates")),
-        Picture(f"{name}-axes", partial(all_axes, told), in_docs=False),
+        Picture(f"{name}-axes", partial(all_axes, told)),
     ]
 
 

@@ -59,6 +59,6 @@ def curves(
     """Signals of these methods against updates, and their score against all axes."""
     here = [{**row, "coordinates": {}} for row in of_labels(rows, labels)]
     draw = partial(small_multiples, here, signals, axis="updates")
-    axes = Picture(f"{slug}-axes", partial(all_axes, here), in_docs=False)
+    axes = Picture(f"{slug}-axes", partial(all_axes, here))
     text = "Seeds thin, a band of one standard error."
     return Section(heading, text, (), [Picture(f"{slug}-signals", draw), axes])

@@ -85,23 +85,29 @@ def _drawn(picture: Picture, folder: Path) -> dict[str, str]:
 
 
 def write_docs(study: Study, rows: Sequence[Row], failed: Sequence[Row]) -> list[Path]:
-    """Writes docs/studies/STUDY/*.png, and the tables between their markers in the study's page."""
+    """Writes the tables and the figures that the study's page of docs/ shows."""
+    if study.page is None:
+        return []
     sections = all_sections(study, rows, failed)
-    folder = DOCS / "studies" / study.name
+    page, folder = DOCS / study.page, DOCS / "studies" / study.name
+    tables = [table for section in sections for table in section.tables]
+    text = with_tables(read_text(page), study.name, tables)
+    pictures = {picture.name: picture for section in sections for picture in section.pictures}
     written = []
-    for section in sections:
-        for picture in section.pictures:
-            if picture.in_docs:
-                make_folder(folder)
-                with mpl.rc_context(STYLE):
-                    save_figure(picture.draw(), folder / f"{picture.name}.png")
-                written.append(folder / f"{picture.name}.png")
-    if study.page is not None:
-        page = DOCS / study.page
-        tables = [table for section in sections for table in section.tables]
-        write_text(page, with_tables(read_text(page), study.name, tables))
-        written.append(page)
-    return written
+    for name in shown_figures(text, study.name):
+        if name not in pictures:
+            raise ValueError(f"there is no figure {name!r} in {study.name}: it has {[*pictures]}")
+        make_folder(folder)
+        with mpl.rc_context(STYLE):
+            save_figure(pictures[name].draw(), folder / f"{name}.png")
+        written.append(folder / f"{name}.png")
+    write_text(page, text)
+    return [*written, page]
+
+
+def shown_figures(text: str, study: str) -> list[str]:
+    """The names of the study's figures that a page of docs/ shows."""
+    return re.findall(rf"\(studies/{re.escape(study)}/([^)]+)\.png\)", text)
 
 
 def with_tables(text: str, study: str, tables: Sequence[Table]) -> str:

@@ -26,14 +26,12 @@ OF_THIS_CALL = ("run_dir", "jobs", "from_rows", "keep_rows")
 
 @dataclass(frozen=True)
 class Picture:
-    """A figure of a page and of docs/."""
+    """A figure of a page, and of docs/ where the study's page there shows it."""
 
     name: str
     """Of its file."""
     draw: Callable[[], Figure]
     caption: str = ""
-    in_docs: bool = True
-    """Whether docs/studies/STUDY/NAME.png is written, too."""
 
 
 @dataclass(frozen=True)

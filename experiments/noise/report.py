@@ -142,5 +142,5 @@ def curves(told: Sequence[Row], flip: float) -> Section:
     here = [{**row, "coordinates": {}} for row in where(told, flips=flip)]
     slug = f"flips-{100 * flip:.0f}"
     draw = partial(small_multiples, here, SIGNALS, axis="updates")
-    axes = Picture(f"{slug}-axes", partial(all_axes, here), in_docs=False)
+    axes = Picture(f"{slug}-axes", partial(all_axes, here))
     return Section(f"Curves, {flip:.0%} flipped", "", (), [Picture(f"{slug}-signals", draw), axes])

@@ -17,7 +17,6 @@ from experiments.rec.methods import (
     ON_POLICY,
     SCHEDULES,
     SHAPED,
-    STALE,
 )
 
 SIGNALS = ("pass@1/sampled", "reward", "kl/pi_mu", "entropy", "tokens/completion", "grad_norm")
@@ -108,8 +107,8 @@ def curves(told: Sequence[Row], when: str) -> Section:
         chosen = [row for row in here if row["label"] in (*REFERENCES, *names)]
         if any(row["label"] in names for row in chosen) or family == "clips":
             draw = partial(small_multiples, chosen, signals, axis="updates")
-            pictures.append(Picture(f"{slug}-{family}", draw, in_docs=when == STALE))
+            pictures.append(Picture(f"{slug}-{family}", draw))
     text = "Seeds thin, a band of one standard error. Offline nothing is collected on the way."
     few = [row for row in here if row["label"] in ON_ALL_AXES]
-    axes = Picture(f"{slug}-axes", partial(all_axes, few), in_docs=False)
+    axes = Picture(f"{slug}-axes", partial(all_axes, few))
     return Section(f"Curves, {when}", text, pictures=[*pictures, axes])

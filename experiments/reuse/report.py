@@ -53,7 +53,6 @@ def sections(rows: Sequence[Row]) -> list[Section]:
                 Picture(
                     "dynamics",
                     partial(small_multiples, drawn(told), ["reward", *SIGNS, "clipped"]),
-                    in_docs=False,
                 ),
             ],
         ),

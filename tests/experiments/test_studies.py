@@ -29,7 +29,7 @@ STUDIES = {
     "noise": (NoiseStudy, 180, 5),
     "boundary": (BoundaryStudy, 240, 4),
     "single-rollout": (SingleRolloutStudy, 130, 7),
-    "offline": (OfflineStudy, 150, 7),
+    "offline": (OfflineStudy, 180, 7),
     "step-rewards": (StepRewardsStudy, 110, 4),
 }
 """Study -> its class, the most cells and the most programs of its grid."""

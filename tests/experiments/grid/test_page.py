@@ -83,17 +83,19 @@ class Told(SquareStudy):
 
     def report(self, rows):
         table = Table("squares", ("a|b", "n"), [["x|y", str(len(rows))]])
-        return [Section("Curves", tables=[table], pictures=[Picture("all", partial(draw, rows))])]
+        pictures = [Picture(name, partial(draw, rows)) for name in ("all", "more")]
+        return [Section("Curves", tables=[table], pictures=pictures)]
 
 
 def draw(rows) -> Figure:
     return all_axes(rows)
 
 
-def test_docs_get_figures_and_the_tables_that_they_mark(tmp_path, monkeypatch):
+def test_docs_get_the_figures_that_they_show_and_the_tables_that_they_mark(tmp_path, monkeypatch):
     monkeypatch.setattr(page, "DOCS", tmp_path)
     text = "before\n\n<!-- small/squares -->\n\nold\n\n<!-- end -->\n\nafter\n"
-    (tmp_path / "told.md").write_text(text)
+    figure = "![curves](studies/small/all.png)\n"
+    (tmp_path / "told.md").write_text(text + figure)
     written = page.write_docs(Told(), ROWS[:4], [])
     assert [p.relative_to(tmp_path).as_posix() for p in written] == [
         "studies/small/all.png",
@@ -101,9 +103,12 @@ def test_docs_get_figures_and_the_tables_that_they_mark(tmp_path, monkeypatch):
     ]
     made = (tmp_path / "told.md").read_text()
     table = "| a‖b | n |\n| --- | --- |\n| x‖y | 4 |"
-    assert made == f"before\n\n<!-- small/squares -->\n\n{table}\n\n<!-- end -->\n\nafter\n"
+    assert made == f"before\n\n<!-- small/squares -->\n\n{table}\n\n<!-- end -->\n\nafter\n{figure}"
     page.write_docs(Told(), ROWS[:4], [])
     assert (tmp_path / "told.md").read_text() == made
+    (tmp_path / "told.md").write_text("![curves](studies/small/none.png)")
+    with pytest.raises(ValueError, match=r"no figure 'none' in small: it has \['all', 'more'\]"):
+        page.write_docs(Told(), ROWS[:4], [])
     with pytest.raises(ValueError, match="no table 'cubes' in small: it has squares"):
         page.with_tables("<!-- small/cubes --><!-- end -->", "small", [Table("squares", (), [])])
     with pytest.raises(ValueError, match="has no <!-- end -->"):
@@ -114,7 +119,7 @@ def test_the_page_needs_nothing_but_itself_and_tells_failures(tmp_path):
     failed = [{**ROWS[0], "words": "Traceback\nValueError: <no> luck"}]
     path = page.write_page(Told(quick=True), ROWS, failed, tmp_path, command="the command")
     text = path.read_text()
-    assert text.count("data:image/png;base64,iVBOR") == 1
+    assert text.count("data:image/png;base64,iVBOR") == 2
     assert "ValueError: &lt;no&gt; luck" in text
     assert "the command" in text
     assert "Its numbers mean nothing" in text
