@@ -1,6 +1,6 @@
 """Methods crossed with the values of one coordinate: scores, differences, curves."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -14,9 +14,9 @@ Heads = Mapping[int, str]
 """Values of the coordinate, each with its heading."""
 
 
-def at(told: Sequence[Row], label: str, coordinate: str, value: float | str) -> list[Row]:
-    """The rows of a method at a value of the coordinate."""
-    return where(told, lambda row: row["coordinates"][coordinate] == value, label=label)
+def at(told: Iterable[Row], coordinate: str, value: float | str, **is_: Any) -> list[Row]:
+    """The rows at a value of the coordinate whose other fields have these values."""
+    return where(told, lambda row: row["coordinates"][coordinate] == value, **is_)
 
 
 def scores(
@@ -25,7 +25,7 @@ def scores(
     """Final Pass@1 of each method at each value; a dash where one was not run."""
 
     def ending(label: str, value: int) -> str:
-        trials = at(told, label, coordinate, value)
+        trials = at(told, coordinate, value, label=label)
         return score()(trials) if trials else "–"
 
     known = [label for label in labels if where(told, label=label)]
@@ -38,7 +38,7 @@ def against_at(told: Sequence[Row], label: str, coordinate: str) -> Callable[[Se
 
     def difference(trials: Sequence[Row]) -> str:
         value = trials[0]["coordinates"][coordinate]
-        return against(at(told, label, coordinate, value))(trials)
+        return against(at(told, coordinate, value, label=label))(trials)
 
     return difference
 
@@ -51,6 +51,21 @@ def by_value(coordinate: str, labels: Sequence[str]) -> Callable[[Sequence[Row]]
         return trials[0]["coordinates"][coordinate], (*labels, label).index(label)
 
     return key
+
+
+def curves_at(
+    told: Sequence[Row],
+    labels: Sequence[str],
+    signals: Sequence[str],
+    coordinate: str,
+    heads: Heads,
+) -> list[Section]:
+    """The curves of these methods at each value where any was run."""
+    return [
+        curves(here, labels, signals, head.replace(" ", "-"), f"Curves, {head}")
+        for value, head in heads.items()
+        if (here := at(told, coordinate, value))
+    ]
 
 
 def curves(

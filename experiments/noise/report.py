@@ -7,11 +7,12 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from experiments.grid.choose import by_seed, groups, reported
+from experiments.grid.crossed import against_at, by_value
 from experiments.grid.figures import COLORS, all_axes, small_multiples
 from experiments.grid.rows import Row, where
 from experiments.grid.signals import ending, fallen
 from experiments.grid.study import Picture, Section
-from experiments.grid.tables import Table, against, mean_and_error, score, summary
+from experiments.grid.tables import Table, mean_and_error, score, summary
 from experiments.noise.shares import false_share
 
 SIGNALS = ("pass@1/sampled", "reward", "kl/pi_mu", "entropy", "tokens/completion", "grad_norm")
@@ -92,12 +93,6 @@ def share_table(methods: Sequence[str], flips: Sequence[float]) -> Table:
 
 def whole_table(rows: Sequence[Row], methods: Sequence[str]) -> Table:
     """Every method at every share, with its signals at the end."""
-    told = reported(rows)
-
-    def to_first(trials: Sequence[Row]) -> str:
-        flip = trials[0]["coordinates"]["flips"]
-        return against(where(told, label=methods[0], flips=flip))(trials)
-
     return summary(
         rows,
         (
@@ -107,12 +102,9 @@ def whole_table(rows: Sequence[Row], methods: Sequence[str]) -> Table:
             ("training reward", ending("reward", ".3f")),
             ("entropy", ending("entropy", ".3f")),
             ("tokens a completion", ending("tokens/completion", ".1f")),
-            (f"against {methods[0]}", to_first),
+            (f"against {methods[0]}", against_at(reported(rows), methods[0], "flips")),
         ),
-        order=lambda trials: (
-            trials[0]["coordinates"]["flips"],
-            methods.index(trials[0]["label"]) if trials[0]["label"] in methods else len(methods),
-        ),
+        order=by_value("flips", methods),
     )
 
 

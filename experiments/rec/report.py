@@ -4,11 +4,12 @@ from collections.abc import Sequence
 from functools import partial
 
 from experiments.grid.choose import final, groups, reported
+from experiments.grid.crossed import against_at
 from experiments.grid.figures import all_axes, small_multiples
 from experiments.grid.rows import Row, where
 from experiments.grid.signals import ending, fallen
 from experiments.grid.study import Picture, Section
-from experiments.grid.tables import Table, against, average, mean_and_error, score, summary
+from experiments.grid.tables import Table, average, mean_and_error, score, summary
 from experiments.rec.methods import (
     BASELINES,
     CLIPS,
@@ -71,12 +72,6 @@ def _ending(found: dict[tuple[str, str], list[Row]], name: str, when: str) -> st
 
 def whole_table(rows: Sequence[Row]) -> Table:
     """Every method at every schedule, with its signals at the end."""
-    told = reported(rows)
-
-    def to_reinforce(trials: Sequence[Row]) -> str:
-        when = trials[0]["coordinates"]["schedule"]
-        return against(where(told, label="REINFORCE", schedule=when))(trials)
-
     order = list(SCHEDULES)
     return summary(
         rows,
@@ -88,7 +83,7 @@ def whole_table(rows: Sequence[Row]) -> Table:
             ("entropy", ending("entropy", ".3f")),
             ("tokens a completion", ending("tokens/completion", ".1f")),
             ("fell", fallen),
-            ("against REINFORCE", to_reinforce),
+            ("against REINFORCE", against_at(reported(rows), "REINFORCE", "schedule")),
         ),
         order=lambda trials: (
             order.index(trials[0]["coordinates"]["schedule"]),

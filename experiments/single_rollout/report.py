@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from experiments.grid.choose import reported
-from experiments.grid.crossed import against_at, by_value, curves, scores
-from experiments.grid.rows import Row, where
+from experiments.grid.crossed import against_at, by_value, curves_at, scores
+from experiments.grid.rows import Row
 from experiments.grid.signals import ending, fallen, measured
 from experiments.grid.study import Section
 from experiments.grid.tables import Table, over_run, score, summary
@@ -40,11 +40,7 @@ def sections(
             " the same interval.",
             [whole_table(rows, methods)],
         ),
-        *(
-            curves(here, methods, SIGNALS, f"interval-{interval}", f"Curves, interval {interval}")
-            for interval in intervals
-            if (here := where(told, sync_interval=interval))
-        ),
+        *curves_at(told, methods, SIGNALS, INTERVAL, heads),
     ]
 
 

@@ -4,11 +4,11 @@ from collections.abc import Sequence
 from functools import cache
 
 from experiments.grid.choose import reported
-from experiments.grid.crossed import by_value, curves, scores
-from experiments.grid.rows import Row, where
+from experiments.grid.crossed import against_at, by_value, curves_at, scores
+from experiments.grid.rows import Row
 from experiments.grid.signals import ending, fallen
 from experiments.grid.study import Section
-from experiments.grid.tables import Table, against, over_run, score, summary
+from experiments.grid.tables import Table, over_run, score, summary
 from experiments.step_rewards.lines import line_table, of_teacher
 from experiments.step_rewards.methods import REFERENCES
 
@@ -44,11 +44,7 @@ def sections(
             " advantage of the outcome alone at the same interval: RLOO for sums, GRPO for GRPO.",
             [whole_table(rows, methods)],
         ),
-        *(
-            curves(here, methods, SIGNALS, f"interval-{interval}", f"Curves, interval {interval}")
-            for interval in intervals
-            if (here := where(told, sync_interval=interval))
-        ),
+        *curves_at(told, methods, SIGNALS, INTERVAL, heads),
     ]
 
 
@@ -62,9 +58,7 @@ def whole_table(rows: Sequence[Row], methods: Sequence[str]) -> Table:
     told = reported(rows)
 
     def to_outcome(trials: Sequence[Row]) -> str:
-        interval = trials[0]["coordinates"][INTERVAL]
-        other = REFERENCES[trials[0]["label"]]
-        return against(where(told, label=other, sync_interval=interval))(trials)
+        return against_at(told, REFERENCES[trials[0]["label"]], INTERVAL)(trials)
 
     return summary(
         rows,
