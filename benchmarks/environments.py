@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from ogrpo.trainer.cache import cache_path
+from ogrpo.setup.cache import cache_path
 
 
 def default_folder() -> Path:

@@ -29,11 +29,11 @@ from ogrpo.data.tokenizer import train_bpe
 from ogrpo.kernels.log_probs import KERNELS, choose
 from ogrpo.learner.state import adam, hypers, init_state
 from ogrpo.learner.update import Recipe, make_update
+from ogrpo.loop import Packer
+from ogrpo.loop.batches import Made, make_batch, to_device
 from ogrpo.policy import DecoderConfig, init_params
+from ogrpo.setup.model import make_policy_fn
 from ogrpo.tasks.gsm8k import read_problems
-from ogrpo.trainer import Packer
-from ogrpo.trainer.batches import Made, make_batch, to_device
-from ogrpo.trainer.model import make_policy_fn
 
 KNOBS = {"eps_low": 0.2, "eps_high": 0.2, "beta": 0.0}
 

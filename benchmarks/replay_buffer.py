@@ -40,7 +40,7 @@ from ogrpo.data.replay import (
     uniform,
 )
 from ogrpo.data.tokenizer import train_bpe
-from ogrpo.rollout.protocol import Completion, Group
+from ogrpo.protocol import Completion, Group
 from ogrpo.tasks.gsm8k import read_problems
 
 G = 8

@@ -27,15 +27,15 @@ import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 
-from ogrpo.bridge import connect_policy
 from ogrpo.data.tokenizer import TextTokenizer, word_level
 from ogrpo.policy import init_params, load_pretrained, save_pretrained
 from ogrpo.policy.shapes import tiny
+from ogrpo.protocol import Sampling
 from ogrpo.rollout.endpoint import wait_until_up
 from ogrpo.rollout.extension import ogrpo_serve
-from ogrpo.rollout.protocol import Sampling
 from ogrpo.rollout.vllm import Options, VllmEngine, wire
 from ogrpo.rollout.weights.store import Store
+from ogrpo.serving.bridge import connect_policy
 
 PORT = 8321
 PROMPT = 8

@@ -11,13 +11,15 @@ python -m experiments.run plan --model.shape qwen2.5-7b --serve.devices 16
 import difflib
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from importlib import import_module
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from ogrpo.cli.main import words_of
+from ogrpo.cli.main import USAGE_ERROR, report_error
 
-USAGE_ERROR = 2
+if TYPE_CHECKING:
+    from experiments.grid.study import Study
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -33,11 +35,8 @@ def main(arguments: Sequence[str]) -> int:
         return USAGE_ERROR
     try:
         return STUDIES[study][1](options)
-    except (ValueError, OSError, RuntimeError) as error:
-        if (text := words_of(error)) is None:
-            raise
-        print(text, file=sys.stderr)
-        return USAGE_ERROR
+    except (Exception, KeyboardInterrupt) as error:
+        return report_error(error)
 
 
 def _usage() -> str:
@@ -64,15 +63,20 @@ def _gsm8k(options: Sequence[str]) -> int:
 class Grid(NamedTuple):
     """A study that stands on the grid runner: a class of experiments/FOLDER/main.py."""
 
-    says: str
-    folder: str
     kind: str
+    says: str
 
-    def __call__(self, options: Sequence[str]) -> int:
-        """Runs it; returns the exit code."""
-        from experiments.grid.main import main as grid
 
-        return grid(getattr(import_module(f"experiments.{self.folder}.main"), self.kind), options)
+def study_of(name: str) -> "type[Study]":
+    """The class of a grid's study."""
+    folder = name.replace("-", "_")
+    return getattr(import_module(f"experiments.{folder}.main"), GRIDS[name].kind)
+
+
+def _grid(name: str, options: Sequence[str]) -> int:
+    from experiments.grid.main import main as grid
+
+    return grid(study_of(name), options)
 
 
 def _rows(options: Sequence[str]) -> int:
@@ -91,83 +95,67 @@ def _plan(options: Sequence[str]) -> int:
     from rich.console import Console
 
     from ogrpo.cli.plan import parse
-    from ogrpo.planning.main import run
+    from ogrpo_plan.main import run
 
     return run(parse(options, program="python -m experiments.run plan"), Console())
 
 
 GRIDS = {
+    "presets": Grid("PresetsStudy", "README's table: what each preset reaches"),
     "bounds": Grid(
-        "the proved inequalities along a training run, enumerated and sampled",
-        "bounds",
-        "BoundsStudy",
+        "BoundsStudy", "the proved inequalities along a training run, enumerated and sampled"
     ),
     "reuse": Grid(
-        "how many completions reuse saves, methods compared at equal budgets",
-        "reuse",
-        "ReuseStudy",
+        "ReuseStudy", "how many completions reuse saves, methods compared at equal budgets"
     ),
     "rec": Grid(
-        "off-policy REINFORCE, GRPO and their kin on fresh, stale and fixed samples",
-        "rec",
-        "RecStudy",
+        "RecStudy", "off-policy REINFORCE, GRPO and their kin on fresh, stale and fixed samples"
     ),
     "ablation": Grid(
-        "the dials of off-policy GRPO one at a time, as arXiv:2505.22257 has them",
-        "ablation",
-        "AblationStudy",
+        "AblationStudy", "the dials of off-policy GRPO one at a time, as arXiv:2505.22257 has them"
     ),
     "clip-vs-is": Grid(
-        "clips and importance weights, alone, together, and weights in trust regions",
-        "clip_vs_is",
-        "ClipStudy",
+        "ClipStudy", "clips and importance weights, alone, together, and weights in trust regions"
     ),
     "noise": Grid(
-        "a share of the rewards told the other way round: who amplifies it?",
-        "noise",
-        "NoiseStudy",
+        "NoiseStudy", "a share of the rewards told the other way round: who amplifies it?"
     ),
     "boundary": Grid(
-        "how stale samples may be, by scheme and learning rate, and which signal warns first",
-        "boundary",
         "BoundaryStudy",
+        "how stale samples may be, by scheme and learning rate, and which signal warns first",
     ),
     "variance": Grid(
-        "errors of off-policy estimators against staleness, measured and predicted",
-        "variance",
-        "VarianceStudy",
+        "VarianceStudy", "errors of off-policy estimators against staleness, measured and predicted"
     ),
     "operating-points": Grid(
-        "which buffer, sampler, replay ratio and controller for which budget",
-        "operating_points",
         "OperatingPointsStudy",
+        "which buffer, sampler, replay ratio and controller for which budget",
+    ),
+    "real": Grid(
+        "RealStudy", "the claims of the small decoder on SmolLM2-135M, by a protocol written before"
     ),
     "staleness": Grid(
-        "workers, slow and uneven engines: pace, staleness and Pass@1 beside what plan predicts",
-        "staleness",
         "StalenessStudy",
+        "workers, slow and uneven engines: pace, staleness and Pass@1 beside what plan predicts",
     ),
     "single-rollout": Grid(
-        "one completion a prompt with baselines that need no siblings, beside groups",
-        "single_rollout",
         "SingleRolloutStudy",
+        "one completion a prompt with baselines that need no siblings, beside groups",
     ),
     "offline": Grid(
-        "completions drawn once: which methods learn from them, how fast, and which fall",
-        "offline",
         "OfflineStudy",
+        "completions drawn once: which methods learn from them, how fast, and which fall",
     ),
     "step-rewards": Grid(
-        "a reward for each line of a solution beside the outcome's, fresh and stale",
-        "step_rewards",
         "StepRewardsStudy",
+        "a reward for each line of a solution beside the outcome's, fresh and stale",
     ),
 }
 """Studies of docs/studies.md: each takes --quick, --jobs, --run-dir, --from-rows and --base.*."""
 
 STUDIES: dict[str, tuple[str, Callable[[Sequence[str]], int]]] = {
     "gsm8k": ("off-policy GRPO on grade-school mathematics", _gsm8k),
-    **{name: (study.says, study) for name, study in GRIDS.items()},
+    **{name: (study.says, partial(_grid, name)) for name, study in GRIDS.items()},
     "plan": ("what fits, how long a step takes, which schedule keeps both sides busy", _plan),
     "rows": ("puts a study's rows where they are committed: rows STUDY RUN_DIR", _rows),
 }

@@ -1,98 +1,14 @@
-(** A finite-sample certificate that an update improved the expected reward.
-
-    The concentration step needs values bounded from below only: it is the empirical
-    Bernstein supermartingale of Howard et al. with the fixed centre zero, and rests on the
-    one-sided inequality of Fan, Grama and Liu. *)
+(** A finite-sample certificate that an update improved the expected reward: values whose mean never
+    exceeds the improvement, and the betting bound of [Anytime] on that mean. *)
 Require Import Reals Lra Psatz.
 From mathcomp Require Import all_ssreflect.
-From OGRPO Require Import Prob Calculus Divergence Importance Clip Improvement.
+From OGRPO Require Import Prob Calculus Divergence Importance Clip Improvement Anytime.
 
 Set Implicit Arguments.
 Unset Strict Implicit.
 Unset Printing Implicit Defensive.
 
 Open Scope R_scope.
-
-Lemma exp_rsum (I : finType) (f : I -> R) : exp (\rsum_i f i) = \rprod_i exp (f i).
-Proof. by apply: (big_morph exp); [exact: exp_plus|exact: exp_0]. Qed.
-
-(** ** Concentration for independent, not identically distributed draws *)
-Section Concentration.
-Variables (I Y : finType).
-Variables (mu : I -> Y -> R) (X : I -> Y -> R) (B : R).
-Hypothesis Mu : forall i, dist (mu i).
-Hypothesis B_pos : 0 < B.
-Hypothesis X_ge : forall i y, 0 < mu i y -> - B <= X i y.
-
-Definition expected := \rsum_i E (mu i) (X i).
-Definition observed (w : {ffun I -> Y}) := \rsum_i X i (w i).
-Definition observed_sq (w : {ffun I -> Y}) := \rsum_i X i (w i) * X i (w i).
-
-Lemma mgf_one l : 0 < l < 1 ->
-  E (prodd mu) (fun w => exp (\rsum_i (l * ((X i (w i) - E (mu i) (X i)) / B)
-    - psi l * (X i (w i) / B * (X i (w i) / B))))) <= 1.
-Proof.
-move=> Hl.
-rewrite (E_eq _ (fun w => exp_rsum _)) (E_prod mu (fun i y =>
-  exp (l * ((X i y - E (mu i) (X i)) / B) - psi l * (X i y / B * (X i y / B))))).
-apply: (Rle_trans _ (\rprod_i (fun _ : I => 1) i)); last by rewrite big1; [lra|].
-suff K : 0 <= \rprod_i E (mu i) (fun y =>
-    exp (l * ((X i y - E (mu i) (X i)) / B) - psi l * (X i y / B * (X i y / B))))
-  <= \rprod_i (fun _ : I => 1) i by lra.
-apply: (big_ind2 (fun x y => 0 <= x <= y)) => [|x1 y1 x2 y2 H1 H2|i _]; first by lra.
-  by split; [nra|apply: Rmult_le_compat; lra].
-split; first by apply: E_ge0 => // y _; left; exact: exp_pos.
-set m := E (mu i) (X i).
-rewrite (E_eq (mu i) (g := fun y => exp (- (l * (m / B)))
-   * exp (l * (X i y / B) - psi l * (X i y / B * (X i y / B))))); last first.
-  by move=> y; rewrite -exp_plus; congr exp; field; lra.
-rewrite E_scal; apply: (Rle_trans _ (exp (- (l * (m / B))) * (1 + l * (m / B)))).
-  apply: Rmult_le_compat_l; first by left; exact: exp_pos.
-  have -> : 1 + l * (m / B) = E (mu i) (fun y => 1 + l / B * X i y).
-    by rewrite E_add E_const // E_scal -/m; field; lra.
-  apply: E_le => // y Hy; have -> : l / B * X i y = l * (X i y / B) by field; lra.
-  apply: fan_exp; first by lra.
-  apply: (Rmult_le_reg_r B) => //; have -> : X i y / B * B = X i y by field; lra.
-  by have := X_ge Hy; lra.
-have H1 := exp_ge (l * (m / B)); have H2 := exp_pos (- (l * (m / B))).
-have E1 : exp (- (l * (m / B))) * exp (l * (m / B)) = 1.
-  by rewrite -exp_plus Rplus_opp_l exp_0.
-by nra.
-Qed.
-
-(** The lower confidence limit for [expected], times the number of samples. *)
-Definition lower l delta w :=
-  observed w - (B * ln (/ delta) / l + psi l / (l * B) * observed_sq w).
-
-Theorem lower_confidence l delta : 0 < l < 1 -> 0 < delta ->
-  Pr (prodd mu) (fun w => Rltb expected (lower l delta w)) <= delta.
-Proof.
-move=> Hl Hd; have PD := prodd_dist Mu.
-have K w : l / B * (observed w - expected) - psi l / (B * B) * observed_sq w
-  = \rsum_i (l * ((X i (w i) - E (mu i) (X i)) / B) - psi l * (X i (w i) / B * (X i (w i) / B))).
-  rewrite /observed /expected /observed_sq -rsum_sub -!rsum_scal -rsum_sub.
-  by apply: rsum_ext => i; field; lra.
-have M : / delta * Pr (prodd mu) (fun w => Rltb expected (lower l delta w)) <= 1.
-  apply: Rle_trans; last exact: (mgf_one Hl).
-  apply: markov => // [w|w /RltbP H]; first by left; exact: exp_pos.
-  rewrite -K -(exp_ln (/ delta)); last exact: Rinv_0_lt_compat.
-  suff : ln (/ delta) < l / B * (observed w - expected) - psi l / (B * B) * observed_sq w.
-    by move=> H'; left; exact: exp_increasing.
-  move: H; rewrite /lower => H.
-  have C : 0 < l / B by apply: Rdiv_lt_0_compat; lra.
-  have : 0 < l / B * (observed w
-    - (B * ln (/ delta) / l + psi l / (l * B) * observed_sq w) - expected).
-    by apply: Rmult_lt_0_compat; lra.
-  have -> : l / B * (observed w
-    - (B * ln (/ delta) / l + psi l / (l * B) * observed_sq w) - expected)
-    = l / B * (observed w - expected) - psi l / (B * B) * observed_sq w - ln (/ delta).
-    by field; lra.
-  lra.
-have := Rmult_le_compat_l delta _ _ (Rlt_le _ _ Hd) M.
-by rewrite -Rmult_assoc Rinv_r; lra.
-Qed.
-
-End Concentration.
 
 (** The best rate, were the second moment known: the radius takes Bernstein's form. *)
 Theorem bernstein_radius B L q s : 0 < B -> 0 < L -> 0 < q -> 0 < s ->
@@ -119,22 +35,6 @@ move: Hp; have -> : l * l / (2 * (1 - l)) / (l * B) * q = s * q / (2 * B).
   by rewrite L1 /l; field; lra.
 have -> : s * q / B = s * q / (2 * B) + s * q / (2 * B) by field; lra.
 lra.
-Qed.
-
-(** Union over a finite family: of rates [l k], of candidate updates, or of both. *)
-Theorem lower_confidence_family (K I Y : finType) (mu : I -> Y -> R) (X : K -> I -> Y -> R)
-  (B : K -> R) (l : K -> R) delta : (0 < #|K|)%N ->
-  (forall i, dist (mu i)) -> (forall k, 0 < B k) ->
-  (forall k i y, 0 < mu i y -> - B k <= X k i y) -> (forall k, 0 < l k < 1) -> 0 < delta ->
-  Pr (prodd mu) (fun w => [exists k,
-    Rltb (expected mu (X k)) (lower (X k) (B k) (l k) (delta / INR #|K|) w)]) <= delta.
-Proof.
-move=> K_pos M HB HX Hl Hd; have k0 : 0 < INR #|K| by apply: lt_0_INR; apply/ltP.
-apply: Rle_trans; first exact: Pr_union (prodd_dist M).
-apply: (Rle_trans _ (\rsum_k (fun _ : K => delta / INR #|K|) k)).
-  apply: rsum_le => k; apply: lower_confidence => //; first exact: HX.
-  exact: Rdiv_lt_0_compat.
-by rewrite rsum_const; right; field; lra.
 Qed.
 
 (** ** The values that the certificate averages *)
@@ -193,28 +93,38 @@ Qed.
 
 End Gap.
 
-(** ** The certificate: prompts [i], one draw each (repeat a prompt for its group) *)
+(** ** The certificate: draw after draw, from prompts, samplers and policies chosen from the past *)
 Section Certificate.
-Variables (I Y : finType).
-Variables (alpha pi pik : I -> Y -> R) (r : I -> Y -> R) (el eh lo hi : R).
-Hypotheses (P : forall i, dist (pi i)) (K : forall i, dist (pik i)) (M : forall i, dist (alpha i)).
-Hypotheses (He : 0 <= el) (Hf : 0 <= eh) (Hw : lo < hi) (Hr : forall i y, lo <= r i y <= hi).
+Variable V : finType.
+Variables (alpha pi pik r : seq V -> V -> R) (el eh lo hi : R).
+Hypotheses (P : forall h, dist (pi h)) (K : forall h, dist (pik h)) (M : forall h, dist (alpha h)).
+Hypotheses (He : 0 <= el) (Hf : 0 <= eh) (Hw : lo < hi) (Hr : forall h v, lo <= r h v <= hi).
+Variables (T : finType) (q b : T -> R).
+Hypotheses (Q : dist q) (b_ge : forall k, 0 <= b k) (b_lt : forall k, b k * (hi - lo) < 1).
 
-Definition improvement := \rsum_i (E (pi i) (r i) - E (pik i) (r i)).
-Definition gaps i y := gap el eh lo hi (ratio (pi i) (alpha i) y) (ratio (pik i) (alpha i) y) (r i y).
+(** The value of a draw; what the sampler never draws has none. *)
+Definition gaps h v := if Rltb 0 (alpha h v) then
+  gap el eh lo hi (ratio (pi h) (alpha h) v) (ratio (pik h) (alpha h) v) (r h v) else 0.
 
-Theorem certificate_family (T : finType) (l : T -> R) delta : (0 < #|T|)%N ->
-  (forall t, 0 < l t < 1) -> 0 < delta ->
-  Pr (prodd alpha) (fun w => [exists t,
-    Rltb improvement (lower gaps (hi - lo) (l t) (delta / INR #|T|) w)]) <= delta.
+(** The improvement, averaged over the draws so far. *)
+Definition improvement h :=
+  sum_along (fun h _ => E (pi h) (r h) - E (pik h) (r h)) [::] h / INR (size h).
+
+Theorem certificate_anytime (bound : seq V -> R) delta n : 0 < delta ->
+  (forall h, - (hi - lo) < bound h -> / delta <= wealth gaps q b (bound h) h) ->
+  chance alpha n (fun h => (0 < size h)%N && Rltb (improvement h) (bound h)) <= delta.
 Proof.
-move=> T_pos Hl Hd; apply: Rle_trans; last first.
-  apply: (@lower_confidence_family T I Y alpha (fun=> gaps) (fun=> hi - lo) l delta) => //.
-    by move=> _; lra.
-  move=> _ i y Hy; apply: gap_ge => //; exact: ratio_ge0.
-apply: Pr_le => [|w /existsP [t /RltbP H]]; first exact: prodd_dist.
-apply/existsP; exists t; apply/RltbP; apply: Rle_lt_trans H.
-by apply: rsum_le => i; exact: gap_mean.
+move=> Hd Hb.
+have X_ge h v : - (hi - lo) <= gaps h v.
+  rewrite /gaps; case: RltbP => Hv; last by lra.
+  by apply: gap_ge => //; exact: ratio_ge0.
+apply: Rle_trans (anytime_confidence M X_ge Q b_ge b_lt n Hd Hb).
+apply: chance_le => // h /andP [Hn /RltbP H]; rewrite Hn /=; apply/RltbP; apply: Rle_lt_trans H.
+apply: Rmult_le_compat_r; first by left; apply: Rinv_0_lt_compat; apply: lt_0_INR; apply/ltP.
+elim: h [::] {Hn} => [|v h IH] past /=; first by lra.
+apply: Rplus_le_compat; last exact: IH.
+apply: Rle_trans (gap_mean He Hf (P past) (K past) (M past) (Hr past)); right.
+by apply: E_ext => y Hy; rewrite /gaps; case: RltbP => //; case: (M past) => /(_ y); lra.
 Qed.
 
 End Certificate.

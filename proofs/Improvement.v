@@ -190,6 +190,31 @@ rewrite feps_touch //.
 have := feps_le el eh (ratio pi alpha y) (ratio pik alpha y) (r y - b); lra.
 Qed.
 
+(** With the centre 1 in place of [pik/alpha] the gain has a price, measured at [pik] alone: zero
+    where [pik/alpha] lies inside the band. *)
+Theorem unit_centre_price alpha pi pik r b el eh : dist pi -> dist pik -> dist alpha ->
+  abscont pi alpha -> abscont pik alpha ->
+  E alpha (fun y => feps el eh (ratio pi alpha y) 1 (r y - b))
+  - E alpha (fun y => feps el eh (ratio pik alpha y) 1 (r y - b))
+  - E alpha (fun y => ratio pik alpha y * (r y - b) - feps el eh (ratio pik alpha y) 1 (r y - b))
+  <= E pi r - E pik r.
+Proof.
+move=> P K M A A'.
+have J q : dist q -> abscont q alpha -> E alpha (fun y => ratio q alpha y * (r y - b)) = E q r - b.
+  by move=> D C; rewrite (change_measure (fun y => r y - b) C) E_sub E_const.
+have H : E alpha (fun y => feps el eh (ratio pi alpha y) 1 (r y - b)) <= E pi r - b.
+  by rewrite -J //; apply: E_le => // y _; exact: feps_le.
+by rewrite (E_sub alpha (fun y => ratio pik alpha y * (r y - b))) J //; lra.
+Qed.
+
+Theorem unit_centre_free el eh c a : 0 <= el -> 0 <= eh -> 1 - el <= c <= 1 + eh -> 0 <= c ->
+  c * a - feps el eh c 1 a = 0.
+Proof.
+move=> He Hf Hc H0; rewrite feps_cases //; last by lra.
+rewrite /feps_case; case: RlebP => _; first by rewrite Rmin_left; lra.
+by rewrite Rmax_left; [lra|apply: Rmax_lub; lra].
+Qed.
+
 Definition clipped el eh alpha r pik pi := E alpha (fun y =>
   feps el eh (ratio pi alpha y) (ratio pik alpha y) (adv alpha r y)).
 
@@ -263,4 +288,21 @@ have -> : (1 - sigma) / sigma = / sigma - 1 by field; lra.
 have : / sigma < 1 by rewrite -Rinv_1; apply: Rinv_lt_contravar; lra.
 have : 0 < / sigma by apply: Rinv_0_lt_compat; lra.
 by lra.
+Qed.
+
+(** ... and off the support, for every [sigma] between two thirds and one: the sampler draws the
+    one outcome that is rewarded, the policy the other. *)
+Theorem published_false_off_support sigma : 2 / 3 < sigma <= 1 ->
+  let r := fun b : bool => if b then 1 else 0 in
+  E (bern 0) r - E (bern 1) r
+  < surrogate sigma (bern 1) r (bern 0) - 2 * ((1 - sigma) / sigma) * tv (bern 0) (bern 1)
+    - 2 * tv (bern 1) (bern 1).
+Proof.
+move=> Hs r; rewrite tv_refl /surrogate /adv !E_bern /r /ratio /tv rsum_bool /bern.
+rewrite Rabs_left1; last by lra.
+rewrite Rabs_pos_eq; last by lra.
+have H : (1 - sigma) / sigma < / 2.
+  by apply: (Rmult_lt_reg_r sigma); [lra|rewrite /Rdiv Rmult_assoc Rinv_l; lra].
+rewrite (_ : 0 / 1 = 0); last by field.
+move: ((1 - sigma) / sigma) H => q H; lra.
 Qed.

@@ -132,16 +132,33 @@ move=> P M A; rewrite (E_prod mu (fun i y => Rmin 1 (ratio (pi i) (mu i) y))).
 by apply: eq_bigr => i _; rewrite tv_min.
 Qed.
 
-(** The length-normalised ratio loses mass: [E_mu rho^l <= 1] for [l = 1/T]. *)
-Theorem normalised_ratio_mass (Y : finType) (pi mu : Y -> R) l : dist pi -> dist mu ->
-  (forall y, 0 < mu y -> 0 < pi y) -> 0 <= l <= 1 ->
-  E mu (fun y => exp (l * ln (ratio pi mu y))) <= 1.
+(** The length-normalised ratio, each sequence with the length [T y] of its own. With one length
+    for all it loses mass: the bound is 1. *)
+Theorem normalised_ratio_mass (Y : finType) (pi mu T : Y -> R) : dist pi -> dist mu ->
+  (forall y, 0 < mu y -> 0 < pi y) -> (forall y, 1 <= T y) ->
+  E mu (fun y => exp (/ T y * ln (ratio pi mu y)))
+  <= 1 + E pi (fun y => / T y) - E mu (fun y => / T y).
 Proof.
-move=> P M H Hl; have C : E mu (ratio pi mu) <= 1.
-  rewrite (E_eq mu (g := fun y => ratio pi mu y * 1)); last by move=> y; ring.
-  by rewrite -[X in _ <= X](E_const 1 P); apply: change_measure_le => // y; lra.
-apply: (Rle_trans _ (E mu (fun y => (1 - l) + l * ratio pi mu y))).
-  apply: E_le => // y Hy; have Hr : 0 < ratio pi mu y by apply: Rdiv_lt_0_compat; auto.
-  by have := power_le Hl Hr; lra.
-by rewrite E_add E_const // E_scal; nra.
+move=> P M H HT; have T0 y : 0 < / T y by apply: Rinv_0_lt_compat; have := HT y; lra.
+have T1 y : / T y <= 1 by rewrite -[X in _ <= X]Rinv_1; apply: Rinv_le_contravar; have := HT y; lra.
+have C := change_measure_le P M (fun y => Rlt_le _ _ (T0 y)).
+apply: (Rle_trans _ (E mu (fun y => 1 + ratio pi mu y * / T y - / T y))); last first.
+  by rewrite E_sub E_add E_const //; lra.
+apply: E_le => // y Hy; have Hr : 0 < ratio pi mu y by apply: Rdiv_lt_0_compat; auto.
+have Hl : 0 <= / T y <= 1 by have := T0 y; have := T1 y; lra.
+by have := power_le Hl Hr; lra.
+Qed.
+
+(** With unlike lengths it may gain mass: lengths 1 and 2, from a fair coin to (.8, .2). *)
+Theorem normalised_ratio_gains :
+  1.1 < E (bern (/ 2)) (fun b => exp (/ (if b then 1 else 2) * ln (ratio (bern (8/10)) (bern (/ 2)) b))).
+Proof.
+rewrite E_bern /ratio /bern Rinv_1 Rmult_1_l exp_ln; last by lra.
+have -> : (1 - 8 / 10) / (1 - / 2) = 4 / 10 by field.
+have H4 : 0 < 4 / 10 by lra.
+have -> : exp (/ 2 * ln (4 / 10)) = sqrt (4 / 10) by rewrite -Rpower_sqrt.
+have : 6 / 10 < sqrt (4 / 10).
+  rewrite -[X in X < _](sqrt_Rsqr (6 / 10)); last by lra.
+  by apply: sqrt_lt_1; rewrite /Rsqr; lra.
+lra.
 Qed.

@@ -114,6 +114,55 @@ Theorem token_surrogate_bound T :
   Rabs (Jp T [::] - Q T [::] - token_surrogate T pi mu F) <= INR T * (INR T - 1) * (zeta * zeta).
 Proof. exact: token_surrogate_gap. Qed.
 
+(** ** Token ratios truncated at [c]: the weight is the product of [min(rho_t, c)] *)
+Fixpoint truncated (c : R) (k : nat) h : R :=
+  match k with
+  | O => F h
+  | S k => E (mu h) (fun v => Rmin (ratio (pi h) (mu h) v) c * truncated c k (rcons h v))
+  end.
+
+(** The mass that one token loses at most, [zeta_c]; at [c = 1] the largest total variation. *)
+Theorem token_truncation_bias c z T : 0 < c -> z <= 1 ->
+  (forall h, E (mu h) (fun v => Rmax (ratio (pi h) (mu h) v - c) 0) <= z) ->
+  0 <= Jp T [::] - truncated c T [::] <= 1 - (1 - z) ^ T.
+Proof.
+move=> Hc Hz1 Hz.
+suff K k h : 0 <= truncated c k h <= Jp k h /\ Jp k h - truncated c k h <= 1 - (1 - z) ^ k.
+  by have [H1 H2] := K T [::]; lra.
+elim: k h => [|k IH] h; first by rewrite /=; have := F01 h; lra.
+have pow0 : 0 <= (1 - z) ^ k by apply: pow_le; lra.
+pose kept v := Rmin (ratio (pi h) (mu h) v) c; pose lost v := Rmax (ratio (pi h) (mu h) v - c) 0.
+have split v : ratio (pi h) (mu h) v = kept v + lost v.
+  by rewrite /kept /lost /Rmin /Rmax; case: Rle_dec; case: Rle_dec; lra.
+have kept0 v : 0 < mu h v -> 0 <= kept v.
+  by move=> Hv; apply: Rmin_glb; [exact: ratio_ge0|lra].
+have lost0 v : 0 <= lost v by exact: Rmax_r.
+have Jk : Jp k.+1 h = E (mu h) (fun v => (kept v + lost v) * Jp k (rcons h v)).
+  rewrite /= -(change_measure _ (Ac (h := h))); apply: E_eq => v; by rewrite split.
+have mass : E (mu h) (fun v => kept v + lost v) = 1.
+  by rewrite -[RHS](E_ratio (Pi h) (Ac (h := h))); apply: E_eq => v; rewrite -split.
+have J01 v : 0 <= Jp k (rcons h v) <= 1 by apply: rollout_between.
+split; [split|].
+- rewrite /=; apply: E_ge0 => // v Hv; apply: Rmult_le_pos; first exact: kept0.
+  by have [[]] := IH (rcons h v).
+- rewrite Jk /=; apply: E_le => // v Hv; have [H1 _] := IH (rcons h v).
+  have := kept0 v Hv; have := lost0 v; have := J01 v; move=> H2 H3 H4.
+  have : 0 <= lost v * Jp k (rcons h v) by apply: Rmult_le_pos; lra.
+  have : kept v * truncated c k (rcons h v) <= kept v * Jp k (rcons h v) by apply: Rmult_le_compat_l; lra.
+  by rewrite -/(kept v); lra.
+- rewrite Jk /= -E_sub.
+  apply: (Rle_trans _ (E (mu h) (fun v => kept v + lost v - (1 - z) ^ k * (kept v + lost v)
+     + (1 - z) ^ k * lost v))).
+    apply: E_le => // v Hv; have [H1 H2] := IH (rcons h v); have Hk := kept0 v Hv.
+    rewrite -/(kept v); have := J01 v; have := lost0 v.
+    move: (Jp k _) (truncated c k _) (kept v) (lost v) ((1 - z) ^ k) H1 H2 Hk => j t x y e *.
+    have : x * (j - t) <= x * (1 - e) by apply: Rmult_le_compat_l; lra.
+    have : y * j <= y * 1 by apply: Rmult_le_compat_l; lra.
+    lra.
+  rewrite E_add E_sub !E_scal mass.
+  have := Rmult_le_compat_l _ _ _ pow0 (Hz h); rewrite -/lost; lra.
+Qed.
+
 End Token.
 
 (** Equality is reached with two binary tokens, for every [zeta <= 1/2]. *)

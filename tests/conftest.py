@@ -46,54 +46,6 @@ def _forget_compiled_programs():
     jax.clear_caches()
 
 
-# The files that compile the most or run the command, beside single tests that are marked themselves.
-SLOW = (
-    *(
-        "exact/test_*.py",
-        "properties",
-        "kernels",
-        "core/test_objectives.py",
-        "core/test_names_formulas.py",
-        "trainer/test_loop_lora.py",
-        "trainer/test_loss_mask.py",
-    ),
-    *("policy/test_flops.py", "policy/test_lora.py", "policy/test_packing.py"),
-    *("policy/test_cache.py", "policy/test_sampler_halving.py", "learner/test_packed_update.py"),
-    *("learner/test_precision.py", "learner/test_sharding.py", "experiments/test_bounds.py"),
-    *(
-        "experiments/test_gsm8k.py",
-        "trainer/test_gsm8k_mesh.py",
-        "experiments/test_reuse.py",
-        "experiments/test_kept_rows.py",
-        "experiments/test_studies.py",
-        "experiments/test_ablation.py",
-        "experiments/test_variance.py",
-        "experiments/test_staleness.py",
-        "experiments/grid/test_runner.py",
-        "experiments/grid/test_train.py",
-        "trainer/test_servers.py",
-    ),
-    *(
-        f"rollout/vllm/test_{name}.py"
-        for name in ("faults", "healing", "schedules", "broadcast", "adapters")
-    ),
-    *(f"trainer/test_{name}.py" for name in ("ppo", "credit", "kernels")),
-    *("policy/test_value.py", "experiments/test_rec.py", "experiments/test_operating_points.py"),
-    *("learner/test_cut_by_tokens.py", "learner/test_offload.py", "benchmarks/test_sampler.py"),
-    "trainer/test_reference_offload.py",
-)
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    here = Path(__file__).parent
-    found = {pattern: {*here.glob(pattern)} for pattern in SLOW}
-    assert all(found.values()), f"these match no file: {[p for p in SLOW if not found[p]]}"
-    slow = set.union(*found.values())
-    for item in items:
-        if slow & {item.path, *item.path.parents}:
-            item.add_marker(pytest.mark.slow)
-
-
 def pytest_report_header() -> list[str]:
     missing = [name for name in ("torch", "transformers", "trl") if find_spec(name) is None]
     if not missing:

@@ -52,8 +52,9 @@ def build(title) -> tuple[Algorithm, dict[str, float]]:
     name, *items = title.split(", ")
     pairs = [item.split(" ") for item in items]
     parts = {PARTS[word]: value for word, value in pairs if word in PARTS}
-    given = {word: float(value) for word, value in pairs if word not in PARTS}
-    return with_parts(ALGORITHMS[name], **parts), given
+    gates = [value for word, value in pairs if word == "gate"]
+    given = {word: float(value) for word, value in pairs if word not in {*PARTS, "gate"}}
+    return with_parts(ALGORITHMS[name], **parts, gate=gates), given
 
 
 def settings(algorithm, given, length=8):

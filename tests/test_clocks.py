@@ -3,7 +3,7 @@
 import ast
 from pathlib import Path
 
-ROOT = Path(__file__).parents[1] / "src" / "ogrpo"
+ROOT = Path(__file__).parents[1] / "src"
 
 CALENDARS = {
     *("time.time", "time.time_ns", "time.localtime", "time.gmtime", "time.ctime"),
@@ -12,11 +12,11 @@ CALENDARS = {
 TIMES_OF_FILES = {"st_mtime", "st_mtime_ns", "st_ctime", "st_ctime_ns", "st_atime", "st_atime_ns"}
 NAMES = {"datetime.now"}
 READERS = {
-    "lock.py": (NAMES, "shows since when a run's folder is held"),
-    "planning/main.py": (NAMES, "names a new folder"),
-    "trainer/run.py": (NAMES, "names a new folder"),
-    "data/chat_sandbox.py": (NAMES, "is a chat template's own strftime_now"),
-    "trainer/cache.py": (
+    "ogrpo/system/lock.py": (NAMES, "shows since when a run's folder is held"),
+    "ogrpo_plan/main.py": (NAMES, "names a new folder"),
+    "ogrpo/run/main.py": (NAMES, "names a new folder"),
+    "ogrpo/data/chat_sandbox.py": (NAMES, "is a chat template's own strftime_now"),
+    "ogrpo/setup/cache.py": (
         {"time.time", "st_mtime"},
         "skips compiled programs that it has looked at; one that it misses is compiled anew",
     ),

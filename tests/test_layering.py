@@ -1,6 +1,6 @@
 """Arrows run one way: each package is imported in a fresh process, and what came along is checked.
 
-The root has the algebra's names, JAX included; what lies below it is imported without running it.
+The root loads nothing until one of its names is used.
 """
 
 import ast
@@ -15,16 +15,17 @@ ROOT = Path(__file__).parents[1]
 
 OURS = (
     *("core", "policy", "learner", "rollout", "rewards", "tasks", "data", "kernels", "evaluation"),
-    *("report", "trainer", "planning", "cli"),
+    *("models", "report", "system", "serving", "config", "loop", "setup", "run", "cli"),
 )
 HEAVY = ("jax", "flax", "optax", "orbax", "httpx", "tokenizers", "math_verify", "matplotlib")
 
 ALLOWED = {
     "ogrpo.batch": set(),
-    "ogrpo.extras": set(),
-    "ogrpo.files": set(),
-    "ogrpo.lock": set(),
-    "ogrpo.terminal": set(),
+    "ogrpo.system.extras": set(),
+    "ogrpo.system.files": set(),
+    "ogrpo.system.lock": set(),
+    "ogrpo.system.terminal": set(),
+    "ogrpo.system.worker": set(),
     "ogrpo.core": {"jax", "core"},
     "ogrpo.policy": {"jax", "flax", "optax", "orbax", "policy"},  # flax itself brings optax, orbax
     "ogrpo.learner": {"jax", "flax", "optax", "orbax", "core", "learner"},
@@ -32,11 +33,11 @@ ALLOWED = {
     "ogrpo.learner.warm_start": {"jax", "flax", "optax", "orbax", "core", "learner"},
     "ogrpo.learner.checkpoint": {"jax", "flax", "optax", "orbax", "core", "learner"},
     "ogrpo.rollout": {"rollout"},
-    "ogrpo.rollout.protocol": {"rollout"},
+    "ogrpo.protocol": set(),
     "ogrpo.rollout.embedded": {"rollout"},
     "ogrpo.rollout.collection": {"rollout"},
     "ogrpo.rollout.vllm": {"rollout", "httpx"},
-    "ogrpo.serve": {"rollout"},
+    "ogrpo.serving.serve": {"rollout", "serving"},
     "ogrpo.rewards": {"rewards", "math_verify"},
     "ogrpo.rewards.math": {"rewards", "math_verify"},
     "ogrpo.rewards.exact_match": {"rewards"},
@@ -61,25 +62,32 @@ ALLOWED = {
 }
 
 ARROWS = {
+    "system": set(),
     "core": set(),
-    "policy": {"files", "terminal", "batch"},
-    "learner": {"files", "terminal", "batch", "core", "policy"},
-    "rollout": {"files", "terminal"},
-    "rewards": {"files", "terminal"},
-    "data": {"files", "lock", "terminal", "batch", "rollout"},
-    "tasks": {"files", "terminal", "rewards", "data", "rollout"},
-    "evaluation": {"files", "terminal", "rewards", "rollout"},
-    "report": {"files", "lock", "terminal", "rewards"},
+    "policy": {"system", "batch"},
+    "learner": {"system", "batch", "core", "policy"},
+    "rollout": {"system", "protocol"},
+    "rewards": {"system"},
+    "data": {"system", "batch", "protocol"},
+    "tasks": {"system", "protocol", "rewards", "data"},
+    "evaluation": {"system", "protocol", "rewards"},
+    "report": {"system", "rewards"},
     "kernels": {"batch", "policy"},
+    "models": {"system", "policy", "data"},
+    "serving": {"system", "protocol", "data", "policy", "rollout"},
+    "config": {"core", "kernels", "learner", "rollout", "system", "tasks"},
 }
 """Package -> all others that its files name; what is not here may use those, and they it not."""
-ABOVE = {"trainer": {"planning", "cli"}, "planning": {"cli"}, "cli": set()}
+ABOVE = {
+    "loop": {"setup", "run", "cli"},
+    "setup": {"run", "cli"},
+    "run": {"cli"},
+    "cli": set(),
+}
 """Package -> those that its files may not name."""
 
 SCRIPT = """
-import importlib, importlib.util, json, sys
-if sys.argv[1] != "ogrpo":
-    sys.modules["ogrpo"] = importlib.util.module_from_spec(importlib.util.find_spec("ogrpo"))
+import importlib, json, sys
 importlib.import_module(sys.argv[1])
 print(json.dumps(sorted(sys.modules)))
 """
@@ -102,7 +110,7 @@ def imported(module: str) -> set[str]:
     )
     names = set(json.loads(done.stdout))
     heavy = {name for name in HEAVY if name in names}
-    return heavy | {name for name in OURS if f"ogrpo.{name}" in names}
+    return heavy | {name for name in OURS if f"ogrpo.{name}" in names and name != "system"}
 
 
 def named(package: str) -> set[str]:
@@ -130,6 +138,12 @@ def test_nothing_names_what_lies_above_it(package):
     assert not named(package) & ABOVE[package]
 
 
+def test_the_command_alone_names_the_planner():
+    sources = (ROOT / "src" / "ogrpo").rglob("*.py")
+    names = {path.name for path in sources if "ogrpo_plan" in path.read_text()}
+    assert names == {"plan.py"}
+
+
 def test_every_package_has_its_place():
     folders = {path.parent.name for path in (ROOT / "src" / "ogrpo").glob("*/__init__.py")}
     assert folders == {*ARROWS, *ABOVE} == {*OURS}
@@ -140,8 +154,8 @@ def test_a_package_pulls_in_only_what_lies_below_it(module):
     assert imported(module) <= ALLOWED[module]
 
 
-def test_the_top_level_is_the_algebra_and_what_it_needs():
-    assert imported("ogrpo") == {"jax", "core"}
+def test_the_top_level_loads_nothing_until_a_name_is_used():
+    assert imported("ogrpo") == set()
 
 
 def test_what_needs_no_jax_works_where_there_is_none():
@@ -158,7 +172,17 @@ def test_the_top_level_offers_the_core():
     import ogrpo.core.objectives
 
     assert ogrpo.token_loss is ogrpo.core.objectives.token_loss
-    assert all(name in vars(ogrpo) for name in ogrpo.__all__)
+    assert ogrpo.objectives is ogrpo.core.objectives
+    assert all(getattr(ogrpo, name) is vars(ogrpo)[name] for name in ogrpo.__all__)
     assert {*ogrpo.__all__} <= {*dir(ogrpo)}
     with pytest.raises(AttributeError, match="no attribute 'token_los'"):
         ogrpo.token_los  # noqa: B018
+
+
+def test_its_names_are_those_that_a_type_checker_sees():
+    tree = ast.parse((ROOT / "src/ogrpo/__init__.py").read_text())
+    (block,) = (node for node in tree.body if isinstance(node, ast.If) and len(node.body) > 1)
+    seen = {alias.name for node in block.body for alias in node.names}
+    import ogrpo
+
+    assert seen == {*ogrpo.__all__, *ogrpo._TRAINING}

@@ -5,6 +5,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
+import yaml
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -65,11 +66,36 @@ def test_ci_runs_the_readmes_test_command():
 
 
 def test_the_metrics_table_names_what_a_run_writes():
-    from ogrpo.evaluation import Estimate
-    from ogrpo.trainer import PHASES, HeldoutScores
+    import numpy as np
 
-    table = README.split("## Metrics")[1].split("## Layout")[0]
-    nothing = Estimate(0.0, 0.0, 0.0, 1)
-    for key in HeldoutScores(nothing, nothing, 1.0, nothing, samples=8).record():
+    from ogrpo.loop import PHASES, heldout_record
+    from ogrpo.loop.heldout import HeldoutVerdicts
+
+    table = (ROOT / "docs/metrics.md").read_text()
+    ones = np.ones((2, 8), np.float32)
+    verdicts = HeldoutVerdicts(ones, {"NAME": ones}, "NAME", 0.0, 0.0)
+    for key in heldout_record(verdicts, verdicts, 1.0):
         assert key.removesuffix("/low").removesuffix("/high") in table
     assert ",".join(PHASES) in table
+
+
+def test_the_usual_ci_calls_our_gate_and_nothing_else():
+    workflow = yaml.safe_load((ROOT / ".github/workflows/ci.yml").read_text())
+    steps = workflow["jobs"]["gate"]["steps"]
+    assert [step["run"] for step in steps if "run" in step][-1] == ".ci/run"
+    for form in (ROOT / ".github/ISSUE_TEMPLATE").glob("*.yml"):
+        assert yaml.safe_load(form.read_text())
+
+
+def test_the_citation_is_of_this_version():
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    assert (citation["version"], citation["license"]) == (PROJECT["version"], PROJECT["license"])
+    assert {"cff-version", "message", "title", "authors"} <= citation.keys()
+
+
+@pytest.mark.parametrize("page", ["README.md", "llms.txt"])
+def test_links_of_a_page_lead_to_files(page):
+    links = re.findall(r"\]\(([^)#]+)\)", (ROOT / page).read_text())
+    local = [link for link in links if "://" not in link]
+    assert len(local) > 10
+    assert [link for link in local if not (ROOT / link).exists()] == []

@@ -61,7 +61,7 @@ class VllmServer:
         how = [*place, *sizes, "--restarts", str(self._restarts)]
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "ogrpo.serve", self._folder, *how],
+                [sys.executable, "-m", "ogrpo.serving.serve", self._folder, *how],
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,

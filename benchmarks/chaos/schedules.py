@@ -71,7 +71,9 @@ SCHEDULES = {
     ),
     "adapters": Schedule("--lora.rank=2 --trust-region.kind=clip"),
     "stages": Schedule("--schedule.stages=2 --schedule.reset-optimizer --knobs.beta=0.1"),
-    "packed": Schedule("--optimizer.batching=packed --certificate.delta=0.05"),
+    "packed": Schedule(
+        "--optimizer.batching=packed --certificate.delta=0.05 --certificate.completions=1"
+    ),
     "together": Schedule(
         f"{REUSED} --replay.sampler=uniform --schedule.sync-interval=2 --schedule.sync-offset=1"
         " --lora.rank=2 --schedule.stages=2 --schedule.reset-optimizer --knobs.beta=0.1"

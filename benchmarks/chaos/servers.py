@@ -46,7 +46,15 @@ class Server:
         place = ["--device", "cpu", "--port", str(self._port), "--max-model-len", str(LONGEST)]
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "ogrpo.serve", self._folder, "--engine", "embedded", *place],
+                [
+                    sys.executable,
+                    "-m",
+                    "ogrpo.serving.serve",
+                    self._folder,
+                    "--engine",
+                    "embedded",
+                    *place,
+                ],
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,

@@ -26,11 +26,11 @@ from rich.console import Console
 from benchmarks.chaos.schedules import Schedule, make_task
 from ogrpo.cli.options import parse
 from ogrpo.report.run_dir import RunDir
-from ogrpo.trainer.build import find_devices, make_parts
-from ogrpo.trainer.model import make_model
-from ogrpo.trainer.prepare import prepare
-from ogrpo.trainer.run import carry_out
-from ogrpo.trainer.session import Invocation, Session
+from ogrpo.run.main import carry_out
+from ogrpo.run.session import Invocation, Session
+from ogrpo.setup.build import find_devices, make_parts
+from ogrpo.setup.model import make_model
+from ogrpo.setup.prepare import prepare
 
 OPTIONS = (
     "--schedule.sync-interval=4 --schedule.sync-offset=1 --schedule.evaluate-every=100"

@@ -10,8 +10,8 @@ from ogrpo.data.tokenizer import word_level
 from ogrpo.policy import DecoderConfig, Params, init_params, shapes
 from ogrpo.policy.decoder import head_weight
 from ogrpo.policy.log_probs import run_prompt
+from ogrpo.setup.model import DTYPES, tiny_decoder
 from ogrpo.tasks import arithmetic
-from ogrpo.trainer.model import DTYPES, tiny_decoder
 
 EOS = 1
 LOUDER = 8

@@ -7,10 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 from serving import Draw, Job, Rows, serve
 
-from ogrpo.bridge import embedded_engine
 from ogrpo.policy import DecoderConfig, Params, load_pretrained, sample
+from ogrpo.protocol import Sampling
 from ogrpo.rollout.embedded import EmbeddedEngine
-from ogrpo.rollout.protocol import Sampling
+from ogrpo.serving.bridge import embedded_engine
 
 CERTAIN = 1e6
 

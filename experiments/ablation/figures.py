@@ -9,7 +9,7 @@ from experiments.ablation.methods import METHODS
 from experiments.grid.choose import SCORE, final, groups
 from experiments.grid.figures import COLORS
 from experiments.grid.rows import Row
-from experiments.grid.tables import mean_and_error
+from experiments.grid.verdicts import mean_and_interval
 
 WIDTHS = (1e-6, 1e-2, 1e-1, 1.0)
 
@@ -41,7 +41,7 @@ def against_pushes(rows: Sequence[Row]) -> Figure:
         v = METHODS[trials[0]["label"]].v
         scores = [final(row) for row in trials]
         axes.plot([v] * len(scores), scores, "o", color=COLORS[0], alpha=0.35, markersize=4)
-        means.append((v, *mean_and_error(scores)))
+        means.append((v, *mean_and_interval(scores)))
     if means:
         x, y, error = map(np.array, zip(*sorted(means), strict=True))
         axes.errorbar(x, y, np.nan_to_num(error), color=COLORS[0], capsize=3, marker="s")

@@ -17,13 +17,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, Self
 
-from experiments.ablation.methods import METHODS
+from experiments.ablation.methods import CLAIMS, METHODS
 from experiments.ablation.report import sections
 from experiments.grid.cell import SIGNALS, Watch
 from experiments.grid.choose import Variant
 from experiments.grid.runner import Rows
 from experiments.grid.study import Section, require_known
 from experiments.grid.tuned import TunedStudy
+from experiments.grid.verdicts import Claim
 
 
 @dataclass(frozen=True)
@@ -32,7 +33,8 @@ class AblationStudy(TunedStudy):
 
     name: ClassVar[str] = "ablation"
     question: ClassVar[str] = "What do the dials of off-policy GRPO do, one at a time?"
-    page: ClassVar[str | None] = "results.md"
+    pages: ClassVar[tuple[str, ...]] = ("results.md",)
+    claims: ClassVar[Sequence[Claim]] = CLAIMS
     watch: ClassVar[Watch] = Watch((*SIGNALS, "seconds/sync", "seconds/rollout", "seconds/update"))
 
     methods: tuple[str, ...] = tuple(METHODS)

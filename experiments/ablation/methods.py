@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from experiments.grid.verdicts import claim
+
 
 @dataclass(frozen=True)
 class Dials:
@@ -58,3 +60,22 @@ STAGES = ("v10-i1", "v10-i1 without swaps", "v10-i1 with resets", "v10-i1 masked
 PENALTIES = ("v10-i1 beta 0", "v10-i1 beta .01", "v10-i1", "v10-i1 beta 1")
 CENTERS = ("v1-i4", "v1-i4 exact", "v10-i4", "v10-i4 exact")
 INTERVALS = ("v1-i1", "v5-i1", "v10-i1", "v20-i1")
+
+CLAIMS = (
+    claim("Table 1: v10-i1 does as well as v1-i1", "v10-i1", "not below", "v1-i1"),
+    claim("Table 1: v10-i1 does better than v1-i1", "v10-i1", "above", "v1-i1"),
+    claim("Table 1: masking helps at v = 1", "v1-i1 masked", "above", "v1-i1"),
+    claim("Table 1: masking helps at v = 10", "v10-i1 masked", "above", "v10-i1"),
+    claim("ten updates a batch gain", "v1-i10", "above", "v1-i1"),
+    claim("5.1: swaps of the reference help", "v10-i1", "above", "v10-i1 without swaps"),
+    claim("a fresh optimizer at each swap costs", "v10-i1 with resets", "below", "v10-i1"),
+    claim("the KL term helps, beta .1 for 0", "v10-i1", "above", "v10-i1 beta 0"),
+    claim("the KL term costs, beta 1 for .1", "v10-i1 beta 1", "below", "v10-i1"),
+    claim(
+        "eq. 6: the exact centre gains on stale samples, four updates a batch",
+        *("v10-i4 exact", "above", "v10-i4"),
+    ),
+    claim("renewing the server every 5 steps costs nothing", "v5-i1", "not below", "v1-i1"),
+    claim("renewing it every 20 steps costs nothing", "v20-i1", "not below", "v1-i1"),
+)
+"""What the rows decide of arXiv:2505.22257, and of the dials beside it."""

@@ -11,7 +11,16 @@ from experiments.grid.choose import SCORE, of_labels, reported
 from experiments.grid.figures import all_axes, small_multiples
 from experiments.grid.rows import Row
 from experiments.grid.study import Picture, Section
-from experiments.grid.tables import Column, Table, against, in_order, over_run, plus_minus, score
+from experiments.grid.tables import (
+    Column,
+    Table,
+    Value,
+    against,
+    in_order,
+    over_run,
+    plus_minus,
+    score,
+)
 from ogrpo.policy.flops import parameters
 from ogrpo.policy.shapes import SHAPES
 
@@ -28,7 +37,7 @@ def sections(rows: Sequence[Row]) -> list[Section]:
         Section(
             "As the paper prints it",
             "Held-out Pass@1, sampled: the statistics are over the evaluations of a run after its"
-            " first step, then mean ± standard error over seeds. The maximum over evaluations is"
+            " first step, then mean and 95 % t-interval over seeds. The maximum over evaluations is"
             " above what one would get by stopping there, as it is chosen on what it is told of.",
             [printed(rows, PAPER)],
             [Picture("curves", partial(all_axes, of_labels(told, PAPER)))],
@@ -94,7 +103,7 @@ def over_iterations(statistic: Statistic) -> Callable[[Sequence[Row]], str]:
     return told
 
 
-def versus(rows: Sequence[Row], method: str) -> Callable[[Sequence[Row]], str]:
+def versus(rows: Sequence[Row], method: str) -> Callable[[Sequence[Row]], Value]:
     """The difference to a method, seed by seed."""
     return against(of_labels(reported(rows), (method,)))
 
@@ -121,7 +130,7 @@ def center(rows: Sequence[Row]) -> Table:
     return in_order(rows, CENTERS, columns, name="center")
 
 
-def _against_unit(rows: Sequence[Row], trials: Sequence[Row]) -> str:
+def _against_unit(rows: Sequence[Row], trials: Sequence[Row]) -> Value:
     return versus(rows, trials[0]["label"].removesuffix(" exact"))(trials)
 
 

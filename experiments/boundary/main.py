@@ -20,14 +20,15 @@ from dataclasses import dataclass, field, replace
 from typing import ClassVar, Self
 
 from experiments.boundary.report import sections
-from experiments.boundary.signs import SCHEMES, WATCHED
+from experiments.boundary.signs import CLAIMS, SCHEMES, WATCHED
 from experiments.grid.cell import Cell, Watch
 from experiments.grid.choose import Variant, report_cells, with_rate
 from experiments.grid.runner import Rows, Stage
 from experiments.grid.study import Section, Study, require_known
 from experiments.grid.tuned import accepted, brief
-from ogrpo.trainer.config import TrainConfig
-from ogrpo.trainer.config_update import require
+from experiments.grid.verdicts import Claim
+from ogrpo.config.train import TrainConfig
+from ogrpo.config.update import require
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,8 @@ class BoundaryStudy(Study):
     question: ClassVar[str] = (
         "Where does each scheme collapse as samples grow stale, and which signal warns first?"
     )
-    page: ClassVar[str | None] = "results.md"
+    pages: ClassVar[tuple[str, ...]] = ("results.md",)
+    claims: ClassVar[Sequence[Claim]] = CLAIMS
     evaluations: ClassVar[int] = 10
     """Falls are known to so fine a grid."""
 

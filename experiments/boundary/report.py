@@ -39,7 +39,7 @@ def sections(
     return [
         Section(
             "The map",
-            "Final Pass@1, sampled, mean ± standard error over seeds; in brackets the seeds that"
+            "Final Pass@1, sampled, mean and 95 % t-interval over seeds; in brackets the seeds that"
             f" fell: Pass@1 was at some evaluation below {FALL:g} of the best before.",
             [map_table(rows, intervals, rates)],
             [Picture("map", partial(map_plot, rows, intervals, rates))],

@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
+from experiments.grid.verdicts import claim
+
 SCHEMES: dict[str, Mapping[str, Any]] = {
     "neither": {"algorithm": "reinforce", "override": {"reduction": "token"}},
     "clip": {"algorithm": "rec_one_side"},
@@ -30,3 +32,21 @@ WARNINGS = {
 evaluations alone; the training reward is of the sampler's policy and stands for what needs no
 signal."""
 WATCHED = (*(n for n in WARNINGS if n != "grad_variance"), "clipped", "tokens/completion")
+
+SLOW, MIDDLE, FAST = ({"rate": rate, "sync_interval": 100} for rate in (2e-4, 6e-4, 2e-3))
+CLAIMS = (
+    claim("interval 100, rate 2e-4: the clip gains on neither", "clip", "above", "neither", SLOW),
+    claim("interval 100, rate 6e-4: the clip gains on neither", "clip", "above", "neither", MIDDLE),
+    claim("interval 100, rate 2e-3: the clip gains on neither", "clip", "above", "neither", FAST),
+    claim(
+        "interval 100, rate 2e-4: weights are above the clip", *("weights", "above", "clip", SLOW)
+    ),
+    claim(
+        "interval 100, rate 6e-4: weights are below the clip", *("weights", "below", "clip", MIDDLE)
+    ),
+    claim(
+        "interval 100, rate 2e-3: both are below the clip",
+        *("clip and weights", "below", "clip", FAST),
+    ),
+)
+"""At the longest interval."""

@@ -16,13 +16,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ogrpo.batch import Batch, PolicyOutput, tokens_only
+from ogrpo.config.train import TrainConfig
 from ogrpo.core import bounds
 from ogrpo.core.certificates import improvement_certificate, improvement_gap
 from ogrpo.learner.state import TrainState, hypers, init_state
 from ogrpo.learner.update import UpdateFn, make_update
 from ogrpo.policy import Params
-from ogrpo.trainer.build import make_optimizer, make_recipe
-from ogrpo.trainer.config import TrainConfig
+from ogrpo.setup.build import make_optimizer, make_recipe
 
 Table = NDArray[np.float64]
 Record = dict[str, Any]

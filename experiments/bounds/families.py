@@ -113,11 +113,11 @@ def clip_record(n: int, delta: float) -> Record:
     best, width = optimal_clip(ratios, rewards, n, mu), proposed_width(*heavy_pair())
     banded = clipped_terms(ratios, rewards, low=max(0.0, 1 - width), high=1 + width)
     one = exact_moments(banded, mu, mu @ (ratios * rewards))
-    second = float(mu @ (ratios * rewards) ** 2)
+    moment = float(mu @ (ratios**2 * rewards))
     rules = {
         "optimal": float(best.tau),
         "sqrt_n": float(ionides_clip(n)),
-        "high_probability": float(high_probability_clip(n, second, delta)),
+        "high_probability": float(high_probability_clip(n, moment, delta)),
     }
     return {
         "part": "clip",

@@ -19,9 +19,9 @@ from experiments.bounds.report import records_of, sections
 from experiments.grid.cell import Cell
 from experiments.grid.runner import Rows, Stage
 from experiments.grid.study import Section, Study
-from ogrpo.trainer.config import TrainConfig
-from ogrpo.trainer.config_update import Override, require
-from ogrpo.trainer.presets import STUDY_RATE
+from ogrpo.config.train import TrainConfig
+from ogrpo.config.update import Override, require
+from ogrpo.setup.presets import STUDY_RATE
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class BoundsStudy(Study):
     question: ClassVar[str] = (
         "Do the proved inequalities hold along a run, and what are they worth?"
     )
-    page: ClassVar[str | None] = "bounds.md"
+    pages: ClassVar[tuple[str, ...]] = ("bounds.md",)
 
     steps: int = 60
     """Steps of the default task."""

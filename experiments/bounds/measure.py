@@ -11,8 +11,8 @@ from experiments.bounds.sampled import Dials, train_run
 from experiments.grid.cell import Cell
 from experiments.grid.rows import rounded
 from experiments.grid.train import Bench
-from ogrpo.trainer import start
-from ogrpo.trainer.config import TrainConfig
+from ogrpo.config.train import TrainConfig
+from ogrpo.loop import start
 
 HERE = "experiments.bounds.measure"
 

@@ -21,9 +21,22 @@ JUDGED = (
     " periods, where J of the new policy comes from draws that the bound did not see."
 )
 PERIODS = (
-    "From the sampler μ of a period to the policy that replaces it, mean ± standard error over"
+    "From the sampler μ of a period to the policy that replaces it, mean and 95 % t-interval over"
     " seeds. J measured anew samples both policies; the others see draws of μ only."
 )
+
+WORTH = (
+    "At how many steps a bound promises a gain, and what its promises sum to over a run, as a share"
+    " of the gain that the run made."
+)
+BOUNDS = {
+    "minorise-maximise": "mm",
+    "the same, centre 1": "mm/unit_center",
+    "published": "published",
+    "sharp": "sharp",
+    "stale": "stale",
+    "certificate": "certificate",
+}
 
 
 def records_of(rows: Sequence[Row]) -> list[Record]:
@@ -43,6 +56,8 @@ def sections(rows: Sequence[Row], delta: float) -> list[Section]:
     return [
         Section("Did each inequality hold?", JUDGED, [claims_table(rows, delta)]),
         Section("Server periods of the default task", PERIODS, [runs_table(rows)]),
+        Section("What the bounds are worth", WORTH, [worth_table(rows)]),
+        Section("Where to clip", "", [thresholds_table(rows)]),
         Section("What the plots show", told, pictures=pictures),
     ]
 
@@ -78,3 +93,40 @@ def runs_table(rows: Sequence[Row]) -> Table:
         values = [plus_minus([record[key] for record in group]) for _, key in names]
         lines.append([f"{group[0]['step']}", *values, f"{certified} of {len(group)}"])
     return Table("periods", ("period ends", *(name for name, _ in names), "certified"), lines)
+
+
+def worth_table(rows: Sequence[Row]) -> Table:
+    """How often each bound is above zero, and its sum over the gain's."""
+    runs = {label: where(rows, label=label) for label in ("bandit", "sampled")}
+    steps = {
+        label: [of_part(row["records"], "run" if label == "sampled" else label) for row in trials]
+        for label, trials in runs.items()
+    }
+    lines = []
+    for name, key in BOUNDS.items():
+        line = [name]
+        for per_seed in steps.values():
+            known = [record[key] for records in per_seed for record in records if key in record]
+            positive = sum(value > 0 for value in known)
+            shares = [
+                sum(r[key] for r in records) / sum(r["gain"] for r in records)
+                for records in per_seed
+                if all(key in r for r in records)
+            ]
+            line += [f"{positive} of {len(known)}", plus_minus(shares, ".2f") if shares else "–"]
+        lines.append(line)
+    heads = ("bandit: above 0", "its sum, of the gain's", "run: above 0", "its sum, of the gain's")
+    return Table("worth", ("bound", *heads), lines)
+
+
+def thresholds_table(rows: Sequence[Row]) -> Table:
+    """The error of each rule for a cap of importance weights, by the number of samples."""
+    records = of_part(records_of(where(rows, label="thresholds")), "clip")
+    keys = ("tau/optimal", "tau/sqrt_n")
+    errors = ("mse/optimal", "mse/sqrt_n", "mse/proposed", "mse/unclipped")
+    lines = [
+        [f"{r['n']}", *(f"{r[key]:.2f}" for key in keys), *(f"{r[key]:.4f}" for key in errors)]
+        for r in records
+    ]
+    heads = ("n", "τ*", "√n", "MSE at τ*", "at √n", "proposed", "no clip")
+    return Table("thresholds", heads, lines)

@@ -18,13 +18,14 @@ from numpy.typing import NDArray
 
 from experiments.bounds.exact import RATES, facts
 from ogrpo.batch import Batch
+from ogrpo.config.schedule import Schedule
 from ogrpo.core.certificates import improvement_certificate
 from ogrpo.core.ratios import exp_ratio, sequence_log_ratio
 from ogrpo.data.batching import pad_groups
 from ogrpo.evaluation import Z95
+from ogrpo.loop import LoopState, Parts, snapshot, stream_seed, train
+from ogrpo.loop.evaluate import withdraw
 from ogrpo.policy import Params
-from ogrpo.trainer import LoopState, Parts, Schedule, snapshot, stream_seed, train
-from ogrpo.trainer.evaluate import withdraw
 
 Record = dict[str, Any]
 Array = NDArray[np.float64]
@@ -58,7 +59,7 @@ def draw_sample(parts: Parts, params: Params, step: int) -> HeldoutSample:
     groups = evaluator.generate(parts.prompts.heldout, parts.evaluation_sampling, seed)
     withdraw(evaluator)
     longest = parts.evaluation_sampling.max_tokens
-    rewards = parts.evaluation_fn(groups)
+    rewards = parts.evaluation_fn(groups).rewards
     padded = pad_groups(groups, parts.prompts.length, longest, rewards=rewards)
     batch: Batch[jax.Array] = jax.tree.map(jnp.asarray, padded)
     own = score(parts, params, batch)

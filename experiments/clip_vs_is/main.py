@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar, Self
 
 from experiments.clip_vs_is.methods import (
+    CLAIMS,
     FOUR,
     MORE_REGIONS,
     REGIONS,
@@ -33,6 +34,7 @@ from experiments.grid.choose import Variant
 from experiments.grid.runner import Rows
 from experiments.grid.study import Section, require_known
 from experiments.grid.tuned import TunedStudy, joined
+from experiments.grid.verdicts import Claim
 
 
 @dataclass(frozen=True)
@@ -41,7 +43,8 @@ class ClipStudy(TunedStudy):
 
     name: ClassVar[str] = "clip-vs-is"
     question: ClassVar[str] = "Is it the clip or the weights that keep off-policy GRPO alive?"
-    page: ClassVar[str | None] = "results.md"
+    pages: ClassVar[tuple[str, ...]] = ("results.md",)
+    claims: ClassVar[Sequence[Claim]] = CLAIMS
 
     rates: tuple[float, ...] = (1e-4, 3e-4, 1e-3)
     """Learning rates that are tried, for every method alike."""

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from experiments.grid.tuned import joined
+from experiments.grid.verdicts import claim
 
 Changes = Mapping[str, Any]
 
@@ -46,3 +47,24 @@ def cell(weight: str, region: str, delta: float) -> dict[str, Any]:
     around = {"trust_region": {"kind": kinds[region], "delta": delta}} if region in kinds else {}
     loss = {"algorithm": "off_policy_grpo"} if region.endswith("clip") else BLIND
     return joined(loss, weighed, around)
+
+
+CLAIMS = (
+    claim("the clip alone gains on stale samples", "clip alone", "above", "neither"),
+    claim("weights alone gain on stale samples", "weights alone", "above", "neither"),
+    claim("the clip alone is above both together", "clip alone", "above", "clip and weights"),
+    claim("the clip alone is above weights alone", "clip alone", "above", "weights alone"),
+    *(
+        claim(
+            f"four updates a batch: the clip gains with {weight} weights",
+            *(weight, "above", weight, {"region": "clip"}, {"region": "none"}),
+        )
+        for weight in WEIGHTS
+    ),
+    *(
+        claim(f"{weight} weights do as plain ones", weight, "level", "plain", {"region": "clip"})
+        for weight in WEIGHTS
+        if weight != "plain"
+    ),
+)
+"""Of the four on stale samples, and of weights in regions."""

@@ -31,8 +31,8 @@ def sections(rows: Sequence[Row]) -> list[Section]:
         ),
         Section(
             "Weights in trust regions",
-            "Four updates on each batch, samples up to 20 updates old: final Pass@1, mean ±"
-            " standard error over seeds, in brackets the seeds that fell.",
+            "Four updates on each batch, samples up to 20 updates old: final Pass@1, mean and"
+            " 95 % t-interval over seeds, in brackets the seeds that fell.",
             [matrix(told, "regions", final_and_falls), matrix(told, "speed", speed)],
         ),
         Section("All combinations", "", [table(grid, "combinations")]),

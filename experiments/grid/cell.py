@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from ogrpo.config.train import TrainConfig
+from ogrpo.config.update import require
 from ogrpo.core.algorithms import Algorithm
-from ogrpo.trainer.config import TrainConfig
-from ogrpo.trainer.config_update import require
 
 FORMAT = 1
 """Of what a measurement leaves; another number makes every cell anew."""

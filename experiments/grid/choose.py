@@ -7,7 +7,7 @@ import numpy as np
 
 from experiments.grid.cell import Cell, Coordinates, Place, Role, Watch, canonical, place_of
 from experiments.grid.rows import Row
-from ogrpo.trainer.config import TrainConfig
+from ogrpo.config.train import TrainConfig
 
 SCORE = "pass@1/sampled"
 

@@ -1,17 +1,21 @@
 """Methods crossed with the values of one coordinate: scores, differences, curves."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from experiments.grid.choose import of_labels
+from experiments.grid.choose import of_labels, reported
 from experiments.grid.figures import all_axes, small_multiples
 from experiments.grid.rows import Row, where
 from experiments.grid.study import Picture, Section
-from experiments.grid.tables import Table, against, score
+from experiments.grid.tables import Column, Table, Value, against, score, summary
 
 Heads = Mapping[int, str]
 """Values of the coordinate, each with its heading."""
+INTERVALS = (
+    "Seeds and problems are ones that nothing was chosen on; mean and 95 % t-interval over seeds."
+)
 
 
 def at(told: Iterable[Row], coordinate: str, value: float | str, **is_: Any) -> list[Row]:
@@ -33,10 +37,12 @@ def scores(
     return Table(name, ("method", *heads.values()), lines)
 
 
-def against_at(told: Sequence[Row], label: str, coordinate: str) -> Callable[[Sequence[Row]], str]:
+def against_at(
+    told: Sequence[Row], label: str, coordinate: str
+) -> Callable[[Sequence[Row]], Value]:
     """The difference to a method at the same value of the coordinate, seed by seed."""
 
-    def difference(trials: Sequence[Row]) -> str:
+    def difference(trials: Sequence[Row]) -> Value:
         value = trials[0]["coordinates"][coordinate]
         return against(at(told, coordinate, value, label=label))(trials)
 
@@ -75,5 +81,37 @@ def curves(
     here = [{**row, "coordinates": {}} for row in of_labels(rows, labels)]
     draw = partial(small_multiples, here, signals, axis="updates")
     axes = Picture(f"{slug}-axes", partial(all_axes, here))
-    text = "Seeds thin, a band of one standard error."
+    text = "Seeds thin, a band of 95 %."
     return Section(heading, text, (), [Picture(f"{slug}-signals", draw), axes])
+
+
+@dataclass(frozen=True)
+class Crossed:
+    """What a study of methods crossed with one coordinate reports: methods x values x columns."""
+
+    coordinate: str
+    heads: Heads
+    labels: Sequence[str]
+    columns: Sequence[Column]
+    """Of the whole table, after method and setting."""
+    signals: Sequence[str]
+    """That curves are drawn of, at each value."""
+    ending: str
+    """Says what the table of final scores is of."""
+    whole: str
+    """Says what the columns are."""
+
+    def tables(self, rows: Sequence[Row]) -> list[Section]:
+        """Where each method ends at each value, then the whole table."""
+        final = scores(reported(rows), self.labels, self.coordinate, self.heads, name="scores")
+        order = by_value(self.coordinate, self.labels)
+        return [
+            Section("Where each method ends", f"{self.ending} {INTERVALS}", [final]),
+            Section("All of it", self.whole, [summary(rows, self.columns, order=order)]),
+        ]
+
+    def sections(self, rows: Sequence[Row]) -> list[Section]:
+        """The tables, and the curves at each value."""
+        final_rows = reported(rows)
+        drawn = curves_at(final_rows, self.labels, self.signals, self.coordinate, self.heads)
+        return [*self.tables(rows), *drawn]

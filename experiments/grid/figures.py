@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from experiments.grid.cell import Place, place_name
 from experiments.grid.choose import SCORE, groups
 from experiments.grid.rows import Row
+from ogrpo.evaluation.intervals import student_quantile
 
 Array = NDArray[np.float64]
 COLORS = (
@@ -78,19 +79,22 @@ def curve(row: Row, axis: Axis, name: str) -> tuple[Array, Array]:
 
 
 def mean_curve(curves: Sequence[tuple[Array, Array]]) -> tuple[Array, Array, Array]:
-    """Places that all curves reach, the curves' mean there, and its standard error."""
+    """Places that all curves reach, the curves' mean there, half the width of its 95 % interval."""
     begin = max(x[0] for x, _ in curves)
     end = min(x[-1] for x, _ in curves)
     shared = curves[0][0]
     same = all(np.array_equal(shared, x) for x, _ in curves)
     places = shared if same else np.linspace(begin, max(begin, end), SAMPLES)
     values = np.array([np.interp(places, x, y) for x, y in curves])
-    error = values.std(axis=0, ddof=1) / np.sqrt(len(values)) if len(values) > 1 else 0 * places
-    return places, values.mean(axis=0), error
+    n = len(values)
+    half = (
+        values.std(axis=0, ddof=1) * student_quantile(n - 1) / np.sqrt(n) if n > 1 else 0 * places
+    )
+    return places, values.mean(axis=0), half
 
 
 def draw(axes: Axes, rows: Sequence[Row], axis: Axis, name: str, label: str, number: int) -> None:
-    """Each seed a thin line, their mean a thick one, a band of one standard error.
+    """Each seed a thin line, their mean a thick one, a band of its 95 % t-interval.
 
     The number of the method among those drawn decides its colour, and beyond those its dashes.
     """
@@ -100,9 +104,9 @@ def draw(axes: Axes, rows: Sequence[Row], axis: Axis, name: str, label: str, num
         return
     for x, y in curves:
         axes.plot(x, y, color=color, linewidth=0.5, alpha=0.35)
-    places, mean, error = mean_curve(curves)
+    places, mean, half = mean_curve(curves)
     axes.plot(places, mean, dashes, color=color, linewidth=1.6, label=label)
-    axes.fill_between(places, mean - error, mean + error, color=color, alpha=0.18, linewidth=0)
+    axes.fill_between(places, mean - half, mean + half, color=color, alpha=0.18, linewidth=0)
 
 
 def show_spikes(axes: Axes) -> None:

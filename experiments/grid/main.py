@@ -15,7 +15,7 @@ from experiments.grid.rows import ROWS, Row, read_rows, rows_file, write_rows
 from experiments.grid.runner import command_line, run_grid
 from experiments.grid.study import Study, of_header, parse
 from experiments.grid.tables import Table
-from ogrpo.terminal import shown
+from ogrpo.system.terminal import shown
 
 FAILED, INTERRUPTED = 1, 130
 
@@ -41,6 +41,7 @@ def measure(study: Study, console: Console) -> int:
             quick=study.quick,
             header={**study.header, "command": command_line()},
             console=console,
+            cluster=study.cluster,
         )
     except KeyboardInterrupt:
         say(console, "stopped; finished cells are kept, the same command goes on")
@@ -123,9 +124,9 @@ def without_place(command: str) -> str:
     return shlex.join(found)
 
 
-def jobs_of(study: Study) -> int:
-    """How many processes there are unless it is said."""
-    if study.jobs is not None:
+def jobs_of(study: Study) -> int | None:
+    """How many processes there are unless it is said; None where the cluster decides."""
+    if study.jobs is not None or study.cluster:
         return study.jobs
     base = study.base
     alone = base.rollout.url or base.model.path or base.mesh != type(base.mesh)()

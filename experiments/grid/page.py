@@ -3,6 +3,7 @@
 import base64
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import date
 from pathlib import Path
 
@@ -10,12 +11,20 @@ import matplotlib as mpl
 
 from experiments.grid.rows import ROOT, Row
 from experiments.grid.study import Picture, Section, Study
-from experiments.grid.tables import Table, failures, settings_tried
-from ogrpo.files import make_folder, read_text, write_text
+from experiments.grid.tables import Table, claims_table, corrected, failures, settings_tried
+from experiments.grid.verdicts import SMALLEST
 from ogrpo.report.page import render
 from ogrpo.report.plots import STYLE, save_figure
+from ogrpo.system.files import make_folder, read_text, write_text
 
 DOCS = ROOT / "docs"
+RULES = (
+    "± is half the width of a 95 % t-interval over seeds; a star marks a difference that survives"
+    " Holm's correction over all differences of this page. A claim of more is reproduced where the"
+    f" difference survives and is at least {SMALLEST:g}, not seen where the interval excludes"
+    f" {SMALLEST:g}, contradicted where the opposite survives, and undecided otherwise; one of no"
+    f" loss is reproduced where the interval excludes a loss of {SMALLEST:g}."
+)
 
 
 def write_page(
@@ -47,15 +56,19 @@ def write_page(
 
 
 def all_sections(study: Study, rows: Sequence[Row], failed: Sequence[Row]) -> list[Section]:
-    """The study's own, then the settings tried and the failed cells."""
+    """The claims, the study's own, the settings tried and the failed cells, all as text."""
     sections = [*study.report(rows)]
+    claims = claims_table(study.claims, rows)
+    if claims.lines:
+        sections.insert(0, Section("Claims", RULES, [claims]))
     if any(row["role"] == "tuning" for row in rows):
-        told = "Scores on the tuning seeds and the validation problems, which nothing else is of."
-        sections.append(Section("Settings tried", told, [settings_tried(rows)]))
+        text = "Scores on the tuning seeds and the validation problems, which nothing else is of."
+        sections.append(Section("Settings tried", text, [settings_tried(rows)]))
     if failed:
-        told = "These have no row; the next start tries them again."
-        sections.append(Section("Failed cells", told, [failures(failed)]))
-    return sections
+        text = "These have no row; the next start tries them again."
+        sections.append(Section("Failed cells", text, [failures(failed)]))
+    tables = iter(corrected([table for section in sections for table in section.tables]))
+    return [replace(section, tables=[next(tables) for _ in section.tables]) for section in sections]
 
 
 def facts(rows: Sequence[Row], failed: Sequence[Row], command: str) -> list[tuple[str, str]]:
@@ -85,24 +98,25 @@ def _drawn(picture: Picture, folder: Path) -> dict[str, str]:
 
 
 def write_docs(study: Study, rows: Sequence[Row], failed: Sequence[Row]) -> list[Path]:
-    """Writes the tables and the figures that the study's page of docs/ shows."""
-    if study.page is None:
-        return []
+    """Writes the tables and the figures that the study's pages of docs/ show."""
     sections = all_sections(study, rows, failed)
-    page, folder = DOCS / study.page, DOCS / "studies" / study.name
     tables = [table for section in sections for table in section.tables]
-    text = with_tables(read_text(page), study.name, tables)
     pictures = {picture.name: picture for section in sections for picture in section.pictures}
-    written = []
-    for name in shown_figures(text, study.name):
-        if name not in pictures:
-            raise ValueError(f"there is no figure {name!r} in {study.name}: it has {[*pictures]}")
-        make_folder(folder)
-        with mpl.rc_context(STYLE):
-            save_figure(pictures[name].draw(), folder / f"{name}.png")
-        written.append(folder / f"{name}.png")
-    write_text(page, text)
-    return [*written, page]
+    folder, written = DOCS / "studies" / study.name, []
+    for page in [DOCS / name for name in study.pages]:
+        text = with_tables(read_text(page), study.name, tables)
+        for name in shown_figures(text, study.name):
+            if name not in pictures:
+                raise ValueError(
+                    f"there is no figure {name!r} in {study.name}: it has {[*pictures]}"
+                )
+            make_folder(folder)
+            with mpl.rc_context(STYLE):
+                save_figure(pictures[name].draw(), folder / f"{name}.png")
+            written.append(folder / f"{name}.png")
+        write_text(page, text)
+        written.append(page)
+    return written
 
 
 def shown_figures(text: str, study: str) -> list[str]:

@@ -1,22 +1,25 @@
-"""Cells spread over processes: equal programs to the same; one that dies fails its cell only."""
+"""Cells spread over processes: loky's on this machine, or those of a Dask cluster.
 
-import multiprocessing
-import os
-import signal
+Both are executors of `concurrent.futures`. (`joblib.Parallel`, which stands on the same two,
+measures in the grid's own process where there is one job: a cell that dies would take the grid
+along.) Cells of equal programs go to the same process, which has compiled it; as many are under way
+as there are processes, so that the one that has finished takes what is submitted next.
+"""
+
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
-from multiprocessing import connection
+from collections.abc import Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
+from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from experiments.grid.cell import TRAIN, Cell
-from experiments.grid.worker import DONE, LAST_LINES, READY, work
-from ogrpo.trainer.config_update import require
+from loky import ProcessPoolExecutor
 
-ENDING_SECONDS = 5.0
-STDERR = 2
+from experiments.grid.cell import TRAIN, Cell
+from experiments.grid.worker import LAST_LINES, begin, log_of, work
+from ogrpo.config.update import require
+
+CONNECT_SECONDS = 10
 
 
 class Finished(NamedTuple):
@@ -27,33 +30,118 @@ class Finished(NamedTuple):
     """Its last words if it failed."""
 
 
-@dataclass
-class Worker:
-    """A process, the cell it is at, and where its output goes."""
+class CannotStart(RuntimeError):
+    """A process of the grid ended before it took a cell: no cell is at fault."""
 
-    process: Any
-    pipe: connection.Connection
-    log: Path
-    program: str | None = None
-    cell: Cell | None = None
-    ready: bool = False
-    """Whether it has begun to take cells."""
 
-    def give(self, cell: Cell, program: str) -> None:
-        """Sends a cell; a process that is gone is noticed when it is waited for."""
-        self.cell, self.program = cell, program
-        try:
-            self.pipe.send(cell)
-        except (BrokenPipeError, ConnectionResetError):
+class Pool:
+    """`jobs` processes of this machine, or the workers of a Dask cluster.
+
+    Args:
+      jobs: processes; of a cluster None is one for each of its threads.
+      run_dir: where rows and logs are left; of a cluster all its workers see it.
+      cluster: the address of its scheduler.
+    """
+
+    def __init__(self, jobs: int | None, run_dir: Path, cluster: str | None = None) -> None:
+        require(jobs is None or jobs > 0, f"jobs is {jobs}: give at least 1")
+        self._run_dir = run_dir.resolve()
+        (self._run_dir / "logs").mkdir(exist_ok=True)
+        self._client = connect(cluster) if cluster else None
+        self.jobs = jobs or (sum(self._client.ncores().values()) if self._client else 1)
+        self._executor: Executor | None = None
+        self._running: dict[Future[str | None], tuple[Cell, str]] = {}
+
+    def measure(self, cells: Sequence[Cell]) -> Iterator[Finished]:
+        """Yields each cell as it ends.
+
+        Raises:
+          CannotStart: a process ended before it took a cell; the message has its last words.
+        """
+        yield from self._measure(cells, self.jobs)
+
+    def _measure(self, cells: Sequence[Cell], jobs: int) -> Iterator[Finished]:
+        waiting, program = grouped(cells), None
+        for cell in cells:
+            log_of(self._run_dir, cell).unlink(missing_ok=True)
+        while waiting or self._running:
+            while waiting and len(self._running) < jobs:
+                program = choose(waiting, program, {name for _, name in self._running.values()})
+                self._submit(waiting[program].popleft(), program, jobs)
+                waiting = {name: queue for name, queue in waiting.items() if queue}
+                program = None
+            done, _ = wait(self._running, return_when=FIRST_COMPLETED)
+            future = done.pop()
+            try:
+                words = future.result()
+            except BrokenProcessPool as error:
+                yield from self._after_death([cell for cell, _ in self._running.values()], error)
+                continue
+            except Exception as error:  # what Dask raises of a worker that died, or has no folder
+                words = f"{type(error).__name__}: {error}"
+            cell, program = self._running.pop(future)
+            yield Finished(cell, words)
+
+    def _after_death(self, cells: list[Cell], error: Exception) -> Iterator[Finished]:
+        """Blames the cell whose process died: of several that were under way, each is run alone."""
+        self._running.clear()
+        self.close()
+        how = " ".join(str(error).split())
+        begun = [cell for cell in cells if log_of(self._run_dir, cell).is_file()]
+        if not begun:
+            raise CannotStart(f"a process of the grid cannot start: {error}") from None
+        if len(cells) == 1:
+            printed = log_of(self._run_dir, cells[0]).read_text(errors="replace").splitlines()
+            words = [f"its process ended: {how}", *printed[-LAST_LINES:]]
+            yield Finished(cells[0], "\n".join(words))
             return
+        for cell in cells:
+            yield from self._measure([cell], 1)
+        self.close()
 
-    def last_words(self) -> str:
-        """How it ended, and what it printed last."""
-        self.process.join()
-        code = self.process.exitcode
-        how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
-        text = self.log.read_text(errors="replace") if self.log.is_file() else ""
-        return "\n".join([f"its process ended with {how}", *text.splitlines()[-LAST_LINES:]])
+    def _submit(self, cell: Cell, program: str, jobs: int) -> None:
+        executor = self._executor
+        if executor is None and self._client is not None:
+            executor = self._client.get_executor(pure=False)
+        elif executor is None:
+            ready = {"initializer": begin, "initargs": (self._run_dir, jobs)}
+            executor = ProcessPoolExecutor(jobs, **ready)
+        self._executor = executor
+        self._running[executor.submit(work, cell, self._run_dir)] = cell, program
+
+    def close(self) -> None:
+        """Ends all processes, at once where they are in the middle of a cell."""
+        executor, self._executor = self._executor, None
+        if isinstance(executor, ProcessPoolExecutor):
+            executor.shutdown(wait=True, kill_workers=bool(self._running))
+        elif executor is not None:
+            for future in self._running:
+                future.cancel()
+            executor.shutdown(wait=False)
+        if self._client is not None:
+            self._client.close()
+        self._running.clear()
+
+
+def connect(address: str) -> Any:
+    """Returns the client of a Dask cluster.
+
+    Raises:
+      ValueError: Dask is not installed, or there is no scheduler; says the remedy.
+    """
+    try:
+        from distributed import Client
+    except ImportError as error:
+        raise ValueError(
+            "--cluster needs Dask: pip install distributed, or leave it out"
+        ) from error
+    try:
+        return Client(address, set_as_default=False, timeout=CONNECT_SECONDS)
+    except OSError as error:
+        raise ValueError(
+            f"there is no Dask scheduler at {address} ({error}): start dask scheduler, and"
+            " dask worker --nthreads 1 on each machine"
+        ) from error
 
 
 def program_name(cell: Cell) -> str:
@@ -65,145 +153,17 @@ def program_name(cell: Cell) -> str:
     return program_of(cell.config)
 
 
-class CannotStart(RuntimeError):
-    """A process of the grid ended before it took a cell: no cell is at fault."""
-
-
-class Pool:
-    """`jobs` processes, each begun when it is needed."""
-
-    def __init__(self, jobs: int, run_dir: Path) -> None:
-        require(jobs > 0, f"jobs is {jobs}: give at least 1")
-        self._jobs, self._run_dir = jobs, run_dir
-        self._context = multiprocessing.get_context("spawn")
-        self._workers: list[Worker] = []
-        self._begun = 0
-
-    def measure(self, cells: Sequence[Cell]) -> Iterator[Finished]:
-        """Yields each cell as it ends.
-
-        Raises:
-          CannotStart: a process ended before it took a cell; the message has its last words.
-        """
-        waiting = grouped(cells)
-        self._feed(waiting)
-        while busy := [worker for worker in self._workers if worker.cell is not None]:
-            ready = connection.wait([w.pipe for w in busy] + [w.process.sentinel for w in busy])
-            for worker in busy:
-                if worker.pipe in ready or worker.process.sentinel in ready:
-                    heard = self._heard(worker)
-                    if heard is not None:
-                        yield heard
-            self._feed(waiting)
-
-    def close(self) -> None:
-        """Ends all processes, at once where they are in the middle of a cell."""
-        for worker in self._workers:
-            if worker.cell is None and worker.process.is_alive():
-                _quietly(lambda w=worker: w.pipe.send(None))
-            else:
-                worker.process.kill()
-        for worker in self._workers:
-            worker.process.join(ENDING_SECONDS)
-            if worker.process.is_alive():
-                worker.process.kill()
-                worker.process.join()
-            worker.pipe.close()
-        self._workers.clear()
-
-    def _heard(self, worker: Worker) -> Finished | None:
-        """What became of a worker's cell; None where it is only now that it begins."""
-        cell = worker.cell
-        assert cell is not None
-        try:
-            outcome, words = worker.pipe.recv()
-        except (EOFError, ConnectionResetError):
-            self._workers.remove(worker)
-            words = worker.last_words()
-            if not worker.ready:
-                raise CannotStart(f"a process of the grid cannot start: {words}") from None
-            return Finished(cell, words)
-        if outcome == READY:
-            worker.ready = True
-            return None
-        worker.cell = None
-        return Finished(cell, None if outcome == DONE else words)
-
-    def _feed(self, waiting: dict[str, deque[Cell]]) -> None:
-        """Gives every idle process a cell, of the program that it has or of one nobody is at."""
-        for worker in [w for w in self._workers if w.cell is None and not w.process.is_alive()]:
-            self._workers.remove(worker)
-        while waiting:
-            worker = next((w for w in self._workers if w.cell is None), None)
-            if worker is None:
-                if len(self._workers) == self._jobs:
-                    return
-                worker = self._start()
-            taken = {w.program for w in self._workers if w is not worker and w.cell is not None}
-            name = choose(waiting, worker.program, taken)
-            worker.give(waiting[name].popleft(), name)
-            if not waiting[name]:
-                del waiting[name]
-
-    def _start(self) -> Worker:
-        ours, theirs = self._context.Pipe()
-        log = self._run_dir / "logs" / f"worker-{os.getpid()}-{self._begun}.log"
-        log.parent.mkdir(exist_ok=True)
-        arguments = (theirs, self._run_dir, log, share_of_cpus(self._jobs, self._begun))
-        process = self._context.Process(target=work, args=arguments, daemon=False)
-        self._begun += 1
-        with errors_in(log):
-            process.start()
-        theirs.close()
-        worker = Worker(process, ours, log)
-        self._workers.append(worker)
-        return worker
-
-
-@contextmanager
-def errors_in(log: Path) -> Iterator[None]:
-    """Processes that are started within the block have their errors in a file, from the first."""
-    handle = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
-    before = os.dup(STDERR)
-    try:
-        os.dup2(handle, STDERR)
-        yield
-    finally:
-        os.dup2(before, STDERR)
-        os.close(before)
-        os.close(handle)
-
-
-def _quietly(send: Callable[[], None]) -> None:
-    try:
-        send()
-    except OSError:  # it is gone already
-        return
-
-
 def grouped(cells: Sequence[Cell]) -> dict[str, deque[Cell]]:
     """Cells by program, in their order."""
-    found: dict[str, deque[Cell]] = {}
+    programs: dict[str, deque[Cell]] = {}
     for cell in cells:
-        found.setdefault(program_name(cell), deque()).append(cell)
-    return found
+        programs.setdefault(program_name(cell), deque()).append(cell)
+    return programs
 
 
-def choose(waiting: dict[str, deque[Cell]], own: str | None, taken: set[str | None]) -> str:
+def choose(waiting: dict[str, deque[Cell]], compiled: str | None, taken: set[str]) -> str:
     """The program that is compiled here; else the longest queue that nobody is at, or of all."""
-    if own in waiting:
-        return own
+    if compiled in waiting:
+        return compiled
     free = [name for name in waiting if name not in taken] or [*waiting]
     return max(free, key=lambda name: len(waiting[name]))
-
-
-def share_of_cpus(jobs: int, number: int) -> frozenset[int] | None:
-    """The processors of one of several processes, whose threads would wait for each other's."""
-    if jobs == 1 or not hasattr(os, "sched_getaffinity"):
-        return None
-    cpus = sorted(os.sched_getaffinity(0))
-    if len(cpus) < jobs:
-        return None
-    each = len(cpus) // jobs
-    first = number % jobs * each
-    return frozenset(cpus[first : first + each])

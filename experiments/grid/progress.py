@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from experiments.grid.cell import Cell
-from ogrpo.trainer.config import TrainConfig
+from ogrpo.config.train import TrainConfig
 
 Kind = tuple[str, str, int]
 

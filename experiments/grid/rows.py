@@ -14,7 +14,14 @@ from pathlib import Path
 from typing import Any
 
 from experiments.grid.cell import Cell, changes
-from ogrpo.files import drop_drafts, make_folder, parse_json, read_json, replacing, write_text
+from ogrpo.system.files import (
+    drop_drafts,
+    make_folder,
+    parse_json,
+    read_json,
+    replacing,
+    write_text,
+)
 
 Row = dict[str, Any]
 DIGITS = 4

@@ -14,8 +14,8 @@ from experiments.grid.cell import Cell, check_honest
 from experiments.grid.pool import Pool
 from experiments.grid.progress import GridDisplay, grid_display
 from experiments.grid.rows import CellFiles, Row, write_rows
-from ogrpo import lock
-from ogrpo.files import make_folder
+from ogrpo.system import lock
+from ogrpo.system.files import make_folder
 
 Rows = Sequence[Row]
 Stage = Callable[[Rows], Sequence[Cell]]
@@ -35,10 +35,11 @@ def run_grid(
     *,
     run_dir: Path,
     base: Any,
-    jobs: int,
+    jobs: int | None,
     quick: bool,
     header: Row,
     console: Console,
+    cluster: str | None = None,
 ) -> GridResult:
     """Measures every cell that the run's folder lacks; finished ones are found by content hash.
 
@@ -46,10 +47,11 @@ def run_grid(
       stages: each gives its cells, from the rows of the stages before it.
       run_dir: where cells are kept.
       base: the config that rows tell their changes of.
-      jobs: processes.
+      jobs: processes; of a cluster None is one for each of its threads.
       quick: whether few seeds will do.
       header: what is kept with the rows.
       console: where progress is shown.
+      cluster: the address of a Dask scheduler whose workers measure, if not this machine.
 
     Raises:
       ValueError: the cells are no honest grid, or another process has the folder.
@@ -59,7 +61,10 @@ def run_grid(
         files = CellFiles(run_dir)
         files.open()
         cells: list[Cell] = []
-        with closing(Pool(jobs, run_dir)) as pool, grid_display(console, jobs) as shown:
+        with (
+            closing(Pool(jobs, run_dir, cluster)) as pool,
+            grid_display(console, pool.jobs) as shown,
+        ):
             for stage in stages:
                 new = _unique([*stage(files.finished(cells, base))])
                 cells = [*cells, *new]

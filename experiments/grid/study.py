@@ -13,14 +13,15 @@ from matplotlib.figure import Figure
 from experiments.grid.rows import Row
 from experiments.grid.runner import Rows, Stage
 from experiments.grid.tables import Table
+from experiments.grid.verdicts import Claim
 from ogrpo.cli.options import make_preset
-from ogrpo.trainer.config import Data, Evaluation, TrainConfig, WarmStart
-from ogrpo.trainer.config_json import from_json, to_json
-from ogrpo.trainer.config_update import require
-from ogrpo.trainer.presets import check_preset
-from ogrpo.trainer.schedule import Schedule
+from ogrpo.config.schedule import Schedule
+from ogrpo.config.serialize import from_json, to_json
+from ogrpo.config.train import Data, Evaluation, TrainConfig, WarmStart
+from ogrpo.config.update import require
+from ogrpo.setup.presets import check_preset
 
-OF_THIS_CALL = ("run_dir", "jobs", "from_rows", "keep_rows")
+OF_THIS_CALL = ("run_dir", "jobs", "cluster", "from_rows", "keep_rows")
 """Options that say how a study is run, and not what it is."""
 
 
@@ -55,15 +56,20 @@ class Study(ABC):
     """On the command line; its folder is experiments/NAME, `-` being `_`."""
     question: ClassVar[str]
     """What it asks, in a line."""
-    page: ClassVar[str | None] = None
-    """The page of docs/ whose marked tables are made from the rows, such as reuse.md."""
+    pages: ClassVar[tuple[str, ...]] = ()
+    """Pages of docs/ whose marked tables are made from the rows, such as reuse.md."""
     evaluations: ClassVar[int] = 6
     """In a run, after the one before its first step."""
+    claims: ClassVar[Sequence[Claim]] = ()
+    """What the rows decide (`experiments.grid.verdicts`)."""
 
     quick: bool = False
     """Another set of defaults, which proves in minutes that the study runs and means nothing."""
     jobs: int | None = None
     """Processes; default: one for each processor, or 1 with servers, a mesh or a given model."""
+    cluster: str | None = None
+    """Address of a Dask scheduler, such as tcp://host:8786: its workers measure the cells, and see
+    the run's folder."""
     run_dir: Path | None = None
     """Where everything is written; default: runs/NAME. Cells that it has are not measured again."""
     from_rows: bool = False
@@ -104,8 +110,9 @@ class Study(ABC):
         )
         shared = self.base.rollout.url or self.base.mesh != type(self.base.mesh)()
         require(
-            not shared or self.jobs in (None, 1),
-            f"jobs is {self.jobs}, but all cells share servers or devices: give --jobs 1",
+            not shared or (self.jobs in (None, 1) and self.cluster is None),
+            f"jobs is {self.jobs}, but all cells share servers or devices: give --jobs 1 and no"
+            " --cluster",
         )
 
     @abstractmethod

@@ -1,16 +1,27 @@
-"""Tables of rows: means with their standard errors, the settings tried, what failed."""
+"""Tables of rows: means with 95 % t-intervals, the settings tried, claims, what failed."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from experiments.grid.cell import Coordinates, place_name, short
-from experiments.grid.choose import SCORE, by_seed, diverged, final, groups, reported, tried
-from experiments.grid.rows import Row
+from experiments.grid.cell import Coordinates, canonical, place_name, short
+from experiments.grid.choose import SCORE, diverged, final, groups, reported, tried
+from experiments.grid.rows import Row, where
+from experiments.grid.verdicts import (
+    Claim,
+    Difference,
+    Verdict,
+    difference,
+    mean_and_interval,
+    of_claim,
+    surviving,
+)
 
-Column = tuple[str, Callable[[Sequence[Row]], str]]
+Value = str | Difference | Verdict
+"""What a cell of a table holds until the study's differences are corrected together."""
+Column = tuple[str, Callable[[Sequence[Row]], Value]]
 """A heading, and what it says of the rows of one method over its seeds."""
 
 
@@ -21,7 +32,7 @@ class Table:
     name: str
     """Of its markers in docs/: letters, digits and dashes."""
     columns: Sequence[str]
-    lines: Sequence[Sequence[str]]
+    lines: Sequence[Sequence[Value]]
     caption: str = ""
 
     def markdown(self) -> str:
@@ -29,27 +40,39 @@ class Table:
         rule = ["---"] * len(self.columns)
         lines = (self.columns, rule, *self.lines)
         return "\n".join(
-            f"| {' | '.join(cell.replace('|', '‖') for cell in line)} |" for line in lines
+            f"| {' | '.join(shown(cell).replace('|', '‖') for cell in line)} |" for line in lines
         )
 
 
-def mean_and_error(values: Sequence[float]) -> tuple[float, float]:
-    """Mean over seeds and its standard error, NaN of one seed."""
-    array = np.asarray(values, np.float64)
-    error = array.std(ddof=1) / np.sqrt(len(array)) if len(array) > 1 else np.nan
-    return float(array.mean()), float(error)
+def shown(value: Value, survivors: frozenset[Difference] = frozenset()) -> str:
+    """A cell as text; a star marks a difference that survives Holm's correction."""
+    if isinstance(value, Difference):
+        return value.text(survives=value in survivors)
+    if isinstance(value, Verdict):
+        return value.word(survives=value.difference in survivors)
+    return value
+
+
+def corrected(tables: Sequence[Table]) -> list[Table]:
+    """The tables as text, all their differences corrected as one family."""
+    family = [x for table in tables for line in table.lines for x in line]
+    survivors = frozenset(surviving([x for x in family if isinstance(x, Difference)]))
+    return [
+        replace(table, lines=[[shown(value, survivors) for value in line] for line in table.lines])
+        for table in tables
+    ]
 
 
 def plus_minus(values: Sequence[float], form: str = ".3f") -> str:
-    """Mean ± standard error."""
-    mean, error = mean_and_error(values)
+    """Mean ± half the width of its 95 % t-interval."""
+    mean, half = mean_and_interval(values)
     if not np.isfinite(mean):
         return "–"
-    return f"{mean:{form}}" + ("" if np.isnan(error) else f" ± {error:{form.lstrip('+')}}")
+    return f"{mean:{form}}" + ("" if np.isnan(half) else f" ± {half:{form.lstrip('+')}}")
 
 
 def score(name: str = SCORE, form: str = ".3f") -> Callable[[Sequence[Row]], str]:
-    """The final value of a score, mean ± standard error over seeds."""
+    """The final value of a score over seeds."""
     return lambda rows: plus_minus([final(row, name) for row in rows], form)
 
 
@@ -59,7 +82,7 @@ def average(name: str, form: str = ",.0f") -> Callable[[Sequence[Row]], str]:
 
 
 def over_run(name: str, form: str = ".3f") -> Callable[[Sequence[Row]], str]:
-    """The mean of a signal over a run's steps, mean ± standard error over seeds."""
+    """The mean of a signal over a run's steps, over seeds."""
 
     def told(rows: Sequence[Row]) -> str:
         known = [[x for x in row["steps"].get(name, []) if x is not None] for row in rows]
@@ -69,28 +92,81 @@ def over_run(name: str, form: str = ".3f") -> Callable[[Sequence[Row]], str]:
     return told
 
 
-def paired(rows: Sequence[Row], others: Sequence[Row], name: str = SCORE) -> tuple[float, float]:
-    """Mean difference over the seeds that both have, and its standard error."""
-    mine, theirs = by_seed(rows, name), by_seed(others, name)
-    shared = [seed for seed in mine if seed in theirs]
-    if not shared:
-        return float("nan"), float("nan")
-    return mean_and_error([mine[seed] - theirs[seed] for seed in shared])
+def against(others: Sequence[Row], name: str = SCORE) -> Callable[[Sequence[Row]], Value]:
+    """The difference to other rows, seed by seed; the rows themselves are the reference."""
+    keys = {row["key"] for row in others}
+
+    def column(rows: Sequence[Row]) -> Value:
+        if {row["key"] for row in rows} == keys:
+            return "reference"
+        return difference(rows, others, name)
+
+    return column
 
 
-def against(others: Sequence[Row], name: str = SCORE) -> Callable[[Sequence[Row]], str]:
-    """The difference to other rows, seed by seed."""
+def settings_of(rows: Sequence[Row], score: str = SCORE) -> dict[str, list[tuple[float, Row]]]:
+    """For each method and place its settings with their mean tuning scores, the best first."""
+    tuning: dict[str, dict[str, list[Row]]] = {}
+    for place, trials in groups(row for row in rows if row["role"] == "tuning").items():
+        for row in trials:
+            settings = tuning.setdefault(place_name(place), {})
+            settings.setdefault(settings_text(row["setting"]), []).append(row)
+    return {
+        name: sorted(
+            (
+                (float(np.mean([final(row, score) for row in trials])), trials[0])
+                for trials in settings.values()
+            ),
+            key=lambda scored: -scored[0],
+        )
+        for name, settings in tuning.items()
+    }
 
-    def told(rows: Sequence[Row]) -> str:
-        mean, error = paired(rows, others, name)
-        return "–" if np.isnan(mean) else f"{mean:+.3f} ± {error:.3f}"
 
-    return told
+def setting_column(rows: Sequence[Row], *, lead: bool = False) -> Callable[[Sequence[Row]], str]:
+    """The setting of a method, and whether it is at the edge of those tried.
+
+    With `lead` also by how much its tuning score is above that of the next best setting.
+    """
+    tuning = settings_of(rows)
+
+    def column(trials: Sequence[Row]) -> str:
+        setting = trials[0]["setting"]
+        place = place_name((trials[0]["label"], canonical(dict(trials[0]["coordinates"]))))
+        ranked = tuning.get(place, [])
+        text = settings_text(setting) + edge(setting, [row["setting"] for _, row in ranked])
+        scores = {settings_text(row["setting"]): score for score, row in ranked}
+        best = scores.pop(settings_text(setting), None)
+        if lead and scores and best is not None:
+            text += f", by {best - max(scores.values()):.3f}"
+        return text
+
+    return column
 
 
-def chosen_setting(rows: Sequence[Row]) -> str:
-    """The setting that was chosen."""
-    return settings_text(rows[0]["setting"])
+def edge(setting: Coordinates, tried_settings: Sequence[Coordinates]) -> str:
+    """Which end of the values tried a setting is at, in words; nothing where it is inside."""
+    for name, value in setting.items():
+        values = [other[name] for other in tried_settings]
+        if len({*values}) == 1:
+            return " (only one tried)"
+        if values and value in (min(values), max(values)):
+            return f" ({'smallest' if value == min(values) else 'largest'} tried)"
+    return ""
+
+
+def claims_table(claims: Sequence[Claim], rows: Sequence[Row]) -> Table:
+    """Each claim whose methods were run: the difference, the verdict, the settings it rests on."""
+    setting = setting_column(rows, lead=True)
+    lines = []
+    for claim in claims:
+        sides = [where(reported(rows), **pick) for pick in (claim.one, claim.other)]
+        if not all(sides):
+            continue
+        between = of_claim(claim, rows)
+        rests = "; ".join(dict.fromkeys(setting(side) for side in sides))
+        lines.append([claim.text, between, Verdict(between, claim.relation), rests])
+    return Table("claims", ("claim", "difference", "verdict", "rests on the settings"), lines)
 
 
 def settings_text(setting: Coordinates) -> str:
@@ -115,12 +191,13 @@ def summary(
         ("Pass@1, sampled", score()),
         ("Pass@1, greedy", score("pass@1/greedy")),
     )
-    key = order or (lambda trials: -np.nan_to_num(mean_and_error([final(r) for r in trials])[0]))
+    key = order or (lambda trials: -np.nan_to_num(mean_and_interval([final(r) for r in trials])[0]))
     places = sorted(told, key=lambda place: key(told[place]))
+    setting = setting_column(rows)
     lines = [
         [
             place_name(place),
-            chosen_setting(told[place]),
+            setting(told[place]),
             str(number.get(place, 0)),
             *(form(told[place]) for _, form in wanted),
             seeds_text(told[place]),

@@ -17,21 +17,22 @@ from rich.console import Console
 
 from experiments.grid.cell import Cell, Watch, canonical, plain_config
 from experiments.grid.rows import rounded
+from ogrpo.config.schedule import Schedule
+from ogrpo.config.train import Checkpointing, Replay, Reuse, TrainConfig
+from ogrpo.config.update import Knobs, Optimizer
 from ogrpo.learner.memory import give_back_after_compiling
+from ogrpo.loop import Parts, start, train
+from ogrpo.loop.diverged import DivergedError
+from ogrpo.loop.state import Record
 from ogrpo.report.run_dir import RunDir
-from ogrpo.trainer import Parts, Schedule, start, train
-from ogrpo.trainer.build import find_devices, make_parts, make_recipe
-from ogrpo.trainer.cache import cache_path, keep_compiled_programs
-from ogrpo.trainer.config import Checkpointing, Replay, Reuse, TrainConfig
-from ogrpo.trainer.config_update import Knobs, Optimizer
-from ogrpo.trainer.devices import Devices, open_mesh
-from ogrpo.trainer.diverged import DivergedError
-from ogrpo.trainer.find_task import find_task, is_generated
-from ogrpo.trainer.lessons import Lessons
-from ogrpo.trainer.model import make_model
-from ogrpo.trainer.prepare import Prepared, prepare
-from ogrpo.trainer.servers import connect
-from ogrpo.trainer.state import Record
+from ogrpo.setup.build import find_devices, make_parts, make_recipe
+from ogrpo.setup.cache import cache_path, keep_compiled_programs
+from ogrpo.setup.devices import Devices, open_mesh
+from ogrpo.setup.find_task import find_task, is_generated
+from ogrpo.setup.lessons import Lessons
+from ogrpo.setup.model import make_model
+from ogrpo.setup.prepare import Prepared, prepare
+from ogrpo.setup.servers import connect
 
 AXES = {
     "step": "step",
@@ -237,7 +238,7 @@ def row_of(records: list[Record], compiled: list[float], ended: str, watch: Watc
     """The row of a run's records."""
     axes = with_axes(records, compiled)
     scored = [i for i, r in enumerate(records) if r.get("pass@1/sampled") is not None]
-    names = [k for k in records[0] if k.startswith("pass@") and k != "pass@1/temperature"]
+    names = [k for k in records[0] if k.startswith("pass@")]
     noise = [name for name in ("grad_variance", "grad_snr") if name in records[-1]]
     last = scored[-1]
     return {
@@ -248,7 +249,7 @@ def row_of(records: list[Record], compiled: list[float], ended: str, watch: Watc
         },
         "steps": thinned(records[1:], axes, watch),
         "final": rounded({**axes[-1], **{name: records[last][name] for name in names}}),
-        "temperature": records[0]["pass@1/temperature"],
+        "temperature": records[0]["heldout/temperature"],
         "seconds/compiling": rounded(sum(compiled)),
         "seconds/evaluating": rounded(sum(r["seconds/eval"] for r in records)),
     }

@@ -9,10 +9,10 @@ from experiments.grid.cell import Cell, Watch
 from experiments.grid.choose import Variant, chosen, report_cells, tuning_cells, with_rate
 from experiments.grid.runner import Rows, Stage
 from experiments.grid.study import Study
-from ogrpo.trainer.config import Evaluation, TrainConfig
-from ogrpo.trainer.config_update import require
-from ogrpo.trainer.method import check
-from ogrpo.trainer.sources import check_sources
+from ogrpo.config.method import check
+from ogrpo.config.train import Evaluation, TrainConfig
+from ogrpo.config.update import require
+from ogrpo.setup.sources import check_sources
 
 
 def brief() -> TrainConfig:
@@ -22,11 +22,11 @@ def brief() -> TrainConfig:
 
 def changed(config: Any, changes: Mapping[str, Any]) -> Any:
     """A config with these options; those of a nested dataclass stand in a mapping of their own."""
-    found = {
+    values = {
         name: changed(getattr(config, name), value) if isinstance(value, Mapping) else value
         for name, value in changes.items()
     }
-    return replace(config, **found)
+    return replace(config, **values)
 
 
 def joined(*changes: Mapping[str, Any]) -> dict[str, Any]:

@@ -12,8 +12,8 @@ from rich.console import Console
 
 from ogrpo.cli.options import parse
 from ogrpo.cli.train import exit_code
-from ogrpo.trainer.run import run
-from ogrpo.trainer.session import Invocation
+from ogrpo.run.main import run
+from ogrpo.run.session import Invocation
 
 PROGRAM = "python -m experiments.run gsm8k"
 

@@ -21,9 +21,10 @@ from experiments.grid.choose import Variant
 from experiments.grid.runner import Rows, Stage
 from experiments.grid.study import Section, require_known
 from experiments.grid.tuned import TunedStudy
-from experiments.noise.report import sections
+from experiments.grid.verdicts import Claim
+from experiments.noise.report import CLAIMS, sections
 from experiments.rec.methods import METHODS
-from ogrpo.trainer.config_update import require
+from ogrpo.config.update import require
 
 
 @dataclass(frozen=True)
@@ -32,7 +33,8 @@ class NoiseStudy(TunedStudy):
 
     name: ClassVar[str] = "noise"
     question: ClassVar[str] = "Does RED-Weight amplify false rewards?"
-    page: ClassVar[str | None] = "results.md"
+    pages: ClassVar[tuple[str, ...]] = ("results.md",)
+    claims: ClassVar[Sequence[Claim]] = CLAIMS
 
     methods: tuple[str, ...] = ("REINFORCE", "GRPO", "RED-Drop", "RED-Weight")
     """Which to run, by the names of `rec`; what the others lose is held against the first."""

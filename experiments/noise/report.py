@@ -12,10 +12,12 @@ from experiments.grid.figures import COLORS, all_axes, small_multiples
 from experiments.grid.rows import Row, where
 from experiments.grid.signals import ending, fallen
 from experiments.grid.study import Picture, Section
-from experiments.grid.tables import Table, mean_and_error, score, summary
+from experiments.grid.tables import Table, Value, score, summary
+from experiments.grid.verdicts import Claim, Difference, mean_and_interval
 from experiments.noise.shares import false_share
 
 SIGNALS = ("pass@1/sampled", "reward", "kl/pi_mu", "entropy", "tokens/completion", "grad_norm")
+NOISY = (0.1, 0.2, 0.3, 0.4)
 CHANCES = (0.1, 0.35, 0.7)
 """Chances of a right completion that shares of false advantages are printed for."""
 
@@ -26,7 +28,7 @@ def sections(rows: Sequence[Row], methods: Sequence[str], flips: Sequence[float]
     return [
         Section(
             "Pass@1 by the share of false rewards",
-            "Final held-out Pass@1, sampled, its answers judged truly: mean ± standard error.",
+            "Final held-out Pass@1, sampled, its answers judged truly: mean and 95 % t-interval.",
             [by_flip(told, methods, flips, "scores")],
             [Picture("flips", partial(flip_plot, told, methods))] if told else (),
         ),
@@ -52,12 +54,11 @@ def by_flip(
 ) -> Table:
     """Methods by shares of flips: the score, or the loss beyond the first method's."""
 
-    def cell(method: str, flip: float) -> str:
+    def cell(method: str, flip: float) -> Value:
         if name == "scores":
             trials = where(told, label=method, flips=flip)
             return score()(trials) if trials else "–"
-        mean, error = amplified(told, method, methods[0], flip)
-        return "–" if np.isnan(mean) else f"{mean:+.3f} ± {error:.3f}"
+        return amplified(told, method, methods[0], flip)
 
     kept = flips if name == "scores" else [flip for flip in flips if flip]
     listed = methods if name == "scores" else methods[1:]
@@ -65,7 +66,7 @@ def by_flip(
     return Table(name, ("method", *(f"{flip:.0%} flipped" for flip in kept)), lines)
 
 
-def amplified(told: Sequence[Row], method: str, other: str, flip: float) -> tuple[float, float]:
+def amplified(told: Sequence[Row], method: str, other: str, flip: float) -> Difference:
     """What a method loses by flips beyond what another loses, over the seeds that all have."""
     ends = [
         by_seed(where(told, label=label, flips=share))
@@ -73,11 +74,9 @@ def amplified(told: Sequence[Row], method: str, other: str, flip: float) -> tupl
         for share in (0.0, flip)
     ]
     shared = [seed for seed in ends[0] if all(seed in of for of in ends)]
-    if not shared:
-        return float("nan"), float("nan")
     true, noisy, other_true, other_noisy = ([of[seed] for seed in shared] for of in ends)
     values = np.subtract(true, noisy) - np.subtract(other_true, other_noisy)
-    return mean_and_error([*values])
+    return Difference(tuple(values.tolist()))
 
 
 def share_table(methods: Sequence[str], flips: Sequence[float]) -> Table:
@@ -120,7 +119,7 @@ def flip_plot(told: Sequence[Row], methods: Sequence[str]) -> Figure:
         for flip in flips:
             places = [flip + 0.004 * (n - len(methods) / 2)] * len(ends[flip])
             axes.plot(places, ends[flip], ".", color=color, alpha=0.4)
-        means, errors = np.array([mean_and_error(ends[flip]) for flip in flips]).T
+        means, errors = np.array([mean_and_interval(ends[flip]) for flip in flips]).T
         axes.plot(flips, means, color=color, label=method)
         axes.fill_between(flips, means - errors, means + errors, color=color, alpha=0.15)
     axes.set_xlabel("share of the training rewards told the other way round")
@@ -136,3 +135,14 @@ def curves(told: Sequence[Row], flip: float) -> Section:
     draw = partial(small_multiples, here, SIGNALS, axis="updates")
     axes = Picture(f"{slug}-axes", partial(all_axes, here))
     return Section(f"Curves, {flip:.0%} flipped", "", (), [Picture(f"{slug}-signals", draw), axes])
+
+
+CLAIMS = tuple(
+    Claim(
+        f"RED-Weight amplifies: it loses more than REINFORCE with {flip:.0%} flipped",
+        *({"label": "RED-Weight", "flips": flip}, "above", {"label": "REINFORCE", "flips": flip}),
+        of=lambda rows, flip=flip: amplified(reported(rows), "RED-Weight", "REINFORCE", flip),
+    )
+    for flip in NOISY
+)
+"""Losses beyond the first method's."""

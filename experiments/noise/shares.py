@@ -8,7 +8,7 @@ import numpy as np
 
 from experiments.grid.tuned import brief, changed
 from experiments.rec.methods import METHODS
-from ogrpo.trainer.method import algorithm, knobs
+from ogrpo.config.method import algorithm, knobs
 
 
 def weights(name: str, size: int) -> np.ndarray:

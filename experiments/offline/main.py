@@ -21,9 +21,10 @@ from experiments.grid.choose import Variant
 from experiments.grid.runner import Rows
 from experiments.grid.study import Section, require_known
 from experiments.grid.tuned import TunedStudy
-from experiments.offline.methods import FRESH, METHODS, SEVEN, fixed, fresh
+from experiments.grid.verdicts import Claim
+from experiments.offline.methods import CLAIMS, FRESH, METHODS, SEVEN, fixed, fresh
 from experiments.offline.report import sections
-from ogrpo.trainer.config_update import require
+from ogrpo.config.update import require
 
 
 @dataclass(frozen=True)
@@ -34,7 +35,8 @@ class OfflineStudy(TunedStudy):
     question: ClassVar[str] = (
         "How fast and how stably does one learn from completions that were drawn once?"
     )
-    page: ClassVar[str | None] = "results.md"
+    pages: ClassVar[tuple[str, ...]] = ("results.md",)
+    claims: ClassVar[Sequence[Claim]] = CLAIMS
 
     methods: tuple[str, ...] = SEVEN
     """Which to run on fixed samples, by name."""

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+from experiments.grid.verdicts import claim
 from experiments.rec import methods as rec
 
 FRESH = "fresh samples"
@@ -34,3 +35,29 @@ def fixed(batches: int, updates: int, every: int) -> Mapping[str, Any]:
 def fresh(batches: int, every: int) -> Mapping[str, Any]:
     """So many batches, each drawn by the policy that it is an update of."""
     return {"schedule": {"steps": batches, "evaluate_every": every}}
+
+
+CLAIMS = (
+    *(
+        claim(
+            f"15 batches: {name} gains on fresh samples of the same number",
+            *(name, "above", FRESH, {"batches": 15}),
+        )
+        for name in ("RAFT", "GRPO", "REC-OneSide-NoIS", "RED-Weight")
+    ),
+    *(
+        claim(
+            f"60 batches: {name} does as well as as many updates on fresh samples",
+            *(name, "not below", FRESH, {"batches": 60}),
+        )
+        for name in ("RAFT", "GRPO", "REC-OneSide-NoIS", "REINFORCE")
+    ),
+    *(
+        claim(
+            f"{name}: four times as many samples of the initial policy gain",
+            *(name, "above", name, {"batches": 60}, {"batches": 15}),
+        )
+        for name in ("RAFT", "GRPO", "REC-OneSide-NoIS", "RED-Weight")
+    ),
+)
+"""Fixed samples against fresh ones, as many completions and as many updates."""

@@ -29,7 +29,7 @@ def sections(
         Section(
             "Where each method ends",
             "Final held-out Pass@1, sampled, on seeds and problems that nothing was chosen on: mean"
-            f" ± standard error over seeds. Fixed samples: {updates} updates on so many batches of"
+            f" and 95 % interval over seeds. Fixed samples: {updates} updates on so many batches of"
             " the initial policy. Fresh samples: an update on each of so many batches.",
             [scores(told, labels, BATCHES, heads, name="scores")],
         ),

@@ -21,9 +21,10 @@ from experiments.grid.choose import Variant
 from experiments.grid.runner import Rows
 from experiments.grid.study import Section, require_known
 from experiments.grid.tuned import TunedStudy
-from experiments.operating_points.points import POINTS
+from experiments.grid.verdicts import Claim
+from experiments.operating_points.points import CLAIMS, POINTS
 from experiments.operating_points.report import sections
-from ogrpo.trainer.config_update import require
+from ogrpo.config.update import require
 
 
 @dataclass(frozen=True)
@@ -32,7 +33,8 @@ class OperatingPointsStudy(TunedStudy):
 
     name: ClassVar[str] = "operating-points"
     question: ClassVar[str] = "Which buffer, sampler, replay ratio and controller for which budget?"
-    page: ClassVar[str | None] = "results.md"
+    pages: ClassVar[tuple[str, ...]] = ("results.md",)
+    claims: ClassVar[Sequence[Claim]] = CLAIMS
     watch: ClassVar[Watch] = Watch(
         (*SIGNALS, "replay/bytes", "replay/groups", "replay/ratio", "reuse/draws")
     )

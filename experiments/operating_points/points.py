@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from experiments.grid.tuned import joined
+from experiments.grid.verdicts import claim
 
 Change = Mapping[str, Any]
 
@@ -75,3 +76,18 @@ KNOBS = (
     *("replay 4", "eps .1", "eps .4", "beta .01", "beta .1"),
     *("G 4", "G 16", "temperature .7", "temperature 1.3"),
 )
+
+CONTROLLED = ("controller, at most 8", "not below", "replay 8")
+MIDDLE_POINT, ONCE = "replay 4", "each group once"
+CLAIMS = (
+    *(claim(f"{name} gains on {ONCE}", name, "above", ONCE) for name in ("replay 4", "replay 8")),
+    claim("replay 2 gains on each group once", "replay 2", "above", ONCE),
+    claim("eight draws gain on four", "replay 8", "above", MIDDLE_POINT),
+    claim("the controller does as well as eight draws", *CONTROLLED),
+    *(
+        claim(f"{name}: as the middle", name, "level", MIDDLE_POINT)
+        for name in (*BUFFERS, *SAMPLERS, *KNOBS)
+        if name != MIDDLE_POINT
+    ),
+)
+"""Replay against none, then each dial against the middle."""

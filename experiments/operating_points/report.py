@@ -16,12 +16,12 @@ from experiments.grid.tables import (
     Table,
     against,
     in_order,
-    mean_and_error,
     over_run,
     plus_minus,
     score,
     summary,
 )
+from experiments.grid.verdicts import Difference, mean_and_interval
 from experiments.operating_points.points import BUFFERS, KNOBS, REUSE, SAMPLERS
 
 BASE, MIDDLE = "each group once", "replay 4"
@@ -165,7 +165,7 @@ def budget_table(rows: Sequence[Row]) -> Table:
                     best[0],
                     plus_minus([*scores.values()]),
                     plus_minus([*others.values()]),
-                    plus_minus(leads, "+.3f") if leads else "–",
+                    Difference(tuple(leads)),
                 ]
             )
     heads = ("budget", "best point", "its Pass@1", f"{BASE}: Pass@1", "difference, seed by seed")
@@ -195,7 +195,7 @@ def cost_plot(rows: Sequence[Row]) -> Figure:
     for axes, axis in zip(panels, COSTS[-2:], strict=True):
         for n, ((label, _), trials) in enumerate(groups(rows).items()):
             spent = float(np.mean([axis.of(row["evaluations"])[-1] for row in trials]))
-            mean, error = mean_and_error([at(row, axis, np.inf) for row in trials])
+            mean, error = mean_and_interval([at(row, axis, np.inf) for row in trials])
             marker = "osD^v"[n // len(COLORS)]
             axes.errorbar(
                 spent,

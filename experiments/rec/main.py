@@ -22,7 +22,8 @@ from experiments.grid.choose import Variant
 from experiments.grid.runner import Rows
 from experiments.grid.study import Section, require_known
 from experiments.grid.tuned import TunedStudy
-from experiments.rec.methods import METHODS, OFFLINE, SCHEDULES, STALE, WHERE
+from experiments.grid.verdicts import Claim
+from experiments.rec.methods import CLAIMS, METHODS, OFFLINE, SCHEDULES, STALE, WHERE
 from experiments.rec.report import sections
 
 
@@ -34,7 +35,8 @@ class RecStudy(TunedStudy):
     question: ClassVar[str] = (
         "Which group-relative REINFORCE learns where samples are fresh, stale, ahead and fixed?"
     )
-    page: ClassVar[str | None] = "results.md"
+    pages: ClassVar[tuple[str, ...]] = ("results.md",)
+    claims: ClassVar[Sequence[Claim]] = CLAIMS
 
     methods: tuple[str, ...] = ()
     """Which to run at every one of `schedules`, by name; default: a choice for each schedule."""

@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
+from experiments.grid.verdicts import claim
+
 Changes = Mapping[str, Any]
 
 WIDE = {"eps_low": 0.6, "eps_high": 2.0}
@@ -34,6 +36,7 @@ METHODS: dict[str, Changes] = {
 """Name -> options. GRPO is as arXiv:2509.24203 has it: one-side, importance weights, divided by the
 standard deviation; wide is a clip from .4 to 3."""
 
+PLAIN = "REINFORCE"
 CLIPS = tuple(name for name in METHODS if name.startswith("REC-"))
 SHAPED = ("OPMD, Kimi", "OPMD, min", "OPMD, pairwise", "AsymRE", "RED-Drop", "RED-Weight")
 BASELINES = ("RLOO", "RAFT", "DPO", "PPO")
@@ -68,3 +71,28 @@ WHERE: dict[str, tuple[str, ...]] = {
     OFFLINE: (*FEW, "RED-Weight"),
 }
 """Which methods are run where, unless it is said."""
+
+CLIP = "REC-OneSide-NoIS"
+AT = {when: {"schedule": when} for when in SCHEDULES}
+CLAIMS = (
+    claim("REINFORCE breaks on stale samples", *(PLAIN, "below", PLAIN), AT[STALE], AT[FRESH]),
+    claim("REINFORCE breaks without new ones", *(PLAIN, "below", PLAIN), AT[OFFLINE], AT[FRESH]),
+    claim("a clip mends it at interval 20", CLIP, "above", PLAIN, AT[STALE]),
+    claim("a clip mends it ten batches ahead", CLIP, "above", PLAIN, AT[AHEAD]),
+    claim("a clip mends it offline", CLIP, "above", PLAIN, AT[OFFLINE]),
+    claim(
+        "importance weights are not what mends it: without them no worse",
+        *(CLIP, "not below", "REC-OneSide-IS", AT[STALE]),
+    ),
+    claim("a wider clip gains, no weights", f"{CLIP}, wide", "above", CLIP, AT[STALE]),
+    claim(
+        "a wider clip gains, with weights",
+        *("REC-OneSide-IS, wide", "above", "REC-OneSide-IS", AT[STALE]),
+    ),
+    *(
+        claim(f"{name} is above REINFORCE at interval 20", name, "above", PLAIN, AT[STALE])
+        for name in (*SHAPED, "RAFT")
+    ),
+    claim("RED-Weight is above it offline", "RED-Weight", "above", PLAIN, AT[OFFLINE]),
+)
+"""What the rows decide of arXiv:2509.24203."""

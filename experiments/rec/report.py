@@ -9,7 +9,8 @@ from experiments.grid.figures import all_axes, small_multiples
 from experiments.grid.rows import Row, where
 from experiments.grid.signals import ending, fallen
 from experiments.grid.study import Picture, Section
-from experiments.grid.tables import Table, average, mean_and_error, score, summary
+from experiments.grid.tables import Table, average, score, summary
+from experiments.grid.verdicts import mean_and_interval
 from experiments.rec.methods import (
     BASELINES,
     CLIPS,
@@ -34,7 +35,7 @@ def sections(rows: Sequence[Row]) -> list[Section]:
         Section(
             "Where each method ends",
             "Final held-out Pass@1, sampled, on seeds and problems that nothing was chosen on: mean"
-            " ± standard error over seeds. A name in place of a number is the method that it"
+            " and 95 % t-interval over seeds. A name in place of a number is the method that it"
             " equals there, every ratio being 1; – was not run.",
             [schedule_table(told)],
         ),
@@ -87,7 +88,7 @@ def whole_table(rows: Sequence[Row]) -> Table:
         ),
         order=lambda trials: (
             order.index(trials[0]["coordinates"]["schedule"]),
-            -mean_and_error([final(row) for row in trials])[0],
+            -mean_and_interval([final(row) for row in trials])[0],
         ),
     )
 
@@ -103,7 +104,7 @@ def curves(told: Sequence[Row], when: str) -> Section:
         if any(row["label"] in names for row in chosen) or family == "clips":
             draw = partial(small_multiples, chosen, signals, axis="updates")
             pictures.append(Picture(f"{slug}-{family}", draw))
-    text = "Seeds thin, a band of one standard error. Offline nothing is collected on the way."
+    text = "Seeds thin, a band of 95 %. Offline nothing is collected on the way."
     few = [row for row in here if row["label"] in ON_ALL_AXES]
     axes = Picture(f"{slug}-axes", partial(all_axes, few))
     return Section(f"Curves, {when}", text, pictures=[*pictures, axes])

@@ -17,10 +17,11 @@ from experiments.grid.choose import Variant
 from experiments.grid.runner import Rows
 from experiments.grid.study import Section, require_known
 from experiments.grid.tuned import TunedStudy
-from experiments.reuse.methods import BASELINES, METHODS
+from experiments.grid.verdicts import Claim
+from experiments.reuse.methods import BASELINES, CLAIMS, METHODS
 from experiments.reuse.report import sections
-from ogrpo.trainer.config import TrainConfig
-from ogrpo.trainer.config_update import require
+from ogrpo.config.train import TrainConfig
+from ogrpo.config.update import require
 
 
 @dataclass(frozen=True)
@@ -29,7 +30,8 @@ class ReuseStudy(TunedStudy):
 
     name: ClassVar[str] = "reuse"
     question: ClassVar[str] = "How many completions does reuse save, at equal final Pass@1?"
-    page: ClassVar[str | None] = "reuse.md"
+    pages: ClassVar[tuple[str, ...]] = ("reuse.md",)
+    claims: ClassVar[Sequence[Claim]] = CLAIMS
     evaluations: ClassVar[int] = 6
 
     steps: int = 120

@@ -3,8 +3,9 @@
 from collections.abc import Callable
 from dataclasses import replace
 
-from ogrpo.trainer import ReuseLimits
-from ogrpo.trainer.config import Replay, Reuse, TrainConfig
+from experiments.grid.verdicts import claim
+from ogrpo.config.reuse import ReuseLimits
+from ogrpo.config.train import Replay, Reuse, TrainConfig
 
 Change = Callable[[TrainConfig], TrainConfig]
 
@@ -86,3 +87,32 @@ METHODS: dict[str, Change] = {
     "adaptive-fresh-8": adaptive(replayed(8, groups=16)),
     "adaptive-positives-8": adaptive(with_algorithm(replayed(8), "positives", refuse=True)),
 }
+
+ENOUGH = ("not below", "positives-1")
+EIGHT_FOR_ONE = ("positives-8", "above", "positives-1")
+CLIP_FOR_NONE = ("replay-8", "above", "replay-8-exact")
+WHOLE, HALF, QUARTER = ({"completions": n} for n in (15360, 7680, 3840))
+REUSED = ("positives-8", "positives-4", "adaptive-8", "replay-8")
+CLAIMS = (
+    *(
+        claim(f"with a half, {name} does as well as no reuse", *(name, *ENOUGH), HALF, WHOLE)
+        for name in REUSED
+    ),
+    claim(
+        "with a half, positives-8 does better than no reuse",
+        *("positives-8", "above", "positives-1", HALF, WHOLE),
+    ),
+    *(
+        claim(f"with a quarter, {name} does as well as no reuse", *(name, *ENOUGH), QUARTER, WHOLE)
+        for name in REUSED
+    ),
+    *(
+        claim(f"a half costs {name}, which reuses nothing", name, "below", name, HALF, WHOLE)
+        for name in BASELINES
+    ),
+    claim("at a half, reuse gains: successes, 8 draws for 1", *EIGHT_FOR_ONE, HALF),
+    claim("at a quarter, reuse gains: successes, 8 draws for 1", *EIGHT_FOR_ONE, QUARTER),
+    claim("at a half, the clip gains with 8 draws", *CLIP_FOR_NONE, HALF),
+    claim("at a quarter, the clip gains with 8 draws", *CLIP_FOR_NONE, QUARTER),
+)
+"""Against the better method without reuse at all completions, and at equal ones."""

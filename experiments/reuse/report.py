@@ -17,10 +17,10 @@ from experiments.grid.tables import (
     Table,
     against,
     average,
-    mean_and_error,
     score,
     summary,
 )
+from experiments.grid.verdicts import mean_and_interval
 from experiments.reuse.methods import BASELINES
 
 THRESHOLDS = {"kl/pi_mu": 0.01, "chi_square": 1.0}
@@ -39,7 +39,7 @@ def sections(rows: Sequence[Row]) -> list[Section]:
     return [
         Section(
             "Where each method ends",
-            f"{ends} Mean ± standard error over seeds; the last column is the difference, seed by"
+            f"{ends} Mean and 95 % interval over seeds; the last column is the difference, seed by"
             " seed, to the better method without reuse at the whole budget.",
             [result_table(rows)],
             [Picture("budget", partial(budget_plot, told))],
@@ -47,7 +47,7 @@ def sections(rows: Sequence[Row]) -> list[Section]:
         Section(
             "Curves",
             "A choice of methods, each at its smallest budget, against six axes; seeds thin, a band"
-            " of one standard error.",
+            " of 95 %.",
             pictures=[
                 Picture("curves", partial(all_axes, drawn(told))),
                 Picture(
@@ -80,7 +80,7 @@ def result_table(rows: Sequence[Row]) -> Table:
         ),
         order=lambda trials: (
             -trials[0]["coordinates"]["completions"],
-            -mean_and_error([final(row) for row in trials])[0],
+            -mean_and_interval([final(row) for row in trials])[0],
         ),
     )
 
@@ -90,7 +90,7 @@ def best_baseline(table: dict[Place, list[Row]]) -> list[Row]:
     found = [rows for (label, _), rows in table.items() if label in BASELINES]
     whole = max((bought(rows) for rows in found), default=0)
     most = [rows for rows in found if bought(rows) == whole]
-    return max(most, key=lambda rows: mean_and_error([final(r) for r in rows])[0], default=[])
+    return max(most, key=lambda rows: mean_and_interval([final(r) for r in rows])[0], default=[])
 
 
 def bought(rows: Sequence[Row]) -> int:
@@ -137,7 +137,8 @@ def budget_plot(rows: Sequence[Row]) -> Figure:
     """Where each method ends, every seed a point."""
     table = groups(rows)
     order = sorted(
-        table, key=lambda p: (-bought(table[p]), -mean_and_error([final(r) for r in table[p]])[0])
+        table,
+        key=lambda p: (-bought(table[p]), -mean_and_interval([final(r) for r in table[p]])[0]),
     )
     figure = Figure(figsize=(8.0, 1.2 + 0.28 * len(order)), layout="constrained")
     axes = figure.subplots()

@@ -24,9 +24,10 @@ from experiments.grid.choose import Variant
 from experiments.grid.runner import Rows
 from experiments.grid.study import Section, require_known
 from experiments.grid.tuned import TunedStudy
-from experiments.single_rollout.methods import METHODS, options
+from experiments.grid.verdicts import Claim
+from experiments.single_rollout.methods import CLAIMS, METHODS, options
 from experiments.single_rollout.report import sections
-from ogrpo.trainer.config_update import require
+from ogrpo.config.update import require
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,8 @@ class SingleRolloutStudy(TunedStudy):
 
     name: ClassVar[str] = "single-rollout"
     question: ClassVar[str] = "Is one completion a prompt enough, and may it be reused off policy?"
-    page: ClassVar[str | None] = "results.md"
+    pages: ClassVar[tuple[str, ...]] = ("results.md",)
+    claims: ClassVar[Sequence[Claim]] = CLAIMS
 
     methods: tuple[str, ...] = tuple(METHODS)
     """Which to run, by name."""

@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from experiments.grid.verdicts import claim
+
 
 class Method(NamedTuple):
     """An advantage and the number of a prompt's completions."""
@@ -35,3 +37,11 @@ def options(name: str, loss: str, completions: int) -> Mapping[str, Any]:
         "rollout": {"group_size": size},
         "schedule": {"prompts": completions // size},
     }
+
+
+CLAIMS = tuple(
+    claim(f"{name}: above {REFERENCE} {when}", name, "above", REFERENCE, {"sync_interval": v})
+    for name in ("running baseline", "other prompts", "no baseline", "GRPO, groups of 4")
+    for v, when in ((1, "on policy"), (20, "at interval 20"))
+)
+"""One completion a prompt, and smaller groups, against groups of eight."""

@@ -5,8 +5,8 @@ from typing import Literal
 
 import numpy as np
 
-from ogrpo.planning.simulation import Floats, InFlight, Pipeline
-from ogrpo.trainer.config_update import require
+from ogrpo.config.update import require
+from ogrpo_plan.simulation import Floats, InFlight, Pipeline
 
 Kind = Literal["even", "uneven", "slow server"]
 SLOWER = 3.0

@@ -24,11 +24,12 @@ from experiments.grid.choose import Variant
 from experiments.grid.runner import Rows
 from experiments.grid.study import Section
 from experiments.grid.tuned import TunedStudy
+from experiments.grid.verdicts import Claim
 from experiments.staleness.fleet import Fleet, Kind
 from experiments.staleness.pace import Pace
-from experiments.staleness.report import LEARNING, PACE, sections
-from ogrpo.planning.simulation import InFlight
-from ogrpo.trainer.config_update import require
+from experiments.staleness.report import CLAIMS, LEARNING, PACE, sections
+from ogrpo.config.update import require
+from ogrpo_plan.simulation import InFlight
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,8 @@ class StalenessStudy(TunedStudy):
     question: ClassVar[str] = (
         "What do workers, slow and uneven engines do to pace, staleness and Pass@1?"
     )
-    page: ClassVar[str | None] = "results.md"
+    pages: ClassVar[tuple[str, ...]] = ("results.md",)
+    claims: ClassVar[Sequence[Claim]] = CLAIMS
 
     workers: tuple[int, ...] = (1, 2, 4, 8)
     kinds: tuple[Kind, ...] = ("even", "uneven", "slow server")

@@ -18,11 +18,11 @@ from numpy.typing import NDArray
 from experiments.grid.cell import Cell
 from experiments.grid.rows import rounded
 from experiments.staleness.fleet import Fleet
-from ogrpo.planning.rehearsal import unrewarded
-from ogrpo.planning.simulation import measured_service, simulate, summarize, window
+from ogrpo.config.update import require
+from ogrpo.protocol import Completion, Group, IntArray, Sampling
 from ogrpo.rollout.collection import CollectionLimits, Collector, Request
-from ogrpo.rollout.protocol import Completion, Group, IntArray, Sampling
-from ogrpo.trainer.config_update import require
+from ogrpo_plan.rehearsal import unrewarded
+from ogrpo_plan.simulation import measured_service, simulate, summarize, window
 
 SAMPLING = Sampling(temperature=1.0, max_tokens=1, group_size=1)
 

@@ -14,16 +14,25 @@ from experiments.grid.tables import (
     Column,
     Table,
     against,
-    mean_and_error,
     over_run,
     plus_minus,
     score,
     summary,
 )
+from experiments.grid.verdicts import claim, mean_and_interval
 from experiments.staleness.fleet import Fleet, Kind
-from ogrpo.planning.simulation import simulate
+from ogrpo_plan.simulation import simulate
 
 PACE, LEARNING = "pace", "learning"
+IN_TURN = {"lead": 0, "v": 1}
+CLAIMS = tuple(
+    claim(
+        f"a lead of {lead} costs nothing, v = 1",
+        *(LEARNING, "not below", LEARNING, {"lead": lead, "v": 1}, IN_TURN),
+    )
+    for lead in (2, 4, 8)
+)
+"""Against collecting and training in turn."""
 
 
 def sections(rows: Sequence[Row], workers: Sequence[int], kinds: Sequence[Kind]) -> list[Section]:
@@ -99,7 +108,7 @@ def pace_plot(rows: Sequence[Row]) -> Figure:
             places = [trials[0]["coordinates"]["workers"] for trials in found]
             lines = [np.mean([row["predicted"]["rate"] for row in trials]) for trials in found]
             axes.plot(places, lines, color=color, linewidth=1.2)
-            means = [mean_and_error([r["measured"]["rate"] for r in trials]) for trials in found]
+            means = [mean_and_interval([r["measured"]["rate"] for r in trials]) for trials in found]
             mean, error = (np.nan_to_num([m[n] for m in means]) for n in (0, 1))
             axes.errorbar(places, mean, error, fmt="o", color=color, label=f"pushes {flying}")
         axes.set_title(f"{kind}", loc="left", fontsize=10)
@@ -179,7 +188,7 @@ def clock_plot(rows: Sequence[Row], workers: Sequence[int]) -> Figure:
         times = [float(np.mean([units(r, n, "even") for r in trials])) for trials in found]
         for place, (trials, when) in enumerate(zip(found, times, strict=True)):
             v, lead = _place(trials[0])
-            mean, error = mean_and_error([final(row) for row in trials])
+            mean, error = mean_and_interval([final(row) for row in trials])
             color = COLORS[place % len(COLORS)]
             axes.errorbar(
                 when, mean, np.nan_to_num(error), fmt="o", color=color, label=f"v {v}, lead {lead}"

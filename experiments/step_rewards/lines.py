@@ -6,10 +6,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from experiments.grid.tables import Table
+from ogrpo.config.train import WarmStart
 from ogrpo.tasks.arithmetic import careless_answer, generate
 from ogrpo.tasks.problems import Problem, final_answer
 from ogrpo.tasks.step_rewards import line_rewards
-from ogrpo.trainer.config import WarmStart
 
 PROBLEMS, GROUP, SEED = 2000, 8, 0
 

@@ -26,7 +26,8 @@ from experiments.grid.choose import Variant
 from experiments.grid.runner import Rows
 from experiments.grid.study import Section, require_known
 from experiments.grid.tuned import TunedStudy
-from experiments.step_rewards.methods import METHODS
+from experiments.grid.verdicts import Claim
+from experiments.step_rewards.methods import CLAIMS, METHODS
 from experiments.step_rewards.report import sections
 
 
@@ -36,7 +37,8 @@ class StepRewardsStudy(TunedStudy):
 
     name: ClassVar[str] = "step-rewards"
     question: ClassVar[str] = "Does a reward for each step of a solution help, on policy and off?"
-    page: ClassVar[str | None] = "results.md"
+    pages: ClassVar[tuple[str, ...]] = ("results.md",)
+    claims: ClassVar[Sequence[Claim]] = CLAIMS
 
     methods: tuple[str, ...] = tuple(METHODS)
     """Which to run, by name."""

@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
+from experiments.grid.verdicts import Relation, claim
+
 LOSS = {"algorithm": "rec_one_side_is"}
 """Of all: a clipped importance-weighted mean over tokens; on fresh samples REINFORCE's gradient."""
 
@@ -30,3 +32,15 @@ REFERENCES = {
     "steps alone, GRPO": "outcome, GRPO",
 }
 """The method with the outcome alone that each is held against."""
+
+COMPARED: tuple[tuple[str, Relation, str], ...] = (
+    ("outcome and steps", "above", "above the outcome alone"),
+    ("outcome and 3 steps", "above", "above the outcome alone"),
+    ("steps alone, GRPO", "not below", "as well as the outcome alone"),
+)
+CLAIMS = tuple(
+    claim(f"{name}, {when}: {says}", name, relation, REFERENCES[name], {"sync_interval": v})
+    for name, relation, says in COMPARED
+    for v, when in ((1, "on policy"), (20, "at interval 20"))
+)
+"""Rewards of steps against that of the outcome."""

@@ -4,11 +4,11 @@ from collections.abc import Sequence
 from functools import cache
 
 from experiments.grid.choose import reported
-from experiments.grid.crossed import against_at, by_value, curves_at, scores
+from experiments.grid.crossed import Crossed, against_at
 from experiments.grid.rows import Row
 from experiments.grid.signals import ending, fallen
 from experiments.grid.study import Section
-from experiments.grid.tables import Table, over_run, score, summary
+from experiments.grid.tables import Table, Value, over_run, score
 from experiments.step_rewards.lines import line_table, of_teacher
 from experiments.step_rewards.methods import REFERENCES
 
@@ -20,49 +20,23 @@ def sections(
     rows: Sequence[Row], methods: Sequence[str], intervals: Sequence[int]
 ) -> list[Section]:
     """The page."""
-    told = reported(rows)
-    heads = {interval: f"interval {interval}" for interval in intervals}
-    return [
-        Section(
-            "What lines tell that the outcome does not",
-            "Shares in groups of 8 answers of the careless teacher, whom the policy imitates before"
-            " a run begins; computed without a run. Groups of equal outcomes teach nothing without"
-            " steps: the last column is the share of them in which steps tell answers apart.",
-            [_lines()],
-        ),
-        Section(
-            "Where each method ends",
-            "Final held-out Pass@1, sampled, of the outcome, on seeds and problems that nothing was"
-            " chosen on: mean ± standard error over seeds.",
-            [scores(told, methods, INTERVAL, heads, name="scores")],
-        ),
-        Section(
-            "All of it",
-            "KL and entropy are means over the last tenth of a run, the norm of the gradient over"
-            " all of it. Fell: seeds whose Pass@1 was at some evaluation below .7 of the best"
-            " before. The last column but one is the difference, seed by seed, to the same"
-            " advantage of the outcome alone at the same interval: RLOO for sums, GRPO for GRPO.",
-            [whole_table(rows, methods)],
-        ),
-        *curves_at(told, methods, SIGNALS, INTERVAL, heads),
-    ]
+    final_rows = reported(rows)
 
+    def to_outcome(trials: Sequence[Row]) -> Value:
+        return against_at(final_rows, REFERENCES[trials[0]["label"]], INTERVAL)(trials)
 
-@cache
-def _lines() -> Table:
-    return line_table(of_teacher())
-
-
-def whole_table(rows: Sequence[Row], methods: Sequence[str]) -> Table:
-    """Every method at every interval, with its signals."""
-    told = reported(rows)
-
-    def to_outcome(trials: Sequence[Row]) -> str:
-        return against_at(told, REFERENCES[trials[0]["label"]], INTERVAL)(trials)
-
-    return summary(
-        rows,
-        (
+    lines = Section(
+        "What lines tell that the outcome does not",
+        "Shares in groups of 8 answers of the careless teacher, whom the policy imitates before"
+        " a run begins; computed without a run. Groups of equal outcomes teach nothing without"
+        " steps: the last column is the share of them in which steps tell answers apart.",
+        [_lines()],
+    )
+    crossed = Crossed(
+        coordinate=INTERVAL,
+        heads={interval: f"interval {interval}" for interval in intervals},
+        labels=methods,
+        columns=(
             ("Pass@1, sampled", score()),
             ("Pass@1, greedy", score("pass@1/greedy")),
             ("norm of the gradient", over_run("grad_norm")),
@@ -72,5 +46,16 @@ def whole_table(rows: Sequence[Row], methods: Sequence[str]) -> Table:
             ("fell", fallen),
             ("against the outcome", to_outcome),
         ),
-        order=by_value(INTERVAL, methods),
+        signals=SIGNALS,
+        ending="Final held-out Pass@1, sampled, of the outcome.",
+        whole="KL and entropy are means over the last tenth of a run, the norm of the gradient over"
+        " all of it. Fell: seeds whose Pass@1 was at some evaluation below .7 of the best before."
+        " The last column but one is the difference, seed by seed, to the same advantage of the"
+        " outcome alone at the same interval: RLOO for sums, GRPO for GRPO.",
     )
+    return [lines, *crossed.sections(rows)]
+
+
+@cache
+def _lines() -> Table:
+    return line_table(of_teacher())

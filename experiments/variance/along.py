@@ -20,13 +20,13 @@ from experiments.grid.train import Bench
 from experiments.variance.gradients import ESTIMATORS, Sums, make_pull, moments
 from experiments.variance.thresholds import value_errors
 from ogrpo.batch import Batch
+from ogrpo.config.train import TrainConfig
+from ogrpo.config.update import require
 from ogrpo.core.advantages import leave_one_out
 from ogrpo.data.batching import pad_groups
+from ogrpo.loop import Parts, start, train
+from ogrpo.loop.state import snapshot, stream_seed
 from ogrpo.rollout.collection import Request
-from ogrpo.trainer import Parts, start, train
-from ogrpo.trainer.config import TrainConfig
-from ogrpo.trainer.config_update import require
-from ogrpo.trainer.state import snapshot, stream_seed
 
 BATCH = 16
 """Groups whose mean an estimate is: the default task's batch."""

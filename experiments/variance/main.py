@@ -23,8 +23,8 @@ from experiments.grid.tuned import brief
 from experiments.variance.along import Along
 from experiments.variance.families import Family
 from experiments.variance.report import sections
-from ogrpo.trainer.config import TrainConfig
-from ogrpo.trainer.config_update import require
+from ogrpo.config.train import TrainConfig
+from ogrpo.config.update import require
 
 FAMILY, RUN = "family", "on-policy run"
 
@@ -37,7 +37,7 @@ class VarianceStudy(Study):
     question: ClassVar[str] = (
         "What does staleness cost the estimators, and do the proved formulas say so?"
     )
-    page: ClassVar[str | None] = "results.md"
+    pages: ClassVar[tuple[str, ...]] = ("results.md",)
 
     steps: int = 40
     """Steps of a run; its oldest sampler can be so old."""

@@ -204,5 +204,5 @@ def threshold_table(rows: Sequence[Row]) -> Table:
 
 
 def told_of(values: Vector, form: str = ".2f") -> str:
-    """Mean ± standard error over seeds."""
+    """Mean and 95 % t-interval over seeds."""
     return plus_minus(values.tolist(), form)

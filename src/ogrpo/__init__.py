@@ -1,23 +1,36 @@
-"""Off-policy GRPO in JAX. The algebra's public names are here at once, as in rlax and optax.
+"""Off-policy GRPO in JAX. A public name is loaded when it is first used, and nothing before.
 
 >>> from ogrpo import ALGORITHMS, TokenBatch, sequence_mean
 
-They need JAX and nothing else. What trains needs `ogrpo[train]`, and is loaded at first use. A
-machine without JAX, which prepares data or serves with vLLM, imports `ogrpo.data`, `ogrpo.rewards`
-and `ogrpo.rollout` all the same.
+The algebra needs JAX and NumPy; what trains (`Trainer`, `Task`, ...) needs `ogrpo[train]`. A worker
+that samples or prepares data imports `ogrpo.data`, `ogrpo.rewards` and `ogrpo.rollout`, which
+load no JAX, be it installed or not.
 """
 
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from ogrpo.extras import needs
-
-try:
-    import jax as _jax
-except ModuleNotFoundError as error:
-    if error.name != "jax":
-        raise
-else:
+if TYPE_CHECKING:
+    from ogrpo.config.processes import Processes as Processes
+    from ogrpo.config.rollout import Rollout as Rollout
+    from ogrpo.config.schedule import Schedule as Schedule
+    from ogrpo.config.train import Certification as Certification
+    from ogrpo.config.train import Checkpointing as Checkpointing
+    from ogrpo.config.train import Data as Data
+    from ogrpo.config.train import Evaluation as Evaluation
+    from ogrpo.config.train import Judging as Judging
+    from ogrpo.config.train import Model as Model
+    from ogrpo.config.train import Replay as Replay
+    from ogrpo.config.train import Reuse as Reuse
+    from ogrpo.config.train import TrainConfig as TrainConfig
+    from ogrpo.config.train import WarmStart as WarmStart
+    from ogrpo.config.update import Kernels as Kernels
+    from ogrpo.config.update import Knobs as Knobs
+    from ogrpo.config.update import Lora as Lora
+    from ogrpo.config.update import Mesh as Mesh
+    from ogrpo.config.update import Optimizer as Optimizer
+    from ogrpo.config.update import Override as Override
+    from ogrpo.config.update import Region as Region
     from ogrpo.core import (
         advantages,
         aggregate,
@@ -50,76 +63,113 @@ else:
     from ogrpo.core.objectives import OBJECTIVES, TokenBatch, token_loss
     from ogrpo.core.ratios import mean_log_ratio
     from ogrpo.core.surrogates import clipped_surrogate
-
-if TYPE_CHECKING:
     from ogrpo.rewards.reward import Reward as Reward
+    from ogrpo.run.api import Trainer as Trainer
+    from ogrpo.run.api import TrainResult as TrainResult
     from ogrpo.tasks import Task as Task
-    from ogrpo.trainer.api import Trainer as Trainer
-    from ogrpo.trainer.api import TrainResult as TrainResult
-    from ogrpo.trainer.config import TrainConfig as TrainConfig
 
-__all__ = [
-    "ADVANTAGES",
+__all__ = [  # noqa: RUF022 - in groups
+    # Methods: whole algorithms by name, and what one is made of.
     "ALGORITHMS",
-    "OBJECTIVES",
-    "REDUCTIONS",
     "Algorithm",
+    "algorithms",
+    "with_parts",
+    "OBJECTIVES",
+    "objectives",
     "TokenBatch",
-    "Total",
+    "token_loss",
+    "ADVANTAGES",
+    "REDUCTIONS",
+    # Blocks: functions of token tensors that a loss is composed of.
     "advantages",
     "aggregate",
-    "algorithms",
-    "bounds",
-    "certificates",
     "clipped_surrogate",
-    "clipping",
     "corrections",
-    "diagnostics",
     "divergences",
-    "estimators",
     "fixed_length_mean",
     "gates",
     "group_mean",
     "mean",
     "mean_log_ratio",
-    "objectives",
     "ratios",
     "sequence_mean",
     "sequence_sum_mean",
     "surrogates",
-    "token_loss",
     "token_mean",
+    "Total",
     "traces",
     "trust_region",
     "weights",
-    "with_parts",
+    # Theory: what a loss does, exactly, with bounds and certificates.
+    "bounds",
+    "certificates",
+    "clipping",
+    "diagnostics",
+    "estimators",
 ]
 
-_LATER: dict[str, str] = {
-    "Trainer": "ogrpo.trainer.api",
-    "TrainResult": "ogrpo.trainer.api",
-    "TrainConfig": "ogrpo.trainer.config",
+_ALGEBRA = {
+    "aggregate": (
+        *("Total", "fixed_length_mean", "group_mean", "mean"),
+        *("sequence_mean", "sequence_sum_mean", "token_mean"),
+    ),
+    "algorithms": ("ADVANTAGES", "ALGORITHMS", "REDUCTIONS", "Algorithm", "with_parts"),
+    "objectives": ("OBJECTIVES", "TokenBatch", "token_loss"),
+    "ratios": ("mean_log_ratio",),
+    "surrogates": ("clipped_surrogate",),
+}
+"""Modules of `ogrpo.core`, and the names of theirs that this package offers; a public name that is
+not here is a module of `ogrpo.core` itself."""
+
+_TRAINING = {
+    "Trainer": "ogrpo.run.api",
+    "TrainResult": "ogrpo.run.api",
     "Task": "ogrpo.tasks",
     "Reward": "ogrpo.rewards.reward",
+    "Processes": "ogrpo.config.processes",
+    "Rollout": "ogrpo.config.rollout",
+    "Schedule": "ogrpo.config.schedule",
+    "Certification": "ogrpo.config.train",
+    "Checkpointing": "ogrpo.config.train",
+    "Data": "ogrpo.config.train",
+    "Evaluation": "ogrpo.config.train",
+    "Judging": "ogrpo.config.train",
+    "Model": "ogrpo.config.train",
+    "Replay": "ogrpo.config.train",
+    "Reuse": "ogrpo.config.train",
+    "TrainConfig": "ogrpo.config.train",
+    "WarmStart": "ogrpo.config.train",
+    "Kernels": "ogrpo.config.update",
+    "Knobs": "ogrpo.config.update",
+    "Lora": "ogrpo.config.update",
+    "Mesh": "ogrpo.config.update",
+    "Optimizer": "ogrpo.config.update",
+    "Override": "ogrpo.config.update",
+    "Region": "ogrpo.config.update",
 }
-"""Name -> its module, which needs `ogrpo[train]`.
-
-A type checker sees such a name by `if TYPE_CHECKING: from MODULE import NAME as NAME`; it stays out
-of `__all__`, so that `from ogrpo import *` loads no trainer.
-"""
+"""Names and their modules, which need `ogrpo[train]`. They stay out of `__all__`, so that
+`from ogrpo import *` loads no trainer."""
 
 
-# Out of a type checker's sight: with it there, any misspelt name of the module would have a type.
+# PEP 562, as scientific-python's `lazy_loader` does it, which would be a third dependency of the
+# algebra. Out of a type checker's sight: with it there, any misspelt name would have a type.
 if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> Any:
-        if name in _LATER:
-            needs(f"ogrpo.{name}", "train")
-            return getattr(importlib.import_module(_LATER[name]), name)
-        if name in __all__:  # only where JAX is missing
-            needs(f"ogrpo.{name}", "")
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        if name not in _TRAINING and name not in __all__:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        from ogrpo.system.extras import needs
+
+        needs(f"ogrpo.{name}", "train" if name in _TRAINING else "")
+        if name in _TRAINING:
+            value = getattr(importlib.import_module(_TRAINING[name]), name)
+        else:
+            module = next((module for module, names in _ALGEBRA.items() if name in names), name)
+            value = importlib.import_module(f"ogrpo.core.{module}")
+            value = value if module == name else getattr(value, name)
+        globals()[name] = value  # found there the next time
+        return value
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_LATER})
+    return sorted({*globals(), *__all__, *_TRAINING})

@@ -10,6 +10,8 @@ import pytest
 from benchmarks.sampler import run
 from benchmarks.sampler.report import agreement, shared
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 
 

@@ -9,6 +9,7 @@ import pytest
 
 import ogrpo
 from ogrpo.cli import env
+from ogrpo.system.commit import commit_of
 
 VARIABLES = {
     "OGRPO_API_KEY": "s3cret",
@@ -82,13 +83,13 @@ def test_only_a_tracked_file_has_a_commit(tmp_path):
     identity = ("-c", "user.name=a", "-c", "user.email=a@b")
     subprocess.run(["git", "init", "-q"], **run)
     (tmp_path / "__init__.py").write_text("")
-    assert env._commit(tmp_path) == "no checkout"
+    assert commit_of(tmp_path) == "no checkout"
     subprocess.run(["git", "add", "."], **run)
     subprocess.run(["git", *identity, "commit", "-qm", "first"], **run)
     commit = subprocess.run(["git", "rev-parse", "HEAD"], **run).stdout.decode()
-    assert env._commit(tmp_path) == f"commit {commit[:12]}"
+    assert commit_of(tmp_path) == f"commit {commit[:12]}"
     (tmp_path / "__init__.py").write_text("changed")
-    assert env._commit(tmp_path).endswith(" with changes")
+    assert commit_of(tmp_path).endswith(" with changes")
 
 
 def test_an_option_is_refused(capsys):

@@ -68,11 +68,12 @@ def test_answers_and_metrics_are_kept_and_shown(tmp_path, console):
     options = EvalOptions(output=output)
     check_files(options)
     answers = collect_answers(chunks(), options, total=6, console=console)
+    readers = {"correct": str}
     found = tell(
-        answers, options, title="math", settings={"seed": 0}, console=console, answer_of=str
+        answers, options, title="math", settings={"seed": 0}, console=console, answers_of=readers
     )
     assert read_answers(output) == answers
-    assert found == summary(answers, answer_of=str)
+    assert found == summary(answers, answers_of=readers)
     kept = json.loads((tmp_path / "[bold]math.metrics.json").read_text())
     assert kept == {"settings": {"seed": 0}, "metrics": found}
     shown = console.file.getvalue()
@@ -128,3 +129,11 @@ def test_failures_are_said(console):
     answers = [record(0, 0), record(1, 0, correct=FAILED)]
     tell(answers, EvalOptions(), title="", settings={}, console=console)
     assert "1 of 2 answers have no verdict" in console.file.getvalue()
+
+
+def test_a_sum_of_rewards_is_never_called_pass_at_k(console):
+    both = {"correct": 1.0, "format": 0.0}
+    tell([record(values=both, reward=1.2)], EvalOptions(), title="", settings={}, console=console)
+    shown = console.file.getvalue()
+    assert "pass@" not in shown
+    assert "no Pass@k: none of correct, format, or more than one, is 0 or 1" in shown

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import re
 
 import pytest
 import yaml
@@ -9,7 +10,8 @@ import yaml
 from ogrpo.cli.config_file import as_file, read_file, split, with_values
 from ogrpo.cli.main import COMMANDS, main, usage
 from ogrpo.cli.options import parse
-from ogrpo.trainer.config import TrainConfig
+from ogrpo.config.train import TrainConfig
+from ogrpo.system.terminal import RunNote
 
 ROWS = [
     {
@@ -46,6 +48,50 @@ def test_every_command_is_told_and_has_help(capsys):
         assert end.value.code == 0
     assert main(["trian"]) == 2
     assert "Did you mean 'train'?" in capsys.readouterr().err
+
+
+def failing(error, cause=None):
+    """A command that ends by an error, whose context is another."""
+
+    def command(_options):
+        try:
+            if cause is not None:
+                raise cause
+        finally:
+            raise error
+
+    return command
+
+
+def noted(error, note="step 3 is saved; go on with:\n  ogrpo train --run-dir r --resume"):
+    error.add_note(RunNote(note))
+    return error
+
+
+GO_ON = "  ogrpo train --run-dir r --resume"
+FULL = OSError(28, "No space left on device", "metrics.jsonl")
+ENDS = [
+    # what ends a command, what it came from; exit code, whether a traceback stands above, last line
+    (noted(RuntimeError("x" * 9000)), None, 1, True, GO_ON),
+    (RuntimeError("closing failed, too"), noted(MemoryError()), 1, True, GO_ON),
+    (noted(FULL), None, 2, False, GO_ON),
+    (noted(KeyboardInterrupt()), None, 130, False, GO_ON),
+    (KeyboardInterrupt("SIGTERM: interrupted"), None, 130, False, "SIGTERM: interrupted"),
+    (ValueError("seed is -1"), None, 2, False, "error: seed is -1"),
+]
+
+
+@pytest.mark.parametrize(("error", "cause", "code", "traced", "last"), ENDS)
+def test_whatever_ends_a_command_the_last_lines_are_ours(
+    monkeypatch, capsys, error, cause, code, traced, last
+):
+    monkeypatch.setattr("ogrpo.cli.env.main", failing(error, cause))
+    monkeypatch.setattr("atexit.register", lambda _function: None)
+    assert main(["env"]) == code
+    shown = capsys.readouterr().err
+    assert shown.splitlines()[-1] == last
+    assert ("Traceback" in shown) == traced
+    assert len("\n".join(shown.splitlines()[-3:])) < 800
 
 
 def test_options_come_from_files_and_what_is_typed_comes_after(tmp_path):
@@ -108,6 +154,7 @@ def test_a_file_that_is_wrong_is_refused_by_name(tmp_path, text, message):
     [
         (b"a = " + b"[" * 100_000, r"is nested too deeply|cannot be read"),
         (b"a = 1\na = 2\n", r"cannot be read"),
+        (b".".join([b"seed"] * 20_000) + b" = 1", r"cannot be read: it is nested deeper than 100"),
         (b"seed = " + b"9" * 5000, r"cannot be read"),
         (b"# \xff", r"is not UTF-8 \(byte 2\)"),
         (b"#" * (1 << 20) + b"#", r"has more than 1048576 bytes"),
@@ -190,6 +237,40 @@ def test_train_eval_rescore_report_and_compare(task, tmp_path, monkeypatch, caps
     with pytest.raises(SystemExit):
         main(["eval", "--print-config"])
     assert yaml.safe_load(capsys.readouterr().out)["task"] == "gsm8k"
+
+
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        ("report nowhere", "there is no folder nowhere: name the folder of a run"),
+        ("report .", ". is no run's folder: it has no config.json"),
+        ("compare . nowhere", ". is no run's folder: it has no config.json"),
+        (
+            "eval --task TASK --model.path nowhere",
+            "nowhere is no folder, no GGUF file and no known",
+        ),
+        ("train --task TASK --model.path nowhere", "nowhere is no folder, no GGUF file and no kn"),
+    ],
+)
+def test_what_is_missing_is_named(task, tmp_path, monkeypatch, capsys, command, message):
+    monkeypatch.chdir(tmp_path)
+    assert main(command.replace("TASK", str(task)).split()) == 2
+    assert f"error: {message}" in capsys.readouterr().err
+
+
+def test_a_reward_that_judges_nothing_held_out_ends_in_one_line(
+    task, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.py").write_text(
+        "def none(completions):\n    return [None for _ in completions]"
+    )
+    assert main(["train", "--task", str(task), "--rewards", "mine.py:none", *SMALL]) == 2
+    told = capsys.readouterr().err
+    assert re.search(
+        r"^error: .*reward 'none' \(.*mine\.py:1\) gave None for completion 0", told, re.M
+    )
+    assert "Traceback" not in told
 
 
 def test_evaluation_without_a_model_is_refused(task, capsys):

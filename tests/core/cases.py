@@ -42,6 +42,11 @@ KNOBS: dict[str, dict[str, float]] = {
     "oapl": {"slope": 0.7},
     "dpo": {"tau": 0.7},
     "vespo": {"power_pos": 2.0, "rate_pos": 3.0, "power_neg": 3.0, "rate_neg": 2.0},
+    "ctpo": {"eps_low": 0.15, "eps_high": 0.2, "beta": 0.2},
+    "prime_rl": {"low": 0.06, "high": 0.04, "coef": 0.3},
+    "distill": {"low": 0.05, "coef": 0.3},
+    "kl_cov": {"share": 0.2, "coef": 0.7},
+    "m2po_released": {"threshold": 0.1, "eps_low": 0.05, "eps_high": 0.1},
     "vtrace": {"decay": 0.9, "ratio_cap": 1.2, "trace_cap": 1.1},
 }
 NAMES = sorted(KNOBS)

@@ -225,8 +225,8 @@ def opmd_kimi(lp, held, b, *, coef):
 
 
 def opmd_kimi_sequence(lp, held, b, *, tau):
-    delta = np.where(b.mask, lp - b.old, 0.0)
-    penalty = tau / 2 * delta.sum(-1, keepdims=True) * delta
+    total = np.where(b.mask, lp - b.old, 0.0).sum(-1, keepdims=True)
+    penalty = tau / 2 * total**2 / np.maximum(b.mask.sum(-1, keepdims=True), 1)
     return np.where(b.mask, -b.A * lp + penalty, 0.0)
 
 
@@ -243,9 +243,10 @@ def opmd_pairwise(lp, held, b, *, tau):
             m = b.mask[n, g]
             reward = b.A[n, g][m].mean() if m.any() else 0.0
             residual[g] = reward - tau * (lp[n, g][m].sum() - held[n, g][m].sum())
+        there = b.mask[n].any(-1)
         for g in range(size):
             m = b.mask[n, g]
-            out[n, g][m] = (residual[g] - residual.mean()) ** 2 / max(m.sum(), 1)
+            out[n, g][m] = (residual[g] - residual[there].mean()) ** 2 / max(m.sum(), 1)
     return out
 
 
@@ -298,3 +299,67 @@ def vtrace(lp, held, b, *, decay, ratio_cap, trace_cap):
                 weight *= min(rho[places[-1]], ratio_cap)
             out[i][place] = -weight * b.A[i][place] * lp[i][place]
     return out
+
+
+def ctpo(lp, held, b, *, eps_low, eps_high, beta):
+    out = np.zeros_like(lp)
+    for i in np.ndindex(lp.shape[:-1]):
+        total, place = 0.0, 0
+        for t in np.flatnonzero(b.mask[i]):
+            total, place = total + held[i][t] - b.old[i][t], place + 1
+            ratio = math.exp(total + lp[i][t] - held[i][t])
+            ends = math.exp(-eps_low * place**0.5), math.exp(eps_high * place**0.5)
+            a = b.A[i][t]
+            out[i][t] = -min(ratio * a, min(max(ratio, ends[0]), ends[1]) * a)
+            out[i][t] += beta * k3(lp[i][t], b.ref[i][t])
+    return out
+
+
+def prime_rl(lp, held, b, *, low, high, coef):
+    def loss(x, h, t):
+        moved = math.exp(h) - math.exp(t.old)
+        shut = moved > high if t.A > 0 else moved < -low
+        return (0.0 if shut else -math.exp(x - t.old) * t.A) + coef * (x - t.old) ** 2
+
+    return _tokens(loss, lp, held, b)
+
+
+def distill(lp, held, b, *, low, coef):
+    def loss(x, h, t):
+        gain = 0.0 if math.exp(h) - math.exp(t.old) < -low else math.exp(x - t.old) * (t.ref - h)
+        return -gain + coef * (x - t.old) ** 2
+
+    return _tokens(loss, lp, held, b)
+
+
+def kl_cov(lp, held, b, *, share, coef):
+    out = np.where(b.mask, -np.exp(lp - b.old) * b.A, 0.0)
+    places = np.argwhere(b.mask)
+    if len(places) == 0:
+        return out
+    off = [x[b.mask] - x[b.mask].mean() for x in (b.A, held)]
+    ranked = np.argsort(-(off[0] * off[1]), kind="stable")
+    for n in ranked[: max(1, int(share * len(places)))]:
+        i = tuple(places[n])
+        out[i] += coef * abs(lp[i] - b.old[i])
+    return out
+
+
+def m2po_released(lp, held, b, *, threshold, eps_low, eps_high):
+    squares = (held - b.old)[b.mask] ** 2
+    if squares.size == 0:
+        return np.zeros_like(lp)
+    low, high = 0.0, 1e4  # bisection on c, mean min(D^2, c) rising in c
+    for _ in range(200):
+        middle = (low + high) / 2
+        low, high = (
+            (middle, high) if np.minimum(squares, middle).mean() < threshold else (low, middle)
+        )
+    width = math.sqrt(high) if squares.mean() >= threshold else 60.0
+    ends = min(math.exp(-width), 1 - eps_low), max(math.exp(width), 1 + eps_high)
+
+    def loss(x, h, t):
+        ratio = math.exp(x - t.old)
+        return -min(ratio * t.A, min(max(ratio, ends[0]), ends[1]) * t.A)
+
+    return _tokens(loss, lp, held, b)

@@ -70,9 +70,36 @@ def test_positives_are_the_better_half():
 
 
 @pytest.mark.parametrize("name", sorted(TAKES_A_GROUP | NEEDS_NO_SIBLING))
-def test_nan_rewards_are_not_swallowed(name):
-    out = (TAKES_A_GROUP | NEEDS_NO_SIBLING)[name](R.at[0, 1].set(jnp.nan))
-    assert np.isnan(jax.tree.leaves(out)[0]).any()
+def test_a_completion_that_was_not_judged_is_left_out(name):
+    """Its siblings earn what they would if it had not been drawn."""
+    fn = (TAKES_A_GROUP | NEEDS_NO_SIBLING)[name]
+    rewards = jnp.array([[1.0, 0.25, 3.0], [2.0, 2.0, 2.0], [0.5, 1.5, 1.0]])
+    beside = jnp.concatenate([rewards[:, :1], jnp.full((3, 1), jnp.nan), rewards[:, 1:]], axis=1)
+    earned = fn(beside)
+    np.testing.assert_array_equal(earned[:, 1], 0)
+    if name == "kept_advantages":  # other lots are drawn, of a group of another size
+        np.testing.assert_allclose(earned.sum(1), 0, atol=1e-6)
+        return
+    np.testing.assert_allclose(earned[:, [0, 2, 3]], fn(rewards), rtol=1e-6, atol=1e-7)
+
+
+def test_what_was_not_judged_is_told_apart_from_0():
+    values, present = advantages.judged(jnp.array([0.0, jnp.nan, 2.0]))
+    np.testing.assert_array_equal(values, [0, 0, 2])
+    np.testing.assert_array_equal(present, [True, False, True])
+
+
+@pytest.mark.parametrize("name", sorted(TAKES_A_GROUP | NEEDS_NO_SIBLING))
+def test_a_group_that_was_not_judged_earns_nothing(name):
+    earned = (TAKES_A_GROUP | NEEDS_NO_SIBLING)[name](R.at[1].set(jnp.nan))
+    np.testing.assert_array_equal(earned[1], 0)
+    assert np.isfinite(earned).all()
+
+
+def test_equal_rewards_are_all_positives_whatever_their_mean_is_rounded_to():
+    for value in (0.1, 0.3, 0.7):
+        equal = jnp.full((1, 7), value)
+        np.testing.assert_array_equal(advantages.positives_only(equal), 1)
 
 
 def test_spreading_needs_the_groups_shape():

@@ -1,5 +1,6 @@
 """What every named method must be: whole, true to what it declares, and moved by each of its knobs."""
 
+import inspect
 from functools import partial
 
 import jax
@@ -16,6 +17,7 @@ from ogrpo.core.algorithms import (
     CENTERS,
     KEY,
     KLS,
+    LENGTHS,
     PROXIMAL,
     REDUCTIONS,
     REFERENCE,
@@ -25,11 +27,10 @@ from ogrpo.core.algorithms import (
     Algorithm,
     Knob,
     LooksAt,
-    loss_reads,
     with_parts,
 )
-from ogrpo.core.algorithms.base import accepted, keywords, reference_kl
-from ogrpo.core.algorithms.parts import knobs_of
+from ogrpo.core.algorithms.base import READS, in_groups, reference_kl
+from ogrpo.core.algorithms.parts import ADVANTAGE_KNOBS, REDUCTION_KNOBS
 from ogrpo.core.returns import Along
 from tests.core.cases import arrays, batch_of
 
@@ -44,7 +45,8 @@ def settings(algorithm, **given):
 
 
 def loss_of(algorithm, knobs, log_probs, batch, rewards=REWARDS):
-    return mean(algorithm(log_probs, batch, rewards, knobs, KEYS, along(batch)))
+    known = along(batch)
+    return mean(algorithm(log_probs, batch, rewards, knobs, KEYS, known, values=known.values))
 
 
 def along(batch):
@@ -67,10 +69,29 @@ def given():
     return jnp.asarray(a.lp, float), batch_of(a)
 
 
+BLIND = (objectives.reinforce, objectives.opmd_min)
+"""Losses that are the same whoever drew the samples."""
+
+
+def loss_reads(algorithm, log_probs, batch):
+    """The policies whose log-probs move the loss."""
+    knobs, rng = settings(algorithm), np.random.default_rng(2)
+    still = algorithm.token_loss(log_probs, batch, knobs)
+    moved = {}
+    for policy, name in READS.items():
+        other = getattr(batch, name) + 3 * jnp.asarray(
+            rng.normal(size=(*log_probs.shape[:-1], 1)), float
+        )
+        moved[policy] = algorithm.token_loss(log_probs, batch._replace(**{name: other}), knobs)
+    return {policy for policy, loss in moved.items() if not np.array_equal(loss, still)}
+
+
 @every
-def test_it_reads_what_it_declares_and_nothing_else(name):
+def test_it_reads_what_it_declares_and_nothing_else(name, given):
     algorithm = ALGORITHMS[name]
-    assert loss_reads(algorithm) == algorithm.reads - {KEY, STEPS, VALUES}
+    declared = algorithm.reads - {KEY, STEPS, VALUES, LENGTHS}
+    sampler = {BEHAVIOR} if algorithm.loss in BLIND else set()
+    assert loss_reads(algorithm, *given) == declared - sampler
     assert algorithm.inputs({"beta": 0.0}) == algorithm.reads
     assert REFERENCE in algorithm.inputs({"beta": 0.1})
 
@@ -90,25 +111,29 @@ def test_each_knob_has_a_part_that_takes_it_and_a_source(name):
 @pytest.mark.parametrize("name", [n for n, a in ALGORITHMS.items() if a.adds_up])
 def test_prompts_add_up(name, given):
     algorithm, (log_probs, batch) = ALGORITHMS[name], given
-    if KEY in algorithm.reads:  # lots are drawn for the whole batch, before it is cut
+    # Lots are drawn and rewards are whitened for the whole batch, before it is cut.
+    if KEY in algorithm.reads or name.startswith("reinforce_pp"):
         algorithm = with_parts(algorithm, advantage="centered")
     knobs = settings(algorithm)
     known = along(batch)
-    whole = algorithm(log_probs, batch, REWARDS, knobs, along=known)
-    parts = [
-        algorithm(
-            *jax.tree.map(lambda x, n=n: x[n : n + 1], (*given, REWARDS)),
-            knobs,
-            along=jax.tree.map(lambda x, n=n: x[n : n + 1], known),
-        )
-        for n in range(2)
-    ]
+    whole = algorithm(log_probs, batch, REWARDS, knobs, along=known, values=known.values)
+
+    def part(n):
+        *rows, here = jax.tree.map(lambda x: x[n : n + 1], (*given, REWARDS, known))
+        return algorithm(*rows, knobs, along=here, values=here.values)
+
+    parts = [part(n) for n in range(2)]
     np.testing.assert_allclose(combine(*parts), whole, rtol=1e-5)
+
+
+EDGES = {"kl_cov": {"share": 0.9}, "m2po_released": {"eps_low": 0.01, "eps_high": 0.01}}
+"""Where what a method looks at decides in so small a batch."""
 
 
 def seen_by(algorithm, log_probs, batch):
     """What the losses of the first completion depend on, from changes of everything else."""
-    knobs = settings(algorithm)
+    knobs = settings(algorithm, **EDGES.get(algorithm.name, {}))
+    scale = 4 if algorithm.name == "kl_cov" else 1
 
     def first(change):
         others = jax.tree.map(lambda x: x + change(x), (log_probs, batch._replace(mask=None)))
@@ -118,7 +143,7 @@ def seen_by(algorithm, log_probs, batch):
     rng = np.random.default_rng(0)
 
     def noise(x, where):
-        return jnp.where(where, jnp.asarray(rng.normal(size=x.shape), x.dtype), 0)
+        return jnp.where(where, jnp.asarray(rng.normal(size=x.shape, scale=scale), x.dtype), 0)
 
     n, g, _ = jnp.ogrid[: log_probs.shape[0], : log_probs.shape[1], :1]
     still = first(jnp.zeros_like)
@@ -231,7 +256,9 @@ def test_knobs_go_with_their_part():
 def test_a_centre_decides_what_is_read(center, given):
     algorithm = with_parts(ALGORITHMS["off_policy_grpo"], center=center)
     assert (
-        (PROXIMAL in algorithm.reads) == (center == "exact") == (PROXIMAL in loss_reads(algorithm))
+        (PROXIMAL in algorithm.reads)
+        == (center == "exact")
+        == (PROXIMAL in loss_reads(algorithm, *given))
     )
     log_probs, batch = given
     expected = objectives.off_policy_grpo(log_probs, batch, center_fn=CENTERS[center])
@@ -243,7 +270,7 @@ def test_a_centre_decides_what_is_read(center, given):
 def test_a_weight_starts_the_ratio_at_the_proximal_policy(weight, given):
     log_probs, batch = given
     algorithm = with_parts(ALGORITHMS["grpo"], weight=weight)
-    assert loss_reads(algorithm) == algorithm.reads == {BEHAVIOR, PROXIMAL}
+    assert loss_reads(algorithm, *given) == algorithm.reads == {BEHAVIOR, PROXIMAL}
     knobs = settings(algorithm)
     own = {"trace": {"decay": 1.0, "cap": 1.0}}.get(weight)
     own = own or {
@@ -269,7 +296,7 @@ def test_the_kl_term_is_exchanged_alone(kl, given):
     delta = np.where(batch.mask, batch.ref_log_probs - log_probs, 0)
     plain = {"k1": -delta, "k2": delta**2 / 2, "k3": np.expm1(delta) - delta}[kl[-2:]]
     ratio = np.exp(np.where(batch.mask, log_probs - batch.behavior_log_probs, 0))
-    expected = 0.5 * plain * (ratio if "_" in kl else 1)
+    expected = 0.5 * plain * (ratio if kl.startswith(("importance", "weighted")) else 1)
     np.testing.assert_allclose(ours, np.where(batch.mask, expected, 0), rtol=1e-5, atol=1e-6)
 
 
@@ -290,7 +317,73 @@ REFUSED = [
     (lambda: ALGORITHMS["grpo"].settings({"eps_low": -0.1}), r"eps_low must be >= 0, got -0\.1"),
     (lambda: ALGORITHMS["grpo"].settings({"beta": -1.0}), "beta must be >= 0"),
     (lambda: Algorithm("mine", objectives.grpo, reads=frozenset({"critic"})), "mine reads critic"),
+    (lambda: call("dapo", epsilon=0.5), r"dapo has no epsilon. Did you mean 'eps_(low|high)'\?"),
+    (lambda: call("dr_grpo"), "dr_grpo needs a value of length"),
+    (lambda: call("red_drop"), r"red_drop draws lots: give key=jax\.random\.key"),
+    (lambda: call("ppo"), r"ppo reads more than rewards: give along=Along\(mask, values\)"),
+    (lambda: call("grpo_process"), r"along=Along\(mask, step_rewards, step_ends\)"),
+    (lambda: call("ppo", known=True), r"ppo learns values: give values="),
+    (lambda: call("grpo"), r"grpo with beta 0\.04 reads ref_log_probs: give them in the batch"),
+    (lambda: call("dpo"), r"the loss reads ref_log_probs, and the batch has none"),
+    (lambda: call("decoupled"), r"the loss reads proximal_log_probs, and the batch has none"),
+    (lambda: call("dapo", shape=(4,)), r"rewards are \[4\], but log_probs \[2, 4, 5\]"),
+    (lambda: call("dapo", shape=(2, 4, 5)), r"rewards are \[2, 4, 5\], but log_probs \[2, 4, 5\]"),
 ]
+
+
+def call(name, *, shape=(2, 4), known=False, **knobs):
+    """The whole method on what every batch has: no reference, no proximal policy, nothing along."""
+    batch = batch_of(arrays())._replace(proximal_log_probs=None, ref_log_probs=None)
+    log_probs, rewards = batch.behavior_log_probs, jnp.zeros(shape)
+    return ALGORITHMS[name](log_probs, batch, rewards, knobs, along=along(batch) if known else None)
+
+
+@every
+def test_a_call_without_knobs_is_the_published_method(name, given):
+    algorithm, (log_probs, batch) = ALGORITHMS[name], given
+    known, length = along(batch), {"length": 5.0} if "length" in ALGORITHMS[name].knobs else {}
+    bare = algorithm(log_probs, batch, REWARDS, length, KEYS, known, values=known.values)
+    assert np.isfinite(mean(bare))
+    assert mean(bare) == loss_of(algorithm, settings(algorithm), log_probs, batch)
+
+
+@pytest.mark.parametrize("name", ["dapo", "grpo", "opmd_pairwise", "dpo", "ppo"])
+def test_completions_in_one_row_are_told_apart_by_their_groups(name, given):
+    """The last group lacks a completion, in either layout."""
+    algorithm, (log_probs, batch) = ALGORITHMS[name], given
+    known, knobs = along(batch), settings(algorithm)
+    rewards = REWARDS.at[1, 3].set(jnp.nan)
+    expected = algorithm(log_probs, batch, rewards, knobs, KEYS, known, values=known.values)
+    order = np.random.default_rng(1).permutation(7)
+    rows = jax.tree.map(lambda x: x.reshape(8, *x.shape[2:])[order], (log_probs, batch, known))
+    ids = np.repeat([11, 5], 4)[order]
+    values = rows[2].values
+    ours = algorithm(
+        *rows[:2], rewards.ravel()[order], knobs, KEYS, rows[2], values=values, groups=ids
+    )
+    np.testing.assert_allclose(ours, expected, rtol=1e-6)
+    with pytest.raises(ValueError, match=r"groups are \[3\], rewards \[7\]"):
+        algorithm(*rows[:2], rewards.ravel()[order], knobs, groups=ids[:3])
+    with pytest.raises(ValueError, match="groups are traced"):
+        jax.jit(lambda g: algorithm(*rows[:2], rewards.ravel()[order], knobs, groups=g))(ids)
+
+
+def test_rows_are_arranged_by_their_prompts_and_small_groups_filled_up():
+    rewards, rows = in_groups(np.array([7, 3, 7]), jnp.array([1.0, 2.0, 3.0]), jnp.arange(3))
+    np.testing.assert_array_equal(rewards, [[2.0, np.nan], [1.0, 3.0]])
+    np.testing.assert_array_equal(rows, [[1, 1], [0, 2]])
+
+
+def test_ppo_is_whole_with_its_critics_loss(given):
+    log_probs, batch = given
+    ppo, known = ALGORITHMS["ppo"], along(batch)
+    knobs, now = settings(ppo), known.values + 0.25
+    whole = ppo(log_probs, batch, REWARDS, knobs, along=known, values=now)
+    returns = ppo.credit(REWARDS, knobs, along=known) + known.values
+    squares = jnp.where(batch.mask, (now - returns) ** 2, 0).sum()
+    spread = ppo.credit(REWARDS, knobs, along=known)
+    policy = ppo.token_loss(log_probs, batch._replace(advantages=spread), knobs).sum()
+    np.testing.assert_allclose(whole.total, policy + squares, rtol=1e-5)
 
 
 @pytest.mark.parametrize(("make", "message"), REFUSED)
@@ -308,7 +401,7 @@ def test_reading_what_is_not_declared_is_refused_and_not_replaced():
         aggregate.token_total,
         knobs={"cap": Knob(2.0, "here"), "beta": Knob(0.0, "here")},
     )
-    with pytest.raises(ValueError, match=r"mine reads log-probs .* add proximal to `reads`"):
+    with pytest.raises(ValueError, match=r"reads proximal_log_probs.* name the policy in `reads`"):
         mine.settings({})
 
 
@@ -368,12 +461,26 @@ def test_the_users_weights_multiply_the_gain_alone(given):
     np.testing.assert_allclose(with_kl, weights * plain + kl, rtol=1e-5, atol=1e-6)
 
 
-def test_a_parts_knobs_are_what_its_signature_leaves_open():
-    assert keywords(objectives.grpo) == ["eps_low", "eps_high"]  # beta is the KL term's
-    assert knobs_of(ADVANTAGES["group_standardized"]) == {}
-    assert knobs_of(objectives.oapl)["slope"].default == 1e-3
-    assert knobs_of(REDUCTIONS["fixed_length"])["length"].default is None
-    assert accepted(objectives.oapl, {"slope": 2.0, "tau": 1.0}) == {"slope": 2.0}
+def keywords(part):
+    """The numbers that a part takes by keyword, less those that are bound."""
+    parameters = inspect.signature(part).parameters.values()
+    names = {p.name for p in parameters if p.kind is p.KEYWORD_ONLY}
+    return names - {"beta", "counted", "center_fn", *getattr(part, "keywords", {})}
+
+
+@every
+def test_the_catalogue_names_the_knobs_of_each_part(name):
+    algorithm = ALGORITHMS[name]
+    for part in ("loss", "advantage", "reduction", "critic"):
+        taken = {n for n, knob in algorithm.knobs.items() if part in knob.parts and n != "beta"}
+        assert taken == (keywords(of) if (of := getattr(algorithm, part)) else set())
+
+
+@pytest.mark.parametrize("tables", [(ADVANTAGES, ADVANTAGE_KNOBS), (REDUCTIONS, REDUCTION_KNOBS)])
+def test_a_part_that_is_exchanged_brings_its_knobs(tables):
+    parts, knobs = tables
+    for name, part in parts.items():
+        assert set(knobs.get(name, {})) == keywords(part)
 
 
 def test_the_kl_term_is_k3_unless_exchanged(given):

@@ -56,6 +56,12 @@ def test_the_score_form_and_the_ratio_form_agree_in_gradient():
         np.testing.assert_allclose(other, first, rtol=1e-5)
 
 
+def test_the_drift_is_what_came_before_the_update():
+    a = arrays()
+    expected = np.where(a.mask, a.prox - a.old, 0)
+    np.testing.assert_allclose(objectives.drift(batch_of(a)), expected, rtol=1e-5, atol=1e-6)
+
+
 def test_gates_multiply():
     ratio, up = jnp.array([0.5, 0.9, 1.1, 3.0]), jnp.ones(4)
     band = partial(gates.band_gate, low=0.8, high=2.0)

@@ -15,7 +15,10 @@ import pytest
 from ogrpo.core.aggregate import mean
 from ogrpo.core.algorithms import ADVANTAGES, ALGORITHMS, REDUCTIONS
 from ogrpo.core.objectives import TokenBatch
+from ogrpo.core.returns import Along
 from tests import names
+
+pytestmark = pytest.mark.slow
 
 P, G, T, LENGTH = 2, 4, 5, 8
 ROWS = [row for row in names.rows() if row.ours and not row.project.startswith("TRL")]
@@ -164,6 +167,22 @@ def sppo(x, a):
     return -a * (x.lp - x.old) * ((r >= 1 / 1.3) & (r <= 1.3))
 
 
+def token_icepop(x, a):
+    r = ratio(x)
+    return -sg(jnp.where((r >= 0.5) & (r <= 5.0), r, 0.0)) * a * x.lp
+
+
+def negatives_masked(x, a):
+    drift = sequence_mean(x, sg(x.old - x.lp))
+    return dual(x, a) * ~((a < 0) & (drift > 0.1))
+
+
+def kl_cov(x, a):
+    covariance = (a - a[x.mask].mean()) * (sg(x.lp) - sg(x.lp)[x.mask].mean())
+    top = jnp.where(x.mask, covariance, -jnp.inf)
+    return -a * ratio(x) + jnp.abs(x.lp - x.old) * (top == top.max())  # one token of few
+
+
 def m2po(x, a):
     d = np.asarray(sg(x.lp - x.old))
     outward = np.asarray(x.mask) & (d * np.asarray(a) > 0)
@@ -221,6 +240,7 @@ FORMULAS = {
         "sapo": (bessel, sapo, sequences),
         "gpg": (bessel, reinforce, tokens),
         "geo_mean": (bessel, gmpo, sequences),
+        "kl_cov": (bessel, kl_cov, tokens),
         "dro": (bessel, partial(rec, coef=0.1), tokens),
         "cispo": (bessel, partial(cispo, low=0.8, high=1.2), tokens),
         "bypass_mode": (bessel, dual, tokens),
@@ -230,6 +250,7 @@ FORMULAS = {
         "decoupled_seq_is": (bessel, weighed(dual, sequence_weight), tokens),
         "decoupled_token_icepop": (bessel, weighed(dual, icepop), tokens),
         "bypass_ppo_clip": (bessel, dual, tokens),
+        "bypass_pg_token_icepop": (bessel, token_icepop, tokens),
         "disabled": (bessel, dual, tokens),
     },
     ("Trinity-RFT 0.6", "algorithm_type"): {
@@ -245,6 +266,9 @@ FORMULAS = {
         "sppo": (centered, sppo, tokens),
         "rec": (centered, trinity(reinforce), tokens),
         "m2po": (bessel, m2po, tokens),
+    },
+    ("Trinity-RFT 0.6", "policy_loss_fn"): {
+        "enable_sequence_masking=True": (bessel, trinity(negatives_masked), tokens),
     },
     ("Trinity-RFT 0.6", "rec"): {
         **{
@@ -284,9 +308,16 @@ FORMULAS = {
         "DrGRPOConfig()": (centered, with_kl(ppo, "k1", 0.04), fixed),
     },
 }
+COUNTED = "what is counted differs"
 UNSTATED = {
-    "raft": "what is counted differs",
-    "decoupled_geo_rs": "what is counted differs",
+    "raft": COUNTED,
+    "decoupled_geo_rs": COUNTED,
+    "decoupled_seq_is_rs": COUNTED,
+    "decoupled_geo_rs_seq_tis": COUNTED,
+    "decoupled_geo_rs_token_tis": COUNTED,
+    "bypass_ppo_clip_geo_rs": COUNTED,
+    "bypass_pg_geo_rs": COUNTED,
+    "bypass_pg_geo_rs_token_tis": COUNTED,
     'drop="balance"': "drawn",
 }
 
@@ -365,6 +396,23 @@ THEIR_REDUCTIONS = {
     "seq-mean-token-sum-norm": fixed,
     "sequence-mean-token-scale": fixed,
 }
+
+
+def whitened(before):
+    def whiten(r, lengths):
+        values = np.asarray(before(r))
+        each = np.repeat(values.ravel(), np.asarray(lengths).ravel())
+        return (values - each.mean()) / np.sqrt(each.var(ddof=1) + 1e-8)
+
+    return whiten
+
+
+BY_LENGTH = {
+    "reinforce_plus_plus": whitened(raw),
+    "reinforce_plus_plus_baseline": whitened(centered),
+    "reinforceplusplus": whitened(raw),
+    "opo": lambda r, n: r - (n * r).sum(-1, keepdims=True) / n.sum(-1, keepdims=True),
+}
 THEIR_ADVANTAGES = {
     "grpo": bessel,
     "grpo_verl": bessel,
@@ -390,11 +438,15 @@ def test_their_part_is_ours(row):
     x, (word, name) = case(), row.ours.split(" ")
     length = {"length": LENGTH} if name == "fixed_length" else {}
     with loosely():
-        if word == "advantage":
+        if row.theirs in BY_LENGTH:
+            expected = BY_LENGTH[row.theirs](x.rewards, x.mask.sum(-1))
+        elif word == "advantage":
             expected = THEIR_ADVANTAGES[row.theirs](x.rewards)
         else:
             expected = THEIR_REDUCTIONS[row.theirs](x, x.lp)
-    if word == "advantage":
+    if row.theirs in BY_LENGTH:
+        found = ADVANTAGES[name](x.rewards, Along(x.mask))
+    elif word == "advantage":
         found = ADVANTAGES[name](x.rewards)
     else:
         found = mean(REDUCTIONS[name](x.lp, x.mask, **length))

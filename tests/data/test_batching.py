@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from ogrpo.data.batching import PromptStream, fits, pad_groups
-from ogrpo.rollout.protocol import Completion, Group
+from ogrpo.protocol import Completion, Group
 
 P, T = 5, 4
 ids = st.integers(0, 2**31 - 1)

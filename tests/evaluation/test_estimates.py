@@ -6,7 +6,6 @@ import pytest
 from scipy import stats
 
 from ogrpo.evaluation import Z95, clustered_interval, pass_at_k, wilson_interval
-from ogrpo.trainer.evaluate import HeldoutScores, not_evaluated
 
 
 def outcomes_of(*prompts):
@@ -152,13 +151,3 @@ def test_pass_at_k_of_fewer_samples_is_refused(k):
 def test_pass_at_k_of_a_graded_reward_is_refused():
     with pytest.raises(ValueError, match=r"0 or 1, and one is 0\.5.*samples 1"):
         pass_at_k(outcomes_of([1, 0.5, 0, 1]), 2)
-
-
-@pytest.mark.parametrize(("samples", "more"), [(1, 0), (8, 3), (11, 3)])
-def test_a_record_names_k_and_one_sample_has_no_pass_at_k(samples, more):
-    estimate = wilson_interval(outcomes_of([1], [0], [1])[:, 0])
-    record = HeldoutScores(estimate, estimate, 1.0, estimate, samples).record()
-    found = {key for key in record if key.startswith(f"pass@{samples}/sampled")}
-    assert len(record) == 7 + more
-    assert len(found) == 3
-    assert not_evaluated(samples) == dict.fromkeys(record)

@@ -3,11 +3,12 @@ import threading
 import numpy as np
 import pytest
 
-from ogrpo.evaluation import AnswerFile, answer_reader, rescore, sample_and_judge, summary
+from ogrpo.evaluation import AnswerFile, answer_readers, rescore, sample_and_judge, summary
 from ogrpo.evaluation.answers import to_line
+from ogrpo.protocol import Sampling
 from ogrpo.rewards.math import MathReward
 from ogrpo.rewards.pool import RewardPool
-from ogrpo.rollout.protocol import Sampling
+from ogrpo.rewards.reward import Reward
 from ogrpo.tasks import Example
 from tests.evaluation.engines import decode, encode, holds, make_engine
 
@@ -100,7 +101,7 @@ def test_a_pool_of_rewards_judges():
         assert answer.values["length_of"] == pytest.approx(len(answer.text) / 10)
         if not answer.truncated and not answer.failed:
             assert answer.values["math"] == answer.values["first_digit"]
-    found = summary(answers, by="math", answer_of=answer_reader(judge))
+    found = summary(answers, by="math", answers_of=answer_readers([Reward("math", judge)]))
     assert found["failed"] == sum(a.text == "" for a in answers)
     assert found["maj@1"] == pytest.approx(found["pass@1"])
 

@@ -26,7 +26,7 @@ def answers():
 
 
 def test_every_figure_is_its_estimates():
-    found = summary(answers(), answer_of=lambda text: text or None)
+    found = summary(answers(), answers_of={"correct": lambda text: text or None})
     for k in (1, 2, 4):
         estimate = pass_at_k(RIGHT, k)
         assert [found[f"pass@{k}{end}"] for end in ("", "/low", "/high")] == [*estimate[:3]]
@@ -53,7 +53,7 @@ def test_the_ks_are_powers_of_two_and_the_samples_unless_named():
 
 def test_an_answer_that_was_cut_off_has_no_vote():
     cut = [record(0, 0, text="4", correct=0.0, finish_reason="length"), record(0, 1, text="5")]
-    found = summary(cut, answer_of=str)
+    found = summary(cut, answers_of={"correct": str, "other": len})
     assert (found["maj@2"], found["truncated"]) == (1, 0.5)
 
 
@@ -69,17 +69,23 @@ def test_a_graded_reward_has_a_mean_and_no_pass_at_k():
     graded = [record(n, 0, correct=-0.5 * n) for n in range(3)]
     assert summary(graded)["reward/correct"] == -0.5
     assert "pass@1" not in summary(graded)
-    with pytest.raises(ValueError, match=r"needs rewards of 0 or 1, and one is -0\.5"):
+    with pytest.raises(ValueError, match=r"needs a reward that says right or wrong: none of"):
         summary(graded, ks=[1])
+    with pytest.raises(ValueError, match=r"'correct' is to say right or wrong, and it gave -0\.5"):
+        summary(graded, by="correct")
 
 
 def test_the_reward_that_decides_can_be_named():
     two = [
         record(n, values={"format": 1.0, "correct": float(n == 0)}, reward=1.5) for n in range(4)
     ]
-    assert summary(two)["pass@1"] == 1
+    assert "pass@1" not in summary(two)  # two rewards are 0 or 1
     assert summary(two, by="correct")["pass@1"] == 0.25
     assert summary(two)["reward"] == 1.5
+    with pytest.raises(ValueError, match=r"\['format', 'correct'\] of .*; name one by --by"):
+        summary(two, ks=[1])
+    shaped = [record(n, values={"length": 0.3, "correct": float(n == 0)}) for n in range(4)]
+    assert summary(shaped)["pass@1"] == 0.25  # the only one of 0 and 1, wherever it stands
     with pytest.raises(ValueError, match=r"no reward 'corect'; the answers were judged by \['fo"):
         summary(two, by="corect")
 

@@ -5,18 +5,21 @@ are those of `proofs/Certificate.v`.
 """
 
 import functools
+import itertools
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from jax.scipy.special import gammaln
 
 from ogrpo.core import bounds, certificates
 from ogrpo.core.surrogates import clipped_surrogate
-from tests.exact.draws import EPS, distributions, few, values
+from tests.exact.draws import EPS, distributions, few, tables, values
+
+pytestmark = pytest.mark.slow
 
 RATES = (0.1, 0.4, 0.8)
 BAND = {"eps_low": 0.2, "eps_high": 0.2}
@@ -37,12 +40,12 @@ def chance(drawn, probs):
     return np.exp(ways + drawn @ np.log(probs))
 
 
-@functools.partial(jax.jit, static_argnames=("delta", "rates"))
+@functools.partial(jax.jit, static_argnames="rates")
 def limits(outcomes, table, floor, delta, rates):
     """The bound for every row of `outcomes` [C, n], the values of the outcomes in `table` [3]."""
 
     def limit(row):
-        return certificates.lower_confidence(table[row], floor=floor, delta=delta, rates=rates)
+        return certificates.betting_confidence(table[row], floor=floor, delta=delta, rates=rates)
 
     return jax.vmap(limit)(outcomes).bound
 
@@ -67,7 +70,7 @@ rewards = functools.partial(values, low=0, high=8)
 def test_gap_is_below_the_improvement_on_average(mu, pi, pi_k, r, eps):
     """Theorem gap_mean, pi_k and pi free to leave the support of mu or to lack mass.
 
-    Theorems Certificate.gap_mean, Certificate.gap_ge, Certificate.gap_same.
+    Theorems Certificate.gap_mean, Certificate.gap_ge.
     """
     table = gap(pi, pi_k, mu, r, eps_high=eps)
     assert mu @ table <= (pi - pi_k) @ r + EPS
@@ -77,10 +80,7 @@ def test_gap_is_below_the_improvement_on_average(mu, pi, pi_k, r, eps):
 @few
 @given(distributions(3, least=0), distributions(3), distributions(3), rewards(3))
 def test_gap_survives_outcomes_that_mu_never_draws(mu, pi, pi_k, r):
-    """Theorem gap_mean: no support assumption. Mass that mu cannot see only lowers the mean.
-
-    Theorems Certificate.gap_mean, Certificate.gap_ge, Certificate.gap_same.
-    """
+    """Theorem gap_mean: no support assumption. Mass that mu cannot see only lowers the mean."""
     assert mu @ gap(pi, pi_k, mu, r) <= (pi - pi_k) @ r + EPS
 
 
@@ -89,13 +89,14 @@ def test_gap_survives_outcomes_that_mu_never_draws(mu, pi, pi_k, r):
 def test_on_policy_the_gap_is_the_clipped_surrogates_increase(mu, pi, r, eps):
     """Theorem minorise_maximise: c = 1 leaves f_eps(rho, 1, r) - r and no other noise.
 
-    Theorems Certificate.gap_mean, Certificate.gap_ge, Certificate.gap_same.
+    Theorem Certificate.gap_same.
     """
     ratio = bounds.density_ratio(pi, mu)
     surrogate = clipped_surrogate(ratio, jnp.asarray(r), eps_low=eps, eps_high=eps)
     table = gap(pi, mu, mu, r, eps_low=eps, eps_high=eps)
     np.testing.assert_allclose(table, surrogate - r, atol=EPS)
     np.testing.assert_allclose(gap(mu, mu, mu, r), 0, atol=EPS)
+    np.testing.assert_allclose(gap(pi, pi, mu, r), pi / mu - 1, atol=EPS)
 
 
 @few
@@ -108,24 +109,28 @@ def test_on_policy_the_gap_is_the_clipped_surrogates_increase(mu, pi, r, eps):
     st.sampled_from([0.05, 0.3]),
 )
 def test_certificate_covers(mu, pi, pi_k, r, n, delta):
-    """Theorem certificate_family: wrong with probability at most delta, at any n.
-
-    Theorem Certificate.certificate_family.
-    """
+    """Wrong with probability at most delta, at any n."""
     table, truth = gap(pi, pi_k, mu, r, eps_high=0.5), (pi - pi_k) @ r
     assert failure_probability(mu, table, truth, 1.0, n=n, delta=delta) <= delta
 
 
 @few
 @given(distributions(3), values(3), st.sampled_from([1, 3, 12]), st.sampled_from([0.1, 0.5]))
-def test_lower_confidence_covers(mu, x, n, delta):
-    """Theorem lower_confidence_family: any values above -floor, however large.
-
-    Theorems Certificate.mm_gap_ge, Calculus.fan_exp, Certificate.lower_confidence,
-    Certificate.lower_confidence_family.
-    """
+def test_betting_confidence_covers(mu, x, n, delta):
+    """Any values above -floor, however large: wrong with probability at most delta."""
     table = np.exp2(4 * x) - 1
     assert failure_probability(mu, table, mu @ table, 1.0, n=n, delta=delta) <= delta
+
+
+@few
+@given(values(), values(low=0, high=24), values(low=0, high=24), widths, widths)
+def test_known_ratios_allow_any_baseline(a, x, c, low, high):
+    """f(x, c, a) - c a >= -A R for ratios of at most R and |a| <= A.
+
+    Theorem Certificate.mm_gap_ge.
+    """
+    gain = clipped_surrogate(jnp.asarray(x), a, eps_low=low, eps_high=high, center=jnp.asarray(c))
+    assert np.all(gain - c * a >= -abs(a).max() * max(x.max(), c.max()) - EPS)
 
 
 @pytest.mark.parametrize(
@@ -138,55 +143,186 @@ def test_lower_confidence_covers(mu, x, n, delta):
     ],
 )
 def test_coverage_is_close_to_attained(win, n, delta, share):
-    """Theorem lower_confidence: laws on -1 and 0 that spend much of delta; less radius would fail.
-
-    Theorems Calculus.fan_exp, Certificate.lower_confidence, Certificate.lower_confidence_family.
-    """
+    """Laws on -1 and 0 that spend much of delta; less radius would fail."""
     mu, table = np.array([(1 - win) / 2, (1 - win) / 2, win]), np.array([-1.0, -1.0, 0.0])
     wrong = failure_probability(mu, table, mu @ table, 1.0, n=n, delta=delta, rates=(0.9,))
     assert share * delta <= wrong <= delta
 
 
-def test_lower_confidence_is_the_theorems():
-    """Theorem lower_confidence_family, written out: delta shared by the rates, the best one kept.
+def fan_limit(x, *, floor, delta, rate):
+    """The limit of one exponential rate, as it was before betting."""
+    psi = -np.log1p(-rate) - rate
+    noise = floor * np.log(1 / delta) / rate + psi / (rate * floor) * (x**2).sum()
+    return (x.sum() - noise) / x.size
 
-    Theorems Calculus.fan_exp, Certificate.lower_confidence, Certificate.lower_confidence_family.
+
+@few
+@given(st.lists(st.integers(-8, 40), min_size=12, max_size=12), st.sampled_from([0.05, 0.4]))
+def test_betting_is_never_weaker_than_the_exponential_rates(x, delta):
+    """On every sample, at delta shared by the rates; and where x >= -1 exp(l x - psi x^2) <= 1 + l x.
+
+    Theorems Anytime.betting_dominates, Calculus.fan_exp.
+    """
+    x = np.array(x) / 8
+    for rate in RATES:
+        psi = -np.log1p(-rate) - rate
+        assert np.all(np.exp(rate * x - psi * x**2) <= 1 + rate * x + EPS)
+    fan = max(fan_limit(x, floor=1.0, delta=delta / len(RATES), rate=rate) for rate in RATES)
+    assert limits(np.arange(12)[None], jnp.asarray(x), 1.0, delta, RATES)[0] >= fan - EPS
+
+
+def test_the_wealth_is_the_theorems_and_falls_with_the_mean():
+    """At the bound the wealth is 1/delta, against any larger mean less: the bound inverts it.
+
+    Theorem Anytime.wealth_decreases.
     """
     x, floor, delta, rates = np.array([0.3, -0.2, 0.7, 0.1] * 9), 0.5, 0.1, (0.2, 0.6)
-    by_hand = [
-        x.sum()
-        - floor * np.log(len(rates) / delta) / rate
-        - (-np.log(1 - rate) - rate) / (rate * floor) * (x**2).sum()
-        for rate in rates
-    ]
-    seen = certificates.lower_confidence(jnp.asarray(x), floor=floor, delta=delta, rates=rates)
-    np.testing.assert_allclose(seen.bound, max(by_hand) / x.size, rtol=1e-12)
-    assert float(seen.rate) == rates[int(np.argmax(by_hand))]
+
+    def wealth(m):
+        won = [np.prod((1 + rate * x / floor) / (1 + rate * m / floor)) for rate in rates]
+        return np.mean(won)
+
+    seen = certificates.betting_confidence(jnp.asarray(x), floor=floor, delta=delta, rates=rates)
+    assert wealth(float(seen.bound)) == pytest.approx(1 / delta, rel=1e-9)
+    assert np.all(np.diff([wealth(m) for m in np.linspace(-0.5, 2, 50)]) < 0)
     np.testing.assert_allclose(seen.mean, 0.225)
+    np.testing.assert_allclose(seen.evidence, np.log(wealth(0.0)))
 
 
-@pytest.mark.parametrize("delta", [0.05, 0.3])
-def test_lower_confidence_covers_unlike_prompts(delta):
-    """Theorem lower_confidence: two prompts, one draw each of two laws, about their mean.
+DEPTH = 6
 
-    Theorems Calculus.fan_exp, Certificate.lower_confidence, Certificate.lower_confidence_family.
+
+def histories(t):
+    """Every history of t binary outcomes. [2^t, t]."""
+    return np.array(list(itertools.product((0, 1), repeat=t)), int).reshape(2**t, t)
+
+
+def adaptive(past):
+    """The chance of outcome 1 and the two values that a past leads to: a law that chases its luck."""
+    ahead = past.mean(-1) if past.shape[-1] else np.zeros(len(past))
+    chance = np.where(ahead > 0.5, 0.05, 0.3)
+    return chance, np.stack([-np.where(ahead > 0.3, 1.0, 0.4), 0.5 + 3 * ahead], -1)
+
+
+def walked(t):
+    """Of every history of t steps: the values seen, their conditional means, its probability."""
+    paths = histories(t)
+    seen, means, probs = np.zeros((2**t, t)), np.zeros((2**t, t)), np.ones(2**t)
+    for step in range(t):
+        chance, table = adaptive(paths[:, :step])
+        hit = paths[:, step]
+        seen[:, step] = np.where(hit == 1, table[:, 1], table[:, 0])
+        means[:, step] = (1 - chance) * table[:, 0] + chance * table[:, 1]
+        probs *= np.where(hit == 1, chance, 1 - chance)
+    return paths, seen, means, probs
+
+
+@pytest.mark.parametrize("delta", [0.2, 0.5])
+def test_bounds_read_after_every_draw_of_a_past_that_chooses_the_next_all_hold(delta):
+    """P(the running mean of the conditional means is ever below its bound) <= delta.
+
+    Theorem Anytime.anytime_confidence.
     """
-    laws, tables = np.array([[0.9, 0.1], [0.3, 0.7]]), np.array([[-0.1, 3.0], [-1.0, 0.5]])
-    truth = np.mean(np.sum(laws * tables, axis=1))
+    paths, _, _, probs = walked(DEPTH)
+    wrong = np.zeros(2**DEPTH, bool)
+    for t in range(1, DEPTH + 1):
+        _, seen, means, _ = walked(t)
+        places = np.arange(seen.size).reshape(seen.shape)
+        bound = limits(places, jnp.asarray(seen.ravel()), 1.0, delta, RATES)
+        missed = np.asarray(bound) > means.mean(-1) + EPS
+        wrong |= missed[paths[:, :t] @ (1 << np.arange(t)[::-1])]
+    assert 0 < probs[wrong].sum() <= delta
+
+
+def test_the_wealth_against_the_conditional_means_is_a_fair_game_that_rarely_gets_rich():
+    """E[W_t+1 | past] = W_t, and P(max_t W_t >= c) <= 1/c, on every path of six draws.
+
+    Theorems Anytime.betting_is_fair, Anytime.ville.
+    """
+    most = np.zeros(2**DEPTH)
+    paths, *_, probs = walked(DEPTH)
+    before = np.ones(1)
+    for t in range(1, DEPTH + 1):
+        _, seen, means, chance = walked(t)
+        wealth = np.mean([np.prod((1 + k * seen) / (1 + k * means), -1) for k in RATES], axis=0)
+        share = chance.reshape(-1, 2) / chance.reshape(-1, 2).sum(-1, keepdims=True)
+        np.testing.assert_allclose((share * wealth.reshape(-1, 2)).sum(-1), before, rtol=1e-12)
+        before = wealth
+        most = np.maximum(most, wealth[paths[:, :t] @ (1 << np.arange(t)[::-1])])
+    for c in (1.5, 2.0, 4.0):
+        assert probs[most >= c].sum() <= 1 / c
+
+
+@settings(max_examples=5)
+@given(distributions(3), distributions(3, least=0), distributions(3, least=0), rewards(3))
+def test_certificates_of_draws_in_sequence_cover(mu, pi, pi_k, r):
+    """Two draws, the second of a prompt and policies that the first has chosen.
+
+    Theorem Certificate.certificate_anytime.
+    """
+    tables = [gap(pi, pi_k, mu, r), gap(pi_k, pi, mu, r[::-1])]
+    gains = [(pi - pi_k) @ r, (pi_k - pi) @ r[::-1]]
     wrong = 0.0
-    for i in range(2):
-        for j in range(2):
-            drawn = jnp.array([tables[0, i], tables[1, j]])
-            limit = certificates.lower_confidence(drawn, floor=1.0, delta=delta, rates=RATES)
-            wrong += laws[0, i] * laws[1, j] * float(limit.bound > truth)
-    assert wrong <= delta
+    for i, j in itertools.product(range(3), repeat=2):
+        after = int(r[i] > 0.5)
+        drawn = jnp.array([tables[0][i], tables[after][j]])
+        bounds_seen = [float(limits(np.arange(t)[None], drawn, 1.0, 0.3, RATES)[0]) for t in (1, 2)]
+        truths = [gains[0], (gains[0] + gains[after]) / 2]
+        wrong += mu[i] * mu[j] * any(b > g + EPS for b, g in zip(bounds_seen, truths, strict=True))
+    assert wrong <= 0.3
+
+
+@few
+@given(distributions(3, least=0), distributions(3, least=0), rewards(3))
+def test_old_and_new_draws_in_equal_shares_need_no_support_and_no_chi_square(pi, pi_k, r):
+    """E_m X = J(pi) - J(pi_k), |X| <= 1 and E_m X^2 <= TV for r in [0, 1], b = 1/2.
+
+    Theorems Balance.halves_mean, Balance.halves_range, Balance.halves_second_moment.
+    """
+    with np.errstate(divide="ignore", invalid="ignore"):
+        logs = np.nan_to_num(np.log(pi) - np.log(pi_k), nan=0.0, posinf=np.inf, neginf=-np.inf)
+    m = (pi + pi_k) / 2
+    table = np.asarray(certificates.balanced_gap(jnp.asarray(logs), jnp.asarray(r), **UNIT))
+    np.testing.assert_allclose(m @ table, (pi - pi_k) @ r, atol=EPS)
+    assert abs(table).max() <= 1 + EPS
+    assert m @ table**2 <= bounds.total_variation(jnp.asarray(pi), jnp.asarray(pi_k)) + EPS
+
+
+@few
+@given(distributions(3), tables(3, 3), rewards(3))
+def test_several_samplers_are_one_mixture_with_bounded_ratios(shares, samplers, r):
+    """Ratios of at most 1/w_j; the gain between two samplers from the draws of all.
+
+    Theorems Balance.mixture_mean, Balance.balance_ratio, Balance.balance_mean,
+    Balance.balance_range.
+    """
+    m = shares @ samplers
+    ratios = np.array([bounds.density_ratio(jnp.asarray(mu), jnp.asarray(m)) for mu in samplers])
+    assert np.all(shares[:, None] * ratios <= 1 + EPS)
+    table = (ratios[0] - ratios[1]) * (r - 0.5)
+    np.testing.assert_allclose(shares @ (samplers @ table), m @ table, atol=EPS)
+    np.testing.assert_allclose(m @ table, (samplers[0] - samplers[1]) @ r, atol=EPS)
+    assert abs(table).max() <= max(1 / shares[0], 1 / shares[1]) * abs(r - 0.5).max() + EPS
+
+
+def test_balanced_evidence_stays_finite_where_a_ratio_explodes():
+    """log pi/pi_k of +-1e4 and infinity: within the range, and with a gradient that is finite."""
+    logs = jnp.array([-jnp.inf, -1e4, 0.0, 1e4, jnp.inf])
+    seen = certificates.balanced_gap(logs, jnp.ones(5), **UNIT)
+    np.testing.assert_allclose(seen, [-1, -1, 0, 1, 1])
+
+
+def test_the_size_of_a_certificate_counts_the_range_of_its_values():
+    """E X = .05, E X^2 = .005: 93 draws by Bernstein's radius; 12 without its last term."""
+    n = float(certificates.certificate_size(0.05, 0.005, floor=1.0, delta=0.05))
+    odds = np.log(20)
+    assert np.sqrt(2 * odds * 0.005 / n) + odds / n == pytest.approx(0.05)
+    assert n == pytest.approx(93.4, abs=0.1)
+    assert 2 * odds * 0.005 / 0.05**2 == pytest.approx(12, abs=0.05)
 
 
 def test_certificate_is_not_vacuous():
-    """An improvement of .05 seen in 1500 fresh draws is certified nine times in ten.
-
-    Theorem Certificate.bernstein_radius.
-    """
+    """An improvement of .05 seen in 1500 fresh draws is certified nine times in ten."""
     mu, pi, r = np.array([0.5, 0.5]), np.array([0.45, 0.55]), np.array([0.0, 1.0])
     table = np.asarray(gap(pi, mu, mu, r))
     n, delta = 1500, 0.05
@@ -225,7 +361,7 @@ def proportional(mu, *tables, n):
 
 
 def certify(drawn, floor=1.0):
-    return certificates.lower_confidence(drawn, floor=floor, delta=0.05, rates=RATES).bound
+    return certificates.betting_confidence(drawn, floor=floor, delta=0.05, rates=RATES).bound
 
 
 def test_refuted_certificate_with_the_unit_centre():
@@ -303,7 +439,7 @@ def test_certificate_composes_and_traces():
     whole = functools.partial(
         certificates.improvement_certificate, **BAND, **UNIT, delta=0.1, rates=RATES
     )
-    by_hand = certificates.lower_confidence(
+    by_hand = certificates.betting_confidence(
         certificates.improvement_gap(ratio, center, r, **BAND, **UNIT),
         floor=1.0,
         delta=0.1,

@@ -3,12 +3,15 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ogrpo.core import advantages, estimators, objectives
 from ogrpo.core.objectives import TokenBatch
 from tests.exact.draws import EPS, binary, distributions, few, values
+
+pytestmark = pytest.mark.slow
 
 Y, G = 4, 4
 steps = st.integers(1, 80).map(lambda i: i / 8)
@@ -143,7 +146,7 @@ def test_refuted_balance_and_coverage_suffice_with_shared_parameters():
         theta += FEATURES @ weights_of(pi, r)
     pi = policy(theta * FEATURES)
     np.testing.assert_allclose(FEATURES @ weights_of(pi, r), 0, atol=1e-9)
-    assert pi @ r > 1 / 3
+    np.testing.assert_allclose(pi @ r, 1 / 3, atol=1e-9)  # the most that this family reaches
 
 
 def tree_policy(logits):

@@ -4,6 +4,10 @@ import ast
 import re
 from pathlib import Path
 
+import pytest
+
+pytestmark = pytest.mark.slow
+
 
 def docstrings():
     for path in Path(__file__).parent.glob("test_*.py"):

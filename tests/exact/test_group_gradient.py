@@ -14,6 +14,8 @@ from ogrpo.core.aggregate import sequence_sum_total
 from ogrpo.core.objectives import TokenBatch, reinforce
 from tests.exact.draws import EPS, binary, distributions, few, values
 
+pytestmark = pytest.mark.slow
+
 Y, G = 3, 3
 outcomes = distributions(Y)
 rewards = values(Y)
@@ -56,7 +58,7 @@ centered, leave_one_out, none = map(
 def test_group_mean_baseline_shrinks_the_gradient(pi, r):
     """Property 17: E = (1 - 1/G) grad J on policy.
 
-    Theorems NSample.group_mean_factor, NSample.group_mean_factor_off_policy.
+    Theorem NSample.group_mean_factor.
     """
     np.testing.assert_allclose(centered(pi, pi, r), (1 - 1 / G) * true_gradient(pi, r), atol=EPS)
 
@@ -66,7 +68,7 @@ def test_group_mean_baseline_shrinks_the_gradient(pi, r):
 def test_group_mean_baseline_off_policy(pi, mu, r):
     """Property 17: also off policy with rho_i, whatever mu.
 
-    Theorems NSample.group_mean_factor, NSample.group_mean_factor_off_policy.
+    Theorem NSample.group_mean_factor_off_policy.
     """
     np.testing.assert_allclose(centered(pi, mu, r), (1 - 1 / G) * true_gradient(pi, r), atol=EPS)
 
@@ -76,8 +78,7 @@ def test_group_mean_baseline_off_policy(pi, mu, r):
 def test_leave_one_out_is_unbiased(pi, mu, r):
     """Property 18: G/(G-1) times the group mean's, hence grad J; as is no baseline.
 
-    Theorems NSample.baseline_unbiased, NSample.leave_one_out_unbiased,
-    NSample.leave_one_out_vs_mean.
+    Theorems NSample.leave_one_out_unbiased, NSample.leave_one_out_vs_mean.
     """
     scaled = G / (G - 1) * advantages.centered(jnp.asarray(r))
     np.testing.assert_allclose(advantages.leave_one_out(jnp.asarray(r)), scaled, atol=EPS)
@@ -85,11 +86,28 @@ def test_leave_one_out_is_unbiased(pi, mu, r):
     np.testing.assert_allclose(none(pi, mu, r), true_gradient(pi, r), atol=EPS)
 
 
+def above_the_best_of_the_others(r):
+    """A baseline that is no mean: each completion against the largest reward of the rest."""
+    rest = jnp.where(jnp.eye(len(r), dtype=bool), -jnp.inf, r[None])
+    return r - rest.max(axis=1)
+
+
+above_best = expected_gradient(above_the_best_of_the_others)
+
+
+@few
+@given(outcomes, outcomes, rewards)
+def test_any_function_of_the_others_is_an_unbiased_baseline(pi, mu, r):
+    """Property 18: the largest of the others' rewards serves as well as their mean.
+
+    Theorem NSample.baseline_unbiased.
+    """
+    np.testing.assert_allclose(above_best(pi, mu, r), true_gradient(pi, r), atol=EPS)
+
+
 @few
 @given(rewards)
 def test_leave_one_out_is_the_mean_of_the_others(r):
-    """Theorems NSample.baseline_unbiased, NSample.leave_one_out_unbiased,
-    NSample.leave_one_out_vs_mean."""
     others = [np.delete(r, i).mean() for i in range(Y)]
     np.testing.assert_allclose(advantages.leave_one_out(jnp.asarray(r)), r - others, atol=EPS)
 
@@ -166,8 +184,7 @@ def varied_groups(r):
 def test_masking_zero_variance_groups_leaves_the_sum(pi, r):
     """Property 20: the summed gradient is unchanged, group by group.
 
-    Theorems Masking.zero_variance_gradient, Masking.masking_keeps_sum,
-    Masking.survival_probability, Masking.survivors_mean.
+    Theorems Masking.zero_variance_gradient, Masking.masking_keeps_sum.
     """
     whole, _ = summed_gradients(pi, r, 0.0, all_groups)
     masked, _ = summed_gradients(pi, r, 0.0, varied_groups)
@@ -179,8 +196,7 @@ def test_masking_zero_variance_groups_leaves_the_sum(pi, r):
 def test_averaging_over_survivors_divides_by_their_chance(pi, r):
     """Property 20: E[grad | survived] = E[grad] / (1 - p^G - (1-p)^G).
 
-    Theorems Masking.zero_variance_gradient, Masking.masking_keeps_sum,
-    Masking.survival_probability, Masking.survivors_mean.
+    Theorems Masking.survival_probability, Masking.survivors_mean.
     """
     gradients, probs = summed_gradients(pi, r, 0.0, varied_groups)
     drawn = estimators.every_sample(jnp.asarray(pi), G)
@@ -190,6 +206,30 @@ def test_averaging_over_survivors_divides_by_their_chance(pi, r):
     np.testing.assert_allclose(probs @ survived, chance, atol=EPS)
     average = (probs * survived) @ gradients / (probs @ survived)
     np.testing.assert_allclose(average, probs @ gradients / chance, atol=EPS)
+
+
+def test_refuted_a_batch_over_its_survivors_divides_by_their_chance():
+    """Two prompts of a batch share one divisor: neither is divided by its own chance to survive.
+
+    Over the K survivors of a batch, prompt x weighs E[1 / (1 + K')], K' the other prompts'. With
+    p = .5 and .1, G = 3, the harder prompt, which survives less often, weighs less, not more.
+    """
+    r, batches = np.array([0.0, 1.0]), []
+    for p in (0.5, 0.1):
+        drawn = estimators.every_sample(jnp.array([1 - p, p]), G)
+        groups = jnp.asarray(r)[drawn.outcomes]
+        gradient = (advantages.centered(groups) * (drawn.outcomes.astype(float) - p)).mean(-1)
+        batches.append((drawn.probs, varied_groups(groups).astype(float), gradient))
+    (pa, sa, ga), (pb, sb, gb) = batches
+    law = pa[:, None] * pb[None]
+    survivors = jnp.maximum(sa[:, None] + sb[None], 1)
+    chances = [1 - p**G - (1 - p) ** G for p in (0.5, 0.1)]
+    prompts = ((ga[:, None], pa @ ga, chances), (gb[None], pb @ gb, chances[::-1]))
+    for gradient, mean, (survives, other) in prompts:
+        share = (law * gradient / survivors).sum() / mean
+        np.testing.assert_allclose(share, 1 - other / 2, atol=EPS)
+        assert abs(share - 1 / (2 * survives)) > 0.05
+    assert 1 - chances[0] / 2 < 1 - chances[1] / 2
 
 
 def test_masking_a_group_masks_its_kl_as_well():

@@ -11,6 +11,8 @@ from ogrpo.core import advantages, bounds, estimators, objectives
 from ogrpo.core.objectives import TokenBatch, group_regression
 from tests.exact.draws import EPS, distributions, few, values
 
+pytestmark = pytest.mark.slow
+
 Y, K = 4, 4
 taus = st.integers(1, 16).map(lambda i: i / 8)
 samples = st.lists(st.integers(0, Y - 1), min_size=K, max_size=K).map(np.array)
@@ -43,8 +45,7 @@ def regression_gradient(logits, anchor, y, r, tau):
 def test_its_gradient_is_group_relative_reinforce_whoever_drew(logits, y, r, tau):
     """Property 27: -grad L(theta_t) / (2 tau) = K^-1 sum (r_i - rbar) s_i for any samples.
 
-    Theorems GroupReinforce.group_reinforce_gradient, GroupReinforce.pairwise_gradient,
-    GroupReinforce.pairwise_expansion.
+    Theorem GroupReinforce.group_reinforce_gradient.
     """
     _, gradient = regression_gradient(logits, logits, y, r, tau)
     pi = jax.nn.softmax(logits)
@@ -58,8 +59,7 @@ def test_its_gradient_is_group_relative_reinforce_whoever_drew(logits, y, r, tau
 def test_the_regression_is_reinforce_plus_a_variance(logits, anchor, y, r, tau):
     """Property 27: L/(2 tau) = Var(r)/(2 tau) - mean((r - rbar) l) + (tau/2) Var(l).
 
-    Theorems GroupReinforce.group_reinforce_gradient, GroupReinforce.pairwise_gradient,
-    GroupReinforce.pairwise_expansion.
+    Theorem GroupReinforce.pairwise_expansion.
     """
     loss, _ = regression_gradient(logits, anchor, y, r, tau)
     moved = np.asarray(log_policy(logits, y) - log_policy(anchor, y))
@@ -80,7 +80,7 @@ def one_token(y, logits, anchor, advantage):
 def test_opmd_replaces_the_variance_by_the_square(logits, anchor, y, r, tau):
     """Property 27: OPMD is -mean((r - rbar) log pi) + (tau/2) mean(l^2).
 
-    Theorems GroupReinforce.opmd_minus_pairwise, GroupReinforce.opmd_gradient.
+    Theorem GroupReinforce.opmd_minus_pairwise.
     """
     centered = advantages.centered(jnp.asarray(r))
     log_probs, batch = one_token(y, logits, anchor, centered)
@@ -91,6 +91,24 @@ def test_opmd_replaces_the_variance_by_the_square(logits, anchor, y, r, tau):
         objectives.opmd_kimi_sequence(log_probs, batch, tau=tau),
     ):
         np.testing.assert_allclose(loss.mean(), expected, atol=EPS)
+
+
+@few
+@given(values(), samples, values(), taus)
+def test_opmd_has_reinforces_gradient_at_the_sampling_parameter(logits, y, r, tau):
+    """Its spread has no slope there: -grad = K^-1 sum (r_i - rbar) s_i.
+
+    Theorem GroupReinforce.opmd_gradient.
+    """
+    centered = advantages.centered(jnp.asarray(r))
+
+    def loss(x):
+        log_probs, batch = one_token(y, x, logits, centered)
+        return objectives.opmd_kimi_sequence(log_probs, batch, tau=tau).mean()
+
+    scores = (jnp.eye(Y) - jax.nn.softmax(logits)[None])[y]
+    expected = estimators.gradient_terms(jnp.ones(K), centered, scores).mean(0)
+    np.testing.assert_allclose(-jax.grad(loss)(jnp.asarray(logits)), expected, atol=EPS)
 
 
 @few
@@ -121,7 +139,7 @@ def asymre_gradient(logits, mu, advantage, shift):
 def test_asymre_adds_a_divergence_from_the_sampler(mu, logits, r, shift):
     """Property 27: lowering the baseline by c adds c KL(mu||pi) + const, in expectation.
 
-    Theorems GroupReinforce.asymre_extra, GroupReinforce.asymre_kl.
+    Theorem GroupReinforce.asymre_kl.
     """
     centered = r - mu @ r
     added = asymre_gradient(logits, mu, centered, shift) - asymre_gradient(
@@ -132,10 +150,12 @@ def test_asymre_adds_a_divergence_from_the_sampler(mu, logits, r, shift):
 
 
 @few
-@given(values(), st.integers(0, 8).map(lambda i: i / 8))
-def test_asymre_advantages_lower_the_baseline(r, shift):
+@given(values(), values(), st.integers(0, 8).map(lambda i: i / 8))
+def test_asymre_advantages_lower_the_baseline(r, s, shift):
+    """And add c times the sum of the scores. Theorem GroupReinforce.asymre_extra."""
     lowered = advantages.lowered_baseline(jnp.asarray(r), shift=shift)
     np.testing.assert_allclose(lowered, r - (r.mean() - shift), atol=EPS)
+    np.testing.assert_allclose(lowered @ s, (r - r.mean()) @ s + shift * s.sum(), atol=EPS)
 
 
 weights = (
@@ -150,8 +170,7 @@ weights = (
 def test_pair_weights_give_the_weighted_mean_as_baseline(r, w, s):
     """Property 27: sum_{i<j} w_i w_j (r_i - r_j)(s_i - s_j) = W sum w_i (r_i - rbar_w) s_i.
 
-    Theorems GroupReinforce.group_reinforce_gradient, GroupReinforce.pairwise_gradient,
-    GroupReinforce.pairwise_expansion.
+    Theorem GroupReinforce.pairwise_gradient.
     """
     pairs = sum(w[i] * w[j] * (r[i] - r[j]) * (s[i] - s[j]) for i in range(K) for j in range(i))
     weighted = estimators.gradient_terms(
@@ -165,7 +184,7 @@ def test_pair_weights_give_the_weighted_mean_as_baseline(r, w, s):
 def test_red_drop_is_pair_weights_of_zero_and_one(r, seed):
     """Property 27: the *subset* mean is the baseline; negatives drop to the number of positives.
 
-    Theorems GroupReinforce.red_drop_mean, GroupReinforce.red_weight_extra.
+    Theorem GroupReinforce.red_drop_mean.
     """
     dropped = advantages.drop_negatives(jnp.asarray(r), jax.random.key(seed))
     kept = np.asarray(dropped.kept)
@@ -188,7 +207,7 @@ def test_red_drop_draws_every_negative_alike():
 def test_red_weight_pushes_towards_imitation(r, s, tau):
     """Property 27: it exceeds the pair weighting by (rbar_w - rbar) sum w_i s_i.
 
-    Theorems GroupReinforce.red_drop_mean, GroupReinforce.red_weight_extra.
+    Theorem GroupReinforce.red_weight_extra.
     """
     centered = jnp.asarray(r - r.mean())
     w = np.exp(centered / tau)

@@ -9,7 +9,9 @@ from hypothesis import strategies as st
 
 from ogrpo.core import bounds
 from ogrpo.core.surrogates import clipped_surrogate
-from tests.exact.draws import EPS, binary, distributions, few, values, varied
+from tests.exact.draws import EPS, distributions, few, values, varied
+
+pytestmark = pytest.mark.slow
 
 epsilons = st.sampled_from([1e-6, 0.01, 0.3, 0.9, 2.0])
 widths = st.integers(0, 8).map(lambda i: i / 8)
@@ -46,18 +48,27 @@ def test_improvement_identity(pi, pi_k, mu, r, eps):
 def test_improvement_is_at_least_the_sharp_bound(pi, pi_k, mu, r, eps):
     """Property 14: any sigma > 0, any range of rewards; and the bound that does not blow up.
 
-    Theorems Divergence.tv_dual, Improvement.sharp_improvement, Improvement.sharp_attained,
-    Improvement.improvement_no_blowup.
+    Theorems Improvement.sharp_improvement, Improvement.improvement_no_blowup.
     """
     of = everything(pi, pi_k, mu, r, eps, 0.2)
     assert of["gain"] >= of["sharp"] - 1e-7
     assert of["gain"] >= of["stale"] - EPS
 
 
+@few
+@given(distributions(least=0), distributions(least=0), values())
+def test_total_variation_bounds_every_mean(pi, mu, f):
+    """f in [a, b]: |E_pi f - E_mu f| <= (b - a) TV, whatever the supports.
+
+    Theorem Divergence.tv_dual.
+    """
+    assert abs((pi - mu) @ f) <= np.ptp(f) * bounds.total_variation(pi, mu) + EPS
+
+
 def test_sharp_bound_is_attained_on_two_points():
     """Property 14: r = (0, 1), pi and pi_k both with more mass on 1 than mu.
 
-    Theorems Improvement.sharp_improvement, Improvement.sharp_attained.
+    Theorem Improvement.sharp_attained.
     """
     pi, pi_k, mu, r = map(np.array, ((0.3, 0.7), (0.4, 0.6), (0.5, 0.5), (0.0, 1.0)))
     of = everything(pi, pi_k, mu, r, 0.01, 0.2)
@@ -86,26 +97,36 @@ def test_refuted_published_bound_promises_nothing(pi, pi_k, mu, r, eps):
     assert of["sigma"] > 0.5 or of["published"] <= EPS
 
 
-def test_refuted_published_bound_with_sigma_above_one():
-    """Counterexample: .1 < .1067 with eps = .9.
+@pytest.mark.parametrize("sigma", [1.001, 1.2, 1.5, 4.0])
+def test_refuted_published_bound_for_any_sigma_above_one(sigma):
+    """A fair coin moved to .6: the bound exceeds the gain of .1 for every sigma > 1.
 
     Theorem Improvement.published_false_sigma_gt1.
     """
+    pi, mu, r = map(np.array, ((0.4, 0.6), (0.5, 0.5), (0.0, 1.0)))
+    of = everything(pi, mu, mu, r, sigma**2 - 0.25, 0.2)
+    assert float(of["sigma"]) == pytest.approx(sigma)
+    assert of["gain"] < of["published"] - 1e-5
+
+
+def test_refuted_published_bound_with_sigma_above_one():
+    """Counterexample: .1 < .1067 with eps = .9."""
     pi, mu, r = map(np.array, ((0.4, 0.6), (0.5, 0.5), (0.0, 1.0)))
     of = everything(pi, mu, mu, r, 0.9, 0.2)
     assert of["gain"] == pytest.approx(0.1)
     assert of["published"] == pytest.approx(0.1067, abs=1e-4)
 
 
-def test_refuted_published_bound_off_the_support():
-    """Counterexample: -1 < -.325 where pi is not << mu.
+@pytest.mark.parametrize("sigma", [0.67, 0.74**0.5, 1.0])
+def test_refuted_published_bound_off_the_support(sigma):
+    """Counterexample: -1 < -2 (1 - sigma)/sigma where pi is not << mu; -.325 at eps = .74.
 
-    Theorem Improvement.published_false_sigma_gt1.
+    Theorem Improvement.published_false_off_support.
     """
     pi, mu, r = map(np.array, ((0.0, 1.0), (1.0, 0.0), (1.0, 0.0)))
-    of = everything(pi, mu, mu, r, 0.74, 0.2)
-    assert of["gain"] == -1
-    assert of["published"] == pytest.approx(-0.325, abs=1e-3)
+    of = everything(pi, mu, mu, r, sigma**2, 0.2)
+    assert of["gain"] == -1 < of["published"] - 0.01
+    assert of["published"] == pytest.approx(-2 * (1 - sigma) / sigma, abs=1e-9)
 
 
 @few
@@ -115,7 +136,36 @@ def test_minorise_maximise(pi, pi_k, mu, r, eps, clip_eps):
 
     Theorems Improvement.minorise_maximise, Improvement.mm_baseline, Improvement.mm_touch.
     """
-    assert everything(pi, pi_k, mu, r, eps, clip_eps)["mm"] >= -EPS
+    of = everything(pi, pi_k, mu, r, eps, clip_eps)
+    assert of["mm"] >= -EPS
+    center = pi_k / mu
+    band = {"eps_low": clip_eps, "eps_high": clip_eps, "center": center}
+    touch = bounds.clipped_gain(pi_k, mu, r, center=center, eps=eps, clip_eps=clip_eps)
+    np.testing.assert_allclose(touch, bounds.surrogate_gain(pi_k, mu, r, eps=eps), atol=EPS)
+    for baseline in (-0.7, 0.4, 1.5):  # any constant, and no sigma
+        new, old = (clipped_surrogate(p / mu, r - baseline, **band) for p in (pi, pi_k))
+        assert mu @ (new - old) <= of["gain"] + EPS
+
+
+@few
+@given(distributions(), distributions(), distributions(), values(low=0, high=8), widths)
+def test_the_unit_centre_guards_the_gain_less_its_price(pi, pi_k, mu, r, eps):
+    """J(pi) - J(pi_k) >= L1(pi) - L1(pi_k) - E_mu[c a - f(c, 1, a)], the price 0 inside the band.
+
+    Theorems Improvement.unit_centre_price, Improvement.unit_centre_free.
+    """
+    band = {"eps_low": eps, "eps_high": eps}
+    for baseline in (0.0, 0.6):
+        a, center = jnp.asarray(r - baseline), jnp.asarray(pi_k / mu)
+        ones = jnp.ones(4)
+        new, old = (
+            mu @ clipped_surrogate(jnp.asarray(p / mu), a, center=ones, **band) for p in (pi, pi_k)
+        )
+        price = np.asarray(bounds.unit_center_price(center, a, **band))
+        assert (pi - pi_k) @ r >= new - old - mu @ price - EPS
+        assert price.min() >= -EPS
+        inside = abs(center - 1) <= eps
+        np.testing.assert_allclose(price[inside], 0, atol=EPS)
 
 
 def test_refuted_minorise_maximise_with_the_unit_centre():
@@ -168,8 +218,8 @@ def test_refuted_minorise_maximise_summed_over_prompts():
 
 
 @few
-@given(distributions(), distributions(), values(low=0, high=8))
-def test_a_kl_ball_bounds_the_harm(pi, mu, r):
+@given(distributions(), distributions(), distributions(), values(low=0, high=8))
+def test_a_kl_ball_bounds_the_harm(pi, old, mu, r):
     """Section 1: the exact worst case, and the three closed forms below it, hold in order.
 
     Theorems Divergence.kl_data_processing, Improvement.kl_no_harm, Improvement.kl_no_harm_old,
@@ -180,16 +230,18 @@ def test_a_kl_ball_bounds_the_harm(pi, mu, r):
     assert pi @ r >= worst - 1e-7
     assert worst >= bounds.pinsker_bound(value, delta) - 1e-7
     assert worst >= bounds.relative_bound(value, delta) - 1e-7
+    since_old = max(float(bounds.kl_divergence(old, mu)), 0.0)
+    assert pi @ r >= bounds.pinsker_bound(old @ r, delta) - np.sqrt(since_old / 2) - 1e-7
+    moved, kept = (np.array([p @ r, 1 - p @ r]) for p in (pi, mu))
+    if kept.min() > 0:
+        assert bounds.kl_divergence(moved, kept) <= delta + 1e-7
     assert pi @ r >= bounds.bernstein_bound(value, mu @ (r - value) ** 2, delta) - 1e-7
 
 
 @few
 @given(distributions(2), distributions(2))
 def test_the_worst_case_is_attained_by_binary_rewards(pi, mu):
-    """Section 1: two outcomes, r = (0, 1), pi(1) <= mu(1): the bound is J(pi).
-
-    Theorem Divergence.kl_data_processing.
-    """
+    """Section 1: two outcomes, r = (0, 1), pi(1) <= mu(1): the bound is J(pi)."""
     pi, mu = (np.sort(p)[::-1] for p in (pi, mu))
     if pi[1] <= mu[1]:
         delta = max(float(bounds.kl_divergence(pi, mu)), 0.0)
@@ -197,10 +249,7 @@ def test_the_worst_case_is_attained_by_binary_rewards(pi, mu):
 
 
 def test_pinsker_is_sharp_in_the_limit():
-    """Section 1: at J(mu) = 1/2 the loss over sqrt(delta / 2) tends to 1.
-
-    Theorems Improvement.kl_no_harm, Improvement.kl_no_harm_old.
-    """
+    """Section 1: at J(mu) = 1/2 the loss over sqrt(delta / 2) tends to 1."""
     shares = [
         (0.5 - float(bounds.worst_case_value(0.5, delta))) / np.sqrt(delta / 2)
         for delta in (1e-1, 1e-2, 1e-4)
@@ -231,10 +280,12 @@ def test_standardized_rewards_have_mean_zero_and_less_than_unit_variance(mu, r, 
 
 
 @few
-@given(distributions(), binary())
+@given(distributions(), varied(low=-16, high=16))
 def test_reward_scale_is_popovicius(mu, r):
-    """sigma^2 <= 1/4 + eps: it is sigma squared that is at most a quarter.
+    """sigma^2 <= (b - a)^2 / 4 + eps: on [0, 1] it is sigma squared that is at most a quarter.
 
     Theorems Prob.popoviciu, Improvement.variance_le_quarter.
     """
-    assert bounds.reward_scale(mu, r, eps=0.0) ** 2 <= 0.25 + EPS
+    assert bounds.reward_scale(mu, r, eps=0.0) ** 2 <= np.ptp(r) ** 2 / 4 + EPS
+    unit = (r - r.min()) / np.ptp(r)
+    assert bounds.reward_scale(mu, unit, eps=0.0) ** 2 <= 0.25 + EPS

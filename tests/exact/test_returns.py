@@ -5,6 +5,7 @@ from itertools import product
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -14,6 +15,8 @@ from ogrpo.core.algorithms.base import at_tokens
 from ogrpo.core.objectives import TokenBatch, reinforce
 from ogrpo.core.returns import Along, gae, step_returns
 from tests.exact.draws import EPS, few, values
+
+pytestmark = pytest.mark.slow
 
 # Completions (0,), (1, 0) and (1, 1): the first token may end it, the second always does.
 SEQUENCES, T = 3, 2

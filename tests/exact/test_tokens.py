@@ -13,6 +13,8 @@ from ogrpo.core.objectives import TokenBatch, token_loss
 from ogrpo.core.surrogates import ratio_surrogate
 from tests.exact.draws import EPS, caps, distributions, few, tables, values
 
+pytestmark = pytest.mark.slow
+
 V, T = 3, 2
 SEQUENCES = np.array([(a, b) for a in range(V) for b in range(V)])
 MASK = np.ones((V * V, T), bool)
@@ -40,7 +42,7 @@ def independent_log_probs(pair):
 def test_chi_square_multiplies_over_independent_tokens(new, old):
     """Property 23: 1 + chi2_T = prod (1 + chi2_t).
 
-    Theorems Mixture.tokens_m2, Mixture.tokens_min.
+    Theorem Mixture.tokens_m2.
     """
     pi, mu = joint(independent_log_probs(new)), joint(independent_log_probs(old))
     factors = [1 + bounds.chi_square_divergence(p, q) for p, q in zip(new, old, strict=True)]
@@ -54,7 +56,7 @@ def test_chi_square_multiplies_over_independent_tokens(new, old):
 def test_cut_off_traces_keep_the_product_of_overlaps(new, old):
     """Property 23: E_mu[prod min(1, rho_t)] = prod (1 - TV_t).
 
-    Theorems Mixture.tokens_m2, Mixture.tokens_min.
+    Theorem Mixture.tokens_min.
     """
     log_probs, behavior = independent_log_probs(new), independent_log_probs(old)
     delta = ratios.log_ratio(log_probs, behavior, MASK)
@@ -119,21 +121,23 @@ def token_surrogate(new, old, r):
 def test_token_surrogate_is_second_order_in_the_distance(new, old, r):
     """Property 24: |J(pi) - J(mu) - L_tok| <= T (T - 1) zeta^2, zeta the largest prefix TV.
 
-    Theorems TokenSurrogate.token_surrogate_gap, TokenSurrogate.token_surrogate_bound,
-    TokenSurrogate.token_surrogate_attained.
+    Theorems TokenSurrogate.token_surrogate_gap, TokenSurrogate.token_surrogate_bound.
     """
     log_probs, behavior = token_log_probs(*new), token_log_probs(*old)
     tvs = [bounds.total_variation(new[0], old[0])]
     tvs += [bounds.total_variation(new[1][a], old[1][a]) for a in range(V)]
     error = (joint(log_probs) - joint(behavior)) @ r - token_surrogate(log_probs, behavior, r)
     assert abs(error) <= bounds.token_surrogate_bound(T, max(tvs)) + EPS
+    for a in range(V):  # from a prefix, with one token to go: nothing is lost
+        p, q, after = new[1][a], old[1][a], r[SEQUENCES[:, 0] == a]
+        gap = (p - q) @ after - q @ ((p / q - 1) * after)
+        assert abs(gap) <= bounds.token_surrogate_bound(1, max(tvs)) + EPS
 
 
 def test_token_surrogate_bound_is_attained_at_two_tokens():
     """Property 24: XOR reward, every prefix moved by zeta.
 
-    Theorems TokenSurrogate.token_surrogate_gap, TokenSurrogate.token_surrogate_bound,
-    TokenSurrogate.token_surrogate_attained.
+    Theorem TokenSurrogate.token_surrogate_attained.
     """
     zeta = 0.2
 
@@ -173,13 +177,65 @@ def test_vtrace_bandit_fixed_point(pi, mu, r, cap):
 @few
 @given(policies, policies)
 def test_the_length_normalised_ratio_loses_mass(new, old):
-    """Property 28: GSPO: E_mu[rho^{1/T}] <= 1, so it is no importance weight.
-
-    Theorem Mixture.normalised_ratio_mass.
-    """
+    """Property 28: GSPO: E_mu[rho^{1/T}] <= 1 for one length T, so it is no importance weight."""
     log_probs, behavior = token_log_probs(*new), token_log_probs(*old)
     ratio = np.exp(ratios.mean_log_ratio(log_probs, behavior, MASK))[:, 0]
     assert joint(behavior) @ ratio <= 1 + EPS
+
+
+@few
+@given(distributions(), distributions(), st.lists(st.integers(1, 9), min_size=4, max_size=4))
+def test_the_length_normalised_ratio_of_unlike_lengths_has_the_mass_of_its_bound(pi, mu, lengths):
+    """Property 28: E_mu[rho^{1/T}] <= 1 + E_pi[1/T] - E_mu[1/T], with each sequence's length.
+
+    Theorem Mixture.normalised_ratio_mass.
+    """
+    lengths = np.array(lengths, float)
+    bound = bounds.normalized_ratio_bound(*map(jnp.asarray, (pi, mu, lengths)))
+    assert mu @ (pi / mu) ** (1 / lengths) <= bound + EPS
+
+
+def test_refuted_the_length_normalised_ratio_loses_mass_whatever_the_lengths():
+    """Property 28: mu = (.5, .5), pi = (.8, .2), lengths 1 and 2: 1.116, by `mean_log_ratio`.
+
+    Theorem Mixture.normalised_ratio_gains.
+    """
+    pi, mu, mask = np.array([0.8, 0.2]), np.array([0.5, 0.5]), np.array([[1, 0], [1, 1]], bool)
+    split = np.array([[1.0, 0.0], [0.5, 0.5]])  # of the second sequence's log-prob, over its tokens
+    new, old = (jnp.asarray(np.log(p)[:, None] * split) for p in (pi, mu))
+    ratio = np.exp(ratios.mean_log_ratio(new, old, mask))[:, 0]
+    assert mu @ ratio == pytest.approx(1.116, abs=1e-3)
+    assert mu @ ratio <= bounds.normalized_ratio_bound(
+        jnp.asarray(pi), jnp.asarray(mu), jnp.array([1.0, 2.0])
+    )
+
+
+@few
+@given(policies, policies, values(V * V, low=0, high=8), st.integers(4, 24).map(lambda i: i / 8))
+def test_truncating_token_ratios_loses_no_more_than_its_tail(new, old, r, cap):
+    """0 <= J - E_mu[prod min(rho_t, c) r] <= 1 - (1 - zeta_c)^T.
+
+    Theorem TokenSurrogate.token_truncation_bias.
+    """
+    log_probs, behavior = token_log_probs(*new), token_log_probs(*old)
+    kept = np.minimum(np.exp(ratios.log_ratio(log_probs, behavior, MASK)), cap).prod(-1)
+    lost = joint(log_probs) @ r - joint(behavior) @ (kept * r)
+    tails = [old[0] @ np.maximum(new[0] / old[0] - cap, 0)]
+    tails += [old[1][a] @ np.maximum(new[1][a] / old[1][a] - cap, 0) for a in range(V)]
+    assert -EPS <= lost <= bounds.token_truncation_bound(T, max(tails)) + EPS
+
+
+def test_a_truncation_is_proposed_by_token_where_sequences_are_short_and_by_sequence_where_not():
+    """The least of the largest weights whose bias keeps to the tolerance."""
+    caps, losses = jnp.array([1.0, 1.2, 1.5, 2.0]), jnp.array([0.05, 0.01, 0.001, 0.0])
+    short = bounds.propose_truncation(caps, losses, 4, chi_square=0.5, bias=0.05)
+    assert (short.level, short.cap) == ("token", pytest.approx(1.2))
+    assert short.bias == pytest.approx(1 - 0.99**4)
+    assert short.largest == pytest.approx(1.2**4)
+    long = bounds.propose_truncation(caps, losses, 400, chi_square=5.0, bias=0.05)
+    assert (long.level, long.cap) == ("sequence", pytest.approx(6 / 0.2))
+    with pytest.raises(ValueError, match="a bias in"):
+        bounds.propose_truncation(caps, losses, 4, chi_square=0.5, bias=1.0)
 
 
 @few

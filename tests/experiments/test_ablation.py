@@ -5,8 +5,10 @@ import pytest
 from experiments.ablation.main import AblationStudy
 from experiments.ablation.methods import METHODS
 from experiments.ablation.report import communication, printed, pushes
-from ogrpo.trainer.presets import paper
+from ogrpo.setup.presets import paper
 from tests.experiments.synthetic import grid
+
+pytestmark = pytest.mark.slow
 
 
 def ending(cell):
@@ -40,8 +42,8 @@ def test_statistics_are_over_the_evaluations_after_the_first():
     _, rows = grid(AblationStudy(), ending)
     line = printed(rows, ("v1-i1",)).lines[0]
     # in quarters from .35, which is before the first step, to .55, .56, .57, .58 and .59
-    assert line[3:7] == ["0.405 ± 0.002", "0.570 ± 0.007", "0.487 ± 0.004", "0.487 ± 0.004"]
-    assert line[8] == "+0.000 ± 0.000"
+    assert line[3:7] == ["0.405 ± 0.005", "0.570 ± 0.020", "0.487 ± 0.012", "0.487 ± 0.012"]
+    assert line[8] == "reference"
 
 
 def test_pushes_are_the_steps_over_the_interval():

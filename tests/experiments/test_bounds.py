@@ -27,7 +27,9 @@ from experiments.bounds.sampled import plug_in, resamples
 from experiments.grid.cell import Cell, check_honest
 from experiments.grid.study import parse
 from experiments.grid.train import Bench
-from ogrpo.trainer.config import Data, WarmStart
+from ogrpo.config.train import Data, WarmStart
+
+pytestmark = pytest.mark.slow
 
 SMALL = BoundsStudy(bandit=Bandit(steps=9, v=4, prompts=4, answers=5, draws=64))
 

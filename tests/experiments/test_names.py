@@ -3,7 +3,7 @@
 import re
 
 from ogrpo.cli.options import parse
-from ogrpo.trainer.method import title
+from ogrpo.config.method import title
 from tests.names import PAGE
 
 

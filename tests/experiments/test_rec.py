@@ -8,9 +8,11 @@ import pytest
 from experiments.grid.tuned import brief, changed
 from experiments.rec.main import RecStudy
 from experiments.rec.methods import METHODS, OFFLINE, ON_POLICY, SCHEDULES
+from ogrpo.config.method import algorithm, knobs
 from ogrpo.core.aggregate import mean
 from ogrpo.core.objectives import TokenBatch
-from ogrpo.trainer.method import algorithm, knobs
+
+pytestmark = pytest.mark.slow
 
 
 def gradient(name):

@@ -13,8 +13,10 @@ from experiments.staleness.fleet import Fleet
 from experiments.staleness.main import StalenessStudy
 from experiments.staleness.pace import Pace, SleepingEngine, measure, run
 from experiments.staleness.report import PACE, units
-from ogrpo.planning.simulation import simulate
+from ogrpo_plan.simulation import simulate
 from tests.experiments.synthetic import row
+
+pytestmark = pytest.mark.slow
 
 FAST = Pace(steps=8, scale=1e-4)
 

@@ -7,8 +7,8 @@ from experiments.grid.cell import changes
 from experiments.step_rewards.lines import judged, line_table, of_teacher
 from experiments.step_rewards.main import StepRewardsStudy
 from experiments.step_rewards.methods import METHODS, REFERENCES
+from ogrpo.config.method import algorithm
 from ogrpo.core.algorithms import STEPS
-from ogrpo.trainer.method import algorithm
 
 TWO = "7 + 5 = 12 ; 12 - 3 = 9 #### 9"
 ANSWERS = {

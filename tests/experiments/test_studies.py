@@ -13,13 +13,16 @@ from experiments.grid.pool import grouped
 from experiments.noise.main import NoiseStudy
 from experiments.offline.main import OfflineStudy
 from experiments.operating_points.main import OperatingPointsStudy
+from experiments.real.main import RealStudy
 from experiments.rec.main import RecStudy
 from experiments.single_rollout.main import SingleRolloutStudy
 from experiments.step_rewards.main import StepRewardsStudy
+from ogrpo.config.method import check
 from ogrpo.report.plots import STYLE
-from ogrpo.trainer.method import check
-from ogrpo.trainer.sources import check_sources
+from ogrpo.setup.sources import check_sources
 from tests.experiments.synthetic import grid
+
+pytestmark = pytest.mark.slow
 
 STUDIES = {
     "operating-points": (OperatingPointsStudy, 210, 12),
@@ -31,6 +34,7 @@ STUDIES = {
     "single-rollout": (SingleRolloutStudy, 130, 7),
     "offline": (OfflineStudy, 180, 7),
     "step-rewards": (StepRewardsStudy, 110, 4),
+    "real": (RealStudy, 176, 17),
 }
 """Study -> its class, the most cells and the most programs of its grid."""
 

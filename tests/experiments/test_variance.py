@@ -18,6 +18,8 @@ from experiments.variance.gradients import ESTIMATORS, Sums, make_pull, moments
 from experiments.variance.main import VarianceStudy
 from experiments.variance.thresholds import value_errors
 
+pytestmark = pytest.mark.slow
+
 FAMILY = Family(seed=3, tilts=(0.4, 1.6), sizes=(4, 16), replicates=4000)
 AGES = (0, 1, 2, 5, 10, 20, 40)
 

@@ -18,6 +18,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from ogrpo.cli.config_file import read_file, with_values
+from ogrpo.config.serialize import from_json, to_json
+from ogrpo.config.train import TrainConfig
 from ogrpo.data.tokenizer import TextTokenizer, train_bpe
 from ogrpo.evaluation.reading import read_answers
 from ogrpo.policy import load_pretrained
@@ -26,8 +28,6 @@ from ogrpo.rollout.extension import ogrpo_releases as releases
 from ogrpo.rollout.weights import tensors
 from ogrpo.rollout.weights.store import Store
 from ogrpo.tasks.rows import read_rows
-from ogrpo.trainer.config import TrainConfig
-from ogrpo.trainer.config_json import from_json, to_json
 from tests.fuzz.mutations import broken
 
 ROOT = Path(__file__).parents[2]

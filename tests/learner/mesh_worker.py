@@ -16,16 +16,16 @@ import jax.numpy as jnp
 import numpy as np
 
 from ogrpo.batch import Batch
+from ogrpo.config.update import Lora, Mesh
 from ogrpo.learner import sharding
 from ogrpo.learner.checkpoint import Checkpoints
 from ogrpo.learner.state import TrainState, adam, hypers
+from ogrpo.loop import Packer
+from ogrpo.loop.batches import make_batch as make_batch_of
 from ogrpo.policy.axes import param_axes
 from ogrpo.policy.lora import merge
-from ogrpo.trainer import Packer
-from ogrpo.trainer.batches import make_batch as make_batch_of
-from ogrpo.trainer.config_update import Lora, Mesh
-from ogrpo.trainer.devices import make_devices, state_layout, ways
-from ogrpo.trainer.presets import main_study
+from ogrpo.setup.devices import make_devices, state_layout, ways
+from ogrpo.setup.presets import main_study
 from tests.learner.toy import make_recipe
 from tests.policy.tiny import make_config, make_params
 

@@ -16,9 +16,9 @@ from ogrpo.core.algorithms import ALGORITHMS
 from ogrpo.core.trust_region import dual_penalty
 from ogrpo.learner.state import hypers, init_state
 from ogrpo.learner.update import gradient, make_update, weigh
-from ogrpo.trainer import Packer
-from ogrpo.trainer.batches import make_batch, to_device
-from ogrpo.trainer.model import make_policy_fn
+from ogrpo.loop import Packer
+from ogrpo.loop.batches import make_batch, to_device
+from ogrpo.setup.model import make_policy_fn
 from tests.learner import toy
 from tests.learner.test_packed_update import (
     CONFIG,
@@ -32,6 +32,8 @@ from tests.learner.test_packed_update import (
 )
 from tests.learner.toy import GRADIENT, make_recipe
 from tests.policy.tiny import make_params
+
+pytestmark = pytest.mark.slow
 
 REDUCTIONS = {**AGGREGATIONS, "fixed_length": partial(aggregate.fixed_length_total, length=T)}
 LEAST = P + T

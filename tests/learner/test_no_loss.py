@@ -15,10 +15,10 @@ from ogrpo.core.algorithms import ALGORITHMS
 from ogrpo.core.trust_region import dual_penalty
 from ogrpo.learner.state import hypers, init_state
 from ogrpo.learner.update import make_update
-from ogrpo.trainer import Packer
-from ogrpo.trainer.batches import make_batch as arranged
-from ogrpo.trainer.batches import to_device
-from ogrpo.trainer.model import make_policy_fn
+from ogrpo.loop import Packer
+from ogrpo.loop.batches import make_batch as arranged
+from ogrpo.loop.batches import to_device
+from ogrpo.setup.model import make_policy_fn
 from tests.learner import toy
 from tests.learner.test_packed_update import make_groups
 from tests.learner.toy import GRADIENT, make_recipe

@@ -7,15 +7,17 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from ogrpo.config.update import Optimizer
 from ogrpo.learner.checkpoint import Checkpoints
 from ogrpo.learner.offload import HOST
 from ogrpo.learner.state import adam, hypers, reset
 from ogrpo.learner.update import Recipe
-from ogrpo.trainer.config_update import Optimizer
-from ogrpo.trainer.devices import Devices, make_devices
-from ogrpo.trainer.presets import main_study
+from ogrpo.setup.devices import Devices, make_devices
+from ogrpo.setup.presets import main_study
 from tests.learner.toy import make_batch, make_recipe
 from tests.policy.tiny import make_config, make_params
+
+pytestmark = pytest.mark.slow
 
 CONFIG = make_config(vocab_size=48)
 OPTIMIZER = adam(b1=0.9, b2=0.98, eps=1e-8, weight_decay=0.01, max_grad_norm=1.0)

@@ -14,12 +14,14 @@ from ogrpo.core.trust_region import dual_penalty
 from ogrpo.learner.state import hypers, init_state
 from ogrpo.learner.update import apart, make_step, make_update, with_frozen
 from ogrpo.learner.variance import make_noise
-from ogrpo.trainer import Packer
-from ogrpo.trainer.batches import make_batch, to_device
-from ogrpo.trainer.model import make_policy_fn
+from ogrpo.loop import Packer
+from ogrpo.loop.batches import make_batch, to_device
+from ogrpo.setup.model import make_policy_fn
 from tests.learner.toy import GRADIENT, make_recipe
 from tests.learner.toy import make_params as toy_params
 from tests.policy.tiny import make_config, make_params
+
+pytestmark = pytest.mark.slow
 
 KNOBS = {"eps_low": 0.2, "eps_high": 0.3, "beta": 0.1}
 CONFIG = make_config()

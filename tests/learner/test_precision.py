@@ -2,14 +2,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+import pytest
 
 from ogrpo.learner.precision import compute_in
 from ogrpo.learner.state import hypers, init_state
 from ogrpo.learner.update import make_update
-from ogrpo.trainer.model import make_policy_fn
+from ogrpo.setup.model import make_policy_fn
 from tests.learner.toy import GRADIENT, make_batch, make_recipe, policy_fn
 from tests.learner.toy import make_params as make_table
 from tests.policy.tiny import make_config, make_params
+
+pytestmark = pytest.mark.slow
 
 KNOBS = {"eps_low": 0.2, "eps_high": 0.3, "beta": 0.1}
 

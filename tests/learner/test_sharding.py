@@ -16,6 +16,8 @@ from ogrpo.learner.sharding import check_prompts, make_mesh, part_spec, whole_ax
 from ogrpo.policy.axes import param_axes
 from tests.policy.tiny import make_config
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 CASES = ("8,1,1,1", "1,8,1,1", "2,2,2,2")
 LORA = "2,2,2,2,3"

@@ -11,7 +11,7 @@ import pytest
 from ogrpo.core.trust_region import dual_penalty
 from ogrpo.learner import state as learner_state
 from ogrpo.learner.state import Direction, adam, hypers, init_state
-from ogrpo.learner.update import apart, make_step, make_update
+from ogrpo.learner.update import apart, make_step, make_update, weigh
 from tests.learner import test_frozen, toy
 from tests.learner.toy import make_batch, make_params, make_recipe
 
@@ -55,7 +55,7 @@ def test_a_batch_that_is_not_finite_leaves_the_state_and_the_next_one_is_taken(s
     update = make_update(ADAM, make_recipe(**changes))
     state, _ = update(begun(ADAM, **changes), make_batch(seed=2), given)  # moments to lose
     before = on_host(state)
-    for value in (jnp.inf, jnp.nan):
+    for value in (jnp.inf, -jnp.inf):
         state, metrics = update(state, poisoned(value), given)
         assert metrics["skipped"] == 1
         assert not np.isfinite(metrics["loss"])
@@ -65,6 +65,18 @@ def test_a_batch_that_is_not_finite_leaves_the_state_and_the_next_one_is_taken(s
     assert int(state.updates) == int(before.updates) + 1
     undisturbed, _ = update(begun(ADAM, **changes), make_batch(seed=2), given)
     assert_same_bits(state, update(undisturbed, make_batch(), given)[0])
+
+
+def test_a_completion_that_was_not_judged_leaves_no_trace_in_the_update():
+    batch, given = make_batch(), hypers(0.1, 1.0, KNOBS)
+    unjudged = batch.loss_mask.at[1, 0].set(False)
+    rewards = batch.rewards.at[1].set(jnp.array([jnp.nan, 1.0, 0.0]))
+    weighed = weigh(batch._replace(rewards=rewards, loss_mask=unjudged), make_recipe(), given)
+    np.testing.assert_array_equal(weighed.advantages[1], [0.0, 0.5, -0.5])
+    update = make_update(ADAM, make_recipe())
+    _, metrics = update(begun(ADAM), batch._replace(rewards=rewards, loss_mask=unjudged), given)
+    assert metrics["skipped"] == 0
+    assert all(np.isfinite(value) for value in metrics.values())
 
 
 def test_a_gradient_that_is_not_finite_is_refused_though_the_loss_is():
@@ -101,7 +113,7 @@ def test_frozen_weights_are_shared_by_a_skipped_update_too():
     state, recipe = test_frozen.make_state(ADAM), test_frozen.make_recipe()
     update, frozen = make_update(ADAM, recipe), state.frozen
     before = on_host(state)
-    after, metrics = update(state, poisoned(jnp.nan), test_frozen.GIVEN)
+    after, metrics = update(state, poisoned(jnp.inf), test_frozen.GIVEN)
     assert metrics["skipped"] == 1
     assert after.frozen is frozen
     assert_same_bits(after, before)

@@ -9,7 +9,7 @@ import optax
 
 from ogrpo.batch import Batch, PolicyOutput
 from ogrpo.core import advantages, aggregate
-from ogrpo.core.algorithms import BEHAVIOR, PROXIMAL, REFERENCE, Algorithm
+from ogrpo.core.algorithms import BEHAVIOR, PROXIMAL, REFERENCE, Algorithm, Knob
 from ogrpo.core.objectives import off_policy_grpo
 from ogrpo.learner.state import Direction
 from ogrpo.learner.update import Recipe
@@ -54,7 +54,13 @@ def make_batch(n: int = 4, g: int = 3, t: int = 6, seed: int = 1) -> Batch:
     )
 
 
-TOY = Algorithm("toy", off_policy_grpo, advantages.centered, reads=frozenset({BEHAVIOR, PROXIMAL}))
+TOY = Algorithm(
+    "toy",
+    off_policy_grpo,
+    advantages.centered,
+    reads=frozenset({BEHAVIOR, PROXIMAL}),
+    knobs={name: Knob(0.2, "here") for name in ("eps_low", "eps_high", "beta")},
+)
 
 
 def make_recipe(*, reduction=aggregate.sequence_total, **changes) -> Recipe:

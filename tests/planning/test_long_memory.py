@@ -4,12 +4,10 @@ from functools import cache
 
 import pytest
 
-from benchmarks.memory_long import PARSER
-from benchmarks.memory_long_update import analyse
-from benchmarks.memory_presets_update import measure
-from ogrpo.planning.config import GIB, BatchPlan, Plan, PlanLimits, PlanModel, Train
-from ogrpo.planning.memory import train_budget
-from ogrpo.planning.presets import DEVICES
+from benchmarks.memory import parser, plan_length, plan_preset
+from ogrpo_plan.config import GIB, BatchPlan, Plan, PlanLimits, PlanModel, Train
+from ogrpo_plan.memory import train_budget
+from ogrpo_plan.presets import DEVICES
 
 pytestmark = pytest.mark.slow
 
@@ -17,7 +15,7 @@ pytestmark = pytest.mark.slow
 @cache
 def planned_by_xla(length: int) -> int:
     """Bytes beside the state: bfloat16, full remat, 16 completions of one prompt of 256 tokens."""
-    return analyse(PARSER.parse_args([]), length)[1]
+    return plan_length(parser().parse_args(["lengths"]), length).temporary
 
 
 def planned_here(length: int) -> int:
@@ -44,6 +42,6 @@ def test_the_planner_counts_what_the_compiler_plans(length):
 
 @pytest.mark.parametrize("name", DEVICES)
 def test_a_preset_fits_the_device_that_it_names_by_the_compilers_plan(name):
-    found = measure(name)
-    assert found.fits
-    assert found.planned == pytest.approx(found.total, rel=0.15)
+    preset = plan_preset(name)
+    assert preset.fits
+    assert preset.planned == pytest.approx(preset.total, rel=0.15)

@@ -9,8 +9,12 @@ import pytest
 
 from experiments.run import main
 from ogrpo.cli.plan import parse
-from ogrpo.planning import main as study
-from ogrpo.planning.config import (
+from ogrpo.policy.flops import parameters
+from ogrpo.protocol import Completion, Group, Sampling
+from ogrpo.rollout.collection import CollectionLimits, Collector, Request
+from ogrpo.setup.presets import PRESETS, REAL
+from ogrpo_plan import main as study
+from ogrpo_plan.config import (
     GIB,
     SHAPES,
     BatchPlan,
@@ -22,7 +26,7 @@ from ogrpo.planning.config import (
     Serve,
     Train,
 )
-from ogrpo.planning.memory import (
+from ogrpo_plan.memory import (
     buffer_budget,
     cut_adapter_bytes,
     cut_weight_bytes,
@@ -30,8 +34,8 @@ from ogrpo.planning.memory import (
     serve_budget,
     train_budget,
 )
-from ogrpo.planning.presets import DEVICES, plan_of
-from ogrpo.planning.rehearsal import (
+from ogrpo_plan.presets import DEVICES, plan_of
+from ogrpo_plan.rehearsal import (
     compare,
     make_workshop,
     measured,
@@ -41,13 +45,9 @@ from ogrpo.planning.rehearsal import (
     served,
     unrewarded,
 )
-from ogrpo.planning.schedule import Times, recommend, times, train_seconds
-from ogrpo.planning.simulation import Lengths, Pipeline, simulate
-from ogrpo.planning.sweep import calls_of, point, push_seconds, service, sweep
-from ogrpo.policy.flops import parameters
-from ogrpo.rollout.collection import CollectionLimits, Collector, Request
-from ogrpo.rollout.protocol import Completion, Group, Sampling
-from ogrpo.trainer.presets import PRESETS, REAL
+from ogrpo_plan.schedule import Times, recommend, times, train_seconds
+from ogrpo_plan.simulation import Lengths, Pipeline, simulate
+from ogrpo_plan.sweep import calls_of, point, push_seconds, service, sweep
 
 # d 64, f 176, 2 layers, 2 heads of 32, 1 key/value head, V 176: `SHAPES["tiny"]`.
 TINY = Plan(
@@ -426,7 +426,7 @@ def test_a_run_ahead_is_read_back_and_predicted(tmp_path):
     """Two calls of 3 s by one worker, 2 s of training: 6 s a step and 1 s of push every third."""
     pipeline = Pipeline(steps=33, workers=1, lead=1, v=3, sync_seconds=1.0)
     trace = simulate(pipeline, lambda step: np.full(2, 3.0), lambda step: 2.25)
-    waited = trace.taken - trace.asked
+    waited = trace.taken - trace.requested
     records = [
         {
             **phases(float(waited[step]), 2.0, 0.0),

@@ -6,7 +6,7 @@ import itertools
 import numpy as np
 import pytest
 
-from ogrpo.planning.simulation import (
+from ogrpo_plan.simulation import (
     Lengths,
     Pipeline,
     constant_service,
@@ -145,8 +145,8 @@ def test_nothing_is_lost_and_nothing_runs_further_ahead_than_allowed(wanted):
     assert np.diff(trace.busy).sum() == pytest.approx(drawn.sum())
     for step in range(wanted.steps):
         own = trace.call_step == step
-        assert trace.taken[step] == max(trace.asked[step], trace.call_ended[own].max())
-        assert trace.call_begun[own].min() >= trace.asked[max(step - wanted.lead, 0)]
+        assert trace.taken[step] == max(trace.requested[step], trace.call_ended[own].max())
+        assert trace.call_begun[own].min() >= trace.requested[max(step - wanted.lead, 0)]
     for now in np.linspace(0, trace.trained[-1], 50):  # produced = consumed + waiting
         waiting = np.sum(trace.call_ended <= now) - calls * np.sum(trace.taken <= now)
         assert 0 <= waiting <= calls * (wanted.lead + 1)

@@ -8,10 +8,10 @@ import jax
 import pytest
 
 from ogrpo.learner.state import adam
-from ogrpo.planning.config import BatchPlan, Plan, PlanModel, Train
-from ogrpo.planning.memory import TOKEN_STEP, device_tokens, proposed_tokens, train_budget
 from ogrpo.policy.decoder import param_shapes
 from ogrpo.policy.lora import TARGETS, split
+from ogrpo_plan.config import BatchPlan, Plan, PlanModel, Train
+from ogrpo_plan.memory import TOKEN_STEP, device_tokens, proposed_tokens, train_budget
 
 TRAIN = Train(devices=1, fsdp=1, memory_gib=80.0, remat="full")
 PLAN = Plan(

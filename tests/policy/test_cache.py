@@ -15,6 +15,8 @@ from ogrpo.policy.decoder import unstack
 from ogrpo.policy.flops import doubling
 from tests.policy.tiny import make_config, make_params, ragged_batch
 
+pytestmark = pytest.mark.slow
+
 SETTINGS = {"temperature": 1.0, "greedy": False, "group_size": 5, "max_tokens": 40, "eos_id": 3}
 
 
@@ -51,7 +53,7 @@ def test_reading_what_is_written_changes_no_sample(family, apart, halvings):
         for name in ("token_ids", "mask", "finished"):
             np.testing.assert_array_equal(getattr(part, name), getattr(whole, name))
         longest = max(longest, int(whole.mask.sum(-1).max()))
-        np.testing.assert_allclose(part.log_probs, whole.log_probs, rtol=0, atol=2e-6)
+        np.testing.assert_allclose(part.log_probs, whole.log_probs, rtol=1e-6, atol=2e-6)
     assert longest > 24, "the case must reach the longest read"
 
 

@@ -31,6 +31,8 @@ from tests.policy.counting import computed_flops
 from tests.policy.test_packing import make_groups, packed
 from tests.policy.tiny import FAMILIES, make_config, make_params
 
+pytestmark = pytest.mark.slow
+
 SHAPE = {"n": 3, "g": 4, "p": 7, "t": 5}
 
 

@@ -109,7 +109,9 @@ def test_more_padding_changes_nothing(family):
         completion_mask=jnp.pad(batch.completion_mask, ((0, 0), (0, 0), (0, 2))),
     )
     out = grouped(params, config, wider, 0.7)
-    np.testing.assert_allclose(out[..., :4], grouped(params, config, batch, 0.7), atol=1e-6)
+    # Other widths are summed in another order: some units in the last place, by the processor.
+    kept = grouped(params, config, batch, 0.7)
+    np.testing.assert_allclose(out[..., :4], kept, rtol=1e-6, atol=1e-6)
     assert np.all(np.asarray(out)[..., 4:] == 0)
 
 

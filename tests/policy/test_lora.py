@@ -17,6 +17,8 @@ from ogrpo.policy.packing import packed_log_probs_and_entropy
 from tests.policy.test_packing import make_groups, packed
 from tests.policy.tiny import FAMILIES, make_config, make_params, ragged_batch
 
+pytestmark = pytest.mark.slow
+
 ALL = lora.TARGETS["all"]
 # Every projection of every family, and every choice of projections with some family.
 PAIRS = (*((family, "all") for family in FAMILIES), ("Qwen3", "attention"), ("Llama", "mlp"))

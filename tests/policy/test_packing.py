@@ -16,6 +16,8 @@ from ogrpo.policy.head import token_log_probs
 from ogrpo.policy.packing import move, packed_log_probs_and_entropy
 from tests.policy.tiny import FAMILIES, make_config, make_params
 
+pytestmark = pytest.mark.slow
+
 padded_fn = jax.jit(completion_log_probs_and_entropy, static_argnums=1)
 packed_fn = jax.jit(packed_log_probs_and_entropy, static_argnums=1)
 

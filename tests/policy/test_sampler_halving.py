@@ -13,6 +13,8 @@ from ogrpo.policy.attention import attend
 from ogrpo.policy.decoder import unstack
 from tests.policy.tiny import make_config, make_params, ragged_batch
 
+pytestmark = pytest.mark.slow
+
 SETTINGS = {"temperature": 0.7, "greedy": False, "group_size": 5, "max_tokens": 40, "eos_id": 3}
 
 

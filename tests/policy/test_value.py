@@ -13,6 +13,8 @@ from ogrpo.policy.log_probs import run_prompt
 from ogrpo.policy.shapes import tiny
 from ogrpo.policy.value import apart, with_value_head
 
+pytestmark = pytest.mark.slow
+
 CONFIG = tiny(32)
 P, T = 4, 3
 

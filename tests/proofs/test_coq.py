@@ -65,8 +65,8 @@ def test_check_refuses_axioms_from_elsewhere(copy):
     with (copy / "Calculus.v").open("a") as chapter:
         chapter.write("\nHypothesis gap : 1 = 0.\nTheorem absurd : 1 = 0. Proof gap.\n")
     (copy / "Assumptions.v").write_text(
-        "From OGRPO Require Import Calculus.\n"
-        "Print Assumptions Calculus.fan_exp.\nPrint Assumptions Calculus.absurd.\n"
+        "From OGRPO Require Import Calculus.\nDefinition all_theorems :=\n"
+        "  (@Calculus.fan_exp,\n  (@Calculus.absurd, I)).\nPrint Assumptions all_theorems.\n"
     )
     done = check(copy)
     assert done.returncode == 1

@@ -2,12 +2,15 @@
 
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from ogrpo.core import advantages, aggregate, ratios, weights
 from ogrpo.core.aggregate import AGGREGATIONS, combine
+
+pytestmark = pytest.mark.slow
 
 SHAPE = (4, 3, 2)  # N, G, T
 some = settings(max_examples=25)

@@ -14,8 +14,8 @@ from safetensors.numpy import load, load_file
 
 from ogrpo.data.replay import segments
 from ogrpo.data.replay.columns import Layout
-from ogrpo.files import parse_json, read_json
 from ogrpo.policy import load_config, load_pretrained
+from ogrpo.system.files import parse_json, read_json
 from ogrpo.tasks.rows import Row, parse_line, read_rows
 
 HERE = Path(__file__).parent

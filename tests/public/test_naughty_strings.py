@@ -13,6 +13,7 @@ from ogrpo.data.replay import BufferLimits, Experience, Fifo, Layout, ReplayBuff
 from ogrpo.data.replay.columns import unpack
 from ogrpo.data.tokenizer import train_bpe, word_level
 from ogrpo.evaluation import AnswerFile, read_answers
+from ogrpo.protocol import Completion, Group
 from ogrpo.report.compare import write_page
 from ogrpo.report.run_dir import RunDir
 from ogrpo.report.run_page import Answer, Sample, Told, write_report
@@ -22,7 +23,6 @@ from ogrpo.rewards.extract import EXTRACTORS
 from ogrpo.rewards.math import MathReward
 from ogrpo.rewards.text import same_text
 from ogrpo.rewards.tool_calls import ToolCalls
-from ogrpo.rollout.protocol import Completion, Group
 from ogrpo.tasks.rows import read_rows
 from ogrpo.tasks.task import Task
 from tests.data.replay.make import facts

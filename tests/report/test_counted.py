@@ -49,7 +49,7 @@ def test_certificates_are_counted_where_they_are_asked_for():
 def test_the_gain_is_counted_by_the_thousand_completions():
     last = {"completions": 500, "replay/ratio": 2.0, "flops/rollout": 1.5e9, "flops/update": 3e9}
     table = dict(spent([{"pass@1/sampled": 0.4, "completions": 0}, last | {"pass@1/sampled": 0.5}]))
-    assert table["sampled Pass@1 gained per 1,000 completions"] == "+0.2000"
+    assert table["Pass@1, sampled: gained per 1,000 completions"] == "+0.2000"
     assert table["updates in which each completion collected was used"] == "2.00"
     assert spent([{"pass@1/sampled": 0.4, "completions": 0}]) == []
 

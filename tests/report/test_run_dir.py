@@ -117,7 +117,7 @@ ENDS = ("", "/low", "/high")
 
 KILLED = """
 import os, pathlib, signal, sys
-from ogrpo.files import replacing
+from ogrpo.system.files import replacing
 with replacing(pathlib.Path(sys.argv[1])) as file:
     file.write("half")
     file.flush()

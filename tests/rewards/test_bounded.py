@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ogrpo.rewards import verifying as process_module
+from ogrpo.rewards import bounded
 from ogrpo.rewards.bounded import BadGold, BoundedVerifier, compare_plain, is_plain
 
 ENDLESS = "9**9**9**9"
@@ -28,7 +28,7 @@ def single():
 
 
 def running(verifier):
-    return [p._process for p in verifier.processes if p._process is not None]
+    return [worker._child._process for worker in verifier.workers]
 
 
 @pytest.mark.parametrize("text", ["0", "-7", "1,080", "1,080.50", ".5", "0012", "9" * 32])
@@ -104,8 +104,8 @@ def test_a_process_killed_at_work_is_replaced_and_the_pair_compared_again(single
 
 def test_a_process_that_breaks_down_twice_counts_as_a_timeout(monkeypatch, tmp_path):
     fragile = tmp_path / "fragile.py"
-    fragile.write_text("print('ready', flush=True); input()")
-    monkeypatch.setattr(process_module, "_SCRIPT", fragile)
+    fragile.write_text("import os\ndef bounded(answer, gold, seconds):\n    os._exit(1)\n")
+    monkeypatch.setattr(bounded, "_SCRIPT", fragile)
     assert BoundedVerifier(seconds=0.5).compare("36/2", "18") == "timeout"
 
 
@@ -134,18 +134,17 @@ def test_closing_ends_the_processes_and_a_later_call_starts_another():
     assert process.returncode is not None
 
 
-def test_a_process_that_cannot_start_is_an_error_that_says_how_to_see_why(monkeypatch, tmp_path):
+def test_a_process_that_cannot_start_is_an_error_that_says_why(monkeypatch, tmp_path):
     script = tmp_path / "broken.py"
     script.write_text("raise SystemExit(3)")
-    monkeypatch.setattr(process_module, "_SCRIPT", script)
-    with pytest.raises(RuntimeError, match=r"did not start .*to see why, run: .*broken\.py"):
+    monkeypatch.setattr(bounded, "_SCRIPT", script)
+    with pytest.raises(ValueError, match=r"compare cannot be loaded in a process .*SystemExit: 3"):
         BoundedVerifier(seconds=0.5).compare("36/2", "18")
 
 
-def test_the_worker_imports_nothing_of_ours():
-    script = process_module._SCRIPT
+def test_what_compares_imports_nothing_of_ours():
     listing = (
-        f"import runpy, sys; runpy.run_path({str(script)!r}, run_name='worker'); "
+        f"import runpy, sys; runpy.run_path({str(bounded._SCRIPT)!r}, run_name='worker'); "
         "print([m for m in sys.modules if m.partition('.')[0] in ('ogrpo', 'jax', 'numpy')])"
     )
     done = subprocess.run(

@@ -114,5 +114,5 @@ def test_imports_have_a_bound_of_their_own(folder):
     reward = load_reward(f"{folder}/my_rewards_slow.py:reward")
     with pool(reward, processes=1, seconds=0.5) as p:
         assert p.score(request("a")).rewards.tolist() == [1.0]
-    with pytest.raises(RuntimeError, match=r"not ready after 0\.3 s: what the rewards' modules"):
+    with pytest.raises(RuntimeError, match=r"not ready after 0\.3 s: what their modules do"):
         pool(reward, start_seconds=0.3)

@@ -166,7 +166,7 @@ def test_overruns_in_a_batch_are_each_tried_once(free):
     assert free.counts == RewardCounts(correct=500, timeout=12)
     free.close()
     assert free.judge(texts[0], "stop", "17") == "timeout"
-    assert all(process._process is None for process in free._verifier.processes)  # from memory
+    assert free._verifier.workers == []  # from memory
 
 
 def test_a_pair_is_compared_once_and_the_oldest_forgotten():
@@ -209,9 +209,8 @@ def test_a_too_long_answer_is_unparsable(free):
 def test_a_process_that_died_costs_no_completion_its_reward(free):
     texts = [rf"\boxed{{{2 * n}/2}}" for n in (23, 24)]
     assert free(["?"] * 2, texts, ["23", "24"]) == [1.0, 1.0]
-    for process in free._verifier.processes:
-        if process._process is not None:
-            process._process.kill()
+    for worker in free._verifier.workers:
+        worker._child._process.kill()
     assert free(["?"] * 2, texts, ["24", "23"]) == [0.0, 0.0]
     assert free.counts == RewardCounts(correct=2, wrong=2)
 

@@ -87,10 +87,6 @@ FAILING = {
     "timeout": (functions.overruns, r"did not end within 0\.7 s of wall time"),
     "memory": (functions.takes_memory, r"ran out of its 2 GiB of memory: raised MemoryError"),
     "died": (functions.dies, r"was not done: its process ended: signal SIGSEGV"),
-    "none": (
-        functions.gives_none,
-        r"gave None for completion 2; .* Reward\(\.\.\., optional=True\)",
-    ),
     "not finite": (functions.gives_nan, r"gave nan for completion 2"),
     "not a number": (functions.gives_text, r"gave '1\.0' for completion 2"),
 }
@@ -116,7 +112,7 @@ def test_one_bad_completion_fails_alone_and_says_why(kind):
 
 
 def test_all_kinds_are_tried():
-    assert {*FAILING, "wrong count"} == {*KINDS}
+    assert {*FAILING, "wrong count", "none"} == {*KINDS}
 
 
 @pytest.mark.parametrize(
@@ -161,14 +157,10 @@ def test_a_function_that_always_overruns_is_given_up():
     assert "was not asked for this completion" in scores.failures[-1].message
 
 
-def test_what_may_not_apply_is_left_out_of_the_sum():
+def test_none_is_not_judged_and_left_out_of_the_sum():
     rewards = [
-        Reward("here", functions.gives_none, 2.0, optional=True),
-        Reward(
-            "there",
-            lambda completions: [None if c == "a" else 3.0 for c in completions],
-            optional=True,
-        ),
+        Reward("here", functions.gives_none, 2.0),
+        Reward("there", lambda completions: [None if c == "a" else 3.0 for c in completions]),
     ]
     with pool(*rewards) as p:
         scores = p.score(request("a", BAD, "c"))
@@ -177,7 +169,11 @@ def test_what_may_not_apply_is_left_out_of_the_sum():
     with pool(rewards[0]) as p:
         alone = p.score(request("a", BAD))
     assert alone.failed.tolist() == [False, True]
-    assert alone.failures[0].message == "no reward applies to completion 1: 'here' gave None"
+    assert alone.failures[0].kind == "none"
+    told = (
+        r"reward 'here' \(.*functions\.py:\d+\) gave None for completion 1, which no reward judged"
+    )
+    assert re.fullmatch(told, alone.failures[0].message)
 
 
 def test_the_failure_of_a_reward_of_weight_0_is_counted_and_fails_no_completion():
@@ -261,6 +257,7 @@ def test_a_pool_counts_on_from_an_earlier_one():
         first.score(request("a", BAD))
         before = first.metrics()
     with pool(functions.raises) as second:
+        second.score(request(BAD))  # as a resumed run judges its shown answers once more
         second.go_on_from({**before, "reward/gone/calls": 3})
         assert second.metrics()["reward/failed/raised"] == 1
         second.score(request("a", BAD))
@@ -328,7 +325,7 @@ def test_what_cannot_be_pickled_is_named_at_once():
 def test_a_column_that_cannot_be_pickled_is_named():
     with (
         pool(functions.length) as p,
-        pytest.raises(ValueError, match=r"'mutex' cannot be sent to a process .*lock"),
+        pytest.raises(ValueError, match=r"'mutex' cannot be sent to a process: .*lock"),
     ):
         p.score(request("a", mutex=threading.Lock()))
 

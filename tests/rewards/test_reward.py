@@ -18,8 +18,8 @@ def test_functions_become_rewards_named_like_them():
 
 
 def test_weights_are_given_in_the_rewards_order():
-    rewards = as_rewards([functions.length, Reward("e", functions.equal, optional=True)], [2.0, -1])
-    assert [(r.name, r.weight, r.optional) for r in rewards] == [("length", 2.0, False), ("e", -1, True)]  # fmt: skip
+    rewards = as_rewards([functions.length, Reward("e", functions.equal)], [2.0, -1])
+    assert [(r.name, r.weight) for r in rewards] == [("length", 2.0), ("e", -1)]
 
 
 @pytest.mark.parametrize(

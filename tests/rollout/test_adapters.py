@@ -7,13 +7,13 @@ import jax
 import numpy as np
 import pytest
 
-from ogrpo.bridge import named_adapters
 from ogrpo.policy.lora_files import join_adapters
 from ogrpo.rollout.extension import ogrpo_adapters
 from ogrpo.rollout.extension import ogrpo_releases as releases
 from ogrpo.rollout.weights import tensors as files
 from ogrpo.rollout.weights.share import WeightShare
 from ogrpo.rollout.weights.store import Store
+from ogrpo.serving.bridge import named_adapters
 from tests.rollout.vllm import world
 
 CONFIG = world.decoder()

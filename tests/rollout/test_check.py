@@ -6,11 +6,11 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from ogrpo.rollout.check import ABOVE_ZERO, NO_CHANCE, REMEDIES, Terms, flaws
+from ogrpo.protocol import Completion, Group, Sampling, VersionSpan
+from ogrpo.rollout.check import ABOVE_ZERO, NO_CHANCE, REMEDIES, Orders, Terms, flaws
 from ogrpo.rollout.collection import CollectionError
 from ogrpo.rollout.embedded import EmbeddedEngine
-from ogrpo.rollout.protocol import Completion, Group, Sampling, VersionSpan
-from tests.rollout.collection.scripted import collector, told, turn
+from tests.rollout.collection.scripted import Scripted, collector, told, turn
 
 EOS, MOST = 9, 5
 TERMS = Terms(Sampling(0.7, MOST, 3), vocab_size=10, eos_id=EOS, versions={0, 4})
@@ -207,3 +207,53 @@ def test_an_engine_that_spoils_everything_ends_the_run_with_the_reason():
     message = r"'refused': 3.*after 3 attempts, last: token \d+ with log-prob 5 \(log_probs\)"
     with collector(engine) as chosen, pytest.raises(CollectionError, match=message):
         turn(chosen, 0)
+
+
+def placed(seed, log_prob=-3.0, tokens=20):
+    """A group whose completions are unlikely, or not."""
+    rng = np.random.default_rng(seed)
+    drawn = [
+        Completion(
+            rng.integers(0, 100, tokens).astype(np.int32),
+            np.full(tokens, log_prob, np.float32),
+            0,
+            1.0,
+            "length",
+        )
+        for _ in range(2)
+    ]
+    return Group(np.array([seed], np.int32), tuple(drawn))
+
+
+def test_a_completion_enters_a_batch_under_one_order():
+    orders, first, second = Orders(), placed(1), placed(2)
+    assert not orders.repeated({0: first, 1: second}, greedy=False)
+    assert not orders.repeated({0: first}, greedy=False)  # the same request, drawn again
+    swapped = replace(placed(3), completions=(placed(3).completions[0], second.completions[1]))
+    (flaw,) = orders.repeated({2: swapped, 3: placed(4)}, greedy=False).values()
+    assert flaw.reason == "repeated"
+    assert "exp(-60) came for another prompt too" in str(flaw)
+    # What was refused is not kept in mind, what is likely may be alike, greedy answers are.
+    assert not orders.repeated({4: placed(3)}, greedy=False)
+    likely = placed(5, log_prob=-0.1)
+    assert not orders.repeated({5: likely, 6: likely}, greedy=False)
+    assert not orders.repeated({7: first}, greedy=True)
+
+
+def test_a_batch_refuses_a_completion_that_another_of_its_calls_brought():
+    """The engine answers the second call of a step with the first one's completions, once."""
+    answers = []
+
+    class Echoing(Scripted):
+        def generate(self, prompts, sampling, seed):
+            fresh = [replace(placed(seed), prompt_ids=p) for p in prompts]
+            answers.append(fresh)
+            stale = answers[0] if len(answers) == 2 else fresh
+            return [replace(group, prompt_ids=p) for group, p in zip(stale, prompts, strict=True)]
+
+    with collector(Echoing(), 1, prompts_per_call=1, terms=Terms(Sampling(1.0, 20, 2))) as chosen:
+        taken = turn(chosen, 0)
+        metrics = chosen.metrics()
+    content = [c.token_ids.tobytes() for g in taken.groups for c in g.completions]
+    assert len(set(content)) == len(content)
+    assert metrics["rollout/refused/repeated"] == 2

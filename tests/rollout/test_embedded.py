@@ -5,8 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from ogrpo.protocol import Sampling
 from ogrpo.rollout.embedded import EmbeddedEngine
-from ogrpo.rollout.protocol import Sampling
 
 SAMPLING = Sampling(temperature=0.5, max_tokens=4, group_size=2)
 

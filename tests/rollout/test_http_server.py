@@ -11,9 +11,9 @@ import time
 import numpy as np
 import pytest
 
+from ogrpo.protocol import Completion, Group, check_request
 from ogrpo.rollout import http_server
 from ogrpo.rollout.endpoint import Endpoint, ServedModel, Service
-from ogrpo.rollout.protocol import Completion, Group
 from ogrpo.rollout.weights.share import WeightShare
 from ogrpo.rollout.weights.store import Store
 
@@ -29,6 +29,7 @@ class Steady:
         self.version = version
 
     def generate(self, prompts, sampling, seed):
+        check_request(prompts, sampling, vocab_size=VOCAB)
         ids, log_probs = np.array([1, 2], np.int32), np.zeros(2, np.float32)
         drawn = Completion(ids, log_probs, self.version, 1.0, "stop")
         return [Group(prompt, (drawn,) * sampling.group_size) for prompt in prompts]

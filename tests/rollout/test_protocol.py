@@ -3,7 +3,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from ogrpo.rollout.protocol import Completion, Group, Sampling
+from ogrpo.protocol import Completion, Group, Sampling, check_request
 
 SAMPLING = Sampling(temperature=1.0, max_tokens=4, group_size=2)
 COMPLETION = Completion(
@@ -71,3 +71,28 @@ def test_a_group_needs_a_prompt_and_a_completion():
         Group(prompt_ids=np.array([], np.int32), completions=(COMPLETION,))
     with pytest.raises(ValueError, match="completions is empty"):
         Group(prompt_ids=np.array([1], np.int32), completions=())
+
+
+@pytest.mark.parametrize(
+    ("prompt", "message"),
+    [
+        (np.array([], np.int32), "prompt 1 of the request has no token: leave it out"),
+        (np.array([1, 16], np.int32), "prompt 1 has token 16, outside the vocabulary of 16"),
+        (np.array([-1], np.int32), "prompt 1 has token -1, outside"),
+        (np.arange(6, dtype=np.int32), "prompt 1 has 6 tokens but the engine takes 5"),
+        (np.arange(5, dtype=np.int32), "prompt 1 of 5 tokens and max_tokens 4 do not fit the 8"),
+        (np.array([1]), "prompt 1 is int64"),
+        ([1], "prompt 1 is <class 'list'>"),
+    ],
+)
+def test_what_no_engine_can_answer_is_refused_by_the_prompts_place(prompt, message):
+    prompts = [np.array([1, 15], np.int32), prompt]
+    with pytest.raises(ValueError, match=message):
+        check_request(prompts, SAMPLING, vocab_size=16, max_prompt=5, max_length=8)
+
+
+def test_greedy_log_probs_are_of_temperature_one_on_every_engine():
+    assert SAMPLING.log_prob_temperature == SAMPLING.temperature
+    for temperature in (0.0, 0.1, 1.0):
+        greedy = dataclasses.replace(SAMPLING, temperature=temperature, greedy=True)
+        assert greedy.log_prob_temperature == 1.0

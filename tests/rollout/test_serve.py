@@ -1,5 +1,6 @@
 """`ogrpo-serve`: the commands it builds, and that nothing outlives it."""
 
+import json
 import os
 import signal
 import socket
@@ -12,6 +13,7 @@ import httpx
 import pytest
 
 from ogrpo.rollout.extension import ogrpo_serve
+from ogrpo.serving import serve
 from tests.rollout.vllm import world
 
 
@@ -82,6 +84,26 @@ def test_a_vllm_that_takes_no_pushes_is_refused(version, taken, tmp_path, capsys
     code = ogrpo_serve.main(["M", "--dry-run", "--python", str(python)])
     assert code == (0 if taken else 2)
     assert ("takes no pushes: install 0.23 or later" in capsys.readouterr().err) != taken
+
+
+@pytest.mark.parametrize(
+    ("positions", "asked", "longest"),
+    [(1024, None, 1024), (32768, None, 4096), (None, None, 4096), (1024, 46, 46), (64, 128, 128)],
+)
+def test_the_longest_prompt_and_completion_follow_the_model(positions, asked, longest, tmp_path):
+    """The last of these vLLM refuses itself, or takes where it stretches positions."""
+    (tmp_path / "config.json").write_text(json.dumps({"max_position_embeddings": positions}))
+    words = [] if asked is None else ["--max-model-len", str(asked)]
+    arguments = built(str(tmp_path), *words).arguments
+    assert arguments[arguments.index("--max-model-len") + 1] == str(longest)
+
+
+def test_the_embedded_engine_takes_no_more_than_the_model_has(tmp_path, capsys, monkeypatch):
+    world.save(tmp_path, world.decoder(), world.make_params(world.decoder(), 0))
+    words = ["ogrpo-serve", str(tmp_path), "--engine", "embedded", "--max-model-len", "4096"]
+    monkeypatch.setattr(sys, "argv", words)
+    assert serve.main() == 2
+    assert "--max-model-len is 4096: give 2 to 128" in capsys.readouterr().err
 
 
 def test_reproducible_sampling_needs_prefill_in_one_piece():
@@ -189,14 +211,12 @@ def test_a_server_that_has_closed_its_port_and_does_not_end_is_ended(tmp_path):
 def test_the_embedded_engine_serves_a_folder(tmp_path):
     config = world.decoder()
     world.save(tmp_path, config, world.make_params(config, 0))
-    command = [sys.executable, "-m", "ogrpo.serve", str(tmp_path), "--engine", "embedded"]
-    with subprocess.Popen(
-        [*command, "--port", "0", "--max-model-len", "32"], stdout=subprocess.PIPE, text=True
-    ) as server:
+    command = [sys.executable, "-m", "ogrpo.serving.serve", str(tmp_path), "--engine", "embedded"]
+    with subprocess.Popen([*command, "--port", "0"], stdout=subprocess.PIPE, text=True) as server:
         try:
             url = server.stdout.readline().split()[-1]
             body = {"model": "policy", "prompt": [1, 2], "max_tokens": 3, "n": 2}
-            reply = httpx.post(f"{url}/v1/completions", json=body, timeout=60, trust_env=False)
+            reply = httpx.post(f"{url}/v1/completions", json=body, timeout=300, trust_env=False)
             assert len(reply.json()["choices"]) == 2
         finally:
             server.send_signal(signal.SIGINT)

@@ -51,12 +51,12 @@ def test_what_safetensors_writes_is_read(tmp_path):
     assert same(files.read(tmp_path / "x"), tensors)
 
 
-@pytest.mark.parametrize(("cut", "message"), [(1, "bytes, should have"), (400, "no readable")])
-def test_a_file_that_is_cut_off_is_an_error(tmp_path, cut, message):
+@pytest.mark.parametrize("cut", [1, 400])
+def test_a_file_that_is_cut_off_is_an_error(tmp_path, cut):
     _, size = files.write(tmp_path / "x", policy())
     with (tmp_path / "x").open("r+b") as opened:
         opened.truncate(size - cut)
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(ValueError, match="no readable safetensors file"):
         files.read(tmp_path / "x")
 
 
@@ -261,28 +261,31 @@ def entry(begin, end, shape=None, dtype="F32", **more):
 
 
 LIES = {
-    "overlapping": ({"a": entry(0, 12), "b": entry(8, 16)}, "b overlaps the tensor before it"),
-    "the same": ({"a": entry(0, 16), "b": entry(0, 16)}, "b overlaps the tensor before it"),
-    "a gap": ({"a": entry(0, 4), "b": entry(8, 16)}, "b leaves a gap before it"),
-    "a gap first": ({"a": entry(8, 16)}, "a leaves a gap before it"),
-    "reversed": ({"a": entry(16, 0, [4])}, r"a has the reversed data_offsets \[16, 0\]"),
-    "negative": ({"a": entry(-8, 8)}, r"a has the data_offsets \[-8, 8\]"),
-    "empty": ({"a": entry(0, 16) | {"data_offsets": []}}, r"a has the data_offsets \[\]"),
-    "one": ({"a": entry(0, 16) | {"data_offsets": [16]}}, r"a has the data_offsets \[16\]"),
-    "texts": ({"a": entry(0, 16) | {"data_offsets": "ab"}}, "a has the data_offsets 'ab'"),
-    "fractions": ({"a": entry(0, 16) | {"data_offsets": [0.0, 16.0]}}, "a has the data_offsets"),
-    "no room": ({"a": entry(0, 0, [4]), "b": entry(0, 16)}, "a has 0 bytes, and F32 .4. takes 16"),
-    "too much": ({"a": entry(0, 16, [3])}, "a has 16 bytes, and F32 .3. takes 12"),
-    "a negative shape": ({"a": entry(0, 16, [-2, -2])}, r"a has the shape \[-2, -2\]"),
-    "huge": ({"a": entry(0, 16, [1 << 40, 1 << 40])}, "a has 16 bytes, and F32"),
-    "no shape": ({"a": {"dtype": "F32", "data_offsets": [0, 16]}}, "a has the shape None"),
-    "no object": ({"a": [1]}, "a has the unknown dtype None"),
-    "no dtype": ({"a": entry(0, 16, dtype="F99")}, "a has the unknown dtype 'F99'"),
-    "twice": (b'{"a": {"dtype": "F32"}, "a": {"dtype": "F32"}}', "its header has a name twice"),
-    "beyond": ({"a": entry(0, 32)}, "bytes, should have"),
-    "short of": ({"a": entry(0, 8)}, "bytes, should have"),
-    "deep": (b"[" * 100_000, "nested too deeply|no JSON object"),
-    "a list": (b"[]", "no JSON object"),
+    "overlapping": ({"a": entry(0, 12), "b": entry(8, 16)}, "invalid offset for tensor `b`"),
+    "the same": ({"a": entry(0, 16), "b": entry(0, 16)}, "invalid offset for tensor"),
+    "a gap": ({"a": entry(0, 4), "b": entry(8, 16)}, "invalid offset for tensor `b`"),
+    "a gap first": ({"a": entry(8, 16)}, "invalid offset for tensor `a`"),
+    "reversed": ({"a": entry(16, 0, [4])}, "invalid offset for tensor `a`"),
+    "negative": ({"a": entry(-8, 8)}, "integer `-8`"),
+    "empty": ({"a": entry(0, 16) | {"data_offsets": []}}, "length 0, expected a tuple of size 2"),
+    "one": ({"a": entry(0, 16) | {"data_offsets": [16]}}, "length 1, expected a tuple of size 2"),
+    "texts": ({"a": entry(0, 16) | {"data_offsets": "ab"}}, '"ab", expected a tuple'),
+    "fractions": ({"a": entry(0, 16) | {"data_offsets": [0.0, 16.0]}}, "floating point"),
+    "no room": ({"a": entry(0, 0, [4]), "b": entry(0, 16)}, "invalid shape, data type, or offset"),
+    "too much": ({"a": entry(0, 16, [3])}, "invalid shape, data type, or offset"),
+    "a negative shape": ({"a": entry(0, 16, [-2, -2])}, "integer `-2`"),
+    "huge": ({"a": entry(0, 16, [1 << 40, 1 << 40])}, "overflow computing buffer size"),
+    "no shape": ({"a": {"dtype": "F32", "data_offsets": [0, 16]}}, "missing field `shape`"),
+    "no object": ({"a": [1]}, "expected string or map"),
+    "no dtype": ({"a": entry(0, 16, dtype="F99")}, "unknown variant `F99`"),
+    "twice": (
+        b'{"a": %(a)s, "a": %(a)s}' % {b"a": json.dumps(entry(0, 16)).encode()},
+        "its header has a name twice",
+    ),
+    "beyond": ({"a": entry(0, 32)}, "not fully covered"),
+    "short of": ({"a": entry(0, 8)}, "not fully covered"),
+    "deep": (b"[" * 100_000, "invalid type: sequence"),
+    "a list": (b"[]", "invalid type: sequence"),
     "a long number": (b'{"a": ' + b"9" * 10_000 + b"}", "no readable safetensors file"),
     "no text": (b'{"\xff": 1}', "no readable safetensors file"),
 }
@@ -305,7 +308,7 @@ def test_a_header_that_lies_is_refused_by_name_on_both_sides(tmp_path, lie):
 @pytest.mark.parametrize("size", [0, 1, 1 << 62, (1 << 64) - 1])
 def test_a_header_of_a_size_that_lies_costs_nothing(tmp_path, size):
     (tmp_path / "x").write_bytes(size.to_bytes(8, "little") + b"{}")
-    with pytest.raises(releases.Refusal, match=rf"its header has {size} bytes, the file 10"):
+    with pytest.raises(releases.Refusal, match="no readable safetensors file"):
         releases.header(tmp_path / "x")
 
 

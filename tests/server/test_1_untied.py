@@ -11,13 +11,13 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from ogrpo.bridge import make_score_fn, named_tensors
-from ogrpo.rollout.protocol import Sampling
+from ogrpo.protocol import Sampling
 from ogrpo.rollout.vllm import Broken, Refused, Unavailable, Unproven, sync
 from ogrpo.rollout.vllm.api import ServerApi
 from ogrpo.rollout.weights import nccl
 from ogrpo.rollout.weights.share import WeightShare
 from ogrpo.rollout.weights.store import Store
+from ogrpo.serving.bridge import make_score_fn, named_tensors
 from tests.rollout.vllm import broadcast, contract, updates, world
 
 CONFIG = world.decoder(tied=False)

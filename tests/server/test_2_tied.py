@@ -8,7 +8,7 @@ import httpx
 import numpy as np
 import pytest
 
-from ogrpo.rollout.protocol import Sampling
+from ogrpo.protocol import Sampling
 from ogrpo.rollout.weights.store import Store
 from tests.rollout.vllm import contract, updates, world
 
@@ -23,6 +23,7 @@ def test_log_probs_are_the_trainers_at_every_temperature(fleet, which):
     with contract.connect([fleet[which].url], CONFIG) as engine:
         found = engine.capabilities[0]
         assert (found.native, found.log_probs) == (which == 0, "processed")
+        assert found.echoes == {"prompt", "request"}
         engine.publish(params, 1)
         contract.check_log_probs(engine, CONFIG, params, (1.0, 0.7))
         contract.check_greedy(engine, CONFIG, params)
@@ -106,7 +107,7 @@ def leak(server, params, *, salted, release):
 
 
 def test_the_salt_alone_keeps_the_prefix_cache_from_leaking(portable, tmp_path):
-    from ogrpo.bridge import named_tensors
+    from ogrpo.serving.bridge import named_tensors
 
     store = Store(tmp_path, keep=8)
     gaps = {}

@@ -9,7 +9,7 @@ import httpx
 import numpy as np
 import pytest
 
-from ogrpo.rollout.protocol import Sampling
+from ogrpo.protocol import Sampling
 from tests.rollout.vllm import contract, world
 from tests.rollout.vllm.orphan import leave_paused
 from tests.rollout.vllm.proxy import Proxy, held, undelivered
@@ -97,7 +97,7 @@ def test_one_of_two_servers_dies_in_the_middle_of_a_batch(fleet, what):
         victim.launch().wait()
         # It is back with its first weights, and is used again only with the pushed ones.
         deadline = time.monotonic() + 60
-        while not all(state.ready for state in engine._fleet.servers):
+        while not all(state.observed.ready for state in engine._fleet.servers):
             assert time.monotonic() < deadline
             time.sleep(0.2)
         generate_while(engine, lambda: None)
@@ -115,7 +115,7 @@ def test_a_hung_server_is_given_up_and_comes_back(fleet):
             for pid in stopped:
                 os.kill(pid, signal.SIGCONT)
         deadline = time.monotonic() + 60
-        while not all(state.ready for state in engine._fleet.servers):
+        while not all(state.observed.ready for state in engine._fleet.servers):
             assert time.monotonic() < deadline
             time.sleep(0.2)
         generate_while(engine, lambda: None)

@@ -9,13 +9,14 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from ogrpo.bridge import connect_policy
+from ogrpo.config.schedule import Schedule
+from ogrpo.loop import start, train
 from ogrpo.policy import save_pretrained
-from ogrpo.trainer import Schedule, start, train
-from ogrpo.trainer.build import make_parts
-from ogrpo.trainer.model import make_model
-from ogrpo.trainer.prepare import prepare
-from ogrpo.trainer.presets import main_study
+from ogrpo.serving.bridge import connect_policy
+from ogrpo.setup.build import make_parts
+from ogrpo.setup.model import make_model
+from ogrpo.setup.prepare import prepare
+from ogrpo.setup.presets import main_study
 from tests.server.conftest import RealServer
 
 CONFIG = main_study(schedule=Schedule(steps=40, sync_interval=2, prompts=16, evaluate_every=40))

@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from ogrpo.rollout.protocol import Sampling
+from ogrpo.protocol import Sampling
 from ogrpo.rollout.vllm import Refused
 from tests.rollout.vllm import adapters, contract, world
 from tests.server.test_2_tied import CONFIG, LONG, MANY, by_version

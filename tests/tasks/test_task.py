@@ -315,6 +315,14 @@ def test_a_task_to_evaluate_on_brings_its_examples_and_its_judge():
         Task("none", [], [], (Reward("right", right),))
 
 
+def test_the_reward_that_says_what_is_right_is_one_that_judges_held_out_answers():
+    task = Task.from_iterable(rows(20), rewards=[right, brief], success="right")
+    exam = Task.from_iterable(rows(9, 50), rewards=[Reward("exam", right)], heldout=3)
+    assert (task.success, task.evaluated_on(exam).success) == ("right", None)
+    with pytest.raises(ValueError, match=r"success is 'rigth', .* judged by \['right', 'brief'\]"):
+        Task.from_iterable(rows(20), rewards=[right, brief], success="rigth")
+
+
 def test_the_texts_are_of_training_alone():
     task = Task.from_iterable(rows(30), rewards=[right])
     texts = list(task.texts())
@@ -357,3 +365,14 @@ def test_real_data_sets_are_read():
     assert len(Task.from_dataset(splits, rewards=[right]).heldout) == 5
     chats = datasets.Dataset.from_list(chat(*MESSAGES[:2]))
     assert Task.from_dataset(chats, rewards=[brief]).is_chat
+
+
+def test_what_datasets_saves_to_disk_is_read(tmp_path):
+    datasets = pytest.importorskip("datasets", reason="needs pip install 'ogrpo[hub]'")
+    splits = datasets.DatasetDict(
+        train=datasets.Dataset.from_list(rows(20)), test=datasets.Dataset.from_list(rows(5, 30))
+    )
+    splits.save_to_disk(tmp_path / "saved")
+    task = Task.from_file(tmp_path / "saved", rewards=[right])
+    assert task.train == Task.from_dataset(splits, rewards=[right]).train
+    assert prompts(task.heldout) == [row["prompt"] for row in rows(5, 30)]

@@ -18,7 +18,7 @@ def main(options: Sequence[str]) -> int:
     given = parser.parse_args([*options])
     if len(given.runs) < 2:
         raise ValueError("one run has nothing to be compared with: name two or more")
-    runs = [RunDir.reopen(path) for path in given.runs]
+    runs = [RunDir.read(path) for path in given.runs]
     console = Console()
     console.print(results_table(runs))
     console.print(differences_table(runs))

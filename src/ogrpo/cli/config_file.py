@@ -5,20 +5,17 @@ The names are those of the command line, in tables: `optimizer.learning-rate` is
 """
 
 import argparse
-import dataclasses
-import difflib
+import re
 import tomllib
-import typing
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 import yaml
 
-from ogrpo.files import DEEPEST, read_text
-from ogrpo.terminal import without_secrets
-from ogrpo.trainer.config_json import to_json
-from ogrpo.trainer.kinds import OTHER, as_field, wanted
+from ogrpo.config.kinds import changed
+from ogrpo.config.serialize import to_json
+from ogrpo.system.files import DEEPEST, read_text
 
 Config = TypeVar("Config")
 MOST_BYTES = 1 << 20
@@ -55,7 +52,7 @@ def read_file(path: Path) -> dict[str, Any]:
         raise ValueError(f"--config {path}: there is no such file")
     text = read_text(path, MOST_BYTES)
     try:
-        values = tomllib.loads(text) if path.suffix == ".toml" else _read_yaml(text)
+        values = _read_toml(text) if path.suffix == ".toml" else _read_yaml(text)
     except (yaml.YAMLError, ValueError, ArithmeticError) as error:
         raise ValueError(f"--config {path} cannot be read: {error}") from error
     except RecursionError as error:
@@ -63,6 +60,18 @@ def read_file(path: Path) -> dict[str, Any]:
     if not isinstance(values, dict):
         raise ValueError(f"--config {path} holds no options: give names and values")
     return values
+
+
+_LONG_KEY = re.compile(
+    rf"""(?<![\w"'-])(?:[\w"'-]++[ \t]*+\.[ \t]*+){{{DEEPEST}}}"""  # parts with dots between them
+)
+
+
+def _read_toml(text: str) -> dict[str, Any]:
+    """Returns the tables of a TOML text; a key of many dots is as many tables within each other."""
+    if _LONG_KEY.search(text):
+        raise ValueError(f"it is nested deeper than {DEEPEST} levels")
+    return tomllib.loads(text)
 
 
 class _Unique(yaml.SafeLoader):
@@ -98,40 +107,7 @@ def with_values(config: Config, values: Mapping[str, Any], path: Path) -> Config
     Raises:
       ValueError: a name is unknown (with the nearest one), or a value is of the wrong kind.
     """
-    return _with(config, values, "", path)
-
-
-def _with(config: Any, values: Mapping[str, Any], prefix: str, path: Path) -> Any:
-    hints = typing.get_type_hints(type(config), include_extras=False)
-    changed = {}
-    for key, value in values.items():
-        name = str(key).replace("-", "_")
-        if name not in hints:
-            near = difflib.get_close_matches(name, hints, n=1)
-            hint = f" Did you mean {prefix}{near[0].replace('_', '-')}?" if near else ""
-            raise ValueError(f"--config {path}: there is no option {prefix}{key}.{hint}")
-        option = f"{prefix}{name.replace('_', '-')}"
-        changed[name] = _value(getattr(config, name), hints[name], value, option, path)
-    try:
-        return dataclasses.replace(config, **changed)
-    except ValueError as error:
-        raise ValueError(f"--config {path}: {error}") from error
-
-
-def _value(now: Any, hint: Any, value: Any, option: str, path: Path) -> Any:
-    if dataclasses.is_dataclass(now):
-        if not isinstance(value, Mapping):
-            raise ValueError(
-                f"--config {path}: {option} is {_said(value)}: give a table of options"
-            )
-        return _with(now, value, f"{option}.", path)
-    if (found := as_field(hint, value)) is OTHER:
-        raise ValueError(f"--config {path}: {option} is {_said(value)}: give {wanted(hint)}")
-    return found
-
-
-def _said(value: Any) -> str:
-    return without_secrets(repr(value))[:120]
+    return changed(config, values, f"--config {path}: ")
 
 
 def as_file(config: Any) -> str:

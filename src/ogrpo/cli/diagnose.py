@@ -6,7 +6,7 @@ from pathlib import Path
 
 import jax
 
-from ogrpo.trainer.diagnose import diagnose
+from ogrpo.run.diagnose import diagnose
 
 
 def main(options: Sequence[str]) -> int:

@@ -17,6 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import ogrpo
+from ogrpo.system.commit import commit_of, output_of
 
 PACKAGES = (
     *("jax", "jaxlib", "jax-cuda12-plugin", "libtpu", "flax", "optax", "orbax-checkpoint"),
@@ -63,30 +64,12 @@ def environment() -> str:
 
 def _ogrpo() -> str:
     folder = Path(ogrpo.__file__).parent
-    return f"{_version('ogrpo') or 'not installed'}, {_commit(folder)}, {folder}"
-
-
-def _commit(folder: Path) -> str:
-    # A wheel may lie inside somebody's repository: only where git has this file is it our commit.
-    if _output("git", "-C", str(folder), "ls-files", "--error-unmatch", "__init__.py") is None:
-        return "no checkout"
-    commit = _output("git", "-C", str(folder), "rev-parse", "--short=12", "HEAD")
-    changed = _output("git", "-C", str(folder), "status", "--porcelain", "--", ".")
-    return f"commit {commit}{' with changes' if changed else ''}"
-
-
-def _output(*command: str) -> str | None:
-    """What a command prints, stripped; None where it is not there or fails."""
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS)
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return done.stdout.strip() if done.returncode == 0 else None
+    return f"{_version('ogrpo') or 'not installed'}, {commit_of(folder)}, {folder}"
 
 
 def _cpu() -> str:
     if sys.platform == "darwin":
-        name = _output("sysctl", "-n", "machdep.cpu.brand_string")
+        name = output_of("sysctl", "-n", "machdep.cpu.brand_string")
     else:
         lines = _text(Path("/proc/cpuinfo")).splitlines()
         name = next((x.split(":", 1)[1].strip() for x in lines if x.startswith("model name")), None)

@@ -15,27 +15,27 @@ import jax.numpy as jnp
 import tyro
 from rich.console import Console
 
-from ogrpo.bridge import embedded_engine
 from ogrpo.cli.config_file import HELP, as_file, read_file, split, with_values
 from ogrpo.cli.evaluate import EvalOptions, check_files, collect_answers, tell, tell_rescored
+from ogrpo.config.rollout import Servers
+from ogrpo.config.train import Data, Evaluation, Judging, Model, Rollout, TrainConfig
+from ogrpo.config.update import only_with, require_finite_numbers
 from ogrpo.data.tokenizer import TextTokenizer
 from ogrpo.evaluation.evaluate import sample_and_judge
-from ogrpo.evaluation.metrics import answer_reader
+from ogrpo.evaluation.metrics import answer_readers
 from ogrpo.policy import DecoderConfig, Params
 from ogrpo.policy.pretrained import load_pretrained
+from ogrpo.protocol import Engine, IntArray, Sampling
 from ogrpo.report.run_dir import RunDir
-from ogrpo.rollout.protocol import Engine, IntArray, Sampling
+from ogrpo.serving.bridge import embedded_engine
+from ogrpo.setup.cache import keep_compiled_programs
+from ogrpo.setup.find_task import TaskLengths, find_task
+from ogrpo.setup.model import DTYPES, with_folder
+from ogrpo.setup.prepare import chat_variables, make_pool, make_tokenizer
+from ogrpo.setup.servers import connect
+from ogrpo.setup.settle import with_numbers
 from ogrpo.tasks import Example, Task
 from ogrpo.tasks.encode import encode_example
-from ogrpo.trainer.cache import keep_compiled_programs
-from ogrpo.trainer.config import Data, Evaluation, Judging, Model, Rollout, TrainConfig
-from ogrpo.trainer.config_rollout import Servers
-from ogrpo.trainer.config_update import only_with, require_finite_numbers
-from ogrpo.trainer.find_task import TaskLengths, find_task
-from ogrpo.trainer.model import DTYPES
-from ogrpo.trainer.prepare import chat_variables, make_pool, make_tokenizer
-from ogrpo.trainer.servers import connect
-from ogrpo.trainer.settle import with_numbers
 
 PROGRAM = "ogrpo eval"
 Encode = Callable[[Example], IntArray]
@@ -66,7 +66,9 @@ class EvalConfig(EvalOptions):
         remedy = "held-out answers are judged as they are; leave it out"
         only_with(self.reward, "reward", "flip", condition=False, remedy=remedy)
         if self.model.path is None and self.rescore is None:
-            raise ValueError("evaluation needs a model: give --model.path, a Hugging Face folder")
+            raise ValueError(
+                "evaluation needs a model: give --model.path, a Hugging Face folder or a known name"
+            )
 
 
 def main(options: Sequence[str]) -> int:
@@ -99,11 +101,13 @@ def evaluate(config: EvalConfig, console: Console) -> int:
     """Samples, judges and tells; with `rescore` nothing is sampled."""
     keep_compiled_programs()
     check_files(config)
+    config = replace(config, model=with_folder(config.model, console))
     task = heldout_task(config)
     with closing(make_pool(as_train(config), task.rewards)) as pool:
-        reader = answer_reader(task.rewards[0].function)
+        readers = answer_readers(task.rewards)
+        config = replace(config, by=task.success)
         if config.rescore is not None:
-            tell_rescored(config, pool.score, console=console, answer_of=reader)
+            tell_rescored(config, pool.score, console=console, answers_of=readers)
             return 0
         sampling = config.sampling(task.protocol)
         tokenizer = make_tokenizer(as_train(config), task)
@@ -131,7 +135,7 @@ def evaluate(config: EvalConfig, console: Console) -> int:
             found = collect_answers(answers, config, total=total, console=console)
     settings = {"task": task.name, "model": str(config.model.path), **vars(sampling)}
     title = f"{task.name}, {len(task.heldout)} problems, {config.model.path}"
-    tell(found, config, title=title, settings=settings, console=console, answer_of=reader)
+    tell(found, config, title=title, settings=settings, console=console, answers_of=readers)
     return 0
 
 
@@ -152,13 +156,17 @@ def heldout_task(config: EvalConfig) -> Task:
     """The task with what judges held-out answers, and the problems that are asked.
 
     Raises:
-      ValueError: nothing is held out.
+      ValueError: nothing is held out, or no reward is named `by`.
     """
     task = find_task(as_train(config)).task
     if not task.heldout:
         raise ValueError(f"task {task.name!r} has no held-out problems: give --data.heldout")
-    rewards = task.evaluation_rewards or task.rewards
-    return replace(task, heldout=task.heldout[: config.problems], rewards=rewards)
+    return replace(
+        task,
+        heldout=task.heldout[: config.problems],
+        rewards=task.heldout_rewards,
+        success=config.by or task.success,
+    )
 
 
 def make_engine(

@@ -21,7 +21,7 @@ from ogrpo.evaluation.judging import JudgeFn
 from ogrpo.evaluation.metrics import AnswerOf, Summary, summary
 from ogrpo.evaluation.rescoring import rescore
 from ogrpo.evaluation.table import table
-from ogrpo.rollout.protocol import Sampling
+from ogrpo.protocol import Sampling
 
 
 class ProtocolLike(Protocol):
@@ -66,7 +66,8 @@ class EvalOptions:
     """The k of Pass@k and maj@k; by default the powers of two up to the number of samples, and that
     number."""
     by: str | None = None
-    """The reward that says right or wrong; by default the first."""
+    """The reward that says right or wrong; by default the one that the task names, or the only one
+    that is 0 or 1."""
     output: Path | None = None
     """Where answers are written, one a line; a new file."""
     rescore: Path | None = None
@@ -182,7 +183,7 @@ def tell(
     title: str,
     settings: Mapping[str, Any],
     console: Console,
-    answer_of: AnswerOf | None = None,
+    answers_of: Mapping[str, AnswerOf] | None = None,
 ) -> Summary:
     """Sum up answers, show the table, and write the metrics beside the answers if they are kept.
 
@@ -192,10 +193,14 @@ def tell(
         title: the table's.
         settings: what was evaluated and how; written with the metrics, JSON-able.
         console: where the table goes.
-        answer_of: text -> the answer in it, for maj@k.
+        answers_of: by a reward's name, text -> the answer in it, for maj@k.
     """
-    found = summary(answers, ks=options.ks or None, by=options.by, answer_of=answer_of)
+    found = summary(answers, ks=options.ks or None, by=options.by, answers_of=answers_of)
     console.print(table(found, title))
+    if "pass@1" not in found and not options.ks:
+        names = ", ".join(answers[0].values)
+        told = f"no Pass@k: none of {names}, or more than one, is 0 or 1; name what decides by --by"
+        console.print(Text(told), soft_wrap=True)
     if found["failed"]:
         told = f"{found['failed']} of {found['answers']} answers have no verdict: a reward failed"
         console.print(Text(told), soft_wrap=True)
@@ -211,7 +216,7 @@ def tell_rescored(
     score: JudgeFn,
     *,
     console: Console,
-    answer_of: AnswerOf | None = None,
+    answers_of: Mapping[str, AnswerOf] | None = None,
 ) -> Summary:
     """Judge the answers of `options.rescore` again, and show what changed and the new table.
 
@@ -234,7 +239,7 @@ def tell_rescored(
         title=title,
         settings=settings,
         console=console,
-        answer_of=answer_of,
+        answers_of=answers_of,
     )
 
 

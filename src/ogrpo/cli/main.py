@@ -2,20 +2,26 @@
 
 ogrpo train --task problems.jsonl --rewards my_rewards.py:reward --model.path DIR
 ogrpo eval --model.path DIR --task math-500 --data.path DIR --samples 16
-ogrpo plan | report RUN... | compare RUN RUN | serve | env
+ogrpo model | plan | report RUN... | compare RUN RUN | serve | env
 """
 
+import atexit
+import contextlib
 import difflib
+import gc
 import importlib
+import os
 import sys
+import traceback
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from ogrpo.extras import MissingExtra, needs
-from ogrpo.files import told
-from ogrpo.terminal import RunNote, shown, without_secrets
+from ogrpo.system.extras import MissingExtra, needs
+from ogrpo.system.files import told
+from ogrpo.system.terminal import RunNote, shown, without_secrets
 
-USAGE_ERROR = 2
+USAGE_ERROR, UNEXPECTED, INTERRUPTED = 2, 1, 130
+"""Exit codes of an error that says what to do, of one that nobody expected, and of Ctrl-C."""
 
 
 class CommandLine(NamedTuple):
@@ -30,6 +36,7 @@ class CommandLine(NamedTuple):
 COMMANDS = {
     "train": CommandLine("train on a task", "ogrpo.cli.train", "train"),
     "eval": CommandLine("evaluate a model on a task", "ogrpo.cli.eval", "train"),
+    "model": CommandLine("weights by name, or from a GGUF file", "ogrpo.cli.model", "train"),
     "plan": CommandLine("what fits, and how long a step takes", "ogrpo.cli.plan", "train"),
     "report": CommandLine("draw the page of a run anew", "ogrpo.cli.report", "train"),
     "compare": CommandLine("several runs side by side", "ogrpo.cli.compare", "train"),
@@ -56,31 +63,73 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if command.extra:
             needs(f"ogrpo {name}", command.extra)
         return importlib.import_module(command.module).main(options)
-    except (ValueError, OSError, MissingExtra, RuntimeError) as error:
-        if (text := words_of(error)) is None:
-            raise
-        print(without_secrets(text), file=sys.stderr)
-        return USAGE_ERROR
+    except (Exception, KeyboardInterrupt) as error:
+        return report_error(error)
 
 
 EXPECTED = ("RolloutError", "CollectionError", "RewardError")
 """Errors of what a run talks to: their words are enough."""
+LONGEST = 600
+"""Characters of an error that nobody expected, in the last words; its traceback has them all."""
 
 
-def words_of(error: Exception) -> str | None:
-    """What the terminal gets of an error; None where it ought to have its whole traceback.
+def report_error(error: BaseException) -> int:
+    """Shows what ended a command, our own words last; returns the exit code.
 
-    An error that ended a run which was under way has notes: of how to go on. Where nobody expected
-    it, its traceback comes with it.
+    The traceback of an error that nobody expected stands above them. What libraries print while
+    the process ends is not shown: it would come between the reader and what is safe.
     """
-    notes = [note for note in getattr(error, "__notes__", []) if isinstance(note, RunNote)]
-    if isinstance(error, OSError):
-        return shown("\n".join([f"error: {told(error)}", *notes]))
-    if type(error).__name__ in EXPECTED or type(error).__module__.startswith("ogrpo."):
-        return shown("\n".join([f"error: {error}", *notes]))
-    if isinstance(error, ValueError | MissingExtra) and not notes:
-        return shown(f"error: {error}")
-    return None
+    gc.collect()  # what complains while it is deleted does so now
+    expected = is_expected(error) or isinstance(error, KeyboardInterrupt)
+    sys.stdout.flush()
+    if not expected:
+        traceback.print_exception(error)
+    print(last_words(error), file=sys.stderr, flush=True)
+    atexit.register(_close_stderr)
+    if isinstance(error, KeyboardInterrupt):
+        return INTERRUPTED
+    return USAGE_ERROR if expected else UNEXPECTED
+
+
+def is_expected(error: BaseException) -> bool:
+    """Whether the words of an error are enough: it says what is wrong and what to do."""
+    if isinstance(error, OSError) or type(error).__name__ in EXPECTED:
+        return True
+    ours = type(error).__module__.startswith("ogrpo.")
+    return ours or (isinstance(error, ValueError | MissingExtra) and not run_notes(error))
+
+
+def last_words(error: BaseException) -> str:
+    """What happened, what of a run is safe, and the command that goes on."""
+    if isinstance(error, KeyboardInterrupt):
+        what = str(error) or "interrupted"
+    elif isinstance(error, OSError):
+        what = f"error: {told(error)}"
+    elif is_expected(error):
+        what = f"error: {error}"
+    else:
+        text = str(error)
+        cut = text if len(text) <= LONGEST else f"{text[:LONGEST]}... (all of it is above)"
+        what = f"error: {type(error).__name__}: {cut}"
+    return without_secrets(shown("\n".join([what, *run_notes(error)])))
+
+
+def run_notes(error: BaseException) -> list[RunNote]:
+    """What was noted of a run beside an error, or beside those that it came from."""
+    chain: list[BaseException] = []
+    each: BaseException | None = error
+    while each is not None and each not in chain:
+        chain.append(each)
+        each = each.__cause__ or each.__context__
+    notes = (note for one in chain for note in getattr(one, "__notes__", ()))
+    return [*dict.fromkeys(note for note in notes if isinstance(note, RunNote))]
+
+
+def _close_stderr() -> None:
+    with contextlib.suppress(OSError, ValueError):
+        sys.stderr.flush()
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, 2)
 
 
 def usage() -> str:

@@ -10,13 +10,13 @@ from typing import Any
 import tyro
 
 from ogrpo.cli.config_file import HELP, as_file, read_file, split, with_values
+from ogrpo.config.method import listed
+from ogrpo.config.serialize import from_json
+from ogrpo.config.train import TrainConfig
 from ogrpo.report.run_dir import RunDir
-from ogrpo.trainer.config import TrainConfig
-from ogrpo.trainer.config_json import from_json
-from ogrpo.trainer.method import listed
-from ogrpo.trainer.origin import check_never, differences
-from ogrpo.trainer.presets import PRESETS, check_preset
-from ogrpo.trainer.session import as_json
+from ogrpo.run.origin import check_never, differences
+from ogrpo.run.session import as_json
+from ogrpo.setup.presets import ON_FILES, PRESETS, check_preset
 
 HELPS = {"-h", "--help"}
 """Help lists a flag once; where it is given, `--flag` and `--no-flag` are both understood."""
@@ -39,12 +39,16 @@ def parse(options: Sequence[str], *, program: str, preset: str) -> TrainConfig:
     early = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     early.add_argument("--preset")
     early.add_argument("--run-dir", "--run_dir", type=Path)
+    early.add_argument("--data.path", "--data-path", dest="data_path")
     early.add_argument("--resume", action="store_true")
     early.add_argument("--resume-from", "--resume_from")
     known, _ = early.parse_known_args(typed.options)
     goes_on = known.resume or known.resume_from is not None
     resumed = _resumed(known.run_dir, known.preset) if goes_on and known.run_dir else None
-    base = resumed or make_preset(known.preset or _preset_of(values) or preset)
+    data = values.get("data")
+    files = known.data_path or (data.get("path") if isinstance(data, dict) else None)
+    name = known.preset or _preset_of(values) or preset
+    base = resumed or make_preset(name, on_files=files is not None)
     if typed.file is not None:
         base = with_values(base, values, typed.file)
     config = tyro.cli(
@@ -72,13 +76,13 @@ def _preset_of(values: dict[str, Any]) -> str | None:
     return preset
 
 
-def make_preset(name: str) -> TrainConfig:
-    """The preset of this name; a ValueError names the nearest one."""
+def make_preset(name: str, *, on_files: bool = False) -> TrainConfig:
+    """The preset of this name, for files of a task's own or without; an error names the nearest."""
     if name not in PRESETS:
         near = difflib.get_close_matches(name, PRESETS, n=1)
         hint = f" Did you mean {near[0]!r}?" if near else ""
         raise ValueError(f"there is no preset {name!r}.{hint} Presets: {', '.join(PRESETS)}")
-    return replace(PRESETS[name](), preset=name)
+    return replace((ON_FILES if on_files else {}).get(name, PRESETS[name])(), preset=name)
 
 
 def _resumed(path: Path, preset: str | None) -> TrainConfig:

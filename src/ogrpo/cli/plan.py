@@ -7,9 +7,9 @@ import tyro
 from rich.console import Console
 
 from ogrpo.cli.config_file import HELP, as_file, read_file, split, with_values
-from ogrpo.planning.config import Plan
-from ogrpo.planning.main import run
-from ogrpo.planning.presets import plan_of
+from ogrpo_plan.config import Plan
+from ogrpo_plan.main import run
+from ogrpo_plan.presets import plan_of
 
 
 def main(options: Sequence[str]) -> int:

@@ -13,6 +13,6 @@ def main(options: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="ogrpo report", description=__doc__)
     parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="a run's folder")
     for path in parser.parse_args([*options]).runs:
-        redraw(RunDir.reopen(path))
+        redraw(RunDir.read(path))
         print(path / "report.html")
     return 0

@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Sequence
 
-from ogrpo import serve
+from ogrpo.serving import serve
 
 
 def main(options: Sequence[str]) -> int:

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 from rich.console import Console
 
+from ogrpo.cli.main import INTERRUPTED
 from ogrpo.cli.options import parse
-from ogrpo.trainer.run import run
-from ogrpo.trainer.session import Finished, Invocation
+from ogrpo.run.main import run
+from ogrpo.run.session import Finished, Invocation
 
 PROGRAM = "ogrpo train"
-INTERRUPTED = 130
 
 
 def main(options: Sequence[str]) -> int:

@@ -1,7 +1,9 @@
 """Advantages of a group, [..., G] -> [..., G]: what a completion earned beyond its siblings.
 
 All take rewards of the completions of one prompt along the last axis. A baseline that is made of
-siblings needs two or more; `leave_prompt_out`, `above_baseline`, `raw` and `successes` do not.
+siblings needs two or more; `leave_prompt_out`, `above_baseline`, `raw` and `successes` do not. A
+completion whose reward is NaN was not judged: its advantage is 0, and its siblings are compared as
+if it were not there.
 """
 
 from typing import NamedTuple
@@ -17,8 +19,22 @@ from ogrpo.core.checks import (
     check_nonnegative,
     check_prompts,
 )
-from ogrpo.core.masked import gate, masked_mean
+from ogrpo.core.masked import masked_count, masked_mean, masked_sum
 from ogrpo.core.ratios import exp_ratio
+
+
+class Judged(NamedTuple):
+    """Rewards with 0 where there is none, and where there is one. [..., G] each."""
+
+    values: jax.Array
+    present: jax.Array
+
+
+def judged(rewards: jax.Array) -> Judged:
+    """Separates what was judged from what was not. [..., G], NaN where not judged -> Judged."""
+    (values,) = as_floats(rewards=rewards)
+    present = ~jnp.isnan(values)
+    return Judged(jnp.where(present, values, 0), present)
 
 
 def centered(rewards: jax.Array) -> jax.Array:
@@ -41,8 +57,8 @@ def centered(rewards: jax.Array) -> jax.Array:
       Array([ 0.75, -0.25, -0.25, -0.25], dtype=float32)
     """
     check_group(rewards)
-    (values,) = as_floats(rewards=rewards)
-    return values - jnp.mean(values, axis=-1, keepdims=True)
+    values, present = judged(rewards)
+    return jnp.where(present, values - masked_mean(values, present), 0)
 
 
 def leave_one_out(rewards: jax.Array) -> jax.Array:
@@ -51,9 +67,9 @@ def leave_one_out(rewards: jax.Array) -> jax.Array:
     Source: Kool et al. (2019); RLOO (Ahmadian et al. 2024). Unbiased.
     Args, Returns, Raises: as `centered`.
     """
-    size = jnp.shape(rewards)[-1] if jnp.ndim(rewards) else 0
-    check_group(rewards)
-    return centered(rewards) * (size / (size - 1))
+    deviations = centered(rewards)
+    size = masked_count(judged(rewards).present, deviations.dtype)
+    return deviations * (size / jnp.maximum(size - 1, 1))
 
 
 def group_standardized(
@@ -89,7 +105,10 @@ def group_standardized(
     """
     check_nonnegative(eps_inside=eps_inside, eps_outside=eps_outside)
     deviations = centered(rewards)
-    variance = jnp.sum(deviations**2, axis=-1, keepdims=True) / (deviations.shape[-1] - ddof)
+    size, total = rewards.shape[-1], jnp.sum(deviations**2, axis=-1, keepdims=True)
+    count = masked_count(judged(rewards).present, deviations.dtype)
+    left_out = total / jnp.maximum(count - ddof, 1)
+    variance = jnp.where(count == size, total / (size - ddof), left_out)
     varied = ~zero_variance_mask(rewards)[..., None]
     scale = jnp.sqrt(jnp.where(varied, variance, 1) + eps_inside) + eps_outside
     return jnp.where(varied, deviations / scale, 0)
@@ -101,7 +120,9 @@ def zero_variance_mask(rewards: jax.Array) -> jax.Array:
     [..., G] -> [...] bool; of one completion always.
     """
     check_completions(rewards)
-    return jnp.max(rewards, axis=-1) == jnp.min(rewards, axis=-1)
+    values, present = judged(rewards)
+    highest = jnp.max(jnp.where(present, values, -jnp.inf), axis=-1)
+    return highest <= jnp.min(jnp.where(present, values, jnp.inf), axis=-1)
 
 
 def batch_standardized(
@@ -122,10 +143,42 @@ def batch_standardized(
     """
     check_nonnegative(eps_outside=eps_outside)
     deviations = centered(rewards)
-    (values,) = as_floats(rewards=rewards)
-    varied = jnp.max(values) != jnp.min(values)
-    spread = jnp.std(jnp.where(varied, values, 0), ddof=ddof)
+    values, present = judged(rewards)
+    varied = ~zero_variance_mask(rewards.ravel())
+    off = jnp.where(present & varied, values - masked_mean(values, present, None), 0)
+    size = jnp.maximum(masked_count(present, values.dtype, None) - ddof, 1)
+    spread = jnp.sqrt(jnp.sum(off**2) / size)
     return jnp.where(varied, deviations / jnp.where(varied, spread + eps_outside, 1), 0)
+
+
+def batch_centered(rewards: jax.Array) -> jax.Array:
+    """A_i = r_i - the mean of all rewards of the batch. [..., G] -> [..., G], G >= 1.
+
+    Bias: (1 - 1/n) times the true gradient for n completions, as the baseline contains the sample.
+    """
+    check_completions(rewards)
+    values, present = judged(rewards)
+    return jnp.where(present, values - masked_mean(values, present, None), 0)
+
+
+def decoupled_standardized(
+    rewards: jax.Array, *, weights: jax.Array, eps_outside: jax.Array | float = 1e-6
+) -> jax.Array:
+    """GDPO: A_i = sum_j w_j (r_ij - mean_j) / (std_j + eps), each reward standardised by itself.
+
+    Source: GDPO (2026, arXiv:2601.05242), before it is whitened over the batch (`whitened`). A
+    reward that varies little counts as much as one that varies a lot.
+
+    Args:
+      rewards: [..., G, J], J rewards of a completion, G >= 2.
+      weights: [J].
+      eps_outside: added to Bessel's standard deviation.
+
+    Returns:
+      [..., G].
+    """
+    each = group_standardized(jnp.moveaxis(rewards, -1, 0), ddof=1, eps_outside=eps_outside)
+    return jnp.tensordot(weights, each, axes=1)
 
 
 def raw(rewards: jax.Array) -> jax.Array:
@@ -134,7 +187,7 @@ def raw(rewards: jax.Array) -> jax.Array:
     Source: Williams (1992). A group may have one completion.
     """
     check_completions(rewards)
-    return as_floats(rewards=rewards)[0]
+    return judged(rewards).values
 
 
 def lowered_baseline(rewards: jax.Array, *, shift: jax.Array | float = 0.1) -> jax.Array:
@@ -143,7 +196,7 @@ def lowered_baseline(rewards: jax.Array, *, shift: jax.Array | float = 0.1) -> j
     Source: AsymRE (Arnal et al. 2025, arXiv:2506.20520), delta V = -shift. shift > 0 adds
     shift KL(mu||pi) to the expected loss, up to a constant. [..., G] -> [..., G].
     """
-    return centered(rewards) + shift
+    return jnp.where(judged(rewards).present, centered(rewards) + shift, 0)
 
 
 def soft_value(rewards: jax.Array, *, tau: jax.Array | float = 1.0) -> jax.Array:
@@ -161,9 +214,10 @@ def soft_value(rewards: jax.Array, *, tau: jax.Array | float = 1.0) -> jax.Array
     """
     check_group(rewards)
     check_nonnegative(tau=tau)
-    (values,) = as_floats(rewards=rewards)
-    total = jax.nn.logsumexp(values / tau, axis=-1, keepdims=True)
-    return values - tau * (total - jnp.log(jnp.asarray(values.shape[-1], values.dtype)))
+    values, present = judged(rewards)
+    total = jax.nn.logsumexp(values / tau, axis=-1, keepdims=True, where=present)
+    size = jnp.maximum(masked_count(present, values.dtype), 1)
+    return jnp.where(present, values - tau * (total - jnp.log(size)), 0)
 
 
 class Dropped(NamedTuple):
@@ -187,12 +241,12 @@ def drop_negatives(rewards: jax.Array, key: jax.Array) -> Dropped:
       Dropped: advantages, 0 where dropped; kept, bool, for whether the dropped count in the
       denominator (see `ogrpo.core.aggregate`).
     """
-    positive = ~(centered(rewards) < 0)  # NaN stays in, to be seen
-    (values,) = as_floats(rewards=rewards)
+    values, present = judged(rewards)
+    positive = present & ~(centered(rewards) < 0)
     allowed = jnp.sum(positive, axis=-1, keepdims=True)
     lots = jnp.where(positive, -1.0, jax.random.uniform(key, values.shape))
-    rank = jnp.argsort(jnp.argsort(lots, axis=-1), axis=-1)
-    kept = positive | (rank < 2 * allowed)
+    rank = jnp.argsort(jnp.argsort(jnp.where(present, lots, 2.0), axis=-1), axis=-1)
+    kept = present & (positive | (rank < 2 * allowed))
     mean = masked_mean(values, kept)
     return Dropped(jnp.where(kept, values - mean, 0), kept)
 
@@ -223,10 +277,12 @@ def exponentially_weighted(rewards: jax.Array, *, tau: jax.Array | float = 1.0) 
 def positives_only(rewards: jax.Array) -> jax.Array:
     """1 where r_i >= mean(r), else 0: imitate the better half. [..., G] -> [..., G].
 
-    Not a baseline: its expectation is not 0.
+    All of a group of equal rewards, whatever their mean is rounded to. Not a baseline: its
+    expectation is not 0.
     """
-    deviations = centered(rewards)
-    return gate(deviations < 0, deviations)
+    deviations, (values, present) = centered(rewards), judged(rewards)
+    better = (deviations >= 0) | zero_variance_mask(rewards)[..., None]
+    return (present & better).astype(values.dtype)
 
 
 def successes(rewards: jax.Array, *, threshold: jax.Array | float = 0.0) -> jax.Array:
@@ -237,8 +293,8 @@ def successes(rewards: jax.Array, *, threshold: jax.Array | float = 0.0) -> jax.
     have one completion.
     """
     check_completions(rewards)
-    (values,) = as_floats(rewards=rewards)
-    return gate(values <= threshold, values)
+    values, present = judged(rewards)
+    return (present & (values > threshold)).astype(values.dtype)
 
 
 def leave_prompt_out(rewards: jax.Array) -> jax.Array:
@@ -265,10 +321,12 @@ def leave_prompt_out(rewards: jax.Array) -> jax.Array:
              [-0.5]], dtype=float32)
     """
     check_prompts(rewards)
-    (values,) = as_floats(rewards=rewards)
-    each = jnp.mean(values, axis=-1, keepdims=True)
-    count = values.shape[0]
-    return values - (jnp.sum(each, axis=0, keepdims=True) - each) / (count - 1)
+    values, present = judged(rewards)
+    known = jnp.any(present, axis=-1, keepdims=True)
+    each = masked_mean(values, present)
+    others = masked_count(known, values.dtype, 0) - known.astype(values.dtype)
+    baseline = (masked_sum(each, known, 0) - each) / jnp.maximum(others, 1)
+    return jnp.where(present, values - baseline, 0)
 
 
 def above_baseline(rewards: jax.Array, *, baseline: jax.Array | float) -> jax.Array:
@@ -278,7 +336,8 @@ def above_baseline(rewards: jax.Array, *, baseline: jax.Array | float) -> jax.Ar
     of the rewards before them (`running_mean`) does not; after they have entered it, it does.
     """
     check_completions(rewards)
-    return as_floats(rewards=rewards)[0] - baseline
+    values, present = judged(rewards)
+    return jnp.where(present, values - baseline, 0)
 
 
 class RunningMean(NamedTuple):

@@ -5,6 +5,8 @@ policy), `rewards` [Y]. sigma = sqrt(Var_mu[r] + eps). Every inequality here is 
 asymptotic; the property tests hold them to enumeration and the `proofs` folder to Coq.
 """
 
+from typing import NamedTuple
+
 import jax
 import jax.numpy as jnp
 from jax.scipy.special import gammaln, xlog1py, xlogy
@@ -225,11 +227,13 @@ def chi_square_per_kl(max_ratio: Scalar) -> jax.Array:
 
     Tight; tends to 2 as R -> 1.
     """
-    ratio = jnp.asarray(max_ratio, float)
-    apart = jnp.abs(ratio - 1) > 1e-3
-    safe = jnp.where(apart, ratio, 2)
-    kappa = (safe - 1) ** 2 / (safe * jnp.log(safe) - safe + 1)
-    return jnp.where(apart, kappa, 2 + 2 * (ratio - 1) / 3)
+    apart = jnp.asarray(max_ratio, float) - 1
+    far = jnp.abs(apart) > 0.1
+    ratio = 1 + jnp.where(far, apart, 1)
+    above = ratio * jnp.log(ratio) - ratio + 1
+    near = jnp.where(far, 0, apart)  # the series of (R ln R - R + 1) / (R - 1)^2
+    terms = [(-near) ** k / ((k + 1) * (k + 2)) for k in range(14)]
+    return jnp.where(far, (ratio - 1) ** 2 / above, 1 / sum(terms[::-1]))
 
 
 def stale_samples_help(
@@ -297,6 +301,98 @@ def token_surrogate_bound(length: Scalar, zeta: Scalar) -> jax.Array:
     """
     check_nonnegative(length=length, zeta=zeta)
     return length * (length - 1) * jnp.asarray(zeta, float) ** 2
+
+
+def token_truncation_bound(length: Scalar, loss: Scalar) -> jax.Array:
+    """0 <= J - E_mu[prod min(rho_t, c) r] <= 1 - (1 - zeta_c)^T for r in [0, 1], pi << mu.
+
+    Args:
+      length: T, or the longest.
+      loss: zeta_c, the largest E_mu(.|h)[(rho - c)_+] over prefixes h; at c = 1 the largest TV.
+
+    Returns:
+      The upper side. Theorem `token_truncation_bias`.
+    """
+    check_nonnegative(length=length, loss=loss)
+    return -jnp.expm1(length * jnp.log1p(-jnp.minimum(jnp.asarray(loss, float), 1)))
+
+
+class Truncation(NamedTuple):
+    """A level ("token" or "sequence"), its cap, the bias it can cause, and the largest weight."""
+
+    level: str
+    cap: float
+    bias: float
+    largest: float
+
+
+def propose_truncation(
+    caps: jax.Array, losses: jax.Array, length: int, *, chi_square: float, bias: float
+) -> Truncation:
+    """The truncation of least weight whose bias is at most `bias`, for rewards in [0, 1].
+
+    By token: the lowest cap c with 1 - (1 - zeta_c)^T <= bias, the weight at most c^T
+    (`token_truncation_bound`). By sequence: tau = (1 + chi^2) / (4 bias) (`truncation_bias_bound`).
+
+    Args:
+      caps: [C] caps of a token's ratio, >= 1, rising.
+      losses: [C] the measured zeta_c of each.
+      length: T.
+      chi_square: of whole sequences, measured.
+      bias: what may be lost, in (0, 1).
+
+    Returns:
+      Truncation; by sequence where no cap in the table keeps to the bias.
+
+    Raises:
+      ValueError: caps and losses disagree, or the bias is outside (0, 1).
+    """
+    if caps.shape != losses.shape or caps.ndim != 1 or not 0 < bias < 1:
+        shapes = f"{caps.shape}, {losses.shape}"
+        raise ValueError(f"need caps [C], losses [C] and a bias in (0, 1), got {shapes}, {bias}")
+    tau = (1 + chi_square) / (4 * bias)
+    sequence = Truncation("sequence", tau, bias, tau)
+    lost = token_truncation_bound(length, losses)
+    tokens = [
+        Truncation("token", float(cap), float(part), float(cap) ** length)
+        for cap, part in zip(caps, lost, strict=True)
+        if float(part) <= bias
+    ]
+    return min([sequence, *tokens], key=lambda choice: choice.largest)
+
+
+def normalized_ratio_bound(pi: jax.Array, mu: jax.Array, lengths: jax.Array) -> jax.Array:
+    """E_mu[rho^(1/T)] <= 1 + E_pi[1/T] - E_mu[1/T], T each sequence's length. [Y] -> scalar.
+
+    At most 1 where all lengths agree; with unlike lengths the length-normalised ratio may gain
+    mass. Theorems `normalised_ratio_mass`, `normalised_ratio_gains`.
+    """
+    check_axes("Y", pi=pi, mu=mu, lengths=lengths)
+    return 1 + (pi - mu) @ (1 / lengths)
+
+
+def unit_center_price(
+    center: jax.Array, advantages: jax.Array, *, eps_low: Scalar, eps_high: Scalar
+) -> jax.Array:
+    """c a - f_eps(c, 1, a) >= 0, c = pi_k/mu: what the centre 1 costs, measured at pi_k alone.
+
+    J(pi) - J(pi_k) >= L1(pi) - L1(pi_k) - E_mu[price], L1(pi) = E_mu[f_eps(pi/mu, 1, a)], for any
+    constant baseline in a. Zero inside the band: where it is not small beside the gain that an
+    update promises, renew the server or take the exact centre.
+
+    Args:
+      center: [...] c of whole sequences.
+      advantages: [...] a.
+      eps_low: as in `clipped_surrogate`.
+      eps_high: likewise.
+
+    Returns:
+      [...]. Theorems `unit_centre_price`, `unit_centre_free`.
+    """
+    clipped = clipped_surrogate(
+        center, advantages, eps_low=eps_low, eps_high=eps_high, center=jnp.ones_like(center)
+    )
+    return center * advantages - clipped
 
 
 def standardized_gain(

@@ -1,6 +1,6 @@
 """Did this update improve the expected reward? A finite-sample answer, never an asymptotic one.
 
-    per-sequence ratios pi/mu, pi_k/mu and rewards -> improvement_gap -> lower_confidence
+    per-sequence ratios pi/mu, pi_k/mu and rewards -> improvement_gap -> betting_confidence
 
 The mean of `improvement_gap` never exceeds J(pi) - J(pi_k), so a lower confidence limit of that
 mean certifies the improvement, averaged over the prompts sampled. It holds when
@@ -9,9 +9,10 @@ mean certifies the improvement, averaged over the prompts sampled. It holds when
 - the centre is exact, pi_k/mu: with 1 in its place the gain over mu is certified, not over pi_k;
 - the baseline is a constant, here the lowest reward: a group mean depends on the sample and
   shrinks the gain by 1 - 1/G, and weights 1/sigma(x) turn the mean over prompts into another one;
-- the samples are independent, drawn by mu, and fresh: no part of the update saw them.
+- the samples are drawn by mu, and fresh: no part of the update saw them. Which sampler, policies
+  and prompt a draw is of, and when to stop, may depend on all draws before it.
 
-No assumption bounds the ratios and none concerns support. Theorem `certificate_family`.
+No assumption bounds the ratios and none concerns support. Theorem `certificate_anytime`.
 """
 
 from collections.abc import Sequence
@@ -28,11 +29,15 @@ Scalar = jax.Array | float
 
 
 class Certificate(NamedTuple):
-    """A lower confidence limit `bound` of the mean, the `mean` seen, the `rate` that won."""
+    """A lower confidence limit `bound` of the mean, the `mean` seen, and the `evidence` in nats.
+
+    The evidence is the logarithm of what betting against a mean of zero has won: that much speaks
+    for an improvement, and ln(1/delta) certifies it.
+    """
 
     bound: jax.Array
     mean: jax.Array
-    rate: jax.Array
+    evidence: jax.Array
 
 
 def improvement_gap(
@@ -81,44 +86,86 @@ def improvement_gap(
     return gain + center * (reward_high - rewards) - (reward_high - reward_low)
 
 
-def lower_confidence(
-    values: jax.Array, *, floor: Scalar, delta: Scalar, rates: Sequence[float]
-) -> Certificate:
-    """max over l of mean(X) - floor ln(K/delta)/(n l) - psi(l) mean(X^2)/(l floor).
+def balanced_gap(
+    log_ratio: jax.Array, rewards: jax.Array, *, reward_low: Scalar, reward_high: Scalar
+) -> jax.Array:
+    """X = ((pi - pi_k)/m)(r - b), m = (pi + pi_k)/2, b the middle of the rewards' range.
 
-    psi(l) = -ln(1 - l) - l, K = len(rates). With probability at least 1 - delta the mean of the
-    n expectations is above it (theorem `lower_confidence_family`), for independent X >= -floor,
-    identically distributed or not; no upper bound is needed. At the best l it is
-    mean(X) - sqrt(2 ln(K/delta) mean(X^2)/n) - floor ln(K/delta)/n (theorem `bernstein_radius`).
-    Source: the inequality of Fan, Grama and Liu (2015), used as by Howard et al. (2021), about a
-    centre of zero: an update near pi_k has values near zero. For a choice among m updates pass
-    delta / m.
+    For as many draws of pi as of pi_k: their X have the mean J(pi) - J(pi_k), lie within
+    +-(high - low), and have a second moment of at most (high - low)^2 TV(pi, pi_k). Neither support
+    nor a bound on the ratios is assumed. Source: the balance heuristic of Veach and Guibas (1995);
+    theorems `halves_mean`, `halves_range`, `halves_second_moment`.
 
     Args:
-      values: any shape; every entry is one independent draw.
-      floor: > 0, no value can lie below minus it; `reward_high - reward_low` for `improvement_gap`.
-      delta: chance of being wrong, in (0, 1).
-      rates: l in (0, 1), chosen before the values are seen; see `bernstein_rate`.
+      log_ratio: [...] log pi/pi_k of whole sequences.
+      rewards: [...], all within [reward_low, reward_high].
+      reward_low: least reward there is.
+      reward_high: greatest reward there is.
 
     Returns:
-      Certificate of scalars; the bound is -inf if a value lies below -floor.
+      [...]; (pi - pi_k)/m = 2 tanh(log_ratio / 2).
+    """
+    log_ratio, rewards = as_floats(log_ratio=log_ratio, rewards=rewards)
+    _check_within(rewards, reward_low, reward_high)
+    return 2 * jnp.tanh(log_ratio / 2) * (rewards - (reward_low + reward_high) / 2)
+
+
+def betting_confidence(
+    values: jax.Array, *, floor: Scalar, delta: Scalar, rates: Sequence[float]
+) -> Certificate:
+    """The m at which the wealth (1/K) sum_l prod_i (1 + l X_i/B) / (1 + l m/B) falls to 1/delta.
+
+    B = floor, K = len(rates). With probability at least 1 - delta the mean of the conditional
+    expectations is above it, for values X >= -B, each drawn in any way from the past; read after
+    every draw it is above them all (theorem `anytime_confidence`). No upper bound is needed. It is
+    never below the limit of any one exponential rate at delta / K (theorem `betting_dominates`),
+
+        mean(X) - B ln(K/delta)/(n l) - psi(l) mean(X^2)/(l B),  psi(l) = -ln(1 - l) - l.
+
+    Source: betting on means (Waudby-Smith and Ramdas, arXiv:2010.09686; Orabona and Jun,
+    arXiv:2110.14099); the exponential inequality of Fan, Grama and Liu (2015). For a choice among
+    k updates pass delta / k.
+
+    Args:
+      values: any shape; every entry is one draw.
+      floor: > 0, no value can lie below minus it.
+      delta: chance of being wrong, in (0, 1).
+      rates: stakes l in (0, 1), as shares of the largest that no value can ruin; fixed before the
+        values are seen, see `bernstein_rate`.
+
+    Returns:
+      Certificate of scalars. The bound is found by bisection from below and is -floor where nothing
+      better holds, -inf if a value lies below -floor, NaN if one is.
 
     Raises:
       ValueError: floor, delta or a rate out of range.
 
     Example:
-      >>> lower_confidence(jnp.full(1000, 0.1), floor=1.0, delta=0.05, rates=(0.2,)).bound > 0
+      >>> betting_confidence(jnp.full(1000, 0.1), floor=1.0, delta=0.05, rates=(0.2,)).bound > 0
       Array(True, dtype=bool)
     """
     (values,) = as_floats(values=values)
     _check_open(1, delta=delta, **{f"rates[{i}]": rate for i, rate in enumerate(rates)})
     _check_open(float("inf"), floor=floor)
     grid = jnp.asarray(_nonempty(rates), values.dtype)
-    mean = jnp.mean(values)
-    bounds = mean - _radius(values, grid, floor, jnp.log(len(rates) / jnp.asarray(delta)))
-    best = jnp.argmax(bounds)
-    bound = jnp.where(jnp.min(values) < -floor, -jnp.inf, bounds[best])
-    return Certificate(bound, mean, grid[best])
+    scaled = values.ravel() / floor
+    growth = jnp.sum(jnp.log1p(grid[:, None] * jnp.maximum(scaled, -1)[None]), axis=-1)
+    goal = -jnp.log(jnp.asarray(delta, values.dtype))
+
+    def log_wealth(m: jax.Array) -> jax.Array:
+        won = growth - scaled.size * jnp.log1p(grid * m)
+        return jax.scipy.special.logsumexp(won) - jnp.log(jnp.asarray(len(rates), values.dtype))
+
+    def halve(_: int, ends: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+        low, high = ends
+        middle = (low + high) / 2
+        holds = log_wealth(middle) >= goal
+        return jnp.where(holds, middle, low), jnp.where(holds, high, middle)
+
+    mean = jnp.mean(scaled)
+    low, _ = jax.lax.fori_loop(0, 60, halve, (-jnp.ones_like(mean), mean))
+    low = jnp.where(jnp.min(scaled) < -1, -jnp.inf, low) + 0 * mean
+    return Certificate(low * floor, mean * floor, log_wealth(jnp.zeros_like(mean)))
 
 
 def improvement_certificate(
@@ -133,7 +180,7 @@ def improvement_certificate(
     delta: Scalar,
     rates: Sequence[float],
 ) -> Certificate:
-    """`lower_confidence` of `improvement_gap`: J(pi) - J(pi_k) > bound but for a chance of delta.
+    """`betting_confidence` of `improvement_gap`: J(pi) - J(pi_k) > bound but for a chance of delta.
 
     J averages over the prompts sampled, each weighing as much as it has completions. Arguments as
     in the two functions; what must hold is at the head of this module.
@@ -147,7 +194,7 @@ def improvement_certificate(
         reward_low=reward_low,
         reward_high=reward_high,
     )
-    return lower_confidence(gap, floor=reward_high - reward_low, delta=delta, rates=rates)
+    return betting_confidence(gap, floor=reward_high - reward_low, delta=delta, rates=rates)
 
 
 def bernstein_rate(second_moment: Scalar, n: Scalar, *, floor: Scalar, delta: Scalar) -> jax.Array:
@@ -163,10 +210,23 @@ def bernstein_rate(second_moment: Scalar, n: Scalar, *, floor: Scalar, delta: Sc
     return scale / (1 + scale)
 
 
-def _radius(values: jax.Array, rate: jax.Array, floor: Scalar, log_odds: jax.Array) -> jax.Array:
-    psi = -jnp.log1p(-rate) - rate
-    noise = floor * log_odds.astype(rate.dtype) / (values.size * rate)
-    return noise + psi / (rate * floor) * jnp.mean(values**2)
+def certificate_size(
+    mean: Scalar, second_moment: Scalar, *, floor: Scalar, delta: Scalar
+) -> jax.Array:
+    """n with mean = sqrt(2 E[X^2] ln(1/delta)/n) + floor ln(1/delta)/n: draws that certify X.
+
+    About so many are needed at the best rate (theorem `bernstein_radius`); the second term decides
+    where E[X^2] is small beside floor times the mean.
+
+    Example:
+      >>> round(float(certificate_size(0.05, 0.005, floor=1.0, delta=0.05)))
+      93
+    """
+    check_nonnegative(mean=mean, second_moment=second_moment, floor=floor)
+    _check_open(1, delta=delta)
+    noise = 2 * jnp.asarray(second_moment, float)
+    root = (jnp.sqrt(noise + 4 * floor * mean) - jnp.sqrt(noise)) / (2 * floor)
+    return -jnp.log(jnp.asarray(delta, float)) / root**2
 
 
 def _check_within(rewards: jax.Array, low: Scalar, high: Scalar) -> None:

@@ -68,6 +68,24 @@ def check_nonnegative(**scalars: jax.Array | float) -> None:
                 raise ValueError(f"{name} must be >= 0, got {value}")
 
 
+def is_zero(weight: jax.Array | float) -> bool:
+    """Returns whether a term's weight is the number 0, so that the term need not be computed.
+
+    The weight of an array or of a tracer is not looked at: its term is computed, whatever it is.
+    """
+    return not isinstance(weight, jax.Array) and weight == 0
+
+
+def needed(array: jax.Array | None, name: str) -> jax.Array:
+    """Returns an array that a loss reads, or raises a ValueError that says which is missing."""
+    if array is None:
+        raise ValueError(
+            f"the loss reads {name}, and the batch has none: give TokenBatch({name}=...), and name"
+            " the policy in `reads` of an Algorithm of your own"
+        )
+    return array
+
+
 def check_values(mask: jax.Array, **arrays: jax.Array) -> None:
     """Refuse NaN where `mask` is True. Host code: the arrays must be concrete."""
     for name, array in arrays.items():

@@ -95,22 +95,23 @@ def ionides_clip(n: Scalar) -> jax.Array:
     return jnp.sqrt(jnp.asarray(n, float))
 
 
-def high_probability_clip(n: Scalar, second_moment: Scalar, delta: Scalar) -> jax.Array:
-    """tau = sqrt(3 n M2 / (4 ln(2/delta))).
+def high_probability_clip(n: Scalar, moment: Scalar, delta: Scalar) -> jax.Array:
+    """tau = sqrt(3 n M / (4 ln(2/delta))), M >= E_mu[rho^2 r].
 
-    Then |J_tau - J| <= 2 sqrt(M2 ln(2/delta) / n) with probability 1 - delta for r in [0, 1], by
-    Bernstein's inequality.
+    Then |J_tau - J| <= 2 sqrt(M ln(2/delta) / n) with probability 1 - delta for r in [0, 1], by
+    Bernstein's inequality. E_mu[rho^2 r^2] is M for binary rewards alone: a fractional reward
+    biases by r what varies by r^2.
 
     Args:
       n: samples.
-      second_moment: M2 = E_mu[rho^2 r^2], at most 1 + chi^2.
+      moment: M, at most 1 + chi^2.
       delta: failure probability in (0, 1).
 
     Returns:
       The cap.
     """
-    check_nonnegative(n=n, second_moment=second_moment, delta=delta)
-    return jnp.sqrt(3 * jnp.asarray(n, float) * second_moment / (4 * jnp.log(2 / delta)))
+    check_nonnegative(n=n, moment=moment, delta=delta)
+    return jnp.sqrt(3 * jnp.asarray(n, float) * moment / (4 * jnp.log(2 / delta)))
 
 
 def _vertices(ratios: jax.Array, table: jax.Array, n: Scalar, probs: jax.Array) -> jax.Array:

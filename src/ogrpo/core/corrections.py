@@ -5,10 +5,9 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 
-from ogrpo.core.checks import check_nonnegative
+from ogrpo.core.checks import check_nonnegative, is_zero, needed
 from ogrpo.core.divergences import k3
-from ogrpo.core.objectives import Scalar, TokenBatch, WeightFn
-from ogrpo.core.ratios import log_ratio
+from ogrpo.core.objectives import Scalar, TokenBatch, WeightFn, drift
 
 
 def corrected(
@@ -36,11 +35,10 @@ def corrected(
       [..., T], 0 with zero gradient where masked.
     """
     check_nonnegative(beta=beta)
-    drift = log_ratio(batch.proximal_log_probs, batch.behavior_log_probs, batch.mask)
-    weight = jax.lax.stop_gradient(weight_fn(drift, batch.mask))
-    own = objective_fn(log_probs, batch._replace(behavior_log_probs=batch.proximal_log_probs))
-    loss = weight * own
-    if not (isinstance(beta, float | int) and beta == 0):
-        here, there = (jnp.where(batch.mask, x, 0) for x in (log_probs, batch.ref_log_probs))
-        loss = loss + beta * k3(here, there)
+    weight = jax.lax.stop_gradient(weight_fn(drift(batch), batch.mask))
+    proximal = needed(batch.proximal_log_probs, "proximal_log_probs")
+    loss = weight * objective_fn(log_probs, batch._replace(behavior_log_probs=proximal))
+    if not is_zero(beta):
+        ref = needed(batch.ref_log_probs, "ref_log_probs")
+        loss = loss + beta * k3(*(jnp.where(batch.mask, x, 0) for x in (log_probs, ref)))
     return jnp.where(batch.mask, loss, 0)

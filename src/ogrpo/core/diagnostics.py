@@ -11,10 +11,10 @@ import jax.numpy as jnp
 
 from ogrpo.core.advantages import zero_variance_mask
 from ogrpo.core.aggregate import Total, token_total
-from ogrpo.core.checks import check_axes, check_mask
+from ogrpo.core.checks import check_axes, check_mask, needed
 from ogrpo.core.divergences import behavior_kl, k3
 from ogrpo.core.masked import masked_sum
-from ogrpo.core.objectives import TokenBatch
+from ogrpo.core.objectives import TokenBatch, drift
 from ogrpo.core.ratios import log_ratio, moment_ratio
 from ogrpo.core.weights import ess
 
@@ -123,7 +123,6 @@ def diagnose(log_probs: jax.Array, batch: TokenBatch) -> dict[str, Total]:
       the drawn tokens, which estimates it on policy only (exact:
       `ogrpo.core.divergences.entropy`). advantage, advantage_squared.
     """
-    drift = log_ratio(batch.proximal_log_probs, batch.behavior_log_probs, batch.mask)
     delta = log_ratio(log_probs, batch.behavior_log_probs, batch.mask)
     ratio = moment_ratio(delta)
     values = {
@@ -131,8 +130,8 @@ def diagnose(log_probs: jax.Array, batch: TokenBatch) -> dict[str, Total]:
         "ratio_squared": ratio**2,
         "kl_pi_mu": behavior_kl(delta),
         "kl_mu_pi": k3(batch.behavior_log_probs, log_probs),
-        "kl_pi_ref": k3(log_probs, batch.ref_log_probs),
-        "mismatch": jnp.abs(drift),
+        "kl_pi_ref": k3(log_probs, needed(batch.ref_log_probs, "ref_log_probs")),
+        "mismatch": jnp.abs(drift(batch)),
         "entropy": -log_probs,
         "advantage": batch.advantages,
         "advantage_squared": batch.advantages**2,

@@ -58,6 +58,15 @@ def k3(log_probs: jax.Array, ref_log_probs: jax.Array) -> jax.Array:
     return jnp.expm1(jnp.minimum(x, MAX_LOG_RATIO)) - x
 
 
+def straight_through_k3(log_probs: jax.Array, ref_log_probs: jax.Array) -> jax.Array:
+    """The value of k3 with the gradient of k2, which on samples of pi is that of KL(pi||ref).
+
+    Source: Schulman (2020) for the estimators; verl's `k3+`. [..., T] -> [..., T].
+    """
+    low = k2(log_probs, ref_log_probs)
+    return low + jax.lax.stop_gradient(k3(log_probs, ref_log_probs) - low)
+
+
 def importance_kl(
     log_probs: jax.Array, ref_log_probs: jax.Array, *, kl_fn: KlFn, log_ratio: jax.Array
 ) -> jax.Array:

@@ -53,9 +53,11 @@ def self_normalized_terms(ratio: jax.Array, values: jax.Array) -> jax.Array:
     """Self-normalised: n rho_i f_i / sum_j rho_j.
 
     Source: Hesterberg (1995); Agapiou et al. (2017). Within [min f, max f]; n bias tends to
-    -E_mu[rho^2 (f - J)]. Args and Returns: as `importance_terms`.
+    -E_mu[rho^2 (f - J)]. Where every ratio is 0 the terms are those of the plain mean. Args and
+    Returns: as `importance_terms`.
     """
-    return _times(ratio / jnp.mean(ratio), values)
+    mean = jnp.mean(ratio)
+    return _times(jnp.where(mean > 0, ratio, 1) / jnp.where(mean > 0, mean, 1), values)
 
 
 def centered_terms(ratio: jax.Array, values: jax.Array, *, baseline: Scalar) -> jax.Array:

@@ -6,11 +6,14 @@ Gates multiply: `both_gates`. What looks at whole sequences or at the whole batc
 and takes the log-ratios and the mask of the tokens beside.
 """
 
+from collections.abc import Callable
+
 import jax
 import jax.numpy as jnp
 
 from ogrpo.core.checks import check_axes, check_mask, check_nonnegative
-from ogrpo.core.masked import gate, masked_mean
+from ogrpo.core.masked import gate, masked_mean, masked_sum
+from ogrpo.core.ratios import exp_ratio
 from ogrpo.core.surrogates import GateFn, Scalar
 
 
@@ -233,3 +236,58 @@ def off_policy_sequence_mask(
     check_nonnegative(delta=delta)
     drift = -masked_mean(log_ratio, mask) * jnp.ones_like(log_ratio)
     return gate((advantages < 0) & (drift > delta), drift)
+
+
+def token_mask(
+    log_ratio: jax.Array, advantages: jax.Array, mask: jax.Array, *, low: Scalar, high: Scalar
+) -> jax.Array:
+    """g = 1[low <= rho_t <= high] of each token.
+
+    Source: IcePop (Ling team 2025), the mask without the weight.
+
+    Args:
+      log_ratio: [..., T].
+      advantages: [..., T], not looked at.
+      mask: [..., T] bool.
+      low: smallest ratio kept, >= 0.
+      high: largest, >= 0.
+
+    Returns:
+      [..., T] of 0 and 1.
+    """
+    check_axes("T", log_ratio=log_ratio, advantages=advantages, mask=mask)
+    check_nonnegative(low=low, high=high)
+    ratio = exp_ratio(jnp.where(mask, log_ratio, 0))
+    return gate((ratio < low) | (ratio > high), ratio)
+
+
+def sequence_mask(
+    log_ratio: jax.Array, advantages: jax.Array, mask: jax.Array, *, low: Scalar, high: Scalar
+) -> jax.Array:
+    """g = 1[low <= prod_t rho_t <= high] at every token of a completion.
+
+    Source: masked importance sampling by sequence, TRL's default with high = 3, without the weight;
+    `ogrpo.core.survival` predicts what it leaves. Args and Returns: as `token_mask`.
+    """
+    total = masked_sum(log_ratio, mask) * jnp.ones_like(log_ratio)
+    return token_mask(total, advantages, mask, low=low, high=high)
+
+
+def geometric_mask(
+    log_ratio: jax.Array, advantages: jax.Array, mask: jax.Array, *, low: Scalar, high: Scalar
+) -> jax.Array:
+    """g = 1[low <= exp(mean_t D_t) <= high] at every token of a completion.
+
+    Source: geometric sequence masking (Liu, Li et al. 2025). Args and Returns: as `token_mask`.
+    """
+    mean = masked_mean(log_ratio, mask) * jnp.ones_like(log_ratio)
+    return token_mask(mean, advantages, mask, low=low, high=high)
+
+
+MASKS: dict[str, Callable[..., jax.Array]] = {
+    "token": token_mask,
+    "sequence": sequence_mask,
+    "geometric": geometric_mask,
+    "negatives": off_policy_sequence_mask,
+}
+"""Name -> `(log_ratio, advantages, mask, *, bounds) -> [..., T]` of 0 and 1."""

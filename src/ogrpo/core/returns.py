@@ -1,17 +1,18 @@
-"""Advantages of tokens, [..., G, T]: what came after a token, beyond what was to be expected.
+"""Advantages that read more than rewards: steps and values ([..., G, T]), or lengths ([..., G])."""
 
-They read more than the reward of a completion: rewards of its steps, or values of its states.
-"""
-
+from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
+from ogrpo.core.advantages import group_standardized, judged, raw
 from ogrpo.core.checks import as_floats, check_axes, check_group, check_mask, check_nonnegative
 from ogrpo.core.masked import masked_count, masked_mean
 from ogrpo.core.traces import generalized_advantages
+
+Scalar = jax.Array | float
 
 
 class Along(NamedTuple):
@@ -49,14 +50,15 @@ def step_returns(
     """
     check_group(rewards)
     check_nonnegative(step_weight=step_weight)
-    (outcome,) = as_floats(rewards=rewards)
-    earned, ends = _steps(along)
+    (outcome, present), (earned, ends) = judged(rewards), _steps(along)
     before = jnp.cumsum(ends, axis=-1) - ends.astype(int)
-    own = outcome[..., None] + step_weight * _to_come(earned)
+    earns = outcome[..., None] + step_weight * _to_come(earned)
     table = outcome[..., None] + step_weight * _to_come(_by_step(earned, before))
+    table = jnp.where(present[..., None], table, 0)
     others = jnp.sum(table, axis=-2, keepdims=True) - table
-    baseline = jnp.take_along_axis(others / (outcome.shape[-1] - 1), before, axis=-1)
-    return own - baseline
+    siblings = jnp.maximum(masked_count(present, outcome.dtype) - 1, 1)[..., None]
+    baseline = jnp.take_along_axis(others / siblings, before, axis=-1)
+    return jnp.where(present[..., None], earns - baseline, 0)
 
 
 def process_standardized(
@@ -69,7 +71,7 @@ def process_standardized(
     Bias: that of `ogrpo.core.advantages.group_standardized`, and more steps count for more.
 
     Args:
-      rewards: [..., G], for their shape alone.
+      rewards: [..., G], for their shape, and whether a completion was judged.
       along: with `step_rewards` and `step_ends`.
       eps_inside: added to the variance.
 
@@ -79,6 +81,8 @@ def process_standardized(
     check_group(rewards)
     check_nonnegative(eps_inside=eps_inside)
     earned, ends = _steps(along)
+    ends = ends & judged(rewards).present[..., None]
+    earned = jnp.where(ends, earned, 0)
     flat = (*earned.shape[:-2], -1)
     values, there = earned.reshape(flat), ends.reshape(flat)
     deviation = jnp.where(there, values - masked_mean(values, there), 0)
@@ -109,7 +113,8 @@ def gae(
     """
     if along.values is None:
         raise ValueError("generalised advantages need the values of the states: give along.values")
-    (outcome, values) = as_floats(rewards=rewards, values=along.values)
+    (values,) = as_floats(values=along.values)
+    outcome = judged(rewards).values
     remaining = jnp.cumsum(along.mask[..., ::-1], axis=-1)[..., ::-1]
     earned = jnp.where(along.mask & (remaining == 1), outcome[..., None], 0)
     of = partial(generalized_advantages, discount=discount, decay=decay)
@@ -128,6 +133,102 @@ def squared_error(
     check_nonnegative(value_coef=value_coef)
     error = jnp.where(mask, values, 0) - jnp.where(mask, jax.lax.stop_gradient(returns), 0)
     return jnp.where(mask, value_coef * error**2, 0)
+
+
+def length_weighted(rewards: jax.Array, along: Along) -> jax.Array:
+    """OPO: A_i = r_i - sum_j L_j r_j / sum_j L_j, L the tokens of a completion. [..., G] -> same.
+
+    Source: OPO (Hao et al. 2025, arXiv:2505.23585): the baseline of least variance where the
+    squared norm of a completion's score grows as its length. Bias: it contains the sample.
+
+    Args:
+      rewards: [..., G], G >= 2.
+      along: with the mask.
+    """
+    check_group(rewards)
+    values, present = judged(rewards)
+    lengths = jnp.where(present, masked_count(along.mask, values.dtype)[..., 0], 0)
+    total = jnp.maximum(jnp.sum(lengths, axis=-1, keepdims=True), 1)
+    baseline = jnp.sum(lengths * values, axis=-1, keepdims=True) / total
+    return jnp.where(present, values - baseline, 0)
+
+
+def overlong_penalty(lengths: jax.Array, *, length: Scalar, overlong: Scalar) -> jax.Array:
+    """DAPO's soft penalty: 0 up to (1 - c) L tokens, then linear, -1 from L on; c = overlong.
+
+    Source: DAPO (Yu et al. 2025, arXiv:2503.14476), eq. 13, whose cache is c L.
+
+    Args:
+      lengths: tokens of completions, any shape.
+      length: L, the longest completion allowed, > 0.
+      overlong: c in (0, 1], the share of L in which the penalty grows; 0 for -1 beyond L alone.
+
+    Returns:
+      In [-1, 0], of the same shape.
+    """
+    check_nonnegative(length=length, overlong=overlong)
+    beyond = jnp.asarray(lengths, float) - (1 - overlong) * length
+    cache = jnp.maximum(overlong * length, 1e-6)
+    return -jnp.clip(beyond / cache, 0, 1)
+
+
+def overlong_standardized(
+    rewards: jax.Array,
+    along: Along,
+    *,
+    length: Scalar,
+    overlong: Scalar = 0.2,
+    eps_inside: Scalar = 1e-6,
+) -> jax.Array:
+    """The standardised rewards of completions after `overlong_penalty`: DAPO's fourth part.
+
+    Args:
+      rewards: [..., G], G >= 2.
+      along: with the mask, whose tokens are a completion's length.
+      length: as in `overlong_penalty`.
+      overlong: as there.
+      eps_inside: added to the variance.
+
+    Returns:
+      [..., G].
+    """
+    (values,) = as_floats(rewards=rewards)
+    lengths = masked_count(along.mask, values.dtype)[..., 0]
+    shaped = values + overlong_penalty(lengths, length=length, overlong=overlong)
+    return group_standardized(shaped, eps_inside=eps_inside)
+
+
+def whitened(
+    rewards: jax.Array,
+    along: Along,
+    *,
+    advantage_fn: Callable[[jax.Array], jax.Array] = raw,
+    eps_inside: jax.Array | float = 1e-8,
+) -> jax.Array:
+    """A = (a - mean) / sqrt(var + eps), mean and variance (Bessel's) over all tokens of the batch.
+
+    Source: REINFORCE++ (Hu et al. 2025, arXiv:2501.03262) with a = r, and with the group's mean as
+    baseline for a = `centered`. Depends on the batch: compute it before cutting microbatches.
+
+    Args:
+      rewards: [..., G].
+      along: with the mask: a completion counts as often as it has tokens.
+      advantage_fn: `(rewards) -> [..., G]`, what is whitened.
+      eps_inside: added to the variance.
+
+    Returns:
+      [..., G]; 0 where a is the same at all tokens.
+    """
+    values, present = advantage_fn(rewards), judged(rewards).present
+    mask = along.mask & present[..., None]
+    counts = masked_count(mask, values.dtype)[..., 0]
+    total = jnp.maximum(jnp.sum(counts), 1)
+    counted = counts > 0
+    off = jnp.where(counted, values - jnp.sum(counts * values) / total, 0)
+    variance = jnp.sum(counts * off**2) / jnp.maximum(total - 1, 1)
+    low = jnp.min(jnp.where(counted, values, jnp.inf))
+    varied = jnp.max(jnp.where(counted, values, -jnp.inf)) > low
+    return jnp.where(varied, off / jnp.sqrt(jnp.where(varied, variance, 1) + eps_inside), 0)
 
 
 def _steps(along: Along) -> tuple[jax.Array, jax.Array]:

@@ -8,8 +8,9 @@ the same correction is applied twice.
 import jax
 import jax.numpy as jnp
 
+from ogrpo.core import gates
 from ogrpo.core.checks import check_axes, check_mask, check_nonnegative
-from ogrpo.core.masked import gate, masked_count, masked_mean, masked_sum
+from ogrpo.core.masked import masked_count, masked_sum
 from ogrpo.core.ratios import exp_ratio
 
 
@@ -124,10 +125,8 @@ def geometric_mask(
     """
     check_axes("T", log_ratio=log_ratio, mask=mask)
     check_mask(mask)
-    check_nonnegative(low=low, high=high)
-    mean = jax.lax.stop_gradient(masked_mean(log_ratio, mask) * jnp.ones_like(log_ratio))
-    ratio = exp_ratio(mean)
-    return gate((ratio < low) | (ratio > high), ratio)
+    held = jax.lax.stop_gradient(log_ratio)
+    return gates.geometric_mask(held, jnp.ones_like(held), mask, low=low, high=high)
 
 
 def group_normalized_weight(log_ratio: jax.Array, mask: jax.Array) -> jax.Array:

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ogrpo.batch import Batch
-from ogrpo.rollout.protocol import BoolArray, Completion, FloatArray, Group, IntArray
+from ogrpo.protocol import BoolArray, Completion, FloatArray, Group, IntArray
 
 
 def fits(prompt: Sequence[int] | IntArray, prompt_length: int) -> bool:

@@ -1,17 +1,21 @@
-"""Chat templates, rendered as `transformers` renders them, in a sandbox.
+"""Chat templates, rendered as `transformers` renders them, in a process that can be killed.
 
-A template comes with a downloaded model, so it is a program by a stranger: the sandbox gives it no
-way to files, imports or attributes of Python objects.
+A template comes with a downloaded model, so it is a program by a stranger: a sandbox gives it no
+way to files, imports or Python's objects (`ogrpo.data.chat_sandbox`), and its process ends when it
+takes more than `SECONDS` of CPU time or `MEMORY_GIB` of memory.
 """
 
+import threading
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
-from jinja2 import Template, TemplateError, meta
+from ogrpo.system.worker import Reply, WorkerProcess
 
-from ogrpo.data.chat_sandbox import Sandbox
-
+SECONDS = 5.0
+"""CPU time of one rendering; templates take less than a millisecond."""
+MEMORY_GIB = 1.0
+"""Address space of the process that renders."""
 Messages = Sequence[Mapping[str, Any]]
 PLAIN_PROMPT = "{question}"
 PLAIN_CHAT = """\
@@ -27,45 +31,78 @@ assistant:
 """A chat template for tokenizers that are made here, which have none of their own."""
 
 
-_FAILURES = (
-    *(TemplateError, SyntaxError, TypeError, ValueError, LookupError, AttributeError),
-    *(ArithmeticError, RecursionError, MemoryError),
-)
-"""What compiling or rendering a stranger's program can end with."""
+class _Renderer:
+    """Starts the process that renders at the first template, and again when one ended it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._worker: WorkerProcess | None = None
+
+    def ask(self, function: str, arguments: Mapping[str, Any]) -> Any:
+        """Return what a function of `chat_sandbox` returns.
+
+        Raises:
+            ValueError: the template fails, or takes too much time or memory.
+        """
+        with self._lock:
+            reply = self._call(function, arguments)
+            if reply.outside:  # somebody else killed or stopped the process
+                reply = self._call(function, arguments)
+        if reply.kind == "memory":
+            raise ValueError(f"it takes more than {MEMORY_GIB:g} GiB of memory")
+        if reply.kind == "timeout" or (reply.kind == "died" and "SIGPROF" in reply.message):
+            raise ValueError(f"it takes more than {SECONDS:g} s of CPU time")
+        if reply.kind is not None:
+            raise ValueError(reply.message)
+        if "error" in reply.result:
+            raise ValueError(reply.result["error"])
+        return reply.result["result"]
+
+    def _call(self, function: str, arguments: Mapping[str, Any]) -> Reply:
+        if self._worker is None or not self._worker.alive:
+            # A pickle that says no more than MODULE.NAME: the file is imported there, not here.
+            functions = {name: f"cchat_sandbox\n{name}\n.".encode() for name in ("render", "names")}
+            files = {"chat_sandbox": str(Path(__file__).with_name("chat_sandbox.py"))}
+            self._worker = WorkerProcess(functions, memory_gib=MEMORY_GIB, files=files)
+            self._worker.load(120)
+        asked = {**arguments, "seconds": SECONDS}
+        reply = self._worker.call(function, asked, seconds=10 * SECONDS + 10)
+        if reply.kind == "memory":
+            self._worker.kill()
+        return reply
+
+
+_RENDERER = _Renderer()
 
 
 def render_chat(template: str, messages: Messages, variables: Mapping[str, Any]) -> str:
-    """Render messages up to where the assistant begins to speak.
+    """Return messages up to where the assistant begins to speak.
 
     Raises:
-        ValueError: the template is not valid, refuses these messages, or would take too much time
-            or memory; with its own words.
+        ValueError: the template is not valid, refuses these messages, or takes too much time or
+            memory; with its own words.
     """
-    given = {"tools": None, "documents": None, **variables}
+    arguments = {"tools": None, "documents": None, **variables}
+    arguments |= {"messages": messages, "add_generation_prompt": True}
     try:
-        compiled = _compiled(template)
-        _SANDBOX.begin()
-        text = compiled.render(messages=messages, add_generation_prompt=True, **given)
-        text.encode("utf-8")  # a template can write half of a surrogate pair
-        return text
-    except _FAILURES as error:
-        raise ValueError(f"chat template: {_told(error)}") from error
+        return _RENDERER.ask("render", {"template": template, "arguments": arguments})
+    except ValueError as error:
+        raise ValueError(f"chat template: {error}") from error
 
 
-def check_template(template: str, where: str) -> None:
-    """Check that a template can be compiled.
+def template_variables(template: str, where: str = "the chat template") -> set[str]:
+    """Return the names that a template reads and does not set itself.
+
+    >>> sorted(template_variables("{% for m in messages %}{{ m.content }}{{ mood }}{% endfor %}"))
+    ['messages', 'mood']
 
     Raises:
-        ValueError: it cannot; names `where` it is from.
+        ValueError: it cannot be compiled; names `where` it is from.
     """
     try:
-        _compiled(template)
-    except _FAILURES as error:
-        raise ValueError(f"{where} is no chat template: {_told(error)}") from error
-
-
-def _told(error: BaseException) -> str:
-    return str(error) if isinstance(error, TemplateError) else f"{type(error).__name__}: {error}"
+        return set(_RENDERER.ask("names", {"template": template}))
+    except ValueError as error:
+        raise ValueError(f"{where} is no chat template: {error}") from error
 
 
 def to_messages(prompt: str | Messages, prompt_template: str) -> Messages:
@@ -137,22 +174,5 @@ def check_asked(template: str, messages: Messages, rendered: str) -> None:
         )
 
 
-def template_variables(template: str) -> set[str]:
-    """Return the names that a template reads and does not set itself.
-
-    >>> sorted(template_variables("{% for m in messages %}{{ m.content }}{{ mood }}{% endfor %}"))
-    ['messages', 'mood']
-    """
-    return meta.find_undeclared_variables(_SANDBOX.parse(template))
-
-
 def _squeeze(text: str) -> str:
     return " ".join(text.split())
-
-
-_SANDBOX = Sandbox()
-
-
-@lru_cache(maxsize=16)
-def _compiled(template: str) -> Template:
-    return _SANDBOX.from_string(template)

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from ogrpo.batch import Batch, Packing, take, tokens_only
 from ogrpo.data.packing import OTHER_RUNGS, TOKEN_RUNGS, Shape, halved, pack, rung, token_counts
-from ogrpo.rollout.protocol import BoolArray, IntArray
+from ogrpo.protocol import BoolArray, IntArray
 
 PART_RUNGS = SECOND_RUNGS = 4
 """Rungs of the number of parts, and of the second section, between a size and its double."""

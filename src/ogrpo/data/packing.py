@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ogrpo.batch import Batch, Packing, take
-from ogrpo.rollout.protocol import BoolArray, IntArray
+from ogrpo.protocol import BoolArray, IntArray
 
 # Rungs between a size and its double. The first section is most of a batch: 8 keep its padding at
 # 4 % on average. The others are a small share of the tokens, and each rung is one shape more.

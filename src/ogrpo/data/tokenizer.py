@@ -17,8 +17,8 @@ from ogrpo.data.tokenizer_files import (
     read_config,
     token_text,
 )
-from ogrpo.files import write_json, write_text
-from ogrpo.rollout.protocol import IntArray
+from ogrpo.protocol import IntArray
+from ogrpo.system.files import write_json, write_text
 
 EOS, PAD, UNKNOWN = "<eos>", "<pad>", "<unk>"
 UNKNOWN_ID_TEXT = "\N{REPLACEMENT CHARACTER}"

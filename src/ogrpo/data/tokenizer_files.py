@@ -6,8 +6,8 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
-from ogrpo import files
-from ogrpo.data.chat import check_template
+from ogrpo.data.chat import template_variables
+from ogrpo.system import files
 
 TEMPLATE = "chat_template.jinja"
 SPECIAL = ("bos_token", "eos_token", "pad_token", "unk_token")
@@ -47,7 +47,7 @@ def read_chat_template(folder: Path, config: Mapping[str, Any]) -> str | None:
         file = folder / "tokenizer_config.json"
         template = _template_of(config.get("chat_template"), file)
     if template is not None:
-        check_template(template, str(file))
+        template_variables(template, str(file))
     return template
 
 

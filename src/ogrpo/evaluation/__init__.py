@@ -14,6 +14,7 @@ from ogrpo.evaluation.intervals import (
     wilson_interval,
 )
 from ogrpo.evaluation.judging import JudgeFn
-from ogrpo.evaluation.metrics import answer_reader, summary
+from ogrpo.evaluation.metrics import answer_readers, summary
 from ogrpo.evaluation.reading import read_answers
 from ogrpo.evaluation.rescoring import Rescored, rescore
+from ogrpo.evaluation.success import estimate, is_zero_or_one, success_reward

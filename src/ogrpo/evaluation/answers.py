@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ogrpo.rollout.protocol import FinishReason
+from ogrpo.protocol import FinishReason
 
 Prompt = str | tuple[Mapping[str, Any], ...]
 

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 from ogrpo.evaluation.answers import AnswerRecord, Prompt, jsonable
 from ogrpo.evaluation.judging import JudgeFn, judged
-from ogrpo.rollout.protocol import Engine, Group, IntArray, Sampling
+from ogrpo.protocol import Engine, Group, IntArray, Sampling
 
 
 class ExampleLike(Protocol):

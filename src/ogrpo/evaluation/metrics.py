@@ -1,14 +1,17 @@
 """What a set of answers says: the metrics of an evaluation, each with its interval."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import isnan
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ogrpo.evaluation.answers import AnswerRecord, by_problem, padded, verdicts
 from ogrpo.evaluation.estimates import majority_at_k, pass_at_k
 from ogrpo.evaluation.intervals import Estimate, clustered_interval, mean_interval
+from ogrpo.evaluation.success import candidates, success_reward
 from ogrpo.rewards.judge import Judge
+from ogrpo.rewards.reward import Reward
 
 Summary = dict[str, float | int | None]
 AnswerOf = Callable[[str], str | None]
@@ -19,11 +22,11 @@ def summary(
     *,
     ks: Iterable[int] | None = None,
     by: str | None = None,
-    answer_of: AnswerOf | None = None,
+    answers_of: Mapping[str, AnswerOf] | None = None,
 ) -> Summary:
     """Return an evaluation's metrics by name; `NAME/low` and `NAME/high` bound `NAME`.
 
-    - `pass@k`, and `maj@k` if there is `answer_of`; left out where `by` is graded and `ks` is None
+    - `pass@k` of the reward that says right or wrong, and `maj@k` if `answers_of` has its name
     - `reward/NAME` of each reward, and `reward` of their weighted sum: means over the problems
     - `tokens`, the mean length with its interval, `tokens/median`, `tokens/max`
     - `truncated`, the share of answers that did not end themselves
@@ -37,22 +40,36 @@ def summary(
         answers: of one evaluation.
         ks: the k of Pass@k and maj@k; by default the powers of two up to the number of samples n,
             and n.
-        by: the reward that says right (1) or wrong (0); by default the first.
-        answer_of: text -> the answer in it or None, for maj@k. A completion that did not end itself
-            has no answer.
+        by: the reward that says right (1) or wrong (0); by default the only one that is 0 or 1.
+            Where there is none, there is no Pass@k.
+        answers_of: by a reward's name, text -> the answer in it or None, for maj@k. A completion
+            that did not end itself has no answer.
 
     Raises:
-        ValueError: there is no answer, no reward is named `by`, a k is above n, or Pass@k is asked
-            of a graded reward.
+        ValueError: there is no answer, no reward is named `by` or it is graded, a k is above n, or
+            `ks` are asked for where no reward says right or wrong.
     """
-    _check(answers, by)
-    name = by or next(iter(answers[0].values))
+    if not answers:
+        raise ValueError("there is no answer to sum up")
+    if not answers[0].values:
+        raise ValueError("the answers were judged by no reward")
+    values = {name: verdicts(answers, name) for name in answers[0].values}
+    success = success_reward(values, by)
+    if success is None and ks is not None:
+        raise ValueError(
+            f"Pass@k needs a reward that says right or wrong: {candidates(values) or 'none'} of"
+            f" {[*values]} gave nothing but 0 and 1; name one by --by"
+        )
     groups = list(by_problem(answers))
     lengths = padded([[answer.tokens for answer in group] for group in groups])
     cut = padded([[answer.truncated for answer in group] for group in groups])
     return {
-        **_at_k(groups, name, None if ks is None else sorted(set(ks)), answer_of),
-        **_rewards(answers),
+        **(
+            {}
+            if success is None
+            else _at_k(groups, values[success], ks, (answers_of or {}).get(success))
+        ),
+        **_rewards(values, groups),
         **lines("tokens", mean_interval(lengths)),
         "tokens/median": float(np.nanmedian(lengths)),
         "tokens/max": int(np.nanmax(lengths)),
@@ -70,13 +87,18 @@ def lines(name: str, estimate: Estimate) -> Summary:
     return {name: estimate.mean, **told}
 
 
-def answer_reader(function: object) -> AnswerOf | None:
-    """Return how a reward's function reads the answer in a text, or None if it does not say.
+def answer_readers(rewards: Iterable[Reward]) -> dict[str, AnswerOf]:
+    """Return how rewards read the answer in a text, by name, of those that say how.
 
-    It says so by an attribute `answer_of`; this project's own judges have `extract`.
+    They say so by an attribute `answer_of`; this project's own judges have `extract`.
     """
-    name = "extract" if isinstance(function, Judge) else "answer_of"
-    return getattr(function, name, None)
+    readers = {
+        reward.name: getattr(
+            reward.function, "extract" if isinstance(reward.function, Judge) else "answer_of", None
+        )
+        for reward in rewards
+    }
+    return {name: reader for name, reader in readers.items() if reader is not None}
 
 
 def powers_of_two(samples: int) -> list[int]:
@@ -90,48 +112,38 @@ def powers_of_two(samples: int) -> list[int]:
 
 def _at_k(
     groups: Sequence[Sequence[AnswerRecord]],
-    name: str,
-    ks: Sequence[int] | None,
+    outcomes: NDArray[np.float32],
+    ks: Iterable[int] | None,
     answer_of: AnswerOf | None,
 ) -> Summary:
-    outcomes = verdicts([answer for group in groups for answer in group], name)
-    judged = np.count_nonzero(~np.isnan(outcomes), axis=1).max()
-    graded = not np.isin(outcomes, (0, 1))[~np.isnan(outcomes)].all()
-    if ks is None and (graded or not judged):
-        return {}
-    ks = powers_of_two(int(judged)) if ks is None else ks
-    found: Summary = {}
+    judged = int(np.count_nonzero(~np.isnan(outcomes), axis=1).max())
+    ks = powers_of_two(judged) if ks is None else sorted(set(ks))
+    metrics: Summary = {}
     for k in ks:
-        found |= lines(f"pass@{k}", pass_at_k(outcomes, k))
+        metrics |= lines(f"pass@{k}", pass_at_k(outcomes, k))
     if answer_of is not None:
         texts = [[_answer(a, answer_of) for a in group] for group in groups]
         full = [[*row, *[None] * (outcomes.shape[1] - len(row))] for row in texts]
         for k in ks:
-            found |= lines(f"maj@{k}", majority_at_k(outcomes, full, k))
-    return found
+            metrics |= lines(f"maj@{k}", majority_at_k(outcomes, full, k))
+    return metrics
 
 
 def _answer(answer: AnswerRecord, answer_of: AnswerOf) -> str | None:
     return None if answer.truncated else answer_of(answer.text)
 
 
-def _rewards(answers: Sequence[AnswerRecord]) -> Summary:
-    values = {f"reward/{name}": verdicts(answers, name) for name in answers[0].values}
-    sums = padded([[answer.reward for answer in group] for group in by_problem(answers)])
-    found: Summary = {}
-    for name, array in {**values, "reward": sums}.items():
+def _rewards(
+    values: Mapping[str, NDArray[np.float32]], groups: Sequence[Sequence[AnswerRecord]]
+) -> Summary:
+    sums = padded([[answer.reward for answer in group] for group in groups])
+    metrics: Summary = {}
+    for name, array in {
+        **{f"reward/{name}": each for name, each in values.items()},
+        "reward": sums,
+    }.items():
         if np.isnan(array).all():
-            found |= {name: None, f"{name}/low": None, f"{name}/high": None}
+            metrics |= {name: None, f"{name}/low": None, f"{name}/high": None}
         else:
-            found |= lines(name, mean_interval(array))
-    return found
-
-
-def _check(answers: Sequence[AnswerRecord], by: str | None) -> None:
-    if not answers:
-        raise ValueError("there is no answer to sum up")
-    names = list(answers[0].values)
-    if by is not None and by not in names:
-        raise ValueError(f"there is no reward {by!r}; the answers were judged by {names}")
-    if not names:
-        raise ValueError("the answers were judged by no reward")
+            metrics |= lines(name, mean_interval(array))
+    return metrics

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from ogrpo.evaluation.answers import AnswerRecord
-from ogrpo.rollout.protocol import FinishReason
+from ogrpo.protocol import FinishReason
 
 _TYPES: dict[str, type | tuple[type, ...]] = {
     "problem": int,

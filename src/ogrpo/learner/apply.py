@@ -18,14 +18,15 @@ def guarded(
     learning_rate: Array | None,
     is_finite: Array,
 ) -> tuple[TrainState, Array]:
-    """The state after `apply_gradient`, and True; or as it is, and False.
+    """Applies a gradient where all is finite; returns the state and whether it was applied.
 
-    It stays as it is unless `is_finite` holds and the new weights are finite. A large model's are
-    computed twice, to be looked at and then in place: a select between old and new ones, which
-    rounds as an update without the guard does, would hold both. Where the moments are smaller than
-    the weights (factored), computing twice would hold more than the select does.
+    The state stays as it is unless `is_finite` holds and the new weights are finite. A large
+    model's are computed twice, to be looked at and then in place: a select between old and new
+    ones, which rounds as an update without the guard does, would hold both. Where the moments
+    are smaller than the weights (factored), computing twice would hold more than the select
+    does.
     """
-    own = replace(state, frozen=())  # a branch would copy what it passes on
+    trained = replace(state, frozen=())  # a branch would copy what it passes on
 
     def step(state: TrainState, grads: Params) -> TrainState:
         return apply_gradient(state, grads, optimizer, learning_rate)
@@ -33,12 +34,12 @@ def guarded(
     def keep(state: TrainState, _: Params) -> TrainState:
         return state
 
-    looked_at = step(own, grads)
-    taken = all_finite(looked_at.params, given=is_finite)
-    if is_large(state.params) and _bytes(own.opt_state) >= _bytes(own.params):
-        after = jax.lax.cond(taken, step, keep, own, grads)
+    looked_at = step(trained, grads)
+    taken = all_finite(looked_at.params, also=is_finite)
+    if is_large(state.params) and _bytes(trained.opt_state) >= _bytes(trained.params):
+        after = jax.lax.cond(taken, step, keep, trained, grads)
     else:
-        after = choose(taken, looked_at, own)
+        after = choose(taken, looked_at, trained)
     return replace(after, frozen=state.frozen), taken
 
 
@@ -52,7 +53,7 @@ def apply_gradient(
     optimizer: optax.GradientTransformation,
     learning_rate: Array | None,
 ) -> TrainState:
-    """theta <- theta + updates of an Optax optimizer, - learning_rate * direction of a `Direction`.
+    """Returns theta + Optax's updates, or theta - learning_rate * direction of a `Direction`.
 
     Each parameter is updated in its own dtype.
 

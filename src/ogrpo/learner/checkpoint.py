@@ -24,10 +24,10 @@ import jax.numpy as jnp
 import numpy as np
 import orbax.checkpoint as ocp
 
-from ogrpo.files import make_folder, read_json, sync_folder, write_json
 from ogrpo.learner.finite import nonfinite, require_finite
 from ogrpo.learner.hosts import fetch, from_first, on_first
 from ogrpo.learner.manifest import damage, has_manifest, write_manifest
+from ogrpo.system.files import make_folder, read_json, sync_folder, write_json
 
 WRITING, DELETING = ".writing-", ".deleting-"
 LEFT_OVER = re.compile(
@@ -43,7 +43,7 @@ class CheckpointError(ValueError):
 
 
 def content_hash(tree: Any) -> str:
-    """SHA-256 of arrays, their names, shapes and dtypes; empty for a tree without any."""
+    """Returns the SHA-256 of arrays, their names, shapes and dtypes; empty for an empty tree."""
     leaves = jax.tree.leaves_with_path(tree)
     digest = hashlib.sha256()
     for path, leaf in leaves:
@@ -86,7 +86,7 @@ class Checkpoints:
 
     @property
     def exists(self) -> bool:
-        """Whether there is a folder for them."""
+        """Whether the checkpoints' folder exists."""
         return from_first(self._folder.is_dir)
 
     def make(self) -> None:
@@ -95,16 +95,16 @@ class Checkpoints:
 
     @property
     def latest(self) -> int | None:
-        """The newest step on disk, or None."""
+        """Returns the newest step on disk, or None."""
         return max(self.steps, default=None)
 
     @property
     def steps(self) -> list[int]:
-        """Those on disk, ascending."""
+        """Returns the steps on disk, ascending; all processes agree on them."""
         return from_first(self.listed)
 
     def listed(self) -> list[int]:
-        """The same as this process sees them, without a word to the others."""
+        """Returns the steps that this process sees on disk, without asking the others."""
         return sorted(int(path.name) for path in self._folders())
 
     def damage(self, step: int) -> str | None:
@@ -119,11 +119,11 @@ class Checkpoints:
         return self._found[step]
 
     def is_checked(self, step: int) -> bool:
-        """Whether there is a manifest to compare checkpoint `step` with."""
+        """Whether checkpoint `step` has a manifest to compare it with."""
         return from_first(lambda: has_manifest(self._folder / str(step)))
 
     def progress(self, step: int) -> dict[str, Any]:
-        """The progress of checkpoint `step`, without its arrays.
+        """Reads the progress of checkpoint `step`, without its arrays.
 
         Raises:
           CheckpointError: it cannot be read.
@@ -166,8 +166,8 @@ class Checkpoints:
           CheckpointError: a file is not what was written, or the arrays are others than `like`,
             or not finite.
         """
-        if (found := self.damage(step)) is not None:
-            raise CheckpointError(f"the checkpoint {self._folder / str(step)} is damaged: {found}")
+        if (reason := self.damage(step)) is not None:
+            raise CheckpointError(f"the checkpoint {self._folder / str(step)} is damaged: {reason}")
         target = jax.tree.map(ocp.utils.to_shape_dtype_struct, like)
         where = self._link / str(step) / "arrays"
         try:
@@ -237,13 +237,13 @@ def _make_anew(folder: Path) -> None:
 
 
 def _short(error: Exception) -> str:
-    """The first line of a message, which from TensorStore has many."""
+    """Returns the first line of a message, which from TensorStore has many."""
     first = str(error).split("\n", maxsplit=1)[0]
     return first if len(first) <= 300 else f"{first[:300]}..."
 
 
 def _linked(folder: Path) -> Path:
-    """The folder by a path without characters that Orbax and TensorStore read as patterns.
+    """Returns the folder by a path without characters that Orbax and TensorStore read as patterns.
 
     Orbax lists what it wrote by `glob` with the folder's own name in the pattern, and TensorStore
     reads a backslash as a separator; both then find nothing.

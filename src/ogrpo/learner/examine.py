@@ -26,7 +26,7 @@ from ogrpo.learner.update import token_batch as as_tokens
 
 
 class Findings(NamedTuple):
-    """What an update computes on the way from weights to weights.
+    """Intermediate values of an update, from the old weights to the new ones.
 
     The groups stand in the update's order, which `batch` follows; leaves are those of the trained
     parameters in their own order.
@@ -59,12 +59,12 @@ ExamineFn = Callable[[TrainState, Batch[Array], Hypers], Findings]
 
 
 def make_examine(optimizer: optax.GradientTransformation, recipe: Recipe) -> ExamineFn:
-    """The jitted `(state, batch, hypers) -> findings`; the state is not donated."""
+    """Returns the jitted `(state, batch, hypers) -> findings`; the state is not donated."""
     return jax.jit(make_findings(optimizer, recipe))
 
 
 def make_findings(optimizer: optax.GradientTransformation, recipe: Recipe) -> ExamineFn:
-    """The same before it is jitted."""
+    """Returns the function that `make_examine` jits."""
 
     def examine(state: TrainState, batch: Batch[Array], hypers: Hypers) -> Findings:
         weighed = weigh(batch, recipe, hypers)

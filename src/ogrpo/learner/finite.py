@@ -16,47 +16,47 @@ class NotFiniteError(ValueError):
     """Numbers that are NaN or infinite where nothing can be done with them."""
 
 
-def all_finite(tree: Any, *, given: Array | bool = True) -> Array:
-    """Whether no float of a tree is NaN or infinite and `given` holds, as a bool scalar.
+def all_finite(tree: Any, *, also: Array | bool = True) -> Array:
+    """Whether no float of a tree is NaN or infinite and `also` holds, as a bool scalar.
 
     One leaf is looked at after the other, so that what this takes is a byte for each number of the
     largest.
     """
-    found = jnp.asarray(given)
+    finite = jnp.asarray(also)
     for leaf in jax.tree.leaves(tree):
         if _is_float(leaf):
-            found = jnp.all(jnp.isfinite(leaf) & found)
-    return found
+            finite = jnp.all(jnp.isfinite(leaf) & finite)
+    return finite
 
 
 def choose(condition: Array, one: T, other: T) -> T:
-    """`one` where a bool scalar holds, else `other`, bit for bit; two trees of one structure."""
+    """Returns `one` where a bool scalar holds, else `other`, bit for bit."""
     return jax.tree.map(lambda a, b: jnp.where(condition, a, b), one, other)
 
 
 def names(tree: Any) -> list[str]:
-    """What the leaves of a tree are called."""
+    """Returns the names of a tree's leaves."""
     return [_name(path) for path, _ in jax.tree.leaves_with_path(tree)]
 
 
 def finite_leaves(tree: Any) -> list[Array]:
-    """For each leaf of a tree whether it is finite, as bool scalars."""
+    """Returns for each leaf of a tree whether it is finite, as bool scalars."""
     return [all_finite(leaf) for leaf in jax.tree.leaves(tree)]
 
 
 def nonfinite(tree: Any) -> list[str]:
-    """Leaves of arrays, on a device or on the host, that are not finite, by name.
+    """Returns the names of leaves, on a device or on the host, that are not finite.
 
     With several processes all call this.
     """
     leaves = jax.tree.leaves_with_path(tree)
     placed = {_name(path): leaf for path, leaf in leaves if isinstance(leaf, jax.Array)}
     flags = fetch(_leaf_flags([*placed.values()]))
-    found = dict(zip(placed, map(bool, flags), strict=True))
+    flagged = dict(zip(placed, map(bool, flags), strict=True))
     for path, leaf in leaves:
         if not isinstance(leaf, jax.Array):
-            found[_name(path)] = not _is_float(leaf) or bool(np.isfinite(leaf).all())
-    return [name for name, is_finite in found.items() if not is_finite]
+            flagged[_name(path)] = not _is_float(leaf) or bool(np.isfinite(leaf).all())
+    return [name for name, is_finite in flagged.items() if not is_finite]
 
 
 def require_finite(tree: Any, refusal: str) -> None:

@@ -28,7 +28,7 @@ _turns = itertools.count()
 
 
 class Unable(NamedTuple):
-    """What a process could not do."""
+    """An error of one process, as the others raise it."""
 
     error: Exception
 
@@ -44,7 +44,7 @@ def is_first() -> bool:
 
 
 def from_first(fn: Callable[[], T]) -> T:
-    """What `fn` returns in the first process, which alone calls it; its error in all of them.
+    """Calls `fn` in the first process alone, and returns its result or raises its error in all.
 
     What it returns is pickled; an error that cannot be becomes a RuntimeError of the same words.
     """
@@ -58,7 +58,7 @@ def from_first(fn: Callable[[], T]) -> T:
 
 
 def on_first(fn: Callable[[], T]) -> T | None:
-    """What `fn` returns to the first process, which alone calls it; None elsewhere.
+    """Calls `fn` in the first process alone, and returns its result there and None elsewhere.
 
     An error of it is raised by all.
     """
@@ -68,19 +68,19 @@ def on_first(fn: Callable[[], T]) -> T | None:
 
 
 def everyone(value: T) -> list[T]:
-    """What each process says, in their order."""
+    """Returns what each process says, in the order of the processes."""
     if not several():
         return [value]
     client, name, patience = _service()
     client.key_value_set_bytes(f"{name}/{jax.process_index():08d}", pickle.dumps(value))
     client.wait_at_barrier(f"{name}/said", patience)
-    found = sorted(client.key_value_dir_get_bytes(f"{name}/"))
+    entries = sorted(client.key_value_dir_get_bytes(f"{name}/"))
     _forget(client, name, patience)
-    return [pickle.loads(data) for _, data in found]
+    return [pickle.loads(data) for _, data in entries]
 
 
 def assembled(value: T, *, seconds: float) -> list[T] | None:
-    """What each process says, if within so many seconds all come here out of the same exchange.
+    """Returns what each process says, if all come to this exchange within so many seconds.
 
     For a process that an error stopped, which cannot know whether the others met it too. It is
     called once in a process's life. None where some did not come, or came from elsewhere.
@@ -99,7 +99,7 @@ def assembled(value: T, *, seconds: float) -> list[T] | None:
 
 
 def fetch(tree: Any, *, everywhere: bool = True) -> Any:
-    """A tree of arrays with each whole on the host; in a run of one process the tree itself.
+    """Returns a tree of arrays with each whole on the host; with one process the tree itself.
 
     Args:
       tree: whose arrays are cut over the processes, or copies of each other in all of them.
@@ -127,18 +127,18 @@ def _attempt(fn: Callable[[], Any]) -> Any:
 
 
 def _portable(error: Exception) -> Exception:
-    """The error, or one of the same words where it cannot be written and read again."""
+    """Returns the error, or one with the same words where it cannot be serialised."""
     try:
         pickle.loads(pickle.dumps(error))
     except Exception:
-        found = RuntimeError(f"{type(error).__name__}: {error}")
-        found.__cause__ = error
-        return found
+        portable = RuntimeError(f"{type(error).__name__}: {error}")
+        portable.__cause__ = error
+        return portable
     return error
 
 
 def _spoken(value: Any) -> Any:
-    """The first process's value, in all; what the others give is not looked at."""
+    """Broadcasts the first process's value; what the others pass is not read."""
     client, name, patience = _service()
     if is_first():
         data = pickle.dumps(value)
@@ -155,7 +155,7 @@ def _spoken(value: Any) -> Any:
 
 
 def _service() -> tuple[Any, str, int]:
-    """JAX's coordination service, the name of this exchange, and milliseconds to wait in it."""
+    """Returns JAX's coordination service, the name of this exchange, and milliseconds to wait."""
     patience = int(PATIENCE.total_seconds() * 1000)
     return multihost.get_jax_distributed_client(), f"ogrpo/{next(_turns)}", patience
 

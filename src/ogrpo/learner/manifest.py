@@ -10,14 +10,14 @@ import os
 from pathlib import Path
 from typing import Any
 
-from ogrpo.files import read_json, replacing, sync_folder
+from ogrpo.system.files import read_json, replacing, sync_folder
 
 NAME = "manifest.json"
 FORMAT = 1
 
 
 def write_manifest(folder: Path, about: dict[str, Any]) -> None:
-    """Puts every file of a folder on disk, and what they are beside them, last.
+    """Syncs every file of a folder to disk, then writes their sizes and SHA-256 beside them.
 
     Args:
       folder: whole, and written to by nobody else.
@@ -35,12 +35,12 @@ def write_manifest(folder: Path, about: dict[str, Any]) -> None:
 
 
 def has_manifest(folder: Path) -> bool:
-    """Whether the folder says what its files were."""
+    """Whether the folder has a manifest."""
     return (folder / NAME).exists()
 
 
 def damage(folder: Path, about: dict[str, Any]) -> str | None:
-    """The first thing in which a folder is not what its manifest says; None where all agree.
+    """Returns the first difference between a folder and its manifest, or None.
 
     Args:
       folder: with a manifest.
@@ -62,15 +62,15 @@ def damage(folder: Path, about: dict[str, Any]) -> str | None:
 def _changed(folder: Path, name: str, expected: dict[str, Any]) -> str | None:
     try:
         with (folder / name).open("rb") as file:
-            found = _sum(file)
+            actual = _sum(file)
     except FileNotFoundError:
         return f"{name} is missing"
     except OSError as error:
         return f"{name} cannot be read: {error.strerror}"
-    if found == expected:
+    if actual == expected:
         return None
-    if found["bytes"] != expected["bytes"]:
-        return f"{name} has {found['bytes']:,} bytes of {expected['bytes']:,}"
+    if actual["bytes"] != expected["bytes"]:
+        return f"{name} has {actual['bytes']:,} bytes of {expected['bytes']:,}"
     return f"{name} has other bytes than were written (SHA-256)"
 
 

@@ -21,7 +21,7 @@ CompilerOptions = dict[str, str]
 
 
 def compiler_options(computed_in: DTypeLike) -> CompilerOptions | None:
-    """What keeps XLA's CPU compiler from widening all that layers keep, for `jax.jit`.
+    """Returns options of `jax.jit` that keep XLA's CPU compiler from widening activations.
 
     It has no slices of bfloat16: it would widen the inputs of all layers, kept for the backward
     pass, before the loop that reads one at a time, and then holds them twice. Accelerators do not,
@@ -34,7 +34,7 @@ def compiler_options(computed_in: DTypeLike) -> CompilerOptions | None:
 
 @cache
 def give_back_after_compiling() -> bool:
-    """From now on, return freed memory to the system after each compilation of half a second.
+    """Returns freed memory to the system after each compilation of half a second.
 
     Returns:
       Whether the C library has a way to (`malloc_trim`, of glibc); nothing is done elsewhere.

@@ -25,7 +25,7 @@ MetricsFn = Callable[[PolicyOutput[Array], TokenBatch, Array, LossFn], Metrics]
 def summarize(
     output: PolicyOutput[Array], tokens: TokenBatch, drawn: Array, loss_fn: LossFn
 ) -> Metrics:
-    """Scalars over every token that the policy wrote, those of groups that carry no loss included.
+    """Computes scalars over every token that the policy wrote, groups without loss included.
 
     Args:
       output: log-probs and entropies, [N, G, T].
@@ -71,7 +71,7 @@ def _clipped(log_probs: Array, tokens: TokenBatch, loss_fn: LossFn) -> Metrics:
 
 
 def head_norm(grads: Any) -> Metrics:
-    """The norm of the gradient of the output head, where it is trained.
+    """Returns the norm of the gradient of the output head, where it is trained.
 
     Where the head is the embedding (tied), of all that the embedding gets.
     """
@@ -81,5 +81,5 @@ def head_norm(grads: Any) -> Metrics:
 
 
 def region_metrics(region: Any) -> Metrics:
-    """The state of a trust region that has one: its dual variable, or the clip's width."""
+    """Returns the state of a trust region that has one: dual variable, or the clip's width."""
     return {"trust_region": region} if isinstance(region, Array) else {}

@@ -22,7 +22,7 @@ HOST = "pinned_host"
 
 
 class Storage(NamedTuple):
-    """Where a policy lies while it is not used."""
+    """Functions that move a policy to where it lies while unused, and back."""
 
     keep: Callable[[Any], Any]
     """The policy there; of shapes with their places, those that it has there."""
@@ -31,7 +31,7 @@ class Storage(NamedTuple):
 
 
 def check_host_memory() -> None:
-    """Raise ValueError where the device reaches no memory of its host."""
+    """Raises ValueError where the device reaches no memory of its host."""
     device = jax.devices()[0]
     kinds = [memory.kind for memory in device.addressable_memories()]
     if HOST not in kinds:
@@ -43,19 +43,19 @@ def check_host_memory() -> None:
 
 
 def on_host(placed: Tree) -> Tree:
-    """Shardings of a train state with the moments in the host's memory."""
+    """Returns shardings of a train state whose moments lie in the host's memory."""
     moments: Any = jax.tree.map(lambda to: to.with_memory_kind(HOST), placed.opt_state)  # type: ignore[attr-defined]
     return replace(placed, opt_state=moments)  # type: ignore[type-var]
 
 
 def fetched(state: TrainState, after: Any) -> TrainState:
-    """The state with its moments on the device, not before `after` is there; under `jax.jit`."""
+    """Returns the state with its moments on the device, not before `after` is there; under jit."""
     moments, _ = lax.optimization_barrier((state.opt_state, after))
     return replace(state, opt_state=jax.device_put(moments, jax.memory.Space.Device))
 
 
 def put_back(state: TrainState) -> TrainState:
-    """The state with its moments in the host's memory; under `jax.jit`."""
+    """Returns the state with its moments in the host's memory; under `jax.jit`."""
     return replace(state, opt_state=jax.device_put(state.opt_state, jax.memory.Space.Host))
 
 

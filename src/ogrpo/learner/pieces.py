@@ -14,7 +14,7 @@ Tree = TypeVar("Tree")
 
 
 def rows_of(tree: Tree, packing: Packing[jax.Array]) -> tuple[Tree, jax.Array]:
-    """Arrays [N, ...] as rows [K A, ...] for the places of the parts, and what is computed there.
+    """Gathers arrays [N, ...] as rows [K A, ...] for the places of the parts.
 
     Returns:
       The tree, any row where a place has no group, and bool [K A, G, 1], False there.
@@ -27,12 +27,12 @@ def rows_of(tree: Tree, packing: Packing[jax.Array]) -> tuple[Tree, jax.Array]:
 
 
 def in_order(
-    found: PolicyOutput[jax.Array], packing: Packing[jax.Array], count: int
+    rows: PolicyOutput[jax.Array], packing: Packing[jax.Array], count: int
 ) -> PolicyOutput[jax.Array]:
-    """Rows [K A, G, T] of a batch cut by tokens as its groups [N, G, T]; 0 where there is none.
+    """Scatters rows [K A, G, T] of a batch cut by tokens to its groups [N, G, T]; 0 elsewhere.
 
     Args:
-      found: what the parts' places say.
+      rows: what the parts' places say.
       packing: with `groups` and `here`.
       count: N.
     """
@@ -40,12 +40,12 @@ def in_order(
     def back(rows: jax.Array) -> jax.Array:
         return added(jnp.zeros((count, *rows.shape[1:]), rows.dtype), rows, packing)
 
-    return jax.tree.map(back, found)
+    return jax.tree.map(back, rows)
 
 
 def added(so_far: jax.Array, rows: jax.Array, packing: Packing[jax.Array]) -> jax.Array:
-    """[N, G, T] with the rows of parts, [K A, G, T], where their completions belong."""
+    """Adds the rows of parts [K A, G, T] to [N, G, T], where their completions belong."""
     assert packing.groups is not None
     assert packing.here is not None
-    own = jnp.where(packing.here.reshape(*rows.shape[:2], 1), rows, 0)
-    return so_far.at[packing.groups.ravel()].add(own, mode="drop")
+    present = jnp.where(packing.here.reshape(*rows.shape[:2], 1), rows, 0)
+    return so_far.at[packing.groups.ravel()].add(present, mode="drop")

@@ -10,7 +10,7 @@ from ogrpo.learner.update import PolicyFn
 
 
 def compute_in(policy_fn: PolicyFn, dtype: DTypeLike) -> PolicyFn:
-    """The policy of parameters rounded to `dtype` at each use (Micikevicius et al. 2018, 3.1).
+    """Returns the policy of parameters rounded to `dtype` at each use (arXiv:1710.03740, 3.1).
 
     The gradient reaches the parameters in their own dtype: with bfloat16 compute and float32 master
     weights, a step too small to show in bfloat16 is kept, and such steps add up. Microbatches are

@@ -52,34 +52,34 @@ RULES: Mapping[str, str] = {
 
 
 def make_mesh(*, data: int, fsdp: int, tensor: int) -> Mesh:
-    """A mesh over the first data * fsdp * tensor devices.
+    """Returns a mesh over the first data * fsdp * tensor devices.
 
     Raises:
       ValueError: a size below 1, more devices than there are, or, with several processes, fewer.
     """
     sizes = {"data": data, "fsdp": fsdp, "tensor": tensor}
-    asked, there = math.prod(sizes.values()), jax.device_count()
+    needed, there = math.prod(sizes.values()), jax.device_count()
     shown = " x ".join(f"{name} {size}" for name, size in sizes.items())
     if min(sizes.values()) < 1:
         raise ValueError(f"a mesh of {shown}: each size must be at least 1")
-    if asked > there or (jax.process_count() > 1 and asked != there):
+    if needed > there or (jax.process_count() > 1 and needed != there):
         raise ValueError(
-            f"a mesh of {shown} takes {asked} devices, and there are {there}"
+            f"a mesh of {shown} takes {needed} devices, and there are {there}"
             f" ({jax.default_backend()}): choose sizes whose product fits; on a CPU,"
-            f" XLA_FLAGS=--xla_force_host_platform_device_count={asked} makes {asked}"
+            f" XLA_FLAGS=--xla_force_host_platform_device_count={needed} makes {needed}"
         )
-    devices = jax.devices()[:asked]
+    devices = jax.devices()[:needed]
     kinds = (AxisType.Auto,) * len(sizes)
     return jax.make_mesh(tuple(sizes.values()), tuple(sizes), kinds, devices=devices)
 
 
 def part_spec(axes: Axes, mesh: Mesh) -> PartitionSpec:
-    """The mesh axis that cuts each axis of a parameter; one that does not divide stays whole."""
+    """Returns the mesh axis that cuts each axis of a parameter; None where it does not divide."""
     return PartitionSpec(*(RULES.get(a.name) if _divides(a, mesh) else None for a in axes.axes))
 
 
 def places(axes: Params, mesh: Mesh) -> Params:
-    """A sharding for each parameter."""
+    """Returns a sharding for each parameter."""
     return jax.tree.map(lambda leaf: NamedSharding(mesh, part_spec(leaf, mesh)), axes)
 
 
@@ -88,7 +88,7 @@ def _divides(axis: Axis, mesh: Mesh) -> bool:
 
 
 def whole_axes(axes: Params, mesh: Mesh) -> list[str]:
-    """Each axis that the mesh was to cut and cannot, so that its devices repeat the parameter."""
+    """Lists the axes that the mesh cannot cut, so that its devices repeat the parameter."""
     return [
         f"{jax.tree_util.keystr(path, simple=True, separator='.')}: {axis.blocks} {axis.name}"
         f" cannot be cut into {RULES[axis.name]} = {mesh.shape[RULES[axis.name]]}"
@@ -99,7 +99,7 @@ def whole_axes(axes: Params, mesh: Mesh) -> list[str]:
 
 
 class MeshLayout(NamedTuple):
-    """Where everything that an update touches lies."""
+    """Shardings of everything that an update touches."""
 
     mesh: Mesh
     state: Any
@@ -120,7 +120,7 @@ def make_layout(
     *,
     frozen_axes: Params = (),
 ) -> MeshLayout:
-    """The layout of a train state: the optimizer's moments lie where their parameters do.
+    """Returns the layout of a train state: moments lie where their parameters do.
 
     Factors of moments, which are small, are everywhere.
 
@@ -156,7 +156,7 @@ def _with_whole_tables(axes: Axes, mesh: Mesh) -> NamedSharding:
 
 
 def check_prompts(mesh: Mesh, prompts: int, microbatches: int) -> None:
-    """Raise ValueError where a microbatch's prompts do not divide among the batch's devices."""
+    """Raises ValueError where a microbatch's prompts do not divide among the batch's devices."""
     ways = math.prod(mesh.shape[name] for name in BATCH_AXES)
     if prompts % (microbatches * ways):
         raise ValueError(
@@ -166,7 +166,7 @@ def check_prompts(mesh: Mesh, prompts: int, microbatches: int) -> None:
 
 
 def place(tree: Any, where: Any) -> Any:
-    """Arrays where a tree (or one for all) of shardings puts them.
+    """Puts arrays where a tree (or one for all) of shardings says.
 
     With several processes each has the whole of `tree`, the same in all of them, and puts its own
     share on its own devices; arrays that are cut over the processes already are cut anew.
@@ -194,7 +194,7 @@ def init_placed(
     *,
     frozen: Params = (),
 ) -> TrainState:
-    """The state before the first update, no device ever holding more than its share of moments.
+    """Returns the first state, no device ever holding more than its share of moments.
 
     As with `init_state`, the state may own the buffers of `params`: the first update frees them.
     """
@@ -205,7 +205,7 @@ def init_placed(
 
 
 def pinned(policy_fn: PolicyFn, to: MeshLayout) -> PolicyFn:
-    """The policy with its batch spread over the mesh and its gradient kept like its parameters.
+    """Returns the policy with its batch spread over the mesh and gradients laid out as parameters.
 
     A microbatch is a slice of the batch and would otherwise stay on the devices it was cut from;
     the gradient summed over microbatches would otherwise be whole on every device.
@@ -226,7 +226,7 @@ def shard_update(
     *,
     options: CompilerOptions | None = None,
 ) -> UpdateFn:
-    """`make_update` on a mesh: the same function of the same arguments, `state` donated.
+    """Returns `make_update` on a mesh: the same function of the same arguments, state donated.
 
     The batch may lie anywhere: it is placed here.
 
@@ -251,7 +251,7 @@ def jit_step(
     *,
     options: CompilerOptions | None = None,
 ) -> ApartFn:
-    """The jitted step on a mesh, whose arguments must lie where the layout says."""
+    """Returns the jitted step on a mesh, whose arguments must lie where the layout says."""
     step = make_step(optimizer, recipe._replace(policy_fn=pinned(recipe.policy_fn, to)))
     results = replace(to.state, frozen=()), to.everywhere
     return jax.jit(apart(step), donate_argnums=0, out_shardings=results, compiler_options=options)
@@ -260,7 +260,7 @@ def jit_step(
 def shard_examine(
     optimizer: optax.GradientTransformation, recipe: Recipe, to: MeshLayout
 ) -> ExamineFn:
-    """`make_examine` on a mesh; the findings are whole on every device."""
+    """Returns `make_examine` on a mesh; the findings are whole on every device."""
     pinned_recipe = recipe._replace(policy_fn=pinned(recipe.policy_fn, to))
     jitted = jax.jit(make_findings(optimizer, pinned_recipe), out_shardings=to.everywhere)
 
@@ -273,7 +273,7 @@ def shard_examine(
 def shard_score(
     policy_fn: PolicyFn, to: MeshLayout
 ) -> Callable[[Params, Batch[Array], Array], Array]:
-    """The policy's log-probs of a batch, jitted on the mesh and cut along prompts."""
+    """Returns the jitted log-probs of a batch on the mesh, cut along prompts."""
     policy = pinned(policy_fn, to)
     jitted = jax.jit(lambda *args: policy(*args).log_probs, out_shardings=to.batch)
 
@@ -285,7 +285,7 @@ def shard_score(
 
 
 def whole_tables(policy_fn: PolicyFn, to: MeshLayout) -> PolicyFn:
-    """The policy with its vocabulary tables gathered along `fsdp` before they are looked up.
+    """Returns the policy with its vocabulary tables gathered along `fsdp` before look-ups.
 
     Cut along the hidden size, a table would give embeddings cut along it, and every device would
     have to gather all of the batch's to keep its own prompts.
@@ -298,12 +298,12 @@ def whole_tables(policy_fn: PolicyFn, to: MeshLayout) -> PolicyFn:
 
 
 def spread(x: Array, to: MeshLayout) -> Array:
-    """An activation [N, ...] kept cut along prompts inside a policy (its `spread_fn`)."""
+    """Keeps an activation [N, ...] cut along prompts inside a policy (its `spread_fn`)."""
     return jax.lax.with_sharding_constraint(x, to.batch)
 
 
 def by_rows(head_fn: HeadFn, to: MeshLayout) -> HeadFn:
-    """A head whose rows [M, d] stay on the device that has them, however it cuts them in chunks.
+    """Returns a head whose rows [M, d] stay on the device that has them.
 
     The vocabulary's cut along `tensor` is left to XLA. The table enters in float32, so that its
     gradient is summed over devices in float32 whatever the head computes in (XLA's CPU compiler

@@ -18,7 +18,7 @@ LARGE = 1 << 24  # weights
 
 @flax.struct.dataclass
 class TrainState:
-    """Everything an update changes, and the parameters that it leaves as they are.
+    """Everything that an update changes, and the parameters that it leaves as they are.
 
     Attributes:
       params: the trainer's parameters theta, any pytree.
@@ -36,7 +36,7 @@ class TrainState:
     frozen: Params = ()
 
     def whole(self, params: Params | None = None) -> Params:
-        """All parameters of the policy, or of an earlier one whose `params` are given.
+        """Returns all parameters of the policy, or of an earlier one with these trained `params`.
 
         A value head is none of them.
         """
@@ -47,7 +47,7 @@ class TrainState:
 
 
 def reset(optimizer: optax.GradientTransformation) -> Callable[[TrainState], TrainState]:
-    """`state -> state` with the optimizer as before its first update, laid out as it is."""
+    """Returns `state -> state` with the optimizer as before its first update, laid out as it is."""
 
     def again(state: TrainState) -> TrainState:
         where = jax.tree.map(lambda leaf: leaf.sharding, state.opt_state)
@@ -58,7 +58,7 @@ def reset(optimizer: optax.GradientTransformation) -> Callable[[TrainState], Tra
 
 
 def join(trained: Params, frozen: Params) -> Params:
-    """Two nested dicts without a leaf in common as one; `trained` alone where `frozen` is empty."""
+    """Merges two nested dicts without a leaf in common; `trained` alone where `frozen` is empty."""
     if not frozen:
         return trained
     both = {name: join(trained[name], frozen[name]) for name in trained.keys() & frozen.keys()}
@@ -66,7 +66,7 @@ def join(trained: Params, frozen: Params) -> Params:
 
 
 class Direction(optax.GradientTransformation):
-    """An optimizer without a step size: what an update goes against, `Hypers.learning_rate` far.
+    """An Optax transformation without a step size, which `Hypers.learning_rate` supplies.
 
     `Direction(*optax.scale_by_adam())`. Any other Optax optimizer has both step size and sign in
     what it returns, and updates add that as it is.
@@ -98,7 +98,7 @@ def hypers(
     *,
     seed: int = 0,
 ) -> Hypers:
-    """Hypers as scalar arrays, so that a Python number never becomes part of a program."""
+    """Returns Hypers as scalar arrays, so that a Python number never becomes part of a program."""
     scalars = {name: jnp.float32(value) for name, value in knobs.items()}
     rate = None if learning_rate is None else jnp.float32(learning_rate)
     return Hypers(rate, jnp.float32(temperature), scalars, jnp.uint32(seed))
@@ -118,7 +118,7 @@ def adam(
     max_grad_norm: float,
     moments: Moments = "full",
 ) -> Direction:
-    """AdamW's direction, without the step size, which the update takes from `Hypers`.
+    """Returns AdamW's direction, without the step size, which the update takes from `Hypers`.
 
     Args:
       b1: decay of the first moments.
@@ -148,7 +148,7 @@ def _scaled(moments: Moments, *, b1: float, b2: float, eps: float) -> optax.Grad
 
 
 def factored_rms(*, b2: float, eps: float) -> optax.GradientTransformation:
-    """g / sqrt(v), with v from averages of g^2 + eps^2 over rows and over columns."""
+    """Returns g / sqrt(v), with v from averages of g^2 + eps^2 over rows and over columns."""
 
     def corrected(step: Any, decay: Any) -> Any:
         return decay * (1 - decay**step) / (1 - decay ** (step + 1))
@@ -162,7 +162,7 @@ def factored_rms(*, b2: float, eps: float) -> optax.GradientTransformation:
 
 
 def step_updates(updates: Params, learning_rate: Array | None) -> Params:
-    """What a `Direction` adds to the parameters: -learning_rate * direction, in its dtype.
+    """Returns -learning_rate * direction in its dtype: what a `Direction` adds to parameters.
 
     Raises:
       ValueError: there is no learning rate.
@@ -176,7 +176,7 @@ def step_updates(updates: Params, learning_rate: Array | None) -> Params:
 
 
 def at_rate(opt_state: optax.OptState, learning_rate: Array | None) -> optax.OptState:
-    """The state of an optimizer with a step size, set where `optax.inject_hyperparams` has it.
+    """Sets the learning rate of an optimizer that was made by `optax.inject_hyperparams`.
 
     None leaves the optimizer's own.
 
@@ -201,7 +201,7 @@ def at_rate(opt_state: optax.OptState, learning_rate: Array | None) -> optax.Opt
 
 
 def _takes_rate(node: Any) -> bool:
-    """Whether it holds a learning rate that no schedule of its own overwrites."""
+    """Whether a node holds a learning rate that no schedule of its own overwrites."""
     if not isinstance(node, _INJECTED):
         return False
     scheduled = getattr(node, "hyperparams_states", {})
@@ -220,7 +220,7 @@ def is_large(params: Params) -> bool:
 
 
 def clip_by_global_norm(max_norm: float) -> optax.GradientTransformation:
-    """g <- g if |g| < max_norm, else g / |g| * max_norm, as `optax.clip_by_global_norm` has it.
+    """Returns g if |g| < max_norm, else g / |g| * max_norm, without a second copy of g.
 
     Optax chooses between two arrays, and the compiler holds both. For large models the factor is
     chosen instead, equal but for the last bit: a product is cheap enough for the compiler to fuse
@@ -246,5 +246,5 @@ def init_state(
     region: Any = (),
     frozen: Params = (),
 ) -> TrainState:
-    """The state before the first update, with the initial state of its trust region."""
+    """Returns the state before the first update, with its trust region's initial state."""
     return TrainState(params, optimizer.init(params), jnp.zeros((), jnp.int32), region, frozen)

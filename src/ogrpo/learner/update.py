@@ -42,7 +42,7 @@ UpdateFn = Callable[[TrainState, Batch[Array], Hypers], tuple[TrainState, Metric
 
 
 class Recipe(NamedTuple):
-    """The static half of an update: functions, chosen once."""
+    """The static half of an update: functions and flags that are set once."""
 
     policy_fn: PolicyFn
     algorithm: Algorithm
@@ -70,7 +70,7 @@ class Recipe(NamedTuple):
 
 
 class Weighed(NamedTuple):
-    """A batch whose credit has been assigned, before it is cut into microbatches."""
+    """A batch with its advantages and masks, before it is cut into microbatches."""
 
     batch: Batch[Array]
     advantages: Array
@@ -101,12 +101,12 @@ def weigh(batch: Batch[Array], recipe: Recipe, hypers: Hypers) -> Weighed:
 
 
 def along(batch: Batch[Array]) -> Along:
-    """What a batch knows along its completions."""
+    """Returns what a batch knows along its completions: masks, rewards of steps, values."""
     return Along(batch.active_mask, batch.step_rewards, batch.step_ends, batch.values)
 
 
 def token_batch(weighed: Weighed, log_probs: Array) -> TokenBatch:
-    """The core's view of a batch, at the trainer's current log-probs."""
+    """Returns the core's view of a batch, at the trainer's current log-probs."""
     batch, here = weighed.batch, jax.lax.stop_gradient(log_probs)
     proximal, ref = batch.proximal_log_probs, batch.ref_log_probs
     return TokenBatch(
@@ -119,7 +119,7 @@ def token_batch(weighed: Weighed, log_probs: Array) -> TokenBatch:
 
 
 class Evidence(NamedTuple):
-    """What a backward pass leaves beside the gradient."""
+    """Auxiliary results of a backward pass, beside the gradient."""
 
     total: Total
     output: PolicyOutput[Array]
@@ -147,14 +147,14 @@ def _loss(
 
 
 def _computed(weighed: Weighed, recipe: Recipe) -> Array:
-    """Groups that are not left out of a packing."""
+    """Returns a mask of the groups that are not left out of a packing."""
     if recipe.packed and recipe.skip_zero_variance:
         return jnp.any(weighed.mask, axis=(1, 2))
     return jnp.ones(len(weighed.advantages), bool)
 
 
 def total_of(recipe: Recipe, hypers: Hypers, losses: Array, weighed: Weighed) -> Total:
-    """The losses of tokens as one total and its count (0 for pieces of groups)."""
+    """Sums the losses of tokens as one total and its count (0 for pieces of groups)."""
     if weighed.shares is not None:
         losses = jnp.where(weighed.mask, weighed.shares * losses, 0)
         return Total(jnp.sum(losses), jnp.zeros((), losses.dtype))
@@ -162,7 +162,7 @@ def total_of(recipe: Recipe, hypers: Hypers, losses: Array, weighed: Weighed) ->
 
 
 def _without_loss(weighed: Weighed, hypers: Hypers, recipe: Recipe) -> Total:
-    """The total where every loss is 0: no loss enters the count."""
+    """Returns the total of a batch whose losses are all 0: none enters the count."""
     nothing = jnp.zeros(weighed.mask.shape, jnp.float32)
     return total_of(recipe, hypers, nothing, weighed)
 
@@ -170,7 +170,7 @@ def _without_loss(weighed: Weighed, hypers: Hypers, recipe: Recipe) -> Total:
 def losses_of(
     recipe: Recipe, hypers: Hypers, region: Any, log_probs: Array, tokens: TokenBatch
 ) -> Array:
-    """The whole loss per token: the method's, and its KL term where it has one."""
+    """Returns the whole loss per token: the method's, and its KL term where it has one."""
     losses = token_losses(recipe, hypers, region, log_probs, tokens)
     if REFERENCE in recipe.reads:
         losses = losses + recipe.algorithm.kl_loss(log_probs, tokens, hypers.knobs)
@@ -180,7 +180,7 @@ def losses_of(
 def value_losses(
     recipe: Recipe, hypers: Hypers, output: PolicyOutput[Array], weighed: Weighed
 ) -> Array:
-    """The loss of the values per token, against the returns that the old ones and A say."""
+    """Returns the values' squared error per token, against the returns of the old values."""
     old = weighed.batch.values
     if recipe.algorithm.critic is None or output.values is None or old is None:
         raise ValueError(
@@ -194,7 +194,7 @@ def value_losses(
 def token_losses(
     recipe: Recipe, hypers: Hypers, region: Any, log_probs: Array, tokens: TokenBatch
 ) -> Array:
-    """The method's loss per token inside its trust region, without the KL term."""
+    """Returns the method's loss per token inside its trust region, without the KL term."""
     trust = _region(recipe, hypers)
     if trust is None:
         return recipe.algorithm.token_loss(log_probs, tokens, hypers.knobs)
@@ -219,7 +219,7 @@ def _next_region(
 
 
 def _parts(batch: Batch[Array], recipe: Recipe) -> int:
-    """Microbatches: as many as asked for, or as the packing has."""
+    """Returns the number of microbatches: as many as configured, or as the packing has."""
     if recipe.packed != (batch.packing is not None):
         raise ValueError(
             f"the recipe's packed is {recipe.packed}, and the batch has"
@@ -248,12 +248,12 @@ def gradient(
     scale: Array | float = 1.0,
     frozen: Params = (),
 ) -> tuple[Params, Evidence]:
-    """Gradient of the loss total times `scale`, summed over microbatches of prompts.
+    """Returns the gradient of the loss total times `scale`, summed over microbatches.
 
     It is taken with respect to `params`, which `frozen` completes to the policy's.
     """
-    given = {"hypers": hypers, "recipe": recipe, "region": region, "scale": scale}
-    grad_fn = partial(jax.grad(_loss, has_aux=True), frozen=frozen, **given)
+    static = {"hypers": hypers, "recipe": recipe, "region": region, "scale": scale}
+    grad_fn = partial(jax.grad(_loss, has_aux=True), frozen=frozen, **static)
     parts = _parts(weighed.batch, recipe)
     if weighed.batch.packing is not None and weighed.batch.packing.groups is not None:
         return _gradient_of_pieces(grad_fn, params, weighed, hypers, recipe)
@@ -287,7 +287,7 @@ def _gradient_of_pieces(
     hypers: Hypers,
     recipe: Recipe,
 ) -> tuple[Params, Evidence]:
-    """The same of a batch that was cut by tokens, between the completions of a group if need be.
+    """Returns the gradient of a batch that was cut by tokens, within groups if need be.
 
     A total is linear in the losses: each token's weight in the whole batch's is its gradient.
     """
@@ -311,9 +311,9 @@ def _gradient_of_pieces(
 
     turns = _split(packing, _parts(weighed.batch, recipe))
     first = _piece(whole, jax.tree.map(lambda x: x[0], turns))
-    found = jax.eval_shape(grad_fn, params, first)[1]
-    output = jax.tree.map(lambda x: jnp.zeros(rows, x.dtype), found.output)
-    start = jax.tree.map(jnp.zeros_like, params), jnp.zeros((), found.total.total.dtype), output
+    shapes = jax.eval_shape(grad_fn, params, first)[1]
+    output = jax.tree.map(lambda x: jnp.zeros(rows, x.dtype), shapes.output)
+    start = jax.tree.map(jnp.zeros_like, params), jnp.zeros((), shapes.total.total.dtype), output
     (grads, total, output), _ = jax.lax.scan(accumulate, start, turns)
     count = _without_loss(weighed, hypers, recipe).count
     computed = _computed(weighed, recipe)
@@ -321,7 +321,7 @@ def _gradient_of_pieces(
 
 
 def _piece(whole: Weighed, packing: Packing[Array]) -> Weighed:
-    """The groups at the places of some parts, without the completions that are elsewhere."""
+    """Returns the groups at the places of some parts, without completions that are elsewhere."""
     piece, here = rows_of(whole, packing)
     batch = piece.batch._replace(
         completion_mask=piece.batch.completion_mask & here,
@@ -333,9 +333,9 @@ def _piece(whole: Weighed, packing: Packing[Array]) -> Weighed:
 def gradient_of_update(
     state: TrainState, weighed: Weighed, hypers: Hypers, recipe: Recipe
 ) -> tuple[Params, Evidence]:
-    """Gradient of the loss; a large model's is never divided, which would hold a second one."""
-    given = (state.params, weighed, hypers, recipe, state.region)
-    of = partial(gradient, *given, frozen=state.frozen)
+    """Returns the gradient of the loss; a large model's is never divided by a count."""
+    arguments = (state.params, weighed, hypers, recipe, state.region)
+    of = partial(gradient, *arguments, frozen=state.frozen)
     if is_large(state.params):
         return of(scale=1.0 / jnp.maximum(_without_loss(weighed, hypers, recipe).count, 1.0))
     grads, evidence = of()
@@ -349,7 +349,7 @@ def make_update(
     *,
     options: CompilerOptions | None = None,
 ) -> UpdateFn:
-    """The jitted update `(state, batch, hypers) -> (state, metrics)`; `state` is donated.
+    """Returns the jitted update `(state, batch, hypers) -> (state, metrics)`, state donated.
 
     Its frozen parameters are not: others may go on using them. The optimizer is a `Direction`,
     which `Hypers.learning_rate` scales, or any of Optax's. `options` are those of the compiler
@@ -361,7 +361,7 @@ def make_update(
 def jit_step(
     optimizer: optax.GradientTransformation, recipe: Recipe, options: CompilerOptions | None
 ) -> Any:
-    """The jitted step on one device, `(state, frozen, batch, hypers) -> (state, metrics)`."""
+    """Returns the jitted step on one device: `(state, frozen, batch, hypers) -> state, metrics`."""
     step = apart(make_step(optimizer, recipe))
     return jax.jit(step, donate_argnums=0, compiler_options=options)
 
@@ -370,7 +370,7 @@ ApartFn = Callable[[TrainState, Params, Batch[Array], Hypers], tuple[TrainState,
 
 
 def apart(step: UpdateFn) -> ApartFn:
-    """A step whose frozen parameters are an argument of their own, and no result."""
+    """Returns a step whose frozen parameters are an argument of their own, and no result."""
 
     def update(
         state: TrainState, frozen: Params, batch: Batch[Array], hypers: Hypers
@@ -382,7 +382,7 @@ def apart(step: UpdateFn) -> ApartFn:
 
 
 def with_frozen(update: ApartFn) -> UpdateFn:
-    """The inverse of `apart`, for a function that was jitted between the two."""
+    """Inverts `apart`, for a function that was jitted between the two."""
 
     def step(state: TrainState, batch: Batch[Array], hypers: Hypers) -> tuple[TrainState, Metrics]:
         after, metrics = update(replace(state, frozen=()), state.frozen, batch, hypers)
@@ -392,7 +392,7 @@ def with_frozen(update: ApartFn) -> UpdateFn:
 
 
 def make_step(optimizer: optax.GradientTransformation, recipe: Recipe) -> UpdateFn:
-    """The update before it is jitted, for `make_update` and for a mesh (`sharding.py`).
+    """Returns the update before it is jitted, for `make_update` and for a mesh (`sharding.py`).
 
     Where the loss, the gradient's norm, the new weights or the region's new state are not finite,
     the state stays as it is, bit for bit, and the metric `skipped` is 1.

@@ -19,7 +19,7 @@ NoiseFn = Callable[[TrainState, Batch[Array], Hypers], Metrics]
 def gradient_spread(
     state: TrainState, batch: Batch[Array], hypers: Hypers, recipe: Recipe
 ) -> Metrics:
-    """Trace of the covariance of an update's gradient, were its N groups drawn anew.
+    """Estimates the trace of the covariance of an update's gradient, were groups drawn anew.
 
     With g_k the gradient of group k's loss total and c the batch's count, the update's gradient is
     sum_k g_k / c, and N/(N - 1) (sum_k |g_k|^2 - |sum_k g_k|^2 / N) / c^2 estimates the trace of
@@ -41,8 +41,8 @@ def gradient_spread(
     def add(sums: tuple[Params, Array, Array], group: Weighed) -> tuple[tuple, None]:
         total, squares, count = sums
         one = jax.tree.map(lambda x: x[None], group)
-        given = (state.params, one, hypers, single, state.region)
-        grads, evidence = gradient(*given, frozen=state.frozen)
+        arguments = (state.params, one, hypers, single, state.region)
+        grads, evidence = gradient(*arguments, frozen=state.frozen)
         total = jax.tree.map(jnp.add, total, grads)
         return (total, squares + squared_norm(grads), count + evidence.total.count), None
 
@@ -65,5 +65,5 @@ def squared_norm(tree: Params) -> Array:
 
 
 def make_noise(recipe: Recipe) -> NoiseFn:
-    """The jitted `(state, batch, hypers) -> metrics`."""
+    """Returns the jitted `(state, batch, hypers) -> metrics`."""
     return jax.jit(partial(gradient_spread, recipe=recipe))

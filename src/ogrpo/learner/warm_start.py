@@ -24,9 +24,7 @@ def make_imitate(optimizer: optax.GradientTransformation, policy_fn: PolicyFn) -
     donated.
     """
 
-    def loss_fn(params: object, batch: Batch[Array]) -> Array:
-        log_probs = policy_fn(params, batch, jnp.float32(1.0)).log_probs
-        return token_mean(-log_probs, batch.active_mask)
+    loss_fn = imitation_loss(policy_fn)
 
     def imitate(
         state: TrainState, batch: Batch[Array], learning_rate: Array
@@ -37,13 +35,25 @@ def make_imitate(optimizer: optax.GradientTransformation, policy_fn: PolicyFn) -
     return jax.jit(imitate, donate_argnums=0)
 
 
+def imitation_loss(policy_fn: PolicyFn) -> Callable[[object, Batch[Array]], Array]:
+    """`(params, batch) -> ` mean negative log-likelihood of demonstrations, in nats a token."""
+
+    def loss_fn(params: object, batch: Batch[Array]) -> Array:
+        log_probs = policy_fn(params, batch, jnp.float32(1.0)).log_probs
+        return token_mean(-log_probs, batch.active_mask)
+
+    return loss_fn
+
+
 def warm_start(
     state: TrainState,
     batches: Iterable[Batch[Array]],
     imitate: ImitateFn,
     learning_rate: optax.Schedule,
+    *,
+    begin: int = 0,
 ) -> Iterator[tuple[TrainState, float]]:
-    """Imitates batch after batch, yielding the state and the loss."""
-    for step, batch in enumerate(batches):
+    """Imitates batch after batch from step `begin` on, yielding the state and the loss."""
+    for step, batch in enumerate(batches, start=begin):
         state, loss = imitate(state, batch, jnp.float32(learning_rate(step)))
         yield state, float(loss)

@@ -7,9 +7,9 @@ from pathlib import Path
 import jax.numpy as jnp
 import numpy as np
 
-from ogrpo.files import write_json
 from ogrpo.policy.decoder import Params
 from ogrpo.policy.pretrained import write_tensors
+from ogrpo.system.files import write_json
 
 _PREFIX = "base_model.model.model.layers"
 _CONFIG, _TENSORS = "adapter_config.json", "adapter_model.safetensors"

@@ -13,11 +13,11 @@ from jax.typing import DTypeLike
 from safetensors import SafetensorError
 from safetensors.numpy import save_file
 
-from ogrpo.files import replacing_file, write_json
 from ogrpo.policy.config import DecoderConfig
 from ogrpo.policy.decoder import Params, param_shapes
 from ogrpo.policy.room import check_room
 from ogrpo.policy.shards import INDEX, MODEL, file_of, open_tensors, read_object, some
+from ogrpo.system.files import replacing_file, write_json
 
 _CONFIG = "config.json"
 _HEAD = "lm_head.weight"
@@ -100,7 +100,7 @@ def save_pretrained(
 ) -> None:
     """Write `config.json` and `model.safetensors` as transformers would.
 
-    Tensors keep their dtype. Each file is whole or as it was before (`ogrpo.files`).
+    Tensors keep their dtype. Each file is whole or as it was before (`ogrpo.system.files`).
 
     Args:
       folder: created if it does not exist.

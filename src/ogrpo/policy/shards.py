@@ -12,7 +12,7 @@ from typing import Any
 
 from safetensors import SafetensorError, safe_open
 
-from ogrpo import files
+from ogrpo.system import files
 
 MODEL = "model.safetensors"
 INDEX = "model.safetensors.index.json"

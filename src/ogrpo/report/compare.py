@@ -4,34 +4,53 @@ import base64
 import io
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import matplotlib as mpl
 from matplotlib.figure import Figure
 from rich.table import Table
 from rich.text import Text
 
-from ogrpo.files import write_text
 from ogrpo.report.page import render
 from ogrpo.report.plots import STYLE, points
-from ogrpo.report.progress import interval
 from ogrpo.report.run_dir import RunDir
-from ogrpo.terminal import shown
+from ogrpo.report.scores import MEAN_REWARD, PASS_AT_1, evaluations, interval
+from ogrpo.system.files import write_text
+from ogrpo.system.terminal import shown
 
 Record = dict[str, Any]
 Row = tuple[str, ...]
+SAME_OPTIONS = "Their options are all the same."
 CURVES = (
-    ("pass@1/sampled", "Held-out Pass@1, sampled"),
-    ("pass@1/greedy", "Held-out Pass@1, greedy"),
     ("reward", "Training reward"),
     ("kl/mu_pi", "KL(μ‖π), nats a token"),
     ("ess", "Effective sample size, share of tokens"),
     ("entropy", "Entropy, nats a token"),
 )
-RESULTS = (
-    *("run", "Pass@1 sampled, before", "after", "greedy, after", "completions", "updates"),
-    *("FLOPs", "seconds"),
-)
+
+
+class Headline(NamedTuple):
+    """What is compared on held-out problems."""
+
+    prefix: str
+    name: str
+
+
+def headline(runs: Sequence[RunDir]) -> Headline:
+    """Pass@1 where it is known of each evaluation of all runs, else the mean reward.
+
+    Raises:
+      ValueError: a run has no evaluation yet, or the runs have no figure in common.
+    """
+    records = [record for run in runs for record in evaluated(run)]
+    for prefix, name in ((PASS_AT_1, "Pass@1"), (MEAN_REWARD, "mean reward")):
+        if all(record.get(f"{prefix}/sampled") is not None for record in records):
+            return Headline(prefix, name)
+    names = ", ".join(str(run.path) for run in runs)
+    raise ValueError(
+        f"the runs in {names} have no held-out figure in common: one has Pass@1, and another, of"
+        " which no reward decides success, a mean reward; older runs have no mean reward"
+    )
 
 
 def evaluated(run: RunDir) -> list[Record]:
@@ -40,29 +59,39 @@ def evaluated(run: RunDir) -> list[Record]:
     Raises:
       ValueError: there is none yet.
     """
-    found = [r for r in run.read_metrics() if r.get("pass@1/sampled") is not None]
-    if not found:
+    records = evaluations(run.read_metrics())
+    if not records:
         raise ValueError(f"the run in {run.path} has no evaluation yet: wait for its first")
-    return found
+    return records
+
+
+def columns(compared: Headline) -> Row:
+    """The heads of the columns of `results`."""
+    name = compared.name
+    return (
+        *("run", f"{name} sampled, before", "after", "greedy, after", "completions", "updates"),
+        *("FLOPs", "seconds"),
+    )
 
 
 def results(runs: Sequence[RunDir]) -> list[Row]:
     """One row a run."""
-    return [_result(run) for run in runs]
+    compared = headline(runs)
+    return [_result(run, compared.prefix) for run in runs]
 
 
-def _result(run: RunDir) -> Row:
-    scores, records = evaluated(run), run.read_metrics()
-    first, best = scores[0], scores[-1]
-    flops = best["flops/update"] + best["flops/rollout"]
+def _result(run: RunDir, prefix: str) -> Row:
+    scored, records = evaluated(run), run.read_metrics()
+    first, last = scored[0], scored[-1]
+    flops = last["flops/update"] + last["flops/rollout"]
     spent = sum(v for r in records for k, v in r.items() if k.startswith("seconds/"))
     return (
         run.path.name,
-        interval(first, "pass@1/sampled"),
-        interval(best, "pass@1/sampled"),
-        interval(best, "pass@1/greedy"),
-        f"{best['completions']:,}",
-        f"{best['updates']:,}",
+        interval(first, f"{prefix}/sampled"),
+        interval(last, f"{prefix}/sampled"),
+        interval(last, f"{prefix}/greedy"),
+        f"{last['completions']:,}",
+        f"{last['updates']:,}",
         f"{flops:.3g}",
         f"{spent:.0f}",
     )
@@ -70,7 +99,8 @@ def _result(run: RunDir) -> Row:
 
 def results_table(runs: Sequence[RunDir]) -> Table:
     """What the runs came to."""
-    return _table("What the runs came to, 95 % confidence intervals", RESULTS, results(runs))
+    heads = columns(headline(runs))
+    return _table("What the runs came to, 95 % confidence intervals", heads, results(runs))
 
 
 def differences(runs: Sequence[RunDir]) -> list[Row]:
@@ -81,10 +111,13 @@ def differences(runs: Sequence[RunDir]) -> list[Row]:
     return [row for row in rows if len(set(row[1:])) > 1]
 
 
-def differences_table(runs: Sequence[RunDir]) -> Table:
-    """Where the runs' options differ."""
-    columns = ("option", *(run.path.name for run in runs))
-    return _table("Where their options differ", columns, differences(runs))
+def differences_table(runs: Sequence[RunDir]) -> Table | Text:
+    """Where the runs' options differ; a line where they do not."""
+    rows = differences(runs)
+    if not rows:
+        return Text(SAME_OPTIONS)
+    heads = ("option", *(run.path.name for run in runs))
+    return _table("Where their options differ", heads, rows)
 
 
 def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -121,15 +154,24 @@ def curves(runs: Sequence[RunDir], key: str, title: str) -> Figure:
 
 def write_page(runs: Sequence[RunDir], path: Path) -> None:
     """A page of its own with both tables and the curves."""
+    compared = headline(runs)
+    drawn = [
+        (f"{compared.prefix}/{how}", f"Held-out {compared.name}, {how}")
+        for how in ("sampled", "greedy")
+    ]
     with mpl.rc_context(STYLE):
-        plots = [{"name": key, "data": _png(curves(runs, key, title))} for key, title in CURVES]
+        plots = [
+            {"name": title, "data": _png(curves(runs, key, title))}
+            for key, title in (*drawn, *CURVES)
+        ]
     page = render(
         Path(__file__).with_name("compare.html.j2"),
         title="ogrpo compare",
-        columns=RESULTS,
+        columns=columns(compared),
         rows=results(runs),
         options=("option", *(run.path.name for run in runs)),
         differences=differences(runs),
+        same_options=SAME_OPTIONS,
         plots=plots,
     )
     write_text(path, page)

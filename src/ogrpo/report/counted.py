@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ogrpo.report.scores import evaluations, scores
 from ogrpo.rewards.judge import RewardCounts
 
 Record = dict[str, Any]
@@ -96,9 +97,12 @@ def certified(delta: float | None, records: list[Record]) -> Counts:
         return []
     bounds = [_figure(r, "certificate/bound", below=True) for r in records]
     bounds = [bound for bound in bounds if bound is not None]
-    label = "server periods certified to improve on the last, each with confidence"
+    label = "server periods whose updates are certified to improve the policy, each with confidence"
     found = f"{sum(bound > 0 for bound in bounds)} of {len(bounds)}"
-    return [(f"{label} {1 - delta:.0%}", found)]
+    prices = [r["certificate/price"] for r in records if r.get("certificate/price") is not None]
+    price = f"{sum(prices) / len(prices):.2f}" if prices else "0"
+    drawn = "completions drawn for certificates alone, for each that was trained on"
+    return [(f"{label} {1 - delta:.0%}", found), (drawn, price)]
 
 
 def signals(records: list[Record]) -> Counts:
@@ -123,13 +127,15 @@ def padded(batching: str, records: list[Record]) -> Counts:
 
 def spent(records: list[Record]) -> Counts:
     """What the run collected and used, and what that gained."""
-    evaluated = [r for r in records if r.get("pass@1/sampled") is not None]
-    if len(evaluated) < 2 or not evaluated[-1]["completions"]:
+    evaluated = evaluations(records)
+    headline = scores(evaluated)
+    if len(evaluated) < 2 or not evaluated[-1]["completions"] or not headline:
         return []
     first, last = evaluated[0], evaluated[-1]
-    gain = (last["pass@1/sampled"] - first["pass@1/sampled"]) / last["completions"] * 1000
+    key, name, _ = headline[0]
+    gain = (last[key] - first[key]) / last["completions"] * 1000
     return [
-        ("sampled Pass@1 gained per 1,000 completions", f"{gain:+.4f}"),
+        (f"{name}: gained per 1,000 completions", f"{gain:+.4f}"),
         ("updates in which each completion collected was used", f"{last['replay/ratio']:.2f}"),
         ("FLOPs of rollouts, counted from shapes", f"{last['flops/rollout']:.3g}"),
         ("FLOPs of updates, counted from shapes", f"{last['flops/update']:.3g}"),

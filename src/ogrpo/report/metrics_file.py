@@ -7,7 +7,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple
 
-from ogrpo.files import replacing
+from ogrpo.system.files import replacing
 
 Record = dict[str, Any]
 MENDING = "mend or delete the line, or put back a copy of the file"

@@ -9,7 +9,15 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from ogrpo.files import replacing
+from ogrpo.report.scores import (
+    MEAN_REWARD,
+    PASS_AT_1,
+    evaluations,
+    reward_names,
+    sampled,
+    scores,
+)
+from ogrpo.system.files import replacing
 
 Record = dict[str, Any]
 BLUE, ORANGE, GREEN, GREY = "#3366aa", "#dd7722", "#338855", "#888888"
@@ -52,21 +60,38 @@ def _trend(axes: Axes, records: list[Record], key: str, label: str, color: str) 
     axes.plot(x, smooth, label=label, color=color)
 
 
-def _pass_at_1(axes: Axes, records: list[Record], key: str, label: str, color: str) -> None:
+def _with_band(axes: Axes, records: list[Record], key: str, label: str, color: str) -> None:
     x, _ = points(records, key)
     _line(axes, records, key, label, color, marker="o", markersize=4)
     low, high = points(records, f"{key}/low")[1], points(records, f"{key}/high")[1]
-    axes.fill_between(x, low, high, color=color, alpha=0.15, linewidth=0)
+    if len(low) == len(high) == len(x):  # one prompt alone has no interval
+        axes.fill_between(x, low, high, color=color, alpha=0.15, linewidth=0)
 
 
-def pass_at_1(records: list[Record]) -> Figure:
-    """Held-out Pass@1 with its confidence band."""
-    figure, axes = _figure("Held-out Pass@1")
-    temperature = records[0]["pass@1/temperature"]
-    _pass_at_1(axes, records, "pass@1/greedy", "greedy", GREEN)
-    _pass_at_1(axes, records, "pass@1/sampled", f"sampled, T = {temperature:g}", BLUE)
-    axes.set_ylim(0, 1)
+def heldout(records: list[Record]) -> Figure:
+    """The held-out headline with its confidence band: Pass@1, or the mean reward."""
+    evaluated = evaluations(records)
+    found = scores(evaluated)
+    prefix = PASS_AT_1 if found and found[0].is_share else MEAN_REWARD
+    figure, axes = _figure("Held-out Pass@1" if prefix == PASS_AT_1 else "Held-out mean reward")
+    _with_band(axes, evaluated, f"{prefix}/greedy", "greedy", GREEN)
+    _with_band(axes, evaluated, f"{prefix}/sampled", sampled(evaluated[0]), BLUE)
+    if prefix == PASS_AT_1:
+        axes.set_ylim(0, 1)
     _legend(axes, loc="lower right")
+    return figure
+
+
+def rewards(records: list[Record]) -> Figure:
+    """Each reward's own mean on held-out problems, sampled."""
+    figure, axes = _figure("Held-out rewards, each by itself")
+    evaluated = evaluations(records)
+    for name in reward_names(evaluated):
+        x, y = points(evaluated, f"{MEAN_REWARD}/{name}/sampled")
+        axes.plot(x, y, label=f" {name}", marker="o", markersize=4)
+    _legend(axes, fontsize=9)
+    for text in legend.get_texts() if (legend := axes.get_legend()) else ():
+        text.set_parse_math(False)  # a reward may have two dollar signs in its name
     return figure
 
 
@@ -74,10 +99,20 @@ def reward(records: list[Record]) -> Figure:
     """Mean reward of the training batches, and how many groups taught nothing."""
     figure, axes = _figure("Training reward")
     _trend(axes, records, "reward", "mean reward", BLUE)
-    _trend(axes, records, "zero_variance", "groups without variance (share)", ORANGE)
-    _trend(axes, records, "truncated", "truncated completions (share)", GREY)
-    axes.set_ylim(0, 1)
-    _legend(axes, loc="upper left", bbox_to_anchor=(0, 0.93), fontsize=9)
+    earned = points(records, "reward")[1]
+    shares = axes
+    if earned and not 0 <= min(earned) <= max(earned) <= 1:
+        axes.set_ylabel("reward")
+        shares = axes.twinx()
+        shares.grid(False)
+        shares.set_ylabel("share")
+        shares.spines["right"].set_visible(True)
+    _trend(shares, records, "zero_variance", "groups without variance (share)", ORANGE)
+    _trend(shares, records, "truncated", "truncated completions (share)", GREY)
+    shares.set_ylim(0, 1)
+    handles = [h for a in dict.fromkeys((axes, shares)) for h in a.get_legend_handles_labels()[0]]
+    if handles:
+        axes.legend(handles=handles, loc="upper left", bbox_to_anchor=(0, 0.93), fontsize=9)
     return figure
 
 
@@ -112,7 +147,7 @@ def entropy(records: list[Record]) -> Figure:
 
 def certificate(records: list[Record]) -> Figure:
     """Whether each synchronisation of the server is proven to have helped."""
-    figure, axes = _figure("Improvement of each server period over the last")
+    figure, axes = _figure("Improvement by each server period's updates")
     _line(axes, records, "certificate/mean", "unbiased estimate", GREY, marker=".")
     _line(axes, records, "certificate/bound", "certified lower limit", GREEN, marker=".")
     axes.axhline(0, color="black", linewidth=0.8)
@@ -184,7 +219,7 @@ def servers(records: list[Record]) -> Figure:
 
 
 PLOTS: dict[str, Callable[[list[Record]], Figure]] = {
-    "pass_at_1": pass_at_1,
+    "heldout": heldout,
     "reward": reward,
     "off_policy": off_policy,
     "divergence": divergence,
@@ -196,8 +231,10 @@ PLOTS: dict[str, Callable[[list[Record]], Figure]] = {
 def plots(records: list[Record]) -> dict[str, Callable[[list[Record]], Figure]]:
     """Those that the records have something for."""
     certified = any(r.get("certificate/mean") is not None for r in records)
+    several = len(reward_names(evaluations(records))) > 1
     return {
         **PLOTS,
+        **({"rewards": rewards} if several else {}),
         **({"certificate": certificate} if certified else {}),
         **(SERVER_PLOTS if pushes(records) else {}),
     }

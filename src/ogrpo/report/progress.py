@@ -1,6 +1,5 @@
 """What a run shows while it runs, and the table at its end."""
 
-import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -10,11 +9,17 @@ from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
     Progress,
+    TaskID,
+    TaskProgressColumn,
     TextColumn,
     TimeElapsedColumn,
     TimeRemainingColumn,
 )
 from rich.table import Table
+from rich.text import Text
+
+from ogrpo.report.scores import evaluations, interval, is_evaluated, reward_rows, scores
+from ogrpo.system.terminal import shown
 
 Record = dict[str, Any]
 Metrics = tuple[tuple[str, str, str], ...]
@@ -22,6 +27,7 @@ Metrics = tuple[tuple[str, str, str], ...]
 LIVE = (
     ("reward", "reward", "{:.2f}"),
     ("Pass@1", "pass@1/sampled", "{:.2f}"),
+    ("held-out reward", "heldout/reward/sampled", "{:.2f}"),
     ("KL(μ‖π)", "kl/mu_pi", "{:.4f}"),
     ("ESS", "ess", "{:.2f}"),
     ("stale", "staleness", "{:.1f}"),
@@ -37,13 +43,12 @@ SERVERS = (
 
 
 def live_text(latest: Record, metrics: Metrics = LIVE) -> str:
-    """The newest known value of each live metric."""
-    shown = [
-        f"{label} {form.format(latest[key])}"
-        for label, key, form in metrics
-        if latest.get(key) is not None
-    ]
-    return "  ".join(shown)
+    """The newest known value of each live metric; the held-out reward where nothing is Pass@1."""
+    known = {key for _, key, _ in metrics if latest.get(key) is not None}
+    if "pass@1/sampled" in known:
+        known -= {"heldout/reward/sampled"}
+    texts = (f"{label} {form.format(latest[key])}" for label, key, form in metrics if key in known)
+    return "  ".join(texts)
 
 
 def lines(latest: Record) -> list[str]:
@@ -64,22 +69,47 @@ class Display:
         self._latest |= {key: value for key, value in record.items() if value is not None}
         text = lines(self._latest)
         self._progress.update(self._bar, completed=record["step"], description="\n".join(text))
-        if not self._console.is_terminal and record["pass@1/sampled"] is not None:
+        if not self._console.is_terminal and is_evaluated(record):
             self._console.print(f"step {record['step']:>4}  {'  '.join(text)}", soft_wrap=True)
 
 
 @contextmanager
-def warm_start_bar(console: Console, steps: int) -> Iterator[Callable[[int, float], None]]:
-    """Shows the warm start: a bar on a terminal, a line at the end elsewhere."""
-    columns = (TextColumn("warm start"), BarColumn(bar_width=20), MofNCompleteColumn())
-    text, clock = TextColumn("loss {task.fields[loss]:.3f} nats a token"), TimeElapsedColumn()
-    with Progress(*columns, text, clock, console=console, disable=not console.is_terminal) as bar:
-        task = bar.add_task("", total=steps, loss=float("nan"))
+def warm_start_bar(
+    console: Console, steps: int
+) -> Iterator[Callable[[int, float, float | None], None]]:
+    """Shows the warm start: a bar, each validation loss, and a line at the end off a terminal."""
+    columns = (
+        *(TextColumn("warm start"), BarColumn(bar_width=20), MofNCompleteColumn()),
+        *(TextColumn("{task.description}"), TimeElapsedColumn(), TimeRemainingColumn()),
+    )
+    with Progress(*columns, console=console, disable=not console.is_terminal) as bar:
+        task = bar.add_task("compiling", total=steps)
 
-        def show(step: int, loss: float) -> None:
-            bar.update(task, completed=step, loss=loss)
+        def show(step: int, loss: float, validation: float | None) -> None:
+            bar.update(task, completed=step, description=f"loss {loss:.3f} nats a token")
+            if validation is not None:
+                where = f"imitation, step {step} of {steps}: loss {loss:.3f}"
+                console.print(f"{where}, of validation solutions {validation:.3f} nats a token")
             if step == steps and not console.is_terminal:
                 console.print(f"warm start: {steps} steps, loss {loss:.3f} nats a token")
+
+        yield show
+
+
+@contextmanager
+def weights_bar(console: Console) -> Iterator[Callable[[str, int, int], None]]:
+    """Shows how weights are fetched and converted: a bar on a terminal, a line each elsewhere."""
+    columns = (TextColumn("{task.description}"), BarColumn(bar_width=20), TaskProgressColumn())
+    disable = not console.is_terminal
+    with Progress(*columns, TimeElapsedColumn(), console=console, disable=disable) as bar:
+        tasks: dict[str, TaskID] = {}
+
+        def show(what: str, done: int, of: int) -> None:
+            if what not in tasks:
+                tasks[what] = bar.add_task(f"{what} weights", total=of)
+                if disable:
+                    console.print(f"{what} weights")
+            bar.update(tasks[what], completed=done)
 
         yield show
 
@@ -100,42 +130,15 @@ def display(console: Console, steps: int, step: int) -> Iterator[Display]:
         yield Display(progress, console, steps, step)
 
 
-def interval(record: Record, key: str) -> str:
-    """A score with its confidence interval."""
-    low, high = record[f"{key}/low"], record[f"{key}/high"]
-    return f"{record[key]:.3f}  [{low:.3f}, {high:.3f}]"
-
-
-def pass_at_k_names(records: list[Record]) -> dict[str, str]:
-    """Keys of the Pass@k that all records have, with their names.
-
-    None with one sample a prompt, nor where rewards are graded.
-    """
-    measured = ({key for key, value in r.items() if value is not None} for r in records)
-    shared = set.intersection(*measured)
-    found = {key: re.fullmatch(r"pass@(\d+)/sampled", key) for key in records[-1]}
-    return {
-        key: f"Pass@{match[1]}"
-        for key, match in found.items()
-        if match and match[1] != "1" and key in shared
-    }
-
-
 def summary_table(records: list[Record]) -> Table:
-    """Before and after."""
-    evaluated = [r for r in records if r["pass@1/sampled"] is not None]
+    """Held-out figures before and after."""
+    evaluated = evaluations(records)
     before, after = evaluated[0], evaluated[-1]
     table = Table(title="Held-out problems, 95 % confidence interval")
     for column in ("", f"before (step {before['step']})", f"after (step {after['step']})"):
         table.add_column(column)
-    temperature = before["pass@1/temperature"]
-    for label, key in (
-        (f"Pass@1, sampled at T = {temperature:g}", "pass@1/sampled"),
-        ("Pass@1, greedy", "pass@1/greedy"),
-        *(
-            (f"{name}, sampled at T = {temperature:g}", key)
-            for key, name in pass_at_k_names(evaluated).items()
-        ),
-    ):
-        table.add_row(label, interval(before, key), interval(after, key))
+    for score in scores(evaluated):
+        table.add_row(score.label, interval(before, score.key), interval(after, score.key))
+    for name, first, last, _ in reward_rows(evaluated):
+        table.add_row(Text(shown(f"mean of {name}, sampled")), first, last)
     return table

@@ -12,7 +12,7 @@ adapter/          with --lora.rank: the adapters alone, as PEFT stores them
 plots/*.png, report.html
 report.json       what the page shows beside the records: answers, counts, the command
 metrics.aside.jsonl  records that --resume-from went back behind
-.ogrpo.lock       who writes here (`ogrpo.lock`)
+.ogrpo.lock       who writes here (`ogrpo.system.lock`)
 """
 
 import os
@@ -21,9 +21,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from ogrpo import lock
-from ogrpo.files import drop_drafts, is_draft, read_json, write_json
 from ogrpo.report.metrics_file import MetricsWriter, Record, Rewound, read_records, rewind
+from ogrpo.system import lock
+from ogrpo.system.files import drop_drafts, is_draft, read_json, write_json
 
 PASSED_OVER = ("initial", lock.NAME)
 """What may lie in the folder of a new run."""
@@ -71,6 +71,19 @@ class RunDir:
                 "choose another --run-dir, or pass --resume to go on with the run that is there"
             )
         _check_writable(path)
+        return RunDir(path)
+
+    @staticmethod
+    def read(path: Path) -> "RunDir":
+        """Returns the folder of a run, to be looked at.
+
+        Raises:
+          RunDirError: there is no such folder, or no run in it.
+        """
+        if not path.is_dir():
+            raise RunDirError(f"there is no folder {path}: name the folder of a run")
+        if not RunDir(path).config.is_file():
+            raise RunDirError(f"{path} is no run's folder: it has no config.json")
         return RunDir(path)
 
     @staticmethod

@@ -8,12 +8,13 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ogrpo.files import read_json, write_json, write_text
+from ogrpo.report.guards import Guards
 from ogrpo.report.page import render
 from ogrpo.report.plots import pushes, save_plots
-from ogrpo.report.progress import pass_at_k_names
 from ogrpo.report.run_dir import RunDir
-from ogrpo.terminal import shown
+from ogrpo.report.scores import change, evaluations, interval, reward_rows, scores
+from ogrpo.system.files import read_json, write_json, write_text
+from ogrpo.system.terminal import shown
 
 Record = dict[str, Any]
 
@@ -36,26 +37,25 @@ class Sample:
     after: Answer
 
 
-def _change(records: list[Record], key: str) -> str:
-    return f"{records[0][key]:.3f} → {records[-1][key]:.3f}"
-
-
-def _cards(evaluated: list[Record], records: list[Record]) -> list[dict[str, str]]:
-    temperature, last = evaluated[0]["pass@1/temperature"], records[-1]
+def _cards(
+    evaluated: list[Record], records: list[Record], wall_seconds: float | None
+) -> list[dict[str, str]]:
+    last = records[-1]
     spent = sum(value for r in records for key, value in r.items() if key.startswith("seconds/"))
+    time = {"value": f"{spent:.0f} s", "label": "in the loop, compilation included"}
+    if wall_seconds is not None:
+        time = {
+            "value": f"{wall_seconds:.0f} s",
+            "label": f"from the command to this page; {spent:.0f} s of all steps in the loop",
+        }
     return [
-        {
-            "value": _change(evaluated, "pass@1/sampled"),
-            "label": f"held-out Pass@1, sampled at T = {temperature:g}",
-        },
-        {"value": _change(evaluated, "pass@1/greedy"), "label": "held-out Pass@1, greedy"},
         *(
-            {"value": _change(evaluated, key), "label": f"held-out {name}, T = {temperature:g}"}
-            for key, name in pass_at_k_names(evaluated).items()
+            {"value": change(evaluated, score.key), "label": f"held-out {score.label}"}
+            for score in scores(evaluated)
         ),
         {"value": f"{last['completions']:,}", "label": "completions collected"},
         {"value": f"{last['updates']:,}", "label": "updates"},
-        {"value": f"{spent:.0f} s", "label": "in the loop, compilation included"},
+        time,
     ]
 
 
@@ -104,6 +104,10 @@ class Told:
     method: str
     samples: Sequence[Sample] = ()
     counts: Sequence[tuple[str, str]] = ()
+    provenance: Sequence[tuple[str, str]] = ()
+    """Commit, versions, machine, hashes of the data: label and value of each."""
+    wall_seconds: float | None = None
+    """From the command to the page, of the process that wrote it."""
 
 
 def write_report(run: RunDir, config: dict[str, Any], told: Told) -> None:
@@ -138,17 +142,21 @@ def _kept(path: Path) -> Told:
             Sample(s["question"], s["gold"], Answer(**s["before"]), Answer(**s["after"]))
             for s in kept["samples"]
         ]
-        counts = [(label, value) for label, value in kept["counts"]]
-        return Told(kept["command"], kept["method"], samples, counts)
+        pairs = {
+            name: [(label, value) for label, value in kept.get(name, ())]
+            for name in ("counts", "provenance")
+        }
+        wall = kept.get("wall_seconds")
+        return Told(kept["command"], kept["method"], samples, **pairs, wall_seconds=wall)
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(f"{path} is damaged: delete it, and the page has no answers") from error
 
 
 def _write(run: RunDir, config: dict[str, Any], told: Told) -> None:
     records = run.read_metrics()
-    if not any(r.get("pass@1/sampled") is not None for r in records):
+    evaluated = evaluations(records)
+    if not evaluated:
         raise ValueError(f"the run in {run.path} has no evaluation yet: wait for its first")
-    evaluated = [r for r in records if r["pass@1/sampled"] is not None]
     plots = [
         {"name": path.stem, "data": base64.b64encode(path.read_bytes()).decode()}
         for path in save_plots(records, run.plots)
@@ -159,10 +167,15 @@ def _write(run: RunDir, config: dict[str, Any], told: Told) -> None:
         method=told.method,
         lead=f"step {records[-1]['step']} of {config['schedule']['steps']}",
         split=config["evaluation"]["split"],
-        cards=_cards(evaluated, records),
-        temperature=f"{evaluated[0]['pass@1/temperature']:g}",
-        evaluations=evaluated,
-        pass_at_k=pass_at_k_names(evaluated),
+        cards=_cards(evaluated, records, told.wall_seconds),
+        scores=[score.label for score in scores(evaluated)],
+        evaluations=[
+            (r["step"], f"{r['completions']:,}", *(interval(r, s.key) for s in scores(evaluated)))
+            for r in evaluated
+        ],
+        rewards=reward_rows(evaluated),
+        warnings=[f"step {each.step}: {each.text}" for each in Guards(records).messages],
+        provenance=told.provenance,
         plots=plots,
         push_count=len(pushes(records)),
         all_pushes=int(records[-1].get("sync/count") or 0),

@@ -5,11 +5,11 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import CancelledError, Future
 
-from ogrpo.rewards._serve import compute, refusal
 from ogrpo.rewards.calls import UNASKED, CallBounds, RewardCall
 from ogrpo.rewards.lanes import Crew, SeparateLane, SharedLane
-from ogrpo.rewards.process import Reply, WorkerProcess
 from ogrpo.rewards.tally import Tally
+from ogrpo.system._serve import compute, refusal
+from ogrpo.system.worker import Reply, WorkerProcess
 
 Replied = list[tuple[RewardCall, Reply]]
 

@@ -5,25 +5,30 @@ C. Two ways round that: a short plain number is compared here, since nothing in 
 anything else goes to one of a few processes, in which a comparison ends when it overruns.
 """
 
-import json
 import logging
-import queue
 import re
 import threading
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
-from functools import lru_cache
+from functools import lru_cache, partial
+from pathlib import Path
 from typing import Any, Literal, cast
 
 from math_verify import ExprExtractionConfig, parse, verify
 
 from ogrpo.rewards.extract import LONGEST_ANSWER
-from ogrpo.rewards.verifying import VerifyingProcess
+from ogrpo.rewards.lanes import Crew, SeparateLane
+from ogrpo.system.worker import Reply, WorkerProcess
 
+Pair = tuple[str, str]
 Verdict = Literal["correct", "wrong", "unparsable", "timeout"]
 
 # A short number in digits; the length keeps the comparison's cost out of the writer's hands.
 _PLAIN = re.compile(r"(?=.{1,32}\Z)-?[0-9]*(?:,[0-9]{3})*(?:\.[0-9]+)?(?<=[0-9])\Z")
+MEMORY_GIB = 1.0
+"""Address space of a process that compares: a tower of powers asks for any amount."""
+START_SECONDS = 120.0
+"""A start takes about one; a machine at its limits takes longer."""
+_SCRIPT = Path(__file__).with_name("_compare.py")
 _NO_TIMEOUT: Any = None  # accepted by math-verify, though its annotation says int
 
 # math-verify warns whenever its own time-outs are off.
@@ -84,12 +89,9 @@ class BoundedVerifier:
                 raise ValueError(f"{name} is {value}; give a time bound > 0.")
         if processes < 1:
             raise ValueError(f"processes is {processes}; give 1 or more.")
-        self.seconds = seconds
-        self.processes = [VerifyingProcess(seconds, wall_seconds) for _ in range(processes)]
-        self._closing = threading.Lock()
-        self._idle: queue.LifoQueue[VerifyingProcess] = queue.LifoQueue()
-        for process in self.processes:
-            self._idle.put(process)
+        self.seconds, self._wall_seconds, self._processes = seconds, wall_seconds, processes
+        self._lock = threading.Lock()
+        self._started: tuple[Crew, SeparateLane] | None = None
 
     def compare(self, answer: str, gold: str) -> Verdict:
         r"""Compare an answer (a `\boxed{...}`, or a text to search) with a gold in LaTeX.
@@ -100,43 +102,66 @@ class BoundedVerifier:
         Raises:
             BadGold: math-verify cannot parse the gold answer.
         """
-        if len(gold) > LONGEST_ANSWER:
-            raise BadGold(
-                f"the gold answer {gold[:60]!r}... has {len(gold)} > {LONGEST_ANSWER} characters."
-            )
-        if len(answer) > LONGEST_ANSWER:
-            return "unparsable"
-        request = json.dumps({"answer": answer, "gold": gold}, ensure_ascii=False) + "\n"
-        line = request.encode("utf-8", "surrogatepass")
-        process = self._idle.get()
-        try:
-            reply = process.ask(line) or process.ask(line)
-        finally:
-            self._idle.put(process)
-        if reply == "bad gold":
-            raise BadGold(
-                f"the gold answer {gold!r} cannot be parsed by math-verify: mend it or leave its "
-                "line out (ogrpo.rewards.golds.check_golds finds all such lines)."
-            )
-        return cast(Verdict, reply or "timeout")
+        (verdict,) = self.compare_all([(answer, gold)])
+        if isinstance(verdict, BadGold):
+            raise verdict
+        return verdict
 
-    def compare_all(self, pairs: Sequence[tuple[str, str]]) -> list[Verdict | BadGold]:
+    def compare_all(self, pairs: Sequence[Pair]) -> list[Verdict | BadGold]:
         """Compare many (answer, gold) side by side; a bad gold's error stands in its place."""
-        if not pairs:
-            return []
-        with ThreadPoolExecutor(min(len(self.processes), len(pairs)), "verify") as threads:
-            return list(threads.map(self._compare_or_error, pairs))
+        short = [pair for pair in dict.fromkeys(pairs) if max(map(len, pair)) <= LONGEST_ANSWER]
+        replies = self._replies(short)
+        broken = [pair for pair, reply in replies.items() if reply.kind is not None]
+        replies |= self._replies(broken)
+        return [_verdict(pair, replies.get(pair)) for pair in pairs]
 
     def close(self) -> None:
-        """End the processes, once they are idle; a later call starts others."""
-        with self._closing:  # two that closed at once would wait for each other's processes
-            taken = [self._idle.get() for _ in self.processes]
-            for process in taken:
-                process.stop()
-                self._idle.put(process)
+        """End the processes; a later call starts others."""
+        with self._lock:
+            started, self._started = self._started, None
+        if started is not None:
+            started[1].close()
+            started[0].close()
 
-    def _compare_or_error(self, pair: tuple[str, str]) -> Verdict | BadGold:
-        try:
-            return self.compare(*pair)
-        except BadGold as error:
-            return error
+    @property
+    def workers(self) -> list[WorkerProcess]:
+        """The processes that run."""
+        return [] if self._started is None else self._started[0].workers
+
+    def _lane(self) -> SeparateLane:
+        with self._lock:
+            if self._started is None:
+                # A pickle that says no more than MODULE.NAME: the file is imported there, not here.
+                crew = Crew(
+                    {"compare": b"ccompare_answers\nbounded\n."},
+                    memory_gib=MEMORY_GIB,
+                    start_seconds=START_SECONDS,
+                    files={"compare_answers": str(_SCRIPT)},
+                )
+                self._started = crew, SeparateLane(crew, self._processes)
+            return self._started[1]
+
+    def _replies(self, pairs: Sequence[Pair]) -> dict[Pair, Reply]:
+        lane = self._lane() if pairs else None
+        futures = {pair: lane.submit(partial(self._ask, pair)) for pair in pairs if lane}
+        return {pair: future.result() for pair, future in futures.items()}
+
+    def _ask(self, pair: Pair, worker: WorkerProcess) -> Reply:
+        arguments = {"answer": pair[0], "gold": pair[1], "seconds": self.seconds}
+        return worker.call("compare", arguments, seconds=self._wall_seconds)
+
+
+def _verdict(pair: Pair, reply: Reply | None) -> Verdict | BadGold:
+    gold = pair[1]
+    if len(gold) > LONGEST_ANSWER:
+        return BadGold(
+            f"the gold answer {gold[:60]!r}... has {len(gold)} > {LONGEST_ANSWER} characters."
+        )
+    if reply is None:
+        return "unparsable"
+    if reply.result == "bad gold":
+        return BadGold(
+            f"the gold answer {gold!r} cannot be parsed by math-verify: mend it or leave its "
+            "line out (ogrpo.rewards.golds.check_golds finds all such lines)."
+        )
+    return cast(Verdict, reply.result or "timeout")

@@ -12,7 +12,7 @@ _SEPARATOR = re.compile(rf"[\s,;]*(?:[^.,;:!?=]*\b(?:and|or)\b)?[\s,;]*{_LABEL}\
 
 
 def last_boxes(text: str) -> str | None:
-    r"""Return the last `\boxed{...}`, with its braces, if it is closed.
+    r"""Return the last `\boxed{...}` or `\fbox{...}`, as a box with its braces, if it is closed.
 
     Boxes with no more between them than a comma or a semicolon, "and" or "or" (with the words
     before it) and the name of an unknown are one answer: their contents in one box, different ones
@@ -26,6 +26,7 @@ def last_boxes(text: str) -> str | None:
     >>> last_boxes(r"$x = \boxed{1}$ or $x = \boxed{-2}$")
     '\\boxed{1, -2}'
     """
+    text = text.replace("\\fbox{", BOXED)
     start = text.rfind(BOXED)
     end = _end(text, start, len(text)) if start >= 0 else -1
     if end < 0:

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
-from ogrpo.rewards.process import Reply
 from ogrpo.rewards.reward import Reward
+from ogrpo.system.worker import Reply
 
 BROKEN_PROCESSES = 4
 """How many completions, asked alone after their call failed, may overrun or break their process

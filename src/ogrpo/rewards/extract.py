@@ -58,6 +58,16 @@ def boxed_answer(text: str) -> str | None:
     return last_boxes(spoken(text))
 
 
+def last_number(text: str) -> str | None:
+    """Return the last number in a text, whatever stands behind it.
+
+    >>> last_number("2 + 5 = 7. She has 7 apples."), last_number("$1,200."), last_number("none")
+    ('7', '1,200', None)
+    """
+    numbers = _NUMBER.findall(_SIGN_APART.sub("-", ascii_minus(spoken(text))))
+    return numbers[-1] if numbers else None
+
+
 def free_answer(text: str) -> str | None:
     r"""Return the last `\boxed{...}`, or else the whole text, for math-verify to search."""
     text = spoken(text)
@@ -86,5 +96,6 @@ EXTRACTORS: dict[str, Extractor] = {
     "boxed": boxed_answer,
     "free": free_answer,
     "choice": choice_answer,
+    "last": last_number,
 }
 """The extractors by name, for a command line."""

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from ogrpo.rewards.bounded import BadGold, BoundedVerifier, is_plain
 from ogrpo.rewards.judge import refuse
 from ogrpo.rewards.text import (
-    ascii_minus,
     is_text,
+    plain_writing,
     undelimited,
     unwrapped,
     upright_constants,
@@ -74,7 +74,7 @@ def _faults(golds: Sequence[str], seconds: float, processes: int | None) -> dict
 
 def math_gold(gold: str) -> str:
     """Return a gold answer as it is handed to math-verify."""
-    return unwrapped(undelimited(upright_constants(ascii_minus(gold))))
+    return unwrapped(plain_writing(undelimited(upright_constants(gold))))
 
 
 def _say(gold: str, verdict: object) -> str:

@@ -5,7 +5,8 @@ import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 
-from ogrpo.rewards.process import KilledAtStart, Reply, WorkerProcess
+from ogrpo.rewards.load import files_of_rewards
+from ogrpo.system.worker import KilledAtStart, Reply, WorkerProcess
 
 Work = Callable[[WorkerProcess], Reply]
 STARTS = 3
@@ -19,16 +20,29 @@ class Crew:
         functions: what `cloudpickle.dumps` made of each function, by name.
         memory_gib: GiB of address space of each process.
         start_seconds: the bound on a process's start, with the imports of its functions.
+        files: modules that functions are of and no import finds, by name; without it those of
+            rewards that were loaded from files.
     """
 
     def __init__(
-        self, functions: Mapping[str, bytes], *, memory_gib: float, start_seconds: float
+        self,
+        functions: Mapping[str, bytes],
+        *,
+        memory_gib: float,
+        start_seconds: float,
+        files: Mapping[str, str] | None = None,
     ) -> None:
         self.started = 0
         self._functions, self._memory_gib = functions, memory_gib
-        self._start_seconds = start_seconds
+        self._start_seconds, self._files = start_seconds, files
         self._lock = threading.Lock()
         self._workers: set[WorkerProcess] | None = set()  # None: closed
+
+    @property
+    def workers(self) -> list[WorkerProcess]:
+        """The processes that run."""
+        with self._lock:
+            return [worker for worker in self._workers or () if worker.alive]
 
     def start(self) -> WorkerProcess:
         """Return a process that is ready; raise as `WorkerProcess.load` does.
@@ -54,7 +68,8 @@ class Crew:
         with self._lock:
             if self._workers is None:
                 raise RuntimeError("the pool of rewards is closed.")
-            worker = WorkerProcess(self._functions, memory_gib=self._memory_gib)
+            files = files_of_rewards() if self._files is None else self._files
+            worker = WorkerProcess(self._functions, memory_gib=self._memory_gib, files=files)
             self._workers.add(worker)
             self.started += 1
             return worker

@@ -10,8 +10,9 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import ModuleType
 
-from ogrpo.rewards._serve import import_file
+from ogrpo import system
 from ogrpo.rewards.reward import Reward, RewardFn
+from ogrpo.system._serve import import_file
 
 _PREFIX = "file_of_rewards_"
 
@@ -95,7 +96,8 @@ def _where(error: BaseException) -> str:
 
 
 def _ours(file: str) -> bool:
-    return file == importlib.__file__ or Path(file).parent == Path(__file__).parent
+    rooms = (Path(__file__).parent, Path(system.__file__).parent)
+    return file == importlib.__file__ or Path(file).parent in rooms
 
 
 def _nearest(name: str, offered: Iterable[str]) -> str:

@@ -8,17 +8,21 @@ from collections.abc import Sequence
 from ogrpo.rewards.bounded import (
     BadGold,
     BoundedVerifier,
+    Pair,
     Verdict,
     compare_plain,
     is_plain,
 )
+from ogrpo.rewards.boxes import BOXED
 from ogrpo.rewards.extract import LONGEST_ANSWER, Extractor, marker_answer
 from ogrpo.rewards.golds import check_golds, math_gold
 from ogrpo.rewards.judge import Judge, Outcome, RewardCounts
+from ogrpo.rewards.quantities import parts, surely_wrong
 from ogrpo.rewards.text import (
     ascii_minus,
-    is_letter,
+    is_choice,
     is_text,
+    plain_writing,
     same_text,
     unboxed,
     undelimited,
@@ -26,8 +30,6 @@ from ogrpo.rewards.text import (
 )
 
 __all__ = ["MathReward", "Outcome", "RewardCounts", "VerdictMemory"]
-
-Pair = tuple[str, str]
 
 
 class MathReward(Judge):
@@ -104,12 +106,13 @@ class MathReward(Judge):
                 asked.append(pair)
             else:
                 known[pair] = verdict
-        handed = [(math_answer(answer), math_gold(gold)) for answer, gold in asked]
+        questions = [(pair, question) for pair in asked for question in math_questions(*pair)]
+        verdicts = self._verifier.compare_all([question for _, question in questions])
         errors: list[BadGold] = []
-        for pair, verdict in zip(asked, self._verifier.compare_all(handed), strict=True):
+        for (pair, _), verdict in zip(questions, verdicts, strict=True):
             if isinstance(verdict, BadGold):
                 errors.append(verdict)
-            else:
+            elif known.get(pair, "correct") == "correct":  # every part has to be right
                 known[pair] = verdict
         self._memory.keep(known)
         if errors:
@@ -124,22 +127,30 @@ def compare_here(answer: str, gold: str) -> Verdict | None:
     ('correct', 'correct')
     >>> compare_here(r"\boxed{36/2}", "18")
     """
-    inside, gold = undelimited(unboxed(answer)), undelimited(gold)
+    inside, gold = plain_writing(undelimited(unboxed(answer))), plain_writing(undelimited(gold))
     if is_plain(inside) and is_plain(gold):
         return compare_plain(inside, gold)
     if not inside:
         return "unparsable"
     if is_text(gold):
         return "correct" if same_text(inside, gold) else "wrong"
-    if inside == gold or (is_letter(gold) and same_text(inside, gold)):
+    if inside == gold or (is_choice(gold) and same_text(inside, gold)):
         return "correct"
-    return None
+    return "wrong" if answer.startswith(BOXED) and surely_wrong(inside, gold) else None
 
 
-def math_answer(answer: str) -> str:
-    """Return an answer as it is handed to math-verify: a box stays one, a text is searched."""
-    answer = upright_constants(ascii_minus(answer))
-    return f"\\boxed{{{unboxed(answer)}}}" if answer.startswith("\\boxed{") else answer
+def math_questions(answer: str, gold: str) -> list[Pair]:
+    r"""Return the pairs that math-verify has to find equal: the answer's parts, each with the gold.
+
+    A box stays one, any other text is searched.
+
+    >>> math_questions(r"\boxed{8 = 7}", "7")
+    [('\\boxed{8}', '7'), ('\\boxed{7}', '7')]
+    """
+    if not answer.startswith(BOXED):
+        return [(upright_constants(ascii_minus(answer)), math_gold(gold))]
+    inside = plain_writing(upright_constants(unboxed(answer)))
+    return [(f"{BOXED}{part}}}", math_gold(gold)) for part in parts(inside, gold)]
 
 
 class VerdictMemory:

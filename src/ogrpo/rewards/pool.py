@@ -17,11 +17,11 @@ from ogrpo.rewards.arguments import Accepted
 from ogrpo.rewards.asking import Asker
 from ogrpo.rewards.calls import CallBounds, RewardCall
 from ogrpo.rewards.lanes import Crew
-from ogrpo.rewards.process import Reply
 from ogrpo.rewards.reward import Reward, RewardFn, as_rewards
 from ogrpo.rewards.scores import ScoreRequest, Scores
 from ogrpo.rewards.tally import Tally
 from ogrpo.rewards.verdicts import Verdict, summed, verdicts
+from ogrpo.system.worker import Reply
 
 
 class RewardPool:

@@ -2,6 +2,9 @@
 
     def reward(prompts, completions, answer, **columns) -> list[float]
 
+None in the list says that it did not judge that completion, as in TRL: the reward is then the sum
+of the others, and a completion that none of them judged carries no loss.
+
 It is called with keyword arguments only: `prompts`, `completions`, `completion_ids`,
 `finish_reasons` and every column of the task, each a list with an entry for each completion. Only
 what the function names is passed, or everything if it has `**columns`.
@@ -30,14 +33,11 @@ class Reward:
             says that it bounds its own time and memory, and is called in the caller's thread.
         weight: of the reward in the sum. One of weight 0 is recorded and no more: its failure fails
             no completion.
-        optional: the function may give None where it does not apply, as in TRL; the completion's
-            reward is then the sum of the others. Without it None is a failure.
     """
 
     name: str
     function: RewardFn
     weight: float = 1.0
-    optional: bool = False
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name or "/" in self.name:
@@ -108,7 +108,7 @@ def _weighted(rewards: tuple[Reward, ...], weights: tuple[float, ...]) -> tuple[
     if twice := [reward.name for reward in rewards if reward.weight != 1.0]:
         raise ValueError(f"{', '.join(twice)}: has a weight of its own; leave weights out.")
     pairs = zip(rewards, weights, strict=True)
-    return tuple(Reward(r.name, r.function, w, r.optional) for r, w in pairs)
+    return tuple(Reward(r.name, r.function, w) for r, w in pairs)
 
 
 def _as_reward(reward: Reward | RewardFn) -> Reward:

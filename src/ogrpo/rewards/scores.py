@@ -7,9 +7,9 @@ from typing import Any, Literal, NamedTuple, get_args
 import numpy as np
 import numpy.typing as npt
 
-FailureKind = Literal[
-    "raised", "timeout", "memory", "died", "wrong count", "none", "not finite", "not a number"
-]
+from ogrpo.system.worker import CallFailure
+
+FailureKind = Literal[CallFailure, "none", "not finite", "not a number"]
 KINDS: tuple[FailureKind, ...] = get_args(FailureKind)
 GIVEN = ("prompts", "completions", "completion_ids", "finish_reasons")
 """The keyword arguments that are no columns."""

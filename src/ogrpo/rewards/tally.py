@@ -63,9 +63,16 @@ class Tally:
                 self._by_reward[failure.reward].failed[failure.kind] += 1
 
     def go_on_from(self, before: Mapping[str, float]) -> None:
-        """Add what an earlier tally counted, by the names of `metrics`; others are passed over."""
+        """Continues an earlier tally, by the names of `metrics`; others are passed over.
+
+        What was counted here until now is in the earlier tally too: a resumed run judges the shown
+        answers of its start once more.
+        """
         with self._lock:
-            self._before = dict(before)
+            self._before = {}
+        counted = self.metrics()
+        with self._lock:
+            self._before = {name: value - counted.get(name, 0) for name, value in before.items()}
 
     def metrics(self, processes: int = 0) -> Mapping[str, float]:
         """Return every count, in all and by reward; `processes` were started so far."""

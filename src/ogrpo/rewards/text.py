@@ -12,10 +12,11 @@ _WHOLLY_WRAPPED = re.compile(_WRAPPED.pattern + r"\Z")
 _BASE_BRACES = re.compile(r"_\{([0-9]+)\}")
 _SPACES = re.compile(r"(?:\\[ ,;!]|[~\s])+")
 _CHOICE = re.compile(r"\(([A-Za-z])\)")
-_LETTER = re.compile(r"[A-Za-z]\Z")
+_LETTER = re.compile(r"[A-Ea-e]\Z")
 _WORDS = re.compile(r"[^\W\d_]+(?:[' .,-]+[^\W\d_]+)*[ .]*\Z")
 _LONG_WORD = re.compile(r"[^\W\d_]{3,}")
 _NO_WORDS = {"and", "inf", "infinity"}  # math-verify understands them
+_SHORT_WORDS = {"no"}  # others of two letters may be products
 _NUMBER_FIRST = re.compile(r"[-+.$\\\s]*[0-9]")
 _TIME = re.compile(r"[0-9]{1,2}:[0-9]{2}(?!.*[:/])")
 _BASE_N = re.compile(r"[0-9A-Z]+_(?:[0-9]+|\{[0-9]+\})\Z")
@@ -26,16 +27,48 @@ _DELIMITED = re.compile(
     re.S,
 )
 _UPRIGHT = re.compile(r"(\\[A-Za-z]+)?\\(?:mathrm|operatorname)\s*\{([ei])\}")
-_DASHES = dict.fromkeys(map(ord, "\u2010\u2011\u2012\u2013\u2212\ufe63\uff0d"), "-")
+_CHARACTERS = {
+    **{0xFF01 + n: chr(0x21 + n) for n in range(94)},  # full-width forms
+    **dict.fromkeys(map(ord, "\u2010\u2011\u2012\u2013\u2212\ufe63\uff0d"), "-"),
+}
+_RAISED = str.maketrans(
+    "\u2070\u00b9\u00b2\u00b3\u2074\u2075\u2076\u2077\u2078\u2079\u207b", "0123456789-"
+)
+_EXPONENT = re.compile("[\u2070\u00b9\u00b2\u00b3\u2074-\u2079\u207b]+")
+_POWER_OF_TEN = re.compile(r"(-?[0-9]+(?:\.[0-9]+)?)[eE]([-+]?[0-9]{1,3})\Z")
+_EUROPEAN = re.compile(r"-?[0-9]{1,3}(?:\.[0-9]{3})+,[0-9]+\Z")
 
 
 def ascii_minus(text: str) -> str:
-    """Write hyphens, the figure and en dash and the minus sign as "-".
+    """Write hyphens, the figure and en dash and the minus sign as "-", full-width forms as ASCII.
 
-    >>> ascii_minus("\N{MINUS SIGN}7, \N{EN DASH}7")
+    >>> ascii_minus("\N{MINUS SIGN}7, \N{EN DASH}\N{FULLWIDTH DIGIT SEVEN}")
     '-7, -7'
     """
-    return text.translate(_DASHES)
+    return text.translate(_CHARACTERS)
+
+
+def plain_writing(text: str) -> str:
+    r"""Write as LaTeX what math-verify does not read: exponents, powers of ten, decimal commas.
+
+    >>> [plain_writing(text) for text in ("x\N{SUPERSCRIPT TWO}", "1e3", "1.234,5", "2e")]
+    ['x^{2}', '1 \\times 10^{3}', '1234.5', '2e']
+    """
+    text = _EXPONENT.sub(lambda raised: f"^{{{raised[0].translate(_RAISED)}}}", ascii_minus(text))
+    if power := _POWER_OF_TEN.match(text):
+        return rf"{power[1]} \times 10^{{{int(power[2])}}}"
+    if _EUROPEAN.match(text):
+        return text.replace(".", "").replace(",", ".")
+    return text
+
+
+def without_wrappers(text: str) -> str:
+    r"""Return a text with the words in `\text{...}`, `\mbox{...}` and their like as plain words.
+
+    >>> without_wrappers(r"12\text{ cm}")
+    '12  cm'
+    """
+    return _WRAPPED.sub(r" \1", text)
 
 
 def undelimited(text: str) -> str:
@@ -74,8 +107,8 @@ def unboxed(text: str) -> str:
 def is_text(gold: str) -> bool:
     r"""Tell whether a gold answer is to be compared as a text, and not as mathematics.
 
-    So are a wrapped text that does not begin with a number, words (one of them of three letters), a
-    choice in parentheses, a time of day and a number with its base.
+    So are a wrapped text that does not begin with a number, words (one of three letters, or "no"),
+    a choice in parentheses, a time of day and a number with its base.
 
     >>> [is_text(gold) for gold in (r"\text{Evelyn}", "no solution", "(B)", "6:00", "2516_8")]
     [True, True, True, True, True]
@@ -89,7 +122,7 @@ def is_text(gold: str) -> bool:
     if _CHOICE.fullmatch(gold) or _TIME.match(gold) or _BASE_N.match(gold):
         return True
     words = _LONG_WORD.findall(gold.casefold()) if _WORDS.match(gold) else []
-    return bool(set(words) - _NO_WORDS)
+    return bool(set(words) - _NO_WORDS) or gold.casefold() in _SHORT_WORDS
 
 
 def unwrapped(text: str) -> str:
@@ -102,8 +135,12 @@ def unwrapped(text: str) -> str:
     return whole[1].strip() if whole else text
 
 
-def is_letter(gold: str) -> bool:
-    """Tell whether a gold answer is one letter: a choice, or else a variable."""
+def is_choice(gold: str) -> bool:
+    """Return whether a gold answer is one letter that may be a choice, and not a variable's case.
+
+    >>> [is_choice(gold) for gold in ("B", "b", "x", "AB")]
+    [True, True, False, False]
+    """
     return _LETTER.match(gold.strip()) is not None
 
 

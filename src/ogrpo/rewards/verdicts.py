@@ -1,17 +1,17 @@
 """From the reply to a call to a verdict on each completion, and from verdicts to scores."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from ogrpo.rewards.calls import UNASKED, CallBounds, RewardCall
-from ogrpo.rewards.process import Reply
 from ogrpo.rewards.reward import Reward
 from ogrpo.rewards.scores import Failure, Scores
+from ogrpo.system.worker import Reply
 
 Verdict = float | Failure | None
-"""Of one reward on one completion: None where it does not apply."""
+"""Of one reward on one completion: None where it did not judge."""
 
 
 def verdicts(call: RewardCall, reply: Reply, bounds: CallBounds) -> list[Verdict]:
@@ -25,7 +25,7 @@ def verdicts(call: RewardCall, reply: Reply, bounds: CallBounds) -> list[Verdict
 def summed(rewards: Sequence[Reward], found: Sequence[Sequence[Verdict]]) -> Scores:
     """Return the weighted sum over the rewards of their verdicts on each completion.
 
-    A completion fails, and is not worth 0, if a reward that counts failed, if none applies, or if
+    A completion fails, and is not worth 0, if a reward that counts failed, if none judged it, or if
     the sum is too large.
     """
     values = {
@@ -33,12 +33,13 @@ def summed(rewards: Sequence[Reward], found: Sequence[Sequence[Verdict]]) -> Sco
         for reward, row in zip(rewards, found, strict=True)
     }
     failures = [v for row in found for v in row if isinstance(v, Failure)]
-    weights = {reward.name: reward.weight for reward in rewards if reward.weight != 0.0}
-    weighted = np.stack([w * values[name].astype(np.float64) for name, w in weights.items()])
+    counting = [reward for reward in rewards if reward.weight != 0.0]
+    weighted = np.stack([r.weight * values[r.name].astype(np.float64) for r in counting])
     total = np.where(np.all(np.isnan(weighted), axis=0), np.nan, np.nansum(weighted, axis=0))
-    told = {f.completion for f in failures if f.reward in weights}
+    names = {reward.name for reward in counting}
+    told = {f.completion for f in failures if f.reward in names}
     bad = np.flatnonzero(~(np.abs(total) <= np.finfo(np.float32).max)).tolist()
-    failures += [_unusable(weights, i, total[i]) for i in bad if i not in told]
+    failures += [_unusable(counting, i, total[i]) for i in bad if i not in told]
     failed = np.zeros(total.shape, bool)
     failed[[*told, *bad]] = True
     return Scores(np.where(failed, 0.0, total).astype(np.float32), values, failed, tuple(failures))
@@ -47,15 +48,11 @@ def summed(rewards: Sequence[Reward], found: Sequence[Sequence[Verdict]]) -> Sco
 def _verdict(call: RewardCall, index: int, value: Any) -> Verdict:
     if isinstance(value, float):
         return value
-    if value["kind"] == "none" and call.reward.optional:
+    if value["kind"] == "none":
         return None
-    hint = (
-        "; return a number, or say where the reward may not apply: Reward(..., optional=True)"
-        if value["kind"] == "none"
-        else ", which is no finite float32 number"
-    )
-    message = f"{call.reward} {value['message']} for completion {index}{hint}"
-    return Failure(call.reward.name, index, value["kind"], message)
+    message = f"{call.reward} {value['message']} for completion {index}"
+    wrong = f"{message}, which is no finite float32 number"
+    return Failure(call.reward.name, index, value["kind"], wrong)
 
 
 def _message(call: RewardCall, reply: Reply, bounds: CallBounds) -> str:
@@ -74,12 +71,12 @@ def _message(call: RewardCall, reply: Reply, bounds: CallBounds) -> str:
     return f"{call.reward} {message}"
 
 
-def _unusable(weights: Mapping[str, float], index: int, total: float) -> Failure:
-    names = ", ".join(map(repr, weights))
+def _unusable(rewards: Sequence[Reward], index: int, total: float) -> Failure:
+    names = ", ".join(map(str, rewards))
     if np.isnan(total):
-        message = f"no reward applies to completion {index}: {names} gave None"
-        return Failure(next(iter(weights)), index, "none", message)
+        message = f"{names} gave None for completion {index}, which no reward judged"
+        return Failure(rewards[0].name, index, "none", message)
     message = (
         f"the weighted sum of {names} for completion {index} is {total}, too large for float32"
     )
-    return Failure(next(iter(weights)), index, "not finite", message)
+    return Failure(rewards[0].name, index, "not finite", message)

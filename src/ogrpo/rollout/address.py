@@ -75,8 +75,8 @@ def check_offer(listen: str, advertise: str | None, prefix: str, urls: Sequence[
             " or address alone, as the servers see it, such as 10.0.0.5"
         )
     if advertise is None and _is_wildcard(listen):
-        found = next(filter(None, map(route, urls)), None)
-        example = f", for {urls[0]} perhaps {found.own}" if found else ", such as 10.0.0.5"
+        way = next(filter(None, map(route, urls)), None)
+        example = f", for {urls[0]} perhaps {way.local}" if way else ", such as 10.0.0.5"
         raise ValueError(
             f"{prefix}listen is {listen!r}, which is every interface, but servers pull from one"
             f" address: give {prefix}advertise, this machine's name or address as they see"
@@ -93,11 +93,11 @@ def check_loopback(advertised: str, urls: Sequence[str], option: str) -> None:
     if not _is_loopback(advertised):
         return
     for url in urls:
-        found = route(url)
-        if found is not None and found.own != found.peer:
+        way = route(url)
+        if way is not None and way.local != way.peer:
             raise ValueError(
                 f"{url} is another machine, which cannot pull weights from {advertised} here: give"
-                f" {option} an address that it reaches, perhaps {found.own}"
+                f" {option} an address that it reaches, perhaps {way.local}"
             )
 
 
@@ -107,14 +107,14 @@ def _is_host(host: str) -> bool:
 
 
 def _is_wildcard(host: str) -> bool:
-    """Whether a socket that is bound to this listens on every interface."""
-    found = _address(bare_host(host))
-    return found.is_unspecified if found else bare_host(host).strip("0.") == ""
+    """Returns whether a socket that is bound to this listens on every interface."""
+    address = _address(bare_host(host))
+    return address.is_unspecified if address else bare_host(host).strip("0.") == ""
 
 
 def _is_loopback(host: str) -> bool:
-    found = _address(bare_host(host))
-    return found.is_loopback if found else host == "localhost"
+    address = _address(bare_host(host))
+    return address.is_loopback if address else host == "localhost"
 
 
 def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
@@ -127,7 +127,7 @@ def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
 class Route(NamedTuple):
     """From this machine to a server."""
 
-    own: str
+    local: str
     peer: str
 
 

@@ -10,14 +10,16 @@ every answer before it counts, the collector checks what any engine gives.
 
 import math
 from collections import Counter
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from hashlib import blake2b
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
-from ogrpo.rollout.protocol import Completion, Group, Sampling
+from ogrpo.protocol import Completion, Group, Sampling
 
+Place = TypeVar("Place", bound=Hashable)
 REFUSED = "rollout/refused"
 """The metric that counts completions that were refused; a reason and a server may follow it."""
 ABOVE_ZERO = 1e-4
@@ -27,8 +29,11 @@ IMPOSSIBLE = -9999.0
 """What vLLM writes for minus infinity: the sampler says that the token could not be drawn."""
 NO_CHANCE = -40.0
 """Log of the chance, 4e-18, below which completions that are alike are one, returned again."""
+DIGEST = 16
+"""Bytes that stand for a completion: two of a batch share them with a chance below 1e-30."""
 
 REMEDIES = {
+    "order": "look for a cache or a proxy in between that mixes answers up",
     "count": "look whether a proxy in between changes requests",
     "repeated": "draw each completion with random numbers of its own",
     "tokens": "serve the trainer's model with its tokenizer",
@@ -44,18 +49,18 @@ REMEDIES = {
 
 
 class Flaw(NamedTuple):
-    """Why a completion is refused: the reason by which it is counted, and what was found."""
+    """A reason to refuse a completion, by which it is counted, and what came."""
 
     reason: str
-    found: str
+    what: str
 
     def __str__(self) -> str:
-        return f"{self.found} ({self.reason}): {REMEDIES[self.reason]}"
+        return f"{self.what} ({self.reason}): {REMEDIES[self.reason]}"
 
 
 @dataclass(frozen=True)
 class Terms:
-    """What was ordered.
+    """The order that completions are checked against.
 
     Attributes:
         sampling: how completions were to be drawn.
@@ -72,29 +77,25 @@ class Terms:
 
 def flaws(groups: Sequence[Group], terms: Terms) -> dict[int, Flaw]:
     """The first flaw of each group that has one, by the group's place."""
-    owners = [place for place, group in enumerate(groups) for _ in group.completions]
     drawn = [completion for group in groups for completion in group.completions]
-    found: dict[int, Flaw] = {}
+    of_tokens = _flaws_of_tokens(drawn, terms.vocab_size)
+    flawed: dict[int, Flaw] = {}
+    first = 0
     for place, group in enumerate(groups):
-        _note(found, place, _flaw_of_group(group, terms.sampling))
-    for place, completion in zip(owners, drawn, strict=True):
-        _note(found, place, _flaw_of_completion(completion, terms))
-    for n, flaw in _flaws_of_tokens(drawn, terms.vocab_size).items():
-        _note(found, owners[n], flaw)
-    for place, group in enumerate(groups):
-        if place not in found and not terms.sampling.greedy:
-            _note(found, place, _repeated(group))
-    return found
+        size, first = len(group.completions), first + len(group.completions)
+        flaw = (
+            _flaw_of_count(size, terms.sampling.group_size)
+            or next(filter(None, (_flaw_of_completion(c, terms) for c in group.completions)), None)
+            or next((of_tokens[n] for n in range(first - size, first) if n in of_tokens), None)
+            or (None if terms.sampling.greedy else _repeated(group))
+        )
+        if flaw is not None:
+            flawed[place] = flaw
+    return flawed
 
 
-def _note(found: dict[int, Flaw], place: int, flaw: Flaw | None) -> None:
-    if flaw is not None:
-        found.setdefault(place, flaw)
-
-
-def _flaw_of_group(group: Group, sampling: Sampling) -> Flaw | None:
-    size, wanted = len(group.completions), sampling.group_size
-    return None if size == wanted else Flaw("count", f"{size} completions for {wanted} ordered")
+def _flaw_of_count(size: int, ordered: int) -> Flaw | None:
+    return None if size == ordered else Flaw("count", f"{size} completions for {ordered} ordered")
 
 
 def _flaw_of_completion(completion: Completion, terms: Terms) -> Flaw | None:
@@ -154,18 +155,59 @@ def _flaws_of_tokens(drawn: Sequence[Completion], vocab_size: int | None) -> Map
     if possible.all() and known.all():
         return {}
     ends = np.cumsum([len(completion.token_ids) for completion in drawn])
-    found: dict[int, Flaw] = {}
+    flawed: dict[int, Flaw] = {}
     for place in np.flatnonzero(~(possible & known)).tolist():
         owner = int(np.searchsorted(ends, place, side="right"))
         text = f"token {ids[place]} with log-prob {log_probs[place]:g}"
         if not known[place]:
-            found.setdefault(owner, Flaw("tokens", f"{text} of a vocabulary of {vocab_size}"))
-        found.setdefault(owner, Flaw("log_probs", text))
-    return found
+            flawed.setdefault(owner, Flaw("tokens", f"{text} of a vocabulary of {vocab_size}"))
+        flawed.setdefault(owner, Flaw("log_probs", text))
+    return flawed
+
+
+class Orders:
+    """The completions of a batch by their content: none enters it under two orders.
+
+    Two draws of a temperature above 0 have random numbers of their own, so that the second is the
+    first, token by token, with the probability that its own log-probs say. Where that is below
+    exp(-40), over all pairs, and every log-prob agrees to the bit, they are one completion that
+    came back twice. What is likely may be alike by chance, and is no flaw.
+    """
+
+    def __init__(self) -> None:
+        self._owners: dict[bytes, Hashable] = {}
+
+    def repeated(self, groups: Mapping[Place, Group], *, greedy: bool) -> dict[Place, Flaw]:
+        """Returns the flaw of each group with a completion that another order has brought.
+
+        The others' are kept in mind by their place in the batch, which may bring a completion
+        again, as a request that is repeated does.
+        """
+        flawed: dict[Place, Flaw] = {}
+        for place, group in groups.items():
+            keys = {} if greedy else self._keys(group)
+            for key, log_prob in keys.items():
+                if self._owners.get(key, place) != place:
+                    text = f"a completion of chance exp({log_prob:.0f}) came for another prompt too"
+                    flawed[place] = Flaw("repeated", text)
+            if place not in flawed:
+                self._owners.update(dict.fromkeys(keys, place))
+        return flawed
+
+    def _keys(self, group: Group) -> dict[bytes, float]:
+        """Digests of the completions that are too unlikely to come twice, with their log-prob."""
+        pairs = math.log(len(self._owners) + len(group.completions))
+        keys: dict[bytes, float] = {}
+        for completion in group.completions:
+            log_prob = float(completion.log_probs[completion.carries_loss].sum(dtype=np.float64))
+            if log_prob + pairs < NO_CHANCE:
+                content = completion.token_ids.tobytes() + completion.log_probs.tobytes()
+                keys[blake2b(content, digest_size=DIGEST).digest()] = log_prob
+        return keys
 
 
 def _repeated(group: Group) -> Flaw | None:
-    """Whether completions are alike that by their own log-probs cannot be, drawn independently.
+    """Returns a flaw where completions are alike that, drawn independently, cannot be.
 
     At low entropy equal completions are as they should be; of `n` that are equal with probability p
     each, the chance is about `comb(G - 1, n - 1) * p^(n - 1)`.
@@ -176,8 +218,8 @@ def _repeated(group: Group) -> Flaw | None:
     size = len(group.completions)
     for completion in group.completions:
         count = written[completion.token_ids.tobytes()]
-        own = float(completion.log_probs[completion.carries_loss].sum(dtype=np.float64))
-        chance = math.log(math.comb(size - 1, count - 1)) + (count - 1) * own
+        log_prob = float(completion.log_probs[completion.carries_loss].sum(dtype=np.float64))
+        chance = math.log(math.comb(size - 1, count - 1)) + (count - 1) * log_prob
         if count > 1 and chance < NO_CHANCE:
             text = f"{count} of {size} completions are one, of a chance of exp({chance:.0f})"
             return Flaw("repeated", text)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ogrpo.rollout.protocol import Completion, Group, Sampling
+from ogrpo.protocol import Completion, Group, Sampling, check_request
 
 Ids = NDArray[np.int32]
 SampleFn = Callable[..., Any]
@@ -33,7 +33,9 @@ class EmbeddedEngine:
         max_tokens)` -> an object with arrays `token_ids`, `log_probs`, `mask` `[N, G, T]` and
         `finished` `[N, G]`.
       batch_size: prompts in one call; a shorter last call is filled up with its first prompt.
-      prompt_length: tokens that prompts are padded to.
+      prompt_length: tokens that prompts are padded to; None: the next power of two, as far as the
+        model has positions.
+      vocab_size, max_length: the model's, where they are known: see `check_request`.
       prepare_fn: published parameters -> those that `sample_fn` gets, once for each version.
     """
 
@@ -42,13 +44,16 @@ class EmbeddedEngine:
         sample_fn: SampleFn,
         *,
         batch_size: int,
-        prompt_length: int,
+        prompt_length: int | None,
+        vocab_size: int | None = None,
+        max_length: int | None = None,
         prepare_fn: Callable[[Any], Any] = lambda params: params,
     ) -> None:
         self._sample_fn = sample_fn
         self._prepare_fn = prepare_fn
         self._batch_size = batch_size
-        self._prompt_length = prompt_length
+        self._prompt_length, self._vocab_size = prompt_length, vocab_size
+        self._max_length = max_length
         self._weights: Weights | None = None
 
     @property
@@ -69,7 +74,19 @@ class EmbeddedEngine:
         return {}
 
     def generate(self, prompts: Sequence[Ids], sampling: Sampling, seed: int) -> list[Group]:
-        """One group per prompt, in order."""
+        """Returns one group per prompt, in order.
+
+        Raises:
+          ValueError: `check_request` refuses it.
+          RuntimeError: nothing was published yet.
+        """
+        check_request(
+            prompts,
+            sampling,
+            vocab_size=self._vocab_size,
+            max_prompt=self._prompt_length,
+            max_length=self._max_length,
+        )
         weights = self._weights
         if weights is None:
             raise RuntimeError("generate() before publish(): the engine has no weights yet")
@@ -83,13 +100,13 @@ class EmbeddedEngine:
         self, weights: Weights, prompts: Sequence[Ids], sampling: Sampling, seed: int
     ) -> list[Group]:
         filled = [*prompts, *[prompts[0]] * (self._batch_size - len(prompts))]
-        ids, mask = self._pad(filled)
+        ids, mask = self._pad(filled, sampling.max_tokens)
         out = self._sample_fn(
             weights.params,
             ids,
             mask,
             seed,
-            temperature=sampling.temperature,
+            temperature=sampling.log_prob_temperature,
             greedy=sampling.greedy,
             group_size=sampling.group_size,
             max_tokens=sampling.max_tokens,
@@ -100,19 +117,17 @@ class EmbeddedEngine:
             for n, prompt in enumerate(prompts)
         ]
 
-    def _pad(self, prompts: Sequence[Ids]) -> tuple[Ids, NDArray[np.bool_]]:
-        ids = np.zeros((len(prompts), self._prompt_length), np.int32)
+    def _pad(self, prompts: Sequence[Ids], max_tokens: int) -> tuple[Ids, NDArray[np.bool_]]:
         lengths = np.array([len(p) for p in prompts])
-        if not lengths.min():
-            raise ValueError(f"prompt {int(lengths.argmin())} of a call has no token: leave it out")
-        if lengths.max() > self._prompt_length:
-            raise ValueError(
-                f"a prompt has {lengths.max()} tokens but the engine takes {self._prompt_length}: "
-                "raise the prompt length or leave the prompt out"
-            )
+        width = self._prompt_length
+        if width is None:
+            width = 1 << int(lengths.max() - 1).bit_length()
+            if self._max_length is not None:
+                width = min(width, self._max_length - max_tokens)
+        ids = np.zeros((len(prompts), width), np.int32)
         for row, prompt in zip(ids, prompts, strict=True):
             row[: len(prompt)] = prompt
-        return ids, np.arange(self._prompt_length)[None] < lengths[:, None]
+        return ids, np.arange(width)[None] < lengths[:, None]
 
 
 def _completions(

@@ -13,19 +13,20 @@ from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
+from uuid import uuid4
 
 import numpy as np
 
-from ogrpo.files import parse_json
-from ogrpo.rollout import asked
+from ogrpo.protocol import Completion, Engine, Group, IntArray, Sampling
+from ogrpo.rollout import fields
 from ogrpo.rollout.address import url_of
 from ogrpo.rollout.extension import ogrpo_adapters
 from ogrpo.rollout.extension import ogrpo_releases as releases
 from ogrpo.rollout.http_server import BadRequest, Handler, HttpServer
-from ogrpo.rollout.protocol import Completion, Engine, Group, IntArray, Sampling
 from ogrpo.rollout.served_adapters import AdaptFn, ServedAdapters
 from ogrpo.rollout.weights.tensors import Tensors, read
-from ogrpo.terminal import shown
+from ogrpo.system.files import parse_json
+from ogrpo.system.terminal import shown
 
 log = logging.getLogger(__name__)
 Json = dict[str, Any]
@@ -41,7 +42,7 @@ FAILED = "Internal Server Error"
 
 @dataclass(frozen=True)
 class ServedModel:
-    """What is served, as functions.
+    """A served model, as functions.
 
     Attributes:
         engine: samples from what was published last; ends completions at `eos_id`.
@@ -107,8 +108,8 @@ class Service:
 
     def cards(self) -> list[Json]:
         """The model's card, and those of the adapters beside it."""
-        own = {"id": self.name, "object": "model", "max_model_len": self.model.max_model_len}
-        return [own, *({"id": name, "object": "model"} for name in self.adapters)]
+        base = {"id": self.name, "object": "model", "max_model_len": self.model.max_model_len}
+        return [base, *({"id": name, "object": "model"} for name in self.adapters)]
 
     def describe(self) -> Json:
         """As the vLLM worker extension's `ogrpo_describe`."""
@@ -135,7 +136,7 @@ class Service:
     def detokenize(self, body: Json) -> Json:
         """`/detokenize`."""
         self._check_model(body)
-        ids = asked.token_ids(body.get("tokens"), "tokens")
+        ids = fields.token_ids(body.get("tokens"), "tokens")
         return {"prompt": self.model.decode_fn(ids.tolist())}
 
     # --- weights -------------------------------------------------------------------------------
@@ -148,11 +149,11 @@ class Service:
     def update(self, body: Json) -> None:
         """`/update_weights`; one that fails ends the update, and says no more than 500."""
         self._require(self.updating)
-        given = asked.section(body, "update_info")
+        ticket = fields.section(body, "update_info")
         known = {"version", "manifest_sha256", "install"} | SOURCE
-        named = {"version": None, "manifest_sha256": None, **given}
+        named = {"version": None, "manifest_sha256": None, **ticket}
         self.updating = False
-        self._require(given.keys() <= known)
+        self._require(ticket.keys() <= known)
         try:
             releases.update(self.place, self._served(), **named)
         except releases.Refusal as refusal:
@@ -164,8 +165,8 @@ class Service:
         self._require(self.updating)
         self.updating = False
 
-    def _require(self, wanted: bool) -> None:
-        if not wanted:
+    def _require(self, holds: bool) -> None:
+        if not holds:
             raise BadRequest(FAILED, 500)
 
     def _served(self) -> releases.Served:
@@ -214,32 +215,37 @@ class Service:
     def complete(self, body: Json) -> Json:
         """`/v1/completions`."""
         self._check_model(body)
-        prompts = asked.prompts(body.get("prompt"))
+        prompts = fields.prompts(body.get("prompt"))
         self._enter()
         try:
             if body.get("prompt_logprobs") is not None:
                 choices = self._scores(prompts, self._weights(body["model"]))
             else:
                 groups = self._sample(prompts, body)
-                drawn = [c for group in groups for c in group.completions]
+                drawn = [(c, group) for group in groups for c in group.completions]
                 top = self._top(prompts[0], body) if body.get("logprobs") else None
-                choices = [_portable(n, c, top) for n, c in enumerate(drawn)]
+                choices = [
+                    {**_portable(n, c, top), **_echo(body, group)}
+                    for n, (c, group) in enumerate(drawn)
+                ]
         finally:
             self._leave()
-        return {"object": "text_completion", "model": body["model"], "choices": choices}
+        answer = {"id": f"cmpl-{_request_id(body)}", "object": "text_completion"}
+        return {**answer, "model": body["model"], "choices": choices}
 
     def generate(self, body: Json) -> Json:
         """`/inference/v1/generate`."""
         self._check_model(body)
         self._enter()
         try:
-            prompt = asked.token_ids(body.get("token_ids"), "token_ids")
-            options = asked.section(body, "sampling_params")
+            prompt = fields.token_ids(body.get("token_ids"), "token_ids")
+            options = fields.section(body, "sampling_params")
             (group,) = self._sample([prompt], {**options, "model": body["model"]})
         finally:
             self._leave()
         choices = [_native(n, c) for n, c in enumerate(group.completions)]
-        return {"model": body["model"], "choices": choices}
+        answer = {"request_id": f"generate-tokens-{_request_id(body)}", **_echo(body, group)}
+        return {**answer, "model": body["model"], "choices": choices}
 
     def _check_model(self, body: Json) -> None:
         name = body.get("model")
@@ -253,22 +259,25 @@ class Service:
         sampling = self._sampling(prompts, options)
         with self._sampler:
             self._drawn += 1
-            seed = asked.whole(options, "seed", self._drawn, -(1 << 63), (1 << 63) - 1)
+            seed = fields.whole(options, "seed", self._drawn, -(1 << 63), (1 << 63) - 1)
             weights = self._weights(options["model"])
             if weights is not self._sampled:
                 self.model.engine.publish(weights, self.place.where()["version"])
                 self._sampled = weights
-            groups = self.model.engine.generate(prompts, sampling, seed)
+            try:
+                groups = self.model.engine.generate(prompts, sampling, seed)
+            except ValueError as error:  # asked again, it is refused again
+                raise BadRequest(str(error)) from error
             self.generated += sum(len(c.token_ids) for g in groups for c in g.completions)
         return groups
 
     def _sampling(self, prompts: list[IntArray], options: Json) -> Sampling:
         self._check_ids(prompts)
         longest = max(map(len, prompts))
-        wanted = asked.whole(options, "max_tokens", 16, 1, 1 << 31)
-        tokens = min(wanted, self.model.max_model_len - longest)
-        temperature = asked.number(options, "temperature", 1.0, most=1e6)
-        n = asked.whole(options, "n", 1, 1, asked.MOST_CHOICES)
+        max_tokens = fields.whole(options, "max_tokens", 16, 1, 1 << 31)
+        tokens = min(max_tokens, self.model.max_model_len - longest)
+        temperature = fields.number(options, "temperature", 1.0, most=1e6)
+        n = fields.whole(options, "n", 1, 1, fields.MOST_CHOICES)
         if tokens < 1:
             raise BadRequest(f"the prompt has {longest} tokens, too many for this model")
         if temperature == 0 and n > 1:
@@ -294,21 +303,29 @@ class Service:
             {
                 "index": n,
                 "finish_reason": "length",
-                "prompt_logprobs": [None, *map(_scored, ids[1:].tolist(), given.tolist())],
+                "prompt_logprobs": [None, *map(_scored, ids[1:].tolist(), values.tolist())],
             }
-            for n, (ids, given) in enumerate(zip(sequences, scores, strict=True))
+            for n, (ids, values) in enumerate(zip(sequences, scores, strict=True))
         ]
 
     def _top(self, prompt: IntArray, body: Json) -> list[dict[str, float]]:
         self._check_ids([prompt])
-        temperature = asked.number(body, "temperature", 1.0, most=1e6)
+        temperature = fields.number(body, "temperature", 1.0, most=1e6)
         if temperature == 0:
             raise BadRequest("temperature is 0: log-probs need one above it")
         z = self.model.next_fn(self.params, prompt) / temperature
         log_probs = z - np.logaddexp.reduce(z)
-        count = asked.whole(body, "logprobs", 1, 0, self.model.vocab_size)
+        count = fields.whole(body, "logprobs", 1, 0, self.model.vocab_size)
         best = np.argsort(-log_probs)[:count].tolist()
         return [{f"token_id:{token}": float(log_probs[token]) for token in best}]
+
+
+def _request_id(body: Json) -> str:
+    return f"{body.get('request_id') or uuid4().hex!s:.80}"
+
+
+def _echo(body: Json, group: Group) -> Json:
+    return {"prompt_token_ids": group.prompt_ids.tolist() if body.get("return_token_ids") else None}
 
 
 def _scored(token: int, log_prob: float) -> Json:
@@ -391,7 +408,7 @@ def _routes(service: Service, *, native: bool, dev_mode: bool) -> dict[tuple[str
             ("POST", "/update_weights"): lambda body, _: service.update(body),
             ("POST", "/finish_weight_update"): lambda *_: service.finish_update(),
             ("POST", "/collective_rpc"): lambda body, _: {
-                "results": service.call(body.get("method"), asked.section(body, "kwargs"))
+                "results": service.call(body.get("method"), fields.section(body, "kwargs"))
             },
         }
     if service.lora_rank:

@@ -18,7 +18,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from ogrpo.rollout.address import bare_host
-from ogrpo.terminal import shown
+from ogrpo.system.terminal import shown
 
 log = logging.getLogger(__name__)
 CONNECTIONS = 512
@@ -40,7 +40,7 @@ _LENGTH = re.compile(r"[0-9]{1,18}")
 
 
 class BadRequest(Exception):
-    """What a client did wrong, and the status that says so."""
+    """A client's error, and the status that says so."""
 
     def __init__(self, message: str, status: int = 400) -> None:
         super().__init__(message)
@@ -95,7 +95,7 @@ class HttpServer(ThreadingHTTPServer):
 
 
 class _Timed(io.RawIOBase):
-    """What comes from a connection, until a deadline, however slowly it comes."""
+    """The bytes of a connection, until a deadline, however slowly they come."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
@@ -215,7 +215,7 @@ class Handler(BaseHTTPRequestHandler):
         self.send_json({"error": {"message": text}}, error.status)
 
     def version_string(self) -> str:
-        """Who answers."""
+        """Returns who answers."""
         return "ogrpo"
 
     def log_message(self, format: str, *args: object) -> None:

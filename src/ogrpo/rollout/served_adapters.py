@@ -4,10 +4,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from ogrpo.files import read_json
 from ogrpo.rollout.extension import ogrpo_adapters
 from ogrpo.rollout.http_server import BadRequest
 from ogrpo.rollout.weights.tensors import Tensors, read
+from ogrpo.system.files import read_json
 
 Json = dict[str, Any]
 AdaptFn = Callable[[Any, Tensors, float], Any]
@@ -27,7 +27,7 @@ class ServedAdapters:
         self._adapted: dict[str, tuple[Any, Any]] = {}
 
     def __contains__(self, name: object) -> bool:
-        """Whether requests may ask for it."""
+        """Returns whether requests may ask for it."""
         return name in self._held
 
     def __iter__(self) -> Iterator[str]:

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 from ogrpo.data.batching import fits
 from ogrpo.data.tokenizer import TextTokenizer
-from ogrpo.rollout.protocol import IntArray
+from ogrpo.protocol import IntArray
 from ogrpo.tasks.example import Example
 
 

@@ -14,10 +14,14 @@ from ogrpo.tasks.guru import GURU_MATH
 from ogrpo.tasks.official import TaskReader
 from ogrpo.tasks.task import Task
 from ogrpo.tasks.toolace import TOOLACE
+from ogrpo.tasks.word_problems import WORD_PROBLEMS
 
 TASKS: dict[str, TaskReader] = {
     reader.name: reader
-    for reader in (ARITHMETIC, GSM8K, MATH, MATH_500, AIME_24, DEEPSCALER, GURU_MATH, TOOLACE)
+    for reader in (
+        *(ARITHMETIC, WORD_PROBLEMS, GSM8K, MATH, MATH_500, AIME_24, DEEPSCALER, GURU_MATH),
+        TOOLACE,
+    )
 }
 
 

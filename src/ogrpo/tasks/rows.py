@@ -1,5 +1,7 @@
 """Rows of files and objects: a mapping of columns each, with the place where it was read."""
 
+import csv
+import io
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -7,7 +9,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ogrpo import files
+from ogrpo.system import files
 
 
 class Row(NamedTuple):
@@ -18,16 +20,117 @@ class Row(NamedTuple):
 
 
 def read_rows(path: str | Path) -> list[Row]:
-    """Read a file by its ending: .jsonl, .json (a list of objects) or .parquet.
+    """Read a file or a folder.
+
+    A file ends in .jsonl, .json (a list of objects), .csv or .parquet; a folder is what
+    `datasets.Dataset.save_to_disk` left.
 
     Raises:
         ValueError: the file is missing, has another ending, is empty, or a line of it is wrong;
             the message names the file and the line.
     """
     path = Path(path).expanduser()
+    if path.is_dir():
+        return list(read_saved(path))
     if path.suffix not in _READERS:
-        raise ValueError(f"{path}: give a file that ends in one of {sorted(_READERS)}.")
+        raise ValueError(
+            f"{path}: give a file that ends in one of {sorted(_READERS)}, or a folder that "
+            "datasets.Dataset.save_to_disk left."
+        )
     return list(_READERS[path.suffix](path))
+
+
+def is_rows(name: str) -> bool:
+    """Return whether a name is that of a file or folder that `Task.from_file` takes."""
+    path = Path(name).expanduser()
+    saved = bool(name) and any((path / file).is_file() for file in (_STATE, SPLITS))
+    return path.suffix in _READERS or saved
+
+
+def saved_splits(folder: Path) -> list[str]:
+    """Return the names of the splits in a folder of `datasets.DatasetDict.save_to_disk`, if any.
+
+    Raises:
+        ValueError: the file that names them is broken.
+    """
+    file = folder / SPLITS
+    if not file.is_file():
+        return []
+    content = parse_json(_bytes(file), str(file))
+    names = content.get("splits") if isinstance(content, dict) else None
+    if not isinstance(names, list) or not all(
+        isinstance(n, str) and n == Path(n).name for n in names
+    ):
+        raise ValueError(f"{file} does not name the splits: save the dataset again.")
+    return names
+
+
+def read_saved(folder: str | Path) -> Iterator[Row]:
+    """Read a folder of `datasets.Dataset.save_to_disk`; a source is `folder:row 3`.
+
+    Raises:
+        ValueError: as `read_rows`.
+    """
+    folder = Path(folder)
+    if splits := saved_splits(folder):
+        raise ValueError(
+            f"{folder} holds the splits {splits}: name one, such as {folder / splits[0]}."
+        )
+    file = folder / _STATE
+    if not file.is_file():
+        raise ValueError(
+            f"{folder} is a folder without {_STATE}: give a file, or a folder that "
+            "datasets.Dataset.save_to_disk left."
+        )
+    content = parse_json(_bytes(file), str(file))
+    try:
+        names = [str(entry["filename"]) for entry in content["_data_files"]]
+    except (TypeError, KeyError) as error:
+        raise ValueError(f"{file} names no data files: save the dataset again.") from error
+    number = 0
+    for name in names:
+        if name != Path(name).name:
+            raise ValueError(f"{file} names {name!r}, which is not in this folder.")
+        check_file(folder / name)
+        try:
+            with pa.OSFile(str(folder / name)) as source, pa.ipc.open_stream(source) as stream:
+                for batch in stream:
+                    for columns in batch.to_pylist():
+                        number += 1
+                        yield Row(columns, f"{folder}:row {number}")
+        except (pa.ArrowException, OSError) as error:
+            raise ValueError(
+                f"{folder / name} is no Arrow file, or a damaged one: {error}"
+            ) from error
+    if not number:
+        raise ValueError(f"{folder} has no rows.")
+
+
+def read_csv(path: str | Path) -> Iterator[Row]:
+    """Read comma-separated values with a line of names, in UTF-8; every cell is a text.
+
+    Raises:
+        ValueError: as `read_rows`.
+    """
+    try:
+        text = _bytes(path).decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} is not UTF-8 (byte {error.start}): save it as UTF-8") from error
+    lines = csv.reader(io.StringIO(text, newline=""), strict=True)
+    line = 1
+    try:
+        names = next(lines, [])
+        if not all(names) or len(set(names)) < len(names) or not names:
+            raise ValueError(f"{path}:1: the columns are {names}; give each a name of its own.")
+        for cells in lines:
+            first, line = line + 1, lines.line_num
+            if len(cells) != len(names):
+                raise ValueError(f"{path}:{first} has {len(cells)} cells for {len(names)} columns.")
+            yield Row(dict(zip(names, cells, strict=True)), f"{path}:{first}")
+    except csv.Error as error:
+        raise ValueError(f"{path}:{lines.line_num} is no line of CSV: {error}") from error
+    if line == 1:
+        raise ValueError(f"{path} has no rows.")
 
 
 def read_jsonl(path: str | Path) -> Iterator[Row]:
@@ -105,7 +208,7 @@ def parse_json(content: bytes, source: str) -> Any:
     """Decode and parse JSON.
 
     Raises:
-        ValueError: it is not UTF-8, or not JSON that we take (`ogrpo.files.parse_json`).
+        ValueError: it is not UTF-8, or not JSON that we take (`ogrpo.system.files.parse_json`).
     """
     try:
         text = content.decode("utf-8-sig")
@@ -134,4 +237,9 @@ def _row(value: Any, source: str) -> Row:
     return Row(value, source)
 
 
-_READERS = {".jsonl": read_jsonl, ".json": read_json, ".parquet": read_parquet}
+_READERS = {".jsonl": read_jsonl, ".json": read_json, ".csv": read_csv, ".parquet": read_parquet}
+FILES = tuple(_READERS)
+"""The endings of files that are read."""
+_STATE = "state.json"
+SPLITS = "dataset_dict.json"
+"""The file that names the splits of a folder of `DatasetDict.save_to_disk`."""

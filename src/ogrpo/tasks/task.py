@@ -19,7 +19,7 @@ from ogrpo.tasks.heldout import (
     heldout_examples,
     other_split,
 )
-from ogrpo.tasks.rows import Row, mapping_rows, read_jsonl, read_parquet, read_rows
+from ogrpo.tasks.rows import Row, mapping_rows, read_jsonl, read_parquet, read_rows, saved_splits
 
 Rewards = Sequence[Reward | RewardFn]
 
@@ -31,6 +31,8 @@ class TaskOptions(TypedDict, total=False):
     """Functions with TRL's signature, or `Reward` objects."""
     weights: Sequence[float] | None
     """One for each reward; 1 each where left out."""
+    success: str | None
+    """The reward that says what is right; the only one that is 0 or 1 where left out."""
     prompt: str | None
     """The prompt's column; found by its name (`PROMPT_COLUMNS`) where left out."""
     solution: str | None
@@ -62,7 +64,7 @@ class Task:
 
     Raises:
         ValueError: text and chat prompts are mixed, an example lacks a column that a reward asks
-            for, or there is no example at all.
+            for, no reward is named `success`, or there is no example at all.
     """
 
     name: str
@@ -73,6 +75,9 @@ class Task:
     """The column of worked solutions, which a model made here imitates first."""
     evaluation_rewards: tuple[Reward, ...] | None = None
     """What judges held-out answers; None: `rewards`."""
+    success: str | None = None
+    """The name of the one of these that says right (1) or wrong (0), of which Pass@k is told; None:
+    the only one that is 0 or 1 (`ogrpo.evaluation.success_reward`)."""
     protocol: EvaluationProtocol | None = None
     """How the task's authors evaluate it, where they say so."""
     left_out: tuple[tuple[str, int], ...] = ()
@@ -82,6 +87,12 @@ class Task:
         for examples in (self.train, self.heldout):
             check_columns(examples, self.rewards)
         check_columns(self.heldout, self.evaluation_rewards or ())
+        names = [reward.name for reward in self.heldout_rewards]
+        if self.success is not None and self.success not in names:
+            raise ValueError(
+                f"task {self.name!r}: success is {self.success!r}, and held-out answers are judged "
+                f"by {names}; name one of them."
+            )
         _check_one_kind([*self.train, *self.heldout], self.name)
 
     def __len__(self) -> int:
@@ -89,6 +100,11 @@ class Task:
 
     def __bool__(self) -> bool:
         return True  # one that is only evaluated on has no training examples and is a task too
+
+    @property
+    def heldout_rewards(self) -> tuple[Reward, ...]:
+        """The rewards that judge held-out answers."""
+        return self.evaluation_rewards or self.rewards
 
     @property
     def is_chat(self) -> bool:
@@ -111,19 +127,27 @@ class Task:
             heldout=parts.heldout,
             rewards=self.rewards,
             solutions=self.solutions,
-            evaluation_rewards=other.evaluation_rewards or other.rewards,
+            evaluation_rewards=other.heldout_rewards,
+            success=other.success,
             protocol=other.protocol,
             left_out=(*self.left_out, *_counted(parts, 0)),
         )
 
     @classmethod
     def from_file(cls, path: str | Path, **options: Unpack[TaskOptions]) -> "Task":
-        """Read a task from a file, .jsonl, .json (a list of objects) or .parquet by its ending.
+        """Read a task from a file by its ending, or from a folder of `save_to_disk` (`read_rows`).
+
+        Of a folder with splits those are taken that `from_dataset` takes.
 
         Raises:
             ValueError: the file, a line of it or an argument is wrong; the message names the file
                 and the line.
         """
+        folder = Path(path).expanduser()
+        if splits := saved_splits(folder):
+            rows = {split: [row.columns for row in read_rows(folder / split)] for split in splits}
+            options = {"name": folder.name, **options}
+            return cls.from_dataset(rows, **options)
         return _from_rows(read_rows(path), Path(path).stem, **options)
 
     @classmethod
@@ -203,6 +227,7 @@ def _from_rows(
     *,
     rewards: Rewards,
     weights: Sequence[float] | None = None,
+    success: str | None = None,
     prompt: str | None = None,
     solution: str | None = None,
     heldout: HeldOut = None,
@@ -218,6 +243,7 @@ def _from_rows(
         rewards=rewards,
         weights=weights,
         limit=limit,
+        success=success,
         solutions=columns.solution,
     )
     check_golds([*task.train, *task.heldout], task.rewards)

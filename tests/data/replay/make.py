@@ -4,7 +4,7 @@ import numpy as np
 
 from ogrpo.batch import Batch
 from ogrpo.data.replay import Experience, Layout
-from ogrpo.rollout.protocol import Completion, Group, VersionSpan
+from ogrpo.protocol import Completion, Group, VersionSpan
 
 G = 2
 LAYOUT = Layout(group_size=G, vocab_size=300)

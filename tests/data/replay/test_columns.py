@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from ogrpo.data.batching import pad_groups
 from ogrpo.data.replay import Experience, Layout, pack, pack_batch
 from ogrpo.data.replay.columns import join, keep, pad, unpack
-from ogrpo.rollout.protocol import Completion, Group
+from ogrpo.protocol import Completion, Group
 from tests.data.replay.make import LAYOUT, G, check_same, experience, facts
 
 numbers = st.lists(st.integers(0, 40), min_size=1, max_size=5)
@@ -120,8 +120,8 @@ def test_other_bad_input():
     one = experience(1)
     with pytest.raises(ValueError, match=r"rewards are float64 \(2,\); give float32 \[2\]"):
         dataclasses.replace(one, rewards=np.zeros(G))
-    with pytest.raises(ValueError, match="rewards hold nan"):
-        pack([dataclasses.replace(one, rewards=np.full(G, np.nan, np.float32))], LAYOUT)
+    with pytest.raises(ValueError, match="rewards hold inf"):
+        pack([dataclasses.replace(one, rewards=np.full(G, np.inf, np.float32))], LAYOUT)
     with pytest.raises(ValueError, match="problems go down to -2"):
         pack([dataclasses.replace(one, problem=-2)], LAYOUT)
     with pytest.raises(ValueError, match="2 completions, the buffer's groups have 3"):

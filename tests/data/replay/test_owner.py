@@ -5,10 +5,10 @@ import sys
 
 import pytest
 
-from ogrpo import lock
 from ogrpo.data.replay import BufferLimits, Fifo, ReplayBuffer
+from ogrpo.system import lock
 from tests.data.replay.make import LAYOUT, experience
-from tests.test_lock import holder
+from tests.system.test_lock import holder
 
 SECOND = """
 import sys

@@ -230,3 +230,16 @@ def test_a_weight_that_is_no_weight_is_an_error(bad):
     buffer = ReplayBuffer(LAYOUT, BufferLimits(), partial(Prioritised, weight=bad, replace=False))
     with pytest.raises(ValueError, match="one finite value >= 0"):
         buffer.insert(numbered(1))
+
+
+def test_what_was_not_judged_counts_neither_as_a_difference_nor_as_a_success():
+    rewards = ((1.0, 0.0), (1.0, np.nan), (np.nan, np.nan))
+    groups = [experience(n, rewards=one) for n, one in enumerate(rewards)]
+    for weight in (partial(advantage, exponent=1.0, floor=0.0), positives):
+        buffer = buffer_of(partial(Prioritised, weight=weight, replace=False), groups)
+        with pytest.raises(TooFewGroups, match="1 can be drawn"):
+            buffer.sample(2, seed=0)
+        assert buffer.sample(1, seed=0).ids.tolist() == [0]
+    buffer = ReplayBuffer(LAYOUT, BufferLimits(), Fifo, refuse_zero_variance=True)
+    buffer.insert(groups)
+    assert len(buffer) == 1

@@ -6,9 +6,9 @@ import pytest
 
 from experiments.grid.cell import Cell, Watch, changes, check_honest, flat, plain_config
 from experiments.grid.choose import Variant, report_cells, tuning_cells, with_rate
+from ogrpo.config.train import TrainConfig
+from ogrpo.config.update import Knobs
 from ogrpo.core.algorithms import ALGORITHMS
-from ogrpo.trainer.config import TrainConfig
-from ogrpo.trainer.config_update import Knobs
 
 CELL = Cell("a", "report", TrainConfig())
 SEEDS = (10, 11, 12, 13, 14)

@@ -1,7 +1,7 @@
 """Settings are chosen on tuning rows alone, of methods that were tried whole."""
 
 from experiments.grid.choose import Variant, chosen, tried, with_rate
-from ogrpo.trainer.config import TrainConfig
+from ogrpo.config.train import TrainConfig
 from tests.experiments.grid.rows import row_of
 
 SEEDS = (20, 21)

@@ -10,8 +10,9 @@ from experiments.grid import page
 from experiments.grid.choose import Variant, with_rate
 from experiments.grid.figures import AXES, all_axes, curve, mean_curve, small_multiples
 from experiments.grid.study import Picture, Section
-from experiments.grid.tables import Table, paired, plus_minus, settings_tried, summary
-from ogrpo.trainer.config import TrainConfig
+from experiments.grid.tables import Table, against, plus_minus, settings_tried, summary
+from experiments.grid.verdicts import difference
+from ogrpo.config.train import TrainConfig
 from tests.experiments.grid.rows import row_of
 from tests.experiments.grid.small import SquareStudy
 
@@ -30,18 +31,19 @@ def test_a_summary_has_means_errors_settings_and_how_many_were_tried():
     heads = [*table.columns]
     lines = [dict(zip(heads, line, strict=True)) for line in table.lines]
     assert [line["method"] for line in lines] == ["good v=1", "poor v=1"]
-    assert lines[0]["Pass@1, sampled"] == "0.600 ± 0.100"
-    assert (lines[0]["setting"], lines[0]["settings tried"]) == ("rate 0.001", "1")
+    assert lines[0]["Pass@1, sampled"] == "0.600 ± 1.271"  # .1 times Student's 12.706
+    assert (lines[0]["setting"], lines[0]["settings tried"]) == ("rate 0.001 (only one tried)", "1")
     assert (lines[1]["settings tried"], lines[1]["seeds"]) == ("0", "2")
     assert settings_tried(ROWS).lines == [["good v=1", "rate 0.001", "0.900", "1"]]
 
 
 def test_methods_are_compared_seed_by_seed():
     good, poor = ROWS[:2], ROWS[2:4]
-    mean, error = paired(good, poor)
+    mean, low, high = difference(good, poor).interval
     assert mean == pytest.approx(0.42)  # .5 - .1 and .7 - .26
-    assert error == pytest.approx(0.02)
-    assert np.isnan(paired(good, ROWS[4:])[0])
+    assert high - mean == pytest.approx(mean - low) == pytest.approx(0.02 * 12.706, rel=1e-4)
+    assert np.isnan(difference(good, ROWS[4:]).interval[0])
+    assert against(good)(good) == "reference"
     assert plus_minus([np.nan, 0.5]) == "–"
 
 
@@ -60,10 +62,10 @@ def test_each_axis_is_that_of_the_rows():
 
 def test_a_mean_curve_is_where_all_seeds_are():
     x, y = np.array([0.0, 10.0]), np.array([0.0, 1.0])
-    places, mean, error = mean_curve([(x, y), (2 * x, 4 * y)])
+    places, mean, half = mean_curve([(x, y), (2 * x, 4 * y)])
     assert (places[0], places[-1]) == (0, 10)
     assert mean[-1] == pytest.approx((1 + 2) / 2)
-    assert error[-1] == pytest.approx(0.5)
+    assert half[-1] == pytest.approx(0.5 * 12.706, rel=1e-4)
     assert mean_curve([(x, y), (x, 3 * y)])[1].tolist() == [0, 2]
 
 
@@ -79,7 +81,7 @@ def test_curves_have_a_panel_for_each_axis_and_a_thin_line_for_each_seed():
 
 
 class Told(SquareStudy):
-    page = "told.md"
+    pages = ("told.md",)
 
     def report(self, rows):
         table = Table("squares", ("a|b", "n"), [["x|y", str(len(rows))]])

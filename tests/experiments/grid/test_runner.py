@@ -8,10 +8,16 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
+from distributed import LocalCluster
+
+from experiments.grid.pool import connect
 from experiments.grid.rows import ROWS, read_rows
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[3]
-PATIENCE = 120
+PATIENCE = 240
 COMMAND = (
     "import signal; signal.signal(signal.SIGINT, signal.default_int_handler);"
     "from tests.experiments.grid.small import command; command()"
@@ -142,10 +148,23 @@ def test_a_process_that_cannot_start_ends_the_grid_with_its_words_and_no_cell_is
     broken = tmp_path / "broken"
     broken.mkdir()
     (broken / "sitecustomize.py").write_text(
-        "import sys\nif '--multiprocessing-fork' in sys.argv: raise SystemExit('no luck here')\n"
+        "import sys\nif any('popen_loky' in word for word in sys.orig_argv): raise SystemExit('no luck here')\n"
     )
     code, told = end(start(tmp_path, "--jobs", "2", path=broken))
     assert code != 0
     assert "a process of the grid cannot start" in told
     assert "no luck here" in told
     assert not [*(tmp_path / "run" / "failed").iterdir()]
+
+
+def test_the_workers_of_a_cluster_measure_what_this_machine_would(tmp_path):
+    (tmp_path / "raise-1").touch()
+    with LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster:
+        options = ("--numbers", "1", "2", "3", "4", "--cluster", cluster.scheduler_address)
+        code, told = end(start(tmp_path, *options))
+    assert code == 1, told
+    assert "1 cells failed; the same command tries them again" in told
+    assert squares(tmp_path) == {2: 4, 3: 9, 4: 16, 129: 16641}
+    assert len({process for _, process in measured(tmp_path)}) == 2
+    with pytest.raises(ValueError, match=r"no Dask scheduler at tcp://127.0.0.1:9 .*start dask"):
+        connect("tcp://127.0.0.1:9")

@@ -6,7 +6,7 @@ import pytest
 
 from experiments.grid.study import of_header
 from experiments.reuse.main import ReuseStudy
-from ogrpo.trainer.config_update import Knobs
+from ogrpo.config.update import Knobs
 
 STUDY = ReuseStudy(steps=8, methods=("on-policy",), rates=(1e-3,))
 STUDY = replace(STUDY, base=replace(STUDY.base, knobs=Knobs(beta=0.1)))

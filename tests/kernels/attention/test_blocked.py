@@ -31,6 +31,8 @@ from tests.kernels.attention.cases import (
     values_and_gradients,
 )
 
+pytestmark = pytest.mark.slow
+
 SMALL = partial(blocked_attention, tile=Step(4, 3))
 ragged = st.tuples(
     st.lists(st.integers(1, P), min_size=N, max_size=N),

@@ -8,15 +8,17 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from ogrpo.config.update import Kernels
 from ogrpo.kernels.attention import LEAST_KEYS, NAMES, describe, kernel
 from ogrpo.kernels.attention.blocked import blocked_attention, tile_for
 from ogrpo.policy import completion_log_probs_and_entropy
 from ogrpo.policy.attention import KeySegment, attend, causal
 from ogrpo.policy.flops import Step
 from ogrpo.policy.packing import packed_log_probs_and_entropy
-from ogrpo.trainer.config_update import Kernels
 from tests.policy.test_packing import make_groups, packed
 from tests.policy.tiny import make_config, make_params
+
+pytestmark = pytest.mark.slow
 
 
 def calls_blocks(name, keys):

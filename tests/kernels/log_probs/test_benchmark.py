@@ -4,8 +4,11 @@ from argparse import Namespace
 
 import jax
 import numpy as np
+import pytest
 
 from ogrpo.kernels.log_probs import benchmark
+
+pytestmark = pytest.mark.slow
 
 ARGS = Namespace(rows=4, width=16, vocabulary=benchmark.PRODUCT, dtype="bfloat16", repeats=1)
 

@@ -14,6 +14,8 @@ from ogrpo.policy.head import token_log_probs
 from tests.kernels.log_probs.cases import draw, values_and_gradients
 from tests.policy.tiny import make_config, make_params, ragged_batch
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize(("vocab_size", "name"), [(64, "reference"), (151_936, "chunked")])
 def test_auto_goes_by_the_vocabulary(vocab_size, name):

@@ -17,6 +17,8 @@ from ogrpo.kernels.log_probs import (
 from ogrpo.kernels.log_probs.pallas_gpu import Tile
 from tests.kernels.log_probs.cases import A, Case, D, M, V, compiled, draw, errors
 
+pytestmark = pytest.mark.slow
+
 pallas = partial(pallas_log_probs, tile=Tile(16, 16, 16, shares=2), interpret=True)
 # Widths that divide the vocabulary, leave a rest, and exceed it, blocks of rows that divide them or
 # not; tiles that nothing divides by.

@@ -88,7 +88,7 @@ def test_the_same_functions_give_the_same_values_and_sums(trl, functions):
 def test_a_reward_that_does_not_apply_is_left_out_as_in_trl(trl):
     functions = [user_rewards.exact, user_rewards.only_short]
     expected = theirs(trl, "2 + 2 ?", functions, [1.0, 2.0])
-    rewards = [functions[0], Reward("only_short", functions[1], 2.0, optional=True)]
+    rewards = [functions[0], Reward("only_short", functions[1], 2.0)]
     assert np.isnan(expected[1]).any()
     agree(ours("2 + 2 ?", rewards), expected)
 

@@ -6,8 +6,8 @@ from collections import Counter
 
 import numpy as np
 
+from ogrpo.protocol import Completion, Group, Sampling, check_request
 from ogrpo.rollout.collection import CollectionLimits, Collector, Request, Rewarded
-from ogrpo.rollout.protocol import Completion, Group, Sampling
 
 SAMPLING = Sampling(temperature=1.0, max_tokens=4, group_size=2)
 LONG = 60  # seconds after which a wait in a test means that something hangs
@@ -44,6 +44,7 @@ class Scripted:
         self._lock = threading.Lock()
 
     def generate(self, prompts, sampling, seed):
+        check_request(prompts, sampling)
         with self._lock:
             version = self.version
             heads = tuple(int(p[0]) for p in prompts)

@@ -7,10 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from ogrpo.bridge import embedded_engine
+from ogrpo.protocol import Sampling
 from ogrpo.rollout.collection import CollectionLimits, Collector, Request
 from ogrpo.rollout.collection.requests import calls
-from ogrpo.rollout.protocol import Sampling
+from ogrpo.serving.bridge import embedded_engine
 from tests.policy.tiny import make_config, make_params
 from tests.rollout.collection.scripted import equal_rewards
 

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ogrpo.protocol import Sampling
 from ogrpo.rollout.collection.request_queue import (
     CollectionError,
     CollectionLimits,
@@ -17,6 +18,8 @@ from ogrpo.rollout.collection.request_queue import (
     RequestQueue,
 )
 from tests.rollout.collection.scripted import Flaky, equal_rewards, group, make_limits, request_at
+
+SAMPLING = Sampling(temperature=1.0, max_tokens=4, group_size=2)
 
 
 @dataclass
@@ -36,7 +39,7 @@ class World:
         self.queue = RequestQueue(
             lambda step: request_at(step, self.size),
             steps=range(self.steps),
-            group_size=2,
+            sampling=SAMPLING,
             limits=self.limits,
             retry_on=(Flaky,),
         )
@@ -115,7 +118,7 @@ class World:
         assert len(pushing) <= 1
         if pushing and self.limits.ordered:
             assert len(self.running) == 1
-        outstanding = self.queue._asked - self.step
+        outstanding = self.queue._requested - self.step
         assert outstanding <= self.limits.lead + 1
         for taken in self.handed[-1:]:
             self.check_batch(taken)
@@ -247,7 +250,9 @@ def test_weights_that_can_never_be_fresh_enough_are_an_error_and_no_hang():
 
 def test_a_lagging_engine_is_asked_again_a_few_times_and_not_for_ever():
     limits = make_limits(lead=0, max_staleness=0, attempts=3)
-    queue = RequestQueue(request_at, steps=range(1), group_size=2, limits=limits, retry_on=(Flaky,))
+    queue = RequestQueue(
+        request_at, steps=range(1), sampling=SAMPLING, limits=limits, retry_on=(Flaky,)
+    )
     queue.publish("weights", 0)
     queue.request(0)
     queue.published(queue.begin())

@@ -9,9 +9,9 @@ from functools import partial
 import numpy as np
 import pytest
 
-from ogrpo.bridge import embedded_model
 from ogrpo.rollout.endpoint import UNPUSHED, Endpoint, Service
 from ogrpo.rollout.extension import ogrpo_releases as releases
+from ogrpo.serving.bridge import embedded_model
 from tests.rollout.vllm import world
 
 
@@ -48,7 +48,6 @@ class Farm:
             eos_id=world.EOS,
             decode_fn=partial(world.TOKENIZER.decode, skip_special_tokens=False),
             batch_size=4,
-            prompt_length=8,
         )
         kind = kind or (RawService if raw_log_probs else Service)
         endpoint = Endpoint(kind(model, params, lora_rank=lora_rank), port=port, **options)
@@ -88,7 +87,6 @@ class Farm:
             eos_id=world.EOS,
             decode_fn=partial(world.TOKENIZER.decode, skip_special_tokens=False),
             batch_size=4,
-            prompt_length=8,
         )
         fresh.engine.publish(params, UNPUSHED)
         service.place, service.model, service.params = releases.Workplace(), fresh, params

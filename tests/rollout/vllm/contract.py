@@ -6,11 +6,11 @@ import jax
 import numpy as np
 import pytest
 
-from ogrpo.bridge import connect_policy
 from ogrpo.data.tokenizer import word_level
-from ogrpo.rollout.protocol import Sampling
+from ogrpo.protocol import Sampling
 from ogrpo.rollout.vllm import Options, PublishRefused, Refused, VllmEngine
 from ogrpo.rollout.weights import tensors as files
+from ogrpo.serving.bridge import connect_policy
 from tests.rollout.vllm import world
 
 SAMPLING = Sampling(temperature=1.0, max_tokens=12, group_size=4)

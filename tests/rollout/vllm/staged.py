@@ -9,7 +9,9 @@ import asyncio
 import json
 
 import httpx
+import numpy as np
 
+from ogrpo.protocol import Sampling, check_request
 from ogrpo.rollout.extension.ogrpo_adapters import KEPT
 from ogrpo.rollout.extension.ogrpo_releases import PROTOCOL
 
@@ -26,6 +28,12 @@ def log_prob_of(weights):
 
 def weights_of(log_prob):
     return round((-1.0 - float(log_prob)) * 100.0)
+
+
+def sampling_of(body):
+    how = body.get("sampling_params", body)
+    greedy = how["temperature"] == 0
+    return Sampling(how["temperature"], how["max_tokens"], how["n"], greedy=greedy)
 
 
 class Fails(Exception):
@@ -270,9 +278,12 @@ class Staged(httpx.AsyncBaseTransport):
         if body.get("prompt_logprobs") is not None:
             scores = [self._scored(ids, model) for ids in body["prompt"]]
             return {"choices": [{"index": n, "prompt_logprobs": x} for n, x in enumerate(scores)]}
+        echo = {"prompt_token_ids": body.get("prompt", [body.get("token_ids")])[0]}
+        check_request([np.array(ids, np.int32) for ids in echo.values()], sampling_of(body))
         if path == "/v1/completions":
             top = {f"token_id:{n}": -n / body["temperature"] for n in (1, 2, 3)}
-            return {"choices": [{"logprobs": {"top_logprobs": [top]}}]}
+            choice = {"logprobs": {"top_logprobs": [top]}, **echo}
+            return {"id": f"cmpl-{body['request_id']}", "choices": [choice]}
         wanted = body["sampling_params"]
         await asyncio.sleep(0.2 * wanted["max_tokens"])
         drawn = log_prob_of(self._served(model))
@@ -283,7 +294,8 @@ class Staged(httpx.AsyncBaseTransport):
             "weight_versions": [{"version": self.label, "start": 0, "end": wanted["max_tokens"]}],
         }
         choices = [{"index": n, **choice} for n in range(wanted["n"])]
-        return {"model": model, "choices": choices}
+        answer = {"request_id": f"generate-tokens-{body['request_id']}", **echo}
+        return {**answer, "model": model, "choices": choices}
 
     def _scored(self, ids, model):
         score = {"logprob": log_prob_of(self._served(model))}

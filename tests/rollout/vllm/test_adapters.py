@@ -8,6 +8,8 @@ from ogrpo.rollout.http_server import BadRequest
 from ogrpo.rollout.vllm import Refused
 from tests.rollout.vllm import adapters, contract, world
 
+pytestmark = pytest.mark.slow
+
 CONFIG = world.decoder()
 MANY = world.PROMPTS * 6
 
@@ -103,7 +105,7 @@ def test_after_a_push_that_failed_the_next_waits_for_all_requests(farm):
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(endpoint.service.adapters, "load", busy)
             engine.publish(policies[2], 2)
-            assert server.proven is None
+            assert server.observed.proven is None
             assert server._in_the_way(engine._fleet.target)
         engine._loop.call_soon_threadsafe(server.release, model)
         groups = engine.generate(world.PROMPTS, contract.SAMPLING, 1)

@@ -6,8 +6,8 @@ from contextlib import ExitStack
 import numpy as np
 import pytest
 
+from ogrpo.protocol import Sampling
 from ogrpo.rollout.endpoint import BadRequest
-from ogrpo.rollout.protocol import Sampling
 from ogrpo.rollout.vllm import RolloutError, waiting
 from tests.rollout.vllm import contract, world
 from tests.rollout.vllm.conftest import Farm
@@ -77,6 +77,17 @@ def fails(status):
     return applied
 
 
+def to_another(reply):
+    """The answer to another request, whole in itself."""
+    return {**reply, "request_id" if "request_id" in reply else "id": "cmpl-0123456789abcdef"}
+
+
+def for_another_prompt(reply):
+    holder = reply if "request_id" in reply else reply["choices"][1]
+    holder["prompt_token_ids"] = [11, 12]
+    return reply
+
+
 # What is wrong with an answer, and the reason by which it is counted.
 FAULTS = {
     "a log-prob of +5": (on_one(lambda c: set_log_prob(c, 5.0)), "log_probs"),
@@ -111,6 +122,8 @@ FAULTS = {
         on_one(lambda c: c.update(finish_reason="abort", token_ids=None, logprobs=None)),
         "aborted",
     ),
+    "the answer to another request": (to_another, "order"),
+    "the answer to another prompt": (for_another_prompt, "order"),
     "a choice missing": (on_all(lambda choices: choices[:-1]), "count"),
     "a choice too many": (
         on_all(lambda choices: [*choices, {**choices[0], "index": len(choices)}]),

@@ -13,6 +13,8 @@ from tests.rollout.vllm import broadcast, contract, world
 from tests.rollout.vllm.broadcast import BroadcastService, Faulty, Worker, out_of_memory, trainers
 from tests.rollout.vllm.updates import loading, on, serving, write
 
+pytestmark = pytest.mark.slow
+
 CONFIG = world.decoder()
 
 

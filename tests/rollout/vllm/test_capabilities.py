@@ -12,6 +12,7 @@ def test_what_a_server_says_of_itself_is_shown_and_not_obeyed():
         log_probs="raw",
         tokenizer="the trainer's",
         native=False,
+        echoes=frozenset({"prompt"}),
         extension={"dtype": "float32", "chunked_prefill": True},
         ranks=2,
         workers=2,

@@ -7,8 +7,8 @@ import time
 import numpy as np
 import pytest
 
+from ogrpo.protocol import Sampling
 from ogrpo.rollout.endpoint import BadRequest
-from ogrpo.rollout.protocol import Sampling
 from ogrpo.rollout.vllm import (
     PublishRefused,
     Refused,
@@ -17,6 +17,8 @@ from ogrpo.rollout.vllm import (
     Unproven,
 )
 from tests.rollout.vllm import contract, world
+
+pytestmark = pytest.mark.slow
 
 CONFIG = world.decoder()
 MANY = world.PROMPTS * 6
@@ -143,7 +145,7 @@ def test_a_server_that_is_not_there_is_named(farm):
     a = farm.start()
     a.close()
     with pytest.raises(Unavailable, match=a.url):
-        contract.connect([a.url], CONFIG)
+        contract.connect([a.url], CONFIG, start_patience=0.0)
 
 
 def test_a_server_that_serves_other_weights_than_it_was_sent_is_quarantined(farm):
@@ -188,7 +190,7 @@ def test_a_push_drains_what_is_in_flight(farm):
 
         def hold():
             reached.set()
-            while state.ready and engine.version == 1:
+            while state.observed.ready and engine.version == 1:
                 time.sleep(0.01)
 
         during(a, 6, hold, later=True)
@@ -250,7 +252,7 @@ def test_what_is_not_compared_is_said(farm):
 
 def test_a_server_without_dev_mode_takes_no_weights(farm):
     with pytest.raises(Refused, match="VLLM_SERVER_DEV_MODE=1"):
-        contract.connect([farm.start(dev_mode=False).url], CONFIG)
+        contract.connect([farm.start(dev_mode=False).url], CONFIG, attempts=2)
 
 
 def test_the_same_seed_gives_the_same_samples_where_the_server_takes_one(farm):

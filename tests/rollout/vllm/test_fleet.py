@@ -27,7 +27,7 @@ def test_a_publication_does_not_wait_for_a_server_that_hangs():
     hangs.faults["update_weights"] = "hang"
     with published(hangs, well) as machine:
         assert machine.took < 10.0
-        assert [server.ready for server in machine.servers] == [False, True]
+        assert [server.observed.ready for server in machine.servers] == [False, True]
 
 
 def test_a_resume_that_did_nothing_is_not_believed():
@@ -35,5 +35,5 @@ def test_a_resume_that_did_nothing_is_not_believed():
     staged.faults["resume"] = "ignore"
     with published(staged) as machine:
         machine.advance(5.0)
-        assert machine.servers[0].ready
+        assert machine.servers[0].observed.ready
         assert not staged.paused

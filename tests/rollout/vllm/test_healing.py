@@ -26,6 +26,8 @@ from tests.rollout.vllm.proxy import (
     undelivered,
 )
 
+pytestmark = pytest.mark.slow
+
 CONFIG = world.decoder()
 FIRST, SECOND, FOREIGN = (world.make_params(CONFIG, seed) for seed in (0, 1, 5))
 MANY = world.PROMPTS * 6

@@ -5,8 +5,8 @@ from collections import Counter
 
 import numpy as np
 
+from ogrpo.protocol import Sampling
 from ogrpo.rollout.collection import CollectionLimits, Collector, Request
-from ogrpo.rollout.protocol import Sampling
 from ogrpo.rollout.vllm import Unavailable, waiting
 from tests.rollout.collection.scripted import LONG, equal_rewards
 from tests.rollout.vllm import contract, world

@@ -12,10 +12,11 @@ from pathlib import Path
 
 import hypothesis.strategies as st
 import numpy as np
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
-from ogrpo.rollout.protocol import Sampling
+from ogrpo.protocol import Sampling
 from ogrpo.rollout.vllm import Expected, Options, PublishRefused, RolloutError
 from ogrpo.rollout.vllm.api import ServerApi
 from ogrpo.rollout.vllm.drawing import Drawing
@@ -26,6 +27,8 @@ from ogrpo.rollout.vllm.waiting import LONGEST_REST, Changes
 from ogrpo.rollout.weights.store import Release
 from tests.rollout.vllm.staged import BENEATH, EOS, Staged, log_prob_of, weights_of
 from tests.rollout.vllm.virtual import VirtualLoop
+
+pytestmark = pytest.mark.slow
 
 SCHEDULES = int(os.environ.get("OGRPO_SCHEDULES", "150"))
 PROMPTS = [np.array([n + 1], np.int32) for n in range(4)]
@@ -235,7 +238,7 @@ class Schedules(RuleBasedStateMachine):
         self.run(self.draw())  # what befell a server that nobody used is met here
         self.run(asyncio.sleep(SETTLED))
         for server, staged in zip(self.servers, self.staged, strict=True):
-            assert server.ready, server.state()
+            assert server.observed.ready, server.state()
             assert self.serves(staged)
             assert not staged.missed
             assert not staged.paused

@@ -4,11 +4,11 @@ import asyncio
 
 import pytest
 
-from ogrpo.bridge import named_tensors
 from ogrpo.rollout.vllm import Unavailable
 from ogrpo.rollout.vllm.api import ServerApi
 from ogrpo.rollout.vllm.capabilities import Expected, describe, look
 from ogrpo.rollout.vllm.loading import load
+from ogrpo.serving.bridge import named_tensors
 from tests.rollout.vllm import world
 
 EXPECTED = Expected(world.VOCAB, world.EOS, 60, ())

@@ -8,13 +8,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ogrpo.bridge import named_tensors
 from ogrpo.data.tokenizer import word_level
 from ogrpo.learner.state import join
 from ogrpo.policy import DecoderConfig, Params, lora, save_pretrained
 from ogrpo.policy.decoder import param_shapes
 from ogrpo.policy.log_probs import flat_log_probs, flat_logits
-from ogrpo.rollout.protocol import Group, IntArray
+from ogrpo.protocol import Group, IntArray
+from ogrpo.serving.bridge import named_tensors
 
 TOKENIZER = word_level([f"w{n}" for n in range(13)])
 EOS = TOKENIZER.eos_id

@@ -10,9 +10,14 @@ no registration:
 """
 
 from ogrpo.core.algorithms.base import (
+    ADVANTAGE,
     BEHAVIOR,
+    CRITIC,
     KEY,
+    LENGTHS,
+    LOSS,
     PROXIMAL,
+    REDUCTION,
     REFERENCE,
     STEPS,
     VALUES,
@@ -20,13 +25,15 @@ from ogrpo.core.algorithms.base import (
     Knob,
     LooksAt,
     at_tokens,
-    loss_reads,
 )
 from ogrpo.core.algorithms.catalogue import ALGORITHMS, GROUPS
 from ogrpo.core.algorithms.parts import (
+    ADVANTAGE_KNOBS,
     ADVANTAGES,
     CENTERS,
+    GATES,
     KLS,
+    REDUCTION_KNOBS,
     REDUCTIONS,
     WEIGHTS,
     with_parts,

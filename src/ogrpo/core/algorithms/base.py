@@ -1,18 +1,19 @@
 """An `Algorithm`: one plain value that is a whole method."""
 
-import inspect
+import difflib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
-from jax.extend import core
+import numpy as np
+from jax.core import Tracer
 
 from ogrpo.core.advantages import group_standardized
 from ogrpo.core.aggregate import Total, sequence_total
-from ogrpo.core.checks import check_nonnegative
+from ogrpo.core.checks import check_nonnegative, is_zero, needed
 from ogrpo.core.divergences import k3
 from ogrpo.core.objectives import TokenBatch, masked_batch
 from ogrpo.core.returns import Along
@@ -24,6 +25,7 @@ ReductionFn = Callable[..., Total]
 CriticFn = Callable[..., jax.Array]
 KlTermFn = Callable[[jax.Array, TokenBatch], jax.Array]
 Knobs = Mapping[str, Scalar]
+Rows = TypeVar("Rows")
 
 
 class LooksAt(IntEnum):
@@ -39,9 +41,11 @@ class LooksAt(IntEnum):
 
 
 BEHAVIOR, PROXIMAL, REFERENCE, KEY = "behavior", "proximal", "reference", "key"
-STEPS, VALUES = "steps", "values"
+STEPS, VALUES, LENGTHS = "steps", "values", "lengths"
 BY_TOKEN = frozenset({STEPS, VALUES})
 """What only an advantage reads that differs between the tokens of a completion."""
+ALONG = {STEPS: "mask, step_rewards, step_ends", VALUES: "mask, values", LENGTHS: "mask"}
+"""What only an advantage reads besides rewards, and the fields of `Along` that hold it."""
 READS = {
     BEHAVIOR: "behavior_log_probs",
     PROXIMAL: "proximal_log_probs",
@@ -49,13 +53,19 @@ READS = {
 }
 """The policies that a loss may read besides pi, and the fields that hold their log-probs."""
 
+LOSS, ADVANTAGE, REDUCTION, CRITIC = "loss", "advantage", "reduction", "critic"
+BETA = "beta"
+"""The weight of the KL term: the one knob that no other part takes."""
+
 
 class Knob(NamedTuple):
-    """A number that a method has, its published value, and where that stands."""
+    """A number of a method: its published value, where that stands, and which parts take it."""
 
     default: float | None
     """None where the run says it: `length`, the longest completion allowed."""
     source: str
+    parts: tuple[str, ...] = (LOSS,)
+    """Of "loss", "advantage", "reduction" and "critic", those that take it by keyword."""
 
 
 def reference_kl(log_probs: jax.Array, batch: TokenBatch) -> jax.Array:
@@ -63,7 +73,7 @@ def reference_kl(log_probs: jax.Array, batch: TokenBatch) -> jax.Array:
 
     Source: GRPO (Shao et al. 2024), eq. 4.
     """
-    return k3(log_probs, batch.ref_log_probs)
+    return k3(log_probs, needed(batch.ref_log_probs, "ref_log_probs"))
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,7 +85,8 @@ class Algorithm:
     """`(log_probs, batch, *, knobs) -> [..., T]`, without a KL term to the reference."""
     advantage: AdvantageFn = group_standardized
     """`(rewards [..., G], *, knobs) -> [..., G]`; `(rewards, key, *, knobs)` if it reads a key, and
-    `(rewards, along, *, knobs) -> [..., G, T]` if it reads steps or values (`returns.Along`)."""
+    `(rewards, along, *, knobs) -> [..., G, T]` if it reads steps or values (`returns.Along`), or
+    `-> [..., G]` if it reads lengths."""
     reduction: ReductionFn = sequence_total
     """`(values, mask, *, counted, knobs) -> Total`."""
     kl: KlTermFn = reference_kl
@@ -84,10 +95,10 @@ class Algorithm:
     """`(values, returns, mask, *, knobs) -> [..., T]`, the loss of values that the advantage reads,
     added to the method's."""
     reads: frozenset[str] = frozenset({BEHAVIOR})
-    """Whose log-probs the loss reads besides pi's; "key" if the advantage draws lots, "steps" or
-    "values" if it reads rewards of steps or values of states."""
+    """Whose log-probs the loss reads besides pi's; "key" if the advantage draws lots, "steps",
+    "values" or "lengths" if it reads rewards of steps, values of states or lengths."""
     knobs: Mapping[str, Knob] = field(default_factory=dict)
-    """By name; each part takes those that its signature names, and `beta` weighs the KL term."""
+    """By name; `beta` weighs the KL term."""
     looks_at: LooksAt = LooksAt.COMPLETION
     """What the loss of a token depends on: its completion, its group or the whole batch."""
     silent: bool = True
@@ -100,7 +111,7 @@ class Algorithm:
     """Parts that are not the method's own, in words."""
 
     def __post_init__(self) -> None:
-        known = (*READS, KEY, STEPS, VALUES)
+        known = (*READS, KEY, STEPS, VALUES, LENGTHS)
         if unknown := self.reads - {*known}:
             raise ValueError(
                 f"{self.name} reads {', '.join(sorted(unknown))}: choose among {known}"
@@ -126,30 +137,44 @@ class Algorithm:
         """Whether advantages differ between the tokens of a completion."""
         return bool(self.reads & BY_TOKEN)
 
-    def settings(self, given: Mapping[str, float | None]) -> dict[str, float]:
-        """The value of each knob: as given, or as published.
+    def completed(self, knobs: Mapping[str, Scalar | None]) -> dict[str, Scalar]:
+        """Returns every knob: as given, or as published.
 
         Raises:
-          ValueError: there is no such knob, a value is missing, or a part refuses it; or the loss
-            reads log-probs that `reads` does not declare.
+          ValueError: there is no such knob, or one has no published value and none was given.
         """
-        strange = [n for n, value in given.items() if value is not None and n not in self.knobs]
-        if strange:
-            raise ValueError(
-                f"{self.name} has no {', '.join(strange)}; its knobs are"
-                f" {', '.join(self.knobs) or 'none'}: leave it out or choose another algorithm"
-            )
-        chosen = {name: knob.default for name, knob in self.knobs.items()}
-        chosen |= {name: value for name, value in given.items() if value is not None}
-        values = {name: float(value) for name, value in chosen.items() if value is not None}
-        if missing := [name for name in chosen if name not in values]:
+        for name, value in knobs.items():
+            if value is not None and name not in self.knobs:
+                near = difflib.get_close_matches(name, self.knobs, n=1)
+                hint = f" Did you mean {near[0]!r}?" if near else ""
+                raise ValueError(
+                    f"{self.name} has no {name}.{hint} Its knobs are"
+                    f" {', '.join(self.knobs) or 'none'}: leave it out or choose another algorithm"
+                )
+        values = {name: knobs.get(name) for name in self.knobs}
+        values = {n: self.knobs[n].default if v is None else v for n, v in values.items()}
+        if missing := [name for name, value in values.items() if value is None]:
             raise ValueError(f"{self.name} needs a value of {', '.join(missing)}: give it")
-        _trial(self, values)
+        return {name: value for name, value in values.items() if value is not None}
+
+    def settings(self, knobs: Mapping[str, float | None]) -> dict[str, float]:
+        """Returns the number of each knob, as given or as published, once every part accepts it.
+
+        Raises:
+          ValueError: as `completed`; a part refuses a value; or the loss reads log-probs that
+            `reads` does not declare.
+        """
+        values = {name: float(value) for name, value in self.completed(knobs).items()}
+        zeros = jnp.zeros((2, 2, 2))
+        batch = TokenBatch(zeros, zeros == 0, zeros, zeros, zeros)
+        along = Along(batch.mask, zeros, batch.mask, zeros)
+        rest = (batch, zeros[..., 0], values, jax.random.key(0), along)
+        jax.eval_shape(lambda log_probs: self(log_probs, *rest, values=zeros), zeros)
         return values
 
-    def inputs(self, knobs: Mapping[str, float]) -> frozenset[str]:
+    def inputs(self, knobs: Mapping[str, Scalar]) -> frozenset[str]:
         """What is read with these knobs: a KL term needs the reference, one of weight 0 none."""
-        return self.reads | (frozenset({REFERENCE}) if knobs.get("beta") else frozenset())
+        return self.reads if is_zero(knobs.get(BETA, 0.0)) else self.reads | {REFERENCE}
 
     def title(self, knobs: Mapping[str, float]) -> str:
         """The name, and whatever is not the method's own."""
@@ -171,26 +196,51 @@ class Algorithm:
 
         The key is consumed, and `along` read, by those that declare it.
         """
-        wanted = ((key, KEY in self.reads), (along, self.by_token))
-        read = [given for given, reads in wanted if reads]
-        return self.advantage(rewards, *read, **accepted(self.advantage, knobs))
+        read: list[object] = []
+        if KEY in self.reads:
+            if key is None:
+                raise ValueError(f"{self.name} draws lots: give key=jax.random.key(seed)")
+            read.append(key)
+        if fields := [ALONG[what] for what in ALONG if what in self.reads]:
+            if along is None:
+                raise ValueError(
+                    f"{self.name} reads more than rewards: give along=Along({fields[0]})"
+                )
+            read.append(along)
+        return self.advantage(rewards, *read, **self._taken_by(ADVANTAGE, knobs))
 
     def token_loss(self, log_probs: jax.Array, batch: TokenBatch, knobs: Knobs) -> jax.Array:
-        """Loss per token without the KL term. [..., T] -> [..., T]."""
-        return self.loss(log_probs, batch, **accepted(self.loss, knobs))
+        """Loss per token without the KL term. [..., T] -> [..., T].
+
+        Raises:
+          ValueError: the loss reads log-probs that `reads` does not declare, or the batch lacks.
+        """
+        undeclared = {
+            READS[policy]: None for policy in (PROXIMAL, REFERENCE) if policy not in self.reads
+        }
+        return self.loss(log_probs, batch._replace(**undeclared), **self._taken_by(LOSS, knobs))
+
+    def _taken_by(self, part: str, knobs: Knobs) -> dict[str, Scalar]:
+        names = [n for n, knob in self.knobs.items() if part in knob.parts and n != BETA]
+        return {name: knobs[name] for name in names if name in knobs}
 
     def kl_loss(self, log_probs: jax.Array, batch: TokenBatch, knobs: Knobs) -> jax.Array:
         """beta KL(pi||ref) per token, 0 where masked. [..., T] -> [..., T]."""
-        check_nonnegative(beta=knobs["beta"])
+        check_nonnegative(beta=knobs[BETA])
+        if batch.ref_log_probs is None:
+            raise ValueError(
+                f"{self.name} with beta {knobs[BETA]} reads ref_log_probs: give them in the batch,"
+                " or the knob beta as 0"
+            )
         log_probs, batch = masked_batch(log_probs, batch)
-        return jnp.where(batch.mask, knobs["beta"] * self.kl(log_probs, batch), 0)
+        return jnp.where(batch.mask, knobs[BETA] * self.kl(log_probs, batch), 0)
 
     def value_loss(
         self, values: jax.Array, returns: jax.Array, mask: jax.Array, knobs: Knobs
     ) -> jax.Array:
         """Loss of the values per token, 0 where masked. [..., T] -> [..., T]."""
         assert self.critic is not None
-        return self.critic(values, returns, mask, **accepted(self.critic, knobs))
+        return self.critic(values, returns, mask, **self._taken_by(CRITIC, knobs))
 
     def total(
         self,
@@ -201,88 +251,99 @@ class Algorithm:
         counted: jax.Array | None = None,
     ) -> Total:
         """The reduction. [..., G, T] -> Total."""
-        return self.reduction(values, mask, counted=counted, **accepted(self.reduction, knobs))
+        return self.reduction(values, mask, counted=counted, **self._taken_by(REDUCTION, knobs))
 
     def __call__(
         self,
         log_probs: jax.Array,
         batch: TokenBatch,
         rewards: jax.Array,
-        knobs: Knobs,
+        knobs: Mapping[str, Scalar | None] | None = None,
         key: jax.Array | None = None,
         along: Along | None = None,
+        *,
+        values: jax.Array | None = None,
+        groups: np.ndarray | None = None,
     ) -> Total:
         """The whole method on one batch, from rewards to a total; its `mean` is the loss.
 
+        Completions whose reward is NaN were not judged: they carry no loss, and
+        their siblings are compared without them.
+
         Args:
-          log_probs: [..., G, T] log pi.
-          batch: [..., G, T]; its advantages are replaced.
-          rewards: [..., G].
-          knobs: see `settings`.
+          log_probs: [..., G, T] log pi; [B, T] with `groups`.
+          batch: of the same shape; its advantages are replaced.
+          rewards: [..., G]; [B] with `groups`.
+          knobs: those that are not as published.
           key: a PRNG key, for methods that read one.
           along: what is known along completions, for methods that read it.
+          values: [..., G, T] of the policy's head now, for methods with a critic.
+          groups: [B] the prompt of each completion, by any number, known before any trace.
 
         Returns:
           Total of two scalars.
+
+        Raises:
+          ValueError: there is no such knob; what the method reads is missing; or shapes differ.
         """
-        credit = self.credit(rewards, knobs, key, along)
-        batch = batch._replace(advantages=at_tokens(credit, log_probs))
-        losses = self.token_loss(log_probs, batch, knobs)
-        beta = knobs.get("beta", 0.0)
-        if not (isinstance(beta, float | int) and beta == 0):
-            losses = losses + self.kl_loss(log_probs, batch, knobs)
-        return self.total(losses, batch.mask, knobs)
+        numbers = self.completed(knobs or {})
+        if groups is not None:
+            rows = (log_probs, batch, along, values)
+            rewards, (log_probs, batch, along, values) = in_groups(groups, rewards, rows)
+        _check_rewards(rewards, log_probs)
+        credit = self.credit(rewards, numbers, key, along)
+        mask = batch.mask & ~jnp.isnan(rewards)[..., None]
+        batch = batch._replace(advantages=at_tokens(credit, log_probs), mask=mask)
+        losses = self.token_loss(log_probs, batch, numbers)
+        if not is_zero(numbers.get(BETA, 0.0)):
+            losses = losses + self.kl_loss(log_probs, batch, numbers)
+        if self.critic is not None:
+            if values is None or along is None or along.values is None:
+                raise ValueError(f"{self.name} learns values: give values=, those of its head now")
+            losses = losses + self.value_loss(values, credit + along.values, mask, numbers)
+        return self.total(losses, batch.mask, numbers)
+
+
+def in_groups(groups: np.ndarray, rewards: jax.Array, rows: Rows) -> tuple[jax.Array, Rows]:
+    """Arranges completions in a row by their prompts: rewards [B] -> [N, G], the rest alike.
+
+    Small groups are filled up with repeats whose reward is NaN, which nothing counts.
+
+    Args:
+      groups: [B] the prompt of each completion, by any number.
+      rewards: [B].
+      rows: a tree of arrays [B, ...].
+
+    Raises:
+      ValueError: the groups are traced, or are not one for each reward and row.
+    """
+    if isinstance(groups, Tracer):
+        raise ValueError("groups are traced: give a NumPy array, as they decide on shapes")
+    ids, leaves = np.asarray(groups), jax.tree.leaves(rows)
+    if ids.ndim != 1 or not {*rewards.shape} == {x.shape[0] for x in leaves} == {ids.size}:
+        raise ValueError(
+            f"groups are {list(ids.shape)}, rewards {list(rewards.shape)}, and the rest"
+            f" {[list(x.shape) for x in leaves]}: give groups [B], rewards [B], log_probs [B, T]"
+        )
+    _, number = np.unique(ids, return_inverse=True)
+    sizes = np.bincount(number)
+    within = np.arange(sizes.max())
+    present, first = within < sizes[:, None], (np.cumsum(sizes) - sizes)[:, None]
+    order = np.argsort(number, kind="stable")
+    places = order[np.where(present, first + within, first)]
+    return jnp.where(present, rewards[places], jnp.nan), jax.tree.map(lambda x: x[places], rows)
+
+
+def _check_rewards(rewards: jax.Array, log_probs: jax.Array) -> None:
+    if jnp.shape(rewards) != log_probs.shape[:-1]:
+        raise ValueError(
+            f"rewards are {list(jnp.shape(rewards))}, but log_probs {list(log_probs.shape)} are"
+            f" of {list(log_probs.shape[:-1])} completions: give each a reward, [..., G]; or both"
+            " in one row, [B] and [B, T], and groups= the prompt of each completion"
+        )
 
 
 def at_tokens(advantages: jax.Array, like: jax.Array) -> jax.Array:
     """Advantages of completions or of tokens as those of tokens, of the shape of `like`."""
     each = advantages if advantages.ndim == like.ndim else advantages[..., None]
     return jnp.broadcast_to(each, like.shape)
-
-
-def accepted(function: Callable[..., object], knobs: Mapping[str, Scalar]) -> dict[str, Scalar]:
-    """The knobs that a function takes by keyword; `beta` belongs to the KL term alone."""
-    return {name: knobs[name] for name in keywords(function) if name in knobs}
-
-
-def keywords(function: Callable[..., object]) -> list[str]:
-    """The numbers that a function takes by keyword."""
-    parameters = inspect.signature(function).parameters.values()
-    names = [p.name for p in parameters if p.kind is p.KEYWORD_ONLY]
-    return [name for name in names if name not in ("beta", "counted")]
-
-
-def loss_reads(algorithm: Algorithm) -> frozenset[str]:
-    """The policies whose log-probs the loss depends on, from its program."""
-    knobs = {name: 1.0 if k.default is None else k.default for name, k in algorithm.knobs.items()}
-    log_probs, batch = _example()
-
-    def loss(fields: dict[str, jax.Array]) -> jax.Array:
-        return algorithm.token_loss(log_probs, batch._replace(**fields), knobs)
-
-    fields = {name: getattr(batch, name) for name in sorted(READS.values())}
-    program = jax.make_jaxpr(loss)(fields).jaxpr
-    live = {v for v in program.outvars if not isinstance(v, core.Literal)}
-    for equation in reversed(program.eqns):
-        if live & set(equation.outvars):
-            live |= {v for v in equation.invars if not isinstance(v, core.Literal)}
-    used = {name for name, v in zip(fields, program.invars, strict=True) if v in live}
-    return frozenset(policy for policy, name in READS.items() if name in used)
-
-
-def _trial(algorithm: Algorithm, knobs: Mapping[str, float]) -> None:
-    """Lets every part judge the values of its knobs, which it cannot under a later trace."""
-    if undeclared := loss_reads(algorithm) - algorithm.reads:
-        raise ValueError(
-            f"the loss of {algorithm.name} reads log-probs that it does not declare: add"
-            f" {', '.join(sorted(undeclared))} to `reads`, so that they are computed"
-        )
-    log_probs, batch = _example()
-    rewards, key = jnp.zeros(log_probs.shape[:-1]), jax.random.key(0)
-    along = Along(batch.mask, log_probs, batch.mask, log_probs)
-    jax.eval_shape(lambda x: algorithm(x, batch, rewards, knobs, key, along), log_probs)
-
-
-def _example() -> tuple[jax.Array, TokenBatch]:
-    zeros = jnp.zeros((2, 2, 2))
-    return zeros, TokenBatch(zeros, zeros == 0, zeros, zeros, zeros)

@@ -5,8 +5,11 @@ from typing import Any
 
 from ogrpo.core import aggregate, objectives, returns
 from ogrpo.core.algorithms.base import (
+    ADVANTAGE,
     BEHAVIOR,
+    CRITIC,
     KEY,
+    LENGTHS,
     PROXIMAL,
     REFERENCE,
     STEPS,
@@ -15,7 +18,7 @@ from ogrpo.core.algorithms.base import (
     Knob,
     LooksAt,
 )
-from ogrpo.core.algorithms.parts import ADVANTAGES, REDUCTIONS
+from ogrpo.core.algorithms.parts import ADVANTAGES, PAIRS, REDUCTION_KNOBS, REDUCTIONS
 
 PPO = "PPO, arXiv:1707.06347, section 6.1"
 NO_KL = Knob(0.0, "no KL term in the paper")
@@ -39,20 +42,13 @@ def _method(
     reads: frozenset[str] = frozenset({BEHAVIOR}),
     **rest: Any,
 ) -> Algorithm:
-    total = REDUCTIONS[reduction]
-    longest = {"length": Knob(None, "the longest completion that the run allows")}
-    length = longest if total is aggregate.fixed_length_total else {}
     return Algorithm(
         name,
         loss,
         ADVANTAGES[advantage],
-        total,
+        REDUCTIONS[reduction],
         reads=reads,
-        knobs={
-            **(knobs or {}),
-            "beta": beta,
-            **length,
-        },
+        knobs={**(knobs or {}), "beta": beta, **REDUCTION_KNOBS.get(reduction, {})},
         summary=summary,
         source=source,
         **rest,
@@ -84,7 +80,7 @@ POLICY_GRADIENTS = [
         objectives.reinforce,
         "successes",
         "sequence_sum",
-        knobs={"threshold": Knob(0.0, "arXiv:2504.11343: rewards 0 and 1")},
+        knobs={"threshold": Knob(0.0, "arXiv:2504.11343: rewards 0 and 1", (ADVANTAGE,))},
     ),
     _method(
         "positives",
@@ -110,6 +106,36 @@ POLICY_GRADIENTS = [
     ),
 ]
 
+BY_LENGTH = frozenset({BEHAVIOR, LENGTHS})
+POLICY_GRADIENTS += [
+    _method(
+        "opo",
+        "REINFORCE with the mean reward by token as baseline",
+        "arXiv:2505.23585; verl 0.9, opo",
+        objectives.reinforce,
+        "length_weighted",
+        "sequence_sum",
+        reads=BY_LENGTH,
+    ),
+    _method(
+        "maxrl",
+        "REINFORCE towards the likelihood of a success: advantages over the group's mean",
+        "arXiv:2602.02710",
+        objectives.reinforce,
+        "mean_normalized",
+        "sequence_sum",
+    ),
+    _method(
+        "maxpo",
+        "REINFORCE towards the best of k completions",
+        "arXiv:2606.06080",
+        objectives.reinforce,
+        "max_at_k",
+        "sequence_sum",
+        knobs={"k": PAIRS},
+    ),
+]
+
 PPO_RUNS = "arXiv:1707.06347, table 3"
 CLIPPED = [
     Algorithm(
@@ -121,9 +147,9 @@ CLIPPED = [
         reads=frozenset({BEHAVIOR, VALUES}),
         knobs={
             **CLIP,
-            "discount": Knob(0.99, PPO_RUNS),
-            "decay": Knob(0.95, PPO_RUNS),
-            "value_coef": Knob(1.0, "arXiv:1707.06347, table 5"),
+            "discount": Knob(0.99, PPO_RUNS, (ADVANTAGE,)),
+            "decay": Knob(0.95, PPO_RUNS, (ADVANTAGE,)),
+            "value_coef": Knob(1.0, "arXiv:1707.06347, table 5", (CRITIC,)),
             "beta": NO_KL,
         },
         summary="PPO's clip, with a value head and generalised advantages (without entropy bonus)",
@@ -175,7 +201,7 @@ CLIPPED = [
     ),
     _method(
         "dapo",
-        "GRPO with a higher clip above, averaged over tokens; its resampling is the buffer's",
+        "GRPO with a higher clip, averaged over tokens; it resamples and shapes lengths by options",
         "arXiv:2503.14476, eq. 8",
         objectives.grpo,
         "group_standardized",
@@ -225,6 +251,52 @@ CLIPPED = [
         knobs={
             "temperature_pos": Knob(1.0, "arXiv:2511.20347"),
             "temperature_neg": Knob(1.05, "arXiv:2511.20347"),
+        },
+    ),
+]
+
+CLIPPED += [
+    _method(
+        "reinforce_pp",
+        "PPO's clip by token, rewards whitened over the tokens of the batch",
+        "arXiv:2501.03262; verl 0.9, reinforce_plus_plus",
+        objectives.grpo,
+        "whitened",
+        "token",
+        beta=Knob(0.0, "verl 0.9; the paper takes a KL from the reward of each token"),
+        knobs=CLIP,
+        reads=BY_LENGTH,
+    ),
+    _method(
+        "reinforce_pp_baseline",
+        "the same, above the group's mean before it is whitened",
+        "arXiv:2501.03262; verl 0.9, reinforce_plus_plus_baseline",
+        objectives.grpo,
+        "group_whitened",
+        "token",
+        beta=Knob(0.0, "verl 0.9"),
+        knobs=CLIP,
+        reads=BY_LENGTH,
+    ),
+    _method(
+        "pass_at_k",
+        "PPO's clip by token, advantages of the sets of k that a completion is in",
+        "arXiv:2508.10751, analytical derivation",
+        objectives.grpo,
+        "pass_at_k",
+        "token",
+        knobs={**CLIP, "k": PAIRS},
+    ),
+    _method(
+        "ctpo",
+        "the clip of the prefix's ratio in an interval that grows as the root of the position",
+        "arXiv:2605.07331",
+        objectives.ctpo,
+        "group_standardized",
+        "token",
+        knobs={
+            "eps_low": Knob(0.2, "PPO's; that of arXiv:2605.07331 could not be had"),
+            "eps_high": Knob(0.2, "PPO's; that of arXiv:2605.07331 could not be had"),
         },
     ),
 ]
@@ -350,6 +422,67 @@ GATED = [
 ]
 
 
+PRIME_RL = "prime-rl, August 2026"
+GATED += [
+    _method(
+        "prime_rl",
+        "the ratio times the advantage behind DPPO-TV's mask, and a squared log-ratio",
+        f"{PRIME_RL}, its default loss; arXiv:2602.04879, arXiv:2602.02276",
+        objectives.prime_rl,
+        "centered",
+        "token",
+        knobs={
+            "low": Knob(0.2, f"{PRIME_RL}: dppo_mask_low"),
+            "high": Knob(0.2, f"{PRIME_RL}: dppo_mask_high"),
+            "coef": Knob(1e-3, f"{PRIME_RL}: kl_tau"),
+        },
+        silent=False,
+    ),
+    _method(
+        "m2po_released",
+        "PPO's clip, as wide as the squared log-ratios of the batch allow",
+        "the released code of arXiv:2510.01161",
+        objectives.m2po_released,
+        "group_standardized",
+        "token",
+        knobs={
+            "threshold": Knob(0.04, "arXiv:2510.01161, section 4"),
+            "eps_low": Knob(0.3, "the released code"),
+            "eps_high": Knob(0.5, "the released code"),
+        },
+        looks_at=LooksAt.BATCH,
+    ),
+    _method(
+        "kl_cov",
+        "the ratio times the advantage, and a pull on the tokens that cost the most entropy",
+        "arXiv:2505.22617; verl 0.9, kl_cov",
+        objectives.kl_cov,
+        "group_standardized_bessel",
+        "token",
+        knobs={
+            "share": Knob(2e-4, "verl 0.9: kl_cov_ratio"),
+            "coef": Knob(1.0, "verl 0.9: ppo_kl_coef"),
+        },
+        looks_at=LooksAt.BATCH,
+        silent=False,
+    ),
+    _method(
+        "distill",
+        "the reverse KL to the reference, a teacher; rewards are not read",
+        f"on-policy distillation (Lu et al. 2025); {PRIME_RL}, ref_kl",
+        objectives.distill,
+        "raw",
+        "token",
+        knobs={
+            "low": Knob(0.2, f"{PRIME_RL}, ref_kl"),
+            "coef": Knob(1e-3, f"{PRIME_RL}, ref_kl"),
+        },
+        reads=frozenset({BEHAVIOR, REFERENCE}),
+        silent=False,
+    ),
+]
+
+
 def _rec(name: str, summary: str, loss: Any, **knobs: Knob) -> Algorithm:
     return _method(name, summary, REC, loss, "centered", "token", knobs={**REC_CLIP, **knobs})
 
@@ -377,7 +510,7 @@ RECS = [
         objectives.reinforce,
         "exponentially_weighted",
         "token",
-        knobs={"tau": Knob(1.0, REC_RUNS)},
+        knobs={"tau": Knob(1.0, REC_RUNS, (ADVANTAGE,))},
     ),
     _method(
         "asymre",
@@ -386,7 +519,7 @@ RECS = [
         objectives.reinforce,
         "lowered_baseline",
         "token",
-        knobs={"shift": Knob(0.1, REC_RUNS)},
+        knobs={"shift": Knob(0.1, REC_RUNS, (ADVANTAGE,))},
     ),
 ]
 
@@ -440,7 +573,7 @@ REGRESSIONS = [
         "soft_value",
         "sequence_sum",
         knobs={
-            "tau": Knob(1.0, "arXiv:2602.19362: beta_1"),
+            "tau": Knob(1.0, "arXiv:2602.19362: beta_1", (ADVANTAGE,)),
             "slope": Knob(1e-3, "arXiv:2602.19362: beta_2"),
         },
         silent=False,

@@ -18,6 +18,7 @@ from ogrpo.core.objectives.base import (
     LogRatioFn,
     TokenBatch,
     WeightFn,
+    drift,
     exact_center,
     from_proximal,
     gated,
@@ -29,6 +30,7 @@ from ogrpo.core.objectives.base import (
     unit_center,
 )
 from ogrpo.core.objectives.clipped import (
+    ctpo,
     decoupled,
     dual_clip,
     gmpo,
@@ -38,7 +40,15 @@ from ogrpo.core.objectives.clipped import (
     sapo,
     two_sided,
 )
-from ogrpo.core.objectives.divergence import dppo_kl, dppo_tv, m2po
+from ogrpo.core.objectives.divergence import (
+    distill,
+    dppo_kl,
+    dppo_tv,
+    kl_cov,
+    m2po,
+    m2po_released,
+    prime_rl,
+)
 from ogrpo.core.objectives.preference import dpo, preference_loss
 from ogrpo.core.objectives.regression import (
     group_regression,
@@ -98,6 +108,11 @@ OBJECTIVES: dict[str, Callable[..., jax.Array]] = {
         dpo,
         vespo,
         vtrace,
+        ctpo,
+        prime_rl,
+        distill,
+        kl_cov,
+        m2po_released,
     )
 }
 """Name -> `f(log_probs, batch, *, knobs)`: the losses per token."""

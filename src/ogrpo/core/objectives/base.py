@@ -8,12 +8,18 @@ import jax
 import jax.numpy as jnp
 
 from ogrpo.core import surrogates
-from ogrpo.core.checks import as_floats, check_axes, check_mask, check_nonnegative
+from ogrpo.core.checks import (
+    as_floats,
+    check_axes,
+    check_mask,
+    check_nonnegative,
+    is_zero,
+    needed,
+)
 from ogrpo.core.divergences import KlFn, k3
 from ogrpo.core.masked import masked_mean
 from ogrpo.core.ratios import exp_ratio, log_ratio
 from ogrpo.core.surrogates import GateFn, Scalar, SurrogateFn
-from ogrpo.core.weights import unit_weight
 
 LogRatioFn = Callable[[jax.Array, jax.Array, jax.Array], jax.Array]
 WeightFn = Callable[[jax.Array, jax.Array], jax.Array]
@@ -31,10 +37,10 @@ class TokenBatch(NamedTuple):
     """Bool, True where a token counts."""
     behavior_log_probs: jax.Array
     """What the sampler drew with."""
-    proximal_log_probs: jax.Array
-    """The trainer's own at the start of the update."""
-    ref_log_probs: jax.Array
-    """The policy not to stray from; anything finite where beta is 0."""
+    proximal_log_probs: jax.Array | None = None
+    """The trainer's own at the start of the update; None where no loss reads them."""
+    ref_log_probs: jax.Array | None = None
+    """The policy not to stray from; None where beta is 0."""
     weights: jax.Array | None = None
     """The user's own factor of each token's gain, held constant; None for 1."""
 
@@ -45,7 +51,7 @@ def token_loss(
     *,
     surrogate_fn: SurrogateFn,
     log_ratio_fn: LogRatioFn = log_ratio,
-    weight_fn: WeightFn = unit_weight,
+    weight_fn: WeightFn | None = None,
     kl_fn: KlFn = k3,
     beta: Scalar = 0.0,
 ) -> jax.Array:
@@ -60,7 +66,8 @@ def token_loss(
       batch: the rest, [..., T].
       surrogate_fn: `(ratio, advantages) -> [..., T]`, to be maximised.
       log_ratio_fn: `(log_probs, behavior_log_probs, mask) -> [..., T]`.
-      weight_fn: `(log_ratio, mask) -> [..., T]`, with rho relative to the proximal policy only.
+      weight_fn: `(log_ratio, mask) -> [..., T]`, with rho relative to the proximal policy only;
+        None for 1.
       kl_fn: `(log_probs, ref_log_probs) -> [..., T]`.
       beta: weight of the KL term, >= 0.
 
@@ -84,17 +91,22 @@ def token_loss(
     check_nonnegative(beta=beta)
     ratio = exp_ratio(log_ratio_fn(log_probs, batch.behavior_log_probs, batch.mask))
     gain = surrogate_fn(ratio, batch.advantages)
-    drift = log_ratio(batch.proximal_log_probs, batch.behavior_log_probs, batch.mask)
-    loss = -weight_fn(drift, batch.mask) * own_weights(batch) * gain
-    if not (isinstance(beta, float | int) and beta == 0):
-        loss = loss + beta * kl_fn(log_probs, batch.ref_log_probs)
+    weight = jnp.ones_like(gain) if weight_fn is None else weight_fn(drift(batch), batch.mask)
+    loss = -weight * own_weights(batch) * gain
+    if not is_zero(beta):
+        loss = loss + beta * kl_fn(log_probs, needed(batch.ref_log_probs, "ref_log_probs"))
     return jnp.where(batch.mask, loss, 0)
+
+
+def drift(batch: TokenBatch) -> jax.Array:
+    """log pi_k - log mu, how far the sampler was from the start of the update. [..., T]."""
+    proximal = needed(batch.proximal_log_probs, "proximal_log_probs")
+    return log_ratio(proximal, batch.behavior_log_probs, batch.mask)
 
 
 def exact_center(batch: TokenBatch) -> jax.Array:
     """r' = sg(pi_k / mu), the centre at which the clipped surrogate minorises. [..., T]."""
-    drift = log_ratio(batch.proximal_log_probs, batch.behavior_log_probs, batch.mask)
-    return jax.lax.stop_gradient(exp_ratio(drift))
+    return jax.lax.stop_gradient(exp_ratio(drift(batch)))
 
 
 def unit_center(batch: TokenBatch) -> jax.Array:
@@ -104,7 +116,8 @@ def unit_center(batch: TokenBatch) -> jax.Array:
 
 def from_proximal(batch: TokenBatch, log_ratio_fn: LogRatioFn = log_ratio) -> LogRatioFn:
     """A `log_ratio_fn` whose denominator is pi_k, whatever the batch's behaviour policy was."""
-    return lambda new, _, mask: log_ratio_fn(new, batch.proximal_log_probs, mask)
+    proximal = needed(batch.proximal_log_probs, "proximal_log_probs")
+    return lambda new, _, mask: log_ratio_fn(new, proximal, mask)
 
 
 def own_weights(batch: TokenBatch) -> jax.Array | float:

@@ -13,9 +13,10 @@ from ogrpo.core.objectives.base import (
     TokenBatch,
     exact_center,
     from_proximal,
+    masked_batch,
     token_loss,
 )
-from ogrpo.core.ratios import log_ratio, mean_log_ratio
+from ogrpo.core.ratios import log_ratio, mean_log_ratio, prefix_log_ratio
 from ogrpo.core.surrogates import Scalar
 from ogrpo.core.weights import truncated_weight
 
@@ -129,6 +130,35 @@ def gspo(
     """
     clip = partial(surrogates.clipped_surrogate, eps_low=eps_low, eps_high=eps_high)
     return token_loss(log_probs, batch, surrogate_fn=clip, log_ratio_fn=mean_log_ratio, beta=beta)
+
+
+def ctpo(
+    log_probs: jax.Array,
+    batch: TokenBatch,
+    *,
+    eps_low: Scalar = 0.2,
+    eps_high: Scalar = 0.2,
+    beta: Scalar = 0.0,
+) -> jax.Array:
+    """CTPO: the clip of rho_1..t = prod_{u <= t} rho_u at exp(-+eps sqrt t), t's own gradient.
+
+    Source: Zhang et al. (2026, arXiv:2605.07331). Support: pi << mu. Bias: the prefix is corrected,
+    what follows the token is not, so that it is unbiased where A_t is the value of the prefix.
+    """
+    check_nonnegative(eps_low=eps_low, eps_high=eps_high)
+    log_probs, batch = masked_batch(log_probs, batch)
+    root = jnp.sqrt(jnp.cumsum(batch.mask, axis=-1).astype(log_probs.dtype))
+
+    def prefix(new: jax.Array, old: jax.Array, mask: jax.Array) -> jax.Array:
+        total = jax.lax.stop_gradient(prefix_log_ratio(new, old, mask))
+        own = log_ratio(new, jax.lax.stop_gradient(new), mask)
+        return total + jnp.where(jnp.isfinite(own), own, 0)
+
+    def clip(ratio: jax.Array, advantages: jax.Array) -> jax.Array:
+        inside = jnp.clip(ratio, jnp.exp(-eps_low * root), jnp.exp(eps_high * root))
+        return jnp.minimum(ratio * advantages, inside * advantages)
+
+    return token_loss(log_probs, batch, surrogate_fn=clip, log_ratio_fn=prefix, beta=beta)
 
 
 def sapo(

@@ -6,10 +6,12 @@ import jax
 import jax.numpy as jnp
 
 from ogrpo.core import gates
+from ogrpo.core.checks import check_nonnegative, needed
 from ogrpo.core.divergences import KlFn, binary_kl, binary_tv
-from ogrpo.core.objectives.base import TokenBatch, gated, masked_batch, scored
-from ogrpo.core.ratios import log_ratio
-from ogrpo.core.surrogates import Scalar
+from ogrpo.core.masked import gate, masked_count, masked_mean
+from ogrpo.core.objectives.base import TokenBatch, gated, masked_batch, scored, token_loss
+from ogrpo.core.ratios import MAX_LOG_RATIO, log_ratio
+from ogrpo.core.surrogates import Scalar, ratio_surrogate
 
 
 def m2po(
@@ -62,6 +64,112 @@ def dppo_kl(
     """
     divergence = _between(binary_kl, log_probs, batch)
     return _fenced(log_probs, batch, divergence, low=low, high=high, cap=cap, beta=beta)
+
+
+def prime_rl(
+    log_probs: jax.Array,
+    batch: TokenBatch,
+    *,
+    low: Scalar = 0.2,
+    high: Scalar = 0.2,
+    coef: Scalar = 1e-3,
+) -> jax.Array:
+    """-M rho A + coef D^2: DPPO-TV's mask on the ratio, and a pull towards the sampler.
+
+    Source: prime-rl's default loss (August 2026), after arXiv:2602.04879 and 2602.02276; the
+    advantages are centred, and it reduces with `token_mean`. Infinite for infinite D.
+    """
+    fence = partial(
+        gates.divergence_gate,
+        divergence=_between(binary_tv, log_probs, batch),
+        low=low,
+        high=high,
+    )
+    return gated(log_probs, batch, fence) + _pull(log_probs, batch, coef)
+
+
+def distill(
+    log_probs: jax.Array, batch: TokenBatch, *, low: Scalar = 0.2, coef: Scalar = 1e-3
+) -> jax.Array:
+    """-M rho sg(log ref - log pi) + coef D^2: the reverse KL to a teacher, the reference.
+
+    M is shut where mu - pi of the token is beyond low. The advantages are not read. Its mean over
+    samples of pi has the gradient of KL(pi||ref) by token. Source: on-policy distillation (Lu et
+    al. 2025, Thinking Machines); the mask and the pull are prime-rl's (August 2026).
+    """
+    log_probs, batch = masked_batch(log_probs, batch)
+    ref = needed(batch.ref_log_probs, "ref_log_probs")
+    gain = jax.lax.stop_gradient(ref - log_probs)
+    fallen = jnp.exp(batch.behavior_log_probs) - jnp.exp(log_probs)
+    kept = gate(fallen > low, fallen)
+    teach = batch._replace(advantages=gain)
+    return gated(log_probs, teach, lambda *_: kept) + _pull(log_probs, batch, coef)
+
+
+def kl_cov(
+    log_probs: jax.Array, batch: TokenBatch, *, share: Scalar = 2e-4, coef: Scalar = 1.0
+) -> jax.Array:
+    """-rho A + coef |D| on the share of tokens whose (A - mean A)(log pi - mean log pi) is largest.
+
+    Source: KL-Cov (Cui et al. 2025, arXiv:2505.22617), which slows the fall of the entropy where it
+    falls fastest; at least one token. Looks at the whole array: microbatches do not add up.
+    """
+    check_nonnegative(share=share, coef=coef)
+    log_probs, batch = masked_batch(log_probs, batch)
+    held = jax.lax.stop_gradient(log_probs)
+    off = (batch.advantages, held)
+    parts = [jnp.where(batch.mask, x - masked_mean(x, batch.mask, None), 0) for x in off]
+    covariance = jnp.where(batch.mask, parts[0] * parts[1], -jnp.inf).ravel()
+    rank = jnp.argsort(jnp.argsort(-covariance)).reshape(held.shape).astype(held.dtype)
+    most = jnp.maximum(jnp.floor(share * masked_count(batch.mask, held.dtype, None)), 1)
+    distance = jnp.abs(log_ratio(log_probs, batch.behavior_log_probs, batch.mask))
+    pull = jnp.where(batch.mask & (rank < most), coef * distance, 0)
+    return token_loss(log_probs, batch, surrogate_fn=ratio_surrogate) + pull
+
+
+def m2po_released(
+    log_probs: jax.Array,
+    batch: TokenBatch,
+    *,
+    threshold: Scalar = 0.04,
+    eps_low: Scalar = 0.3,
+    eps_high: Scalar = 0.5,
+) -> jax.Array:
+    """M2PO as its authors released it: PPO's clip at e^-+tau, mean min(D^2, tau^2) = threshold.
+
+    The interval is never narrower than [1 - eps_low, 1 + eps_high]. Source: the released code of
+    arXiv:2510.01161; its algorithm 1 is `m2po`. Looks at the whole array.
+    """
+    check_nonnegative(threshold=threshold, eps_low=eps_low, eps_high=eps_high)
+    log_probs, batch = masked_batch(log_probs, batch)
+    delta = log_ratio(log_probs, batch.behavior_log_probs, batch.mask)
+    width = jnp.sqrt(_capped_square(jax.lax.stop_gradient(delta), batch.mask, threshold))
+    low = jnp.minimum(jnp.exp(-width), 1 - eps_low)
+    high = jnp.maximum(jnp.exp(jnp.minimum(width, MAX_LOG_RATIO)), 1 + eps_high)
+
+    def clip(ratio: jax.Array, advantages: jax.Array) -> jax.Array:
+        return jnp.minimum(ratio * advantages, jnp.clip(ratio, low, high) * advantages)
+
+    return token_loss(log_probs, batch, surrogate_fn=clip)
+
+
+def _capped_square(delta: jax.Array, mask: jax.Array, budget: Scalar) -> jax.Array:
+    """The c with mean min(D^2, c) = budget over the tokens; infinite if their mean is below it."""
+    squares = jnp.sort(jnp.where(mask, delta**2, jnp.inf).ravel())
+    n, before = masked_count(mask, delta.dtype, None), jnp.arange(squares.size, dtype=delta.dtype)
+    kept = jnp.where(before < n, squares, 0)
+    earlier = jnp.cumsum(kept) - kept
+    left = jnp.maximum(n - before, 1)
+    reached = (earlier + left * kept >= n * budget) & (before < n)
+    first = jnp.argmax(reached)
+    cap = (n * budget - earlier[first]) / left[first]
+    return jnp.where(jnp.any(reached), cap, jnp.inf)
+
+
+def _pull(log_probs: jax.Array, batch: TokenBatch, coef: Scalar) -> jax.Array:
+    """coef D^2 of each token, 0 where masked."""
+    check_nonnegative(coef=coef)
+    return coef * log_ratio(log_probs, batch.behavior_log_probs, batch.mask) ** 2
 
 
 def _fenced(

@@ -3,7 +3,7 @@
 import jax
 import jax.numpy as jnp
 
-from ogrpo.core.checks import check_group, check_nonnegative
+from ogrpo.core.checks import check_group, check_nonnegative, needed
 from ogrpo.core.masked import gate, masked_count, masked_sum
 from ogrpo.core.objectives.base import TokenBatch, masked_batch, own_weights, per_sequence
 from ogrpo.core.ratios import log_ratio
@@ -47,7 +47,8 @@ def dpo(log_probs: jax.Array, batch: TokenBatch, *, tau: Scalar = 0.1) -> jax.Ar
     """
     check_nonnegative(tau=tau)
     log_probs, batch = masked_batch(log_probs, batch)
-    gains = log_ratio(log_probs, batch.ref_log_probs, batch.mask)
+    ref = needed(batch.ref_log_probs, "ref_log_probs")
+    gains = log_ratio(log_probs, ref, batch.mask)
     distance = masked_sum(gains, batch.mask)[..., 0]
     present = jnp.any(batch.mask, axis=-1)
     shares = preference_loss(per_sequence(batch), tau * distance, present)

@@ -19,5 +19,4 @@ from ogrpo.data.replay.samplers import (
     recency,
     uniform,
 )
-from ogrpo.data.replay.shards import Shard, allot, merge_statistics
 from ogrpo.data.replay.table import Features, Table

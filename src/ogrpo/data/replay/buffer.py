@@ -24,8 +24,8 @@ from ogrpo.data.replay.memory import Memory
 from ogrpo.data.replay.samplers import Sampler
 from ogrpo.data.replay.segments import Segment
 from ogrpo.data.replay.table import Table
-from ogrpo.files import make_folder
-from ogrpo.rollout.protocol import BoolArray
+from ogrpo.protocol import BoolArray
+from ogrpo.system.files import make_folder
 
 State = dict[str, Any]
 
@@ -196,7 +196,7 @@ class ReplayBuffer:
         return draw
 
     def statistics(self) -> dict[str, float]:
-        """What the buffer holds and has counted; `merge_statistics` joins those of shards."""
+        """Return what the buffer holds and has counted."""
         table = self._table
         features = table.features(table.places(table.all_live()))
         held = {
@@ -204,7 +204,6 @@ class ReplayBuffer:
             "bytes": self.nbytes,
             "bytes/allocated": self._memory.allocated,
             "unacknowledged": self._journal.waiting,
-            "mass": self._sampler.mass(),
         }
         spread = {**_spread("uses", features.uses), **_spread("staleness", features.staleness)}
         return {name: float(n) for name, n in {**held, **spread, **self._counts}.items()}
@@ -269,7 +268,9 @@ class ReplayBuffer:
             staleness = self.version - columns.policy_versions.min(axis=1)
             yield "stale", staleness > self.limits.staleness
         if self._refuse_zero_variance:
-            yield "zero_variance", np.ptp(columns.rewards, axis=1) == 0
+            judged = ~np.isnan(columns.rewards)
+            most = columns.rewards.max(axis=1, where=judged, initial=-np.inf)
+            yield "zero_variance", most <= columns.rewards.min(axis=1, where=judged, initial=np.inf)
 
     def _enter(self, ids: Int64Array, columns: Columns) -> None:
         self._memory.put(ids, columns)

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from ogrpo.batch import Batch
 from ogrpo.data.replay.stretches import no_stretches, stretches_by_completion, to_mask, to_stretches
-from ogrpo.rollout.protocol import (
+from ogrpo.protocol import (
     BoolArray,
     Completion,
     FinishReason,
@@ -35,7 +35,7 @@ class Experience:
 
     Attributes:
         group: the prompt and its `G` completions.
-        rewards: float32 `[G]`.
+        rewards: float32 `[G]`, NaN where a completion was not judged.
         problem: index of the prompt in its data set.
     """
 
@@ -264,7 +264,8 @@ def narrow(columns: Columns, layout: Layout) -> Columns:
     """Check what was given and cast ids and log-probs to what the layout keeps.
 
     Raises:
-        ValueError: an id outside the vocabulary, a value that is not finite, a negative version.
+        ValueError: an id outside the vocabulary, a log-prob that is not finite, an infinite reward,
+            a negative version.
     """
     for name in ("prompt_ids", "token_ids"):
         _check_ids(name, getattr(columns, name), layout.vocab_size)
@@ -272,8 +273,8 @@ def narrow(columns: Columns, layout: Layout) -> Columns:
         _check_least(name, getattr(columns, name))
     with np.errstate(over="ignore"):  # what overflows float16 is refused on the next line
         log_probs = columns.log_probs.astype(layout.log_prob_dtype)
-    for name, values in (("log_probs", log_probs), ("rewards", columns.rewards)):
-        _check_finite(name, values)
+    _check_finite("log_probs", log_probs)
+    _check_finite("rewards", columns.rewards[~np.isnan(columns.rewards)])  # NaN: not judged
     return columns._replace(
         prompt_ids=columns.prompt_ids.astype(layout.id_dtype),
         token_ids=columns.token_ids.astype(layout.id_dtype),

@@ -7,7 +7,7 @@ import numpy as np
 
 from ogrpo.batch import Batch
 from ogrpo.data.replay.columns import Columns, Experience, Int64Array, pad, unpack
-from ogrpo.rollout.protocol import FloatArray
+from ogrpo.protocol import FloatArray
 
 
 @dataclass(frozen=True, eq=False)

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import numpy as np
 
-from ogrpo import lock
 from ogrpo.data.replay import segments
 from ogrpo.data.replay.columns import Columns, Int64Array, Layout, join
 from ogrpo.data.replay.identity import MisplacedSegment
 from ogrpo.data.replay.segments import Segment
-from ogrpo.files import make_folder
+from ogrpo.system import lock
+from ogrpo.system.files import make_folder
 
 log = logging.getLogger(__name__)
 

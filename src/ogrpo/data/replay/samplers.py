@@ -54,10 +54,6 @@ class Sampler(Protocol):
         """
         ...
 
-    def mass(self) -> float:
-        """What this buffer weighs against other shards of the same data; see `allot`."""
-        ...
-
 
 class Fifo:
     """In the order of insertion, from after the group drawn last, round and round.
@@ -81,10 +77,6 @@ class Fifo:
         if len(ahead) == count:
             return ahead
         return np.concatenate([ahead, table.first(table.head, table.next_id, count - len(ahead))])
-
-    def mass(self) -> float:
-        """The number of groups."""
-        return float(self._table.live)
 
 
 class Prioritised:
@@ -113,11 +105,6 @@ class Prioritised:
         self._renew()
         draw = self._independent if self.replace else self._distinct
         return self._table.ids(draw(count, rng))
-
-    def mass(self) -> float:
-        """The sum of all weights."""
-        self._renew()
-        return self._tree.total
 
     def _independent(self, count: int, rng: np.random.Generator) -> Int64Array:
         total = self._tree.total
@@ -190,10 +177,6 @@ class Stratified:
             for problem, times in Counter(picks).items()
         }
         return np.array([next(given[problem]) for problem in picks], np.int64)
-
-    def mass(self) -> float:
-        """The number of prompts."""
-        return float(len(self._problems))
 
     def _rounds(self, count: int, rng: np.random.Generator) -> list[int]:
         picks: list[int] = []

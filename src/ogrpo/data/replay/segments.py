@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 from ogrpo.data.replay.columns import FINISH_REASONS, Columns, Layout
 from ogrpo.data.replay.identity import BrokenSegment, check_identity
 from ogrpo.data.replay.stretches import no_stretches
-from ogrpo.files import sync_folder
+from ogrpo.system.files import sync_folder
 
 NAME = re.compile(r"groups-(\d{12})-(\d{12})\.parquet")
 UNFINISHED = "_unfinished-"  # readers of a whole folder pass over names that begin with _

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from ogrpo.data.replay.columns import Int64Array
-from ogrpo.rollout.protocol import IntArray
+from ogrpo.protocol import IntArray
 
 
 class Spans:

@@ -8,7 +8,7 @@ from itertools import groupby
 
 import numpy as np
 
-from ogrpo.rollout.protocol import BoolArray, IntArray
+from ogrpo.protocol import BoolArray, IntArray
 
 
 def no_stretches() -> IntArray:

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ogrpo.data.replay.columns import Columns, Int64Array
-from ogrpo.rollout.protocol import BoolArray
+from ogrpo.protocol import BoolArray
 
 SMALLEST = 64
 
@@ -161,8 +161,10 @@ def _empty_rows(group_size: int, capacity: int) -> Rows:
 
 
 def _new_rows(columns: Columns, n_bytes: Int64Array) -> dict[str, npt.NDArray[Any] | bool | int]:
-    rewards = columns.rewards.astype(np.float64)
-    advantages = rewards - rewards.mean(axis=1, keepdims=True)
+    judged = ~np.isnan(columns.rewards)
+    rewards = np.where(judged, columns.rewards, 0).astype(np.float64)
+    count = np.maximum(judged.sum(axis=1, keepdims=True), 1)
+    advantages = np.where(judged, rewards - rewards.sum(axis=1, keepdims=True) / count, 0)
     same = ("prompt_lengths", "lengths", "policy_versions", "temperatures", "finish_reasons")
     return {
         **{name: getattr(columns, name) for name in (*same, "rewards")},
@@ -170,7 +172,7 @@ def _new_rows(columns: Columns, n_bytes: Int64Array) -> dict[str, npt.NDArray[An
         "uses": 0,
         "problem": columns.problems,
         "oldest": columns.policy_versions.min(axis=1),
-        "spread": np.abs(advantages).mean(axis=1),
+        "spread": np.abs(advantages).sum(axis=1) / count[:, 0],
         "lift": advantages.max(axis=1),
         "bytes": n_bytes,
     }

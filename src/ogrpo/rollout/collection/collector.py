@@ -21,6 +21,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+from ogrpo.protocol import Engine, Group, Sampling
 from ogrpo.rollout.check import REFUSED, Flaw, Terms, flaws
 from ogrpo.rollout.collection.occupancy import Occupancy
 from ogrpo.rollout.collection.request_queue import (
@@ -38,8 +39,7 @@ from ogrpo.rollout.collection.requests import (
     check_answer,
     check_rewards,
 )
-from ogrpo.rollout.protocol import Engine, Group, Sampling
-from ogrpo.terminal import shown
+from ogrpo.system.terminal import shown
 
 log = logging.getLogger(__name__)
 TRAINER_WAITS, WORKERS_WAIT = "trainer/waiting", "workers/waiting"
@@ -84,7 +84,7 @@ class Collector:
         self._queue = RequestQueue(
             request_at,
             steps=steps,
-            group_size=sampling.group_size,
+            sampling=sampling,
             limits=limits,
             retry_on=retry_on,
         )
@@ -253,29 +253,29 @@ class Collector:
     # --- the judges' side ----------------------------------------------------------------------
 
     def _judge(self) -> None:
-        while (asked := self._next_unjudged()) is not None:
+        while (unjudged := self._next_unjudged()) is not None:
             try:
-                rewarded = self._reward_fn(asked.request, asked.places, asked.groups)
-                check_rewards(asked, rewarded)
+                rewarded = self._reward_fn(unjudged.request, unjudged.places, unjudged.groups)
+                check_rewards(unjudged, rewarded)
             except BaseException as error:  # Not handled here: the trainer's thread raises it.
                 with self._changed:
                     self._spent.leave(JUDGING)
-                    self._queue.unjudgeable(asked, error)
+                    self._queue.unjudgeable(unjudged, error)
                     self._changed.notify_all()
                 continue
             with self._changed:
                 self._spent.leave(JUDGING)
-                self._queue.judged(asked, rewarded)
+                self._queue.judged(unjudged, rewarded)
                 self._changed.notify_all()
 
     def _next_unjudged(self) -> Unjudged | None:
         with self._changed:
-            asked = None
-            while not self._closed and (asked := self._queue.next_unjudged()) is None:
+            unjudged = None
+            while not self._closed and (unjudged := self._queue.next_unjudged()) is None:
                 self._changed.wait()
-            if asked is not None:
+            if unjudged is not None:
                 self._spent.enter(JUDGING)
-            return asked
+            return unjudged
 
     # --- statistics ----------------------------------------------------------------------------
 
@@ -315,7 +315,7 @@ class Collector:
 
 
 class _Answer(NamedTuple):
-    """What a call of `generate` gave, and what is wrong with it, by the group's place in it."""
+    """The groups of a call of `generate`, and their flaws by the group's place in it."""
 
     groups: Sequence[Group]
     flaws: Mapping[int, Flaw]

@@ -1,4 +1,4 @@
-"""Who spent how long doing what."""
+"""Seconds of threads by activity."""
 
 from collections import Counter, defaultdict
 from collections.abc import Callable
@@ -33,7 +33,7 @@ class Occupancy:
         return self._seconds[activity]
 
     def active(self, *activities: str) -> int:
-        """How many are at one of these now."""
+        """Returns how many are at one of these now."""
         return sum(self._active[activity] for activity in activities)
 
     def elapsed(self) -> float:

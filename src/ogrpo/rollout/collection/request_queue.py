@@ -13,10 +13,11 @@ Nothing here locks, waits or knows the time; the collector calls it under its lo
 
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
-from ogrpo.rollout.check import Flaw
+from ogrpo.protocol import Group, Sampling
+from ogrpo.rollout.check import Flaw, Orders
 from ogrpo.rollout.collection.requests import (
     Call,
     Request,
@@ -25,7 +26,6 @@ from ogrpo.rollout.collection.requests import (
     Unjudged,
     calls,
 )
-from ogrpo.rollout.protocol import Group
 
 
 class CollectionError(RuntimeError):
@@ -34,7 +34,7 @@ class CollectionError(RuntimeError):
 
 @dataclass(frozen=True)
 class CollectionLimits:
-    """How far collection may run ahead of training, and how hard it tries."""
+    """Bounds on how far collection runs ahead of training, and on how hard it tries."""
 
     lead: int
     """Batches that may be asked for beyond the one that the trainer takes; 0: nothing overlaps."""
@@ -84,7 +84,7 @@ class RequestQueue:
         request_at: Callable[[int], Request],
         *,
         steps: range,
-        group_size: int,
+        sampling: Sampling,
         limits: CollectionLimits,
         retry_on: tuple[type[Exception], ...],
     ) -> None:
@@ -94,10 +94,10 @@ class RequestQueue:
         self.refused: Counter[str] = Counter()
         """Completions of the groups that were refused, by the reason."""
         self.staleness: Counter[int] = Counter()
-        self._request_at, self._group_size = request_at, group_size
+        self._request_at, self._sampling = request_at, sampling
         self._limits, self._retry_on = limits, retry_on
         self._steps = steps
-        self._asked, self._next = steps.start, steps.start
+        self._requested, self._next = steps.start, steps.start
         self._waiting: deque[Request] = deque()
         self._queue: deque[Command] = deque()
         self._running: set[Command] = set()
@@ -108,9 +108,9 @@ class RequestQueue:
 
     def request(self, until: int) -> None:
         """Asks for every batch up to that of step `until`, once, as far as the run goes."""
-        while self._asked <= until and self._asked in self._steps:
-            self._waiting.append(self._request_at(self._asked))
-            self._asked += 1
+        while self._requested <= until and self._requested in self._steps:
+            self._waiting.append(self._request_at(self._requested))
+            self._requested += 1
         self._admit()
 
     def publish(self, params: Any, version: int) -> None:
@@ -136,7 +136,7 @@ class RequestQueue:
     # --- what a worker does --------------------------------------------------------------------
 
     def begin(self) -> Command | None:
-        """What a free worker does next; None if it has to wait."""
+        """Returns what a free worker does next; None if it has to wait."""
         if self.error is not None or not self._queue or self._barred():
             return None
         command = self._queue.popleft()
@@ -144,14 +144,14 @@ class RequestQueue:
         return command
 
     def _barred(self) -> bool:
-        """Whether something under way keeps the head of the queue from beginning."""
+        """Returns whether something under way keeps the head of the queue from beginning."""
         if isinstance(self._queue[0], Publish) and self._limits.ordered:
             return bool(self._running)
         return any(isinstance(command, Publish) for command in self._running)
 
     @property
     def under_way(self) -> bool:
-        """Whether the engine is at work."""
+        """Returns whether the engine is at work."""
         return bool(self._running)
 
     def published(self, command: Publish) -> None:
@@ -175,15 +175,20 @@ class RequestQueue:
                 fit[place] = group
             else:
                 again[place] = reason
+        batch = self._batches[call.request.step]
+        repeated = batch.orders.repeated(fit, greedy=self._sampling.greedy)
+        for place, flaw in repeated.items():
+            self.refused[flaw.reason] += len(fit.pop(place).completions)
+            again[place] = "refused"
         if fit:
-            self._batches[call.request.step].drawn += len(fit)
+            batch.drawn += len(fit)
             self._unjudged.append(Unjudged(call.request, (*fit,), (*fit.values(),)))
         if again:
-            first = next((f"{flaw}" for flaw in flaws.values()), "")
+            first = next((f"{flaw}" for flaw in (*flaws.values(), *repeated.values())), "")
             self._retry(call, again, None, first)
 
     def _unfit(self, step: int, group: Group, flaw: Flaw | None) -> str | None:
-        if len(group.completions) != self._group_size:
+        if len(group.completions) != self._sampling.group_size:
             return "incomplete"
         if flaw is not None:
             self.refused[flaw.reason] += len(group.completions)
@@ -224,28 +229,28 @@ class RequestQueue:
     # --- what a judge does ---------------------------------------------------------------------
 
     def next_unjudged(self) -> Unjudged | None:
-        """What a free judge does next; None if it has to wait."""
+        """Returns what a free judge does next; None if it has to wait."""
         return self._unjudged.popleft() if self._unjudged else None
 
-    def judged(self, asked: Unjudged, rewarded: Sequence[Rewarded]) -> None:
+    def judged(self, unjudged: Unjudged, rewarded: Sequence[Rewarded]) -> None:
         """Keeps groups with their rewards."""
-        batch = self._batches[asked.request.step]
-        batch.rewarded.update(zip(asked.places, rewarded, strict=True))
+        batch = self._batches[unjudged.request.step]
+        batch.rewarded.update(zip(unjudged.places, rewarded, strict=True))
 
-    def unjudgeable(self, asked: Unjudged, error: BaseException) -> None:
+    def unjudgeable(self, unjudged: Unjudged, error: BaseException) -> None:
         """Ends collection: what judges failed."""
-        self._batches[asked.request.step].drawn -= len(asked.places)
-        self._end(f"step {asked.request.step}: {error}", error)
+        self._batches[unjudged.request.step].drawn -= len(unjudged.places)
+        self._end(f"step {unjudged.request.step}: {error}", error)
 
     # --- what the trainer is given -------------------------------------------------------------
 
     def complete(self, step: int) -> bool:
-        """Whether the whole batch of a step is there."""
+        """Returns whether the whole batch of a step is there."""
         batch = self._batches.get(step)
         return batch is not None and len(batch.rewarded) == len(batch.request.prompts)
 
     def whole(self, step: int) -> bool:
-        """Whether every group of a step is drawn, so that its judgement alone is waited for."""
+        """Returns whether every group of a step is drawn; its judgement alone is waited for."""
         batch = self._batches.get(step)
         return batch is not None and batch.drawn == len(batch.request.prompts)
 
@@ -291,3 +296,4 @@ class _Batch:
     request: Request
     rewarded: dict[int, Rewarded]
     drawn: int = 0
+    orders: Orders = field(default_factory=Orders)

@@ -1,11 +1,11 @@
-"""What a step asks for, the calls that it is cut into, and what the step is given in the end."""
+"""Requests of a step, the calls that they are cut into, and the batch that the step gets."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from ogrpo.rollout.protocol import FloatArray, Group, IntArray
+from ogrpo.protocol import FloatArray, Group, IntArray
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,7 +32,7 @@ class Rewarded:
 
     group: Group
     rewards: FloatArray
-    """float32 `[G]`, what an update learns from."""
+    """float32 `[G]`, what an update learns from; NaN where a completion was not judged."""
     values: Mapping[str, FloatArray] = field(default_factory=dict)
     """float32 `[G]` of each reward by its name, NaN where it gave none."""
     failures: tuple[str, ...] = ()
@@ -109,7 +109,7 @@ def calls(request: Request, prompts_per_call: int | None) -> list[Call]:
 
 
 def check_answer(call: Call, groups: Sequence[Group]) -> None:
-    """Refuse an answer that is not one group for each prompt, in order.
+    """Refuses an answer that is not one group for each prompt, in order.
 
     Raises:
         ValueError: rewards would be given for the answers to other prompts.
@@ -127,16 +127,16 @@ def check_answer(call: Call, groups: Sequence[Group]) -> None:
             )
 
 
-def check_rewards(asked: Unjudged, rewarded: Sequence[Rewarded]) -> None:
-    """Refuse judgements that are not one for each group.
+def check_rewards(unjudged: Unjudged, rewarded: Sequence[Rewarded]) -> None:
+    """Refuses judgements that are not one for each group.
 
     Raises:
         ValueError: a group would get the rewards of another, or none.
     """
-    sizes = [len(group.completions) for group in asked.groups]
-    found = [len(each.rewards) for each in rewarded]
-    if sizes != found:
+    sizes = [len(group.completions) for group in unjudged.groups]
+    rewards = [len(each.rewards) for each in rewarded]
+    if sizes != rewards:
         raise ValueError(
-            f"step {asked.request.step}: groups of {sizes} completions were given {found} rewards;"
-            " a judge gives one for each completion"
+            f"step {unjudged.request.step}: groups of {sizes} completions came back with {rewards}"
+            " rewards; a judge gives one for each completion"
         )

@@ -1,1 +1,1 @@
-"""What runs in the server: its own folder, so that a server can have it on PYTHONPATH alone."""
+"""The server's side, in a folder that a server can have on PYTHONPATH by itself."""

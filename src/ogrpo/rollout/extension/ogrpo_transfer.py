@@ -27,7 +27,7 @@ class ReleaseInit(WeightTransferInitInfo):
 
 @dataclass(kw_only=True)
 class ReleaseUpdate(WeightTransferUpdateInfo):
-    """What `ogrpo_releases.update` takes."""
+    """The arguments of `ogrpo_releases.update`."""
 
     version: int
     manifest_sha256: str

@@ -35,7 +35,7 @@ class WeightSync:
         return worker
 
     def ogrpo_describe(self) -> dict[str, Any]:
-        """What the trainer has to know of this worker, version and last update included."""
+        """Returns what the trainer has to know of this worker, version and last update included."""
         config = self.vllm_config
         model, transfer = config.model_config, config.weight_transfer_config
         scheduler = config.scheduler_config
@@ -64,7 +64,7 @@ class WeightSync:
 
 
 def place_of(worker: Any) -> Any:
-    """What a worker remembers between two updates."""
+    """Returns what a worker remembers between two updates."""
     if not hasattr(worker, "ogrpo_place"):
         worker.ogrpo_place = releases.Workplace()
         # Asked once: a reload by vLLM itself changes the path that is recorded as the model's.
@@ -72,7 +72,7 @@ def place_of(worker: Any) -> Any:
     return worker.ogrpo_place
 
 
-def update(worker: Any, **given: Any) -> None:
+def update(worker: Any, **ticket: Any) -> None:
     """One update of a worker; see `ogrpo_releases.update`."""
     served = releases.Served(
         shapes_fn=lambda: _expected(worker),
@@ -80,7 +80,7 @@ def update(worker: Any, **given: Any) -> None:
         install_fn=lambda release: _install(worker, release.file),
         receive_fn=partial(nccl.Receiver, worker) if type(nccl.version(worker)) is int else None,
     )
-    releases.update(place_of(worker), served, **given)
+    releases.update(place_of(worker), served, **ticket)
 
 
 def _dtype(worker: Any) -> str:
@@ -107,11 +107,11 @@ def _expected(worker: Any) -> dict[str, list[int]]:
     if not files:
         text = f"{folder} has no safetensors to compare names and shapes with"
         raise releases.Refusal("refused", text)
-    found = {name: x["shape"] for file in files for name, x in releases.header(file)[0].items()}
+    shapes = {name: x["shape"] for file in files for name, x in releases.header(file)[0].items()}
     if _tied(worker):
         # Some checkpoints carry the head's copy, which the trainer does not have.
-        found.pop("lm_head.weight", None)
-    return found
+        shapes.pop("lm_head.weight", None)
+    return shapes
 
 
 def _tied(worker: Any) -> bool:

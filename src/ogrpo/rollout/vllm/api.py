@@ -11,16 +11,14 @@ from urllib.parse import urlsplit
 import httpx
 
 from ogrpo.rollout.address import check_url, server_root
-from ogrpo.rollout.vllm.errors import Rejected, Unavailable
-from ogrpo.terminal import shown
+from ogrpo.rollout.vllm.errors import BUSY, Rejected, Unavailable
+from ogrpo.system.terminal import shown
 
 Json = dict[str, Any]
 CONNECT_SECONDS, SHORT_SECONDS = 5.0, 20.0
 """At most, to connect, and for an answer that no samples have to be drawn for."""
 IDLE_SECONDS = 2.0
 """After which a connection is not used again: vLLM closes it at 5 s, perhaps just then."""
-LATER = (408, 425, 429)
-"""Answers under 500 that another attempt may change."""
 NOT_IMPLEMENTED = 501
 """"Not by this server, now or later": to be rejected, not tried again."""
 
@@ -144,7 +142,7 @@ class ServerApi:
         await self._call("POST", "/resume", seconds=self._short)
 
     async def is_paused(self) -> bool | None:
-        """Whether it draws nothing, however well it says it is; None where it does not say."""
+        """Returns whether it is paused, which /health does not say; None where it tells nobody."""
         try:
             paused = await self._field("is_paused", "GET", "/is_paused")
         except Rejected as error:
@@ -158,7 +156,7 @@ class ServerApi:
         await self._call("POST", "/reset_prefix_cache", seconds=self._short)
 
     async def workers(self, *, all_ranks: bool) -> int:
-        """How many processes hold weights, in one data-parallel rank or in all of them."""
+        """Returns how many processes hold weights, in one data-parallel rank or in all of them."""
         path = f"/get_world_size?include_dp={str(all_ranks).lower()}"
         return await self._field("world_size", "GET", path)
 
@@ -248,8 +246,8 @@ def _tls() -> ssl.SSLContext:
 
 
 def _passes(status: int) -> bool:
-    """Whether another attempt may be answered: the server fails, or is asked too much."""
-    return (status >= 500 and status != NOT_IMPLEMENTED) or status in LATER
+    """Returns whether another attempt may be answered: the server fails, or is asked too much."""
+    return (status >= 500 and status != NOT_IMPLEMENTED) or status in BUSY
 
 
 def _message(reply: httpx.Response) -> str:
@@ -258,5 +256,5 @@ def _message(reply: httpx.Response) -> str:
     except (ValueError, RecursionError):
         return shown(reply.text[:300])
     error = body.get("error", body) if isinstance(body, dict) else body
-    found = error.get("message", error) if isinstance(error, dict) else error
-    return shown(str(found)[:300])
+    message = error.get("message", error) if isinstance(error, dict) else error
+    return shown(str(message)[:300])

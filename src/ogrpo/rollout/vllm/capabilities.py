@@ -1,4 +1,4 @@
-"""What a server can do, asked once before it is used, and what is refused because of it.
+"""Capabilities of a server, asked for once before it is used, and refusals because of them.
 
 What matters for log-probs is measured, not believed: the most likely first tokens are asked for at
 two temperatures. Where log-probs are those of the distribution drawn from, their spread changes
@@ -13,14 +13,14 @@ from typing import Any, Literal
 
 import numpy as np
 
+from ogrpo.protocol import Sampling
 from ogrpo.rollout.extension.ogrpo_releases import PROTOCOL
-from ogrpo.rollout.protocol import Sampling
 from ogrpo.rollout.vllm import wire
 from ogrpo.rollout.vllm.api import NOT_IMPLEMENTED, Json, ServerApi
-from ogrpo.rollout.vllm.errors import Refused, Rejected, Unavailable
-from ogrpo.rollout.vllm.wire import Order
+from ogrpo.rollout.vllm.errors import Flawed, Refused, Rejected, Unavailable
+from ogrpo.rollout.vllm.wire import Echo, Order
 from ogrpo.rollout.weights.nccl import dotted
-from ogrpo.terminal import shown
+from ogrpo.system.terminal import shown
 
 LogProbs = Literal["raw", "processed"]
 Tokenizer = Literal["the trainer's", "not compared: no /detokenize", "not compared: no texts given"]
@@ -45,7 +45,7 @@ SAID: Mapping[str, Any] = {
 
 @dataclass(frozen=True)
 class Expected:
-    """What the trainer's side of the set-up is."""
+    """The trainer's side of the set-up."""
 
     vocab_size: int
     eos_id: int
@@ -68,6 +68,8 @@ class Capabilities:
     tokenizer: Tokenizer
     native: bool
     """`/inference/v1/generate` answers, with the version of each token's weights."""
+    echoes: frozenset[Echo]
+    """What its answers say of their requests, so that none is taken for another's."""
     extension: Json
     """What the worker extension says of itself."""
     ranks: int
@@ -82,7 +84,7 @@ class Capabilities:
 
     @property
     def seeds(self) -> bool:
-        """Whether requests may carry a seed: with chunked prefill one ends vLLM's engine."""
+        """Returns whether requests may carry a seed: with chunked prefill one kills vLLM."""
         return not self.extension["chunked_prefill"]
 
     def rows(self) -> list[tuple[str, str]]:
@@ -98,15 +100,16 @@ class Capabilities:
             ("samples from", path),
             ("log-probs", f"{self.log_probs} (measured)"),
             ("versions", "of each token" if self.native else "of each request"),
+            ("answers bound", f"by the {' and the '.join(sorted(self.echoes))}"),
             ("weight pushes", push),
             ("reproducible", "yes" if self.seeds else "no: the server prefills in chunks"),
         ]
 
 
-def table(found: list[Capabilities]) -> str:
-    """What will be used, one block a server."""
+def table(able: list[Capabilities]) -> str:
+    """Returns what will be used, one block a server."""
     return "\n\n".join(
-        "\n".join(f"{name:<14} {shown(value)}" for name, value in one.rows()) for one in found
+        "\n".join(f"{name:<14} {shown(value)}" for name, value in one.rows()) for one in able
     )
 
 
@@ -122,14 +125,24 @@ async def look(api: ServerApi, extension: Json, expected: Expected) -> Capabilit
         model, context = str(cards[0]["id"]), int(cards[0].get("max_model_len") or 0)
     _check_fit(api.url, extension, context, expected)
     workers, ranks = await _workers(api)
+    rank = None if ranks == 1 else 0
+    log_probs, portable = await measure_log_probs(api, model, expected, rank=rank)
+    native = await _native(api, model, expected)
+    echoes = portable if native is None else native
+    if not echoes:
+        raise Refused(
+            f"{api.url} returns neither a prompt's token ids nor a request's id, so that nobody "
+            "knows whose answer one is: serve vLLM >= 0.23, and have no proxy take them out"
+        )
     return Capabilities(
         url=api.url,
         vllm=vllm,
         model=model,
         max_model_len=context,
-        log_probs=await measure_log_probs(api, model, expected, rank=None if ranks == 1 else 0),
+        log_probs=log_probs,
         tokenizer=await compare_tokenizers(api, model, expected.texts),
-        native=await _native(api, model, expected),
+        native=native is not None,
+        echoes=echoes,
         extension=extension,
         ranks=ranks,
         workers=workers,
@@ -137,7 +150,7 @@ async def look(api: ServerApi, extension: Json, expected: Expected) -> Capabilit
 
 
 async def _workers(api: ServerApi) -> tuple[int, int]:
-    """How many workers a server has, and how many data-parallel ranks."""
+    """Returns how many workers a server has, and how many data-parallel ranks."""
     counts = [await api.workers(all_ranks=all_ranks) for all_ranks in (True, False)]
     with understood(api.url, "/get_world_size", counts):
         each = max(1, int(counts[1]))
@@ -150,26 +163,22 @@ def understood(url: str, what: str, answer: Any) -> Iterator[None]:
     """Turns what cannot be taken out of an odd answer into an error that passes."""
     try:
         yield
-    except (LookupError, TypeError, ValueError, AttributeError) as error:
+    except (LookupError, TypeError, ValueError, AttributeError, Flawed) as error:
         raise Unavailable(f"{url}: {what} answered {str(answer)[:80]!r}") from error
 
 
 async def describe(api: ServerApi) -> Json:
-    """What the worker extension says of itself; no sha256 where its workers disagree.
+    """Returns what the worker extension says of itself; no sha256 where its workers disagree.
 
     Raises:
-        Refused: the server takes no weights.
         RolloutError: it does not answer, or answers what the extension does not.
     """
     try:
         answers = await api.rpc("ogrpo_describe", {})
-    except Rejected as error:
-        if error.status == 404:
-            raise Refused(f"{api.url} {TAKES_NONE}") from error
-        raise
-    except Unavailable as error:
-        if error.status == 500:  # vLLM's answer to a method that its workers do not have
-            raise Refused(f"{api.url} {TAKES_NONE}") from error
+    except (Rejected, Unavailable) as error:
+        # So vLLM answers where the route or the method is missing, and so may one that starts.
+        if error.status in (404, 500):
+            raise Unavailable(f"{api.url} {TAKES_NONE}; {error}", error.status) from error
         raise
     with understood(api.url, "ogrpo_describe", answers):
         held = {answer["sha256"] for answer in answers}
@@ -208,7 +217,7 @@ def _check_fit(url: str, extension: Json, context: int, expected: Expected) -> N
 async def compare_tokenizers(
     api: ServerApi, model: str, texts: Sequence[tuple[Sequence[int], str]]
 ) -> Tokenizer:
-    """Whether token ids mean the same to the server as to the trainer.
+    """Returns whether token ids mean the same to the server as to the trainer.
 
     Texts are compared without white space. How a text is cut into tokens is not: ids are all that
     is sent, and vLLM's tokenizer of a model may cut otherwise than its tokenizer.json says.
@@ -219,12 +228,12 @@ async def compare_tokenizers(
     if not texts:
         return "not compared: no texts given"
     try:
-        found = await asyncio.gather(*(api.detokenize(model, ids) for ids, _ in texts))
+        decoded = await asyncio.gather(*(api.detokenize(model, ids) for ids, _ in texts))
     except Rejected as error:
         if error.status in (404, 405, NOT_IMPLEMENTED):
             return "not compared: no /detokenize"
         raise
-    for (ids, ours), theirs in zip(texts, found, strict=True):
+    for (ids, ours), theirs in zip(texts, decoded, strict=True):
         if _letters(ours) != _letters(theirs):
             raise Refused(
                 f"{api.url} has another tokenizer: tokens {list(ids)} are {theirs!r} there and "
@@ -239,13 +248,13 @@ def _letters(text: str) -> str:
 
 async def measure_log_probs(
     api: ServerApi, model: str, expected: Expected, *, rank: int | None
-) -> LogProbs:
-    """Whether log-probs are log softmax(z) or those of what was sampled from, by experiment.
+) -> tuple[LogProbs, frozenset[Echo]]:
+    """Returns whose log-probs are reported, by experiment, and what answers say of their requests.
 
     The spread of log softmax(z/T) over given tokens is that of z divided by T: 4 times as large
     at T = 1/2 as at T = 2. The threshold lies between 4 and 1.
     """
-    cold, hot = await asyncio.gather(
+    (cold, echoes), (hot, others) = await asyncio.gather(
         *(_first_tokens(api, model, expected, temperature, rank) for temperature in (COLD, HOT))
     )
     common = sorted(cold.keys() & hot.keys())
@@ -254,26 +263,32 @@ async def measure_log_probs(
             f"{api.url} has other first tokens at one temperature than at another: its weights "
             "may just have been replaced"
         )
-    spreads = [np.ptp([found[token] for token in common]) for found in (cold, hot)]
-    return "processed" if spreads[0] > (HOT / COLD) ** 0.5 * spreads[1] else "raw"
+    spreads = [np.ptp([tokens[token] for token in common]) for tokens in (cold, hot)]
+    processed = spreads[0] > (HOT / COLD) ** 0.5 * spreads[1]
+    return "processed" if processed else "raw", echoes & others
 
 
 async def _first_tokens(
     api: ServerApi, model: str, expected: Expected, temperature: float, rank: int | None
-) -> dict[str, float]:
-    """The most likely first tokens after the end token, with their log-probs as reported."""
+) -> tuple[dict[str, float], frozenset[Echo]]:
+    """Returns the most likely tokens after the end token, with their log-probs, and the echoes."""
     sampling = Sampling(temperature=temperature, max_tokens=1, group_size=1)
     order = Order(model, sampling, expected.eos_id, version=-1)
-    payload = wire.completions_payload([np.array([expected.eos_id], np.int32)], order)
-    asked = {**payload, "logprobs": TOP, "return_tokens_as_token_ids": True}
-    reply = await api.complete(asked, rank=rank)
+    prompt = np.array([expected.eos_id], np.int32)
+    payload = wire.completions_payload([prompt], order)
+    payload |= {"logprobs": TOP, "return_tokens_as_token_ids": True}
+    reply = await api.complete(payload, rank=rank)
     with understood(api.url, "/v1/completions", reply):
         top = reply["choices"][0]["logprobs"]["top_logprobs"][0]
-        return {str(token): float(value) for token, value in top.items()}
+        tokens = {str(token): float(value) for token, value in top.items()}
+        return tokens, wire.echoes_of(reply, "id", prompt, order)
 
 
-async def _native(api: ServerApi, model: str, expected: Expected) -> bool:
-    """Whether the native endpoint answers with versions; it is not in openapi.json."""
+async def _native(api: ServerApi, model: str, expected: Expected) -> frozenset[Echo] | None:
+    """Returns what the native endpoint says of its requests; None where it knows no versions.
+
+    It is not in openapi.json.
+    """
     sampling = Sampling(temperature=1.0, max_tokens=1, group_size=1)
     order = Order(model, sampling, expected.eos_id, version=-1)
     prompt = np.array([expected.eos_id], np.int32)
@@ -281,48 +296,47 @@ async def _native(api: ServerApi, model: str, expected: Expected) -> bool:
         reply = await api.generate(wire.generate_payload(prompt, order))
     except Rejected as error:
         if error.status in (403, 404, 405):
-            return False
+            return None
         raise
     with understood(api.url, "/inference/v1/generate", reply):
-        drawn = [
-            (choice["token_ids"], choice.get("weight_versions")) for choice in reply["choices"]
-        ]
-        return all(versions for _, versions in drawn)
+        drawn = [(x["token_ids"], x.get("weight_versions")) for x in reply["choices"]]
+        echoes = wire.echoes_of(reply, "request_id", prompt, order)
+        return echoes if all(versions for _, versions in drawn) else None
 
 
-def check_in_flight(found: Capabilities, in_flight: str) -> None:
+def check_in_flight(able: Capabilities, in_flight: str) -> None:
     """Refuses to keep requests over a push where nobody says which version drew which token."""
-    if in_flight == "keep" and not found.native:
+    if in_flight == "keep" and not able.native:
         raise Refused(
-            f"{found.url} does not say which version drew which token, so that in_flight='keep' "
+            f"{able.url} does not say which version drew which token, so that in_flight='keep' "
             "would leave their log-probs without an owner: use 'wait' or 'abort', or start "
             "vLLM >= 0.32 with --enable-scale-out"
         )
 
 
-def check_push(found: Capabilities, push: str) -> None:
+def check_push(able: Capabilities, push: str) -> None:
     """Refuses adapters alone where the server was started without them."""
-    if push == "adapters" and not found.extension.get("lora_rank"):
+    if push == "adapters" and not able.extension.get("lora_rank"):
         raise Refused(
-            f"{found.url} takes no adapters by themselves: start it with ogrpo-serve --lora-rank R "
+            f"{able.url} takes no adapters by themselves: start it with ogrpo-serve --lora-rank R "
             "(vLLM's --enable-lora and VLLM_ALLOW_RUNTIME_LORA_UPDATING=1), or push them merged"
         )
 
 
-def check_nccl(found: Capabilities, version: int) -> None:
+def check_nccl(able: Capabilities, version: int) -> None:
     """Refuses a server that cannot join a broadcast by the trainer's version of NCCL."""
-    theirs, other = found.extension["nccl"], "push with --rollout.transport folder or url"
+    theirs, other = able.extension["nccl"], "push with --rollout.transport folder or url"
     if isinstance(theirs, str):
-        raise Refused(f"{found.url} takes no broadcasts, as {theirs}: {other}")
+        raise Refused(f"{able.url} takes no broadcasts, as {theirs}: {other}")
     if theirs != version:
         raise Refused(
-            f"{found.url} has NCCL {dotted(theirs)} and the trainer {dotted(version)}, which do "
+            f"{able.url} has NCCL {dotted(theirs)} and the trainer {dotted(version)}, which do "
             "not talk to one another: for the trainer pip install "
             f"nvidia-nccl-cu12=={dotted(theirs)}, or {other}"
         )
 
 
-def check_sampling(found: Capabilities, sampling: Sampling) -> None:
+def check_sampling(able: Capabilities, sampling: Sampling) -> None:
     """Refuses sampling whose log-probs would not be those of the distribution drawn from.
 
     Raises:
@@ -330,18 +344,18 @@ def check_sampling(found: Capabilities, sampling: Sampling) -> None:
     """
     if sampling.greedy:
         return
-    if sampling.temperature != 1.0 and found.log_probs != "processed":
+    if sampling.temperature != 1.0 and able.log_probs != "processed":
         raise Refused(
-            f"temperature is {sampling.temperature}, but {found.url} reports log-probs "
+            f"temperature is {sampling.temperature}, but {able.url} reports log-probs "
             "of temperature 1 (raw): start it with --logprobs-mode processed_logprobs "
             "(ogrpo-serve does), or sample at temperature 1"
         )
 
 
-def check_context(found: Capabilities, longest_prompt: int, sampling: Sampling) -> None:
+def check_context(able: Capabilities, longest_prompt: int, sampling: Sampling) -> None:
     """Refuses a request that the server would cut short in silence."""
-    if longest_prompt + sampling.max_tokens > found.max_model_len:
+    if longest_prompt + sampling.max_tokens > able.max_model_len:
         raise Refused(
             f"a prompt of {longest_prompt} tokens and {sampling.max_tokens} to draw do not fit "
-            f"the {found.max_model_len} that {found.url} takes: raise its --max-model-len"
+            f"the {able.max_model_len} that {able.url} takes: raise its --max-model-len"
         )

@@ -19,8 +19,8 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from ogrpo.protocol import Group, IntArray, Sampling, check_request
 from ogrpo.rollout.extension.ogrpo_releases import Scratch
-from ogrpo.rollout.protocol import Group, IntArray, Sampling
 from ogrpo.rollout.vllm import capabilities, sync
 from ogrpo.rollout.vllm.api import ServerApi
 from ogrpo.rollout.vllm.capabilities import Capabilities, Expected
@@ -33,10 +33,10 @@ from ogrpo.rollout.vllm.server import Server, Setup
 from ogrpo.rollout.vllm.sync import Probe, PushReport, Target
 from ogrpo.rollout.vllm.waiting import Changes
 from ogrpo.rollout.weights import tensors as files
-from ogrpo.rollout.weights.adapters import AdapterTensors
 from ogrpo.rollout.weights.nccl import Nccl
 from ogrpo.rollout.weights.share import WeightShare
 from ogrpo.rollout.weights.store import Release, Store
+from ogrpo.rollout.weights.tensors import AdapterTensors
 
 T = TypeVar("T")
 TensorsFn = Callable[[Any], Mapping[str, np.ndarray]]
@@ -47,7 +47,24 @@ FIRST_LOOK, LATER_LOOKS = 0.1, 5.0
 
 
 class VllmEngine:
-    """Samples from one or more vLLM servers; see `connect`."""
+    """Samples from one or more vLLM servers, each asked first what it can do.
+
+    Args:
+        urls: as in `http://host:8000`; several share the work.
+        expected: the trainer's vocabulary, end token and lengths.
+        tensors_fn: parameters -> tensors by their Hugging Face names; with `adapters_fn` those
+            beneath the adapters, the same from push to push.
+        score_fn: `(params, sequences)` -> log softmax(z) of tokens 1.. of each, the trainer's own,
+            against which every push is proven.
+        adapters_fn: parameters -> adapters, with push="adapters".
+        options: see `Options`.
+        nccl: the trainer's GPU, with transport="nccl".
+
+    Raises:
+        ValueError: no URL, or a function that does not go with the options.
+        Refused: a server whose log-probs would be wrong, with the remedy.
+        RolloutError: a server that does not answer.
+    """
 
     def __init__(
         self,
@@ -56,10 +73,17 @@ class VllmEngine:
         expected: Expected,
         tensors_fn: TensorsFn,
         score_fn: ScoreFn,
-        adapters_fn: AdaptersFn | None,
-        options: Options,
-        nccl: Nccl | None,
+        adapters_fn: AdaptersFn | None = None,
+        options: Options | None = None,
+        nccl: Nccl | None = None,
     ) -> None:
+        if not urls:
+            raise ValueError("no server URL: give at least one such as http://host:8000")
+        options = options or Options()
+        if (options.push == "adapters") != (adapters_fn is not None):
+            raise ValueError(f"push is {options.push!r}: adapters_fn goes with 'adapters' alone")
+        if (options.transport == "nccl") != (nccl is not None):
+            raise ValueError(f"transport is {options.transport!r}: nccl goes with 'nccl' alone")
         self.version = -1
         self.counts: Counter[str] = Counter()
         self._expected, self._options = expected, options
@@ -102,11 +126,11 @@ class VllmEngine:
 
     @property
     def capabilities(self) -> list[Capabilities]:
-        """What each server was found to do."""
-        return [s.found for s in self._fleet.servers if s.found is not None]
+        """Returns what each server can do."""
+        return self._fleet.capabilities
 
     def table(self) -> str:
-        """What will be used, for the start of a run."""
+        """Returns what will be used, for the start of a run."""
         return capabilities.table(self.capabilities)
 
     def metrics(self) -> dict[str, float]:
@@ -120,7 +144,8 @@ class VllmEngine:
         return {**self.counts, **self._last, **now, **gauges}
 
     async def _server_metrics(self) -> dict[str, float]:
-        return await server_metrics([s.api for s in self._fleet.servers if s.doubt is None])
+        well = [s.api for s in self._fleet.servers if s.observed.doubt is None]
+        return await server_metrics(well)
 
     async def _watch(self) -> None:
         """Looks at the servers while a batch is drawn, less and less often."""
@@ -221,13 +246,13 @@ class VllmEngine:
         return files.cast(tensors, np.dtype(self._fleet.dtype()))
 
     def _probe(self, params: Any) -> Probe:
-        wanted = self._options
+        options = self._options
         sequences = sync.probe_sequences(
-            self._expected.vocab_size, count=wanted.probe_count, length=wanted.probe_length
+            self._expected.vocab_size, count=options.probe_count, length=options.probe_length
         )
         log_probs = [np.asarray(x, np.float32) for x in self._score_fn(params, sequences)]
         default = sync.TOLERANCES[self._fleet.dtype()]
-        return Probe(sequences, log_probs, wanted.tolerance or default)
+        return Probe(sequences, log_probs, options.tolerance or default)
 
     # --- sampling ------------------------------------------------------------------------------
 
@@ -238,15 +263,17 @@ class VllmEngine:
         of a group are one, repeated.
 
         Raises:
+            ValueError: `check_request` refuses it.
             Refused: the sampling's log-probs would be wrong.
             RolloutError: every server is gone, for longer than the patience.
         """
         if self._fleet.target is None or self.version < 0:
             raise RuntimeError("generate() before publish(): the servers' weights are not known")
+        check_request(prompts, sampling, vocab_size=self._expected.vocab_size)
         longest = max((len(prompt) for prompt in prompts), default=0)
-        for found in self.capabilities:
-            capabilities.check_sampling(found, sampling)
-            capabilities.check_context(found, longest, sampling)
+        for able in self.capabilities:
+            capabilities.check_sampling(able, sampling)
+            capabilities.check_context(able, longest, sampling)
         return self._run(self._watched(self._drawing.generate(list(prompts), sampling, seed)))
 
     async def _watched(self, work: Coroutine[Any, Any, T]) -> T:

@@ -1,6 +1,10 @@
-"""What can go wrong between a trainer and its servers, by what the trainer can do about it."""
+"""Errors between a trainer and its servers, by what the trainer can do about them."""
 
 from ogrpo.rollout.check import Flaw
+
+BUSY = (408, 425, 429, 502, 503, 504)
+"""Answers of a server, or of a proxy before it, that is there and cannot answer yet. Any other
+answer of an error, given often enough in a row, says that it never will."""
 
 
 class RolloutError(RuntimeError):
@@ -8,7 +12,7 @@ class RolloutError(RuntimeError):
 
 
 class Unavailable(RolloutError):
-    """A server that does not answer, or answers 5xx: worth another attempt, elsewhere or later.
+    """A server that does not answer, or fails: worth another attempt, elsewhere or later.
 
     `status` is its answer; None where there was none, and what it did is unknown.
     """

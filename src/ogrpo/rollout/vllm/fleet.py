@@ -4,7 +4,8 @@ import asyncio
 from collections.abc import Collection, Sequence
 from contextlib import suppress
 
-from ogrpo.rollout.vllm.errors import PublishRefused, Refused, RolloutError, Unavailable
+from ogrpo.rollout.vllm.capabilities import Capabilities
+from ogrpo.rollout.vllm.errors import PublishRefused, Refused, Rejected, RolloutError, Unavailable
 from ogrpo.rollout.vllm.server import Server
 from ogrpo.rollout.vllm.sync import Target
 from ogrpo.rollout.vllm.waiting import Changes
@@ -41,20 +42,25 @@ class Fleet:
         """Has every server looked at.
 
         Raises:
-            Refused: a server whose log-probs would be wrong, or several dtypes.
-            RolloutError: one does not answer as vLLM does.
+            Refused: a server whose log-probs would be wrong, or that says no however often it is
+                asked; or several dtypes.
+            RolloutError: one did not answer as vLLM does, as long as the patience lasted.
         """
         for server in self.servers:
             server.start()
         for server in self.servers:
-            await server.tried(None)
-            if server.doubt is not None:
-                raise server.doubt
+            await server.looked_at()
         self.dtype()
 
+    @property
+    def capabilities(self) -> list[Capabilities]:
+        """Returns what each server that was looked at can do."""
+        able = [server.observed.capabilities for server in self.servers]
+        return [one for one in able if one is not None]
+
     def dtype(self) -> str:
-        """The dtype that all servers serve."""
-        served = {server.found.dtype for server in self.servers if server.found is not None}
+        """Returns the dtype that all servers serve."""
+        served = {able.dtype for able in self.capabilities}
         if len(served) > 1:
             raise Refused(f"the servers serve {sorted(served)}: start all with the same --dtype")
         return served.pop()
@@ -71,19 +77,19 @@ class Fleet:
             RolloutError: no server shows that it serves it, although one answers.
         """
         before, self.target = self.target, target
-        well = [server for server in self.servers if server.doubt is None]
+        well = [server for server in self.servers if server.observed.doubt is None]
         for server in self.servers:
-            server.want(target)
+            server.aim(target)
         self.versions.add(target.version)
         await self._settled(well, target)
-        doubts = [server.doubt for server in well if server.doubt is not None]
+        doubts = [one for one in (server.observed.doubt for server in well) if one is not None]
         for doubt in doubts:
             if isinstance(doubt, PublishRefused):
                 self._take_back(before, target)
                 raise doubt
         have = self._serving(target)
         for doubt in doubts:
-            if not have and not isinstance(doubt, Unavailable):
+            if not have and not isinstance(doubt, Unavailable | Rejected):
                 raise doubt
         return have
 
@@ -91,7 +97,7 @@ class Fleet:
         """Returns when one serves a target, and the others had as long again; or none will."""
         begin = asyncio.get_running_loop().time()
         await self._changes.until(
-            lambda: bool(self._serving(target)) or all(_given_up(server) for server in servers)
+            lambda: bool(self._serving(target)) or all(_is_hopeless(server) for server in servers)
         )
         for server in servers:
             server.check()
@@ -99,18 +105,18 @@ class Fleet:
         with suppress(TimeoutError):
             async with asyncio.timeout(grace):
                 for server in servers:
-                    await server.tried(target)
+                    await server.settled(target)
 
     def _serving(self, target: Target) -> list[Server]:
-        return [server for server in self.servers if server.proven is target]
+        return [server for server in self.servers if server.observed.proven is target]
 
     def _take_back(self, before: Target | None, target: Target) -> None:
-        """What one server refused, none serves."""
+        """Has all servers serve the target before, as one refused this one."""
         self.target = before
         if before is None or before.version != target.version:
             self.versions.discard(target.version)
         for server in self.servers:
-            server.want(before)
+            server.aim(before)
 
     # --- sampling ------------------------------------------------------------------------------
 
@@ -125,10 +131,10 @@ class Fleet:
         """
         loop = asyncio.get_running_loop()
         alone_since: float | None = None
-        while (chosen := self._free(avoided)) is None:
+        while (server := self._free(avoided)) is None:
             self._check_usable()
             left: float | None = None
-            if all(server.doubt is not None for server in self.servers):
+            if all(one.observed.doubt is not None for one in self.servers):
                 alone_since = loop.time() if alone_since is None else alone_since
                 left = self._left(alone_since + self._patience - loop.time())
             else:
@@ -136,19 +142,19 @@ class Fleet:
             with suppress(TimeoutError):
                 async with asyncio.timeout(left):
                     await self._changes.wait()
-        return chosen, chosen.take()
+        return server, server.take()
 
     def _check_usable(self) -> None:
         for server in self.servers:
             server.check()
-        if all(isinstance(server.doubt, Refused) for server in self.servers):
+        if all(isinstance(server.observed.doubt, Refused) for server in self.servers):
             raise RolloutError("no server can be used:\n" + self.states())
 
     def _left(self, seconds: float) -> float | None:
         if seconds > 0:
             return seconds
-        if any(server.answering for server in self.servers):
-            return None  # it is being brought to what is wanted; that ends by itself
+        if any(server.observed.answering for server in self.servers):
+            return None  # it is being brought to the target; that ends by itself
         raise RolloutError(
             f"no server has answered for {self._patience:g} s; start one again and resume the run "
             "from its last checkpoint:\n" + self.states()
@@ -156,12 +162,12 @@ class Fleet:
 
     def _free(self, avoided: Collection[Server]) -> Server | None:
         able = self.others(avoided) or self.servers
-        free = [s for s in able if s.ready and s.in_flight < self._per_server]
+        free = [s for s in able if s.observed.ready and s.in_flight < self._per_server]
         return min(free, key=lambda server: server.in_flight, default=None)
 
     def others(self, avoided: Collection[Server]) -> list[Server]:
         """The servers beside these that are ready, or will be once they have been pushed to."""
-        return [s for s in self.servers if s not in avoided and s.doubt is None]
+        return [s for s in self.servers if s not in avoided and s.observed.doubt is None]
 
     def states(self) -> str:
         """One line a server."""
@@ -172,8 +178,9 @@ class Fleet:
         await asyncio.gather(*(server.close() for server in self.servers))
 
 
-def _given_up(server: Server) -> bool:
-    """Whether nothing is gained by waiting for it, now or ever."""
-    if isinstance(server.doubt, PublishRefused | Refused | Unavailable):
+def _is_hopeless(server: Server) -> bool:
+    """Returns whether nothing is gained by waiting for it, now or ever."""
+    doubt = server.observed.doubt
+    if server.over or isinstance(doubt, PublishRefused | Refused | Unavailable | Rejected):
         return True
-    return server.over or (server.doubt is not None and server.rests >= TRIES)
+    return doubt is not None and server.observed.rests >= TRIES

@@ -1,4 +1,4 @@
-"""Whether a server is there, and if not, whether to wait for it."""
+"""The health of a server, and whether to wait for one that is not there."""
 
 import socket
 import ssl
@@ -8,16 +8,15 @@ from urllib.parse import urlsplit
 import httpx
 
 from ogrpo.rollout.address import ELSEWHERE
-from ogrpo.rollout.vllm.api import LATER
-from ogrpo.rollout.vllm.errors import RolloutError
+from ogrpo.rollout.vllm.errors import BUSY, RolloutError
 from ogrpo.rollout.vllm.options import authorization, credentials_of_environment
-from ogrpo.terminal import shown
+from ogrpo.system.terminal import shown
 
 SECONDS = 5.0
 
 
 def ask_health(url: str) -> str | None:
-    """Why a server is to be waited for; None where it says that it is well.
+    """Returns why a server is to be waited for; None where it says that it is well.
 
     Raises:
         RolloutError: waiting does not help, with what is wrong and the remedy.
@@ -29,7 +28,7 @@ def ask_health(url: str) -> str | None:
         return shown(str(error) or type(error).__name__)
     if reply.is_success:
         return None
-    if reply.status_code >= 500 or reply.status_code in LATER:
+    if reply.status_code >= 500 or reply.status_code in BUSY:
         return f"it answers {reply.status_code}"
     raise RolloutError(f"{url}/health answers {reply.status_code}: {_remedy(url, reply)}")
 
@@ -55,10 +54,10 @@ def _check_cause(url: str, error: httpx.TransportError) -> None:
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
-    found: BaseException | None = error
-    while found is not None:
-        yield found
-        found = found.__cause__ or found.__context__
+    cause: BaseException | None = error
+    while cause is not None:
+        yield cause
+        cause = cause.__cause__ or cause.__context__
 
 
 def _remedy(url: str, reply: httpx.Response) -> str:

@@ -5,7 +5,7 @@ more than 500; what it was, the extension says afterwards.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
@@ -13,7 +13,14 @@ from typing import Any
 
 from ogrpo.rollout.vllm.api import Json, ServerApi
 from ogrpo.rollout.vllm.capabilities import Capabilities, understood
-from ogrpo.rollout.vllm.errors import Broken, PublishRefused, RolloutError, Unavailable
+from ogrpo.rollout.vllm.errors import (
+    Broken,
+    PublishRefused,
+    Rejected,
+    RolloutError,
+    Unavailable,
+)
+from ogrpo.rollout.vllm.sync import ADAPTERS, Target
 from ogrpo.rollout.weights.nccl import Broadcast, Nccl
 from ogrpo.rollout.weights.share import WeightShare
 from ogrpo.rollout.weights.store import MANIFEST, MODEL, Release
@@ -23,7 +30,7 @@ Route = WeightShare | Nccl | None
 """By what releases reach the servers; None: by a folder that they see."""
 
 
-async def load(api: ServerApi, found: Capabilities, release: Release, *, share: Route) -> int:
+async def load(api: ServerApi, able: Capabilities, release: Release, *, share: Route) -> int:
     """Brings a paused server's weights to a release and its label to the version.
 
     Returns:
@@ -36,16 +43,16 @@ async def load(api: ServerApi, found: Capabilities, release: Release, *, share: 
     """
     ticket = {"version": release.version, "manifest_sha256": release.manifest_sha256}
     await _open(api)
-    async with _offered(release, share, found.workers) as source:
-        await _update(api, found, release, {**ticket, **source}, _not_staged)
-    await _update(api, found, release, {**ticket, "install": True}, _not_installed)
+    async with _offered(release, share, able.workers) as source:
+        await _update(api, able, release, {**ticket, **source}, _not_staged)
+    await _update(api, able, release, {**ticket, "install": True}, _not_installed)
     await api.finish_weight_update(str(release.version))
-    return found.ranks * await _pulled(api, release)
+    return able.ranks * await _pulled(api, release)
 
 
 @asynccontextmanager
 async def _offered(release: Release, share: Route, workers: int) -> AsyncIterator[Json]:
-    """Where workers find a release, which is broadcast meanwhile if that is how they get it."""
+    """Yields where workers find a release, which is broadcast meanwhile over NCCL."""
     if not isinstance(share, Nccl):
         yield where(release, share)
         return
@@ -53,25 +60,25 @@ async def _offered(release: Release, share: Route, workers: int) -> AsyncIterato
     sent = asyncio.get_running_loop().run_in_executor(executor, broadcast.run)
     executor.shutdown(wait=False)
     manifest = (release.folder / MANIFEST).read_text()
-    given = {"manifest": manifest, "unique_id": broadcast.unique_id, "ranks": broadcast.ranks}
+    source = {"manifest": manifest, "unique_id": broadcast.unique_id, "ranks": broadcast.ranks}
     problems: list[BaseException] = []
     well = False
     try:
-        yield {"broadcast": given}
+        yield {"broadcast": source}
         well = True
     except Unavailable as error:
         problems.append(error)
     finally:
         broadcast.end(well=well)
-        (own,) = await asyncio.gather(sent, return_exceptions=True)
-    problems += [own] if own is not None else []
+        (failure,) = await asyncio.gather(sent, return_exceptions=True)
+    problems += [failure] if failure is not None else []
     if problems:
         said = "; the trainer's side: ".join(map(str, problems))
         raise Unavailable(said) from problems[-1]
 
 
 def where(release: Release, share: WeightShare | None) -> Json:
-    """Where a worker finds a release."""
+    """Returns where a worker finds a release."""
     if share is None:
         return {"path": str(release.folder)}
     return {"url": f"{share.url}/{release.folder.name}", "token": share.token}
@@ -92,7 +99,7 @@ async def _open(api: ServerApi) -> None:
 
 async def _update(
     api: ServerApi,
-    found: Capabilities,
+    able: Capabilities,
     release: Release,
     update: Json,
     error_fn: Callable[["_Failure"], RolloutError],
@@ -102,12 +109,12 @@ async def _update(
     except Unavailable as error:
         if error.status is None:
             raise
-        raise error_fn(await _what_happened(api, found, release, error)) from error
+        raise error_fn(await _what_happened(api, able, release, error)) from error
 
 
 @dataclass(frozen=True)
 class _Failure:
-    """What the server's workers say of the update that they refused; no code where none does."""
+    """The workers' account of an update that they refused; no code where none gives one."""
 
     said: str
     code: str | None = None
@@ -116,7 +123,7 @@ class _Failure:
 
 
 async def _what_happened(
-    api: ServerApi, found: Capabilities, release: Release, error: Unavailable
+    api: ServerApi, able: Capabilities, release: Release, error: Unavailable
 ) -> _Failure:
     said = f"{api.url} did not take version {release.version}: "
     answers = await api.rpc("ogrpo_describe", {})
@@ -124,7 +131,7 @@ async def _what_happened(
         for answer in answers:
             last: Any = answer["update"]
             if last and last["manifest_sha256"] == release.manifest_sha256 and last["error"]:
-                serves, workers = f"version {answer['version']}", len(answers) * found.ranks
+                serves, workers = f"version {answer['version']}", len(answers) * able.ranks
                 return _Failure(said + last["error"], last["code"], serves, workers)
     return _Failure(f"{said}its log says why ({error})")
 
@@ -159,3 +166,46 @@ async def _pulled(api: ServerApi, release: Release) -> int:
             "somebody else pushes to it, too"
         )
     return pulled
+
+
+# --- adapters alone: nothing is paused or drained, requests name the version that draws them -----
+
+
+async def load_adapters(
+    api: ServerApi, able: Capabilities, target: Target, *, share: WeightShare | None
+) -> int:
+    """Has a server answer requests for a target's name with its adapters; those it has stay.
+
+    Returns:
+        The bytes that its workers pulled.
+
+    Raises:
+        PublishRefused: the server said no.
+        Unavailable: the server cannot reach the release, or does not answer.
+    """
+    release = target.adapter
+    assert release is not None
+    name = target.model(able.model)
+    ticket = {"name": name, "manifest_sha256": release.manifest_sha256, **where(release, share)}
+    answers = await api.rpc("ogrpo_stage_adapter", ticket, seconds=LOAD_SECONDS)
+    for answer in answers:
+        if not answer["ok"]:
+            said = f"{api.url} did not take version {release.version}: {answer['error']}"
+            kind = Unavailable if answer["code"] == "unreachable" else PublishRefused
+            raise kind(f"{said}; it goes on serving the adapters that it had")
+    try:
+        await api.load_adapter(name, answers[0]["path"], seconds=LOAD_SECONDS)
+    except (Rejected, Unavailable) as error:
+        # vLLM answers 500 to what it cannot load, and is well.
+        if isinstance(error, Rejected) or "add_lora" in str(error):
+            raise PublishRefused(f"vLLM did not take version {release.version}: {error}") from error
+        raise
+    return able.ranks * sum(answer["bytes"] for answer in answers)
+
+
+async def unload_others(api: ServerApi, used: Collection[str]) -> None:
+    """Takes back the names of earlier versions, those of a trainer that died included."""
+    for card in await api.models():
+        name = str(card.get("id"))
+        if name.startswith(ADAPTERS) and name not in used:
+            await api.unload_adapter(name)

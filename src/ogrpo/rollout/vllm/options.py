@@ -1,4 +1,4 @@
-"""How the engine behaves towards its servers."""
+"""Options of the engine over servers."""
 
 import base64
 import os
@@ -15,7 +15,7 @@ POSITIVE = ("timeout", "patience", "attempts", "per_server", "tolerance")
 
 @dataclass(frozen=True)
 class Options:
-    """How the engine behaves; the defaults suit servers on one machine or network."""
+    """Options of the engine; the defaults suit servers on one machine or network."""
 
     prompts_per_request: ClassVar[int] = 4
     """Prompts in one request of /v1/completions."""
@@ -44,9 +44,11 @@ class Options:
     timeout: float = 300.0
     """Seconds until a request without a whole answer is given to another server."""
     patience: float = 120.0
-    """Seconds without any server until the run gives up."""
+    """Seconds without any answer of a server until the run gives up."""
+    start_patience: float | None = None
+    """The same at the start, from a server's first failure; default: `patience`."""
     attempts: int = 6
-    """Times that one request is tried."""
+    """Times that one request is tried where it is answered, and the answer cannot be used."""
     per_server: int = 32
     """Requests in flight at one server at most; each asks for a group of every prompt in it."""
     tolerance: float | None = None
@@ -76,7 +78,7 @@ class Options:
 
     @property
     def headers(self) -> Mapping[str, str]:
-        """What says to the servers who asks."""
+        """Returns what says to the servers who asks."""
         return authorization(self.api_key, self.basic_auth)
 
 
@@ -88,14 +90,14 @@ def authorization(api_key: str | None, basic_auth: str | None) -> Mapping[str, s
 
 
 class Credentials(NamedTuple):
-    """Who asks; the options of the same names."""
+    """Credentials of the trainer; the options of the same names."""
 
     api_key: str | None
     basic_auth: str | None
 
 
 def credentials_of_environment() -> Credentials:
-    """What OGRPO_API_KEY and OGRPO_BASIC_AUTH say."""
+    """Returns what OGRPO_API_KEY and OGRPO_BASIC_AUTH say."""
     return Credentials(os.environ.get("OGRPO_API_KEY"), os.environ.get("OGRPO_BASIC_AUTH"))
 
 

@@ -29,8 +29,8 @@ def parse(text: str) -> dict[str, float]:
 
 def _together(several: Iterable[Mapping[str, float]]) -> dict[str, float]:
     total: dict[str, float] = {}
-    for found in several:
-        for name, value in found.items():
+    for page in several:
+        for name, value in page.items():
             before = total.get(name, 0.0)
             total[name] = max(before, value) if name in SHARES else before + value
     return total

@@ -1,42 +1,132 @@
-"""One server, and the task that keeps it at what is wanted.
+"""One server, and the task that brings it to the target.
 
-    wanted      the target that every server is to serve; the fleet sets it
-    observed    which process answers, whether it is paused, what it has proven
-    until they agree: look, resume, push, prove; after a failure a rest that doubles
+    Observed      what is known: the process, its weights, what it has proven, what is in doubt
+    next_action   the one thing to do about that: rest, meet, prove, push, trust, or nothing
 
-Nobody else changes a server. Who meets a fault says so (`doubts`), who has samples of it asks
-whether they may be believed (`confirm`), and who wants samples waits until it is `ready`.
+Nobody else changes a server. Who meets a fault reports it (`doubts`), who has samples of it asks
+whether they may be used (`confirm`), and who wants samples waits until it is `ready`.
 """
 
 import asyncio
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from enum import Enum, auto
+from typing import Any, Literal
 
 from ogrpo.rollout.vllm import capabilities, sync
-from ogrpo.rollout.vllm.adapters import load_adapters, unload_others
 from ogrpo.rollout.vllm.api import ServerApi
 from ogrpo.rollout.vllm.capabilities import Capabilities, Expected
-from ogrpo.rollout.vllm.errors import Refused, RolloutError, Unavailable, Unproven
-from ogrpo.rollout.vllm.loading import Route, load
+from ogrpo.rollout.vllm.errors import BUSY, Refused, RolloutError, Unavailable, Unproven
+from ogrpo.rollout.vllm.loading import Route, load, load_adapters, unload_others
 from ogrpo.rollout.vllm.options import Options
 from ogrpo.rollout.vllm.sync import PushReport, Target
-from ogrpo.rollout.vllm.waiting import Changes, rest_seconds
+from ogrpo.rollout.vllm.waiting import Changes, Patience, rest_seconds
 from ogrpo.rollout.weights.nccl import Nccl
 from ogrpo.rollout.weights.store import Release
-from ogrpo.terminal import shown
+from ogrpo.system.terminal import shown
 
 log = logging.getLogger(__name__)
 RESUMED = "servers/resumed"
 """Counts the times that a server was found paused, as by a push that was cut off."""
+PROOFS_FAILED, PROOFS_UNANSWERED = "servers/proofs_failed", "servers/proofs_unanswered"
+"""Count proofs that showed other weights, and those to which no answer came."""
+UNANSWERED = 2
+"""Attempts without an answer until samples that wait for a proof are given up as unanswered."""
+
+Verdict = Literal["proven", "failed", "unanswered"]
+
+
+class Trust(Enum):
+    """Stages of a server's examination after something went wrong with it."""
+
+    DOUBTED = auto()
+    RESTED = auto()
+    ANSWERING = auto()
+    MET = auto()
+    PROVEN = auto()
+    FULL = auto()
+
+
+class Action(Enum):
+    """The next step of the task."""
+
+    REST = auto()
+    MEET = auto()
+    PROVE = auto()
+    PUSH = auto()
+    TRUST = auto()
+    NONE = auto()
+
+
+@dataclass(frozen=True)
+class Observed:
+    """The state of a server, as far as it is known.
+
+    Attributes:
+        target: what it is to serve; None before the first push.
+        capabilities: what it can do; None until it was looked at.
+        instance: the process that was looked at.
+        loaded: the weights in its live model, adapters aside; None where that is not known.
+        proven: the target that it serves, by its last proof; None while that is open.
+        doubt: what went wrong last; None while nothing is.
+        trust: how far its examination since then has come.
+        drawn: whether samples came since its last proof began.
+        awaited: whether somebody waits for a proof.
+        lineage: counts the times that it turned out to serve something else than was believed.
+        loads: counts the loads; a request that spans one cannot be told apart by version.
+        rests: rests since it was last trusted.
+        rejections: attempts in a row that ended with an answer which says no.
+    """
+
+    target: Target | None = None
+    capabilities: Capabilities | None = None
+    instance: str | None = None
+    loaded: Release | None = None
+    proven: Target | None = None
+    doubt: Exception | None = None
+    trust: Trust = Trust.RESTED
+    drawn: bool = False
+    awaited: bool = False
+    lineage: int = 0
+    loads: int = 0
+    rests: int = 0
+    rejections: int = 0
+
+    @property
+    def ready(self) -> bool:
+        """Returns whether samples of the target can be had from it."""
+        return self.doubt is None and self.proven is not None and self.proven is self.target
+
+    @property
+    def answering(self) -> bool:
+        """Returns whether it has answered since the doubt, and is being brought to the target."""
+        return self.trust in (Trust.ANSWERING, Trust.MET, Trust.PROVEN)
+
+
+def next_action(seen: Observed) -> Action:
+    """Returns what to do about a server.
+
+    Samples that it drew are proven before the weights change under which they were drawn.
+    """
+    if seen.trust is Trust.DOUBTED:
+        return Action.REST
+    if seen.trust in (Trust.RESTED, Trust.ANSWERING):
+        return Action.MEET
+    behind = seen.target is not None and seen.proven is not seen.target
+    open_question = seen.trust is Trust.MET or seen.awaited or (behind and seen.drawn)
+    if seen.proven is not None and open_question:
+        return Action.PROVE
+    if behind:
+        return Action.PUSH
+    return Action.NONE if seen.trust is Trust.FULL else Action.TRUST
 
 
 @dataclass(frozen=True)
 class Setup:
-    """What the servers of a fleet have in common."""
+    """The common set-up of a fleet's servers."""
 
     expected: Expected
     options: Options
@@ -45,46 +135,42 @@ class Setup:
     changes: Changes
 
 
+@dataclass
+class _Question:
+    """Somebody waits for a proof that begins after now."""
+
+    verdict: asyncio.Future[Verdict]
+    unanswered: int = 0
+
+
 class Server:
-    """One server and what is known of it.
+    """One server.
 
     Attributes:
-        found: what it can do; None until it was looked at.
-        proven: the target that it serves, by its last proof; None while that is open.
-        doubt: what went wrong since then; None while it is believed.
-        answering: it has answered since the doubt, and is being brought to what is wanted.
-        lineage: counts the times that it turned out to serve something else than was believed.
-        loads: counts the loads; a request that spans one cannot be told apart by version.
+        api: its calls.
+        observed: what is known of it.
         uses: requests under way by the model that they name.
-        rests: rests since it was last believed.
         report: what the last push cost.
     """
 
     def __init__(self, api: ServerApi, setup: Setup) -> None:
         self.api = api
-        self.found: Capabilities | None = None
-        self.proven: Target | None = None
-        self.doubt: Exception | None = None
-        self.answering = False
-        self.lineage = self.loads = 0
+        self.observed = Observed()
         self.uses: Counter[str] = Counter()
         self.report: PushReport | None = None
         self._setup, self._options = setup, setup.options
-        self._wanted: Target | None = None
-        self._held: Release | None = None
-        self._instance: str | None = None
-        self.rests = self._failures = self._begun = self._passed = 0
-        self._asked = self._drawn = self._paused = False
-        self._tried: object = self
+        self._questions: list[_Question] = []
+        self._paused = False
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
-    # --- what others say and ask ---------------------------------------------------------------
+    def _see(self, **news: Any) -> None:
+        """Notes what was observed, and wakes everybody whom it may concern."""
+        self.observed = replace(self.observed, **news)
+        self._wake.set()
+        self._setup.changes.tell()
 
-    @property
-    def ready(self) -> bool:
-        """Whether samples of what is wanted can be had from it."""
-        return self.doubt is None and self.proven is not None and self.proven is self._wanted
+    # --- what others report and ask ------------------------------------------------------------
 
     @property
     def in_flight(self) -> int:
@@ -92,9 +178,10 @@ class Server:
         return self.uses.total()
 
     def state(self) -> str:
-        """For error messages."""
-        version = None if self.proven is None else self.proven.version
-        why = "ready" if self.ready else self.doubt or "being brought to what is wanted"
+        """Returns a line for error messages."""
+        seen = self.observed
+        version = None if seen.proven is None else seen.proven.version
+        why = "ready" if seen.ready else seen.doubt or "being brought to the target"
         return f"{self.api.url}: version {version}, {self.in_flight} in flight, {shown(why)}"
 
     def start(self) -> None:
@@ -102,29 +189,49 @@ class Server:
         self._task = asyncio.create_task(self._keep())
         self._wake.set()
 
-    def want(self, target: Target | None) -> None:
-        """Says what the server is to serve."""
-        self._wanted = target
-        self._wake.set()
+    def aim(self, target: Target | None) -> None:
+        """Sets what the server is to serve."""
+        if target is None:
+            self._answer("failed")
+        self._see(target=target)
 
-    async def tried(self, target: Target | None) -> None:
-        """Returns when it was brought to a target, or something is wrong with it."""
-        await self._until(lambda: self._tried is target or self.doubt is not None)
+    async def looked_at(self) -> None:
+        """Returns when its capabilities are known, as patiently as it is looked after later.
+
+        Raises:
+            Refused: it cannot be used.
+            RolloutError: it did not answer as vLLM does.
+        """
+        options = self._options
+        patience = Patience(
+            options.patience if options.start_patience is None else options.start_patience
+        )
+        while self.observed.capabilities is None or self.observed.doubt is not None:
+            self.check()
+            doubt = self.observed.doubt
+            if doubt is not None and (isinstance(doubt, Refused) or patience.is_over()):
+                raise doubt
+            await self._setup.changes.wait()
+
+    async def settled(self, target: Target) -> None:
+        """Returns when it serves a target, or something is wrong with it."""
+        await self._setup.changes.until(
+            lambda: self.over or self.observed.proven is target or self.observed.doubt is not None
+        )
+        self.check()
 
     def doubts(self, error: Exception, *, weights: bool = False) -> None:
         """Notes that something is wrong with it; with `weights`, that those it serves are."""
         if weights:
             self._disbelieve()
-        if self.doubt is None:
+        if self.observed.doubt is None:
             log.warning("%s is given a rest: %s", self.api.url, shown(error))
-        self.doubt, self.answering = error, False
-        self._wake.set()
-        self._setup.changes.tell()
+        self._see(doubt=error, trust=Trust.DOUBTED)
 
     def take(self) -> str:
-        """Puts a request on its account; the model that it is to name."""
-        assert self.proven is not None
-        model = self._model(self.proven)
+        """Puts a request on its account; returns the model that it is to name."""
+        assert self.observed.proven is not None
+        model = self._model(self.observed.proven)
         self.uses[model] += 1
         return model
 
@@ -132,35 +239,31 @@ class Server:
         """Takes a request off its account."""
         self.uses[model] -= 1
         self.uses += Counter()  # without those at 0
-        self._drawn = True
-        self._setup.changes.tell()
+        self._see(drawn=True)
 
-    async def confirm(self, lineage: int) -> bool:
-        """Whether what was drawn in a lineage until now came from the weights that were believed.
+    async def confirm(self, lineage: int) -> Verdict:
+        """Returns whether what was drawn in a lineage until now came from the proven weights.
 
-        The weights are asked, by a proof that begins after this call; calls that wait at a time
-        share one. What cannot be confirmed at the first attempt is not.
+        "failed": it did not, or nobody can tell any more. "unanswered": the server was asked
+        twice, and did not say. A proof serves all who asked before it began.
         """
-        needed, failures = self._begun + 1, self._failures
-        self._asked = True
-        self._wake.set()
-        await self._until(
-            lambda: (
-                self._passed >= needed
-                or self._wanted is None
-                or self.lineage != lineage
-                or self._failures != failures
-            )
-        )
-        return self.lineage == lineage and self._passed >= needed
+        if self.over or self.observed.lineage != lineage or self.observed.target is None:
+            return "failed"
+        question = _Question(asyncio.get_running_loop().create_future())
+        self._questions.append(question)
+        self._see(awaited=True)
+        return await question.verdict
 
-    async def _until(self, holds: Callable[[], bool]) -> None:
-        await self._setup.changes.until(lambda: holds() or self.over)
-        self.check()
+    def _answer(self, verdict: Verdict, questions: list[_Question] | None = None) -> None:
+        """Answers questions, by default all."""
+        for question in list(self._questions if questions is None else questions):
+            if not question.verdict.done():
+                question.verdict.set_result(verdict)
+        self._questions = [one for one in self._questions if not one.verdict.done()]
 
     @property
     def over(self) -> bool:
-        """Whether nobody looks after it any more."""
+        """Returns whether nobody looks after it any more."""
         return self._task is not None and self._task.done()
 
     def check(self) -> None:
@@ -186,79 +289,83 @@ class Server:
             while True:
                 await self._wake.wait()
                 self._wake.clear()
-                while not self._agrees():
-                    await self._attempt()
+                while (action := next_action(self.observed)) is not Action.NONE:
+                    await self._act(action)
         finally:
+            self._answer("failed")
             self._setup.changes.tell()
 
-    def _agrees(self) -> bool:
-        served = self._wanted is None or self.proven is self._wanted
-        quiet = self.doubt is None and not (self._asked and self.proven is not None)
-        return served and quiet and self.found is not None and self._tried is self._wanted
-
-    async def _attempt(self) -> None:
-        if self.doubt is not None:
-            await asyncio.sleep(rest_seconds(self.rests))
-            self.rests += 1
-        target, doubt = self._wanted, self.doubt
+    async def _act(self, action: Action) -> None:
+        doubt = self.observed.doubt
+        act = {
+            Action.REST: self._rest,
+            Action.MEET: self._meet,
+            Action.PROVE: self._prove_again,
+            Action.PUSH: self._push,
+            Action.TRUST: self._trust,
+        }[action]
         try:
-            await self._reconcile(target)
+            trust = await act()
         except (RolloutError, Refused) as error:
-            self._failures += 1
-            self._asked = False
-            self.doubts(error)
+            self._failed(error)
         else:
-            if self.doubt is doubt:  # nothing new came up meanwhile
-                self._believe()
-        self._tried = target
-        self._setup.changes.tell()
+            # A doubt that came up meanwhile is not answered by this.
+            if self.observed.doubt is doubt or action is Action.REST:
+                self._see(trust=trust)
 
-    def _believe(self) -> None:
-        if self.doubt is not None:
-            log.warning("%s is back", self.api.url)
-        self.doubt, self.answering, self.rests = None, False, 0
+    def _failed(self, error: RolloutError | Refused) -> None:
+        """Notes that an action failed; one who says no often enough at the start never says yes."""
+        for question in self._questions:
+            question.unanswered += 1
+        tired = [one for one in self._questions if one.unanswered >= UNANSWERED]
+        self._answer("unanswered", tired)
+        status = getattr(error, "status", None)
+        rejections = 0 if status is None or status in BUSY else self.observed.rejections + 1
+        if self.observed.capabilities is None and rejections >= self._options.attempts:
+            error = Refused(f"{error} (asked {rejections} times)")
+        self._see(rejections=rejections, awaited=bool(self._questions))
+        self.doubts(error)
 
     def _disbelieve(self) -> None:
-        self.proven = self._held = None
-        self.lineage += 1
+        """Forgets what it serves: samples of this lineage may have come from anything."""
+        self._answer("failed")
+        self._see(proven=None, loaded=None, lineage=self.observed.lineage + 1)
 
     def _model(self, target: Target) -> str:
-        assert self.found is not None
-        return target.model(self.found.model)
+        assert self.observed.capabilities is not None
+        return target.model(self.observed.capabilities.model)
 
-    async def _reconcile(self, target: Target | None) -> None:
-        if self.found is None or self.doubt is not None:
-            await self._meet()
-        if target is not None and target is not self.proven:
-            await self._drain(target)
-        if self.proven is not None and self._to_prove and not await self._same(self.proven):
-            self._disbelieve()
-            await self._meet()
-        if target is not None and self.proven is not target:
-            await self._push(target)
+    async def _rest(self) -> Trust:
+        await asyncio.sleep(rest_seconds(self.observed.rests))
+        self._see(rests=self.observed.rests + 1)
+        return Trust.RESTED
 
-    async def _meet(self) -> None:
+    async def _trust(self) -> Trust:
+        if self.observed.doubt is not None:
+            log.warning("%s is back", self.api.url)
+        self._see(doubt=None, trust=Trust.FULL, rests=0, rejections=0)
+        return Trust.FULL
+
+    async def _meet(self) -> Trust:
         """Finds out who answers, resumes it if it is paused, and looks at it if it is new."""
-        try:
-            now = await capabilities.describe(self.api)
-        except Refused as error:
-            if self.found is None:
-                raise
-            raise Unavailable(str(error)) from error  # it did take weights
-        self.answering = True
-        self._setup.changes.tell()
+        doubt = self.observed.doubt
+        now = await capabilities.describe(self.api)
+        if self.observed.doubt is doubt:
+            self._see(trust=Trust.ANSWERING)
         await self._resume_if_paused()
-        if self.found is not None and now["instance"] == self._instance:
-            return
-        if self._instance is not None:
+        seen = self.observed
+        if seen.capabilities is not None and now["instance"] == seen.instance:
+            return Trust.MET
+        if seen.instance is not None:
             self._disbelieve()
-        self._instance = None
-        found = await capabilities.look(self.api, now, self._setup.expected)
-        capabilities.check_in_flight(found, self._options.in_flight)
-        capabilities.check_push(found, self._options.push)
+        self._see(instance=None)
+        able = await capabilities.look(self.api, now, self._setup.expected)
+        capabilities.check_in_flight(able, self._options.in_flight)
+        capabilities.check_push(able, self._options.push)
         if isinstance(self._setup.share, Nccl):
-            capabilities.check_nccl(found, self._setup.share.version)
-        self.found, self._instance = found, now["instance"]
+            capabilities.check_nccl(able, self._setup.share.version)
+        self._see(capabilities=able, instance=now["instance"])
+        return Trust.MET
 
     async def _resume_if_paused(self) -> None:
         paused = await self.api.is_paused()
@@ -272,6 +379,25 @@ class Server:
             await self._resume()
         self._paused = False
 
+    async def _prove_again(self) -> Trust:
+        """Has it prove what it has proven before; if it cannot, looks at it anew."""
+        seen = self.observed
+        assert seen.proven is not None
+        if seen.target is not None and seen.target is not seen.proven:
+            await self._drain(seen.target)
+        try:
+            await self._prove(seen.proven)
+        except Unproven as error:
+            log.warning("%s, and nobody pushed them: %s", self.api.url, shown(error))
+            self._disbelieve()
+            return Trust.RESTED
+        return self._examined
+
+    @property
+    def _examined(self) -> Trust:
+        """The trust after a proof: that of a doubted server is still to be given back."""
+        return Trust.FULL if self.observed.trust is Trust.FULL else Trust.PROVEN
+
     async def _drain(self, target: Target) -> None:
         try:
             async with asyncio.timeout(self._options.timeout):
@@ -280,78 +406,72 @@ class Server:
             raise Unavailable(f"{self.api.url} does not finish its requests") from error
 
     def _in_the_way(self, target: Target) -> bool:
-        """Whether a push of the target has to wait for requests under way.
+        """Returns whether a push of the target has to wait for requests under way.
 
         Weights change under all of them. Adapters change under none, but a server holds those of
         two versions at a time.
         """
-        if target.adapter is None or target.release is not self._held:
+        if target.adapter is None or target.release is not self.observed.loaded:
             return self._options.in_flight == "wait" and self.in_flight > 0
-        held = [one for one in (self.proven, target) if one is not None]
+        held = [one for one in (self.observed.proven, target) if one is not None]
         return bool({*self.uses} - {*map(self._model, held)})
-
-    @property
-    def _to_prove(self) -> bool:
-        return self._asked or self._drawn or self.doubt is not None
-
-    async def _same(self, target: Target) -> bool:
-        """Whether it still is the process, with the weights, that has proven a target."""
-        try:
-            await self._prove(target)
-        except Unproven as error:
-            log.warning("%s, and nobody pushed them: %s", self.api.url, shown(error))
-            return False
-        return True
 
     async def _prove(self, target: Target) -> float:
         """Has it prove a target; returns the probe's gap.
 
         Raises:
             Unproven: it has other weights, or is another process.
+            RolloutError: it did not answer.
         """
-        assert self.found is not None
-        self._asked = self._drawn = False
-        self._begun += 1
-        begun = self._begun
+        seen = self.observed
+        assert seen.capabilities is not None
+        questions = list(self._questions)
+        self._see(awaited=False, drawn=False)
         try:
-            gap = await sync.prove(self.api, self.found, target)
+            gap = await sync.prove(self.api, seen.capabilities, target)
             now = await capabilities.describe(self.api)
-            if (now["instance"], now["sha256"]) != (self._instance, target.release.sha256):
+            if (now["instance"], now["sha256"]) != (seen.instance, target.release.sha256):
                 raise Unproven(f"{self.api.url} has been started again or loaded by somebody else")
-        except RolloutError:
-            self._drawn = True
+        except RolloutError as error:
+            kind = PROOFS_FAILED if isinstance(error, Unproven) else PROOFS_UNANSWERED
+            self._setup.counts[kind] += 1
+            self._see(drawn=True)
             raise
-        self._passed = begun
+        self._answer("proven", questions)
         return gap
 
-    async def _push(self, target: Target) -> None:
+    async def _push(self) -> Trust:
+        target = self.observed.target
+        assert target is not None
+        await self._drain(target)
         # Where requests go on under a push, it may fail for the same reason as they.
-        unproven = self.in_flight > 0 or self._drawn
-        self.proven = None
+        unproven = self.in_flight > 0 or self.observed.drawn
+        self._see(proven=None)
         try:
             self.report = await self._pushed(target)
         except BaseException as error:
             if unproven:
                 self._disbelieve()
             elif isinstance(error, Unproven):
-                self._held = None
+                self._see(loaded=None)
             raise
-        self.proven = target
+        self._see(proven=target)
+        return self._examined
 
     async def _pushed(self, target: Target) -> PushReport:
-        assert self.found is not None
+        able = self.observed.capabilities
+        assert able is not None
         start = time.perf_counter()
         moved, load_seconds = 0, 0.0
-        if target.adapter is None or target.release is not self._held:
-            self._held = None
-            self.loads += 1
+        if target.adapter is None or target.release is not self.observed.loaded:
+            self._see(loaded=None, loads=self.observed.loads + 1)
             moved, load_seconds = await self._load(target)
         resumed = time.perf_counter()
         if target.adapter is not None:
-            self._held = target.release
+            self._see(loaded=target.release)
             share = self._setup.share
             assert not isinstance(share, Nccl)  # as the options have it
-            moved += await load_adapters(self.api, self.found, target, share=share)
+            moved += await load_adapters(self.api, able, target, share=share)
             await unload_others(self.api, {self._model(target), *self.uses})
             load_seconds += time.perf_counter() - resumed
         begin = time.perf_counter()
@@ -366,12 +486,14 @@ class Server:
         )
 
     async def _load(self, target: Target) -> tuple[int, float]:
-        assert self.found is not None
+        assert self.observed.capabilities is not None
         self._paused = True
         try:
             await self.api.pause(self._options.in_flight)
             start = time.perf_counter()
-            moved = await load(self.api, self.found, target.release, share=self._setup.share)
+            moved = await load(
+                self.api, self.observed.capabilities, target.release, share=self._setup.share
+            )
             seconds = time.perf_counter() - start
             # vLLM does not clear the prefix cache itself in mode "keep".
             await self.api.reset_prefix_cache()

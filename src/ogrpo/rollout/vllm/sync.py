@@ -1,4 +1,4 @@
-"""What a server is to serve, and the proof that it does.
+"""Targets that servers are to serve, and the proof that one does.
 
 A version counts once the server has scored a fixed probe as the trainer did. That catches what
 answers of 200 do not: a stale head, a tensor left out, a dtype, a restart.
@@ -10,11 +10,11 @@ from typing import Literal
 
 import numpy as np
 
-from ogrpo.rollout.protocol import IntArray
+from ogrpo.protocol import IntArray
 from ogrpo.rollout.vllm import wire
 from ogrpo.rollout.vllm.api import ServerApi
 from ogrpo.rollout.vllm.capabilities import Capabilities
-from ogrpo.rollout.vllm.errors import Rejected, Unproven
+from ogrpo.rollout.vllm.errors import Flawed, Rejected, Unavailable, Unproven
 from ogrpo.rollout.weights.store import Release
 
 ADAPTERS = "ogrpo-v"
@@ -59,7 +59,7 @@ class Target:
 
 @dataclass(frozen=True)
 class PushReport:
-    """What a push cost; `bytes` is what moved over the network, 0 from a shared folder."""
+    """The cost of a push; `bytes` moved over the network, 0 from a shared folder."""
 
     target: Target
     bytes: int
@@ -75,7 +75,7 @@ def probe_sequences(vocab_size: int, *, count: int, length: int) -> list[IntArra
     return list(rng.integers(0, vocab_size, (count, length)).astype(np.int32))
 
 
-async def prove(api: ServerApi, found: Capabilities, target: Target) -> float:
+async def prove(api: ServerApi, able: Capabilities, target: Target) -> float:
     """Scores the probe on each of the server's data-parallel ranks.
 
     Returns:
@@ -83,18 +83,23 @@ async def prove(api: ServerApi, found: Capabilities, target: Target) -> float:
 
     Raises:
         Unproven: the server's log-probs are not those of the trainer's weights.
+        RolloutError: it gave no scores.
     """
-    model = target.model(found.model)
-    ranks: list[int | None] = [None] if found.ranks == 1 else [*range(found.ranks)]
+    model = target.model(able.model)
+    ranks: list[int | None] = [None] if able.ranks == 1 else [*range(able.ranks)]
     return max(await asyncio.gather(*(_gap(api, model, target.probe, rank) for rank in ranks)))
 
 
 async def _gap(api: ServerApi, model: str, probe: Probe, rank: int | None) -> float:
     try:
         reply = await api.complete(wire.score_payload(probe.sequences, model), rank=rank)
+        scores = wire.read_scores(reply, probe.sequences)
     except Rejected as error:
-        raise Unproven(f"{api.url} cannot score the probe: {error}") from error
-    scores = wire.read_scores(reply, probe.sequences)
+        if error.status == 404 and model.startswith(ADAPTERS):
+            raise Unproven(f"{api.url} has lost the adapters that it was sent: {error}") from error
+        raise
+    except Flawed as error:  # an answer, but none to this question
+        raise Unavailable(f"{api.url} was asked for the probe's scores: {error}") from error
     gap = float(np.abs(np.concatenate(scores) - np.concatenate(probe.log_probs)).mean())
     if not gap <= probe.tolerance:
         where = "" if rank is None else f", data-parallel rank {rank},"

@@ -8,8 +8,26 @@ FIRST_REST, LONGEST_REST = 0.5, 30.0
 
 
 def rest_seconds(before: int) -> float:
-    """How long to leave a server alone that has been left alone so many times in a row."""
+    """Returns how long to leave a server alone that has been left alone so many times in a row."""
     return min(LONGEST_REST, FIRST_REST * 2**before)
+
+
+class Patience:
+    """Seconds in which something may go on failing."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+        self._since: float | None = None
+
+    def is_over(self) -> bool:
+        """Notes a failure; returns whether the first of its row is that long ago."""
+        now = asyncio.get_running_loop().time()
+        self._since = now if self._since is None else self._since
+        return now - self._since >= self.seconds
+
+    def renew(self) -> None:
+        """Notes a success, which ends the row."""
+        self._since = None
 
 
 class Changes:

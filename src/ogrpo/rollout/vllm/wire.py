@@ -10,13 +10,13 @@ what is there and wrong.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, get_args
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, get_args
+from uuid import uuid4
 
 import numpy as np
 
-from ogrpo.rollout.check import Flaw
-from ogrpo.rollout.protocol import (
+from ogrpo.protocol import (
     Completion,
     FinishReason,
     FloatArray,
@@ -25,16 +25,19 @@ from ogrpo.rollout.protocol import (
     Sampling,
     VersionSpan,
 )
+from ogrpo.rollout.check import Flaw
 from ogrpo.rollout.vllm.errors import Flawed
 
 Json = dict[str, Any]
+Echo = Literal["prompt", "request"]
+"""What an answer may say of its request: the prompt's token ids, the request's id."""
 UNLABELLED = -1
 FINAL_ONLY = 2  # vLLM's RequestOutputKind; without it 0.23 drops all but one of n choices.
 
 
 @dataclass(frozen=True)
 class Order:
-    """What one request asks for, in the terms of both dialects."""
+    """One request, in the terms of both dialects."""
 
     model: str
     sampling: Sampling
@@ -45,6 +48,9 @@ class Order:
     server's labels are of; the name says the version itself."""
     seed: int | None = None
     """Sent where the server can take it; see `Capabilities.seeds`."""
+    echoes: frozenset[Echo] = frozenset()
+    """What the server says of the request in its answer, and is held to."""
+    request_id: str = field(default_factory=lambda: uuid4().hex)
 
     @property
     def draws(self) -> int:
@@ -80,6 +86,7 @@ def completions_payload(prompts: Sequence[IntArray], order: Order) -> Json:
         "return_token_ids": True,
         "skip_special_tokens": False,
         "cache_salt": salt(order.version),
+        "request_id": order.request_id,
     }
 
 
@@ -90,7 +97,9 @@ def generate_payload(prompt: IntArray, order: Order) -> Json:
         "model": order.model,
         "token_ids": prompt.tolist(),
         "sampling_params": options,
+        "return_token_ids": True,
         "cache_salt": salt(order.version),
+        "request_id": order.request_id,
     }
 
 
@@ -122,10 +131,10 @@ def read_scores(reply: Json, sequences: Sequence[IntArray]) -> list[np.ndarray]:
 
 
 def _scores(choice: Json, sequence: IntArray) -> FloatArray:
-    given, ids = choice.get("prompt_logprobs"), sequence[1:].tolist()
-    if not isinstance(given, list) or len(given) != len(sequence):
-        raise _malformed(f"prompt_logprobs is {_shown(given)} for {len(sequence)} tokens")
-    entries = [_of(entry, str(token)) for entry, token in zip(given[1:], ids, strict=True)]
+    scored, ids = choice.get("prompt_logprobs"), sequence[1:].tolist()
+    if not isinstance(scored, list) or len(scored) != len(sequence):
+        raise _malformed(f"prompt_logprobs is {_shown(scored)} for {len(sequence)} tokens")
+    entries = [_of(entry, str(token)) for entry, token in zip(scored[1:], ids, strict=True)]
     return _floats([_of(entry, "logprob") for entry in entries])
 
 
@@ -135,7 +144,9 @@ def read_completions(reply: Json, prompts: Sequence[IntArray], order: Order) -> 
     Raises:
         Flawed: the answer is none.
     """
-    choices = _ordered(reply, len(prompts) * order.draws, order)
+    choices = _ordered(reply, len(prompts) * order.draws, order, "id")
+    for n, choice in enumerate(choices):
+        _check_prompt(choice, prompts[n // order.draws], order)
     drawn = [_completion(choice, _portable, order) for choice in choices]
     return [
         _group(prompt, drawn[n * order.draws : (n + 1) * order.draws], order)
@@ -149,15 +160,40 @@ def read_generated(reply: Json, prompt: IntArray, order: Order) -> Group:
     Raises:
         Flawed: the answer is none.
     """
-    choices = _ordered(reply, order.draws, order)
+    choices = _ordered(reply, order.draws, order, "request_id")
+    _check_prompt(reply, prompt, order)
     return _group(prompt, [_completion(choice, _native, order) for choice in choices], order)
 
 
-def _ordered(reply: Any, count: int, order: Order) -> list[Json]:
-    """The choices of an answer by the model that was ordered."""
+def echoes_of(reply: Json, name: str, prompt: IntArray, order: Order) -> frozenset[Echo]:
+    """Returns what an answer says of its request; `name` is that of the request's id in it.
+
+    Raises:
+        Flawed: it belongs to another prompt.
+    """
+    echoes: set[Echo] = set()
+    if str(reply.get(name)).endswith(order.request_id):
+        echoes.add("request")
+    holder = reply["choices"][0] if name == "id" else reply
+    if holder.get("prompt_token_ids") is not None:
+        _check_prompt(holder, prompt, replace(order, echoes=frozenset({"prompt"})))
+        echoes.add("prompt")
+    return frozenset(echoes)
+
+
+def _check_prompt(holder: Json, prompt: IntArray, order: Order) -> None:
+    """Refuses the answer to another prompt."""
+    if "prompt" in order.echoes and (echo := _of(holder, "prompt_token_ids")) != prompt.tolist():
+        raise Flawed(Flaw("order", f"the prompt came back as {_shown(echo)}"))
+
+
+def _ordered(reply: Any, count: int, order: Order, name: str) -> list[Json]:
+    """Returns the choices of an answer to this order, by the model that was ordered."""
+    if "request" in order.echoes and not str(_of(reply, name)).endswith(order.request_id):
+        what = f"the answer to request {_shown(reply[name])} came to {order.request_id}"
+        raise Flawed(Flaw("order", what))
     if order.beneath is not None and (answered := _of(reply, "model")) != order.model:
-        found = f"{_shown(answered)} answered a request for {order.model}"
-        raise Flawed(Flaw("version", found))
+        raise Flawed(Flaw("version", f"{_shown(answered)} answered a request for {order.model}"))
     return _choices(reply, count)
 
 
@@ -247,11 +283,11 @@ def _spans(choice: Json, order: Order) -> tuple[VersionSpan, ...]:
     spans = choice.get("weight_versions") or []
     if not isinstance(spans, list):
         raise _malformed(f"weight_versions is {_shown(spans)}")
-    found = tuple(_span(span) for span in spans)
+    labelled = tuple(_span(span) for span in spans)
     if order.beneath is None:
-        return found
+        return labelled
     versions = {order.beneath: order.version}
-    return tuple(replace(x, version=versions.get(x.version, UNLABELLED)) for x in found)
+    return tuple(replace(x, version=versions.get(x.version, UNLABELLED)) for x in labelled)
 
 
 def _span(span: Any) -> VersionSpan:
@@ -266,19 +302,19 @@ def _version(label: str) -> int:
     return int(label) if label.isdecimal() and len(label) < 10 else UNLABELLED
 
 
-def _of(given: Any, name: str) -> Any:
-    """What an object of the answer has under a name."""
-    if not isinstance(given, dict) or name not in given:
-        raise _malformed(f"no {name} in {_shown(given)}")
-    return given[name]
+def _of(part: Any, name: str) -> Any:
+    """Returns what an object of the answer has under a name."""
+    if not isinstance(part, dict) or name not in part:
+        raise _malformed(f"no {name} in {_shown(part)}")
+    return part[name]
 
 
-def _malformed(found: str) -> Flawed:
-    return Flawed(Flaw("malformed", found))
+def _malformed(what: str) -> Flawed:
+    return Flawed(Flaw("malformed", what))
 
 
 def _shown(value: Any) -> str:
-    """What came in place of something else, in a few words."""
+    """Returns what came in place of something else, in a few words."""
     if isinstance(value, list):
         return f"a list of {len(value)}"
     if isinstance(value, dict):

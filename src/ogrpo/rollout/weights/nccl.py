@@ -33,12 +33,12 @@ LOOK_SECONDS = 0.0005
 DONE, IN_PROGRESS, NOT_READY = 0, 7, 600
 """ncclSuccess and CUDA_SUCCESS, ncclInProgress, CUDA_ERROR_NOT_READY."""
 UINT8, FLOAT32, SUM = 1, 7, 0
-OWN_STREAM = 1
+NON_BLOCKING = 1
 """CU_STREAM_NON_BLOCKING: neither waits for XLA's streams nor is waited for by them."""
 
 
 class UniqueId(ctypes.Structure):
-    """What those who are to meet have in common."""
+    """The common knowledge of those who are to meet."""
 
     _fields_ = (("internal", ctypes.c_byte * 128),)
 
@@ -78,17 +78,17 @@ CUDA: Mapping[str, list[Any]] = {
 
 
 class NcclError(RuntimeError):
-    """What NCCL or CUDA could not do."""
+    """An error of NCCL or CUDA."""
 
 
 def library() -> str:
     """The NCCL that is loaded: as vLLM is told, of the package beside JAX, or the system's."""
-    if told := os.environ.get("VLLM_NCCL_SO_PATH"):
-        return told
+    if path := os.environ.get("VLLM_NCCL_SO_PATH"):
+        return path
     package = find_spec("nvidia.nccl") if find_spec("nvidia") else None
     folders = package.submodule_search_locations if package else None
-    found = [Path(folder) / "lib" / "libnccl.so.2" for folder in folders or ()]
-    return next((str(file) for file in found if file.is_file()), "libnccl.so.2")
+    files = [Path(folder) / "lib" / "libnccl.so.2" for folder in folders or ()]
+    return next((str(file) for file in files if file.is_file()), "libnccl.so.2")
 
 
 def dotted(version: int) -> str:
@@ -159,14 +159,14 @@ class Nccl:
         """A stream of this thread's own."""
         made = _PLACE()
         self.cuda("cuCtxSetCurrent", self._context)
-        self.cuda("cuStreamCreate", ctypes.byref(made), OWN_STREAM)
+        self.cuda("cuStreamCreate", ctypes.byref(made), NON_BLOCKING)
         try:
             yield made
         finally:
             self.cuda("cuStreamDestroy_v2", made)
 
 
-class _GivenUp(Exception):
+class _Abandoned(Exception):
     pass
 
 
@@ -184,12 +184,12 @@ class Broadcast:
         self._nccl, self._file, self._id = nccl, file, nccl.unique_id()
         self.unique_id = base64.b64encode(bytes(self._id.internal)).decode()
         self._comm = _PLACE()
-        self._given_up, self._over = threading.Event(), threading.Event()
+        self._abandoned, self._over = threading.Event(), threading.Event()
 
     def end(self, *, well: bool) -> None:
         """Says that the workers have what they were sent, or that it is not wanted any more."""
         if not well:
-            self._given_up.set()
+            self._abandoned.set()
         self._over.set()
 
     def run(self) -> None:
@@ -205,7 +205,7 @@ class Broadcast:
                 for start in range(0, len(raw), PIECE):
                     self._send(raw[start : start + PIECE], stream)
                 self._over.wait()
-            except _GivenUp:
+            except _Abandoned:
                 return
             finally:
                 if self._comm:
@@ -232,7 +232,7 @@ class Broadcast:
         self._wait(lambda: self._begun() and self._nccl.cuda("cuStreamQuery", stream))
 
     def _begun(self) -> bool:
-        """Whether what was last begun is on the stream; raises what became of the communicator."""
+        """Returns whether the last call is on the stream; raises a fault of the communicator."""
         state = _INT()
         self._nccl.nccl("ncclCommGetAsyncError", self._comm, ctypes.byref(state))
         self._nccl.check(state.value, "the broadcast")
@@ -241,7 +241,7 @@ class Broadcast:
     def _wait(self, done_fn: Callable[[], bool]) -> None:
         ends = time.monotonic() + PULL_SECONDS
         while not done_fn():
-            if self._given_up.wait(LOOK_SECONDS):
-                raise _GivenUp
+            if self._abandoned.wait(LOOK_SECONDS):
+                raise _Abandoned
             if time.monotonic() > ends:
                 raise NcclError(f"the server's workers took nothing for {PULL_SECONDS:g} s")

@@ -58,8 +58,8 @@ class WeightShare:
             def do_GET(self) -> None:
                 try:
                     self.read_body()
-                    given = self.headers.get("Authorization", "").encode()
-                    if not hmac.compare_digest(given, f"Bearer {share.token}".encode()):
+                    credentials = self.headers.get("Authorization", "").encode()
+                    if not hmac.compare_digest(credentials, f"Bearer {share.token}".encode()):
                         raise BadRequest("the token is not this share's", HTTPStatus.UNAUTHORIZED)
                     match = _RELEASE_FILE.fullmatch(self.path)
                     if match is None:

@@ -18,10 +18,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ogrpo.files import sync_folder
 from ogrpo.rollout.extension.ogrpo_releases import MANIFEST, MODEL
 from ogrpo.rollout.weights import tensors as files
 from ogrpo.rollout.weights.tensors import Tensors
+from ogrpo.system.files import sync_folder
 
 
 @dataclass(frozen=True)
@@ -108,9 +108,11 @@ class Store:
 
     def _retain(self) -> None:
         """Deletes all but the releases written last, in the order of writing: clocks jump."""
-        found = {folder for folder in self.folder.glob(f"{self._letter}[0-9]*") if folder.is_dir()}
-        self._written = [folder for folder in self._written if folder in found]
-        others = sorted(found.difference(self._written))  # of a process before this one
+        folders = {
+            folder for folder in self.folder.glob(f"{self._letter}[0-9]*") if folder.is_dir()
+        }
+        self._written = [folder for folder in self._written if folder in folders]
+        others = sorted(folders.difference(self._written))  # of a process before this one
         for folder in [*others, *self._written][: -self._keep]:
             shutil.rmtree(folder)
 

@@ -12,7 +12,7 @@ import queue
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import ml_dtypes
 import numpy as np
@@ -27,6 +27,27 @@ DTYPES: Mapping[str, Any] = {
 }
 NAMES = {dtype: name for name, dtype in DTYPES.items()}
 _CHUNK = 1 << 22
+
+
+class AdapterTensors(NamedTuple):
+    """Low-rank adapters as PEFT names them, with what the manifest of their release says.
+
+    Attributes:
+        tensors: A `[rank, in]` and B `[out, rank]` of each projection of each layer.
+        rank: r.
+        alpha: a projection is W + alpha / rank B A.
+        targets: the projections' names.
+    """
+
+    tensors: Tensors
+    rank: int
+    alpha: float
+    targets: tuple[str, ...]
+
+    @property
+    def about(self) -> dict[str, Any]:
+        """Returns what the manifest says."""
+        return {"rank": self.rank, "alpha": self.alpha, "targets": [*self.targets]}
 
 
 def describe(tensors: Tensors) -> dict[str, dict[str, Any]]:
@@ -122,7 +143,7 @@ def cast(tensors: Tensors, dtype: np.dtype) -> dict[str, np.ndarray]:
 
 
 def check_finite(tensors: Tensors) -> None:
-    """Raise ValueError naming the first tensor with a NaN or an infinite element."""
+    """Raises ValueError naming the first tensor with a NaN or an infinite element."""
     for name, array in tensors.items():
         raw = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
         if not releases.finite(raw, _dtype_name(name, array)):

@@ -1,0 +1,121 @@
+"""Every `--algorithm` trained for a few steps on the default task: does it rise above its start?
+
+Command: python -m benchmarks.algorithms --output algorithms.jsonl
+Hardware and time: one core; about 25 CPU seconds a run, two runs a method. A run that the output
+has already is not repeated, so that the command can be stopped and given again.
+"""
+
+import argparse
+import json
+import os
+import time
+from collections.abc import Iterable, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+
+from ogrpo.config.method import check
+from ogrpo.config.schedule import Schedule
+from ogrpo.config.train import Evaluation
+from ogrpo.config.update import Optimizer
+from ogrpo.core.algorithms import ALGORITHMS
+from ogrpo.loop import start, train
+from ogrpo.setup.build import make_parts
+from ogrpo.setup.model import make_model
+from ogrpo.setup.prepare import prepare
+from ogrpo.setup.presets import main_study
+
+Row = dict[str, Any]
+SCORES = ("pass@1/sampled", "pass@1/greedy")
+RATE = 1e-3
+"""The default run's learning rate; it is not tuned for each method."""
+FEWER = 0.03
+"""What a mean over seeds may lie below its start by chance, on 512 problems."""
+
+
+def main(options: Sequence[str] | None = None) -> None:
+    """Runs what the output lacks, and prints the table."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.algorithms", description=__doc__)
+    parser.add_argument("--output", type=Path, required=True, help="rows, one JSON object a line")
+    parser.add_argument("--steps", type=int, default=60)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1])
+    parser.add_argument("--algorithms", nargs="+", default=[*ALGORITHMS], metavar="NAME")
+    typed = parser.parse_args(options)
+    rows = read_rows(typed.output)
+    known = {(row["algorithm"], row["seed"], row["steps"]) for row in rows}
+    for seed in typed.seeds:
+        for name in typed.algorithms:
+            if (name, seed, typed.steps) not in known:
+                rows.append(row := trained(name, seed, typed.steps))
+                with typed.output.open("a") as file:
+                    file.write(json.dumps(row) + "\n")
+    print("\n".join(table(rows)))
+
+
+def read_rows(path: Path) -> list[Row]:
+    """Returns the rows of a file; none where there is no file yet."""
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def trained(name: str, seed: int, steps: int) -> Row:
+    """Returns the scores of a run before its first step and after its last.
+
+    A method that the default task has nothing for, or that ends in an error, has its words instead.
+    """
+    begun = time.process_time()
+    row: Row = {"algorithm": name, "seed": seed, "steps": steps}
+    config = main_study(
+        algorithm=name,
+        seed=seed,
+        schedule=Schedule(steps=steps, sync_interval=10, evaluate_every=steps),
+        optimizer=Optimizer(learning_rate=RATE),
+        evaluation=Evaluation(gradient_variance=False),
+    )
+    try:
+        check(config)
+        with closing(prepare(config)) as prepared:
+            decoder, params = make_model(prepared, Console(quiet=True))
+            parts = make_parts(prepared.config, prepared, decoder)
+            state = start(parts.init(params), parts)
+            records = [record for _, record in train(state, parts, prepared.config.schedule)]
+    except (ValueError, RuntimeError) as error:
+        return {**row, "ended": f"{type(error).__name__}: {error}"[:200]}
+    scores = {
+        f"{when} {key}": records[place][key]
+        for when, place in (("start", 0), ("end", -1))
+        for key in SCORES
+    }
+    return {**row, **scores, "cpu_seconds": round(time.process_time() - begun, 1)}
+
+
+def table(rows: Iterable[Row]) -> list[str]:
+    """Returns the rows as a table, one line a method, the mean over its seeds."""
+    by_name: dict[str, list[Row]] = {}
+    for row in rows:
+        by_name.setdefault(row["algorithm"], []).append(row)
+    lines = [
+        "| algorithm | sampled, start | end | greedy, start | end | seeds | |",
+        "|---" * 7 + "|",
+    ]
+    for name, group in by_name.items():
+        ended = next((row["ended"] for row in group if "ended" in row), None)
+        if ended is not None:
+            lines.append(f"| `{name}` | | | | | {len(group)} | {ended} |")
+            continue
+        means = [
+            float(np.mean([row[f"{when} {key}"] for row in group]))
+            for key in SCORES
+            for when in ("start", "end")
+        ]
+        fell = any(end < begin - FEWER for begin, end in (means[:2], means[2:]))
+        figures = " | ".join(f"{mean:.3f}" for mean in means)
+        lines.append(f"| `{name}` | {figures} | {len(group)} | {'below its start' * fell} |")
+    return lines
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("JAX_PLATFORMS", "cpu")
+    main()

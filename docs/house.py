@@ -1,0 +1,267 @@
+"""Measures the house: lines, functions, docstrings, words, imports (docs/architecture.md).
+
+    python docs/house.py            the numbers, as the tables of docs/architecture.md
+    python docs/house.py --write    writes them there
+    python docs/house.py --words    words of the dialect and bare clauses, by package and by place
+    python docs/house.py --hold     writes these counts into tests/test_words.py as the most allowed
+
+A function's body is its statements without the docstring. A docstring's words are counted without
+its examples. An identifier is a name, an argument, an attribute or a definition.
+"""
+
+import ast
+import statistics
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).parents[1]
+SOURCES = ("src/ogrpo", "src/ogrpo_plan", "kernels")
+CHECKED = (*SOURCES, "experiments", "benchmarks", "examples")
+"""Whose words tests/test_words.py counts."""
+OTHERS = ("tests", "experiments", "benchmarks", "examples")
+
+DIALECT = frozenset(
+    ("found", "wanted", "given", "own", "told", "chosen", "asked", "heard", "owed", "owing")
+)
+"""Words that name how a thing came here and not what it is."""
+
+CLAUSES = frozenset(
+    (
+        *("what", "how", "where", "when", "who", "whom", "whose", "which", "why", "if", "unless"),
+        *("because", "as", "of", "to", "in", "on", "at", "by", "for", "from", "with", "without"),
+        *("not", "no", "both", "see", "nothing", "nobody"),
+    )
+)
+"""First words of a docstring that opens as a bare clause. "Whether" is none of them: it says what a
+predicate returns."""
+
+
+class Module(NamedTuple):
+    """One file, read once."""
+
+    path: Path
+    text: str
+    tree: ast.Module
+
+    @property
+    def package(self) -> str:
+        """The package that it is counted to: `core`, `rollout`, ..., or a folder of the root."""
+        parts = self.path.relative_to(ROOT).parts
+        if parts[0] != "src":
+            return parts[0]
+        if parts[1] != "ogrpo":
+            return parts[1]
+        return parts[2] if len(parts) > 3 else parts[2].removesuffix(".py")
+
+
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+Documented = Function | ast.ClassDef | ast.Module
+
+
+def modules(*folders: str) -> list[Module]:
+    """Reads every Python file below folders of the repository; a link is not followed."""
+    files = []
+    for folder in folders:
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            if ROOT / "src/ogrpo/kernels" not in path.parents:
+                text = path.read_text(encoding="utf-8")
+                files.append(Module(path, text, ast.parse(text)))
+    return files
+
+
+def functions(files: list[Module]) -> list[Function]:
+    """Returns all functions and methods, nested ones too."""
+    return [node for file in files for node in ast.walk(file.tree) if isinstance(node, Function)]
+
+
+def body_lines(function: Function) -> int:
+    """Counts the lines of a function's statements, without its docstring."""
+    body = function.body[1:] if ast.get_docstring(function) is not None else function.body
+    return body[-1].end_lineno - body[0].lineno + 1 if body else 0
+
+
+def docstrings(file: Module) -> Iterator[tuple[int, str]]:
+    """Yields line and text of the docstrings of a file, its classes and its functions."""
+    for node in ast.walk(file.tree):
+        if isinstance(node, Documented) and (text := ast.get_docstring(node)) is not None:
+            yield getattr(node, "lineno", 1), text
+
+
+def words(text: str) -> int:
+    """Counts the words of a docstring, without its examples."""
+    return sum(
+        len(line.split()) for line in text.splitlines() if not line.startswith((">>>", "..."))
+    )
+
+
+def identifiers(file: Module) -> Iterator[tuple[int, str]]:
+    """Yields line and name of each identifier, without leading underscores."""
+    for node in ast.walk(file.tree):
+        match node:
+            case ast.Name(id=name) | ast.Attribute(attr=name) | ast.arg(arg=name):
+                yield node.lineno, name.lstrip("_")
+            case ast.FunctionDef(name=name) | ast.ClassDef(name=name):
+                yield node.lineno, name.lstrip("_")
+            case ast.keyword(arg=str(name)):
+                yield node.value.lineno, name.lstrip("_")
+
+
+def dialect(file: Module) -> list[str]:
+    """Returns `file:line name` of each identifier that is a word of the dialect."""
+    where = file.path.relative_to(ROOT)
+    return [f"{where}:{line} {name}" for line, name in identifiers(file) if name in DIALECT]
+
+
+def clauses(file: Module) -> list[str]:
+    """Returns `file:line first words` of each docstring that opens as a bare clause."""
+    where, opened = file.path.relative_to(ROOT), []
+    for line, text in docstrings(file):
+        first = text.split(maxsplit=1)[:1]
+        if first and first[0].strip("`*,.:;").lower() in CLAUSES:
+            opened.append(f"{where}:{line} {' '.join(text.split()[:4])}")
+    return opened
+
+
+def imports(file: Module) -> set[str]:
+    """Returns the packages and modules of ogrpo that a file names, inside functions too."""
+    named = set()
+    for node in ast.walk(file.tree):
+        if isinstance(node, ast.ImportFrom) and node.module == "ogrpo":
+            named |= {f"ogrpo.{alias.name}" for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("ogrpo."):
+            named.add(node.module or "")
+        elif isinstance(node, ast.Import):
+            named |= {alias.name for alias in node.names if alias.name.startswith("ogrpo.")}
+    return named
+
+
+def splinters(files: list[Module]) -> int:
+    """Counts private functions of at most four lines whose name is used once."""
+    uses = Counter(name for file in files for _, name in identifiers(file))
+    return sum(
+        function.name.startswith("_")
+        and not function.name.startswith("__")
+        and body_lines(function) <= 4
+        and uses[function.name.lstrip("_")] == 2  # its definition, and one use
+        for function in functions(files)
+    )
+
+
+def passes_through(files: list[Module], room: str) -> int:
+    """Counts the modules outside a room that name it."""
+    inside = f"ogrpo.{room}"
+    return sum(
+        file.package != room
+        and any(name == inside or name.startswith(f"{inside}.") for name in imports(file))
+        for file in files
+    )
+
+
+READER = {
+    "lines": ("40,300", "1.9k to 5.4k", ""),
+    "files": ("281", "", ""),
+    "functions in 100 lines": ("6.6", "2.5 to 3.3", "1.9 to 3.4"),
+    "median body, lines": ("4", "7 to 11", "8 to 12"),
+    "words in a docstring": ("23", "76 to 152", "34 to 67"),
+    "private functions of at most 4 lines used once": ("170", "", ""),
+    "identifiers of the dialect": ("2,346, of 30 words", "0", "44, -, 4"),
+    "modules that read `ogrpo.config`": ("34", "", ""),
+}
+"""An outside reader's numbers of 2026-11-22: this house then; rlax, optax, mctx and blackjax; TRL,
+verl and Tunix. His rules differ a little from ours, so that single figures do."""
+
+
+def measured(files: list[Module]) -> list[tuple[str, str]]:
+    """Returns the rows of the first table: what is counted, and how many."""
+    lines = sum(len(file.text.splitlines()) for file in files)
+    each = functions(files)
+    texts = [text for file in files for _, text in docstrings(file)]
+    return [
+        ("lines", f"{lines:,}"),
+        ("files", f"{len(files)}"),
+        ("functions in 100 lines", f"{100 * len(each) / lines:.1f}"),
+        ("median body, lines", f"{statistics.median(map(body_lines, each)):g}"),
+        ("words in a docstring", f"{statistics.mean(map(words, texts)):.0f}"),
+        ("private functions of at most 4 lines used once", f"{splinters(files)}"),
+        ("identifiers of the dialect", f"{sum(len(dialect(file)) for file in files):,}"),
+        ("docstrings that open as a bare clause", f"{sum(len(clauses(file)) for file in files)}"),
+        *((f"modules that read `ogrpo.{room}`", f"{passes_through(files, room)}") for room in READ),
+    ]
+
+
+READ = ("config", "batch", "rewards")
+"""A configuration, a batch and a reward: the modules outside these rooms that import from them."""
+
+
+def by_package(files: list[Module]) -> dict[str, tuple[int, int]]:
+    """Returns package -> identifiers of the dialect, docstrings that open as a bare clause."""
+    counts: dict[str, tuple[int, int]] = {}
+    for file in files:
+        names, openings = counts.get(file.package, (0, 0))
+        counts[file.package] = names + len(dialect(file)), openings + len(clauses(file))
+    return counts
+
+
+def arrows(files: list[Module]) -> list[str]:
+    """Returns a row for each package: its files and lines, and what it imports, with how often."""
+    rows = []
+    for package in sorted({file.package for file in files}):
+        inside = [file for file in files if file.package == package]
+        lines = sum(len(file.text.splitlines()) for file in inside)
+        targets = Counter(
+            name.split(".")[1]
+            for file in inside
+            for name in imports(file)
+            if name.split(".")[1] != package
+        )
+        named = ", ".join(f"{name} {count}" for name, count in targets.most_common())
+        rows.append(f"| `{package}` | {len(inside)} | {lines:,} | {named} |")
+    return rows
+
+
+def main() -> None:
+    """Prints the tables, or the counts of words by package with the places."""
+    if {"--words", "--hold"} & {*sys.argv[1:]}:
+        files = modules(*CHECKED)
+        most = [f'    "{name}": {counts},\n' for name, counts in sorted(by_package(files).items())]
+        if "--hold" in sys.argv[1:]:
+            before, begin, rest = HELD.read_text().partition("MOST = {\n")
+            _, end, after = rest.partition("}\n")
+            HELD.write_text("".join((before, begin, *most, end, after)))
+            return
+        print("".join(most))
+        print(*(place for file in files for place in (*dialect(file), *clauses(file))), sep="\n")
+        return
+    if "--write" in sys.argv[1:]:
+        before, _, rest = PAGE.read_text().partition(BEGIN)
+        PAGE.write_text(f"{before}{BEGIN}\n{tables()}\n{END}{rest.partition(END)[2]}")
+        return
+    print(tables())
+
+
+HELD = ROOT / "tests/test_words.py"
+PAGE = ROOT / "docs/architecture.md"
+BEGIN, END = "<!-- python docs/house.py --write -->", "<!-- end of the numbers -->"
+
+
+def tables() -> str:
+    """Returns the tables of docs/architecture.md."""
+    source = modules(*SOURCES)
+    rows = ["| | here | here, by the reader | rlax, optax, mctx, blackjax | TRL, verl, Tunix |"]
+    rows += ["|---|---|---|---|---|"]
+    for name, value in measured(source):
+        rows.append(f"| {name} | {value} | {' | '.join(READER.get(name, ('', '', '')))} |")
+    rows += ["", "| folder | files | lines |", "|---|---|---|"]
+    for folder in ("src", "kernels", *OTHERS):
+        files = modules(folder)
+        lines = sum(len(file.text.splitlines()) for file in files)
+        rows.append(f"| `{folder}` | {len(files)} | {lines:,} |")
+    rows += ["", "| package | files | lines | imports, and how often |", "|---|---|---|---|"]
+    return "\n".join([*rows, *arrows(source)])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""README's table: what each preset reaches on the default task."""

@@ -1,0 +1,422 @@
+"""What a run is asked for: frozen dataclasses that the command line fills in.
+
+Each option has one meaning and one place. Values are checked where they are declared, so that a
+wrong one is refused before anything is computed or written.
+"""
+
+import dataclasses
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar
+
+import tyro
+
+from ogrpo.config.processes import Processes
+from ogrpo.config.reuse import ReuseLimits
+from ogrpo.config.rollout import Rollout
+from ogrpo.config.schedule import Schedule
+from ogrpo.config.update import (
+    Kernels,
+    Knobs,
+    Lora,
+    Mesh,
+    Optimizer,
+    Override,
+    Region,
+    only_with,
+    require,
+    require_finite_numbers,
+)
+from ogrpo.core.algorithms import Algorithm
+from ogrpo.tasks.arithmetic import Teacher
+
+
+@dataclass(frozen=True)
+class Data:
+    """Where the problems come from."""
+
+    path: str | None = None
+    """The folder or file of a named task (docs/tasks.md), or a hub name when `datasets` is
+    installed. Without it, gsm8k is problems of the same format that are generated here."""
+    prompt_column: str | None = None
+    """The column of a file's prompts; default: found by its name."""
+    solution_column: str | None = None
+    """The column of a file's worked solutions, which a model that is made here imitates first;
+    default: solution, where there is one."""
+    heldout: str | None = None
+    """What of a file is held out: another file, a share such as 0.1, or a number of prompts;
+    default: a tenth, 512 at most. The same lines in every run."""
+    system: str | None = None
+    """An opening system turn, where the model has a chat template."""
+    chat: tuple[str, ...] = ()
+    """Variables of the chat template, such as enable_thinking=false."""
+    prompt_length: int | None = None
+    """Longest prompt in tokens; longer ones are left out, counted and shown. Default: as the task
+    says, or its longest prompt."""
+    prompt: str | None = None
+    """What is put to the model, `{question}` standing for the question; default: as the task has
+    it."""
+    train: int = 8000
+    """Problems to generate for training (ignored with a path)."""
+    seed: int = 0
+    """Seed of the generated problems; apart from --seed, so that runs share their problems."""
+    limit: int | None = None
+    """Use only the first so many training problems."""
+
+    def __post_init__(self) -> None:
+        longest = self.prompt_length
+        require(longest is None or longest > 0, f"data.prompt-length is {longest}: give at least 1")
+        require(self.train > 0, f"data.train is {self.train}: give at least 1")
+
+
+@dataclass(frozen=True)
+class Model:
+    """The policy's weights."""
+
+    path: Path | None = None
+    """A Hugging Face folder (config.json, *.safetensors, tokenizer.json), a GGUF file, or a known
+    name such as smollm2-135m, whose weights are fetched once (docs/models.md). Without it, a small
+    Qwen2 decoder is warm-started in this process."""
+    random: Literal["none", "tiny", "qwen2.5-0.5b"] = "none"
+    """Random weights of a known shape instead: proves a path, learns nothing quickly."""
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    """Of the parameters, and of the compute unless told otherwise; log-probs are float32 anyway."""
+    compute_dtype: Literal["float32", "bfloat16"] | None = None
+    """Of the update's forward and backward pass; bfloat16 over float32 parameters keeps steps that
+    are too small for bfloat16. The sampler computes in `dtype`. Default: `dtype`."""
+    tokenizer_size: int = 512
+    """Vocabulary of the tokenizer trained on the problems of a data path without a model."""
+    remat: Literal["none", "products", "full"] = "products"
+    """What the backward pass computes again: nothing, all but the results of a layer's matrix
+    products, or whole layers. Later ones take less memory, and `full` takes more time."""
+
+    def __post_init__(self) -> None:
+        choices = ("none", "products", "full")
+        require(self.remat in choices, f"model.remat is {self.remat}: choose one of {choices}")
+
+
+@dataclass(frozen=True)
+class WarmStart:
+    """Imitation before RL: of a careless teacher or of the task's worked solutions."""
+
+    steps: int = 1200
+    batch: int = 32
+    """Problems in a batch."""
+    learning_rate: float | None = None
+    """Peak of a cosine decay to 0. Default: 5e-3 of a model that is made here, 2e-5 of given
+    weights."""
+    problems: int = 16_000
+    """Problems that the teacher answers; none of them is held out."""
+    demonstrations: int = 4
+    """Answers of the teacher to each problem; they share its prompt, so that more cost little."""
+    teacher: Teacher = field(default_factory=lambda: Teacher(result_slip=0.15))
+    cache: bool = True
+    """Keep the warm-started weights in the user's cache folder, by content hash."""
+    solutions: bool = False
+    """Imitate the task's worked solutions where weights are given, too (--model.path): packed
+    batches, a validation loss, checkpoints in the user's cache folder to go on from. A model
+    without a path imitates anyway."""
+    save_every: int = 50
+    """With given weights: steps between two checkpoints, each with a validation loss."""
+
+    def __post_init__(self) -> None:
+        rate = self.learning_rate
+        require(rate is None or rate > 0, f"warm-start.learning-rate is {rate}: give a number > 0")
+        for name in ("steps", "batch", "problems", "demonstrations", "save_every"):
+            value = getattr(self, name)
+            require(value >= 1, f"warm-start.{name} is {value}: give at least 1")
+
+
+@dataclass(frozen=True)
+class Judging:
+    """How completions are judged."""
+
+    extraction: Literal["marker", "boxed", "free", "last"] | None = None
+    """Where the answer stands: the one number after the last ####, the last \\boxed{...}, wherever
+    math-verify finds it (boxed first), or the last number. Default: as the task has it; of a file,
+    marker."""
+    seconds: float = 2.0
+    """Time bound of one comparison of answers in CPU seconds; an overrun scores 0 and is
+    counted."""
+    processes: int = 2
+    """Processes in which rewards of your own run, and comparisons that may take long."""
+    call_seconds: float = 30.0
+    """Time bound of one call of a reward of your own: a process that overruns is killed."""
+    memory_gib: float = 4.0
+    """Memory bound of each of these processes."""
+    weights: tuple[float, ...] = ()
+    """Of the rewards in their sum, in the order of --rewards; default: 1 each."""
+    flip: float = 0.0
+    """Chance that the reward of a training completion, 0 or 1, is told the other way round: noise
+    on purpose, drawn by the run's seed and counted. Held-out answers are judged as they are."""
+
+    def __post_init__(self) -> None:
+        share = self.flip
+        require(
+            0 <= share <= 0.5,
+            f"reward.flip is {share}: give a chance in [0, 0.5]; beyond it the rewards say the"
+            " opposite",
+        )
+
+
+ByName: Any = tyro.conf.arg(constructor=str, metavar="NAME")
+Draws = Literal["fifo", "uniform", "fresh", "unused", "advantage", "positives", "stratified"]
+
+
+@dataclass(frozen=True)
+class Replay:
+    """Where groups wait between being bought and being used."""
+
+    groups: int | None = None
+    """Groups held at most; default: one batch, so that each step uses what it bought, or all that
+    the warm-up buys."""
+    sampler: Literal[
+        "fifo", "uniform", "fresh", "unused", "advantage", "positives", "stratified"
+    ] = "fifo"
+    """Which groups a batch is drawn from: in order of purchase, at random, or at random with
+    preference for fresh ones, for little used ones, for large advantages, for rare successes, or
+    evenly over problems."""
+    refuse_zero_variance: bool = False
+    """Leave groups of equal rewards out of the buffer: they are counted and teach nothing."""
+    max_staleness: int | None = None
+    """Groups whose policy is more than so many steps old are never drawn: they are refused on
+    arrival or thrown out, and counted. `staleness/max` stays at or below it."""
+    max_uses: int | None = None
+    """Groups drawn so often are thrown out, and counted."""
+    keep: bool = True
+    """Keep every group that was bought as Parquet files in the run's folder (docs/replay.md).
+    Otherwise files without a group that a kept checkpoint holds are deleted at each checkpoint."""
+    half_life: float = 4.0
+    """With sampler fresh: the staleness, in steps, at which a group counts half."""
+    log_prob_dtype: Literal["float32", "float16"] = "float32"
+    """How behaviour log-probs are stored."""
+
+    def __post_init__(self) -> None:
+        for name, least in (("groups", 1), ("max_staleness", 0), ("max_uses", 1)):
+            value = getattr(self, name)
+            require(
+                value is None or value >= least,
+                f"replay.{name.replace('_', '-')} is {value}: give at least {least}, or None",
+            )
+        require(
+            self.half_life > 0, f"replay.half-life is {self.half_life}: give a number of steps > 0"
+        )
+        fresh = self.sampler == "fresh"
+        only_with(self, "replay", "half_life", fresh, "give --replay.sampler fresh")
+
+
+@dataclass(frozen=True)
+class Reuse:
+    """Whether measured signals, and not the schedule alone, say when data are used up."""
+
+    adaptive: bool = False
+    """End a step's draws, renew the server and set the clip's width by the signals below;
+    schedule.replay and schedule.sync-interval are then the most that may happen."""
+    limits: ReuseLimits = field(default_factory=ReuseLimits)
+
+    def __post_init__(self) -> None:
+        names = " ".join(field.name for field in dataclasses.fields(ReuseLimits))
+        only_with(self.limits, "reuse.limits", names, self.adaptive, "give --reuse.adaptive")
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Pass@1, and Pass@k of k samples, on problems that are never trained on."""
+
+    task: str | None = None
+    """Another task to evaluate on: a name or a file; its prompts are not trained on."""
+    path: str | None = None
+    """Where that task's files are."""
+    split: Literal["validation", "test"] = "test"
+    """Which held-out problems: choose settings on validation, report on test. Generated ones share
+    no prompt with each other or with training; with a path, test is test.jsonl, and validation is
+    every seventh problem of train.jsonl, which is then left out of training."""
+    prompts: int = 512
+    """Held-out prompts: the first so many of the split."""
+    temperature: float = 1.0
+    """Temperature of the sampled Pass@1."""
+    gradient_variance: bool = True
+    """Measure the variance of an update's gradient between its groups beside each Pass@1: it costs
+    a backward pass and two copies of the weights' size. Not on a mesh, nor with one prompt."""
+    samples: int | None = None
+    """Completions of each held-out prompt; default: the group size, whose program is compiled."""
+    max_tokens: int | None = None
+    """Longest answer in tokens; default: as long as the completions that are trained on."""
+    engine: Literal["rollout", "embedded"] = "rollout"
+    """What draws the answers: with --rollout.url the servers, or the trainer's own sampler all the
+    same. While servers evaluate, they collect nothing."""
+
+    def __post_init__(self) -> None:
+        splits = ("validation", "test")
+        require(self.split in splits, f"evaluation.split is {self.split!r}: choose one of {splits}")
+        require(self.prompts > 0, f"evaluation.prompts is {self.prompts}: give at least 1")
+        require(
+            self.temperature > 0,
+            f"evaluation.temperature is {self.temperature}: sampling needs a temperature above 0",
+        )
+        samples = self.samples
+        require(samples is None or samples > 0, f"evaluation.samples is {samples}: give at least 1")
+        longest = self.max_tokens
+        require(
+            longest is None or longest > 0, f"evaluation.max-tokens is {longest}: give at least 1"
+        )
+
+
+@dataclass(frozen=True)
+class Certification:
+    """Whether each synchronisation improves the reward, from samples that no update saw."""
+
+    delta: float | None = None
+    """Chance that one certificate is wrong, such as 0.05. None leaves them out."""
+    completions: int = 1280
+    """Completions that the old weights draw at each synchronisation for its certificate alone, in
+    whole batches: the price, which no update learns from. With `schedule.sync-offset` above 0 none
+    are: the groups that were asked for ahead are the evidence."""
+
+    def __post_init__(self) -> None:
+        delta, completions = self.delta, self.completions
+        require(
+            delta is None or 0 < delta < 1,
+            f"certificate.delta is {delta}: give a probability between 0 and 1, or None",
+        )
+        require(completions > 0, f"certificate.completions is {completions}: give at least 1")
+
+
+@dataclass(frozen=True)
+class Checkpointing:
+    """When the run's state is written."""
+
+    every: int = 40
+    """Steps between two checkpoints; the last and an interrupted step get one too."""
+    keep: int = 2
+    """Checkpoints kept on disk."""
+
+    def __post_init__(self) -> None:
+        require(self.every > 0, f"checkpoint.every is {self.every}: give at least 1")
+        require(self.keep > 0, f"checkpoint.keep is {self.keep}: give at least 1")
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """What a run is asked for."""
+
+    preset: str = "none"
+    """Named starting point for all other options."""
+    task: str = "gsm8k"
+    """What is trained on: the name of a task (docs/tasks.md), or a file of your own (.jsonl, .json,
+    .csv, .parquet), or a folder of datasets' save_to_disk."""
+    rewards: tuple[str, ...] = ()
+    """Functions that judge completions, as FILE.py:NAME or MODULE:NAME; default: the task's own, or
+    for a file the comparison of its column `answer` by math-verify."""
+    by: str | None = None
+    """The reward that says right (1) or wrong (0), of which Pass@k is told; default: as the task
+    says, or the only one that is 0 or 1."""
+    algorithm: Annotated[str | Algorithm, ByName] = "off_policy_grpo"
+    """Method, whole: its loss, advantage, reduction and published settings; in Python an
+    `Algorithm` too."""
+    seed: int = 0
+    run_dir: Path | None = None
+    """Where everything is written; default: runs/gsm8k-<date>-<time>."""
+    resume: bool = False
+    """Go on with the run in --run-dir from its newest checkpoint."""
+    resume_from: int | None = None
+    """Go on from this step's checkpoint, 0 being the beginning: what was made after it is set
+    aside."""
+    resume_anyway: bool = False
+    """Go on although options, data or tokenizer are not those of the checkpoint."""
+    strict: bool = False
+    """End the run where its first evaluation has nothing to learn from: nearly all answers
+    unparsable, not judged, or of one reward. Otherwise this is a warning."""
+    stop_when_worse: bool = False
+    """End the run, its state saved, where a guard rail warns that it gets worse (docs/reuse.md)."""
+    data: Data = field(default_factory=Data)
+    model: Model = field(default_factory=Model)
+    lora: Lora = field(default_factory=Lora)
+    warm_start: WarmStart = field(default_factory=WarmStart)
+    reward: Judging = field(default_factory=Judging)
+    rollout: Rollout = field(default_factory=Rollout)
+    schedule: Schedule = field(default_factory=Schedule)
+    replay: Replay = field(default_factory=Replay)
+    reuse: Reuse = field(default_factory=Reuse)
+    override: Override = field(default_factory=Override)
+    knobs: Knobs = field(default_factory=Knobs)
+    trust_region: Region = field(default_factory=Region)
+    optimizer: Optimizer = field(default_factory=Optimizer)
+    mesh: Mesh = field(default_factory=Mesh)
+    processes: Processes = field(default_factory=Processes)
+    kernels: Kernels = field(default_factory=Kernels)
+    evaluation: Evaluation = field(default_factory=Evaluation)
+    certificate: Certification = field(default_factory=Certification)
+    checkpoint: Checkpointing = field(default_factory=Checkpointing)
+
+    def __post_init__(self) -> None:
+        require_finite_numbers(self)
+        require(self.seed >= 0, f"seed is {self.seed}: give a whole number of at least 0")
+        require(
+            self.resume_from is None or self.resume_from >= 0,
+            f"resume-from is {self.resume_from}: give the step of a checkpoint, or 0",
+        )
+        require(
+            self.goes_on or not self.resume_anyway,
+            "resume-anyway is given, but nothing is resumed: give --resume, or leave it out",
+        )
+        parts = self.optimizer.microbatches
+        require(
+            self.schedule.prompts % parts == 0,
+            f"schedule.prompts = {self.schedule.prompts} cannot be cut into "
+            f"optimizer.microbatches = {parts} equal parts",
+        )
+        ways = self.mesh.data * self.mesh.fsdp
+        require(
+            self.schedule.prompts % (parts * ways) == 0,
+            f"schedule.prompts = {self.schedule.prompts} in optimizer.microbatches = {parts} parts"
+            f" cannot be cut over mesh.data * mesh.fsdp = {ways} devices: make the prompts a"
+            f" multiple of {parts * ways}",
+        )
+        alone = self.lora.rank is not None
+        only_with(self.rollout, "rollout", "push", alone, "give --lora.rank, or push merged")
+        require(
+            self.rollout.in_flight == "wait" or self.schedule.sync_offset > 0,
+            f"rollout.in-flight is {self.rollout.in_flight}, but with schedule.sync-offset 0"
+            " nothing is in flight when weights are pushed: give --schedule.sync-offset 1 or more",
+        )
+        held, batch = self.replay.groups, self.schedule.prompts
+        require(
+            held is None or held >= batch,
+            f"replay.groups is {held}, but schedule.prompts draws batches of {batch} groups: "
+            "hold at least as many",
+        )
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether a run is gone on with."""
+        return self.resume or self.resume_from is not None
+
+    @property
+    def longest_prompt(self) -> int:
+        """Tokens that prompts are padded to."""
+        return _settled("data.prompt-length", self.data.prompt_length)
+
+    @property
+    def longest_completion(self) -> int:
+        """Tokens of the longest completion that is trained on."""
+        return _settled("rollout.max-tokens", self.rollout.max_tokens)
+
+    @property
+    def longest_answer(self) -> int:
+        """Tokens of the longest answer to a held-out prompt."""
+        return self.evaluation.max_tokens or self.longest_completion
+
+    @property
+    def peak_rate(self) -> float:
+        """The largest learning rate."""
+        return _settled("optimizer.learning-rate", self.optimizer.learning_rate)
+
+
+Number = TypeVar("Number", int, float)
+
+
+def _settled(name: str, value: Number | None) -> Number:
+    if value is None:
+        raise ValueError(f"{name} is not known before the task is read: give it, or prepare first")
+    return value

@@ -1,0 +1,401 @@
+"""What an update is asked for: the part of `config` that says what is trained, and how.
+
+Values are checked where they are declared, as there.
+"""
+
+import math
+from dataclasses import dataclass, fields, is_dataclass
+from typing import Any, Literal, get_args
+
+from ogrpo.kernels.log_probs import KEPT_BYTES
+
+
+def require(condition: bool, message: str) -> None:
+    """Refuses a value with a message that names it and the remedy."""
+    if not condition:
+        raise ValueError(message)
+
+
+def dashed(name: str) -> str:
+    """An option as it is typed."""
+    return name.replace("_", "-")
+
+
+def require_finite_numbers(options: Any, prefix: str = "") -> None:
+    """Refuses a NaN or infinity anywhere in a dataclass of options, by its name."""
+    for field in fields(options):
+        value, name = getattr(options, field.name), prefix + dashed(field.name)
+        if is_dataclass(value):
+            require_finite_numbers(value, f"{name}.")
+        for number in value if isinstance(value, tuple) else (value,):
+            finite = not isinstance(number, float) or math.isfinite(number)
+            require(finite, f"{name} is {number}: give a finite number")
+
+
+def only_with(options: Any, prefix: str, names: str, condition: bool, remedy: str) -> None:
+    """Refuses each of the named options that was given although it changes nothing without another.
+
+    Args:
+      options: the dataclass that has them.
+      prefix: its place on the command line.
+      names: the options, separated by blanks.
+      condition: whether they act.
+      remedy: what to turn instead.
+    """
+    defaults = {field.name: field.default for field in fields(options)}
+    for name in names.split():
+        value = getattr(options, name)
+        require(
+            condition or value == defaults[name],
+            f"{prefix}.{dashed(name)} is {value}, which changes nothing here: {remedy}",
+        )
+
+
+@dataclass(frozen=True)
+class Lora:
+    """Low-rank adapters, trained in place of the weights that they stand beside (docs/lora.md)."""
+
+    rank: int | None = None
+    """Rank of each adapter. None trains every weight."""
+    alpha: float = 32.0
+    """An adapter's change counts alpha / rank times."""
+    targets: Literal["all", "attention", "mlp"] = "all"
+    """The projections of each layer that have an adapter."""
+
+    def __post_init__(self) -> None:
+        rank = self.rank
+        require(rank is None or rank >= 1, f"lora.rank is {rank}: give at least 1, or None")
+        require(self.alpha > 0, f"lora.alpha is {self.alpha}: give a number > 0")
+        only_with(self, "lora", "alpha targets", rank is not None, "give --lora.rank")
+
+
+@dataclass(frozen=True)
+class Region:
+    """KL(pi||mu) <= delta around the samplers' policies, on top of the algorithm."""
+
+    kind: Literal["none", "penalty", "mask", "mask-negatives", "clip"] = "none"
+    """A penalty with a dual variable, a mask of sequences beyond delta, the same for those of
+    negative advantage alone (arXiv:2512.02556, eq. 9), or a clip whose width follows the measured
+    divergence."""
+    delta: float = 0.01
+    """Nats a token."""
+    rate: float = 0.1
+    """Step of the dual variable, or log-step of the clip's width, an update."""
+
+    def __post_init__(self) -> None:
+        require(self.delta > 0, f"trust-region.delta is {self.delta}: give nats a token > 0")
+        require(self.rate > 0, f"trust-region.rate is {self.rate}: give a step > 0")
+        kind = "give --trust-region.kind"
+        only_with(self, "trust-region", "delta", self.kind != "none", kind)
+        steps = self.kind in ("penalty", "clip")
+        only_with(self, "trust-region", "rate", steps, f"{kind} penalty or clip")
+
+
+@dataclass(frozen=True)
+class Override:
+    """Parts of the algorithm that are exchanged; the run's title says which."""
+
+    advantage: (
+        Literal[
+            "raw",
+            "centered",
+            "leave_one_out",
+            "group_standardized",
+            "group_standardized_bessel",
+            "batch_standardized",
+            "lowered_baseline",
+            "soft_value",
+            "exponentially_weighted",
+            "drop_negatives",
+            "positive_part",
+            "positives_only",
+            "successes",
+            "leave_prompt_out",
+            "running_baseline",
+            "step_returns",
+            "process_standardized",
+            "batch_centered",
+            "mean_normalized",
+            "pass_at_k",
+            "max_at_k",
+            "length_weighted",
+            "overlong_standardized",
+            "whitened",
+            "group_whitened",
+        ]
+        | None
+    ) = None
+    """What a completion earned beyond its siblings, beyond the batch's other prompts
+    (leave_prompt_out) or beyond the mean reward so far (running_baseline); or what each token's
+    steps earned from there on (step_returns and process_standardized, for tasks that judge steps).
+    Of the rest, k is knobs.k, whitened counts a completion by its tokens, and overlong_standardized
+    lowers the reward of long completions first: with dapo, all of arXiv:2503.14476."""
+    baseline_rate: float = 0.1
+    """With advantage running_baseline: the share of a step's mean reward in the running mean."""
+    reduction: Literal["token", "sequence", "sequence_sum", "fixed_length", "group"] | None = None
+    """How losses of tokens become one number."""
+    center: Literal["unit", "exact"] | None = None
+    """Centre of off_policy_grpo's clipping interval: 1, or pi_k/mu. With one update on a batch pi_k
+    is where the gradient is taken, so that the exact centre never clips."""
+    weight: (
+        Literal[
+            "plain",
+            "truncated",
+            "masked",
+            "sequence_truncated",
+            "sequence_masked",
+            "geometric",
+            "group_normalized",
+            "batch_normalized",
+            "trace",
+        ]
+        | None
+    ) = None
+    """How samples of an older policy are weighed: the algorithm's ratio becomes pi/pi_k, and
+    pi_k/mu enters as this weight, without gradient."""
+    gate: tuple[Literal["token", "sequence", "geometric", "negatives"], ...] = ()
+    """Masks of ratios that multiply: tokens whose ratio is outside a band, completions whose
+    product or geometric mean is, or those of negative advantage that the policy has left
+    (arXiv:2512.02556). Of pi/mu, or, but for negatives, of pi_k/mu where the method reads pi_k."""
+    kl: (
+        Literal[
+            "k1",
+            "k2",
+            "k3",
+            "importance_k1",
+            "importance_k2",
+            "importance_k3",
+            "weighted_k1",
+            "weighted_k2",
+            "weighted_k3",
+            "straight_through_k3",
+        ]
+        | None
+    ) = None
+    """Estimator of the KL term that knobs.beta weighs: as it is, times the ratio pi/mu with its
+    gradient (importance_k3 is TRL's default), or times that ratio without."""
+    mask_zero_variance: bool = False
+    """Leave out groups whose rewards are all equal (arXiv:2505.22257, eq. 8): their KL too."""
+    count_masked: bool = True
+    """Whether groups left out still count in the average."""
+
+    def __post_init__(self) -> None:
+        remedy = "give --override.mask-zero-variance"
+        only_with(self, "override", "count_masked", self.mask_zero_variance, remedy)
+        rate = self.baseline_rate
+        require(0 < rate <= 1, f"override.baseline-rate is {rate}: give a share in (0, 1]")
+
+
+@dataclass(frozen=True)
+class Knobs:
+    """Numbers of the algorithm; each is the published one unless given."""
+
+    beta: float | None = None
+    """Weight of the KL term to the reference policy."""
+    eps_low: float | None = None
+    """How far below its centre a ratio still counts."""
+    eps_high: float | None = None
+    """How far above."""
+    outer_low: float | None = None
+    """rec_ring: how far below 1 a ratio counts again."""
+    outer_high: float | None = None
+    """rec_ring: how far above 1."""
+    low: float | None = None
+    """Smallest ratio or largest divergence below (cispo, sppo; dppo)."""
+    high: float | None = None
+    """Largest ratio or largest divergence above (cispo, sppo; dppo)."""
+    cap: float | None = None
+    """Largest detached ratio (decoupled, dppo)."""
+    dual: float | None = None
+    """dual_clip: multiple of a negative advantage below which the objective does not fall."""
+    delta: float | None = None
+    """two_sided: largest ratio for negative advantages."""
+    temperature_pos: float | None = None
+    """sapo: of the sigmoid for positive advantages."""
+    temperature_neg: float | None = None
+    """sapo: for negative ones."""
+    threshold: float | None = None
+    """m2po: largest mean of squared log-ratios. raft: reward above which one imitates."""
+    power_pos: float | None = None
+    """vespo: k for positive advantages."""
+    power_neg: float | None = None
+    """vespo: k for negative ones."""
+    rate_pos: float | None = None
+    """vespo: lambda for positive advantages."""
+    rate_neg: float | None = None
+    """vespo: lambda for negative ones."""
+    ratio_cap: float | None = None
+    """vtrace: rho-bar."""
+    trace_cap: float | None = None
+    """vtrace: c-bar."""
+    decay: float | None = None
+    """lambda (vtrace, ppo)."""
+    discount: float | None = None
+    """ppo: gamma."""
+    value_coef: float | None = None
+    """ppo: weight of the values' squared error."""
+    tau: float | None = None
+    """Temperature (red_weight, opmd, oapl), or how far dpo may leave its reference."""
+    coef: float | None = None
+    """Weight of the squared log-ratio (opmd_kimi, prime_rl, distill), or of its size (kl_cov)."""
+    step_weight: float | None = None
+    """step_returns: weight of a step's reward beside that of the completion."""
+    slope: float | None = None
+    """oapl: beta_2."""
+    shift: float | None = None
+    """asymre: how far the baseline is lowered."""
+    k: float | None = None
+    """maxpo, pass_at_k: completions in a set."""
+    overlong: float | None = None
+    """With override.advantage overlong_standardized: the last share of the longest completion, in
+    which its reward falls by up to 1."""
+    share: float | None = None
+    """kl_cov: share of the tokens that is pulled."""
+    token_low: float | None = None
+    """With override.gate token: smallest ratio."""
+    token_high: float | None = None
+    """And the largest."""
+    sequence_low: float | None = None
+    """With override.gate sequence: smallest product of a completion's ratios."""
+    sequence_high: float | None = None
+    """And the largest."""
+    geometric_low: float | None = None
+    """With override.gate geometric: smallest geometric mean of a completion's ratios."""
+    geometric_high: float | None = None
+    """And the largest."""
+    negatives_delta: float | None = None
+    """With override.gate negatives: largest mean of log mu - log pi, nats a token."""
+    weight_cap: float | None = None
+    """With override.weight: largest weight, or largest ratio that a mask keeps."""
+    weight_floor: float | None = None
+    """With override.weight: smallest weight, or smallest ratio that a mask keeps."""
+    weight_decay: float | None = None
+    """With override.weight trace: lambda."""
+
+
+Offload = Literal[False, "moments", "reference", "both"]
+MOMENTS, REFERENCE_POLICY = ("moments", "both"), ("reference", "both")
+"""What asks for which."""
+
+
+@dataclass(frozen=True)
+class Optimizer:
+    """AdamW with a linear warm-up and a linear decay."""
+
+    learning_rate: float | None = None
+    """Largest step. Default: 1e-6 for a model that is given, 1e-3 for one that is made here."""
+    warmup: int = 10
+    """Updates until the full learning rate is reached."""
+    decay: float = 0.9
+    """Share of the learning rate that is gone by the last update."""
+    b1: float = 0.9
+    b2: float = 0.98
+    eps: float = 1e-8
+    weight_decay: float = 0.0
+    moments: Literal["full", "bfloat16", "factored"] = "full"
+    """What is kept of past gradients: both moments in the parameters' dtype; the first in bfloat16;
+    or that and the second as rows and columns of each matrix (docs/performance.md has the cost)."""
+    offload: Offload = False
+    """What is kept in the host's memory, where the device reaches it; the numbers stay the same.
+    Moments are fetched when an update's backward pass is done, the reference policy while its
+    log-probs are computed."""
+    max_grad_norm: float = 1.0
+    microbatches: int = 1
+    """Parts that a batch's prompts are cut into, to save memory; the gradient stays the same. A
+    packed batch is cut into as few as need no more tokens at a time."""
+    batching: Literal["padded", "packed"] = "padded"
+    """Compute every place of a padded batch, or its tokens alone; the gradient stays the same. A
+    packed batch has one of several shapes, each compiled once (docs/ragged.md). On a
+    mesh each device packs its own groups."""
+    microbatch_tokens: int | None = None
+    """Cut packed batches into parts of at most so many tokens a device, padding included, and not
+    into equally many prompts; the gradient stays the same. A group of more tokens is split between
+    its completions, each part repeating its prompt. `ogrpo plan` proposes a number."""
+    skip_zero_variance: bool = False
+    """Do not compute groups that carry no loss, which needs microbatches of such groups alone, or
+    packed batches; the gradient stays the same. Metrics, and so the signals of --reuse.adaptive,
+    are of the groups that were computed."""
+    max_skipped: int = 3
+    """Updates in a row that may be skipped because the loss, the gradient or the new weights were
+    NaN or infinite; one more ends the run, and leaves what `ogrpo diagnose` reads. 0 ends it at the
+    first."""
+
+    def __post_init__(self) -> None:
+        rate = self.learning_rate
+        require(rate is None or rate > 0, f"optimizer.learning-rate is {rate}: give > 0")
+        require(0 <= self.decay <= 1, f"optimizer.decay is {self.decay}: give a share in [0, 1]")
+        for name in ("b1", "b2"):
+            value = getattr(self, name)
+            require(0 <= value < 1, f"optimizer.{name} is {value}: give a number in [0, 1)")
+        for name in ("warmup", "eps", "weight_decay", "max_skipped"):
+            value = getattr(self, name)
+            require(value >= 0, f"optimizer.{dashed(name)} is {value}: give a number of at least 0")
+        norm = self.max_grad_norm
+        require(norm > 0, f"optimizer.max-grad-norm is {norm}: give a number > 0")
+        require(self.microbatches > 0, f"optimizer.microbatches is {self.microbatches}: give >= 1")
+        choices = ("padded", "packed")
+        require(
+            self.batching in choices,
+            f"optimizer.batching is {self.batching}: choose one of {choices}",
+        )
+        kept = get_args(Offload)
+        require(self.offload in kept, f"optimizer.offload is {self.offload}: choose one of {kept}")
+        packed, tokens = self.batching == "packed", self.microbatch_tokens
+        require(
+            tokens is None or tokens > 0,
+            f"optimizer.microbatch-tokens is {tokens}: give more than 0",
+        )
+        only_with(
+            self, "optimizer", "microbatch_tokens", packed, "give --optimizer.batching packed"
+        )
+        remedy = "leave it or optimizer.microbatch-tokens out"
+        only_with(self, "optimizer", "microbatches", tokens is None, remedy)
+
+    @property
+    def offloads_moments(self) -> bool:
+        """Whether moments are kept in the host's memory."""
+        return self.offload in MOMENTS
+
+    @property
+    def offloads_reference(self) -> bool:
+        """Whether the reference policy is."""
+        return self.offload in REFERENCE_POLICY
+
+
+@dataclass(frozen=True)
+class Mesh:
+    """The devices that the train state and each batch are cut over: data * fsdp * tensor of them.
+
+    On a CPU, XLA_FLAGS=--xla_force_host_platform_device_count=N makes N devices.
+    """
+
+    data: int = 1
+    """Parts of a batch; every part has all the parameters."""
+    fsdp: int = 1
+    """Parts of a batch, whose devices share the parameters and the optimizer's moments too."""
+    tensor: int = 1
+    """Parts of the heads, the MLP and the vocabulary."""
+
+    def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            require(value >= 1, f"mesh.{name} is {value}: give at least 1")
+
+
+@dataclass(frozen=True)
+class Kernels:
+    """Which version of an operation computes it; every one gives the same numbers."""
+
+    attention: Literal["auto", "plain", "blocked"] = "auto"
+    """Attention in the update: with all scores at once, or a block of keys at a time in memory that
+    is linear in the tokens. Auto takes blocks where keys are many."""
+    log_probs: Literal["auto", "reference", "chunked", "pallas"] = "auto"
+    """Log-probs in the update: with all logits at once, or a slice of the vocabulary at a time, in
+    XLA or in GPU kernels. Auto takes slices where the vocabulary is more than one."""
+    kept_mib: int = KEPT_BYTES >> 20
+    """MiB a device for logits that the backward pass need not compute again (chunked alone)."""
+
+    def __post_init__(self) -> None:
+        require(self.kept_mib >= 0, f"kernels.kept-mib is {self.kept_mib}: give 0 or more")
+        slices = self.log_probs in ("auto", "chunked")
+        remedy = "give --kernels.log-probs chunked"
+        only_with(self, "kernels", "kept_mib", slices, remedy)

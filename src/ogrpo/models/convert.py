@@ -1,0 +1,93 @@
+"""From a GGUF file to a Hugging Face folder, which appears whole or not at all."""
+
+import hashlib
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Literal
+
+import ml_dtypes
+import numpy as np
+
+from ogrpo.models.gguf_file import GgufFile
+from ogrpo.models.gguf_tokenizer import read_tokenizer
+from ogrpo.policy.pretrained import write_tensors
+from ogrpo.system.files import write_json
+
+Dtype = Literal["float32", "bfloat16"]
+Show = Callable[[str, int, int], None]
+"""What is done, how much of it, of how much."""
+SOURCE = "source.json"
+"""Says what a folder was made from."""
+
+
+def silent(what: str, done: int, of: int) -> None:
+    """Shows nothing."""
+
+
+def convert(file: Path, folder: Path, *, dtype: Dtype = "float32", show: Show = silent) -> Path:
+    """Writes `config.json`, `model.safetensors`, the tokenizer and the chat template.
+
+    Args:
+      file: a GGUF file.
+      folder: is made; it may exist if it is empty.
+      dtype: of the weights that are written. float32 holds what the file holds to the last bit.
+      show: is told of the progress.
+
+    Returns:
+      The folder.
+
+    Raises:
+      ValueError: the file cannot be converted (`GgufFile`, `read_tokenizer`), or the folder has
+        something in it.
+    """
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise ValueError(f"{folder} exists and is not an empty folder: name another one")
+    source = GgufFile(file)
+    tokenizer = read_tokenizer(source)
+    config = source.config
+    if tokenizer.vocab_size > config.vocab_size:
+        raise ValueError(
+            f"{file} has {tokenizer.vocab_size} tokens, and embeddings of {config.vocab_size}"
+        )
+    kept = np.dtype(np.float32 if dtype == "float32" else ml_dtypes.bfloat16)
+    weights: dict[str, np.ndarray] = {}
+    count = len(source.names)
+    for name, weight in source.tensors():
+        weights[name] = np.ascontiguousarray(weight, kept)
+        show("converting", len(weights), count)
+    ends = {"eos_token_id": tokenizer.eos_id, "pad_token_id": tokenizer.pad_id}
+    with whole_folder(folder) as draft:
+        tokenizer.save(draft)
+        write_tensors(draft / "model.safetensors", weights)
+        write_json(
+            draft / "config.json", dict(sorted((config.to_hf() | ends | {"dtype": dtype}).items()))
+        )
+        origin = {"file": file.name, "sha256": digest_of(file), "name": source.get("general.name")}
+        write_json(draft / SOURCE, origin | {"license": source.get("general.license")})
+    return folder
+
+
+@contextmanager
+def whole_folder(folder: Path) -> Iterator[Path]:
+    """A folder that takes the name `folder` at the end of the block, unless another did before."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}.") as scratch:
+        draft = Path(scratch) / "draft"
+        draft.mkdir()
+        yield draft
+        try:
+            os.replace(draft, folder)
+        except OSError:
+            if not (folder / "config.json").is_file():  # nobody else has made the same meanwhile
+                raise
+            shutil.rmtree(draft)
+
+
+def digest_of(file: Path) -> str:
+    """Returns the SHA-256 of a file in hexadecimal."""
+    with file.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()

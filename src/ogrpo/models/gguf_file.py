@@ -1,0 +1,225 @@
+"""GGUF files, the format of llama.cpp: a decoder's shape, weights and tokenizer fields.
+
+llama.cpp writes sizes as fields `ARCHITECTURE.NAME`, tensors under names of its own, and the rows
+of q and k of *llama* models in the order of its interleaved rotary embedding, which is undone here.
+"""
+
+import math
+import re
+from collections.abc import Iterator, Mapping
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+from gguf.quants import dequantize
+
+from ogrpo.policy.config import DecoderConfig, RopeScaling
+from ogrpo.policy.pretrained import tensor_slots
+
+ARCHITECTURES: Mapping[str, str] = {
+    "llama": "LlamaForCausalLM",
+    "qwen2": "Qwen2ForCausalLM",
+    "qwen3": "Qwen3ForCausalLM",
+}
+_TOP = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
+_LAYER = {
+    "attn_norm": "input_layernorm",
+    "attn_q": "self_attn.q_proj",
+    "attn_k": "self_attn.k_proj",
+    "attn_v": "self_attn.v_proj",
+    "attn_output": "self_attn.o_proj",
+    "attn_q_norm": "self_attn.q_norm",
+    "attn_k_norm": "self_attn.k_norm",
+    "ffn_norm": "post_attention_layernorm",
+    "ffn_gate": "mlp.gate_proj",
+    "ffn_up": "mlp.up_proj",
+    "ffn_down": "mlp.down_proj",
+}
+_NAME = re.compile(r"(?:blk\.(\d+)\.)?(\w+)\.(weight|bias)")
+_ROPE = "rope_freqs.weight"
+_TORN = (ValueError, IndexError, KeyError, TypeError, OverflowError, MemoryError)
+"""What the reader raises on bytes that are no whole GGUF file."""
+
+
+class GgufFile:
+    """A GGUF file of one of the decoder's families.
+
+    Raises:
+      ValueError: the file is missing, torn or no GGUF file, or holds another architecture, a tensor
+        that the architecture lacks, or a quantisation that the `gguf` package cannot read.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Reads the header and maps the tensors into memory."""
+        self.path = path
+        if not path.is_file():
+            raise ValueError(f"{path} is missing: give a GGUF file")
+        try:
+            reader = gguf.GGUFReader(path)
+            self._fields = {name: field.contents() for name, field in reader.fields.items()}
+        except _TORN as error:
+            raise ValueError(
+                f"{path} is no whole GGUF file, or of a kind that gguf {_version()} cannot read"
+                f" ({error}): get it anew"
+            ) from error
+        self.architecture = self.field("general.architecture")
+        if self.architecture not in ARCHITECTURES:
+            raise ValueError(
+                f"{path} holds the architecture {self.architecture!r}; supported:"
+                f" {', '.join(ARCHITECTURES)}"
+            )
+        self._tensors = {tensor.name: tensor for tensor in reader.tensors}
+        self.config = self._read_config()
+        self.names = self._check_names()
+
+    def field(self, name: str, default: Any = None) -> Any:
+        """Returns the value of a field; without one the default, and an error without that."""
+        value = self._fields.get(name, default)
+        if value is None:
+            raise ValueError(f"{self.path} lacks the field {name}")
+        return value
+
+    def get(self, name: str) -> Any:
+        """Returns the value of a field, or None."""
+        return self._fields.get(name)
+
+    def tensors(self) -> Iterator[tuple[str, np.ndarray]]:
+        """Yields Hugging Face names with float32 weights.
+
+        Raises:
+          ValueError: a quantisation that cannot be read, another shape than the fields say, or
+            weights that are not finite; names the tensor.
+        """
+        slots = tensor_slots(self.config)
+        heads = {"q_proj": self.config.num_heads, "k_proj": self.config.num_kv_heads}
+        for name, theirs in self.names.items():
+            stored = self._tensors[theirs]
+            shape = tuple(int(size) for size in reversed(stored.shape))
+            if shape != slots[name].shape:
+                raise ValueError(
+                    f"{self.path}: {theirs} has shape {list(shape)}; the fields make it"
+                    f" {list(slots[name].shape)}"
+                )
+            try:
+                weight = dequantize(stored.data, stored.tensor_type).reshape(shape)
+            except (NotImplementedError, ValueError) as error:
+                raise ValueError(
+                    f"{self.path}: {theirs} is stored as {stored.tensor_type.name}, which gguf"
+                    f" {_version()} cannot read ({error})"
+                ) from error
+            weight = np.asarray(weight, np.float32)
+            if not np.isfinite(weight).all():
+                raise ValueError(f"{self.path}: {theirs} has weights that are NaN or infinite")
+            projection = name.split(".")[-2]
+            if self.architecture == "llama" and projection in heads:
+                weight = _paired_to_halves(weight, heads[projection])
+            yield name, weight
+
+    def _read_config(self) -> DecoderConfig:
+        kind = self.architecture
+
+        def size(name: str, default: Any = None) -> int:
+            value = self.field(f"{kind}.{name}", default)
+            if not isinstance(value, int):
+                raise ValueError(f"{self.path}: {kind}.{name} is {value!r:.60}: not one number")
+            return value
+
+        def real(name: str, default: float | None = None) -> float:
+            # Stored as float32: 1e-5 is read as what prints as 1e-5.
+            return float(str(np.float32(self.field(f"{kind}.{name}", default))))
+
+        if size("expert_count", 0):
+            raise ValueError(
+                f"{self.path} is a mixture of experts; only dense decoders are computed"
+            )
+        if "token_embd.weight" not in self._tensors:
+            raise ValueError(f"{self.path} lacks the tensor token_embd.weight")
+        heads = size("attention.head_count")
+        head_dim = size("attention.key_length", size("embedding_length") // heads)
+        for name in ("attention.value_length", "rope.dimension_count"):
+            if size(name, head_dim) != head_dim:
+                raise ValueError(
+                    f"{self.path}: {kind}.{name} is {size(name)}, and heads have {head_dim}"
+                    " dimensions: only decoders that have one number for both are computed"
+                )
+        scaling = self.field(f"{kind}.rope.scaling.type", "none")
+        if scaling != "none":
+            raise ValueError(
+                f"{self.path} has rope scaling {scaling!r}; supported: none, and llama 3's"
+            )
+        base = real("rope.freq_base", 10_000.0)
+        try:
+            return DecoderConfig(
+                architecture=ARCHITECTURES[kind],
+                vocab_size=int(self._tensors["token_embd.weight"].shape[1]),
+                hidden_size=size("embedding_length"),
+                intermediate_size=size("feed_forward_length"),
+                num_layers=size("block_count"),
+                num_heads=heads,
+                num_kv_heads=size("attention.head_count_kv", heads),
+                head_dim=head_dim,
+                max_positions=size("context_length"),
+                rope_theta=base,
+                rms_norm_eps=real("attention.layer_norm_rms_epsilon"),
+                tie_embeddings="output.weight" not in self._tensors,
+                rope_scaling=self._rope_scaling(base, head_dim),
+            )
+        except ValueError as error:
+            raise ValueError(f"{self.path}: {error}") from error
+
+    def _rope_scaling(self, base: float, head_dim: int) -> RopeScaling | None:
+        """Llama 3's stretch: GGUF keeps its factors alone, which its parameters must give again."""
+        if _ROPE not in self._tensors:
+            return None
+        stored = np.asarray(self._tensors[_ROPE].data, np.float64)
+        scaling = RopeScaling(
+            factor=float(stored.max()),
+            low_freq_factor=1.0,
+            high_freq_factor=4.0,
+            original_max_positions=8192,
+        )
+        if stored.shape != (head_dim // 2,) or not np.allclose(
+            stored, _llama3_factors(scaling, base, head_dim), rtol=1e-4
+        ):
+            raise ValueError(f"{_ROPE} holds other factors than those of llama 3's rope scaling")
+        return scaling
+
+    def _check_names(self) -> dict[str, str]:
+        """Returns the file's tensors by their Hugging Face names: all of a decoder's, no others."""
+        names = {}
+        for theirs in self._tensors.keys() - {_ROPE}:
+            match = _NAME.fullmatch(theirs)
+            layer, part, kind = match.groups() if match else (None, None, None)
+            module = _TOP.get(part or "") if layer is None else _LAYER.get(part or "")
+            prefix = "" if layer is None else f"model.layers.{layer}."
+            names[f"{prefix}{module}.{kind}" if module else theirs] = theirs
+        slots = tensor_slots(self.config)
+        for what, wrong in (
+            ("lacks", slots.keys() - names.keys()),
+            ("has, unknown to it,", names.keys() - slots.keys()),
+        ):
+            if wrong:
+                shown = ", ".join(sorted(wrong)[:3]) + (" ..." if len(wrong) > 3 else "")
+                raise ValueError(f"{self.path}, of {self.config.architecture}, {what} {shown}")
+        return {name: names[name] for name in slots}
+
+
+def _paired_to_halves(weight: np.ndarray, heads: int) -> np.ndarray:
+    """Undoes llama.cpp's order of a head's rows: pairs that rotate together lie in two halves."""
+    rows = weight.shape[0] // heads // 2
+    return weight.reshape(heads, rows, 2, -1).swapaxes(1, 2).reshape(weight.shape)
+
+
+def _llama3_factors(scaling: RopeScaling, base: float, head_dim: int) -> np.ndarray:
+    """By how much each frequency is divided, as llama.cpp writes it into `rope_freqs.weight`."""
+    waves = 2 * math.pi * base ** (np.arange(0, head_dim, 2) / head_dim)
+    turns = scaling.original_max_positions / waves
+    low, high = scaling.low_freq_factor, scaling.high_freq_factor
+    share = np.clip((turns - low) / (high - low), 0.0, 1.0)
+    return 1.0 / ((1.0 - share) / scaling.factor + share)
+
+
+def _version() -> str:
+    return version("gguf")

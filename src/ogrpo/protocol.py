@@ -1,0 +1,205 @@
+"""What an engine takes and gives back: `generate(prompts, sampling, seed) -> groups`, `publish`.
+
+A group is one prompt with its `G` completions. A completion carries everything an off-policy update
+needs to know about where it came from: its token ids, the log-probability the sampler drew each of
+them with, the version of the policy that drew them, the temperature, why it ended, and which of its
+tokens are to be learned from.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol, get_args
+
+import numpy as np
+import numpy.typing as npt
+
+IntArray = npt.NDArray[np.int32]
+FloatArray = npt.NDArray[np.float32]
+BoolArray = npt.NDArray[np.bool_]
+FinishReason = Literal["stop", "length", "abort"]
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How to draw: `group_size` completions a prompt, of at most `max_tokens` tokens each.
+
+    With `greedy` the most likely token is taken, and the temperature, which may be 0, is not used.
+
+    Raises:
+        ValueError: a number with which nothing can be drawn.
+    """
+
+    temperature: float
+    max_tokens: int
+    group_size: int
+    greedy: bool = False
+
+    def __post_init__(self) -> None:
+        if not self.greedy and not 0.0 < self.temperature < float("inf"):
+            raise ValueError(
+                f"temperature is {self.temperature}; sampling divides by it: give a finite "
+                "temperature > 0, or greedy=True for the most likely token."
+            )
+        if self.max_tokens < 1:
+            raise ValueError(f"max_tokens is {self.max_tokens}; give at least 1.")
+        if self.group_size < 1:
+            raise ValueError(f"group_size is {self.group_size}; give at least 1.")
+
+    @property
+    def log_prob_temperature(self) -> float:
+        """T of the reported log softmax(z / T): 1 for greedy completions, on every engine."""
+        return 1.0 if self.greedy else self.temperature
+
+
+@dataclass(frozen=True)
+class VersionSpan:
+    """Tokens `[start, end)` of a completion and the version of the weights that drew them."""
+
+    version: int
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, eq=False)
+class Completion:
+    """One sampled answer, the end-of-sequence token included when `finish_reason` is "stop".
+
+    Attributes:
+        token_ids: int32 `[T]`.
+        log_probs: float32 `[T]`, log mu(token) under the distribution that was sampled from, that
+            is, at `temperature`.
+        policy_version: version of the weights that drew it; the oldest of them where they changed
+            on the way.
+        temperature: the sampling temperature.
+        finish_reason: "stop" (it ended itself), "length" (cut off) or "abort" (given up by the
+            engine).
+        version_spans: the version of each token, where the engine knows it; empty otherwise.
+        loss_mask: bool `[T]`, True on the tokens that are to be learned from, those that the policy
+            wrote; False on what a tool returned. None where all of them are.
+
+    Raises:
+        ValueError: an array of another type or length, or an unknown finish_reason.
+    """
+
+    token_ids: IntArray
+    log_probs: FloatArray
+    policy_version: int
+    temperature: float
+    finish_reason: FinishReason
+    version_spans: tuple[VersionSpan, ...] = ()
+    loss_mask: BoolArray | None = None
+
+    def __post_init__(self) -> None:
+        _check_vector("token_ids", self.token_ids, np.int32)
+        _check_vector("log_probs", self.log_probs, np.float32)
+        if len(self.token_ids) != len(self.log_probs):
+            raise ValueError(
+                f"{len(self.token_ids)} token_ids but {len(self.log_probs)} log_probs; "
+                "a completion needs one log-probability a token."
+            )
+        if self.finish_reason not in get_args(FinishReason):
+            raise ValueError(
+                f"finish_reason is {self.finish_reason!r}; use one of {get_args(FinishReason)}."
+            )
+        if self.loss_mask is not None:
+            _check_vector("loss_mask", self.loss_mask, np.bool_)
+            if len(self.loss_mask) != len(self.token_ids):
+                raise ValueError(
+                    f"{len(self.token_ids)} token_ids but {len(self.loss_mask)} entries in "
+                    "loss_mask; give one for each token, or None where all carry loss."
+                )
+
+    @property
+    def carries_loss(self) -> BoolArray:
+        """Bool `[T]`: the loss mask, all True where none was given."""
+        if self.loss_mask is None:
+            return np.ones(len(self.token_ids), np.bool_)
+        return self.loss_mask
+
+
+@dataclass(frozen=True, eq=False)
+class Group:
+    """A prompt, int32 `[P]`, and its completions: the unit that is scored, stored and batched."""
+
+    prompt_ids: IntArray
+    completions: tuple[Completion, ...]
+
+    def __post_init__(self) -> None:
+        _check_vector("prompt_ids", self.prompt_ids, np.int32)
+        if len(self.prompt_ids) == 0:
+            raise ValueError("prompt_ids is empty; a prompt needs at least one token.")
+        if not self.completions:
+            raise ValueError("completions is empty; a group needs at least one completion.")
+
+
+class Engine(Protocol):
+    """Anything that turns prompts into groups and takes new weights."""
+
+    @property
+    def version(self) -> int:
+        """The version of the weights in use."""
+        ...
+
+    def generate(self, prompts: Sequence[IntArray], sampling: Sampling, seed: int) -> list[Group]:
+        """Returns one group per prompt, in the order of `prompts`.
+
+        Raises:
+            ValueError: `check_request` refuses it.
+        """
+        ...
+
+    def publish(self, params: Any, version: int) -> None:
+        """Use `params` from now on and stamp `version` on what they generate."""
+        ...
+
+    def metrics(self) -> Mapping[str, float]:
+        """What the engine counted and measured, by name; for a run's records."""
+        ...
+
+
+def check_request(
+    prompts: Sequence[IntArray],
+    sampling: Sampling,
+    *,
+    vocab_size: int | None = None,
+    max_prompt: int | None = None,
+    max_length: int | None = None,
+) -> None:
+    """Refuses a request that no engine can answer; every engine, in tests too, asks this first.
+
+    Args:
+        prompts: int32 `[P]` each.
+        sampling: how they are to be answered; it has checked its own numbers.
+        vocab_size: the model's.
+        max_prompt: tokens of a prompt at most.
+        max_length: tokens of a prompt and its completion at most.
+
+    Raises:
+        ValueError: names the prompt by its place, both numbers, and the remedy.
+    """
+    for place, prompt in enumerate(prompts):
+        _check_vector(f"prompt {place}", prompt, np.int32)
+        if not len(prompt):
+            raise ValueError(f"prompt {place} of the request has no token: leave it out")
+        if max_prompt is not None and len(prompt) > max_prompt:
+            raise ValueError(
+                f"prompt {place} has {len(prompt)} tokens but the engine takes {max_prompt}: "
+                "raise the prompt length or leave the prompt out"
+            )
+        if max_length is not None and len(prompt) + sampling.max_tokens > max_length:
+            raise ValueError(
+                f"prompt {place} of {len(prompt)} tokens and max_tokens {sampling.max_tokens} do "
+                f"not fit the {max_length} that the model takes: lower max_tokens, or leave it out"
+            )
+        least, most = int(prompt.min()), int(prompt.max())
+        if least < 0 or (vocab_size is not None and most >= vocab_size):
+            raise ValueError(
+                f"prompt {place} has token {least if least < 0 else most}, outside the "
+                f"vocabulary of {vocab_size}: encode it with the model's own tokenizer"
+            )
+
+
+def _check_vector(name: str, value: np.ndarray, dtype: type[np.generic]) -> None:
+    if not isinstance(value, np.ndarray) or value.dtype != dtype or value.ndim != 1:
+        what = f"{value.dtype} {value.shape}" if isinstance(value, np.ndarray) else type(value)
+        raise ValueError(f"{name} is {what}; give a one-dimensional {dtype.__name__} array.")

@@ -1,0 +1,143 @@
+"""Guard rails: what in a run's records says that it has nothing to learn from, or gets worse.
+
+They read records alone, so that a run warns as it goes, a page as it is drawn, and a resumed run
+knows what was said before.
+"""
+
+import math
+from collections import deque
+from collections.abc import Iterable
+from typing import Any, Literal, NamedTuple
+
+from ogrpo.report.scores import interval, is_evaluated, scores
+
+Record = dict[str, Any]
+NEARLY_ALL = 0.95
+"""The share of the first held-out answers that must not be alike."""
+NO_SUCCESS = 20
+"""Steps in a row without a reward that is another's."""
+WINDOW = 5
+"""Steps whose signals are averaged."""
+SIGNALS = (
+    ("kl/pi_mu", 2.0, "KL(π‖μ)", "{:.3g} nats a token"),
+    ("ratio/tail", 3.0, "the 99 % quantile of the token ratios", "{:.3g}"),
+)
+"""One or the other is passed by 8 % of 816 sound runs of three studies, and by three quarters of
+128 that fell (docs/reuse.md)."""
+
+
+class GuardMessage(NamedTuple):
+    """What a guard rail says."""
+
+    kind: Literal["start", "no success", "fall", "signal"]
+    step: int
+    text: str
+
+    @property
+    def is_hopeless(self) -> bool:
+        """Whether there was nothing to learn from at the start."""
+        return self.kind == "start"
+
+    @property
+    def is_worse(self) -> bool:
+        """Whether the run gets worse by it, and not only may."""
+        return self.kind in ("no success", "fall")
+
+
+class Guards:
+    """Reads the records of a run one after the other, and warns once of each thing."""
+
+    def __init__(self, records: Iterable[Record] = ()) -> None:
+        self.messages: list[GuardMessage] = []
+        self._best: dict[str, Record] = {}
+        self._fallen: set[str] = set()
+        self._without = 0
+        self._success: str | None = None
+        self._recent = {key: deque[float](maxlen=WINDOW) for key, *_ in SIGNALS}
+        self._beyond: set[str] = set()
+        for record in records:
+            self.see(record)
+
+    def see(self, record: Record) -> list[GuardMessage]:
+        """Takes the next record; returns what is to be said of it now."""
+        texts: list[tuple[Any, str]] = []
+        if is_evaluated(record):
+            self._success = record.get("heldout/by")
+            if not self._best:
+                texts += [("start", text) for text in nothing_to_learn(record)]
+            texts += [("fall", text) for text in self._falls(record)]
+        texts += [("no success", text) for text in self._no_success(record)]
+        texts += [("signal", text) for text in self._signals(record)]
+        found = [GuardMessage(kind, record["step"], text) for kind, text in texts]
+        self.messages += found
+        return found
+
+    def _falls(self, record: Record) -> Iterable[str]:
+        """Sampled Pass@1, or the mean reward where there is none; Pass@k where Pass@1 has not risen
+        in the same time, since success that is surer may leave answers alike.
+        """
+        drawn = [score for score in scores([record]) if "greedy" not in score.key]
+        head = drawn[0].key if drawn else ""
+        for key, label, is_share in drawn:
+            if record.get(f"{key}/high") is None or (key != head and not is_share):
+                continue
+            best = self._best.setdefault(key, record)
+            if record[key] >= best[key]:
+                self._best[key] = record
+            rose = key != head and record[f"{head}/low"] > best[f"{head}/high"]
+            if record[f"{key}/high"] >= best[f"{key}/low"] or rose:
+                self._fallen.discard(key)
+            elif key not in self._fallen:
+                self._fallen.add(key)
+                yield (
+                    f"held-out {label}, fell by more than its interval: {interval(record, key)}"
+                    f" after {interval(best, key)} at step {best['step']}. A smaller"
+                    " --optimizer.learning-rate, fresher samples or --resume-from"
+                    f" {best['step']} with either may help"
+                )
+
+    def _no_success(self, record: Record) -> Iterable[str]:
+        if record.get("reward") is None:
+            return
+        if self._success is None:
+            alike = record.get("zero_variance") == 1
+        else:
+            alike = record.get(f"reward/{self._success}") == 0
+        self._without = self._without + 1 if alike else 0
+        if self._without == NO_SUCCESS:
+            what = "groups of equal rewards alone" if self._success is None else "no success"
+            yield (
+                f"{NO_SUCCESS} steps in a row had {what}: they taught nothing. Give easier"
+                " problems, a reward that tells completions apart, or a larger --rollout.group-size"
+            )
+
+    def _signals(self, record: Record) -> Iterable[str]:
+        for key, limit, name, form in SIGNALS:
+            if record.get(key) is None:
+                continue
+            self._recent[key].append(record[key])
+            mean = math.fsum(self._recent[key]) / len(self._recent[key])
+            if len(self._recent[key]) == WINDOW and mean > limit and key not in self._beyond:
+                self._beyond.add(key)
+                yield (
+                    f"{name} is {form.format(mean)} in the mean of {WINDOW} steps: few sound runs"
+                    f" pass {limit:g}, and most of those that fell did (docs/reuse.md). A smaller"
+                    " --optimizer.learning-rate or fresher samples may help"
+                )
+
+
+def nothing_to_learn(record: Record) -> list[str]:
+    """What says that a first evaluation has nothing to tell answers apart by."""
+    remedies = {
+        "unjudged": "not judged: their reward failed, as is told above. Mend it",
+        "unparsable": "unparsable: no answer was found in them to compare. Show the model how to"
+        " end its answers, say where the answer stands (--reward.extraction marker, boxed or free),"
+        " or judge by a reward of your own (--rewards FILE.py:NAME)",
+        "truncated": "cut off before they ended: give a larger --rollout.max-tokens, or a model"
+        " that ends its answers",
+        "equal": "of one reward: equal rewards teach nothing. Give easier or harder problems,"
+        " longer answers (--rollout.max-tokens), or a reward that tells answers apart",
+    }
+    shares = {name: record.get(f"heldout/{name}") or 0 for name in remedies}
+    found = [(share, remedies[name]) for name, share in shares.items() if share >= NEARLY_ALL]
+    return [f"{share:.0%} of the held-out answers are {text}" for share, text in found[:1]]

@@ -1,0 +1,173 @@
+r"""What math-verify puts aside and matters: units, sides of an equation, capitals of variables.
+
+It compares `5\text{ km}` with `5\text{ cm}` as 5 and 5, takes one side of `8=7` for the answer, and
+reads `X` as `x`. What is found here is decided before it is asked, or asked of it in parts.
+"""
+
+import re
+from fractions import Fraction
+from itertools import product
+from typing import NamedTuple
+
+from ogrpo.rewards.text import is_choice, without_wrappers
+
+
+class Unit(NamedTuple):
+    """A unit by what it measures, and its size in the smallest unit of the kind."""
+
+    kind: str
+    size: Fraction
+
+
+def _table() -> dict[str, Unit]:
+    of_kind = {
+        "length": {
+            "mm millimeter millimetre": "1/1000",
+            "cm centimeter centimetre": "1/100",
+            "dm decimeter decimetre": "1/10",
+            "m meter metre": "1",
+            "km kilometer kilometre": "1000",
+            "in inch inches": "0.0254",
+            "ft foot feet": "0.3048",
+            "yd yard": "0.9144",
+            "mi mile": "1609.344",
+        },
+        "mass": {
+            "mg milligram": "1/1000",
+            "g gram": "1",
+            "kg kilogram": "1000",
+            "oz ounce": "28.349523125",
+            "lb lbs pound": "453.59237",
+        },
+        "time": {
+            "ms millisecond": "1/1000",
+            "s sec second": "1",
+            "min minute": "60",
+            "h hr hour": "3600",
+            "day": "86400",
+            "week": "604800",
+        },
+        "fluid": {"ml milliliter millilitre": "1/1000", "l liter litre": "1"},
+        "money": {"cent": "1/100", "dollar": "1"},
+        "before noon": {"a.m am": "1"},
+        "after noon": {"p.m pm": "1"},
+    }
+    return {
+        name + ending: Unit(kind, Fraction(size))
+        for kind, units in of_kind.items()
+        for names, size in units.items()
+        for name, ending in product(names.split(), ("", "s", "."))
+    }
+
+
+UNITS = _table()
+POWERS = {"square": 2, "sq": 2, "sq.": 2, "cubic": 3, "cu": 3, "cu.": 3}
+_QUANTITY = re.compile(
+    r"(?P<number>.*[0-9})!])\s*(?P<words>[A-Za-z][A-Za-z. ]*?)\s*(?:\^\{?(?P<power>[23])\}?)?\.?\Z",
+    re.S,
+)
+_SPACES = re.compile(r"\\[ ,;!]|~")
+_QUALIFIED = re.compile(
+    r"\b(?:or (?:fewer|less|more|greater)|at (?:least|most)|(?:fewer|less|more|greater) than)\b"
+)
+_COMMAND = re.compile(r"\\[A-Za-z]+")
+_EQUALS = re.compile(r"(?<![<>!:])=")
+_BASE_N = re.compile(r"([0-9A-Z]{1,32})_\{?([0-9]{1,2})\}?\Z")
+_DECIMAL = re.compile(r"-?[0-9]{1,30}(?:\.[0-9]{1,30})?\Z")
+_APPROXIMATELY = re.compile(r"\\approx|\\simeq|\N{ALMOST EQUAL TO}")
+
+
+class Quantity(NamedTuple):
+    """A number as it is written, and its unit."""
+
+    number: str
+    unit: Unit
+
+
+def quantity(text: str) -> Quantity | None:
+    r"""Return a number with a unit that is known, or None.
+
+    A unit of one letter is one only within `\text{...}`: `5m` may be five times m.
+
+    >>> quantity(r"12\text{ square cm}")
+    Quantity(number='12', unit=Unit(kind='length^2', size=Fraction(1, 10000)))
+    >>> quantity("5m") is quantity("5 apples") is None
+    True
+    """
+    plain = _SPACES.sub(" ", without_wrappers(text)).strip()
+    match = _QUANTITY.match(plain)
+    if match is None or (len(match["words"]) == 1 and plain == text.strip()):
+        return None
+    words = match["words"].split()
+    power = int(match["power"] or POWERS.get(words[0].lower(), 1))
+    words = words[1:] if words[0].lower() in POWERS else words
+    unit = (
+        UNITS.get(words[0] if len(words[0]) == 1 else words[0].lower()) if len(words) == 1 else None
+    )
+    if unit is None:
+        return None
+    kind = unit.kind if power == 1 else f"{unit.kind}^{power}"
+    return Quantity(match["number"].strip(), Unit(kind, unit.size**power))
+
+
+def surely_wrong(answer: str, gold: str) -> bool:
+    r"""Return whether math-verify would pass over what makes an answer another one than the gold.
+
+    >>> surely_wrong(r"5\text{ m}^2", r"5\text{ m}^3"), surely_wrong("5", r"5\text{ m}^3")
+    (True, False)
+    >>> surely_wrong("X+1", "x+1"), surely_wrong(r"6\text{ or fewer}", "6"), surely_wrong("c", "C")
+    (True, True, False)
+    >>> surely_wrong(r"7 \approx 8", "7"), surely_wrong(r"3.14159 \approx 3.14", "3.14159")
+    (True, False)
+    """
+    ours, theirs = quantity(answer), quantity(gold)
+    if ours and theirs and ours.unit.kind != theirs.unit.kind:
+        return True
+    words, gold_words = without_wrappers(answer), without_wrappers(gold)
+    if _QUALIFIED.search(words) and not _QUALIFIED.search(gold_words):
+        return True
+    sides = [side.strip() for side in _APPROXIMATELY.split(answer)]
+    if len(sides) == 2 and all(map(_DECIMAL.match, sides)):
+        places = len(sides[1].partition(".")[2])
+        if abs(Fraction(sides[0]) - Fraction(sides[1])) >= Fraction(1, 10**places):
+            return True
+    return "=" not in answer + gold and not is_choice(gold) and _other_case(answer, gold)
+
+
+def parts(answer: str, gold: str) -> list[str]:
+    r"""Return what has to equal the gold's number, each part; the answer alone as a rule.
+
+    >>> parts("8 = 7", "7"), parts("x = 7", "7"), parts("100_2", "4")
+    (['8', '7'], ['x = 7'], ['4'])
+    >>> parts(r"500\text{ cm}", r"5\text{ m}")
+    ['(500) \\cdot \\frac{1}{100}']
+    """
+    ours, theirs = quantity(answer), quantity(gold)
+    if ours and theirs and ours.unit != theirs.unit:
+        ratio = ours.unit.size / theirs.unit.size
+        return [rf"({ours.number}) \cdot \frac{{{ratio.numerator}}}{{{ratio.denominator}}}"]
+    if (based := _BASE_N.match(answer)) and "_" not in gold:
+        try:
+            return [str(int(based[1], int(based[2])))]
+        except ValueError:
+            return [answer]
+    if "=" in gold:
+        return [answer]
+    sides = [side.strip() for side in _EQUALS.split(answer)]
+    numbers = [side for side in sides if _is_number(side)]
+    return numbers if len(numbers) > 1 else [answer]
+
+
+def _is_number(side: str) -> bool:
+    bare = _COMMAND.sub("", side)
+    return any(c.isdigit() for c in bare) and not any(c.isalpha() for c in bare)
+
+
+def _other_case(answer: str, gold: str) -> bool:
+    ours, theirs = _variables(answer), _variables(gold)
+    return ours != theirs and {v.lower() for v in ours} == {v.lower() for v in theirs}
+
+
+def _variables(text: str) -> set[str]:
+    bare = _COMMAND.sub(" ", re.sub(r"\\[a-z]+\s*\{[^{}\\]*[A-Za-z]{2}[^{}]*\}", " ", text))
+    return {c for c in bare if c.isalpha() and c.isascii()}

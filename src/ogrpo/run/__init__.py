@@ -1,0 +1,1 @@
+"""A run under way: its folder, checkpoints, signals, records and ending."""

@@ -1,0 +1,107 @@
+"""The trainer as a library calls it: a task, a model, an algorithm, and what else is to differ."""
+
+import shlex
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from signal import Signals
+from typing import Any
+
+from rich.console import Console
+
+from ogrpo.config import method
+from ogrpo.config.kinds import changed
+from ogrpo.config.train import Model, TrainConfig
+from ogrpo.core.algorithms import Algorithm
+from ogrpo.loop.state import Record
+from ogrpo.models.known import check_model
+from ogrpo.report.run_dir import RunDir
+from ogrpo.run.main import run
+from ogrpo.run.session import Invocation
+from ogrpo.tasks import Task
+
+
+@dataclass(frozen=True)
+class TrainResult:
+    """What a run left."""
+
+    run_dir: Path
+    """Its folder: metrics.jsonl, checkpoints, report.html, and the model."""
+    stopped: Signals | None
+    """The signal that stopped it before its last step; None where it ended by itself."""
+
+    @property
+    def model(self) -> Path:
+        """The Hugging Face folder of the trained weights."""
+        return RunDir(self.run_dir).model
+
+    @property
+    def records(self) -> list[Record]:
+        """One mapping a step, from before the first."""
+        return RunDir(self.run_dir).read_metrics()
+
+
+class Trainer:
+    """Trains a policy on a task with verifiable rewards.
+
+    >>> def reward(prompts, completions, answer, **columns):
+    ...     return [float(text.strip() == gold) for text, gold in zip(completions, answer)]
+    >>> trainer = Trainer(
+    ...     task=Task.from_iterable(
+    ...         [{"prompt": f"{n} + 1 =", "answer": str(n + 1)} for n in range(100)],
+    ...         rewards=[reward],
+    ...     ),
+    ...     schedule=Schedule(steps=100),
+    ... )
+    >>> trainer.config.schedule.steps
+    100
+
+    Args:
+      task: what is trained on, or what `--task` takes: the name of a task or a file.
+      model: a Hugging Face folder, a GGUF file, a name that `ogrpo model` knows, or `Model(...)`.
+        Without it a small decoder is made here: its tokenizer is trained on the task's text, and
+        it first imitates the task's worked solutions.
+      algorithm: a name of `ogrpo.ALGORITHMS`, or an `Algorithm`.
+      config: where the settings begin; default: `TrainConfig()`.
+      console: where progress is shown; default: the terminal.
+      options: fields of `TrainConfig` that differ: `schedule=Schedule(steps=100)` or
+        `schedule={"steps": 100}`, `seed=1`, `run_dir="runs/1"`, ....
+
+    Raises:
+      ValueError: an option is unknown (the message says where it is), of the wrong kind, or two of
+        them contradict each other; there is no such algorithm or model.
+    """
+
+    def __init__(
+        self,
+        *,
+        task: Task | str | Path,
+        model: str | Path | Model | None = None,
+        algorithm: str | Algorithm | None = None,
+        config: TrainConfig | None = None,
+        console: Console | None = None,
+        **options: Any,
+    ) -> None:
+        self.task = task if isinstance(task, Task) else None
+        options["task"] = task.name if isinstance(task, Task) else str(task)
+        if model is not None:
+            options["model"] = {"path": Path(model)} if isinstance(model, str | Path) else model
+        if algorithm is not None:
+            options["algorithm"] = algorithm
+        self.config = changed(config or TrainConfig(), options, "Trainer: ")
+        method.algorithm(self.config)
+        if self.config.model.path is not None:
+            check_model(self.config.model.path)
+        self._console = console or Console()
+
+    def train(self) -> TrainResult:
+        """Trains, evaluates, saves and reports; Ctrl-C stops it between two steps, state saved.
+
+        Raises:
+          ValueError: the task, the model or an option is wrong; nothing was computed yet.
+          RolloutError: the samplers or all rewards failed; the state is saved.
+        """
+        whole = shlex.join([Path(sys.executable).name, *sys.argv])
+        command = Invocation(whole, "the same, with run_dir and resume=True, as in")
+        finished = run(self.config, self._console, command, self.task)
+        return TrainResult(finished.run.path, finished.stopped)

@@ -1,0 +1,116 @@
+"""The end of a run: the model, the report, and where everything is."""
+
+import resource
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import ogrpo
+from ogrpo.config.method import title
+from ogrpo.learner.hosts import fetch, from_first, is_first, on_first
+from ogrpo.learner.state import TrainState
+from ogrpo.loop.state import LoopState, Record, stream_seed
+from ogrpo.policy.lora_files import save_adapter
+from ogrpo.report.counted import counted
+from ogrpo.report.progress import summary_table
+from ogrpo.report.run_page import Answer, Sample, Told, write_report
+from ogrpo.run.origin import origin
+from ogrpo.run.session import Session, as_json, not_counted, outcomes
+from ogrpo.setup.model import save_model
+from ogrpo.system.commit import commit_of
+from ogrpo.tasks import Example, Prompt
+
+SHOWN_ANSWERS = 12
+
+
+def greedy_answers(session: Session, params: object, *, version: int) -> list[Answer]:
+    """Greedy answers to the first held-out questions."""
+    parts, judge = session.parts, session.prepared.judge_heldout
+    prompts = parts.prompts.heldout[:SHOWN_ANSWERS]
+    if not prompts:
+        return []
+    if parts.evaluator.version != version:
+        parts.evaluator.publish(params, version)
+    greedy = replace(parts.evaluation_sampling, greedy=True, group_size=1)
+    groups = parts.evaluator.generate(prompts, greedy, stream_seed(parts.seed, "shown", 0))
+    with not_counted(session):
+        return from_first(
+            lambda: [Answer(text, reward > 0) for text, reward in judge.shown(groups)]
+        )
+
+
+def finish(session: Session, state: LoopState, before: Sequence[Answer]) -> None:
+    """Saves the model, draws the report and says where everything is."""
+    run, prepared, console = session.run, session.prepared, session.console
+    policy = state.train.whole()
+    whole = fetch(replace(state.train, opt_state=()), everywhere=False)
+    on_first(lambda: save(session, whole))
+    after = greedy_answers(session, policy, version=state.step)
+    if not is_first():
+        return
+    examples = prepared.heldout[:SHOWN_ANSWERS]
+    samples = [
+        Sample(prompt_text(example.prompt), gold_text(example), *answers)
+        for example, *answers in zip(examples, before, after, strict=True)
+    ]
+    config, records = as_json(session.config), run.read_metrics()
+    counts = counted(config, records, prepared.left_out, outcomes(session))
+    wall = time.monotonic() - session.begun
+    facts = provenance(session)
+    told = Told(session.command.whole, title(session.config), samples, counts, facts, wall)
+    write_report(run, config, told)
+    console.print(summary_table(records))
+    console.print(reward_line(records))
+    if state.skipped:
+        session.say(f"{state.skipped} updates were skipped, as they were not finite")
+    console.print(f"peak memory {peak_gib():.2f} GiB")
+    session.say(f"model   {run.model}\nmetrics {run.metrics}\nreport  {run.report}")
+
+
+def provenance(session: Session) -> list[tuple[str, str]]:
+    """What made the run: commit, versions, devices, and hashes of the data and the options."""
+    made = origin(session.prepared)
+    devices = made["devices"]
+    return [
+        ("source of ogrpo", commit_of(Path(ogrpo.__file__).parent)),
+        *made["versions"].items(),
+        ("devices", f"{devices['count']} x {devices['kind']}, {devices['processes']} processes"),
+        *((f"SHA-256 of the {what}", digest) for what, digest in made["data"].items()),
+        ("SHA-256 of the configuration", made["config_sha256"]),
+    ]
+
+
+def save(session: Session, train: TrainState) -> None:
+    """Writes the model's folder, and the adapters' where there are any."""
+    run, config = session.run, session.config
+    save_model(run.model, session.decoder, train.whole(), session.prepared.tokenizer)
+    if config.lora.rank is not None:
+        base = (config.model.path or run.initial).resolve()
+        save_adapter(run.adapter, train.params, alpha=config.lora.alpha, base=base)
+
+
+def prompt_text(prompt: Prompt) -> str:
+    """A prompt as the report shows it."""
+    return prompt if isinstance(prompt, str) else "\n".join(m["content"] for m in prompt)
+
+
+def gold_text(example: Example) -> str:
+    """The answer that rewards compare with, where there is one."""
+    return str(example.columns.get("answer", ""))
+
+
+def reward_line(records: Sequence[Record]) -> str:
+    """How fast rewards were, while there was something to judge, and what they could not judge."""
+    last = records[-1]
+    speed, failed = last.get("reward/completions_per_second"), last.get("reward/failed", 0)
+    if speed is None:
+        return "rewards: nothing was judged"
+    return f"rewards: {speed:,.0f} completions/s while judging, {failed:,.0f} not judged"
+
+
+def peak_gib() -> float:
+    """The process's largest resident size so far, in GiB."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak / 2**30 if sys.platform == "darwin" else peak / 2**20  # bytes there, KiB here

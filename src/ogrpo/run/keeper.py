@@ -1,0 +1,142 @@
+"""What is kept of a run while it goes on: a record a step, checkpoints, and what an error leaves.
+
+A record is on disk before the checkpoint that counts it. Whatever ends the loop, the newest state
+that is whole is saved first; the error goes on with a note of what was saved and how to go on.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import jax
+
+from ogrpo.learner.checkpoint import CheckpointError, Checkpoints
+from ogrpo.learner.hosts import assembled, is_first, on_first
+from ogrpo.loop.state import LoopState, Record
+from ogrpo.report.metrics_file import MetricsWriter, plain
+from ogrpo.run.origin import origin
+from ogrpo.run.session import Session, outcomes
+from ogrpo.system.files import told
+from ogrpo.system.terminal import RunNote
+
+PATIENCE = 60.0
+"""Seconds in which the other processes must have come, if they are to save together."""
+
+
+class Keeper:
+    """Keeps the newest whole state of a run.
+
+    Args:
+      session: the run.
+      checkpoints: where states go.
+      metrics: where records go.
+      state: the first.
+    """
+
+    def __init__(
+        self, session: Session, checkpoints: Checkpoints, metrics: MetricsWriter, state: LoopState
+    ) -> None:
+        self._session, self._checkpoints, self._metrics = session, checkpoints, metrics
+        self._origin = origin(session.prepared)
+        self._written = True
+        self._hold(state, None)
+
+    def before_evaluation(self, state: LoopState, record: Callable[[], Record]) -> None:
+        """Takes a step that is complete but for its evaluation."""
+        self._hold(state, record)
+
+    def take(self, state: LoopState, record: Record) -> None:
+        """Takes a step that is complete, and writes its record."""
+        self._hold(state, None)
+        self._written = False
+        if is_first():
+            self._metrics.write(record)
+        self._written = True
+
+    def _hold(self, state: LoopState, unevaluated: Callable[[], Record] | None) -> None:
+        self._state, self._unevaluated = state, unevaluated
+        self._changes = state.buffer.changes
+
+    def save(self) -> None:
+        """Writes the newest state as a checkpoint."""
+        state, checkpoints = self._state, self._checkpoints
+        on_first(self._metrics.sync)
+        checkpoints.save(state.step, state.arrays(), self._progress(state))
+        if not self._session.config.replay.keep:
+            kept = map(checkpoints.progress, checkpoints.steps)
+            state.buffer.prune(each["buffer"] for each in kept)
+
+    def _progress(self, state: LoopState) -> dict[str, Any]:
+        """The loop's, how answers came out so far, and what the run was made with."""
+        counts = {name: found._asdict() for name, found in outcomes(self._session).items()}
+        rewards = dict(self._session.prepared.judge.metrics())
+        judged = {"judged": counts, "rewards": rewards}
+        return {**state.progress(), **judged, "origin": self._origin}
+
+    @contextmanager
+    def rescuing(self) -> Iterator[None]:
+        """Saves what is whole when the block ends by an error, and says so beside the error."""
+        try:
+            yield
+        except BaseException as error:
+            error.add_note(RunNote(self._rescue()))
+            raise
+
+    def _rescue(self) -> str:
+        """Saves the newest state, if it is whole; returns what came of it."""
+        try:
+            reason = self._obstacle()
+            if reason is None:
+                self._save_owing()
+                return self._go_on(f"the state after step {self._state.step} is saved")
+        except BaseException as second:  # the first error is the one to be seen
+            reason = f"the state could not be saved: {_words(second)}"
+        return self._go_on(reason)
+
+    def _obstacle(self) -> str | None:
+        """Why the newest state cannot be saved; None where it can."""
+        state = self._state
+        said = assembled((self._is_whole(), self._written), seconds=PATIENCE)
+        if said is None:
+            return (
+                "the other processes did not meet the error, and nothing could be saved with them"
+            )
+        if not all(written for _, written in said):
+            return f"the record of step {state.step} could not be written, nor its state be saved"
+        if not all(whole for whole, _ in said):
+            return f"step {state.step + 1} was under way, and what it had changed is not saved"
+        return None
+
+    def _is_whole(self) -> bool:
+        """Whether the newest state is what it was when it was told of: no update took its arrays,
+        nothing was put into its buffer.
+        """
+        leaves = jax.tree.leaves(self._state.arrays())
+        there = not any(isinstance(leaf, jax.Array) and leaf.is_deleted() for leaf in leaves)
+        return there and self._state.buffer.changes == self._changes
+
+    def _save_owing(self) -> None:
+        if self._unevaluated is not None:
+            found = on_first(self._unevaluated)
+            self._state = replace(self._state, unevaluated=plain(found or {}))
+        self.save()
+
+    def _go_on(self, what: str) -> str:
+        newest = self._newest()
+        if newest is None:
+            where = "no checkpoint was written yet; begin again with"
+        elif newest == self._state.step:
+            where = "go on with"
+        else:
+            where = f"go on after step {newest} with"
+        return f"{what}; {where}:\n  {self._session.resume_command}"
+
+    def _newest(self) -> int | None:
+        return max(self._checkpoints.listed(), default=None)  # no word to others, who may be gone
+
+
+def _words(error: BaseException) -> str:
+    if isinstance(error, CheckpointError):
+        return str(error)
+    return told(error) if isinstance(error, OSError) else f"{type(error).__name__}: {error}"

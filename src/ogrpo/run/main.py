@@ -1,0 +1,246 @@
+"""A run from the first prompt to the report."""
+
+import signal
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import replace
+from datetime import datetime
+from pathlib import Path
+
+from rich.console import Console
+
+from ogrpo.config.method import check
+from ogrpo.config.train import TrainConfig
+from ogrpo.data.tokenizer import TextTokenizer
+from ogrpo.learner.checkpoint import Checkpoints
+from ogrpo.learner.hosts import fetch, from_first, is_first, on_first, several
+from ogrpo.learner.memory import give_back_after_compiling
+from ogrpo.loop.evaluate import withdraw
+from ogrpo.loop.state import LoopState, Record
+from ogrpo.loop.training import train
+from ogrpo.policy import DecoderConfig, Params
+from ogrpo.policy.pretrained import load_pretrained
+from ogrpo.report.guards import Guards
+from ogrpo.report.progress import display
+from ogrpo.report.run_dir import RunDir, RunDirError
+from ogrpo.report.run_page import Answer
+from ogrpo.run.dump import dumping
+from ogrpo.run.ending import finish, greedy_answers
+from ogrpo.run.interrupt import StopRequest, stop_on_signal
+from ogrpo.run.keeper import Keeper
+from ogrpo.run.resuming import begin
+from ogrpo.run.session import Finished, Invocation, Session, as_json
+from ogrpo.setup.build import find_devices, make_parts
+from ogrpo.setup.cache import keep_compiled_programs
+from ogrpo.setup.devices import open_mesh
+from ogrpo.setup.judges import judge_lines
+from ogrpo.setup.model import DTYPES, save_model, with_folder
+from ogrpo.setup.prepare import prepare
+from ogrpo.setup.processes import (
+    agreed,
+    check_alike,
+    check_processes,
+    quiet_elsewhere,
+    same_model,
+    start_processes,
+)
+from ogrpo.setup.servers import connect
+from ogrpo.setup.shared import SharedEngine, shared_parts, shared_run
+from ogrpo.setup.sources import check_sources
+from ogrpo.system.terminal import RunNote, shown
+from ogrpo.tasks import Task
+
+
+def run(
+    config: TrainConfig, console: Console, command: Invocation, task: Task | None = None
+) -> Finished:
+    """Trains, evaluates, saves and reports.
+
+    Args:
+      config: what is asked for.
+      console: where it is shown.
+      command: what goes on with the run once it was stopped.
+      task: in place of the one that the config names.
+
+    Raises:
+      ValueError: something that is asked for is wrong; nothing was computed yet.
+      BaseException: whatever ended the loop; the state is saved where it is whole, and a note of
+        the error says how to go on.
+    """
+    begun = time.monotonic()
+    start_processes(config.processes)
+    console = quiet_elsewhere(console)
+    keep_compiled_programs()
+    give_back_after_compiling()
+    check_sources(config, task)
+    open_mesh(config.mesh)  # refused before anything is written
+    config = replace(config, model=with_folder(config.model, console))
+    prepared = prepare(config, task)
+    with closing(prepared), ExitStack() as stack:
+        config = prepared.config
+        check(config)
+        check_processes(config)
+        check_alike(prepared)
+        opened = shared_run(lambda: stack.enter_context(open_run(config, command, console)))
+        console.print(f"run directory {opened.path}", markup=False, soft_wrap=True)
+        for line in judge_lines(prepared.task):
+            console.print(shown(line), markup=False, highlight=False, soft_wrap=True)
+        for label, count in prepared.left_out:
+            if count:
+                console.print(f"{count} {label}", style="yellow", markup=False)
+        decoder, params = same_model(prepared, console)
+        params = kept_base(config, opened, decoder, params, prepared.tokenizer)
+        devices = find_devices(config, decoder)
+        params = devices.place_params(params)
+        engine = None
+        if config.rollout.url:
+            served = params if config.model.path else fetch(params, everywhere=False)
+            how = (config, opened, decoder, served, prepared.tokenizer, console)
+            found = on_first(lambda: stack.enter_context(connect(*how)))
+            engine = SharedEngine(found) if several() else found
+        parts = make_parts(
+            config, prepared, decoder, engine, devices=devices, experience=opened.experience
+        )
+        parts = shared_parts(parts)
+        session = Session(
+            config, opened, prepared, decoder, devices, parts, console, command, begun
+        )
+        return Finished(opened, carry_out(session, params))
+
+
+@contextmanager
+def open_run(config: TrainConfig, command: Invocation, console: Console) -> Iterator[RunDir]:
+    """The run's folder, new or picked up again, and this process's alone within the block.
+
+    Raises:
+      RunDirError: the folder cannot be used, or another process has it.
+    """
+    if config.goes_on and config.run_dir is None:
+        raise RunDirError("--resume needs the --run-dir of the run to go on with")
+    stamp, name = f"{datetime.now():%Y%m%d-%H%M%S}", Path(config.task).stem
+    path = config.run_dir or Path("runs") / f"{name}-{stamp}"
+    find = RunDir.reopen if config.goes_on else RunDir.create
+    found = find(path)
+    with found.held(command.whole) as warning:
+        if warning is not None:
+            console.print(warning, style="yellow", markup=False, soft_wrap=True)
+        find(path)  # once more: another process may have begun and ended in between
+        yield found
+
+
+def kept_base(
+    config: TrainConfig,
+    run: RunDir,
+    decoder: DecoderConfig,
+    params: Params,
+    tokenizer: TextTokenizer,
+) -> Params:
+    """The weights beneath adapters, kept by the run where no folder of the user's holds them.
+
+    Checkpoints and `adapter/` are nothing without them, and making them again, by other versions or
+    on another machine, need not give the same bits.
+    """
+    if config.lora.rank is None or config.model.path is not None:
+        return params
+    if config.goes_on and (run.initial / "config.json").is_file():
+        return load_pretrained(run.initial, DTYPES[config.model.dtype])[1]
+    on_first(lambda: save_model(run.initial, decoder, params, tokenizer))
+    return params
+
+
+def carry_out(session: Session, params: Params) -> signal.Signals | None:
+    """A run whose parts are ready; returns the signal that stopped it, if one did."""
+    if not session.config.goes_on:
+        on_first(lambda: session.run.write_config(as_json(session.config)))
+    before = greedy_answers(session, params, version=0)
+    withdraw(session.parts.evaluator)
+    state, stop = train_to_end(session, params, before)
+    try:
+        finish(session, state, before)
+    except BaseException as error:
+        error.add_note(RunNote(f"training is saved; go on with:\n  {session.resume_command}"))
+        raise
+    if stop.signal is not None:
+        session.say(f"stopped by {stop.signal.name} after step {state.step}; go on with:")
+        session.say(f"  {session.resume_command}")
+    return stop.signal
+
+
+def train_to_end(
+    session: Session, params: Params, before: Sequence[Answer]
+) -> tuple[LoopState, StopRequest]:
+    """Runs the loop, leaving a metrics record a step and a checkpoint now and then.
+
+    Args:
+      session: the run.
+      params: the policy before the first step.
+      before: its answers to some held-out prompts.
+
+    Raises:
+      GuardError: a guard rail ended it, as the config asks for.
+    """
+    config, console, run = session.config, session.console, session.run
+    every, steps = config.checkpoint.every, config.schedule.steps
+
+    def notify(name: str) -> None:
+        console.print(f"{name}: stopping after this step; once more to stop at once")
+
+    with (
+        Checkpoints(run.checkpoints, keep=config.checkpoint.keep) as checkpoints,
+        stop_on_signal(notify) as stop,
+    ):
+        state = begin(session, params, checkpoints)
+        if config.goes_on:  # not before it is accepted
+            on_first(lambda: run.write_config(as_json(config)))
+        guards = Guards(run.read_metrics())
+        with run.metrics_writer() as metrics, display(console, steps, state.step) as shown_steps:
+            keeper = Keeper(session, checkpoints, metrics, state)
+            parts = replace(session.parts, before_evaluation=keeper.before_evaluation)
+            with keeper.rescuing():
+                turns = train(state, parts, config.schedule)
+                whose = (run.path, as_json(config), session.decoder, parts)
+                for turn in dumping(turns, *whose):
+                    state, record = turn
+                    keeper.take(state, record)
+                    if is_first():
+                        shown_steps.show(record)
+                    guard(session, guards, record, before)
+                    stop.signal = agreed(stop.signal)
+                    stopping = bool(stop)  # a signal that comes from here on is for the next step
+                    due = state.step % every == 0 and state.step > 0
+                    if due or state.step == steps or stopping:
+                        keeper.save()
+                    if stopping:
+                        break
+    return state, stop
+
+
+class GuardError(RuntimeError):
+    """A guard rail ended the run, as `--strict` or `--stop-when-worse` asks for."""
+
+
+def guard(session: Session, guards: Guards, record: Record, before: Sequence[Answer]) -> None:
+    """Shows what the guard rails say of a step's record, and ends the run where it asks for that.
+
+    Raises:
+      GuardError: with the words of the guard rail; all processes raise it together.
+    """
+    config = session.config
+    messages = guards.see(record) if is_first() else []
+    for message in messages:
+        answers = [f"\n  {each.text!r}" for each in before[:2] if message.is_hopeless]
+        greedy = "\ntwo greedy ones:" if answers else ""
+        session.warn(f"step {message.step}: {message.text}{greedy}{''.join(answers)}")
+    if not (config.strict or config.stop_when_worse):
+        return
+    reasons = [
+        *(f"--strict ends the run: {m.text}" for m in messages if config.strict and m.is_hopeless),
+        *(
+            f"--stop-when-worse ends the run: {m.text}"
+            for m in messages
+            if config.stop_when_worse and m.is_worse
+        ),
+    ]
+    if reason := from_first(lambda: next(iter(reasons), None)):
+        raise GuardError(reason)

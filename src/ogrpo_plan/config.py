@@ -1,0 +1,331 @@
+"""What a plan is asked for: the model, the batch, the machines and the limits."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from ogrpo.config.update import (
+    REFERENCE_POLICY,
+    Offload,
+    only_with,
+    require,
+    require_finite_numbers,
+)
+from ogrpo.policy.config import DecoderConfig
+from ogrpo.policy.flops import Adapter, parameters
+from ogrpo.policy.lora import TARGETS
+from ogrpo.policy.shapes import SHAPES
+from ogrpo.policy.shards import read_object
+
+GIB = 2**30
+ITEMSIZE = {"float32": 4, "bfloat16": 2, "float16": 2}
+Dtype = Literal["float32", "bfloat16"]
+ShapeName = Literal["tiny", "qwen2.5-0.5b", "qwen2.5-1.5b", "qwen2.5-3b", "qwen2.5-7b", "qwen3-4b"]
+
+
+def positive(prefix: str, config: object, *names: str) -> None:
+    """Checks that values are above 0, and names them as the command line does."""
+    for name in names:
+        value = getattr(config, name)
+        option = f"{prefix}.{name.replace('_', '-')}"
+        require(value is None or value > 0, f"{option} is {value}: give more than 0")
+
+
+@dataclass(frozen=True)
+class PlanModel:
+    """The policy: its shape, its dtypes and its adapters."""
+
+    shape: ShapeName = "qwen2.5-1.5b"
+    """A known shape, where no config is given."""
+    config: Path | None = None
+    """A Hugging Face config.json instead."""
+    params: Dtype = "float32"
+    """What the trainer keeps weights, gradients and Adam's moments in."""
+    compute: Dtype = "bfloat16"
+    """What the trainer computes in."""
+    serve: Dtype = "bfloat16"
+    """What is sent to the servers, and their keys and values."""
+    lora_rank: int | None = None
+    """Rank of adapters on every projection, which alone are trained, in float32 (docs/lora.md).
+    None trains every weight."""
+
+    def __post_init__(self) -> None:
+        positive("model", self, "lora_rank")
+
+    @property
+    def adapter(self) -> Adapter | None:
+        """Returns the adapters' sizes, or None where all weights are trained."""
+        return None if self.lora_rank is None else Adapter(self.lora_rank, TARGETS["all"])
+
+    def decoder(self) -> DecoderConfig:
+        """Returns the decoder's shape, read from the file where one is named."""
+        if self.config is None:
+            return SHAPES[self.shape]
+        require(
+            self.config.is_file(),
+            f"model.config {self.config} is no file: give the path of a config.json",
+        )
+        return DecoderConfig.from_hf(read_object(self.config), f"model.config {self.config}")
+
+
+@dataclass(frozen=True)
+class BatchPlan:
+    """The batch of one step: prompts, completions of each, and their lengths."""
+
+    prompts: int = 64
+    """N: prompts of a batch."""
+    group_size: int = 8
+    """G: completions of a prompt."""
+    prompt_length: int = 256
+    """P: tokens that prompts are padded to."""
+    max_tokens: int = 1024
+    """T: longest completion."""
+    mean_tokens: float = 400.0
+    """Mean length of a completion, before the longest are cut."""
+    spread: float = 0.6
+    """Standard deviation of the length over its mean (log-normal)."""
+
+    def __post_init__(self) -> None:
+        positive("batch", self, "prompts", "group_size", "prompt_length", "max_tokens")
+        require(self.spread >= 0, f"batch.spread is {self.spread}: give at least 0")
+        require(
+            1 <= self.mean_tokens <= self.max_tokens,
+            f"batch.mean-tokens is {self.mean_tokens}: give between 1 and batch.max-tokens = "
+            f"{self.max_tokens}",
+        )
+
+    @property
+    def shape(self) -> dict[str, int]:
+        """Returns n, g, p and t as `ogrpo.policy.flops` takes them."""
+        sizes = (self.prompts, self.group_size, self.prompt_length, self.max_tokens)
+        return dict(zip("ngpt", sizes, strict=True))
+
+
+@dataclass(frozen=True)
+class Train:
+    """The accelerators that train, as `ogrpo.learner.sharding` lays a mesh over them."""
+
+    devices: int = 8
+    memory_gib: float = 64.0
+    """Of one device."""
+    tflops: float = 100.0
+    """Useful 10^12 FLOP/s of one device, as reached and not as advertised."""
+    fsdp: int = 8
+    """Devices that share one copy of the weights, and cut the batch."""
+    tensor: int = 1
+    """Devices that share each matrix product; the rest of the devices cut the batch."""
+    microbatches: int = 8
+    """Parts that a device's share of the batch is cut into."""
+    microbatch_tokens: int | None = None
+    """Tokens of a part instead, as `--optimizer.microbatch-tokens` of the run."""
+    remat: Literal["products", "full"] = "products"
+    moments: Literal["full", "bfloat16", "factored"] = "full"
+    """As `--optimizer.moments` of the run."""
+    offload: Offload = False
+    """As `--optimizer.offload` of the run: moments are on the device when activations are not, and
+    the reference policy before there is a gradient."""
+    attention: Literal["auto", "plain", "blocked"] = "auto"
+    """As `--kernels.attention` of the run: whether attention scores are held whole (plain)."""
+    host_memory_gib: float = 256.0
+    """Of the host that holds the replay buffer."""
+
+    def __post_init__(self) -> None:
+        names = ("devices", "memory_gib", "tflops", "fsdp", "tensor", "microbatches")
+        positive("train", self, *names, "host_memory_gib", "microbatch_tokens")
+        remedy = "leave it or train.microbatch-tokens out"
+        only_with(self, "train", "microbatches", self.microbatch_tokens is None, remedy)
+        ways = self.fsdp * self.tensor
+        require(
+            self.devices % ways == 0,
+            f"train.fsdp x train.tensor = {ways} does not divide train.devices = {self.devices}: "
+            "choose sizes whose product does",
+        )
+
+    @property
+    def parts(self) -> int:
+        """Number of parts with equally many prompts; 1 where a part's tokens are set."""
+        return self.microbatches if self.microbatch_tokens is None else 1
+
+    @property
+    def data(self) -> int:
+        """Number of copies of the weights, each of which trains on its share of the batch."""
+        return self.devices // (self.fsdp * self.tensor)
+
+
+@dataclass(frozen=True)
+class Serve:
+    """The NPUs that draw completions."""
+
+    devices: int = 8
+    memory_gib: float = 64.0
+    """Of one NPU."""
+    tensor: int = 1
+    """NPUs of one server."""
+    tokens_per_second: float = 2500.0
+    """Completion tokens of one server when its calls are all under way."""
+    calls: int = 8
+    """Calls that a server works on at a time; each is one of the simulation's workers."""
+    groups_per_call: int = 1
+    utilisation: float = 0.9
+    """Share of an NPU's memory that the server may use."""
+
+    def __post_init__(self) -> None:
+        names = ("devices", "memory_gib", "tensor", "tokens_per_second", "calls")
+        positive("serve", self, *names, "groups_per_call")
+        require(
+            0 < self.utilisation <= 1,
+            f"serve.utilisation is {self.utilisation}: give a share above 0, at most 1",
+        )
+        require(
+            self.devices % self.tensor == 0,
+            f"serve.tensor = {self.tensor} does not divide serve.devices = {self.devices}: "
+            "give whole servers",
+        )
+
+    @property
+    def servers(self) -> int:
+        """Number of copies of the weights that draw completions."""
+        return self.devices // self.tensor
+
+    @property
+    def workers(self) -> int:
+        """Number of calls under way at a time."""
+        return self.servers * self.calls
+
+
+@dataclass(frozen=True)
+class Link:
+    """How weights get from the trainer to the servers."""
+
+    gigabytes_per_second: float = 2.0
+    """10^9 bytes a second, as reached: by the trainer's network, or with NCCL from GPU to GPU."""
+    seconds_per_gigabyte: float = 0.0
+    """Besides, by whatever transport: to write, digest, check and load 10^9 bytes. It is 3.35 where
+    the trainer's disk writes 1 GB/s (docs/vllm.md)."""
+    latency: float = 2.0
+    """Seconds of a push besides the transfer: pausing, loading, clearing the prefix cache."""
+    sent: Literal["once", "each"] = "each"
+    """Whether the weights cross the link once for all servers or once for each."""
+    in_flight: Literal["wait", "abort", "keep"] = "wait"
+    """What a push does to calls under way."""
+
+    def __post_init__(self) -> None:
+        positive("link", self, "gigabytes_per_second")
+        for name in ("latency", "seconds_per_gigabyte"):
+            value, option = getattr(self, name), f"link.{name.replace('_', '-')}"
+            require(value >= 0, f"{option} is {value}: give at least 0")
+
+
+@dataclass(frozen=True)
+class Buffer:
+    """The replay buffer: how many groups it holds, and in which dtype."""
+
+    groups: int = 0
+    """Groups kept; 0: each batch is used once it is there, and dropped."""
+    log_probs: Literal["float32", "float16"] = "float32"
+
+    def __post_init__(self) -> None:
+        require(self.groups >= 0, f"buffer.groups is {self.groups}: give at least 0")
+
+
+@dataclass(frozen=True)
+class PlanLimits:
+    """What the recommended schedule must respect."""
+
+    lead: int = 1
+    """Batches asked for beyond the one being trained; 0: nothing overlaps."""
+    max_staleness: int = 8
+    """Steps between the version a completion was drawn from and the step it is trained at."""
+    max_updates: int = 4
+    """Updates that a fresh group may be used for: docs/reuse.md says how many help."""
+    idle: float = 0.05
+    """Share of its time that a side may idle, or that pushes may cost."""
+    reference: bool = False
+    """Whether there is a KL term, whose reference policy is kept and scored."""
+
+    def __post_init__(self) -> None:
+        positive("limits", self, "max_updates")
+        require(self.lead >= 0, f"limits.lead is {self.lead}: give at least 0")
+        require(0 < self.idle < 1, f"limits.idle is {self.idle}: give a share between 0 and 1")
+        require(
+            self.max_staleness >= self.lead,
+            f"limits.max-staleness is {self.max_staleness}, but batches asked for limits.lead = "
+            f"{self.lead} steps ahead are at least so stale: raise it or lower the lead",
+        )
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A capacity plan: what fits, how long a step takes, which schedule keeps both sides busy."""
+
+    preset: str = "none"
+    """A preset of a real model (`ogrpo.setup.presets`), whose model and batch are planned on the
+    device that it names; other options change that."""
+    model: PlanModel = field(default_factory=PlanModel)
+    batch: BatchPlan = field(default_factory=BatchPlan)
+    train: Train = field(default_factory=Train)
+    serve: Serve = field(default_factory=Serve)
+    link: Link = field(default_factory=Link)
+    buffer: Buffer = field(default_factory=Buffer)
+    limits: PlanLimits = field(default_factory=PlanLimits)
+    measure: bool = False
+    """Measure train.tflops and serve.tokens-per-second here, with the embedded sampler and the
+    update of this model and batch at random weights, instead of taking them as given."""
+    rehearse: bool = False
+    """Run asynchronously here for --rehearse-steps, and compare with what is predicted."""
+    rehearse_steps: int = 60
+    validate: Path | None = None
+    """Compare the step rate of this run directory with what is predicted from its times."""
+    workers: tuple[int, ...] = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
+    """Numbers of workers to simulate."""
+    steps: int = 60
+    """Steps of each simulation."""
+    seed: int = 0
+    run_dir: Path | None = None
+    """Where the report is written; default: runs/plan-<date>-<time>."""
+
+    def __post_init__(self) -> None:
+        require_finite_numbers(self)
+        require(self.seed >= 0, f"seed is {self.seed}: give a whole number of at least 0")
+        require(bool(self.workers), "workers is empty: give at least one number of workers")
+        require(min(self.workers) > 0, f"workers has {min(self.workers)}: give at least 1")
+        prompts, ways = self.batch.prompts, self.train.data * self.train.fsdp
+        cut = ways * self.train.parts
+        require(
+            prompts % cut == 0,
+            f"batch.prompts = {prompts} cannot be cut among {ways} devices in "
+            f"train.microbatches = {self.train.parts}: give a multiple of {cut}",
+        )
+        require(
+            prompts % self.serve.groups_per_call == 0,
+            f"serve.groups-per-call = {self.serve.groups_per_call} does not divide "
+            f"batch.prompts = {prompts}",
+        )
+        config = self.model.decoder()
+        longest = self.batch.prompt_length + self.batch.max_tokens
+        require(
+            longest <= config.max_positions,
+            f"batch.prompt-length + batch.max-tokens = {longest} passes the model's "
+            f"{config.max_positions} positions: shorten one of them",
+        )
+        separate = self.limits.reference and self.model.adapter is None
+        require(
+            self.train.offload not in REFERENCE_POLICY or separate,
+            f"train.offload is {self.train.offload}, and there is no reference policy of its own:"
+            " give --limits.reference, without --model.lora-rank, or --train.offload moments",
+        )
+        tokens = self.train.microbatch_tokens
+        require(
+            tokens is None or tokens >= longest,
+            f"train.microbatch-tokens is {tokens}, and no completion is split: give at least"
+            f" batch.prompt-length + batch.max-tokens = {longest}",
+        )
+        require(
+            tokens is None or not (self.measure or self.rehearse),
+            "measure and rehearse update padded batches: leave train.microbatch-tokens out",
+        )
+
+    @property
+    def million_parameters(self) -> float:
+        """Number of parameters in millions."""
+        return parameters(self.model.decoder()).total / 1e6

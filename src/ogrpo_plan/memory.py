@@ -1,0 +1,285 @@
+"""What lies in the memory of a training device, of an NPU and of the buffer's host, in bytes.
+
+Weights, gradients and moments lie where `ogrpo.learner.sharding` puts them. Counted from shapes
+(`ogrpo.policy.flops`), except for the row "working": what a backward pass holds for a moment, twice
+the logits, or what a layer holds in float32, whichever is more: five times its MLP's units (of one
+part of the tokens where `decoder.MANY_UNITS` cuts them), and four times its attention scores, or
+without scores fourteen arrays as wide as the queries. Those factors were read off XLA's memory
+analysis of the update on a CPU (2026-11-22; `benchmarks/memory.py`), and another compiler may
+do better or worse.
+"""
+
+from bisect import bisect_left
+from dataclasses import replace
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from jax.sharding import AbstractMesh, NamedSharding
+
+from ogrpo.config.update import MOMENTS, REFERENCE_POLICY
+from ogrpo.kernels import attention
+from ogrpo.learner.sharding import bytes_per_device, part_spec
+from ogrpo.learner.state import factored_rms
+from ogrpo.policy import DecoderConfig, flops
+from ogrpo.policy.axes import Axes, param_axes
+from ogrpo.policy.decoder import MANY_UNITS, param_shapes
+from ogrpo.policy.lora import TARGETS, split, split_axes
+from ogrpo_plan.config import GIB, ITEMSIZE, Plan, Train
+
+TOKEN_STEP, FILLED = 1024, 0.9
+WORKING_LOGITS, WORKING_SCORES, WORKING_UNITS, WORKING_QUERIES = 2, 4, 5, 14
+
+
+class Budget(NamedTuple):
+    """One machine's memory: what lies in it, and how much it may hold."""
+
+    name: str
+    rows: dict[str, int]
+    capacity: int
+    remedy: str
+
+    @property
+    def total(self) -> int:
+        """Sum of the rows, in bytes."""
+        return sum(self.rows.values())
+
+    @property
+    def fits(self) -> bool:
+        """Whether the sum is at most the capacity."""
+        return self.total <= self.capacity
+
+
+def cut_weight_bytes(config: DecoderConfig, itemsize: int, *, fsdp: int, tensor: int) -> int:
+    """Bytes of the parameters on one device of a mesh."""
+    mesh, kind = AbstractMesh((fsdp, tensor), ("fsdp", "tensor")), np.dtype(f"u{itemsize}")
+    shapes = jax.tree.map(lambda leaf: leaf.update(dtype=kind), param_shapes(config))
+    return bytes_per_device(jax.tree.map(partial(_placed, mesh), param_axes(config), shapes))
+
+
+def cut_adapter_bytes(config: DecoderConfig, rank: int, *, fsdp: int, tensor: int) -> int:
+    """Bytes of float32 adapters on every projection, on one device of a mesh."""
+    mesh, targets = AbstractMesh((fsdp, tensor), ("fsdp", "tensor")), TARGETS["all"]
+    draw = partial(split, key=jax.random.key(0), rank=rank, alpha=1.0, targets=targets)
+    shapes = jax.eval_shape(draw, param_shapes(config)).trained
+    axes = split_axes(param_axes(config), targets).trained
+    return bytes_per_device(jax.tree.map(partial(_placed, mesh), axes, shapes))
+
+
+def _placed(mesh: Any, axes: Axes, leaf: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
+    return leaf.update(sharding=NamedSharding(mesh, part_spec(axes, mesh)))
+
+
+def gathered_bytes(
+    config: DecoderConfig, *, computed: int, kept: int, fsdp: int, tensor: int
+) -> int:
+    """What FSDP makes whole for a moment: one layer's weights or an embedding, and its gradient.
+
+    A vocabulary table's gradient is whole before it is summed (docs/sharding.md), in `kept` bytes a
+    number: those of the parameters, or 0 where the table is frozen.
+    """
+    if fsdp == 1:
+        return 0
+    counted = flops.parameters(config)
+    layer = (counted.attention + counted.mlp + counted.norms) // config.num_layers
+    return (computed * max(layer, counted.embedding) + kept * counted.embedding) // tensor
+
+
+def trained_bytes(plan: Plan) -> int:
+    """Bytes of the trained parameters on one device."""
+    config, adapter, train = plan.model.decoder(), plan.model.adapter, plan.train
+    mesh = {"fsdp": train.fsdp, "tensor": train.tensor}
+    if adapter is None:
+        return cut_weight_bytes(config, ITEMSIZE[plan.model.params], **mesh)
+    return cut_adapter_bytes(config, adapter.rank, **mesh)
+
+
+def moments_bytes(plan: Plan) -> int:
+    """Bytes of Adam's moments on one device.
+
+    They are counted on one device and cut in proportion to the parameters.
+    """
+    model, moments = plan.model, plan.train.moments
+    trained = trained_bytes(plan)
+    if moments == "full":
+        return 2 * trained
+    size = 4 if model.adapter is not None else ITEMSIZE[model.params]
+    if moments == "bfloat16":
+        return trained + trained * 2 // size
+    return trained * 2 // size + factors_bytes(plan)
+
+
+def resident_moments(plan: Plan) -> int:
+    """Bytes that moments add to the peak; offloaded ones add what activations leave free."""
+    moments = moments_bytes(plan)
+    if plan.train.offload not in MOMENTS:
+        return moments
+    return max(0, moments - activation_bytes(plan) - working_bytes(plan))
+
+
+def factors_bytes(plan: Plan) -> int:
+    """Bytes of factored second moments, and of those without factors; whole on every device."""
+    adapter, model = plan.model.adapter, plan.model
+    kind = "float32" if adapter is not None else model.params
+    shapes = jax.tree.map(lambda leaf: leaf.update(dtype=kind), param_shapes(model.decoder()))
+    if adapter is not None:
+        adapters = {"rank": adapter.rank, "alpha": 1.0, "targets": adapter.targets}
+        shapes = jax.eval_shape(partial(split, key=jax.random.key(0), **adapters), shapes).trained
+    second = jax.eval_shape(factored_rms(b2=0.98, eps=1e-8).init, shapes)
+    return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(second))
+
+
+def merged_bytes(plan: Plan) -> int:
+    """Bytes of the widest projection of all layers, copied once more with its adapter merged."""
+    config, train = plan.model.decoder(), plan.train
+    widest = max(sides.inputs * sides.outputs for sides in config.projections.values())
+    whole = ITEMSIZE[plan.model.params] * config.num_layers * widest
+    return whole // (train.fsdp * train.tensor)
+
+
+def train_budget(plan: Plan) -> Budget:
+    """Returns the memory of one training device."""
+    config, train, model = plan.model.decoder(), plan.train, plan.model
+    kept, used = ITEMSIZE[model.params], ITEMSIZE[model.compute]
+    weights = cut_weight_bytes(config, kept, fsdp=train.fsdp, tensor=train.tensor)
+    cast = weights * used // kept if used != kept else 0
+    referred = plan.limits.reference and train.offload not in REFERENCE_POLICY
+    policies = plan.limits.lead + 1 + referred
+    trained = trained_bytes(plan)
+    adapts = model.adapter is not None
+    rows = {
+        "weights": weights + adapts * trained,
+        "gradients": trained * (2 if several_parts(plan) else 1),
+        "optimizer": resident_moments(plan),
+        "computing copy and its gradient": cast if adapts else 2 * cast,
+        "policies kept for the servers": policies * trained,
+        "gathered along fsdp": gathered_bytes(
+            config,
+            computed=used,
+            kept=0 if adapts else kept,
+            fsdp=train.fsdp,
+            tensor=train.tensor,
+        ),
+        "a matrix merged for a push": adapts * merged_bytes(plan),
+        "activations": activation_bytes(plan),
+        "working": working_bytes(plan),
+    }
+    remedy = (
+        "raise train.microbatches (at most the prompts of a device), or give "
+        "train.microbatch-tokens (a prompt and a completion at least), choose train.remat full or "
+        "train.attention blocked, or raise train.fsdp"
+    )
+    return Budget("training device", rows, int(train.memory_gib * GIB), remedy)
+
+
+def device_tokens(plan: Plan) -> int:
+    """Number of tokens in a device's share of the padded batch."""
+    shape = plan.batch.shape
+    share = shape["n"] // (plan.train.data * plan.train.fsdp)
+    return share * (shape["p"] + shape["g"] * shape["t"])
+
+
+def several_parts(plan: Plan) -> bool:
+    """Whether the gradients of several parts are summed."""
+    tokens = plan.train.microbatch_tokens
+    return plan.train.microbatches > 1 if tokens is None else tokens < device_tokens(plan)
+
+
+def device_shape(plan: Plan) -> dict[str, int]:
+    """Returns n, g, p and t of one microbatch on one device."""
+    train, shape = plan.train, plan.batch.shape
+    if train.microbatch_tokens is not None:
+        return {"n": 1, "g": 1, "p": shape["p"], "t": train.microbatch_tokens - shape["p"]}
+    return {**shape, "n": shape["n"] // (train.data * train.fsdp * train.microbatches)}
+
+
+def proposed_tokens(plan: Plan) -> int | None:
+    """The most `microbatch-tokens` that leave a tenth of the training device free, None if none do.
+
+    A multiple of `TOKEN_STEP`, unless a prompt with a completion, or a device's whole share, is
+    the number.
+    """
+    shape = plan.batch.shape
+    least, most = shape["p"] + shape["t"], device_tokens(plan)
+
+    def fits(tokens: int) -> bool:
+        cut = {"microbatch_tokens": tokens, "microbatches": Train.microbatches}
+        at = replace(plan, train=replace(plan.train, **cut), measure=False, rehearse=False)
+        budget = train_budget(at)
+        return budget.total <= FILLED * budget.capacity
+
+    if not fits(least):
+        return None
+    steps = [least, *range((least // TOKEN_STEP + 1) * TOKEN_STEP, most, TOKEN_STEP), most]
+    return steps[bisect_left(steps, True, key=lambda tokens: not fits(tokens)) - 1]
+
+
+def activation_bytes(plan: Plan) -> int:
+    """Bytes that layers keep; across `tensor` hidden states are repeated, the rest is cut."""
+    config, train, shape = plan.model.decoder(), plan.train, device_shape(plan)
+    size = ITEMSIZE[plan.model.compute]
+    hidden = flops.activation_bytes(config, **shape, itemsize=size, remat="full")
+    if train.remat == "full":
+        return hidden
+    whole = flops.activation_bytes(config, **shape, itemsize=size, remat=train.remat)
+    return 2 * hidden + (whole - 2 * hidden) // train.tensor + narrow_bytes(plan)
+
+
+def narrow_bytes(plan: Plan) -> int:
+    """Bytes that adapters add to activations: one number a rank, projection and token."""
+    adapter, config, shape = plan.model.adapter, plan.model.decoder(), device_shape(plan)
+    if adapter is None:
+        return 0
+    tokens = shape["n"] * (shape["p"] + shape["g"] * shape["t"])
+    width = adapter.rank * len(adapter.targets)
+    return ITEMSIZE[plan.model.compute] * config.num_layers * tokens * width
+
+
+def working_bytes(plan: Plan) -> int:
+    """Bytes that a backward pass holds for a moment, by the factors in the module's docstring."""
+    config, train, shape = plan.model.decoder(), plan.train, device_shape(plan)
+    logits = flops.logits_bytes(config, n=shape["n"], g=shape["g"], t=shape["t"])
+    tokens = shape["n"] * (shape["p"] + shape["g"] * shape["t"])
+    units = tokens * config.intermediate_size
+    units = min(units, MANY_UNITS) if train.remat == "full" else units
+    keys = plan.batch.prompt_length + plan.batch.max_tokens
+    scores = 4 * config.num_heads * tokens * keys
+    mixing = (
+        WORKING_QUERIES * 4 * tokens * config.num_heads * config.head_dim
+        if attention.blocks(train.attention, keys)
+        else WORKING_SCORES * min(scores, flops.score_bytes(config, **shape))
+    )
+    layer = (mixing + WORKING_UNITS * 4 * units) // train.tensor
+    return max(WORKING_LOGITS * logits // train.tensor, layer)
+
+
+def serve_budget(plan: Plan) -> Budget:
+    """Returns the memory of one NPU whose calls are all at their longest."""
+    config, serve, batch = plan.model.decoder(), plan.serve, plan.batch
+    size = ITEMSIZE[plan.model.serve]
+    token = flops.cache_bytes_per_token(config, size) // min(serve.tensor, config.num_kv_heads)
+    group = batch.prompt_length + batch.group_size * batch.max_tokens
+    rows = {
+        "weights": cut_weight_bytes(config, size, fsdp=1, tensor=serve.tensor),
+        "keys and values": serve.calls * serve.groups_per_call * group * token,
+    }
+    capacity = int(serve.memory_gib * serve.utilisation * GIB)
+    remedy = "lower serve.calls or serve.groups-per-call, or raise serve.tensor"
+    return Budget("NPU", rows, capacity, remedy)
+
+
+def buffer_budget(plan: Plan) -> Budget:
+    """Returns the memory of the replay buffer, whose pages may be half empty."""
+    config, batch = plan.model.decoder(), plan.batch
+    ids = np.min_scalar_type(config.vocab_size - 1).itemsize
+    tokens = batch.prompt_length + batch.group_size * batch.mean_tokens
+    live = int(plan.buffer.groups * tokens * (ids + ITEMSIZE[plan.buffer.log_probs]))
+    rows = {"groups at their mean length": live, "holes, at most": live}
+    remedy = "lower buffer.groups or choose buffer.log-probs float16"
+    return Budget("buffer's host", rows, int(plan.train.host_memory_gib * GIB), remedy)
+
+
+def budgets(plan: Plan) -> list[Budget]:
+    """Returns the memory of a training device, of an NPU and of the buffer's host."""
+    return [train_budget(plan), serve_budget(plan), buffer_budget(plan)]

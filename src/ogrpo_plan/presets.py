@@ -1,0 +1,82 @@
+"""A preset of a real model as a plan: its batch and its memory on the device that it names."""
+
+from typing import Any, NamedTuple
+
+from ogrpo.config.update import Optimizer
+from ogrpo.setup.presets import PRESETS
+from ogrpo_plan.config import (
+    BatchPlan,
+    Plan,
+    PlanLimits,
+    PlanModel,
+    ShapeName,
+    Train,
+)
+
+
+class _Named(NamedTuple):
+    """The figures that a preset's docstring names."""
+
+    shape: ShapeName
+    gigabytes: int
+    """10^9 bytes of its one training device, as devices are sold."""
+
+
+DEVICES: dict[str, _Named] = {
+    "qwen2.5-0.5b": _Named("qwen2.5-0.5b", 80),
+    "r1-distill-1.5b": _Named("qwen2.5-1.5b", 80),
+    "qwen3-4b": _Named("qwen3-4b", 141),
+}
+
+
+def _cut(optimizer: Optimizer) -> dict[str, Any]:
+    """Returns how the run cuts its batches into parts."""
+    tokens = optimizer.microbatch_tokens
+    return (
+        {"microbatches": optimizer.microbatches}
+        if tokens is None
+        else {"microbatch_tokens": tokens}
+    )
+
+
+def plan_of(name: str) -> Plan:
+    """The preset's training on one device, its completions drawn by servers elsewhere.
+
+    Raises:
+      ValueError: a preset that is not for a real model.
+    """
+    if name == "none":
+        return Plan()
+    if name not in DEVICES:
+        raise ValueError(f"there is no plan of preset {name!r}: choose {', '.join(DEVICES)}")
+    named, run = DEVICES[name], PRESETS[name]()
+    longest, plain = run.rollout.max_tokens, BatchPlan()
+    assert run.data.prompt_length is not None  # presets of real models settle both lengths
+    assert longest is not None
+    return Plan(
+        preset=name,
+        model=PlanModel(
+            shape=named.shape,
+            params=run.model.dtype,
+            compute=run.model.compute_dtype or run.model.dtype,
+            lora_rank=run.lora.rank,
+        ),
+        batch=BatchPlan(
+            prompts=run.schedule.prompts,
+            group_size=run.rollout.group_size,
+            prompt_length=run.data.prompt_length,
+            max_tokens=longest,
+            mean_tokens=min(plain.mean_tokens, longest / 2),
+        ),
+        train=Train(
+            devices=1,
+            fsdp=1,
+            memory_gib=named.gigabytes * 1e9 / 2**30,
+            **_cut(run.optimizer),
+            moments=run.optimizer.moments,
+            offload=run.optimizer.offload,
+            remat="products" if run.model.remat == "none" else run.model.remat,
+            attention=run.kernels.attention,
+        ),
+        limits=PlanLimits(lead=0, reference=bool(run.knobs.beta)),
+    )

@@ -1,0 +1,332 @@
+import dataclasses
+import json
+import math
+import typing
+from pathlib import Path
+
+import pytest
+
+from ogrpo.cli import options as command
+from ogrpo.cli.eval import EvalConfig
+from ogrpo.config.method import algorithm
+from ogrpo.config.processes import Processes
+from ogrpo.config.serialize import from_json, to_json
+from ogrpo.config.train import Judging, Model, TrainConfig
+from ogrpo.config.update import Optimizer
+from ogrpo.core.algorithms import PROXIMAL
+from ogrpo.run.session import as_json
+from ogrpo.setup.build import batching_line
+from ogrpo.setup.presets import PRESETS, main_study
+from ogrpo.setup.sources import check_sources
+from ogrpo_plan.config import Plan
+from ogrpo_plan.config import Train as TrainSide
+from tests.loop.walk import grouped, with_options
+
+
+def parse(options, preset="default"):
+    return command.parse(options, program="train", preset=preset)
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_a_config_survives_json(name):
+    config = dataclasses.replace(PRESETS[name](), preset=name, run_dir=Path("here"))
+    assert from_json(TrainConfig, json.loads(json.dumps(to_json(config)))) == config
+
+
+@pytest.mark.parametrize("name", [name for name in PRESETS if name != "none"])
+def test_a_preset_says_what_it_takes(name):
+    text = PRESETS[name].__doc__ or ""
+    assert all(word in text for word in ("Command:", "Hardware", "ime", "core"))
+
+
+def test_table_1():
+    """arXiv:2505.22257, section 5.1: beta .1, centre 1, and three swaps where i is 1."""
+    table = {n: PRESETS[n]() for n in ("v1-i1", "v1-i1-masked", "v10-i1", "v1-i10")}
+    dials = {
+        n: (c.schedule.sync_interval, c.schedule.updates_per_batch, c.schedule.stages)
+        for n, c in table.items()
+    }
+    assert dials == {
+        "v1-i1": (1, 1, 4),
+        "v1-i1-masked": (1, 1, 4),
+        "v10-i1": (10, 1, 4),
+        "v1-i10": (1, 10, 1),
+    }
+    masked = {n for n, c in table.items() if c.override.mask_zero_variance}
+    assert masked == {"v1-i1-masked"}
+    for config in table.values():
+        assert config.knobs.beta == 0.1
+        assert PROXIMAL not in algorithm(config).reads  # centre 1
+
+
+def test_the_papers_small_model():
+    """arXiv:2505.22257, section 5.1: 28 prompts of 16, lr 5e-6, T .1, 50 samples a question."""
+    config = PRESETS["qwen2.5-0.5b"]()
+    assert (config.schedule.prompts, config.rollout.group_size) == (28, 16)
+    assert config.schedule.stages == 4
+    assert (config.optimizer.learning_rate, config.knobs.beta) == (5e-6, 0.1)
+    assert config.rollout.temperature == config.evaluation.temperature == 0.1
+    assert (config.evaluation.samples, config.rollout.max_tokens) == (50, 200)
+
+
+def test_options_change_the_preset_they_start_from():
+    config = parse(["--preset", "v1-i10", "--seed", "3", "--knobs.eps-high", "0.28"])
+    expected = dataclasses.replace(PRESETS["v1-i10"](), preset="v1-i10", seed=3)
+    changed = dataclasses.replace(expected.knobs, eps_high=0.28)
+    assert config == dataclasses.replace(expected, knobs=changed)
+
+
+def test_a_resumed_run_keeps_its_config_and_takes_changes(tmp_path):
+    first = parse(["--preset", "v1-i1", "--seed", "5", "--schedule.steps", "7"])
+    (tmp_path / "config.json").write_text(json.dumps(as_json(first)))
+    again = parse(["--run-dir", str(tmp_path), "--resume", "--schedule.steps", "9"])
+    expected = dataclasses.replace(first.schedule, steps=9)
+    assert again == dataclasses.replace(first, schedule=expected, run_dir=tmp_path, resume=True)
+
+
+def test_a_flag_is_set_either_way_whatever_the_resumed_run_has(tmp_path):
+    for given in ("gradient-variance", "no-gradient-variance"):
+        first = parse([f"--evaluation.{given}"])
+        (tmp_path / "config.json").write_text(json.dumps(as_json(first)))
+        place = ["--run-dir", str(tmp_path), "--resume"]
+        assert parse(place).evaluation == first.evaluation
+        assert parse(
+            [*place, "--evaluation.no-gradient-variance"]
+        ).evaluation == dataclasses.replace(first.evaluation, gradient_variance=False)
+
+
+def test_going_back_takes_the_runs_config(tmp_path):
+    first = parse(["--seed", "5"])
+    (tmp_path / "config.json").write_text(json.dumps(as_json(first)))
+    again = parse(["--run-dir", str(tmp_path), "--resume-from", "40"])
+    assert again == dataclasses.replace(first, run_dir=tmp_path, resume_from=40)
+
+
+def test_a_resumed_run_refuses_another_task(tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps(as_json(parse(["--task", "gsm8k"]))))
+    with pytest.raises(ValueError, match=r"--task gsm8k, which cannot change to a\.jsonl"):
+        parse(["--run-dir", str(tmp_path), "--resume", "--task", "a.jsonl"])
+
+
+def test_a_damaged_config_is_refused_by_file_and_field(tmp_path):
+    path = tmp_path / "config.json"
+    values = as_json(parse([]))
+    path.write_text(json.dumps({**values, "seed": "one"}))
+    with pytest.raises(ValueError, match=rf"{path}: seed is 'one': give int"):
+        parse(["--run-dir", str(tmp_path), "--resume"])
+    path.write_text(json.dumps(values)[:-1])
+    with pytest.raises(ValueError, match=rf"{path} is not JSON.*mend it"):
+        parse(["--run-dir", str(tmp_path), "--resume"])
+
+
+def test_a_resumed_run_refuses_another_preset(tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps(as_json(parse(["--preset", "v1-i1"]))))
+    with pytest.raises(ValueError, match="started with --preset v1-i1"):
+        parse(["--run-dir", str(tmp_path), "--resume", "--preset", "v10-i1"])
+
+
+def test_a_resumed_run_keeps_its_split(tmp_path):
+    first = parse(["--evaluation.split", "validation"])
+    (tmp_path / "config.json").write_text(json.dumps(as_json(first)))
+    place = ["--run-dir", str(tmp_path), "--resume"]
+    assert parse(place).evaluation.split == "validation"
+    with pytest.raises(ValueError, match=r"started with --evaluation\.split validation"):
+        parse([*place, "--evaluation.split", "test"])
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "message"),
+    [
+        ("--rollout.transport", "url", "transport is url.*give --rollout.url"),
+        ("--rollout.push", "adapters", "push is adapters.*give --rollout.url"),
+        ("--rollout.listen", "::", "listen is ::.*give --rollout.url and transport url"),
+        ("--replay.half-life", "2", r"half-life is 2\.0.*give --replay.sampler fresh"),
+        ("--lora.alpha", "8", r"alpha is 8\.0.*give --lora.rank"),
+        ("--rollout.group-size", "0", "group-size is 0.*at least 1"),
+        ("--rollout.temperature", "0", r"temperature is 0\.0.*above 0"),
+        ("--rollout.temperature", "-1", r"temperature is -1\.0.*above 0"),
+        ("--optimizer.microbatches", "3", "prompts = 16 cannot be cut into .*microbatches = 3"),
+        ("--optimizer.batching", "ragged", "optimizer.batching.*ragged|ragged.*padded.*packed"),
+        ("--data.prompt-length", "0", "prompt-length is 0"),
+        ("--seed", "-1", "seed is -1"),
+        ("--schedule.sync-interval", "0", "schedule.sync-interval is 0"),
+        ("--schedule.replay", "0", "schedule.replay is 0"),
+        ("--schedule.warmup", "240", r"schedule\.warmup is 240"),
+        ("--replay.groups", "15", r"replay\.groups is 15.*batches of 16"),
+        ("--replay.max-uses", "0", r"replay\.max-uses is 0"),
+        ("--replay.half-life", "0", r"replay\.half-life is 0"),
+        ("--reuse.limits.kl", "0", r"reuse\.limits\.kl is 0"),
+        ("--trust-region.delta", "0", r"trust-region\.delta is 0"),
+        ("--rollout.workers", "0", r"rollout\.workers is 0"),
+    ],
+)
+def test_a_wrong_value_is_refused_by_name(option, value, message, capsys):
+    with pytest.raises((ValueError, SystemExit)) as caught:
+        parse([option, value])
+    shown = str(caught.value) + "".join(capsys.readouterr())
+    assert caught.type is ValueError or caught.value.code != 0
+    assert __import__("re").search(message, " ".join(shown.replace("│", " ").split()))
+
+
+def test_processes_are_named_whole_or_found():
+    named = Processes(coordinator="host:7777", count=2, id=1)
+    assert named.wanted
+    assert Processes(auto=True).wanted
+    assert not Processes().wanted
+    for wrong, message in (
+        ({"count": 2, "id": 0}, "also give --processes.coordinator"),
+        ({"auto": True, "coordinator": "host:1", "count": 2, "id": 0}, "leave it out"),
+        ({"coordinator": "host:1", "count": 2, "id": 2}, "processes.id is 2"),
+        ({"coordinator": "host", "count": 2, "id": 0}, "give HOST:PORT"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            Processes(**wrong)
+
+
+def test_an_unknown_option_is_answered_with_the_nearest(capsys):
+    with pytest.raises(SystemExit) as caught:
+        parse(["--knobs.eps-hgih", "0.3"])
+    assert caught.value.code == 2
+    assert "--knobs.eps-high" in capsys.readouterr().err
+
+
+def test_an_unknown_preset_is_answered_with_the_nearest():
+    with pytest.raises(ValueError, match="Did you mean 'v10-i1'"):
+        parse(["--preset", "v10-il"])
+
+
+def test_the_preset_of_smollm2_goes_to_gsm8k_where_its_files_are_named(tmp_path):
+    words = parse(["--preset", "smollm2-135m"])
+    assert (words.task, words.model.path) == ("word-problems", Path("smollm2-135m"))
+    assert not words.warm_start.solutions
+    assert (
+        parse(["--preset", "smollm2-135m", "--data.train", "50", "--data.seed", "3"]).data.seed == 3
+    )
+    file = tmp_path / "run.toml"
+    file.write_text('preset = "smollm2-135m"\n[data]\npath = "DIR"\n')
+    for options in (
+        ["--preset", "smollm2-135m", "--data.path", "DIR"],
+        ["--config", str(file)],
+    ):
+        files = parse(options)
+        assert (files.task, files.data.path, files.warm_start.solutions) == ("gsm8k", "DIR", True)
+    assert files.evaluation.prompts == 1319
+
+
+@pytest.mark.parametrize("name", ["qwen2.5-0.5b", "r1-distill-1.5b", "qwen3-4b"])
+@pytest.mark.parametrize(
+    ("given", "missing"),
+    [
+        ([], "--model.path and --data.path"),
+        (["--model.path", "folder"], "--data.path"),
+        (["--data.path", "folder"], "--model.path"),
+        (["--model.random", "tiny"], "--data.path"),
+    ],
+)
+def test_a_preset_of_a_real_model_names_what_it_was_not_given(name, given, missing):
+    with pytest.raises(ValueError, match=f"--preset {name} also needs {missing}:"):
+        parse(["--preset", name, *given])
+
+
+def test_a_preset_of_a_real_model_starts_from_weights_or_from_none(tmp_path):
+    data = ["--preset", "qwen2.5-0.5b", "--data.path", "folder"]
+    config = parse([*data, "--model.random", "qwen2.5-0.5b"])
+    assert config.model.random == "qwen2.5-0.5b"
+    config = parse([*data, "--model.path", "weights"])
+    (tmp_path / "config.json").write_text(json.dumps(as_json(config)))
+    assert parse(["--run-dir", str(tmp_path), "--resume"]).model == config.model
+
+
+def test_a_run_says_how_its_batches_are_laid_out():
+    config = main_study(optimizer=Optimizer(microbatches=4))
+    assert batching_line(config) == "batches: padded to 4 x 576 tokens"
+    packed = dataclasses.replace(config, optimizer=Optimizer(batching="packed"))
+    assert "packed, at most 1 x 2,304 tokens; at most 32 row lengths" in batching_line(packed)
+    cut = dataclasses.replace(
+        config, optimizer=Optimizer(batching="packed", microbatch_tokens=2048)
+    )
+    assert "packed, in parts of at most 2,048 tokens; each shape" in batching_line(cut)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"batching": "padded"}, "microbatch-tokens is 99.*give --optimizer.batching packed"),
+        ({"microbatches": 2}, "microbatches is 2, which changes nothing.*microbatch-tokens out"),
+        ({"microbatch_tokens": 0}, "microbatch-tokens is 0: give more"),
+    ],
+)
+def test_tokens_of_a_microbatch_are_refused_beside_what_they_contradict(options, message):
+    given = {"batching": "packed", "microbatch_tokens": 99} | options
+    with pytest.raises(ValueError, match=message):
+        Optimizer(**given)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            ["--data.train", "5", "--data.path", "x"],
+            r"data\.train is 5, which changes nothing here",
+        ),
+        (["--data.prompt", "Q: {question}"], r"data\.prompt is Q: .* one prompt format"),
+        (["--model.tokenizer-size", "600"], r"model\.tokenizer-size is 600"),
+        (
+            ["--model.random", "tiny", "--warm-start.steps", "5"],
+            r"warm-start\.steps is 5, .* the model's weights are given",
+        ),
+    ],
+)
+def test_options_without_a_source_to_act_on_are_refused(options, message):
+    with pytest.raises(ValueError, match=message):
+        check_sources(parse(options))
+
+
+def floats(part, prefix=""):
+    """The options that take a float, by the names that the command line gives them."""
+    hints = typing.get_type_hints(type(part))
+    for field in dataclasses.fields(part):
+        name = prefix + field.name.replace("_", "-")
+        if dataclasses.is_dataclass(inner := getattr(part, field.name)):
+            yield from floats(inner, f"{name}.")
+        elif float in (hints[field.name], *typing.get_args(hints[field.name])):
+            yield name
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_no_option_takes_a_number_that_is_not_finite(value):
+    names = [*floats(TrainConfig())]
+    assert {"optimizer.learning-rate", "optimizer.eps", "knobs.beta", "reward.weights"} <= {*names}
+    for name in names:
+        given = (value,) if name == "reward.weights" else value
+        last = name.rpartition(".")[2].replace("-", "[-_]")
+        with pytest.raises(ValueError, match=rf"{last} is {value}"):
+            with_options(TrainConfig(), grouped({name.replace("-", "_"): given}))
+
+
+def test_the_command_line_takes_no_infinite_step(capsys):
+    with pytest.raises(SystemExit):
+        parse(["--optimizer.weight-decay=inf"])
+    assert "optimizer.weight-decay is inf" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        *("optimizer.learning-rate=-1", "optimizer.learning-rate=0", "optimizer.b1=1"),
+        *("optimizer.b2=-0.1", "optimizer.eps=-1", "optimizer.weight-decay=-1"),
+        *("optimizer.max-grad-norm=0", "optimizer.warmup=-1", "optimizer.max-skipped=-1"),
+        *("warm-start.learning-rate=0", "warm-start.steps=0", "warm-start.batch=0"),
+    ],
+)
+def test_a_step_out_of_range_is_refused_by_name(option):
+    name, value = option.split("=")
+    with pytest.raises(ValueError, match=rf"{name} is {float(value):g}"):
+        with_options(TrainConfig(), grouped({name.replace("-", "_"): float(value)}))
+
+
+def test_an_evaluation_and_a_plan_take_finite_numbers_only():
+    with pytest.raises(ValueError, match=r"reward\.seconds is nan: give a finite number"):
+        EvalConfig(model=Model(path=Path("here")), reward=Judging(seconds=float("nan")))
+    with pytest.raises(ValueError, match=r"train\.tflops is inf: give a finite number"):
+        Plan(train=TrainSide(tflops=float("inf")))

@@ -1,0 +1,250 @@
+"""Each option changes the numbers of a short run somewhere, or only writes, shows or speeds up.
+
+A walk over all fields of the configuration: a new one fails here until it has its place below.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ogrpo.config.train import WarmStart
+from tests.config.knobs import KNOBS
+from tests.loop.walk import (
+    ADAPTIVE,
+    BASE,
+    CHAT,
+    DIFFERENCES,
+    EXTRA,
+    FILE,
+    KL,
+    STALE,
+    Setting,
+    base_of,
+    differ,
+    ended,
+    paths,
+)
+from tests.run.rewards import ODD, VARIED
+
+TESTS = Path(__file__).parents[1]
+LESSONS = {"warm_start.problems": 64, "warm_start.steps": 4, "warm_start.batch": 16}
+"""All four operations are taught."""
+ACTS: dict[str, tuple[Setting, Any]] = {
+    "algorithm": (STALE, "cispo"),
+    "seed": ({}, 1),
+    "task": (FILE, DIFFERENCES),
+    "rewards": ({}, (VARIED,)),
+    "data.prompt_column": (FILE, "asked"),
+    "data.solution_column": (FILE, "worked"),
+    "data.heldout": (FILE, "0.5"),
+    "data.prompt": (FILE, "How much is {question}"),
+    "data.system": ({**FILE, "task": CHAT}, "Be brief."),
+    "data.prompt_length": ({"warm_start": WarmStart(), "model.random": "tiny"}, 20),
+    "data.train": ({}, 40),
+    "data.seed": ({}, 1),
+    "data.limit": ({}, 5),
+    "model.dtype": ({}, "bfloat16"),
+    "model.compute_dtype": ({}, "bfloat16"),
+    "model.tokenizer_size": ({**FILE, "data.prompt_column": "asked"}, 260),
+    "lora.rank": ({}, 2),
+    "lora.alpha": ({"lora.rank": 2}, 8.0),
+    "lora.targets": ({"lora.rank": 2}, "mlp"),
+    "warm_start.steps": ({}, 3),
+    "warm_start.batch": ({}, 8),
+    "warm_start.learning_rate": ({}, 1e-3),
+    "warm_start.problems": ({}, 24),
+    "warm_start.demonstrations": ({}, 2),
+    "warm_start.teacher.wrong_operator": (LESSONS, 0.9),
+    "warm_start.teacher.wrong_operand": (LESSONS, 0.9),
+    "warm_start.teacher.result_slip": (LESSONS, 0.9),
+    "warm_start.teacher.misread_add": (LESSONS, 0.0),
+    "warm_start.teacher.misread_subtract": (LESSONS, 0.0),
+    "warm_start.teacher.misread_multiply": (LESSONS, 0.0),
+    "warm_start.teacher.misread_divide": (LESSONS, 0.0),
+    "reward.weights": ({"rewards": (ODD, VARIED)}, (1.0, 3.0)),
+    "rollout.group_size": ({}, 5),
+    "rollout.temperature": ({}, 0.5),
+    "rollout.max_tokens": ({}, 16),
+    "rollout.quantize": ({}, "int8"),
+    "schedule.steps": ({}, 3),
+    "schedule.updates_per_batch": ({}, 2),
+    "schedule.sync_interval": ({}, 2),
+    "schedule.sync_offset": ({}, 1),
+    "schedule.replay": ({"replay.groups": 8, "replay.sampler": "uniform"}, 2),
+    "schedule.warmup": ({}, 1),
+    "schedule.offline": ({"schedule.warmup": 1, "schedule.steps": 3}, True),
+    "schedule.stages": (KL, 2),
+    "schedule.reset_optimizer": ({**KL, "schedule.stages": 2}, True),
+    "schedule.prompts": ({}, 5),
+    "replay.groups": ({"replay.sampler": "uniform"}, 8),
+    "replay.sampler": ({**EXTRA, "replay.sampler": "fifo"}, "uniform"),
+    "replay.refuse_zero_variance": ({"schedule.prompts": 8}, True),
+    "replay.max_staleness": (EXTRA | STALE, 1),
+    "replay.max_uses": (EXTRA, 1),
+    "replay.half_life": ({**EXTRA, "replay.sampler": "fresh"}, 0.05),
+    "replay.log_prob_dtype": (STALE, "float16"),
+    "reuse.adaptive": ({**EXTRA, **STALE}, True),
+    "reuse.limits.kl": ({**ADAPTIVE, "reuse.limits.ess": 1e9, "reuse.limits.tail": 1e9}, 1e9),
+    "reuse.limits.ess": ({**ADAPTIVE, "reuse.limits.kl": 1e9, "reuse.limits.tail": 1e9}, 1e9),
+    "reuse.limits.tail": ({**ADAPTIVE, "reuse.limits.kl": 1e9, "reuse.limits.ess": 1e9}, 1e9),
+    "reuse.limits.staleness": (
+        {
+            **ADAPTIVE,
+            "reuse.limits.kl": 1e9,
+            "reuse.limits.ess": 1e9,
+            "reuse.limits.tail": 1e9,
+        },
+        False,
+    ),
+    "reuse.limits.clip_step": (ADAPTIVE, 1.0),
+    "reuse.limits.clip_range": ({**ADAPTIVE, "reuse.limits.clip_step": 3.0}, 20.0),
+    "override.advantage": ({}, "positive_part"),
+    "override.reduction": ({}, "sequence_sum"),
+    "override.center": (STALE, "exact"),
+    "override.weight": (STALE, "truncated"),
+    "override.gate": (STALE, ("geometric",)),
+    "override.kl": (KL, "importance_k3"),
+    "override.mask_zero_variance": ({**KL, "rollout.group_size": 2, "schedule.steps": 4}, True),
+    "override.count_masked": (
+        {"override.mask_zero_variance": True, "knobs.beta": 0.5, "optimizer.max_grad_norm": 1e9},
+        False,
+    ),
+    "trust_region.kind": (STALE, "penalty"),
+    "trust_region.delta": ({**STALE, "trust_region.kind": "mask"}, 10.0),
+    "trust_region.rate": ({**STALE, "trust_region.kind": "clip"}, 2.0),
+    "optimizer.learning_rate": ({}, 0.01),
+    "optimizer.warmup": ({}, 1),
+    "optimizer.decay": ({}, 0.0),
+    "optimizer.b1": ({}, 0.5),
+    "optimizer.b2": ({}, 0.5),
+    "optimizer.eps": ({}, 1.0),
+    "optimizer.weight_decay": ({}, 0.5),
+    "optimizer.moments": ({}, "factored"),
+    "optimizer.max_grad_norm": ({"optimizer.eps": 1.0}, 1e-3),
+    "evaluation.task": (FILE, DIFFERENCES),
+    "evaluation.split": ({}, "validation"),
+    "evaluation.prompts": ({}, 5),
+    "evaluation.temperature": ({}, 0.3),
+    "evaluation.samples": ({}, 2),
+    "evaluation.max_tokens": ({}, 5),
+    "certificate.delta": ({"certificate.completions": 1}, 0.05),
+    "certificate.completions": ({"certificate.delta": 0.05, "certificate.completions": 1}, 40),
+}
+"""Option -> (setting, value): the value changes the numbers of a run of two or three steps."""
+
+SAME: dict[str, tuple[Setting, Any]] = {
+    "model.remat": ({}, "full"),
+    "kernels.attention": ({}, "blocked"),
+    "kernels.log_probs": ({}, "chunked"),
+    "kernels.kept_mib": ({"kernels.log_probs": "chunked"}, 0),
+    "optimizer.microbatches": ({}, 2),
+    "optimizer.batching": ({}, "packed"),
+    "optimizer.offload": (KL, "both"),
+    "optimizer.microbatch_tokens": ({"optimizer.batching": "packed"}, 64),
+    "optimizer.skip_zero_variance": ({"optimizer.microbatches": 4}, True),
+    "schedule.evaluate_every": ({}, 1),
+    "evaluation.gradient_variance": ({}, True),
+    "reward.processes": ({}, 1),
+    "rollout.workers": ({}, 2),
+    "checkpoint.every": ({}, 1),
+    "checkpoint.keep": ({}, 1),
+    "replay.keep": ({}, False),
+    "warm_start.cache": ({}, True),
+    "preset": ({}, "a name"),
+}
+"""What only writes, shows, says more or speeds up: the weights that a run ends with stay."""
+
+PROCESSES = "setup/test_processes.py::test_a_run_of_two_processes_"
+SERVERS = "setup/test_server_options.py::test_"
+ELSEWHERE = {
+    "run_dir": "experiments/test_gsm8k.py::test_the_run_directory_holds_what_was_promised",
+    "resume": "experiments/test_gsm8k.py::test_a_finished_run_is_not_overwritten_but_can_be_resumed",
+    "resume_from": "run/test_resume.py::test_a_run_goes_back_to_the_step_that_is_asked_for",
+    "resume_anyway": "experiments/test_gsm8k.py::"
+    "test_adapters_are_trained_told_of_saved_and_resumed",
+    "by": "loop/test_heldout.py::test_a_reward_is_named_that_decides",
+    "strict": "run/test_guard.py::test_a_guard_rail_warns_and_ends_a_run_that_asks_for_it",
+    "stop_when_worse": "run/test_guard.py::test_a_guard_rail_warns_and_ends_a_run_that_asks_for_it",
+    "model.random": "experiments/test_gsm8k.py::test_the_official_data_and_a_random_model",
+    "data.path": "experiments/test_gsm8k.py::test_the_official_data_and_a_random_model",
+    "data.chat": "setup/test_sources.py::test_variables_reach_the_chat_template",
+    "warm_start.solutions": "setup/test_imitation.py::"
+    "test_imitation_lowers_the_validation_loss_and_goes_on_where_it_was_stopped",
+    "warm_start.save_every": "setup/test_imitation.py::"
+    "test_imitation_lowers_the_validation_loss_and_goes_on_where_it_was_stopped",
+    "model.path": "experiments/test_gsm8k.py::test_a_saved_model_is_trained_further",
+    "reward.extraction": "setup/test_sources.py::test_answers_are_found_where_the_option_says",
+    "reward.seconds": "setup/test_sources.py::test_comparisons_get_the_time_that_is_asked_for",
+    "reward.call_seconds": "setup/test_sources.py::test_a_reward_that_overruns_is_ended_in_time",
+    "reward.flip": "loop/test_flips.py::test_training_is_flipped_and_evaluation_is_not",
+    "override.baseline_rate": "loop/test_credit.py::"
+    "test_a_running_baseline_is_the_mean_reward_of_the_steps_before",
+    "reward.memory_gib": "setup/test_sources.py::test_a_reward_gets_the_memory_that_is_asked_for",
+    "evaluation.path": "setup/test_sources.py::test_another_task_is_evaluated_on_from_its_files",
+    "evaluation.engine": "setup/test_sources.py::test_the_trainers_own_sampler_can_evaluate",
+    "optimizer.max_skipped": "loop/test_diverged.py::"
+    "test_a_run_that_diverges_counts_stops_and_says_how_to_look_and_go_on",
+    "mesh.data": "learner/test_sharding.py::test_an_update_on_eight_devices_is_that_on_one",
+    "mesh.fsdp": "learner/test_sharding.py::test_an_update_on_eight_devices_is_that_on_one",
+    "mesh.tensor": "learner/test_sharding.py::test_an_update_on_eight_devices_is_that_on_one",
+    "processes.auto": f"{PROCESSES}stops_and_goes_on_and_is_that_of_one",
+    "processes.coordinator": f"{PROCESSES}stops_and_goes_on_and_is_that_of_one",
+    "processes.count": f"{PROCESSES}stops_and_goes_on_and_is_that_of_one",
+    "processes.id": f"{PROCESSES}stops_and_goes_on_and_is_that_of_one",
+    "rollout.url": "setup/test_servers.py::"
+    "test_a_run_says_how_to_start_its_server_waits_for_it_and_trains",
+    "rollout.transport": "server/test_2_tied.py::test_pushes_are_proven_one_after_the_other",
+    "rollout.push": "setup/test_servers.py::test_a_run_that_pushes_adapters_learns_as_merged_does",
+    "rollout.folder": "rollout/test_weights.py::test_a_release_appears_whole_and_old_ones_go",
+    "rollout.listen": "rollout/test_weights.py::"
+    "test_a_pull_needs_the_token_and_the_announced_manifest",
+    "rollout.wait": "setup/test_servers.py::"
+    "test_a_server_that_is_not_there_is_named_with_the_command_that_starts_it",
+    "rollout.mismatch_limit": "loop/test_mismatch.py::"
+    "test_shifted_log_probs_end_a_run_which_is_saved_and_without_the_limit_train_it",
+    "rollout.in_flight": f"{SERVERS}a_push_pauses_servers_as_the_option_says",
+    "rollout.advertise": f"{SERVERS}servers_pull_from_the_address_that_is_advertised",
+    "rollout.timeout": f"{SERVERS}options_of_the_command_line_reach_the_engine",
+    "rollout.patience": f"{SERVERS}options_of_the_command_line_reach_the_engine",
+    "rollout.attempts": f"{SERVERS}options_of_the_command_line_reach_the_engine",
+    "rollout.per_server": f"{SERVERS}options_of_the_command_line_reach_the_engine",
+    "rollout.tolerance": f"{SERVERS}options_of_the_command_line_reach_the_engine",
+    "rollout.prompts_per_call": "rollout/collection/test_collector.py::"
+    "test_with_several_workers_the_groups_do_not_depend_on_timing_or_on_their_number",
+}
+"""What takes a server, several devices, files or a resumed run, or is shown elsewhere at less cost,
+and the test that shows it act."""
+
+
+def test_every_option_has_its_place():
+    knobs = {f"knobs.{name}" for name in KNOBS}
+    places = [set(ACTS), knobs, set(SAME), set(ELSEWHERE)]
+    assert sum(map(len, places)) == len(set.union(*places))
+    assert set.union(*places) == set(paths(BASE))
+
+
+@pytest.mark.parametrize("path", ELSEWHERE)
+def test_what_is_shown_elsewhere_is_tested_there(path):
+    file, name = ELSEWHERE[path].split("::")
+    assert f"def {name}(" in (TESTS / file).read_text()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", ACTS)
+def test_an_option_changes_the_numbers(path):
+    setting, value = ACTS[path]
+    assert differ(ended(base_of(setting)), ended(base_of({**setting, path: value})))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", SAME)
+def test_what_only_shows_or_speeds_up_leaves_the_weights(path):
+    setting, value = SAME[path]
+    gentle = {**setting, "optimizer.learning_rate": 1e-3}
+    (_, weights), (_, others) = (
+        ended(base_of(options)) for options in (gentle, {**gentle, path: value})
+    )
+    for one, other in zip(weights, others, strict=True):
+        np.testing.assert_allclose(one, other, atol=2e-5)

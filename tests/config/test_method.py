@@ -1,0 +1,245 @@
+"""From a config to a whole method: what is read, what the title says, what is refused."""
+
+import dataclasses
+from dataclasses import replace
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from ogrpo.config.method import acts, algorithm, check, knobs, listed, region_fn, silent, title
+from ogrpo.config.reuse import ReuseLimits
+from ogrpo.config.schedule import Schedule
+from ogrpo.config.train import Data, Reuse, Rollout
+from ogrpo.config.update import Knobs, Optimizer, Override, Region
+from ogrpo.core.algorithms import ALGORITHMS, GATES, PROXIMAL, REFERENCE
+from ogrpo.core.objectives import TokenBatch
+from ogrpo.setup.presets import PRESETS, main_study
+
+CLIP = Region(kind="clip")
+BY_TOKENS = Optimizer(batching="packed", microbatch_tokens=40)
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_a_name_brings_the_whole_method(name):
+    config = main_study(algorithm=name, schedule=Schedule(sync_interval=10, updates_per_batch=2))
+    check(config)
+    assert algorithm(config) is ALGORITHMS[name]
+    published = {n: k.default for n, k in ALGORITHMS[name].knobs.items()}
+    expected = {n: 14.0 if v is None else v for n, v in published.items()}
+    assert knobs(config) == pytest.approx(expected)
+    assert title(config) == name
+
+
+def test_every_knob_of_every_method_is_an_option():
+    options = {field.name for field in dataclasses.fields(Knobs)}
+    methods = [a.knobs for a in ALGORITHMS.values()]
+    named = {name for own in methods for name in own} - {"length"}
+    weighted = {"weight_cap", "weight_floor", "weight_decay"}
+    of_parts = {"step_weight", "overlong"}  # of advantages that are no method's own
+    of_gates = {name for gate in GATES.values() for name in gate.knobs}
+    assert options == named | weighted | of_parts | of_gates
+
+
+def test_the_help_lists_each_algorithm_on_a_line_in_groups():
+    lines = listed().splitlines()
+    for name, method in ALGORITHMS.items():
+        assert f"{name}: {method.summary}" in lines
+        assert len(method.summary) < 100
+    assert "- clipped token ratios:" in lines
+
+
+def test_the_title_says_what_is_not_the_methods_own():
+    config = main_study(
+        algorithm="dr_grpo",
+        override=Override(advantage="group_standardized", mask_zero_variance=True),
+        knobs=Knobs(beta=0.1),
+        trust_region=Region(kind="mask"),
+    )
+    assert title(config) == (
+        "dr_grpo, advantage group_standardized, beta 0.1, zero-variance groups left out,"
+        " trust region mask"
+    )
+
+
+def test_what_is_scored_follows_from_what_is_read():
+    on = main_study(algorithm="grpo")
+    off = replace(on, knobs=Knobs(beta=0.0))
+    assert REFERENCE in algorithm(on).inputs(knobs(on))
+    assert REFERENCE not in algorithm(off).inputs(knobs(off))
+    assert PROXIMAL in algorithm(main_study(algorithm="decoupled")).reads
+    assert PROXIMAL not in algorithm(main_study()).reads
+    assert PROXIMAL in algorithm(main_study(override=Override(center="exact"))).reads
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_every_preset_is_accepted(preset):
+    check(PRESETS[preset]())
+
+
+EXACT = Override(center="exact")
+ADAPTS = Reuse(adaptive=True, limits=ReuseLimits(clip_step=0.05))
+REFUSED = {
+    "an unknown name": (main_study(algorithm="gpro"), "there is no algorithm 'gpro'. Did you mean"),
+    "a knob of another": (
+        main_study(algorithm="reinforce", knobs=Knobs(eps_low=0.1)),
+        "reinforce has no eps_low",
+    ),
+    "a negative knob": (main_study(knobs=Knobs(eps_low=-0.1)), r"eps_low must be >= 0, got -0\.1"),
+    "a knob of a clip that never binds": (
+        main_study(override=EXACT, knobs=Knobs(eps_low=0.1)),
+        r"knobs\.eps-low is 0\.1, which changes nothing here: .* --schedule\.updates-per-batch more than 1",
+    ),
+    "a knob of a loss behind a weight": (
+        main_study(override=Override(weight="truncated"), knobs=Knobs(eps_high=0.1)),
+        r"knobs\.eps-high is 0\.1, which changes nothing here",
+    ),
+    "stages that nothing reads": (
+        main_study(schedule=Schedule(stages=2)),
+        r"schedule\.stages is 2, but nothing reads the reference .* give --knobs\.beta",
+    ),
+    "a KL estimator of weight 0": (
+        main_study(override=Override(kl="k1")),
+        r"override\.kl is k1, but the KL term has the weight 0",
+    ),
+    "an adaptive clip that never binds": (
+        main_study(override=EXACT, trust_region=CLIP),
+        r"trust-region\.kind clip adapts a clip that never binds",
+    ),
+    "the signals' clip that never binds": (
+        main_study(override=EXACT, reuse=ADAPTS),
+        r"reuse\.limits\.clip-step adapts a clip that never binds",
+    ),
+    "two that set one width": (
+        main_study(trust_region=CLIP, reuse=ADAPTS),
+        r"trust-region\.kind clip and reuse\.limits\.clip-step both set the clip's width",
+    ),
+    "a clip's width for a loss without": (
+        main_study(algorithm="reinforce", trust_region=CLIP),
+        r"adapts eps, which reinforce does not have",
+    ),
+    "one width for two": (
+        main_study(algorithm="dapo", trust_region=CLIP),
+        r"one width for both sides, but eps-low is 0\.2 and eps-high 0\.28",
+    ),
+    "masks of groups that carry no loss": (
+        main_study(override=Override(mask_zero_variance=True)),
+        r"override\.mask-zero-variance changes nothing here: .* Give --knobs\.beta",
+    ),
+    "skipping groups that carry loss": (
+        main_study(
+            algorithm="asymre", optimizer=Optimizer(skip_zero_variance=True, microbatches=2)
+        ),
+        r"under asymre groups of equal rewards carry one: give --override\.mask-zero-variance",
+    ),
+    "microbatches of what looks at the whole batch": (
+        main_study(algorithm="m2po", optimizer=Optimizer(microbatches=2)),
+        r"m2po looks at the whole batch",
+    ),
+    "groups that are split by tokens": (
+        main_study(algorithm="opmd_pairwise", optimizer=BY_TOKENS),
+        r"opmd_pairwise looks at a whole group, which parts of optimizer\.microbatch-tokens = 40",
+    ),
+    "parts too short for one completion": (
+        main_study(
+            optimizer=BY_TOKENS, data=Data(prompt_length=32), rollout=Rollout(max_tokens=14)
+        ),
+        r"microbatch-tokens is 40, and no completion is split: .* needs 46; give at least that",
+    ),
+    "a weight twice": (
+        main_study(algorithm="decoupled", override=Override(weight="plain")),
+        "correct it twice",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_an_option_that_would_change_nothing_is_refused(name):
+    config, message = REFUSED[name]
+    with pytest.raises(ValueError, match=message):
+        check(config)
+
+
+ALLOWED = {
+    "the exact centre over several updates": main_study(
+        override=EXACT, knobs=Knobs(eps_low=0.1), schedule=Schedule(updates_per_batch=2)
+    ),
+    "a clip around 1": main_study(knobs=Knobs(eps_low=0.1), trust_region=Region(kind="mask")),
+    "stages of a KL term": main_study(knobs=Knobs(beta=0.1), schedule=Schedule(stages=2)),
+    "stages that reset the optimizer": main_study(
+        schedule=Schedule(stages=2, reset_optimizer=True)
+    ),
+    "masks that change the average": main_study(
+        override=Override(mask_zero_variance=True, count_masked=False)
+    ),
+    "skipping silent groups": main_study(
+        optimizer=Optimizer(skip_zero_variance=True, microbatches=2)
+    ),
+    "the cap of a weight": main_study(
+        override=Override(weight="truncated"), knobs=Knobs(weight_cap=1.5)
+    ),
+    "the cap of a decoupled loss": main_study(algorithm="decoupled", knobs=Knobs(cap=1.5)),
+}
+
+
+@pytest.mark.parametrize("name", ALLOWED)
+def test_what_acts_is_accepted(name):
+    check(ALLOWED[name])
+
+
+def test_a_knob_acts_where_its_ratio_can_leave_one():
+    assert not acts(main_study(algorithm="decoupled"), "eps_low")
+    assert acts(main_study(algorithm="decoupled"), "cap")
+    assert acts(
+        main_study(algorithm="decoupled", schedule=Schedule(updates_per_batch=2)), "eps_low"
+    )
+
+
+def test_groups_of_equal_rewards_are_silent_or_not():
+    assert silent(main_study())
+    assert not silent(main_study(knobs=Knobs(beta=0.1)))
+    assert not silent(main_study(algorithm="asymre"))
+    assert not silent(main_study(algorithm="opmd_kimi"))
+    assert not silent(main_study(trust_region=Region(kind="penalty")))
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Region(delta=0.1), "give --trust-region.kind"),
+        (lambda: Region(kind="mask", rate=0.5), "give --trust-region.kind penalty or clip"),
+        (lambda: Override(count_masked=False), "give --override.mask-zero-variance"),
+        (lambda: Reuse(limits=ReuseLimits(kl=0.1)), "give --reuse.adaptive"),
+        (lambda: ReuseLimits(clip_range=3.0), "the clip keeps its width"),
+        (lambda: Schedule(reset_optimizer=True), "acts at the start of each stage after the first"),
+    ],
+)
+def test_options_that_need_another_say_which(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+@pytest.mark.parametrize("kind", ["penalty", "mask", "mask-negatives", "clip"])
+def test_a_trust_region_wraps_the_loss(kind):
+    config = main_study(trust_region=Region(kind=kind))
+    make = region_fn(config)
+    assert make is not None
+    own = algorithm(config).loss
+    region = make(own)
+    state = region.init()
+    shape = (2, 3, 4)
+    batch = TokenBatch(
+        jnp.linspace(-1.0, 1.0, 24).reshape(shape),
+        jnp.ones(shape, bool),
+        *[jnp.full(shape, -1.3)] * 3,
+    )
+    log_probs = jnp.full(shape, -1.0)
+    losses = region.loss(state, log_probs, batch)
+    if kind in ("penalty", "clip"):  # a dual variable of 0, and the width that the loss has anyway
+        np.testing.assert_allclose(losses, own(log_probs, batch), rtol=1e-6)
+    assert region_fn(main_study()) is None
+
+
+def test_the_fixed_length_is_the_runs_longest_completion():
+    config = main_study(algorithm="dr_grpo", rollout=Rollout(max_tokens=77))
+    assert knobs(config)["length"] == 77

@@ -1,0 +1,63 @@
+"""The prose of docs/ says no more than its tables: verdicts and intervals stand in tables alone."""
+
+import re
+import shlex
+
+import pytest
+
+from experiments.grid.page import DOCS
+from experiments.grid.verdicts import SMALLEST, WORDS
+from experiments.run import GRIDS
+from ogrpo.cli.eval import parse as parse_eval
+from ogrpo.cli.options import parse as parse_train
+
+RULES = "**How to read them.**"
+BY_HAND = "## Checked on three other seeds"
+
+
+def prose(page):
+    """A page without its marked tables."""
+    text = (DOCS / page).read_text()
+    rest = re.sub(r"<!-- [\w-]+/[\w-]+ -->.*?<!-- end -->", "", text, flags=re.S)
+    return "\n".join(" ".join(part.split()) for part in rest.split("\n\n"))
+
+
+@pytest.mark.parametrize("page", ["results.md", "reuse.md"])
+def test_verdicts_stand_in_tables_and_in_the_rule_alone(page):
+    rule = prose(page).partition(RULES)[2].partition("\n## ")[0]
+    rest = prose(page).replace(rule, "") if rule else prose(page)
+    assert not re.findall("|".join(WORDS), rest)
+    assert not rule or all(word in rule for word in WORDS)
+    assert not rule or f"{SMALLEST:g}".lstrip("0") in rule
+
+
+def test_readme_claims_nothing_that_did_not_repeat():
+    text = prose("../README.md")
+    assert re.findall("|".join(WORDS), text) == list(WORDS)  # of results.md, in one sentence
+    assert not re.findall(r"`reuse` ends|above the\s+default", text)
+
+
+@pytest.mark.parametrize("page", ["results.md", "reuse.md", "../README.md"])
+def test_intervals_of_runs_stand_in_tables_made_from_rows(page):
+    text = prose(page).partition(BY_HAND)[0]
+    assert not re.findall(r"\d ± \.?\d", text)
+
+
+def test_every_study_with_claims_shows_them():
+    shown = "".join((DOCS / page).read_text() for page in ("results.md", "reuse.md"))
+    for name in GRIDS:
+        if f"<!-- {name}/summary -->" in shown or f"<!-- {name}/scores -->" in shown:
+            assert f"<!-- {name}/claims -->" in shown, name
+
+
+def test_the_commands_for_the_papers_models_are_commands():
+    text = (DOCS / "results.md").read_text().partition("## On the papers' models")[2]
+    commands = re.findall(r"`((?:python -m experiments\.run gsm8k|ogrpo eval) [^`]+)`", text)
+    assert len(commands) == 3
+    for command in commands:
+        words = shlex.split(command)
+        if words[0] == "ogrpo":
+            assert parse_eval(words[2:]).samples
+        else:
+            config = parse_train(words[4:], program="gsm8k", preset="default")
+            assert (config.task, config.evaluation.task) == ("deepscaler", "aime-24")

@@ -1,0 +1,194 @@
+"""A run whose updates cease to be finite stops, keeps its weights, and leaves what explains it."""
+
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+from rich.console import Console
+
+from ogrpo.cli.main import main
+from ogrpo.config.schedule import Schedule
+from ogrpo.config.train import Checkpointing, Data, Evaluation, Model, Rollout, WarmStart
+from ogrpo.config.update import Lora, Optimizer
+from ogrpo.learner import checkpoint
+from ogrpo.learner.checkpoint import CheckpointError, Checkpoints
+from ogrpo.learner.finite import NotFiniteError, nonfinite
+from ogrpo.loop.diverged import DivergedError
+from ogrpo.run.diagnose import first_params, here, restored
+from ogrpo.run.dump import read_dump
+from ogrpo.run.main import run
+from ogrpo.run.session import Invocation
+from ogrpo.setup.build import find_devices
+from ogrpo.setup.presets import main_study
+from tests.run.rewards import VARIED
+
+CONFIG = main_study(
+    rewards=(VARIED,),
+    data=Data(train=32),
+    model=Model(random="tiny"),
+    rollout=Rollout(group_size=4, max_tokens=8),
+    # The server keeps its first weights, so that it is the update that meets the later ones.
+    schedule=Schedule(steps=9, prompts=4, sync_interval=50, evaluate_every=100),
+    optimizer=Optimizer(learning_rate=1e38, warmup=0, max_skipped=2),
+    evaluation=Evaluation(prompts=2, gradient_variance=False),
+    checkpoint=Checkpointing(every=1, keep=3),
+)
+
+
+def train(config, folder):
+    return run(replace(config, run_dir=folder), Console(quiet=True), Invocation("t", "t"))
+
+
+def strict(text):
+    def refuse(name):
+        raise ValueError(name)
+
+    return json.loads(text, parse_constant=refuse)
+
+
+@pytest.fixture(scope="module")
+def diverged(tmp_path_factory) -> tuple[Path, str]:
+    """A run with an absurd learning rate: its first update is its last, and what it said."""
+    folder = tmp_path_factory.mktemp("diverged") / "run"
+    with pytest.raises(DivergedError) as caught:
+        train(CONFIG, folder)
+    return folder, str(caught.value)
+
+
+@pytest.mark.slow
+def test_a_run_that_diverges_counts_stops_and_says_how_to_look_and_go_on(diverged):
+    folder, said = diverged
+    records = [strict(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    assert [record["step"] for record in records] == [0, 1, 2, 3, 4]
+    assert [record["update/skipped"] for record in records] == [0, 0, 1, 2, 3]
+    assert [record["updates"] for record in records] == [0, 1, 1, 1, 1]
+    assert all("loss" in record["nonfinite"] for record in records[2:])
+    assert "3 updates in a row were skipped by step 4" in said
+    assert f"ogrpo diagnose {folder}/diverged/4" in said
+    assert not (folder / "model").exists()
+
+
+@pytest.mark.slow
+def test_its_checkpoints_hold_the_weights_before_what_was_skipped(diverged):
+    folder, _ = diverged
+    dump = read_dump(folder / "diverged" / "4")
+    config = here(dump.config)
+    shapes = find_devices(config, dump.decoder).shapes(first_params(dump, config))
+    first, last = (
+        restored(dump._replace(step=step), config, shapes, frozenset()) for step in (2, 4)
+    )
+    assert not nonfinite(first)
+    jax.tree.map(np.testing.assert_array_equal, first, last)
+    with Checkpoints(folder / "checkpoints", keep=3) as checkpoints:
+        assert checkpoints.steps == [2, 3, 4]
+        assert checkpoints.progress(4)["skipped"] == 3
+
+
+@pytest.mark.slow
+def test_the_dump_replays_to_the_same_loss_and_names_the_first_token(diverged, capsys):
+    folder, _ = diverged
+    assert main(["diagnose", str(folder / "diverged" / "4")]) == 0
+    told = strict((folder / "diverged" / "4" / "dump.json").read_text())
+    out = capsys.readouterr().out
+    assert len(told["updates"]) == 3
+    assert told["seed"] == CONFIG.seed
+    for number, update in enumerate(told["updates"]):
+        assert update["metrics"]["loss"] == "nan"
+        assert update["hypers"]["learning_rate"] > 1e37
+        assert (
+            f"update {number}: step {number + 1}, draw 0, iteration 0; in the run loss nan" in out
+        )
+        stages = {stage["name"]: stage for stage in update["stages"]}
+        assert not stages["weights before the update, by array"]["bad"]
+        assert math.isfinite(stages["the sampler's log-probs"]["low"])
+        assert stages["gradient, by array"]["bad"]
+    assert out.count("\nloss: nan\n") == 3
+    assert (
+        out.count("first not finite: log-probs of the policy, the first at prompt 0, completion 0")
+        == 3
+    )
+    assert "gradient, by array: " in out
+
+
+@pytest.mark.slow
+def test_a_resumed_run_goes_on_counting_and_takes_another_limit(diverged):
+    folder, _ = diverged
+    gentler = replace(CONFIG, resume=True, optimizer=replace(CONFIG.optimizer, max_skipped=3))
+    with pytest.raises(DivergedError, match="4 updates in a row were skipped by step 5"):
+        train(gentler, folder)
+
+
+@pytest.mark.slow
+def test_updates_taken_before_a_skipped_one_of_the_same_batch_end_the_row(tmp_path):
+    schedule = replace(CONFIG.schedule, steps=2, updates_per_batch=3)
+    config = replace(CONFIG, schedule=schedule, optimizer=replace(CONFIG.optimizer, max_skipped=1))
+    with pytest.raises(DivergedError, match="2 updates in a row were skipped by step 2"):
+        train(config, tmp_path / "run")
+    records = [
+        strict(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
+    ]
+    assert [record["updates"] for record in records] == [0, 1, 1]
+    assert [record["update/skipped"] for record in records] == [0, 1, 2]
+    updates = strict((tmp_path / "run" / "diverged" / "2" / "dump.json").read_text())["updates"]
+    assert [(each["step"], each["iteration"]) for each in updates] == [(0, 1), (1, 0)]
+
+
+@pytest.mark.slow
+def test_adapters_that_diverge_are_replayed_beside_the_runs_own_first_weights(tmp_path, capsys):
+    config = replace(
+        CONFIG,
+        lora=Lora(rank=2),
+        optimizer=replace(
+            CONFIG.optimizer, max_skipped=0, batching="packed", skip_zero_variance=True
+        ),
+    )
+    with pytest.raises(DivergedError, match="1 updates in a row were skipped by step 2"):
+        train(config, tmp_path / "run")
+    assert main(["diagnose", str(tmp_path / "run" / "diverged" / "2")]) == 0
+    out = capsys.readouterr().out
+    assert "\nloss: nan\n" in out
+    assert "first not finite: log-probs of the policy, the first at prompt" in out
+
+
+def test_a_folder_without_a_dump_is_named(tmp_path, capsys):
+    assert main(["diagnose", str(tmp_path)]) == 2
+    assert f"{tmp_path} holds no dump" in capsys.readouterr().err
+
+
+def test_a_warm_start_that_diverges_says_so(tmp_path):
+    config = main_study(
+        data=Data(train=16),
+        warm_start=WarmStart(
+            steps=4, batch=4, problems=16, demonstrations=1, cache=False, learning_rate=1e38
+        ),
+        schedule=Schedule(steps=1, prompts=4),
+    )
+    with pytest.raises(
+        ValueError,
+        match=r"the warm start diverged: its loss is nan at step 2; a smaller --warm-start\.learning-rate",
+    ):
+        train(config, tmp_path / "run")
+    assert not (tmp_path / "run" / "model").exists()
+
+
+def test_a_checkpoint_that_is_not_finite_is_not_gone_on_with(tmp_path, monkeypatch):
+    arrays = {"server": {"w": np.array([1, np.inf], np.float32)}}
+    with Checkpoints(tmp_path / "run", keep=1) as checkpoints:
+        monkeypatch.setattr(checkpoint, "require_finite", lambda *_: None)  # as before the check
+        checkpoints.save(7, arrays, {"step": 7})
+        with pytest.raises(CheckpointError, match=r"run/7 has NaN or infinity in server\.w"):
+            checkpoints.restore(7, arrays)
+
+
+def test_weights_that_are_not_finite_replace_no_checkpoint(tmp_path):
+    good, bad = {"w": np.ones(3, np.float32)}, {"w": np.array([1, np.nan, 1], np.float32)}
+    with Checkpoints(tmp_path / "run", keep=1) as checkpoints:
+        checkpoints.save(1, good, {"step": 1})
+        with pytest.raises(NotFiniteError, match=r"step 2 is not written.*NaN or infinity in w"):
+            checkpoints.save(2, bad, {"step": 2})
+        assert checkpoints.steps == [1]
+        np.testing.assert_array_equal(checkpoints.restore(1, good)[0]["w"], good["w"])

@@ -1,0 +1,95 @@
+"""Flipped rewards: how many, which, always the same ones, and never a held-out one."""
+
+from contextlib import closing
+
+import numpy as np
+import pytest
+
+from ogrpo.cli.eval import EvalConfig
+from ogrpo.config.schedule import Schedule
+from ogrpo.config.train import Data, Judging, Model, TrainConfig
+from ogrpo.loop.flips import drawn, flipped
+from ogrpo.protocol import Completion, Group
+from ogrpo.rewards.scores import Failure, Scores
+from ogrpo.rollout.collection import Request
+from ogrpo.setup.prepare import prepare
+from tests.run.rewards import ODD
+
+SIZES = [8] * 40
+
+
+def request(seed=1, step=3, problems=40):
+    return Request(step, list(range(problems)), [np.zeros(1, np.int32)] * problems, seed)
+
+
+def scores(rewards, failed=()):
+    rewards = np.asarray(rewards, np.float32)
+    bad = np.isin(np.arange(len(rewards)), failed)
+    failures = tuple(Failure("right", n, "raised", "no") for n in failed)
+    return Scores(rewards, {"right": np.where(bad, np.nan, rewards)}, bad, failures)
+
+
+def test_lots_hit_the_share_that_is_asked_for_and_depend_on_seed_and_step():
+    lots = drawn(request(problems=1000), range(1000), [8] * 1000, share=0.3)
+    assert abs(lots.mean() - 0.3) < 4 * np.sqrt(0.3 * 0.7 / 8000)
+    first = drawn(request(), range(40), SIZES, share=0.3)
+    assert np.array_equal(first, drawn(request(), range(40), SIZES, share=0.3))
+    assert not np.array_equal(first, drawn(request(seed=2), range(40), SIZES, share=0.3))
+    assert not np.array_equal(first, drawn(request(step=4), range(40), SIZES, share=0.3))
+    more = drawn(request(), range(40), SIZES, share=0.4)
+    assert (more >= first).all()  # a larger share keeps what a smaller one flips
+
+
+def test_lots_do_not_depend_on_how_a_batch_is_cut_into_calls():
+    whole = drawn(request(), range(40), SIZES, share=0.3)
+    calls = [range(30, 40), range(7), range(7, 30)]
+    parts = [drawn(request(), places, SIZES[: len(places)], share=0.3) for places in calls]
+    assert np.array_equal(whole, np.concatenate([parts[1], parts[2], parts[0]]))
+
+
+def test_a_flip_exchanges_0_and_1_and_is_counted_but_not_where_nothing_is_known():
+    found = flipped(scores([0, 1, 0, 1], failed=[3]), np.array([True, True, False, True]))
+    assert found.rewards.tolist() == [1, 0, 0, 1]
+    assert found.values["right"].tolist()[:3] == [0, 1, 0]  # what was judged is still told
+    assert found.values["flipped"].tolist()[:3] == [1, 1, 0]
+    assert np.isnan(found.values["flipped"][3])
+
+
+def test_rewards_that_are_not_0_or_1_cannot_be_flipped():
+    with pytest.raises(ValueError, match=r"reward\.flip .* has the reward 0\.5"):
+        flipped(scores([0, 0.5]), np.array([False, False]))
+    taken = scores([0, 1])
+    taken.values["flipped"] = taken.rewards
+    with pytest.raises(ValueError, match="a reward is called 'flipped'"):
+        flipped(taken, np.array([False, False]))
+
+
+@pytest.mark.parametrize("share", [-0.1, 0.6])
+def test_a_chance_that_is_none_is_refused(share):
+    with pytest.raises(ValueError, match=rf"reward\.flip is {share}"):
+        Judging(flip=share)
+
+
+def test_nothing_is_flipped_where_nothing_is_trained():
+    with pytest.raises(ValueError, match=r"reward\.flip is 0\.1, .* judged as they are"):
+        EvalConfig(model=Model(path="here"), reward=Judging(flip=0.1))
+
+
+def test_training_is_flipped_and_evaluation_is_not():
+    config = TrainConfig(
+        rewards=(ODD,),
+        data=Data(train=64),
+        schedule=Schedule(steps=1, prompts=4, evaluate_every=1),
+        reward=Judging(flip=0.5),
+    )
+    with closing(prepare(config)) as prepared:
+        one = np.asarray(prepared.tokenizer.encode("1"), np.int32)
+        answer = Completion(one, np.zeros(len(one), np.float32), 0, 1.0, "stop")
+        groups = [Group(prompt, (answer,) * 8) for prompt in prepared.prompts.train[:4]]
+        (asked, places) = request(problems=4), range(4)
+        trained = np.stack([each.rewards for each in prepared.judge(asked, places, groups)])
+        told = np.stack([x.values["flipped"] for x in prepared.judge(asked, places, groups)])
+        assert 0 < trained.sum() < trained.size
+        assert np.array_equal(trained, 1 - told)
+        assert prepared.judge_heldout.heldout(groups[:2]).rewards.tolist() == [[1.0] * 8] * 2
+        assert prepared.judge.shown(groups)[0][1] == 1

@@ -1,0 +1,99 @@
+"""Held-out figures: Pass@k is of verdicts alone, a sum of rewards is a mean, each reward has its own."""
+
+from contextlib import closing
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from ogrpo.config.train import Data
+from ogrpo.evaluation import clustered_interval, mean_interval, pass_at_k
+from ogrpo.loop.evaluate import heldout_record, not_evaluated
+from ogrpo.loop.heldout import HeldoutVerdicts
+from ogrpo.setup.judges import judge_lines
+from ogrpo.setup.prepare import prepare
+from ogrpo.setup.presets import main_study
+from tests.run.rewards import ODD, VARIED
+
+RIGHT = np.array([[1, 0, 0, 1], [0, 0, 0, 0], [1, 1, 1, 0]], np.float32)
+LENGTH = np.array([[0.5, 2.5, 1, 1], [0, 3, 1, 1], [2, 2, 2, 1]], np.float32)
+FORMAT = np.array([[1, 1, 1, 1], [0, 1, 1, 1], [1, 1, 0, 1]], np.float32)
+UNKNOWN = np.array([[np.nan, 0, 0, 1], [0] * 4, [1, 1, 1, np.nan]], np.float32)
+
+
+def summed(values):
+    return np.asarray(sum(values.values()), np.float32)
+
+
+def verdicts(success=None, unparsable=None, **values):
+    return HeldoutVerdicts(summed(values), values, success, unparsable, truncated=0.5)
+
+
+def record(success=None, **values):
+    greedy = {name: each[:, :1] for name, each in values.items()}
+    return heldout_record(verdicts(success, 0.25, **values), verdicts(success, **greedy), 0.7)
+
+
+TABLE = [
+    # rewards, which is marked; which decides
+    ({"right": RIGHT}, None, "right"),
+    ({"length": LENGTH}, None, None),
+    ({"right": RIGHT, "length": LENGTH}, None, "right"),
+    ({"right": RIGHT, "format": FORMAT}, None, None),
+    ({"right": RIGHT, "format": FORMAT}, "format", "format"),
+    ({"right": UNKNOWN, "length": LENGTH}, "right", "right"),
+]
+
+
+@pytest.mark.parametrize(("values", "marked", "decides"), TABLE)
+def test_pass_at_k_is_of_the_reward_that_decides(values, marked, decides):
+    found = record(marked, **values)
+    assert found["heldout/by"] == decides
+    if decides is None:
+        assert found["pass@1/sampled"] is found["pass@4/sampled"] is found["pass@1/greedy"] is None
+    else:
+        share, all_four = clustered_interval(values[decides]), pass_at_k(values[decides], 4)
+        for key, estimate in (("pass@1/sampled", share), ("pass@4/sampled", all_four)):
+            assert [found[key], found[f"{key}/low"], found[f"{key}/high"]] == [*estimate[:3]]
+    total = mean_interval(summed(values))
+    for key, estimate in {
+        "heldout/reward/sampled": total,
+        **{f"heldout/reward/{name}/sampled": mean_interval(x) for name, x in values.items()},
+    }.items():
+        assert [found[key], found[f"{key}/low"], found[f"{key}/high"]] == [*estimate[:3]]
+    assert found["heldout/temperature"] == 0.7
+    assert (found["heldout/unparsable"], found["heldout/truncated"]) == (0.25, 0.5)
+    own = {key for key in found if any(key.startswith(f"heldout/reward/{n}/") for n in values)}
+    assert set(not_evaluated(4)) == set(found) - own
+    assert not any(not_evaluated(4).values())
+
+
+def test_a_sum_of_rewards_may_be_of_any_size():
+    values = {f"reward {n}": LENGTH * 10**n for n in range(8)}
+    found = record(**values)
+    assert found["heldout/reward/sampled"] > 1e6
+    assert found["heldout/reward/sampled/low"] < found["heldout/reward/sampled/high"]
+
+
+def test_shares_say_what_cannot_be_learned_from():
+    found = record(right=UNKNOWN)
+    assert found["heldout/unjudged"] == pytest.approx(2 / 12)
+    assert found["heldout/equal"] == pytest.approx(6 / 10)
+    one = heldout_record(verdicts(right=RIGHT[:, :1]), verdicts(right=RIGHT[:, :1]), 1.0)
+    assert {key for key in one if key.startswith("pass@")} == {
+        f"pass@1/{how}{end}" for how in ("sampled", "greedy") for end in ("", "/low", "/high")
+    }
+
+
+def test_a_reward_that_decides_and_gives_something_else_is_refused():
+    with pytest.raises(ValueError, match=r"'length' is to say right or wrong, and it gave"):
+        record("length", right=RIGHT, length=LENGTH)
+
+
+def test_a_reward_is_named_that_decides():
+    config = main_study(rewards=(ODD, VARIED), by="varied", data=Data(train=64))
+    with closing(prepare(config)) as prepared:
+        assert prepared.task.success == "varied"
+        assert judge_lines(prepared.task)[0] == "varied decides what is right (Pass@k)"
+    with pytest.raises(ValueError, match=r"success is 'vary', and held-out answers are judged by"):
+        prepare(replace(config, by="vary"))

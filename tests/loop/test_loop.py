@@ -1,0 +1,390 @@
+"""Algorithm 1 with a real decoder: who holds which weights when, and that nothing depends on luck."""
+
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from rich.console import Console
+
+from ogrpo.config.reuse import ReuseLimits
+from ogrpo.config.schedule import Schedule
+from ogrpo.config.train import (
+    Certification,
+    Checkpointing,
+    Data,
+    Evaluation,
+    Replay,
+    Reuse,
+    Rollout,
+    WarmStart,
+)
+from ogrpo.config.update import Knobs, Region
+from ogrpo.learner.checkpoint import Checkpoints
+from ogrpo.loop import advance, first_arrays, make_collector, resume, start, stream_seed, train
+from ogrpo.setup.build import make_parts
+from ogrpo.setup.model import make_model
+from ogrpo.setup.prepare import prepare
+from ogrpo.setup.presets import main_study
+from tests.run.rewards import VARIED
+
+SMALL = main_study(
+    rewards=(VARIED,),
+    data=Data(train=64),
+    warm_start=WarmStart(steps=2, batch=4, problems=8, cache=False),
+    rollout=Rollout(group_size=4),
+    schedule=Schedule(steps=6, prompts=4, evaluate_every=3),
+    evaluation=Evaluation(prompts=6),
+    checkpoint=Checkpointing(every=2),
+    certificate=Certification(delta=0.05, completions=20),
+)
+
+
+class Run:
+    """Everything a loop needs; programs compile once a config shape."""
+
+    def __init__(self, experience=None, **changes):
+        prepared = prepare(replace(SMALL, **changes))
+        self.config = prepared.config
+        self.decoder, self.params = make_model(prepared, Console(quiet=True))
+        self.parts = make_parts(self.config, prepared, self.decoder, experience=experience)
+
+    def train_state(self):
+        return self.parts.init(jax.tree.map(lambda x: x.copy(), self.params))
+
+    def start(self):
+        return start(self.train_state(), self.parts)
+
+    def turns(self, state=None):
+        return list(train(state or self.start(), self.parts, self.config.schedule))
+
+    def steps(self, count):
+        """The first steps one by one: the state before each, the state after, the record."""
+        state = self.start()
+        with make_collector(state, self.parts, self.config.schedule) as collector:
+            for _ in range(count):
+                copied = jax.tree.map(np.array, state.train.params)
+                after, record = advance(state, self.parts, self.config.schedule, collector)
+                yield copied, after, record
+                state = after
+
+
+def schedule(**changes):
+    return replace(SMALL.schedule, **changes)
+
+
+def deterministic(record):
+    # Times, and what is counted since the process began or depends on when files were written.
+    apart = ("seconds/", "tokens/s", "collect/", "replay/bytes/allocated", "replay/unacknowledged")
+    kept = {k: v for k, v in record.items() if not k.startswith((*apart, "reward/"))}
+    return kept | {"reward/varied": record.get("reward/varied")}
+
+
+def equal(a, b):
+    return jax.tree.all(jax.tree.map(lambda x, y: bool((x == y).all()), a, b))
+
+
+@pytest.fixture(scope="module")
+def off_policy():
+    return Run(schedule=schedule(sync_interval=3))
+
+
+def test_server_weights_are_renewed_every_v_steps(off_policy):
+    staleness, versions = [], []
+    for copied, state, record in off_policy.steps(6):
+        staleness.append(record["staleness"])
+        versions.append(state.server_version)
+        if (state.step - 1) % 3 == 0:
+            assert equal(state.server, copied)
+    assert staleness == [0, 1, 2, 0, 1, 2]
+    assert versions == [0, 0, 0, 3, 3, 3]
+
+
+def test_behavior_log_probs_are_the_trainers_own_while_fresh(off_policy):
+    _, *records = [record for _, record in off_policy.turns()]
+    fresh = [r for r in records if r["staleness"] == 0]
+    stale = [r for r in records if r["staleness"] > 0]
+    assert len(fresh) == 2
+    assert all(r["mismatch"] < 1e-5 and r["ess"] > 1 - 1e-5 for r in fresh)
+    assert all(r["mismatch"] > 1e-5 for r in stale)
+
+
+def test_the_same_run_twice_gives_the_same_numbers(off_policy):
+    first, second = off_policy.turns(), off_policy.turns()
+    assert [deterministic(r) for _, r in first] == [deterministic(r) for _, r in second]
+    assert equal(first[-1][0].train.params, second[-1][0].train.params)
+
+
+def test_a_second_run_of_the_same_parts_has_a_trust_region_of_its_own():
+    """The first update takes the buffers of the state that it begins with."""
+    run = Run(trust_region=Region(kind="penalty"), schedule=schedule(steps=1))
+    first, second = run.turns(), run.turns()
+    assert equal(first[-1][0].train.region, second[-1][0].train.region)
+
+
+@pytest.mark.slow
+def test_another_seed_gives_other_numbers(off_policy):
+    other = Run(schedule=schedule(sync_interval=3), seed=1)
+    ours, theirs = off_policy.turns(), other.turns()
+    assert [r["tokens"] for _, r in ours] != [r["tokens"] for _, r in theirs]
+
+
+def test_records_count_what_was_bought(off_policy):
+    records = [record for _, record in off_policy.turns()]
+    assert [r["step"] for r in records] == list(range(7))
+    assert [r["completions"] for r in records] == [16 * n for n in range(7)]
+    assert [r["updates"] for r in records] == list(range(7))
+    evaluated = [r["step"] for r in records if r["pass@1/sampled"] is not None]
+    assert evaluated == [0, 3, 6]
+    always = {key for key in records[0] if not key.startswith("heldout/reward/varied/")}
+    assert all({*r} >= always for r in records)
+    lengths = [r["length"] * 16 for r in records[1:]]
+    np.testing.assert_allclose(np.cumsum(lengths), [r["tokens"] for r in records[1:]])
+    assert all(0 < r["grad_norm/head"] < r["grad_norm"] for r in records[1:])
+
+
+def test_a_resumed_run_ends_where_an_uninterrupted_one_does(off_policy, tmp_path):
+    whole = off_policy.turns()
+    stopped = Run(tmp_path / "experience", schedule=schedule(sync_interval=3))
+    *_, (_, state, _) = stopped.steps(2)  # step 2 is in the middle of a server period
+    with Checkpoints(tmp_path / "checkpoints", keep=1) as checkpoints:
+        checkpoints.save(state.step, state.arrays(), state.progress())
+        fresh = Run(tmp_path / "experience", schedule=schedule(sync_interval=3))
+        like = first_arrays(fresh.train_state(), fresh.parts)
+        resumed = resume(*checkpoints.restore(2, like), fresh.parts)
+    turns = fresh.turns(resumed)
+    assert [r["step"] for _, r in turns] == [3, 4, 5, 6]
+    assert [deterministic(r) for _, r in turns] == [deterministic(r) for _, r in whole[3:]]
+    assert equal(turns[-1][0].train.params, whole[-1][0].train.params)
+
+
+def test_i_updates_a_batch_leave_the_first_centre():
+    run = Run(schedule=schedule(updates_per_batch=3, steps=2))
+    records = [record for _, record in run.turns()]
+    assert [r["updates"] for r in records] == [0, 3, 6]
+    assert records[1]["staleness"] == 0
+    assert records[1]["kl/mu_pi"] > 0  # the third update sees a policy that two updates moved
+    assert records[1]["mismatch"] < 1e-5  # pi_k is still the one that sampled
+    assert [r["replay/ratio"] for r in records[1:]] == [3, 3]
+    assert [r["replay/uses/mean"] for r in records[1:]] == [1, 1]  # draws
+
+
+def test_reference_is_swapped_at_the_start_of_each_stage():
+    run = Run(schedule=schedule(steps=4, stages=2, sync_interval=4), knobs=Knobs(beta=0.1))
+    initial = jax.tree.map(np.array, run.start().reference)
+    seen = []
+    for copied, state, record in run.steps(4):
+        seen.append((equal(state.reference, initial), equal(state.reference, copied)))
+        if equal(state.reference, copied):
+            assert record["kl/pi_ref"] < 1e-9
+    assert seen == [(True, True), (True, False), (False, True), (False, False)]
+
+
+def test_without_beta_there_is_no_reference(off_policy):
+    state, _ = off_policy.turns()[-1]
+    assert state.reference is None
+    assert set(state.arrays()) == {"train", "server"}
+
+
+def test_each_period_is_certified_from_samples_it_never_saw(off_policy):
+    turns = off_policy.turns()
+    certified = [
+        (r["step"], r["certificate/completions"])
+        for _, r in turns
+        if r["certificate/bound"] is not None
+    ]
+    assert certified == [(3, 32), (6, 32)]  # whole batches of 16 completions, drawn for this alone
+    assert turns[-1][1]["certificate/price"] == 32 / 48
+    record = turns[-1][1]
+    assert -1.0 < record["certificate/bound"] < record["certificate/mean"] < 1.0
+
+
+@pytest.mark.slow
+def test_certificates_are_left_out_by_default_and_change_nothing_else(off_policy):
+    run = Run(schedule=schedule(sync_interval=3), certificate=Certification())
+    ours, theirs = off_policy.turns(), run.turns()
+    assert all(r["certificate/bound"] is None for _, r in theirs)
+
+    def others(turns):
+        kept = [deterministic(r) for _, r in turns]
+        return [{k: v for k, v in r.items() if not k.startswith("certificate/")} for r in kept]
+
+    assert others(ours) == others(theirs)
+
+
+@pytest.mark.parametrize(
+    "field", ["steps", "updates_per_batch", "sync_interval", "stages", "prompts", "evaluate_every"]
+)
+def test_a_dial_below_one_is_refused_by_name(field):
+    with pytest.raises(ValueError, match=rf"schedule\.{field.replace('_', '-')} is 0"):
+        schedule(**{field: 0})
+
+
+def test_more_stages_than_steps_is_refused():
+    with pytest.raises(ValueError, match=r"schedule\.stages is 7.*schedule\.steps = 6"):
+        schedule(stages=7)
+
+
+def test_stages_are_spread_evenly():
+    ten = Schedule(steps=10, stages=3)
+    assert [step for step in range(10) if ten.starts_stage(step)] == [0, 3, 6]
+
+
+def test_streams_of_seeds_do_not_meet():
+    seeds = {
+        stream_seed(seed, stream, step)
+        for seed in range(3)
+        for stream in ("rollout", "evaluation")
+        for step in range(200)
+    }
+    assert len(seeds) == 3 * 2 * 200
+
+
+@pytest.mark.slow
+def test_replay_draws_every_held_group_before_it_comes_round_again():
+    run = Run(schedule=schedule(steps=3, replay=3))
+    records = [record for _, record in run.turns()][1:]
+    assert [r["updates"] for r in records] == [3, 6, 9]
+    assert [r["reuse/draws"] for r in records] == [3, 3, 3]
+    assert [r["replay/ratio"] for r in records] == [3, 3, 3]
+    assert [r["replay/uses/mean"] for r in records] == [3, 3, 3]  # one batch held, drawn thrice
+
+
+@pytest.mark.slow
+def test_a_larger_buffer_makes_the_training_data_older():
+    run = Run(schedule=schedule(replay=2), replay=Replay(groups=8))
+    records = [record for _, record in run.turns()][1:]
+    assert [r["staleness"] for r in records] == [0, 0.5, 0.5, 0.5, 0.5, 0.5]
+    assert [r["staleness/max"] for r in records] == [0, 1, 1, 1, 1, 1]
+
+
+@pytest.mark.slow
+def test_offline_training_buys_in_the_warm_up_alone_and_never_renews_the_server():
+    run = Run(schedule=schedule(warmup=2, offline=True, sync_interval=1))
+    turns = run.turns()[1:]
+    assert [r["completions"] for _, r in turns] == [16, 32, 32, 32, 32, 32]
+    assert [r["updates"] for _, r in turns] == [0, 0, 1, 2, 3, 4]
+    assert [state.server_version for state, _ in turns] == [0] * 6
+    assert [r["reward"] is None for _, r in turns] == [False] * 2 + [True] * 4
+
+
+@pytest.mark.parametrize("limit", [0, 2])
+def test_groups_older_than_the_limit_are_never_drawn_and_those_at_it_are(limit):
+    run = Run(
+        schedule=schedule(sync_interval=6, replay=2), replay=Replay(groups=8, max_staleness=limit)
+    )
+    records = [record for _, record in run.turns()][1:]
+    drawn = [r["staleness/max"] for r in records]
+    assert drawn == [step if step <= limit else None for step in range(6)]
+    assert [r["reuse/starved"] for r in records] == [step > limit for step in range(6)]
+
+
+def test_what_arrives_too_old_is_refused_and_takes_nobodys_place():
+    run = Run(schedule=schedule(sync_offset=2), replay=Replay(max_staleness=1))
+    last = run.turns()[-1][1]
+    # With two batches ahead those for steps 0 and 1 are fresh enough, and no others.
+    assert (last["replay/inserted"], last["replay/refused/stale"]) == (8, 16)
+
+
+@pytest.mark.slow
+def test_offline_data_grow_too_old_in_the_end():
+    run = Run(schedule=schedule(warmup=2, offline=True), replay=Replay(max_staleness=3))
+    records = [record for _, record in run.turns()][1:]
+    assert [r["replay/groups"] for r in records] == [4, 8, 8, 8, 0, 0]
+    assert [r["reuse/starved"] for r in records] == [False] * 4 + [True] * 2
+    assert records[-1]["replay/evicted/staleness"] == 8
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("lead", [1, 2])
+def test_buying_ahead_makes_samples_older_by_the_lead_and_stays_deterministic(lead):
+    run = Run(schedule=schedule(sync_offset=lead))
+    first, second = run.turns(), run.turns()
+    staleness = [r["staleness"] for _, r in first[1:]]
+    assert staleness == [min(step, lead) for step in range(6)]
+    assert [deterministic(r) for _, r in first] == [deterministic(r) for _, r in second]
+    asked_ahead = 16 if lead == 1 else None  # of the weights just before the renewal
+    assert first[-1][1]["certificate/completions"] == asked_ahead
+
+
+@pytest.mark.slow
+def test_a_run_that_buys_ahead_resumes_to_the_same_end(tmp_path):
+    whole = Run(tmp_path / "whole", schedule=schedule(sync_offset=1, sync_interval=3)).turns()
+    run = Run(tmp_path / "stopped", schedule=schedule(sync_offset=1, sync_interval=3))
+    *_, (_, state, _) = run.steps(4)
+    arrays = jax.tree.map(np.array, state.arrays())
+    resumed = resume(jax.tree.map(jnp.asarray, arrays), state.progress(), run.parts)
+    turns = run.turns(resumed)
+    assert equal(turns[-1][0].train.params, whole[-1][0].train.params)
+    assert [r["reward"] for _, r in turns] == [r["reward"] for _, r in whole[5:]]
+
+
+@pytest.mark.slow
+def test_signals_end_the_draws_of_a_step_and_renew_the_server():
+    tight = Reuse(adaptive=True, limits=ReuseLimits(kl=1e-9))
+    run = Run(schedule=schedule(replay=4, sync_interval=6), reuse=tight)
+    turns = run.turns()[1:]
+    # Of fresh data the second draw is one too many; of the next step's the first, as the policy
+    # has moved on, and so the server is renewed.
+    assert [r["reuse/draws"] for _, r in turns] == [2, 1, 2, 1, 2, 1]
+    assert [state.server_version for state, _ in turns] == [0, 0, 2, 2, 4, 4]
+    assert {r["reuse/signal"] for _, r in turns} == {"kl"}
+    loose = Reuse(adaptive=True, limits=ReuseLimits(kl=1e3, ess=1e3, tail=1e3, staleness=False))
+    free = Run(schedule=schedule(replay=4, sync_interval=6), reuse=loose)
+    assert [r["reuse/draws"] for _, r in free.turns()[1:]] == [4] * 6
+
+
+def test_noise_is_measured_where_pass_at_1_is():
+    records = [record for _, record in Run().turns()]
+    measured = [r["step"] for r in records if r.get("grad_variance") is not None]
+    assert measured == [3, 6]
+    assert records[-1]["grad_variance"] > 0
+
+
+PACKED = replace(SMALL.optimizer, batching="packed", microbatches=2)
+
+
+@pytest.mark.slow
+def test_packed_batches_change_what_is_computed_and_nothing_else(off_policy):
+    padded, packed = (
+        dict(enumerate(r for _, r in run.turns()))
+        for run in (off_policy, Run(schedule=schedule(sync_interval=3), optimizer=PACKED))
+    )
+    for step in range(1, 4):
+        assert packed[step].keys() == padded[step].keys()
+        for name in ("reward", "loss", "kl/mu_pi", "grad_norm", "ess", "certificate/bound"):
+            ours, theirs = packed[step][name], padded[step][name]
+            assert ours == theirs or ours == pytest.approx(theirs, rel=1e-3, abs=1e-5)
+        assert packed[step]["padding"] < padded[step]["padding"]
+        assert 1 <= packed[step]["shapes"] <= step
+        assert padded[step]["shapes"] == 1
+
+
+@pytest.mark.slow
+def test_a_packed_run_resumes_to_the_same_numbers(tmp_path):
+    changes = {"schedule": schedule(steps=4, sync_interval=3), "optimizer": PACKED}
+    whole = Run(tmp_path / "whole", **changes).turns()
+    run = Run(tmp_path / "stopped", **changes)
+    *_, (_, state, _) = run.steps(2)
+    with Checkpoints(tmp_path / "checkpoints", keep=1) as checkpoints:
+        checkpoints.save(state.step, state.arrays(), state.progress())
+        resumed = resume(
+            *checkpoints.restore(2, first_arrays(run.train_state(), run.parts)), run.parts
+        )
+    turns = run.turns(resumed)
+    assert [deterministic(r) for _, r in turns] == [deterministic(r) for _, r in whole[3:]]
+    assert turns[-1][0].shapes == whole[-1][0].shapes
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"warmup": 6}, r"schedule\.warmup is 6.*schedule\.steps = 6"),
+        ({"offline": True}, r"schedule\.offline.*schedule\.warmup is 0"),
+        ({"sync_offset": -1}, r"schedule\.sync-offset is -1"),
+    ],
+)
+def test_dials_that_leave_nothing_to_do_are_refused(changes, message):
+    with pytest.raises(ValueError, match=message):
+        schedule(**changes)

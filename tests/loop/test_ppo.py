@@ -1,0 +1,96 @@
+"""PPO through the trainer: what the critic's gradient is, what is published, what is refused."""
+
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from ogrpo.batch import VALUE_HEAD
+from ogrpo.config.method import check
+from ogrpo.config.update import Lora, Mesh, Optimizer, Override
+from ogrpo.core.algorithms import ALGORITHMS, VALUES, Algorithm, with_parts
+from ogrpo.core.objectives import grpo
+from ogrpo.core.returns import squared_error
+from ogrpo.learner.update import gradient_of_update, weigh
+from ogrpo.loop import make_collector
+from ogrpo.loop.collect import inserted, take
+from ogrpo.loop.learn import score
+from ogrpo.setup.build import find_devices, make_recipe
+from ogrpo.setup.presets import main_study
+from tests.loop.test_loop import Run, schedule
+
+pytestmark = pytest.mark.slow
+
+INPUT = {"value_coef": 1.0, "discount": 1.0, "decay": 1.0}
+
+
+@pytest.fixture(scope="module")
+def ppo():
+    return Run(algorithm="ppo", schedule=schedule(steps=2))
+
+
+def batch_of(run):
+    state, schedule = run.start(), run.config.schedule
+    with make_collector(state, run.parts, schedule) as collector:
+        state = inserted(state, take(run.parts, collector, 0), run.parts)
+        draw = state.buffer.sample(schedule.prompts, seed=0)
+        return state, score(state, draw, run.parts, schedule).batch
+
+
+def test_the_critics_first_gradient_is_towards_the_returns(ppo):
+    """V = 0: d/d bias of the mean of c (V - R)^2 is -2 c mean R, R the discounted reward."""
+    state, batch = batch_of(ppo)
+    assert not np.any(batch.values)
+    recipe = make_recipe(ppo.config, find_devices(ppo.config, ppo.decoder).policy_fn)
+    hypers = ppo.parts.hypers_at(0, 1.0, 0)
+    knobs = {**hypers.knobs, **{name: jnp.float32(x) for name, x in INPUT.items()}}
+    hypers = hypers._replace(knobs=knobs)
+    weighed = weigh(batch, recipe, hypers)
+    grads, _ = jax.jit(lambda s: gradient_of_update(s, weighed, hypers, recipe))(state.train)
+    mask, rewards = np.asarray(batch.active_mask), np.asarray(batch.rewards)
+    mean = (rewards[..., None] * mask).sum() / mask.sum()
+    assert mean > 0
+    np.testing.assert_allclose(grads[VALUE_HEAD]["bias"], -2 * mean, rtol=1e-5)
+
+
+def test_a_run_learns_values_and_publishes_none(ppo):
+    *_, (state, record) = ppo.turns()
+    head = state.train.params[VALUE_HEAD]
+    assert np.any(head["weight"])
+    assert np.any(head["bias"])
+    assert VALUE_HEAD not in state.train.whole()
+    assert set(ppo.params) == set(state.train.whole(state.server))
+    assert np.isfinite(record["loss"])
+
+
+def test_a_checkpoint_has_the_head_and_its_moments(ppo):
+    made, shapes = (f(ppo.params) for f in (ppo.parts.init, ppo.parts.shapes))
+    described = [jax.tree.map(lambda x: (x.shape, x.dtype), tree) for tree in (made, shapes)]
+    assert described[0] == described[1]
+    assert VALUE_HEAD in shapes.params
+
+
+@pytest.mark.parametrize(
+    ("parts", "remedy"),
+    [
+        ({"mesh": Mesh(data=2)}, "--mesh.data"),
+        ({"lora": Lora(rank=2)}, "--lora.rank out"),
+        ({"optimizer": Optimizer(batching="packed")}, "--optimizer.batching padded"),
+    ],
+)
+def test_what_a_value_head_is_not_made_for_is_refused(parts, remedy):
+    with pytest.raises(ValueError, match=f"ppo learns values, .* leave {remedy}"):
+        check(replace(main_study(algorithm="ppo"), **parts))
+
+
+def test_values_have_a_critic_and_an_advantage_that_reads_them():
+    with pytest.raises(ValueError, match="learns values, which the advantage centered"):
+        check(main_study(algorithm="ppo", override=Override(advantage="centered")))
+    with pytest.raises(ValueError, match="learns values, which the advantage raw"):
+        with_parts(ALGORITHMS["ppo"], advantage="raw")
+    with pytest.raises(ValueError, match="has no critic"):
+        Algorithm("mine", grpo, reads=frozenset({VALUES}))
+    with pytest.raises(ValueError, match="has a critic"):
+        Algorithm("mine", grpo, critic=squared_error)

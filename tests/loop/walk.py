@@ -1,0 +1,116 @@
+"""Runs of two or three steps whose numbers are compared, an option at a time."""
+
+import dataclasses
+from contextlib import closing
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from rich.console import Console
+
+from ogrpo.config.method import check
+from ogrpo.config.schedule import Schedule
+from ogrpo.config.train import Data, Evaluation, Rollout, TrainConfig, WarmStart
+from ogrpo.config.update import Optimizer
+from ogrpo.loop import start, train
+from ogrpo.setup.build import make_parts
+from ogrpo.setup.model import make_model
+from ogrpo.setup.prepare import prepare
+from ogrpo.setup.presets import main_study
+from ogrpo.setup.sources import check_sources
+from tests.run.rewards import ODD
+
+Setting = dict[str, Any]
+BASE = main_study(
+    rewards=(ODD,),
+    data=Data(train=64),
+    warm_start=WarmStart(steps=2, batch=4, problems=16, demonstrations=1, cache=False),
+    rollout=Rollout(group_size=4),
+    schedule=Schedule(steps=2, prompts=4, evaluate_every=2),
+    optimizer=Optimizer(learning_rate=0.05, warmup=0),
+    evaluation=Evaluation(prompts=4, gradient_variance=False),
+)
+STALE = {"schedule.sync_interval": 10}
+"""The second batch is drawn from weights that an update has left."""
+FILES = Path(__file__).with_name("files")
+SUMS, DIFFERENCES, CHAT = (str(FILES / f"{name}.jsonl") for name in ("sums", "differences", "chat"))
+FILE = {
+    "task": SUMS,
+    "data.train": Data().train,
+    "data.prompt_length": 96,
+    "warm_start.problems": WarmStart().problems,
+    "warm_start.demonstrations": WarmStart().demonstrations,
+}
+KL = {**STALE, "knobs.beta": 0.5}
+EXTRA = {"schedule.steps": 3, "schedule.replay": 2, "replay.groups": 8, "replay.sampler": "uniform"}
+"""Two draws a step from a buffer of two batches."""
+ADAPTIVE = {**EXTRA, **STALE, "reuse.adaptive": True}
+
+
+def paths(part: Any, prefix: str = "") -> list[str]:
+    found = []
+    for field in dataclasses.fields(part):
+        value, name = getattr(part, field.name), prefix + field.name
+        nested = dataclasses.is_dataclass(value)
+        found += paths(value, f"{name}.") if nested else [name]
+    return found
+
+
+def grouped(setting: Setting) -> dict[str, Any]:
+    """A tree of changes, so that options that need each other arrive together."""
+    tree: dict[str, Any] = {}
+    for path, value in setting.items():
+        *outer, name = path.split(".")
+        place = tree
+        for part in outer:
+            place = place.setdefault(part, {})
+        place[name] = value
+    return tree
+
+
+def with_options(config: Any, tree: dict[str, Any]) -> Any:
+    parts = {
+        name: with_options(getattr(config, name), value) if isinstance(value, dict) else value
+        for name, value in tree.items()
+    }
+    return replace(config, **parts)
+
+
+@cache
+def ended(config: TrainConfig) -> tuple[dict[str, float], tuple[np.ndarray, ...]]:
+    """The figures of all records of a run, and the weights that it ends with."""
+    check_sources(config)
+    check(config)
+    with closing(prepare(config)) as prepared:
+        config = prepared.config
+        decoder, params = make_model(prepared, Console(quiet=True))
+        parts = make_parts(config, prepared, decoder)
+        figures, state = {}, start(parts.init(params), parts)
+        for turn in train(state, parts, config.schedule):
+            state, record = turn
+            figures |= {f"{record['step']} {n}": v for n, v in record.items() if counts(n, v)}
+    leaves = jax.tree.leaves(state.train.whole())
+    return figures, tuple(np.asarray(leaf, np.float32) for leaf in leaves)
+
+
+def counts(name: str, value: Any) -> bool:
+    """Whether a metric says what was learned, and not what it cost or how long it took."""
+    about_cost = ("seconds", "tokens", "flops", "collect", "replay/bytes", "padding", "shapes")
+    about_cost += ("reward/",)
+    return isinstance(value, float | int) and not name.startswith(about_cost)
+
+
+def differ(one, other) -> bool:
+    (figures, weights), (others, other_weights) = one, other
+    same_shapes = [a.shape for a in weights] == [b.shape for b in other_weights]
+    same = same_shapes and all(
+        np.array_equal(a, b) for a, b in zip(weights, other_weights, strict=True)
+    )
+    return not same or figures != others
+
+
+def base_of(setting: Setting) -> TrainConfig:
+    return with_options(BASE, grouped(setting))

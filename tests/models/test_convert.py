@@ -1,0 +1,160 @@
+"""GGUF files of each family, converted and read again by the decoder's own loader."""
+
+import json
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from ogrpo.data.tokenizer import TextTokenizer
+from ogrpo.models.convert import convert
+from ogrpo.models.gguf_file import GgufFile
+from ogrpo.policy import RopeScaling, load_pretrained
+from ogrpo.policy.rope import rotation
+from tests.models.tiny_gguf import (
+    SPECIAL,
+    TOKENS,
+    leaves,
+    small_config,
+    write_gguf,
+)
+from tests.policy.tiny import FAMILIES, make_params
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize(
+    ("quantisation", "error"),
+    [("F32", 0.0), ("F16", 5e-4), ("BF16", 4e-3), ("Q8_0", 6e-3), ("Q4_1", 0.08)],
+)
+def test_a_converted_folder_holds_the_weights(family, quantisation, error, tmp_path):
+    config = small_config(family)
+    params = make_params(config)
+    file = write_gguf(tmp_path / "m.gguf", config, params, quantisation=quantisation)
+    read, weights = load_pretrained(convert(file, tmp_path / "folder"), jnp.float32)
+    assert read == config
+    before, after = leaves(config, params), leaves(config, weights)
+    assert before.keys() == after.keys()
+    for name, weight in before.items():
+        np.testing.assert_allclose(after[name], weight, rtol=0, atol=error * 2, err_msg=name)
+
+
+def test_weights_are_kept_as_bfloat16_where_that_is_said(tmp_path):
+    config = small_config("Qwen2")
+    file = write_gguf(tmp_path / "m.gguf", config, make_params(config))
+    folder = convert(file, tmp_path / "folder", dtype="bfloat16")
+    assert json.loads((folder / "config.json").read_text())["dtype"] == "bfloat16"
+    assert load_pretrained(folder, jnp.bfloat16)[1]["norm"]["weight"].dtype == jnp.bfloat16
+
+
+def test_llama_3s_rope_scaling_is_told_from_its_factors(tmp_path):
+    scaling = RopeScaling(
+        factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_positions=8192
+    )
+    config = small_config("Llama", head_dim=64, rope_theta=500000.0, rope_scaling=scaling)
+    plain = small_config("Llama", head_dim=64, rope_theta=500000.0)
+    ones = jnp.ones((1, 1), jnp.int32)
+    stretched, straight = (np.asarray(rotation(c, ones)[1], np.float64) for c in (config, plain))
+    # What llama.cpp stores: the plain frequency over the stretched one.
+    factors = np.arcsin(straight).ravel()[:32] / np.arcsin(stretched).ravel()[:32]
+    params = make_params(config)
+    extra = {"rope_freqs.weight": factors.astype(np.float32)}
+    file = write_gguf(tmp_path / "m.gguf", config, params, extra=extra)
+    found = GgufFile(file).config.rope_scaling
+    assert found is not None
+    assert found.factor == pytest.approx(8.0, rel=1e-4)
+    wrong = {"rope_freqs.weight": np.linspace(1, 8, 32, dtype=np.float32)}
+    file = write_gguf(tmp_path / "w.gguf", config, params, extra=wrong)
+    with pytest.raises(ValueError, match="other factors than those of llama 3"):
+        GgufFile(file)
+
+
+REFUSED = {
+    "architecture": ({"kind": "gpt2"}, "holds the architecture 'gpt2'; supported: llama"),
+    "experts": ({"fields": {"KIND.expert_count": 8}}, "is a mixture of experts"),
+    "rope": ({"fields": {"KIND.rope.scaling.type": "yarn"}}, "has rope scaling 'yarn'"),
+    "partial rotation": ({"fields": {"KIND.rope.dimension_count": 4}}, "rope.dimension_count is 4"),
+    "cut": ({"pre": "tekken"}, "cut as 'tekken'; known are gpt2"),
+    "tokenizer": (
+        {"fields": {"tokenizer.ggml.model": "llama"}},
+        "a tokenizer of kind 'llama'",
+    ),
+    "lacking": ({"leave_out": ("blk.1.ffn_up.weight",)}, "lacks model.layers.1.mlp.up_proj.weight"),
+    "unknown": ({"extra": {"more.weight": np.ones(2, np.float32)}}, "has, unknown to it, more.wei"),
+    "no embedding": ({"leave_out": ("token_embd.weight",)}, "lacks the tensor token_embd.weight"),
+    "shape": ({"fields": {"KIND.feed_forward_length": 96}}, "has shape .*the fields make it"),
+    "not finite": (
+        {"leave_out": ("output_norm.weight",), "extra": {"norm.weight": np.full(32, np.nan)}},
+        None,
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_cannot_be_converted_is_refused_and_leaves_nothing(case, tmp_path):
+    options, words = REFUSED[case]
+    if words is None:
+        options, words = {}, "output_norm.weight has weights that are NaN"
+    config = small_config("Qwen2")
+    params = make_params(config)
+    if case == "not finite":
+        params["norm"]["weight"] = params["norm"]["weight"].at[3].set(jnp.nan)
+    file = write_gguf(tmp_path / "m.gguf", config, params, **options)
+    with pytest.raises(ValueError, match=words) as error:
+        convert(file, tmp_path / "folder")
+    assert str(file) in str(error.value)
+    assert [path.name for path in tmp_path.iterdir()] == ["m.gguf"]
+
+
+@pytest.mark.parametrize("share", [0.0, 0.01, 0.3, 0.9])
+def test_a_torn_file_is_refused(share, tmp_path):
+    config = small_config("Llama")
+    file = write_gguf(tmp_path / "m.gguf", config, make_params(config))
+    file.write_bytes(file.read_bytes()[: int(share * file.stat().st_size)])
+    with pytest.raises(ValueError, match="is no whole GGUF file"):
+        convert(file, tmp_path / "folder")
+
+
+def test_a_folder_with_something_in_it_and_a_missing_file_are_refused(tmp_path):
+    config = small_config("Llama")
+    file = write_gguf(tmp_path / "m.gguf", config, make_params(config))
+    with pytest.raises(ValueError, match="is not an empty folder"):
+        convert(file, tmp_path)
+    with pytest.raises(ValueError, match=r"other\.gguf is missing"):
+        convert(tmp_path / "other.gguf", tmp_path / "folder")
+
+
+def test_an_unknown_quantisation_is_named(tmp_path, monkeypatch):
+    config = small_config("Llama")
+    file = write_gguf(tmp_path / "m.gguf", config, make_params(config), quantisation="Q8_0")
+
+    def refuse(data, kind):
+        raise NotImplementedError(kind)
+
+    monkeypatch.setattr("ogrpo.models.gguf_file.dequantize", refuse)
+    with pytest.raises(ValueError, match=r"token_embd\.weight is stored as Q8_0, which gguf"):
+        convert(file, tmp_path / "folder")
+
+
+@pytest.mark.parametrize("pre", ["gpt-2", "smollm", "qwen2", "llama-bpe"])
+def test_the_tokenizer_cuts_as_its_kind_says(pre, tmp_path):
+    config = small_config("Qwen2")
+    file = write_gguf(tmp_path / "m.gguf", config, make_params(config), pre=pre)
+    tokenizer = TextTokenizer.load(convert(file, tmp_path / "folder"))
+    assert tokenizer.vocab_size == len(TOKENS)
+    assert tokenizer.eos_id == TOKENS.index("<|im_end|>")
+
+    def pieces(text: str) -> list[str]:
+        return [TOKENS[index] for index in tokenizer.encode(text)]
+
+    joined = pre in ("gpt-2", "llama-bpe")
+    assert pieces("12") == (["12"] if joined else ["1", "2"])
+    assert pieces("hello") == ["hello"]
+    assert pieces("<|im_end|>a<tool>") == ["<|im_end|>", "a", "<tool>"]
+    composed = pre == "qwen2"
+    assert len(tokenizer.encode("e\u0301")) == (2 if composed else 3)
+    text = "hello  world\n\n'S 1,234 \t日本 <|im_start|>"
+    assert tokenizer.decode(tokenizer.encode(text), skip_special_tokens=False) == text
+    asked = "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n"
+    assert tokenizer.render_prompt("hi") == asked
+    whole = tokenizer.encode("a", add_special_tokens=True)
+    assert [TOKENS[i] for i in whole] == ([SPECIAL[0], "a"] if pre == "llama-bpe" else ["a"])

@@ -1,0 +1,226 @@
+"""What the bridge relies on in vLLM-Ascend, held to the sources of its releases: nothing runs on an NPU.
+
+Each release's own code of a weight update is run over what `ogrpo-serve --device ascend` sets.
+"""
+
+import ast
+import hashlib
+import json
+import os
+import tarfile
+import tomllib
+import urllib.request
+from contextlib import nullcontext
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from ogrpo.rollout.extension import ogrpo_serve
+
+ROOT = Path(__file__).resolve().parents[2]
+INDEX = "https://files.pythonhosted.org/packages/"
+RELEASES = {
+    "0.23.0.post1": (  # what pip picks
+        "ab/7a/32a1b1f13467fb7372588206fa1ffb735f28dcd8504d562f5c7ccdbd90d0",
+        "a3b9f4a5dd7aa50c37e03d1f35937c4ae5aeacc49b734cac74d59ce5757738e1",
+    ),
+    "0.26.0rc1": (  # the last that reads VLLM_ASCEND_ENABLE_NZ
+        "c4/c6/4fc1ff901fed6c3227ac1017864c11ed1247a583c5e7a5392d44744aaeec",
+        "647533d9ae77ae765c2c4b88eaa8f2cfcde56cc7621e393e3be63bfb7303d6b3",
+    ),
+    "0.27.1rc1": (  # the first that does not
+        "a1/25/ee50a0d4f9ccd1540c86d0efa6da517ca996dfd72e3c900207e47f70b90b",
+        "6fa8b357b624df4c8810c445da24082a9147009d8fe1db33eff815c8ab9805f0",
+    ),
+    "0.30.0rc2": (  # the newest
+        "d1/aa/38f9018eaf20ef60786c4fdc9182e9312719257b002b0533ca028f61bf05",
+        "05cb51448c0cd174ea338b16ebbfc8e215f44b373ea2a0d65f1314523a01152f",
+    ),
+}
+
+
+@pytest.fixture(scope="module", params=RELEASES)
+def release(request):
+    """A release: its version, and the text of its files by their path."""
+    version = request.param
+    place, sha256 = RELEASES[version]
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ogrpo" / "sdists"
+    file = cache / f"vllm_ascend-{version}.tar.gz"
+    if not file.is_file():
+        cache.mkdir(parents=True, exist_ok=True)
+        try:
+            with urllib.request.urlopen(f"{INDEX}{place}/{file.name}", timeout=60) as reply:
+                raw = reply.read()
+        except OSError as error:
+            pytest.skip(f"!!!!! THE INDEX IS OUT OF REACH, {file.name} WAS NOT READ: {error}")
+        assert hashlib.sha256(raw).hexdigest() == sha256
+        fresh = file.with_suffix(f".{os.getpid()}")
+        fresh.write_bytes(raw)
+        fresh.rename(file)
+    with tarfile.open(file) as packed:
+        texts = {
+            member.name.partition("/")[2]: packed.extractfile(member).read().decode()
+            for member in packed
+            if member.isfile() and member.name.endswith((".py", "Dockerfile"))
+            if "/vllm_ascend/" in member.name or member.name.count("/") == 1
+        }
+    return version, texts
+
+
+def command(version, *more):
+    before, after = ogrpo_serve.split(["M", "--device", "ascend", *more])
+    return ogrpo_serve.build(ogrpo_serve.parser().parse_args(before), version, after)
+
+
+def additional(made):
+    return json.loads(made.arguments[made.arguments.index("--additional-config") + 1])
+
+
+def worker_of(texts, settings, environment, engine):
+    """vLLM-Ascend's worker with its own code of a weight update, over our settings and engine."""
+    (worker,) = (
+        node
+        for node in ast.parse(texts["vllm_ascend/worker/worker.py"]).body
+        if isinstance(node, ast.ClassDef) and node.name == "NPUWorker"
+    )
+    names = {"_check_weight_transfer_engine", "_check_nz_disabled"}
+    names |= {f"{name}_weight_update" for name in ("start", "finish")} | {"update_weights"}
+    worker.body = [n for n in worker.body if isinstance(n, ast.FunctionDef) and n.name in names]
+    assert {n.name for n in worker.body} == names
+    for node in worker.body:
+        node.decorator_list, node.returns = [], None
+    worker.bases = []
+    nz = int(environment.get("VLLM_ASCEND_ENABLE_NZ", 1))
+    scope = {
+        "torch": SimpleNamespace(
+            device=lambda _: nullcontext(), npu=SimpleNamespace(synchronize=lambda: None)
+        ),
+        "envs_ascend": SimpleNamespace(VLLM_ASCEND_ENABLE_NZ=nz),
+        # 0.23 to 0.26 fall back to the variable, later ones to 1.
+        "get_ascend_config": lambda: SimpleNamespace(
+            weight_nz_mode=settings.get("weight_nz_mode", 1)
+        ),
+    }
+    module = ast.Module([ast.parse("from __future__ import annotations").body[0], worker], [])
+    exec(compile(module, "NPUWorker", "exec"), scope)
+    made = scope["NPUWorker"]()
+    made.weight_transfer_engine, made._weight_update_active, made.device = engine, False, "npu:0"
+    made.model_runner = SimpleNamespace(
+        model=SimpleNamespace(load_weights=None), reset_lora_state=lambda: None
+    )
+    return made
+
+
+class Engine:
+    """The calls that `ogrpo_transfer.ReleaseEngine` answers, with its signatures."""
+
+    def __init__(self):
+        self.updates = []
+
+    def parse_update_info(self, update):
+        return update
+
+    def start_weight_update(self):
+        pass
+
+    def finish_weight_update(self):
+        pass
+
+    def receive_weights(self, update, **_):
+        self.updates.append(update)
+
+    update_weights = receive_weights  # vLLM's base class parses, and calls the one above
+
+
+@pytest.mark.slow
+def test_a_weight_update_is_taken_with_what_ogrpo_serve_sets(release):
+    version, texts = release
+    made, engine = command(version), Engine()
+    worker = worker_of(texts, additional(made), made.environment, engine)
+    # vLLM up to 0.26 passes on what the trainer says; the worker's default would be True.
+    start = {"is_checkpoint_format": False} if version < "0.27" else {}
+    worker.start_weight_update(**start)
+    worker.update_weights({"version": 1})
+    worker.update_weights({"version": 1, "install": True})
+    worker.finish_weight_update()
+    assert [update.get("install", False) for update in engine.updates] == [False, True]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("setting", ["variable", "option"])
+def test_either_setting_alone_is_refused_by_a_release(release, setting):
+    """So that nobody takes one of the two away."""
+    version, texts = release
+    made = command(version)
+    settings = additional(made) if setting == "option" else {}
+    environment = made.environment if setting == "variable" else {}
+    worker = worker_of(texts, settings, environment, Engine())
+    start = {"is_checkpoint_format": False} if version < "0.27" else {}
+    if (version < "0.27") == (setting == "variable"):
+        worker.start_weight_update(**start)
+    else:
+        with pytest.raises(ValueError, match="FRACTAL_NZ mode is enabled"):
+            worker.start_weight_update(**start)
+
+
+@pytest.mark.slow
+def test_the_names_that_the_bridge_uses_are_there(release):
+    version, texts = release
+    engines = texts["vllm_ascend/distributed/weight_transfer/__init__.py"]
+    for backend, module, name in (
+        ("hccl", "hccl_engine", "HCCLWeightTransferEngine"),
+        ("npu_ipc", "npu_ipc_engine", "NPUIPCWeightTransferEngine"),
+    ):
+        assert f'"{backend}"' in engines
+        file = f"vllm_ascend/distributed/weight_transfer/{module}.py"
+        assert f'"{name}"' in engines
+        assert f"class {name}(" in texts[file]
+    runner = texts["vllm_ascend/worker/model_runner_v1.py"]
+    assert "class NPUModelRunner(GPUModelRunner)" in runner  # whose `reload_weights` we call
+    assert "WeightTransferEngineFactory.create_engine(" in texts["vllm_ascend/worker/worker.py"]
+    profile = "platform" if version < "0.27" else "device/hardware_profile"
+    assert "vllm_ascend.worker.worker.NPUWorker" in texts[f"vllm_ascend/{profile}.py"]
+    assert "processed_logprobs" in texts["vllm_ascend/sample/sampler.py"]
+    assert (version < "0.30") == ("enable_reduce_sample" in texts["vllm_ascend/ascend_config.py"])
+    paired = ".".join(version.split(".")[:2])
+    assert f"ARG VLLM_TAG=v{paired}" in texts["Dockerfile"]
+
+
+def test_the_extra_goes_as_far_as_sources_were_read():
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"][
+        "optional-dependencies"
+    ]
+    least, newest = (tuple(map(int, v.split(".")[:2])) for v in (min(RELEASES), max(RELEASES)))
+    assert newest == ogrpo_serve.ASCEND_UNTIL
+    assert least == ogrpo_serve.OLDEST
+    assert extras["serve-ascend"] == [f"vllm-ascend>=0.{least[1]},<0.{newest[1] + 1}"]
+
+
+def test_an_operators_own_additional_config_is_kept_beside_ours():
+    for more in (["--additional-config", '{"a": 1}'], ['--additional-config={"a": 1}']):
+        made = command("0.30.0", "--", *more, "--block-size", "32")
+        assert additional(made) == {"a": 1, "weight_nz_mode": 0}
+        assert made.arguments[-2:] == ["--block-size", "32"]
+        assert sum(text.startswith("--additional-config") for text in made.arguments) == 1
+
+
+@pytest.mark.parametrize(
+    ("value", "message"), [('{"weight_nz_mode": 2}', "mode 0 alone"), ("[", "give a JSON object")]
+)
+def test_an_additional_config_that_takes_no_weights_is_refused(value, message, capsys, tmp_path):
+    python = tmp_path / "python"
+    python.write_text("#!/bin/sh\necho 0.30.0\n")
+    python.chmod(0o755)
+    words = ["M", "--device", "ascend", "--python", str(python), "--dry-run"]
+    assert ogrpo_serve.main([*words, "--", "--additional-config", value]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_a_newer_vllm_ascend_than_was_read_is_named(capsys, tmp_path):
+    python = tmp_path / "python"
+    python.write_text("#!/bin/sh\necho 0.31.0\n")
+    python.chmod(0o755)
+    words = ["M", "--device", "ascend", "--python", str(python), "--dry-run"]
+    assert ogrpo_serve.main(words) == 0
+    assert "vLLM-Ascend was read up to 0.30" in capsys.readouterr().err

@@ -1,0 +1,80 @@
+"""Whole runs of four steps, seconds long, whose parts may be made to fail."""
+
+from collections.abc import Mapping
+from contextlib import closing
+from dataclasses import replace
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from ogrpo.config.schedule import Schedule
+from ogrpo.config.train import Checkpointing, Data, Evaluation, Model, Rollout, TrainConfig
+from ogrpo.config.update import Optimizer
+from ogrpo.report.run_dir import RunDir
+from ogrpo.run.main import carry_out, open_run, run
+from ogrpo.run.session import Invocation, Session
+from ogrpo.setup.build import find_devices, make_parts
+from ogrpo.setup.model import make_model
+from ogrpo.setup.prepare import prepare
+from ogrpo.setup.presets import main_study
+from tests.run.rewards import VARIED
+
+CONFIG = main_study(
+    rewards=(VARIED,),
+    data=Data(train=16),
+    model=Model(random="tiny"),
+    rollout=Rollout(group_size=2, max_tokens=4),
+    schedule=Schedule(steps=4, prompts=2, evaluate_every=2),
+    optimizer=Optimizer(learning_rate=0.05, warmup=0),
+    evaluation=Evaluation(prompts=2, gradient_variance=False),
+    checkpoint=Checkpointing(every=1, keep=3),
+)
+TYPED = Invocation("ogrpo train --run-dir here", "ogrpo train")
+COSTS = ("seconds", "tokens/s", "collect/", "reward/", "replay/unack", "replay/dropped")
+"""What is measured, or counted since a process began, wrote a segment or set one aside."""
+
+
+def go(folder: Path, config: TrainConfig = CONFIG, **changes: Any) -> str:
+    """A whole run; returns what it said."""
+    console = Console(file=StringIO(), width=200)
+    run(replace(config, run_dir=folder, **changes), console, TYPED)
+    return told(console)
+
+
+def go_with(
+    folder: Path, faults: Mapping[str, Any], config: TrainConfig = CONFIG, **changes: Any
+) -> str:
+    """The same, with some of its parts replaced: name -> what makes it of the real one."""
+    config = replace(config, run_dir=folder, **changes)
+    console = Console(file=StringIO(), width=200)
+    with closing(prepare(config)) as prepared, open_run(config, TYPED, console) as opened:
+        decoder, params = make_model(prepared, console)
+        devices = find_devices(prepared.config, decoder)
+        parts = make_parts(
+            prepared.config, prepared, decoder, devices=devices, experience=opened.experience
+        )
+        parts = replace(
+            parts, **{name: make(getattr(parts, name)) for name, make in faults.items()}
+        )
+        session = Session(
+            prepared.config, opened, prepared, decoder, devices, parts, console, TYPED
+        )
+        carry_out(session, params)
+    return told(console)
+
+
+def told(console: Console) -> str:
+    """What was shown."""
+    assert isinstance(console.file, StringIO)
+    return console.file.getvalue()
+
+
+def left(folder: Path) -> tuple[list[dict[str, Any]], bytes]:
+    """What a run ended with: records without what depends on time, and the weights."""
+    records = [
+        {name: x for name, x in record.items() if not any(cost in name for cost in COSTS)}
+        for record in RunDir(folder).read_metrics()
+    ]
+    return records, next((folder / "model").glob("*.safetensors")).read_bytes()

@@ -1,0 +1,242 @@
+"""The trainer as a library calls it: a task and a reward of one's own, and what is refused."""
+
+import asyncio
+import dataclasses
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+import ogrpo
+from ogrpo.config.schedule import Schedule
+from ogrpo.config.train import Checkpointing, Evaluation, Judging, Rollout, TrainConfig, WarmStart
+from ogrpo.core.algorithms import ALGORITHMS, with_parts
+from ogrpo.rewards.reward import Reward
+from ogrpo.rollout.collection import CollectionError
+from ogrpo.run.api import Trainer
+from ogrpo.tasks import Task
+
+QUIET = Console(quiet=True)
+SETTINGS = {
+    "schedule": Schedule(steps=3, prompts=4, evaluate_every=3),
+    "rollout": Rollout(group_size=4, prompts_per_call=2),
+    "warm_start": WarmStart(steps=4, cache=False),
+    "evaluation": Evaluation(prompts=4, gradient_variance=False),
+    "console": QUIET,
+}
+
+
+def rows(count=40):
+    return [
+        {
+            "prompt": f"{n} + 1 =",
+            "answer": str(n + 1),
+            "solution": f"{n} + 1 = {n + 1}",
+            "level": n % 3,
+        }
+        for n in range(count)
+    ]
+
+
+def ends_right(prompts, completions, answer, **columns):
+    return [float(c.split()[-1:] == [a]) for c, a in zip(completions, answer, strict=True)]
+
+
+def even_length(completions, **_):
+    return [float(len(text) % 2) for text in completions]
+
+
+async def slow_judge(prompts, completions, level, **_):
+    await asyncio.sleep(0.01)
+    return [float((len(text) + n) % 2) for text, n in zip(completions, level, strict=True)]
+
+
+def trained(tmp_path, rewards, **changes):
+    task = changes.pop("task", None) or Task.from_iterable(rows(), rewards=rewards)
+    options = {"run_dir": tmp_path / "run", **SETTINGS, **changes}
+    return Trainer(task=task, **options).train()
+
+
+@pytest.mark.slow
+def test_a_task_and_rewards_of_ones_own(tmp_path):
+    rewards = [ends_right, Reward("length", even_length, weight=0.5), slow_judge]
+    result = trained(tmp_path, rewards, algorithm="grpo")
+    records = result.records
+    assert result.stopped is None
+    assert [r["step"] for r in records] == [0, 1, 2, 3]
+    for record in records[1:]:
+        parts = [record[f"reward/{name}"] for name in ("ends_right", "length", "slow_judge")]
+        assert record["reward"] == pytest.approx(parts[0] + 0.5 * parts[1] + parts[2], abs=1e-6)
+    assert records[-1]["reward/failed"] == 0
+    assert records[-1]["pass@4/sampled"] is None  # three are 0 or 1, and none is marked
+    for name in ("ends_right", "length", "slow_judge"):
+        assert records[-1][f"heldout/reward/{name}/sampled"] is not None
+    assert (result.model / "config.json").is_file()
+    config = json.loads((result.run_dir / "config.json").read_text())
+    assert (config["task"], config["algorithm"]) == ("rows", "grpo")
+    assert config["rewards"] == [
+        f"{__file__}:{name}" for name in ("ends_right", "length", "slow_judge")
+    ]
+    assert config["reward"]["weights"] == [1.0, 0.5, 1.0]
+    assert config["optimizer"]["learning_rate"] == 1e-3  # of a model that is made here
+    assert config["rollout"]["max_tokens"] is not None
+
+
+@pytest.mark.slow
+def test_the_same_run_twice_whatever_the_processes(tmp_path):
+    first = trained(tmp_path / "a", [even_length], reward=Judging(processes=1))
+    second = trained(tmp_path / "b", [even_length], reward=Judging(processes=3))
+    skip = ("seconds", "tokens/s", "collect/", "reward/", "replay/")
+    one, two = (
+        [{k: v for k, v in r.items() if not k.startswith(skip)} for r in result.records]
+        for result in (first, second)
+    )
+    assert one == two
+
+
+@pytest.mark.slow
+def test_an_algorithm_of_ones_own(tmp_path):
+    mine = replace(with_parts(ALGORITHMS["grpo"], reduction="token"), name="mine")
+    result = trained(tmp_path, [even_length], algorithm=mine)
+    assert json.loads((result.run_dir / "config.json").read_text())["algorithm"] == "mine"
+    assert "mine" in (result.run_dir / "report.html").read_text()
+
+
+@pytest.mark.slow
+def test_the_same_columns_with_chat_prompts(tmp_path):
+    def last(prompts, completions, **_):
+        assert prompts[0][-1]["role"] == "user"
+        assert completions[0][0]["role"] == "assistant"
+        return [float(len(c[0]["content"]) % 2) for c in completions]
+
+    chats = [{**row, "prompt": [{"role": "user", "content": row["prompt"]}]} for row in rows()]
+    result = trained(tmp_path, [last], task=Task.from_iterable(chats, rewards=[last]))
+    assert result.records[-1]["reward/failed"] == 0
+
+
+# --- what fails ------------------------------------------------------------------------------
+
+
+def test_a_completion_that_cannot_be_judged_carries_no_loss(tmp_path, caplog):
+    def picky(completions, **_):
+        if any(len(text) % 5 == 1 for text in completions):
+            raise RuntimeError("a length I do not like")
+        return [float(len(text) % 2) for text in completions]
+
+    result = trained(tmp_path, [picky])
+    last = result.records[-1]
+    assert 0 < last["reward/failed/raised"] == last["reward/failed"]
+    assert "a length I do not like" in caplog.text
+    assert "picky" in caplog.text
+    assert __file__ in caplog.text
+    assert "not judged, and without loss: raised" in (result.run_dir / "report.html").read_text()
+
+
+@pytest.mark.parametrize(
+    ("kind", "give"),
+    [
+        ("wrong count", lambda n: [0.0] * (n + 1)),
+        ("none", lambda n: [None] * n),
+        ("not finite", lambda n: [float("nan")] * n),
+        ("not a number", lambda n: ["1"] * n),
+        ("raised", lambda n: 1 / 0),
+    ],
+)
+def test_a_reward_that_never_works_ends_the_run_with_its_name_and_the_state_saved(
+    tmp_path, kind, give
+):
+    def broken(completions, **_):
+        return give(len(completions))
+
+    with pytest.raises(RuntimeError, match=r"'broken' (gave None|.*test_api\.py)"):
+        trained(tmp_path, [broken], checkpoint=Checkpointing(every=1))
+    assert (tmp_path / "run" / "checkpoints" / "0").is_dir()
+
+
+@pytest.mark.slow
+def test_a_reward_that_never_ends_is_killed(tmp_path):
+    def endless(completions, **_):
+        while len(completions[0]) % 3 == 0:
+            pass
+        return [float(len(text) % 2) for text in completions]
+
+    result = trained(
+        tmp_path,
+        [endless],
+        schedule=Schedule(steps=1, prompts=4),
+        reward=Judging(call_seconds=0.5, processes=2),
+    )
+    assert result.records[-1]["reward/failed/timeout"] > 0
+
+
+def test_what_a_reward_prints_harms_nothing(tmp_path):
+    def chatty(completions, **_):
+        print("hello", flush=True)
+        return [float(len(text) % 2) for text in completions]
+
+    assert trained(tmp_path, [chatty]).records[-1]["reward/failed"] == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"schedul": 1}, r"no option schedul\. Did you mean schedule\?"),
+        ({"steps": 3}, r"no option steps\. It is .*schedule\.steps, in Python schedule=Schedule"),
+        ({"learning_rate": 1e-5}, r"optimizer\.learning-rate, in Python optimizer=Optimizer\(lea"),
+        ({"schedule": {"step": 3}}, r"no option schedule\.step\. Did you mean schedule\.steps\?"),
+        ({"schedule": {"steps": "3"}}, r"schedule\.steps is '3': give int"),
+        ({"schedule": 3}, r"schedule is 3: give a table of options, or in Python a Schedule\("),
+        ({"seed": "one"}, r"Trainer: seed is 'one': give int"),
+        (
+            {"model": "no/such/folder"},
+            r"no/such/folder is no folder, no GGUF file and no known name",
+        ),
+        ({"algorithm": "gpro"}, r"no algorithm 'gpro'\. Did you mean 'gspo'"),
+    ],
+)
+def test_what_is_wrong_is_refused_before_anything_is_written(tmp_path, options, message):
+    task = Task.from_iterable(rows(), rewards=[even_length])
+    with pytest.raises(ValueError, match=message):
+        Trainer(task=task, run_dir=tmp_path / "run", console=QUIET, **options)
+    assert not (tmp_path / "run").exists()
+
+
+def test_options_are_what_they_look_like():
+    task = Task.from_iterable(rows(), rewards=[even_length])
+    options = {
+        "run_dir": "runs/1",
+        "schedule": {"steps": 3},
+        "warm_start": ogrpo.WarmStart(steps=4),
+    }
+    config = Trainer(task=task, optimizer={"learning_rate": 1}, **options).config
+    assert config.run_dir == Path("runs/1")
+    assert (config.schedule, config.warm_start.steps) == (ogrpo.Schedule(steps=3), 4)
+    assert config.optimizer.learning_rate == 1.0
+    assert config.task == "rows"
+    tables = [value for value in vars(config).values() if dataclasses.is_dataclass(value)]
+    for table in tables:
+        assert getattr(ogrpo, type(table).__name__) is type(table)
+
+
+def test_a_task_smaller_than_a_batch_is_refused(tmp_path):
+    task = Task.from_iterable(rows(10), rewards=[even_length])
+    with pytest.raises(ValueError, match=r"9 training prompts, fewer than a batch of.*= 16"):
+        Trainer(task=task, run_dir=tmp_path / "run", console=QUIET).train()
+
+
+def test_without_solutions_or_a_model_the_remedies_are_named(tmp_path):
+    bare = [{k: v for k, v in row.items() if k != "solution"} for row in rows()]
+    task = Task.from_iterable(bare, rewards=[even_length])
+    with pytest.raises(ValueError, match=r"--model\.path .* worked solutions .* --model\.random"):
+        trained(tmp_path, [even_length], task=task)
+
+
+def test_public_names_are_there():
+    assert ogrpo.Trainer is Trainer
+    assert ogrpo.Task is Task
+    assert ogrpo.TrainConfig is TrainConfig
+    assert issubclass(CollectionError, RuntimeError)
+    assert np.isfinite(ogrpo.TrainConfig().schedule.steps)

@@ -1,0 +1,68 @@
+"""A run says at once which judge decides and that there is nothing to learn, and ends if asked."""
+
+import json
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from ogrpo.report.guards import Guards
+from ogrpo.report.run_page import Answer
+from ogrpo.run.main import GuardError, guard
+from ogrpo.setup.presets import main_study
+from tests.report.test_guards import evaluated
+from tests.run.small_run import CONFIG, go, left
+
+HOPELESS = evaluated(0, 0.0) | {"heldout/unparsable": 1.0}
+FALL = [evaluated(0, 0.3), evaluated(1, 0.7), evaluated(2, 0.5)]
+ANSWERS = [Answer("18 apples", False), Answer("\x1b[2J", False), Answer("third", False)]
+
+
+@pytest.mark.parametrize(
+    ("records", "option", "said"),
+    [
+        ([HOPELESS], "strict", "100% of the held-out answers are unparsable"),
+        (FALL, "stop_when_worse", "fell by more than its interval"),
+    ],
+)
+def test_a_guard_rail_warns_and_ends_a_run_that_asks_for_it(records, option, said):
+    for asked in (False, True):
+        shown = []
+        session: Any = SimpleNamespace(
+            config=replace(main_study(), **{option: asked}),
+            warn=shown.append,
+        )
+        guards = Guards(records[:-1])
+        if asked:
+            with pytest.raises(
+                GuardError, match=f"--{option.replace('_', '-')} ends the run.*{said}"
+            ):
+                guard(session, guards, records[-1], ANSWERS)
+        else:
+            guard(session, guards, records[-1], ANSWERS)
+        assert said in shown[0]
+        assert ("18 apples" in shown[0]) == (option == "strict")
+        assert "third" not in shown[0]
+        assert "\x1b" not in shown[0]
+
+
+def test_a_file_without_rewards_says_what_it_looks_for_and_strict_ends_it(tmp_path):
+    task = tmp_path / "sums.jsonl"
+    rows = [{"prompt": f"{n} + 1 =", "answer": str(n + 1)} for n in range(40)]
+    task.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    data = replace(CONFIG.data, train=8000)
+    changes = {"task": str(task), "rewards": (), "data": data, "strict": True}
+    with pytest.raises(GuardError, match=r"are cut off before they ended") as caught:
+        go(tmp_path / "run", **changes)
+    notes = "".join(caught.value.__notes__)
+    assert "the state after step 0 is saved; go on with" in notes
+    told = go(tmp_path / "run", **{**changes, "strict": False}, resume=True)
+    first = told.splitlines()
+    assert any("the one number after the last ####" in line for line in first[:4])
+    page = (tmp_path / "run" / "report.html").read_text()
+    assert 'class="warning">step 0: 100% of the held-out answers are cut off' in page
+    assert "source of ogrpo" in page
+    assert "SHA-256 of the training prompts" in page
+    assert "from the command to this page" in page
+    assert left(tmp_path / "run")[0][0]["pass@1/sampled"] == 0

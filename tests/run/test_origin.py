@@ -1,0 +1,118 @@
+"""What may change when a run is resumed, what is refused, and what is always."""
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from ogrpo.config.train import TrainConfig
+from ogrpo.run.origin import APPLIED, NEVER, check_origin, differences
+from ogrpo.run.session import as_json
+from tests.loop.walk import paths
+
+BEFORE = {
+    "config": json.loads(json.dumps(as_json(TrainConfig()))),
+    "data": {"tokenizer": "a", "training prompts": "b", "held-out prompts": "c"},
+    "versions": {"jax": "0.10.2", "ogrpo": "0.1"},
+    "devices": {"count": 1, "kind": "cpu", "processes": 1},
+}
+
+
+def now(path: str = "", value: Any = None) -> dict[str, Any]:
+    found = json.loads(json.dumps(BEFORE))
+    found["config"] = as_json(TrainConfig())
+    if path:
+        *tables, name = path.split(".")
+        table = found
+        for each in tables:
+            table = table[each]
+        assert name in table, path
+        table[name] = value
+    return found
+
+
+def test_nothing_changed_is_nothing_said():
+    assert check_origin(BEFORE, now(), anyway=False) == []
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "line"),
+    [
+        ("config.schedule.steps", 900, "--schedule.steps: 240 then, 900 now"),
+        ("config.checkpoint.every", 3, "--checkpoint.every: 40 then, 3 now"),
+        ("config.rollout.url", ("http://a",), "--rollout.url: () then, ('http://a',) now"),
+        ("config.mesh.fsdp", 2, "--mesh.fsdp: 1 then, 2 now"),
+        ("data.held-out prompts", "d", "held-out prompts: not the checkpoint's"),
+        ("versions.jax", "0.11", "jax: 0.10.2 then, 0.11 now"),
+        ("devices.count", 8, "count: 1 then, 8 now"),
+        ("devices.kind", "TPU v5e", "kind: cpu then, TPU v5e now"),
+    ],
+)
+def test_what_only_shows_places_or_rounds_is_applied_and_told(path, value, line):
+    assert check_origin(BEFORE, now(path, value), anyway=False) == [line]
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "line"),
+    [
+        ("config.seed", 1, "--seed: 0 then, 1 now"),
+        ("config.optimizer.learning_rate", 0.5, "--optimizer.learning-rate: None then, 0.5 now"),
+        ("config.algorithm", "dapo", "--algorithm: off_policy_grpo then, dapo now"),
+        ("config.rollout.temperature", 0.5, "--rollout.temperature: 1.0 then, 0.5 now"),
+        ("data.tokenizer", "d", "tokenizer: not the checkpoint's"),
+        ("data.training prompts", "d", "training prompts: not the checkpoint's"),
+    ],
+)
+def test_another_experiment_is_refused_unless_it_is_wanted(path, value, line):
+    with pytest.raises(ValueError, match="--resume-anyway") as error:
+        check_origin(BEFORE, now(path, value), anyway=False)
+    assert line in str(error.value)
+    assert check_origin(BEFORE, now(path, value), anyway=True) == [line]
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        ("config.task", "math-500"),
+        ("config.lora.rank", 4),
+        ("config.optimizer.moments", "factored"),
+        ("config.evaluation.split", "validation"),
+        ("config.evaluation.task", "math-500"),
+        ("config.preset", "default"),
+    ],
+)
+def test_what_a_checkpoint_cannot_go_with_is_refused_whatever_is_wanted(path, value):
+    with pytest.raises(ValueError, match=rf"cannot change to {value}"):
+        check_origin(BEFORE, now(path, value), anyway=True)
+
+
+def test_a_checkpoint_of_before_says_its_config_alone():
+    old = {"config": json.loads(json.dumps(BEFORE["config"]))}
+    del old["config"]["certificate"]
+    assert check_origin(old, now(), anyway=False) == []
+    with pytest.raises(ValueError, match="--seed: 0 then, 1 now"):
+        check_origin(old, now("config.seed", 1), anyway=False)
+
+
+def test_the_lists_name_options_that_there_are():
+    known = paths(TrainConfig())
+    for pattern in (*APPLIED, *NEVER):
+        assert any(name == pattern or name.startswith(pattern) for name in known), pattern
+
+
+def test_numbers_that_are_equal_are_one_setting():
+    one = {"a": {"b": 1.0, "c": [1, 2]}, "d": None}
+    assert differences(one, {"a": {"b": 1, "c": (1, 2)}}) == {}
+    assert differences(one, {"a": {"b": 2, "c": [2]}, "d": 0}) == {
+        "a.b": (1.0, 2),
+        "a.c": ([1, 2], [2]),
+        "d": (None, 0),
+    }
+
+
+def test_a_run_that_is_not_resumed_takes_no_option_of_resuming():
+    with pytest.raises(ValueError, match="nothing is resumed"):
+        replace(TrainConfig(), resume_anyway=True)
+    with pytest.raises(ValueError, match="resume-from is -1"):
+        replace(TrainConfig(), resume_from=-1)

@@ -1,0 +1,83 @@
+"""The embedded engine's layouts for one CPU draw what the plain sampler draws."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from ogrpo.learner.state import join
+from ogrpo.policy import lora, sample
+from ogrpo.protocol import Sampling
+from ogrpo.serving import bridge
+from tests.policy.test_lora import adapters
+from tests.policy.tiny import make_config, make_params
+
+
+@pytest.mark.parametrize(
+    ("large", "unstacked"), [(1 << 22, False), (1, True)], ids=["small", "large"]
+)
+def test_the_embedded_engine_draws_what_the_sampler_draws(monkeypatch, large, unstacked):
+    monkeypatch.setattr(bridge, "_LARGE", large)
+    monkeypatch.setattr(bridge, "_LEAST_READ", 4)
+    config = make_config()
+    params = make_params(config)
+    engine = bridge.embedded_engine(config, eos_id=3, batch_size=2, prompt_length=5)
+    engine.publish(params, 7)
+    assert isinstance(engine._weights.params["layers"], list) == unstacked
+    prompts = [np.array([4, 1, 9], np.int32), np.array([2, 6, 8, 1, 10], np.int32)]
+    sampling = Sampling(temperature=0.7, max_tokens=40, group_size=3)
+    groups = engine.generate(prompts, sampling, seed=5)
+    ids = jnp.asarray([[4, 1, 9, 0, 0], [2, 6, 8, 1, 10]], jnp.int32)
+    plain = sample(
+        params,
+        config,
+        ids,
+        jnp.arange(5)[None] < jnp.array([[3], [5]]),
+        jax.random.key(5),
+        temperature=0.7,
+        greedy=False,
+        group_size=3,
+        max_tokens=40,
+        eos_id=3,
+    )
+    lengths = np.asarray(plain.mask.sum(-1))
+    for (n, g), length in np.ndenumerate(lengths):
+        completion = groups[n].completions[g]
+        np.testing.assert_array_equal(completion.token_ids, plain.token_ids[n, g, :length])
+        np.testing.assert_allclose(
+            completion.log_probs, plain.log_probs[n, g, :length], rtol=0, atol=1e-5
+        )
+        assert (completion.finish_reason == "stop") == bool(plain.finished[n, g])
+
+
+@pytest.mark.parametrize(("tokens", "expected"), [(31, None), (32, (2, 64))])
+def test_long_completions_get_the_layouts_for_them(monkeypatch, tokens, expected):
+    asked = []
+
+    def watched(*args, **how):
+        asked.append((how["halvings"], how["least_read"]) if "halvings" in how else None)
+        return sample(*args, **how)
+
+    monkeypatch.setattr(bridge, "sample", watched)
+    config = make_config(num_layers=1)
+    engine = bridge.embedded_engine(config, eos_id=3, batch_size=1, prompt_length=2)
+    engine.publish(make_params(config), 0)
+    sampling = Sampling(temperature=1.0, max_tokens=tokens, group_size=2)
+    engine.generate([np.array([4, 1], np.int32)], sampling, seed=0)
+    assert asked == [expected]
+
+
+def test_engines_and_servers_get_merged_adapters():
+    config = make_config()
+    params = make_params(config)
+    whole = join(*adapters(params, noise=0.1))
+    merged = lora.merge(whole)
+    named = bridge.named_tensors(config, whole)
+    for name, tensor in bridge.named_tensors(config, merged).items():
+        np.testing.assert_array_equal(named.pop(name), tensor)
+    assert not named
+    engine = bridge.embedded_engine(config, eos_id=3, batch_size=1, prompt_length=2)
+    engine.publish(whole, 0)
+    jax.tree.map(np.testing.assert_array_equal, engine._weights.params, merged)
+    one, other = (tree["layers"]["mlp"]["up_proj"]["weight"] for tree in (merged, params))
+    assert np.any(one != other)

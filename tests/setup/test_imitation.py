@@ -1,0 +1,113 @@
+"""Imitation of a task's worked solutions from given weights on."""
+
+import dataclasses
+import json
+
+import jax
+import numpy as np
+import pytest
+from rich.console import Console
+
+from ogrpo.config.train import Data, Model, Rollout, TrainConfig, WarmStart
+from ogrpo.data.chat import PLAIN_CHAT
+from ogrpo.data.tokenizer import train_bpe
+from ogrpo.policy import init_params
+from ogrpo.setup import model as models
+from ogrpo.setup.model import make_model, save_model, tiny_decoder
+from ogrpo.setup.prepare import prepare
+from ogrpo.setup.sources import check_sources
+
+ROWS = [
+    {"prompt": f"{a} + {b}", "answer": str(a + b), "solution": f"{a} + {b} = {a + b} #### {a + b}"}
+    for a in range(6)
+    for b in range(6)
+]
+WARM = WarmStart(solutions=True, steps=6, batch=4, learning_rate=3e-3, save_every=2)
+
+
+@pytest.fixture
+def config(tmp_path, monkeypatch):
+    monkeypatch.setenv("OGRPO_CACHE_DIR", str(tmp_path / "cache"))
+    file = tmp_path / "sums.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in ROWS))
+    texts = [row[name] for row in ROWS for name in ("prompt", "solution")]
+    tokenizer = train_bpe(texts, vocab_size=270, chat_template=PLAIN_CHAT)
+    decoder = tiny_decoder(tokenizer)
+    save_model(tmp_path / "model", decoder, init_params(decoder, jax.random.key(0)), tokenizer)
+    return TrainConfig(
+        task=str(file),
+        data=Data(heldout="4"),
+        model=Model(path=tmp_path / "model"),
+        warm_start=WARM,
+        rollout=Rollout(group_size=2, max_tokens=24),
+    )
+
+
+def imitated(config):
+    prepared = prepare(config)
+    console = Console(record=True, width=200)
+    try:
+        return make_model(prepared, console)[1], console.export_text()
+    finally:
+        prepared.close()
+
+
+@pytest.mark.slow
+def test_imitation_lowers_the_validation_loss_and_goes_on_where_it_was_stopped(
+    config, monkeypatch, tmp_path
+):
+    whole, shown = imitated(config)
+    losses = [
+        float(line.split("of validation solutions ")[1].split()[0])
+        for line in shown.splitlines()
+        if "of validation solutions" in line
+    ]
+    assert len(losses) == 3
+    assert losses[-1] < losses[0]
+    (folder,) = (tmp_path / "cache" / "warm-start").iterdir()
+    again, shown = imitated(config)
+    assert f"warm start read from {folder}" in shown
+
+    monkeypatch.setenv("OGRPO_CACHE_DIR", str(tmp_path / "other"))
+    imitate = models.make_imitate
+
+    def stopping(*args):
+        step, count = imitate(*args), iter(range(100))
+
+        def one(*args):
+            if next(count) == 5:
+                raise KeyboardInterrupt
+            return step(*args)
+
+        return one
+
+    monkeypatch.setattr(models, "make_imitate", stopping)
+    with pytest.raises(KeyboardInterrupt):
+        imitated(config)
+    monkeypatch.setattr(models, "make_imitate", imitate)
+    resumed, shown = imitated(config)
+    assert "imitation goes on from step 4" in shown
+    for one in (again, resumed):
+        jax.tree.map(np.testing.assert_array_equal, one, whole)
+    assert len([*(tmp_path / "other" / "warm-start").iterdir()]) == 1
+
+
+def test_without_it_nothing_is_imitated_and_nothing_is_left_out(config):
+    plain = dataclasses.replace(config, warm_start=WarmStart())
+    prepared = prepare(plain)
+    prepared.close()
+    assert prepared.lessons is None
+    with pytest.raises(ValueError, match=r"warm-start\.steps is 6, .*warm-start\.solutions is not"):
+        check_sources(
+            dataclasses.replace(config, warm_start=dataclasses.replace(WARM, solutions=False)), None
+        )
+    with pytest.raises(ValueError, match=r"warm-start\.solutions is True"):
+        check_sources(dataclasses.replace(config, model=Model()), None)
+
+
+def test_a_task_without_solutions_is_refused(config, tmp_path):
+    file = tmp_path / "bare.jsonl"
+    rows = [{name: row[name] for name in ("prompt", "answer")} for row in ROWS]
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    with pytest.raises(ValueError, match="has no worked solutions to imitate"):
+        imitated(dataclasses.replace(config, task=str(file)))

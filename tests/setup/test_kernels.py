@@ -1,0 +1,62 @@
+"""--kernels: the run uses what it says, and says it; what cannot run is refused."""
+
+import io
+import subprocess
+import sys
+from pathlib import Path
+from typing import get_args, get_type_hints
+
+import jax
+import jax.numpy as jnp
+import pytest
+from rich.console import Console
+
+from ogrpo.cli import options
+from ogrpo.config.update import Kernels
+from ogrpo.kernels.log_probs import NAMES
+from ogrpo.run.main import run
+from ogrpo.run.session import Invocation
+from ogrpo.setup.build import find_devices
+from ogrpo.setup.model import make_model
+from ogrpo.setup.prepare import prepare
+from tests.policy.tiny import ragged_batch
+
+pytestmark = pytest.mark.slow
+
+ROOT = Path(__file__).parents[2]
+
+
+def parse(words):
+    return options.parse(words, program="train", preset="default")
+
+
+def test_the_command_line_offers_every_kernel():
+    assert get_args(get_type_hints(Kernels)["log_probs"]) == NAMES
+
+
+@pytest.mark.parametrize(("name", "shown"), [("auto", "reference"), ("chunked", "chunked")])
+def test_a_run_says_which_it_uses(name, shown):
+    config = parse(["--model.random=tiny", f"--kernels.log-probs={name}", "--data.train=40"])
+    prepared = prepare(config)
+    console = Console(record=True, file=io.StringIO())
+    decoder, params = make_model(prepared, console)
+    prepared.close()
+    text = console.export_text()
+    assert "attention: blocked from 128 keys on, plain below" in text
+    assert f"log-probs: {shown}" in text
+    policy = find_devices(prepared.config, decoder).policy_fn
+    program = str(jax.make_jaxpr(policy)(params, ragged_batch(decoder), jnp.float32(1)))
+    assert ("_swept" in program) == (shown == "chunked")
+
+
+def test_a_run_refuses_what_the_device_lacks(tmp_path):
+    arguments = ["--kernels.log-probs=pallas", f"--run-dir={tmp_path / 'run'}"]
+    with pytest.raises(ValueError, match=r"need an NVIDIA GPU.*choose chunked"):
+        run(parse(arguments), Console(quiet=True), Invocation("train", "train"))
+
+
+def test_a_mesh_changes_neither_values_nor_gradients():
+    command = [sys.executable, "-m", "tests.setup.kernel_mesh"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split()[-1] == "equal"

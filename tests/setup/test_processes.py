@@ -1,0 +1,236 @@
+"""Runs of two processes with four devices each, beside the same runs of one process with eight."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from ogrpo.learner import hosts
+from ogrpo.setup import processes
+from ogrpo.setup.presets import main_study
+from ogrpo.setup.processes import check_processes
+from tests.loop.walk import with_options
+
+ROOT = Path(__file__).parents[2]
+MESH = "--mesh.data=2 --mesh.fsdp=2 --mesh.tensor=2".split()
+SMALL = (
+    "--model.random=tiny --rollout.group-size=4 --rollout.max-tokens=6 --schedule.prompts=8"
+    " --schedule.evaluate-every=2 --schedule.sync-interval=2 --evaluation.prompts=8 --checkpoint.every=1"
+    " --optimizer.learning-rate=0.003 --optimizer.warmup=0 --evaluation.no-gradient-variance"
+).split()
+REWARD = """
+def even(completions, **columns):
+    return [float(len(text) % 2) for text in completions]
+"""
+STEPS = 3
+COSTS = (
+    "seconds",
+    "tokens/s",
+    "collect/",
+    "sync/",
+    "server/",
+    "/calls",
+    "/completions",
+    "/processes",
+)
+"""What is measured, or counted since a process began."""
+
+
+@pytest.fixture(scope="module")
+def task(tmp_path_factory) -> list[str]:
+    folder = tmp_path_factory.mktemp("task")
+    lines = [{"prompt": f"{n} and {n * n} are", "answer": str(n)} for n in range(40)]
+    (folder / "problems.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (folder / "rewards.py").write_text(REWARD)
+    found = [f"--task={folder / 'problems.jsonl'}", f"--rewards={folder / 'rewards.py'}:even"]
+    return [*found, *SMALL, f"--schedule.steps={STEPS}"]
+
+
+def started(devices: int, *options: str, **environment: str) -> subprocess.Popen[str]:
+    flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={devices}"
+    return subprocess.Popen(
+        [sys.executable, "-m", "ogrpo", "train", *options],
+        env={**os.environ, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": flags, **environment},
+        cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+    )  # fmt: skip
+
+
+def pair(*options: str) -> list[subprocess.Popen[str]]:
+    where = f"--processes.coordinator=127.0.0.1:{free_port()}"
+    ids = [f"--processes.id={n}" for n in range(2)]
+    return [started(4, *options, where, "--processes.count=2", own) for own in ids]
+
+
+def found_by_slurm(*options: str) -> list[subprocess.Popen[str]]:
+    """The same with what Slurm tells each task in place of the options."""
+    job = {"SLURM_JOB_ID": str(os.getpid()), "SLURM_STEP_NODELIST": "localhost"}
+    tasks = [{**job, "SLURM_NTASKS": "2", "SLURM_PROCID": n, "SLURM_LOCALID": n} for n in "01"]
+    return [started(4, *options, "--processes.auto", **task) for task in tasks]
+
+
+def outputs(*processes: subprocess.Popen[str]) -> list[str]:
+    """What each said, when all have ended; if one hangs the others are ended."""
+    try:
+        return [process.communicate(timeout=300)[0] for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+            process.communicate()
+
+
+def free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return free.getsockname()[1]
+
+
+def codes(*processes: subprocess.Popen[str]) -> list[int | None]:
+    return [process.returncode for process in processes]
+
+
+def records(run: Path) -> list[dict]:
+    lines = (run / "metrics.jsonl").read_text().splitlines() if run.is_dir() else []
+    return [json.loads(line) for line in lines]
+
+
+def compare(run: Path, expected: Path, steps: int = STEPS) -> None:
+    """Metrics and weights to rounding."""
+    found, wanted = records(run), records(expected)
+    assert len(found) == len(wanted) == steps + 1
+    for ours, theirs in zip(found, wanted, strict=True):
+        names = [
+            {name for name in record if not any(cost in name for cost in COSTS)}
+            for record in (ours, theirs)
+        ]
+        assert names[0] == names[1]
+        for name in names[0]:
+            assert alike(ours[name], theirs[name]), (name, ours[name], theirs[name])
+    ours, theirs = (load_file(next((at / "model").glob("*.safetensors"))) for at in (run, expected))
+    gap = max(float(np.abs(ours[name] - theirs[name]).max()) for name in theirs)
+    assert gap < 1e-4
+
+
+def alike(one: object, other: object) -> bool:
+    if isinstance(one, float) and isinstance(other, float):
+        return one == pytest.approx(other, rel=1e-4, abs=1e-5)
+    return one == other
+
+
+def learned(run: Path) -> None:
+    assert len({record["reward"] for record in records(run)}) > 2
+    assert all(record["grad_norm"] > 1e-3 for record in records(run)[1:])
+
+
+@pytest.mark.slow
+def test_a_run_of_two_processes_stops_and_goes_on_and_is_that_of_one(task, tmp_path):
+    extra = "--optimizer.batching=packed --knobs.beta=0.1 --certificate.delta=0.05 --certificate.completions=1".split()
+    steps = 8  # more than go by between a step's record and a signal
+    options = [*task, *MESH, *extra, f"--schedule.steps={steps}"]
+    alone = started(8, *options, f"--run-dir={tmp_path / 'one'}")
+    told = outputs(alone)
+    assert codes(alone) == [0], told
+    learned(tmp_path / "one")
+    run = tmp_path / "t[w]o"
+    folder = f"--run-dir={run}"
+    both = pair(*options, folder)
+    await_step(run, 1, both)
+    both[1].send_signal(signal.SIGTERM)
+    told = outputs(*both)
+    assert codes(*both) == [130, 130], told
+    assert "stopped by SIGTERM after step" in told[0]
+    assert 0 < len(records(run)) < steps + 1
+    both = found_by_slurm(folder, "--resume")
+    told = outputs(*both)
+    assert codes(*both) == [0, 0], told
+    compare(run, tmp_path / "one", steps)
+    assert "step" in told[0]
+    assert "run directory" not in told[1]
+
+
+def await_step(run: Path, step: int, processes: list[subprocess.Popen[str]]) -> None:
+    while not (run / "metrics.jsonl").exists() or len(records(run)) <= step:
+        assert not any(process.poll() is not None for process in processes), outputs(*processes)
+        time.sleep(0.05)
+
+
+@contextmanager
+def serving(folder: Path, url: str) -> Iterator[None]:
+    words = [sys.executable, "-m", "ogrpo.serving.serve", str(folder), "--engine", "embedded"]
+    place = ["--device", "cpu", "--port", str(urlsplit(url).port), "--max-model-len", "64"]
+    with subprocess.Popen([*words, *place], stdout=subprocess.DEVNULL) as process:
+        try:
+            yield
+        finally:
+            process.terminate()
+
+
+@pytest.mark.slow
+def test_the_first_of_two_processes_talks_to_the_servers(task, tmp_path):
+    ahead = ["--schedule.sync-offset=1", "--schedule.replay=2", "--replay.groups=16"]
+    for name, devices, mesh in (("one", 1, []), ("two", 4, MESH)):
+        run = tmp_path / name
+        url = f"http://127.0.0.1:{free_port()}"
+        options = [*task, *ahead, *mesh, f"--run-dir={run}", f"--rollout.url={url}"]
+        processes = [started(devices, *options)] if name == "one" else pair(*options)
+        while not (run / "initial" / "tokenizer.json").exists():
+            assert not any(p.poll() is not None for p in processes), outputs(*processes)
+            time.sleep(0.05)
+        with serving(run / "initial", url):
+            told = outputs(*processes)
+        assert not any(codes(*processes)), told
+        learned(run)
+    compare(tmp_path / "two", tmp_path / "one")
+
+
+@pytest.mark.slow
+def test_processes_that_were_told_different_things_are_refused(task, tmp_path):
+    where = f"--processes.coordinator=127.0.0.1:{free_port()}"
+    both = [
+        started(
+            4, *task, *MESH, where, "--processes.count=2", f"--processes.id={n}", f"--seed={n}",
+            f"--run-dir={tmp_path / 'run'}",
+        )
+        for n in range(2)
+    ]  # fmt: skip
+    told = outputs(*both)
+    assert codes(*both) == [2, 2], told
+    for text in told:
+        assert "the configuration of processes [1] differs from that of process 0" in text
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ({"schedule": {"sync_offset": 1}}, "schedule.sync-offset is 1.*give 0, or servers"),
+        ({"rollout": {"workers": 2}}, "rollout.workers is 2.*give 1, or servers"),
+    ],
+)
+def test_the_embedded_sampler_of_several_processes_keeps_step(monkeypatch, setting, message):
+    config = with_options(main_study(), setting)
+    check_processes(config)
+    monkeypatch.setattr(processes, "several", lambda: True)
+    check_processes(main_study())
+    with pytest.raises(ValueError, match=message):
+        check_processes(config)
+    check_processes(with_options(config, {"rollout": {"url": ("http://127.0.0.1:1",)}}))
+
+
+def test_one_process_says_nothing_to_others():
+    tree = {"a": np.ones(2)}
+    assert hosts.fetch(tree) is tree
+    assert hosts.from_first(lambda: 3) == hosts.on_first(lambda: 3) == 3
+    assert hosts.everyone(3) == [3]
+    with pytest.raises(KeyError, match="mine"):
+        hosts.on_first(lambda: {}["mine"])

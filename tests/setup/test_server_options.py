@@ -1,0 +1,293 @@
+"""Options of external servers, from the command line to what the servers are asked."""
+
+import io
+import re
+import threading
+from contextlib import closing, contextmanager
+from dataclasses import fields, replace
+from functools import partial
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+from rich.console import Console
+
+from ogrpo.cli import eval as command
+from ogrpo.cli.options import parse
+from ogrpo.config.rollout import Servers
+from ogrpo.report.run_dir import RunDir
+from ogrpo.rollout.collection import Collector
+from ogrpo.rollout.endpoint import Endpoint, Service
+from ogrpo.rollout.vllm import Options, Refused, RolloutError
+from ogrpo.serving.bridge import embedded_model
+from ogrpo.setup import build, servers
+from ogrpo.setup.build import collection_limits
+from ogrpo.setup.servers import connect
+from tests.rollout.collection.scripted import LONG, SAMPLING, Scripted, equal_rewards, request_at
+from tests.rollout.vllm import broadcast, contract, world
+
+CONFIG = world.decoder()
+PARAMS = world.make_params(CONFIG, 0)
+OVERLAPPED = ("--rollout.workers=2", "--schedule.sync-offset=1")
+
+
+@contextmanager
+def serving(service, seen, **options):
+    """An endpoint that leaves what it is sent in `seen`: path and body of each request."""
+    endpoint = Endpoint(service, **options)
+
+    class Recording(endpoint._server.RequestHandlerClass):
+        def read_body(self):
+            body = super().read_body()
+            seen.append((self.path, body))
+            return body
+
+    endpoint._server.RequestHandlerClass = Recording
+    thread = threading.Thread(target=endpoint.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield endpoint.url
+    finally:
+        endpoint.close()
+        thread.join()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return world.save(tmp_path_factory.mktemp("policy"), CONFIG, PARAMS)
+
+
+@pytest.fixture(scope="module")
+def service(folder):
+    decode = partial(world.TOKENIZER.decode, skip_special_tokens=False)
+    how = {"dtype": "float32", "eos_id": world.EOS, "batch_size": 4}
+    return Service(*embedded_model(str(folder), decode_fn=decode, **how))
+
+
+@pytest.fixture
+def seen():
+    return []
+
+
+@pytest.fixture
+def url(service, seen):
+    with serving(service, seen) as found:
+        yield found
+
+
+def asked_for(*options):
+    return parse([*options], program="ogrpo train", preset="none")
+
+
+def connected(folder, *options, said=None):
+    """The engine of a run with these options."""
+    sizes = ("--data.prompt-length=4", "--rollout.max-tokens=12", f"--model.path={folder}")
+    console = Console(file=said or io.StringIO(), width=200)
+    run = RunDir(folder.parent / "run")
+    return connect(asked_for(*sizes, *options), run, CONFIG, {}, world.TOKENIZER, console)
+
+
+def published(folder, *options):
+    with closing(connected(folder, *options)) as engine:
+        engine.publish(PARAMS, 0)
+        return engine.generate(world.PROMPTS, contract.SAMPLING, 0)
+
+
+def pauses(seen):
+    """The modes of the pauses that servers were asked for."""
+    asked = [urlsplit(path) for path, _ in seen]
+    return {parse_qs(at.query)["mode"][0] for at in asked if at.path == "/pause"}
+
+
+@pytest.mark.parametrize("mode", ["wait", "abort", "keep"])
+def test_a_push_pauses_servers_as_the_option_says(folder, url, seen, mode):
+    published(folder, f"--rollout.url={url}", f"--rollout.in-flight={mode}", *OVERLAPPED)
+    assert pauses(seen) == {mode}
+
+
+def test_servers_that_do_not_label_tokens_cannot_keep_requests(folder, service, seen):
+    with (
+        serving(service, seen, native=False) as url,
+        pytest.raises(Refused, match=r"in_flight='keep'.*: use 'wait' or 'abort'"),
+    ):
+        published(folder, f"--rollout.url={url}", "--rollout.in-flight=keep", *OVERLAPPED)
+
+
+@pytest.mark.parametrize("mode", ["wait", "abort", "keep"])
+def test_weights_meet_calls_under_way_unless_they_are_to_wait(mode):
+    begun = threading.Event()
+
+    def script(engine, prompts, seed):
+        begun.set()
+        assert mode == "wait" or engine.event(1).wait(LONG)
+        engine.log.append(("drawn",))
+
+    more = () if mode == "wait" else (f"--rollout.in-flight={mode}",)
+    limits = collection_limits(asked_for("--rollout.url=http://127.0.0.1:9", *OVERLAPPED, *more))
+    engine = Scripted(script)
+    how = {"steps": range(1), "limits": limits, "retry_on": ()}
+    with Collector(engine, request_at, SAMPLING, equal_rewards, **how) as collector:
+        collector.publish({}, 0)
+        collector.request(0)
+        assert begun.wait(LONG)
+        collector.publish({}, 1)
+        assert engine.event(1).wait(LONG)
+        collector.take(0)
+    pushed = engine.log.index(("publish", {}, 1))
+    assert (pushed < engine.log.index(("drawn",))) == (mode != "wait")
+
+
+@pytest.mark.parametrize("given", ["/", "/v1", "/v1/"])
+def test_an_address_as_clients_of_v1_are_given_it_reaches_the_server(folder, url, given):
+    assert len(published(folder, f"--rollout.url={url}{given}")) == len(world.PROMPTS)
+
+
+def test_a_wrong_address_ends_a_run_at_once_though_another_server_is_missing(folder, url):
+    missing = "http://127.0.0.1:9"
+    with pytest.raises(RolloutError, match=f"the server is at {url}: give that address"):
+        connected(folder, "--rollout.url", missing, f"{url}/v1/models", "--rollout.wait=600")
+
+
+def test_a_wait_that_ends_says_what_it_was_for(folder):
+    with pytest.raises(RolloutError, match="does not answer; start it with:") as caught:
+        connected(folder, "--rollout.url=http://127.0.0.1:9", "--rollout.wait=0")
+    assert re.search(r"--port 9 .*\nlast: .*refused$", str(caught.value))
+
+
+def test_servers_pull_from_the_address_that_is_advertised(folder, url, seen):
+    said = io.StringIO()
+    where = ("--rollout.transport=url", "--rollout.listen=0.0.0.0", "--rollout.advertise=localhost")
+    with closing(connected(folder, f"--rollout.url={url}", *where, said=said)) as engine:
+        engine.publish(PARAMS, 0)
+    assert "servers pull weights from this machine as localhost" in said.getvalue()
+    bodies = b"".join(body for _, body in seen)
+    assert b"http://localhost:" in bodies
+    assert b"0.0.0.0" not in bodies
+
+
+def test_a_trainer_without_a_gpu_is_refused_before_it_waits_for_servers(folder):
+    where = ("--rollout.url=http://127.0.0.1:9", "--rollout.transport=nccl")
+    with pytest.raises(Refused, match=r"transport is nccl.*no CUDA device.*folder or url"):
+        connected(folder, *where, "--rollout.wait=3")
+
+
+def test_weights_are_broadcast_to_servers_that_have_a_gpu(
+    folder, service, seen, tmp_path, monkeypatch
+):
+    library = broadcast.build(tmp_path)
+    monkeypatch.setattr(broadcast.BroadcastService, "library", library)
+    opened = []
+
+    def own():
+        opened.append(broadcast.trainers(library, monkeypatch))
+        return opened[-1]
+
+    monkeypatch.setattr(servers, "open_nccl", own)
+    model = broadcast.BroadcastService(service.model, service.params)
+    said, options = io.StringIO(), ("--rollout.transport=nccl", "--rollout.tolerance=1e-4")
+    with (
+        serving(model, seen) as url,
+        closing(connected(folder, f"--rollout.url={url}", *options, said=said)) as engine,
+    ):
+        engine.publish(PARAMS, 0)
+        assert engine.metrics()["sync/bytes_sent"] > 0
+    assert "weights are broadcast to servers by NCCL 2.32.3" in said.getvalue()
+    assert len(opened) == 1
+
+
+def test_weights_are_pulled_over_ipv6(folder, url, seen):
+    published(folder, f"--rollout.url={url}", "--rollout.transport=url", "--rollout.listen=[::1]")
+    assert b"http://[::1]:" in b"".join(body for _, body in seen)
+
+
+SET = {
+    "transport": "url",
+    "listen": "::1",
+    "advertise": "trainer.lan",
+    "timeout": 7.5,
+    "patience": 8.5,
+    "attempts": 9,
+    "per_server": 10,
+    "tolerance": 0.25,
+}
+
+
+@pytest.mark.parametrize("program", ["train", "eval"])
+def test_options_of_the_command_line_reach_the_engine(monkeypatch, program):
+    monkeypatch.setattr(build, "connect_policy", lambda *_, options, **__: options)
+    table = "rollout" if program == "train" else "servers"
+    words = [f"--{table}.{name.replace('_', '-')}={value}" for name, value in SET.items()]
+    words = [f"--{table}.url=http://host:8000", *words]
+    config = asked_for(*words) if program == "train" else eval_config(*words)
+    config = from_sizes(config)
+    options = build.make_server_engine(config, CONFIG, world.TOKENIZER)
+    assert {name: getattr(options, name) for name in SET} == SET
+    assert all(getattr(Options(), name) != value for name, value in SET.items())
+    # What says where servers are, and how long the start waits for them, is for this side alone.
+    reached = {field.name for field in fields(Servers)} - {"url", "wait", "folder"}
+    assert reached == set(SET)
+
+
+def eval_config(*words):
+    return command.as_train(command.parse(["--model.path=x", *words]))
+
+
+def from_sizes(config):
+    return replace(
+        config,
+        data=replace(config.data, prompt_length=4),
+        rollout=replace(config.rollout, max_tokens=4),
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--rollout.in-flight=abort"], "in-flight is abort, .* give --rollout.url and --rollout"),
+        (["--rollout.in-flight=keep", "--rollout.url=http://h"], "--rollout.workers 2 or more"),
+        (
+            ["--rollout.push=adapters", "--rollout.url=http://h"],
+            "push is adapters.*give --lora.rank",
+        ),
+        (
+            [
+                *("--rollout.in-flight=keep", "--rollout.url=http://h", "--rollout.workers=2"),
+                *("--rollout.push=adapters", "--lora.rank=2"),
+            ],
+            "in-flight is keep, .* a push of adapters leaves what is in flight as it is",
+        ),
+        (
+            ["--rollout.in-flight=keep", "--rollout.url=http://h", "--rollout.workers=2"],
+            "with schedule.sync-offset 0 nothing is in flight .*: give --schedule.sync-offset 1",
+        ),
+        (
+            [
+                *("--rollout.push=adapters", "--rollout.url=http://h", "--lora.rank=2"),
+                "--rollout.transport=nccl",
+            ],
+            "push is adapters, and rollout.transport nccl moves whole weights alone: use folder",
+        ),
+        (["--rollout.timeout=3"], "timeout is 3.0, which changes nothing here: give --rollout.url"),
+        (["--rollout.advertise=me", "--rollout.url=http://h"], "advertise is me.*transport url"),
+        (["--rollout.url", "http://h/v1", "http://h"], "rollout.url names http://h twice"),
+        (
+            ["--rollout.url=http://127.0.0.1", "--rollout.transport=url", "--rollout.listen=::"],
+            "rollout.listen is '::'.* give rollout.advertise.* perhaps 127.0.0.1",
+        ),
+        *(
+            ([f"--rollout.{name}={value}", "--rollout.url=http://h"], f"rollout.{name} is {value}")
+            for name, value in [
+                ("timeout", 0.0),
+                ("patience", -1.0),
+                ("attempts", 0),
+                ("per-server", 0),
+                ("tolerance", 0.0),
+                ("wait", -1.0),
+            ]
+        ),
+    ],
+)
+def test_what_would_change_nothing_or_cannot_be_is_refused_with_a_remedy(words, message, capsys):
+    with pytest.raises((ValueError, SystemExit)) as caught:
+        asked_for(*words)
+    told = str(caught.value) + capsys.readouterr().err.replace("│", " ")
+    assert re.search(message, " ".join(told.split()))

@@ -1,0 +1,163 @@
+"""`--rollout.url` as a user types it, against the protocol from the embedded sampler."""
+
+import dataclasses
+import json
+import re
+import shlex
+import socket
+import subprocess
+import sys
+import threading
+from contextlib import closing, contextmanager
+from functools import partial
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import pytest
+from rich.console import Console
+
+from ogrpo.loop import start, train
+from ogrpo.rollout.endpoint import Endpoint, Service
+from ogrpo.serving.bridge import embedded_model
+from ogrpo.setup.build import make_parts, make_server_engine
+from ogrpo.setup.model import make_model, save_model
+from ogrpo.setup.prepare import prepare
+from ogrpo.setup.servers import serve_command
+from tests.loop.walk import base_of, counts
+
+pytestmark = pytest.mark.slow
+
+ROOT = Path(__file__).parents[2]
+SMALL = (
+    "--data.train=64 --warm-start.steps=4 --warm-start.batch=4 --warm-start.problems=16 "
+    "--warm-start.no-cache --rollout.group-size=4 --schedule.prompts=4 "
+    "--schedule.evaluate-every=2 --schedule.sync-interval=2 --evaluation.prompts=6 --schedule.steps=4"
+).split()
+SERVE = re.compile(r"^  ogrpo-serve (.+)$", re.MULTILINE)
+
+
+def command(*options: str) -> list[str]:
+    return [sys.executable, "-m", "experiments.run", "gsm8k", *SMALL, *options]
+
+
+@pytest.fixture
+def free_url():
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return f"http://127.0.0.1:{free.getsockname()[1]}"
+
+
+@contextmanager
+def serving(options: str):
+    """The server that a run asks for, with the embedded sampler in vLLM's place."""
+    words = [
+        sys.executable,
+        "-m",
+        "ogrpo.serving.serve",
+        *shlex.split(options),
+        "--engine",
+        "embedded",
+    ]
+    with subprocess.Popen(words, stdout=subprocess.DEVNULL) as server:
+        try:
+            yield
+        finally:
+            server.terminate()
+
+
+# Evaluated by the server, it is given the trainer's weights for that, and its own again after.
+PUSHES = {"embedded": 2, "rollout": 8}
+
+
+@pytest.mark.parametrize("evaluator", PUSHES)
+def test_a_run_says_how_to_start_its_server_waits_for_it_and_trains(free_url, tmp_path, evaluator):
+    folder = tmp_path / "served"
+    where = (f"--rollout.url={free_url}", f"--evaluation.engine={evaluator}")
+    words = command(*where, f"--run-dir={folder}")
+    with subprocess.Popen(
+        words, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        lines = []
+        while not SERVE.match(line := process.stdout.readline()):
+            assert line, process.stderr.read()
+            lines.append(line)
+        assert re.match(rf"waiting for {free_url} \(.*refused\); start it elsewhere", lines[-1])
+        options = SERVE.match(line)[1]
+        assert options.startswith(f"{folder / 'initial'} --device cpu")
+        with serving(options):
+            stdout, stderr = process.communicate(timeout=300)
+    assert process.returncode == 0, stderr
+    stdout = "".join(lines) + stdout
+    assert f"server         {free_url}" in stdout
+    assert "tokenizer      the trainer's" in stdout
+    records = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    assert [r["staleness"] for r in records] == [None, 0, 1, 0, 1]
+    assert records[-1]["sync/count"] == PUSHES[evaluator]
+    assert records[-1]["sync/bytes"] > 0
+    assert records[-1]["server/generated_tokens"] > 0
+    assert all(r["sync/seconds"] > 0 for r in records[1:])
+    assert re.search(r"step +4 .*running \d+ .*push \d+\.\d\d s", stdout)
+    page = (folder / "report.html").read_text()
+    assert "Weights sent to the servers" in page
+    assert evaluator == "rollout" or "of 2 pushes" in page
+    assert "requests that failed and were sent again<td>0" in page
+    assert (folder / "plots" / "push_seconds.png").is_file()
+    assert all(r["mismatch"] < 1e-4 for r in records if r["staleness"] == 0)
+
+
+def test_a_server_that_is_not_there_is_named_with_the_command_that_starts_it(free_url, tmp_path):
+    words = command(f"--rollout.url={free_url}", "--rollout.wait=0", f"--run-dir={tmp_path}")
+    for _ in range(2):  # nothing but first weights is left behind, so that it can be tried again
+        done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=300)
+        assert done.returncode == 2
+        assert f"{free_url} does not answer; start it with:" in done.stderr
+        assert SERVE.search(done.stderr)
+        assert "Traceback" not in done.stderr
+        assert {path.name for path in tmp_path.iterdir()} == {".ogrpo.lock", "initial"}
+
+
+@contextmanager
+def served_alone(folder, config, tokenizer):
+    """A server in this process, and the engine of a run over it."""
+    model, params = embedded_model(
+        str(folder),
+        dtype="float32",
+        eos_id=tokenizer.eos_id,
+        decode_fn=partial(tokenizer.decode, skip_special_tokens=False),
+        batch_size=4,
+    )
+    with closing(Endpoint(Service(model, params, lora_rank=2))) as endpoint:
+        threading.Thread(target=endpoint.serve_forever, daemon=True).start()
+        yield dataclasses.replace(config.rollout, url=(endpoint.url,))
+
+
+def test_a_run_that_pushes_adapters_learns_as_merged_does(tmp_path):
+    url = {"rollout.url": ("http://127.0.0.1:1",), "rollout.transport": "url"}
+    more = {"lora.rank": 2, "rollout.max_tokens": 16, "evaluation.engine": "embedded"}
+    records = {}
+    with closing(prepare(base_of({**url, **more}))) as prepared:
+        config, tokenizer = prepared.config, prepared.tokenizer
+        decoder, params = make_model(prepared, Console(quiet=True))
+        save_model(tmp_path, decoder, params, tokenizer)
+        parts = make_parts(config, prepared, decoder)
+        for push in ("merged", "adapters"):
+            with served_alone(tmp_path, config, tokenizer) as rollout:
+                own = dataclasses.replace(rollout, push=push)
+                asked = dataclasses.replace(config, rollout=own)
+                command = serve_command(asked, *own.url, tmp_path)
+                assert ("--lora-rank 2" in command) == (push == "adapters")
+                with make_server_engine(asked, decoder, tokenizer) as engine:
+                    over = dataclasses.replace(parts, engine=engine)
+                    state = start(over.init(jax.tree.map(jnp.copy, params)), over)
+                    records[push] = [record for _, record in train(state, over, config.schedule)]
+    for one, other in zip(*records.values(), strict=True):
+        same = {name: one[name] for name in one if counts(name, one[name])}
+        same = {n: v for n, v in same.items() if not n.startswith(("sync/", "server"))}
+        assert "reward" in same or one["step"] == 0
+        assert {n: other[n] for n in same} == pytest.approx(same, rel=1e-4, abs=1e-5)
+    ends = {push: seen[-1] for push, seen in records.items()}
+    whole, alone = ends["merged"]["sync/bytes"], ends["adapters"]["sync/bytes"]
+    assert alone < 0.1 * whole
+    assert ends["merged"]["sync/bytes_total"] == 2 * whole
+    assert ends["adapters"]["sync/bytes_total"] == whole + 2 * alone

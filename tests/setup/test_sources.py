@@ -1,0 +1,361 @@
+"""Options of tasks, rewards and evaluation: each acts, or is refused where it would not."""
+
+import json
+from contextlib import closing
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from ogrpo.config.schedule import Schedule
+from ogrpo.config.train import Data, Evaluation, Judging, Model, Rollout, TrainConfig, WarmStart
+from ogrpo.data.tokenizer import train_bpe
+from ogrpo.protocol import Completion, Group
+from ogrpo.rollout.embedded import EmbeddedEngine
+from ogrpo.setup.build import make_parts
+from ogrpo.setup.find_task import find_task
+from ogrpo.setup.model import make_model, save_model, tiny_decoder
+from ogrpo.setup.prepare import prepare
+from ogrpo.setup.sources import check_sources
+from ogrpo.tasks import Task
+from tests.loop.walk import CHAT, DIFFERENCES, SUMS
+from tests.run.rewards import ODD, VARIED
+
+SMALL = Schedule(prompts=2)
+MADE = TrainConfig(task=SUMS, schedule=SMALL)
+
+
+def folder_of(path, train, test):
+    for name, rows in (("train", train), ("test", test)):
+        (path / f"{name}.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    return str(path)
+
+
+@pytest.fixture
+def official(tmp_path):
+    """GSM8K's files."""
+    rows = [{"question": f"{n} + 1 ?", "answer": f"one more #### {n + 1}"} for n in range(12)]
+    return folder_of(tmp_path, rows[:8], rows[8:])
+
+
+def judged(prepared, *texts):
+    """What texts earn as answers to the first training prompt, and what went wrong."""
+    ids = [prepared.tokenizer.encode(text) for text in texts]
+    made = [Completion(x, np.zeros(len(x), np.float32), 0, 1.0, "stop") for x in ids]
+    (found,) = prepared.judge.rewarded([0], [Group(prepared.prompts.train[0], tuple(made))])
+    return found
+
+
+REFUSED = {
+    "the files of a file": (
+        TrainConfig(task=SUMS, data=Data(path="here")),
+        r"data\.path is here, .* where a named task's files are",
+    ),
+    "columns of generated problems": (
+        TrainConfig(data=Data(prompt_column="asked")),
+        r"data\.prompt-column is asked, .* give --task a file",
+    ),
+    "solutions of an official task": (
+        TrainConfig(task="math", data=Data(path="x", solution_column="worked")),
+        r"data\.solution-column is worked",
+    ),
+    "a part of generated problems": (
+        TrainConfig(data=Data(heldout="0.5")),
+        r"data\.heldout is 0\.5",
+    ),
+    "a part of what has a test split": (
+        TrainConfig(task="math", data=Data(path="x", heldout="0.5")),
+        r"data\.heldout is 0\.5, .* evaluated on prompts of its own",
+    ),
+    "a part of what is not evaluated on": (
+        TrainConfig(task=SUMS, data=Data(heldout="3"), evaluation=Evaluation(task=DIFFERENCES)),
+        r"data\.heldout is 3",
+    ),
+    "generated problems of a file": (
+        TrainConfig(task=SUMS, data=Data(train=5)),
+        r"data\.train is 5, .* not generated here",
+    ),
+    "a prompt of calls of functions": (
+        TrainConfig(task="toolace", data=Data(path="x", prompt="{question}!")),
+        r"data\.prompt is .* toolace has prompts of its own",
+    ),
+    "weights of no rewards": (
+        TrainConfig(reward=Judging(weights=(1.0,))),
+        r"reward\.weights has 1 weights for 0 rewards",
+    ),
+    "a weight too many": (
+        TrainConfig(rewards=(ODD,), reward=Judging(weights=(1.0, 2.0))),
+        r"reward\.weights has 2 weights for 1 rewards",
+    ),
+    "files of no other task": (
+        TrainConfig(evaluation=Evaluation(path="x")),
+        r"evaluation\.path is x, .* files of --evaluation\.task",
+    ),
+    "files of a file to evaluate on": (
+        TrainConfig(evaluation=Evaluation(task=SUMS, path="x")),
+        r"evaluation\.path is x",
+    ),
+    "another engine where there is one": (
+        TrainConfig(evaluation=Evaluation(engine="embedded")),
+        r"evaluation\.engine is embedded, .* give --rollout\.url",
+    ),
+    "a split of a file": (
+        TrainConfig(task=SUMS, evaluation=Evaluation(split="validation")),
+        r"evaluation\.split is validation, .* no such split",
+    ),
+    "a split of what has none": (
+        TrainConfig(evaluation=Evaluation(task="aime-24", path="x", split="validation")),
+        r"evaluation\.split is validation",
+    ),
+    "a teacher beside worked solutions": (
+        TrainConfig(task=SUMS, warm_start=WarmStart(demonstrations=2)),
+        r"warm-start\.demonstrations is 2, .* worked solutions are imitated",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_would_change_nothing_is_refused(name):
+    config, message = REFUSED[name]
+    with pytest.raises(ValueError, match=message):
+        check_sources(config)
+
+
+ACCEPTED = [
+    TrainConfig(),
+    TrainConfig(task="arithmetic", data=Data(train=50)),
+    TrainConfig(rewards=(ODD, VARIED), reward=Judging(weights=(1.0, 2.0))),
+    TrainConfig(task=SUMS, data=Data(heldout="3", limit=5, prompt_column="asked", prompt="{question}!")),
+    TrainConfig(task=SUMS, model=Model(tokenizer_size=300), warm_start=WarmStart(steps=5)),
+    TrainConfig(task="deepscaler", data=Data(path="x", heldout="0.1")),
+    TrainConfig(task="math", data=Data(path="x"), evaluation=Evaluation(split="validation")),
+    TrainConfig(evaluation=Evaluation(task="aime-24", path="x")),
+    TrainConfig(rollout=Rollout(url=("http://a",)), evaluation=Evaluation(engine="embedded")),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("config", ACCEPTED)
+def test_what_acts_is_accepted(config):
+    check_sources(config)
+
+
+def right(prompts, completions, answer):
+    return [float(text == gold) for text, gold in zip(completions, answer, strict=True)]
+
+
+def own_task():
+    rows = [{"prompt": f"{n} + 1 =", "answer": str(n + 1)} for n in range(20)]
+    return Task.from_iterable(rows, rewards=[right])
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        (TrainConfig(rewards=(ODD,)), r"rewards is .*the task brings its own"),
+        (TrainConfig(data=Data(path="x")), r"data\.path is x"),
+        (TrainConfig(data=Data(train=50)), r"data\.train is 50"),
+        (TrainConfig(data=Data(limit=5)), r"data\.limit is 5"),
+        (TrainConfig(evaluation=Evaluation(split="validation")), r"evaluation\.split is"),
+    ],
+)
+def test_a_task_that_is_given_needs_no_finding(config, message):
+    check_sources(TrainConfig(), own_task())
+    with pytest.raises(ValueError, match=message):
+        check_sources(config, own_task())
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        (
+            TrainConfig(task=SUMS, rewards=(ODD,), reward=Judging(extraction="boxed")),
+            r"reward\.extraction is boxed, .* no answers are compared",
+        ),
+        (
+            TrainConfig(rewards=(ODD,), reward=Judging(seconds=1.0)),
+            r"reward\.seconds is 1\.0, .* no answers are compared",
+        ),
+        (
+            TrainConfig(reward=Judging(call_seconds=1.0)),
+            r"reward\.call-seconds is 1\.0, .* bound their own time",
+        ),
+        (TrainConfig(task=SUMS, reward=Judging(memory_gib=1.0)), r"reward\.memory-gib is 1\.0"),
+        (
+            TrainConfig(task=CHAT, data=Data(prompt="{question}!")),
+            r"data\.prompt is .* those of 'chat' are messages",
+        ),
+        (
+            TrainConfig(task=SUMS, data=Data(prompt="Calculate.")),
+            r"'Calculate\.' has no \{question\}",
+        ),
+        (TrainConfig(task=SUMS, data=Data(heldout="few")), r"data\.heldout is 'few': give a file"),
+    ],
+)
+def test_what_the_task_does_not_read_is_refused(config, message):
+    with pytest.raises(ValueError, match=message):
+        find_task(config)
+
+
+def test_a_task_of_ones_own_has_its_rewards_bounded_but_not_its_answers_found():
+    find_task(TrainConfig(reward=Judging(call_seconds=1.0)), own_task())
+    with pytest.raises(ValueError, match=r"reward\.extraction is free"):
+        find_task(TrainConfig(reward=Judging(extraction="free")), own_task())
+
+
+def test_prompts_are_put_once_wherever_they_come_from(official):
+    asked = "What is {question}"
+    for config in (
+        TrainConfig(task="gsm8k", data=Data(path=official, prompt=asked), schedule=SMALL),
+        TrainConfig(task=SUMS, data=Data(prompt=asked), schedule=SMALL),
+    ):
+        with closing(prepare(config)) as prepared:
+            texts = [prepared.tokenizer.decode(ids) for ids in prepared.prompts.train]
+            assert all(text.count("What is") == 1 and text[-1] in "=?" for text in texts)
+    mine = find_task(TrainConfig(data=Data(prompt=asked)), own_task()).task
+    assert mine.train[0].prompt.startswith("What is ")
+
+
+def test_answers_are_found_where_the_option_says(official):
+    """By default where the task has them; the same for files, official ones and generated ones."""
+    for config in (MADE, TrainConfig(task="gsm8k", data=Data(path=official), schedule=SMALL)):
+        for extraction, expected in ((None, [1, 0]), ("marker", [1, 0]), ("boxed", [0, 1])):
+            wanted = replace(config, reward=Judging(extraction=extraction))
+            with closing(prepare(wanted)) as prepared:
+                gold = find_task(wanted).task.train[0].columns["answer"]
+                found = judged(prepared, f"#### {gold}", f"\\boxed{{{gold}}}")
+                assert found.rewards.tolist() == expected
+    generated = find_task(TrainConfig(reward=Judging(extraction="boxed"))).task.rewards[0]
+    assert generated.function(["?"], ["so \\boxed{7}"], answer=["7"]) == [1.0]
+
+
+def test_comparisons_get_the_time_that_is_asked_for(official):
+    for config in (TrainConfig(), MADE, TrainConfig(task="gsm8k", data=Data(path=official))):
+        with pytest.raises(ValueError, match=r"seconds.*0"):
+            find_task(replace(config, reward=Judging(seconds=0.0)))
+
+
+ENDLESS = """
+import time
+def endless(completions):
+    time.sleep(60 if "1" in completions else 0)
+    return [1.0] * len(completions)
+def greedy(completions):
+    return [float(bytearray(1 << 30)[0])] * len(completions)
+"""
+
+
+@pytest.fixture
+def user_rewards(tmp_path):
+    path = tmp_path / "user_rewards.py"
+    path.write_text(ENDLESS)
+    return path
+
+
+def test_a_reward_that_overruns_is_ended_in_time(user_rewards):
+    wanted = Judging(call_seconds=0.5, processes=1)
+    config = replace(MADE, rewards=(f"{user_rewards}:endless",), reward=wanted)
+    with closing(prepare(config)) as prepared:
+        found = judged(prepared, "2", "1")
+    np.testing.assert_array_equal(found.rewards, [1, np.nan])  # the one that failed is not judged
+    assert np.isnan(found.values["endless"]).tolist() == [False, True]
+    assert "0.5" in found.failures[0]
+
+
+@pytest.mark.parametrize(("memory_gib", "fails"), [(0.5, True), (4.0, False)])
+def test_a_reward_gets_the_memory_that_is_asked_for(user_rewards, memory_gib, fails):
+    wanted = Judging(memory_gib=memory_gib, processes=1)
+    config = replace(MADE, rewards=(f"{user_rewards}:greedy",), reward=wanted)
+    with closing(prepare(config)) as prepared:
+        assert bool(judged(prepared, "2").failures) == fails
+
+
+def test_weights_are_those_of_the_rewards_for_official_files_too(official):
+    config = TrainConfig(
+        task="gsm8k",
+        data=Data(path=official),
+        rewards=(ODD, VARIED),
+        reward=Judging(weights=(1.0, 3.0)),
+    )
+    assert [r.weight for r in find_task(config).task.rewards] == [1.0, 3.0]
+
+
+TEMPLATE = """\
+{% for m in messages %}{{ m.content }}{% endfor %}{% if mood is defined %} Be {{ mood }}.{% endif %}"""
+
+
+@pytest.fixture(scope="module")
+def talker(tmp_path_factory):
+    """A model whose chat template reads one variable."""
+    folder = tmp_path_factory.mktemp("talker")
+    texts = ["What is 1 + 2 = ? Be kind."]
+    tokenizer = train_bpe(texts, 300, chat_template=TEMPLATE)
+    config = TrainConfig(task=SUMS, schedule=SMALL, model=Model(random="tiny"))
+    with closing(prepare(config)) as prepared:
+        _, params = make_model(replace(prepared, tokenizer=tokenizer), Console(quiet=True))
+    save_model(folder, tiny_decoder(tokenizer), params, tokenizer)
+    return folder
+
+
+def test_variables_reach_the_chat_template(talker):
+    def first(*chat):
+        config = replace(MADE, model=Model(path=talker), data=Data(chat=chat))
+        with closing(prepare(config)) as prepared:
+            return prepared.tokenizer.decode(prepared.prompts.train[0])
+
+    assert first("mood=kind") == f"{first()} Be kind."
+    with pytest.raises(ValueError, match=r"data\.chat sets mod, .* template reads mood"):
+        first("mod=kind")
+    with pytest.raises(ValueError, match=r"data\.chat sets messages"):
+        first("messages=[]")
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (Data(chat=("mood=kind",)), r"data\.chat sets mood, .* there is no chat template"),
+        (Data(system="Be kind."), r"system prompt .Be kind\..: it needs a chat template"),
+    ],
+)
+def test_what_needs_a_chat_template_is_refused_without(data, message):
+    with pytest.raises(ValueError, match=message):
+        prepare(replace(MADE, data=data))
+
+
+def test_another_task_is_evaluated_on_from_its_files(official, tmp_path):
+    config = replace(MADE, evaluation=Evaluation(task="gsm8k", path=official))
+    task = find_task(config).task
+    assert len(task.train) == 24  # nothing is cut off
+    assert [e.columns["answer"] for e in task.heldout] == ["9", "10", "11", "12"]
+
+
+def test_a_file_that_is_evaluated_on_is_so_whole_and_not_limited():
+    config = TrainConfig(task=SUMS, data=Data(limit=5), evaluation=Evaluation(task=DIFFERENCES))
+    task = find_task(config).task
+    assert (len(task.train), len(task.heldout)) == (5, 24)
+    mine = find_task(TrainConfig(evaluation=Evaluation(task=DIFFERENCES)), own_task()).task
+    assert (mine.name, len(mine.heldout)) == ("rows", 24)
+
+
+@pytest.mark.parametrize("engine", ["rollout", "embedded"])
+def test_the_trainers_own_sampler_can_evaluate(engine):
+    config = replace(
+        MADE,
+        model=Model(random="tiny"),
+        rollout=Rollout(url=("http://a",)),
+        evaluation=Evaluation(engine=engine),
+    )
+    with closing(prepare(config)) as prepared:
+        decoder = tiny_decoder(prepared.tokenizer)
+        servers = make_parts(prepared.config, prepared, decoder).engine  # in their place
+        parts = make_parts(prepared.config, prepared, decoder, servers)
+    assert parts.engine is servers
+    assert (parts.evaluator is servers) == (engine == "rollout")
+    assert isinstance(parts.evaluator, EmbeddedEngine)
+
+
+def test_a_task_of_the_name_of_the_generated_ones_has_a_tokenizer_of_its_own():
+    rows = [{"prompt": f"Word {n} ?", "answer": str(n)} for n in range(20)]
+    task = Task.from_iterable(rows, rewards=[right], name="arithmetic")
+    with closing(prepare(TrainConfig(schedule=SMALL), task)) as prepared:
+        assert prepared.tokenizer.decode(prepared.prompts.train[0]).startswith("Word")

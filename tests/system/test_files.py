@@ -1,0 +1,167 @@
+"""Files are whole or absent; JSON is refused by its file's name."""
+
+import errno
+import os
+import stat
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ogrpo.system.files import (
+    DEEPEST,
+    LARGEST,
+    parse_json,
+    read_json,
+    read_text,
+    replacing,
+    replacing_file,
+    write_json,
+    write_text,
+)
+
+
+@pytest.mark.parametrize("mask", [0o022, 0o027, 0o077])
+def test_a_file_has_the_permissions_of_the_umask(tmp_path: Path, mask: int) -> None:
+    before = os.umask(mask)
+    try:
+        write_text(tmp_path / "ours", "x")
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((tmp_path / "ours").stat().st_mode) == 0o666 & ~mask
+
+
+def test_an_error_in_the_middle_leaves_the_old_content_and_nothing_beside_it(
+    tmp_path: Path,
+) -> None:
+    file = tmp_path / "config.json"
+    write_json(file, {"kept": True})
+
+    def break_in_the_middle() -> None:
+        with replacing(file) as out:
+            out.write("half of")
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with pytest.raises(OSError, match=r"No space left.*/config.json"):
+        break_in_the_middle()
+    with pytest.raises(ValueError, match="JSON"):
+        write_json(file, float("nan"))
+    assert read_json(file) == {"kept": True}
+    assert [each.name for each in tmp_path.iterdir()] == ["config.json"]
+
+
+def test_a_file_is_synchronised_before_its_name_and_the_name_after(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    order: list[str] = []
+    sync, replace = os.fsync, os.replace
+
+    def watched_sync(handle: int) -> None:
+        kind = "folder" if stat.S_ISDIR(os.fstat(handle).st_mode) else "file"
+        order.append(kind)
+        sync(handle)
+
+    def watched_replace(source: Path, target: Path) -> None:
+        order.append("rename")
+        replace(source, target)
+
+    monkeypatch.setattr(os, "fsync", watched_sync)
+    monkeypatch.setattr(os, "replace", watched_replace)
+    write_text(tmp_path / "x", "x")
+    assert order == ["file", "rename", "folder"]
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("[" * 100_000, "nested deeper than 100"),
+        ('{"a":' * 100_000, "nested deeper than 100"),
+        ("1" * 5000, "a number of 5000 characters: 11111"),
+        ("NaN", "NaN, which JSON does not know"),
+        ("[-Infinity]", "-Infinity"),
+        (r'"\ud800"', r"half of a surrogate pair \(\\ud800\)"),
+        (r'{"\udc00": 1}', r"half of a surrogate pair \(\\udc00\)"),
+        ("[1e400]", "1e400, a number beyond the largest"),
+        ('{"a": 1, "a": 2}', "'a' twice in one object"),
+        ('[{"b": {"a": 1, "a": null}}]', "'a' twice"),
+        ("{", "not JSON"),
+        ("", "not JSON"),
+    ],
+)
+def test_what_no_reader_can_use_is_refused_by_the_files_name(
+    tmp_path: Path, text: str, reason: str
+) -> None:
+    file = tmp_path / "odd.json"
+    file.write_text(text)
+    with pytest.raises(ValueError, match=reason) as caught:
+        read_json(file)
+    assert str(file) in str(caught.value)
+
+
+def test_bytes_that_are_no_text_are_refused_by_the_files_name(tmp_path: Path) -> None:
+    (tmp_path / "odd.json").write_bytes(b'"\xff"')
+    with pytest.raises(ValueError, match=r"odd.json is not UTF-8 \(byte 1\)"):
+        read_json(tmp_path / "odd.json")
+
+
+def test_a_name_that_is_said_twice_alike_is_taken() -> None:
+    assert parse_json('{"a": [1], "a": [1]}', "here") == {"a": [1]}
+
+
+def test_a_file_of_any_size_costs_no_more_memory_than_the_largest(tmp_path: Path) -> None:
+    with (tmp_path / "huge.json").open("wb") as file:
+        file.truncate(1 << 40)  # a hole: no byte of it is on the disk
+    with pytest.raises(ValueError, match=r"huge.json has more than 1000 bytes"):
+        read_text(tmp_path / "huge.json", most=1000)
+    with pytest.raises(ValueError, match=rf"huge.json has more than {LARGEST} bytes"):
+        read_json(tmp_path / "huge.json")
+
+
+def test_a_writer_of_its_own_replaces_a_file_whole_with_the_users_permissions(
+    tmp_path: Path,
+) -> None:
+    file = tmp_path / "model"
+    before = os.umask(0o027)
+    try:
+        with replacing_file(file) as draft:
+            draft.write_bytes(b"new")
+            draft.chmod(0o600)  # as the writer of safetensors does
+    finally:
+        os.umask(before)
+    assert (file.read_bytes(), stat.S_IMODE(file.stat().st_mode)) == (b"new", 0o640)
+
+    def break_in_the_middle() -> None:
+        with replacing_file(file) as draft:
+            draft.write_bytes(b"half of")
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with pytest.raises(OSError, match=r"No space left.*/model'"):
+        break_in_the_middle()
+    assert file.read_bytes() == b"new"
+    assert [each.name for each in tmp_path.iterdir()] == ["model"]
+
+
+def test_brackets_in_strings_are_not_nesting() -> None:
+    assert parse_json('["' + "[" * 500 + '\\"["]', "here") == ["[" * 500 + '"[']
+    deep = "[" * DEEPEST + "]" * DEEPEST
+    parse_json(deep, "here")
+    with pytest.raises(ValueError, match="nested"):
+        parse_json(f"[{deep}]", "here")
+
+
+VALUES = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+)
+
+
+@given(VALUES)
+def test_what_is_written_is_read(tmp_path_factory: pytest.TempPathFactory, value: object) -> None:
+    file = tmp_path_factory.getbasetemp() / "round.json"
+    write_json(file, value)
+    assert read_json(file) == value

@@ -1,0 +1,100 @@
+"""A folder belongs to one process, by whom others are told, until that process ends."""
+
+import errno
+import fcntl
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ogrpo.system import lock
+
+HOLD = """
+import sys, time
+from pathlib import Path
+from ogrpo.system import lock
+lock.take(Path(sys.argv[1]), "ogrpo train --seed 7")
+print("held", flush=True)
+time.sleep(600)
+"""
+
+
+def holder(folder: Path) -> subprocess.Popen[str]:
+    command = [sys.executable, "-c", HOLD, str(folder)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "held\n"
+    return process
+
+
+def test_another_process_is_refused_by_name_until_the_holder_dies(tmp_path):
+    with holder(tmp_path) as process:
+        with pytest.raises(lock.Taken, match=rf"process {process.pid} on .*train --seed 7"):
+            lock.take(tmp_path, "mine")
+        assert not lock.belongs_here(tmp_path)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    with lock.held(tmp_path, "mine"):
+        assert lock.belongs_here(tmp_path)
+        with pytest.raises(lock.Taken, match=f"process {os.getpid()} on"):  # nor twice in one
+            lock.take(tmp_path, "again")
+    assert not lock.belongs_here(tmp_path)
+
+
+FORK = """
+import os, sys
+from pathlib import Path
+from ogrpo.system import lock
+folder, ready, go_on = Path(sys.argv[1]), os.pipe(), os.pipe()
+with lock.held(folder, "parent"):
+    child = os.fork()
+    if child == 0:
+        os.write(ready[1], b".")
+        os.read(go_on[0], 1)
+        os._exit(0)
+    os.read(ready[0], 1)
+try:
+    with lock.held(folder, "after the parent let go, while the child lives"):
+        print("held")
+finally:
+    os.write(go_on[1], b".")
+    os.waitpid(child, 0)
+"""
+
+
+def test_a_fork_does_not_hold_what_its_parent_held(tmp_path):
+    """In a process of its own: JAX, which other tests import here, warns of forks."""
+    words = [sys.executable, "-c", FORK, str(tmp_path)]
+    done = subprocess.run(words, capture_output=True, text=True, check=True)
+    assert done.stdout == "held\n"
+
+
+@pytest.mark.parametrize("note", ["", "[" * 100_000, '{"pid": 1}', "\x00\xff", "3"])
+def test_a_holder_without_a_name_is_still_a_holder(tmp_path, note):
+    path = tmp_path / lock.NAME
+    path.write_bytes(note.encode("latin-1"))
+    with path.open("r+b") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        with pytest.raises(lock.Taken, match="in use by another process"):
+            lock.take(tmp_path, "mine")
+
+
+def test_a_file_system_without_locks_says_so(tmp_path, monkeypatch):
+    def no_locks(_handle, _how):
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(fcntl, "flock", no_locks)  # none is at hand here
+    with pytest.raises(lock.NoLocks, match=lock.NAME):
+        lock.take(tmp_path, "mine")
+    assert not lock.belongs_here(tmp_path)
+
+
+def test_the_note_says_who(tmp_path):
+    with lock.held(tmp_path, "ogrpo train [bold]"):
+        note = json.loads((tmp_path / lock.NAME).read_text())
+    assert note["pid"] == os.getpid()
+    assert note["command"] == "ogrpo train [bold]"

@@ -1,0 +1,266 @@
+"""The process itself: its protocol, its surroundings, its end."""
+
+import gc
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+import weakref
+from pathlib import Path
+
+import cloudpickle
+import pytest
+
+from ogrpo.rewards.lanes import Crew
+from ogrpo.system.worker import WorkerProcess
+from tests.rewards import functions
+from tests.rewards.asking import pool, request
+
+
+@pytest.fixture
+def start():
+    workers = []
+
+    def start(function, memory_gib=2.0):
+        workers.append(
+            WorkerProcess({"f": cloudpickle.dumps(function)}, memory_gib=memory_gib, files={})
+        )
+        workers[-1].load(60.0)
+        return workers[-1]
+
+    yield start
+    for worker in workers:
+        worker.kill()
+
+
+def gone(pid, seconds=20.0):
+    """Tell whether a process ends: that it is left to be collected is its parent's affair."""
+    for _ in range(int(seconds / 0.02)):
+        try:
+            with open(f"/proc/{pid}/stat") as file:
+                if file.read().rpartition(")")[2].split()[0] == "Z":
+                    return True
+        except (FileNotFoundError, ProcessLookupError):
+            return True
+        time.sleep(0.02)
+    return False
+
+
+def eventually(condition, seconds=20.0):
+    for _ in range(int(seconds / 0.02)):
+        if condition():
+            return True
+        time.sleep(0.02)
+    return False
+
+
+def test_any_function_may_be_asked_for_what_json_can_say(start):
+    worker = start(lambda a, b: {"sum": a + b, "what": None})
+    assert worker.call("f", {"a": 1, "b": 2}, seconds=9.0).result == {"sum": 3, "what": None}
+    reply = start(lambda: object()).call("f", {}, seconds=9.0)
+    assert reply.kind == "raised"
+    assert "not JSON serializable" in reply.message
+
+
+def test_the_process_is_no_fork_and_imports_neither_ours_nor_the_callers_main(start):
+    def look(marker):
+        import os
+        import sys
+
+        heavy = [m for m in ("ogrpo", "jax", "numpy", "pytest") if m in sys.modules]
+        main = [name for name in vars(sys.modules["__main__"]) if not name.startswith("__")]
+        return [heavy, main, os.environ["JAX_PLATFORMS"], hash("a"), sys.path[-1], marker in globals()]  # fmt: skip
+
+    first = start(look).call("f", {"marker": "start"}, seconds=9.0).result
+    assert first == start(look).call("f", {"marker": "start"}, seconds=9.0).result
+    assert first[:3] == [[], [], "cpu"]
+    assert first[4] == sys.path[-1]
+
+
+def test_what_a_function_prints_or_reads_does_not_touch_the_protocol(start, capfd):
+    def noisy():
+        import os
+
+        os.write(1, b"\0\0\0\0\0\0\0\5loud1")
+        print("loud2")
+        subprocess.run(["echo", "loud3"], check=True)
+        return sys.stdin.read()
+
+    worker = start(noisy)
+    assert [worker.call("f", {}, seconds=9.0).result for _ in range(2)] == ["", ""]
+    out, err = capfd.readouterr()
+    assert out == ""
+    assert all(f"loud{i}" in err for i in (1, 2, 3))
+
+
+def test_large_requests_and_replies_pass(start):
+    worker = start(lambda text: text[::-1])
+    text = "ab" * 3_000_000
+    assert worker.call("f", {"text": text}, seconds=60.0).result == text[::-1]
+
+
+def test_a_request_that_is_not_taken_is_an_overrun(start):
+    worker = start(lambda text: 0)
+    os.kill(worker._child._process.pid, signal.SIGSTOP)
+    reply = worker.call("f", {"text": "a" * 4_000_000}, seconds=0.3)
+    assert (reply.kind, reply.ended, worker.alive) == ("timeout", True, False)
+
+
+def test_a_call_under_way_is_answered_when_the_process_is_killed(start):
+    worker, found = start(functions.overruns), []
+    asking = threading.Thread(
+        target=lambda: found.append(worker.call("f", {"completions": ["bad"]}, seconds=60.0))
+    )
+    asking.start()
+    time.sleep(0.1)
+    worker.kill("for a test")
+    asking.join(20.0)
+    assert [(r.kind, r.ended, r.message) for r in found] == [
+        ("died", True, "its process ended: for a test")
+    ]
+    assert worker.call("f", {"completions": []}, seconds=9.0).kind == "died"
+
+
+def test_the_process_does_not_outlive_its_object():
+    worker = WorkerProcess({}, memory_gib=1.0, files={})
+    worker.load(60.0)
+    process, there = worker._child._process, weakref.ref(worker)
+    del worker
+    gc.collect()
+    assert there() is None
+    assert process.returncode == -signal.SIGKILL
+
+
+def test_memory_that_does_not_hold_the_interpreter_is_named():
+    worker = WorkerProcess({}, memory_gib=0.01, files={})
+    with pytest.raises(RuntimeError, match=r"did not start: .*0\.01 GiB of address space"):
+        worker.load(60.0)
+
+
+def test_an_idle_process_that_is_ended_from_outside_is_replaced():
+    with pool(functions.length, processes=1) as p:
+        assert p.score(request("ab")).rewards.tolist() == [2.0]
+        (worker,) = p._crew._workers
+        os.kill(worker._child._process.pid, signal.SIGKILL)
+        assert eventually(lambda: not worker.alive)
+        assert p.score(request("ab")).rewards.tolist() == [2.0]
+        assert p.metrics()["reward/processes"] == 2
+
+
+class DiesAtFirst:
+    """A function whose loading kills its process so many times."""
+
+    def __init__(self, notes, deaths):
+        self.code = f"""
+import os, pathlib, signal
+notes = pathlib.Path({str(notes)!r})
+died = notes.stat().st_size if notes.exists() else 0
+if died < {deaths}:
+    notes.write_text("x" * (died + 1))
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+    def __reduce__(self):
+        return exec, (self.code,)
+
+
+@pytest.mark.parametrize(("deaths", "starts"), [(1, 2), (2, 3), (9, 3)])
+def test_a_process_that_is_killed_while_it_starts_is_started_again(tmp_path, deaths, starts):
+    function = cloudpickle.dumps(DiesAtFirst(tmp_path / "notes", deaths))
+    crew = Crew({"f": function}, memory_gib=4.0, start_seconds=60.0)
+    if deaths < starts:
+        assert crew.start().alive
+    else:
+        with pytest.raises(RuntimeError, match="did not start: its process ended: signal SIGKILL"):
+            crew.start()
+    assert crew.started == starts
+    crew.close()
+
+
+def test_a_process_that_overran_is_ended_with_what_it_started(tmp_path):
+    with pool(functions.leaves_a_child, seconds=0.7) as p:
+        scores = p.score(request("a", folder=str(tmp_path)))
+    assert scores.failures[0].kind == "timeout"
+    assert all(gone(int(pid)) for pid in (tmp_path / "pids").read_text().split())
+
+
+ROOT = Path(__file__).parents[2]
+SCRIPT = """
+import sys
+from ogrpo.rewards.pool import RewardPool
+from ogrpo.rewards.scores import ScoreRequest
+{more}
+pool = RewardPool([reward], processes=2, seconds=100.0, memory_gib=1.0)
+ask = ScoreRequest.of_group("q", ["a", "bb"], completion_ids=[[1], [2]], finish_reasons=["stop"] * 2,
+                            columns={{"folder": sys.argv[1]}})
+print(pool.score(ask).rewards.tolist())
+"""
+REWARD = "def reward(completions, **columns): print('seen'); return [scale * len(c) for c in completions]\nscale = 2"
+
+
+def write(folder, more):
+    script = folder / "script.py"
+    script.write_text(SCRIPT.format(more=textwrap.dedent(more)))
+    return [sys.executable, "-X", "dev", "-W", "error", str(script), str(folder)]
+
+
+def test_an_unguarded_script_works_and_ends_without_a_warning(tmp_path):
+    done = subprocess.run(write(tmp_path, REWARD), capture_output=True, text=True, timeout=60)
+    assert (done.stdout, done.stderr, done.returncode) == ("[2.0, 4.0]\n", "seen\n", 0)
+
+
+def test_processes_end_when_the_caller_is_killed(tmp_path):
+    """Even in a step in C that holds the interpreter's lock, and so do the processes they started."""
+    command = write(tmp_path, "from tests.rewards.functions import leaves_a_child as reward")
+    caller = subprocess.Popen(command, env={**os.environ, "PYTHONPATH": str(ROOT)})
+    try:
+        pids = tmp_path / "pids"
+        assert eventually(lambda: pids.exists() and len(pids.read_text().split()) == 2, 60.0)
+        found = [int(pid) for pid in pids.read_text().split()]
+        assert not gone(found[0], 0.1)
+    finally:
+        caller.kill()
+        caller.wait()
+    assert all(gone(pid) for pid in found)
+
+
+def test_closing_ends_all_processes_and_what_is_under_way():
+    p = pool(functions.overruns, functions.judge)
+    raised = []
+
+    def score(text):
+        try:
+            p.score(request(text))
+        except RuntimeError as error:
+            raised.append(str(error))
+
+    before = threading.active_count()
+    threads = [threading.Thread(target=score, args=(text,)) for text in ("bad", "bad", "block")]
+    for thread in threads:
+        thread.start()
+    assert eventually(lambda: p.metrics()["reward/processes"] == 3)
+    children = [worker._child._process for worker in p._crew._workers]
+    time.sleep(0.1)
+    p.close()
+    p.close()
+    for thread in threads:
+        thread.join(20.0)
+    assert raised == ["the pool of rewards was closed."] * 3
+    assert len(children) == 3
+    assert all(child.returncode is not None for child in children)
+    assert eventually(lambda: threading.active_count() <= before)
+    with pytest.raises(RuntimeError, match="the pool of rewards is closed"):
+        p.score(request("a"))
+
+
+def test_a_pool_that_nobody_refers_to_ends():
+    p = pool(functions.length, functions.judge)
+    assert p.score(request("ab")).rewards.tolist() == [4.0]
+    children = [worker._child._process for worker in p._crew._workers]
+    del p
+    gc.collect()
+    assert children
+    assert all(child.returncode is not None for child in children)
