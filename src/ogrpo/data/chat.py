@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ogrpo.system.worker import Reply, WorkerProcess
+from ogrpo.system.worker import Reply, WorkerProcess, pickle_by_reference
 
 SECONDS = 5.0
 """CPU time of one rendering; templates take less than a millisecond."""
@@ -60,8 +60,7 @@ class _Renderer:
 
     def _call(self, function: str, arguments: Mapping[str, Any]) -> Reply:
         if self._worker is None or not self._worker.alive:
-            # A pickle that says no more than MODULE.NAME: the file is imported there, not here.
-            functions = {name: f"cchat_sandbox\n{name}\n.".encode() for name in ("render", "names")}
+            functions = {n: pickle_by_reference("chat_sandbox", n) for n in ("render", "names")}
             files = {"chat_sandbox": str(Path(__file__).with_name("chat_sandbox.py"))}
             self._worker = WorkerProcess(functions, memory_gib=MEMORY_GIB, files=files)
             self._worker.load(120)

@@ -17,7 +17,7 @@ from math_verify import ExprExtractionConfig, parse, verify
 
 from ogrpo.rewards.extract import LONGEST_ANSWER
 from ogrpo.rewards.lanes import Crew, SeparateLane
-from ogrpo.system.worker import Reply, WorkerProcess
+from ogrpo.system.worker import Reply, WorkerProcess, pickle_by_reference
 
 Pair = tuple[str, str]
 Verdict = Literal["correct", "wrong", "unparsable", "timeout"]
@@ -131,9 +131,8 @@ class BoundedVerifier:
     def _lane(self) -> SeparateLane:
         with self._lock:
             if self._started is None:
-                # A pickle that says no more than MODULE.NAME: the file is imported there, not here.
                 crew = Crew(
-                    {"compare": b"ccompare_answers\nbounded\n."},
+                    {"compare": pickle_by_reference("compare_answers", "bounded")},
                     memory_gib=MEMORY_GIB,
                     start_seconds=START_SECONDS,
                     files={"compare_answers": str(_SCRIPT)},

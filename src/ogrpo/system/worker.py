@@ -41,6 +41,11 @@ class Reply(NamedTuple):
         return cls(found.get("result"), found.get("kind"), message, seconds, ended, outside)
 
 
+def pickle_by_reference(module: str, name: str) -> bytes:
+    """Returns a pickle of `module.name`, which is imported where it is loaded and not here."""
+    return f"c{module}\n{name}\n.".encode()
+
+
 class KilledAtStart(RuntimeError):
     """A process that was killed from outside before it was ready: worth another start."""
 
