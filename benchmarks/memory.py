@@ -36,8 +36,8 @@ from ogrpo.learner.state import TrainState, hypers, init_state
 from ogrpo.learner.update import jit_step
 from ogrpo.loop.batches import Made, make_batch
 from ogrpo.policy import DecoderConfig, Params
+from ogrpo.policy.config import SHAPES
 from ogrpo.policy.decoder import param_shapes
-from ogrpo.policy.shapes import SHAPES
 from ogrpo.setup.build import find_devices, make_optimizer, make_packer, make_recipe
 from ogrpo.setup.devices import own_options, state_layout, trained_and_frozen
 from ogrpo.setup.model import DTYPES
@@ -297,7 +297,7 @@ def parser() -> argparse.ArgumentParser:
         options.set_defaults(case=case)
         for name, value in numbers.items():
             options.add_argument(f"--{name}", type=int, default=value)
-        options.add_argument("--shape", default=shapes[case], help="of `ogrpo.policy.shapes`")
+        options.add_argument("--shape", default=shapes[case], help="of `ogrpo.policy.config`")
         options.add_argument("--remat", choices=("none", "products", "full"), default="full")
         types = ("float32", "bfloat16")
         options.add_argument("--dtype", choices=types, default=types[case is not devices])

@@ -29,7 +29,7 @@ import numpy as np
 
 from ogrpo.data.tokenizer import TextTokenizer, word_level
 from ogrpo.policy import init_params, load_pretrained, save_pretrained
-from ogrpo.policy.shapes import tiny
+from ogrpo.policy.config import tiny
 from ogrpo.protocol import Sampling
 from ogrpo.rollout.endpoint import wait_until_up
 from ogrpo.rollout.extension import ogrpo_serve

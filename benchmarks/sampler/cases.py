@@ -7,7 +7,8 @@ import jax
 import numpy as np
 
 from ogrpo.data.tokenizer import word_level
-from ogrpo.policy import DecoderConfig, Params, init_params, shapes
+from ogrpo.policy import DecoderConfig, Params, init_params
+from ogrpo.policy.config import SHAPES as DECODERS
 from ogrpo.policy.decoder import head_weight
 from ogrpo.policy.log_probs import run_prompt
 from ogrpo.setup.model import DTYPES, tiny_decoder
@@ -74,7 +75,7 @@ SHAPES = {
 
 def decoder_of(shape: Shape) -> DecoderConfig:
     if shape.model == "0.5b":
-        return shapes.SHAPES["qwen2.5-0.5b"]
+        return DECODERS["qwen2.5-0.5b"]
     return tiny_decoder(word_level(arithmetic.vocabulary()))
 
 

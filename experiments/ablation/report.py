@@ -21,8 +21,8 @@ from experiments.grid.tables import (
     plus_minus,
     score,
 )
+from ogrpo.policy.config import SHAPES
 from ogrpo.policy.flops import parameters
-from ogrpo.policy.shapes import SHAPES
 
 BYTES = 2 * parameters(SHAPES["qwen2.5-0.5b"]).total
 """Of the paper's model in bfloat16."""

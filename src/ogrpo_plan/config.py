@@ -11,11 +11,10 @@ from ogrpo.config.update import (
     require,
     require_finite_numbers,
 )
-from ogrpo.policy.config import DecoderConfig
+from ogrpo.policy.config import SHAPES, DecoderConfig
 from ogrpo.policy.flops import Adapter, parameters
 from ogrpo.policy.lora import TARGETS
-from ogrpo.policy.shapes import SHAPES
-from ogrpo.policy.shards import read_object
+from ogrpo.policy.pretrained import read_object
 
 GIB = 2**30
 ITEMSIZE = {"float32": 4, "bfloat16": 2, "float16": 2}

@@ -23,9 +23,9 @@ from ogrpo.kernels import attention
 from ogrpo.learner.sharding import bytes_per_device, part_spec
 from ogrpo.learner.state import factored_rms
 from ogrpo.policy import DecoderConfig, flops
-from ogrpo.policy.axes import Axes, param_axes
 from ogrpo.policy.decoder import MANY_UNITS, param_shapes
 from ogrpo.policy.lora import TARGETS, split, split_axes
+from ogrpo.policy.params import Axes, param_axes
 from ogrpo_plan.config import GIB, ITEMSIZE, Plan, Train
 
 TOKEN_STEP, FILLED = 1024, 0.9
@@ -217,12 +217,16 @@ def proposed_tokens(plan: Plan) -> int | None:
 
 def activation_bytes(plan: Plan) -> int:
     """Bytes that layers keep; across `tensor` hidden states are repeated, the rest is cut."""
-    config, train, shape = plan.model.decoder(), plan.train, device_shape(plan)
+    config, train, layout = (
+        plan.model.decoder(),
+        plan.train,
+        flops.padded(**device_shape(plan), step=None),
+    )
     size = ITEMSIZE[plan.model.compute]
-    hidden = flops.activation_bytes(config, **shape, itemsize=size, remat="full")
+    hidden = flops.activation_bytes(config, layout, itemsize=size, remat="full")
     if train.remat == "full":
         return hidden
-    whole = flops.activation_bytes(config, **shape, itemsize=size, remat=train.remat)
+    whole = flops.activation_bytes(config, layout, itemsize=size, remat=train.remat)
     return 2 * hidden + (whole - 2 * hidden) // train.tensor + narrow_bytes(plan)
 
 
@@ -238,9 +242,12 @@ def narrow_bytes(plan: Plan) -> int:
 
 def working_bytes(plan: Plan) -> int:
     """Bytes that a backward pass holds for a moment, by the factors in the module's docstring."""
-    config, train, shape = plan.model.decoder(), plan.train, device_shape(plan)
-    logits = flops.logits_bytes(config, n=shape["n"], g=shape["g"], t=shape["t"])
-    tokens = shape["n"] * (shape["p"] + shape["g"] * shape["t"])
+    config, train, layout = (
+        plan.model.decoder(),
+        plan.train,
+        flops.padded(**device_shape(plan), step=None),
+    )
+    logits, tokens = flops.logits_bytes(config, layout), layout.tokens
     units = tokens * config.intermediate_size
     units = min(units, MANY_UNITS) if train.remat == "full" else units
     keys = plan.batch.prompt_length + plan.batch.max_tokens
@@ -248,7 +255,7 @@ def working_bytes(plan: Plan) -> int:
     mixing = (
         WORKING_QUERIES * 4 * tokens * config.num_heads * config.head_dim
         if attention.blocks(train.attention, keys)
-        else WORKING_SCORES * min(scores, flops.score_bytes(config, **shape))
+        else WORKING_SCORES * min(scores, flops.score_bytes(config, layout))
     )
     layer = (mixing + WORKING_UNITS * 4 * units) // train.tensor
     return max(WORKING_LOGITS * logits // train.tensor, layer)

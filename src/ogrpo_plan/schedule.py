@@ -27,7 +27,7 @@ Staleness of what is trained on, in steps, with b = 1 where nothing is replayed:
 
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 
@@ -66,14 +66,14 @@ def times(plan: Plan) -> Times:
     return Times(
         draw=tokens / (plan.serve.servers * plan.serve.tokens_per_second),
         update=work / speed,
-        score=flops.forward_flops(config, **batch.shape, **_how(plan)).total / speed,
+        score=flops.forward_flops(config, _layout(plan), adapter=plan.model.adapter).total / speed,
         push=push_besides(plan) + copies * sent_gigabytes(plan) / link.gigabytes_per_second,
     )
 
 
 def sent_gigabytes(plan: Plan) -> float:
     """Size of the weights as they are sent, in 10^9 bytes."""
-    return flops.weight_bytes(plan.model.decoder(), ITEMSIZE[plan.model.serve]) / 1e9
+    return flops.parameters(plan.model.decoder()).total * ITEMSIZE[plan.model.serve] / 1e9
 
 
 def push_besides(plan: Plan) -> float:
@@ -83,17 +83,17 @@ def push_besides(plan: Plan) -> float:
 
 def update_work(plan: Plan) -> int:
     """FLOPs of one update on a batch whose completions are all at their longest."""
-    train, options = plan.train, _how(plan)
-    parts = {"microbatches": train.parts, "remat": train.remat}
-    return flops.update_flops(plan.model.decoder(), **plan.batch.shape, **parts, **options).total
+    layout, model = _layout(plan, microbatches=plan.train.parts), plan.model
+    how = {"remat": plan.train.remat, "adapter": model.adapter}
+    return flops.update_flops(model.decoder(), layout, **how).total
 
 
-def _how(plan: Plan) -> dict[str, Any]:
-    """Returns adapters and attention step, of the planned devices or of the measured ones."""
+def _layout(plan: Plan, microbatches: int = 1) -> flops.Layout:
+    """Returns the batch's layout, by the attention of the planned devices or the measured ones."""
     keys = plan.batch.prompt_length + plan.batch.max_tokens
     platform = jax.default_backend() if plan.measure or plan.rehearse else "gpu"
     step = attention.step_of(plan.train.attention, keys, platform)
-    return {"adapter": plan.model.adapter, "step": step}
+    return flops.padded(**plan.batch.shape, microbatches=microbatches, step=step)
 
 
 class PlannedSchedule(NamedTuple):

@@ -22,8 +22,8 @@ from ogrpo.learner.checkpoint import Checkpoints
 from ogrpo.learner.state import TrainState, adam, hypers
 from ogrpo.loop import Packer
 from ogrpo.loop.batches import make_batch as make_batch_of
-from ogrpo.policy.axes import param_axes
 from ogrpo.policy.lora import merge
+from ogrpo.policy.params import param_axes
 from ogrpo.setup.devices import make_devices, state_layout, ways
 from ogrpo.setup.presets import main_study
 from tests.learner.toy import make_recipe

@@ -11,9 +11,9 @@ from ogrpo.learner import sharding
 from ogrpo.learner.apply import guarded
 from ogrpo.learner.checkpoint import Checkpoints
 from ogrpo.learner.state import adam, init_state
-from ogrpo.policy.axes import param_axes
+from ogrpo.policy.config import SHAPES
 from ogrpo.policy.decoder import param_shapes
-from ogrpo.policy.shapes import SHAPES
+from ogrpo.policy.params import param_axes
 from tests.policy.tiny import make_config, make_params
 
 B1, B2, EPS = 0.9, 0.98, 1e-8

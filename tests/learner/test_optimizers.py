@@ -11,7 +11,7 @@ import pytest
 from ogrpo.learner.sharding import init_placed, make_layout, make_mesh, shard_update
 from ogrpo.learner.state import Direction, adam, hypers, init_state
 from ogrpo.learner.update import gradient, make_update, weigh
-from ogrpo.policy.axes import Axes, Axis
+from ogrpo.policy.params import Axes, Axis
 from tests.learner.toy import GRADIENT, V, make_batch, make_params, make_recipe
 
 KNOBS = {"eps_low": 0.2, "eps_high": 0.3, "beta": 0.1}

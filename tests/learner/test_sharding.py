@@ -13,7 +13,7 @@ import pytest
 from jax.sharding import AbstractMesh, PartitionSpec
 
 from ogrpo.learner.sharding import check_prompts, make_mesh, part_spec, whole_axes
-from ogrpo.policy.axes import param_axes
+from ogrpo.policy.params import param_axes
 from tests.policy.tiny import make_config
 
 pytestmark = pytest.mark.slow

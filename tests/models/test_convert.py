@@ -10,7 +10,7 @@ from ogrpo.data.tokenizer import TextTokenizer
 from ogrpo.models.convert import convert
 from ogrpo.models.gguf_file import GgufFile
 from ogrpo.policy import RopeScaling, load_pretrained
-from ogrpo.policy.rope import rotation
+from ogrpo.policy.attention import rotation
 from tests.models.tiny_gguf import (
     SPECIAL,
     TOKENS,

@@ -9,7 +9,7 @@ from transformers import AutoModelForCausalLM
 from ogrpo.learner.state import join
 from ogrpo.policy import lora, save_pretrained
 from ogrpo.policy.log_probs import flat_logits
-from ogrpo.policy.lora_files import save_adapter
+from ogrpo.policy.lora import save_adapter
 from tests.policy.test_lora import PAIRS, adapters
 from tests.policy.tiny import make_config, make_params
 

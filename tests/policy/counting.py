@@ -1,75 +1,88 @@
-"""The products that a program computes on its inputs: loops as often as they turn, branches taken."""
+"""Counts the products that a program computes on its inputs: loops as they turn, branches taken."""
 
 import math
 from typing import Any
 
 import jax
+import jax.numpy as jnp
+from jax import lax
 from jax.extend.core import Literal
 
-CALLS = {"jit": "jaxpr", "checkpoint": "jaxpr", "remat2": "jaxpr", "closed_call": "call_jaxpr"}
-CUSTOM = {"custom_vjp_call": "call_jaxpr", "custom_jvp_call": "call_jaxpr"}
+CALLS = ("jaxpr", "call_jaxpr")
 
 
 def computed_flops(function: Any, *arguments: Any) -> int:
-    """2 x multiply-accumulates of the products, run operation by operation."""
-    flat = jax.tree.leaves(arguments)
-    counter = Counter()
+    """2 x multiply-accumulates of the products, counted beside the program in one compilation."""
     closed = jax.make_jaxpr(function)(*arguments)
-    counter.run(closed.jaxpr, closed.consts, flat)
-    return counter.flops
+    count = jax.jit(lambda *flat: run(closed, flat)[0])
+    return int(count(*jax.tree.leaves(arguments)))
 
 
-class Counter:
-    """Runs jaxprs and adds up."""
+def run(closed: Any, arguments: Any) -> tuple[Any, list[Any]]:
+    """Returns the count and the results of a jaxpr."""
+    jaxpr, consts = (closed.jaxpr, closed.consts) if hasattr(closed, "consts") else (closed, ())
+    values = dict(zip(jaxpr.constvars, consts, strict=True))
+    values |= dict(zip(jaxpr.invars, arguments, strict=True))
 
-    def __init__(self) -> None:
-        self.flops = 0
+    def value(var: Any) -> Any:
+        return var.val if isinstance(var, Literal) else values[var]
 
-    def run(self, jaxpr: Any, consts: Any, arguments: Any) -> list[Any]:
-        jaxpr, consts = (jaxpr.jaxpr, jaxpr.consts) if hasattr(jaxpr, "consts") else (jaxpr, consts)
-        known = dict(zip(jaxpr.constvars, consts, strict=True))
-        known |= dict(zip(jaxpr.invars, arguments, strict=True))
+    flops = jnp.int32(0)
+    for eqn in jaxpr.eqns:
+        more, results = step(eqn, [value(var) for var in eqn.invars])
+        flops = flops + more
+        values |= dict(zip(eqn.outvars, results, strict=True))
+    return flops, [value(var) for var in jaxpr.outvars]
 
-        def value(var: Any) -> Any:
-            return var.val if isinstance(var, Literal) else known[var]
 
-        for eqn in jaxpr.eqns:
-            found = self.step(eqn, [value(var) for var in eqn.invars])
-            known |= dict(zip(eqn.outvars, found, strict=True))
-        return [value(var) for var in jaxpr.outvars]
+def step(eqn: Any, inputs: list[Any]) -> tuple[Any, list[Any]]:
+    name, params = eqn.primitive.name, eqn.params
+    if name in ("while", "scan", "cond"):
+        flops, *results = {"while": while_, "scan": scan_, "cond": cond_}[name](params, inputs)
+        return flops, results
+    for inner in CALLS:
+        if inner in params:
+            return run(params[inner], inputs)
+    flops = 0
+    if name == "dot_general":
+        (contracted, _), _ = params["dimension_numbers"]
+        depth = math.prod(inputs[0].shape[axis] for axis in contracted)
+        flops = 2 * depth * eqn.outvars[0].aval.size
+    results = eqn.primitive.bind(*inputs, **params)
+    return flops, results if eqn.primitive.multiple_results else [results]
 
-    def step(self, eqn: Any, inputs: list[Any]) -> list[Any]:
-        name, params = eqn.primitive.name, eqn.params
-        inner = {**CALLS, **CUSTOM}.get(name)
-        if inner is not None:
-            return self.run(params[inner], (), inputs)
-        if name in ("while", "scan", "cond"):
-            return getattr(self, f"{name}_")(params, inputs)
-        if name == "dot_general":
-            (contracted, _), _ = params["dimension_numbers"]
-            depth = math.prod(inputs[0].shape[axis] for axis in contracted)
-            self.flops += 2 * depth * eqn.outvars[0].aval.size
-        found = eqn.primitive.bind(*inputs, **params)
-        return found if eqn.primitive.multiple_results else [found]
 
-    def while_(self, params: Any, inputs: list[Any]) -> list[Any]:
-        a, b = params["cond_nconsts"], params["cond_nconsts"] + params["body_nconsts"]
-        asked, fixed, carry = inputs[:a], inputs[a:b], inputs[b:]
-        while self.run(params["cond_jaxpr"], (), [*asked, *carry])[0]:
-            carry = self.run(params["body_jaxpr"], (), [*fixed, *carry])
-        return carry
+def while_(params: Any, inputs: list[Any]) -> Any:
+    a, b = params["cond_nconsts"], params["cond_nconsts"] + params["body_nconsts"]
 
-    def scan_(self, params: Any, inputs: list[Any]) -> list[Any]:
-        a, b = params["num_consts"], params["num_consts"] + params["num_carry"]
-        fixed, carry, rows = inputs[:a], inputs[a:b], inputs[b:]
-        count, made = len(carry), []
-        for turn in range(params["length"]):
-            at = params["length"] - 1 - turn if params["reverse"] else turn
-            found = self.run(params["jaxpr"], (), [*fixed, *carry, *(row[at] for row in rows)])
-            carry = found[:count]
-            made.append(found[count:])
-        made = made[::-1] if params["reverse"] else made
-        return [*carry, *map(jax.numpy.stack, zip(*made, strict=True))]
+    def body(state: Any) -> Any:
+        flops, results = run(params["body_jaxpr"], [*inputs[a:b], *state[1:]])
+        return [state[0] + flops, *results]
 
-    def cond_(self, params: Any, inputs: list[Any]) -> list[Any]:
-        return self.run(params["branches"][int(inputs[0])], (), inputs[1:])
+    def goes_on(state: Any) -> Any:
+        return run(params["cond_jaxpr"], [*inputs[:a], *state[1:]])[1][0]
+
+    return lax.while_loop(goes_on, body, [jnp.int32(0), *inputs[b:]])
+
+
+def scan_(params: Any, inputs: list[Any]) -> Any:
+    a, b = params["num_consts"], params["num_consts"] + params["num_carry"]
+
+    def turn(state: Any, rows: Any) -> Any:
+        flops, results = run(params["jaxpr"], [*inputs[:a], *state[1:], *rows])
+        return [state[0] + flops, *results[: b - a]], results[b - a :]
+
+    how = {"length": params["length"], "reverse": params["reverse"]}
+    state, rows = lax.scan(turn, [jnp.int32(0), *inputs[a:b]], inputs[b:], **how)
+    return [*state, *rows]
+
+
+def cond_(params: Any, inputs: list[Any]) -> Any:
+    def taken(branch: Any) -> Any:
+        def go(*operands: Any) -> Any:
+            flops, results = run(branch, operands)
+            return [flops, *results]
+
+        return go
+
+    return lax.switch(jnp.int32(inputs[0]), [*map(taken, params["branches"])], *inputs[1:])

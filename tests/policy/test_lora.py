@@ -10,10 +10,10 @@ import pytest
 
 from ogrpo.learner.state import join
 from ogrpo.policy import completion_log_probs, lora, sample
-from ogrpo.policy.axes import param_axes
 from ogrpo.policy.decoder import keep_products, param_shapes, unstack
-from ogrpo.policy.flops import activation_bytes
+from ogrpo.policy.flops import activation_bytes, padded
 from ogrpo.policy.packing import packed_log_probs_and_entropy
+from ogrpo.policy.params import param_axes
 from tests.policy.test_packing import make_groups, packed
 from tests.policy.tiny import FAMILIES, make_config, make_params, ragged_batch
 
@@ -183,7 +183,7 @@ def test_the_backward_pass_keeps_rank_numbers_a_token_more():
         leaf for leaf in jax.tree.leaves(residuals(trained))
         if leaf.shape[:1] == (5,) and math.prod(leaf.shape[1:-1]) == tokens
     ]  # fmt: skip
-    plain = activation_bytes(config, n=n, g=g, p=p, t=t, itemsize=4, remat="products")
+    plain = activation_bytes(config, padded(n=n, g=g, p=p, t=t), itemsize=4, remat="products")
     narrow = 4 * config.num_layers * tokens * rank * len(ALL)
     assert sum(leaf.nbytes for leaf in kept) == plain + narrow
 

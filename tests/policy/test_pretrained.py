@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from ogrpo.policy import load_config, load_pretrained, room, save_pretrained
+from ogrpo.policy import load_config, load_pretrained, pretrained, save_pretrained
 from ogrpo.policy.decoder import param_shapes
 from ogrpo.policy.log_probs import flat_logits
 from tests.policy.tiny import FAMILIES, make_config, make_params
@@ -250,26 +250,26 @@ def test_a_config_that_promises_more_than_the_files_hold_costs_no_memory(folder,
 def test_weights_larger_than_the_free_memory_are_refused_by_both_sizes(folder, monkeypatch):
     config = load_config(folder)
     need = sum(leaf.size for leaf in jax.tree.leaves(param_shapes(config))) * 4
-    monkeypatch.setattr(room, "free_bytes", lambda: need)
+    monkeypatch.setattr(pretrained, "free_bytes", lambda: need)
     load_pretrained(folder, jnp.float32)
-    monkeypatch.setattr(room, "free_bytes", lambda: need - 1)
+    monkeypatch.setattr(pretrained, "free_bytes", lambda: need - 1)
     with pytest.raises(ValueError, match=rf"{folder.name}: the weights take .*GiB in float32, and"):
         load_pretrained(folder, jnp.float32)
     load_pretrained(folder, jnp.bfloat16)
 
 
 def test_the_free_memory_is_that_of_the_machine_or_of_its_container(tmp_path, monkeypatch):
-    assert 2**20 < room.free_bytes() < 2**50
+    assert 2**20 < pretrained.free_bytes() < 2**50
     for name, text in {
         "memory.max": "1000000\n",
         "memory.current": "900000\n",
         "memory.stat": "anon 1\ninactive_file 40000\nactive_file 2000\n",
     }.items():
         (tmp_path / name).write_text(text)
-    monkeypatch.setattr(room, "CGROUP", tmp_path)
-    assert room.free_bytes() == 142_000
+    monkeypatch.setattr(pretrained, "CGROUP", tmp_path)
+    assert pretrained.free_bytes() == 142_000
     (tmp_path / "memory.max").write_text("max\n")
-    assert room.free_bytes() > 142_000
+    assert pretrained.free_bytes() > 142_000
 
 
 @pytest.fixture

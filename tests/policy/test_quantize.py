@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from ogrpo.policy.quantize import int8_weights, round_to_int8
+from ogrpo.policy.params import int8_weights, round_to_int8
 from ogrpo.serving.bridge import embedded_engine
 from tests.policy.tiny import FAMILIES, make_config, make_params
 

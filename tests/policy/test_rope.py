@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from ogrpo.policy import RopeScaling
-from ogrpo.policy.rope import inverse_frequencies, rotate, rotation
+from ogrpo.policy.attention import inverse_frequencies, rotate, rotation
 from tests.policy.tiny import make_config
 
 

@@ -158,7 +158,8 @@ def test_padding_of_prompts_changes_nothing(qwen2):
     )
     narrow, wide = run(config, params, batch), run(config, params, wider)
     np.testing.assert_array_equal(narrow.token_ids, wide.token_ids)
-    np.testing.assert_allclose(narrow.log_probs, wide.log_probs, atol=1e-6)
+    # Other widths are summed in another order: some units in the last place, by the processor.
+    np.testing.assert_allclose(narrow.log_probs, wide.log_probs, rtol=1e-6, atol=1e-6)
 
 
 def test_greedy_takes_the_most_likely_token(qwen2):

@@ -9,9 +9,9 @@ import pytest
 from ogrpo.batch import VALUE_HEAD, tokens_only
 from ogrpo.learner.state import init_state
 from ogrpo.policy import completion_log_probs_and_entropy, init_params
+from ogrpo.policy.config import tiny
 from ogrpo.policy.log_probs import run_prompt
-from ogrpo.policy.shapes import tiny
-from ogrpo.policy.value import apart, with_value_head
+from ogrpo.policy.params import split_value_head, with_value_head
 
 pytestmark = pytest.mark.slow
 
@@ -38,7 +38,7 @@ def given():
 
 def test_values_are_of_the_states_before_the_tokens(given):
     params, batch = given
-    trunk, head = apart(params)
+    trunk, head = split_value_head(params)
     found = completion_log_probs_and_entropy(params, CONFIG, batch, 1.0).values
     for n, g in np.ndindex(2, 2):
         prompt = np.asarray(batch.prompt_ids[n])[np.asarray(batch.prompt_mask[n])]
@@ -53,7 +53,7 @@ def test_values_are_of_the_states_before_the_tokens(given):
 
 def test_a_head_moves_no_log_prob_and_begins_at_zero(given):
     params, batch = given
-    trunk, _ = apart(params)
+    trunk, _ = split_value_head(params)
     bare = completion_log_probs_and_entropy(trunk, CONFIG, batch, 1.0)
     beside = completion_log_probs_and_entropy(with_value_head(trunk), CONFIG, batch, 1.0)
     assert bare.values is None

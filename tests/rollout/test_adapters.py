@@ -7,7 +7,7 @@ import jax
 import numpy as np
 import pytest
 
-from ogrpo.policy.lora_files import join_adapters
+from ogrpo.policy.lora import join_adapters
 from ogrpo.rollout.extension import ogrpo_adapters
 from ogrpo.rollout.extension import ogrpo_releases as releases
 from ogrpo.rollout.weights import tensors as files

@@ -60,7 +60,7 @@ class Shape(NamedTuple):
 
     @property
     def sizes(self) -> dict[str, int]:
-        """What a part costs is counted from (`ogrpo.policy.flops`)."""
+        """The sizes that its cost is counted from, fields of `ogrpo.policy.flops.Layout`."""
         queries = self.blocks * self.block
         return {
             "tokens": self.row,
@@ -68,6 +68,7 @@ class Shape(NamedTuple):
             "groups": self.groups,
             "members": self.members,
             "rest": self.predictors,
+            "parts": self.parts,
         }
 
 

@@ -37,8 +37,8 @@ from ogrpo.learner.update import (
     make_step,
     with_frozen,
 )
-from ogrpo.policy.axes import Axes, Axis
 from ogrpo.policy.head import HeadFn
+from ogrpo.policy.params import Axes, Axis
 
 BATCH_AXES = ("data", "fsdp")
 # The parameter axis that each mesh axis cuts; axes that are not named here are never cut.

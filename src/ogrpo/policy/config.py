@@ -1,14 +1,13 @@
-"""The shape of a decoder, read from and written to the Hugging Face `config.json` layouts."""
+"""The shape of a decoder: its Hugging Face `config.json`, and shapes by name."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from ogrpo.policy.fields import Fields
-
 
 class Family(NamedTuple):
-    """What an architecture name implies beyond its numbers."""
+    """The traits that an architecture's name implies beyond its numbers."""
 
     model_type: str
     qkv_bias: bool
@@ -21,6 +20,9 @@ FAMILIES: Mapping[str, Family] = {
     "LlamaForCausalLM": Family("llama", qkv_bias=False, qk_norm=False),
 }
 
+ATTENTION = ("q_proj", "k_proj", "v_proj", "o_proj")
+MLP = ("gate_proj", "up_proj", "down_proj")
+
 # Features of these families that would change the mathematics, with the only value computed here.
 _UNSUPPORTED: Mapping[str, Any] = {
     "attention_bias": False,
@@ -29,6 +31,65 @@ _UNSUPPORTED: Mapping[str, Any] = {
     "hidden_act": "silu",
     "quantization_config": None,
 }
+
+
+MOST = 2**31 - 1
+"""The largest size: token ids and positions are int32."""
+
+
+class Fields(NamedTuple):
+    """The fields of a `config.json` and the file that they are from, which every error names."""
+
+    values: Mapping[str, Any]
+    where: str
+
+    def refuse(self, name: str, expected: str) -> ValueError:
+        """Returns the error about a value, with the expected one as its remedy."""
+        return ValueError(f"{self.where}: {name!r} is {self.values[name]!r:.60}: give {expected}")
+
+    def has(self, name: str) -> bool:
+        """Whether there is a value that is not null."""
+        return self.values.get(name) is not None
+
+    def whole(self, name: str) -> int:
+        """Returns a size or a count, at least 1."""
+        value = self._required(name)
+        if type(value) is not int or not 1 <= value <= MOST:
+            raise self.refuse(name, f"a whole number from 1 to {MOST}")
+        return value
+
+    def positive(self, name: str) -> float:
+        """Returns a finite number above 0."""
+        value = self._required(name)
+        if type(value) not in (int, float) or not 0 < value < math.inf:
+            raise self.refuse(name, "a finite number above 0")
+        return float(value)
+
+    def truth(self, name: str) -> bool:
+        """Returns true or false; false where it is missing."""
+        value = self.values.get(name)
+        if not isinstance(value, bool | None):
+            raise self.refuse(name, "true or false, without quotation marks")
+        return bool(value)
+
+    def inner(self, name: str) -> Mapping[str, Any]:
+        """Returns an object; empty where it is missing."""
+        value = self.values.get(name)
+        if not isinstance(value, Mapping | None):
+            raise self.refuse(name, "an object")
+        return value or {}
+
+    def texts(self, name: str) -> list[str]:
+        """Returns a list of texts; empty where it is missing."""
+        value = self.values[name] if self.has(name) else []
+        if not isinstance(value, list) or not all(isinstance(text, str) for text in value):
+            raise self.refuse(name, "a list of texts")
+        return value
+
+    def _required(self, name: str) -> Any:
+        if not self.has(name):
+            raise ValueError(f"{self.where} has no {name!r}, which the model's shape needs")
+        return self.values[name]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,7 +103,7 @@ class RopeScaling:
 
 
 class Sides(NamedTuple):
-    """Of a matrix that maps inputs to outputs."""
+    """The widths of a matrix's input and output."""
 
     inputs: int
     outputs: int
@@ -70,7 +131,7 @@ class DecoderConfig:
     rope_scaling: RopeScaling | None = None
 
     def __post_init__(self) -> None:
-        """Raise ValueError on an unknown architecture or on sizes that cannot form a decoder."""
+        """Raises ValueError on an unknown architecture or on sizes that cannot form a decoder."""
         _family(self.architecture)
         for name in (*_SIZES, "head_dim"):
             if getattr(self, name) < 1:
@@ -95,7 +156,7 @@ class DecoderConfig:
 
     @property
     def projections(self) -> dict[str, Sides]:
-        """The matrices of a layer by name."""
+        """The sides of a layer's matrices, by the names of `ATTENTION` and `MLP`."""
         width, middle = self.hidden_size, self.intermediate_size
         queries, keys = self.num_heads * self.head_dim, self.num_kv_heads * self.head_dim
         return {
@@ -110,7 +171,7 @@ class DecoderConfig:
 
     @classmethod
     def from_hf(cls, values: Mapping[str, Any], where: str = "config.json") -> "DecoderConfig":
-        """Read the fields of a `config.json` of transformers 4 or 5.
+        """Reads the fields of a `config.json` of transformers 4 or 5.
 
         Version 5 nests the rotary embedding in `rope_parameters`, version 4 has `rope_theta` and
         `rope_scaling` at the top.
@@ -124,15 +185,22 @@ class DecoderConfig:
             field that is missing, of another type or out of range; with file, field and value.
         """
         fields = Fields(values, where)
-        architecture = _architecture(fields)
+        names = fields.texts("architectures")
+        if len(names) != 1 or names[0] not in FAMILIES:
+            raise ValueError(
+                f"{where} must name one architecture in 'architectures', got {names!r:.120};"
+                f" supported: {', '.join(sorted(FAMILIES))}"
+            )
         _check_supported(fields)
-        rope = _rope_fields(fields)
-        shape = {name: fields.whole(theirs) for name, theirs in _SIZES.items()}
+        theta = {"rope_theta": values.get("rope_theta")}
+        scaling, nested = fields.inner("rope_scaling"), fields.inner("rope_parameters")
+        rope = Fields({**theta, **scaling, **nested}, where)
+        sizes = {name: fields.whole(theirs) for name, theirs in _SIZES.items()}
         try:
             return cls(
-                architecture=architecture,
-                **shape,
-                head_dim=_head_dim(architecture, fields),
+                architecture=names[0],
+                **sizes,
+                head_dim=_head_dim(names[0], fields),
                 rope_theta=rope.positive("rope_theta"),
                 rope_scaling=_rope_scaling(rope),
                 rms_norm_eps=fields.positive("rms_norm_eps"),
@@ -142,24 +210,24 @@ class DecoderConfig:
             raise error if where in str(error) else ValueError(f"{where}: {error}") from error
 
     def to_hf(self) -> dict[str, Any]:
-        """The fields of a `config.json`, in the layout that transformers 4 and 5 both read."""
+        """Returns the fields of a `config.json` in a layout that transformers 4 and 5 both read."""
+        scaling = self.rope_scaling
         fields = {
             "architectures": [self.architecture],
             "model_type": _family(self.architecture).model_type,
-            "vocab_size": self.vocab_size,
-            "hidden_size": self.hidden_size,
-            "intermediate_size": self.intermediate_size,
-            "num_hidden_layers": self.num_layers,
-            "num_attention_heads": self.num_heads,
-            "num_key_value_heads": self.num_kv_heads,
+            **{theirs: getattr(self, name) for name, theirs in _SIZES.items()},
             "head_dim": self.head_dim,
             "hidden_act": "silu",
-            "max_position_embeddings": self.max_positions,
             "rms_norm_eps": self.rms_norm_eps,
             "rope_theta": self.rope_theta,
-            "rope_scaling": None
-            if self.rope_scaling is None
-            else _llama3_fields(self.rope_scaling),
+            "rope_scaling": scaling
+            and {
+                "rope_type": "llama3",
+                "factor": scaling.factor,
+                "low_freq_factor": scaling.low_freq_factor,
+                "high_freq_factor": scaling.high_freq_factor,
+                "original_max_position_embeddings": scaling.original_max_positions,
+            },
             "tie_word_embeddings": self.tie_embeddings,
             "attention_dropout": 0.0,
             "use_cache": True,
@@ -188,18 +256,8 @@ def _family(architecture: str) -> Family:
     return FAMILIES[architecture]
 
 
-def _architecture(fields: Fields) -> str:
-    names = fields.texts("architectures")
-    if len(names) != 1 or names[0] not in FAMILIES:
-        raise ValueError(
-            f"{fields.where} must name one architecture in 'architectures', got {names!r:.120};"
-            f" supported: {', '.join(sorted(FAMILIES))}"
-        )
-    return names[0]
-
-
 def _head_dim(architecture: str, fields: Fields) -> int:
-    """Qwen3's head size is its own; in the other two families it may follow from the width."""
+    """Returns the head size; only Qwen3 must name it, the others may divide the width by heads."""
     if fields.has("head_dim") or architecture == "Qwen3ForCausalLM":
         return fields.whole("head_dim")
     hidden, heads = fields.whole("hidden_size"), fields.whole("num_attention_heads")
@@ -223,12 +281,6 @@ def _check_supported(fields: Fields) -> None:
         )
 
 
-def _rope_fields(fields: Fields) -> Fields:
-    theta = {"rope_theta": fields.values.get("rope_theta")}
-    scaling, nested = fields.inner("rope_scaling"), fields.inner("rope_parameters")
-    return Fields({**theta, **scaling, **nested}, fields.where)
-
-
 def _rope_scaling(rope: Fields) -> RopeScaling | None:
     # "type" is the spelling of transformers before 4.43.
     kind = rope.values.get("rope_type", rope.values.get("type", "default"))
@@ -250,11 +302,56 @@ def _rope_scaling(rope: Fields) -> RopeScaling | None:
     )
 
 
-def _llama3_fields(scaling: RopeScaling) -> dict[str, Any]:
-    return {
-        "rope_type": "llama3",
-        "factor": scaling.factor,
-        "low_freq_factor": scaling.low_freq_factor,
-        "high_freq_factor": scaling.high_freq_factor,
-        "original_max_position_embeddings": scaling.original_max_positions,
-    }
+def _qwen(
+    version: int,
+    hidden: int,
+    intermediate: int,
+    layers: int,
+    heads: int,
+    kv_heads: int,
+    *,
+    tied: bool = True,
+) -> DecoderConfig:
+    return DecoderConfig(
+        architecture=f"Qwen{version}ForCausalLM",
+        vocab_size=151_936 if tied else 152_064,
+        hidden_size=hidden,
+        intermediate_size=intermediate,
+        num_layers=layers,
+        num_heads=heads,
+        num_kv_heads=kv_heads,
+        head_dim=hidden // heads if version == 2 else 128,
+        rope_theta=1_000_000.0,
+        rms_norm_eps=1e-6,
+        tie_embeddings=tied,
+        max_positions=32_768 if version == 2 else 40_960,
+    )
+
+
+def tiny(vocab_size: int) -> DecoderConfig:
+    """Returns a Qwen2 decoder of about 0.1 M parameters; vLLM serves no head below its 32."""
+    return DecoderConfig(
+        architecture="Qwen2ForCausalLM",
+        vocab_size=vocab_size,
+        hidden_size=64,
+        intermediate_size=176,
+        num_layers=2,
+        num_heads=2,
+        num_kv_heads=1,
+        head_dim=32,
+        rope_theta=10_000.0,
+        rms_norm_eps=1e-6,
+        tie_embeddings=True,
+        max_positions=1024,
+    )
+
+
+SHAPES: dict[str, DecoderConfig] = {
+    "tiny": tiny(176),
+    "qwen2.5-0.5b": _qwen(2, 896, 4864, 24, 14, 2),
+    "qwen2.5-1.5b": _qwen(2, 1536, 8960, 28, 12, 2),
+    "qwen2.5-3b": _qwen(2, 2048, 11_008, 36, 16, 2),
+    "qwen2.5-7b": _qwen(2, 3584, 18_944, 28, 28, 4, tied=False),
+    "qwen3-4b": _qwen(3, 2560, 9728, 36, 32, 8),
+}
+"""Decoders by name; the tests hold their parameter counts to those of the model cards."""

@@ -23,17 +23,16 @@ import numpy as np
 from flax import nnx
 from jax.typing import DTypeLike
 
-from ogrpo.policy.attention import KEPT
-from ogrpo.policy.config import DecoderConfig
-from ogrpo.policy.rope import rotate, rotation
+from ogrpo.policy.attention import KEPT, rotate, rotation
+from ogrpo.policy.config import MLP, DecoderConfig
 
 Params = dict[str, Any]
 MixFn = Callable[[jax.Array, jax.Array, jax.Array, Any], jax.Array]
 """Maps queries [N, S, H, D], keys and values [N, S, K, D] and a context to [N, S, H, D]."""
 SpreadFn = Callable[[jax.Array], jax.Array]
-"""Puts hidden states [N, S, d] where they should lie on a mesh of devices."""
+"""Pins hidden states [N, S, d] to their places on a mesh of devices."""
 KeepFn = Callable[..., bool]
-"""A policy of `jax.checkpoint_policies`: which results of a layer the backward pass finds kept."""
+"""A policy of `jax.checkpoint_policies`: whether a layer's result is kept for the backward pass."""
 
 # Storing what lies between matrix products costs more memory traffic than computing it again, on a
 # CPU too: half the time of an update of a small model. Attention without scores is the exception.
@@ -50,7 +49,7 @@ MANY_UNITS = 1 << 26
 
 
 def product(x: jax.Array, weight: jax.Array, dtype: DTypeLike | None = None) -> jax.Array:
-    """x W^T for x [M, in] and W [out, in], in `dtype` (default: that of x).
+    """Returns x W^T for x [M, in] and W [out, in], in `dtype` (default: that of x).
 
     XLA's CPU backend repacks the right operand of a product at each call, which for the few rows
     of a step of decoding costs more than the product: there a large weight goes left. In bfloat16
@@ -69,13 +68,13 @@ class Linear(nnx.Module):
     """y = x W^T + b, with W [out, in] as in torch."""
 
     def __init__(self, inputs: int, outputs: int, *, bias: bool = False, rngs: nnx.Rngs) -> None:
-        """Draw W from a normal of scale 0.02, the families' own; b = 0."""
+        """Draws W from a normal of scale 0.02, as the families do; b = 0."""
         self.weight = nnx.Param(_INIT_SCALE * jax.random.normal(rngs.params(), (outputs, inputs)))
         self.bias = nnx.Param(jnp.zeros(outputs)) if bias else None
         self.lora: LowRank | None = None
 
     def __call__(self, x: jax.Array) -> jax.Array:
-        """Map [N, S, in] to [N, S, out]."""
+        """Maps [N, S, in] to [N, S, out]."""
         # One row axis: with two, XLA's CPU backend is twice as slow in the weight's gradient.
         rows = x.reshape(-1, x.shape[-1])
         y = product(rows, self.weight[...])
@@ -85,17 +84,17 @@ class Linear(nnx.Module):
 
 
 class LowRank(nnx.Module):
-    """scale B A x (Hu et al. 2021, section 4.1), with A [r, in] and B [out, r].
+    """scale B A x (Hu et al. 2021, arXiv:2106.09685, section 4.1), with A [r, in] and B [out, r].
 
-    Both keep a dtype of their own and are rounded to that of x at each use.
+    Both are rounded to the dtype of x at each use.
     """
 
     def __init__(self) -> None:
-        """Places for what `lora.split` draws."""
+        """Makes placeholders for the arrays that `lora.split` draws."""
         self.a, self.b, self.scale = (nnx.Param(jnp.zeros(())) for _ in range(3))
 
     def __call__(self, x: jax.Array) -> jax.Array:
-        """Map [M, in] to [M, out]."""
+        """Maps [M, in] to [M, out]."""
         a, b, scale = (param[...].astype(x.dtype) for param in (self.a, self.b, self.scale))
         down = scale * product(x, a)
         # As a batch of one, whose result `keep_products` does not keep: it is as large as that of
@@ -104,15 +103,15 @@ class LowRank(nnx.Module):
 
 
 class RMSNorm(nnx.Module):
-    """x / rms(x) * w over the last axis, in float32 (Zhang and Sennrich 2019)."""
+    """x / rms(x) * w over the last axis, in float32 (Zhang and Sennrich 2019, arXiv:1910.07467)."""
 
     def __init__(self, size: int, eps: float) -> None:
-        """Start at w = 1."""
+        """Starts at w = 1."""
         self.weight = nnx.Param(jnp.ones(size))
         self.eps = eps
 
     def __call__(self, x: jax.Array) -> jax.Array:
-        """Normalise [..., size], keeping the dtype."""
+        """Normalises [..., size], keeping the dtype."""
         wide = x.astype(jnp.float32)
         scale = jax.lax.rsqrt(jnp.mean(jnp.square(wide), axis=-1, keepdims=True) + self.eps)
         weight = jnp.expand_dims(self.weight[...], tuple(range(x.ndim - 1)))
@@ -123,23 +122,22 @@ class Attention(nnx.Module):
     """Projections, per-head norms and rotation around a `mix` function."""
 
     def __init__(self, config: DecoderConfig, *, rngs: nnx.Rngs) -> None:
-        """Build the four projections and, for Qwen3, the two norms."""
-        width, dim = config.hidden_size, config.head_dim
-        queries, keys = config.num_heads * dim, config.num_kv_heads * dim
-        self.q_proj = Linear(width, queries, bias=config.qkv_bias, rngs=rngs)
-        self.k_proj = Linear(width, keys, bias=config.qkv_bias, rngs=rngs)
-        self.v_proj = Linear(width, keys, bias=config.qkv_bias, rngs=rngs)
-        self.o_proj = Linear(queries, width, rngs=rngs)
-        self.q_norm = RMSNorm(dim, config.rms_norm_eps) if config.qk_norm else None
-        self.k_norm = RMSNorm(dim, config.rms_norm_eps) if config.qk_norm else None
-        self.head_dim = dim
+        """Builds the four projections and, for Qwen3, the two norms."""
+        sides, self.head_dim = config.projections, config.head_dim
+        self.q_proj = Linear(*sides["q_proj"], bias=config.qkv_bias, rngs=rngs)
+        self.k_proj = Linear(*sides["k_proj"], bias=config.qkv_bias, rngs=rngs)
+        self.v_proj = Linear(*sides["v_proj"], bias=config.qkv_bias, rngs=rngs)
+        self.o_proj = Linear(*sides["o_proj"], rngs=rngs)
+        norm = partial(RMSNorm, config.head_dim, config.rms_norm_eps)
+        self.q_norm, self.k_norm = (norm(), norm()) if config.qk_norm else (None, None)
 
     def __call__(
         self, x: jax.Array, turn: tuple[jax.Array, jax.Array], mix: MixFn, context: Any
     ) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
-        """Map [N, S, d] to [N, S, d] and the keys and values [N, S, K, D]."""
+        """Maps [N, S, d] to [N, S, d] and the keys and values [N, S, K, D]."""
         queries, keys, values = (
-            self._heads(project(x)) for project in (self.q_proj, self.k_proj, self.v_proj)
+            project(x).reshape(*x.shape[:2], -1, self.head_dim)
+            for project in (self.q_proj, self.k_proj, self.v_proj)
         )
         if self.q_norm is not None and self.k_norm is not None:
             queries, keys = self.q_norm(queries), self.k_norm(keys)
@@ -147,21 +145,19 @@ class Attention(nnx.Module):
         mixed = mix(queries, keys, values, context)
         return self.o_proj(mixed.reshape(*x.shape[:2], -1)), (keys, values)
 
-    def _heads(self, x: jax.Array) -> jax.Array:
-        return x.reshape(*x.shape[:2], -1, self.head_dim)
 
-
-class MLP(nnx.Module):
-    """down(silu(gate(x)) * up(x)), SwiGLU (Shazeer 2020)."""
+class FeedForward(nnx.Module):
+    """down(silu(gate(x)) * up(x)), SwiGLU (Shazeer 2020, arXiv:2002.05202)."""
 
     def __init__(self, config: DecoderConfig, *, rngs: nnx.Rngs) -> None:
-        """Build the three projections."""
-        self.gate_proj = Linear(config.hidden_size, config.intermediate_size, rngs=rngs)
-        self.up_proj = Linear(config.hidden_size, config.intermediate_size, rngs=rngs)
-        self.down_proj = Linear(config.intermediate_size, config.hidden_size, rngs=rngs)
+        """Builds the three projections."""
+        sides = config.projections
+        self.gate_proj, self.up_proj, self.down_proj = (
+            Linear(*sides[name], rngs=rngs) for name in MLP
+        )
 
     def __call__(self, x: jax.Array) -> jax.Array:
-        """Map [N, S, d] to [N, S, d]."""
+        """Maps [N, S, d] to [N, S, d]."""
         return self.down_proj(jax.nn.silu(self.gate_proj(x)) * self.up_proj(x))
 
 
@@ -169,11 +165,11 @@ class Block(nnx.Module):
     """Attention and MLP, each behind a norm and added to the stream."""
 
     def __init__(self, config: DecoderConfig, *, rngs: nnx.Rngs) -> None:
-        """Build one layer."""
+        """Builds one layer."""
         self.input_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps)
         self.self_attn = Attention(config, rngs=rngs)
         self.post_attention_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps)
-        self.mlp = MLP(config, rngs=rngs)
+        self.mlp = FeedForward(config, rngs=rngs)
 
     def __call__(
         self,
@@ -184,9 +180,9 @@ class Block(nnx.Module):
         *,
         parts: int = 1,
     ) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
-        """Map [N, S, d] to [N, S, d] and the keys and values [N, S, K, D].
+        """Maps [N, S, d] to [N, S, d] and the keys and values [N, S, K, D].
 
-        The MLP takes tokens in so many `parts`.
+        The MLP takes the tokens in `parts`, one after the other.
         """
         mixed, keys_values = self.self_attn(self.input_layernorm(x), turn, mix, context)
         x = x + mixed
@@ -195,7 +191,7 @@ class Block(nnx.Module):
 
 
 def _in_parts(modules: tuple[nnx.Module, ...], x: jax.Array, parts: int) -> jax.Array:
-    """Modules one after the other on x [N, S, d], a part of S at a time, computed again backward.
+    """Applies modules in turn to x [N, S, d], a part of S at a time, computed again backward.
 
     Gradients of the weights are summed over the parts in float32.
     """
@@ -212,24 +208,24 @@ def _in_parts(modules: tuple[nnx.Module, ...], x: jax.Array, parts: int) -> jax.
 
     n, size, width = x.shape
     cut = jnp.pad(x, ((0, 0), (0, -size % parts), (0, 0))).reshape(n, parts, -1, width)
-    found = jnp.moveaxis(jax.lax.map(part, jnp.moveaxis(cut, 1, 0)), 0, 1)
-    return found.reshape(n, -1, width)[:, :size]
+    out = jnp.moveaxis(jax.lax.map(part, jnp.moveaxis(cut, 1, 0)), 0, 1)
+    return out.reshape(n, -1, width)[:, :size]
 
 
 class Embedding(nnx.Module):
     """A table [V, d]."""
 
     def __init__(self, config: DecoderConfig, *, rngs: nnx.Rngs) -> None:
-        """Draw the table from a normal of scale 0.02."""
+        """Draws the table from a normal of scale 0.02."""
         shape = (config.vocab_size, config.hidden_size)
         self.weight = nnx.Param(_INIT_SCALE * jax.random.normal(rngs.params(), shape))
 
 
 class Decoder(nnx.Module):
-    """Embedding, stacked blocks, final norm, and a head of its own where it is not tied."""
+    """Embedding, stacked blocks, final norm, and a head where it is not tied; see `run_layers`."""
 
     def __init__(self, config: DecoderConfig, *, rngs: nnx.Rngs) -> None:
-        """Build all layers at once, stacked."""
+        """Builds all layers at once, stacked."""
 
         @nnx.split_rngs(splits=config.num_layers)
         @nnx.vmap(in_axes=0, out_axes=0)
@@ -239,56 +235,12 @@ class Decoder(nnx.Module):
         self.embed_tokens = Embedding(config, rngs=rngs)
         self.layers = stacked(rngs)
         self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
-        self.intermediate_size = config.intermediate_size
         self.lm_head = None if config.tie_embeddings else Embedding(config, rngs=rngs)
-
-    def __call__(
-        self,
-        token_ids: jax.Array,
-        turn: tuple[jax.Array, jax.Array],
-        mix: MixFn,
-        contexts: Any,
-        keep_fn: KeepFn,
-        spread_fn: SpreadFn,
-        unstacked: list[Params] | None,
-    ) -> tuple[jax.Array, Any]:
-        """Hidden states [N, S, d] and the keys and values [L, N, S, K, D] of all layers."""
-        graph, stacked = nnx.split(self.layers)
-
-        units = token_ids.size * self.intermediate_size
-        parts = -(-units // MANY_UNITS) if keep_fn is keep_nothing else 1
-
-        def layer(x: jax.Array, inputs: tuple[Any, Any]) -> tuple[jax.Array, Any]:
-            weights, context = inputs
-            x, keys_values = nnx.merge(graph, weights)(x, turn, mix, context, parts=parts)
-            return spread_fn(x), keys_values
-
-        step = jax.checkpoint(layer, prevent_cse=False, policy=keep_fn)
-        x = spread_fn(self.embed_tokens.weight[...][token_ids])
-        if unstacked is None:
-            x, keys_values = jax.lax.scan(step, x, (stacked, contexts))
-        else:
-            x, keys_values = _unrolled(step, x, unstacked, contexts)
-        return self.norm(x), keys_values
-
-
-def _unrolled(
-    step: Callable[..., tuple[jax.Array, Any]],
-    x: jax.Array,
-    layers: list[Params],
-    contexts: list[Any] | None,
-) -> tuple[jax.Array, list[Any]]:
-    """`jax.lax.scan` over layers, contexts and results that are lists."""
-    keys_values = []
-    for layer, context in zip(layers, contexts or [None] * len(layers), strict=True):
-        x, found = step(x, (layer, context))
-        keys_values.append(found)
-    return x, keys_values
 
 
 @cache
 def _abstract(config: DecoderConfig, adapted: frozenset[str] = frozenset()) -> tuple[Any, Any]:
-    """The module's structure and its parameters' shapes, with nothing allocated."""
+    """Returns the module's structure and its parameters' shapes, with nothing allocated."""
 
     def build() -> Decoder:
         decoder = Decoder(config, rngs=nnx.Rngs(params=0))
@@ -300,19 +252,13 @@ def _abstract(config: DecoderConfig, adapted: frozenset[str] = frozenset()) -> t
     return nnx.split(nnx.eval_shape(build))
 
 
-def _adapted(layers: Params) -> frozenset[str]:
-    """The projections of a layer that have a low-rank one beside them."""
-    parts = (layers["self_attn"], layers["mlp"])
-    return frozenset(name for part in parts for name, own in part.items() if "lora" in own)
-
-
 def param_shapes(config: DecoderConfig) -> Params:
-    """The parameters' tree with a `jax.ShapeDtypeStruct` for each array."""
+    """Returns the parameters' tree with a `jax.ShapeDtypeStruct` for each array."""
     return nnx.to_pure_dict(_abstract(config)[1])
 
 
 def init_params(config: DecoderConfig, key: jax.Array, dtype: DTypeLike = jnp.float32) -> Params:
-    """Random parameters: projections and embeddings from N(0, 0.02^2), biases 0, norms 1.
+    """Returns random parameters: projections and embeddings from N(0, 0.02^2), biases 0, norms 1.
 
     Args:
       config: the decoder's shape.
@@ -337,7 +283,7 @@ def run_layers(
     keep_fn: KeepFn = keep_products,
     spread_fn: SpreadFn = lambda x: x,
 ) -> tuple[jax.Array, Any]:
-    """Embed tokens and run every layer.
+    """Embeds tokens and runs every layer.
 
     Args:
       params: as from `init_params`, or from `unstack`: then the layers are unrolled. Projections
@@ -348,7 +294,7 @@ def run_layers(
       mix: attention over the tokens' layout, called once per layer with that layer's context.
       contexts: a pytree with a leading layer axis, or None. With unstacked layers, a list with one
         for each.
-      keep_fn: which of a layer's results are kept for the backward pass, the others being computed
+      keep_fn: whether a layer's result is kept for the backward pass, the others being computed
         again from its input. The default keeps those of its projections;
         `jax.checkpoint_policies.nothing_saveable` takes the least memory.
       spread_fn: pins hidden states [N, S, d] to a mesh of devices.
@@ -358,29 +304,48 @@ def run_layers(
       of L pairs [N, S, K, D].
     """
     layers = params["layers"]
-    unstacked = layers if isinstance(layers, list) else None
-    one = params if unstacked is None else {**params, "layers": unstacked[0]}
-    decoder = nnx.merge(_abstract(config, _adapted(one["layers"]))[0], one)
+    unstacked = isinstance(layers, list)
+    one = {**params, "layers": layers[0]} if unstacked else params
+    named = [item for part in ("self_attn", "mlp") for item in one["layers"][part].items()]
+    adapted = frozenset(name for name, projection in named if "lora" in projection)
+    decoder = nnx.merge(_abstract(config, adapted)[0], one)
+    graph, stacked = nnx.split(decoder.layers)
     turn = rotation(config, positions)
-    return decoder(token_ids, turn, mix, contexts, keep_fn, spread_fn, unstacked)
+    units = token_ids.size * config.intermediate_size
+    parts = -(-units // MANY_UNITS) if keep_fn is keep_nothing else 1
+
+    def layer(x: jax.Array, inputs: tuple[Any, Any]) -> tuple[jax.Array, Any]:
+        weights, context = inputs
+        x, keys_values = nnx.merge(graph, weights)(x, turn, mix, context, parts=parts)
+        return spread_fn(x), keys_values
+
+    step = jax.checkpoint(layer, prevent_cse=False, policy=keep_fn)
+    x = spread_fn(decoder.embed_tokens.weight[...][token_ids])
+    if not unstacked:
+        x, keys_values = jax.lax.scan(step, x, (stacked, contexts))
+        return decoder.norm(x), keys_values
+    pairs = []
+    for inputs in zip(layers, contexts or [None] * len(layers), strict=True):
+        x, pair = step(x, inputs)
+        pairs.append(pair)
+    return decoder.norm(x), pairs
 
 
 def unstack(params: Params) -> Params:
-    """The same parameters with `layers` as a list, on a CPU without copying them.
+    """Returns parameters with `layers` as a list, on a CPU without copying them.
 
     A program that runs stacked layers copies each layer's weights out of the stack, which for the
     few rows of a step of decoding costs as much as using them. The arrays returned may share the
     memory of `params`.
     """
     host = jax.tree.map(np.asarray, params["layers"])
-    count = len(jax.tree.leaves(host)[0])
-    return {**params, "layers": [_layer(host, index) for index in range(count)]}
 
+    def layer(index: int) -> Params:
+        return jax.tree.map(lambda leaf: jax.device_put(leaf[index], may_alias=True), host)
 
-def _layer(stacked: Params, index: int) -> Params:
-    return jax.tree.map(lambda leaf: jax.device_put(leaf[index], may_alias=True), stacked)
+    return {**params, "layers": [layer(n) for n in range(len(jax.tree.leaves(host)[0]))]}
 
 
 def head_weight(params: Params) -> jax.Array:
-    """The output embedding [V, d]: the head's own, or the input's where they are tied."""
+    """Returns the output embedding [V, d], the input's where the two are tied."""
     return params.get("lm_head", params["embed_tokens"])["weight"]

@@ -1,4 +1,4 @@
-"""From hidden states to log-probabilities of tokens, the widest part of the computation."""
+"""Log-probabilities of tokens from hidden states, the widest part of the computation."""
 
 from collections.abc import Callable
 
@@ -13,12 +13,12 @@ and a scalar, [M, A] and [M]."""
 
 
 def logits(hidden: jax.Array, embedding: jax.Array) -> jax.Array:
-    """z = E h in float32: [M, d] and [V, d] to [M, V]."""
+    """Returns z = E h in float32: [M, d] and [V, d] to [M, V]."""
     return jnp.einsum("md,vd->mv", hidden, embedding, preferred_element_type=jnp.float32)
 
 
 def log_softmax(scores: jax.Array, temperature: jax.Array) -> jax.Array:
-    """log pi = log softmax(z / temperature) over the last axis, for z [..., V]."""
+    """Returns log pi = log softmax(z / temperature) over the last axis, for z [..., V]."""
     return jax.nn.log_softmax(scores / temperature, axis=-1)
 
 
@@ -30,7 +30,7 @@ def token_log_probs(
     *,
     max_logits: int = 1 << 27,
 ) -> PolicyOutput[jax.Array]:
-    """Log-probs of A tokens under each of M next-token distributions, with their entropy.
+    """Returns log-probs of A tokens under each of M next-token distributions, and their entropy.
 
     log_probs[m, a] = log_softmax(E h_m / temperature)[token_ids[m, a]], entropy[m] = -sum p log p,
     in float32. Above `max_logits` logits the M rows are taken in chunks that fit, each recomputed
@@ -64,5 +64,5 @@ def _row_log_probs(
 ) -> PolicyOutput[jax.Array]:
     log_probs = log_softmax(logits(hidden, embedding), temperature)
     entropy = -jnp.sum(jnp.exp(log_probs) * log_probs, axis=-1)
-    asked = jnp.take_along_axis(log_probs, token_ids, axis=-1)
-    return PolicyOutput(log_probs=asked, entropy=entropy)
+    picked = jnp.take_along_axis(log_probs, token_ids, axis=-1)
+    return PolicyOutput(log_probs=picked, entropy=entropy)

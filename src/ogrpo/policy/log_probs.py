@@ -26,7 +26,7 @@ from ogrpo.policy.decoder import (
     run_layers,
 )
 from ogrpo.policy.head import HeadFn, log_softmax, logits, token_log_probs
-from ogrpo.policy.value import apart, values_of
+from ogrpo.policy.params import split_value_head, values_of
 
 _FEW_ROWS = 64
 
@@ -36,27 +36,15 @@ def completion_log_probs(
     config: DecoderConfig,
     batch: Batch[jax.Array],
     temperature: jax.Array | float,
-    *,
-    attention_fn: AttentionFn = attend,
-    log_probs_fn: HeadFn = token_log_probs,
-    keep_fn: KeepFn = keep_products,
-    spread_fn: SpreadFn = lambda x: x,
+    **options: Any,
 ) -> jax.Array:
-    """log pi(completion token | prompt, earlier tokens) = log_softmax(z / temperature)[token].
+    """Returns log pi(completion token | prompt, earlier tokens), float32 [N, G, T], 0 on padding.
 
-    The arguments are those of `completion_log_probs_and_entropy`, and so is the first result:
-    float32 [N, G, T], 0 on padding.
+    That is log_softmax(z / temperature)[token]. Arguments, options and errors are those of
+    `completion_log_probs_and_entropy`.
     """
-    return completion_log_probs_and_entropy(
-        params,
-        config,
-        batch,
-        temperature,
-        attention_fn=attention_fn,
-        log_probs_fn=log_probs_fn,
-        keep_fn=keep_fn,
-        spread_fn=spread_fn,
-    ).log_probs
+    out = completion_log_probs_and_entropy(params, config, batch, temperature, **options)
+    return out.log_probs
 
 
 def completion_log_probs_and_entropy(
@@ -70,7 +58,7 @@ def completion_log_probs_and_entropy(
     keep_fn: KeepFn = keep_products,
     spread_fn: SpreadFn = lambda x: x,
 ) -> PolicyOutput[jax.Array]:
-    """Log-probs of the completions' tokens and the entropy of what each was drawn from.
+    """Returns log-probs of completions' tokens and the entropy of the policy at each.
 
     Args:
       params: as from `init_params`; their dtype is that of the computation (softmaxes and
@@ -92,12 +80,23 @@ def completion_log_probs_and_entropy(
     """
     _check_batch(config, batch)
     n, group, length = batch.completion_ids.shape
-    params, value_head = apart(params)
-    hidden = _packed_hidden(params, config, batch, attention_fn, keep_fn, spread_fn)
+    params, value_head = split_value_head(params)
+    prompt = jnp.broadcast_to(jnp.arange(batch.prompt_ids.shape[1])[None], batch.prompt_ids.shape)
+    starts = jnp.sum(batch.prompt_mask, axis=1, dtype=jnp.int32)
+    place = jnp.tile(jnp.arange(length), group)[None]
+    hidden, _ = run_layers(
+        params,
+        config,
+        jnp.concatenate([batch.prompt_ids, batch.completion_ids.reshape(n, -1)], axis=1),
+        jnp.concatenate([prompt, starts[:, None] + place], axis=1),
+        _mix_groups(batch, attention_fn),
+        keep_fn=keep_fn,
+        spread_fn=spread_fn,
+    )
     width, split = hidden.shape[-1], batch.prompt_ids.shape[1]
     within = hidden[:, split:].reshape(n, group, length, width)[:, :, :-1]
     last = last_valid(hidden[:, :split], batch.prompt_mask)
-    first, rest = ask(
+    first, rest = both_queries(
         log_probs_fn,
         head_weight(params),
         jnp.asarray(temperature, jnp.float32),
@@ -107,14 +106,19 @@ def completion_log_probs_and_entropy(
             token_ids=batch.completion_ids[:, :, 1:].reshape(n, -1, 1),
         ),
     )
-    joined = jax.tree.map(partial(_join, (n, group, length)), first, rest)
+
+    def join(first: jax.Array, rest: jax.Array) -> jax.Array:
+        parts = first.reshape(n, group, 1), rest.reshape(n, group, length - 1)
+        return jnp.concatenate(parts, axis=-1)
+
+    joined = jax.tree.map(join, first, rest)
     if value_head is not None:
         joined = joined._replace(values=values_of(value_head, last, within))
     return jax.tree.map(lambda x: jnp.where(batch.completion_mask, x, 0.0), joined)
 
 
 class TokenQueries(NamedTuple):
-    """Tokens asked of next-token distributions; leading axes are a batch's own."""
+    """Tokens whose log-probs are read from next-token distributions; leading axes are a batch's."""
 
     hidden: jax.Array
     """Shape [..., K, d]."""
@@ -122,52 +126,46 @@ class TokenQueries(NamedTuple):
     """Int [..., K, A]."""
 
 
-def ask(
+def both_queries(
     log_probs_fn: HeadFn,
     embedding: jax.Array,
     temperature: jax.Array,
     firsts: TokenQueries,
     rest: TokenQueries,
 ) -> tuple[PolicyOutput[jax.Array], PolicyOutput[jax.Array]]:
-    """Log-probs and entropies of first tokens and of the others, each [..., K * A].
+    """Returns log-probs and entropies of first tokens and of the others, each [..., K * A].
 
-    Each prompt's last position is asked for G tokens, each other one for one. The firsts have a
+    Each prompt's last position predicts G tokens, each other one predicts one. The firsts have a
     call of their own, or, where that repeats few rows, are repeated among the others: each call has
     a gradient of the whole embedding.
     """
+
+    def call(queries: TokenQueries) -> PolicyOutput[jax.Array]:
+        flat = queries.hidden.reshape(-1, queries.hidden.shape[-1])
+        token_ids = queries.token_ids.reshape(-1, queries.token_ids.shape[-1])
+        out = log_probs_fn(flat, embedding, token_ids, temperature)
+        shape = (*queries.token_ids.shape[:-2], -1)
+        entropy = jnp.broadcast_to(out.entropy[:, None], out.log_probs.shape)
+        return PolicyOutput(log_probs=out.log_probs.reshape(shape), entropy=entropy.reshape(shape))
+
     group = firsts.token_ids.shape[-1]
-    if not asked_together(firsts.token_ids.size // group, group):
-        alone = partial(_asked, log_probs_fn, embedding, temperature)
-        return alone(firsts), alone(rest)
+    if not in_one_call(firsts.token_ids.size // group, group):
+        return call(firsts), call(rest)
     single = firsts.token_ids.reshape(*firsts.token_ids.shape[:-2], -1, 1)
     repeated = jnp.repeat(firsts.hidden, group, axis=-2)
     together = TokenQueries(
         hidden=jnp.concatenate([repeated, rest.hidden], axis=-2),
         token_ids=jnp.concatenate([single, rest.token_ids], axis=-2),
     )
-    out = _asked(log_probs_fn, embedding, temperature, together)
+    out = call(together)
     cut = partial(jnp.split, indices_or_sections=[single.shape[-2]], axis=-1)
-    log_probs, entropy = cut(out.log_probs), cut(out.entropy)
-    return (
-        PolicyOutput(log_probs=log_probs[0], entropy=entropy[0]),
-        PolicyOutput(log_probs=log_probs[1], entropy=entropy[1]),
-    )
+    (first, others), (first_entropy, entropy) = cut(out.log_probs), cut(out.entropy)
+    return PolicyOutput(first, first_entropy), PolicyOutput(others, entropy)
 
 
-def asked_together(prompts: int, group: int) -> bool:
+def in_one_call(prompts: int, group: int) -> bool:
     """Whether first tokens share the call of the others."""
     return prompts * (group - 1) <= _FEW_ROWS
-
-
-def _asked(
-    log_probs_fn: HeadFn, embedding: jax.Array, temperature: jax.Array, asked: TokenQueries
-) -> PolicyOutput[jax.Array]:
-    width, group = asked.hidden.shape[-1], asked.token_ids.shape[-1]
-    flat = asked.hidden.reshape(-1, width), embedding, asked.token_ids.reshape(-1, group)
-    out = log_probs_fn(*flat, temperature)
-    shape = (*asked.token_ids.shape[:-2], -1)
-    entropy = jnp.broadcast_to(out.entropy[:, None], out.log_probs.shape)
-    return PolicyOutput(log_probs=out.log_probs.reshape(shape), entropy=entropy.reshape(shape))
 
 
 def flat_log_probs(
@@ -177,7 +175,7 @@ def flat_log_probs(
     mask: jax.Array,
     temperature: jax.Array | float,
 ) -> jax.Array:
-    """Log-probs of tokens 1..S-1 of each row given those before: the oracle of the grouped path.
+    """Returns log-probs of tokens 1..S-1 of each row after those before: the grouped path's oracle.
 
     Args:
       params: as from `init_params`.
@@ -198,7 +196,7 @@ def flat_log_probs(
 def flat_logits(
     params: Params, config: DecoderConfig, token_ids: jax.Array, mask: jax.Array
 ) -> jax.Array:
-    """Next-token logits float32 [B, S, V] of token rows [B, S] padded on the right."""
+    """Returns next-token logits float32 [B, S, V] of token rows [B, S] padded on the right."""
     rows, length = token_ids.shape
     hidden, _ = run_prompt(params, config, token_ids, mask)
     flat = hidden.reshape(rows * length, -1)
@@ -213,55 +211,34 @@ def run_prompt(
     *,
     attention_fn: AttentionFn = attend,
 ) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
-    """Hidden states [N, S, d], and keys and values [L, N, S, K, D], of rows on their own."""
+    """Returns hidden states [N, S, d], keys and values [L, N, S, K, D] of rows by themselves."""
     positions = jnp.broadcast_to(jnp.arange(token_ids.shape[1])[None], token_ids.shape)
     mix = partial(_mix_prompt, attention_fn, mask)
     return run_layers(params, config, token_ids, positions, mix)
 
 
 def last_valid(values: jax.Array, mask: jax.Array) -> jax.Array:
-    """The entry of [N, S, ...] at each row's last True of a right-padded mask [N, S]: [N, ...]."""
+    """Returns entries [N, ...] of [N, S, ...] at each row's last True of a padded mask [N, S]."""
     last = jnp.sum(mask, axis=1, dtype=jnp.int32) - 1
     return values[jnp.arange(values.shape[0]), last]
 
 
-def _packed_hidden(
-    params: Params,
-    config: DecoderConfig,
-    batch: Batch[jax.Array],
-    attention_fn: AttentionFn,
-    keep_fn: KeepFn,
-    spread_fn: SpreadFn,
-) -> jax.Array:
-    """Hidden states [N, P + G*T, d] of prompts followed by all their completions."""
-    n, group, length = batch.completion_ids.shape
-    prompt = jnp.broadcast_to(jnp.arange(batch.prompt_ids.shape[1])[None], batch.prompt_ids.shape)
-    starts = jnp.sum(batch.prompt_mask, axis=1, dtype=jnp.int32)
-    within = jnp.tile(jnp.arange(length), group)[None]
-    positions = jnp.concatenate([prompt, starts[:, None] + within], axis=1)
-    ids = [batch.prompt_ids, batch.completion_ids.reshape(n, group * length)]
-    mix = _packed_mix(batch, attention_fn)
-    tokens = jnp.concatenate(ids, axis=1)
-    return run_layers(params, config, tokens, positions, mix, keep_fn=keep_fn, spread_fn=spread_fn)[
-        0
-    ]
-
-
-def _packed_mix(batch: Batch[jax.Array], attention_fn: AttentionFn) -> MixFn:
+def _mix_groups(batch: Batch[jax.Array], attention_fn: AttentionFn) -> MixFn:
+    """Returns attention of rows P + G*T: a prompt to itself, a completion to both."""
     n, group, length = batch.completion_ids.shape
     split = batch.prompt_ids.shape[1]
     lengths = jnp.sum(batch.prompt_mask, axis=1, dtype=jnp.int32)[:, None, None]
     of_prompt = jnp.where(batch.completion_mask, lengths, 0)
-    of_own = causal(batch.completion_mask)
+    of_completion = causal(batch.completion_mask)
 
     def parts(x: jax.Array) -> tuple[jax.Array, jax.Array]:
         return x[:, :split], x[:, split:].reshape(n, group, length, *x.shape[2:])
 
     def mix(queries: jax.Array, keys: jax.Array, values: jax.Array, context: Any) -> jax.Array:
-        (q, own_q), (k, own_k), (v, own_v) = map(parts, (queries, keys, values))
-        shared, own = KeySegment(k, v, of_prompt), KeySegment(own_k, own_v, of_own)
+        (q, late_q), (k, late_k), (v, late_v) = map(parts, (queries, keys, values))
+        segments = [KeySegment(k, v, of_prompt), KeySegment(late_k, late_v, of_completion)]
         prompt = _mix_prompt(attention_fn, batch.prompt_mask, q, k, v, context)
-        grouped = attention_fn(own_q, [shared, own]).reshape(n, group * length, *q.shape[2:])
+        grouped = attention_fn(late_q, segments).reshape(n, group * length, *q.shape[2:])
         return jnp.concatenate([prompt, grouped], axis=1)
 
     return mix
@@ -275,15 +252,8 @@ def _mix_prompt(
     values: jax.Array,
     _context: Any,
 ) -> jax.Array:
-    own = KeySegment(keys, values, causal(mask)[:, None])
-    return attention_fn(queries[:, None], [own])[:, 0]
-
-
-def _join(shape: tuple[int, int, int], first: jax.Array, rest: jax.Array) -> jax.Array:
-    """Values of first tokens [N, G] and of the others [N, G * (T-1)] as [N, G, T]."""
-    n, group, length = shape
-    parts = first.reshape(n, group, 1), rest.reshape(n, group, length - 1)
-    return jnp.concatenate(parts, axis=-1)
+    segment = KeySegment(keys, values, causal(mask)[:, None])
+    return attention_fn(queries[:, None], [segment])[:, 0]
 
 
 def _check_batch(config: DecoderConfig, batch: Batch[jax.Array]) -> None:
@@ -305,7 +275,7 @@ def _check_batch(config: DecoderConfig, batch: Batch[jax.Array]) -> None:
 
 
 def check_positions(config: DecoderConfig, prompt: int, completion: int) -> None:
-    """Raise ValueError where prompt and completion together pass the model's positions."""
+    """Raises ValueError where prompt and completion together pass the model's positions."""
     if min(prompt, completion) < 1 or prompt + completion > config.max_positions:
         raise ValueError(
             f"prompt ({prompt}) and completion ({completion}) must each hold at least one token"

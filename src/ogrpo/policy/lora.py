@@ -1,4 +1,4 @@
-"""Low-rank adapters (Hu et al. 2021): a few trained directions beside each frozen matrix.
+"""Low-rank adapters (Hu et al. 2021, arXiv:2106.09685): trained directions beside frozen matrices.
 
     y = W x + scale * B (A x)        A [r, in], B [out, r], scale = alpha / r
 
@@ -8,28 +8,33 @@ B starts at 0, which makes the adapted policy the frozen one, to rounding.
     trained, frozen = split(params, key, rank=8, alpha=16, targets=TARGETS["all"])
 
 Joined, the two trees are parameters for every function of this package that computes log-probs or
-samples; `merge` gives a decoder's own, for servers and files, and `beneath` the frozen ones alone.
+samples; `merge` gives those of a plain decoder, for servers and files, and `beneath` the frozen
+ones alone. Files are PEFT's: `adapter_config.json` and `adapter_model.safetensors`.
 """
 
+import os
 from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
-from ogrpo.policy.axes import Axes, Axis
+from ogrpo.policy.config import ATTENTION, MLP
 from ogrpo.policy.decoder import Params
+from ogrpo.policy.params import Axes, Axis
+from ogrpo.policy.pretrained import write_tensors
+from ogrpo.system.files import write_json
 
-_ATTENTION = ("q_proj", "k_proj", "v_proj", "o_proj")
-_MLP = ("gate_proj", "up_proj", "down_proj")
 TARGETS: Mapping[str, tuple[str, ...]] = {
-    "all": (*_ATTENTION, *_MLP),
-    "attention": _ATTENTION,
-    "mlp": _MLP,
+    "all": (*ATTENTION, *MLP),
+    "attention": ATTENTION,
+    "mlp": MLP,
 }
 """Projections by the name of a choice."""
 
-_RANK = Axis("rank", 1)
+_PREFIX = "base_model.model.model.layers"
 
 
 class SplitParams(NamedTuple):
@@ -44,7 +49,7 @@ class SplitParams(NamedTuple):
 def split(
     params: Params, key: jax.Array, *, rank: int, alpha: float, targets: Collection[str]
 ) -> SplitParams:
-    """Fresh adapters beside `targets`: A ~ U(-1/sqrt(in), 1/sqrt(in)), B = 0.
+    """Returns fresh adapters beside `targets`: A ~ U(-1/sqrt(in), 1/sqrt(in)), B = 0.
 
     Args:
       params: as from `init_params`; not copied.
@@ -63,8 +68,8 @@ def split(
         raise ValueError(f"targets {sorted(targets)}: choose from {', '.join(TARGETS['all'])}")
     keys = dict(zip(TARGETS["all"], jax.random.split(key, len(TARGETS["all"])), strict=True))
 
-    def beside(name: str, own: Params) -> tuple[Params, Params]:
-        layers, outputs, inputs = own["weight"].shape
+    def beside(name: str, projection: Params) -> tuple[Params, Params]:
+        layers, outputs, inputs = projection["weight"].shape
         a = jax.random.uniform(keys[name], (layers, rank, inputs), minval=-1.0, maxval=1.0)
         b = jnp.zeros((layers, outputs, rank))
         scale = jnp.full(layers, alpha / rank, jnp.float32)
@@ -74,21 +79,23 @@ def split(
 
 
 def split_axes(axes: Params, targets: Collection[str]) -> SplitParams:
-    """The axes of `split`'s trees, from those of `param_axes`; a rank is never cut."""
+    """Returns the axes of `split`'s trees, from those of `param_axes`; a rank is never cut."""
+    rank = Axis("rank", 1)
 
-    def beside(_: str, own: Params) -> tuple[Params, Params]:
-        layers, outputs, inputs = own["weight"].axes
-        a, b = Axes((layers, _RANK, inputs)), Axes((layers, outputs, _RANK))
+    def beside(_: str, projection: Params) -> tuple[Params, Params]:
+        layers, outputs, inputs = projection["weight"].axes
+        a, b = Axes((layers, rank, inputs)), Axes((layers, outputs, rank))
         return {"a": a, "b": b}, {"scale": Axes((layers,))}
 
     return _split(axes, targets, beside)
 
 
-BesideFn = Callable[[str, Params], tuple[Params, Params]]
-
-
-def _split(params: Params, targets: Collection[str], beside: BesideFn) -> SplitParams:
-    """Each target with the two leaves' trees that `beside` gives for it."""
+def _split(
+    params: Params,
+    targets: Collection[str],
+    beside: Callable[[str, Params], tuple[Params, Params]],
+) -> SplitParams:
+    """Adds to each target the trees of trained and of frozen leaves that `beside` returns."""
     trained: Params = {}
     layers = dict(params["layers"])
     for part in ("self_attn", "mlp"):
@@ -101,43 +108,43 @@ def _split(params: Params, targets: Collection[str], beside: BesideFn) -> SplitP
 
 
 def merge(params: Params, *, keep_fn: Callable[[jax.Array], Any] = lambda x: x) -> Params:
-    """W + scale B A in place of each adapted W, in its dtype; parameters without adapters as given.
+    """Puts W + scale B A in place of each adapted W, in its dtype; other parameters are shared.
 
     The sum is taken in float32 and rounded once. In bfloat16 the merged policy differs from the
     adapted one by that rounding.
 
     Args:
       params: stacked, or from `unstack`.
-      keep_fn: what becomes of each merged matrix before the next is made, such as `np.asarray`.
+      keep_fn: maps each merged matrix before the next is made, such as `np.asarray`.
     """
+
+    def merged(projection: Params) -> Params:
+        if "lora" not in projection:
+            return projection
+        weight = keep_fn(_merged(projection["weight"], projection["lora"]))
+        return {**_without_adapter(projection), "weight": weight}
+
     layers = params["layers"]
     if isinstance(layers, list):
-        return {**params, "layers": [_merge_layers(layer, keep_fn) for layer in layers]}
-    return {**params, "layers": _merge_layers(layers, keep_fn)}
+        return {**params, "layers": [_each_projection(layer, merged) for layer in layers]}
+    return {**params, "layers": _each_projection(layers, merged)}
 
 
 def beneath(params: Params) -> Params:
-    """W in place of each adapted W: the decoder that the adapters stand beside."""
-    return {**params, "layers": _each_projection(params["layers"], _plain)}
+    """Puts W in place of each adapted W: the decoder that the adapters stand beside."""
+    return {**params, "layers": _each_projection(params["layers"], _without_adapter)}
 
 
-def _plain(own: Params) -> Params:
-    return {name: leaf for name, leaf in own.items() if name != "lora"}
-
-
-def _merge_layers(layers: Params, keep_fn: Callable[[jax.Array], Any]) -> Params:
-    def merged(own: Params) -> Params:
-        if "lora" not in own:
-            return own
-        return {**_plain(own), "weight": keep_fn(_merged(own["weight"], own["lora"]))}
-
-    return _each_projection(layers, merged)
+def _without_adapter(projection: Params) -> Params:
+    return {name: leaf for name, leaf in projection.items() if name != "lora"}
 
 
 def _each_projection(layers: Params, change_fn: Callable[[Params], Params]) -> Params:
-    parts = {name: layers[name] for name in ("self_attn", "mlp")}
-    found = {part: {name: change_fn(own) for name, own in of.items()} for part, of in parts.items()}
-    return {**layers, **found}
+    changed = {
+        part: {name: change_fn(projection) for name, projection in layers[part].items()}
+        for part in ("self_attn", "mlp")
+    }
+    return {**layers, **changed}
 
 
 @jax.jit
@@ -145,3 +152,69 @@ def _merged(weight: jax.Array, lora: dict[str, Any]) -> jax.Array:
     change = jnp.einsum("...or,...ri->...oi", lora["b"], lora["a"], precision="highest")
     scale = lora["scale"][..., None, None]
     return (weight.astype(jnp.float32) + scale * change).astype(weight.dtype)
+
+
+def save_adapter(
+    folder: str | os.PathLike[str],
+    trained: Params,
+    *,
+    alpha: float,
+    base: str | os.PathLike[str],
+) -> None:
+    """Writes adapters alone, for PEFT, or for servers that add them to the model themselves.
+
+    Args:
+      folder: created if it does not exist.
+      trained: as from `lora.split`.
+      alpha: as there.
+      base: the model that they stand beside, where a reader will look for it.
+    """
+    folder = Path(folder)
+    tensors = adapter_tensors(trained)
+    targets = sorted(name for part in trained["layers"].values() for name in part)
+    rank = next(leaf.shape[0] for name, leaf in tensors.items() if name.endswith("lora_A.weight"))
+    fields = {
+        "peft_type": "LORA",
+        "task_type": "CAUSAL_LM",
+        "base_model_name_or_path": str(base),
+        "r": rank,
+        "lora_alpha": alpha,
+        "lora_dropout": 0.0,
+        "bias": "none",
+        "target_modules": targets,
+        "inference_mode": True,
+    }
+    folder.mkdir(parents=True, exist_ok=True)
+    write_tensors(folder / "adapter_model.safetensors", tensors)
+    write_json(folder / "adapter_config.json", dict(sorted(fields.items())))
+
+
+def adapter_tensors(params: Params) -> dict[str, np.ndarray]:
+    """Returns A and B by PEFT's names, from `split`'s trained tree or the two trees joined."""
+    tensors = {}
+    for part in ("self_attn", "mlp"):
+        for name, projection in params["layers"].get(part, {}).items():
+            for ours, theirs in (("a", "lora_A"), ("b", "lora_B")) if "lora" in projection else ():
+                for layer, matrix in enumerate(np.asarray(projection["lora"][ours])):
+                    place = f"{_PREFIX}.{layer}.{part}.{name}.{theirs}.weight"
+                    tensors[place] = np.ascontiguousarray(matrix)
+    return tensors
+
+
+def join_adapters(params: Params, tensors: Mapping[str, np.ndarray], scale: float) -> Params:
+    """Returns parameters with the adapters of `adapter_tensors` beside their matrices."""
+    layers = dict(params["layers"])
+    for part in ("self_attn", "mlp"):
+        layers[part] = dict(layers[part])
+        for name, projection in layers[part].items():
+            count = len(projection["weight"])
+            places = [f"{_PREFIX}.{layer}.{part}.{name}" for layer in range(count)]
+            if f"{places[0]}.lora_A.weight" not in tensors:
+                continue
+            a, b = (
+                jnp.stack([jnp.asarray(tensors[f"{place}.{half}.weight"]) for place in places])
+                for half in ("lora_A", "lora_B")
+            )
+            lora = {"a": a, "b": b, "scale": jnp.full(count, scale, jnp.float32)}
+            layers[part][name] = {**projection, "lora": lora}
+    return {**params, "layers": layers}

@@ -15,7 +15,6 @@ part is laid out for itself, so that no device needs another's tokens.
 """
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import jax
@@ -34,7 +33,7 @@ from ogrpo.policy.decoder import (
     run_layers,
 )
 from ogrpo.policy.head import HeadFn, token_log_probs
-from ogrpo.policy.log_probs import TokenQueries, ask, check_positions
+from ogrpo.policy.log_probs import TokenQueries, both_queries, check_positions
 
 
 def packed_log_probs_and_entropy(
@@ -49,7 +48,7 @@ def packed_log_probs_and_entropy(
     spread_fn: SpreadFn = lambda x: x,
     together: int = 1,
 ) -> PolicyOutput[jax.Array]:
-    """`completion_log_probs_and_entropy` of a packed batch: the same numbers, without the padding.
+    """Returns `completion_log_probs_and_entropy` of a packed batch: the same without the padding.
 
     Args:
       params: as from `init_params`.
@@ -72,59 +71,47 @@ def packed_log_probs_and_entropy(
     count = packing.token_ids.shape[0]
     if count % together:
         raise ValueError(f"{count} parts cannot be computed {together} at a time: arrange them so")
-    compute = partial(
-        _parts,
-        params,
-        config,
-        jnp.asarray(temperature, jnp.float32),
-        attention_fn=attention_fn,
-        log_probs_fn=log_probs_fn,
-        keep_fn=keep_fn,
-        spread_fn=spread_fn,
-    )
+    temperature = jnp.asarray(temperature, jnp.float32)
+
+    def compute(packing: Packing[jax.Array]) -> PolicyOutput[jax.Array]:
+        packing = jax.tree.map(spread_fn, packing)
+        rows, answers = packing.targets.shape[1], packing.answers
+        hidden, _ = run_layers(
+            params,
+            config,
+            packing.token_ids,
+            packing.positions,
+            _mix(packing, attention_fn),
+            keep_fn=keep_fn,
+            spread_fn=spread_fn,
+        )
+        last = _each(lambda row, places: row[places], hidden, packing.last)
+        queries = (
+            TokenQueries(hidden=last, token_ids=packing.firsts),
+            TokenQueries(hidden=hidden[:, :rows], token_ids=packing.targets[..., None]),
+        )
+        if len(packing.token_ids) == 1:
+            queries, answers = jax.tree.map(lambda x: x[0], (queries, answers))
+        first, rest = both_queries(log_probs_fn, head_weight(params), temperature, *queries)
+
+        def answer(*parts: jax.Array) -> jax.Array:
+            joined = jnp.concatenate(parts, axis=-1)
+            if joined.ndim == 1:
+                return _read(joined, answers)
+            read = jax.vmap(_read)(joined, answers)
+            return read.reshape(-1, *read.shape[2:])
+
+        return jax.tree.map(answer, first, rest)
+
     if count == together:
         return compute(packing)
     turns = jax.tree.map(lambda x: x.reshape(-1, together, *x.shape[1:]), packing)
-    found = jax.lax.map(compute, turns)
-    return jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), found)
-
-
-def _parts(
-    params: Params,
-    config: DecoderConfig,
-    temperature: jax.Array,
-    packing: Packing[jax.Array],
-    *,
-    attention_fn: AttentionFn,
-    log_probs_fn: HeadFn,
-    keep_fn: KeepFn,
-    spread_fn: SpreadFn,
-) -> PolicyOutput[jax.Array]:
-    """The parts that are computed together, W of them."""
-    packing = jax.tree.map(spread_fn, packing)
-    ids, positions, rows = packing.token_ids, packing.positions, packing.targets.shape[1]
-    how: Any = {"keep_fn": keep_fn, "spread_fn": spread_fn}
-    hidden = run_layers(params, config, ids, positions, _mix(packing, attention_fn), **how)[0]
-    last = _each(lambda row, places: row[places], hidden, packing.last)
-    firsts = TokenQueries(hidden=last, token_ids=packing.firsts)
-    others = TokenQueries(hidden=hidden[:, :rows], token_ids=packing.targets[..., None])
-    asked, answers = (firsts, others), packing.answers
-    if len(ids) == 1:
-        asked, answers = jax.tree.map(lambda x: x[0], (asked, answers))
-    first, rest = ask(log_probs_fn, head_weight(params), temperature, *asked)
-
-    def answer(*found: jax.Array) -> jax.Array:
-        joined = jnp.concatenate(found, axis=-1)
-        if joined.ndim == 1:
-            return _read(joined, answers)
-        read = jax.vmap(_read)(joined, answers)
-        return read.reshape(-1, *read.shape[2:])
-
-    return jax.tree.map(answer, first, rest)
+    out = jax.lax.map(compute, turns)
+    return jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), out)
 
 
 def _each(fn: Callable[..., Any], *arrays: Any) -> Any:
-    """A function of one part applied to each; one alone needs no batched gathers."""
+    """Applies a function of one part to each; one alone needs no batched gathers."""
     if jax.tree.leaves(arrays)[0].shape[0] > 1:
         return jax.vmap(fn)(*arrays)
     alone = fn(*jax.tree.map(lambda x: x[0], arrays))
@@ -132,11 +119,11 @@ def _each(fn: Callable[..., Any], *arrays: Any) -> Any:
 
 
 def _mix(packing: Packing[jax.Array], attention_fn: AttentionFn) -> MixFn:
-    """Attention of the parts' rows: a prompt to itself, a block to its prompt and its completion.
+    """Returns attention of the parts' rows: a prompt to itself, a block to prompt and completion.
 
     Prompts and blocks of all parts are computed as if they were of one.
     """
-    prompts, of_prompt, of_own = _each(_seen, packing)
+    prompts, of_prompt, of_completion = _each(_seen, packing)
     owners = _each(lambda part: part.block_owners, packing)
     completions, members = packing.completion_slots.shape[1], packing.firsts.shape[2]
 
@@ -145,20 +132,20 @@ def _mix(packing: Packing[jax.Array], attention_fn: AttentionFn) -> MixFn:
 
     def mix(queries: jax.Array, keys: jax.Array, values: jax.Array, _context: Any) -> jax.Array:
         q, block_q = _each(_unpack_queries, packing, queries)
-        (k, own_k), (v, own_v) = (_each(_unpack_keys, packing, x) for x in (keys, values))
+        (k, late_k), (v, late_v) = (_each(_unpack_keys, packing, x) for x in (keys, values))
         at = whole(owners + completions * jnp.arange(len(owners), dtype=owners.dtype)[:, None])
         prompt = KeySegment(whole(k), whole(v), whole(prompts))
         shared = KeySegment(whole(k), whole(v), whole(of_prompt), at // members)
-        own = KeySegment(whole(own_k), whole(own_v), whole(of_own), at)
+        late = KeySegment(whole(late_k), whole(late_v), whole(of_completion), at)
         mixed = attention_fn(whole(q)[:, None], [prompt])[:, 0]
-        blocks = attention_fn(whole(block_q)[:, None], [shared, own])[:, 0]
+        blocks = attention_fn(whole(block_q)[:, None], [shared, late])[:, 0]
         return _each(_pack, packing, mixed.reshape(q.shape), blocks.reshape(block_q.shape))
 
     return mix
 
 
 def _seen(packing: Packing[jax.Array]) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """By prompts of themselves, by blocks of their prompts and of their completions."""
+    """Counts the keys that prompts see of themselves, and blocks of prompts and of completions."""
     nowhere = packing.token_ids.shape[0]
     prompt, block = packing.prompt_slots < nowhere, packing.block_slots < nowhere
     groups = packing.block_owners // packing.firsts.shape[1]
@@ -169,12 +156,12 @@ def _seen(packing: Packing[jax.Array]) -> tuple[jax.Array, jax.Array, jax.Array]
 
 
 def _unpack_keys(packing: Packing[jax.Array], row: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """A row [M, ...] as prompts [A, P, ...] and completions [A G, T, ...]."""
+    """Lays a row [M, ...] out as prompts [A, P, ...] and completions [A G, T, ...]."""
     return _unpack(row, packing.prompt_slots, packing.completion_slots, packing.key_slots)
 
 
 def _unpack_queries(packing: Packing[jax.Array], row: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """A row [M, ...] as prompts [A, P, ...] and blocks [B, b, ...]."""
+    """Lays a row [M, ...] out as prompts [A, P, ...] and blocks [B, b, ...]."""
     return _unpack(row, packing.prompt_slots, packing.block_slots, packing.query_slots)
 
 
@@ -182,14 +169,13 @@ def _unpack(
     row: jax.Array, first: jax.Array, second: jax.Array, back: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
     flat = move(row, jnp.concatenate([first.ravel(), second.ravel()]), back)
-    parts = jnp.split(flat, [first.size])
-    return parts[0].reshape(*first.shape, *row.shape[1:]), parts[1].reshape(
-        *second.shape, *row.shape[1:]
-    )
+    one, other = jnp.split(flat, [first.size])
+    inner = row.shape[1:]
+    return one.reshape(*first.shape, *inner), other.reshape(*second.shape, *inner)
 
 
 def _pack(packing: Packing[jax.Array], prompts: jax.Array, blocks: jax.Array) -> jax.Array:
-    """The inverse of `_unpack_queries`."""
+    """Inverts `_unpack_queries`."""
     flat = [part.reshape(-1, *part.shape[2:]) for part in (prompts, blocks)]
     there = jnp.concatenate([packing.prompt_slots.ravel(), packing.block_slots.ravel()])
     return move(jnp.concatenate(flat), packing.query_slots, there)
@@ -197,7 +183,7 @@ def _pack(packing: Packing[jax.Array], prompts: jax.Array, blocks: jax.Array) ->
 
 @jax.custom_vjp
 def move(x: jax.Array, there: jax.Array, _back: jax.Array) -> jax.Array:
-    """y[i] = x[there[i]], and 0 where that is beyond the end of x.
+    """Returns y[i] = x[there[i]], and 0 where that is beyond the end of x.
 
     Its transpose is the same with `there` and `_back` exchanged: _back[there[i]] = i wherever
     there[i] is within x, and every other entry of `_back` is beyond the end of y. XLA would not

@@ -1,7 +1,13 @@
-"""Hugging Face folders: `config.json` and `*.safetensors`, read and written without torch."""
+"""Hugging Face folders: `config.json` and `*.safetensors`, read and written without torch.
+
+Tensors are in one file, or in shards with their index. Names in an index are plain file names of
+its folder: a path, `..` or an absolute one is refused. A file of the folder may be a symbolic link,
+as all are in the hub's cache, and is followed wherever it leads: who can put links into the folder
+can put weights there too.
+"""
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -10,15 +16,19 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.typing import DTypeLike
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
 from ogrpo.policy.config import DecoderConfig
 from ogrpo.policy.decoder import Params, param_shapes
-from ogrpo.policy.room import check_room
-from ogrpo.policy.shards import INDEX, MODEL, file_of, open_tensors, read_object, some
-from ogrpo.system.files import replacing_file, write_json
+from ogrpo.policy.flops import parameters
+from ogrpo.system.files import read_json, replacing_file, write_json
 
+MODEL = "model.safetensors"
+INDEX = "model.safetensors.index.json"
+GIB = 2**30
+MEMINFO = Path("/proc/meminfo")
+CGROUP = Path("/sys/fs/cgroup")
 _CONFIG = "config.json"
 _HEAD = "lm_head.weight"
 _EMBEDDING = "model.embed_tokens.weight"
@@ -26,7 +36,7 @@ _FLOATS = ("F32", "F16", "BF16")
 
 
 class Slot(NamedTuple):
-    """Where a tensor of a checkpoint lives: a leaf of the parameters and, if stacked, its layer."""
+    """The place of a checkpoint's tensor: a leaf of the parameters and, if stacked, its layer."""
 
     path: tuple[str, ...]
     layer: int | None
@@ -34,28 +44,24 @@ class Slot(NamedTuple):
 
 
 def tensor_slots(config: DecoderConfig) -> dict[str, Slot]:
-    """The checkpoint's tensors by their Hugging Face names, in a fixed order."""
-    return dict(_slots(config))
-
-
-def _slots(config: DecoderConfig) -> Iterator[tuple[str, Slot]]:
+    """Returns the checkpoint's tensors by their Hugging Face names, in a fixed order."""
+    slots = {}
     for keys, leaf in jax.tree_util.tree_leaves_with_path(param_shapes(config)):
         path = _path(keys)
         if path[0] == "layers":
             for layer in range(config.num_layers):
-                yield (
-                    ".".join(("model", "layers", str(layer), *path[1:])),
-                    Slot(path, layer, leaf.shape[1:]),
-                )
+                name = ".".join(("model", "layers", str(layer), *path[1:]))
+                slots[name] = Slot(path, layer, leaf.shape[1:])
         else:
             prefix = () if path[0] == "lm_head" else ("model",)
-            yield ".".join((*prefix, *path)), Slot(path, None, leaf.shape)
+            slots[".".join((*prefix, *path))] = Slot(path, None, leaf.shape)
+    return slots
 
 
 def load_pretrained(
     folder: str | os.PathLike[str], dtype: DTypeLike
 ) -> tuple[DecoderConfig, Params]:
-    """Read a model from a Hugging Face folder.
+    """Reads a model from a Hugging Face folder.
 
     Nothing is allocated before the config agrees with the headers of the files, which agree with
     their sizes, and the weights with the memory that is free.
@@ -86,7 +92,7 @@ def load_pretrained(
 
 
 def load_config(folder: str | os.PathLike[str]) -> DecoderConfig:
-    """Read the model's shape from a Hugging Face folder's `config.json`."""
+    """Reads the model's shape from a Hugging Face folder's `config.json`."""
     file = Path(folder) / _CONFIG
     return DecoderConfig.from_hf(read_object(file), str(file))
 
@@ -98,7 +104,7 @@ def save_pretrained(
     *,
     extra_fields: Mapping[str, Any] | None = None,
 ) -> None:
-    """Write `config.json` and `model.safetensors` as transformers would.
+    """Writes `config.json` and `model.safetensors` as transformers would.
 
     Tensors keep their dtype. Each file is whole or as it was before (`ogrpo.system.files`).
 
@@ -118,16 +124,21 @@ def save_pretrained(
     fields = {**config.to_hf(), "dtype": str(params["embed_tokens"]["weight"].dtype)}
     clash = sorted(fields.keys() & (extra_fields or {}).keys())
     if clash:
-        raise ValueError(f"extra_fields {clash} are the model's own; they come from its config")
+        raise ValueError(f"extra_fields {clash} belong to the model; they come from its config")
     if (folder / INDEX).exists():
         raise ValueError(f"{folder} holds shards ({INDEX}); save to another folder")
     folder.mkdir(parents=True, exist_ok=True)
-    write_tensors(folder / MODEL, _named_arrays(config, params))
+    host = jax.tree.map(lambda leaf: np.ascontiguousarray(np.asarray(leaf)), params)
+    tensors = {}
+    for name, slot in tensor_slots(config).items():
+        leaf = _at(host, slot.path)
+        tensors[name] = leaf if slot.layer is None else leaf[slot.layer]
+    write_tensors(folder / MODEL, tensors)
     write_json(folder / _CONFIG, dict(sorted({**fields, **(extra_fields or {})}.items())))
 
 
 def write_tensors(file: Path, tensors: dict[str, np.ndarray]) -> None:
-    """Write a safetensors file, whole or not at all, with the permissions that the umask says.
+    """Writes a safetensors file, whole or not at all, with the permissions that the umask says.
 
     Raises:
       OSError: the folder cannot be written, or the disk is full; names the file.
@@ -139,16 +150,6 @@ def write_tensors(file: Path, tensors: dict[str, np.ndarray]) -> None:
             raise OSError(f"{file} cannot be written: {error}") from error
 
 
-def _named_arrays(config: DecoderConfig, params: Params) -> dict[str, np.ndarray]:
-    host = jax.tree.map(lambda leaf: np.ascontiguousarray(np.asarray(leaf)), params)
-    return {name: _stored(host, slot) for name, slot in _slots(config)}
-
-
-def _stored(host: Params, slot: Slot) -> np.ndarray:
-    leaf = _at(host, slot.path)
-    return leaf if slot.layer is None else leaf[slot.layer]
-
-
 def _at(tree: Params, path: tuple[str, ...]) -> Any:
     for key in path:
         tree = tree[key]
@@ -157,17 +158,17 @@ def _at(tree: Params, path: tuple[str, ...]) -> Any:
 
 def _check_params(config: DecoderConfig, params: Params) -> None:
     shapes = param_shapes(config)
-    expected, found = jax.tree.structure(shapes), jax.tree.structure(params)
-    if expected != found:
-        raise ValueError(f"{config.architecture} has the parameters {expected}, got {found}")
-    for name, slot in _slots(config):
-        want, got = (jnp.shape(_at(tree, slot.path)) for tree in (shapes, params))
-        if want != got:
-            raise ValueError(f"the parameter behind {name} has shape {got}, not {want}")
+    expected, actual = jax.tree.structure(shapes), jax.tree.structure(params)
+    if expected != actual:
+        raise ValueError(f"{config.architecture} has the parameters {expected}, got {actual}")
+    for name, slot in tensor_slots(config).items():
+        expected, actual = (jnp.shape(_at(tree, slot.path)) for tree in (shapes, params))
+        if expected != actual:
+            raise ValueError(f"the parameter behind {name} has shape {actual}, not {expected}")
 
 
 def _check_tensors(config: DecoderConfig, tensors: Mapping[str, Any]) -> None:
-    if config.num_layers > len(tensors):  # told without making a name for each
+    if config.num_layers > len(tensors):  # before making a name for each
         raise ValueError(
             f"the checkpoint lacks layers: config.json has num_hidden_layers {config.num_layers},"
             f" and there are {len(tensors)} tensors in all"
@@ -175,42 +176,35 @@ def _check_tensors(config: DecoderConfig, tensors: Mapping[str, Any]) -> None:
     slots = tensor_slots(config)
     missing = [name for name in slots if name not in tensors]
     if missing:
-        raise ValueError(f"the checkpoint lacks {some(missing)}, which {config.architecture} has")
+        raise ValueError(f"the checkpoint lacks {_some(missing)}, which {config.architecture} has")
     unknown = sorted(tensors.keys() - slots.keys() - ({_HEAD} if config.tie_embeddings else set()))
     if unknown:
-        raise ValueError(f"the checkpoint has {some(unknown)}, unknown to {config.architecture}")
+        raise ValueError(f"the checkpoint has {_some(unknown)}, unknown to {config.architecture}")
     for name, slot in slots.items():
-        _check_tensor(name, slot, tensors[name].get_slice(name))
+        stored = tensors[name].get_slice(name)
+        shape, dtype = tuple(stored.get_shape()), stored.get_dtype()
+        if shape != slot.shape:
+            raise ValueError(
+                f"{name} has shape {list(shape)} in the checkpoint; config.json makes it"
+                f" {list(slot.shape)}"
+            )
+        if dtype not in _FLOATS:
+            raise ValueError(f"{name} is stored as {dtype}; supported: {', '.join(_FLOATS)}")
     if config.tie_embeddings and _HEAD in tensors:
-        _check_tied_copy(tensors)
-
-
-def _check_tensor(name: str, slot: Slot, stored: Any) -> None:
-    shape, dtype = tuple(stored.get_shape()), stored.get_dtype()
-    if shape != slot.shape:
-        raise ValueError(
-            f"{name} has shape {list(shape)} in the checkpoint; config.json makes it"
-            f" {list(slot.shape)}"
-        )
-    if dtype not in _FLOATS:
-        raise ValueError(f"{name} is stored as {dtype}; supported: {', '.join(_FLOATS)}")
-
-
-def _check_tied_copy(tensors: Mapping[str, Any]) -> None:
-    head = tensors[_HEAD].get_tensor(_HEAD)
-    if not np.array_equal(head, tensors[_EMBEDDING].get_tensor(_EMBEDDING)):
-        raise ValueError(
-            f"config.json ties the embeddings, but {_HEAD} differs from {_EMBEDDING};"
-            ' set "tie_word_embeddings": false to keep both'
-        )
+        head = tensors[_HEAD].get_tensor(_HEAD)
+        if not np.array_equal(head, tensors[_EMBEDDING].get_tensor(_EMBEDDING)):
+            raise ValueError(
+                f"config.json ties the embeddings, but {_HEAD} differs from {_EMBEDDING};"
+                ' set "tie_word_embeddings": false to keep both'
+            )
 
 
 def _read(
     config: DecoderConfig, tensors: Mapping[str, Any], dtype: DTypeLike, folder: Path
 ) -> Params:
-    """One leaf at a time, so that the host holds one leaf more than the parameters at most."""
+    """Reads leaf by leaf, so that the host holds one leaf more than the parameters at most."""
     names: dict[tuple[str, ...], list[str]] = {}
-    for name, slot in _slots(config):
+    for name, slot in tensor_slots(config).items():
         names.setdefault(slot.path, []).append(name)
 
     def leaf(keys: Any, shape: jax.ShapeDtypeStruct) -> jax.Array:
@@ -220,19 +214,143 @@ def _read(
         for row, name in zip(rows, parts, strict=True):
             row[...] = tensors[name].get_tensor(name)
             if not np.isfinite(row).all():
-                raise ValueError(_not_finite(name, row, folder))
+                bad = np.count_nonzero(~np.isfinite(row))
+                raise ValueError(
+                    f"{_file_of(folder, name)}: {name} has {bad:,} of {row.size:,} weights that are"
+                    f" NaN or infinite as {row.dtype}: the model is broken, take an earlier copy of"
+                    " it"
+                )
         return jnp.asarray(host)
 
     return jax.tree_util.tree_map_with_path(leaf, param_shapes(config))
 
 
-def _not_finite(name: str, row: np.ndarray, folder: Path) -> str:
-    bad = np.count_nonzero(~np.isfinite(row))
-    return (
-        f"{file_of(folder, name)}: {name} has {bad:,} of {row.size:,} weights that are NaN or"
-        f" infinite as {row.dtype}: the model is broken, take an earlier copy of it"
-    )
-
-
 def _path(keys: Any) -> tuple[str, ...]:
     return tuple(key.key for key in keys)
+
+
+def read_object(file: Path) -> dict[str, Any]:
+    """Reads a JSON object; raises ValueError with the file's name if there is none."""
+    if not file.is_file():
+        raise ValueError(f"{file} does not exist; a Hugging Face model folder is expected")
+    value = read_json(file)
+    if not isinstance(value, dict):
+        raise ValueError(f"{file} must hold a JSON object, got {type(value).__name__}")
+    return value
+
+
+def open_tensors(folder: Path, stack: ExitStack) -> dict[str, Any]:
+    """Maps each tensor's name to the open file that holds it, the one that an index names.
+
+    Raises:
+      ValueError: a file is missing or unreadable, the index is wrong, or its shards hold less or
+        more than it says; with the file's name.
+    """
+    if (folder / MODEL).is_file():
+        opened = _open(folder / MODEL, stack)
+        return dict.fromkeys(opened.keys(), opened)
+    if not (folder / INDEX).is_file():
+        raise ValueError(
+            f"{folder} has neither {MODEL} nor {INDEX}; a checkpoint in another format must be"
+            " saved as safetensors first (transformers: model.save_pretrained)"
+        )
+    places = _read_index(folder / INDEX)
+    shards = {name: _open(folder / name, stack) for name in sorted(set(places.values()))}
+    held = {name: set(opened.keys()) for name, opened in shards.items()}
+    for tensor, name in places.items():
+        if tensor not in held[name]:
+            raise ValueError(f"{folder / name} lacks {tensor}, which {INDEX} says is there")
+    for name, tensors in held.items():
+        extra = sorted(tensors - places.keys())
+        if extra:
+            raise ValueError(f"{folder / name} has {_some(extra)}, which {INDEX} does not name")
+    return {tensor: shards[name] for tensor, name in places.items()}
+
+
+def _file_of(folder: Path, tensor: str) -> Path:
+    """Returns the file that a tensor of a whole folder is read from."""
+    one = folder / MODEL
+    return one if one.is_file() else folder / _read_index(folder / INDEX)[tensor]
+
+
+def _open(file: Path, stack: ExitStack) -> Any:
+    if not file.is_file():
+        raise ValueError(f"{file} does not exist or is no regular file: the model is incomplete")
+    try:
+        return stack.enter_context(safe_open(file, "np"))
+    except (OSError, SafetensorError) as error:
+        raise ValueError(f"{file} is not a readable safetensors file: {error}") from error
+
+
+def _read_index(file: Path) -> Mapping[str, str]:
+    """Returns the file name of each tensor."""
+    places = read_object(file).get("weight_map")
+    if not isinstance(places, dict) or not places:
+        raise ValueError(f"{file} has no 'weight_map' from tensors to files")
+    for tensor, name in places.items():
+        plain = isinstance(name, str) and name.endswith(".safetensors") and not {*"/\\\0"} & {*name}
+        if not plain:
+            raise ValueError(
+                f"{file}: 'weight_map' puts {tensor!r:.80} into {name!r:.80}: give the name of a"
+                " .safetensors file in the same folder, without a path"
+            )
+    return places
+
+
+def _some(names: list[str]) -> str:
+    """Lists the first names of tensors and counts the others."""
+    shown = ", ".join(names[:3])
+    return shown if len(names) <= 3 else f"{shown} and {len(names) - 3} more tensors"
+
+
+def check_room(config: DecoderConfig, dtype: DTypeLike, what: str) -> None:
+    """Refuses weights that are larger than the free memory.
+
+    Raises:
+      ValueError: they are; names `what` they are of, both sizes, and what helps.
+    """
+    need, free = parameters(config).total * np.dtype(dtype).itemsize, free_bytes()
+    if free is not None and need > free:
+        raise ValueError(
+            f"{what}: the weights take {need / GIB:,.1f} GiB in {np.dtype(dtype).name}, and"
+            f" {free / GIB:,.1f} GiB of memory are free here: give --model.dtype bfloat16, a"
+            " smaller model or more memory"
+        )
+
+
+def free_bytes() -> int | None:
+    """Returns the free bytes of the first device, its machine or container; None: unknown."""
+    device = jax.local_devices()[0]
+    if device.platform == "cpu":
+        sizes = [size for size in (_of_machine(), _of_container()) if size is not None]
+        return min(sizes, default=None)
+    stats = device.memory_stats() or {}
+    if "bytes_limit" not in stats:
+        return None
+    return stats["bytes_limit"] - stats.get("bytes_in_use", 0)
+
+
+def _of_machine() -> int | None:
+    try:
+        lines = MEMINFO.read_text().splitlines()
+    except OSError:  # no Linux
+        return None
+    sizes = {
+        name: int(rest.split()[0]) * 1024 for name, _, rest in (x.partition(":") for x in lines)
+    }
+    return sizes["MemAvailable"] + sizes["SwapFree"]
+
+
+def _of_container() -> int | None:
+    """Returns the bytes that a control group (version 2) leaves, its page cache among them."""
+    try:
+        limit = (CGROUP / "memory.max").read_text().strip()
+        used = int((CGROUP / "memory.current").read_text())
+        lines = (CGROUP / "memory.stat").read_text().splitlines()
+    except OSError:  # no such group
+        return None
+    if limit == "max":
+        return None
+    stats = dict(line.split() for line in lines)
+    cache = int(stats.get("inactive_file", 0)) + int(stats.get("active_file", 0))
+    return max(0, int(limit) - used + cache)

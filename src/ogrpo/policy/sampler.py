@@ -2,35 +2,35 @@
 
 prefill prompts [N, P] -> keys and values of P slots, and the first token's distribution
 while any completion is unfinished and tokens are left:
-    the newest token's keys and values go to the cache, [N, G] times T slots (`cache.py`)
+    the newest token's keys and values go to the cache, [N, G] times T slots
     one step over [N, G] tokens; if asked for, it reads at most twice the slots that are written
     if asked for: once half of the rows hold all that is unfinished, go on with those alone
+
+The cache holds keys and values [..., K, D, S], for S slots of a prompt's tokens or a completion's:
+a query's products with many keys read them in that order, where XLA's CPU backend would otherwise
+transpose the whole cache at every step.
 """
 
 import math
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ogrpo.policy.attention import AttentionFn, attend
-from ogrpo.policy.cache import (
-    Cache,
-    Pairs,
-    append,
-    by_layer,
-    decode_mix,
-    empty,
-    laid_out,
-)
+from ogrpo.policy.attention import AttentionFn, KeySegment, attend
 from ogrpo.policy.config import DecoderConfig
-from ogrpo.policy.decoder import Params, head_weight, product, run_layers
+from ogrpo.policy.decoder import MixFn, Params, head_weight, product, run_layers
 from ogrpo.policy.flops import doubling
 from ogrpo.policy.head import log_softmax
 from ogrpo.policy.log_probs import check_positions, last_valid, run_prompt
+
+Cache = Any
+"""Keys and values [L, ..., K, D, S], or a list of L such pairs without the first axis."""
+Pairs = Any
+"""Keys and values [L, ..., K, D] of one token a row, or a list of L pairs, as of `run_layers`."""
 
 
 class Sampled(NamedTuple):
@@ -47,7 +47,7 @@ class Sampled(NamedTuple):
 
 
 class _Draw(NamedTuple):
-    """How to turn logits into a token; every field is traced."""
+    """The settings that turn logits into a token; every field is traced."""
 
     temperature: jax.Array
     greedy: jax.Array
@@ -55,7 +55,7 @@ class _Draw(NamedTuple):
 
 
 class _Drawn(NamedTuple):
-    """What a grid [N, G] of completions has so far; token arrays are step-major."""
+    """A grid [N, G] of completions so far; token arrays are step-major."""
 
     token_ids: jax.Array
     """Int32 [T, N, G]."""
@@ -75,12 +75,12 @@ class _State(NamedTuple):
     cache: Cache
     """Shape [L, N, G, K, D, T]."""
     fresh: Pairs
-    """Of the newest token but one, still to be written. A write that the step's reads wait for
+    """Those of the newest token but one, not yet written. A write that the step's reads wait for
     happens in place; after them, XLA's CPU backend would copy the cache first."""
 
 
-class _Given(NamedTuple):
-    """What the loop reads and leaves as it is."""
+class _Inputs(NamedTuple):
+    """The constants of the loop."""
 
     prompt_mask: jax.Array
     """Bool [N, P]."""
@@ -106,10 +106,10 @@ def sample(
     least_read: int | None = None,
     attention_fn: AttentionFn = attend,
 ) -> Sampled:
-    """Draw G completions of each prompt from softmax(z / temperature), with their log-probs.
+    """Draws G completions of each prompt from softmax(z / temperature), with their log-probs.
 
-    Completion g of prompt n uses the key folded with n and then g, so what other rows do, or how
-    many there are, does not change it. `temperature`, `greedy` and `eos_id` may change without
+    Completion g of prompt n uses the key folded with n and then g, so that no other row
+    changes it. `temperature`, `greedy` and `eos_id` may change without
     compiling anew; `group_size` and `max_tokens` may not.
 
     Args:
@@ -138,11 +138,21 @@ def sample(
         an eos_id outside the vocabulary, a prompt without tokens, or P + T beyond the model's
         positions.
     """
-    _check(config, prompt_ids, prompt_mask, temperature, group_size, max_tokens, eos_id)
-    if halvings < 0:
-        raise ValueError(f"halvings must be at least 0, got {halvings}")
-    if least_read is not None and least_read < 1:
-        raise ValueError(f"least_read must be at least 1, got {least_read}")
+    if not temperature > 0:
+        raise ValueError(
+            f"temperature must be > 0, got {temperature}; for the most likely token use greedy=True"
+        )
+    for name, value, bound in (
+        ("group_size", group_size, 1),
+        ("halvings", halvings, 0),
+        ("least_read", least_read, 1),
+    ):
+        if value is not None and value < bound:
+            raise ValueError(f"{name} must be at least {bound}, got {value}")
+    if not 0 <= eos_id < config.vocab_size:
+        raise ValueError(f"eos_id {eos_id} is outside the vocabulary of {config.vocab_size}")
+    _check_prompts(prompt_ids, prompt_mask)
+    check_positions(config, prompt_ids.shape[1], max_tokens)
     rows = prompt_ids.shape[0] * group_size
     draw = _Draw(jnp.float32(temperature), jnp.asarray(greedy), jnp.int32(eos_id))
     return _sample(
@@ -159,29 +169,12 @@ def sample(
     )
 
 
-def _check(
-    config: DecoderConfig,
-    prompt_ids: jax.Array,
-    prompt_mask: jax.Array,
-    temperature: float,
-    group_size: int,
-    max_tokens: int,
-    eos_id: int,
-) -> None:
-    if not temperature > 0:
-        raise ValueError(
-            f"temperature must be > 0, got {temperature}; for the most likely token use greedy=True"
-        )
-    if group_size < 1:
-        raise ValueError(f"group_size must be at least 1, got {group_size}")
-    if not 0 <= eos_id < config.vocab_size:
-        raise ValueError(f"eos_id {eos_id} is outside the vocabulary of {config.vocab_size}")
+def _check_prompts(prompt_ids: jax.Array, prompt_mask: jax.Array) -> None:
     if prompt_ids.ndim != 2 or prompt_mask.shape != prompt_ids.shape:
         raise ValueError(
             "prompts are [N, P] with a mask of the same shape;"
             f" got {prompt_ids.shape} and {prompt_mask.shape}"
         )
-    check_positions(config, prompt_ids.shape[1], max_tokens)
     if not getattr(prompt_mask, "is_fully_addressable", True):
         return  # other processes have a share of them; who cut them saw them whole
     empty = np.flatnonzero(~np.asarray(prompt_mask).any(axis=1)).tolist()
@@ -204,88 +197,124 @@ def _sample(
     attention_fn: AttentionFn,
 ) -> Sampled:
     hidden, pairs = run_prompt(params, config, prompt_ids, prompt_mask, attention_fn=attention_fn)
-    shape, prompt_cache = (prompt_ids.shape[0], group_size), laid_out(pairs)
-    given = _Given(prompt_mask, prompt_cache, _uniforms(key, *shape, lengths[-1]))
+    shape = (prompt_ids.shape[0], group_size)
+    prompt_cache = jax.tree.map(lambda x: jnp.moveaxis(x, -3, -1), pairs)
+    inputs = _Inputs(prompt_mask, prompt_cache, _uniforms(key, *shape, lengths[-1]))
     scores = product(last_valid(hidden, prompt_mask), head_weight(params), jnp.float32)
     scores = jnp.broadcast_to(scores[:, None], (*shape, config.vocab_size))
 
-    def step(given: _Given, state: _State) -> _State:
+    def step(inputs: _Inputs, state: _State) -> _State:
         # Token `step - 1` goes in, the one before it joins the cache, token `step` comes out.
         past, grid = state.step - 1, state.drawn.done.shape
-        cache = append(state.cache, state.fresh, jnp.maximum(past - 1, 0))
-        starts = jnp.sum(given.prompt_mask, axis=1, dtype=jnp.int32)
+        slot = jnp.maximum(past - 1, 0)
+        write = partial(jax.lax.dynamic_update_index_in_dim, index=slot, axis=-1)
+        cache = jax.tree.map(write, state.cache, state.fresh)
+        if isinstance(cache, list):
+            contexts = list(zip(inputs.prompt_cache, cache, strict=True))
+        else:
+            contexts = inputs.prompt_cache, cache
+        starts = jnp.sum(inputs.prompt_mask, axis=1, dtype=jnp.int32)
         hidden, fresh = run_layers(
             params,
             config,
             state.drawn.token_ids[past],
             jnp.broadcast_to((starts + past)[:, None], grid),
-            decode_mix(given.prompt_mask, past, lengths, attention_fn),
-            contexts=by_layer(given.prompt_cache, cache),
+            _mix_step(inputs.prompt_mask, past, lengths, attention_fn),
+            contexts=contexts,
         )
         scores = product(hidden.reshape(-1, hidden.shape[-1]), head_weight(params), jnp.float32)
         state = state._replace(cache=cache, fresh=fresh)
-        return _emit(state, scores.reshape(*grid, -1), given.uniforms, draw)
+        return _emit(state, scores.reshape(*grid, -1), inputs.uniforms, draw)
 
-    start = _emit(_start(shape, lengths[-1], prompt_cache), scores, given.uniforms, draw)
-    return _collect(_decode(step, given, start, sizes))
+    start = _emit(_start(shape, lengths[-1], prompt_cache), scores, inputs.uniforms, draw)
+    return _collect(_decode(step, inputs, start, sizes))
+
+
+def _mix_step(
+    prompt_mask: jax.Array, past: jax.Array, lengths: tuple[int, ...], attention_fn: AttentionFn
+) -> MixFn:
+    """Returns attention of one token per completion: to prompt, `past` cached tokens and itself.
+
+    The number of slots that it reads is the least of `lengths` that holds what is written.
+    """
+    prompt_seen = jnp.sum(prompt_mask, axis=1, dtype=jnp.int32)[:, None, None]
+    seen, itself = past[None, None, None], jnp.ones((1, 1, 1), jnp.int32)
+    which = sum((past > length).astype(jnp.int32) for length in lengths[:-1])
+
+    def mix(queries: jax.Array, keys: jax.Array, values: jax.Array, context: Any) -> jax.Array:
+        prompt, cache = context
+        by_token = partial(jnp.moveaxis, source=-1, destination=-3)  # [..., S, K, D]
+        prompt_keys, prompt_values = map(by_token, prompt)
+
+        def over(length: int) -> jax.Array:
+            past_keys, past_values = (by_token(x[..., :length]) for x in cache)
+            segments = [
+                KeySegment(prompt_keys, prompt_values, prompt_seen),
+                KeySegment(past_keys, past_values, seen),
+                KeySegment(keys[:, :, None], values[:, :, None], itself),
+            ]
+            return attention_fn(queries[:, :, None], segments)[:, :, 0]
+
+        return jax.lax.switch(which, [partial(over, length) for length in lengths])
+
+    return mix
 
 
 def _decode(
-    step: Callable[[_Given, _State], _State], given: _Given, state: _State, sizes: tuple[int, ...]
+    step: Callable[[_Inputs, _State], _State],
+    inputs: _Inputs,
+    state: _State,
+    sizes: tuple[int, ...],
 ) -> _Drawn:
-    """Steps while any row is unfinished; once `sizes[0]` rows hold all of those, in these alone."""
+    """Steps while a row is unfinished; once `sizes[0]` rows hold all of those, on them alone."""
     fewer = sizes[0] if sizes else 0
 
     def unfinished(state: _State) -> jax.Array:
         return (state.step < len(state.drawn.token_ids)) & (jnp.sum(~state.drawn.done) > fewer)
 
-    state = jax.lax.while_loop(unfinished, partial(step, given), state)
+    state = jax.lax.while_loop(unfinished, partial(step, inputs), state)
     if not sizes:
         return state.drawn
     rows = jnp.argsort(state.drawn.done.ravel(), stable=True)[:fewer]
-    rest = _decode(step, *_narrow(given, state, rows), sizes[1:])
-    return jax.tree.map(partial(_put_back, rows), state.drawn, rest)
+    rest = _decode(step, *_narrow(inputs, state, rows), sizes[1:])
+
+    def put_back(whole: jax.Array, part: jax.Array) -> jax.Array:
+        flat = whole.reshape(*whole.shape[:-2], -1)
+        return flat.at[..., rows].set(part[..., 0]).reshape(whole.shape)
+
+    return jax.tree.map(put_back, state.drawn, rest)
 
 
-def _narrow(given: _Given, state: _State, rows: jax.Array) -> tuple[_Given, _State]:
-    """The chosen rows of a grid [N, G] as a grid [R, 1], each with a copy of its prompt's cache."""
+def _narrow(inputs: _Inputs, state: _State, rows: jax.Array) -> tuple[_Inputs, _State]:
+    """Gathers rows of a grid [N, G] as a grid [R, 1], each with a copy of its prompt's cache."""
     prompts = rows // state.drawn.done.shape[1]
 
-    def own(x: jax.Array) -> jax.Array:
+    def gather(x: jax.Array) -> jax.Array:
         return x.reshape(*x.shape[:-2], -1)[..., rows][..., None]
 
-    def shared_cache(x: jax.Array) -> jax.Array:
-        return jnp.take(x, prompts, axis=-4)
-
-    def own_rows(inner: int, x: jax.Array) -> jax.Array:
-        kept = x.shape[x.ndim - inner :]
-        flat = x.reshape(*x.shape[: -inner - 2], -1, *kept)
+    def gather_cache(inner: int, x: jax.Array) -> jax.Array:
+        flat = x.reshape(*x.shape[: -inner - 2], -1, *x.shape[x.ndim - inner :])
         return jnp.expand_dims(jnp.take(flat, rows, axis=-inner - 1), -inner - 1)
 
-    narrow = _Given(
-        prompt_mask=given.prompt_mask[prompts],
-        prompt_cache=jax.tree.map(shared_cache, given.prompt_cache),
-        uniforms=own(given.uniforms),
+    narrow = _Inputs(
+        prompt_mask=inputs.prompt_mask[prompts],
+        prompt_cache=jax.tree.map(lambda x: jnp.take(x, prompts, axis=-4), inputs.prompt_cache),
+        uniforms=gather(inputs.uniforms),
     )
     return narrow, _State(
         state.step,
-        jax.tree.map(own, state.drawn),
-        cache=jax.tree.map(partial(own_rows, 3), state.cache),
-        fresh=jax.tree.map(partial(own_rows, 2), state.fresh),
+        jax.tree.map(gather, state.drawn),
+        cache=jax.tree.map(partial(gather_cache, 3), state.cache),
+        fresh=jax.tree.map(partial(gather_cache, 2), state.fresh),
     )
 
 
-def _put_back(rows: jax.Array, whole: jax.Array, part: jax.Array) -> jax.Array:
-    flat = whole.reshape(*whole.shape[:-2], -1)
-    return flat.at[..., rows].set(part[..., 0]).reshape(whole.shape)
-
-
 def _uniforms(key: jax.Array, n: int, group: int, length: int) -> jax.Array:
-    """Uniforms on [0, 1), [T, 2, N, G], those of row (n, g) from the key folded with n, then g."""
+    """Draws uniforms [T, 2, N, G] on [0, 1), of row (n, g) by the key folded with n, then g."""
 
     def row(prompt: jax.Array, completion: jax.Array) -> jax.Array:
-        own = jax.random.fold_in(jax.random.fold_in(key, prompt), completion)
-        return jax.random.uniform(own, (length, 2))
+        row_key = jax.random.fold_in(jax.random.fold_in(key, prompt), completion)
+        return jax.random.uniform(row_key, (length, 2))
 
     rows = jax.vmap(jax.vmap(row, (None, 0)), (0, None))(jnp.arange(n), jnp.arange(group))
     return jnp.moveaxis(rows, (2, 3), (0, 1))
@@ -298,13 +327,18 @@ def _start(shape: tuple[int, int], length: int, prompt_cache: Cache) -> _State:
         lengths=jnp.zeros(shape, jnp.int32),
         done=jnp.zeros(shape, bool),
     )
-    cache = empty(prompt_cache, shape[1], length)
+
+    def empty(prompt: jax.Array) -> jax.Array:
+        """Returns slots [N, G, K, D, length] beside those of prompts [N, K, D, P]."""
+        return jnp.zeros((*prompt.shape[:-3], shape[1], *prompt.shape[-3:-1], length), prompt.dtype)
+
+    cache = jax.tree.map(empty, prompt_cache)
     fresh = jax.tree.map(lambda x: jnp.zeros_like(x[..., 0]), cache)
     return _State(jnp.int32(0), drawn, cache, fresh)
 
 
 def _emit(state: _State, scores: jax.Array, uniforms: jax.Array, draw: _Draw) -> _State:
-    """Draw token `step` from logits [N, G, V] for the rows that are not done."""
+    """Draws token `step` from logits [N, G, V] for the rows that are not done."""
     step, so_far = state.step, state.drawn
     log_probs = log_softmax(scores, draw.temperature)
     token = jax.lax.cond(
@@ -324,7 +358,7 @@ def _emit(state: _State, scores: jax.Array, uniforms: jax.Array, draw: _Draw) ->
 
 
 def inverse_cdf(probabilities: jax.Array, uniforms: jax.Array) -> jax.Array:
-    """A draw from each distribution: first a block of about sqrt(V) indices, then one within it.
+    """Draws from each distribution: first a block of about sqrt(V) indices, then one within it.
 
     In two stages because a float32 sum over a whole vocabulary of 150,000 rounds by as much as its
     rarest tokens weigh, and because two short sums are faster than a long one.
@@ -347,7 +381,7 @@ def inverse_cdf(probabilities: jax.Array, uniforms: jax.Array) -> jax.Array:
 
 
 def _first_beyond(weights: jax.Array, uniforms: jax.Array) -> jax.Array:
-    """The first index whose cumulative weight exceeds u times the total."""
+    """Returns the first index whose cumulative weight exceeds u times the total."""
     cumulative = jnp.cumsum(weights, axis=-1)
     threshold = uniforms[..., None] * cumulative[..., -1:]
     return jnp.sum(cumulative <= threshold, axis=-1, dtype=jnp.int32)

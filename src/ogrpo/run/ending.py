@@ -12,7 +12,7 @@ from ogrpo.config.method import title
 from ogrpo.learner.hosts import fetch, from_first, is_first, on_first
 from ogrpo.learner.state import TrainState
 from ogrpo.loop.state import LoopState, Record, stream_seed
-from ogrpo.policy.lora_files import save_adapter
+from ogrpo.policy.lora import save_adapter
 from ogrpo.report.counted import counted
 from ogrpo.report.progress import summary_table
 from ogrpo.report.run_page import Answer, Sample, Told, write_report

@@ -11,10 +11,9 @@ import numpy as np
 from ogrpo.policy import DecoderConfig, Params, load_pretrained, sample
 from ogrpo.policy.decoder import unstack
 from ogrpo.policy.log_probs import flat_log_probs, flat_logits
-from ogrpo.policy.lora import beneath, merge
-from ogrpo.policy.lora_files import adapter_tensors, join_adapters
+from ogrpo.policy.lora import adapter_tensors, beneath, join_adapters, merge
+from ogrpo.policy.params import int8_weights
 from ogrpo.policy.pretrained import Slot, tensor_slots
-from ogrpo.policy.quantize import int8_weights
 from ogrpo.protocol import IntArray
 from ogrpo.rollout.embedded import EmbeddedEngine
 from ogrpo.rollout.endpoint import ServedModel
@@ -171,7 +170,7 @@ def embedded_engine(
     gets what was drawn from them, where other processes have a part of it. On a single CPU large
     layers are unstacked, batches of long completions shrink as they finish, and their steps read
     no more of the cache than twice what is written. With `quantize` int8 it draws with weights
-    rounded by `ogrpo.policy.quantize`, so that its policy is not the trainer's.
+    rounded by `ogrpo.policy.params.int8_weights`, so that its policy is not the trainer's.
     """
 
     def sample_fn(params: Params, ids: np.ndarray, mask: np.ndarray, seed: int, **how: Any) -> Any:

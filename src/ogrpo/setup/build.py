@@ -25,9 +25,9 @@ from ogrpo.loop.mismatch import MismatchLimit
 from ogrpo.policy import DecoderConfig
 from ogrpo.policy.flops import (
     Adapter,
+    Layout,
     forward_flops,
-    packed_forward_flops,
-    packed_update_flops,
+    padded,
     sample_flops,
     update_flops,
 )
@@ -186,18 +186,18 @@ def count_costs(config: TrainConfig, decoder: DecoderConfig) -> Costs:
     beside, parts = adapter(config), config.optimizer.microbatches
     name, keys = config.kernels.attention, shapes["p"] + shapes["t"]
     step = attention.step_of(name, keys, jax.default_backend())
-    how = {"remat": config.model.remat, "adapter": beside}
-    row = {**how, "blocked": step is not None}
+
+    def layout(shape: Shape | None, microbatches: int) -> Layout:
+        if shape is None:
+            return padded(**shapes, microbatches=microbatches, step=step)
+        return Layout(**shape.sizes, blocked=step is not None)
 
     def update(shape: Shape | None) -> int:
-        if shape is None:
-            return update_flops(decoder, **shapes, microbatches=parts, step=step, **how).total
-        return shape.parts * packed_update_flops(decoder, **shape.sizes, **row).total
+        how = {"remat": config.model.remat, "adapter": beside}
+        return update_flops(decoder, layout(shape, parts), **how).total
 
     def score(shape: Shape | None) -> int:
-        if shape is None:
-            return forward_flops(decoder, **shapes, adapter=beside, step=step).total
-        return shape.parts * packed_forward_flops(decoder, **shape.sizes, adapter=beside).total
+        return forward_flops(decoder, layout(shape, 1), adapter=beside).total
 
     one_cpu = on_one_device(config) and jax.default_backend() == "cpu"
     read = None if config.rollout.url else least_read(shapes["t"], one_cpu=one_cpu)

@@ -34,11 +34,10 @@ from ogrpo.loop import stream_seed
 from ogrpo.loop.batches import to_device
 from ogrpo.policy import DecoderConfig, Params
 from ogrpo.policy.attention import AttentionFn
-from ogrpo.policy.axes import param_axes
 from ogrpo.policy.decoder import param_shapes
 from ogrpo.policy.head import HeadFn
 from ogrpo.policy.lora import TARGETS, split, split_axes
-from ogrpo.policy.value import with_value_head
+from ogrpo.policy.params import param_axes, with_value_head
 from ogrpo.setup.model import DTYPES, REMAT, make_policy_fn
 
 ScoreFn = Callable[[Params, Batch[Array], Array], Array]

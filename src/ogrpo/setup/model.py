@@ -41,12 +41,11 @@ from ogrpo.policy import (
     completion_log_probs_and_entropy,
     init_params,
 )
+from ogrpo.policy.config import SHAPES, tiny
 from ogrpo.policy.decoder import keep_nothing, keep_products
 from ogrpo.policy.lora import merge
 from ogrpo.policy.packing import packed_log_probs_and_entropy
-from ogrpo.policy.pretrained import load_pretrained, save_pretrained
-from ogrpo.policy.room import check_room
-from ogrpo.policy.shapes import SHAPES, tiny
+from ogrpo.policy.pretrained import check_room, load_pretrained, save_pretrained
 from ogrpo.protocol import Group
 from ogrpo.report.progress import warm_start_bar, weights_bar
 from ogrpo.setup import lessons as demonstrations
