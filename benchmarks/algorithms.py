@@ -79,8 +79,8 @@ def trained(name: str, seed: int, steps: int) -> Row:
         with closing(prepare(config)) as prepared:
             decoder, params = make_model(prepared, Console(quiet=True))
             parts = make_parts(prepared.config, prepared, decoder)
-            state = start(parts.init(params), parts)
-            records = [record for _, record in train(state, parts, prepared.config.schedule)]
+            state = start(parts.learner.init(params), parts)
+            records = [record for _, record in train(state, parts)]
     except (ValueError, RuntimeError) as error:
         return {**row, "ended": f"{type(error).__name__}: {error}"[:200]}
     scores = {

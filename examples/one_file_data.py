@@ -11,7 +11,7 @@ import lzma
 import sys
 from pathlib import Path
 
-from ogrpo.loop.state import stream_seed
+from ogrpo.loop import stream_seed
 from ogrpo.setup.find_task import find_task
 from ogrpo.setup.presets import default
 from ogrpo.tasks import arithmetic

@@ -69,7 +69,7 @@ def test_the_metrics_table_names_what_a_run_writes():
     import numpy as np
 
     from ogrpo.loop import PHASES, heldout_record
-    from ogrpo.loop.heldout import HeldoutVerdicts
+    from ogrpo.loop.parts import HeldoutVerdicts
 
     table = (ROOT / "docs/metrics.md").read_text()
     ones = np.ones((2, 8), np.float32)

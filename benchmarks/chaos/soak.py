@@ -83,9 +83,9 @@ def run(folder: Path, steps: int, options: str = OPTIONS) -> list[Sample]:
             now = time.perf_counter()
             found.append(sample(len(found) + 1, now - before[0]))
             before[0] = now
-            return parts.update(*arguments)
+            return parts.learner.update(*arguments)
 
-        watched = replace(parts, update=update)
+        watched = replace(parts, learner=replace(parts.learner, update=update))
         how = (Invocation("soak", "soak"),)
         session = Session(config, place, prepared, decoder, devices, watched, console, *how)
         carry_out(session, params)

@@ -93,6 +93,6 @@ def sampled(cell: Cell, bench: Bench) -> dict[str, Any]:
     """One record a step and one a server period, estimated."""
     run, dials = cell.config, cell.config.constants
     wanted = Dials(dials.sigma_eps, dials.clip_eps, dials.delta, run.seed)
-    with bench.parts(run.train) as (config, parts, first):
-        found: list[Record] = [*train_run(start(first, parts), parts, config.schedule, wanted)]
+    with bench.parts(run.train) as (_, parts, first):
+        found: list[Record] = [*train_run(start(first, parts), parts, wanted)]
     return {"records": rounded(found)}

@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 
 from experiments.bounds.exact import RATES, facts
 from ogrpo.batch import Batch
-from ogrpo.config.schedule import Schedule
 from ogrpo.core.certificates import improvement_certificate
 from ogrpo.core.ratios import exp_ratio, sequence_log_ratio
 from ogrpo.data.batching import pad_groups
@@ -53,14 +52,13 @@ class Dials(NamedTuple):
 
 def draw_sample(parts: Parts, params: Params, step: int) -> HeldoutSample:
     """Completions that no update will see, scored by the trainer's own forward pass."""
-    evaluator = parts.evaluator
-    evaluator.publish(params, step)
+    engine, sampling = parts.evaluator.engine, parts.evaluator.sampling
+    engine.publish(params, step)
     seed = stream_seed(parts.seed, "bounds", step)
-    groups = evaluator.generate(parts.prompts.heldout, parts.evaluation_sampling, seed)
-    withdraw(evaluator)
-    longest = parts.evaluation_sampling.max_tokens
-    rewards = parts.evaluation_fn(groups).rewards
-    padded = pad_groups(groups, parts.prompts.length, longest, rewards=rewards)
+    groups = engine.generate(parts.prompts.heldout, sampling, seed)
+    withdraw(engine)
+    rewards = parts.evaluator.judge(groups).rewards
+    padded = pad_groups(groups, parts.prompts.length, sampling.max_tokens, rewards=rewards)
     batch: Batch[jax.Array] = jax.tree.map(jnp.asarray, padded)
     own = score(parts, params, batch)
     apart = jnp.where(batch.completion_mask, jnp.abs(own - batch.behavior_log_probs), 0)
@@ -71,7 +69,7 @@ def draw_sample(parts: Parts, params: Params, step: int) -> HeldoutSample:
 
 def score(parts: Parts, params: Params, batch: Batch[jax.Array]) -> jax.Array:
     """The trainer's log-probs [N, G, T] at the sampling temperature."""
-    return parts.score(params, batch, jnp.float32(parts.evaluation_sampling.temperature))
+    return parts.learner.score(params, batch, jnp.float32(parts.evaluator.sampling.temperature))
 
 
 def ratios(parts: Parts, params: Params, batch: Batch[jax.Array]) -> Array:
@@ -187,11 +185,11 @@ def period_record(
     }
 
 
-def train_run(state: LoopState, parts: Parts, schedule: Schedule, dials: Dials) -> Iterator[Record]:
+def train_run(state: LoopState, parts: Parts, dials: Dials) -> Iterator[Record]:
     """Runs the loop, yielding one record a step and one a server period."""
-    sample = draw_sample(parts, state.server, 0)
+    schedule, sample = parts.schedule, draw_sample(parts, state.server, 0)
     center = np.ones(sample.batch.rewards.shape)
-    for turn, _ in train(state, parts, schedule):
+    for turn, _ in train(state, parts):
         if turn.step == 0:
             continue
         params = snapshot(turn.train.params)

@@ -21,9 +21,8 @@ from ogrpo.config.schedule import Schedule
 from ogrpo.config.train import Checkpointing, Replay, Reuse, TrainConfig
 from ogrpo.config.update import Knobs, Optimizer
 from ogrpo.learner.memory import give_back_after_compiling
-from ogrpo.loop import Parts, start, train
-from ogrpo.loop.diverged import DivergedError
-from ogrpo.loop.state import Record
+from ogrpo.loop import DivergedError, Parts, start, train
+from ogrpo.loop.parts import Record
 from ogrpo.report.run_dir import RunDir
 from ogrpo.setup.build import find_devices, make_parts, make_recipe
 from ogrpo.setup.cache import cache_path, keep_compiled_programs
@@ -134,7 +133,7 @@ class Bench:
                 parts = _sharing(parts, known.parts, embedded=engine is None)
             else:
                 self._keep(name, Programs(devices, parts, prepared))
-            yield config, parts, parts.init(devices.place_params(params))
+            yield config, parts, parts.learner.init(devices.place_params(params))
 
     def _keep(self, name: str, programs: Programs) -> None:
         while len(self._programs) > 1:
@@ -144,9 +143,15 @@ class Bench:
 
 def _sharing(parts: Parts, known: Parts, *, embedded: bool) -> Parts:
     """A cell's parts with the programs of an earlier one."""
-    same = ("update", "score", "noise", "examine", "init", "shapes", "place")
-    same += ("engine", "evaluator") if embedded else ()
-    return replace(parts, **{name: getattr(known, name) for name in same})
+    reset_optimizer = parts.learner.reset_optimizer
+    parts = replace(parts, learner=replace(known.learner, reset_optimizer=reset_optimizer))
+    if not embedded:
+        return parts
+    return replace(
+        parts,
+        collection=replace(parts.collection, engine=known.collection.engine),
+        evaluator=replace(parts.evaluator, engine=known.evaluator.engine),
+    )
 
 
 def _without_method(config: TrainConfig) -> TrainConfig:
@@ -221,8 +226,8 @@ def train_cell(cell: Cell, bench: Bench) -> Record:
     """What a training run came to: every axis and score at each evaluation, signals on the way."""
     records, ended = [], "whole"
     compiled: list[float] = []
-    with bench.parts(cell.config) as (config, parts, first):
-        turns = train(start(first, parts), parts, config.schedule)
+    with bench.parts(cell.config) as (_, parts, first):
+        turns = train(start(first, parts), parts)
         before = bench.clock.seconds
         try:
             for _, record in turns:

@@ -4,10 +4,9 @@ from dataclasses import replace
 
 from experiments.grid.cell import Cell
 from experiments.grid.train import Bench, row_of
-from ogrpo.loop import start, train
-from ogrpo.loop.diverged import DivergedError
+from ogrpo.loop import DivergedError, start, train
 from ogrpo.loop.evaluate import evaluate
-from ogrpo.loop.state import Record
+from ogrpo.loop.parts import Record
 
 TEMPERATURES = (0.25, 0.5, 0.75)
 """Beside that of the run's own evaluations, 1."""
@@ -17,10 +16,10 @@ MEASURE = "experiments.real.measure:trained"
 def trained(cell: Cell, bench: Bench) -> Record:
     """Returns a run's row, with `temperatures`: sampled Pass@1 at each, of the last weights."""
     records, compiled, ended, state = [], [], "whole", None
-    with bench.parts(cell.config) as (config, parts, first):
+    with bench.parts(cell.config) as (_, parts, first):
         before = bench.clock.seconds
         try:
-            for turn in train(start(first, parts), parts, config.schedule):
+            for turn in train(start(first, parts), parts):
                 state, record = turn
                 records.append(record)
                 compiled.append(bench.clock.seconds - before)
@@ -30,7 +29,8 @@ def trained(cell: Cell, bench: Bench) -> Record:
         scores = {"1": records[-1].get("pass@1/sampled")}
         if state is not None and ended == "whole":
             for temperature in TEMPERATURES:
-                how = replace(parts.evaluation_sampling, temperature=temperature)
-                record = evaluate(state, replace(parts, evaluation_sampling=how), None)
+                sampling = replace(parts.evaluator.sampling, temperature=temperature)
+                evaluator = replace(parts.evaluator, sampling=sampling)
+                record = evaluate(state, replace(parts, evaluator=evaluator), None)
                 scores[f"{temperature:g}"] = record["pass@1/sampled"]
     return {**row_of(records, compiled, ended, cell.watch), "temperatures": scores}

@@ -24,8 +24,7 @@ from ogrpo.config.train import TrainConfig
 from ogrpo.config.update import require
 from ogrpo.core.advantages import leave_one_out
 from ogrpo.data.batching import pad_groups
-from ogrpo.loop import Parts, start, train
-from ogrpo.loop.state import snapshot, stream_seed
+from ogrpo.loop import Parts, snapshot, start, stream_seed, train
 from ogrpo.rollout.collection import Request
 
 BATCH = 16
@@ -82,7 +81,7 @@ def measure(cell: Cell, bench: Bench) -> Mapping[str, Any]:
     along: Along = cell.config
     with bench.parts(along.train) as (config, parts, first):
         policies: dict[int, Any] = {}
-        for state, _ in train(start(first, parts), parts, config.schedule):
+        for state, _ in train(start(first, parts), parts):
             if (age := config.schedule.steps - state.step) in along.ages:
                 policies[age] = state.train.whole(snapshot(state.train.params))
         return rounded(_at_ages(along, parts, policies))
@@ -90,7 +89,8 @@ def measure(cell: Cell, bench: Bench) -> Mapping[str, Any]:
 
 def _at_ages(along: Along, parts: Parts, policies: Mapping[int, Any]) -> Mapping[str, Any]:
     pi = policies[0]
-    pull = make_pull(parts.score, parts.sampling.temperature)
+    sampling = parts.collection.sampling
+    pull, group_size = make_pull(parts.learner.score, sampling.temperature), sampling.group_size
     true = [draw(along, parts, pi, pi, f"truth {n}") for n in range(TRUTH)]
     only = {"none": ESTIMATORS["none"]}
     truth = jnp.mean(jnp.stack([gradients(pull, pi, one, only)[:, 0] for one in true]), axis=0)
@@ -105,7 +105,7 @@ def _at_ages(along: Along, parts: Parts, policies: Mapping[int, Any]) -> Mapping
                 "age": age,
                 **divergences(parts, policies[age], true, ratios),
                 "gradient": dict(zip(ESTIMATORS, _listed(moments(sums)), strict=True)),
-                "value": value_errors(ratios, rewards, BATCH * parts.sampling.group_size),
+                "value": value_errors(ratios, rewards, BATCH * group_size),
             }
         )
     return {"squared_gradient": float(length["bias2"][0]), "ages": rows}
@@ -113,19 +113,21 @@ def _at_ages(along: Along, parts: Parts, policies: Mapping[int, Any]) -> Mapping
 
 def draw(along: Along, parts: Parts, mu: Any, pi: Any, stream: str) -> Drawn:
     """One group of mu for each of the first prompts."""
-    parts.engine.publish(mu, parts.engine.version + 1)
-    temperature = jnp.float32(parts.sampling.temperature)
+    engine, sampling = parts.collection.engine, parts.collection.sampling
+    engine.publish(mu, engine.version + 1)
+    temperature = jnp.float32(sampling.temperature)
     size, batches, ratios = along.train.schedule.prompts, [], []
     for begin in range(0, along.groups, size):
         problems = list(range(begin, begin + size))
         prompts = [parts.prompts.train[n] for n in problems]
         request = Request(begin, problems, prompts, stream_seed(along.seed, stream, begin))
-        groups = parts.engine.generate(prompts, parts.sampling, request.seed)
-        rewards = np.stack([r.rewards for r in parts.reward_fn(request, range(size), groups)])
-        longest = parts.prompts.length, parts.sampling.max_tokens
-        batch = parts.place(pad_groups(groups, *longest, rewards=rewards))
+        groups = engine.generate(prompts, sampling, request.seed)
+        rewarded = parts.collection.reward_fn(request, range(size), groups)
+        rewards = np.stack([each.rewards for each in rewarded])
+        padded = pad_groups(groups, parts.prompts.length, sampling.max_tokens, rewards=rewards)
+        batch = parts.learner.place(padded)
         batches.append(batch)
-        ratios.append(parts.score(pi, batch, temperature) - batch.behavior_log_probs)
+        ratios.append(parts.learner.score(pi, batch, temperature) - batch.behavior_log_probs)
     return Drawn(batches, ratios)
 
 
@@ -145,12 +147,12 @@ def gradients(pull: Any, pi: Any, drawn: Drawn, estimators: Mapping[str, Any]) -
 
 def divergences(parts: Parts, mu: Any, true: list[Drawn], ratios: np.ndarray) -> dict[str, float]:
     """How far pi is from mu: KL from draws of pi, the other figures from draws of mu."""
-    temperature = jnp.float32(parts.sampling.temperature)
+    temperature = jnp.float32(parts.collection.sampling.temperature)
     logs = []
     for drawn in true:
         for batch, ratio in zip(drawn.batches, drawn.log_ratios, strict=True):
             own = batch.behavior_log_probs + ratio
-            away = own - parts.score(mu, batch, temperature)
+            away = own - parts.learner.score(mu, batch, temperature)
             logs.append(np.asarray(jnp.sum(away, axis=-1, where=batch.active_mask)).ravel())
     share = ratios.sum() ** 2 / (ratios**2).sum() / len(ratios)
     return {

@@ -11,7 +11,7 @@ from jax.flatten_util import ravel_pytree
 
 from ogrpo.batch import Batch
 from ogrpo.core import weights
-from ogrpo.loop.state import ScoreFn
+from ogrpo.loop.parts import ScoreFn
 
 WeightFn = Callable[[jax.Array, jax.Array], jax.Array]
 ESTIMATORS: dict[str, WeightFn] = {

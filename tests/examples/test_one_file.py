@@ -15,8 +15,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from ogrpo.loop.state import start
-from ogrpo.loop.training import train
+from ogrpo.loop import start, train
 from ogrpo.setup.build import make_parts
 from ogrpo.setup.model import make_model
 from ogrpo.setup.prepare import prepare
@@ -87,7 +86,7 @@ def test_its_first_ten_steps_are_the_librarys_to_the_bit(example, prepared, monk
     decoder, initial = make_model(prepared, console)
     parts = make_parts(prepared.config, prepared, decoder)
     theirs = []
-    for state, record in train(start(parts.init(initial), parts), parts, prepared.config.schedule):
+    for state, record in train(start(parts.learner.init(initial), parts), parts):
         theirs.append((jax.tree.map(np.asarray, state.train.params), record))
         if state.step == STEPS:
             break

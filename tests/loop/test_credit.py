@@ -47,11 +47,11 @@ def test_a_resumed_run_knows_its_running_baseline(single):
 
 
 def test_an_update_is_held_against_the_baseline_of_its_state(single):
-    schedule, ends = single.config.schedule, []
+    ends = []
     for baseline in (RunningMean(0.0, 1.0), RunningMean(5.0, 1.0)):
         state = replace(single.start(), baseline=baseline)
-        with make_collector(state, single.parts, schedule) as collector:
-            ends.append(advance(state, single.parts, schedule, collector)[0].train.params)
+        with make_collector(state, single.parts) as collector:
+            ends.append(advance(state, single.parts, collector)[0].train.params)
     assert not equal(*ends)
 
 

@@ -17,7 +17,7 @@ from ogrpo.config.update import Lora, Optimizer
 from ogrpo.learner import checkpoint
 from ogrpo.learner.checkpoint import CheckpointError, Checkpoints
 from ogrpo.learner.finite import NotFiniteError, nonfinite
-from ogrpo.loop.diverged import DivergedError
+from ogrpo.loop import DivergedError
 from ogrpo.run.diagnose import first_params, here, restored
 from ogrpo.run.dump import read_dump
 from ogrpo.run.main import run

@@ -8,7 +8,7 @@ import pytest
 from ogrpo.cli.eval import EvalConfig
 from ogrpo.config.schedule import Schedule
 from ogrpo.config.train import Data, Judging, Model, TrainConfig
-from ogrpo.loop.flips import drawn, flipped
+from ogrpo.loop.judge import flip, flips_at
 from ogrpo.protocol import Completion, Group
 from ogrpo.rewards.scores import Failure, Scores
 from ogrpo.rollout.collection import Request
@@ -30,38 +30,38 @@ def scores(rewards, failed=()):
 
 
 def test_lots_hit_the_share_that_is_asked_for_and_depend_on_seed_and_step():
-    lots = drawn(request(problems=1000), range(1000), [8] * 1000, share=0.3)
+    lots = flips_at(request(problems=1000), range(1000), [8] * 1000, share=0.3)
     assert abs(lots.mean() - 0.3) < 4 * np.sqrt(0.3 * 0.7 / 8000)
-    first = drawn(request(), range(40), SIZES, share=0.3)
-    assert np.array_equal(first, drawn(request(), range(40), SIZES, share=0.3))
-    assert not np.array_equal(first, drawn(request(seed=2), range(40), SIZES, share=0.3))
-    assert not np.array_equal(first, drawn(request(step=4), range(40), SIZES, share=0.3))
-    more = drawn(request(), range(40), SIZES, share=0.4)
+    first = flips_at(request(), range(40), SIZES, share=0.3)
+    assert np.array_equal(first, flips_at(request(), range(40), SIZES, share=0.3))
+    assert not np.array_equal(first, flips_at(request(seed=2), range(40), SIZES, share=0.3))
+    assert not np.array_equal(first, flips_at(request(step=4), range(40), SIZES, share=0.3))
+    more = flips_at(request(), range(40), SIZES, share=0.4)
     assert (more >= first).all()  # a larger share keeps what a smaller one flips
 
 
 def test_lots_do_not_depend_on_how_a_batch_is_cut_into_calls():
-    whole = drawn(request(), range(40), SIZES, share=0.3)
+    whole = flips_at(request(), range(40), SIZES, share=0.3)
     calls = [range(30, 40), range(7), range(7, 30)]
-    parts = [drawn(request(), places, SIZES[: len(places)], share=0.3) for places in calls]
+    parts = [flips_at(request(), places, SIZES[: len(places)], share=0.3) for places in calls]
     assert np.array_equal(whole, np.concatenate([parts[1], parts[2], parts[0]]))
 
 
 def test_a_flip_exchanges_0_and_1_and_is_counted_but_not_where_nothing_is_known():
-    found = flipped(scores([0, 1, 0, 1], failed=[3]), np.array([True, True, False, True]))
+    found = flip(scores([0, 1, 0, 1], failed=[3]), np.array([True, True, False, True]))
     assert found.rewards.tolist() == [1, 0, 0, 1]
     assert found.values["right"].tolist()[:3] == [0, 1, 0]  # what was judged is still told
     assert found.values["flipped"].tolist()[:3] == [1, 1, 0]
     assert np.isnan(found.values["flipped"][3])
 
 
-def test_rewards_that_are_not_0_or_1_cannot_be_flipped():
+def test_rewards_that_are_not_0_or_1_cannot_be_flip():
     with pytest.raises(ValueError, match=r"reward\.flip .* has the reward 0\.5"):
-        flipped(scores([0, 0.5]), np.array([False, False]))
+        flip(scores([0, 0.5]), np.array([False, False]))
     taken = scores([0, 1])
     taken.values["flipped"] = taken.rewards
     with pytest.raises(ValueError, match="a reward is called 'flipped'"):
-        flipped(taken, np.array([False, False]))
+        flip(taken, np.array([False, False]))
 
 
 @pytest.mark.parametrize("share", [-0.1, 0.6])

@@ -34,7 +34,9 @@ class Masking:
 
 def turns(mask_fn):
     run = Run(schedule=replace(SMALL.schedule, steps=3))
-    run.parts = replace(run.parts, engine=Masking(run.parts.engine, mask_fn))
+    collection = run.parts.collection
+    masking = replace(collection, engine=Masking(collection.engine, mask_fn))
+    run.parts = replace(run.parts, collection=masking)
     return run.params, run.turns()
 
 
@@ -67,4 +69,4 @@ def test_a_mask_of_all_tokens_is_no_mask_and_half_of_them_is_another_run():
     assert plain[-1][1]["certificate/completions"] > 0
     assert plain[1][1]["replay/bytes"] == full[1][1]["replay/bytes"] < half[1][1]["replay/bytes"]
     assert plain[1][1]["tokens"] == half[1][1]["tokens"]
-    assert plain[1][1]["loss"] != half[1][1]["loss"]
+    assert plain[1][1]["grad_norm"] != half[1][1]["grad_norm"]

@@ -15,7 +15,7 @@ from ogrpo.core.objectives import grpo
 from ogrpo.core.returns import squared_error
 from ogrpo.learner.update import gradient_of_update, weigh
 from ogrpo.loop import make_collector
-from ogrpo.loop.collect import inserted, take
+from ogrpo.loop.collect import insert, take
 from ogrpo.loop.learn import score
 from ogrpo.setup.build import find_devices, make_recipe
 from ogrpo.setup.presets import main_study
@@ -32,11 +32,11 @@ def ppo():
 
 
 def batch_of(run):
-    state, schedule = run.start(), run.config.schedule
-    with make_collector(state, run.parts, schedule) as collector:
-        state = inserted(state, take(run.parts, collector, 0), run.parts)
-        draw = state.buffer.sample(schedule.prompts, seed=0)
-        return state, score(state, draw, run.parts, schedule).batch
+    state = run.start()
+    with make_collector(state, run.parts) as collector:
+        state = insert(state, take(run.parts, collector, 0), run.parts)
+        draw = state.buffer.sample(run.parts.schedule.prompts, seed=0)
+        return state, score(state, draw, run.parts).batch
 
 
 def test_the_critics_first_gradient_is_towards_the_returns(ppo):
@@ -44,7 +44,7 @@ def test_the_critics_first_gradient_is_towards_the_returns(ppo):
     state, batch = batch_of(ppo)
     assert not np.any(batch.values)
     recipe = make_recipe(ppo.config, find_devices(ppo.config, ppo.decoder).policy_fn)
-    hypers = ppo.parts.hypers_at(0, 1.0, 0)
+    hypers = ppo.parts.method.hypers_at(0, 1.0, 0)
     knobs = {**hypers.knobs, **{name: jnp.float32(x) for name, x in INPUT.items()}}
     hypers = hypers._replace(knobs=knobs)
     weighed = weigh(batch, recipe, hypers)
@@ -66,7 +66,7 @@ def test_a_run_learns_values_and_publishes_none(ppo):
 
 
 def test_a_checkpoint_has_the_head_and_its_moments(ppo):
-    made, shapes = (f(ppo.params) for f in (ppo.parts.init, ppo.parts.shapes))
+    made, shapes = (f(ppo.params) for f in (ppo.parts.learner.init, ppo.parts.learner.shapes))
     described = [jax.tree.map(lambda x: (x.shape, x.dtype), tree) for tree in (made, shapes)]
     assert described[0] == described[1]
     assert VALUE_HEAD in shapes.params

@@ -73,11 +73,15 @@ def doomed(run, folder, limits, doom):
 
     return replace(
         parts,
-        collection=limits,
+        schedule=replace(parts.schedule, sync_offset=limits.lead),
         make_buffer=bought,
-        engine=Watched(parts.engine, doom, ["generate", "publish"]),
-        reward_fn=doom.watch(parts.reward_fn),
-        update=doom.watch(parts.update),
+        collection=replace(
+            parts.collection,
+            limits=limits,
+            engine=Watched(parts.collection.engine, doom, ["generate", "publish"]),
+            reward_fn=doom.watch(parts.collection.reward_fn),
+        ),
+        learner=replace(parts.learner, update=doom.watch(parts.learner.update)),
     )
 
 
@@ -87,12 +91,12 @@ def saved(state):
     return arrays, json.loads(json.dumps(state.progress()))
 
 
-def attempt(run, parts, dials, checkpoint):
+def attempt(parts, checkpoint):
     """Goes on until it is done or killed; the newest checkpoint, and whether it is done."""
     arrays, progress = checkpoint
     begun = resume(jax.tree.map(jnp.array, arrays), progress, parts)
     try:
-        for state, _ in train(begun, parts, dials):
+        for state, _ in train(begun, parts):
             if state.step and (state.step % EVERY == 0 or state.step == STEPS):
                 checkpoint = saved(state)
     except (Killed, CollectionError) as error:
@@ -123,7 +127,6 @@ def test_each_prompt_is_in_the_data_once_wherever_the_run_is_killed(
     limits = CollectionLimits(
         lead=lead, max_staleness=None, workers=workers, prompts_per_call=prompts_per_call
     )
-    dials = replace(run.config.schedule, sync_offset=lead)
     rng = np.random.default_rng([lead, workers])
     parts = doomed(run, tmp_path, limits, Doom(1 << 30))
     checkpoint, done, kills = saved(start(run.train_state(), parts)), False, 0
@@ -131,7 +134,7 @@ def test_each_prompt_is_in_the_data_once_wherever_the_run_is_killed(
         assert kills < ATTEMPTS
         doom = Doom(int(rng.integers(3, 30 + 10 * kills)))
         parts = doomed(run, tmp_path, limits, doom)
-        checkpoint, done = attempt(run, parts, dials, checkpoint)
+        checkpoint, done = attempt(parts, checkpoint)
         kills += not done
     assert kills >= 3
     size, count = run.config.schedule.prompts, len(run.parts.prompts.train)

@@ -14,8 +14,7 @@ from ogrpo.config.train import Lora
 from ogrpo.config.update import Optimizer
 from ogrpo.learner.checkpoint import Checkpoints
 from ogrpo.learner.offload import HOST
-from ogrpo.loop import array_shapes, resume, start, train
-from ogrpo.loop.state import snapshot
+from ogrpo.loop import array_shapes, resume, snapshot, start, train
 from ogrpo.setup.build import find_devices, make_parts
 from ogrpo.setup.devices import memory_lines
 from ogrpo.setup.model import make_model
@@ -38,7 +37,7 @@ def begun(offload):
     prepared, decoder, params = made()
     optimizer = replace(prepared.config.optimizer, offload=offload)
     parts = make_parts(replace(prepared.config, optimizer=optimizer), prepared, decoder)
-    return parts, parts.init(snapshot(params))
+    return parts, parts.learner.init(snapshot(params))
 
 
 def lies(tree):
@@ -54,7 +53,7 @@ def test_the_reference_is_on_the_host_alone_through_every_stage():
     # That the numbers stay the same is one of `test_every_option`'s cases.
     parts, first = begun("reference")
     states = [start(first, parts)]
-    for state, record in train(states[0], parts, made()[0].config.schedule):
+    for state, record in train(states[0], parts):
         states.append(state)
         assert record["step"] == 0 or record["kl/pi_ref"] is not None
     assert all(lies(state.reference) == {HOST} for state in states)

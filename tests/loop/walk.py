@@ -88,8 +88,8 @@ def ended(config: TrainConfig) -> tuple[dict[str, float], tuple[np.ndarray, ...]
         config = prepared.config
         decoder, params = make_model(prepared, Console(quiet=True))
         parts = make_parts(config, prepared, decoder)
-        figures, state = {}, start(parts.init(params), parts)
-        for turn in train(state, parts, config.schedule):
+        figures, state = {}, start(parts.learner.init(params), parts)
+        for turn in train(state, parts):
             state, record = turn
             figures |= {f"{record['step']} {n}": v for n, v in record.items() if counts(n, v)}
     leaves = jax.tree.leaves(state.train.whole())

@@ -46,7 +46,7 @@ def go(folder: Path, config: TrainConfig = CONFIG, **changes: Any) -> str:
 def go_with(
     folder: Path, faults: Mapping[str, Any], config: TrainConfig = CONFIG, **changes: Any
 ) -> str:
-    """The same, with some of its parts replaced: name -> what makes it of the real one."""
+    """The same, with some of its parts replaced: `group.name` -> what makes it of the real one."""
     config = replace(config, run_dir=folder, **changes)
     console = Console(file=StringIO(), width=200)
     with closing(prepare(config)) as prepared, open_run(config, TYPED, console) as opened:
@@ -55,9 +55,11 @@ def go_with(
         parts = make_parts(
             prepared.config, prepared, decoder, devices=devices, experience=opened.experience
         )
-        parts = replace(
-            parts, **{name: make(getattr(parts, name)) for name, make in faults.items()}
-        )
+        for place, make in faults.items():
+            group, name = place.split(".")
+            old = getattr(parts, group)
+            new = replace(old, **{name: make(getattr(old, name))})
+            parts = replace(parts, **{group: new})
         session = Session(
             prepared.config, opened, prepared, decoder, devices, parts, console, TYPED
         )

@@ -35,11 +35,23 @@ def test_a_run_that_errors_end_again_and_again_ends_as_one_that_none_did(tmp_pat
     config = replace(CONFIG, **ONLY_LAST)
     # (what fails, at which call, the step that is saved, what is said)
     story = [
-        ("evaluation_fn", MemoryError(), 1, 0, "the state after step 0 is saved; go on with"),
-        ("reward_fn", KeyError("gold"), 2, 1, "the state after step 1 is saved; go on with"),
-        ("hypers_at", OSError(5, "Input/output error"), 1, 1, "step 2 was under way"),
-        ("update", KeyboardInterrupt(), 1, 1, "what it had changed is not saved; go on with"),
-        ("evaluation_fn", ValueError("odd"), 1, 2, "the state after step 2 is saved; go on with"),
+        ("evaluator.judge", MemoryError(), 1, 0, "the state after step 0 is saved; go on with"),
+        (
+            "collection.reward_fn",
+            KeyError("gold"),
+            2,
+            1,
+            "the state after step 1 is saved; go on with",
+        ),
+        ("method.hypers_at", OSError(5, "Input/output error"), 1, 1, "step 2 was under way"),
+        (
+            "learner.update",
+            KeyboardInterrupt(),
+            1,
+            1,
+            "what it had changed is not saved; go on with",
+        ),
+        ("evaluator.judge", ValueError("odd"), 1, 2, "the state after step 2 is saved; go on with"),
     ]
     for n, (part, error, call, step, said) in enumerate(story):
         with pytest.raises(BaseException) as caught:  # noqa: PT011 - which, is compared

@@ -54,7 +54,7 @@ def carried(config, run):
 
         def update(*arguments):
             held.append(live_bytes() - before)
-            return parts.update(*arguments)
+            return parts.learner.update(*arguments)
 
         session = Session(
             config,
@@ -62,7 +62,7 @@ def carried(config, run):
             prepared,
             decoder,
             devices,
-            replace(parts, update=update),
+            replace(parts, learner=replace(parts.learner, update=update)),
             Console(quiet=True),
             Invocation("train", "train"),
         )
@@ -219,7 +219,7 @@ def test_a_second_process_is_refused_until_the_first_has_reported(whole, tmp_pat
         engine.generate = at_the_end(engine.generate)
         return engine
 
-    go_with(folder, {"evaluator": last})
+    go_with(folder, {"evaluator.engine": last})
     (second,) = tried
     assert second.stdout.startswith(f"run directory {folder} is in use by process {os.getpid()} on")
     assert left(folder) == left(whole)

@@ -62,12 +62,13 @@ def engine(study, tmp_path_factory):
 def run(study, parts):
     # The update donates the trainer's buffers, and the next run starts from the same parameters.
     params = jax.tree.map(jnp.copy, study.params)
-    state = start(parts.init(params), parts)
-    return [record for _, record in train(state, parts, CONFIG.schedule)]
+    state = start(parts.learner.init(params), parts)
+    return [record for _, record in train(state, parts)]
 
 
 def test_the_default_study_learns_alike_from_the_real_server(study, engine):
-    real = run(study, dataclasses.replace(study.parts, engine=engine))
+    collection = dataclasses.replace(study.parts.collection, engine=engine)
+    real = run(study, dataclasses.replace(study.parts, collection=collection))
     embedded = run(study, study.parts)
     base, last, reference = real[0], real[-1], embedded[-1]
     print(

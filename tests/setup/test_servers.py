@@ -148,9 +148,10 @@ def test_a_run_that_pushes_adapters_learns_as_merged_does(tmp_path):
                 command = serve_command(asked, *own.url, tmp_path)
                 assert ("--lora-rank 2" in command) == (push == "adapters")
                 with make_server_engine(asked, decoder, tokenizer) as engine:
-                    over = dataclasses.replace(parts, engine=engine)
-                    state = start(over.init(jax.tree.map(jnp.copy, params)), over)
-                    records[push] = [record for _, record in train(state, over, config.schedule)]
+                    collection = dataclasses.replace(parts.collection, engine=engine)
+                    over = dataclasses.replace(parts, collection=collection)
+                    state = start(over.learner.init(jax.tree.map(jnp.copy, params)), over)
+                    records[push] = [record for _, record in train(state, over)]
     for one, other in zip(*records.values(), strict=True):
         same = {name: one[name] for name in one if counts(name, one[name])}
         same = {n: v for n, v in same.items() if not n.startswith(("sync/", "server"))}

@@ -347,11 +347,11 @@ def test_the_trainers_own_sampler_can_evaluate(engine):
     )
     with closing(prepare(config)) as prepared:
         decoder = tiny_decoder(prepared.tokenizer)
-        servers = make_parts(prepared.config, prepared, decoder).engine  # in their place
+        servers = make_parts(prepared.config, prepared, decoder).collection.engine  # in their place
         parts = make_parts(prepared.config, prepared, decoder, servers)
-    assert parts.engine is servers
-    assert (parts.evaluator is servers) == (engine == "rollout")
-    assert isinstance(parts.evaluator, EmbeddedEngine)
+    assert parts.collection.engine is servers
+    assert (parts.evaluator.engine is servers) == (engine == "rollout")
+    assert isinstance(parts.evaluator.engine, EmbeddedEngine)
 
 
 def test_a_task_of_the_name_of_the_generated_ones_has_a_tokenizer_of_its_own():

@@ -1,32 +1,28 @@
 """Algorithm 1 with reuse: a step on one screen, what it reads and what it writes."""
 
 from ogrpo.loop.batches import Packer
+from ogrpo.loop.collect import make_collector
 from ogrpo.loop.evaluate import heldout_record
+from ogrpo.loop.parts import Parts, stream_seed
 from ogrpo.loop.state import (
     PHASES,
-    Costs,
-    Ids,
+    DivergedError,
     LoopState,
-    Parts,
-    Prompts,
     array_shapes,
     check_frozen,
     first_arrays,
     resume,
     snapshot,
     start,
-    stream_seed,
 )
-from ogrpo.loop.training import advance, make_collector, train
+from ogrpo.loop.training import advance, train
 
 __all__ = [
     "PHASES",
-    "Costs",
-    "Ids",
+    "DivergedError",
     "LoopState",
     "Packer",
     "Parts",
-    "Prompts",
     "advance",
     "array_shapes",
     "check_frozen",

@@ -1,4 +1,4 @@
-"""From stored groups to what an update takes: arrays, padded or packed."""
+"""Batches as an update takes them: arrays, padded or packed."""
 
 from typing import NamedTuple
 
@@ -13,7 +13,7 @@ from ogrpo.data.packing import Shape, arrange, pack, real_tokens
 
 
 class Packer(NamedTuple):
-    """How batches are packed."""
+    """The layout of packed batches."""
 
     microbatches: int
     """Parts of the padded batch, whose places bound the tokens of a packed part."""
@@ -36,39 +36,32 @@ class Made(NamedTuple):
 
 
 def make_batch(batch: Batch[np.ndarray], packer: Packer | None, *, for_update: bool) -> Made:
-    """The batch as the policy takes it; packed groups come in the order of their parts.
+    """Packs a batch; packed groups come in the order of their parts.
 
     Args:
         batch: padded groups.
         packer: None leaves the batch padded.
         for_update: whether groups that carry no loss may be left out.
     """
-    everything = np.ones(len(batch.rewards), bool)
+    keep = np.ones(len(batch.rewards), bool)
     if packer is None:
         places = batch.prompt_mask.size + batch.completion_mask.size
-        return Made(batch=batch, shape=None, padding=1 - real_tokens(batch, everything) / places)
-    leaves_out = for_update and packer.skip_zero_variance
-    wanted = _carrying(batch) if leaves_out else everything
-    together = packer.together
+        return Made(batch=batch, shape=None, padding=1 - real_tokens(batch, keep) / places)
+    if for_update and packer.skip_zero_variance:
+        equal = np.asarray(zero_variance_mask(jnp.asarray(batch.rewards)))
+        keep = ~equal & batch.active_mask.any(axis=(1, 2))
     if packer.tokens is not None:
-        cut = cut_by_tokens(batch, wanted, most=packer.tokens, together=together)
-        return _made(batch._replace(packing=pack_cut(batch, cut)), wanted, cut.shape)
-    bound = packer.microbatches * together  # a device's share of a padded microbatch
-    order, shape = arrange(batch, wanted, microbatches=bound, together=together)
-    batch, wanted = take(batch, order), wanted[order]
-    return _made(batch._replace(packing=pack(batch, wanted, shape)), wanted, shape)
-
-
-def _made(batch: Batch[np.ndarray], wanted: np.ndarray, shape: Shape) -> Made:
-    return Made(batch, shape, padding=1 - real_tokens(batch, wanted) / shape.tokens)
-
-
-def _carrying(batch: Batch[np.ndarray]) -> np.ndarray:
-    """Groups whose rewards differ and that have a token with loss, bool [N]."""
-    silent = np.asarray(zero_variance_mask(jnp.asarray(batch.rewards)))
-    return ~silent & batch.active_mask.any(axis=(1, 2))
+        cut = cut_by_tokens(batch, keep, most=packer.tokens, together=packer.together)
+        shape, packing = cut.shape, pack_cut(batch, cut)
+    else:
+        most = packer.microbatches * packer.together  # a device's share of a padded microbatch
+        order, shape = arrange(batch, keep, microbatches=most, together=packer.together)
+        batch, keep = take(batch, order), keep[order]
+        packing = pack(batch, keep, shape)
+    padding = 1 - real_tokens(batch, keep) / shape.tokens
+    return Made(batch._replace(packing=packing), shape, padding)
 
 
 def to_device(batch: Batch[np.ndarray]) -> Batch[jax.Array]:
-    """The same batch as jax.Arrays."""
+    """Returns the same batch as jax.Arrays."""
     return jax.tree.map(jnp.asarray, batch)

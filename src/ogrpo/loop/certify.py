@@ -4,7 +4,7 @@ The draws of the old weights judge the new ones: sequence ratios of new to old, 
 baseline (`ogrpo.core.certificates` says why each is needed). Forwards the values are quiet; those
 of draws of the new weights explode on failures that these have given up.
 
-    sync_offset > 0   groups that were asked for ahead of a renewal and taken after it
+    sync_offset > 0   groups that were requested ahead of a renewal and taken after it
     sync_offset = 0   completions drawn at the renewal for this alone, `certificate/price` of the
                       period's own; training is not touched
 
@@ -27,7 +27,8 @@ from ogrpo.data.batching import PromptStream, pad_groups
 from ogrpo.learner.hosts import fetch, from_first
 from ogrpo.learner.state import Params
 from ogrpo.loop.batches import make_batch
-from ogrpo.loop.state import LoopState, Parts, Record, stream_seed
+from ogrpo.loop.parts import Parts, Record, stream_seed
+from ogrpo.loop.state import LoopState
 from ogrpo.rollout.collection import Collector, Request
 
 RATES = (0.02, 0.05, 0.1, 0.2, 0.35, 0.5, 0.7, 0.9)
@@ -74,13 +75,13 @@ def _gains(new_log_probs: Array, behavior_log_probs: Array, mask: Array, rewards
 
 
 def certify(gains: np.ndarray, delta: float) -> Certificate:
-    """The lower confidence limit of the improvement, wrong with probability at most `delta`.
+    """Returns the lower confidence limit of the improvement, wrong with probability <= `delta`.
 
     In double precision: rounding moves it by less than 1e-9, which is taken off.
     """
     with jax.enable_x64():
-        found = _bound_at(delta)(jnp.asarray(gains, jnp.float64))
-        return found._replace(bound=found.bound - 1e-9)
+        certificate = _bound_at(delta)(jnp.asarray(gains, jnp.float64))
+        return certificate._replace(bound=certificate.bound - 1e-9)
 
 
 @cache
@@ -95,30 +96,30 @@ def certify_period(
     collector: Collector,
     *,
     ends: bool,
-    ahead: bool,
 ) -> tuple[LoopState, Record]:
-    """Gathers what draws of the weights before say of those after, and at a period's end certifies.
+    """Gathers gains of the new weights on draws of those before; certifies at a period's end.
 
     Args:
       state: after the step's updates.
       groups: the step's fresh batch; None where there is none.
       parts: of the run.
-      collector: whose engine draws the completions that are for this alone.
+      collector: its engine draws the completions that are for this alone.
       ends: whether new weights are due before the next step.
-      ahead: whether batches are asked for ahead of the step that trains on them.
     """
     terms = parts.certificate
     if terms is None or terms.delta is None or groups is None:
         return state, NOT_CERTIFIED
     drawn = 0
-    if ahead:
+    if parts.schedule.sync_offset > 0:
         renewed = state.train.whole(state.server)
         gains = _gains_of(groups, state.previous_version, renewed, parts)
         state = replace(state, gaps=(*state.gaps, *gains))
-    while ends and not ahead and drawn < terms.completions:
-        held = _held_back(state, parts, collector, prompts=len(groups.rewards), drawn=drawn)
-        gains = _gains_of(held, state.server_version, state.train.whole(), parts)
-        state, drawn = replace(state, gaps=(*state.gaps, *gains)), drawn + held.rewards.size
+    else:
+        while ends and drawn < terms.completions:
+            heldback = _draw(state, parts, collector, prompts=len(groups.rewards), drawn=drawn)
+            gains = _gains_of(heldback, state.server_version, state.train.whole(), parts)
+            state = replace(state, gaps=(*state.gaps, *gains))
+            drawn += heldback.rewards.size
     if not ends or not state.gaps:
         return state, NOT_CERTIFIED
     verdict = certify(np.array(state.gaps), terms.delta)
@@ -133,25 +134,26 @@ def certify_period(
 
 
 def _gains_of(groups: Batch[np.ndarray], version: int, params: Params, parts: Parts) -> list[float]:
-    """What the completions of that version, of which the reward is known, say of `params`."""
-    made = make_batch(groups, parts.packer, for_update=False)
+    """Returns the gains of `params` on the rewarded completions of that version."""
+    learner = parts.learner
+    made = make_batch(groups, learner.packer, for_update=False)
     active = made.batch.active_mask
     judged = (made.batch.policy_versions == version) & active.any(axis=-1)
     if not judged.any():
         return []
-    temperature = jnp.float32(parts.sampling.temperature)
-    new = jnp.asarray(fetch(parts.score(params, parts.place(made.batch), temperature)))
+    temperature = jnp.float32(parts.collection.sampling.temperature)
+    new = jnp.asarray(fetch(learner.score(params, learner.place(made.batch), temperature)))
     behavior, rewards = map(jnp.asarray, (made.batch.behavior_log_probs, made.batch.rewards))
     gains = np.asarray(draw_gains(new, behavior, jnp.asarray(active), rewards), np.float64)[judged]
     return np.nan_to_num(gains, nan=UNKNOWN, posinf=UNKNOWN, neginf=UNKNOWN).tolist()
 
 
-def _held_back(
+def _draw(
     state: LoopState, parts: Parts, collector: Collector, *, prompts: int, drawn: int
 ) -> Batch[np.ndarray]:
-    """A batch of rewarded groups by the server's weights, with prompts and seeds of its own."""
-    train = parts.prompts.train
-    place = state.step * 1000 + drawn // (prompts * parts.sampling.group_size)
+    """Draws and rewards a batch by the server's weights, with prompts and seeds of its own."""
+    train, sampling = parts.prompts.train, parts.collection.sampling
+    place = state.step * 1000 + drawn // (prompts * sampling.group_size)
     seed = stream_seed(parts.seed, "certificate", place)
     stream = PromptStream(len(train), prompts, stream_seed(parts.seed, "certificate", 0))
     problems = [int(n) for n in stream.indices(place)]
@@ -159,13 +161,12 @@ def _held_back(
     with collector.alone() as engine:
         if engine.version != state.server_version:
             engine.publish(state.train.whole(state.server), state.server_version)
-        groups = engine.generate(request.prompts, parts.sampling, seed)
+        groups = engine.generate(request.prompts, sampling, seed)
 
-    def judged() -> Batch[np.ndarray]:
-        rewarded = parts.reward_fn(request, range(len(groups)), groups)
-        rewards = np.stack([each.rewards for each in rewarded])
-        longest = parts.sampling.max_tokens
-        kept = [each.group for each in rewarded]
-        return pad_groups(kept, parts.prompts.length, longest, rewards=rewards)
+    def rewarded() -> Batch[np.ndarray]:
+        judged = parts.collection.reward_fn(request, range(len(groups)), groups)
+        rewards = np.stack([each.rewards for each in judged])
+        longest = parts.prompts.length, sampling.max_tokens
+        return pad_groups([each.group for each in judged], *longest, rewards=rewards)
 
-    return from_first(judged)
+    return from_first(rewarded)

@@ -1,18 +1,19 @@
-"""Fresh groups: asked for by step, taken from the collector with their rewards, stored."""
+"""Fresh groups: requested by step, taken from the collector with their rewards, stored."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ogrpo.batch import Batch
-from ogrpo.config.schedule import Schedule
 from ogrpo.data.batching import PromptStream, pad_groups
 from ogrpo.data.replay import Experience
 from ogrpo.loop.judge import RewardError
-from ogrpo.loop.state import LoopState, Parts, stream_seed
-from ogrpo.rollout.collection import Collector, Request, Rewarded
+from ogrpo.loop.parts import Parts, stream_seed
+from ogrpo.loop.state import LoopState
+from ogrpo.rollout.collection import Collector, Request
 
 
 @dataclass(frozen=True)
@@ -39,17 +40,41 @@ class Fresh:
         return self.groups.rewards[~np.isnan(self.groups.rewards)]
 
 
-def request_at(parts: Parts, schedule: Schedule, step: int) -> Request:
-    """The prompts of a step, which depend on the seed and the step alone."""
+def make_collector(state: LoopState, parts: Parts) -> Collector:
+    """Collects the groups of the remaining steps, `lead` batches ahead.
+
+    The batches on their way when a checkpoint was written are requested again from the same
+    weights. This repeats them exactly for a lead of 0 or 1; for a longer one, they are a little
+    fresher.
+    """
+    schedule, collection = parts.schedule, parts.collection
+    last = schedule.warmup if schedule.offline else schedule.steps
+    collector = collection.collector(
+        collection.engine,
+        partial(request_at, parts),
+        collection.sampling,
+        collection.reward_fn,
+        steps=range(state.step, max(last, state.step)),
+        limits=collection.limits,
+        retry_on=collection.retry_on,
+        terms=collection.terms,
+    )
+    collector.publish(state.train.whole(state.server), state.server_version)
+    collector.request(state.step + schedule.sync_offset - 1)
+    return collector
+
+
+def request_at(parts: Parts, step: int) -> Request:
+    """Returns the prompts of a step, which depend on the seed and the step alone."""
     prompts = parts.prompts.train
-    stream = PromptStream(len(prompts), schedule.prompts, parts.seed)
+    stream = PromptStream(len(prompts), parts.schedule.prompts, parts.seed)
     problems = [int(n) for n in stream.indices(step)]
     seed = stream_seed(parts.seed, "rollout", step)
     return Request(step, problems, [prompts[n] for n in problems], seed)
 
 
 def take(parts: Parts, collector: Collector, step: int) -> Fresh:
-    """One batch of groups, sampled and rewarded by the collector's workers.
+    """Takes one batch of groups, sampled and rewarded by the collector's workers.
 
     Raises:
         RewardError: not one completion could be judged.
@@ -60,30 +85,26 @@ def take(parts: Parts, collector: Collector, step: int) -> Fresh:
     if len(failures) >= sum(len(group.completions) for group in groups):
         raise RewardError(f"step {step}: no completion could be judged; first: {failures[0]}")
     judged = zip(rewarded, taken.request.problems, strict=True)
-    rewards = np.stack([each.rewards for each in rewarded])
+    longest = parts.prompts.length, parts.collection.sampling.max_tokens
+    rewards, names = np.stack([each.rewards for each in rewarded]), rewarded[0].values
     return Fresh(
         experiences=[Experience(each.group, each.rewards, n) for each, n in judged],
-        groups=pad_groups(groups, parts.prompts.length, parts.sampling.max_tokens, rewards=rewards),
-        values=mean_values(rewarded),
+        groups=pad_groups(groups, *longest, rewards=rewards),
+        values={name: _mean([each.values[name] for each in rewarded]) for name in names},
         truncated=sum(c.finish_reason != "stop" for g in groups for c in g.completions),
         failures=failures,
     )
 
 
-def mean_values(rewarded: Sequence[Rewarded]) -> dict[str, float]:
-    """The mean of each reward over the completions that it judged; NaN where there are none."""
-    names = rewarded[0].values
-    return {name: _mean([each.values[name] for each in rewarded]) for name in names}
-
-
 def _mean(values: Sequence[NDArray[np.float32]]) -> float:
-    known = np.concatenate(values)
-    known = known[~np.isnan(known)]
-    return float(known.mean(dtype=np.float64)) if known.size else float("nan")
+    """Returns the mean of the completions that were judged; NaN where there are none."""
+    judged = np.concatenate(values)
+    judged = judged[~np.isnan(judged)]
+    return float(judged.mean(dtype=np.float64)) if judged.size else float("nan")
 
 
-def inserted(state: LoopState, fresh: Fresh | None, parts: Parts) -> LoopState:
-    """The fresh groups in the buffer, and counted."""
+def insert(state: LoopState, fresh: Fresh | None, parts: Parts) -> LoopState:
+    """Puts the fresh groups into the buffer, and counts them."""
     if fresh is None:
         return state
     state.buffer.insert(fresh.experiences)

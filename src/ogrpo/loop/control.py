@@ -1,4 +1,4 @@
-"""How long the data at hand may be used: signals, their limits, and which one bound.
+"""Signals that say when the data at hand are used up, their limits, and which one binds.
 
 Each signal is divided by its limit; the data are used up when the largest quotient reaches 1, and
 that signal is named. The effective sample size alone does not warn: it can stay near 1 while a run
@@ -22,7 +22,7 @@ from ogrpo.config.reuse import ReuseLimits
 
 
 class UseVerdict(NamedTuple):
-    """The signal nearest to its limit, and how near: used up at 1."""
+    """The signal nearest to its limit, and the quotient of the two: used up at 1."""
 
     signal: str
     use: float
@@ -31,7 +31,7 @@ class UseVerdict(NamedTuple):
 def judge_data(
     metrics: Mapping[str, float], limits: ReuseLimits, *, stale_per_fresh: float
 ) -> UseVerdict:
-    """The binding signal among an update's metrics.
+    """Returns the binding signal among an update's metrics.
 
     Args:
       metrics: `kl/pi_mu`, `ess`, `ratio/tail` and `chi_square`, as an update reports them.
@@ -51,7 +51,7 @@ def judge_data(
 
 
 def next_clip_scale(scale: float, verdict: UseVerdict, limits: ReuseLimits) -> float:
-    """Narrower where the data were used up, wider where they were not, by `clip_step`.
+    """Returns a narrower clip where the data were used up, else a wider one, by `clip_step`.
 
     The rule of `ogrpo.core.trust_region.adaptive_clip`, on the combined signal.
     """

@@ -1,4 +1,4 @@
-"""What the trainer's own weights earn on the held-out split: Pass@k, and mean rewards."""
+"""Evaluation of the trainer's weights on the held-out split: Pass@k, and mean rewards."""
 
 from dataclasses import replace
 from math import isnan
@@ -7,9 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ogrpo.evaluation import Estimate, estimate, pass_at_k, success_reward
-from ogrpo.learner.state import Params
-from ogrpo.loop.heldout import HeldoutVerdicts
-from ogrpo.loop.state import LoopState, Parts, Record, stream_seed
+from ogrpo.loop.parts import HeldoutVerdicts, Parts, Record, stream_seed
+from ogrpo.loop.state import LoopState
 from ogrpo.protocol import Engine, Sampling
 from ogrpo.rollout.collection import Collector
 from ogrpo.rollout.embedded import EmbeddedEngine
@@ -19,7 +18,7 @@ MEAN = "heldout/reward"
 
 
 def heldout_record(sampled: HeldoutVerdicts, greedy: HeldoutVerdicts, temperature: float) -> Record:
-    """The evaluation's lines of a metrics record; a figure has its 95 % bounds beside it.
+    """Returns the evaluation's lines of a record; a figure has its 95 % bounds beside it.
 
     Pass@k, of one sample or of all, is of the reward that says right or wrong (`success_reward`),
     with an interval of shares; it is None where no reward does. The weighted sum of the rewards and
@@ -33,51 +32,45 @@ def heldout_record(sampled: HeldoutVerdicts, greedy: HeldoutVerdicts, temperatur
         for name in sampled.values
     }
     success = success_reward(both, sampled.success)
-    known = sampled.rewards[~np.isnan(sampled.rewards)]
+    judged = sampled.rewards[~np.isnan(sampled.rewards)]
     lines: Record = {"heldout/by": success}
     for how, verdicts in (("sampled", sampled), ("greedy", greedy)):
         decided = None if success is None else verdicts.values[success]
-        lines |= _lines(f"pass@1/{how}", decided, share=True)
-        if how == "sampled":
-            lines |= _pass_at_all(decided, samples=sampled.rewards.shape[1])
-        lines |= _lines(f"{MEAN}/{how}", verdicts.rewards, share=False)
+        lines |= _mean_lines(f"pass@1/{how}", decided, share=True)
+        if how == "sampled" and (samples := sampled.rewards.shape[1]) > 1:
+            figure = None
+            if decided is not None and (~np.isnan(decided)).all(axis=1).any():
+                figure = pass_at_k(decided, samples)
+            lines |= _with_bounds(f"pass@{samples}/sampled", figure)
+        lines |= _mean_lines(f"{MEAN}/{how}", verdicts.rewards, share=False)
         for name, values in verdicts.values.items():
-            lines |= _lines(f"{MEAN}/{name}/{how}", values, share=False)
+            lines |= _mean_lines(f"{MEAN}/{name}/{how}", values, share=False)
     return {
         **lines,
         "heldout/temperature": temperature,
         "heldout/unparsable": sampled.unparsable,
         "heldout/truncated": sampled.truncated,
-        "heldout/unjudged": 1 - known.size / sampled.rewards.size,
-        "heldout/equal": float(np.unique(known, return_counts=True)[1].max() / known.size),
+        "heldout/unjudged": 1 - judged.size / sampled.rewards.size,
+        "heldout/equal": float(np.unique(judged, return_counts=True)[1].max() / judged.size),
     }
 
 
-def _lines(key: str, values: NDArray[np.float32] | None, *, share: bool) -> Record:
+def _mean_lines(key: str, values: NDArray[np.float32] | None, *, share: bool) -> Record:
     if values is None or np.isnan(values).all():
-        return dict.fromkeys((key, f"{key}/low", f"{key}/high"))
+        return _with_bounds(key, None)
     return _with_bounds(key, estimate(values, success=share))
 
 
-def _with_bounds(key: str, found: Estimate) -> Record:
-    bounds = {"low": found.low, "high": found.high}
-    known = {f"{key}/{end}": None if isnan(value) else value for end, value in bounds.items()}
-    return {key: found.mean, **known}
-
-
-def _pass_at_all(decided: NDArray[np.float32] | None, *, samples: int) -> Record:
-    """Pass@k with k the samples of each prompt; None where no prompt has all its verdicts."""
-    if samples == 1:
-        return {}
-    key = f"pass@{samples}/sampled"
-    if decided is None or not (~np.isnan(decided)).all(axis=1).any():
+def _with_bounds(key: str, figure: Estimate | None) -> Record:
+    """Returns the lines of a figure; None for all of them, or for bounds, that are not known."""
+    if figure is None:
         return dict.fromkeys((key, f"{key}/low", f"{key}/high"))
-    return _with_bounds(key, pass_at_k(decided, samples))
+    bounds = {f"{key}/low": figure.low, f"{key}/high": figure.high}
+    return {key: figure.mean, **{k: None if isnan(x) else x for k, x in bounds.items()}}
 
 
 def not_evaluated(samples: int) -> Record:
-    """The lines that every record has, empty, of a step without an evaluation: all but those of
-    each reward by itself."""
+    """Returns an evaluation's lines, empty, but those of each reward by itself."""
     estimates = ["pass@1/sampled", "pass@1/greedy", f"{MEAN}/sampled", f"{MEAN}/greedy"]
     estimates += [f"pass@{samples}/sampled"] if samples > 1 else []
     facts = ("by", "temperature", "unparsable", "truncated", "unjudged", "equal")
@@ -88,35 +81,35 @@ def not_evaluated(samples: int) -> Record:
 
 
 def evaluate(state: LoopState, parts: Parts, collector: Collector | None) -> Record:
-    """Scores the trainer's own weights on every held-out prompt; returns lines of a record.
+    """Scores the trainer's weights on every held-out prompt; returns lines of a record.
 
-    Where evaluation shares the samplers' engine, collection rests meanwhile, and the engine is
-    given back with the weights that it had.
+    Where evaluation shares the samplers' engine, collection rests meanwhile, and the engine gets
+    back the weights that it had.
     """
-    if collector is None or parts.evaluator is not parts.engine:
-        return _evaluate(state.train.whole(), parts, state.step)
+    if collector is None or parts.evaluator.engine is not parts.collection.engine:
+        return _evaluate(state, parts)
     with collector.alone() as engine:
-        found = _evaluate(state.train.whole(), parts, state.step)
+        record = _evaluate(state, parts)
         if engine.version != state.server_version:
             engine.publish(state.train.whole(state.server), state.server_version)
-    return found
+    return record
+
+
+def _evaluate(state: LoopState, parts: Parts) -> Record:
+    engine, sampling = parts.evaluator.engine, parts.evaluator.sampling
+    engine.publish(state.train.whole(), state.step)
+    seed = stream_seed(parts.seed, "evaluation", state.step)
+
+    def verdicts(how: Sampling) -> HeldoutVerdicts:
+        return parts.evaluator.judge(engine.generate(parts.prompts.heldout, how, seed))
+
+    sampled = verdicts(sampling)
+    greedy = verdicts(replace(sampling, greedy=True, group_size=1))
+    withdraw(engine)
+    return heldout_record(sampled, greedy, sampling.temperature)
 
 
 def withdraw(engine: Engine) -> None:
     """Has an engine in this process let go of weights that the trainer is to donate."""
     if isinstance(engine, EmbeddedEngine):
         engine.withdraw()
-
-
-def _evaluate(params: Params, parts: Parts, step: int) -> Record:
-    sampling = parts.evaluation_sampling
-    parts.evaluator.publish(params, step)
-    seed = stream_seed(parts.seed, "evaluation", step)
-
-    def verdicts(how: Sampling) -> HeldoutVerdicts:
-        return parts.evaluation_fn(parts.evaluator.generate(parts.prompts.heldout, how, seed))
-
-    sampled = verdicts(sampling)
-    greedy = verdicts(replace(sampling, greedy=True, group_size=1))
-    withdraw(parts.evaluator)
-    return heldout_record(sampled, greedy, sampling.temperature)

@@ -1,14 +1,16 @@
-"""What completions earn: decoded, handed to the task's rewards, and back beside their groups."""
+"""Rewards of completions: decoded, judged by the task's rewards, and laid beside their groups."""
 
 import logging
 import threading
+from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
+from numpy.typing import NDArray
 
-from ogrpo.loop.flips import drawn, flipped
-from ogrpo.loop.heldout import HeldoutVerdicts
+from ogrpo.batch import Batch
+from ogrpo.loop.parts import HeldoutVerdicts, stream_seed
 from ogrpo.protocol import Group, IntArray
 from ogrpo.rewards.judge import Judge, RewardCounts
 from ogrpo.rewards.pool import RewardPool
@@ -17,26 +19,30 @@ from ogrpo.rewards.scores import ScoreRequest, Scores
 from ogrpo.rollout.collection import Request, Rewarded
 from ogrpo.system.terminal import shown
 from ogrpo.tasks import Example
+from ogrpo.tasks.columns import SOLUTION_COLUMN
+from ogrpo.tasks.step_rewards import line_rewards
 
 log = logging.getLogger(__name__)
 Decode = Callable[[IntArray], str]
+FLIPPED = "flipped"
+"""Name, among a step's rewards, of the share of them that were flipped."""
 
 
 class RewardError(RuntimeError):
-    """Not one completion of many could be judged."""
+    """No completion of a batch could be judged."""
 
 
 class GroupJudge:
-    """Has a task's completions rewarded; several threads may ask at once.
+    """Rewards completions by a task's rewards; several threads may call it at once.
 
     A completion that a reward could not judge carries no loss, and the mean of its group's others
     stands in for its reward, so that it moves no advantage. It is counted, and the first one of
-    each kind is told.
+    each kind is logged.
 
     Args:
       pool: the task's rewards.
       examples: by the number of their prompt.
-      decode: token ids -> the text that rewards are given.
+      decode: token ids -> the text that rewards read.
       flip: chance that the reward of a training completion is flipped.
       success: the reward that the task marks as saying right or wrong.
     """
@@ -52,18 +58,35 @@ class GroupJudge:
     ) -> None:
         self._pool, self._examples, self._decode = pool, examples, decode
         self._flip, self._success = flip, success
-        self._told: set[tuple[str, str]] = set()
+        self._logged: set[tuple[str, str]] = set()
         self._lock = threading.Lock()
+
+    @property
+    def rewards(self) -> Sequence[Reward]:
+        """The task's rewards."""
+        return self._pool.rewards
+
+    def metrics(self) -> Mapping[str, float]:
+        """Returns the counts of the rewards since the run began."""
+        return self._pool.metrics()
+
+    def go_on_from(self, before: Mapping[str, float]) -> None:
+        """Counts on from the metrics of an earlier part of the run."""
+        self._pool.go_on_from(before)
 
     def __call__(
         self, request: Request, places: Sequence[int], groups: Sequence[Group]
     ) -> list[Rewarded]:
-        """The groups at these places of a request with what they earned."""
+        """Rewards the groups at these places of a request."""
         scores = self._scores([request.problems[place] for place in places], groups)
         if self._flip:
             sizes = [len(group.completions) for group in groups]
-            scores = flipped(scores, drawn(request, places, sizes, share=self._flip))
+            scores = flip(scores, flips_at(request, places, sizes, share=self._flip))
         return _by_group(groups, scores)
+
+    def rewarded(self, problems: Sequence[int], groups: Sequence[Group]) -> list[Rewarded]:
+        """Rewards the groups of these problems, all at once."""
+        return _by_group(groups, self._scores(problems, groups))
 
     def heldout(self, groups: Sequence[Group]) -> HeldoutVerdicts:
         """Judges the groups of all examples, in order.
@@ -83,112 +106,153 @@ class GroupJudge:
         ]
         rewards = np.where(scores.failed, np.float32(np.nan), scores.rewards)
         size = (len(groups), -1)
-        cut = [c.finish_reason != "stop" for group in groups for c in group.completions]
+        truncated = [c.finish_reason != "stop" for group in groups for c in group.completions]
         return HeldoutVerdicts(
             rewards=rewards.reshape(size),
             values={name: each.reshape(size) for name, each in scores.values.items()},
             success=self._success,
             unparsable=max(shares, default=None),
-            truncated=float(np.mean(cut)),
+            truncated=float(np.mean(truncated)),
         )
 
+    def shown(self, groups: Sequence[Group]) -> list[tuple[str, float]]:
+        """Returns the text of each group's first completion, and its reward.
+
+        That is the reward which says right or wrong where the task marks one, else the sum.
+
+        Args:
+          groups: of the first examples, in order.
+        """
+        rewarded = self.rewarded(range(len(groups)), groups)
+        rewards = [
+            each.values[self._success] if self._success else each.rewards for each in rewarded
+        ]
+        texts = [self._decode(group.completions[0].token_ids) for group in groups]
+        return [(text, float(each[0])) for text, each in zip(texts, rewards, strict=True)]
+
     def _counts(self) -> list[RewardCounts]:
-        """How answers came out so far, by each reward that counts it."""
         functions = [reward.function for reward in self.rewards]
         return [function.counts for function in functions if isinstance(function, Judge)]
 
-    def shown(self, groups: Sequence[Group]) -> list[tuple[str, float]]:
-        """The text of the first completion of the first examples' groups, and what it earned.
-
-        That is the reward which says right or wrong where the task marks one, else the sum.
-        """
-        rewarded = self.rewarded(range(len(groups)), groups)
-        texts = [self._decode(group.completions[0].token_ids) for group in groups]
-        earned = [
-            each.values[self._success] if self._success else each.rewards for each in rewarded
-        ]
-        return [(text, float(each[0])) for text, each in zip(texts, earned, strict=True)]
-
-    @property
-    def rewards(self) -> Sequence[Reward]:
-        """What judges."""
-        return self._pool.rewards
-
-    def rewarded(self, problems: Sequence[int], groups: Sequence[Group]) -> list[Rewarded]:
-        """The groups of these problems with what they earned, all judged at once."""
-        return _by_group(groups, self._scores(problems, groups))
-
     def _scores(self, problems: Sequence[int], groups: Sequence[Group]) -> Scores:
-        scores = self._pool.score(self._request(problems, groups))
-        self._tell(scores)
-        return scores
-
-    def metrics(self) -> Mapping[str, float]:
-        """What the rewards counted since the run began."""
-        return self._pool.metrics()
-
-    def go_on_from(self, before: Mapping[str, float]) -> None:
-        """Counts on from the metrics of an earlier part of the run."""
-        self._pool.go_on_from(before)
-
-    def _request(self, problems: Sequence[int], groups: Sequence[Group]) -> ScoreRequest:
-        asked = [
-            self._group_request(self._examples[n], group)
+        """Scores completions one after the other; logs the first failure of each kind."""
+        requests = [
+            ScoreRequest.of_group(
+                self._examples[n].prompt,
+                [self._decode(c.token_ids) for c in group.completions],
+                completion_ids=[c.token_ids.tolist() for c in group.completions],
+                finish_reasons=[c.finish_reason for c in group.completions],
+                columns=self._examples[n].columns,
+            )
             for n, group in zip(problems, groups, strict=True)
         ]
-        names = {name: None for each in asked for name in each.columns}
-        return ScoreRequest(
-            prompts=[x for each in asked for x in each.prompts],
-            completions=[x for each in asked for x in each.completions],
-            completion_ids=[x for each in asked for x in each.completion_ids],
-            finish_reasons=[x for each in asked for x in each.finish_reasons],
-            columns={
-                name: [x for each in asked for x in each.columns.get(name, [None] * len(each))]
-                for name in names
-            },
+        names = {name: None for each in requests for name in each.columns}
+        scores = self._pool.score(
+            ScoreRequest(
+                prompts=[x for each in requests for x in each.prompts],
+                completions=[x for each in requests for x in each.completions],
+                completion_ids=[x for each in requests for x in each.completion_ids],
+                finish_reasons=[x for each in requests for x in each.finish_reasons],
+                columns={
+                    name: [
+                        x for each in requests for x in each.columns.get(name, [None] * len(each))
+                    ]
+                    for name in names
+                },
+            )
         )
-
-    def _group_request(self, example: Example, group: Group) -> ScoreRequest:
-        return ScoreRequest.of_group(
-            example.prompt,
-            [self._decode(c.token_ids) for c in group.completions],
-            completion_ids=[c.token_ids.tolist() for c in group.completions],
-            finish_reasons=[c.finish_reason for c in group.completions],
-            columns=example.columns,
-        )
-
-    def _tell(self, scores: Scores) -> None:
         with self._lock:
             for failure in scores.failures:
-                if (kind := (failure.reward, failure.kind)) not in self._told:
-                    self._told.add(kind)
+                if (kind := (failure.reward, failure.kind)) not in self._logged:
+                    self._logged.add(kind)
                     log.warning("%s (this and others like it are counted)", shown(failure.message))
+        return scores
 
 
 def _by_group(groups: Sequence[Group], scores: Scores) -> list[Rewarded]:
-    sizes = [len(group.completions) for group in groups]
-    ends = np.cumsum(sizes)
-    return [
-        _rewarded(group, scores, slice(end - size, end))
-        for group, size, end in zip(groups, sizes, ends, strict=True)
-    ]
+    """Cuts scores into those of each group; completions that were not judged carry no loss."""
+    messages = {failure.completion: failure.message for failure in scores.failures}
+    rewarded, begin = [], 0
+    for group in groups:
+        part = slice(begin, begin + len(group.completions))
+        failed, rewards = scores.failed[part], scores.rewards[part]
+        if failed.any():
+            completions = tuple(
+                replace(c, loss_mask=np.zeros(len(c.token_ids), bool)) if bad else c
+                for c, bad in zip(group.completions, failed, strict=True)
+            )
+            group = replace(group, completions=completions)
+            rewards = np.where(failed, np.float32(np.nan), rewards)
+        values = {name: each[part] for name, each in scores.values.items()}
+        failures = tuple(messages[begin + n] for n, bad in enumerate(failed) if bad)
+        rewarded.append(Rewarded(group, rewards, values, failures))
+        begin = part.stop
+    return rewarded
 
 
-def _rewarded(group: Group, scores: Scores, part: slice) -> Rewarded:
-    values = {name: each[part] for name, each in scores.values.items()}
-    failed = scores.failed[part]
-    rewards = scores.rewards[part]
-    if not failed.any():
-        return Rewarded(group, rewards, values)
-    completions = tuple(
-        replace(c, loss_mask=np.zeros(len(c.token_ids), bool)) if bad else c
-        for c, bad in zip(group.completions, failed, strict=True)
-    )
-    messages = {f.completion: f.message for f in scores.failures}
-    places = range(part.start, part.stop)
-    return Rewarded(
-        replace(group, completions=completions),
-        np.where(failed, np.float32(np.nan), rewards),
-        values,
-        tuple(messages[n] for n, bad in zip(places, failed, strict=True) if bad),
-    )
+def flips_at(
+    request: Request, places: Sequence[int], sizes: Sequence[int], *, share: float
+) -> NDArray[np.bool_]:
+    """Draws which completions at these places of a request are flipped, one after the other.
+
+    They depend on the request's seed and on the places alone: not on how a batch is cut into calls,
+    or on when a call is answered.
+    """
+    rng = np.random.default_rng(stream_seed(request.seed, "flips", request.step))
+    draws = rng.random((len(request.problems), max(sizes, default=0))) < share
+    parts = [draws[place, :size] for place, size in zip(places, sizes, strict=True)]
+    return np.concatenate(parts) if parts else np.zeros(0, bool)
+
+
+def flip(scores: Scores, flips: NDArray[np.bool_]) -> Scores:
+    """Returns the scores with 1 - r for r at `flips`; those that no reward could judge stay.
+
+    The value `flipped` of a completion is 1 where its reward was changed.
+
+    Raises:
+        ValueError: a reward is neither 0 nor 1, or a reward is called `flipped`.
+    """
+    judged = scores.rewards[~scores.failed]
+    if (others := judged[(judged != 0) & (judged != 1)]).size:
+        raise ValueError(
+            f"reward.flip exchanges 0 and 1, but a completion has the reward {others[0]:g}: leave"
+            " it out, or give rewards of 0 and 1"
+        )
+    if FLIPPED in scores.values:
+        raise ValueError(
+            f"a reward is called {FLIPPED!r}, as the share that reward.flip counts is: rename it"
+        )
+    flips = flips & ~scores.failed
+    rewards = np.where(flips, 1 - scores.rewards, scores.rewards).astype(np.float32)
+    flipped = np.where(scores.failed, np.nan, flips).astype(np.float32)
+    return scores._replace(rewards=rewards, values={**scores.values, FLIPPED: flipped})
+
+
+class StepJudge:
+    """Judges completions line by line, at the tokens where the lines end.
+
+    It remembers nothing, so that stored groups need no column.
+
+    Args:
+      examples: by the number of their problem, with worked solutions.
+      decode: token ids -> text.
+    """
+
+    def __init__(self, examples: Sequence[Example], decode: Decode) -> None:
+        self._examples, self._decode = examples, decode
+
+    def __call__(self, batch: Batch[np.ndarray], problems: NDArray[np.int64]) -> Batch[np.ndarray]:
+        """Returns the batch with the rewards of its steps, its groups being of these problems."""
+        rewards = np.zeros(batch.completion_ids.shape, np.float32)
+        ends = np.zeros(batch.completion_ids.shape, bool)
+        for n, problem in enumerate(problems):
+            solution = self._examples[problem].columns[SOLUTION_COLUMN]
+            for g, length in enumerate(batch.completion_mask[n].sum(axis=-1)):
+                ids = batch.completion_ids[n, g, :length]
+                for end, reward in line_rewards(self._decode(ids), solution):
+                    token = bisect_left(
+                        range(length), end, key=lambda t, ids=ids: len(self._decode(ids[: t + 1]))
+                    )
+                    rewards[n, g, token] += reward
+                    ends[n, g, token] = True
+        return batch._replace(step_rewards=rewards, step_ends=ends)

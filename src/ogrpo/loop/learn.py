@@ -1,4 +1,4 @@
-"""From stored groups to better weights: drawing, scoring, updating."""
+"""Updates from stored groups: drawing, scoring, updating."""
 
 from dataclasses import replace
 from typing import NamedTuple
@@ -8,8 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ogrpo.batch import Batch
-from ogrpo.config.schedule import Schedule
-from ogrpo.core.advantages import RunningMean, running_mean
+from ogrpo.core.advantages import running_mean
 from ogrpo.core.algorithms import PROXIMAL
 from ogrpo.data.packing import Shape
 from ogrpo.data.replay import Draw, TooFewGroups
@@ -17,16 +16,15 @@ from ogrpo.learner.state import Hypers
 from ogrpo.loop.batches import make_batch
 from ogrpo.loop.collect import Fresh
 from ogrpo.loop.control import UseVerdict, judge_data, next_clip_scale
-from ogrpo.loop.diverged import DivergedError, Skipped
-from ogrpo.loop.mismatch import all_fresh
-from ogrpo.loop.state import LoopState, Parts, Record, stream_seed
+from ogrpo.loop.parts import Parts, Record, stream_seed
+from ogrpo.loop.state import DivergedError, LoopState, Skipped
 from ogrpo.protocol import IntArray
 
 NOISE = ("grad_variance", "grad_snr")
 
 
 class Scored(NamedTuple):
-    """A batch for the update, and what is known of it."""
+    """A batch for the update, with the log-probs that the method reads."""
 
     batch: Batch[jax.Array]
     policy_versions: np.ndarray
@@ -37,7 +35,7 @@ class Scored(NamedTuple):
 
 
 class UpdateResult(NamedTuple):
-    """What the updates on one draw came to."""
+    """Outcome of the updates on one draw."""
 
     metrics: Record
     """Of the last of them."""
@@ -46,7 +44,7 @@ class UpdateResult(NamedTuple):
     verdict: UseVerdict | None
     """The signal nearest to its limit; None where the schedule alone decides."""
     noise: Record
-    """How noisy the gradient was, where that was measured."""
+    """Variance of the gradient, where that was measured."""
 
     @property
     def is_used_up(self) -> bool:
@@ -55,7 +53,7 @@ class UpdateResult(NamedTuple):
 
 
 class StepResult(NamedTuple):
-    """How a step used its data."""
+    """Use of a step's data."""
 
     updates: tuple[UpdateResult, ...]
     """Of each draw."""
@@ -63,7 +61,7 @@ class StepResult(NamedTuple):
     """Whether the buffer had less than a batch to draw."""
 
     def record(self) -> Record:
-        """Metrics of the last update, and how the data were used."""
+        """Returns the metrics of the last update, and how the data were used."""
         last = self.updates[-1] if self.updates else None
         ages = np.concatenate([each.staleness.ravel() for each in self.updates]) if last else None
         noise = {**dict.fromkeys(NOISE), **(self.updates[0].noise if last else {})}
@@ -81,97 +79,90 @@ class StepResult(NamedTuple):
 
 
 def run_updates(
-    state: LoopState, parts: Parts, schedule: Schedule, *, measure_noise: bool
+    state: LoopState, parts: Parts, *, measure_noise: bool
 ) -> tuple[LoopState, StepResult]:
     """Draws, scores and updates until the schedule, the signals or the buffer end the step.
 
     Args:
-      state: whose buffer has the step's fresh groups.
-      parts: of the loop.
-      schedule: says how many draws there may be, and updates on each.
+      state: its buffer has the step's fresh groups.
+      parts: of the run.
       measure_noise: whether the variance of the first draw's gradient is measured.
     """
     results: tuple[UpdateResult, ...] = ()
-    for number in range(schedule.draws(state.step)):
+    for number in range(parts.schedule.draws(state.step)):
         seed = stream_seed(parts.seed, f"replay {number}", state.step)
         try:
-            draw = state.buffer.sample(schedule.prompts, seed=seed)
+            draw = state.buffer.sample(parts.schedule.prompts, seed=seed)
         except TooFewGroups:
             return state, StepResult(results, starved=True)
-        scored = score(state, draw, parts, schedule)
         noisy = measure_noise and number == 0
-        state, result = update(state, scored, parts, schedule, number=number, measure_noise=noisy)
+        scored = score(state, draw, parts)
+        state, result = update(state, scored, parts, number=number, measure_noise=noisy)
         results = (*results, result)
-        if result.is_used_up or is_over(state, parts):
+        diverged = state.skipped_in_a_row > parts.limits.skipped
+        if result.is_used_up or diverged or parts.limits.mismatch.passed_by(state.mismatch):
             break
     return state, StepResult(results, starved=False)
 
 
-def is_over(state: LoopState, parts: Parts) -> bool:
-    """Whether the run ends with this step, by what its updates have shown."""
-    return state.skipped_in_a_row > parts.max_skipped or parts.mismatch.passed_by(state.mismatch)
-
-
-def score(state: LoopState, draw: Draw, parts: Parts, schedule: Schedule) -> Scored:
-    """A draw as a batch, with what the algorithm reads: log-probs of pi_k and of pi_ref, values.
+def score(state: LoopState, draw: Draw, parts: Parts) -> Scored:
+    """Makes a draw a batch, with the log-probs of pi_k and of pi_ref and the values that are read.
 
     Those of pi_k are left to the update where it is the policy that is differentiated.
     """
-    padded = draw.batch(parts.prompts.length, parts.sampling.max_tokens)
-    if parts.judge_steps is not None:
-        padded = parts.judge_steps(padded, draw.problems)
-    made = make_batch(padded, parts.packer, for_update=True)
-    batch = parts.place(made.batch)
-    temperature = jnp.float32(parts.sampling.temperature)
-    proximal = ref = None
-    if PROXIMAL in parts.reads and schedule.updates_per_batch > 1:
-        proximal = parts.score(state.train.whole(), batch, temperature)
+    learner, method, sampling = parts.learner, parts.method, parts.collection.sampling
+    padded = draw.batch(parts.prompts.length, sampling.max_tokens)
+    if method.judge_steps is not None:
+        padded = method.judge_steps(padded, draw.problems)
+    made = make_batch(padded, learner.packer, for_update=True)
+    batch = learner.place(made.batch)
+    temperature = jnp.float32(sampling.temperature)
+    proximal = ref = values = None
+    if PROXIMAL in method.reads and parts.schedule.updates_per_batch > 1:
+        proximal = learner.score(state.train.whole(), batch, temperature)
     if state.reference is not None:
-        reference = state.train.whole(parts.reference.fetch(state.reference))
-        ref = parts.score(reference, batch, temperature)
+        reference = state.train.whole(learner.reference.fetch(state.reference))
+        ref = learner.score(reference, batch, temperature)
         del reference
-    values = None if parts.values is None else parts.values(state.train.params, batch, temperature)
+    if learner.values is not None:
+        values = learner.values(state.train.params, batch, temperature)
     batch = batch._replace(proximal_log_probs=proximal, ref_log_probs=ref, values=values)
     return Scored(batch, padded.policy_versions, made.shape, made.padding)
 
 
 def update(
-    state: LoopState,
-    scored: Scored,
-    parts: Parts,
-    schedule: Schedule,
-    *,
-    number: int,
-    measure_noise: bool,
+    state: LoopState, scored: Scored, parts: Parts, *, number: int, measure_noise: bool
 ) -> tuple[LoopState, UpdateResult]:
-    """`i` updates on one batch; the metrics are those of the last.
+    """Takes `i` updates on one batch; the metrics are those of the last.
 
     One that is skipped is the last: the others would meet the same weights and the same batch.
 
     Args:
       state: before them.
       scored: the batch.
-      parts: of the loop.
-      schedule: says how many updates there are.
+      parts: of the run.
       number: of the step's draws before this one.
       measure_noise: whether the variance of the gradient is measured.
     """
-    batch = scored.batch
-    lots = stream_seed(parts.seed, f"lots {number}", state.step)
+    batch, learner = scored.batch, parts.learner
+    seed = stream_seed(parts.seed, f"lots {number}", state.step)
 
     def hypers(iteration: int) -> Hypers:
-        index = schedule.update_index(state.step, number, iteration)
-        own = parts.hypers_at(index, state.clip_scale, lots)
-        return own if parts.baseline_rate is None else at_baseline(own, state.baseline)
+        index = parts.schedule.update_index(state.step, number, iteration)
+        values = parts.method.hypers_at(index, state.clip_scale, seed)
+        if parts.method.baseline_rate is None:
+            return values
+        baseline = jnp.float32(state.baseline.mean)
+        return values._replace(knobs={**values.knobs, "baseline": baseline})
 
     noise: Record = {}
-    if measure_noise and parts.noise is not None:
-        noise = dict(parts.noise(state.train, batch, hypers(0)))
-    train, on_device = parts.update(state.train, batch, hypers(0))
+    if measure_noise and learner.noise is not None:
+        noise = dict(learner.noise(state.train, batch, hypers(0)))
+    train, on_device = learner.update(state.train, batch, hypers(0))
     mismatch = on_device["mismatch"]  # pi_k against mu: later updates have left pi_k
     updates = 1
-    while updates < schedule.updates_per_batch and not on_device["skipped"]:
-        train, on_device = parts.update(train, batch, hypers(updates))
+    while updates < parts.schedule.updates_per_batch and not on_device["skipped"]:
+        train, on_device = learner.update(train, batch, hypers(updates))
         updates += 1
     figures = jax.device_get({**on_device, "mismatch": mismatch})
     metrics = {name: float(value) for name, value in figures.items()}
@@ -180,17 +171,21 @@ def update(
         place = (state.step, number, updates - 1)
         failed = (Skipped(*place, batch, hypers(updates - 1), dict(metrics)),)
     goes_on = skipped and updates == 1  # none was taken since the last one that was skipped
-    fresh = number == 0 and all_fresh(scored.policy_versions, state.step)
+    fresh = number == 0 and bool(np.all(scored.policy_versions == state.step))
     shapes = state.shapes if scored.shape is None else state.shapes | {scored.shape}
     metrics |= {"padding": scored.padding, "shapes": max(1, len(shapes))}
     verdict = None
-    if parts.limits is not None:
-        verdict = judge_data(metrics, parts.limits, stale_per_fresh=number)
+    if parts.limits.reuse is not None:
+        verdict = judge_data(metrics, parts.limits.reuse, stale_per_fresh=number)
+    others = (batch.proximal_log_probs, batch.ref_log_probs, batch.values)
+    scores = sum(log_probs is not None for log_probs in others)
+    costs = parts.costs
+    flops = updates * costs.update(scored.shape) + scores * costs.score(scored.shape)
     state = replace(
         state,
         train=train,
         uses=state.uses + updates * len(batch.rewards),
-        update_flops=state.update_flops + flops(scored, parts, updates),
+        update_flops=state.update_flops + flops,
         shapes=shapes,
         mismatch=metrics["mismatch"] if fresh else 0.0,
         skipped=state.skipped + skipped,
@@ -200,46 +195,36 @@ def update(
     return state, UpdateResult(metrics, state.step - scored.policy_versions, verdict, noise)
 
 
-def at_baseline(hypers: Hypers, baseline: RunningMean) -> Hypers:
-    """The hyper-parameters with the mean reward so far."""
-    return hypers._replace(knobs={**hypers.knobs, "baseline": jnp.float32(baseline.mean)})
+def after_updates(
+    state: LoopState, result: StepResult, fresh: Fresh | None, parts: Parts
+) -> LoopState:
+    """Ends a step: the mean reward, which its updates were held against, and the reuse signals.
 
-
-def with_rewards(state: LoopState, fresh: Fresh | None, parts: Parts) -> LoopState:
-    """The fresh rewards in the running mean, after the updates that they were held against."""
-    if fresh is None or parts.baseline_rate is None:
-        return state
-    seen = float(fresh.judged_rewards.mean(dtype=np.float64))
-    return replace(state, baseline=running_mean(state.baseline, seen, rate=parts.baseline_rate))
+    The signals of the last draw set the next step's clip width, those of the first whether the
+    server is due for new weights.
+    """
+    rate, limits = parts.method.baseline_rate, parts.limits.reuse
+    if fresh is not None and rate is not None:
+        reward = float(fresh.judged_rewards.mean(dtype=np.float64))
+        state = replace(state, baseline=running_mean(state.baseline, reward, rate=rate))
+    if limits is not None and result.updates:
+        verdict = result.updates[-1].verdict
+        assert verdict is not None  # there are limits
+        scale = next_clip_scale(state.clip_scale, verdict, limits)
+        state = replace(state, clip_scale=scale, used_up=result.updates[0].is_used_up)
+    return replace(state, step=state.step + 1)
 
 
 def stop_where_diverged(state: LoopState, max_skipped: int) -> None:
     """Raises `DivergedError` where too many updates in a row were skipped."""
     if state.skipped_in_a_row <= max_skipped:
         return
-    seen = state.failed[-1].metrics if state.failed else {}
-    last = ", ".join(f"{name} {seen[name]:g}" for name in ("loss", "grad_norm") if name in seen)
+    metrics = state.failed[-1].metrics if state.failed else {}
+    names = [name for name in ("loss", "grad_norm") if name in metrics]
+    last = ", ".join(f"{name} {metrics[name]:g}" for name in names)
     raise DivergedError(
         f"{state.skipped_in_a_row} updates in a row were skipped by step {state.step}, as they were"
         f" not finite ({last}); optimizer.max-skipped is {max_skipped}. The weights are those"
         " before them: a smaller --optimizer.learning-rate may go on from there"
         " (--resume-anyway)"
     )
-
-
-def flops(scored: Scored, parts: Parts, updates: int) -> int:
-    """What a batch cost: its updates, and the log-probs that were scored for them."""
-    batch = scored.batch
-    others = (batch.proximal_log_probs, batch.ref_log_probs, batch.values)
-    scores = sum(read is not None for read in others)
-    return updates * parts.costs.update(scored.shape) + scores * parts.costs.score(scored.shape)
-
-
-def controlled(state: LoopState, parts: Parts, result: StepResult) -> LoopState:
-    """What the step's signals mean for the next one: a fresh server, another clip width."""
-    if parts.limits is None or not result.updates:
-        return state
-    last = result.updates[-1].verdict
-    assert last is not None  # there are limits
-    scale = next_clip_scale(state.clip_scale, last, parts.limits)
-    return replace(state, clip_scale=scale, used_up=result.updates[0].is_used_up)

@@ -13,7 +13,7 @@ from ogrpo.config import method
 from ogrpo.config.kinds import changed
 from ogrpo.config.train import Model, TrainConfig
 from ogrpo.core.algorithms import Algorithm
-from ogrpo.loop.state import Record
+from ogrpo.loop.parts import Record
 from ogrpo.models.known import check_model
 from ogrpo.report.run_dir import RunDir
 from ogrpo.run.main import run

@@ -18,8 +18,8 @@ from ogrpo.batch import Batch, Packing
 from ogrpo.learner.finite import names
 from ogrpo.learner.hosts import fetch, on_first
 from ogrpo.learner.state import Hypers, hypers
-from ogrpo.loop.diverged import DivergedError, Skipped
-from ogrpo.loop.state import LoopState, Parts, Record
+from ogrpo.loop.parts import Parts, Record
+from ogrpo.loop.state import DivergedError, LoopState, Skipped
 from ogrpo.policy import DecoderConfig
 from ogrpo.run.findings import first_broken, stages
 from ogrpo.system.files import read_json, replacing, write_json
@@ -106,7 +106,7 @@ def _batch_name(number: int) -> str:
 
 def _told(state: LoopState, update: Skipped, number: int, parts: Parts) -> dict[str, Any]:
     """An update as the dump's text has it; its numbers are computed once more."""
-    found = fetch(parts.examine(state.train, update.batch, update.hypers))
+    found = fetch(parts.learner.examine(state.train, update.batch, update.hypers))
     numbers = stages(found, names(state.train.params))
     broken = first_broken(numbers)
     return {

@@ -11,7 +11,8 @@ import ogrpo
 from ogrpo.config.method import title
 from ogrpo.learner.hosts import fetch, from_first, is_first, on_first
 from ogrpo.learner.state import TrainState
-from ogrpo.loop.state import LoopState, Record, stream_seed
+from ogrpo.loop.parts import Record, stream_seed
+from ogrpo.loop.state import LoopState
 from ogrpo.policy.lora import save_adapter
 from ogrpo.report.counted import counted
 from ogrpo.report.progress import summary_table
@@ -28,13 +29,13 @@ SHOWN_ANSWERS = 12
 def greedy_answers(session: Session, params: object, *, version: int) -> list[Answer]:
     """Greedy answers to the first held-out questions."""
     parts, judge = session.parts, session.prepared.judge_heldout
-    prompts = parts.prompts.heldout[:SHOWN_ANSWERS]
+    prompts, engine = parts.prompts.heldout[:SHOWN_ANSWERS], parts.evaluator.engine
     if not prompts:
         return []
-    if parts.evaluator.version != version:
-        parts.evaluator.publish(params, version)
-    greedy = replace(parts.evaluation_sampling, greedy=True, group_size=1)
-    groups = parts.evaluator.generate(prompts, greedy, stream_seed(parts.seed, "shown", 0))
+    if engine.version != version:
+        engine.publish(params, version)
+    greedy = replace(parts.evaluator.sampling, greedy=True, group_size=1)
+    groups = engine.generate(prompts, greedy, stream_seed(parts.seed, "shown", 0))
     with not_counted(session):
         return from_first(
             lambda: [Answer(text, reward > 0) for text, reward in judge.shown(groups)]

@@ -13,7 +13,8 @@ import jax
 
 from ogrpo.learner.checkpoint import CheckpointError, Checkpoints
 from ogrpo.learner.hosts import assembled, is_first, on_first
-from ogrpo.loop.state import LoopState, Record
+from ogrpo.loop.parts import Record
+from ogrpo.loop.state import LoopState
 from ogrpo.report.metrics_file import MetricsWriter, plain
 from ogrpo.run.origin import origin
 from ogrpo.run.session import Session, outcomes

@@ -17,7 +17,8 @@ from ogrpo.learner.checkpoint import Checkpoints
 from ogrpo.learner.hosts import fetch, from_first, is_first, on_first, several
 from ogrpo.learner.memory import give_back_after_compiling
 from ogrpo.loop.evaluate import withdraw
-from ogrpo.loop.state import LoopState, Record
+from ogrpo.loop.parts import Record
+from ogrpo.loop.state import LoopState
 from ogrpo.loop.training import train
 from ogrpo.policy import DecoderConfig, Params
 from ogrpo.policy.pretrained import load_pretrained
@@ -154,7 +155,7 @@ def carry_out(session: Session, params: Params) -> signal.Signals | None:
     if not session.config.goes_on:
         on_first(lambda: session.run.write_config(as_json(session.config)))
     before = greedy_answers(session, params, version=0)
-    withdraw(session.parts.evaluator)
+    withdraw(session.parts.evaluator.engine)
     state, stop = train_to_end(session, params, before)
     try:
         finish(session, state, before)
@@ -196,10 +197,9 @@ def train_to_end(
         guards = Guards(run.read_metrics())
         with run.metrics_writer() as metrics, display(console, steps, state.step) as shown_steps:
             keeper = Keeper(session, checkpoints, metrics, state)
-            parts = replace(session.parts, before_evaluation=keeper.before_evaluation)
             with keeper.rescuing():
-                turns = train(state, parts, config.schedule)
-                whose = (run.path, as_json(config), session.decoder, parts)
+                turns = train(state, session.parts, keeper.before_evaluation)
+                whose = (run.path, as_json(config), session.decoder, session.parts)
                 for turn in dumping(turns, *whose):
                     state, record = turn
                     keeper.take(state, record)

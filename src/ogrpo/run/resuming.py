@@ -115,7 +115,7 @@ def _check_young(session: Session, *, exists: bool) -> None:
 
 def _first(session: Session, params: Params, checkpoints: Checkpoints) -> LoopState:
     checkpoints.make()
-    initial = session.parts.init(params)
+    initial = session.parts.learner.init(params)
     describe(session, initial)
     return start(initial, session.parts)
 
@@ -138,7 +138,7 @@ def _resumed(
     """
     before = checkpoints.progress(step)
     _check_options(session, before, step)
-    shapes = session.parts.shapes(params)
+    shapes = session.parts.learner.shapes(params)
     describe(session, shapes)
     check_frozen(shapes.frozen, before)
     if not shapes.frozen:

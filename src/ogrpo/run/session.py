@@ -12,7 +12,7 @@ from rich.console import Console
 
 from ogrpo.config.serialize import to_json
 from ogrpo.config.train import TrainConfig
-from ogrpo.loop.state import Parts
+from ogrpo.loop.parts import Parts
 from ogrpo.policy import DecoderConfig
 from ogrpo.report.run_dir import RunDir
 from ogrpo.rewards.judge import Judge, RewardCounts

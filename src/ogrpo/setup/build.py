@@ -20,8 +20,16 @@ from ogrpo.learner.offload import DEVICE_MEMORY, HOST_MEMORY
 from ogrpo.learner.state import Hypers, adam, hypers, reset
 from ogrpo.learner.update import PolicyFn, Recipe
 from ogrpo.learner.variance import make_noise
-from ogrpo.loop import Costs, Packer, Parts
-from ogrpo.loop.mismatch import MismatchLimit
+from ogrpo.loop import Packer, Parts
+from ogrpo.loop.parts import (
+    Collection,
+    Costs,
+    Evaluator,
+    Learner,
+    Limits,
+    MethodInputs,
+    MismatchLimit,
+)
 from ogrpo.policy import DecoderConfig
 from ogrpo.policy.flops import (
     Adapter,
@@ -280,40 +288,55 @@ def make_parts(
     how = (config, decoder, prepared.tokenizer.eos_id, devices)
     embedded = make_engine(*how, quantize=config.rollout.quantize)
     serving = None if config.evaluation.engine == "embedded" else engine
-    return Parts(
-        init=devices.init,
-        shapes=devices.shapes,
-        prompts=prepared.prompts,
-        reward_fn=prepared.judge,
-        evaluation_fn=prepared.judge_heldout.heldout,
-        reward_metrics=prepared.judge.metrics,
+    collection = Collection(
         engine=engine or embedded,
-        evaluator=serving or make_engine(*how),
-        update=devices.make_update(recipe),
-        score=devices.make_score(recipe.policy_fn),
-        values=devices.make_values(recipe.policy_fn) if VALUES in recipe.reads else None,
-        judge_steps=prepared.judge_steps if STEPS in recipe.reads else None,
-        hypers_at=make_hypers_at(config),
         sampling=training_sampling(config),
         terms=terms(config, decoder, None if engine else prepared.tokenizer.eos_id),
-        evaluation_sampling=evaluation_sampling(config),
-        make_buffer=partial(make_buffer, config, decoder.vocab_size, experience),
-        collection=collection_limits(config),
+        reward_fn=prepared.judge,
+        reward_metrics=prepared.judge.metrics,
+        limits=collection_limits(config),
         retry_on=(Unavailable,),
-        limits=config.reuse.limits if config.reuse.adaptive else None,
-        costs=count_costs(config, decoder),
+    )
+    learner = Learner(
+        init=devices.init,
+        shapes=devices.shapes,
         packer=make_packer(config),
         place=devices.place_batch,
+        score=devices.make_score(recipe.policy_fn),
+        values=devices.make_values(recipe.policy_fn) if VALUES in recipe.reads else None,
+        update=devices.make_update(recipe),
         noise=make_noise(recipe) if measures_noise(config) else None,
         examine=devices.make_examine(recipe),
-        baseline_rate=config.override.baseline_rate if BASELINE in knobs(config) else None,
-        max_skipped=config.optimizer.max_skipped,
-        mismatch=MismatchLimit(config.rollout.mismatch_limit, config.rollout.url),
-        reads=recipe.reads,
         reference=HOST_MEMORY if config.optimizer.offloads_reference else DEVICE_MEMORY,
         reset_optimizer=reset(make_optimizer(config)) if config.schedule.reset_optimizer else None,
-        certificate=None if config.certificate.delta is None else config.certificate,
+    )
+    method = MethodInputs(
+        reads=recipe.reads,
+        hypers_at=make_hypers_at(config),
+        baseline_rate=config.override.baseline_rate if BASELINE in knobs(config) else None,
+        judge_steps=prepared.judge_steps if STEPS in recipe.reads else None,
+    )
+    limits = Limits(
+        skipped=config.optimizer.max_skipped,
+        mismatch=MismatchLimit(config.rollout.mismatch_limit, config.rollout.url),
+        reuse=config.reuse.limits if config.reuse.adaptive else None,
+    )
+    return Parts(
         seed=config.seed,
+        schedule=config.schedule,
+        prompts=prepared.prompts,
+        collection=collection,
+        make_buffer=partial(make_buffer, config, decoder.vocab_size, experience),
+        learner=learner,
+        method=method,
+        limits=limits,
+        evaluator=Evaluator(
+            engine=serving or make_engine(*how),
+            sampling=evaluation_sampling(config),
+            judge=prepared.judge_heldout.heldout,
+        ),
+        certificate=None if config.certificate.delta is None else config.certificate,
+        costs=count_costs(config, decoder),
     )
 
 

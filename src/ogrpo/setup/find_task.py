@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from ogrpo.config.train import TrainConfig
 from ogrpo.config.update import only_with
-from ogrpo.loop.state import stream_seed
+from ogrpo.loop.parts import stream_seed
 from ogrpo.rewards.extract import EXTRACTORS, Extractor
 from ogrpo.rewards.load import load_reward
 from ogrpo.rewards.math import MathReward

@@ -8,7 +8,7 @@ import numpy as np
 
 from ogrpo.config.train import TrainConfig
 from ogrpo.data.tokenizer import TextTokenizer
-from ogrpo.loop.state import stream_seed
+from ogrpo.loop.parts import stream_seed
 from ogrpo.protocol import Completion, Group, IntArray
 from ogrpo.tasks import Task, arithmetic
 from ogrpo.tasks.arithmetic import WordProblem

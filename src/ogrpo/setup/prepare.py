@@ -10,9 +10,8 @@ from ogrpo.config.train import TrainConfig
 from ogrpo.config.update import require
 from ogrpo.data.chat import PLAIN_CHAT, template_variables
 from ogrpo.data.tokenizer import TextTokenizer, train_bpe, word_level
-from ogrpo.loop.judge import GroupJudge
-from ogrpo.loop.state import Prompts
-from ogrpo.loop.step_judge import StepJudge
+from ogrpo.loop.judge import GroupJudge, StepJudge
+from ogrpo.loop.parts import Prompts
 from ogrpo.policy import DecoderConfig, load_config
 from ogrpo.rewards.pool import RewardPool
 from ogrpo.rewards.reward import Reward

@@ -20,7 +20,7 @@ from ogrpo.config.serialize import to_json
 from ogrpo.config.train import TrainConfig
 from ogrpo.config.update import require
 from ogrpo.learner.hosts import everyone, from_first, is_first, several
-from ogrpo.loop.state import Ids
+from ogrpo.loop.parts import Ids
 from ogrpo.policy import DecoderConfig, Params
 from ogrpo.setup.model import make_model
 from ogrpo.setup.prepare import Prepared

@@ -20,7 +20,7 @@ import numpy as np
 
 from ogrpo.data.replay import Draw, Experience, ReplayBuffer
 from ogrpo.learner.hosts import fetch, from_first, is_first, on_first, several
-from ogrpo.loop.state import Parts
+from ogrpo.loop.parts import Parts
 from ogrpo.protocol import Engine, Group, IntArray, Sampling
 from ogrpo.report.metrics_file import MetricsWriter, Rewound
 from ogrpo.report.run_dir import RunDir
@@ -207,11 +207,12 @@ def shared_parts(parts: Parts) -> Parts:
     """The parts of a loop that several processes run; the same where there is one."""
     if not several():
         return parts
+    judge = parts.evaluator.judge
     return replace(
         parts,
         make_buffer=partial(_make_shared_buffer, parts.make_buffer),
-        evaluation_fn=lambda groups: from_first(lambda: parts.evaluation_fn(groups)),
-        collect=cast(Any, SharedCollector),
+        evaluator=replace(parts.evaluator, judge=lambda groups: from_first(lambda: judge(groups))),
+        collection=replace(parts.collection, collector=cast(Any, SharedCollector)),
     )
 
 
