@@ -26,7 +26,7 @@ from rich.console import Console
 from benchmarks.chaos.schedules import Schedule, make_task
 from ogrpo.cli.options import parse
 from ogrpo.report.run_dir import RunDir
-from ogrpo.run.main import carry_out
+from ogrpo.run.main import carry_out, to_end
 from ogrpo.run.session import Invocation, Session
 from ogrpo.setup.build import find_devices, make_parts
 from ogrpo.setup.model import make_model
@@ -88,7 +88,7 @@ def run(folder: Path, steps: int, options: str = OPTIONS) -> list[Sample]:
         watched = replace(parts, learner=replace(parts.learner, update=update))
         how = (Invocation("soak", "soak"),)
         session = Session(config, place, prepared, decoder, devices, watched, console, *how)
-        carry_out(session, params)
+        to_end(carry_out(session, params))
     gc.collect()
     return found
 

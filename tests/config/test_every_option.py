@@ -167,6 +167,7 @@ ELSEWHERE = {
     "by": "loop/test_heldout.py::test_a_reward_is_named_that_decides",
     "strict": "run/test_guard.py::test_a_guard_rail_warns_and_ends_a_run_that_asks_for_it",
     "stop_when_worse": "run/test_guard.py::test_a_guard_rail_warns_and_ends_a_run_that_asks_for_it",
+    "track": "run/test_api.py::test_a_loop_over_the_steps_may_be_left_and_gone_on_with",
     "model.random": "experiments/test_gsm8k.py::test_the_official_data_and_a_random_model",
     "data.path": "experiments/test_gsm8k.py::test_the_official_data_and_a_random_model",
     "data.chat": "setup/test_sources.py::test_variables_reach_the_chat_template",

@@ -13,7 +13,7 @@ from ogrpo.config.schedule import Schedule
 from ogrpo.config.train import Checkpointing, Data, Evaluation, Model, Rollout, TrainConfig
 from ogrpo.config.update import Optimizer
 from ogrpo.report.run_dir import RunDir
-from ogrpo.run.main import carry_out, open_run, run
+from ogrpo.run.main import carry_out, open_run, run, to_end
 from ogrpo.run.session import Invocation, Session
 from ogrpo.setup.build import find_devices, make_parts
 from ogrpo.setup.model import make_model
@@ -63,7 +63,7 @@ def go_with(
         session = Session(
             prepared.config, opened, prepared, decoder, devices, parts, console, TYPED
         )
-        carry_out(session, params)
+        to_end(carry_out(session, params))
     return told(console)
 
 

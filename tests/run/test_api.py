@@ -14,6 +14,7 @@ import ogrpo
 from ogrpo.config.schedule import Schedule
 from ogrpo.config.train import Checkpointing, Evaluation, Judging, Rollout, TrainConfig, WarmStart
 from ogrpo.core.algorithms import ALGORITHMS, with_parts
+from ogrpo.report import trackers
 from ogrpo.rewards.reward import Reward
 from ogrpo.rollout.collection import CollectionError
 from ogrpo.run.api import Trainer
@@ -240,3 +241,47 @@ def test_public_names_are_there():
     assert ogrpo.TrainConfig is TrainConfig
     assert issubclass(CollectionError, RuntimeError)
     assert np.isfinite(ogrpo.TrainConfig().schedule.steps)
+
+
+# --- step by step ------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_a_loop_over_the_steps_may_be_left_and_gone_on_with(tmp_path, monkeypatch):
+    figures, calls = [], []
+    tracker = trackers.Tracker(
+        lambda values, step: figures.append((step, values["completions"])), lambda: None
+    )
+    monkeypatch.setitem(trackers.TRACKERS, "wandb", lambda folder, config: tracker)
+
+    def trainer(**changes):
+        return Trainer(
+            task=Task.from_iterable(rows(), rewards=[even_length]),
+            callbacks=[lambda state, record: calls.append((state.step, record["step"]))],
+            **{"run_dir": tmp_path / "run", "track": ("wandb",), **SETTINGS, **changes},
+        )
+
+    begun = trainer()
+    for state, record in begun:
+        if record["step"] == 1:
+            assert state.completions == record["completions"]
+            break
+    with pytest.raises(RuntimeError, match="the run has not ended"):
+        _ = begun.result
+    resumed = trainer(resume=True)
+    assert [record["step"] for _, record in resumed] == [2, 3]
+    records = resumed.result.records
+    assert [record["step"] for record in records] == [0, 1, 2, 3]
+    assert calls == [(step, step) for step in range(4)]
+    assert figures == [(record["step"], record["completions"]) for record in records]
+
+
+@pytest.mark.slow
+def test_a_callback_that_raises_ends_the_run_with_its_step_saved(tmp_path):
+    def stop(state, record):
+        if record["step"] == 2:
+            raise RuntimeError("enough")
+
+    with pytest.raises(RuntimeError, match="enough") as error:
+        trained(tmp_path, [even_length], callbacks=[stop])
+    assert "the state after step 2 is saved; go on with" in "".join(error.value.__notes__)

@@ -19,7 +19,7 @@ from ogrpo.config.update import Lora, Region
 from ogrpo.learner.checkpoint import CheckpointError
 from ogrpo.report.counted import counted
 from ogrpo.report.run_dir import RunDir, RunDirError
-from ogrpo.run.main import carry_out
+from ogrpo.run.main import carry_out, to_end
 from ogrpo.run.session import Invocation, Session, as_json, outcomes
 from ogrpo.setup.build import find_devices, make_parts
 from ogrpo.setup.model import make_model
@@ -66,7 +66,7 @@ def carried(config, run):
             Console(quiet=True),
             Invocation("train", "train"),
         )
-        assert carry_out(session, params) is None
+        assert to_end(carry_out(session, params)) is None
     counts = counted(as_json(config), run.read_metrics(), prepared.left_out, outcomes(session))
     return held, params, dict(counts)
 

@@ -324,6 +324,9 @@ class TrainConfig:
     aside."""
     resume_anyway: bool = False
     """Go on although options, data or tokenizer are not those of the checkpoint."""
+    track: tuple[Literal["tensorboard", "wandb", "trackio", "mlflow"], ...] = ()
+    """Trackers that get each step's figures beside metrics.jsonl (pip install 'ogrpo[track]'); they
+    are set up by their own environment variables."""
     strict: bool = False
     """End the run where its first evaluation has nothing to learn from: nearly all answers
     unparsable, not judged, or of one reward. Otherwise this is a warning."""

@@ -2,6 +2,7 @@
 
 import shlex
 import sys
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from signal import Signals
@@ -14,10 +15,11 @@ from ogrpo.config.kinds import changed
 from ogrpo.config.train import Model, TrainConfig
 from ogrpo.core.algorithms import Algorithm
 from ogrpo.loop.parts import Record
+from ogrpo.loop.state import LoopState
 from ogrpo.models.known import check_model
 from ogrpo.report.run_dir import RunDir
-from ogrpo.run.main import run
-from ogrpo.run.session import Invocation
+from ogrpo.run.main import run_steps
+from ogrpo.run.session import Callback, Invocation
 from ogrpo.tasks import Task
 
 
@@ -63,6 +65,8 @@ class Trainer:
         it first imitates the task's worked solutions.
       algorithm: a name of `ogrpo.ALGORITHMS`, or an `Algorithm`.
       config: where the settings begin; default: `TrainConfig()`.
+      callbacks: called after each step with the state (`LoopState`) and the step's record, the line
+        of metrics.jsonl as a mapping; an error of theirs ends the run, saved.
       console: where progress is shown; default: the terminal.
       options: fields of `TrainConfig` that differ: `schedule=Schedule(steps=100)` or
         `schedule={"steps": 100}`, `seed=1`, `run_dir="runs/1"`, ....
@@ -79,6 +83,7 @@ class Trainer:
         model: str | Path | Model | None = None,
         algorithm: str | Algorithm | None = None,
         config: TrainConfig | None = None,
+        callbacks: Sequence[Callback] = (),
         console: Console | None = None,
         **options: Any,
     ) -> None:
@@ -92,7 +97,9 @@ class Trainer:
         method.algorithm(self.config)
         if self.config.model.path is not None:
             check_model(self.config.model.path)
+        self._callbacks = tuple(callbacks)
         self._console = console or Console()
+        self._result: TrainResult | None = None
 
     def train(self) -> TrainResult:
         """Trains, evaluates, saves and reports; Ctrl-C stops it between two steps, state saved.
@@ -101,7 +108,31 @@ class Trainer:
           ValueError: the task, the model or an option is wrong; nothing was computed yet.
           RolloutError: the samplers or all rewards failed; the state is saved.
         """
+        for _ in self:
+            pass
+        return self.result
+
+    def __iter__(self) -> Iterator[tuple[LoopState, Record]]:
+        """Trains as `train` does, giving the state and the record after each step.
+
+        >>> for state, record in trainer:  # doctest: +SKIP
+        ...     print(record["step"], record["reward"])
+
+        A loop that is left early leaves a run that is saved and can be resumed, without a report.
+        """
         whole = shlex.join([Path(sys.executable).name, *sys.argv])
         command = Invocation(whole, "the same, with run_dir and resume=True, as in")
-        finished = run(self.config, self._console, command, self.task)
-        return TrainResult(finished.run.path, finished.stopped)
+        steps = run_steps(self.config, self._console, command, self.task, self._callbacks)
+        finished = yield from steps
+        self._result = TrainResult(finished.run.path, finished.stopped)
+
+    @property
+    def result(self) -> TrainResult:
+        """What the run left.
+
+        Raises:
+          RuntimeError: it has not come to its end.
+        """
+        if self._result is None:
+            raise RuntimeError("the run has not ended: call train(), or iterate to the end")
+        return self._result

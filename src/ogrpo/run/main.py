@@ -2,11 +2,13 @@
 
 import signal
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 from datetime import datetime
+from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 from rich.console import Console
 
@@ -26,12 +28,13 @@ from ogrpo.report.guards import Guards
 from ogrpo.report.progress import display
 from ogrpo.report.run_dir import RunDir, RunDirError
 from ogrpo.report.run_page import Answer
+from ogrpo.report.trackers import tracking
 from ogrpo.run.dump import dumping
 from ogrpo.run.ending import finish, greedy_answers
 from ogrpo.run.interrupt import StopRequest, stop_on_signal
 from ogrpo.run.keeper import Keeper
 from ogrpo.run.resuming import begin
-from ogrpo.run.session import Finished, Invocation, Session, as_json
+from ogrpo.run.session import Callback, Finished, Invocation, Session, as_json
 from ogrpo.setup.build import find_devices, make_parts
 from ogrpo.setup.cache import keep_compiled_programs
 from ogrpo.setup.devices import open_mesh
@@ -52,17 +55,42 @@ from ogrpo.setup.sources import check_sources
 from ogrpo.system.terminal import RunNote, shown
 from ogrpo.tasks import Task
 
+T = TypeVar("T")
+Steps = Generator[tuple[LoopState, Record], None, T]
+"""The state after each step and the step's record; then a result."""
 
-def run(
-    config: TrainConfig, console: Console, command: Invocation, task: Task | None = None
-) -> Finished:
-    """Trains, evaluates, saves and reports.
+
+def to_end(steps: Steps[T]) -> T:
+    """Takes all steps, and returns the result."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            return end.value
+
+
+def run(config: TrainConfig, console: Console, command: Invocation) -> Finished:
+    """Trains, evaluates, saves and reports: `run_steps` to its end."""
+    return to_end(run_steps(config, console, command))
+
+
+def run_steps(
+    config: TrainConfig,
+    console: Console,
+    command: Invocation,
+    task: Task | None = None,
+    callbacks: Sequence[Callback] = (),
+) -> Steps[Finished]:
+    """Trains, evaluates, saves and reports, yielding after each step.
+
+    A caller that closes it before its end leaves a run that can be resumed, without a report.
 
     Args:
       config: what is asked for.
       console: where it is shown.
       command: what goes on with the run once it was stopped.
       task: in place of the one that the config names.
+      callbacks: called with each step's state and record.
 
     Raises:
       ValueError: something that is asked for is wrong; nothing was computed yet.
@@ -85,6 +113,10 @@ def run(
         check_alike(prepared)
         opened = shared_run(lambda: stack.enter_context(open_run(config, command, console)))
         console.print(f"run directory {opened.path}", markup=False, soft_wrap=True)
+        names = config.track if is_first() else ()
+        warn = partial(console.print, style="yellow", markup=False, soft_wrap=True)
+        track = stack.enter_context(tracking(names, opened.path, as_json(config), warn))
+        callbacks = (lambda _, record: track(record), *callbacks)
         for line in judge_lines(prepared.task):
             console.print(shown(line), markup=False, highlight=False, soft_wrap=True)
         for label, count in prepared.left_out:
@@ -105,9 +137,9 @@ def run(
         )
         parts = shared_parts(parts)
         session = Session(
-            config, opened, prepared, decoder, devices, parts, console, command, begun
+            config, opened, prepared, decoder, devices, parts, console, command, callbacks, begun
         )
-        return Finished(opened, carry_out(session, params))
+        return Finished(opened, (yield from carry_out(session, params)))
 
 
 @contextmanager
@@ -150,13 +182,13 @@ def kept_base(
     return params
 
 
-def carry_out(session: Session, params: Params) -> signal.Signals | None:
+def carry_out(session: Session, params: Params) -> Steps[signal.Signals | None]:
     """A run whose parts are ready; returns the signal that stopped it, if one did."""
     if not session.config.goes_on:
         on_first(lambda: session.run.write_config(as_json(session.config)))
     before = greedy_answers(session, params, version=0)
     withdraw(session.parts.evaluator.engine)
-    state, stop = train_to_end(session, params, before)
+    state, stop = yield from train_to_end(session, params, before)
     try:
         finish(session, state, before)
     except BaseException as error:
@@ -170,7 +202,7 @@ def carry_out(session: Session, params: Params) -> signal.Signals | None:
 
 def train_to_end(
     session: Session, params: Params, before: Sequence[Answer]
-) -> tuple[LoopState, StopRequest]:
+) -> Steps[tuple[LoopState, StopRequest]]:
     """Runs the loop, leaving a metrics record a step and a checkpoint now and then.
 
     Args:
@@ -205,6 +237,9 @@ def train_to_end(
                     keeper.take(state, record)
                     if is_first():
                         shown_steps.show(record)
+                        for callback in session.callbacks:
+                            callback(state, record)
+                    yield state, record
                     guard(session, guards, record, before)
                     stop.signal = agreed(stop.signal)
                     stopping = bool(stop)  # a signal that comes from here on is for the next step

@@ -35,7 +35,7 @@ APPLIED = (
     *("model.remat", "model.path", "data.path"),
     *("optimizer.microbatches", "optimizer.batching", "optimizer.max_skipped"),
     *("optimizer.microbatch_tokens", "optimizer.offload"),
-    *("warm_start.cache", "strict", "stop_when_worse"),
+    *("warm_start.cache", "strict", "stop_when_worse", "track"),
 )
 """Options that may change on resuming; a name that ends with a dot stands for a table."""
 NEVER = {

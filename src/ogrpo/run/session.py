@@ -3,7 +3,7 @@
 import shlex
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -12,7 +12,8 @@ from rich.console import Console
 
 from ogrpo.config.serialize import to_json
 from ogrpo.config.train import TrainConfig
-from ogrpo.loop.parts import Parts
+from ogrpo.loop.parts import Parts, Record
+from ogrpo.loop.state import LoopState
 from ogrpo.policy import DecoderConfig
 from ogrpo.report.run_dir import RunDir
 from ogrpo.rewards.judge import Judge, RewardCounts
@@ -21,6 +22,8 @@ from ogrpo.setup.prepare import Prepared
 from ogrpo.setup.processes import alone
 from ogrpo.system.terminal import shown, without_secrets
 
+Callback = Callable[[LoopState, Record], object]
+"""Takes the state after a step, and the step's record."""
 OF_THIS_CALL = ("run_dir", "resume", "resume_from", "resume_anyway")
 """Options that say how a run is gone on with, and not what it is."""
 
@@ -46,6 +49,8 @@ class Session:
     parts: Parts
     console: Console
     command: Invocation
+    callbacks: tuple[Callback, ...] = ()
+    """Called after each step, once its record is on disk; trackers are the first."""
     begun: float = field(default_factory=time.monotonic)
     """When the run was asked for, on the clock of `time.monotonic`."""
 

@@ -1,0 +1,169 @@
+"""A run's figures in TensorBoard, Weights & Biases, trackio or MLflow (`--track NAME`).
+
+Each is a library of its own (`pip install 'ogrpo[track]'` brings all four), imported only where it
+is asked for, and set up by its own environment variables: WANDB_PROJECT, WANDB_MODE, TRACKIO_DIR,
+MLFLOW_TRACKING_URI and so on. The record of a run stays metrics.jsonl: a tracker that fails while
+the run goes on is named once, and costs nothing else.
+"""
+
+import hashlib
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+PROJECT = "ogrpo"
+
+
+class Tracker(NamedTuple):
+    """An open run of a tracker."""
+
+    log: Callable[[Mapping[str, float], int], object]
+    """Takes the figures of a step, and the step."""
+    finish: Callable[[], object]
+
+
+def tensorboard(folder: Path, config: Mapping[str, Any]) -> Tracker:
+    """Returns a writer of event files in `<run>/tensorboard`; `@` in a name becomes `_at_`."""
+    from tensorboardX import SummaryWriter
+
+    writer = SummaryWriter(str(folder / "tensorboard"))
+    writer.add_text("config", "\n\n".join(f"{name} = {value}" for name, value in config.items()))
+
+    def log(figures: Mapping[str, float], step: int) -> None:
+        for name, value in figures.items():
+            writer.add_scalar(name.replace("@", "_at_"), value, step)
+        writer.flush()
+
+    return Tracker(log, writer.close)
+
+
+def wandb(folder: Path, config: Mapping[str, Any]) -> Tracker:
+    """Returns a run of Weights & Biases, which a resumed run goes on with."""
+    import wandb
+
+    run = wandb.init(
+        project=os.environ.get("WANDB_PROJECT", PROJECT),
+        name=folder.name,
+        id=hashlib.sha256(str(folder.resolve()).encode()).hexdigest()[:16],
+        resume="allow",
+        dir=str(folder),
+        config=dict(config),
+        settings=wandb.Settings(silent=True),
+    )
+    return Tracker(lambda figures, step: run.log(dict(figures), step=step), run.finish)
+
+
+def trackio(folder: Path, config: Mapping[str, Any]) -> Tracker:
+    """Returns a run of trackio, which a resumed run goes on with."""
+    import trackio
+
+    project = os.environ.get("TRACKIO_PROJECT", PROJECT)
+    run = trackio.init(project=project, name=folder.name, config=dict(config), resume="allow")
+    return Tracker(lambda figures, step: run.log(dict(figures), step=step), run.finish)
+
+
+def mlflow(folder: Path, config: Mapping[str, Any]) -> Tracker:
+    """Returns a run of MLflow, which a resumed run goes on with; `@` in a name becomes `_at_`."""
+    import mlflow
+
+    if "MLFLOW_EXPERIMENT_NAME" not in os.environ and "MLFLOW_EXPERIMENT_ID" not in os.environ:
+        mlflow.set_experiment(PROJECT)
+    tag = {"ogrpo.run_dir": str(folder.resolve())}
+    before = mlflow.search_runs(
+        filter_string=f"tags.`ogrpo.run_dir` = '{folder.resolve()}'", output_format="list"
+    )
+    run = mlflow.start_run(
+        run_id=before[0].info.run_id if before else None,
+        run_name=None if before else folder.name,
+        tags=tag,
+    )
+    if not before:
+        mlflow.log_params({name: str(value)[:500] for name, value in config.items()})
+
+    def log(figures: Mapping[str, float], step: int) -> None:
+        values = {name.replace("@", "_at_"): value for name, value in figures.items()}
+        mlflow.log_metrics(values, step=step, run_id=run.info.run_id)
+
+    return Tracker(log, mlflow.end_run)
+
+
+TRACKERS: dict[str, Callable[[Path, Mapping[str, Any]], Tracker]] = {
+    "tensorboard": tensorboard,
+    "wandb": wandb,
+    "trackio": trackio,
+    "mlflow": mlflow,
+}
+
+
+@contextmanager
+def tracking(
+    names: Sequence[str], folder: Path, config: Mapping[str, Any], warn: Callable[[str], None]
+) -> Iterator[Callable[[Mapping[str, Any]], None]]:
+    """Opens trackers; within the block, the function it gives takes each step's record.
+
+    Args:
+      names: of `TRACKERS`.
+      folder: the run's.
+      config: as it stands in config.json.
+      warn: is told once of each tracker that fails while the run goes on.
+
+    Raises:
+      ValueError: there is no such tracker, its library is missing, or it does not start; with the
+        name and the remedy. Trackers that were open by then are finished.
+    """
+    opened: dict[str, Tracker] = {}
+    failed: set[str] = set()
+
+    def attempt(name: str, what: str, call: Callable[[], object]) -> None:
+        try:
+            call()
+        except Exception as error:  # whatever a tracker's library raises: metrics.jsonl is whole
+            if name not in failed:
+                warn(f"--track {name}: {what} failed ({error}); metrics.jsonl has every figure")
+            failed.add(name)
+
+    def log(record: Mapping[str, Any]) -> None:
+        figures = {
+            key: float(value)
+            for key, value in record.items()
+            if isinstance(value, int | float) and key != "step"
+        }
+        for name, tracker in opened.items():
+            attempt(
+                name, f"step {record['step']}", lambda t=tracker: t.log(figures, record["step"])
+            )
+
+    try:
+        for name in names:
+            opened[name] = _open(name, folder, _flat(config))
+        yield log
+    finally:
+        for name, tracker in opened.items():
+            attempt(name, "its end", tracker.finish)
+
+
+def _open(name: str, folder: Path, config: Mapping[str, Any]) -> Tracker:
+    if name not in TRACKERS:
+        raise ValueError(f"--track {name}: choose from {', '.join(TRACKERS)}")
+    try:
+        return TRACKERS[name](folder, config)
+    except ImportError as error:
+        raise ValueError(
+            f"--track {name} needs {error.name}: pip install 'ogrpo[track]'"
+        ) from error
+    except Exception as error:
+        raise ValueError(
+            f"--track {name} does not start ({error}): set it up by its own environment variables,"
+            " or leave the option out; metrics.jsonl has every figure"
+        ) from error
+
+
+def _flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested options as `section.option`."""
+    values: dict[str, Any] = {}
+    for name, value in config.items():
+        whole = f"{prefix}{name}"
+        values |= _flat(value, f"{whole}.") if isinstance(value, Mapping) else {whole: value}
+    return values

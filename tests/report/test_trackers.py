@@ -1,0 +1,144 @@
+"""Each tracker, by its own library where it is installed: what it keeps is what was logged."""
+
+import json
+import sqlite3
+import struct
+
+import pytest
+
+from ogrpo.report import trackers
+
+CONFIG = {"seed": 3, "schedule": {"steps": 2}}
+RECORDS = [
+    {"step": 0, "pass@1/greedy": 0.25, "reward": None, "heldout/by": "math"},
+    {"step": 1, "pass@1/greedy": None, "reward": 0.5, "heldout/by": "math"},
+]
+
+
+def track(name, folder, records=RECORDS):
+    warnings = []
+    with trackers.tracking([name], folder, CONFIG, warnings.append) as log:
+        for record in records:
+            log(record)
+    assert warnings == []
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "a run"
+    path.mkdir()
+    return path
+
+
+def test_tensorboards_event_files_have_each_figure_at_its_step(folder):
+    pytest.importorskip("tensorboardX", reason="needs pip install 'ogrpo[track]'")
+    from tensorboardX.proto.event_pb2 import Event
+
+    track("tensorboard", folder)
+    (file,) = (folder / "tensorboard").iterdir()
+    data, seen, texts = file.read_bytes(), [], []
+    while data:  # length, its checksum, the event, its checksum
+        (size,) = struct.unpack("<Q", data[:8])
+        event = Event.FromString(data[12 : 12 + size])
+        data = data[12 + size + 4 :]
+        for value in event.summary.value:
+            if value.HasField("simple_value"):
+                seen.append((event.step, value.tag, value.simple_value))
+            else:
+                texts.append(value.tensor.string_val[0].decode())
+    assert seen == [(0, "pass_at_1/greedy", 0.25), (1, "reward", 0.5)]
+    assert texts == ["seed = 3\n\nschedule.steps = 2"]
+
+
+def test_weights_and_biases_keeps_an_offline_run(folder, monkeypatch):
+    pytest.importorskip("wandb", reason="needs pip install 'ogrpo[track]'")
+    from wandb.proto.wandb_internal_pb2 import Record
+
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    track("wandb", folder)
+    (file,) = folder.glob("wandb/offline-run-*/*.wandb")
+    data, seen = file.read_bytes()[7:], []  # LevelDB's log: checksum, size, kind, record
+    while data:
+        _, size, kind = struct.unpack("<IHB", data[:7])
+        assert kind == 1  # a whole record
+        items = Record.FromString(data[7 : 7 + size]).history.item
+        data = data[7 + size :]
+        names = ["/".join(each.nested_key) or each.key for each in items]
+        seen.append(dict(zip(names, (json.loads(each.value_json) for each in items), strict=True)))
+    figures = [{key: each[key] for key in each if key[0] != "_"} for each in seen if each]
+    assert [each["_step"] for each in seen if each] == [0, 1]
+    assert figures == [{"pass@1/greedy": 0.25}, {"reward": 0.5}]
+
+
+def test_trackio_keeps_each_figure_and_a_resumed_run_goes_on(folder, tmp_path, monkeypatch):
+    monkeypatch.setenv("TRACKIO_DIR", str(tmp_path / "trackio"))  # which it reads on import
+    pytest.importorskip("trackio", reason="needs pip install 'ogrpo[track]'")
+    track("trackio", folder, RECORDS[:1])
+    track("trackio", folder, RECORDS[1:])
+    databases = list((tmp_path / "trackio").rglob("ogrpo*.db"))
+    rows = [
+        row
+        for database in databases
+        for row in sqlite3.connect(database).execute("select run_name, step, metrics from metrics")
+    ]
+    assert [(name, step, json.loads(metrics)) for name, step, metrics in rows] == [
+        ("a run", 0, {"pass@1/greedy": 0.25}),
+        ("a run", 1, {"reward": 0.5}),
+    ]
+
+
+def test_mlflow_keeps_each_figure_and_a_resumed_run_goes_on(folder, tmp_path, monkeypatch):
+    mlflow = pytest.importorskip("mlflow", reason="needs pip install 'ogrpo[track]'")
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    mlflow.set_tracking_uri((tmp_path / "mlruns").as_uri())
+    track("mlflow", folder, RECORDS[:1])
+    track("mlflow", folder, RECORDS[1:])
+    (run,) = mlflow.search_runs(search_all_experiments=True, output_format="list")
+    assert run.info.run_name == "a run"
+    assert run.data.metrics == {"pass_at_1/greedy": 0.25, "reward": 0.5}
+    assert run.data.params == {"seed": "3", "schedule.steps": "2"}
+
+
+def test_a_tracker_that_fails_is_named_once_and_the_others_go_on(tmp_path, monkeypatch):
+    def broken(*_):
+        raise OSError("no network")
+
+    seen, warnings = [], []
+    kept = trackers.Tracker(lambda figures, step: seen.append((step, figures)), lambda: None)
+    lost = trackers.Tracker(broken, broken)
+    monkeypatch.setattr(trackers, "TRACKERS", {"lost": lambda *_: lost, "kept": lambda *_: kept})
+    with trackers.tracking(["lost", "kept"], tmp_path, {}, warnings.append) as log:
+        for record in RECORDS:
+            log(record)
+    assert seen == [(0, {"pass@1/greedy": 0.25}), (1, {"reward": 0.5})]
+    assert warnings == ["--track lost: step 0 failed (no network); metrics.jsonl has every figure"]
+
+
+def missing(*_):
+    raise ImportError("No module named 'wandb'", name="wandb")
+
+
+def refusing(*_):
+    raise RuntimeError("no API key")
+
+
+@pytest.mark.parametrize(
+    ("name", "factory", "words"),
+    [
+        ("excel", None, "--track excel: choose from tensorboard, wandb, trackio, mlflow"),
+        ("wandb", missing, "--track wandb needs wandb: pip install 'ogrpo[track]'"),
+        ("wandb", refusing, "--track wandb does not start (no API key)"),
+    ],
+)
+def test_a_tracker_that_cannot_start_ends_the_run_before_it_begins(
+    tmp_path, monkeypatch, name, factory, words
+):
+    if factory:
+        monkeypatch.setitem(trackers.TRACKERS, name, factory)
+    with (
+        pytest.raises(ValueError, match="--track") as error,
+        trackers.tracking([name], tmp_path, {}, print),
+    ):
+        pass
+    assert words in str(error.value)
