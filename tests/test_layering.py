@@ -69,13 +69,13 @@ ARROWS = {
     "rollout": {"system", "protocol"},
     "rewards": {"system"},
     "data": {"system", "batch", "protocol"},
-    "tasks": {"system", "protocol", "rewards", "data"},
+    "tasks": {"system", "protocol", "rewards", "data", "config"},
     "evaluation": {"system", "protocol", "rewards"},
     "report": {"system", "rewards"},
     "kernels": {"batch", "policy"},
     "models": {"system", "policy", "data"},
     "serving": {"system", "protocol", "data", "policy", "rollout"},
-    "config": {"core", "kernels", "learner", "rollout", "system", "tasks"},
+    "config": {"core", "learner", "rollout", "system"},
 }
 """Package -> all others that its files name; what is not here may use those, and they it not."""
 ABOVE = {

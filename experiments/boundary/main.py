@@ -28,7 +28,7 @@ from experiments.grid.study import Section, Study, require_known
 from experiments.grid.tuned import accepted, brief
 from experiments.grid.verdicts import Claim
 from ogrpo.config.train import TrainConfig
-from ogrpo.config.update import require
+from ogrpo.config.values import require
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,8 @@ from experiments.grid.cell import Cell
 from experiments.grid.runner import Rows, Stage
 from experiments.grid.study import Section, Study
 from ogrpo.config.train import TrainConfig
-from ogrpo.config.update import Override, require
+from ogrpo.config.update import Override
+from ogrpo.config.values import require
 from ogrpo.setup.presets import STUDY_RATE
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ogrpo.config.train import TrainConfig
-from ogrpo.config.update import require
+from ogrpo.config.values import require
 from ogrpo.core.algorithms import Algorithm
 
 FORMAT = 1

@@ -17,7 +17,7 @@ from loky import ProcessPoolExecutor
 
 from experiments.grid.cell import TRAIN, Cell
 from experiments.grid.worker import LAST_LINES, begin, log_of, work
-from ogrpo.config.update import require
+from ogrpo.config.values import require
 
 CONNECT_SECONDS = 10
 

@@ -16,9 +16,8 @@ from experiments.grid.tables import Table
 from experiments.grid.verdicts import Claim
 from ogrpo.cli.options import make_preset
 from ogrpo.config.schedule import Schedule
-from ogrpo.config.serialize import from_json, to_json
 from ogrpo.config.train import Data, Evaluation, TrainConfig, WarmStart
-from ogrpo.config.update import require
+from ogrpo.config.values import from_json, require, to_json
 from ogrpo.setup.presets import check_preset
 
 OF_THIS_CALL = ("run_dir", "jobs", "cluster", "from_rows", "keep_rows")

@@ -17,8 +17,8 @@ from rich.console import Console
 
 from experiments.grid.cell import Cell, Watch, canonical, plain_config
 from experiments.grid.rows import rounded
-from ogrpo.config.schedule import Schedule
-from ogrpo.config.train import Checkpointing, Replay, Reuse, TrainConfig
+from ogrpo.config.schedule import Reuse, Schedule
+from ogrpo.config.train import Checkpointing, Replay, TrainConfig
 from ogrpo.config.update import Knobs, Optimizer
 from ogrpo.learner.memory import give_back_after_compiling
 from ogrpo.loop import DivergedError, Parts, start, train

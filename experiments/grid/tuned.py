@@ -11,7 +11,7 @@ from experiments.grid.runner import Rows, Stage
 from experiments.grid.study import Study
 from ogrpo.config.method import check
 from ogrpo.config.train import Evaluation, TrainConfig
-from ogrpo.config.update import require
+from ogrpo.config.values import require
 from ogrpo.setup.sources import check_sources
 
 

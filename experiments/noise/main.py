@@ -24,7 +24,7 @@ from experiments.grid.tuned import TunedStudy
 from experiments.grid.verdicts import Claim
 from experiments.noise.report import CLAIMS, sections
 from experiments.rec.methods import METHODS
-from ogrpo.config.update import require
+from ogrpo.config.values import require
 
 
 @dataclass(frozen=True)

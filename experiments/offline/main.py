@@ -24,7 +24,7 @@ from experiments.grid.tuned import TunedStudy
 from experiments.grid.verdicts import Claim
 from experiments.offline.methods import CLAIMS, FRESH, METHODS, SEVEN, fixed, fresh
 from experiments.offline.report import sections
-from ogrpo.config.update import require
+from ogrpo.config.values import require
 
 
 @dataclass(frozen=True)

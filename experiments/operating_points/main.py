@@ -24,7 +24,7 @@ from experiments.grid.tuned import TunedStudy
 from experiments.grid.verdicts import Claim
 from experiments.operating_points.points import CLAIMS, POINTS
 from experiments.operating_points.report import sections
-from ogrpo.config.update import require
+from ogrpo.config.values import require
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from experiments.grid.verdicts import Claim
 from experiments.reuse.methods import BASELINES, CLAIMS, METHODS
 from experiments.reuse.report import sections
 from ogrpo.config.train import TrainConfig
-from ogrpo.config.update import require
+from ogrpo.config.values import require
 
 
 @dataclass(frozen=True)

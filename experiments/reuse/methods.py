@@ -4,8 +4,8 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from experiments.grid.verdicts import claim
-from ogrpo.config.reuse import ReuseLimits
-from ogrpo.config.train import Replay, Reuse, TrainConfig
+from ogrpo.config.schedule import Reuse, ReuseLimits
+from ogrpo.config.train import Replay, TrainConfig
 
 Change = Callable[[TrainConfig], TrainConfig]
 

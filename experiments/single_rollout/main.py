@@ -27,7 +27,7 @@ from experiments.grid.tuned import TunedStudy
 from experiments.grid.verdicts import Claim
 from experiments.single_rollout.methods import CLAIMS, METHODS, options
 from experiments.single_rollout.report import sections
-from ogrpo.config.update import require
+from ogrpo.config.values import require
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from typing import Literal
 
 import numpy as np
 
-from ogrpo.config.update import require
+from ogrpo.config.values import require
 from ogrpo_plan.simulation import Floats, InFlight, Pipeline
 
 Kind = Literal["even", "uneven", "slow server"]

@@ -28,7 +28,7 @@ from experiments.grid.verdicts import Claim
 from experiments.staleness.fleet import Fleet, Kind
 from experiments.staleness.pace import Pace
 from experiments.staleness.report import CLAIMS, LEARNING, PACE, sections
-from ogrpo.config.update import require
+from ogrpo.config.values import require
 from ogrpo_plan.simulation import InFlight
 
 

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from experiments.grid.cell import Cell
 from experiments.grid.rows import rounded
 from experiments.staleness.fleet import Fleet
-from ogrpo.config.update import require
+from ogrpo.config.values import require
 from ogrpo.protocol import Completion, Group, IntArray, Sampling
 from ogrpo.rollout.collection import CollectionLimits, Collector, Request
 from ogrpo_plan.rehearsal import unrewarded

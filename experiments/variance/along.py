@@ -21,7 +21,7 @@ from experiments.variance.gradients import ESTIMATORS, Sums, make_pull, moments
 from experiments.variance.thresholds import value_errors
 from ogrpo.batch import Batch
 from ogrpo.config.train import TrainConfig
-from ogrpo.config.update import require
+from ogrpo.config.values import require
 from ogrpo.core.advantages import leave_one_out
 from ogrpo.data.batching import pad_groups
 from ogrpo.loop import Parts, snapshot, start, stream_seed, train

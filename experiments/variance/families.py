@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from experiments.grid.cell import Cell
 from experiments.grid.rows import rounded
-from ogrpo.config.update import require
+from ogrpo.config.values import require
 from ogrpo.core import bounds
 from ogrpo.core.clipping import optimal_clip
 from ogrpo.core.estimators import clipped_terms, exact_moments, importance_terms, truncated_terms

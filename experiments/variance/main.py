@@ -24,7 +24,7 @@ from experiments.variance.along import Along
 from experiments.variance.families import Family
 from experiments.variance.report import sections
 from ogrpo.config.train import TrainConfig
-from ogrpo.config.update import require
+from ogrpo.config.values import require
 
 FAMILY, RUN = "family", "on-policy run"
 

@@ -11,8 +11,8 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ogrpo.config.processes import Processes as Processes
     from ogrpo.config.rollout import Rollout as Rollout
+    from ogrpo.config.schedule import Reuse as Reuse
     from ogrpo.config.schedule import Schedule as Schedule
     from ogrpo.config.train import Certification as Certification
     from ogrpo.config.train import Checkpointing as Checkpointing
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from ogrpo.config.train import Judging as Judging
     from ogrpo.config.train import Model as Model
     from ogrpo.config.train import Replay as Replay
-    from ogrpo.config.train import Reuse as Reuse
     from ogrpo.config.train import TrainConfig as TrainConfig
     from ogrpo.config.train import WarmStart as WarmStart
     from ogrpo.config.update import Kernels as Kernels
@@ -30,6 +29,7 @@ if TYPE_CHECKING:
     from ogrpo.config.update import Mesh as Mesh
     from ogrpo.config.update import Optimizer as Optimizer
     from ogrpo.config.update import Override as Override
+    from ogrpo.config.update import Processes as Processes
     from ogrpo.config.update import Region as Region
     from ogrpo.core import (
         advantages,
@@ -126,7 +126,7 @@ _TRAINING = {
     "TrainResult": "ogrpo.run.api",
     "Task": "ogrpo.tasks",
     "Reward": "ogrpo.rewards.reward",
-    "Processes": "ogrpo.config.processes",
+    "Processes": "ogrpo.config.update",
     "Rollout": "ogrpo.config.rollout",
     "Schedule": "ogrpo.config.schedule",
     "Certification": "ogrpo.config.train",
@@ -136,7 +136,7 @@ _TRAINING = {
     "Judging": "ogrpo.config.train",
     "Model": "ogrpo.config.train",
     "Replay": "ogrpo.config.train",
-    "Reuse": "ogrpo.config.train",
+    "Reuse": "ogrpo.config.schedule",
     "TrainConfig": "ogrpo.config.train",
     "WarmStart": "ogrpo.config.train",
     "Kernels": "ogrpo.config.update",

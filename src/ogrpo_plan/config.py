@@ -4,13 +4,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from ogrpo.config.update import (
-    REFERENCE_POLICY,
-    Offload,
-    only_with,
-    require,
-    require_finite_numbers,
-)
+from ogrpo.config.update import Offload
+from ogrpo.config.values import INERT, check, check_conditions, require
 from ogrpo.policy.config import SHAPES, DecoderConfig
 from ogrpo.policy.flops import Adapter, parameters
 from ogrpo.policy.lora import TARGETS
@@ -132,7 +127,8 @@ class Train:
         names = ("devices", "memory_gib", "tflops", "fsdp", "tensor", "microbatches")
         positive("train", self, *names, "host_memory_gib", "microbatch_tokens")
         remedy = "leave it or train.microbatch-tokens out"
-        only_with(self, "train", "microbatches", self.microbatch_tokens is None, remedy)
+        table = (("microbatches", lambda train: train.microbatch_tokens is None, remedy),)
+        check_conditions(self, table, clause=INERT, prefix="train.")
         ways = self.fsdp * self.tensor
         require(
             self.devices % ways == 0,
@@ -284,7 +280,7 @@ class Plan:
     """Where the report is written; default: runs/plan-<date>-<time>."""
 
     def __post_init__(self) -> None:
-        require_finite_numbers(self)
+        check(self)
         require(self.seed >= 0, f"seed is {self.seed}: give a whole number of at least 0")
         require(bool(self.workers), "workers is empty: give at least one number of workers")
         require(min(self.workers) > 0, f"workers has {min(self.workers)}: give at least 1")
@@ -309,7 +305,7 @@ class Plan:
         )
         separate = self.limits.reference and self.model.adapter is None
         require(
-            self.train.offload not in REFERENCE_POLICY or separate,
+            self.train.offload not in ("reference", "both") or separate,
             f"train.offload is {self.train.offload}, and there is no reference policy of its own:"
             " give --limits.reference, without --model.lora-rank, or --train.offload moments",
         )

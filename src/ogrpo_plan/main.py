@@ -20,7 +20,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ogrpo.config.serialize import to_json
+from ogrpo.config.values import to_json
 from ogrpo.report.page import render
 from ogrpo.report.run_dir import RunDir
 from ogrpo.system.files import write_json, write_text

@@ -18,7 +18,6 @@ import jax
 import numpy as np
 from jax.sharding import AbstractMesh, NamedSharding
 
-from ogrpo.config.update import MOMENTS, REFERENCE_POLICY
 from ogrpo.kernels import attention
 from ogrpo.learner.sharding import bytes_per_device, part_spec
 from ogrpo.learner.state import factored_rms
@@ -113,7 +112,7 @@ def moments_bytes(plan: Plan) -> int:
 def resident_moments(plan: Plan) -> int:
     """Bytes that moments add to the peak; offloaded ones add what activations leave free."""
     moments = moments_bytes(plan)
-    if plan.train.offload not in MOMENTS:
+    if plan.train.offload not in ("moments", "both"):
         return moments
     return max(0, moments - activation_bytes(plan) - working_bytes(plan))
 
@@ -144,7 +143,7 @@ def train_budget(plan: Plan) -> Budget:
     kept, used = ITEMSIZE[model.params], ITEMSIZE[model.compute]
     weights = cut_weight_bytes(config, kept, fsdp=train.fsdp, tensor=train.tensor)
     cast = weights * used // kept if used != kept else 0
-    referred = plan.limits.reference and train.offload not in REFERENCE_POLICY
+    referred = plan.limits.reference and train.offload not in ("reference", "both")
     policies = plan.limits.lead + 1 + referred
     trained = trained_bytes(plan)
     adapts = model.adapter is not None

@@ -9,10 +9,9 @@ import pytest
 from ogrpo.cli import options as command
 from ogrpo.cli.eval import EvalConfig
 from ogrpo.config.method import algorithm
-from ogrpo.config.processes import Processes
-from ogrpo.config.serialize import from_json, to_json
 from ogrpo.config.train import Judging, Model, TrainConfig
-from ogrpo.config.update import Optimizer
+from ogrpo.config.update import Optimizer, Processes
+from ogrpo.config.values import from_json, to_json
 from ogrpo.core.algorithms import PROXIMAL
 from ogrpo.run.session import as_json
 from ogrpo.setup.build import batching_line

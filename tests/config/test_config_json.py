@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from ogrpo.config.serialize import from_json, to_json
 from ogrpo.config.train import TrainConfig
+from ogrpo.config.values import from_json, to_json
 from ogrpo.setup.presets import PRESETS
 
 

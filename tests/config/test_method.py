@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 
 from ogrpo.config.method import acts, algorithm, check, knobs, listed, region_fn, silent, title
-from ogrpo.config.reuse import ReuseLimits
-from ogrpo.config.schedule import Schedule
-from ogrpo.config.train import Data, Reuse, Rollout
+from ogrpo.config.schedule import Reuse, ReuseLimits, Schedule
+from ogrpo.config.train import Data, Rollout
 from ogrpo.config.update import Knobs, Optimizer, Override, Region
 from ogrpo.core.algorithms import ALGORITHMS, GATES, PROXIMAL, REFERENCE
 from ogrpo.core.objectives import TokenBatch

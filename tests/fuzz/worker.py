@@ -18,8 +18,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from ogrpo.cli.config_file import read_file, with_values
-from ogrpo.config.serialize import from_json, to_json
 from ogrpo.config.train import TrainConfig
+from ogrpo.config.values import from_json, to_json
 from ogrpo.data.tokenizer import TextTokenizer, train_bpe
 from ogrpo.evaluation.reading import read_answers
 from ogrpo.policy import load_pretrained

@@ -8,15 +8,13 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from ogrpo.config.reuse import ReuseLimits
-from ogrpo.config.schedule import Schedule
+from ogrpo.config.schedule import Reuse, ReuseLimits, Schedule
 from ogrpo.config.train import (
     Certification,
     Checkpointing,
     Data,
     Evaluation,
     Replay,
-    Reuse,
     Rollout,
     WarmStart,
 )

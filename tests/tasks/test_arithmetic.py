@@ -255,7 +255,7 @@ def test_a_wrong_difficulty_is_an_error_that_names_the_knob(knob, value):
 
 @pytest.mark.parametrize("value", [-0.1, 1.1, float("nan")])
 def test_a_teachers_probability_is_checked(value):
-    with pytest.raises(ValueError, match=r"^result_slip is "):
+    with pytest.raises(ValueError, match=r"^result-slip is "):
         Teacher(result_slip=value)
 
 

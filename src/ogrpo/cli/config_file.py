@@ -13,8 +13,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import yaml
 
-from ogrpo.config.kinds import changed
-from ogrpo.config.serialize import to_json
+from ogrpo.config.values import changed, to_json
 from ogrpo.system.files import DEEPEST, read_text
 
 Config = TypeVar("Config")

@@ -17,9 +17,9 @@ from rich.console import Console
 
 from ogrpo.cli.config_file import HELP, as_file, read_file, split, with_values
 from ogrpo.cli.evaluate import EvalOptions, check_files, collect_answers, tell, tell_rescored
-from ogrpo.config.rollout import Servers
+from ogrpo.config.rollout import Servers, check_servers
 from ogrpo.config.train import Data, Evaluation, Judging, Model, Rollout, TrainConfig
-from ogrpo.config.update import only_with, require_finite_numbers
+from ogrpo.config.values import INERT, check, check_conditions
 from ogrpo.data.tokenizer import TextTokenizer
 from ogrpo.evaluation.evaluate import sample_and_judge
 from ogrpo.evaluation.metrics import answer_readers
@@ -60,11 +60,12 @@ class EvalConfig(EvalOptions):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_finite_numbers(self)
+        check(self)
+        check_servers(self.servers, "servers.")
         if self.problems is not None and self.problems < 1:
             raise ValueError(f"--problems is {self.problems}; give at least 1")
         remedy = "held-out answers are judged as they are; leave it out"
-        only_with(self.reward, "reward", "flip", condition=False, remedy=remedy)
+        check_conditions(self, (("reward.flip", lambda _: False, remedy),), clause=INERT)
         if self.model.path is None and self.rescore is None:
             raise ValueError(
                 "evaluation needs a model: give --model.path, a Hugging Face folder or a known name"

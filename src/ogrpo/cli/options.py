@@ -11,8 +11,8 @@ import tyro
 
 from ogrpo.cli.config_file import HELP, as_file, read_file, split, with_values
 from ogrpo.config.method import listed
-from ogrpo.config.serialize import from_json
 from ogrpo.config.train import TrainConfig
+from ogrpo.config.values import from_json
 from ogrpo.report.run_dir import RunDir
 from ogrpo.run.origin import check_never, differences
 from ogrpo.run.session import as_json

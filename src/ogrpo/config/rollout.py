@@ -1,21 +1,26 @@
-"""How completions are drawn: the part of `config` about sampling and its external servers.
-
-Values are checked where they are declared, as there.
-"""
+"""How completions are drawn: by the embedded sampler, or by external servers."""
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import Literal
 
-from ogrpo.config.update import dashed, only_with, require
+from ogrpo.config.values import (
+    INERT,
+    Count,
+    NonNegative,
+    OptionalCount,
+    OptionalPositive,
+    Positive,
+    Table,
+    check_conditions,
+)
 from ogrpo.rollout.address import check_offer, check_url, server_root
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Servers:
     """External vLLM servers in place of the embedded sampler (docs/vllm.md)."""
 
-    prefix: ClassVar[str] = "servers"
     url: tuple[str, ...] = ()
     """Their addresses, such as http://host:8000. Credentials are not part of one: OGRPO_API_KEY and
     OGRPO_BASIC_AUTH in the environment."""
@@ -29,47 +34,20 @@ class Servers:
     advertise: str | None = None
     """With transport url: this machine's name or address as the servers see it; default: `listen`.
     """
-    wait: float = 600.0
+    wait: NonNegative = 600.0
     """Seconds to wait at the start for the servers; how to start them is shown meanwhile."""
-    timeout: float = 300.0
+    timeout: Positive = 300.0
     """Seconds until a request without a whole answer is given to another server: more than the
     longest completions take."""
-    patience: float = 120.0
+    patience: Positive = 120.0
     """Seconds without any answer of a server until the run ends, with what each said last."""
-    attempts: int = 6
+    attempts: Count = 6
     """Answers to one request that cannot be used until the run ends."""
-    per_server: int = 32
+    per_server: Count = 32
     """Requests in flight at one server at most; each asks for the completions of one prompt."""
-    tolerance: float | None = None
+    tolerance: OptionalPositive = None
     """Mean difference of log-probs, in nats a token, up to which a server has proven that it serves
     the weights that were pushed; default: 1e-3 for float32, 0.15 for bfloat16."""
-
-    def __post_init__(self) -> None:
-        for url in self.url:
-            check_url(url, f"{self.prefix}.url")
-        twice = {url for url in self.roots if self.roots.count(url) > 1}
-        require(
-            not twice, f"{self.prefix}.url names {' and '.join(sorted(twice))} twice: give it once"
-        )
-        require(self.wait >= 0, f"{self.prefix}.wait is {self.wait}: give at least 0")
-        for name in ("timeout", "patience", "attempts", "per_server", "tolerance"):
-            value = getattr(self, name)
-            require(
-                value is None or value > 0,
-                f"{self.prefix}.{dashed(name)} is {value}: give a number above 0",
-            )
-        self._check_what_acts()
-        if self.transport == "url":
-            check_offer(self.listen, self.advertise, f"{self.prefix}.", self.roots)
-
-    def _check_what_acts(self) -> None:
-        given = f"give --{self.prefix}.url"
-        always = "transport wait timeout patience attempts per_server tolerance"
-        only_with(self, self.prefix, always, bool(self.url), given)
-        folder = bool(self.url) and self.transport == "folder"
-        only_with(self, self.prefix, "folder", folder, f"{given}, with transport folder")
-        pulled = bool(self.url) and self.transport == "url"
-        only_with(self, self.prefix, "listen advertise", pulled, f"{given} and transport url")
 
     @property
     def roots(self) -> tuple[str, ...]:
@@ -77,23 +55,22 @@ class Servers:
         return tuple(map(server_root, self.url))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Rollout(Servers):
     """How completions are drawn, by the embedded sampler or by servers (docs/vllm.md)."""
 
-    prefix: ClassVar[str] = "rollout"
-    group_size: int = 8
+    group_size: Count = 8
     """G: completions of one prompt. One alone needs an advantage without siblings, such as
     --override.advantage leave_prompt_out."""
-    temperature: float = 1.0
-    max_tokens: int | None = None
+    temperature: Positive = 1.0
+    max_tokens: OptionalCount = None
     """Longest completion in tokens; a longer one is cut off. Default: as the task says, or room for
     its longest worked solution, or 256."""
-    workers: int = 1
+    workers: Count = 1
     """Calls of the engine under way at a time. With one, the run does not depend on timing."""
-    prompts_per_call: int | None = None
+    prompts_per_call: OptionalCount = None
     """Prompts in one call of the engine; default: the whole batch."""
-    mismatch_limit: float | None = 0.3
+    mismatch_limit: OptionalPositive = 0.3
     """Mean distance, in nats a token, of the sampler's log-probs from the trainer's on a batch that
     the trainer's own weights drew, beyond which the run ends; bfloat16 costs 0.05. None: goes on.
     """
@@ -108,36 +85,39 @@ class Rollout(Servers):
     """With --lora.rank: what a push moves, the whole weights with the adapters merged, or, to
     servers of `ogrpo-serve --lora-rank`, the adapters alone, which no request waits for."""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require(
-            self.group_size >= 1,
-            f"rollout.group-size is {self.group_size}: give at least 1",
-        )
-        require(
-            self.temperature > 0,
-            f"rollout.temperature is {self.temperature}: sampling needs a temperature above 0",
-        )
-        longest = self.max_tokens
-        require(longest is None or longest > 0, f"rollout.max-tokens is {longest}: give at least 1")
-        require(self.workers > 0, f"rollout.workers is {self.workers}: give at least 1")
-        few = self.prompts_per_call
-        require(few is None or few > 0, f"rollout.prompts-per-call is {few}: give at least 1")
-        most = self.mismatch_limit
-        require(
-            most is None or most > 0,
-            f"rollout.mismatch-limit is {most}: give a number above 0, or None for no limit",
-        )
-        remedy = "servers have weights of their own kind (ogrpo-serve DIR -- --quantization ...)"
-        only_with(self, "rollout", "quantize", not self.url, remedy)
-        several = bool(self.url) and self.workers > 1
-        remedy = "give --rollout.url and --rollout.workers 2 or more"
-        only_with(self, "rollout", "in_flight", several, remedy)
-        remedy = "a push of adapters leaves what is in flight as it is, push merged"
-        only_with(self, "rollout", "in_flight", self.push == "merged", remedy)
-        only_with(self, "rollout", "push", bool(self.url), "give --rollout.url")
-        require(
-            self.push == "merged" or self.transport != "nccl",
-            "rollout.push is adapters, and rollout.transport nccl moves whole weights alone: use "
-            "folder or url",
-        )
+
+SERVERS: Table = (
+    (
+        "transport wait timeout patience attempts per-server tolerance",
+        lambda servers: servers.url,
+        "give --{prefix}url",
+    ),
+    (
+        "folder",
+        lambda s: s.url and s.transport == "folder",
+        "give --{prefix}url, with transport folder",
+    ),
+    (
+        "listen advertise",
+        lambda servers: servers.url and servers.transport == "url",
+        "give --{prefix}url and transport url",
+    ),
+)
+"""Options of `Servers`, when they act, and what to do otherwise."""
+
+
+def check_servers(servers: Servers, prefix: str) -> None:
+    """Holds servers, whose options begin with `prefix`, to their conditions and addresses.
+
+    Raises:
+      ValueError: an option would change nothing, an address is none or is there twice, or no server
+        could pull weights from this machine by the one that it would name.
+    """
+    for url in servers.url:
+        check_url(url, f"{prefix}url")
+    twice = {url for url in servers.roots if servers.roots.count(url) > 1}
+    if twice:
+        raise ValueError(f"{prefix}url names {' and '.join(sorted(twice))} twice: give it once")
+    check_conditions(servers, SERVERS, clause=INERT, prefix=prefix)
+    if servers.transport == "url":
+        check_offer(servers.listen, servers.advertise, prefix, servers.roots)

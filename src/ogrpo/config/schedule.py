@@ -1,14 +1,12 @@
 """The dials of Algorithm 1 and of reuse."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, Any
 
 import tyro
+from annotated_types import Gt
 
-POSITIVE = (
-    *("steps", "updates_per_batch", "sync_interval", "stages", "prompts", "replay"),
-    "evaluate_every",
-)
+from ogrpo.config.values import Count, Index, NonNegative, Positive, metavar
 
 
 def also(*names: str) -> Any:
@@ -16,7 +14,7 @@ def also(*names: str) -> Any:
     return tyro.conf.arg(aliases=names)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Schedule:
     """What happens at which step.
 
@@ -24,57 +22,29 @@ class Schedule:
     times and takes `updates_per_batch` updates on each draw.
     """
 
-    steps: int = 240
+    steps: Count = 240
     """Steps in the whole run."""
-    updates_per_batch: Annotated[int, also("--schedule.i")] = 1
+    updates_per_batch: Annotated[Count, also("--schedule.i")] = 1
     """SGD iterations on each batch that is drawn (the papers' i)."""
-    sync_interval: Annotated[int, also("--schedule.v")] = 1
+    sync_interval: Annotated[Count, also("--schedule.v")] = 1
     """Steps between two synchronisations of the server's weights (the papers' v)."""
-    sync_offset: int = 0
+    sync_offset: Index = 0
     """Batches that may be asked for ahead of the step that trains on them. 0 collects and trains in
     turn; more overlap the two and make the samples that many steps older."""
-    replay: int = 1
+    replay: Count = 1
     """Batches drawn from the buffer in a step: updates per fresh group, apart from i."""
-    warmup: int = 0
+    warmup: Index = 0
     """First steps that only collect."""
     offline: bool = False
     """Collect during the warm-up alone, from the initial policy, and train on that."""
-    stages: int = 1
+    stages: Count = 1
     """S: the reference policy is replaced by the trainer's at the start of each stage."""
     reset_optimizer: bool = False
     """Start each stage with the optimizer as it was before the first update."""
-    prompts: int = 16
+    prompts: Count = 16
     """Prompts in a batch."""
-    evaluate_every: int = 40
+    evaluate_every: Count = 40
     """Steps between two evaluations; the first and the last step are always evaluated."""
-
-    def __post_init__(self) -> None:
-        for name in (*POSITIVE, "sync_offset", "warmup"):
-            least, value = int(name in POSITIVE), getattr(self, name)
-            if value < least:
-                dial = name.replace("_", "-")
-                raise ValueError(
-                    f"schedule.{dial} is {value}: give a whole number of at least {least}"
-                )
-        if self.stages > self.steps:
-            raise ValueError(
-                f"schedule.stages is {self.stages}, more than schedule.steps = {self.steps}"
-            )
-        if self.reset_optimizer and self.stages == 1:
-            raise ValueError(
-                "schedule.reset-optimizer acts at the start of each stage after the first, but "
-                "schedule.stages is 1: give more stages, or leave it out"
-            )
-        if self.warmup >= self.steps:
-            raise ValueError(
-                f"schedule.warmup is {self.warmup}, which leaves no step of schedule.steps = "
-                f"{self.steps} to train in"
-            )
-        if self.offline and self.warmup == 0:
-            raise ValueError(
-                "schedule.offline collects only during the warm-up, but schedule.warmup is 0: give "
-                "the number of batches to collect"
-            )
 
     def starts_stage(self, step: int) -> bool:
         """Whether the reference is swapped before this step."""
@@ -105,3 +75,31 @@ class Schedule:
     def updates(self) -> int:
         """The most updates that the run may take."""
         return (self.steps - self.warmup) * self.replay * self.updates_per_batch
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReuseLimits:
+    """Where each signal says that the data are used up."""
+
+    kl: Positive = 0.02
+    """KL(pi||mu) in nats a token."""
+    ess: Positive = 0.1
+    """Lost share of the effective sample size of the tokens."""
+    tail: Positive = 1.0
+    """Log of the 99 % quantile of the token ratios."""
+    staleness: bool = True
+    """Whether the criterion for stale samples counts too."""
+    clip_step: NonNegative = 0.0
+    """Log-step of the clip's width after each step; 0 leaves it as it is."""
+    clip_range: Annotated[float, Gt(1), metavar("FLOAT>1")] = 2.0
+    """The clip may become so many times wider or narrower than it was given."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reuse:
+    """Whether measured signals, and not the schedule alone, say when data are used up."""
+
+    adaptive: bool = False
+    """End a step's draws, renew the server and set the clip's width by the signals below;
+    schedule.replay and schedule.sync-interval are then the most that may happen."""
+    limits: ReuseLimits = field(default_factory=ReuseLimits)

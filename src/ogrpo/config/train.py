@@ -1,20 +1,20 @@
 """What a run is asked for: frozen dataclasses that the command line fills in.
 
-Each option has one meaning and one place. Values are checked where they are declared, so that a
-wrong one is refused before anything is computed or written.
+Each option has one meaning and one place. A `TrainConfig` is held to its fields' annotations and
+to the tables of `ogrpo.config.conditions` where it is made, so that a wrong value is refused before
+anything is computed.
 """
 
-import dataclasses
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Literal, Protocol, TypeVar, runtime_checkable
 
 import tyro
+from annotated_types import Interval
 
-from ogrpo.config.processes import Processes
-from ogrpo.config.reuse import ReuseLimits
-from ogrpo.config.rollout import Rollout
-from ogrpo.config.schedule import Schedule
+from ogrpo.config.conditions import ACTS, FITS
+from ogrpo.config.rollout import Rollout, check_servers
+from ogrpo.config.schedule import Reuse, Schedule
 from ogrpo.config.update import (
     Kernels,
     Knobs,
@@ -22,16 +22,26 @@ from ogrpo.config.update import (
     Mesh,
     Optimizer,
     Override,
+    Processes,
     Region,
-    only_with,
-    require,
-    require_finite_numbers,
 )
-from ogrpo.core.algorithms import Algorithm
-from ogrpo.tasks.arithmetic import Teacher
+from ogrpo.config.values import (
+    INERT,
+    Count,
+    Index,
+    OptionalChance,
+    OptionalCount,
+    OptionalIndex,
+    OptionalPositive,
+    Positive,
+    Share,
+    check,
+    check_conditions,
+    metavar,
+)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Data:
     """Where the problems come from."""
 
@@ -50,26 +60,21 @@ class Data:
     """An opening system turn, where the model has a chat template."""
     chat: tuple[str, ...] = ()
     """Variables of the chat template, such as enable_thinking=false."""
-    prompt_length: int | None = None
+    prompt_length: OptionalCount = None
     """Longest prompt in tokens; longer ones are left out, counted and shown. Default: as the task
     says, or its longest prompt."""
     prompt: str | None = None
     """What is put to the model, `{question}` standing for the question; default: as the task has
     it."""
-    train: int = 8000
+    train: Count = 8000
     """Problems to generate for training (ignored with a path)."""
     seed: int = 0
     """Seed of the generated problems; apart from --seed, so that runs share their problems."""
     limit: int | None = None
     """Use only the first so many training problems."""
 
-    def __post_init__(self) -> None:
-        longest = self.prompt_length
-        require(longest is None or longest > 0, f"data.prompt-length is {longest}: give at least 1")
-        require(self.train > 0, f"data.train is {self.train}: give at least 1")
 
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Model:
     """The policy's weights."""
 
@@ -90,24 +95,43 @@ class Model:
     """What the backward pass computes again: nothing, all but the results of a layer's matrix
     products, or whole layers. Later ones take less memory, and `full` takes more time."""
 
+
+@dataclass(frozen=True, kw_only=True)
+class Teacher:
+    """How careless the teacher is: probabilities, each step on its own."""
+
+    wrong_operator: Share = 0.175
+    """Another operator is used."""
+    wrong_operand: Share = 0.21
+    """Otherwise, another operand is used."""
+    result_slip: Share = 0.21
+    """The result written down is off by one or two."""
+    misread_add: Share = 0.6
+    """A "fewer than" that means + is read as -."""
+    misread_subtract: Share = 0.6
+    """A "more than" that means - is read as +."""
+    misread_multiply: Share = 0.6
+    """A "times less than" that means * is read as /."""
+    misread_divide: Share = 0.6
+    """A "times more than" that means / is read as *."""
+
     def __post_init__(self) -> None:
-        choices = ("none", "products", "full")
-        require(self.remat in choices, f"model.remat is {self.remat}: choose one of {choices}")
+        check(self)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class WarmStart:
     """Imitation before RL: of a careless teacher or of the task's worked solutions."""
 
-    steps: int = 1200
-    batch: int = 32
+    steps: Count = 1200
+    batch: Count = 32
     """Problems in a batch."""
-    learning_rate: float | None = None
+    learning_rate: OptionalPositive = None
     """Peak of a cosine decay to 0. Default: 5e-3 of a model that is made here, 2e-5 of given
     weights."""
-    problems: int = 16_000
+    problems: Count = 16_000
     """Problems that the teacher answers; none of them is held out."""
-    demonstrations: int = 4
+    demonstrations: Count = 4
     """Answers of the teacher to each problem; they share its prompt, so that more cost little."""
     teacher: Teacher = field(default_factory=lambda: Teacher(result_slip=0.15))
     cache: bool = True
@@ -116,18 +140,11 @@ class WarmStart:
     """Imitate the task's worked solutions where weights are given, too (--model.path): packed
     batches, a validation loss, checkpoints in the user's cache folder to go on from. A model
     without a path imitates anyway."""
-    save_every: int = 50
+    save_every: Count = 50
     """With given weights: steps between two checkpoints, each with a validation loss."""
 
-    def __post_init__(self) -> None:
-        rate = self.learning_rate
-        require(rate is None or rate > 0, f"warm-start.learning-rate is {rate}: give a number > 0")
-        for name in ("steps", "batch", "problems", "demonstrations", "save_every"):
-            value = getattr(self, name)
-            require(value >= 1, f"warm-start.{name} is {value}: give at least 1")
 
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Judging:
     """How completions are judged."""
 
@@ -146,80 +163,42 @@ class Judging:
     """Memory bound of each of these processes."""
     weights: tuple[float, ...] = ()
     """Of the rewards in their sum, in the order of --rewards; default: 1 each."""
-    flip: float = 0.0
+    flip: Annotated[float, Interval(ge=0, le=0.5), metavar("FLOAT in [0, 0.5]")] = 0.0
     """Chance that the reward of a training completion, 0 or 1, is told the other way round: noise
     on purpose, drawn by the run's seed and counted. Held-out answers are judged as they are."""
 
-    def __post_init__(self) -> None:
-        share = self.flip
-        require(
-            0 <= share <= 0.5,
-            f"reward.flip is {share}: give a chance in [0, 0.5]; beyond it the rewards say the"
-            " opposite",
-        )
 
-
-ByName: Any = tyro.conf.arg(constructor=str, metavar="NAME")
 Draws = Literal["fifo", "uniform", "fresh", "unused", "advantage", "positives", "stratified"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Replay:
     """Where groups wait between being bought and being used."""
 
-    groups: int | None = None
+    groups: OptionalCount = None
     """Groups held at most; default: one batch, so that each step uses what it bought, or all that
     the warm-up buys."""
-    sampler: Literal[
-        "fifo", "uniform", "fresh", "unused", "advantage", "positives", "stratified"
-    ] = "fifo"
+    sampler: Draws = "fifo"
     """Which groups a batch is drawn from: in order of purchase, at random, or at random with
     preference for fresh ones, for little used ones, for large advantages, for rare successes, or
     evenly over problems."""
     refuse_zero_variance: bool = False
     """Leave groups of equal rewards out of the buffer: they are counted and teach nothing."""
-    max_staleness: int | None = None
+    max_staleness: OptionalIndex = None
     """Groups whose policy is more than so many steps old are never drawn: they are refused on
     arrival or thrown out, and counted. `staleness/max` stays at or below it."""
-    max_uses: int | None = None
+    max_uses: OptionalCount = None
     """Groups drawn so often are thrown out, and counted."""
     keep: bool = True
     """Keep every group that was bought as Parquet files in the run's folder (docs/replay.md).
     Otherwise files without a group that a kept checkpoint holds are deleted at each checkpoint."""
-    half_life: float = 4.0
+    half_life: Positive = 4.0
     """With sampler fresh: the staleness, in steps, at which a group counts half."""
     log_prob_dtype: Literal["float32", "float16"] = "float32"
     """How behaviour log-probs are stored."""
 
-    def __post_init__(self) -> None:
-        for name, least in (("groups", 1), ("max_staleness", 0), ("max_uses", 1)):
-            value = getattr(self, name)
-            require(
-                value is None or value >= least,
-                f"replay.{name.replace('_', '-')} is {value}: give at least {least}, or None",
-            )
-        require(
-            self.half_life > 0, f"replay.half-life is {self.half_life}: give a number of steps > 0"
-        )
-        fresh = self.sampler == "fresh"
-        only_with(self, "replay", "half_life", fresh, "give --replay.sampler fresh")
 
-
-@dataclass(frozen=True)
-class Reuse:
-    """Whether measured signals, and not the schedule alone, say when data are used up."""
-
-    adaptive: bool = False
-    """End a step's draws, renew the server and set the clip's width by the signals below;
-    schedule.replay and schedule.sync-interval are then the most that may happen."""
-    limits: ReuseLimits = field(default_factory=ReuseLimits)
-
-    def __post_init__(self) -> None:
-        names = " ".join(field.name for field in dataclasses.fields(ReuseLimits))
-        only_with(self.limits, "reuse.limits", names, self.adaptive, "give --reuse.adaptive")
-
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Evaluation:
     """Pass@1, and Pass@k of k samples, on problems that are never trained on."""
 
@@ -231,72 +210,58 @@ class Evaluation:
     """Which held-out problems: choose settings on validation, report on test. Generated ones share
     no prompt with each other or with training; with a path, test is test.jsonl, and validation is
     every seventh problem of train.jsonl, which is then left out of training."""
-    prompts: int = 512
+    prompts: Count = 512
     """Held-out prompts: the first so many of the split."""
-    temperature: float = 1.0
+    temperature: Positive = 1.0
     """Temperature of the sampled Pass@1."""
     gradient_variance: bool = True
     """Measure the variance of an update's gradient between its groups beside each Pass@1: it costs
     a backward pass and two copies of the weights' size. Not on a mesh, nor with one prompt."""
-    samples: int | None = None
+    samples: OptionalCount = None
     """Completions of each held-out prompt; default: the group size, whose program is compiled."""
-    max_tokens: int | None = None
+    max_tokens: OptionalCount = None
     """Longest answer in tokens; default: as long as the completions that are trained on."""
     engine: Literal["rollout", "embedded"] = "rollout"
     """What draws the answers: with --rollout.url the servers, or the trainer's own sampler all the
     same. While servers evaluate, they collect nothing."""
 
-    def __post_init__(self) -> None:
-        splits = ("validation", "test")
-        require(self.split in splits, f"evaluation.split is {self.split!r}: choose one of {splits}")
-        require(self.prompts > 0, f"evaluation.prompts is {self.prompts}: give at least 1")
-        require(
-            self.temperature > 0,
-            f"evaluation.temperature is {self.temperature}: sampling needs a temperature above 0",
-        )
-        samples = self.samples
-        require(samples is None or samples > 0, f"evaluation.samples is {samples}: give at least 1")
-        longest = self.max_tokens
-        require(
-            longest is None or longest > 0, f"evaluation.max-tokens is {longest}: give at least 1"
-        )
 
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Certification:
     """Whether each synchronisation improves the reward, from samples that no update saw."""
 
-    delta: float | None = None
+    delta: OptionalChance = None
     """Chance that one certificate is wrong, such as 0.05. None leaves them out."""
-    completions: int = 1280
+    completions: Count = 1280
     """Completions that the old weights draw at each synchronisation for its certificate alone, in
     whole batches: the price, which no update learns from. With `schedule.sync-offset` above 0 none
     are: the groups that were asked for ahead are the evidence."""
 
-    def __post_init__(self) -> None:
-        delta, completions = self.delta, self.completions
-        require(
-            delta is None or 0 < delta < 1,
-            f"certificate.delta is {delta}: give a probability between 0 and 1, or None",
-        )
-        require(completions > 0, f"certificate.completions is {completions}: give at least 1")
 
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Checkpointing:
     """When the run's state is written."""
 
-    every: int = 40
+    every: Count = 40
     """Steps between two checkpoints; the last and an interrupted step get one too."""
-    keep: int = 2
+    keep: Count = 2
     """Checkpoints kept on disk."""
 
-    def __post_init__(self) -> None:
-        require(self.every > 0, f"checkpoint.every is {self.every}: give at least 1")
-        require(self.keep > 0, f"checkpoint.keep is {self.keep}: give at least 1")
+
+@runtime_checkable
+class Named(Protocol):
+    """An `ogrpo.core.algorithms.Algorithm`, which a config holds without importing JAX."""
+
+    @property
+    def name(self) -> str:
+        """Its name, for messages and files."""
+        ...
 
 
-@dataclass(frozen=True)
+AlgorithmName = Annotated[str | Named, tyro.conf.arg(constructor=str, metavar="NAME")]
+
+
+@dataclass(frozen=True, kw_only=True)
 class TrainConfig:
     """What a run is asked for."""
 
@@ -311,15 +276,15 @@ class TrainConfig:
     by: str | None = None
     """The reward that says right (1) or wrong (0), of which Pass@k is told; default: as the task
     says, or the only one that is 0 or 1."""
-    algorithm: Annotated[str | Algorithm, ByName] = "off_policy_grpo"
+    algorithm: AlgorithmName = "off_policy_grpo"
     """Method, whole: its loss, advantage, reduction and published settings; in Python an
     `Algorithm` too."""
-    seed: int = 0
+    seed: Index = 0
     run_dir: Path | None = None
     """Where everything is written; default: runs/gsm8k-<date>-<time>."""
     resume: bool = False
     """Go on with the run in --run-dir from its newest checkpoint."""
-    resume_from: int | None = None
+    resume_from: OptionalIndex = None
     """Go on from this step's checkpoint, 0 being the beginning: what was made after it is set
     aside."""
     resume_anyway: bool = False
@@ -353,42 +318,10 @@ class TrainConfig:
     checkpoint: Checkpointing = field(default_factory=Checkpointing)
 
     def __post_init__(self) -> None:
-        require_finite_numbers(self)
-        require(self.seed >= 0, f"seed is {self.seed}: give a whole number of at least 0")
-        require(
-            self.resume_from is None or self.resume_from >= 0,
-            f"resume-from is {self.resume_from}: give the step of a checkpoint, or 0",
-        )
-        require(
-            self.goes_on or not self.resume_anyway,
-            "resume-anyway is given, but nothing is resumed: give --resume, or leave it out",
-        )
-        parts = self.optimizer.microbatches
-        require(
-            self.schedule.prompts % parts == 0,
-            f"schedule.prompts = {self.schedule.prompts} cannot be cut into "
-            f"optimizer.microbatches = {parts} equal parts",
-        )
-        ways = self.mesh.data * self.mesh.fsdp
-        require(
-            self.schedule.prompts % (parts * ways) == 0,
-            f"schedule.prompts = {self.schedule.prompts} in optimizer.microbatches = {parts} parts"
-            f" cannot be cut over mesh.data * mesh.fsdp = {ways} devices: make the prompts a"
-            f" multiple of {parts * ways}",
-        )
-        alone = self.lora.rank is not None
-        only_with(self.rollout, "rollout", "push", alone, "give --lora.rank, or push merged")
-        require(
-            self.rollout.in_flight == "wait" or self.schedule.sync_offset > 0,
-            f"rollout.in-flight is {self.rollout.in_flight}, but with schedule.sync-offset 0"
-            " nothing is in flight when weights are pushed: give --schedule.sync-offset 1 or more",
-        )
-        held, batch = self.replay.groups, self.schedule.prompts
-        require(
-            held is None or held >= batch,
-            f"replay.groups is {held}, but schedule.prompts draws batches of {batch} groups: "
-            "hold at least as many",
-        )
+        check(self)
+        check_servers(self.rollout, "rollout.")
+        check_conditions(self, ACTS, clause=INERT)
+        check_conditions(self, FITS)
 
     @property
     def goes_on(self) -> bool:

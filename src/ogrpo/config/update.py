@@ -1,75 +1,35 @@
-"""What an update is asked for: the part of `config` that says what is trained, and how.
+"""What an update is asked for: what is trained and how, and the devices that do it."""
 
-Values are checked where they are declared, as there.
-"""
+from dataclasses import dataclass
+from typing import Literal
 
-import math
-from dataclasses import dataclass, fields, is_dataclass
-from typing import Any, Literal, get_args
-
-from ogrpo.kernels.log_probs import KEPT_BYTES
-
-
-def require(condition: bool, message: str) -> None:
-    """Refuses a value with a message that names it and the remedy."""
-    if not condition:
-        raise ValueError(message)
-
-
-def dashed(name: str) -> str:
-    """An option as it is typed."""
-    return name.replace("_", "-")
+from ogrpo.config.values import (
+    Count,
+    Decay,
+    Index,
+    NonNegative,
+    OptionalCount,
+    OptionalIndex,
+    OptionalPositive,
+    Positive,
+    PositiveShare,
+    Share,
+)
 
 
-def require_finite_numbers(options: Any, prefix: str = "") -> None:
-    """Refuses a NaN or infinity anywhere in a dataclass of options, by its name."""
-    for field in fields(options):
-        value, name = getattr(options, field.name), prefix + dashed(field.name)
-        if is_dataclass(value):
-            require_finite_numbers(value, f"{name}.")
-        for number in value if isinstance(value, tuple) else (value,):
-            finite = not isinstance(number, float) or math.isfinite(number)
-            require(finite, f"{name} is {number}: give a finite number")
-
-
-def only_with(options: Any, prefix: str, names: str, condition: bool, remedy: str) -> None:
-    """Refuses each of the named options that was given although it changes nothing without another.
-
-    Args:
-      options: the dataclass that has them.
-      prefix: its place on the command line.
-      names: the options, separated by blanks.
-      condition: whether they act.
-      remedy: what to turn instead.
-    """
-    defaults = {field.name: field.default for field in fields(options)}
-    for name in names.split():
-        value = getattr(options, name)
-        require(
-            condition or value == defaults[name],
-            f"{prefix}.{dashed(name)} is {value}, which changes nothing here: {remedy}",
-        )
-
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Lora:
     """Low-rank adapters, trained in place of the weights that they stand beside (docs/lora.md)."""
 
-    rank: int | None = None
+    rank: OptionalCount = None
     """Rank of each adapter. None trains every weight."""
-    alpha: float = 32.0
+    alpha: Positive = 32.0
     """An adapter's change counts alpha / rank times."""
     targets: Literal["all", "attention", "mlp"] = "all"
     """The projections of each layer that have an adapter."""
 
-    def __post_init__(self) -> None:
-        rank = self.rank
-        require(rank is None or rank >= 1, f"lora.rank is {rank}: give at least 1, or None")
-        require(self.alpha > 0, f"lora.alpha is {self.alpha}: give a number > 0")
-        only_with(self, "lora", "alpha targets", rank is not None, "give --lora.rank")
 
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Region:
     """KL(pi||mu) <= delta around the samplers' policies, on top of the algorithm."""
 
@@ -77,21 +37,13 @@ class Region:
     """A penalty with a dual variable, a mask of sequences beyond delta, the same for those of
     negative advantage alone (arXiv:2512.02556, eq. 9), or a clip whose width follows the measured
     divergence."""
-    delta: float = 0.01
+    delta: Positive = 0.01
     """Nats a token."""
-    rate: float = 0.1
+    rate: Positive = 0.1
     """Step of the dual variable, or log-step of the clip's width, an update."""
 
-    def __post_init__(self) -> None:
-        require(self.delta > 0, f"trust-region.delta is {self.delta}: give nats a token > 0")
-        require(self.rate > 0, f"trust-region.rate is {self.rate}: give a step > 0")
-        kind = "give --trust-region.kind"
-        only_with(self, "trust-region", "delta", self.kind != "none", kind)
-        steps = self.kind in ("penalty", "clip")
-        only_with(self, "trust-region", "rate", steps, f"{kind} penalty or clip")
 
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Override:
     """Parts of the algorithm that are exchanged; the run's title says which."""
 
@@ -130,7 +82,7 @@ class Override:
     steps earned from there on (step_returns and process_standardized, for tasks that judge steps).
     Of the rest, k is knobs.k, whitened counts a completion by its tokens, and overlong_standardized
     lowers the reward of long completions first: with dapo, all of arXiv:2503.14476."""
-    baseline_rate: float = 0.1
+    baseline_rate: PositiveShare = 0.1
     """With advantage running_baseline: the share of a step's mean reward in the running mean."""
     reduction: Literal["token", "sequence", "sequence_sum", "fixed_length", "group"] | None = None
     """How losses of tokens become one number."""
@@ -179,14 +131,8 @@ class Override:
     count_masked: bool = True
     """Whether groups left out still count in the average."""
 
-    def __post_init__(self) -> None:
-        remedy = "give --override.mask-zero-variance"
-        only_with(self, "override", "count_masked", self.mask_zero_variance, remedy)
-        rate = self.baseline_rate
-        require(0 < rate <= 1, f"override.baseline-rate is {rate}: give a share in (0, 1]")
 
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Knobs:
     """Numbers of the algorithm; each is the published one unless given."""
 
@@ -274,24 +220,22 @@ class Knobs:
 
 
 Offload = Literal[False, "moments", "reference", "both"]
-MOMENTS, REFERENCE_POLICY = ("moments", "both"), ("reference", "both")
-"""What asks for which."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Optimizer:
     """AdamW with a linear warm-up and a linear decay."""
 
-    learning_rate: float | None = None
+    learning_rate: OptionalPositive = None
     """Largest step. Default: 1e-6 for a model that is given, 1e-3 for one that is made here."""
-    warmup: int = 10
+    warmup: Index = 10
     """Updates until the full learning rate is reached."""
-    decay: float = 0.9
+    decay: Share = 0.9
     """Share of the learning rate that is gone by the last update."""
-    b1: float = 0.9
-    b2: float = 0.98
-    eps: float = 1e-8
-    weight_decay: float = 0.0
+    b1: Decay = 0.9
+    b2: Decay = 0.98
+    eps: NonNegative = 1e-8
+    weight_decay: NonNegative = 0.0
     moments: Literal["full", "bfloat16", "factored"] = "full"
     """What is kept of past gradients: both moments in the parameters' dtype; the first in bfloat16;
     or that and the second as rows and columns of each matrix (docs/performance.md has the cost)."""
@@ -299,15 +243,15 @@ class Optimizer:
     """What is kept in the host's memory, where the device reaches it; the numbers stay the same.
     Moments are fetched when an update's backward pass is done, the reference policy while its
     log-probs are computed."""
-    max_grad_norm: float = 1.0
-    microbatches: int = 1
+    max_grad_norm: Positive = 1.0
+    microbatches: Count = 1
     """Parts that a batch's prompts are cut into, to save memory; the gradient stays the same. A
     packed batch is cut into as few as need no more tokens at a time."""
     batching: Literal["padded", "packed"] = "padded"
     """Compute every place of a padded batch, or its tokens alone; the gradient stays the same. A
     packed batch has one of several shapes, each compiled once (docs/ragged.md). On a
     mesh each device packs its own groups."""
-    microbatch_tokens: int | None = None
+    microbatch_tokens: OptionalCount = None
     """Cut packed batches into parts of at most so many tokens a device, padding included, and not
     into equally many prompts; the gradient stays the same. A group of more tokens is split between
     its completions, each part repeating its prompt. `ogrpo plan` proposes a number."""
@@ -315,73 +259,57 @@ class Optimizer:
     """Do not compute groups that carry no loss, which needs microbatches of such groups alone, or
     packed batches; the gradient stays the same. Metrics, and so the signals of --reuse.adaptive,
     are of the groups that were computed."""
-    max_skipped: int = 3
+    max_skipped: Index = 3
     """Updates in a row that may be skipped because the loss, the gradient or the new weights were
     NaN or infinite; one more ends the run, and leaves what `ogrpo diagnose` reads. 0 ends it at the
     first."""
 
-    def __post_init__(self) -> None:
-        rate = self.learning_rate
-        require(rate is None or rate > 0, f"optimizer.learning-rate is {rate}: give > 0")
-        require(0 <= self.decay <= 1, f"optimizer.decay is {self.decay}: give a share in [0, 1]")
-        for name in ("b1", "b2"):
-            value = getattr(self, name)
-            require(0 <= value < 1, f"optimizer.{name} is {value}: give a number in [0, 1)")
-        for name in ("warmup", "eps", "weight_decay", "max_skipped"):
-            value = getattr(self, name)
-            require(value >= 0, f"optimizer.{dashed(name)} is {value}: give a number of at least 0")
-        norm = self.max_grad_norm
-        require(norm > 0, f"optimizer.max-grad-norm is {norm}: give a number > 0")
-        require(self.microbatches > 0, f"optimizer.microbatches is {self.microbatches}: give >= 1")
-        choices = ("padded", "packed")
-        require(
-            self.batching in choices,
-            f"optimizer.batching is {self.batching}: choose one of {choices}",
-        )
-        kept = get_args(Offload)
-        require(self.offload in kept, f"optimizer.offload is {self.offload}: choose one of {kept}")
-        packed, tokens = self.batching == "packed", self.microbatch_tokens
-        require(
-            tokens is None or tokens > 0,
-            f"optimizer.microbatch-tokens is {tokens}: give more than 0",
-        )
-        only_with(
-            self, "optimizer", "microbatch_tokens", packed, "give --optimizer.batching packed"
-        )
-        remedy = "leave it or optimizer.microbatch-tokens out"
-        only_with(self, "optimizer", "microbatches", tokens is None, remedy)
-
     @property
     def offloads_moments(self) -> bool:
         """Whether moments are kept in the host's memory."""
-        return self.offload in MOMENTS
+        return self.offload in ("moments", "both")
 
     @property
     def offloads_reference(self) -> bool:
-        """Whether the reference policy is."""
-        return self.offload in REFERENCE_POLICY
+        """Whether the reference policy is kept in the host's memory."""
+        return self.offload in ("reference", "both")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Mesh:
     """The devices that the train state and each batch are cut over: data * fsdp * tensor of them.
 
     On a CPU, XLA_FLAGS=--xla_force_host_platform_device_count=N makes N devices.
     """
 
-    data: int = 1
+    data: Count = 1
     """Parts of a batch; every part has all the parameters."""
-    fsdp: int = 1
+    fsdp: Count = 1
     """Parts of a batch, whose devices share the parameters and the optimizer's moments too."""
-    tensor: int = 1
+    tensor: Count = 1
     """Parts of the heads, the MLP and the vocabulary."""
 
-    def __post_init__(self) -> None:
-        for name, value in vars(self).items():
-            require(value >= 1, f"mesh.{name} is {value}: give at least 1")
+
+@dataclass(frozen=True, kw_only=True)
+class Processes:
+    """The processes of one run, each started with the same other options (docs/processes.md)."""
+
+    auto: bool = False
+    """Find the others as JAX finds them: under Slurm, Open MPI and Kubernetes."""
+    coordinator: str | None = None
+    """HOST:PORT of process 0, where the others look for it."""
+    count: OptionalCount = None
+    """How many there are."""
+    id: OptionalIndex = None
+    """Which of them this is, from 0."""
+
+    @property
+    def several(self) -> bool:
+        """Whether this is to be one process of several."""
+        return self.auto or self.coordinator is not None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Kernels:
     """Which version of an operation computes it; every one gives the same numbers."""
 
@@ -391,11 +319,5 @@ class Kernels:
     log_probs: Literal["auto", "reference", "chunked", "pallas"] = "auto"
     """Log-probs in the update: with all logits at once, or a slice of the vocabulary at a time, in
     XLA or in GPU kernels. Auto takes slices where the vocabulary is more than one."""
-    kept_mib: int = KEPT_BYTES >> 20
+    kept_mib: Index = 512
     """MiB a device for logits that the backward pass need not compute again (chunked alone)."""
-
-    def __post_init__(self) -> None:
-        require(self.kept_mib >= 0, f"kernels.kept-mib is {self.kept_mib}: give 0 or more")
-        slices = self.log_probs in ("auto", "chunked")
-        remedy = "give --kernels.log-probs chunked"
-        only_with(self, "kernels", "kept_mib", slices, remedy)

@@ -18,7 +18,7 @@ import math
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from ogrpo.config.reuse import ReuseLimits
+from ogrpo.config.schedule import ReuseLimits
 
 
 class UseVerdict(NamedTuple):

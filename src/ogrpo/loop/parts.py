@@ -9,8 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ogrpo.batch import Batch
-from ogrpo.config.reuse import ReuseLimits
-from ogrpo.config.schedule import Schedule
+from ogrpo.config.schedule import ReuseLimits, Schedule
 from ogrpo.config.train import Certification
 from ogrpo.data.packing import Shape
 from ogrpo.data.replay import ReplayBuffer

@@ -11,8 +11,8 @@ from typing import Any
 from rich.console import Console
 
 from ogrpo.config import method
-from ogrpo.config.kinds import changed
 from ogrpo.config.train import Model, TrainConfig
+from ogrpo.config.values import changed
 from ogrpo.core.algorithms import Algorithm
 from ogrpo.loop.parts import Record
 from ogrpo.loop.state import LoopState

@@ -8,10 +8,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from ogrpo.config.processes import Processes
-from ogrpo.config.serialize import from_json
 from ogrpo.config.train import TrainConfig
-from ogrpo.config.update import Mesh
+from ogrpo.config.update import Mesh, Processes
+from ogrpo.config.values import from_json
 from ogrpo.learner.checkpoint import Checkpoints
 from ogrpo.learner.examine import make_examine
 from ogrpo.learner.finite import names

@@ -17,9 +17,8 @@ from typing import Any
 import jax
 
 from ogrpo.config.rollout import Servers
-from ogrpo.config.serialize import from_json
 from ogrpo.config.train import TrainConfig
-from ogrpo.config.update import require
+from ogrpo.config.values import from_json, require
 from ogrpo.run.session import as_json
 from ogrpo.setup.prepare import Prepared
 from ogrpo.setup.processes import digests

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import jax
 
 from ogrpo.config.method import title
-from ogrpo.config.update import require
+from ogrpo.config.values import require
 from ogrpo.learner.checkpoint import CheckpointError, Checkpoints
 from ogrpo.learner.hosts import from_first, on_first
 from ogrpo.learner.state import TrainState

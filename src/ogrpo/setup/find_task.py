@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from ogrpo.config.train import TrainConfig
-from ogrpo.config.update import only_with
+from ogrpo.config.values import INERT, check_conditions
 from ogrpo.loop.parts import stream_seed
 from ogrpo.rewards.extract import EXTRACTORS, Extractor
 from ogrpo.rewards.load import load_reward
@@ -140,11 +140,20 @@ def check_judging(config: TrainConfig, task: Task, given: bool) -> None:
     rewards = [*task.rewards, *(task.evaluation_rewards or ())]
     compared = any(isinstance(reward.function, MathReward) for reward in rewards)
     own = given or bool(config.rewards)
-    remedy = "no answers are compared by the trainer's math-verify"
-    only_with(config.reward, "reward", "extraction seconds", compared and not own, remedy)
     killable = not all(reward.bounded for reward in rewards)
-    remedy = "the rewards bound their own time and memory"
-    only_with(config.reward, "reward", "call_seconds memory_gib", killable, remedy)
+    table = (
+        (
+            "reward.extraction reward.seconds",
+            lambda _: compared and not own,
+            "no answers are compared by the trainer's math-verify",
+        ),
+        (
+            "reward.call-seconds reward.memory-gib",
+            lambda _: killable,
+            "the rewards bound their own time and memory",
+        ),
+    )
+    check_conditions(config, table, clause=INERT)
 
 
 def asked(config: TrainConfig, task: Task) -> Task:

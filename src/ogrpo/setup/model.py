@@ -21,7 +21,7 @@ from ogrpo import batch as batch_types
 from ogrpo import learner, policy
 from ogrpo.batch import Batch, PolicyOutput, take
 from ogrpo.config.train import Model, TrainConfig, WarmStart
-from ogrpo.config.update import require
+from ogrpo.config.values import require
 from ogrpo.data import batching
 from ogrpo.data.batching import PromptStream, pad_groups
 from ogrpo.data.tokenizer import TextTokenizer

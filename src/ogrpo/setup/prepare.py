@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ogrpo.config.train import TrainConfig
-from ogrpo.config.update import require
+from ogrpo.config.values import require
 from ogrpo.data.chat import PLAIN_CHAT, template_variables
 from ogrpo.data.tokenizer import TextTokenizer, train_bpe, word_level
 from ogrpo.loop.judge import GroupJudge, StepJudge

@@ -15,10 +15,9 @@ import jax
 import numpy as np
 from rich.console import Console
 
-from ogrpo.config.processes import Processes
-from ogrpo.config.serialize import to_json
 from ogrpo.config.train import TrainConfig
-from ogrpo.config.update import require
+from ogrpo.config.update import Processes
+from ogrpo.config.values import require, to_json
 from ogrpo.learner.hosts import everyone, from_first, is_first, several
 from ogrpo.loop.parts import Ids
 from ogrpo.policy import DecoderConfig, Params
@@ -38,7 +37,7 @@ def start_processes(wanted: Processes) -> None:
     Raises:
       ValueError: they did not come, or there is nothing to find them by.
     """
-    if not wanted.wanted or jax.distributed.is_initialized():
+    if not wanted.several or jax.distributed.is_initialized():
         return
     jax.config.update("jax_cpu_collectives_implementation", "gloo")  # of CPUs alone
     try:

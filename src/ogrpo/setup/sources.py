@@ -1,10 +1,11 @@
-"""Refuses options that have nothing to act on where task, data and weights come from."""
+"""Options of data, model, rewards and evaluation, and what of them the task takes."""
 
 import inspect
+from dataclasses import dataclass
 
 from ogrpo.config.method import algorithm
-from ogrpo.config.train import TrainConfig, WarmStart
-from ogrpo.config.update import only_with, require
+from ogrpo.config.train import TrainConfig
+from ogrpo.config.values import INERT, Table, check_conditions, require
 from ogrpo.core.algorithms import STEPS
 from ogrpo.setup.find_task import is_generated
 from ogrpo.tasks import Task
@@ -12,108 +13,170 @@ from ogrpo.tasks.registry import TASKS
 from ogrpo.tasks.rows import is_rows
 
 
-def check_sources(config: TrainConfig, given: Task | None = None) -> None:
-    """Refuses options of data, model, rewards and evaluation that would change nothing.
+@dataclass(frozen=True)
+class Sources:
+    """Where the problems and the weights of a run come from."""
+
+    config: TrainConfig
+    named: bool
+    """Whether the config names the task; otherwise it is a `Task` of Python's."""
+
+    @property
+    def file(self) -> bool:
+        """Whether the task is a file of rows."""
+        return self.named and is_rows(self.config.task)
+
+    @property
+    def generated(self) -> bool:
+        """Whether the problems are made here."""
+        return self.named and is_generated(self.config)
+
+    @property
+    def official(self) -> bool:
+        """Whether the task is one of the literature, read from its files."""
+        return self.named and not self.file and not self.generated
+
+    @property
+    def elsewhere(self) -> str | None:
+        """The task that is evaluated on, where that is another."""
+        return self.config.evaluation.task
+
+    @property
+    def pretrained(self) -> bool:
+        """Whether the weights are read from a folder or a file."""
+        return self.config.model.path is not None
+
+    @property
+    def made_here(self) -> bool:
+        """Whether the model is made here."""
+        return not self.pretrained and self.config.model.random == "none"
+
+    @property
+    def imitates(self) -> bool:
+        """Whether imitation comes before RL."""
+        return self.made_here or self.config.warm_start.solutions
+
+    @property
+    def has_splits(self) -> bool:
+        """Whether what is evaluated on has a validation and a test part."""
+        task = self.elsewhere or self.config.task
+        if self.elsewhere is None and (self.generated or not self.named):
+            return self.generated
+        return not is_rows(task) and _takes(task, "split")
+
+    def takes(self, option: str) -> bool:
+        """Whether the reader of the official task has an option."""
+        return self.official and _takes(self.config.task, option)
+
+
+def _takes(task: str, option: str) -> bool:
+    """Whether the official reader of a task has an option; an unknown task is named later."""
+    return task not in TASKS or option in inspect.signature(TASKS[task].read).parameters
+
+
+ACTS: Table = (
+    (
+        "data.path",
+        lambda s: s.official or (s.generated and s.config.task == "gsm8k"),
+        "it is where a named task's files are (docs/tasks.md)",
+    ),
+    (
+        "data.train data.seed",
+        lambda s: s.generated or s.takes("seed"),
+        "the problems are not generated here",
+    ),
+    (
+        "data.limit",
+        lambda s: s.generated or s.file or s.takes("limit"),
+        "the task has no training problems to choose from",
+    ),
+    (
+        "data.prompt-column data.solution-column",
+        lambda s: s.file or is_rows(s.elsewhere or ""),
+        "give --task a file whose columns they are",
+    ),
+    (
+        "data.heldout",
+        lambda s: (s.file or s.takes("heldout")) and s.elsewhere is None,
+        "the task is evaluated on prompts of its own",
+    ),
+    (
+        "data.prompt",
+        lambda s: not s.generated or s.pretrained,
+        "generated problems have one prompt format",
+    ),
+    (
+        "data.prompt",
+        lambda s: not s.official or s.takes("prompt"),
+        "{c.task} has prompts of its own",
+    ),
+    ("rewards", lambda s: s.named, "the task brings its own"),
+    (
+        "evaluation.path",
+        lambda s: s.elsewhere is not None and not is_rows(s.elsewhere),
+        "it is where the files of --evaluation.task are, a task by its name",
+    ),
+    ("evaluation.engine", lambda s: s.config.rollout.url, "give --rollout.url"),
+    (
+        "evaluation.split",
+        lambda s: s.has_splits,
+        "what is evaluated on has no such split; give --data.heldout or --evaluation.task",
+    ),
+    (
+        "warm-start.solutions",
+        lambda s: s.pretrained,
+        "it is for given weights: one that is made here imitates anyway (--model.path)",
+    ),
+    (
+        "warm-start.steps warm-start.batch warm-start.learning-rate warm-start.cache",
+        lambda s: s.imitates,
+        "the model's weights are given, and --warm-start.solutions is not",
+    ),
+    (
+        "warm-start.save-every",
+        lambda s: s.imitates and s.pretrained,
+        "given weights alone have checkpoints of their imitation (--warm-start.solutions)",
+    ),
+    (
+        "warm-start.problems warm-start.demonstrations",
+        lambda s: s.made_here and s.generated,
+        "the task's own worked solutions are imitated",
+    ),
+    (
+        "warm-start.teacher",
+        lambda s: s.made_here and s.generated,
+        "a teacher shows generated problems alone, to a model without a path",
+    ),
+    (
+        "model.tokenizer-size",
+        lambda s: not s.pretrained and not s.generated,
+        "a tokenizer is trained on the task's text where no model is given, of generated problems"
+        " none",
+    ),
+)
+"""Options that act on some sources alone."""
+
+
+def check_sources(config: TrainConfig, task: Task | None = None) -> None:
+    """Holds options of data, model, rewards and evaluation to what they have to act on.
 
     Args:
       config: what is asked for.
-      given: a task in place of the one that the config names.
+      task: in place of the one that the config names.
 
     Raises:
       ValueError: names the option, and what it needs.
     """
-    _check_data(config, given)
-    _check_rewards(config, given)
-    _check_evaluation(config, given)
-    _check_weights(config, given)
-
-
-def _takes(task: str, option: str) -> bool:
-    """Whether the official reader of a task has an option; an unknown task is told later."""
-    return task not in TASKS or option in inspect.signature(TASKS[task].read).parameters
-
-
-def _check_data(config: TrainConfig, given: Task | None) -> None:
-    data, named = config.data, given is None
-    file, generated = named and is_rows(config.task), named and is_generated(config)
-    official = named and not file and not generated
-    path = official or (generated and config.task == "gsm8k")
-    only_with(data, "data", "path", path, "it is where a named task's files are (docs/tasks.md)")
-    made = generated or (official and _takes(config.task, "seed"))
-    only_with(data, "data", "train seed", made, "the problems are not generated here")
-    read = named and (generated or file or _takes(config.task, "limit"))
-    only_with(data, "data", "limit", read, "the task has no training problems to choose from")
-    columns = file or is_rows(config.evaluation.task or "")
-    remedy = "give --task a file whose columns they are"
-    only_with(data, "data", "prompt_column solution_column", columns, remedy)
-    elsewhere = config.evaluation.task is not None
-    cut = file or (official and _takes(config.task, "heldout"))
-    remedy = "the task is evaluated on prompts of its own"
-    only_with(data, "data", "heldout", cut and not elsewhere, remedy)
-    text = not generated or config.model.path is not None
-    only_with(data, "data", "prompt", text, "generated problems have one prompt format")
-    asks = not official or _takes(config.task, "prompt")
-    only_with(data, "data", "prompt", asks, f"{config.task} has prompts of its own")
-
-
-def _check_rewards(config: TrainConfig, given: Task | None) -> None:
-    made_here = given is None and is_generated(config)
+    sources = Sources(config, task is None)
     require(
-        STEPS not in algorithm(config).reads or made_here,
+        STEPS not in algorithm(config).reads or sources.generated,
         f"{algorithm(config).title({})} reads rewards of steps, which the task has none of: the"
         " lines of problems that are made here are judged (--task arithmetic)",
     )
-    require(
-        given is None or not config.rewards,
-        f"rewards is {config.rewards}, which changes nothing here: the task brings its own",
-    )
+    check_conditions(config, ACTS, clause=INERT, subject=sources)
     weights, count = config.reward.weights, len(config.rewards)
     require(
         not weights or len(weights) == count,
         f"reward.weights has {len(weights)} weights for {count} rewards: give one for each of"
         " --rewards",
     )
-
-
-def _check_evaluation(config: TrainConfig, given: Task | None) -> None:
-    wanted = config.evaluation
-    named = wanted.task is not None and not is_rows(wanted.task)
-    remedy = "it is where the files of --evaluation.task are, a task by its name"
-    only_with(wanted, "evaluation", "path", named, remedy)
-    only_with(wanted, "evaluation", "engine", bool(config.rollout.url), "give --rollout.url")
-    if wanted.task is None:
-        generated = given is None and is_generated(config)
-        splits = generated or (given is None and _has_splits(config.task))
-    else:
-        splits = _has_splits(wanted.task)
-    remedy = "what is evaluated on has no such split; give --data.heldout or --evaluation.task"
-    only_with(wanted, "evaluation", "split", splits, remedy)
-
-
-def _has_splits(task: str) -> bool:
-    return not is_rows(task) and _takes(task, "split")
-
-
-def _check_weights(config: TrainConfig, given: Task | None) -> None:
-    generated = given is None and is_generated(config)
-    made_here = config.model.path is None and config.model.random == "none"
-    pretrained = config.model.path is not None
-    remedy = "it is for given weights: one that is made here imitates anyway (--model.path)"
-    only_with(config.warm_start, "warm-start", "solutions", pretrained, remedy)
-    imitates = made_here or config.warm_start.solutions
-    remedy = "the model's weights are given, and --warm-start.solutions is not"
-    only_with(config.warm_start, "warm-start", "steps batch learning_rate cache", imitates, remedy)
-    remedy = "given weights alone have checkpoints of their imitation (--warm-start.solutions)"
-    only_with(config.warm_start, "warm-start", "save_every", imitates and pretrained, remedy)
-    remedy = "the task's own worked solutions are imitated"
-    taught = made_here and generated
-    only_with(config.warm_start, "warm-start", "problems demonstrations", taught, remedy)
-    teacher = config.warm_start.teacher
-    require(
-        taught or teacher == WarmStart().teacher,
-        f"warm-start.teacher is {teacher}, which changes nothing here: a teacher shows generated"
-        " problems alone, to a model without a path",
-    )
-    made = config.model.path is None and not generated
-    remedy = "a tokenizer is trained on the task's text where no model is given, of generated"
-    only_with(config.model, "model", "tokenizer_size", made, f"{remedy} problems none")

@@ -11,7 +11,7 @@ from importlib.util import find_spec
 EXTRAS = {
     "": ("jax", "numpy"),
     "train": (
-        *("chex", "cloudpickle", "flax", "gguf", "httpx"),
+        *("annotated_types", "chex", "cloudpickle", "flax", "gguf", "httpx"),
         *("huggingface_hub", "jinja2", "loky", "math_verify", "matplotlib"),
         *("ml_dtypes", "optax", "orbax", "platformdirs", "pyarrow", "rich", "safetensors"),
         *("tokenizers", "tyro", "yaml"),

@@ -23,12 +23,20 @@ from typing import Literal, NamedTuple, TypeVar
 
 import numpy as np
 
+from ogrpo.config.train import Teacher
 from ogrpo.tasks.problems import MARKER, Problem, Split
 
 T = TypeVar("T")
 Operator = Literal["+", "-", "*", "/"]
 OPERATORS: tuple[Operator, ...] = ("+", "-", "*", "/")
 REVERSED: dict[Operator, Operator] = {"+": "-", "-": "+", "*": "/", "/": "*"}
+MISREAD: dict[Operator, str] = {
+    "+": "misread_add",
+    "-": "misread_subtract",
+    "*": "misread_multiply",
+    "/": "misread_divide",
+}
+"""The chance of a `Teacher` to read an operator as its reverse."""
 LARGEST = 99  # the largest number with a token
 
 NAMES = (
@@ -100,42 +108,6 @@ class Difficulty:
         if self.steps[1] > len(NAMES) - 1:
             raise ValueError(f"steps is {self.steps}; there are names for {len(NAMES) - 1} steps.")
         _check_probability("inconsistent", self.inconsistent)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Teacher:
-    """How careless the teacher is: probabilities, each step on its own.
-
-    Attributes:
-        wrong_operator: another operator is used.
-        wrong_operand: otherwise, another operand is used.
-        result_slip: the result written down is off by one or two.
-        misread_add: a "fewer than" that means + is read as -.
-        misread_subtract: a "more than" that means - is read as +.
-        misread_multiply: a "times less than" that means * is read as /.
-        misread_divide: a "times more than" that means / is read as *.
-    """
-
-    wrong_operator: float = 0.175
-    wrong_operand: float = 0.21
-    result_slip: float = 0.21
-    misread_add: float = 0.6
-    misread_subtract: float = 0.6
-    misread_multiply: float = 0.6
-    misread_divide: float = 0.6
-
-    def __post_init__(self) -> None:
-        for name, value in vars(self).items():
-            _check_probability(name, value)
-
-    def misread(self, operator: Operator) -> float:
-        """Return the probability that a step of `operator`, told inconsistently, is reversed."""
-        return {
-            "+": self.misread_add,
-            "-": self.misread_subtract,
-            "*": self.misread_multiply,
-            "/": self.misread_divide,
-        }[operator]
 
 
 class Step(NamedTuple):
@@ -355,7 +327,7 @@ def _misread(
 ) -> tuple[Operator, int]:
     operator: Operator = step.operator
     operand = step.operand
-    if step.inconsistent and rng.random() < teacher.misread(operator):
+    if step.inconsistent and rng.random() < getattr(teacher, MISREAD[operator]):
         operator = REVERSED[operator]
     if rng.random() < teacher.wrong_operator:
         others: list[Operator] = [other for other in OPERATORS if other != operator]

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.slow
 MADE = replace(
     CONFIG,
     model=TrainConfig().model,
-    warm_start=WarmStart(2, 4, problems=8, cache=False),
+    warm_start=WarmStart(steps=2, batch=4, problems=8, cache=False),
     rollout=replace(CONFIG.rollout, max_tokens=14),
 )
 REPLAYED = replace(

@@ -1,0 +1,147 @@
+"""The options of a `TrainConfig` that act, or fit the others, under a condition alone.
+
+Rows are options, a condition, and what to do or to know where it does not hold. Conditions of the
+algorithm are in `ogrpo.config.method`, those of the task in `ogrpo.setup.sources`.
+"""
+
+from ogrpo.config.values import Table
+
+ACTS: Table = (
+    ("resume-anyway", lambda c: c.goes_on, "nothing is resumed; give --resume, or leave it out"),
+    ("lora.alpha lora.targets", lambda c: c.lora.rank is not None, "give --lora.rank"),
+    (
+        "rollout.quantize",
+        lambda c: not c.rollout.url,
+        "servers have weights of their own kind (ogrpo-serve DIR -- --quantization ...)",
+    ),
+    (
+        "rollout.in-flight",
+        lambda c: c.rollout.url and c.rollout.workers > 1,
+        "give --rollout.url and --rollout.workers 2 or more",
+    ),
+    (
+        "rollout.in-flight",
+        lambda c: c.rollout.push == "merged",
+        "a push of adapters leaves what is in flight as it is, push merged",
+    ),
+    (
+        "rollout.in-flight",
+        lambda c: c.schedule.sync_offset > 0,
+        "with schedule.sync-offset 0 nothing is in flight when weights are pushed: give"
+        " --schedule.sync-offset 1 or more",
+    ),
+    ("rollout.push", lambda c: c.rollout.url, "give --rollout.url"),
+    ("rollout.push", lambda c: c.lora.rank is not None, "give --lora.rank, or push merged"),
+    (
+        "schedule.reset-optimizer",
+        lambda c: c.schedule.stages > 1,
+        "it acts at the start of each stage after the first; give more schedule.stages than 1",
+    ),
+    ("replay.half-life", lambda c: c.replay.sampler == "fresh", "give --replay.sampler fresh"),
+    (
+        "reuse.limits.kl reuse.limits.ess reuse.limits.tail reuse.limits.staleness"
+        " reuse.limits.clip-step reuse.limits.clip-range",
+        lambda c: c.reuse.adaptive,
+        "give --reuse.adaptive",
+    ),
+    (
+        "reuse.limits.clip-range",
+        lambda c: c.reuse.limits.clip_step > 0,
+        "the clip keeps its width; give --reuse.limits.clip-step more than 0",
+    ),
+    (
+        "override.count-masked",
+        lambda c: c.override.mask_zero_variance,
+        "give --override.mask-zero-variance",
+    ),
+    ("trust-region.delta", lambda c: c.trust_region.kind != "none", "give --trust-region.kind"),
+    (
+        "trust-region.rate",
+        lambda c: c.trust_region.kind in ("penalty", "clip"),
+        "give --trust-region.kind penalty or clip",
+    ),
+    (
+        "optimizer.microbatch-tokens",
+        lambda c: c.optimizer.batching == "packed",
+        "give --optimizer.batching packed",
+    ),
+    (
+        "optimizer.microbatches",
+        lambda c: c.optimizer.microbatch_tokens is None,
+        "leave it or optimizer.microbatch-tokens out",
+    ),
+    (
+        "kernels.kept-mib",
+        lambda c: c.kernels.log_probs in ("auto", "chunked"),
+        "give --kernels.log-probs chunked",
+    ),
+)
+"""When options act; otherwise they change nothing."""
+
+NAMED_BY = ("coordinator", "count", "id")
+FITS: Table = (
+    (
+        "rollout.push",
+        lambda c: c.rollout.transport != "nccl",
+        "and rollout.transport nccl moves whole weights alone: use folder or url",
+    ),
+    (
+        "schedule.stages",
+        lambda c: c.schedule.stages <= c.schedule.steps,
+        "more than schedule.steps = {c.schedule.steps}: give fewer",
+    ),
+    (
+        "schedule.warmup",
+        lambda c: c.schedule.warmup < c.schedule.steps,
+        "which leaves no step of schedule.steps = {c.schedule.steps} to train in: give less",
+    ),
+    (
+        "schedule.offline",
+        lambda c: c.schedule.warmup > 0,
+        "which collects only during the warm-up, but schedule.warmup is 0: give the number of"
+        " batches to collect",
+    ),
+    (
+        "replay.groups",
+        lambda c: c.replay.groups is None or c.replay.groups >= c.schedule.prompts,
+        "but schedule.prompts draws batches of {c.schedule.prompts} groups: hold at least as many",
+    ),
+    (
+        "optimizer.microbatches",
+        lambda c: c.schedule.prompts % c.optimizer.microbatches == 0,
+        "but schedule.prompts = {c.schedule.prompts} cannot be cut into so many equal parts",
+    ),
+    (
+        "mesh.data mesh.fsdp",
+        lambda c: c.schedule.prompts % (c.optimizer.microbatches * c.mesh.data * c.mesh.fsdp) == 0,
+        "but schedule.prompts = {c.schedule.prompts} in optimizer.microbatches ="
+        " {c.optimizer.microbatches} parts cannot be cut over mesh.data * mesh.fsdp devices: make"
+        " the prompts a multiple of the three",
+    ),
+    (
+        "processes.auto",
+        lambda c: all(getattr(c.processes, name) is None for name in NAMED_BY),
+        "which finds the others by itself: leave it out, or give no --processes.coordinator,"
+        " --processes.count and --processes.id",
+    ),
+    *(
+        (
+            " ".join(f"processes.{name}" for name in NAMED_BY if name != missing),
+            lambda c, missing=missing: getattr(c.processes, missing) is not None,
+            "but coordinator, count and id name a process together: also give"
+            f" --processes.{missing}",
+        )
+        for missing in NAMED_BY
+    ),
+    (
+        "processes.id",
+        lambda c: c.processes.id is None or c.processes.id < c.processes.count,
+        "but the {c.processes.count} processes are numbered from 0",
+    ),
+    (
+        "processes.coordinator",
+        lambda c: str(c.processes.coordinator).rpartition(":")[2].isdigit(),
+        "which has no port: give HOST:PORT",
+    ),
+)
+"""When options fit the others."""
