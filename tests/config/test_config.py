@@ -1,18 +1,20 @@
 import dataclasses
 import json
 import math
+import re
 import typing
 from pathlib import Path
 
 import pytest
+from annotated_types import GroupedMetadata
 
 from ogrpo.cli import options as command
 from ogrpo.cli.eval import EvalConfig
 from ogrpo.config.method import algorithm
 from ogrpo.config.train import Judging, Model, TrainConfig
-from ogrpo.config.update import Optimizer, Processes
-from ogrpo.config.values import from_json, to_json
+from ogrpo.config.update import Kernels, Optimizer, Processes
 from ogrpo.core.algorithms import PROXIMAL
+from ogrpo.kernels.log_probs import KEPT_BYTES
 from ogrpo.run.session import as_json
 from ogrpo.setup.build import batching_line
 from ogrpo.setup.presets import PRESETS, main_study
@@ -21,15 +23,11 @@ from ogrpo_plan.config import Plan
 from ogrpo_plan.config import Train as TrainSide
 from tests.loop.walk import grouped, with_options
 
+NAMED = {"processes.coordinator": "host:7777", "processes.count": 2, "processes.id": 1}
+
 
 def parse(options, preset="default"):
     return command.parse(options, program="train", preset=preset)
-
-
-@pytest.mark.parametrize("name", PRESETS)
-def test_a_config_survives_json(name):
-    config = dataclasses.replace(PRESETS[name](), preset=name, run_dir=Path("here"))
-    assert from_json(TrainConfig, json.loads(json.dumps(to_json(config)))) == config
 
 
 @pytest.mark.parametrize("name", [name for name in PRESETS if name != "none"])
@@ -133,53 +131,120 @@ def test_a_resumed_run_keeps_its_split(tmp_path):
         parse([*place, "--evaluation.split", "test"])
 
 
-@pytest.mark.parametrize(
-    ("option", "value", "message"),
-    [
-        ("--rollout.transport", "url", "transport is url.*give --rollout.url"),
-        ("--rollout.push", "adapters", "push is adapters.*give --rollout.url"),
-        ("--rollout.listen", "::", "listen is ::.*give --rollout.url and transport url"),
-        ("--replay.half-life", "2", r"half-life is 2\.0.*give --replay.sampler fresh"),
-        ("--lora.alpha", "8", r"alpha is 8\.0.*give --lora.rank"),
-        ("--rollout.group-size", "0", "group-size is 0.*at least 1"),
-        ("--rollout.temperature", "0", r"temperature is 0\.0.*above 0"),
-        ("--rollout.temperature", "-1", r"temperature is -1\.0.*above 0"),
-        ("--optimizer.microbatches", "3", "prompts = 16 cannot be cut into .*microbatches = 3"),
-        ("--optimizer.batching", "ragged", "optimizer.batching.*ragged|ragged.*padded.*packed"),
-        ("--data.prompt-length", "0", "prompt-length is 0"),
-        ("--seed", "-1", "seed is -1"),
-        ("--schedule.sync-interval", "0", "schedule.sync-interval is 0"),
-        ("--schedule.replay", "0", "schedule.replay is 0"),
-        ("--schedule.warmup", "240", r"schedule\.warmup is 240"),
-        ("--replay.groups", "15", r"replay\.groups is 15.*batches of 16"),
-        ("--replay.max-uses", "0", r"replay\.max-uses is 0"),
-        ("--replay.half-life", "0", r"replay\.half-life is 0"),
-        ("--reuse.limits.kl", "0", r"reuse\.limits\.kl is 0"),
-        ("--trust-region.delta", "0", r"trust-region\.delta is 0"),
-        ("--rollout.workers", "0", r"rollout\.workers is 0"),
-    ],
-)
-def test_a_wrong_value_is_refused_by_name(option, value, message, capsys):
-    with pytest.raises((ValueError, SystemExit)) as caught:
-        parse([option, value])
-    shown = str(caught.value) + "".join(capsys.readouterr())
-    assert caught.type is ValueError or caught.value.code != 0
-    assert __import__("re").search(message, " ".join(shown.replace("│", " ").split()))
+REFUSED = [
+    # options, what the error says
+    ({"rollout.transport": "url"}, r"rollout\.transport is url.*give --rollout\.url"),
+    ({"rollout.push": "adapters"}, r"rollout\.push is adapters.*give --rollout\.url"),
+    ({"rollout.listen": "::"}, r"listen is ::.*give --rollout\.url and transport url"),
+    ({"replay.half_life": 2.0}, r"half-life is 2\.0.*nothing here: give --replay\.sampler fresh"),
+    ({"lora.alpha": 8.0}, r"alpha is 8\.0.*give --lora\.rank"),
+    ({"trust_region.delta": 0.1}, r"give --trust-region\.kind"),
+    ({"trust_region.kind": "mask", "trust_region.rate": 0.5}, "kind penalty or clip"),
+    ({"override.count_masked": False}, r"give --override\.mask-zero-variance"),
+    ({"reuse.limits.kl": 0.1}, r"give --reuse\.adaptive"),
+    ({"reuse.adaptive": True, "reuse.limits.clip_range": 3.0}, "the clip keeps its width"),
+    ({"schedule.reset_optimizer": True}, "acts at the start of each stage after the first"),
+    ({"resume_anyway": True}, "nothing is resumed"),
+    ({"optimizer.microbatches": 3}, "microbatches is 3, but schedule.prompts = 16 cannot be cut"),
+    ({"mesh.data": 3}, r"mesh\.data is 3, .* cannot be cut over mesh\.data \* mesh\.fsdp devices"),
+    ({"optimizer.microbatch_tokens": 99}, r"give --optimizer\.batching packed"),
+    (
+        {
+            "optimizer.batching": "packed",
+            "optimizer.microbatch_tokens": 99,
+            "optimizer.microbatches": 2,
+        },
+        "microbatches is 2, which changes nothing.*microbatch-tokens out",
+    ),
+    ({"optimizer.batching": "ragged"}, "batching is 'ragged': choose one of.*padded.*packed"),
+    ({"schedule.warmup": 240}, r"schedule\.warmup is 240"),
+    ({"schedule.stages": 241}, r"schedule\.stages is 241, more than schedule\.steps = 240"),
+    ({"schedule.offline": True}, r"schedule\.warmup is 0: give the number of batches"),
+    ({"replay.groups": 15}, r"replay\.groups is 15.*batches of 16"),
+    ({"rollout.group_size": 0}, "group-size is 0: give at least 1"),
+    ({"rollout.temperature": -1.0}, r"temperature is -1\.0: give a number above 0"),
+    ({"data.prompt_length": 0}, "prompt-length is 0: give at least 1, or None"),
+    ({"optimizer.b1": 1.0}, r"optimizer\.b1 is 1\.0: give at least 0 and below 1"),
+    ({"warm_start.teacher": {"result_slip": 2.0}}, r"result-slip is 2\.0"),
+    ({"processes.count": 2, "processes.id": 0}, "also give --processes.coordinator"),
+    ({"processes.auto": True, **NAMED}, "leave it out"),
+    ({**NAMED, "processes.id": 2}, "processes.id is 2"),
+    ({**NAMED, "processes.coordinator": "host"}, "give HOST:PORT"),
+]
 
 
-def test_processes_are_named_whole_or_found():
-    named = Processes(coordinator="host:7777", count=2, id=1)
-    assert named.wanted
-    assert Processes(auto=True).wanted
-    assert not Processes().wanted
-    for wrong, message in (
-        ({"count": 2, "id": 0}, "also give --processes.coordinator"),
-        ({"auto": True, "coordinator": "host:1", "count": 2, "id": 0}, "leave it out"),
-        ({"coordinator": "host:1", "count": 2, "id": 2}, "processes.id is 2"),
-        ({"coordinator": "host", "count": 2, "id": 0}, "give HOST:PORT"),
+@pytest.mark.parametrize(("options", "message"), REFUSED)
+def test_a_wrong_option_is_refused_by_name(options, message):
+    with pytest.raises(ValueError, match=message):
+        with_options(TrainConfig(), grouped(options))
+
+
+def test_the_command_line_refuses_what_a_config_does(capsys):
+    for words, message in (
+        (["--optimizer.weight-decay=inf"], "optimizer.weight-decay is inf"),
+        (["--schedule.sync-interval", "0"], "schedule.sync-interval is 0: give at least 1"),
+        (["--replay.half-life", "2"], "replay.half-life is 2.0, which changes nothing here"),
     ):
-        with pytest.raises(ValueError, match=message):
-            Processes(**wrong)
+        with pytest.raises(SystemExit):
+            parse(words)
+        assert message in " ".join(capsys.readouterr().err.replace("│", " ").split())
+
+
+def test_every_bound_is_held_and_every_word_is_one_of_those():
+    """Just beyond each annotated bound; what it names is what the command line has."""
+    seen = 0
+    for path, hint in annotated(TrainConfig()):
+        for value in beyond(hint):
+            seen += 1
+            option = re.escape(path.replace("_", "-").removeprefix("warm-start.teacher."))
+            with pytest.raises(ValueError, match=rf"{option} is {value!r}: (give|choose)"):
+                with_options(TrainConfig(), grouped({path: value}))
+    assert seen > 90
+
+
+def annotated(part, prefix=""):
+    """Yields the options of a config and their annotations."""
+    hints = typing.get_type_hints(type(part), include_extras=True)
+    for field in dataclasses.fields(part):
+        if dataclasses.is_dataclass(inner := getattr(part, field.name)):
+            yield from annotated(inner, f"{prefix}{field.name}.")
+        else:
+            yield prefix + field.name, hints[field.name]
+
+
+def beyond(hint):
+    """Yields values that an annotation does not take."""
+    if typing.get_origin(hint) is typing.Literal:
+        yield "none of these"
+    for part in getattr(hint, "__metadata__", ()):
+        for bound in part if isinstance(part, GroupedMetadata) else (part,):
+            for sign, step in (("ge", -1), ("gt", 0), ("le", 1), ("lt", 0)):
+                if hasattr(bound, sign) and getattr(bound, sign) is not None:
+                    yield getattr(bound, sign) + step
+    for inner in typing.get_args(hint) if type(None) in typing.get_args(hint) else ():
+        yield from beyond(inner)
+
+
+def test_the_help_shows_bounds(capsys):
+    with pytest.raises(SystemExit):
+        parse(["--help"])
+    shown = capsys.readouterr().out
+    for line in (
+        "--schedule.steps INT>=1",
+        "--schedule.i INT>=1, --schedule.updates-per-batch INT>=1",
+        "--lora.rank {None}|INT>=1",
+        "--optimizer.b1 FLOAT in [0, 1)",
+        "--reward.flip FLOAT in [0, 0.5]",
+        "- clipped token ratios:",
+    ):
+        assert line in shown
+
+
+def test_processes_are_several_where_they_are_named_or_looked_for():
+    config = with_options(TrainConfig(), grouped(NAMED))
+    assert config.processes.several
+    assert Processes(auto=True).several
+    assert not Processes().several
 
 
 def test_an_unknown_option_is_answered_with_the_nearest(capsys):
@@ -250,20 +315,6 @@ def test_a_run_says_how_its_batches_are_laid_out():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"batching": "padded"}, "microbatch-tokens is 99.*give --optimizer.batching packed"),
-        ({"microbatches": 2}, "microbatches is 2, which changes nothing.*microbatch-tokens out"),
-        ({"microbatch_tokens": 0}, "microbatch-tokens is 0: give more"),
-    ],
-)
-def test_tokens_of_a_microbatch_are_refused_beside_what_they_contradict(options, message):
-    given = {"batching": "packed", "microbatch_tokens": 99} | options
-    with pytest.raises(ValueError, match=message):
-        Optimizer(**given)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
         (
             ["--data.train", "5", "--data.path", "x"],
             r"data\.train is 5, which changes nothing here",
@@ -281,47 +332,15 @@ def test_options_without_a_source_to_act_on_are_refused(options, message):
         check_sources(parse(options))
 
 
-def floats(part, prefix=""):
-    """The options that take a float, by the names that the command line gives them."""
-    hints = typing.get_type_hints(type(part))
-    for field in dataclasses.fields(part):
-        name = prefix + field.name.replace("_", "-")
-        if dataclasses.is_dataclass(inner := getattr(part, field.name)):
-            yield from floats(inner, f"{name}.")
-        elif float in (hints[field.name], *typing.get_args(hints[field.name])):
-            yield name
-
-
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 def test_no_option_takes_a_number_that_is_not_finite(value):
-    names = [*floats(TrainConfig())]
-    assert {"optimizer.learning-rate", "optimizer.eps", "knobs.beta", "reward.weights"} <= {*names}
+    names = [path for path, hint in annotated(TrainConfig()) if "float" in str(hint)]
+    assert {"optimizer.learning_rate", "optimizer.eps", "knobs.beta", "reward.weights"} <= {*names}
     for name in names:
-        given = (value,) if name == "reward.weights" else value
-        last = name.rpartition(".")[2].replace("-", "[-_]")
-        with pytest.raises(ValueError, match=rf"{last} is {value}"):
-            with_options(TrainConfig(), grouped({name.replace("-", "_"): given}))
-
-
-def test_the_command_line_takes_no_infinite_step(capsys):
-    with pytest.raises(SystemExit):
-        parse(["--optimizer.weight-decay=inf"])
-    assert "optimizer.weight-decay is inf" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    "option",
-    [
-        *("optimizer.learning-rate=-1", "optimizer.learning-rate=0", "optimizer.b1=1"),
-        *("optimizer.b2=-0.1", "optimizer.eps=-1", "optimizer.weight-decay=-1"),
-        *("optimizer.max-grad-norm=0", "optimizer.warmup=-1", "optimizer.max-skipped=-1"),
-        *("warm-start.learning-rate=0", "warm-start.steps=0", "warm-start.batch=0"),
-    ],
-)
-def test_a_step_out_of_range_is_refused_by_name(option):
-    name, value = option.split("=")
-    with pytest.raises(ValueError, match=rf"{name} is {float(value):g}"):
-        with_options(TrainConfig(), grouped({name.replace("-", "_"): float(value)}))
+        last = name.rpartition(".")[2].replace("_", "-")
+        number = (value,) if name == "reward.weights" else value
+        with pytest.raises(ValueError, match=f"{last} is {value}"):
+            with_options(TrainConfig(), grouped({name: number}))
 
 
 def test_an_evaluation_and_a_plan_take_finite_numbers_only():
@@ -329,3 +348,7 @@ def test_an_evaluation_and_a_plan_take_finite_numbers_only():
         EvalConfig(model=Model(path=Path("here")), reward=Judging(seconds=float("nan")))
     with pytest.raises(ValueError, match=r"train\.tflops is inf: give a finite number"):
         Plan(train=TrainSide(tflops=float("inf")))
+
+
+def test_what_a_config_keeps_free_of_jax_is_what_jax_has():
+    assert Kernels().kept_mib << 20 == KEPT_BYTES

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -27,18 +28,18 @@ def changed(path: str, value: Any) -> dict[str, Any]:
         ("seed", True, "seed is True: give int"),
         ("seed", 1.5, "seed is 1.5: give int"),
         ("seed", None, "seed is None: give int"),
-        ("schedule", 3, "schedule is 3: give an object of options"),
+        ("schedule", 3, "schedule is 3: give a table of options"),
         ("schedule.steps", [4], r"schedule\.steps is \[4\]: give int"),
-        ("schedule.steps", 0, r"config\.json: schedule\.steps is 0: give a whole number"),
-        ("schedule.stepz", 4, r"no option schedule\.stepz: did you mean schedule\.steps\?"),
-        ("of_the_future", 4, "no option of_the_future: a newer ogrpo wrote it"),
+        ("schedule.steps", 0, r"config\.json: schedule\.steps is 0: give at least 1"),
+        ("schedule.stepz", 4, r"no option schedule\.stepz\. Did you mean schedule\.steps\?"),
+        ("of_the_future", 4, r"no option of_the_future\. A newer ogrpo may have it"),
         ("rewards", "a.py:f", r"rewards is 'a\.py:f': give tuple"),
         ("rewards", [1], r"rewards is \[1\]: give tuple"),
         ("model.dtype", "float64", r"model\.dtype is 'float64': give"),
         ("model.path", 7, r"model\.path is 7: give Path or NoneType"),
-        ("evaluation.gradient_variance", "false", r"gradient_variance is 'false': give bool"),
-        ("warm_start.teacher.result_slip", "0.1", r"teacher\.result_slip is '0\.1': give float"),
-        ("replay.half_life", False, r"replay\.half_life is False: give float"),
+        ("evaluation.gradient_variance", "false", r"gradient-variance is 'false': give bool"),
+        ("warm_start.teacher.result_slip", "0.1", r"teacher\.result-slip is '0\.1': give float"),
+        ("replay.half_life", False, r"replay\.half-life is False: give float"),
     ],
 )
 def test_a_wrong_field_is_named_with_its_file(path, value, message):
@@ -48,7 +49,7 @@ def test_a_wrong_field_is_named_with_its_file(path, value, message):
 
 @pytest.mark.parametrize("name", PRESETS)
 def test_what_was_written_is_read_as_it_was(name):
-    config = PRESETS[name]()
+    config = dataclasses.replace(PRESETS[name](), preset=name, run_dir=Path("here"))
     assert from_json(TrainConfig, json.loads(json.dumps(to_json(config)))) == config
 
 

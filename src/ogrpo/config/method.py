@@ -197,7 +197,7 @@ FITS: Table = (
     (
         CLIP,
         lambda m: not m.adapts_clip or "eps_low" in m.knobs,
-        "which adapts eps, which {title} does not have: leave it out, or choose another algorithm",
+        "which adapts eps, which {method} does not have: leave it out, or choose another algorithm",
     ),
     (
         "trust-region.kind",
@@ -271,7 +271,7 @@ def check(config: TrainConfig) -> None:
                 " weight"
             )
     composed = Composed(config, method, values, method.inputs(values))
-    check_conditions(config, FITS, subject=composed, title=name, knobs=values)
+    check_conditions(config, FITS, subject=composed, title=name, method=method.name, knobs=values)
     prompt, longest = config.data.prompt_length, config.rollout.max_tokens
     tokens = config.optimizer.microbatch_tokens
     if tokens and prompt and longest and tokens < prompt + longest:
