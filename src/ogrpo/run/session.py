@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 from rich.console import Console
 
 from ogrpo.config.train import TrainConfig
+from ogrpo.config.values import to_json
 from ogrpo.loop.parts import Parts, Record
 from ogrpo.loop.state import LoopState
-from ogrpo.config.values import to_json
 from ogrpo.policy import DecoderConfig
 from ogrpo.report.run_dir import RunDir
 from ogrpo.rewards.judge import Judge, RewardCounts
