@@ -34,7 +34,7 @@ from ogrpo.protocol import Sampling
 from ogrpo.rollout.endpoint import wait_until_up
 from ogrpo.rollout.extension import ogrpo_serve
 from ogrpo.rollout.vllm import Options, VllmEngine, wire
-from ogrpo.rollout.weights.store import Store
+from ogrpo.rollout.weights import Store
 from ogrpo.serving.bridge import connect_policy
 
 PORT = 8321

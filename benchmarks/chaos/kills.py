@@ -4,37 +4,45 @@
 
 Half of the kills come at a change of a file in the run's folder that is drawn by its number, or a
 few milliseconds after it; the others at a moment drawn over the process's life, start-up included.
-What a kill was drawn from depends on the seed alone; where a moment falls depends on the machine.
+What a kill is drawn from depends on the seed alone; where a moment falls depends on the machine.
+
+Trainers are forks of this process, which has everything imported. An audit hook sees each file that
+Python opens for writing, makes, renames or deletes in the run's folder, and SIGKILL in the hook
+comes before it. What C++ writes (the arrays of a checkpoint) has no such events; moments by the
+clock and delays after an event fall there too.
 """
 
+import atexit
 import os
 import shutil
 import signal
+import sys
 import tempfile
+import threading
 import time
+import traceback
 from collections import Counter
-from collections.abc import Sequence
-from contextlib import closing
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
-from benchmarks.chaos import victim
 from benchmarks.chaos.compare import differences, prompt_differences
+from benchmarks.chaos.processes import Server, die_with_parent, free_port
 from benchmarks.chaos.schedules import SCHEDULES, STEPS, Schedule, make_task
-from benchmarks.chaos.servers import Server, free_port
-from benchmarks.chaos.victim import AtWrite
+from ogrpo.cli import main
 
 NOTHING_YET = "nothing to resume"
 LIVES = 12
 LONGEST = 300.0
 """Seconds until a life that does not end is a failure."""
+CHANGES = frozenset({"os.rename", "os.mkdir", "os.remove", "os.rmdir", "os.link", "os.symlink"})
 
 
-@dataclass(frozen=True)
-class Plan:
-    """Where one kill is to come, as shares of the undisturbed life."""
+class Plan(NamedTuple):
+    """The place of one kill, as shares of the undisturbed life."""
 
     at_write: bool
     share: float
@@ -42,102 +50,200 @@ class Plan:
 
     @staticmethod
     def draw(rng: np.random.Generator, *, writes: bool = False) -> "Plan":
-        """A kill, drawn with all of its parts so that the stream does not depend on its kind."""
+        """Draws a kill with all of its parts, so that the stream does not depend on its kind."""
         at_write, share, late = rng.random() < 0.5, float(rng.random()), rng.random() < 0.5
         delay = float(rng.uniform(0, 0.02))
         return Plan(writes or bool(at_write), share, delay if late and not writes else 0.0)
 
 
-@dataclass
-class Life:
-    """What became of the processes of one start."""
+class AtWrite(NamedTuple):
+    """SIGKILL at the `number`-th change of a file, or `delay` seconds after it."""
+
+    number: int
+    delay: float
+
+
+class Life(NamedTuple):
+    """The end of the processes of one start.
+
+    Attributes:
+        code: exit code of the first that did not end well, -9 where it was killed; 0 if all did.
+        changes: what the first process changed in the run's folder, a line each.
+        seconds: from start to end.
+        output: what they printed.
+    """
 
     code: int
-    """Exit code of the first that did not end well, -9 where it was killed; 0 if all did."""
     changes: list[str]
-    """What the first process changed in the run's folder."""
     seconds: float
-    said: str
+    output: str
+
+    @property
+    def place(self) -> str:
+        """Returns where a kill fell, by the last change before it."""
+        last = self.changes[-1].split()[-1] if self.changes else ""
+        return last.split("/")[0].lstrip(".").partition(".")[0] if last else "start"
 
 
 @dataclass
 class Outcome:
-    """What became of a run."""
+    """The end of a run: where each kill fell, and what differs from the undisturbed one."""
 
     schedule: str
     places: list[str] = field(default_factory=list)
-    """Where each kill fell."""
-    lives: int = 0
     wrong: list[str] = field(default_factory=list)
 
 
-@dataclass(frozen=True)
-class Case:
-    """One run's schedule and place."""
+class Case(NamedTuple):
+    """One run's schedule and place; `model` is a folder and servers in place of random weights."""
 
     name: str
     schedule: Schedule
     folder: Path
     task: Path
-    model: tuple[str, ...] = ()
-    """Options in place of random weights: a folder, and the servers that serve it."""
+    model: tuple[str, ...] = ("--model.random=tiny",)
 
     @property
     def run(self) -> Path:
-        """The run's folder."""
+        """Returns the run's folder."""
         return self.folder / "run"
 
-    def new(self) -> list[str]:
-        """The options of a new run."""
-        model, *servers = self.model or ("--model.random=tiny",)
+    def options(self) -> list[str]:
+        """Returns the options of a new run."""
+        model, *servers = self.model
         return [*self.schedule.words(self.task, self.run, model=model), *servers]
 
-    def resume(self) -> list[str]:
-        """The options that go on with it."""
-        return [f"--run-dir={self.run}", "--resume"]
+
+def start(
+    options: Sequence[str],
+    folder: Path,
+    log: Path,
+    changes: Path,
+    *,
+    kill: AtWrite | None,
+    environment: Mapping[str, str],
+) -> int:
+    """Forks a trainer; returns its process id, which is its group's too.
+
+    Args:
+        options: of `ogrpo train`.
+        folder: the run's.
+        log: file for what it prints.
+        changes: file in which it notes each change of a file below `folder`.
+        kill: where it kills itself.
+        environment: variables that differ from this process's.
+    """
+    if not (pid := os.fork()):
+        os._exit(_become_trainer(options, _Watch(folder, changes, kill), log, environment))
+    return pid
 
 
-def live(case: Case, options: Sequence[str], plan: Plan | None, whole: Life | None) -> Life:
+def _become_trainer(
+    options: Sequence[str], watch: "_Watch", log: Path, environment: Mapping[str, str]
+) -> int:
+    """Runs `ogrpo train`; returns the exit code, with nothing left for an interpreter to do."""
+    code: object = 1
+    try:
+        os.setsid()
+        die_with_parent()
+        out = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        for stream in (1, 2):
+            os.dup2(out, stream)
+        os.environ.update(environment)
+        sys.argv = ["ogrpo", "train", *options]
+        sys.addaudithook(watch)
+        code = main.main(sys.argv[1:])
+    except SystemExit as end:
+        code = end.code
+    except BaseException:
+        traceback.print_exc()
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    return code if isinstance(code, int) else 1
+
+
+class _Watch:
+    """The audit hook: notes changes below a folder, and kills its process at one of them."""
+
+    def __init__(self, folder: Path, changes: Path, kill: AtWrite | None) -> None:
+        self._folder, self._kill, self._seen = f"{folder}/", kill, 0
+        self._notes = os.open(changes, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+
+    def __call__(self, event: str, arguments: tuple) -> None:
+        if event == "open":
+            _, mode, flags = arguments
+            if isinstance(mode, str):
+                changes = not set(mode).isdisjoint("wax+")
+            else:
+                written = flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT)
+                changes = bool(written and not flags & os.O_DIRECTORY)
+        else:
+            changes = event in CHANGES
+        if not changes or isinstance(arguments[0], int):
+            return
+        path = os.fsdecode(arguments[0])
+        if not path.startswith(self._folder):
+            return
+        self._seen += 1
+        os.write(self._notes, f"{event} {path.removeprefix(self._folder)}\n".encode())
+        if self._kill is not None and self._seen == self._kill.number:
+            if self._kill.delay:
+                threading.Timer(self._kill.delay, os.kill, (os.getpid(), signal.SIGKILL)).start()
+            else:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+
+def live(
+    case: Case, options: Sequence[str], plan: Plan | None = None, whole: Life | None = None
+) -> Life:
     """Starts the run's processes and waits for their end, which the plan may bring about.
 
     Args:
-      case: the run.
-      options: of each process.
-      plan: where it is killed.
-      whole: an undisturbed life, which the plan's shares are of.
+        case: the run.
+        options: of each process.
+        plan: where it is killed.
+        whole: an undisturbed life, which the plan's shares are of.
     """
+    case.folder.mkdir(exist_ok=True)
     number = len([*case.folder.glob("*.changes")])
     changes, log = case.folder / f"life-{number}.changes", case.folder / f"life-{number}.log"
-    kill, moment, begun = None, None, time.monotonic()
+    kill, moment, begin = None, None, time.monotonic()
     if plan is not None and whole is not None:
-        left = 1 - 0.7 * steps_done(case.run) / (STEPS + 1)
+        metrics = case.run / "metrics.jsonl"
+        steps = metrics.read_bytes().count(b"\n") if metrics.exists() else 0
+        left = 1 - 0.7 * steps / (STEPS + 1)
         if plan.at_write:
             kill = AtWrite(1 + int(plan.share * left * len(whole.changes)), plan.delay)
         else:
-            moment = begun + plan.share * left * whole.seconds
-    where, pids = f"--processes.coordinator=127.0.0.1:{free_port()}", []
-    for n in range(case.schedule.processes):
-        several = [where, f"--processes.count={case.schedule.processes}", f"--processes.id={n}"]
-        words = [*options, *(several if case.schedule.processes > 1 else [])]
-        own = changes if n == 0 else changes.with_suffix(f".{n}")
+            moment = begin + plan.share * left * whole.seconds
+    count, address, pids = case.schedule.processes, f"127.0.0.1:{free_port()}", []
+    for n in range(count):
+        several = [f"--processes.coordinator={address}", f"--processes.count={count}"]
+        words = [*options, *several, f"--processes.id={n}"] if count > 1 else [*options]
+        notes, at = (changes, kill) if n == 0 else (changes.with_suffix(f".{n}"), None)
         environment = case.schedule.environment
-        pids.append(victim.start(words, log, own, kill=kill if n == 0 else None, **environment))
-    codes = _ends(pids, moment)
-    noted = changes.read_text().splitlines() if changes.exists() else []
-    said = log.read_text() if log.exists() else ""
+        pids.append(start(words, case.run, log, notes, kill=at, environment=environment))
+    codes = _exit_codes(pids, moment)
+    lines = changes.read_text().splitlines() if changes.exists() else []
     worst = next((code for code in codes if code), 0)
-    return Life(worst, noted, time.monotonic() - begun, said)
+    output = log.read_text() if log.exists() else ""
+    return Life(worst, lines, time.monotonic() - begin, output)
 
 
-def _ends(pids: Sequence[int], moment: float | None) -> list[int]:
-    """Exit codes of all; when one is killed the others are too, as by a scheduler."""
+def _exit_codes(pids: Sequence[int], moment: float | None) -> list[int]:
+    """Waits for all processes; when one is killed the others are too, as by a scheduler.
+
+    Returns:
+        The codes of those that were killed, if one was; otherwise of all.
+    """
     codes: dict[int, int] = {}
     deadline = time.monotonic() + LONGEST
     try:
         while len(codes) < len(pids):
             for pid in pids:
-                if pid not in codes and (found := os.waitpid(pid, os.WNOHANG))[0]:
-                    codes[pid] = os.waitstatus_to_exitcode(found[1])
+                if pid not in codes and (ended := os.waitpid(pid, os.WNOHANG))[0]:
+                    codes[pid] = os.waitstatus_to_exitcode(ended[1])
             now = time.monotonic()
             due = moment is not None and now >= moment
             if due or now > deadline or -signal.SIGKILL in codes.values():
@@ -155,153 +261,118 @@ def _ends(pids: Sequence[int], moment: float | None) -> list[int]:
     return killed or [codes[pid] for pid in pids]
 
 
-def steps_done(run: Path) -> int:
-    """Records on disk."""
-    file = run / "metrics.jsonl"
-    return file.read_bytes().count(b"\n") if file.exists() else 0
-
-
-def killed(case: Case, whole: Life, reference: Path, plans: list[Plan]) -> Outcome:
-    """A run that is killed as planned, resumed until done, and compared."""
-    found, options = Outcome(case.name), case.new()
-    while found.lives < LIVES:
-        found.lives += 1
-        life = live(case, options, plans.pop(0) if plans else None, whole)
-        if life.code == -signal.SIGKILL:
-            found.places.append(place(life))
-            options = case.resume()
-        elif life.code and NOTHING_YET in life.said:
-            options = case.new()
-        elif life.code:
-            found.wrong = [f"ended with {life.code}: {life.said.splitlines()[-1:]}"]
-            return found
-        else:
-            found.wrong = compared(case, reference)
-            return found
-    found.wrong = [f"not done after {LIVES} starts"]
-    return found
-
-
-def compared(case: Case, reference: Path) -> list[str]:
-    """What differs from the undisturbed run, or with a longer lead from its prompts."""
-    if case.schedule.exact:
-        return differences(case.run, reference)
-    return [*prompt_differences(case.run, steps=STEPS, size=4)]
-
-
-def place(life: Life) -> str:
-    """Where a kill fell, by the last change before it."""
-    last = life.changes[-1].split()[-1] if life.changes else ""
-    if not last:
-        return "start"
-    return last.split("/")[0].lstrip(".").partition(".")[0]
-
-
-class Study:
-    """Runs over schedules in a scratch folder, each beside one that nobody disturbs."""
-
-    def __init__(self, scratch: Path, seed: int, most: int, *, writes: bool) -> None:
-        self._scratch, self._seed, self._most, self._writes = scratch, seed, most, writes
-        self._task = make_task(scratch / "task")
-        self._wholes: dict[str, Life] = {}
-        self._servers: list[Server] = []
-        self._model = scratch
-
-    def run(self, n: int, name: str) -> Outcome:
-        """The `n`-th run: killed, resumed and compared."""
-        reference = self._case(name, "whole")
-        if name not in self._wholes:
-            self._wholes[name] = undisturbed(reference)
-        rng = np.random.default_rng([self._seed, n])
-        count = int(rng.integers(1, self._most + 1))
-        plans = [Plan.draw(rng, writes=self._writes) for _ in range(count)]
-        case = self._case(name, str(n))
-        found = killed(case, self._wholes[name], reference.run, plans)
-        if not found.wrong:
-            shutil.rmtree(case.folder)
-        return found
-
-    def _case(self, name: str, label: str) -> Case:
-        folder = self._scratch / f"{name}-{label}".replace(" ", "-")
-        folder.mkdir(exist_ok=True)
-        wanted = SCHEDULES[name]
-        return Case(name, wanted, folder, self._task, self._served(wanted.servers))
-
-    def _served(self, count: int) -> tuple[str, ...]:
-        """The model's folder and the servers, which outlive the trainers that are killed."""
-        if not count:
-            return ()
-        if len(self._servers) < count:
-            folder = initial_model(self._case("lead 0", "served"))
-            self._servers = [
-                Server(folder, self._scratch / f"server-{n}.log") for n in range(count)
-            ]
-            for server in self._servers:
-                server.start()
-            self._model = folder
-        urls = [server.url for server in self._servers[:count]]
-        return (f"--model.path={self._model}", "--rollout.url", *urls)
-
-    def close(self) -> None:
-        """Ends the servers."""
-        for server in self._servers:
-            server.kill()
-
-
-def initial_model(case: Case) -> Path:
-    """A folder of weights that servers can start from: those of a run of one step."""
-    case.folder.mkdir(exist_ok=True)
-    life = live(case, [*case.new(), "--schedule.steps=1"], None, None)
+def undisturbed(case: Case, *more: str) -> Life:
+    """Returns a whole life of a new run."""
+    life = live(case, [*case.options(), *more])
     if life.code:
-        raise SystemExit(f"a run of one step ended with {life.code}:\n{life.said}")
-    return case.run / "model"
-
-
-def undisturbed(case: Case) -> Life:
-    """A whole life of a run."""
-    life = live(case, case.new(), None, None)
-    if life.code:
-        raise SystemExit(f"{case.name}, undisturbed, ended with {life.code}:\n{life.said}")
+        raise SystemExit(f"{case.name}, undisturbed, ended with {life.code}:\n{life.output}")
     return life
 
 
-def study(runs: int, seed: int, names: Sequence[str], most: int, *, writes: bool) -> int:
-    """Kills and resumes runs over the schedules, prints a table; returns how many differ.
+def initial_model(folder: Path, task: Path) -> Path:
+    """Returns a folder of weights that servers can start from: those of a run of one step."""
+    case = Case("served", Schedule(), folder, task)
+    undisturbed(case, "--schedule.steps=1")
+    return case.run / "model"
+
+
+def killed(case: Case, whole: Life, reference: Path, plans: list[Plan]) -> Outcome:
+    """Kills a run as planned, resumes it until done, and compares it.
+
+    An exact schedule is compared with the undisturbed run, another with its prompts alone.
+    """
+    outcome, options = Outcome(case.name), case.options()
+    for _ in range(LIVES):
+        life = live(case, options, plans.pop(0) if plans else None, whole)
+        if life.code == -signal.SIGKILL:
+            outcome.places.append(life.place)
+            options = [f"--run-dir={case.run}", "--resume"]
+        elif life.code and NOTHING_YET in life.output:
+            options = case.options()
+        elif life.code:
+            outcome.wrong = [f"ended with {life.code}: {life.output.splitlines()[-1:]}"]
+            return outcome
+        else:
+            exact = differences(case.run, reference)
+            by_prompt = prompt_differences(case.run, steps=STEPS, size=4)
+            outcome.wrong = [*(exact if case.schedule.exact else by_prompt)]
+            return outcome
+    outcome.wrong = [f"not done after {LIVES} starts"]
+    return outcome
+
+
+def study(
+    runs: int = 30, seed: int = 0, most: int = 3, writes: bool = False, only: tuple[str, ...] = ()
+) -> int:
+    """Kills runs with SIGKILL at random, resumes and compares them; returns how many differ.
 
     Args:
-      runs: how many, over the schedules in turn.
-      seed: of the kills.
-      names: of the schedules.
-      most: kills in one run.
-      writes: kill at changes of files alone, and not late: they come at the same places again.
+        runs: how many, over the schedules in turn.
+        seed: of the kills.
+        most: kills in one run at most.
+        writes: kill at changes of files alone, and not late: they come at the same places again.
+        only: names of schedules; all of them by default.
     """
+    if unknown := [name for name in only if name not in SCHEDULES]:
+        sys.exit(f"there is no schedule {unknown[0]!r}; there are {', '.join(SCHEDULES)}")
+    names = only or tuple(SCHEDULES)
     scratch = Path(tempfile.mkdtemp(prefix="ogrpo-kills-"))
     print(f"seed {seed}, {runs} runs over {len(names)} schedules in {scratch}", flush=True)
-    outcomes = []
-    with closing(Study(scratch, seed, most, writes=writes)) as made:
+    task, wholes, outcomes = make_task(scratch / "task"), {}, []
+    servers: list[Server] = []  # which outlive the trainers that are killed
+
+    def case(name: str, label: str) -> Case:
+        schedule = SCHEDULES[name]
+        made = Case(name, schedule, scratch / f"{name}-{label}".replace(" ", "-"), task)
+        if not schedule.servers:
+            return made
+        folder = scratch / "served" / "run" / "model"
+        if not servers:
+            initial_model(scratch / "served", task)
+            logs = (scratch / f"server-{n}.log" for n in range(schedule.servers))
+            servers.extend(Server(folder, log) for log in logs)
+            for server in servers:
+                server.start()
+        urls = [server.url for server in servers[: schedule.servers]]
+        return made._replace(model=(f"--model.path={folder}", "--rollout.url", *urls))
+
+    try:
         for n in range(runs):
-            outcomes.append(found := made.run(n, names[n % len(names)]))
-            told = "DIFFERS" if found.wrong else "equal"
-            fell = ", ".join(found.places) or "-"
-            print(f"run {n:>2}  {found.schedule:<14} killed at {fell}: {told}", flush=True)
-            for line in found.wrong[:8]:
+            name = names[n % len(names)]
+            reference = case(name, "whole")
+            if name not in wholes:
+                wholes[name] = undisturbed(reference)
+            rng = np.random.default_rng([seed, n])
+            count = int(rng.integers(1, most + 1))
+            plans = [Plan.draw(rng, writes=writes) for _ in range(count)]
+            this = case(name, str(n))
+            outcomes.append(outcome := killed(this, wholes[name], reference.run, plans))
+            verdict = "DIFFERS" if outcome.wrong else "equal"
+            print(f"run {n:>2}  {name:<14} killed at {outcome.places}: {verdict}", flush=True)
+            for line in outcome.wrong[:8]:
                 print(f"        {line}", flush=True)
+            if not outcome.wrong:
+                shutil.rmtree(this.folder)
+    finally:
+        for server in servers:
+            server.signal(signal.SIGKILL)
+            server.wait()
     show(outcomes)
-    wrong = sum(bool(found.wrong) for found in outcomes)
+    wrong = sum(bool(outcome.wrong) for outcome in outcomes)
     if not wrong:
         shutil.rmtree(scratch)
     return wrong
 
 
 def show(outcomes: Sequence[Outcome]) -> None:
-    """A table of the schedules."""
+    """Prints a table of the schedules."""
     print(f"\n{'schedule':<16}{'runs':>5}{'kills':>6}  {'equal':<7}where the kills fell")
-    for name in dict.fromkeys(found.schedule for found in outcomes):
-        mine = [found for found in outcomes if found.schedule == name]
-        places = Counter(where for found in mine for where in found.places)
-        equal = sum(not found.wrong for found in mine)
-        fell = ", ".join(f"{where} {count}" for where, count in places.most_common())
-        print(f"{name:<16}{len(mine):>5}{places.total():>6}  {f'{equal} of {len(mine)}':<7}{fell}")
-    kills = sum(len(found.places) for found in outcomes)
-    right = sum(not found.wrong for found in outcomes)
+    for name in dict.fromkeys(outcome.schedule for outcome in outcomes):
+        mine = [outcome for outcome in outcomes if outcome.schedule == name]
+        places = Counter(place for outcome in mine for place in outcome.places)
+        equal = f"{sum(not outcome.wrong for outcome in mine)} of {len(mine)}"
+        at = ", ".join(f"{place} {count}" for place, count in places.most_common())
+        print(f"{name:<16}{len(mine):>5}{places.total():>6}  {equal:<7}{at}")
+    kills = sum(len(outcome.places) for outcome in outcomes)
+    right = sum(not outcome.wrong for outcome in outcomes)
     print(f"{right} of {len(outcomes)} runs, killed {kills} times, ended as the undisturbed ones")

@@ -26,6 +26,9 @@ SMALL = (
 ).split()
 
 
+DEVICES = "--xla_force_host_platform_device_count"
+
+
 @dataclass(frozen=True)
 class Schedule:
     """Options of a run, and what it needs beside it."""
@@ -37,29 +40,29 @@ class Schedule:
     exact: bool = True
     """Whether a resumed run repeats the numbers, and not the prompts alone."""
     devices: int = 1
-    """Of each process."""
+    """Devices of each process."""
 
     @property
     def environment(self) -> dict[str, str]:
-        """Of each process."""
+        """Returns the variables of each process."""
         return {"XLA_FLAGS": f"{os.environ.get('XLA_FLAGS', '')} {DEVICES}={self.devices}"}
 
     def words(
         self, task: Path, run: Path, steps: int = STEPS, model: str = "--model.random=tiny"
     ) -> list[str]:
-        """All options of a new run."""
-        found = [
+        """Returns all options of a new run."""
+        return [
             model,
             f"--task={task / 'problems.jsonl'}",
             f"--data.heldout={task / 'heldout.jsonl'}",
             f"--rewards={task / 'rewards.py'}:{self.reward}",
+            *SMALL,
+            f"--schedule.steps={steps}",
+            *self.options.split(),
+            f"--run-dir={run}",
         ]
-        return [
-            *found, *SMALL, f"--schedule.steps={steps}", *self.options.split(), f"--run-dir={run}",
-        ]  # fmt: skip
 
 
-DEVICES = "--xla_force_host_platform_device_count"
 REUSED = "--schedule.replay=2 --replay.groups=16"
 SCHEDULES = {
     "lead 0": Schedule("--schedule.sync-interval=2"),
@@ -90,7 +93,7 @@ SCHEDULES = {
 
 
 def make_task(folder: Path) -> Path:
-    """A file of prompts, one of held-out prompts, and a reward by the length of the answer."""
+    """Writes prompts, held-out prompts and a reward by the length of the answer into a folder."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, numbers in {
         "problems.jsonl": range(PROMPTS),

@@ -44,34 +44,25 @@ BYTES_A_STEP = 2048
 
 
 class Sample(NamedTuple):
-    """What the process holds at one step."""
+    """The holdings of the process at one step, and the seconds since the update before.
+
+    `threads` are Python's, as pools of C++ begin theirs when they first need them; `tasks` are all.
+    """
 
     step: int
     resident: int
     handles: int
     threads: int
-    """Python's; pools of C++ begin theirs when they first need them."""
     tasks: int
-    """All threads."""
     arrays: int
     seconds: float
-    """Since the update before."""
-
-
-def sample(step: int, seconds: float) -> Sample:
-    """What this process holds now."""
-    pages = int(Path("/proc/self/statm").read_text().split()[1])
-    handles = len(os.listdir("/proc/self/fd"))
-    tasks = len(os.listdir("/proc/self/task"))
-    held = (pages * os.sysconf("SC_PAGE_SIZE"), handles, threading.active_count(), tasks)
-    return Sample(step, *held, len(jax.live_arrays()), seconds)
 
 
 def run(folder: Path, steps: int, options: str = OPTIONS) -> list[Sample]:
     """Trains for so many steps; returns a sample of each update."""
     words = Schedule(options).words(make_task(folder / "task"), folder / "run", steps)
     config = parse(words, program="ogrpo train", preset="none")
-    found: list[Sample] = []
+    samples: list[Sample] = []
     with closing(prepare(config)) as prepared:
         config, console, place = prepared.config, Console(quiet=True), RunDir.create(folder / "run")
         decoder, params = make_model(prepared, console)
@@ -80,8 +71,18 @@ def run(folder: Path, steps: int, options: str = OPTIONS) -> list[Sample]:
         before = [time.perf_counter()]
 
         def update(*arguments):
-            now = time.perf_counter()
-            found.append(sample(len(found) + 1, now - before[0]))
+            now, pages = time.perf_counter(), Path("/proc/self/statm").read_text().split()[1]
+            samples.append(
+                Sample(
+                    step=len(samples) + 1,
+                    resident=int(pages) * os.sysconf("SC_PAGE_SIZE"),
+                    handles=len(os.listdir("/proc/self/fd")),
+                    threads=threading.active_count(),
+                    tasks=len(os.listdir("/proc/self/task")),
+                    arrays=len(jax.live_arrays()),
+                    seconds=now - before[0],
+                )
+            )
             before[0] = now
             return parts.learner.update(*arguments)
 
@@ -90,37 +91,39 @@ def run(folder: Path, steps: int, options: str = OPTIONS) -> list[Sample]:
         session = Session(config, place, prepared, decoder, devices, watched, console, *how)
         to_end(carry_out(session, params))
     gc.collect()
-    return found
+    return samples
 
 
 class Slopes(NamedTuple):
-    """What grew after the beginning."""
+    """The growth after the beginning.
+
+    Attributes:
+        bytes_a_step: slope of the resident memory.
+        handles, threads, arrays: the most at the end beyond the most after the beginning.
+        slower: median time of a step in the last tenth, over that in the first tenth after the
+            beginning.
+    """
 
     bytes_a_step: float
     handles: int
-    """The most at the end beyond the most after the beginning."""
     threads: int
     arrays: int
     slower: float
-    """Median time of a step in the last tenth, over that in the first tenth after the beginning."""
 
     @property
     def wrong(self) -> list[str]:
-        """What grew beyond its bound."""
-        grown = {name: getattr(self, name) for name in ("handles", "threads", "arrays")}
-        return [
-            *(f"{name} grew by {more}" for name, more in grown.items() if more > 0),
-            *(
-                [f"memory grew by {self.bytes_a_step:.0f} bytes a step, more than {BYTES_A_STEP}"]
-                if self.bytes_a_step > BYTES_A_STEP
-                else []
-            ),
-        ]
+        """Returns what grew beyond its bound."""
+        counts = {name: getattr(self, name) for name in ("handles", "threads", "arrays")}
+        wrong = [f"{name} grew by {more}" for name, more in counts.items() if more > 0]
+        if self.bytes_a_step > BYTES_A_STEP:
+            text = f"{self.bytes_a_step:.0f} bytes a step, more than {BYTES_A_STEP}"
+            wrong.append(f"memory grew by {text}")
+        return wrong
 
 
-def slopes(found: Sequence[Sample]) -> Slopes:
-    """The growth of each figure after the first fifth."""
-    warm = found[int(len(found) * WARM) :]
+def slopes(samples: Sequence[Sample]) -> Slopes:
+    """Returns the growth of each figure after the first fifth."""
+    warm = samples[int(len(samples) * WARM) :]
     half, tenth = len(warm) // 2, max(1, len(warm) // 10)
     early, late = warm[:half], warm[half:]
     line = np.polyfit([s.step for s in warm], [s.resident for s in warm], 1)
@@ -132,25 +135,27 @@ def slopes(found: Sequence[Sample]) -> Slopes:
     return Slopes(bytes_a_step=float(line[0]), **more, slower=times[1] / times[0])
 
 
-def study(steps: int) -> int:
-    """Soaks, prints what was held and what grew; returns how much grew too far."""
+def study(steps: int = 10_000) -> int:
+    """Runs many steps in one process, prints what it held; returns how much grew too far."""
     with tempfile.TemporaryDirectory(prefix="ogrpo-soak-") as folder:
-        begun = time.monotonic()
-        found = run(Path(folder), steps)
+        begin = time.monotonic()
+        samples = run(Path(folder), steps)
         size = sum(file.stat().st_size for file in Path(folder).rglob("*") if file.is_file())
     print(f"{'step':>8}{'MiB':>8}{'handles':>9}{'threads':>9}{'tasks':>7}{'arrays':>8}{'ms':>8}")
     for end in range(1, 11):
-        part = found[(end - 1) * len(found) // 10 : end * len(found) // 10]
+        part = samples[(end - 1) * len(samples) // 10 : end * len(samples) // 10]
         last, spent = part[-1], median(s.seconds for s in part) * 1e3
-        held = f"{last.resident / 2**20:8.1f}{last.handles:9}{last.threads:9}"
-        held += f"{last.tasks:7}{last.arrays:8}"
-        print(f"{last.step:>8}{held}{spent:8.1f}")
-    told = slopes(found)
+        print(
+            f"{last.step:>8}{last.resident / 2**20:8.1f}{last.handles:9}{last.threads:9}"
+            f"{last.tasks:7}{last.arrays:8}{spent:8.1f}"
+        )
+    grown = slopes(samples)
     print(
-        f"{steps} steps in {time.monotonic() - begun:.0f} s: {told.bytes_a_step:+.0f} bytes a step,"
-        f" handles {told.handles:+d}, threads {told.threads:+d}, arrays {told.arrays:+d}; a step"
-        f" takes {told.slower:.2f} times as long at the end; {size / 2**20:.1f} MiB on disk"
+        f"{steps} steps in {time.monotonic() - begin:.0f} s: {grown.bytes_a_step:+.0f} bytes a"
+        f" step, handles {grown.handles:+d}, threads {grown.threads:+d}, arrays"
+        f" {grown.arrays:+d}; a step takes {grown.slower:.2f} times as long at the end;"
+        f" {size / 2**20:.1f} MiB on disk"
     )
-    for line in told.wrong:
+    for line in grown.wrong:
         print(f"GREW: {line}")
-    return len(told.wrong)
+    return len(grown.wrong)

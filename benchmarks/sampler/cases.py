@@ -1,4 +1,4 @@
-"""What is measured: shapes, and weights whose completions end by a known law."""
+"""Shapes that are measured, and weights whose completions end by a known law."""
 
 import dataclasses
 from dataclasses import dataclass
@@ -99,17 +99,17 @@ def make_weights(shape: Shape, config: DecoderConfig, seed: int) -> Params:
 
 
 def _excess(shape: Shape, config: DecoderConfig, params: Params) -> float:
-    """What the end of sequence's entry has over other tokens', by bisection."""
+    """Returns by how much the entry of the end of sequence exceeds other tokens', by bisection."""
     if not shape.ends:
         return -1e3
     ids = jax.random.randint(jax.random.key(1), (4, 16), EOS + 1, config.vocab_size)
     hidden, _ = jax.jit(run_prompt, static_argnums=1)(params, config, ids, ids >= 0)
     flat = hidden.reshape(-1, hidden.shape[-1])
     log_probs = np.asarray(jax.nn.log_softmax(flat @ head_weight(params).T), np.float64)
-    own, first = log_probs[:, EOS], np.asarray(flat[:, 0], np.float64)
+    ends, first = log_probs[:, EOS], np.asarray(flat[:, 0], np.float64)
     low, high = -1e2, 1e2
     for _ in range(60):
         middle = (low + high) / 2
-        odds = np.exp(np.clip(own + middle * first, -50, 50)) / -np.expm1(own)
+        odds = np.exp(np.clip(ends + middle * first, -50, 50)) / -np.expm1(ends)
         low, high = (low, middle) if np.mean(odds / (1 + odds)) > shape.ends else (middle, high)
     return low

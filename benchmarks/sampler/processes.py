@@ -37,14 +37,14 @@ class Engine:
         return cls(process, log, _answer(process, log))
 
     def draw(self, seconds: float, seed: int, most: int) -> dict[str, Any]:
-        """What it drew, with the CPU seconds of all its processes and their peak memory in MiB."""
+        """Returns what it drew, with CPU seconds and peak memory (MiB) of all its processes."""
         assert self.process.stdin is not None
         before = self._cpu_seconds()
-        asked = {"seconds": seconds, "seed": seed, "most": most}
-        print(json.dumps(asked), file=self.process.stdin, flush=True)
-        found = _answer(self.process, self.log)
+        request = {"seconds": seconds, "seed": seed, "most": most}
+        print(json.dumps(request), file=self.process.stdin, flush=True)
+        reply = _answer(self.process, self.log)
         spent = self._cpu_seconds() - before
-        return {**found, "cpu": spent, "peak": self._peak()}
+        return {**reply, "cpu": spent, "peak": self._peak()}
 
     def stop(self) -> None:
         os.killpg(self.process.pid, signal.SIGKILL)
@@ -57,8 +57,8 @@ class Engine:
     def _peak(self) -> float:
         """The sum of the kernel's peaks of resident memory; pages that are shared count twice."""
         texts = [(Path("/proc") / pid / "status").read_text() for pid, _ in self._members()]
-        found = (re.search(r"VmHWM:\s+(\d+)", text) for text in texts)
-        return sum(int(match[1]) for match in found if match) / MIB
+        matches = (re.search(r"VmHWM:\s+(\d+)", text) for text in texts)
+        return sum(int(match[1]) for match in matches if match) / MIB
 
     def _members(self) -> list[tuple[str, list[str]]]:
         """Process ids of the session, with the fields of /proc/PID/stat from the state on."""

@@ -9,14 +9,14 @@ COLUMNS: Columns = {
 }
 
 
-def report(found: Found) -> str:
+def report(measured: Found) -> str:
     """Settings, then for each shape its figures and ratios."""
     lines = [
-        *heading("The embedded sampler, side by side", found),
+        *heading("The embedded sampler, side by side", measured),
         "Medians over rounds (least to greatest). CPU seconds are of all processes of an engine,"
         " user and system; the peak of resident memory is since its start.",
     ]
-    for name, part in found["shapes"].items():
+    for name, part in measured["shapes"].items():
         lines += ["", *shape_lines(name, part["shape"], part["runs"])]
     return "\n".join(lines) + "\n"
 
@@ -44,7 +44,7 @@ def shape_lines(name: str, shape: Found, runs: Found) -> list[str]:
 
 
 def agreement(runs: Found) -> list[str]:
-    """How far each engine drew the tokens of the first, in the first batch of each round."""
+    """Returns how far each engine drew the first one's tokens, in the first batch of each round."""
     ours, *others = runs
     return [
         "",

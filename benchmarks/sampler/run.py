@@ -7,26 +7,31 @@ What is compared, and with which settings of the peers, is in README.md beside t
 """
 
 import dataclasses
+import hashlib
 import json
 import os
 import sys
 import tempfile
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import tyro
 
+from benchmarks.environments import made, python_with
 from benchmarks.reporting import command, describe_machine
 from benchmarks.sampler.cases import EOS, SHAPES, decoder_of, make_weights
-from benchmarks.sampler.environments import default_folder, find_python
 from benchmarks.sampler.processes import Engine
 from benchmarks.sampler.report import report
 from benchmarks.specs import parse
 from ogrpo.policy import save_pretrained
 
 HERE = Path(__file__).resolve().parent
+TRANSFORMERS = ("torch==2.13.0", "transformers==5.23.0")
+# The environment of the tests against real servers (tests/server/run.sh), which is shared.
+CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ogrpo"
+VLLM = HERE.parents[1] / "tests" / "server" / "requirements.txt"
 SETTINGS = {
     "ogrpo": {"plain": False},
     "ogrpo-plain": {"plain": True},
@@ -55,7 +60,7 @@ class Options:
     together: bool = True
     """All engines are loaded at once; otherwise each round starts and warms up each engine anew,
     which takes the memory of one and more time."""
-    environments: Path = field(default_factory=default_folder)
+    environments: Path = CACHE
     """Where the peers' virtual environments are kept."""
     json: Path | None = None
     """Every measurement."""
@@ -72,17 +77,28 @@ def main(options: Options) -> None:
         name: find_python(name.split("-")[0], options.environments) for name in options.engines
     }
     measured: dict[str, Any] = {}
-    found = {"machine": describe_machine(), "command": command(), "shapes": measured}
+    document = {"machine": describe_machine(), "command": command(), "shapes": measured}
     for spec, shape in shapes.items():
         with tempfile.TemporaryDirectory() as folder:
             bench = Bench(options, pythons, write_model(Path(folder), shape))
             measured[spec] = {"shape": dataclasses.asdict(shape), "runs": bench.rounds()}
         if options.json:
-            options.json.write_text(json.dumps(found, indent=1))
-    text = report(found)
+            options.json.write_text(json.dumps(document, indent=1))
+    text = report(document)
     print(text)
     if options.markdown:
         options.markdown.write_text(text)
+
+
+def find_python(engine: str, folder: Path) -> str:
+    """Returns the interpreter of an engine; a peer's environment is made if it is not there."""
+    if engine == "ogrpo":
+        return sys.executable
+    if engine == "transformers":
+        return python_with(folder, engine, TRANSFORMERS)
+    base = os.environ.get("OGRPO_VLLM_BASE", "python3.11")
+    packages = ("--no-deps", "--require-hashes", "-r", str(VLLM))
+    return made(folder, "vllm", hashlib.sha256(VLLM.read_bytes()).hexdigest(), base, packages)
 
 
 def write_model(folder: Path, shape: Any) -> dict[str, Any]:
@@ -120,10 +136,10 @@ class Bench:
     def measure(self, engine: Engine | None, name: str, seed: int) -> dict[str, Any]:
         with ExitStack() as stack:
             engine = engine or self.start(name, stack)
-            found = engine.draw(self.options.seconds, seed, self.job["shape"]["tokens"])
-        rate = found["tokens"] / found["cpu"]
-        print(f"{name}: {found['calls']} batches, {rate:,.0f} tokens/CPU-s", file=sys.stderr)
-        return {**found, "versions": engine.versions}
+            drawn = engine.draw(self.options.seconds, seed, self.job["shape"]["tokens"])
+        rate = drawn["tokens"] / drawn["cpu"]
+        print(f"{name}: {drawn['calls']} batches, {rate:,.0f} tokens/CPU-s", file=sys.stderr)
+        return {**drawn, "versions": engine.versions}
 
     def start(self, name: str, stack: ExitStack) -> Engine:
         options = self.options

@@ -29,9 +29,9 @@ def load(job: Job) -> Draw:
             logprobs=0,
             detokenize=False,
         )
-        asked = [{"prompt_token_ids": row} for row in ids.tolist()]
-        found = llm.generate(asked, params, use_tqdm=False)
-        return [c.token_ids for request in found for c in request.outputs]
+        prompts = [{"prompt_token_ids": row} for row in ids.tolist()]
+        replies = llm.generate(prompts, params, use_tqdm=False)
+        return [c.token_ids for reply in replies for c in reply.outputs]
 
     return draw
 

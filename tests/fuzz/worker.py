@@ -24,9 +24,9 @@ from ogrpo.data.tokenizer import TextTokenizer, train_bpe
 from ogrpo.evaluation.reading import read_answers
 from ogrpo.policy import load_pretrained
 from ogrpo.report.run_dir import RunDir
+from ogrpo.rollout import weights
 from ogrpo.rollout.extension import ogrpo_releases as releases
-from ogrpo.rollout.weights import tensors
-from ogrpo.rollout.weights.store import Store
+from ogrpo.rollout.weights import Store
 from ogrpo.tasks.rows import read_rows
 from tests.fuzz.mutations import broken
 
@@ -67,7 +67,7 @@ def text(name, content):
 
 def load_release(folder):
     file = folder / "model.safetensors"
-    tensors.read(file)
+    weights.read(file)
     releases.check(file, {"a": [2, 3]}, "float32")
 
 

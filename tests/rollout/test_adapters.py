@@ -8,11 +8,10 @@ import numpy as np
 import pytest
 
 from ogrpo.policy.lora import join_adapters
+from ogrpo.rollout import weights as files
 from ogrpo.rollout.extension import ogrpo_adapters
 from ogrpo.rollout.extension import ogrpo_releases as releases
-from ogrpo.rollout.weights import tensors as files
-from ogrpo.rollout.weights.share import WeightShare
-from ogrpo.rollout.weights.store import Store
+from ogrpo.rollout.weights import Store, WeightShare
 from ogrpo.serving.bridge import named_adapters
 from tests.rollout.vllm import world
 

@@ -1,10 +1,15 @@
-"""The worker extension's choices that no server here can show; pushes to vLLM are in tests/server."""
+"""The server's side: names that vLLM sees, and temporary folders, which go with their owners."""
 
+import signal
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
+import pytest
+
 from ogrpo.rollout import extension
+from ogrpo.rollout.extension.ogrpo_releases import Scratch, remove_stale
 
 NAMES = """
 import ogrpo_weight_sync
@@ -19,3 +24,58 @@ def test_the_extension_shares_no_name_with_a_worker():
         [sys.executable, "-c", NAMES], cwd=folder, capture_output=True, text=True, check=True
     )
     assert done.stdout.split() == ["ogrpo_describe", "ogrpo_stage_adapter"]
+
+
+OWNER = """
+import sys, time
+from ogrpo.rollout.extension.ogrpo_releases import Scratch
+scratch = Scratch("ogrpo-test-")
+(scratch.folder / "model").write_bytes(b"weights")
+print(scratch.folder, flush=True)
+if sys.argv[1] == "wait":
+    time.sleep(600)
+"""
+
+
+@pytest.fixture(autouse=True)
+def temporary(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+
+
+def owner(how):
+    return subprocess.Popen([sys.executable, "-c", OWNER, how], stdout=subprocess.PIPE, text=True)
+
+
+def test_what_a_killed_process_left_is_deleted_and_what_a_living_one_uses_is_not():
+    with owner("wait") as dead, owner("wait") as living:
+        left, used = (Path(process.stdout.readline().strip()) for process in (dead, living))
+        dead.send_signal(signal.SIGKILL)
+        dead.wait()
+        assert (left / "model").is_file()
+        mine = Scratch("ogrpo-test-")
+        assert not left.exists()
+        assert (used / "model").is_file()
+        remove_stale("ogrpo-test-")  # not even its own
+        assert mine.folder.is_dir()
+        living.kill()
+
+
+def test_it_goes_with_the_process_or_when_told():
+    with owner("end") as process:
+        assert not Path(process.communicate()[0].strip()).exists()
+    scratch = Scratch("ogrpo-test-")
+    scratch.remove()
+    assert not scratch.folder.exists()
+
+
+def test_folders_of_others_are_left_alone(tmp_path):
+    unlocked = tmp_path / "ogrpo-test-without-a-lock"
+    other = tmp_path / "elsewhere"
+    for folder in (unlocked, other):
+        folder.mkdir()
+    (other / "lock").touch()
+    (tmp_path / "ogrpo-test-link").symlink_to(other)
+    remove_stale("ogrpo-test-")
+    assert unlocked.is_dir()
+    assert (other / "lock").is_file()

@@ -14,8 +14,7 @@ import pytest
 from ogrpo.protocol import Completion, Group, check_request
 from ogrpo.rollout import http_server
 from ogrpo.rollout.endpoint import Endpoint, ServedModel, Service
-from ogrpo.rollout.weights.share import WeightShare
-from ogrpo.rollout.weights.store import Store
+from ogrpo.rollout.weights import Store, WeightShare
 
 VOCAB = 8
 

@@ -8,9 +8,9 @@ from contextlib import contextmanager
 import numpy as np
 import pytest
 
+from ogrpo.rollout import nccl
+from ogrpo.rollout.nccl import Broadcast, Config, Nccl, NcclError, UniqueId
 from ogrpo.rollout.vllm import Refused
-from ogrpo.rollout.weights import nccl
-from ogrpo.rollout.weights.nccl import Broadcast, Config, Nccl, NcclError, UniqueId
 from ogrpo.serving.bridge import open_nccl
 from tests.rollout.vllm import broadcast
 from tests.rollout.vllm.broadcast import Worker, on_host, trainers

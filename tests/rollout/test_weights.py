@@ -14,10 +14,9 @@ import pytest
 from safetensors import safe_open
 from safetensors.numpy import save_file
 
+from ogrpo.rollout import weights as files
 from ogrpo.rollout.extension import ogrpo_releases as releases
-from ogrpo.rollout.weights import tensors as files
-from ogrpo.rollout.weights.share import WeightShare
-from ogrpo.rollout.weights.store import Store
+from ogrpo.rollout.weights import Store, WeightShare
 
 DTYPES = {"F32": np.float32, "F16": np.float16, "BF16": ml_dtypes.bfloat16}
 

@@ -12,16 +12,15 @@ import numpy as np
 import pytest
 
 from ogrpo.protocol import Sampling
-from ogrpo.rollout.vllm import Broken, Refused, Unavailable, Unproven, sync
+from ogrpo.rollout import nccl
+from ogrpo.rollout.vllm import Broken, Refused, Unavailable, Unproven, push
 from ogrpo.rollout.vllm.api import ServerApi
-from ogrpo.rollout.weights import nccl
-from ogrpo.rollout.weights.share import WeightShare
-from ogrpo.rollout.weights.store import Store
+from ogrpo.rollout.weights import Store, WeightShare
 from ogrpo.serving.bridge import make_score_fn, named_tensors
 from tests.rollout.vllm import broadcast, contract, updates, world
 
 CONFIG = world.decoder(tied=False)
-SEQUENCES = sync.probe_sequences(world.VOCAB, count=4, length=16)
+SEQUENCES = push.probe_sequences(world.VOCAB, count=4, length=16)
 
 
 def test_raw_log_probs_serve_at_temperature_one_and_are_refused_elsewhere(alone):
@@ -163,7 +162,7 @@ def test_a_rank_that_alone_did_not_install_is_broken_and_found_by_the_probe(alon
     release = store.write(named_tensors(CONFIG, params[1]), 2)
     share = WeightShare(store.folder)
     scores = [np.asarray(x) for x in make_score_fn(CONFIG)(params[1], SEQUENCES)]
-    probe = sync.Probe(SEQUENCES, scores, 1e-3)
+    probe = push.Probe(SEQUENCES, scores, 1e-3)
     scratch = scratch_of(alone.member("worker", rank=1))
     update = ServerApi.update_weights
 
@@ -174,7 +173,7 @@ def test_a_rank_that_alone_did_not_install_is_broken_and_found_by_the_probe(alon
         await update(api, body, seconds=seconds)
 
     def prove(api, found):
-        return sync.prove(api, found, sync.Target(release, probe))
+        return push.prove(api, found, push.Target(release, probe))
 
     try:
         with contract.connect([alone.url], CONFIG) as engine:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from ogrpo.protocol import Sampling
-from ogrpo.rollout.weights.store import Store
+from ogrpo.rollout.weights import Store
 from tests.rollout.vllm import contract, updates, world
 
 CONFIG = world.decoder()

@@ -6,7 +6,7 @@ import pytest
 
 from ogrpo.protocol import Sampling
 from ogrpo.rollout.vllm import Refused
-from tests.rollout.vllm import adapters, contract, world
+from tests.rollout.vllm import contract, world
 from tests.server.test_2_tied import CONFIG, LONG, MANY, by_version
 
 
@@ -17,14 +17,14 @@ def connected(server, **options):
 @pytest.mark.parametrize("transport", ["folder", "url"])
 def test_pushes_are_proven_one_after_the_other(native, transport):
     with connected(native, transport=transport) as engine:
-        adapters.check_pushes(engine, CONFIG, pulled=transport == "url")
+        contract.check_adapter_pushes(engine, CONFIG, pulled=transport == "url")
 
 
 # vLLM itself takes these without a word.
 @pytest.mark.parametrize("kind", ["nan", "extra"])
 def test_garbage_is_refused_and_the_adapters_before_it_serve_on(native, kind, monkeypatch):
     with connected(native) as engine:
-        adapters.check_garbage(engine, CONFIG, kind, monkeypatch)
+        contract.check_adapter_garbage(engine, CONFIG, kind, monkeypatch)
 
 
 def test_a_server_that_takes_no_adapters_is_refused_with_the_remedy(portable):

@@ -21,44 +21,39 @@ def check_url(url: str, option: str) -> None:
     Raises:
         ValueError: with the option's name, and without the secret.
     """
+
+    def whole(url: str) -> bool:
+        try:
+            parts = urlsplit(url)
+            host = (parts.hostname or "").encode("idna")
+            return bool(parts.scheme in ("http", "https") and host and parts.port != 0)
+        except ValueError:  # of the port, of an IPv6 address, or of a name
+            return False
+
     if re.search(r"[@?#]", url):
         raise ValueError(
             f"{option} has credentials, a query or a fragment in it: give the address alone, such"
             f" as http://host:8000, and {ELSEWHERE}"
         )
-    if not (_whole(url) and url.isprintable() and " " not in url):
-        raise ValueError(f"{option}: {url!r:.80} is no server URL; give {_advice(url)}")
-
-
-def _whole(url: str) -> bool:
-    try:
-        parts = urlsplit(url)
-        named = (parts.hostname or "").encode("idna")
-        return bool(parts.scheme in ("http", "https") and named and parts.port != 0)
-    except ValueError:  # of the port, of an IPv6 address, or of a name
-        return False
-
-
-def _advice(url: str) -> str:
-    """The address that was meant, where only its scheme is missing."""
-    bare = _BARE.fullmatch(url)
-    named = bare is not None and not bare[1].isdecimal()
-    meant = f"http://{bare[1]}{bare[2] or ':8000'}" if bare and named else ""
-    return f"it with its scheme: {meant}" if _whole(meant) else "one such as http://host:8000"
+    if not (whole(url) and url.isprintable() and " " not in url):
+        bare = _BARE.fullmatch(url)  # only the scheme may be missing
+        meant = f"http://{bare[1]}{bare[2] or ':8000'}" if bare and not bare[1].isdecimal() else ""
+        advice = f"it with its scheme: {meant}" if whole(meant) else "one such as http://host:8000"
+        raise ValueError(f"{option}: {url!r:.80} is no server URL; give {advice}")
 
 
 def server_root(url: str) -> str:
-    """The address below which a server has /health and /v1, as clients of /v1 may give it, too."""
+    """Returns the address below which a server has /health and /v1, from that of /v1, too."""
     return url.rstrip("/").removesuffix("/v1").rstrip("/")
 
 
 def bare_host(host: str) -> str:
-    """A host without the brackets of an IPv6 address in a URL."""
+    """Returns a host without the brackets of an IPv6 address in a URL."""
     return host[1:-1] if host.startswith("[") and host.endswith("]") else host
 
 
 def url_of(host: str, port: int) -> str:
-    """The address of a server of ours."""
+    """Returns the URL of a server that listens on a host and a port."""
     bare = bare_host(host)
     return f"http://[{bare}]:{port}" if ":" in bare else f"http://{bare}:{port}"
 
@@ -69,12 +64,20 @@ def check_offer(listen: str, advertise: str | None, prefix: str, urls: Sequence[
     Raises:
         ValueError: with the option's name and a remedy.
     """
-    if advertise is not None and (not _is_host(advertise) or _is_wildcard(advertise)):
-        raise ValueError(
-            f"{prefix}advertise is {advertise!r:.80}, which names no machine: give this one's name"
-            " or address alone, as the servers see it, such as 10.0.0.5"
-        )
-    if advertise is None and _is_wildcard(listen):
+
+    def every(host: str) -> bool:
+        """Returns whether a socket that is bound to this listens on every interface."""
+        address = _address(host)
+        return address.is_unspecified if address else bare_host(host).strip("0.") == ""
+
+    if advertise is not None:
+        bare = bare_host(advertise)
+        if every(advertise) or not (_address(bare) if ":" in bare else _NAME.fullmatch(bare)):
+            raise ValueError(
+                f"{prefix}advertise is {advertise!r:.80}, which names no machine: give this one's"
+                " name or address alone, as the servers see it, such as 10.0.0.5"
+            )
+    elif every(listen):
         way = next(filter(None, map(route, urls)), None)
         example = f", for {urls[0]} perhaps {way.local}" if way else ", such as 10.0.0.5"
         raise ValueError(
@@ -90,7 +93,8 @@ def check_loopback(advertised: str, urls: Sequence[str], option: str) -> None:
     Raises:
         ValueError: with the first such server, and the address by which it may reach this machine.
     """
-    if not _is_loopback(advertised):
+    address = _address(advertised)
+    if not (address.is_loopback if address else advertised == "localhost"):
         return
     for url in urls:
         way = route(url)
@@ -101,38 +105,22 @@ def check_loopback(advertised: str, urls: Sequence[str], option: str) -> None:
             )
 
 
-def _is_host(host: str) -> bool:
-    bare = bare_host(host)
-    return bool(_address(bare)) if ":" in bare else bool(_NAME.fullmatch(bare))
-
-
-def _is_wildcard(host: str) -> bool:
-    """Returns whether a socket that is bound to this listens on every interface."""
-    address = _address(bare_host(host))
-    return address.is_unspecified if address else bare_host(host).strip("0.") == ""
-
-
-def _is_loopback(host: str) -> bool:
-    address = _address(bare_host(host))
-    return address.is_loopback if address else host == "localhost"
-
-
 def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
     try:
-        return ipaddress.ip_address(host)
+        return ipaddress.ip_address(bare_host(host))
     except ValueError:
         return None
 
 
 class Route(NamedTuple):
-    """From this machine to a server."""
+    """The addresses of both ends of a connection from this machine to a server."""
 
     local: str
     peer: str
 
 
 def route(url: str) -> Route | None:
-    """The addresses of both ends of a connection to a server; None where they are not known.
+    """Returns the addresses of both ends of a connection to a server; None where not known.
 
     A connected datagram socket has chosen its route, and has sent nothing.
     """

@@ -76,76 +76,58 @@ class Terms:
 
 
 def flaws(groups: Sequence[Group], terms: Terms) -> dict[int, Flaw]:
-    """The first flaw of each group that has one, by the group's place."""
+    """Returns the first flaw of each group that has one, by the group's place."""
     drawn = [completion for group in groups for completion in group.completions]
     of_tokens = _flaws_of_tokens(drawn, terms.vocab_size)
+    sampling, first = terms.sampling, 0
     flawed: dict[int, Flaw] = {}
-    first = 0
     for place, group in enumerate(groups):
         size, first = len(group.completions), first + len(group.completions)
-        flaw = (
-            _flaw_of_count(size, terms.sampling.group_size)
-            or next(filter(None, (_flaw_of_completion(c, terms) for c in group.completions)), None)
-            or next((of_tokens[n] for n in range(first - size, first) if n in of_tokens), None)
-            or (None if terms.sampling.greedy else _repeated(group))
-        )
+        if size != sampling.group_size:
+            flaw = Flaw("count", f"{size} completions for {sampling.group_size} ordered")
+        else:
+            flaw = (
+                next(filter(None, (_flaw_of(c, terms) for c in group.completions)), None)
+                or next((of_tokens[n] for n in range(first - size, first) if n in of_tokens), None)
+                or (None if sampling.greedy else _repeated(group))
+            )
         if flaw is not None:
             flawed[place] = flaw
     return flawed
 
 
-def _flaw_of_count(size: int, ordered: int) -> Flaw | None:
-    return None if size == ordered else Flaw("count", f"{size} completions for {ordered} ordered")
-
-
-def _flaw_of_completion(completion: Completion, terms: Terms) -> Flaw | None:
-    sampling = terms.sampling
+def _flaw_of(completion: Completion, terms: Terms) -> Flaw | None:
+    """Returns a flaw of temperature, length, end or versions."""
+    sampling, reason = terms.sampling, completion.finish_reason
+    length, most = len(completion.token_ids), sampling.max_tokens
     if completion.temperature != sampling.temperature:
         text = f"temperature {completion.temperature} for {sampling.temperature} ordered"
         return Flaw("temperature", text)
-    return (
-        _flaw_of_length(len(completion.token_ids), sampling.max_tokens)
-        or _flaw_of_end(completion, terms)
-        or _flaw_of_versions(completion, terms.versions)
-    )
-
-
-def _flaw_of_length(length: int, most: int) -> Flaw | None:
     if length == 0:
         return Flaw("tokens", "a completion without a token")
-    return None if length <= most else Flaw("length", f"{length} tokens for at most {most}")
-
-
-def _flaw_of_end(completion: Completion, terms: Terms) -> Flaw | None:
-    reason, length = completion.finish_reason, len(completion.token_ids)
-    last, most = int(completion.token_ids[-1]), terms.sampling.max_tokens
+    if length > most:
+        return Flaw("length", f"{length} tokens for at most {most}")
     if reason == "abort":
         return Flaw("aborted", f"a completion was given up after {length} tokens")
     if reason == "length" and length < most:
         return Flaw("length", f"a completion was cut off at {length} of {most} tokens")
+    last = int(completion.token_ids[-1])
     if reason == "stop" and terms.eos_id not in (None, last):
         return Flaw("finish", f"a completion ends at token {last}, the end token is {terms.eos_id}")
-    return None
-
-
-def _flaw_of_versions(completion: Completion, published: Container[int] | None) -> Flaw | None:
-    spans, length = completion.version_spans, len(completion.token_ids)
-    if spans:
-        ends = [0, *(span.end for span in spans)]
-        starts = [*(span.start for span in spans), length]
-        if starts != ends or any(span.start > span.end for span in spans):
-            text = ", ".join(f"[{s.start}, {s.end})" for s in spans)
-            return Flaw("version", f"versions are told of tokens {text} of {length}")
-    if published is None:
-        return None
-    named = {completion.policy_version, *(span.version for span in spans)}
-    if unknown := sorted(version for version in named if version not in published):
+    spans = completion.version_spans
+    ends, starts = [0, *(span.end for span in spans)], [*(span.start for span in spans), length]
+    if spans and (starts != ends or any(span.start > span.end for span in spans)):
+        text = ", ".join(f"[{s.start}, {s.end})" for s in spans)
+        return Flaw("version", f"versions are told of tokens {text} of {length}")
+    versions = {completion.policy_version, *(span.version for span in spans)}
+    published = versions if terms.versions is None else terms.versions
+    if unknown := sorted(version for version in versions if version not in published):
         return Flaw("version", f"version {unknown[0]}, which was not published")
     return None
 
 
 def _flaws_of_tokens(drawn: Sequence[Completion], vocab_size: int | None) -> Mapping[int, Flaw]:
-    """The first flaw among the tokens of each completion that has one, all looked at at once."""
+    """Returns the first flaw among the tokens of each completion that has one."""
     if not drawn:
         return {}
     ids = np.concatenate([completion.token_ids for completion in drawn])
@@ -195,15 +177,20 @@ class Orders:
         return flawed
 
     def _keys(self, group: Group) -> dict[bytes, float]:
-        """Digests of the completions that are too unlikely to come twice, with their log-prob."""
+        """Returns digests of the completions too unlikely to come twice, with their log-prob."""
         pairs = math.log(len(self._owners) + len(group.completions))
         keys: dict[bytes, float] = {}
         for completion in group.completions:
-            log_prob = float(completion.log_probs[completion.carries_loss].sum(dtype=np.float64))
+            log_prob = _log_prob(completion)
             if log_prob + pairs < NO_CHANCE:
                 content = completion.token_ids.tobytes() + completion.log_probs.tobytes()
                 keys[blake2b(content, digest_size=DIGEST).digest()] = log_prob
         return keys
+
+
+def _log_prob(completion: Completion) -> float:
+    mask, log_probs = completion.loss_mask, completion.log_probs
+    return float((log_probs if mask is None else log_probs[mask]).sum(dtype=np.float64))
 
 
 def _repeated(group: Group) -> Flaw | None:
@@ -212,14 +199,11 @@ def _repeated(group: Group) -> Flaw | None:
     At low entropy equal completions are as they should be; of `n` that are equal with probability p
     each, the chance is about `comb(G - 1, n - 1) * p^(n - 1)`.
     """
-    written = Counter(completion.token_ids.tobytes() for completion in group.completions)
-    if len(written) == len(group.completions):
-        return None
     size = len(group.completions)
-    for completion in group.completions:
+    written = Counter(completion.token_ids.tobytes() for completion in group.completions)
+    for completion in group.completions if len(written) < size else ():
         count = written[completion.token_ids.tobytes()]
-        log_prob = float(completion.log_probs[completion.carries_loss].sum(dtype=np.float64))
-        chance = math.log(math.comb(size - 1, count - 1)) + (count - 1) * log_prob
+        chance = math.log(math.comb(size - 1, count - 1)) + (count - 1) * _log_prob(completion)
         if count > 1 and chance < NO_CHANCE:
             text = f"{count} of {size} completions are one, of a chance of exp({chance:.0f})"
             return Flaw("repeated", text)

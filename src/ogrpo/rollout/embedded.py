@@ -1,20 +1,16 @@
 """The engine without a server: the trainer's own sampler behind the engine interface."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from ogrpo.protocol import Completion, Group, Sampling, check_request
+from ogrpo.protocol import BoolArray, Completion, Group, IntArray, Sampling, check_request
 
-Ids = NDArray[np.int32]
 SampleFn = Callable[..., Any]
 
 
-@dataclass(frozen=True, eq=False)
-class Weights:
+class Weights(NamedTuple):
     """Parameters and their version, replaced together: a call reads both once, at its start."""
 
     params: Any
@@ -22,7 +18,7 @@ class Weights:
 
 
 class EmbeddedEngine:
-    """Samples with a function it is given, from the weights published last.
+    """Samples with a function, from the weights published last.
 
     The caller publishes weights that nobody overwrites: a trainer that donates its buffers to the
     next update publishes a copy. Other threads may publish and generate meanwhile: a call samples
@@ -58,7 +54,7 @@ class EmbeddedEngine:
 
     @property
     def version(self) -> int:
-        """The version of the weights in use, -1 before there are any."""
+        """Returns the version of the weights in use, -1 before there are any."""
         return -1 if self._weights is None else self._weights.version
 
     def publish(self, params: Any, version: int) -> None:
@@ -66,14 +62,14 @@ class EmbeddedEngine:
         self._weights = Weights(self._prepare_fn(params), version)
 
     def withdraw(self) -> None:
-        """Lets go of the weights: the memory of those that a trainer donates is then its own."""
+        """Lets go of the weights, so that a trainer may donate their memory."""
         self._weights = None
 
     def metrics(self) -> dict[str, float]:
-        """Nothing beyond what the loop measures itself."""
+        """Returns nothing: the loop measures all there is."""
         return {}
 
-    def generate(self, prompts: Sequence[Ids], sampling: Sampling, seed: int) -> list[Group]:
+    def generate(self, prompts: Sequence[IntArray], sampling: Sampling, seed: int) -> list[Group]:
         """Returns one group per prompt, in order.
 
         Raises:
@@ -90,34 +86,36 @@ class EmbeddedEngine:
         weights = self._weights
         if weights is None:
             raise RuntimeError("generate() before publish(): the engine has no weights yet")
-        groups: list[Group] = []
-        for start in range(0, len(prompts), self._batch_size):
-            chunk = prompts[start : start + self._batch_size]
-            groups += self._generate_chunk(weights, chunk, sampling, seed + start)
+        size, groups = self._batch_size, []
+        for start in range(0, len(prompts), size):
+            chunk = prompts[start : start + size]
+            ids, mask = self._pad([*chunk, *[chunk[0]] * (size - len(chunk))], sampling.max_tokens)
+            out = self._sample_fn(
+                weights.params,
+                ids,
+                mask,
+                seed + start,
+                temperature=sampling.log_prob_temperature,
+                greedy=sampling.greedy,
+                group_size=sampling.group_size,
+                max_tokens=sampling.max_tokens,
+            )
+            arrays = [np.asarray(x) for x in (out.token_ids, out.log_probs, out.mask, out.finished)]
+            for prompt, token_ids, log_probs, drawn, finished in zip(chunk, *arrays, strict=False):
+                completions = [
+                    Completion(
+                        token_ids=token_ids[g, :length],
+                        log_probs=log_probs[g, :length],
+                        policy_version=weights.version,
+                        temperature=sampling.temperature,
+                        finish_reason="stop" if finished[g] else "length",
+                    )
+                    for g, length in enumerate(drawn.sum(axis=-1))
+                ]
+                groups.append(Group(prompt, tuple(completions)))
         return groups
 
-    def _generate_chunk(
-        self, weights: Weights, prompts: Sequence[Ids], sampling: Sampling, seed: int
-    ) -> list[Group]:
-        filled = [*prompts, *[prompts[0]] * (self._batch_size - len(prompts))]
-        ids, mask = self._pad(filled, sampling.max_tokens)
-        out = self._sample_fn(
-            weights.params,
-            ids,
-            mask,
-            seed,
-            temperature=sampling.log_prob_temperature,
-            greedy=sampling.greedy,
-            group_size=sampling.group_size,
-            max_tokens=sampling.max_tokens,
-        )
-        arrays = [np.asarray(x) for x in (out.token_ids, out.log_probs, out.mask, out.finished)]
-        return [
-            Group(prompt, tuple(_completions(weights.version, sampling, *(x[n] for x in arrays))))
-            for n, prompt in enumerate(prompts)
-        ]
-
-    def _pad(self, prompts: Sequence[Ids], max_tokens: int) -> tuple[Ids, NDArray[np.bool_]]:
+    def _pad(self, prompts: Sequence[IntArray], max_tokens: int) -> tuple[IntArray, BoolArray]:
         lengths = np.array([len(p) for p in prompts])
         width = self._prompt_length
         if width is None:
@@ -128,19 +126,3 @@ class EmbeddedEngine:
         for row, prompt in zip(ids, prompts, strict=True):
             row[: len(prompt)] = prompt
         return ids, np.arange(width)[None] < lengths[:, None]
-
-
-def _completions(
-    version: int, sampling: Sampling, token_ids: Any, log_probs: Any, mask: Any, finished: Any
-) -> list[Completion]:
-    lengths = mask.sum(axis=-1)
-    return [
-        Completion(
-            token_ids=token_ids[g, : lengths[g]],
-            log_probs=log_probs[g, : lengths[g]],
-            policy_version=version,
-            temperature=sampling.temperature,
-            finish_reason="stop" if finished[g] else "length",
-        )
-        for g in range(sampling.group_size)
-    ]

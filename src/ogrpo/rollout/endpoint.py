@@ -1,6 +1,6 @@
 """The servers' HTTP protocol in front of the embedded sampler: a vLLM of one file, for any machine.
 
-What `ogrpo.rollout.vllm` asks of a server is answered here from plain functions, in the same words,
+Each request of `ogrpo.rollout.vllm` is answered here from plain functions, in the same words,
 errors included, so that the bridge can be tested, and a set-up rehearsed, without vLLM. Sampling
 is done one request at a time. It is no vLLM: no batching across requests, no abort on the way.
 """
@@ -9,8 +9,10 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http import HTTPStatus
+from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 from uuid import uuid4
@@ -18,14 +20,12 @@ from uuid import uuid4
 import numpy as np
 
 from ogrpo.protocol import Completion, Engine, Group, IntArray, Sampling
-from ogrpo.rollout import fields
 from ogrpo.rollout.address import url_of
 from ogrpo.rollout.extension import ogrpo_adapters
 from ogrpo.rollout.extension import ogrpo_releases as releases
 from ogrpo.rollout.http_server import BadRequest, Handler, HttpServer
-from ogrpo.rollout.served_adapters import AdaptFn, ServedAdapters
-from ogrpo.rollout.weights.tensors import Tensors, read
-from ogrpo.system.files import parse_json
+from ogrpo.rollout.weights import Tensors, read
+from ogrpo.system.files import parse_json, read_json
 from ogrpo.system.terminal import shown
 
 log = logging.getLogger(__name__)
@@ -34,15 +34,73 @@ UNPUSHED = -1
 SOURCE = {"path", "url", "token", "broadcast"}
 """Where a push may say that a release is."""
 STAGED = {"name", "manifest_sha256"}
-"""What a push of adapters says beside that."""
+"""The other arguments of a push of adapters."""
 VERSION = "0.0.0+ogrpo-embedded"
 FAILED = "Internal Server Error"
 """All that vLLM says of what a worker raised."""
+MOST_PROMPTS, MOST_CHOICES, MOST_IDS = 4096, 4096, 1 << 22
+"""Of a request; a model takes fewer ids, and says how many."""
+
+
+# --- values of a request's body: a wrong one is refused by its name -------------------------------
+
+
+def token_ids(value: Any, name: str) -> IntArray:
+    """Returns token ids as an array."""
+    short = isinstance(value, list) and len(value) <= MOST_IDS
+    if not short or not all(type(x) is int and 0 <= x < 1 << 31 for x in value):
+        raise BadRequest(f"{name} is {value!r:.60}: give a list of token ids")
+    return np.array(value, np.int32)
+
+
+def prompts_of(value: Any) -> list[IntArray]:
+    """Returns one prompt or several, as token ids."""
+    if not isinstance(value, list) or not 1 <= len(value) <= MOST_PROMPTS:
+        raise BadRequest(f"prompt is {value!r:.60}: give token ids, or a list of lists of them")
+    several = value if isinstance(value[0], list) else [value]
+    return [token_ids(each, "prompt") for each in several]
+
+
+def whole(options: Mapping[str, Any], name: str, default: int, least: int, most: int) -> int:
+    """Returns a whole number of an option; null is the default."""
+    value = options.get(name)
+    value = default if value is None else value
+    if type(value) is not int or not least <= value <= most:
+        raise BadRequest(f"{name} is {value!r:.60}: give a whole number from {least} to {most}")
+    return value
+
+
+def temperature_of(options: Mapping[str, Any]) -> float:
+    """Returns the temperature, 1 where it is null."""
+    value = options.get("temperature")
+    value = 1.0 if value is None else value
+    if type(value) not in (int, float) or not 0 <= value <= 1e6:
+        raise BadRequest(f"temperature is {value!r:.60}: give a number from 0 to 1e+06")
+    return float(value)
+
+
+def section(body: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """Returns an object of the body; empty where it is not there."""
+    value = body.get(name, {})
+    if not isinstance(value, dict):
+        raise BadRequest(f"{name} is {value!r:.60}: give an object")
+    return value
+
+
+def text_of(body: Mapping[str, Any], name: str) -> str:
+    """Returns a text of the body."""
+    value = body.get(name)
+    if not isinstance(value, str) or not value or "\0" in value:
+        raise BadRequest(f"{name} is {value!r:.60}: give a text")
+    return value
+
+
+# --- the service ----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class ServedModel:
-    """A served model, as functions.
+    """The functions of a served model.
 
     Attributes:
         engine: samples from what was published last; ends completions at `eos_id`.
@@ -60,7 +118,7 @@ class ServedModel:
 
     engine: Engine
     params_fn: Callable[[Tensors], Any]
-    adapt_fn: AdaptFn
+    adapt_fn: Callable[[Any, Tensors, float], Any]
     score_fn: Callable[[Any, Sequence[IntArray]], Sequence[np.ndarray]]
     next_fn: Callable[[Any, IntArray], np.ndarray]
     decode_fn: Callable[[Sequence[int]], str]
@@ -71,9 +129,58 @@ class ServedModel:
     max_model_len: int
 
 
+class ServedAdapters:
+    """Adapters by the model name that requests give, loaded by vLLM's routes.
+
+    Args:
+        adapt_fn: `(params, A and B by PEFT's names, scale)` -> parameters with these adapters.
+        base: the name of the model beneath them.
+    """
+
+    def __init__(self, adapt_fn: Callable[[Any, Tensors, float], Any], base: str) -> None:
+        self._adapt_fn, self._base = adapt_fn, base
+        self.loaded: dict[str, tuple[Tensors, float]] = {}
+        self._adapted: dict[str, tuple[Any, Any]] = {}
+
+    def params(self, name: str, base: Any) -> Any:
+        """Returns the parameters of a name, over those of the model beneath it."""
+        if name not in self._adapted or self._adapted[name][0] is not base:
+            self._adapted[name] = base, self._adapt_fn(base, *self.loaded[name])
+        return self._adapted[name][1]
+
+    def load(self, body: Json) -> Json:
+        """Answers `/v1/load_lora_adapter`."""
+        name, folder = text_of(body, "lora_name"), Path(text_of(body, "lora_path"))
+        if name == self._base:
+            raise BadRequest(f"The lora adapter '{name:.80}' conflicts with a served base model.")
+        if name in self.loaded:
+            raise BadRequest(f"The lora adapter '{name:.80}' has already been loaded.")
+        try:
+            config = read_json(folder / ogrpo_adapters.CONFIG)
+            tensors = read(folder / ogrpo_adapters.TENSORS)
+            self.loaded[name] = tensors, config["lora_alpha"] / config["r"]
+        except OSError as error:
+            raise BadRequest(f"No adapter found for {folder}", 404) from error
+        except (ValueError, KeyError, TypeError, ZeroDivisionError) as error:
+            raise BadRequest(f"{folder} has no adapters that can be read: {error}", 500) from error
+        return {"message": f"LoRA adapter '{name}' added"}
+
+    def unload(self, body: Json) -> Json:
+        """Answers `/v1/unload_lora_adapter`."""
+        name = text_of(body, "lora_name")
+        if name not in self.loaded:
+            raise BadRequest(f"The lora adapter '{name:.80}' cannot be found.", 404)
+        del self.loaded[name]
+        self._adapted.pop(name, None)
+        return {"message": f"LoRA adapter '{name}' removed"}
+
+
 @dataclass
 class Service:
-    """The state behind the protocol: the weights, and whether it is paused."""
+    """The state behind the protocol: the weights, and whether it is paused.
+
+    `lora_rank` is the largest rank of adapters that may be pushed by themselves; 0: none may.
+    """
 
     model: ServedModel
     params: Any
@@ -83,7 +190,6 @@ class Service:
     updating: bool = False
     generated: int = 0
     lora_rank: int = 0
-    """The largest rank of adapters that may be pushed by themselves; 0: none may."""
     _gate: threading.Condition = field(default_factory=threading.Condition)
     _running: int = 0
     _sampler: Any = field(default_factory=threading.Lock)
@@ -104,15 +210,13 @@ class Service:
             most_rank=self.lora_rank,
         )
 
-    # --- what the server says of itself --------------------------------------------------------
-
     def cards(self) -> list[Json]:
-        """The model's card, and those of the adapters beside it."""
+        """Returns the model's card, and those of the adapters beside it."""
         base = {"id": self.name, "object": "model", "max_model_len": self.model.max_model_len}
-        return [base, *({"id": name, "object": "model"} for name in self.adapters)]
+        return [base, *({"id": name, "object": "model"} for name in self.adapters.loaded)]
 
     def describe(self) -> Json:
-        """As the vLLM worker extension's `ogrpo_describe`."""
+        """Answers as the vLLM worker extension's `ogrpo_describe` does."""
         return {
             **self.place.where(),
             "protocol": releases.PROTOCOL,
@@ -126,7 +230,7 @@ class Service:
         }
 
     def metrics(self) -> str:
-        """A Prometheus page with what the trainer shows."""
+        """Returns a Prometheus page with what the trainer shows."""
         return (
             f"vllm:num_requests_running {self._running}\n"
             f"vllm:num_requests_waiting 0\n"
@@ -134,34 +238,32 @@ class Service:
         )
 
     def detokenize(self, body: Json) -> Json:
-        """`/detokenize`."""
+        """Answers `/detokenize`."""
         self._check_model(body)
-        ids = fields.token_ids(body.get("tokens"), "tokens")
-        return {"prompt": self.model.decode_fn(ids.tolist())}
+        return {"prompt": self.model.decode_fn(token_ids(body.get("tokens"), "tokens").tolist())}
 
     # --- weights -------------------------------------------------------------------------------
 
     def start_update(self) -> None:
-        """`/start_weight_update`: one at a time, as in vLLM."""
+        """Answers `/start_weight_update`: one at a time, as in vLLM."""
         self._require(not self.updating)
         self.updating = True
 
     def update(self, body: Json) -> None:
-        """`/update_weights`; one that fails ends the update, and says no more than 500."""
+        """Answers `/update_weights`; one that fails ends the update, and says no more than 500."""
         self._require(self.updating)
-        ticket = fields.section(body, "update_info")
-        known = {"version", "manifest_sha256", "install"} | SOURCE
-        named = {"version": None, "manifest_sha256": None, **ticket}
+        ticket = section(body, "update_info")
+        arguments = {"version": None, "manifest_sha256": None, **ticket}
         self.updating = False
-        self._require(ticket.keys() <= known)
+        self._require(ticket.keys() <= {"version", "manifest_sha256", "install"} | SOURCE)
         try:
-            releases.update(self.place, self._served(), **named)
+            releases.update(self.place, self._served(), **arguments)
         except releases.Refusal as refusal:
             raise BadRequest(FAILED, 500) from refusal
         self.updating = True
 
     def finish_update(self) -> None:
-        """`/finish_weight_update`; there is nothing to label: completions carry their version."""
+        """Answers `/finish_weight_update`; nothing is labelled: completions have their version."""
         self._require(self.updating)
         self.updating = False
 
@@ -178,7 +280,7 @@ class Service:
             self.model.engine.publish(self.params, release.version)
 
     def call(self, method: Any, arguments: Json) -> list[Json]:
-        """`/collective_rpc` for the methods that the trainer calls."""
+        """Answers `/collective_rpc` for the methods that the trainer calls."""
         if method == "ogrpo_describe" and not arguments:
             return [self.describe()]
         if method == "ogrpo_stage_adapter" and STAGED <= arguments.keys() <= STAGED | SOURCE:
@@ -200,56 +302,63 @@ class Service:
             self.paused = False
             self._gate.notify_all()
 
-    def _enter(self) -> None:
+    @contextmanager
+    def _let_in(self) -> Any:
+        """Waits until nothing is paused, and counts a request as running."""
         with self._gate:
             self._gate.wait_for(lambda: not self.paused)
             self._running += 1
-
-    def _leave(self) -> None:
-        with self._gate:
-            self._running -= 1
-            self._gate.notify_all()
+        try:
+            yield
+        finally:
+            with self._gate:
+                self._running -= 1
+                self._gate.notify_all()
 
     # --- samples and scores --------------------------------------------------------------------
 
     def complete(self, body: Json) -> Json:
-        """`/v1/completions`."""
+        """Answers `/v1/completions`."""
         self._check_model(body)
-        prompts = fields.prompts(body.get("prompt"))
-        self._enter()
-        try:
+        prompts = prompts_of(body.get("prompt"))
+        with self._let_in():
             if body.get("prompt_logprobs") is not None:
                 choices = self._scores(prompts, self._weights(body["model"]))
             else:
-                groups = self._sample(prompts, body)
-                drawn = [(c, group) for group in groups for c in group.completions]
+                drawn = [
+                    (c, group) for group in self._sample(prompts, body) for c in group.completions
+                ]
                 top = self._top(prompts[0], body) if body.get("logprobs") else None
                 choices = [
-                    {**_portable(n, c, top), **_echo(body, group)}
+                    {
+                        **_choice(n, c),
+                        "logprobs": {"token_logprobs": c.log_probs.tolist(), "top_logprobs": top},
+                        **_echo(body, group),
+                    }
                     for n, (c, group) in enumerate(drawn)
                 ]
-        finally:
-            self._leave()
         answer = {"id": f"cmpl-{_request_id(body)}", "object": "text_completion"}
         return {**answer, "model": body["model"], "choices": choices}
 
     def generate(self, body: Json) -> Json:
-        """`/inference/v1/generate`."""
+        """Answers `/inference/v1/generate`."""
         self._check_model(body)
-        self._enter()
-        try:
-            prompt = fields.token_ids(body.get("token_ids"), "token_ids")
-            options = fields.section(body, "sampling_params")
+        with self._let_in():
+            prompt = token_ids(body.get("token_ids"), "token_ids")
+            options = section(body, "sampling_params")
             (group,) = self._sample([prompt], {**options, "model": body["model"]})
-        finally:
-            self._leave()
-        choices = [_native(n, c) for n, c in enumerate(group.completions)]
+        choices = []
+        for n, c in enumerate(group.completions):
+            label = "default" if c.policy_version == UNPUSHED else str(c.policy_version)
+            span = {"version": label, "start": 0, "end": len(c.token_ids)}
+            log_probs = {"content": [{"logprob": x} for x in c.log_probs.tolist()]}
+            choices.append({**_choice(n, c), "logprobs": log_probs, "weight_versions": [span]})
         answer = {"request_id": f"generate-tokens-{_request_id(body)}", **_echo(body, group)}
         return {**answer, "model": body["model"], "choices": choices}
 
     def _check_model(self, body: Json) -> None:
         name = body.get("model")
-        if not isinstance(name, str) or (name != self.name and name not in self.adapters):
+        if not isinstance(name, str) or (name != self.name and name not in self.adapters.loaded):
             raise BadRequest(f"The model `{name!s:.80}` does not exist.", 404)
 
     def _weights(self, name: str) -> Any:
@@ -259,14 +368,14 @@ class Service:
         sampling = self._sampling(prompts, options)
         with self._sampler:
             self._drawn += 1
-            seed = fields.whole(options, "seed", self._drawn, -(1 << 63), (1 << 63) - 1)
+            seed = whole(options, "seed", self._drawn, -(1 << 63), (1 << 63) - 1)
             weights = self._weights(options["model"])
             if weights is not self._sampled:
                 self.model.engine.publish(weights, self.place.where()["version"])
                 self._sampled = weights
             try:
                 groups = self.model.engine.generate(prompts, sampling, seed)
-            except ValueError as error:  # asked again, it is refused again
+            except ValueError as error:  # it will be refused again
                 raise BadRequest(str(error)) from error
             self.generated += sum(len(c.token_ids) for g in groups for c in g.completions)
         return groups
@@ -274,10 +383,10 @@ class Service:
     def _sampling(self, prompts: list[IntArray], options: Json) -> Sampling:
         self._check_ids(prompts)
         longest = max(map(len, prompts))
-        max_tokens = fields.whole(options, "max_tokens", 16, 1, 1 << 31)
+        max_tokens = whole(options, "max_tokens", 16, 1, 1 << 31)
         tokens = min(max_tokens, self.model.max_model_len - longest)
-        temperature = fields.number(options, "temperature", 1.0, most=1e6)
-        n = fields.whole(options, "n", 1, 1, fields.MOST_CHOICES)
+        temperature = temperature_of(options)
+        n = whole(options, "n", 1, 1, MOST_CHOICES)
         if tokens < 1:
             raise BadRequest(f"the prompt has {longest} tokens, too many for this model")
         if temperature == 0 and n > 1:
@@ -288,34 +397,32 @@ class Service:
         return Sampling(1.0 if greedy else temperature, tokens, n, greedy=greedy)
 
     def _check_ids(self, prompts: list[IntArray]) -> None:
+        most = self.model.max_model_len
         for prompt in prompts:
             if len(prompt) == 0 or prompt.min() < 0 or prompt.max() >= self.model.vocab_size:
                 raise BadRequest("a prompt is empty or has a token id out of the vocabulary")
-            if len(prompt) > self.model.max_model_len:
-                most = self.model.max_model_len
+            if len(prompt) > most:
                 raise BadRequest(f"a prompt has {len(prompt)} tokens: this model takes {most}")
 
     def _scores(self, sequences: list[IntArray], params: Any) -> list[Json]:
         self._check_ids(sequences)
         with self._sampler:
             scores = self.model.score_fn(params, sequences)
-        return [
-            {
-                "index": n,
-                "finish_reason": "length",
-                "prompt_logprobs": [None, *map(_scored, ids[1:].tolist(), values.tolist())],
-            }
-            for n, (ids, values) in enumerate(zip(sequences, scores, strict=True))
-        ]
+        choices = []
+        for n, (ids, values) in enumerate(zip(sequences, scores, strict=True)):
+            pairs = zip(ids[1:].tolist(), values.tolist(), strict=True)
+            scored = [None, *({str(token): {"logprob": value}} for token, value in pairs)]
+            choices.append({"index": n, "finish_reason": "length", "prompt_logprobs": scored})
+        return choices
 
     def _top(self, prompt: IntArray, body: Json) -> list[dict[str, float]]:
         self._check_ids([prompt])
-        temperature = fields.number(body, "temperature", 1.0, most=1e6)
+        temperature = temperature_of(body)
         if temperature == 0:
             raise BadRequest("temperature is 0: log-probs need one above it")
         z = self.model.next_fn(self.params, prompt) / temperature
         log_probs = z - np.logaddexp.reduce(z)
-        count = fields.whole(body, "logprobs", 1, 0, self.model.vocab_size)
+        count = whole(body, "logprobs", 1, 0, self.model.vocab_size)
         best = np.argsort(-log_probs)[:count].tolist()
         return [{f"token_id:{token}": float(log_probs[token]) for token in best}]
 
@@ -328,28 +435,13 @@ def _echo(body: Json, group: Group) -> Json:
     return {"prompt_token_ids": group.prompt_ids.tolist() if body.get("return_token_ids") else None}
 
 
-def _scored(token: int, log_prob: float) -> Json:
-    return {str(token): {"logprob": log_prob}}
-
-
-def _portable(index: int, drawn: Completion, top: Any) -> Json:
-    return _choice(index, drawn, {"token_logprobs": drawn.log_probs.tolist(), "top_logprobs": top})
-
-
-def _native(index: int, drawn: Completion) -> Json:
-    label = "default" if drawn.policy_version == UNPUSHED else str(drawn.policy_version)
-    span = {"version": label, "start": 0, "end": len(drawn.token_ids)}
-    log_probs = {"content": [{"logprob": x} for x in drawn.log_probs.tolist()]}
-    return {**_choice(index, drawn, log_probs), "weight_versions": [span]}
-
-
-def _choice(index: int, drawn: Completion, log_probs: Json) -> Json:
-    ids, reason = drawn.token_ids.tolist(), drawn.finish_reason
-    return {"index": index, "token_ids": ids, "finish_reason": reason, "logprobs": log_probs}
+def _choice(index: int, drawn: Completion) -> Json:
+    ids = drawn.token_ids.tolist()
+    return {"index": index, "token_ids": ids, "finish_reason": drawn.finish_reason}
 
 
 class Endpoint:
-    """A service behind HTTP.
+    """Serves a service over HTTP.
 
     Args:
         service: what answers.
@@ -375,7 +467,7 @@ class Endpoint:
 
     def serve_forever(self) -> None:
         """Answers until `close`."""
-        self._server.serve_forever(poll_interval=0.05)
+        self._server.serve_forever()
 
     def close(self) -> None:
         """Stops answering."""
@@ -408,7 +500,7 @@ def _routes(service: Service, *, native: bool, dev_mode: bool) -> dict[tuple[str
             ("POST", "/update_weights"): lambda body, _: service.update(body),
             ("POST", "/finish_weight_update"): lambda *_: service.finish_update(),
             ("POST", "/collective_rpc"): lambda body, _: {
-                "results": service.call(body.get("method"), fields.section(body, "kwargs"))
+                "results": service.call(body.get("method"), section(body, "kwargs"))
             },
         }
     if service.lora_rank:

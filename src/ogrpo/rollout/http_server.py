@@ -22,18 +22,14 @@ from ogrpo.system.terminal import shown
 
 log = logging.getLogger(__name__)
 CONNECTIONS = 512
-"""At a time; one more is told to come again."""
-HEAD_SECONDS = 10.0
-"""From a connection's first byte, or its start, to the end of a request's header, however slowly
-its bytes come."""
-BODY_SECONDS = 60.0
-IDLE_SECONDS = 300.0
-"""Between two requests of a connection."""
-WRITE_SECONDS = 60.0
-"""For each piece of an answer."""
-BODY_BYTES = 1 << 26
-HELD_BYTES = 1 << 29
-"""Bodies of all connections together."""
+"""Connections at a time; one more gets a 503."""
+HEAD_SECONDS, BODY_SECONDS = 10.0, 60.0
+"""For a header, from a connection's first byte, or its start, and for a body, however slowly their
+bytes come."""
+IDLE_SECONDS, WRITE_SECONDS = 300.0, 60.0
+"""Between two requests of a connection, and for each piece of an answer."""
+BODY_BYTES, HELD_BYTES = 1 << 26, 1 << 29
+"""Of a body, and of the bodies of all connections together."""
 BUSY = b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
 _PIECE = 1 << 16
 _LENGTH = re.compile(r"[0-9]{1,18}")
@@ -67,8 +63,12 @@ class HttpServer(ThreadingHTTPServer):
         self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
         super().__init__((host, port), handler)
 
+    def serve_forever(self, poll_interval: float = 0.05) -> None:
+        """Answers until `shutdown`, which takes as long as the interval."""
+        super().serve_forever(poll_interval)
+
     def hold(self, size: int) -> bool:
-        """Counts bytes of bodies that are held, negative ones let go; whether there is room."""
+        """Counts bytes of bodies in memory, negative ones let go; returns whether there is room."""
         with self._lock:
             self._held += size
             return self._held <= HELD_BYTES
@@ -84,14 +84,14 @@ class HttpServer(ThreadingHTTPServer):
         super().process_request(request, client_address)
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
-        """The life of a connection."""
+        """Answers a connection's requests, and gives its thread back."""
         try:
             super().process_request_thread(request, client_address)
         finally:
             self._free.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Nothing: a client that goes away is no error of the server's."""
+        """Does nothing: a client that goes away is no error of the server's."""
 
 
 class _Timed(io.RawIOBase):
@@ -134,13 +134,12 @@ class Handler(BaseHTTPRequestHandler):
         self._idle_seconds = HEAD_SECONDS  # a new connection has something to say
 
     def handle_one_request(self) -> None:
-        """One request, or the end of the connection."""
+        """Answers one request, or ends the connection."""
         self._timed.allow(self._idle_seconds)
         self._idle_seconds = IDLE_SECONDS
-        try:
+        first = b""
+        with suppress(OSError):
             first = self._reader.peek(1)
-        except OSError:
-            first = b""
         if not first:
             self.close_connection = True
             return
@@ -154,7 +153,7 @@ class Handler(BaseHTTPRequestHandler):
             self._holds = 0
 
     def read_body(self) -> bytes:
-        """The request's body.
+        """Returns the request's body.
 
         Raises:
             BadRequest: its length is not said in one way, is too large, or less came in time.
@@ -209,14 +208,14 @@ class Handler(BaseHTTPRequestHandler):
         self.refuse(BadRequest(message or HTTPStatus(code).phrase, code))
 
     def refuse(self, error: BadRequest) -> None:
-        """Answers what a client did wrong."""
+        """Answers a client's error."""
         text = shown(str(error))[:300]
         log.info("%s: %d %s", self.client_address[0], error.status, text)
         self.send_json({"error": {"message": text}}, error.status)
 
     def version_string(self) -> str:
-        """Returns who answers."""
+        """Returns the name of the server software."""
         return "ogrpo"
 
     def log_message(self, format: str, *args: object) -> None:
-        """Nothing: a request per prompt would bury what matters."""
+        """Does nothing: a line for each request would bury what matters."""

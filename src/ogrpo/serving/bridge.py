@@ -17,9 +17,9 @@ from ogrpo.policy.pretrained import Slot, tensor_slots
 from ogrpo.protocol import IntArray
 from ogrpo.rollout.embedded import EmbeddedEngine
 from ogrpo.rollout.endpoint import ServedModel
+from ogrpo.rollout.nccl import Nccl, NcclError
 from ogrpo.rollout.vllm import Expected, Options, Refused, VllmEngine, connect
-from ogrpo.rollout.weights.nccl import Nccl, NcclError
-from ogrpo.rollout.weights.tensors import AdapterTensors
+from ogrpo.rollout.weights import AdapterTensors
 
 # From where on the sampler's layouts for CPUs are faster by more than they take to compile:
 # parameters of a stacked array, tokens of a completion; how often a batch is halved; and slots of

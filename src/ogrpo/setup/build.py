@@ -44,9 +44,9 @@ from ogrpo.protocol import Engine, Sampling
 from ogrpo.rollout.check import Terms
 from ogrpo.rollout.collection import CollectionLimits
 from ogrpo.rollout.embedded import EmbeddedEngine
+from ogrpo.rollout.nccl import Nccl
 from ogrpo.rollout.vllm import Options, Unavailable, VllmEngine
 from ogrpo.rollout.vllm.options import credentials_of_environment
-from ogrpo.rollout.weights.nccl import Nccl
 from ogrpo.serving.bridge import connect_policy, embedded_engine, least_read
 from ogrpo.setup.buffers import make_buffer
 from ogrpo.setup.devices import Devices, make_devices, on_one_device, ways

@@ -15,9 +15,9 @@ from ogrpo.data.tokenizer import TextTokenizer
 from ogrpo.policy import DecoderConfig, Params
 from ogrpo.report.run_dir import RunDir
 from ogrpo.rollout.address import check_loopback
+from ogrpo.rollout.nccl import Nccl, dotted
 from ogrpo.rollout.vllm import RolloutError, VllmEngine
-from ogrpo.rollout.vllm.health import ask_health
-from ogrpo.rollout.weights.nccl import Nccl, dotted
+from ogrpo.rollout.vllm.api import ask_health
 from ogrpo.serving.bridge import open_nccl
 from ogrpo.setup.build import make_server_engine
 from ogrpo.setup.model import save_model

@@ -9,7 +9,7 @@ import pytest
 
 from ogrpo.protocol import Sampling
 from ogrpo.rollout.collection import CollectionLimits, Collector, Request
-from ogrpo.rollout.collection.requests import calls
+from ogrpo.rollout.collection.request_queue import calls
 from ogrpo.serving.bridge import embedded_engine
 from tests.policy.tiny import make_config, make_params
 from tests.rollout.collection.scripted import equal_rewards

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from ogrpo.rollout.endpoint import Service
-from ogrpo.rollout.weights.nccl import FLOAT32, SUM, UINT8, Nccl, UniqueId
+from ogrpo.rollout.nccl import FLOAT32, SUM, UINT8, Nccl, UniqueId
 
 SOURCE = Path(__file__).with_name("stand_in.c")
 

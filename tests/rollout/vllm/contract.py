@@ -8,8 +8,8 @@ import pytest
 
 from ogrpo.data.tokenizer import word_level
 from ogrpo.protocol import Sampling
+from ogrpo.rollout import weights as files
 from ogrpo.rollout.vllm import Options, PublishRefused, Refused, VllmEngine
-from ogrpo.rollout.weights import tensors as files
 from ogrpo.serving.bridge import connect_policy
 from tests.rollout.vllm import world
 
@@ -189,3 +189,41 @@ def check_trainer_refuses_nan(engine, config, params):
     with pytest.raises(ValueError, match="the policy has diverged"):
         engine.publish(broken, 2)
     assert world.worst_gap(config, params, engine.generate(world.PROMPTS, SAMPLING, 5)) < EXACT
+
+
+def check_adapter_pushes(engine, config, *, pulled):
+    """Each version exact and proven; after the first push, adapters alone move."""
+    policies = {n: world.adapted(config, n) for n in range(3)}
+    engine.publish(policies[2], 0)
+    first = engine.metrics()
+    check_pushes(engine, config, policies=policies)
+    later = engine.metrics()
+    assert later["sync/paused_seconds"] < first["sync/paused_seconds"]
+    whole = sum(x.nbytes for x in world.base_tensors(config).values())
+    alone = later["sync/bytes"]
+    assert alone < 0.3 * whole
+    assert later["sync/bytes_sent"] == alone * pulled
+    assert (first["sync/bytes_sent"] > whole) == pulled
+    assert later["sync/bytes_total"] - first["sync/bytes_total"] == 4 * alone * pulled
+
+
+def check_adapter_garbage(engine, config, kind, monkeypatch):
+    check_garbage(
+        engine,
+        config,
+        world.adapted(config, 1),
+        kind,
+        monkeypatch,
+        other=world.adapted(config, 77),
+        messages=ADAPTER_GARBAGE,
+    )
+
+
+def check_adapter_rank(engine, config):
+    params = world.adapted(config, 1, rank=3)
+    engine.publish(params, 1)
+    with pytest.raises(PublishRefused, match=r"rank 9, .* at most: start it with a larger --lora"):
+        engine.publish(world.adapted(config, 2, rank=9), 2)
+    assert engine.version == 1
+    groups = engine.generate(world.PROMPTS, SAMPLING, 5)
+    assert world.worst_gap(config, params, groups) < EXACT

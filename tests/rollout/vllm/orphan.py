@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from ogrpo.rollout.vllm import Expected, Options, connect
-from ogrpo.rollout.weights.tensors import read
+from ogrpo.rollout.weights import read
 from tests.rollout.vllm.proxy import Proxy, held
 
 LONG = 120.0

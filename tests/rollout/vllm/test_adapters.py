@@ -6,7 +6,7 @@ import pytest
 
 from ogrpo.rollout.http_server import BadRequest
 from ogrpo.rollout.vllm import Refused
-from tests.rollout.vllm import adapters, contract, world
+from tests.rollout.vllm import contract, world
 
 pytestmark = pytest.mark.slow
 
@@ -22,7 +22,7 @@ def connected(*endpoints, **options):
 def test_pushes_are_proven_one_after_the_other(farm, native, transport):
     endpoint = farm.start(native=native, lora_rank=8)
     with connected(endpoint, transport=transport) as engine:
-        adapters.check_pushes(engine, CONFIG, pulled=transport == "url")
+        contract.check_adapter_pushes(engine, CONFIG, pulled=transport == "url")
 
 
 def test_a_part_of_the_projections_may_have_adapters(farm):
@@ -36,7 +36,7 @@ def test_a_part_of_the_projections_may_have_adapters(farm):
 @pytest.mark.parametrize("kind", ["nan", "truncated"])
 def test_garbage_is_refused_and_the_adapters_before_it_serve_on(farm, kind, monkeypatch):
     with connected(farm.start(lora_rank=8)) as engine:
-        adapters.check_garbage(engine, CONFIG, kind, monkeypatch)
+        contract.check_adapter_garbage(engine, CONFIG, kind, monkeypatch)
 
 
 def test_requests_under_way_end_with_the_adapters_that_they_began_with(farm):
@@ -80,14 +80,14 @@ def test_a_third_version_waits_for_requests_of_the_first(farm):
         (server,) = engine._fleet.servers
         model = server.take()
         engine.publish(policies[2], 2)
-        assert len({*endpoint.service.adapters}) == 2
-        assert model in endpoint.service.adapters
+        assert len({*endpoint.service.adapters.loaded}) == 2
+        assert model in endpoint.service.adapters.loaded
         assert server._in_the_way(engine._fleet.target)
         engine._loop.call_soon_threadsafe(server.release, model)
         engine.publish(policies[3], 3)
         groups = engine.generate(world.PROMPTS, contract.SAMPLING, 1)
         assert world.worst_gap(CONFIG, policies[3], groups) < contract.EXACT
-        assert model not in endpoint.service.adapters
+        assert model not in endpoint.service.adapters.loaded
 
 
 def test_after_a_push_that_failed_the_next_waits_for_all_requests(farm):
@@ -143,7 +143,7 @@ def test_adapters_that_somebody_takes_back_are_pushed_again(farm):
     params = world.adapted(CONFIG, 1)
     with connected(endpoint) as engine:
         engine.publish(params, 1)
-        (name,) = endpoint.service.adapters
+        (name,) = endpoint.service.adapters.loaded
         endpoint.service.adapters.unload({"lora_name": name})
         groups = engine.generate(MANY, contract.SAMPLING, 1)
         assert world.worst_gap(CONFIG, params, groups) < contract.EXACT
@@ -171,10 +171,10 @@ def test_names_that_a_dead_trainer_left_are_taken_back(farm):
     with connected(endpoint) as engine:
         engine.publish(world.adapted(CONFIG, 1), 1)
         engine.publish(world.adapted(CONFIG, 2), 2)
-        left = {*endpoint.service.adapters}
+        left = {*endpoint.service.adapters.loaded}
     with connected(endpoint) as engine:
         engine.publish(world.adapted(CONFIG, 3), 1)
-        names = {*endpoint.service.adapters}
+        names = {*endpoint.service.adapters.loaded}
         assert len(names) == 1
         assert not names & left
 
@@ -194,7 +194,7 @@ def test_a_server_that_takes_no_adapters_is_refused_with_the_remedy(farm):
 
 def test_adapters_of_a_larger_rank_than_the_servers_are_refused(farm):
     with connected(farm.start(lora_rank=4)) as engine:
-        adapters.check_rank(engine, CONFIG)
+        contract.check_adapter_rank(engine, CONFIG)
 
 
 def test_adapters_are_pushed_merged_where_nothing_is_said(farm):
@@ -203,4 +203,4 @@ def test_adapters_are_pushed_merged_where_nothing_is_said(farm):
     with contract.connect([endpoint.url], CONFIG) as engine:
         engine.publish(params, 0)
         contract.check_log_probs(engine, CONFIG, params, (1.0,))
-    assert not [*endpoint.service.adapters]
+    assert not [*endpoint.service.adapters.loaded]

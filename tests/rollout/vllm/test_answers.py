@@ -8,7 +8,7 @@ import pytest
 
 from ogrpo.protocol import Sampling
 from ogrpo.rollout.endpoint import BadRequest
-from ogrpo.rollout.vllm import RolloutError, waiting
+from ogrpo.rollout.vllm import RolloutError, errors
 from tests.rollout.vllm import contract, world
 from tests.rollout.vllm.conftest import Farm
 
@@ -199,7 +199,7 @@ class Lying:
 
 @pytest.fixture(autouse=True)
 def _without_rests(monkeypatch):
-    monkeypatch.setattr(waiting, "FIRST_REST", 0.01)
+    monkeypatch.setattr(errors, "FIRST_REST", 0.01)
 
 
 @pytest.fixture(scope="module", params=[True, False], ids=["native", "portable"])

@@ -5,10 +5,10 @@ import re
 import numpy as np
 import pytest
 
+from ogrpo.rollout import nccl
 from ogrpo.rollout.extension import ogrpo_releases as releases
 from ogrpo.rollout.vllm import Options, PublishRefused, Refused, Unavailable
-from ogrpo.rollout.weights import nccl
-from ogrpo.rollout.weights.store import Store
+from ogrpo.rollout.weights import Store
 from tests.rollout.vllm import broadcast, contract, world
 from tests.rollout.vllm.broadcast import BroadcastService, Faulty, Worker, out_of_memory, trainers
 from tests.rollout.vllm.updates import loading, on, serving, write

@@ -6,8 +6,7 @@ import pytest
 
 from ogrpo.rollout.vllm import Broken, PublishRefused, Refused, Unavailable
 from ogrpo.rollout.vllm.api import ServerApi
-from ogrpo.rollout.weights.share import WeightShare
-from ogrpo.rollout.weights.store import Store
+from ogrpo.rollout.weights import Store, WeightShare
 from tests.rollout.vllm import updates
 from tests.rollout.vllm.updates import loading, on, serving, write
 

@@ -7,7 +7,7 @@ import numpy as np
 
 from ogrpo.protocol import Sampling
 from ogrpo.rollout.collection import CollectionLimits, Collector, Request
-from ogrpo.rollout.vllm import Unavailable, waiting
+from ogrpo.rollout.vllm import Unavailable, errors
 from tests.rollout.collection.scripted import LONG, equal_rewards
 from tests.rollout.vllm import contract, world
 
@@ -59,7 +59,7 @@ class Ledger:
 
 
 def test_256_rollouts_at_once_are_each_handed_out_once(farm, monkeypatch):
-    monkeypatch.setattr(waiting, "FIRST_REST", 0.01)
+    monkeypatch.setattr(errors, "FIRST_REST", 0.01)
     server = farm.start()
     limits = CollectionLimits(
         lead=0, max_staleness=0, workers=WORKERS, prompts_per_call=MANY // WORKERS

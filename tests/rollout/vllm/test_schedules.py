@@ -1,6 +1,6 @@
 """No order of pushes, samples and faults leaves a wrong sample, an idle server or a needless end.
 
-Servers, client and clock are staged (`staged`, `virtual`), the client's code is the real one.
+Servers, client and clock are staged (`staged`), the client's code is the real one.
 `OGRPO_SCHEDULES` sets how many schedules are drawn.
 """
 
@@ -19,14 +19,12 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 from ogrpo.protocol import Sampling
 from ogrpo.rollout.vllm import Expected, Options, PublishRefused, RolloutError
 from ogrpo.rollout.vllm.api import ServerApi
-from ogrpo.rollout.vllm.drawing import Drawing
+from ogrpo.rollout.vllm.errors import LONGEST_REST, Changes
 from ogrpo.rollout.vllm.fleet import Fleet
+from ogrpo.rollout.vllm.push import Probe, Target
 from ogrpo.rollout.vllm.server import Server, Setup
-from ogrpo.rollout.vllm.sync import Probe, Target
-from ogrpo.rollout.vllm.waiting import LONGEST_REST, Changes
-from ogrpo.rollout.weights.store import Release
-from tests.rollout.vllm.staged import BENEATH, EOS, Staged, log_prob_of, weights_of
-from tests.rollout.vllm.virtual import VirtualLoop
+from ogrpo.rollout.weights import Release
+from tests.rollout.vllm.staged import BENEATH, EOS, Staged, VirtualLoop, log_prob_of, weights_of
 
 pytestmark = pytest.mark.slow
 
@@ -91,20 +89,14 @@ class Schedules(RuleBasedStateMachine):
         self.advance(5.0)
 
     async def start(self):
-        changes = Changes()
         expected = Expected(vocab_size=16, eos_id=EOS, max_length=16, texts=())
-        setup = Setup(expected, self.options, None, self.counts, changes)
+        setup = Setup(expected, self.options, None, self.counts, Changes())
         apis = [
             ServerApi(f"http://server{n}", headers={}, timeout=OPTIONS.timeout, transport=staged)
             for n, staged in enumerate(self.staged)
         ]
         self.servers = [Server(api, setup) for api in apis]
-        self.fleet = Fleet(
-            self.servers, changes, per_server=OPTIONS.per_server, patience=OPTIONS.patience
-        )
-        self.drawing = Drawing(
-            self.fleet, expected=expected, options=self.options, counts=self.counts
-        )
+        self.fleet = Fleet(self.servers, setup)
         await self.fleet.start()
 
     def run(self, work):
@@ -153,7 +145,7 @@ class Schedules(RuleBasedStateMachine):
             self.advance(0.0)
 
     async def draw(self):
-        groups = await self.drawing.generate(PROMPTS, SAMPLING, 0)
+        groups = await self.fleet.generate(PROMPTS, SAMPLING, 0)
         assert len(groups) == len(PROMPTS)
         for completion in (c for group in groups for c in group.completions):
             assert {weights_of(x) for x in completion.log_probs} == {completion.policy_version}

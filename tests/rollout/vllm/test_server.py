@@ -1,6 +1,7 @@
 """What is done about a server, as a function of what is known; and what patience decides."""
 
 import asyncio
+from contextlib import contextmanager
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -10,8 +11,24 @@ import pytest
 from ogrpo.rollout.vllm import Refused, RolloutError, Unavailable
 from ogrpo.rollout.vllm.server import Action, Observed, Trust, next_action
 from tests.rollout.vllm.staged import Staged
-from tests.rollout.vllm.test_fleet import published
 from tests.rollout.vllm.test_schedules import OPTIONS, Schedules
+
+
+@contextmanager
+def published(*staged):
+    """A fleet over the servers, right after it has published."""
+    machine = Schedules()
+    machine.staged = [*staged]
+    try:
+        machine.run(machine.start())
+        begin = machine.loop.time()
+        machine.run(machine.fleet.publish(machine.target(1)))
+        machine.took = machine.loop.time() - begin
+        yield machine
+        machine.run(machine.fleet.close())
+    finally:
+        machine.loop.close()
+
 
 OLD, NEW = SimpleNamespace(name="old"), SimpleNamespace(name="new")
 FRESH = Observed(capabilities=object(), instance="1", trust=Trust.FULL)
@@ -186,3 +203,20 @@ def test_answers_that_a_proxy_swaps_are_refused_by_server_and_asked_for_again():
         assert machine.counts["rollout/refused/order"] == 4  # two groups of two
         assert machine.counts["rollout/refused/order/server0"] == 4
         assert machine.counts["rollout/refused"] == 4
+
+
+def test_a_publication_does_not_wait_for_a_server_that_hangs():
+    hangs, well = Staged(), Staged()
+    hangs.faults["update_weights"] = "hang"
+    with published(hangs, well) as machine:
+        assert machine.took < 10.0
+        assert [server.observed.ready for server in machine.servers] == [False, True]
+
+
+def test_a_resume_that_did_nothing_is_not_believed():
+    staged = Staged()
+    staged.faults["resume"] = "ignore"
+    with published(staged) as machine:
+        machine.advance(5.0)
+        assert machine.servers[0].observed.ready
+        assert not staged.paused

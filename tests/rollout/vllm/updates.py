@@ -7,7 +7,7 @@ import pytest
 from ogrpo.rollout.vllm import Unavailable
 from ogrpo.rollout.vllm.api import ServerApi
 from ogrpo.rollout.vllm.capabilities import Expected, describe, look
-from ogrpo.rollout.vllm.loading import load
+from ogrpo.rollout.vllm.push import load
 from ogrpo.serving.bridge import named_tensors
 from tests.rollout.vllm import world
 

@@ -5,16 +5,10 @@ with Collector(engine, request_at, sampling, reward_fn, steps=range(240), limits
     taken = c.take(0)
 """
 
-from ogrpo.rollout.collection.collector import Collector
-from ogrpo.rollout.collection.request_queue import CollectionError, CollectionLimits
-from ogrpo.rollout.collection.requests import Request, Rewarded, RewardFn, Taken
-
-__all__ = [
-    "CollectionError",
-    "CollectionLimits",
-    "Collector",
-    "Request",
-    "RewardFn",
-    "Rewarded",
-    "Taken",
-]
+from ogrpo.rollout.collection.collector import Collector as Collector
+from ogrpo.rollout.collection.request_queue import CollectionError as CollectionError
+from ogrpo.rollout.collection.request_queue import CollectionLimits as CollectionLimits
+from ogrpo.rollout.collection.request_queue import Request as Request
+from ogrpo.rollout.collection.request_queue import Rewarded as Rewarded
+from ogrpo.rollout.collection.request_queue import RewardFn as RewardFn
+from ogrpo.rollout.collection.request_queue import Taken as Taken

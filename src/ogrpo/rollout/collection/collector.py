@@ -16,28 +16,23 @@ comes into an error, and the prompt is tried again.
 import logging
 import threading
 import time
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 from ogrpo.protocol import Engine, Group, Sampling
 from ogrpo.rollout.check import REFUSED, Flaw, Terms, flaws
-from ogrpo.rollout.collection.occupancy import Occupancy
 from ogrpo.rollout.collection.request_queue import (
     REASONS,
     CollectionLimits,
-    Command,
     Publish,
-    RequestQueue,
-)
-from ogrpo.rollout.collection.requests import (
     Request,
+    RequestQueue,
+    Rewarded,
     RewardFn,
     Taken,
-    Unjudged,
-    check_answer,
-    check_rewards,
 )
 from ogrpo.system.terminal import shown
 
@@ -45,17 +40,48 @@ log = logging.getLogger(__name__)
 TRAINER_WAITS, WORKERS_WAIT = "trainer/waiting", "workers/waiting"
 GENERATING, PUBLISHING = "workers/generating", "workers/publishing"
 JUDGING = "workers/judging"
+ACTIVITIES = (TRAINER_WAITS, WORKERS_WAIT, GENERATING, PUBLISHING, JUDGING)
+
+
+class Occupancy:
+    """Seconds by activity, summed over the threads that are at it; what is under way counts too.
+
+    Args:
+        clock: seconds since any fixed moment.
+    """
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._start = self._last = clock()
+        self.active: Counter[str] = Counter()
+        self._seconds: defaultdict[str, float] = defaultdict(float)
+
+    def change(self, activity: str, by: int) -> None:
+        """Notes that more threads, or with -1 one less, are at an activity."""
+        self._account()
+        self.active[activity] += by
+
+    def seconds(self) -> tuple[float, Mapping[str, float]]:
+        """Returns the seconds since the start, and over all threads those at each activity."""
+        self._account()
+        return self._last - self._start, self._seconds
+
+    def _account(self) -> None:
+        now = self._clock()
+        for activity, count in self.active.items():
+            self._seconds[activity] += count * (now - self._last)
+        self._last = now
 
 
 class Collector:
-    """An engine's groups, batch by batch; its threads end with `close` or the `with` block.
+    """Draws an engine's groups, batch by batch; its threads end with `close` or the `with` block.
 
     Args:
         engine: called from the collector's threads only, from several at once with several workers.
         request_at: step -> the prompts of its batch; called in the trainer's thread, once a step.
         sampling: how all batches are drawn.
         reward_fn: what judges groups; called from the judges' threads, from several at once.
-        steps: the steps of the run that are to come; nothing is bought beyond them.
+        steps: the steps of the run that are to come; nothing is drawn beyond them.
         limits: see `CollectionLimits`.
         retry_on: errors of `generate` that pass. Any other error ends the run, as does one of
             `publish`.
@@ -108,12 +134,12 @@ class Collector:
 
     @property
     def version(self) -> int | None:
-        """The version published last, which the engine takes in its turn; None before any."""
+        """Returns the version published last, which the engine has in its turn; None before any."""
         with self._changed:
             return self._queue.version
 
     def publish(self, params: Any, version: int) -> None:
-        """Has every batch that is asked for from now on drawn from `params`; does not wait.
+        """Has every batch that is requested from now on drawn from `params`; does not wait.
 
         Nobody may overwrite `params` afterwards; at most lead + 1 of them are held at a time. An
         error of the engine is raised by the first `take` that needs what comes after it.
@@ -128,14 +154,14 @@ class Collector:
             self._changed.notify_all()
 
     def request(self, until: int) -> None:
-        """Asks for the batches up to that of step `until`; `take` does so by itself."""
+        """Requests the batches up to that of step `until`; `take` does so by itself."""
         with self._changed:
             self._check_open()
             self._queue.request(until)
             self._changed.notify_all()
 
     def take(self, step: int) -> Taken:
-        """The batch of a step, waiting for it; steps are taken in order, each once.
+        """Returns the batch of a step, waiting for it; steps are taken in order, each once.
 
         Raises:
             ValueError: the step is not the next, or the weights published last are too old for it.
@@ -145,12 +171,20 @@ class Collector:
         with self._changed:
             self.request(step + self._limits.lead)
             self._queue.check_turn(step)
-            self._wait_for(step)
+            self._spent.change(TRAINER_WAITS, 1)
+            try:
+                while not self._queue.complete(step):
+                    self._check_open()
+                    if self._queue.error is not None and self._queue.lost(step):
+                        raise self._queue.error
+                    self._changed.wait()
+            finally:
+                self._spent.change(TRAINER_WAITS, -1)
             return self._queue.hand_out(step)
 
     @contextmanager
     def alone(self) -> Iterator[Engine]:
-        """The engine for the caller's own use: nothing is under way and nothing begins meanwhile.
+        """Yields the engine for the caller alone: nothing is under way, nothing begins meanwhile.
 
         The caller gives the engine back with the weights of `version`.
         """
@@ -166,17 +200,6 @@ class Collector:
                 self._held = False
                 self._changed.notify_all()
 
-    def _wait_for(self, step: int) -> None:
-        self._spent.enter(TRAINER_WAITS)
-        try:
-            while not self._queue.complete(step):
-                self._check_open()
-                if self._queue.error is not None and not self._queue.whole(step):
-                    raise self._queue.error
-                self._changed.wait()
-        finally:
-            self._spent.leave(TRAINER_WAITS)
-
     def _check_open(self) -> None:
         if self._closed:
             raise RuntimeError("the collector is closed")
@@ -190,7 +213,7 @@ class Collector:
         for thread in self._threads:
             thread.join(max(0.0, deadline - time.monotonic()))
         with self._changed:
-            left = self._spent.active(GENERATING, PUBLISHING, JUDGING)
+            left = sum(self._spent.active[x] for x in (GENERATING, PUBLISHING, JUDGING))
         if left:
             log.warning(
                 "%d calls of the engine did not end within %g s: they are left to themselves",
@@ -199,140 +222,110 @@ class Collector:
             )
 
     def __enter__(self) -> "Collector":
-        """The collector itself."""
+        """Returns the collector."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Closes it."""
+        """Closes the collector."""
         self.close()
 
     # --- the workers' side ---------------------------------------------------------------------
 
     def _work(self) -> None:
-        while (command := self._begin()) is not None:
-            answer = self._perform(command)
+        while True:
             with self._changed:
-                self._settle(command, answer)
+                self._spent.change(WORKERS_WAIT, 1)
+                command = None
+                while not self._closed and (self._held or (command := self._queue.begin()) is None):
+                    self._changed.wait()
+                self._spent.change(WORKERS_WAIT, -1)
+                if command is None:
+                    return
+                activity = PUBLISHING if isinstance(command, Publish) else GENERATING
+                self._spent.change(activity, 1)
+            groups: Sequence[Group] = ()
+            flawed: Mapping[int, Flaw] = {}
+            error: BaseException | None = None
+            try:
+                if isinstance(command, Publish):
+                    self._engine.publish(command.params, command.version)
+                else:
+                    groups = self._engine.generate(command.prompts, self._sampling, command.seed)
+                    command.check(groups)
+                    flawed = flaws(groups, self._terms)
+            except BaseException as caught:  # Not handled here: the trainer's thread raises it.
+                error = caught
+            with self._changed:
+                self._spent.change(activity, -1)
+                if error is not None:
+                    log.warning("collection: %s: %s", type(error).__name__, shown(error))
+                    self._queue.failed(command, error)
+                elif isinstance(command, Publish):
+                    self._queue.published(command)
+                else:
+                    self._tokens += sum(len(c.token_ids) for g in groups for c in g.completions)
+                    for flaw in list(flawed.values())[:1]:
+                        log.warning("collection: %d groups are refused: %s", len(flawed), flaw)
+                    self._queue.drawn(command, groups, flawed)
                 self._changed.notify_all()
-
-    def _begin(self) -> Command | None:
-        with self._changed:
-            self._spent.enter(WORKERS_WAIT)
-            command = None
-            while not self._closed and (self._held or (command := self._queue.begin()) is None):
-                self._changed.wait()
-            self._spent.leave(WORKERS_WAIT)
-            if command is not None:
-                self._spent.enter(_activity(command))
-            return command
-
-    def _perform(self, command: Command) -> "_Answer | BaseException":
-        try:
-            if isinstance(command, Publish):
-                self._engine.publish(command.params, command.version)
-                return _Answer([], {})
-            groups = self._engine.generate(command.prompts, self._sampling, command.seed)
-            check_answer(command, groups)
-            return _Answer(groups, flaws(groups, self._terms))
-        except BaseException as error:  # Not handled here: the trainer's thread raises it.
-            return error
-
-    def _settle(self, command: Command, answer: "_Answer | BaseException") -> None:
-        self._spent.leave(_activity(command))
-        if isinstance(answer, BaseException):
-            log.warning("collection: %s: %s", type(answer).__name__, shown(answer))
-            self._queue.failed(command, answer)
-        elif isinstance(command, Publish):
-            self._queue.published(command)
-        else:
-            self._tokens += sum(len(c.token_ids) for g in answer.groups for c in g.completions)
-            for flaw in list(answer.flaws.values())[:1]:
-                log.warning("collection: %d groups are refused: %s", len(answer.flaws), flaw)
-            self._queue.drawn(command, answer.groups, answer.flaws)
-
-    # --- the judges' side ----------------------------------------------------------------------
 
     def _judge(self) -> None:
-        while (unjudged := self._next_unjudged()) is not None:
+        while True:
+            with self._changed:
+                unjudged = None
+                while not self._closed and (unjudged := self._queue.next_unjudged()) is None:
+                    self._changed.wait()
+                if unjudged is None:
+                    return
+                self._spent.change(JUDGING, 1)
+            rewarded: Sequence[Rewarded] = ()
+            error: BaseException | None = None
             try:
                 rewarded = self._reward_fn(unjudged.request, unjudged.places, unjudged.groups)
-                check_rewards(unjudged, rewarded)
-            except BaseException as error:  # Not handled here: the trainer's thread raises it.
-                with self._changed:
-                    self._spent.leave(JUDGING)
-                    self._queue.unjudgeable(unjudged, error)
-                    self._changed.notify_all()
-                continue
+                unjudged.check(rewarded)
+            except BaseException as caught:  # Not handled here: the trainer's thread raises it.
+                error = caught
             with self._changed:
-                self._spent.leave(JUDGING)
-                self._queue.judged(unjudged, rewarded)
+                self._spent.change(JUDGING, -1)
+                if error is None:
+                    self._queue.judged(unjudged, rewarded)
+                else:
+                    self._queue.unjudgeable(unjudged, error)
                 self._changed.notify_all()
-
-    def _next_unjudged(self) -> Unjudged | None:
-        with self._changed:
-            unjudged = None
-            while not self._closed and (unjudged := self._queue.next_unjudged()) is None:
-                self._changed.wait()
-            if unjudged is not None:
-                self._spent.enter(JUDGING)
-            return unjudged
 
     # --- statistics ----------------------------------------------------------------------------
 
     def metrics(self) -> Mapping[str, float]:
-        """Counts and seconds since the start, those of several workers added up.
+        """Returns counts and seconds since the start, those of several workers added up.
 
         `idle/trainer` is the share of its time that the trainer waited in `take`, `idle/workers`
         the share that the workers waited for something to do; `tokens/s` counts every token that
         was drawn against the wall clock, `tokens/busy_s` against the seconds spent generating.
         `staleness/count/k` counts the completions handed out at staleness k, `retried/*` the groups
-        that were asked for again: the call failed, or what came was incomplete, refused or stale.
+        that were drawn again: the call failed, or what came was incomplete, refused or stale.
         `rollout/refused` counts the completions of groups that were refused, also by reason.
         """
+
+        def share(part: float, whole: float) -> float:
+            return part / whole if whole > 0 else 0.0
+
         with self._changed:
+            elapsed, seconds = self._spent.seconds()
+            counts = sorted(self._queue.staleness.items())
             values = {
-                **self._times(),
-                **{f"retried/{x}": self._queue.retried[x] for x in REASONS},
-                **_histogram(self._queue.staleness),
-                "ahead": self._queue.ahead,
+                **{f"seconds/{activity}": seconds[activity] for activity in ACTIVITIES},
+                "idle/trainer": share(seconds[TRAINER_WAITS], elapsed),
+                "idle/workers": share(seconds[WORKERS_WAIT], elapsed * self._limits.workers),
+                "tokens/s": share(self._tokens, elapsed),
+                "tokens/busy_s": share(self._tokens, seconds[GENERATING]),
+                **{f"retried/{reason}": self._queue.retried[reason] for reason in REASONS},
+                **{f"staleness/count/{k}": n for k, n in counts},
             }
+            if total := sum(n for _, n in counts):
+                values["staleness/mean"] = sum(k * n for k, n in counts) / total
+                values["staleness/max"] = counts[-1][0]
+            values["ahead"] = self._queue.ahead
             refused = {f"{REFUSED}/{x}": n for x, n in self._queue.refused.items()}
         refused[REFUSED] = sum(refused.values())
         named = {f"collect/{name}": value for name, value in values.items()} | refused
         return {name: float(value) for name, value in named.items()}
-
-    def _times(self) -> dict[str, float]:
-        activities = (TRAINER_WAITS, WORKERS_WAIT, GENERATING, PUBLISHING, JUDGING)
-        seconds = {activity: self._spent.seconds(activity) for activity in activities}
-        elapsed = self._spent.elapsed()
-        return {
-            **{f"seconds/{activity}": spent for activity, spent in seconds.items()},
-            "idle/trainer": _share(seconds[TRAINER_WAITS], elapsed),
-            "idle/workers": _share(seconds[WORKERS_WAIT], elapsed * self._limits.workers),
-            "tokens/s": _share(self._tokens, elapsed),
-            "tokens/busy_s": _share(self._tokens, seconds[GENERATING]),
-        }
-
-
-class _Answer(NamedTuple):
-    """The groups of a call of `generate`, and their flaws by the group's place in it."""
-
-    groups: Sequence[Group]
-    flaws: Mapping[int, Flaw]
-
-
-def _activity(command: Command) -> str:
-    return PUBLISHING if isinstance(command, Publish) else GENERATING
-
-
-def _share(part: float, whole: float) -> float:
-    return part / whole if whole > 0 else 0.0
-
-
-def _histogram(counts: Mapping[int, int]) -> Mapping[str, float]:
-    total = sum(counts.values())
-    by_value = {f"staleness/count/{value}": n for value, n in sorted(counts.items())}
-    if not total:
-        return by_value
-    mean = sum(value * n for value, n in counts.items()) / total
-    return {**by_value, "staleness/mean": mean, "staleness/max": max(counts)}

@@ -1,4 +1,4 @@
-"""The collector without its threads: what was asked for, what may begin, what is there.
+"""The collector without its threads: requests, what may begin, what is drawn and judged.
 
     request -> waiting (for fresh weights) -> queue -> running -> unjudged -> batch -> handed out
     publish --------------------------------->   "
@@ -13,19 +13,13 @@ Nothing here locks, waits or knows the time; the collector calls it under its lo
 
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ogrpo.protocol import Group, Sampling
+import numpy as np
+
+from ogrpo.protocol import FloatArray, Group, IntArray, Sampling
 from ogrpo.rollout.check import Flaw, Orders
-from ogrpo.rollout.collection.requests import (
-    Call,
-    Request,
-    Rewarded,
-    Taken,
-    Unjudged,
-    calls,
-)
 
 
 class CollectionError(RuntimeError):
@@ -63,6 +57,134 @@ class CollectionLimits:
 
 
 @dataclass(frozen=True, eq=False)
+class Request:
+    """The prompts of one step's batch; `problems` are their places in the data set."""
+
+    step: int
+    problems: Sequence[int]
+    prompts: Sequence[IntArray]
+    seed: int
+
+    def __post_init__(self) -> None:
+        if len(self.problems) != len(self.prompts) or not self.prompts:
+            raise ValueError(
+                f"step {self.step} asks for {len(self.problems)} problems with "
+                f"{len(self.prompts)} prompts: give one prompt a problem, and at least one"
+            )
+
+
+@dataclass(frozen=True, eq=False)
+class Rewarded:
+    """A group and the rewards of its completions.
+
+    Attributes:
+        group: the group.
+        rewards: float32 `[G]`, what an update learns from; NaN where a completion was not judged.
+        values: float32 `[G]` of each reward by its name, NaN where it gave none.
+        failures: a message for each completion that no reward could judge, and that carries no
+            loss.
+    """
+
+    group: Group
+    rewards: FloatArray
+    values: Mapping[str, FloatArray] = field(default_factory=dict)
+    failures: tuple[str, ...] = ()
+
+
+RewardFn = Callable[[Request, Sequence[int], Sequence[Group]], Sequence[Rewarded]]
+"""`(request, places of its prompts, their groups) -> one Rewarded for each group`."""
+
+
+@dataclass(frozen=True, eq=False)
+class Taken:
+    """One whole rewarded group for each prompt of a request, in the order of its prompts."""
+
+    request: Request
+    rewarded: list[Rewarded]
+
+    @property
+    def groups(self) -> list[Group]:
+        """Returns the groups without their rewards."""
+        return [each.group for each in self.rewarded]
+
+
+@dataclass(frozen=True, eq=False)
+class Unjudged:
+    """Groups that were drawn for the prompts at `places` of a request."""
+
+    request: Request
+    places: tuple[int, ...]
+    groups: tuple[Group, ...]
+
+    def check(self, rewarded: Sequence[Rewarded]) -> None:
+        """Raises ValueError unless there is one judgement for each completion."""
+        sizes = [len(group.completions) for group in self.groups]
+        rewards = [len(each.rewards) for each in rewarded]
+        if sizes != rewards:
+            raise ValueError(
+                f"step {self.request.step}: groups of {sizes} completions came back with {rewards}"
+                " rewards; a judge gives one for each completion"
+            )
+
+
+@dataclass(frozen=True, eq=False)
+class Call:
+    """One call of `generate`: the prompts at `places` of a request."""
+
+    request: Request
+    places: tuple[int, ...]
+    seed: int
+    attempt: int = 1
+
+    @property
+    def prompts(self) -> list[IntArray]:
+        """Returns the prompts of the call."""
+        return [self.request.prompts[place] for place in self.places]
+
+    def again(self, places: Sequence[int]) -> "Call":
+        """Returns another attempt at some of the places.
+
+        A call that gave nothing is repeated as it was, so that failures change no sample; a part
+        of a call gets a seed of its own, as its prompts move to other places of the call.
+        """
+        whole = tuple(places) == self.places
+        seed = self.seed if whole else derived_seed(self.seed, self.attempt)
+        return replace(self, places=tuple(places), seed=seed, attempt=self.attempt + 1)
+
+    def check(self, groups: Sequence[Group]) -> None:
+        """Raises ValueError unless an answer is one group for each prompt, in order."""
+        step = self.request.step
+        if len(groups) != len(self.places):
+            raise ValueError(
+                f"step {step}: the engine gave {len(groups)} groups for "
+                f"{len(self.places)} prompts; an engine returns one for each"
+            )
+        for place, prompt, group in zip(self.places, self.prompts, groups, strict=True):
+            if not np.array_equal(prompt, group.prompt_ids):
+                raise ValueError(
+                    f"step {step}: the group at place {place} answers another prompt; "
+                    "an engine returns groups in the order of the prompts"
+                )
+
+
+def derived_seed(seed: int, n: int) -> int:
+    """Returns the `n`-th independent 31-bit seed of a seed."""
+    return int(np.random.SeedSequence([seed, n]).generate_state(1)[0] >> 1)
+
+
+def calls(request: Request, prompts_per_call: int | None) -> list[Call]:
+    """Returns the calls that a request is cut into; an only call has the request's seed."""
+    places = range(len(request.prompts))
+    if prompts_per_call is None or prompts_per_call >= len(places):
+        return [Call(request, tuple(places), request.seed)]
+    starts = enumerate(places[::prompts_per_call])
+    return [
+        Call(request, tuple(places[x : x + prompts_per_call]), derived_seed(request.seed, n))
+        for n, x in starts
+    ]
+
+
+@dataclass(frozen=True, eq=False)
 class Publish:
     """Weights on their way to the engine."""
 
@@ -76,8 +198,25 @@ REASONS = ("failed", "incomplete", "refused", "stale")
 what was ordered, or is too old."""
 
 
+@dataclass(eq=False)
+class _Batch:
+    request: Request
+    rewarded: dict[int, Rewarded] = field(default_factory=dict)
+    drawn: int = 0
+    orders: Orders = field(default_factory=Orders)
+
+
 class RequestQueue:
-    """See above; `version` is what was published last, None before anything was."""
+    """The state of collection.
+
+    Attributes:
+        version: the version published last, None before any.
+        error: the error that ended collection.
+        retried: prompts that were tried again, by the reason.
+        refused: completions of the groups that were refused, by the reason.
+        staleness: completions handed out, by their staleness.
+        under_way: calls and pushes that the engine is at.
+    """
 
     def __init__(
         self,
@@ -92,29 +231,32 @@ class RequestQueue:
         self.error: CollectionError | None = None
         self.retried: Counter[str] = Counter()
         self.refused: Counter[str] = Counter()
-        """Completions of the groups that were refused, by the reason."""
         self.staleness: Counter[int] = Counter()
+        self.under_way: set[Command] = set()
         self._request_at, self._sampling = request_at, sampling
         self._limits, self._retry_on = limits, retry_on
         self._steps = steps
         self._requested, self._next = steps.start, steps.start
         self._waiting: deque[Request] = deque()
         self._queue: deque[Command] = deque()
-        self._running: set[Command] = set()
         self._unjudged: deque[Unjudged] = deque()
         self._batches: dict[int, _Batch] = {}
 
-    # --- what the trainer says -----------------------------------------------------------------
+    # --- the trainer's side --------------------------------------------------------------------
 
     def request(self, until: int) -> None:
-        """Asks for every batch up to that of step `until`, once, as far as the run goes."""
+        """Requests every batch up to that of step `until`, once, as far as the run goes."""
         while self._requested <= until and self._requested in self._steps:
             self._waiting.append(self._request_at(self._requested))
             self._requested += 1
         self._admit()
 
     def publish(self, params: Any, version: int) -> None:
-        """Has the calls that are queued from now on sample from `params`."""
+        """Has the calls that are queued from now on sample from `params`.
+
+        Raises:
+            ValueError: the version is not above the one before.
+        """
         if self.version is not None and version <= self.version:
             raise ValueError(
                 f"version {version} after version {self.version}: publish in ascending order"
@@ -126,37 +268,35 @@ class RequestQueue:
     def _admit(self) -> None:
         while self._waiting and self._fresh(self._waiting[0].step, self.version):
             request = self._waiting.popleft()
-            self._batches[request.step] = _Batch(request, {})
+            self._batches[request.step] = _Batch(request)
             self._queue.extend(calls(request, self._limits.prompts_per_call))
 
     def _fresh(self, step: int, version: int | None) -> bool:
         bound = self._limits.max_staleness
         return version is not None and (bound is None or step - version <= bound)
 
-    # --- what a worker does --------------------------------------------------------------------
+    # --- the workers' side ---------------------------------------------------------------------
 
     def begin(self) -> Command | None:
-        """Returns what a free worker does next; None if it has to wait."""
-        if self.error is not None or not self._queue or self._barred():
+        """Returns what a free worker does next; None if it has to wait.
+
+        A push of ordered weights waits for the calls under way, and calls wait for any push.
+        """
+        if self.error is not None or not self._queue:
+            return None
+        if isinstance(self._queue[0], Publish) and self._limits.ordered:
+            barred = bool(self.under_way)
+        else:
+            barred = any(isinstance(command, Publish) for command in self.under_way)
+        if barred:
             return None
         command = self._queue.popleft()
-        self._running.add(command)
+        self.under_way.add(command)
         return command
 
-    def _barred(self) -> bool:
-        """Returns whether something under way keeps the head of the queue from beginning."""
-        if isinstance(self._queue[0], Publish) and self._limits.ordered:
-            return bool(self._running)
-        return any(isinstance(command, Publish) for command in self._running)
-
-    @property
-    def under_way(self) -> bool:
-        """Returns whether the engine is at work."""
-        return bool(self._running)
-
     def published(self, command: Publish) -> None:
-        """Takes note that the engine has new weights."""
-        self._running.remove(command)
+        """Notes that the engine has new weights."""
+        self.under_way.remove(command)
 
     def drawn(
         self, call: Call, groups: Sequence[Group], flaws: Mapping[int, Flaw] | None = None
@@ -165,16 +305,21 @@ class RequestQueue:
 
         `flaws` are those of the groups, by their place among them (`ogrpo.rollout.check`).
         """
-        self._running.remove(call)
+        self.under_way.remove(call)
         again: dict[int, str] = {}
         fit: dict[int, Group] = {}
         flaws = flaws or {}
         for n, (place, group) in enumerate(zip(call.places, groups, strict=True)):
-            reason = self._unfit(call.request.step, group, flaws.get(n))
-            if reason is None:
-                fit[place] = group
+            oldest = min((c.policy_version for c in group.completions), default=0)
+            if len(group.completions) != self._sampling.group_size:
+                again[place] = "incomplete"
+            elif n in flaws:
+                self.refused[flaws[n].reason] += len(group.completions)
+                again[place] = "refused"
+            elif not self._fresh(call.request.step, oldest):
+                again[place] = "stale"
             else:
-                again[place] = reason
+                fit[place] = group
         batch = self._batches[call.request.step]
         repeated = batch.orders.repeated(fit, greedy=self._sampling.greedy)
         for place, flaw in repeated.items():
@@ -187,18 +332,9 @@ class RequestQueue:
             first = next((f"{flaw}" for flaw in (*flaws.values(), *repeated.values())), "")
             self._retry(call, again, None, first)
 
-    def _unfit(self, step: int, group: Group, flaw: Flaw | None) -> str | None:
-        if len(group.completions) != self._sampling.group_size:
-            return "incomplete"
-        if flaw is not None:
-            self.refused[flaw.reason] += len(group.completions)
-            return "refused"
-        oldest = min(completion.policy_version for completion in group.completions)
-        return None if self._fresh(step, oldest) else "stale"
-
     def failed(self, command: Command, error: BaseException) -> None:
         """Tries a call again if its error is one that passes; any other error ends collection."""
-        self._running.remove(command)
+        self.under_way.remove(command)
         if isinstance(command, Publish):
             self._end(f"version {command.version} was not published: {error}", error)
         elif isinstance(error, self._retry_on):
@@ -218,7 +354,7 @@ class RequestQueue:
             )
             return
         self.retried.update(reasons.values())
-        # Ahead of the queue: what was asked for before the next weights is drawn before them.
+        # Ahead of the queue: what was requested before the next weights is drawn before them.
         self._queue.appendleft(call.again(list(reasons)))
 
     def _end(self, message: str, cause: BaseException | None) -> None:
@@ -226,7 +362,7 @@ class RequestQueue:
             self.error = CollectionError(message)
             self.error.__cause__ = cause
 
-    # --- what a judge does ---------------------------------------------------------------------
+    # --- the judges' side ----------------------------------------------------------------------
 
     def next_unjudged(self) -> Unjudged | None:
         """Returns what a free judge does next; None if it has to wait."""
@@ -238,21 +374,22 @@ class RequestQueue:
         batch.rewarded.update(zip(unjudged.places, rewarded, strict=True))
 
     def unjudgeable(self, unjudged: Unjudged, error: BaseException) -> None:
-        """Ends collection: what judges failed."""
+        """Ends collection, as a judge failed."""
         self._batches[unjudged.request.step].drawn -= len(unjudged.places)
         self._end(f"step {unjudged.request.step}: {error}", error)
 
-    # --- what the trainer is given -------------------------------------------------------------
+    # --- batches -------------------------------------------------------------------------------
 
     def complete(self, step: int) -> bool:
         """Returns whether the whole batch of a step is there."""
         batch = self._batches.get(step)
         return batch is not None and len(batch.rewarded) == len(batch.request.prompts)
 
-    def whole(self, step: int) -> bool:
-        """Returns whether every group of a step is drawn; its judgement alone is waited for."""
+    def lost(self, step: int) -> bool:
+        """Returns whether collection has ended before every group of a step was drawn."""
         batch = self._batches.get(step)
-        return batch is not None and batch.drawn == len(batch.request.prompts)
+        whole = batch is not None and batch.drawn == len(batch.request.prompts)
+        return self.error is not None and not whole
 
     def check_turn(self, step: int) -> None:
         """Refuses a step that is not the next, or that nothing on its way could serve.
@@ -276,7 +413,7 @@ class RequestQueue:
             )
 
     def hand_out(self, step: int) -> Taken:
-        """The batch of a step, which must be complete."""
+        """Returns the batch of a step, which must be complete."""
         batch = self._batches.pop(step)
         self._next = step + 1
         rewarded = [batch.rewarded[place] for place in range(len(batch.request.prompts))]
@@ -287,13 +424,5 @@ class RequestQueue:
 
     @property
     def ahead(self) -> int:
-        """Complete batches that nobody took yet."""
+        """Counts the complete batches that nobody took yet."""
         return sum(map(self.complete, self._batches))
-
-
-@dataclass(eq=False)
-class _Batch:
-    request: Request
-    rewarded: dict[int, Rewarded]
-    drawn: int = 0
-    orders: Orders = field(default_factory=Orders)

@@ -48,7 +48,7 @@ class Adapters:
         self._kept: list[Path] = []
 
     def stage(self, name: str, **source: Any) -> dict[str, Any]:
-        """`{"ok": True, "path"}` of a PEFT folder, or `{"ok": False, "code", "error"}`.
+        """Returns `{"ok": True, "path"}` of a PEFT folder, or `{"ok": False, "code", "error"}`.
 
         Args:
             name: the folder's, which no other adapters have.
@@ -70,62 +70,47 @@ class Adapters:
         fresh.mkdir(parents=True)
         try:
             shutil.copyfile(file, fresh / TENSORS)
-            self._write_checked(fresh, manifest)
-            if folder.exists():  # vLLM may be reading it
-                _check_same(name, folder, fresh)
-                shutil.rmtree(fresh)
-            else:
+            rank, alpha, targets = self._about(manifest)
+            with (fresh / TENSORS).open("rb") as opened:
+                if hashlib.file_digest(opened, "sha256").hexdigest() != manifest["sha256"]:
+                    raise releases.Refusal("digest", "the release changed while it was copied")
+            shapes = adapter_shapes(self._shapes_fn(), rank, targets)
+            releases.check(fresh / TENSORS, shapes, self._dtype)
+            (fresh / CONFIG).write_text(json.dumps(peft_config(rank, alpha, targets)))
+            if not folder.exists():
                 fresh.rename(folder)
-        except BaseException:
+            elif any(filecmp.cmpfiles(folder, fresh, (TENSORS, CONFIG), shallow=False)[1:]):
+                raise releases.Refusal("refused", f"{name} is the name of other adapters")
+        finally:  # vLLM may be reading a folder that was there before: it stays
             shutil.rmtree(fresh, ignore_errors=True)
-            raise
-        finally:
             self._place.discard(file)
-        self._retain(folder)
+        self._kept = [*(each for each in self._kept if each != folder), folder]
+        for old in self._kept[:-KEPT]:
+            shutil.rmtree(old, ignore_errors=True)
+        self._kept = self._kept[-KEPT:]
         return folder, moved
 
-    def _write_checked(self, folder: Path, manifest: Mapping[str, Any]) -> None:
-        rank, alpha, targets = _about(manifest, self._most_rank)
-        with (folder / TENSORS).open("rb") as opened:
-            if hashlib.file_digest(opened, "sha256").hexdigest() != manifest["sha256"]:
-                raise releases.Refusal("digest", "the release changed while it was copied")
-        shapes = adapter_shapes(self._shapes_fn(), rank, targets)
-        releases.check(folder / TENSORS, shapes, self._dtype)
-        (folder / CONFIG).write_text(json.dumps(peft_config(rank, alpha, targets)))
-
-    def _retain(self, newest: Path) -> None:
-        """Deletes all but the copies asked for last."""
-        self._kept = [*(each for each in self._kept if each != newest), newest]
-        for folder in self._kept[:-KEPT]:
-            shutil.rmtree(folder, ignore_errors=True)
-        self._kept = self._kept[-KEPT:]
-
-
-def _check_same(name: str, folder: Path, fresh: Path) -> None:
-    if any(filecmp.cmpfiles(folder, fresh, (TENSORS, CONFIG), shallow=False)[1:]):
-        raise releases.Refusal("refused", f"{name} is the name of other adapters")
-
-
-def _about(manifest: Mapping[str, Any], most_rank: int) -> tuple[int, float, list[str]]:
-    about = manifest.get("adapter")
-    entries: Any = about if isinstance(about, dict) else {}
-    rank, alpha, targets = map(entries.get, ("rank", "alpha", "targets"))
-    if type(rank) is not int or rank < 1:
-        raise releases.Refusal("garbage", f"the release has adapters of rank {rank!r:.40}")
-    if rank > most_rank:
-        text = f"adapters of rank {rank}, and the server takes {most_rank} at most"
-        raise releases.Refusal("refused", f"{text}: start it with a larger --lora-rank")
-    if type(alpha) not in (int, float) or not 0 < alpha < math.inf:
-        raise releases.Refusal("garbage", f"the release has adapters of alpha {alpha!r:.40}")
-    if not isinstance(targets, list) or not all(isinstance(one, str) for one in targets):
-        raise releases.Refusal("garbage", f"the release has adapters beside {targets!r:.60}")
-    return rank, alpha, targets
+    def _about(self, manifest: Mapping[str, Any]) -> tuple[int, float, list[str]]:
+        """Returns rank, alpha and targets of the adapters, as their manifest has them."""
+        about = manifest.get("adapter")
+        entries: Any = about if isinstance(about, dict) else {}
+        rank, alpha, targets = map(entries.get, ("rank", "alpha", "targets"))
+        if type(rank) is not int or rank < 1:
+            raise releases.Refusal("garbage", f"the release has adapters of rank {rank!r:.40}")
+        if rank > self._most_rank:
+            text = f"adapters of rank {rank}, and the server takes {self._most_rank} at most"
+            raise releases.Refusal("refused", f"{text}: start it with a larger --lora-rank")
+        if type(alpha) not in (int, float) or not 0 < alpha < math.inf:
+            raise releases.Refusal("garbage", f"the release has adapters of alpha {alpha!r:.40}")
+        if not isinstance(targets, list) or not all(isinstance(one, str) for one in targets):
+            raise releases.Refusal("garbage", f"the release has adapters beside {targets!r:.60}")
+        return rank, alpha, targets
 
 
 def adapter_shapes(
     expected: Mapping[str, list[int]], rank: int, targets: list[str]
 ) -> dict[str, list[int]]:
-    """Names and shapes of A and B beside each target of each layer.
+    """Returns names and shapes of A and B beside each target of each layer.
 
     Raises:
         Refusal: no layer has such a target.

@@ -17,9 +17,10 @@ import urllib.request
 import uuid
 import weakref
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 from safetensors import SafetensorError, safe_open
@@ -59,14 +60,14 @@ class Scratch:
         fresh = self.folder / "lock.new"
         lock = fresh.open("wb")
         fcntl.flock(lock, fcntl.LOCK_EX)
-        # It gets its name when it is held: nobody finds it free before.
+        # It gets its name when it is locked: nobody sees it free before.
         fresh.rename(self.folder / LOCK)
-        self.remove = weakref.finalize(self, _remove, self.folder, lock)
 
+        def remove(folder: Path = self.folder) -> None:
+            shutil.rmtree(folder, ignore_errors=True)
+            lock.close()
 
-def _remove(folder: Path, lock: BinaryIO) -> None:
-    shutil.rmtree(folder, ignore_errors=True)
-    lock.close()
+        self.remove = weakref.finalize(self, remove)
 
 
 def remove_stale(prefix: str) -> None:
@@ -84,49 +85,53 @@ def remove_stale(prefix: str) -> None:
 
 @dataclass(frozen=True)
 class Checked:
-    """A release whose file can be read here and is whole."""
+    """A release whose file can be read here and is whole; `pulled` bytes came over the network."""
 
     file: Path
     version: int
     sha256: str
     manifest_sha256: str
     pulled: int
-    """Bytes that moved over the network."""
 
 
 class Workplace:
-    """The memory of a server between two updates."""
+    """The memory of a server between two updates.
+
+    Attributes:
+        instance: names this process.
+        live: the release in use; None for first weights, and for a model that may be half loaded.
+        staged: the release that is to be installed.
+        last: how the last update ended: vLLM's routes say nothing but 500.
+        joined: the communicator of the last broadcast. It is left at the next update: before that,
+            other workers may still be receiving by way of this one.
+        scratch: the folder of fetched files.
+    """
 
     def __init__(self) -> None:
         self.instance = uuid.uuid4().hex
         self.live: Checked | None = None
-        """The release in use; None for first weights, and for a model that may be half loaded."""
         self.staged: Checked | None = None
         self.last: dict[str, Any] | None = None
-        """How the last update ended: vLLM's routes say nothing but 500."""
         self.joined: Any = None
-        """The communicator of the last broadcast. It is left at the next update: before that,
-        other workers may still be receiving by way of this one."""
         self._held = Scratch("ogrpo-sync-")
         self.scratch = self._held.folder
 
     def where(self) -> dict[str, Any]:
-        """The version in use and how the last update ended, for an answer."""
+        """Returns the version in use and how the last update ended, for an answer."""
         live = self.live
-        known = {"version": -1, "sha256": ""}
-        if live is not None:
-            known = {"version": live.version, "sha256": live.sha256}
-        return {**known, "instance": self.instance, "update": self.last}
+        version, sha256 = (-1, "") if live is None else (live.version, live.sha256)
+        return {
+            "version": version,
+            "sha256": sha256,
+            "instance": self.instance,
+            "update": self.last,
+        }
 
     def stage(self, release: Checked | None) -> None:
         """Keeps a release until it is installed, in the place of one that never was."""
-        self._drop(self.staged)
+        if self.staged is not None and self.staged is not self.live:
+            self.discard(self.staged.file)
         self.staged = release
-
-    def adopt(self, release: Checked, before: Checked | None) -> None:
-        """Notes that the staged release is in use instead of another."""
-        self.live, self.staged = release, None
-        self._drop(before)
 
     def leave(self) -> None:
         """Leaves the communicator of the last broadcast."""
@@ -135,7 +140,7 @@ class Workplace:
             joined.close()
 
     def write(self, name: str, pieces: Iterator[Any]) -> Path:
-        """A file of this server's own, whole or not at all."""
+        """Writes a file into the scratch folder, whole or not at all."""
         target = self.scratch / f"{uuid.uuid4().hex}.{name}"
         try:
             with target.open("wb") as out:
@@ -145,10 +150,6 @@ class Workplace:
             target.unlink(missing_ok=True)
             raise
         return target
-
-    def _drop(self, release: Checked | None) -> None:
-        if release is not None and release is not self.live:
-            self.discard(release.file)
 
     def discard(self, file: Path) -> None:
         """Deletes a file that was fetched; one in a shared folder stays."""
@@ -168,7 +169,7 @@ class Folder:
         self.folder = folder
 
     def read(self, name: str) -> bytes:
-        """The content of a small file."""
+        """Returns the content of a small file."""
         try:
             with (self.folder / name).open("rb") as opened:
                 return opened.read(MOST_MANIFEST)
@@ -194,34 +195,29 @@ class Remote:
         self.url = url.rstrip("/")
         self.headers = {"Authorization": f"Bearer {token}"} if token else {}
 
-    def _unreachable(self, name: str, error: Exception) -> Refusal:
-        if isinstance(error, urllib.error.HTTPError):
-            # It holds the answer, and with it the connection.
-            error.close()
-        return Refusal("unreachable", f"{self.url}/{name}: {error}")
-
-    def _open(self, name: str) -> Any:
-        request = urllib.request.Request(f"{self.url}/{name}", headers=self.headers)
+    @contextmanager
+    def _opened(self, name: str) -> Iterator[Any]:
         # No proxy, and nobody whom a redirection names: weights come from the trainer's own
         # address, and the token goes there alone.
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), _Straight)
-        return opener.open(request, timeout=PULL_SECONDS)
+        try:
+            request = urllib.request.Request(f"{self.url}/{name}", headers=self.headers)
+            with opener.open(request, timeout=PULL_SECONDS) as reply:
+                yield reply
+        except (http.client.HTTPException, OSError, ValueError) as error:
+            if isinstance(error, urllib.error.HTTPError):
+                error.close()  # it holds the answer, and with it the connection
+            raise Refusal("unreachable", f"{self.url}/{name}: {error}") from error
 
     def read(self, name: str) -> bytes:
-        """The content of a small file."""
-        try:
-            with self._open(name) as reply:
-                return b"".join(_pieces(reply, MOST_MANIFEST))
-        except (http.client.HTTPException, OSError, ValueError) as error:
-            raise self._unreachable(name, error) from error
+        """Returns the content of a small file."""
+        with self._opened(name) as reply:
+            return b"".join(_pieces(reply, MOST_MANIFEST))
 
     def fetch(self, name: str, size: int, place: Workplace) -> Path:
         """Pulls a file into this server's scratch folder, and no more than its size."""
-        try:
-            with self._open(name) as reply:  # one byte more shows in the digest
-                return place.write(name, _pieces(reply, size + 1))
-        except (http.client.HTTPException, OSError, ValueError) as error:
-            raise self._unreachable(name, error) from error
+        with self._opened(name) as reply:  # one byte more shows in the digest
+            return place.write(name, _pieces(reply, size + 1))
 
 
 ReceiveFn = Callable[[str, int], Any]
@@ -241,16 +237,12 @@ class Broadcast:
             raise Refusal("refused", "no broadcasts are taken here: push by folder or by URL")
         entries = ticket if isinstance(ticket, dict) else {}
         manifest, unique_id, ranks = map(entries.get, ("manifest", "unique_id", "ranks"))
-        if (
-            not isinstance(manifest, str)
-            or not isinstance(unique_id, str)
-            or type(ranks) is not int
-        ):
+        if not (isinstance(manifest, str) and isinstance(unique_id, str) and type(ranks) is int):
             raise Refusal("refused", f"broadcast is {ticket!r:.60}: give its three entries")
         self._manifest, self._join_fn = manifest, lambda: receive_fn(unique_id, ranks)
 
     def read(self, name: str) -> bytes:  # noqa: ARG002
-        """The manifest."""
+        """Returns the manifest."""
         return self._manifest.encode()
 
     def fetch(self, name: str, size: int, place: Workplace) -> Path:
@@ -288,7 +280,7 @@ def obtain(
     broadcast: Any = None,
     receive_fn: ReceiveFn | None = None,
 ) -> tuple[Path, dict[str, Any], int]:
-    """A release's model file, its manifest, and the bytes that came over a network.
+    """Returns a release's model file, its manifest, and the bytes that came over a network.
 
     Raises:
         Refusal: something is out of reach or is not what was announced.
@@ -300,28 +292,19 @@ def obtain(
         release = Broadcast(broadcast, receive_fn)
     else:
         release = Folder(Path(path)) if path is not None else Remote(str(url), token)
-    manifest = _read_manifest(release, manifest_sha256)
-    size = manifest["bytes"]
-    file = _verified(release.fetch(MODEL, size, place), manifest["sha256"], place)
-    return file, manifest, 0 if isinstance(release, Folder) else size
-
-
-def _read_manifest(release: Folder | Remote | Broadcast, sha256: str) -> dict[str, Any]:
     raw = release.read(MANIFEST)
-    if hashlib.sha256(raw).hexdigest() != sha256:
-        raise Refusal("digest", f"{MANIFEST} is not the one that was announced ({sha256[:12]})")
+    if hashlib.sha256(raw).hexdigest() != manifest_sha256:
+        short = manifest_sha256[:12]
+        raise Refusal("digest", f"{MANIFEST} is not the one that was announced ({short})")
     try:
         manifest = parse_json(raw, MANIFEST)
         if type(size := manifest.get("bytes")) is not int or not 0 <= size < 1 << 63:
             raise ValueError(f"{manifest!r:.80} has no whole number 'bytes'")
-        if not isinstance(manifest.get("sha256"), str):
+        if not isinstance(sha256 := manifest.get("sha256"), str):
             raise ValueError(f"{manifest!r:.80} has no text 'sha256'")
     except ValueError as error:
         raise Refusal("garbage", f"{MANIFEST} is none of a release: {error}") from error
-    return manifest
-
-
-def _verified(file: Path, sha256: str, place: Workplace) -> Path:
+    file = release.fetch(MODEL, size, place)
     try:
         with file.open("rb") as opened:
             digest = hashlib.file_digest(opened, "sha256").hexdigest()
@@ -330,7 +313,7 @@ def _verified(file: Path, sha256: str, place: Workplace) -> Path:
     if digest != sha256:
         place.discard(file)
         raise Refusal("digest", f"{file.name} has sha256 {digest[:12]}, not {sha256[:12]}")
-    return file
+    return file, manifest, 0 if isinstance(release, Folder) else size
 
 
 def header(file: Path) -> tuple[dict[str, Any], int]:
@@ -351,7 +334,7 @@ def header(file: Path) -> tuple[dict[str, Any], int]:
 
 
 def parse_json(raw: bytes, what: str) -> dict[str, Any]:
-    """A JSON object whose names are each said once.
+    """Returns a JSON object that has no name twice.
 
     Raises:
         ValueError: it is none.
@@ -384,7 +367,11 @@ def check(file: Path, expected: Mapping[str, list[int]], dtype: str) -> None:
         Refusal: the first thing that is wrong, by name.
     """
     entries, start = header(file)
-    _check_names(set(entries), set(expected))
+    lacking, unknown = expected.keys() - entries.keys(), entries.keys() - expected.keys()
+    for label, names in (("lacks", lacking), ("has unknown", unknown)):
+        if names:
+            some = ", ".join(sorted(names)[:3])
+            raise Refusal("garbage", f"the release {label} {len(names)} tensors: {some}")
     whole = np.memmap(file, np.uint8, "r", offset=0)
     for name, entry in entries.items():
         if list(entry["shape"]) != list(expected[name]):
@@ -395,13 +382,6 @@ def check(file: Path, expected: Mapping[str, list[int]], dtype: str) -> None:
         begin, end = entry["data_offsets"]
         if not finite(whole[start + begin : start + end], entry["dtype"]):
             raise Refusal("garbage", f"{name} has NaN or infinite elements")
-
-
-def _check_names(held: set[str], expected: set[str]) -> None:
-    for label, names in (("lacks", expected - held), ("has unknown", held - expected)):
-        if names:
-            some = ", ".join(sorted(names)[:3])
-            raise Refusal("garbage", f"the release {label} {len(names)} tensors: {some}")
 
 
 def finite(raw: np.ndarray, dtype: str) -> bool:
@@ -444,7 +424,7 @@ def update(
     install: bool = False,
     **source: Any,
 ) -> None:
-    """One of the two updates that bring a release: it is staged first, then installed.
+    """Carries out one of the two updates that bring a release: staged first, then installed.
 
     A server has many workers. All of them have staged a release, which touches nothing that is
     live, before the first is told to install it. How it ended is noted for `Workplace.where`.
@@ -461,20 +441,16 @@ def update(
         Refusal: `broken` if the live model may be half loaded; otherwise it is as it was.
     """
     place.leave()
+    note = {"manifest_sha256": manifest_sha256, "error": "", "pulled": 0}
     try:
         if install:
-            done = _install(place, served, manifest_sha256)
+            release = _install(place, served, manifest_sha256)
         else:
-            done = _stage(place, served, version, manifest_sha256, source)
+            release = _stage(place, served, version, manifest_sha256, source)
     except Refusal as refusal:
-        _note(place, manifest_sha256, refusal.code, str(refusal))
+        place.last = {**note, "code": refusal.code, "error": str(refusal)}
         raise
-    _note(place, manifest_sha256, "installed" if install else "staged", "", done.pulled)
-
-
-def _note(place: Workplace, manifest_sha256: str, code: str, error: str, pulled: int = 0) -> None:
-    outcome = {"code": code, "error": error, "pulled": pulled}
-    place.last = {"manifest_sha256": manifest_sha256, **outcome}
+    place.last = {**note, "code": "installed" if install else "staged", "pulled": release.pulled}
 
 
 def _stage(
@@ -498,6 +474,7 @@ def _stage(
 
 
 def _install(place: Workplace, served: Served, digest: str) -> Checked:
+    """Installs the staged release; where the engine fails halfway, the one before again."""
     release, before = place.staged, place.live
     if release is None or release.manifest_sha256 != digest:
         raise Refusal("refused", f"the release {digest!r:.14} is not staged here: send it first")
@@ -506,21 +483,19 @@ def _install(place: Workplace, served: Served, digest: str) -> Checked:
     try:
         served.install_fn(release)
     except Exception as error:  # whatever the engine raised, the model may be half loaded
-        raise _undo(place, served, before, error) from error
-    place.adopt(release, before)
-    return release
-
-
-def _undo(place: Workplace, served: Served, before: Checked | None, error: Exception) -> Refusal:
-    """Puts the release before back after the engine failed halfway."""
-    message = f"the engine could not load it: {type(error).__name__}: {error}"
-    place.stage(None)
-    if before is None or not before.file.is_file():
-        return Refusal("broken", message)
-    try:
-        served.install_fn(before)
-    except Exception as second:
+        message = f"the engine could not load it: {type(error).__name__}: {error}"
+        place.stage(None)
+        if before is None or not before.file.is_file():
+            raise Refusal("broken", message) from error
+        try:
+            served.install_fn(before)
+        except Exception as second:
+            place.discard(before.file)
+            again = f"{message}; nor the release before again: {second}"
+            raise Refusal("broken", again) from error
+        place.live = before
+        raise Refusal("restored", message) from error
+    place.live, place.staged = release, None
+    if before is not None and before is not release:
         place.discard(before.file)
-        return Refusal("broken", f"{message}; nor the release before again: {second}")
-    place.live = before
-    return Refusal("restored", message)
+    return release

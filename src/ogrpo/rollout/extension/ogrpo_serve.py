@@ -17,6 +17,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -58,13 +59,13 @@ class Command:
     """Where the server listens; None where nobody knows."""
 
     def __str__(self) -> str:
-        """As one would type it."""
+        """Returns it as one would type it."""
         settings = [f"{name}={shlex.quote(value)}" for name, value in self.environment.items()]
         return " \\\n  ".join([*settings, shlex.join(self.arguments)])
 
 
 def parser() -> argparse.ArgumentParser:
-    """The options of `ogrpo-serve`; what comes after `--` goes to vLLM as it is."""
+    """Returns the options of `ogrpo-serve`; what comes after `--` goes to vLLM as it is."""
     made = argparse.ArgumentParser(prog="ogrpo-serve", description=ABOUT)
     add = made.add_argument
     add("model", help="folder (or hub name) of the policy's first weights and its tokenizer")
@@ -100,7 +101,7 @@ def lora_rank(text: str) -> int:
 
 
 def build(options: argparse.Namespace, version: str | None, more: Sequence[str]) -> Command:
-    """The command for a version of vLLM (None: the newest)."""
+    """Returns the command for a version of vLLM (None: the newest)."""
     mode = "raw_logprobs" if options.raw_log_probs else "processed_logprobs"
     longest = max_length(options)
     arguments: dict[str, Any] = {
@@ -130,7 +131,7 @@ def build(options: argparse.Namespace, version: str | None, more: Sequence[str])
     if options.reproducible:
         flags.append("--no-enable-chunked-prefill")
         arguments["--max-num-batched-tokens"] = max(longest, LONGEST_DEFAULT)
-    if _since(version, NATIVE_SINCE):
+    if _minor(version) >= NATIVE_SINCE:
         flags.append("--enable-scale-out")
     if options.device == "ascend":
         arguments["--additional-config"], more = without_nz(more)
@@ -188,14 +189,9 @@ def without_nz(more: Sequence[str]) -> tuple[str, list[str]]:
     return json.dumps({**config, "weight_nz_mode": 0}), rest
 
 
-def _since(version: str | None, first: tuple[int, int]) -> bool:
-    if version is None:
-        return True
-    return _minor(version) >= first
-
-
-def _minor(version: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in version.split(".")[:2])
+def _minor(version: str | None) -> tuple[int, ...]:
+    """Returns the first two numbers of a version; those of one that is not known are the newest."""
+    return tuple(int(part) for part in (version or "999.0").split(".")[:2])
 
 
 def _environment(options: argparse.Namespace) -> dict[str, str]:
@@ -212,7 +208,7 @@ def _environment(options: argparse.Namespace) -> dict[str, str]:
 
 
 def find_version(python: str) -> str | None:
-    """vLLM's version as another interpreter sees it, or None."""
+    """Returns vLLM's version as another interpreter sees it, or None."""
     done = subprocess.run([python, "-c", FIND_VERSION], capture_output=True, text=True)
     return done.stdout.strip() or None
 
@@ -236,7 +232,7 @@ def supervise(command: Command, restarts: int) -> int:
 
 
 def _wait(server: subprocess.Popen[bytes], address: tuple[str, int] | None) -> int:
-    """The server's exit code.
+    """Returns the server's exit code.
 
     An API server whose engine was killed in the middle of a weight update closes its port and then
     waits for ever for the engine's answer: it is ended, and with it who waits for it.
@@ -247,22 +243,18 @@ def _wait(server: subprocess.Popen[bytes], address: tuple[str, int] | None) -> i
             return server.wait(LOOK_SECONDS if address else None)
         except subprocess.TimeoutExpired:
             pass
-        if address is None or _listens(address):
+        assert address is not None
+        listens = True  # however busy
+        with suppress(OSError):
+            try:
+                socket.create_connection(address, timeout=LOOK_SECONDS).close()
+            except ConnectionRefusedError:
+                listens = False
+        if listens:
             listened, closed_since = True, time.monotonic()
         elif listened and time.monotonic() - closed_since > CLOSED_SECONDS:
             print("the server has closed its port and does not end: it is ended", flush=True)
             _signal_group(server.pid, signal.SIGKILL)
-
-
-def _listens(address: tuple[str, int]) -> bool:
-    """Returns whether somebody listens there, however busy."""
-    try:
-        socket.create_connection(address, timeout=LOOK_SECONDS).close()
-    except ConnectionRefusedError:
-        return False
-    except OSError:
-        pass
-    return True
 
 
 def _forward_signals(server: subprocess.Popen[bytes]) -> list[int]:
@@ -282,21 +274,19 @@ def _forward_signals(server: subprocess.Popen[bytes]) -> list[int]:
 
 
 def _signal_group(leader: int, number: int) -> None:
-    try:
+    with suppress(ProcessLookupError):
         os.killpg(leader, number)
-    except ProcessLookupError:
-        return
 
 
 def main(arguments: Sequence[str]) -> int:
-    """The command line, without the embedded engine."""
+    """Runs the command line, without the embedded engine."""
     before, more = split(arguments)
     options = parser().parse_args(before)
     version = find_version(options.python)
     if version is None and not options.dry_run:
         print(f"{options.python} has no vLLM: name its interpreter with --python", file=sys.stderr)
         return 2
-    if not _since(version, OLDEST):
+    if _minor(version) < OLDEST:
         print(f"vLLM {version} takes no pushes: install 0.23 or later", file=sys.stderr)
         return 2
     if options.device == "ascend" and version and _minor(version) > ASCEND_UNTIL:
@@ -315,7 +305,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
-    """The options before and after `--`."""
+    """Returns the options before and after `--`."""
     place = arguments.index("--") if "--" in arguments else len(arguments)
     return list(arguments[:place]), list(arguments[place + 1 :])
 

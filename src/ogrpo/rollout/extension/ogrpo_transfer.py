@@ -22,7 +22,7 @@ BACKEND = "ogrpo"
 
 @dataclass
 class ReleaseInit(WeightTransferInitInfo):
-    """Nothing has to be agreed on before an update."""
+    """Agrees on nothing before an update."""
 
 
 @dataclass(kw_only=True)

@@ -73,7 +73,7 @@ def place_of(worker: Any) -> Any:
 
 
 def update(worker: Any, **ticket: Any) -> None:
-    """One update of a worker; see `ogrpo_releases.update`."""
+    """Carries out one update of a worker; see `ogrpo_releases.update`."""
     served = releases.Served(
         shapes_fn=lambda: _expected(worker),
         dtype=_dtype(worker),
@@ -88,14 +88,14 @@ def _dtype(worker: Any) -> str:
 
 
 def _lora_rank(worker: Any) -> int:
-    """The largest rank of adapters that can be pushed by themselves; 0 where none can."""
+    """Returns the largest rank of adapters that can be pushed by themselves; 0 where none can."""
     lora = getattr(worker.vllm_config, "lora_config", None)
     allowed = os.environ.get("VLLM_ALLOW_RUNTIME_LORA_UPDATING", "0").strip().lower()
     return int(lora.max_lora_rank) if lora is not None and allowed in ("1", "true") else 0
 
 
 def _expected(worker: Any) -> dict[str, list[int]]:
-    """Names and shapes of the checkpoint that the server was started from."""
+    """Returns names and shapes of the checkpoint that the server was started from."""
     folder = Path(worker.ogrpo_first_folder)
     if not folder.is_dir():
         from huggingface_hub import (  # pyright: ignore[reportMissingImports]
@@ -108,15 +108,10 @@ def _expected(worker: Any) -> dict[str, list[int]]:
         text = f"{folder} has no safetensors to compare names and shapes with"
         raise releases.Refusal("refused", text)
     shapes = {name: x["shape"] for file in files for name, x in releases.header(file)[0].items()}
-    if _tied(worker):
+    if getattr(worker.vllm_config.model_config.hf_text_config, "tie_word_embeddings", False):
         # Some checkpoints carry the head's copy, which the trainer does not have.
         shapes.pop("lm_head.weight", None)
     return shapes
-
-
-def _tied(worker: Any) -> bool:
-    model = worker.vllm_config.model_config
-    return bool(getattr(model.hf_text_config, "tie_word_embeddings", False))
 
 
 def _install(worker: Any, file: Path) -> None:
@@ -128,12 +123,8 @@ def _install(worker: Any, file: Path) -> None:
         names = opened.keys()
         # vLLM's own way, which undoes and redoes what it made of the weights after loading.
         runner.reload_weights(weights_iterator=((name, opened.get_tensor(name)) for name in names))
-    _refresh_head(runner.get_model())
-
-
-def _refresh_head(model: Any) -> None:
-    """A CPU build packs the embedding once more as a head, which a reload forgets when tied."""
-    for module in model.modules():
+    # A CPU build packs the embedding once more as a head, which a reload forgets when tied.
+    for module in runner.get_model().modules():
         method: Any = getattr(module, "quant_method", None)
         packed = hasattr(module, "cpu_linear") and "Embedding" in type(method).__name__
         if packed and module.weight.numel():

@@ -5,36 +5,18 @@ with connect(["http://127.0.0.1:8000"], expected=..., tensors_fn=..., score_fn=.
     groups = engine.generate(prompts, sampling, seed=0)
 """
 
-from ogrpo.rollout.vllm.capabilities import Capabilities, Expected
-from ogrpo.rollout.vllm.engine import VllmEngine
-from ogrpo.rollout.vllm.errors import (
-    Broken,
-    PublishRefused,
-    Refused,
-    Rejected,
-    RolloutError,
-    Unavailable,
-    Unproven,
-)
-from ogrpo.rollout.vllm.options import Options
-from ogrpo.rollout.weights.nccl import Nccl
-
-__all__ = [
-    "Broken",
-    "Capabilities",
-    "Expected",
-    "Nccl",
-    "Options",
-    "PublishRefused",
-    "Refused",
-    "Rejected",
-    "RolloutError",
-    "Unavailable",
-    "Unproven",
-    "VllmEngine",
-    "connect",
-]
-
+from ogrpo.rollout.nccl import Nccl as Nccl
+from ogrpo.rollout.vllm.capabilities import Capabilities as Capabilities
+from ogrpo.rollout.vllm.capabilities import Expected as Expected
+from ogrpo.rollout.vllm.engine import VllmEngine as VllmEngine
+from ogrpo.rollout.vllm.errors import Broken as Broken
+from ogrpo.rollout.vllm.errors import PublishRefused as PublishRefused
+from ogrpo.rollout.vllm.errors import Refused as Refused
+from ogrpo.rollout.vllm.errors import Rejected as Rejected
+from ogrpo.rollout.vllm.errors import RolloutError as RolloutError
+from ogrpo.rollout.vllm.errors import Unavailable as Unavailable
+from ogrpo.rollout.vllm.errors import Unproven as Unproven
+from ogrpo.rollout.vllm.options import Options as Options
 
 connect = VllmEngine
 """Connects to servers; the engine is closed by `close` or at the end of a `with` block."""

@@ -1,22 +1,23 @@
 """One server's HTTP API: a method for each call, errors sorted by what can be done about them."""
 
 import asyncio
+import socket
 import ssl
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
 from urllib.parse import urlsplit
 
 import httpx
 
-from ogrpo.rollout.address import check_url, server_root
-from ogrpo.rollout.vllm.errors import BUSY, Rejected, Unavailable
+from ogrpo.rollout.address import ELSEWHERE, check_url, server_root
+from ogrpo.rollout.vllm.errors import BUSY, Rejected, RolloutError, Unavailable
+from ogrpo.rollout.vllm.options import authorization, credentials_of_environment
 from ogrpo.system.terminal import shown
 
 Json = dict[str, Any]
-CONNECT_SECONDS, SHORT_SECONDS = 5.0, 20.0
-"""At most, to connect, and for an answer that no samples have to be drawn for."""
+CONNECT_SECONDS, SHORT_SECONDS, HEALTH_SECONDS = 5.0, 20.0, 5.0
+"""At most, to connect, for an answer that no samples have to be drawn for, and for /health."""
 IDLE_SECONDS = 2.0
 """After which a connection is not used again: vLLM closes it at 5 s, perhaps just then."""
 NOT_IMPLEMENTED = 501
@@ -65,48 +66,37 @@ class ServerApi:
         """Closes the connections."""
         await asyncio.gather(*(client.aclose() for client in self._idle))
 
-    @asynccontextmanager
-    async def _connection(self) -> AsyncIterator[httpx.AsyncClient]:
-        """A client that nobody else uses: one for all looks through all connections each time."""
-        client = self._idle.pop() if self._idle else self._client()
-        try:
-            yield client
-        finally:
-            self._idle.append(client)
-
     async def version(self) -> str:
-        """The version of vLLM."""
-        return str(await self._field("version", "GET", "/version"))
+        """Returns the version of vLLM."""
+        return str(await self._json("GET", "/version", field="version"))
 
     async def models(self) -> list[Json]:
-        """The served models' cards."""
-        return await self._field("data", "GET", "/v1/models")
+        """Returns the served models' cards."""
+        return await self._json("GET", "/v1/models", field="data")
 
     async def metrics(self) -> str:
-        """Prometheus metrics as text."""
-        return (await self._call("GET", "/metrics", seconds=self._short)).text
+        """Returns Prometheus metrics as text."""
+        return (await self._call("GET", "/metrics")).text
 
     async def complete(self, payload: Json, *, rank: int | None = None) -> Json:
-        """`/v1/completions`: samples and scores, of one data-parallel rank if it is named."""
+        """Returns samples or scores of `/v1/completions`, of one data-parallel rank or any."""
         headers = {} if rank is None else {"X-data-parallel-rank": str(rank)}
-        seconds = self._seconds
-        return await self._json(
-            "POST", "/v1/completions", payload, headers=headers, seconds=seconds
-        )
+        path, seconds = "/v1/completions", self._seconds
+        return await self._json("POST", path, payload, headers=headers, seconds=seconds)
 
     async def generate(self, payload: Json) -> Json:
-        """`/inference/v1/generate`: samples with the version of each token's weights."""
+        """Returns samples of `/inference/v1/generate`, with the version of each token's weights."""
         return await self._json("POST", "/inference/v1/generate", payload, seconds=self._seconds)
 
     async def detokenize(self, model: str, ids: Sequence[int]) -> str:
-        """The text of token ids."""
+        """Returns the text of token ids."""
         payload = {"model": model, "tokens": list(ids)}
-        return await self._field("prompt", "POST", "/detokenize", payload)
+        return await self._json("POST", "/detokenize", payload, field="prompt")
 
     async def rpc(self, method: str, arguments: Json, *, seconds: float | None = None) -> list[Any]:
         """Calls a method of every worker; needs VLLM_SERVER_DEV_MODE=1 on the server."""
-        payload = {"method": method, "kwargs": arguments}
-        results = await self._field("results", "POST", "/collective_rpc", payload, seconds=seconds)
+        payload, path = {"method": method, "kwargs": arguments}, "/collective_rpc"
+        results = await self._json("POST", path, payload, field="results", seconds=seconds)
         if not isinstance(results, list) or not results:
             raise Unavailable(f"{self.url}/collective_rpc answered for no worker")
         return results
@@ -125,9 +115,8 @@ class ServerApi:
 
     async def unload_adapter(self, name: str) -> None:
         """Takes a name back; nothing happens where nobody has it."""
-        payload = {"lora_name": name}
         try:
-            await self._call("POST", "/v1/unload_lora_adapter", payload, seconds=self._short)
+            await self._call("POST", "/v1/unload_lora_adapter", {"lora_name": name})
         except Rejected as error:
             if error.status != 404:
                 raise
@@ -139,26 +128,25 @@ class ServerApi:
 
     async def resume(self) -> None:
         """Goes on after a pause."""
-        await self._call("POST", "/resume", seconds=self._short)
+        await self._call("POST", "/resume")
 
     async def is_paused(self) -> bool | None:
         """Returns whether it is paused, which /health does not say; None where it tells nobody."""
         try:
-            paused = await self._field("is_paused", "GET", "/is_paused")
+            return bool(await self._json("GET", "/is_paused", field="is_paused"))
         except Rejected as error:
             if error.status not in (404, 405, NOT_IMPLEMENTED):
                 raise
             return None
-        return bool(paused)
 
     async def reset_prefix_cache(self) -> None:
         """Forgets the keys and values of earlier prompts."""
-        await self._call("POST", "/reset_prefix_cache", seconds=self._short)
+        await self._call("POST", "/reset_prefix_cache")
 
     async def workers(self, *, all_ranks: bool) -> int:
         """Returns how many processes hold weights, in one data-parallel rank or in all of them."""
         path = f"/get_world_size?include_dp={str(all_ranks).lower()}"
-        return await self._field("world_size", "GET", path)
+        return await self._json("GET", path, field="world_size")
 
     async def start_weight_update(self) -> None:
         """Opens vLLM's weight update; where another is open, the answer is 500."""
@@ -178,35 +166,27 @@ class ServerApi:
         once = {"Connection": "close"}
         await self._call("POST", f"/{name}", payload, headers=once, seconds=seconds)
 
-    async def _field(
-        self,
-        name: str,
-        method: str,
-        path: str,
-        payload: Json | None = None,
-        *,
-        seconds: float | None = None,
-    ) -> Any:
-        reply = await self._json(method, path, payload, seconds=seconds)
-        if not isinstance(reply, dict) or name not in reply:
-            raise Unavailable(f"{self.url}{path} answered without {name!r}: {str(reply)[:80]!r}")
-        return reply[name]
-
     async def _json(
         self,
         method: str,
         path: str,
         payload: Json | None = None,
         *,
+        field: str | None = None,
         headers: Mapping[str, str] | None = None,
         seconds: float | None = None,
-    ) -> Json:
-        seconds = seconds or self._short
+    ) -> Any:
+        """Returns the JSON of an answer, or one field of it."""
         reply = await self._call(method, path, payload, headers=headers, seconds=seconds)
         try:
-            return reply.json()
+            body = reply.json()
         except (ValueError, RecursionError) as error:
             raise Unavailable(f"{self.url}{path} answered no JSON: {reply.text[:80]!r}") from error
+        if field is None:
+            return body
+        if not isinstance(body, dict) or field not in body:
+            raise Unavailable(f"{self.url}{path} answered without {field!r}: {str(body)[:80]!r}")
+        return body[field]
 
     async def _call(
         self,
@@ -216,11 +196,14 @@ class ServerApi:
         *,
         params: dict[str, str] | None = None,
         headers: Mapping[str, str] | None = None,
-        seconds: float,
+        seconds: float | None = None,
     ) -> httpx.Response:
-        """The whole answer, within so many seconds, however slowly its bytes come."""
+        """Returns the whole answer, within so many seconds, however slowly its bytes come."""
+        seconds = seconds or self._short
+        # A client for each request under way: one for all looks through all connections each time.
+        client = self._idle.pop() if self._idle else self._client()
         try:
-            async with asyncio.timeout(seconds), self._connection() as client:
+            async with asyncio.timeout(seconds):
                 reply = await client.request(
                     method, path, json=payload, params=params, headers=headers
                 )
@@ -230,24 +213,22 @@ class ServerApi:
         except httpx.RequestError as error:
             what = str(error) or type(error).__name__
             raise Unavailable(f"{self.url}{path}: {what}") from error
-        if _passes(reply.status_code):
-            text = f"{self.url}{path} answered {reply.status_code}: {_message(reply)}"
-            raise Unavailable(text, reply.status_code)
-        if reply.status_code >= 400:
-            text = f"{self.url}{path} answered {reply.status_code}: {_message(reply)}"
-            raise Rejected(text, reply.status_code)
-        return reply
+        finally:
+            self._idle.append(client)
+        status = reply.status_code
+        if status < 400:
+            return reply
+        text = f"{self.url}{path} answered {status}: {_message(reply)}"
+        # Another attempt may be answered where the server fails, or has too much to do.
+        if (status >= 500 and status != NOT_IMPLEMENTED) or status in BUSY:
+            raise Unavailable(text, status)
+        raise Rejected(text, status)
 
 
 @cache
 def _tls() -> ssl.SSLContext:
-    """Made once: the certificates are read from the disk."""
+    """Reads the certificates from the disk, once."""
     return httpx.create_ssl_context(trust_env=False)
-
-
-def _passes(status: int) -> bool:
-    """Returns whether another attempt may be answered: the server fails, or is asked too much."""
-    return (status >= 500 and status != NOT_IMPLEMENTED) or status in BUSY
 
 
 def _message(reply: httpx.Response) -> str:
@@ -258,3 +239,62 @@ def _message(reply: httpx.Response) -> str:
     error = body.get("error", body) if isinstance(body, dict) else body
     message = error.get("message", error) if isinstance(error, dict) else error
     return shown(str(message)[:300])
+
+
+def ask_health(url: str) -> str | None:
+    """Returns why a server is to be waited for; None where it says that it is well.
+
+    Raises:
+        RolloutError: waiting does not help, with what is wrong and the remedy.
+    """
+    try:
+        reply = _health(url)
+    except httpx.TransportError as error:
+        cause: BaseException | None = error
+        while cause is not None:  # another attempt would not change these
+            if isinstance(cause, socket.gaierror):
+                raise RolloutError(
+                    f"{url}: the name {urlsplit(url).hostname} is not known here ({shown(error)}):"
+                    " correct it, or give the server's address in numbers"
+                ) from error
+            if isinstance(cause, ssl.SSLError) and not isinstance(cause, ssl.SSLEOFError):
+                raise RolloutError(
+                    f"{url}: TLS fails ({shown(error)}): give http:// where the server has no TLS,"
+                    " as vLLM has none by itself, or a certificate that is signed by a public"
+                    " authority"
+                ) from error
+            cause = cause.__cause__ or cause.__context__
+        return shown(str(error) or type(error).__name__)
+    if reply.is_success:
+        return None
+    if reply.status_code >= 500 or reply.status_code in BUSY:
+        return f"it answers {reply.status_code}"
+    raise RolloutError(f"{url}/health answers {reply.status_code}: {_remedy(url, reply)}")
+
+
+def _health(url: str) -> httpx.Response:
+    headers = authorization(*credentials_of_environment())
+    return httpx.get(
+        f"{url}/health", headers=headers, timeout=HEALTH_SECONDS, trust_env=False, verify=_tls()
+    )
+
+
+def _remedy(url: str, reply: httpx.Response) -> str:
+    if reply.status_code in (401, 403, 407):
+        return f"it does not let us in; {ELSEWHERE}"
+    if reply.has_redirect_location:
+        target = urlsplit(reply.headers["Location"])
+        host = target.netloc.rpartition("@")[2]
+        place = f"{target.scheme}://{host}" if host else target.path
+        return f"it sends on to {shown(place)}, which is not followed: give that address"
+    parts = urlsplit(url)
+    root = f"{parts.scheme}://{parts.netloc}"
+    try:
+        if parts.path and _health(root).is_success:
+            return f"the server is at {root}: give that address"
+    except httpx.TransportError:
+        pass
+    return (
+        "something else than vLLM answers there; give the address below which a server has"
+        " /health and /v1, such as http://host:8000"
+    )

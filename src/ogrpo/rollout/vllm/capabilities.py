@@ -15,15 +15,16 @@ import numpy as np
 
 from ogrpo.protocol import Sampling
 from ogrpo.rollout.extension.ogrpo_releases import PROTOCOL
+from ogrpo.rollout.nccl import dotted
 from ogrpo.rollout.vllm import wire
 from ogrpo.rollout.vllm.api import NOT_IMPLEMENTED, Json, ServerApi
 from ogrpo.rollout.vllm.errors import Flawed, Refused, Rejected, Unavailable
+from ogrpo.rollout.vllm.options import Options
 from ogrpo.rollout.vllm.wire import Echo, Order
-from ogrpo.rollout.weights.nccl import dotted
 from ogrpo.system.terminal import shown
 
 LogProbs = Literal["raw", "processed"]
-Tokenizer = Literal["the trainer's", "not compared: no /detokenize", "not compared: no texts given"]
+Tokenizer = Literal["the trainer's", "not compared: no /detokenize", "not compared: no texts"]
 COLD, HOT = 0.5, 2.0
 TOP = 5
 TAKES_NONE = (
@@ -58,7 +59,18 @@ class Expected:
 
 @dataclass(frozen=True)
 class Capabilities:
-    """One server, as found."""
+    """The measured capabilities of one server.
+
+    Attributes:
+        url, vllm, model, max_model_len: its address, version, model's name and context.
+        log_probs: of which distribution its log-probs are, as measured.
+        tokenizer: whether its tokenizer is the trainer's.
+        native: `/inference/v1/generate` answers, with the version of each token's weights.
+        echoes: what its answers say of their requests, so that none is taken for another's.
+        extension: what the worker extension says of itself.
+        ranks: data-parallel ranks, each with the weights.
+        workers: processes that hold weights, or parts of them, of all ranks.
+    """
 
     url: str
     vllm: str
@@ -67,19 +79,14 @@ class Capabilities:
     log_probs: LogProbs
     tokenizer: Tokenizer
     native: bool
-    """`/inference/v1/generate` answers, with the version of each token's weights."""
     echoes: frozenset[Echo]
-    """What its answers say of their requests, so that none is taken for another's."""
     extension: Json
-    """What the worker extension says of itself."""
     ranks: int
-    """Data-parallel ranks, each with the weights."""
     workers: int
-    """Processes that hold weights, or parts of them, of all ranks."""
 
     @property
     def dtype(self) -> str:
-        """The served dtype."""
+        """Returns the served dtype."""
         return self.extension["dtype"]
 
     @property
@@ -87,30 +94,25 @@ class Capabilities:
         """Returns whether requests may carry a seed: with chunked prefill one kills vLLM."""
         return not self.extension["chunked_prefill"]
 
-    def rows(self) -> list[tuple[str, str]]:
-        """The table that is shown at the start."""
-        path = "/inference/v1/generate" if self.native else "/v1/completions"
-        push = "ogrpo_weight_sync"
-        if self.ranks > 1:
-            push += f", {self.ranks} data-parallel ranks"
-        return [
-            ("server", f"{self.url} (vLLM {self.vllm})"),
-            ("model", f"{self.model}, {self.dtype}, {self.max_model_len} tokens"),
-            ("tokenizer", self.tokenizer),
-            ("samples from", path),
-            ("log-probs", f"{self.log_probs} (measured)"),
-            ("versions", "of each token" if self.native else "of each request"),
-            ("answers bound", f"by the {' and the '.join(sorted(self.echoes))}"),
-            ("weight pushes", push),
-            ("reproducible", "yes" if self.seeds else "no: the server prefills in chunks"),
-        ]
 
-
-def table(able: list[Capabilities]) -> str:
+def table(servers: list[Capabilities]) -> str:
     """Returns what will be used, one block a server."""
-    return "\n\n".join(
-        "\n".join(f"{name:<14} {shown(value)}" for name, value in one.rows()) for one in able
-    )
+    blocks = []
+    for able in servers:
+        ranks = f", {able.ranks} data-parallel ranks" if able.ranks > 1 else ""
+        rows = {
+            "server": f"{able.url} (vLLM {able.vllm})",
+            "model": f"{able.model}, {able.dtype}, {able.max_model_len} tokens",
+            "tokenizer": able.tokenizer,
+            "samples from": "/inference/v1/generate" if able.native else "/v1/completions",
+            "log-probs": f"{able.log_probs} (measured)",
+            "versions": "of each token" if able.native else "of each request",
+            "answers bound": f"by the {' and the '.join(sorted(able.echoes))}",
+            "weight pushes": f"ogrpo_weight_sync{ranks}",
+            "reproducible": "yes" if able.seeds else "no: the server prefills in chunks",
+        }
+        blocks.append("\n".join(f"{name:<14} {shown(value)}" for name, value in rows.items()))
+    return "\n\n".join(blocks)
 
 
 async def look(api: ServerApi, extension: Json, expected: Expected) -> Capabilities:
@@ -124,7 +126,10 @@ async def look(api: ServerApi, extension: Json, expected: Expected) -> Capabilit
     with understood(api.url, "/v1/models", cards):
         model, context = str(cards[0]["id"]), int(cards[0].get("max_model_len") or 0)
     _check_fit(api.url, extension, context, expected)
-    workers, ranks = await _workers(api)
+    counts = [await api.workers(all_ranks=all_ranks) for all_ranks in (True, False)]
+    with understood(api.url, "/get_world_size", counts):
+        each = max(1, int(counts[1]))
+        ranks = max(1, int(counts[0]) // each)
     rank = None if ranks == 1 else 0
     log_probs, portable = await measure_log_probs(api, model, expected, rank=rank)
     native = await _native(api, model, expected)
@@ -145,17 +150,8 @@ async def look(api: ServerApi, extension: Json, expected: Expected) -> Capabilit
         echoes=echoes,
         extension=extension,
         ranks=ranks,
-        workers=workers,
+        workers=ranks * each,
     )
-
-
-async def _workers(api: ServerApi) -> tuple[int, int]:
-    """Returns how many workers a server has, and how many data-parallel ranks."""
-    counts = [await api.workers(all_ranks=all_ranks) for all_ranks in (True, False)]
-    with understood(api.url, "/get_world_size", counts):
-        each = max(1, int(counts[1]))
-        ranks = max(1, int(counts[0]) // each)
-        return ranks * each, ranks
 
 
 @contextmanager
@@ -226,7 +222,7 @@ async def compare_tokenizers(
         Refused: it does not, with the first text that tells.
     """
     if not texts:
-        return "not compared: no texts given"
+        return "not compared: no texts"
     try:
         decoded = await asyncio.gather(*(api.detokenize(model, ids) for ids, _ in texts))
     except Rejected as error:
@@ -234,7 +230,7 @@ async def compare_tokenizers(
             return "not compared: no /detokenize"
         raise
     for (ids, ours), theirs in zip(texts, decoded, strict=True):
-        if _letters(ours) != _letters(theirs):
+        if "".join(ours.split()) != "".join(theirs.split()):
             raise Refused(
                 f"{api.url} has another tokenizer: tokens {list(ids)} are {theirs!r} there and "
                 f"{ours!r} here: serve the folder that the trainer started from, tokenizer included"
@@ -242,16 +238,12 @@ async def compare_tokenizers(
     return "the trainer's"
 
 
-def _letters(text: str) -> str:
-    return "".join(text.split())
-
-
 async def measure_log_probs(
     api: ServerApi, model: str, expected: Expected, *, rank: int | None
 ) -> tuple[LogProbs, frozenset[Echo]]:
     """Returns whose log-probs are reported, by experiment, and what answers say of their requests.
 
-    The spread of log softmax(z/T) over given tokens is that of z divided by T: 4 times as large
+    The spread of log softmax(z/T) over the same tokens is that of z divided by T: 4 times as large
     at T = 1/2 as at T = 2. The threshold lies between 4 and 1.
     """
     (cold, echoes), (hot, others) = await asyncio.gather(
@@ -304,56 +296,54 @@ async def _native(api: ServerApi, model: str, expected: Expected) -> frozenset[E
         return echoes if all(versions for _, versions in drawn) else None
 
 
-def check_in_flight(able: Capabilities, in_flight: str) -> None:
-    """Refuses to keep requests over a push where nobody says which version drew which token."""
-    if in_flight == "keep" and not able.native:
+def check_use(able: Capabilities, options: Options, nccl: int | None) -> None:
+    """Refuses a server that cannot be used as the options have it.
+
+    Args:
+        able: the server.
+        options: `in_flight` and `push`.
+        nccl: the trainer's version of NCCL, with transport="nccl".
+
+    Raises:
+        Refused: with the remedy.
+    """
+    if options.in_flight == "keep" and not able.native:
         raise Refused(
             f"{able.url} does not say which version drew which token, so that in_flight='keep' "
             "would leave their log-probs without an owner: use 'wait' or 'abort', or start "
             "vLLM >= 0.32 with --enable-scale-out"
         )
-
-
-def check_push(able: Capabilities, push: str) -> None:
-    """Refuses adapters alone where the server was started without them."""
-    if push == "adapters" and not able.extension.get("lora_rank"):
+    if options.push == "adapters" and not able.extension.get("lora_rank"):
         raise Refused(
             f"{able.url} takes no adapters by themselves: start it with ogrpo-serve --lora-rank R "
             "(vLLM's --enable-lora and VLLM_ALLOW_RUNTIME_LORA_UPDATING=1), or push them merged"
         )
-
-
-def check_nccl(able: Capabilities, version: int) -> None:
-    """Refuses a server that cannot join a broadcast by the trainer's version of NCCL."""
+    if nccl is None:
+        return
     theirs, other = able.extension["nccl"], "push with --rollout.transport folder or url"
     if isinstance(theirs, str):
         raise Refused(f"{able.url} takes no broadcasts, as {theirs}: {other}")
-    if theirs != version:
+    if theirs != nccl:
         raise Refused(
-            f"{able.url} has NCCL {dotted(theirs)} and the trainer {dotted(version)}, which do "
+            f"{able.url} has NCCL {dotted(theirs)} and the trainer {dotted(nccl)}, which do "
             "not talk to one another: for the trainer pip install "
             f"nvidia-nccl-cu12=={dotted(theirs)}, or {other}"
         )
 
 
-def check_sampling(able: Capabilities, sampling: Sampling) -> None:
-    """Refuses sampling whose log-probs would not be those of the distribution drawn from.
+def check_sampling(able: Capabilities, sampling: Sampling, longest_prompt: int) -> None:
+    """Refuses sampling whose log-probs would be wrong, and requests that would be cut short.
 
     Raises:
-        Refused: temperature != 1 with raw log-probs.
+        Refused: temperature != 1 with raw log-probs, or more tokens than the server takes.
     """
-    if sampling.greedy:
-        return
-    if sampling.temperature != 1.0 and able.log_probs != "processed":
+    tempered = not sampling.greedy and sampling.temperature != 1.0
+    if tempered and able.log_probs != "processed":
         raise Refused(
             f"temperature is {sampling.temperature}, but {able.url} reports log-probs "
             "of temperature 1 (raw): start it with --logprobs-mode processed_logprobs "
             "(ogrpo-serve does), or sample at temperature 1"
         )
-
-
-def check_context(able: Capabilities, longest_prompt: int, sampling: Sampling) -> None:
-    """Refuses a request that the server would cut short in silence."""
     if longest_prompt + sampling.max_tokens > able.max_model_len:
         raise Refused(
             f"a prompt of {longest_prompt} tokens and {sampling.max_tokens} to draw do not fit "

@@ -13,7 +13,7 @@ import asyncio
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
@@ -21,22 +21,16 @@ import numpy as np
 
 from ogrpo.protocol import Group, IntArray, Sampling, check_request
 from ogrpo.rollout.extension.ogrpo_releases import Scratch
-from ogrpo.rollout.vllm import capabilities, sync
+from ogrpo.rollout.nccl import Nccl
+from ogrpo.rollout.vllm import capabilities
 from ogrpo.rollout.vllm.api import ServerApi
 from ogrpo.rollout.vllm.capabilities import Capabilities, Expected
-from ogrpo.rollout.vllm.drawing import Drawing
-from ogrpo.rollout.vllm.errors import PublishRefused
+from ogrpo.rollout.vllm.errors import Changes, PublishRefused, RolloutError
 from ogrpo.rollout.vllm.fleet import Fleet
 from ogrpo.rollout.vllm.options import Options
-from ogrpo.rollout.vllm.prometheus import peaks, server_metrics
+from ogrpo.rollout.vllm.push import TOLERANCES, Probe, Target, probe_sequences
 from ogrpo.rollout.vllm.server import Server, Setup
-from ogrpo.rollout.vllm.sync import Probe, PushReport, Target
-from ogrpo.rollout.vllm.waiting import Changes
-from ogrpo.rollout.weights import tensors as files
-from ogrpo.rollout.weights.nccl import Nccl
-from ogrpo.rollout.weights.share import WeightShare
-from ogrpo.rollout.weights.store import Release, Store
-from ogrpo.rollout.weights.tensors import AdapterTensors
+from ogrpo.rollout.weights import AdapterTensors, Release, Store, Tensors, WeightShare
 
 T = TypeVar("T")
 TensorsFn = Callable[[Any], Mapping[str, np.ndarray]]
@@ -44,10 +38,42 @@ AdaptersFn = Callable[[Any], AdapterTensors]
 ScoreFn = Callable[[Any, Sequence[IntArray]], Sequence[np.ndarray]]
 FIRST_LOOK, LATER_LOOKS = 0.1, 5.0
 """Seconds until the servers' metrics are read in a batch, and between two readings at most."""
+SHOWN = {
+    "vllm:num_requests_running": "server/running",
+    "vllm:num_requests_waiting": "server/waiting",
+    "vllm:generation_tokens_total": "server/generated_tokens",
+    "vllm:prefix_cache_hits_total": "server/prefix_cache_hits",
+    "vllm:kv_cache_usage_perc": "server/kv_cache_usage",
+    "vllm:num_preemptions_total": "server/preemptions",
+}
+"""The few of a server's own metrics that say whether it keeps up."""
+SHARES = {"server/kv_cache_usage"}
+"""Metrics that are not added up over servers: the fullest counts."""
+GAUGES = {"server/running", "server/waiting", "server/kv_cache_usage"}
+"""Metrics that come and go: between two batches all are 0, so that the peak is what tells."""
+
+
+def parse_metrics(pages: Iterable[str]) -> dict[str, float]:
+    """Returns the shown metrics of Prometheus pages, over all their labels."""
+    total: dict[str, float] = {}
+    for line in (line for page in pages for line in page.splitlines()):
+        name, _, value = line.rpartition(" ")
+        if (short := SHOWN.get(name.split("{", 1)[0])) is not None:
+            before, now = total.get(short, 0.0), float(value)
+            total[short] = max(before, now) if short in SHARES else before + now
+    return total
+
+
+def peaks(before: Mapping[str, float], now: Mapping[str, float]) -> dict[str, float]:
+    """Returns the larger value of each gauge."""
+    return {
+        name: max(before.get(name, 0.0), now.get(name, 0.0))
+        for name in GAUGES & (before.keys() | now.keys())
+    }
 
 
 class VllmEngine:
-    """Samples from one or more vLLM servers, each asked first what it can do.
+    """Samples from one or more vLLM servers, each looked at first.
 
     Args:
         urls: as in `http://host:8000`; several share the work.
@@ -96,33 +122,21 @@ class VllmEngine:
         folder = options.folder or self._scratch.folder
         self._store = Store(folder, keep=options.keep)
         self._adapters = Store(folder, keep=options.keep, letter="a")
-        self._share = self._open_share() if nccl is None else nccl
+        self._share: WeightShare | Nccl | None = nccl
+        if options.transport == "url":
+            host, advertised = options.listen, options.advertise
+            self._share = WeightShare(self._store.folder, host=host, advertised=advertised)
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
-        changes = Changes()
-        setup = Setup(expected, options, self._share, self.counts, changes)
-        self._fleet = Fleet(
-            [Server(self._api(url), setup) for url in urls],
-            changes,
-            per_server=options.per_server,
-            patience=options.patience,
-        )
-        self._drawing = Drawing(self._fleet, expected=expected, options=options, counts=self.counts)
+        setup = Setup(expected, options, self._share, self.counts, Changes())
+        apis = [ServerApi(url, headers=options.headers, timeout=options.timeout) for url in urls]
+        self._fleet = Fleet([Server(api, setup) for api in apis], setup)
         try:
             self._run(self._fleet.start())
         except BaseException:
             self.close()
             raise
-
-    def _api(self, url: str) -> ServerApi:
-        return ServerApi(url, headers=self._options.headers, timeout=self._options.timeout)
-
-    def _open_share(self) -> WeightShare | None:
-        if self._options.transport == "folder":
-            return None
-        listen, advertise = self._options.listen, self._options.advertise
-        return WeightShare(self._store.folder, host=listen, advertised=advertise)
 
     @property
     def capabilities(self) -> list[Capabilities]:
@@ -134,7 +148,7 @@ class VllmEngine:
         return capabilities.table(self.capabilities)
 
     def metrics(self) -> dict[str, float]:
-        """Counts since the start, what the last push cost, and the servers' own metrics.
+        """Returns counts since the start, the last push's cost, and the servers' own metrics.
 
         What comes and goes (requests running and waiting, use of the cache) is shown as its peak
         since the last call.
@@ -144,22 +158,19 @@ class VllmEngine:
         return {**self.counts, **self._last, **now, **gauges}
 
     async def _server_metrics(self) -> dict[str, float]:
-        well = [s.api for s in self._fleet.servers if s.observed.doubt is None]
-        return await server_metrics(well)
-
-    async def _watch(self) -> None:
-        """Looks at the servers while a batch is drawn, less and less often."""
-        pause = FIRST_LOOK
-        while True:
-            await asyncio.sleep(pause)
-            self._peaks = peaks(self._peaks, await self._server_metrics())
-            pause = min(LATER_LOOKS, 2 * pause)
+        """Returns the metrics of the servers that answer, together."""
+        apis = [server.api for server in self._fleet.servers if server.observed.doubt is None]
+        pages = await asyncio.gather(*(api.metrics() for api in apis), return_exceptions=True)
+        for page in pages:
+            if isinstance(page, BaseException) and not isinstance(page, RolloutError):
+                raise page
+        return parse_metrics(page for page in pages if isinstance(page, str))
 
     def close(self) -> None:
         """Ends the engine's thread and connections; the servers go on."""
         if not self._thread.is_alive():
             return
-        self._run(self._end())
+        self._run(self._end())  # requests of a call that was interrupted may still be going out
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
@@ -168,7 +179,6 @@ class VllmEngine:
         self._scratch.remove()
 
     async def _end(self) -> None:
-        # Requests of a call that was interrupted may still be on their way out.
         left = asyncio.all_tasks() - {asyncio.current_task()}
         for task in left:
             task.cancel()
@@ -176,11 +186,11 @@ class VllmEngine:
         await self._fleet.close()
 
     def __enter__(self) -> "VllmEngine":
-        """The engine itself."""
+        """Returns the engine."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Closes it."""
+        """Closes the engine."""
         self.close()
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
@@ -205,59 +215,53 @@ class VllmEngine:
             raise ValueError(f"version is {version}; versions count from 0")
         begin = time.perf_counter()
         target = self._written(params, version)
+        release = target.adapter or target.release
         try:
             have = self._run(self._fleet.publish(target))
-        except PublishRefused:
-            if target.adapter is None:
-                self._store.withdraw(target.release)
-            else:  # the weights beneath are those of the versions before, too
-                self._adapters.withdraw(target.adapter)
+        except PublishRefused:  # weights beneath adapters are those of the versions before, too
+            self._store.withdraw(release)
             raise
         self.version = version
-        self._record(target, [server.report for server in have if server.report is not None])
-        self._last["sync/seconds"] = time.perf_counter() - begin
-
-    def _written(self, params: Any, version: int) -> Target:
-        if self._adapters_fn is None:
-            whole = self._store.write(self._served(self._tensors_fn(params)), version)
-            return Target(whole, self._probe(params))
-        if self._beneath is None:
-            self._beneath = self._store.write(self._served(self._tensors_fn(params)), version)
-        named = self._adapters_fn(params)
-        about = {"adapter": named.about}
-        alone = self._adapters.write(self._served(named.tensors), version, about=about)
-        return Target(self._beneath, self._probe(params), alone)
-
-    def _record(self, target: Target, reports: Sequence[PushReport]) -> None:
-        release = target.adapter or target.release
+        reports = [server.report for server in have if server.report is not None]
         sent = sum(report.bytes for report in reports)
         self.counts["sync/count"] += 1
         self.counts["sync/bytes_total"] += sent
-        seconds = ("load_seconds", "prove_seconds", "paused_seconds", "probe_gap")
-        worst = {f"sync/{x}": max((getattr(r, x) for r in reports), default=0.0) for x in seconds}
+        costs = ("load_seconds", "prove_seconds", "paused_seconds", "probe_gap")
+        worst = {f"sync/{x}": max((getattr(r, x) for r in reports), default=0.0) for x in costs}
         self._last = {
             "sync/write_seconds": release.seconds,
             "sync/bytes": float(release.bytes),
             "sync/bytes_sent": float(sent),
             **worst,
+            "sync/seconds": time.perf_counter() - begin,
         }
 
-    def _served(self, tensors: Mapping[str, np.ndarray]) -> Mapping[str, np.ndarray]:
-        return files.cast(tensors, np.dtype(self._fleet.dtype()))
+    def _written(self, params: Any, version: int) -> Target:
+        """Writes a version's release in the dtype that the servers serve, and its probe."""
+        dtype, options = self._fleet.dtype(), self._options
 
-    def _probe(self, params: Any) -> Probe:
-        options = self._options
-        sequences = sync.probe_sequences(
+        def served(tensors: Tensors) -> Tensors:
+            return {name: x.astype(np.dtype(dtype), copy=False) for name, x in tensors.items()}
+
+        whole, adapter = self._beneath, None
+        if self._adapters_fn is None or whole is None:
+            whole = self._store.write(served(self._tensors_fn(params)), version)
+        if self._adapters_fn is not None:
+            self._beneath = whole
+            adapters = self._adapters_fn(params)
+            about = {"adapter": adapters.about}
+            adapter = self._adapters.write(served(adapters.tensors), version, about=about)
+        sequences = probe_sequences(
             self._expected.vocab_size, count=options.probe_count, length=options.probe_length
         )
         log_probs = [np.asarray(x, np.float32) for x in self._score_fn(params, sequences)]
-        default = sync.TOLERANCES[self._fleet.dtype()]
-        return Probe(sequences, log_probs, options.tolerance or default)
+        probe = Probe(sequences, log_probs, options.tolerance or TOLERANCES[dtype])
+        return Target(whole, probe, adapter)
 
     # --- sampling ------------------------------------------------------------------------------
 
     def generate(self, prompts: Sequence[IntArray], sampling: Sampling, seed: int) -> list[Group]:
-        """One group per prompt, in order.
+        """Returns one group per prompt, in order.
 
         `seed` counts where the servers can take one (see `Capabilities.seeds`); greedy completions
         of a group are one, repeated.
@@ -272,12 +276,20 @@ class VllmEngine:
         check_request(prompts, sampling, vocab_size=self._expected.vocab_size)
         longest = max((len(prompt) for prompt in prompts), default=0)
         for able in self.capabilities:
-            capabilities.check_sampling(able, sampling)
-            capabilities.check_context(able, longest, sampling)
-        return self._run(self._watched(self._drawing.generate(list(prompts), sampling, seed)))
+            capabilities.check_sampling(able, sampling, longest)
+        return self._run(self._watched(self._fleet.generate(list(prompts), sampling, seed)))
 
     async def _watched(self, work: Coroutine[Any, Any, T]) -> T:
-        watch = asyncio.create_task(self._watch())
+        """Looks at the servers' metrics while a batch is drawn, less and less often."""
+
+        async def look() -> None:
+            pause = FIRST_LOOK
+            while True:
+                await asyncio.sleep(pause)
+                self._peaks = peaks(self._peaks, await self._server_metrics())
+                pause = min(LATER_LOOKS, 2 * pause)
+
+        watch = asyncio.create_task(look())
         try:
             result = await work
         finally:

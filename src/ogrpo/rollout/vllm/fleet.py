@@ -1,19 +1,72 @@
-"""Several servers as one: all are to serve the same target, and the least loaded is asked next."""
+"""Several servers as one: all are to serve the same target, and the least loaded draws next.
+
+publish   target -> every server is aimed at it -> those that have proven it
+generate  prompts -> chunks in flight at servers, retried -> the groups that may be believed
+"""
 
 import asyncio
-from collections.abc import Collection, Sequence
+import logging
+from collections.abc import Collection, Container, Coroutine, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeVar
 
+import numpy as np
+
+from ogrpo.protocol import Group, IntArray, Sampling
+from ogrpo.rollout.check import REFUSED, Orders, Terms, flaws
+from ogrpo.rollout.vllm import wire
 from ogrpo.rollout.vllm.capabilities import Capabilities
-from ogrpo.rollout.vllm.errors import PublishRefused, Refused, Rejected, RolloutError, Unavailable
-from ogrpo.rollout.vllm.server import Server
-from ogrpo.rollout.vllm.sync import Target
-from ogrpo.rollout.vllm.waiting import Changes
+from ogrpo.rollout.vllm.errors import (
+    BUSY,
+    Flawed,
+    Patience,
+    PublishRefused,
+    Refused,
+    Rejected,
+    RolloutError,
+    Unavailable,
+    rest_seconds,
+)
+from ogrpo.rollout.vllm.push import Target
+from ogrpo.rollout.vllm.server import Server, Setup, Trust, Verdict
+from ogrpo.rollout.vllm.wire import UNLABELLED, Order
 
+log = logging.getLogger(__name__)
+T = TypeVar("T")
 LEAST_GRACE = 5.0
 """Seconds at least that a publication waits for others once a server serves it."""
 TRIES = 3
 """Times that a server is pushed to within one publication; it may have been disturbed."""
+
+
+class _Chunk(NamedTuple):
+    """The prompts of one request, with their places in the call."""
+
+    places: Sequence[int]
+    prompts: list[IntArray]
+    sampling: Sampling
+    seed: int
+
+
+class _Drawn(NamedTuple):
+    """One request's groups, and the server and lineage that drew them."""
+
+    server: Server
+    lineage: int
+    chunk: _Chunk
+    groups: list[Group]
+
+
+@dataclass(frozen=True)
+class _Since(Container[int]):
+    """The published versions from one on."""
+
+    least: int
+    published: Container[int]
+
+    def __contains__(self, version: object) -> bool:
+        return isinstance(version, int) and version >= self.least and version in self.published
 
 
 class Fleet:
@@ -21,22 +74,21 @@ class Fleet:
 
     Args:
         servers: all of them.
-        changes: told by them.
-        per_server: requests in flight at one server at most.
-        patience: seconds to wait while no server answers before giving up.
+        setup: what they have in common.
 
     Attributes:
         target: what all are to serve; None before the first push.
         versions: those that were published, and none that was taken back.
     """
 
-    def __init__(
-        self, servers: Sequence[Server], changes: Changes, *, per_server: int, patience: float
-    ) -> None:
+    def __init__(self, servers: Sequence[Server], setup: Setup) -> None:
         self.servers = servers
         self.target: Target | None = None
         self.versions: set[int] = set()
-        self._changes, self._per_server, self._patience = changes, per_server, patience
+        self._options, self._expected = setup.options, setup.expected
+        self._changes, self._counts = setup.changes, setup.counts
+        self._counts[REFUSED] = 0
+        self._slots = asyncio.Semaphore(self._options.per_server * len(servers))
 
     async def start(self) -> None:
         """Has every server looked at.
@@ -65,6 +117,14 @@ class Fleet:
             raise Refused(f"the servers serve {sorted(served)}: start all with the same --dtype")
         return served.pop()
 
+    def states(self) -> str:
+        """Returns one line a server."""
+        return "\n".join(f"  {server.state()}" for server in self.servers)
+
+    async def close(self) -> None:
+        """Stops looking after servers and closes the connections."""
+        await asyncio.gather(*(server.close() for server in self.servers))
+
     # --- publishing ----------------------------------------------------------------------------
 
     async def publish(self, target: Target) -> Sequence[Server]:
@@ -85,7 +145,11 @@ class Fleet:
         doubts = [one for one in (server.observed.doubt for server in well) if one is not None]
         for doubt in doubts:
             if isinstance(doubt, PublishRefused):
-                self._take_back(before, target)
+                self.target = before
+                if before is None or before.version != target.version:
+                    self.versions.discard(target.version)
+                for server in self.servers:
+                    server.aim(before)
                 raise doubt
         have = self._serving(target)
         for doubt in doubts:
@@ -95,9 +159,16 @@ class Fleet:
 
     async def _settled(self, servers: Sequence[Server], target: Target) -> None:
         """Returns when one serves a target, and the others had as long again; or none will."""
+
+        def hopeless(server: Server) -> bool:
+            doubt = server.observed.doubt
+            if server.over or isinstance(doubt, PublishRefused | Refused | Unavailable | Rejected):
+                return True
+            return doubt is not None and server.observed.rests >= TRIES
+
         begin = asyncio.get_running_loop().time()
         await self._changes.until(
-            lambda: bool(self._serving(target)) or all(_is_hopeless(server) for server in servers)
+            lambda: bool(self._serving(target)) or all(map(hopeless, servers))
         )
         for server in servers:
             server.check()
@@ -110,33 +181,175 @@ class Fleet:
     def _serving(self, target: Target) -> list[Server]:
         return [server for server in self.servers if server.observed.proven is target]
 
-    def _take_back(self, before: Target | None, target: Target) -> None:
-        """Has all servers serve the target before, as one refused this one."""
-        self.target = before
-        if before is None or before.version != target.version:
-            self.versions.discard(target.version)
-        for server in self.servers:
-            server.aim(before)
-
     # --- sampling ------------------------------------------------------------------------------
 
+    async def generate(self, prompts: list[IntArray], sampling: Sampling, seed: int) -> list[Group]:
+        """Returns one group per prompt, in order, each drawn by proven weights.
+
+        Raises:
+            RolloutError: samples were discarded, or a request failed, too often or for too long.
+        """
+        done: dict[int, Group] = {}
+        orders, failed, patience = Orders(), 0, Patience(self._options.patience)
+        while missing := [n for n in range(len(prompts)) if n not in done]:
+            alone = any(one.native or one.seeds for one in self.capabilities)
+            size = 1 if alone else self._options.prompts_per_request
+            cuts = [missing[start : start + size] for start in range(0, len(missing), size)]
+            chunks = [_Chunk(cut, [prompts[n] for n in cut], sampling, seed) for cut in cuts]
+            drawn = await _gather([self._draw(chunk, orders) for chunk in chunks])
+            sources = list(dict.fromkeys((one.server, one.lineage) for one in drawn))
+            answers = await _gather([server.confirm(lineage) for server, lineage in sources])
+            verdicts: dict[Any, Verdict] = dict(zip(sources, answers, strict=True))
+            for one in drawn:
+                if verdicts[one.server, one.lineage] == "proven":
+                    done.update(zip(one.chunk.places, one.groups, strict=True))
+                else:
+                    self._counts["discarded_groups"] += len(one.groups)
+            failed += "failed" in answers
+            if failed >= self._options.attempts:
+                raise RolloutError(
+                    f"samples were discarded {failed} times, as servers keep losing their "
+                    "weights:\n" + self.states()
+                )
+            if "unanswered" not in answers:
+                patience.renew()
+            elif patience.is_over():
+                raise RolloutError(
+                    f"no proof of what was drawn has been answered for {patience.seconds:g} s:\n"
+                    + self.states()
+                )
+        return [done[n] for n in range(len(prompts))]
+
+    async def _draw(self, chunk: _Chunk, orders: Orders) -> _Drawn:
+        """Has a chunk drawn: answers that say no are counted, no answer at all takes patience."""
+        last, answered, unanswered, waited = "", 0, 0, False
+        patience = Patience(self._options.patience)
+        refused: list[Server] = []
+        attempts = self._options.attempts
+        # Waiting for a slot, one is woken at a time; waiting for a server, all are.
+        async with self._slots:
+            while answered < attempts and (unanswered < attempts or not waited):
+                if refused and not self._others(refused):
+                    await asyncio.sleep(rest_seconds(len(refused) - 1))
+                server, model = await self.acquire(refused)
+                seen = server.observed
+                assert seen.proven is not None
+                try:
+                    groups = await self._request(server, seen.proven, chunk, len(refused), orders)
+                except Unavailable as failure:
+                    last = str(failure)
+                    if failure.status is None or failure.status in BUSY:
+                        unanswered, waited = unanswered + 1, patience.is_over()
+                    else:
+                        answered += 1
+                    self._counts["failed_requests"] += 1
+                    server.doubts(failure)
+                    continue
+                except (Flawed, Rejected) as failure:
+                    last = f"{server.api.place}: {failure}"
+                    answered += 1
+                    refused.append(server)
+                    flaw = self._note_refusal(server.api.place, failure, chunk)
+                    if flaw == "version" or isinstance(failure, Rejected):
+                        server.doubts(failure, weights=flaw == "version")
+                    continue
+                finally:
+                    server.release(model)
+                # It has to be known which version drew each token.
+                unlabelled, labelled = _unlabelled(groups)
+                if not unlabelled and (labelled or server.observed.loads == seen.loads):
+                    return _Drawn(server, seen.lineage, chunk, groups)
+                answered += 1
+                self._counts["discarded_groups"] += len(groups)
+                if unlabelled:
+                    server.doubts(Unavailable("it has its first weights again"), weights=True)
+        raise RolloutError(
+            f"a request was tried {answered + unanswered} times without an answer that can be "
+            f"used, last: {last}\n{self.states()}"
+        )
+
+    def _note_refusal(self, place: str, error: Flawed | Rejected, chunk: _Chunk) -> str:
+        """Counts the completions of a refused answer, logs the first of each kind; its reason."""
+        reason = error.flaw.reason if isinstance(error, Flawed) else f"status_{error.status}"
+        if not self._counts[f"{REFUSED}/{reason}/{place}"]:
+            log.warning("%s: refused, this and others like it are counted: %s", place, error)
+        for kind in ("", f"/{reason}", f"/{reason}/{place}"):
+            count = len(chunk.prompts) * chunk.sampling.group_size
+            self._counts[f"{REFUSED}{kind}"] += count
+        return reason
+
+    async def _request(
+        self, server: Server, target: Target, chunk: _Chunk, refusals: int, orders: Orders
+    ) -> list[Group]:
+        """Returns what a server answers, if it is what was ordered.
+
+        Raises:
+            Flawed: it is not; one completion is enough.
+        """
+        able, sampling, expected = server.observed.capabilities, chunk.sampling, self._expected
+        assert able is not None
+        # What failed is repeated as it was; what was refused may be refused again for its seed.
+        words = [chunk.seed, chunk.places[0], *([refusals] if refusals else [])]
+        seed = int(np.random.SeedSequence(words).generate_state(1)[0] >> 1)
+        order = Order(
+            model=target.model(able.model),
+            sampling=sampling,
+            eos_id=expected.eos_id,
+            version=target.version,
+            beneath=None if target.adapter is None else target.release.version,
+            seed=seed if able.seeds else None,
+            echoes=able.echoes,
+        )
+        self._counts["requests"] += 1
+        if able.native:
+            groups = []
+            for prompt in chunk.prompts:
+                reply = await server.api.generate(wire.generate_payload(prompt, order))
+                groups.append(wire.read_generated(reply, prompt, order))
+        else:
+            reply = await server.api.complete(wire.completions_payload(chunk.prompts, order))
+            groups = wire.read_completions(reply, chunk.prompts, order)
+        if _unlabelled(groups)[0]:
+            return groups  # its server has restarted, whatever else is wrong
+        # A push waits for what is in flight, or may change the weights under it for newer ones.
+        stays = self._options.in_flight == "wait" or target.adapter is not None
+        version = target.version
+        versions = {version} if stays else _Since(version, self.versions)
+        terms = Terms(sampling, expected.vocab_size, expected.eos_id, versions)
+        placed = dict(zip(chunk.places, groups, strict=True))
+        flawed = flaws(groups, terms) or orders.repeated(placed, greedy=sampling.greedy)
+        for flaw in flawed.values():
+            raise Flawed(flaw)
+        return groups
+
     async def acquire(self, avoided: Collection[Server] = ()) -> tuple[Server, str]:
-        """The least loaded server that is ready, and the model to name; waits for one if need be.
+        """Returns the least loaded ready server and the model to name; waits for one if need be.
 
         Args:
             avoided: servers that are asked only where no other will do.
 
         Raises:
-            RolloutError: none answered for `patience` seconds, or none ever will as it is.
+            RolloutError: none answered for the patience, or none ever will as it is.
         """
-        loop = asyncio.get_running_loop()
+        loop, patience = asyncio.get_running_loop(), self._options.patience
         alone_since: float | None = None
         while (server := self._free(avoided)) is None:
-            self._check_usable()
+            for one in self.servers:
+                one.check()
+            if all(isinstance(one.observed.doubt, Refused) for one in self.servers):
+                raise RolloutError("no server can be used:\n" + self.states())
             left: float | None = None
             if all(one.observed.doubt is not None for one in self.servers):
                 alone_since = loop.time() if alone_since is None else alone_since
-                left = self._left(alone_since + self._patience - loop.time())
+                left = alone_since + patience - loop.time()
+                if left <= 0:
+                    met = (Trust.ANSWERING, Trust.MET, Trust.PROVEN)
+                    if not any(one.observed.trust in met for one in self.servers):
+                        raise RolloutError(
+                            f"no server has answered for {patience:g} s; start one again and resume"
+                            " the run from its last checkpoint:\n" + self.states()
+                        )
+                    left = None  # one is being brought to the target; that ends by itself
             else:
                 alone_since = None
             with suppress(TimeoutError):
@@ -144,43 +357,27 @@ class Fleet:
                     await self._changes.wait()
         return server, server.take()
 
-    def _check_usable(self) -> None:
-        for server in self.servers:
-            server.check()
-        if all(isinstance(server.observed.doubt, Refused) for server in self.servers):
-            raise RolloutError("no server can be used:\n" + self.states())
-
-    def _left(self, seconds: float) -> float | None:
-        if seconds > 0:
-            return seconds
-        if any(server.observed.answering for server in self.servers):
-            return None  # it is being brought to the target; that ends by itself
-        raise RolloutError(
-            f"no server has answered for {self._patience:g} s; start one again and resume the run "
-            "from its last checkpoint:\n" + self.states()
-        )
-
     def _free(self, avoided: Collection[Server]) -> Server | None:
-        able = self.others(avoided) or self.servers
-        free = [s for s in able if s.observed.ready and s.in_flight < self._per_server]
-        return min(free, key=lambda server: server.in_flight, default=None)
+        able, most = self._others(avoided) or self.servers, self._options.per_server
+        free = [s for s in able if s.observed.ready and s.uses.total() < most]
+        return min(free, key=lambda server: server.uses.total(), default=None)
 
-    def others(self, avoided: Collection[Server]) -> list[Server]:
-        """The servers beside these that are ready, or will be once they have been pushed to."""
+    def _others(self, avoided: Collection[Server]) -> list[Server]:
+        """Returns the other servers that are ready, or will be once they have been pushed to."""
         return [s for s in self.servers if s not in avoided and s.observed.doubt is None]
 
-    def states(self) -> str:
-        """One line a server."""
-        return "\n".join(f"  {server.state()}" for server in self.servers)
 
-    async def close(self) -> None:
-        """Stops looking after servers and closes the connections."""
-        await asyncio.gather(*(server.close() for server in self.servers))
+async def _gather(work: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(one) for one in work]
+    except ExceptionGroup as several:
+        # The others were cancelled because of it; what a caller can act on is the cause.
+        raise several.exceptions[0] from None
+    return [task.result() for task in tasks]
 
 
-def _is_hopeless(server: Server) -> bool:
-    """Returns whether nothing is gained by waiting for it, now or ever."""
-    doubt = server.observed.doubt
-    if server.over or isinstance(doubt, PublishRefused | Refused | Unavailable | Rejected):
-        return True
-    return doubt is not None and server.observed.rests >= TRIES
+def _unlabelled(groups: Sequence[Group]) -> tuple[bool, bool]:
+    """Returns whether a token was drawn by weights that nobody pushed, and whether any is known."""
+    spans = [s for group in groups for c in group.completions for s in c.version_spans]
+    return any(s.version == UNLABELLED for s in spans), bool(spans)

@@ -8,8 +8,13 @@ from pathlib import Path
 from typing import ClassVar, Literal, NamedTuple, get_args
 
 from ogrpo.rollout.address import check_offer
-from ogrpo.rollout.vllm.sync import InFlight
 
+InFlight = Literal["wait", "abort", "keep"]
+CHOICES = {
+    "transport": ("folder", "url", "nccl"),
+    "push": ("merged", "adapters"),
+    "in_flight": get_args(InFlight),
+}
 POSITIVE = ("timeout", "patience", "attempts", "per_server", "tolerance")
 
 
@@ -35,7 +40,7 @@ class Options:
     advertise: str | None = None
     """With "url", the trainer's host name or address as servers see it; default: `listen`."""
     api_key: str | None = field(default=None, repr=False)
-    """As given to the servers with --api-key."""
+    """The --api-key that the servers were started with."""
     basic_auth: str | None = field(default=None, repr=False)
     """NAME:PASSWORD for a proxy in front of the servers that asks for basic authentication."""
     in_flight: InFlight = "wait"
@@ -55,20 +60,22 @@ class Options:
     """Mean absolute probe difference in nats; default: 1e-3 for float32, 0.15 for bfloat16."""
 
     def __post_init__(self) -> None:
-        _check_secret("api_key", self.api_key)
-        _check_secret("basic_auth", self.basic_auth)
+        for name, variable in (("api_key", "OGRPO_API_KEY"), ("basic_auth", "OGRPO_BASIC_AUTH")):
+            secret = getattr(self, name)  # the message of the HTTP library would show it
+            if secret is not None and not (secret.isascii() and secret.isprintable()):
+                raise ValueError(
+                    f"{name} has characters that no header can carry, such as the end of a line:"
+                    f" take them out of {variable}"
+                )
         if self.api_key and self.basic_auth:
-            raise ValueError("api_key and basic_auth are both given; a request carries one of them")
+            raise ValueError("api_key and basic_auth are both set; a request carries one of them")
         if self.basic_auth and ":" not in self.basic_auth:
             raise ValueError("basic_auth is no NAME:PASSWORD; give both with a colon between")
-        if self.transport not in ("folder", "url", "nccl"):
-            raise ValueError(f"transport is {self.transport!r}; use 'folder', 'url' or 'nccl'")
-        if self.push not in ("merged", "adapters"):
-            raise ValueError(f"push is {self.push!r}; use 'merged' or 'adapters'")
+        for name, choices in CHOICES.items():
+            if getattr(self, name) not in choices:
+                raise ValueError(f"{name} is {getattr(self, name)!r}; use one of {choices}")
         if self.push == "adapters" and self.transport == "nccl":
             raise ValueError("push is 'adapters' and transport 'nccl'; use 'folder' or 'url'")
-        if self.in_flight not in get_args(InFlight):
-            raise ValueError(f"in_flight is {self.in_flight!r}; use one of {get_args(InFlight)}")
         if self.transport == "url":
             check_offer(self.listen, self.advertise, "")
         for name in POSITIVE:
@@ -83,7 +90,7 @@ class Options:
 
 
 def authorization(api_key: str | None, basic_auth: str | None) -> Mapping[str, str]:
-    """The header for a bearer's key, or for a name and a password."""
+    """Returns the header for a bearer's key, or for a name and a password."""
     if basic_auth:
         return {"Authorization": f"Basic {base64.b64encode(basic_auth.encode()).decode()}"}
     return {"Authorization": f"Bearer {api_key}"} if api_key else {}
@@ -99,12 +106,3 @@ class Credentials(NamedTuple):
 def credentials_of_environment() -> Credentials:
     """Returns what OGRPO_API_KEY and OGRPO_BASIC_AUTH say."""
     return Credentials(os.environ.get("OGRPO_API_KEY"), os.environ.get("OGRPO_BASIC_AUTH"))
-
-
-def _check_secret(name: str, value: str | None) -> None:
-    """Refuses what no header can carry; the message of the HTTP library would show it."""
-    if value is not None and not (value.isascii() and value.isprintable()):
-        raise ValueError(
-            f"{name} has characters that no header can carry, such as the end of a line: take them"
-            f" out of {'OGRPO_API_KEY' if name == 'api_key' else 'OGRPO_BASIC_AUTH'}"
-        )

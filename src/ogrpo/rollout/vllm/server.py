@@ -16,21 +16,36 @@ from dataclasses import dataclass, replace
 from enum import Enum, auto
 from typing import Any, Literal
 
-from ogrpo.rollout.vllm import capabilities, sync
+from ogrpo.rollout.nccl import Nccl
+from ogrpo.rollout.vllm import capabilities
 from ogrpo.rollout.vllm.api import ServerApi
 from ogrpo.rollout.vllm.capabilities import Capabilities, Expected
-from ogrpo.rollout.vllm.errors import BUSY, Refused, RolloutError, Unavailable, Unproven
-from ogrpo.rollout.vllm.loading import Route, load, load_adapters, unload_others
+from ogrpo.rollout.vllm.errors import (
+    BUSY,
+    Changes,
+    Patience,
+    Refused,
+    RolloutError,
+    Unavailable,
+    Unproven,
+    rest_seconds,
+)
 from ogrpo.rollout.vllm.options import Options
-from ogrpo.rollout.vllm.sync import PushReport, Target
-from ogrpo.rollout.vllm.waiting import Changes, Patience, rest_seconds
-from ogrpo.rollout.weights.nccl import Nccl
-from ogrpo.rollout.weights.store import Release
+from ogrpo.rollout.vllm.push import (
+    PushReport,
+    Route,
+    Target,
+    load,
+    load_adapters,
+    prove,
+    unload_others,
+)
+from ogrpo.rollout.weights import Release
 from ogrpo.system.terminal import shown
 
 log = logging.getLogger(__name__)
 RESUMED = "servers/resumed"
-"""Counts the times that a server was found paused, as by a push that was cut off."""
+"""Counts the times that a server was paused when it was met, as by a push that was cut off."""
 PROOFS_FAILED, PROOFS_UNANSWERED = "servers/proofs_failed", "servers/proofs_unanswered"
 """Count proofs that showed other weights, and those to which no answer came."""
 UNANSWERED = 2
@@ -100,11 +115,6 @@ class Observed:
         """Returns whether samples of the target can be had from it."""
         return self.doubt is None and self.proven is not None and self.proven is self.target
 
-    @property
-    def answering(self) -> bool:
-        """Returns whether it has answered since the doubt, and is being brought to the target."""
-        return self.trust in (Trust.ANSWERING, Trust.MET, Trust.PROVEN)
-
 
 def next_action(seen: Observed) -> Action:
     """Returns what to do about a server.
@@ -135,14 +145,6 @@ class Setup:
     changes: Changes
 
 
-@dataclass
-class _Question:
-    """Somebody waits for a proof that begins after now."""
-
-    verdict: asyncio.Future[Verdict]
-    unanswered: int = 0
-
-
 class Server:
     """One server.
 
@@ -159,7 +161,8 @@ class Server:
         self.uses: Counter[str] = Counter()
         self.report: PushReport | None = None
         self._setup, self._options = setup, setup.options
-        self._questions: list[_Question] = []
+        # Who waits for a proof that begins later: how many attempts had no answer since then.
+        self._questions: dict[asyncio.Future[Verdict], int] = {}
         self._paused = False
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -170,19 +173,14 @@ class Server:
         self._wake.set()
         self._setup.changes.tell()
 
-    # --- what others report and ask ------------------------------------------------------------
-
-    @property
-    def in_flight(self) -> int:
-        """Requests under way."""
-        return self.uses.total()
+    # --- reports and questions of others -------------------------------------------------------
 
     def state(self) -> str:
         """Returns a line for error messages."""
         seen = self.observed
         version = None if seen.proven is None else seen.proven.version
         why = "ready" if seen.ready else seen.doubt or "being brought to the target"
-        return f"{self.api.url}: version {version}, {self.in_flight} in flight, {shown(why)}"
+        return f"{self.api.url}: version {version}, {self.uses.total()} in flight, {shown(why)}"
 
     def start(self) -> None:
         """Begins to look after the server."""
@@ -202,10 +200,8 @@ class Server:
             Refused: it cannot be used.
             RolloutError: it did not answer as vLLM does.
         """
-        options = self._options
-        patience = Patience(
-            options.patience if options.start_patience is None else options.start_patience
-        )
+        seconds = self._options.start_patience
+        patience = Patience(self._options.patience if seconds is None else seconds)
         while self.observed.capabilities is None or self.observed.doubt is not None:
             self.check()
             doubt = self.observed.doubt
@@ -229,14 +225,14 @@ class Server:
         self._see(doubt=error, trust=Trust.DOUBTED)
 
     def take(self) -> str:
-        """Puts a request on its account; returns the model that it is to name."""
+        """Counts a request as under way; returns the model that it is to name."""
         assert self.observed.proven is not None
         model = self._model(self.observed.proven)
         self.uses[model] += 1
         return model
 
     def release(self, model: str) -> None:
-        """Takes a request off its account."""
+        """Counts a request as done."""
         self.uses[model] -= 1
         self.uses += Counter()  # without those at 0
         self._see(drawn=True)
@@ -249,17 +245,17 @@ class Server:
         """
         if self.over or self.observed.lineage != lineage or self.observed.target is None:
             return "failed"
-        question = _Question(asyncio.get_running_loop().create_future())
-        self._questions.append(question)
+        question: asyncio.Future[Verdict] = asyncio.get_running_loop().create_future()
+        self._questions[question] = 0
         self._see(awaited=True)
-        return await question.verdict
+        return await question
 
-    def _answer(self, verdict: Verdict, questions: list[_Question] | None = None) -> None:
+    def _answer(self, verdict: Verdict, questions: list[Any] | None = None) -> None:
         """Answers questions, by default all."""
         for question in list(self._questions if questions is None else questions):
-            if not question.verdict.done():
-                question.verdict.set_result(verdict)
-        self._questions = [one for one in self._questions if not one.verdict.done()]
+            if not question.done():
+                question.set_result(verdict)
+            self._questions.pop(question, None)
 
     @property
     def over(self) -> bool:
@@ -307,24 +303,19 @@ class Server:
         try:
             trust = await act()
         except (RolloutError, Refused) as error:
-            self._failed(error)
+            # One who says no often enough at the start never says yes.
+            self._questions = {one: n + 1 for one, n in self._questions.items()}
+            tired = [one for one, n in self._questions.items() if n >= UNANSWERED]
+            self._answer("unanswered", tired)
+            status = getattr(error, "status", None)
+            rejections = 0 if status is None or status in BUSY else self.observed.rejections + 1
+            self._see(rejections=rejections, awaited=bool(self._questions))
+            never = self.observed.capabilities is None and rejections >= self._options.attempts
+            self.doubts(Refused(f"{error} (asked {rejections} times)") if never else error)
         else:
             # A doubt that came up meanwhile is not answered by this.
             if self.observed.doubt is doubt or action is Action.REST:
                 self._see(trust=trust)
-
-    def _failed(self, error: RolloutError | Refused) -> None:
-        """Notes that an action failed; one who says no often enough at the start never says yes."""
-        for question in self._questions:
-            question.unanswered += 1
-        tired = [one for one in self._questions if one.unanswered >= UNANSWERED]
-        self._answer("unanswered", tired)
-        status = getattr(error, "status", None)
-        rejections = 0 if status is None or status in BUSY else self.observed.rejections + 1
-        if self.observed.capabilities is None and rejections >= self._options.attempts:
-            error = Refused(f"{error} (asked {rejections} times)")
-        self._see(rejections=rejections, awaited=bool(self._questions))
-        self.doubts(error)
 
     def _disbelieve(self) -> None:
         """Forgets what it serves: samples of this lineage may have come from anything."""
@@ -347,27 +338,11 @@ class Server:
         return Trust.FULL
 
     async def _meet(self) -> Trust:
-        """Finds out who answers, resumes it if it is paused, and looks at it if it is new."""
+        """Learns who answers, resumes it if it is paused, and looks at it if it is new."""
         doubt = self.observed.doubt
         now = await capabilities.describe(self.api)
         if self.observed.doubt is doubt:
             self._see(trust=Trust.ANSWERING)
-        await self._resume_if_paused()
-        seen = self.observed
-        if seen.capabilities is not None and now["instance"] == seen.instance:
-            return Trust.MET
-        if seen.instance is not None:
-            self._disbelieve()
-        self._see(instance=None)
-        able = await capabilities.look(self.api, now, self._setup.expected)
-        capabilities.check_in_flight(able, self._options.in_flight)
-        capabilities.check_push(able, self._options.push)
-        if isinstance(self._setup.share, Nccl):
-            capabilities.check_nccl(able, self._setup.share.version)
-        self._see(capabilities=able, instance=now["instance"])
-        return Trust.MET
-
-    async def _resume_if_paused(self) -> None:
         paused = await self.api.is_paused()
         if paused:
             self._setup.counts[RESUMED] += 1
@@ -378,6 +353,18 @@ class Server:
         if paused is not False:  # where it does not say, it may be
             await self._resume()
         self._paused = False
+        seen = self.observed
+        if seen.capabilities is not None and now["instance"] == seen.instance:
+            return Trust.MET
+        if seen.instance is not None:
+            self._disbelieve()
+        self._see(instance=None)
+        able = await capabilities.look(self.api, now, self._setup.expected)
+        share = self._setup.share
+        nccl = share.version if isinstance(share, Nccl) else None
+        capabilities.check_use(able, self._options, nccl)
+        self._see(capabilities=able, instance=now["instance"])
+        return Trust.MET
 
     async def _prove_again(self) -> Trust:
         """Has it prove what it has proven before; if it cannot, looks at it anew."""
@@ -391,14 +378,14 @@ class Server:
             log.warning("%s, and nobody pushed them: %s", self.api.url, shown(error))
             self._disbelieve()
             return Trust.RESTED
-        return self._examined
+        return self._after_proof()
 
-    @property
-    def _examined(self) -> Trust:
-        """The trust after a proof: that of a doubted server is still to be given back."""
+    def _after_proof(self) -> Trust:
+        """Returns the trust after a proof: that of a doubted server is still to be given back."""
         return Trust.FULL if self.observed.trust is Trust.FULL else Trust.PROVEN
 
     async def _drain(self, target: Target) -> None:
+        """Waits for the requests under way that a push of the target has to wait for."""
         try:
             async with asyncio.timeout(self._options.timeout):
                 await self._setup.changes.until(lambda: not self._in_the_way(target))
@@ -412,12 +399,12 @@ class Server:
         two versions at a time.
         """
         if target.adapter is None or target.release is not self.observed.loaded:
-            return self._options.in_flight == "wait" and self.in_flight > 0
+            return self._options.in_flight == "wait" and bool(self.uses)
         held = [one for one in (self.observed.proven, target) if one is not None]
         return bool({*self.uses} - {*map(self._model, held)})
 
     async def _prove(self, target: Target) -> float:
-        """Has it prove a target; returns the probe's gap.
+        """Has it prove a target; returns the probe's gap in nats.
 
         Raises:
             Unproven: it has other weights, or is another process.
@@ -428,7 +415,7 @@ class Server:
         questions = list(self._questions)
         self._see(awaited=False, drawn=False)
         try:
-            gap = await sync.prove(self.api, seen.capabilities, target)
+            gap = await prove(self.api, seen.capabilities, target)
             now = await capabilities.describe(self.api)
             if (now["instance"], now["sha256"]) != (seen.instance, target.release.sha256):
                 raise Unproven(f"{self.api.url} has been started again or loaded by somebody else")
@@ -445,7 +432,7 @@ class Server:
         assert target is not None
         await self._drain(target)
         # Where requests go on under a push, it may fail for the same reason as they.
-        unproven = self.in_flight > 0 or self.observed.drawn
+        unproven = bool(self.uses) or self.observed.drawn
         self._see(proven=None)
         try:
             self.report = await self._pushed(target)
@@ -456,7 +443,7 @@ class Server:
                 self._see(loaded=None)
             raise
         self._see(proven=target)
-        return self._examined
+        return self._after_proof()
 
     async def _pushed(self, target: Target) -> PushReport:
         able = self.observed.capabilities
@@ -477,7 +464,6 @@ class Server:
         begin = time.perf_counter()
         gap = await self._prove(target)
         return PushReport(
-            target,
             bytes=moved,
             load_seconds=load_seconds,
             prove_seconds=time.perf_counter() - begin,

@@ -9,7 +9,7 @@ An answer is taken apart strictly: what is no number, missing or of another shap
 what is there and wrong.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, get_args
 from uuid import uuid4
@@ -54,12 +54,12 @@ class Order:
 
     @property
     def draws(self) -> int:
-        """Choices a prompt: greedy ones are all alike, and asking for more is an error."""
+        """Returns the choices a prompt: greedy ones are all alike, and more are an error."""
         return 1 if self.sampling.greedy else self.sampling.group_size
 
 
 def sampling_options(order: Order) -> Json:
-    """The sampling options that both dialects share, none left to the server."""
+    """Returns the sampling options that both dialects share, none left to the server."""
     sampling = order.sampling
     options = {
         "n": order.draws,
@@ -78,38 +78,33 @@ def sampling_options(order: Order) -> Json:
 
 
 def completions_payload(prompts: Sequence[IntArray], order: Order) -> Json:
-    """The body of `/v1/completions` for several prompts."""
+    """Returns the body of `/v1/completions` for several prompts."""
     return {
         **sampling_options(order),
         "model": order.model,
         "prompt": [prompt.tolist() for prompt in prompts],
         "return_token_ids": True,
         "skip_special_tokens": False,
-        "cache_salt": salt(order.version),
+        "cache_salt": f"v{order.version}",  # older weights' keys and values are not for these
         "request_id": order.request_id,
     }
 
 
 def generate_payload(prompt: IntArray, order: Order) -> Json:
-    """The body of `/inference/v1/generate` for one prompt."""
+    """Returns the body of `/inference/v1/generate` for one prompt."""
     options = {**sampling_options(order), "detokenize": False, "output_kind": FINAL_ONLY}
     return {
         "model": order.model,
         "token_ids": prompt.tolist(),
         "sampling_params": options,
         "return_token_ids": True,
-        "cache_salt": salt(order.version),
+        "cache_salt": f"v{order.version}",  # older weights' keys and values are not for these
         "request_id": order.request_id,
     }
 
 
-def salt(version: int) -> str:
-    """Keeps keys and values that older weights computed out of a version's prompts."""
-    return f"v{version}"
-
-
 def score_payload(sequences: Sequence[IntArray], model: str) -> Json:
-    """The body of `/v1/completions` that scores given tokens and draws one that nobody reads."""
+    """Returns the body of `/v1/completions` that scores tokens and draws one that nobody reads."""
     return {
         "model": model,
         "prompt": [ids.tolist() for ids in sequences],
@@ -120,49 +115,57 @@ def score_payload(sequences: Sequence[IntArray], model: str) -> Json:
     }
 
 
-def read_scores(reply: Json, sequences: Sequence[IntArray]) -> list[np.ndarray]:
-    """log softmax(z) of tokens 1.. of each sequence, float32 `[S - 1]`.
+def read_scores(reply: Json, sequences: Sequence[IntArray]) -> list[FloatArray]:
+    """Returns log softmax(z) of tokens 1.. of each sequence, float32 `[S - 1]`.
 
     Raises:
         Flawed: the answer is none.
     """
-    choices = _choices(reply, len(sequences))
-    return [_scores(choice, sequence) for choice, sequence in zip(choices, sequences, strict=True)]
-
-
-def _scores(choice: Json, sequence: IntArray) -> FloatArray:
-    scored, ids = choice.get("prompt_logprobs"), sequence[1:].tolist()
-    if not isinstance(scored, list) or len(scored) != len(sequence):
-        raise _malformed(f"prompt_logprobs is {_shown(scored)} for {len(sequence)} tokens")
-    entries = [_of(entry, str(token)) for entry, token in zip(scored[1:], ids, strict=True)]
-    return _floats([_of(entry, "logprob") for entry in entries])
+    scores = []
+    for choice, sequence in zip(_choices(reply, len(sequences)), sequences, strict=True):
+        scored, ids = choice.get("prompt_logprobs"), sequence[1:].tolist()
+        if not isinstance(scored, list) or len(scored) != len(sequence):
+            raise _malformed(f"prompt_logprobs is {_shown(scored)} for {len(sequence)} tokens")
+        entries = [_of(entry, str(token)) for entry, token in zip(scored[1:], ids, strict=True)]
+        scores.append(_floats([_of(entry, "logprob") for entry in entries]))
+    return scores
 
 
 def read_completions(reply: Json, prompts: Sequence[IntArray], order: Order) -> list[Group]:
-    """Groups from an answer of `/v1/completions`; the prompt of a choice is `index // n`.
+    """Returns the groups of an answer of `/v1/completions`; a choice's prompt is `index // n`.
 
     Raises:
         Flawed: the answer is none.
     """
-    choices = _ordered(reply, len(prompts) * order.draws, order, "id")
-    for n, choice in enumerate(choices):
-        _check_prompt(choice, prompts[n // order.draws], order)
-    drawn = [_completion(choice, _portable, order) for choice in choices]
+    n, drawn = order.draws, []
+    for place, choice in enumerate(_ordered(reply, len(prompts) * n, order, "id")):
+        _check_prompt(choice, prompts[place // n], order)
+        log_probs = _of(_of(choice, "logprobs"), "token_logprobs")
+        drawn.append(_completion(choice, log_probs, order))
     return [
-        _group(prompt, drawn[n * order.draws : (n + 1) * order.draws], order)
-        for n, prompt in enumerate(prompts)
+        _group(prompt, drawn[place * n : (place + 1) * n], order)
+        for place, prompt in enumerate(prompts)
     ]
 
 
 def read_generated(reply: Json, prompt: IntArray, order: Order) -> Group:
-    """The group of an answer of `/inference/v1/generate`.
+    """Returns the group of an answer of `/inference/v1/generate`.
 
     Raises:
         Flawed: the answer is none.
     """
-    choices = _ordered(reply, order.draws, order, "request_id")
+    choices, drawn = _ordered(reply, order.draws, order, "request_id"), []
     _check_prompt(reply, prompt, order)
-    return _group(prompt, [_completion(choice, _native, order) for choice in choices], order)
+    for choice in choices:
+        content = _of(_of(choice, "logprobs"), "content")
+        if not isinstance(content, list):
+            raise _malformed(f"logprobs.content is {_shown(content)}")
+        try:  # a call for each token would cost more than all else
+            log_probs = [entry["logprob"] for entry in content]
+        except (TypeError, KeyError) as error:
+            raise _malformed("an entry of logprobs.content without logprob") from error
+        drawn.append(_completion(choice, log_probs, order))
+    return _group(prompt, drawn, order)
 
 
 def echoes_of(reply: Json, name: str, prompt: IntArray, order: Order) -> frozenset[Echo]:
@@ -198,7 +201,7 @@ def _ordered(reply: Any, count: int, order: Order, name: str) -> list[Json]:
 
 
 def _choices(reply: Any, count: int) -> list[Json]:
-    """The choices of an answer in the order of their indices, each index once."""
+    """Returns the choices of an answer in the order of their indices, each index once."""
     choices = _of(reply, "choices")
     if not isinstance(choices, list):
         raise _malformed(f"choices is {_shown(choices)}")
@@ -207,6 +210,8 @@ def _choices(reply: Any, count: int) -> list[Json]:
         index = _of(choice, "index")
         if type(index) is not int:
             raise _malformed(f"the index of a choice is {_shown(index)}")
+        if choice.get("finish_reason") == "abort":  # what there is of it may lack anything
+            raise Flawed(Flaw("aborted", "a completion was given up"))
         if index in by_index:
             raise Flawed(Flaw("repeated", f"choice {index} came back twice"))
         by_index[index] = choice
@@ -220,27 +225,11 @@ def _group(prompt: IntArray, drawn: Sequence[Completion], order: Order) -> Group
     return Group(prompt, tuple(c for c in drawn for _ in range(alike)))
 
 
-def _portable(choice: Json) -> Any:
-    return _of(_of(choice, "logprobs"), "token_logprobs")
-
-
-def _native(choice: Json) -> Any:
-    content = _of(_of(choice, "logprobs"), "content")
-    if not isinstance(content, list):
-        raise _malformed(f"logprobs.content is {_shown(content)}")
-    try:  # a call for each token would cost more than all else
-        return [entry["logprob"] for entry in content]
-    except (TypeError, KeyError) as error:
-        raise _malformed("an entry of logprobs.content without logprob") from error
-
-
-def _completion(choice: Json, log_probs_fn: Callable[[Json], Any], order: Order) -> Completion:
+def _completion(choice: Json, log_probs: Any, order: Order) -> Completion:
     reason: Any = choice.get("finish_reason")
     if reason not in get_args(FinishReason):
         raise Flawed(Flaw("finish", f"finish_reason is {_shown(reason)}"))
-    if reason == "abort":  # what there is of it may lack anything
-        raise Flawed(Flaw("aborted", "a completion was given up"))
-    ids, values = _ints(_of(choice, "token_ids")), _floats(log_probs_fn(choice))
+    ids, values = _ints(_of(choice, "token_ids")), _floats(log_probs)
     if len(ids) != len(values):
         raise Flawed(Flaw("log_probs", f"{len(values)} log-probs for {len(ids)} tokens"))
     spans = _spans(choice, order)
@@ -280,26 +269,23 @@ def _floats(values: Any) -> FloatArray:
 
 
 def _spans(choice: Json, order: Order) -> tuple[VersionSpan, ...]:
-    spans = choice.get("weight_versions") or []
+    """Returns versions of tokens by the labels that pushes left.
+
+    Weights that nobody pushed are called "default". Beside adapters a label is that of the weights
+    beneath, whose version stands for the adapters' own.
+    """
+    spans, labelled = choice.get("weight_versions") or [], []
     if not isinstance(spans, list):
         raise _malformed(f"weight_versions is {_shown(spans)}")
-    labelled = tuple(_span(span) for span in spans)
-    if order.beneath is None:
-        return labelled
-    versions = {order.beneath: order.version}
-    return tuple(replace(x, version=versions.get(x.version, UNLABELLED)) for x in labelled)
-
-
-def _span(span: Any) -> VersionSpan:
-    label, start, end = (_of(span, name) for name in ("version", "start", "end"))
-    if type(label) is not str or type(start) is not int or type(end) is not int:
-        raise _malformed(f"weight_versions has {_shown(span)}")
-    return VersionSpan(_version(label), start, end)
-
-
-def _version(label: str) -> int:
-    """The label that a push left; weights that nobody pushed are called "default"."""
-    return int(label) if label.isdecimal() and len(label) < 10 else UNLABELLED
+    for span in spans:
+        label, start, end = (_of(span, name) for name in ("version", "start", "end"))
+        if type(label) is not str or type(start) is not int or type(end) is not int:
+            raise _malformed(f"weight_versions has {_shown(span)}")
+        version = int(label) if label.isdecimal() and len(label) < 10 else UNLABELLED
+        if order.beneath is not None:
+            version = order.version if version == order.beneath else UNLABELLED
+        labelled.append(VersionSpan(version, start, end))
+    return tuple(labelled)
 
 
 def _of(part: Any, name: str) -> Any:

@@ -38,7 +38,7 @@ NON_BLOCKING = 1
 
 
 class UniqueId(ctypes.Structure):
-    """The common knowledge of those who are to meet."""
+    """ncclUniqueId, the common knowledge of those who are to meet."""
 
     _fields_ = (("internal", ctypes.c_byte * 128),)
 
@@ -82,7 +82,7 @@ class NcclError(RuntimeError):
 
 
 def library() -> str:
-    """The NCCL that is loaded: as vLLM is told, of the package beside JAX, or the system's."""
+    """Returns the NCCL to load: VLLM_NCCL_SO_PATH, the package beside JAX, or the system's."""
     if path := os.environ.get("VLLM_NCCL_SO_PATH"):
         return path
     package = find_spec("nvidia.nccl") if find_spec("nvidia") else None
@@ -92,7 +92,7 @@ def library() -> str:
 
 
 def dotted(version: int) -> str:
-    """23203 as "2.32.3"."""
+    """Returns 23203 as "2.32.3"."""
     return f"{version // 10000}.{version // 100 % 100}.{version % 100}"
 
 
@@ -149,14 +149,14 @@ class Nccl:
         return result == DONE
 
     def unique_id(self) -> UniqueId:
-        """A meeting point for those who are to be in a communicator."""
+        """Returns a meeting point for those who are to be in a communicator."""
         made = UniqueId()
         self.nccl("ncclGetUniqueId", ctypes.byref(made))
         return made
 
     @contextmanager
     def stream(self) -> Iterator[ctypes.c_void_p]:
-        """A stream of this thread's own."""
+        """Yields a stream for this thread alone."""
         made = _PLACE()
         self.cuda("cuCtxSetCurrent", self._context)
         self.cuda("cuStreamCreate", ctypes.byref(made), NON_BLOCKING)

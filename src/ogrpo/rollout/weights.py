@@ -1,0 +1,287 @@
+"""Releases of weights: written whole or not at all, read in place, shared behind HTTP.
+
+    v000017/manifest.json       names, dtypes, shapes, sha256
+            model.safetensors   every tensor
+    a000017/...                 the same of adapters: A and B, with their scale in the manifest
+
+A release is written beside its final name, flushed, and renamed; old ones are deleted when newer
+ones stand. The layout of a file is a function of names, dtypes and shapes alone, so that two
+versions of a model differ in tensor bytes only.
+"""
+
+import hashlib
+import hmac
+import json
+import os
+import re
+import secrets
+import shutil
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from http import HTTPStatus
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import ml_dtypes
+import numpy as np
+
+from ogrpo.rollout.address import url_of
+from ogrpo.rollout.extension import ogrpo_releases as releases
+from ogrpo.rollout.extension.ogrpo_releases import MANIFEST, MODEL
+from ogrpo.rollout.http_server import BadRequest, Handler, HttpServer
+from ogrpo.system.files import sync_folder
+
+Tensors = Mapping[str, np.ndarray]
+DTYPES: Mapping[str, Any] = {
+    "F32": np.dtype(np.float32),
+    "F16": np.dtype(np.float16),
+    "BF16": np.dtype(ml_dtypes.bfloat16),
+}
+NAMES = {dtype: name for name, dtype in DTYPES.items()}
+_CHUNK = 1 << 22
+_RELEASE_FILE = re.compile(rf"/([av]\d+)/({re.escape(MANIFEST)}|{re.escape(MODEL)})")
+
+
+class AdapterTensors(NamedTuple):
+    """Low-rank adapters as PEFT names them, with what the manifest of their release says.
+
+    Attributes:
+        tensors: A `[rank, in]` and B `[out, rank]` of each projection of each layer.
+        rank: r.
+        alpha: a projection is W + alpha / rank B A.
+        targets: the projections' names.
+    """
+
+    tensors: Tensors
+    rank: int
+    alpha: float
+    targets: tuple[str, ...]
+
+    @property
+    def about(self) -> dict[str, Any]:
+        """Returns what the manifest says."""
+        return {"rank": self.rank, "alpha": self.alpha, "targets": [*self.targets]}
+
+
+def describe(tensors: Tensors) -> dict[str, dict[str, Any]]:
+    """Returns dtype and shape of each tensor by name, sorted.
+
+    Raises:
+        ValueError: a dtype cannot be written.
+    """
+    for name, array in tensors.items():
+        if array.dtype not in NAMES:
+            raise ValueError(f"{name} is {array.dtype}; supported: {', '.join(map(str, NAMES))}")
+    return {
+        name: {"dtype": NAMES[array.dtype], "shape": list(array.shape)}
+        for name, array in sorted(tensors.items())
+    }
+
+
+def write(file: Path, tensors: Tensors) -> tuple[str, int]:
+    """Writes a safetensors file, flushed to the disk; returns its sha256 and its size in bytes.
+
+    Pieces are hashed in a thread while the disk writes them.
+    """
+    sha256, size = hashlib.sha256(), 0
+    with ThreadPoolExecutor(1) as hashing, file.open("wb", buffering=0) as out:
+        for piece in _pieces(tensors):
+            hashing.submit(sha256.update, piece)
+            out.write(piece)
+            size += len(piece)
+        os.fsync(out.fileno())
+    return sha256.hexdigest(), size
+
+
+def _pieces(tensors: Tensors) -> Iterator[memoryview]:
+    """Yields a little-endian u64, so many bytes of JSON with offsets, then the tensors' bytes."""
+    header, offset = describe(tensors), 0
+    for name, entry in header.items():
+        entry["data_offsets"] = [offset, offset + tensors[name].nbytes]
+        offset += tensors[name].nbytes
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    yield memoryview(len(text).to_bytes(8, "little") + text)
+    for name in header:
+        raw = np.ascontiguousarray(tensors[name]).reshape(-1).view(np.uint8).data
+        yield from (raw[start : start + _CHUNK] for start in range(0, len(raw), _CHUNK))
+
+
+def read(file: Path) -> dict[str, np.ndarray]:
+    """Returns the tensors of a file, mapped into memory and not writable.
+
+    Raises:
+        ValueError: the file is no safetensors file, is cut off, or has a tensor of another dtype;
+            names the file.
+    """
+    try:
+        header, start = releases.header(file)
+    except releases.Refusal as refusal:
+        raise ValueError(f"{file}: {refusal}") from refusal
+    whole = np.memmap(file, np.uint8, "r")[start:]  # a file may hold its header alone
+    tensors = {}
+    for name, entry in header.items():
+        if entry["dtype"] not in DTYPES:
+            raise ValueError(f"{file}: {name} is {entry['dtype']}; supported: {', '.join(DTYPES)}")
+        begin, end = entry["data_offsets"]
+        tensors[name] = whole[begin:end].view(DTYPES[entry["dtype"]]).reshape(entry["shape"])
+    return tensors
+
+
+def check_finite(tensors: Tensors) -> None:
+    """Raises ValueError naming the first tensor with a NaN or an infinite element."""
+    entries = describe(tensors)
+    for name, array in tensors.items():
+        raw = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+        if not releases.finite(raw, entries[name]["dtype"]):
+            raise ValueError(
+                f"{name} has NaN or infinite elements; the policy has diverged: nothing was sent"
+            )
+
+
+@dataclass(frozen=True)
+class Release:
+    """A version on the disk; `bytes` of its model file, `seconds` that writing it took."""
+
+    version: int
+    folder: Path
+    sha256: str
+    manifest_sha256: str
+    bytes: int
+    seconds: float
+
+
+class Store:
+    """Writes releases into a folder.
+
+    Args:
+        folder: created if need be; a server that loads from it must see the same path.
+        keep: releases that stay on the disk; at least 2, as a server may still be reading the last.
+        letter: what releases' names begin with; stores of one folder have letters of their own.
+    """
+
+    def __init__(self, folder: Path, *, keep: int = 2, letter: str = "v") -> None:
+        if keep < 2:
+            raise ValueError(f"keep is {keep}; give at least 2: a server may be reading the last")
+        self.folder = folder.resolve()
+        self._keep, self._letter = keep, letter
+        self._written: list[Path] = []
+        self.folder.mkdir(parents=True, exist_ok=True)
+
+    def write(
+        self, tensors: Tensors, version: int, *, about: Mapping[str, Any] | None = None
+    ) -> Release:
+        """Makes a release, whose manifest says what `about` says, too.
+
+        Raises:
+            ValueError: an element is not finite, or a dtype cannot be written.
+        """
+        start = time.perf_counter()
+        check_finite(tensors)
+        scratch = self.folder / f".{self._letter}{version:06d}.{os.getpid()}"
+        shutil.rmtree(scratch, ignore_errors=True)
+        scratch.mkdir()
+        sha256, size = write(scratch / MODEL, tensors)
+        manifest = {
+            "format": 1,
+            "version": version,
+            "sha256": sha256,
+            "bytes": size,
+            "tensors": describe(tensors),
+            **(about or {}),
+        }
+        raw = json.dumps(manifest, indent=1).encode()
+        with (scratch / MANIFEST).open("wb") as out:
+            out.write(raw)
+            out.flush()
+            os.fsync(out.fileno())
+        folder = self.folder / f"{self._letter}{version:06d}"
+        stale = self.folder / f".stale.{os.getpid()}"
+        if folder.exists():  # as after a resume: the old one must not be half replaced
+            folder.rename(stale)
+        scratch.rename(folder)
+        shutil.rmtree(stale, ignore_errors=True)
+        sync_folder(self.folder)
+        self._retain(folder)
+        return Release(
+            version=version,
+            folder=folder,
+            sha256=sha256,
+            manifest_sha256=hashlib.sha256(raw).hexdigest(),
+            bytes=size,
+            seconds=time.perf_counter() - start,
+        )
+
+    def withdraw(self, release: Release) -> None:
+        """Deletes a release that no server took."""
+        shutil.rmtree(release.folder, ignore_errors=True)
+
+    def _retain(self, newest: Path) -> None:
+        """Deletes all but the releases written last, in the order of writing: clocks jump."""
+        folders = {path for path in self.folder.glob(f"{self._letter}[0-9]*") if path.is_dir()}
+        self._written = [path for path in self._written if path in folders - {newest}] + [newest]
+        others = sorted(folders.difference(self._written))  # of a process before this one
+        for folder in [*others, *self._written][: -self._keep]:
+            shutil.rmtree(folder)
+
+
+class WeightShare:
+    """Serves a store's releases to servers that share no filesystem with the trainer.
+
+    It is read-only, behind a token, and nothing but the two files of a release can be had from it;
+    `bytes_sent` counts what was pulled.
+
+    Args:
+        folder: the store's.
+        host: the interface to listen on, which servers on other machines must reach.
+        port: 0 takes a free one.
+        advertised: the host name in the URL that servers get; `host` by default.
+    """
+
+    def __init__(
+        self, folder: Path, *, host: str = "127.0.0.1", port: int = 0, advertised: str | None = None
+    ) -> None:
+        self.token = secrets.token_urlsafe(32)
+        self.bytes_sent = 0
+        self._lock = threading.Lock()
+        self._server = HttpServer((host, port), self._handler(folder.resolve()))
+        self.url = url_of(advertised or host, self._server.server_port)
+        self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stops serving."""
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+    def _handler(self, folder: Path) -> type[Handler]:
+        share = self
+
+        class ShareHandler(Handler):
+            def do_GET(self) -> None:
+                try:
+                    self.read_body()
+                    credentials = self.headers.get("Authorization", "").encode()
+                    if not hmac.compare_digest(credentials, f"Bearer {share.token}".encode()):
+                        raise BadRequest("the token is not this share's", HTTPStatus.UNAUTHORIZED)
+                    match = _RELEASE_FILE.fullmatch(self.path)
+                    if match is None:
+                        raise FileNotFoundError
+                    opened = (folder / match[1] / match[2]).open("rb")
+                except FileNotFoundError:  # it may be older than those that are kept
+                    self.refuse(BadRequest("there is no such file", HTTPStatus.NOT_FOUND))
+                except BadRequest as error:
+                    self.refuse(error)
+                else:
+                    with opened:
+                        size = os.fstat(opened.fileno()).st_size
+                        self.start_answer(HTTPStatus.OK, {"Content-Length": str(size)})
+                        shutil.copyfileobj(opened, self.wfile, 1 << 20)
+                    with share._lock:
+                        share.bytes_sent += size
+
+        return ShareHandler

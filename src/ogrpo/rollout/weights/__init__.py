@@ -1,1 +1,0 @@
-"""Weights on their way to a server: releases in folders, and a share to pull them from."""
