@@ -1,4 +1,4 @@
-"""What an engine takes and gives back: `generate(prompts, sampling, seed) -> groups`, `publish`.
+"""The interface of an engine: `generate(prompts, sampling, seed) -> groups`, `publish`.
 
 A group is one prompt with its `G` completions. A completion carries everything an off-policy update
 needs to know about where it came from: its token ids, the log-probability the sampler drew each of
@@ -21,7 +21,7 @@ FinishReason = Literal["stop", "length", "abort"]
 
 @dataclass(frozen=True)
 class Sampling:
-    """How to draw: `group_size` completions a prompt, of at most `max_tokens` tokens each.
+    """A sampling setting: `group_size` completions a prompt, of at most `max_tokens` tokens each.
 
     With `greedy` the most likely token is taken, and the temperature, which may be 0, is not used.
 
@@ -40,14 +40,13 @@ class Sampling:
                 f"temperature is {self.temperature}; sampling divides by it: give a finite "
                 "temperature > 0, or greedy=True for the most likely token."
             )
-        if self.max_tokens < 1:
-            raise ValueError(f"max_tokens is {self.max_tokens}; give at least 1.")
-        if self.group_size < 1:
-            raise ValueError(f"group_size is {self.group_size}; give at least 1.")
+        for name in ("max_tokens", "group_size"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)}; give at least 1.")
 
     @property
     def log_prob_temperature(self) -> float:
-        """T of the reported log softmax(z / T): 1 for greedy completions, on every engine."""
+        """Returns T of the reported log softmax(z / T): 1 for greedy completions everywhere."""
         return 1.0 if self.greedy else self.temperature
 
 
@@ -111,7 +110,7 @@ class Completion:
 
     @property
     def carries_loss(self) -> BoolArray:
-        """Bool `[T]`: the loss mask, all True where none was given."""
+        """Returns the loss mask, bool `[T]`; all True where there is none."""
         if self.loss_mask is None:
             return np.ones(len(self.token_ids), np.bool_)
         return self.loss_mask
@@ -137,7 +136,7 @@ class Engine(Protocol):
 
     @property
     def version(self) -> int:
-        """The version of the weights in use."""
+        """Returns the version of the weights in use."""
         ...
 
     def generate(self, prompts: Sequence[IntArray], sampling: Sampling, seed: int) -> list[Group]:
@@ -149,11 +148,11 @@ class Engine(Protocol):
         ...
 
     def publish(self, params: Any, version: int) -> None:
-        """Use `params` from now on and stamp `version` on what they generate."""
+        """Serves `params` from now on, and stamps `version` on what they generate."""
         ...
 
     def metrics(self) -> Mapping[str, float]:
-        """What the engine counted and measured, by name; for a run's records."""
+        """Returns what the engine counted and measured, by name; for a run's records."""
         ...
 
 
@@ -165,7 +164,7 @@ def check_request(
     max_prompt: int | None = None,
     max_length: int | None = None,
 ) -> None:
-    """Refuses a request that no engine can answer; every engine, in tests too, asks this first.
+    """Refuses a request that no engine can answer; every engine, in tests too, calls it first.
 
     Args:
         prompts: int32 `[P]` each.

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from tests.fuzz.mutations import broken
 
-COUNT = int(os.environ.get("OGRPO_FUZZ", "40"))
+COUNT = int(os.environ.get("OGRPO_FUZZ", "25"))
 SEED = os.environ.get("OGRPO_FUZZ_SEED", "0")
 TARGETS = 12
 

@@ -208,6 +208,7 @@ def test_a_server_that_has_closed_its_port_and_does_not_end_is_ended(tmp_path):
     assert built("M", "--port", "81").address == ("127.0.0.1", 81)
 
 
+@pytest.mark.slow
 def test_the_embedded_engine_serves_a_folder(tmp_path):
     config = world.decoder()
     world.save(tmp_path, config, world.make_params(config, 0))

@@ -187,7 +187,7 @@ class Broadcast:
         self._abandoned, self._over = threading.Event(), threading.Event()
 
     def end(self, *, well: bool) -> None:
-        """Says that the workers have what they were sent, or that it is not wanted any more."""
+        """Says that the workers have what they were sent, or that nobody needs it any more."""
         if not well:
             self._abandoned.set()
         self._over.set()
@@ -198,12 +198,17 @@ class Broadcast:
         Raises:
             NcclError: it could not be sent.
         """
+        config = Config(ctypes.sizeof(Config), 0xCAFEBEEF, 21400, 0)
+        place, how = ctypes.byref(self._comm), ctypes.byref(config)
         with self._nccl.stream() as stream:
             try:
-                self._join(stream)
+                self._nccl.nccl("ncclCommInitRankConfig", place, self.ranks, self._id, 0, how)
+                self._wait(None)
+                # vLLM's communicator begins with this sum, which all have to take part in.
+                self._send("ncclAllReduce", np.zeros(1, np.float32), stream, FLOAT32, SUM)
                 raw = np.memmap(self._file, np.uint8, "r")
                 for start in range(0, len(raw), PIECE):
-                    self._send(raw[start : start + PIECE], stream)
+                    self._send("ncclBroadcast", raw[start : start + PIECE], stream, UINT8, 0)
                 self._over.wait()
             except _Abandoned:
                 return
@@ -211,36 +216,26 @@ class Broadcast:
                 if self._comm:
                     self._nccl.nccl("ncclCommAbort", self._comm)
 
-    def _join(self, stream: ctypes.c_void_p) -> None:
-        config = Config(ctypes.sizeof(Config), 0xCAFEBEEF, 21400, 0)
-        place, how = ctypes.byref(self._comm), ctypes.byref(config)
-        self._nccl.nccl("ncclCommInitRankConfig", place, self.ranks, self._id, 0, how)
-        self._wait(self._begun)
-        # vLLM's communicator begins with this sum, which all have to take part in.
-        held, one = self._nccl.place_fn(np.zeros(1, np.float32))
-        self._do("ncclAllReduce", one, one, 1, FLOAT32, SUM, stream=stream)
-        del held
-
-    def _send(self, piece: np.ndarray, stream: ctypes.c_void_p) -> None:
-        held, place = self._nccl.place_fn(piece)
-        self._do("ncclBroadcast", place, place, len(piece), UINT8, 0, stream=stream)
+    def _send(self, name: str, array: np.ndarray, stream: ctypes.c_void_p, *kind: int) -> None:
+        held, place = self._nccl.place_fn(array)
+        self._nccl.nccl(name, place, place, len(array), *kind, self._comm, stream)
+        self._wait(None)
+        self._wait(stream)
         del held  # not before the stream is done with it
 
-    def _do(self, name: str, *arguments: Any, stream: ctypes.c_void_p) -> None:
-        self._nccl.nccl(name, *arguments, self._comm, stream)
-        self._wait(self._begun)
-        self._wait(lambda: self._begun() and self._nccl.cuda("cuStreamQuery", stream))
+    def _wait(self, stream: ctypes.c_void_p | None) -> None:
+        """Returns when the last call is on the stream, and done if the stream is named.
 
-    def _begun(self) -> bool:
-        """Returns whether the last call is on the stream; raises a fault of the communicator."""
-        state = _INT()
-        self._nccl.nccl("ncclCommGetAsyncError", self._comm, ctypes.byref(state))
-        self._nccl.check(state.value, "the broadcast")
-        return state.value == DONE
-
-    def _wait(self, done_fn: Callable[[], bool]) -> None:
-        ends = time.monotonic() + PULL_SECONDS
-        while not done_fn():
+        Raises:
+            NcclError: a fault of the communicator, or nothing happened for `PULL_SECONDS`.
+        """
+        ends, state = time.monotonic() + PULL_SECONDS, _INT()
+        while True:
+            self._nccl.nccl("ncclCommGetAsyncError", self._comm, ctypes.byref(state))
+            self._nccl.check(state.value, "the broadcast")
+            begun = state.value == DONE
+            if begun and (stream is None or self._nccl.cuda("cuStreamQuery", stream)):
+                return
             if self._abandoned.wait(LOOK_SECONDS):
                 raise _Abandoned
             if time.monotonic() > ends:

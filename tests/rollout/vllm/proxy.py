@@ -17,7 +17,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 LONGEST = 600.0
@@ -70,7 +70,7 @@ class Exchange:
     body: bytes
     origin: str
     connection: socket.socket
-    spoilt: Spoilt | None = None
+    spoilt: Any = None
 
     def deliver(self) -> Reply:
         """Asks the server."""
@@ -119,14 +119,14 @@ def cut(exchange: Exchange) -> None:
 def held(exchange: Exchange) -> None:
     """The request is carried out, the answer comes when it is let go."""
     reply = exchange.deliver()
-    _met(exchange).met.set()
-    _met(exchange).released.wait(LONGEST)
+    exchange.spoilt.met.set()
+    exchange.spoilt.released.wait(LONGEST)
     exchange.answer(reply)
 
 
 def drip(exchange: Exchange) -> None:
     """A byte every 50 ms, until it is let go: no single read is slow."""
-    spoilt = _met(exchange)
+    spoilt = exchange.spoilt
     for byte in exchange.deliver().raw:
         exchange.send(bytes([byte]))
         spoilt.met.set()
@@ -157,11 +157,6 @@ def rewritten(change: Callable[[bytes], bytes]) -> Fault:
     return fault
 
 
-def _met(exchange: Exchange) -> Spoilt:
-    assert exchange.spoilt is not None
-    return exchange.spoilt
-
-
 class Proxy:
     """In front of the server at a URL, at a URL of its own."""
 
@@ -171,9 +166,10 @@ class Proxy:
         self._faults: list[Spoilt] = []
         self._connections: set[socket.socket] = set()
         self._lock = threading.Lock()
-        self._open(0)
-        self.port = self._server.server_port
-        self.url = f"http://127.0.0.1:{self.port}"
+        self._server = _Listener(("127.0.0.1", 0), _handler(self))
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,))
+        self._thread.start()
+        self.url = f"http://127.0.0.1:{self._server.server_port}"
 
     def spoil(self, path: str, fault: Fault, *, after: int = 0, count: int = 1) -> Spoilt:
         """Spoils the next `count` requests whose path ends so, when `after` of them have passed."""
@@ -182,39 +178,24 @@ class Proxy:
             self._faults.append(spoilt)
         return spoilt
 
-    def refuse(self) -> None:
-        """Cuts all connections and refuses others, as where no process listens."""
-        self._server.shutdown()
-        self._server.server_close()
-        self._cut_all()
-        self._thread.join()
-
-    def accept(self) -> None:
-        """Lets connections in again."""
-        self._open(self.port)
-
     def close(self) -> None:
+        """Lets go what is held, cuts all connections and refuses others."""
         for spoilt in self._faults:
             spoilt.released.set()
-        self.refuse()
+        self._server.shutdown()
+        self._server.server_close()
+        with self._lock:
+            connections = list(self._connections)
+        for connection in connections:
+            with suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
+        self._thread.join()
 
     def __enter__(self) -> "Proxy":
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-    def _open(self, port: int) -> None:
-        self._server = _Listener(("127.0.0.1", port), _handler(self))
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,))
-        self._thread.start()
-
-    def _cut_all(self) -> None:
-        with self._lock:
-            connections = list(self._connections)
-        for connection in connections:
-            with suppress(OSError):
-                connection.shutdown(socket.SHUT_RDWR)
 
     def _holds(self, connection: socket.socket, here: bool) -> None:
         with self._lock:

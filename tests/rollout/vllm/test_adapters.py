@@ -7,6 +7,7 @@ import pytest
 from ogrpo.rollout.http_server import BadRequest
 from ogrpo.rollout.vllm import Refused
 from tests.rollout.vllm import contract, world
+from tests.rollout.vllm.conftest import Farm
 
 pytestmark = pytest.mark.slow
 
@@ -71,29 +72,14 @@ def test_requests_under_way_end_with_the_adapters_that_they_began_with(farm):
         assert engine.counts["discarded_groups"] == 0
 
 
-def test_a_third_version_waits_for_requests_of_the_first(farm):
-    """A server reads adapters again that it has evicted, from a copy that does not stay for ever."""
+@pytest.mark.parametrize("failing", [False, True])
+def test_a_push_waits_for_requests_of_versions_that_the_server_may_forget(farm, failing):
+    """A server reads adapters again that it has evicted, from a copy that does not stay for ever.
+
+    It holds two versions; each attempt that fails puts one more copy on it.
+    """
     endpoint = farm.start(lora_rank=8)
     policies = {n: world.adapted(CONFIG, n) for n in (1, 2, 3)}
-    with connected(endpoint) as engine:
-        engine.publish(policies[1], 1)
-        (server,) = engine._fleet.servers
-        model = server.take()
-        engine.publish(policies[2], 2)
-        assert len({*endpoint.service.adapters.loaded}) == 2
-        assert model in endpoint.service.adapters.loaded
-        assert server._in_the_way(engine._fleet.target)
-        engine._loop.call_soon_threadsafe(server.release, model)
-        engine.publish(policies[3], 3)
-        groups = engine.generate(world.PROMPTS, contract.SAMPLING, 1)
-        assert world.worst_gap(CONFIG, policies[3], groups) < contract.EXACT
-        assert model not in endpoint.service.adapters.loaded
-
-
-def test_after_a_push_that_failed_the_next_waits_for_all_requests(farm):
-    """Each attempt puts one more copy on the server, and a long request may outlast several."""
-    endpoint = farm.start(lora_rank=8)
-    policies = {n: world.adapted(CONFIG, n) for n in (1, 2)}
     with connected(endpoint) as engine:
         engine.publish(policies[1], 1)
         (server,) = engine._fleet.servers
@@ -103,50 +89,52 @@ def test_after_a_push_that_failed_the_next_waits_for_all_requests(farm):
             raise BadRequest("busy", 503)
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(endpoint.service.adapters, "load", busy)
+            if failing:
+                patch.setattr(endpoint.service.adapters, "load", busy)
             engine.publish(policies[2], 2)
-            assert server.observed.proven is None
+            assert (server.observed.proven is None) == failing
+            assert model in endpoint.service.adapters.loaded
             assert server._in_the_way(engine._fleet.target)
         engine._loop.call_soon_threadsafe(server.release, model)
+        last = 2 if failing else 3
+        if not failing:
+            engine.publish(policies[3], 3)
         groups = engine.generate(world.PROMPTS, contract.SAMPLING, 1)
-        assert world.worst_gap(CONFIG, policies[2], groups) < contract.EXACT
+        assert world.worst_gap(CONFIG, policies[last], groups) < contract.EXACT
+        assert model not in endpoint.service.adapters.loaded
 
 
-def test_a_restart_heals_with_the_weights_beneath_and_the_adapters(farm):
+def load_foreign_weights(farm, endpoint):
+    """The name and the adapters are right, and what they stand beside is not."""
+    service = endpoint.service
+    service.params = service.model.params_fn(world.base_tensors(CONFIG, 50))
+
+
+def take_the_adapters_back(farm, endpoint):
+    (name,) = endpoint.service.adapters.loaded
+    endpoint.service.adapters.unload({"lora_name": name})
+
+
+@pytest.mark.parametrize(
+    "befall", [Farm.restart, load_foreign_weights, take_the_adapters_back], ids=lambda f: f.__name__
+)
+def test_a_server_gets_the_weights_beneath_and_the_adapters_again(farm, befall):
     endpoint = farm.start(lora_rank=8)
     params = world.adapted(CONFIG, 1)
     with connected(endpoint) as engine:
-        engine.publish(world.adapted(CONFIG, 2), 1)
         engine.publish(params, 2)
-        fresh = farm.restart(endpoint)
+        fresh = befall(farm, endpoint) or endpoint
         groups = engine.generate(MANY, contract.SAMPLING, 1)
         assert {c.policy_version for g in groups for c in g.completions} == {2}
         assert world.worst_gap(CONFIG, params, groups) < contract.EXACT
-        assert fresh.service.place.where()["version"] == 1  # that of the weights beneath
-
-
-def test_foreign_weights_beneath_the_adapters_are_found(farm):
-    """The name and the adapters are right, and what they stand beside is not."""
-    endpoint = farm.start(lora_rank=8)
-    params = world.adapted(CONFIG, 1)
-    with connected(endpoint) as engine:
-        engine.publish(params, 1)
-        service = endpoint.service
-        service.params = service.model.params_fn(world.base_tensors(CONFIG, 50))
-        groups = engine.generate(MANY, contract.SAMPLING, 1)
-        assert world.worst_gap(CONFIG, params, groups) < contract.EXACT
-        assert engine.counts["discarded_groups"] > 0
-
-
-def test_adapters_that_somebody_takes_back_are_pushed_again(farm):
-    endpoint = farm.start(lora_rank=8)
-    params = world.adapted(CONFIG, 1)
-    with connected(endpoint) as engine:
-        engine.publish(params, 1)
-        (name,) = endpoint.service.adapters.loaded
-        endpoint.service.adapters.unload({"lora_name": name})
-        groups = engine.generate(MANY, contract.SAMPLING, 1)
-        assert world.worst_gap(CONFIG, params, groups) < contract.EXACT
+        assert (
+            engine.counts["discarded_groups"]
+            + engine.counts["failed_requests"]
+            + sum(
+                engine.counts[f"rollout/refused/{reason}"] for reason in ("version", "status_404")
+            )
+        )
+        assert fresh.service.place.where()["version"] == 2
 
 
 def test_an_answer_by_another_model_than_was_asked_for_is_refused(farm):

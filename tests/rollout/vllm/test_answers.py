@@ -65,7 +65,7 @@ def on_all(change):
 
 
 def long_unlikely(choices):
-    """One completion eight times, of a length and entropy at which that is no chance."""
+    """One completion for all, of a length and entropy at which that is no chance."""
     likely = max(choices, key=lambda choice: len(choice["token_ids"]))
     return [{**likely, "index": n} for n in range(len(choices))]
 
@@ -248,21 +248,20 @@ def test_versions_that_cannot_be_are_refused(bridge, name):
         check_survived(bridge, *ONLY_NATIVE[name])
 
 
-def test_one_completion_under_several_indices_is_told_from_chance(farm):
-    """Of 40 tokens at more than a nat each; the equal answers of a sure policy are no fault."""
-    server = Lying(farm)
-    params = world.make_params(CONFIG, 0)
-    sampling = Sampling(temperature=1.0, max_tokens=40, group_size=8)
-    with contract.connect([server.endpoint.url], CONFIG) as engine:
-        engine.publish(params, 1)
-        server.spoil(on_all(long_unlikely))
-        engine.generate(world.PROMPTS, sampling, 1)
-        assert engine.counts["rollout/refused/repeated"] == 8
-        # With scores 1,000 times as large every draw of a prompt is the same.
-        sure = {**params, "norm": {"weight": params["norm"]["weight"] * np.float32(1000)}}
-        engine.publish(sure, 2)
-        groups = engine.generate(world.PROMPTS, sampling, 1)
-        assert engine.counts["rollout/refused"] == 8
+def test_one_completion_under_several_indices_is_told_from_chance(bridge):
+    """Of tokens at more than a nat each; the equal answers of a sure policy are no fault."""
+    server, engine, params = bridge
+    before = engine.counts["rollout/refused/repeated"]
+    server.spoil(on_all(long_unlikely))
+    check_whole(engine, params)
+    refused = engine.counts["rollout/refused"]
+    assert engine.counts["rollout/refused/repeated"] > before
+    # With scores 1,000 times as large every draw of a prompt is the same.
+    sure = {**params, "norm": {"weight": params["norm"]["weight"] * np.float32(1000)}}
+    engine.publish(sure, 2)
+    groups = engine.generate(world.PROMPTS, SAMPLING, 1)
+    assert engine.counts["rollout/refused"] == refused
+    engine.publish(params, 3)
     same = [len({c.token_ids.tobytes() for c in g.completions}) == 1 for g in groups]
     assert any(same)
 

@@ -24,13 +24,15 @@ def library(tmp_path_factory):
 
 
 @pytest.fixture
-def small_pieces(monkeypatch):
-    for module in (nccl, releases):
-        monkeypatch.setattr(module, "PIECE", 3000)
+def own(library, monkeypatch):
+    """The trainer's side."""
+    return trainers(library, monkeypatch)
 
 
 @pytest.fixture
-def server(farm, library, small_pieces, monkeypatch):
+def server(farm, library, monkeypatch):
+    for module in (nccl, releases):
+        monkeypatch.setattr(module, "PIECE", 3000)
     monkeypatch.setattr(BroadcastService, "library", library)
     return farm.start(kind=BroadcastService)
 
@@ -40,25 +42,26 @@ def store(tmp_path):
     return Store(tmp_path / "releases", keep=8)
 
 
-def one_bit(array):
-    changed = np.array(array)
-    changed[7] ^= 1
-    return changed
+def connected(own, *urls):
+    return contract.connect(urls, CONFIG, transport="nccl", nccl=own)
 
 
-def test_pushes_are_proven_one_after_the_other(server, library, monkeypatch):
-    own = trainers(library, monkeypatch)
-    with contract.connect([server.url], CONFIG, transport="nccl", nccl=own) as engine:
+def test_pushes_are_proven_one_after_the_other(server, own):
+    with connected(own, server.url) as engine:
         contract.check_pushes(engine, CONFIG)
         metrics = engine.metrics()
     assert metrics["sync/bytes_sent"] == metrics["sync/bytes"] > 3 * 3000
 
 
-def test_workers_leave_the_communicator_when_all_have_the_release(
-    server, store, library, monkeypatch
-):
+def test_garbage_is_refused_and_the_live_model_stays(server, own, monkeypatch):
+    with connected(own, server.url) as engine:
+        params = world.make_params(CONFIG, 0)
+        contract.check_garbage(engine, CONFIG, params, "nan", monkeypatch)
+
+
+def test_workers_leave_the_communicator_when_all_have_the_release(server, store, own, monkeypatch):
     """One that is done may still be passing pieces on: it leaves when it is told to install."""
-    log, own = [], trainers(library, monkeypatch)
+    log = []
     for name in ("read", "close"):
         act = getattr(Worker, name)
 
@@ -76,66 +79,63 @@ def test_workers_leave_the_communicator_when_all_have_the_release(
     assert server.service.place.joined is None
 
 
-def test_several_servers_have_a_communicator_each(server, farm, library, monkeypatch):
-    urls = [server.url, farm.start(kind=BroadcastService).url]
-    own, policy = trainers(library, monkeypatch), world.make_params(CONFIG, 1)
-    with contract.connect(urls, CONFIG, transport="nccl", nccl=own) as engine:
+def test_several_servers_have_a_communicator_each_and_one_that_comes_back_another(
+    server, farm, own
+):
+    other, policy = farm.start(kind=BroadcastService), world.make_params(CONFIG, 1)
+    with connected(own, server.url, other.url) as engine:
         engine.publish(policy, 1)
-    assert {serving(url) for url in urls} == {serving(server.url)}
-    assert serving(server.url)[0] == 1
-
-
-def test_garbage_is_refused_and_the_live_model_stays(server, library, monkeypatch):
-    params, own = world.make_params(CONFIG, 0), trainers(library, monkeypatch)
-    with contract.connect([server.url], CONFIG, transport="nccl", nccl=own) as engine:
-        contract.check_garbage(engine, CONFIG, params, "nan", monkeypatch)
-
-
-def test_bytes_that_change_on_the_way_are_refused(server, store, library, monkeypatch):
-    first, second = write(store, 1), write(store, 2)
-    on(server.url, loading(first, trainers(library, monkeypatch)))
-    with pytest.raises(PublishRefused, match=r"has sha256.*goes on serving version 1"):
-        on(server.url, loading(second, trainers(library, monkeypatch, Faulty(one_bit, 4))))
-    assert serving(server.url) == (1, first.sha256)
-    assert not [*server.service.place.scratch.glob("*.safetensors")][1:]  # the live one's alone
-
-
-def test_a_trainer_that_fails_in_the_middle_leaves_the_old_model(
-    server, store, library, monkeypatch
-):
-    first, second = write(store, 1), write(store, 2)
-    on(server.url, loading(first, trainers(library, monkeypatch)))
-    with pytest.raises(Unavailable, match=r"broke off.*trainer's side: RESOURCE_EXHAUSTED"):
-        on(server.url, loading(second, trainers(library, monkeypatch, Faulty(out_of_memory, 4))))
-    assert serving(server.url) == (1, first.sha256)
-    on(server.url, loading(second, trainers(library, monkeypatch)))
-    assert serving(server.url) == (2, second.sha256)
-
-
-def test_a_worker_that_fails_in_the_middle_leaves_the_old_model(
-    server, store, library, monkeypatch
-):
-    first, second = write(store, 1), write(store, 2)
-    own, read = trainers(library, monkeypatch), Worker.read
-    on(server.url, loading(first, own))
-    with monkeypatch.context() as patch:
-        left = iter([read, read, out_of_memory])
-        patch.setattr(Worker, "read", lambda worker, size: next(left)(worker, size))
-        with pytest.raises(Unavailable, match=r"broke off: RESOURCE.*goes on serving version 1"):
-            on(server.url, loading(second, own))
-    assert serving(server.url) == (1, first.sha256)
-    on(server.url, loading(second, own))
-    assert serving(server.url) == (2, second.sha256)
-
-
-def test_a_server_that_comes_back_is_broadcast_to_again(server, farm, library, monkeypatch):
-    own, policy = trainers(library, monkeypatch), world.make_params(CONFIG, 1)
-    with contract.connect([server.url], CONFIG, transport="nccl", nccl=own) as engine:
+        assert serving(server.url)[0] == 1
+        assert serving(server.url) == serving(other.url)
+    with connected(own, server.url) as engine:
         engine.publish(policy, 1)
         farm.reset(server)
         groups = engine.generate(world.PROMPTS, contract.SAMPLING, 1)
     assert world.worst_gap(CONFIG, policy, groups) < contract.EXACT
     assert serving(server.url)[0] == 1
+
+
+def one_bit(array):
+    changed = np.array(array)
+    changed[7] ^= 1
+    return changed
+
+
+def fail_at_the_third_piece(patch):
+    left, read = [2], Worker.read
+
+    def fail(worker, size):
+        left[0] -= 1
+        return out_of_memory() if left[0] < 0 else read(worker, size)
+
+    patch.setattr(Worker, "read", fail)
+
+
+@pytest.mark.parametrize(
+    ("place_fn", "error", "message"),
+    [
+        (Faulty(one_bit, 4), PublishRefused, r"has sha256.*goes on serving version 1"),
+        (Faulty(out_of_memory, 4), Unavailable, r"broke off.*trainer's side: RESOURCE_EXHAUSTED"),
+        (None, Unavailable, r"broke off: RESOURCE.*goes on serving version 1"),
+    ],
+    ids=["a bit changes", "the trainer fails", "a worker fails"],
+)
+def test_what_goes_wrong_on_the_way_leaves_the_old_model(
+    server, store, own, monkeypatch, place_fn, error, message
+):
+    first, second = write(store, 1), write(store, 2)
+    on(server.url, loading(first, own))
+    with monkeypatch.context() as patch:
+        if place_fn is None:
+            fail_at_the_third_piece(patch)
+        else:
+            patch.setattr(own, "place_fn", place_fn)
+        with pytest.raises(error, match=message):
+            on(server.url, loading(second, own))
+    assert serving(server.url) == (1, first.sha256)
+    assert not [*server.service.place.scratch.glob("*.safetensors")][1:]  # the live one's alone
+    on(server.url, loading(second, own))
+    assert serving(server.url) == (2, second.sha256)
 
 
 @pytest.mark.parametrize(
@@ -146,37 +146,35 @@ def test_a_server_that_comes_back_is_broadcast_to_again(server, farm, library, m
     ],
 )
 def test_a_server_that_cannot_join_is_refused_with_the_remedy(
-    server, library, monkeypatch, said, message
+    server, own, monkeypatch, said, message
 ):
     monkeypatch.setattr(BroadcastService, "said", said)
-    own = trainers(library, monkeypatch)
     with pytest.raises(Refused, match=f"{re.escape(message)}.*--rollout.transport folder or url"):
-        contract.connect([server.url], CONFIG, transport="nccl", nccl=own)
+        connected(own, server.url)
 
 
-def test_a_server_without_a_gpu_refuses_a_broadcast(farm, store, library, monkeypatch):
-    plain, release = farm.start(), write(store, 1)
+def test_a_server_without_a_gpu_refuses_a_broadcast(farm, store, own):
     with pytest.raises(PublishRefused, match="no broadcasts are taken here"):
-        on(plain.url, loading(release, trainers(library, monkeypatch)))
+        on(farm.start().url, loading(write(store, 1), own))
 
 
-@pytest.mark.parametrize("given", [{}, {"manifest": 1, "unique_id": "", "ranks": 2}, [], "x"])
-def test_a_broadcast_that_does_not_say_what_it_has_to_is_refused(server, store, given):
+@pytest.mark.parametrize("source", [{}, {"manifest": 1, "unique_id": "", "ranks": 2}, [], "x"])
+def test_a_broadcast_that_does_not_say_what_it_has_to_is_refused(server, store, source):
     async def ask(api, _):
         release = write(store, 1)
         await api.start_weight_update()
         ticket = {"version": 1, "manifest_sha256": release.manifest_sha256}
-        await api.update_weights({**ticket, "broadcast": given}, seconds=20)
+        await api.update_weights({**ticket, "broadcast": source}, seconds=20)
 
     with pytest.raises(Unavailable, match="500"):
         on(server.url, ask)
     assert "give its three entries" in server.service.place.last["error"]
 
 
-def test_options_that_do_not_go_together_are_refused(library, monkeypatch):
+def test_options_that_do_not_go_together_are_refused(own):
     with pytest.raises(ValueError, match="push is 'adapters' and transport 'nccl'"):
         Options(transport="nccl", push="adapters")
     with pytest.raises(ValueError, match="transport is 'nccl': nccl goes with 'nccl' alone"):
-        contract.connect(["http://127.0.0.1:1"], CONFIG, transport="nccl")
+        connected(None, "http://127.0.0.1:1")
     with pytest.raises(ValueError, match="transport is 'folder'"):
-        contract.connect(["http://127.0.0.1:1"], CONFIG, nccl=trainers(library, monkeypatch))
+        contract.connect(["http://127.0.0.1:1"], CONFIG, nccl=own)

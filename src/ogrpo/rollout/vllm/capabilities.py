@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from ogrpo.protocol import Sampling
+from ogrpo.protocol import IntArray, Sampling
 from ogrpo.rollout.extension.ogrpo_releases import PROTOCOL
 from ogrpo.rollout.nccl import dotted
 from ogrpo.rollout.vllm import wire
@@ -246,9 +246,19 @@ async def measure_log_probs(
     The spread of log softmax(z/T) over the same tokens is that of z divided by T: 4 times as large
     at T = 1/2 as at T = 2. The threshold lies between 4 and 1.
     """
-    (cold, echoes), (hot, others) = await asyncio.gather(
-        *(_first_tokens(api, model, expected, temperature, rank) for temperature in (COLD, HOT))
-    )
+
+    async def first_tokens(temperature: float) -> tuple[dict[str, float], frozenset[Echo]]:
+        """Returns the most likely tokens after the end token, with their log-probs, and echoes."""
+        prompt, order = _question(model, expected, temperature)
+        payload = wire.completions_payload([prompt], order)
+        payload |= {"logprobs": TOP, "return_tokens_as_token_ids": True}
+        reply = await api.complete(payload, rank=rank)
+        with understood(api.url, "/v1/completions", reply):
+            top = reply["choices"][0]["logprobs"]["top_logprobs"][0]
+            tokens = {str(token): float(value) for token, value in top.items()}
+            return tokens, wire.echoes_of(reply, "id", prompt, order)
+
+    (cold, echoes), (hot, others) = await asyncio.gather(first_tokens(COLD), first_tokens(HOT))
     common = sorted(cold.keys() & hot.keys())
     if not common:
         raise Unavailable(
@@ -260,20 +270,10 @@ async def measure_log_probs(
     return "processed" if processed else "raw", echoes & others
 
 
-async def _first_tokens(
-    api: ServerApi, model: str, expected: Expected, temperature: float, rank: int | None
-) -> tuple[dict[str, float], frozenset[Echo]]:
-    """Returns the most likely tokens after the end token, with their log-probs, and the echoes."""
+def _question(model: str, expected: Expected, temperature: float) -> tuple[IntArray, Order]:
+    """Returns the end token as a prompt, and the order of one token after it."""
     sampling = Sampling(temperature=temperature, max_tokens=1, group_size=1)
-    order = Order(model, sampling, expected.eos_id, version=-1)
-    prompt = np.array([expected.eos_id], np.int32)
-    payload = wire.completions_payload([prompt], order)
-    payload |= {"logprobs": TOP, "return_tokens_as_token_ids": True}
-    reply = await api.complete(payload, rank=rank)
-    with understood(api.url, "/v1/completions", reply):
-        top = reply["choices"][0]["logprobs"]["top_logprobs"][0]
-        tokens = {str(token): float(value) for token, value in top.items()}
-        return tokens, wire.echoes_of(reply, "id", prompt, order)
+    return np.array([expected.eos_id], np.int32), Order(model, sampling, expected.eos_id, -1)
 
 
 async def _native(api: ServerApi, model: str, expected: Expected) -> frozenset[Echo] | None:
@@ -281,9 +281,7 @@ async def _native(api: ServerApi, model: str, expected: Expected) -> frozenset[E
 
     It is not in openapi.json.
     """
-    sampling = Sampling(temperature=1.0, max_tokens=1, group_size=1)
-    order = Order(model, sampling, expected.eos_id, version=-1)
-    prompt = np.array([expected.eos_id], np.int32)
+    prompt, order = _question(model, expected, 1.0)
     try:
         reply = await api.generate(wire.generate_payload(prompt, order))
     except Rejected as error:
