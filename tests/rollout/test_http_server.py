@@ -68,8 +68,8 @@ def running(endpoint):
 
 @pytest.fixture
 def address(service):
-    with running(Endpoint(service)) as found:
-        yield found
+    with running(Endpoint(service)) as listening:
+        yield listening
 
 
 def say(address, raw, *, end=False):
@@ -103,99 +103,91 @@ def test_a_good_request_is_answered(address):
     assert [choice["token_ids"] for choice in body["choices"]] == [[1, 2], [1, 2]]
 
 
-@pytest.mark.parametrize(
-    ("headers", "status", "message"),
-    [
-        (["Content-Length: -1"], 400, "Content-Length is '-1'"),
-        (["Content-Length: 1e3"], 400, "Content-Length is '1e3'"),
-        (["Content-Length: +5"], 400, "send one whole number"),
-        (["Content-Length: \u0665"], 400, "send one whole number"),
-        (["Content-Length: 2", "Content-Length: 3"], 400, "'2, 3'"),
-        (["Content-Length: 99999999999999"], 413, "send at most"),
-        (["Content-Length: 9" + "9" * 5000], 400, "send one whole number"),
-        (["Transfer-Encoding: chunked"], 411, "send a Content-Length"),
-        (["Transfer-Encoding: chunked", "Content-Length: 2"], 411, "send a Content-Length"),
-        (["Origin: http://evil.example"], 403, "not for web pages"),
-        ([f"X-{n}: x" for n in range(200)], 431, "Too many headers"),
-        (["X: " + "x" * 70_000], 431, "Line too long"),
-    ],
-)
-def test_a_header_that_is_wrong_is_answered(address, headers, status, message):
-    found, body = answer(say(address, request(b"{}", *headers)))
-    assert found == status
+def call(path, body):
+    return request(body, path=path)
+
+
+ODD = [
+    # headers
+    *(
+        (request(b"{}", *headers), status, message)
+        for headers, status, message in [
+            (["Content-Length: -1"], 400, "Content-Length is '-1'"),
+            (["Content-Length: 1e3"], 400, "Content-Length is '1e3'"),
+            (["Content-Length: +5"], 400, "send one whole number"),
+            (["Content-Length: \u0665"], 400, "send one whole number"),
+            (["Content-Length: 2", "Content-Length: 3"], 400, "'2, 3'"),
+            (["Content-Length: 99999999999999"], 413, "send at most"),
+            (["Content-Length: 9" + "9" * 5000], 400, "send one whole number"),
+            (["Transfer-Encoding: chunked"], 411, "send a Content-Length"),
+            (["Transfer-Encoding: chunked", "Content-Length: 2"], 411, "send a Content-Length"),
+            (["Origin: http://evil.example"], 403, "not for web pages"),
+            ([f"X-{n}: x" for n in range(200)], 431, "Too many headers"),
+            (["X: " + "x" * 70_000], 431, "Line too long"),
+        ]
+    ),
+    # no requests
+    (b"\x16\x03\x01\x02\x00\r\n\r\n", 400, ""),  # TLS
+    (b"GET\r\n\r\n", 400, ""),
+    (b"GET / HTTP/9.9.9\r\n\r\n", 400, ""),
+    (b"GET /" + b"x" * 70_000 + b" HTTP/1.1\r\n\r\n", 414, ""),
+    (b"BREW /pot HTTP/1.1\r\n\r\n", 501, ""),
+    (b"GET http://[ HTTP/1.1\r\nConnection: close\r\n\r\n", 400, ""),
+    (b"GET /../../etc/passwd HTTP/1.1\r\nConnection: close\r\n\r\n", 404, ""),
+    (b"GET /health?" + b"a=1&" * 99 + b" HTTP/1.1\r\nConnection: close\r\n\r\n", 400, ""),
+    (b"POST /v1/completions HTTP/1.1\r\nContent-Length: 9\r\n\r\n{}", 400, ""),  # and no more
+    # bodies
+    *(
+        (request(body), 400, message)
+        for body, message in [
+            (b"[" * 100_000, "nested deeper"),
+            (b"{", "not JSON"),
+            (b"\xff", "utf-8"),
+            (b"[1]", "the body is a list"),
+            (b'{"n": NaN}', "NaN"),
+            (b'{"n": ' + b"9" * 9999 + b"}", "9999 characters"),
+            ({**GOOD, "prompt": "text"}, "prompt is 'text': give token ids"),
+            ({**GOOD, "prompt": []}, "prompt is []: give"),
+            ({**GOOD, "prompt": [[1], 2]}, "prompt is 2: give"),
+            ({**GOOD, "prompt": [1.5]}, "prompt is [1.5]: give"),
+            ({**GOOD, "prompt": [True]}, "prompt is [True]: give"),
+            ({**GOOD, "prompt": [1 << 40]}, "give a list of token ids"),
+            ({**GOOD, "prompt": [-1]}, "give a list of token ids"),
+            ({**GOOD, "prompt": [VOCAB]}, "out of the vocabulary"),
+            ({**GOOD, "prompt": [1] * 65, "prompt_logprobs": 0}, "65 tokens: this model takes 64"),
+            ({**GOOD, "n": 1 << 70}, "n is 1180591620717411303424: give a whole number from 1"),
+            ({**GOOD, "n": 0}, "n is 0: give"),
+            ({**GOOD, "n": "2"}, "n is '2': give"),
+            ({**GOOD, "max_tokens": -5}, "max_tokens is -5: give"),
+            ({**GOOD, "temperature": "hot"}, "temperature is 'hot': give a number"),
+            ({**GOOD, "temperature": -1}, "temperature is -1: give"),
+            ({**GOOD, "seed": 1 << 64}, "seed is 18446744073709551616: give"),
+            ({**GOOD, "logprobs": [1]}, "logprobs is [1]: give"),
+        ]
+    ),
+    # calls
+    (call("/detokenize", {"model": "policy"}), 400, ""),
+    (call("/detokenize", {"model": "policy", "tokens": {"a": 1}}), 400, ""),
+    (
+        call("/inference/v1/generate", {**GOOD, "token_ids": [1], "sampling_params": 7}),
+        400,
+        "sampling_params is 7: give an object",
+    ),
+    (call("/collective_rpc", {}), 500, ""),
+    (call("/collective_rpc", {"method": ["ogrpo_describe"]}), 500, ""),
+    (call("/collective_rpc", {"method": "ogrpo_describe", "kwargs": {"x": 1}}), 400, ""),
+    (call("/collective_rpc", {"method": "ogrpo_describe", "kwargs": []}), 400, ""),
+    (call("/update_weights", {"update_info": {"version": 1}}), 500, ""),
+    (call("/finish_weight_update", {}), 500, ""),
+]
+
+
+@pytest.mark.parametrize(("raw", "status", "message"), ODD, ids=range(len(ODD)))
+def test_an_odd_request_is_answered(address, raw, status, message):
+    answered, body = answer(say(address, raw, end=True))
+    assert answered == status
+    assert body["error"]["message"]
     assert message in body["error"]["message"]
-
-
-@pytest.mark.parametrize(
-    ("raw", "status"),
-    [
-        (b"\x16\x03\x01\x02\x00\r\n\r\n", 400),  # TLS
-        (b"GET\r\n\r\n", 400),
-        (b"GET / HTTP/9.9.9\r\n\r\n", 400),
-        (b"GET /" + b"x" * 70_000 + b" HTTP/1.1\r\n\r\n", 414),
-        (b"BREW /pot HTTP/1.1\r\n\r\n", 501),
-        (b"GET http://[ HTTP/1.1\r\nConnection: close\r\n\r\n", 400),
-        (b"GET /../../etc/passwd HTTP/1.1\r\nConnection: close\r\n\r\n", 404),
-        (b"GET /health?" + b"a=1&" * 99 + b" HTTP/1.1\r\nConnection: close\r\n\r\n", 400),
-        (b"POST /v1/completions HTTP/1.1\r\nContent-Length: 9\r\n\r\n{}", 400),  # and no more
-    ],
-)
-def test_what_is_no_request_is_answered(address, raw, status):
-    assert answer(say(address, raw, end=True))[0] == status
-
-
-@pytest.mark.parametrize(
-    ("body", "message"),
-    [
-        (b"[" * 100_000, "nested deeper"),
-        (b"{", "not JSON"),
-        (b"\xff", "utf-8"),
-        (b"[1]", "the body is a list"),
-        (b'{"n": NaN}', "NaN"),
-        (b'{"n": ' + b"9" * 9999 + b"}", "9999 characters"),
-        ({**GOOD, "prompt": "text"}, "prompt is 'text': give token ids"),
-        ({**GOOD, "prompt": []}, "prompt is []: give"),
-        ({**GOOD, "prompt": [[1], 2]}, "prompt is 2: give"),
-        ({**GOOD, "prompt": [1.5]}, "prompt is [1.5]: give"),
-        ({**GOOD, "prompt": [True]}, "prompt is [True]: give"),
-        ({**GOOD, "prompt": [1 << 40]}, "give a list of token ids"),
-        ({**GOOD, "prompt": [-1]}, "give a list of token ids"),
-        ({**GOOD, "prompt": [VOCAB]}, "out of the vocabulary"),
-        ({**GOOD, "prompt": [1] * 65, "prompt_logprobs": 0}, "65 tokens: this model takes 64"),
-        ({**GOOD, "n": 1 << 70}, "n is 1180591620717411303424: give a whole number from 1"),
-        ({**GOOD, "n": 0}, "n is 0: give"),
-        ({**GOOD, "n": "2"}, "n is '2': give"),
-        ({**GOOD, "max_tokens": -5}, "max_tokens is -5: give"),
-        ({**GOOD, "temperature": "hot"}, "temperature is 'hot': give a number"),
-        ({**GOOD, "temperature": -1}, "temperature is -1: give"),
-        ({**GOOD, "seed": 1 << 64}, "seed is 18446744073709551616: give"),
-        ({**GOOD, "logprobs": [1]}, "logprobs is [1]: give"),
-    ],
-)
-def test_an_odd_body_is_answered(address, body, message):
-    status, found = answer(say(address, request(body)))
-    assert status == 400
-    assert message in found["error"]["message"]
-
-
-@pytest.mark.parametrize(
-    ("path", "body", "status"),
-    [
-        ("/detokenize", {"model": "policy"}, 400),
-        ("/detokenize", {"model": "policy", "tokens": {"a": 1}}, 400),
-        ("/inference/v1/generate", {"model": "policy", "token_ids": [1], "sampling_params": 7}, 400),
-        ("/collective_rpc", {}, 500),
-        ("/collective_rpc", {"method": ["ogrpo_describe"]}, 500),
-        ("/collective_rpc", {"method": "ogrpo_describe", "kwargs": {"x": 1}}, 400),
-        ("/collective_rpc", {"method": "ogrpo_describe", "kwargs": []}, 400),
-        ("/update_weights", {"update_info": {"version": 1}}, 500),
-        ("/finish_weight_update", {}, 500),
-    ],
-)  # fmt: skip
-def test_an_odd_call_is_answered(address, path, body, status):
-    found, said = answer(say(address, request(body, path=path)))
-    assert found == status
-    assert said["error"]["message"]
 
 
 @pytest.mark.parametrize(
@@ -214,16 +206,16 @@ def test_an_odd_call_is_answered(address, path, body, status):
     ],
 )
 def test_a_push_of_odd_values_is_refused_and_ends_its_update(address, update):
-    def call(path, body=None):
-        return answer(say(address, request({} if body is None else body, path=path)))[0]
+    def post(path, body=None):
+        return answer(say(address, call(path, body or {})))[0]
 
     if isinstance(update, dict):
         update = {"version": 1, "manifest_sha256": "0", **update}
-    assert call("/start_weight_update") == 200
-    assert call("/start_weight_update") == 500
-    assert call("/update_weights", {"update_info": update}) in (400, 500)
-    call("/finish_weight_update")
-    assert call("/start_weight_update") == 200
+    assert post("/start_weight_update") == 200
+    assert post("/start_weight_update") == 500
+    assert post("/update_weights", {"update_info": update}) in (400, 500)
+    post("/finish_weight_update")
+    assert post("/start_weight_update") == 200
 
 
 def test_what_the_server_itself_does_wrong_is_answered_and_logged_in_a_line(service, caplog):
@@ -246,11 +238,11 @@ def test_nothing_is_written_to_the_terminal(address, capfd):
 def test_a_connection_that_goes_on_is_used_again(address):
     client = http.client.HTTPConnection(*address, timeout=30)
     client.connect()
-    own = client.sock.getsockname()
+    local = client.sock.getsockname()
     for _ in range(3):
         client.request("POST", "/v1/completions", json.dumps(GOOD))
         assert json.loads(client.getresponse().read())["choices"]
-        assert client.sock.getsockname() == own
+        assert client.sock.getsockname() == local
     client.close()
 
 
@@ -345,6 +337,6 @@ def test_the_share_answers_odd_requests_too(share):
         ([key, "Content-Length: -5"], file, 400),
         ([key, "Transfer-Encoding: chunked"], file, 411),
     ):
-        found, body = answer(say(address, request(b"", *headers, path=path, method="GET")))
-        assert (found, "error" in body) == (status, True)
+        answered, body = answer(say(address, request(b"", *headers, path=path, method="GET")))
+        assert (answered, "error" in body) == (status, True)
     assert answer(say(address, request(b"", key, path=file, method="DELETE")))[0] == 501

@@ -41,11 +41,6 @@ def test_each_device_gets_its_flags(device, dtype, eager, variable):
     assert arguments[arguments.index("--generation-config") + 1] == "vllm"
 
 
-@pytest.mark.parametrize(("version", "native"), [("0.23.0", False), ("0.32.0", True), (None, True)])
-def test_the_native_endpoint_is_asked_for_where_it_exists(version, native):
-    assert ("--enable-scale-out" in built("M", version=version).arguments) == native
-
-
 def test_the_extension_can_be_imported_from_the_folder_on_the_path():
     path = built("M").environment["PYTHONPATH"].split(os.pathsep)[0]
     assert (Path(path) / "ogrpo_weight_sync.py").is_file()
@@ -55,13 +50,19 @@ def test_the_extension_can_be_imported_from_the_folder_on_the_path():
     assert done.returncode == 0
 
 
-def test_what_follows_two_dashes_goes_to_vllm_as_it_is():
+def test_options_reach_vllm():
+    for version, native in (("0.23.0", False), ("0.32.0", True), (None, True)):
+        assert ("--enable-scale-out" in built("M", version=version).arguments) == native
     assert built("M", "--", "--block-size", "32").arguments[-2:] == ["--block-size", "32"]
+    # Reproducible sampling needs prefill in one piece.
+    arguments = built("M", "--reproducible", "--max-model-len", "9000").arguments
+    assert "--no-enable-chunked-prefill" in arguments
+    assert arguments[arguments.index("--max-num-batched-tokens") + 1] == "9000"
 
 
-@pytest.mark.parametrize(("asked", "served"), [("1", "1"), ("4", "8"), ("8", "8"), ("65", "128")])
-def test_a_server_for_adapters_has_the_least_rank_that_holds_them(asked, served):
-    command = built("M", "--lora-rank", asked)
+@pytest.mark.parametrize(("rank", "served"), [("1", "1"), ("4", "8"), ("8", "8"), ("65", "128")])
+def test_a_server_for_adapters_has_the_least_rank_that_holds_them(rank, served):
+    command = built("M", "--lora-rank", rank)
     assert "--enable-lora" in command.arguments
     assert command.arguments[command.arguments.index("--max-lora-rank") + 1] == served
     assert command.environment["VLLM_ALLOW_RUNTIME_LORA_UPDATING"] == "1"
@@ -104,12 +105,6 @@ def test_the_embedded_engine_takes_no_more_than_the_model_has(tmp_path, capsys, 
     monkeypatch.setattr(sys, "argv", words)
     assert serve.main() == 2
     assert "--max-model-len is 4096: give 2 to 128" in capsys.readouterr().err
-
-
-def test_reproducible_sampling_needs_prefill_in_one_piece():
-    arguments = built("M", "--reproducible", "--max-model-len", "9000").arguments
-    assert "--no-enable-chunked-prefill" in arguments
-    assert arguments[arguments.index("--max-num-batched-tokens") + 1] == "9000"
 
 
 def test_an_interpreter_without_vllm_is_named(capsys):
@@ -157,8 +152,8 @@ def test_a_signal_ends_the_server_with_all_its_processes():
     assert gone(child)
 
 
-@pytest.mark.parametrize(("code", "told"), [(3, 3), (0, 1)])
-def test_a_server_that_dies_is_started_again_and_leaves_no_child(code, told):
+@pytest.mark.parametrize(("code", "result"), [(3, 3), (0, 1)])
+def test_a_server_that_dies_is_started_again_and_leaves_no_child(code, result):
     """vLLM's own code is 0 when its engine died."""
     done = subprocess.run(
         [sys.executable, "-c", RUN, CHILDREN, "1", str(code)],
@@ -167,7 +162,7 @@ def test_a_server_that_dies_is_started_again_and_leaves_no_child(code, told):
         timeout=60,
         check=False,
     )
-    assert done.returncode == told
+    assert done.returncode == result
     first, said, second = done.stdout.splitlines()
     assert said == f"the server ended with {code}; starting it again (0 left)"
     assert first != second

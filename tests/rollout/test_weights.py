@@ -5,7 +5,7 @@ import json
 import os
 import threading
 import time
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import ml_dtypes
@@ -141,11 +141,11 @@ class Model:
             raise RuntimeError("no memory")
         self.live = files.read(release.file)
 
-    def update(self, release, **given):
+    def update(self, release, **changes):
         shapes = {name: list(array.shape) for name, array in policy(rows=400).items()}
         served = releases.Served(lambda: shapes, "float32", self.install)
         ticket = {"version": release.version, "manifest_sha256": release.manifest_sha256}
-        releases.update(self.place, served, **{**ticket, **given})
+        releases.update(self.place, served, **{**ticket, **changes})
 
     def stage(self, release):
         url = f"{self.share.url}/{release.folder.name}"
@@ -171,13 +171,12 @@ def test_a_release_is_staged_and_then_installed_and_leaves_one_file(tmp_path, sh
     model.stage(two)  # another trainer, or the same one again
     model.update(two, install=True)
     assert same(model.live, second)
-    found = model.place.where()
-    assert (found["version"], found["sha256"]) == (2, two.sha256)
-    assert found["update"] == {
-        "manifest_sha256": two.manifest_sha256,
-        "code": "installed",
-        "error": "",
-        "pulled": two.bytes,
+    note = {"manifest_sha256": two.manifest_sha256, "code": "installed", "error": ""}
+    assert model.place.where() == {
+        "instance": model.place.instance,
+        "version": 2,
+        "sha256": two.sha256,
+        "update": {**note, "pulled": two.bytes},
     }
     assert [file.stat().st_size for file in model.pulled()] == [two.bytes]
 
@@ -215,8 +214,7 @@ def test_a_half_loaded_model_has_no_version(tmp_path, share):
     with pytest.raises(releases.Refusal, match="nor the release before again"):
         model.push(two)
     assert model.live == "half"
-    found = model.place.where()
-    assert (found["version"], found["sha256"]) == (-1, "")
+    assert model.place.where() | {"version": -1, "sha256": ""} == model.place.where()
     model.push(three)
     assert (model.place.where()["version"], len(model.pulled())) == (3, 1)
     assert same(model.live, policy(2, rows=400))
@@ -351,62 +349,59 @@ def test_a_pull_takes_no_more_than_was_announced(tmp_path, share):
     assert share.bytes_sent < 1 << 30
 
 
-def test_a_drip_ends(monkeypatch):
-    """Each byte comes in time, and a file of them would never: a worker would hang for ever."""
-    sent, stop = [], threading.Event()
+@contextmanager
+def serving(respond):
+    """A server whose GET is `respond(handler)`; its URL."""
 
-    class Drip(BaseHTTPRequestHandler):
+    class Stub(BaseHTTPRequestHandler):
         def do_GET(self):
-            self.send_response(200)
-            self.send_header("Content-Length", "400")
-            self.end_headers()
-            with suppress(OSError):
-                while len(sent) < 400 and not stop.wait(0.005):
-                    self.wfile.write(b" ")
-                    sent.append(self.path)
+            respond(self)
 
         def log_message(self, *_):
             pass
 
-    monkeypatch.setattr(releases, "LIMIT_SECONDS", 0.1)
-    with ThreadingHTTPServer(("127.0.0.1", 0), Drip) as server:
+    with ThreadingHTTPServer(("127.0.0.1", 0), Stub) as server:
         thread = threading.Thread(target=server.serve_forever, args=(0.05,))
         thread.start()
         try:
-            remote = releases.Remote(f"http://127.0.0.1:{server.server_port}", None)
-            with pytest.raises(releases.Refusal, match="did not come in full within") as refusal:
-                remote.read("manifest.json")
-            assert refusal.value.code == "unreachable"
+            yield f"http://127.0.0.1:{server.server_port}"
         finally:
-            stop.set()
             server.shutdown()
             thread.join()
 
 
-def test_a_token_does_not_follow_a_redirection(tmp_path):
+def test_a_drip_ends(monkeypatch):
+    """Each byte comes in time, and a file of them would never: a worker would hang for ever."""
+    sent, stop = [], threading.Event()
+
+    def drip(handler):
+        handler.send_response(200)
+        handler.send_header("Content-Length", "400")
+        handler.end_headers()
+        with suppress(OSError):
+            while len(sent) < 400 and not stop.wait(0.005):
+                handler.wfile.write(b" ")
+                sent.append(1)
+
+    monkeypatch.setattr(releases, "LIMIT_SECONDS", 0.1)
+    with serving(drip) as url:
+        with pytest.raises(releases.Refusal, match="did not come in full within") as refusal:
+            releases.Remote(url, None).read("manifest.json")
+        assert refusal.value.code == "unreachable"
+        stop.set()
+
+
+def test_a_token_does_not_follow_a_redirection():
     seen = []
 
-    class Elsewhere(BaseHTTPRequestHandler):
-        def do_GET(self):
-            seen.append(self.headers["Authorization"])
-            self.send_response(302)
-            self.send_header("Location", f"http://127.0.0.1:{server.server_port}/other")
-            self.end_headers()
+    def send_elsewhere(handler):
+        seen.append(handler.headers["Authorization"])
+        handler.send_response(302)
+        handler.send_header("Location", f"http://{handler.headers['Host']}/other")
+        handler.end_headers()
 
-        def log_message(self, *_):
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Elsewhere)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    try:
-        remote = releases.Remote(f"http://127.0.0.1:{server.server_port}", "token")
-        with pytest.raises(releases.Refusal, match="302"):
-            remote.read("manifest.json")
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
+    with serving(send_elsewhere) as url, pytest.raises(releases.Refusal, match="302"):
+        releases.Remote(url, "token").read("manifest.json")
     assert seen == ["Bearer token"]
 
 
