@@ -178,10 +178,7 @@ def put(name, value):
 
 SPOILT = {
     "NaN": (put("log_probs", np.nan), "log_probs"),
-    "+5": (put("log_probs", 5.0), "log_probs"),
-    "minus infinity": (put("log_probs", -np.inf), "log_probs"),
     "an id beyond the vocabulary": (put("token_ids", 100), "tokens"),
-    "no token": (put("mask", False), "tokens"),
     "cut off early": (put("finished", False), "length"),
 }
 

@@ -15,6 +15,11 @@ from ogrpo.serving.bridge import embedded_model
 from tests.rollout.vllm import world
 
 
+@pytest.fixture(autouse=True, scope="module")
+def _forget_compiled_programs():
+    """Keeps them: all modules of this folder run the same few, of a tiny model."""
+
+
 class RawService(Service):
     """Reports log softmax(z) whatever the temperature, as vLLM does by default."""
 
@@ -42,13 +47,7 @@ class Farm:
     def start(
         self, *, tied=True, port=0, raw_log_probs=False, lora_rank=0, kind=None, **options
     ) -> Endpoint:
-        model, params = embedded_model(
-            str(self._folders[tied]),
-            dtype="float32",
-            eos_id=world.EOS,
-            decode_fn=partial(world.TOKENIZER.decode, skip_special_tokens=False),
-            batch_size=4,
-        )
+        model, params = self._model(tied)
         kind = kind or (RawService if raw_log_probs else Service)
         endpoint = Endpoint(kind(model, params, lora_rank=lora_rank), port=port, **options)
         endpoint.connections = []
@@ -64,6 +63,15 @@ class Farm:
         self._stack.callback(thread.join)
         self._stack.callback(endpoint.close)
         return endpoint
+
+    def _model(self, tied):
+        return embedded_model(
+            str(self._folders[tied]),
+            dtype="float32",
+            eos_id=world.EOS,
+            decode_fn=partial(world.TOKENIZER.decode, skip_special_tokens=False),
+            batch_size=4,
+        )
 
     def kill(self, endpoint):
         """What a client sees when the process dies: the port is closed, connections are cut."""
@@ -81,13 +89,7 @@ class Farm:
     def reset(self, endpoint):
         """A restart so quick that no connection fails."""
         service = endpoint.service
-        fresh, params = embedded_model(
-            str(self._folders[True]),
-            dtype="float32",
-            eos_id=world.EOS,
-            decode_fn=partial(world.TOKENIZER.decode, skip_special_tokens=False),
-            batch_size=4,
-        )
+        fresh, params = self._model(True)
         fresh.engine.publish(params, UNPUSHED)
         service.place, service.model, service.params = releases.Workplace(), fresh, params
         service.begin()
