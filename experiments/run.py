@@ -9,6 +9,7 @@ python -m experiments.run plan --model.shape qwen2.5-7b --serve.devices 16
 """
 
 import difflib
+import shlex
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -55,22 +56,30 @@ def _usage() -> str:
 
 def _gsm8k(options: Sequence[str]) -> int:
     # Imported late: --help of the command itself needs no JAX.
-    from experiments.gsm8k.main import main as gsm8k
+    from rich.console import Console
 
-    return gsm8k(options)
+    from ogrpo.cli.options import parse
+    from ogrpo.cli.train import exit_code
+    from ogrpo.run.main import run
+    from ogrpo.run.session import Invocation
+
+    program = "python -m experiments.run gsm8k"
+    config = parse(options, program=program, preset="default")
+    whole = shlex.join(["python", "-m", "experiments.run", *sys.argv[1:]])
+    return exit_code(run(config, Console(), Invocation(whole, program)))
 
 
 class Grid(NamedTuple):
-    """A study that stands on the grid runner: a class of experiments/FOLDER/main.py."""
+    """A study that stands on the grid runner: a class of experiments/FOLDER/study.py."""
 
     kind: str
     says: str
 
 
 def study_of(name: str) -> "type[Study]":
-    """The class of a grid's study."""
+    """Returns the class of a grid's study."""
     folder = name.replace("-", "_")
-    return getattr(import_module(f"experiments.{folder}.main"), GRIDS[name].kind)
+    return getattr(import_module(f"experiments.{folder}.study"), GRIDS[name].kind)
 
 
 def _grid(name: str, options: Sequence[str]) -> int:

@@ -1,1 +1,1 @@
-"""How stale samples may be by scheme and learning rate, and which signal warns first."""
+"""The staleness that samples may have by scheme and learning rate, and which signal warns first."""

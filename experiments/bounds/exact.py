@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from ogrpo.batch import Batch, PolicyOutput, tokens_only
 from ogrpo.config.train import TrainConfig
 from ogrpo.core import bounds
-from ogrpo.core.certificates import improvement_certificate, improvement_gap
+from ogrpo.core.certificates import Certificate, improvement_certificate, improvement_gap
 from ogrpo.learner.state import TrainState, hypers, init_state
 from ogrpo.learner.update import UpdateFn, make_update
 from ogrpo.policy import Params
@@ -28,6 +28,18 @@ Table = NDArray[np.float64]
 Record = dict[str, Any]
 RATES = (0.01, 0.03, 0.1, 0.3)
 """The certificate's rates, chosen before anything is drawn."""
+
+
+@dataclass(frozen=True)
+class Constants:
+    """Constants of the bounds and of the certificate."""
+
+    clip_eps: float = 0.2
+    """Width of the clip, on both sides."""
+    sigma_eps: float = 0.01
+    """Added to the reward's variance before the root is taken."""
+    delta: float = 0.05
+    """Chance of one certificate to be wrong."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +73,7 @@ class Move(NamedTuple):
 
 
 def bandit_rewards(bandit: Bandit) -> Table:
-    """0/1 rewards [N, Y]: prompt n has n + 1 right answers, never all."""
+    """Returns 0/1 rewards [N, Y]: prompt n has n + 1 right answers, never all."""
     right = np.minimum(np.arange(bandit.prompts) + 1, bandit.answers - 1)
     return (np.arange(bandit.answers) < right[:, None]).astype(np.float64)
 
@@ -69,7 +81,7 @@ def bandit_rewards(bandit: Bandit) -> Table:
 def table_policy(
     params: Params, batch: Batch[jax.Array], temperature: jax.Array
 ) -> PolicyOutput[jax.Array]:
-    """log softmax(table[prompt] / T) of the one token that is an answer."""
+    """Returns log softmax(table[prompt] / T) of the one token that is an answer."""
     logits = params["table"][batch.prompt_ids[:, 0]] / temperature
     log_probs = jax.nn.log_softmax(logits, axis=-1)[:, None, None, :]
     log_probs = jnp.broadcast_to(log_probs, (*batch.completion_ids.shape, logits.shape[-1]))
@@ -78,26 +90,29 @@ def table_policy(
     return PolicyOutput(log_probs=picked, entropy=entropy)
 
 
-def bandit_update(config: TrainConfig) -> UpdateFn:
-    """The main study's update, its decoder replaced by a table."""
-    recipe = make_recipe(config, table_policy)
-    return make_update(make_optimizer(config), recipe)
+def bandit_learner(bandit: Bandit, config: TrainConfig) -> tuple[UpdateFn, TrainState]:
+    """Returns the main study's update with a table for its decoder, and random first logits."""
+    optimizer = make_optimizer(config)
+    shape = (bandit.prompts, bandit.answers)
+    table = np.random.default_rng([config.seed, 2]).normal(size=shape).astype(np.float32)
+    update = make_update(optimizer, make_recipe(config, table_policy))
+    return update, init_state({"table": jnp.asarray(table)}, optimizer)
 
 
 def softmax(table: NDArray[Any]) -> Table:
-    """Probabilities [N, Y] in float64."""
+    """Returns probabilities [N, Y] in float64."""
     raised = np.exp(table.astype(np.float64) - table.max(axis=-1, keepdims=True))
     return raised / raised.sum(axis=-1, keepdims=True)
 
 
 def draw(probs: Table, count: int, rng: np.random.Generator) -> NDArray[np.int32]:
-    """`count` independent answers to each prompt, [N, count]."""
+    """Draws `count` independent answers to each prompt, [N, count]."""
     sizes = probs.shape[-1]
     return np.stack([rng.choice(sizes, count, p=row) for row in probs]).astype(np.int32)
 
 
 def make_batch(table: NDArray[Any], rewards: Table, ids: NDArray[np.int32]) -> Batch[jax.Array]:
-    """Answers as completions of one token, with the sampler's log-probs."""
+    """Returns answers as completions of one token, with the sampler's log-probs."""
     prompts = np.arange(len(table), dtype=np.int32)[:, None]
     logs = np.log(np.take_along_axis(softmax(table), ids, axis=-1)).astype(np.float32)
     earned = np.take_along_axis(rewards, ids, axis=-1).astype(np.float32)
@@ -111,26 +126,19 @@ def make_batch(table: NDArray[Any], rewards: Table, ids: NDArray[np.int32]) -> B
     return jax.tree.map(jnp.asarray, batch)
 
 
-def bandit_state(bandit: Bandit, config: TrainConfig) -> TrainState:
-    """Random logits."""
-    shape = (bandit.prompts, bandit.answers)
-    table = np.random.default_rng([config.seed, 2]).normal(size=shape).astype(np.float32)
-    return init_state({"table": jnp.asarray(table)}, make_optimizer(config))
-
-
 def trajectory(
     bandit: Bandit, update: UpdateFn, state: TrainState, *, clip_eps: float, seed: int
 ) -> Iterator[Move]:
-    """Off-policy training of the table; the sampler's copy is renewed every `v` steps."""
+    """Trains the table off policy; the sampler's copy is renewed every `v` steps."""
     rng, rewards = np.random.default_rng([seed, 0]), bandit_rewards(bandit)
     band = {"eps_low": clip_eps, "eps_high": clip_eps, "beta": 0.0}
-    dials = hypers(bandit.learning_rate, 1.0, band)
+    knobs = hypers(bandit.learning_rate, 1.0, band)
     table = np.array(state.params["table"])
     server = table
     for step in range(bandit.steps):
         server = table if step % bandit.v == 0 else server
         ids = draw(softmax(server), bandit.group_size, rng)
-        state, _ = update(state, make_batch(server, rewards, ids), dials)
+        state, _ = update(state, make_batch(server, rewards, ids), knobs)
         moved = np.array(state.params["table"])
         yield Move(step + 1, softmax(server), softmax(table), softmax(moved))
         table = moved
@@ -145,7 +153,7 @@ def facts(
     sigma_eps: float,
     clip_eps: float,
 ) -> dict[str, jax.Array]:
-    """What theory says of one prompt's update, all arguments [Y]: gain and what is below it."""
+    """Returns the gain of one prompt's update and the bounds below it, all arguments [Y]."""
     sigma = bounds.reward_scale(mu, rewards, eps=sigma_eps)
 
     def clipped_increase(center: jax.Array) -> jax.Array:
@@ -174,7 +182,7 @@ def enumerated(
     sigma_eps: float,
     clip_eps: float,
 ) -> dict[str, jax.Array]:
-    """`facts` with what only enumeration can add: J itself and the certificate's mean."""
+    """Returns `facts` and what only enumeration adds: J itself, the certificate's mean."""
     ratio, center = bounds.density_ratio(pi, mu), bounds.density_ratio(pi_k, mu)
     gap = improvement_gap(
         ratio, center, rewards, eps_low=clip_eps, eps_high=clip_eps, reward_low=0.0, reward_high=1.0
@@ -191,11 +199,11 @@ def enumerated(
 
 
 LOWER = ("mm", "sharp", "stale", "published", "certificate/mean")
-"""What must not exceed the gain."""
+"""Bounds that must not exceed the gain."""
 
 
 def slacks(values: dict[str, NDArray[Any]]) -> dict[str, float]:
-    """The least slack over the prompts of every inequality: negative where one fails."""
+    """Returns the least slack over the prompts of every inequality: negative where one fails."""
     gain = values["value/gain"]
     least = {f"slack/{name}": float(np.min(gain - values[name])) for name in LOWER}
     unit = float(np.min(gain - values["mm/unit_center"]))
@@ -203,43 +211,35 @@ def slacks(values: dict[str, NDArray[Any]]) -> dict[str, float]:
     return {**least, "slack/mm/unit_center": unit, "identity_error": error}
 
 
-def certified(
-    move: Move, rewards: Table, bandit: Bandit, *, clip_eps: float, delta: float, seed: int
-) -> float:
-    """The lower confidence limit from fresh draws, for the mean over prompts."""
-    ids = draw(move.mu, bandit.draws, np.random.default_rng([seed, 1, move.step]))
-    mu, before, after, earned = (np.take_along_axis(x, ids, axis=-1) for x in (*move[1:], rewards))
-    ratios = jnp.asarray(after / mu), jnp.asarray(before / mu)
-    band = {"eps_low": clip_eps, "eps_high": clip_eps}
-    reward_range = {"reward_low": 0.0, "reward_high": 1.0}
-    limit = improvement_certificate(
-        *ratios, jnp.asarray(earned), **band, **reward_range, delta=delta, rates=RATES
+def certificate(ratio: Any, center: Any, rewards: Any, constants: Constants) -> Certificate:
+    """Returns the lower confidence limit of the gain from fresh draws of the sampler."""
+    eps = {"eps_low": constants.clip_eps, "eps_high": constants.clip_eps}
+    arrays = [jnp.asarray(x) for x in (ratio, center, rewards)]
+    return improvement_certificate(
+        *arrays, **eps, reward_low=0.0, reward_high=1.0, delta=constants.delta, rates=RATES
     )
-    return float(limit.bound)
 
 
-def train_bandit(
-    bandit: Bandit,
-    config: TrainConfig,
-    *,
-    clip_eps: float,
-    sigma_eps: float,
-    delta: float,
-) -> Iterator[Record]:
-    """One record a step: means over the prompts, the worst slacks, the certificate."""
-    rewards, seed = bandit_rewards(bandit), config.seed
-    judge = jax.jit(jax.vmap(partial(enumerated, sigma_eps=sigma_eps, clip_eps=clip_eps)))
-    update, state = bandit_update(config), bandit_state(bandit, config)
-    for move in trajectory(bandit, update, state, clip_eps=clip_eps, seed=seed):
+def train_bandit(bandit: Bandit, config: TrainConfig, constants: Constants) -> Iterator[Record]:
+    """Yields a record a step: means over the prompts, the worst slacks, the certificate."""
+    rewards, clip_eps = bandit_rewards(bandit), constants.clip_eps
+    judge = partial(enumerated, sigma_eps=constants.sigma_eps, clip_eps=clip_eps)
+    judge = jax.jit(jax.vmap(judge))
+    update, state = bandit_learner(bandit, config)
+    for move in trajectory(bandit, update, state, clip_eps=clip_eps, seed=config.seed):
         with jax.enable_x64():
             arrays = [jnp.asarray(x) for x in (move.after, move.before, move.mu, rewards)]
             values = {name: np.asarray(x) for name, x in judge(*arrays).items()}
-            limit = certified(move, rewards, bandit, clip_eps=clip_eps, delta=delta, seed=seed)
+            rng = np.random.default_rng([config.seed, 1, move.step])
+            ids = draw(move.mu, bandit.draws, rng)
+            drawn = (np.take_along_axis(x, ids, axis=-1) for x in (*move[1:], rewards))
+            mu, before, after, earned = drawn
+            limit = certificate(after / mu, before / mu, earned, constants)
         yield {
             "part": "bandit",
             "step": move.step,
             **{name: float(x.mean()) for name, x in values.items()},
             **slacks(values),
-            "certificate": limit,
+            "certificate": float(limit.bound),
             "by_prompt": {name: values[name].tolist() for name in ("sigma", "published")},
         }

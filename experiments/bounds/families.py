@@ -66,9 +66,8 @@ def variance_record(kind: str, pi: Vector, mu: Vector) -> Record:
 
 
 def variances(seed: int) -> Iterator[Record]:
-    """One record a pair."""
-    for kind, pi, mu in pairs(seed):
-        yield variance_record(kind, pi, mu)
+    """Yields a record a pair."""
+    return (variance_record(*pair) for pair in pairs(seed))
 
 
 def heavy_pair(spread: float = 1.5, correlation: float = 0.7) -> tuple[Vector, Vector, Vector]:
@@ -131,9 +130,3 @@ def clip_record(n: int, delta: float) -> Record:
         "tau/proposed": 1 + width,
         "mse/proposed": float(one.variance / n + one.bias**2),
     }
-
-
-def clips(delta: float) -> Iterator[Record]:
-    """One record a sample size."""
-    for n in SAMPLE_SIZES:
-        yield clip_record(n, delta)

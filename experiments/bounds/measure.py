@@ -1,13 +1,13 @@
-"""What the cells of `bounds` measure: each leaves records, of which claims and plots are made."""
+"""Measurements of the cells of `bounds`: records, of which claims and plots are made."""
 
 from dataclasses import dataclass
 from typing import Any
 
 import jax
 
-from experiments.bounds.exact import Bandit, Record, train_bandit
-from experiments.bounds.families import clips, variances
-from experiments.bounds.sampled import Dials, train_run
+from experiments.bounds.exact import Bandit, Constants, train_bandit
+from experiments.bounds.families import SAMPLE_SIZES, clip_record, variances
+from experiments.bounds.sampled import train_run
 from experiments.grid.cell import Cell
 from experiments.grid.rows import rounded
 from experiments.grid.train import Bench
@@ -15,18 +15,6 @@ from ogrpo.config.train import TrainConfig
 from ogrpo.loop import start
 
 HERE = "experiments.bounds.measure"
-
-
-@dataclass(frozen=True)
-class Constants:
-    """What the bounds and the certificate take."""
-
-    clip_eps: float = 0.2
-    """Width of the clip, on both sides."""
-    sigma_eps: float = 0.01
-    """Added to the reward's variance before the root is taken."""
-    delta: float = 0.05
-    """Chance of one certificate to be wrong."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +27,7 @@ class BanditRun:
 
     @property
     def seed(self) -> int:
-        """Of the table and of its batches."""
+        """Seed of the table and of its batches."""
         return self.train.seed
 
 
@@ -66,33 +54,31 @@ class SampledRun:
 
     @property
     def seed(self) -> int:
-        """Of the run."""
+        """Seed of the run."""
         return self.train.seed
 
 
 def bandit(cell: Cell, _: Bench) -> dict[str, Any]:
-    """One record a step, exact."""
-    run, dials = cell.config, cell.config.constants
-    how = {"clip_eps": dials.clip_eps, "sigma_eps": dials.sigma_eps, "delta": dials.delta}
-    return {"records": [*train_bandit(run.bandit, run.train, **how)]}
+    """Returns a record a step, exact."""
+    run: BanditRun = cell.config
+    return {"records": [*train_bandit(run.bandit, run.train, run.constants)]}
 
 
 def pairs(cell: Cell, _: Bench) -> dict[str, Any]:
-    """One record a pair, exact."""
+    """Returns a record a pair, exact."""
     with jax.enable_x64():
         return {"records": [*variances(cell.config.seed)]}
 
 
 def thresholds(cell: Cell, _: Bench) -> dict[str, Any]:
-    """One record a sample size, exact."""
+    """Returns a record a sample size, exact."""
     with jax.enable_x64():
-        return {"records": [*clips(cell.config.delta)]}
+        return {"records": [clip_record(n, cell.config.delta) for n in SAMPLE_SIZES]}
 
 
 def sampled(cell: Cell, bench: Bench) -> dict[str, Any]:
-    """One record a step and one a server period, estimated."""
-    run, dials = cell.config, cell.config.constants
-    wanted = Dials(dials.sigma_eps, dials.clip_eps, dials.delta, run.seed)
+    """Returns a record a step and one a server period, estimated."""
+    run: SampledRun = cell.config
     with bench.parts(run.train) as (_, parts, first):
-        found: list[Record] = [*train_run(start(first, parts), parts, wanted)]
-    return {"records": rounded(found)}
+        records = [*train_run(start(first, parts), parts, run.constants, run.seed)]
+    return {"records": rounded(records)}

@@ -7,17 +7,30 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from experiments.bounds.claims import TOLERANCE, of_part, vacuity
 from ogrpo.report.plots import BLUE, GREEN, GREY, ORANGE
 
 Record = dict[str, Any]
 Records = Sequence[Record]
 RED, INK = "#b3402d", "#1d2530"
 SIZE = (6.4, 4.0)
+TOLERANCE = 1e-6
+"""Error of float64 sums and of a float32 policy table."""
+
+
+def of_part(records: Records, part: str) -> list[Record]:
+    """Returns the records of one part, in order."""
+    return [record for record in records if record["part"] == part]
+
+
+def vacuity(steps: Records) -> list[float]:
+    """Returns minus the published right side, at each step and prompt with sigma <= 1/2."""
+    prompts = [r["by_prompt"] for r in steps]
+    pairs = [p for by in prompts for p in zip(by["sigma"], by["published"], strict=True)]
+    return [-published for sigma, published in pairs if sigma <= 0.5]
 
 
 def column(records: Records, key: str) -> np.ndarray:
-    """One quantity over the records."""
+    """Returns one quantity over the records."""
     return np.array([record[key] for record in records], float)
 
 
@@ -39,7 +52,7 @@ def _zero(axes: Axes) -> None:
 
 
 def bandit_gain(records: Records) -> tuple[Figure, str]:
-    """ΔJ of each update and the guarantees that come close to it."""
+    """Draws ΔJ of each update and the guarantees that come close to it."""
     steps = of_part(records, "bandit")
     figure, axes = _axes("Bandit: one update's gain, exactly", "step", "mean over prompts")
     x = column(steps, "step")
@@ -64,7 +77,7 @@ def bandit_gain(records: Records) -> tuple[Figure, str]:
 
 
 def bandit_bounds(records: Records) -> tuple[Figure, str]:
-    """ΔJ and the bounds that pay a price in total variation."""
+    """Draws ΔJ and the bounds that pay a price in total variation."""
     steps = of_part(records, "bandit")
     figure, axes = _axes("Bandit: bounds with a penalty, exactly", "step", "mean over prompts")
     x, colors = column(steps, "step"), {"stale": GREEN, "sharp": BLUE, "published": RED}
@@ -87,7 +100,7 @@ def bandit_bounds(records: Records) -> tuple[Figure, str]:
 
 
 def published(records: Records) -> tuple[Figure, str]:
-    """The published right side against sigma: nothing above zero left of one half."""
+    """Draws the published right side against sigma: nothing above zero left of one half."""
     steps = of_part(records, "bandit")
     sigma = np.concatenate([r["by_prompt"]["sigma"] for r in steps])
     value = np.concatenate([r["by_prompt"]["published"] for r in steps])
@@ -115,7 +128,7 @@ def _band(axes: Axes, records: Records, key: str, color: str, label: str) -> Non
 
 
 def run_gain(records: Records) -> tuple[Figure, str]:
-    """The default run's updates."""
+    """Draws the default run's updates."""
     steps = of_part(records, "run")
     figure, axes = _axes("Default run: one update's gain, sampled", "step", "mean over prompts")
     _band(axes, steps, "gain", INK, "ΔJ, importance sampling")
@@ -134,7 +147,7 @@ def run_gain(records: Records) -> tuple[Figure, str]:
 
 
 def run_bounds(records: Records) -> tuple[Figure, str]:
-    """The default run's bounds with a penalty."""
+    """Draws the default run's bounds with a penalty."""
     steps = of_part(records, "run")
     figure, axes = _axes("Default run: bounds with a penalty", "step", "mean over prompts")
     for name, color in (("gain", INK), ("stale", GREEN), ("sharp", BLUE), ("published", RED)):
@@ -151,7 +164,7 @@ def run_bounds(records: Records) -> tuple[Figure, str]:
 
 
 def run_periods(records: Records) -> tuple[Figure, str]:
-    """Whole server periods, against J measured anew."""
+    """Draws whole server periods, against J measured anew."""
     periods = of_part(records, "period")
     figure, axes = _axes("Default run: whole server periods", "step at the end", "ΔJ of a period")
     step = column(periods, "step")
@@ -183,13 +196,13 @@ def run_periods(records: Records) -> tuple[Figure, str]:
 def _by_kind(axes: Axes, pairs: Records, x: str, y: str) -> None:
     kinds = dict.fromkeys(r["kind"] for r in pairs)
     for kind, color in zip(kinds, (BLUE, GREEN, ORANGE, RED), strict=True):
-        chosen = [r for r in pairs if r["kind"] == kind]
-        axes.scatter(column(chosen, x), column(chosen, y), s=12, color=color, label=kind)
+        alike = [r for r in pairs if r["kind"] == kind]
+        axes.scatter(column(alike, x), column(alike, y), s=12, color=color, label=kind)
     axes.set(xscale="log", yscale="log")
 
 
 def chi_square(records: Records) -> tuple[Figure, str]:
-    """Chi-square against KL."""
+    """Draws chi-square against KL."""
     pairs = of_part(records, "variance")
     figure, axes = _axes("χ² against KL", "KL(π‖μ), nats", "χ²(π‖μ)")
     _by_kind(axes, pairs, "kl", "chi_square")
@@ -206,7 +219,7 @@ def chi_square(records: Records) -> tuple[Figure, str]:
 
 
 def variance(records: Records) -> tuple[Figure, str]:
-    """The variance of importance sampling against chi-square."""
+    """Draws the variance of importance sampling against chi-square."""
     pairs = of_part(records, "variance")
     figure, axes = _axes("Variance of importance sampling", "χ²(π‖μ)", "n Var")
     _by_kind(axes, pairs, "chi_square", "variance")
@@ -231,7 +244,7 @@ RULES = (
 
 
 def clip_error(records: Records) -> tuple[Figure, str]:
-    """MSE against the cap."""
+    """Draws MSE against the cap."""
     sizes = of_part(records, "clip")
     figure, axes = _axes("Error against the clip threshold", "threshold τ", "mean squared error")
     for shade, r in zip(np.linspace(0.3, 1, len(sizes)), sizes, strict=True):

@@ -16,9 +16,8 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
-from experiments.bounds.exact import RATES, facts
+from experiments.bounds.exact import Constants, certificate, facts
 from ogrpo.batch import Batch
-from ogrpo.core.certificates import improvement_certificate
 from ogrpo.core.ratios import exp_ratio, sequence_log_ratio
 from ogrpo.data.batching import pad_groups
 from ogrpo.evaluation import Z95
@@ -30,7 +29,7 @@ Record = dict[str, Any]
 Array = NDArray[np.float64]
 RESAMPLES = 200
 BELOW = ("mm", "sharp", "stale", "published")
-"""What must not exceed the gain; the certificate has a confidence of its own."""
+"""Bounds that must not exceed the gain; the certificate has a confidence of its own."""
 
 
 class HeldoutSample(NamedTuple):
@@ -41,17 +40,8 @@ class HeldoutSample(NamedTuple):
     """Largest |log mu| difference of a token between sampler and trainer, in nats."""
 
 
-class Dials(NamedTuple):
-    """What the estimates take."""
-
-    sigma_eps: float
-    clip_eps: float
-    delta: float
-    seed: int
-
-
 def draw_sample(parts: Parts, params: Params, step: int) -> HeldoutSample:
-    """Completions that no update will see, scored by the trainer's own forward pass."""
+    """Draws completions that no update will see, scored by the trainer's own forward pass."""
     engine, sampling = parts.evaluator.engine, parts.evaluator.sampling
     engine.publish(params, step)
     seed = stream_seed(parts.seed, "bounds", step)
@@ -60,27 +50,28 @@ def draw_sample(parts: Parts, params: Params, step: int) -> HeldoutSample:
     rewards = parts.evaluator.judge(groups).rewards
     padded = pad_groups(groups, parts.prompts.length, sampling.max_tokens, rewards=rewards)
     batch: Batch[jax.Array] = jax.tree.map(jnp.asarray, padded)
-    own = score(parts, params, batch)
-    apart = jnp.where(batch.completion_mask, jnp.abs(own - batch.behavior_log_probs), 0)
+    log_probs = score(parts, params, batch)
+    apart = jnp.abs(log_probs - batch.behavior_log_probs)
+    apart = jnp.where(batch.completion_mask, apart, 0)
     return HeldoutSample(
-        batch=batch._replace(behavior_log_probs=own), mismatch=float(jnp.max(apart))
+        batch=batch._replace(behavior_log_probs=log_probs), mismatch=float(jnp.max(apart))
     )
 
 
 def score(parts: Parts, params: Params, batch: Batch[jax.Array]) -> jax.Array:
-    """The trainer's log-probs [N, G, T] at the sampling temperature."""
+    """Returns the trainer's log-probs [N, G, T] at the sampling temperature."""
     return parts.learner.score(params, batch, jnp.float32(parts.evaluator.sampling.temperature))
 
 
 def ratios(parts: Parts, params: Params, batch: Batch[jax.Array]) -> Array:
-    """pi/mu of whole completions, [N, G]."""
+    """Returns pi/mu of whole completions, [N, G]."""
     log_probs = score(parts, params, batch)
     logs = sequence_log_ratio(log_probs, batch.behavior_log_probs, batch.active_mask)
     return np.asarray(exp_ratio(logs)[..., 0], np.float64)
 
 
 def mean_and_error(values: Array) -> tuple[float, float]:
-    """Mean over prompts of the prompts' means, and its standard error given the prompts."""
+    """Returns the mean over prompts of the prompts' means, and its standard error given these."""
     variance = values.var(axis=1, ddof=1) / values.shape[1]
     return float(values.mean()), float(np.sqrt(variance.sum()) / len(values))
 
@@ -94,7 +85,7 @@ def plug_in(
     sigma_eps: float,
     clip_eps: float,
 ) -> dict[str, jax.Array]:
-    """`facts` of the empirical distributions, means over the prompts; all arguments [N, G].
+    """Returns `facts` of the empirical distributions, means over prompts; all arguments [N, G].
 
     Two outcomes without mass, of reward 0 and 1, tell the bounds the rewards' range.
     """
@@ -114,7 +105,7 @@ def plug_in(
 
 
 def resamples(shape: tuple[int, int], seed: int) -> Array:
-    """Bootstrap weights [1 + RESAMPLES, N, G], completions drawn anew within each prompt."""
+    """Draws bootstrap weights [1 + RESAMPLES, N, G], completions anew within each prompt."""
     rng, (prompts, size) = np.random.default_rng([seed, 4]), shape
     counts = rng.multinomial(size, np.full(size, 1 / size), size=(RESAMPLES, prompts))
     return np.concatenate([np.ones((1, *shape)), counts]) / size
@@ -126,22 +117,16 @@ def _bootstrap(weights: jax.Array, *arrays: jax.Array, sigma_eps: float, clip_ep
     return jax.lax.map(lambda w: one(w, *arrays), weights, batch_size=20)
 
 
-def estimates(ratio: Array, center: Array, rewards: Array, dials: Dials) -> Record:
-    """Every quantity of `facts` with a 95 % bootstrap interval, and the certificate."""
+def estimates(
+    ratio: Array, center: Array, rewards: Array, constants: Constants, seed: int
+) -> Record:
+    """Returns every quantity of `facts` with a 95 % bootstrap interval, and the certificate."""
     with jax.enable_x64():
         arrays = [jnp.asarray(x) for x in (ratio, center, rewards)]
-        weights = jnp.asarray(resamples(ratio.shape, dials.seed))
-        knobs = {"sigma_eps": dials.sigma_eps, "clip_eps": dials.clip_eps}
+        weights = jnp.asarray(resamples(ratio.shape, seed))
+        knobs = {"sigma_eps": constants.sigma_eps, "clip_eps": constants.clip_eps}
         table = {k: np.asarray(v) for k, v in _bootstrap(weights, *arrays, **knobs).items()}
-        limit = improvement_certificate(
-            *arrays,
-            eps_low=dials.clip_eps,
-            eps_high=dials.clip_eps,
-            reward_low=0.0,
-            reward_high=1.0,
-            delta=dials.delta,
-            rates=RATES,
-        )
+        limit = certificate(*arrays, constants)
     table |= {f"slack/{name}": table["gain"] - table[name] for name in BELOW}
     record: Record = {name: float(values[0]) for name, values in table.items()}
     for name, values in table.items():
@@ -155,38 +140,29 @@ def estimates(ratio: Array, center: Array, rewards: Array, dials: Dials) -> Reco
     }
 
 
-def step_record(
-    step: int, sample: HeldoutSample, ratio: Array, center: Array, dials: Dials
-) -> Record:
-    """One update: from pi_k to pi, judged on draws of mu."""
-    rewards = np.asarray(sample.batch.rewards, np.float64)
-    return {"part": "run", "step": step, **estimates(ratio, center, rewards, dials)}
-
-
-def period_record(
-    step: int, sample: HeldoutSample, after: HeldoutSample, ratio: Array, dials: Dials
-) -> Record:
-    """One server period: from mu to the policy that replaces it, whose J is sampled anew."""
-    rewards, renewed = (np.asarray(s.batch.rewards, np.float64) for s in (sample, after))
-    (old, old_error), (new, new_error) = mean_and_error(rewards), mean_and_error(renewed)
-    error = float(np.hypot(old_error, new_error))
+def change_between(before: HeldoutSample, after: HeldoutSample) -> Record:
+    """Returns J of two samplers and its change, which the draws of both measure anew."""
+    (old, old_error), (new, new_error) = (
+        mean_and_error(np.asarray(s.batch.rewards, np.float64)) for s in (before, after)
+    )
+    half = Z95 * float(np.hypot(old_error, new_error))
     return {
-        "part": "period",
-        "step": step,
-        **estimates(ratio, np.ones_like(ratio), rewards, dials),
         "value/before": old,
         "value/before/error": old_error,
         "value/after": new,
         "value/after/error": new_error,
         "value/gain": new - old,
-        "value/gain/low": new - old - Z95 * error,
-        "value/gain/high": new - old + Z95 * error,
-        "mismatch": sample.mismatch,
+        "value/gain/low": new - old - half,
+        "value/gain/high": new - old + half,
+        "mismatch": before.mismatch,
     }
 
 
-def train_run(state: LoopState, parts: Parts, dials: Dials) -> Iterator[Record]:
-    """Runs the loop, yielding one record a step and one a server period."""
+def train_run(state: LoopState, parts: Parts, constants: Constants, seed: int) -> Iterator[Record]:
+    """Runs the loop; yields a record a step and one a server period.
+
+    A step's is from pi_k to pi on draws of mu, a period's from mu to the policy that replaces it.
+    """
     schedule, sample = parts.schedule, draw_sample(parts, state.server, 0)
     center = np.ones(sample.batch.rewards.shape)
     for turn, _ in train(state, parts):
@@ -194,9 +170,13 @@ def train_run(state: LoopState, parts: Parts, dials: Dials) -> Iterator[Record]:
             continue
         params = snapshot(turn.train.params)
         ratio = ratios(parts, params, sample.batch)
-        yield step_record(turn.step, sample, ratio, center, dials)
+        rewards, unit = np.asarray(sample.batch.rewards, np.float64), np.ones_like(ratio)
+        step = estimates(ratio, center, rewards, constants, seed)
+        yield {"part": "run", "step": turn.step, **step}
         center = ratio
         if turn.step % schedule.sync_interval == 0 or turn.step == schedule.steps:
             after = draw_sample(parts, params, turn.step)
-            yield period_record(turn.step, sample, after, ratio, dials)
-            sample, center = after, np.ones_like(ratio)
+            period = estimates(ratio, unit, rewards, constants, seed)
+            change = change_between(sample, after)
+            yield {"part": "period", "step": turn.step, **period, **change}
+            sample, center = after, unit

@@ -13,10 +13,10 @@ from ogrpo.config.values import require
 from ogrpo.core.algorithms import Algorithm
 
 FORMAT = 1
-"""Of what a measurement leaves; another number makes every cell anew."""
+"""Version of what a measurement leaves; another number makes every cell anew."""
 TRAIN = "experiments.grid.train:train_cell"
 FRESH_SEEDS = 5
-"""Seeds at least that a figure is of."""
+"""Least number of seeds that a figure is of."""
 
 Role = Literal["tuning", "report", "pilot", "exact"]
 Coordinates = Mapping[str, float | str]
@@ -28,7 +28,7 @@ SIGNALS = (
 
 @dataclass(frozen=True)
 class Watch:
-    """What a row keeps of every step."""
+    """Signals that a row keeps of every step."""
 
     signals: tuple[str, ...] = SIGNALS
     """Names of metrics.jsonl, and tokens/completion; those that a run lacks are left out."""
@@ -50,14 +50,14 @@ class Cell:
     label: str
     """The method's name in tables and legends."""
     role: Role
-    """`tuning`: a setting is chosen by it, on validation problems; `report`: what is told, on other
-    problems and seeds; `pilot`: neither; `exact`: nothing in it is random."""
+    """`tuning`: a setting is chosen by it, on validation problems; `report`: figures are of it, on
+    other problems and seeds; `pilot`: neither; `exact`: nothing in it is random."""
     config: Any
     """The whole `TrainConfig`, or another frozen dataclass that `measure` takes."""
     coordinates: Coordinates = field(default_factory=dict)
-    """Where in the study's plane it lies: sync_interval=20, flips=.1."""
+    """Its place in the study's plane: sync_interval=20, flips=.1."""
     setting: Coordinates = field(default_factory=dict)
-    """What is chosen by tuning: rate=5e-4."""
+    """Its values of what tuning chooses: rate=5e-4."""
     measure: str = TRAIN
     """MODULE:NAME of `(cell, bench) -> mapping of JSON values`."""
     watch: Watch = field(default_factory=Watch)
@@ -80,17 +80,17 @@ class Cell:
 
     def __str__(self) -> str:
         pairs = {**self.coordinates, **self.setting, "seed": self.seed}
-        told = " ".join(f"{name}={short(value)}" for name, value in pairs.items())
-        return f"{self.label} {told} ({self.role})"
+        place = " ".join(f"{name}={short(value)}" for name, value in pairs.items())
+        return f"{self.label} {place} ({self.role})"
 
 
 def short(value: float | str) -> str:
-    """A number as one writes it, a text as it is."""
+    """Returns a number as one writes it, a text as it is."""
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def plain_config(config: Any) -> Any:
-    """A dataclass of options as JSON values, and all of it.
+    """Returns all of a dataclass of options as JSON values.
 
     Raises:
       ValueError: it holds an `Algorithm` without a name of the catalogue, or another object whose
@@ -116,22 +116,21 @@ def plain_config(config: Any) -> Any:
 
 
 def canonical(value: Any) -> str:
-    """One text for equal JSON values."""
+    """Returns one text for equal JSON values."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
 
 
 def flat(values: Any, prefix: str = "") -> dict[str, Any]:
-    """Nested options by their names on the command line."""
-    found: dict[str, Any] = {}
+    """Returns nested options by their names on the command line."""
+    options: dict[str, Any] = {}
     for name, value in values.items():
         place = prefix + name.replace("_", "-")
-        inner = flat(value, f"{place}.") if isinstance(value, Mapping) else {place: value}
-        found |= inner
-    return found
+        options |= flat(value, f"{place}.") if isinstance(value, Mapping) else {place: value}
+    return options
 
 
 def changes(config: Any, base: Any) -> dict[str, Any]:
-    """The options in which a cell differs from its study's base; all of them of another kind."""
+    """Returns the options in which a cell differs from its base; all where the kinds differ."""
     mine = flat(plain_config(config))
     if type(config) is not type(base):
         return mine
@@ -140,26 +139,29 @@ def changes(config: Any, base: Any) -> dict[str, Any]:
 
 
 def check_honest(cells: Sequence[Cell], *, quick: bool) -> None:
-    """Refuses a grid in which what is told was also chosen on, or comes from too few seeds.
+    """Refuses a grid whose figures are of what settings were chosen on, or of too few seeds.
 
     Raises:
-      ValueError: a seed or a split of problems serves both, a method is told from fewer than five
-        seeds, or methods were given different numbers of settings to choose from.
+      ValueError: a seed or a split of problems serves both, a method is reported from fewer than
+        five seeds, or methods were given different numbers of settings to choose from.
     """
-    tuning, told = (of_role(cells, role) for role in ("tuning", "report"))
-    both = {c.seed for c in tuning} & {c.seed for c in told}
+    tuning, final = ([c for c in cells if c.role == role] for role in ("tuning", "report"))
+    both = {c.seed for c in tuning} & {c.seed for c in final}
     require(not both, f"seeds {sorted(both)} are both for tuning and for the report: part them")
-    for cell in (*tuning, *told):
+    for cell in (*tuning, *final):
         if isinstance(cell.config, TrainConfig) and tuning:
-            wanted = "validation" if cell.role == "tuning" else "test"
+            expected = "validation" if cell.role == "tuning" else "test"
             split = cell.config.evaluation.split
-            require(split == wanted, f"{cell} is evaluated on the split {split!r}: use {wanted!r}")
+            require(
+                split == expected, f"{cell} is evaluated on the split {split!r}: use {expected!r}"
+            )
     if not quick:
-        for place, group in by_place(told).items():
+        for place, group in by_place(final).items():
             seeds = {c.seed for c in group}
             require(
                 len(seeds) >= FRESH_SEEDS,
-                f"{place_name(place)} is told from {len(seeds)} seeds: give at least {FRESH_SEEDS}",
+                f"{place_name(place)} is reported from {len(seeds)} seeds: give at least"
+                f" {FRESH_SEEDS}",
             )
     tried = {
         place: len({canonical(dict(c.setting)) for c in g}) for place, g in by_place(tuning).items()
@@ -177,24 +179,19 @@ Place = tuple[str, str]
 
 
 def place_of(label: str, coordinates: Coordinates) -> Place:
-    """What rows of several seeds share."""
+    """Returns the place that rows of several seeds share."""
     return label, canonical(dict(coordinates))
 
 
 def place_name(place: Place) -> str:
-    """A method with its coordinates, for people."""
+    """Returns a method with its coordinates, for people."""
     pairs = [f"{name}={short(value)}" for name, value in json.loads(place[1]).items()]
     return " ".join([place[0], *pairs])
 
 
 def by_place(cells: Iterable[Cell]) -> dict[Place, list[Cell]]:
-    """Cells by method and coordinates, in their order."""
-    found: dict[Place, list[Cell]] = {}
+    """Returns cells by method and coordinates, in their order."""
+    places: dict[Place, list[Cell]] = {}
     for cell in cells:
-        found.setdefault(place_of(cell.label, cell.coordinates), []).append(cell)
-    return found
-
-
-def of_role(cells: Iterable[Cell], role: Role) -> list[Cell]:
-    """The cells of one role."""
-    return [cell for cell in cells if cell.role == role]
+        places.setdefault(place_of(cell.label, cell.coordinates), []).append(cell)
+    return places

@@ -1,6 +1,7 @@
 """Curves against every axis, seeds as thin lines and a band around their mean."""
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -9,12 +10,12 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import AsinhLocator
 from numpy.typing import NDArray
 
-from experiments.grid.cell import Place, place_name
-from experiments.grid.choose import SCORE, groups
-from experiments.grid.rows import Row
+from experiments.grid.cell import place_name
+from experiments.grid.rows import SCORE, Row, Rows, groups, without_coordinates
 from ogrpo.evaluation.intervals import student_quantile
 
 Array = NDArray[np.float64]
+Columns = Mapping[str, Any]
 COLORS = (
     *("#3366aa", "#dd7722", "#338855", "#aa3377", "#7755aa", "#997733"),
     *("#22a5b5", "#888888", "#c2453d", "#5b8c2a"),
@@ -42,34 +43,39 @@ LABELS = {
 
 
 class Axis(NamedTuple):
-    """What a curve is drawn against."""
+    """A counter of a run that curves are drawn against."""
 
     name: str
     label: str
-    of: Callable[[Mapping[str, Any]], Array]
+    of: Callable[[Columns], Array]
 
 
-def _column(name: str) -> Callable[[Mapping[str, Any]], Array]:
-    return lambda columns: np.asarray(columns[name], np.float64)
+def _column(name: str, columns: Columns) -> Array:
+    return np.asarray(columns[name], np.float64)
 
 
+def _flops(columns: Columns) -> Array:
+    return _column("flops/rollout", columns) + _column("flops/update", columns)
+
+
+UPDATES = Axis("updates", "updates", partial(_column, "updates"))
 AXES = (
-    Axis("step", "iterations", _column("step")),
-    Axis("updates", "updates", _column("updates")),
-    Axis("completions", "completions collected", _column("completions")),
-    Axis("tokens", "tokens generated", _column("tokens")),
-    Axis("flops", "FLOPs", lambda c: _column("flops/rollout")(c) + _column("flops/update")(c)),
-    Axis("seconds", "seconds, without compiling and evaluating", _column("seconds")),
+    Axis("step", "iterations", partial(_column, "step")),
+    UPDATES,
+    Axis("completions", "completions collected", partial(_column, "completions")),
+    Axis("tokens", "tokens generated", partial(_column, "tokens")),
+    Axis("flops", "FLOPs", _flops),
+    Axis("seconds", "seconds, without compiling and evaluating", partial(_column, "seconds")),
 )
 
 
-def columns_of(row: Row, name: str) -> Mapping[str, Any]:
-    """The row's part that has this score or signal."""
+def columns_of(row: Row, name: str) -> Columns:
+    """Returns the row's part that has this score or signal."""
     return row["evaluations"] if name in row["evaluations"] else row["steps"]
 
 
 def curve(row: Row, axis: Axis, name: str) -> tuple[Array, Array]:
-    """A score or signal of a row against an axis, where it was measured."""
+    """Returns a score or signal of a row against an axis, where it was measured."""
     columns = columns_of(row, name)
     if name not in columns:
         return np.empty(0), np.empty(0)
@@ -79,7 +85,7 @@ def curve(row: Row, axis: Axis, name: str) -> tuple[Array, Array]:
 
 
 def mean_curve(curves: Sequence[tuple[Array, Array]]) -> tuple[Array, Array, Array]:
-    """Places that all curves reach, the curves' mean there, half the width of its 95 % interval."""
+    """Returns places that all curves reach, their mean there, and half its 95 % interval."""
     begin = max(x[0] for x, _ in curves)
     end = min(x[-1] for x, _ in curves)
     shared = curves[0][0]
@@ -93,13 +99,13 @@ def mean_curve(curves: Sequence[tuple[Array, Array]]) -> tuple[Array, Array, Arr
     return places, values.mean(axis=0), half
 
 
-def draw(axes: Axes, rows: Sequence[Row], axis: Axis, name: str, label: str, number: int) -> None:
-    """Each seed a thin line, their mean a thick one, a band of its 95 % t-interval.
+def draw(axes: Axes, rows: Rows, axis: Axis, name: str, label: str, number: int) -> None:
+    """Draws each seed as a thin line, their mean as a thick one, its 95 % t-interval as a band.
 
     The number of the method among those drawn decides its colour, and beyond those its dashes.
     """
     color, dashes = COLORS[number % len(COLORS)], DASHES[number // len(COLORS) % len(DASHES)]
-    curves = [found for row in rows if len((found := curve(row, axis, name))[0])]
+    curves = [xy for row in rows if len((xy := curve(row, axis, name))[0])]
     if not curves:
         return
     for x, y in curves:
@@ -110,64 +116,70 @@ def draw(axes: Axes, rows: Sequence[Row], axis: Axis, name: str, label: str, num
 
 
 def show_spikes(axes: Axes) -> None:
-    """A scale that is logarithmic beyond most values, where a few would hide the rest."""
+    """Sets a scale that is logarithmic beyond most values, where a few would hide the rest."""
     values = np.abs([y for line in axes.lines for y in np.asarray(line.get_ydata(), np.float64)])
     if len(values) and values.max() > SPIKE * (most := np.quantile(values, 0.9)) > 0:
         axes.set_yscale("asinh", linear_width=most)
         axes.yaxis.set_major_locator(AsinhLocator(most, numticks=5))
 
 
-def all_axes(
-    rows: Sequence[Row],
-    name: str = SCORE,
-    *,
-    labels: Mapping[Place, str] | None = None,
-    title: str | None = None,
-    log: bool = False,
-) -> Figure:
-    """A score or signal of every method, in six panels: one for each axis."""
-    found = groups(rows)
+def legend_below(figure: Figure, columns: int = 4) -> None:
+    """Puts the legend of the first panel below the figure, if it has one."""
+    handles, names = figure.axes[0].get_legend_handles_labels()
+    if handles:
+        figure.legend(
+            handles, names, loc="outside lower center", ncols=min(columns, len(names)), fontsize=9
+        )
+
+
+def all_axes(rows: Rows, name: str = SCORE) -> Figure:
+    """Draws a score or signal of every method in six panels, one for each axis."""
     figure = Figure(figsize=(11.5, 7.0), layout="constrained")
     panels = figure.subplots(2, 3, sharey=True)
     for axis, axes in zip(AXES, panels.flat, strict=True):
-        for n, (place, trials) in enumerate(found.items()):
-            told = (labels or {}).get(place, place_name(place))
-            draw(axes, trials, axis, name, told, n)
+        for n, (place, trials) in enumerate(groups(rows).items()):
+            draw(axes, trials, axis, name, place_name(place), n)
         axes.set_xlabel(axis.label)
-        if log:
-            axes.set_yscale("log")
     for axes in panels[:, 0]:
         axes.set_ylabel(LABELS.get(name, name))
-    handles, names = panels.flat[0].get_legend_handles_labels()
-    if handles:
-        figure.legend(
-            handles, names, loc="outside lower center", ncols=min(4, len(names)), fontsize=9
-        )
-    figure.suptitle(title or LABELS.get(name, name), x=0.01, ha="left", fontweight="bold")
+    legend_below(figure)
+    figure.suptitle(LABELS.get(name, name), x=0.01, ha="left", fontweight="bold")
     return figure
 
 
 def small_multiples(
-    rows: Sequence[Row], names: Sequence[str], *, axis: str = "step", columns: int = 3
+    rows: Rows, names: Sequence[str], *, axis: str = "step", columns: int = 3
 ) -> Figure:
-    """Several scores and signals against one axis, a panel each."""
-    chosen = next(a for a in AXES if a.name == axis)
-    found = groups(rows)
+    """Draws several scores and signals against one axis, a panel each."""
+    shared = next(a for a in AXES if a.name == axis)
     height = -(-len(names) // columns)
     figure = Figure(figsize=(3.9 * columns, 2.7 * height + 0.8), layout="constrained")
     panels = [*figure.subplots(height, columns, squeeze=False).flat]
     for axes, name in zip(panels, names, strict=False):
-        for n, (place, trials) in enumerate(found.items()):
-            draw(axes, trials, chosen, name, place_name(place), n)
+        for n, (place, trials) in enumerate(groups(rows).items()):
+            draw(axes, trials, shared, name, place_name(place), n)
         show_spikes(axes)
         axes.set_title(LABELS.get(name, name), fontsize=10, loc="left")
-        axes.set_xlabel(chosen.label, fontsize=9)
+        axes.set_xlabel(shared.label, fontsize=9)
     for axes in panels:
-        if not axes.has_data():
-            axes.set_visible(False)
-    handles, labels = figure.axes[0].get_legend_handles_labels()
-    if handles:
-        figure.legend(
-            handles, labels, loc="outside lower center", ncols=min(4, len(labels)), fontsize=9
-        )
+        axes.set_visible(axes.has_data())
+    legend_below(figure)
     return figure
+
+
+class Picture(NamedTuple):
+    """A figure of a page, and of docs/ where the study's page there shows it."""
+
+    name: str
+    """Name of its file."""
+    draw: Callable[[], Figure]
+    caption: str = ""
+
+
+def curves(rows: Rows, signals: Sequence[str], slug: str) -> list[Picture]:
+    """Returns signals against updates, and the score against all axes, of rows of one place."""
+    here = without_coordinates(rows)
+    return [
+        Picture(f"{slug}-signals", partial(small_multiples, here, signals, axis="updates")),
+        Picture(f"{slug}-axes", partial(all_axes, here)),
+    ]

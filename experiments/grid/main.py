@@ -7,21 +7,20 @@ from pathlib import Path
 
 import jax
 from rich.console import Console
-from rich.table import Table as Shown
+from rich.table import Table as RichTable
 from rich.text import Text
 
 from experiments.grid.page import all_sections, write_docs, write_page
-from experiments.grid.rows import ROWS, Row, read_rows, rows_file, write_rows
+from experiments.grid.rows import ROWS, Rows, read_rows, rows_file, write_rows
 from experiments.grid.runner import command_line, run_grid
 from experiments.grid.study import Study, of_header, parse
-from experiments.grid.tables import Table
 from ogrpo.system.terminal import shown
 
 FAILED, INTERRUPTED = 1, 130
 
 
 def main(kind: type[Study], options: Sequence[str], console: Console | None = None) -> int:
-    """Runs the study that the options ask for; returns the exit code."""
+    """Runs the study of these options; returns the exit code."""
     study, console = parse(kind, options), console or Console()
     return report_again(study, console) if study.from_rows else measure(study, console)
 
@@ -73,32 +72,22 @@ def report_again(study: Study, console: Console) -> int:
 
 
 def report(
-    study: Study,
-    rows: Sequence[Row],
-    failed: Sequence[Row],
-    folder: Path,
-    command: str,
-    console: Console,
+    study: Study, rows: Rows, failed: Rows, folder: Path, command: str, console: Console
 ) -> Path:
-    """Shows the tables and writes the page."""
+    """Shows the tables and writes the page; returns its path."""
     for section in all_sections(study, rows, failed):
         for table in section.tables:
-            console.print(on_terminal(section.heading, table))
+            lines = RichTable(title=section.heading)
+            for column in table.columns:
+                lines.add_column(Text(column), overflow="fold")
+            for line in table.lines:
+                lines.add_row(*(Text(shown(value)) for value in line))
+            console.print(lines)
     return write_page(study, rows, failed, folder, command=command)
 
 
-def on_terminal(heading: str, table: Table) -> Shown:
-    """A table as a terminal shows it."""
-    found = Shown(title=heading)
-    for column in table.columns:
-        found.add_column(Text(column), overflow="fold")
-    for line in table.lines:
-        found.add_row(*(Text(shown(value)) for value in line))
-    return found
-
-
 def keep(study: str, folder: Path, console: Console) -> None:
-    """Puts a run's rows where they are committed.
+    """Writes a run's rows where they are committed.
 
     Raises:
       ValueError: the folder has no rows, or those of another study or of --quick.
@@ -108,24 +97,19 @@ def keep(study: str, folder: Path, console: Console) -> None:
         raise ValueError(f"{folder} has the rows of {header['study']!r}: give that of {study}")
     if header["options"]["quick"]:
         raise ValueError(f"{folder} was made with --quick, which is too little: run it whole")
-    target = rows_file(study)
-    size = write_rows(target, {**header, "command": without_place(header["command"])}, rows) / 1e6
-    say(console, f"{len(rows)} rows, {size:.2f} MB, kept in {target}: commit them")
-
-
-def without_place(command: str) -> str:
-    """A command without `--run-dir`: rows are the same wherever a run's folder was."""
-    found, words = [], iter(shlex.split(command))
-    for word in words:
+    words, command = iter(shlex.split(header["command"])), []
+    for word in words:  # rows are the same wherever a run's folder was
         if word == "--run-dir":
             next(words, None)
         elif not word.startswith("--run-dir="):
-            found.append(word)
-    return shlex.join(found)
+            command.append(word)
+    target = rows_file(study)
+    size = write_rows(target, {**header, "command": shlex.join(command)}, rows) / 1e6
+    say(console, f"{len(rows)} rows, {size:.2f} MB, kept in {target}: commit them")
 
 
 def jobs_of(study: Study) -> int | None:
-    """How many processes there are unless it is said; None where the cluster decides."""
+    """Returns the number of processes; None where the cluster decides."""
     if study.jobs is not None or study.cluster:
         return study.jobs
     base = study.base

@@ -3,15 +3,22 @@
 import base64
 import re
 from collections.abc import Sequence
-from dataclasses import replace
 from datetime import date
 from pathlib import Path
 
 import matplotlib as mpl
 
-from experiments.grid.rows import ROOT, Row
-from experiments.grid.study import Picture, Section, Study
-from experiments.grid.tables import Table, claims_table, corrected, failures, settings_tried
+from experiments.grid.figures import Picture
+from experiments.grid.rows import ROOT, Rows
+from experiments.grid.study import Study
+from experiments.grid.tables import (
+    Section,
+    Table,
+    claims_table,
+    corrected,
+    failures,
+    settings_tried,
+)
 from experiments.grid.verdicts import SMALLEST
 from ogrpo.report.page import render
 from ogrpo.report.plots import STYLE, save_figure
@@ -27,9 +34,7 @@ RULES = (
 )
 
 
-def write_page(
-    study: Study, rows: Sequence[Row], failed: Sequence[Row], folder: Path, *, command: str
-) -> Path:
+def write_page(study: Study, rows: Rows, failed: Rows, folder: Path, *, command: str) -> Path:
     """Writes `folder`/report.html with its figures inside; they lie in `folder`/plots, too."""
     plots = folder / "plots"
     make_folder(plots)
@@ -55,8 +60,8 @@ def write_page(
     return path
 
 
-def all_sections(study: Study, rows: Sequence[Row], failed: Sequence[Row]) -> list[Section]:
-    """The claims, the study's own, the settings tried and the failed cells, all as text."""
+def all_sections(study: Study, rows: Rows, failed: Rows) -> list[Section]:
+    """Returns claims, the study's sections, settings tried and failed cells, all as text."""
     sections = [*study.report(rows)]
     claims = claims_table(study.claims, rows)
     if claims.lines:
@@ -68,11 +73,11 @@ def all_sections(study: Study, rows: Sequence[Row], failed: Sequence[Row]) -> li
         text = "These have no row; the next start tries them again."
         sections.append(Section("Failed cells", text, [failures(failed)]))
     tables = iter(corrected([table for section in sections for table in section.tables]))
-    return [replace(section, tables=[next(tables) for _ in section.tables]) for section in sections]
+    return [s._replace(tables=[next(tables) for _ in s.tables]) for s in sections]
 
 
-def facts(rows: Sequence[Row], failed: Sequence[Row], command: str) -> list[tuple[str, str]]:
-    """What the rows were made with."""
+def facts(rows: Rows, failed: Rows, command: str) -> list[tuple[str, str]]:
+    """Returns what the rows were made with: label and value of each."""
 
     def all_of(name: str) -> str:
         return ", ".join(sorted({str(row[name]) for row in rows if row.get(name)})) or "–"
@@ -97,7 +102,7 @@ def _drawn(picture: Picture, folder: Path) -> dict[str, str]:
     return {"name": picture.name, "data": data, "caption": picture.caption}
 
 
-def write_docs(study: Study, rows: Sequence[Row], failed: Sequence[Row]) -> list[Path]:
+def write_docs(study: Study, rows: Rows, failed: Rows) -> list[Path]:
     """Writes the tables and the figures that the study's pages of docs/ show."""
     sections = all_sections(study, rows, failed)
     tables = [table for section in sections for table in section.tables]
@@ -120,12 +125,12 @@ def write_docs(study: Study, rows: Sequence[Row], failed: Sequence[Row]) -> list
 
 
 def shown_figures(text: str, study: str) -> list[str]:
-    """The names of the study's figures that a page of docs/ shows."""
+    """Returns the names of the study's figures that a page of docs/ shows."""
     return re.findall(rf"\(studies/{re.escape(study)}/([^)]+)\.png\)", text)
 
 
 def with_tables(text: str, study: str, tables: Sequence[Table]) -> str:
-    """A page whose marked tables are these: `<!-- STUDY/TABLE -->` begins one, `<!-- end -->` ends.
+    """Returns a page with these tables between `<!-- STUDY/TABLE -->` and `<!-- end -->`.
 
     Raises:
       ValueError: a mark names a table that the study does not have, or has no end.
@@ -139,7 +144,7 @@ def with_tables(text: str, study: str, tables: Sequence[Table]) -> str:
         return f"{match['begin']}\n\n{known[name].markdown()}\n\n<!-- end -->"
 
     begin = rf"(?P<begin><!-- {re.escape(study)}/(?P<name>[\w-]+) -->)"
-    marks, found = len(re.findall(begin, text)), re.findall(rf"{begin}.*?<!-- end -->", text, re.S)
-    if marks != len(found):
+    whole = rf"{begin}.*?<!-- end -->"
+    if len(re.findall(begin, text)) != len(re.findall(whole, text, re.S)):
         raise ValueError(f"a table of {study} has no <!-- end -->")
-    return re.sub(rf"{begin}.*?<!-- end -->", put, text, flags=re.S)
+    return re.sub(whole, put, text, flags=re.S)

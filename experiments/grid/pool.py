@@ -6,28 +6,44 @@ along.) Cells of equal programs go to the same process, which has compiled it; a
 as there are processes, so that the one that has finished takes what is submitted next.
 """
 
+import atexit
+import fcntl
+import importlib
+import os
+import signal
+import sys
+import threading
+import time
+import traceback
 from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from datetime import date
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from loky import ProcessPoolExecutor
 
 from experiments.grid.cell import TRAIN, Cell
-from experiments.grid.worker import LAST_LINES, begin, log_of, work
+from experiments.grid.rows import CellFiles
 from ogrpo.config.values import require
 
 CONNECT_SECONDS = 10
+LAST_LINES = 12
+WATCH_SECONDS = 0.5
+_AT_WORK = threading.Lock()
+_BENCHES: dict[Path, Any] = {}
+_LOCK_FILES: list[Any] = []
 
 
 class Finished(NamedTuple):
-    """What became of a cell."""
+    """A cell that has ended, with its last words if it failed."""
 
     cell: Cell
     words: str | None
-    """Its last words if it failed."""
 
 
 class CannotStart(RuntimeError):
@@ -66,7 +82,7 @@ class Pool:
             log_of(self._run_dir, cell).unlink(missing_ok=True)
         while waiting or self._running:
             while waiting and len(self._running) < jobs:
-                program = choose(waiting, program, {name for _, name in self._running.values()})
+                program = next_program(waiting, program, {p for _, p in self._running.values()})
                 self._submit(waiting[program].popleft(), program, jobs)
                 waiting = {name: queue for name, queue in waiting.items() if queue}
                 program = None
@@ -87,8 +103,7 @@ class Pool:
         self._running.clear()
         self.close()
         how = " ".join(str(error).split())
-        begun = [cell for cell in cells if log_of(self._run_dir, cell).is_file()]
-        if not begun:
+        if not any(log_of(self._run_dir, cell).is_file() for cell in cells):
             raise CannotStart(f"a process of the grid cannot start: {error}") from None
         if len(cells) == 1:
             printed = log_of(self._run_dir, cells[0]).read_text(errors="replace").splitlines()
@@ -104,8 +119,8 @@ class Pool:
         if executor is None and self._client is not None:
             executor = self._client.get_executor(pure=False)
         elif executor is None:
-            ready = {"initializer": begin, "initargs": (self._run_dir, jobs)}
-            executor = ProcessPoolExecutor(jobs, **ready)
+            arguments = (self._run_dir, jobs)
+            executor = ProcessPoolExecutor(jobs, initializer=begin, initargs=arguments)
         self._executor = executor
         self._running[executor.submit(work, cell, self._run_dir)] = cell, program
 
@@ -144,26 +159,126 @@ def connect(address: str) -> Any:
         ) from error
 
 
-def program_name(cell: Cell) -> str:
-    """What cells share that are best measured by one process."""
-    if cell.measure != TRAIN:
-        return cell.measure
-    from experiments.grid.train import program_of
-
-    return program_of(cell.config)
-
-
 def grouped(cells: Sequence[Cell]) -> dict[str, deque[Cell]]:
-    """Cells by program, in their order."""
+    """Returns cells by program, in their order: those that one process measures best."""
     programs: dict[str, deque[Cell]] = {}
     for cell in cells:
-        programs.setdefault(program_name(cell), deque()).append(cell)
+        program = cell.measure
+        if program == TRAIN:
+            from experiments.grid.train import program_of
+
+            program = program_of(cell.config)
+        programs.setdefault(program, deque()).append(cell)
     return programs
 
 
-def choose(waiting: dict[str, deque[Cell]], compiled: str | None, taken: set[str]) -> str:
-    """The program that is compiled here; else the longest queue that nobody is at, or of all."""
+def next_program(waiting: dict[str, deque[Cell]], compiled: str | None, taken: set[str]) -> str:
+    """Returns the program compiled here; else the longest queue that is free, or of all."""
     if compiled in waiting:
         return compiled
     free = [name for name in waiting if name not in taken] or [*waiting]
     return max(free, key=lambda name: len(waiting[name]))
+
+
+# --- within a process of the grid
+
+
+def log_of(run_dir: Path, cell: Cell) -> Path:
+    """Returns the file that a cell's process prints to; it is absent before the cell has begun."""
+    return run_dir / "logs" / f"{cell.key}.log"
+
+
+def begin(run_dir: Path, jobs: int) -> None:
+    """Makes ready a process of this machine: it ends with its parent, and has processors alone.
+
+    Ctrl-C is for the parent, which then ends this process.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with_parent, args=(os.getppid(),), daemon=True).start()
+    if jobs > 1 and hasattr(os, "sched_getaffinity"):  # else threads wait for each other's
+        cpus = sorted(os.sched_getaffinity(0))
+        each = len(cpus) // jobs
+        first = _number(run_dir, jobs) % jobs * each
+        if each:
+            os.sched_setaffinity(0, cpus[first : first + each])
+
+
+def work(cell: Cell, run_dir: Path) -> str | None:
+    """Measures a cell, one at a time in a process; returns its last words if it failed.
+
+    Raises:
+      ValueError: the run's folder is not on this machine.
+    """
+    files = CellFiles(run_dir)
+    if not files.cells.is_dir():
+        raise ValueError(
+            f"{run_dir} is not on this machine: give --run-dir one that all workers see"
+        )
+    with _AT_WORK, _printing_to(log_of(run_dir, cell)):
+        print(f"cell {cell.key}: {cell}", flush=True)
+        began = time.perf_counter()
+        try:
+            module, _, name = cell.measure.partition(":")
+            row = getattr(importlib.import_module(module), name)(cell, _bench(run_dir))
+            seconds = round(time.perf_counter() - began, 2)
+            made = {name: version(name) for name in ("jax", "ogrpo")} | {"date": f"{date.today()}"}
+            files.put(cell, {**row, "seconds": seconds, **made})
+        except Exception as error:  # the outermost boundary of a cell: the grid goes on without it
+            traceback.print_exc()
+            words = "".join(traceback.format_exception(error)).strip().splitlines()
+            return "\n".join(words[-LAST_LINES:])
+    return None
+
+
+def _bench(run_dir: Path) -> Any:
+    """Returns the bench that this process keeps from cell to cell of a run."""
+    if run_dir not in _BENCHES:
+        from rich.console import Console
+
+        from experiments.grid.train import Bench
+
+        _BENCHES[run_dir] = bench = Bench(run_dir, Console(width=100))
+        atexit.register(bench.close)
+    return _BENCHES[run_dir]
+
+
+def _number(run_dir: Path, jobs: int) -> int:
+    """Returns this process's number among `jobs`, by a lock that ends with the process."""
+    for number in range(jobs):
+        file = (run_dir / "logs" / f"process-{number}").open("w")
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            file.close()
+            continue
+        _LOCK_FILES.append(file)
+        return number
+    return 0
+
+
+@contextmanager
+def _printing_to(log: Path) -> Iterator[None]:
+    """Sends all output of this process to a file within the block, that of C libraries too."""
+    log.parent.mkdir(exist_ok=True)
+    handle = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
+    before = {}
+    try:
+        for number, stream in ((1, sys.stdout), (2, sys.stderr)):
+            stream.flush()
+            before[number] = os.dup(number)
+            os.dup2(handle, number)
+        yield
+    finally:
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+        for number, known in before.items():
+            os.dup2(known, number)
+            os.close(known)
+        os.close(handle)
+
+
+def _end_with_parent(parent: int) -> None:
+    """Ends this process once its parent is gone, in the middle of a cell if need be."""
+    while os.getppid() == parent:
+        time.sleep(WATCH_SECONDS)
+    os._exit(1)

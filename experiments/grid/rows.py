@@ -1,6 +1,6 @@
-"""Rows: what cells came to, in a run's folder and compressed in the repository.
+"""Rows: the results of cells, in a run's folder and compressed in the repository.
 
-RUN_DIR/cells/KEY.json    what a measurement left, by content hash; whole or absent
+RUN_DIR/cells/KEY.json    the result of a measurement, by content hash; whole or absent
 RUN_DIR/failed/KEY.json   a cell that failed, with its last words; tried again at the next start
 RUN_DIR/rows.jsonl.xz     a header, then a row a line, of the study's cells when it ran last
 experiments/STUDY/rows.jsonl.xz   the same, committed
@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from experiments.grid.cell import Cell, changes
+from experiments.grid.cell import Cell, Place, changes, place_of
 from ogrpo.system.files import (
     drop_drafts,
     make_folder,
@@ -24,6 +24,8 @@ from ogrpo.system.files import (
 )
 
 Row = dict[str, Any]
+Rows = Sequence[Row]
+SCORE = "pass@1/sampled"
 DIGITS = 4
 LARGEST_ROWS = 1 << 28
 ROWS = "rows.jsonl.xz"
@@ -31,7 +33,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def rounded(value: Any) -> Any:
-    """JSON values with floats of four digits, which compress well; NaN and infinity are None."""
+    """Returns JSON values with floats of four digits, which compress well; None if not finite."""
     if isinstance(value, Mapping):
         return {name: rounded(inner) for name, inner in value.items()}
     if isinstance(value, list | tuple):
@@ -59,33 +61,33 @@ class CellFiles:
         """Whether a cell is finished."""
         return (self.cells / f"{cell.key}.json").is_file()
 
-    def put(self, cell: Cell, found: Mapping[str, Any]) -> None:
-        """Keeps what a cell came to."""
-        write_text(self.cells / f"{cell.key}.json", json.dumps(found, allow_nan=False) + "\n")
+    def put(self, cell: Cell, result: Mapping[str, Any]) -> None:
+        """Writes a cell's result."""
+        write_text(self.cells / f"{cell.key}.json", json.dumps(result, allow_nan=False) + "\n")
         (self.failed / f"{cell.key}.json").unlink(missing_ok=True)
 
     def put_failed(self, cell: Cell, words: str) -> None:
-        """Keeps why a cell failed."""
-        note = {**told_of(cell), "words": words}
+        """Writes why a cell failed."""
+        note = {**place_in_study(cell), "words": words}
         write_text(self.failed / f"{cell.key}.json", json.dumps(note, indent=2) + "\n")
 
     def row(self, cell: Cell, base: Any) -> Row:
-        """The row of a finished cell."""
-        found = read_json(self.cells / f"{cell.key}.json")
-        return {**told_of(cell), "changes": changes(cell.config, base), **found}
+        """Returns the row of a finished cell."""
+        result = read_json(self.cells / f"{cell.key}.json")
+        return {**place_in_study(cell), "changes": changes(cell.config, base), **result}
 
     def failure(self, cell: Cell) -> Row | None:
-        """The note of a failed cell, if it failed."""
+        """Returns the note of a failed cell, or None."""
         path = self.failed / f"{cell.key}.json"
         return read_json(path) if path.is_file() else None
 
     def finished(self, cells: Iterable[Cell], base: Any) -> list[Row]:
-        """The rows of those cells that are finished."""
+        """Returns the rows of those cells that are finished."""
         return [self.row(cell, base) for cell in cells if self.has(cell)]
 
 
-def told_of(cell: Cell) -> Row:
-    """A cell's place in its study."""
+def place_in_study(cell: Cell) -> Row:
+    """Returns the part of a row that says which cell it is of."""
     return {
         "key": cell.key,
         "label": cell.label,
@@ -98,11 +100,11 @@ def told_of(cell: Cell) -> Row:
 
 
 def rows_file(study: str) -> Path:
-    """Where a study's rows are kept in the repository."""
+    """Returns the path of a study's committed rows."""
     return ROOT / "experiments" / study.replace("-", "_") / ROWS
 
 
-def write_rows(path: Path, header: Row, rows: Sequence[Row]) -> int:
+def write_rows(path: Path, header: Row, rows: Rows) -> int:
     """Writes rows compressed, whole or not at all; returns the bytes."""
     lines = [json.dumps(line, allow_nan=False, separators=(",", ":")) for line in (header, *rows)]
     packed = lzma.compress(("\n".join(lines) + "\n").encode(), preset=9 | lzma.PRESET_EXTREME)
@@ -113,7 +115,7 @@ def write_rows(path: Path, header: Row, rows: Sequence[Row]) -> int:
 
 
 def read_rows(path: Path) -> tuple[Row, list[Row]]:
-    """The header and the rows that `write_rows` wrote.
+    """Returns the header and the rows that `write_rows` wrote.
 
     Raises:
       ValueError: the file is absent or no such file; names it and the remedy.
@@ -134,15 +136,49 @@ def read_rows(path: Path) -> tuple[Row, list[Row]]:
 
 
 def where(rows: Iterable[Row], test: Callable[[Row], bool] | None = None, **is_: Any) -> list[Row]:
-    """Rows whose fields, or coordinates, or settings, have these values."""
+    """Returns rows whose fields, or coordinates, or settings, have these values."""
 
-    def value(row: Row, name: str) -> Any:
-        known = {**row["setting"], **row["coordinates"], **row}
-        return known.get(name)
+    def matches(row: Row) -> bool:
+        values = {**row["setting"], **row["coordinates"], **row}
+        return all(values.get(name) == value for name, value in is_.items())
 
-    return [
-        row
-        for row in rows
-        if all(value(row, name) == wanted for name, wanted in is_.items())
-        and (test is None or test(row))
-    ]
+    return [row for row in rows if matches(row) and (test is None or test(row))]
+
+
+def reported(rows: Iterable[Row]) -> list[Row]:
+    """Returns the rows that figures are of."""
+    return [row for row in rows if row["role"] == "report"]
+
+
+def of_labels(rows: Rows, labels: Sequence[str]) -> list[Row]:
+    """Returns the rows of these methods, in this order."""
+    return [row for label in labels for row in rows if row["label"] == label]
+
+
+def groups(rows: Iterable[Row]) -> dict[Place, list[Row]]:
+    """Returns rows by method and coordinates, seeds in order."""
+    places: dict[Place, list[Row]] = {}
+    for row in rows:
+        places.setdefault(place_of(row["label"], row["coordinates"]), []).append(row)
+    return {place: sorted(trials, key=lambda row: row["seed"]) for place, trials in places.items()}
+
+
+def without_coordinates(rows: Iterable[Row]) -> list[Row]:
+    """Returns the rows as if their method alone said where they lie, for legends of one place."""
+    return [{**row, "coordinates": {}} for row in rows]
+
+
+def final(row: Row, name: str = SCORE) -> float:
+    """Returns a row's last value of a score or counter; NaN where it has none."""
+    value = row["final"].get(name)
+    return float("nan") if value is None else float(value)
+
+
+def by_seed(rows: Iterable[Row], score: str = SCORE) -> dict[int, float]:
+    """Returns a final score by seed."""
+    return {row["seed"]: final(row, score) for row in rows}
+
+
+def diverged(row: Row) -> bool:
+    """Whether a run ended because its updates were not finite."""
+    return str(row.get("ended", "")).startswith("diverged")

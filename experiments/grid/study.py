@@ -1,18 +1,22 @@
-"""What a study is: options, a grid in stages, and what its rows say."""
+"""Studies: frozen dataclasses whose fields are options, whose class says what is compared.
+
+A study has no training code: `stages` says which cells there are, `report` what their rows say.
+"""
 
 import argparse
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, is_dataclass, replace
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar, Self, TypeVar, get_type_hints
+from typing import Any, ClassVar, NamedTuple, Self, TypeVar, get_type_hints
 
 import tyro
-from matplotlib.figure import Figure
 
-from experiments.grid.rows import Row
-from experiments.grid.runner import Rows, Stage
-from experiments.grid.tables import Table
+from experiments.grid.cell import Cell, Watch
+from experiments.grid.figures import curves
+from experiments.grid.rows import SCORE, Row, Rows, of_labels, reported
+from experiments.grid.tables import Column, Heads, Section, at, by_value, scores_at, summary
+from experiments.grid.variants import Changes, Variant, accepted, best_variants, brief, cells_of
 from experiments.grid.verdicts import Claim
 from ogrpo.cli.options import make_preset
 from ogrpo.config.schedule import Schedule
@@ -20,47 +24,33 @@ from ogrpo.config.train import Data, Evaluation, TrainConfig, WarmStart
 from ogrpo.config.values import from_json, require, to_json
 from ogrpo.setup.presets import check_preset
 
+Stage = Callable[[Rows], Sequence[Cell]]
+"""The cells of a stage, from the rows of the stages before it."""
 OF_THIS_CALL = ("run_dir", "jobs", "cluster", "from_rows", "keep_rows")
 """Options that say how a study is run, and not what it is."""
-
-
-@dataclass(frozen=True)
-class Picture:
-    """A figure of a page, and of docs/ where the study's page there shows it."""
-
-    name: str
-    """Of its file."""
-    draw: Callable[[], Figure]
-    caption: str = ""
-
-
-@dataclass(frozen=True)
-class Section:
-    """A heading with what stands below it."""
-
-    heading: str
-    text: str = ""
-    tables: Sequence[Table] = ()
-    pictures: Sequence[Picture] = ()
+INTERVALS = (
+    "Seeds and problems are ones that nothing was chosen on; mean and 95 % t-interval over seeds."
+)
 
 
 @dataclass(frozen=True)
 class Study(ABC):
-    """Options that every study has; each adds its own, with defaults that are the full grid.
-
-    A study has no training code: `stages` says which cells there are, `report` what their rows say.
-    """
+    """Options that every study has; each adds its own, with defaults that are the full grid."""
 
     name: ClassVar[str]
-    """On the command line; its folder is experiments/NAME, `-` being `_`."""
+    """Name on the command line; its folder is experiments/NAME, `-` being `_`."""
     question: ClassVar[str]
-    """What it asks, in a line."""
+    """The question that it answers, in a line."""
     pages: ClassVar[tuple[str, ...]] = ()
     """Pages of docs/ whose marked tables are made from the rows, such as reuse.md."""
     evaluations: ClassVar[int] = 6
-    """In a run, after the one before its first step."""
+    """Evaluations of a run after the one before its first step."""
     claims: ClassVar[Sequence[Claim]] = ()
-    """What the rows decide (`experiments.grid.verdicts`)."""
+    """Sentences that the rows decide (`experiments.grid.verdicts`)."""
+    known: ClassVar[Mapping[str, Iterable[str]]] = {}
+    """Option -> the names that it chooses among."""
+    few: ClassVar[Mapping[str, Any]] = {}
+    """Options as --quick has them, beside those of `quickened`."""
 
     quick: bool = False
     """Another set of defaults, which proves in minutes that the study runs and means nothing."""
@@ -88,16 +78,23 @@ class Study(ABC):
     def __post_init__(self) -> None:
         require(self.jobs is None or self.jobs > 0, f"jobs is {self.jobs}: give at least 1")
         require(self.steps > 0, f"steps is {self.steps}: give at least 1")
-        require(len(self.seeds) > 0, "seeds is empty: give at least one")
+        for option in fields(self):
+            empty = getattr(self, option.name) == () != option.default
+            optional = option.name == "tuning_seeds"
+            require(not empty or optional, f"{option.name} is empty: give at least one")
         both = set(self.seeds) & set(self.tuning_seeds)
         require(not both, f"seeds {sorted(both)} are in --seeds and --tuning-seeds: part them")
+        for option, names in self.known.items():
+            for name in getattr(self, option):
+                message = f"{option} has {name!r}: choose among {'; '.join(names)}"
+                require(name in names, message)
         require(
             not (self.quick and (self.from_rows or self.keep_rows)),
             "--quick measures too little to be kept: leave out --quick or --from-rows, --keep-rows",
         )
-        own = {"base.run-dir": self.base.run_dir, "base.seed": self.base.seed}
+        values = {"base.run-dir": self.base.run_dir, "base.seed": self.base.seed}
         remedies = {"base.run-dir": "--run-dir", "base.seed": "--seeds"}
-        for option, value in own.items():
+        for option, value in values.items():
             require(not value, f"{option} is {value}: give {remedies[option]}")
         require(not self.base.goes_on, "base.resume is given: a study goes on in its --run-dir")
         steps = self.base.schedule.steps
@@ -116,41 +113,36 @@ class Study(ABC):
 
     @abstractmethod
     def stages(self) -> Sequence[Stage]:
-        """Functions from the rows so far to the cells of a stage, in their order."""
+        """Returns functions from the rows so far to the cells of a stage, in their order."""
 
     @abstractmethod
     def report(self, rows: Rows) -> Sequence[Section]:
-        """What the rows say; the page adds the command, versions, settings and failures."""
+        """Returns what the rows say; the page adds command, versions, settings and failures."""
 
     def broken(self, _rows: Rows) -> Sequence[str]:
-        """What the rows refute that must hold; the command then ends with 1."""
+        """Returns what must hold and the rows refute; the command then ends with 1."""
         return ()
 
     def quickened(self) -> Self:
-        """The defaults with --quick."""
-        return replace(
-            self,
-            quick=True,
-            steps=4,
-            seeds=(10, 11),
-            tuning_seeds=(20,),
-            base=quick_base(self.base),
-        )
+        """Returns the defaults with --quick."""
+        base = quick_base(self.base)
+        small = {"steps": 4, "seeds": (10, 11), "tuning_seeds": (20,), "base": base}
+        return replace(self, quick=True, **{**small, **self.few})
 
     def configured(self, **changes: object) -> TrainConfig:
-        """The base with the study's steps and evaluations, and what else differs."""
+        """Returns the base with the study's steps and evaluations, and other changes."""
         every = self.evaluate_every(self.steps)
         schedule = replace(self.base.schedule, steps=self.steps, evaluate_every=every)
         return replace(self.base, **{"schedule": schedule, **changes})  # pyright: ignore
 
     @classmethod
     def evaluate_every(cls, steps: int) -> int:
-        """Steps between two evaluations of a run of so many."""
+        """Returns the steps between two evaluations of a run of so many."""
         return max(steps // cls.evaluations, 1)
 
     @property
     def header(self) -> Row:
-        """What is kept with the rows: the options that the grid was made by."""
+        """The options that the grid was made by, which are kept with the rows."""
         options = {k: v for k, v in to_json(self).items() if k not in OF_THIS_CALL}
         return {"study": self.name, "options": options, "command": self.command}
 
@@ -160,22 +152,123 @@ class Study(ABC):
         return " ".join(["python -m experiments.run", self.name, *(["--quick"] * self.quick)])
 
 
-def require_known(option: str, given: Iterable[str], known: Iterable[str]) -> None:
-    """Refuses names that a study does not have.
+@dataclass(frozen=True)
+class TunedStudy(Study):
+    """A learning rate is chosen for every method at every place, then all are compared."""
 
-    Raises:
-      ValueError: with the name and those that there are.
-    """
-    names = [*known]
-    for name in given:
-        require(name in names, f"{option} has {name!r}: choose among {'; '.join(names)}")
+    evaluations: ClassVar[int] = 4
+    watch: ClassVar[Watch] = Watch()
+    """Signals that a row keeps of every step."""
+    measure: ClassVar[str] = SCORE
+    """Score by which rates are chosen."""
+
+    steps: int = 60
+    """Steps of a run."""
+    rates: tuple[float, ...] = (3e-4, 1e-3)
+    """Learning rates that are tried, for every method alike."""
+    base: TrainConfig = field(default_factory=brief)
+    """Options of the trainer that hold for all cells, such as a model and servers."""
+
+    def quickened(self) -> Self:
+        """Returns the defaults with --quick: one rate."""
+        small = super().quickened()
+        return small if "rates" in self.few else replace(small, rates=self.rates[-1:])
+
+    @abstractmethod
+    def places(self) -> Sequence[Variant]:
+        """Returns every method at every place, its learning rate open."""
+
+    def place(
+        self, label: str, coordinates: Mapping[str, float | str], *changes: Changes
+    ) -> Variant:
+        """Returns a method at a place: the base with these changes."""
+        config = accepted(self.configured(), *changes)
+        return Variant(label, config, coordinates, watch=self.watch)
+
+    def variants(self) -> list[Variant]:
+        """Returns every method at every place and rate."""
+        return [place.with_rate(rate) for place in self.places() for rate in self.rates]
+
+    def stages(self) -> Sequence[Stage]:
+        """Learning rates are chosen, then methods compared."""
+        return (self.tuning, self.comparing)
+
+    def tuning(self, _: Rows, /) -> Sequence[Cell]:
+        """Returns the cells that learning rates are chosen on."""
+        return cells_of(self.variants(), "tuning", self.tuning_seeds)
+
+    def comparing(self, rows: Rows) -> Sequence[Cell]:
+        """Returns the cells that figures are of."""
+        best = best_variants(rows, self.variants(), self.tuning_seeds, self.measure)
+        return cells_of(best, "report", self.seeds)
+
+
+class Crossing(NamedTuple):
+    """Methods crossed with the values of one coordinate, as data."""
+
+    methods: Sequence[str]
+    options: Mapping[str, Changes]
+    """Method -> the options that make it."""
+    coordinate: str = ""
+    values: Mapping[Any, Changes] = {None: {}}
+    """Value of the coordinate -> the options that make it."""
+
+    def places(self, study: TunedStudy) -> list[Variant]:
+        """Returns every method at every value."""
+        return [
+            study.place(
+                name,
+                {self.coordinate: value} if self.coordinate else {},
+                self.options[name],
+                changes,
+            )
+            for value, changes in self.values.items()
+            for name in self.methods
+        ]
+
+    def sections(
+        self,
+        rows: Rows,
+        columns: Sequence[Column],
+        heads: Heads,
+        signals: Sequence[str],
+        *,
+        texts: Sequence[str],
+    ) -> list[Section]:
+        """Returns where methods end at each value, the whole table, and curves at each value.
+
+        Args:
+          rows: of the study.
+          columns: of the whole table, after method and setting.
+          heads: heading of each value.
+          signals: that curves are drawn of.
+          texts: what is said of the final scores, and of the columns.
+        """
+        final_rows = of_labels(reported(rows), self.methods)
+        ends = scores_at(final_rows, self.methods, self.coordinate, heads)
+        order = by_value(self.coordinate, self.methods)
+        text = "Seeds thin, a band of 95 %."
+        return [
+            Section("Where each method ends", f"{texts[0]} {INTERVALS}", [ends]),
+            Section("All of it", texts[1], [summary(rows, columns, order=order)]),
+            *(
+                Section(f"Curves, {head}", text, (), curves(here, signals, head.replace(" ", "-")))
+                for value, head in heads.items()
+                if (here := at(final_rows, self.coordinate, value))
+            ),
+        ]
+
+
+def intervals(values: Iterable[int]) -> dict[int, Changes]:
+    """Returns sync interval -> the option that sets it."""
+    return {v: {"schedule": {"sync_interval": v}} for v in values}
 
 
 AnyStudy = TypeVar("AnyStudy", bound=Study)
 
 
 def quick_base(base: TrainConfig) -> TrainConfig:
-    """A small warm start where a model is made here, and few held-out problems."""
+    """Returns a small warm start where a model is made here, and few held-out problems."""
     few = replace(base, evaluation=replace(base.evaluation, prompts=16))
     if base.preset != "none":
         return few
@@ -184,7 +277,7 @@ def quick_base(base: TrainConfig) -> TrainConfig:
 
 
 def parse(kind: type[Study], options: Sequence[str]) -> Study:
-    """The study that the options ask for; tyro answers unknown ones with the nearest names.
+    """Returns the study of these options; tyro answers unknown ones with the nearest names.
 
     Raises:
       ValueError: a preset is unknown, or needs a model or data that is not given.
@@ -207,7 +300,7 @@ def parse(kind: type[Study], options: Sequence[str]) -> Study:
 
 
 def with_preset(study: AnyStudy, name: str) -> AnyStudy:
-    """A study whose base and steps are a preset's, where one is named."""
+    """Returns a study whose base and steps are a preset's, where one is named."""
     if name == "none":
         return study
     base = make_preset(name)
@@ -216,7 +309,7 @@ def with_preset(study: AnyStudy, name: str) -> AnyStudy:
 
 
 def of_header(kind: type[AnyStudy], header: Row, where: str) -> AnyStudy:
-    """The study whose rows these are; options that there are no more are left out.
+    """Returns the study whose rows these are; options that there are no more are left out.
 
     Raises:
       ValueError: the rows are another study's, or an option has a value that it cannot have.

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 from rich.console import Console
@@ -21,8 +21,10 @@ from ogrpo.config.schedule import Reuse, Schedule
 from ogrpo.config.train import Checkpointing, Replay, TrainConfig
 from ogrpo.config.update import Knobs, Optimizer
 from ogrpo.learner.memory import give_back_after_compiling
+from ogrpo.learner.state import TrainState
 from ogrpo.loop import DivergedError, Parts, start, train
 from ogrpo.loop.parts import Record
+from ogrpo.loop.state import LoopState
 from ogrpo.report.run_dir import RunDir
 from ogrpo.setup.build import find_devices, make_parts, make_recipe
 from ogrpo.setup.cache import cache_path, keep_compiled_programs
@@ -33,14 +35,7 @@ from ogrpo.setup.model import make_model
 from ogrpo.setup.prepare import Prepared, prepare
 from ogrpo.setup.servers import connect
 
-AXES = {
-    "step": "step",
-    "updates": "updates",
-    "completions": "completions",
-    "tokens": "tokens",
-    "flops/rollout": "flops/rollout",
-    "flops/update": "flops/update",
-}
+AXES = ("step", "updates", "completions", "tokens", "flops/rollout", "flops/update")
 """Counters of a record that curves are drawn against, beside seconds."""
 WORK = ("seconds/rollout", "seconds/update", "seconds/sync")
 COMPILING = "/jax/core/compile/"
@@ -51,16 +46,16 @@ class CompileClock:
 
     def __init__(self) -> None:
         self.seconds = 0.0
-        jax.monitoring.register_event_duration_secs_listener(self._heard)
+        jax.monitoring.register_event_duration_secs_listener(self._add)
 
-    def _heard(self, event: str, duration_secs: float, **_: str | int) -> None:
+    def _add(self, event: str, duration_secs: float, **_: str | int) -> None:
         if event.startswith(COMPILING):
             self.seconds += duration_secs
 
 
 @dataclass(frozen=True)
 class Programs:
-    """What is compiled once for all cells of the same shapes."""
+    """Parts that are compiled once for all cells of the same shapes."""
 
     devices: Devices
     parts: Parts
@@ -68,7 +63,7 @@ class Programs:
 
 
 class Bench:
-    """What one process keeps from cell to cell."""
+    """Programs, problems and lessons that one process keeps from cell to cell."""
 
     def __init__(self, run_dir: Path, console: Console) -> None:
         keep_compiled_programs()
@@ -85,34 +80,31 @@ class Bench:
         self._prepared.clear()
 
     def prepare(self, config: TrainConfig) -> Prepared:
-        """The task made ready; problems and tokenizer are made once for all seeds."""
+        """Returns the task made ready; problems and tokenizer are made once for all seeds."""
         name = canonical(plain_config(_without_method(config)))
         if name not in self._prepared:
             self.close()
             self._lessons.clear()
             self._prepared[name] = prepare(config)
         known = self._prepared[name]
-        given, settled = config, known.config
-        rate = given.optimizer.learning_rate or settled.optimizer.learning_rate
+        settled = known.config
+        rate = config.optimizer.learning_rate or settled.optimizer.learning_rate
         config = replace(
-            given,
-            data=replace(given.data, prompt_length=settled.data.prompt_length),
-            rollout=replace(given.rollout, max_tokens=settled.rollout.max_tokens),
-            optimizer=replace(given.optimizer, learning_rate=rate),
+            config,
+            data=replace(config.data, prompt_length=settled.data.prompt_length),
+            rollout=replace(config.rollout, max_tokens=settled.rollout.max_tokens),
+            optimizer=replace(config.optimizer, learning_rate=rate),
         )
-        return replace(known, config=config, lessons=self._lessons_of(config, known))
-
-    def _lessons_of(self, config: TrainConfig, known: Prepared) -> Lessons | None:
-        """What a decoder imitates first: the slips of a careless teacher depend on the seed."""
-        if known.lessons is None or not is_generated(config):
-            return known.lessons
-        if config.seed not in self._lessons:
-            self._lessons[config.seed] = find_task(config).lessons
-        return self._lessons[config.seed]
+        lessons = known.lessons
+        if lessons is not None and is_generated(config):  # a teacher's slips depend on the seed
+            if config.seed not in self._lessons:
+                self._lessons[config.seed] = find_task(config).lessons
+            lessons = self._lessons[config.seed]
+        return replace(known, config=config, lessons=lessons)
 
     @contextmanager
     def parts(self, config: TrainConfig) -> Iterator[tuple[TrainConfig, Parts, Any]]:
-        """The settled config, the loop's parts and the first train state of a cell."""
+        """Yields the settled config, the loop's parts and the first train state of a cell."""
         open_mesh(config.mesh)
         prepared = self.prepare(config)
         config = prepared.config
@@ -132,17 +124,14 @@ class Bench:
             if known:
                 parts = _sharing(parts, known.parts, embedded=engine is None)
             else:
-                self._keep(name, Programs(devices, parts, prepared))
+                while len(self._programs) > 1:
+                    self._programs.popitem(last=False)
+                self._programs[name] = Programs(devices, parts, prepared)
             yield config, parts, parts.learner.init(devices.place_params(params))
-
-    def _keep(self, name: str, programs: Programs) -> None:
-        while len(self._programs) > 1:
-            self._programs.popitem(last=False)
-        self._programs[name] = programs
 
 
 def _sharing(parts: Parts, known: Parts, *, embedded: bool) -> Parts:
-    """A cell's parts with the programs of an earlier one."""
+    """Returns a cell's parts with the programs of an earlier one."""
     reset_optimizer = parts.learner.reset_optimizer
     parts = replace(parts, learner=replace(known.learner, reset_optimizer=reset_optimizer))
     if not embedded:
@@ -155,7 +144,7 @@ def _sharing(parts: Parts, known: Parts, *, embedded: bool) -> Parts:
 
 
 def _without_method(config: TrainConfig) -> TrainConfig:
-    """What the problems, their tokens and their judges depend on."""
+    """Returns what the problems, their tokens and their judges depend on."""
     shared = _without_numbers(config)
     return replace(
         shared,
@@ -170,7 +159,7 @@ def _without_method(config: TrainConfig) -> TrainConfig:
 
 
 def _without_numbers(config: TrainConfig) -> TrainConfig:
-    """A config without what is no part of its programs: numbers, seeds, and who is drawn when."""
+    """Returns a config without what is no part of its programs: numbers, seeds, the schedule."""
     schedule, optimizer = config.schedule, config.optimizer
     plain = Optimizer()
     return replace(
@@ -196,7 +185,7 @@ def _without_numbers(config: TrainConfig) -> TrainConfig:
 
 
 def program_of(config: TrainConfig) -> str:
-    """What two configs share whose updates are one compiled program."""
+    """Returns what two configs share whose updates are one compiled program."""
     recipe = make_recipe(config, _no_policy)
     reads = [sorted(recipe.reads), recipe.mask_zero_variance]
     judged_alike = replace(config.reward, flip=0.0)  # the judge is each cell's own
@@ -210,7 +199,7 @@ def _no_policy(*_: Any) -> Any:
 
 @contextmanager
 def warm_start_lock(config: TrainConfig) -> Iterator[None]:
-    """Within the block no other grid makes the same warm start: it waits, and then reads it.
+    """Holds off other grids that would make the same warm start: they wait, and then read it.
 
     The kernel lets go of the lock when a process ends, however it ends.
     """
@@ -222,32 +211,49 @@ def warm_start_lock(config: TrainConfig) -> Iterator[None]:
         yield
 
 
+class TrainingRun(NamedTuple):
+    """A run that has ended, whole or not."""
+
+    records: list[Record]
+    compiled: list[float]
+    """Seconds of compiling within each record."""
+    ended: str
+    """`whole`, or `diverged: ...`."""
+    state: LoopState | None
+
+
+def train_run(parts: Parts, first: TrainState, clock: CompileClock) -> TrainingRun:
+    """Trains to the end, or until updates are not finite."""
+    records, compiled, state = [], [], None
+    before = clock.seconds
+    try:
+        for turn in train(start(first, parts), parts):
+            state, record = turn
+            records.append(record)
+            compiled.append(clock.seconds - before)
+            before = clock.seconds
+    except DivergedError as error:
+        return TrainingRun(records, compiled, f"diverged: {error}", state)
+    return TrainingRun(records, compiled, "whole", state)
+
+
 def train_cell(cell: Cell, bench: Bench) -> Record:
-    """What a training run came to: every axis and score at each evaluation, signals on the way."""
-    records, ended = [], "whole"
-    compiled: list[float] = []
+    """Returns the row of a training run."""
     with bench.parts(cell.config) as (_, parts, first):
-        turns = train(start(first, parts), parts)
-        before = bench.clock.seconds
-        try:
-            for _, record in turns:
-                records.append(record)
-                compiled.append(bench.clock.seconds - before)
-                before = bench.clock.seconds
-        except DivergedError as error:
-            ended = f"diverged: {error}"
-    return row_of(records, compiled, ended, cell.watch)
+        run = train_run(parts, first, bench.clock)
+    return row_of(run, cell.watch)
 
 
-def row_of(records: list[Record], compiled: list[float], ended: str, watch: Watch) -> Record:
-    """The row of a run's records."""
-    axes = with_axes(records, compiled)
+def row_of(run: TrainingRun, watch: Watch) -> Record:
+    """Returns every axis and score at each evaluation, and signals on the way."""
+    records = run.records
+    axes = with_axes(records, run.compiled)
     scored = [i for i, r in enumerate(records) if r.get("pass@1/sampled") is not None]
     names = [k for k in records[0] if k.startswith("pass@")]
     noise = [name for name in ("grad_variance", "grad_snr") if name in records[-1]]
     last = scored[-1]
     return {
-        "ended": ended,
+        "ended": run.ended,
         "evaluations": {
             **{name: [axes[i][name] for i in scored] for name in axes[0]},
             **{name: rounded([records[i].get(name) for i in scored]) for name in (*names, *noise)},
@@ -255,40 +261,40 @@ def row_of(records: list[Record], compiled: list[float], ended: str, watch: Watc
         "steps": thinned(records[1:], axes, watch),
         "final": rounded({**axes[-1], **{name: records[last][name] for name in names}}),
         "temperature": records[0]["heldout/temperature"],
-        "seconds/compiling": rounded(sum(compiled)),
+        "seconds/compiling": rounded(sum(run.compiled)),
         "seconds/evaluating": rounded(sum(r["seconds/eval"] for r in records)),
     }
 
 
 def with_axes(records: list[Record], compiled: list[float]) -> list[Record]:
-    """Each record's place on every axis; seconds are without evaluation and compilation."""
-    spent, found = 0.0, []
+    """Returns each record's place on every axis; seconds without evaluation and compilation."""
+    spent, axes = 0.0, []
     for record, making in zip(records, compiled, strict=True):
         spent += max(0.0, sum(record[name] for name in WORK) - making)
-        counters = {axis: record[name] for axis, name in AXES.items()}
-        found.append({**counters, "seconds": rounded(spent)})
-    return found
+        axes.append({**{axis: record[axis] for axis in AXES}, "seconds": rounded(spent)})
+    return axes
 
 
 def thinned(records: list[Record], axes: list[Record], watch: Watch) -> Record:
-    """Means of the signals over stretches of steps, each with its place at the stretch's end."""
+    """Returns means of the signals over stretches of steps, each at the stretch's end.
+
+    `tokens/completion` is of the completions that a step collected.
+    """
+
+    def mean(values: list[Any]) -> float | None:
+        known = [float(value) for value in values if value is not None]
+        return sum(known) / len(known) if known else None
+
+    signals = []
+    for record, before, after in zip(records, axes, axes[1:], strict=False):
+        collected = after["completions"] - before["completions"]
+        length = (after["tokens"] - before["tokens"]) / collected if collected else None
+        signals.append({**record, "tokens/completion": length})
     size = -(-len(records) // watch.points) or 1
     stretches = [(n, min(n + size, len(records))) for n in range(0, len(records), size)]
-    signals = [_signals(record, axes[n], axes[n + 1]) for n, record in enumerate(records)]
     columns: Record = {axis: [axes[end][axis] for _, end in stretches] for axis in axes[0]}
     for name in watch.signals:
         if any(record.get(name) is not None for record in signals):
             values = [record.get(name) for record in signals]
-            columns[name] = rounded([_mean(values[begin:end]) for begin, end in stretches])
+            columns[name] = rounded([mean(values[begin:end]) for begin, end in stretches])
     return columns
-
-
-def _signals(record: Record, before: Record, after: Record) -> Record:
-    bought = after["completions"] - before["completions"]
-    length = (after["tokens"] - before["tokens"]) / bought if bought else None
-    return {**record, "tokens/completion": length}
-
-
-def _mean(values: list[Any]) -> float | None:
-    known = [float(value) for value in values if value is not None]
-    return sum(known) / len(known) if known else None

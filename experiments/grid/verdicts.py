@@ -20,8 +20,7 @@ from typing import Any, Literal
 import numpy as np
 from jax.scipy.special import betainc
 
-from experiments.grid.choose import SCORE, by_seed, reported
-from experiments.grid.rows import Row, where
+from experiments.grid.rows import SCORE, Row, by_seed, reported, where
 from ogrpo.evaluation.intervals import student_quantile
 
 SMALLEST = 0.05
@@ -44,7 +43,7 @@ def mean_and_interval(values: Sequence[float]) -> tuple[float, float]:
 
 @dataclass(frozen=True)
 class Difference:
-    """How far a method ends above another, seed by seed."""
+    """Lead of a method over another, seed by seed."""
 
     values: tuple[float, ...]
 
@@ -83,7 +82,7 @@ def difference(rows: Sequence[Row], others: Sequence[Row], name: str = SCORE) ->
 
 @dataclass(frozen=True)
 class Verdict:
-    """What a difference says of a claim, once the whole family is known."""
+    """A difference as evidence for a claim, once the whole family is known."""
 
     difference: Difference
     relation: Relation
@@ -94,15 +93,15 @@ class Verdict:
         if self.relation == "below":
             mean, low, high = -mean, -high, -low
         if self.relation == "level":
-            held = low > -SMALLEST and high < SMALLEST
+            holds = low > -SMALLEST and high < SMALLEST
             refuted = survives and abs(mean) >= SMALLEST
         else:
-            held = low > -SMALLEST if self.relation == "not below" else mean >= SMALLEST
-            held = held and (survives or self.relation == "not below")
+            holds = low > -SMALLEST if self.relation == "not below" else mean >= SMALLEST
+            holds = holds and (survives or self.relation == "not below")
             refuted = survives and mean <= -SMALLEST
         excluded = self.relation in ("above", "below") and high < SMALLEST
-        known = {"reproduced": held, "contradicted": refuted, "not seen": excluded}
-        return next((word for word, holds in known.items() if holds), "undecided")
+        verdicts = {"reproduced": holds, "contradicted": refuted, "not seen": excluded}
+        return next((word for word, is_so in verdicts.items() if is_so), "undecided")
 
 
 @dataclass(frozen=True)

@@ -1,1 +1,1 @@
-"""Which buffer, sampler, replay ratio and controller for which budget."""
+"""Buffers, samplers, replay ratios and controllers, each for its budget."""

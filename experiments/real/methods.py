@@ -1,12 +1,8 @@
 """Methods of `real`: those of docs/results.md, on SmolLM2-135M."""
 
-from collections.abc import Mapping
-from typing import Any
-
+from experiments.grid.variants import Changes
 from experiments.grid.verdicts import claim
-from experiments.rec import methods as rec
-
-Changes = Mapping[str, Any]
+from experiments.rec import study as rec
 
 INTERVAL = 20
 """Steps between two renewals of the server, where methods are compared on stale samples."""

@@ -1,1 +1,1 @@
-"""How many completions reuse saves, methods compared at equal budgets."""
+"""Completions that reuse saves, methods compared at equal budgets."""

@@ -10,21 +10,88 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from experiments.grid.cell import Cell
 from experiments.grid.rows import rounded
-from experiments.staleness.fleet import Fleet
 from ogrpo.config.values import require
 from ogrpo.protocol import Completion, Group, IntArray, Sampling
 from ogrpo.rollout.collection import CollectionLimits, Collector, Request
 from ogrpo_plan.rehearsal import unrewarded
-from ogrpo_plan.simulation import measured_service, simulate, summarize, window
+from ogrpo_plan.simulation import (
+    Floats,
+    InFlight,
+    Pipeline,
+    measured_service,
+    simulate,
+    summarize,
+    window,
+)
 
 SAMPLING = Sampling(temperature=1.0, max_tokens=1, group_size=1)
+Kind = Literal["even", "uneven", "slow server"]
+SLOWER = 3.0
+"""Factor by which the calls of the slow server are longer."""
+SPREAD = 1.0
+"""Standard deviation of the log of uneven calls."""
+
+
+@dataclass(frozen=True)
+class Fleet:
+    """Workers that answer calls, and how far they run ahead of a trainer."""
+
+    workers: int = 1
+    kind: Kind = "even"
+    """All calls alike; log-normal calls of the same mean; or one server slower than the others."""
+    in_flight: InFlight = "wait"
+    """Effect of a push of weights on calls under way."""
+    lead: int = 2
+    """Batches that may be asked for ahead."""
+    v: int = 1
+    """Steps between two pushes."""
+    calls: int = 8
+    """Calls of a batch."""
+    call: float = 1.0
+    """Mean seconds of one."""
+    train: float = 2.0
+    """Seconds of the trainer's work on a batch."""
+    push: float = 0.05
+    """Seconds of a push."""
+
+    def __post_init__(self) -> None:
+        for name in ("workers", "v", "calls"):
+            value = getattr(self, name)
+            require(value >= 1, f"fleet.{name} is {value}: give at least 1")
+        for name in ("call", "train", "push", "lead"):
+            value = getattr(self, name)
+            require(value >= 0, f"fleet.{name} is {value}: give at least 0")
+
+    def seconds(self, seed: int, step: int) -> Floats:
+        """Returns the seconds of a step's calls, were every server as fast as the first."""
+        if self.kind != "uneven":
+            return np.full(self.calls, self.call)
+        draws = np.random.default_rng([seed, 6, step]).normal(size=self.calls)
+        return self.call * np.exp(SPREAD * draws - SPREAD**2 / 2)
+
+    @property
+    def factors(self) -> list[float]:
+        """Factor of each server's seconds."""
+        slow = SLOWER if self.kind == "slow server" else 1.0
+        return [1.0] * (self.workers - 1) + [slow]
+
+    def pipeline(self, steps: int) -> Pipeline:
+        """Returns the fleet as `plan` simulates it."""
+        return Pipeline(
+            steps=steps,
+            workers=self.workers,
+            lead=self.lead,
+            v=self.v,
+            sync_seconds=self.push,
+            in_flight=self.in_flight,
+        )
 
 
 @dataclass(frozen=True)
@@ -62,41 +129,38 @@ class SleepingEngine:
         self.version = version
 
     def generate(self, prompts: Sequence[IntArray], sampling: Sampling, seed: int) -> list[Group]:  # noqa: ARG002
-        """One token to each prompt, which says the step and the place of the call in it."""
+        """Returns one token to each prompt, whose ids are the step and the place of the call."""
         step, place = prompts[0].tolist()
         with self._lock:
             factor, version = self._free.pop(0), self.version
-        own = float(self._pace.fleet.seconds(self._pace.seed, step)[place]) * factor
+        seconds = float(self._pace.fleet.seconds(self._pace.seed, step)[place]) * factor
         begun = time.perf_counter()
-        time.sleep(own * self._pace.scale)
+        time.sleep(seconds * self._pace.scale)
         with self._lock:
             self._free.append(factor)
             self.calls.append((time.perf_counter() - begun) / self._pace.scale)
-        return [Group(prompt, (_completion(version),)) for prompt in prompts]
+        completion = Completion(
+            token_ids=np.zeros(1, np.int32),
+            log_probs=np.zeros(1, np.float32),
+            policy_version=version,
+            temperature=1.0,
+            finish_reason="stop",
+        )
+        return [Group(prompt, (completion,)) for prompt in prompts]
 
     def metrics(self) -> Mapping[str, float]:
-        """Nothing of its own."""
+        """Returns no counters."""
         return {}
 
 
-def _completion(version: int) -> Completion:
-    return Completion(
-        token_ids=np.zeros(1, np.int32),
-        log_probs=np.zeros(1, np.float32),
-        policy_version=version,
-        temperature=1.0,
-        finish_reason="stop",
-    )
-
-
 def measure(cell: Cell, _: object) -> Mapping[str, Any]:
-    """Pace, idleness and staleness of the collector, and what the simulation says of them."""
+    """Returns pace, idleness and staleness of the collector, measured and simulated."""
     pace: Pace = cell.config
     engine = SleepingEngine(pace)
-    asked, ages = run(pace, engine)
+    begun, ages = run(pace, engine)
     fleet = pace.fleet
     first, end = window(pace.steps, fleet.lead, fleet.v)
-    ends = np.array(asked[1:]) / pace.scale
+    ends = np.array(begun[1:]) / pace.scale
     seen = {
         "rate": (end - first) / (ends[end - 1] - ends[first - 1]),
         **summary_of(np.concatenate(ages[first:end])),
@@ -107,23 +171,28 @@ def measure(cell: Cell, _: object) -> Mapping[str, Any]:
     trace = simulate(fleet.pipeline(pace.steps), service, lambda _step: fleet.train)
     foreseen = summarize(trace, lead=fleet.lead, v=fleet.v)
     late = (trace.call_step >= first) & (trace.call_step < end)
-    told = {"rate": foreseen.steps_per_second, **summary_of(trace.staleness[late])}
+    predicted = {"rate": foreseen.steps_per_second, **summary_of(trace.staleness[late])}
     return {
         "measured": rounded(seen),
-        "predicted": rounded(told),
+        "predicted": rounded(predicted),
         "trainer_idle": rounded(foreseen.trainer_idle),
         "workers_idle": rounded(foreseen.workers_idle),
     }
 
 
 def summary_of(ages: NDArray[np.int64]) -> dict[str, float]:
-    """Of the ages of what was delivered, in steps."""
+    """Returns mean and largest of the ages of what was delivered, in steps."""
     return {"staleness": float(ages.mean()), "staleness/max": int(ages.max())}
 
 
 def run(pace: Pace, engine: SleepingEngine) -> tuple[list[float], list[NDArray[np.int64]]]:
-    """When each step began, the end after the last, and the ages of each step's groups."""
-    fleet, asked, ages = pace.fleet, [], []
+    """Returns when each step began, the end after the last, and the ages of each step's groups."""
+    fleet, begun, ages = pace.fleet, [], []
+
+    def request(step: int) -> Request:
+        prompts = [np.array([step, place], np.int32) for place in range(fleet.calls)]
+        return Request(step, range(fleet.calls), prompts, seed=step)
+
     limits = CollectionLimits(
         lead=fleet.lead,
         max_staleness=None,
@@ -133,7 +202,7 @@ def run(pace: Pace, engine: SleepingEngine) -> tuple[list[float], list[NDArray[n
     )
     with Collector(
         engine,
-        partial(request, fleet),
+        request,
         SAMPLING,
         unrewarded,
         steps=range(pace.steps),
@@ -143,16 +212,10 @@ def run(pace: Pace, engine: SleepingEngine) -> tuple[list[float], list[NDArray[n
         for step in range(pace.steps):
             if step % fleet.v == 0:
                 collector.publish((), step)
-            asked.append(time.perf_counter())
+            begun.append(time.perf_counter())
             taken = collector.take(step)
             versions = [g.completions[0].policy_version for g in taken.groups]
             ages.append(step - np.array(versions, np.int64))
             time.sleep(fleet.train * pace.scale)
-        asked.append(time.perf_counter())
-    return asked, ages
-
-
-def request(fleet: Fleet, step: int) -> Request:
-    """A prompt for each call of a step."""
-    prompts = [np.array([step, place], np.int32) for place in range(fleet.calls)]
-    return Request(step, range(fleet.calls), prompts, seed=step)
+        begun.append(time.perf_counter())
+    return begun, ages

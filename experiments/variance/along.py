@@ -55,7 +55,7 @@ class Along:
 
     @property
     def seed(self) -> int:
-        """The run's."""
+        """Seed of the run."""
         return self.train.seed
 
 
@@ -77,42 +77,42 @@ class Drawn(NamedTuple):
 
 
 def measure(cell: Cell, bench: Bench) -> Mapping[str, Any]:
-    """Moments of every estimator at every age, and what divergences and pilots predict of them."""
+    """Returns moments of every estimator at every age, and figures that may predict them."""
     along: Along = cell.config
     with bench.parts(along.train) as (config, parts, first):
         policies: dict[int, Any] = {}
         for state, _ in train(start(first, parts), parts):
             if (age := config.schedule.steps - state.step) in along.ages:
                 policies[age] = state.train.whole(snapshot(state.train.params))
-        return rounded(_at_ages(along, parts, policies))
-
-
-def _at_ages(along: Along, parts: Parts, policies: Mapping[int, Any]) -> Mapping[str, Any]:
-    pi = policies[0]
-    sampling = parts.collection.sampling
-    pull, group_size = make_pull(parts.learner.score, sampling.temperature), sampling.group_size
-    true = [draw(along, parts, pi, pi, f"truth {n}") for n in range(TRUTH)]
-    only = {"none": ESTIMATORS["none"]}
-    truth = jnp.mean(jnp.stack([gradients(pull, pi, one, only)[:, 0] for one in true]), axis=0)
-    length = moments(Sums.of(truth[:, None], 0 * truth))
-    rows = []
-    for age in sorted(policies):
-        drawn = draw(along, parts, policies[age], pi, "stale")
-        sums = Sums.of(gradients(pull, pi, drawn, ESTIMATORS), truth)
-        ratios, rewards = drawn.sequences
-        rows.append(
-            {
-                "age": age,
-                **divergences(parts, policies[age], true, ratios),
-                "gradient": dict(zip(ESTIMATORS, _listed(moments(sums)), strict=True)),
-                "value": value_errors(ratios, rewards, BATCH * group_size),
+        pi = policies[0]
+        sampling = parts.collection.sampling
+        pull = make_pull(parts.learner.score, sampling.temperature)
+        true = [draw(along, parts, pi, pi, f"truth {n}") for n in range(TRUTH)]
+        only = {"none": ESTIMATORS["none"]}
+        truth = jnp.mean(jnp.stack([gradients(pull, pi, one, only)[:, 0] for one in true]), axis=0)
+        length = moments(Sums.of(truth[:, None], 0 * truth))
+        ages = []
+        for age in sorted(policies):
+            drawn = draw(along, parts, policies[age], pi, "stale")
+            sums = moments(Sums.of(gradients(pull, pi, drawn, ESTIMATORS), truth))
+            ratios, rewards = drawn.sequences
+            of_estimator = {
+                name: {moment: float(values[n]) for moment, values in sums.items()}
+                for n, name in enumerate(ESTIMATORS)
             }
-        )
-    return {"squared_gradient": float(length["bias2"][0]), "ages": rows}
+            ages.append(
+                {
+                    "age": age,
+                    **divergences(parts, policies[age], true, ratios),
+                    "gradient": of_estimator,
+                    "value": value_errors(ratios, rewards, BATCH * sampling.group_size),
+                }
+            )
+    return rounded({"squared_gradient": float(length["bias2"][0]), "ages": ages})
 
 
 def draw(along: Along, parts: Parts, mu: Any, pi: Any, stream: str) -> Drawn:
-    """One group of mu for each of the first prompts."""
+    """Draws one group of mu for each of the first prompts."""
     engine, sampling = parts.collection.engine, parts.collection.sampling
     engine.publish(mu, engine.version + 1)
     temperature = jnp.float32(sampling.temperature)
@@ -132,8 +132,8 @@ def draw(along: Along, parts: Parts, mu: Any, pi: Any, stream: str) -> Drawn:
 
 
 def gradients(pull: Any, pi: Any, drawn: Drawn, estimators: Mapping[str, Any]) -> jax.Array:
-    """Each group's gradient by each estimator. [groups, E, parameters]."""
-    found = []
+    """Returns each group's gradient by each estimator, [groups, E, parameters]."""
+    pulled = []
     for batch, log_ratio in zip(drawn.batches, drawn.log_ratios, strict=True):
         mask = batch.active_mask
         credit = leave_one_out(batch.rewards)[None, ..., None] / batch.rewards.shape[-1]
@@ -141,18 +141,18 @@ def gradients(pull: Any, pi: Any, drawn: Drawn, estimators: Mapping[str, Any]) -
         pulls = jnp.where(mask[None], weights * credit, 0.0)
         for n in range(len(batch.rewards)):
             alone = jax.tree.map(lambda x, n=n: x[n : n + 1], batch)
-            found.append(pull(pi, alone, pulls[:, n]))
-    return jnp.stack(found)
+            pulled.append(pull(pi, alone, pulls[:, n]))
+    return jnp.stack(pulled)
 
 
 def divergences(parts: Parts, mu: Any, true: list[Drawn], ratios: np.ndarray) -> dict[str, float]:
-    """How far pi is from mu: KL from draws of pi, the other figures from draws of mu."""
+    """Returns how far pi is from mu: KL from draws of pi, other figures from draws of mu."""
     temperature = jnp.float32(parts.collection.sampling.temperature)
     logs = []
     for drawn in true:
         for batch, ratio in zip(drawn.batches, drawn.log_ratios, strict=True):
-            own = batch.behavior_log_probs + ratio
-            away = own - parts.learner.score(mu, batch, temperature)
+            log_probs = batch.behavior_log_probs + ratio
+            away = log_probs - parts.learner.score(mu, batch, temperature)
             logs.append(np.asarray(jnp.sum(away, axis=-1, where=batch.active_mask)).ravel())
     share = ratios.sum() ** 2 / (ratios**2).sum() / len(ratios)
     return {
@@ -161,8 +161,3 @@ def divergences(parts: Parts, mu: Any, true: list[Drawn], ratios: np.ndarray) ->
         "ess": float(share),
         "largest": float(ratios.max()),
     }
-
-
-def _listed(found: Mapping[str, jax.Array]) -> list[dict[str, float]]:
-    each = zip(*(np.asarray(values).tolist() for values in found.values()), strict=True)
-    return [dict(zip(found, values, strict=True)) for values in each]

@@ -30,7 +30,7 @@ class Family:
     """One sampler, and how far its tilts go."""
 
     seed: int = 0
-    """Draws the sampler, the direction and the rewards."""
+    """Seed of the sampler, the direction and the rewards."""
     answers: int = 32
     tilts: tuple[float, ...] = (0.05, 0.1, 0.2, 0.4, 0.8, 1.2, 1.6, 2.0, 2.5)
     sizes: tuple[int, ...] = (4, 16, 64)
@@ -45,7 +45,7 @@ class Family:
 
 
 def made(family: Family) -> tuple[Vector, Vector, Vector]:
-    """The sampler, the direction of the tilts, and 0/1 rewards that lean towards it. [Y] each."""
+    """Draws the sampler, the tilts' direction, and 0/1 rewards that lean towards it, [Y] each."""
     rng = np.random.default_rng([family.seed, 4])
     mu = rng.dirichlet(np.ones(family.answers))
     along = rng.normal(size=family.answers)
@@ -55,7 +55,7 @@ def made(family: Family) -> tuple[Vector, Vector, Vector]:
 
 
 def measure(cell: Cell, _: object) -> Mapping[str, Any]:
-    """Every estimator's error at every tilt and size: from the formula, and from draws."""
+    """Returns every estimator's error at every tilt and size, by the formula and of draws."""
     family: Family = cell.config
     mu, along, rewards = made(family)
     rng = np.random.default_rng([family.seed, 5])
@@ -74,23 +74,23 @@ def _at(
         "kl": float(bounds.kl_divergence(jnp.asarray(pi), jnp.asarray(mu))),
         "chi_square": float(bounds.chi_square_divergence(jnp.asarray(pi), jnp.asarray(mu))),
     }
-    found, ess = {}, 1.0
+    estimators, ess = {}, 1.0
     for n in family.sizes:
         draws = rng.choice(family.answers, (family.replicates, n), p=mu)
-        told = predicted(ratio, rewards, mu, n)
+        formulas = predicted(ratio, rewards, mu, n)
         seen = measured(ratio, rewards, mu, n, draws)
-        found[str(n)] = {name: {**told[name], **seen[name]} for name in told}
+        estimators[str(n)] = {name: {**formulas[name], **seen[name]} for name in formulas}
         ess = effective_share(ratio[draws])
-    return {"tilt": tilt, **divergences, "ess": ess, "estimators": found}
+    return {"tilt": tilt, **divergences, "ess": ess, "estimators": estimators}
 
 
 def effective_share(ratios: Vector) -> float:
-    """Kish's effective share of draws [R, n], mean over the replicates."""
+    """Returns Kish's effective share of draws [R, n], mean over the replicates."""
     return float((ratios.sum(1) ** 2 / (ratios**2).sum(1) / ratios.shape[1]).mean())
 
 
 def tables(ratio: Vector, rewards: Vector, mu: Vector, n: int) -> dict[str, Vector]:
-    """One term for each answer, for the estimators that are means of terms. [Y] each."""
+    """Returns a term for each answer, for the estimators that are means of terms, [Y] each."""
     rho, values, probs = (jnp.asarray(x) for x in (ratio, rewards, mu))
     low, high = KEPT
     kept = jnp.where((rho >= low) & (rho <= high), rho, 0)
@@ -110,29 +110,29 @@ def tables(ratio: Vector, rewards: Vector, mu: Vector, n: int) -> dict[str, Vect
 
 
 def predicted(ratio: Vector, rewards: Vector, mu: Vector, n: int) -> dict[str, dict[str, float]]:
-    """Mean squared errors of means of n by the formulas: bias squared and variance over n.
+    """Returns mean squared errors of means of n: bias squared and variance over n by formulas.
 
     For the self-normalised mean it is the first order, E_mu[rho^2 (f - J)^2] / n; `bound`: proved.
     """
     truth = mu @ (ratio * rewards)
-    found: dict[str, dict[str, float]] = {}
+    errors: dict[str, dict[str, float]] = {}
     for name, terms in tables(ratio, rewards, mu, n).items():
         one = exact_moments(jnp.asarray(terms), jnp.asarray(mu), jnp.asarray(truth))
         bias, variance = float(one.bias) ** 2, float(one.variance) / n
-        found[name] = {"bias2": bias, "variance": variance, "mse": bias + variance}
+        errors[name] = {"bias2": bias, "variance": variance, "mse": bias + variance}
     spread = float(mu @ (ratio**2 * (rewards - truth) ** 2))
     chi_square = float(mu @ ratio**2) - 1
     bound = bounds.self_normalized_mse_bound(spread, 1.0, chi_square, n)
     first = {"bias2": 0.0, "variance": spread / n, "mse": spread / n}
-    found[SELF_NORMALISED] = {**first, "bound": float(bound)}
-    found["plain"]["bound"] = 1 / float(bounds.effective_samples(n, chi_square))
-    return found
+    errors[SELF_NORMALISED] = {**first, "bound": float(bound)}
+    errors["plain"]["bound"] = 1 / float(bounds.effective_samples(n, chi_square))
+    return errors
 
 
 def measured(
     ratio: Vector, rewards: Vector, mu: Vector, n: int, draws: Draws
 ) -> dict[str, dict[str, float]]:
-    """The same from draws [R, n] of the sampler, with the standard error of each figure."""
+    """Returns the same from draws [R, n] of the sampler, with each figure's standard error."""
     truth = mu @ (ratio * rewards)
     estimates = {
         name: terms[draws].mean(axis=1) for name, terms in tables(ratio, rewards, mu, n).items()

@@ -1,15 +1,14 @@
 """Figures of `variance`."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from experiments.grid.cell import place_name
-from experiments.grid.choose import groups
-from experiments.grid.figures import COLORS
-from experiments.grid.rows import Row
+from experiments.grid.figures import COLORS, legend_below
+from experiments.grid.rows import Rows, groups
 from experiments.variance.errors import (
     Vector,
     ages_of,
@@ -29,8 +28,8 @@ SHOWN = {
 }
 
 
-def families(rows: Sequence[Row]) -> Figure:
-    """Errors against chi-square, predicted as lines and drawn as points, of the first family."""
+def families(rows: Rows) -> Figure:
+    """Draws errors of the first family against chi-square: predicted lines, measured points."""
     pairs = rows[0]["pairs"]
     sizes = list(pairs[0]["estimators"])
     figure = Figure(figsize=(4.0 * len(sizes), 4.4), layout="constrained")
@@ -45,13 +44,12 @@ def families(rows: Sequence[Row]) -> Figure:
         axes.set(xscale="log", yscale="log", xlabel="χ²(π‖μ)")
         axes.set_title(f"n = {n}", loc="left")
     panels[0].set_ylabel("mean squared error (line: predicted)")
-    handles, names = panels[0].get_legend_handles_labels()
-    figure.legend(handles, names, loc="outside lower center", ncols=4, fontsize=9)
+    legend_below(figure, 4)
     return figure
 
 
-def divergence(rows: Sequence[Row]) -> Figure:
-    """Effective share against KL, with what is proved of it."""
+def divergence(rows: Rows) -> Figure:
+    """Draws effective share against KL, with what is proved of it."""
     figure = Figure(figsize=(6.2, 3.9), layout="constrained")
     axes = figure.subplots()
     for (place, trials), color in zip(groups(rows).items(), COLORS, strict=False):
@@ -67,17 +65,17 @@ def divergence(rows: Sequence[Row]) -> Figure:
     return figure
 
 
-def gradient(rows: Sequence[Row]) -> Figure:
-    """Variance and error of gradients against age."""
-    found = groups(rows)
-    panels: tuple[tuple[str, Callable[[Sequence[Row], str, int], Vector]], ...] = (
+def gradient(rows: Rows) -> Figure:
+    """Draws variance and error of gradients against age."""
+    runs = groups(rows)
+    panels: tuple[tuple[str, Callable[[Rows, str, int], Vector]], ...] = (
         ("variance, over a fresh batch's", relative_variance),
         ("squared error, over a fresh batch's", relative_error),
     )
-    height = 3.4 * len(found) + 0.8
+    height = 3.4 * len(runs) + 0.8
     figure = Figure(figsize=(10.5, height), layout="constrained")
-    grid = figure.subplots(len(found), 2, sharex=True, sharey="col", squeeze=False)
-    for line, (place, trials) in zip(grid, found.items(), strict=True):
+    grid = figure.subplots(len(runs), 2, sharex=True, sharey="col", squeeze=False)
+    for line, (place, trials) in zip(grid, runs.items(), strict=True):
         for axes, (label, of) in zip(line, panels, strict=True):
             _by_age(axes, trials, of)
             axes.set_ylabel(label)
@@ -85,14 +83,11 @@ def gradient(rows: Sequence[Row]) -> Figure:
             axes.set_xlabel("age of the sampler, steps")
         chi = [1 + column(trials, age, "chi_square").mean() for age in ages_of(trials)]
         line[0].plot(ages_of(trials), chi, "k--", linewidth=1, label="1 + χ²")
-    handles, names = grid[0][0].get_legend_handles_labels()
-    figure.legend(handles, names, loc="outside lower center", ncols=3, fontsize=9)
+    legend_below(figure, 3)
     return figure
 
 
-def _by_age(
-    axes: Axes, rows: Sequence[Row], of: Callable[[Sequence[Row], str, int], Vector]
-) -> None:
+def _by_age(axes: Axes, rows: Rows, of: Callable[[Rows, str, int], Vector]) -> None:
     ages = ages_of(rows)
     for name, color in zip(ESTIMATORS, COLORS, strict=False):
         values = np.array([of(rows, name, age) for age in ages])
@@ -106,12 +101,12 @@ def _by_age(
     axes.set_yscale("log")
 
 
-def thresholds(rows: Sequence[Row]) -> Figure:
-    """Error of each rule for a cap over the least error that any cap has."""
-    found = groups(rows)
-    figure = Figure(figsize=(5.2 * len(found), 4.2), layout="constrained")
-    panels = figure.subplots(1, len(found), sharey=True, squeeze=False)[0]
-    for axes, (place, trials) in zip(panels, found.items(), strict=True):
+def thresholds(rows: Rows) -> Figure:
+    """Draws error of each rule for a cap over the least error that any cap has."""
+    runs = groups(rows)
+    figure = Figure(figsize=(5.2 * len(runs), 4.2), layout="constrained")
+    panels = figure.subplots(1, len(runs), sharey=True, squeeze=False)[0]
+    for axes, (place, trials) in zip(panels, runs.items(), strict=True):
         ages = ages_of(trials)
         for (rule, label), color in zip(SHOWN.items(), COLORS, strict=False):
             over = [column(trials, age, rule) / column(trials, age, "mse/best") for age in ages]
@@ -124,6 +119,5 @@ def thresholds(rows: Sequence[Row]) -> Figure:
         axes.set_xlabel("age of the sampler, steps")
         axes.set_title(place_name(place), loc="left", fontsize=10)
     panels[0].set_ylabel("squared error over the best cap's")
-    handles, names = panels[0].get_legend_handles_labels()
-    figure.legend(handles, names, loc="outside lower center", ncols=3, fontsize=9)
+    legend_below(figure, 3)
     return figure

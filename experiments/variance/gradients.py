@@ -43,7 +43,7 @@ def make_pull(score: ScoreFn, temperature: float) -> PullFn:
 
 
 class Sums(NamedTuple):
-    """Of groups' gradients and of their distance from the truth, prompt by prompt."""
+    """Sums of groups' gradients and of their distance from the truth, prompt by prompt."""
 
     groups: int
     gradient: jax.Array
@@ -53,14 +53,14 @@ class Sums(NamedTuple):
 
     @classmethod
     def of(cls, gradients: jax.Array, truth: jax.Array) -> "Sums":
-        """From [M, E, P] and [M, P]."""
+        """Returns the sums of [M, E, P] and [M, P]."""
         away = gradients - truth[:, None]
         squared = [jnp.einsum("mep,mep->e", x, x) for x in (gradients, away)]
         return cls(len(gradients), gradients.sum(0), squared[0], away.sum(0), squared[1])
 
 
 def moments(sums: Sums) -> dict[str, jax.Array]:
-    """Squared bias, without the noise of either side, and the variance of one group; [E] each.
+    """Returns squared bias without the noise of either side, and a group's variance, [E] each.
 
     The prompts are drawn too: the variance is that of a group of any prompt. The bias is taken
     prompt by prompt, where what differs between prompts cancels; its square may come out below 0.

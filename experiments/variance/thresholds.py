@@ -17,7 +17,7 @@ Rewards = NDArray[np.floating[Any]]
 
 
 def value_errors(ratios: Vector, rewards: Rewards, n: int) -> Mapping[str, float]:
-    """Mean squared error of means of n on the second half, by rules that saw the first alone.
+    """Returns mean squared errors of means of n on the second half, by rules that saw the first.
 
     Both halves are taken as the distributions that they are, so that no error is drawn. `tau/root`
     is tau = J + (n - 1) E[(rho - tau)_+ r], `tau/scan` the cap that `optimal_clip` finds,
@@ -72,7 +72,7 @@ def _of_terms(terms: jax.Array, ratios: Vector, rewards: Vector, n: int) -> floa
 
 
 def _first_order(ratios: Vector, rewards: Vector, n: int) -> float:
-    """E[rho^2 (r - J)^2] / n with the ratios' mean 1 put right, J their self-normalised mean."""
+    """Returns E[rho^2 (r - J)^2] / n, rho over its mean and J the self-normalised mean."""
     one = self_normalized_terms(jnp.asarray(ratios), jnp.asarray(rewards))
     value, scaled = float(one.mean()), ratios / ratios.mean()
     return float((scaled**2 * (rewards - value) ** 2).mean() / n)

@@ -4,7 +4,7 @@ import math
 import random
 
 from experiments.grid.cell import changes
-from experiments.grid.rows import rounded, told_of
+from experiments.grid.rows import place_in_study, rounded
 from experiments.grid.train import AXES
 
 EVALUATIONS = 5
@@ -38,7 +38,7 @@ def row(cell, base, score=None, **signals):
         "seconds": 1.0,
         "date": "2026-01-01",
     }
-    return {**told_of(cell), "changes": changes(cell.config, base), **rounded(made)}
+    return {**place_in_study(cell), "changes": changes(cell.config, base), **rounded(made)}
 
 
 def places(schedule, parts):

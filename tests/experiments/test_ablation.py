@@ -2,9 +2,7 @@
 
 import pytest
 
-from experiments.ablation.main import AblationStudy
-from experiments.ablation.methods import METHODS
-from experiments.ablation.report import communication, printed, pushes
+from experiments.ablation.study import METHODS, AblationStudy, communication, printed, pushes
 from ogrpo.setup.presets import paper
 from tests.experiments.synthetic import grid
 

@@ -4,9 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from experiments.boundary.main import BoundaryStudy
-from experiments.boundary.report import rank_table, warning_table
-from experiments.boundary.signs import SCHEMES
+from experiments.boundary.study import SCHEMES, BoundaryStudy, rank_table, warning_table
 from tests.experiments.synthetic import row
 
 STUDY = BoundaryStudy(schemes=("neither",), intervals=(1, 30), rates=(1e-3, 1e-2))

@@ -8,9 +8,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from experiments.bounds.claims import TOLERANCE, make_claims, of_part
+from experiments.bounds.report import claims_table
 from rich.console import Console
 
-from experiments.bounds.claims import TOLERANCE, make_claims, of_part
 from experiments.bounds.exact import (
     Bandit,
     bandit_rewards,
@@ -19,11 +20,10 @@ from experiments.bounds.exact import (
     facts,
     trajectory,
 )
-from experiments.bounds.main import BoundsStudy
 from experiments.bounds.measure import bandit, pairs, sampled, thresholds
 from experiments.bounds.plots import PLOTS
-from experiments.bounds.report import claims_table
 from experiments.bounds.sampled import plug_in, resamples
+from experiments.bounds.study import BoundsStudy
 from experiments.grid.cell import Cell, check_honest
 from experiments.grid.study import parse
 from experiments.grid.train import Bench

@@ -233,7 +233,7 @@ def test_a_saved_model_is_trained_further(finished, run, tmp_path):
     assert first["pass@1/greedy"] == last["pass@1/greedy"]
 
 
-def test_adapters_are_trained_told_of_saved_and_resumed(run, environment, tmp_path):
+def test_adapters_are_trained_place_in_study_saved_and_resumed(run, environment, tmp_path):
     folder = tmp_path / "lora"
     done = run(*SMALL, "--schedule.steps=2", "--lora.rank=3", f"--run-dir={folder}")
     assert done.returncode == 0, done.stderr

@@ -7,11 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from experiments.grid.tuned import brief, changed
-from experiments.noise.main import NoiseStudy
-from experiments.noise.report import amplified
-from experiments.noise.shares import false_share
-from experiments.rec.methods import METHODS
+from experiments.grid.variants import brief, changed
+from experiments.noise.study import NoiseStudy, amplified, false_share
+from experiments.rec.study import METHODS
 from ogrpo.config.method import algorithm, knobs
 
 

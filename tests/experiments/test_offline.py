@@ -4,10 +4,17 @@ import pytest
 
 from experiments.grid.cell import changes
 from experiments.grid.train import program_of
-from experiments.offline.main import OfflineStudy
-from experiments.offline.methods import FRESH, METHODS
-from experiments.offline.report import beginning, best, falls, halfway, trained
-from experiments.rec.methods import METHODS as REC
+from experiments.offline.study import (
+    FRESH,
+    METHODS,
+    OfflineStudy,
+    beginning,
+    best,
+    falls,
+    halfway,
+    trained,
+)
+from experiments.rec.study import METHODS as REC
 
 
 def places(study):

@@ -4,9 +4,16 @@ import pytest
 
 from experiments.grid.figures import AXES
 from experiments.grid.tables import corrected
-from experiments.operating_points.main import OperatingPointsStudy
-from experiments.operating_points.points import POINTS
-from experiments.operating_points.report import BASE, DIALS, at, budget_table, cost_table, reached
+from experiments.operating_points.study import (
+    DIALS,
+    ONCE,
+    POINTS,
+    OperatingPointsStudy,
+    at,
+    budget_table,
+    cost_table,
+    reached,
+)
 from tests.experiments.synthetic import grid
 
 pytestmark = pytest.mark.slow
@@ -35,16 +42,16 @@ def test_all_points_collect_as_many_completions_a_step():
         assert batch == 128, place.label
         held = config.replay.groups or config.schedule.prompts
         assert held * config.rollout.group_size in (128, 512, 2048), place.label
-    assert {label for labels in DIALS.values() for label in labels} == {*POINTS}
+    assert {label for _, labels in DIALS.values() for label in labels} == {*POINTS}
 
 
-def test_the_point_for_a_budget_is_chosen_on_tuning_runs_and_told_of_the_others():
+def test_the_point_for_a_budget_is_chosen_on_tuning_runs_and_place_in_study_the_others():
     def score(cell):
         lead = {"replay 8": 0.3, "replay 2": 0.1}.get(cell.label, 0.0)
         told = 0.2 if cell.role == "report" and cell.label == "replay 2" else 0.0
         return 0.5 + lead * (cell.role == "tuning") + told
 
-    _, rows = grid(OperatingPointsStudy(points=(BASE, "replay 2", "replay 8")), score)
+    _, rows = grid(OperatingPointsStudy(points=(ONCE, "replay 2", "replay 8")), score)
     (table,) = corrected([budget_table(rows)])
     lines = table.lines
     assert {line[1] for line in lines} == {"replay 8"}
@@ -56,7 +63,7 @@ def test_costs_are_medians_over_the_seeds_that_reach_the_target():
     def score(cell):
         return 0.65 if cell.seed < 13 else 0.4
 
-    _, rows = grid(OperatingPointsStudy(points=(BASE,)), score)
+    _, rows = grid(OperatingPointsStudy(points=(ONCE,)), score)
     line = cost_table(rows, 0.5).lines[0]
     assert line[3:5] == ["3", "500,000"]  # from .35 to .65: half of the run's million
 

@@ -9,7 +9,7 @@ from experiments.grid.cell import Cell
 from experiments.grid.study import quick_base
 from experiments.grid.train import Bench
 from experiments.real.measure import MEASURE, TEMPERATURES, trained
-from experiments.real.report import on_primary, with_best
+from experiments.real.study import on_primary, with_best
 from ogrpo.config.train import TrainConfig
 
 ROW = {

@@ -5,9 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from experiments.grid.tuned import brief, changed
-from experiments.rec.main import RecStudy
-from experiments.rec.methods import METHODS, OFFLINE, ON_POLICY, SCHEDULES
+from experiments.grid.variants import brief, changed
+from experiments.rec.study import METHODS, OFFLINE, ON_POLICY, SCHEDULES, RecStudy
 from ogrpo.config.method import algorithm, knobs
 from ogrpo.core.aggregate import mean
 from ogrpo.core.objectives import TokenBatch

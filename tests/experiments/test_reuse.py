@@ -6,12 +6,17 @@ from dataclasses import replace
 import pytest
 
 from experiments.grid.cell import check_honest
-from experiments.grid.choose import groups
 from experiments.grid.study import parse
 from experiments.grid.tables import shown
-from experiments.reuse.main import ReuseStudy
-from experiments.reuse.methods import BASELINES, METHODS
-from experiments.reuse.report import best_baseline, result_table, sections, smallest, warning
+from experiments.reuse.study import (
+    BASELINES,
+    METHODS,
+    ReuseStudy,
+    best_baseline,
+    result_table,
+    smallest,
+    warning,
+)
 from tests.experiments.grid.rows import row_of
 
 pytestmark = pytest.mark.slow
@@ -53,7 +58,7 @@ def test_methods_are_held_against_the_better_baseline_at_the_whole_budget_seed_b
     better = told("positives-1", 8, {10: 0.9, 11: 0.9})
     table = lines([row for row in ROWS if row["label"] != "positives-1"] + better)
     assert table["positives-4 completions=512"][gap] == "-0.270 ± 1.398"
-    assert {row["label"] for row in best_baseline(groups(ROWS))} == {"on-policy"}
+    assert {row["label"] for row in best_baseline(ROWS)} == {"on-policy"}
     assert next(iter(table)).endswith("completions=1024")
 
 
@@ -86,7 +91,7 @@ def test_a_signal_is_judged_by_how_it_ranks_runs_that_collapsed():
 def test_every_method_collects_the_same_and_uses_it_as_its_name_says():
     study, dials, centers = ReuseStudy(), {}, {}
     for method in METHODS:
-        config = study.variant(method, 60).config
+        config = study.with_budget(method, 60).config
         schedule = config.schedule
         assert (schedule.steps, schedule.prompts, config.rollout.group_size) == (60, 16, 8)
         dials[method] = (schedule.updates_per_batch * schedule.replay, schedule.sync_interval)
@@ -117,7 +122,7 @@ def test_rates_are_chosen_on_other_seeds_and_problems_than_figures_are_of():
 
 
 def test_all_that_the_page_shows_can_be_drawn():
-    for section in sections(ROWS):
+    for section in STUDY.report(ROWS):
         for picture in section.pictures:
             assert picture.draw().axes
 
@@ -145,6 +150,6 @@ def test_options_that_cannot_be_are_refused(options, message, capsys):
 def test_a_preset_is_where_all_cells_begin():
     study = parse(ReuseStudy, ["--base.preset=v10-i1", "--methods", "on-policy", "--steps", "7"])
     assert (study.steps, study.base.knobs.beta) == (7, 0.1)
-    assert study.variant("on-policy", 7).config.schedule.stages == 4
+    assert study.with_budget("on-policy", 7).config.schedule.stages == 4
     with pytest.raises(ValueError, match=r"qwen2.5-0.5b also needs --model.path"):
         parse(ReuseStudy, ["--base.preset", "qwen2.5-0.5b"])

@@ -5,9 +5,7 @@ from dataclasses import replace
 import pytest
 
 from experiments.grid.cell import changes
-from experiments.single_rollout.main import SingleRolloutStudy
-from experiments.single_rollout.methods import METHODS, REFERENCE
-from experiments.single_rollout.report import signal_to_noise
+from experiments.single_rollout.study import METHODS, REFERENCE, SingleRolloutStudy, signal_to_noise
 
 OWN = {"override.advantage", "rollout.group-size", "schedule.prompts"}
 

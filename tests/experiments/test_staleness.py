@@ -8,11 +8,9 @@ import pytest
 
 from experiments.grid.cell import Cell, check_honest
 from experiments.grid.page import write_page
-from experiments.grid.rows import told_of
-from experiments.staleness.fleet import Fleet
-from experiments.staleness.main import StalenessStudy
-from experiments.staleness.pace import Pace, SleepingEngine, measure, run
-from experiments.staleness.report import PACE, units
+from experiments.grid.rows import place_in_study
+from experiments.staleness.pace import Fleet, Pace, SleepingEngine, measure, run
+from experiments.staleness.study import PACE, StalenessStudy, units
 from ogrpo_plan.simulation import simulate
 from tests.experiments.synthetic import row
 
@@ -93,4 +91,4 @@ def test_its_grid_and_its_page(tmp_path):
 
 def paced(cell):
     found = {"rate": 0.25, "staleness": 2.0, "staleness/max": 2}
-    return {**told_of(cell), "measured": found, "predicted": found, "seconds": 1.0}
+    return {**place_in_study(cell), "measured": found, "predicted": found, "seconds": 1.0}

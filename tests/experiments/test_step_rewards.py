@@ -4,9 +4,14 @@ import numpy as np
 import pytest
 
 from experiments.grid.cell import changes
-from experiments.step_rewards.lines import judged, line_table, of_teacher
-from experiments.step_rewards.main import StepRewardsStudy
-from experiments.step_rewards.methods import METHODS, REFERENCES
+from experiments.step_rewards.study import (
+    METHODS,
+    REFERENCES,
+    StepRewardsStudy,
+    judged,
+    line_table,
+    of_teacher,
+)
 from ogrpo.config.method import algorithm
 from ogrpo.core.algorithms import STEPS
 

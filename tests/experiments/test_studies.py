@@ -4,19 +4,19 @@ import re
 
 import pytest
 
-from experiments.ablation.main import AblationStudy
-from experiments.boundary.main import BoundaryStudy
-from experiments.clip_vs_is.main import ClipStudy
+from experiments.ablation.study import AblationStudy
+from experiments.boundary.study import BoundaryStudy
+from experiments.clip_vs_is.study import ClipStudy
 from experiments.grid.cell import check_honest, place_of
 from experiments.grid.page import write_page
 from experiments.grid.pool import grouped
-from experiments.noise.main import NoiseStudy
-from experiments.offline.main import OfflineStudy
-from experiments.operating_points.main import OperatingPointsStudy
-from experiments.real.main import RealStudy
-from experiments.rec.main import RecStudy
-from experiments.single_rollout.main import SingleRolloutStudy
-from experiments.step_rewards.main import StepRewardsStudy
+from experiments.noise.study import NoiseStudy
+from experiments.offline.study import OfflineStudy
+from experiments.operating_points.study import OperatingPointsStudy
+from experiments.real.study import RealStudy
+from experiments.rec.study import RecStudy
+from experiments.single_rollout.study import SingleRolloutStudy
+from experiments.step_rewards.study import StepRewardsStudy
 from ogrpo.config.method import check
 from ogrpo.report.plots import STYLE
 from ogrpo.setup.sources import check_sources

@@ -10,12 +10,12 @@ import pytest
 
 from experiments.grid.cell import Cell, check_honest
 from experiments.grid.page import write_page
-from experiments.grid.rows import told_of
+from experiments.grid.rows import place_in_study
 from experiments.variance.along import BATCH
 from experiments.variance.errors import best_depth, foreseen_depth, over_interval, relative_error
 from experiments.variance.families import Family, measure
 from experiments.variance.gradients import ESTIMATORS, Sums, make_pull, moments
-from experiments.variance.main import VarianceStudy
+from experiments.variance.study import VarianceStudy
 from experiments.variance.thresholds import value_errors
 
 pytestmark = pytest.mark.slow
@@ -54,7 +54,7 @@ def run_row(*, growth=0.1, bias=0.0):
 
 def row_of(cell):
     found = family_row(cell) if cell.role == "exact" else run_row()
-    return {**told_of(cell), **found, "seconds": 1.0}
+    return {**place_in_study(cell), **found, "seconds": 1.0}
 
 
 def test_draws_agree_with_the_formulas_and_stay_below_the_proved_bounds():

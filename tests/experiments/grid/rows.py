@@ -3,7 +3,7 @@
 from typing import Any
 
 from experiments.grid.cell import Cell
-from experiments.grid.rows import told_of
+from experiments.grid.rows import place_in_study
 
 AXES = ("step", "updates", "completions", "tokens", "flops/rollout", "flops/update", "seconds")
 
@@ -15,7 +15,7 @@ def row_of(cell: Cell, score: float, *, ended: str = "whole", **more: Any) -> di
     last = {axis: values[-1] for axis, values in evaluations.items()}
     found = dict.fromkeys(("pass@1/sampled", "pass@1/greedy"), scores)
     return {
-        **told_of(cell),
+        **place_in_study(cell),
         "changes": {},
         "ended": ended,
         "evaluations": {**evaluations, **found},

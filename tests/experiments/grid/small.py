@@ -9,10 +9,11 @@ from typing import ClassVar
 from matplotlib.figure import Figure
 
 from experiments.grid.cell import Cell
+from experiments.grid.figures import Picture
 from experiments.grid.main import main
-from experiments.grid.runner import Rows, Stage
-from experiments.grid.study import Picture, Section, Study
-from experiments.grid.tables import Table
+from experiments.grid.rows import Rows
+from experiments.grid.study import Stage, Study
+from experiments.grid.tables import Section, Table
 from tests.experiments.grid.measures import Number
 
 MEASURE = "tests.experiments.grid.measures:square"

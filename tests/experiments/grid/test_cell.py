@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 import pytest
 
 from experiments.grid.cell import Cell, Watch, changes, check_honest, flat, plain_config
-from experiments.grid.choose import Variant, report_cells, tuning_cells, with_rate
+from experiments.grid.variants import Variant, cells_of
 from ogrpo.config.train import TrainConfig
 from ogrpo.config.update import Knobs
 from ogrpo.core.algorithms import ALGORITHMS
@@ -15,7 +15,7 @@ SEEDS = (10, 11, 12, 13, 14)
 
 
 def variants(*rates: float, label: str = "a") -> list[Variant]:
-    return [with_rate(Variant(label, TrainConfig()), rate) for rate in rates]
+    return [Variant(label, TrainConfig()).with_rate(rate) for rate in rates]
 
 
 def test_the_key_is_of_what_decides_the_row_alone():
@@ -59,7 +59,10 @@ def test_a_row_tells_the_options_that_are_not_the_base():
 
 
 def test_an_honest_grid_passes():
-    cells = [*tuning_cells(variants(1e-3, 1e-4), (20, 21)), *report_cells(variants(1e-3), SEEDS)]
+    cells = [
+        *cells_of(variants(1e-3, 1e-4), "tuning", (20, 21)),
+        *cells_of(variants(1e-3), "report", SEEDS),
+    ]
     check_honest(cells, quick=False)
     splits = {cell.role: cell.config.evaluation.split for cell in cells}
     assert splits == {"tuning": "validation", "report": "test"}
@@ -69,17 +72,20 @@ def test_an_honest_grid_passes():
     ("cells", "words"),
     [
         (
-            [*tuning_cells(variants(1e-3), (10,)), *report_cells(variants(1e-3), SEEDS)],
+            [
+                *cells_of(variants(1e-3), "tuning", (10,)),
+                *cells_of(variants(1e-3), "report", SEEDS),
+            ],
             r"seeds \[10\] are both for tuning and for the report",
         ),
-        (report_cells(variants(1e-3), SEEDS[:4]), "a is told from 4 seeds: give at least 5"),
+        (cells_of(variants(1e-3), "report", SEEDS[:4]), "a is told from 4 seeds: give at least 5"),
         (
-            tuning_cells([*variants(1e-3, 1e-4), *variants(1e-3, label="b")], (20,)),
+            cells_of([*variants(1e-3, 1e-4), *variants(1e-3, label="b")], "tuning", (20,)),
             "b chooses among 1 settings and a among 2",
         ),
         (
             [
-                *tuning_cells(variants(1e-3), (20,)),
+                *cells_of(variants(1e-3), "tuning", (20,)),
                 *(Cell("a", "report", replace(TrainConfig(), seed=seed)) for seed in SEEDS),
                 Cell("b", "tuning", TrainConfig(seed=20)),
             ],

@@ -1,6 +1,6 @@
 """Settings are chosen on tuning rows alone, of methods that were tried whole."""
 
-from experiments.grid.choose import Variant, chosen, tried, with_rate
+from experiments.grid.variants import Variant, best_variants, settings_count
 from ogrpo.config.train import TrainConfig
 from tests.experiments.grid.rows import row_of
 
@@ -9,7 +9,7 @@ SEEDS = (20, 21)
 
 def variants(label: str) -> list[Variant]:
     config = TrainConfig(algorithm={"a": "grpo", "b": "dapo"}[label])
-    return [with_rate(Variant(label, config), rate) for rate in (1e-3, 1e-4)]
+    return [Variant(label, config).with_rate(rate) for rate in (1e-3, 1e-4)]
 
 
 BOTH = [*variants("a"), *variants("b")]
@@ -36,9 +36,9 @@ def rates(found):
 
 
 def test_the_setting_is_the_best_on_average_over_the_tuning_seeds_alone():
-    assert rates(chosen(rows(SCORES), BOTH, SEEDS)) == {"a": 1e-4, "b": 1e-3}
+    assert rates(best_variants(rows(SCORES), BOTH, SEEDS)) == {"a": 1e-4, "b": 1e-3}
     told = [row_of(v.cell("report", 10), 1.0) for v in BOTH if v.setting["rate"] == 1e-3]
-    assert rates(chosen([*rows(SCORES), *told], BOTH, SEEDS)) == {"a": 1e-4, "b": 1e-3}
+    assert rates(best_variants([*rows(SCORES), *told], BOTH, SEEDS)) == {"a": 1e-4, "b": 1e-3}
 
 
 def test_a_setting_that_diverged_loses_to_one_that_did_not():
@@ -46,12 +46,12 @@ def test_a_setting_that_diverged_loses_to_one_that_did_not():
     for row in found:
         if (row["label"], row["setting"]["rate"], row["seed"]) == ("b", 1e-3, 20):
             row["ended"] = "diverged: 4 updates in a row were skipped"
-    assert rates(chosen(found, BOTH, SEEDS)) == {"a": 1e-4, "b": 1e-4}
+    assert rates(best_variants(found, BOTH, SEEDS)) == {"a": 1e-4, "b": 1e-4}
 
 
 def test_a_method_that_lacks_a_tuning_row_is_left_out():
     found = [row for row in rows(SCORES) if (row["label"], row["seed"]) != ("a", 21)]
-    assert rates(chosen(found, BOTH, SEEDS)) == {"b": 1e-3}
+    assert rates(best_variants(found, BOTH, SEEDS)) == {"b": 1e-3}
 
 
 def test_a_score_that_is_missing_is_not_chosen():
@@ -59,8 +59,8 @@ def test_a_score_that_is_missing_is_not_chosen():
     for row in found:
         if (row["label"], row["setting"]["rate"]) == ("a", 1e-4):
             row["final"]["pass@1/sampled"] = None
-    assert rates(chosen(found, BOTH, SEEDS))["a"] == 1e-3
+    assert rates(best_variants(found, BOTH, SEEDS))["a"] == 1e-3
 
 
 def test_the_number_of_settings_tried_is_known_for_each_method():
-    assert set(tried(rows(SCORES)).values()) == {2}
+    assert set(settings_count(rows(SCORES)).values()) == {2}

@@ -7,18 +7,15 @@ import pytest
 from matplotlib.figure import Figure
 
 from experiments.grid import page
-from experiments.grid.choose import Variant, with_rate
-from experiments.grid.figures import AXES, all_axes, curve, mean_curve, small_multiples
-from experiments.grid.study import Picture, Section
-from experiments.grid.tables import Table, against, plus_minus, settings_tried, summary
+from experiments.grid.figures import AXES, Picture, all_axes, curve, mean_curve, small_multiples
+from experiments.grid.tables import Section, Table, against, plus_minus, settings_tried, summary
+from experiments.grid.variants import Variant
 from experiments.grid.verdicts import difference
 from ogrpo.config.train import TrainConfig
 from tests.experiments.grid.rows import row_of
 from tests.experiments.grid.small import SquareStudy
 
-GOOD, POOR = (
-    with_rate(Variant(label, TrainConfig(), {"v": 1}), 1e-3) for label in ("good", "poor")
-)
+GOOD, POOR = (Variant(label, TrainConfig(), {"v": 1}).with_rate(1e-3) for label in ("good", "poor"))
 ROWS = [
     *(row_of(GOOD.cell("report", seed), score) for seed, score in [(10, 0.5), (11, 0.7)]),
     *(row_of(POOR.cell("report", seed), score) for seed, score in [(11, 0.26), (10, 0.1)]),

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from experiments.grid.study import of_header
-from experiments.reuse.main import ReuseStudy
+from experiments.reuse.study import ReuseStudy
 from ogrpo.config.update import Knobs
 
 STUDY = ReuseStudy(steps=8, methods=("on-policy",), rates=(1e-3,))

@@ -2,8 +2,8 @@
 
 import pytest
 
-from experiments.grid.choose import Variant, with_rate
 from experiments.grid.tables import Table, claims_table, corrected, summary
+from experiments.grid.variants import Variant
 from experiments.grid.verdicts import (
     Difference,
     Verdict,
@@ -87,10 +87,10 @@ def test_all_tables_of_a_page_are_corrected_together():
 
 
 def rows(label, scores, rate, tuning):
-    variant = with_rate(Variant(label, TrainConfig()), rate)
+    variant = Variant(label, TrainConfig()).with_rate(rate)
     final = [row_of(variant.cell("report", 10 + n), score) for n, score in enumerate(scores)]
     trials = [
-        row_of(with_rate(Variant(label, TrainConfig()), other).cell("tuning", 20), score)
+        row_of(Variant(label, TrainConfig()).with_rate(other).cell("tuning", 20), score)
         for other, score in tuning.items()
     ]
     return [*final, *trials]

@@ -10,25 +10,22 @@ runs of `gsm8k --preset PRESET`, of which the first and the last evaluation are 
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar, Self
+from typing import ClassVar
 
 from experiments.grid.cell import Cell
-from experiments.grid.choose import (
-    SCORE,
-    Variant,
-    chosen,
-    groups,
-    of_labels,
-    report_cells,
-    reported,
-    tuning_cells,
-    with_rate,
+from experiments.grid.rows import SCORE, Rows, groups, of_labels, reported
+from experiments.grid.study import Stage, Study
+from experiments.grid.tables import (
+    COMPLETIONS,
+    UPDATES,
+    Section,
+    Table,
+    plus_minus,
+    score,
+    setting_column,
 )
-from experiments.grid.rows import Row
-from experiments.grid.runner import Rows, Stage
-from experiments.grid.study import Section, Study, require_known
-from experiments.grid.tables import Table, average, plus_minus, score, setting_column
-from experiments.grid.verdicts import Claim, claim
+from experiments.grid.variants import Variant, best_variants, cells_of
+from experiments.grid.verdicts import claim
 from ogrpo.cli.options import make_preset
 from ogrpo.config.train import TrainConfig
 
@@ -56,10 +53,12 @@ CLAIMS = (
 class PresetsStudy(Study):
     """Presets, each at the best of three learning rates."""
 
-    name: ClassVar[str] = "presets"
-    question: ClassVar[str] = "What does each preset of the default task reach?"
-    pages: ClassVar[tuple[str, ...]] = ("../README.md", "results.md")
-    claims: ClassVar[Sequence[Claim]] = CLAIMS
+    name = "presets"
+    question = "What does each preset of the default task reach?"
+    pages = ("../README.md", "results.md")
+    claims = CLAIMS
+    known: ClassVar = {"presets": TUNED}
+    few: ClassVar = {"presets": ("v1-i1", "v10-i1")}
 
     steps: int = 240
     """Steps of the default; the others' runs are scaled alike."""
@@ -68,24 +67,16 @@ class PresetsStudy(Study):
     presets: tuple[str, ...] = tuple(TUNED)
     """Which to run, by name."""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require_known("presets", self.presets, TUNED)
-
-    def quickened(self) -> Self:
-        """Two presets for a few steps."""
-        return replace(super().quickened(), presets=("v1-i1", "v10-i1"))
-
     def variants(self) -> list[Variant]:
-        """Every preset at every rate that is tried for it."""
+        """Returns every preset at every rate that is tried for it."""
         return [
-            with_rate(Variant(name, self.preset(name)), rate)
+            Variant(name, self.preset(name)).with_rate(rate)
             for name in self.presets
             for rate in TUNED[name]
         ]
 
     def preset(self, name: str) -> TrainConfig:
-        """The preset's config, evaluated before and after."""
+        """Returns the preset's config, evaluated before and after."""
         config = make_preset("default" if name == EXACT else name)
         steps = max(config.schedule.steps * self.steps // 240, 1)
         override = replace(config.override, center="exact" if name == EXACT else None)
@@ -103,21 +94,21 @@ class PresetsStudy(Study):
         variants = self.variants()
 
         def comparing(rows: Rows) -> Sequence[Cell]:
-            best = chosen(rows, variants, self.tuning_seeds)
-            return report_cells([v for v in best if v.label != EXACT], self.seeds)
+            best = best_variants(rows, variants, self.tuning_seeds)
+            return cells_of([v for v in best if v.label != EXACT], "report", self.seeds)
 
-        return (lambda _: tuning_cells(variants, self.tuning_seeds), comparing)
+        return (lambda _: cells_of(variants, "tuning", self.tuning_seeds), comparing)
 
     def report(self, rows: Rows) -> Sequence[Section]:
-        """What each preset reaches, beside the start."""
+        """Returns the final scores of each preset, beside the start."""
         text = "Final held-out scores over seeds that nothing was chosen on."
         return [Section("Scores", text, [scores_table(rows)])]
 
 
-def scores_table(rows: Sequence[Row]) -> Table:
-    """The start, then each preset's final scores."""
+def scores_table(rows: Rows) -> Table:
+    """Returns the start, then each preset's final scores."""
     runs = of_labels(reported(rows), [*TUNED])
-    columns = [average("completions"), average("updates"), *map(score, SCORES.values())]
+    columns = [COMPLETIONS.of, UPDATES.of, *map(score, SCORES.values())]
     setting = setting_column(rows)
     lines = [
         [

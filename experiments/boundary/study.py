@@ -1,0 +1,319 @@
+"""`boundary`: where does each scheme collapse as samples grow stale, and what warns first?
+
+Command: python -m experiments.run boundary
+Hardware and time: two CPU cores, 240 cells of about 8 CPU-seconds and 4 programs to compile.
+
+Schemes are run at every interval between two synchronisations of the sampler and at every learning
+rate; nothing is chosen, so that there is no tuning. A run fell where its Pass@1 was at an
+evaluation below .7 of the best before. Signals are judged by whether they were beyond a threshold
+before that, the threshold being what one in ten runs of the other seeds that did not fall ever went
+beyond; and by how well their mean over the first tenth ranks the runs that fell later, within
+equal learning rates, and within equal rates and intervals.
+
+Left out unless asked for: intervals and rates between these (`--intervals`, `--rates`), and schemes
+other than a clip, truncated weights, both and neither. An interval as long as the run never renews
+the sampler.
+"""
+
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import ClassVar
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from experiments.grid.cell import Cell, Watch
+from experiments.grid.figures import LABELS, UPDATES, Picture, all_axes, curve
+from experiments.grid.rows import Row, Rows, final, where, without_coordinates
+from experiments.grid.signals import FALL, alarms, early, fall, fallen, fell, measured, rank
+from experiments.grid.study import Stage, Study
+from experiments.grid.tables import Section, Table, score
+from experiments.grid.variants import Changes, Variant, accepted, brief, cells_of
+from experiments.grid.verdicts import claim
+from ogrpo.config.train import TrainConfig
+
+SCHEMES: dict[str, Changes] = {
+    "neither": {"algorithm": "reinforce", "override": {"reduction": "token"}},
+    "clip": {"algorithm": "rec_one_side"},
+    "weights": {
+        "algorithm": "reinforce",
+        "override": {"reduction": "token", "weight": "truncated"},
+    },
+    "clip and weights": {"algorithm": "rec_one_side_is"},
+}
+"""All with the group's mean as baseline and means over tokens."""
+
+WARNINGS = {
+    "ess": -1,
+    "ess/sequence": -1,
+    "kl/pi_mu": 1,
+    "ratio/tail": 1,
+    "chi_square": 1,
+    "entropy": 1,
+    "grad_norm": 1,
+    "grad_norm/head": 1,
+    "grad_variance": 1,
+    "reward": -1,
+}
+"""Signals, and whether trouble shows as more (1) or less (-1) of them. The variance is measured at
+evaluations alone; the training reward is of the sampler's policy and stands for what needs no
+signal."""
+WATCHED = (*(n for n in WARNINGS if n != "grad_variance"), "clipped", "tokens/completion")
+
+RATES = (2e-4, 6e-4, 2e-3)
+SLOW, MIDDLE, FAST = ({"rate": rate, "sync_interval": 100} for rate in RATES)
+CLAIMS = tuple(
+    claim(f"interval 100, rate {rate}: {text}", *pick)
+    for rate, text, *pick in (
+        ("2e-4", "the clip gains on neither", "clip", "above", "neither", SLOW),
+        ("6e-4", "the clip gains on neither", "clip", "above", "neither", MIDDLE),
+        ("2e-3", "the clip gains on neither", "clip", "above", "neither", FAST),
+        ("2e-4", "weights are above the clip", "weights", "above", "clip", SLOW),
+        ("6e-4", "weights are below the clip", "weights", "below", "clip", MIDDLE),
+        ("2e-3", "both are below the clip", "clip and weights", "below", "clip", FAST),
+    )
+)
+"""Claims at the longest interval."""
+
+EARLY = 0.1
+"""The first part of a run, whose means rank the runs that fall later."""
+BEFORE, AFTER = 50, 20
+"""Updates around a fall that are drawn."""
+SPREAD = {"kl/pi_mu": 1e-2, "chi_square": 1.0, "grad_variance": 1.0}
+"""Signals that are drawn in logarithms, and from where on."""
+
+
+@dataclass(frozen=True)
+class BoundaryStudy(Study):
+    """Schemes by the age of their samples and by learning rate."""
+
+    name = "boundary"
+    question = (
+        "Where does each scheme collapse as samples grow stale, and which signal warns first?"
+    )
+    pages = ("results.md",)
+    claims = CLAIMS
+    evaluations = 10
+    """Falls are known to so fine a grid."""
+    known: ClassVar = {"schemes": SCHEMES}
+    few: ClassVar = {
+        "schemes": ("neither",),
+        "intervals": (1, 4),
+        "rates": (1e-3, 1e-1),
+        "steps": 10,
+    }
+
+    steps: int = 100
+    """Steps of a run."""
+    schemes: tuple[str, ...] = tuple(SCHEMES)
+    """Schemes to run: neither, clip, weights, clip and weights."""
+    intervals: tuple[int, ...] = (1, 10, 30, 100)
+    """Steps between two synchronisations of the sampler."""
+    rates: tuple[float, ...] = RATES
+    """Learning rates."""
+    base: TrainConfig = field(default_factory=brief)
+    """Options of the trainer that hold for all cells, such as a model and servers."""
+
+    def stages(self) -> Sequence[Stage]:
+        """Returns all runs at once: nothing is chosen."""
+        return (self.runs,)
+
+    def runs(self, _: Rows) -> Sequence[Cell]:
+        """Returns every scheme at every interval and rate, which is a place and not a setting."""
+        places = []
+        for scheme in self.schemes:
+            for v in self.intervals:
+                stale = {"schedule": {"sync_interval": v}}
+                config = accepted(self.configured(), stale, SCHEMES[scheme])
+                for rate in self.rates:
+                    where = {"sync_interval": v, "rate": rate}
+                    variant = Variant(scheme, config, where, watch=Watch(WATCHED, points=50))
+                    places.append(replace(variant.with_rate(rate), setting={}))
+        return cells_of(places, "report", self.seeds)
+
+    def report(self, rows: Rows) -> Sequence[Section]:
+        """Returns the map, the warnings, and the signals before falls."""
+        falls = sum(map(fell, rows))
+        steepest = where(rows, rate=max(self.rates))
+        longest = max((row["coordinates"]["sync_interval"] for row in steepest), default=0)
+        stalest = without_coordinates(where(steepest, sync_interval=longest))
+        plane = (rows, self.intervals, self.rates)
+        return [
+            Section(
+                "The map",
+                "Final Pass@1, sampled, mean and 95 % t-interval over seeds; in brackets the seeds"
+                f" that fell: Pass@1 was at some evaluation below {FALL:g} of the best before.",
+                [map_table(*plane)],
+                [Picture("map", partial(map_plot, *plane))],
+            ),
+            Section(
+                "Which signal warns first",
+                f"{falls} of {len(rows)} runs fell. A signal told of a fall if it was beyond its"
+                " threshold at an update before the evaluation that showed it; thresholds are what"
+                " one in ten of the other seeds' runs that did not fall ever went beyond, and false"
+                " alarms are of the runs that did not fall. First: of all falls, those that no"
+                " signal told of earlier.",
+                [warning_table(rows)],
+                [Picture("falls", partial(fall_plot, rows))] if falls else (),
+            ),
+            Section(
+                "Beyond the learning rate",
+                "Chance that a signal's mean over the first tenth of a run ranks one that fell"
+                " later above one that did not, ties halved (.5 says nothing): over all pairs of"
+                " runs, over pairs of equal learning rates, and over pairs of equal rates and"
+                " intervals. Runs that fell within that tenth are left out.",
+                [rank_table(rows)],
+            ),
+            Section(
+                "Curves",
+                "The largest learning rate and the longest interval.",
+                pictures=[Picture("axes", partial(all_axes, stalest))],
+            ),
+        ]
+
+
+def map_table(rows: Rows, intervals: Sequence[int], rates: Sequence[float]) -> Table:
+    """Returns schemes and rates by intervals."""
+
+    def cell(trials: Rows) -> str:
+        return f"{score()(trials)} ({fallen(trials)})" if trials else "–"
+
+    lines = [
+        [scheme, f"{rate:g}"]
+        + [cell(where(rows, label=scheme, rate=rate, sync_interval=v)) for v in intervals]
+        for scheme in SCHEMES
+        for rate in rates
+        if where(rows, label=scheme, rate=rate)
+    ]
+    heads = (f"interval {interval}" for interval in intervals)
+    return Table("map", ("scheme", "rate", *heads), lines)
+
+
+def measured_signals(rows: Rows) -> tuple[str, ...]:
+    """Returns the names of the signals that were measured."""
+    return tuple(name for name in WARNINGS if any(len(measured(row, name)) for row in rows))
+
+
+def warning_table(rows: Rows) -> Table:
+    """Returns for each signal the falls it warned of, how long before, and its false alarms."""
+    signs = {name: WARNINGS[name] for name in measured_signals(rows)}
+    pairs = [*zip(rows, alarms(rows, signs, fold=lambda row: row["seed"]), strict=True)]
+    bad = [leads(fall(row), alarm) for row, alarm in pairs if fell(row)]
+    good = [alarm for row, alarm in pairs if not fell(row)]
+
+    def share(count: int, whole: int) -> str:
+        return f"{count / whole:.0%}" if whole else "–"
+
+    lines = []
+    for name in signs:
+        ahead = [lead[name] for lead in bad if lead[name] > 0]
+        first = [lead for lead in bad if lead[name] == max(lead.values()) > 0]
+        false = [alarm for alarm in good if alarm[name] is not None]
+        low, middle, high = np.quantile(ahead, [0.25, 0.5, 0.75]) if ahead else [np.nan] * 3
+        lines.append(
+            [
+                LABELS.get(name, name),
+                share(len(ahead), len(bad)),
+                f"{middle:.0f} ({low:.0f} to {high:.0f})" if ahead else "–",
+                share(len(first), len(bad)),
+                share(len(false), len(good)),
+            ]
+        )
+    heads = ("signal", "told of the fall", "updates before, quartiles", "first", "false alarms")
+    return Table("warnings", heads, lines)
+
+
+def leads(fallen_at: float | None, alarm: Mapping[str, float | None]) -> dict[str, float]:
+    """Returns updates from each signal's alarm to the fall; 0 where it did not warn before."""
+    end = fallen_at or 0.0
+    return {n: max(end - x, 0.0) if x is not None else 0.0 for n, x in alarm.items()}
+
+
+def rank_table(rows: Rows) -> Table:
+    """Returns how well each signal's first tenth ranks runs by whether they fall later."""
+    later = [
+        row for row in rows if (at := fall(row)) is None or at > EARLY * row["final"]["updates"]
+    ]
+    bad = [*map(fell, later)]
+    strata: dict[str, Callable[[Row], Hashable] | None] = {
+        "all pairs": None,
+        "equal rates": lambda row: row["coordinates"]["rate"],
+        "equal rates, intervals": lambda row: (*row["coordinates"].values(),),
+    }
+    values = {
+        LABELS.get(name, name): [sign * early(row, name, EARLY, sign) for row in later]
+        for name in measured_signals(rows)
+        for sign in [WARNINGS[name]]
+    }
+    values["the learning rate itself"] = [row["coordinates"]["rate"] for row in later]
+    values["the interval itself"] = [row["coordinates"]["sync_interval"] for row in later]
+    lines, pairs = [], []
+    for name, ranked in values.items():
+        ranks = [rank(ranked, bad, key and [*map(key, later)]) for key in strata.values()]
+        lines.append([name, *(f"{chance:.2f}" if n else "–" for chance, n in ranks)])
+        pairs = [n for _, n in ranks]
+    text = f"Pairs: {', '.join(f'{name} {n:,}' for name, n in zip(strata, pairs, strict=True))}."
+    return Table("ranks", ("signal", *strata), lines, text)
+
+
+def map_plot(rows: Rows, intervals: Sequence[int], rates: Sequence[float]) -> Figure:
+    """Draws a panel for each scheme: the share of seeds that fell, and the final score in it."""
+    schemes = [scheme for scheme in SCHEMES if where(rows, label=scheme)]
+    count = max(len(schemes), 1)
+    figure = Figure(figsize=(1.4 + 2.9 * count, 1.4 + 0.62 * len(rates)), layout="constrained")
+    panels = figure.subplots(1, count, sharey=True, squeeze=False)[0]
+    image = None
+    for axes, scheme in zip(panels, schemes, strict=False):
+        cells = [
+            [where(rows, label=scheme, rate=r, sync_interval=v) for v in intervals] for r in rates
+        ]
+        shares = [[np.mean([*map(fell, c)]) if c else np.nan for c in line] for line in cells]
+        image = axes.imshow(shares, cmap="Reds", vmin=0, vmax=1.6, aspect="auto", origin="lower")
+        for y, line in enumerate(cells):
+            for x, trials in enumerate(line):
+                if trials:
+                    text = f"{np.mean([final(row) for row in trials]):.2f}"
+                    axes.text(x, y, text, ha="center", va="center")
+        axes.set_xticks(range(len(intervals)), [f"{v}" for v in intervals])
+        axes.set_yticks(range(len(rates)), [f"{rate:g}" for rate in rates])
+        axes.grid(visible=False)
+        axes.set_title(scheme, loc="left", fontsize=10)
+        axes.set_xlabel("sync interval")
+    panels[0].set_ylabel("learning rate")
+    if image is not None:
+        bar = figure.colorbar(image, ax=[*panels], label="share of seeds that fell")
+        bar.ax.set_ylim(0, 1)
+    return figure
+
+
+def fall_plot(rows: Rows) -> Figure:
+    """Draws each signal around the falls, one line a run and their median."""
+    names = measured_signals(rows)
+    height = -(-len(names) // 3)
+    figure = Figure(figsize=(11.5, 2.5 * height), layout="constrained")
+    panels = [*figure.subplots(height, 3, squeeze=False).flat]
+    places = np.arange(-BEFORE, AFTER + 1.0, 2.0)
+    for axes, name in zip(panels, names, strict=False):
+        lines, ends = [], []
+        for row in rows:
+            x, y = curve(row, UPDATES, name)
+            if (at := fall(row)) is not None and len(x):
+                near = y[(x >= at - BEFORE) & (x <= at + AFTER)]
+                ends += [near.min(), near.max()] if len(near) else []
+                axes.plot(x - at, y, color="#3366aa", linewidth=0.4, alpha=0.3)
+                lines.append(np.interp(places, x - at, y, left=np.nan, right=np.nan))
+        if lines:
+            known = np.isfinite(lines).any(axis=0)
+            axes.plot(places[known], np.nanmedian(np.array(lines)[:, known], axis=0), color="black")
+        axes.axvline(0, color="#c2453d", linewidth=0.8)
+        axes.set_xlim(-BEFORE, AFTER)
+        axes.set_title(LABELS.get(name, name), fontsize=10, loc="left")
+        if name in SPREAD:
+            axes.set_yscale("symlog", linthresh=SPREAD[name])
+        if ends and max(ends) > min(ends):
+            axes.set_ylim(min(ends), max(ends))
+        axes.set_xlabel("updates after the fall was seen", fontsize=9)
+    for axes in panels[len(names) :]:
+        axes.set_visible(False)
+    return figure

@@ -1,0 +1,338 @@
+"""`bounds`: do the inequalities of `proofs` hold along a training run, and what are they worth?
+
+Command: python -m experiments.run bounds
+Hardware and time: two CPU cores, a few minutes. Score: docs/bounds.md.
+
+    bandit  enumerable: J, every bound and the certificate's mean are finite sums at every step
+    run     the default task, off-policy: the same quantities from fresh samples, with intervals
+    pairs, thresholds  enumerable: how importance sampling's error grows, where to clip
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Literal, NamedTuple
+
+import numpy as np
+
+from experiments.bounds.exact import Bandit, Constants
+from experiments.bounds.measure import BanditRun, Pairs, SampledRun, Thresholds
+from experiments.bounds.plots import PLOTS, TOLERANCE, Record, Records, of_part, vacuity
+from experiments.grid.cell import Cell
+from experiments.grid.figures import Picture
+from experiments.grid.rows import Rows, where
+from experiments.grid.study import Stage, Study
+from experiments.grid.tables import Section, Table, plus_minus
+from ogrpo.config.train import TrainConfig
+from ogrpo.config.update import Override
+from ogrpo.config.values import require
+from ogrpo.setup.presets import STUDY_RATE
+
+JUDGED = (
+    "ΔJ = J(π) − J(π_k) is what one update changed, μ the policy that drew the samples. Exact"
+    " claims are finite sums in float64, at every step and prompt; anything below −10⁻⁶ is a"
+    " failure. Of a sampled claim it is asked whether the 95 % interval excludes it; one in twenty"
+    " that does would be no surprise. Confidence is a lower limit that may be wrong with the chance"
+    " stated.\n\n"
+    "Within one sample (run, steps) the same draws enter both sides, which leaves an inequality"
+    " little room to fail: those rows show consistency, and the plots size. The test is run,"
+    " periods, where J of the new policy comes from draws that the bound did not see."
+)
+PERIODS = (
+    "From the sampler μ of a period to the policy that replaces it, mean and 95 % t-interval over"
+    " seeds. J measured anew samples both policies; the others see draws of μ only."
+)
+
+WORTH = (
+    "At how many steps a bound promises a gain, and what its promises sum to over a run, as a share"
+    " of the gain that the run made."
+)
+BOUNDS = {
+    "minorise-maximise": "mm",
+    "the same, centre 1": "mm/unit_center",
+    "published": "published",
+    "sharp": "sharp",
+    "stale": "stale",
+    "certificate": "certificate",
+}
+
+
+@dataclass(frozen=True)
+class BoundsStudy(Study):
+    """The bounds along a training run: enumerated on a bandit, sampled on the default task."""
+
+    name = "bounds"
+    question = "Do the proved inequalities hold along a run, and what are they worth?"
+    pages = ("bounds.md",)
+    few: ClassVar = {
+        "steps": 3,
+        "v": 2,
+        "prompts": 3,
+        "samples": 8,
+        "bandit": Bandit(steps=4, answers=5, draws=16),
+    }
+
+    steps: int = 60
+    """Steps of the default task."""
+    v: int = 10
+    """Steps between two renewals of its sampler."""
+    prompts: int = 32
+    """Held-out prompts that J averages over."""
+    samples: int = 128
+    """Fresh completions of each, once a server period."""
+    constants: Constants = field(default_factory=Constants)
+    bandit: Bandit = field(default_factory=Bandit)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(self.v > 0, f"v is {self.v}: give at least 1")
+        require(self.prompts > 0, f"prompts is {self.prompts}: give at least 1")
+        require(self.samples > 1, f"samples is {self.samples}: an error needs at least 2")
+        constants = self.constants
+        clip, sigma, delta = constants.clip_eps, constants.sigma_eps, constants.delta
+        require(clip >= 0, f"constants.clip-eps is {clip}: give at least 0")
+        require(
+            0 < sigma <= 0.75,
+            f"constants.sigma-eps is {sigma}: the published bound needs more than 0, at most 0.75",
+        )
+        require(0 < delta < 1, f"constants.delta is {delta}: give a chance between 0 and 1")
+
+    def train_config(self, seed: int) -> TrainConfig:
+        """Returns the default task; its clip is centred on pi_k/mu, as the theory's is."""
+        config = self.configured(seed=seed, override=Override(center="exact"))
+        rate = config.optimizer.learning_rate or STUDY_RATE
+        schedule = replace(config.schedule, sync_interval=self.v, evaluate_every=self.steps)
+        evaluation = replace(config.evaluation, prompts=self.prompts, samples=self.samples)
+        optimizer = replace(config.optimizer, learning_rate=rate)
+        return replace(config, schedule=schedule, evaluation=evaluation, optimizer=optimizer)
+
+    def stages(self) -> Sequence[Stage]:
+        """Returns one stage: nothing is chosen."""
+        return (lambda _: self.cells(),)
+
+    def cells(self) -> list[Cell]:
+        """Returns the sampled runs first, which take longest, then what is enumerated."""
+
+        def cell(name: str, config: Any, role: Any = "report") -> Cell:
+            return Cell(name, role, config, measure=f"experiments.bounds.measure:{name}")
+
+        configs = {seed: self.train_config(seed) for seed in self.seeds}
+        return [
+            *(cell("sampled", SampledRun(c, self.constants)) for c in configs.values()),
+            *(cell("bandit", BanditRun(c, self.bandit, self.constants)) for c in configs.values()),
+            *(cell("pairs", Pairs(seed)) for seed in self.seeds),
+            cell("thresholds", Thresholds(self.constants.delta), "exact"),
+        ]
+
+    def report(self, rows: Rows) -> Sequence[Section]:
+        """Returns the claims over all seeds, and the plots of the first."""
+        seeds = sorted({row["seed"] for row in where(rows, role="report")})
+        if not seeds:
+            return [Section("Nothing was measured")]
+        one = records_of(where(rows, seed=seeds[0]) + where(rows, role="exact"))
+        known = {record["part"] for record in one}
+        text = f"Of seed {seeds[0]}, the first of {len(seeds)}." if len(seeds) > 1 else ""
+        pictures = [
+            Picture(name, lambda plot=plot: plot(one)[0], plot(one)[1])
+            for name, (part, plot) in PLOTS.items()
+            if part in known
+        ]
+        return [
+            Section(
+                "Did each inequality hold?", JUDGED, [claims_table(rows, self.constants.delta)]
+            ),
+            Section("Server periods of the default task", PERIODS, [runs_table(rows)]),
+            Section("What the bounds are worth", WORTH, [worth_table(rows)]),
+            Section("Where to clip", "", [thresholds_table(rows)]),
+            Section("What the plots show", text, pictures=pictures),
+        ]
+
+    def broken(self, rows: Rows) -> Sequence[str]:
+        """Returns the exact inequalities that failed."""
+        return [
+            f"{claim.where}: {claim.text} held {claim.held} times of {claim.of}"
+            for claim in make_claims(records_of(rows), self.constants.delta)
+            if claim.kind == "exact" and not claim.holds
+        ]
+
+
+class Inequality(NamedTuple):
+    """An inequality of a part's records; each has one slack or several, negative where it fails."""
+
+    part: str
+    where: str
+    text: str
+    kind: Literal["exact", "sampled", "confidence"]
+    """Exact ones must hold; of a sampled one it is asked whether it is refuted."""
+    slack: Callable[[Record], float | Sequence[float]]
+
+
+class Judged(NamedTuple):
+    """An inequality as records have it."""
+
+    where: str
+    text: str
+    kind: str
+    held: int
+    of: int
+    slack: float
+    """The least; negative where it failed."""
+
+    @property
+    def holds(self) -> bool:
+        """Whether it held every time."""
+        return self.held == self.of
+
+
+def inequalities(delta: float) -> list[Inequality]:
+    """Returns those of `proofs` that records decide."""
+    confidence = f"each with confidence {1 - delta:.0%}"
+    bounds = {"mm": "minorise-maximise", "sharp": "sharp bound", "stale": "stale bound"}
+    bounds |= {"published": "published bound"}
+
+    def least(key: str) -> Callable[[Record], float]:
+        return lambda r: r[key]
+
+    def meets(r: Record) -> float:
+        return min(r["gain/high"], r["value/gain/high"]) - max(r["gain/low"], r["value/gain/low"])
+
+    exact = [
+        ("bandit", "ΔJ = σ (L(π) − L(π_k))", lambda r: -r["identity_error"]),
+        *(("bandit", f"{text} ≤ ΔJ", least(f"slack/{name}")) for name, text in bounds.items()),
+        ("bandit", "certificate's mean ≤ ΔJ", least("slack/certificate/mean")),
+        ("bandit", "published bound ≤ 0 where σ ≤ ½: vacuous", lambda r: vacuity([r])),
+        ("variance", "importance sampling is unbiased", lambda r: -abs(r["bias"])),
+        (
+            "variance",
+            "n Var ≤ 1 + χ² = n / n_eff",
+            lambda r: 1 / r["effective_share"] - r["variance"],
+        ),
+        ("variance", "exp(KL) ≤ 1 + χ²", lambda r: r["chi_square"] - r["expm1_kl"]),
+        ("variance", "χ² ≤ κ(max ρ) KL", lambda r: r["kappa"] * r["kl"] - r["chi_square"]),
+        (
+            "clip",
+            "τ* solves the fixed point",
+            lambda r: -abs(r["tau/optimal"] - r["fixed_point"]),
+        ),
+        ("clip", "MSE(τ*) ≤ MSE of every cap drawn", lambda r: min(r["mse"]) - r["mse/optimal"]),
+        (
+            "clip",
+            "MSE(τ*) ≤ MSE of every other rule",
+            lambda r: min(r[f"mse/{rule}"] for rule in RULES) - r["mse/optimal"],
+        ),
+    ]
+    enumerated = [Inequality(part, part, text, "exact", slack) for part, text, slack in exact]
+    bandit, rest = enumerated[:7], enumerated[7:]
+    return [
+        *bandit,
+        Inequality(
+            *("bandit", "bandit", f"certificate ≤ ΔJ, {confidence}", "confidence"),
+            lambda r: r["value/gain"] - r["certificate"],
+        ),
+        *(  # not refuted: the slack's 95 % interval reaches zero
+            Inequality("run", "run, steps", f"{text} ≤ ΔJ", "sampled", least(f"slack/{name}/high"))
+            for name, text in bounds.items()
+        ),
+        Inequality(
+            *("period", "run, periods"),
+            *("ΔJ by importance sampling = ΔJ measured anew (intervals meet)", "sampled", meets),
+        ),
+        *(
+            Inequality(
+                *("period", "run, periods", f"{bounds[name]} ≤ ΔJ measured anew", "sampled"),
+                lambda r, name=name: r["value/gain/high"] - r[f"{name}/low"],
+            )
+            for name in ("mm", "sharp")
+        ),
+        Inequality(
+            *("period", "run, periods"),
+            *(f"certificate ≤ ΔJ measured anew, {confidence}", "confidence"),
+            lambda r: r["value/gain/high"] - r["certificate"],
+        ),
+        *rest,
+    ]
+
+
+RULES = ("sqrt_n", "high_probability", "proposed", "unclipped")
+
+
+def make_claims(records: Records, delta: float) -> list[Judged]:
+    """Counts the slacks of every inequality that are not negative, but for rounding."""
+    claims = []
+    for one in inequalities(delta):
+        each = [np.atleast_1d(one.slack(record)) for record in of_part(records, one.part)]
+        slacks = np.concatenate([*each, np.empty(0)])
+        held = int((slacks >= -TOLERANCE).sum())
+        least = float(slacks.min()) if len(slacks) else 0.0
+        claims.append(Judged(one.where, one.text, one.kind, held, len(slacks), least))
+    return claims
+
+
+def records_of(rows: Rows) -> list[Record]:
+    """Returns the records of all cells."""
+    return [record for row in rows for record in row["records"]]
+
+
+def claims_table(rows: Rows, delta: float) -> Table:
+    """Returns what held, how often, over all seeds."""
+    lines = [
+        [c.where, c.text, c.kind, f"{c.held:,} of {c.of:,}", f"{c.slack:.2g}"]
+        for c in make_claims(records_of(rows), delta)
+        if c.of
+    ]
+    return Table("claims", ("where", "claim", "how judged", "held", "least slack"), lines)
+
+
+def runs_table(rows: Rows) -> Table:
+    """Returns what a server period gained, and what was guaranteed of it."""
+    periods = [of_part(row["records"], "period") for row in where(rows, label="sampled")]
+    names = (
+        ("ΔJ measured anew", "value/gain"),
+        ("ΔJ by importance sampling", "gain"),
+        ("minorise-maximise", "mm"),
+        ("certificate", "certificate"),
+        ("TV(π, μ)", "tv"),
+        ("ESS", "ess"),
+    )
+    lines = []
+    for group in zip(*periods, strict=True):
+        certified = sum(record["certificate"] > 0 for record in group)
+        values = [plus_minus([record[key] for record in group]) for _, key in names]
+        lines.append([f"{group[0]['step']}", *values, f"{certified} of {len(group)}"])
+    return Table("periods", ("period ends", *(name for name, _ in names), "certified"), lines)
+
+
+def worth_table(rows: Rows) -> Table:
+    """Returns how often each bound is above zero, and its sum over the gain's."""
+    runs = {label: where(rows, label=label) for label in ("bandit", "sampled")}
+    steps = {
+        label: [of_part(row["records"], "run" if label == "sampled" else label) for row in trials]
+        for label, trials in runs.items()
+    }
+    lines = []
+    for name, key in BOUNDS.items():
+        line = [name]
+        for per_seed in steps.values():
+            known = [record[key] for records in per_seed for record in records if key in record]
+            positive = sum(value > 0 for value in known)
+            shares = [
+                sum(r[key] for r in records) / sum(r["gain"] for r in records)
+                for records in per_seed
+                if all(key in r for r in records)
+            ]
+            line += [f"{positive} of {len(known)}", plus_minus(shares, ".2f") if shares else "–"]
+        lines.append(line)
+    heads = ("bandit: above 0", "its sum, of the gain's", "run: above 0", "its sum, of the gain's")
+    return Table("worth", ("bound", *heads), lines)
+
+
+def thresholds_table(rows: Rows) -> Table:
+    """Returns the error of each rule for a cap of importance weights, by the sample size."""
+    records = of_part(records_of(where(rows, label="thresholds")), "clip")
+    keys = ("tau/optimal", "tau/sqrt_n")
+    errors = ("mse/optimal", "mse/sqrt_n", "mse/proposed", "mse/unclipped")
+    lines = [
+        [f"{r['n']}", *(f"{r[key]:.2f}" for key in keys), *(f"{r[key]:.4f}" for key in errors)]
+        for r in records
+    ]
+    heads = ("n", "τ*", "√n", "MSE at τ*", "at √n", "proposed", "no clip")
+    return Table("thresholds", heads, lines)

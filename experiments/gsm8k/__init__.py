@@ -1,1 +1,0 @@
-"""The main study: off-policy GRPO on grade-school mathematics."""

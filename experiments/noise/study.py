@@ -1,0 +1,215 @@
+"""`noise`: does RED-Weight amplify false rewards?
+
+Command: python -m experiments.run noise
+Hardware and time: two CPU cores, 180 cells of about 4 CPU-seconds and 4 programs to compile.
+
+A share of the training rewards is told the other way round (`--reward.flip`); held-out answers are
+judged as they are. Each method loses some Pass@1 by that; what RED-Weight loses beyond REINFORCE,
+seed by seed, is what it amplifies. Beside it stands, without any run, the share of a method's
+advantages that lies on completions judged wrongly. Each method has its own learning rate at each
+share of flips, the best of `rates` on problems whose judge makes no mistake, as one would have it.
+
+Left out unless asked for: other methods (`--methods`, by the names of `rec`), stale samples
+(`--base.schedule.sync-interval`) and flips of one kind of reward alone, which has no option.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from math import comb
+from typing import ClassVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from matplotlib.figure import Figure
+
+from experiments.grid.figures import COLORS, Picture, curves
+from experiments.grid.rows import Rows, by_seed, groups, reported, where
+from experiments.grid.signals import ending
+from experiments.grid.study import Crossing, Stage, TunedStudy
+from experiments.grid.tables import (
+    ENTROPY,
+    FELL,
+    GREEDY,
+    LENGTH,
+    SAMPLED,
+    Column,
+    Section,
+    Table,
+    against_at,
+    by_value,
+    scores_at,
+    summary,
+)
+from experiments.grid.variants import Variant, brief, changed
+from experiments.grid.verdicts import Claim, Difference, mean_and_interval
+from experiments.rec.study import METHODS
+from ogrpo.config.method import algorithm, knobs
+from ogrpo.config.values import require
+
+SIGNALS = ("pass@1/sampled", "reward", "kl/pi_mu", "entropy", "tokens/completion", "grad_norm")
+NOISY = (0.1, 0.2, 0.3, 0.4)
+CHANCES = (0.1, 0.35, 0.7)
+"""Chances of a right completion that shares of false advantages are printed for."""
+
+
+def amplified(rows: Rows, method: str, other: str, flip: float) -> Difference:
+    """Returns what a method loses by flips beyond another, over the seeds that all have."""
+    ends = [
+        by_seed(where(rows, label=label, flips=share))
+        for label in (method, other)
+        for share in (0.0, flip)
+    ]
+    shared = [seed for seed in ends[0] if all(seed in of for of in ends)]
+    true, noisy, other_true, other_noisy = ([of[seed] for seed in shared] for of in ends)
+    values = np.subtract(true, noisy) - np.subtract(other_true, other_noisy)
+    return Difference(tuple(values.tolist()))
+
+
+CLAIMS = tuple(
+    Claim(
+        f"RED-Weight amplifies: it loses more than REINFORCE with {flip:.0%} flipped",
+        *({"label": "RED-Weight", "flips": flip}, "above", {"label": "REINFORCE", "flips": flip}),
+        of=lambda rows, flip=flip: amplified(reported(rows), "RED-Weight", "REINFORCE", flip),
+    )
+    for flip in NOISY
+)
+"""Losses beyond the first method's."""
+
+
+@dataclass(frozen=True)
+class NoiseStudy(TunedStudy):
+    """Methods by the share of rewards that are false."""
+
+    name = "noise"
+    question = "Does RED-Weight amplify false rewards?"
+    pages = ("results.md",)
+    claims = CLAIMS
+    known: ClassVar = {"methods": METHODS}
+    few: ClassVar = {"methods": ("REINFORCE", "RED-Weight"), "flips": (0.0, 0.4)}
+
+    methods: tuple[str, ...] = ("REINFORCE", "GRPO", "RED-Drop", "RED-Weight")
+    """Which to run, by the names of `rec`; what the others lose is held against the first."""
+    flips: tuple[float, ...] = (0.0, 0.1, 0.2, 0.3, 0.4)
+    """Shares of the training rewards that are told the other way round."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        message = f"flips is {self.flips}: losses are held against true rewards, add 0"
+        require(0.0 in self.flips, message)
+
+    def places(self) -> Sequence[Variant]:
+        """Returns every method with every share of flips."""
+        values = {flip: {"reward": {"flip": flip}} for flip in self.flips}
+        return Crossing(self.methods, METHODS, "flips", values).places(self)
+
+    def stages(self) -> Sequence[Stage]:
+        """The cells of one share of flips after those of another: a judge is made for each."""
+
+        def by_flips(stage: Stage) -> Stage:
+            return lambda rows: sorted(stage(rows), key=lambda cell: cell.coordinates["flips"])
+
+        return [by_flips(stage) for stage in super().stages()]
+
+    def report(self, rows: Rows) -> Sequence[Section]:
+        """Returns what methods lose, what that is beyond the first, where the noise goes."""
+        final_rows, methods, first = reported(rows), self.methods, self.methods[0]
+        heads = {flip: f"{flip:.0%} flipped" for flip in self.flips}
+        noisy = [flip for flip in self.flips if flip]
+        lost = [
+            [method, *(amplified(final_rows, method, first, flip) for flip in noisy)]
+            for method in methods[1:]
+        ]
+        shares = [
+            [method, f"{p:g}", *(f"{false_share(method, p, flip):.2f}" for flip in noisy)]
+            for p in CHANCES
+            for method in methods
+        ]
+        columns = (
+            *(SAMPLED, GREEDY, FELL, Column("training reward", ending("reward", ".3f"))),
+            *(ENTROPY, LENGTH),
+            Column(f"against {first}", against_at(final_rows, first, "flips")),
+        )
+        flipped = tuple(heads[flip] for flip in noisy)
+        picture = Picture("flips", partial(flip_plot, final_rows, methods))
+        return [
+            Section(
+                "Pass@1 by the share of false rewards",
+                "Final held-out Pass@1, sampled, its answers judged truly: mean and 95 %"
+                " t-interval.",
+                [scores_at(final_rows, methods, "flips", heads)],
+                [picture] if final_rows else (),
+            ),
+            Section(
+                f"What is lost beyond {first}",
+                f"Pass@1 without flips less Pass@1 with them, less the same of {first}, seed by"
+                " seed: above 0 the method amplifies the noise.",
+                [Table("amplified", ("method", *flipped), lost)],
+            ),
+            Section(
+                "Where the false rewards go",
+                "Share of the absolute advantages that lies on completions judged wrongly, computed"
+                " for groups of 8 and without a run, by the chance p of a right completion.",
+                [Table("shares", ("method", "p", *flipped), shares)],
+            ),
+            Section("All of it", "", [summary(rows, columns, order=by_value("flips", methods))]),
+            *(
+                Section(f"Curves, {heads[flip]}", "", (), curves(here, SIGNALS, slug))
+                for flip in (min(self.flips), max(self.flips))
+                for slug in [f"flips-{100 * flip:.0f}"]
+                if (here := where(final_rows, flips=flip))
+            ),
+        ]
+
+
+def flip_plot(rows: Rows, methods: Sequence[str]) -> Figure:
+    """Draws final scores by the share of flips, seeds as points and their mean as a line."""
+    figure = Figure(figsize=(7.5, 4.2), layout="constrained")
+    axes = figure.subplots()
+    for n, method in enumerate(methods):
+        trials_of = groups(where(rows, label=method)).values()
+        ends = {t[0]["coordinates"]["flips"]: [*by_seed(t).values()] for t in trials_of}
+        flips = sorted(ends)
+        color = COLORS[n % len(COLORS)]
+        for flip in flips:
+            places = [flip + 0.004 * (n - len(methods) / 2)] * len(ends[flip])
+            axes.plot(places, ends[flip], ".", color=color, alpha=0.4)
+        means, errors = np.array([mean_and_interval(ends[flip]) for flip in flips]).T
+        axes.plot(flips, means, color=color, label=method)
+        axes.fill_between(flips, means - errors, means + errors, color=color, alpha=0.15)
+    axes.set_xlabel("share of the training rewards told the other way round")
+    axes.set_ylabel("final Pass@1, sampled, judged truly")
+    axes.legend()
+    return figure
+
+
+def weights(name: str, size: int) -> np.ndarray:
+    """Returns the sum of |advantage| over failures and over successes as judged, [size + 1, 2].
+
+    Row m is of a group that is judged to have m successes; which failures a method drops is drawn,
+    and how many it drops is not.
+    """
+    config = changed(brief(), METHODS[name])
+    judged = jnp.tril(jnp.ones((size + 1, size)), -1)
+    advantages = algorithm(config).credit(judged, knobs(config), jax.random.key(0))
+    sizes = np.abs(np.asarray(advantages, np.float64))
+    success = np.asarray(judged) > 0
+    return np.stack([(sizes * ~success).sum(1), (sizes * success).sum(1)], axis=1)
+
+
+def false_share(name: str, success: float, flip: float, size: int = 8) -> float:
+    """Returns the expected |advantage| on wrongly judged completions over that on all of them.
+
+    Args:
+      name: of the method.
+      success: chance p that a completion is right.
+      flip: chance f that it is judged the other way round.
+      size: completions in a group; each judged success is false with chance (1 - p) f / q, each
+        judged failure with p f / (1 - q), where q = p (1 - f) + (1 - p) f.
+    """
+    judged = success * (1 - flip) + (1 - success) * flip
+    chance = [comb(size, m) * judged**m * (1 - judged) ** (size - m) for m in range(size + 1)]
+    failures, successes = chance @ weights(name, size)
+    false = failures * success * flip / (1 - judged) + successes * (1 - success) * flip / judged
+    return float(false / (failures + successes))

@@ -1,0 +1,295 @@
+"""`variance`: what does staleness cost the estimators, and do the proved formulas say so?
+
+Command: python -m experiments.run variance
+Hardware and time: two CPU cores; docs/results.md has the time and the figures.
+
+    families  small families of policies: errors from the formulas beside errors of draws
+    along     the default task: gradients of a run's last policy from its older ones, by age
+
+`bounds` has the improvement bounds and the certificate; this study has the estimators' errors.
+
+Left out for time: runs are 40 steps on policy at two learning rates, and 64 groups an age
+(`--groups 512` narrows the bias, whose square is the noisiest figure here).
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import ClassVar
+
+import numpy as np
+
+from experiments.grid.cell import Cell, place_name
+from experiments.grid.figures import Picture
+from experiments.grid.rows import Rows, groups
+from experiments.grid.study import Stage, Study
+from experiments.grid.tables import Section, Table, Value, plus_minus
+from experiments.grid.variants import brief
+from experiments.variance import figures
+from experiments.variance.along import Along
+from experiments.variance.errors import (
+    INTERVALS,
+    Vector,
+    ages_of,
+    best_depth,
+    column,
+    foreseen_depth,
+    over_interval,
+    relative_error,
+    relative_variance,
+)
+from experiments.variance.families import Family
+from experiments.variance.gradients import ESTIMATORS
+from ogrpo.config.train import TrainConfig
+from ogrpo.config.values import require
+
+FAMILY, RUN = "family", "on-policy run"
+RULES = {
+    "mse/none": "no weights",
+    "mse/plain": "plain",
+    "mse/√n": "√n",
+    "mse/2": "2",
+    "mse/root": "τ = J + (n − 1) b(τ)",
+    "mse/proposed": "1 ± √(Var r/Var ρ)",
+    "mse/self-normalised": "self-normalised",
+}
+
+
+@dataclass(frozen=True)
+class VarianceStudy(Study):
+    """Errors of estimators against staleness."""
+
+    name = "variance"
+    question = "What does staleness cost the estimators, and do the proved formulas say so?"
+    pages = ("results.md",)
+    few: ClassVar = {
+        "rates": (1e-3,),
+        "ages": (0, 1, 3),
+        "groups": 16,
+        "family": Family(tilts=(0.2, 1.2), replicates=500),
+    }
+
+    steps: int = 40
+    """Steps of a run; its oldest sampler can be so old."""
+    rates: tuple[float, ...] = (3e-4, 1e-3)
+    """Learning rates of the runs: how fast a policy leaves its sampler."""
+    ages: tuple[int, ...] = (0, 1, 2, 5, 10, 20, 40)
+    """Ages of the samplers, in steps."""
+    groups: int = 64
+    """Prompts, each with one group an age."""
+    family: Family = field(default_factory=Family)
+    base: TrainConfig = field(default_factory=brief)
+    """Options of the trainer that hold for all cells, such as a model and servers."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(self.family.seed == 0, f"family.seed is {self.family.seed}: give --seeds")
+        for rate in self.rates:
+            self.along(self.seeds[0], rate)
+
+    def stages(self) -> Sequence[Stage]:
+        """Returns one stage: nothing is chosen."""
+        return (lambda _: self.cells(),)
+
+    def cells(self) -> list[Cell]:
+        """Returns a family and the runs of every seed."""
+        here = "experiments.variance"
+        families = [
+            Cell(FAMILY, "exact", replace(self.family, seed=n), measure=f"{here}.families:measure")
+            for n in self.seeds
+        ]
+        runs = [
+            Cell(
+                *(RUN, "report", self.along(seed, rate), {"rate": rate}),
+                measure=f"{here}.along:measure",
+            )
+            for seed in self.seeds
+            for rate in self.rates
+        ]
+        return [*families, *runs]
+
+    def along(self, seed: int, rate: float) -> Along:
+        """Returns a run that collects on policy and evaluates as little as it may."""
+        config = self.configured(seed=seed)
+        schedule = replace(config.schedule, sync_interval=1, evaluate_every=self.steps)
+        few = replace(config.evaluation, prompts=16, gradient_variance=False)
+        optimizer = replace(config.optimizer, learning_rate=rate)
+        train = replace(config, schedule=schedule, evaluation=few, optimizer=optimizer)
+        return Along(train, self.ages, self.groups)
+
+    def report(self, rows: Rows) -> Sequence[Section]:
+        """Returns formulas beside draws, then what staleness costs."""
+        families = [row for row in rows if "pairs" in row]
+        runs = [row for row in rows if "ages" in row]
+        return [
+            *([of_families(families)] if families else []),
+            *(of_runs(runs) if runs else []),
+        ]
+
+
+def of_families(rows: Rows) -> Section:
+    """Returns the exact half."""
+    return Section(
+        "Formulas beside draws",
+        "Exponential tilts of random samplers over 32 answers, rewards 0 or 1 that lean towards"
+        " the tilt. Predicted is bias² + variance/n by the proved formulas (for the self-normalised"
+        " mean the first order in 1/n, which is no bound); measured is the mean over 20,000"
+        " estimates that were drawn. The last column holds errors to a proved upper bound:"
+        " 1/n_eff for plain importance sampling, (2/n)(V + o²χ²) for the self-normalised mean.",
+        [family_table(rows)],
+        [Picture("families", partial(figures.families, rows))],
+    )
+
+
+def of_runs(rows: Rows) -> list[Section]:
+    """Returns the half along runs of the default task."""
+    return [
+        Section(
+            "How far a policy is from its older self",
+            "KL is measured on draws of π, the rest on draws of μ. Proved: 1 + χ² ≥ exp(KL), so"
+            " that the effective share 1/(1 + χ²) is at most exp(−KL). Where the measured χ² breaks"
+            " this, the draws of μ have not seen what π does.",
+            [divergence_table(rows)],
+            [Picture("divergence", partial(figures.divergence, rows))],
+        ),
+        Section(
+            "Gradients from stale completions",
+            "Error of a batch's gradient of J(π), all parameters, in units of a fresh batch's"
+            " variance; advantages leave the sample out, so that whole-sequence weights are"
+            " unbiased. (1 + χ²) is what the variance of plain weights would be if the gradient did"
+            " not depend on the ratio.",
+            [
+                by_age(rows, "gradient-variance", relative_variance, foreseen=True),
+                by_age(rows, "gradient-error", relative_error, foreseen=False),
+            ],
+            [Picture("gradient", partial(figures.gradient, rows))],
+        ),
+        Section(
+            "What v costs, and how much to pool",
+            "With the server renewed every v steps, ages are uniform below v: the mean of the"
+            " errors above, interpolated between the ages that were measured. Pooling: the mean of"
+            " the batches of the last d steps; biases are taken to point the same way, which is the"
+            " worst case. Foreseen is d for unbiased weights of variance v_0 (1 + χ²): one more"
+            " batch helps while its variance is below 2 + 1/m times the mean of the m before it.",
+            [interval_table(rows), pool_table(rows)],
+        ),
+        Section(
+            "Where to truncate",
+            "J(π) from completions of μ: mean of n = 128 terms min(ρ, τ) r, every rule found on"
+            " one half of the completions and tried on the other. Errors are over the least that"
+            " any cap has on the second half. τ = J + (n − 1) b(τ) is proved for 0/1 rewards; the"
+            " band 1 ± √(Var r/Var ρ) is the proposal's, refuted in proofs/errata_proposal.md.",
+            [threshold_table(rows)],
+            [Picture("thresholds", partial(figures.thresholds, rows))],
+        ),
+    ]
+
+
+def family_table(rows: Rows) -> Table:
+    """Returns how near measured errors are to predicted ones, over all tilts and families."""
+    lines = []
+    estimators = rows[0]["pairs"][0]["estimators"]
+    for n, name in ((size, name) for size in estimators for name in estimators[size]):
+        each = [pair["estimators"][n][name] for row in rows for pair in row["pairs"]]
+        quotients = np.array([one["mse/measured"] / one["mse"] for one in each])
+        away = [abs(one["mse/measured"] - one["mse"]) > 3 * one["mse/error"] for one in each]
+        bounds = [one["mse/measured"] / one["bound"] for one in each if "bound" in one]
+        lines.append(
+            [
+                *(n, name, f"{quotients.min():.2f} – {quotients.max():.2f}"),
+                f"{sum(away)} of {len(away)}",
+                f"{max(bounds):.2f}" if bounds else "–",
+            ]
+        )
+    heads = ("n", "estimator", "measured over predicted", "beyond 3 errors", "over the bound")
+    return Table("families", heads, lines)
+
+
+def lines_of(rows: Rows, lines: Callable[[Rows], Sequence[Sequence[Value]]]) -> list[list[Value]]:
+    """Returns the lines of every run's rows, each with the run's name before it."""
+    return [
+        [place_name(place), *line]
+        for place, trials in groups(rows).items()
+        for line in lines(trials)
+    ]
+
+
+def mean_text(values: Vector, form: str = ".2f") -> str:
+    """Returns mean and 95 % t-interval over seeds."""
+    return plus_minus(values.tolist(), form)
+
+
+def divergence_table(rows: Rows) -> Table:
+    """Returns KL, chi-square and effective share by age."""
+
+    def lines(trials: Rows) -> list[list[str]]:
+        table = []
+        for age in ages_of(trials):
+            kl, chi, ess = (column(trials, age, name) for name in ("kl", "chi_square", "ess"))
+            texts = (mean_text(kl, ".4f"), mean_text(chi, ".3f"), mean_text(ess, ".3f"))
+            bounds = (f"{np.mean(1 / (1 + chi)):.3f}", f"{np.mean(np.exp(-kl)):.3f}")
+            table.append([f"{age}", *texts, *bounds])
+        return table
+
+    heads = ("run", "age", "KL(π‖μ), nats", "χ²", "effective share", "1/(1 + χ²)", "exp(−KL)")
+    return Table("divergence", heads, lines_of(rows, lines))
+
+
+def by_age(
+    rows: Rows, name: str, of: Callable[[Rows, str, int], Vector], *, foreseen: bool
+) -> Table:
+    """Returns variance, or mean squared error, by age over that of fresh groups."""
+    ages = ages_of(rows)
+
+    def lines(trials: Rows) -> list[list[str]]:
+        table = [[e, *(mean_text(of(trials, e, age)) for age in ages)] for e in ESTIMATORS]
+        if foreseen:
+            chi = [column(trials, age, "chi_square") for age in ages]
+            table.append(["(1 + χ²)", *(mean_text(1 + x) for x in chi)])
+        return table
+
+    what = "variance" if foreseen else "squared error"
+    heads = ("run", f"{what}, weights", *(f"age {age}" for age in ages))
+    return Table(name, heads, lines_of(rows, lines))
+
+
+def interval_table(rows: Rows) -> Table:
+    """Returns mean squared error by sync interval."""
+    shown = [v for v in INTERVALS if v - 1 <= max(ages_of(rows))]
+
+    def lines(trials: Rows) -> list[list[str]]:
+        return [[e, *(mean_text(over_interval(trials, e, v)) for v in shown)] for e in ESTIMATORS]
+
+    return Table(
+        "interval", ("run", "weights", *(f"v = {v}" for v in shown)), lines_of(rows, lines)
+    )
+
+
+def pool_table(rows: Rows) -> Table:
+    """Returns how many of the last batches to pool."""
+
+    def lines(trials: Rows) -> list[list[str]]:
+        best = {name: best_depth(trials, name) for name in ESTIMATORS}
+        return [
+            *([name, f"{depth}", f"{error:.2f}"] for name, (depth, error) in best.items()),
+            ["foreseen from χ²", f"{foreseen_depth(trials)}", ""],
+        ]
+
+    heads = ("run", "weights", "batches to pool", "squared error over a fresh batch's")
+    return Table("pool", heads, lines_of(rows, lines))
+
+
+def threshold_table(rows: Rows) -> Table:
+    """Returns the rules for a cap by age."""
+
+    def lines(trials: Rows) -> list[list[str]]:
+        table = []
+        for age in ages_of(trials):
+            best = column(trials, age, "mse/best")
+            caps = (mean_text(column(trials, age, x)) for x in ("tau/root", "tau/best"))
+            over = (mean_text(column(trials, age, x) / best) for x in RULES)
+            table.append([f"{age}", *caps, *over])
+        return table
+
+    heads = ("run", "age", "τ by the root", "best τ", *RULES.values())
+    return Table("thresholds", heads, lines_of(rows, lines))
