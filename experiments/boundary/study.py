@@ -30,7 +30,7 @@ from experiments.grid.signals import FALL, alarms, early, fall, fallen, fell, me
 from experiments.grid.study import Stage, Study
 from experiments.grid.tables import Section, Table, score
 from experiments.grid.variants import Changes, Variant, accepted, brief, cells_of
-from experiments.grid.verdicts import claim
+from experiments.grid.verdicts import Pick, Relation, claim
 from ogrpo.config.train import TrainConfig
 
 SCHEMES: dict[str, Changes] = {
@@ -63,16 +63,17 @@ WATCHED = (*(n for n in WARNINGS if n != "grad_variance"), "clipped", "tokens/co
 
 RATES = (2e-4, 6e-4, 2e-3)
 SLOW, MIDDLE, FAST = ({"rate": rate, "sync_interval": 100} for rate in RATES)
+COMPARED: tuple[tuple[str, str, str, Relation, str, Pick], ...] = (
+    ("2e-4", "the clip gains on neither", "clip", "above", "neither", SLOW),
+    ("6e-4", "the clip gains on neither", "clip", "above", "neither", MIDDLE),
+    ("2e-3", "the clip gains on neither", "clip", "above", "neither", FAST),
+    ("2e-4", "weights are above the clip", "weights", "above", "clip", SLOW),
+    ("6e-4", "weights are below the clip", "weights", "below", "clip", MIDDLE),
+    ("2e-3", "both are below the clip", "clip and weights", "below", "clip", FAST),
+)
 CLAIMS = tuple(
-    claim(f"interval 100, rate {rate}: {text}", *pick)
-    for rate, text, *pick in (
-        ("2e-4", "the clip gains on neither", "clip", "above", "neither", SLOW),
-        ("6e-4", "the clip gains on neither", "clip", "above", "neither", MIDDLE),
-        ("2e-3", "the clip gains on neither", "clip", "above", "neither", FAST),
-        ("2e-4", "weights are above the clip", "weights", "above", "clip", SLOW),
-        ("6e-4", "weights are below the clip", "weights", "below", "clip", MIDDLE),
-        ("2e-3", "both are below the clip", "clip and weights", "below", "clip", FAST),
-    )
+    claim(f"interval 100, rate {rate}: {text}", one, relation, other, place)
+    for rate, text, one, relation, other, place in COMPARED
 )
 """Claims at the longest interval."""
 

@@ -126,7 +126,7 @@ def estimates(
         weights = jnp.asarray(resamples(ratio.shape, seed))
         knobs = {"sigma_eps": constants.sigma_eps, "clip_eps": constants.clip_eps}
         table = {k: np.asarray(v) for k, v in _bootstrap(weights, *arrays, **knobs).items()}
-        limit = certificate(*arrays, constants)
+        limit = certificate(ratio, center, rewards, constants)
     table |= {f"slack/{name}": table["gain"] - table[name] for name in BELOW}
     record: Record = {name: float(values[0]) for name, values in table.items()}
     for name, values in table.items():

@@ -145,7 +145,7 @@ class StalenessStudy(TunedStudy):
             heading = "Pace and staleness beside what `plan` predicts"
             sections.append(Section(heading, PACES, [pace_table(paces)], [picture]))
         if final_rows:
-            kinds = [kind for kind in self.kinds if kind != "slow server"]
+            kinds: list[Kind] = [kind for kind in self.kinds if kind != "slow server"]
             pictures = [
                 Picture("learning", partial(all_axes, final_rows)),
                 Picture("clock", partial(clock_plot, final_rows, self.workers)),

@@ -1,1 +1,1 @@
-"""What fits, how long a step takes, and which schedule keeps both sides busy."""
+"""Capacity plans: memory, seconds of a step, and schedules that keep both sides busy."""

@@ -1,4 +1,4 @@
-"""What a plan is asked for: the model, the batch, the machines and the limits."""
+"""Options of a plan: the model, the batch, the machines and the limits."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -190,7 +190,7 @@ class Serve:
 
 @dataclass(frozen=True)
 class Link:
-    """How weights get from the trainer to the servers."""
+    """The way of weights from the trainer to the servers."""
 
     gigabytes_per_second: float = 2.0
     """10^9 bytes a second, as reached: by the trainer's network, or with NCCL from GPU to GPU."""
@@ -225,7 +225,7 @@ class Buffer:
 
 @dataclass(frozen=True)
 class PlanLimits:
-    """What the recommended schedule must respect."""
+    """Limits that the recommended schedule respects."""
 
     lead: int = 1
     """Batches asked for beyond the one being trained; 0: nothing overlaps."""

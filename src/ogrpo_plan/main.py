@@ -7,26 +7,27 @@ plan.json and as report.html. The rule of recommendation: `ogrpo_plan.schedule`.
 and what is assumed: docs/planning.md.
 """
 
-import base64
 import json
 import shlex
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
+import matplotlib as mpl
+from matplotlib.figure import Figure
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from ogrpo.config.values import to_json
-from ogrpo.report.page import render
+from ogrpo.report.page import embedded, render
+from ogrpo.report.plots import BLUE, GREEN, GREY, ORANGE, STYLE, save_figure
 from ogrpo.report.run_dir import RunDir
 from ogrpo.system.files import write_json, write_text
 from ogrpo_plan.config import GIB, Plan
 from ogrpo_plan.memory import Budget, budgets, proposed_tokens
-from ogrpo_plan.plots import save_plots
 from ogrpo_plan.presets import DEVICES
 from ogrpo_plan.rehearsal import compare, make_workshop, measured, read_run, rehearse
 from ogrpo_plan.schedule import PlannedSchedule, Times, recommend, times
@@ -34,6 +35,7 @@ from ogrpo_plan.sweep import Point, point, sweep
 
 DOES_NOT_FIT = 1
 Lines = list[tuple[str, str]]
+COLORS = (GREY, BLUE, ORANGE, GREEN)
 
 
 def run(plan: Plan, console: Console) -> int:
@@ -58,22 +60,55 @@ def run(plan: Plan, console: Console) -> int:
 def carry_out(plan: Plan, folder: RunDir, console: Console) -> int:
     """Prints and writes the plan of machines whose speeds are known."""
     memory, spent = budgets(plan), times(plan)
-    buffered = plan.buffer.groups // plan.batch.prompts
-    recommended = recommend(spent, plan.limits, buffered=buffered)
+    recommended = recommend(spent, plan.limits, buffered=plan.buffer.groups // plan.batch.prompts)
     planned = point(plan, spent, recommended, workers=plan.serve.workers, lead=recommended.lead)
-    for budget in memory:
-        console.print(memory_table(budget))
-    if plan.preset in DEVICES:
-        console.print(preset_line(plan, memory[0]), markup=False, soft_wrap=True)
-    console.print(two_columns("Seconds", time_lines(plan, spent, recommended)))
     tokens = proposed_tokens(plan)
     points = [*sweep(plan, spent, recommended)]
-    console.print(sweep_table(points))
-    console.print(two_columns("Simulated", simulated_lines(planned)))
-    console.print(two_columns("Recommended", schedule_lines(recommended, tokens)))
+    tables = [
+        *((f"Memory of one {budget.name}, GiB", memory_lines(budget)) for budget in memory),
+        ("Seconds", time_lines(plan, spent, recommended)),
+        ("Recommended", schedule_lines(recommended, tokens)),
+        ("Simulated", simulated_lines(planned)),
+    ]
+    for title, lines in tables[: len(memory)]:
+        console.print(two_columns(title, lines))
+    if plan.preset in DEVICES:
+        console.print(preset_line(plan, memory[0]), markup=False, soft_wrap=True)
+    seconds, schedule, simulated = tables[len(memory) :]
+    console.print(two_columns(*seconds))
+    swept = Table(title="Simulated, by number of workers", title_justify="left")
+    for column in SWEEP:
+        swept.add_column(column, justify="right")
+    for row in sweep_rows(points):
+        swept.add_row(*row)
+    console.print(swept)
+    console.print(two_columns(*simulated))
+    console.print(two_columns(*schedule))
     for note in recommended.notes:
         console.print(note, style="yellow", markup=False, soft_wrap=True)
-    write(plan, folder, memory, spent, recommended, tokens, planned, points)
+    config = {"study": "plan", **to_json(replace(plan, run_dir=None))}
+    folder.write_config(config)
+    values = {
+        "memory": {budget.name: budget.rows for budget in memory},
+        "times": spent._asdict(),
+        "schedule": recommended._asdict(),
+        "microbatch_tokens": tokens,
+        "simulated": planned.record(),
+        "sweep": [p.record() for p in points],
+    }
+    write_json(folder.path / "plan.json", values)
+    page = render(
+        Path(__file__).with_name("plan.html.j2"),
+        title="ogrpo plan",
+        tables=tables,
+        columns=SWEEP,
+        rows=sweep_rows(points),
+        notes=recommended.notes,
+        plots=embedded(save_plots(points, folder.plots)),
+        command=shlex.join(["ogrpo", "plan", *sys.argv[2:]]),
+        config=json.dumps(config, indent=2),
+    )
+    write_text(folder.report, page)
     console.print(f"report {folder.report}", markup=False, soft_wrap=True)
     misfits = [budget for budget in memory if not budget.fits]
     for budget in misfits:
@@ -105,11 +140,6 @@ def preset_line(plan: Plan, training: Budget) -> str:
         f"preset {plan.preset}: {gib(training.total)} GiB are planned on the one {gigabytes} GB "
         f"GPU that it names ({gib(gigabytes * 1e9)} GiB): {verdict}"
     )
-
-
-def memory_table(budget: Budget) -> Table:
-    """Draws one machine's memory as a table."""
-    return two_columns(f"Memory of one {budget.name}, GiB", memory_lines(budget))
 
 
 def time_lines(plan: Plan, spent: Times, recommended: PlannedSchedule) -> Lines:
@@ -184,56 +214,54 @@ def sweep_rows(points: Sequence[Point]) -> list[tuple[str, ...]]:
     ]
 
 
-def sweep_table(points: Sequence[Point]) -> Table:
-    """Draws other numbers of workers, each as fast as this plan's."""
-    table = Table(title="Simulated, by number of workers", title_justify="left")
-    for column in SWEEP:
-        table.add_column(column, justify="right")
-    for row in sweep_rows(points):
-        table.add_row(*row)
-    return table
+def save_plots(points: Sequence[Point], folder: Path) -> list[Path]:
+    """Draws throughput, idleness and staleness by the number of workers, each as a PNG.
 
+    A line is of a lead, or of a batch that grows with the workers.
+    """
+    folder.mkdir(exist_ok=True)
+    names = [*dict.fromkeys(p.name for p in points)]
 
-def write(
-    plan: Plan,
-    folder: RunDir,
-    memory: Sequence[Budget],
-    spent: Times,
-    recommended: PlannedSchedule,
-    tokens: int | None,
-    planned: Point,
-    points: Sequence[Point],
-) -> None:
-    """Writes plan.json and report.html."""
-    config = {"study": "plan", **to_json(replace(plan, run_dir=None))}
-    folder.write_config(config)
-    values = {
-        "memory": {budget.name: budget.rows for budget in memory},
-        "times": spent._asdict(),
-        "schedule": recommended._asdict(),
-        "microbatch_tokens": tokens,
-        "simulated": planned.record(),
-        "sweep": [p.record() for p in points],
-    }
-    write_json(folder.path / "plan.json", values)
-    plots = [
-        {"name": path.stem, "data": base64.b64encode(path.read_bytes()).decode()}
-        for path in save_plots(points, folder.plots)
-    ]
-    page = render(
-        Path(__file__).with_name("plan.html.j2"),
-        title="ogrpo plan",
-        tables=[
-            *((f"Memory of one {b.name}, GiB", memory_lines(b)) for b in memory),
-            ("Seconds", time_lines(plan, spent, recommended)),
-            ("Recommended", schedule_lines(recommended, tokens)),
-            ("Simulated", simulated_lines(planned)),
-        ],
-        columns=SWEEP,
-        rows=sweep_rows(points),
-        notes=recommended.notes,
-        plots=plots,
-        command=shlex.join(["ogrpo", "plan", *sys.argv[2:]]),
-        config=json.dumps(config, indent=2),
-    )
-    write_text(folder.report, page)
+    def draw(title: str, label: str, *curves: tuple[str, str, Callable[[Point], float]]) -> Figure:
+        """Draws curves of style, legend (of the first the line's name) and value for each line."""
+        figure = Figure(figsize=(6.4, 3.6), layout="constrained")
+        axes = figure.subplots()
+        axes.set_title(title, loc="left", fontweight="bold")
+        axes.set_xscale("log", base=2)
+        axes.set_xlabel("workers (calls under way at a time)")
+        axes.set_ylabel(label)
+        for n, name in enumerate(names):
+            some = [p for p in points if p.name == name]
+            for k, (style, legend, value) in enumerate(curves):
+                color, text = COLORS[n % len(COLORS)], legend.format(name) if k == 0 else None
+                axes.plot(
+                    [p.workers for p in some], [*map(value, some)], style, label=text, color=color
+                )
+        for style, legend, _ in curves[1:]:
+            axes.plot([], [], style, color="black", label=legend)
+        axes.legend(fontsize=8)
+        return figure
+
+    with mpl.rc_context(STYLE):
+        throughput = draw(
+            "Throughput", "completions/s", (".-", "{}", lambda p: p.completions_per_second)
+        )
+        throughput.axes[0].set_yscale("log")
+        idle = draw(
+            *("Idle", "share of time"),
+            ("-", "trainer, {}", lambda p: p.summary.trainer_idle),
+            ("--", "workers", lambda p: p.summary.workers_idle),
+        )
+        idle.axes[0].set_ylim(-0.02, 1.02)
+        staleness = draw(
+            *("Staleness of fresh samples", "steps"),
+            ("-", "{}, mean", lambda p: p.summary.staleness_mean),
+            (":", "95th percentile", lambda p: p.summary.staleness_p95),
+            ("--", "most", lambda p: p.summary.staleness_max),
+        )
+        staleness.axes[0].set_ylim(bottom=0)
+        figures = {"throughput": throughput, "idle": idle, "staleness": staleness}
+        paths = [folder / f"{name}.png" for name in figures]
+        for path, figure in zip(paths, figures.values(), strict=True):
+            save_figure(figure, path)
+    return paths

@@ -1,4 +1,4 @@
-"""What lies in the memory of a training device, of an NPU and of the buffer's host, in bytes.
+"""Memory of a training device, of an NPU and of the buffer's host, in bytes.
 
 Weights, gradients and moments lie where `ogrpo.learner.sharding` puts them. Counted from shapes
 (`ogrpo.policy.flops`), except for the row "working": what a backward pass holds for a moment, twice
@@ -73,7 +73,7 @@ def _placed(mesh: Any, axes: Axes, leaf: jax.ShapeDtypeStruct) -> jax.ShapeDtype
 def gathered_bytes(
     config: DecoderConfig, *, computed: int, kept: int, fsdp: int, tensor: int
 ) -> int:
-    """What FSDP makes whole for a moment: one layer's weights or an embedding, and its gradient.
+    """Returns bytes that FSDP makes whole for a moment: a layer or an embedding, and its gradient.
 
     A vocabulary table's gradient is whole before it is summed (docs/sharding.md), in `kept` bytes a
     number: those of the parameters, or 0 where the table is frozen.

@@ -2,7 +2,6 @@
 
 from typing import Any, NamedTuple
 
-from ogrpo.config.update import Optimizer
 from ogrpo.setup.presets import PRESETS
 from ogrpo_plan.config import (
     BatchPlan,
@@ -29,18 +28,8 @@ DEVICES: dict[str, _Named] = {
 }
 
 
-def _cut(optimizer: Optimizer) -> dict[str, Any]:
-    """Returns how the run cuts its batches into parts."""
-    tokens = optimizer.microbatch_tokens
-    return (
-        {"microbatches": optimizer.microbatches}
-        if tokens is None
-        else {"microbatch_tokens": tokens}
-    )
-
-
 def plan_of(name: str) -> Plan:
-    """The preset's training on one device, its completions drawn by servers elsewhere.
+    """Returns the preset's training on one device, its completions drawn by servers elsewhere.
 
     Raises:
       ValueError: a preset that is not for a real model.
@@ -50,7 +39,10 @@ def plan_of(name: str) -> Plan:
     if name not in DEVICES:
         raise ValueError(f"there is no plan of preset {name!r}: choose {', '.join(DEVICES)}")
     named, run = DEVICES[name], PRESETS[name]()
-    longest, plain = run.rollout.max_tokens, BatchPlan()
+    longest, plain, parts = run.rollout.max_tokens, BatchPlan(), run.optimizer
+    cut: dict[str, Any] = {"microbatch_tokens": parts.microbatch_tokens}
+    if parts.microbatch_tokens is None:
+        cut = {"microbatches": parts.microbatches}
     assert run.data.prompt_length is not None  # presets of real models settle both lengths
     assert longest is not None
     return Plan(
@@ -72,7 +64,7 @@ def plan_of(name: str) -> Plan:
             devices=1,
             fsdp=1,
             memory_gib=named.gigabytes * 1e9 / 2**30,
-            **_cut(run.optimizer),
+            **cut,
             moments=run.optimizer.moments,
             offload=run.optimizer.offload,
             remat="products" if run.model.remat == "none" else run.model.remat,

@@ -1,4 +1,4 @@
-"""What this machine really does: speeds, an asynchronous run, and a run directory read back.
+"""Measurements of this machine: speeds, an asynchronous run, and a run directory read back.
 
 `measured`   times the embedded sampler and the update of the planned model and batch
 `rehearse`   trains for some steps with `ogrpo.rollout.collection` between them
@@ -10,8 +10,7 @@ machine that draws and trains on the same cores either is slower while the other
 """
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -49,6 +48,7 @@ from ogrpo_plan.simulation import (
 
 HYPERS = hypers(1e-6, 1.0, {"eps_low": 0.2, "eps_high": 0.2, "beta": 0.0})
 REPEATS = 3
+REHEARSED_V = 4
 
 
 class Measured(NamedTuple):
@@ -115,7 +115,13 @@ def make_workshop(plan: Plan) -> Workshop:
         metrics_fn=lambda *_: {},
         microbatches=plan.train.parts,
     )
-    params = init_params(decoder, jax.random.key(plan.seed), DTYPES[plan.model.params])
+    params, frozen = (
+        init_params(decoder, jax.random.key(plan.seed), DTYPES[plan.model.params]),
+        None,
+    )
+    if plan.model.adapter is not None:  # which alone is trained
+        key, (rank, targets) = jax.random.key(plan.seed + 1), plan.model.adapter
+        params, frozen = split(params, key, rank=rank, alpha=1.0, targets=targets)
     return Workshop(
         decoder,
         embedded_engine(
@@ -125,20 +131,10 @@ def make_workshop(plan: Plan) -> Workshop:
             prompt_length=sizes.prompt_length,
         ),
         make_update(optimizer, recipe),
-        initial_state(params, optimizer, plan),
+        init_state(params, optimizer, frozen=frozen),
         Sampling(temperature=1.0, max_tokens=sizes.max_tokens, group_size=sizes.group_size),
         plan,
     )
-
-
-def initial_state(params: Params, optimizer: Any, plan: Plan) -> TrainState:
-    """Returns the state before the first update, of all weights or of adapters alone."""
-    adapter = plan.model.adapter
-    if adapter is None:
-        return init_state(params, optimizer)
-    key, (rank, targets) = jax.random.key(plan.seed + 1), adapter
-    trained, frozen = split(params, key, rank=rank, alpha=1.0, targets=targets)
-    return init_state(trained, optimizer, frozen=frozen)
 
 
 def served(state: TrainState, plan: Plan) -> Params:
@@ -187,27 +183,28 @@ class TimedEngine:
 
     def publish(self, params: Any, version: int) -> None:
         """Publishes weights, and records the seconds."""
-        with _appending(self.pushes):
-            self._engine.publish(params, version)
+        begun = time.perf_counter()
+        self._engine.publish(params, version)
+        self.pushes.append(time.perf_counter() - begun)
 
     def generate(self, prompts: Sequence[IntArray], sampling: Sampling, seed: int) -> list[Group]:
         """Draws groups, and records the seconds."""
-        with _appending(self.calls):
-            return self._engine.generate(prompts, sampling, seed)
-
-
-@contextmanager
-def _appending(seconds: list[float]) -> Iterator[None]:
-    begun = time.perf_counter()
-    yield
-    seconds.append(time.perf_counter() - begun)
+        begun = time.perf_counter()
+        groups = self._engine.generate(prompts, sampling, seed)
+        self.calls.append(time.perf_counter() - begun)
+        return groups
 
 
 def rehearse(shop: Workshop) -> Measured:
     """Trains asynchronously here, one update a step, with the plan's lead and calls."""
     plan, steps, v = shop.plan, shop.plan.rehearse_steps, REHEARSED_V
     engine = TimedEngine(shop.engine)
-    state = _warm_up(shop)
+    state, request = shop.first_state(), shop.request(0)
+    engine.publish(served(state, plan), 0)  # compiles every program before anything is timed
+    groups = engine.generate(request.prompts, shop.sampling, request.seed)
+    state = shop.train(state, groups)
+    engine.calls.clear()
+    engine.pushes.clear()
     limits = CollectionLimits(
         lead=plan.limits.lead,
         max_staleness=None,
@@ -255,17 +252,6 @@ def unrewarded(
     return [Rewarded(group, np.zeros(len(group.completions), np.float32)) for group in groups]
 
 
-REHEARSED_V = 4
-
-
-def _warm_up(shop: Workshop) -> TrainState:
-    """Compiles every program before anything is timed."""
-    state, request = shop.first_state(), shop.request(0)
-    shop.engine.publish(served(state, shop.plan), 0)
-    groups = shop.engine.generate(request.prompts, shop.sampling, request.seed)
-    return shop.train(state, groups)
-
-
 def predict(seen: Measured) -> Summary:
     """Simulates the run from its own calls, drawn anew, and its mean time of training."""
     first, end = window(seen.pipeline.steps, seen.pipeline.lead, seen.pipeline.v)
@@ -310,26 +296,12 @@ def read_run(path: Path) -> Measured:
             f"the run in {path} has {len(kept)} records from step {skipped} on: validation needs "
             f"at least {2 * v + 1}"
         )
-    if GENERATING not in kept[-1]:  # a run from before there was a collector
-        return measured_in_turn(kept[1:], v)
     return measured_ahead(kept, config["schedule"], config["rollout"])
 
 
 GENERATING = "collect/seconds/workers/generating"
 PUBLISHING = "collect/seconds/workers/publishing"
 Records = Sequence[Mapping[str, Any]]
-
-
-def measured_in_turn(records: Records, v: int) -> Measured:
-    """Reads a run that draws and trains in turn, one call a batch."""
-    seconds = partial(_column, records)
-    pushes, calls = seconds("seconds/sync"), seconds("seconds/rollout")
-    busy = _training(records)
-    ends = np.cumsum(busy + calls + pushes)
-    pipeline = Pipeline(
-        steps=len(records), workers=1, lead=0, v=v, sync_seconds=float(pushes.mean() * v)
-    )
-    return Measured(pipeline, 1, busy, calls, ends, float((calls + pushes).sum() / ends[-1]))
 
 
 def measured_ahead(
@@ -344,8 +316,12 @@ def measured_ahead(
     drawn = np.diff(_column(records, GENERATING)) / calls
     pushed = float(np.diff(_column(records, PUBLISHING)).mean() * v)
     seconds = partial(_column, records[1:])
-    busy = _training(records[1:]) + seconds("seconds/sync")
     waited = seconds("seconds/rollout")
+    phases = [
+        sum(s for key, s in r.items() if key.startswith("seconds/") and key != "seconds/rollout")
+        for r in records[1:]
+    ]
+    busy = np.array(phases)
     pipeline = Pipeline(
         steps=len(drawn),
         workers=rollout["workers"],
@@ -355,17 +331,6 @@ def measured_ahead(
     )
     ends = np.cumsum(busy + waited)
     return Measured(pipeline, calls, busy, drawn, ends, float(waited.sum() / ends[-1]))
-
-
-def _training(records: Records) -> Floats:
-    """Seconds of every phase but the trainer's wait and its pushes."""
-    apart = ("seconds/rollout", "seconds/sync")
-    return np.array(
-        [
-            sum(s for key, s in r.items() if key.startswith("seconds/") and key not in apart)
-            for r in records
-        ]
-    )
 
 
 def _column(records: Records, key: str) -> Floats:

@@ -38,7 +38,7 @@ class Point(NamedTuple):
 
 
 def calls_of(plan: Plan, growth: float = 1.0) -> int:
-    """Number of calls that draw a batch."""
+    """Returns the number of calls that draw a batch."""
     return max(1, round(growth * plan.batch.prompts / plan.serve.groups_per_call))
 
 
@@ -63,7 +63,7 @@ def service(plan: Plan, spent: Times, calls: int) -> ServiceFn:
 
 
 def push_seconds(plan: Plan, spent: Times, growth: float) -> float:
-    """Seconds of a push to more servers than the plan has."""
+    """Returns the seconds of a push to more servers than the plan has."""
     besides = push_besides(plan)
     return besides + (spent.push - besides) * (growth if plan.link.sent == "each" else 1)
 
@@ -90,8 +90,8 @@ def point(
     )
     trace = simulate(pipeline, service(plan, spent, calls), lambda _step: recommended.train_seconds)
     summary = summarize(trace, lead=lead, v=recommended.v)
-    bought = calls * plan.serve.groups_per_call * plan.batch.group_size
-    return Point(workers, lead, grown, bought * summary.steps_per_second, summary)
+    collected = calls * plan.serve.groups_per_call * plan.batch.group_size
+    return Point(workers, lead, grown, collected * summary.steps_per_second, summary)
 
 
 def sweep(
@@ -102,11 +102,8 @@ def sweep(
     With one batch, what (lead + 1) batches of calls can occupy bounds what more workers bring. The
     batch grows, and the trainer with it so that its seconds stay, from the plan's workers on.
     """
-    for lead in sorted({recommended.lead, *leads}):
-        for workers in plan.workers:
-            yield point(plan, spent, recommended, workers=workers, lead=lead)
-    for workers in plan.workers:
-        if workers >= plan.serve.workers:
-            yield point(
-                plan, spent, recommended, workers=workers, lead=recommended.lead, grown=True
-            )
+    planned = recommended.lead
+    places = [(n, lead, False) for lead in sorted({planned, *leads}) for n in plan.workers]
+    places += [(n, planned, True) for n in plan.workers if n >= plan.serve.workers]
+    for workers, lead, grown in places:
+        yield point(plan, spent, recommended, workers=workers, lead=lead, grown=grown)

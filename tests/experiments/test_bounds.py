@@ -8,22 +8,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from experiments.bounds.claims import TOLERANCE, make_claims, of_part
-from experiments.bounds.report import claims_table
 from rich.console import Console
 
-from experiments.bounds.exact import (
-    Bandit,
-    bandit_rewards,
-    bandit_state,
-    bandit_update,
-    facts,
-    trajectory,
-)
+from experiments.bounds.exact import Bandit, bandit_learner, bandit_rewards, facts, trajectory
 from experiments.bounds.measure import bandit, pairs, sampled, thresholds
-from experiments.bounds.plots import PLOTS
+from experiments.bounds.plots import PLOTS, TOLERANCE, of_part
 from experiments.bounds.sampled import plug_in, resamples
-from experiments.bounds.study import BoundsStudy
+from experiments.bounds.study import BoundsStudy, claims_table, make_claims
 from experiments.grid.cell import Cell, check_honest
 from experiments.grid.study import parse
 from experiments.grid.train import Bench
@@ -52,7 +43,7 @@ def exact():
 
 def moves(seed: int = 0):
     config = SMALL.train_config(seed)
-    update, state = bandit_update(config), bandit_state(SMALL.bandit, config)
+    update, state = bandit_learner(SMALL.bandit, config)
     return [*trajectory(SMALL.bandit, update, state, clip_eps=0.2, seed=seed)]
 
 

@@ -45,7 +45,7 @@ def test_all_points_collect_as_many_completions_a_step():
     assert {label for _, labels in DIALS.values() for label in labels} == {*POINTS}
 
 
-def test_the_point_for_a_budget_is_chosen_on_tuning_runs_and_place_in_study_the_others():
+def test_the_point_for_a_budget_is_chosen_on_tuning_runs_and_told_of_the_others():
     def score(cell):
         lead = {"replay 8": 0.3, "replay 2": 0.1}.get(cell.label, 0.0)
         told = 0.2 if cell.role == "report" and cell.label == "replay 2" else 0.0

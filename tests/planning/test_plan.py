@@ -407,21 +407,6 @@ def phases(rollout, update, sync):
     }
 
 
-def test_a_run_in_turn_is_read_back_and_predicted(tmp_path):
-    """2 + .25 + .5 + 1 a step and a push of 4 every other step; the first records compile.
-
-    Runs from before there was a collector gave rewards between drawing and training.
-    """
-    records = [phases(50.0, 90.0, 0.0)] * 3
-    records += [phases(2.0, 1.0, 4.0 if step % 2 == 0 else 0.0) for step in range(3, 21)]
-    records = [{**record, "seconds/reward": 0.5} for record in records]
-    write_run(tmp_path / "run", {"schedule": {"sync_interval": 2, "prompts": 4}}, records)
-    seen = read_run(tmp_path / "run")
-    assert (seen.pipeline.lead, seen.pipeline.v, seen.calls) == (0, 2, 1)
-    assert predict(seen).steps_per_second == pytest.approx(1 / (3.75 + 4 / 2))
-    assert dict(compare(seen))["steps/s predicted"] == "0.1739 (+0.0%)"
-
-
 def test_a_run_ahead_is_read_back_and_predicted(tmp_path):
     """Two calls of 3 s by one worker, 2 s of training: 6 s a step and 1 s of push every third."""
     pipeline = Pipeline(steps=33, workers=1, lead=1, v=3, sync_seconds=1.0)

@@ -16,7 +16,7 @@ from ogrpo.evaluation import AnswerFile, read_answers
 from ogrpo.protocol import Completion, Group
 from ogrpo.report.compare import write_page
 from ogrpo.report.run_dir import RunDir
-from ogrpo.report.run_page import Answer, Sample, Told, write_report
+from ogrpo.report.run_page import Answer, PageData, Sample, write_report
 from ogrpo.rewards.bounded import BadGold
 from ogrpo.rewards.exact_match import ExactMatch
 from ogrpo.rewards.extract import EXTRACTORS
@@ -183,7 +183,9 @@ def pages(folder, strings):
     with run.metrics_writer() as metrics:
         for step in (1, 2):
             metrics.write({"step": step, "completions": 8 * step, "updates": step, **RECORD})
-    write_report(run, config, Told(strings[-1], strings[-2], samples, [(s, s) for s in strings]))
+    write_report(
+        run, config, PageData(strings[-1], strings[-2], samples, [(s, s) for s in strings])
+    )
     write_page([run, run], folder / "compare.html")
     return [run.report.read_text(), (folder / "compare.html").read_text()]
 

@@ -3,11 +3,10 @@
 from ogrpo.report.counted import (
     certified,
     clipped,
-    nonfinite,
     padded,
     refused,
     replayed,
-    signals,
+    skipped,
     spent,
 )
 
@@ -37,7 +36,7 @@ def test_only_signals_that_bound_are_counted():
         {"reuse/signal": "kl", "reuse/use": 3.0},
         {"reuse/signal": None, "reuse/use": None},
     ]
-    assert signals(records) == [("steps ended by the signal kl", "2")]
+    assert certified(None, records) == [("steps ended by the signal kl", "2")]
 
 
 def test_certificates_are_counted_where_they_are_asked_for():
@@ -62,13 +61,13 @@ def test_padding_is_counted_over_the_updates_there_were():
 
 def test_figures_that_are_not_finite_are_counted_and_named():
     records = [{"nonfinite": ["kl"]}, {}, {"nonfinite": []}, {"nonfinite": ["kl", "ess"]}]
-    assert nonfinite(records)[0][1] == "2 (kl, ess)"
-    assert nonfinite([{}])[0][1] == "0"
+    assert skipped(records)[0][1] == "2 (kl, ess)"
+    assert skipped([{}])[0][1] == "0"
 
 
 def test_an_infinite_signal_or_limit_counts_though_its_record_holds_null():
     used_up = {"reuse/signal": "kl", "reuse/use": None, "nonfinite": ["reuse/use"]}
-    assert signals([used_up]) == [("steps ended by the signal kl", "1")]
+    assert certified(None, [used_up]) == [("steps ended by the signal kl", "1")]
     failed = {"certificate/bound": None, "nonfinite": ["certificate/bound"]}
     assert certified(0.05, [failed, {"certificate/bound": 0.1}])[0][1] == "1 of 2"
 
@@ -81,9 +80,9 @@ def test_refused_completions_are_told_by_reason_and_by_server():
         "rollout/refused/log_probs/a:8000": 12.0,
         "rollout/refused/log_probs/b:8000": 4.0,
     }
-    assert refused([{}, last]) == [
+    assert refused(last) == [
         ("completions refused and drawn again: tokens", "4"),
         ("completions refused and drawn again: log_probs, from a:8000", "12"),
         ("completions refused and drawn again: log_probs, from b:8000", "4"),
     ]
-    assert refused([]) == refused([{"rollout/refused": 0.0}]) == []
+    assert refused({}) == refused({"rollout/refused": 0.0}) == []

@@ -1,1 +1,1 @@
-"""What a run leaves behind and shows: its folder, its progress, its plots and its page."""
+"""Files that a run leaves behind: its folder, its progress, its plots and its pages."""

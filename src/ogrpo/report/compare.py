@@ -30,14 +30,14 @@ CURVES = (
 
 
 class Headline(NamedTuple):
-    """What is compared on held-out problems."""
+    """The figure that is compared on held-out problems."""
 
     prefix: str
     name: str
 
 
 def headline(runs: Sequence[RunDir]) -> Headline:
-    """Pass@1 where it is known of each evaluation of all runs, else the mean reward.
+    """Returns Pass@1 where each evaluation of all runs has it, else the mean reward.
 
     Raises:
       ValueError: a run has no evaluation yet, or the runs have no figure in common.
@@ -54,7 +54,7 @@ def headline(runs: Sequence[RunDir]) -> Headline:
 
 
 def evaluated(run: RunDir) -> list[Record]:
-    """The records of a run that have an evaluation.
+    """Returns the records of a run that have an evaluation.
 
     Raises:
       ValueError: there is none yet.
@@ -66,7 +66,7 @@ def evaluated(run: RunDir) -> list[Record]:
 
 
 def columns(compared: Headline) -> Row:
-    """The heads of the columns of `results`."""
+    """Returns the heads of the columns of `results`."""
     name = compared.name
     return (
         *("run", f"{name} sampled, before", "after", "greedy, after", "completions", "updates"),
@@ -75,36 +75,35 @@ def columns(compared: Headline) -> Row:
 
 
 def results(runs: Sequence[RunDir]) -> list[Row]:
-    """One row a run."""
-    compared = headline(runs)
-    return [_result(run, compared.prefix) for run in runs]
-
-
-def _result(run: RunDir, prefix: str) -> Row:
-    scored, records = evaluated(run), run.read_metrics()
-    first, last = scored[0], scored[-1]
-    flops = last["flops/update"] + last["flops/rollout"]
-    spent = sum(v for r in records for k, v in r.items() if k.startswith("seconds/"))
-    return (
-        run.path.name,
-        interval(first, f"{prefix}/sampled"),
-        interval(last, f"{prefix}/sampled"),
-        interval(last, f"{prefix}/greedy"),
-        f"{last['completions']:,}",
-        f"{last['updates']:,}",
-        f"{flops:.3g}",
-        f"{spent:.0f}",
-    )
+    """Returns a row for each run: scores, what it collected, and what it spent."""
+    prefix, rows = headline(runs).prefix, []
+    for run in runs:
+        scored, records = evaluated(run), run.read_metrics()
+        first, last = scored[0], scored[-1]
+        seconds = sum(v for r in records for k, v in r.items() if k.startswith("seconds/"))
+        rows.append(
+            (
+                run.path.name,
+                interval(first, f"{prefix}/sampled"),
+                interval(last, f"{prefix}/sampled"),
+                interval(last, f"{prefix}/greedy"),
+                f"{last['completions']:,}",
+                f"{last['updates']:,}",
+                f"{last['flops/update'] + last['flops/rollout']:.3g}",
+                f"{seconds:.0f}",
+            )
+        )
+    return rows
 
 
 def results_table(runs: Sequence[RunDir]) -> Table:
-    """What the runs came to."""
+    """Returns the results as a table."""
     heads = columns(headline(runs))
     return _table("What the runs came to, 95 % confidence intervals", heads, results(runs))
 
 
 def differences(runs: Sequence[RunDir]) -> list[Row]:
-    """The options in which the runs differ: name, then each run's value."""
+    """Returns the options in which the runs differ: name, then each run's value."""
     configs = [dict(_flat(run.read_config())) for run in runs]
     names = dict.fromkeys(name for config in configs for name in config)
     rows = [(name, *(str(config.get(name)) for config in configs)) for name in names]
@@ -112,7 +111,7 @@ def differences(runs: Sequence[RunDir]) -> list[Row]:
 
 
 def differences_table(runs: Sequence[RunDir]) -> Table | Text:
-    """Where the runs' options differ; a line where they do not."""
+    """Returns the options that differ as a table, or a line where none does."""
     rows = differences(runs)
     if not rows:
         return Text(SAME_OPTIONS)
@@ -138,7 +137,7 @@ def _table(title: str, columns: Sequence[str], rows: Sequence[Row]) -> Table:
 
 
 def curves(runs: Sequence[RunDir], key: str, title: str) -> Figure:
-    """One line a run, against completions."""
+    """Draws a line for each run, against completions."""
     figure = Figure(figsize=(6.4, 3.6), layout="constrained")
     axes = figure.subplots()
     axes.set_title(title, loc="left", fontweight="bold")
@@ -153,7 +152,7 @@ def curves(runs: Sequence[RunDir], key: str, title: str) -> Figure:
 
 
 def write_page(runs: Sequence[RunDir], path: Path) -> None:
-    """A page of its own with both tables and the curves."""
+    """Writes a page with both tables and the curves."""
     compared = headline(runs)
     drawn = [
         (f"{compared.prefix}/{how}", f"Held-out {compared.name}, {how}")

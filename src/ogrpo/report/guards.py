@@ -27,7 +27,7 @@ SIGNALS = (
 
 
 class GuardMessage(NamedTuple):
-    """What a guard rail says."""
+    """A warning of a guard rail."""
 
     kind: Literal["start", "no success", "fall", "signal"]
     step: int
@@ -68,9 +68,9 @@ class Guards:
             texts += [("fall", text) for text in self._falls(record)]
         texts += [("no success", text) for text in self._no_success(record)]
         texts += [("signal", text) for text in self._signals(record)]
-        found = [GuardMessage(kind, record["step"], text) for kind, text in texts]
-        self.messages += found
-        return found
+        messages = [GuardMessage(kind, record["step"], text) for kind, text in texts]
+        self.messages += messages
+        return messages
 
     def _falls(self, record: Record) -> Iterable[str]:
         """Sampled Pass@1, or the mean reward where there is none; Pass@k where Pass@1 has not risen
@@ -127,7 +127,7 @@ class Guards:
 
 
 def nothing_to_learn(record: Record) -> list[str]:
-    """What says that a first evaluation has nothing to tell answers apart by."""
+    """Returns what makes the answers of a first evaluation all alike, with the remedy."""
     remedies = {
         "unjudged": "not judged: their reward failed, as is told above. Mend it",
         "unparsable": "unparsable: no answer was found in them to compare. Show the model how to"
@@ -139,5 +139,5 @@ def nothing_to_learn(record: Record) -> list[str]:
         " longer answers (--rollout.max-tokens), or a reward that tells answers apart",
     }
     shares = {name: record.get(f"heldout/{name}") or 0 for name in remedies}
-    found = [(share, remedies[name]) for name, share in shares.items() if share >= NEARLY_ALL]
-    return [f"{share:.0%} of the held-out answers are {text}" for share, text in found[:1]]
+    alike = [(share, remedies[name]) for name, share in shares.items() if share >= NEARLY_ALL]
+    return [f"{share:.0%} of the held-out answers are {text}" for share, text in alike[:1]]

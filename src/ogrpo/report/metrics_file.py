@@ -14,7 +14,7 @@ MENDING = "mend or delete the line, or put back a copy of the file"
 
 
 class Rewound(NamedTuple):
-    """What a rewinding dropped."""
+    """Counts of what a rewinding dropped."""
 
     records: int
     broken: int
@@ -118,39 +118,39 @@ def _lines(path: Path) -> list[bytes]:
 
 def _object(line: bytes, path: Path, n: int) -> Record:
     try:
-        found = json.loads(line)  # older files have NaN, which `parse_json` refuses
+        record = json.loads(line)  # older files have NaN, which `parse_json` refuses
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{path}, line {n}, is not JSON ({error}): {MENDING}") from error
-    if not isinstance(found, dict):
+    if not isinstance(record, dict):
         raise ValueError(f"{path}, line {n}, is no record: {MENDING}")
-    return found
+    return record
 
 
 def _record(line: bytes, path: Path, n: int) -> Record:
     """A record of the loop, which has a step; those of other studies need none."""
-    found = _object(line, path, n)
-    if not isinstance(found.get("step"), int) or isinstance(found["step"], bool):
+    record = _object(line, path, n)
+    if not isinstance(record.get("step"), int) or isinstance(record["step"], bool):
         raise ValueError(f"{path}, line {n}, is no record of a step: {MENDING}")
-    return found
+    return record
 
 
 def plain(record: Record) -> Record:
-    """A record for JSON, which knows no NaN and no infinity: None for these, their names listed."""
-    found = dict.fromkeys(record.get("nonfinite", ()))
-    values = {name: _finite(value, name, found) for name, value in record.items()}
-    return {**values, "nonfinite": [*found]}
+    """Returns a record for JSON, which has no NaN or infinity: None for these, names listed."""
+    names = dict.fromkeys(record.get("nonfinite", ()))
+    values = {name: _finite(value, name, names) for name, value in record.items()}
+    return {**values, "nonfinite": [*names]}
 
 
 def _line(record: Record) -> str:
     return json.dumps(plain(record), allow_nan=False) + "\n"
 
 
-def _finite(value: Any, name: str, found: dict[str, None]) -> Any:
+def _finite(value: Any, name: str, nonfinite: dict[str, None]) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
-        found[name] = None
+        nonfinite[name] = None
         return None
     if isinstance(value, dict):
-        return {key: _finite(inner, f"{name}/{key}", found) for key, inner in value.items()}
+        return {key: _finite(inner, f"{name}/{key}", nonfinite) for key, inner in value.items()}
     if isinstance(value, list | tuple):
-        return [_finite(inner, name, found) for inner in value]
+        return [_finite(inner, name, nonfinite) for inner in value]
     return value

@@ -33,13 +33,9 @@ STYLE: dict[Any, Any] = {
 
 
 def points(records: list[Record], key: str) -> tuple[list[float], list[float]]:
-    """(completions, value) wherever the value was measured."""
+    """Returns completions and values wherever the value was measured."""
     known = [r for r in records if r.get(key) is not None]
     return [r["completions"] for r in known], [r[key] for r in known]
-
-
-def _line(axes: Axes, records: list[Record], key: str, label: str, color: str, **more: Any) -> None:
-    axes.plot(*points(records, key), label=label, color=color, **more)
 
 
 def _legend(axes: Axes, **more: Any) -> None:
@@ -49,7 +45,7 @@ def _legend(axes: Axes, **more: Any) -> None:
 
 
 def _trend(axes: Axes, records: list[Record], key: str, label: str, color: str) -> None:
-    """Every step faintly, and a running mean over a twentieth of the run."""
+    """Draws every step faintly, and a running mean over a twentieth of the run."""
     x, y = points(records, key)
     if not y:  # a run that was stopped before its first step
         return
@@ -61,18 +57,18 @@ def _trend(axes: Axes, records: list[Record], key: str, label: str, color: str) 
 
 
 def _with_band(axes: Axes, records: list[Record], key: str, label: str, color: str) -> None:
-    x, _ = points(records, key)
-    _line(axes, records, key, label, color, marker="o", markersize=4)
+    x, y = points(records, key)
+    axes.plot(x, y, label=label, color=color, marker="o", markersize=4)
     low, high = points(records, f"{key}/low")[1], points(records, f"{key}/high")[1]
     if len(low) == len(high) == len(x):  # one prompt alone has no interval
         axes.fill_between(x, low, high, color=color, alpha=0.15, linewidth=0)
 
 
 def heldout(records: list[Record]) -> Figure:
-    """The held-out headline with its confidence band: Pass@1, or the mean reward."""
+    """Draws the held-out headline with its confidence band: Pass@1, or the mean reward."""
     evaluated = evaluations(records)
-    found = scores(evaluated)
-    prefix = PASS_AT_1 if found and found[0].is_share else MEAN_REWARD
+    figures = scores(evaluated)
+    prefix = PASS_AT_1 if figures and figures[0].is_share else MEAN_REWARD
     figure, axes = _figure("Held-out Pass@1" if prefix == PASS_AT_1 else "Held-out mean reward")
     _with_band(axes, evaluated, f"{prefix}/greedy", "greedy", GREEN)
     _with_band(axes, evaluated, f"{prefix}/sampled", sampled(evaluated[0]), BLUE)
@@ -83,7 +79,7 @@ def heldout(records: list[Record]) -> Figure:
 
 
 def rewards(records: list[Record]) -> Figure:
-    """Each reward's own mean on held-out problems, sampled."""
+    """Draws each reward's mean on held-out problems, sampled."""
     figure, axes = _figure("Held-out rewards, each by itself")
     evaluated = evaluations(records)
     for name in reward_names(evaluated):
@@ -96,7 +92,7 @@ def rewards(records: list[Record]) -> Figure:
 
 
 def reward(records: list[Record]) -> Figure:
-    """Mean reward of the training batches, and how many groups taught nothing."""
+    """Draws the mean reward of training batches, and the share of groups without variance."""
     figure, axes = _figure("Training reward")
     _trend(axes, records, "reward", "mean reward", BLUE)
     earned = points(records, "reward")[1]
@@ -117,7 +113,7 @@ def reward(records: list[Record]) -> Figure:
 
 
 def off_policy(records: list[Record]) -> Figure:
-    """How much the samples still say about the policy that learns from them."""
+    """Draws effective sample size and clipping."""
     figure, axes = _figure("Effective sample size and clipping")
     _trend(axes, records, "ess", "effective sample size (share of tokens)", BLUE)
     _trend(axes, records, "clipped", "clipped (share of tokens)", ORANGE)
@@ -127,7 +123,7 @@ def off_policy(records: list[Record]) -> Figure:
 
 
 def divergence(records: list[Record]) -> Figure:
-    """How far the policy is from the one that sampled."""
+    """Draws the divergence of the policy from the one that sampled."""
     figure, axes = _figure("Divergence from the sampler")
     _trend(axes, records, "kl/mu_pi", "KL(μ‖π), nats a token", GREEN)
     _trend(axes, records, "mismatch", "|log π − log μ| before the step, nats a token", GREY)
@@ -137,7 +133,7 @@ def divergence(records: list[Record]) -> Figure:
 
 
 def entropy(records: list[Record]) -> Figure:
-    """Entropy of the policy on the tokens it was trained on."""
+    """Draws the policy's entropy on the tokens it was trained on."""
     figure, axes = _figure("Entropy")
     _trend(axes, records, "entropy", "nats a token", BLUE)
     axes.set_ylim(bottom=0)
@@ -146,10 +142,13 @@ def entropy(records: list[Record]) -> Figure:
 
 
 def certificate(records: list[Record]) -> Figure:
-    """Whether each synchronisation of the server is proven to have helped."""
+    """Draws the certified improvement of each server period."""
     figure, axes = _figure("Improvement by each server period's updates")
-    _line(axes, records, "certificate/mean", "unbiased estimate", GREY, marker=".")
-    _line(axes, records, "certificate/bound", "certified lower limit", GREEN, marker=".")
+    for name, label, color in (
+        ("mean", "unbiased estimate", GREY),
+        ("bound", "certified lower limit", GREEN),
+    ):
+        axes.plot(*points(records, f"certificate/{name}"), ".-", label=label, color=color)
     axes.axhline(0, color="black", linewidth=0.8)
     axes.set_ylabel("reward")
     _legend(axes)
@@ -157,7 +156,7 @@ def certificate(records: list[Record]) -> Figure:
 
 
 def seconds(records: list[Record]) -> Figure:
-    """Where the wall time went."""
+    """Draws the wall time of each phase."""
     figure, axes = _figure("Wall time by phase")
     prefix = "seconds/"
     phases = [key.removeprefix(prefix) for key in records[-1] if key.startswith(prefix)]
@@ -170,7 +169,7 @@ def seconds(records: list[Record]) -> Figure:
 
 
 def pushes(records: list[Record]) -> list[Record]:
-    """The records of the steps that began with a push of weights to the servers."""
+    """Returns the records of the steps that began with a push of weights to the servers."""
     counts = [r.get("sync/count", 0) for r in records]
     before = [0, *counts[:-1]]
     return [r for r, count, last in zip(records, counts, before, strict=True) if count > last]
@@ -186,7 +185,7 @@ PUSH_PHASES = (
 
 
 def push_seconds(records: list[Record]) -> Figure:
-    """What each push of weights took, by phase."""
+    """Draws the seconds of each push of weights, by phase."""
     figure, axes = _figure("Seconds of each push of weights")
     pushed = pushes(records)
     x = [r["completions"] for r in pushed]
@@ -202,7 +201,7 @@ def push_seconds(records: list[Record]) -> Figure:
 
 
 def servers(records: list[Record]) -> Figure:
-    """How busy the servers were, at each step's peak."""
+    """Draws the load of the servers, at each step's peak."""
     figure, axes = _figure("Servers: requests and cache, peak of each step")
     _trend(axes, records, "server/running", "requests running", BLUE)
     _trend(axes, records, "server/waiting", "requests waiting", ORANGE)
@@ -229,7 +228,7 @@ PLOTS: dict[str, Callable[[list[Record]], Figure]] = {
 
 
 def plots(records: list[Record]) -> dict[str, Callable[[list[Record]], Figure]]:
-    """Those that the records have something for."""
+    """Returns the plots that the records have something for."""
     certified = any(r.get("certificate/mean") is not None for r in records)
     several = len(reward_names(evaluations(records))) > 1
     return {

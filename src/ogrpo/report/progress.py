@@ -1,4 +1,4 @@
-"""What a run shows while it runs, and the table at its end."""
+"""Progress of a run while it runs, and the table at its end."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -43,17 +43,12 @@ SERVERS = (
 
 
 def live_text(latest: Record, metrics: Metrics = LIVE) -> str:
-    """The newest known value of each live metric; the held-out reward where nothing is Pass@1."""
+    """Returns the newest value of each live metric; the held-out reward where none is Pass@1."""
     known = {key for _, key, _ in metrics if latest.get(key) is not None}
     if "pass@1/sampled" in known:
         known -= {"heldout/reward/sampled"}
     texts = (f"{label} {form.format(latest[key])}" for label, key, form in metrics if key in known)
     return "  ".join(texts)
-
-
-def lines(latest: Record) -> list[str]:
-    """What is shown of a run, and of its servers where there are any."""
-    return [text for text in (live_text(latest), live_text(latest, SERVERS)) if text]
 
 
 class Display:
@@ -67,7 +62,7 @@ class Display:
     def show(self, record: Record) -> None:
         """Takes the newest record in."""
         self._latest |= {key: value for key, value in record.items() if value is not None}
-        text = lines(self._latest)
+        text = [t for t in (live_text(self._latest), live_text(self._latest, SERVERS)) if t]
         self._progress.update(self._bar, completed=record["step"], description="\n".join(text))
         if not self._console.is_terminal and is_evaluated(record):
             self._console.print(f"step {record['step']:>4}  {'  '.join(text)}", soft_wrap=True)
@@ -131,7 +126,7 @@ def display(console: Console, steps: int, step: int) -> Iterator[Display]:
 
 
 def summary_table(records: list[Record]) -> Table:
-    """Held-out figures before and after."""
+    """Returns held-out figures before and after."""
     evaluated = evaluations(records)
     before, after = evaluated[0], evaluated[-1]
     table = Table(title="Held-out problems, 95 % confidence interval")

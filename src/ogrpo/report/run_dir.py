@@ -1,12 +1,12 @@
 """The run directory: what a run leaves behind, and how it is picked up again.
 
-config.json       what was asked for
+config.json       the run's options
 metrics.jsonl     one object a line, one line a step; null for NaN and infinity, whose names are in
                   `nonfinite`
 checkpoints/      the newest two (`ogrpo.learner.checkpoint`)
 initial/          the first weights in the same format, where external servers start from them, or
                   where adapters stand beside them
-experience/       every group that was bought, as Parquet (docs/replay.md)
+experience/       every group that was collected, as Parquet (docs/replay.md)
 model/            the final weights as safetensors, with config.json and tokenizer
 adapter/          with --lora.rank: the adapters alone, as PEFT stores them
 plots/*.png, report.html
@@ -48,7 +48,7 @@ class RunDir:
         self.adapter = path / "adapter"
         self.plots = path / "plots"
         self.report = path / "report.html"
-        self.told = path / "report.json"
+        self.page_data = path / "report.json"
 
     @staticmethod
     def create(path: Path) -> "RunDir":
@@ -59,8 +59,8 @@ class RunDir:
         """
         try:
             path.mkdir(parents=True, exist_ok=True)
-            found = (entry for entry in path.iterdir() if entry.name not in PASSED_OVER)
-            occupied = next((entry for entry in found if not is_draft(entry.name)), None)
+            entries = (entry for entry in path.iterdir() if entry.name not in PASSED_OVER)
+            occupied = next((entry for entry in entries if not is_draft(entry.name)), None)
         except OSError as error:
             raise RunDirError(
                 f"run directory {path} cannot be used ({error.strerror}): choose another --run-dir"
@@ -132,12 +132,12 @@ class RunDir:
           RunDirError: the file cannot be read, or is no object of JSON.
         """
         try:
-            found = read_json(self.config)
+            config = read_json(self.config)
         except (OSError, ValueError) as error:
             raise RunDirError(f"the run's options cannot be read: {error}; {MENDING}") from error
-        if not isinstance(found, dict):
+        if not isinstance(config, dict):
             raise RunDirError(f"{self.config} holds no options: {MENDING}")
-        return found
+        return config
 
     def read_metrics(self) -> list[Record]:
         """All records; a last line cut off by a crash is left out.

@@ -1,15 +1,14 @@
 """One self-contained HTML page about a run: figures, curves, counts, answers, configuration."""
 
-import base64
 import json
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from ogrpo.report.guards import Guards
-from ogrpo.report.page import render
+from ogrpo.report.page import embedded, render
 from ogrpo.report.plots import pushes, save_plots
 from ogrpo.report.run_dir import RunDir
 from ogrpo.report.scores import change, evaluations, interval, reward_rows, scores
@@ -69,7 +68,7 @@ PUSH_FIGURES = (
 
 
 def _pushes(records: list[Record]) -> list[dict[str, str]]:
-    """Rows about the pushes of weights: median, largest and total over the run."""
+    """Returns rows about the pushes of weights: median, largest and total over the run."""
     pushed = pushes(records)
     rows = []
     for label, key, form in PUSH_FIGURES:
@@ -88,17 +87,12 @@ SERVER_COUNTS = (
     ("groups discarded and drawn anew: what drew them was not proven", "discarded_groups"),
     ("requests that servers interrupted for want of cache", "server/preemptions"),
 )
-
-
-def _server_counts(records: list[Record]) -> list[tuple[str, str]]:
-    """What the bridge to external servers counted since the run was last started."""
-    last = records[-1] if pushes(records) else {}
-    return [(label, f"{last.get(key, 0):,.0f}") for label, key in SERVER_COUNTS if last]
+"""Counters of the bridge to external servers since the run was last started."""
 
 
 @dataclass(frozen=True)
-class Told:
-    """What a page says beside the records and the options of its run."""
+class PageData:
+    """Content of a page beside the records and the options of its run."""
 
     command: str
     method: str
@@ -110,16 +104,11 @@ class Told:
     """From the command to the page, of the process that wrote it."""
 
 
-def write_report(run: RunDir, config: dict[str, Any], told: Told) -> None:
-    """Draws the plots and writes the page, and keeps what `redraw` needs."""
-    told = replace(told, command=shown(told.command))  # it may name a file in no known encoding
-    write_json(run.told, asdict(told))
-    _write(run, config, told)
-
-
-def _title(config: Mapping[str, Any]) -> str:
-    preset = "" if config["preset"] == "none" else f"{config['preset']}, "
-    return f"ogrpo {Path(config['task']).name}: {preset}seed {config['seed']}"
+def write_report(run: RunDir, config: dict[str, Any], data: PageData) -> None:
+    """Draws the plots and writes the page, and its data for `redraw`."""
+    data = replace(data, command=shown(data.command))  # it may name a file in no known encoding
+    write_json(run.page_data, asdict(data))
+    _write(run, config, data)
 
 
 def redraw(run: RunDir) -> None:
@@ -128,46 +117,45 @@ def redraw(run: RunDir) -> None:
     Raises:
       ValueError: there is no evaluation yet, or what was kept for the page is damaged.
     """
-    if run.told.is_file():
-        told = _kept(run.told)
+    if run.page_data.is_file():
+        data = _read_data(run.page_data)
     else:
-        told = Told(command="(under way)", method=run.read_config()["algorithm"])
-    _write(run, run.read_config(), told)
+        data = PageData(command="(under way)", method=run.read_config()["algorithm"])
+    _write(run, run.read_config(), data)
 
 
-def _kept(path: Path) -> Told:
-    kept = read_json(path)
+def _read_data(path: Path) -> PageData:
+    fields = read_json(path)
     try:
         samples = [
             Sample(s["question"], s["gold"], Answer(**s["before"]), Answer(**s["after"]))
-            for s in kept["samples"]
+            for s in fields["samples"]
         ]
         pairs = {
-            name: [(label, value) for label, value in kept.get(name, ())]
+            name: [(label, value) for label, value in fields.get(name, ())]
             for name in ("counts", "provenance")
         }
-        wall = kept.get("wall_seconds")
-        return Told(kept["command"], kept["method"], samples, **pairs, wall_seconds=wall)
+        wall = fields.get("wall_seconds")
+        return PageData(fields["command"], fields["method"], samples, **pairs, wall_seconds=wall)
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(f"{path} is damaged: delete it, and the page has no answers") from error
 
 
-def _write(run: RunDir, config: dict[str, Any], told: Told) -> None:
+def _write(run: RunDir, config: dict[str, Any], data: PageData) -> None:
     records = run.read_metrics()
     evaluated = evaluations(records)
     if not evaluated:
         raise ValueError(f"the run in {run.path} has no evaluation yet: wait for its first")
-    plots = [
-        {"name": path.stem, "data": base64.b64encode(path.read_bytes()).decode()}
-        for path in save_plots(records, run.plots)
-    ]
+    preset = "" if config["preset"] == "none" else f"{config['preset']}, "
+    last = records[-1] if pushes(records) else {}
+    served = [(label, f"{last.get(key, 0):,.0f}") for label, key in SERVER_COUNTS if last]
     page = render(
         Path(__file__).with_name("report.html.j2"),
-        title=_title(config),
-        method=told.method,
+        title=f"ogrpo {Path(config['task']).name}: {preset}seed {config['seed']}",
+        method=data.method,
         lead=f"step {records[-1]['step']} of {config['schedule']['steps']}",
         split=config["evaluation"]["split"],
-        cards=_cards(evaluated, records, told.wall_seconds),
+        cards=_cards(evaluated, records, data.wall_seconds),
         scores=[score.label for score in scores(evaluated)],
         evaluations=[
             (r["step"], f"{r['completions']:,}", *(interval(r, s.key) for s in scores(evaluated)))
@@ -175,14 +163,14 @@ def _write(run: RunDir, config: dict[str, Any], told: Told) -> None:
         ],
         rewards=reward_rows(evaluated),
         warnings=[f"step {each.step}: {each.text}" for each in Guards(records).messages],
-        provenance=told.provenance,
-        plots=plots,
+        provenance=data.provenance,
+        plots=embedded(save_plots(records, run.plots)),
         push_count=len(pushes(records)),
         all_pushes=int(records[-1].get("sync/count") or 0),
         pushes=_pushes(records),
-        counts=[*told.counts, *_server_counts(records)],
-        samples=told.samples,
-        command=told.command,
+        counts=[*data.counts, *served],
+        samples=data.samples,
+        command=data.command,
         config=json.dumps(config, indent=2),
     )
     write_text(run.report, page)

@@ -33,30 +33,30 @@ def evaluations(records: Sequence[Record]) -> list[Record]:
 
 
 def sampled(record: Record, how: str = "sampled at T = {:g}") -> str:
-    """How an evaluation's samples were drawn, in words; older records name the temperature so."""
-    found = record.get("heldout/temperature", record.get("pass@1/temperature"))
-    return "sampled" if found is None else how.format(found)
+    """Returns how an evaluation's samples were drawn, in words."""
+    temperature = record.get("heldout/temperature", record.get("pass@1/temperature"))
+    return "sampled" if temperature is None else how.format(temperature)
 
 
 def scores(evaluated: Sequence[Record]) -> list[Score]:
-    """The figures that all of these evaluations have, the headline first.
+    """Returns the figures that all of these evaluations have, the headline first.
 
     The mean reward is left out where it is Pass@1 again: where one reward is all there is.
     """
     known = [{key for key, value in record.items() if value is not None} for record in evaluated]
     shared = set.intersection(*known) if known else set()
     drawn = sampled(evaluated[0]) if evaluated else ""
-    found = [
+    figures = [
         Score(f"{PASS_AT_1}/sampled", f"Pass@1, {drawn}", True),
         Score(f"{PASS_AT_1}/greedy", "Pass@1, greedy", True),
         *(Score(key, f"Pass@{k}, {drawn}", True) for k, key in _pass_at_k(shared)),
         Score(f"{MEAN_REWARD}/sampled", f"mean reward, {drawn}", False),
         Score(f"{MEAN_REWARD}/greedy", "mean reward, greedy", False),
     ]
-    found = [score for score in found if score.key in shared]
-    decided = any(score.is_share for score in found)
+    figures = [score for score in figures if score.key in shared]
+    decided = any(score.is_share for score in figures)
     alone = len(reward_names(evaluated)) < 2
-    return [score for score in found if score.is_share or not (decided and alone)]
+    return [score for score in figures if score.is_share or not (decided and alone)]
 
 
 def _pass_at_k(keys: set[str]) -> Iterator[tuple[int, str]]:
@@ -65,14 +65,14 @@ def _pass_at_k(keys: set[str]) -> Iterator[tuple[int, str]]:
 
 
 def reward_names(evaluated: Sequence[Record]) -> list[str]:
-    """The rewards that have figures of their own."""
+    """Returns the rewards that have figures of their own."""
     pattern = re.compile(rf"{MEAN_REWARD}/([^/]+)/sampled")
     matches = (pattern.fullmatch(key) for record in evaluated for key in record)
     return [*dict.fromkeys(match[1] for match in matches if match)]
 
 
 def interval(record: Record, key: str) -> str:
-    """A score with its 95 % interval, where that is known."""
+    """Returns a score with its 95 % interval, where that is known."""
     if record.get(key) is None:
         return "none"
     low, high = record.get(f"{key}/low"), record.get(f"{key}/high")
@@ -81,12 +81,12 @@ def interval(record: Record, key: str) -> str:
 
 
 def change(evaluated: Sequence[Record], key: str) -> str:
-    """A score at the first evaluation and at the last."""
+    """Returns a score at the first evaluation and at the last."""
     return f"{evaluated[0][key]:.3f} → {evaluated[-1][key]:.3f}"
 
 
 def reward_rows(evaluated: Sequence[Record]) -> list[tuple[str, str, str, str]]:
-    """Each reward's mean, sampled before and after, and greedy after; none where there is one."""
+    """Returns each reward's mean, sampled before and after, greedy after; [] of one reward."""
     names = reward_names(evaluated)
     if len(names) < 2:
         return []

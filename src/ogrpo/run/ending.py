@@ -16,7 +16,7 @@ from ogrpo.loop.state import LoopState
 from ogrpo.policy.lora import save_adapter
 from ogrpo.report.counted import counted
 from ogrpo.report.progress import summary_table
-from ogrpo.report.run_page import Answer, Sample, Told, write_report
+from ogrpo.report.run_page import Answer, PageData, Sample, write_report
 from ogrpo.run.origin import origin
 from ogrpo.run.session import Session, as_json, not_counted, outcomes
 from ogrpo.setup.model import save_model
@@ -60,7 +60,7 @@ def finish(session: Session, state: LoopState, before: Sequence[Answer]) -> None
     counts = counted(config, records, prepared.left_out, outcomes(session))
     wall = time.monotonic() - session.begun
     facts = provenance(session)
-    told = Told(session.command.whole, title(session.config), samples, counts, facts, wall)
+    told = PageData(session.command.whole, title(session.config), samples, counts, facts, wall)
     write_report(run, config, told)
     console.print(summary_table(records))
     console.print(reward_line(records))
