@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from ogrpo.cli.main import USAGE_ERROR, report_error
 
@@ -69,17 +69,11 @@ def _gsm8k(options: Sequence[str]) -> int:
     return exit_code(run(config, Console(), Invocation(whole, program)))
 
 
-class Grid(NamedTuple):
-    """A study that stands on the grid runner: a class of experiments/FOLDER/study.py."""
-
-    kind: str
-    says: str
-
-
 def study_of(name: str) -> "type[Study]":
-    """Returns the class of a grid's study."""
+    """Returns the class of a grid's study: MyStudy in experiments/my/study.py."""
     folder = name.replace("-", "_")
-    return getattr(import_module(f"experiments.{folder}.study"), GRIDS[name].kind)
+    kind = folder.title().replace("_", "") + "Study"
+    return getattr(import_module(f"experiments.{folder}.study"), kind)
 
 
 def _grid(name: str, options: Sequence[str]) -> int:
@@ -110,61 +104,28 @@ def _plan(options: Sequence[str]) -> int:
 
 
 GRIDS = {
-    "presets": Grid("PresetsStudy", "README's table: what each preset reaches"),
-    "bounds": Grid(
-        "BoundsStudy", "the proved inequalities along a training run, enumerated and sampled"
-    ),
-    "reuse": Grid(
-        "ReuseStudy", "how many completions reuse saves, methods compared at equal budgets"
-    ),
-    "rec": Grid(
-        "RecStudy", "off-policy REINFORCE, GRPO and their kin on fresh, stale and fixed samples"
-    ),
-    "ablation": Grid(
-        "AblationStudy", "the dials of off-policy GRPO one at a time, as arXiv:2505.22257 has them"
-    ),
-    "clip-vs-is": Grid(
-        "ClipStudy", "clips and importance weights, alone, together, and weights in trust regions"
-    ),
-    "noise": Grid(
-        "NoiseStudy", "a share of the rewards told the other way round: who amplifies it?"
-    ),
-    "boundary": Grid(
-        "BoundaryStudy",
-        "how stale samples may be, by scheme and learning rate, and which signal warns first",
-    ),
-    "variance": Grid(
-        "VarianceStudy", "errors of off-policy estimators against staleness, measured and predicted"
-    ),
-    "operating-points": Grid(
-        "OperatingPointsStudy",
-        "which buffer, sampler, replay ratio and controller for which budget",
-    ),
-    "real": Grid(
-        "RealStudy", "the claims of the small decoder on SmolLM2-135M, by a protocol written before"
-    ),
-    "staleness": Grid(
-        "StalenessStudy",
-        "workers, slow and uneven engines: pace, staleness and Pass@1 beside what plan predicts",
-    ),
-    "single-rollout": Grid(
-        "SingleRolloutStudy",
-        "one completion a prompt with baselines that need no siblings, beside groups",
-    ),
-    "offline": Grid(
-        "OfflineStudy",
-        "completions drawn once: which methods learn from them, how fast, and which fall",
-    ),
-    "step-rewards": Grid(
-        "StepRewardsStudy",
-        "a reward for each line of a solution beside the outcome's, fresh and stale",
-    ),
+    "presets": "README's table: what each preset reaches",
+    "bounds": "the proved inequalities along a training run, enumerated and sampled",
+    "reuse": "how many completions reuse saves, methods compared at equal budgets",
+    "rec": "off-policy REINFORCE, GRPO and their kin on fresh, stale and fixed samples",
+    "ablation": "the dials of off-policy GRPO one at a time, as arXiv:2505.22257 has them",
+    "clip-vs-is": "clips and importance weights, alone, together, and weights in trust regions",
+    "noise": "a share of the rewards told the other way round: who amplifies it?",
+    "boundary": "how stale samples may be, by scheme and learning rate, and what warns first",
+    "variance": "errors of off-policy estimators against staleness, measured and predicted",
+    "operating-points": "which buffer, sampler, replay ratio and controller for which budget",
+    "real": "the claims of the small decoder on SmolLM2-135M, by a protocol written before",
+    "staleness": "workers, slow and uneven engines: pace, staleness and Pass@1 beside what plan"
+    " predicts",
+    "single-rollout": "one completion a prompt with baselines that need no siblings, beside groups",
+    "offline": "completions drawn once: which methods learn from them, how fast, and which fall",
+    "step-rewards": "a reward for each line of a solution beside the outcome's, fresh and stale",
 }
 """Studies of docs/studies.md: each takes --quick, --jobs, --run-dir, --from-rows and --base.*."""
 
 STUDIES: dict[str, tuple[str, Callable[[Sequence[str]], int]]] = {
     "gsm8k": ("off-policy GRPO on grade-school mathematics", _gsm8k),
-    **{name: (study.says, partial(_grid, name)) for name, study in GRIDS.items()},
+    **{name: (text, partial(_grid, name)) for name, text in GRIDS.items()},
     "plan": ("what fits, how long a step takes, which schedule keeps both sides busy", _plan),
     "rows": ("puts a study's rows where they are committed: rows STUDY RUN_DIR", _rows),
 }

@@ -108,7 +108,7 @@ SIGNALS = ("pass@1/sampled", "kl/pi_mu", "entropy", "ess", "clipped", "grad_norm
 
 
 @dataclass(frozen=True)
-class ClipStudy(TunedStudy):
+class ClipVsIsStudy(TunedStudy):
     """Clips and weights, alone, together, and weights in regions."""
 
     name = "clip-vs-is"

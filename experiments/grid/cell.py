@@ -8,10 +8,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from ogrpo.config.train import TrainConfig
-from ogrpo.config.values import require
-from ogrpo.core.algorithms import Algorithm
-
 FORMAT = 1
 """Version of what a measurement leaves; another number makes every cell anew."""
 TRAIN = "experiments.grid.train:train_cell"
@@ -36,7 +32,8 @@ class Watch:
     """Means over equal stretches of steps, at most so many."""
 
     def __post_init__(self) -> None:
-        require(self.points > 0, f"watch.points is {self.points}: give at least 1")
+        if self.points <= 0:
+            raise ValueError(f"watch.points is {self.points}: give at least 1")
 
 
 @dataclass(frozen=True)
@@ -93,14 +90,8 @@ def plain_config(config: Any) -> Any:
     """Returns all of a dataclass of options as JSON values.
 
     Raises:
-      ValueError: it holds an `Algorithm` without a name of the catalogue, or another object whose
-        content a hash cannot see.
+      ValueError: it holds an object whose content a hash cannot see, such as an `Algorithm`.
     """
-    if isinstance(config, Algorithm):
-        raise ValueError(
-            f"a cell's algorithm is the object {config.name!r}, whose content no hash sees: give it"
-            " by its name in ogrpo.ALGORITHMS"
-        )
     if dataclasses.is_dataclass(config):
         fields = dataclasses.fields(config)
         return {field.name: plain_config(getattr(config, field.name)) for field in fields}
@@ -112,7 +103,10 @@ def plain_config(config: Any) -> Any:
         return str(config)
     if config is None or isinstance(config, bool | int | float | str):
         return config
-    raise ValueError(f"a cell's config holds {config!r:.80}: give numbers, texts and dataclasses")
+    raise ValueError(
+        f"a cell's config holds {config!r:.80}: give numbers, texts and dataclasses, and an"
+        " algorithm by its name in ogrpo.ALGORITHMS"
+    )
 
 
 def canonical(value: Any) -> str:
@@ -145,6 +139,10 @@ def check_honest(cells: Sequence[Cell], *, quick: bool) -> None:
       ValueError: a seed or a split of problems serves both, a method is reported from fewer than
         five seeds, or methods were given different numbers of settings to choose from.
     """
+    # Imported late: a process that measures no training run needs no JAX.
+    from ogrpo.config.train import TrainConfig
+    from ogrpo.config.values import require
+
     tuning, final = ([c for c in cells if c.role == role] for role in ("tuning", "report"))
     both = {c.seed for c in tuning} & {c.seed for c in final}
     require(not both, f"seeds {sorted(both)} are both for tuning and for the report: part them")

@@ -29,7 +29,6 @@ from loky import ProcessPoolExecutor
 
 from experiments.grid.cell import TRAIN, Cell
 from experiments.grid.rows import CellFiles
-from ogrpo.config.values import require
 
 CONNECT_SECONDS = 10
 LAST_LINES = 12
@@ -60,7 +59,6 @@ class Pool:
     """
 
     def __init__(self, jobs: int | None, run_dir: Path, cluster: str | None = None) -> None:
-        require(jobs is None or jobs > 0, f"jobs is {jobs}: give at least 1")
         self._run_dir = run_dir.resolve()
         (self._run_dir / "logs").mkdir(exist_ok=True)
         self._client = connect(cluster) if cluster else None

@@ -121,89 +121,67 @@ class Trace(NamedTuple):
         return self.call_step - self.call_version
 
 
-class _Clock:
-    """The agenda of actions, by time and then by the order of their arrangement."""
+class _Simulation:
+    """The agenda of events, the trainer's steps, and the queue that workers take from."""
 
-    def __init__(self) -> None:
-        self.now = 0.0
-        self._order = count()
+    def __init__(self, pipeline: Pipeline, service_fn: ServiceFn, train_fn: TrainFn) -> None:
+        self._pipeline, self._service_fn, self._train_fn = pipeline, service_fn, train_fn
+        self._now, self._order = 0.0, count()
         self._agenda: list[tuple[float, int, Callable[[], None]]] = []
-
-    def after(self, seconds: float, action: Callable[[], None]) -> None:
-        heapq.heappush(self._agenda, (self.now + seconds, next(self._order), action))
-
-    def run(self) -> None:
-        while self._agenda:
-            self.now, _, action = heapq.heappop(self._agenda)
-            action()
-
-
-class _Trainer:
-    """Publishes, asks, takes and trains, step by step."""
-
-    def __init__(self, pipeline: Pipeline, train_fn: TrainFn, clock: _Clock, fleet: "_Fleet"):
-        self._pipeline, self._train_fn = pipeline, train_fn
-        self._clock, self._fleet = clock, fleet
-        self._step = 0
+        self._step, self._requested_until = 0, 0
+        self._published = self._loaded = -1
+        self._queue: deque[SimulatedCall | Push] = deque()
+        self._waiting: deque[int] = deque()
+        self._missing: dict[int, int] = {}
+        self._running: dict[SimulatedCall, None] = {}
+        self._idle, self._pushing = pipeline.workers, False
         self.requested: list[float] = []
         self.taken: list[float] = []
         self.trained: list[float] = []
-
-    def begin(self) -> None:
-        if self._step == self._pipeline.steps:
-            return
-        if self._step % self._pipeline.v == 0:
-            self._fleet.publish(self._step)
-        self._fleet.request(min(self._step + self._pipeline.lead, self._pipeline.steps - 1))
-        self.requested.append(self._clock.now)
-        self.look()
-
-    def look(self) -> None:
-        """Takes the batch if the trainer waits for one that is complete."""
-        if len(self.requested) > len(self.taken) and self._fleet.whole(self._step):
-            self.taken.append(self._clock.now)
-            self._clock.after(self._train_fn(self._step), self.end)
-
-    def end(self) -> None:
-        self.trained.append(self._clock.now)
-        self._step += 1
-        self.begin()
-
-
-class _Fleet:
-    """The queue of calls and pushes, and the workers that take from it."""
-
-    def __init__(self, pipeline: Pipeline, service_fn: ServiceFn, clock: _Clock):
-        self._pipeline, self._service_fn, self._clock = pipeline, service_fn, clock
-        self._queue: deque[SimulatedCall | Push] = deque()
-        self._waiting: deque[int] = deque()
-        self._idle = pipeline.workers
-        self._running: dict[SimulatedCall, None] = {}
-        self._pushing = False
-        self._missing: dict[int, int] = {}
-        self._requested = 0
-        self._published = self._held = -1
-        self.on_whole: Callable[[], None] = lambda: None
         self.calls: list[SimulatedCall] = []
         self.lost: list[tuple[float, float]] = []
         self.pushes: list[tuple[float, float]] = []
 
-    # --- what the trainer says
+    def run(self) -> None:
+        """Runs events by time, and then by the order of their arrangement, until none is left."""
+        self._begin_step()
+        while self._agenda:
+            self._now, _, action = heapq.heappop(self._agenda)
+            action()
 
-    def publish(self, version: int) -> None:
-        self._published = version
-        self._queue.append(Push(version))
+    def _after(self, seconds: float, action: Callable[[], None]) -> None:
+        heapq.heappush(self._agenda, (self._now + seconds, next(self._order), action))
+
+    # --- the trainer
+
+    def _begin_step(self) -> None:
+        """Publishes where a push is due, asks for batches up to the lead, and waits for its own."""
+        if self._step == self._pipeline.steps:
+            return
+        if self._step % self._pipeline.v == 0:
+            self._published = self._step
+            self._queue.append(Push(self._step))
+            self._admit()
+        until = min(self._step + self._pipeline.lead, self._pipeline.steps - 1)
+        self._waiting.extend(range(self._requested_until, until + 1))
+        self._requested_until = max(self._requested_until, until + 1)
         self._admit()
+        self.requested.append(self._now)
+        self._look()
 
-    def request(self, until: int) -> None:
-        self._waiting.extend(range(self._requested, until + 1))
-        self._requested = max(self._requested, until + 1)
-        self._admit()
+    def _look(self) -> None:
+        """Takes the batch if the trainer waits for one that is complete."""
+        if len(self.requested) > len(self.taken) and self._missing.get(self._step) == 0:
+            self.taken.append(self._now)
+            self._after(self._train_fn(self._step), self._end_step)
 
-    def whole(self, step: int) -> bool:
-        return self._missing.get(step) == 0
+    def _end_step(self) -> None:
+        self.trained.append(self._now)
+        self._step += 1
+        self._begin_step()
 
     def _admit(self) -> None:
+        """Queues the calls of batches that the bound on staleness allows."""
         bound = self._pipeline.max_staleness
         while self._waiting and (bound is None or self._waiting[0] - self._published <= bound):
             step = self._waiting.popleft()
@@ -212,57 +190,52 @@ class _Fleet:
             self._queue.extend(calls)
         self._advance()
 
-    # --- what the workers do
+    # --- the workers
 
     def _advance(self) -> None:
+        """Gives idle workers the head of the queue, until there is no worker or it must wait."""
         while self._queue and self._idle and not self._pushing:
             head = self._queue[0]
             if isinstance(head, Push):
                 if self._running and self._pipeline.in_flight == "wait":
                     return
-                self._push(head)
+                self._push(head.version)
             else:
-                self._begin(head)
+                head.begun, head.version = self._now, self._loaded
+                self.calls.append(head)
+                self._running[head] = None
+                self._resume(head)
+            self._idle -= 1
             self._queue.popleft()
 
-    def _begin(self, call: SimulatedCall) -> None:
-        call.begun, call.version = self._clock.now, self._held
-        self.calls.append(call)
-        self._running[call] = None
-        self._idle -= 1
-        self._resume(call)
-
     def _resume(self, call: SimulatedCall) -> None:
-        call.resumed = self._clock.now
-        self._clock.after(call.left, partial(self._finish, call, call.attempt))
+        call.resumed = self._now
+        self._after(call.left, partial(self._finish, call, call.attempt))
 
     def _finish(self, call: SimulatedCall, attempt: int) -> None:
         if attempt != call.attempt:
             return
-        call.ended = self._clock.now
+        call.ended = self._now
         call.work.append((call.resumed, call.ended))
         del self._running[call]
         self._idle += 1
         self._missing[call.step] -= 1
         self._advance()
-        self.on_whole()
+        self._look()
 
-    def _push(self, push: Push) -> None:
-        self._pushing, self._held = True, push.version
-        self._idle -= 1
+    def _push(self, version: int) -> None:
+        """Stops the calls under way, whose work is lost if the push aborts them."""
+        self._pushing, self._loaded = True, version
         for call in self._running:
-            self._stop(call)
-        self._clock.after(self._pipeline.sync_seconds, partial(self._pushed, self._clock.now))
-
-    def _stop(self, call: SimulatedCall) -> None:
-        call.attempt += 1
-        call.work.append((call.resumed, self._clock.now))
-        if self._pipeline.in_flight == "abort":
-            self.lost += call.work
-            call.work, call.version = [], self._held
+            call.attempt += 1
+            call.work.append((call.resumed, self._now))
+            if self._pipeline.in_flight == "abort":
+                self.lost += call.work
+                call.work, call.version = [], version
+        self._after(self._pipeline.sync_seconds, partial(self._pushed, self._now))
 
     def _pushed(self, begun: float) -> None:
-        self.pushes.append((begun, self._clock.now))
+        self.pushes.append((begun, self._now))
         self._pushing = False
         self._idle += 1
         for call in self._running:
@@ -278,28 +251,20 @@ def simulate(pipeline: Pipeline, service_fn: ServiceFn, train_fn: TrainFn) -> Tr
       service_fn: step -> seconds of each call of its batch, at least one, none negative.
       train_fn: step -> seconds of the trainer's work on its batch.
     """
-    clock = _Clock()
-    fleet = _Fleet(pipeline, service_fn, clock)
-    trainer = _Trainer(pipeline, train_fn, clock, fleet)
-    fleet.on_whole = trainer.look
-    trainer.begin()
-    clock.run()
-    return _trace(pipeline, trainer, fleet)
-
-
-def _trace(pipeline: Pipeline, trainer: _Trainer, fleet: _Fleet) -> Trace:
-    calls = fleet.calls
+    run = _Simulation(pipeline, service_fn, train_fn)
+    run.run()
+    calls = run.calls
     return Trace(
-        requested=np.array(trainer.requested),
-        taken=np.array(trainer.taken),
-        trained=np.array(trainer.trained),
+        requested=np.array(run.requested),
+        taken=np.array(run.taken),
+        trained=np.array(run.trained),
         call_step=np.array([c.step for c in calls]),
         call_begun=np.array([c.begun for c in calls]),
         call_ended=np.array([c.ended for c in calls]),
         call_version=np.array([c.version for c in calls]),
         busy=_spans(span for c in calls for span in c.work),
-        lost=_spans(fleet.lost),
-        pushes=_spans(fleet.pushes),
+        lost=_spans(run.lost),
+        pushes=_spans(run.pushes),
         workers=pipeline.workers,
     )
 
@@ -426,8 +391,3 @@ def measured_service(seconds: Floats, *, calls: int, seed: int) -> ServiceFn:
         return np.random.default_rng([seed, step]).choice(seconds, calls)
 
     return service
-
-
-def constant_service(seconds: float, *, calls: int) -> ServiceFn:
-    """Returns the same duration for all calls."""
-    return lambda step: np.full(calls, seconds)  # noqa: ARG005

@@ -2,8 +2,6 @@
 
 from dataclasses import replace
 
-import pytest
-
 from experiments.boundary.study import SCHEMES, BoundaryStudy, rank_table, warning_table
 from tests.experiments.synthetic import row
 
@@ -72,8 +70,3 @@ def test_a_rate_is_a_place_here_and_nothing_is_chosen():
     assert all(cell.setting == {} for cell in cells)
     assert all(c.config.optimizer.learning_rate == c.coordinates["rate"] for c in cells)
     assert {cell.label for cell in cells} == set(SCHEMES)
-
-
-def test_an_unknown_scheme_is_refused_with_the_known_ones():
-    with pytest.raises(ValueError, match=r"schemes has 'both': choose among neither; clip"):
-        BoundaryStudy(schemes=("both",))

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from experiments.grid.variants import brief, changed
-from experiments.noise.study import NoiseStudy, amplified, false_share
+from experiments.noise.study import amplified, false_share
 from experiments.rec.study import METHODS
 from ogrpo.config.method import algorithm, knobs
 
@@ -54,8 +54,3 @@ def test_what_is_amplified_is_the_loss_beyond_the_others_seed_by_seed():
     assert mean == pytest.approx(0.2)
     assert high == pytest.approx(mean)
     assert amplified(rows, "A", "B", 0.1).values == ()
-
-
-def test_losses_need_a_run_on_true_rewards():
-    with pytest.raises(ValueError, match=r"flips is \(0.1,\).*add 0"):
-        NoiseStudy(flips=(0.1,))

@@ -52,10 +52,3 @@ def test_offline_runs_take_as_many_updates_as_the_others_of_the_initial_policys_
     assert {when: plan.updates for when, plan in places.items()} == dict.fromkeys(SCHEDULES, 60)
     assert places[OFFLINE].offline
     assert not places[OFFLINE].collects(places[OFFLINE].warmup)
-
-
-def test_an_unknown_method_is_refused_with_the_known_ones():
-    with pytest.raises(ValueError, match=r"methods has 'GSPO': choose among REINFORCE; GRPO"):
-        RecStudy(methods=("GSPO",))
-    with pytest.raises(ValueError, match=r"schedules has 'interval 3': choose among interval 1"):
-        RecStudy(schedules=("interval 3",))

@@ -29,11 +29,6 @@ def test_completions_that_are_no_whole_groups_are_refused():
     assert SingleRolloutStudy(completions=100, methods=("other prompts",)).places()
 
 
-def test_an_unknown_method_is_refused_with_the_known_ones():
-    with pytest.raises(ValueError, match=r"methods has 'PPO': choose among running baseline; oth"):
-        SingleRolloutStudy(methods=("PPO",))
-
-
 def test_signal_to_noise_is_the_median_of_what_was_measured():
     rows = [{"evaluations": {"grad_snr": [None, 0.2, 9]}}, {"evaluations": {"grad_snr": [0.5]}}]
     assert signal_to_noise(rows) == "0.50"

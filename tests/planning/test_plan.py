@@ -208,68 +208,83 @@ def test_the_times_worked_by_hand():
 # ------------------------------------------------------------------ the rule
 
 
-def test_both_sides_busy():
-    """A = 10 + 2/4: v = 4 makes pushes .5 <= .05 x 10; 4 updates of 2.5 and a score of .4."""
-    spent = Times(draw=10.0, update=2.5, score=0.4, push=2.0)
-    chosen = recommend(spent, PlanLimits(lead=1, max_staleness=8, max_updates=8), buffered=1)
-    assert (chosen.v, chosen.i, chosen.replay, chosen.batches) == (4, 4, 1, 1)
-    assert chosen.draw_seconds == 10.5
-    assert chosen.train_seconds == pytest.approx(10.4)
-    assert chosen.step_seconds == 10.5
-    assert chosen.trainer_idle == pytest.approx(0.1 / 10.5)
-    assert chosen.servers_idle == 0
-    assert (chosen.staleness_mean, chosen.staleness_max) == (2.5, 4)
-    assert chosen.notes == ()
-
-
-def test_a_buffer_turns_iterations_into_replay_as_far_as_staleness_allows():
-    spent = Times(draw=10.0, update=2.5, score=0.4, push=2.0)
-    chosen = recommend(spent, PlanLimits(lead=1, max_staleness=6, max_updates=8), buffered=20)
+BUSY = {"draw": 10.0, "update": 2.5, "score": 0.4, "push": 2.0}
+FREE = {**BUSY, "score": 0.0, "push": 0.0}
+RULE = [
+    # A = 10 + 2/4: v = 4 makes pushes .5 <= .05 x 10; 4 updates of 2.5 and a score of .4.
+    (
+        *("both sides are busy", BUSY, {"max_staleness": 8, "max_updates": 8}, 1),
+        {
+            "v": 4,
+            "i": 4,
+            "replay": 1,
+            "batches": 1,
+            "draw_seconds": 10.5,
+            "train_seconds": 10.4,
+            "step_seconds": 10.5,
+            "trainer_idle": 0.1 / 10.5,
+            "servers_idle": 0,
+            "staleness_mean": 2.5,
+            "staleness_max": 4,
+        },
+        "",
+    ),
     # Fresh samples reach 1 + 4 - 1 = 4, so batches up to 2 older may be drawn: 3 batches.
-    assert (chosen.i, chosen.replay, chosen.batches) == (1, 4, 3)
-    assert (chosen.staleness_mean, chosen.staleness_max) == (3.5, 6)
-    full = recommend(spent, PlanLimits(lead=1, max_staleness=4, max_updates=8), buffered=20)
-    assert (full.i, full.replay, full.batches) == (4, 1, 1)
+    (
+        *(
+            "a buffer turns iterations into replay",
+            BUSY,
+            {"max_staleness": 6, "max_updates": 8},
+            20,
+        ),
+        {"i": 1, "replay": 4, "batches": 3, "staleness_mean": 3.5, "staleness_max": 6},
+        "",
+    ),
+    (
+        *("as far as staleness allows", BUSY, {"max_staleness": 4, "max_updates": 8}, 20),
+        {"i": 4, "replay": 1, "batches": 1},
+        "",
+    ),
+    (
+        "v is held by the staleness, where 40 would be cheap",
+        *({**BUSY, "push": 20.0}, {"max_staleness": 4, "max_updates": 8}, 1),
+        {"v": 4, "staleness_max": 4},
+        "v is held at 4 by limits.max-staleness = 4: pushes take 33% of drawing, and v = 40",
+    ),
+    (
+        *("updates are held by their limit", {**FREE, "update": 1.0}, {"max_updates": 3}, 1),
+        {"v": 1, "updates": 3, "trainer_idle": 0.7},
+        "trainer idles 70%",
+    ),
+    (
+        *("one update too many is left out", {**FREE, "update": 7.0, "score": 1.0}, {}, 1),
+        {"updates": 1, "train_seconds": 7.0},
+        "trainer idles 30%; update 2 would leave the servers idle for 33%",
+    ),
+    (
+        *("training is the slower side", {**FREE, "update": 20.0, "score": 1.0}, {}, 1),
+        {"updates": 1, "step_seconds": 20.0, "servers_idle": 0.5},
+        "servers idle 50%",
+    ),
+    (
+        "in turn a step is the sum",
+        *({"draw": 10.0, "update": 2.0, "score": 1.0, "push": 0.5}, {"lead": 0}, 1),
+        {"v": 1, "updates": 1, "step_seconds": 12.5, "staleness_mean": 0, "staleness_max": 0},
+        "limits.lead is 0",
+    ),
+]
 
 
-def test_v_is_held_by_the_staleness():
-    spent = Times(draw=10.0, update=2.5, score=0.4, push=20.0)
-    chosen = recommend(spent, PlanLimits(lead=1, max_staleness=4, max_updates=8), buffered=1)
-    assert chosen.v == 4  # 40 would be cheap
-    assert chosen.staleness_max == 4
-    assert "v is held at 4 by limits.max-staleness = 4" in chosen.notes[0]
-    assert "33% of drawing, and v = 40" in chosen.notes[0]
-
-
-def test_updates_are_held_by_their_limit():
-    spent = Times(draw=10.0, update=1.0, score=0.0, push=0.0)
-    chosen = recommend(spent, PlanLimits(max_updates=3), buffered=1)
-    assert (chosen.v, chosen.updates) == (1, 3)
-    assert chosen.trainer_idle == pytest.approx(0.7)
-    assert "trainer idles 70%" in chosen.notes[0]
-
-
-def test_one_update_too_many_is_left_out():
-    """Two updates of 7 leave the trainer idle for .3, one of 7 for .3; two leave servers idle."""
-    spent = Times(draw=10.0, update=7.0, score=1.0, push=0.0)
-    chosen = recommend(spent, PlanLimits(), buffered=1)
-    assert chosen.updates == 1
-    assert chosen.train_seconds == 7.0
-    assert "trainer idles 30%; update 2 would leave the servers idle for 33%" in chosen.notes[0]
-
-
-def test_training_that_is_slower_than_drawing_is_said():
-    spent = Times(draw=10.0, update=20.0, score=1.0, push=0.0)
-    chosen = recommend(spent, PlanLimits(), buffered=1)
-    assert (chosen.updates, chosen.step_seconds, chosen.servers_idle) == (1, 20.0, 0.5)
-    assert "servers idle 50%" in chosen.notes[0]
-
-
-def test_in_turn_a_step_is_the_sum():
-    spent = Times(draw=10.0, update=2.0, score=1.0, push=0.5)
-    chosen = recommend(spent, PlanLimits(lead=0), buffered=1)
-    assert (chosen.v, chosen.updates, chosen.step_seconds) == (1, 1, 12.5)
-    assert (chosen.staleness_mean, chosen.staleness_max) == (0, 0)
+@pytest.mark.parametrize(
+    ("seconds", "limits", "buffered", "expected", "note"),
+    [case[1:] for case in RULE],
+    ids=[case[0] for case in RULE],
+)
+def test_the_rule(seconds, limits, buffered, expected, note):
+    planned = recommend(Times(**seconds), PlanLimits(**limits), buffered=buffered)
+    assert {name: getattr(planned, name) for name in expected} == pytest.approx(expected)
+    assert note in " ".join(planned.notes)
+    assert bool(note) == bool(planned.notes)
 
 
 def test_scoring_is_paid_where_a_batch_has_several_updates_and_for_a_reference():

@@ -9,7 +9,6 @@ import pytest
 from ogrpo_plan.simulation import (
     Lengths,
     Pipeline,
-    constant_service,
     drawn_service,
     measured_service,
     simulate,
@@ -23,6 +22,10 @@ MODES = ("wait", "abort", "keep")
 def pipeline(**changes):
     defaults = {"steps": 24, "workers": 1, "lead": 1, "v": 1, "sync_seconds": 0.0}
     return Pipeline(**{**defaults, **changes})
+
+
+def constant_service(seconds, *, calls):
+    return lambda step: np.full(calls, seconds)
 
 
 def rate(wanted, service_fn, train_seconds):

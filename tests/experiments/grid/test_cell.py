@@ -49,7 +49,7 @@ def test_what_a_hash_cannot_see_is_refused():
     with pytest.raises(ValueError, match="a cell's config holds <built-in function len>"):
         _ = replace(CELL, config=Opaque()).key
     own = replace(ALGORITHMS["grpo"], name="mine")
-    with pytest.raises(ValueError, match="algorithm is the object 'mine'"):
+    with pytest.raises(ValueError, match="an algorithm by its name"):
         _ = replace(CELL, config=TrainConfig(algorithm=own)).key
 
 
@@ -78,7 +78,10 @@ def test_an_honest_grid_passes():
             ],
             r"seeds \[10\] are both for tuning and for the report",
         ),
-        (cells_of(variants(1e-3), "report", SEEDS[:4]), "a is told from 4 seeds: give at least 5"),
+        (
+            cells_of(variants(1e-3), "report", SEEDS[:4]),
+            "a is reported from 4 seeds: give at least 5",
+        ),
         (
             cells_of([*variants(1e-3, 1e-4), *variants(1e-3, label="b")], "tuning", (20,)),
             "b chooses among 1 settings and a among 2",

@@ -1,4 +1,4 @@
-"""Grids as processes: killed, interrupted, with cells that raise or die; what is left goes on."""
+"""Grids whose processes are killed, interrupted, raise or die; what is left goes on."""
 
 import json
 import os
@@ -6,13 +6,17 @@ import signal
 import subprocess
 import sys
 import time
+from io import StringIO
 from pathlib import Path
 
 import pytest
 from distributed import LocalCluster
+from rich.console import Console
 
-from experiments.grid.pool import connect
+from experiments.grid.main import main
+from experiments.grid.pool import CannotStart, connect
 from experiments.grid.rows import ROWS, read_rows
+from tests.experiments.grid.small import SquareStudy
 
 pytestmark = pytest.mark.slow
 
@@ -25,15 +29,16 @@ COMMAND = (
 """A shell that runs the tests in its background has interrupts ignored, in what they start too."""
 
 
-def start(folder: Path, *options: str, path: Path = ROOT) -> subprocess.Popen[str]:
-    paths = [str(path), str(ROOT), str(ROOT / "src")]
+def arguments(folder: Path, *options: str) -> list[str]:
+    return [f"--run-dir={folder / 'run'}", f"--folder={folder}", *options]
+
+
+def start(folder: Path, *options: str) -> subprocess.Popen[str]:
+    """Starts a grid in a process of its own."""
     return subprocess.Popen(
-        [
-            *(sys.executable, "-c", COMMAND),
-            *(f"--run-dir={folder / 'run'}", f"--folder={folder}", *options),
-        ],
+        [sys.executable, "-c", COMMAND, *arguments(folder, *options)],
         cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "src")])},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -41,9 +46,11 @@ def start(folder: Path, *options: str, path: Path = ROOT) -> subprocess.Popen[st
     )
 
 
-def end(process: subprocess.Popen[str]) -> tuple[int, str]:
-    told, _ = process.communicate(timeout=PATIENCE)
-    return process.returncode, told
+def grid(folder: Path, *options: str) -> tuple[int, str]:
+    """Runs a grid in this process, its workers in others; returns the exit code and the output."""
+    console = Console(file=StringIO(), width=200)
+    code = main(SquareStudy, arguments(folder, *options), console)
+    return code, console.file.getvalue()
 
 
 def squares(folder: Path) -> dict[int, int]:
@@ -61,6 +68,10 @@ def finished(folder: Path) -> int:
     return len([*(folder / "run" / "cells").glob("*.json")])
 
 
+def failed(folder: Path) -> list[dict]:
+    return [json.loads(f.read_text()) for f in (folder / "run" / "failed").glob("*.json")]
+
+
 def until(condition, what: str) -> None:
     deadline = time.monotonic() + PATIENCE
     while not condition():
@@ -76,94 +87,81 @@ def alive(process: int) -> bool:
     return state != "Z"
 
 
-def test_a_grid_that_is_killed_takes_its_workers_along_and_goes_on_with_what_it_has(tmp_path):
-    orders = [tmp_path / f"wait-{n}" for n in (3, 4)]
-    for order in orders:
+def test_a_killed_grid_takes_its_workers_along_and_what_raises_or_dies_later_fails_alone(tmp_path):
+    orders = {n: tmp_path / f"wait-{n}" for n in (3, 4)}
+    for order in orders.values():
         order.touch()
     options = ("--numbers", "1", "2", "3", "4", "--jobs", "2")
     process = start(tmp_path, *options)
     until(lambda: finished(tmp_path) == 2 and len(measured(tmp_path)) == 4, "two cells wait")
     workers = {pid for _, pid in measured(tmp_path)}
     process.kill()
-    end(process)
+    process.communicate(timeout=PATIENCE)
     until(lambda: not any(map(alive, workers)), "the workers of the killed grid are gone")
-    for order in orders:
-        order.unlink()
-    code, told = end(start(tmp_path, *options))
-    assert code == 0, told
-    values = [value for value, _ in measured(tmp_path)]
-    assert sorted(values) == [1, 2, 3, 3, 4, 4, 130]  # 1 and 2 once, and 100 + 1 + 4 + 9 + 16
-    assert squares(tmp_path) == {1: 1, 2: 4, 3: 9, 4: 16, 130: 16900}
 
-
-def test_a_cell_that_raises_or_kills_its_process_fails_alone_and_is_tried_again(tmp_path):
-    (tmp_path / "raise-1").touch()
-    (tmp_path / "die-2").touch()
-    options = ("--numbers", "1", "2", "3", "--jobs", "1")
-    code, told = end(start(tmp_path, *options))
+    orders[3].rename(tmp_path / "raise-3")
+    orders[4].rename(tmp_path / "die-4")
+    code, output = grid(tmp_path, *options)
     assert code == 1
-    assert squares(tmp_path) == {3: 9, 109: 11881}
-    notes = [json.loads(f.read_text()) for f in (tmp_path / "run" / "failed").glob("*.json")]
-    words = {note["coordinates"]["of"]: note["words"] for note in notes}
-    assert words[1].endswith("ValueError: 1 is not to my taste")
-    assert "SIGKILL" in words[2]
-    assert "about to die" in words[2]
-    assert "FAILED square of=1" in told
-    assert "2 cells failed; the same command tries them again" in told
+    assert squares(tmp_path) == {1: 1, 2: 4, 105: 11025}
+    words = {note["coordinates"]["of"]: note["words"] for note in failed(tmp_path)}
+    assert words[3].endswith("ValueError: 3 is not to my taste")
+    assert "SIGKILL" in words[4]
+    assert "about to die" in words[4]
+    assert "FAILED square of=3" in output
+    assert "2 cells failed; the same command tries them again" in output
     header, _ = read_rows(tmp_path / "run" / ROWS)
-    assert {note["coordinates"]["of"] for note in header["failed"]} == {1, 2}
-    page = (tmp_path / "run" / "report.html").read_text()
-    assert "1 is not to my taste" in page
-    for order in ("raise-1", "die-2"):
+    assert {note["coordinates"]["of"] for note in header["failed"]} == {3, 4}
+    assert "3 is not to my taste" in (tmp_path / "run" / "report.html").read_text()
+
+    for order in ("raise-3", "die-4"):
         (tmp_path / order).unlink()
-    code, told = end(start(tmp_path, *options))
-    assert code == 0, told
-    lines = [line for line in told.splitlines() if "square of=" in line]
-    assert [line.split()[0] for line in lines] == ["2/3", "3/3", "4/4"]
+    code, output = grid(tmp_path, "--numbers", "1", "2", "3", "4", "--jobs", "1")
+    assert code == 0, output
+    lines = [line for line in output.splitlines() if "square of=" in line]
+    assert [line.split()[0] for line in lines] == ["3/4", "4/4", "5/5"]
     assert "left)" in lines[0]
     assert "left)" not in lines[-1]
-    assert squares(tmp_path) == {1: 1, 2: 4, 3: 9, 114: 12996}
-    assert [value for value, _ in measured(tmp_path)].count(3) == 1
-    assert not [*(tmp_path / "run" / "failed").iterdir()]
+    assert squares(tmp_path) == {1: 1, 2: 4, 3: 9, 4: 16, 130: 16900}
+    assert not failed(tmp_path)
     assert "Failed cells" not in (tmp_path / "run" / "report.html").read_text()
+    values = [value for value, _ in measured(tmp_path)]
+    assert [values.count(n) for n in (1, 2, 105, 130)] == [1] * 4
 
 
 def test_ctrl_c_leaves_finished_cells_and_no_process_and_the_folder_was_one_grids(tmp_path):
     (tmp_path / "wait-2").touch()
     process = start(tmp_path, "--numbers", "1", "2", "--jobs", "1")
     until(lambda: finished(tmp_path) == 1 and len(measured(tmp_path)) == 2, "a cell waits")
-    code, told = end(start(tmp_path, "--numbers", "1", "--jobs", "1"))
-    assert code != 0
-    assert f"{tmp_path / 'run'} is in use by process {process.pid}" in told
+    with pytest.raises(Exception, match=f"run is in use by process {process.pid}"):
+        grid(tmp_path, "--numbers", "1", "--jobs", "1")
     os.killpg(process.pid, signal.SIGINT)
-    code, told = end(process)
-    assert code == 130
-    assert "the same command goes on" in told
+    output, _ = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 130
+    assert "the same command goes on" in output
     assert not any(alive(pid) for _, pid in measured(tmp_path))
     assert finished(tmp_path) == 1
-    assert not [*(tmp_path / "run" / "failed").iterdir()]
+    assert not failed(tmp_path)
 
 
-def test_a_process_that_cannot_start_ends_the_grid_with_its_words_and_no_cell_is_blamed(tmp_path):
-    broken = tmp_path / "broken"
-    broken.mkdir()
-    (broken / "sitecustomize.py").write_text(
-        "import sys\nif any('popen_loky' in word for word in sys.orig_argv): raise SystemExit('no luck here')\n"
-    )
-    code, told = end(start(tmp_path, "--jobs", "2", path=broken))
-    assert code != 0
-    assert "a process of the grid cannot start" in told
-    assert "no luck here" in told
-    assert not [*(tmp_path / "run" / "failed").iterdir()]
+def test_a_process_that_cannot_start_ends_the_grid_and_no_cell_is_blamed(
+    tmp_path, monkeypatch, capfd
+):
+    (tmp_path / "sitecustomize.py").write_text("import os; os.write(2, b'no luck'); os._exit(3)\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    with pytest.raises(CannotStart, match="a process of the grid cannot start"):
+        grid(tmp_path, "--jobs", "2")
+    assert "no luck" in capfd.readouterr().err
+    assert not failed(tmp_path)
 
 
 def test_the_workers_of_a_cluster_measure_what_this_machine_would(tmp_path):
     (tmp_path / "raise-1").touch()
     with LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster:
         options = ("--numbers", "1", "2", "3", "4", "--cluster", cluster.scheduler_address)
-        code, told = end(start(tmp_path, *options))
-    assert code == 1, told
-    assert "1 cells failed; the same command tries them again" in told
+        code, output = grid(tmp_path, *options)
+    assert code == 1, output
+    assert "1 cells failed; the same command tries them again" in output
     assert squares(tmp_path) == {2: 4, 3: 9, 4: 16, 129: 16641}
     assert len({process for _, process in measured(tmp_path)}) == 2
     with pytest.raises(ValueError, match=r"no Dask scheduler at tcp://127.0.0.1:9 .*start dask"):

@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from experiments.grid.cell import Cell, Watch
-from experiments.grid.train import Bench, program_of, row_of, train_cell
+from experiments.grid.train import Bench, TrainingRun, program_of, row_of, train_cell
 from ogrpo.config.train import Replay, TrainConfig, WarmStart
 from ogrpo.config.update import Knobs
 from ogrpo.report.run_dir import RunDir
@@ -100,10 +100,14 @@ def test_signals_are_means_over_stretches_at_whose_end_they_stand():
 
     values = [None, 1.0, 2.0, float("nan"), 4.0, None]
     records = [record(step, value) for step, value in enumerate(values)]
-    row = row_of(records, [0.0] * 6, "whole", Watch(("kl/pi_mu", "unknown"), points=3))
+
+    def run(compiled):
+        return TrainingRun(records, compiled, "whole", None)
+
+    row = row_of(run([0.0] * 6), Watch(("kl/pi_mu", "unknown"), points=3))
     assert row["steps"]["step"] == [2, 4, 5]
     assert row["steps"]["kl/pi_mu"] == [1.5, None, None]
     assert "unknown" not in row["steps"]
     assert row["evaluations"]["seconds"] == [1.5, 3.0, 4.5, 6.0, 7.5, 9.0]
-    compiled = row_of(records, [0.0, 1.0, 9.0, 0.0, 0.0, 0.0], "whole", Watch(points=3))
+    compiled = row_of(run([0.0, 1.0, 9.0, 0.0, 0.0, 0.0]), Watch(points=3))
     assert compiled["evaluations"]["seconds"] == [1.5, 2.0, 2.0, 3.5, 5.0, 6.5]
