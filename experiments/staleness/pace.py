@@ -19,8 +19,8 @@ from experiments.grid.cell import Cell
 from experiments.grid.rows import rounded
 from ogrpo.config.values import require
 from ogrpo.protocol import Completion, Group, IntArray, Sampling
-from ogrpo.rollout.collection import CollectionLimits, Collector, Request
-from ogrpo_plan.rehearsal import unrewarded
+from ogrpo.rollout.collection import CollectionLimits, Request
+from ogrpo_plan.rehearsal import Driven, drive
 from ogrpo_plan.simulation import (
     Floats,
     InFlight,
@@ -157,13 +157,13 @@ def measure(cell: Cell, _: object) -> Mapping[str, Any]:
     """Returns pace, idleness and staleness of the collector, measured and simulated."""
     pace: Pace = cell.config
     engine = SleepingEngine(pace)
-    begun, ages = run(pace, engine)
+    driven = run(pace, engine)
     fleet = pace.fleet
     first, end = window(pace.steps, fleet.lead, fleet.v)
-    ends = np.array(begun[1:]) / pace.scale
+    ends = driven.requested[1:] / pace.scale
     seen = {
         "rate": (end - first) / (ends[end - 1] - ends[first - 1]),
-        **summary_of(np.concatenate(ages[first:end])),
+        **summary_of(np.concatenate(driven.ages[first:end])),
     }
     service = partial(fleet.seconds, pace.seed)
     if fleet.kind == "slow server":
@@ -185,9 +185,9 @@ def summary_of(ages: NDArray[np.int64]) -> dict[str, float]:
     return {"staleness": float(ages.mean()), "staleness/max": int(ages.max())}
 
 
-def run(pace: Pace, engine: SleepingEngine) -> tuple[list[float], list[NDArray[np.int64]]]:
-    """Returns when each step began, the end after the last, and the ages of each step's groups."""
-    fleet, begun, ages = pace.fleet, [], []
+def run(pace: Pace, engine: SleepingEngine) -> Driven:
+    """Returns when each step began, and the ages of its groups."""
+    fleet = pace.fleet
 
     def request(step: int) -> Request:
         prompts = [np.array([step, place], np.int32) for place in range(fleet.calls)]
@@ -200,22 +200,10 @@ def run(pace: Pace, engine: SleepingEngine) -> tuple[list[float], list[NDArray[n
         prompts_per_call=1,
         ordered=fleet.in_flight == "wait",
     )
-    with Collector(
-        engine,
-        request,
-        SAMPLING,
-        unrewarded,
-        steps=range(pace.steps),
-        limits=limits,
-        retry_on=(),
-    ) as collector:
-        for step in range(pace.steps):
-            if step % fleet.v == 0:
-                collector.publish((), step)
-            begun.append(time.perf_counter())
-            taken = collector.take(step)
-            versions = [g.completions[0].policy_version for g in taken.groups]
-            ages.append(step - np.array(versions, np.int64))
-            time.sleep(fleet.train * pace.scale)
-        begun.append(time.perf_counter())
-    return begun, ages
+    return drive(
+        *(engine, request, SAMPLING, limits),
+        steps=pace.steps,
+        v=fleet.v,
+        weights=tuple,
+        train=lambda _groups: time.sleep(fleet.train * pace.scale),
+    )

@@ -86,7 +86,7 @@ def gathered_bytes(
 
 
 def trained_bytes(plan: Plan) -> int:
-    """Bytes of the trained parameters on one device."""
+    """Returns the bytes of the trained parameters on one device."""
     config, adapter, train = plan.model.decoder(), plan.model.adapter, plan.train
     mesh = {"fsdp": train.fsdp, "tensor": train.tensor}
     if adapter is None:
@@ -95,46 +95,27 @@ def trained_bytes(plan: Plan) -> int:
 
 
 def moments_bytes(plan: Plan) -> int:
-    """Bytes of Adam's moments on one device.
+    """Returns the bytes that Adam's moments add to the peak on one device.
 
-    They are counted on one device and cut in proportion to the parameters.
+    They are counted on one device and cut in proportion to the parameters, but for factored second
+    moments, which are whole on every device. Offloaded ones add what activations leave free.
     """
-    model, moments = plan.model, plan.train.moments
-    trained = trained_bytes(plan)
-    if moments == "full":
-        return 2 * trained
-    size = 4 if model.adapter is not None else ITEMSIZE[model.params]
-    if moments == "bfloat16":
-        return trained + trained * 2 // size
-    return trained * 2 // size + factors_bytes(plan)
-
-
-def resident_moments(plan: Plan) -> int:
-    """Bytes that moments add to the peak; offloaded ones add what activations leave free."""
-    moments = moments_bytes(plan)
-    if plan.train.offload not in ("moments", "both"):
-        return moments
-    return max(0, moments - activation_bytes(plan) - working_bytes(plan))
-
-
-def factors_bytes(plan: Plan) -> int:
-    """Bytes of factored second moments, and of those without factors; whole on every device."""
-    adapter, model = plan.model.adapter, plan.model
+    adapter, model, moments = plan.model.adapter, plan.model, plan.train.moments
     kind = "float32" if adapter is not None else model.params
-    shapes = jax.tree.map(lambda leaf: leaf.update(dtype=kind), param_shapes(model.decoder()))
-    if adapter is not None:
-        adapters = {"rank": adapter.rank, "alpha": 1.0, "targets": adapter.targets}
-        shapes = jax.eval_shape(partial(split, key=jax.random.key(0), **adapters), shapes).trained
-    second = jax.eval_shape(factored_rms(b2=0.98, eps=1e-8).init, shapes)
-    return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(second))
-
-
-def merged_bytes(plan: Plan) -> int:
-    """Bytes of the widest projection of all layers, copied once more with its adapter merged."""
-    config, train = plan.model.decoder(), plan.train
-    widest = max(sides.inputs * sides.outputs for sides in config.projections.values())
-    whole = ITEMSIZE[plan.model.params] * config.num_layers * widest
-    return whole // (train.fsdp * train.tensor)
+    trained = trained_bytes(plan)
+    small = trained * 2 // ITEMSIZE[kind]
+    size = 2 * trained if moments == "full" else trained + small
+    if moments == "factored":
+        shapes = jax.tree.map(lambda leaf: leaf.update(dtype=kind), param_shapes(model.decoder()))
+        if adapter is not None:
+            how = {"rank": adapter.rank, "alpha": 1.0, "targets": adapter.targets}
+            draw = partial(split, key=jax.random.key(0), **how)
+            shapes = jax.eval_shape(draw, shapes).trained
+        second = jax.eval_shape(factored_rms(b2=0.98, eps=1e-8).init, shapes)
+        size = small + sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(second))
+    if plan.train.offload not in ("moments", "both"):
+        return size
+    return max(0, size - activation_bytes(plan) - working_bytes(plan))
 
 
 def train_budget(plan: Plan) -> Budget:
@@ -147,10 +128,12 @@ def train_budget(plan: Plan) -> Budget:
     policies = plan.limits.lead + 1 + referred
     trained = trained_bytes(plan)
     adapts = model.adapter is not None
+    widest = max(sides.inputs * sides.outputs for sides in config.projections.values())
+    merged = kept * config.num_layers * widest // (train.fsdp * train.tensor)
     rows = {
         "weights": weights + adapts * trained,
         "gradients": trained * (2 if several_parts(plan) else 1),
-        "optimizer": resident_moments(plan),
+        "optimizer": moments_bytes(plan),
         "computing copy and its gradient": cast if adapts else 2 * cast,
         "policies kept for the servers": policies * trained,
         "gathered along fsdp": gathered_bytes(
@@ -160,7 +143,7 @@ def train_budget(plan: Plan) -> Budget:
             fsdp=train.fsdp,
             tensor=train.tensor,
         ),
-        "a matrix merged for a push": adapts * merged_bytes(plan),
+        "a matrix merged for a push": adapts * merged,
         "activations": activation_bytes(plan),
         "working": working_bytes(plan),
     }

@@ -10,7 +10,7 @@ machine that draws and trains on the same cores either is slower while the other
 """
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -211,26 +211,18 @@ def rehearse(shop: Workshop) -> Measured:
         workers=plan.serve.calls,
         prompts_per_call=plan.serve.groups_per_call,
     )
-    requested, taken = [], []
-    collector = Collector(
-        engine,
-        shop.request,
-        shop.sampling,
-        unrewarded,
-        steps=range(steps),
-        limits=limits,
-        retry_on=(),
+
+    def train(groups: Sequence[Group]) -> None:
+        nonlocal state
+        state = shop.train(state, groups)
+
+    driven = drive(
+        *(engine, shop.request, shop.sampling, limits),
+        steps=steps,
+        v=v,
+        weights=lambda: served(state, plan),
+        train=train,
     )
-    with collector:
-        origin = time.perf_counter()
-        for step in range(steps):
-            if step % v == 0:
-                collector.publish(served(state, plan), step)
-            requested.append(time.perf_counter() - origin)
-            groups = collector.take(step).groups
-            taken.append(time.perf_counter() - origin)
-            state = shop.train(state, groups)
-        requested.append(time.perf_counter() - origin)
     pipeline = Pipeline(
         steps=steps,
         workers=limits.workers,
@@ -239,16 +231,56 @@ def rehearse(shop: Workshop) -> Measured:
         sync_seconds=float(np.mean(engine.pushes)),
     )
     calls = plan.batch.prompts // plan.serve.groups_per_call
-    ends, waited = np.array(requested[1:]), np.subtract(taken, requested[:-1])
+    ends, taken = driven.requested[1:], driven.taken
+    waited = taken - driven.requested[:-1]
     first, end = window(steps, limits.lead, v)
     share = waited[first:end].sum() / (ends[end - 1] - ends[first - 1])
     return Measured(pipeline, calls, ends - taken, np.array(engine.calls), ends, float(share))
 
 
+class Driven(NamedTuple):
+    """Seconds of a collector's steps from the first on, and the staleness of their groups."""
+
+    requested: Floats
+    """When each step asked for its batch, and when the last one ended."""
+    taken: Floats
+    ages: list[list[int]]
+
+
+def drive(
+    engine: Engine,
+    request: Callable[[int], Request],
+    sampling: Sampling,
+    limits: CollectionLimits,
+    *,
+    steps: int,
+    v: int,
+    weights: Callable[[], Any],
+    train: Callable[[Sequence[Group]], None],
+) -> Driven:
+    """Runs a collector without rewards: pushes every v steps, takes each batch and trains on it."""
+    requested, taken, ages = [], [], []
+    collection = Collector(
+        engine, request, sampling, unrewarded, steps=range(steps), limits=limits, retry_on=()
+    )
+    with collection as collector:
+        origin = time.perf_counter()
+        for step in range(steps):
+            if step % v == 0:
+                collector.publish(weights(), step)
+            requested.append(time.perf_counter() - origin)
+            groups = collector.take(step).groups
+            taken.append(time.perf_counter() - origin)
+            ages.append([step - group.completions[0].policy_version for group in groups])
+            train(groups)
+        requested.append(time.perf_counter() - origin)
+    return Driven(np.array(requested), np.array(taken), ages)
+
+
 def unrewarded(
     _request: Request, _places: Sequence[int], groups: Sequence[Group]
 ) -> list[Rewarded]:
-    """Returns the groups with rewards of 0; a rehearsal's own rewards come with its updates."""
+    """Returns the groups with rewards of 0; a rehearsal's updates bring rewards of theirs."""
     return [Rewarded(group, np.zeros(len(group.completions), np.float32)) for group in groups]
 
 

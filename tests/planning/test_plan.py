@@ -11,7 +11,7 @@ from experiments.run import main
 from ogrpo.cli.plan import parse
 from ogrpo.policy.flops import parameters
 from ogrpo.protocol import Completion, Group, Sampling
-from ogrpo.rollout.collection import CollectionLimits, Collector, Request
+from ogrpo.rollout.collection import CollectionLimits, Request
 from ogrpo.setup.presets import PRESETS, REAL
 from ogrpo_plan import main as study
 from ogrpo_plan.config import (
@@ -37,13 +37,13 @@ from ogrpo_plan.memory import (
 from ogrpo_plan.presets import DEVICES, plan_of
 from ogrpo_plan.rehearsal import (
     compare,
+    drive,
     make_workshop,
     measured,
     predict,
     read_run,
     rehearse,
     served,
-    unrewarded,
 )
 from ogrpo_plan.schedule import Times, recommend, times, train_seconds
 from ogrpo_plan.simulation import Lengths, Pipeline, simulate
@@ -383,27 +383,20 @@ def test_staleness_is_that_of_the_real_collector(workers, lead, v, bound):
     def request(step):
         return Request(step, range(prompts), [np.ones(2, np.int32)] * prompts, seed=step)
 
-    sampling, seen = Sampling(temperature=1.0, max_tokens=1, group_size=2), []
-    with Collector(
-        Instant(),
-        request,
-        sampling,
-        unrewarded,
-        steps=range(steps),
-        limits=limits,
-        retry_on=(),
-    ) as collector:
-        for step in range(steps):
-            if step % v == 0:
-                collector.publish({}, step)
-            groups = collector.take(step).groups
-            seen.append([step - g.completions[0].policy_version for g in groups])
+    sampling = Sampling(temperature=1.0, max_tokens=1, group_size=2)
+    driven = drive(
+        *(Instant(), request, sampling, limits),
+        steps=steps,
+        v=v,
+        weights=dict,
+        train=lambda groups: None,
+    )
     pipeline = Pipeline(
         steps=steps, workers=workers, lead=lead, v=v, sync_seconds=0.3, max_staleness=bound
     )
     trace = simulate(pipeline, lambda step: np.ones(prompts), lambda step: 1.0)
     simulated = [trace.staleness[trace.call_step == step].tolist() for step in range(steps)]
-    assert simulated == seen
+    assert simulated == driven.ages
 
 
 def write_run(path, config, records):
