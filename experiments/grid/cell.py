@@ -11,6 +11,9 @@ from typing import Any, Literal
 FORMAT = 1
 """Version of what a measurement leaves; another number makes every cell anew."""
 TRAIN = "experiments.grid.train:train_cell"
+ADDED: Mapping[str, Any] = {"track": ()}
+"""Options that the trainer did not have at first, with values that leave a cell's key as it was:
+cells that were measured before are found."""
 FRESH_SEEDS = 5
 """Least number of seeds that a figure is of."""
 
@@ -87,14 +90,18 @@ def short(value: float | str) -> str:
 
 
 def plain_config(config: Any) -> Any:
-    """Returns all of a dataclass of options as JSON values.
+    """Returns all of a dataclass of options as JSON values, but for `ADDED` ones at their values.
 
     Raises:
       ValueError: it holds an object whose content a hash cannot see, such as an `Algorithm`.
     """
     if dataclasses.is_dataclass(config):
-        fields = dataclasses.fields(config)
-        return {field.name: plain_config(getattr(config, field.name)) for field in fields}
+        values = {f.name: getattr(config, f.name) for f in dataclasses.fields(config)}
+        return {
+            name: plain_config(value)
+            for name, value in values.items()
+            if name not in ADDED or value != ADDED[name]
+        }
     if isinstance(config, Mapping):
         return {str(name): plain_config(value) for name, value in config.items()}
     if isinstance(config, list | tuple):

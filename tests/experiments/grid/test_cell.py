@@ -33,6 +33,11 @@ def test_the_key_is_of_what_decides_the_row_alone():
     assert len({CELL.key, *(cell.key for cell in different)}) == 5
 
 
+def test_a_cell_measured_long_ago_is_found():
+    """A new option of the trainer, or another default, belongs in `ADDED` with its old value."""
+    assert CELL.key == "8cdfc491d403f939110be89a790b1d1d"
+
+
 def test_every_option_of_the_trainer_is_hashed():
     def leaves(values):
         return {name for name, _ in values.items()}
