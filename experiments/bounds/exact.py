@@ -8,15 +8,17 @@ random.
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from annotated_types import Ge
 from numpy.typing import NDArray
 
 from ogrpo.batch import Batch, PolicyOutput, tokens_only
 from ogrpo.config.train import TrainConfig
+from ogrpo.config.values import Count, check
 from ogrpo.core import bounds
 from ogrpo.core.certificates import Certificate, improvement_certificate, improvement_gap
 from ogrpo.learner.state import TrainState, hypers, init_state
@@ -26,6 +28,7 @@ from ogrpo.setup.build import make_optimizer, make_recipe
 
 Table = NDArray[np.float64]
 Record = dict[str, Any]
+Several = Annotated[int, Ge(2)]
 RATES = (0.01, 0.03, 0.1, 0.3)
 """The certificate's rates, chosen before anything is drawn."""
 
@@ -46,21 +49,18 @@ class Constants:
 class Bandit:
     """A handful of prompts with few answers each."""
 
-    steps: int = 80
-    v: int = 10
+    steps: Count = 80
+    v: Count = 10
     """Steps between two renewals of the sampler's table."""
-    prompts: int = 8
-    answers: int = 16
-    group_size: int = 8
+    prompts: Count = 8
+    answers: Several = 16
+    group_size: Count = 8
     learning_rate: float = 0.12
-    draws: int = 512
+    draws: Count = 512
     """Fresh answers to each prompt for the certificate of one step."""
 
     def __post_init__(self) -> None:
-        for name, least in (("steps", 1), ("v", 1), ("prompts", 1), ("answers", 2), ("draws", 1)):
-            value = getattr(self, name)
-            if value < least:
-                raise ValueError(f"bandit.{name} is {value}: give at least {least}")
+        check(self, "bandit.")
 
 
 class Move(NamedTuple):

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from experiments.grid.cell import Cell
 from experiments.grid.rows import rounded
-from ogrpo.config.values import require
+from ogrpo.config.values import Count, Index, NonNegative, Positive, check
 from ogrpo.protocol import Completion, Group, IntArray, Sampling
 from ogrpo.rollout.collection import CollectionLimits, Request
 from ogrpo_plan.rehearsal import Driven, drive
@@ -43,31 +43,26 @@ SPREAD = 1.0
 class Fleet:
     """Workers that answer calls, and how far they run ahead of a trainer."""
 
-    workers: int = 1
+    workers: Count = 1
     kind: Kind = "even"
     """All calls alike; log-normal calls of the same mean; or one server slower than the others."""
     in_flight: InFlight = "wait"
     """Effect of a push of weights on calls under way."""
-    lead: int = 2
+    lead: Index = 2
     """Batches that may be asked for ahead."""
-    v: int = 1
+    v: Count = 1
     """Steps between two pushes."""
-    calls: int = 8
+    calls: Count = 8
     """Calls of a batch."""
-    call: float = 1.0
+    call: NonNegative = 1.0
     """Mean seconds of one."""
-    train: float = 2.0
+    train: NonNegative = 2.0
     """Seconds of the trainer's work on a batch."""
-    push: float = 0.05
+    push: NonNegative = 0.05
     """Seconds of a push."""
 
     def __post_init__(self) -> None:
-        for name in ("workers", "v", "calls"):
-            value = getattr(self, name)
-            require(value >= 1, f"fleet.{name} is {value}: give at least 1")
-        for name in ("call", "train", "push", "lead"):
-            value = getattr(self, name)
-            require(value >= 0, f"fleet.{name} is {value}: give at least 0")
+        check(self, "fleet.")
 
     def seconds(self, seed: int, step: int) -> Floats:
         """Returns the seconds of a step's calls, were every server as fast as the first."""
@@ -100,13 +95,13 @@ class Pace:
 
     fleet: Fleet = field(default_factory=Fleet)
     steps: int = 20
-    scale: float = 0.05
+    scale: Positive = 0.05
     """Seconds of the wall clock for one of the fleet."""
     seed: int = 0
 
     def __post_init__(self) -> None:
+        check(self, "pace.")
         window(self.steps, self.fleet.lead, self.fleet.v)
-        require(self.scale > 0, f"pace.scale is {self.scale}: give more than 0")
 
 
 class SleepingEngine:

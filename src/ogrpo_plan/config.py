@@ -5,7 +5,18 @@ from pathlib import Path
 from typing import Literal
 
 from ogrpo.config.update import Offload
-from ogrpo.config.values import INERT, check, check_conditions, require
+from ogrpo.config.values import (
+    INERT,
+    Count,
+    Index,
+    NonNegative,
+    OptionalCount,
+    Positive,
+    PositiveShare,
+    check,
+    check_conditions,
+    require,
+)
 from ogrpo.policy.config import SHAPES, DecoderConfig
 from ogrpo.policy.flops import Adapter, parameters
 from ogrpo.policy.lora import TARGETS
@@ -15,14 +26,6 @@ GIB = 2**30
 ITEMSIZE = {"float32": 4, "bfloat16": 2, "float16": 2}
 Dtype = Literal["float32", "bfloat16"]
 ShapeName = Literal["tiny", "qwen2.5-0.5b", "qwen2.5-1.5b", "qwen2.5-3b", "qwen2.5-7b", "qwen3-4b"]
-
-
-def positive(prefix: str, config: object, *names: str) -> None:
-    """Checks that values are above 0, and names them as the command line does."""
-    for name in names:
-        value = getattr(config, name)
-        option = f"{prefix}.{name.replace('_', '-')}"
-        require(value is None or value > 0, f"{option} is {value}: give more than 0")
 
 
 @dataclass(frozen=True)
@@ -39,12 +42,12 @@ class PlanModel:
     """What the trainer computes in."""
     serve: Dtype = "bfloat16"
     """What is sent to the servers, and their keys and values."""
-    lora_rank: int | None = None
+    lora_rank: OptionalCount = None
     """Rank of adapters on every projection, which alone are trained, in float32 (docs/lora.md).
     None trains every weight."""
 
     def __post_init__(self) -> None:
-        positive("model", self, "lora_rank")
+        check(self, "model.")
 
     @property
     def adapter(self) -> Adapter | None:
@@ -66,22 +69,21 @@ class PlanModel:
 class BatchPlan:
     """The batch of one step: prompts, completions of each, and their lengths."""
 
-    prompts: int = 64
+    prompts: Count = 64
     """N: prompts of a batch."""
-    group_size: int = 8
+    group_size: Count = 8
     """G: completions of a prompt."""
-    prompt_length: int = 256
+    prompt_length: Count = 256
     """P: tokens that prompts are padded to."""
-    max_tokens: int = 1024
+    max_tokens: Count = 1024
     """T: longest completion."""
     mean_tokens: float = 400.0
     """Mean length of a completion, before the longest are cut."""
-    spread: float = 0.6
+    spread: NonNegative = 0.6
     """Standard deviation of the length over its mean (log-normal)."""
 
     def __post_init__(self) -> None:
-        positive("batch", self, "prompts", "group_size", "prompt_length", "max_tokens")
-        require(self.spread >= 0, f"batch.spread is {self.spread}: give at least 0")
+        check(self, "batch.")
         require(
             1 <= self.mean_tokens <= self.max_tokens,
             f"batch.mean-tokens is {self.mean_tokens}: give between 1 and batch.max-tokens = "
@@ -99,18 +101,18 @@ class BatchPlan:
 class Train:
     """The accelerators that train, as `ogrpo.learner.sharding` lays a mesh over them."""
 
-    devices: int = 8
-    memory_gib: float = 64.0
+    devices: Count = 8
+    memory_gib: Positive = 64.0
     """Of one device."""
-    tflops: float = 100.0
+    tflops: Positive = 100.0
     """Useful 10^12 FLOP/s of one device, as reached and not as advertised."""
-    fsdp: int = 8
+    fsdp: Count = 8
     """Devices that share one copy of the weights, and cut the batch."""
-    tensor: int = 1
+    tensor: Count = 1
     """Devices that share each matrix product; the rest of the devices cut the batch."""
-    microbatches: int = 8
+    microbatches: Count = 8
     """Parts that a device's share of the batch is cut into."""
-    microbatch_tokens: int | None = None
+    microbatch_tokens: OptionalCount = None
     """Tokens of a part instead, as `--optimizer.microbatch-tokens` of the run."""
     remat: Literal["products", "full"] = "products"
     moments: Literal["full", "bfloat16", "factored"] = "full"
@@ -120,12 +122,11 @@ class Train:
     the reference policy before there is a gradient."""
     attention: Literal["auto", "plain", "blocked"] = "auto"
     """As `--kernels.attention` of the run: whether attention scores are held whole (plain)."""
-    host_memory_gib: float = 256.0
+    host_memory_gib: Positive = 256.0
     """Of the host that holds the replay buffer."""
 
     def __post_init__(self) -> None:
-        names = ("devices", "memory_gib", "tflops", "fsdp", "tensor", "microbatches")
-        positive("train", self, *names, "host_memory_gib", "microbatch_tokens")
+        check(self, "train.")
         remedy = "leave it or train.microbatch-tokens out"
         table = (("microbatches", lambda train: train.microbatch_tokens is None, remedy),)
         check_conditions(self, table, clause=INERT, prefix="train.")
@@ -151,26 +152,21 @@ class Train:
 class Serve:
     """The NPUs that draw completions."""
 
-    devices: int = 8
-    memory_gib: float = 64.0
+    devices: Count = 8
+    memory_gib: Positive = 64.0
     """Of one NPU."""
-    tensor: int = 1
+    tensor: Count = 1
     """NPUs of one server."""
-    tokens_per_second: float = 2500.0
+    tokens_per_second: Positive = 2500.0
     """Completion tokens of one server when its calls are all under way."""
-    calls: int = 8
+    calls: Count = 8
     """Calls that a server works on at a time; each is one of the simulation's workers."""
-    groups_per_call: int = 1
-    utilisation: float = 0.9
+    groups_per_call: Count = 1
+    utilisation: PositiveShare = 0.9
     """Share of an NPU's memory that the server may use."""
 
     def __post_init__(self) -> None:
-        names = ("devices", "memory_gib", "tensor", "tokens_per_second", "calls")
-        positive("serve", self, *names, "groups_per_call")
-        require(
-            0 < self.utilisation <= 1,
-            f"serve.utilisation is {self.utilisation}: give a share above 0, at most 1",
-        )
+        check(self, "serve.")
         require(
             self.devices % self.tensor == 0,
             f"serve.tensor = {self.tensor} does not divide serve.devices = {self.devices}: "
@@ -192,46 +188,37 @@ class Serve:
 class Link:
     """The way of weights from the trainer to the servers."""
 
-    gigabytes_per_second: float = 2.0
+    gigabytes_per_second: Positive = 2.0
     """10^9 bytes a second, as reached: by the trainer's network, or with NCCL from GPU to GPU."""
-    seconds_per_gigabyte: float = 0.0
+    seconds_per_gigabyte: NonNegative = 0.0
     """Besides, by whatever transport: to write, digest, check and load 10^9 bytes. It is 3.35 where
     the trainer's disk writes 1 GB/s (docs/vllm.md)."""
-    latency: float = 2.0
+    latency: NonNegative = 2.0
     """Seconds of a push besides the transfer: pausing, loading, clearing the prefix cache."""
     sent: Literal["once", "each"] = "each"
     """Whether the weights cross the link once for all servers or once for each."""
     in_flight: Literal["wait", "abort", "keep"] = "wait"
     """What a push does to calls under way."""
 
-    def __post_init__(self) -> None:
-        positive("link", self, "gigabytes_per_second")
-        for name in ("latency", "seconds_per_gigabyte"):
-            value, option = getattr(self, name), f"link.{name.replace('_', '-')}"
-            require(value >= 0, f"{option} is {value}: give at least 0")
-
 
 @dataclass(frozen=True)
 class Buffer:
     """The replay buffer: how many groups it holds, and in which dtype."""
 
-    groups: int = 0
+    groups: Index = 0
     """Groups kept; 0: each batch is used once it is there, and dropped."""
     log_probs: Literal["float32", "float16"] = "float32"
-
-    def __post_init__(self) -> None:
-        require(self.groups >= 0, f"buffer.groups is {self.groups}: give at least 0")
 
 
 @dataclass(frozen=True)
 class PlanLimits:
     """Limits that the recommended schedule respects."""
 
-    lead: int = 1
+    lead: Index = 1
     """Batches asked for beyond the one being trained; 0: nothing overlaps."""
     max_staleness: int = 8
     """Steps between the version a completion was drawn from and the step it is trained at."""
-    max_updates: int = 4
+    max_updates: Count = 4
     """Updates that a fresh group may be used for: docs/reuse.md says how many help."""
     idle: float = 0.05
     """Share of its time that a side may idle, or that pushes may cost."""
@@ -239,8 +226,7 @@ class PlanLimits:
     """Whether there is a KL term, whose reference policy is kept and scored."""
 
     def __post_init__(self) -> None:
-        positive("limits", self, "max_updates")
-        require(self.lead >= 0, f"limits.lead is {self.lead}: give at least 0")
+        check(self, "limits.")
         require(0 < self.idle < 1, f"limits.idle is {self.idle}: give a share between 0 and 1")
         require(
             self.max_staleness >= self.lead,
@@ -268,22 +254,20 @@ class Plan:
     update of this model and batch at random weights, instead of taking them as given."""
     rehearse: bool = False
     """Run asynchronously here for --rehearse-steps, and compare with what is predicted."""
-    rehearse_steps: int = 60
+    rehearse_steps: Count = 60
     validate: Path | None = None
     """Compare the step rate of this run directory with what is predicted from its times."""
-    workers: tuple[int, ...] = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
+    workers: tuple[Count, ...] = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
     """Numbers of workers to simulate."""
-    steps: int = 60
+    steps: Count = 60
     """Steps of each simulation."""
-    seed: int = 0
+    seed: Index = 0
     run_dir: Path | None = None
     """Where the report is written; default: runs/plan-<date>-<time>."""
 
     def __post_init__(self) -> None:
         check(self)
-        require(self.seed >= 0, f"seed is {self.seed}: give a whole number of at least 0")
         require(bool(self.workers), "workers is empty: give at least one number of workers")
-        require(min(self.workers) > 0, f"workers has {min(self.workers)}: give at least 1")
         prompts, ways = self.batch.prompts, self.train.data * self.train.fsdp
         cut = ways * self.train.parts
         require(

@@ -316,7 +316,7 @@ def read_run(path: Path) -> Measured:
     """Reads a run directory from its second period on, so that compilation is left out.
 
     Raises:
-      ValueError: too few records.
+      ValueError: too few records, or those of a run before there was a collector.
     """
     folder = RunDir.reopen(path)
     config = folder.read_config()
@@ -328,6 +328,8 @@ def read_run(path: Path) -> Measured:
             f"the run in {path} has {len(kept)} records from step {skipped} on: validation needs "
             f"at least {2 * v + 1}"
         )
+    if GENERATING not in kept[-1]:
+        raise ValueError(f"{folder.metrics} has no {GENERATING}: validate a run of this version")
     return measured_ahead(kept, config["schedule"], config["rollout"])
 
 

@@ -438,6 +438,9 @@ def test_a_run_ahead_is_read_back_and_predicted(tmp_path):
     write_run(tmp_path / "short", config, records[:5])
     with pytest.raises(ValueError, match="2 records from step 3 on: validation needs at least 7"):
         read_run(tmp_path / "short")
+    write_run(tmp_path / "old", config, [phases(1.0, 2.0, 0.0)] * 33)
+    with pytest.raises(ValueError, match="has no collect/seconds/workers/generating: validate a"):
+        read_run(tmp_path / "old")
 
 
 # ------------------------------------------------------------------ the command
@@ -527,13 +530,16 @@ def test_a_preset_is_planned_from_the_command_line(capsys):
         ),
         ("--batch.mean-tokens 5", "batch.mean-tokens is 5.0: give between 1 and"),
         ("--batch.prompt-length 2000", "passes the model's 1024 positions"),
-        ("--serve.tokens-per-second 0", "serve.tokens-per-second is 0.0: give more than 0"),
-        ("--serve.utilisation 1.5", "serve.utilisation is 1.5: give a share above 0"),
+        ("--serve.tokens-per-second 0", "serve.tokens-per-second is 0.0: give a number above 0"),
+        (
+            "--serve.utilisation 1.5",
+            "serve.utilisation is 1.5: give a number above 0 and at most 1",
+        ),
         ("--limits.lead 9", "limits.max-staleness is 8, but batches asked for limits.lead = 9"),
         ("--link.latency -1", "link.latency is -1.0: give at least 0"),
         ("--link.seconds-per-gigabyte -1", "link.seconds-per-gigabyte is -1.0: give at least 0"),
         ("--model.config nowhere.json", "model.config nowhere.json is no file"),
-        ("--workers 0", "workers has 0: give at least 1"),
+        ("--workers 0", "workers is 0: give at least 1"),
     ],
 )
 def test_what_cannot_be_planned_is_refused(options, message, capsys):
