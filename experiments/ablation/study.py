@@ -36,7 +36,6 @@ from experiments.grid.tables import (
     over_run,
     plus_minus,
 )
-from experiments.grid.variants import Variant
 from experiments.grid.verdicts import claim, mean_and_interval
 from ogrpo.policy.config import SHAPES
 from ogrpo.policy.flops import parameters
@@ -139,10 +138,10 @@ class AblationStudy(TunedStudy):
     rates: tuple[float, ...] = (1e-4, 3e-4, 1e-3)
     """Learning rates that are tried, for every method alike."""
 
-    def places(self) -> Sequence[Variant]:
-        """Returns every method."""
-        options = {name: dials.changes() for name, dials in METHODS.items()}
-        return Crossing(self.methods, options).places(self)
+    @property
+    def crossing(self) -> Crossing:
+        """Every method."""
+        return Crossing(self.methods, {name: dials.changes() for name, dials in METHODS.items()})
 
     def report(self, rows: Rows) -> Sequence[Section]:
         """Returns a section for each dial that has rows."""

@@ -174,9 +174,14 @@ class TunedStudy(Study):
         small = super().quickened()
         return small if "rates" in self.few else replace(small, rates=self.rates[-1:])
 
-    @abstractmethod
+    @property
+    def crossing(self) -> "Crossing":
+        """Methods and the values of a coordinate; a study without one has `places` of its own."""
+        raise NotImplementedError
+
     def places(self) -> Sequence[Variant]:
         """Returns every method at every place, its learning rate open."""
+        return self.crossing.places(self)
 
     def place(
         self, label: str, coordinates: Mapping[str, float | str], *changes: Changes

@@ -42,7 +42,7 @@ from experiments.grid.tables import (
     scores_at,
     summary,
 )
-from experiments.grid.variants import Variant, brief, changed
+from experiments.grid.variants import brief, changed
 from experiments.grid.verdicts import Claim, Difference, mean_and_interval
 from experiments.rec.study import METHODS
 from ogrpo.config.method import algorithm, knobs
@@ -99,10 +99,11 @@ class NoiseStudy(TunedStudy):
         message = f"flips is {self.flips}: losses are held against true rewards, add 0"
         require(0.0 in self.flips, message)
 
-    def places(self) -> Sequence[Variant]:
-        """Returns every method with every share of flips."""
+    @property
+    def crossing(self) -> Crossing:
+        """Every method with every share of flips."""
         values = {flip: {"reward": {"flip": flip}} for flip in self.flips}
-        return Crossing(self.methods, METHODS, "flips", values).places(self)
+        return Crossing(self.methods, METHODS, "flips", values)
 
     def stages(self) -> Sequence[Stage]:
         """The cells of one share of flips after those of another: a judge is made for each."""

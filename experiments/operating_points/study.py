@@ -36,7 +36,7 @@ from experiments.grid.tables import (
     plus_minus,
     summary,
 )
-from experiments.grid.variants import Changes, Variant, joined
+from experiments.grid.variants import Changes, joined
 from experiments.grid.verdicts import Difference, claim, mean_and_interval
 from ogrpo.config.values import require
 
@@ -157,9 +157,10 @@ class OperatingPointsStudy(TunedStudy):
         super().__post_init__()
         require(0 < self.target < 1, f"target is {self.target}: give a Pass@1 between 0 and 1")
 
-    def places(self) -> Sequence[Variant]:
-        """Returns every point."""
-        return Crossing(self.points, POINTS).places(self)
+    @property
+    def crossing(self) -> Crossing:
+        """Every point."""
+        return Crossing(self.points, POINTS)
 
     def report(self, rows: Rows) -> Sequence[Section]:
         """Returns costs to the target, the best point for each budget, what each dial did."""

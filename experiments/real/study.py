@@ -33,7 +33,6 @@ from experiments.grid.tables import (
     score,
     summary,
 )
-from experiments.grid.variants import Variant
 from experiments.real.measure import MEASURE
 from experiments.real.methods import CLAIMS, METHODS
 from ogrpo.config.schedule import Schedule
@@ -93,9 +92,10 @@ class RealStudy(TunedStudy):
         }
         return replace(few, base=replace(few.base, **small))
 
-    def places(self) -> Sequence[Variant]:
-        """Returns every method."""
-        return Crossing(self.methods, METHODS).places(self)
+    @property
+    def crossing(self) -> Crossing:
+        """Every method."""
+        return Crossing(self.methods, METHODS)
 
     def comparing(self, rows: Rows) -> Sequence[Cell]:
         """Returns the cells that figures are of, which are scored at several temperatures."""

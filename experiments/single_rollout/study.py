@@ -36,7 +36,6 @@ from experiments.grid.tables import (
     Section,
     against_at,
 )
-from experiments.grid.variants import Variant
 from experiments.grid.verdicts import claim
 from ogrpo.config.values import require
 
@@ -128,10 +127,6 @@ class SingleRolloutStudy(TunedStudy):
             for name, (size, advantage) in METHODS.items()
         }
         return Crossing(self.methods, options, "sync_interval", intervals(self.intervals))
-
-    def places(self) -> Sequence[Variant]:
-        """Returns every method at every interval."""
-        return self.crossing.places(self)
 
     def report(self, rows: Rows) -> Sequence[Section]:
         """Returns where each method ends at each interval, and its signals on the way."""

@@ -40,7 +40,7 @@ from experiments.grid.tables import (
     Table,
     against_at,
 )
-from experiments.grid.variants import Changes, Variant
+from experiments.grid.variants import Changes
 from experiments.grid.verdicts import Relation, claim
 from ogrpo.config.train import WarmStart
 from ogrpo.tasks.arithmetic import careless_answer, generate
@@ -123,10 +123,6 @@ class StepRewardsStudy(TunedStudy):
     def crossing(self) -> Crossing:
         """Every method at every interval."""
         return Crossing(self.methods, METHODS, "sync_interval", intervals(self.intervals))
-
-    def places(self) -> Sequence[Variant]:
-        """Returns every method at every interval."""
-        return self.crossing.places(self)
 
     def report(self, rows: Rows) -> Sequence[Section]:
         """Returns what lines can tell, where each method ends, and its signals on the way."""

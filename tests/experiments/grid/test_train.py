@@ -9,6 +9,7 @@ from rich.console import Console
 
 from experiments.grid.cell import Cell, Watch
 from experiments.grid.train import Bench, TrainingRun, program_of, row_of, train_cell
+from experiments.real.measure import MEASURE, TEMPERATURES, trained
 from ogrpo.config.train import Replay, TrainConfig, WarmStart
 from ogrpo.config.update import Knobs
 from ogrpo.report.run_dir import RunDir
@@ -63,6 +64,14 @@ def test_cells_that_share_a_program_are_what_the_public_trainer_makes_of_them(be
     assert seconds == sorted(seconds)
     assert row["final"]["seconds"] > 0
     json.dumps(row, allow_nan=False)
+
+
+def test_a_row_of_real_has_the_sampled_score_at_every_temperature(bench):
+    row = trained(Cell("it", "pilot", MADE, measure=MEASURE), bench)
+    assert row["ended"] == "whole"
+    assert {*row["temperatures"]} == {"1", *(f"{t:g}" for t in TEMPERATURES)}
+    assert row["temperatures"]["1"] == pytest.approx(row["final"]["pass@1/sampled"], abs=1e-3)
+    assert all(0 <= score <= 1 for score in row["temperatures"].values())
 
 
 @pytest.mark.parametrize(
