@@ -1,14 +1,15 @@
-"""What a cell's hash depends on, and which grids are refused."""
+"""What a cell's hash depends on, which grids are refused, and how a setting is chosen."""
 
 from dataclasses import dataclass, replace
 
 import pytest
 
 from experiments.grid.cell import Cell, Watch, changes, check_honest, flat, plain_config
-from experiments.grid.variants import Variant, cells_of
+from experiments.grid.variants import Variant, best_variants, cells_of, settings_count
 from ogrpo.config.train import TrainConfig
 from ogrpo.config.update import Knobs
 from ogrpo.core.algorithms import ALGORITHMS
+from tests.experiments.grid.rows import row_of
 
 CELL = Cell("a", "report", TrainConfig())
 SEEDS = (10, 11, 12, 13, 14)
@@ -104,3 +105,66 @@ def test_an_honest_grid_passes():
 def test_a_grid_that_chooses_on_what_it_tells_is_refused(cells, words):
     with pytest.raises(ValueError, match=words):
         check_honest(cells, quick=False)
+
+
+# ------------------------------------------------------------------ settings chosen on tuning rows
+
+TUNING = (20, 21)
+
+
+def tuned(label: str) -> list[Variant]:
+    config = TrainConfig(algorithm={"a": "grpo", "b": "dapo"}[label])
+    return [Variant(label, config).with_rate(rate) for rate in (1e-3, 1e-4)]
+
+
+BOTH = [*tuned("a"), *tuned("b")]
+
+
+def trials(scores: dict[tuple[str, float], tuple[float, float]]):
+    return [
+        row_of(variant.cell("tuning", seed), score)
+        for variant in BOTH
+        for seed, score in zip(TUNING, scores[variant.label, variant.setting["rate"]], strict=True)
+    ]
+
+
+SCORES = {
+    ("a", 1e-3): (0.9, 0.1),
+    ("a", 1e-4): (0.6, 0.6),
+    ("b", 1e-3): (0.7, 0.5),
+    ("b", 1e-4): (0.1, 0.9),
+}
+
+
+def of(row, label, rate):
+    return (row["label"], row["setting"]["rate"]) == (label, rate)
+
+
+def diverge(row):
+    return {**row, "ended": "diverged"} if of(row, "b", 1e-3) and row["seed"] == 20 else row
+
+
+def lose(row):
+    return None if (row["label"], row["seed"]) == ("a", 21) else row
+
+
+def unscore(row):
+    final = {**row["final"], "pass@1/sampled": None}
+    return {**row, "final": final} if of(row, "a", 1e-4) else row
+
+
+@pytest.mark.parametrize(
+    ("change", "rates"),
+    [
+        (lambda row: row, {"a": 1e-4, "b": 1e-3}),  # the best on average over the tuning seeds
+        (diverge, {"a": 1e-4, "b": 1e-4}),  # a setting that diverged loses to one that did not
+        (lose, {"b": 1e-3}),  # a method that lacks a tuning row is left out
+        (unscore, {"a": 1e-3, "b": 1e-3}),  # a score that is missing is not chosen
+    ],
+)
+def test_the_setting_is_the_best_on_the_tuning_rows_alone(change, rates):
+    rows = [changed for row in trials(SCORES) if (changed := change(row)) is not None]
+    others = [row_of(v.cell("report", 10), 1.0) for v in BOTH if v.setting["rate"] == 1e-3]
+    best = best_variants([*rows, *others], BOTH, TUNING)
+    assert {variant.label: variant.setting["rate"] for variant in best} == rates
+    assert set(settings_count(trials(SCORES)).values()) == {2}
