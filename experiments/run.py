@@ -9,7 +9,6 @@ python -m experiments.run plan --model.shape qwen2.5-7b --serve.devices 16
 """
 
 import difflib
-import shlex
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -55,18 +54,9 @@ def _usage() -> str:
 
 
 def _gsm8k(options: Sequence[str]) -> int:
-    # Imported late: --help of the command itself needs no JAX.
-    from rich.console import Console
+    from ogrpo.cli.train import main
 
-    from ogrpo.cli.options import parse
-    from ogrpo.cli.train import exit_code
-    from ogrpo.run.main import run
-    from ogrpo.run.session import Invocation
-
-    program = "python -m experiments.run gsm8k"
-    config = parse(options, program=program, preset="default")
-    whole = shlex.join(["python", "-m", "experiments.run", *sys.argv[1:]])
-    return exit_code(run(config, Console(), Invocation(whole, program)))
+    return main(options, program="python -m experiments.run gsm8k", preset="default")
 
 
 def study_of(name: str) -> "type[Study]":

@@ -50,7 +50,7 @@ ALLOWED = {
     "ogrpo.data.tokenizer": {"data", "rollout", "tokenizers"},
     "ogrpo.tasks": {"tasks", "rewards"},
     "ogrpo.tasks.gsm8k": {"tasks", "rewards"},
-    "ogrpo.tasks.registry": {"tasks", "rewards", "math_verify"},
+    "ogrpo.tasks.registry": {"tasks", "rewards", "math_verify", "config", "rollout"},
     "ogrpo.tasks.encode": {"tasks", "rewards", "data", "rollout", "tokenizers"},
     "ogrpo.evaluation": {"rollout", "rewards", "evaluation"},
     "ogrpo.report.run_dir": {"report"},

@@ -9,7 +9,7 @@ import pytest
 
 import ogrpo
 from ogrpo.cli import env
-from ogrpo.system.commit import commit_of
+from ogrpo.system.extras import commit_of
 
 VARIABLES = {
     "OGRPO_API_KEY": "s3cret",
@@ -20,20 +20,28 @@ VARIABLES = {
 }
 
 
-@pytest.fixture
-def facts(monkeypatch, tmp_path):
-    """Name -> value, with a cache of 1.5 GiB and a link to itself in it."""
-    for name, value in VARIABLES.items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.setenv("OGRPO_CACHE_DIR", str(tmp_path))
-    (tmp_path / "xla").mkdir()
-    with open(tmp_path / "xla" / "program", "wb") as program:
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory):
+    """A cache of 1.5 GiB with a link to itself in it."""
+    folder = tmp_path_factory.mktemp("cache")
+    (folder / "xla").mkdir()
+    with open(folder / "xla" / "program", "wb") as program:
         program.truncate(3 << 29)  # a hole, not bytes
-    (tmp_path / "self").symlink_to(tmp_path)
-    return {line.split()[0]: line.split(maxsplit=1)[1] for line in env.environment().splitlines()}
+    (folder / "self").symlink_to(folder)
+    return folder
 
 
-def test_a_report_says_what_runs_here(facts, tmp_path):
+@pytest.fixture(scope="module")
+def facts(cache):
+    """Name -> value."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in {**VARIABLES, "OGRPO_CACHE_DIR": str(cache)}.items():
+            patch.setenv(name, value)
+        lines = env.environment().splitlines()
+    return {line.split()[0]: line.split(maxsplit=1)[1] for line in lines}
+
+
+def test_a_report_says_what_runs_here(facts, cache):
     assert facts["ogrpo"].endswith(str(Path(ogrpo.__file__).parent))
     assert facts["python"].endswith(sys.executable)
     assert facts["jax"] == importlib.metadata.version("jax")
@@ -41,7 +49,7 @@ def test_a_report_says_what_runs_here(facts, tmp_path):
     assert facts["cpu"].endswith("of them for this process")
     assert facts["memory"].split()[1].startswith("GiB")
     assert float(facts["memory"].split()[0]) > 0.5
-    assert facts["cache"] == f"{tmp_path}, 1.50 GiB"
+    assert facts["cache"] == f"{cache}, 1.50 GiB"
 
 
 def test_keys_stay_where_they_are(facts):

@@ -6,13 +6,14 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from ogrpo.cli.eval import EvalConfig
 from ogrpo.cli.evaluate import (
-    EvalOptions,
     check_files,
     collect_answers,
+    judge_again,
     metrics_path,
-    tell,
-    tell_rescored,
+    sampling_of,
+    show,
 )
 from ogrpo.evaluation import read_answers, summary
 from ogrpo.rewards.scores import Scores
@@ -37,39 +38,39 @@ def judge(request):
 
 
 def test_what_is_not_said_is_the_tasks_protocol():
-    sampling = EvalOptions(samples=2).sampling(PROTOCOL)
+    sampling = sampling_of(EvalConfig(samples=2), PROTOCOL)
     assert (sampling.group_size, sampling.temperature, sampling.max_tokens) == (2, 0.6, 100)
     assert not sampling.greedy
-    assert EvalOptions(samples=1, temperature=0).sampling(PROTOCOL).greedy
+    assert sampling_of(EvalConfig(samples=1, temperature=0), PROTOCOL).greedy
     with pytest.raises(ValueError, match="give --max-tokens"):
-        EvalOptions(samples=1, temperature=1.0).sampling(None)
+        sampling_of(EvalConfig(samples=1, temperature=1.0), None)
     with pytest.raises(ValueError, match="4 times the same answer"):
-        EvalOptions(temperature=0).sampling(PROTOCOL)
+        sampling_of(EvalConfig(temperature=0), PROTOCOL)
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"samples": 0}, "--samples is 0"),
-        ({"max_tokens": -1}, "--max-tokens is -1"),
-        ({"temperature": -0.5}, r"--temperature is -0\.5"),
-        ({"temperature": float("nan")}, "--temperature is nan"),
-        ({"rescore": "a.jsonl", "samples": 4}, "leave --samples out"),
-        ({"rescore": "a.jsonl", "temperature": 1.0}, "leave --temperature out"),
+        ({"samples": 0}, "samples is 0: give at least 1"),
+        ({"max_tokens": -1}, "max-tokens is -1"),
+        ({"temperature": -0.5}, r"temperature is -0\.5: give at least 0"),
+        ({"temperature": float("nan")}, "temperature is nan: give a finite"),
+        ({"rescore": "a.jsonl", "samples": 4}, "samples is 4, .* --rescore samples nothing"),
+        ({"rescore": "a.jsonl", "temperature": 1.0}, "temperature is 1.0, .* leave it out"),
     ],
 )
 def test_options_that_cannot_be_are_refused(options, message):
     with pytest.raises(ValueError, match=message):
-        EvalOptions(**options)
+        EvalConfig(**options)
 
 
 def test_answers_and_metrics_are_kept_and_shown(tmp_path, console):
     output = tmp_path / "[bold]math.jsonl"
-    options = EvalOptions(output=output)
+    options = EvalConfig(output=output)
     check_files(options)
     answers = collect_answers(chunks(), options, total=6, console=console)
     readers = {"correct": str}
-    found = tell(
+    found = show(
         answers, options, title="math", settings={"seed": 0}, console=console, answers_of=readers
     )
     assert read_answers(output) == answers
@@ -89,11 +90,11 @@ def test_answers_and_metrics_are_kept_and_shown(tmp_path, console):
 
 def test_files_that_cannot_be_written_are_refused_before_sampling(tmp_path):
     with pytest.raises(ValueError, match="there is no folder"):
-        check_files(EvalOptions(output=tmp_path / "no" / "a.jsonl"))
+        check_files(EvalConfig(output=tmp_path / "no" / "a.jsonl"))
     (tmp_path / "a.metrics.json").touch()
     with pytest.raises(ValueError, match=r"a\.metrics\.json exists"):
-        check_files(EvalOptions(output=tmp_path / "a.jsonl"))
-    check_files(EvalOptions())
+        check_files(EvalConfig(output=tmp_path / "a.jsonl"))
+    check_files(EvalConfig())
 
 
 def test_an_end_that_comes_early_keeps_what_was_judged(tmp_path, console):
@@ -101,7 +102,7 @@ def test_an_end_that_comes_early_keeps_what_was_judged(tmp_path, console):
         yield from list(chunks())[:2]
         raise KeyboardInterrupt
 
-    options = EvalOptions(output=tmp_path / "a.jsonl")
+    options = EvalConfig(output=tmp_path / "a.jsonl")
     with pytest.raises(KeyboardInterrupt):
         collect_answers(ends(), options, total=6, console=console)
     assert len(read_answers(tmp_path / "a.jsonl")) == 4
@@ -110,10 +111,10 @@ def test_an_end_that_comes_early_keeps_what_was_judged(tmp_path, console):
 
 def test_a_file_is_judged_again(tmp_path, console):
     first, second = tmp_path / "a.jsonl", tmp_path / "b.jsonl"
-    collect_answers(chunks(), EvalOptions(output=first), total=6, console=console)
+    collect_answers(chunks(), EvalConfig(output=first), total=6, console=console)
     before = first.read_bytes()
-    options = EvalOptions(rescore=first, output=second, ks=(1,))
-    found = tell_rescored(options, judge, console=console)
+    options = EvalConfig(rescore=first, output=second, ks=(1,))
+    found = judge_again(options, judge, console=console)
     assert first.read_bytes() == before
     assert [a.values["correct"] for a in read_answers(second)] == [0, 1] * 3
     assert found["pass@1"] == 0.5
@@ -122,18 +123,18 @@ def test_a_file_is_judged_again(tmp_path, console):
     kept = json.loads((tmp_path / "b.metrics.json").read_text())
     assert kept["settings"] == {"rescored": str(first), "changed": 6}
     with pytest.raises(ValueError, match="--rescore FILE"):
-        tell_rescored(EvalOptions(), judge, console=console)
+        judge_again(EvalConfig(), judge, console=console)
 
 
 def test_failures_are_said(console):
     answers = [record(0, 0), record(1, 0, correct=FAILED)]
-    tell(answers, EvalOptions(), title="", settings={}, console=console)
+    show(answers, EvalConfig(), title="", settings={}, console=console)
     assert "1 of 2 answers have no verdict" in console.file.getvalue()
 
 
 def test_a_sum_of_rewards_is_never_called_pass_at_k(console):
     both = {"correct": 1.0, "format": 0.0}
-    tell([record(values=both, reward=1.2)], EvalOptions(), title="", settings={}, console=console)
+    show([record(values=both, reward=1.2)], EvalConfig(), title="", settings={}, console=console)
     shown = console.file.getvalue()
     assert "pass@" not in shown
     assert "no Pass@k: none of correct, format, or more than one, is 0 or 1" in shown

@@ -1,26 +1,142 @@
-"""Each knob changes the numbers of a short run somewhere, and no two algorithms are the same."""
+"""Each knob changes the gradient of a method somewhere, and no two algorithms have the same.
 
+The loss of a method is differentiated on one small batch at mu != pi_k = pi, as in a run's first
+update on data that another policy drew.
+"""
+
+from functools import cache
+
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from ogrpo.core.algorithms import ALGORITHMS
-from tests.config.knobs import KNOBS
-from tests.loop.walk import STALE, base_of, differ, ended
+from ogrpo.config.method import AT_RATIO_ONE, acts, algorithm, check, knobs
+from ogrpo.core.aggregate import mean
+from ogrpo.core.algorithms import ALGORITHMS, PROXIMAL
+from ogrpo.core.objectives import TokenBatch
+from ogrpo.core.returns import Along
+from ogrpo.setup.presets import main_study
+from tests.loop.walk import grouped, with_options
+
+KNOBS = {
+    "beta": ({}, 0.5),
+    "eps_low": ({}, 0.9),
+    "eps_high": ({}, 5.0),
+    "outer_low": ({"algorithm": "rec_ring"}, 0.3),
+    "outer_high": ({"algorithm": "rec_ring"}, 0.3),
+    "low": ({"algorithm": "cispo"}, 0.9),
+    "high": ({"algorithm": "cispo"}, 1.0),
+    "cap": ({"algorithm": "dppo_tv"}, 0.5),
+    "dual": ({"algorithm": "dual_clip"}, 1.05),
+    "delta": ({"algorithm": "two_sided"}, 1.3),
+    "temperature_pos": ({"algorithm": "sapo"}, 3.0),
+    "temperature_neg": ({"algorithm": "sapo"}, 3.0),
+    "threshold": ({"algorithm": "m2po"}, 1e-4),
+    "power_pos": ({"algorithm": "vespo"}, 1.0),
+    "power_neg": ({"algorithm": "vespo"}, 1.0),
+    "rate_pos": ({"algorithm": "vespo"}, 1.0),
+    "rate_neg": ({"algorithm": "vespo"}, 1.0),
+    "ratio_cap": ({"algorithm": "vtrace"}, 5.0),
+    "trace_cap": ({"algorithm": "vtrace"}, 5.0),
+    "discount": ({"algorithm": "ppo"}, 0.5),
+    "value_coef": ({"algorithm": "ppo"}, 0.0),
+    "decay": ({"algorithm": "vtrace"}, 0.5),
+    "tau": ({"algorithm": "red_weight"}, 0.2),
+    "coef": ({"algorithm": "opmd_kimi"}, 5.0),
+    "step_weight": ({"override.advantage": "step_returns"}, 100.0),
+    "slope": ({"algorithm": "oapl"}, 5.0),
+    "shift": ({"algorithm": "asymre"}, 1.0),
+    "k": ({"algorithm": "maxpo"}, 3.0),
+    "overlong": ({"override.advantage": "overlong_standardized"}, 1.0),
+    "share": ({"algorithm": "kl_cov"}, 0.9),
+    "token_low": ({"override.gate": ("token",)}, 0.99),
+    "token_high": ({"override.gate": ("token",)}, 1.01),
+    "sequence_low": ({"override.gate": ("sequence",)}, 0.99),
+    "sequence_high": ({"override.gate": ("sequence",)}, 0.99),
+    "geometric_low": ({"override.gate": ("geometric",)}, 0.1),
+    "geometric_high": ({"override.gate": ("geometric",), "knobs.geometric_low": 0.0}, 0.1),
+    "negatives_delta": ({"override.gate": ("negatives",)}, 100.0),
+    "weight_cap": ({"override.weight": "truncated"}, 0.5),
+    "weight_floor": ({"override.weight": "truncated"}, 1.5),
+    "weight_decay": ({"override.weight": "trace"}, 0.5),
+}
+"""Knob -> a setting in which it acts, and a value that shows it."""
+WEIGHTED, EXACT = {"override.weight": "truncated"}, {"override.center": "exact"}
+AT_RATIO_ONE_METHODS = {
+    "off_policy_grpo": EXACT,
+    "decoupled": {},
+    **dict.fromkeys([*filter(None, AT_RATIO_ONE), "grpo", "sapo", "rec_ring"], WEIGHTED),
+}
+FIXED = {"length", "baseline", "beta", "weight_floor"}
+"""Set by the run, or published as 0, which no factor moves."""
+
+
+def configured(setting):
+    config = with_options(main_study(), grouped(setting))
+    check(config)
+    return config
+
+
+@cache
+def gradient_of(method):
+    """The compiled gradient of a method with respect to log-probs and values, by its knobs."""
+    rng = np.random.default_rng(0)
+    shape = (4, 8, 14)
+    log_probs, behavior, ref, advantages, steps, values = (
+        jnp.asarray(rng.normal(center, 0.5, shape), jnp.float32)
+        for center in (-2.0, -2.0, -2.0, 0.0, 0.0, 0.0)
+    )
+    mask = jnp.asarray(np.arange(14) < rng.integers(4, 15, (*shape[:2], 1)))
+    ends = jnp.asarray(rng.integers(0, 2, shape), bool)
+    rewards = jnp.asarray(rng.integers(0, 2, shape[:2]), jnp.float32)
+    batch = TokenBatch(advantages, mask, behavior, log_probs, ref)
+    along = Along(mask, steps, ends, values)
+
+    @jax.jit
+    def gradient(numbers):
+        def loss(x, v):
+            key = jax.random.key(0)
+            return mean(method(x, batch, rewards, numbers, key, along, values=v))
+
+        return jnp.stack(jax.grad(loss, (0, 1))(log_probs, values))
+
+    return lambda numbers: gradient({name: jnp.float32(value) for name, value in numbers.items()})
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", KNOBS)
-def test_a_knob_changes_the_numbers(name):
+def test_a_knob_changes_the_gradient(name):
     setting, value = KNOBS[name]
-    setting = {**STALE, **setting}
-    assert differ(ended(base_of(setting)), ended(base_of({**setting, f"knobs.{name}": value})))
+    one, other = configured(setting), configured({**setting, f"knobs.{name}": value})
+    gradient = gradient_of(algorithm(one))
+    assert algorithm(other) is algorithm(one)
+    assert not jnp.array_equal(gradient(knobs(one)), gradient(knobs(other)))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ALGORITHMS)
-def test_every_algorithm_trains_and_is_not_grpo(name):
-    own = ended(base_of({**STALE, "algorithm": name}))
-    assert all(np.isfinite(leaf).all() for leaf in own[1])
-    grpo = ended(base_of({**STALE, "algorithm": "grpo", "knobs.beta": 0.0}))
-    same = {"grpo", "off_policy_grpo"}  # with centre 1 and without a KL term it is GRPO
-    assert differ(own, grpo) or name in same
+def test_no_other_algorithm_is_grpo_and_all_have_finite_gradients():
+    numbers = {name: knobs(configured({"algorithm": name})) for name in ALGORITHMS}
+    gradients = {name: gradient_of(ALGORITHMS[name])(numbers[name]) for name in ALGORITHMS}
+    assert all(jnp.isfinite(each).all() for each in gradients.values())
+    grpo = gradient_of(ALGORITHMS["grpo"])({**numbers["grpo"], "beta": 0.0})
+    same = {name for name, each in gradients.items() if jnp.array_equal(each, grpo)}
+    assert same == {"off_policy_grpo"}  # with centre 1 and without a KL term it is GRPO
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", AT_RATIO_ONE_METHODS)
+def test_the_table_of_what_acts_is_what_gradients_say(name):
+    config = configured({"algorithm": name, **AT_RATIO_ONE_METHODS[name]})
+    values, gradient = knobs(config), gradient_of(algorithm(config))
+    published = gradient(values)
+    for knob in set(values) - FIXED:
+        moved = (gradient({**values, knob: values[knob] * by}) for by in (0.1, 0.5, 2.0, 10.0))
+        depends = any(not jnp.array_equal(published, each) for each in moved)
+        assert acts(config, knob) == depends, knob
+
+
+def test_the_table_names_methods_and_their_knobs():
+    for name, inert in AT_RATIO_ONE.items():
+        assert not name or set(inert) <= set(ALGORITHMS[name].knobs)
+    assert PROXIMAL in algorithm(configured(EXACT)).reads

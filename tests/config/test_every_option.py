@@ -6,11 +6,13 @@ A walk over all fields of the configuration: a new one fails here until it has i
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 import pytest
+from jax.experimental.compilation_cache import compilation_cache
 
 from ogrpo.config.train import WarmStart
-from tests.config.knobs import KNOBS
+from tests.config.test_every_knob import KNOBS
 from tests.loop.walk import (
     ADAPTIVE,
     BASE,
@@ -22,6 +24,7 @@ from tests.loop.walk import (
     STALE,
     Setting,
     base_of,
+    begun,
     differ,
     ended,
     paths,
@@ -156,24 +159,21 @@ SAME: dict[str, tuple[Setting, Any]] = {
 }
 """What only writes, shows, says more or speeds up: the weights that a run ends with stay."""
 
-PROCESSES = "setup/test_processes.py::test_a_run_of_two_processes_"
-SERVERS = "setup/test_server_options.py::test_"
 ELSEWHERE = {
     "run_dir": "experiments/test_gsm8k.py::test_the_run_directory_holds_what_was_promised",
-    "resume": "experiments/test_gsm8k.py::test_a_finished_run_is_not_overwritten_but_can_be_resumed",
+    "resume": "experiments/test_gsm8k.py::"
+    "test_a_finished_run_is_not_overwritten_but_can_be_resumed",
     "resume_from": "run/test_resume.py::test_a_run_goes_back_to_the_step_that_is_asked_for",
     "resume_anyway": "experiments/test_gsm8k.py::"
     "test_adapters_are_trained_told_of_saved_and_resumed",
     "by": "loop/test_heldout.py::test_a_reward_is_named_that_decides",
-    "strict": "run/test_guard.py::test_a_guard_rail_warns_and_ends_a_run_that_asks_for_it",
-    "stop_when_worse": "run/test_guard.py::test_a_guard_rail_warns_and_ends_a_run_that_asks_for_it",
+    "strict stop_when_worse": "run/test_guard.py::"
+    "test_a_guard_rail_warns_and_ends_a_run_that_asks_for_it",
     "track": "run/test_api.py::test_a_loop_over_the_steps_may_be_left_and_gone_on_with",
-    "model.random": "experiments/test_gsm8k.py::test_the_official_data_and_a_random_model",
-    "data.path": "experiments/test_gsm8k.py::test_the_official_data_and_a_random_model",
+    "model.random data.path": "experiments/test_gsm8k.py::"
+    "test_the_official_data_and_a_random_model",
     "data.chat": "setup/test_sources.py::test_variables_reach_the_chat_template",
-    "warm_start.solutions": "setup/test_imitation.py::"
-    "test_imitation_lowers_the_validation_loss_and_goes_on_where_it_was_stopped",
-    "warm_start.save_every": "setup/test_imitation.py::"
+    "warm_start.solutions warm_start.save_every": "setup/test_imitation.py::"
     "test_imitation_lowers_the_validation_loss_and_goes_on_where_it_was_stopped",
     "model.path": "experiments/test_gsm8k.py::test_a_saved_model_is_trained_further",
     "reward.extraction": "setup/test_sources.py::test_answers_are_found_where_the_option_says",
@@ -187,13 +187,10 @@ ELSEWHERE = {
     "evaluation.engine": "setup/test_sources.py::test_the_trainers_own_sampler_can_evaluate",
     "optimizer.max_skipped": "loop/test_diverged.py::"
     "test_a_run_that_diverges_counts_stops_and_says_how_to_look_and_go_on",
-    "mesh.data": "learner/test_sharding.py::test_an_update_on_eight_devices_is_that_on_one",
-    "mesh.fsdp": "learner/test_sharding.py::test_an_update_on_eight_devices_is_that_on_one",
-    "mesh.tensor": "learner/test_sharding.py::test_an_update_on_eight_devices_is_that_on_one",
-    "processes.auto": f"{PROCESSES}stops_and_goes_on_and_is_that_of_one",
-    "processes.coordinator": f"{PROCESSES}stops_and_goes_on_and_is_that_of_one",
-    "processes.count": f"{PROCESSES}stops_and_goes_on_and_is_that_of_one",
-    "processes.id": f"{PROCESSES}stops_and_goes_on_and_is_that_of_one",
+    "mesh.data mesh.fsdp mesh.tensor": "learner/test_sharding.py::"
+    "test_an_update_on_eight_devices_is_that_on_one",
+    "processes.auto processes.coordinator processes.count processes.id": "setup/test_processes.py::"
+    "test_a_run_of_two_processes_stops_and_goes_on_and_is_that_of_one",
     "rollout.url": "setup/test_servers.py::"
     "test_a_run_says_how_to_start_its_server_waits_for_it_and_trains",
     "rollout.transport": "server/test_2_tied.py::test_pushes_are_proven_one_after_the_other",
@@ -205,41 +202,59 @@ ELSEWHERE = {
     "test_a_server_that_is_not_there_is_named_with_the_command_that_starts_it",
     "rollout.mismatch_limit": "loop/test_mismatch.py::"
     "test_shifted_log_probs_end_a_run_which_is_saved_and_without_the_limit_train_it",
-    "rollout.in_flight": f"{SERVERS}a_push_pauses_servers_as_the_option_says",
-    "rollout.advertise": f"{SERVERS}servers_pull_from_the_address_that_is_advertised",
-    "rollout.timeout": f"{SERVERS}options_of_the_command_line_reach_the_engine",
-    "rollout.patience": f"{SERVERS}options_of_the_command_line_reach_the_engine",
-    "rollout.attempts": f"{SERVERS}options_of_the_command_line_reach_the_engine",
-    "rollout.per_server": f"{SERVERS}options_of_the_command_line_reach_the_engine",
-    "rollout.tolerance": f"{SERVERS}options_of_the_command_line_reach_the_engine",
+    "rollout.in_flight": "setup/test_server_options.py::"
+    "test_a_push_pauses_servers_as_the_option_says",
+    "rollout.advertise": "setup/test_server_options.py::"
+    "test_servers_pull_from_the_address_that_is_advertised",
+    "rollout.timeout rollout.patience rollout.attempts rollout.per_server rollout.tolerance": "setup/test_server_options.py::"
+    "test_options_of_the_command_line_reach_the_engine",
     "rollout.prompts_per_call": "rollout/collection/test_collector.py::"
     "test_with_several_workers_the_groups_do_not_depend_on_timing_or_on_their_number",
 }
-"""What takes a server, several devices, files or a resumed run, or is shown elsewhere at less cost,
-and the test that shows it act."""
+"""Options that take a server, several devices, files or a resumed run, or are shown elsewhere at less
+cost, and the test that shows them act."""
 
 
 def test_every_option_has_its_place():
     knobs = {f"knobs.{name}" for name in KNOBS}
-    places = [set(ACTS), knobs, set(SAME), set(ELSEWHERE)]
+    places = [set(ACTS), knobs, set(SAME), {*" ".join(ELSEWHERE).split()}]
     assert sum(map(len, places)) == len(set.union(*places))
     assert set.union(*places) == set(paths(BASE))
 
 
-@pytest.mark.parametrize("path", ELSEWHERE)
-def test_what_is_shown_elsewhere_is_tested_there(path):
-    file, name = ELSEWHERE[path].split("::")
-    assert f"def {name}(" in (TESTS / file).read_text()
+def test_what_is_shown_elsewhere_is_tested_there():
+    for place in ELSEWHERE.values():
+        file, name = place.split("::")
+        assert f"def {name}(" in (TESTS / file).read_text(), place
+
+
+@pytest.fixture(scope="module")
+def programs(tmp_path_factory):
+    """Most of these runs have the same programs: each is compiled once."""
+    names = ("jax_compilation_cache_dir", "jax_persistent_cache_min_compile_time_secs")
+    before = {name: jax.config.values[name] for name in names}
+    for name, value in zip(names, (str(tmp_path_factory.mktemp("xla")), 0.1), strict=True):
+        jax.config.update(name, value)
+    compilation_cache.reset_cache()
+    yield
+    for name, value in before.items():
+        jax.config.update(name, value)
+    compilation_cache.reset_cache()
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("programs")
 @pytest.mark.parametrize("path", ACTS)
 def test_an_option_changes_the_numbers(path):
+    """Where the problems or the first weights differ, no step need be taken to see it."""
     setting, value = ACTS[path]
-    assert differ(ended(base_of(setting)), ended(base_of({**setting, path: value})))
+    one, other = base_of(setting), base_of({**setting, path: value})
+    early = path.startswith(("data.", "warm_start.", "model.", "task", "evaluation."))
+    assert (early and differ(begun(one), begun(other))) or differ(ended(one), ended(other))
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("programs")
 @pytest.mark.parametrize("path", SAME)
 def test_what_only_shows_or_speeds_up_leaves_the_weights(path):
     setting, value = SAME[path]

@@ -4,7 +4,8 @@ import math
 
 import pytest
 
-from ogrpo.config.schedule import ReuseLimits
+from ogrpo.config.schedule import Reuse, ReuseLimits
+from ogrpo.config.train import TrainConfig
 from ogrpo.loop.control import UseVerdict, judge_data, next_clip_scale
 
 FRESH = {"kl/pi_mu": 0.0, "ess": 1.0, "ratio/tail": 1.0, "chi_square": 0.0}
@@ -61,4 +62,4 @@ def test_the_clip_narrows_when_data_are_used_up_and_widens_otherwise_within_its_
 @pytest.mark.parametrize("name", ["kl", "ess", "tail", "clip_range"])
 def test_a_limit_that_is_always_reached_is_refused(name):
     with pytest.raises(ValueError, match=name.replace("_", "-")):
-        ReuseLimits(**{name: 0.0})
+        TrainConfig(reuse=Reuse(adaptive=True, limits=ReuseLimits(**{name: 0.0})))

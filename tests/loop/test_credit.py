@@ -116,7 +116,7 @@ def test_a_rate_without_a_running_baseline_is_refused():
     with pytest.raises(ValueError, match=r"override\.baseline-rate is 0\.5, .* nothing here"):
         check(main_study(override=Override(baseline_rate=0.5)))
     with pytest.raises(ValueError, match=r"override\.baseline-rate is 0\.0: give a number above 0"):
-        Override(advantage="running_baseline", baseline_rate=0.0)
+        main_study(override=Override(advantage="running_baseline", baseline_rate=0.0))
 
 
 def test_steps_of_a_task_without_any_are_refused():

@@ -109,4 +109,4 @@ def test_a_server_in_bfloat16_passes_and_nothing_does_not_count():
 @pytest.mark.parametrize("limit", [0.0, -1.0])
 def test_a_limit_that_nothing_passes_is_refused(limit):
     with pytest.raises(ValueError, match=r"rollout.mismatch-limit is .*: give a number above 0"):
-        replace(CONFIG.rollout, mismatch_limit=limit)
+        replace(CONFIG, rollout=replace(CONFIG.rollout, mismatch_limit=limit))

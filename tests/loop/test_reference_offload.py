@@ -10,7 +10,7 @@ from rich.console import Console
 
 from ogrpo.cli.options import parse
 from ogrpo.config.method import check
-from ogrpo.config.train import Lora
+from ogrpo.config.train import Lora, TrainConfig
 from ogrpo.config.update import Optimizer
 from ogrpo.learner.checkpoint import Checkpoints
 from ogrpo.learner.offload import HOST
@@ -103,4 +103,4 @@ def test_the_command_line_takes_it(given):
 
 def test_what_is_no_kind_of_memory_is_refused():
     with pytest.raises(ValueError, match=r"optimizer\.offload is True: choose one of .*moments"):
-        Optimizer(offload=True)  # type: ignore[arg-type]
+        TrainConfig(optimizer=Optimizer(offload=True))  # type: ignore[arg-type]

@@ -80,6 +80,17 @@ def with_options(config: Any, tree: dict[str, Any]) -> Any:
 
 
 @cache
+def begun(config: TrainConfig) -> tuple[Any, ...]:
+    """The problems of a run, and the weights that it begins with: what needs no update."""
+    check_sources(config)
+    check(config)
+    with closing(prepare(config)) as prepared:
+        _, params = make_model(prepared, Console(quiet=True))
+        ids = (*prepared.prompts.train, *prepared.prompts.heldout)
+        return *map(np.asarray, ids), *map(np.asarray, jax.tree.leaves(params))
+
+
+@cache
 def ended(config: TrainConfig) -> tuple[dict[str, float], tuple[np.ndarray, ...]]:
     """The figures of all records of a run, and the weights that it ends with."""
     check_sources(config)
@@ -104,12 +115,10 @@ def counts(name: str, value: Any) -> bool:
 
 
 def differ(one, other) -> bool:
-    (figures, weights), (others, other_weights) = one, other
-    same_shapes = [a.shape for a in weights] == [b.shape for b in other_weights]
-    same = same_shapes and all(
-        np.array_equal(a, b) for a, b in zip(weights, other_weights, strict=True)
-    )
-    return not same or figures != others
+    """Whether two tuples of arrays and plain values differ, tuples within them too."""
+    if isinstance(one, tuple):
+        return len(one) != len(other) or any(map(differ, one, other))
+    return not np.array_equal(one, other) if isinstance(one, np.ndarray) else one != other
 
 
 def base_of(setting: Setting) -> TrainConfig:

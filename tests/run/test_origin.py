@@ -41,7 +41,7 @@ def test_nothing_changed_is_nothing_said():
     [
         ("config.schedule.steps", 900, "--schedule.steps: 240 then, 900 now"),
         ("config.checkpoint.every", 3, "--checkpoint.every: 40 then, 3 now"),
-        ("config.rollout.url", ("http://a",), "--rollout.url: () then, ('http://a',) now"),
+        ("config.rollout.url", ["http://a"], "--rollout.url: [] then, ['http://a'] now"),
         ("config.mesh.fsdp", 2, "--mesh.fsdp: 1 then, 2 now"),
         ("data.held-out prompts", "d", "held-out prompts: not the checkpoint's"),
         ("versions.jax", "0.11", "jax: 0.10.2 then, 0.11 now"),

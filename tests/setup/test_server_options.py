@@ -228,7 +228,7 @@ def test_options_of_the_command_line_reach_the_engine(monkeypatch, program):
 
 
 def eval_config(*words):
-    return command.as_train(command.parse(["--model.path=x", *words]))
+    return command.parse(["--model.path=x", *words]).as_train
 
 
 def from_sizes(config):

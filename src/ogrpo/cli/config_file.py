@@ -1,47 +1,25 @@
-"""Options from a file: `--config FILE` reads TOML or YAML, `--print-config` writes YAML.
+"""Files of options: TOML or YAML, by the names of the command line, in tables.
 
-The names are those of the command line, in tables: `optimizer.learning-rate` is `learning-rate` or
-`learning_rate` of the table `optimizer`. What is typed comes after what the file says.
+`optimizer.learning-rate` is `learning-rate` or `learning_rate` of the table `optimizer`.
 """
 
-import argparse
 import re
 import tomllib
-from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any
 
 import yaml
 
-from ogrpo.config.values import changed, to_json
 from ogrpo.system.files import DEEPEST, read_text
 
-Config = TypeVar("Config")
 MOST_BYTES = 1 << 20
-HELP = """\
---config FILE takes options from a TOML or YAML file, by the same names; what is typed beside it
-comes after. --print-config prints all options as such a file, and does nothing else."""
-
-
-class Typed(NamedTuple):
-    """What was typed, apart from the options of every command."""
-
-    file: Path | None
-    prints: bool
-    options: list[str]
-
-
-def split(options: Sequence[str]) -> Typed:
-    """Takes `--config` and `--print-config` out of the options."""
-    own = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    own.add_argument("--config", type=Path)
-    own.add_argument("--print-config", "--print_config", action="store_true")
-    known, rest = own.parse_known_args([*options])
-    return Typed(known.config, known.print_config, rest)
+_LONG_KEY = re.compile(
+    rf"""(?<![\w"'-])(?:[\w"'-]++[ \t]*+\.[ \t]*+){{{DEEPEST}}}"""  # parts with dots between them
+)
 
 
 def read_file(path: Path) -> dict[str, Any]:
-    """The tables of a file.
+    """Reads the tables of a file.
 
     Raises:
       ValueError: it is not there, is neither TOML nor YAML, or holds no table; it is larger or
@@ -51,7 +29,12 @@ def read_file(path: Path) -> dict[str, Any]:
         raise ValueError(f"--config {path}: there is no such file")
     text = read_text(path, MOST_BYTES)
     try:
-        values = _read_toml(text) if path.suffix == ".toml" else _read_yaml(text)
+        if path.suffix != ".toml":
+            values = _read_yaml(text)
+        elif _LONG_KEY.search(text):  # as many tables within each other
+            raise ValueError(f"it is nested deeper than {DEEPEST} levels")
+        else:
+            values = tomllib.loads(text)
     except (yaml.YAMLError, ValueError, ArithmeticError) as error:
         raise ValueError(f"--config {path} cannot be read: {error}") from error
     except RecursionError as error:
@@ -61,23 +44,11 @@ def read_file(path: Path) -> dict[str, Any]:
     return values
 
 
-_LONG_KEY = re.compile(
-    rf"""(?<![\w"'-])(?:[\w"'-]++[ \t]*+\.[ \t]*+){{{DEEPEST}}}"""  # parts with dots between them
-)
-
-
-def _read_toml(text: str) -> dict[str, Any]:
-    """Returns the tables of a TOML text; a key of many dots is as many tables within each other."""
-    if _LONG_KEY.search(text):
-        raise ValueError(f"it is nested deeper than {DEEPEST} levels")
-    return tomllib.loads(text)
-
-
 class _Unique(yaml.SafeLoader):
     """YAML's plain values, each name said once."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        """A mapping, whose later names do not quietly replace earlier ones."""
+        """Returns a mapping, whose later names do not quietly replace earlier ones."""
         names = [self.construct_object(name, deep=True) for name, _ in node.value]
         for name in names:
             if not isinstance(name, str | int | float | None):
@@ -88,7 +59,7 @@ class _Unique(yaml.SafeLoader):
 
 
 def _read_yaml(text: str) -> Any:
-    """The values of a YAML text without references, by which a short one can mean a huge one."""
+    """Reads a YAML text without references, by which a short one can mean a huge one."""
     depth = 0
     for event in yaml.parse(text, Loader=yaml.SafeLoader):
         if isinstance(event, yaml.AliasEvent):
@@ -98,23 +69,3 @@ def _read_yaml(text: str) -> Any:
         if depth > DEEPEST:
             raise ValueError(f"it is nested deeper than {DEEPEST} levels")
     return yaml.load(text, Loader=_Unique)
-
-
-def with_values(config: Config, values: Mapping[str, Any], path: Path) -> Config:
-    """The config with the values of a file.
-
-    Raises:
-      ValueError: a name is unknown (with the nearest one), or a value is of the wrong kind.
-    """
-    return changed(config, values, f"--config {path}: ")
-
-
-def as_file(config: Any) -> str:
-    """All options as a YAML file."""
-    return yaml.safe_dump(_plain(to_json(config)), sort_keys=False)
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _plain(inner) for key, inner in value.items()}
-    return [_plain(x) for x in value] if isinstance(value, list | tuple) else value

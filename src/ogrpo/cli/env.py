@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import ogrpo
-from ogrpo.system.commit import commit_of, output_of
+from ogrpo.system.extras import commit_of, output_of
 
 PACKAGES = (
     *("jax", "jaxlib", "jax-cuda12-plugin", "libtpu", "flax", "optax", "orbax-checkpoint"),
@@ -38,7 +38,7 @@ print(json.dumps([jax.default_backend(), jax.process_count(), [d.device_kind for
 
 
 def main(arguments: Sequence[str]) -> int:
-    """The command line: it takes no options but --help."""
+    """Prints the report; it takes no options but --help."""
     about = "Prints what a report of a bug needs; keys are hidden."
     argparse.ArgumentParser(prog="ogrpo env", description=about).parse_args([*arguments])
     print(environment())
@@ -46,7 +46,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def environment() -> str:
-    """What a report of a bug needs, one fact a line: `name  value`."""
+    """Returns the facts that a report of a bug needs, one a line: `name  value`."""
     facts = [
         ("ogrpo", _ogrpo()),
         ("python", f"{platform.python_version()} {sys.executable}"),
@@ -141,10 +141,9 @@ def _folders() -> Iterator[tuple[str, str]]:
 
 
 def _cache() -> Path | None:
-    """The trainer's cache; None without `ogrpo[train]`, which alone keeps one."""
-    chosen = os.environ.get("OGRPO_CACHE_DIR")
-    if chosen:
-        return Path(chosen)
+    """Returns the trainer's cache; None without `ogrpo[train]`, which alone keeps one."""
+    if folder := os.environ.get("OGRPO_CACHE_DIR"):
+        return Path(folder)
     try:
         import platformdirs
     except ModuleNotFoundError:

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from ogrpo.system.extras import MissingExtra, needs
-from ogrpo.system.files import told
+from ogrpo.system.files import describe
 from ogrpo.system.terminal import RunNote, shown, without_secrets
 
 USAGE_ERROR, UNEXPECTED, INTERRUPTED = 2, 1, 130
@@ -25,44 +25,46 @@ USAGE_ERROR, UNEXPECTED, INTERRUPTED = 2, 1, 130
 
 
 class CommandLine(NamedTuple):
-    """A command: what it does, and where its `main(options) -> exit code` is."""
+    """A command: a summary of it, and where its `main(options) -> exit code` is."""
 
     summary: str
-    module: str
-    extra: str
+    place: str
+    """MODULE:FUNCTION."""
+    extra: str = "train"
     """What has to be installed for it: an extra of the package, or nothing."""
 
 
 COMMANDS = {
-    "train": CommandLine("train on a task", "ogrpo.cli.train", "train"),
-    "eval": CommandLine("evaluate a model on a task", "ogrpo.cli.eval", "train"),
-    "model": CommandLine("weights by name, or from a GGUF file", "ogrpo.cli.model", "train"),
-    "plan": CommandLine("what fits, and how long a step takes", "ogrpo.cli.plan", "train"),
-    "report": CommandLine("draw the page of a run anew", "ogrpo.cli.report", "train"),
-    "compare": CommandLine("several runs side by side", "ogrpo.cli.compare", "train"),
-    "serve": CommandLine("a server to sample from (ogrpo-serve)", "ogrpo.cli.serve", ""),
-    "diagnose": CommandLine("where a run ceased to be finite", "ogrpo.cli.diagnose", "train"),
-    "env": CommandLine("what a report of a bug needs", "ogrpo.cli.env", ""),
+    "train": CommandLine("train on a task", "ogrpo.cli.train:main"),
+    "eval": CommandLine("evaluate a model on a task", "ogrpo.cli.eval:main"),
+    "model": CommandLine("weights by name, or from a GGUF file", "ogrpo.cli.model:main"),
+    "plan": CommandLine("what fits, and how long a step takes", "ogrpo.cli.plan:main"),
+    "report": CommandLine("draw the page of a run anew", "ogrpo.cli.runs:report"),
+    "compare": CommandLine("several runs side by side", "ogrpo.cli.runs:compare"),
+    "serve": CommandLine("a server to sample from (ogrpo-serve)", "ogrpo.serving.serve:main", ""),
+    "diagnose": CommandLine("where a run ceased to be finite", "ogrpo.cli.runs:diagnose"),
+    "env": CommandLine("what a report of a bug needs", "ogrpo.cli.env:main", ""),
 }
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command that the arguments name; returns the exit code."""
-    given = sys.argv[1:] if arguments is None else [*arguments]
-    if not given or given[0] in ("-h", "--help"):
+    words = sys.argv[1:] if arguments is None else [*arguments]
+    if not words or words[0] in ("-h", "--help"):
         print(usage())
-        return 0 if given else USAGE_ERROR
-    name, *options = given
+        return 0 if words else USAGE_ERROR
+    name, *options = words
     if name not in COMMANDS:
         near = difflib.get_close_matches(name, COMMANDS, n=1)
         hint = f" Did you mean {near[0]!r}?" if near else ""
         print(f"there is no command {name!r}.{hint}\n\n{usage()}", file=sys.stderr)
         return USAGE_ERROR
-    command = COMMANDS[name]
+    _, place, extra = COMMANDS[name]
     try:
-        if command.extra:
-            needs(f"ogrpo {name}", command.extra)
-        return importlib.import_module(command.module).main(options)
+        if extra:
+            needs(f"ogrpo {name}", extra)
+        module, _, function = place.partition(":")
+        return getattr(importlib.import_module(module), function)(options)
     except (Exception, KeyboardInterrupt) as error:
         return report_error(error)
 
@@ -100,11 +102,11 @@ def is_expected(error: BaseException) -> bool:
 
 
 def last_words(error: BaseException) -> str:
-    """What happened, what of a run is safe, and the command that goes on."""
+    """Returns what happened, what of a run is safe, and the command that goes on."""
     if isinstance(error, KeyboardInterrupt):
         what = str(error) or "interrupted"
     elif isinstance(error, OSError):
-        what = f"error: {told(error)}"
+        what = f"error: {describe(error)}"
     elif is_expected(error):
         what = f"error: {error}"
     else:
@@ -115,7 +117,7 @@ def last_words(error: BaseException) -> str:
 
 
 def run_notes(error: BaseException) -> list[RunNote]:
-    """What was noted of a run beside an error, or beside those that it came from."""
+    """Returns the notes of a run beside an error, or beside those that it came from."""
     chain: list[BaseException] = []
     each: BaseException | None = error
     while each is not None and each not in chain:
@@ -133,7 +135,7 @@ def _close_stderr() -> None:
 
 
 def usage() -> str:
-    """The commands, a line each."""
+    """Returns the commands, a line each."""
     lines = [f"  {name:<8} {command.summary}" for name, command in COMMANDS.items()]
     return "\n".join(
         ["usage: ogrpo COMMAND [options]", "", *lines, "", "options: ogrpo COMMAND --help"]

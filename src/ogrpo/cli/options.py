@@ -1,83 +1,131 @@
-"""From arguments to a config: a preset or an earlier run's config, changed by the options given."""
+"""Arguments to a config: a preset, a file or an earlier run's config, changed by the options.
+
+`--config FILE` reads TOML or YAML, `--print-config` writes YAML. What is typed comes after what the
+file says.
+"""
 
 import argparse
 import difflib
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import tyro
+import yaml
 
-from ogrpo.cli.config_file import HELP, as_file, read_file, split, with_values
-from ogrpo.config.method import listed
+from ogrpo.cli.config_file import read_file
 from ogrpo.config.train import TrainConfig
-from ogrpo.config.values import from_json
-from ogrpo.report.run_dir import RunDir
-from ogrpo.run.origin import check_never, differences
-from ogrpo.run.session import as_json
+from ogrpo.config.values import changed, from_json, to_json
 from ogrpo.setup.presets import ON_FILES, PRESETS, check_preset
 
-HELPS = {"-h", "--help"}
-"""Help lists a flag once; where it is given, `--flag` and `--no-flag` are both understood."""
+Config = TypeVar("Config")
+HELP = """\
+--config FILE takes options from a TOML or YAML file, by the same names; what is typed beside it
+comes after. --print-config prints all options as such a file, and does nothing else."""
+ALGORITHMS = "Algorithms (--algorithm): --algorithms prints each with a line of what it is."
 
 
-def parse(options: Sequence[str], *, program: str, preset: str) -> TrainConfig:
-    """The config that the options ask for; tyro answers unknown ones with the nearest names.
+def parse_config(
+    options: Sequence[str],
+    *,
+    program: str,
+    base: Callable[[Sequence[str], Mapping[str, Any]], Config],
+    title: str,
+    more: str = "",
+) -> Config:
+    """Returns the config of the options; tyro answers unknown ones with the nearest names.
 
     Args:
       options: as they were typed.
       program: what the command is called.
-      preset: where nothing else is named.
+      base: the config that they change, from the options and the values of `--config`.
+      title: the first line of the help.
+      more: the last paragraphs of its description.
 
     Raises:
-      ValueError: a preset, a file or a run to resume is wrong.
+      ValueError: the file or a value in it is wrong.
       SystemExit: after --help and --print-config, and after an option that is unknown.
     """
-    typed = split(options)
-    values = {} if typed.file is None else read_file(typed.file)
     early = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    early.add_argument("--preset")
-    early.add_argument("--run-dir", "--run_dir", type=Path)
-    early.add_argument("--data.path", "--data-path", dest="data_path")
-    early.add_argument("--resume", action="store_true")
-    early.add_argument("--resume-from", "--resume_from")
-    known, _ = early.parse_known_args(typed.options)
-    goes_on = known.resume or known.resume_from is not None
-    resumed = _resumed(known.run_dir, known.preset) if goes_on and known.run_dir else None
-    data = values.get("data")
-    files = known.data_path or (data.get("path") if isinstance(data, dict) else None)
-    name = known.preset or _preset_of(values) or preset
-    base = resumed or make_preset(name, on_files=files is not None)
-    if typed.file is not None:
-        base = with_values(base, values, typed.file)
+    early.add_argument("--config", type=Path)
+    early.add_argument("--print-config", "--print_config", action="store_true")
+    typed, rest = early.parse_known_args([*options])
+    values = {} if typed.config is None else read_file(typed.config)
+    config = changed(base(rest, values), values, f"--config {typed.config}: ")
+    # Help lists a flag once; elsewhere `--flag` and `--no-flag` are both understood.
+    once = (tyro.conf.FlagCreatePairsOff,) if {"-h", "--help"} & {*rest} else ()
+    description = "\n\n".join(filter(None, (title, HELP, more)))
     config = tyro.cli(
-        TrainConfig,
-        prog=program,
-        args=typed.options,
-        default=base,
-        description=_description(),
-        config=(tyro.conf.FlagCreatePairsOff,) if HELPS & {*typed.options} else (),
+        type(config), prog=program, args=rest, default=config, description=description, config=once
     )
-    if typed.prints:
+    if typed.print_config:
         print(as_file(config), end="")
         raise SystemExit(0)
-    if resumed is None:
-        check_preset(config)
-    else:
-        check_never(differences(as_json(resumed), as_json(config)))
     return config
 
 
-def _preset_of(values: dict[str, Any]) -> str | None:
-    preset = values.get("preset")
-    if not isinstance(preset, str | None):
-        raise ValueError(f"preset is {preset!r:.60}: give its name")
-    return preset
+def as_file(config: Any) -> str:
+    """Returns all options as a YAML file."""
+    return yaml.safe_dump(to_json(config), sort_keys=False)
+
+
+def parse(options: Sequence[str], *, program: str, preset: str) -> TrainConfig:
+    """Returns the config of a training run; `preset` holds where nothing else is named.
+
+    Raises:
+      ValueError: a preset, a file or a run to resume is wrong.
+      SystemExit: as `parse_config`, and after --algorithms.
+    """
+    if "--algorithms" in options:
+        from ogrpo.config.method import listed
+
+        print(listed())
+        raise SystemExit(0)
+    resumed: list[TrainConfig] = []
+
+    def base(typed: Sequence[str], values: Mapping[str, Any]) -> TrainConfig:
+        early = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+        early.add_argument("--preset")
+        early.add_argument("--run-dir", "--run_dir", type=Path)
+        early.add_argument("--data.path", "--data-path", dest="data_path")
+        early.add_argument("--resume", action="store_true")
+        early.add_argument("--resume-from", "--resume_from")
+        known, _ = early.parse_known_args([*typed])
+        if known.run_dir and (known.resume or known.resume_from is not None):
+            resumed.append(config_of_run(known.run_dir, known.preset))
+            return resumed[0]
+        data = values.get("data")
+        files = known.data_path or (data.get("path") if isinstance(data, dict) else None)
+        name = known.preset or values.get("preset") or preset
+        if not isinstance(name, str):
+            raise ValueError(f"preset is {name!r:.60}: give its name")
+        return make_preset(name, on_files=files is not None)
+
+    presets = [f"{name}: {(make.__doc__ or '').splitlines()[0]}" for name, make in PRESETS.items()]
+    config = parse_config(
+        options,
+        program=program,
+        base=base,
+        title="Off-policy GRPO on a task with verifiable rewards.",
+        more="\n\n".join(["Presets:", *presets, ALGORITHMS]),
+    )
+    if resumed:
+        from ogrpo.run.origin import check_never, differences
+        from ogrpo.run.session import as_json
+
+        check_never(differences(as_json(resumed[0]), as_json(config)))
+    else:
+        check_preset(config)
+    return config
 
 
 def make_preset(name: str, *, on_files: bool = False) -> TrainConfig:
-    """The preset of this name, for files of a task's own or without; an error names the nearest."""
+    """Returns the preset of this name, for files of a task's own or without.
+
+    Raises:
+      ValueError: there is none; names the nearest.
+    """
     if name not in PRESETS:
         near = difflib.get_close_matches(name, PRESETS, n=1)
         hint = f" Did you mean {near[0]!r}?" if near else ""
@@ -85,7 +133,14 @@ def make_preset(name: str, *, on_files: bool = False) -> TrainConfig:
     return replace((ON_FILES if on_files else {}).get(name, PRESETS[name])(), preset=name)
 
 
-def _resumed(path: Path, preset: str | None) -> TrainConfig:
+def config_of_run(path: Path, preset: str | None) -> TrainConfig:
+    """Returns the config that a run in a folder was started with.
+
+    Raises:
+      ValueError: it is damaged, of another study, or of another preset than this.
+    """
+    from ogrpo.report.run_dir import RunDir
+
     values = RunDir.reopen(path).read_config()
     if "task" not in values:
         raise ValueError(f"the run in {path} is of another study: check --run-dir")
@@ -95,17 +150,3 @@ def _resumed(path: Path, preset: str | None) -> TrainConfig:
             f"the run in {path} was started with --preset {config.preset}: leave out --preset"
         )
     return config
-
-
-def _description() -> str:
-    lines = [f"{name}: {(make.__doc__ or '').splitlines()[0]}" for name, make in PRESETS.items()]
-    return "\n\n".join(
-        [
-            "Off-policy GRPO on a task with verifiable rewards.",
-            HELP,
-            "Presets:",
-            *lines,
-            "Algorithms (--algorithm):",
-            listed(),
-        ]
-    )

@@ -4,23 +4,19 @@ import shlex
 import sys
 from collections.abc import Sequence
 
-from rich.console import Console
-
 from ogrpo.cli.main import INTERRUPTED
 from ogrpo.cli.options import parse
-from ogrpo.run.main import run
-from ogrpo.run.session import Finished, Invocation
-
-PROGRAM = "ogrpo train"
 
 
-def main(options: Sequence[str]) -> int:
-    """Trains; returns the exit code."""
-    config = parse(options, program=PROGRAM, preset="none")
-    whole = shlex.join(["ogrpo", *sys.argv[1:]])
-    return exit_code(run(config, Console(), Invocation(whole, PROGRAM)))
+def main(options: Sequence[str], *, program: str = "ogrpo train", preset: str = "none") -> int:
+    """Trains; returns the exit code: 0, or what a shell expects of an interrupted command."""
+    config = parse(options, program=program, preset=preset)
+    # Imported late: --help needs no JAX.
+    from rich.console import Console
 
+    from ogrpo.run.main import run
+    from ogrpo.run.session import Invocation
 
-def exit_code(finished: Finished) -> int:
-    """0, or what a shell expects of a command that was interrupted."""
+    whole = shlex.join([*program.split()[:-1], *sys.argv[1:]])
+    finished = run(config, Console(), Invocation(whole, program))
     return 0 if finished.stopped is None else INTERRUPTED

@@ -1,1 +1,1 @@
-"""What a run is asked for: options, their bounds and their conditions."""
+"""The configuration of a run: options, their bounds and their conditions."""

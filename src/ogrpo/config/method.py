@@ -135,7 +135,7 @@ def acts(config: TrainConfig, knob: str) -> bool:
 
 
 class Composed(NamedTuple):
-    """What a method's conditions are of."""
+    """A config with its method and knobs, which conditions are of."""
 
     config: TrainConfig
     method: Algorithm

@@ -1,4 +1,4 @@
-"""How completions are drawn: by the embedded sampler, or by external servers."""
+"""Sampling of completions: by the embedded sampler, or by external servers."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -57,7 +57,7 @@ class Servers:
 
 @dataclass(frozen=True, kw_only=True)
 class Rollout(Servers):
-    """How completions are drawn, by the embedded sampler or by servers (docs/vllm.md)."""
+    """Sampling of completions, by the embedded sampler or by servers (docs/vllm.md)."""
 
     group_size: Count = 8
     """G: completions of one prompt. One alone needs an advantage without siblings, such as

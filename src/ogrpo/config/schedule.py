@@ -16,7 +16,7 @@ def also(*names: str) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class Schedule:
-    """What happens at which step.
+    """The steps of a run, and what happens at which.
 
     A step collects one batch of groups, puts them into the replay buffer, draws from it `replay`
     times and takes `updates_per_batch` updates on each draw.
@@ -79,7 +79,7 @@ class Schedule:
 
 @dataclass(frozen=True, kw_only=True)
 class ReuseLimits:
-    """Where each signal says that the data are used up."""
+    """Limits at which each signal says that the data are used up."""
 
     kl: Positive = 0.02
     """KL(pi||mu) in nats a token."""
@@ -92,7 +92,7 @@ class ReuseLimits:
     clip_step: NonNegative = 0.0
     """Log-step of the clip's width after each step; 0 leaves it as it is."""
     clip_range: Annotated[float, Gt(1), metavar("FLOAT>1")] = 2.0
-    """The clip may become so many times wider or narrower than it was given."""
+    """The clip may become so many times wider or narrower than it was at first."""
 
 
 @dataclass(frozen=True, kw_only=True)

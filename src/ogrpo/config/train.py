@@ -1,4 +1,4 @@
-"""What a run is asked for: frozen dataclasses that the command line fills in.
+"""The configuration of a run: frozen dataclasses that the command line fills in.
 
 Each option has one meaning and one place. A `TrainConfig` is held to its fields' annotations and
 to the tables of `ogrpo.config.conditions` where it is made, so that a wrong value is refused before
@@ -43,7 +43,7 @@ from ogrpo.config.values import (
 
 @dataclass(frozen=True, kw_only=True)
 class Data:
-    """Where the problems come from."""
+    """The problems: files, or a generator."""
 
     path: str | None = None
     """The folder or file of a named task (docs/tasks.md), or a hub name when `datasets` is
@@ -98,7 +98,7 @@ class Model:
 
 @dataclass(frozen=True, kw_only=True)
 class Teacher:
-    """How careless the teacher is: probabilities, each step on its own."""
+    """Carelessness of the teacher: probabilities, for each step anew."""
 
     wrong_operator: Share = 0.175
     """Another operator is used."""
@@ -146,20 +146,20 @@ class WarmStart:
 
 @dataclass(frozen=True, kw_only=True)
 class Judging:
-    """How completions are judged."""
+    """Judging of completions."""
 
     extraction: Literal["marker", "boxed", "free", "last"] | None = None
     """Where the answer stands: the one number after the last ####, the last \\boxed{...}, wherever
     math-verify finds it (boxed first), or the last number. Default: as the task has it; of a file,
     marker."""
-    seconds: float = 2.0
+    seconds: Positive = 2.0
     """Time bound of one comparison of answers in CPU seconds; an overrun scores 0 and is
     counted."""
-    processes: int = 2
+    processes: Count = 2
     """Processes in which rewards of your own run, and comparisons that may take long."""
-    call_seconds: float = 30.0
+    call_seconds: Positive = 30.0
     """Time bound of one call of a reward of your own: a process that overruns is killed."""
-    memory_gib: float = 4.0
+    memory_gib: Positive = 4.0
     """Memory bound of each of these processes."""
     weights: tuple[float, ...] = ()
     """Of the rewards in their sum, in the order of --rewards; default: 1 each."""
@@ -173,13 +173,13 @@ Draws = Literal["fifo", "uniform", "fresh", "unused", "advantage", "positives", 
 
 @dataclass(frozen=True, kw_only=True)
 class Replay:
-    """Where groups wait between being bought and being used."""
+    """The replay buffer, where groups wait between being collected and being used."""
 
     groups: OptionalCount = None
-    """Groups held at most; default: one batch, so that each step uses what it bought, or all that
-    the warm-up buys."""
+    """Groups held at most; default: one batch, so that each step uses what it collected, or all
+    that the warm-up collects."""
     sampler: Draws = "fifo"
-    """Which groups a batch is drawn from: in order of purchase, at random, or at random with
+    """Which groups a batch is drawn from: in order of arrival, at random, or at random with
     preference for fresh ones, for little used ones, for large advantages, for rare successes, or
     evenly over problems."""
     refuse_zero_variance: bool = False
@@ -190,7 +190,7 @@ class Replay:
     max_uses: OptionalCount = None
     """Groups drawn so often are thrown out, and counted."""
     keep: bool = True
-    """Keep every group that was bought as Parquet files in the run's folder (docs/replay.md).
+    """Keep every group that was collected as Parquet files in the run's folder (docs/replay.md).
     Otherwise files without a group that a kept checkpoint holds are deleted at each checkpoint."""
     half_life: Positive = 4.0
     """With sampler fresh: the staleness, in steps, at which a group counts half."""
@@ -240,7 +240,7 @@ class Certification:
 
 @dataclass(frozen=True, kw_only=True)
 class Checkpointing:
-    """When the run's state is written."""
+    """Writing of the run's state."""
 
     every: Count = 40
     """Steps between two checkpoints; the last and an interrupted step get one too."""
@@ -263,7 +263,7 @@ AlgorithmName = Annotated[str | Named, tyro.conf.arg(constructor=str, metavar="N
 
 @dataclass(frozen=True, kw_only=True)
 class TrainConfig:
-    """What a run is asked for."""
+    """Everything that a run is configured by."""
 
     preset: str = "none"
     """Named starting point for all other options."""

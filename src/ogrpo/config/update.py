@@ -1,4 +1,4 @@
-"""What an update is asked for: what is trained and how, and the devices that do it."""
+"""Options of an update: what is trained and how, and the devices that do it."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -311,7 +311,7 @@ class Processes:
 
 @dataclass(frozen=True, kw_only=True)
 class Kernels:
-    """Which version of an operation computes it; every one gives the same numbers."""
+    """Versions of operations; every one gives the same numbers."""
 
     attention: Literal["auto", "plain", "blocked"] = "auto"
     """Attention in the update: with all scores at once, or a block of keys at a time in memory that

@@ -20,7 +20,7 @@ from ogrpo.report.run_page import Answer, PageData, Sample, write_report
 from ogrpo.run.origin import origin
 from ogrpo.run.session import Session, as_json, not_counted, outcomes
 from ogrpo.setup.model import save_model
-from ogrpo.system.commit import commit_of
+from ogrpo.system.extras import commit_of
 from ogrpo.tasks import Example, Prompt
 
 SHOWN_ANSWERS = 12

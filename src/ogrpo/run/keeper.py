@@ -18,7 +18,7 @@ from ogrpo.loop.state import LoopState
 from ogrpo.report.metrics_file import MetricsWriter, plain
 from ogrpo.run.origin import origin
 from ogrpo.run.session import Session, outcomes
-from ogrpo.system.files import told
+from ogrpo.system.files import describe
 from ogrpo.system.terminal import RunNote
 
 PATIENCE = 60.0
@@ -140,4 +140,4 @@ class Keeper:
 def _words(error: BaseException) -> str:
     if isinstance(error, CheckpointError):
         return str(error)
-    return told(error) if isinstance(error, OSError) else f"{type(error).__name__}: {error}"
+    return describe(error) if isinstance(error, OSError) else f"{type(error).__name__}: {error}"

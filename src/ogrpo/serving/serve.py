@@ -4,6 +4,7 @@ import argparse
 import contextlib
 import signal
 import sys
+from collections.abc import Sequence
 from functools import partial
 
 from ogrpo.rollout.extension import ogrpo_serve
@@ -14,12 +15,13 @@ PROMPTS = 8
 """Prompts that the embedded sampler computes at once; a shorter request is filled up."""
 
 
-def main() -> int:
-    """The command line."""
-    before, _ = ogrpo_serve.split(sys.argv[1:])
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Serves until interrupted, as the command line or the arguments say; returns the exit code."""
+    words = sys.argv[1:] if arguments is None else [*arguments]
+    before, _ = ogrpo_serve.split(words)
     options = ogrpo_serve.parser().parse_args(before)
     if options.engine == "vllm":
-        return ogrpo_serve.main(sys.argv[1:])
+        return ogrpo_serve.main(words)
     try:
         return serve_embedded(options)
     except (ValueError, OSError) as error:

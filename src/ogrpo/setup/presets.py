@@ -26,8 +26,6 @@ from ogrpo.config.train import (
     WarmStart,
 )
 from ogrpo.config.update import Knobs, Optimizer, Override
-from ogrpo.setup.settle import GENERATED_LENGTHS, with_numbers
-from ogrpo.tasks.word_problems import WORD_PROBLEMS
 
 MARKER_PROMPT = (
     "{question}\nThink step by step, and end with a line that holds #### and the number alone."
@@ -41,6 +39,8 @@ STUDY_RATE = 5e-4
 
 def main_study(**parts: Any) -> TrainConfig:
     """A config of the generated problems, with their lengths and the studies' learning rate."""
+    from ogrpo.setup.settle import GENERATED_LENGTHS, with_numbers  # --help needs no task
+
     return with_numbers(TrainConfig(**parts), GENERATED_LENGTHS, STUDY_RATE)
 
 
@@ -129,7 +129,7 @@ def smollm2_135m() -> TrainConfig:
     of a whole run: not measured yet; it begins at .20 greedily (docs/models.md).
     """
     return TrainConfig(
-        task=WORD_PROBLEMS.name,
+        task="word-problems",
         model=Model(path=Path("smollm2-135m")),
         rollout=Rollout(group_size=4, max_tokens=40),
         schedule=Schedule(steps=60, prompts=16, evaluate_every=20),

@@ -1,4 +1,4 @@
-"""What each extra of the package brings; whoever misses one is told its name.
+"""The package as it is installed: what each extra brings, and the commit of its files.
 
     pip install ogrpo            the algebra: JAX and NumPy, whichever versions you have
     pip install 'ogrpo[train]'   everything else: model, trainer, rollouts, rewards, command line
@@ -6,7 +6,9 @@
 `pyproject.toml` says the versions; `tests/system/test_extras.py` holds the two to each other.
 """
 
+import subprocess
 from importlib.util import find_spec
+from pathlib import Path
 
 EXTRAS = {
     "": ("jax", "numpy"),
@@ -38,14 +40,40 @@ def needs(who: str, extra: str) -> None:
 
     >>> needs("the algebra", "")
     """
-    missing = [module for module in EXTRAS[extra] if not _is_there(module)]
+    missing = [module for module in EXTRAS[extra] if not is_installed(module)]
     if missing:
         what = f"'ogrpo[{extra}]'" if extra else "ogrpo"
         raise MissingExtra(f"{who} needs {', '.join(missing)}: pip install {what}")
 
 
-def _is_there(module: str) -> bool:
+def is_installed(module: str) -> bool:
+    """Whether a module can be found, without importing it."""
     try:
         return find_spec(module) is not None
     except ValueError:  # someone has put a module without a specification, or None, in its place
         return False
+
+
+SECONDS = 120
+"""How long a command that is asked for a fact may take."""
+
+
+def commit_of(folder: Path) -> str:
+    """Returns the commit of a package's folder in words, and whether its files were changed.
+
+    A wheel may lie inside somebody's repository: only where git has this file is it our commit.
+    """
+    if output_of("git", "-C", str(folder), "ls-files", "--error-unmatch", "__init__.py") is None:
+        return "no checkout"
+    commit = output_of("git", "-C", str(folder), "rev-parse", "--short=12", "HEAD")
+    changed = output_of("git", "-C", str(folder), "status", "--porcelain", "--", ".")
+    return f"commit {commit}{' with changes' if changed else ''}"
+
+
+def output_of(*command: str) -> str | None:
+    """Returns what a command prints, stripped; None where it is not there or fails."""
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() if done.returncode == 0 else None

@@ -90,10 +90,10 @@ def drop_drafts(*folders: Path) -> int:
     Raises:
       OSError: one cannot be deleted.
     """
-    found = [file for folder in folders for file in folder.glob(".*.tmp") if is_draft(file.name)]
-    for file in found:
+    drafts = [file for folder in folders for file in folder.glob(".*.tmp") if is_draft(file.name)]
+    for file in drafts:
         file.unlink(missing_ok=True)
-    return len(found)
+    return len(drafts)
 
 
 def write_text(path: Path, text: str) -> None:
@@ -138,7 +138,7 @@ def remedy(error: OSError) -> str:
     return ""
 
 
-def told(error: OSError) -> str:
+def describe(error: OSError) -> str:
     """Returns a system error's message: the file, the reason and a remedy."""
     words = (error.filename, error.strerror or str(error), remedy(error))
     return ": ".join(str(word) for word in words if word)
@@ -183,8 +183,6 @@ def parse_json(text: str, where: str) -> Any:
         number longer than `LONGEST_NUMBER` or beyond every float, half of a surrogate pair, which
         is no character, or an object that says two things of one name.
     """
-    if _depth(text) > DEEPEST:
-        raise ValueError(f"{where} is nested deeper than {DEEPEST} levels")
 
     def number(kind: type[int] | type[float], digits: str) -> int | float:
         if len(digits) > LONGEST_NUMBER:
@@ -195,12 +193,12 @@ def parse_json(text: str, where: str) -> Any:
         return value
 
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        found = dict(pairs)
-        if len(found) < len(pairs):
+        table = dict(pairs)
+        if len(table) < len(pairs):
             for name, value in pairs:
-                if found[name] != value:
+                if table[name] != value:
                     raise ValueError(f"{where} has {name!r:.60} twice in one object: keep one")
-        return found
+        return table
 
     def constant(name: str) -> NoReturn:
         raise ValueError(f"{where} has {name}, which JSON does not know: use null or a number")
@@ -213,8 +211,13 @@ def parse_json(text: str, where: str) -> Any:
             parse_int=lambda digits: number(int, digits),
             parse_float=lambda digits: number(float, digits),
         )
+        deep = text.count("[") + text.count("{") > DEEPEST and _is_deep(value)
     except json.JSONDecodeError as error:
         raise ValueError(f"{where} is not JSON: {error}") from error
+    except RecursionError:
+        deep = True
+    if deep:
+        raise ValueError(f"{where} is nested deeper than {DEEPEST} levels")
     if "\\u" in text:  # an escape alone can write half of a pair
         try:
             json.dumps(value, ensure_ascii=False).encode("utf-8")
@@ -224,25 +227,12 @@ def parse_json(text: str, where: str) -> Any:
     return value
 
 
-def _depth(text: str) -> int:
-    """Returns how deep brackets are nested, without those in strings."""
-    deepest = depth = 0
-    inside = escaped = False
-    if text.count("[") + text.count("{") <= DEEPEST:
-        return 0  # most texts, at the speed of C
-    for character in text:
-        if inside:
-            if escaped:
-                escaped = False
-            elif character == "\\":
-                escaped = True
-            elif character == '"':
-                inside = False
-        elif character == '"':
-            inside = True
-        elif character in "[{":
-            depth += 1
-            deepest = max(deepest, depth)
-        elif character in "]}":
-            depth -= 1
-    return deepest
+def _is_deep(value: Any) -> bool:
+    """Whether a value is nested deeper than `DEEPEST` levels."""
+    level = [value]
+    for _ in range(DEEPEST + 1):
+        tables = [each for each in level if isinstance(each, dict | list)]
+        if not tables:
+            return False
+        level = [x for each in tables for x in (each.values() if isinstance(each, dict) else each)]
+    return True

@@ -1,4 +1,4 @@
-"""What a terminal is shown: text of somebody else's, text with a secret in it, notes of errors."""
+"""Text for a terminal: text of somebody else's, text with a secret in it, notes of errors."""
 
 import re
 import unicodedata

@@ -4,7 +4,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from ogrpo.cli.evaluate import EvalOptions
+from ogrpo.cli.eval import EvalConfig
+from ogrpo.cli.evaluate import sampling_of
 from ogrpo.evaluation import sample_and_judge
 from ogrpo.protocol import Sampling
 from ogrpo.rewards.scores import Scores
@@ -57,8 +58,8 @@ def test_every_tasks_protocol_is_drawn_on_every_engine(farm, engine):
             drawn_by = stack.enter_context(contract.connect([url], config))
         drawn_by.publish(params, 0)
         for temperature in sorted(temperatures):
-            asked = EvalOptions(samples=1 if temperature == 0 else 2, max_tokens=5)
-            sampling = asked.sampling(SimpleNamespace(temperature=temperature))
+            options = EvalConfig(samples=1 if temperature == 0 else 2, max_tokens=5)
+            sampling = sampling_of(options, SimpleNamespace(temperature=temperature))
             groups = drawn_by.generate(world.PROMPTS, sampling, 0)
             contract.check_groups(groups, world.PROMPTS, sampling)
             scale = sampling.log_prob_temperature
