@@ -92,10 +92,10 @@ def plan_update(
         state = jax.tree.map(placed_shape, state, to.state)
         batch = jax.tree.map(partial(placed_shape, where=to.batch), batch)
         numbers = jax.tree.map(partial(placed_shape, where=to.everywhere), numbers)
-        step: Any = sharding.jit_step(optimizer, recipe, to, options=own_options(config))
+        step: Any = sharding.shard_step(optimizer, recipe, to, options=own_options(config))
         held = state
     else:
-        step = jit_step(optimizer, recipe, own_options(config))
+        step = jit_step(optimizer, recipe, compiler_options=own_options(config))
         there = jax.sharding.SingleDeviceSharding(jax.devices()[0])
         held = jax.tree.map(partial(placed_shape, where=there), state)
     lowered = step.lower(replace(state, frozen=()), state.frozen, batch, numbers)

@@ -24,9 +24,8 @@ from ogrpo.batch import Batch
 from ogrpo.core.algorithms import ALGORITHMS
 from ogrpo.data.batching import pad_groups
 from ogrpo.kernels import attention
-from ogrpo.learner.precision import compute_in
 from ogrpo.learner.state import TrainState, adam, hypers, init_state
-from ogrpo.learner.update import Recipe, UpdateFn, make_update
+from ogrpo.learner.update import Recipe, UpdateFn, compute_in, make_update
 from ogrpo.policy import DecoderConfig, Params, init_params
 from ogrpo.policy.lora import merge, split
 from ogrpo.protocol import Engine, Group, IntArray, Sampling

@@ -10,9 +10,9 @@ import optax
 import pytest
 
 from ogrpo.learner.checkpoint import content_hash
+from ogrpo.learner.examine import gradient_spread
 from ogrpo.learner.state import adam, hypers, init_state, join
 from ogrpo.learner.update import gradient, make_update, weigh
-from ogrpo.learner.variance import gradient_spread
 from tests.learner import toy
 from tests.learner.toy import make_batch
 

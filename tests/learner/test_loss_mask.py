@@ -12,9 +12,9 @@ import pytest
 from ogrpo.batch import Batch
 from ogrpo.core import aggregate
 from ogrpo.core.trust_region import dual_penalty
+from ogrpo.learner.examine import make_noise
 from ogrpo.learner.state import hypers, init_state
 from ogrpo.learner.update import gradient, make_update, weigh
-from ogrpo.learner.variance import make_noise
 from ogrpo.learner.warm_start import make_imitate
 from ogrpo.loop import Packer
 from ogrpo.loop.batches import make_batch, to_device

@@ -12,8 +12,7 @@ import pytest
 
 from ogrpo.core import aggregate
 from ogrpo.learner import state
-from ogrpo.learner.apply import apply_gradient
-from ogrpo.learner.state import adam, clip_by_global_norm, hypers, init_state
+from ogrpo.learner.state import adam, apply_gradient, clip_by_global_norm, hypers, init_state
 from ogrpo.learner.update import make_update
 from tests.learner.toy import make_batch, make_params, make_recipe
 

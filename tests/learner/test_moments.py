@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 
 from ogrpo.learner import sharding
-from ogrpo.learner.apply import guarded
 from ogrpo.learner.checkpoint import Checkpoints
-from ogrpo.learner.state import adam, init_state
+from ogrpo.learner.state import adam, guarded, init_state
 from ogrpo.policy.config import SHAPES
 from ogrpo.policy.decoder import param_shapes
 from ogrpo.policy.params import param_axes

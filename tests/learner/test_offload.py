@@ -9,7 +9,7 @@ import pytest
 
 from ogrpo.config.update import Optimizer
 from ogrpo.learner.checkpoint import Checkpoints
-from ogrpo.learner.offload import HOST
+from ogrpo.learner.memory import HOST
 from ogrpo.learner.state import adam, hypers, reset
 from ogrpo.learner.update import Recipe
 from ogrpo.setup.devices import Devices, make_devices

@@ -73,11 +73,11 @@ def test_a_learning_rate_that_can_be_set_is_the_updates_and_compiles_once():
 @pytest.mark.parametrize(
     ("optimizer", "rate", "message"),
     [
-        (optax.adam(1e-3), 0.1, "has a step size of its own.*give None.*inject_hyperparams"),
+        (optax.adam(1e-3), 0.1, "has a step size, which.*give None.*inject_hyperparams"),
         (
             optax.inject_hyperparams(optax.sgd)(learning_rate=optax.constant_schedule(1.0)),
             0.1,
-            "has a step size of its own",
+            "has a step size, which",
         ),
         (GRADIENT, None, "is a Direction.*give a learning rate"),
     ],

@@ -11,9 +11,9 @@ import pytest
 from ogrpo.batch import Batch, take
 from ogrpo.core import aggregate
 from ogrpo.core.trust_region import dual_penalty
+from ogrpo.learner.examine import make_noise
 from ogrpo.learner.state import hypers, init_state
-from ogrpo.learner.update import apart, make_step, make_update, with_frozen
-from ogrpo.learner.variance import make_noise
+from ogrpo.learner.update import join_frozen, make_step, make_update, split_frozen
 from ogrpo.loop import Packer
 from ogrpo.loop.batches import make_batch, to_device
 from ogrpo.setup.model import make_policy_fn
@@ -148,8 +148,8 @@ def test_the_noise_of_a_gradient_is_measured_on_the_padded_batch():
 
 
 def test_a_program_for_each_shape_and_no_more():
-    jitted = jax.jit(apart(make_step(GRADIENT, make_recipe(packed=True))))
-    update = with_frozen(jitted)
+    jitted = jax.jit(split_frozen(make_step(GRADIENT, make_recipe(packed=True))))
+    update = join_frozen(jitted)
     state, shapes = init_state(toy_params(), optax.identity()), set()
     for seed in range(200):
         groups = make_groups(seed, n=16)

@@ -4,9 +4,8 @@ import numpy as np
 import optax
 import pytest
 
-from ogrpo.learner.precision import compute_in
 from ogrpo.learner.state import hypers, init_state
-from ogrpo.learner.update import make_update
+from ogrpo.learner.update import compute_in, make_update
 from ogrpo.setup.model import make_policy_fn
 from tests.learner.toy import GRADIENT, make_batch, make_recipe, policy_fn
 from tests.learner.toy import make_params as make_table

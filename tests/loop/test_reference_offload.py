@@ -13,7 +13,7 @@ from ogrpo.config.method import check
 from ogrpo.config.train import Lora, TrainConfig
 from ogrpo.config.update import Optimizer
 from ogrpo.learner.checkpoint import Checkpoints
-from ogrpo.learner.offload import HOST
+from ogrpo.learner.memory import HOST
 from ogrpo.loop import array_shapes, resume, snapshot, start, train
 from ogrpo.setup.build import find_devices, make_parts
 from ogrpo.setup.devices import memory_lines

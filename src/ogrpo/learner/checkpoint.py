@@ -5,10 +5,12 @@
     N/manifest.json   size and SHA-256 of each file
 
 A checkpoint is written under another name, put on disk, and renamed: a folder that is called N was
-whole once. Older ones are deleted after that, so that there is one at every moment.
+whole once. Older ones are deleted after that, so that there is one at every moment. SHA-256 and not
+a shorter sum: processors compute it faster than disks write, and no two contents share one.
 """
 
 import hashlib
+import json
 import os
 import re
 import shutil
@@ -26,14 +28,14 @@ import orbax.checkpoint as ocp
 
 from ogrpo.learner.finite import nonfinite, require_finite
 from ogrpo.learner.hosts import fetch, from_first, on_first
-from ogrpo.learner.manifest import damage, has_manifest, write_manifest
-from ogrpo.system.files import make_folder, read_json, sync_folder, write_json
+from ogrpo.system.files import make_folder, read_json, replacing, sync_folder, write_json
 
 WRITING, DELETING = ".writing-", ".deleting-"
 LEFT_OVER = re.compile(
     rf"({re.escape(WRITING)}|{re.escape(DELETING)}).*|\d+\.orbax-checkpoint-tmp.*"
 )
 ASIDE = "set_aside"
+MANIFEST, FORMAT = "manifest.json", 1
 PLAIN = re.compile(r"[\w ./@%+=:,#~-]+")
 """Paths that Orbax and TensorStore take as they are: no patterns, no backslashes."""
 
@@ -47,8 +49,7 @@ def content_hash(tree: Any) -> str:
     leaves = jax.tree.leaves_with_path(tree)
     digest = hashlib.sha256()
     for path, leaf in leaves:
-        copied = fetch(jnp.copy(leaf))  # of a copy: an array keeps what it hands out
-        host = np.ascontiguousarray(copied)
+        host = np.ascontiguousarray(fetch(jnp.copy(leaf)))  # an array keeps its copy on the host
         digest.update(f"{jax.tree_util.keystr(path)} {host.shape} {host.dtype}\n".encode())
         digest.update(host.reshape(-1).view(np.uint8).data)
     return digest.hexdigest() if leaves else ""
@@ -62,7 +63,7 @@ class Checkpoints:
 
     def __init__(self, folder: str | os.PathLike[str], *, keep: int) -> None:
         self._folder, self._keep = Path(os.path.abspath(folder)), keep
-        self._found: dict[int, str | None] = {}
+        self._damages: dict[int, str | None] = {}
         self._orbax = ocp.Checkpointer(
             ocp.StandardCheckpointHandler(save_concurrent_gb=1, restore_concurrent_gb=1)
         )
@@ -108,19 +109,18 @@ class Checkpoints:
         return sorted(int(path.name) for path in self._folders())
 
     def damage(self, step: int) -> str | None:
-        """What is wrong with checkpoint `step`; None where it is what was written, or from before
-        there were manifests. It is read once.
+        """Returns the first difference of checkpoint `step` from its manifest, read once, or None.
+
+        One from before there were manifests has none.
         """
-        if step not in self._found:
-            folder = self._folder / str(step)
-            self._found[step] = from_first(
-                lambda: damage(folder, {"step": step}) if has_manifest(folder) else None
-            )
-        return self._found[step]
+        if step not in self._damages:
+            folder, checked = self._folder / str(step), self.is_checked(step)
+            self._damages[step] = from_first(lambda: _damage(folder, step) if checked else None)
+        return self._damages[step]
 
     def is_checked(self, step: int) -> bool:
         """Whether checkpoint `step` has a manifest to compare it with."""
-        return from_first(lambda: has_manifest(self._folder / str(step)))
+        return from_first((self._folder / str(step) / MANIFEST).exists)
 
     def progress(self, step: int) -> dict[str, Any]:
         """Reads the progress of checkpoint `step`, without its arrays.
@@ -145,7 +145,7 @@ class Checkpoints:
         draft = f"{WRITING}{step}"
         try:
             self.make()
-            on_first(lambda: _make_anew(self._folder / draft))
+            on_first(lambda: self._begin(draft))
             self._orbax.save(self._link / draft / "arrays", args=ocp.args.StandardSave(arrays))
             on_first(lambda: self._complete(draft, step, progress))
         except (OSError, ValueError, RuntimeError) as error:
@@ -154,7 +154,7 @@ class Checkpoints:
                 f"the checkpoint of step {step} cannot be written to {self._folder}"
                 f" ({_short(error)}): free space there, or let the folder be written to"
             ) from error
-        self._found[step] = None
+        self._damages[step] = None
         on_first(self._delete_old)
 
     def restore(self, step: int, like: Any) -> tuple[Any, dict[str, Any]]:
@@ -186,7 +186,7 @@ class Checkpoints:
 
     def set_aside(self, step: int) -> Path:
         """Moves checkpoint `step` where nothing looks for one, and returns its place there."""
-        self._found.pop(step, None)
+        self._damages.pop(step, None)
         return from_first(lambda: self._move(step))
 
     def _entries(self) -> list[Path]:
@@ -209,10 +209,14 @@ class Checkpoints:
         except (OSError, ValueError) as error:
             raise CheckpointError(f"the checkpoint {folder} is damaged: {error}") from error
 
+    def _begin(self, draft: str) -> None:
+        shutil.rmtree(self._folder / draft, ignore_errors=True)
+        (self._folder / draft).mkdir()
+
     def _complete(self, draft: str, step: int, progress: Mapping[str, Any]) -> None:
         folder = self._folder / draft
         write_json(folder / "progress.json", dict(progress))
-        write_manifest(folder, {"step": step})
+        _write_manifest(folder, step)
         os.rename(folder, self._folder / str(step))
         sync_folder(self._folder)
 
@@ -229,11 +233,6 @@ class Checkpoints:
         os.rename(self._folder / str(step), target)
         sync_folder(self._folder)
         return target
-
-
-def _make_anew(folder: Path) -> None:
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir()
 
 
 def _short(error: Exception) -> str:
@@ -259,3 +258,54 @@ def _linked(folder: Path) -> Path:
         f"checkpoints cannot be written to {folder!s}: Orbax reads some of its characters as a"
         " pattern; choose another --run-dir"
     )
+
+
+def _write_manifest(folder: Path, step: int) -> None:
+    """Syncs every file of a folder to disk, then writes their sizes and SHA-256 beside them."""
+    files = {}
+    for path in sorted(Path(at, name) for at, _, names in os.walk(folder) for name in names):
+        with path.open("rb") as file:
+            files[path.relative_to(folder).as_posix()] = _digest(file)
+            os.fsync(file.fileno())
+    for inner, _, _ in os.walk(folder):
+        sync_folder(Path(inner))
+    with replacing(folder / MANIFEST) as file:
+        file.write(_text({"format": FORMAT, "step": step, "files": files}))
+
+
+def _damage(folder: Path, step: int) -> str | None:
+    """Returns the first difference between a folder and its manifest, or None."""
+    try:
+        manifest = read_json(folder / MANIFEST)
+        if (folder / MANIFEST).read_bytes() != _text(manifest).encode():
+            return f"{MANIFEST} was changed after it was written"
+        if {**manifest, "files": None} != {"format": FORMAT, "step": step, "files": None}:
+            return f"{MANIFEST} is of another checkpoint"
+        changes = (_change(folder, name, written) for name, written in manifest["files"].items())
+        return next(filter(None, changes), None)
+    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+        return f"{MANIFEST} cannot be read: {error}"
+
+
+def _change(folder: Path, name: str, expected: dict[str, Any]) -> str | None:
+    try:
+        with (folder / name).open("rb") as file:
+            actual = _digest(file)
+    except FileNotFoundError:
+        return f"{name} is missing"
+    except OSError as error:
+        return f"{name} cannot be read: {error.strerror}"
+    if actual == expected:
+        return None
+    if actual["bytes"] != expected["bytes"]:
+        return f"{name} has {actual['bytes']:,} bytes of {expected['bytes']:,}"
+    return f"{name} has other bytes than were written (SHA-256)"
+
+
+def _digest(file: Any) -> dict[str, Any]:
+    digest = hashlib.file_digest(file, "sha256").hexdigest()
+    return {"bytes": file.tell(), "sha256": digest}
+
+
+def _text(value: Any) -> str:
+    return json.dumps(value, indent=1, sort_keys=True) + "\n"

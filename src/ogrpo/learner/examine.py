@@ -1,28 +1,32 @@
-"""An update's numbers one stage after the other: where they cease to be finite."""
+"""An update looked into: its numbers stage by stage, and the noise of its gradient."""
 
 from collections.abc import Callable
-from typing import NamedTuple
+from functools import partial
+from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import optax
 from jax import Array
 
 from ogrpo.batch import Batch
 from ogrpo.core.aggregate import mean
 from ogrpo.core.algorithms import REFERENCE
-from ogrpo.learner.apply import apply_gradient
 from ogrpo.learner.finite import finite_leaves
-from ogrpo.learner.offload import fetched
-from ogrpo.learner.state import Hypers, TrainState
+from ogrpo.learner.memory import fetched
+from ogrpo.learner.metrics import Metrics
+from ogrpo.learner.state import Hypers, Params, TrainState, apply_gradient
 from ogrpo.learner.update import (
     Recipe,
+    Weighed,
+    gradient,
     gradient_of_update,
     losses_of,
+    token_batch,
     token_losses,
     total_of,
     weigh,
 )
-from ogrpo.learner.update import token_batch as as_tokens
 
 
 class Findings(NamedTuple):
@@ -55,23 +59,20 @@ class Findings(NamedTuple):
     """Whether each leaf is finite after the update."""
 
 
+NoiseFn = Callable[[TrainState, Batch[Array], Hypers], Metrics]
 ExamineFn = Callable[[TrainState, Batch[Array], Hypers], Findings]
 
 
-def make_examine(optimizer: optax.GradientTransformation, recipe: Recipe) -> ExamineFn:
+def make_examine(
+    optimizer: optax.GradientTransformation, recipe: Recipe, **jit_options: Any
+) -> ExamineFn:
     """Returns the jitted `(state, batch, hypers) -> findings`; the state is not donated."""
-    return jax.jit(make_findings(optimizer, recipe))
-
-
-def make_findings(optimizer: optax.GradientTransformation, recipe: Recipe) -> ExamineFn:
-    """Returns the function that `make_examine` jits."""
 
     def examine(state: TrainState, batch: Batch[Array], hypers: Hypers) -> Findings:
         weighed = weigh(batch, recipe, hypers)
         grads, evidence = gradient_of_update(state, weighed, hypers, recipe)
         log_probs = evidence.output.log_probs
-        tokens = as_tokens(weighed, log_probs)
-        reads_kl = REFERENCE in recipe.reads
+        tokens = token_batch(weighed, log_probs)
 
         def total(log_probs: Array) -> Array:
             losses = losses_of(recipe, hypers, state.region, log_probs, tokens)
@@ -87,7 +88,7 @@ def make_findings(optimizer: optax.GradientTransformation, recipe: Recipe) -> Ex
             advantages=weighed.advantages,
             losses=token_losses(recipe, hypers, state.region, log_probs, tokens),
             kl_losses=recipe.algorithm.kl_loss(log_probs, tokens, hypers.knobs)
-            if reads_kl
+            if REFERENCE in recipe.reads
             else None,
             by_log_prob=jax.grad(total)(log_probs),
             loss=mean(evidence.total),
@@ -96,4 +97,57 @@ def make_findings(optimizer: optax.GradientTransformation, recipe: Recipe) -> Ex
             new_weights=finite_leaves(after.params),
         )
 
-    return examine
+    return jax.jit(examine, **jit_options)
+
+
+def gradient_spread(
+    state: TrainState, batch: Batch[Array], hypers: Hypers, recipe: Recipe
+) -> Metrics:
+    """Estimates the trace of the covariance of an update's gradient, were groups drawn anew.
+
+    With g_k the gradient of group k's loss total and c the batch's count, the update's gradient is
+    sum_k g_k / c, and N/(N - 1) (sum_k |g_k|^2 - |sum_k g_k|^2 / N) / c^2 estimates the trace of
+    its covariance: unbiased for independent groups, c taken as fixed.
+
+    Returns:
+      grad_variance: that estimate. grad_snr: squared norm of the gradient, less its own noise, over
+      that estimate; below 0 where the gradient cannot be told from noise.
+
+    Raises:
+      ValueError: fewer than two groups.
+    """
+    n = batch.rewards.shape[0]
+    if n < 2:
+        raise ValueError(f"a variance between groups needs at least 2 of them, not {n}")
+    single = recipe._replace(microbatches=1, skip_zero_variance=False, packed=False)
+    weighed = weigh(batch._replace(packing=None), single, hypers)
+
+    def add(sums: tuple[Params, Array, Array], group: Weighed) -> tuple[tuple, None]:
+        total, squares, count = sums
+        one = jax.tree.map(lambda x: x[None], group)
+        arguments = (state.params, one, hypers, single, state.region)
+        grads, evidence = gradient(*arguments, frozen=state.frozen)
+        total = jax.tree.map(jnp.add, total, grads)
+        return (total, squares + squared_norm(grads), count + evidence.total.count), None
+
+    nothing = jax.tree.map(jnp.zeros_like, state.params)
+    zero = jnp.zeros((), jnp.float32)
+    (total, squares, count), _ = jax.lax.scan(add, (nothing, zero, zero), weighed)
+    count = jnp.maximum(count, 1.0)
+    length = squared_norm(total)
+    variance = (squares - length / n) * n / (n - 1) / count**2
+    signal = length / count**2 - variance
+    return {
+        "grad_variance": variance,
+        "grad_snr": signal / jnp.where(variance == 0, 1, variance),
+    }
+
+
+def squared_norm(tree: Params) -> Array:
+    """Returns the sum of squares of all leaves, in float32."""
+    return jnp.square(optax.tree.norm(jax.tree.map(lambda x: x.astype(jnp.float32), tree)))
+
+
+def make_noise(recipe: Recipe) -> NoiseFn:
+    """Returns the jitted `(state, batch, hypers) -> metrics`."""
+    return jax.jit(partial(gradient_spread, recipe=recipe))

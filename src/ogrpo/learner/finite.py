@@ -19,8 +19,7 @@ class NotFiniteError(ValueError):
 def all_finite(tree: Any, *, also: Array | bool = True) -> Array:
     """Whether no float of a tree is NaN or infinite and `also` holds, as a bool scalar.
 
-    One leaf is looked at after the other, so that what this takes is a byte for each number of the
-    largest.
+    One leaf is checked after the other, so that this takes a byte for each number of the largest.
     """
     finite = jnp.asarray(also)
     for leaf in jax.tree.leaves(tree):

@@ -1,4 +1,4 @@
-"""What several processes of one run say to each other; in a run of one process, nothing.
+"""Communication between the processes of one run; a run of one process has none.
 
 Every process runs the same program on the same values, and each holds a share of every array. Two
 things cross over on the host: what the first process alone knows (`from_first`), and whole copies

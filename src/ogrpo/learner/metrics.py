@@ -1,4 +1,4 @@
-"""What an update says of itself: how far apart the policies are, and what the clip did."""
+"""Metrics of an update: how far apart the policies are, and what the clip did."""
 
 from collections.abc import Callable
 from typing import Any
@@ -48,6 +48,8 @@ def summarize(
     sequences, present = jnp.sum(log_ratios, axis=-1).ravel(), jnp.any(drawn, axis=-1).ravel()
     drawn_tokens = totals["ratio"].count
     ess = ess_from_moments(totals["ratio"], totals["ratio_squared"])
+    silenced = silenced_totals(output.log_probs, tokens, loss_fn=loss_fn)
+    low, high = (mean(total) for total in silenced)
     return {
         "kl/mu_pi": mean(totals["kl_mu_pi"]),
         "kl/pi_mu": mean(totals["kl_pi_mu"]),
@@ -61,13 +63,10 @@ def summarize(
             jnp.any(drawn), ratio_quantiles(ratio.ravel(), drawn.ravel(), jnp.array([TAIL]))[0], 1.0
         ),
         "entropy": mean(token_total(output.entropy, drawn)),
-        **_clipped(output.log_probs, tokens, loss_fn),
+        "clipped/low": low,
+        "clipped/high": high,
+        "clipped": low + high,
     }
-
-
-def _clipped(log_probs: Array, tokens: TokenBatch, loss_fn: LossFn) -> Metrics:
-    low, high = (mean(t) for t in silenced_totals(log_probs, tokens, loss_fn=loss_fn))
-    return {"clipped/low": low, "clipped/high": high, "clipped": low + high}
 
 
 def head_norm(grads: Any) -> Metrics:
@@ -78,8 +77,3 @@ def head_norm(grads: Any) -> Metrics:
     trained = grads if isinstance(grads, dict) else {}
     heads = [trained[name] for name in HEADS if name in trained]
     return {"grad_norm/head": optax.tree.norm(heads[0])} if heads else {}
-
-
-def region_metrics(region: Any) -> Metrics:
-    """Returns the state of a trust region that has one: dual variable, or the clip's width."""
-    return {"trust_region": region} if isinstance(region, Array) else {}

@@ -2,8 +2,9 @@
 
     data    the batch's prompts are cut; parameters are repeated
     fsdp    the batch's prompts are cut; so is each matrix, along the hidden size, and gathered
-            layer by layer as it is used (Rajbhandari et al. 2020, stage 3)
-    tensor  matrices are cut along heads, MLP units and vocabulary (Shoeybi et al. 2019)
+            layer by layer as it is used (Rajbhandari et al. 2020, arXiv:1910.02054, stage 3)
+    tensor  matrices are cut along heads, MLP units and vocabulary (Shoeybi et al. 2019,
+            arXiv:1909.08053)
 
 Nothing here communicates by hand: arrays are given a place and XLA does the rest, so that the
 mathematics stays that of `update.py`, and a mesh of one device is the same program.
@@ -22,20 +23,19 @@ import optax
 from jax import Array
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
-from ogrpo.learner.examine import ExamineFn, Findings, make_findings
+from ogrpo.learner.examine import ExamineFn, Findings, make_examine
 from ogrpo.learner.hosts import several
 from ogrpo.learner.memory import CompilerOptions
 from ogrpo.learner.metrics import Metrics, PolicyOutput
 from ogrpo.learner.state import Hypers, Params, TrainState, init_state, join
 from ogrpo.learner.update import (
-    ApartFn,
     Batch,
     PolicyFn,
     Recipe,
+    SplitUpdateFn,
     UpdateFn,
-    apart,
-    make_step,
-    with_frozen,
+    jit_step,
+    join_frozen,
 )
 from ogrpo.policy.head import HeadFn
 from ogrpo.policy.params import Axes, Axis
@@ -233,7 +233,7 @@ def shard_update(
     Raises:
       ValueError: when called with prompts that do not divide among the devices.
     """
-    jitted = with_frozen(jit_step(optimizer, recipe, to, options=options))
+    jitted = join_frozen(shard_step(optimizer, recipe, to, options=options))
 
     def update(
         state: TrainState, batch: Batch[Array], hypers: Hypers
@@ -244,25 +244,25 @@ def shard_update(
     return update
 
 
-def jit_step(
+def shard_step(
     optimizer: optax.GradientTransformation,
     recipe: Recipe,
     to: MeshLayout,
     *,
     options: CompilerOptions | None = None,
-) -> ApartFn:
+) -> SplitUpdateFn:
     """Returns the jitted step on a mesh, whose arguments must lie where the layout says."""
-    step = make_step(optimizer, recipe._replace(policy_fn=pinned(recipe.policy_fn, to)))
-    results = replace(to.state, frozen=()), to.everywhere
-    return jax.jit(apart(step), donate_argnums=0, out_shardings=results, compiler_options=options)
+    recipe = recipe._replace(policy_fn=pinned(recipe.policy_fn, to))
+    how = {"out_shardings": (replace(to.state, frozen=()), to.everywhere)}
+    return jit_step(optimizer, recipe, **how, compiler_options=options)
 
 
 def shard_examine(
     optimizer: optax.GradientTransformation, recipe: Recipe, to: MeshLayout
 ) -> ExamineFn:
     """Returns `make_examine` on a mesh; the findings are whole on every device."""
-    pinned_recipe = recipe._replace(policy_fn=pinned(recipe.policy_fn, to))
-    jitted = jax.jit(make_findings(optimizer, pinned_recipe), out_shardings=to.everywhere)
+    recipe = recipe._replace(policy_fn=pinned(recipe.policy_fn, to))
+    jitted = make_examine(optimizer, recipe, out_shardings=to.everywhere)
 
     def examine(state: TrainState, batch: Batch[Array], hypers: Hypers) -> Findings:
         return jitted(state, place(batch, to.batch), place(hypers, to.everywhere))
@@ -334,7 +334,7 @@ def by_rows(head_fn: HeadFn, to: MeshLayout) -> HeadFn:
 
 
 def bytes_per_device(tree: Any) -> int:
-    """Bytes of a tree of arrays, or of shapes with a sharding, on one device of its mesh."""
+    """Returns the bytes of arrays, or of shapes with a sharding, on one device of their mesh."""
     return sum(
         math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize
         for leaf in jax.tree.leaves(tree)

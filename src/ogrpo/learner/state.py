@@ -1,6 +1,7 @@
-"""The train state: a frozen pytree, and what a caller may change without recompiling."""
+"""The train state, its optimizers, and how a gradient becomes new weights."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any, Literal, NamedTuple
 
 import flax.struct
@@ -10,6 +11,7 @@ import optax
 from jax import Array
 
 from ogrpo.batch import VALUE_HEAD
+from ogrpo.learner.finite import all_finite, choose
 
 Params = Any
 
@@ -47,12 +49,12 @@ class TrainState:
 
 
 def reset(optimizer: optax.GradientTransformation) -> Callable[[TrainState], TrainState]:
-    """Returns `state -> state` with the optimizer as before its first update, laid out as it is."""
+    """Returns `state -> state` that begins the optimizer anew, in the same layout."""
 
     def again(state: TrainState) -> TrainState:
         where = jax.tree.map(lambda leaf: leaf.sharding, state.opt_state)
         fresh = jax.jit(optimizer.init, out_shardings=where)(state.params)
-        return state.replace(opt_state=fresh)  # type: ignore[attr-defined]
+        return replace(state, opt_state=fresh)
 
     return again
 
@@ -130,21 +132,16 @@ def adam(
         second as rows and columns too (Shazeer & Stern 2018, arXiv:1804.04235, algorithm 2, with
         the constant decay of section 7.1), the first being of what they have scaled.
     """
+    if moments == "factored":
+        momentum = optax.ema(b1, debias=True, accumulator_dtype=jnp.bfloat16)
+        scaled = optax.chain(factored_rms(b2=b2, eps=eps), momentum)
+    else:
+        dtype = jnp.bfloat16 if moments == "bfloat16" else None
+        scaled = optax.scale_by_adam(b1=b1, b2=b2, eps=eps, mu_dtype=dtype)
     chained = optax.chain(
-        clip_by_global_norm(max_grad_norm),
-        _scaled(moments, b1=b1, b2=b2, eps=eps),
-        optax.add_decayed_weights(weight_decay),
+        clip_by_global_norm(max_grad_norm), scaled, optax.add_decayed_weights(weight_decay)
     )
     return Direction(*chained)
-
-
-def _scaled(moments: Moments, *, b1: float, b2: float, eps: float) -> optax.GradientTransformation:
-    if moments == "full":
-        return optax.scale_by_adam(b1=b1, b2=b2, eps=eps)
-    if moments == "bfloat16":
-        return optax.scale_by_adam(b1=b1, b2=b2, eps=eps, mu_dtype=jnp.bfloat16)
-    momentum = optax.ema(b1, debias=True, accumulator_dtype=jnp.bfloat16)
-    return optax.chain(factored_rms(b2=b2, eps=eps), momentum)
 
 
 def factored_rms(*, b2: float, eps: float) -> optax.GradientTransformation:
@@ -159,59 +156,6 @@ def factored_rms(*, b2: float, eps: float) -> optax.GradientTransformation:
         epsilon=eps**2,
         min_dim_size_to_factor=LEAST_FACTORED,
     )
-
-
-def step_updates(updates: Params, learning_rate: Array | None) -> Params:
-    """Returns -learning_rate * direction in its dtype: what a `Direction` adds to parameters.
-
-    Raises:
-      ValueError: there is no learning rate.
-    """
-    if learning_rate is None:
-        raise ValueError(
-            "the optimizer is a Direction, without a step size, and Hypers.learning_rate is None:"
-            " give a learning rate"
-        )
-    return jax.tree.map(lambda d: -learning_rate.astype(d.dtype) * d, updates)
-
-
-def at_rate(opt_state: optax.OptState, learning_rate: Array | None) -> optax.OptState:
-    """Sets the learning rate of an optimizer that was made by `optax.inject_hyperparams`.
-
-    None leaves the optimizer's own.
-
-    Raises:
-      ValueError: a learning rate for an optimizer whose own cannot be set.
-    """
-    if learning_rate is None:
-        return opt_state
-    if not any(map(_takes_rate, jax.tree.leaves(opt_state, is_leaf=_takes_rate))):
-        raise ValueError(
-            "the optimizer has a step size of its own, which Hypers.learning_rate would not change:"
-            " give None there, or make it by optax.inject_hyperparams(...)(learning_rate=a number)"
-        )
-
-    def set_rate(node: Any) -> Any:
-        if not _takes_rate(node):
-            return node
-        rate = learning_rate.astype(node.hyperparams["learning_rate"].dtype)
-        return node._replace(hyperparams={**node.hyperparams, "learning_rate": rate})
-
-    return jax.tree.map(set_rate, opt_state, is_leaf=_takes_rate)
-
-
-def _takes_rate(node: Any) -> bool:
-    """Whether a node holds a learning rate that no schedule of its own overwrites."""
-    if not isinstance(node, _INJECTED):
-        return False
-    scheduled = getattr(node, "hyperparams_states", {})
-    return "learning_rate" in node.hyperparams and "learning_rate" not in scheduled
-
-
-_INJECTED = (
-    optax.schedules.InjectHyperparamsState,
-    optax.schedules.InjectStatefulHyperparamsState,
-)
 
 
 def is_large(params: Params) -> bool:
@@ -248,3 +192,105 @@ def init_state(
 ) -> TrainState:
     """Returns the state before the first update, with its trust region's initial state."""
     return TrainState(params, optimizer.init(params), jnp.zeros((), jnp.int32), region, frozen)
+
+
+def guarded(
+    state: TrainState,
+    grads: Params,
+    optimizer: optax.GradientTransformation,
+    learning_rate: Array | None,
+    is_finite: Array,
+) -> tuple[TrainState, Array]:
+    """Applies a gradient where all is finite; returns the state and whether it was applied.
+
+    The state stays as it is unless `is_finite` holds and the new weights are finite. A large
+    model's are computed twice, to be checked and then in place: a select between old and new
+    ones, which rounds as an update without the guard does, would hold both. Where the moments
+    are smaller than the weights (factored), computing twice would hold more than the select
+    does.
+    """
+    trained = replace(state, frozen=())  # a branch would copy what it passes on
+
+    def step(state: TrainState, grads: Params) -> TrainState:
+        return apply_gradient(state, grads, optimizer, learning_rate)
+
+    def keep(state: TrainState, _: Params) -> TrainState:
+        return state
+
+    def size(tree: Any) -> int:
+        return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
+
+    stepped = step(trained, grads)
+    taken = all_finite(stepped.params, also=is_finite)
+    if is_large(state.params) and size(trained.opt_state) >= size(trained.params):
+        after = jax.lax.cond(taken, step, keep, trained, grads)
+    else:
+        after = choose(taken, stepped, trained)
+    return replace(after, frozen=state.frozen), taken
+
+
+def apply_gradient(
+    state: TrainState,
+    grads: Params,
+    optimizer: optax.GradientTransformation,
+    learning_rate: Array | None,
+) -> TrainState:
+    """Returns theta + Optax's updates, or theta - learning_rate * direction of a `Direction`.
+
+    Each parameter is updated in its own dtype.
+
+    Raises:
+      ValueError: the learning rate is missing, or has no effect (see `at_rate`).
+    """
+    directed = isinstance(optimizer, Direction)
+    if directed and learning_rate is None:
+        raise ValueError(
+            "the optimizer is a Direction, without a step size, and Hypers.learning_rate is None:"
+            " give a learning rate"
+        )
+    opt_state = state.opt_state if directed else at_rate(state.opt_state, learning_rate)
+    with jax.numpy_dtype_promotion("standard"):  # Optax's Adam raises a float to an integer
+        updates, opt_state = optimizer.update(grads, opt_state, state.params)
+    if directed and learning_rate is not None:
+        updates = jax.tree.map(lambda d: -learning_rate.astype(d.dtype) * d, updates)
+    params = optax.apply_updates(state.params, updates)
+    return replace(state, params=params, opt_state=opt_state, updates=state.updates + 1)
+
+
+def at_rate(opt_state: optax.OptState, learning_rate: Array | None) -> optax.OptState:
+    """Sets the learning rate of an optimizer that was made by `optax.inject_hyperparams`.
+
+    None leaves it as it is.
+
+    Raises:
+      ValueError: a learning rate for an optimizer whose own cannot be set.
+    """
+    if learning_rate is None:
+        return opt_state
+    if not any(map(_takes_rate, jax.tree.leaves(opt_state, is_leaf=_takes_rate))):
+        raise ValueError(
+            "the optimizer has a step size, which Hypers.learning_rate would not change:"
+            " give None there, or make it by optax.inject_hyperparams(...)(learning_rate=a number)"
+        )
+
+    def set_rate(node: Any) -> Any:
+        if not _takes_rate(node):
+            return node
+        rate = learning_rate.astype(node.hyperparams["learning_rate"].dtype)
+        return node._replace(hyperparams={**node.hyperparams, "learning_rate": rate})
+
+    return jax.tree.map(set_rate, opt_state, is_leaf=_takes_rate)
+
+
+def _takes_rate(node: Any) -> bool:
+    """Whether a node holds a learning rate that no schedule of its own overwrites."""
+    if not isinstance(node, _INJECTED):
+        return False
+    scheduled = getattr(node, "hyperparams_states", {})
+    return "learning_rate" in node.hyperparams and "learning_rate" not in scheduled
+
+
+_INJECTED = (
+    optax.schedules.InjectHyperparamsState,
+    optax.schedules.InjectStatefulHyperparamsState,
+)

@@ -1,18 +1,22 @@
 """One policy update: log-probs -> objective -> (total, count) -> gradient -> Optax.
 
 The update is jitted once. What it composes (log-probs, objective, advantage, aggregation) are
-functions given when it is made; what an experiment sweeps (`Hypers`) are traced arguments.
+functions of its `Recipe`; what an experiment sweeps (`Hypers`) are traced arguments.
+
+A batch that was cut by tokens has parts of A places, each of a group and some of its completions
+(`Packing.groups`, `Packing.here`).
 """
 
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
 import optax
 from jax import Array
+from jax.typing import DTypeLike
 
 from ogrpo.batch import Batch, Packing, PolicyOutput
 from ogrpo.core.advantages import zero_variance_mask
@@ -21,24 +25,31 @@ from ogrpo.core.algorithms import REFERENCE, VALUES, Algorithm, LooksAt, at_toke
 from ogrpo.core.objectives import TokenBatch
 from ogrpo.core.returns import Along
 from ogrpo.core.trust_region import TrustRegion
-from ogrpo.learner.apply import guarded
 from ogrpo.learner.finite import all_finite, choose
-from ogrpo.learner.memory import CompilerOptions
-from ogrpo.learner.metrics import Metrics, MetricsFn, head_norm, region_metrics, summarize
-from ogrpo.learner.offload import fetched, put_back
-from ogrpo.learner.pieces import added, rows_of
-from ogrpo.learner.state import (
-    Hypers,
-    Params,
-    TrainState,
-    is_large,
-    join,
-)
+from ogrpo.learner.memory import CompilerOptions, fetched, put_back
+from ogrpo.learner.metrics import Metrics, MetricsFn, head_norm, summarize
+from ogrpo.learner.state import Hypers, Params, TrainState, guarded, is_large, join
+
+Tree = TypeVar("Tree")
 
 PolicyFn = Callable[[Params, Batch[Array], Array], PolicyOutput[Array]]
 ObjectiveFn = Callable[..., Array]
 RegionFn = Callable[[ObjectiveFn], TrustRegion]
 UpdateFn = Callable[[TrainState, Batch[Array], Hypers], tuple[TrainState, Metrics]]
+
+
+def compute_in(policy_fn: PolicyFn, dtype: DTypeLike) -> PolicyFn:
+    """Returns the policy of parameters rounded to `dtype` at each use (arXiv:1710.03740, 3.1).
+
+    The gradient reaches the parameters in their own dtype: with bfloat16 compute and float32 master
+    weights, a step too small to show in bfloat16 is kept, and such steps add up. Microbatches are
+    summed in the parameters' dtype too.
+    """
+
+    def policy(params: Params, batch: Batch[Array], temperature: Array) -> PolicyOutput[Array]:
+        return policy_fn(jax.tree.map(lambda x: x.astype(dtype), params), batch, temperature)
+
+    return policy
 
 
 class Recipe(NamedTuple):
@@ -48,7 +59,7 @@ class Recipe(NamedTuple):
     algorithm: Algorithm
     """The method; its knobs come with each update."""
     reads: frozenset[str]
-    """What the method reads with the run's knobs (`Algorithm.inputs`)."""
+    """The inputs that the method reads with the run's knobs (`Algorithm.inputs`)."""
     metrics_fn: MetricsFn = summarize
     mask_zero_variance: bool = False
     """Whether groups of equal rewards are left out, their KL term too."""
@@ -96,13 +107,9 @@ def weigh(batch: Batch[Array], recipe: Recipe, hypers: Hypers) -> Weighed:
     mask = active & ~silent[:, None, None] if recipe.mask_zero_variance else active
     counted = active if recipe.count_masked else mask
     key = jax.random.key(hypers.seed)
-    advantages = recipe.algorithm.credit(batch.rewards, hypers.knobs, key, along(batch))
+    along = Along(active, batch.step_rewards, batch.step_ends, batch.values)
+    advantages = recipe.algorithm.credit(batch.rewards, hypers.knobs, key, along)
     return Weighed(batch=batch, advantages=advantages, mask=mask, counted=counted)
-
-
-def along(batch: Batch[Array]) -> Along:
-    """Returns what a batch knows along its completions: masks, rewards of steps, values."""
-    return Along(batch.active_mask, batch.step_rewards, batch.step_ends, batch.values)
 
 
 def token_batch(weighed: Weighed, log_probs: Array) -> TokenBatch:
@@ -211,13 +218,6 @@ def _region(recipe: Recipe, hypers: Hypers) -> TrustRegion | None:
     return recipe.region_fn(objective)
 
 
-def _next_region(
-    recipe: Recipe, hypers: Hypers, region: Any, log_probs: Array, tokens: TokenBatch
-) -> Any:
-    trust = _region(recipe, hypers)
-    return region if trust is None else trust.update(region, trust.measure(log_probs, tokens))
-
-
 def _parts(batch: Batch[Array], recipe: Recipe) -> int:
     """Returns the number of microbatches: as many as configured, or as the packing has."""
     if recipe.packed != (batch.packing is not None):
@@ -305,7 +305,7 @@ def _gradient_of_pieces(
     def accumulate(sums: tuple, packing: Packing[Array]) -> tuple[tuple, None]:
         grads, total, output = sums
         more, evidence = grad_fn(params, _piece(whole, packing))
-        output = jax.tree.map(partial(added, packing=packing), output, evidence.output)
+        output = jax.tree.map(partial(_added, packing=packing), output, evidence.output)
         grads = jax.tree.map(jnp.add, grads, more)
         return (grads, total + evidence.total.total, output), None
 
@@ -322,12 +322,42 @@ def _gradient_of_pieces(
 
 def _piece(whole: Weighed, packing: Packing[Array]) -> Weighed:
     """Returns the groups at the places of some parts, without completions that are elsewhere."""
-    piece, here = rows_of(whole, packing)
+    groups, here = _places(packing)
+    piece = jax.tree.map(lambda x: jnp.take(x, groups, axis=0, mode="clip"), whole)
     batch = piece.batch._replace(
         completion_mask=piece.batch.completion_mask & here,
         packing=packing._replace(groups=None, here=None),
     )
     return piece._replace(batch=batch, mask=piece.mask & here, counted=piece.counted & here)
+
+
+def in_order(rows: PolicyOutput[Array], packing: Packing[Array], count: int) -> PolicyOutput[Array]:
+    """Scatters rows [K A, G, T] of a batch cut by tokens to its groups [N, G, T]; 0 elsewhere.
+
+    Args:
+      rows: the outputs at the parts' places.
+      packing: with `groups` and `here`.
+      count: N.
+    """
+
+    def back(rows: Array) -> Array:
+        return _added(jnp.zeros((count, *rows.shape[1:]), rows.dtype), rows, packing)
+
+    return jax.tree.map(back, rows)
+
+
+def _added(sums: Array, rows: Array, packing: Packing[Array]) -> Array:
+    """Adds the rows of parts [K A, G, T] to [N, G, T], where their completions belong."""
+    groups, here = _places(packing)
+    return sums.at[groups].add(jnp.where(here, rows, 0), mode="drop")
+
+
+def _places(packing: Packing[Array]) -> tuple[Array, Array]:
+    """Returns the group of each place of the parts [K A], and its completions [K A, G, 1]."""
+    assert packing.groups is not None
+    assert packing.here is not None
+    groups = packing.groups.ravel()
+    return groups, packing.here.reshape(len(groups), -1, 1)
 
 
 def gradient_of_update(
@@ -355,22 +385,22 @@ def make_update(
     which `Hypers.learning_rate` scales, or any of Optax's. `options` are those of the compiler
     (`memory.compiler_options`).
     """
-    return with_frozen(jit_step(optimizer, recipe, options))
+    return join_frozen(jit_step(optimizer, recipe, compiler_options=options))
 
 
 def jit_step(
-    optimizer: optax.GradientTransformation, recipe: Recipe, options: CompilerOptions | None
-) -> Any:
-    """Returns the jitted step on one device: `(state, frozen, batch, hypers) -> state, metrics`."""
-    step = apart(make_step(optimizer, recipe))
-    return jax.jit(step, donate_argnums=0, compiler_options=options)
+    optimizer: optax.GradientTransformation, recipe: Recipe, **jit_options: Any
+) -> "SplitUpdateFn":
+    """Returns the jitted step `(state, frozen, batch, hypers) -> (state, metrics)`."""
+    step = split_frozen(make_step(optimizer, recipe))
+    return jax.jit(step, donate_argnums=0, **jit_options)
 
 
-ApartFn = Callable[[TrainState, Params, Batch[Array], Hypers], tuple[TrainState, Metrics]]
+SplitUpdateFn = Callable[[TrainState, Params, Batch[Array], Hypers], tuple[TrainState, Metrics]]
 
 
-def apart(step: UpdateFn) -> ApartFn:
-    """Returns a step whose frozen parameters are an argument of their own, and no result."""
+def split_frozen(step: UpdateFn) -> SplitUpdateFn:
+    """Returns a step whose frozen parameters are a separate argument, and no result."""
 
     def update(
         state: TrainState, frozen: Params, batch: Batch[Array], hypers: Hypers
@@ -381,8 +411,8 @@ def apart(step: UpdateFn) -> ApartFn:
     return update
 
 
-def with_frozen(update: ApartFn) -> UpdateFn:
-    """Inverts `apart`, for a function that was jitted between the two."""
+def join_frozen(update: SplitUpdateFn) -> UpdateFn:
+    """Inverts `split_frozen`, for a function that was jitted between the two."""
 
     def step(state: TrainState, batch: Batch[Array], hypers: Hypers) -> tuple[TrainState, Metrics]:
         after, metrics = update(replace(state, frozen=()), state.frozen, batch, hypers)
@@ -407,8 +437,8 @@ def make_step(optimizer: optax.GradientTransformation, recipe: Recipe) -> Update
             f" to it: take one padded microbatch instead of {recipe.microbatches}"
             f"{', packed' if recipe.packed else ''}"
         )
-    apart = recipe.packed or recipe.microbatches > 1
-    if recipe.skip_zero_variance and not (recipe.mask_zero_variance and apart):
+    several = recipe.packed or recipe.microbatches > 1
+    if recipe.skip_zero_variance and not (recipe.mask_zero_variance and several):
         raise ValueError(
             "skip_zero_variance leaves groups out a microbatch at a time: it needs "
             f"mask_zero_variance, which is {recipe.mask_zero_variance}, and more than one "
@@ -426,13 +456,15 @@ def make_step(optimizer: optax.GradientTransformation, recipe: Recipe) -> Update
         loss_fn = partial(token_losses, recipe, hypers, state.region)
         metrics = {
             **recipe.metrics_fn(evidence.output, tokens, drawn, loss_fn),
-            **region_metrics(state.region),
+            **({"trust_region": state.region} if isinstance(state.region, Array) else {}),
             "loss": mean(evidence.total),
             "grad_norm": optax.tree.norm(grads),
             **head_norm(grads),
             "zero_variance": jnp.mean(zero_variance_mask(batch.rewards), dtype=jnp.float32),
         }
-        region = _next_region(recipe, hypers, state.region, log_probs, tokens)
+        trust, region = _region(recipe, hypers), state.region
+        if trust is not None:
+            region = trust.update(region, trust.measure(log_probs, tokens))
         is_finite = all_finite((metrics["loss"], metrics["grad_norm"], region))
         here = fetched(state, grads) if recipe.offload else state
         after, taken = guarded(here, grads, optimizer, hypers.learning_rate, is_finite)

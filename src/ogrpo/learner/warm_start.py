@@ -9,15 +9,14 @@ from jax import Array
 
 from ogrpo.batch import Batch
 from ogrpo.core.aggregate import token_mean
-from ogrpo.learner.apply import apply_gradient
-from ogrpo.learner.state import TrainState
+from ogrpo.learner.state import TrainState, apply_gradient
 from ogrpo.learner.update import PolicyFn
 
 ImitateFn = Callable[[TrainState, Batch[Array], Array], tuple[TrainState, Array]]
 
 
 def make_imitate(optimizer: optax.GradientTransformation, policy_fn: PolicyFn) -> ImitateFn:
-    """The jitted step `(state, batch, learning_rate) -> (state, loss)` on demonstrations.
+    """Returns the jitted step `(state, batch, learning_rate) -> (state, loss)` on demonstrations.
 
     The loss is the mean negative log-likelihood of the demonstrations' tokens within the loss mask,
     in nats a token; the rewards and behaviour log-probs of the batch are not read. `state` is
@@ -36,7 +35,7 @@ def make_imitate(optimizer: optax.GradientTransformation, policy_fn: PolicyFn) -
 
 
 def imitation_loss(policy_fn: PolicyFn) -> Callable[[object, Batch[Array]], Array]:
-    """`(params, batch) -> ` mean negative log-likelihood of demonstrations, in nats a token."""
+    """Returns `(params, batch) ->` mean negative log-likelihood of a token, in nats."""
 
     def loss_fn(params: object, batch: Batch[Array]) -> Array:
         log_probs = policy_fn(params, batch, jnp.float32(1.0)).log_probs

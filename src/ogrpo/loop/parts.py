@@ -13,11 +13,10 @@ from ogrpo.config.schedule import ReuseLimits, Schedule
 from ogrpo.config.train import Certification
 from ogrpo.data.packing import Shape
 from ogrpo.data.replay import ReplayBuffer
-from ogrpo.learner.examine import ExamineFn
-from ogrpo.learner.offload import Storage
+from ogrpo.learner.examine import ExamineFn, NoiseFn
+from ogrpo.learner.memory import Storage
 from ogrpo.learner.state import Hypers, Params, TrainState
 from ogrpo.learner.update import UpdateFn
-from ogrpo.learner.variance import NoiseFn
 from ogrpo.loop.batches import Packer
 from ogrpo.protocol import Engine, Group, Sampling
 from ogrpo.rollout.check import Terms

@@ -15,11 +15,11 @@ from ogrpo.core.algorithms import STEPS, VALUES
 from ogrpo.data.packing import TOKEN_RUNGS, Shape
 from ogrpo.data.tokenizer import TextTokenizer
 from ogrpo.kernels import attention
+from ogrpo.learner.examine import make_noise
 from ogrpo.learner.hosts import fetch
-from ogrpo.learner.offload import DEVICE_MEMORY, HOST_MEMORY
+from ogrpo.learner.memory import DEVICE_MEMORY, HOST_MEMORY
 from ogrpo.learner.state import Hypers, adam, hypers, reset
 from ogrpo.learner.update import PolicyFn, Recipe
-from ogrpo.learner.variance import make_noise
 from ogrpo.loop import Packer, Parts
 from ogrpo.loop.parts import (
     Collection,

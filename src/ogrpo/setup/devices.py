@@ -24,12 +24,10 @@ from ogrpo.kernels.log_probs.sharded import log_probs_over_mesh
 from ogrpo.learner import sharding
 from ogrpo.learner.examine import ExamineFn, make_examine
 from ogrpo.learner.hosts import several
-from ogrpo.learner.memory import CompilerOptions, compiler_options
-from ogrpo.learner.offload import check_host_memory, on_host
-from ogrpo.learner.precision import compute_in
+from ogrpo.learner.memory import CompilerOptions, check_host_memory, compiler_options, on_host
 from ogrpo.learner.sharding import MeshLayout
 from ogrpo.learner.state import TrainState, init_state, join
-from ogrpo.learner.update import PolicyFn, Recipe, UpdateFn, make_update
+from ogrpo.learner.update import PolicyFn, Recipe, UpdateFn, compute_in, make_update
 from ogrpo.loop import stream_seed
 from ogrpo.loop.batches import to_device
 from ogrpo.policy import DecoderConfig, Params

@@ -29,9 +29,8 @@ from ogrpo.kernels import attention
 from ogrpo.kernels.log_probs import check_available, choose, kernel
 from ogrpo.learner.checkpoint import Checkpoints, content_hash
 from ogrpo.learner.finite import require_finite
-from ogrpo.learner.pieces import in_order
 from ogrpo.learner.state import adam, init_state
-from ogrpo.learner.update import PolicyFn
+from ogrpo.learner.update import PolicyFn, in_order
 from ogrpo.learner.warm_start import imitation_loss, make_imitate, warm_start
 from ogrpo.loop import Packer
 from ogrpo.loop.batches import make_batch
