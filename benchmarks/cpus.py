@@ -1,10 +1,10 @@
-"""Which CPUs a worker may use."""
+"""The CPUs of a worker."""
 
 import os
 
 
 def on_cpus(threads: int) -> list[str]:
-    """What goes before a command so that it runs on the first so many of this process's CPUs."""
+    """Returns the words before a command that bind it to the first so many of our CPUs."""
     cpus = sorted(os.sched_getaffinity(0))[:threads]
     if len(cpus) < threads:
         raise ValueError(f"--threads is {threads}, but there are {len(cpus)} CPUs")

@@ -126,11 +126,11 @@ def boxed(rng: random.Random) -> Question:
     unit = r"\text{ cm}" if len(said) == len(gold) == 1 and rng.random() < 0.2 else ""
     text = text if apart else rf"\boxed{{{', '.join(items)}{unit}}}"
     judge = rng.choice(("boxed", "free"))
-    wanted = ", ".join(written(value, rng) for value in sorted(gold))
-    return Question(judge, f"Hence ${text}$.", wanted, said == gold)
+    gold_text = ", ".join(written(value, rng) for value in sorted(gold))
+    return Question(judge, f"Hence ${text}$.", gold_text, said == gold)
 
 
-def chosen(rng: random.Random) -> Question:
+def worded(rng: random.Random) -> Question:
     """A word or a choice."""
     words = WORDS if rng.random() < 0.5 else list("ABCDE")
     gold = rng.choice(words)
@@ -156,8 +156,8 @@ def called(rng: random.Random) -> Question:
     tags = "\n".join(f"<tool_call>{json.dumps(one)}</tool_call>" for one in objects)
     text = rng.choice((f"[{python}]", json.dumps(objects), f"Let me see.\n{tags}"))
     thought = rng.choice(("", "", "<think>[f(x=1)]</think>"))
-    wanted = json.dumps([{"name": n, "arguments": a} for n, a in gold])
-    return Question("tools", thought + text, wanted, not wrong)
+    gold_text = json.dumps([{"name": n, "arguments": a} for n, a in gold])
+    return Question("tools", thought + text, gold_text, not wrong)
 
 
 def _call(rng: random.Random) -> tuple[str, dict[str, object]]:
@@ -179,7 +179,7 @@ def noisy(rng: random.Random) -> Question:
     return Question(judge, text, str(rng.randint(10**8, 10**9)), False)
 
 
-KINDS: tuple[Callable[[random.Random], Question], ...] = (marked, boxed, chosen, called, noisy)
+KINDS: tuple[Callable[[random.Random], Question], ...] = (marked, boxed, worded, called, noisy)
 
 
 def questions(count: int, seed: int) -> Iterator[Question]:
@@ -193,7 +193,7 @@ def questions(count: int, seed: int) -> Iterator[Question]:
 
 
 class Fuzzed(NamedTuple):
-    """What came of the questions."""
+    """The verdicts on the questions."""
 
     outcomes: Counter[str]
     accepted: list[Question]
@@ -210,24 +210,24 @@ def fuzz(count: int, seed: int, *, processes: int = 2) -> Fuzzed:
     for name in ("marker", "boxed", "free"):
         judges[name] = one = math.counting_apart()
         one.extract = EXTRACTORS[name]
-    found = Fuzzed(Counter(), [], [])
+    verdicts = Fuzzed(Counter(), [], [])
     try:
-        asked = list(questions(count, seed))
+        every = list(questions(count, seed))
         for name, judge in judges.items():
-            own = [one for one in asked if one.judge == name]
-            for start in range(0, len(own), BATCH):
-                _note(judge, own[start : start + BATCH], found)
+            batch = [one for one in every if one.judge == name]
+            for start in range(0, len(batch), BATCH):
+                _note(judge, batch[start : start + BATCH], verdicts)
     finally:
         math.close()
-    return found
+    return verdicts
 
 
-def _note(judge: Judge, asked: Sequence[Question], found: Fuzzed) -> None:
-    texts, golds, reasons = ([one[n] for one in asked] for n in (1, 2, 4))
-    for one, outcome in zip(asked, judge.judge_all(texts, reasons, golds), strict=True):
-        found.outcomes[outcome] += 1
+def _note(judge: Judge, questions: Sequence[Question], verdicts: Fuzzed) -> None:
+    texts, golds, reasons = ([one[n] for one in questions] for n in (1, 2, 4))
+    for one, outcome in zip(questions, judge.judge_all(texts, reasons, golds), strict=True):
+        verdicts.outcomes[outcome] += 1
         if (outcome == "correct") != one.right:
-            (found.refused if one.right else found.accepted).append(one)
+            (verdicts.refused if one.right else verdicts.accepted).append(one)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -235,15 +235,18 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--judgements", type=int, default=80_000)
     parser.add_argument("--seed", type=int, default=0)
-    given = parser.parse_args(arguments)
-    found = fuzz(given.judgements, given.seed)
-    for what, asked in (("wrongly accepted", found.accepted), ("wrongly refused", found.refused)):
-        for one in asked:
+    options = parser.parse_args(arguments)
+    verdicts = fuzz(options.judgements, options.seed)
+    for what, wrong in (
+        ("wrongly accepted", verdicts.accepted),
+        ("wrongly refused", verdicts.refused),
+    ):
+        for one in wrong:
             print(f"{what}: {one!r}")
-    told = ", ".join(f"{count:,} {name}" for name, count in sorted(found.outcomes.items()))
+    outcomes = ", ".join(f"{count:,} {name}" for name, count in sorted(verdicts.outcomes.items()))
     print(
-        f"{given.judgements:,} judgements with seed {given.seed}: {told}; "
-        f"{len(found.accepted)} wrongly accepted, {len(found.refused)} wrongly refused"
+        f"{options.judgements:,} judgements with seed {options.seed}: {outcomes}; "
+        f"{len(verdicts.accepted)} wrongly accepted, {len(verdicts.refused)} wrongly refused"
     )
 
 

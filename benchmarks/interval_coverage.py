@@ -1,4 +1,4 @@
-"""How often the 95 % intervals of Pass@1 and Pass@k hold the truth, by simulation.
+"""Coverage of the 95 % intervals of Pass@1 and Pass@k, by simulation.
 
     python -m benchmarks.interval_coverage             # the tables of docs/evaluation.md, 5 minutes
     python -m benchmarks.interval_coverage --runs 200  # a look, half a minute
@@ -66,7 +66,7 @@ def coverage(
     truth: float | None = None,
     interval: Callable[[NDArray[np.float32]], Estimate] = clustered_interval,
 ) -> Coverage:
-    """Simulate `runs` evaluations; the truth is the population's mean unless another is given."""
+    """Simulate `runs` evaluations; the truth is the population's mean unless there is another."""
     rng = np.random.default_rng(seed)
     truth = population.mean if truth is None else truth
     held, width = 0, 0.0
@@ -100,18 +100,18 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--runs", type=int, default=2000, help="evaluations a setting (2000)")
     parser.add_argument("--seed", type=int, default=0)
-    given = parser.parse_args(arguments)
-    print(_pass_at_1(given.runs, given.seed), end="\n\n")
-    print(_pass_at_k(given.runs, given.seed))
+    options = parser.parse_args(arguments)
+    print(_pass_at_1(options.runs, options.seed), end="\n\n")
+    print(_pass_at_k(options.runs, options.seed))
 
 
 def _pass_at_1(runs: int, seed: int) -> str:
-    found: dict[float, list[tuple[Coverage, str]]] = defaultdict(list)
+    by_mean: dict[float, list[tuple[Coverage, str]]] = defaultdict(list)
     for population, problems, samples in settings():
         one = coverage(population, problems, samples, runs=runs, seed=seed)
         where = f"{problems} problems, {samples} samples, {population.kind}"
-        found[population.mean].append((one, where))
-    rows = [_row(f"{mean:g}", cells) for mean, cells in found.items()]
+        by_mean[population.mean].append((one, where))
+    rows = [_row(f"{mean:g}", cells) for mean, cells in by_mean.items()]
     return _table("mean", rows)
 
 

@@ -1,4 +1,4 @@
-"""What XLA plans for updates: lowered from shapes and compiled for the CPU; nothing runs.
+"""Memory that XLA plans for updates: lowered from shapes and compiled for the CPU; nothing runs.
 
     python -m benchmarks.memory lengths --completions 512 1024 2048 4096 8192 16384 32768
     python -m benchmarks.memory layouts --tokens 4608 8192 16384
@@ -58,7 +58,7 @@ class Planned(NamedTuple):
 
     @property
     def temporary(self) -> int:
-        """What lives between inputs and outputs."""
+        """Bytes that live between inputs and outputs."""
         return self.analysis.temp_size_in_bytes
 
     @property

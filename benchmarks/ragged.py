@@ -1,4 +1,4 @@
-"""What padding costs an update: padded against packed batches of GSM8K's lengths.
+"""The cost of padding to an update: padded against packed batches of GSM8K's lengths.
 
     python -m benchmarks.ragged --gsm8k FOLDER
 
@@ -75,7 +75,7 @@ class Spent(NamedTuple):
 
 
 def read_lengths(folder: Path) -> Lengths:
-    """Of the training split, under a BPE of 8,192 tokens."""
+    """Reads the lengths of the training split, under a BPE of 8,192 tokens."""
     problems = read_problems(folder / "train.jsonl")
     texts = [text for p in problems for text in (p.question, p.answer)]
     tokenizer = train_bpe(texts, 8192, split_digits=False)
@@ -88,9 +88,11 @@ def read_lengths(folder: Path) -> Lengths:
 def draw(lengths: Lengths, options: Options, rng: np.random.Generator) -> Batch[np.ndarray]:
     """A batch of random problems, half of each group right, so that every group carries loss."""
     n, g, t = options.groups, options.members, options.completion
-    chosen = rng.integers(0, len(lengths.questions), n)
-    prompts = np.minimum(lengths.questions[chosen], options.prompt)
-    stretched = lengths.answers[chosen][:, None] * np.exp(options.spread * rng.normal(size=(n, g)))
+    problems = rng.integers(0, len(lengths.questions), n)
+    prompts = np.minimum(lengths.questions[problems], options.prompt)
+    stretched = lengths.answers[problems][:, None] * np.exp(
+        options.spread * rng.normal(size=(n, g))
+    )
     sizes = np.clip(np.ceil(stretched), 1, t)
     mask = np.arange(t) < sizes[..., None]
     return Batch(
@@ -142,7 +144,7 @@ class Bench:
         self.packer = Packer(options.microbatches, skip_zero_variance=False)
         self.programs: dict[Any, Callable[..., Any]] = {}
         self.memory: dict[Any, int] = {}
-        self.given = hypers(1e-5, 1.0, KNOBS)
+        self.hypers = hypers(1e-5, 1.0, KNOBS)
 
     def made(self, kind: str, groups: Batch[np.ndarray]) -> Made:
         packer = self.packer if kind == "packed" else None
@@ -153,7 +155,7 @@ class Bench:
         """Compiled before it is measured, and its temporary bytes."""
         key = (kind, made.shape)
         if key not in self.programs:
-            lowered = jax.jit(self.updates[kind]).lower(self.state(), made.batch, self.given)
+            lowered = jax.jit(self.updates[kind]).lower(self.state(), made.batch, self.hypers)
             self.programs[key] = lowered.compile()
             self.memory[key] = self.programs[key].memory_analysis().temp_size_in_bytes  # pyright: ignore
         return self.programs[key], self.memory[key]
@@ -166,7 +168,7 @@ class Bench:
         run, _ = self.program(kind, made)
         state = jax.block_until_ready(self.state())
         before, begin = os.times(), time.perf_counter()
-        jax.block_until_ready(run(state, made.batch, self.given))
+        jax.block_until_ready(run(state, made.batch, self.hypers))
         after, end = os.times(), time.perf_counter()
         return Spent(after.user + after.system - before.user - before.system, end - begin)
 
@@ -195,21 +197,21 @@ def main(options: Options) -> None:
         )
     print(count(lengths, options, bench))
     rng = np.random.default_rng(options.seed)
-    found: dict[str, list[tuple[float, ...]]] = {"padded": [], "packed": []}
+    spent: dict[str, list[tuple[float, ...]]] = {"padded": [], "packed": []}
     for turn in range(options.rounds):
         groups = draw(lengths, options, rng)
-        for kind in sorted(found, reverse=turn % 2 == 1):
+        for kind in sorted(spent, reverse=turn % 2 == 1):
             made = bench.made(kind, groups)
             _, memory = bench.program(kind, made)
             bench.spent(kind, made)  # warms caches up
-            found[kind].append((*bench.spent(kind, made), memory / 2**20))
-    show(found)
+            spent[kind].append((*bench.spent(kind, made), memory / 2**20))
+    show(spent)
 
 
-def show(found: dict[str, list[tuple[float, ...]]]) -> None:
+def show(spent: dict[str, list[tuple[float, ...]]]) -> None:
     """Medians, extremes and ratios."""
     print(f"\n{'':8s}{'CPU s':>24s}{'wall s':>24s}{'memory MiB':>24s}")
-    for kind, rows in found.items():
+    for kind, rows in spent.items():
         cells = [
             f"{statistics.median(column):8.2f} ({min(column):.2f}-{max(column):.2f})"
             for column in zip(*rows, strict=True)
@@ -217,7 +219,7 @@ def show(found: dict[str, list[tuple[float, ...]]]) -> None:
         print(f"{kind:8s}" + "".join(f"{cell:>24s}" for cell in cells))
     ratios = [
         [p / q for p, q in zip(*pair, strict=True)]
-        for pair in zip(*(zip(*found[kind], strict=True) for kind in found), strict=True)
+        for pair in zip(*(zip(*spent[kind], strict=True) for kind in spent), strict=True)
     ]
     cells = [f"{statistics.median(r):8.2f} ({min(r):.2f}-{max(r):.2f})" for r in ratios]
     print(f"{'ratio':8s}" + "".join(f"{cell:>24s}" for cell in cells))

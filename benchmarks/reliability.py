@@ -41,11 +41,11 @@ def main() -> int:
     suites = parser.parse_args().suites or [*SUITES]
     if unknown := [name for name in suites if name not in SUITES]:
         parser.error(f"there is no suite {unknown[0]!r}; there are {', '.join(SUITES)}")
-    found = [run(name) for name in suites]
+    results = [run(name) for name in suites]
     print()
-    for name, status, seconds in found:
+    for name, status, seconds in results:
         print(f"{name:10} {'passed' if status == 0 else f'FAILED ({status})':12} {seconds:7.0f} s")
-    return int(any(status for _, status, _ in found))
+    return int(any(status for _, status, _ in results))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What the replay buffer costs on one core: completions/s, bytes in memory and on disk, float16.
+"""The cost of the replay buffer on one core: completions/s, bytes in memory and on disk, float16.
 
     python benchmarks/replay_buffer.py --gsm8k FOLDER
 
@@ -153,10 +153,10 @@ def memory(args: argparse.Namespace, layout: Layout, source: list[Experience]) -
                 buffer.insert(batch)
                 buffer.expire(10 + turn)
                 buffer.sample(args.batch, seed=turn).batch(longest, args.tokens)
-        found = buffer.statistics()
+        held = buffer.statistics()
         print(
-            f"  held {len(buffer) * G:,} completions: {found['bytes'] / 1e6:,.0f} MB live, "
-            f"{found['bytes/allocated'] / 1e6:,.0f} MB allocated; peak resident memory of the "
+            f"  held {len(buffer) * G:,} completions: {held['bytes'] / 1e6:,.0f} MB live, "
+            f"{held['bytes/allocated'] / 1e6:,.0f} MB allocated; peak resident memory of the "
             f"process {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3:,.0f} MB "
             f"(before: {before / 1e3:,.0f} MB)"
         )
@@ -191,7 +191,7 @@ def written(
 
 
 def rounding(args: argparse.Namespace, source: list[Experience]) -> None:
-    """What float16 does to a log-prob and to the log-ratio of a whole completion."""
+    """Measures what float16 does to a log-prob and to the log-ratio of a whole completion."""
     layout = Layout(group_size=G, vocab_size=args.vocab)
     exact = pack(source, layout).log_probs.astype(np.float64)
     error = exact.astype(np.float16).astype(np.float64) - exact

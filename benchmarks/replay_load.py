@@ -27,7 +27,7 @@ LAYOUT = Layout(group_size=G, vocab_size=50_000)
 
 
 class Load(NamedTuple):
-    """What came of it."""
+    """The result of a load."""
 
     held: int
     """Completions held at the end."""
@@ -71,8 +71,8 @@ def compare(buffer: ReplayBuffer, numbers: range, tokens: int) -> int:
     if len(buffer) != len(numbers) * BATCH:
         raise ValueError(f"{len(buffer)} groups are held, {len(numbers) * BATCH} should be")
     for number in numbers:
-        drawn, wanted = buffer.sample(BATCH, seed=number), groups(number, tokens)
-        for name, values in wanted._asdict().items():
+        drawn, expected = buffer.sample(BATCH, seed=number), groups(number, tokens)
+        for name, values in expected._asdict().items():
             if not np.array_equal(getattr(drawn.columns, name), values):
                 raise ValueError(f"batch {number} came back with other {name}")
     return len(numbers) * BATCH * G
@@ -103,17 +103,17 @@ def main(arguments: Sequence[str] | None = None) -> Load:
     parser.add_argument("--completions", type=int, default=1_000_000, help="held")
     parser.add_argument("--tokens", type=int, default=200, help="of a completion, on average")
     parser.add_argument("--folder", type=Path, help="for the files; a temporary one by default")
-    given = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
     begun = time.perf_counter()
-    with tempfile.TemporaryDirectory(dir=given.folder) as folder:
-        found = load(Path(folder), given.completions, given.tokens)
+    with tempfile.TemporaryDirectory(dir=options.folder) as folder:
+        result = load(Path(folder), options.completions, options.tokens)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
     print(
-        f"held {found.held:,} completions; {found.compared:,} came back bit for bit, half of them"
-        f" from disk\na completion takes {found.memory:,.0f} bytes in memory, {found.disk:,.0f} on"
-        f" disk; peak resident memory {peak:.2f} GB; {time.perf_counter() - begun:.0f} s"
+        f"held {result.held:,} completions; {result.compared:,} came back bit for bit, half of them"
+        f" from disk\na completion takes {result.memory:,.0f} bytes in memory, {result.disk:,.0f}"
+        f" on disk; peak resident memory {peak:.2f} GB; {time.perf_counter() - begun:.0f} s"
     )
-    return found
+    return result
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What the side-by-side benchmarks share of their reports: tables, figures, and the machine."""
+"""The parts that reports of side-by-side benchmarks share: tables, figures, and the machine."""
 
 import datetime
 import os
@@ -17,24 +17,24 @@ Runs = dict[str, list[Found]]  # by system, a round each
 Columns = dict[str, Callable[[Found], float]]
 
 
-def heading(title: str, found: Found) -> list[str]:
+def heading(title: str, measured: Found) -> list[str]:
     """The title, when, where and how it was measured, and with which packages."""
-    machine = found["machine"]
+    machine = measured["machine"]
     return [
         f"# {title}",
         "",
-        f"- {machine['date']}, `{found['command']}`, at commit {machine['commit']}",
+        f"- {machine['date']}, `{measured['command']}`, at commit {machine['commit']}",
         f"- {machine['cpu']}, {machine['cores']} cores, {machine['memory']:.1f} GiB, "
         f"{machine['system']}, Python {machine['python']}, load {machine['load']:.2f} at the start",
-        *(f"- {line}" for line in _versions(found)),
+        *(f"- {line}" for line in _versions(measured)),
         "",
     ]
 
 
-def _versions(found: Found) -> list[str]:
+def _versions(measured: Found) -> list[str]:
     """The packages of each system, settings aside."""
     named = {}
-    for part in found["shapes"].values():
+    for part in measured["shapes"].values():
         for spec, runs in part["runs"].items():
             named[spec.partition(":")[0]] = runs[0]["versions"]
     return [
@@ -44,12 +44,12 @@ def _versions(found: Found) -> list[str]:
 
 
 def figures(runs: list[Found], columns: Columns) -> list[list[float]]:
-    """Of each column, the figures of all rounds."""
+    """Returns the figures of all rounds for each column."""
     return [[read(run) for run in runs] for read in columns.values()]
 
 
 def ratios(runs: Runs, spec: str, columns: Columns) -> list[list[float]]:
-    """Of the first system to another, round by round, for each column."""
+    """Returns ratios of the first system to another, round by round, for each column."""
     ours, theirs = figures(next(iter(runs.values())), columns), figures(runs[spec], columns)
     return [
         [a / b for a, b in zip(one, other, strict=True)]
@@ -76,7 +76,7 @@ def _number(value: float) -> str:
 
 
 def command() -> str:
-    """As it was typed, of a module that was run with -m."""
+    """Returns the command line of a module that was run with -m."""
     module = Path(sys.argv[0]).relative_to(Path.cwd()).with_suffix("")
     return shlex.join(["python", "-m", ".".join(module.parts), *sys.argv[1:]])
 

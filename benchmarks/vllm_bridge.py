@@ -1,4 +1,4 @@
-"""What the bridge to vLLM costs: tokens/s against a bare load generator, publishing against a disk.
+"""The cost of the bridge to vLLM: tokens/s beside a bare load generator, publishing beside a disk.
 
     python benchmarks/vllm_bridge.py --python VLLM_PYTHON    # with a CPU server of its own
     python benchmarks/vllm_bridge.py --url http://127.0.0.1:8000 --model DIR    # `ogrpo-serve DIR`
@@ -79,8 +79,8 @@ def server(options: argparse.Namespace) -> Iterator[tuple[str, str]]:
         tiny_policy(Path(folder))
         words = [folder, "--device", "cpu", "--port", str(PORT), "--python", options.python]
         sizes = ["--max-model-len", str(PROMPT + options.tokens), "--kv-cache-gib", "1"]
-        chosen = ogrpo_serve.parser().parse_args([*words, *sizes])
-        command = ogrpo_serve.build(chosen, ogrpo_serve.find_version(options.python), [])
+        parsed = ogrpo_serve.parser().parse_args([*words, *sizes])
+        command = ogrpo_serve.build(parsed, ogrpo_serve.find_version(options.python), [])
         with (Path(folder) / "log").open("wb") as log:
             process = subprocess.Popen(
                 command.arguments,
@@ -150,31 +150,31 @@ def bridge(options: argparse.Namespace, url: str, folder: str) -> None:
 
         by_engine()
         ways = {"bare": by_generator, "bridge": by_engine}
-        found: dict[str, list[tuple[float, float]]] = {name: [] for name in ways}
+        rounds: dict[str, list[tuple[float, float]]] = {name: [] for name in ways}
         for turn in range(options.rounds):
             for name in sorted(ways, reverse=bool(turn % 2)):
-                found[name].append(measured(ways[name]))
-    show(found)
+                rounds[name].append(measured(ways[name]))
+    show(rounds)
 
 
 def requests(
     engine: VllmEngine, prompts: list[np.ndarray], sampling: Sampling, eos_id: int
 ) -> tuple[str, list[dict]]:
     """The path and the bodies of what the engine sends."""
-    found = engine.capabilities[0]
-    order = wire.Order(found.model, sampling, eos_id, 0)
-    if found.native:
+    server = engine.capabilities[0]
+    order = wire.Order(server.model, sampling, eos_id, 0)
+    if server.native:
         return "/inference/v1/generate", [wire.generate_payload(p, order) for p in prompts]
     parts = [prompts[n : n + 4] for n in range(0, len(prompts), 4)]
     return "/v1/completions", [wire.completions_payload(part, order) for part in parts]
 
 
-def show(found: dict[str, list[tuple[float, float]]]) -> None:
-    for name, rounds in found.items():
-        rate, cpu = (statistics.median(values) for values in zip(*rounds, strict=True))
-        rates = _list([rate for rate, _ in rounds])
+def show(rounds: dict[str, list[tuple[float, float]]]) -> None:
+    for name, pairs in rounds.items():
+        rate, cpu = (statistics.median(values) for values in zip(*pairs, strict=True))
+        rates = _list([rate for rate, _ in pairs])
         print(f"{name:<8} {rate:8.0f} tokens/s, {cpu:5.2f} us CPU a token  (rounds: {rates})")
-    ratios = [b[0] / a[0] for a, b in zip(found["bare"], found["bridge"], strict=True)]
+    ratios = [b[0] / a[0] for a, b in zip(rounds["bare"], rounds["bridge"], strict=True)]
     print(f"the bridge has {statistics.median(ratios):.1%} of the bare rate (median of rounds)\n")
 
 
@@ -205,14 +205,14 @@ def disk(options: argparse.Namespace) -> None:
             rates["disk"].append(size / (time.perf_counter() - begin) / 1e6)
             (Path(folder) / "plain").unlink()
             rates["publish"].append(size / store.write(tensors, version).seconds / 1e6)
-    middle = {name: statistics.median(found) for name, found in rates.items()}
-    for name, found in rates.items():
-        print(f"{name:<8} {middle[name]:8.0f} MB/s  (rounds: {_list(found)})")
+    middle = {name: statistics.median(values) for name, values in rates.items()}
+    for name, values in rates.items():
+        print(f"{name:<8} {middle[name]:8.0f} MB/s  (rounds: {_list(values)})")
     print(f"publishing has {middle['publish'] / middle['disk']:.1%} of the disk's rate")
 
 
 if __name__ == "__main__":
-    chosen = arguments()
-    with server(chosen) as at:
-        bridge(chosen, *at)
-    disk(chosen)
+    options = arguments()
+    with server(options) as at:
+        bridge(options, *at)
+    disk(options)

@@ -1,4 +1,4 @@
-"""What is measured: shapes and systems, each named on the command line as `specs.parse` has it."""
+"""Shapes and systems that are measured, each named on the command line as `specs.parse` has it."""
 
 import dataclasses
 from dataclasses import dataclass
@@ -39,7 +39,7 @@ SHAPES = {
 
 
 def product_flops(shape: Shape, *, adapters: bool = False) -> int:
-    """Of the matrix products that an update cannot do without, forward and backward.
+    """Counts the FLOPs of the products that an update cannot do without, forward and backward.
 
     A multiply-accumulate is 2. Each prompt is computed once, the head sees completions alone,
     attention the pairs that see each other, and nothing is computed again. Adapters leave each

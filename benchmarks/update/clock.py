@@ -16,7 +16,7 @@ MIB = 2**10  # of /proc's kB
 
 
 class Job:
-    """What the driver asks for; made first thing after a worker's imports."""
+    """The job from the driver; made first thing after a worker's imports."""
 
     def __init__(self) -> None:
         self.fields: dict[str, Any] = json.loads(Path(sys.argv[1]).read_text())

@@ -72,23 +72,23 @@ def measure(job: Job) -> None:
     decoder = make_decoder(job.shape)
     params = load_pretrained(job.weights, jnp.float32)[1] if job.weights else random_params(decoder)
     rate = ADAM["learning_rate"]
-    own = {name: value for name, value in ADAM.items() if name != "learning_rate"}
-    optimizer = adam(**own, weight_decay=0.0, max_grad_norm=MAX_GRAD_NORM)
+    betas = {name: value for name, value in ADAM.items() if name != "learning_rate"}
+    optimizer = adam(**betas, weight_decay=0.0, max_grad_norm=MAX_GRAD_NORM)
     rank = job.settings["lora"]
     update = make_update(optimizer, make_recipe(decoder, job.settings))
-    given = hypers(rate, 1.0, {"eps_low": EPSILON, "eps_high": EPSILON, "beta": 0.0})
+    knobs = hypers(rate, 1.0, {"eps_low": EPSILON, "eps_high": EPSILON, "beta": 0.0})
     trained, frozen = adapted(params, rank) if rank else (params, ())
     state, batch = init_state(trained, optimizer, frozen=frozen), make_batch(job)
     del params, trained
     clock, more = Clock(job, ("ogrpo", "jax", "jaxlib", "flax", "optax", "numpy")), True
     while more:
-        state, metrics = jax.block_until_ready(update(state, batch, given))
+        state, metrics = jax.block_until_ready(update(state, batch, knobs))
         more = clock.tick(metrics["loss"], metrics["grad_norm"])
 
 
 def adapted(params: Params, rank: int) -> SplitParams:
     """Adapters alone trained, with the A of all systems."""
-    found = split(params, jax.random.key(0), rank=rank, alpha=ALPHA, targets=TARGETS)
+    adapters = split(params, jax.random.key(0), rank=rank, alpha=ALPHA, targets=TARGETS)
 
     def draw(path, leaf: jax.Array) -> jax.Array:
         *_, target, _, side = (key.key for key in path)
@@ -97,7 +97,7 @@ def adapted(params: Params, rank: int) -> SplitParams:
         layers, *shape = leaf.shape
         return jnp.asarray(np.stack([draw_adapter(target, n, shape) for n in range(layers)]))
 
-    return found._replace(trained=jax.tree_util.tree_map_with_path(draw, found.trained))
+    return adapters._replace(trained=jax.tree_util.tree_map_with_path(draw, adapters.trained))
 
 
 def random_params(decoder: DecoderConfig) -> Params:
@@ -130,8 +130,8 @@ def export(job: Job, folder: str) -> None:
 
 
 if __name__ == "__main__":
-    asked = Job()
+    job = Job()
     if len(sys.argv) > 2:
-        export(asked, sys.argv[2])
+        export(job, sys.argv[2])
     else:
-        measure(asked)
+        measure(job)

@@ -20,7 +20,7 @@ def sizes(shape: Shape) -> list[tuple[int, int, int]]:
 
 
 def rate(rows: int, depth: int, columns: int) -> float:
-    """Of one product, called again and again."""
+    """Measures the rate of one product, called again and again."""
     a, b = jnp.ones((rows, depth)), jnp.ones((depth, columns))
     product = jax.jit(jnp.matmul).lower(a, b).compile()
     jax.block_until_ready(product(a, b))
@@ -32,6 +32,6 @@ def rate(rows: int, depth: int, columns: int) -> float:
 
 
 if __name__ == "__main__":
-    asked = Job()
-    rates = [rate(*size) for size in sizes(asked.shape)]
-    Path(asked.fields["result"]).write_text(json.dumps({"rate": max(rates), "rates": rates}))
+    job = Job()
+    rates = [rate(*size) for size in sizes(job.shape)]
+    Path(job.fields["result"]).write_text(json.dumps({"rate": max(rates), "rates": rates}))

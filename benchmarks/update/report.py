@@ -25,16 +25,16 @@ COLUMNS: Columns = {
 FIGURES: Columns = {**COLUMNS, "share of the product limit": lambda run: run["share"]}
 
 
-def report(found: Found) -> str:
+def report(measured: Found) -> str:
     """Settings, then for each shape its figures, ratios and checks."""
     lines = [
-        *heading("One GRPO update, side by side", found),
+        *heading("One GRPO update, side by side", measured),
         "Medians over rounds (least to greatest). CPU and wall seconds are of one update; the peak"
         " of resident memory is of the process, compilation included; the timed peak is that of"
         " the timed updates alone. The limit is what the products that an update cannot do without"
         " take at the rate of a bare product, measured in the same round.",
     ]
-    for name, part in found["shapes"].items():
+    for name, part in measured["shapes"].items():
         lines += ["", *shape_lines(name, part)]
     return "\n".join(lines) + "\n"
 
@@ -90,8 +90,8 @@ def _settings(spec: str) -> str:
 def check_lines(checks: Found | None) -> list[str]:
     if checks is None:
         return ["", "Losses and gradient norms were not compared."]
-    gaps, found = checks["differences"], checks["found"]
-    first = next(iter(found.values()))
+    gaps, measured = checks["differences"], checks["runs"]
+    first = next(iter(measured.values()))
     rows = [
         [s, *(f"{gap[key]:.1e}" for key in ("loss", "norm", "later"))] for s, gap in gaps.items()
     ]

@@ -75,12 +75,12 @@ def main(options: Options) -> None:
     measured: dict[str, Any] = {}
     find = {"machine": describe_machine(), "command": command(), "shapes": measured}
     for name, shape in shapes.items():
-        found: dict[str, Any] = {"shape": dataclasses.asdict(shape)}
-        measured[name] = found
+        record: dict[str, Any] = {"shape": dataclasses.asdict(shape)}
+        measured[name] = record
         with tempfile.TemporaryDirectory() as folder:
             bench = Bench(options, shape, systems, pythons, Path(folder))
-            found["checks"] = bench.check() if options.check else None
-            found["runs"] = bench.rounds()
+            record["checks"] = bench.check() if options.check else None
+            record["runs"] = bench.rounds()
         if options.json:
             options.json.write_text(json.dumps(find, indent=1))
     text = report(find)
@@ -118,13 +118,13 @@ class Bench:
         """Three updates of each system from the same weights; a ValueError where they differ."""
         weights = self.folder / "weights"
         self.call(sys.executable, "ogrpo", self.job("ogrpo", None), str(weights))
-        found = {
+        runs = {
             spec: self.measure(spec, str(weights), seconds=0.0, updates=1, warm_up=2)
             for spec in self.systems
         }
-        alike = {spec: self.first_like(spec) for spec in found}
+        alike = {spec: self.first_like(spec) for spec in runs}
         compared = {
-            spec: differences(found[first], found[spec])
+            spec: differences(runs[first], runs[spec])
             for spec, first in alike.items()
             if spec != first
         }
@@ -135,7 +135,7 @@ class Bench:
                     f"{spec} does not compute what {alike[spec]} does: relative differences"
                     f" are {gaps}, at most {LOSS_TOLERANCE} ({LATER_TOLERANCE} later) are allowed"
                 )
-        return {"found": found, "differences": compared}
+        return {"runs": runs, "differences": compared}
 
     def first_like(self, spec: str) -> str:
         """The first system that trains the same parameters."""

@@ -131,7 +131,7 @@ class Ticks(TrainerCallback):
 
 
 def exact_norm(model: torch.nn.Module) -> float:
-    """Of the gradient before it is clipped.
+    """Returns the norm of the gradient before it is clipped.
 
     The trainer's own is summed in float32, which on a CPU loses digits with the parameters' size.
     """
@@ -168,6 +168,6 @@ def main(job: Job, folder: str) -> None:
 
 
 if __name__ == "__main__":
-    asked = Job()
+    job = Job()
     with tempfile.TemporaryDirectory() as scratch:
-        main(asked, scratch)
+        main(job, scratch)
