@@ -1,9 +1,11 @@
-"""An embedded engine whose sampler is a few lines of numpy, and a judge of what it draws."""
+"""An embedded engine whose sampler is a few lines of numpy, a judge of what it draws, answers."""
 
+from math import nan
 from types import SimpleNamespace
 
 import numpy as np
 
+from ogrpo.evaluation import AnswerRecord
 from ogrpo.rewards.scores import Scores
 from ogrpo.rollout.embedded import EmbeddedEngine
 
@@ -44,3 +46,25 @@ def holds(request):
     failed = np.array([t.startswith("0") for t in texts])
     values = {"holds": np.where(failed, np.nan, right).astype(np.float32)}
     return Scores(np.where(failed, 0, right).astype(np.float32), values, failed, ())
+
+
+def record(problem=0, sample=0, *, text="so 4", correct=1.0, **changes):
+    return AnswerRecord(
+        **{
+            "problem": problem,
+            "sample": sample,
+            "source": f"held.jsonl:{problem + 1}",
+            "prompt": "2 + 2?",
+            "columns": {"answer": "4"},
+            "text": text,
+            "token_ids": tuple(range(len(text))),
+            "finish_reason": "stop",
+            "values": {"correct": correct},
+            "reward": correct,
+            "failed": correct != correct,
+            **changes,
+        }
+    )
+
+
+FAILED = nan

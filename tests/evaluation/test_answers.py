@@ -10,7 +10,7 @@ import pytest
 
 from ogrpo.evaluation import AnswerFile, read_answers
 from ogrpo.evaluation.answers import to_line
-from tests.evaluation.records import FAILED, record
+from tests.evaluation.engines import FAILED, record
 
 MESSAGES = ({"role": "system", "content": "think"}, {"role": "user", "content": "[bold]2 + 2?"})
 
@@ -84,7 +84,7 @@ def test_what_was_written_outlives_the_process(tmp_path):
     script = """
 import os, sys
 from ogrpo.evaluation import AnswerFile
-from tests.evaluation.records import record
+from tests.evaluation.engines import record
 file = AnswerFile(sys.argv[1])
 for problem in range(3):
     file.write([record(problem, 0), record(problem, 1)])

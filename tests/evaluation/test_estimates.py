@@ -1,114 +1,26 @@
+"""Pass@k and maj@k against their definitions, counted one by one."""
+
+from collections import Counter
 from itertools import combinations, product
-from math import comb, prod
+from math import comb
 
 import numpy as np
 import pytest
 from scipy import stats
 
-from ogrpo.evaluation import Z95, clustered_interval, pass_at_k, wilson_interval
+from ogrpo.evaluation import clustered_interval, majority_at_k, pass_at_k, wilson_interval
 
 
 def outcomes_of(*prompts):
     return np.array(prompts, np.float32)
 
 
-@pytest.mark.parametrize(("right", "n"), [(0, 20), (3, 20), (13, 20), (20, 20), (411, 512)])
-def test_wilson_bounds_are_where_the_score_test_turns(right, n):
-    estimate = wilson_interval(np.array([1.0] * right + [0.0] * (n - right), np.float32))
-    mean, spread = right / n, Z95**2 / n
-
-    def turns(mean):  # (mean - p)^2 = spread p (1 - p)
-        return sorted(np.roots([1 + spread, -(2 * mean + spread), mean**2]).real)
-
-    low = turns(mean - 0.5 / n)[0] if right else 0.0
-    high = turns(mean + 0.5 / n)[1] if right < n else 1.0
-    assert estimate == pytest.approx((mean, low, high, n), abs=1e-9)
-
-
-def test_z_is_the_normal_quantile():
-    assert pytest.approx(stats.norm.ppf(0.975), rel=1e-12) == Z95
-
-
-def test_more_samples_of_the_same_prompts_do_not_narrow_the_interval():
-    rng = np.random.default_rng(0)
-    skill = rng.integers(0, 2, 200).astype(np.float32)  # each prompt always right or always wrong
-    widths = [
-        (e := clustered_interval(np.repeat(skill[:, None], k, axis=1))).high - e.low
-        for k in (2, 50)
-    ]
-    np.testing.assert_allclose(*widths, rtol=1e-6)
-
-
-def test_interval_covers_the_truth_as_often_as_it_says():
-    rng = np.random.default_rng(1)
-    covered = 0
-    for _ in range(2000):
-        skill = rng.beta(2, 3, 100)
-        outcomes = (rng.random((100, 4)) < skill[:, None]).astype(np.float32)
-        estimate = clustered_interval(outcomes)
-        covered += estimate.low <= 0.4 <= estimate.high
-    assert abs(covered / 2000 - 0.95) < 4 * np.sqrt(0.95 * 0.05 / 2000)
-
-
-def test_one_sample_a_prompt_is_wilson():
-    outcomes = np.array([[1.0], [0.0], [1.0]], np.float32)
-    assert clustered_interval(outcomes) == wilson_interval(outcomes[:, 0])
-
-
-@pytest.mark.parametrize(
-    "estimate", [wilson_interval, clustered_interval, lambda outcomes: pass_at_k(outcomes, 2)]
-)
-def test_no_prompts_is_an_error(estimate):
-    with pytest.raises(ValueError, match=r"evaluation\.prompts"):
-        estimate(np.zeros((0, 4), np.float32))
-
-
-def test_one_prompt_counts_all_its_samples_and_stays_unsure():
-    first = clustered_interval(outcomes_of([1, 0, 0, 0]))
-    assert first == clustered_interval(outcomes_of([0, 0, 1, 0]))
-    assert first.mean == 0.25
-    assert first.low < 0.05
-    assert first.high > 0.85
-
-
-@pytest.mark.parametrize(("prompts", "right"), [(1, 8), (30, 8), (30, 0), (512, 8)])
-def test_prompts_that_are_all_alike_are_worth_one_outcome_each(prompts, right):
-    outcomes = outcomes_of(*[[1] * right + [0] * (8 - right)] * prompts)
-    assert clustered_interval(outcomes) == wilson_interval(outcomes[:, 0])
-
-
-def test_prompts_equally_often_right_are_worth_no_more_than_their_samples():
-    alike = clustered_interval(outcomes_of(*[[1, 0]] * 400))
-    independent = wilson_interval(outcomes_of(*[[1, 0]] * 400).ravel())
-    assert alike[:3] == pytest.approx(independent[:3])
-    few = clustered_interval(outcomes_of([1, 0], [1, 0]))
-    assert few.high - few.low > 0.65
-
-
-# Prompts of two kinds, one as likely as the other: how often each is right.
-@pytest.mark.parametrize("skills", [(0.3, 0.3), (0.95, 0.95), (0.1, 0.9), (0.0, 1.0), (0.5, 1.0)])
-@pytest.mark.parametrize("prompts", [1, 2, 3, 6])
-def test_few_prompts_cover_the_truth_exactly_enumerated(skills, prompts):
-    n, truth, covered = 4, sum(skills) / 2, 0.0
-    chance = np.mean([stats.binom.pmf(range(n + 1), n, skill) for skill in skills], axis=0)
-    for counts in product(range(n + 1), repeat=prompts):
-        outcomes = outcomes_of(*([1] * c + [0] * (n - c) for c in counts))
-        estimate = clustered_interval(outcomes)
-        held = estimate.low - 1e-9 <= truth <= estimate.high + 1e-9
-        covered += held * prod(chance[c] for c in counts)
-    assert covered >= 0.93
-
-
 @pytest.mark.parametrize(("n", "k"), [(1, 1), (4, 1), (4, 2), (4, 3), (5, 5), (7, 3)])
-@pytest.mark.parametrize("skill", [0.0, 0.2, 0.85])
-def test_pass_at_k_is_unbiased_enumerated_over_all_outcomes(n, k, skill):
-    expected = sum(
-        skill ** sum(outcome)
-        * (1 - skill) ** (n - sum(outcome))
-        * pass_at_k(outcomes_of(outcome), k).mean
-        for outcome in product((0, 1), repeat=n)
-    )
-    assert expected == pytest.approx(1 - (1 - skill) ** k, abs=1e-12)
+def test_pass_at_k_is_unbiased_enumerated_over_all_outcomes(n, k):
+    estimates = [pass_at_k(outcomes_of([1] * c + [0] * (n - c)), k).mean for c in range(n + 1)]
+    for skill in (0.0, 0.2, 0.85):
+        mean = stats.binom.pmf(range(n + 1), n, skill) @ estimates
+        assert mean == pytest.approx(1 - (1 - skill) ** k, abs=1e-12)
 
 
 def test_pass_at_k_is_the_share_of_draws_without_return_that_hold_a_right_one():
@@ -119,35 +31,121 @@ def test_pass_at_k_is_the_share_of_draws_without_return_that_hold_a_right_one():
         assert pass_at_k(outcomes, k).mean == pytest.approx(np.mean(draws), abs=1e-12)
 
 
-def test_pass_at_one_is_pass_at_1():
-    outcomes = np.random.default_rng(2).integers(0, 2, (40, 8)).astype(np.float32)
-    assert pass_at_k(outcomes, 1) == pytest.approx(clustered_interval(outcomes), abs=1e-12)
-
-
 def test_pass_at_all_samples_is_wilsons_of_the_prompts_solved():
     outcomes = (np.random.default_rng(3).random((60, 4)) < 0.2).astype(np.float32)
     assert pass_at_k(outcomes, 4) == wilson_interval(outcomes.max(axis=1))
 
 
-@pytest.mark.parametrize("k", [1, 2, 4, 8])
-def test_pass_at_k_covers_the_truth_as_often_as_it_says(k):
-    rng = np.random.default_rng(4)
+def test_pass_at_k_covers_the_truth_as_often_as_it_says():
+    runs, rng, covered = 1000, np.random.default_rng(4), Counter()
     # E[1 - (1 - p)^k] of p from beta(1, 3)
-    truth, covered = 1 - stats.beta(1, 3).expect(lambda p: (1 - p) ** k), 0
-    for _ in range(2000):
+    truth = {k: 1 - stats.beta(1, 3).expect(lambda p, k=k: (1 - p) ** k) for k in (1, 2, 4, 8)}
+    for _ in range(runs):
         skill = rng.beta(1, 3, 100)
         outcomes = (rng.random((100, 8)) < skill[:, None]).astype(np.float32)
-        estimate = pass_at_k(outcomes, k)
-        covered += estimate.low <= truth <= estimate.high
-    assert abs(covered / 2000 - 0.95) < 4 * np.sqrt(0.95 * 0.05 / 2000)
+        for k, value in truth.items():
+            estimate = pass_at_k(outcomes, k)
+            covered[k] += estimate.low <= value <= estimate.high
+    for k in truth:
+        assert abs(covered[k] / runs - 0.95) < 4 * np.sqrt(0.95 * 0.05 / runs)
 
 
-@pytest.mark.parametrize("k", [0, 5])
-def test_pass_at_k_of_fewer_samples_is_refused(k):
-    with pytest.raises(ValueError, match=rf"Pass@{k} of 4 samples.*from 1 to 4"):
-        pass_at_k(outcomes_of([1, 0, 0, 1]), k)
+def brute_force(outcomes, answers, k):
+    """The mean over all subsets of k samples, counted one by one."""
+    outcomes, shares = outcomes.astype(np.float64), []
+    for drawn in combinations(range(len(answers)), k):
+        votes = Counter(answers[n] for n in drawn if answers[n] is not None)
+        top = [answer for answer in votes if votes[answer] == max(votes.values())]
+        right = [
+            np.mean([y for y, a in zip(outcomes, answers, strict=True) if a == x]) for x in top
+        ]
+        shares.append(np.mean(right) if top else 0.0)
+    return np.mean(shares)
 
 
-def test_pass_at_k_of_a_graded_reward_is_refused():
-    with pytest.raises(ValueError, match=r"0 or 1, and one is 0\.5.*samples 1"):
-        pass_at_k(outcomes_of([1, 0.5, 0, 1]), 2)
+def votes():
+    """Answers of up to nine samples; in the last, one answer has different verdicts."""
+    rng = np.random.default_rng(0)
+    for n, kinds in product((1, 4, 7, 9), (1, 2, 4, 9)):
+        answers = [[None, *"abcdefgh"][i] for i in rng.integers(0, kinds, n)]
+        yield answers, [a in ("a", "c") for a in answers]
+    yield list("aaab"), [1, 0, 1, 0]
+
+
+def test_majority_is_the_mean_over_all_subsets():
+    for answers, right in votes():
+        outcomes = outcomes_of(right)
+        for k in range(1, len(answers) + 1):
+            share = brute_force(outcomes[0], answers, k)
+            assert majority_at_k(outcomes, [answers], k).mean == pytest.approx(share, abs=1e-12)
+
+
+def test_majority_is_unbiased_enumerated_over_all_draws():
+    chance = {"a": 0.4, "b": 0.35, None: 0.25}
+
+    def mean(samples, k=3):
+        total = 0.0
+        for drawn in product(chance, repeat=samples):
+            outcome = outcomes_of([a == "a" for a in drawn])
+            total += np.prod([chance[a] for a in drawn]) * majority_at_k(outcome, [drawn], k).mean
+        return total
+
+    assert mean(5) == pytest.approx(mean(3), abs=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "answers", "mean"),
+    [
+        ([1, 1, 0, 0, 0, 0], "aabbcc", 1 / 3),  # a tie is split evenly
+        ([1, 1, 0, 0, 0, 0], ["a", "a", "b", "b", None, None], 0.5),
+        ([1, 0], [None, None], 0),  # where nobody votes, nothing is right
+    ],
+)
+def test_a_vote_of_all_samples(outcomes, answers, mean):
+    estimate = majority_at_k(outcomes_of(outcomes), [[*answers]], len(answers))
+    assert estimate.mean == pytest.approx(mean)
+
+
+def test_one_sample_is_pass_at_1():
+    picks = np.random.default_rng(1).integers(0, 3, (30, 8))
+    outcomes = (picks == 0).astype(np.float32)
+    one_vote = majority_at_k(outcomes, [[str(x) for x in row] for row in picks], 1)
+    expected = pytest.approx(clustered_interval(outcomes), abs=1e-12)
+    assert one_vote == expected
+    assert pass_at_k(outcomes, 1) == expected
+
+
+def test_hundreds_of_samples_lose_no_precision():
+    # 600 of 1,000 right: of 501 drawn at least 251 are, nearly always; of 3, by counting
+    outcomes, answers = outcomes_of([1] * 600 + [0] * 400), [["a"] * 600 + ["b"] * 400]
+    assert majority_at_k(outcomes, answers, 501).mean == pytest.approx(1, abs=1e-6)
+    two = 3 * (600 * 599 * 400) / (1000 * 999 * 998)
+    three = 600 * 599 * 598 / (1000 * 999 * 998)
+    assert majority_at_k(outcomes, answers, 3).mean == pytest.approx(two + three, rel=1e-9)
+
+
+def test_a_sample_without_a_verdict_is_left_out():
+    outcomes = outcomes_of([1, np.nan, 0, 0], [1, np.nan, np.nan, np.nan])
+    kept = majority_at_k(outcomes_of([1, 0, 0]), [list("acc")], 2)
+    assert majority_at_k(outcomes, [list("abcc"), list("aaaa")], 2) == pytest.approx(kept)
+
+
+@pytest.mark.parametrize(
+    ("estimate", "outcomes", "message"),
+    [
+        (lambda y: pass_at_k(y, 0), [1, 0, 0, 1], r"Pass@0 of 4 samples.*from 1 to 4"),
+        (lambda y: pass_at_k(y, 5), [1, 0, 0, 1], r"Pass@5 of 4 samples.*from 1 to 4"),
+        (lambda y: pass_at_k(y, 2), [1, 0.5, 0, 1], r"0 or 1, and one is 0\.5.*samples 1"),
+        (lambda y: majority_at_k(y, [["a", "b"]], 3), [1, 0], r"maj@3 of 2 samples.*from 1 to 2"),
+        (lambda y: majority_at_k(y, [["a"]], 1), [1, 0], "answers are not"),
+        (lambda y: majority_at_k(y, [["a", "b"]], 1), [2, 0], "from 0 to 1"),
+        (
+            lambda y: majority_at_k(y, [["a", "b"]], 2),
+            [1, np.nan],
+            "no prompt has 2 samples with a verdict",
+        ),
+    ],
+)
+def test_bad_arguments_are_refused(estimate, outcomes, message):
+    with pytest.raises(ValueError, match=message):
+        estimate(outcomes_of(outcomes))

@@ -23,7 +23,7 @@ def examples(count=7, prompt="how many?"):
 def evaluate(engine=None, problems=None, *, score=holds, batch=2, **options):
     return sample_and_judge(
         engine or make_engine(),
-        problems or examples(),
+        examples() if problems is None else problems,
         encode=encode,
         decode=decode,
         sampling=SAMPLING,
@@ -177,16 +177,7 @@ def test_what_cannot_be_recorded_is_refused_before_sampling():
         with pytest.raises(ValueError, match=f"{name} is 0"):
             evaluate(engine, **{name: 0})
     with pytest.raises(ValueError, match="no problem to evaluate on"):
-        sample_and_judge(
-            engine,
-            [],
-            encode=encode,
-            decode=decode,
-            sampling=SAMPLING,
-            score=holds,
-            seed=0,
-            batch=1,
-        )
+        evaluate(engine, [])
     assert engine.calls == 0
 
 
@@ -220,24 +211,21 @@ def test_judged_again_by_the_same_rewards_nothing_changes(answers_file, judges):
 
 def test_verdicts_that_change_are_told(answers_file):
     def stricter(request):
-        found = holds(request)
+        scores = holds(request)
         stopped = np.array([reason == "stop" for reason in request.finish_reasons])
-        return found._replace(values={"holds": found.values["holds"] * stopped, "new": stopped})
+        return scores._replace(values={"holds": scores.values["holds"] * stopped, "new": stopped})
 
-    done = rescore(answers_file, stricter)
-    expected = [a for a in flat(evaluate()) if a.truncated and a.values["holds"] == 1]
+    def never(request):
+        scores = holds(request)
+        values = {"holds": scores.values["holds"] * np.nan}
+        return scores._replace(values=values, failed=np.ones_like(scores.failed))
+
+    before, done = flat(evaluate()), rescore(answers_file, stricter)
+    expected = [a for a in before if a.truncated and a.values["holds"] == 1]
     assert expected
     assert [old.token_ids for old, _ in done.changed] == [a.token_ids for a in expected]
     assert {new.values["holds"] for _, new in done.changed} == {0.0}
-
-
-def test_an_answer_that_fails_now_has_changed(answers_file):
-    def never(request):
-        found = holds(request)
-        values = {"holds": found.values["holds"] * np.nan}
-        return found._replace(values=values, failed=np.ones_like(found.failed))
-
-    assert len(rescore(answers_file, never).changed) == sum(not a.failed for a in flat(evaluate()))
+    assert len(rescore(answers_file, never).changed) == sum(not a.failed for a in before)
 
 
 def test_rewards_of_other_names_are_not_compared(answers_file):

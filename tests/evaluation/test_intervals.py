@@ -1,30 +1,42 @@
 import doctest
+from itertools import combinations_with_replacement, permutations
+from math import prod
 
 import numpy as np
 import pytest
 from scipy import stats
 
-import ogrpo.evaluation.intervals
 from benchmarks.interval_coverage import Population, coverage
-from ogrpo.evaluation import clustered_interval, mean_interval, wilson_interval
+from ogrpo.data import chat, packing
+from ogrpo.evaluation import (
+    clustered_interval,
+    intervals,
+    mean_interval,
+    metrics,
+    pass_at_k,
+    wilson_interval,
+)
 from ogrpo.evaluation.intervals import student_quantile
 
 
-@pytest.mark.parametrize(("right", "n"), [(1, 1), (0, 6), (5, 20), (17, 17), (81, 263), (511, 512)])
+def outcomes_of(*prompts):
+    return np.array(prompts, np.float32)
+
+
+@pytest.mark.parametrize(
+    ("right", "n"), [(1, 1), (0, 6), (5, 20), (17, 17), (81, 263), (411, 512), (511, 512)]
+)
 def test_wilson_is_newcombes_closed_form(right, n):
     # Newcombe 1998, Statistics in Medicine 17, method 4
     p, q, z = right / n, 1 - right / n, stats.norm.ppf(0.975)
     low = 2 * n * p + z**2 - 1 - z * np.sqrt(z**2 - 2 - 1 / n + 4 * p * (n * q + 1))
     high = 2 * n * p + z**2 + 1 + z * np.sqrt(z**2 + 2 - 1 / n + 4 * p * (n * q - 1) + 0j).real
     estimate = wilson_interval(np.array([1] * right + [0] * (n - right), np.float32))
-    expected = (0 if right == 0 else low / 2 / (n + z**2), 1 if q == 0 else high / 2 / (n + z**2))
-    assert (estimate.low, estimate.high) == pytest.approx(expected, abs=1e-12)
-
-
-def test_newcombes_worked_example():
-    # 81 of 263: .2535 to .3682 (Newcombe 1998, table I, method 4)
-    estimate = wilson_interval(np.array([1] * 81 + [0] * 182, np.float32))
-    assert (round(estimate.low, 4), round(estimate.high, 4)) == (0.2535, 0.3682)
+    bounds = (0 if right == 0 else low / 2 / (n + z**2), 1 if q == 0 else high / 2 / (n + z**2))
+    assert estimate == pytest.approx((p, *bounds, n), abs=1e-7)
+    assert estimate[1:3] == pytest.approx(bounds, abs=1e-12)
+    if (right, n) == (81, 263):  # the worked example of his table I
+        assert (round(estimate.low, 4), round(estimate.high, 4)) == (0.2535, 0.3682)
 
 
 @pytest.mark.parametrize("prompts", [1, 8, 64])
@@ -36,15 +48,16 @@ def test_all_right_is_not_certainty(prompts, samples):
     assert 0.02 < estimate.low < 0.05 ** (1 / prompts) + 0.01
 
 
-def test_the_first_sample_of_one_prompt_is_not_its_pass_at_1():
-    estimate = clustered_interval(np.array([[1, 0, 0, 0]], np.float32))
-    assert estimate.mean == 0.25
-    assert estimate.low < 0.05 < 0.9 < estimate.high < 1
+def test_one_prompt_counts_all_its_samples_and_stays_unsure():
+    for outcomes in set(permutations([1, 0, 0, 0])):
+        estimate = clustered_interval(outcomes_of(outcomes))
+        assert estimate.mean == 0.25
+        assert estimate.low < 0.05 < 0.85 < estimate.high < 1
 
 
 # Each of these held the truth less than .93 of the time, down to .79, before the correction for
 # continuity and the quarters of `proportion`.
-FAILED = [
+NARROW = [
     (Population(0.99, "alike"), 17, 1),
     (Population(0.99, 0.7), 64, 64),
     (Population(0.99, 0.3), 128, 16),
@@ -61,9 +74,35 @@ OTHERS = [
 ]
 
 
-@pytest.mark.parametrize(("population", "problems", "samples"), FAILED + OTHERS)
+@pytest.mark.parametrize(("population", "problems", "samples"), NARROW + OTHERS)
 def test_the_interval_holds_the_truth_at_least_93_times_in_100(population, problems, samples):
     assert coverage(population, problems, samples, runs=1500, seed=1).share >= 0.93
+
+
+def test_the_interval_holds_the_truth_as_often_as_it_says():
+    """Skills from beta(2, 3), of mean .4 and intra-class correlation 1/6."""
+    share = coverage(Population(0.4, 1 / 6), 100, 4, runs=2000, seed=1).share
+    assert abs(share - 0.95) < 4 * np.sqrt(0.95 * 0.05 / 2000)
+
+
+# Prompts of two kinds, one as likely as the other: how often each is right.
+@pytest.mark.parametrize("skills", [(0.3, 0.3), (0.95, 0.95), (0.1, 0.9), (0.0, 1.0), (0.5, 1.0)])
+@pytest.mark.parametrize("prompts", [1, 2, 3, 6])
+def test_few_prompts_cover_the_truth_exactly_enumerated(skills, prompts):
+    """Prompts are exchangeable: each multiset of counts stands for all its orders."""
+    n, truth, covered = 4, sum(skills) / 2, 0.0
+    chance = np.mean([stats.binom.pmf(range(n + 1), n, skill) for skill in skills], axis=0)
+    for counts in combinations_with_replacement(range(n + 1), prompts):
+        estimate = clustered_interval(outcomes_of(*([1] * c + [0] * (n - c) for c in counts)))
+        orders = (
+            stats.multinomial(prompts, np.ones(n + 1) / (n + 1)).pmf(
+                np.bincount(counts, minlength=n + 1)
+            )
+            * (n + 1) ** prompts
+        )
+        holds = estimate.low - 1e-9 <= truth <= estimate.high + 1e-9
+        covered += holds * orders * prod(chance[c] for c in counts)
+    assert covered >= 0.93
 
 
 def test_more_samples_narrow_the_interval_where_they_tell_something():
@@ -72,9 +111,30 @@ def test_more_samples_narrow_the_interval_where_they_tell_something():
     assert widths[0] > 1.3 * widths[1] > 1.3 * 1.2 * widths[2]
 
 
+@pytest.mark.parametrize(("prompts", "right"), [(1, 8), (30, 8), (30, 0), (512, 8)])
+def test_prompts_that_are_all_alike_are_worth_one_outcome_each(prompts, right):
+    outcomes = outcomes_of(*[[1] * right + [0] * (8 - right)] * prompts)
+    assert clustered_interval(outcomes) == wilson_interval(outcomes[:, 0])
+
+
+def test_prompts_always_right_or_always_wrong_are_worth_one_outcome_each():
+    skill = np.random.default_rng(0).integers(0, 2, 200).astype(np.float32)
+    for samples in (1, 2, 50):
+        estimate = clustered_interval(np.repeat(skill[:, None], samples, axis=1))
+        assert estimate == pytest.approx(wilson_interval(skill))
+
+
+def test_prompts_equally_often_right_are_worth_no_more_than_their_samples():
+    alike = clustered_interval(outcomes_of(*[[1, 0]] * 400))
+    independent = wilson_interval(outcomes_of(*[[1, 0]] * 400).ravel())
+    assert alike[:3] == pytest.approx(independent[:3])
+    few = clustered_interval(outcomes_of([1, 0], [1, 0]))
+    assert few.high - few.low > 0.65
+
+
 def test_an_answer_without_a_verdict_is_left_out_and_not_wrong():
     nan = np.nan
-    outcomes = np.array([[1, nan, 0], [nan, nan, nan], [1, 1, 1]], np.float32)
+    outcomes = outcomes_of([1, nan, 0], [nan, nan, nan], [1, 1, 1])
     assert clustered_interval(outcomes).mean == 0.75
     assert clustered_interval(outcomes).n == 2
     assert mean_interval(outcomes).mean == 0.75
@@ -87,30 +147,35 @@ def test_mean_interval_is_students_of_the_prompts_means():
     means = values.mean(1)
     low, high = stats.t.interval(0.95, 8, means.mean(), stats.sem(means))
     assert mean_interval(values) == pytest.approx((means.mean(), low, high, 9))
-
-
-def test_one_prompts_mean_has_no_bounds():
-    estimate = mean_interval(np.array([[3.0, 5.0]]))
-    assert estimate.mean == 4
-    assert np.isnan([estimate.low, estimate.high]).all()
+    one = mean_interval(np.array([[3.0, 5.0]]))
+    assert one.mean == 4
+    assert np.isnan([one.low, one.high]).all()
 
 
 def test_students_quantile_is_scipys():
     degrees = [*range(1, 40), 511, 4096]
-    found = [student_quantile(n) for n in degrees]
-    np.testing.assert_allclose(found, stats.t.ppf(0.975, degrees), rtol=1e-10)
+    quantiles = [student_quantile(n) for n in degrees]
+    np.testing.assert_allclose(quantiles, stats.t.ppf(0.975, degrees), rtol=1e-10)
 
 
-@pytest.mark.parametrize("interval", [clustered_interval, wilson_interval])
-def test_a_reward_that_is_no_proportion_is_refused(interval):
-    with pytest.raises(ValueError, match=r"an outcome is -1\.0.*take mean_interval"):
-        interval(np.array([[0, -1]], np.float32))
+@pytest.mark.parametrize(
+    ("interval", "values", "message"),
+    [
+        (clustered_interval, [[0, -1]], r"an outcome is -1\.0.*take mean_interval"),
+        (wilson_interval, [[0, -1]], r"an outcome is -1\.0.*take mean_interval"),
+        (mean_interval, [[0, np.inf]], "one is infinite"),
+        (clustered_interval, np.zeros((0, 4)), r"evaluation\.prompts"),
+        (wilson_interval, np.zeros((0, 4)), r"evaluation\.prompts"),
+        (lambda outcomes: pass_at_k(outcomes, 2), np.zeros((0, 4)), r"evaluation\.prompts"),
+    ],
+)
+def test_what_has_no_interval_is_refused(interval, values, message):
+    with pytest.raises(ValueError, match=message):
+        interval(np.array(values, np.float32))
 
 
-def test_an_infinite_number_has_no_mean():
-    with pytest.raises(ValueError, match="one is infinite"):
-        mean_interval(np.array([[0, np.inf]]))
-
-
-def test_the_docstrings_example_runs():
-    assert doctest.testmod(ogrpo.evaluation.intervals).failed == 0
+@pytest.mark.parametrize("module", [intervals, metrics, packing, chat], ids=lambda m: m.__name__)
+def test_the_docstrings_examples_run(module):
+    results = doctest.testmod(module)
+    assert results.attempted > 0
+    assert results.failed == 0

@@ -7,7 +7,7 @@ from rich.console import Console
 
 from ogrpo.evaluation import clustered_interval, majority_at_k, mean_interval, pass_at_k, summary
 from ogrpo.evaluation.table import table
-from tests.evaluation.records import FAILED, record
+from tests.evaluation.engines import FAILED, record
 
 RIGHT = np.array([[1, 1, 0, 0], [0, 0, 0, 0], [1, 1, 1, 0]], np.float32)
 TEXTS = [["4", "4", "5", "6"], ["1", "2", "3", ""], ["4", "4", "4", "7"]]

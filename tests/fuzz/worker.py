@@ -17,11 +17,11 @@ from pathlib import Path
 import jax.numpy as jnp
 import numpy as np
 
-from ogrpo.cli.config_file import read_file
+from ogrpo.cli.config_file import read_file, with_values
 from ogrpo.config.train import TrainConfig
-from ogrpo.config.values import changed, from_json, to_json
+from ogrpo.config.values import from_json, to_json
 from ogrpo.data.tokenizer import TextTokenizer, train_bpe
-from ogrpo.evaluation.reading import read_answers
+from ogrpo.evaluation import read_answers
 from ogrpo.policy import load_pretrained
 from ogrpo.report.run_dir import RunDir
 from ogrpo.rollout import weights
@@ -83,7 +83,7 @@ def load_manifest(folder):
 
 def load_options(folder):
     path = folder / "run.yaml"
-    changed(TrainConfig(), read_file(path), f"--config {path}: ")
+    with_values(TrainConfig(), read_file(path), path)
 
 
 YAML = "seed: 1\nschedule:\n  steps: 3\nrewards: [a.py:b]\noptimizer: {learning-rate: 0.1}\n"

@@ -3,11 +3,11 @@
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from math import isfinite, isnan, nan
 from pathlib import Path
-from types import TracebackType
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +15,21 @@ from numpy.typing import NDArray
 from ogrpo.protocol import FinishReason
 
 Prompt = str | tuple[Mapping[str, Any], ...]
+FIELDS: dict[str, tuple[type, ...]] = {
+    "problem": (int,),
+    "sample": (int,),
+    "source": (str,),
+    "prompt": (str, list),
+    "columns": (dict,),
+    "text": (str,),
+    "tokens": (int,),
+    "token_ids": (list,),
+    "finish_reason": (str,),
+    "rewards": (dict,),
+    "reward": (int, float, type(None)),
+    "failed": (bool,),
+}
+"""The fields of a line, and their types."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +55,7 @@ class AnswerRecord:
     finish_reason: FinishReason
     """"stop" (it ended itself), "length" (cut off) or "abort"."""
     values: Mapping[str, float]
-    """What each reward gave, by its name; NaN where it failed or did not apply."""
+    """Each reward's value, by its name; NaN where it failed or did not apply."""
     reward: float
     """The rewards' weighted sum; NaN where one failed."""
     failed: bool
@@ -56,17 +71,12 @@ class AnswerRecord:
         """Whether it did not end itself."""
         return self.finish_reason != "stop"
 
-    @property
-    def where(self) -> str:
-        """The answer's name in messages."""
-        return f"{self.source or f'problem {self.problem}'}, sample {self.sample}"
 
-
-class AnswerFile:
+class AnswerFile(AbstractContextManager["AnswerFile"]):
     """Writes answers to a new file: each call's lines in one piece, handed to the system at once.
 
     What was written before a process dies is there afterwards; what one call wrote may be cut
-    short by a full disk, which `read_answers` tells with the line.
+    short by a full disk, which `read_answers` reports with the line.
 
     Raises:
         ValueError: the file exists.
@@ -84,7 +94,7 @@ class AnswerFile:
         """Answers written so far."""
 
     def write(self, answers: Iterable[AnswerRecord]) -> None:
-        """Append answers, one a line."""
+        """Appends answers, one a line."""
         lines = [to_line(answer) for answer in answers]
         rest = memoryview(b"".join(lines))
         while rest:
@@ -92,34 +102,29 @@ class AnswerFile:
         self.count += len(lines)
 
     def close(self) -> None:
-        """Have the system bring the file to the disk, and close it."""
+        """Syncs the file to the disk, and closes it."""
         if not self._file.closed:
             os.fsync(self._file.fileno())
             self._file.close()
 
-    def __enter__(self) -> "AnswerFile":
-        """The file itself."""
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
-    ) -> None:
-        """Close it."""
+    def __exit__(self, *_: object) -> None:
+        """Closes the file."""
         self.close()
 
 
 def to_line(answer: AnswerRecord) -> bytes:
-    """Return an answer as a line of JSON; NaN is written as null.
+    """Returns an answer as a line of JSON; NaN is written as null.
 
     Raises:
         ValueError: a column cannot be written as JSON.
     """
-    found = {
+    where = f"{answer.source or f'problem {answer.problem}'}, sample {answer.sample}"
+    fields = {
         "problem": answer.problem,
         "sample": answer.sample,
         "source": answer.source,
-        "prompt": jsonable(answer.prompt, f"{answer.where}: the prompt"),
-        "columns": jsonable(answer.columns, f"{answer.where}: column"),
+        "prompt": jsonable(answer.prompt, f"{where}: the prompt"),
+        "columns": jsonable(answer.columns, f"{where}: column"),
         "text": answer.text,
         "tokens": answer.tokens,
         "token_ids": answer.token_ids,
@@ -128,15 +133,15 @@ def to_line(answer: AnswerRecord) -> bytes:
         "reward": _null(answer.reward),
         "failed": answer.failed,
     }
-    line = json.dumps(found, ensure_ascii=False, allow_nan=False)
+    line = json.dumps(fields, ensure_ascii=False, allow_nan=False)
     try:
         return line.encode() + b"\n"
     except UnicodeEncodeError:  # half a surrogate pair, which JSON can name and UTF-8 cannot hold
-        return json.dumps(found, allow_nan=False).encode() + b"\n"
+        return json.dumps(fields, allow_nan=False).encode() + b"\n"
 
 
 def jsonable(value: Any, where: str) -> Any:
-    """Return a value as JSON holds it: numpy's numbers and arrays as Python's, tuples as lists.
+    """Returns a value as JSON holds it: numpy's numbers and arrays as Python's, tuples as lists.
 
     Raises:
         ValueError: it, or something in it, has no place in JSON; the message begins with `where`.
@@ -144,7 +149,9 @@ def jsonable(value: Any, where: str) -> Any:
     if isinstance(value, np.generic | np.ndarray):
         return jsonable(value.tolist(), where)
     if isinstance(value, Mapping):
-        _check_keys(value, where)
+        for key in value:
+            if not isinstance(key, str):
+                raise ValueError(f"{where} has the key {key!r:.60}; JSON's keys are texts")
         return {key: jsonable(item, f"{where} {key!r}") for key, item in value.items()}
     if isinstance(value, Sequence) and not isinstance(value, str | bytes | bytearray):
         return [jsonable(item, where) for item in value]
@@ -158,23 +165,95 @@ def jsonable(value: Any, where: str) -> Any:
     )
 
 
-def _check_keys(value: Mapping[Any, Any], where: str) -> None:
-    for key in value:
-        if not isinstance(key, str):
-            raise ValueError(f"{where} has the key {key!r:.60}; JSON's keys are texts")
+def read_answers(path: str | Path) -> list[AnswerRecord]:
+    """Reads the answers that `AnswerFile` wrote.
+
+    Raises:
+        ValueError: a line is not such an object, two are the same sample of the same problem, they
+            have different rewards, or there is none; the message names file and line.
+        FileNotFoundError: there is no such file.
+    """
+    answers: list[AnswerRecord] = []
+    lines: dict[tuple[int, int], int] = {}
+    with open(path, "rb") as file:
+        for number, line in enumerate(file, start=1):
+            try:
+                answer = _parse(line)
+                earlier = lines.setdefault((answer.problem, answer.sample), number)
+                if earlier != number:
+                    raise ValueError(
+                        f": sample {answer.sample} of problem {answer.problem} is line {earlier}"
+                        " already: two evaluations are in one file; keep one"
+                    )
+                if answers and answers[0].values.keys() != answer.values.keys():
+                    raise ValueError(
+                        f" has the rewards {sorted(answer.values)} and the first line "
+                        f"{sorted(answers[0].values)}: two evaluations are in one file; keep one"
+                    )
+            except ValueError as error:
+                raise ValueError(f"{path}:{number}{error}") from error
+            answers.append(answer)
+    if not answers:
+        raise ValueError(f"{path} holds no answer: give a file that `ogrpo eval --output` wrote")
+    return answers
+
+
+def _parse(line: bytes) -> AnswerRecord:
+    """Returns the answer of a line; a ValueError goes on where file and number of the line end."""
+    try:
+        fields = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        cut = "" if line.endswith(b"\n") else ": it is cut short; take the line out"
+        why = str(error) if isinstance(error, ValueError) else "nested too deeply"
+        raise ValueError(f" is not a line of JSON{cut} ({why})") from error
+    if not isinstance(fields, dict):
+        raise ValueError(f" is {fields!r:.40}; an answer is a JSON object")
+    for name, kinds in FIELDS.items():
+        if name not in fields:
+            raise ValueError(f" lacks {name!r}: give a file that `ogrpo eval --output` wrote")
+        value = fields[name]
+        if not isinstance(value, kinds) or (isinstance(value, bool) and kinds != (bool,)):
+            names = " or ".join("null" if kind is type(None) else kind.__name__ for kind in kinds)
+            raise ValueError(f": {name!r} is {value!r:.60}; it is a {names}")
+    prompt, ids, reason = fields["prompt"], fields["token_ids"], fields["finish_reason"]
+    if fields["problem"] < 0 or fields["sample"] < 0:
+        raise ValueError(": 'problem' and 'sample' count from 0")
+    if reason not in get_args(FinishReason):
+        reasons = ", ".join(get_args(FinishReason))
+        raise ValueError(f": 'finish_reason' is {reason!r:.40}; it is one of {reasons}")
+    if not all(type(token) is int for token in ids) or len(ids) != fields["tokens"]:
+        raise ValueError(f": 'token_ids' are not {fields['tokens']} whole numbers")
+    if isinstance(prompt, list) and not all(isinstance(message, dict) for message in prompt):
+        raise ValueError(": 'prompt' is a list of something else than messages")
+    for name, value in (*fields["rewards"].items(), ("the weighted sum", fields["reward"])):
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        if value is not None and not (number and abs(value) < 1e300 and isfinite(value)):
+            raise ValueError(f": reward {name!r} is {value!r:.40}; it is a number or null")
+    return AnswerRecord(
+        problem=fields["problem"],
+        sample=fields["sample"],
+        source=fields["source"],
+        prompt=prompt if isinstance(prompt, str) else tuple(prompt),
+        columns=fields["columns"],
+        text=fields["text"],
+        token_ids=tuple(ids),
+        finish_reason=reason,
+        values={name: _number(value) for name, value in fields["rewards"].items()},
+        reward=_number(fields["reward"]),
+        failed=fields["failed"],
+    )
 
 
 def verdicts(answers: Sequence[AnswerRecord], name: str) -> NDArray[np.float32]:
-    """Values `[prompts, samples]` of the reward `name`, NaN where there is none.
+    """Returns the values `[prompts, samples]` of the reward `name`, NaN where there is none.
 
     Rows are the problems in ascending order, columns a problem's answers in the order of `sample`.
     """
-    rows = [[answer.values[name] for answer in group] for group in by_problem(answers)]
-    return padded(rows)
+    return padded([[answer.values[name] for answer in group] for group in by_problem(answers)])
 
 
 def by_problem(answers: Iterable[AnswerRecord]) -> Iterator[list[AnswerRecord]]:
-    """Yield each problem's answers in the order of `sample`; the problems ascend."""
+    """Yields each problem's answers in the order of `sample`; the problems ascend."""
     groups: dict[int, list[AnswerRecord]] = {}
     for answer in sorted(answers, key=lambda a: (a.problem, a.sample)):
         groups.setdefault(answer.problem, []).append(answer)
@@ -182,7 +261,7 @@ def by_problem(answers: Iterable[AnswerRecord]) -> Iterator[list[AnswerRecord]]:
 
 
 def padded(rows: Sequence[Sequence[float]]) -> NDArray[np.float32]:
-    """Return rows of different lengths as one array, filled up with NaN."""
+    """Returns rows of different lengths as one array, filled up with NaN."""
     most = max((len(row) for row in rows), default=0)
     filled = [[*row, *[nan] * (most - len(row))] for row in rows]
     return np.array(filled, np.float32).reshape(len(rows), most)
@@ -190,3 +269,7 @@ def padded(rows: Sequence[Sequence[float]]) -> NDArray[np.float32]:
 
 def _null(value: float) -> float | None:
     return None if isnan(value) else float(value)
+
+
+def _number(value: float | None) -> float:
+    return nan if value is None else float(value)

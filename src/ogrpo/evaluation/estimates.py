@@ -1,18 +1,24 @@
-"""Pass@k and maj@k from n >= k samples a prompt: unbiased, with intervals clustered by problem."""
+"""Pass@k and maj@k from n >= k samples a prompt: unbiased, with intervals clustered by problem.
+
+The vote is counted exactly: drawing k of n samples without return is drawing each by itself with
+chance k / n, given that k are drawn. The numbers of votes of different answers are then independent
+binomials, which a recursion over the answers adds up; all terms are positive, so that nothing
+cancels in floating point.
+"""
 
 from collections import Counter, defaultdict
 from collections.abc import Sequence
+from functools import lru_cache
 from math import comb
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ogrpo.evaluation.intervals import Estimate, prompt_means, proportion
-from ogrpo.evaluation.majority import winning_chance
 
 
 def pass_at_k(successes: NDArray[np.float32], k: int) -> Estimate:
-    """Chance that at least one of k samples is right, from `[prompts, samples]` outcomes 0 or 1.
+    """Estimates the chance that one of k samples is right, from `[prompts, samples]` of 0 or 1.
 
     Mean over prompts of 1 - C(n - c, k) / C(n, k), with c right of n samples: unbiased for every
     k <= n (Chen et al. 2021, arXiv:2107.03374). The interval is that of `clustered_interval`; at
@@ -42,7 +48,7 @@ def pass_at_k(successes: NDArray[np.float32], k: int) -> Estimate:
 def majority_at_k(
     successes: NDArray[np.float32], answers: Sequence[Sequence[str | None]], k: int
 ) -> Estimate:
-    """Chance that the answer that most of k samples give is right (maj@k, arXiv:2203.11171).
+    """Estimates the chance that the answer of most of k samples is right (maj@k, arXiv:2203.11171).
 
     The exact mean over all subsets of k of a prompt's n samples, hence unbiased for every k <= n.
     Answers are one if their texts are. Among those with equally many votes the choice is fair: m
@@ -80,13 +86,14 @@ def _majority(votes: Sequence[tuple[str | None, float]], k: int) -> float:
     for answer, verdict in votes:
         if answer is not None:
             verdicts[answer].append(verdict)
-    sizes = Counter({answer: len(given) for answer, given in verdicts.items()})
+    sizes = Counter({answer: len(outcomes) for answer, outcomes in verdicts.items()})
     silent = len(votes) - sizes.total()
     chance = 0.0
-    for answer, given in verdicts.items():
-        if any(given):
+    for answer, outcomes in verdicts.items():
+        if any(outcomes):
             others = tuple(sorted(size for other, size in sizes.items() if other != answer))
-            chance += sum(given) / len(given) * winning_chance(len(given), others, silent, k)
+            share = sum(outcomes) / len(outcomes)
+            chance += share * winning_chance(len(outcomes), others, silent, k)
     return min(chance, 1.0)
 
 
@@ -99,3 +106,50 @@ def _enough(outcomes: NDArray[np.float32], k: int, name: str) -> NDArray[np.floa
     if not len(judged):
         raise ValueError(f"{name}@{k}: no prompt has {k} samples with a verdict; give a smaller k")
     return judged
+
+
+@lru_cache(maxsize=1 << 14)
+def winning_chance(votes: int, others: tuple[int, ...], silent: int, k: int) -> float:
+    """Returns the chance that an answer has the most votes among k samples, ties split evenly.
+
+    Args:
+        votes: samples that gave this answer.
+        others: samples that gave each other answer.
+        silent: samples without an answer, which do not vote.
+        k: how many of all these are drawn.
+    """
+    total = votes + sum(others) + silent
+    share = k / total
+    chances = _binomial(votes, share)
+    wins = 0.0
+    for drawn in range(1, min(votes, k) + 1):
+        rivals = _rivals(others, silent, k - drawn, drawn, share)
+        wins += chances[drawn] * float(rivals @ (1 / np.arange(1, len(rivals) + 1)))
+    return wins / float(_binomial(total, share)[k])
+
+
+def _rivals(
+    others: tuple[int, ...], silent: int, rest: int, votes: int, share: float
+) -> NDArray[np.float64]:
+    """Returns the chance that `rest` others are drawn, none with over `votes`, by how many tie."""
+    state = np.zeros((rest + 1, rest // votes + 1))  # [drawn so far, answers that tie]
+    state[0, 0] = 1.0
+    for size in others:
+        chances = _binomial(size, share)
+        after = np.zeros_like(state)
+        for drawn in range(min(size, votes - 1, rest) + 1):
+            after[drawn:] += chances[drawn] * state[: rest + 1 - drawn]
+        if min(size, rest) >= votes:
+            after[votes:, 1:] += chances[votes] * state[: rest + 1 - votes, :-1]
+        state = after
+    quiet = _binomial(silent, share)
+    drawn = np.arange(min(silent, rest) + 1)
+    return quiet[drawn] @ state[rest - drawn]
+
+
+@lru_cache(maxsize=1 << 12)
+def _binomial(size: int, share: float) -> NDArray[np.float64]:
+    chances = np.ones(1)
+    for _ in range(size):
+        chances = np.convolve(chances, (1 - share, share))
+    return chances

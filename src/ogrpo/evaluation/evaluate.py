@@ -1,4 +1,4 @@
-"""Samples answers to held-out problems and has them judged while the next ones are sampled.
+"""Samples answers to held-out problems, and judges them while the next ones are sampled.
 
     examples -> encode -> engine.generate, `batch` problems at a time -> decode -> score -> records
 
@@ -10,13 +10,18 @@ longest answer of these has come.
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, replace
 from itertools import islice
-from math import nan
+from math import isnan, nan
+from pathlib import Path
 from typing import Any, Protocol
 
-from ogrpo.evaluation.answers import AnswerRecord, Prompt, jsonable
-from ogrpo.evaluation.judging import JudgeFn, judged
+from ogrpo.evaluation.answers import AnswerRecord, Prompt, by_problem, jsonable, read_answers
 from ogrpo.protocol import Engine, Group, IntArray, Sampling
+from ogrpo.rewards.scores import ScoreRequest, Scores
+
+JudgeFn = Callable[[ScoreRequest], Scores]
+"""`RewardPool.score`, or anything like it that many threads may call at once."""
 
 
 class ExampleLike(Protocol):
@@ -29,7 +34,7 @@ class ExampleLike(Protocol):
 
     @property
     def columns(self) -> Mapping[str, Any]:
-        """What the rewards read, by name."""
+        """The columns that rewards read, by name."""
         ...
 
     @property
@@ -51,7 +56,7 @@ def sample_and_judge(
     concurrent: int = 1,
     judges: int = 8,
 ) -> Iterator[list[AnswerRecord]]:
-    """Yield the judged answers of `batch` problems after the other, in the order of the problems.
+    """Yields the judged answers of `batch` problems after the other, in the order of the problems.
 
     The engine has the weights already. A batch that begins at problem i is drawn with the seed
     `seed + i`: with batches that are whole multiples of an embedded engine's, the answers do not
@@ -73,14 +78,40 @@ def sample_and_judge(
         ValueError: there is no problem, a number is below 1, or a column cannot be recorded; before
             anything is sampled.
     """
-    _check(examples, batch=batch, concurrent=concurrent, judges=judges)
+    if not examples:
+        raise ValueError("there is no problem to evaluate on: the held-out split is empty")
+    for name, value in (("batch", batch), ("concurrent", concurrent), ("judges", judges)):
+        if value < 1:
+            raise ValueError(f"{name} is {value}; give at least 1")
+    for n, example in enumerate(examples):
+        where = example.source or f"problem {n}"
+        jsonable(example.prompt, f"{where}: the prompt")
+        jsonable(example.columns, f"{where}: column")
     prompts = [encode(example) for example in examples]
 
     def draw(start: int) -> list[Group]:
         return engine.generate(prompts[start : start + batch], sampling, seed + start)
 
     def judge(start: int, groups: Sequence[Group]) -> list[AnswerRecord]:
-        return judged([*_records(examples, start, groups, decode)], score, judges)
+        pairs = zip(examples[start : start + len(groups)], groups, strict=True)
+        answers = [
+            AnswerRecord(
+                problem=problem,
+                sample=sample,
+                source=example.source,
+                prompt=example.prompt,
+                columns=example.columns,
+                text=decode(completion.token_ids),
+                token_ids=tuple(completion.token_ids.tolist()),
+                finish_reason=completion.finish_reason,
+                values={},
+                reward=nan,
+                failed=False,
+            )
+            for problem, (example, group) in enumerate(pairs, start=start)
+            for sample, completion in enumerate(group.completions)
+        ]
+        return judged(answers, score, judges)
 
     return _overlapped(range(0, len(prompts), batch), draw, judge, concurrent)
 
@@ -91,6 +122,7 @@ def _overlapped(
     judge: Callable[[int, Sequence[Group]], list[AnswerRecord]],
     concurrent: int,
 ) -> Iterator[list[AnswerRecord]]:
+    """Yields each batch's answers in order; the next are drawn while these are judged."""
     coming = iter(starts)
     samplers = ThreadPoolExecutor(concurrent, thread_name_prefix="evaluation-sampling")
     judging_thread = ThreadPoolExecutor(1, thread_name_prefix="evaluation-judging")
@@ -117,37 +149,88 @@ def _overlapped(
         judging_thread.shutdown(wait=False)
 
 
-def _records(
-    examples: Sequence[ExampleLike],
-    start: int,
-    groups: Sequence[Group],
-    decode: Callable[[IntArray], str],
-) -> Iterator[AnswerRecord]:
-    taken = examples[start : start + len(groups)]
-    for problem, (example, group) in enumerate(zip(taken, groups, strict=True), start=start):
-        for sample, completion in enumerate(group.completions):
-            yield AnswerRecord(
-                problem=problem,
-                sample=sample,
-                source=example.source,
-                prompt=example.prompt,
-                columns=example.columns,
-                text=decode(completion.token_ids),
-                token_ids=tuple(completion.token_ids.tolist()),
-                finish_reason=completion.finish_reason,
-                values={},
-                reward=nan,
-                failed=False,
+def judged(answers: Sequence[AnswerRecord], score: JudgeFn, judges: int) -> list[AnswerRecord]:
+    """Returns the answers, by problem and sample, with the verdicts of `score`.
+
+    The answers of one problem are judged by one call, as a group is in training, and those of
+    `judges` problems at once.
+
+    Raises:
+        ValueError: the verdicts are not one for each answer.
+    """
+
+    def judge(group: Sequence[AnswerRecord]) -> list[AnswerRecord]:
+        first = group[0]
+        scores = score(
+            ScoreRequest.of_group(
+                first.prompt,
+                [answer.text for answer in group],
+                completion_ids=[[*answer.token_ids] for answer in group],
+                finish_reasons=[answer.finish_reason for answer in group],
+                columns=first.columns,
             )
+        )
+        sizes = [len(scores.rewards), len(scores.failed), *map(len, scores.values.values())]
+        if sizes != [len(group)] * len(sizes):
+            raise ValueError(
+                f"{first.source}: {len(group)} answers were judged and {sizes} verdicts came back"
+            )
+        return [
+            replace(
+                answer,
+                values={name: float(values[n]) for name, values in scores.values.items()},
+                reward=nan if scores.failed[n] else float(scores.rewards[n]),
+                failed=bool(scores.failed[n]),
+            )
+            for n, answer in enumerate(group)
+        ]
+
+    with ThreadPoolExecutor(judges, thread_name_prefix="evaluation-reward") as threads:
+        return [answer for group in threads.map(judge, by_problem(answers)) for answer in group]
 
 
-def _check(examples: Sequence[ExampleLike], **counts: int) -> None:
-    if not examples:
-        raise ValueError("there is no problem to evaluate on: the held-out split is empty")
-    for name, value in counts.items():
-        if value < 1:
-            raise ValueError(f"{name} is {value}; give at least 1")
-    for n, example in enumerate(examples):
-        where = example.source or f"problem {n}"
-        jsonable(example.prompt, f"{where}: the prompt")
-        jsonable(example.columns, f"{where}: column")
+@dataclass(frozen=True)
+class Rescored:
+    """Answers with their new verdicts, and those whose verdicts changed."""
+
+    answers: list[AnswerRecord]
+    changed: list[tuple[AnswerRecord, AnswerRecord]]
+    """Each such answer as it was, and as it is now."""
+
+    def __str__(self) -> str:
+        return f"{len(self.changed)} of {len(self.answers)} verdicts changed"
+
+
+def rescore(path: str | Path, score: JudgeFn, *, judges: int = 8) -> Rescored:
+    """Judges the answers in a file again; the file stays as it is.
+
+    A verdict is the value of each reward of both times, and whether one failed.
+    A reward of another name than before is judged and is no change.
+
+    Args:
+        path: what `AnswerFile` wrote.
+        score: the rewards (`RewardPool.score`), called with the answers of one problem.
+        judges: problems judged at once.
+
+    Raises:
+        ValueError: a line of the file is wrong, or no reward has the name of one of the file's.
+        FileNotFoundError: there is no such file.
+    """
+    if judges < 1:
+        raise ValueError(f"judges is {judges}; give at least 1")
+    before = [answer for group in by_problem(read_answers(path)) for answer in group]
+    answers = judged(before, score, judges)
+    names = [name for name in before[0].values if name in answers[0].values]
+    if not names:
+        raise ValueError(
+            f"{path} was judged by {sorted(before[0].values)}, and the rewards now are "
+            f"{sorted(answers[0].values)}: nothing can be compared; give rewards of those names"
+        )
+
+    def differ(old: AnswerRecord, new: AnswerRecord) -> bool:
+        pairs = ((old.values[name], new.values[name]) for name in names)
+        changed = (a != b and not (isnan(a) and isnan(b)) for a, b in pairs)
+        return old.failed != new.failed or any(changed)
+
+    pairs = zip(before, answers, strict=True)
+    return Rescored(answers, [(old, new) for old, new in pairs if differ(old, new)])

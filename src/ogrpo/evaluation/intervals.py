@@ -30,7 +30,7 @@ class Estimate(NamedTuple):
 
 
 def wilson_interval(successes: NDArray[np.float32]) -> Estimate:
-    """Wilson's score interval for a proportion; one outcome in [0, 1] per prompt.
+    """Returns Wilson's score interval for a proportion; one outcome in [0, 1] per prompt.
 
     The continuity correction (Wilson 1927; Newcombe 1998, method 4) keeps it from covering too
     little near 0 and 1: without it a true mean of .99 lies in .843 of the intervals of 17 prompts.
@@ -42,7 +42,7 @@ def wilson_interval(successes: NDArray[np.float32]) -> Estimate:
 
 
 def clustered_interval(successes: NDArray[np.float32]) -> Estimate:
-    """Mean of `[prompts, samples]` outcomes in [0, 1], each prompt with the same weight.
+    """Estimates the mean of `[prompts, samples]` outcomes in [0, 1], prompts weighing alike.
 
     `wilson_interval`'s bounds at the effective number of independent outcomes, which `proportion`
     takes from the spread between prompts: more samples of the same prompts do not pretend to be
@@ -51,13 +51,20 @@ def clustered_interval(successes: NDArray[np.float32]) -> Estimate:
     Raises:
         ValueError: there is no verdict at all, or an outcome lies outside [0, 1].
     """
-    _check_outcomes(successes)
+    outside = successes[(successes < 0) | (successes > 1)]
+    if outside.size:
+        raise ValueError(
+            f"an outcome is {outside[0]}; a proportion has outcomes from 0 to 1: "
+            "take mean_interval for rewards of other sizes"
+        )
+    if len(successes) == 0:
+        raise ValueError("no held-out prompts to evaluate on: raise --evaluation.prompts")
     means, drawn = prompt_means(successes)
     return proportion(means, float(drawn.mean()))
 
 
 def mean_interval(values: NDArray[np.floating]) -> Estimate:
-    """Mean of `[prompts, samples]` numbers of any size, by Student's t over the prompts' means.
+    """Estimates the mean of `[prompts, samples]` numbers by Student's t over the prompts' means.
 
     One prompt alone does not tell how far prompts differ: its bounds are NaN.
 
@@ -75,7 +82,7 @@ def mean_interval(values: NDArray[np.floating]) -> Estimate:
 
 
 def prompt_means(values: NDArray[np.floating]) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """Mean and number of each prompt's values that are not NaN, of the prompts that have any.
+    """Returns mean and number of each prompt's values but NaN, of the prompts that have any.
 
     Raises:
         ValueError: no prompt has any.
@@ -93,7 +100,7 @@ def prompt_means(values: NDArray[np.floating]) -> tuple[NDArray[np.float64], NDA
 
 
 def proportion(values: NDArray[np.float64], most: float) -> Estimate:
-    """Mean of prompts' values in [0, 1], each worth 1 to `most` independent outcomes.
+    """Estimates the mean of prompts' values in [0, 1], each worth 1 to `most` independent outcomes.
 
     The effective number is n / d. The design effect d compares the spread between prompts with that
     of outcomes that are right or wrong (p (1 - p), the largest at this mean p):
@@ -107,11 +114,13 @@ def proportion(values: NDArray[np.float64], most: float) -> Estimate:
     within = p * (1 - p)
     spread = (float(np.square(values - p).sum()) + EVEN_ODDS) / (n * within + EVEN_ODDS)
     effective = n / min(max(spread, 1 / most), 1.0) if within > 0 else n
-    return Estimate(p, *_score_bounds(p, effective), n)
+    low = _score_bound(max(p - 0.5 / effective, 0.0), effective, -1) if p > 0 else 0.0
+    high = _score_bound(min(p + 0.5 / effective, 1.0), effective, 1) if p < 1 else 1.0
+    return Estimate(p, low, high, n)
 
 
 def student_quantile(freedom: int) -> float:
-    """Quantile of Student's t at .975 with `freedom` >= 1 degrees of freedom, by bisection.
+    """Returns Student's quantile at .975 with `freedom` >= 1 degrees of freedom, by bisection.
 
     The distribution function of whole degrees is a finite sum (Abramowitz and Stegun 26.7.3-4).
 
@@ -133,23 +142,6 @@ def _central(theta: float, freedom: int) -> float:
         total += term
         term *= cos(theta) ** 2 * (power + 1) / (power + 2)
     return 2 / pi * (theta + sin(theta) * total) if odd else sin(theta) * total
-
-
-def _check_outcomes(outcomes: NDArray[np.float32]) -> None:
-    outside = outcomes[(outcomes < 0) | (outcomes > 1)]
-    if outside.size:
-        raise ValueError(
-            f"an outcome is {outside[0]}; a proportion has outcomes from 0 to 1: "
-            "take mean_interval for rewards of other sizes"
-        )
-    if len(outcomes) == 0:
-        raise ValueError("no held-out prompts to evaluate on: raise --evaluation.prompts")
-
-
-def _score_bounds(p: float, n: float) -> tuple[float, float]:
-    low = _score_bound(max(p - 0.5 / n, 0.0), n, -1) if p > 0 else 0.0
-    high = _score_bound(min(p + 0.5 / n, 1.0), n, 1) if p < 1 else 1.0
-    return low, high
 
 
 def _score_bound(p: float, n: float, sign: int) -> float:

@@ -1,4 +1,4 @@
-"""What a set of answers says: the metrics of an evaluation, each with its interval."""
+"""The metrics of an evaluation, each with its interval, and the reward that says right or wrong."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import isnan
@@ -9,12 +9,13 @@ from numpy.typing import NDArray
 from ogrpo.evaluation.answers import AnswerRecord, by_problem, padded, verdicts
 from ogrpo.evaluation.estimates import majority_at_k, pass_at_k
 from ogrpo.evaluation.intervals import Estimate, clustered_interval, mean_interval
-from ogrpo.evaluation.success import candidates, success_reward
 from ogrpo.rewards.judge import Judge
 from ogrpo.rewards.reward import Reward
 
 Summary = dict[str, float | int | None]
 AnswerOf = Callable[[str], str | None]
+Values = Mapping[str, NDArray[np.floating]]
+"""Each reward's values, by its name; NaN where it left no verdict."""
 
 
 def summary(
@@ -24,7 +25,7 @@ def summary(
     by: str | None = None,
     answers_of: Mapping[str, AnswerOf] | None = None,
 ) -> Summary:
-    """Return an evaluation's metrics by name; `NAME/low` and `NAME/high` bound `NAME`.
+    """Returns an evaluation's metrics by name; `NAME/low` and `NAME/high` bound `NAME`.
 
     - `pass@k` of the reward that says right or wrong, and `maj@k` if `answers_of` has its name
     - `reward/NAME` of each reward, and `reward` of their weighted sum: means over the problems
@@ -81,14 +82,14 @@ def summary(
 
 
 def lines(name: str, estimate: Estimate) -> Summary:
-    """Return an estimate as three metrics."""
+    """Returns an estimate as three metrics."""
     bounds = {"low": estimate.low, "high": estimate.high}
-    told = {f"{name}/{end}": None if isnan(value) else value for end, value in bounds.items()}
-    return {name: estimate.mean, **told}
+    known = {f"{name}/{end}": None if isnan(value) else value for end, value in bounds.items()}
+    return {name: estimate.mean, **known}
 
 
 def answer_readers(rewards: Iterable[Reward]) -> dict[str, AnswerOf]:
-    """Return how rewards read the answer in a text, by name, of those that say how.
+    """Returns how rewards read the answer in a text, by name, of those that say how.
 
     They say so by an attribute `answer_of`; this project's own judges have `extract`.
     """
@@ -102,7 +103,7 @@ def answer_readers(rewards: Iterable[Reward]) -> dict[str, AnswerOf]:
 
 
 def powers_of_two(samples: int) -> list[int]:
-    """Return the powers of two below `samples`, and `samples`.
+    """Returns the powers of two below `samples`, and `samples`.
 
     >>> powers_of_two(12)
     [1, 2, 4, 8, 12]
@@ -122,15 +123,11 @@ def _at_k(
     for k in ks:
         metrics |= lines(f"pass@{k}", pass_at_k(outcomes, k))
     if answer_of is not None:
-        texts = [[_answer(a, answer_of) for a in group] for group in groups]
+        texts = [[None if a.truncated else answer_of(a.text) for a in group] for group in groups]
         full = [[*row, *[None] * (outcomes.shape[1] - len(row))] for row in texts]
         for k in ks:
             metrics |= lines(f"maj@{k}", majority_at_k(outcomes, full, k))
     return metrics
-
-
-def _answer(answer: AnswerRecord, answer_of: AnswerOf) -> str | None:
-    return None if answer.truncated else answer_of(answer.text)
 
 
 def _rewards(
@@ -147,3 +144,58 @@ def _rewards(
         else:
             metrics |= lines(name, mean_interval(array))
     return metrics
+
+
+def is_zero_or_one(values: NDArray[np.floating]) -> bool:
+    """Returns whether there are verdicts and each is 0 or 1."""
+    verdicts = values[~np.isnan(values)]
+    return bool(verdicts.size) and bool(((verdicts == 0) | (verdicts == 1)).all())
+
+
+def candidates(values: Values) -> list[str]:
+    """Returns the names of the rewards that are 0 or 1."""
+    return [name for name, each in values.items() if is_zero_or_one(each)]
+
+
+def success_reward(values: Values, marked: str | None = None) -> str | None:
+    """Returns the name of the reward that says right (1) or wrong (0); None if none does.
+
+    Pass@k, maj@k and Wilson's intervals are of its values alone; all else are means.
+
+    >>> correct, length = np.array([[1.0, 0.0]]), np.array([[0.3, 0.8]])
+    >>> success_reward({"correct": correct, "length": length})
+    'correct'
+    >>> success_reward({"correct": correct, "format": correct}) is None
+    True
+    >>> success_reward({"correct": correct, "format": correct}, "format")
+    'format'
+
+    Args:
+        values: of all rewards on the held-out answers, of any shape.
+        marked: the reward that the task or the user names; without it the only one that is 0 or 1.
+
+    Raises:
+        ValueError: there is no reward `marked`, or it gave something other than 0 and 1.
+    """
+    if marked is None:
+        names = candidates(values)
+        return names[0] if len(names) == 1 else None
+    if marked not in values:
+        raise ValueError(f"there is no reward {marked!r}; the answers were judged by {[*values]}")
+    verdicts = values[marked][~np.isnan(values[marked])]
+    between = verdicts[(verdicts != 0) & (verdicts != 1)]
+    if between.size:
+        raise ValueError(
+            f"reward {marked!r} is to say right or wrong, and it gave {between[0]:g}: name one that"
+            " is 0 or 1"
+        )
+    return marked if verdicts.size else None
+
+
+def estimate(values: NDArray[np.floating], *, success: bool) -> Estimate:
+    """Returns the mean of `[N, k]` values and its interval: of successes a share's, else a mean's.
+
+    Raises:
+        ValueError: there is no verdict at all, or a success lies outside [0, 1].
+    """
+    return clustered_interval(values.astype(np.float32)) if success else mean_interval(values)

@@ -9,7 +9,7 @@ WHOLE = ("problems", "answers", "failed", "tokens/max")
 
 
 def table(metrics: Summary, title: str = "") -> Table:
-    """Return a table of what `summary` gives: a metric, its value and its 95 % interval a row.
+    """Returns a table of a `summary`: a metric, its value and its 95 % interval a row.
 
     Names and the title are shown as they are: no part of them is read as rich's markup.
     """
@@ -19,15 +19,11 @@ def table(metrics: Summary, title: str = "") -> Table:
     shown.add_column("95 % interval", justify="right")
     for name, value in metrics.items():
         if not name.endswith(("/low", "/high")):
-            shown.add_row(Text(name), _number(name, value), _bounds(name, metrics))
+            low, high = metrics.get(f"{name}/low"), metrics.get(f"{name}/high")
+            known = low is not None and high is not None
+            bounds = f"{_number(name, low)} to {_number(name, high)}" if known else ""
+            shown.add_row(Text(name), _number(name, value), bounds)
     return shown
-
-
-def _bounds(name: str, metrics: Summary) -> str:
-    low, high = metrics.get(f"{name}/low"), metrics.get(f"{name}/high")
-    if low is None or high is None:
-        return ""
-    return f"{_number(name, low)} to {_number(name, high)}"
 
 
 def _number(name: str, value: float | None) -> str:
