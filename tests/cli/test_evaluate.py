@@ -17,7 +17,7 @@ from ogrpo.cli.evaluate import (
 )
 from ogrpo.evaluation import read_answers, summary
 from ogrpo.rewards.scores import Scores
-from tests.evaluation.records import FAILED, record
+from tests.evaluation.engines import FAILED, record
 
 PROTOCOL = SimpleNamespace(samples=4, temperature=0.6, max_tokens=100)
 

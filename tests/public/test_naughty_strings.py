@@ -26,7 +26,7 @@ from ogrpo.rewards.tool_calls import ToolCalls
 from ogrpo.tasks.rows import read_rows
 from ogrpo.tasks.task import Task
 from tests.data.replay.make import facts
-from tests.evaluation.records import record
+from tests.evaluation.engines import record
 
 HERE = Path(__file__).parent / "big_list_of_naughty_strings"
 STRINGS = json.loads((HERE / "blns.json").read_text(encoding="utf-8"))
