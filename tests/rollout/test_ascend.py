@@ -206,21 +206,16 @@ def test_an_operators_own_additional_config_is_kept_beside_ours():
 
 
 @pytest.mark.parametrize(
-    ("value", "message"), [('{"weight_nz_mode": 2}', "mode 0 alone"), ("[", "give a JSON object")]
+    ("version", "more", "code", "message"),
+    [
+        ("0.30.0", ["--", "--additional-config", '{"weight_nz_mode": 2}'], 2, "mode 0 alone"),
+        ("0.30.0", ["--", "--additional-config", "["], 2, "give a JSON object"),
+        ("0.31.0", [], 0, "vLLM-Ascend was read up to 0.30"),
+    ],
 )
-def test_an_additional_config_that_takes_no_weights_is_refused(value, message, capsys, tmp_path):
-    python = tmp_path / "python"
-    python.write_text("#!/bin/sh\necho 0.30.0\n")
-    python.chmod(0o755)
-    words = ["M", "--device", "ascend", "--python", str(python), "--dry-run"]
-    assert ogrpo_serve.main([*words, "--", "--additional-config", value]) == 2
+def test_what_takes_no_weights_is_refused_and_a_newer_version_named(
+    python_with, capsys, version, more, code, message
+):
+    words = ["M", "--device", "ascend", "--python", python_with(version), "--dry-run", *more]
+    assert ogrpo_serve.main(words) == code
     assert message in capsys.readouterr().err
-
-
-def test_a_newer_vllm_ascend_than_was_read_is_named(capsys, tmp_path):
-    python = tmp_path / "python"
-    python.write_text("#!/bin/sh\necho 0.31.0\n")
-    python.chmod(0o755)
-    words = ["M", "--device", "ascend", "--python", str(python), "--dry-run"]
-    assert ogrpo_serve.main(words) == 0
-    assert "vLLM-Ascend was read up to 0.30" in capsys.readouterr().err

@@ -78,23 +78,20 @@ def test_a_rank_that_no_server_has_is_refused(rank, capsys):
 
 
 @pytest.mark.parametrize(("version", "taken"), [("0.22.1", False), ("0.23.0.post1", True)])
-def test_a_vllm_that_takes_no_pushes_is_refused(version, taken, tmp_path, capsys):
-    python = tmp_path / "python"
-    python.write_text(f"#!/bin/sh\necho {version}\n")
-    python.chmod(0o755)
-    code = ogrpo_serve.main(["M", "--dry-run", "--python", str(python)])
+def test_a_vllm_that_takes_no_pushes_is_refused(version, taken, python_with, capsys):
+    code = ogrpo_serve.main(["M", "--dry-run", "--python", python_with(version)])
     assert code == (0 if taken else 2)
     assert ("takes no pushes: install 0.23 or later" in capsys.readouterr().err) != taken
 
 
 @pytest.mark.parametrize(
-    ("positions", "asked", "longest"),
+    ("positions", "option", "longest"),
     [(1024, None, 1024), (32768, None, 4096), (None, None, 4096), (1024, 46, 46), (64, 128, 128)],
 )
-def test_the_longest_prompt_and_completion_follow_the_model(positions, asked, longest, tmp_path):
+def test_the_longest_prompt_and_completion_follow_the_model(positions, option, longest, tmp_path):
     """The last of these vLLM refuses itself, or takes where it stretches positions."""
     (tmp_path / "config.json").write_text(json.dumps({"max_position_embeddings": positions}))
-    words = [] if asked is None else ["--max-model-len", str(asked)]
+    words = [] if option is None else ["--max-model-len", str(option)]
     arguments = built(str(tmp_path), *words).arguments
     assert arguments[arguments.index("--max-model-len") + 1] == str(longest)
 

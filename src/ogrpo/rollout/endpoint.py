@@ -244,10 +244,13 @@ class Service:
 
     # --- weights -------------------------------------------------------------------------------
 
-    def start_update(self) -> None:
-        """Answers `/start_weight_update`: one at a time, as in vLLM."""
-        self._require(not self.updating)
-        self.updating = True
+    def toggle_update(self, *, start: bool) -> None:
+        """Answers `/start_weight_update`, one at a time as in vLLM, and `/finish_weight_update`.
+
+        There is nothing to label at the end: completions carry their version.
+        """
+        self._require(self.updating != start)
+        self.updating = start
 
     def update(self, body: Json) -> None:
         """Answers `/update_weights`; one that fails ends the update, and says no more than 500."""
@@ -261,11 +264,6 @@ class Service:
         except releases.Refusal as refusal:
             raise BadRequest(FAILED, 500) from refusal
         self.updating = True
-
-    def finish_update(self) -> None:
-        """Answers `/finish_weight_update`; nothing is labelled: completions have their version."""
-        self._require(self.updating)
-        self.updating = False
 
     def _require(self, holds: bool) -> None:
         if not holds:
@@ -496,9 +494,9 @@ def _routes(service: Service, *, native: bool, dev_mode: bool) -> dict[tuple[str
             ("GET", "/is_paused"): lambda *_: {"is_paused": service.paused},
             ("POST", "/resume"): lambda *_: service.resume(),
             ("POST", "/reset_prefix_cache"): lambda *_: {},
-            ("POST", "/start_weight_update"): lambda *_: service.start_update(),
+            ("POST", "/start_weight_update"): lambda *_: service.toggle_update(start=True),
             ("POST", "/update_weights"): lambda body, _: service.update(body),
-            ("POST", "/finish_weight_update"): lambda *_: service.finish_update(),
+            ("POST", "/finish_weight_update"): lambda *_: service.toggle_update(start=False),
             ("POST", "/collective_rpc"): lambda body, _: {
                 "results": service.call(body.get("method"), section(body, "kwargs"))
             },
@@ -514,12 +512,6 @@ def _routes(service: Service, *, native: bool, dev_mode: bool) -> dict[tuple[str
 def _handler(routes: Mapping[tuple[str, str], Route]) -> type[Handler]:
     class EndpointHandler(Handler):
         def do_GET(self) -> None:
-            self._answer()
-
-        def do_POST(self) -> None:
-            self._answer()
-
-        def _answer(self) -> None:
             try:
                 self.send_json(self._result())
             except BadRequest as error:
@@ -529,6 +521,8 @@ def _handler(routes: Mapping[tuple[str, str], Route]) -> type[Handler]:
             except Exception as error:  # the outermost boundary: the client is told, and waits not
                 log.warning("%s: %s: %s", shown(self.path), type(error).__name__, shown(error))
                 self.send_json({"error": {"message": "the server failed; its log says how"}}, 500)
+
+        do_POST = do_GET
 
         def _result(self) -> Any:
             body = self.read_body()

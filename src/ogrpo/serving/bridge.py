@@ -1,7 +1,7 @@
 """The decoder on both sides of the bridge: its tensors by name, its scores, an engine over URLs."""
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from functools import partial, reduce
 from typing import Any, Literal
 
 import jax
@@ -13,7 +13,7 @@ from ogrpo.policy.decoder import unstack
 from ogrpo.policy.log_probs import flat_log_probs, flat_logits
 from ogrpo.policy.lora import adapter_tensors, beneath, join_adapters, merge
 from ogrpo.policy.params import int8_weights
-from ogrpo.policy.pretrained import Slot, tensor_slots
+from ogrpo.policy.pretrained import tensor_slots
 from ogrpo.protocol import IntArray
 from ogrpo.rollout.embedded import EmbeddedEngine
 from ogrpo.rollout.endpoint import ServedModel
@@ -39,7 +39,7 @@ def connect_policy(
     options: Options | None = None,
     nccl: Nccl | None = None,
 ) -> VllmEngine:
-    """An engine that samples the decoder's policy from vLLM servers.
+    """Returns an engine that samples the decoder's policy from vLLM servers.
 
     Args:
         urls: the servers.
@@ -56,7 +56,7 @@ def connect_policy(
         expected=Expected(
             vocab_size=config.vocab_size, eos_id=eos_id, max_length=max_length, texts=texts
         ),
-        tensors_fn=partial(_tensors_beneath if alone else named_tensors, config),
+        tensors_fn=lambda params: named_tensors(config, beneath(params) if alone else params),
         score_fn=make_score_fn(config),
         adapters_fn=named_adapters if alone else None,
         options=options,
@@ -65,7 +65,7 @@ def connect_policy(
 
 
 def open_nccl() -> Nccl:
-    """NCCL on this process's first GPU, which broadcasts what `named_tensors` gathered on the host.
+    """Returns NCCL on this process's first GPU, for the host arrays of `named_tensors`.
 
     Raises:
         Refused: JAX has no GPU here, or NCCL is missing.
@@ -83,26 +83,26 @@ def open_nccl() -> Nccl:
 
 
 def _on_device(device: Any, array: np.ndarray) -> tuple[jax.Array, int]:
-    """A buffer that is complete, so that a stream other than XLA's may read it, and its address."""
+    """Returns a complete buffer, which a stream other than XLA's may read, and its address."""
     buffer = jax.device_put(array, device).block_until_ready()
     return buffer, buffer.unsafe_buffer_pointer()
 
 
 def named_tensors(config: DecoderConfig, params: Params) -> dict[str, np.ndarray]:
-    """Parameters as host arrays by their Hugging Face names; layers are views into their stack.
+    """Returns parameters as host arrays by their Hugging Face names; layers are views of a stack.
 
     Adapters are merged into the matrices beside them, one at a time.
     """
     host = jax.tree.map(np.asarray, merge(params, keep_fn=np.asarray))
-    return {name: _stored(host, slot) for name, slot in tensor_slots(config).items()}
-
-
-def _tensors_beneath(config: DecoderConfig, params: Params) -> dict[str, np.ndarray]:
-    return named_tensors(config, beneath(params))
+    tensors: dict[str, np.ndarray] = {}
+    for name, slot in tensor_slots(config).items():
+        leaf: Any = reduce(lambda tree, key: tree[key], slot.path, host)
+        tensors[name] = leaf if slot.layer is None else leaf[slot.layer]
+    return tensors
 
 
 def named_adapters(params: Params) -> AdapterTensors:
-    """The adapters of a policy as host arrays by PEFT's names.
+    """Returns the adapters of a policy as host arrays by PEFT's names.
 
     Raises:
         ValueError: the policy has none.
@@ -122,20 +122,22 @@ def named_adapters(params: Params) -> AdapterTensors:
 
 
 def params_from_tensors(config: DecoderConfig, tensors: Mapping[str, np.ndarray]) -> Params:
-    """Parameters from arrays by their Hugging Face names, in the arrays' dtype."""
-    slots = tensor_slots(config)
+    """Returns parameters from arrays by their Hugging Face names, in the arrays' dtype."""
     layers: dict[tuple[str, ...], list[np.ndarray]] = {}
-    for name, slot in slots.items():
+    stacked: dict[tuple[str, ...], bool] = {}
+    for name, slot in tensor_slots(config).items():
         layers.setdefault(slot.path, []).append(tensors[name])
-    stacked = {slot.path: slot.layer is not None for slot in slots.values()}
+        stacked[slot.path] = slot.layer is not None
     params: Params = {}
-    for path, arrays in layers.items():
-        _put(params, path, jnp.asarray(np.stack(arrays) if stacked[path] else arrays[0]))
+    for (*folders, last), arrays in layers.items():
+        tree = reduce(lambda tree, key: tree.setdefault(key, {}), folders, params)
+        whole = np.stack(arrays) if stacked[*folders, last] else arrays[0]
+        tree[last] = jnp.asarray(whole)
     return params
 
 
 def make_score_fn(config: DecoderConfig) -> ScoreFn:
-    """log softmax(z) of tokens 1.. of each sequence, by the trainer's own forward pass."""
+    """Returns the trainer's function for log softmax(z) of tokens 1.. of each sequence."""
 
     def score_fn(params: Params, sequences: Sequence[IntArray]) -> list[np.ndarray]:
         lengths = np.array([len(ids) for ids in sequences])
@@ -164,7 +166,7 @@ def embedded_engine(
     fetch_fn: Callable[[Any], Any] = lambda drawn: drawn,
     quantize: Literal["none", "int8"] = "none",
 ) -> EmbeddedEngine:
-    """The trainer's own sampler behind the engine interface.
+    """Returns the trainer's own sampler behind the engine interface.
 
     `place_fn` puts prompts on the devices that draw for them, those of the parameters; `fetch_fn`
     gets what was drawn from them, where other processes have a part of it. On a single CPU large
@@ -191,7 +193,7 @@ def embedded_engine(
 
 
 def least_read(max_tokens: int, *, one_cpu: bool) -> int | None:
-    """Slots of its cache that a step of the embedded sampler reads at least; None: all."""
+    """Returns the cache slots that a step of the embedded sampler reads at least; None: all."""
     return _LEAST_READ if one_cpu and max_tokens >= _LONG else None
 
 
@@ -260,16 +262,3 @@ def embedded_model(
 def _next(params: Params, ids: jax.Array, *, config: DecoderConfig) -> jax.Array:
     scores = flat_logits(params, config, ids, jnp.ones(ids.shape, bool))
     return jax.nn.log_softmax(scores[0, -1])
-
-
-def _stored(host: Params, slot: Slot) -> np.ndarray:
-    leaf: Any = host
-    for key in slot.path:
-        leaf = leaf[key]
-    return leaf if slot.layer is None else leaf[slot.layer]
-
-
-def _put(tree: Params, path: tuple[str, ...], leaf: jax.Array) -> None:
-    for key in path[:-1]:
-        tree = tree.setdefault(key, {})
-    tree[path[-1]] = leaf

@@ -3,6 +3,7 @@
 import threading
 import time
 from collections import Counter
+from functools import cache
 
 import numpy as np
 
@@ -19,9 +20,14 @@ class Flaky(RuntimeError):
 
 def group(prompt, version, seed=0, size=2):
     """Completions whose tokens are the version, the seed and the prompt."""
-    tokens = np.array([version, seed, prompt[0]], np.int32)
+    return _group(int(prompt[0]), version, seed, size)
+
+
+@cache
+def _group(head, version, seed, size):
+    tokens = np.array([version, seed, head], np.int32)
     completion = Completion(tokens, np.zeros(3, np.float32), version, 1.0, "stop")
-    return Group(np.asarray(prompt), (completion,) * size)
+    return Group(np.array([head], np.int32), (completion,) * size)
 
 
 def told(taken):
@@ -68,6 +74,7 @@ class Scripted:
         return {}
 
 
+@cache
 def request_at(step, size=3):
     """Problems 10 * step, ...: the prompt of each is its number."""
     problems = [10 * step + n for n in range(size)]

@@ -167,15 +167,37 @@ def test_failures_that_pass_change_no_group_and_are_counted(workers):
     assert batches == [told(t) for t in run(Scripted(), 4, v=2, **limits)]
 
 
-def test_a_failure_that_stays_reaches_the_trainer_with_its_cause():
-    engine = Scripted(flaky(99))
-    with collector(engine, attempts=3) as chosen:
-        with pytest.raises(CollectionError, match=r"3 of 3 groups.*after 3 attempts") as caught:
+def raising(error):
+    def script(engine, prompts, seed):
+        raise error
+
+    return Scripted(script)
+
+
+LASTING = {
+    r"3 of 3 groups.*after 3 attempts": (Scripted(flaky(99)), equal_rewards, Flaky, 3),
+    "a mistake": (raising(KeyError("a mistake")), equal_rewards, KeyError, 1),
+    "place 0 answers another prompt": (
+        Scripted(answer=lambda _, groups: groups[::-1]), equal_rewards, ValueError, 1,
+    ),
+    "2 groups for 3 prompts": (
+        Scripted(answer=lambda _, groups: groups[1:]), equal_rewards, ValueError, 1,
+    ),
+    "step 0: division by zero": (Scripted(), lambda *_: 1 / 0, ZeroDivisionError, 1),
+    r"step 0: groups of \[2, 2, 2\] .* \[\] rewards": (Scripted(), lambda *_: [], ValueError, 1),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("message", LASTING)
+def test_what_does_not_pass_reaches_the_trainer_with_its_cause(message):
+    engine, reward_fn, cause, calls = LASTING[message]
+    with collector(engine, attempts=3, reward_fn=reward_fn) as chosen:
+        with pytest.raises(CollectionError, match=message) as caught:
             turn(chosen, 0)
-        assert isinstance(caught.value.__cause__, Flaky)
-        with pytest.raises(CollectionError, match="after 3 attempts"):
+        assert isinstance(caught.value.__cause__, cause)
+        with pytest.raises(CollectionError, match=message):
             chosen.take(0)
-    assert engine.calls == {(0, 1, 2): 3}
+    assert engine.calls == {(0, 1, 2): calls}
 
 
 def test_batches_drawn_before_a_failure_are_still_handed_out():
@@ -191,16 +213,6 @@ def test_batches_drawn_before_a_failure_are_still_handed_out():
     assert isinstance(caught.value.__cause__, ValueError)
 
 
-def test_an_error_that_does_not_pass_is_not_tried_again():
-    def script(engine, prompts, seed):
-        raise KeyError("a mistake")
-
-    engine = Scripted(script)
-    with collector(engine) as chosen, pytest.raises(CollectionError, match="a mistake"):
-        turn(chosen, 0)
-    assert engine.calls == {(0, 1, 2): 1}
-
-
 def test_a_push_that_fails_reaches_the_trainer_at_the_batch_that_needs_it():
     class Refusing(Scripted):
         def publish(self, params, version):
@@ -213,19 +225,6 @@ def test_a_push_that_fails_reaches_the_trainer_at_the_batch_that_needs_it():
             assert told(turn(chosen, step))[0][1] == 0
         with pytest.raises(CollectionError, match=r"version 1 was not published.*not finite"):
             turn(chosen, 2)
-
-
-@pytest.mark.parametrize(
-    ("answer", "message"),
-    [
-        (lambda engine, groups: groups[::-1], "place 0 answers another prompt"),
-        (lambda engine, groups: groups[1:], "2 groups for 3 prompts"),
-    ],
-)
-def test_an_engine_that_mixes_up_its_answers_is_stopped(answer, message):
-    chosen = collector(Scripted(answer=answer))
-    with chosen, pytest.raises(CollectionError, match=message):
-        turn(chosen, 0)
 
 
 def test_a_group_that_is_short_of_completions_is_drawn_again_alone_and_with_another_seed():
@@ -482,22 +481,6 @@ def test_several_judges_work_at_once_and_each_group_gets_its_own_rewards():
     with collector(Scripted(), reward_fn=reward_fn, prompts_per_call=1, judges=3) as chosen:
         taken = turn(chosen, 0)
     assert [each.rewards.tolist() for each in taken.rewarded] == [[0, 0], [1, 1], [2, 2]]
-
-
-@pytest.mark.parametrize(
-    ("reward_fn", "message"),
-    [
-        (lambda *_: 1 / 0, "division by zero"),
-        (lambda request, places, groups: [], r"groups of \[2, 2, 2\] completions .* \[\] rewards"),
-    ],
-)
-def test_what_a_judge_raises_ends_the_run(reward_fn, message):
-    match = f"step 0: .*{message}"
-    with (
-        collector(Scripted(), reward_fn=reward_fn) as chosen,
-        pytest.raises(CollectionError, match=match),
-    ):
-        turn(chosen, 0)
 
 
 def test_the_engine_is_the_callers_alone_while_it_asks_for_it():

@@ -64,6 +64,7 @@ class World:
     def train(self):
         if self.asked:
             self.handed.append(self.queue.hand_out(self.step))
+            self.check_batch(self.handed[-1])
             self.step, self.asked = self.step + 1, False
             return
         if self.step % self.v == 0:
@@ -121,8 +122,6 @@ class World:
             assert len(self.running) == 1
         outstanding = self.queue._requested - self.step
         assert outstanding <= self.limits.lead + 1
-        for taken in self.handed[-1:]:
-            self.check_batch(taken)
 
     def check_batch(self, taken):
         step, bound = taken.request.step, self.limits.max_staleness

@@ -12,6 +12,7 @@ import asyncio
 from collections.abc import AsyncIterator, Collection
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -50,6 +51,7 @@ class Probe(NamedTuple):
     tolerance: float
 
 
+@dataclass(frozen=True, eq=False)
 class Target:
     """The version that every server is to have: its release and the proof of it.
 
@@ -57,9 +59,14 @@ class Target:
     requests name the adapters: whoever is under way goes on with those that it began with.
     """
 
-    def __init__(self, release: Release, probe: Probe, adapter: Release | None = None) -> None:
-        self.release, self.probe, self.adapter = release, probe, adapter
-        self.version = (adapter or release).version
+    release: Release
+    probe: Probe
+    adapter: Release | None = None
+
+    @property
+    def version(self) -> int:
+        """Returns the policy's version."""
+        return (self.adapter or self.release).version
 
     def model(self, served: str) -> str:
         """Returns the name that requests give, which no other adapters ever have."""
