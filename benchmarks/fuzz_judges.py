@@ -17,9 +17,8 @@ from collections.abc import Callable, Iterator, Sequence
 from fractions import Fraction
 from typing import NamedTuple
 
-from ogrpo.rewards.exact_match import ExactMatch
 from ogrpo.rewards.extract import EXTRACTORS
-from ogrpo.rewards.judge import Judge
+from ogrpo.rewards.judge import ExactMatch, Judge
 from ogrpo.rewards.math import MathReward
 from ogrpo.rewards.tool_calls import ToolCalls
 

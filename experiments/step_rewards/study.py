@@ -24,6 +24,7 @@ from functools import cache
 from typing import ClassVar
 
 import numpy as np
+from ogrpo.tasks.step_rewards import line_rewards
 
 from experiments.grid.rows import Rows, reported
 from experiments.grid.study import Crossing, TunedStudy, intervals
@@ -45,7 +46,6 @@ from experiments.grid.verdicts import Relation, claim
 from ogrpo.config.train import WarmStart
 from ogrpo.tasks.arithmetic import careless_answer, generate
 from ogrpo.tasks.problems import Problem, final_answer
-from ogrpo.tasks.step_rewards import line_rewards
 
 LOSS = {"algorithm": "rec_one_side_is"}
 """Loss of all: a clipped importance-weighted mean over tokens; fresh, REINFORCE's gradient."""

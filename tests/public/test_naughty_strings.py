@@ -18,8 +18,8 @@ from ogrpo.report.compare import write_page
 from ogrpo.report.run_dir import RunDir
 from ogrpo.report.run_page import Answer, PageData, Sample, write_report
 from ogrpo.rewards.bounded import BadGold
-from ogrpo.rewards.exact_match import ExactMatch
 from ogrpo.rewards.extract import EXTRACTORS
+from ogrpo.rewards.judge import ExactMatch
 from ogrpo.rewards.math import MathReward
 from ogrpo.rewards.text import same_text
 from ogrpo.rewards.tool_calls import ToolCalls

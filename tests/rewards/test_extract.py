@@ -1,73 +1,134 @@
+"""Answers as they stand in completions, and what is put aside when they are compared as texts."""
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ogrpo.rewards.extract import boxed_answer, free_answer, marker_answer
+from ogrpo.rewards.extract import (
+    boxed_answer,
+    choice_answer,
+    free_answer,
+    last_boxes,
+    marker_answer,
+)
+from ogrpo.rewards.judge import ExactMatch, RewardCounts
+from ogrpo.rewards.text import ascii_minus, is_text, same_text, unboxed
+
+MARKED = {
+    "7 + 5 = 12 #### 12": "12",
+    "#### 1 #### 2": "2",
+    "####2": "2",
+    "#### $1,080.50.": "1,080.50",
+    "#### -7": "-7",
+    "#### \N{MINUS SIGN}7": "-7",
+    "#### \N{EN DASH}7": "-7",
+    "#### - 7": "-7",
+    "#### \N{EN DASH} 7": "-7",
+    "#### -$7": "-7",
+    "#### -$ 7.50": "-7.50",
+    "#### - $7": "-7",
+    "#### $-7": "-7",
+    "#### $ - 7": "-7",
+    r"#### -\$7": "-7",
+    "#### a loss of -$1,080": "-1,080",
+    "#### = - .5": "-.5",
+    "#### profit - 7": "7",
+    "#### profit - $7": "7",
+    "#### 5 - 7": None,
+    "#### 5\N{EN DASH}7": None,
+    "#### 5 -$7": None,
+    "#### -": None,
+    "#### .5": ".5",
+    "#### 12 apples": "12",
+    "12": None,
+    "####": None,
+    "#### none": None,
+    "#### 12 or 13": None,
+    "#### 12 12": None,
+    "#### 3 * 4": None,
+    "#### 24/2": None,
+    "#### 1,08": None,
+    "#### 9**9**9**9": None,
+    "#### \N{ARABIC-INDIC DIGIT THREE}": None,
+    "#### 12\ufffd3": None,
+}
+BOXED = {
+    r"so \boxed{12}.": r"\boxed{12}",
+    r"\boxed{1} then \boxed{\frac{1}{2}}": r"\boxed{\frac{1}{2}}",
+    r"\boxed{\frac{1}{2}": None,
+    r"\boxed{1} then \boxed{2": None,
+    "12": None,
+}
+CHOICES = {
+    "The answer is (B).": "B",
+    "**Answer: C**": "C",
+    "Answer: A. No, the answer is D": "D",
+    r"The answer is A, so \boxed{D}": r"\boxed{D}",
+    "The answer is Berlin.": None,
+    "The answer is a dog.": None,
+    "B": None,
+}
+FREE = {
+    r"It is 3, so \boxed{4}.": r"\boxed{4}",
+    " It is 3. ": "It is 3.",
+    "  ": None,
+}
 
 
 @pytest.mark.parametrize(
-    ("text", "answer"),
-    [
-        ("7 + 5 = 12 #### 12", "12"),
-        ("#### 1 #### 2", "2"),
-        ("####2", "2"),
-        ("#### $1,080.50.", "1,080.50"),
-        ("#### -7", "-7"),
-        ("#### \N{MINUS SIGN}7", "-7"),
-        ("#### \N{EN DASH}7", "-7"),
-        ("#### - 7", "-7"),
-        ("#### \N{EN DASH} 7", "-7"),
-        ("#### -$7", "-7"),
-        ("#### -$ 7.50", "-7.50"),
-        ("#### - $7", "-7"),
-        ("#### $-7", "-7"),
-        ("#### $ - 7", "-7"),
-        (r"#### -\$7", "-7"),
-        ("#### a loss of -$1,080", "-1,080"),
-        ("#### = - .5", "-.5"),
-        ("#### profit - 7", "7"),
-        ("#### profit - $7", "7"),
-        ("#### 5 - 7", None),
-        ("#### 5\N{EN DASH}7", None),
-        ("#### 5 -$7", None),
-        ("#### -", None),
-        ("#### .5", ".5"),
-        ("#### 12 apples", "12"),
-        ("12", None),
-        ("####", None),
-        ("#### none", None),
-        ("#### 12 or 13", None),
-        ("#### 12 12", None),
-        ("#### 3 * 4", None),
-        ("#### 24/2", None),
-        ("#### 1,08", None),
-        ("#### 9**9**9**9", None),
-        ("#### \N{ARABIC-INDIC DIGIT THREE}", None),
-        ("#### 12\ufffd3", None),
-    ],
+    ("extract", "cases"),
+    [(marker_answer, MARKED), (boxed_answer, BOXED), (choice_answer, CHOICES), (free_answer, FREE)],
 )
-def test_exactly_one_number_after_the_last_marker(text, answer):
-    assert marker_answer(text) == answer
+def test_the_answer_is_taken_where_it_stands_alone(extract, cases):
+    assert {text: extract(text) for text in cases} == cases
 
 
-@pytest.mark.parametrize(
-    ("text", "answer"),
-    [
-        (r"so \boxed{12}.", r"\boxed{12}"),
-        (r"\boxed{1} then \boxed{\frac{1}{2}}", r"\boxed{\frac{1}{2}}"),
-        (r"\boxed{\frac{1}{2}", None),
-        (r"\boxed{1} then \boxed{2", None),
-        ("12", None),
-    ],
-)
-def test_the_last_box_if_it_is_closed(text, answer):
-    assert boxed_answer(text) == answer
+ONE_ANSWER = {
+    r"\boxed{1}\boxed{2}": "1, 2",
+    r"\boxed{1}, \boxed{2}; \boxed{3}": "1, 2, 3",
+    r"\(\boxed{1}\) and \(\boxed{-2}\).": "1, -2",
+    r"\[\boxed{(98, 2)} \quad \text{and} \quad \boxed{(99, 503)}\]": "(98, 2), (99, 503)",
+    r"\boxed{1} papers and \boxed{2} bins": "1, 2",
+    r"\boxed{3} \text{ for part (a) and } \boxed{4}": "3, 4",
+    r"$x_1 = \boxed{1}$ or $x_2 = \boxed{-2}$": "1, -2",
+    r"\boxed{1}, \boxed{1} and \boxed{2}": "1, 2",
+    r"first \boxed{7}. Hence \boxed{1.} or \boxed{2.}": "1, 2",
+    r"\\boxed{1}, \\boxed{2}": "1, 2",
+}
+THE_LAST = {
+    r"so \boxed{1}, no, \boxed{2}": "2",
+    r"\boxed{1}. \boxed{2}": "2",
+    r"\boxed{1} or rather \boxed{2}": "2",
+    r"\boxed{12} cm and the perimeter is \boxed{14}": "14",
+    r"\boxed{1} = \boxed{2}": "2",
+    r"\boxed{1}" + "," * 80 + r"\boxed{2}": "2",
+    r"\boxed{004}, again: \boxed{004} and \boxed{004}": "004",
+    r"\boxed{}, \boxed{2}": "2",
+    r"\boxed{1, \boxed{2}": "2",
+    r"\boxed{\boxed{2}}": "2",
+    r"\boxed{1}, \boxed{}": "",
+}
 
 
-def test_the_free_answer_is_the_box_or_the_text():
-    assert free_answer(r"It is 3, so \boxed{4}.") == r"\boxed{4}"
-    assert free_answer(" It is 3. ") == "It is 3."
-    assert free_answer("  ") is None
+def test_boxes_with_nothing_but_a_separator_between_them_are_one_answer():
+    for text, content in (ONE_ANSWER | THE_LAST).items():
+        assert last_boxes(text) == f"\\boxed{{{content}}}"
+
+
+def test_many_boxes_cost_no_more_than_their_length():
+    text = r"\boxed{1}, \boxed{2}, " * 20_000
+    assert last_boxes(text) == r"\boxed{1, 2}"
+    assert last_boxes("\\boxed{" * 100_000) is None
+
+
+@pytest.mark.parametrize("extract", [boxed_answer, free_answer, choice_answer, marker_answer])
+def test_no_answer_is_taken_from_a_thought(extract):
+    said = "#### 19" if extract is marker_answer else r"\boxed{19}"
+    other = said.replace("19", "18")
+    assert extract(f"<think>{other}</think>{said}") == extract(said)
+    assert extract(f"{other}</think> {said} <think> {other}") == extract(said)
+    for silent in (f"<think>{other}</think>", f"<think>{other}", f"{other} </think> "):
+        assert extract(silent) is None
 
 
 @given(st.text(alphabet="0123456789#.,- \\boxed{}$"))
@@ -77,3 +138,79 @@ def test_extractors_take_any_text(text):
         assert answer is None or answer in text or answer.startswith("\\boxed{")
     number = marker_answer(text)
     assert number is None or number.lstrip("-") in text
+
+
+# Texts
+
+TEXTS = [
+    r"\text{Evelyn}", r"\text{June 20}", r"\text{(B)}", r"\textbf{(C)}", r"\mathrm{even}", "(B)",
+    "Tuesday", "no solution", "all real numbers", "Yes", "12:30", r"\text{6:00 p.m.}", "2516_8",
+    "AB4_{12}", "Saint-Denis", "José",
+]  # fmt: skip
+MATHEMATICS = [
+    "B", "x", "xy", "p - q", "x and y", "infinity", r"\infty", r"12\text{ cm}", r"\text{12 cm}",
+    r"\text{-5}", "(1, 2)", "(x)(y)", "2:3", "1:2:3", r"\sin x", "x_1", "5 and 7", "",
+]  # fmt: skip
+
+
+def test_words_choices_times_and_numbers_with_a_base_are_texts_and_all_else_is_mathematics():
+    assert [gold for gold in TEXTS if not (is_text(gold) and same_text(gold, gold))] == []
+    assert [gold for gold in MATHEMATICS if is_text(gold)] == []
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        (r"\text{ Evelyn }", "evelyn.", True),
+        (r"\text{no}\ \text{solution}", "No  solution", True),
+        ("$B$", r"\textbf{(b)}", True),
+        ("6:00", r"6\!:\!00", False),
+        ("listen", "silent", False),
+        ("(A)", "(B)", False),
+        ("Saint\N{EN DASH}Denis", "Saint-Denis", True),
+        ("", "", False),
+    ],
+)
+def test_texts_are_compared_but_for_case_and_wrapping(one, other, same):
+    assert same_text(one, other) is same
+    assert same_text(other, one) is same
+
+
+def test_a_box_is_taken_off_and_every_dash_is_a_minus():
+    boxes = {r"\boxed{12}": "12", r"\boxed{ 12. }": "12", "12.": "12.", r"\boxed{}": ""}
+    assert {text: unboxed(text) for text in boxes} == boxes
+    dashes = "-\N{MINUS SIGN}\N{EN DASH}\N{FIGURE DASH}\N{NON-BREAKING HYPHEN}"
+    assert ascii_minus(dashes) == "-----"
+
+
+@given(st.text(alphabet="ab1(){}\\text$_: .,-", max_size=40))
+def test_any_text_is_judged(text):
+    assert is_text(text) in (True, False)
+    assert same_text(text, text) in (True, False)
+
+
+@pytest.mark.parametrize(
+    ("text", "finish_reason", "gold", "outcome"),
+    [
+        (r"so \boxed{B}", "stop", "B", "correct"),
+        (r"so \boxed{\text{(b)}}.", "stop", "B", "correct"),
+        (r"so \boxed{New  York.}", "stop", "new york", "correct"),
+        (r"so \boxed{C}", "stop", "B", "wrong"),
+        (r"so \boxed{B or C}", "stop", "B", "wrong"),
+        (r"so \boxed{}", "stop", "B", "unparsable"),
+        ("so B", "stop", "B", "unparsable"),
+        (r"\boxed{" + "B" * 5000 + "}", "stop", "B", "unparsable"),
+        (r"so \boxed{B}", "length", "B", "truncated"),
+    ],
+)
+def test_an_exact_match_compares_the_box_as_text(text, finish_reason, gold, outcome):
+    reward = ExactMatch()
+    assert reward.score(text, finish_reason, gold) == float(outcome == "correct")
+    assert reward.counts == RewardCounts(**{outcome: 1})
+
+
+def test_golds_without_letters_are_refused():
+    with pytest.raises(ValueError, match=r"a:2: '\.' has no letters.*\na:3: 5 is no text"):
+        ExactMatch().check_golds(["B", ".", 5], ["a:1", "a:2", "a:3"])
+    with pytest.raises(ValueError, match="5 is no text"):
+        ExactMatch().judge(r"\boxed{5}", "stop", 5)

@@ -1,33 +1,176 @@
+"""Mathematics as it is judged: plain numbers here, anything else in processes with bounds."""
+
+import ast
 import os
+import re
+import signal
+import sys
 import threading
 import tracemalloc
 from pathlib import Path
 
 import pytest
 
+from ogrpo.rewards import bounded
+from ogrpo.rewards.bounded import BadGold, BoundedVerifier, compare_plain, is_plain
 from ogrpo.rewards.extract import boxed_answer, free_answer
-from ogrpo.rewards.math import MathReward, RewardCounts, VerdictMemory
+from ogrpo.rewards.judge import RewardCounts
+from ogrpo.rewards.math import MathReward, VerdictMemory, check_golds, find_bad_golds
 from ogrpo.tasks.gsm8k import load
 from ogrpo.tasks.problems import final_answer
+from tests.rewards.pools import VERIFIER, one_verifier  # noqa: F401
 
 GSM8K = Path(os.environ.get("OGRPO_GSM8K", Path(__file__).parents[2] / "../shared/gsm8k"))
-ENDLESS = [
-    "9**9**9**9",
-    r"\boxed{9^{9^{9^9}}}",
-    r"\boxed{" + "(" * 2000 + "1" + ")" * 2000 + "}",
-]
+ENDLESS = "9**9**9**9"
+LIGHT = """
+import os, time
+def bounded(answer, gold, seconds):
+    if answer == "ends its process": os._exit(1)
+    if answer == "endless": time.sleep(300)
+    return "correct" if answer == gold else "wrong"
+"""
 
-
-@pytest.fixture(scope="module")
-def shared():
-    reward = MathReward(free_answer, seconds=0.3, processes=2)
-    yield reward
-    reward.close()
+pytestmark = pytest.mark.usefixtures("one_verifier")
 
 
 @pytest.fixture
-def free(shared):
-    return shared.counting_apart()
+def free():
+    return MathReward(free_answer)
+
+
+def compare(answer, gold, verifier=VERIFIER):
+    (verdict,) = verifier.compare_all([(answer, gold)])
+    return verdict
+
+
+def running(verifier=VERIFIER):
+    return [worker._child._process for worker in verifier.workers]
+
+
+# The comparisons with a bound on their time
+
+
+@pytest.mark.parametrize("text", ["0", "-7", "1,080", "1,080.50", ".5", "0012", "9" * 32])
+def test_a_short_number_is_plain_and_equal_to_itself(text):
+    assert is_plain(text)
+    assert compare_plain(text, text) == "correct"
+
+
+def test_anything_else_is_not_plain():
+    for text in ("", "-", ".", "1.", "1/2", "1e5", "9**9", "x", "9" * 33, "1\n", "٣"):
+        assert not is_plain(text)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"seconds": 0.0}, r"seconds is 0\.0; give a time bound > 0"),
+        ({"seconds": 1.0, "wall_seconds": -1.0}, r"wall_seconds is -1\.0; give a time bound > 0"),
+        ({"seconds": 1.0, "processes": 0}, "processes is 0; give 1 or more"),
+    ],
+)
+def test_bounds_and_processes_must_be_positive(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        BoundedVerifier(**arguments)
+
+
+def test_many_are_compared_side_by_side_and_an_overrun_costs_no_second_start():
+    pairs = [("36/2", "18"), (ENDLESS, "18"), ("17", "18"), ("no idea", "18")] * 2
+    pairs += [(f"{2 * n}/2", str(n)) for n in range(1, 9)] + [("1", r"\frac{1}{2")]
+    *verdicts, error = VERIFIER.compare_all(pairs)
+    assert verdicts == ["correct", "timeout", "wrong", "unparsable"] * 2 + ["correct"] * 8
+    assert isinstance(error, BadGold)
+    before = running()
+    assert len(before) == 2
+    assert compare(ENDLESS, "18") == "timeout"
+    assert compare("36/2", "18") == "correct"
+    assert {*running()} == {*before}
+
+
+def test_text_that_looks_like_the_protocol_does_no_harm_and_long_text_is_not_compared():
+    assert compare("17\ncorrect\n", "18") == "wrong"
+    assert compare("\ud800 36/2", "18") == "correct"
+    assert compare("1+" * 2048 + "1", "2049") == "unparsable"
+    assert compare("\0" * 4096, "1" * 4096) == "unparsable"
+    assert "has 4097 > 4096 characters" in str(compare("1", "1" * 4097))
+    assert compare("36/2", "18") == "correct"
+
+
+def test_a_stopped_copy_is_given_up_and_the_pair_compared_by_another(monkeypatch):
+    """By the clock: one that is stopped takes no CPU time."""
+    monkeypatch.setattr(VERIFIER, "_wall_seconds", 3.0)
+    assert VERIFIER.compare_all([("36/2", "18"), ("34/2", "17")]) == ["correct"] * 2
+    before = running()
+    for process in before:
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+        for copy in children:
+            os.kill(int(copy), signal.SIGSTOP)
+    assert compare("38/2", "19") == "correct"
+    assert any(process.returncode == -signal.SIGKILL for process in before)
+    for process in before:
+        process.kill()  # the other one's copy is still stopped
+
+
+@pytest.fixture
+def light(monkeypatch, tmp_path):
+    """A verifier whose process starts at once, as it compares letters instead of mathematics."""
+    script = tmp_path / "light.py"
+    script.write_text(LIGHT)
+    monkeypatch.setattr(bounded, "_SCRIPT", script)
+    verifier = BoundedVerifier(seconds=0.5, wall_seconds=1.0)
+    assert compare("18", "18", verifier) == "correct"
+    yield verifier
+    verifier.close()
+
+
+def test_a_process_that_is_stopped_or_killed_is_replaced_and_the_pair_compared_again(light):
+    (stopped,) = running(light)
+    os.kill(stopped.pid, signal.SIGSTOP)
+    assert compare("17", "17", light) == "correct"
+    assert stopped.returncode == -signal.SIGKILL
+    (process,) = running(light)
+    killer = threading.Timer(0.2, process.kill)
+    killer.start()
+    assert compare("endless", "18", light) == "timeout"
+    killer.join()
+    assert process.returncode == -signal.SIGKILL
+    assert compare("18", "18", light) == "correct"
+    (other,) = running(light)
+    assert other is not process
+    other.kill()  # while idle
+    other.wait()
+    assert compare("18", "18", light) == "correct"
+    assert compare("ends its process", "18", light) == "timeout"
+
+
+def test_closing_ends_the_processes_and_a_later_call_starts_another(light):
+    (process,) = running(light)
+    light.close()
+    assert process.returncode is not None
+    verifier = BoundedVerifier(seconds=0.5)
+    assert compare("18", "18", light) == compare("18", "18", verifier) == "correct"
+    (process,) = running(verifier)
+    del verifier
+    assert process.returncode is not None
+
+
+def test_a_process_that_cannot_start_is_an_error_that_says_why(monkeypatch, tmp_path):
+    script = tmp_path / "broken.py"
+    script.write_text("raise SystemExit(3)")
+    monkeypatch.setattr(bounded, "_SCRIPT", script)
+    with pytest.raises(ValueError, match=r"compare cannot be loaded in a process .*SystemExit: 3"):
+        compare("36/2", "18", BoundedVerifier(seconds=0.5))
+
+
+def test_what_compares_imports_math_verify_and_nothing_of_ours():
+    tree = ast.walk(ast.parse(bounded._SCRIPT.read_text()))
+    imports = [node for node in tree if isinstance(node, ast.Import | ast.ImportFrom)]
+    names = {a.name for i in imports if isinstance(i, ast.Import) for a in i.names}
+    names |= {i.module for i in imports if isinstance(i, ast.ImportFrom)}
+    assert names - sys.stdlib_module_names == {"math_verify"}
+
+
+# The reward
 
 
 @pytest.mark.parametrize(
@@ -55,16 +198,7 @@ def test_the_outcome_the_score_and_the_count(text, finish_reason, gold, outcome)
     assert reward.judge(text, finish_reason, gold) == outcome
     assert reward.counts == RewardCounts()
     assert reward.score(text, finish_reason, gold) == (1.0 if outcome == "correct" else 0.0)
-    assert reward.counts == RewardCounts(**{outcome: 1})
-
-
-def test_counts_are_taken_and_start_again():
-    reward = MathReward()
-    for answer, finish_reason in [("1", "stop"), ("2", "stop"), ("x", "stop"), ("1", "length")]:
-        reward.score(f"#### {answer}", finish_reason, "1")
-    counts = reward.take_counts()
-    assert counts == RewardCounts(correct=1, wrong=1, unparsable=1, truncated=1)
-    assert (counts.parsed, counts.total) == (2, 4)
+    assert reward.take_counts() == RewardCounts(**{outcome: 1})
     assert reward.take_counts().total == 0
 
 
@@ -73,46 +207,41 @@ def test_what_counts_apart_shares_everything_else():
     apart = reward.counting_apart()
     assert (reward.score("#### 1", "stop", "1"), apart.score("#### 1", "stop", "1")) == (1.0, 1.0)
     apart.score("#### 2", "stop", "1")
-    assert (reward.counts, apart.counts) == (
-        RewardCounts(correct=1), RewardCounts(correct=1, wrong=1)
-    )  # fmt: skip
+    assert reward.counts == RewardCounts(correct=1)
+    assert apart.counts == RewardCounts(correct=1, wrong=1)
     assert len(reward._memory) == 2
 
 
-@pytest.mark.parametrize(
-    ("text", "outcome"),
-    [
-        (r"so \boxed{18}", "correct"),
-        (r"so \boxed{\frac{36}{2}}", "correct"),
-        (r"so \boxed{3 \cdot 6}", "correct"),
-        (r"so \boxed{17}", "wrong"),
-        (r"so \boxed{x}", "wrong"),
-        ("The answer is 18.", "correct"),
-        ("The answer is 17.", "wrong"),
-        ("I do not know.", "unparsable"),
-    ],
-)
-def test_free_answers(free, text, outcome):
-    assert free.judge(text, "stop", "18") == outcome
-
-
-def test_a_boxed_answer_needs_its_box():
+def test_free_and_boxed_answers(free):
+    cases = {
+        r"so \boxed{18}": "correct",
+        r"so \boxed{\frac{36}{2}}": "correct",
+        r"so \boxed{3 \cdot 6}": "correct",
+        r"so \boxed{17}": "wrong",
+        r"so \boxed{x}": "wrong",
+        r"\boxed{" + "1+" * 2048 + "1}": "unparsable",
+        r"\boxed{" + " " * 4000 + "36/2}": "correct",
+        "The answer is 18.": "correct",
+        "The answer is 17.": "wrong",
+        "I do not know.": "unparsable",
+    }
+    outcomes = free.judge_all([*cases], ["stop"] * len(cases), ["18"] * len(cases))
+    assert dict(zip(cases, outcomes, strict=True)) == cases
+    assert free.judge(r"\boxed{0.5}", "stop", r"\frac{1}{2}") == "correct"
     assert MathReward(boxed_answer).judge("The answer is 18.", "stop", "18") == "unparsable"
 
 
-@pytest.mark.parametrize("text", ENDLESS, ids=lambda text: text[:12])
-def test_an_endless_answer_scores_nothing_is_counted_and_does_not_stop_the_next(free, text):
-    assert free.score(text, "stop", "18") == 0.0
-    assert free.score(r"\boxed{36/2}", "stop", "18") == 1.0
-    assert free.counts == RewardCounts(timeout=1, correct=1)
-
-
-def test_a_gold_answer_may_be_an_expression(free):
-    assert free.judge(r"\boxed{0.5}", "stop", r"\frac{1}{2}") == "correct"
+def test_endless_answers_score_nothing_are_tried_once_and_do_not_stop_the_next(free, monkeypatch):
+    texts = [ENDLESS, r"\boxed{9^{9^{9^9}}}", r"\boxed{" + "(" * 2000 + "1" + ")" * 2000 + "}"]
+    texts = texts * 3 + [r"\boxed{34/2}"] * 247
+    for _ in range(2):
+        assert free(["?"] * 256, texts, ["17"] * 256) == [0.0] * 9 + [1.0] * 247
+        monkeypatch.setattr(VERIFIER, "compare_all", [].__add__)  # what is new would be missed
+    assert free.counts == RewardCounts(correct=494, timeout=18)
 
 
 def test_threads_share_a_reward(free):
-    texts = ["9**9**9**9", r"\boxed{36/2}", r"\boxed{18}", r"\boxed{17}", "no idea"]
+    texts = [ENDLESS, r"\boxed{36/2}", r"\boxed{18}", r"\boxed{17}", "no idea"]
 
     def score() -> None:
         for text in texts:
@@ -159,16 +288,6 @@ def test_a_call_that_cannot_be_judged_is_an_error_and_counts_nothing(
     assert free.counts == RewardCounts()
 
 
-def test_overruns_in_a_batch_are_each_tried_once(free):
-    texts = [f"{n}**9**9**9" for n in (6, 7)] * 3 + [r"\boxed{34/2}"] * 250
-    for _ in range(2):
-        assert free(["?"] * 256, texts, ["17"] * 256) == [0.0] * 6 + [1.0] * 250
-    assert free.counts == RewardCounts(correct=500, timeout=12)
-    free.close()
-    assert free.judge(texts[0], "stop", "17") == "timeout"
-    assert free._verifier.workers == []  # from memory
-
-
 def test_a_pair_is_compared_once_and_the_oldest_forgotten():
     reward = MathReward(cache_size=2)
     for answer in ("12", "13", "12", "14", "12"):
@@ -179,19 +298,12 @@ def test_a_pair_is_compared_once_and_the_oldest_forgotten():
     assert reward.counts == RewardCounts(correct=3, wrong=2)
 
 
-def test_the_memory_tells_pairs_apart_and_holds_no_text():
-    memory = VerdictMemory(10)
-    memory.keep(
-        {("1", "2\0003"): "wrong", ("1\0002", "3"): "correct", ("x" * 4096, "y"): "timeout"}
-    )
-    assert memory.recall(("1", "2\0003")) == "wrong"
-    assert memory.recall(("1\0002", "3")) == "correct"
-    assert all(len(key) == 16 for key in memory._verdicts)
-
-
-def test_the_memory_is_bounded_in_bytes_whatever_is_remembered():
+def test_the_memory_tells_pairs_apart_and_is_bounded_in_bytes_whatever_is_remembered():
     """65,536 completions of 4,096 characters would be 256 MiB, and as many of 16 KiB a GiB."""
     memory = VerdictMemory(4096)
+    memory.keep({("1", "2\0003"): "wrong", ("1\0002", "3"): "correct"})
+    assert memory.recall(("1", "2\0003")) == "wrong"
+    assert memory.recall(("1\0002", "3")) == "correct"
     tracemalloc.start()
     for start in range(0, 16384, 1024):
         memory.keep({(f"{n:04096}", "x" * 4096): "wrong" for n in range(start, start + 1024)})
@@ -201,26 +313,6 @@ def test_the_memory_is_bounded_in_bytes_whatever_is_remembered():
     assert used < 400 * 4096
 
 
-def test_a_too_long_answer_is_unparsable(free):
-    assert free.judge(r"\boxed{" + "1+" * 2048 + "1}", "stop", "2049") == "unparsable"
-    assert free.judge(r"\boxed{" + " " * 4000 + "36/2}", "stop", "18") == "correct"
-
-
-def test_a_process_that_died_costs_no_completion_its_reward(free):
-    texts = [rf"\boxed{{{2 * n}/2}}" for n in (23, 24)]
-    assert free(["?"] * 2, texts, ["23", "24"]) == [1.0, 1.0]
-    for worker in free._verifier.workers:
-        worker._child._process.kill()
-    assert free(["?"] * 2, texts, ["24", "23"]) == [0.0, 0.0]
-    assert free.counts == RewardCounts(correct=2, wrong=2)
-
-
-def test_golds_are_checked_before_a_run(free):
-    free.check_golds(["18", r"\frac12"], ["a:1", "a:2"])
-    with pytest.raises(ValueError, match=r"a:2: math-verify cannot parse"):
-        free.check_golds(["18", r"\frac{1"], ["a:1", "a:2"])
-
-
 @pytest.mark.skipif(
     not (GSM8K / "train.jsonl").is_file(),
     reason=f"no GSM8K in {GSM8K}: set OGRPO_GSM8K to a folder with train.jsonl and test.jsonl",
@@ -228,8 +320,44 @@ def test_golds_are_checked_before_a_run(free):
 def test_every_gold_answer_of_gsm8k_is_right_and_its_successor_is_wrong():
     reward = MathReward()
     problems = [problem for part in load(GSM8K) for problem in part]
-    for problem in problems:
-        gold = final_answer(problem)
-        reward.score(problem.answer, "stop", gold)
-        reward.score(problem.answer, "stop", str(int(gold) + 1))
-    assert reward.counts == RewardCounts(correct=8792, wrong=8792)
+    golds = [final_answer(problem) for problem in problems for _ in range(2)]
+    successors = [str(int(gold) + n % 2) for n, gold in enumerate(golds)]
+    texts = [problem.answer for problem in problems for _ in range(2)]
+    assert reward(texts, texts, successors) == [1.0, 0.0] * 8792
+
+
+# Gold answers
+
+BAD = {
+    r"33\frac13\%": "cannot parse",
+    r"0.\overline{3}": "cannot parse",
+    r"\frac{1}{2": "cannot parse",
+    r"\frac12}": "cannot parse",
+    r"\frac{1}{0}": "does not find",
+    "(9^{9^{9^9}}, 1)": "does not come to an end",
+    "": "is empty",
+}
+
+
+def test_each_bad_gold_is_told_with_its_fault():
+    faults = find_bad_golds(["5", *BAD, r"\frac12", *BAD])
+    places = range(1, len(BAD) + 1)
+    assert list(faults) == [*places, *(n + len(BAD) + 1 for n in places)]
+    for n, fault in zip(places, BAD.values(), strict=True):
+        assert fault in faults[n]
+        assert faults[n] == faults[n + len(BAD) + 1]
+
+
+def test_the_error_names_the_sources_of_the_first_and_counts_the_rest(free):
+    golds = ["18", *[f"\\frac{{1}}{{{n}" for n in range(7)], r"\text{Evelyn}"]
+    sources = [f"train.jsonl:{n}" for n in range(1, len(golds) + 1)]
+    with pytest.raises(ValueError, match="7 gold answers cannot be judged") as raised:
+        free.check_golds(golds, sources)
+    lines = str(raised.value).splitlines()[1:]
+    assert lines[0] == r"train.jsonl:2: math-verify cannot parse '\\frac{1}{0'"
+    numbers = [re.match(r"train\.jsonl:(\d)|and 2 more", line)[1] for line in lines]
+    assert numbers == [*"23456", None]
+    with pytest.raises(ValueError, match=r"a\.jsonl:2: 18 is no text"):
+        check_golds(["18", 18], ["a.jsonl:1", "a.jsonl:2"])  # type: ignore[list-item]
+    good = ["18", "1,234", "(B)", r"\text{Evelyn}", "6:00", "2516_8", r"\frac12", r"\frac12"]
+    check_golds(good, [""] * len(good), processes=1)

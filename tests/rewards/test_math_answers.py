@@ -3,8 +3,8 @@
 import pytest
 
 from ogrpo.rewards.extract import boxed_answer
-from ogrpo.rewards.golds import find_bad_golds
-from ogrpo.rewards.math import MathReward
+from ogrpo.rewards.math import MathReward, find_bad_golds
+from tests.rewards.pools import one_verifier  # noqa: F401
 
 ANSWERS = [
     ("18", ["18.0", "36/2", "+18", "18.", r"18\text{ cm}"], ["17", "-18", "180", "1.8"]),
@@ -171,11 +171,10 @@ WRONGLY_ACCEPTED = [
 ]
 
 
-@pytest.fixture(scope="module")
-def reward():
-    reward = MathReward(boxed_answer, seconds=5.0)
-    yield reward
-    reward.close()
+@pytest.fixture
+def reward(one_verifier, monkeypatch):  # noqa: F811
+    monkeypatch.setattr(one_verifier, "seconds", 5.0)
+    return MathReward(boxed_answer)
 
 
 def judge(reward, answers, golds):
@@ -183,8 +182,9 @@ def judge(reward, answers, golds):
     return reward.judge_all(boxed, ["stop"] * len(boxed), golds)
 
 
+@pytest.mark.usefixtures("reward")
 def test_a_gold_is_right_against_itself_by_mathematics_and_not_by_its_letters():
-    assert find_bad_golds([gold for gold, _, _ in ANSWERS], processes=2) == {}
+    assert find_bad_golds([gold for gold, _, _ in ANSWERS]) == {}
 
 
 def test_equivalent_writings_are_right(reward):
@@ -210,3 +210,12 @@ def test_the_known_faults_are_the_documented_ones(reward):
     pairs = [(answer, gold) for gold, answer in WRONGLY_REFUSED + WRONGLY_ACCEPTED]
     right = [outcome == "correct" for outcome in judge(reward, *zip(*pairs, strict=True))]
     assert right == [False] * len(WRONGLY_REFUSED) + [True] * len(WRONGLY_ACCEPTED)
+
+
+def test_whoever_gives_two_answers_has_given_neither(reward):
+    other, texts, golds = r"\boxed{7}", [], []
+    for between in (", ", " or ", " and ", " ", r" \quad\text{or}\quad "):
+        for gold in ("3", "4", "x", r"\frac{1}{2}"):
+            texts += [f"\\boxed{{{gold}}}{between}{other}", f"{other}{between}\\boxed{{{gold}}}"]
+            golds += [gold] * 2
+    assert {*reward.judge_all(texts, ["stop"] * len(texts), golds)} == {"wrong"}

@@ -4,9 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ogrpo.rewards.call_reader import FunctionCall, read_calls
 from ogrpo.rewards.judge import RewardCounts
-from ogrpo.rewards.tool_calls import ToolCalls, same_value
+from ogrpo.rewards.tool_calls import FunctionCall, ToolCalls, read_calls, same_value
 
 GOLD = '[Stock Price(symbol="AAPL", days=2), now()]'
 JSON = [
@@ -117,14 +116,11 @@ def test_values_are_compared_as_values(one, other, same):
     assert same_value(other, one) is same
 
 
-def test_the_order_counts_where_it_is_asked_for():
+def test_the_order_counts_for_an_ordered_judge_and_no_call_is_a_gold_answer_too():
     turned = '[now(), Stock Price(symbol="AAPL", days=2)]'
     ordered = ToolCalls(ordered=True)
     assert ordered.judge(GOLD, "stop", GOLD) == "correct"
     assert ordered.judge(turned, "stop", GOLD) == "wrong"
-
-
-def test_no_call_is_a_gold_answer_too():
     assert ToolCalls().judge("[]", "stop", "[]") == "correct"
     assert ToolCalls().judge("[f()]", "stop", []) == "wrong"
 

@@ -14,10 +14,10 @@ from pathlib import Path
 import cloudpickle
 import pytest
 
-from ogrpo.rewards.lanes import Crew
+from ogrpo.rewards.workers import Workers
 from ogrpo.system.worker import WorkerProcess
 from tests.rewards import functions
-from tests.rewards.asking import pool, request
+from tests.rewards.pools import pool, request
 
 
 @pytest.fixture
@@ -143,7 +143,7 @@ def test_memory_that_does_not_hold_the_interpreter_is_named():
 def test_an_idle_process_that_is_ended_from_outside_is_replaced():
     with pool(functions.length, processes=1) as p:
         assert p.score(request("ab")).rewards.tolist() == [2.0]
-        (worker,) = p._crew._workers
+        (worker,) = p._workers._workers
         os.kill(worker._child._process.pid, signal.SIGKILL)
         assert eventually(lambda: not worker.alive)
         assert p.score(request("ab")).rewards.tolist() == [2.0]
@@ -170,14 +170,14 @@ if died < {deaths}:
 @pytest.mark.parametrize(("deaths", "starts"), [(1, 2), (2, 3), (9, 3)])
 def test_a_process_that_is_killed_while_it_starts_is_started_again(tmp_path, deaths, starts):
     function = cloudpickle.dumps(DiesAtFirst(tmp_path / "notes", deaths))
-    crew = Crew({"f": function}, memory_gib=4.0, start_seconds=60.0)
+    workers = Workers({"f": function}, memory_gib=4.0, start_seconds=60.0)
     if deaths < starts:
-        assert crew.start().alive
+        assert workers.start().alive
     else:
         with pytest.raises(RuntimeError, match="did not start: its process ended: signal SIGKILL"):
-            crew.start()
-    assert crew.started == starts
-    crew.close()
+            workers.start()
+    assert workers.started == starts
+    workers.close()
 
 
 def test_a_process_that_overran_is_ended_with_what_it_started(tmp_path):
@@ -242,7 +242,7 @@ def test_closing_ends_all_processes_and_what_is_under_way():
     for thread in threads:
         thread.start()
     assert eventually(lambda: p.metrics()["reward/processes"] == 3)
-    children = [worker._child._process for worker in p._crew._workers]
+    children = [worker._child._process for worker in p._workers._workers]
     time.sleep(0.1)
     p.close()
     p.close()
@@ -259,7 +259,7 @@ def test_closing_ends_all_processes_and_what_is_under_way():
 def test_a_pool_that_nobody_refers_to_ends():
     p = pool(functions.length, functions.judge)
     assert p.score(request("ab")).rewards.tolist() == [4.0]
-    children = [worker._child._process for worker in p._crew._workers]
+    children = [worker._child._process for worker in p._workers._workers]
     del p
     gc.collect()
     assert children

@@ -11,16 +11,16 @@ import pytest
     [
         "ogrpo.tasks.competition_math",
         "ogrpo.tasks.example",
-        "ogrpo.tasks.gsm8k",
         "ogrpo.tasks.problems",
         "ogrpo.rewards.bounded",
-        "ogrpo.rewards.call_reader",
-        "ogrpo.rewards.exact_match",
+        "ogrpo.rewards.tool_calls",
         "ogrpo.rewards.extract",
         "ogrpo.rewards.judge",
+        "ogrpo.rewards.reward",
+        "ogrpo.rewards.scores",
+        "ogrpo.rewards.quantities",
         "ogrpo.rewards.math",
         "ogrpo.rewards.text",
-        "ogrpo.rewards.tool_calls",
     ],
 )
 def test_examples(name):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ogrpo.tasks.gsm8k import cut_validation, load, read_problems, strip_calculator_marks
+from ogrpo.tasks.gsm8k import cut_validation, load, read_problems
 from ogrpo.tasks.problems import Problem, final_answer
 
 ROOT = Path(__file__).parents[2]
@@ -35,29 +35,20 @@ def test_the_real_files():
     assert not any("<<" in p.answer or ">>" in p.answer for part in split for p in part)
     assert any("\N{LINE SEPARATOR}" in p.question for p in split.train)
     assert split.train[16].source.endswith("train.jsonl:17")
-
-
-@needs_gsm8k
-def test_validation_is_cut_from_the_real_training_problems():
-    official = load(REAL)
-    cut = cut_validation(official.train)
+    cut = cut_validation(split.train)
     assert (len(cut.train), len(cut.heldout)) == (6405, 1068)
-    chosen = {p.question for p in cut.heldout}
-    assert not chosen & {p.question for part in (cut.train, official.heldout) for p in part}
+    validation = {p.question for p in cut.heldout}
+    assert not validation & {p.question for part in (cut.train, split.heldout) for p in part}
+    raw = read_problems(REAL / "train.jsonl")
+    assert "<<48/2=24>>24" in raw[0].answer
+    assert split.train[0].answer.splitlines()[0] == raw[0].answer.splitlines()[0].replace(
+        "<<48/2=24>>", ""
+    )
 
 
 def test_validation_that_leaves_nothing_to_train_on_is_refused():
     with pytest.raises(ValueError, match=r"one in 7 of the 1 in train\.jsonl.*the test split"):
         cut_validation([Problem("How many ?", "#### 2")])
-
-
-@needs_gsm8k
-def test_calculator_marks_stay_when_asked_for():
-    kept, stripped = load(REAL, calculator_marks=True), load(REAL)
-    assert "<<48/2=24>>24" in kept.train[0].answer
-    assert [strip_calculator_marks(p.answer) for p in kept.train] == [
-        p.answer for p in stripped.train
-    ]
 
 
 def test_unicode_is_read_as_written(tmp_path):
@@ -67,20 +58,10 @@ def test_unicode_is_read_as_written(tmp_path):
         assert [p.question for p in read_problems(file)] == [row["question"]]
 
 
-def test_other_line_ends_and_a_byte_order_mark_do_no_harm(tmp_path):
-    text = json.dumps(GOOD)
-    file = write(tmp_path, b"\xef\xbb\xbf" + text.encode() + b"\r", text + "\r", "")
-    assert len(read_problems(file)) == 2
-
-
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("", "the line is empty"),
         ("   ", "the line is empty"),
-        ('{"question": "How', "is not JSON"),
-        ("[1, 2]", "list; give a JSON object"),
-        (b'{"question": "\xff"}', "is not UTF-8"),
         (json.dumps({"question": "How many ?"}), "field 'answer' is missing"),
         (json.dumps({"answer": "#### 2"}), "field 'question' is missing"),
         (json.dumps(GOOD | {"question": " "}), "field 'question' is ' '"),
@@ -96,23 +77,12 @@ def test_a_bad_line_is_an_error_that_names_file_line_and_field(tmp_path, line, m
         read_problems(file)
 
 
-def test_an_empty_file_is_an_error(tmp_path):
-    with pytest.raises(ValueError, match=r"train\.jsonl:1: the line is empty"):
-        read_problems(write(tmp_path))
-
-
-def test_a_missing_file_is_an_error_that_says_what_to_put_where(tmp_path):
+def test_what_is_missing_is_an_error_that_says_what_to_put_where(tmp_path, monkeypatch):
     write(tmp_path, json.dumps(GOOD))
     with pytest.raises(ValueError, match=r"test\.jsonl is missing\. Put the official train\.jsonl"):
         load(tmp_path)
-
-
-def test_a_path_that_is_no_folder_is_an_error_that_says_what_to_put_where(tmp_path):
     with pytest.raises(ValueError, match=r"gone is not a folder\. Put the official train\.jsonl"):
         load(tmp_path / "gone")
-
-
-def test_a_hub_name_without_the_library_is_an_error_that_says_what_to_do(monkeypatch):
     monkeypatch.setitem(sys.modules, "datasets", None)
     with pytest.raises(ValueError, match=r"pip install 'ogrpo\[hub\]'.*Put the official"):
         load("openai/gsm8k")
@@ -137,9 +107,6 @@ def test_a_hub_name_is_read_through_the_library(monkeypatch):
     assert [len(part) for part in split] == [2, 1]
     assert split.heldout[0].answer == "4/2 = 2\n#### 2"
     assert split.train[1].source == "openai/gsm8k:train:2"
-
-
-def test_a_hub_out_of_reach_is_an_error_that_says_what_to_do(monkeypatch):
     monkeypatch.setitem(sys.modules, "datasets", Hub(ConnectionError("no route")))
     with pytest.raises(ValueError, match=r"cannot read openai/gsm8k.*no route.*Put the official"):
         load("openai/gsm8k")

@@ -8,45 +8,49 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from ogrpo.tasks import Task
+from ogrpo.tasks import Task, arithmetic
 from ogrpo.tasks.competition_math import boxed_content
 from ogrpo.tasks.registry import TASKS, read_task
+from tests.rewards.pools import one_verifier  # noqa: F401
 
 ROOT = Path(__file__).parents[2]
 REAL = Path(os.environ.get("OGRPO_GSM8K", ROOT / "../shared/gsm8k"))
+pytestmark = pytest.mark.usefixtures("one_verifier")
 
 
 def score(task: Task, examples, texts):
-    """What the task's reward makes of one completion of each example."""
+    """Returns what the task's reward makes of one completion of each example."""
     chat = not isinstance(examples[0].prompt, str)
     completions = [[{"role": "assistant", "content": text}] for text in texts] if chat else texts
     columns = {name: [e.columns[name] for e in examples] for name in examples[0].columns}
-    reward = task.rewards[0].function
-    try:
-        return reward(prompts=[e.prompt for e in examples], completions=completions, **columns)
-    finally:
-        reward.close()
+    prompts = [e.prompt for e in examples]
+    return task.rewards[0].function(prompts=prompts, completions=completions, **columns)
 
 
-def own_reward(completions, level, **columns):
+def write(file, rows):
+    """Writes rows as the file's ending says."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    if file.suffix == ".parquet":
+        pq.write_table(pa.Table.from_pylist(rows), file)
+    elif file.suffix == ".json":
+        file.write_text(json.dumps(rows, indent=2))
+    else:
+        file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return file
+
+
+def half(completions, level, **columns):
     return [0.5] * len(completions)
 
 
-# GSM8K
-
-
-def gsm8k_files(folder):
+def test_gsm8k(tmp_path):
     for name, n in (("train", 20), ("test", 3)):
         rows = [
             {"question": f"Is {name} {i} ?", "answer": f"{i}+1 = <<{i}+1={i + 1}>>{i + 1}\n#### {i + 1}"}
             for i in range(n)
         ]  # fmt: skip
-        (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return folder
-
-
-def test_gsm8k(tmp_path):
-    task = read_task("gsm8k", gsm8k_files(tmp_path))
+        write(tmp_path / f"{name}.jsonl", rows)
+    task = read_task("gsm8k", tmp_path)
     assert (len(task), len(task.heldout), task.solutions) == (20, 3, "solution")
     example = task.heldout[2]
     assert example.prompt.startswith("Is test 2 ?\nThink step by step")
@@ -61,13 +65,7 @@ def test_gsm8k(tmp_path):
 @pytest.mark.skipif(not (REAL / "train.jsonl").is_file(), reason=f"no GSM8K in {REAL}")
 def test_the_real_gsm8k():
     task = read_task("gsm8k", REAL)
-    assert (len(task), len(task.heldout)) == (7473, 1319)
-    assert task.left_out == ()
-    assert task.protocol is not None
-    assert task.protocol.samples == 1
-
-
-# MATH
+    assert (len(task), len(task.heldout), task.left_out) == (7473, 1319, ())
 
 
 def math_problem(n, answer):
@@ -79,22 +77,20 @@ def math_problem(n, answer):
     }
 
 
-def math_folders(folder):
-    for split, n in (("train", 12), ("test", 4)):
+def test_math_in_its_official_folders_whose_files_are_read_by_their_numbers(tmp_path):
+    for split, n in (("train", 6), ("test", 2)):
         for subject in ("algebra", "number_theory"):
-            (folder / split / subject).mkdir(parents=True)
-            for i in range(n // 2):
+            for i in range(9, 9 + n):
                 row = math_problem(f"{split} {subject} {i}", "\\frac{1}{2}")
-                (folder / split / subject / f"{i + 1}.json").write_text(json.dumps(row, indent=4))
-    return folder
-
-
-def test_math_in_its_official_folders(tmp_path):
-    task = read_task("math", math_folders(tmp_path))
+                file = write(tmp_path / split / subject / f"{i}.json", [])
+                file.write_text(json.dumps(row, indent=4))
+    task = read_task("math", tmp_path)
     assert (len(task), len(task.heldout), task.solutions) == (12, 4, "solution")
+    numbers = [Path(e.source).name for e in task.train[:6]]
+    assert numbers == [f"{i}.json" for i in range(9, 15)]
     example = task.heldout[0]
-    assert example.source == str(tmp_path / "test/algebra/1.json")
-    assert "x = test algebra 0" in example.prompt
+    assert example.source == str(tmp_path / "test/algebra/9.json")
+    assert "x = test algebra 9" in example.prompt
     assert "\\boxed{}" in example.prompt
     assert example.columns == {
         "answer": "\\frac{1}{2}",
@@ -104,27 +100,20 @@ def test_math_in_its_official_folders(tmp_path):
     }
     texts = ["it is \\boxed{0.5}", "it is \\boxed{2}", "it is 0.5"]
     assert score(task, [example] * 3, texts) == [1.0, 0.0, 0.0]
-
-
-def test_math_reads_its_files_by_their_numbers(tmp_path):
-    (tmp_path / "train/algebra").mkdir(parents=True)
-    for i in (10, 2, 1):
-        (tmp_path / f"train/algebra/{i}.json").write_text(json.dumps(math_problem(i, i)))
-    task = read_task("math", tmp_path, split="validation")
-    everything = sorted([*task.train, *task.heldout], key=lambda e: int(e.columns["answer"]))
-    assert [Path(e.source).name for e in everything] == ["1.json", "2.json", "10.json"]
-    assert len(task) == 2
+    validated = read_task("math", tmp_path, split="validation")
+    assert (len(validated), len(validated.heldout)) == (11, 1)
+    (tmp_path / "train/algebra/9.json").write_text("[]")
+    with pytest.raises(ValueError, match=r"algebra/9\.json: list; give a JSON object"):
+        read_task("math", tmp_path)
 
 
 def test_math_as_parquet_of_each_subject_and_as_jsonl(tmp_path):
     for split, n in (("train", 6), ("test", 2)):
         for subject in ("algebra", "geometry"):
             rows = [math_problem(f"{split} {subject} {i}", i + 1) for i in range(n)]
-            (tmp_path / "parquet" / subject).mkdir(parents=True, exist_ok=True)
-            file = tmp_path / "parquet" / subject / f"{split}-00000-of-00001.parquet"
-            pq.write_table(pa.Table.from_pylist(rows), file)
+            write(tmp_path / "parquet" / subject / f"{split}-00000-of-00001.parquet", rows)
         rows = [math_problem(f"{split} {i}", i) | {"answer": "34"} for i in range(n)]
-        (tmp_path / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        write(tmp_path / f"{split}.jsonl", rows)
     by_subject, lines = read_task("math", tmp_path / "parquet"), read_task("math", tmp_path)
     assert (len(by_subject), len(by_subject.heldout)) == (12, 4)
     assert (len(lines), len(lines.heldout)) == (6, 2)
@@ -140,30 +129,28 @@ def test_math_as_parquet_of_each_subject_and_as_jsonl(tmp_path):
         (r"the half line $\boxed{\left\{x : x > 2\right.}$", r"\left\{x : x > 2\right."),
         (r"so $\boxed 7$ apples", "7"),
         (r"$\fbox{C}$", "C"),
+        *((solution, None) for solution in ("It is 2.", r"\boxed{2", r"\boxed{ }", "")),
     ],
 )
-def test_the_answer_stands_in_the_last_box(solution, answer):
-    assert boxed_content(solution, "1.json") == answer
-
-
-@pytest.mark.parametrize("solution", ["It is 2.", r"\boxed{2", r"\boxed{ }", ""])
-def test_a_solution_without_an_answer_is_an_error_that_names_the_file(solution):
-    with pytest.raises(ValueError, match=r"1\.json: column 'solution' has no answer in"):
-        boxed_content(solution, "1.json")
+def test_the_answer_stands_in_the_last_box_or_the_file_is_named(solution, answer):
+    if answer is not None:
+        assert boxed_content(solution, "1.json") == answer
+    else:
+        with pytest.raises(ValueError, match=r"1\.json: column 'solution' has no answer in"):
+            boxed_content(solution, "1.json")
 
 
 def test_a_gold_answer_that_cannot_be_judged_is_left_out_and_counted(tmp_path):
-    rows = [math_problem(i, i) for i in range(8)]
-    rows[3] = math_problem(3, "\\frac{{}{")
-    rows[3] |= {"answer": "\\frac{{}{"}
-    rows = [{"answer": str(i), **row} for i, row in enumerate(rows)]
+    rows = [math_problem(i, i) | {"answer": str(i)} for i in range(8)]
+    rows[3]["answer"] = "\\frac{{}{"
     for split in ("train", "test"):
         lines = [row | {"problem": f"{split}: {row['problem']}"} for row in rows]
-        (tmp_path / f"{split}.jsonl").write_text("".join(json.dumps(x) + "\n" for x in lines))
+        write(tmp_path / f"{split}.jsonl", lines)
     task = read_task("math", tmp_path)
     assert (len(task), len(task.heldout)) == (7, 7)
     assert [count for _, count in task.left_out] == [1, 1]
     assert "train.jsonl:4" in task.left_out[0][0]
+    assert len(read_task("math", tmp_path, rewards=[half])) == 8
 
 
 MATH_500 = {
@@ -176,22 +163,21 @@ MATH_500 = {
 }
 
 
-def test_math_500(tmp_path):
-    (tmp_path / "test.jsonl").write_text(json.dumps(MATH_500) + "\n")
+def test_math_500_and_a_prompt_and_a_reward_in_place_of_its_own(tmp_path):
+    write(tmp_path / "test.jsonl", [MATH_500])
     task = read_task("math-500", tmp_path)
     assert (len(task), len(task.heldout), task.solutions) == (0, 1, None)
-    by_file = read_task("math-500", tmp_path / "test.jsonl", rewards=[own_reward])
-    assert by_file.heldout == task.heldout
     example = task.heldout[0]
     assert example.columns["answer"] == MATH_500["answer"]
     assert example.columns["unique_id"] == "test/precalculus/807.json"
     texts = ["\\boxed{(3, \\pi/2)}", "\\boxed{(\\pi/2, 3)}"]
     assert score(task, [example] * 2, texts) == [1.0, 0.0]
-    assert task.protocol is not None
-    assert task.protocol.samples == 16
-
-
-# AIME 2024
+    other = read_task("math-500", tmp_path / "test.jsonl", prompt="Q: {question}", rewards=[half])
+    assert other.heldout[0].prompt == f"Q: {MATH_500['problem']}"
+    assert other.heldout[0].columns == example.columns
+    assert ([r.name for r in other.rewards], other.evaluation_rewards) == (["half"], None)
+    with pytest.raises(ValueError, match=r"prompt 'Q:' has no \{question\} in it"):
+        read_task("math-500", tmp_path, prompt="Q:")
 
 
 def aime(answer):
@@ -206,57 +192,36 @@ def aime(answer):
 
 
 def test_aime_24_in_both_formats(tmp_path):
-    first, second = tmp_path / "first/data", tmp_path / "second"
-    first.mkdir(parents=True)
-    second.mkdir()
-    pq.write_table(pa.Table.from_pylist([aime("204")]), first / "train-00000-of-00001.parquet")
+    first, second = tmp_path / "first", tmp_path / "second"
+    write(first / "data/train-00000-of-00001.parquet", [aime("204"), aime("033")])
     row = {"ID": "2024-I-1", "Problem": aime(0)["problem"], "Solution": "...", "Answer": 204}
-    (second / "aime_2024.jsonl").write_text(json.dumps(row) + "\n")
-    for folder in (tmp_path / "first", second):
+    write(second / "aime_2024.jsonl", [row, row | {"Answer": 33}])
+    for folder in (first, second):
         task = read_task("aime-24", folder)
-        (example,) = task.heldout
+        example, other = task.heldout
         assert example.prompt.startswith("Every morning Aya")
-        assert example.columns["answer"] == "204"
+        assert (example.columns["answer"], other.columns["answer"]) == ("204", "33")
         assert score(task, [example] * 2, ["\\boxed{204}", "\\boxed{240}"]) == [1.0, 0.0]
-        assert task.protocol is not None
-        assert task.protocol.samples == 32
     with pytest.raises(ValueError, match=r"holds several files: .*Give one as path"):
         read_task("aime-24", tmp_path)
 
 
-def test_an_answer_of_the_aime_is_a_number_below_a_thousand(tmp_path):
-    file = tmp_path / "aime_2024.jsonl"
-    file.write_text(json.dumps(aime("033")) + "\n")
-    assert read_task("aime-24", file).heldout[0].columns["answer"] == "33"
-    for answer in ("1000", "-3", "1.5", "x"):
-        file.write_text(json.dumps(aime(answer)) + "\n")
-        with pytest.raises(ValueError, match=r"aime_2024\.jsonl:1: column 'answer' is .*0 to 999"):
-            read_task("aime-24", file)
+def deepscaler(n):
+    solution = "" if n % 2 else "..."
+    return {"problem": f"Find the remainder of ${n}$.", "answer": str(n), "solution": solution}
 
 
-# DeepScaleR-Preview and Guru-Math
-
-
-def test_deepscaler(tmp_path):
-    rows = [
-        {"problem": f"Find the remainder of ${i}$.", "answer": str(i), "solution": "" if i % 2 else "..."}
-        for i in range(20)
-    ]  # fmt: skip
-    (tmp_path / "deepscaler.json").write_text(json.dumps(rows, indent=2))
+def test_deepscaler_and_another_task_to_evaluate_on(tmp_path):
+    write(tmp_path / "deepscaler.json", [deepscaler(n) for n in range(20)])
     task = read_task("deepscaler", tmp_path, heldout=4)
     assert (len(task), len(task.heldout), task.solutions) == (16, 4, "solution")
     texts = ["\\boxed{" + e.columns["answer"] + "}" for e in task.heldout]
     assert score(task, task.heldout, texts) == [1.0] * 4
-    (tmp_path / "aime_2024.jsonl").write_text(json.dumps(aime("204")) + "\n")
-    exam = read_task("aime-24", tmp_path / "aime_2024.jsonl")
+    exam = read_task("aime-24", write(tmp_path / "aime_2024.jsonl", [aime("204")]))
     assert task.evaluated_on(exam).heldout == exam.heldout
-    rows[2]["solution"] = None
-    (tmp_path / "deepscaler.json").write_text(json.dumps(rows))
-    with pytest.raises(ValueError, match=r"deepscaler\.json:entry 3: column 'solution' is None"):
-        read_task("deepscaler", tmp_path)
 
 
-def guru(n, **changed):
+def guru(n):
     question = f"What is {n} ? Please output the final answer within \\boxed{{}}."
     return {
         "data_source": "math__deepscaler_preview",
@@ -267,15 +232,12 @@ def guru(n, **changed):
         "extra_info": {"split": "train", "index": n, "original_question": f"What is {n} ?"},
         "qwen2.5_7b_pass_rate": 0.5,
         "qwen3_30b_pass_rate": 0.75,
-        **changed,
     }
 
 
 def test_guru_math(tmp_path):
-    rows = [*(guru(n) for n in range(20)), guru(20, data_source="codegen__leetcode2k")]
-    (tmp_path / "train").mkdir()
-    file = tmp_path / "train/math__combined_54.4k.parquet"
-    pq.write_table(pa.Table.from_pylist(rows), file)
+    rows = [*(guru(n) for n in range(20)), guru(20) | {"data_source": "codegen__leetcode2k"}]
+    write(tmp_path / "train/math__combined_54.4k.parquet", rows)
     task = read_task("guru-math", tmp_path)
     assert (len(task), len(task.heldout)) == (18, 2)
     assert task.left_out == (("rows of other domains than mathematics, left out", 1),)
@@ -285,37 +247,11 @@ def test_guru_math(tmp_path):
     assert score(task, [example], ["\\boxed{" + example.columns["answer"] + "}"]) == [1.0]
 
 
-@pytest.mark.parametrize(
-    ("changed", "message"),
-    [
-        ({"reward_model": {"style": "rule"}}, "'reward_model': no column 'ground_truth'"),
-        ({"reward_model": None}, "column 'reward_model' is None"),
-        ({"prompt": []}, r"column 'prompt' is \[\]; give one user's message"),
-        ({"prompt": [{"role": "system", "content": "?"}]}, "give one user's message"),
-    ],
-)
-def test_a_bad_row_of_guru_is_named(tmp_path, changed, message):
-    file = tmp_path / "math__combined_54.4k.parquet"
-    pq.write_table(pa.Table.from_pylist([guru(1, **changed)]), file)
-    with pytest.raises(ValueError, match=rf"54\.4k\.parquet:row 1.*{message}"):
-        read_task("guru-math", tmp_path)
-
-
-# ToolACE
-
 SYSTEM = (
     "You are an expert in composing functions. Here is a list of functions in JSON format that you "
     'can invoke:\n[{"name": "Market Trends API", "parameters": {"type": "dict"}}]'
 )
 CALL = '[Market Trends API(trend_type="MARKET_INDEXES", country="us")]'
-
-
-def toolace(n, *more):
-    said = [("user", f"What moves market {n} ?"), ("assistant", CALL), *more]
-    turns = [{"from": who, "value": text} for who, text in said]
-    return {"system": SYSTEM, "conversations": turns}
-
-
 REST = (
     ("tool", '[{"name": "Market Trends API", "results": {"trends": ["up"]}}]'),
     ("assistant", "Markets are up."),
@@ -324,12 +260,22 @@ REST = (
 )
 
 
+def toolace(n, *more, call=CALL):
+    said = [("user", f"What moves market {n} ?"), ("assistant", call), *more]
+    turns = [{"from": who, "value": text} for who, text in said]
+    return {"system": SYSTEM, "conversations": turns}
+
+
 def test_toolace(tmp_path):
-    (tmp_path / "data.json").write_text(json.dumps([toolace(n, *REST) for n in range(20)]))
+    odd = toolace(20, call="[Market Trends API(country=)]")
+    write(tmp_path / "data.json", [*(toolace(n, *REST) for n in range(20)), odd])
     task = read_task("toolace", tmp_path)
     assert task.is_chat
     assert (len(task), len(task.heldout)) == (36, 4)
-    assert task.left_out == (("turns of the assistant in words, left out", 20),)
+    assert task.left_out == (
+        ("turns of the assistant in words, left out", 20),
+        ("turns of the assistant whose calls cannot be read, left out", 1),
+    )
     by_opening = [{e.prompt[1]["content"] for e in part} for part in (task.train, task.heldout)]
     assert not by_opening[0] & by_opening[1]
     short, long = sorted(task.heldout[:2], key=lambda e: len(e.prompt))
@@ -341,40 +287,35 @@ def test_toolace(tmp_path):
     assert score(task, [short] * 3, texts) == [1.0, 0.0, 0.0]
 
 
-def test_calls_of_toolace_that_cannot_be_read_are_left_out_and_counted(tmp_path):
-    odd = toolace(5)
-    odd["conversations"][1]["value"] = "[Market Trends API(country=)]"
-    rows = [*(toolace(n) for n in range(5)), odd]
-    (tmp_path / "data.json").write_text(json.dumps(rows))
-    label = "turns of the assistant whose calls cannot be read, left out"
-    assert read_task("toolace", tmp_path).left_out == ((label, 1),)
+GURU, AIME = "math__combined_54.4k.parquet", "aime_2024.jsonl"
 
 
 @pytest.mark.parametrize(
-    ("changed", "message"),
+    ("name", "file", "row", "message"),
     [
-        ({"conversations": "?"}, "column 'conversations' is '\\?'; give a list"),
-        ({"conversations": [{"from": "gpt", "value": "?"}]}, "turn 1: 'from' is 'gpt'; one of"),
-        ({"conversations": [{"from": "user"}]}, "turn 1: no column 'value'"),
-        ({"system": None}, "column 'system' is None"),
+        *(("aime-24", AIME, aime(answer), "1: column 'answer' is .*0 to 999") for answer in ("1000", "-3", "1.5", "x")),
+        ("deepscaler", "deepscaler.json", deepscaler(0) | {"solution": None}, "entry 1: column 'solution' is None"),
+        ("guru-math", GURU, guru(1) | {"reward_model": {"style": "rule"}}, "row 1.*'reward_model': no column 'ground_truth'"),
+        ("guru-math", GURU, guru(1) | {"reward_model": None}, "row 1: column 'reward_model' is None"),
+        ("guru-math", GURU, guru(1) | {"prompt": []}, r"row 1: column 'prompt' is \[\]; give one user's message"),
+        ("guru-math", GURU, guru(1) | {"prompt": [{"role": "system", "content": "?"}]}, "row 1.*give one user's message"),
+        ("toolace", "data.json", toolace(1) | {"conversations": "?"}, r"entry 1: column 'conversations' is '\?'; give a list"),
+        ("toolace", "data.json", toolace(1) | {"conversations": [{"from": "gpt", "value": "?"}]}, "entry 1, turn 1: 'from' is 'gpt'; one of"),
+        ("toolace", "data.json", toolace(1) | {"conversations": [{"from": "user"}]}, "entry 1, turn 1: no column 'value'"),
+        ("toolace", "data.json", toolace(1) | {"system": None}, "entry 1: column 'system' is None"),
     ],
-)
-def test_a_bad_entry_of_toolace_is_named(tmp_path, changed, message):
-    (tmp_path / "data.json").write_text(json.dumps([toolace(1), toolace(2) | changed]))
-    with pytest.raises(ValueError, match=rf"data\.json:entry 2.*{message}"):
-        read_task("toolace", tmp_path)
-
-
-# Generated problems, and all tasks
+)  # fmt: skip
+def test_a_bad_row_is_named(tmp_path, name, file, row, message):
+    write(tmp_path / file, [row])
+    with pytest.raises(ValueError, match=f"{file}:{message}"):
+        read_task(name, tmp_path)
 
 
 def test_the_generated_problems_are_those_of_their_module():
-    from ogrpo.tasks import arithmetic
-
     task = read_task("arithmetic", train=50, heldout=10, seed=3)
-    made = arithmetic.split(50, 10, 3)
-    assert [e.prompt for e in task.train] == [p.question for p in made.train]
-    assert [e.columns["solution"] for e in task.heldout] == [p.answer for p in made.heldout]
+    problems = arithmetic.split(50, 10, 3)
+    assert [e.prompt for e in task.train] == [p.question for p in problems.train]
+    assert [e.columns["solution"] for e in task.heldout] == [p.answer for p in problems.heldout]
     texts = [e.columns["solution"] for e in task.heldout]
     assert score(task, task.heldout, texts) == [1.0] * 10
     with pytest.raises(ValueError, match="task 'arithmetic' reads no files, and the path is DIR"):
@@ -384,37 +325,22 @@ def test_the_generated_problems_are_those_of_their_module():
 
 
 @pytest.mark.parametrize("name", sorted(set(TASKS) - {"arithmetic", "word-problems"}))
-def test_data_that_are_not_there_are_answered_with_what_is_wanted(name, tmp_path):
+def test_a_task_without_its_files_names_those_and_their_source(name, tmp_path):
     source = r"(github\.com|huggingface\.co)/"
     for path in (None, tmp_path / "gone", tmp_path):
-        with pytest.raises(ValueError, match=rf"(Wanted: |Put the official).*{source}") as caught:
+        with pytest.raises(ValueError, match=rf"(Needed: |Put the official).*{source}") as caught:
             read_task(name, path)
         assert path is None or str(path) in str(caught.value)
 
 
-@pytest.mark.parametrize("name", sorted(TASKS))
-def test_every_reader_names_itself_and_a_way_to_evaluate(name):
-    reader = TASKS[name]
-    assert reader.name == name
-    assert reader.protocol.samples >= 1
-    assert 0.0 <= reader.protocol.temperature <= 1.0
-    assert reader.protocol.max_tokens >= 1
-
-
-def test_unknown_tasks_and_options_are_answered_with_the_nearest(tmp_path):
-    with pytest.raises(ValueError, match=r"no task 'math500'; there are .*mean 'math-500'\?"):
-        read_task("math500", tmp_path)
-    with pytest.raises(ValueError, match=r"'gsm8k' has no option 'limits'.*mean 'limit'\?"):
-        read_task("gsm8k", tmp_path, limits=3)
-    with pytest.raises(ValueError, match=r"split is 'dev'; choose one of \['test', 'validation'\]"):
-        read_task("gsm8k", tmp_path, split="dev")
-
-
-def test_a_prompt_and_a_reward_of_ones_own_take_the_place_of_the_task_s(tmp_path):
-    (tmp_path / "test.jsonl").write_text(json.dumps(MATH_500) + "\n")
-    task = read_task("math-500", tmp_path, prompt="Q: {question}\nA:", rewards=[own_reward])
-    assert task.heldout[0].prompt == f"Q: {MATH_500['problem']}\nA:"
-    assert [r.name for r in task.rewards] == ["own_reward"]
-    assert task.evaluation_rewards is None
-    with pytest.raises(ValueError, match=r"prompt 'Q:' has no \{question\} in it"):
-        read_task("math-500", tmp_path, prompt="Q:")
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("math500", {}, r"no task 'math500'; there are .*mean 'math-500'\?"),
+        ("gsm8k", {"limits": 3}, r"'gsm8k' has no option 'limits'.*mean 'limit'\?"),
+        ("gsm8k", {"split": "dev"}, r"split is 'dev'; choose one of \['test', 'validation'\]"),
+    ],
+)
+def test_unknown_tasks_and_options_are_answered_with_the_nearest(tmp_path, name, options, message):
+    with pytest.raises(ValueError, match=message):
+        read_task(name, tmp_path, **options)

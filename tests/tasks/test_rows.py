@@ -4,7 +4,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from ogrpo.rewards.exact_match import ExactMatch
+from ogrpo.rewards.judge import ExactMatch
 from ogrpo.tasks import Task
 from ogrpo.tasks.rows import is_rows, mapping_rows, read_rows
 
@@ -23,34 +23,41 @@ def test_the_three_kinds_of_files_hold_the_same_rows(tmp_path):
     (tmp_path / "own.json").write_text(json.dumps(rows, indent=1))
     pq.write_table(pa.Table.from_pylist(rows), tmp_path / "own.parquet")
     read = {end: read_rows(tmp_path / f"own{end}") for end in (".jsonl", ".json", ".parquet")}
-    for found in read.values():
-        assert [row.columns for row in found] == rows
-    places = {end: found[1].source.removeprefix(str(tmp_path)) for end, found in read.items()}
+    assert all([row.columns for row in each] == rows for each in read.values())
+    places = {end: each[1].source.removeprefix(str(tmp_path)) for end, each in read.items()}
     assert places == {
         ".jsonl": "/own.jsonl:2",
         ".json": "/own.json:entry 2",
         ".parquet": "/own.parquet:row 2",
     }
-
-
-def test_a_byte_order_mark_and_other_line_ends_do_no_harm(tmp_path):
-    text = json.dumps(GOOD).encode()
+    text = json.dumps(GOOD).encode()  # a byte order mark and other line ends do no harm
     assert len(read_rows(jsonl(tmp_path, b"\xef\xbb\xbf" + text + b"\r", text + b"\r", ""))) == 2
 
 
-@pytest.mark.parametrize(
-    ("line", "message"),
-    [
-        ("", "the line is empty"),
-        ('{"prompt": "How', "is not JSON"),
-        ("[1]", "list; give a JSON object"),
-        ("3", "int; give a JSON object"),
-        (b'{"prompt": "\xff"}', "is not UTF-8"),
-    ],
-)
-def test_a_bad_line_is_named(tmp_path, line, message):
-    with pytest.raises(ValueError, match=rf"own\.jsonl:2:? {message}"):
-        read_rows(jsonl(tmp_path, json.dumps(GOOD), line, json.dumps(GOOD), ""))
+BAD = [
+    ("own.jsonl", b"{}\n\n{}\n", r":2: the line is empty"),
+    ("own.jsonl", b'{}\n{"prompt": "How', r":2 is not JSON"),
+    ("own.jsonl", b"{}\n[1]\n{}\n", r":2: list; give a JSON object"),
+    ("own.jsonl", b"{}\n3", r":2: int; give a JSON object"),
+    ("own.jsonl", b'{}\n{"prompt": "\xff"}', r":2 is not UTF-8"),
+    ("own.json", b"{}", ": .*give a list of JSON objects"),
+    ("own.json", b"[]", ": .*give a list of JSON objects"),
+    ("own.json", b"3", ": .*give a list of JSON objects"),
+    ("own.json", b"[{}, 3]", ":entry 2: int; give a JSON object"),
+    ("own.parquet", b"no Parquet, this", " is not a Parquet file"),
+    ("own.csv", b"", r":1: the columns are \[\]"),
+    ("own.csv", b"a,a\n1,2\n", ":1: .*give each a name of its own"),
+    ("own.csv", b"a,b\n1\n", ":2 has 1 cells for 2 columns"),
+    ("own.csv", b'a,b\n1,"2\n', r":\d is no line of CSV"),
+    ("own.csv", b"a,b\n", " has no rows"),
+]
+
+
+@pytest.mark.parametrize(("name", "content", "message"), BAD)
+def test_a_file_that_is_wrong_is_named_with_its_line(tmp_path, name, content, message):
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(ValueError, match=f"{name}{message}"):
+        read_rows(tmp_path / name)
 
 
 def test_empty_and_missing_files_are_named(tmp_path):
@@ -62,27 +69,10 @@ def test_empty_and_missing_files_are_named(tmp_path):
         read_rows(tmp_path / "own.txt")
     (tmp_path / "folder.json").mkdir()
     with pytest.raises(
-        ValueError, match=r"folder\.json is a folder without state\.json: give a file"
+        ValueError, match=r"older\.json is a folder without state\.json: give a fil"
     ):
         read_rows(tmp_path / "folder.json")
-
-
-def test_json_that_is_no_list_of_objects_is_an_error(tmp_path):
-    file = tmp_path / "own.json"
-    for content in ("{}", "[]", "3"):
-        file.write_text(content)
-        with pytest.raises(ValueError, match=r"own\.json: .*give a list of JSON objects"):
-            read_rows(file)
-    file.write_text("[{}, 3]")
-    with pytest.raises(ValueError, match=r"own\.json:entry 2: int; give a JSON object"):
-        read_rows(file)
-
-
-def test_parquet_that_is_none_or_empty_is_an_error(tmp_path):
     file = tmp_path / "own.parquet"
-    file.write_text("no Parquet, this")
-    with pytest.raises(ValueError, match=r"own\.parquet is not a Parquet file"):
-        read_rows(file)
     pq.write_table(pa.table({"prompt": pa.array([], pa.string())}), file)
     with pytest.raises(ValueError, match=r"own\.parquet has no rows"):
         read_rows(file)
@@ -153,20 +143,3 @@ def test_comma_separated_values_are_texts(tmp_path):
     first, second = read_rows(file)
     assert first.columns == {"prompt": "Two\nlines, \u2028 of one", "answer": "012"}
     assert second == ({"prompt": 'say "hi"', "answer": ""}, f"{file}:4")
-
-
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        ("", r"own\.csv:1: the columns are \[\]"),
-        ("a,a\n1,2\n", "give each a name of its own"),
-        ("a,b\n1\n", r"own\.csv:2 has 1 cells for 2 columns"),
-        ('a,b\n1,"2\n', r"own\.csv:\d is no line of CSV"),
-        ("a,b\n", "has no rows"),
-    ],
-)
-def test_csv_that_is_wrong_is_told_by_its_line(tmp_path, content, message):
-    file = tmp_path / "own.csv"
-    file.write_text(content)
-    with pytest.raises(ValueError, match=message):
-        read_rows(file)

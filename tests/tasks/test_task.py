@@ -41,6 +41,9 @@ def test_a_file_becomes_a_task(tmp_path):
     assert task.solutions == "solution"
     assert task.evaluation_rewards is None
     assert task.left_out == ()
+    texts = list(task.texts())  # of training alone
+    assert len(texts) == 2 * len(task)
+    assert not set(texts) & set(prompts(task.heldout))
     numbered = {e.source: e for e in (*task.train, *task.heldout)}
     assert numbered[f"{file}:3"] == Example(
         "How many is 2 + 1 ?", {"answer": "3", "solution": "2 + 1 = 3"}, "anywhere"
@@ -220,10 +223,10 @@ def test_gold_answers_are_checked_when_they_are_read(tmp_path):
 
 
 def test_the_cut_has_the_size_that_is_asked_for():
-    for n, wanted, expected in [
+    for n, amount, expected in [
         (50, None, 5), (2, None, 1), (6000, None, 512), (100, 0.25, 25), (100, 7, 7), (9, 0.01, 1), (9, 0, 0)
     ]:  # fmt: skip
-        task = Task.from_iterable(rows(n), rewards=[right], heldout=wanted)
+        task = Task.from_iterable(rows(n), rewards=[right], heldout=amount)
         assert (len(task.heldout), len(task.train)) == (expected, n - expected)
         assert not set(prompts(task.train)) & set(prompts(task.heldout))
 
@@ -277,16 +280,16 @@ def test_a_heldout_file_or_rows_are_taken_whole_and_kept_apart(tmp_path):
         Task.from_iterable(rows(3), rewards=[right], heldout=rows(5))
 
 
-@pytest.mark.parametrize("wanted", [1.0, -0.1, -3, True])
-def test_a_share_that_is_none_is_refused(wanted):
+@pytest.mark.parametrize("amount", [1.0, -0.1, -3, True])
+def test_a_share_that_is_none_is_refused(amount):
     with pytest.raises(ValueError, match=r"heldout is .*give a share between 0 and 1, or a whole"):
-        Task.from_iterable(rows(9), rewards=[right], heldout=wanted)
+        Task.from_iterable(rows(9), rewards=[right], heldout=amount)
 
 
 def test_a_cut_that_leaves_nothing_to_train_on_is_refused():
-    for n, wanted in [(1, None), (5, 5), (5, 0.95)]:
+    for n, amount in [(1, None), (5, 5), (5, 0.95)]:
         with pytest.raises(ValueError, match=f"no example is left to train on.*of {n} distinct"):
-            Task.from_iterable(rows(n), rewards=[right], heldout=wanted)
+            Task.from_iterable(rows(n), rewards=[right], heldout=amount)
 
 
 def test_the_limit_is_on_training_after_the_cut():
@@ -321,13 +324,6 @@ def test_the_reward_that_says_what_is_right_is_one_that_judges_held_out_answers(
     assert (task.success, task.evaluated_on(exam).success) == ("right", None)
     with pytest.raises(ValueError, match=r"success is 'rigth', .* judged by \['right', 'brief'\]"):
         Task.from_iterable(rows(20), rewards=[right, brief], success="rigth")
-
-
-def test_the_texts_are_of_training_alone():
-    task = Task.from_iterable(rows(30), rewards=[right])
-    texts = list(task.texts())
-    assert len(texts) == 2 * len(task)
-    assert not set(texts) & set(prompts(task.heldout))
 
 
 def test_a_hundred_thousand_lines_are_read():

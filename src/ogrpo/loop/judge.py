@@ -19,8 +19,8 @@ from ogrpo.rewards.scores import ScoreRequest, Scores
 from ogrpo.rollout.collection import Request, Rewarded
 from ogrpo.system.terminal import shown
 from ogrpo.tasks import Example
-from ogrpo.tasks.columns import SOLUTION_COLUMN
-from ogrpo.tasks.step_rewards import line_rewards
+from ogrpo.tasks.example import SOLUTION_COLUMN
+from ogrpo.tasks.problems import line_rewards
 
 log = logging.getLogger(__name__)
 Decode = Callable[[IntArray], str]

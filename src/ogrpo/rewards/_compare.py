@@ -63,7 +63,7 @@ class Copy:
 
     def __init__(self, seconds: float) -> None:
         theirs, ours = os.pipe(), os.pipe()
-        self.asked = 0
+        self.comparisons = 0
         self.seconds = seconds
         self._reaped = False
         self.pid = os.fork()
@@ -77,14 +77,18 @@ class Copy:
         self.replies = os.fdopen(ours[0], "rb")
 
     def ask(self, request: bytes) -> str:
-        """Return the verdict, or nothing if the copy did not live to give one."""
-        self.asked += 1
+        """Return the verdict, or nothing if the copy ended before it had one."""
+        self.comparisons += 1
         with contextlib.suppress(BrokenPipeError):
             self.requests.write(request)
         return self.replies.readline().decode().strip()
 
+    def stale(self, seconds: float) -> bool:
+        """Return whether it ended between two requests, is worn out, or has another bound."""
+        return self.dead() or self.comparisons >= RENEW_AFTER or self.seconds != seconds
+
     def dead(self) -> bool:
-        """Tell whether it ended while nobody asked."""
+        """Return whether it has ended."""
         self._reaped = self._reaped or os.waitpid(self.pid, os.WNOHANG)[0] != 0
         return self._reaped
 
@@ -115,7 +119,7 @@ _copies: list[Copy] = []
 
 def bounded(answer: str, gold: str, seconds: float) -> str:
     """Return what `compare` does, or "timeout" where it brings a copy down."""
-    if _copies and (_copies[0].asked >= RENEW_AFTER or _copies[0].dead()):
+    if _copies and _copies[0].stale(seconds):
         _copies.pop().end()
     if not _copies:
         _copies.append(Copy(seconds))
@@ -137,5 +141,5 @@ def prepare() -> None:
         compare(answer, gold)
 
 
-if __name__ == "compare_answers":  # in its process, before anything is asked
+if __name__ == "compare_answers":  # in its process, before the first request
     prepare()

@@ -16,7 +16,7 @@ from typing import Any, Literal, cast
 from math_verify import ExprExtractionConfig, parse, verify
 
 from ogrpo.rewards.extract import LONGEST_ANSWER
-from ogrpo.rewards.lanes import Crew, SeparateLane
+from ogrpo.rewards.workers import Workers
 from ogrpo.system.worker import Reply, WorkerProcess, pickle_by_reference
 
 Pair = tuple[str, str]
@@ -72,12 +72,12 @@ class BoundedVerifier:
     The processes start when they are needed. A comparison that overruns its CPU time is a
     "timeout". One that brings its process down, or that gives no reply in `wall_seconds` (the
     process was stopped, or killed from outside), is made once more before it counts as one. Many
-    threads may ask at once; each waits for a free process.
+    threads may compare at once; each waits for a free process.
 
     Args:
         seconds: of CPU time, the bound on one comparison.
         processes: compare side by side.
-        wall_seconds: by the clock, the bound on one reply; `10 * seconds + 10` unless told.
+        wall_seconds: by the clock, the bound on one reply; None: `10 * seconds + 10`.
     """
 
     def __init__(
@@ -91,67 +91,55 @@ class BoundedVerifier:
             raise ValueError(f"processes is {processes}; give 1 or more.")
         self.seconds, self._wall_seconds, self._processes = seconds, wall_seconds, processes
         self._lock = threading.Lock()
-        self._started: tuple[Crew, SeparateLane] | None = None
-
-    def compare(self, answer: str, gold: str) -> Verdict:
-        r"""Compare an answer (a `\boxed{...}`, or a text to search) with a gold in LaTeX.
-
-        Returns:
-            "correct", "wrong", "unparsable" (the answer) or "timeout".
-
-        Raises:
-            BadGold: math-verify cannot parse the gold answer.
-        """
-        (verdict,) = self.compare_all([(answer, gold)])
-        if isinstance(verdict, BadGold):
-            raise verdict
-        return verdict
-
-    def compare_all(self, pairs: Sequence[Pair]) -> list[Verdict | BadGold]:
-        """Compare many (answer, gold) side by side; a bad gold's error stands in its place."""
-        short = [pair for pair in dict.fromkeys(pairs) if max(map(len, pair)) <= LONGEST_ANSWER]
-        replies = self._replies(short)
-        broken = [pair for pair, reply in replies.items() if reply.kind is not None]
-        replies |= self._replies(broken)
-        return [_verdict(pair, replies.get(pair)) for pair in pairs]
-
-    def close(self) -> None:
-        """End the processes; a later call starts others."""
-        with self._lock:
-            started, self._started = self._started, None
-        if started is not None:
-            started[1].close()
-            started[0].close()
+        self._workers: Workers | None = None
 
     @property
     def workers(self) -> list[WorkerProcess]:
         """The processes that run."""
-        return [] if self._started is None else self._started[0].workers
+        return [] if self._workers is None else self._workers.running
 
-    def _lane(self) -> SeparateLane:
+    def compare_all(self, pairs: Sequence[Pair]) -> list[Verdict | BadGold]:
+        r"""Compare answers (a `\boxed{...}`, or a text to search) with golds in LaTeX.
+
+        Returns:
+            For each pair "correct", "wrong", "unparsable" (the answer) or "timeout"; or the error
+            that says that math-verify cannot parse the gold answer.
+        """
+        short = [pair for pair in dict.fromkeys(pairs) if max(map(len, pair)) <= LONGEST_ANSWER]
+        replies = self._replies(short)
+        replies |= self._replies([pair for pair in short if replies[pair].kind is not None])
+        return [_verdict(pair[1], replies.get(pair)) for pair in pairs]
+
+    def close(self) -> None:
+        """End the processes; a later call starts others."""
         with self._lock:
-            if self._started is None:
-                crew = Crew(
+            workers, self._workers = self._workers, None
+        if workers is not None:
+            workers.close(finish=True)
+
+    def _replies(self, pairs: Sequence[Pair]) -> dict[Pair, Reply]:
+        if not pairs:
+            return {}
+        with self._lock:
+            if self._workers is None:
+                self._workers = Workers(
                     {"compare": pickle_by_reference("compare_answers", "bounded")},
                     memory_gib=MEMORY_GIB,
                     start_seconds=START_SECONDS,
+                    processes=self._processes,
                     files={"compare_answers": str(_SCRIPT)},
                 )
-                self._started = crew, SeparateLane(crew, self._processes)
-            return self._started[1]
+            submit = self._workers.submit
 
-    def _replies(self, pairs: Sequence[Pair]) -> dict[Pair, Reply]:
-        lane = self._lane() if pairs else None
-        futures = {pair: lane.submit(partial(self._ask, pair)) for pair in pairs if lane}
+        def compare(pair: Pair, worker: WorkerProcess) -> Reply:
+            arguments = {"answer": pair[0], "gold": pair[1], "seconds": self.seconds}
+            return worker.call("compare", arguments, seconds=self._wall_seconds)
+
+        futures = {pair: submit(partial(compare, pair)) for pair in pairs}
         return {pair: future.result() for pair, future in futures.items()}
 
-    def _ask(self, pair: Pair, worker: WorkerProcess) -> Reply:
-        arguments = {"answer": pair[0], "gold": pair[1], "seconds": self.seconds}
-        return worker.call("compare", arguments, seconds=self._wall_seconds)
 
-
-def _verdict(pair: Pair, reply: Reply | None) -> Verdict | BadGold:
-    gold = pair[1]
+def _verdict(gold: str, reply: Reply | None) -> Verdict | BadGold:
     if len(gold) > LONGEST_ANSWER:
         return BadGold(
             f"the gold answer {gold[:60]!r}... has {len(gold)} > {LONGEST_ANSWER} characters."
@@ -161,6 +149,6 @@ def _verdict(pair: Pair, reply: Reply | None) -> Verdict | BadGold:
     if reply.result == "bad gold":
         return BadGold(
             f"the gold answer {gold!r} cannot be parsed by math-verify: mend it or leave its "
-            "line out (ogrpo.rewards.golds.check_golds finds all such lines)."
+            "line out (ogrpo.rewards.math.check_golds names all such lines)."
         )
     return cast(Verdict, reply.result or "timeout")

@@ -1,15 +1,17 @@
-"""Where in a completion the answer stands. An extractor takes a text and returns it, or None."""
+"""Extractors of the answer from a completion: they take its text and return the answer, or None."""
 
 import re
 from collections.abc import Callable
 
-from ogrpo.rewards.boxes import last_boxes
 from ogrpo.rewards.text import ascii_minus
 
 Extractor = Callable[[str], str | None]
 
 LONGEST_ANSWER = 4096
 """Characters of an answer that is compared; a longer one is unparsable."""
+BOXED = "\\boxed{"
+_FARTHEST = 70
+"""Characters between two boxes of one answer."""
 
 _NUMBER = re.compile(r"-?[0-9]+(?:,[0-9]{3})*(?:\.[0-9]+)?|-?\.[0-9]+")
 # A minus that stands apart from its number: before a currency, or before all else. After a word, a
@@ -18,6 +20,11 @@ _MONEY = r"\\?[$€£¥]\s*"
 _SIGN_APART = re.compile(
     rf"-{_MONEY}(?=[0-9.])|\A[\s:=(*]*(?:{_MONEY})?-\s*(?:{_MONEY})?(?=[0-9.])"
 )
+
+_DELIMITER = re.compile(r"\\[()\[\]]|\\q?quad\b|\\[ ,;!\\]|\\\Z|[$~&]|\\text\s*\{([^{}]*)\}")
+_LABEL = r"(?:[A-Za-z](?:_\{?\w+\}?|\(\w+\))?\s*=\s*)?"
+_SEPARATOR = re.compile(rf"[\s,;]*(?:[^.,;:!?=]*\b(?:and|or)\b)?[\s,;]*{_LABEL}\Z")
+_CHOICE = re.compile(r"(?i:answer)(?i:\s+is)?\s*:?\s*[*(\s]*(?P<letter>[A-Z])(?![A-Za-z'])")
 
 
 def spoken(text: str) -> str:
@@ -74,9 +81,6 @@ def free_answer(text: str) -> str | None:
     return last_boxes(text) or text.strip() or None
 
 
-_CHOICE = re.compile(r"(?i:answer)(?i:\s+is)?\s*:?\s*[*(\s]*(?P<letter>[A-Z])(?![A-Za-z'])")
-
-
 def choice_answer(text: str) -> str | None:
     r"""Return the last box's content, or else the letter after the last "answer is" or "answer:".
 
@@ -84,11 +88,57 @@ def choice_answer(text: str) -> str | None:
     ('B', 'C')
     """
     text = spoken(text)
-    boxed = last_boxes(text)
-    if boxed is not None:
-        return boxed
     letters = _CHOICE.findall(text)
-    return letters[-1] if letters else None
+    return last_boxes(text) or (letters[-1] if letters else None)
+
+
+def last_boxes(text: str) -> str | None:
+    r"""Return the last `\boxed{...}` or `\fbox{...}`, as a box with its braces, if it is closed.
+
+    Boxes with no more between them than a comma or a semicolon, "and" or "or" (with the words
+    before it) and the name of an unknown are one answer: their contents in one box, different ones
+    once. So two answers are a list, and neither is right where one is asked for. Any other words
+    between two boxes make the last one the answer.
+
+    >>> last_boxes(r"so \boxed{1}, no, \boxed{\frac{1}{2}} it is")
+    '\\boxed{\\frac{1}{2}}'
+    >>> last_boxes(r"$x = \boxed{1}$ or $x = \boxed{-2}$, so \boxed{2"), last_boxes("2")
+    (None, None)
+    >>> last_boxes(r"$x = \boxed{1}$ or $x = \boxed{-2}$")
+    '\\boxed{1, -2}'
+    """
+    text = text.replace("\\fbox{", BOXED)
+    answer, contents, limit = None, list[str](), len(text)
+    while (start := text.rfind(BOXED, 0, limit)) >= 0:
+        end = _box_end(text, start, limit)
+        if end < 0 or (contents and not _joined(text[end:limit])):
+            break
+        content = text[start + len(BOXED) : end - 1].strip().removesuffix(".").strip()
+        if contents and not content:
+            break
+        answer = answer or text[start:end]
+        contents.insert(0, content)
+        if not content:
+            break
+        limit = start
+    different = list(dict.fromkeys(contents))
+    return answer if len(different) <= 1 else f"{BOXED}{', '.join(different)}}}"
+
+
+def _box_end(text: str, start: int, limit: int) -> int:
+    """Return the index behind the box that begins at `start`; -1 if `limit` comes before."""
+    depth = 0
+    for i in range(start + len(BOXED) - 1, limit):
+        depth += {"{": 1, "}": -1}.get(text[i], 0)
+        if depth == 0:
+            return i + 1
+    return -1
+
+
+def _joined(between: str) -> bool:
+    if len(between) > _FARTHEST:
+        return False
+    return _SEPARATOR.match(_DELIMITER.sub(r" \1 ", between).strip()) is not None
 
 
 EXTRACTORS: dict[str, Extractor] = {

@@ -1,11 +1,15 @@
-"""What the judges of answers have in common: TRL's signature, and counts of the outcomes."""
+"""Judges of answers: counts of the outcomes, TRL's signature, the judge of words and choices."""
 
 import copy
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple, Self, get_args
+
+from ogrpo.rewards.extract import LONGEST_ANSWER, Extractor, boxed_answer
+from ogrpo.rewards.text import same_text, unboxed
 
 Outcome = Literal["correct", "wrong", "unparsable", "timeout", "truncated"]
+OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
 Completion = str | Sequence[Mapping[str, Any]]
 """A text, or chat messages, of which the last one counts."""
 SHOWN = 5
@@ -13,7 +17,7 @@ SHOWN = 5
 
 
 class RewardCounts(NamedTuple):
-    """How many completions came out how; `total` is their sum."""
+    """Completions by their outcome; `total` is their sum."""
 
     correct: int = 0
     wrong: int = 0
@@ -22,25 +26,17 @@ class RewardCounts(NamedTuple):
     truncated: int = 0
 
     @property
-    def parsed(self) -> int:
-        """Completions in which an answer was found and compared."""
-        return self.correct + self.wrong
-
-    @property
     def total(self) -> int:
         """All completions."""
         return sum(self)
-
-    def plus(self, outcome: Outcome) -> "RewardCounts":
-        """Count one more."""
-        return self._replace(**{outcome: getattr(self, outcome) + 1})
 
 
 class Judge:
     """A reward of 1 for a finished completion whose answer is the gold one, else 0, counted.
 
-    Called with TRL's signature; a subclass brings `judge`. A completion that did not end itself (a
-    finish reason other than "stop") scores 0 in any case. Many threads may call at once.
+    Called with TRL's signature; a subclass brings `judge` and `check_golds`. A completion that did
+    not end itself (a finish reason other than "stop") scores 0 in any case. Many threads may call
+    at once.
 
     Attributes:
         name: of the reward, in metrics; `__name__`, which TRL reads, is the same.
@@ -56,20 +52,24 @@ class Judge:
         self._lock = threading.Lock()
 
     def judge(self, text: str, finish_reason: str, gold: Any) -> Outcome:
-        """Say how a completion comes out, without counting it."""
+        """Return the outcome of a completion, without counting it.
+
+        Raises:
+            ValueError: the gold answer cannot be judged.
+        """
         raise NotImplementedError
 
     def judge_all(
         self, texts: Sequence[str], finish_reasons: Sequence[str], golds: Sequence[Any]
     ) -> list[Outcome]:
-        """Say how completions come out, without counting them."""
+        """Return the outcomes of completions, without counting them."""
         return [self.judge(*one) for one in zip(texts, finish_reasons, golds, strict=True)]
 
     def check_golds(self, golds: Sequence[Any], sources: Sequence[str]) -> None:
-        """Judge nothing yet, but refuse gold answers that can never be judged.
+        """Check that each gold answer can be judged.
 
         Raises:
-            ValueError: names the first such golds with their sources (`file:line`).
+            ValueError: names the first that cannot, with their sources (`file:line`).
         """
         raise NotImplementedError
 
@@ -94,14 +94,15 @@ class Judge:
                 f"{len(reasons)} finish reasons; give one of each for every completion."
             )
         outcomes = self.judge_all([completion_text(c) for c in completions], reasons, answer)
-        self._count(outcomes)
+        with self._lock:
+            self.counts = RewardCounts(
+                *(n + outcomes.count(o) for n, o in zip(self.counts, OUTCOMES, strict=True))
+            )
         return [float(outcome == "correct") for outcome in outcomes]
 
     def score(self, text: str, finish_reason: str, gold: Any) -> float:
         """Return 1.0 or 0.0 for one completion, and count it."""
-        outcome = self.judge(text, finish_reason, gold)
-        self._count([outcome])
-        return float(outcome == "correct")
+        return self([None], [text], [gold], [finish_reason])[0]
 
     def take_counts(self) -> RewardCounts:
         """Return the counts since the last call, and start again from zero."""
@@ -109,7 +110,7 @@ class Judge:
             counts, self.counts = self.counts, RewardCounts()
         return counts
 
-    def counting_apart(self: "AnyJudge") -> "AnyJudge":
+    def counting_apart(self) -> Self:
         """Return a judge that shares this one's memory and processes, and counts by itself."""
         other = copy.copy(self)
         other.counts, other._lock = RewardCounts(), threading.Lock()
@@ -118,13 +119,50 @@ class Judge:
     def close(self) -> None:
         """End what was started for judging; a later call starts it again."""
 
-    def _count(self, outcomes: Sequence[Outcome]) -> None:
-        with self._lock:
-            for outcome in outcomes:
-                self.counts = self.counts.plus(outcome)
+
+class ExactMatch(Judge):
+    r"""Scores completions whose answer is the gold text, or the letter of the right choice.
+
+    Case, spaces, `\text{...}` and the punctuation around are put aside, and so are the parentheses
+    around one letter: `\boxed{\text{(b)}}` is `B`. Nothing else is.
+
+    >>> reward = ExactMatch()
+    >>> reward.judge(r"So it is \boxed{(B)}.", "stop", "B")
+    'correct'
+
+    Args:
+        extract: returns the answer in a completion, or None; `choice_answer` also reads "the answer
+            is (B)".
+    """
+
+    def __init__(self, extract: Extractor = boxed_answer) -> None:
+        super().__init__("exact_match")
+        self.extract = extract
+
+    def judge(self, text: str, finish_reason: str, gold: Any) -> Outcome:
+        """Return the outcome of a completion, without counting it.
+
+        Raises:
+            ValueError: the gold answer is no text, or an empty one.
+        """
+        if fault := _text_fault(gold):
+            raise ValueError(f"the gold answer cannot be compared: {fault}.")
+        if finish_reason != "stop":
+            return "truncated"
+        answer = self.extract(text)
+        if answer is None or len(answer) > LONGEST_ANSWER or not unboxed(answer):
+            return "unparsable"
+        return "correct" if same_text(unboxed(answer), gold) else "wrong"
+
+    def check_golds(self, golds: Sequence[Any], sources: Sequence[str]) -> None:
+        """Refuse gold answers that are no texts, or empty ones."""
+        check_each(golds, sources, _text_fault)
 
 
-AnyJudge = TypeVar("AnyJudge", bound=Judge)
+def _text_fault(gold: Any) -> str:
+    if not isinstance(gold, str):
+        return f"{gold!r} is no text"
+    return "" if same_text(gold, gold) else f"{gold!r} has no letters to compare"
 
 
 def completion_text(completion: Completion) -> str:
@@ -147,6 +185,11 @@ def completion_text(completion: Completion) -> str:
     return text
 
 
+def check_each(golds: Sequence[Any], sources: Sequence[str], fault: Callable[[Any], str]) -> None:
+    """Refuse the gold answers that have a fault (a text, empty if there is none)."""
+    refuse({n: text for n, text in enumerate(map(fault, golds)) if text}, sources)
+
+
 def refuse(bad: dict[int, str], sources: Sequence[str]) -> None:
     """Raise a ValueError that names the sources of bad gold answers, if there are any."""
     if not bad:
@@ -157,8 +200,3 @@ def refuse(bad: dict[int, str], sources: Sequence[str]) -> None:
         f"{len(bad)} gold answers cannot be judged, so that every completion would be called "
         "wrong; mend them or leave their lines out:\n" + "\n".join(listed + more)
     )
-
-
-def check_each(golds: Sequence[Any], sources: Sequence[str], fault: Callable[[Any], str]) -> None:
-    """Refuse the gold answers in which `fault` finds one (a text, empty if there is none)."""
-    refuse({n: found for n, found in enumerate(map(fault, golds)) if found}, sources)

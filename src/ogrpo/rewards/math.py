@@ -1,6 +1,7 @@
 """The verifiable reward: 1 for a finished completion whose answer equals the gold one, else 0."""
 
 import hashlib
+import os
 import threading
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -13,10 +14,8 @@ from ogrpo.rewards.bounded import (
     compare_plain,
     is_plain,
 )
-from ogrpo.rewards.boxes import BOXED
-from ogrpo.rewards.extract import LONGEST_ANSWER, Extractor, marker_answer
-from ogrpo.rewards.golds import check_golds, math_gold
-from ogrpo.rewards.judge import Judge, Outcome, RewardCounts
+from ogrpo.rewards.extract import BOXED, LONGEST_ANSWER, Extractor, marker_answer
+from ogrpo.rewards.judge import Judge, Outcome, RewardCounts, refuse
 from ogrpo.rewards.quantities import parts, surely_wrong
 from ogrpo.rewards.text import (
     ascii_minus,
@@ -26,6 +25,7 @@ from ogrpo.rewards.text import (
     same_text,
     unboxed,
     undelimited,
+    unwrapped,
     upright_constants,
 )
 
@@ -40,7 +40,7 @@ class MathReward(Judge):
     (docs/judging.md). What is no plain number goes to verifying processes, side by side.
 
     Args:
-        extract: finds the answer in a completion (`ogrpo.rewards.extract`).
+        extract: returns the answer in a completion, or None (`ogrpo.rewards.extract`).
         seconds: of CPU time, the bound on one comparison; an overrun scores 0 and is counted, and
             is remembered, so that the same pair is not tried again in this run.
         processes: that compare side by side.
@@ -61,52 +61,46 @@ class MathReward(Judge):
         self._memory = VerdictMemory(cache_size)
 
     def judge(self, text: str, finish_reason: str, gold: str) -> Outcome:
-        """Say how a completion comes out, without counting it."""
+        """Return the outcome of a completion, without counting it; raise as `judge_all`."""
         return self.judge_all([text], [finish_reason], [gold])[0]
 
     def judge_all(
         self, texts: Sequence[str], finish_reasons: Sequence[str], golds: Sequence[str]
     ) -> list[Outcome]:
-        """Say how completions come out, without counting them; each different pair once.
+        """Return the outcomes of completions, without counting them; each different pair once.
 
         Raises:
             ValueError: a gold answer that is needed cannot be parsed, or is no text.
         """
-        for gold in golds:
+        pairs: list[Pair | Outcome] = []
+        for text, finish_reason, gold in zip(texts, finish_reasons, golds, strict=True):
             if not isinstance(gold, str):
                 raise BadGold(f"the gold answer {gold!r} is no text: write it as one.")
-        found: list[Pair | Outcome] = [
-            self._find(*one) for one in zip(texts, finish_reasons, golds, strict=True)
-        ]
-        verdicts = self._compare({one for one in found if not isinstance(one, str)})
-        return [one if isinstance(one, str) else verdicts[one] for one in found]
+            answer = self.extract(text) if finish_reason == "stop" else None
+            if answer is None or len(answer) > LONGEST_ANSWER:
+                pairs.append("unparsable" if finish_reason == "stop" else "truncated")
+            else:
+                pairs.append((answer, gold))
+        verdicts = self._compare({pair for pair in pairs if not isinstance(pair, str)})
+        return [pair if isinstance(pair, str) else verdicts[pair] for pair in pairs]
 
     def check_golds(self, golds: Sequence[str], sources: Sequence[str]) -> None:
-        """Refuse gold answers that math-verify cannot parse (`ogrpo.rewards.golds`)."""
+        """Refuse gold answers that math-verify cannot parse (`ogrpo.rewards.math.check_golds`)."""
         check_golds(golds, sources, seconds=self._verifier.seconds)
 
     def close(self) -> None:
         """End the verifying processes, if any were needed; a later call starts others."""
         self._verifier.close()
 
-    def _find(self, text: str, finish_reason: str, gold: str) -> Pair | Outcome:
-        if finish_reason != "stop":
-            return "truncated"
-        answer = self.extract(text)
-        if answer is None or len(answer) > LONGEST_ANSWER:
-            return "unparsable"
-        return answer, gold
-
     def _compare(self, pairs: set[Pair]) -> dict[Pair, Verdict]:
         known: dict[Pair, Verdict] = {}
-        asked: list[Pair] = []
+        questions: list[tuple[Pair, Pair]] = []
         for pair in sorted(pairs):
             verdict = self._memory.recall(pair) or compare_here(*pair)
             if verdict is None:
-                asked.append(pair)
+                questions += [(pair, question) for question in math_questions(*pair)]
             else:
                 known[pair] = verdict
-        questions = [(pair, question) for pair in asked for question in math_questions(*pair)]
         verdicts = self._verifier.compare_all([question for _, question in questions])
         errors: list[BadGold] = []
         for (pair, _), verdict in zip(questions, verdicts, strict=True):
@@ -140,7 +134,7 @@ def compare_here(answer: str, gold: str) -> Verdict | None:
 
 
 def math_questions(answer: str, gold: str) -> list[Pair]:
-    r"""Return the pairs that math-verify has to find equal: the answer's parts, each with the gold.
+    r"""Return the pairs that math-verify has to judge equal: each part of the answer, and the gold.
 
     A box stays one, any other text is searched.
 
@@ -151,6 +145,11 @@ def math_questions(answer: str, gold: str) -> list[Pair]:
         return [(upright_constants(ascii_minus(answer)), math_gold(gold))]
     inside = plain_writing(upright_constants(unboxed(answer)))
     return [(f"{BOXED}{part}}}", math_gold(gold)) for part in parts(inside, gold)]
+
+
+def math_gold(gold: str) -> str:
+    """Return a gold answer as it is handed to math-verify."""
+    return unwrapped(plain_writing(undelimited(upright_constants(gold))))
 
 
 class VerdictMemory:
@@ -184,3 +183,61 @@ class VerdictMemory:
 def _digest(pair: Pair) -> bytes:
     text = "\0".join((str(len(pair[0])), *pair))
     return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
+
+
+def check_golds(
+    golds: Sequence[str],
+    sources: Sequence[str],
+    *,
+    seconds: float = 2.0,
+    processes: int | None = None,
+) -> None:
+    """Refuse gold answers that `MathReward` can never judge: each is judged against itself.
+
+    Call it when a task is loaded, with the lines that are used. Plain numbers and texts cost
+    nothing; any other gold takes math-verify some 10 ms on one core (docs/judging.md).
+
+    Args:
+        golds: the answers, LaTeX without delimiters.
+        sources: where each was read, `file:line`.
+        seconds: of CPU time, the bound on one of them.
+        processes: that check side by side, 100 MB each; None: one for each core, up to 16.
+
+    Raises:
+        ValueError: names the source and the fault of the first few of them, and their number.
+    """
+    refuse(find_bad_golds(golds, seconds=seconds, processes=processes), sources)
+
+
+def find_bad_golds(
+    golds: Sequence[str], *, seconds: float = 2.0, processes: int | None = None
+) -> dict[int, str]:
+    """Return the faults of gold answers by their indices; empty if all can be judged.
+
+    For a reader that leaves such lines out and says how many.
+    """
+    mathematics = sorted(
+        gold
+        for gold in {gold for gold in golds if isinstance(gold, str) and gold.strip()}
+        if not (is_plain(undelimited(gold)) or is_text(undelimited(gold)))
+    )
+    verifier = BoundedVerifier(seconds, processes=processes or min(os.cpu_count() or 1, 16))
+    try:
+        pairs = [(f"{BOXED}{gold}}}", gold) for gold in map(math_gold, mathematics)]
+        verdicts = dict(zip(mathematics, verifier.compare_all(pairs), strict=True))
+    finally:
+        verifier.close()
+
+    def fault(gold: str) -> str:
+        if not isinstance(gold, str):
+            return f"{gold!r} is no text"
+        if not gold.strip():
+            return "it is empty"
+        verdict = verdicts.get(gold, "correct")
+        if isinstance(verdict, BadGold) or verdict == "unparsable":
+            return f"math-verify cannot parse {gold!r}"
+        if verdict == "timeout":
+            return f"math-verify does not come to an end with {gold!r}"
+        return f"math-verify does not find {gold!r} equal to itself" if verdict == "wrong" else ""
+
+    return {n: text for n, text in enumerate(map(fault, golds)) if text}

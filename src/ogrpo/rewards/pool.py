@@ -8,28 +8,96 @@ in one process more. A function with `bounded = True` runs in the caller's threa
 """
 
 import math
+import threading
+import time
 import weakref
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from concurrent.futures import CancelledError
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
 
 import cloudpickle
 
-from ogrpo.rewards.arguments import Accepted
-from ogrpo.rewards.asking import Asker
-from ogrpo.rewards.calls import CallBounds, RewardCall
-from ogrpo.rewards.lanes import Crew
 from ogrpo.rewards.reward import Reward, RewardFn, as_rewards
-from ogrpo.rewards.scores import ScoreRequest, Scores
+from ogrpo.rewards.scores import Failure, ScoreRequest, Scores, Verdict, weighted_sum
 from ogrpo.rewards.tally import Tally
-from ogrpo.rewards.verdicts import Verdict, summed, verdicts
-from ogrpo.system.worker import Reply
+from ogrpo.rewards.workers import Workers
+from ogrpo.system._serve import compute, refusal
+from ogrpo.system.worker import Reply, WorkerProcess
+
+BROKEN_PROCESSES = 4
+"""How many completions, judged alone after their call failed, may overrun or break their process
+before the rest of that call is not judged any more: a function that never ends would take its bound
+for each."""
+FORGIVEN_AFTER = 16
+"""Completions that went well and make up for one that did not: a few bad ones among many are no
+reason to leave the others unjudged."""
+
+GOLDEN = (5**0.5 - 1) / 2
+"""Multiples of it, modulo 1, spread evenly."""
+COSTLY = ("timeout", "memory", "died")
+UNASKED = Reply(kind="timeout")
+"""The reply to a repeat that is not made any more."""
+
+
+class Patience:
+    """What repeats may still cost: `BROKEN_PROCESSES`, and more where others went well."""
+
+    def __init__(self) -> None:
+        self._left = float(BROKEN_PROCESSES)
+        self._lock = threading.Lock()
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether no more repeats are made."""
+        with self._lock:
+            return self._left <= 0
+
+    def note(self, reply: Reply) -> None:
+        """Count a costly reply, or one that makes up for a part of one."""
+        with self._lock:
+            self._left -= 1 if reply.kind in COSTLY else -1 / FORGIVEN_AFTER
+
+
+@dataclass(frozen=True)
+class RewardCall:
+    """A call of a reward over completions `first`, `first + 1`, ... of a request."""
+
+    reward: Reward
+    arguments: dict[str, list[Any]]
+    count: int
+    first: int = 0
+    alone: bool = False  # in a process of its own, though it is a coroutine
+    patience: Patience | None = field(default=None, compare=False)
+
+    @property
+    def shared(self) -> bool:
+        """Whether the call shares its process with others."""
+        return self.reward.asynchronous and not self.alone
+
+    def singles(self) -> Iterator["RewardCall"]:
+        """Yield a call for each completion, bad neighbours (of one prompt, say) far apart."""
+        patience = Patience()
+        for index in sorted(range(self.count), key=lambda n: n * GOLDEN % 1):
+            arguments = {name: values[index : index + 1] for name, values in self.arguments.items()}
+            yield replace(self, arguments=arguments, count=1, first=index, patience=patience)
+
+    def may_be_repeated(self, reply: Reply) -> bool:
+        """Tell whether judging each completion alone can show which one is to blame.
+
+        A wrong number of values is the function's fault: one that returns a single number for any
+        list would seem to be right when it judges one completion.
+        """
+        return self.count > 1 and reply.kind not in (None, "wrong count")
 
 
 class RewardPool:
     """Scores completions by rewards. `score` may be called from many threads at once.
 
     The constructor starts one process, which shows that the functions can be loaded; the others
-    start when they are needed. What a group is worth depends on the group alone, whichever process
-    judges it and in whichever order threads ask.
+    start when they are needed. A group's rewards depend on the group alone, whichever process
+    judges it and in whichever order threads call.
 
     What a function prints goes to the standard error. Its memory is bounded on Linux only. A
     process that it starts is ended with it, unless that one made a session of its own.
@@ -38,7 +106,7 @@ class RewardPool:
     alone, over all processes at once, so that one bad completion does not take the others along; a
     function that compares the completions of a group with each other should therefore not raise.
     When 4 of the repeats have overrun or broken their process, and one more for every 16 that went
-    well, the rest of that call fails unasked. A call whose process was stopped or killed by
+    well, the rest of that call fails unjudged. A call whose process was stopped or killed by
     somebody else (the kernel, for want of memory) is first made once more, in another process.
 
     Args:
@@ -66,21 +134,27 @@ class RewardPool:
         concurrency: int = 32,
         start_seconds: float = 120.0,
     ) -> None:
-        _check_counts(processes=processes, concurrency=concurrency)
-        _check_sizes(seconds=seconds, memory_gib=memory_gib, start_seconds=start_seconds)
+        for name, count in {"processes": processes, "concurrency": concurrency}.items():
+            if not isinstance(count, int) or count < 1:
+                raise ValueError(f"{name} is {count!r}; give a whole number of at least 1.")
+        sizes = {"seconds": seconds, "memory_gib": memory_gib, "start_seconds": start_seconds}
+        for name, size in sizes.items():
+            if not 0 < size < math.inf:
+                raise ValueError(f"{name} is {size!r}; give a finite number > 0.")
         self.rewards = as_rewards(rewards)
-        self._accepted = {reward.name: Accepted(reward) for reward in self.rewards}
-        self._bounds = CallBounds(seconds, memory_gib)
+        self._seconds, self._memory_gib = seconds, memory_gib
         self._tally = Tally([reward.name for reward in self.rewards])
         sent = [reward for reward in self.rewards if not reward.bounded]
-        functions = {str(reward): _shipped(reward) for reward in sent}
-        self._crew = Crew(functions, memory_gib=memory_gib, start_seconds=start_seconds)
-        self._asker = Asker(
-            self._crew, self._tally, self._bounds, processes=processes, concurrency=concurrency
+        self._workers = Workers(
+            {str(reward): _pickled(reward) for reward in sent},
+            memory_gib=memory_gib,
+            start_seconds=start_seconds,
+            processes=processes,
+            concurrency=concurrency,
         )
-        self._end = weakref.finalize(self, self._asker.close)
+        self._end = weakref.finalize(self, self._workers.close)
         if sent:
-            self._asker.warm(plain=not all(reward.asynchronous for reward in sent))
+            self._workers.warm(shared=all(reward.asynchronous for reward in sent))
 
     def __enter__(self) -> "RewardPool":
         return self
@@ -89,7 +163,7 @@ class RewardPool:
         self.close()
 
     def score(self, request: ScoreRequest) -> Scores:
-        """Return what completions are worth, when all rewards have judged them.
+        """Return the rewards of completions, when all functions have judged them.
 
         Raises:
             ValueError: a function takes an argument that no column gives, or a column cannot be
@@ -99,18 +173,17 @@ class RewardPool:
         if not self._end.alive:
             raise RuntimeError("the pool of rewards is closed.")
         n = len(request)
-        chosen = [self._accepted[reward.name].choose(request) for reward in self.rewards]
-        calls = [RewardCall(r, given, n) for r, given in zip(self.rewards, chosen, strict=True)]
+        calls = [RewardCall(r, request.arguments(r), n) for r in self.rewards]
         with self._tally.scoring(n):
-            found = self._judge(calls) if n else [[] for _ in calls]
-        scores = summed(self.rewards, found)
+            verdicts = self._judge(calls) if n else [[] for _ in calls]
+        scores = weighted_sum(self.rewards, verdicts)
         self._tally.failed(scores.failures)
         return scores
 
     def check_columns(self, columns: Collection[str]) -> None:
         """Raise a ValueError if a function takes an argument that is none of a task's columns."""
-        for accepted in self._accepted.values():
-            accepted.check(columns)
+        for reward in self.rewards:
+            reward.check_columns(columns)
 
     def metrics(self) -> Mapping[str, float]:
         """Return counts since the pool was made, and what it goes on from, in all and by reward.
@@ -121,7 +194,7 @@ class RewardPool:
         completion alone), `reward/failed` and `reward/failed/<kind>` (completions),
         `reward/processes` (started so far); and `reward/<name>/calls` and so on.
         """
-        return self._tally.metrics(self._crew.started)
+        return self._tally.metrics(self._workers.started)
 
     def go_on_from(self, before: Mapping[str, float]) -> None:
         """Count on from the `metrics` of an earlier pool, as a resumed run does."""
@@ -132,25 +205,115 @@ class RewardPool:
         self._end()
 
     def _judge(self, calls: Sequence[RewardCall]) -> list[list[Verdict]]:
-        found: dict[str, list[Verdict]] = {}
+        verdicts: dict[str, list[Verdict]] = {call.reward.name: [] for call in calls}
         singles: list[RewardCall] = []
-        for call, reply in self._asker.settle(calls):
+        for call, reply in self._replies(calls):
             if call.may_be_repeated(reply):
-                self._tally.repeated(call.reward.name)
+                self._tally.count(call.reward.name, repeated=1)
                 singles += call.singles()
-                found[call.reward.name] = []
             else:
-                found[call.reward.name] = self._verdicts(call, reply)
-        settled = sorted(self._asker.settle(singles), key=lambda pair: pair[0].first)
-        for call, reply in settled:
-            found[call.reward.name] += self._verdicts(call, reply)
-        return [found[call.reward.name] for call in calls]
+                verdicts[call.reward.name] = self._verdicts(call, reply)
+        for call, reply in sorted(self._replies(singles), key=lambda pair: pair[0].first):
+            verdicts[call.reward.name] += self._verdicts(call, reply)
+        return list(verdicts.values())
+
+    def _replies(self, calls: Sequence[RewardCall]) -> list[tuple[RewardCall, Reply]]:
+        """Make calls, and make those once more in another process that may not be to blame.
+
+        So it is where the process was stopped or killed from outside, and with a coroutine, whose
+        process another one may have ended.
+        """
+        replied = self._call_all(calls)
+        again = [
+            i
+            for i, (call, reply) in enumerate(replied)
+            if reply.outside or (reply.ended and call.shared)
+        ]
+        repeated = self._call_all([replace(calls[i], alone=True) for i in again])
+        for i, pair in zip(again, repeated, strict=True):
+            replied[i] = pair
+        return replied
+
+    def _call_all(self, calls: Sequence[RewardCall]) -> list[tuple[RewardCall, Reply]]:
+        try:
+            futures = [
+                None
+                if call.reward.bounded
+                else self._workers.submit(partial(self._call_there, call), shared=call.shared)
+                for call in calls
+            ]
+            here = [self._call_here(call) if call.reward.bounded else None for call in calls]
+            replies = [
+                reply or future.result()  # type: ignore[union-attr]  # one of them is there
+                for reply, future in zip(here, futures, strict=True)
+            ]
+        except (RuntimeError, CancelledError) as error:
+            if not self._workers.closed:
+                raise
+            raise RuntimeError("the pool of rewards was closed.") from error
+        if self._workers.closed:
+            raise RuntimeError("the pool of rewards was closed.")
+        return list(zip(calls, replies, strict=True))
+
+    def _call_there(self, call: RewardCall, worker: WorkerProcess) -> Reply:
+        if call.patience is not None and call.patience.exhausted:
+            return UNASKED
+        reply = worker.call(
+            str(call.reward),
+            call.arguments,
+            seconds=self._seconds,
+            count=call.count,
+            asynchronous=call.reward.asynchronous,
+        )
+        if call.patience is not None:
+            call.patience.note(reply)
+        return self._counted(call, reply)
+
+    def _call_here(self, call: RewardCall) -> Reply:
+        begun = time.monotonic()
+        try:
+            answer = compute(call.reward.function, call.arguments, call.count)
+        except Exception as error:  # a user's function may raise anything
+            answer = refusal(error)
+        return self._counted(call, Reply.of({**answer, "seconds": time.monotonic() - begun}))
+
+    def _counted(self, call: RewardCall, reply: Reply) -> Reply:
+        counts = {"calls": 1, "completions": call.count, "seconds": reply.seconds}
+        self._tally.count(call.reward.name, **counts)
+        return reply
 
     def _verdicts(self, call: RewardCall, reply: Reply) -> list[Verdict]:
-        return verdicts(call, reply, self._bounds)
+        """Return a verdict on each completion of a call."""
+        name = call.reward.name
+        indices = range(call.first, call.first + call.count)
+        if reply.kind is not None:
+            message = f"{call.reward} {self._why(call, reply)}"
+            return [Failure(name, i, reply.kind, message) for i in indices]
+        verdicts: list[Verdict] = []
+        for i, value in zip(indices, reply.result, strict=True):
+            if isinstance(value, float) or value["kind"] == "none":
+                verdicts.append(value if isinstance(value, float) else None)
+            else:
+                message = f"{call.reward} {value['message']} for completion {i}"
+                message += ", which is no finite float32 number"
+                verdicts.append(Failure(name, i, value["kind"], message))
+        return verdicts
+
+    def _why(self, call: RewardCall, reply: Reply) -> str:
+        over = f" for {call.count} completions at once" if call.count > 1 else ""
+        if reply is UNASKED:
+            return (
+                "was not asked for this completion: its call over all of them failed, and too many"
+                " of the others, asked alone, overran or broke their process"
+            )
+        if reply.kind == "timeout":
+            return f"did not end within {self._seconds:g} s of wall time{over}"
+        if reply.kind == "memory":
+            return f"ran out of its {self._memory_gib:g} GiB of memory{over}: {reply.message}"
+        return f"was not done{over}: {reply.message}" if reply.kind == "died" else reply.message
 
 
-def _shipped(reward: Reward) -> bytes:
+def _pickled(reward: Reward) -> bytes:
     try:
         return cloudpickle.dumps(reward.function)
     except Exception as error:  # a __reduce__ of the user's own may raise anything
@@ -158,15 +321,3 @@ def _shipped(reward: Reward) -> bytes:
             f"{reward} cannot be sent to a process of its own: {error}. Make what it needs inside "
             "the function, or at the top of a file that is imported: my_rewards.py."
         ) from error
-
-
-def _check_counts(**counts: int) -> None:
-    for name, count in counts.items():
-        if not isinstance(count, int) or count < 1:
-            raise ValueError(f"{name} is {count!r}; give a whole number of at least 1.")
-
-
-def _check_sizes(**sizes: float) -> None:
-    for name, size in sizes.items():
-        if not 0 < size < math.inf:
-            raise ValueError(f"{name} is {size!r}; give a finite number > 0.")

@@ -1,4 +1,4 @@
-"""What rewards are asked, what they answer, and what went wrong."""
+"""The request to rewards, their verdicts on each completion, and the scores they add up to."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -7,12 +7,11 @@ from typing import Any, Literal, NamedTuple, get_args
 import numpy as np
 import numpy.typing as npt
 
+from ogrpo.rewards.reward import ARGUMENTS, Reward
 from ogrpo.system.worker import CallFailure
 
 FailureKind = Literal[CallFailure, "none", "not finite", "not a number"]
 KINDS: tuple[FailureKind, ...] = get_args(FailureKind)
-GIVEN = ("prompts", "completions", "completion_ids", "finish_reasons")
-"""The keyword arguments that are no columns."""
 
 Prompt = str | Sequence[Mapping[str, Any]]
 
@@ -36,13 +35,12 @@ class ScoreRequest:
     columns: Mapping[str, Sequence[Any]]
 
     def __post_init__(self) -> None:
-        if taken := [name for name in GIVEN if name in self.columns]:
+        if taken := [name for name in ARGUMENTS if name in self.columns]:
             raise ValueError(
                 f"the column {taken[0]!r} has the name of an argument that every reward is given; "
                 "rename the column."
             )
-        lists = {name: getattr(self, name) for name in GIVEN} | dict(self.columns)
-        lengths = {name: len(values) for name, values in lists.items()}
+        lengths = {name: len(values) for name, values in self._lists().items()}
         if len(set(lengths.values())) > 1:
             raise ValueError(f"what is scored together must be of one length, not {lengths}.")
 
@@ -73,16 +71,31 @@ class ScoreRequest:
         if not isinstance(prompt, str):
             prompts = [[dict(message) for message in prompt] for _ in texts]
             completions = [[{"role": "assistant", "content": text}] for text in texts]
-        return cls(
-            prompts=prompts,
-            completions=completions,
-            completion_ids=completion_ids,
-            finish_reasons=finish_reasons,
-            columns={name: [value] * n for name, value in columns.items()},
-        )
+        repeated = {name: [value] * n for name, value in columns.items()}
+        return cls(prompts, completions, completion_ids, finish_reasons, repeated)
 
     def __len__(self) -> int:
         return len(self.completions)
+
+    def arguments(self, reward: Reward) -> dict[str, list[Any]]:
+        """Return the keyword arguments that a reward is called with.
+
+        Raises:
+            ValueError: the function takes an argument that no column is.
+        """
+        reward.check_columns(self.columns)
+        names, _, everything = reward.parameters
+        lists = self._lists().items()
+        arguments = {name: list(values) for name, values in lists if everything or name in names}
+        if "completion_ids" in arguments:
+            arguments["completion_ids"] = [
+                ids.tolist() if isinstance(ids, np.ndarray) else list(ids)
+                for ids in arguments["completion_ids"]
+            ]
+        return arguments
+
+    def _lists(self) -> dict[str, Sequence[Any]]:
+        return {name: getattr(self, name) for name in ARGUMENTS} | dict(self.columns)
 
 
 class Failure(NamedTuple):
@@ -94,12 +107,46 @@ class Failure(NamedTuple):
     message: str  # names the reward, its function's file and line
 
 
+Verdict = float | Failure | None
+"""Of one reward on one completion: None where it did not judge."""
+
+
 class Scores(NamedTuple):
-    """What `n` completions are worth."""
+    """The rewards of `n` completions, and what went wrong."""
 
     rewards: npt.NDArray[np.float32]  # [n], the weighted sum over the rewards; 0 where failed
-    values: dict[
-        str, npt.NDArray[np.float32]
-    ]  # [n] by reward, NaN where it failed or did not apply
+    values: dict[str, npt.NDArray[np.float32]]  # [n] by reward, NaN where failed or not judged
     failed: npt.NDArray[np.bool_]  # [n], a reward that counts gave no number: no loss for it
     failures: tuple[Failure, ...]  # by reward and completion, then of the sums
+
+
+def weighted_sum(rewards: Sequence[Reward], verdicts: Sequence[Sequence[Verdict]]) -> Scores:
+    """Return the weighted sum over the rewards of their verdicts on each completion.
+
+    A completion fails, and does not get 0, if a reward that counts failed, if none judged it, or if
+    the sum is too large for float32.
+    """
+    values = {
+        reward.name: np.array([v if isinstance(v, float) else np.nan for v in row], np.float32)
+        for reward, row in zip(rewards, verdicts, strict=True)
+    }
+    failures = [v for row in verdicts for v in row if isinstance(v, Failure)]
+    counting = [reward for reward in rewards if reward.weight != 0.0]
+    weighted = np.stack([r.weight * values[r.name].astype(np.float64) for r in counting])
+    total = np.where(np.all(np.isnan(weighted), axis=0), np.nan, np.nansum(weighted, axis=0))
+    names = {reward.name for reward in counting}
+    explained = {f.completion for f in failures if f.reward in names}
+    unusable = np.flatnonzero(~(np.abs(total) <= np.finfo(np.float32).max)).tolist()
+    described = ", ".join(map(str, counting))
+    for i in unusable:
+        if i in explained:
+            continue
+        kind: FailureKind = "none" if np.isnan(total[i]) else "not finite"
+        message = f"{described} gave None for completion {i}, which no reward judged"
+        if kind == "not finite":
+            message = f"the weighted sum of {described} for completion {i} is {total[i]}, too large"
+            message += " for float32"
+        failures.append(Failure(counting[0].name, i, kind, message))
+    failed = np.zeros(total.shape, bool)
+    failed[[*explained, *unusable]] = True
+    return Scores(np.where(failed, 0.0, total).astype(np.float32), values, failed, tuple(failures))

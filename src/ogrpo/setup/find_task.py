@@ -9,13 +9,12 @@ from ogrpo.config.train import TrainConfig
 from ogrpo.config.values import INERT, check_conditions
 from ogrpo.loop.parts import stream_seed
 from ogrpo.rewards.extract import EXTRACTORS, Extractor
-from ogrpo.rewards.load import load_reward
 from ogrpo.rewards.math import MathReward
-from ogrpo.rewards.reward import Reward, as_rewards
+from ogrpo.rewards.reward import Reward, as_rewards, load_reward
 from ogrpo.setup.lessons import Lessons, careless_teacher
 from ogrpo.tasks import Example, Task, arithmetic
 from ogrpo.tasks.arithmetic import WordProblem
-from ogrpo.tasks.columns import SOLUTION_COLUMN
+from ogrpo.tasks.example import SOLUTION_COLUMN
 from ogrpo.tasks.official import fill
 from ogrpo.tasks.problems import Problem, final_answer
 from ogrpo.tasks.problems import Split as Parted

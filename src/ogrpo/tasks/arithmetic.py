@@ -30,13 +30,6 @@ T = TypeVar("T")
 Operator = Literal["+", "-", "*", "/"]
 OPERATORS: tuple[Operator, ...] = ("+", "-", "*", "/")
 REVERSED: dict[Operator, Operator] = {"+": "-", "-": "+", "*": "/", "/": "*"}
-MISREAD: dict[Operator, str] = {
-    "+": "misread_add",
-    "-": "misread_subtract",
-    "*": "misread_multiply",
-    "/": "misread_divide",
-}
-"""The chance of a `Teacher` to read an operator as its reverse."""
 LARGEST = 99  # the largest number with a token
 
 NAMES = (
@@ -86,9 +79,12 @@ PHRASES: dict[Operator, tuple[Phrase, ...]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Difficulty:
-    """Which problems there are; every range includes both ends, every value stays in `values`.
+    """Ranges that problems are drawn from, both ends included; every value stays in `values`.
 
     `inconsistent` is the probability that a step is told with the keyword of the reverse operator.
+
+    Raises:
+        ValueError: a range is empty or leaves 0 to 99, or a probability is none.
     """
 
     steps: tuple[int, int] = (1, 2)
@@ -107,7 +103,11 @@ class Difficulty:
                 )
         if self.steps[1] > len(NAMES) - 1:
             raise ValueError(f"steps is {self.steps}; there are names for {len(NAMES) - 1} steps.")
-        _check_probability("inconsistent", self.inconsistent)
+        if not 0.0 <= self.inconsistent <= 1.0:
+            raise ValueError(
+                f"inconsistent is {self.inconsistent}; it is a probability: give a number from 0 to"
+                " 1."
+            )
 
 
 class Step(NamedTuple):
@@ -131,8 +131,8 @@ def split(
 ) -> Split[WordProblem]:
     """Make `train + heldout` problems with distinct prompts and part them.
 
-    Only prompts are disjoint: the equations behind them are few (`count_equations`), so held-out
-    problems tell known equations in new words. It measures reading and calculating, not whether
+    Only prompts are disjoint: the equations behind them are few, so held-out problems tell known
+    equations in new words. This measures reading and calculating, not whether
     arithmetic carries over to numbers never seen.
     """
     problems = generate(train + heldout, seed, difficulty)
@@ -177,17 +177,33 @@ def demonstrate(problems: Sequence[WordProblem], seed: int, teacher: Teacher) ->
 
 
 def careless_answer(problem: WordProblem, rng: np.random.Generator, teacher: Teacher) -> str:
-    """Work through a problem step by step with the teacher's slips, each carried on from there.
+    """Work through a problem step by step with the teacher's errors, each carried on from there.
 
     A result that is not a whole number from 0 to 99 is rounded down and cut to that range.
     """
+    misread = {
+        "+": teacher.misread_add,
+        "-": teacher.misread_subtract,
+        "*": teacher.misread_multiply,
+        "/": teacher.misread_divide,
+    }
     value, equations = problem.start, []
     for step in problem.steps:
-        operator, operand = _misread(problem, step, rng, teacher)
-        result = _slip(_apply(value, operator, operand), rng, teacher)
+        operator, operand = step.operator, step.operand
+        if step.inconsistent and rng.random() < misread[operator]:
+            operator = REVERSED[operator]
+        if rng.random() < teacher.wrong_operator:
+            operator = _pick([other for other in OPERATORS if other != operator], rng)
+        elif rng.random() < teacher.wrong_operand:
+            seen = {problem.start, *(s.operand for s in problem.steps), operand - 1, operand + 1}
+            operand = _pick(sorted(seen - {operand, 0}), rng)
+        result = _apply(value, operator, operand)
+        if rng.random() < teacher.result_slip:
+            result += _pick((-2, -1, 1, 2), rng)
+        result = min(max(result, 0), LARGEST)
         equations.append(f"{value} {operator} {operand} = {result}")
         value = result
-    return _write_answer(equations, value)
+    return f"{' ; '.join(equations)} {MARKER} {value}"
 
 
 def vocabulary() -> list[str]:
@@ -199,13 +215,8 @@ def vocabulary() -> list[str]:
     return list(dict.fromkeys([*numbers, *OPERATORS, "=", ";", MARKER, *words, *NAMES, *OBJECTS]))
 
 
-def count_equations(difficulty: Difficulty) -> int:
-    """Count the distinct equations (start value and steps) behind the prompts, exactly."""
-    return sum(_equations_from(*origin, difficulty) for origin in _origins(difficulty))
-
-
 def count_prompts(difficulty: Difficulty) -> int:
-    """Count the distinct prompts exactly: equations times tellings, persons and objects."""
+    """Return the exact number of distinct prompts: equations times tellings, persons, objects."""
     tellings = sum(
         count * perm(len(NAMES), others + 1)
         for origin in _origins(difficulty)
@@ -215,19 +226,10 @@ def count_prompts(difficulty: Difficulty) -> int:
 
 
 def _origins(difficulty: Difficulty) -> Iterator[tuple[int, int]]:
-    starts = set(_span(difficulty.start)) & set(_span(difficulty.values))
-    return product(sorted(starts), _span(difficulty.steps))
-
-
-@lru_cache(maxsize=4096)
-def _equations_from(value: int, n_steps: int, difficulty: Difficulty) -> int:
-    if n_steps == 0:
-        return 1
-    return sum(
-        _equations_from(_apply(value, operator, operand), n_steps - 1, difficulty)
-        for operator, operands in _moves(value, difficulty).items()
-        for operand in operands
-    )
+    """Return the start values with each number of steps."""
+    (low, high), (least, most) = difficulty.start, difficulty.steps
+    low, high = max(low, difficulty.values[0]), min(high, difficulty.values[1])
+    return product(range(low, high + 1), range(least, most + 1))
 
 
 @lru_cache(maxsize=4096)
@@ -237,7 +239,8 @@ def _tellings_from(value: int, n_steps: int, difficulty: Difficulty) -> tuple[in
         return (1,)
     counts = [0] * (n_steps + 1)
     for operator, operands in _moves(value, difficulty).items():
-        allowed = [p for p in PHRASES[operator] if _can_be_told(p, difficulty)]
+        chances = (1.0 - difficulty.inconsistent, difficulty.inconsistent)
+        allowed = [phrase for phrase in PHRASES[operator] if chances[phrase.inconsistent] > 0.0]
         with_other = sum("{other}" in phrase.text for phrase in allowed)
         for operand in operands:
             rest = _tellings_from(_apply(value, operator, operand), n_steps - 1, difficulty)
@@ -247,9 +250,21 @@ def _tellings_from(value: int, n_steps: int, difficulty: Difficulty) -> tuple[in
     return tuple(counts)
 
 
-def _can_be_told(phrase: Phrase, difficulty: Difficulty) -> bool:
-    chance = difficulty.inconsistent if phrase.inconsistent else 1.0 - difficulty.inconsistent
-    return chance > 0.0
+@lru_cache(maxsize=4096)
+def _moves(value: int, difficulty: Difficulty) -> dict[Operator, list[int]]:
+    """Return the operands that each operator may have next."""
+    low, high = difficulty.values
+    moves: dict[Operator, list[int]] = {}
+    for operator in OPERATORS:
+        least, most = difficulty.add if operator in "+-" else difficulty.multiply
+        operands = [
+            n
+            for n in range(least, most + 1)
+            if (operator != "/" or value % n == 0) and low <= _apply(value, operator, n) <= high
+        ]
+        if operands:
+            moves[operator] = operands
+    return moves
 
 
 def _draw(rng: np.random.Generator, difficulty: Difficulty) -> WordProblem:
@@ -257,15 +272,18 @@ def _draw(rng: np.random.Generator, difficulty: Difficulty) -> WordProblem:
     people = iter([NAMES[i] for i in rng.permutation(len(NAMES))])
     who, what = next(people), _pick(OBJECTS, rng)
     sentences = [_pick(OPENINGS, rng).format(who=who, n=start, what=what)]
-    steps: list[Step] = []
+    value, steps, equations = start, list[Step](), list[str]()
     for operator, operand in moves:
-        phrase = _draw_phrase(operator, rng, difficulty)
+        inconsistent = rng.random() < difficulty.inconsistent
+        phrase = _pick([p for p in PHRASES[operator] if p.inconsistent == inconsistent], rng)
         other = next(people) if "{other}" in phrase.text else who
         sentences.append(phrase.text.format(who=who, other=other, n=operand))
         steps.append(Step(operator, operand, phrase.inconsistent))
-        who = other
+        result = _apply(value, operator, operand)
+        equations.append(f"{value} {operator} {operand} = {result}")
+        who, value = other, result
     sentences.append(_pick(QUESTIONS, rng).format(who=who, what=what))
-    answer = _work_out(start, steps)
+    answer = f"{' ; '.join(equations)} {MARKER} {value}"
     return WordProblem(" ".join(sentences), answer, start=start, steps=tuple(steps))
 
 
@@ -275,73 +293,14 @@ def _draw_equation(
     origins = list(_origins(difficulty))
     while True:  # again after a dead end; `generate` made sure that there is a way
         start, n_steps = _pick(origins, rng)
-        moves = _draw_moves(start, n_steps, rng, difficulty)
+        value, moves = start, list[tuple[Operator, int]]()
+        while len(moves) < n_steps and (choices := _moves(value, difficulty)):
+            operator = _pick(list(choices), rng)
+            operand = _pick(choices[operator], rng)
+            moves.append((operator, operand))
+            value = _apply(value, operator, operand)
         if len(moves) == n_steps:
             return start, moves
-
-
-def _draw_moves(
-    value: int, n_steps: int, rng: np.random.Generator, difficulty: Difficulty
-) -> list[tuple[Operator, int]]:
-    moves: list[tuple[Operator, int]] = []
-    while len(moves) < n_steps and (choices := _moves(value, difficulty)):
-        operator = _pick(list(choices), rng)
-        operand = _pick(choices[operator], rng)
-        moves.append((operator, operand))
-        value = _apply(value, operator, operand)
-    return moves
-
-
-def _draw_phrase(operator: Operator, rng: np.random.Generator, difficulty: Difficulty) -> Phrase:
-    inconsistent = rng.random() < difficulty.inconsistent
-    return _pick([p for p in PHRASES[operator] if p.inconsistent == inconsistent], rng)
-
-
-@lru_cache(maxsize=4096)
-def _moves(value: int, difficulty: Difficulty) -> dict[Operator, list[int]]:
-    ranges = {"+": difficulty.add, "-": difficulty.add}
-    ranges |= {"*": difficulty.multiply, "/": difficulty.multiply}
-    moves: dict[Operator, list[int]] = {
-        operator: [n for n in _span(ranges[operator]) if _allowed(value, operator, n, difficulty)]
-        for operator in OPERATORS
-    }
-    return {operator: operands for operator, operands in moves.items() if operands}
-
-
-def _allowed(value: int, operator: Operator, operand: int, difficulty: Difficulty) -> bool:
-    exact = operator != "/" or value % operand == 0
-    return exact and _apply(value, operator, operand) in _span(difficulty.values)
-
-
-def _work_out(start: int, steps: Sequence[Step]) -> str:
-    value, equations = start, []
-    for operator, operand, _ in steps:
-        result = _apply(value, operator, operand)
-        equations.append(f"{value} {operator} {operand} = {result}")
-        value = result
-    return _write_answer(equations, value)
-
-
-def _misread(
-    problem: WordProblem, step: Step, rng: np.random.Generator, teacher: Teacher
-) -> tuple[Operator, int]:
-    operator: Operator = step.operator
-    operand = step.operand
-    if step.inconsistent and rng.random() < getattr(teacher, MISREAD[operator]):
-        operator = REVERSED[operator]
-    if rng.random() < teacher.wrong_operator:
-        others: list[Operator] = [other for other in OPERATORS if other != operator]
-        operator = _pick(others, rng)
-    elif rng.random() < teacher.wrong_operand:
-        seen = {problem.start, *(s.operand for s in problem.steps), operand - 1, operand + 1}
-        operand = _pick(sorted(seen - {operand, 0}), rng)
-    return operator, operand
-
-
-def _slip(result: int, rng: np.random.Generator, teacher: Teacher) -> int:
-    if rng.random() < teacher.result_slip:
-        result += _pick((-2, -1, 1, 2), rng)
-    return min(max(result, 0), LARGEST)
 
 
 def _apply(value: int, operator: Operator, operand: int) -> int:
@@ -351,18 +310,5 @@ def _apply(value: int, operator: Operator, operand: int) -> int:
     }[operator]  # fmt: skip
 
 
-def _write_answer(equations: Sequence[str], value: int) -> str:
-    return f"{' ; '.join(equations)} {MARKER} {value}"
-
-
 def _pick(choices: Sequence[T], rng: np.random.Generator) -> T:
     return choices[int(rng.integers(len(choices)))]
-
-
-def _span(ends: tuple[int, int]) -> range:
-    return range(ends[0], ends[1] + 1)
-
-
-def _check_probability(name: str, value: float) -> None:
-    if not 0.0 <= value <= 1.0:
-        raise ValueError(f"{name} is {value}; it is a probability: give a number from 0 to 1.")

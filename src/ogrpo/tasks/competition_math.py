@@ -1,45 +1,49 @@
-r"""MATH and MATH-500 (Hendrycks et al., arXiv:2103.03874; Lightman et al., arXiv:2305.20050).
+r"""Competition problems whose answers stand in `\boxed{}`: five data sets, read off their cards.
 
-The official archive of MATH (github.com/hendrycks/math) holds a file for each problem,
-`train/<subject>/<n>.json` and `test/<subject>/<n>.json`, with `problem`, `level`, `type` and a
-`solution` that ends in `\boxed{answer}`. The data sets on the hub hold the same columns in Parquet
-or JSONL, mostly with a column `answer`. MATH-500 is one file, `test.jsonl`, with `problem`,
-`solution`, `answer`, `subject`, `level` and `unique_id`. Read off the loaders and dataset cards of
-those projects.
+MATH (Hendrycks et al., arXiv:2103.03874): the official archive (github.com/hendrycks/math) holds a
+file for each problem, `train/<subject>/<n>.json` and `test/<subject>/<n>.json`, with `problem`,
+`level`, `type` and a `solution` that ends in `\boxed{answer}`. The data sets on the hub hold the
+same columns in Parquet or JSONL, mostly with a column `answer`.
+
+MATH-500 (Lightman et al., arXiv:2305.20050): one file, `test.jsonl`, with `problem`, `solution`,
+`answer`, `subject`, `level` and `unique_id`.
+
+AIME 2024: 30 problems whose answers are whole numbers from 0 to 999. HuggingFaceH4/aime_2024 has
+`id`, `problem`, `solution`, `answer`, `url`, `year`; Maxwell-Jia/AIME_2024 has `ID`, `Problem`,
+`Solution`, and `Answer` as a number. Column names are read without regard to case.
+
+DeepScaleR-Preview (Luo et al., 2025): about 40,000 problems to train on, a list of objects with
+`problem`, `answer` and `solution`, which is empty where there is none.
+
+Guru-Math: the 54,000 mathematical problems of Guru (Cheng et al., arXiv:2506.14965), with `prompt`,
+a list with the user's message, which already ends in "Please output the final answer within
+\boxed{}."; `reward_model` with `ground_truth`; `data_source`, which begins with `math__`; and pass
+rates of two models.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
-from ogrpo.tasks.example import Example
+from ogrpo.rewards.extract import boxed_answer
+from ogrpo.rewards.math import MathReward
+from ogrpo.tasks.example import Example, value
 from ogrpo.tasks.official import (
     ANSWER,
     BOXED_PROMPT,
     SOLUTION,
     TaskReader,
-    judged,
     math_example,
-    math_rewards,
     one_of,
-    read_single,
-    read_split,
     text_of,
 )
 from ogrpo.tasks.rows import Row
 from ogrpo.tasks.task import EvaluationProtocol, Rewards, Task
 
+LARGEST_AIME = 999
+GURU_COLUMNS = ("data_source", "qwen2.5_7b_pass_rate", "qwen3_30b_pass_rate")
+"""Columns of Guru that are handed to rewards beside the answer, where the file has them."""
 _COMMANDS = ("\\boxed", "\\fbox")
-MATH_WANTED = (
-    "Wanted: the official folders train/<subject>/<n>.json and test/<subject>/<n>.json "
-    "(github.com/hendrycks/math), or train and test as .jsonl or .parquet with columns problem, "
-    "solution, level, and answer or a solution that ends in \\boxed{} "
-    "(huggingface.co/datasets/EleutherAI/hendrycks_math). Give the path of the folder."
-)
-MATH_500_WANTED = (
-    "Wanted: test.jsonl, one JSON object a line with problem, solution, answer, subject, level, "
-    "unique_id (huggingface.co/datasets/HuggingFaceH4/MATH-500). Give its path or its folder's."
-)
 
 
 def read_math(
@@ -53,27 +57,15 @@ def read_math(
     """Read MATH; `split` says whether the official test or a part of train is held out.
 
     Raises:
-        ValueError: files are missing (the message says which are wanted), or a line is wrong.
+        ValueError: files are missing (the message says which are needed), or a line is wrong.
     """
     one_of("split", split, ("test", "validation"))
-    train, left_out = judged(
-        _examples(read_split("math", path, "train", MATH_WANTED), prompt), rewards
-    )
+    train = [_solved(row, prompt) for row in MATH.read_split(path, "train")]
     heldout = None
     if split == "test":
-        rows = read_split("math", path, "test", MATH_WANTED)
-        heldout, others = judged(_examples(rows, prompt), rewards)
-        left_out += others
-    return Task.from_examples(
-        "math",
-        train,
-        heldout=heldout,
-        limit=limit,
-        left_out=left_out,
-        solutions=SOLUTION,
-        protocol=MATH.protocol,
-        **math_rewards(rewards, "boxed"),
-    )
+        heldout = [_solved(row, prompt) for row in MATH.read_split(path, "test")]
+    judge = MathReward(boxed_answer)
+    return MATH.task(train, judge, rewards, heldout=heldout, limit=limit, solutions=SOLUTION)
 
 
 def read_math_500(
@@ -82,22 +74,24 @@ def read_math_500(
     """Read MATH-500, which is only evaluated on.
 
     Raises:
-        ValueError: the file is missing (the message says which is wanted), or a line is wrong.
+        ValueError: the file is missing (the message says which is needed), or a line is wrong.
     """
-    rows = read_single("math-500", path, ("test.jsonl", "test*.parquet"), MATH_500_WANTED)
-    heldout, left_out = judged(_examples(rows, prompt), rewards)
-    return Task.from_examples(
-        "math-500",
-        [],
-        heldout=heldout,
-        left_out=left_out,
-        protocol=MATH_500.protocol,
-        **math_rewards(rewards, "boxed"),
-    )
+    rows = MATH_500.read_single(path, "test.jsonl", "test*.parquet")
+    heldout = [_solved(row, prompt) for row in rows]
+    return MATH_500.task([], MathReward(boxed_answer), rewards, heldout=heldout)
+
+
+def _solved(row: Row, prompt: str) -> Example:
+    question, solution = text_of(row, "problem"), text_of(row, SOLUTION)
+    has_answer = ANSWER in row.columns
+    answer = text_of(row, ANSWER) if has_answer else boxed_content(solution, row.source)
+    taken = ("problem", ANSWER, SOLUTION)
+    others = {name: held for name, held in row.columns.items() if name not in taken}
+    return math_example(row, question, answer, prompt, solution=solution, **others)
 
 
 def boxed_content(solution: str, source: str) -> str:
-    r"""Return what stands in the last box of a worked solution.
+    r"""Return the content of the last box of a worked solution.
 
     >>> boxed_content(r"so $x = \boxed{\frac{1}{2}}$.", "1.json")
     '\\frac{1}{2}'
@@ -113,7 +107,7 @@ def boxed_content(solution: str, source: str) -> str:
         rest = rest.removeprefix(command)
     rest = rest.lstrip()
     content = _in_braces(rest) if rest.startswith("{") else rest.split("$")[0]
-    if content is None or not content.strip():
+    if not content.strip():
         raise ValueError(
             f"{source}: column 'solution' has no answer in \\boxed{{}}; it ends in "
             f"{solution[-60:]!r}."
@@ -121,42 +115,149 @@ def boxed_content(solution: str, source: str) -> str:
     return content.strip()
 
 
-def _examples(rows: Sequence[Row], prompt: str) -> list[Example]:
-    return [_example(row, prompt) for row in rows]
-
-
-def _example(row: Row, prompt: str) -> Example:
-    question, solution = text_of(row, "problem"), text_of(row, SOLUTION)
-    given = ANSWER in row.columns
-    answer = text_of(row, ANSWER) if given else boxed_content(solution, row.source)
-    taken = ("problem", ANSWER, SOLUTION)
-    others = {name: held for name, held in row.columns.items() if name not in taken}
-    return math_example(row, question, answer, prompt, solution=solution, **others)
-
-
-def _in_braces(text: str) -> str | None:
+def _in_braces(text: str) -> str:
+    """Return what stands in the first pair of braces, or nothing if they are not closed."""
     depth, escaped = 0, False
     for n, character in enumerate(text):
-        if escaped:
-            escaped = False
-        elif character == "\\":
-            escaped = True
-        else:
-            depth += {"{": 1, "}": -1}.get(character, 0)
-            if depth == 0:
-                return text[1:n]
-    return None
+        if escaped or character == "\\":
+            escaped = not escaped
+            continue
+        depth += {"{": 1, "}": -1}.get(character, 0)
+        if depth == 0:
+            return text[1:n]
+    return ""
+
+
+def read_aime_24(
+    path: str | Path | None, *, prompt: str = BOXED_PROMPT, rewards: Rewards | None = None
+) -> Task:
+    """Read AIME 2024, which is only evaluated on.
+
+    Raises:
+        ValueError: the file is missing (the message says which is needed), a line is wrong, or an
+            answer is no whole number from 0 to 999.
+    """
+    heldout = []
+    for columns, source in AIME_24.read_single(path, "*.parquet", "*.jsonl"):
+        row = Row({str(name).lower(): held for name, held in columns.items()}, source)
+        answer = text_of(row, ANSWER).strip()
+        if not answer.isdecimal() or int(answer) > LARGEST_AIME:
+            raise ValueError(
+                f"{source}: column 'answer' is {answer!r}; an answer of the AIME is a whole number "
+                f"from 0 to {LARGEST_AIME}."
+            )
+        others = {n: held for n, held in row.columns.items() if n not in ("problem", ANSWER)}
+        question = text_of(row, "problem")
+        heldout.append(math_example(row, question, str(int(answer)), prompt, **others))
+    return AIME_24.task([], MathReward(boxed_answer), rewards, heldout=heldout)
+
+
+def read_deepscaler(
+    path: str | Path | None,
+    *,
+    prompt: str = BOXED_PROMPT,
+    heldout: float | int | None = None,
+    rewards: Rewards | None = None,
+    limit: int | None = None,
+) -> Task:
+    """Read DeepScaleR-Preview; it has no test split, so a part is cut off.
+
+    Its authors evaluate on AIME-24 and MATH-500: `task.evaluated_on(read_task("aime-24", path))`.
+
+    Raises:
+        ValueError: the file is missing (the message says which is needed), or a line is wrong.
+    """
+    examples = []
+    for row in DEEPSCALER.read_single(path, "deepscaler*.json*", "deepscaler*.parquet"):
+        solution = value(row, SOLUTION)
+        if not isinstance(solution, str):
+            raise ValueError(f"{row.source}: column 'solution' is {solution!r:.60}; give a text.")
+        question, answer = text_of(row, "problem"), text_of(row, ANSWER)
+        examples.append(math_example(row, question, answer, prompt, solution=solution))
+    judge = MathReward(boxed_answer)
+    return DEEPSCALER.task(
+        examples, judge, rewards, heldout=heldout, limit=limit, solutions=SOLUTION
+    )
+
+
+def read_guru_math(
+    path: str | Path | None,
+    *,
+    prompt: str = "{question}",
+    heldout: float | int | None = None,
+    rewards: Rewards | None = None,
+    limit: int | None = None,
+) -> Task:
+    """Read Guru-Math; it has no test split, so a part is cut off.
+
+    The user's message becomes a prompt of text, so that a tokenizer without a chat template reads
+    it too. Rows of Guru's other domains are left out and counted.
+
+    Raises:
+        ValueError: the file is missing (the message says which is needed), or a row is wrong.
+    """
+    rows = GURU_MATH.read_single(path, "math__combined*.parquet")
+    of_math = [row for row in rows if text_of(row, "data_source").startswith("math__")]
+    lost = len(rows) - len(of_math)
+    return GURU_MATH.task(
+        [_guru(row, prompt) for row in of_math],
+        MathReward(boxed_answer),
+        rewards,
+        heldout=heldout,
+        limit=limit,
+        left_out=(("rows of other domains than mathematics, left out", lost),) if lost else (),
+    )
+
+
+def _guru(row: Row, prompt: str) -> Example:
+    source, model, messages = row.source, value(row, "reward_model"), value(row, "prompt")
+    if not isinstance(model, Mapping):
+        raise ValueError(f"{source}: column 'reward_model' is {model!r:.60}; give an object.")
+    truth = text_of(Row(model, f"{source}, 'reward_model'"), "ground_truth")
+    message: Any = messages[0] if isinstance(messages, list) and len(messages) == 1 else None
+    if not isinstance(message, Mapping) or message.get("role") != "user":
+        raise ValueError(f"{source}: column 'prompt' is {messages!r:.60}; give one user's message.")
+    question = text_of(Row(message, f"{source}, 'prompt'"), "content")
+    others = {name: row.columns[name] for name in GURU_COLUMNS if name in row.columns}
+    return math_example(row, question, truth, prompt, **others)
 
 
 MATH = TaskReader(
     "math",
     read_math,
-    MATH_WANTED,
+    "Needed: the official folders train/<subject>/<n>.json and test/<subject>/<n>.json "
+    "(github.com/hendrycks/math), or train and test as .jsonl or .parquet with columns problem, "
+    "solution, level, and answer or a solution that ends in \\boxed{} "
+    "(huggingface.co/datasets/EleutherAI/hendrycks_math). Give the path of the folder.",
     EvaluationProtocol("the 5,000 of test", samples=1, temperature=0.0, max_tokens=2048),
 )
 MATH_500 = TaskReader(
     "math-500",
     read_math_500,
-    MATH_500_WANTED,
+    "Needed: test.jsonl, one JSON object a line with problem, solution, answer, subject, level, "
+    "unique_id (huggingface.co/datasets/HuggingFaceH4/MATH-500). Give its path or its folder's.",
     EvaluationProtocol("all 500", samples=16, temperature=0.6, max_tokens=32768),
+)
+AIME_24 = TaskReader(
+    "aime-24",
+    read_aime_24,
+    "Needed: one .parquet or .jsonl file with columns problem and answer "
+    "(huggingface.co/datasets/HuggingFaceH4/aime_2024 or .../Maxwell-Jia/AIME_2024). Give its path "
+    "or its folder's.",
+    EvaluationProtocol("all 30", samples=32, temperature=0.6, max_tokens=32768),
+)
+DEEPSCALER = TaskReader(
+    "deepscaler",
+    read_deepscaler,
+    "Needed: deepscaler.json, a list of objects with problem, answer, solution "
+    "(huggingface.co/datasets/agentica-org/DeepScaleR-Preview-Dataset). Give its path or its "
+    "folder's.",
+    EvaluationProtocol("a part of the file", samples=16, temperature=0.6, max_tokens=32768),
+)
+GURU_MATH = TaskReader(
+    "guru-math",
+    read_guru_math,
+    "Needed: math__combined_54.4k.parquet with columns data_source, prompt, reward_model "
+    "(huggingface.co/datasets/LLM360/guru-RL-92k, folder train). Give its path or its folder's.",
+    EvaluationProtocol("a part of the file", samples=4, temperature=1.0, max_tokens=32768),
 )

@@ -4,8 +4,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ogrpo.tasks.columns import ColumnNames, to_examples
-from ogrpo.tasks.example import Example, prompt_digest
+from ogrpo.tasks.example import ColumnNames, Example, prompt_digest, to_examples
 from ogrpo.tasks.rows import mapping_rows, read_rows
 
 HeldOut = str | Path | Iterable[Mapping[str, Any]] | float | int | None
@@ -35,7 +34,7 @@ def by_prompt(example: Example) -> bytes:
 
 
 def cut(
-    examples: Sequence[Example], wanted: float | int | None, digest: Digest = by_prompt
+    examples: Sequence[Example], amount: float | int | None, digest: Digest = by_prompt
 ) -> SplitExamples:
     """Hold out the prompts with the smallest digests: a share, a number, or (None) the default.
 
@@ -45,23 +44,30 @@ def cut(
 
     Args:
         examples: all of them.
-        wanted: a share in (0, 1), or a number of distinct prompts.
+        amount: a share in (0, 1), or a number of distinct prompts; None: a tenth, at most 512.
         digest: examples that share it stay together.
 
     Raises:
-        ValueError: nothing would be left to train on, or `wanted` is no share and no number.
+        ValueError: nothing would be left to train on, or `amount` is no share and no number.
     """
     digests = [digest(example) for example in examples]
     distinct = sorted(set(digests))
-    number = _number(wanted, len(distinct))
+    if amount is None:
+        number = min(max(1, round(DEFAULT_SHARE * len(distinct))), DEFAULT_MOST)
+    elif isinstance(amount, float) and 0.0 < amount < 1.0:
+        number = max(1, round(amount * len(distinct)))
+    elif isinstance(amount, int) and not isinstance(amount, bool) and amount >= 0:
+        number = amount
+    else:
+        raise ValueError(f"heldout is {amount!r}; give a share between 0 and 1, or a whole number.")
     if number >= len(distinct):
         raise ValueError(
             f"no example is left to train on: {number} of {len(distinct)} distinct prompts would "
             "be held out; add lines, or hold out fewer."
         )
-    chosen = set(distinct[:number])
-    train = [e for e, d in zip(examples, digests, strict=True) if d not in chosen]
-    held = [(d, e) for e, d in zip(examples, digests, strict=True) if d in chosen]
+    smallest = set(distinct[:number])
+    train = [e for e, d in zip(examples, digests, strict=True) if d not in smallest]
+    held = [(d, e) for e, d in zip(examples, digests, strict=True) if d in smallest]
     unique: dict[bytes, Example] = {}
     for _, example in sorted(held, key=lambda pair: pair[0]):
         unique.setdefault(by_prompt(example), example)
@@ -74,8 +80,8 @@ def apart(train: Sequence[Example], heldout: Sequence[Example]) -> SplitExamples
     Raises:
         ValueError: nothing is left to train on.
     """
-    asked = {by_prompt(example) for example in heldout}
-    rest = [example for example in train if by_prompt(example) not in asked]
+    prompts = {by_prompt(example) for example in heldout}
+    rest = [example for example in train if by_prompt(example) not in prompts]
     if train and not rest:
         raise ValueError(
             f"no example is left to train on: all {len(train)} ask a held-out prompt "
@@ -100,7 +106,7 @@ def heldout_examples(
 
 
 def other_split(splits: Mapping[str, Any], heldout: HeldOut) -> HeldOut:
-    """Find the held-out split among those of a `DatasetDict`.
+    """Return the rows that are held out of a `DatasetDict`: those of one of its splits, if any.
 
     Raises:
         ValueError: there is no split `train`, or a choice has to be made.
@@ -115,13 +121,3 @@ def other_split(splits: Mapping[str, Any], heldout: HeldOut) -> HeldOut:
     if len(others) > 1:
         raise ValueError(f"the splits are {sorted(splits)}; say which by heldout='validation'.")
     return splits[others[0]]
-
-
-def _number(wanted: float | int | None, distinct: int) -> int:
-    if wanted is None:
-        return min(max(1, round(DEFAULT_SHARE * distinct)), DEFAULT_MOST)
-    if isinstance(wanted, float) and 0.0 < wanted < 1.0:
-        return max(1, round(wanted * distinct))
-    if isinstance(wanted, int) and not isinstance(wanted, bool) and wanted >= 0:
-        return wanted
-    raise ValueError(f"heldout is {wanted!r}; give a share between 0 and 1, or a whole number.")

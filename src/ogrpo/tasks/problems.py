@@ -1,12 +1,16 @@
-"""A word problem with the fields of GSM8K, and the number its answer ends in."""
+"""Worked answers with the fields of GSM8K: the number that one ends in, and what its lines earn."""
 
+import re
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Generic, NamedTuple, TypeVar
 
+from ogrpo.rewards.text import ascii_minus
+
 MARKER = "####"
-# Hyphens, the figure and en dash and the minus sign, each of which models write for a minus.
-_MINUS = dict.fromkeys(map(ord, "\u2010\u2011\u2012\u2013\u2212\ufe63\uff0d"), "-")
 AnyProblem = TypeVar("AnyProblem", bound="Problem")
+_LINE_END = re.compile(rf";|{re.escape(MARKER)}")
+_EQUATION = re.compile(r"\s*(\d+)\s*([-+*/])\s*(\d+)\s*=\s*(\d+)\s*")
 
 
 @dataclass(frozen=True)
@@ -29,16 +33,18 @@ class Split(NamedTuple, Generic[AnyProblem]):
 
 
 def final_answer(problem: Problem) -> str:
-    """Return what follows the last `####`, without commas, dollar signs and a trailing dot.
+    """Return the number after the last `####`, plainly: no commas, dollar signs or trailing dot.
 
-    Raises:
-        ValueError: there is no `####`, or nothing after it.
+    A dash before it is a minus.
 
     >>> final_answer(Problem("How much ?", "2 * 500 = 1,000 #### $1,000."))
     '1000'
+
+    Raises:
+        ValueError: there is no `####`, or nothing after it.
     """
     _, marker, tail = problem.answer.rpartition(MARKER)
-    answer = normalize_number(tail)
+    answer = re.sub(r"[,$ \t\n\r\xa0]", "", ascii_minus(tail)).rstrip(".")
     if not marker or not answer:
         where = problem.source or f"question {problem.question[:60]!r}"
         raise ValueError(
@@ -48,17 +54,51 @@ def final_answer(problem: Problem) -> str:
     return answer
 
 
-def normalize_number(text: str) -> str:
-    """Write a number plainly: no commas, dollar signs, spaces or trailing dot, ASCII minus.
+class StepReward(NamedTuple):
+    """A step of a text: the index of the character behind it, and its reward."""
 
-    A dash is a minus too.
+    end: int
+    reward: float
 
-    >>> normalize_number(" \N{MINUS SIGN}$1,234.50. ")
-    '-1234.50'
-    >>> normalize_number("- $7"), normalize_number("\N{EN DASH}7")
-    ('-7', '-7')
+
+def line_rewards(text: str, solution: str) -> list[StepReward]:
+    """Return 1/K for each right line, K the lines of the worked solution; 0 for any other line.
+
+    A line ends at `;` or `####`. It is right if it is an equation of two numbers that holds, and
+    its result is that of the worked solution's line of the same number. So a text earns at most 1,
+    however many lines it has.
+
+    >>> line_rewards("7 + 5 = 12 ; 12 - 3 = 8 #### 8", "7 + 5 = 12 ; 12 - 3 = 9 #### 9")
+    [StepReward(end=12, reward=0.5), StepReward(end=28, reward=0.0)]
+
+    Raises:
+        ValueError: the worked solution has a line that is no equation, or none at all.
     """
-    plain = text.translate(_MINUS)
-    for character in ",$ \t\n\r\N{NO-BREAK SPACE}":
-        plain = plain.replace(character, "")
-    return plain.rstrip(".")
+    expected = [result for _, result in _lines(solution)]
+    if not expected or None in expected:
+        raise ValueError(
+            f"the worked solution {solution!r:.80} has no lines such as `7 + 5 = 12 ;` before its"
+            f" {MARKER}: rewards of steps need them"
+        )
+    return [
+        StepReward(end, (result is not None and expected[n : n + 1] == [result]) / len(expected))
+        for n, (end, result) in enumerate(_lines(text))
+    ]
+
+
+def _lines(text: str) -> Iterator[tuple[int, int | None]]:
+    """Yield the end of each line, and its result; None where it is no equation, or a wrong one."""
+    begin = 0
+    for mark in _LINE_END.finditer(text):
+        result = None
+        if parts := _EQUATION.fullmatch(text[begin : mark.start()]):
+            left, right, written = (int(parts[n]) for n in (1, 3, 4))
+            holds = {
+                "+": left + right == written,
+                "-": left - right == written,
+                "*": left * right == written,
+                "/": right != 0 and left == right * written,
+            }
+            result = written if holds[parts[2]] else None
+        yield mark.end(), result
+        begin = mark.end()

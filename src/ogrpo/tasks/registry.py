@@ -1,21 +1,61 @@
 """The real tasks by name, for a command line and for experiments."""
 
-import difflib
 import inspect
 from pathlib import Path
 from typing import Any
 
-from ogrpo.tasks.aime import AIME_24
-from ogrpo.tasks.competition_math import MATH, MATH_500
-from ogrpo.tasks.deepscaler import DEEPSCALER
-from ogrpo.tasks.generated import ARITHMETIC
-from ogrpo.tasks.grade_school_math import GSM8K
-from ogrpo.tasks.guru import GURU_MATH
-from ogrpo.tasks.official import TaskReader
-from ogrpo.tasks.task import Task
+from ogrpo.rewards.math import MathReward
+from ogrpo.rewards.reward import nearest
+from ogrpo.tasks import arithmetic
+from ogrpo.tasks.competition_math import AIME_24, DEEPSCALER, GURU_MATH, MATH, MATH_500
+from ogrpo.tasks.example import Example
+from ogrpo.tasks.gsm8k import GSM8K
+from ogrpo.tasks.official import ANSWER, SOLUTION, TaskReader
+from ogrpo.tasks.problems import final_answer
+from ogrpo.tasks.task import EvaluationProtocol, Rewards, Task
 from ogrpo.tasks.toolace import TOOLACE
-from ogrpo.tasks.word_problems import WORD_PROBLEMS
+from ogrpo.tasks.word_problems import NO_FILES, WORD_PROBLEMS
 
+
+def read_arithmetic(
+    path: str | Path | None = None,
+    *,
+    train: int = 8000,
+    heldout: int = 512,
+    seed: int = 0,
+    rewards: Rewards | None = None,
+) -> Task:
+    """Make the problems: `arithmetic.split(train, heldout, seed)`, worked solutions included.
+
+    Raises:
+        ValueError: there is a path, or there are not that many problems.
+    """
+    if path is not None:
+        raise ValueError(f"task 'arithmetic' reads no files, and the path is {path}. {NO_FILES}")
+    if train < 1 or heldout < 1:
+        raise ValueError(f"train is {train}, heldout {heldout}; give at least 1 of each.")
+    problems = arithmetic.split(train, heldout, seed)
+    parts = (
+        [
+            Example(
+                problem.question,
+                {ANSWER: final_answer(problem), SOLUTION: problem.answer},
+                f"arithmetic, seed {seed}, {name}:{number}",
+            )
+            for number, problem in enumerate(part, start=1)
+        ]
+        for name, part in zip(("train", "held out"), problems, strict=True)
+    )
+    first, second = parts
+    return ARITHMETIC.task(first, MathReward(), rewards, heldout=second, solutions=SOLUTION)
+
+
+ARITHMETIC = TaskReader(
+    "arithmetic",
+    read_arithmetic,
+    NO_FILES,
+    EvaluationProtocol("problems of the same seed", samples=8, temperature=1.0, max_tokens=64),
+)
 TASKS: dict[str, TaskReader] = {
     reader.name: reader
     for reader in (
@@ -34,22 +74,16 @@ def read_task(name: str, path: str | Path | None = None, **options: Any) -> Task
         options: of the task's reader (`prompt`, `rewards`, `limit`, `heldout`, `split`, ...).
 
     Raises:
-        ValueError: no such task or option (with the nearest name), files are missing (with what is
-            wanted from where), or a line is wrong (with file and line).
+        ValueError: no such task or option (with the nearest name), files are missing (with which
+            are needed from where), or a line is wrong (with file and line).
     """
     if name not in TASKS:
-        raise ValueError(f"no task {name!r}; there are {sorted(TASKS)}{_nearest(name, TASKS)}")
+        hint = nearest(name, TASKS) or "."
+        raise ValueError(f"no task {name!r}; there are {sorted(TASKS)}{hint}")
     reader = TASKS[name]
     known = [p for p in inspect.signature(reader.read).parameters if p != "path"]
     for option in options:
         if option not in known:
-            raise ValueError(
-                f"task {name!r} has no option {option!r}; there are {known}"
-                f"{_nearest(option, known)}"
-            )
+            hint = nearest(option, known) or "."
+            raise ValueError(f"task {name!r} has no option {option!r}; there are {known}{hint}")
     return reader.read(path, **options)
-
-
-def _nearest(name: str, names: Any) -> str:
-    near = difflib.get_close_matches(name, list(names), n=1)
-    return f": did you mean {near[0]!r}?" if near else "."

@@ -11,6 +11,9 @@ import pyarrow.parquet as pq
 
 from ogrpo.system import files
 
+_STATE = "state.json"
+_SPLITS = "dataset_dict.json"  # names the splits of a folder of `DatasetDict.save_to_disk`
+
 
 class Row(NamedTuple):
     """The columns of one line, and `file:line`."""
@@ -31,7 +34,7 @@ def read_rows(path: str | Path) -> list[Row]:
     """
     path = Path(path).expanduser()
     if path.is_dir():
-        return list(read_saved(path))
+        return list(_read_saved(path))
     if path.suffix not in _READERS:
         raise ValueError(
             f"{path}: give a file that ends in one of {sorted(_READERS)}, or a folder that "
@@ -43,7 +46,7 @@ def read_rows(path: str | Path) -> list[Row]:
 def is_rows(name: str) -> bool:
     """Return whether a name is that of a file or folder that `Task.from_file` takes."""
     path = Path(name).expanduser()
-    saved = bool(name) and any((path / file).is_file() for file in (_STATE, SPLITS))
+    saved = bool(name) and any((path / file).is_file() for file in (_STATE, _SPLITS))
     return path.suffix in _READERS or saved
 
 
@@ -53,7 +56,7 @@ def saved_splits(folder: Path) -> list[str]:
     Raises:
         ValueError: the file that names them is broken.
     """
-    file = folder / SPLITS
+    file = folder / _SPLITS
     if not file.is_file():
         return []
     content = parse_json(_bytes(file), str(file))
@@ -65,13 +68,8 @@ def saved_splits(folder: Path) -> list[str]:
     return names
 
 
-def read_saved(folder: str | Path) -> Iterator[Row]:
-    """Read a folder of `datasets.Dataset.save_to_disk`; a source is `folder:row 3`.
-
-    Raises:
-        ValueError: as `read_rows`.
-    """
-    folder = Path(folder)
+def _read_saved(folder: Path) -> Iterator[Row]:
+    """Read a folder of `datasets.Dataset.save_to_disk`; a source is `folder:row 3`."""
     if splits := saved_splits(folder):
         raise ValueError(
             f"{folder} holds the splits {splits}: name one, such as {folder / splits[0]}."
@@ -87,36 +85,27 @@ def read_saved(folder: str | Path) -> Iterator[Row]:
         names = [str(entry["filename"]) for entry in content["_data_files"]]
     except (TypeError, KeyError) as error:
         raise ValueError(f"{file} names no data files: save the dataset again.") from error
-    number = 0
-    for name in names:
-        if name != Path(name).name:
-            raise ValueError(f"{file} names {name!r}, which is not in this folder.")
-        check_file(folder / name)
-        try:
-            with pa.OSFile(str(folder / name)) as source, pa.ipc.open_stream(source) as stream:
-                for batch in stream:
-                    for columns in batch.to_pylist():
-                        number += 1
-                        yield Row(columns, f"{folder}:row {number}")
-        except (pa.ArrowException, OSError) as error:
-            raise ValueError(
-                f"{folder / name} is no Arrow file, or a damaged one: {error}"
-            ) from error
-    if not number:
-        raise ValueError(f"{folder} has no rows.")
+
+    def rows() -> Iterator[Any]:
+        for name in names:
+            if name != Path(name).name:
+                raise ValueError(f"{file} names {name!r}, which is not in this folder.")
+            _check_file(folder / name)
+            try:
+                with pa.OSFile(str(folder / name)) as source, pa.ipc.open_stream(source) as stream:
+                    for batch in stream:
+                        yield from batch.to_pylist()
+            except (pa.ArrowException, OSError) as error:
+                raise ValueError(
+                    f"{folder / name} is no Arrow file, or a damaged one: {error}"
+                ) from error
+
+    return mapping_rows(rows(), str(folder), "row ")
 
 
-def read_csv(path: str | Path) -> Iterator[Row]:
-    """Read comma-separated values with a line of names, in UTF-8; every cell is a text.
-
-    Raises:
-        ValueError: as `read_rows`.
-    """
-    try:
-        text = _bytes(path).decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{path} is not UTF-8 (byte {error.start}): save it as UTF-8") from error
-    lines = csv.reader(io.StringIO(text, newline=""), strict=True)
+def _read_csv(path: Path) -> Iterator[Row]:
+    """Read comma-separated values with a line of names, in UTF-8; every cell is a text."""
+    lines = csv.reader(io.StringIO(_text(_bytes(path), str(path)), newline=""), strict=True)
     line = 1
     try:
         names = next(lines, [])
@@ -147,17 +136,12 @@ def read_jsonl(path: str | Path) -> Iterator[Row]:
         yield parse_line(line, f"{path}:{number}")
 
 
-def read_json(path: str | Path) -> Iterator[Row]:
-    """Read a JSON file that holds a list of objects; a source is `file:entry 3`.
-
-    Raises:
-        ValueError: as `read_rows`.
-    """
+def _read_json(path: Path) -> Iterator[Row]:
+    """Read a JSON file that holds a list of objects; a source is `file:entry 3`."""
     content = parse_json(_bytes(path), str(path))
     if not isinstance(content, list) or not content:
         raise ValueError(f"{path}: {content!r:.60}; give a list of JSON objects, at least one.")
-    for number, entry in enumerate(content, start=1):
-        yield _row(entry, f"{path}:entry {number}")
+    return mapping_rows(content, str(path), "entry ")
 
 
 def read_parquet(path: str | Path) -> Iterator[Row]:
@@ -166,29 +150,33 @@ def read_parquet(path: str | Path) -> Iterator[Row]:
     Raises:
         ValueError: as `read_rows`.
     """
-    check_file(path)
-    try:
-        with pq.ParquetFile(path) as file:
-            if file.metadata.num_rows == 0:
-                raise ValueError(f"{path} has no rows.")
-            number = 0
-            for batch in file.iter_batches():
-                for columns in batch.to_pylist():
-                    number += 1
-                    yield Row(columns, f"{path}:row {number}")
-    except (pa.ArrowException, OSError) as error:  # damaged pages are OSErrors to Arrow
-        raise ValueError(f"{path} is not a Parquet file, or a damaged one: {error}") from error
+    _check_file(path)
+
+    def rows() -> Iterator[Any]:
+        try:
+            with pq.ParquetFile(path) as file:
+                for batch in file.iter_batches():
+                    yield from batch.to_pylist()
+        except (pa.ArrowException, OSError) as error:  # damaged pages are OSErrors to Arrow
+            raise ValueError(f"{path} is not a Parquet file, or a damaged one: {error}") from error
+
+    return mapping_rows(rows(), str(path), "row ")
 
 
-def mapping_rows(rows: Iterable[Any], name: str) -> Iterator[Row]:
-    """Take the rows of a Python iterable; a source is `name:3`, counted from 1.
+_READERS = {".jsonl": read_jsonl, ".json": _read_json, ".csv": _read_csv, ".parquet": read_parquet}
+FILES = tuple(_READERS)
+"""The endings of files that are read."""
+
+
+def mapping_rows(rows: Iterable[Any], name: str, unit: str = "") -> Iterator[Row]:
+    """Yield the rows of an iterable; a source is `name:3`, or `name:<unit>3`, counted from 1.
 
     Raises:
         ValueError: a row is not a mapping, or there is none.
     """
     number = 0
     for number, row in enumerate(rows, start=1):
-        yield _row(row, f"{name}:{number}")
+        yield _row(row, f"{name}:{unit}{number}")
     if number == 0:
         raise ValueError(f"{name} has no rows.")
 
@@ -210,36 +198,30 @@ def parse_json(content: bytes, source: str) -> Any:
     Raises:
         ValueError: it is not UTF-8, or not JSON that we take (`ogrpo.system.files.parse_json`).
     """
+    return files.parse_json(_text(content, source), source)
+
+
+def _text(content: bytes, source: str) -> str:
     try:
-        text = content.decode("utf-8-sig")
+        return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise ValueError(f"{source} is not UTF-8 (byte {error.start}): save it as UTF-8") from error
-    return files.parse_json(text, source)
 
 
-def check_file(path: str | Path) -> None:
-    """Raise a ValueError that says so where there is no such file."""
+def _bytes(path: str | Path) -> bytes:
+    _check_file(path)
+    return Path(path).read_bytes()
+
+
+def _check_file(path: str | Path) -> None:
     if not Path(path).is_file():
         what = "is a folder; give a file" if Path(path).is_dir() else "is not there"
         raise ValueError(f"{path} {what}.")
 
 
-def _bytes(path: str | Path) -> bytes:
-    check_file(path)
-    return Path(path).read_bytes()
-
-
-def _row(value: Any, source: str) -> Row:
-    if not isinstance(value, Mapping):
+def _row(row: Any, source: str) -> Row:
+    if not isinstance(row, Mapping):
         raise ValueError(
-            f"{source}: {type(value).__name__}; give a JSON object (a mapping) with a prompt."
+            f"{source}: {type(row).__name__}; give a JSON object (a mapping) with a prompt."
         )
-    return Row(value, source)
-
-
-_READERS = {".jsonl": read_jsonl, ".json": read_json, ".csv": read_csv, ".parquet": read_parquet}
-FILES = tuple(_READERS)
-"""The endings of files that are read."""
-_STATE = "state.json"
-SPLITS = "dataset_dict.json"
-"""The file that names the splits of a folder of `DatasetDict.save_to_disk`."""
+    return Row(row, source)

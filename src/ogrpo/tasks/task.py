@@ -1,13 +1,19 @@
-"""What a model is trained on and judged by: prompts, columns, rewards, and a held-out split."""
+"""A task: prompts with columns, the rewards that judge answers, and a held-out split."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Required, TypedDict, Unpack
 
 from ogrpo.rewards.reward import Reward, RewardFn, as_rewards
-from ogrpo.tasks.columns import check_columns, check_golds, find_columns, to_examples
-from ogrpo.tasks.example import Example, prompt_texts
+from ogrpo.tasks.example import (
+    Example,
+    check_columns,
+    check_golds,
+    find_columns,
+    prompt_texts,
+    to_examples,
+)
 from ogrpo.tasks.heldout import (
     TRAIN_SPLIT,
     Digest,
@@ -47,7 +53,7 @@ class TaskOptions(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class EvaluationProtocol:
-    """How held-out answers are drawn unless told otherwise."""
+    """Settings that held-out answers are drawn with where no others are set."""
 
     split: str
     """The examples that are held out, in words."""
@@ -93,7 +99,16 @@ class Task:
                 f"task {self.name!r}: success is {self.success!r}, and held-out answers are judged "
                 f"by {names}; name one of them."
             )
-        _check_one_kind([*self.train, *self.heldout], self.name)
+        examples = [*self.train, *self.heldout]
+        if not examples:
+            raise ValueError(f"task {self.name!r} has no examples.")
+        for example in examples:
+            if isinstance(example.prompt, str) == self.is_chat:
+                raise ValueError(
+                    f"{example.source}: the prompt is {'a text' if self.is_chat else 'messages'}, "
+                    f"and that of {examples[0].source} is not; the prompts of a task are all of one"
+                    " kind."
+                )
 
     def __len__(self) -> int:
         return len(self.train)
@@ -121,12 +136,10 @@ class Task:
     def evaluated_on(self, other: "Task") -> "Task":
         """Train on this task and hold out the other's examples, judged and drawn as the other's."""
         parts = apart(self.train, other.heldout)
-        return Task(
-            name=self.name,
+        return replace(
+            self,
             train=parts.train,
             heldout=parts.heldout,
-            rewards=self.rewards,
-            solutions=self.solutions,
             evaluation_rewards=other.heldout_rewards,
             success=other.success,
             protocol=other.protocol,
@@ -256,15 +269,3 @@ def _counted(parts: SplitExamples, beyond_limit: int) -> tuple[tuple[str, int], 
         ("training examples beyond the limit, left out", beyond_limit),
     )
     return tuple((label, count) for label, count in counts if count)
-
-
-def _check_one_kind(examples: Sequence[Example], name: str) -> None:
-    if not examples:
-        raise ValueError(f"task {name!r} has no examples.")
-    text = isinstance(examples[0].prompt, str)
-    for example in examples:
-        if isinstance(example.prompt, str) != text:
-            raise ValueError(
-                f"{example.source}: the prompt is {'messages' if text else 'a text'}, and that of "
-                f"{examples[0].source} is not; the prompts of a task are all of one kind."
-            )

@@ -10,15 +10,16 @@ that none depends on how many of a later one there are.
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Literal, NamedTuple, TypeVar
 
 import numpy as np
 
+from ogrpo.rewards.extract import last_number
+from ogrpo.rewards.math import MathReward
 from ogrpo.tasks.example import Example
-from ogrpo.tasks.official import ANSWER, SOLUTION, TaskReader, fill, math_rewards, one_of
+from ogrpo.tasks.official import ANSWER, SOLUTION, TaskReader, fill, one_of
 from ogrpo.tasks.task import EvaluationProtocol, Rewards, Task
 
 T = TypeVar("T")
@@ -50,24 +51,25 @@ GOODS = (
 BOXES = ("boxes", "bags", "baskets", "crates", "jars", "drawers", "shelves", "packets")
 
 
-@dataclass(frozen=True)
-class Person:
-    """Somebody in a story."""
+class Person(NamedTuple):
+    """Somebody in a story, and the pronoun that begins a sentence about them."""
 
     name: str
-    she: str
-    her: str
+    She: str
+
+    @property
+    def she(self) -> str:
+        """The pronoun within a sentence."""
+        return self.She.lower()
 
 
-@dataclass(frozen=True)
-class Story:
+class Story(NamedTuple):
     """A problem's sentences, its steps `(left, operator, right)` and the question."""
 
-    facts: tuple[str, ...]
+    facts: list[str]
     question: str
-    steps: tuple[tuple[int, str, int], ...]
-    says: str
-    """The sentence that answers, `{}` standing for the number at its end."""
+    steps: list[tuple[int, str, int]]
+    says: str  # the sentence that answers, `{}` standing for the number at its end
 
     @property
     def answer(self) -> int:
@@ -81,8 +83,8 @@ class Draw:
     def __init__(self, rng: np.random.Generator) -> None:
         self.rng = rng
         self._people = [
-            *(Person(name, "she", "her") for name in WOMEN),
-            *(Person(name, "he", "his") for name in MEN),
+            *(Person(name, "She") for name in WOMEN),
+            *(Person(name, "He") for name in MEN),
         ]
 
     def number(self, low: int, high: int) -> int:
@@ -120,7 +122,7 @@ def changes(draw: Draw) -> Story:
             facts.append(
                 draw.one_of(
                     f"{who.name} gives {amount} {things} to {other.name}.",
-                    f"{who.she.capitalize()} loses {amount} of them.",
+                    f"{who.She} loses {amount} of them.",
                     f"Then {who.she} sells {amount} of the {things}.",
                 )
             )
@@ -130,14 +132,14 @@ def changes(draw: Draw) -> Story:
             facts.append(
                 draw.one_of(
                     f"{other.name} gives {who.name} {amount} more {things}.",
-                    f"{who.she.capitalize()} buys {amount} more.",
+                    f"{who.She} buys {amount} more.",
                     f"Then {who.she} finds another {amount} {things}.",
                 )
             )
             steps.append((value, "+", amount))
         value = result(*steps[-1])
     question = f"How many {things} does {who.name} have now?"
-    return Story(tuple(facts), question, tuple(steps), f"{who.name} has {{}}")
+    return Story(facts, question, steps, f"{who.name} has {{}}")
 
 
 def packs(draw: Draw) -> Story:
@@ -155,7 +157,7 @@ def packs(draw: Draw) -> Story:
         sold = draw.number(2, total - 2)
         steps.append((total, "-", sold))
         verb = draw.one_of("sells", "gives away", "throws away")
-        fact += f" {who.she.capitalize()} {verb} {sold} of the {things}."
+        fact += f" {who.She} {verb} {sold} of the {things}."
     elif kind == "more":
         loose = draw.number(2, 20)
         steps.append((total, "+", loose))
@@ -165,7 +167,7 @@ def packs(draw: Draw) -> Story:
         "left": f"How many {things} does {who.name} have left?",
         "more": f"How many {things} are there altogether?",
     }[kind]
-    return Story((fact,), question, tuple(steps), f"The number of {things} is {{}}")
+    return Story([fact], question, steps, f"The number of {things} is {{}}")
 
 
 def shares(draw: Draw) -> Story:
@@ -181,10 +183,10 @@ def shares(draw: Draw) -> Story:
     else:
         facts.append(f"{who.name} has {total} {things}.")
         rest = draw.one_of("them", "all of them")
-    facts.append(f"{who.she.capitalize()} shares {rest} equally among {friends} friends.")
+    facts.append(f"{who.She} shares {rest} equally among {friends} friends.")
     steps.append((total, "/", friends))
     question = f"How many {things} does each friend get?"
-    return Story(tuple(facts), question, tuple(steps), "Each friend gets {}")
+    return Story(facts, question, steps, "Each friend gets {}")
 
 
 def shopping(draw: Draw) -> Story:
@@ -202,16 +204,16 @@ def shopping(draw: Draw) -> Story:
     kind = draw.one_of("total", "total", "change", "bag")
     if kind == "change":
         paid = next(note for note in (20, 50, 100) if note > total)
-        facts.append(f"{who.she.capitalize()} pays with a {paid}-dollar bill.")
+        facts.append(f"{who.She} pays with a {paid}-dollar bill.")
         steps.append((paid, "-", total))
         question = f"How many dollars does {who.name} get back?"
-        return Story(tuple(facts), question, tuple(steps), f"{who.name} gets back {{}}")
+        return Story(facts, question, steps, f"{who.name} gets back {{}}")
     if kind == "bag":
         extra = draw.number(2, 30)
-        facts.append(f"{who.she.capitalize()} also buys a bag for {extra} dollars.")
+        facts.append(f"{who.She} also buys a bag for {extra} dollars.")
         steps.append((total, "+", extra))
     question = f"How many dollars does {who.name} spend{draw.one_of('', ' in total')}?"
-    return Story(tuple(facts), question, tuple(steps), f"{who.name} spends {{}}")
+    return Story(facts, question, steps, f"{who.name} spends {{}}")
 
 
 def days(draw: Draw) -> Story:
@@ -223,12 +225,12 @@ def days(draw: Draw) -> Story:
     facts, steps = [f"{who.name} {does} {each} {what} a day."], [(each, "*", many)]
     if draw.rng.random() < 0.5:
         question = f"How many {what} is that in {many} days?"
-        return Story(tuple(facts), question, tuple(steps), f"In {many} days it is {{}}")
+        return Story(facts, question, steps, f"In {many} days it is {{}}")
     whole = each * many + draw.number(2, 30)
-    facts.append(f"{who.she.capitalize()} wants to reach {whole} {what}.")
+    facts.append(f"{who.She} wants to reach {whole} {what}.")
     steps.append((whole, "-", each * many))
     question = f"How many {what} are left after {many} days?"
-    return Story(tuple(facts), question, tuple(steps), f"The number of {what} left is {{}}")
+    return Story(facts, question, steps, f"The number of {what} left is {{}}")
 
 
 def ages(draw: Draw) -> Story:
@@ -247,13 +249,13 @@ def ages(draw: Draw) -> Story:
     if draw.rng.random() < 0.3:
         steps.append((age, "+", other))
         question = f"How old are {one.name} and {two.name} together?"
-        return Story(tuple(facts), question, tuple(steps), "Together they are {}")
+        return Story(facts, question, steps, "Together they are {}")
     if draw.rng.random() < 0.3:
         later = draw.number(2, 15)
         steps.append((other, "+", later))
         question = f"How old will {two.name} be in {later} years?"
-        return Story(tuple(facts), question, tuple(steps), f"{two.name} will be {{}}")
-    return Story(tuple(facts), f"How old is {two.name}?", tuple(steps), f"{two.name} is {{}}")
+        return Story(facts, question, steps, f"{two.name} will be {{}}")
+    return Story(facts, f"How old is {two.name}?", steps, f"{two.name} is {{}}")
 
 
 def wages(draw: Draw) -> Story:
@@ -266,15 +268,15 @@ def wages(draw: Draw) -> Story:
         spent = draw.number(2, earned - 2)
         facts.append(
             draw.one_of(
-                f"{who.she.capitalize()} spends {spent} dollars on food.",
+                f"{who.She} spends {spent} dollars on food.",
                 f"Then {who.she} pays {spent} dollars for a coat.",
             )
         )
         steps.append((earned, "-", spent))
         question = f"How many dollars does {who.name} have left?"
-        return Story(tuple(facts), question, tuple(steps), "The number of dollars left is {}")
+        return Story(facts, question, steps, "The number of dollars left is {}")
     question = f"How many dollars does {who.name} earn?"
-    return Story(tuple(facts), question, tuple(steps), f"{who.name} earns {{}}")
+    return Story(facts, question, steps, f"{who.name} earns {{}}")
 
 
 def bus(draw: Draw) -> Story:
@@ -294,9 +296,7 @@ def bus(draw: Draw) -> Story:
             sentence += f" and {on} people get on"
         facts.append(f"{sentence}.")
     question = f"How many people are on the {vehicle} now?"
-    return Story(
-        tuple(facts), question, tuple(steps), f"The number of people on the {vehicle} is {{}}"
-    )
+    return Story(facts, question, steps, f"The number of people on the {vehicle} is {{}}")
 
 
 def farm(draw: Draw) -> Story:
@@ -311,13 +311,13 @@ def farm(draw: Draw) -> Story:
         facts.append(f"The family uses {used} {gives} a day and sells the rest.")
         steps.append((total, "-", used))
         question = f"How many {gives} does the family sell a day?"
-        return Story(tuple(facts), question, tuple(steps), "The family sells {}")
+        return Story(facts, question, steps, "The family sells {}")
     question = f"How many {gives} does {who.name} get a day?"
-    return Story(tuple(facts), question, tuple(steps), f"{who.name} gets {{}}")
+    return Story(facts, question, steps, f"{who.name} gets {{}}")
 
 
 def recipe(draw: Draw) -> Story:
-    """What is needed for several, and what is there already."""
+    """Ingredients for several of a dish, some of which are there already."""
     who, each, many = draw.person(), draw.number(2, 5), draw.number(2, 6)
     part, dish = draw.one_of(
         ("eggs", "cake"), ("apples", "pie"), ("cups of flour", "loaf"), ("lemons", "jug of juice")
@@ -326,12 +326,12 @@ def recipe(draw: Draw) -> Story:
     steps, total = [(each, "*", many)], each * many
     if draw.rng.random() < 0.5:
         have = draw.number(1, total - 1)
-        facts.append(f"{who.she.capitalize()} has {have} {part} already.")
+        facts.append(f"{who.She} has {have} {part} already.")
         steps.append((total, "-", have))
         question = f"How many more {part} does {who.name} need to make {many} of them?"
-        return Story(tuple(facts), question, tuple(steps), f"{who.name} still needs {{}}")
+        return Story(facts, question, steps, f"{who.name} still needs {{}}")
     question = f"How many {part} does {who.name} need to make {many} of them?"
-    return Story(tuple(facts), question, tuple(steps), f"{who.name} needs {{}}")
+    return Story(facts, question, steps, f"{who.name} needs {{}}")
 
 
 STORIES: tuple[Callable[[Draw], Story], ...] = (
@@ -364,7 +364,7 @@ def problems(seed: int, split: str) -> Iterator[tuple[str, str, int]]:
     while True:
         draw = Draw(rng)
         story = draw.one_of(*STORIES)(draw)
-        facts = [*story.facts]
+        facts = story.facts
         if rng.random() < DISTRACTED:
             facts.insert(draw.one_of(0, len(facts)), distraction(draw))
         question = " ".join([*facts, story.question])
@@ -390,39 +390,34 @@ def read_word_problems(
       ValueError: a path is given, or no problems are asked for.
     """
     if path is not None:
-        raise ValueError(f"task {NAME!r} reads no files, and the path is {path}. {WANTED}")
+        raise ValueError(f"task {NAME!r} reads no files, and the path is {path}. {NO_FILES}")
     one_of("split", split, ("test", "validation"))
     if train < 1:
         raise ValueError(f"train is {train}; give at least 1")
-    rows: dict[str, list[tuple[str, str, int]]] = {}
+    examples: dict[str, list[Example]] = {}
     taken: set[str] = set()
     for name in STREAMS:
         fresh = (row for row in problems(seed, name) if row[0] not in taken)
-        rows[name] = [*islice(fresh, min(train, limit or train) if name == "train" else HELDOUT)]
-        taken |= {question for question, _, _ in rows[name]}
-    return Task.from_examples(
-        NAME,
-        _examples(rows["train"], prompt, f"{NAME}, seed {seed}, train"),
-        heldout=_examples(rows[split], prompt, f"{NAME}, seed {seed}, {split}"),
-        solutions=SOLUTION,
-        protocol=WORD_PROBLEMS.protocol,
-        **math_rewards(rewards, "last"),
+        rows = [*islice(fresh, min(train, limit or train) if name == "train" else HELDOUT)]
+        taken |= {question for question, _, _ in rows}
+        examples[name] = [
+            Example(
+                fill(prompt, question),
+                {ANSWER: str(answer), SOLUTION: solution},
+                f"{NAME}, seed {seed}, {name}:{number}",
+            )
+            for number, (question, solution, answer) in enumerate(rows, start=1)
+        ]
+    judge, heldout = MathReward(last_number), examples[split]
+    return WORD_PROBLEMS.task(
+        examples["train"], judge, rewards, heldout=heldout, solutions=SOLUTION
     )
 
 
-def _examples(rows: list[tuple[str, str, int]], prompt: str, name: str) -> list[Example]:
-    return [
-        Example(
-            fill(prompt, question), {ANSWER: str(answer), SOLUTION: solution}, f"{name}:{number}"
-        )
-        for number, (question, solution, answer) in enumerate(rows, start=1)
-    ]
-
-
-WANTED = "The problems are made from a seed: leave the path out."
+NO_FILES = "The problems are made from a seed: leave the path out."
 WORD_PROBLEMS = TaskReader(
     NAME,
     read_word_problems,
-    WANTED,
+    NO_FILES,
     EvaluationProtocol("problems of the same seed", samples=4, temperature=1.0, max_tokens=40),
 )
