@@ -189,11 +189,13 @@ def careless_answer(problem: WordProblem, rng: np.random.Generator, teacher: Tea
     }
     value, equations = problem.start, []
     for step in problem.steps:
-        operator, operand = step.operator, step.operand
+        operator: Operator = step.operator
+        operand = step.operand
         if step.inconsistent and rng.random() < misread[operator]:
             operator = REVERSED[operator]
         if rng.random() < teacher.wrong_operator:
-            operator = _pick([other for other in OPERATORS if other != operator], rng)
+            others: list[Operator] = [other for other in OPERATORS if other != operator]
+            operator = _pick(others, rng)
         elif rng.random() < teacher.wrong_operand:
             seen = {problem.start, *(s.operand for s in problem.steps), operand - 1, operand + 1}
             operand = _pick(sorted(seen - {operand, 0}), rng)
