@@ -4,7 +4,7 @@ Command: python -m experiments.run step-rewards
 Hardware and time: two CPU cores, 108 cells of about 4 CPU-seconds and 4 programs to compile.
 
 Open question 3 of arXiv:2505.22257. A line of a generated problem's answer is right if its equation
-holds and its result is that of the worked solution's line (`ogrpo.tasks.step_rewards`); advantages
+holds and its result is that of the worked solution's line (`ogrpo.tasks.problems`); advantages
 are then by token, through the same loss (`rec_one_side_is`) as those of the outcome alone. What is
 told is Pass@1, which is of the outcome. Each method has its own learning rate at each interval, the
 best of `rates` on tuning seeds and validation problems.
@@ -24,7 +24,6 @@ from functools import cache
 from typing import ClassVar
 
 import numpy as np
-from ogrpo.tasks.step_rewards import line_rewards
 
 from experiments.grid.rows import Rows, reported
 from experiments.grid.study import Crossing, TunedStudy, intervals
@@ -45,7 +44,7 @@ from experiments.grid.variants import Changes
 from experiments.grid.verdicts import Relation, claim
 from ogrpo.config.train import WarmStart
 from ogrpo.tasks.arithmetic import careless_answer, generate
-from ogrpo.tasks.problems import Problem, final_answer
+from ogrpo.tasks.problems import Problem, final_answer, line_rewards
 
 LOSS = {"algorithm": "rec_one_side_is"}
 """Loss of all: a clipped importance-weighted mean over tokens; fresh, REINFORCE's gradient."""
