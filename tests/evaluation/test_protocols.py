@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from ogrpo.cli.evaluate import EvalOptions
+from ogrpo.cli.eval import EvalConfig
+from ogrpo.cli.evaluate import sampling_of
 from ogrpo.evaluation import sample_and_judge
 from ogrpo.serving.bridge import embedded_engine
 from ogrpo.tasks import Example
@@ -27,7 +28,7 @@ PROTOCOLS = {(t.protocol.samples, t.protocol.temperature): name for name, t in T
 def test_every_protocol_runs_on_the_embedded_engine(name):
     engine = embedded_engine(CONFIG, eos_id=3, batch_size=2, prompt_length=4)
     engine.publish(PARAMS, 0)
-    sampling = EvalOptions(max_tokens=TOKENS).sampling(TASKS[name].protocol)
+    sampling = sampling_of(EvalConfig(max_tokens=TOKENS), TASKS[name].protocol)
     chunks = sample_and_judge(
         engine,
         [Example("one", {"answer": "7"}), Example("two", {"answer": "1"})],
@@ -44,5 +45,5 @@ def test_every_protocol_runs_on_the_embedded_engine(name):
 
 
 def test_temperature_0_asks_for_the_most_likely_token_once():
-    greedy = {name: EvalOptions().sampling(task.protocol).greedy for name, task in TASKS.items()}
+    greedy = {name: sampling_of(EvalConfig(), task.protocol).greedy for name, task in TASKS.items()}
     assert [name for name, is_greedy in greedy.items() if is_greedy] == ["gsm8k", "math", "toolace"]

@@ -17,9 +17,9 @@ from pathlib import Path
 import jax.numpy as jnp
 import numpy as np
 
-from ogrpo.cli.config_file import read_file, with_values
+from ogrpo.cli.config_file import read_file
 from ogrpo.config.train import TrainConfig
-from ogrpo.config.values import from_json, to_json
+from ogrpo.config.values import changed, from_json, to_json
 from ogrpo.data.tokenizer import TextTokenizer, train_bpe
 from ogrpo.evaluation import read_answers
 from ogrpo.policy import load_pretrained
@@ -83,7 +83,7 @@ def load_manifest(folder):
 
 def load_options(folder):
     path = folder / "run.yaml"
-    with_values(TrainConfig(), read_file(path), path)
+    changed(TrainConfig(), read_file(path), f"--config {path}: ")
 
 
 YAML = "seed: 1\nschedule:\n  steps: 3\nrewards: [a.py:b]\noptimizer: {learning-rate: 0.1}\n"

@@ -1,247 +1,270 @@
-"""`ogrpo eval` without the model: its options, its files, and what it shows.
+"""One `ogrpo eval`: draws answers, judges them, keeps them and shows what they come to.
 
 answers  -> FILE.jsonl, one a line, as they are judged
 metrics  -> FILE.metrics.json and a table
 --rescore FILE judges FILE's answers again; with --output, into a new file
 """
 
-import json
-import os
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack, closing, nullcontext
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
+import jax.numpy as jnp
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
-from ogrpo.evaluation import AnswerFile, AnswerRecord, JudgeFn, rescore
-from ogrpo.evaluation.metrics import AnswerOf, Summary, summary
+from ogrpo.cli.eval import EvalConfig
+from ogrpo.data.tokenizer import TextTokenizer
+from ogrpo.evaluation import AnswerFile, AnswerRecord, JudgeFn, rescore, sample_and_judge
+from ogrpo.evaluation.metrics import AnswerOf, Summary, answer_readers, summary
 from ogrpo.evaluation.table import table
-from ogrpo.protocol import Sampling
+from ogrpo.policy.pretrained import load_pretrained
+from ogrpo.protocol import Engine, IntArray, Sampling
+from ogrpo.report.run_dir import RunDir
+from ogrpo.serving.bridge import embedded_engine
+from ogrpo.setup.cache import keep_compiled_programs
+from ogrpo.setup.find_task import TaskLengths, find_task
+from ogrpo.setup.model import DTYPES, with_folder
+from ogrpo.setup.prepare import chat_variables, make_pool, make_tokenizer
+from ogrpo.setup.servers import connect
+from ogrpo.setup.settle import with_numbers
+from ogrpo.system.files import write_json
+from ogrpo.tasks import EvaluationProtocol, Example, Task
+from ogrpo.tasks.encode import encode_example
+
+Encode = Callable[[Example], IntArray]
 
 
-class ProtocolLike(Protocol):
-    """How a task's authors draw held-out answers (`ogrpo.tasks` has the class)."""
-
-    @property
-    def samples(self) -> int:
-        """Completions of each problem."""
-        ...
-
-    @property
-    def temperature(self) -> float:
-        """0 for the most likely token."""
-        ...
-
-    @property
-    def max_tokens(self) -> int:
-        """Tokens of a completion at most."""
-        ...
-
-
-@dataclass(frozen=True)
-class EvalOptions:
-    """How held-out answers are drawn, summed up and kept."""
-
-    samples: int | None = None
-    """Answers to each problem; the task's protocol says it where left out."""
-    temperature: float | None = None
-    """0 for the most likely token, greedily; the task's protocol says it where left out."""
-    max_tokens: int | None = None
-    """Tokens of an answer at most; the task's protocol says it where left out."""
-    batch: int = 32
-    """Problems that the engine is asked for at once."""
-    concurrent: int = 1
-    """Batches that are sampled at once: 2 or 3 keep servers busy while a batch's longest answers
-    come."""
-    judges: int = 8
-    """Problems that are judged at once."""
-    seed: int = 0
-    """Of the draws."""
-    ks: tuple[int, ...] = ()
-    """The k of Pass@k and maj@k; by default the powers of two up to the number of samples, and that
-    number."""
-    by: str | None = None
-    """The reward that says right or wrong; by default the one that the task names, or the only one
-    that is 0 or 1."""
-    output: Path | None = None
-    """Where answers are written, one a line; a new file."""
-    rescore: Path | None = None
-    """A file of answers to judge again, without sampling."""
-
-    def __post_init__(self) -> None:
-        for name in ("samples", "max_tokens", "batch", "concurrent", "judges"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ValueError(f"--{name.replace('_', '-')} is {value}; give at least 1")
-        if self.temperature is not None and not 0 <= self.temperature < float("inf"):
-            raise ValueError(f"--temperature is {self.temperature}; give a finite one from 0")
-        if self.rescore is not None:
-            self._check_rescoring()
-
-    def _check_rescoring(self) -> None:
-        drawn = {
-            "samples": self.samples,
-            "temperature": self.temperature,
-            "max-tokens": self.max_tokens,
-        }
-        for name, value in drawn.items():
-            if value is not None:
-                raise ValueError(f"--rescore samples nothing: leave --{name} out")
-
-    def sampling(self, protocol: ProtocolLike | None) -> Sampling:
-        """Return how to draw: what the options say, and the task's protocol where they do not.
-
-        Raises:
-            ValueError: neither says it, or several greedy answers are asked for.
-        """
-        samples = self._said("samples", protocol)
-        temperature = self._said("temperature", protocol)
-        greedy = temperature == 0
-        if greedy and samples > 1:
-            raise ValueError(
-                f"temperature 0 draws {samples} times the same answer: give --samples 1, or a "
-                "--temperature above 0"
-            )
-        return Sampling(temperature, self._said("max_tokens", protocol), samples, greedy)
-
-    def _said(self, name: str, protocol: ProtocolLike | None) -> Any:
-        given = getattr(self, name)
-        if given is None and protocol is None:
-            option = name.replace("_", "-")
-            raise ValueError(f"the task does not say how it is evaluated: give --{option}")
-        return getattr(protocol, name) if given is None else given
-
-
-def check_files(options: EvalOptions) -> None:
-    """Refuse files that would be overwritten, before anything is sampled.
+def evaluate(config: EvalConfig, console: Console | None = None) -> int:
+    """Samples, judges and shows; with `rescore` nothing is sampled. Returns the exit code.
 
     Raises:
-        ValueError: a file that would be written exists, or its folder does not.
+      ValueError: there is no model, nothing is held out, or a file is in the way.
     """
-    if options.output is None:
+    console = console or Console()
+    if config.model.path is None and config.rescore is None:
+        raise ValueError(
+            "evaluation needs a model: give --model.path, a Hugging Face folder or a known name"
+        )
+    keep_compiled_programs()
+    check_files(config)
+    config = replace(config, model=with_folder(config.model, console))
+    task = find_task(config.as_train).task
+    if not task.heldout:
+        raise ValueError(f"task {task.name!r} has no held-out problems: give --data.heldout")
+    success, heldout = config.by or task.success, task.heldout[: config.problems]
+    task = replace(task, heldout=heldout, rewards=task.heldout_rewards, success=success)
+    config = replace(config, by=task.success)
+    with closing(make_pool(config.as_train, task.rewards)) as pool, ExitStack() as stack:
+        readers = answer_readers(task.rewards)
+        if config.rescore is not None:
+            judge_again(config, pool.score, console=console, answers_of=readers)
+            return 0
+        sampling = sampling_of(config, task.protocol)
+        tokenizer = make_tokenizer(config.as_train, task)
+        encode = partial(
+            encode_example,
+            tokenizer=tokenizer,
+            system=config.data.system,
+            chat_variables=chat_variables(config.as_train),
+        )
+        chunks = sample_and_judge(
+            make_engine(config, task, tokenizer, encode, sampling, console, stack),
+            task.heldout,
+            encode=encode,
+            decode=tokenizer.decode,
+            sampling=sampling,
+            score=pool.score,
+            seed=config.seed,
+            batch=config.batch,
+            concurrent=config.concurrent,
+            judges=config.judges,
+        )
+        total = len(task.heldout) * sampling.group_size
+        answers = collect_answers(chunks, config, total=total, console=console)
+    settings = {"task": task.name, "model": str(config.model.path), **vars(sampling)}
+    title = f"{task.name}, {len(task.heldout)} problems, {config.model.path}"
+    show(answers, config, title=title, settings=settings, console=console, answers_of=readers)
+    return 0
+
+
+def sampling_of(config: EvalConfig, protocol: EvaluationProtocol | None) -> Sampling:
+    """Returns how to draw: what the options say, and the task's protocol where they do not.
+
+    Raises:
+      ValueError: neither says it, or several greedy answers are asked for.
+    """
+    values = {}
+    for name in ("samples", "temperature", "max_tokens"):
+        values[name] = getattr(config, name)
+        if values[name] is None:
+            if protocol is None:
+                option = name.replace("_", "-")
+                raise ValueError(f"the task does not say how it is evaluated: give --{option}")
+            values[name] = getattr(protocol, name)
+    greedy = values["temperature"] == 0
+    if greedy and values["samples"] > 1:
+        raise ValueError(
+            f"temperature 0 draws {values['samples']} times the same answer: give --samples 1, or a"
+            " --temperature above 0"
+        )
+    return Sampling(values["temperature"], values["max_tokens"], values["samples"], greedy)
+
+
+def make_engine(
+    config: EvalConfig,
+    task: Task,
+    tokenizer: TextTokenizer,
+    encode: Encode,
+    sampling: Sampling,
+    console: Console,
+    stack: ExitStack,
+) -> Engine:
+    """Returns the servers' engine or the sampler of this process, with the model's weights.
+
+    Raises:
+      ValueError: the model has too few positions for the longest prompt and answer.
+    """
+    assert config.model.path is not None
+    decoder, params = load_pretrained(config.model.path, DTYPES[config.model.dtype])
+    longest = max(len(encode(example)) for example in task.heldout)
+    if longest + sampling.max_tokens > decoder.max_positions:
+        raise ValueError(
+            f"the longest prompt has {longest} tokens and answers up to {sampling.max_tokens}, but"
+            f" the model has {decoder.max_positions} positions: give a smaller --max-tokens"
+        )
+    if config.servers.url:
+        lengths = TaskLengths(longest, sampling.max_tokens)
+        settled = with_numbers(config.as_train, lengths, rate=1.0)
+        run = RunDir(config.model.path)
+        engine: Engine = stack.enter_context(
+            connect(settled, run, decoder, params, tokenizer, console)
+        )
+    else:
+        engine = embedded_engine(
+            decoder,
+            eos_id=tokenizer.eos_id,
+            batch_size=min(config.batch, len(task.heldout)),
+            prompt_length=longest,
+            place_fn=jnp.asarray,
+        )
+    engine.publish(params, 0)
+    return engine
+
+
+def check_files(config: EvalConfig) -> None:
+    """Raises ValueError, before anything is sampled, where a file would be overwritten."""
+    if config.output is None:
         return
-    if not options.output.parent.is_dir():
-        raise ValueError(f"--output {options.output}: there is no folder {options.output.parent}")
-    for path in (options.output, metrics_path(options.output)):
+    if not config.output.parent.is_dir():
+        raise ValueError(f"--output {config.output}: there is no folder {config.output.parent}")
+    for path in (config.output, metrics_path(config.output)):
         if path.exists():
             raise ValueError(f"{path} exists: name another --output, or move it away")
 
 
 def metrics_path(output: Path) -> Path:
-    """Return where the metrics of a file of answers are written."""
+    """Returns where the metrics of a file of answers are written."""
     return output.with_name(f"{output.name.removesuffix('.jsonl')}.metrics.json")
 
 
 def collect_answers(
-    chunks: Iterable[Sequence[AnswerRecord]],
-    options: EvalOptions,
-    *,
-    total: int,
-    console: Console,
+    chunks: Iterable[Sequence[AnswerRecord]], config: EvalConfig, *, total: int, console: Console
 ) -> list[AnswerRecord]:
-    """Take answers as they are judged, show the progress, and write them if asked to.
+    """Takes answers as they are judged, shows the progress, and writes them to `config.output`.
 
     Whatever ends it, the answers judged before are in the file.
 
     Args:
-        chunks: what `sample_and_judge` gives.
-        options: `output` says where to.
-        total: answers to come.
-        console: the progress bar's.
+      chunks: what `sample_and_judge` yields.
+      config: `output` says where to.
+      total: answers to come.
+      console: the progress bar's.
     """
     answers: list[AnswerRecord] = []
-    file = None if options.output is None else AnswerFile(options.output)
     columns = (TextColumn("answers"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    try:
-        with Progress(*columns, console=console, transient=True) as progress:
-            bar = progress.add_task("", total=total)
-            for chunk in chunks:
-                if file is not None:
-                    file.write(chunk)
-                answers += chunk
-                progress.advance(bar, len(chunk))
-    except BaseException:
-        if file is not None:
-            told = f"ended early; {file.count} of {total} answers are in {file.path}"
-            console.print(Text(told), soft_wrap=True)
-        raise
-    finally:
-        if file is not None:
-            file.close()
+    progress = Progress(*columns, console=console, transient=True)
+    with nullcontext() if config.output is None else AnswerFile(config.output) as file:
+        try:
+            with progress:
+                bar = progress.add_task("", total=total)
+                for chunk in chunks:
+                    if file is not None:
+                        file.write(chunk)
+                    answers += chunk
+                    progress.advance(bar, len(chunk))
+        except BaseException:
+            if file is not None:
+                line = f"ended early; {file.count} of {total} answers are in {file.path}"
+                console.print(Text(line), soft_wrap=True)
+            raise
     return answers
 
 
-def tell(
+def show(
     answers: Sequence[AnswerRecord],
-    options: EvalOptions,
+    config: EvalConfig,
     *,
     title: str,
     settings: Mapping[str, Any],
     console: Console,
     answers_of: Mapping[str, AnswerOf] | None = None,
 ) -> Summary:
-    """Sum up answers, show the table, and write the metrics beside the answers if they are kept.
+    """Sums up answers, shows the table, and writes the metrics beside the answers if they are kept.
 
     Args:
-        answers: of one evaluation.
-        options: `ks`, `by` and `output`.
-        title: the table's.
-        settings: what was evaluated and how; written with the metrics, JSON-able.
-        console: where the table goes.
-        answers_of: by a reward's name, text -> the answer in it, for maj@k.
+      answers: of one evaluation.
+      config: `ks`, `by` and `output`.
+      title: the table's.
+      settings: what was evaluated and how; written with the metrics, JSON-able.
+      console: where the table goes.
+      answers_of: by a reward's name, text -> the answer in it, for maj@k.
     """
-    found = summary(answers, ks=options.ks or None, by=options.by, answers_of=answers_of)
-    console.print(table(found, title))
-    if "pass@1" not in found and not options.ks:
+    metrics = summary(answers, ks=config.ks or None, by=config.by, answers_of=answers_of)
+    console.print(table(metrics, title))
+    lines = []
+    if "pass@1" not in metrics and not config.ks:
         names = ", ".join(answers[0].values)
-        told = f"no Pass@k: none of {names}, or more than one, is 0 or 1; name what decides by --by"
-        console.print(Text(told), soft_wrap=True)
-    if found["failed"]:
-        told = f"{found['failed']} of {found['answers']} answers have no verdict: a reward failed"
-        console.print(Text(told), soft_wrap=True)
-    if options.output is not None:
-        path = metrics_path(options.output)
-        _write(path, {"settings": dict(settings), "metrics": found})
-        console.print(Text(f"answers {options.output}, metrics {path}"), soft_wrap=True)
-    return found
+        lines += [
+            f"no Pass@k: none of {names}, or more than one, is 0 or 1; name what decides by --by"
+        ]
+    if metrics["failed"]:
+        count = f"{metrics['failed']} of {metrics['answers']}"
+        lines += [f"{count} answers have no verdict: a reward failed"]
+    if config.output is not None:
+        path = metrics_path(config.output)
+        write_json(path, {"settings": dict(settings), "metrics": metrics})
+        lines += [f"answers {config.output}, metrics {path}"]
+    for line in lines:
+        console.print(Text(line), soft_wrap=True)
+    return metrics
 
 
-def tell_rescored(
-    options: EvalOptions,
+def judge_again(
+    config: EvalConfig,
     score: JudgeFn,
     *,
     console: Console,
     answers_of: Mapping[str, AnswerOf] | None = None,
 ) -> Summary:
-    """Judge the answers of `options.rescore` again, and show what changed and the new table.
+    """Judges the answers of `config.rescore` again, and shows what changed and the new table.
 
     Raises:
-        ValueError: no file is named, or it or the rewards are not what they should be.
+      ValueError: no file is named, or it or the rewards are not what they should be.
     """
-    if options.rescore is None:
+    if config.rescore is None:
         raise ValueError("name the file to judge again: --rescore FILE")
-    check_files(options)
-    done = rescore(options.rescore, score, judges=options.judges)
-    if options.output is not None:
-        with AnswerFile(options.output) as file:
-            file.write(done.answers)
-    console.print(Text(f"{options.rescore}: {done}"), soft_wrap=True)
-    settings = {"rescored": str(options.rescore), "changed": len(done.changed)}
-    title = f"{options.rescore.name}, judged again"
-    return tell(
-        done.answers,
-        options,
-        title=title,
-        settings=settings,
-        console=console,
-        answers_of=answers_of,
-    )
-
-
-def _write(path: Path, found: Mapping[str, Any]) -> None:
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
-    draft.write_text(json.dumps(found, indent=2, allow_nan=False) + "\n", encoding="utf-8")
-    os.replace(draft, path)
+    check_files(config)
+    rescored = rescore(config.rescore, score, judges=config.judges)
+    if config.output is not None:
+        with AnswerFile(config.output) as file:
+            file.write(rescored.answers)
+    console.print(Text(f"{config.rescore}: {rescored}"), soft_wrap=True)
+    settings = {"rescored": str(config.rescore), "changed": len(rescored.changed)}
+    title = f"{config.rescore.name}, judged again"
+    how = {"title": title, "settings": settings, "console": console}
+    return show(rescored.answers, config, **how, answers_of=answers_of)
