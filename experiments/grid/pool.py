@@ -217,7 +217,8 @@ def work(cell: Cell, run_dir: Path) -> str | None:
         began = time.perf_counter()
         try:
             module, _, name = cell.measure.partition(":")
-            row = getattr(importlib.import_module(module), name)(cell, _bench(run_dir))
+            measure = getattr(importlib.import_module(module), name)
+            row = measure(cell, _bench(run_dir))
             seconds = round(time.perf_counter() - began, 2)
             made = {name: version(name) for name in ("jax", "ogrpo")} | {"date": f"{date.today()}"}
             files.put(cell, {**row, "seconds": seconds, **made})
@@ -229,7 +230,12 @@ def work(cell: Cell, run_dir: Path) -> str | None:
 
 
 def _bench(run_dir: Path) -> Any:
-    """Returns the bench that this process keeps from cell to cell of a run."""
+    """Returns the bench that this process keeps from cell to cell of a run.
+
+    None where the measurement has imported no trainer: it needs none, and starts without JAX.
+    """
+    if "experiments.grid.train" not in sys.modules:
+        return None
     if run_dir not in _BENCHES:
         from rich.console import Console
 
