@@ -273,6 +273,7 @@ def test_adapters_are_trained_told_of_saved_and_resumed(run, refused, environmen
         (["--algorithm=grppo"], "there is no algorithm 'grppo'. Did you mean 'grpo'"),
         (["--algorithm=topr", "--knobs.eps-low=0.1"], "topr has no eps_low"),
         (["--schedule.stages=2"], "schedule.stages is 2, but nothing reads the reference policy"),
+        (["--mesh.tensor=64"], r"tensor 64 takes 64 devices, and there are \d"),
         (["--resume"], "needs the --run-dir"),
         (["--resume", "--run-dir=nowhere"], "nothing to resume in nowhere"),
         (["--run-dir=pyproject.toml"], "pyproject.toml cannot be used"),
