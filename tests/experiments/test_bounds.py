@@ -16,7 +16,6 @@ from experiments.bounds.plots import PLOTS, TOLERANCE, of_part
 from experiments.bounds.sampled import plug_in, resamples
 from experiments.bounds.study import BoundsStudy, claims_table, make_claims
 from experiments.grid.cell import Cell, check_honest
-from experiments.grid.study import parse
 from experiments.grid.train import Bench
 from ogrpo.config.train import Data, WarmStart
 
@@ -168,19 +167,3 @@ def test_each_part_has_a_cell_for_each_seed_but_what_is_not_random():
     }
     assert [c.label for c in cells if c.role == "exact"] == ["thresholds"]
     assert len({cell.key for cell in cells}) == len(cells)
-
-
-@pytest.mark.parametrize(
-    ("option", "message"),
-    [
-        ("--constants.sigma-eps=0", "sigma-eps is 0"),
-        ("--constants.delta=1", "delta is 1"),
-        ("--samples=1", "samples is 1"),
-        ("--bandit.answers=1", "bandit.answers is 1"),
-    ],
-)
-def test_values_that_cannot_be_are_refused(option, message, capsys):
-    with pytest.raises(SystemExit) as stopped:
-        parse(BoundsStudy, [option])
-    assert stopped.value.code == 2
-    assert message in capsys.readouterr().err

@@ -127,26 +127,6 @@ def test_all_that_the_page_shows_can_be_drawn():
             assert picture.draw().axes
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (["--methods", "replay-3"], "methods has 'replay-3'"),
-        (["--shares", "1.5"], "shares has 1.5"),
-        (["--seeds", "3", "4", "--tuning-seeds", "4"], r"seeds [4] are in --seeds and"),
-        (["--base.seed", "1"], "base.seed is 1: give --seeds"),
-        (["--base.schedule.steps", "7"], "base.schedule.steps is 7: give --steps"),
-        (["--base.rollout.url", "http://localhost:1", "--jobs", "2"], "give --jobs 1"),
-        (["--quick", "--from-rows"], "measures too little to be kept"),
-    ],
-)
-def test_options_that_cannot_be_are_refused(options, message, capsys):
-    with pytest.raises(SystemExit) as stopped:
-        parse(ReuseStudy, options)
-    assert stopped.value.code == 2
-    told = " ".join(capsys.readouterr().err.replace("│", " ").split())
-    assert message in told
-
-
 def test_a_preset_is_where_all_cells_begin():
     study = parse(ReuseStudy, ["--base.preset=v10-i1", "--methods", "on-policy", "--steps", "7"])
     assert (study.steps, study.base.knobs.beta) == (7, 0.1)

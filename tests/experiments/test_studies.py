@@ -8,6 +8,7 @@ from experiments.grid import page
 from experiments.grid.cell import check_honest, place_of
 from experiments.grid.page import write_page
 from experiments.grid.pool import grouped
+from experiments.grid.study import parse
 from experiments.run import study_of
 from ogrpo.config.method import check
 from ogrpo.report.plots import STYLE
@@ -38,27 +39,34 @@ def made(request):
 
 
 @pytest.mark.parametrize(
-    ("study", "option", "value", "message"),
+    ("study", "options", "message"),
     [
-        ("ablation", "methods", "v2-i1", r"methods has 'v2-i1'.*v10-i1"),
-        ("boundary", "schemes", "both", r"schemes has 'both': choose among neither; clip"),
-        ("offline", "methods", "SFT", r"methods has 'SFT': choose among REINFORCE; GRPO"),
-        ("offline", "batches", 0, r"batches is \(0,\): give sizes of at least 1"),
-        ("operating-points", "points", "replay 3", r"points has 'replay 3'.*replay 4"),
-        ("rec", "methods", "GSPO", r"methods has 'GSPO': choose among REINFORCE; GRPO"),
-        ("rec", "schedules", "interval 3", r"schedules has 'interval 3': choose among interval 1"),
-        ("single-rollout", "methods", "PPO", r"methods has 'PPO': choose among running baseline"),
-        ("noise", "flips", 0.1, r"flips is \(0.1,\).*add 0"),
+        ("ablation", ["--methods", "v2-i1"], r"methods has 'v2-i1'.*v10-i1"),
+        ("boundary", ["--schemes", "both"], r"schemes has 'both': choose among neither; clip"),
+        ("offline", ["--methods", "SFT"], r"methods has 'SFT': choose among REINFORCE; GRPO"),
+        ("offline", ["--batches", "0"], r"batches is \(0,\): give sizes of at least 1"),
+        ("operating-points", ["--points", "replay 3"], r"points has 'replay 3'.*replay 4"),
+        ("rec", ["--schedules", "interval 3"], r"schedules has 'interval 3': .* interval 1; int"),
+        ("single-rollout", ["--methods", "PPO"], r"methods has 'PPO': choose among running"),
+        ("noise", ["--flips", "0.1"], r"flips is \(0.1,\).*add 0"),
+        ("noise", ["--rates"], "rates is empty: give at least one"),
+        ("reuse", ["--shares", "1.5"], r"shares has 1.5"),
+        ("reuse", ["--seeds", "3", "--tuning-seeds", "3"], r"seeds \[3\] are in --seeds and"),
+        ("reuse", ["--base.seed", "1"], "base.seed is 1: give --seeds"),
+        ("reuse", ["--base.schedule.steps", "7"], "base.schedule.steps is 7: give --steps"),
+        ("reuse", ["--base.rollout.url", "http://x:1", "--jobs", "2"], "give --jobs 1"),
+        ("reuse", ["--quick", "--from-rows"], "measures too little to be kept"),
+        ("bounds", ["--constants.sigma-eps=0"], "sigma-eps is 0"),
+        ("bounds", ["--constants.delta=1"], "delta is 1"),
+        ("bounds", ["--samples=1"], "samples is 1"),
+        ("bounds", ["--bandit.answers=1"], "bandit.answers is 1"),
     ],
 )
-def test_what_a_study_does_not_have_is_refused_with_what_it_has(study, option, value, message):
-    with pytest.raises(ValueError, match=message):
-        study_of(study)(**{option: (value,)})
-
-
-def test_an_option_without_a_value_is_refused():
-    with pytest.raises(ValueError, match="rates is empty: give at least one"):
-        study_of("noise")(rates=())
+def test_what_a_study_does_not_take_is_refused_with_the_remedy(study, options, message, capsys):
+    with pytest.raises(SystemExit) as stopped:
+        parse(study_of(study), options)
+    assert stopped.value.code == 2
+    assert re.search(message, " ".join(capsys.readouterr().err.replace("│", " ").split()))
 
 
 def test_every_cell_is_one_that_the_trainer_takes_and_the_grid_is_honest(made):
