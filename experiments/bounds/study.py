@@ -315,9 +315,9 @@ def worth_table(rows: Rows) -> Table:
             known = [record[key] for records in per_seed for record in records if key in record]
             positive = sum(value > 0 for value in known)
             shares = [
-                sum(r[key] for r in records) / sum(r["gain"] for r in records)
+                sum(r[key] for r in records) / gain
                 for records in per_seed
-                if all(key in r for r in records)
+                if all(key in r for r in records) and (gain := sum(r["gain"] for r in records))
             ]
             line += [f"{positive} of {len(known)}", plus_minus(shares, ".2f") if shares else "–"]
         lines.append(line)
