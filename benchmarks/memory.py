@@ -39,8 +39,7 @@ from ogrpo.policy import DecoderConfig, Params
 from ogrpo.policy.config import SHAPES
 from ogrpo.policy.decoder import param_shapes
 from ogrpo.setup.build import find_devices, make_optimizer, make_packer, make_recipe
-from ogrpo.setup.devices import own_options, state_layout, trained_and_frozen
-from ogrpo.setup.model import DTYPES
+from ogrpo.setup.devices import DTYPES, options_of_compiler, state_layout, trained_and_frozen
 from ogrpo.setup.presets import PRESETS, main_study
 from ogrpo_plan.memory import train_budget
 from ogrpo_plan.presets import DEVICES, plan_of
@@ -92,10 +91,10 @@ def plan_update(
         state = jax.tree.map(placed_shape, state, to.state)
         batch = jax.tree.map(partial(placed_shape, where=to.batch), batch)
         numbers = jax.tree.map(partial(placed_shape, where=to.everywhere), numbers)
-        step: Any = sharding.shard_step(optimizer, recipe, to, options=own_options(config))
+        step: Any = sharding.shard_step(optimizer, recipe, to, options=options_of_compiler(config))
         held = state
     else:
-        step = jit_step(optimizer, recipe, compiler_options=own_options(config))
+        step = jit_step(optimizer, recipe, compiler_options=options_of_compiler(config))
         there = jax.sharding.SingleDeviceSharding(jax.devices()[0])
         held = jax.tree.map(partial(placed_shape, where=there), state)
     lowered = step.lower(replace(state, frozen=()), state.frozen, batch, numbers)

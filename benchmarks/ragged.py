@@ -32,7 +32,7 @@ from ogrpo.learner.update import Recipe, make_update
 from ogrpo.loop import Packer
 from ogrpo.loop.batches import Made, make_batch, to_device
 from ogrpo.policy import DecoderConfig, init_params
-from ogrpo.setup.model import make_policy_fn
+from ogrpo.setup.devices import make_policy_fn
 from ogrpo.tasks.gsm8k import read_problems
 
 KNOBS = {"eps_low": 0.2, "eps_high": 0.2, "beta": 0.0}

@@ -11,7 +11,8 @@ from ogrpo.policy import DecoderConfig, Params, init_params
 from ogrpo.policy.config import SHAPES as DECODERS
 from ogrpo.policy.decoder import head_weight
 from ogrpo.policy.log_probs import run_prompt
-from ogrpo.setup.model import DTYPES, tiny_decoder
+from ogrpo.setup.devices import DTYPES
+from ogrpo.setup.model import tiny_decoder
 from ogrpo.tasks import arithmetic
 
 EOS = 1

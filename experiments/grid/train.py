@@ -30,7 +30,7 @@ from ogrpo.setup.build import find_devices, make_parts, make_recipe
 from ogrpo.setup.cache import cache_path, keep_compiled_programs
 from ogrpo.setup.devices import Devices, open_mesh
 from ogrpo.setup.find_task import find_task, is_generated
-from ogrpo.setup.lessons import Lessons
+from ogrpo.setup.imitation import Lessons
 from ogrpo.setup.model import make_model
 from ogrpo.setup.prepare import Prepared, prepare
 from ogrpo.setup.servers import connect

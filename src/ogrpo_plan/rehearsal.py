@@ -32,7 +32,7 @@ from ogrpo.protocol import Engine, Group, IntArray, Sampling
 from ogrpo.report.run_dir import RunDir
 from ogrpo.rollout.collection import CollectionLimits, Collector, Request, Rewarded
 from ogrpo.serving.bridge import embedded_engine
-from ogrpo.setup.model import DTYPES, REMAT, make_policy_fn
+from ogrpo.setup.devices import DTYPES, REMAT, make_policy_fn
 from ogrpo_plan.config import Plan
 from ogrpo_plan.schedule import update_work
 from ogrpo_plan.simulation import (

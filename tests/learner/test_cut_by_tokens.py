@@ -18,7 +18,7 @@ from ogrpo.learner.state import hypers, init_state
 from ogrpo.learner.update import gradient, make_update, weigh
 from ogrpo.loop import Packer
 from ogrpo.loop.batches import make_batch, to_device
-from ogrpo.setup.model import make_policy_fn
+from ogrpo.setup.devices import make_policy_fn
 from tests.learner import toy
 from tests.learner.test_packed_update import (
     CONFIG,

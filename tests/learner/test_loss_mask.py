@@ -18,7 +18,7 @@ from ogrpo.learner.update import gradient, make_update, weigh
 from ogrpo.learner.warm_start import make_imitate
 from ogrpo.loop import Packer
 from ogrpo.loop.batches import make_batch, to_device
-from ogrpo.setup.model import make_policy_fn
+from ogrpo.setup.devices import make_policy_fn
 from tests.learner.test_packed_update import CONFIG, KNOBS, check_equal, make_groups
 from tests.learner.toy import GRADIENT, make_params, make_recipe, policy_fn
 from tests.learner.toy import make_batch as toy_batch

@@ -18,7 +18,7 @@ from ogrpo.learner.update import make_update
 from ogrpo.loop import Packer
 from ogrpo.loop.batches import make_batch as arranged
 from ogrpo.loop.batches import to_device
-from ogrpo.setup.model import make_policy_fn
+from ogrpo.setup.devices import make_policy_fn
 from tests.learner import toy
 from tests.learner.test_packed_update import make_groups
 from tests.learner.toy import GRADIENT, make_recipe

@@ -16,7 +16,7 @@ from ogrpo.learner.state import hypers, init_state
 from ogrpo.learner.update import join_frozen, make_step, make_update, split_frozen
 from ogrpo.loop import Packer
 from ogrpo.loop.batches import make_batch, to_device
-from ogrpo.setup.model import make_policy_fn
+from ogrpo.setup.devices import make_policy_fn
 from tests.learner.toy import GRADIENT, make_recipe
 from tests.learner.toy import make_params as toy_params
 from tests.policy.tiny import make_config, make_params

@@ -6,7 +6,7 @@ import pytest
 
 from ogrpo.learner.state import hypers, init_state
 from ogrpo.learner.update import compute_in, make_update
-from ogrpo.setup.model import make_policy_fn
+from ogrpo.setup.devices import make_policy_fn
 from tests.learner.toy import GRADIENT, make_batch, make_recipe, policy_fn
 from tests.learner.toy import make_params as make_table
 from tests.policy.tiny import make_config, make_params

@@ -10,8 +10,7 @@ from ogrpo.config.train import Data
 from ogrpo.evaluation import clustered_interval, mean_interval, pass_at_k
 from ogrpo.loop.evaluate import heldout_record, not_evaluated
 from ogrpo.loop.parts import HeldoutVerdicts
-from ogrpo.setup.judges import judge_lines
-from ogrpo.setup.prepare import prepare
+from ogrpo.setup.prepare import judge_lines, prepare
 from ogrpo.setup.presets import main_study
 from tests.run.rewards import ODD, VARIED
 

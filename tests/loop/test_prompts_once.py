@@ -13,7 +13,7 @@ import pytest
 from ogrpo.data.batching import PromptStream
 from ogrpo.loop import resume, start, train
 from ogrpo.rollout.collection import CollectionError, CollectionLimits
-from ogrpo.setup.buffers import make_buffer
+from ogrpo.setup.build import make_buffer
 from tests.loop.test_loop import Run, schedule
 
 STEPS, EVERY, ATTEMPTS = 8, 3, 60

@@ -7,8 +7,7 @@ import pytest
 from rich.console import Console
 
 from ogrpo.config.train import Rollout
-from ogrpo.setup.lessons import demonstration
-from ogrpo.setup.model import fitting_lessons
+from ogrpo.setup.imitation import demonstration, fitting_lessons
 from ogrpo.setup.presets import main_study
 
 CONFIG = main_study(rollout=Rollout(max_tokens=4))

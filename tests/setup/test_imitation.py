@@ -12,7 +12,7 @@ from ogrpo.config.train import Data, Model, Rollout, TrainConfig, WarmStart
 from ogrpo.data.chat import PLAIN_CHAT
 from ogrpo.data.tokenizer import train_bpe
 from ogrpo.policy import init_params
-from ogrpo.setup import model as models
+from ogrpo.setup import imitation
 from ogrpo.setup.model import make_model, save_model, tiny_decoder
 from ogrpo.setup.prepare import prepare
 from ogrpo.setup.sources import check_sources
@@ -69,7 +69,7 @@ def test_imitation_lowers_the_validation_loss_and_goes_on_where_it_was_stopped(
     assert f"warm start read from {folder}" in shown
 
     monkeypatch.setenv("OGRPO_CACHE_DIR", str(tmp_path / "other"))
-    imitate = models.make_imitate
+    imitate = imitation.make_imitate
 
     def stopping(*args):
         step, count = imitate(*args), iter(range(100))
@@ -81,10 +81,10 @@ def test_imitation_lowers_the_validation_loss_and_goes_on_where_it_was_stopped(
 
         return one
 
-    monkeypatch.setattr(models, "make_imitate", stopping)
+    monkeypatch.setattr(imitation, "make_imitate", stopping)
     with pytest.raises(KeyboardInterrupt):
         imitated(config)
-    monkeypatch.setattr(models, "make_imitate", imitate)
+    monkeypatch.setattr(imitation, "make_imitate", imitate)
     resumed, shown = imitated(config)
     assert "imitation goes on from step 4" in shown
     for one in (again, resumed):

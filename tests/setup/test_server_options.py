@@ -19,7 +19,7 @@ from ogrpo.rollout.collection import Collector
 from ogrpo.rollout.endpoint import Endpoint, Service
 from ogrpo.rollout.vllm import Options, Refused, RolloutError
 from ogrpo.serving.bridge import embedded_model
-from ogrpo.setup import build, servers
+from ogrpo.setup import servers
 from ogrpo.setup.build import collection_limits
 from ogrpo.setup.servers import connect
 from tests.rollout.collection.scripted import LONG, SAMPLING, Scripted, equal_rewards, request_at
@@ -213,13 +213,13 @@ SET = {
 
 @pytest.mark.parametrize("program", ["train", "eval"])
 def test_options_of_the_command_line_reach_the_engine(monkeypatch, program):
-    monkeypatch.setattr(build, "connect_policy", lambda *_, options, **__: options)
+    monkeypatch.setattr(servers, "connect_policy", lambda *_, options, **__: options)
     table = "rollout" if program == "train" else "servers"
     words = [f"--{table}.{name.replace('_', '-')}={value}" for name, value in SET.items()]
     words = [f"--{table}.url=http://host:8000", *words]
     config = asked_for(*words) if program == "train" else eval_config(*words)
     config = from_sizes(config)
-    options = build.make_server_engine(config, CONFIG, world.TOKENIZER)
+    options = servers.make_server_engine(config, CONFIG, world.TOKENIZER)
     assert {name: getattr(options, name) for name in SET} == SET
     assert all(getattr(Options(), name) != value for name, value in SET.items())
     # What says where servers are, and how long the start waits for them, is for this side alone.

@@ -20,10 +20,10 @@ from rich.console import Console
 from ogrpo.loop import start, train
 from ogrpo.rollout.endpoint import Endpoint, Service
 from ogrpo.serving.bridge import embedded_model
-from ogrpo.setup.build import make_parts, make_server_engine
+from ogrpo.setup.build import make_parts
 from ogrpo.setup.model import make_model, save_model
 from ogrpo.setup.prepare import prepare
-from ogrpo.setup.servers import serve_command
+from ogrpo.setup.servers import make_server_engine, serve_command
 from tests.loop.walk import base_of, counts
 
 pytestmark = pytest.mark.slow

@@ -81,7 +81,7 @@ def test_an_evaluation_takes_the_first_so_many_of_its_split():
 def test_fewer_problems_than_asked_for_are_counted():
     with closing(prepare(held_out(SMALL, "validation", prompts=MOST_HELDOUT + 3))) as prepared:
         left_out = prepared.left_out
-    assert ("prompts fewer than asked for are in the split 'validation'", 3) in left_out
+    assert ("prompts fewer than requested are in the split 'validation'", 3) in left_out
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ from itertools import islice
 import pytest
 
 from ogrpo.rewards.extract import EXTRACTORS
-from ogrpo.setup.judges import LOOKS_FOR
+from ogrpo.setup.prepare import LOOKS_FOR
 from ogrpo.tasks.registry import read_task
 from ogrpo.tasks.word_problems import DISTRACTED, STORIES, problems, result
 

@@ -27,11 +27,11 @@ from ogrpo.protocol import Engine, IntArray, Sampling
 from ogrpo.report.run_dir import RunDir
 from ogrpo.serving.bridge import embedded_engine
 from ogrpo.setup.cache import keep_compiled_programs
-from ogrpo.setup.find_task import TaskLengths, find_task
-from ogrpo.setup.model import DTYPES, with_folder
+from ogrpo.setup.devices import DTYPES
+from ogrpo.setup.find_task import TaskLengths, find_task, with_numbers
+from ogrpo.setup.model import with_folder
 from ogrpo.setup.prepare import chat_variables, make_pool, make_tokenizer
 from ogrpo.setup.servers import connect
-from ogrpo.setup.settle import with_numbers
 from ogrpo.system.files import write_json
 from ogrpo.tasks import EvaluationProtocol, Example, Task
 from ogrpo.tasks.encode import encode_example

@@ -29,7 +29,7 @@ FLIPPED = "flipped"
 
 
 class RewardError(RuntimeError):
-    """No completion of a batch could be judged."""
+    """Raised where every completion of a batch could not be judged."""
 
 
 class GroupJudge:

@@ -25,7 +25,7 @@ from ogrpo.report.run_dir import RunDir
 from ogrpo.run.dump import Dump, DumpedUpdate, read_dump
 from ogrpo.run.findings import lines, stages, survivors
 from ogrpo.setup.build import find_devices, make_optimizer, make_recipe
-from ogrpo.setup.model import DTYPES
+from ogrpo.setup.devices import DTYPES
 
 
 def diagnose(folder: Path) -> Iterator[str]:

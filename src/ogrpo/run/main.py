@@ -37,20 +37,21 @@ from ogrpo.run.resuming import begin
 from ogrpo.run.session import Callback, Finished, Invocation, Session, as_json
 from ogrpo.setup.build import find_devices, make_parts
 from ogrpo.setup.cache import keep_compiled_programs
-from ogrpo.setup.devices import open_mesh
-from ogrpo.setup.judges import judge_lines
-from ogrpo.setup.model import DTYPES, save_model, with_folder
-from ogrpo.setup.prepare import prepare
+from ogrpo.setup.devices import DTYPES, open_mesh
+from ogrpo.setup.model import save_model, with_folder
+from ogrpo.setup.prepare import judge_lines, prepare
 from ogrpo.setup.processes import (
+    SharedEngine,
     agreed,
     check_alike,
     check_processes,
     quiet_elsewhere,
     same_model,
+    shared_parts,
+    shared_run,
     start_processes,
 )
 from ogrpo.setup.servers import connect
-from ogrpo.setup.shared import SharedEngine, shared_parts, shared_run
 from ogrpo.setup.sources import check_sources
 from ogrpo.system.terminal import RunNote, shown
 from ogrpo.tasks import Task

@@ -5,12 +5,13 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from rich.console import Console
 
 from ogrpo.config.train import TrainConfig
+from ogrpo.config.update import Processes
 from ogrpo.config.values import to_json
 from ogrpo.loop.parts import Parts, Record
 from ogrpo.loop.state import LoopState
@@ -19,7 +20,6 @@ from ogrpo.report.run_dir import RunDir
 from ogrpo.rewards.judge import Judge, RewardCounts
 from ogrpo.setup.devices import Devices
 from ogrpo.setup.prepare import Prepared
-from ogrpo.setup.processes import alone
 from ogrpo.system.terminal import shown, without_secrets
 
 Callback = Callable[[LoopState, Record], object]
@@ -82,7 +82,7 @@ class Finished:
 
 def as_json(config: TrainConfig) -> dict[str, Any]:
     """The config as it is written into the run's folder."""
-    values = to_json(alone(config))
+    values = to_json(replace(config, processes=Processes()))  # how they were started is no part
     return {key: value for key, value in values.items() if key not in OF_THIS_CALL}
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import jax
 import numpy as np
@@ -13,7 +13,21 @@ from ogrpo.config.method import BASELINE, algorithm, check, knobs, region_fn, si
 from ogrpo.config.train import TrainConfig
 from ogrpo.core.algorithms import STEPS, VALUES
 from ogrpo.data.packing import TOKEN_RUNGS, Shape
-from ogrpo.data.tokenizer import TextTokenizer
+from ogrpo.data.replay import (
+    BufferLimits,
+    Fifo,
+    Layout,
+    Prioritised,
+    ReplayBuffer,
+    Sampler,
+    Stratified,
+    Table,
+    advantage,
+    novelty,
+    positives,
+    recency,
+    uniform,
+)
 from ogrpo.kernels import attention
 from ogrpo.learner.examine import make_noise
 from ogrpo.learner.hosts import fetch
@@ -30,236 +44,27 @@ from ogrpo.loop.parts import (
     MethodInputs,
     MismatchLimit,
 )
-from ogrpo.policy import DecoderConfig
-from ogrpo.policy.flops import (
-    Adapter,
-    Layout,
-    forward_flops,
-    padded,
-    sample_flops,
-    update_flops,
-)
+from ogrpo.policy import DecoderConfig, flops
 from ogrpo.policy.lora import TARGETS
 from ogrpo.protocol import Engine, Sampling
 from ogrpo.rollout.check import Terms
 from ogrpo.rollout.collection import CollectionLimits
-from ogrpo.rollout.embedded import EmbeddedEngine
-from ogrpo.rollout.nccl import Nccl
-from ogrpo.rollout.vllm import Options, Unavailable, VllmEngine
-from ogrpo.rollout.vllm.options import credentials_of_environment
-from ogrpo.serving.bridge import connect_policy, embedded_engine, least_read
-from ogrpo.setup.buffers import make_buffer
+from ogrpo.rollout.vllm import Unavailable
+from ogrpo.serving.bridge import embedded_engine, least_read
 from ogrpo.setup.devices import Devices, make_devices, on_one_device, ways
 from ogrpo.setup.prepare import Prepared
 
-
-def make_recipe(config: TrainConfig, policy_fn: PolicyFn) -> Recipe:
-    """The update's static half."""
-    wanted, skips, chosen = config.override, config.optimizer.skip_zero_variance, algorithm(config)
-    return Recipe(
-        policy_fn=policy_fn,
-        algorithm=chosen,
-        reads=chosen.inputs(knobs(config)),
-        mask_zero_variance=wanted.mask_zero_variance or (skips and silent(config)),
-        count_masked=wanted.count_masked,
-        microbatches=config.optimizer.microbatches,
-        skip_zero_variance=skips,
-        packed=config.optimizer.batching == "packed",
-        together=ways(config),
-        offload=config.optimizer.offloads_moments,
-        region_fn=region_fn(config),
-    )
-
-
-def learning_rate(config: TrainConfig) -> optax.Schedule:
-    """Linear warm-up, then a linear decay over the rest of the run."""
-    wanted, updates = config.optimizer, config.schedule.updates
-    warmup = min(wanted.warmup, updates - 1)
-    peak = config.peak_rate
-    return optax.join_schedules(
-        [
-            optax.linear_schedule(peak / (warmup + 1), peak, warmup),
-            optax.linear_schedule(peak, peak * (1 - wanted.decay), updates - warmup),
-        ],
-        [warmup],
-    )
-
-
-def make_hypers_at(config: TrainConfig) -> Callable[[int, float, int], Hypers]:
-    """`(update, clip scale, seed) -> hyper-parameters`."""
-    rate, own = learning_rate(config), knobs(config)
-
-    def hypers_at(update: int, clip_scale: float, seed: int) -> Hypers:
-        clip = {name: own[name] * clip_scale for name in ("eps_low", "eps_high") if name in own}
-        size = float(np.asarray(rate(update)))
-        return hypers(size, config.rollout.temperature, {**own, **clip}, seed=seed)
-
-    return hypers_at
-
-
-def make_optimizer(config: TrainConfig) -> optax.GradientTransformation:
-    """AdamW's direction; the step size comes with each update."""
-    wanted = config.optimizer
-    return adam(
-        b1=wanted.b1,
-        b2=wanted.b2,
-        eps=wanted.eps,
-        weight_decay=wanted.weight_decay,
-        max_grad_norm=wanted.max_grad_norm,
-        moments=wanted.moments,
-    )
-
-
-def find_devices(config: TrainConfig, decoder: DecoderConfig) -> Devices:
-    """The functions that depend on where the train state lies; a run builds them once."""
-    return make_devices(config, decoder, make_optimizer(config), first_region(config))
-
-
-def make_server_engine(
-    config: TrainConfig,
-    decoder: DecoderConfig,
-    tokenizer: TextTokenizer,
-    nccl: Nccl | None = None,
-    start_patience: float | None = None,
-) -> VllmEngine:
-    """Servers at `rollout.url` behind the engine interface; `nccl` goes with that transport."""
-    wanted, who = config.rollout, credentials_of_environment()
-    options = Options(
-        folder=wanted.folder,
-        transport=wanted.transport,
-        push=wanted.push,
-        listen=wanted.listen,
-        advertise=wanted.advertise,
-        in_flight=wanted.in_flight,
-        timeout=wanted.timeout,
-        patience=wanted.patience,
-        start_patience=start_patience,
-        attempts=wanted.attempts,
-        per_server=wanted.per_server,
-        tolerance=wanted.tolerance,
-        **who._asdict(),
-    )
-    return connect_policy(
-        wanted.roots,
-        decoder,
-        eos_id=tokenizer.eos_id,
-        max_length=config.longest_prompt + config.longest_answer,
-        texts=tokenizer.sample_texts(),
-        options=options,
-        nccl=nccl,
-    )
-
-
-def make_engine(
-    config: TrainConfig,
-    decoder: DecoderConfig,
-    eos_id: int,
-    devices: Devices,
-    *,
-    quantize: Literal["none", "int8"] = "none",
-) -> EmbeddedEngine:
-    """The trainer's own sampler, a batch of prompts at a time."""
-    return embedded_engine(
-        decoder,
-        eos_id=eos_id,
-        batch_size=config.schedule.prompts,
-        prompt_length=config.longest_prompt,
-        place_fn=devices.place_prompts,
-        fetch_fn=fetch,
-        quantize=quantize,
-    )
-
-
-def first_region(config: TrainConfig) -> Any:
-    """The trust region's state before the first update; () where it has none."""
-    wanted = region_fn(config)
-    return () if wanted is None else wanted(algorithm(config).loss).init()
-
-
-def adapter(config: TrainConfig) -> Adapter | None:
-    """What adapters cost, if there are any."""
-    if config.lora.rank is None:
-        return None
-    return Adapter(config.lora.rank, TARGETS[config.lora.targets])
-
-
-def count_costs(config: TrainConfig, decoder: DecoderConfig) -> Costs:
-    """FLOPs of a step's parts, from their shapes."""
-    shapes = {
-        "n": config.schedule.prompts,
-        "g": config.rollout.group_size,
-        "p": config.longest_prompt,
-        "t": config.longest_completion,
-    }
-    beside, parts = adapter(config), config.optimizer.microbatches
-    name, keys = config.kernels.attention, shapes["p"] + shapes["t"]
-    step = attention.step_of(name, keys, jax.default_backend())
-
-    def layout(shape: Shape | None, microbatches: int) -> Layout:
-        if shape is None:
-            return padded(**shapes, microbatches=microbatches, step=step)
-        return Layout(**shape.sizes, blocked=step is not None)
-
-    def update(shape: Shape | None) -> int:
-        how = {"remat": config.model.remat, "adapter": beside}
-        return update_flops(decoder, layout(shape, parts), **how).total
-
-    def score(shape: Shape | None) -> int:
-        return forward_flops(decoder, layout(shape, 1), adapter=beside).total
-
-    one_cpu = on_one_device(config) and jax.default_backend() == "cpu"
-    read = None if config.rollout.url else least_read(shapes["t"], one_cpu=one_cpu)
-
-    def rollout(longest: int) -> int:
-        lengths = [longest] * (shapes["n"] * shapes["g"])
-        return sample_flops(decoder, **shapes, lengths=lengths, least_read=read).total
-
-    return Costs(rollout, update, score)
-
-
-def make_packer(config: TrainConfig) -> Packer | None:
-    """How batches are packed, if they are."""
-    wanted = config.optimizer
-    if wanted.batching == "padded":
-        return None
-    skips, together = wanted.skip_zero_variance, ways(config)
-    return Packer(wanted.microbatches, skips, together, wanted.microbatch_tokens)
-
-
-def batching_line(config: TrainConfig) -> str:
-    """How the updates' batches are laid out, and what they can cost."""
-    wanted, rollout = config.optimizer, config.rollout
-    places = config.longest_prompt + rollout.group_size * config.longest_completion
-    each = config.schedule.prompts * places // wanted.microbatches
-    shared = ways(config)
-    spread = "" if shared == 1 else f" over {shared} devices"
-    cut = f"{wanted.microbatches} x {each:,} tokens{spread}"
-    if wanted.batching == "padded":
-        return f"batches: padded to {cut}"
-    if wanted.microbatch_tokens is not None:
-        each = f"{wanted.microbatch_tokens:,} tokens{' a device' if shared > 1 else ''}"
-        return f"batches: packed, in parts of at most {each}; each shape compiled once"
-    ladder = f"at most {4 * TOKEN_RUNGS} row lengths, each shape compiled once"
-    return f"batches: packed, at most {cut}; {ladder}"
-
-
-def measures_noise(config: TrainConfig) -> bool:
-    """Whether the noise of an update's gradient can be measured, and is wanted."""
-    several = config.schedule.prompts > 1
-    return config.evaluation.gradient_variance and several and on_one_device(config)
-
-
-def collection_limits(config: TrainConfig) -> CollectionLimits:
-    """How far collection may run ahead: `lead` batches, each a sync interval staler at most."""
-    wanted = config.rollout
-    return CollectionLimits(
-        lead=config.schedule.sync_offset,
-        max_staleness=None,
-        workers=wanted.workers,
-        judges=config.reward.processes,
-        prompts_per_call=wanted.prompts_per_call,
-        ordered=wanted.in_flight == "wait",
-    )
+EMPTY = {
+    "ids": [],
+    "uses": [],
+    "next_id": 0,
+    "cursor": 0,
+    "version": 0,
+    "capacity": 64,
+    "counts": {},
+    "segments": {},
+}
+"""The state of a buffer that nothing was put into: segments of a run begun before are set aside."""
 
 
 def make_parts(
@@ -271,7 +76,7 @@ def make_parts(
     devices: Devices | None = None,
     experience: Path | None = None,
 ) -> Parts:
-    """Everything that the loop composes.
+    """Makes everything that the loop composes.
 
     Args:
       config: settled, as `prepared.config` is.
@@ -281,22 +86,48 @@ def make_parts(
       devices: `find_devices(config, decoder)`, where they were made before.
       experience: the folder of the replay buffer. Without it the buffer is in memory alone, and a
         checkpoint of a run that holds groups is refused.
+
+    Raises:
+      ValueError: an option is unknown, or would be without effect.
     """
     check(config)
     devices = devices or find_devices(config, decoder)
-    recipe = make_recipe(config, devices.policy_fn)
-    how = (config, decoder, prepared.tokenizer.eos_id, devices)
-    embedded = make_engine(*how, quantize=config.rollout.quantize)
-    serving = None if config.evaluation.engine == "embedded" else engine
+    recipe, eos_id = make_recipe(config, devices.policy_fn), prepared.tokenizer.eos_id
+    embedded = partial(
+        embedded_engine,
+        decoder,
+        eos_id=eos_id,
+        batch_size=config.schedule.prompts,
+        prompt_length=config.longest_prompt,
+        place_fn=devices.place_prompts,
+        fetch_fn=fetch,
+    )
+    sampling = Sampling(
+        temperature=config.rollout.temperature,
+        max_tokens=config.longest_completion,
+        group_size=config.rollout.group_size,
+    )
     collection = Collection(
-        engine=engine or embedded,
-        sampling=training_sampling(config),
-        terms=terms(config, decoder, None if engine else prepared.tokenizer.eos_id),
+        engine=engine or embedded(quantize=config.rollout.quantize),
+        sampling=sampling,
+        # An engine from outside may have end tokens of its own.
+        terms=Terms(sampling, decoder.vocab_size, None if engine else eos_id),
         reward_fn=prepared.judge,
         reward_metrics=prepared.judge.metrics,
         limits=collection_limits(config),
         retry_on=(Unavailable,),
     )
+    serving = None if config.evaluation.engine == "embedded" else engine
+    evaluator = Evaluator(
+        engine=serving or embedded(quantize="none"),
+        sampling=Sampling(
+            temperature=config.evaluation.temperature,
+            max_tokens=config.longest_answer,
+            group_size=config.evaluation.samples or config.rollout.group_size,
+        ),
+        judge=prepared.judge_heldout.heldout,
+    )
+    noisy = config.evaluation.gradient_variance and config.schedule.prompts > 1
     learner = Learner(
         init=devices.init,
         shapes=devices.shapes,
@@ -305,7 +136,7 @@ def make_parts(
         score=devices.make_score(recipe.policy_fn),
         values=devices.make_values(recipe.policy_fn) if VALUES in recipe.reads else None,
         update=devices.make_update(recipe),
-        noise=make_noise(recipe) if measures_noise(config) else None,
+        noise=make_noise(recipe) if noisy and on_one_device(config) else None,
         examine=devices.make_examine(recipe),
         reference=HOST_MEMORY if config.optimizer.offloads_reference else DEVICE_MEMORY,
         reset_optimizer=reset(make_optimizer(config)) if config.schedule.reset_optimizer else None,
@@ -330,35 +161,183 @@ def make_parts(
         learner=learner,
         method=method,
         limits=limits,
-        evaluator=Evaluator(
-            engine=serving or make_engine(*how),
-            sampling=evaluation_sampling(config),
-            judge=prepared.judge_heldout.heldout,
-        ),
+        evaluator=evaluator,
         certificate=None if config.certificate.delta is None else config.certificate,
         costs=count_costs(config, decoder),
     )
 
 
-def training_sampling(config: TrainConfig) -> Sampling:
-    """How the groups that are trained on are drawn."""
-    return Sampling(
-        temperature=config.rollout.temperature,
-        max_tokens=config.longest_completion,
-        group_size=config.rollout.group_size,
+def find_devices(config: TrainConfig, decoder: DecoderConfig) -> Devices:
+    """Returns the functions that depend on where the train state lies; a run makes them once."""
+    region = region_fn(config)
+    first = () if region is None else region(algorithm(config).loss).init()
+    return make_devices(config, decoder, make_optimizer(config), first)
+
+
+def make_recipe(config: TrainConfig, policy_fn: PolicyFn) -> Recipe:
+    """Returns the update's static half."""
+    override, optimizer, method = config.override, config.optimizer, algorithm(config)
+    skips = optimizer.skip_zero_variance
+    return Recipe(
+        policy_fn=policy_fn,
+        algorithm=method,
+        reads=method.inputs(knobs(config)),
+        mask_zero_variance=override.mask_zero_variance or (skips and silent(config)),
+        count_masked=override.count_masked,
+        microbatches=optimizer.microbatches,
+        skip_zero_variance=skips,
+        packed=optimizer.batching == "packed",
+        together=ways(config),
+        offload=optimizer.offloads_moments,
+        region_fn=region_fn(config),
     )
 
 
-def terms(config: TrainConfig, decoder: DecoderConfig, eos_id: int | None) -> Terms:
-    """What completions have to be; an engine from outside may have end tokens of its own."""
-    return Terms(training_sampling(config), decoder.vocab_size, eos_id)
+def make_optimizer(config: TrainConfig) -> optax.GradientTransformation:
+    """Returns AdamW's direction; the step size comes with each update."""
+    options = config.optimizer
+    return adam(
+        b1=options.b1,
+        b2=options.b2,
+        eps=options.eps,
+        weight_decay=options.weight_decay,
+        max_grad_norm=options.max_grad_norm,
+        moments=options.moments,
+    )
 
 
-def evaluation_sampling(config: TrainConfig) -> Sampling:
-    """How answers to held-out prompts are drawn."""
-    wanted = config.evaluation
-    return Sampling(
-        temperature=wanted.temperature,
-        max_tokens=config.longest_answer,
-        group_size=wanted.samples or config.rollout.group_size,
+def make_hypers_at(config: TrainConfig) -> Callable[[int, float, int], Hypers]:
+    """Returns `(update, clip scale, seed) -> hyper-parameters`.
+
+    The learning rate rises linearly to its peak, and decays linearly over the rest of the run.
+    """
+    optimizer, updates, values = config.optimizer, config.schedule.updates, knobs(config)
+    warmup, peak = min(optimizer.warmup, updates - 1), config.peak_rate
+    rate = optax.join_schedules(
+        [
+            optax.linear_schedule(peak / (warmup + 1), peak, warmup),
+            optax.linear_schedule(peak, peak * (1 - optimizer.decay), updates - warmup),
+        ],
+        [warmup],
+    )
+
+    def hypers_at(update: int, clip_scale: float, seed: int) -> Hypers:
+        clipped = [name for name in ("eps_low", "eps_high") if name in values]
+        clip = {name: values[name] * clip_scale for name in clipped}
+        size = float(np.asarray(rate(update)))
+        return hypers(size, config.rollout.temperature, {**values, **clip}, seed=seed)
+
+    return hypers_at
+
+
+def make_buffer(
+    config: TrainConfig, vocab_size: int, folder: Path | None, state: dict[str, Any] | None
+) -> ReplayBuffer:
+    """Makes a new buffer, or the one that a checkpoint describes.
+
+    Args:
+      config: of the run. Without `replay.groups` the buffer holds a batch, or all of the warm-up.
+      vocab_size: of the policy.
+      folder: of the run's experience; None keeps it in memory alone.
+      state: a checkpoint's description of the buffer.
+    """
+    replay, schedule = config.replay, config.schedule
+    samplers: dict[str, Callable[[Table], Sampler]] = {
+        "fifo": Fifo,
+        "uniform": partial(uniform, replace=False),
+        "stratified": partial(Stratified, replace=False),
+    }
+    weights = {
+        "fresh": partial(recency, half_life=replay.half_life),
+        "unused": partial(novelty, exponent=1.0),
+        "advantage": partial(advantage, exponent=1.0, floor=0.0),
+        "positives": positives,
+    }
+    for name, weight in weights.items():
+        samplers[name] = partial(Prioritised, weight=weight, replace=False)
+    limits = BufferLimits(
+        groups=replay.groups or schedule.prompts * max(schedule.warmup, 1),
+        staleness=replay.max_staleness,
+        uses=replay.max_uses,
+    )
+    return ReplayBuffer.open(
+        folder,
+        Layout(config.rollout.group_size, vocab_size, np.dtype(replay.log_prob_dtype).type),
+        limits,
+        samplers[replay.sampler],
+        state=state or EMPTY,
+        refuse_zero_variance=replay.refuse_zero_variance,
+    )
+
+
+def count_costs(config: TrainConfig, decoder: DecoderConfig) -> Costs:
+    """Returns the FLOPs of a step's parts, from their shapes."""
+    shapes = {
+        "n": config.schedule.prompts,
+        "g": config.rollout.group_size,
+        "p": config.longest_prompt,
+        "t": config.longest_completion,
+    }
+    lora, microbatches = config.lora, config.optimizer.microbatches
+    adapter = None if lora.rank is None else flops.Adapter(lora.rank, TARGETS[lora.targets])
+    keys, backend = shapes["p"] + shapes["t"], jax.default_backend()
+    step = attention.step_of(config.kernels.attention, keys, backend)
+    one_cpu = on_one_device(config) and backend == "cpu"
+    read = None if config.rollout.url else least_read(shapes["t"], one_cpu=one_cpu)
+
+    def layout(shape: Shape | None, microbatches: int) -> flops.Layout:
+        if shape is None:
+            return flops.padded(**shapes, microbatches=microbatches, step=step)
+        return flops.Layout(**shape.sizes, blocked=step is not None)
+
+    def rollout(longest: int) -> int:
+        lengths = [longest] * (shapes["n"] * shapes["g"])
+        return flops.sample_flops(decoder, **shapes, lengths=lengths, least_read=read).total
+
+    def update(shape: Shape | None) -> int:
+        remat = {"remat": config.model.remat, "adapter": adapter}
+        return flops.update_flops(decoder, layout(shape, microbatches), **remat).total
+
+    def score(shape: Shape | None) -> int:
+        return flops.forward_flops(decoder, layout(shape, 1), adapter=adapter).total
+
+    return Costs(rollout, update, score)
+
+
+def make_packer(config: TrainConfig) -> Packer | None:
+    """Returns the layout of packed batches; None where they are padded."""
+    options = config.optimizer
+    if options.batching == "padded":
+        return None
+    skips, tokens = options.skip_zero_variance, options.microbatch_tokens
+    return Packer(options.microbatches, skips, ways(config), tokens)
+
+
+def batching_line(config: TrainConfig) -> str:
+    """Returns how the updates' batches are laid out, and their largest size."""
+    options, rollout = config.optimizer, config.rollout
+    places = config.longest_prompt + rollout.group_size * config.longest_completion
+    each = config.schedule.prompts * places // options.microbatches
+    shared = ways(config)
+    spread = "" if shared == 1 else f" over {shared} devices"
+    cut = f"{options.microbatches} x {each:,} tokens{spread}"
+    if options.batching == "padded":
+        return f"batches: padded to {cut}"
+    if options.microbatch_tokens is not None:
+        each = f"{options.microbatch_tokens:,} tokens{' a device' if shared > 1 else ''}"
+        return f"batches: packed, in parts of at most {each}; each shape compiled once"
+    ladder = f"at most {4 * TOKEN_RUNGS} row lengths, each shape compiled once"
+    return f"batches: packed, at most {cut}; {ladder}"
+
+
+def collection_limits(config: TrainConfig) -> CollectionLimits:
+    """Returns how far collection may run ahead: `lead` batches, each a sync interval staler."""
+    rollout = config.rollout
+    return CollectionLimits(
+        lead=config.schedule.sync_offset,
+        max_staleness=None,
+        workers=rollout.workers,
+        judges=config.reward.processes,
+        prompts_per_call=rollout.prompts_per_call,
+        ordered=rollout.in_flight == "wait",
     )

@@ -1,4 +1,4 @@
-"""Where results that are costly to make again are kept: compiled programs and warm starts."""
+"""The cache of results that are costly to make again: compiled programs and warm starts."""
 
 import os
 import time
@@ -17,9 +17,9 @@ ZLIB = b"\x78"
 
 
 def cache_path() -> Path:
-    """`OGRPO_CACHE_DIR`, or else the user's cache folder for this platform."""
-    chosen = os.environ.get("OGRPO_CACHE_DIR")
-    return Path(chosen) if chosen else platformdirs.user_cache_path("ogrpo")
+    """Returns `OGRPO_CACHE_DIR`, or else the user's cache folder for this platform."""
+    folder = os.environ.get("OGRPO_CACHE_DIR")
+    return Path(folder) if folder else platformdirs.user_cache_path("ogrpo")
 
 
 def weights_folder(path: Path, show: Show = silent) -> Path:
@@ -28,7 +28,7 @@ def weights_folder(path: Path, show: Show = silent) -> Path:
 
 
 def keep_compiled_programs() -> None:
-    """Keeps XLA's programs between runs, unless JAX was already told where."""
+    """Keeps XLA's programs between runs, unless JAX already has a folder for them."""
     if jax.config.values["jax_compilation_cache_dir"] is None:
         folder = cache_path() / "xla"
         drop_torn(folder)
@@ -45,8 +45,8 @@ def drop_torn(folder: Path) -> int:
     marker, begun = folder / SWEPT, time.time()
     try:
         since = marker.stat().st_mtime if marker.exists() else 0.0
-        found = [file for file in folder.glob("*-cache") if file.stat().st_mtime >= since]
-        torn = [file for file in found if not is_whole(file.read_bytes())]
+        recent = [file for file in folder.glob("*-cache") if file.stat().st_mtime >= since]
+        torn = [file for file in recent if not is_whole(file.read_bytes())]
         for file in torn:
             file.unlink(missing_ok=True)
         if folder.is_dir():

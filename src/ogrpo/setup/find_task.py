@@ -7,17 +7,17 @@ from typing import Any, NamedTuple
 
 from ogrpo.config.train import TrainConfig
 from ogrpo.config.values import INERT, check_conditions
+from ogrpo.data.tokenizer import TextTokenizer
 from ogrpo.loop.parts import stream_seed
+from ogrpo.protocol import IntArray
 from ogrpo.rewards.extract import EXTRACTORS, Extractor
 from ogrpo.rewards.math import MathReward
 from ogrpo.rewards.reward import Reward, as_rewards, load_reward
-from ogrpo.setup.lessons import Lessons, careless_teacher
+from ogrpo.setup.imitation import Lessons, careless_teacher
 from ogrpo.tasks import Example, Task, arithmetic
-from ogrpo.tasks.arithmetic import WordProblem
 from ogrpo.tasks.example import SOLUTION_COLUMN
 from ogrpo.tasks.official import fill
 from ogrpo.tasks.problems import Problem, final_answer
-from ogrpo.tasks.problems import Split as Parted
 from ogrpo.tasks.registry import TASKS, read_task
 from ogrpo.tasks.rows import FILES, is_rows
 
@@ -25,6 +25,10 @@ GENERATED = "arithmetic"
 """The problems that are made here, without files."""
 MOST_HELDOUT = 2048
 """Problems that are made for each held-out split; an evaluation takes the first so many."""
+LOADED_RATE, MADE_RATE = 1e-6, 1e-3
+"""Default learning rates of a model that is loaded, and of one that is made here."""
+USUAL_LENGTH = 256
+"""Tokens of a completion, where no worked solution says how long one is."""
 
 
 class TaskLengths(NamedTuple):
@@ -38,31 +42,42 @@ GENERATED_LENGTHS = TaskLengths(prompt=32, completion=14)
 
 
 @dataclass(frozen=True)
-class Found:
-    """A task with what its reader knows beside it."""
+class LoadedTask:
+    """A task with the lessons and lengths that its reader knows."""
 
     task: Task
     lessons: Lessons | None = None
     lengths: TaskLengths | None = None
 
 
-def find_task(config: TrainConfig, given: Task | None = None) -> Found:
+def find_task(config: TrainConfig, task: Task | None = None) -> LoadedTask:
     """Reads the task that is trained on, and the one that is evaluated on where that is another.
 
     Args:
       config: names the tasks.
-      given: in place of the one that `config.task` names.
+      task: in place of the one that `config.task` names.
 
     Raises:
       ValueError: there is no such task or file, a line of it is wrong, or an option about rewards
         has none to act on.
     """
-    found = _find(config) if given is None else Found(asked(config, given))
-    if config.evaluation.task is not None:
-        other = found.task.evaluated_on(evaluation_task(config, config.evaluation.task))
-        found = replace(found, task=other)
-    check_judging(config, found.task, given is not None)
-    return replace(found, task=replace(found.task, success=config.by or found.task.success))
+    data, other = config.data, config.evaluation.task
+    heldout = 0 if other is not None else _parse_heldout(data.heldout)
+    if task is not None:
+        loaded = LoadedTask(with_prompts(config, task))
+    elif is_rows(config.task):
+        loaded = LoadedTask(file_task(config, config.task, heldout=heldout, limit=data.limit))
+    elif is_generated(config):
+        loaded = generated_task(config)
+    else:
+        split = None if other is not None else config.evaluation.split
+        options = {"limit": data.limit, "split": split, "heldout": heldout}
+        options |= {"train": data.train, "seed": data.seed}  # of those that are made here
+        loaded = LoadedTask(official_task(config, config.task, data.path, options))
+    if other is not None:
+        loaded = replace(loaded, task=loaded.task.evaluated_on(evaluation_task(config, other)))
+    _check_judging(config, loaded.task, brought=task is not None)
+    return replace(loaded, task=replace(loaded.task, success=config.by or loaded.task.success))
 
 
 def is_generated(config: TrainConfig) -> bool:
@@ -70,33 +85,19 @@ def is_generated(config: TrainConfig) -> bool:
     return config.task == GENERATED or (config.task == "gsm8k" and config.data.path is None)
 
 
-def _find(config: TrainConfig) -> Found:
-    data, elsewhere = config.data, config.evaluation.task is not None
-    if is_rows(config.task):
-        part = 0 if elsewhere else _heldout(data.heldout)
-        return Found(own_task(config, config.task, heldout=part, limit=data.limit))
-    if is_generated(config):
-        return generated(config)
-    split = None if elsewhere else config.evaluation.split
-    part = 0 if elsewhere else _heldout(data.heldout)
-    options = {"limit": data.limit, "split": split, "heldout": part}
-    options |= {"train": data.train, "seed": data.seed}  # of those that are made here
-    return Found(real_task(config, config.task, data.path, options))
-
-
 def evaluation_task(config: TrainConfig, name: str) -> Task:
-    """Another task to evaluate on: of a file all lines, of an official one what it holds out."""
+    """Returns another task to evaluate on: all lines of a file, or an official one's held-out."""
     if not is_rows(name):
         split = {"split": config.evaluation.split}
-        return real_task(config, name, config.evaluation.path, split)
-    whole = own_task(config, name, heldout=0, limit=None)
+        return official_task(config, name, config.evaluation.path, split)
+    whole = file_task(config, name, heldout=0, limit=None)
     return replace(whole, train=(), heldout=whole.train)
 
 
-def own_task(
+def file_task(
     config: TrainConfig, path: str, *, heldout: str | float | int | None, limit: int | None
 ) -> Task:
-    """A file of one's own: its answers are judged by math-verify unless rewards are given."""
+    """Reads a file of one's own; without rewards its answers are judged by math-verify."""
     task = Task.from_file(
         path,
         rewards=rewards_of(config),
@@ -105,10 +106,11 @@ def own_task(
         heldout=heldout,
         limit=limit,
     )
-    return asked(config, task)
+    return with_prompts(config, task)
 
 
-def _heldout(value: str | None) -> str | float | int | None:
+def _parse_heldout(value: str | None) -> str | float | int | None:
+    """Reads `data.heldout`: a file, a share or a number of prompts."""
     if value is None or is_rows(value):
         return value
     try:
@@ -121,42 +123,23 @@ def _heldout(value: str | None) -> str | float | int | None:
 
 
 def rewards_of(config: TrainConfig) -> tuple[Reward, ...]:
-    """The rewards that the config names; by default its answers are compared by math-verify."""
+    """Returns the rewards that the config names; by default math-verify's comparison."""
     if not config.rewards:
         return (math_reward(config, EXTRACTORS["marker"]),)
     return as_rewards([load_reward(name) for name in config.rewards], config.reward.weights or None)
 
 
 def math_reward(config: TrainConfig, extract: Extractor) -> Reward:
-    """The comparison of answers, which `extract` finds unless the config says where they stand."""
-    wanted = config.reward
-    chosen = extract if wanted.extraction is None else EXTRACTORS[wanted.extraction]
-    return Reward("math", MathReward(chosen, seconds=wanted.seconds, processes=wanted.processes))
+    """Returns the comparison of answers; the config may say another place to extract them from."""
+    judging = config.reward
+    if judging.extraction is not None:
+        extract = EXTRACTORS[judging.extraction]
+    function = MathReward(extract, seconds=judging.seconds, processes=judging.processes)
+    return Reward("math", function)
 
 
-def check_judging(config: TrainConfig, task: Task, given: bool) -> None:
-    """Refuses options about rewards that none of the task's rewards reads."""
-    rewards = [*task.rewards, *(task.evaluation_rewards or ())]
-    compared = any(isinstance(reward.function, MathReward) for reward in rewards)
-    own = given or bool(config.rewards)
-    killable = not all(reward.bounded for reward in rewards)
-    table = (
-        (
-            "reward.extraction reward.seconds",
-            lambda _: compared and not own,
-            "no answers are compared by the trainer's math-verify",
-        ),
-        (
-            "reward.call-seconds reward.memory-gib",
-            lambda _: killable,
-            "the rewards bound their own time and memory",
-        ),
-    )
-    check_conditions(config, table, clause=INERT)
-
-
-def asked(config: TrainConfig, task: Task) -> Task:
-    """The task with its prompts put as `data.prompt` says.
+def with_prompts(config: TrainConfig, task: Task) -> Task:
+    """Returns the task with its prompts put as `data.prompt` says.
 
     Raises:
       ValueError: the prompts are messages, or the template has no place for them.
@@ -169,61 +152,69 @@ def asked(config: TrainConfig, task: Task) -> Task:
             f"data.prompt is {template!r}, which puts prompts of text, and those of {task.name!r}"
             " are messages: leave it out, or give --data.system"
         )
-    parts = ([_put(template, example) for example in part] for part in (task.train, task.heldout))
-    train, heldout = parts
-    return replace(task, train=train, heldout=heldout)
+
+    def filled(examples: Sequence[Example]) -> list[Example]:
+        return [replace(each, prompt=fill(template, str(each.prompt))) for each in examples]
+
+    return replace(task, train=filled(task.train), heldout=filled(task.heldout))
 
 
-def _put(template: str, example: Example) -> Example:
-    return replace(example, prompt=fill(template, str(example.prompt)))
-
-
-def real_task(config: TrainConfig, name: str, path: str | None, options: Mapping[str, Any]) -> Task:
-    """A task of the literature, from its official files.
+def official_task(
+    config: TrainConfig, name: str, path: str | None, options: Mapping[str, Any]
+) -> Task:
+    """Reads a task of the literature from its official files.
 
     Args:
       config: brings the prompt and the rewards.
       name: of the task.
       path: where its files are.
-      options: those of the readers, which take some of them; None is not given.
+      options: of the readers, each of which takes some of them; None is left out.
     """
     if name not in TASKS:
         read_task(name)  # says which there are
-    own = rewards_of(config) if config.rewards else None
-    wanted = {"prompt": config.data.prompt, "rewards": own, **options}
-    known = inspect.signature(TASKS[name].read).parameters
-    taken = {key: value for key, value in wanted.items() if key in known and value is not None}
-    task = read_task(name, path, **taken)
-    return task if config.rewards else _judged_as_asked(config, task)
-
-
-def _judged_as_asked(config: TrainConfig, task: Task) -> Task:
-    rewards = tuple(
+    rewards = rewards_of(config) if config.rewards else None
+    options = {"prompt": config.data.prompt, "rewards": rewards, **options}
+    options = {key: x for key, x in options.items() if x is not None and takes(name, key)}
+    task = read_task(name, path, **options)
+    if config.rewards:
+        return task
+    judged = tuple(
         math_reward(config, reward.function.extract)
         if isinstance(reward.function, MathReward)
         else reward
         for reward in task.rewards
     )
-    return replace(task, rewards=rewards, evaluation_rewards=None)
+    return replace(task, rewards=judged, evaluation_rewards=None)
 
 
-def generated(config: TrainConfig) -> Found:
-    """The main study's problems, and the teacher whose answers to others a decoder imitates.
+def takes(task: str, option: str) -> bool:
+    """Whether the official reader of a task has an option; an unknown task is refused later."""
+    return task not in TASKS or option in inspect.signature(TASKS[task].read).parameters
+
+
+def generated_task(config: TrainConfig) -> LoadedTask:
+    """Makes the main study's problems, and the lessons of the teacher that a decoder imitates.
 
     They depend on `data.seed` only, so that runs are judged on the same problems.
     """
-    warm, first = config.warm_start.problems, config.data.train
-    made = arithmetic.split(first + warm, MOST_HELDOUT, seed=config.data.seed)
-    heldout = made.heldout if config.evaluation.split == "validation" else _test(config, made)
-    train = made.train[:first][: config.data.limit]
+    data, warm = config.data, config.warm_start.problems
+    made = arithmetic.split(data.train + warm, MOST_HELDOUT, seed=data.seed)
+    heldout = made.heldout
+    if config.evaluation.split != "validation":
+        # A stream of its own: were it a later part of the others', then with less training data it
+        # would begin where settings were chosen with more.
+        others = {problem.question for part in made for problem in part}
+        seed = stream_seed(data.seed, "test", 0)
+        heldout = arithmetic.generate(MOST_HELDOUT, seed, apart_from=others)
+    train, lessons = made.train[: data.train], made.train[data.train :]
     task = Task(
         name=GENERATED,
-        train=_examples(train),
+        train=_examples(train[: data.limit]),
         heldout=_examples(heldout),
         rewards=rewards_of(config),
     )
-    lessons = careless_teacher(config, made.train[first:])
-    return Found(asked(config, task), lessons, GENERATED_LENGTHS)
+    teacher = careless_teacher(config, lessons)
+    return LoadedTask(with_prompts(config, task), teacher, GENERATED_LENGTHS)
 
 
 def _examples(problems: Sequence[Problem]) -> list[Example]:
@@ -233,9 +224,44 @@ def _examples(problems: Sequence[Problem]) -> list[Example]:
     ]
 
 
-def _test(config: TrainConfig, others: Parted[WordProblem]) -> list[WordProblem]:
-    # A stream of its own: were it a later part of the others', then with less training data it
-    # would begin where settings were chosen with more.
-    taken = {problem.question for part in others for problem in part}
-    seed = stream_seed(config.data.seed, "test", 0)
-    return arithmetic.generate(MOST_HELDOUT, seed, apart_from=taken)
+def with_numbers(config: TrainConfig, lengths: TaskLengths, rate: float) -> TrainConfig:
+    """Returns the config with these lengths and this learning rate where it has none."""
+    data, rollout, optimizer = config.data, config.rollout, config.optimizer
+    return replace(
+        config,
+        data=replace(data, prompt_length=data.prompt_length or lengths.prompt),
+        rollout=replace(rollout, max_tokens=rollout.max_tokens or lengths.completion),
+        optimizer=replace(optimizer, learning_rate=optimizer.learning_rate or rate),
+    )
+
+
+def settle(
+    config: TrainConfig, loaded: LoadedTask, tokenizer: TextTokenizer, prompts: Sequence[IntArray]
+) -> TrainConfig:
+    """Returns the config with the lengths and the learning rate that it leaves open."""
+    lengths, column = loaded.lengths, loaded.task.solutions
+    if lengths is None:
+        texts = [x.columns[column] for x in loaded.task.train if column and x.columns.get(column)]
+        solutions = (len(tokenizer.encode(text, add_eos=True)) for text in texts)
+        lengths = TaskLengths(max(map(len, prompts)), max(solutions, default=USUAL_LENGTH))
+    return with_numbers(config, lengths, LOADED_RATE if config.model.path else MADE_RATE)
+
+
+def _check_judging(config: TrainConfig, task: Task, *, brought: bool) -> None:
+    """Refuses options about rewards that none of the task's rewards reads."""
+    rewards = [*task.rewards, *(task.evaluation_rewards or ())]
+    compared = any(isinstance(reward.function, MathReward) for reward in rewards)
+    killable = not all(reward.bounded for reward in rewards)
+    table = (
+        (
+            "reward.extraction reward.seconds",
+            lambda _: compared and not brought and not config.rewards,
+            "no answers are compared by the trainer's math-verify",
+        ),
+        (
+            "reward.call-seconds reward.memory-gib",
+            lambda _: killable,
+            "the rewards bound their own time and memory",
+        ),
+    )
+    check_conditions(config, table, clause=INERT)

@@ -1,9 +1,9 @@
-"""A task made ready: its examples found, tokenised and filtered, what was not given settled."""
+"""A task made ready: its examples tokenised and filtered, its rewards started, numbers settled."""
 
+import inspect
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from ogrpo.config.train import TrainConfig
@@ -13,19 +13,30 @@ from ogrpo.data.tokenizer import TextTokenizer, train_bpe, word_level
 from ogrpo.loop.judge import GroupJudge, StepJudge
 from ogrpo.loop.parts import Prompts
 from ogrpo.policy import DecoderConfig, load_config
+from ogrpo.rewards.extract import EXTRACTORS
+from ogrpo.rewards.judge import Judge
 from ogrpo.rewards.pool import RewardPool
-from ogrpo.rewards.reward import Reward
+from ogrpo.rewards.reward import Reward, place_of
 from ogrpo.setup.cache import weights_folder
-from ogrpo.setup.find_task import GENERATED, find_task
-from ogrpo.setup.judges import with_named_rewards
-from ogrpo.setup.lessons import Lessons, worked_solutions
-from ogrpo.setup.settle import settled
+from ogrpo.setup.find_task import GENERATED, find_task, settle
+from ogrpo.setup.imitation import Lessons, worked_solutions
 from ogrpo.system.files import parse_json
 from ogrpo.tasks import Example, Task, arithmetic
 from ogrpo.tasks.encode import Encoded, encode_examples
 from ogrpo.tasks.registry import TASKS
 
-Counts = Sequence[tuple[str, int]]
+RENDERED = {"messages", "add_generation_prompt"}
+"""Variables that every chat template gets."""
+NO_LIMIT = 1 << 30
+"""Tokens of a prompt, while its limit is not settled."""
+LOOKS_FOR = {
+    "marker": "the one number after the last ####",
+    "boxed": "the last \\boxed{...}",
+    "free": "an answer anywhere, a box first",
+    "choice": "the letter of a choice",
+    "last": "the last number",
+}
+"""The part of an answer that each extractor returns."""
 
 
 @dataclass(frozen=True)
@@ -44,41 +55,56 @@ class Prepared:
     judge_steps: StepJudge
     """Judges the lines of answers to problems that are made here."""
     lessons: Lessons | None
-    """What a decoder that is made here imitates first."""
-    left_out: Counts
-    end_rewards: Callable[[], None]
-
-    def close(self) -> None:
-        """Ends the processes of the rewards."""
-        self.end_rewards()
+    """Demonstrations that a decoder that is made here imitates first."""
+    left_out: Sequence[tuple[str, int]]
+    """Labels and counts of examples that are not used."""
+    close: Callable[[], None]
+    """Ends the processes of the rewards."""
 
 
-def prepare(config: TrainConfig, given: Task | None = None) -> Prepared:
-    """Finds the task, makes a tokenizer where the model has none, and starts its rewards.
+def prepare(config: TrainConfig, task: Task | None = None) -> Prepared:
+    """Reads the task, makes a tokenizer where the model has none, and starts its rewards.
 
     Args:
       config: lengths and learning rate may be left open.
-      given: a task in place of the one that `config.task` names.
+      task: in place of the one that `config.task` names.
 
     Raises:
       ValueError: the task cannot be found or read, no prompt fits, or there are fewer than a batch.
     """
-    found = find_task(config, given)
-    task = replace(found.task, heldout=found.task.heldout[: config.evaluation.prompts])
+    brought, loaded = task is not None, find_task(config, task)
+    task = replace(loaded.task, heldout=loaded.task.heldout[: config.evaluation.prompts])
     tokenizer = make_tokenizer(config, task)
     check_chat(config, tokenizer)
-    train, heldout = (_encode(config, tokenizer, part) for part in (task.train, task.heldout))
-    if given is not None:
-        config = with_named_rewards(config, task.rewards)
-    config = settled(config, task, tokenizer, train.prompts + heldout.prompts, found.lengths)
-    train, heldout = (_fitting(config, part) for part in (train, heldout))
-    check_batch(config, train)
-    imitates = config.model.path is None or config.warm_start.solutions
-    lessons = found.lessons or (
-        worked_solutions(config, task, tokenizer, train) if imitates else None
+    variables = chat_variables(config)
+    train, heldout = (
+        encode_examples(
+            examples,
+            tokenizer,
+            prompt_length=NO_LIMIT,
+            system=config.data.system,
+            chat_variables=variables,
+        )
+        for examples in (task.train, task.heldout)
     )
+    if brought:
+        config = with_named_rewards(config, task.rewards)
+    config = settle(config, replace(loaded, task=task), tokenizer, train.prompts + heldout.prompts)
+    train, heldout = (_fitting(config, part) for part in (train, heldout))
+    if len(train.prompts) < config.schedule.prompts:
+        raise ValueError(
+            f"there are {len(train.prompts)} training prompts, fewer than a batch of"
+            f" schedule.prompts = {config.schedule.prompts}: give more, or smaller batches"
+        )
+    lessons = loaded.lessons
+    if lessons is None and (config.model.path is None or config.warm_start.solutions):
+        lessons = worked_solutions(config, task, tokenizer, train)
     judges, close = make_judges(config, task, (train.examples, heldout.examples), tokenizer)
-    length = config.longest_prompt
+    length, few = config.longest_prompt, []
+    if (config.evaluation.task or config.task) in TASKS:
+        split = config.evaluation.split
+        lacking = max(0, config.evaluation.prompts - len(task.heldout))
+        few = [(f"prompts fewer than requested are in the split {split!r}", lacking)]
     return Prepared(
         config=config,
         task=task,
@@ -93,43 +119,46 @@ def prepare(config: TrainConfig, given: Task | None = None) -> Prepared:
             *task.left_out,
             (f"training prompts longer than {length} tokens, left out", train.too_long),
             (f"held-out prompts longer than {length} tokens, left out", heldout.too_long),
-            *few_heldout(config, task),
+            *few,
             *(() if lessons is None else lessons.left_out),
         ],
-        end_rewards=close,
+        close=close,
     )
 
 
-def few_heldout(config: TrainConfig, task: Task) -> Counts:
-    """How many held-out prompts are lacking, of a split that is asked for by name."""
-    if (config.evaluation.task or config.task) not in TASKS:
-        return []
-    few = max(0, config.evaluation.prompts - len(task.heldout))
-    return [(f"prompts fewer than asked for are in the split {config.evaluation.split!r}", few)]
+def _fitting(config: TrainConfig, encoded: Encoded) -> Encoded:
+    """Returns the examples whose prompts are as short as prompts may be."""
+    length = config.longest_prompt
+    pairs = zip(encoded.prompts, encoded.examples, strict=True)
+    fitting = [pair for pair in pairs if len(pair[0]) <= length]
+    lost = len(encoded.prompts) - len(fitting)
+    if lost and not fitting:
+        raise ValueError(
+            f"none of {lost} prompts fits into data.prompt-length = {length} tokens; the shortest"
+            f" has {min(map(len, encoded.prompts))}: raise --data.prompt-length"
+        )
+    return Encoded([ids for ids, _ in fitting], [x for _, x in fitting], encoded.too_long + lost)
 
 
 def make_tokenizer(config: TrainConfig, task: Task) -> TextTokenizer:
-    """The model's own tokenizer, or one made for the task."""
+    """Loads the model's tokenizer, or makes one for the task.
+
+    Raises:
+      ValueError: one of the model's files is missing or wrong, or it has too small a vocabulary.
+    """
     if config.model.path is not None:
-        return model_tokenizer(weights_folder(config.model.path))
-    if _in_words(task):
+        folder = weights_folder(config.model.path)
+        tokenizer = TextTokenizer.load(folder)
+        check_vocabulary(tokenizer, load_config(folder), str(folder))
+        return tokenizer
+    words = {*arithmetic.vocabulary()}
+    if task.name == GENERATED and all(words.issuperset(text.split()) for text in task.texts()):
         return word_level(arithmetic.vocabulary())
     return train_bpe(
         task.texts(),
         vocab_size=config.model.tokenizer_size,
         chat_template=PLAIN_CHAT if task.is_chat else None,
     )
-
-
-def model_tokenizer(folder: Path) -> TextTokenizer:
-    """The tokenizer of a model's folder, which the model's config is compared with.
-
-    Raises:
-      ValueError: one of their files is missing or wrong, or the model has too small a vocabulary.
-    """
-    tokenizer = TextTokenizer.load(folder)
-    check_vocabulary(tokenizer, load_config(folder), str(folder))
-    return tokenizer
 
 
 def check_vocabulary(tokenizer: TextTokenizer, decoder: DecoderConfig, what: str) -> None:
@@ -141,79 +170,30 @@ def check_vocabulary(tokenizer: TextTokenizer, decoder: DecoderConfig, what: str
     )
 
 
-def _in_words(task: Task) -> bool:
-    """Whether the problems are generated ones, and not another task of that name."""
-    known = {*arithmetic.vocabulary()}
-    return task.name == GENERATED and all(known.issuperset(x.split()) for x in task.texts())
-
-
 def chat_variables(config: TrainConfig) -> Mapping[str, Any]:
-    """The chat template's variables; values are JSON where they can be, and texts elsewhere."""
+    """Returns the chat template's variables; values are JSON where they can be, else texts."""
+
+    def value(text: str) -> Any:
+        try:
+            json.loads(text)
+        except (ValueError, RecursionError):
+            return text
+        return parse_json(text, f"--data.chat {text:.40}")
+
     pairs = [pair.partition("=") for pair in config.data.chat]
-    return {name: _value(text) for name, _, text in pairs}
-
-
-RENDERED = {"messages", "add_generation_prompt"}
-"""What a chat template is always given."""
+    return {name: value(text) for name, _, text in pairs}
 
 
 def check_chat(config: TrainConfig, tokenizer: TextTokenizer) -> None:
     """Refuses variables that the tokenizer's chat template does not read."""
     template = tokenizer.chat_template
     known = set() if template is None else template_variables(template) - RENDERED
+    reads = f"the chat template reads {', '.join(sorted(known))}"
     for name in chat_variables(config):
         require(
             name in known,
             f"data.chat sets {name}, which changes nothing here: "
-            + ("there is no chat template" if template is None else _reads(known)),
-        )
-
-
-def _reads(known: set[str]) -> str:
-    return f"the chat template reads {', '.join(sorted(known))}"
-
-
-def _value(text: str) -> Any:
-    try:
-        json.loads(text)
-    except (ValueError, RecursionError):
-        return text
-    return parse_json(text, f"--data.chat {text:.40}")
-
-
-def _encode(config: TrainConfig, tokenizer: TextTokenizer, examples: Sequence[Example]) -> Encoded:
-    return encode_examples(
-        examples,
-        tokenizer,
-        prompt_length=NO_LIMIT,
-        system=config.data.system,
-        chat_variables=chat_variables(config),
-    )
-
-
-NO_LIMIT = 1 << 30
-"""Tokens of a prompt, while its limit is not settled."""
-
-
-def _fitting(config: TrainConfig, encoded: Encoded) -> Encoded:
-    length = config.longest_prompt
-    pairs = zip(encoded.prompts, encoded.examples, strict=True)
-    kept = [pair for pair in pairs if len(pair[0]) <= length]
-    lost = len(encoded.prompts) - len(kept)
-    if lost and not kept:
-        raise ValueError(
-            f"none of {lost} prompts fits into data.prompt-length = {length} tokens; the shortest"
-            f" has {min(map(len, encoded.prompts))}: raise --data.prompt-length"
-        )
-    return Encoded([ids for ids, _ in kept], [e for _, e in kept], encoded.too_long + lost)
-
-
-def check_batch(config: TrainConfig, train: Encoded) -> None:
-    """Refuses a task that is smaller than a batch."""
-    if len(train.prompts) < config.schedule.prompts:
-        raise ValueError(
-            f"there are {len(train.prompts)} training prompts, fewer than a batch of"
-            f" schedule.prompts = {config.schedule.prompts}: give more, or smaller batches"
+            + ("there is no chat template" if template is None else reads),
         )
 
 
@@ -223,14 +203,19 @@ def make_judges(
     examples: tuple[Sequence[Example], Sequence[Example]],
     tokenizer: TextTokenizer,
 ) -> tuple[tuple[GroupJudge, GroupJudge], Callable[[], None]]:
-    """Judges of training and of evaluation, and what ends their processes.
+    """Returns the judges of training and of evaluation, and what ends their processes.
 
     A reward that keeps counts of its own counts answers to held-out prompts apart.
     """
-    own = tuple(map(counting_apart, task.evaluation_rewards or task.rewards))
-    apart = task.evaluation_rewards is not None or own != task.rewards
+
+    def apart(reward: Reward) -> Reward:
+        make = getattr(reward.function, "counting_apart", None)
+        return reward if make is None else replace(reward, function=make())
+
+    heldout = tuple(map(apart, task.evaluation_rewards or task.rewards))
     pools = [make_pool(config, task.rewards)]
-    pools += [make_pool(config, own)] if apart else []
+    if task.evaluation_rewards is not None or heldout != task.rewards:
+        pools.append(make_pool(config, heldout))
     judges = (
         GroupJudge(pools[0], examples[0], tokenizer.decode, flip=config.reward.flip),
         GroupJudge(pools[-1], examples[1], tokenizer.decode, success=task.success),
@@ -239,24 +224,68 @@ def make_judges(
     def close() -> None:
         for pool in pools:
             pool.close()
-        for reward in (*task.rewards, *own):
+        for reward in (*task.rewards, *heldout):
             getattr(reward.function, "close", lambda: None)()
 
     return judges, close
 
 
-def counting_apart(reward: Reward) -> Reward:
-    """The reward with counts of its own, where it has any."""
-    make = getattr(reward.function, "counting_apart", None)
-    return reward if make is None else replace(reward, function=make())
-
-
 def make_pool(config: TrainConfig, rewards: Sequence[Reward]) -> RewardPool:
-    """The processes that rewards run in."""
-    wanted = config.reward
+    """Starts the processes that rewards run in."""
+    judging = config.reward
     return RewardPool(
         rewards,
-        processes=wanted.processes,
-        seconds=wanted.call_seconds,
-        memory_gib=wanted.memory_gib,
+        processes=judging.processes,
+        seconds=judging.call_seconds,
+        memory_gib=judging.memory_gib,
     )
+
+
+def judge_lines(task: Task) -> list[str]:
+    """Returns the reward that decides success, and a line about each reward."""
+    rewards = task.heldout_rewards
+    names = ", ".join(reward.name for reward in rewards)
+    if task.success is not None:
+        decides = f"{task.success} decides what is right (Pass@k)"
+    elif len(rewards) == 1:
+        decides = f"{names} decides what is right (Pass@k) where all that it gives is 0 or 1"
+    else:
+        decides = (
+            f"the only one of {names} that is 0 or 1 decides what is right (Pass@k), if there is"
+            " one: --by NAME says which"
+        )
+    in_training = [reward for reward in task.rewards if reward not in rewards]
+    return [
+        decides,
+        *(f"  {_description(reward)}" for reward in rewards),
+        *(f"  {_description(reward)} (in training)" for reward in in_training),
+    ]
+
+
+def _description(reward: Reward) -> str:
+    """Returns a reward's name, its weight where that is not 1, and what it looks for."""
+    weight = "" if reward.weight == 1 else f", weight {reward.weight:g}"
+    function = reward.function
+    if not isinstance(function, Judge):
+        return f"{reward.name}{weight}: {place_of(function)}"
+    compares = (inspect.getdoc(type(function)) or "").partition("\n")[0].rstrip(".")
+    extract = getattr(function, "extract", None)
+    ways = [LOOKS_FOR[name] for name, way in EXTRACTORS.items() if way is extract]
+    where = f"; it looks for {ways[0]}" if ways else ""
+    return f"{reward.name}{weight}: {compares[:1].lower()}{compares[1:]}{where}"
+
+
+def with_named_rewards(config: TrainConfig, rewards: Sequence[Reward]) -> TrainConfig:
+    """Returns the config with the rewards of a task in Python, by file and name.
+
+    The file is without its line, which other changes move.
+    """
+    names = []
+    for reward in rewards:
+        file, _, line = place_of(reward.function).rpartition(":")
+        names.append(f"{file if line.isdigit() else place_of(reward.function)}:{reward.name}")
+    weights = tuple(reward.weight for reward in rewards)
+    if all(weight == 1 for weight in weights):
+        weights = ()
+    judging = replace(config.reward, weights=weights)
+    return replace(config, rewards=tuple(names), reward=judging)

@@ -39,7 +39,7 @@ STUDY_RATE = 5e-4
 
 def main_study(**parts: Any) -> TrainConfig:
     """A config of the generated problems, with their lengths and the studies' learning rate."""
-    from ogrpo.setup.settle import GENERATED_LENGTHS, with_numbers  # --help needs no task
+    from ogrpo.setup.find_task import GENERATED_LENGTHS, with_numbers  # --help needs no task
 
     return with_numbers(TrainConfig(**parts), GENERATED_LENGTHS, STUDY_RATE)
 

@@ -1,15 +1,27 @@
-"""Several processes of one run: how they find each other, and what they must agree on.
+"""Several processes of one run: finding each other, and sharing what the first alone does.
 
 Every process runs the whole program: it reads the task and the model, and runs the loop. The first
-alone talks to servers, judges answers, keeps the replay buffer and writes; what it learns there it
-tells the others (`shared`), so that all take the same branches. Arrays are cut over all devices.
+alone talks to servers, judges answers, keeps the replay buffer and writes; its results go to the
+others, so that all take the same branches. Arrays are cut over all devices.
+
+    engine      servers: the first publishes and requests; no other gets the groups of an evaluation
+    collector   the first's batches, sent to all; over the embedded sampler all sample in step
+    buffer      the first's draws, sent to all
+    rewards     of an evaluation, sent to all
+    run folder  written by the first
+
+Methods of the shared parts are called by all processes in the same order, from the loop's thread
+alone.
 """
 
 import hashlib
 import json
-from collections.abc import Sequence
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from signal import Signals
+from typing import Any, cast
 
 import jax
 import numpy as np
@@ -18,17 +30,22 @@ from rich.console import Console
 from ogrpo.config.train import TrainConfig
 from ogrpo.config.update import Processes
 from ogrpo.config.values import require, to_json
-from ogrpo.learner.hosts import everyone, from_first, is_first, several
-from ogrpo.loop.parts import Ids
+from ogrpo.data.replay import Draw, Experience, ReplayBuffer
+from ogrpo.learner.hosts import everyone, fetch, from_first, is_first, on_first, several
+from ogrpo.loop.parts import Parts
 from ogrpo.policy import DecoderConfig, Params
+from ogrpo.protocol import Engine, Group, IntArray, Sampling
+from ogrpo.report.metrics_file import MetricsWriter, Rewound
+from ogrpo.report.run_dir import RunDir
+from ogrpo.rollout.collection import Collector, Request, Rewarded, RewardFn, Taken
 from ogrpo.setup.model import make_model
 from ogrpo.setup.prepare import Prepared
 
-OWN = ("processes", "run_dir")
-"""What may differ between processes: only the first one's folder is looked at."""
+MAY_DIFFER = ("processes", "run_dir")
+"""Options that may differ between processes: only the first one's folder is looked at."""
 
 
-def start_processes(wanted: Processes) -> None:
+def start_processes(processes: Processes) -> None:
     """Finds the other processes of the run; returns when all are there.
 
     Nothing may have touched a device before. Where the caller called `jax.distributed.initialize`,
@@ -37,42 +54,42 @@ def start_processes(wanted: Processes) -> None:
     Raises:
       ValueError: they did not come, or there is nothing to find them by.
     """
-    if not wanted.several or jax.distributed.is_initialized():
+    if not processes.several or jax.distributed.is_initialized():
         return
     jax.config.update("jax_cpu_collectives_implementation", "gloo")  # of CPUs alone
     try:
-        if wanted.auto:
+        if processes.auto:
             jax.distributed.initialize()
-        else:  # told everything, JAX is not to ask a cluster for the rest
-            named = wanted.coordinator, wanted.count, wanted.id
+        else:  # with everything named, JAX is not to ask a cluster for the rest
+            named = processes.coordinator, processes.count, processes.id
             jax.distributed.initialize(*named, cluster_detection_method="deactivate")
     except (RuntimeError, ValueError) as error:
-        found = "under --processes.auto" if wanted.auto else f"at {wanted.coordinator}"
-        raise ValueError(f"the processes did not find each other {found}: {error}") from error
+        where = "under --processes.auto" if processes.auto else f"at {processes.coordinator}"
+        raise ValueError(f"the processes did not find each other {where}: {error}") from error
 
 
 def check_processes(config: TrainConfig) -> None:
     """Refuses what several processes cannot do together."""
     if not several() or config.rollout.url:
         return
-    for option, value, wanted in (
+    for option, value, only in (
         ("schedule.sync-offset", config.schedule.sync_offset, 0),
         ("rollout.workers", config.rollout.workers, 1),
     ):
         require(
-            value == wanted,
+            value == only,
             f"{option} is {value}, but the embedded sampler of {jax.process_count()} processes"
-            f" samples in step with training: give {wanted}, or servers by --rollout.url",
+            f" samples in step with training: give {only}, or servers by --rollout.url",
         )
 
 
 def check_alike(prepared: Prepared) -> None:
-    """Refuses processes that were given other options, or that read another task or tokenizer."""
+    """Refuses processes that have other options, or that read another task or tokenizer."""
     if not several():
         return
-    told = everyone(digests(prepared))
-    for what in told[0]:
-        others = [n for n, digests in enumerate(told) if digests[what] != told[0][what]]
+    hashes = everyone(digests(prepared))
+    for what in hashes[0]:
+        others = [n for n, each in enumerate(hashes) if each[what] != hashes[0][what]]
         require(
             not others,
             f"the {what} of processes {others} differs from that of process 0: start all of them"
@@ -81,24 +98,24 @@ def check_alike(prepared: Prepared) -> None:
 
 
 def digests(prepared: Prepared) -> dict[str, str]:
-    """SHA-256 of what all processes, and a run that is resumed, must agree on."""
-    options = {name: v for name, v in to_json(prepared.config).items() if name not in OWN}
-    texts = {
+    """Returns SHA-256 of what all processes, and a run that is resumed, must agree on."""
+    options = {k: v for k, v in to_json(prepared.config).items() if k not in MAY_DIFFER}
+
+    def tokens(prompts: Sequence[IntArray]) -> bytes:
+        lengths = np.array([len(ids) for ids in prompts])
+        return b"".join(np.ascontiguousarray(ids).tobytes() for ids in [lengths, *prompts])
+
+    contents = {
         "configuration": json.dumps(options, sort_keys=True, default=str).encode(),
         "tokenizer": prepared.tokenizer.backend.to_str().encode(),
-        "training prompts": _bytes(prepared.prompts.train),
-        "held-out prompts": _bytes(prepared.prompts.heldout),
+        "training prompts": tokens(prepared.prompts.train),
+        "held-out prompts": tokens(prepared.prompts.heldout),
     }
-    return {what: hashlib.sha256(text).hexdigest() for what, text in texts.items()}
-
-
-def _bytes(prompts: Sequence[Ids]) -> bytes:
-    lengths = np.array([len(ids) for ids in prompts])
-    return b"".join(np.ascontiguousarray(ids).tobytes() for ids in [lengths, *prompts])
+    return {what: hashlib.sha256(content).hexdigest() for what, content in contents.items()}
 
 
 def same_model(prepared: Prepared, console: Console) -> tuple[DecoderConfig, Params]:
-    """The decoder and its first parameters, the same in all processes.
+    """Returns the decoder and its first parameters, the same in all processes.
 
     All read a folder or draw random weights for themselves; imitation rounds as its machine does,
     and is left to the first.
@@ -106,24 +123,215 @@ def same_model(prepared: Prepared, console: Console) -> tuple[DecoderConfig, Par
     model = prepared.config.model
     if not several() or model.path is not None or model.random != "none":
         return make_model(prepared, console)
-    decoder, params = from_first(lambda: _on_host(*make_model(prepared, console)))
-    return decoder, params
+
+    def imitated() -> tuple[DecoderConfig, Params]:
+        decoder, params = make_model(prepared, console)
+        return decoder, jax.tree.map(np.asarray, params)
+
+    return from_first(imitated)
 
 
-def _on_host(decoder: DecoderConfig, params: Params) -> tuple[DecoderConfig, Params]:
-    return decoder, jax.tree.map(np.asarray, params)
-
-
-def agreed(heard: Signals | None) -> Signals | None:
-    """The signal that the first of all processes to have heard one has; None where none did."""
-    return next((signal for signal in everyone(heard) if signal is not None), None)
+def agreed(signal: Signals | None) -> Signals | None:
+    """Returns the signal of the first of all processes that got one; None where none did."""
+    return next((each for each in everyone(signal) if each is not None), None)
 
 
 def quiet_elsewhere(console: Console) -> Console:
-    """The console, in the first process; in the others one that shows nothing."""
+    """Returns the console in the first process; in the others one that shows nothing."""
     return console if is_first() else Console(quiet=True)
 
 
-def alone(config: TrainConfig) -> TrainConfig:
-    """The config as the run's folder keeps it: how its processes were started is no part of it."""
-    return replace(config, processes=Processes())
+class SharedEngine:
+    """Servers that the first process talks to, behind the engine interface of all.
+
+    Args:
+      engine: that of the first process; None in the others.
+    """
+
+    def __init__(self, engine: Engine | None) -> None:
+        self.engine = engine
+        self._version = -1
+
+    @property
+    def _first(self) -> Engine:
+        assert self.engine is not None  # called in the first process alone
+        return self.engine
+
+    @property
+    def version(self) -> int:
+        """The version published last through this, -1 before any."""
+        return self._version
+
+    def publish(self, params: Any, version: int) -> None:
+        """Fetches the weights from all processes, and has the first push them."""
+        host = fetch(params, everywhere=False)
+        on_first(lambda: self._first.publish(host, version))
+        self._version = version
+
+    def generate(self, prompts: Sequence[IntArray], sampling: Sampling, seed: int) -> list[Group]:
+        """Draws the groups in the first process; returns none in the others."""
+        return on_first(lambda: self._first.generate(prompts, sampling, seed)) or []
+
+    def metrics(self) -> Mapping[str, float]:
+        """Returns those of the first process, which makes the records."""
+        return {} if self.engine is None else self.engine.metrics()
+
+
+class SharedCollector:
+    """The first process's collector, whose batches all processes take.
+
+    Args:
+      engine: a `SharedEngine`, which the first process's collector alone calls; or the embedded
+        sampler over the mesh, which every process's calls at the same time.
+      request_at, sampling, reward_fn, options: as `Collector` takes them.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        request_at: Callable[[int], Request],
+        sampling: Sampling,
+        reward_fn: RewardFn,
+        **options: Any,
+    ) -> None:
+        self._engine = engine
+        self._in_step = not isinstance(engine, SharedEngine)
+        self._version: int | None = None
+        self._collector: Collector | None = None
+        local = engine.engine if isinstance(engine, SharedEngine) else engine
+        if local is not None:
+            judge = reward_fn if is_first() else _unjudged
+            self._collector = Collector(local, request_at, sampling, judge, **options)
+
+    @property
+    def _local(self) -> Collector:
+        assert self._collector is not None  # the first process has one, and all that sample
+        return self._collector
+
+    @property
+    def version(self) -> int | None:
+        """The version published last; None before any."""
+        return self._version
+
+    def publish(self, params: Any, version: int) -> None:
+        """Publishes weights; for servers all processes fetch them whole."""
+        self._version = version
+        if self._in_step:
+            self._local.publish(params, version)
+            return
+        host = fetch(params, everywhere=False)
+        on_first(lambda: self._local.publish(host, version))
+
+    def request(self, until: int) -> None:
+        """Requests batches as `Collector.request`."""
+        if self._collector is not None:
+            self._collector.request(until)
+
+    def take(self, step: int) -> Taken:
+        """Returns the first process's batch; all wait for it."""
+        if self._in_step and not is_first():
+            self._local.take(step)
+        return from_first(lambda: self._local.take(step))
+
+    @contextmanager
+    def alone(self) -> Iterator[Engine]:
+        """Yields the engine, while the first process's collector rests."""
+        with ExitStack() as stack:
+            on_first(lambda: stack.enter_context(self._local.alone()))
+            yield self._engine
+
+    def metrics(self) -> Mapping[str, float]:
+        """Returns those of the first process, which makes the records."""
+        return {} if self._collector is None else self._collector.metrics()
+
+    def __enter__(self) -> "SharedCollector":
+        """Returns the collector itself."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Closes it."""
+        if self._collector is not None:
+            self._collector.close()
+
+
+def _unjudged(_request: Request, _places: Sequence[int], groups: Sequence[Group]) -> list[Rewarded]:
+    """Returns the groups without rewards: those of the first process's come with its batch."""
+    return [Rewarded(group, np.zeros(len(group.completions), np.float32)) for group in groups]
+
+
+class SharedBuffer:
+    """The first process's replay buffer, whose draws all processes get."""
+
+    def __init__(self, make: Callable[[], ReplayBuffer]) -> None:
+        self._buffer = on_first(make)
+
+    @property
+    def _first(self) -> ReplayBuffer:
+        assert self._buffer is not None  # called in the first process alone
+        return self._buffer
+
+    def insert(self, experiences: Sequence[Experience]) -> None:
+        """Inserts groups as `ReplayBuffer.insert`."""
+        on_first(lambda: self._first.insert(experiences))
+
+    def expire(self, version: int) -> None:
+        """Drops groups as `ReplayBuffer.expire`."""
+        on_first(lambda: self._first.expire(version))
+
+    def sample(self, count: int, *, seed: int) -> Draw:
+        """Draws as `ReplayBuffer.sample`, and sends the draw to all."""
+        return from_first(lambda: self._first.sample(count, seed=seed))
+
+    @property
+    def changes(self) -> int:
+        """Changes of the first process's; 0 in the others."""
+        return 0 if self._buffer is None else self._buffer.changes
+
+    def statistics(self) -> dict[str, float]:
+        """Returns those of the first process, which makes the records."""
+        return {} if self._buffer is None else self._buffer.statistics()
+
+    def state(self) -> dict[str, Any]:
+        """Returns the first process's description for a checkpoint; nothing in the others."""
+        return on_first(lambda: self._first.state()) or {}
+
+    def prune(self, states: Iterable[dict[str, Any]] = ()) -> None:
+        """Deletes files as `ReplayBuffer.prune`."""
+        held = list(states)  # read from checkpoints, which all processes read together
+        on_first(lambda: self._first.prune(held))
+
+
+class WatchedRun(RunDir):
+    """A run's folder in a process that only reads it."""
+
+    def write_config(self, config: dict[str, Any]) -> None:
+        """Leaves it to the first process."""
+
+    def rewind(self, step: int, *, keep: bool = False) -> Rewound:  # noqa: ARG002
+        """Leaves it to the first process."""
+        return Rewound(0, 0)
+
+    @contextmanager
+    def metrics_writer(self) -> Iterator[MetricsWriter]:
+        """Yields a writer whose records go nowhere."""
+        with MetricsWriter(os.devnull) as writer:
+            yield writer
+
+
+def shared_run(open_run: Callable[[], RunDir]) -> RunDir:
+    """Returns the folder that the first process opens, in all of them."""
+    path = from_first(lambda: open_run().path)
+    return RunDir(path) if is_first() else WatchedRun(path)
+
+
+def shared_parts(parts: Parts) -> Parts:
+    """Returns the parts of a loop that several processes run; the same where there is one."""
+    if not several():
+        return parts
+    judge, make = parts.evaluator.judge, parts.make_buffer
+    return replace(
+        parts,
+        make_buffer=lambda state: cast(ReplayBuffer, SharedBuffer(lambda: make(state))),
+        evaluator=replace(parts.evaluator, judge=lambda groups: from_first(lambda: judge(groups))),
+        collection=replace(parts.collection, collector=cast(Any, SharedCollector)),
+    )

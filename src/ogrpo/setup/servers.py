@@ -2,7 +2,6 @@
 
 import shlex
 import time
-from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -16,10 +15,10 @@ from ogrpo.policy import DecoderConfig, Params
 from ogrpo.report.run_dir import RunDir
 from ogrpo.rollout.address import check_loopback
 from ogrpo.rollout.nccl import Nccl, dotted
-from ogrpo.rollout.vllm import RolloutError, VllmEngine
+from ogrpo.rollout.vllm import Options, RolloutError, VllmEngine
 from ogrpo.rollout.vllm.api import ask_health
-from ogrpo.serving.bridge import open_nccl
-from ogrpo.setup.build import make_server_engine
+from ogrpo.rollout.vllm.options import credentials_of_environment
+from ogrpo.serving.bridge import connect_policy, open_nccl
 from ogrpo.setup.model import save_model
 from ogrpo.system.terminal import shown
 
@@ -35,7 +34,7 @@ def connect(
     tokenizer: TextTokenizer,
     console: Console,
 ) -> VllmEngine:
-    """The engine over `rollout.url`; a model that has no folder yet is given one to be served from.
+    """Returns the engine over `rollout.url`; saves a model that has no folder to be served from.
 
     Raises:
         RolloutError: a server does not answer within `rollout.wait` seconds, or waiting for it does
@@ -47,8 +46,8 @@ def connect(
     folder = config.model.path or run.initial
     if config.model.path is None:
         save_model(folder, decoder, params, tokenizer)
-        told = f"first weights, for the servers to start from: {folder}"
-        console.print(told, markup=False, soft_wrap=True)
+        line = f"first weights, for the servers to start from: {folder}"
+        console.print(line, markup=False, soft_wrap=True)
     nccl = open_route(config.rollout, console)
     deadline = time.monotonic() + config.rollout.wait
     wait(config, folder, deadline, console)
@@ -58,28 +57,71 @@ def connect(
     return engine
 
 
+def make_server_engine(
+    config: TrainConfig,
+    decoder: DecoderConfig,
+    tokenizer: TextTokenizer,
+    nccl: Nccl | None = None,
+    start_patience: float | None = None,
+) -> VllmEngine:
+    """Returns the servers at `rollout.url` behind the engine interface.
+
+    Args:
+      config: of the run.
+      decoder: the policy's shape.
+      tokenizer: is compared with the servers'.
+      nccl: goes with that transport.
+      start_patience: seconds in which the servers must be ready.
+    """
+    rollout = config.rollout
+    options = Options(
+        folder=rollout.folder,
+        transport=rollout.transport,
+        push=rollout.push,
+        listen=rollout.listen,
+        advertise=rollout.advertise,
+        in_flight=rollout.in_flight,
+        timeout=rollout.timeout,
+        patience=rollout.patience,
+        start_patience=start_patience,
+        attempts=rollout.attempts,
+        per_server=rollout.per_server,
+        tolerance=rollout.tolerance,
+        **credentials_of_environment()._asdict(),
+    )
+    return connect_policy(
+        rollout.roots,
+        decoder,
+        eos_id=tokenizer.eos_id,
+        max_length=config.longest_prompt + config.longest_answer,
+        texts=tokenizer.sample_texts(),
+        options=options,
+        nccl=nccl,
+    )
+
+
 def open_route(rollout: Rollout, console: Console) -> Nccl | None:
-    """Says how servers get weights, if not from a folder, and refuses what they cannot reach.
+    """Shows how servers get weights, if not from a folder, and refuses what they cannot reach.
 
     Returns:
-        What broadcasts the weights, where `rollout.transport` is nccl.
+        The broadcaster of the weights, where `rollout.transport` is nccl.
     """
     if rollout.transport == "folder":
         return None
     if rollout.transport == "nccl":
         nccl = open_nccl()
-        told = f"weights are broadcast to servers by NCCL {dotted(nccl.version)}"
-        console.print(told, markup=False, soft_wrap=True)
+        line = f"weights are broadcast to servers by NCCL {dotted(nccl.version)}"
+        console.print(line, markup=False, soft_wrap=True)
         return nccl
     offered = rollout.advertise or rollout.listen
     check_loopback(offered, rollout.roots, "rollout.listen")
-    told = f"servers pull weights from this machine as {offered}"
-    console.print(shown(told), markup=False, soft_wrap=True)
+    line = f"servers pull weights from this machine as {offered}"
+    console.print(shown(line), markup=False, soft_wrap=True)
     return None
 
 
 def serve_command(config: TrainConfig, url: str, folder: Path) -> str:
-    """What starts a server for this run at `url`, on the machine of that name."""
+    """Returns the command that starts a server for this run at `url`, on that machine."""
     at, longest = urlsplit(url), config.longest_prompt + config.longest_answer
     host = [] if at.hostname in LOOPBACK else ["--host", str(at.hostname)]
     place = [] if at.scheme == "https" else [*host, "--port", str(at.port or 80)]
@@ -89,31 +131,30 @@ def serve_command(config: TrainConfig, url: str, folder: Path) -> str:
 
 
 def wait(config: TrainConfig, folder: Path, deadline: float, console: Console) -> None:
-    """Returns when all servers answer; says what is wrong, and how to start one, if they do not.
+    """Returns when all servers answer; shows what is wrong, and how to start one, until they do.
 
     Raises:
         RolloutError: one does not answer in time, or waiting for it does not help.
     """
-    told: dict[str, str] = {}
-    while missing := _missing(config.rollout.roots):
+    urls = config.rollout.roots
+    shown_reasons: dict[str, str] = {}
+    while True:
+        with ThreadPoolExecutor(len(urls)) as pool:
+            health = dict(zip(urls, pool.map(ask_health, urls), strict=True))
+        missing = {url: reason for url, reason in health.items() if reason is not None}
+        if not missing:
+            return
         if time.monotonic() >= deadline:
             url, why = next(iter(missing.items()))
             command = serve_command(config, url, folder)
             raise RolloutError(f"{url} does not answer; start it with:\n  {command}\nlast: {why}")
         for url, why in missing.items():
-            if url not in told:
-                said = f"waiting for {url} ({why}); start it elsewhere with:"
-                console.print(said, markup=False, soft_wrap=True)
+            if url not in shown_reasons:
+                line = f"waiting for {url} ({why}); start it elsewhere with:"
+                console.print(line, markup=False, soft_wrap=True)
                 command = serve_command(config, url, folder)
                 console.print(f"  {command}", markup=False, highlight=False, soft_wrap=True)
-            elif told[url] != why:
+            elif shown_reasons[url] != why:
                 console.print(f"waiting for {url} ({why})", markup=False, soft_wrap=True)
-            told[url] = why
+            shown_reasons[url] = why
         time.sleep(LOOK_SECONDS)
-
-
-def _missing(urls: Sequence[str]) -> dict[str, str]:
-    """The servers that are to be waited for, and why."""
-    with ThreadPoolExecutor(len(urls)) as pool:
-        found = dict(zip(urls, pool.map(ask_health, urls), strict=True))
-    return {url: why for url, why in found.items() if why is not None}

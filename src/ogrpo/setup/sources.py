@@ -1,15 +1,13 @@
 """Options of data, model, rewards and evaluation, and what of them the task takes."""
 
-import inspect
 from dataclasses import dataclass
 
 from ogrpo.config.method import algorithm
 from ogrpo.config.train import TrainConfig
 from ogrpo.config.values import INERT, Table, check_conditions, require
 from ogrpo.core.algorithms import STEPS
-from ogrpo.setup.find_task import is_generated
+from ogrpo.setup.find_task import is_generated, takes
 from ogrpo.tasks import Task
-from ogrpo.tasks.registry import TASKS
 from ogrpo.tasks.rows import is_rows
 
 
@@ -62,16 +60,11 @@ class Sources:
         task = self.elsewhere or self.config.task
         if self.elsewhere is None and (self.generated or not self.named):
             return self.generated
-        return not is_rows(task) and _takes(task, "split")
+        return not is_rows(task) and takes(task, "split")
 
     def takes(self, option: str) -> bool:
         """Whether the reader of the official task has an option."""
-        return self.official and _takes(self.config.task, option)
-
-
-def _takes(task: str, option: str) -> bool:
-    """Whether the official reader of a task has an option; an unknown task is named later."""
-    return task not in TASKS or option in inspect.signature(TASKS[task].read).parameters
+        return self.official and takes(self.config.task, option)
 
 
 ACTS: Table = (
@@ -161,7 +154,7 @@ def check_sources(config: TrainConfig, task: Task | None = None) -> None:
     """Holds options of data, model, rewards and evaluation to what they have to act on.
 
     Args:
-      config: what is asked for.
+      config: of the run.
       task: in place of the one that the config names.
 
     Raises:

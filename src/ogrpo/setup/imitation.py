@@ -1,0 +1,337 @@
+"""Imitation before reinforcement: of a careless teacher, or of a task's worked solutions."""
+
+import dataclasses
+import hashlib
+import json
+import math
+import os
+import shutil
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from rich.console import Console
+
+from ogrpo import batch as batch_types
+from ogrpo import learner, policy
+from ogrpo.batch import Batch, take
+from ogrpo.config.train import TrainConfig
+from ogrpo.config.values import require
+from ogrpo.data import batching
+from ogrpo.data.batching import PromptStream, pad_groups
+from ogrpo.data.tokenizer import TextTokenizer
+from ogrpo.kernels.log_probs import choose, kernel
+from ogrpo.learner.checkpoint import Checkpoints, content_hash
+from ogrpo.learner.finite import require_finite
+from ogrpo.learner.state import TrainState, adam, init_state
+from ogrpo.learner.warm_start import imitation_loss, make_imitate, warm_start
+from ogrpo.loop import Packer, stream_seed
+from ogrpo.loop.batches import make_batch, to_device
+from ogrpo.policy import DecoderConfig, Params, init_params
+from ogrpo.policy.pretrained import load_pretrained, save_pretrained
+from ogrpo.protocol import Completion, Group, IntArray
+from ogrpo.report.progress import warm_start_bar
+from ogrpo.setup import devices
+from ogrpo.setup.cache import cache_path
+from ogrpo.setup.devices import REMAT, make_policy_fn
+from ogrpo.tasks import Task, arithmetic
+from ogrpo.tasks.arithmetic import WordProblem
+from ogrpo.tasks.encode import Encoded
+
+MADE_RATE, LOADED_RATE = 5e-3, 2e-5
+"""Peak learning rates: of a decoder that is made here, and of loaded weights."""
+MOST_VALIDATED = 64
+"""Demonstrations that imitation from loaded weights holds out: one in twenty, so many at most."""
+
+
+@dataclass(frozen=True)
+class Lessons:
+    """Demonstrations, made when they are needed."""
+
+    groups: Callable[[TextTokenizer], list[Group]]
+    """Each prompt with its answers; their log-probs are not read."""
+    key: str
+    """A hash of what they depend on beside the config."""
+    left_out: Sequence[tuple[str, int]] = ()
+
+
+def careless_teacher(config: TrainConfig, problems: Sequence[WordProblem]) -> Lessons:
+    """Returns answers of a teacher who makes slips, to problems that are not trained on."""
+    warm = config.warm_start
+    problems = problems[: warm.problems]
+
+    def groups(tokenizer: TextTokenizer) -> list[Group]:
+        answers = [
+            arithmetic.demonstrate(
+                problems, seed=stream_seed(config.seed, "teacher", n), teacher=warm.teacher
+            )
+            for n in range(warm.demonstrations)
+        ]
+        return [
+            demonstration(
+                tokenizer.encode_prompt(problem.question),
+                [tokenizer.encode(each.answer, add_eos=True) for each in answered],
+            )
+            for problem, *answered in zip(problems, *answers, strict=True)
+        ]
+
+    digest = hashlib.sha256()
+    for problem in problems:
+        digest.update(f"{problem.question}\n{problem.answer}\n".encode())
+    return Lessons(groups, digest.hexdigest())
+
+
+def worked_solutions(
+    config: TrainConfig, task: Task, tokenizer: TextTokenizer, train: Encoded
+) -> Lessons | None:
+    """Returns the task's solutions to its training prompts; None where there are none."""
+    column = task.solutions
+    if column is None:
+        return None
+    pairs = [
+        (ids, tokenizer.encode(str(example.columns[column]), add_eos=True))
+        for ids, example in zip(train.prompts, train.examples, strict=True)
+        if example.columns.get(column)
+    ]
+    fitting = [(ids, answer) for ids, answer in pairs if len(answer) <= config.longest_completion]
+    digest = hashlib.sha256()
+    for ids, answer in fitting:
+        digest.update(ids.tobytes() + b"\n" + answer.tobytes() + b"\n")
+    lost = len(pairs) - len(fitting)
+    label = f"worked solutions longer than {config.longest_completion} tokens, not imitated"
+    return Lessons(
+        lambda _: [demonstration(ids, [answer]) for ids, answer in fitting],
+        digest.hexdigest(),
+        ((label, lost),) if lost else (),
+    )
+
+
+def demonstration(prompt: IntArray, answers: Sequence[IntArray]) -> Group:
+    """Returns a prompt with answers that nobody sampled."""
+    return Group(
+        prompt,
+        tuple(
+            Completion(
+                token_ids=token_ids,
+                log_probs=np.zeros(len(token_ids), np.float32),
+                policy_version=0,
+                temperature=1.0,
+                finish_reason="stop",
+            )
+            for token_ids in answers
+        ),
+    )
+
+
+def fitting_lessons(config: TrainConfig, groups: list[Group], console: Console) -> list[Group]:
+    """Returns the demonstrations that are as short as completions may be; shows how many are not.
+
+    Raises:
+      ValueError: none is.
+    """
+    longest = config.longest_completion
+    fitting = [g for g in groups if all(len(c.token_ids) <= longest for c in g.completions)]
+    lost = len(groups) - len(fitting)
+    require(
+        bool(fitting),
+        f"no demonstration has at most rollout.max-tokens = {longest} tokens,"
+        " so that there is nothing to imitate: give a larger --rollout.max-tokens, a model"
+        " (--model.path), or shorter worked solutions",
+    )
+    if lost:
+        label = f"demonstrations longer than {longest} tokens, not imitated"
+        console.print(f"{lost} {label}", style="yellow", markup=False)
+    return fitting
+
+
+def warm_started(
+    config: TrainConfig,
+    decoder: DecoderConfig,
+    tokenizer: TextTokenizer,
+    lessons: Lessons,
+    dtype: Any,
+    console: Console,
+    *,
+    start: Params | None = None,
+) -> Params:
+    """Imitates demonstrations, or reads what an equal imitation left in the cache.
+
+    Without weights to start from, random ones of the config's seed are.
+
+    Raises:
+      ValueError: no demonstration fits, there are fewer than two, or imitation diverged.
+    """
+    folder = _cache_folder(config, decoder, tokenizer, lessons, start)
+    if config.warm_start.cache and (folder / "config.json").is_file():
+        console.print(f"warm start read from {folder}", markup=False, soft_wrap=True)
+        return load_pretrained(folder, dtype)[1]
+    groups = fitting_lessons(config, lessons.groups(tokenizer), console)
+    batch = pad_groups(
+        groups,
+        config.longest_prompt,
+        config.longest_completion,
+        rewards=np.zeros((len(groups), len(groups[0].completions)), np.float32),
+    )
+    if start is None:
+        params = _imitate(config, decoder, batch, dtype, console)
+    else:
+        params = _imitate_from(config, decoder, start, batch, folder, console)
+    if config.warm_start.cache:
+        scratch = folder.with_name(f"{folder.name}.{os.getpid()}")
+        save_pretrained(scratch, decoder, params)
+        try:
+            scratch.rename(folder)
+        except OSError:  # another run stored the same weights first
+            shutil.rmtree(scratch)
+    return params
+
+
+def _imitate(
+    config: TrainConfig,
+    decoder: DecoderConfig,
+    demonstrations: Batch[np.ndarray],
+    dtype: Any,
+    console: Console,
+) -> Params:
+    """Imitates from random weights on, on padded batches."""
+    warm = config.warm_start
+    optimizer = adam(b1=0.9, b2=0.98, eps=1e-8, weight_decay=0.01, max_grad_norm=1.0)
+    state = init_state(init_params(decoder, jax.random.key(config.seed), dtype), optimizer)
+    imitate = make_imitate(optimizer, make_policy_fn(decoder))
+    peak = warm.learning_rate or MADE_RATE
+    stream = PromptStream(len(demonstrations.prompt_ids), warm.batch, config.seed)
+    batches = (to_device(take(demonstrations, stream.indices(n))) for n in range(warm.steps))
+    turns = warm_start(state, batches, imitate, optax.cosine_decay_schedule(peak, warm.steps))
+    with warm_start_bar(console, warm.steps) as show:
+        for step, turn in _finite("the warm start diverged", peak, turns, begin=0):
+            state, loss = turn
+            show(step, loss, None)
+    return state.params
+
+
+def _finite(
+    what: str, peak: float, turns: Iterable[tuple[TrainState, float]], *, begin: int
+) -> Iterable[tuple[int, tuple[TrainState, float]]]:
+    """Yields the steps of an imitation from step `begin` + 1 on.
+
+    Raises:
+      ValueError: a loss, or a weight at the end, is not finite.
+    """
+    remedy = f"a smaller --warm-start.learning-rate than {peak:g} may help"
+    state = None
+    for step, turn in enumerate(turns, start=begin + 1):
+        state, loss = turn
+        require(math.isfinite(loss), f"{what}: its loss is {loss} at step {step}; {remedy}")
+        yield step, turn
+    if state is not None:
+        require_finite(state.params, f"{what} at its last step; {remedy}")
+
+
+def _imitate_from(
+    config: TrainConfig,
+    decoder: DecoderConfig,
+    start: Params,
+    demonstrations: Batch[np.ndarray],
+    folder: Path,
+    console: Console,
+) -> Params:
+    """Imitates from loaded weights on: packed, validated, from its last checkpoint if it has one.
+
+    Args:
+      config: of the run.
+      decoder: the weights' shape.
+      start: the weights, whose buffers are taken.
+      demonstrations: padded; the first are held out.
+      folder: where the result will be cached; checkpoints lie beside it until then.
+      console: where losses are shown.
+    """
+    warm, count = config.warm_start, len(demonstrations.prompt_ids)
+    require(count > 1, f"there are {count} worked solutions: imitation needs at least 2")
+    heldout = min(MOST_VALIDATED, -(-count // 20))
+    peak = warm.learning_rate or LOADED_RATE
+    rate = optax.warmup_cosine_decay_schedule(0.0, peak, min(10, warm.steps - 1), warm.steps)
+    head = kernel(
+        choose(config.kernels.log_probs, decoder.vocab_size),
+        kept_bytes=config.kernels.kept_mib << 20,
+    )
+    policy_fn = make_policy_fn(decoder, keep_fn=REMAT[config.model.remat], log_probs_fn=head)
+    optimizer = adam(b1=0.9, b2=0.98, eps=1e-8, weight_decay=0.0, max_grad_norm=1.0)
+    imitate, loss_fn = make_imitate(optimizer, policy_fn), jax.jit(imitation_loss(policy_fn))
+    state = init_state(start, optimizer)
+    packer = Packer(microbatches=1, skip_zero_variance=False)
+
+    def batch_of(indices: np.ndarray) -> Batch[jax.Array]:
+        padded = take(demonstrations, indices)
+        return jax.tree.map(jnp.asarray, make_batch(padded, packer, for_update=False).batch)
+
+    def validated(params: Params) -> float:
+        parts = np.array_split(np.arange(heldout), -(-heldout // warm.batch))
+        losses = [float(loss_fn(params, batch_of(part))) for part in parts]
+        return float(np.average(losses, weights=[len(part) for part in parts]))
+
+    stream = PromptStream(count - heldout, warm.batch, config.seed)
+    steps_folder = folder.with_name(f"{folder.name}.steps")
+    with ExitStack() as stack:
+        checkpoints = stack.enter_context(Checkpoints(steps_folder, keep=1)) if warm.cache else None
+        begin = 0 if checkpoints is None else checkpoints.latest or 0
+        if checkpoints is not None and begin:
+            state, _ = checkpoints.restore(begin, state)
+            console.print(f"imitation goes on from step {begin}")
+        show = stack.enter_context(warm_start_bar(console, warm.steps))
+        batches = (batch_of(heldout + stream.indices(step)) for step in range(begin, warm.steps))
+        turns = warm_start(state, batches, imitate, rate, begin=begin)
+        for step, (state, loss) in _finite("imitation diverged", peak, turns, begin=begin):
+            due = step % warm.save_every == 0 or step == warm.steps
+            validation = validated(state.params) if due else None
+            show(step, loss, validation)
+            if checkpoints is not None and due and step < warm.steps:
+                checkpoints.save(step, state, {"loss": loss, "validation": validation})
+    shutil.rmtree(steps_folder, ignore_errors=True)
+    return state.params
+
+
+def _cache_folder(
+    config: TrainConfig,
+    decoder: DecoderConfig,
+    tokenizer: TextTokenizer,
+    lessons: Lessons,
+    start: Params | None = None,
+) -> Path:
+    """Returns the folder named by everything that the result depends on, our own code included.
+
+    The demonstrations themselves would say it more simply, but take seconds to make.
+    """
+    recipe = {
+        "decoder": dataclasses.asdict(decoder),
+        "warm_start": dataclasses.asdict(config.warm_start) | {"cache": True},
+        "lengths": [config.longest_prompt, config.longest_completion],
+        "prompt": tokenizer.prompt_template,
+        "seed": config.seed,
+        "dtype": config.model.dtype,
+        "versions": [jax.__version__, optax.__version__, np.__version__],
+        "backend": jax.default_backend(),
+        "start": None if start is None else content_hash(start),
+    }
+    digest = hashlib.sha256(json.dumps(recipe, sort_keys=True).encode())
+    digest.update(tokenizer.backend.to_str().encode())
+    digest.update(lessons.key.encode())
+    for source in _sources():
+        digest.update(source.read_bytes())
+    return cache_path() / "warm-start" / digest.hexdigest()[:24]
+
+
+def _sources() -> list[Path]:
+    """Returns the files of the code that demonstrates and that imitates."""
+    modules = (arithmetic, batch_types, batching, devices)
+    packages = [Path(path) for package in (policy, learner) for path in package.__path__]
+    return [
+        *(Path(str(module.__file__)) for module in modules),
+        Path(__file__),
+        *(source for package in packages for source in sorted(package.glob("*.py"))),
+    ]
