@@ -64,12 +64,6 @@ def test_rewards_that_are_not_0_or_1_cannot_be_flip():
         flip(taken, np.array([False, False]))
 
 
-@pytest.mark.parametrize("share", [-0.1, 0.6])
-def test_a_chance_that_is_none_is_refused(share):
-    with pytest.raises(ValueError, match=rf"reward\.flip is {share}"):
-        TrainConfig(reward=Judging(flip=share))
-
-
 def test_nothing_is_flipped_where_nothing_is_trained():
     with pytest.raises(ValueError, match=r"reward\.flip is 0\.1, .* judged as they are"):
         EvalConfig(model=Model(path="here"), reward=Judging(flip=0.1))

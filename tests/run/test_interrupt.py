@@ -7,7 +7,10 @@ import sys
 
 import pytest
 
-from ogrpo.run.interrupt import stop_on_signal
+from ogrpo.cli.main import INTERRUPTED, last_words
+from ogrpo.run import main
+from ogrpo.run.interrupt import StopRequest, stop_on_signal
+from tests.run.small_run import TYPED, go
 
 CHILD = """
 import os, signal, sys, time
@@ -56,3 +59,66 @@ def test_nohup_is_heeded():
             assert not stop
     finally:
         signal.signal(signal.SIGHUP, before)
+
+
+def trained(*_):
+    """Takes the place of the loop: it ends, and nobody stopped it."""
+    yield from ()
+    return None, StopRequest()
+
+
+GO_ON = "go on with:\n  {program} --run-dir {folder} --resume"
+
+
+@pytest.mark.parametrize(
+    ("name", "place", "words"),
+    [
+        (
+            "SIGTERM",
+            "same_model",
+            "no step was taken, and no state is lost; begin again with:\n  {whole}",
+        ),
+        (
+            "SIGHUP",
+            "greedy_answers",
+            f"no step was taken since the run was started, and no state is lost; {GO_ON}",
+        ),
+        ("SIGINT", "finish", f"training is saved; {GO_ON}"),
+    ],
+)
+def test_a_signal_outside_of_the_loop_ends_a_run_with_our_words(
+    name, place, words, tmp_path, monkeypatch
+):
+    number, folder = signal.Signals[name], tmp_path / "run"
+    before = [signal.getsignal(each) for each in signal.Signals]
+    if place == "finish":
+        monkeypatch.setattr(main, "greedy_answers", lambda *_, **__: [])
+        monkeypatch.setattr(main, "train_to_end", trained)
+    monkeypatch.setattr(main, place, lambda *_, **__: os.kill(os.getpid(), number))
+    with pytest.raises(KeyboardInterrupt) as caught:
+        go(folder)
+    values = {"whole": TYPED.whole, "program": TYPED.program, "folder": folder}
+    expected = f"{name}: interrupted at once\n{words.format(**values)}"
+    assert last_words(caught.value) == expected
+    assert (folder / "config.json").exists() == ("--resume" in expected)
+    assert before == [signal.getsignal(each) for each in signal.Signals]
+
+
+@pytest.mark.slow
+def test_the_last_lines_of_a_warm_start_that_sigterm_ends_are_ours(tmp_path):
+    options = ["--run-dir", str(tmp_path / "run"), "--warm-start.steps=100000"]
+    command = [sys.executable, "-m", "ogrpo", "train", *options]
+    env = {**os.environ, "OGRPO_CACHE_DIR": str(tmp_path / "cache")}
+    child = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env
+    )
+    assert child.stdout is not None
+    assert any("run directory" in line for line in child.stdout)
+    child.send_signal(signal.SIGTERM)
+    _, errors = child.communicate(timeout=60)
+    assert child.returncode == INTERRUPTED
+    assert errors.splitlines()[-3:] == [
+        "SIGTERM: interrupted at once",
+        "no step was taken, and no state is lost; begin again with:",
+        f"  ogrpo train {' '.join(options)}",
+    ]

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import jax.numpy as jnp
 import numpy as np
 
-from ogrpo.run.findings import survivors
+from ogrpo.run.diagnose import survivors
 
 
 def findings(far):

@@ -25,7 +25,7 @@ from ogrpo.tasks import Task
 
 @dataclass(frozen=True)
 class TrainResult:
-    """What a run left."""
+    """Folder and outcome of a run."""
 
     run_dir: Path
     """Its folder: metrics.jsonl, checkpoints, report.html, and the model."""
@@ -128,7 +128,7 @@ class Trainer:
 
     @property
     def result(self) -> TrainResult:
-        """What the run left.
+        """Folder and outcome of the run.
 
         Raises:
           RuntimeError: it has not come to its end.

@@ -1,18 +1,21 @@
-"""A dumped update once more, on this machine's CPU: where its numbers cease to be finite."""
+"""A dumped update computed once more, on this machine's CPU: where it ceases to be finite."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from ogrpo.config.train import TrainConfig
 from ogrpo.config.update import Mesh, Processes
 from ogrpo.config.values import from_json
+from ogrpo.core.algorithms import GATES
+from ogrpo.core.survival import SURVIVALS, spread_of
 from ogrpo.learner.checkpoint import Checkpoints
-from ogrpo.learner.examine import make_examine
+from ogrpo.learner.examine import Findings, make_examine
 from ogrpo.learner.finite import names
 from ogrpo.learner.hosts import fetch
 from ogrpo.learner.state import TrainState
@@ -22,14 +25,13 @@ from ogrpo.policy import Params
 from ogrpo.policy.decoder import param_shapes
 from ogrpo.policy.pretrained import load_pretrained
 from ogrpo.report.run_dir import RunDir
-from ogrpo.run.dump import Dump, DumpedUpdate, read_dump
-from ogrpo.run.findings import lines, stages, survivors
+from ogrpo.run.dump import Dump, DumpedUpdate, Stage, first_broken, read_dump, stages
 from ogrpo.setup.build import find_devices, make_optimizer, make_recipe
 from ogrpo.setup.devices import DTYPES
 
 
 def diagnose(folder: Path) -> Iterator[str]:
-    """Line after line, what each update of a dump computes from the run's checkpoint.
+    """Yields lines of what each update of a dump computes from the run's checkpoint.
 
     Raises:
       ValueError: the dump, the checkpoint or the model beneath adapters cannot be read.
@@ -44,23 +46,25 @@ def diagnose(folder: Path) -> Iterator[str]:
     for number, update in enumerate(dump.updates):
         yield ""
         yield heading(number, update)
-        found = fetch(examine(state, to_device(update.batch), update.hypers))
-        yield from lines(stages(found, names(state.params)))
-        yield from survivors(found, update.hypers.knobs)
+        findings = fetch(examine(state, to_device(update.batch), update.hypers))
+        seen = stages(findings, names(state.params))
+        yield from (stage.line() for stage in seen)
+        yield verdict(seen)
+        yield from survivors(findings, update.hypers.knobs)
 
 
 def heading(number: int, update: DumpedUpdate) -> str:
-    """Which update it is, and what the run saw."""
-    told, metrics = update.told, update.told["metrics"]
+    """Returns which update it is, and the run's metrics of it."""
+    record, metrics = update.record, update.record["metrics"]
     return (
-        f"update {number}: step {told['step']}, draw {told['draw']}, iteration"
-        f" {told['iteration']}; in the run loss {metrics['loss']}, gradient's norm"
+        f"update {number}: step {record['step']}, draw {record['draw']}, iteration"
+        f" {record['iteration']}; in the run loss {metrics['loss']}, gradient's norm"
         f" {metrics['grad_norm']}"
     )
 
 
 def here(values: dict[str, Any]) -> TrainConfig:
-    """The run's config on one device without accelerators."""
+    """Returns the run's config on one device without accelerators."""
     config: TrainConfig = from_json(TrainConfig, values)
     kernels = config.kernels
     if kernels.log_probs == "pallas":
@@ -69,7 +73,7 @@ def here(values: dict[str, Any]) -> TrainConfig:
 
 
 def first_params(dump: Dump, config: TrainConfig) -> Params:
-    """The weights beneath adapters; without adapters shapes alone, as the checkpoint has all."""
+    """Returns the weights beneath adapters; else shapes alone, as the checkpoint has all."""
     dtype = DTYPES[config.model.dtype]
     if config.lora.rank is not None:
         return load_pretrained(config.model.path or RunDir(dump.run).initial, dtype)[1]
@@ -80,17 +84,17 @@ def first_params(dump: Dump, config: TrainConfig) -> Params:
 def restored(
     dump: Dump, config: TrainConfig, shapes: TrainState, reads: frozenset[str]
 ) -> TrainState:
-    """The state that the updates were skipped in.
+    """Restores the state that the updates were skipped in.
 
     Raises:
       ValueError: the run has no such checkpoint any more.
     """
     folder = RunDir(dump.run).checkpoints
-    found = folder / str(dump.step)
-    if not found.is_dir():
+    checkpoint = folder / str(dump.step)
+    if not checkpoint.is_dir():
         raise ValueError(
-            f"{found} is gone, which has the weights of this dump: a run that goes on deletes old"
-            " checkpoints unless --checkpoint.keep is larger"
+            f"{checkpoint} is gone, which has the weights of this dump: a run that goes on deletes"
+            " old checkpoints unless --checkpoint.keep is larger"
         )
     like = checkpoint_shapes(shapes, reads)
     with (
@@ -99,3 +103,32 @@ def restored(
     ):
         arrays, _ = checkpoints.restore(dump.step, like)
     return replace(arrays["train"], frozen=shapes.frozen)
+
+
+def verdict(stages: Sequence[Stage]) -> str:
+    """Returns a line on where an update ceases to be finite."""
+    stage = first_broken(stages)
+    if stage is None:
+        return "everything is finite here: this update would be taken"
+    return f"first not finite: {stage.name}, {stage.first}"
+
+
+def survivors(findings: Findings, knobs: Mapping[str, Any]) -> Iterator[str]:
+    """Yields what each gate of ratios would leave, from the spread of log-ratios and the lengths.
+
+    Nothing where a log-ratio is not finite, or no token carries loss.
+    """
+    mask = np.asarray(findings.mask)
+    there, behavior = np.asarray(findings.log_probs), np.asarray(findings.batch.behavior_log_probs)
+    delta = np.where(mask, there, 0) - np.where(mask, behavior, 0)
+    lengths = mask.sum(-1)[mask.any(-1)]
+    if not lengths.size or not np.isfinite(delta).all():
+        return
+    spread = spread_of(jnp.asarray(delta, float), jnp.asarray(mask))
+    yield f"log-ratios of tokens: mean {spread.mean:.4g}, standard deviation {spread.std:.4g}"
+    for name, gate in GATES.items():
+        bounds = {n: float(knobs.get(n, knob.default)) for n, knob in gate.knobs.items()}
+        arguments = {gate.names[n]: value for n, value in bounds.items()}
+        share = SURVIVALS[name](jnp.asarray(lengths, float), spread, **arguments).mean()
+        knobs_shown = ", ".join(f"{n} {value:g}" for n, value in bounds.items())
+        yield f"gate {name} ({knobs_shown}) would leave {share:.1%}"

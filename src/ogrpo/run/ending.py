@@ -27,7 +27,7 @@ SHOWN_ANSWERS = 12
 
 
 def greedy_answers(session: Session, params: object, *, version: int) -> list[Answer]:
-    """Greedy answers to the first held-out questions."""
+    """Draws greedy answers to the first held-out questions."""
     parts, judge = session.parts, session.prepared.judge_heldout
     prompts, engine = parts.prompts.heldout[:SHOWN_ANSWERS], parts.evaluator.engine
     if not prompts:
@@ -60,8 +60,8 @@ def finish(session: Session, state: LoopState, before: Sequence[Answer]) -> None
     counts = counted(config, records, prepared.left_out, outcomes(session))
     wall = time.monotonic() - session.begun
     facts = provenance(session)
-    told = PageData(session.command.whole, title(session.config), samples, counts, facts, wall)
-    write_report(run, config, told)
+    page = PageData(session.command.whole, title(session.config), samples, counts, facts, wall)
+    write_report(run, config, page)
     console.print(summary_table(records))
     console.print(reward_line(records))
     if state.skipped:
@@ -71,7 +71,7 @@ def finish(session: Session, state: LoopState, before: Sequence[Answer]) -> None
 
 
 def provenance(session: Session) -> list[tuple[str, str]]:
-    """What made the run: commit, versions, devices, and hashes of the data and the options."""
+    """Returns commit, versions and devices of the run, and hashes of its data and options."""
     made = origin(session.prepared)
     devices = made["devices"]
     return [
@@ -93,17 +93,17 @@ def save(session: Session, train: TrainState) -> None:
 
 
 def prompt_text(prompt: Prompt) -> str:
-    """A prompt as the report shows it."""
+    """Returns a prompt as the report shows it."""
     return prompt if isinstance(prompt, str) else "\n".join(m["content"] for m in prompt)
 
 
 def gold_text(example: Example) -> str:
-    """The answer that rewards compare with, where there is one."""
+    """Returns the answer that rewards compare with, where there is one."""
     return str(example.columns.get("answer", ""))
 
 
 def reward_line(records: Sequence[Record]) -> str:
-    """How fast rewards were, while there was something to judge, and what they could not judge."""
+    """Returns the speed of the rewards while judging, and how many they could not judge."""
     last = records[-1]
     speed, failed = last.get("reward/completions_per_second"), last.get("reward/failed", 0)
     if speed is None:
@@ -112,6 +112,6 @@ def reward_line(records: Sequence[Record]) -> str:
 
 
 def peak_gib() -> float:
-    """The process's largest resident size so far, in GiB."""
+    """Returns the process's largest resident size so far, in GiB."""
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak / 2**30 if sys.platform == "darwin" else peak / 2**20  # bytes there, KiB here

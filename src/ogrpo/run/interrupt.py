@@ -1,4 +1,4 @@
-"""Ctrl-C, SIGTERM and SIGHUP end a run between two steps, so that what it leaves can be resumed."""
+"""Ctrl-C, SIGTERM and SIGHUP end a run so that what it leaves can be resumed."""
 
 import contextlib
 import os
@@ -8,12 +8,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
+from ogrpo.system.terminal import RunNote
+
 STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 """SIGHUP is what a process gets whose terminal went away: a closed window, a lost SSH session."""
 
 
 class StopRequest:
-    """Whether somebody asked the run to stop."""
+    """Request to stop after the step that is under way; its signal is None before there is one."""
 
     def __init__(self) -> None:
         self.signal: signal.Signals | None = None
@@ -23,28 +25,54 @@ class StopRequest:
 
 
 @contextmanager
-def stop_on_signal(notify: Callable[[str], None]) -> Iterator[StopRequest]:
-    """Turns the first of these signals into a request; a second one interrupts at once.
+def handling(handle: Callable[[signal.Signals], None]) -> Iterator[None]:
+    """Has each of these signals call `handle` within the block.
 
     A signal that is ignored stays so: `nohup` asks for that.
     """
-    request = StopRequest()
 
-    def handle(number: int, _frame: FrameType | None) -> None:
+    def handler(number: int, _frame: FrameType | None) -> None:
         if number == signal.SIGHUP:
             write_nowhere_if_unread()
-        if request:
-            raise KeyboardInterrupt(f"{signal.Signals(number).name}: interrupted at once")
-        request.signal = signal.Signals(number)
-        notify(request.signal.name)
+        handle(signal.Signals(number))
 
     heeded = [number for number in STOPPING if signal.getsignal(number) != signal.SIG_IGN]
-    before = {number: signal.signal(number, handle) for number in heeded}
+    before = {number: signal.signal(number, handler) for number in heeded}
     try:
-        yield request
+        yield
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        for number, old in before.items():
+            signal.signal(number, old)
+
+
+def interrupt(number: signal.Signals) -> None:
+    """Raises KeyboardInterrupt, as Ctrl-C does, with the signal's name."""
+    raise KeyboardInterrupt(f"{number.name}: interrupted at once")
+
+
+@contextmanager
+def stop_on_signal(notify: Callable[[str], None]) -> Iterator[StopRequest]:
+    """Turns the first of these signals into a request; a second one interrupts at once."""
+    request = StopRequest()
+
+    def handle(number: signal.Signals) -> None:
+        if request:
+            interrupt(number)
+        request.signal = number
+        notify(number.name)
+
+    with handling(handle):
+        yield request
+
+
+@contextmanager
+def noting(text: str) -> Iterator[None]:
+    """Notes beside an interrupt within the block what is safe, and the way on."""
+    try:
+        yield
+    except KeyboardInterrupt as error:
+        error.add_note(RunNote(text))
+        raise
 
 
 def write_nowhere_if_unread() -> None:

@@ -1,4 +1,4 @@
-"""What is kept of a run while it goes on: a record a step, checkpoints, and what an error leaves.
+"""Records and checkpoints of a run while it goes on, and the state that an error leaves.
 
 A record is on disk before the checkpoint that counts it. Whatever ends the loop, the newest state
 that is whole is saved first; the error goes on with a note of what was saved and how to go on.
@@ -69,8 +69,8 @@ class Keeper:
             state.buffer.prune(each["buffer"] for each in kept)
 
     def _progress(self, state: LoopState) -> dict[str, Any]:
-        """The loop's, how answers came out so far, and what the run was made with."""
-        counts = {name: found._asdict() for name, found in outcomes(self._session).items()}
+        """Returns the loop's counters, those of the rewards, and the origin of the run."""
+        counts = {name: each._asdict() for name, each in outcomes(self._session).items()}
         rewards = dict(self._session.prepared.judge.metrics())
         judged = {"judged": counts, "rewards": rewards}
         return {**state.progress(), **judged, "origin": self._origin}
@@ -89,14 +89,14 @@ class Keeper:
         try:
             reason = self._obstacle()
             if reason is None:
-                self._save_owing()
+                self._save_pending()
                 return self._go_on(f"the state after step {self._state.step} is saved")
         except BaseException as second:  # the first error is the one to be seen
             reason = f"the state could not be saved: {_words(second)}"
         return self._go_on(reason)
 
     def _obstacle(self) -> str | None:
-        """Why the newest state cannot be saved; None where it can."""
+        """Returns why the newest state cannot be saved; None where it can."""
         state = self._state
         said = assembled((self._is_whole(), self._written), seconds=PATIENCE)
         if said is None:
@@ -117,10 +117,10 @@ class Keeper:
         there = not any(isinstance(leaf, jax.Array) and leaf.is_deleted() for leaf in leaves)
         return there and self._state.buffer.changes == self._changes
 
-    def _save_owing(self) -> None:
+    def _save_pending(self) -> None:
         if self._unevaluated is not None:
-            found = on_first(self._unevaluated)
-            self._state = replace(self._state, unevaluated=plain(found or {}))
+            record = on_first(self._unevaluated)
+            self._state = replace(self._state, unevaluated=plain(record or {}))
         self.save()
 
     def _go_on(self, what: str) -> str:

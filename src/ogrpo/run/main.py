@@ -3,7 +3,7 @@
 import signal
 import time
 from collections.abc import Generator, Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
@@ -31,7 +31,7 @@ from ogrpo.report.run_page import Answer
 from ogrpo.report.trackers import tracking
 from ogrpo.run.dump import dumping
 from ogrpo.run.ending import finish, greedy_answers
-from ogrpo.run.interrupt import StopRequest, stop_on_signal
+from ogrpo.run.interrupt import StopRequest, handling, interrupt, noting, stop_on_signal
 from ogrpo.run.keeper import Keeper
 from ogrpo.run.resuming import begin
 from ogrpo.run.session import Callback, Finished, Invocation, Session, as_json
@@ -87,18 +87,32 @@ def run_steps(
     A caller that closes it before its end leaves a run that can be resumed, without a report.
 
     Args:
-      config: what is asked for.
-      console: where it is shown.
-      command: what goes on with the run once it was stopped.
+      config: of the run.
+      console: shows its lines.
+      command: goes on with the run once it was stopped.
       task: in place of the one that the config names.
       callbacks: called with each step's state and record.
 
     Raises:
-      ValueError: something that is asked for is wrong; nothing was computed yet.
+      ValueError: an option or the task is wrong; nothing was computed yet.
+      KeyboardInterrupt: a signal came outside of the loop, or a second one inside.
       BaseException: whatever ended the loop; the state is saved where it is whole, and a note of
         the error says how to go on.
     """
     begun = time.monotonic()
+    unbegun = "no step was taken, and no state is lost; begin again with"
+    with ExitStack() as stack:
+        stack.enter_context(handling(interrupt))
+        with noting(f"{unbegun}:\n  {command.whole}"):
+            session, params = _prepare_session(stack, config, console, command, task)
+        session = replace(session, callbacks=(*session.callbacks, *callbacks), begun=begun)
+        return Finished(session.run, (yield from carry_out(session, params)))
+
+
+def _prepare_session(
+    stack: ExitStack, config: TrainConfig, console: Console, command: Invocation, task: Task | None
+) -> tuple[Session, Params]:
+    """Returns a run's session and its first parameters; `stack` closes what it opens."""
     start_processes(config.processes)
     console = quiet_elsewhere(console)
     keep_compiled_programs()
@@ -107,45 +121,42 @@ def run_steps(
     open_mesh(config.mesh)  # refused before anything is written
     config = replace(config, model=with_folder(config.model, console))
     prepared = prepare(config, task)
-    with closing(prepared), ExitStack() as stack:
-        config = prepared.config
-        check(config)
-        check_processes(config)
-        check_alike(prepared)
-        opened = shared_run(lambda: stack.enter_context(open_run(config, command, console)))
-        console.print(f"run directory {opened.path}", markup=False, soft_wrap=True)
-        names = config.track if is_first() else ()
-        warn = partial(console.print, style="yellow", markup=False, soft_wrap=True)
-        track = stack.enter_context(tracking(names, opened.path, as_json(config), warn))
-        callbacks = (lambda _, record: track(record), *callbacks)
-        for line in judge_lines(prepared.task):
-            console.print(shown(line), markup=False, highlight=False, soft_wrap=True)
-        for label, count in prepared.left_out:
-            if count:
-                console.print(f"{count} {label}", style="yellow", markup=False)
-        decoder, params = same_model(prepared, console)
-        params = kept_base(config, opened, decoder, params, prepared.tokenizer)
-        devices = find_devices(config, decoder)
-        params = devices.place_params(params)
-        engine = None
-        if config.rollout.url:
-            served = params if config.model.path else fetch(params, everywhere=False)
-            how = (config, opened, decoder, served, prepared.tokenizer, console)
-            found = on_first(lambda: stack.enter_context(connect(*how)))
-            engine = SharedEngine(found) if several() else found
-        parts = make_parts(
-            config, prepared, decoder, engine, devices=devices, experience=opened.experience
-        )
-        parts = shared_parts(parts)
-        session = Session(
-            config, opened, prepared, decoder, devices, parts, console, command, callbacks, begun
-        )
-        return Finished(opened, (yield from carry_out(session, params)))
+    stack.callback(prepared.close)
+    config = prepared.config
+    check(config)
+    check_processes(config)
+    check_alike(prepared)
+    run = shared_run(lambda: stack.enter_context(open_run(config, command, console)))
+    console.print(f"run directory {run.path}", markup=False, soft_wrap=True)
+    names = config.track if is_first() else ()
+    warn = partial(console.print, style="yellow", markup=False, soft_wrap=True)
+    track = stack.enter_context(tracking(names, run.path, as_json(config), warn))
+    for line in judge_lines(prepared.task):
+        console.print(shown(line), markup=False, highlight=False, soft_wrap=True)
+    for label, count in prepared.left_out:
+        if count:
+            console.print(f"{count} {label}", style="yellow", markup=False)
+    decoder, params = same_model(prepared, console)
+    params = kept_base(config, run, decoder, params, prepared.tokenizer)
+    devices = find_devices(config, decoder)
+    params, engine = devices.place_params(params), None
+    if config.rollout.url:
+        served = params if config.model.path else fetch(params, everywhere=False)
+        arguments = (config, run, decoder, served, prepared.tokenizer, console)
+        servers = on_first(lambda: stack.enter_context(connect(*arguments)))
+        engine = SharedEngine(servers) if several() else servers
+    parts = make_parts(
+        config, prepared, decoder, engine, devices=devices, experience=run.experience
+    )
+    parts = shared_parts(parts)
+    trackers = (lambda _, record: track(record),)
+    session = Session(config, run, prepared, decoder, devices, parts, console, command, trackers)
+    return session, params
 
 
 @contextmanager
 def open_run(config: TrainConfig, command: Invocation, console: Console) -> Iterator[RunDir]:
-    """The run's folder, new or picked up again, and this process's alone within the block.
+    """Opens the run's folder, new or picked up again, this process's alone within the block.
 
     Raises:
       RunDirError: the folder cannot be used, or another process has it.
@@ -154,13 +165,13 @@ def open_run(config: TrainConfig, command: Invocation, console: Console) -> Iter
         raise RunDirError("--resume needs the --run-dir of the run to go on with")
     stamp, name = f"{datetime.now():%Y%m%d-%H%M%S}", Path(config.task).stem
     path = config.run_dir or Path("runs") / f"{name}-{stamp}"
-    find = RunDir.reopen if config.goes_on else RunDir.create
-    found = find(path)
-    with found.held(command.whole) as warning:
+    open_folder = RunDir.reopen if config.goes_on else RunDir.create
+    run = open_folder(path)
+    with run.held(command.whole) as warning:
         if warning is not None:
             console.print(warning, style="yellow", markup=False, soft_wrap=True)
-        find(path)  # once more: another process may have begun and ended in between
-        yield found
+        open_folder(path)  # once more: another process may have begun and ended in between
+        yield run
 
 
 def kept_base(
@@ -170,7 +181,7 @@ def kept_base(
     params: Params,
     tokenizer: TextTokenizer,
 ) -> Params:
-    """The weights beneath adapters, kept by the run where no folder of the user's holds them.
+    """Returns the weights beneath adapters; the run keeps them where no folder of the user's does.
 
     Checkpoints and `adapter/` are nothing without them, and making them again, by other versions or
     on another machine, need not give the same bits.
@@ -184,11 +195,13 @@ def kept_base(
 
 
 def carry_out(session: Session, params: Params) -> Steps[signal.Signals | None]:
-    """A run whose parts are ready; returns the signal that stopped it, if one did."""
+    """Runs what is ready to run; returns the signal that stopped it, if one did."""
     if not session.config.goes_on:
         on_first(lambda: session.run.write_config(as_json(session.config)))
-    before = greedy_answers(session, params, version=0)
-    withdraw(session.parts.evaluator.engine)
+    untrained = "no step was taken since the run was started, and no state is lost; go on with"
+    with noting(f"{untrained}:\n  {session.resume_command}"):
+        before = greedy_answers(session, params, version=0)
+        withdraw(session.parts.evaluator.engine)
     state, stop = yield from train_to_end(session, params, before)
     try:
         finish(session, state, before)

@@ -1,6 +1,6 @@
-"""What a checkpoint was made with, and whether a run may go on from it with something else.
+"""The origin of a checkpoint, and whether a run may go on from it with something else.
 
-Three kinds of change: what only shows, writes, places or rounds is applied and told of (`APPLIED`,
+Three kinds of change: what only shows, writes, places or rounds is applied and shown (`APPLIED`,
 versions, devices); what makes the rest of the run another experiment is refused unless the user
 says so (`--resume-anyway`); and what the checkpoint's arrays or scores cannot go with is refused
 always (`NEVER`).
@@ -51,7 +51,7 @@ PACKAGES = ("ogrpo", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "nump
 
 
 def origin(prepared: Prepared) -> dict[str, Any]:
-    """What a checkpoint says of how it was made: plain JSON."""
+    """Returns what a checkpoint says of how it was made: plain JSON."""
     config = as_json(prepared.config)
     return {
         "config": config,
@@ -67,7 +67,7 @@ def origin(prepared: Prepared) -> dict[str, Any]:
 
 
 def check_origin(before: Mapping[str, Any], now: Mapping[str, Any], *, anyway: bool) -> list[str]:
-    """What changed since a checkpoint, in lines to show.
+    """Returns what changed since a checkpoint, in lines to show.
 
     Args:
       before: what the checkpoint says; `config` alone where it is from before checkpoints said it.
@@ -79,7 +79,7 @@ def check_origin(before: Mapping[str, Any], now: Mapping[str, Any], *, anyway: b
     """
     changed = differences(known(before["config"]), now["config"])
     check_never(changed)
-    told = [_line(name, *values) for name, values in changed.items()]
+    lines = [_line(name, *values) for name, values in changed.items()]
     other = [_line(name, *values) for name, values in changed.items() if not is_applied(name)]
     data = differences(before.get("data", now["data"]), now["data"])
     moved = [f"{name}: not the checkpoint's" for name in data]
@@ -91,26 +91,26 @@ def check_origin(before: Mapping[str, Any], now: Mapping[str, Any], *, anyway: b
         "leave them as they were, or go on all the same with --resume-anyway",
     )
     for table in ("versions", "devices"):
-        found = differences(before.get(table, now[table]), now[table])
-        told += [f"{name}: {old} then, {new} now" for name, (old, new) in found.items()]
-    return [*told, *moved]
+        others = differences(before.get(table, now[table]), now[table])
+        lines += [f"{name}: {old} then, {new} now" for name, (old, new) in others.items()]
+    return [*lines, *moved]
 
 
 def known(config: Mapping[str, Any]) -> dict[str, Any]:
-    """A config as this version writes it: with the options that it did not have yet."""
+    """Returns a config as this version writes it: with the options that it did not have yet."""
     return as_json(from_json(TrainConfig, dict(config)))
 
 
 def differences(before: Any, now: Any, prefix: str = "") -> dict[str, tuple[Any, Any]]:
-    """The values of two trees of plain values that differ, by their names with dots."""
+    """Returns the values of two trees of plain values that differ, by their names with dots."""
     if not (isinstance(before, Mapping) and isinstance(now, Mapping)):
         one, other = (json.dumps(value, sort_keys=True) for value in (before, now))
         return {} if one == other or before == now else {prefix: (before, now)}
-    found = {}
+    changed = {}
     for name in {**before, **now}:
         inner = f"{prefix}.{name}" if prefix else str(name)
-        found |= differences(before.get(name), now.get(name), inner)
-    return found
+        changed |= differences(before.get(name), now.get(name), inner)
+    return changed
 
 
 def is_applied(name: str) -> bool:

@@ -1,6 +1,6 @@
-"""How a run begins: with its first state, or with that of a checkpoint.
+"""The beginning of a run: with its first state, or with that of a checkpoint.
 
-What is chosen is read, checked and restored first; only then anything in the folder is moved or
+The checkpoint is read, checked and restored first; only then anything in the folder is moved or
 rewound, so that a refusal leaves the run as it was.
 """
 
@@ -24,7 +24,7 @@ from ogrpo.setup.devices import memory_lines
 
 
 class Choice(NamedTuple):
-    """Where a run goes on."""
+    """The checkpoint that a run goes on from."""
 
     step: int | None
     """The checkpoint's; None begins anew."""
@@ -35,7 +35,7 @@ class Choice(NamedTuple):
 
 
 def begin(session: Session, params: Params, checkpoints: Checkpoints) -> LoopState:
-    """The first state, or a checkpoint's; the records after it will be written again."""
+    """Returns the first state, or a checkpoint's; later records will be written again."""
     if not session.config.goes_on:
         return _first(session, params, checkpoints)
     choice = choose(session, checkpoints)
@@ -45,22 +45,31 @@ def begin(session: Session, params: Params, checkpoints: Checkpoints) -> LoopSta
 
 
 def choose(session: Session, checkpoints: Checkpoints) -> Choice:
-    """The checkpoint that was asked for, or the newest that can be used; nothing is changed.
+    """Returns the checkpoint that --resume-from names, or the newest usable; changes nothing.
 
     Raises:
-      CheckpointError: none can be used, or not the one that was asked for.
+      CheckpointError: none can be used, or not the one of --resume-from.
       RunDirError: there is none, and that cannot be because the run had not come so far.
+      ValueError: there is no checkpoint of that step.
     """
-    wanted, steps = session.config.resume_from, checkpoints.steps
-    if wanted is not None:
-        return _asked_for(wanted, steps, checkpoints)
+    target, steps = session.config.resume_from, checkpoints.steps
+    if target is not None:
+        later = [step for step in steps if step > target]
+        if target not in steps:
+            saved = ", ".join(map(str, steps)) or "none"
+            message = f"there is no checkpoint of step {target}; there are: {saved}, and 0"
+            require(target == 0, message)
+            return Choice(None, {}, later)
+        if (reason := _damage(checkpoints, target)) is not None:
+            raise CheckpointError(f"the checkpoint of step {target} cannot be used: {reason}")
+        return Choice(target, {}, later)
     damaged: dict[int, str] = {}
     for step in reversed(steps):
-        if (found := _unusable(checkpoints, step)) is None:
+        if (reason := _damage(checkpoints, step)) is None:
             return Choice(step, damaged, [])
-        damaged[step] = found
+        damaged[step] = reason
     if damaged:
-        listed = "".join(f"\n  step {step}: {found}" for step, found in damaged.items())
+        listed = "".join(f"\n  step {step}: {reason}" for step, reason in damaged.items())
         raise CheckpointError(
             f"no checkpoint in {session.run.checkpoints} can be used:{listed}\n{_BEGIN_AGAIN}"
         )
@@ -75,20 +84,10 @@ _BEGIN_AGAIN = (
 )
 
 
-def _asked_for(wanted: int, steps: list[int], checkpoints: Checkpoints) -> Choice:
-    later = [step for step in steps if step > wanted]
-    if wanted not in steps:
-        kept = ", ".join(map(str, steps)) or "none"
-        require(wanted == 0, f"there is no checkpoint of step {wanted}; there are: {kept}, and 0")
-        return Choice(None, {}, later)
-    if (found := _unusable(checkpoints, wanted)) is not None:
-        raise CheckpointError(f"the checkpoint of step {wanted} cannot be used: {found}")
-    return Choice(wanted, {}, later)
-
-
-def _unusable(checkpoints: Checkpoints, step: int) -> str | None:
-    if (found := checkpoints.damage(step)) is not None:
-        return found
+def _damage(checkpoints: Checkpoints, step: int) -> str | None:
+    """Returns why a checkpoint cannot be used; None where it can."""
+    if (reason := checkpoints.damage(step)) is not None:
+        return reason
     try:
         checkpoints.progress(step)
     except CheckpointError as error:  # one without a manifest
@@ -121,18 +120,18 @@ def _first(session: Session, params: Params, checkpoints: Checkpoints) -> LoopSt
 
 
 def _over(session: Session, params: Params, choice: Choice, checkpoints: Checkpoints) -> LoopState:
-    """The first state of a run that was begun before."""
-    asked = session.config.resume_from is not None
-    session.say("starting over" if asked else "no checkpoint yet: starting over")
+    """Returns the first state of a run that was begun before."""
+    again = session.config.resume_from is not None
+    session.say("starting over" if again else "no checkpoint yet: starting over")
     _set_aside(session, choice, checkpoints)
-    _rewind(session, -1, keep=asked)
+    _rewind(session, -1, keep=again)
     return _first(session, params, checkpoints)
 
 
 def _resumed(
     session: Session, params: Params, step: int, choice: Choice, checkpoints: Checkpoints
 ) -> LoopState:
-    """The state of a checkpoint, read in place of `params`: both at once may not fit.
+    """Returns the state of a checkpoint, read in place of `params`: both at once may not fit.
 
     What stands beneath adapters is in no checkpoint, and stays.
     """
@@ -171,12 +170,12 @@ def _check_options(session: Session, before: dict[str, Any], step: int) -> None:
 
 
 def _set_aside(session: Session, choice: Choice, checkpoints: Checkpoints) -> None:
-    """Moves checkpoints that are not to be found again, and names them."""
+    """Moves aside checkpoints that the run does not go on from, and names them."""
     for step in choice.later:
         session.say(f"the checkpoint of step {step} is now {checkpoints.set_aside(step)}")
-    for step, found in choice.damaged.items():
+    for step, reason in choice.damaged.items():
         place = checkpoints.set_aside(step)
-        session.say(f"the checkpoint of step {step} is damaged ({found}); it is now {place}")
+        session.say(f"the checkpoint of step {step} is damaged ({reason}); it is now {place}")
 
 
 def _rewind(session: Session, step: int, *, keep: bool) -> None:

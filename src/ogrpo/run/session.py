@@ -29,7 +29,7 @@ OF_THIS_CALL = ("run_dir", "resume", "resume_from", "resume_anyway")
 
 
 class Invocation(NamedTuple):
-    """What the user typed."""
+    """The command line, or the lines of Python, that began a run."""
 
     whole: str
     """The whole of it, for the report."""
@@ -73,7 +73,7 @@ class Session:
 
 @dataclass(frozen=True)
 class Finished:
-    """What a run ended with."""
+    """The folder of a run that has ended, and why it did."""
 
     run: RunDir
     stopped: signal.Signals | None
@@ -81,13 +81,13 @@ class Finished:
 
 
 def as_json(config: TrainConfig) -> dict[str, Any]:
-    """The config as it is written into the run's folder."""
+    """Returns the config as it is written into the run's folder."""
     values = to_json(replace(config, processes=Processes()))  # how they were started is no part
     return {key: value for key, value in values.items() if key not in OF_THIS_CALL}
 
 
 def counting(session: Session) -> dict[str, Judge]:
-    """The rewards that count outcomes, by what they judge."""
+    """Returns the rewards that count outcomes, by what they judge."""
     judges = {
         "completions": session.prepared.judge,
         "evaluation answers": session.prepared.judge_heldout,
@@ -101,7 +101,7 @@ def counting(session: Session) -> dict[str, Judge]:
 
 
 def outcomes(session: Session) -> dict[str, RewardCounts]:
-    """How answers came out since the run began, by what they are answers to."""
+    """Returns counts of answers since the run began, by what they are answers to."""
     return {name: reward.counts for name, reward in counting(session).items()}
 
 

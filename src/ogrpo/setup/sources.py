@@ -13,7 +13,7 @@ from ogrpo.tasks.rows import is_rows
 
 @dataclass(frozen=True)
 class Sources:
-    """Where the problems and the weights of a run come from."""
+    """The sources of a run: its problems and its weights."""
 
     config: TrainConfig
     named: bool
