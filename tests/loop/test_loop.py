@@ -1,5 +1,6 @@
 """Algorithm 1 with a real decoder: who holds which weights when, and that nothing depends on luck."""
 
+from copy import copy
 from dataclasses import replace
 
 import jax
@@ -40,13 +41,23 @@ SMALL = main_study(
 
 
 class Run:
-    """Everything a loop needs; programs compile once a config shape."""
+    """Everything a loop needs."""
 
-    def __init__(self, experience=None, **changes):
-        prepared = prepare(replace(SMALL, **changes))
-        self.config = prepared.config
-        self.decoder, self.params = make_model(prepared, Console(quiet=True))
-        self.parts = make_parts(self.config, prepared, self.decoder, experience=experience)
+    def __init__(self, **changes):
+        self.prepared = prepare(replace(SMALL, **changes))
+        self.config = self.prepared.config
+        self.decoder, self.params = make_model(self.prepared, Console(quiet=True))
+        self.parts = make_parts(self.config, self.prepared, self.decoder)
+
+    def like(self, experience=None, **changes):
+        """The same programs with another schedule, buffer, seed or folder; nothing is compiled."""
+        other = copy(self)
+        other.config = replace(self.config, **changes)
+        parts = make_parts(other.config, self.prepared, self.decoder, experience=experience)
+        collection = replace(parts.collection, engine=self.parts.collection.engine)
+        same = {"learner": self.parts.learner, "evaluator": self.parts.evaluator}
+        other.parts = replace(parts, collection=collection, **same)
+        return other
 
     def train_state(self):
         return self.parts.learner.init(jax.tree.map(lambda x: x.copy(), self.params))
@@ -88,6 +99,11 @@ def off_policy():
     return Run(schedule=schedule(sync_interval=3))
 
 
+@pytest.fixture(scope="module")
+def whole(off_policy):
+    return off_policy.turns()
+
+
 def test_server_weights_are_renewed_every_v_steps(off_policy):
     staleness, versions = [], []
     for copied, state, record in off_policy.steps(6):
@@ -99,8 +115,8 @@ def test_server_weights_are_renewed_every_v_steps(off_policy):
     assert versions == [0, 0, 0, 3, 3, 3]
 
 
-def test_behavior_log_probs_are_the_trainers_own_while_fresh(off_policy):
-    _, *turns = off_policy.turns()
+def test_behavior_log_probs_are_the_trainers_own_while_fresh(whole):
+    _, *turns = whole
     fresh = [(state, r) for state, r in turns if r["staleness"] == 0]
     stale = [(state, r) for state, r in turns if r["staleness"] > 0]
     assert len(fresh) == 2
@@ -111,8 +127,8 @@ def test_behavior_log_probs_are_the_trainers_own_while_fresh(off_policy):
     assert all(state.mismatch == 0 for state, _ in stale)
 
 
-def test_the_same_run_twice_gives_the_same_numbers(off_policy):
-    first, second = off_policy.turns(), off_policy.turns()
+def test_the_same_run_twice_gives_the_same_numbers(off_policy, whole):
+    first, second = whole, off_policy.turns()
     assert [deterministic(r) for _, r in first] == [deterministic(r) for _, r in second]
     assert equal(first[-1][0].train.params, second[-1][0].train.params)
 
@@ -124,15 +140,13 @@ def test_a_second_run_of_the_same_parts_has_a_trust_region_of_its_own():
     assert equal(first[-1][0].train.region, second[-1][0].train.region)
 
 
-@pytest.mark.slow
-def test_another_seed_gives_other_numbers(off_policy):
-    other = Run(schedule=schedule(sync_interval=3), seed=1)
-    ours, theirs = off_policy.turns(), other.turns()
-    assert [r["tokens"] for _, r in ours] != [r["tokens"] for _, r in theirs]
+def test_another_seed_gives_other_numbers(off_policy, whole):
+    theirs = off_policy.like(seed=1).turns()
+    assert [r["tokens"] for _, r in whole] != [r["tokens"] for _, r in theirs]
 
 
-def test_records_count_what_was_bought(off_policy):
-    records = [record for _, record in off_policy.turns()]
+def test_records_count_what_was_collected(whole):
+    records = [record for _, record in whole]
     assert [r["step"] for r in records] == list(range(7))
     assert [r["completions"] for r in records] == [16 * n for n in range(7)]
     assert [r["updates"] for r in records] == list(range(7))
@@ -145,13 +159,12 @@ def test_records_count_what_was_bought(off_policy):
     assert all(0 < r["grad_norm/head"] < r["grad_norm"] for r in records[1:])
 
 
-def test_a_resumed_run_ends_where_an_uninterrupted_one_does(off_policy, tmp_path):
-    whole = off_policy.turns()
-    stopped = Run(tmp_path / "experience", schedule=schedule(sync_interval=3))
+def test_a_resumed_run_ends_where_an_uninterrupted_one_does(off_policy, whole, tmp_path):
+    stopped = off_policy.like(tmp_path / "experience")
     *_, (_, state, _) = stopped.steps(2)  # step 2 is in the middle of a server period
     with Checkpoints(tmp_path / "checkpoints", keep=1) as checkpoints:
         checkpoints.save(state.step, state.arrays(), state.progress())
-        fresh = Run(tmp_path / "experience", schedule=schedule(sync_interval=3))
+        fresh = off_policy.like(tmp_path / "experience")
         like = first_arrays(fresh.train_state(), fresh.parts)
         resumed = resume(*checkpoints.restore(2, like), fresh.parts)
     turns = fresh.turns(resumed)
@@ -160,8 +173,8 @@ def test_a_resumed_run_ends_where_an_uninterrupted_one_does(off_policy, tmp_path
     assert equal(turns[-1][0].train.params, whole[-1][0].train.params)
 
 
-def test_i_updates_a_batch_leave_the_first_centre():
-    run = Run(schedule=schedule(updates_per_batch=3, steps=2))
+def test_i_updates_a_batch_leave_the_first_centre(off_policy):
+    run = off_policy.like(schedule=schedule(updates_per_batch=3, steps=2))
     records = [record for _, record in run.turns()]
     assert [r["updates"] for r in records] == [0, 3, 6]
     assert records[1]["staleness"] == 0
@@ -182,29 +195,26 @@ def test_reference_is_swapped_at_the_start_of_each_stage():
     assert seen == [(True, True), (True, False), (False, True), (False, False)]
 
 
-def test_without_beta_there_is_no_reference(off_policy):
-    state, _ = off_policy.turns()[-1]
+def test_without_beta_there_is_no_reference(whole):
+    state, _ = whole[-1]
     assert state.reference is None
     assert set(state.arrays()) == {"train", "server"}
 
 
-def test_each_period_is_certified_from_samples_it_never_saw(off_policy):
-    turns = off_policy.turns()
+def test_each_period_is_certified_from_samples_it_never_saw(whole):
     certified = [
         (r["step"], r["certificate/completions"])
-        for _, r in turns
+        for _, r in whole
         if r["certificate/bound"] is not None
     ]
     assert certified == [(3, 32), (6, 32)]  # whole batches of 16 completions, drawn for this alone
-    assert turns[-1][1]["certificate/price"] == 32 / 48
-    record = turns[-1][1]
+    record = whole[-1][1]
+    assert record["certificate/price"] == 32 / 48
     assert -1.0 < record["certificate/bound"] < record["certificate/mean"] < 1.0
 
 
-@pytest.mark.slow
-def test_certificates_are_left_out_by_default_and_change_nothing_else(off_policy):
-    run = Run(schedule=schedule(sync_interval=3), certificate=Certification())
-    ours, theirs = off_policy.turns(), run.turns()
+def test_certificates_are_left_out_by_default_and_change_nothing_else(off_policy, whole):
+    ours, theirs = whole, off_policy.like(certificate=Certification()).turns()
     assert all(r["certificate/bound"] is None for _, r in theirs)
 
     def others(turns):
@@ -230,8 +240,8 @@ def test_streams_of_seeds_do_not_meet():
 
 
 @pytest.mark.slow
-def test_replay_draws_every_held_group_before_it_comes_round_again():
-    run = Run(schedule=schedule(steps=3, replay=3))
+def test_replay_draws_every_held_group_before_it_comes_round_again(off_policy):
+    run = off_policy.like(schedule=schedule(steps=3, replay=3))
     records = [record for _, record in run.turns()][1:]
     assert [r["updates"] for r in records] == [3, 6, 9]
     assert [r["reuse/draws"] for r in records] == [3, 3, 3]
@@ -240,16 +250,16 @@ def test_replay_draws_every_held_group_before_it_comes_round_again():
 
 
 @pytest.mark.slow
-def test_a_larger_buffer_makes_the_training_data_older():
-    run = Run(schedule=schedule(replay=2), replay=Replay(groups=8))
+def test_a_larger_buffer_makes_the_training_data_older(off_policy):
+    run = off_policy.like(schedule=schedule(replay=2), replay=Replay(groups=8))
     records = [record for _, record in run.turns()][1:]
     assert [r["staleness"] for r in records] == [0, 0.5, 0.5, 0.5, 0.5, 0.5]
     assert [r["staleness/max"] for r in records] == [0, 1, 1, 1, 1, 1]
 
 
 @pytest.mark.slow
-def test_offline_training_buys_in_the_warm_up_alone_and_never_renews_the_server():
-    run = Run(schedule=schedule(warmup=2, offline=True, sync_interval=1))
+def test_offline_training_collects_in_the_warm_up_alone_and_never_renews_the_server(off_policy):
+    run = off_policy.like(schedule=schedule(warmup=2, offline=True, sync_interval=1))
     turns = run.turns()[1:]
     assert [r["completions"] for _, r in turns] == [16, 32, 32, 32, 32, 32]
     assert [r["updates"] for _, r in turns] == [0, 0, 1, 2, 3, 4]
@@ -258,8 +268,8 @@ def test_offline_training_buys_in_the_warm_up_alone_and_never_renews_the_server(
 
 
 @pytest.mark.parametrize("limit", [0, 2])
-def test_groups_older_than_the_limit_are_never_drawn_and_those_at_it_are(limit):
-    run = Run(
+def test_groups_older_than_the_limit_are_never_drawn_and_those_at_it_are(off_policy, limit):
+    run = off_policy.like(
         schedule=schedule(sync_interval=6, replay=2), replay=Replay(groups=8, max_staleness=limit)
     )
     records = [record for _, record in run.turns()][1:]
@@ -268,16 +278,16 @@ def test_groups_older_than_the_limit_are_never_drawn_and_those_at_it_are(limit):
     assert [r["reuse/starved"] for r in records] == [step > limit for step in range(6)]
 
 
-def test_what_arrives_too_old_is_refused_and_takes_nobodys_place():
-    run = Run(schedule=schedule(sync_offset=2), replay=Replay(max_staleness=1))
+def test_what_arrives_too_old_is_refused_and_takes_nobodys_place(off_policy):
+    run = off_policy.like(schedule=schedule(sync_offset=2), replay=Replay(max_staleness=1))
     last = run.turns()[-1][1]
     # With two batches ahead those for steps 0 and 1 are fresh enough, and no others.
     assert (last["replay/inserted"], last["replay/refused/stale"]) == (8, 16)
 
 
 @pytest.mark.slow
-def test_offline_data_grow_too_old_in_the_end():
-    run = Run(schedule=schedule(warmup=2, offline=True), replay=Replay(max_staleness=3))
+def test_offline_data_grow_too_old_in_the_end(off_policy):
+    run = off_policy.like(schedule=schedule(warmup=2, offline=True), replay=Replay(max_staleness=3))
     records = [record for _, record in run.turns()][1:]
     assert [r["replay/groups"] for r in records] == [4, 8, 8, 8, 0, 0]
     assert [r["reuse/starved"] for r in records] == [False] * 4 + [True] * 2
@@ -286,20 +296,21 @@ def test_offline_data_grow_too_old_in_the_end():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("lead", [1, 2])
-def test_buying_ahead_makes_samples_older_by_the_lead_and_stays_deterministic(lead):
-    run = Run(schedule=schedule(sync_offset=lead))
+def test_collecting_ahead_makes_samples_older_by_the_lead_and_stays_deterministic(off_policy, lead):
+    run = off_policy.like(schedule=schedule(sync_offset=lead))
     first, second = run.turns(), run.turns()
     staleness = [r["staleness"] for _, r in first[1:]]
     assert staleness == [min(step, lead) for step in range(6)]
     assert [deterministic(r) for _, r in first] == [deterministic(r) for _, r in second]
-    asked_ahead = 16 if lead == 1 else None  # of the weights just before the renewal
-    assert first[-1][1]["certificate/completions"] == asked_ahead
+    ahead = 16 if lead == 1 else None  # of the weights just before the renewal
+    assert first[-1][1]["certificate/completions"] == ahead
 
 
 @pytest.mark.slow
-def test_a_run_that_buys_ahead_resumes_to_the_same_end(tmp_path):
-    whole = Run(tmp_path / "whole", schedule=schedule(sync_offset=1, sync_interval=3)).turns()
-    run = Run(tmp_path / "stopped", schedule=schedule(sync_offset=1, sync_interval=3))
+def test_a_run_that_collects_ahead_resumes_to_the_same_end(off_policy, tmp_path):
+    ahead = {"schedule": schedule(sync_offset=1, sync_interval=3)}
+    whole = off_policy.like(tmp_path / "whole", **ahead).turns()
+    run = off_policy.like(tmp_path / "stopped", **ahead)
     *_, (_, state, _) = run.steps(4)
     arrays = jax.tree.map(np.array, state.arrays())
     resumed = resume(jax.tree.map(jnp.asarray, arrays), state.progress(), run.parts)
@@ -309,9 +320,10 @@ def test_a_run_that_buys_ahead_resumes_to_the_same_end(tmp_path):
 
 
 @pytest.mark.slow
-def test_signals_end_the_draws_of_a_step_and_renew_the_server():
+def test_signals_end_the_draws_of_a_step_and_renew_the_server(off_policy):
     tight = Reuse(adaptive=True, limits=ReuseLimits(kl=1e-9))
-    run = Run(schedule=schedule(replay=4, sync_interval=6), reuse=tight)
+    dials = schedule(replay=4, sync_interval=6)
+    run = off_policy.like(schedule=dials, reuse=tight)
     turns = run.turns()[1:]
     # Of fresh data the second draw is one too many; of the next step's the first, as the policy
     # has moved on, and so the server is renewed.
@@ -319,26 +331,26 @@ def test_signals_end_the_draws_of_a_step_and_renew_the_server():
     assert [state.server_version for state, _ in turns] == [0, 0, 2, 2, 4, 4]
     assert {r["reuse/signal"] for _, r in turns} == {"kl"}
     loose = Reuse(adaptive=True, limits=ReuseLimits(kl=1e3, ess=1e3, tail=1e3, staleness=False))
-    free = Run(schedule=schedule(replay=4, sync_interval=6), reuse=loose)
+    free = off_policy.like(schedule=dials, reuse=loose)
     assert [r["reuse/draws"] for _, r in free.turns()[1:]] == [4] * 6
 
 
-def test_noise_is_measured_where_pass_at_1_is():
-    records = [record for _, record in Run().turns()]
+def test_noise_is_measured_where_pass_at_1_is(whole):
+    records = [record for _, record in whole]
     measured = [r["step"] for r in records if r.get("grad_variance") is not None]
     assert measured == [3, 6]
     assert records[-1]["grad_variance"] > 0
 
 
-PACKED = replace(SMALL.optimizer, batching="packed", microbatches=2)
+@pytest.fixture(scope="module")
+def packed():
+    optimizer = replace(SMALL.optimizer, batching="packed", microbatches=2)
+    return Run(schedule=schedule(sync_interval=3), optimizer=optimizer)
 
 
 @pytest.mark.slow
-def test_packed_batches_change_what_is_computed_and_nothing_else(off_policy):
-    padded, packed = (
-        dict(enumerate(r for _, r in run.turns()))
-        for run in (off_policy, Run(schedule=schedule(sync_interval=3), optimizer=PACKED))
-    )
+def test_packed_batches_change_what_is_computed_and_nothing_else(whole, packed):
+    padded, packed = (dict(enumerate(r for _, r in turns)) for turns in (whole, packed.turns()))
     for step in range(1, 4):
         assert packed[step].keys() == padded[step].keys()
         for name in ("reward", "loss", "kl/mu_pi", "grad_norm", "ess", "certificate/bound"):
@@ -350,10 +362,10 @@ def test_packed_batches_change_what_is_computed_and_nothing_else(off_policy):
 
 
 @pytest.mark.slow
-def test_a_packed_run_resumes_to_the_same_numbers(tmp_path):
-    changes = {"schedule": schedule(steps=4, sync_interval=3), "optimizer": PACKED}
-    whole = Run(tmp_path / "whole", **changes).turns()
-    run = Run(tmp_path / "stopped", **changes)
+def test_a_packed_run_resumes_to_the_same_numbers(packed, tmp_path):
+    shorter = {"schedule": schedule(steps=4, sync_interval=3)}
+    whole = packed.like(tmp_path / "whole", **shorter).turns()
+    run = packed.like(tmp_path / "stopped", **shorter)
     *_, (_, state, _) = run.steps(2)
     with Checkpoints(tmp_path / "checkpoints", keep=1) as checkpoints:
         checkpoints.save(state.step, state.arrays(), state.progress())

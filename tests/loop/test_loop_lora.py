@@ -49,7 +49,7 @@ def test_the_policy_learns_and_the_weights_beneath_it_stay(run, turns):
 
 
 def test_a_checkpoint_holds_adapters_and_resumes_to_the_same_numbers(run, turns, tmp_path):
-    stopped = Run(tmp_path / "experience", **CHANGES)
+    stopped = run.like(tmp_path / "experience")
     *_, (_, state, _) = stopped.steps(2)
     weights = {leaf.size for leaf in jax.tree.leaves(stopped.params)}
     assert max(leaf.size for leaf in jax.tree.leaves(state.arrays())) < max(weights)

@@ -1,6 +1,7 @@
 """A run whose engine says which tokens carry loss."""
 
 from dataclasses import replace
+from functools import cache
 
 import jax
 import numpy as np
@@ -32,8 +33,13 @@ class Masking:
         ]
 
 
+@cache
+def plain():
+    return Run(schedule=replace(SMALL.schedule, steps=3))
+
+
 def turns(mask_fn):
-    run = Run(schedule=replace(SMALL.schedule, steps=3))
+    run = plain().like()
     collection = run.parts.collection
     masking = replace(collection, engine=Masking(collection.engine, mask_fn))
     run.parts = replace(run.parts, collection=masking)
@@ -45,13 +51,13 @@ def same(first, second):
 
 
 def test_without_a_token_that_carries_loss_nothing_is_learned_and_nothing_certified():
-    initial, found = turns(lambda length: np.zeros(length, bool))
-    state, record = found[-1]
+    initial, steps = turns(lambda length: np.zeros(length, bool))
+    state, record = steps[-1]
     same(initial, state.train.params)
     assert record["updates"] == 3
     assert record["ess"] == 1
     assert record["kl/mu_pi"] == record["loss"] == record["grad_norm"] == 0
-    assert all(record["certificate/completions"] is None for _, record in found)
+    assert all(record["certificate/completions"] is None for _, record in steps)
     assert state.gaps == ()
 
 

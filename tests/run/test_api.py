@@ -12,7 +12,14 @@ from rich.console import Console
 
 import ogrpo
 from ogrpo.config.schedule import Schedule
-from ogrpo.config.train import Checkpointing, Evaluation, Judging, Rollout, TrainConfig, WarmStart
+from ogrpo.config.train import (
+    Checkpointing,
+    Evaluation,
+    Judging,
+    Model,
+    Rollout,
+    TrainConfig,
+)
 from ogrpo.core.algorithms import ALGORITHMS, with_parts
 from ogrpo.report import trackers
 from ogrpo.rewards.reward import Reward
@@ -24,7 +31,7 @@ QUIET = Console(quiet=True)
 SETTINGS = {
     "schedule": Schedule(steps=3, prompts=4, evaluate_every=3),
     "rollout": Rollout(group_size=4, prompts_per_call=2),
-    "warm_start": WarmStart(steps=4, cache=False),
+    "model": Model(random="tiny"),
     "evaluation": Evaluation(prompts=4, gradient_variance=False),
     "console": QUIET,
 }
@@ -85,37 +92,30 @@ def test_a_task_and_rewards_of_ones_own(tmp_path):
     assert config["optimizer"]["learning_rate"] == 1e-3  # of a model that is made here
     assert config["rollout"]["max_tokens"] is not None
 
-
-@pytest.mark.slow
-def test_the_same_run_twice_whatever_the_processes(tmp_path):
-    first = trained(tmp_path / "a", [even_length], reward=Judging(processes=1))
-    second = trained(tmp_path / "b", [even_length], reward=Judging(processes=3))
-    skip = ("seconds", "tokens/s", "collect/", "reward/", "replay/")
+    more = {"run_dir": tmp_path / "more", "reward": Judging(processes=3)}
+    again = trained(tmp_path, rewards, algorithm="grpo", **more)
+    apart = ("seconds", "tokens/s", "collect/", "reward/", "replay/")
     one, two = (
-        [{k: v for k, v in r.items() if not k.startswith(skip)} for r in result.records]
-        for result in (first, second)
+        [{k: v for k, v in r.items() if not k.startswith(apart)} for r in result.records]
+        for result in (result, again)
     )
-    assert one == two
+    assert one == two  # whatever the processes
 
 
 @pytest.mark.slow
-def test_an_algorithm_of_ones_own(tmp_path):
-    mine = replace(with_parts(ALGORITHMS["grpo"], reduction="token"), name="mine")
-    result = trained(tmp_path, [even_length], algorithm=mine)
-    assert json.loads((result.run_dir / "config.json").read_text())["algorithm"] == "mine"
-    assert "mine" in (result.run_dir / "report.html").read_text()
-
-
-@pytest.mark.slow
-def test_the_same_columns_with_chat_prompts(tmp_path):
+def test_an_algorithm_of_ones_own_and_the_same_columns_with_chat_prompts(tmp_path):
     def last(prompts, completions, **_):
         assert prompts[0][-1]["role"] == "user"
         assert completions[0][0]["role"] == "assistant"
         return [float(len(c[0]["content"]) % 2) for c in completions]
 
+    mine = replace(with_parts(ALGORITHMS["grpo"], reduction="token"), name="mine")
     chats = [{**row, "prompt": [{"role": "user", "content": row["prompt"]}]} for row in rows()]
-    result = trained(tmp_path, [last], task=Task.from_iterable(chats, rewards=[last]))
+    task = Task.from_iterable(chats, rewards=[last])
+    result = trained(tmp_path, [last], task=task, algorithm=mine)
     assert result.records[-1]["reward/failed"] == 0
+    assert json.loads((result.run_dir / "config.json").read_text())["algorithm"] == "mine"
+    assert "mine" in (result.run_dir / "report.html").read_text()
 
 
 # --- what fails ------------------------------------------------------------------------------
@@ -123,6 +123,7 @@ def test_the_same_columns_with_chat_prompts(tmp_path):
 
 def test_a_completion_that_cannot_be_judged_carries_no_loss(tmp_path, caplog):
     def picky(completions, **_):
+        print("hello", flush=True)  # what a reward prints harms nothing
         if any(len(text) % 5 == 1 for text in completions):
             raise RuntimeError("a length I do not like")
         return [float(len(text) % 2) for text in completions]
@@ -171,14 +172,6 @@ def test_a_reward_that_never_ends_is_killed(tmp_path):
         reward=Judging(call_seconds=0.5, processes=2),
     )
     assert result.records[-1]["reward/failed/timeout"] > 0
-
-
-def test_what_a_reward_prints_harms_nothing(tmp_path):
-    def chatty(completions, **_):
-        print("hello", flush=True)
-        return [float(len(text) % 2) for text in completions]
-
-    assert trained(tmp_path, [chatty]).records[-1]["reward/failed"] == 0
 
 
 @pytest.mark.parametrize(
@@ -232,7 +225,7 @@ def test_without_solutions_or_a_model_the_remedies_are_named(tmp_path):
     bare = [{k: v for k, v in row.items() if k != "solution"} for row in rows()]
     task = Task.from_iterable(bare, rewards=[even_length])
     with pytest.raises(ValueError, match=r"--model\.path .* worked solutions .* --model\.random"):
-        trained(tmp_path, [even_length], task=task)
+        trained(tmp_path, [even_length], task=task, model=None)
 
 
 def test_public_names_are_there():

@@ -17,6 +17,7 @@ import jax.numpy as jnp
 import pytest
 from rich.console import Console
 
+from ogrpo.cli.main import main
 from ogrpo.loop import start, train
 from ogrpo.rollout.endpoint import Endpoint, Service
 from ogrpo.serving.bridge import embedded_model
@@ -30,8 +31,7 @@ pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
 SMALL = (
-    "--data.train=64 --warm-start.steps=4 --warm-start.batch=4 --warm-start.problems=16 "
-    "--warm-start.no-cache --rollout.group-size=4 --schedule.prompts=4 "
+    "--data.train=64 --model.random=tiny --rollout.group-size=4 --schedule.prompts=4 "
     "--schedule.evaluate-every=2 --schedule.sync-interval=2 --evaluation.prompts=6 --schedule.steps=4"
 ).split()
 SERVE = re.compile(r"^  ogrpo-serve (.+)$", re.MULTILINE)
@@ -106,14 +106,16 @@ def test_a_run_says_how_to_start_its_server_waits_for_it_and_trains(free_url, tm
     assert all(r["mismatch"] < 1e-4 for r in records if r["staleness"] == 0)
 
 
-def test_a_server_that_is_not_there_is_named_with_the_command_that_starts_it(free_url, tmp_path):
-    words = command(f"--rollout.url={free_url}", "--rollout.wait=0", f"--run-dir={tmp_path}")
+def test_a_server_that_is_not_there_is_named_with_the_command_that_starts_it(
+    free_url, tmp_path, capsys
+):
+    words = [f"--rollout.url={free_url}", "--rollout.wait=0", f"--run-dir={tmp_path}"]
     for _ in range(2):  # nothing but first weights is left behind, so that it can be tried again
-        done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=300)
-        assert done.returncode == 2
-        assert f"{free_url} does not answer; start it with:" in done.stderr
-        assert SERVE.search(done.stderr)
-        assert "Traceback" not in done.stderr
+        assert main(["train", *SMALL, *words]) == 2
+        errors = capsys.readouterr().err
+        assert f"{free_url} does not answer; start it with:" in errors
+        assert SERVE.search(errors)
+        assert "Traceback" not in errors
         assert {path.name for path in tmp_path.iterdir()} == {".ogrpo.lock", "initial"}
 
 

@@ -7,7 +7,7 @@ from itertools import combinations
 
 import pytest
 
-from ogrpo.config.train import Data, Evaluation, TrainConfig, WarmStart
+from ogrpo.config.train import Data, Evaluation, WarmStart
 from ogrpo.data.tokenizer import word_level
 from ogrpo.setup.find_task import MOST_HELDOUT, find_task
 from ogrpo.setup.prepare import prepare
@@ -110,8 +110,3 @@ def test_a_limit_counts_problems_that_are_trained_on(folder):
     cut = find_task(held_out(config, "validation")).task
     assert questions(cut.train) == [f"train {n} ?" for n in range(1, 7)]
     assert len(cut.heldout) == 5
-
-
-def test_a_split_that_is_not_there_is_refused():
-    with pytest.raises(ValueError, match=r"evaluation\.split is 'dev'.*validation.*test"):
-        TrainConfig(evaluation=Evaluation(split="dev"))
