@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import ogrpo
-from ogrpo.config.method import title
 from ogrpo.learner.hosts import fetch, from_first, is_first, on_first
 from ogrpo.learner.state import TrainState
 from ogrpo.loop.parts import Record, stream_seed
@@ -60,7 +59,7 @@ def finish(session: Session, state: LoopState, before: Sequence[Answer]) -> None
     counts = counted(config, records, prepared.left_out, outcomes(session))
     wall = time.monotonic() - session.begun
     facts = provenance(session)
-    page = PageData(session.command.whole, title(session.config), samples, counts, facts, wall)
+    page = PageData(session.command.whole, session.title, samples, counts, facts, wall)
     write_report(run, config, page)
     console.print(summary_table(records))
     console.print(reward_line(records))

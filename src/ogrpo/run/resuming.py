@@ -8,8 +8,6 @@ from typing import Any, NamedTuple
 
 import jax
 
-from ogrpo.config.method import title
-from ogrpo.config.values import require
 from ogrpo.learner.checkpoint import CheckpointError, Checkpoints
 from ogrpo.learner.hosts import from_first, on_first
 from ogrpo.learner.state import TrainState
@@ -57,8 +55,10 @@ def choose(session: Session, checkpoints: Checkpoints) -> Choice:
         later = [step for step in steps if step > target]
         if target not in steps:
             saved = ", ".join(map(str, steps)) or "none"
-            message = f"there is no checkpoint of step {target}; there are: {saved}, and 0"
-            require(target == 0, message)
+            if target != 0:
+                raise ValueError(
+                    f"there is no checkpoint of step {target}; there are: {saved}, and 0"
+                )
             return Choice(None, {}, later)
         if (reason := _damage(checkpoints, target)) is not None:
             raise CheckpointError(f"the checkpoint of step {target} cannot be used: {reason}")
@@ -162,11 +162,11 @@ def _check_options(session: Session, before: dict[str, Any], step: int) -> None:
     saved = before.get("origin") or {"config": from_first(session.run.read_config)}
     for line in check_origin(saved, origin(session.prepared), anyway=config.resume_anyway):
         session.say(f"since the checkpoint: {line}")
-    require(
-        config.schedule.steps >= step,
-        f"schedule.steps is {config.schedule.steps}, but the checkpoint is of step {step}: give at"
-        f" least {step}, or go back with --resume-from",
-    )
+    if config.schedule.steps < step:
+        raise ValueError(
+            f"schedule.steps is {config.schedule.steps}, but the checkpoint is of step {step}: give"
+            f" at least {step}, or go back with --resume-from"
+        )
 
 
 def _set_aside(session: Session, choice: Choice, checkpoints: Checkpoints) -> None:
@@ -190,7 +190,7 @@ def _rewind(session: Session, step: int, *, keep: bool) -> None:
 
 def describe(session: Session, state: TrainState) -> None:
     """Says what the algorithm is, what the train state takes, and how batches are laid out."""
-    session.say(f"algorithm: {title(session.config)}")
+    session.say(f"algorithm: {session.title}")
     for line in memory_lines(session.config, state, session.devices):
         session.say(line)
     session.say(batching_line(session.config))

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from rich.console import Console
 
+from ogrpo.config.method import title
 from ogrpo.config.train import TrainConfig
 from ogrpo.config.update import Processes
 from ogrpo.config.values import to_json
@@ -64,6 +65,11 @@ class Session:
         """Shows a line that should not be passed over."""
         line = shown(without_secrets(text))
         self.console.print(line, style="yellow", markup=False, highlight=False, soft_wrap=True)
+
+    @property
+    def title(self) -> str:
+        """The method, with what is not its own."""
+        return title(self.config)
 
     @property
     def resume_command(self) -> str:

@@ -175,6 +175,22 @@ def qwen2_5_0_5b() -> TrainConfig:
     )
 
 
+def boxed_chains(rollout: Rollout, schedule: Schedule, *, samples: int) -> TrainConfig:
+    """A config of long chains of thought that end in a box; layers are computed again."""
+    packed = {"microbatches": schedule.prompts, "batching": "packed"}
+    return TrainConfig(
+        data=Data(prompt_length=256, prompt=BOXED_PROMPT),
+        model=Model(remat="full"),
+        reward=Judging(extraction="free"),
+        rollout=rollout,
+        schedule=schedule,
+        knobs=Knobs(beta=0.001),
+        optimizer=Optimizer(learning_rate=1e-6, decay=0.0, **packed),
+        evaluation=Evaluation(prompts=256, temperature=0.7, samples=samples),
+        checkpoint=Checkpointing(every=50),
+    )
+
+
 def r1_distill_1_5b() -> TrainConfig:
     """DeepSeek-R1-Distill-Qwen-1.5B with long chains of thought, off-policy.
 
@@ -186,16 +202,10 @@ def r1_distill_1_5b() -> TrainConfig:
     evaluates on AIME-24 and MATH-500, this command on files in GSM8K's format. The model starts at
     Pass@1 .839 on MATH-500 (DeepSeek-R1, arXiv:2501.12948, Table 5).
     """
-    return TrainConfig(
-        data=Data(prompt_length=256, prompt=BOXED_PROMPT),
-        model=Model(remat="full"),
-        reward=Judging(extraction="free"),
-        rollout=Rollout(group_size=16, temperature=0.7, max_tokens=4096),
-        schedule=Schedule(steps=1428, prompts=28, sync_interval=10, evaluate_every=102),
-        knobs=Knobs(beta=0.001),
-        optimizer=Optimizer(learning_rate=1e-6, decay=0.0, microbatches=28, batching="packed"),
-        evaluation=Evaluation(prompts=256, temperature=0.7, samples=4),
-        checkpoint=Checkpointing(every=50),
+    return boxed_chains(
+        Rollout(group_size=16, temperature=0.7, max_tokens=4096),
+        Schedule(steps=1428, prompts=28, sync_interval=10, evaluate_every=102),
+        samples=4,
     )
 
 
@@ -206,16 +216,10 @@ def qwen3_4b() -> TrainConfig:
     Hardware: one 141 GB GPU beside servers (--rollout.url); planned are 115.4 GiB, layers being
     computed again (`ogrpo plan --preset qwen3-4b`). Time and score: not measured here.
     """
-    return TrainConfig(
-        data=Data(prompt_length=256, prompt=BOXED_PROMPT),
-        model=Model(remat="full"),
-        reward=Judging(extraction="free"),
-        rollout=Rollout(group_size=16, temperature=0.7, max_tokens=1024),
-        schedule=Schedule(steps=500, prompts=8, sync_interval=10, evaluate_every=100),
-        knobs=Knobs(beta=0.001),
-        optimizer=Optimizer(learning_rate=1e-6, decay=0.0, microbatches=8, batching="packed"),
-        evaluation=Evaluation(prompts=256, temperature=0.7, samples=1),
-        checkpoint=Checkpointing(every=50),
+    return boxed_chains(
+        Rollout(group_size=16, temperature=0.7, max_tokens=1024),
+        Schedule(steps=500, prompts=8, sync_interval=10, evaluate_every=100),
+        samples=1,
     )
 
 
