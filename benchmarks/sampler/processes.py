@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.cpus import on_cpus
+from benchmarks.side_by_side import on_cpus
 
 TICK = os.sysconf("SC_CLK_TCK")
 MIB = 2**10  # of /proc's kB

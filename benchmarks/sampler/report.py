@@ -1,6 +1,6 @@
 """The measurements as a markdown report."""
 
-from benchmarks.reporting import Columns, Found, figures, heading, ratio_rows, spread, table
+from benchmarks.side_by_side import Columns, Found, figures, heading, ratio_rows, spread, table
 
 COLUMNS: Columns = {
     "tokens / CPU-s": lambda run: run["tokens"] / run["cpu"],

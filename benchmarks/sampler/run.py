@@ -19,12 +19,10 @@ from typing import Any
 
 import tyro
 
-from benchmarks.environments import made, python_with
-from benchmarks.reporting import command, describe_machine
 from benchmarks.sampler.cases import EOS, SHAPES, decoder_of, make_weights
 from benchmarks.sampler.processes import Engine
 from benchmarks.sampler.report import report
-from benchmarks.specs import parse
+from benchmarks.side_by_side import command, describe_machine, made, parse, python_with
 from ogrpo.policy import save_pretrained
 
 HERE = Path(__file__).resolve().parent

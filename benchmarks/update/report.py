@@ -2,7 +2,7 @@
 
 import statistics
 
-from benchmarks.reporting import (
+from benchmarks.side_by_side import (
     Columns,
     Found,
     Runs,

@@ -13,21 +13,31 @@ import subprocess
 import sys
 import tempfile
 from dataclasses import dataclass, field
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import tyro
 
-from benchmarks.cpus import on_cpus
-from benchmarks.environments import default_folder
-from benchmarks.reporting import command, describe_machine
-from benchmarks.specs import parse
+from benchmarks.side_by_side import (
+    command,
+    default_folder,
+    describe_machine,
+    on_cpus,
+    parse,
+    python_with,
+)
 from benchmarks.update.cases import SHAPES, SYSTEMS, Shape, make_batch, product_flops
-from benchmarks.update.environments import find_python
 from benchmarks.update.report import report
 
 HERE = Path(__file__).resolve().parent
+# Tunix is compiled by the same XLA as ogrpo.
+SHARED = tuple(f"{name}=={version(name)}" for name in ("jax", "jaxlib", "flax", "optax", "numpy"))
+PEERS = {
+    "tunix": ("google-tunix==0.1.7", *SHARED),
+    "trl": ("torch==2.13.0", "trl==1.16.0", "transformers==5.23.0", "peft==0.21.2"),
+}
 LOSS_TOLERANCE = 1e-4
 LATER_TOLERANCE = 1e-3
 
@@ -71,7 +81,12 @@ class Options:
 def main(options: Options) -> None:
     systems = {spec: parse(spec, SYSTEMS) for spec in options.systems}
     shapes = {spec: parse(spec, SHAPES)[1] for spec in options.shapes}
-    pythons = {name: find_python(name, options.environments) for name, _ in systems.values()}
+    pythons = {
+        name: python_with(options.environments, name, PEERS[name])
+        if name in PEERS
+        else sys.executable
+        for name, _ in systems.values()
+    }
     measured: dict[str, Any] = {}
     find = {"machine": describe_machine(), "command": command(), "shapes": measured}
     for name, shape in shapes.items():

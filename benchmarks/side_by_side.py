@@ -1,16 +1,26 @@
-"""The parts that reports of side-by-side benchmarks share: tables, figures, and the machine."""
+"""The parts that side-by-side benchmarks share: CPUs, environments, settings and reports.
 
+A setting of a system or a shape is named on the command line, any of its fields changed:
+`name:key=value,...`.
+"""
+
+import dataclasses
 import datetime
+import difflib
+import hashlib
 import os
 import platform
 import re
 import shlex
+import shutil
 import statistics
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+from ogrpo.setup.cache import cache_path
 
 Found = dict[str, Any]
 Runs = dict[str, list[Found]]  # by system, a round each
@@ -100,3 +110,59 @@ def describe_commit() -> str:
     command = ["git", "describe", "--always", "--dirty=+", "--exclude=*"]
     done = subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True)
     return done.stdout.strip() or "unknown"
+
+
+def on_cpus(threads: int) -> list[str]:
+    """Returns the words before a command that bind it to the first so many of our CPUs."""
+    cpus = sorted(os.sched_getaffinity(0))[:threads]
+    if len(cpus) < threads:
+        raise ValueError(f"--threads is {threads}, but there are {len(cpus)} CPUs")
+    return ["taskset", "--cpu-list", ",".join(map(str, cpus))]
+
+
+def default_folder() -> Path:
+    """Returns the folder of environments, beside the caches of runs."""
+    return cache_path() / "benchmarks"
+
+
+def python_with(folder: Path, name: str, packages: tuple[str, ...]) -> str:
+    """Returns the interpreter of an environment with these packages, made by this Python."""
+    digest = hashlib.sha256("\n".join((sys.version, *packages)).encode()).hexdigest()
+    return made(folder, name, digest, sys.executable, packages)
+
+
+def made(folder: Path, name: str, digest: str, base: str, packages: tuple[str, ...]) -> str:
+    """Returns the interpreter of environment NAME-DIGEST, made by `base` if not complete."""
+    short = digest[:12]
+    home = folder / f"{name}-{short}"
+    python, marker = home / "bin" / "python", home / ".complete"
+    if not marker.is_file() or marker.read_text().strip() != short:
+        shutil.rmtree(home, ignore_errors=True)
+        print(f"making {home}", file=sys.stderr)
+        subprocess.run([base, "-m", "venv", home], check=True)
+        subprocess.run([python, "-m", "pip", "install", "--quiet", *packages], check=True)
+        marker.write_text(short)
+    return str(python)
+
+
+def parse(spec: str, known: dict[str, Any]) -> tuple[str, Any]:
+    """Reads `name:key=value,...` as the name and its entry with those fields replaced."""
+    name, _, rest = spec.partition(":")
+    if name not in known:
+        raise ValueError(f"there is no {name!r}: choose {', '.join(known)}")
+    pairs = [part.partition("=")[::2] for part in rest.split(",") if part]
+    changes = {key: _read(spec, key, value, known[name]) for key, value in pairs}
+    return name, dataclasses.replace(known[name], **changes)
+
+
+def _read(spec: str, key: str, value: str, default: Any) -> Any:
+    fields = vars(default)
+    if key not in fields:
+        near = difflib.get_close_matches(key, fields, n=1)
+        hint = f"did you mean {near[0]!r}? " if near else ""
+        raise ValueError(f"{spec}: there is no {key!r}; {hint}it has {', '.join(fields)}")
+    if isinstance(fields[key], bool):
+        if value not in ("true", "false"):
+            raise ValueError(f"{spec}: {key} is {value!r}: give true or false")
+        return value == "true"
+    return type(fields[key])(value)
