@@ -205,7 +205,9 @@ def test_options_are_what_they_look_like():
         "schedule": {"steps": 3},
         "warm_start": ogrpo.WarmStart(steps=4),
     }
-    config = Trainer(task=task, optimizer={"learning_rate": 1}, **options).config
+    mine = replace(ALGORITHMS["grpo"], name="mine")
+    config = Trainer(task=task, algorithm=mine, optimizer={"learning_rate": 1}, **options).config
+    assert config.algorithm is mine
     assert config.run_dir == Path("runs/1")
     assert (config.schedule, config.warm_start.steps) == (ogrpo.Schedule(steps=3), 4)
     assert config.optimizer.learning_rate == 1.0

@@ -173,6 +173,8 @@ def _as(kind: Any, value: Any) -> Any:
         return None if value is None else OTHER
     if kind is Path:
         return Path(value) if isinstance(value, str | Path) else OTHER
+    if getattr(kind, "_is_runtime_protocol", False):
+        return value if isinstance(value, kind) else OTHER
     whole = type(value) is int  # and no bool
     if (whole and abs(value) >= LARGEST) or (isinstance(value, float) and math.isnan(value)):
         return OTHER
