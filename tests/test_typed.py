@@ -72,7 +72,7 @@ def test_every_public_name_has_a_type(site):
     summary = report["typeCompleteness"]
     assert summary["pyTypedPath"] == str(site / "ogrpo" / "py.typed")
     ours = {x["name"] for x in summary["symbols"] if x["isExported"]}
-    assert {"ogrpo.core.aggregate.sequence_mean", "ogrpo.core.objectives.base.TokenBatch"} <= ours
+    assert {"ogrpo.core.aggregate.sequence_mean", "ogrpo.core.objectives.TokenBatch"} <= ours
     untyped = [
         x["name"]
         for x in summary["symbols"]

@@ -1,5 +1,6 @@
 """One batch, small and asymmetric, and the knobs that make each objective's edges bind in it."""
 
+import inspect
 from types import SimpleNamespace
 
 import jax
@@ -7,48 +8,20 @@ import jax.numpy as jnp
 import numpy as np
 
 from ogrpo.core.objectives import OBJECTIVES, TokenBatch
+from tests.core import reference
 
 SHAPE = (2, 4, 5)  # N, G, T
 
-_CLIP = {"eps_low": 0.15, "eps_high": 0.3}
-_RING = {**_CLIP, "outer_low": 0.3, "outer_high": 0.6}
 KNOBS: dict[str, dict[str, float]] = {
-    "reinforce": {"beta": 0.2},
-    "grpo": {**_CLIP, "beta": 0.2},
-    "off_policy_grpo": {**_CLIP, "beta": 0.2},
-    "decoupled": {**_CLIP, "cap": 1.1, "beta": 0.2},
-    "dual_clip": {**_CLIP, "dual": 1.4, "beta": 0.2},
-    "two_sided": {**_CLIP, "delta": 1.2, "beta": 0.2},
-    "gspo": {"eps_low": 0.05, "eps_high": 0.1, "beta": 0.2},
-    "cispo": {"low": 0.8, "high": 1.4, "beta": 0.2},
-    "sapo": {"temperature_pos": 1.0, "temperature_neg": 1.3, "beta": 0.2},
-    "topr": {},
-    "topr_token": {},
-    "sppo": {"low": 1 / 1.3, "high": 1.3},
-    "gmpo": {"eps_low": 0.2, "eps_high": 0.3, "beta": 0.2},
-    "m2po": {"threshold": 0.1, "beta": 0.2},
-    "dppo_tv": {"low": 0.06, "high": 0.04, "cap": 1.3, "beta": 0.2},
-    "dppo_kl": {"low": 0.02, "high": 0.01, "cap": 1.3, "beta": 0.2},
-    "rec_one_side": _CLIP,
-    "rec_one_side_is": _CLIP,
-    "rec_two_side": _CLIP,
-    "rec_two_side_is": _CLIP,
-    "rec_ring": _RING,
-    "rec_ring_is": _RING,
-    "opmd_kimi": {"coef": 0.1},
-    "opmd_kimi_sequence": {"tau": 0.1},
-    "opmd_min": {"tau": 1.0},
-    "opmd_pairwise": {"tau": 0.7},
-    "oapl": {"slope": 0.7},
-    "dpo": {"tau": 0.7},
-    "vespo": {"power_pos": 2.0, "rate_pos": 3.0, "power_neg": 3.0, "rate_neg": 2.0},
-    "ctpo": {"eps_low": 0.15, "eps_high": 0.2, "beta": 0.2},
-    "prime_rl": {"low": 0.06, "high": 0.04, "coef": 0.3},
-    "distill": {"low": 0.05, "coef": 0.3},
-    "kl_cov": {"share": 0.2, "coef": 0.7},
-    "m2po_released": {"threshold": 0.1, "eps_low": 0.05, "eps_high": 0.1},
-    "vtrace": {"decay": 0.9, "ratio_cap": 1.2, "trace_cap": 1.1},
+    name: {
+        p.name: p.default
+        for p in inspect.signature(fn).parameters.values()
+        if p.default is not p.empty
+    }
+    for name, fn in vars(reference).items()
+    if inspect.isfunction(fn) and not name.startswith("_")
 }
+"""Objective -> the defaults of its formula in `reference`, at which its edges bind in this batch."""
 NAMES = sorted(KNOBS)
 
 

@@ -11,10 +11,6 @@ from types import SimpleNamespace
 import numpy as np
 
 
-def k3(lp, ref):
-    return np.exp(ref - lp) - 1 - (ref - lp)
-
-
 def _tokens(fn, lp, held, b):
     """fn at every kept token, the arguments being floats; 0 where masked."""
     out = np.zeros_like(lp)
@@ -32,50 +28,50 @@ def _clip_case(r, center, a, low, high):
     return a * max(r, max(center - low, 0.0))
 
 
-def reinforce(lp, held, b, *, beta):
-    return _tokens(lambda x, h, t: -t.A * x + beta * k3(x, t.ref), lp, held, b)
+def reinforce(lp, held, b):
+    return _tokens(lambda x, h, t: -t.A * x, lp, held, b)
 
 
-def grpo(lp, held, b, *, eps_low, eps_high, beta=0.0):
+def grpo(lp, held, b, *, eps_low=0.15, eps_high=0.3):
     def loss(x, h, t):
-        return -_clip_case(math.exp(x - t.old), 1.0, t.A, eps_low, eps_high) + beta * k3(x, t.ref)
+        return -_clip_case(math.exp(x - t.old), 1.0, t.A, eps_low, eps_high)
 
     return _tokens(loss, lp, held, b)
 
 
-def dual_clip(lp, held, b, *, eps_low, eps_high, dual, beta):
+def dual_clip(lp, held, b, *, eps_low=0.15, eps_high=0.3, dual=1.4):
     def loss(x, h, t):
         gain = _clip_case(math.exp(x - t.old), 1.0, t.A, eps_low, eps_high)
-        return -(max(gain, dual * t.A) if t.A < 0 else gain) + beta * k3(x, t.ref)
+        return -(max(gain, dual * t.A) if t.A < 0 else gain)
 
     return _tokens(loss, lp, held, b)
 
 
-def two_sided(lp, held, b, *, eps_low, eps_high, delta, beta):
+def two_sided(lp, held, b, *, eps_low=0.15, eps_high=0.3, delta=1.2):
     def loss(x, h, t):
         ratio = math.exp(x - t.old)
         if t.A >= 0:
             gain = t.A * min(ratio, 1 + eps_high, delta)
         else:
             gain = t.A * max(min(ratio, delta), min(max(ratio, 1 - eps_low), 1 + eps_high))
-        return -gain + beta * k3(x, t.ref)
+        return -gain
 
     return _tokens(loss, lp, held, b)
 
 
-def off_policy_grpo(lp, held, b, *, eps_low, eps_high, beta):
+def off_policy_grpo(lp, held, b, *, eps_low=0.15, eps_high=0.3):
     def loss(x, h, t):
         center = math.exp(t.prox - t.old)
         clipped = _clip_case(math.exp(x - t.old), center, t.A, eps_low, eps_high)
-        return -clipped + beta * k3(x, t.ref)
+        return -clipped
 
     return _tokens(loss, lp, held, b)
 
 
-def decoupled(lp, held, b, *, eps_low, eps_high, cap, beta):
+def decoupled(lp, held, b, *, eps_low=0.15, eps_high=0.3, cap=1.1):
     def loss(x, h, t):
         clipped = _clip_case(math.exp(x - t.prox), 1.0, t.A, eps_low, eps_high)
-        return -min(math.exp(t.prox - t.old), cap) * clipped + beta * k3(x, t.ref)
+        return -min(math.exp(t.prox - t.old), cap) * clipped
 
     return _tokens(loss, lp, held, b)
 
@@ -89,26 +85,26 @@ def _mean_over_tokens(values, mask):
     return out
 
 
-def gspo(lp, held, b, *, eps_low, eps_high, beta):
+def gspo(lp, held, b, *, eps_low=0.05, eps_high=0.1):
     ratio = np.exp(_mean_over_tokens(held - b.old, b.mask)) * np.exp(lp - held)
     out = np.zeros_like(lp)
     for i in map(tuple, np.argwhere(b.mask)):
-        out[i] = -_clip_case(ratio[i], 1.0, b.A[i], eps_low, eps_high) + beta * k3(lp[i], b.ref[i])
+        out[i] = -_clip_case(ratio[i], 1.0, b.A[i], eps_low, eps_high)
     return out
 
 
-def cispo(lp, held, b, *, low, high, beta):
+def cispo(lp, held, b, *, low=0.8, high=1.4):
     def loss(x, h, t):
-        return -min(max(math.exp(h - t.old), low), high) * t.A * x + beta * k3(x, t.ref)
+        return -min(max(math.exp(h - t.old), low), high) * t.A * x
 
     return _tokens(loss, lp, held, b)
 
 
-def sapo(lp, held, b, *, temperature_pos, temperature_neg, beta):
+def sapo(lp, held, b, *, temperature_pos=1.0, temperature_neg=1.3):
     def loss(x, h, t):
         temp = temperature_pos if t.A > 0 else temperature_neg
         sigmoid = 1 / (1 + math.exp(-temp * (math.exp(x - t.old) - 1)))
-        return -t.A * 4 * sigmoid / temp + beta * k3(x, t.ref)
+        return -t.A * 4 * sigmoid / temp
 
     return _tokens(loss, lp, held, b)
 
@@ -126,50 +122,50 @@ def topr_token(lp, held, b):
     return _tokens(loss, lp, held, b)
 
 
-def sppo(lp, held, b, *, low, high):
+def sppo(lp, held, b, *, low=1 / 1.3, high=1.3):
     def loss(x, h, t):
         return -t.A * (x - t.old) if low <= math.exp(h - t.old) <= high else 0.0
 
     return _tokens(loss, lp, held, b)
 
 
-def gmpo(lp, held, b, *, eps_low, eps_high, beta):
+def gmpo(lp, held, b, *, eps_low=0.2, eps_high=0.3):
     delta = lp - b.old
     sign = np.where(b.A < 0, -1.0, 1.0)
     picked = sign * np.minimum(sign * delta, sign * np.clip(delta, -eps_low, eps_high))
-    loss = -b.A * np.exp(_mean_over_tokens(picked, b.mask)) + beta * k3(lp, b.ref)
+    loss = -b.A * np.exp(_mean_over_tokens(picked, b.mask))
     return np.where(b.mask, loss, 0.0)
 
 
-def m2po(lp, held, b, *, threshold, beta):
+def m2po(lp, held, b, *, threshold=0.1):
     delta = held - b.old
     ranked = b.mask & (delta * b.A > 0)
     left = ranked.copy()
     while left.any() and (delta[left] ** 2).mean() > threshold:
         left[np.unravel_index(np.argmax(np.where(left, delta**2, -1)), left.shape)] = False
     kept = np.where(ranked, left, True)
-    loss = -1.0 * kept * np.exp(lp - b.old) * b.A + beta * k3(lp, b.ref)
+    loss = -1.0 * kept * np.exp(lp - b.old) * b.A
     return np.where(b.mask, loss, 0.0)
 
 
-def _dppo(divergence, low, high, cap, beta):
+def _dppo(divergence, low, high, cap):
     def loss(x, h, t):
         rho, far = math.exp(h - t.old), divergence(math.exp(h), math.exp(t.old))
         shut = (t.A > 0 and rho > 1 and far > high) or (t.A < 0 and rho < 1 and far > low)
-        return (0.0 if shut else -min(rho, cap) * t.A * x) + beta * k3(x, t.ref)
+        return 0.0 if shut else -min(rho, cap) * t.A * x
 
     return loss
 
 
-def dppo_tv(lp, held, b, *, low, high, cap, beta):
-    return _tokens(_dppo(lambda new, old: abs(new - old), low, high, cap, beta), lp, held, b)
+def dppo_tv(lp, held, b, *, low=0.06, high=0.04, cap=1.3):
+    return _tokens(_dppo(lambda new, old: abs(new - old), low, high, cap), lp, held, b)
 
 
-def dppo_kl(lp, held, b, *, low, high, cap, beta):
+def dppo_kl(lp, held, b, *, low=0.02, high=0.01, cap=1.3):
     def kl(new, old):
         return old * math.log(old / new) + (1 - old) * math.log((1 - old) / (1 - new))
 
-    return _tokens(_dppo(kl, low, high, cap, beta), lp, held, b)
+    return _tokens(_dppo(kl, low, high, cap), lp, held, b)
 
 
 def _rec(keep, weigh):
@@ -196,45 +192,45 @@ def _ring(eps_low, eps_high, outer_low, outer_high):
     return keep
 
 
-def rec_one_side(lp, held, b, **eps):
-    return _tokens(_rec(_one_side(**eps), False), lp, held, b)
+def rec_one_side(lp, held, b, *, eps_low=0.15, eps_high=0.3):
+    return _tokens(_rec(_one_side(eps_low, eps_high), False), lp, held, b)
 
 
-def rec_one_side_is(lp, held, b, **eps):
-    return _tokens(_rec(_one_side(**eps), True), lp, held, b)
+def rec_one_side_is(lp, held, b, *, eps_low=0.15, eps_high=0.3):
+    return _tokens(_rec(_one_side(eps_low, eps_high), True), lp, held, b)
 
 
-def rec_two_side(lp, held, b, **eps):
-    return _tokens(_rec(_two_side(**eps), False), lp, held, b)
+def rec_two_side(lp, held, b, *, eps_low=0.15, eps_high=0.3):
+    return _tokens(_rec(_two_side(eps_low, eps_high), False), lp, held, b)
 
 
-def rec_two_side_is(lp, held, b, **eps):
-    return _tokens(_rec(_two_side(**eps), True), lp, held, b)
+def rec_two_side_is(lp, held, b, *, eps_low=0.15, eps_high=0.3):
+    return _tokens(_rec(_two_side(eps_low, eps_high), True), lp, held, b)
 
 
-def rec_ring(lp, held, b, **eps):
-    return _tokens(_rec(_ring(**eps), False), lp, held, b)
+def rec_ring(lp, held, b, *, eps_low=0.15, eps_high=0.3, outer_low=0.3, outer_high=0.6):
+    return _tokens(_rec(_ring(eps_low, eps_high, outer_low, outer_high), False), lp, held, b)
 
 
-def rec_ring_is(lp, held, b, **eps):
-    return _tokens(_rec(_ring(**eps), True), lp, held, b)
+def rec_ring_is(lp, held, b, *, eps_low=0.15, eps_high=0.3, outer_low=0.3, outer_high=0.6):
+    return _tokens(_rec(_ring(eps_low, eps_high, outer_low, outer_high), True), lp, held, b)
 
 
-def opmd_kimi(lp, held, b, *, coef):
+def opmd_kimi(lp, held, b, *, coef=0.1):
     return _tokens(lambda x, h, t: -t.A * x + coef * (x - t.old) ** 2, lp, held, b)
 
 
-def opmd_kimi_sequence(lp, held, b, *, tau):
+def opmd_kimi_sequence(lp, held, b, *, tau=0.1):
     total = np.where(b.mask, lp - b.old, 0.0).sum(-1, keepdims=True)
     penalty = tau / 2 * total**2 / np.maximum(b.mask.sum(-1, keepdims=True), 1)
     return np.where(b.mask, -b.A * lp + penalty, 0.0)
 
 
-def opmd_min(lp, held, b, *, tau):
+def opmd_min(lp, held, b, *, tau=1.0):
     return np.where(b.mask, -b.A * lp / (1 + tau), 0.0)
 
 
-def opmd_pairwise(lp, held, b, *, tau):
+def opmd_pairwise(lp, held, b, *, tau=0.7):
     out = np.zeros_like(lp)
     for n in range(lp.shape[0]):
         size = lp.shape[1]
@@ -250,7 +246,7 @@ def opmd_pairwise(lp, held, b, *, tau):
     return out
 
 
-def oapl(lp, held, b, *, slope):
+def oapl(lp, held, b, *, slope=0.7):
     out = np.zeros_like(lp)
     for i in np.ndindex(lp.shape[:-1]):
         m = b.mask[i]
@@ -259,7 +255,7 @@ def oapl(lp, held, b, *, slope):
     return out
 
 
-def dpo(lp, held, b, *, tau):
+def dpo(lp, held, b, *, tau=0.7):
     out = np.zeros_like(lp)
     for n in range(lp.shape[0]):
         there = [g for g in range(lp.shape[1]) if b.mask[n, g].any()]
@@ -274,7 +270,7 @@ def dpo(lp, held, b, *, tau):
     return out
 
 
-def vespo(lp, held, b, *, power_pos, rate_pos, power_neg, rate_neg):
+def vespo(lp, held, b, *, power_pos=2.0, rate_pos=3.0, power_neg=3.0, rate_neg=2.0):
     out = np.zeros_like(lp)
     for i in np.ndindex(lp.shape[:-1]):
         m = b.mask[i]
@@ -286,7 +282,7 @@ def vespo(lp, held, b, *, power_pos, rate_pos, power_neg, rate_neg):
     return out
 
 
-def vtrace(lp, held, b, *, decay, ratio_cap, trace_cap):
+def vtrace(lp, held, b, *, decay=0.9, ratio_cap=1.2, trace_cap=1.1):
     out = np.zeros_like(lp)
     for i in np.ndindex(lp.shape[:-1]):
         places = np.flatnonzero(b.mask[i])
@@ -301,7 +297,7 @@ def vtrace(lp, held, b, *, decay, ratio_cap, trace_cap):
     return out
 
 
-def ctpo(lp, held, b, *, eps_low, eps_high, beta):
+def ctpo(lp, held, b, *, eps_low=0.15, eps_high=0.2):
     out = np.zeros_like(lp)
     for i in np.ndindex(lp.shape[:-1]):
         total, place = 0.0, 0
@@ -311,11 +307,10 @@ def ctpo(lp, held, b, *, eps_low, eps_high, beta):
             ends = math.exp(-eps_low * place**0.5), math.exp(eps_high * place**0.5)
             a = b.A[i][t]
             out[i][t] = -min(ratio * a, min(max(ratio, ends[0]), ends[1]) * a)
-            out[i][t] += beta * k3(lp[i][t], b.ref[i][t])
     return out
 
 
-def prime_rl(lp, held, b, *, low, high, coef):
+def prime_rl(lp, held, b, *, low=0.06, high=0.04, coef=0.3):
     def loss(x, h, t):
         moved = math.exp(h) - math.exp(t.old)
         shut = moved > high if t.A > 0 else moved < -low
@@ -324,7 +319,7 @@ def prime_rl(lp, held, b, *, low, high, coef):
     return _tokens(loss, lp, held, b)
 
 
-def distill(lp, held, b, *, low, coef):
+def distill(lp, held, b, *, low=0.05, coef=0.3):
     def loss(x, h, t):
         gain = 0.0 if math.exp(h) - math.exp(t.old) < -low else math.exp(x - t.old) * (t.ref - h)
         return -gain + coef * (x - t.old) ** 2
@@ -332,7 +327,7 @@ def distill(lp, held, b, *, low, coef):
     return _tokens(loss, lp, held, b)
 
 
-def kl_cov(lp, held, b, *, share, coef):
+def kl_cov(lp, held, b, *, share=0.2, coef=0.7):
     out = np.where(b.mask, -np.exp(lp - b.old) * b.A, 0.0)
     places = np.argwhere(b.mask)
     if len(places) == 0:
@@ -345,7 +340,7 @@ def kl_cov(lp, held, b, *, share, coef):
     return out
 
 
-def m2po_released(lp, held, b, *, threshold, eps_low, eps_high):
+def m2po_released(lp, held, b, *, threshold=0.1, eps_low=0.05, eps_high=0.1):
     squares = (held - b.old)[b.mask] ** 2
     if squares.size == 0:
         return np.zeros_like(lp)

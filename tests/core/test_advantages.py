@@ -102,14 +102,6 @@ def test_equal_rewards_are_all_positives_whatever_their_mean_is_rounded_to():
         np.testing.assert_array_equal(advantages.positives_only(equal), 1)
 
 
-def test_spreading_needs_the_groups_shape():
-    mask = jnp.array([[[True, False], [True, True]]])
-    spread = advantages.spread(jnp.array([[1.0, -1.0]]), mask)
-    np.testing.assert_array_equal(spread, [[[1, 0], [-1, -1]]])
-    with pytest.raises(ValueError, match=r"mask \(1, 2, 2\) is not advantages \(1, 3\)"):
-        advantages.spread(jnp.zeros((1, 3)), mask)
-
-
 def test_a_negative_eps_is_refused():
     with pytest.raises(ValueError, match="eps_inside must be >= 0"):
         advantages.group_standardized(R, eps_inside=-1e-3)

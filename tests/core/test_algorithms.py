@@ -29,7 +29,7 @@ from ogrpo.core.algorithms import (
     LooksAt,
     with_parts,
 )
-from ogrpo.core.algorithms.base import READS, in_groups, reference_kl
+from ogrpo.core.algorithms.base import READS, in_groups
 from ogrpo.core.algorithms.parts import ADVANTAGE_KNOBS, REDUCTION_KNOBS
 from ogrpo.core.returns import Along
 from tests.core.cases import arrays, batch_of
@@ -282,7 +282,9 @@ def test_a_weight_starts_the_ratio_at_the_proximal_policy(weight, given):
     }.get(weight, {})
     drift = jnp.where(batch.mask, batch.proximal_log_probs - batch.behavior_log_probs, 0)
     fresh = batch._replace(behavior_log_probs=batch.proximal_log_probs)
-    expected = WEIGHTS[weight](drift, batch.mask, **own) * objectives.grpo(log_probs, fresh)
+    expected = WEIGHTS[weight].weight_fn(drift, batch.mask, **own) * objectives.grpo(
+        log_probs, fresh
+    )
     ours = algorithm.token_loss(log_probs, batch, knobs)
     np.testing.assert_allclose(ours, jnp.where(batch.mask, expected, 0), rtol=1e-5, atol=1e-7)
 
@@ -455,9 +457,9 @@ def test_oapl_follows_kimis_regression(given):
 def test_the_users_weights_multiply_the_gain_alone(given):
     log_probs, batch = given
     weights = jnp.linspace(0.5, 2.0, log_probs.size).reshape(log_probs.shape)
-    plain = objectives.grpo(log_probs, batch)
-    with_kl = objectives.grpo(log_probs, batch._replace(weights=weights), beta=0.5)
-    kl = objectives.grpo(log_probs, batch, beta=0.5) - plain
+    loss = partial(objectives.token_loss, log_probs, surrogate_fn=lambda r, a: r * a)
+    plain, kl = loss(batch), loss(batch, beta=0.5) - loss(batch)
+    with_kl = loss(batch._replace(weights=weights), beta=0.5)
     np.testing.assert_allclose(with_kl, weights * plain + kl, rtol=1e-5, atol=1e-6)
 
 
@@ -487,4 +489,6 @@ def test_the_kl_term_is_k3_unless_exchanged(given):
     log_probs, batch = given
     delta = batch.ref_log_probs - log_probs
     expected = jnp.expm1(delta) - delta
-    np.testing.assert_allclose(reference_kl(log_probs, batch), expected, rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(
+        ALGORITHMS["grpo"].kl(log_probs, batch), expected, rtol=1e-4, atol=1e-6
+    )

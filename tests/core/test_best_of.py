@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from ogrpo.core import advantages, best_of, returns
+from ogrpo.core import advantages, returns
 from ogrpo.core.algorithms import ALGORITHMS, with_parts
 from ogrpo.core.returns import Along
 
@@ -18,7 +18,7 @@ BINARY = np.array([[1.0, 0.0, 0.0, 1.0, 0.0], [0.0, 0.0, 1.0, 0.0, 0.0], [1.0] *
 
 @pytest.mark.parametrize("k", [1, 2, 3, 4])
 def test_max_at_k_is_its_definition_over_every_set(k):
-    ours = best_of.max_at_k(jnp.asarray(GRADED), k=jnp.float32(k))
+    ours = advantages.max_at_k(jnp.asarray(GRADED), k=jnp.float32(k))
     for row, found in zip(GRADED, ours, strict=True):
         sets = list(combinations(range(5), k))
         for i in range(5):
@@ -34,7 +34,7 @@ def test_max_at_k_is_its_definition_over_every_set(k):
 
 @pytest.mark.parametrize("k", [1, 2, 3, 4])
 def test_pass_at_k_is_its_definition_over_every_set(k):
-    ours = best_of.pass_at_k(jnp.asarray(BINARY), k=float(k))
+    ours = advantages.pass_at_k(jnp.asarray(BINARY), k=float(k))
     for row, found in zip(BINARY, ours, strict=True):
         sets = list(combinations(range(5), k))
         values = np.array([row[list(s)].max() for s in sets])
@@ -76,7 +76,7 @@ def test_max_at_k_is_unbiased_for_the_best_of_k(k):
         draws = list(product(range(3), repeat=k))
         return sum(p[list(d)].prod() * REWARDS[list(d)].max() for d in draws)
 
-    ours = expected_gradient(lambda r: best_of.max_at_k(r, k=float(k)), REWARDS, THETA, n=4)
+    ours = expected_gradient(lambda r: advantages.max_at_k(r, k=float(k)), REWARDS, THETA, n=4)
     np.testing.assert_allclose(ours, true_gradient(best, THETA), rtol=1e-4, atol=1e-5)
 
 
@@ -87,7 +87,7 @@ def test_maxrl_is_unbiased_for_the_log_likelihood_cut_after_one_term_less_than_t
     def cut(terms):
         return lambda p: -sum((1 - p[0]) ** j / j for j in range(1, terms + 1))
 
-    ours = expected_gradient(best_of.mean_normalized, SUCCESS, THETA, n)
+    ours = expected_gradient(advantages.mean_normalized, SUCCESS, THETA, n)
     np.testing.assert_allclose(ours, true_gradient(cut(n - 1), THETA), rtol=1e-4, atol=1e-5)
 
     def uncentred(rewards):
@@ -160,7 +160,12 @@ def test_gdpo_standardises_each_reward_by_itself():
 
 @pytest.mark.parametrize(
     "fn",
-    [best_of.mean_normalized, best_of.max_at_k, best_of.pass_at_k, advantages.batch_centered],
+    [
+        advantages.mean_normalized,
+        advantages.max_at_k,
+        advantages.pass_at_k,
+        advantages.batch_centered,
+    ],
 )
 def test_a_completion_that_was_not_judged_is_left_out(fn):
     rewards = jnp.asarray(BINARY[:2, :4])
@@ -171,8 +176,8 @@ def test_a_completion_that_was_not_judged_is_left_out(fn):
 
 
 def test_groups_too_small_for_k_are_seen():
-    assert np.isnan(best_of.max_at_k(jnp.ones((1, 3)), k=jnp.float32(3))).all()
-    assert np.isnan(best_of.pass_at_k(jnp.ones((1, 3)), k=4.0)).all()
+    assert np.isnan(advantages.max_at_k(jnp.ones((1, 3)), k=jnp.float32(3))).all()
+    assert np.isnan(advantages.pass_at_k(jnp.ones((1, 3)), k=4.0)).all()
 
 
 def test_the_straight_through_estimator_has_k3s_value_and_k2s_gradient():

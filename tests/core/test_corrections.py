@@ -5,7 +5,6 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
 
 from ogrpo.core.advantages import positive_part
 from ogrpo.core.corrections import corrected
@@ -24,8 +23,8 @@ def batch(seed=0, shape=(3, 5)):
 def test_with_the_clip_and_a_truncated_weight_it_is_the_decoupled_objective():
     log_probs, tokens = batch()
     weight = partial(truncated_weight, cap=1.1)
-    ours = partial(corrected, objective_fn=grpo, weight_fn=weight, beta=0.3)
-    theirs = partial(decoupled, cap=1.1, beta=0.3)
+    ours = partial(corrected, objective_fn=grpo, weight_fn=weight)
+    theirs = partial(decoupled, cap=1.1)
     np.testing.assert_allclose(ours(log_probs, tokens), theirs(log_probs, tokens), rtol=1e-6)
     gradients = [jax.grad(lambda x, f=f: jnp.sum(f(x, tokens)))(log_probs) for f in (ours, theirs)]
     np.testing.assert_allclose(*gradients, rtol=1e-5, atol=1e-7)
@@ -57,17 +56,11 @@ def test_the_weighted_score_is_unbiased_for_the_proximal_policy():
 def test_masked_tokens_cost_nothing_whatever_they_hold():
     log_probs, tokens = batch()
     broken = jnp.where(tokens.mask, log_probs, -jnp.inf)
-    loss = partial(corrected, objective_fn=grpo, weight_fn=unit_weight, beta=0.1)
+    loss = partial(corrected, objective_fn=grpo, weight_fn=unit_weight)
     np.testing.assert_array_equal(jnp.where(tokens.mask, 0, loss(broken, tokens)), 0)
     gradient = jax.grad(lambda x: jnp.sum(loss(x, tokens)))(broken)
     np.testing.assert_array_equal(jnp.where(tokens.mask, 0, gradient), 0)
     assert np.isfinite(gradient).all()
-
-
-def test_a_negative_beta_is_refused():
-    log_probs, tokens = batch()
-    with pytest.raises(ValueError, match="beta"):
-        corrected(log_probs, tokens, objective_fn=grpo, weight_fn=unit_weight, beta=-1.0)
 
 
 def test_the_positive_part_credits_rare_successes_most():

@@ -66,35 +66,12 @@ def test_diagnose_cannot_see_under_the_mask():
     assert all(np.isfinite(total.total) for total in seen.values())
 
 
-def test_clip_fractions_are_of_tokens_whose_gradient_is_gone():
-    ratio = jnp.array([1.5, 1.5, 0.5, 0.5, 1.0, 9.0])
-    advantages = jnp.array([1.0, -1.0, 1.0, -1.0, 1.0, 1.0])
-    mask = jnp.array([True] * 5 + [False])
-    low, high = diagnostics.clip_totals(ratio, advantages, mask, eps_low=0.2, eps_high=0.2)
-    assert (float(mean(low)), float(mean(high))) == (pytest.approx(0.2), pytest.approx(0.2))
-    still = diagnostics.clip_totals(ratio, 0 * advantages, mask, eps_low=0.2, eps_high=0.2)
-    assert (float(still.low.total), float(still.high.total)) == (0, 0)
-    moved = diagnostics.clip_totals(ratio, advantages, mask, eps_low=0.2, eps_high=0.2, center=1.5)
-    assert (float(moved.low.total), float(moved.high.total)) == (1, 0)
-
-
 def test_quantiles_are_of_the_kept():
     ratio, mask = jnp.array([1.0, 2.0, 3.0, 99.0]), jnp.array([True, True, True, False])
     quantiles = diagnostics.ratio_quantiles(ratio, mask, jnp.array([0.0, 0.5, 1.0]))
     np.testing.assert_allclose(quantiles, [1, 2, 3])
     broken = diagnostics.ratio_quantiles(ratio.at[1].set(jnp.nan), mask, jnp.array([0.0]))
     assert np.isnan(broken).all()
-
-
-def test_sequence_effective_size_counts_sequences_with_tokens():
-    log_ratio = jnp.zeros((2, 2, 3)).at[0, 0, 0].set(jnp.log(3.0))
-    mask = jnp.ones((2, 2, 3), bool).at[1, 1].set(False)
-    assert diagnostics.sequence_ess(log_ratio, mask) == pytest.approx((3 + 1 + 1) ** 2 / 11)
-
-
-def test_share_of_groups_that_teach_nothing():
-    rewards = jnp.array([[1.0, 1.0], [0.0, 1.0], [0.0, 0.0]])
-    assert float(mean(diagnostics.zero_variance_total(rewards))) == pytest.approx(2 / 3)
 
 
 def test_divergences_refuse_logits_that_differ():

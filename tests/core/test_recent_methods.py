@@ -105,13 +105,13 @@ def sums(losses, mask):
 
 CLIP = {"eps_low": 0.2, "eps_high": 0.2}
 TRANSCRIBED = {
-    "opo": (by_group(by_length), "reinforce", {"beta": 0.0}, sums),
-    "maxrl": (by_group(over_mean), "reinforce", {"beta": 0.0}, sums),
-    "maxpo": (by_group(of_pairs), "reinforce", {"beta": 0.0}, sums),
+    "opo": (by_group(by_length), "reinforce", {}, sums),
+    "maxrl": (by_group(over_mean), "reinforce", {}, sums),
+    "maxpo": (by_group(of_pairs), "reinforce", {}, sums),
     "reinforce_pp": (whitened(lambda r, _: r), "grpo", CLIP, tokens),
     "reinforce_pp_baseline": (whitened(centered), "grpo", CLIP, tokens),
     "pass_at_k": (by_group(passing_pairs), "grpo", CLIP, tokens),
-    "ctpo": (by_group(standardized), "ctpo", {**CLIP, "beta": 0.0}, tokens),
+    "ctpo": (by_group(standardized), "ctpo", CLIP, tokens),
     "prime_rl": (by_group(centered), "prime_rl", {"low": 0.2, "high": 0.2, "coef": 1e-3}, tokens),
     "kl_cov": (by_group(bessel), "kl_cov", {"share": 2e-4, "coef": 1.0}, tokens),
     "distill": (by_group(centered), "distill", {"low": 0.2, "coef": 1e-3}, tokens),

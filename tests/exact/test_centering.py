@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from ogrpo.core.centering import score_centering
+from ogrpo.core.corrections import score_centering
 
 RNG = np.random.default_rng(6)
 V = 12

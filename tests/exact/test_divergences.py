@@ -64,8 +64,6 @@ def test_divergences_from_logits_are_those_of_probabilities(pi, mu):
     with np.errstate(divide="ignore"):
         p, q = jnp.asarray(np.log(pi)) + 3.0, jnp.asarray(np.log(mu)) - 1.0
     np.testing.assert_allclose(divergences.exact_kl(p, q), kl(pi, mu), atol=EPS)
-    np.testing.assert_allclose(divergences.exact_tv(p, q), tv(pi, mu), atol=EPS)
-    np.testing.assert_allclose(divergences.exact_chi_square(p, q), chi_square(pi, mu), atol=EPS)
     uniform = jnp.zeros(Y)
     np.testing.assert_allclose(
         divergences.entropy(p), np.log(Y) - divergences.exact_kl(p, uniform), atol=EPS
@@ -89,8 +87,6 @@ def test_chi_square_per_kl_is_exact_near_one_in_single_precision():
 def test_divergences_are_infinite_off_the_support():
     p, q = jnp.zeros(2), jnp.array([0.0, -jnp.inf])
     assert divergences.exact_kl(p, q) == np.inf
-    assert divergences.exact_chi_square(p, q) == np.inf
-    assert divergences.exact_tv(p, q) == 0.5
     assert divergences.exact_kl(q, p) == pytest.approx(np.log(2))
 
 

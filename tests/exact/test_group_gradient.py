@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from ogrpo.core import advantages, bounds, estimators
 from ogrpo.core.aggregate import sequence_sum_total
+from ogrpo.core.divergences import k3
 from ogrpo.core.objectives import TokenBatch, reinforce
 from tests.exact.draws import EPS, binary, distributions, few, values
 
@@ -165,7 +166,8 @@ def summed_gradients(pi, r, beta, keep):
 
     def losses(x):
         log_probs = jax.nn.log_softmax(x)[drawn.outcomes][..., None]
-        loss = reinforce(log_probs, batch._replace(mask=mask), beta=beta)
+        pull = beta * jnp.where(mask, k3(log_probs, batch.ref_log_probs), 0)
+        loss = reinforce(log_probs, batch._replace(mask=mask)) + pull
         return jax.vmap(lambda v, m: sequence_sum_total(v, m).total)(loss, mask)
 
     return jax.jacobian(losses)(logits), drawn.probs

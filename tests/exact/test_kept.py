@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from ogrpo.core import kept as core
+from ogrpo.core import corrections as core
 from ogrpo.core.objectives import TokenBatch, reinforce
 from ogrpo.core.ratios import log_ratio
 

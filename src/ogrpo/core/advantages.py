@@ -10,12 +10,12 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.scipy.special import gammaln
 
 from ogrpo.core.checks import (
+    Scalar,
     as_floats,
-    check_completions,
     check_group,
-    check_mask,
     check_nonnegative,
     check_prompts,
 )
@@ -30,8 +30,13 @@ class Judged(NamedTuple):
     present: jax.Array
 
 
-def judged(rewards: jax.Array) -> Judged:
-    """Separates what was judged from what was not. [..., G], NaN where not judged -> Judged."""
+def judged(rewards: jax.Array, least: int = 1) -> Judged:
+    """Separates what was judged from what was not. [..., G], NaN where not judged -> Judged.
+
+    Raises:
+      ValueError: a group has fewer than `least` completions, or rewards are not floats.
+    """
+    check_group(rewards, least)
     (values,) = as_floats(rewards=rewards)
     present = ~jnp.isnan(values)
     return Judged(jnp.where(present, values, 0), present)
@@ -40,8 +45,8 @@ def judged(rewards: jax.Array) -> Judged:
 def centered(rewards: jax.Array) -> jax.Array:
     """Centred: A_i = r_i - mean(r).
 
-    Source: Dr. GRPO (Liu et al. 2025). Bias: the gradient is (1 - 1/G) times the true one, since
-    the baseline contains the sample.
+    Source: Dr. GRPO (Liu et al. 2025, arXiv:2503.20783). Bias: the gradient is (1 - 1/G) times the
+    true one, since the baseline contains the sample.
 
     Args:
       rewards: [..., G], G >= 2.
@@ -56,15 +61,14 @@ def centered(rewards: jax.Array) -> jax.Array:
       >>> centered(jnp.array([1.0, 0.0, 0.0, 0.0]))
       Array([ 0.75, -0.25, -0.25, -0.25], dtype=float32)
     """
-    check_group(rewards)
-    values, present = judged(rewards)
+    values, present = judged(rewards, 2)
     return jnp.where(present, values - masked_mean(values, present), 0)
 
 
 def leave_one_out(rewards: jax.Array) -> jax.Array:
     """Leave-one-out: A_i = r_i - mean of the others = G/(G-1) (r_i - mean(r)).
 
-    Source: Kool et al. (2019); RLOO (Ahmadian et al. 2024). Unbiased.
+    Source: Kool et al. (2019); RLOO (Ahmadian et al. 2024, arXiv:2402.14740). Unbiased.
     Args, Returns, Raises: as `centered`.
     """
     deviations = centered(rewards)
@@ -76,15 +80,15 @@ def group_standardized(
     rewards: jax.Array,
     *,
     ddof: int = 0,
-    eps_inside: jax.Array | float = 0.0,
-    eps_outside: jax.Array | float = 0.0,
+    eps_inside: Scalar = 0.0,
+    eps_outside: Scalar = 0.0,
 ) -> jax.Array:
     """Standardised: A_i = (r_i - mean(r)) / (sqrt(Var(r) + eps_inside) + eps_outside).
 
-    Source: GRPO (Shao et al. 2024); off-policy GRPO (Mroueh et al. 2025) has eps inside the root.
-    A group of equal rewards gets exactly 0, however small the eps.
-    Bias: the expected gradient of a binary reward is c_G(p) grad J, c_G -> 1/sqrt(p (1-p)): prompts
-    are weighed by their difficulty.
+    Source: GRPO (Shao et al. 2024, arXiv:2402.03300); off-policy GRPO (Mroueh et al. 2025,
+    arXiv:2505.22257) has eps inside the root. A group of equal rewards gets exactly 0, however
+    small the eps. Bias: the expected gradient of a binary reward is c_G(p) grad J, c_G -> 1/sqrt(p
+    (1-p)): prompts are weighed by their difficulty.
 
     Args:
       rewards: [..., G], G >= 2.
@@ -119,14 +123,13 @@ def zero_variance_mask(rewards: jax.Array) -> jax.Array:
 
     [..., G] -> [...] bool; of one completion always.
     """
-    check_completions(rewards)
     values, present = judged(rewards)
     highest = jnp.max(jnp.where(present, values, -jnp.inf), axis=-1)
     return highest <= jnp.min(jnp.where(present, values, jnp.inf), axis=-1)
 
 
 def batch_standardized(
-    rewards: jax.Array, *, ddof: int = 1, eps_outside: jax.Array | float = 0.0
+    rewards: jax.Array, *, ddof: int = 1, eps_outside: Scalar = 0.0
 ) -> jax.Array:
     """Scaled by the batch: A_i = (r_i - mean of the group) / (std of all rewards + eps_outside).
 
@@ -156,13 +159,12 @@ def batch_centered(rewards: jax.Array) -> jax.Array:
 
     Bias: (1 - 1/n) times the true gradient for n completions, as the baseline contains the sample.
     """
-    check_completions(rewards)
     values, present = judged(rewards)
     return jnp.where(present, values - masked_mean(values, present, None), 0)
 
 
 def decoupled_standardized(
-    rewards: jax.Array, *, weights: jax.Array, eps_outside: jax.Array | float = 1e-6
+    rewards: jax.Array, *, weights: jax.Array, eps_outside: Scalar = 1e-6
 ) -> jax.Array:
     """GDPO: A_i = sum_j w_j (r_ij - mean_j) / (std_j + eps), each reward standardised by itself.
 
@@ -186,24 +188,23 @@ def raw(rewards: jax.Array) -> jax.Array:
 
     Source: Williams (1992). A group may have one completion.
     """
-    check_completions(rewards)
     return judged(rewards).values
 
 
-def lowered_baseline(rewards: jax.Array, *, shift: jax.Array | float = 0.1) -> jax.Array:
+def lowered_baseline(rewards: jax.Array, *, shift: Scalar = 0.1) -> jax.Array:
     """A_i = r_i - (mean(r) - shift): successes count for more than failures.
 
     Source: AsymRE (Arnal et al. 2025, arXiv:2506.20520), delta V = -shift. shift > 0 adds
     shift KL(mu||pi) to the expected loss, up to a constant. [..., G] -> [..., G].
     """
-    return jnp.where(judged(rewards).present, centered(rewards) + shift, 0)
+    return jnp.where(judged(rewards, 2).present, centered(rewards) + shift, 0)
 
 
-def soft_value(rewards: jax.Array, *, tau: jax.Array | float = 1.0) -> jax.Array:
+def soft_value(rewards: jax.Array, *, tau: Scalar = 1.0) -> jax.Array:
     """A_i = r_i - tau (logsumexp(r / tau) - log G), the soft value as baseline.
 
-    Source: Kimi k1.5 (2025), section 2.3. Tends to `centered` as tau grows, and to
-    r - max(r) as tau falls. [..., G] -> [..., G].
+    Source: Kimi k1.5 (2025, arXiv:2501.12599), section 2.3. Tends to `centered` as tau grows, and
+    to r - max(r) as tau falls. [..., G] -> [..., G].
 
     Args:
       rewards: [..., G], G >= 2.
@@ -212,16 +213,15 @@ def soft_value(rewards: jax.Array, *, tau: jax.Array | float = 1.0) -> jax.Array
     Returns:
       [..., G].
     """
-    check_group(rewards)
     check_nonnegative(tau=tau)
-    values, present = judged(rewards)
+    values, present = judged(rewards, 2)
     total = jax.nn.logsumexp(values / tau, axis=-1, keepdims=True, where=present)
     size = jnp.maximum(masked_count(present, values.dtype), 1)
     return jnp.where(present, values - tau * (total - jnp.log(size)), 0)
 
 
 class Dropped(NamedTuple):
-    """What `drop_negatives` returns, [..., G] each."""
+    """Advantages and which completions were kept, [..., G] each: `drop_negatives`."""
 
     advantages: jax.Array
     kept: jax.Array
@@ -241,7 +241,7 @@ def drop_negatives(rewards: jax.Array, key: jax.Array) -> Dropped:
       Dropped: advantages, 0 where dropped; kept, bool, for whether the dropped count in the
       denominator (see `ogrpo.core.aggregate`).
     """
-    values, present = judged(rewards)
+    values, present = judged(rewards, 2)
     positive = present & ~(centered(rewards) < 0)
     allowed = jnp.sum(positive, axis=-1, keepdims=True)
     lots = jnp.where(positive, -1.0, jax.random.uniform(key, values.shape))
@@ -256,7 +256,7 @@ def kept_advantages(rewards: jax.Array, key: jax.Array) -> jax.Array:
     return drop_negatives(rewards, key).advantages
 
 
-def exponentially_weighted(rewards: jax.Array, *, tau: jax.Array | float = 1.0) -> jax.Array:
+def exponentially_weighted(rewards: jax.Array, *, tau: Scalar = 1.0) -> jax.Array:
     """exp(A_i / tau) A_i with A_i = r_i - mean(r), unnormalised.
 
     Source: RED-Weight (Yao et al. 2025, arXiv:2509.24203). With the plain mean in A this adds
@@ -285,14 +285,13 @@ def positives_only(rewards: jax.Array) -> jax.Array:
     return (present & better).astype(values.dtype)
 
 
-def successes(rewards: jax.Array, *, threshold: jax.Array | float = 0.0) -> jax.Array:
+def successes(rewards: jax.Array, *, threshold: Scalar = 0.0) -> jax.Array:
     """1 where r_i > threshold, else 0: imitate what was rewarded. [..., G] -> [..., G].
 
     Source: RAFT (Dong et al. 2023) as Xiong et al. (2025, arXiv:2504.11343) have it for rewards
     that are verified: failures are dropped. Not a baseline: its expectation is not 0. A group may
     have one completion.
     """
-    check_completions(rewards)
     values, present = judged(rewards)
     return (present & (values > threshold)).astype(values.dtype)
 
@@ -329,13 +328,12 @@ def leave_prompt_out(rewards: jax.Array) -> jax.Array:
     return jnp.where(present, values - baseline, 0)
 
 
-def above_baseline(rewards: jax.Array, *, baseline: jax.Array | float) -> jax.Array:
+def above_baseline(rewards: jax.Array, *, baseline: Scalar) -> jax.Array:
     """A_i = r_i - b, b a number that was known before. [..., G] -> [..., G].
 
     Source: Williams (1992). Unbiased if b does not depend on these completions, as a running mean
     of the rewards before them (`running_mean`) does not; after they have entered it, it does.
     """
-    check_completions(rewards)
     values, present = judged(rewards)
     return jnp.where(present, values - baseline, 0)
 
@@ -353,7 +351,8 @@ NOTHING_SEEN = RunningMean(mean=0.0, weight=0.0)
 def running_mean(before: RunningMean, value: float, *, rate: float) -> RunningMean:
     """m' = ((1 - a) w m + a x) / w', w' = (1 - a) w + a: the first value counts fully.
 
-    Source: the bias correction of Adam (Kingma and Ba 2015), for the mean of rewards.
+    Source: the bias correction of Adam (Kingma and Ba 2015, arXiv:1412.6980), for the mean of
+    rewards.
     """
     weight = (1 - rate) * before.weight + rate
     total = (1 - rate) * before.weight * before.mean + rate * value
@@ -369,9 +368,87 @@ def positive_part(rewards: jax.Array) -> jax.Array:
     return jnp.maximum(centered(rewards), 0)
 
 
-def spread(advantages: jax.Array, mask: jax.Array) -> jax.Array:
-    """A_{i,t} = A_i: [..., G] and a bool mask [..., G, T] -> [..., G, T], 0 where masked."""
-    if jnp.shape(mask)[:-1] != jnp.shape(advantages):
-        raise ValueError(f"mask {jnp.shape(mask)} is not advantages {jnp.shape(advantages)} + [T]")
-    check_mask(mask)
-    return jnp.where(mask, advantages[..., None], 0)
+# Of sets of completions: maximum likelihood, Pass@k and the best of k.
+
+
+def mean_normalized(rewards: jax.Array) -> jax.Array:
+    """MaxRL: A_i = (r_i - mean(r)) / mean(r), 0 where mean(r) <= 0. [..., G] -> [..., G].
+
+    Source: Tajwar et al. (2026, arXiv:2602.02710). For rewards 0 and 1 under `sequence_sum` it is
+    unbiased for the gradient of the log-likelihood of a success, cut after G - 1 terms:
+    -sum_{j < G} (1 - p)^j / j. Uncentred, r_i / mean(r), it is cut after G.
+    """
+    deviations = centered(rewards)
+    mean = masked_mean(*judged(rewards))
+    return jnp.where(mean > 0, deviations / jnp.where(mean > 0, mean, 1), 0)
+
+
+def pass_at_k(rewards: jax.Array, *, k: Scalar = 2.0) -> jax.Array:
+    """Standardised Pass@k of the sets of k that hold i: A_i = (E_{S ni i}[R(S)] - R) / std R.
+
+    R(S) = 1 if a reward in S is > 0, R = 1 - C(f, k) / C(n, k) its mean over all sets of k, f the
+    failures, std R = sqrt(R (1 - R)). E = 1 for successes, 1 - C(f - 1, k - 1) / C(n - 1, k - 1)
+    for failures.
+
+    Source: Pass@k training (Chen et al. 2025, arXiv:2508.10751), analytical derivation.
+
+    Args:
+      rewards: [..., G], G >= max(k, 2).
+      k: size of a set, >= 1.
+
+    Returns:
+      [..., G]; 0 where every set succeeds or none does; NaN if G < k.
+    """
+    check_nonnegative(k=k)
+    values, present = judged(rewards, 2)
+    success = present & (values > 0)
+    n = masked_count(present, values.dtype)
+    failures = n - masked_count(success, values.dtype)
+    mean = 1 - _choose(failures, k) / jnp.maximum(_choose(n, k), 1)
+    missed = _choose(failures - 1, k - 1) / jnp.maximum(_choose(n - 1, k - 1), 1)
+    mixed = (mean > 1e-6) & (mean < 1 - 1e-6)
+    std = jnp.sqrt(jnp.where(mixed, mean * (1 - mean), 1))
+    credit = (jnp.where(success, 1.0, 1 - missed) - mean) / std
+    enough = jnp.where(k > rewards.shape[-1], jnp.nan, 1.0)
+    return enough * jnp.where(present & mixed & (n >= k), credit, 0)
+
+
+def max_at_k(rewards: jax.Array, *, k: Scalar = 2.0) -> jax.Array:
+    """MaxPO: A_i = k (E_{S ni i}[max S] - E_{S not ni i}[max S]), over the sets S of k completions.
+
+    Source: Takashiro et al. (2026, arXiv:2606.06080): the marginal gain E[max(T + i) - max T] of i
+    over sets T of k - 1 others, less the others' mean gain where i is left out (leave two out).
+    Unbiased for the gradient of the expected best of k under `sequence_sum`; the advantages of a
+    group sum to 0.
+
+    Args:
+      rewards: [..., G], G >= k + 1.
+      k: size of a set, >= 1; 1 is `leave_one_out`.
+
+    Returns:
+      [..., G]; NaN if G <= k.
+    """
+    check_nonnegative(k=k)
+    values, present = judged(rewards, 2)
+    n = masked_count(present, values.dtype)
+    order = jnp.argsort(jnp.argsort(jnp.where(present, values, jnp.inf), axis=-1), axis=-1)
+    place, left_out = order[..., None, :], order[..., :, None]
+    other = present[..., None, :] & (place != left_out)
+    rank = (place - (left_out < place).astype(place.dtype)).astype(
+        values.dtype
+    )  # [..., i, j]: of j, where i is left out
+    theirs, mine = values[..., None, :], values[..., :, None]
+    best_with = _choose(rank, k - 2) / jnp.maximum(_choose(n - 1, k - 1), 1)[..., None]
+    best_without = _choose(rank, k - 1) / jnp.maximum(_choose(n - 1, k), 1)[..., None]
+    with_i = jnp.sum(jnp.where(other, best_with * jnp.maximum(mine, theirs), 0), axis=-1)
+    without_i = jnp.sum(jnp.where(other, best_without * theirs, 0), axis=-1)
+    credit = k * (jnp.where(k < 2, values, with_i) - without_i)
+    enough = jnp.where(k >= rewards.shape[-1], jnp.nan, 1.0)
+    return enough * jnp.where(present & (n > k), credit, 0)
+
+
+def _choose(n: jax.Array, k: Scalar) -> jax.Array:
+    """C(n, k) of whole numbers, 0 where k < 0 or k > n."""
+    there = (k >= 0) & (n >= k)
+    n, k = jnp.where(there, n, 0), jnp.where(there, k, 0)
+    return jnp.where(there, jnp.exp(gammaln(n + 1) - gammaln(k + 1) - gammaln(n - k + 1)), 0)

@@ -1,4 +1,4 @@
-"""From values per token to a number, once and last, as (total, count).
+"""Reductions of values per token to one number, once and last, as (total, count).
 
 A `Total` adds up exactly over microbatches and devices; divide once, with `mean`. The last axis is
 always the tokens of one sequence; every axis before it counts sequences, and for `group_total` the
@@ -15,7 +15,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from ogrpo.core.checks import as_floats, check_axes, check_mask, check_nonnegative
+from ogrpo.core.checks import Scalar, as_floats, check_axes, check_mask, check_nonnegative
 from ogrpo.core.masked import masked_count, masked_sum
 
 
@@ -39,7 +39,7 @@ def mean(total: Total) -> jax.Array:
 def token_total(values: jax.Array, mask: jax.Array, *, counted: jax.Array | None = None) -> Total:
     """Sum over tokens, number of tokens: long sequences weigh more.
 
-    Source: DAPO (Yu et al. 2025).
+    Source: DAPO (Yu et al. 2025, arXiv:2503.14476).
 
     Args:
       values: [..., T].
@@ -62,7 +62,7 @@ def sequence_total(
 ) -> Total:
     """Sum of each sequence's mean over its tokens, number of sequences.
 
-    Source: GRPO (Shao et al. 2024), eq. 3. Args and Returns: as `token_total`.
+    Source: GRPO (Shao et al. 2024, arXiv:2402.03300), eq. 3. Args and Returns: as `token_total`.
     """
     values, counted = _checked(values, mask, counted)
     lengths = masked_count(counted, values.dtype)
@@ -86,12 +86,13 @@ def fixed_length_total(
     values: jax.Array,
     mask: jax.Array,
     *,
-    length: jax.Array | float,
+    length: Scalar,
     counted: jax.Array | None = None,
 ) -> Total:
     """Sum over tokens / `length`, number of sequences: `sequence_sum_total` scaled by a constant.
 
-    Source: Dr. GRPO (Liu et al. 2025), whose constant is the largest length allowed.
+    Source: Dr. GRPO (Liu et al. 2025, arXiv:2503.20783), whose constant is the largest length
+    allowed.
     Args and Returns: as `token_total`.
     """
     check_nonnegative(length=length)
@@ -131,9 +132,7 @@ def sequence_sum_mean(values: jax.Array, mask: jax.Array) -> jax.Array:
     return mean(sequence_sum_total(values, mask))
 
 
-def fixed_length_mean(
-    values: jax.Array, mask: jax.Array, *, length: jax.Array | float
-) -> jax.Array:
+def fixed_length_mean(values: jax.Array, mask: jax.Array, *, length: Scalar) -> jax.Array:
     """Mean over sequences of the sum over tokens / length. [..., T] -> scalar."""
     return mean(fixed_length_total(values, mask, length=length))
 

@@ -1,20 +1,16 @@
-"""What is true of improvement, clipping and sample size, as functions of finite distributions.
+"""Inequalities of improvement, clipping and sample size, as functions of finite distributions.
 
 Distributions are probability vectors [Y] (`pi`, `mu` the behaviour, `pi_k` the current
 policy), `rewards` [Y]. sigma = sqrt(Var_mu[r] + eps). Every inequality here is exact, not
 asymptotic; the property tests hold them to enumeration and the `proofs` folder to Coq.
 """
 
-from typing import NamedTuple
-
 import jax
 import jax.numpy as jnp
 from jax.scipy.special import gammaln, xlog1py, xlogy
 
-from ogrpo.core.checks import check_axes, check_nonnegative
+from ogrpo.core.checks import Scalar, check_axes, check_nonnegative
 from ogrpo.core.surrogates import clipped_surrogate
-
-Scalar = jax.Array | float
 
 
 def density_ratio(pi: jax.Array, mu: jax.Array) -> jax.Array:
@@ -61,7 +57,7 @@ def standardized_reward(mu: jax.Array, rewards: jax.Array, *, eps: Scalar) -> ja
 def surrogate_gain(pi: jax.Array, mu: jax.Array, rewards: jax.Array, *, eps: Scalar) -> jax.Array:
     """L_mu(pi) = E_mu[(pi/mu) A]; (J(pi) - J(mu)) / sigma where pi << mu.
 
-    Source: Mroueh et al. (2025). L_mu(mu) = 0 and L <= TV/sigma (b - a).
+    Source: Mroueh et al. (2025, arXiv:2505.22257). L_mu(mu) = 0 and L <= TV/sigma (b - a).
     """
     return mu @ (density_ratio(pi, mu) * standardized_reward(mu, rewards, eps=eps))
 
@@ -133,8 +129,8 @@ def published_bound(
 ) -> jax.Array:
     """L_mu(pi) - 2 ((1 - sigma)/sigma) TV(pi, mu) - 2 TV(pi_k, mu), for r in [0, 1].
 
-    Source: Mroueh et al. (2025), corollary 1. Below J(pi) - J(pi_k) only if also sigma <= 1 and
-    pi << mu; never positive for sigma <= 1/2, so that pi = mu maximises it.
+    Source: Mroueh et al. (2025, arXiv:2505.22257), corollary 1. Below J(pi) - J(pi_k) only if also
+    sigma <= 1 and pi << mu; never positive for sigma <= 1/2, so that pi = mu maximises it.
     """
     sigma = reward_scale(mu, rewards, eps=eps)
     far = (1 - sigma) / sigma * total_variation(pi, mu) + total_variation(pi_k, mu)
@@ -194,7 +190,8 @@ def worst_case_value(value: Scalar, delta: Scalar) -> jax.Array:
     def halve(_: int, ends: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
         low, high = ends
         middle = (low + high) / 2
-        inside = _binary_kl(middle, top) <= delta
+        pair = (jnp.stack([p, 1 - p]) for p in (middle, top))
+        inside = kl_divergence(*pair) <= delta
         return jnp.where(inside, low, middle), jnp.where(inside, middle, high)
 
     return jax.lax.fori_loop(0, 80, halve, (jnp.zeros_like(top), top))[1]
@@ -203,7 +200,8 @@ def worst_case_value(value: Scalar, delta: Scalar) -> jax.Array:
 def effective_samples(n: Scalar, chi_square: Scalar) -> jax.Array:
     """n_eff = n / (1 + chi^2) = n exp(-D2): samples of pi that n of mu are worth, at least.
 
-    Source: Metelli et al. (2018). MSE(IS) = (M2 - J^2) / n <= 1 / n_eff for r in [0, 1].
+    Source: Metelli et al. (2018, arXiv:1809.06098). MSE(IS) = (M2 - J^2) / n <= 1 / n_eff for r in
+    [0, 1].
 
     Example:
       >>> effective_samples(100, 3.0)
@@ -279,7 +277,7 @@ def self_normalized_mse_bound(
 ) -> jax.Array:
     """MSE(SNIS) <= (2/n)(V + o^2 chi^2), V = E_mu[rho^2 (f - J)^2], o = max f - min f.
 
-    Source: after Agapiou et al. (2017).
+    Source: after Agapiou et al. (2017, arXiv:1511.06196).
     """
     check_nonnegative(spread=spread, chi_square=chi_square, n=n)
     return 2 / n * (spread + jnp.asarray(oscillation, float) ** 2 * chi_square)
@@ -315,50 +313,6 @@ def token_truncation_bound(length: Scalar, loss: Scalar) -> jax.Array:
     """
     check_nonnegative(length=length, loss=loss)
     return -jnp.expm1(length * jnp.log1p(-jnp.minimum(jnp.asarray(loss, float), 1)))
-
-
-class Truncation(NamedTuple):
-    """A level ("token" or "sequence"), its cap, the bias it can cause, and the largest weight."""
-
-    level: str
-    cap: float
-    bias: float
-    largest: float
-
-
-def propose_truncation(
-    caps: jax.Array, losses: jax.Array, length: int, *, chi_square: float, bias: float
-) -> Truncation:
-    """The truncation of least weight whose bias is at most `bias`, for rewards in [0, 1].
-
-    By token: the lowest cap c with 1 - (1 - zeta_c)^T <= bias, the weight at most c^T
-    (`token_truncation_bound`). By sequence: tau = (1 + chi^2) / (4 bias) (`truncation_bias_bound`).
-
-    Args:
-      caps: [C] caps of a token's ratio, >= 1, rising.
-      losses: [C] the measured zeta_c of each.
-      length: T.
-      chi_square: of whole sequences, measured.
-      bias: what may be lost, in (0, 1).
-
-    Returns:
-      Truncation; by sequence where no cap in the table keeps to the bias.
-
-    Raises:
-      ValueError: caps and losses disagree, or the bias is outside (0, 1).
-    """
-    if caps.shape != losses.shape or caps.ndim != 1 or not 0 < bias < 1:
-        shapes = f"{caps.shape}, {losses.shape}"
-        raise ValueError(f"need caps [C], losses [C] and a bias in (0, 1), got {shapes}, {bias}")
-    tau = (1 + chi_square) / (4 * bias)
-    sequence = Truncation("sequence", tau, bias, tau)
-    lost = token_truncation_bound(length, losses)
-    tokens = [
-        Truncation("token", float(cap), float(part), float(cap) ** length)
-        for cap, part in zip(caps, lost, strict=True)
-        if float(part) <= bias
-    ]
-    return min([sequence, *tokens], key=lambda choice: choice.largest)
 
 
 def normalized_ratio_bound(pi: jax.Array, mu: jax.Array, lengths: jax.Array) -> jax.Array:
@@ -427,7 +381,3 @@ def _binary_advantage(
     variance = mean * (1 - mean) * group / (group - ddof)
     mixed = (wins > 0) & (wins < group)
     return jnp.where(mixed, (reward - mean) / jnp.sqrt(jnp.where(mixed, variance + eps, 1)), 0)
-
-
-def _binary_kl(p: jax.Array, q: jax.Array) -> jax.Array:
-    return kl_divergence(jnp.stack([p, 1 - p]), jnp.stack([q, 1 - q]))

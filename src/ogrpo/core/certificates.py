@@ -22,10 +22,8 @@ import jax
 import jax.numpy as jnp
 from jax.core import Tracer
 
-from ogrpo.core.checks import as_floats, check_axes, check_nonnegative
+from ogrpo.core.checks import Scalar, as_floats, check_axes, check_nonnegative
 from ogrpo.core.surrogates import clipped_surrogate
-
-Scalar = jax.Array | float
 
 
 class Certificate(NamedTuple):
@@ -147,7 +145,9 @@ def betting_confidence(
     (values,) = as_floats(values=values)
     _check_open(1, delta=delta, **{f"rates[{i}]": rate for i, rate in enumerate(rates)})
     _check_open(float("inf"), floor=floor)
-    grid = jnp.asarray(_nonempty(rates), values.dtype)
+    if len(rates) == 0:
+        raise ValueError("rates is empty; pass one rate at least, `bernstein_rate` finds one")
+    grid = jnp.asarray(rates, values.dtype)
     scaled = values.ravel() / floor
     growth = jnp.sum(jnp.log1p(grid[:, None] * jnp.maximum(scaled, -1)[None]), axis=-1)
     goal = -jnp.log(jnp.asarray(delta, values.dtype))
@@ -243,9 +243,3 @@ def _check_open(top: float, **scalars: Scalar) -> None:
     for name, value in scalars.items():
         if not isinstance(value, Tracer) and not 0 < float(value) < top:
             raise ValueError(f"{name} must lie strictly between 0 and {top}, got {value}")
-
-
-def _nonempty(rates: Sequence[float]) -> Sequence[float]:
-    if len(rates) == 0:
-        raise ValueError("rates is empty; pass one rate at least, `bernstein_rate` finds one")
-    return rates

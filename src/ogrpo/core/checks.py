@@ -1,17 +1,20 @@
-"""What every function of the core refuses, and in which words.
+"""Checks of shapes, dtypes and knobs: a ValueError that names the argument and the remedy.
 
-Shapes and dtypes are known under trace, so these checks work there too. Values are only known in
-host code: `check_nonnegative` judges a traced scalar to be the caller's business, and
-`check_values` belongs in front of the jitted update. Inside it a NaN travels on to the loss.
+Shapes and dtypes are known under trace, so these checks work there too. The value of a traced knob
+is not: `check_nonnegative` lets it pass. A NaN travels on to the loss. `ogrpo.core` says why these
+are ours and not chex's.
 """
 
 import jax
 import jax.numpy as jnp
 from jax.core import Tracer
 
+Scalar = jax.Array | float
+"""A number of a method, which a jitted update may trace."""
+
 
 def as_floats(**arrays: jax.Array) -> list[jax.Array]:
-    """Return the arrays in order, halves widened to float32; anything but floats is refused."""
+    """Returns the arrays in order, halves widened to float32; refuses anything but floats."""
     return [_widen(name, jnp.asarray(array)) for name, array in arrays.items()]
 
 
@@ -22,7 +25,7 @@ def _widen(name: str, array: jax.Array) -> jax.Array:
 
 
 def check_axes(axes: str, **arrays: jax.Array) -> None:
-    """Refuse arrays that differ in shape or lack the trailing `axes`, for example `"G, T"`."""
+    """Refuses arrays that differ in shape or lack the trailing `axes`, for example `"G, T"`."""
     shapes = {name: tuple(jnp.shape(array)) for name, array in arrays.items()}
     rank = len(axes.split(","))
     if any(len(shape) < rank for shape in shapes.values()):
@@ -34,32 +37,32 @@ def check_axes(axes: str, **arrays: jax.Array) -> None:
 
 
 def check_mask(mask: jax.Array, name: str = "mask") -> None:
-    """Refuse a mask that is not bool: an integer mask turns `~mask` into nonsense."""
+    """Refuses a mask that is not bool: an integer mask turns `~mask` into nonsense."""
     if jnp.asarray(mask).dtype != jnp.bool_:
         raise ValueError(f"{name} must be bool, got {_describe(mask)}; pass {name} != 0")
 
 
-def check_group(values: jax.Array, name: str = "rewards") -> None:
-    """Refuse a last axis of fewer than two: the baseline of one completion is that completion."""
-    if jnp.ndim(values) < 1 or jnp.shape(values)[-1] < 2:
-        raise ValueError(f"{name} must be [..., G] with G >= 2, got {_describe(values)}")
+def check_masked(axes: str, mask: jax.Array, **arrays: jax.Array) -> None:
+    """Refuses arrays that do not share one shape with their mask, or a mask that is not bool."""
+    check_axes(axes, **arrays, mask=mask)
+    check_mask(mask)
 
 
-def check_completions(values: jax.Array, name: str = "rewards") -> None:
-    """Refuses a last axis of none."""
-    if jnp.ndim(values) < 1 or jnp.shape(values)[-1] < 1:
-        raise ValueError(f"{name} must be [..., G] with G >= 1, got {_describe(values)}")
+def check_group(values: jax.Array, least: int = 2, name: str = "rewards") -> None:
+    """Refuses groups of fewer completions: the baseline of one is that completion."""
+    if jnp.ndim(values) < 1 or jnp.shape(values)[-1] < least:
+        raise ValueError(f"{name} must be [..., G] with G >= {least}, got {_describe(values)}")
 
 
 def check_prompts(values: jax.Array, name: str = "rewards") -> None:
-    """Refuses fewer than two prompts: the baseline of one is that prompt's."""
+    """Refuses fewer than two prompts: the baseline of one would be that prompt's own mean."""
     shape = jnp.shape(values)
     if len(shape) != 2 or shape[0] < 2 or shape[1] < 1:
         raise ValueError(f"{name} must be [N, G] with N >= 2, got {_describe(values)}")
 
 
 def check_nonnegative(**scalars: jax.Array | float) -> None:
-    """Refuse negative or NaN scalars; a traced scalar passes, its value being unknown."""
+    """Refuses negative or NaN scalars; a traced scalar passes, its value being unknown."""
     for name, value in scalars.items():
         if isinstance(value, Tracer):
             continue
@@ -84,15 +87,6 @@ def needed(array: jax.Array | None, name: str) -> jax.Array:
             " the policy in `reads` of an Algorithm of your own"
         )
     return array
-
-
-def check_values(mask: jax.Array, **arrays: jax.Array) -> None:
-    """Refuse NaN where `mask` is True. Host code: the arrays must be concrete."""
-    for name, array in arrays.items():
-        nans = jnp.isnan(array) & mask
-        if jnp.any(nans):
-            first = tuple(int(i) for i in jnp.argwhere(nans)[0])
-            raise ValueError(f"{name} {_describe(array)}: {int(nans.sum())} NaN, first at {first}")
 
 
 def _describe(array: jax.Array) -> str:

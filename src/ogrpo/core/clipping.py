@@ -1,13 +1,11 @@
-"""How hard to truncate importance ratios: the cap that minimises the error, exactly or by rate."""
+"""Caps of importance ratios that minimise the error, exactly or by rate."""
 
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from ogrpo.core.checks import check_nonnegative
-
-Scalar = jax.Array | float
+from ogrpo.core.checks import Scalar, check_nonnegative
 
 
 class OptimalClip(NamedTuple):

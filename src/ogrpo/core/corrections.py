@@ -1,13 +1,28 @@
-"""Any objective on samples of an older policy: what the update does, times what came before it."""
+"""Corrections of samples of another policy beside a weight: two ratios, no drift, sampler sets.
+
+`corrected` separates what an update does from what came before it, `score_centering` takes away
+what moves pi whatever a token earned, and `kept_log_probs` are those of a policy cut to what a
+sampler with top-p, top-k or min-p could draw.
+"""
 
 from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
 
-from ogrpo.core.checks import check_nonnegative, is_zero, needed
-from ogrpo.core.divergences import k3
-from ogrpo.core.objectives import Scalar, TokenBatch, WeightFn, drift
+from ogrpo.core.checks import (
+    as_floats,
+    check_axes,
+    check_mask,
+    check_nonnegative,
+    needed,
+)
+from ogrpo.core.masked import masked_sum
+from ogrpo.core.objectives import TokenBatch, WeightFn, drift
+from ogrpo.core.ratios import exp_ratio
+
+LEAST_TAIL = 1e-6
+"""The least mass off the sampler's top tokens that `score_centering` divides by."""
 
 
 def corrected(
@@ -16,29 +31,158 @@ def corrected(
     *,
     objective_fn: Callable[..., jax.Array],
     weight_fn: WeightFn,
-    beta: Scalar = 0.0,
 ) -> jax.Array:
-    """w L(pi/pi_k) + beta k3(pi, pi_ref), w = weight_fn(log pi_k - log mu, mask) held constant.
+    """w L(pi/pi_k), w = weight_fn(log pi_k - log mu, mask) held constant.
 
-    Source: decoupled PPO (Hilton et al. 2022) for any objective; `decoupled` is this for the clip.
-    With the plain weight the gradient at pi = pi_k is that of samples from pi_k wherever the
-    objective's is; other weights bring their own bias.
+    Source: decoupled PPO (Hilton et al. 2022, arXiv:2110.00641) for any objective; `decoupled` is
+    this for the clip. With the plain weight the gradient at pi = pi_k is that of samples from pi_k
+    wherever the objective's is; other weights bring their own bias.
 
     Args:
       log_probs: [..., T].
       batch: the rest, [..., T]; its behaviour log-probs enter the weight alone.
-      objective_fn: `(log_probs, batch) -> [..., T]`, without a KL term of its own.
+      objective_fn: `(log_probs, batch) -> [..., T]`, an objective.
       weight_fn: as for `token_loss`.
-      beta: weight of the KL term, >= 0.
 
     Returns:
       [..., T], 0 with zero gradient where masked.
     """
-    check_nonnegative(beta=beta)
     weight = jax.lax.stop_gradient(weight_fn(drift(batch), batch.mask))
     proximal = needed(batch.proximal_log_probs, "proximal_log_probs")
     loss = weight * objective_fn(log_probs, batch._replace(behavior_log_probs=proximal))
-    if not is_zero(beta):
-        ref = needed(batch.ref_log_probs, "ref_log_probs")
-        loss = loss + beta * k3(*(jnp.where(batch.mask, x, 0) for x in (log_probs, ref)))
     return jnp.where(batch.mask, loss, 0)
+
+
+def score_centering(
+    top_log_probs: jax.Array,
+    sampler_log_probs: jax.Array,
+    present: jax.Array,
+    *,
+    weight_fn: Callable[[jax.Array], jax.Array] | None = None,
+) -> jax.Array:
+    """C = sum_{v in H} sg(m(v) - a p(v)) log p(v), to be added to a token's loss A times.
+
+    Off policy E_mu[A d log pi] = E_mu[A] E_mu[d log pi] + Cov_mu(A, d log pi). The first term
+    vanishes on policy alone: it moves pi by how far mu is from it, whatever a token earned.
+
+    H are the sampler's top k tokens at a prefix, p the policy's probabilities and q the sampler's.
+    Off H, q is taken for rho p, rho = (1 - sum_H q) / max(1 - sum_H p, 1e-6). Without importance
+    weights m = q and a = rho; for a loss -sg(w(p/q)) A log pi, m = q w(p/q) and a = rho w(1/rho).
+    The gradient of C is then E_q[w d log p] but for the tail, as sum_v p d log p = 0.
+
+    Source: score centring (2026, arXiv:2609.20807). Bias: A times the drift that is left at a
+    prefix, sum_{v not in H} (q(v) w - a p(v)) d log p(v): 0 where H is the vocabulary, or where q
+    is proportional to p off H. Not centred over prefixes: where A is known from the prefix alone,
+    centring takes its whole gradient away.
+
+    Args:
+      top_log_probs: [..., T, K] log p of the sampler's top k tokens, differentiated.
+      sampler_log_probs: [..., T, K] log q of the same tokens, as they were sampled from.
+      present: [..., T, K] bool, False for entries that the sampler did not give; where a prefix has
+        none, C is 0.
+      weight_fn: `(ratio) -> weight`, the importance weight that the loss carries; None for 1.
+
+    Returns:
+      [..., T].
+
+    Example:
+      >>> q, present = jnp.log(jnp.array([[0.75, 0.25]])), jnp.array([[True, True]])
+      >>> def centering(logits):
+      ...     return score_centering(jax.nn.log_softmax(logits)[None], q, present)[0]
+      >>> jax.grad(centering)(jnp.zeros(2))  # q - p
+      Array([ 0.25, -0.25], dtype=float32)
+    """
+    check_axes("T, K", top=top_log_probs, sampler=sampler_log_probs, present=present)
+    check_mask(present, "present")
+    top, sampler = as_floats(top=top_log_probs, sampler=sampler_log_probs)
+    top, sampler = (jnp.where(present, x, 0) for x in (top, sampler))
+    p, q = jnp.exp(jax.lax.stop_gradient(top)), jnp.exp(sampler)
+    left_p = jnp.maximum(1 - masked_sum(p, present), LEAST_TAIL)
+    rho = jnp.maximum(1 - masked_sum(q, present), 0) / left_p
+    m, a = q, rho
+    if weight_fn is not None:
+        m = q * weight_fn(exp_ratio(jax.lax.stop_gradient(top) - sampler))
+        a = jnp.where(rho > 0, rho * weight_fn(1 / jnp.where(rho > 0, rho, 1)), 0)
+    pull = jax.lax.stop_gradient(jnp.where(present, m - a * p, 0))
+    return jnp.sum(pull * top, axis=-1)
+
+
+def kept_log_probs(logits: jax.Array, ids: jax.Array, kept: jax.Array) -> jax.Array:
+    """log pi_K(y) = l_y - log sum_{v in K} exp(l_v), the log-probs of a policy cut to a set.
+
+    A sampler that cuts its distribution draws from mu_K(y) = mu(y) / mu(K), K the tokens that it
+    kept at a prefix. E_{mu_K}[pi / mu_K] = pi(K) < 1: that ratio is biased, and no weight mends it.
+    Over the same set E_{mu_K}[pi_K / mu_K] = 1, and the gradient is that of the cut policy.
+
+    Source: the sampling mask of DeepSeek-V3.2 (2025, arXiv:2512.02556), section 3.3.
+    Support: y in K; elsewhere the log-prob is -inf.
+
+    Args:
+      logits: [..., T, V], differentiated.
+      ids: [..., T] the tokens.
+      kept: [..., T, V] bool, what the sampler kept at each place.
+
+    Returns:
+      [..., T].
+
+    Example:
+      >>> kept = jnp.array([[True, True, False]])
+      >>> kept_log_probs(jnp.zeros((1, 3)), jnp.array([0]), kept)
+      Array([-0.6931472], dtype=float32)
+    """
+    if logits.shape != kept.shape or logits.shape[:-1] != ids.shape:
+        raise ValueError(
+            f"logits {list(logits.shape)} and kept {list(kept.shape)} are [..., T, V], ids"
+            f" {list(ids.shape)} are [..., T]"
+        )
+    check_mask(kept, "kept")
+    (values,) = as_floats(logits=logits)
+    drawn = jnp.take_along_axis(values, ids[..., None], axis=-1)[..., 0]
+    inside = jnp.take_along_axis(kept, ids[..., None], axis=-1)[..., 0]
+    total = jax.nn.logsumexp(values, axis=-1, where=kept)
+    return jnp.where(inside, drawn - total, -jnp.inf)
+
+
+def top_k_set(logits: jax.Array, *, k: int) -> jax.Array:
+    """Returns the k largest logits' places; of equal ones at the edge, all. [..., V] -> bool."""
+    if not 1 <= k <= logits.shape[-1]:
+        raise ValueError(f"k must be from 1 to the vocabulary's {logits.shape[-1]}, got {k}")
+    edge = jax.lax.top_k(logits, k)[0][..., -1:]
+    return logits >= edge
+
+
+def top_p_set(logits: jax.Array, *, top_p: float) -> jax.Array:
+    """Returns the fewest likeliest tokens whose mass is at least top_p. [..., V] -> bool.
+
+    Source: nucleus sampling (Holtzman et al. 2020, arXiv:1904.09751).
+    """
+    check_nonnegative(top_p=top_p)
+    probs = jax.nn.softmax(logits, axis=-1)
+    order = jnp.argsort(-probs, axis=-1)
+    ranked = jnp.take_along_axis(probs, order, axis=-1)
+    before = jnp.cumsum(ranked, axis=-1) - ranked
+    return jnp.take_along_axis(before < top_p, jnp.argsort(order, axis=-1), axis=-1)
+
+
+def min_p_set(logits: jax.Array, *, min_p: float) -> jax.Array:
+    """Returns the tokens at least min_p times as likely as the likeliest. [..., V] -> bool.
+
+    Source: min-p sampling (Nguyen et al. 2024, arXiv:2407.01082).
+    """
+    check_nonnegative(min_p=min_p)
+    log_probs = jax.nn.log_softmax(logits, axis=-1)
+    return log_probs >= jnp.max(log_probs, axis=-1, keepdims=True) + jnp.log(jnp.asarray(min_p))
+
+
+def ratio_bias(log_probs: jax.Array, kept: jax.Array) -> jax.Array:
+    """E_{mu_K}[pi / mu_K] - 1 = pi(K) - 1, by how much ratios of whole policies fall short.
+
+    Args:
+      log_probs: [..., V] log pi.
+      kept: [..., V] bool, the set that the sampler kept.
+
+    Returns:
+      [...], at most 0.
+    """
+    check_mask(kept, "kept")
+    return jnp.sum(jnp.where(kept, jnp.exp(log_probs), 0), axis=-1) - 1

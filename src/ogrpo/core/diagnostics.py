@@ -9,57 +9,26 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from ogrpo.core.advantages import zero_variance_mask
 from ogrpo.core.aggregate import Total, token_total
-from ogrpo.core.checks import check_axes, check_mask, needed
+from ogrpo.core.checks import check_masked, needed
 from ogrpo.core.divergences import behavior_kl, k3
-from ogrpo.core.masked import masked_sum
 from ogrpo.core.objectives import TokenBatch, drift
 from ogrpo.core.ratios import log_ratio, moment_ratio
-from ogrpo.core.weights import ess
 
 LossFn = Callable[[jax.Array, TokenBatch], jax.Array]
 
 
 class ClipTotals(NamedTuple):
-    """Tokens whose ratio is outside the band *and* whose gradient the clip removes."""
+    """Tokens without a gradient, of negative (low) and of positive advantage (high)."""
 
     low: Total
     high: Total
 
 
-def clip_totals(
-    ratio: jax.Array,
-    advantages: jax.Array,
-    mask: jax.Array,
-    *,
-    eps_low: jax.Array | float,
-    eps_high: jax.Array | float,
-    center: jax.Array | float = 1.0,
-) -> ClipTotals:
-    """Where the clip binds: rho < r' - eps_low with A < 0, and rho > r' + eps_high with A > 0.
-
-    Args:
-      ratio: [..., T].
-      advantages: [..., T].
-      mask: [..., T] bool.
-      eps_low: as in `clipped_surrogate`.
-      eps_high: as in `clipped_surrogate`.
-      center: as in `clipped_surrogate`.
-
-    Returns:
-      ClipTotals of token totals; `mean` of each is a fraction of the tokens.
-    """
-    low = (ratio < jnp.maximum(center - eps_low, 0)) & (advantages < 0)
-    high = (ratio > center + eps_high) & (advantages > 0)
-    counts = [token_total(side.astype(ratio.dtype), mask) for side in (low, high)]
-    return ClipTotals(*counts)
-
-
 def silenced_totals(log_probs: jax.Array, batch: TokenBatch, *, loss_fn: LossFn) -> ClipTotals:
     """Tokens of advantage not 0 on which the loss has no gradient: what a method's clip removed.
 
-    For a clip of token ratios these are the tokens of `clip_totals`; it holds for any loss.
+    For a clip of token ratios: rho < r' - eps_low with A < 0, and rho > r' + eps_high with A > 0.
 
     Args:
       log_probs: [..., T] log pi.
@@ -80,24 +49,9 @@ def ratio_quantiles(ratio: jax.Array, mask: jax.Array, quantiles: jax.Array) -> 
 
     NaN if none is kept, or a NaN is.
     """
-    check_axes("T", ratio=ratio, mask=mask)
-    check_mask(mask)
+    check_masked("T", mask, ratio=ratio)
     kept = jnp.nanquantile(jnp.where(mask, ratio, jnp.nan), quantiles)
     return jnp.where(jnp.any(jnp.isnan(ratio) & mask), jnp.nan, kept)
-
-
-def sequence_ess(log_ratio: jax.Array, mask: jax.Array) -> jax.Array:
-    """Effective sample size of all sequences by their ratios prod_t rho_t. [..., T] -> scalar."""
-    check_axes("T", log_ratio=log_ratio, mask=mask)
-    check_mask(mask)
-    sums = masked_sum(log_ratio, mask)[..., 0].ravel()
-    return ess(sums, jnp.any(mask, axis=-1).ravel())
-
-
-def zero_variance_total(rewards: jax.Array) -> Total:
-    """Groups of equal rewards, and groups: [..., G] -> Total; its `mean` is their share."""
-    equal = zero_variance_mask(rewards).astype(float)
-    return Total(jnp.sum(equal), jnp.asarray(equal.size, equal.dtype))
 
 
 def ess_from_moments(first: Total, second: Total) -> jax.Array:

@@ -44,9 +44,9 @@ def k2(log_probs: jax.Array, ref_log_probs: jax.Array) -> jax.Array:
 def k3(log_probs: jax.Array, ref_log_probs: jax.Array) -> jax.Array:
     """KL(pi||ref), third estimator: exp(x) - 1 - x.
 
-    Source: GRPO (Shao et al. 2024), eq. 4. Unbiased under y ~ pi where ref << pi, >= 0; biased on
-    unweighted samples of another policy. As a loss with the samples fixed, its gradient is that of
-    KL(ref||pi), the other direction. exp is held constant beyond x = 60.
+    Source: GRPO (Shao et al. 2024, arXiv:2402.03300), eq. 4. Unbiased under y ~ pi where ref << pi,
+    >= 0; biased on unweighted samples of another policy. As a loss with the samples fixed, its
+    gradient is that of KL(ref||pi), the other direction. exp is held constant beyond x = 60.
 
     Args and Returns: as `k1`.
 
@@ -72,8 +72,8 @@ def importance_kl(
 ) -> jax.Array:
     """rho k(log pi, log ref): KL(pi||ref) from samples of mu, the gradient through rho as well.
 
-    Source: unbiased KL (DeepSeek-V3.2, 2025). Unbiased in value where pi << mu, and in gradient too
-    (at sequence level): with k1 or k3 it is grad KL(pi||ref).
+    Source: unbiased KL (DeepSeek-V3.2, 2025, arXiv:2512.02556). Unbiased in value where pi << mu,
+    and in gradient too (at sequence level): with k1 or k3 it is grad KL(pi||ref).
 
     Args:
       log_probs: [..., T].
@@ -113,7 +113,7 @@ def behavior_kl(log_ratio: jax.Array) -> jax.Array:
 def binary_tv(log_probs: jax.Array, behavior_log_probs: jax.Array) -> jax.Array:
     """|pi - mu| of the drawn token: TV of "this token or another".
 
-    Source: DPPO (Qi et al. 2026). A lower bound of the token distributions' TV.
+    Source: DPPO (Qi et al. 2026, arXiv:2602.04879). A lower bound of the token distributions' TV.
     [..., T] -> [..., T].
     """
     new, old = as_floats(log_probs=log_probs, behavior_log_probs=behavior_log_probs)
@@ -123,8 +123,8 @@ def binary_tv(log_probs: jax.Array, behavior_log_probs: jax.Array) -> jax.Array:
 def binary_kl(log_probs: jax.Array, behavior_log_probs: jax.Array) -> jax.Array:
     """KL(mu||pi) of "this token or another", from the drawn token's log-probs.
 
-    Source: DPPO (Qi et al. 2026). A lower bound of KL(mu||pi), by data processing.
-    [..., T] -> [..., T]; inf where pi leaves mass to neither side that mu uses.
+    Source: DPPO (Qi et al. 2026, arXiv:2602.04879). A lower bound of KL(mu||pi), by data
+    processing. [..., T] -> [..., T]; inf where pi leaves mass to neither side that mu uses.
     """
     new, old = as_floats(log_probs=log_probs, behavior_log_probs=behavior_log_probs)
     rest_new, rest_old = _log_complement(new), _log_complement(old)
@@ -135,19 +135,6 @@ def exact_kl(logits: jax.Array, other_logits: jax.Array) -> jax.Array:
     """KL(p||q) = sum_v p (log p - log q), from logits. [..., V] -> [...]; inf unless p << q."""
     log_p, log_q = _normalize(logits, other_logits)
     return jnp.sum(_plogp(log_p, log_q), axis=-1)
-
-
-def exact_tv(logits: jax.Array, other_logits: jax.Array) -> jax.Array:
-    """TV(p, q) = sum_v |p - q| / 2, from logits. [..., V] -> [...]."""
-    log_p, log_q = _normalize(logits, other_logits)
-    return jnp.sum(jnp.abs(jnp.exp(log_p) - jnp.exp(log_q)), axis=-1) / 2
-
-
-def exact_chi_square(logits: jax.Array, other_logits: jax.Array) -> jax.Array:
-    """chi^2(p||q) = sum_v (p - q)^2 / q, from logits. [..., V] -> [...]; inf unless p << q."""
-    p, q = (jnp.exp(log_p) for log_p in _normalize(logits, other_logits))
-    used = (p > 0) | (q > 0)
-    return jnp.sum(jnp.where(used, (p - q) ** 2 / jnp.where(used, q, 1), 0), axis=-1)
 
 
 def entropy(logits: jax.Array) -> jax.Array:

@@ -10,9 +10,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from ogrpo.core.checks import check_group, check_nonnegative
-
-Scalar = jax.Array | float
+from ogrpo.core.checks import Scalar, check_group, check_nonnegative
 
 
 def importance_terms(ratio: jax.Array, values: jax.Array) -> jax.Array:
@@ -52,9 +50,11 @@ def clipped_terms(ratio: jax.Array, values: jax.Array, *, low: Scalar, high: Sca
 def self_normalized_terms(ratio: jax.Array, values: jax.Array) -> jax.Array:
     """Self-normalised: n rho_i f_i / sum_j rho_j.
 
-    Source: Hesterberg (1995); Agapiou et al. (2017). Within [min f, max f]; n bias tends to
-    -E_mu[rho^2 (f - J)]. Where every ratio is 0 the terms are those of the plain mean. Args and
-    Returns: as `importance_terms`.
+    Source: Hesterberg (1995); Agapiou et al. (2017, arXiv:1511.06196). Within [min f, max f]; n
+    bias tends to -E_mu[rho^2 (f - J)]. Where every ratio is 0 the terms are those of the plain
+    mean.
+
+    Args and Returns: as `importance_terms`.
     """
     mean = jnp.mean(ratio)
     return _times(jnp.where(mean > 0, ratio, 1) / jnp.where(mean > 0, mean, 1), values)

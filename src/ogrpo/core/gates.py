@@ -11,10 +11,10 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 
-from ogrpo.core.checks import check_axes, check_mask, check_nonnegative
+from ogrpo.core.checks import Scalar, check_axes, check_masked, check_nonnegative
 from ogrpo.core.masked import gate, masked_mean, masked_sum
 from ogrpo.core.ratios import exp_ratio
-from ogrpo.core.surrogates import GateFn, Scalar
+from ogrpo.core.surrogates import GateFn
 
 
 def open_gate(ratio: jax.Array, advantages: jax.Array) -> jax.Array:
@@ -28,8 +28,8 @@ def one_side_gate(
 ) -> jax.Array:
     """g = 1[(r <= 1 + eps_high and a >= 0) or (r >= 1 - eps_low and a <= 0)].
 
-    Source: REC-OneSide (Yao et al. 2025). With g r as the gate of `score`, the gradient is the PPO
-    clip's away from its kinks.
+    Source: REC-OneSide (Yao et al. 2025, arXiv:2509.24203). With g r as the gate of `score`, the
+    gradient is the PPO clip's away from its kinks.
 
     Args:
       ratio: [..., T].
@@ -52,11 +52,10 @@ def two_side_gate(
 ) -> jax.Array:
     """g = 1[1 - eps_low <= r <= 1 + eps_high], whatever the sign of a.
 
-    Source: REC-TwoSide (Yao et al. 2025). Args and Returns: as `one_side_gate`.
+    Source: REC-TwoSide (Yao et al. 2025, arXiv:2509.24203). Args and Returns: as `one_side_gate`.
     """
-    check_axes("T", ratio=ratio, advantages=advantages)
     check_nonnegative(eps_low=eps_low, eps_high=eps_high)
-    return gate((ratio < 1 - eps_low) | (ratio > 1 + eps_high), ratio)
+    return band_gate(ratio, advantages, low=1 - eps_low, high=1 + eps_high)
 
 
 def ring_gate(
@@ -70,7 +69,8 @@ def ring_gate(
 ) -> jax.Array:
     """g = two-side, or (a >= 0 and r <= 1 - outer_low), or (a <= 0 and r >= 1 + outer_high).
 
-    Source: REC-Ring (Yao et al. 2025): far outside, tokens that would come back pass again.
+    Source: REC-Ring (Yao et al. 2025, arXiv:2509.24203): far outside, tokens that would come back
+    pass again.
 
     Args:
       ratio: [..., T].
@@ -93,7 +93,8 @@ def ring_gate(
 def band_gate(ratio: jax.Array, advantages: jax.Array, *, low: Scalar, high: Scalar) -> jax.Array:
     """g = 1[low <= r <= high], bounds absolute.
 
-    Source: sPPO (Vaswani et al. 2022), with 1/1.3 and 1.3. [..., T] -> [..., T] of 0 and 1.
+    Source: sPPO (Vaswani et al. 2022, arXiv:2108.05828), with 1/1.3 and 1.3. [..., T] -> [..., T]
+    of 0 and 1.
     """
     check_axes("T", ratio=ratio, advantages=advantages)
     return gate((ratio < low) | (ratio > high), ratio)
@@ -116,7 +117,7 @@ def clipped_gate(
 ) -> jax.Array:
     """g = clip(r, low, high), bounds absolute: no token is silenced.
 
-    Source: CISPO (MiniMax-M1, 2025). [..., T] -> [..., T].
+    Source: CISPO (MiniMax-M1, 2025, arXiv:2506.13585). [..., T] -> [..., T].
     """
     check_axes("T", ratio=ratio, advantages=advantages)
     return jnp.clip(ratio, low, high)
@@ -125,8 +126,8 @@ def clipped_gate(
 def tapered_gate(ratio: jax.Array, advantages: jax.Array) -> jax.Array:
     """g = min(r, 1) where a <= 0, else 1: negatives fade as the policy leaves them.
 
-    Source: TOPR (Le Roux et al. 2025), whose ratio is the sequence's.
-    Bias: the positives are imitated unweighted. [..., T] -> [..., T].
+    Source: TOPR (Le Roux et al. 2025, arXiv:2503.14286), whose ratio is the sequence's. Bias: the
+    positives are imitated unweighted. [..., T] -> [..., T].
     """
     check_axes("T", ratio=ratio, advantages=advantages)
     return jnp.where(advantages > 0, open_gate(ratio, advantages), jnp.minimum(ratio, 1))
@@ -170,8 +171,8 @@ def divergence_gate(
 ) -> jax.Array:
     """g = 0 where the step leads further out: a > 0, r > 1, D > high or a < 0, r < 1, D > low.
 
-    Source: DPPO (Qi et al. 2026): the divergence of the token's distributions, `binary_tv`,
-    `binary_kl` or exact, replaces the distance of the ratio from 1.
+    Source: DPPO (Qi et al. 2026, arXiv:2602.04879): the divergence of the token's distributions,
+    `binary_tv`, `binary_kl` or exact, replaces the distance of the ratio from 1.
 
     Args:
       ratio: [..., T].
@@ -205,8 +206,7 @@ def second_moment_mask(log_ratio: jax.Array, mask: jax.Array, *, threshold: Scal
     Returns:
       [..., T] of 0 and 1; 0 where masked.
     """
-    check_axes("T", log_ratio=log_ratio, mask=mask)
-    check_mask(mask)
+    check_masked("T", mask, log_ratio=log_ratio)
     check_nonnegative(threshold=threshold)
     squares = jnp.where(mask, log_ratio**2, jnp.inf).ravel()
     order = jnp.argsort(squares)
@@ -220,7 +220,8 @@ def off_policy_sequence_mask(
 ) -> jax.Array:
     """Keep a sequence if a >= 0 or mean_t(log mu - log pi) <= delta.
 
-    Source: DeepSeek-V3.2 (2025). The sampled mean estimates KL(mu||pi) without bias.
+    Source: DeepSeek-V3.2 (2025, arXiv:2512.02556). The sampled mean estimates KL(mu||pi) without
+    bias.
 
     Args:
       log_ratio: [..., T] log pi - log mu.
@@ -231,8 +232,7 @@ def off_policy_sequence_mask(
     Returns:
       [..., T] of 0 and 1.
     """
-    check_axes("T", log_ratio=log_ratio, advantages=advantages, mask=mask)
-    check_mask(mask)
+    check_masked("T", mask, log_ratio=log_ratio, advantages=advantages)
     check_nonnegative(delta=delta)
     drift = -masked_mean(log_ratio, mask) * jnp.ones_like(log_ratio)
     return gate((advantages < 0) & (drift > delta), drift)

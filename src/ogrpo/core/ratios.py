@@ -7,7 +7,7 @@ Each returns [..., T], 0 where the mask is False, so that any can stand in for a
 import jax
 import jax.numpy as jnp
 
-from ogrpo.core.checks import as_floats, check_axes, check_mask
+from ogrpo.core.checks import Scalar, as_floats, check_axes, check_masked
 from ogrpo.core.masked import masked_mean, masked_sum
 
 MAX_LOG_RATIO = 60.0
@@ -20,9 +20,9 @@ MAX_MOMENT_LOG_RATIO = 20.0
 def log_ratio(log_probs: jax.Array, behavior_log_probs: jax.Array, mask: jax.Array) -> jax.Array:
     """Token log-ratio: D_t = log pi(y_t | y_<t) - log mu(y_t | y_<t).
 
-    Source: PPO (Schulman et al. 2017), eq. 6, in log space.
-    Support: exp(D) reweights mu to pi only where pi << mu; top-p and top-k samplers break that.
-    Bias: a token ratio ignores the ratio of its prefix, so off policy it is first-order only.
+    Source: PPO (Schulman et al. 2017, arXiv:1707.06347), eq. 6, in log space. Support: exp(D)
+    reweights mu to pi only where pi << mu; top-p and top-k samplers break that. Bias: a token ratio
+    ignores the ratio of its prefix, so off policy it is first-order only.
 
     Args:
       log_probs: [..., T] log-probabilities in nats; halves are widened to float32.
@@ -39,8 +39,7 @@ def log_ratio(log_probs: jax.Array, behavior_log_probs: jax.Array, mask: jax.Arr
       >>> log_ratio(jnp.array([-1.0]), jnp.array([-1.5]), jnp.array([True]))
       Array([0.5], dtype=float32)
     """
-    check_axes("T", log_probs=log_probs, behavior_log_probs=behavior_log_probs, mask=mask)
-    check_mask(mask)
+    check_masked("T", mask, log_probs=log_probs, behavior_log_probs=behavior_log_probs)
     top, bottom = as_floats(log_probs=log_probs, behavior_log_probs=behavior_log_probs)
     return jnp.where(mask, jnp.where(mask, top, 0) - jnp.where(mask, bottom, 0), 0)
 
@@ -50,8 +49,8 @@ def sequence_log_ratio(
 ) -> jax.Array:
     """Sequence log-ratio at every token: S = sum_t D_t.
 
-    Source: trajectory importance sampling; TOPR (Le Roux et al. 2025).
-    Support: pi << mu. Unbiased, with a variance that grows geometrically with length.
+    Source: trajectory importance sampling; TOPR (Le Roux et al. 2025, arXiv:2503.14286). Support:
+    pi << mu. Unbiased, with a variance that grows geometrically with length.
 
     Args and Returns: as `log_ratio`; S repeated over T, 0 where masked.
     """
@@ -64,8 +63,8 @@ def shared_mean_log_ratio(
 ) -> jax.Array:
     """Length-normalised log-ratio at every token: S = mean_t D_t, its gradient shared over T.
 
-    Source: GSPO (Zheng et al. 2025).
-    Bias: E_mu[exp(S)] <= 1 by Jensen, with equality at pi = mu only: not an importance weight.
+    Source: GSPO (Zheng et al. 2025, arXiv:2507.18071). Bias: E_mu[exp(S)] <= 1 by Jensen, with
+    equality at pi = mu only: not an importance weight.
 
     Args and Returns: as `log_ratio`; S repeated over T, 0 where masked.
     """
@@ -78,15 +77,16 @@ def mean_log_ratio(
 ) -> jax.Array:
     """Length-normalised log-ratio with each token's own gradient: sg(S) + lp_t - sg(lp_t).
 
-    Source: GSPO-token (Zheng et al. 2025). The value is `shared_mean_log_ratio`'s; where
-    the advantage is constant over a sequence, so is the gradient of the sequence's mean loss.
+    Source: GSPO-token (Zheng et al. 2025, arXiv:2507.18071). The value is
+    `shared_mean_log_ratio`'s; where the advantage is constant over a sequence, so is the gradient
+    of the sequence's mean loss.
 
     Args and Returns: as `log_ratio`.
     """
     mean = jax.lax.stop_gradient(shared_mean_log_ratio(log_probs, behavior_log_probs, mask))
     delta = log_ratio(log_probs, behavior_log_probs, mask)
-    own = jnp.where(jnp.isfinite(delta), delta, 0)
-    return mean + own - jax.lax.stop_gradient(own)
+    token = jnp.where(jnp.isfinite(delta), delta, 0)
+    return mean + token - jax.lax.stop_gradient(token)
 
 
 def prefix_log_ratio(
@@ -135,7 +135,7 @@ def moment_ratio(log_ratio: jax.Array) -> jax.Array:
 
 
 def interpolated_log_probs(
-    log_probs: jax.Array, behavior_log_probs: jax.Array, *, alpha: jax.Array | float
+    log_probs: jax.Array, behavior_log_probs: jax.Array, *, alpha: Scalar
 ) -> jax.Array:
     """Stand-in for the proximal policy: sg(alpha log mu + (1 - alpha) log pi), no forward pass.
 

@@ -8,15 +8,20 @@ import jax
 import jax.numpy as jnp
 
 from ogrpo.core.advantages import group_standardized, judged, raw
-from ogrpo.core.checks import as_floats, check_axes, check_group, check_mask, check_nonnegative
+from ogrpo.core.checks import (
+    Scalar,
+    as_floats,
+    check_axes,
+    check_mask,
+    check_masked,
+    check_nonnegative,
+)
 from ogrpo.core.masked import masked_count, masked_mean
 from ogrpo.core.traces import generalized_advantages
 
-Scalar = jax.Array | float
-
 
 class Along(NamedTuple):
-    """What is known along completions, [..., G, T] each; None where nobody reads it."""
+    """Rewards of steps and values of states along completions, [..., G, T]; None where not read."""
 
     mask: jax.Array
     """Bool, True on tokens that carry loss."""
@@ -28,9 +33,7 @@ class Along(NamedTuple):
     """V before each token, where it is drawn."""
 
 
-def step_returns(
-    rewards: jax.Array, along: Along, *, step_weight: jax.Array | float = 1.0
-) -> jax.Array:
+def step_returns(rewards: jax.Array, along: Along, *, step_weight: Scalar = 1.0) -> jax.Array:
     """Reward to come beyond that of the others from the same step on.
 
     A_{i,t} = R_i + w sum_{u >= t} s_{i,u} - mean_{j != i} (R_j + w sum of j's steps from k on), k
@@ -48,9 +51,8 @@ def step_returns(
     Returns:
       [..., G, T].
     """
-    check_group(rewards)
     check_nonnegative(step_weight=step_weight)
-    (outcome, present), (earned, ends) = judged(rewards), _steps(along)
+    (outcome, present), (earned, ends) = judged(rewards, 2), _steps(along)
     before = jnp.cumsum(ends, axis=-1) - ends.astype(int)
     earns = outcome[..., None] + step_weight * _to_come(earned)
     table = outcome[..., None] + step_weight * _to_come(_by_step(earned, before))
@@ -62,7 +64,7 @@ def step_returns(
 
 
 def process_standardized(
-    rewards: jax.Array, along: Along, *, eps_inside: jax.Array | float = 0.0
+    rewards: jax.Array, along: Along, *, eps_inside: Scalar = 0.0
 ) -> jax.Array:
     """Standardised rewards of the steps to come: A_{i,t} = sum_{u >= t} (s_{i,u} - mean s) / std s.
 
@@ -78,10 +80,9 @@ def process_standardized(
     Returns:
       [..., G, T]; 0 where all steps of a group earned the same.
     """
-    check_group(rewards)
     check_nonnegative(eps_inside=eps_inside)
     earned, ends = _steps(along)
-    ends = ends & judged(rewards).present[..., None]
+    ends = ends & judged(rewards, 2).present[..., None]
     earned = jnp.where(ends, earned, 0)
     flat = (*earned.shape[:-2], -1)
     values, there = earned.reshape(flat), ends.reshape(flat)
@@ -94,9 +95,7 @@ def process_standardized(
     return _to_come(jnp.where(varied, scaled, 0).reshape(earned.shape))
 
 
-def gae(
-    rewards: jax.Array, along: Along, *, discount: jax.Array | float, decay: jax.Array | float
-) -> jax.Array:
+def gae(rewards: jax.Array, along: Along, *, discount: Scalar, decay: Scalar) -> jax.Array:
     """Generalised advantage estimation with the reward of a completion at its last token.
 
     Source: Schulman et al. (2016, arXiv:1506.02438), eq. 16; see
@@ -122,14 +121,13 @@ def gae(
 
 
 def squared_error(
-    values: jax.Array, returns: jax.Array, mask: jax.Array, *, value_coef: jax.Array | float = 1.0
+    values: jax.Array, returns: jax.Array, mask: jax.Array, *, value_coef: Scalar = 1.0
 ) -> jax.Array:
     """c (V_t - R_t)^2, R_t = A_t + V_t the lambda-return of the values before the update, constant.
 
     Source: PPO (Schulman et al. 2017, arXiv:1707.06347), eq. 9. [..., T] each -> [..., T].
     """
-    check_axes("T", values=values, returns=returns, mask=mask)
-    check_mask(mask)
+    check_masked("T", mask, values=values, returns=returns)
     check_nonnegative(value_coef=value_coef)
     error = jnp.where(mask, values, 0) - jnp.where(mask, jax.lax.stop_gradient(returns), 0)
     return jnp.where(mask, value_coef * error**2, 0)
@@ -145,8 +143,7 @@ def length_weighted(rewards: jax.Array, along: Along) -> jax.Array:
       rewards: [..., G], G >= 2.
       along: with the mask.
     """
-    check_group(rewards)
-    values, present = judged(rewards)
+    values, present = judged(rewards, 2)
     lengths = jnp.where(present, masked_count(along.mask, values.dtype)[..., 0], 0)
     total = jnp.maximum(jnp.sum(lengths, axis=-1, keepdims=True), 1)
     baseline = jnp.sum(lengths * values, axis=-1, keepdims=True) / total
@@ -203,7 +200,7 @@ def whitened(
     along: Along,
     *,
     advantage_fn: Callable[[jax.Array], jax.Array] = raw,
-    eps_inside: jax.Array | float = 1e-8,
+    eps_inside: Scalar = 1e-8,
 ) -> jax.Array:
     """A = (a - mean) / sqrt(var + eps), mean and variance (Bessel's) over all tokens of the batch.
 

@@ -12,9 +12,8 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 
-from ogrpo.core.checks import as_floats, check_axes, check_nonnegative
+from ogrpo.core.checks import Scalar, as_floats, check_axes, check_nonnegative
 
-Scalar = jax.Array | float
 SurrogateFn = Callable[[jax.Array, jax.Array], jax.Array]
 GateFn = Callable[[jax.Array, jax.Array], jax.Array]
 
@@ -22,11 +21,32 @@ GateFn = Callable[[jax.Array, jax.Array], jax.Array]
 def ratio_surrogate(ratio: jax.Array, advantages: jax.Array) -> jax.Array:
     """r a, no trust region. [..., T] -> [..., T].
 
-    Source: TRPO (Schulman et al. 2015), eq. 14. Unbiased for J(pi) - J(mu) at sequence level where
-    pi << mu; its variance grows with chi^2(pi||mu).
+    Source: TRPO (Schulman et al. 2015, arXiv:1502.05477), eq. 14. Unbiased for J(pi) - J(mu) at
+    sequence level where pi << mu; its variance grows with chi^2(pi||mu).
     """
     check_axes("T", ratio=ratio, advantages=advantages)
     return ratio * advantages
+
+
+def interval_surrogate(
+    ratio: jax.Array, advantages: jax.Array, *, low: Scalar, high: Scalar
+) -> jax.Array:
+    """min(r a, clip(r, low, high) a): the form of every clip; no gradient where it binds.
+
+    Args:
+      ratio: [..., T] pi/mu, >= 0.
+      advantages: [..., T].
+      low: scalar or [..., T], the least ratio that a < 0 pushes down.
+      high: scalar or [..., T], the largest ratio that a > 0 pushes up.
+
+    Returns:
+      [..., T] to be maximised.
+
+    Raises:
+      ValueError: shapes differ.
+    """
+    check_axes("T", ratio=ratio, advantages=advantages)
+    return jnp.minimum(ratio * advantages, jnp.clip(ratio, low, high) * advantages)
 
 
 def clipped_surrogate(
@@ -39,9 +59,9 @@ def clipped_surrogate(
 ) -> jax.Array:
     """f_eps(r, r', a) = min(r a, clip(r, max(r' - eps_low, 0), r' + eps_high) a).
 
-    Source: off-policy GRPO (Mroueh et al. 2025), eq. 6; r' = 1 is PPO's clip (2017, eq. 7).
-    Bias: a lower bound of r a, tight at r = r', where the slope is a. With the exact centre
-    r' = pi_k/mu, sequence-level, raising its mean raises the true reward (theorem
+    Source: off-policy GRPO (Mroueh et al. 2025, arXiv:2505.22257), eq. 6; r' = 1 is PPO's clip
+    (2017, eq. 7). Bias: a lower bound of r a, tight at r = r', where the slope is a. With the exact
+    centre r' = pi_k/mu, sequence-level, raising its mean raises the true reward (theorem
     `minorise_maximise`); with r' = 1 off policy, or per token, it need not. For a < 0 it is
     unbounded below: the clip does not bound the ratio.
 
@@ -64,7 +84,8 @@ def clipped_surrogate(
     """
     check_nonnegative(eps_low=eps_low, eps_high=eps_high)
     held = jax.lax.stop_gradient(jnp.asarray(center, ratio.dtype))
-    return _clip(ratio, advantages, jnp.maximum(held - eps_low, 0), held + eps_high)
+    low, high = jnp.maximum(held - eps_low, 0), held + eps_high
+    return interval_surrogate(ratio, advantages, low=low, high=high)
 
 
 def decoupled_surrogate(
@@ -77,9 +98,9 @@ def decoupled_surrogate(
 ) -> jax.Array:
     """min(r a, clip(r, r' (1 - eps_low), r' (1 + eps_high)) a): a band multiplicative about r'.
 
-    Source: decoupled PPO (Hilton et al. 2022), whose r' min(rho a, clip(rho, 1 +- eps) a)
-    with rho = r/r' = pi/pi_k this is. Bounds r a from below like `clipped_surrogate`; the band
-    narrows with r', where the additive one does not.
+    Source: decoupled PPO (Hilton et al. 2022, arXiv:2110.00641), whose r' min(rho a, clip(rho, 1 +-
+    eps) a) with rho = r/r' = pi/pi_k this is. Bounds r a from below like `clipped_surrogate`; the
+    band narrows with r', where the additive one does not.
 
     Args:
       ratio: [..., T] pi/mu, >= 0.
@@ -93,7 +114,8 @@ def decoupled_surrogate(
     """
     check_nonnegative(eps_low=eps_low, eps_high=eps_high)
     held = jax.lax.stop_gradient(jnp.asarray(center, ratio.dtype))
-    return _clip(ratio, advantages, held * (1 - eps_low), held * (1 + eps_high))
+    low, high = held * (1 - eps_low), held * (1 + eps_high)
+    return interval_surrogate(ratio, advantages, low=low, high=high)
 
 
 def capped_surrogate(
@@ -106,8 +128,8 @@ def capped_surrogate(
 ) -> jax.Array:
     """min(min(r, cap) a, clip(r, 1 - eps_low, 1 + eps_high) a): the cap tames a < 0.
 
-    Source: two-sided GRPO clip (INTELLECT-2, 2025), delta there. Bounded: >= cap a for a < 0, if
-    cap >= 1 + eps_high.
+    Source: two-sided GRPO clip (INTELLECT-2, 2025, arXiv:2505.07291), delta there. Bounded: >= cap
+    a for a < 0, if cap >= 1 + eps_high.
 
     Args:
       ratio: [..., T].
@@ -134,8 +156,8 @@ def dual_clipped_surrogate(
 ) -> jax.Array:
     """max(f_eps(r, 1, a), dual a) for a < 0, f_eps(r, 1, a) otherwise.
 
-    Source: dual-clip PPO (Ye et al. 2020), c = 3 there. Equals `capped_surrogate` with
-    cap = dual where dual >= 1 + eps_high.
+    Source: dual-clip PPO (Ye et al. 2020, arXiv:1912.09729), c = 3 there. Equals `capped_surrogate`
+    with cap = dual where dual >= 1 + eps_high.
 
     Args:
       ratio: [..., T].
@@ -161,7 +183,7 @@ def soft_surrogate(
 ) -> jax.Array:
     """4 sigmoid(t (r - 1)) / t a, t by the sign of a: the slope at r = 1 is a, and fades smoothly.
 
-    Source: SAPO (Gao et al. 2025). The value at r = 1 is 2 a / t, not a.
+    Source: SAPO (Gao et al. 2025, arXiv:2511.20347). The value at r = 1 is 2 a / t, not a.
 
     Args:
       ratio: [..., T].
@@ -204,8 +226,3 @@ def gated(
 ) -> jax.Array:
     """sg(g(r, a)) f(r, a): a surrogate behind a gate. [..., T] -> [..., T]."""
     return jax.lax.stop_gradient(gate_fn(ratio, advantages)) * surrogate_fn(ratio, advantages)
-
-
-def _clip(ratio: jax.Array, advantages: jax.Array, low: Scalar, high: Scalar) -> jax.Array:
-    check_axes("T", ratio=ratio, advantages=advantages)
-    return jnp.minimum(ratio * advantages, jnp.clip(ratio, low, high) * advantages)

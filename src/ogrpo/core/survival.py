@@ -1,4 +1,4 @@
-"""What a gate of ratios will do: the share that survives it, from lengths and measured log-ratios.
+"""The share of completions that survives a gate of ratios, from lengths and measured log-ratios.
 
 Token log-ratios D are taken for independent, of one mean m and standard deviation s. Their sum over
 L tokens has mean L m and standard deviation s sqrt(L), and is nearly normal. A cap c on the product
@@ -12,10 +12,8 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from ogrpo.core.checks import check_axes, check_mask, check_nonnegative
+from ogrpo.core.checks import Scalar, check_masked, check_nonnegative
 from ogrpo.core.masked import masked_mean
-
-Scalar = jax.Array | float
 
 
 class Spread(NamedTuple):
@@ -27,8 +25,7 @@ class Spread(NamedTuple):
 
 def spread_of(log_ratio: jax.Array, mask: jax.Array) -> Spread:
     """Measures log-ratios over all tokens. [..., T], bool [..., T] -> two scalars."""
-    check_axes("T", log_ratio=log_ratio, mask=mask)
-    check_mask(mask)
+    check_masked("T", mask, log_ratio=log_ratio)
     mean = masked_mean(log_ratio, mask, None)
     return Spread(mean, jnp.sqrt(masked_mean((log_ratio - mean) ** 2, mask, None)))
 
@@ -81,19 +78,6 @@ def negatives_survival(lengths: jax.Array, spread: Spread, *, delta: Scalar) -> 
     Source: the off-policy sequence mask of DeepSeek-V3.2 (2025, arXiv:2512.02556), eq. 9.
     """
     return geometric_survival(lengths, spread, low=jnp.exp(-jnp.asarray(delta)), high=jnp.inf)
-
-
-def survival_bound(lengths: jax.Array, spread: Spread, *, high: Scalar) -> jax.Array:
-    """Returns what P(prod_t rho_t <= high) is at least, whatever the law of independent D_t.
-
-    1 - L s^2 / (L s^2 + (log high - L m)^2) where log high > L m, else 0: Cantelli's inequality.
-    [n] -> [n].
-    """
-    check_nonnegative(high=high)
-    lengths = jnp.asarray(lengths, float)
-    room = jnp.log(jnp.asarray(high, float)) - lengths * spread.mean
-    variance = lengths * spread.std**2
-    return jnp.where(room > 0, 1 - variance / (variance + room**2), 0)
 
 
 def _inside(

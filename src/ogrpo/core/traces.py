@@ -5,16 +5,15 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from ogrpo.core.checks import check_axes, check_mask, check_nonnegative
+from ogrpo.core.checks import Scalar, check_masked, check_nonnegative
 from ogrpo.core.ratios import exp_ratio
-
-Scalar = jax.Array | float
 
 
 def trace_coefficient(log_ratio: jax.Array, *, decay: Scalar, cap: Scalar) -> jax.Array:
     """c_t = decay min(cap, rho_t).
 
-    Source: Retrace(lambda) (Munos et al. 2016) with cap 1; V-trace (Espeholt et al. 2018), c-bar.
+    Source: Retrace(lambda) (Munos et al. 2016, arXiv:1606.02647) with cap 1; V-trace (Espeholt et
+    al. 2018, arXiv:1802.01561), c-bar.
 
     Args:
       log_ratio: [..., T].
@@ -43,8 +42,7 @@ def trace_weight(log_ratio: jax.Array, mask: jax.Array, *, decay: Scalar, cap: S
     Returns:
       [..., T] detached.
     """
-    check_axes("T", log_ratio=log_ratio, mask=mask)
-    check_mask(mask)
+    check_masked("T", mask, log_ratio=log_ratio)
     factors = jnp.where(mask, trace_coefficient(log_ratio, decay=decay, cap=cap), 1)
     return jnp.cumprod(factors, axis=-1)
 
@@ -68,8 +66,7 @@ def vtrace_weight(
     Returns:
       [..., T] detached, 0 where masked.
     """
-    check_axes("T", log_ratio=log_ratio, mask=mask)
-    check_mask(mask)
+    check_masked("T", mask, log_ratio=log_ratio)
     traces = trace_coefficient(log_ratio, decay=decay, cap=trace_cap)
     ratio = trace_coefficient(log_ratio, decay=1.0, cap=ratio_cap)
     remaining = jnp.cumsum(mask[..., ::-1], axis=-1)[..., ::-1]
@@ -98,8 +95,7 @@ def generalized_advantages(
     Returns:
       [..., T] detached, 0 where masked.
     """
-    check_axes("T", rewards=rewards, values=values, mask=mask)
-    check_mask(mask)
+    check_masked("T", mask, rewards=rewards, values=values)
     check_nonnegative(discount=discount, decay=decay)
 
     def back(carry: tuple[jax.Array, jax.Array], step: tuple[jax.Array, ...]):
@@ -118,7 +114,7 @@ def generalized_advantages(
 
 
 class Targets(NamedTuple):
-    """What `vtrace` returns, [..., T] each and detached."""
+    """Values v_t and advantages of V-trace, [..., T] each and detached: `vtrace`."""
 
     values: jax.Array
     advantages: jax.Array
@@ -138,9 +134,9 @@ def vtrace(
 ) -> Targets:
     """v_t = V_t + rho_t (r_t + discount V_{t+1} - V_t) + discount c_t (v_{t+1} - V_{t+1}).
 
-    Source: V-trace (Espeholt et al. 2018), eq. 1 and remark 1; rho_t = min(ratio_cap, .), c_t from
-    `trace_coefficient`. Bias: the fixed point is the value of the policy proportional to
-    min(ratio_cap mu, pi), not of pi; trace_cap moves only the speed.
+    Source: V-trace (Espeholt et al. 2018, arXiv:1802.01561), eq. 1 and remark 1; rho_t =
+    min(ratio_cap, .), c_t from `trace_coefficient`. Bias: the fixed point is the value of the
+    policy proportional to min(ratio_cap mu, pi), not of pi; trace_cap moves only the speed.
 
     Args:
       log_ratio: [..., T] log pi - log mu.
@@ -156,8 +152,7 @@ def vtrace(
     Returns:
       Targets: values v_t, advantages rho_t (r_t + discount v_{t+1} - V_t); 0 where masked.
     """
-    check_axes("T", log_ratio=log_ratio, rewards=rewards, values=values, mask=mask)
-    check_mask(mask)
+    check_masked("T", mask, log_ratio=log_ratio, rewards=rewards, values=values)
     traces = trace_coefficient(log_ratio, decay=decay, cap=trace_cap)
     ratio = trace_coefficient(log_ratio, decay=1.0, cap=ratio_cap)
 

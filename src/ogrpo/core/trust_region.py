@@ -17,14 +17,13 @@ import jax
 import jax.numpy as jnp
 
 from ogrpo.core.aggregate import Total, mean, token_total
-from ogrpo.core.checks import check_nonnegative
+from ogrpo.core.checks import Scalar, check_nonnegative
 from ogrpo.core.divergences import behavior_kl
 from ogrpo.core.gates import off_policy_sequence_mask
 from ogrpo.core.masked import gate, masked_mean
 from ogrpo.core.objectives import TokenBatch
 from ogrpo.core.ratios import log_ratio, moment_ratio
 
-Scalar = jax.Array | float
 State = Any
 ObjectiveFn = Callable[..., jax.Array]
 

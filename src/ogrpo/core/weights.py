@@ -9,15 +9,14 @@ import jax
 import jax.numpy as jnp
 
 from ogrpo.core import gates
-from ogrpo.core.checks import check_axes, check_mask, check_nonnegative
+from ogrpo.core.checks import Scalar, check_axes, check_mask, check_masked, check_nonnegative
 from ogrpo.core.masked import masked_count, masked_sum
 from ogrpo.core.ratios import exp_ratio
 
 
 def unit_weight(log_ratio: jax.Array, mask: jax.Array) -> jax.Array:
-    """No correction: w = 1. [..., T] -> [..., T]. Biased whenever the two policies differ."""
-    check_axes("T", log_ratio=log_ratio, mask=mask)
-    check_mask(mask)
+    """w = 1, no correction. [..., T] -> [..., T]. Biased whenever the two policies differ."""
+    check_masked("T", mask, log_ratio=log_ratio)
     return jnp.ones_like(log_ratio)
 
 
@@ -33,8 +32,7 @@ def plain_weight(log_ratio: jax.Array, mask: jax.Array) -> jax.Array:
     Returns:
       [..., T] detached.
     """
-    check_axes("T", log_ratio=log_ratio, mask=mask)
-    check_mask(mask)
+    check_masked("T", mask, log_ratio=log_ratio)
     return jax.lax.stop_gradient(exp_ratio(log_ratio))
 
 
@@ -42,8 +40,8 @@ def truncated_weight(
     log_ratio: jax.Array,
     mask: jax.Array,
     *,
-    cap: jax.Array | float,
-    floor: jax.Array | float = 0.0,
+    cap: Scalar,
+    floor: Scalar = 0.0,
 ) -> jax.Array:
     """Truncated importance weight: w = clip(rho, floor, cap).
 
@@ -67,9 +65,7 @@ def truncated_weight(
     return jnp.clip(plain_weight(log_ratio, mask), floor, cap)
 
 
-def masked_weight(
-    log_ratio: jax.Array, mask: jax.Array, *, low: jax.Array | float, high: jax.Array | float
-) -> jax.Array:
+def masked_weight(log_ratio: jax.Array, mask: jax.Array, *, low: Scalar, high: Scalar) -> jax.Array:
     """Masked importance weight: w = rho where low <= rho <= high, else 0.
 
     Source: IcePop (Ling team 2025).
@@ -89,9 +85,7 @@ def masked_weight(
     return jnp.where((ratio < low) | (ratio > high), 0, ratio)
 
 
-def sequence_truncated_weight(
-    log_ratio: jax.Array, mask: jax.Array, *, cap: jax.Array | float
-) -> jax.Array:
+def sequence_truncated_weight(log_ratio: jax.Array, mask: jax.Array, *, cap: Scalar) -> jax.Array:
     """Truncated sequence weight at every token: w = min(prod_t rho_t, cap).
 
     Source: sequence-level TIS (Ionides 2008 on trajectories). Bias: -E_mu[(rho - cap)_+ f].
@@ -104,8 +98,8 @@ def sequence_masked_weight(
     log_ratio: jax.Array,
     mask: jax.Array,
     *,
-    high: jax.Array | float,
-    low: jax.Array | float = 0.0,
+    high: Scalar,
+    low: Scalar = 0.0,
 ) -> jax.Array:
     """Masked sequence weight at every token: w = prod_t rho_t if within [low, high], else 0.
 
@@ -116,15 +110,14 @@ def sequence_masked_weight(
 
 
 def geometric_mask(
-    log_ratio: jax.Array, mask: jax.Array, *, low: jax.Array | float, high: jax.Array | float
+    log_ratio: jax.Array, mask: jax.Array, *, low: Scalar, high: Scalar
 ) -> jax.Array:
     """Geometric-mean rejection at every token: w = 1[low <= exp(mean_t D_t) <= high].
 
     Source: geometric sequence masking (Liu, Li et al. 2025). Biased; its strictness, unlike that of
     a product, does not grow with length. Args and Returns: as `masked_weight`.
     """
-    check_axes("T", log_ratio=log_ratio, mask=mask)
-    check_mask(mask)
+    check_masked("T", mask, log_ratio=log_ratio)
     held = jax.lax.stop_gradient(log_ratio)
     return gates.geometric_mask(held, jnp.ones_like(held), mask, low=low, high=high)
 
@@ -173,8 +166,7 @@ def ess(log_weights: jax.Array, mask: jax.Array) -> jax.Array:
       >>> ess(jnp.log(jnp.array([1.0, 1.0, 2.0])), jnp.array([True, True, False]))
       Array(2., dtype=float32)
     """
-    check_axes("n", log_weights=log_weights, mask=mask)
-    check_mask(mask)
+    check_masked("n", mask, log_weights=log_weights)
     kept = jnp.where(mask, jnp.minimum(log_weights, jnp.finfo(log_weights.dtype).max), -jnp.inf)
     top = jnp.max(kept, axis=-1, keepdims=True)
     weights = jnp.exp(kept - jnp.where(jnp.isneginf(top), 0, top))
@@ -207,18 +199,17 @@ def chi_square(log_weights: jax.Array, mask: jax.Array) -> jax.Array:
 def renyi2(log_weights: jax.Array, mask: jax.Array) -> jax.Array:
     """Plug-in Renyi-2 divergence: log mean rho^2 = ln(1 + chi^2), in log space. [..., n] -> [...].
 
-    Source: Metelli et al. (2018): n exp(-D2) samples of mu are worth as many of pi.
+    Source: Metelli et al. (2018, arXiv:1809.06098): n exp(-D2) samples of mu are worth as many of
+    pi.
     """
-    check_axes("n", log_weights=log_weights, mask=mask)
-    check_mask(mask)
+    check_masked("n", mask, log_weights=log_weights)
     doubled = jnp.where(mask, 2 * log_weights, -jnp.inf)
     count = masked_count(mask, log_weights.dtype)[..., 0]
     return jax.nn.logsumexp(doubled, axis=-1) - jnp.log(jnp.maximum(count, 1))
 
 
 def _sequence(log_ratio: jax.Array, mask: jax.Array) -> jax.Array:
-    check_axes("T", log_ratio=log_ratio, mask=mask)
-    check_mask(mask)
+    check_masked("T", mask, log_ratio=log_ratio)
     return jnp.where(mask, masked_sum(log_ratio, mask), 0)
 
 

@@ -2,7 +2,7 @@
 
 import difflib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from typing import NamedTuple, TypeVar
 
@@ -13,11 +13,10 @@ from jax.core import Tracer
 
 from ogrpo.core.advantages import group_standardized
 from ogrpo.core.aggregate import Total, sequence_total
-from ogrpo.core.checks import check_nonnegative, is_zero, needed
-from ogrpo.core.divergences import k3
+from ogrpo.core.checks import Scalar, check_nonnegative, is_zero, needed
+from ogrpo.core.divergences import KlFn, k3
 from ogrpo.core.objectives import TokenBatch, masked_batch
 from ogrpo.core.returns import Along
-from ogrpo.core.surrogates import Scalar
 
 LossFn = Callable[..., jax.Array]
 AdvantageFn = Callable[..., jax.Array]
@@ -29,14 +28,14 @@ Rows = TypeVar("Rows")
 
 
 class LooksAt(IntEnum):
-    """What the loss of a token depends on, from the nearest on."""
+    """The part of a batch that the loss of a token depends on, from the smallest to the whole."""
 
     COMPLETION = 0
     GROUP = 1
     BATCH = 2
 
     def __str__(self) -> str:
-        """In words, for messages."""
+        """Returns the name as messages have it."""
         return self.name.lower()
 
 
@@ -62,18 +61,36 @@ class Knob(NamedTuple):
     """A number of a method: its published value, where that stands, and which parts take it."""
 
     default: float | None
-    """None where the run says it: `length`, the longest completion allowed."""
+    """None where the run has the value: `length`, the longest completion allowed."""
     source: str
     parts: tuple[str, ...] = (LOSS,)
     """Of "loss", "advantage", "reduction" and "critic", those that take it by keyword."""
 
 
-def reference_kl(log_probs: jax.Array, batch: TokenBatch) -> jax.Array:
-    """k3 of KL(pi||ref), the KL term of most methods. [..., T] -> [..., T].
+def published(source: str, *parts: str, **defaults: float | None) -> dict[str, Knob]:
+    """Returns knobs by name that stand in one source and are taken by the same parts.
 
-    Source: GRPO (Shao et al. 2024), eq. 4.
+    Args:
+      source: where the values stand: paper with its section, or code with its version.
+      *parts: of "loss", "advantage", "reduction" and "critic"; the loss alone if none is named.
+      **defaults: name -> published value; None where the run says it.
+
+    Example:
+      >>> published("arXiv:2507.20673, section 4.1", eps_low=0.4)["eps_low"].default
+      0.4
     """
-    return k3(log_probs, needed(batch.ref_log_probs, "ref_log_probs"))
+    return {name: Knob(value, source, parts or (LOSS,)) for name, value in defaults.items()}
+
+
+def reference_kl(kl_fn: KlFn) -> KlTermFn:
+    """Returns `(log_probs, batch) -> [..., T]`, an estimator of KL(pi||ref); most methods take k3.
+
+    Source: GRPO (Shao et al. 2024, arXiv:2402.03300), eq. 4.
+    """
+    return lambda log_probs, batch: kl_fn(log_probs, needed(batch.ref_log_probs, "ref_log_probs"))
+
+
+K3_TO_REFERENCE = reference_kl(k3)
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,7 +106,7 @@ class Algorithm:
     `-> [..., G]` if it reads lengths."""
     reduction: ReductionFn = sequence_total
     """`(values, mask, *, counted, knobs) -> Total`."""
-    kl: KlTermFn = reference_kl
+    kl: KlTermFn = K3_TO_REFERENCE
     """`(log_probs, batch) -> [..., T]`, added `beta` times."""
     critic: CriticFn | None = None
     """`(values, returns, mask, *, knobs) -> [..., T]`, the loss of values that the advantage reads,
@@ -137,6 +154,10 @@ class Algorithm:
         """Whether advantages differ between the tokens of a completion."""
         return bool(self.reads & BY_TOKEN)
 
+    def renamed(self, part: str) -> "Algorithm":
+        """Returns the method with a part in its title that is not the method's own."""
+        return replace(self, changed=(*self.changed, part))
+
     def completed(self, knobs: Mapping[str, Scalar | None]) -> dict[str, Scalar]:
         """Returns every knob: as given, or as published.
 
@@ -173,7 +194,7 @@ class Algorithm:
         return values
 
     def inputs(self, knobs: Mapping[str, Scalar]) -> frozenset[str]:
-        """What is read with these knobs: a KL term needs the reference, one of weight 0 none."""
+        """Returns what is read with these knobs: a KL term of weight 0 needs no reference."""
         return self.reads if is_zero(knobs.get(BETA, 0.0)) else self.reads | {REFERENCE}
 
     def title(self, knobs: Mapping[str, float]) -> str:

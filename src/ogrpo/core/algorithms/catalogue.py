@@ -1,57 +1,73 @@
 """The literature's methods, each whole: loss, advantage, reduction, and its published settings."""
 
+from collections.abc import Mapping
 from functools import partial
-from typing import Any
+from types import MappingProxyType
 
 from ogrpo.core import aggregate, objectives, returns
 from ogrpo.core.algorithms.base import (
     ADVANTAGE,
     BEHAVIOR,
     CRITIC,
-    KEY,
-    LENGTHS,
     PROXIMAL,
     REFERENCE,
-    STEPS,
     VALUES,
     Algorithm,
     Knob,
     LooksAt,
+    LossFn,
+    published,
 )
-from ogrpo.core.algorithms.parts import ADVANTAGES, PAIRS, REDUCTION_KNOBS, REDUCTIONS
+from ogrpo.core.algorithms.parts import (
+    ADVANTAGE_KNOBS,
+    ADVANTAGE_READS,
+    ADVANTAGES,
+    REDUCTION_KNOBS,
+    REDUCTIONS,
+)
 
-PPO = "PPO, arXiv:1707.06347, section 6.1"
 NO_KL = Knob(0.0, "no KL term in the paper")
-CLIP = {"eps_low": Knob(0.2, PPO), "eps_high": Knob(0.2, PPO)}
+CLIP = published("PPO, arXiv:1707.06347, section 6.1", eps_low=0.2, eps_high=0.2)
+PRIME_RL = "prime-rl, August 2026"
+AT_UNIT_CENTER = partial(objectives.off_policy_grpo, center_fn=objectives.unit_center)
 REC = "arXiv:2509.24203"
 REC_RUNS = "Trinity-RFT 0.6, rec_gsm8k, the authors' runs"
-REC_CLIP = {"eps_low": Knob(0.2, REC_RUNS), "eps_high": Knob(0.2, REC_RUNS)}
-REC_RING = {"outer_low": Knob(0.6, REC_RUNS), "outer_high": Knob(2.0, REC_RUNS)}
+REC_CLIP = published(REC_RUNS, eps_low=0.2, eps_high=0.2)
+REC_RING = REC_CLIP | published(REC_RUNS, outer_low=0.6, outer_high=2.0)
 
 
 def _method(
     name: str,
     summary: str,
     source: str,
-    loss: Any,
-    advantage: str,
-    reduction: str,
+    parts: tuple[LossFn, str, str],
+    knobs: Mapping[str, Knob] = MappingProxyType({}),
     *,
     beta: Knob = NO_KL,
-    knobs: dict[str, Knob] | None = None,
     reads: frozenset[str] = frozenset({BEHAVIOR}),
-    **rest: Any,
+    looks_at: LooksAt = LooksAt.COMPLETION,
+    silent: bool = True,
+    one_credit: bool = False,
 ) -> Algorithm:
+    """Returns the method of a loss, a key of `ADVANTAGES` and one of `REDUCTIONS`.
+
+    These two bring their knobs and what they read; `knobs` are the loss's, and whatever number of
+    the advantage's is not the usual one. `reads` is what the loss reads.
+    """
+    loss, advantage, reduction = parts
+    of_advantage = {**ADVANTAGE_KNOBS.get(advantage, {}), **knobs}
     return Algorithm(
         name,
         loss,
         ADVANTAGES[advantage],
         REDUCTIONS[reduction],
-        reads=reads,
-        knobs={**(knobs or {}), "beta": beta, **REDUCTION_KNOBS.get(reduction, {})},
+        reads=reads | ADVANTAGE_READS.get(advantage, frozenset()),
+        knobs={**knobs, **of_advantage, "beta": beta, **REDUCTION_KNOBS.get(reduction, {})},
+        looks_at=looks_at,
+        silent=silent,
+        one_credit=one_credit,
         summary=summary,
         source=source,
-        **rest,
     )
 
 
@@ -60,83 +76,56 @@ POLICY_GRADIENTS = [
         "reinforce",
         "-A log pi with the group's mean as baseline, blind to who drew the samples",
         f"Williams (1992); the baseline of {REC}, eq. 2",
-        objectives.reinforce,
-        "centered",
-        "sequence_sum",
+        (objectives.reinforce, "centered", "sequence_sum"),
     ),
     _method(
         "rloo",
         "REINFORCE with the mean of the other completions as baseline",
         "arXiv:2402.14740, eq. 6",
-        objectives.reinforce,
-        "leave_one_out",
-        "sequence_sum",
+        (objectives.reinforce, "leave_one_out", "sequence_sum"),
         beta=Knob(0.0, "the paper takes the KL from the reward, not as a loss"),
     ),
     _method(
         "raft",
         "imitates completions of reward above a threshold, and nothing else",
         "arXiv:2504.11343, section 2 (after arXiv:2304.06767)",
-        objectives.reinforce,
-        "successes",
-        "sequence_sum",
-        knobs={"threshold": Knob(0.0, "arXiv:2504.11343: rewards 0 and 1", (ADVANTAGE,))},
+        (objectives.reinforce, "successes", "sequence_sum"),
     ),
     _method(
         "positives",
         "imitates successes by their lead over the group's mean (ours: docs/reuse.md)",
         "none; REINFORCE without its negative half",
-        objectives.reinforce,
-        "positive_part",
-        "sequence",
+        (objectives.reinforce, "positive_part", "sequence"),
     ),
     _method(
         "vtrace",
         "REINFORCE with V-trace's weights, the group's mean for the value function",
         "arXiv:1802.01561, eq. 1 and section 4.2",
-        objectives.vtrace,
-        "centered",
-        "sequence_sum",
-        knobs={
-            "ratio_cap": Knob(1.0, "arXiv:1802.01561, appendix D"),
-            "trace_cap": Knob(1.0, "arXiv:1802.01561, appendix D"),
-            "decay": Knob(1.0, "arXiv:1802.01561, remark 2"),
-        },
+        (objectives.vtrace, "centered", "sequence_sum"),
+        published("arXiv:1802.01561, appendix D", ratio_cap=1.0, trace_cap=1.0)
+        | published("arXiv:1802.01561, remark 2", decay=1.0),
         one_credit=True,
     ),
-]
-
-BY_LENGTH = frozenset({BEHAVIOR, LENGTHS})
-POLICY_GRADIENTS += [
     _method(
         "opo",
         "REINFORCE with the mean reward by token as baseline",
         "arXiv:2505.23585; verl 0.9, opo",
-        objectives.reinforce,
-        "length_weighted",
-        "sequence_sum",
-        reads=BY_LENGTH,
+        (objectives.reinforce, "length_weighted", "sequence_sum"),
     ),
     _method(
         "maxrl",
         "REINFORCE towards the likelihood of a success: advantages over the group's mean",
         "arXiv:2602.02710",
-        objectives.reinforce,
-        "mean_normalized",
-        "sequence_sum",
+        (objectives.reinforce, "mean_normalized", "sequence_sum"),
     ),
     _method(
         "maxpo",
         "REINFORCE towards the best of k completions",
         "arXiv:2606.06080",
-        objectives.reinforce,
-        "max_at_k",
-        "sequence_sum",
-        knobs={"k": PAIRS},
+        (objectives.reinforce, "max_at_k", "sequence_sum"),
     ),
 ]
 
-PPO_RUNS = "arXiv:1707.06347, table 3"
 CLIPPED = [
     Algorithm(
         "ppo",
@@ -147,9 +136,8 @@ CLIPPED = [
         reads=frozenset({BEHAVIOR, VALUES}),
         knobs={
             **CLIP,
-            "discount": Knob(0.99, PPO_RUNS, (ADVANTAGE,)),
-            "decay": Knob(0.95, PPO_RUNS, (ADVANTAGE,)),
-            "value_coef": Knob(1.0, "arXiv:1707.06347, table 5", (CRITIC,)),
+            **published("arXiv:1707.06347, table 3", ADVANTAGE, discount=0.99, decay=0.95),
+            **published("arXiv:1707.06347, table 5", CRITIC, value_coef=1.0),
             "beta": NO_KL,
         },
         summary="PPO's clip, with a value head and generalised advantages (without entropy bonus)",
@@ -159,145 +147,103 @@ CLIPPED = [
         "grpo",
         "PPO's clip by token, standardised advantages, a KL term",
         "arXiv:2402.03300, eq. 3 and 4",
-        objectives.grpo,
-        "group_standardized",
-        "sequence",
+        (objectives.grpo, "group_standardized", "sequence"),
+        CLIP,
         beta=Knob(0.04, "arXiv:2402.03300, section 4.2"),
-        knobs=CLIP,
     ),
     _method(
         "grpo_process",
         "GRPO with the standardised rewards of the steps to come, for tasks that judge steps",
         "arXiv:2402.03300, section 4.1.3",
-        objectives.grpo,
-        "process_standardized",
-        "sequence",
+        (objectives.grpo, "process_standardized", "sequence"),
+        CLIP,
         beta=Knob(0.04, "arXiv:2402.03300, section 4.2"),
-        knobs=CLIP,
-        reads=frozenset({BEHAVIOR, STEPS}),
     ),
     _method(
         "off_policy_grpo",
         "the clip of pi/mu in an interval about 1, as the paper runs it",
         "arXiv:2505.22257, eq. 6 to 8",
-        partial(objectives.off_policy_grpo, center_fn=objectives.unit_center),
-        "group_standardized",
-        "sequence",
+        (AT_UNIT_CENTER, "group_standardized", "sequence"),
+        published(
+            "not in the paper; PPO, arXiv:1707.06347, section 6.1", eps_low=0.2, eps_high=0.2
+        ),
         beta=Knob(0.0, "arXiv:2505.22257, eq. 6; its runs have .1 (5.1) and .001 (5.2)"),
-        knobs={
-            "eps_low": Knob(0.2, "not in the paper; PPO, arXiv:1707.06347, section 6.1"),
-            "eps_high": Knob(0.2, "not in the paper; PPO, arXiv:1707.06347, section 6.1"),
-        },
     ),
     _method(
         "dr_grpo",
         "GRPO without division by the standard deviation and by the length",
         "arXiv:2503.20783, section 3.2",
-        objectives.grpo,
-        "centered",
-        "fixed_length",
+        (objectives.grpo, "centered", "fixed_length"),
+        CLIP,
         beta=Knob(0.0, "arXiv:2503.20783, section 3.1"),
-        knobs=CLIP,
     ),
     _method(
         "dapo",
         "GRPO with a higher clip, averaged over tokens; it resamples and shapes lengths by options",
         "arXiv:2503.14476, eq. 8",
-        objectives.grpo,
-        "group_standardized",
-        "token",
+        (objectives.grpo, "group_standardized", "token"),
+        published("arXiv:2503.14476, section 4.1", eps_low=0.2, eps_high=0.28),
         beta=Knob(0.0, "arXiv:2503.14476, section 2.3"),
-        knobs={
-            "eps_low": Knob(0.2, "arXiv:2503.14476, section 4.1"),
-            "eps_high": Knob(0.28, "arXiv:2503.14476, section 4.1"),
-        },
     ),
     _method(
         "dual_clip",
         "PPO's clip with a floor of dual A where A < 0 (verl's and Trinity's default)",
         "arXiv:1912.09729, eq. 5",
-        objectives.dual_clip,
-        "group_standardized_bessel",
-        "token",
-        knobs={**CLIP, "dual": Knob(3.0, "arXiv:1912.09729, section 4")},
+        (objectives.dual_clip, "group_standardized_bessel", "token"),
+        CLIP | published("arXiv:1912.09729, section 4", dual=3.0),
     ),
     _method(
         "two_sided",
         "PPO's clip with the ratio capped for negative advantages too (without entropy bonus)",
         "arXiv:2505.07291, section 3.4",
-        objectives.two_sided,
-        "group_standardized",
-        "token",
+        (objectives.two_sided, "group_standardized", "token"),
+        CLIP | published("arXiv:2505.07291, section 4", delta=4.0),
         beta=Knob(0.001, "arXiv:2505.07291, section 4"),
-        knobs={**CLIP, "delta": Knob(4.0, "arXiv:2505.07291, section 4")},
     ),
     _method(
         "decoupled",
         "the clip of pi/pi_k, weighted by min(pi_k/mu, cap)",
         "arXiv:2110.00641, section 2.1; the cap of TIS (Yao et al. 2025)",
-        objectives.decoupled,
-        "group_standardized",
-        "sequence",
-        knobs={**CLIP, "cap": Knob(2.0, "TIS (Yao et al. 2025)")},
+        (objectives.decoupled, "group_standardized", "sequence"),
+        CLIP | published("TIS (Yao et al. 2025)", cap=2.0),
         reads=frozenset({BEHAVIOR, PROXIMAL}),
     ),
     _method(
         "sapo",
         "a sigmoid of the ratio in place of the clip",
         "arXiv:2511.20347",
-        objectives.sapo,
-        "group_standardized",
-        "sequence",
-        knobs={
-            "temperature_pos": Knob(1.0, "arXiv:2511.20347"),
-            "temperature_neg": Knob(1.05, "arXiv:2511.20347"),
-        },
+        (objectives.sapo, "group_standardized", "sequence"),
+        published("arXiv:2511.20347", temperature_pos=1.0, temperature_neg=1.05),
     ),
-]
-
-CLIPPED += [
     _method(
         "reinforce_pp",
         "PPO's clip by token, rewards whitened over the tokens of the batch",
         "arXiv:2501.03262; verl 0.9, reinforce_plus_plus",
-        objectives.grpo,
-        "whitened",
-        "token",
+        (objectives.grpo, "whitened", "token"),
+        CLIP,
         beta=Knob(0.0, "verl 0.9; the paper takes a KL from the reward of each token"),
-        knobs=CLIP,
-        reads=BY_LENGTH,
     ),
     _method(
         "reinforce_pp_baseline",
         "the same, above the group's mean before it is whitened",
         "arXiv:2501.03262; verl 0.9, reinforce_plus_plus_baseline",
-        objectives.grpo,
-        "group_whitened",
-        "token",
+        (objectives.grpo, "group_whitened", "token"),
+        CLIP,
         beta=Knob(0.0, "verl 0.9"),
-        knobs=CLIP,
-        reads=BY_LENGTH,
     ),
     _method(
         "pass_at_k",
         "PPO's clip by token, advantages of the sets of k that a completion is in",
         "arXiv:2508.10751, analytical derivation",
-        objectives.grpo,
-        "pass_at_k",
-        "token",
-        knobs={**CLIP, "k": PAIRS},
+        (objectives.grpo, "pass_at_k", "token"),
+        CLIP,
     ),
     _method(
         "ctpo",
         "the clip of the prefix's ratio in an interval that grows as the root of the position",
         "arXiv:2605.07331",
-        objectives.ctpo,
-        "group_standardized",
-        "token",
-        knobs={
-            "eps_low": Knob(0.2, "PPO's; that of arXiv:2605.07331 could not be had"),
-            "eps_high": Knob(0.2, "PPO's; that of arXiv:2605.07331 could not be had"),
-        },
+        (objectives.ctpo, "group_standardized", "token"),
+        published("PPO's; that of arXiv:2605.07331 could not be had", eps_low=0.2, eps_high=0.2),
     ),
 ]
 
@@ -306,47 +252,34 @@ SEQUENCES = [
         "gspo",
         "the clip of the length-normalised sequence ratio",
         "arXiv:2507.18071, eq. 5 and 7",
-        objectives.gspo,
-        "group_standardized",
-        "sequence",
-        knobs={
-            "eps_low": Knob(3e-4, "arXiv:2507.18071, section 5.1"),
-            "eps_high": Knob(4e-4, "arXiv:2507.18071, section 5.1"),
-        },
+        (objectives.gspo, "group_standardized", "sequence"),
+        published("arXiv:2507.18071, section 5.1", eps_low=3e-4, eps_high=4e-4),
     ),
     _method(
         "gmpo",
         "the geometric mean of token ratios clipped in log space",
         "arXiv:2507.20673, eq. 3",
-        objectives.gmpo,
-        "group_standardized",
-        "sequence",
-        knobs={
-            "eps_low": Knob(0.4, "arXiv:2507.20673, section 4.1"),
-            "eps_high": Knob(0.4, "arXiv:2507.20673, section 4.1"),
-        },
+        (objectives.gmpo, "group_standardized", "sequence"),
+        published("arXiv:2507.20673, section 4.1", eps_low=0.4, eps_high=0.4),
     ),
     _method(
         "topr",
         "successes imitated, failures weighted by min(rho, 1); rewards as they are: give -1 and 1",
         "arXiv:2503.14286, section 3",
-        objectives.topr,
-        "raw",
-        "sequence_sum",
+        (objectives.topr, "raw", "sequence_sum"),
     ),
     _method(
         "vespo",
         "REINFORCE weighted by W^k exp(lambda (1 - W)), W the ratio of the completion",
         "arXiv:2602.10693, section 3.4",
-        objectives.vespo,
-        "group_standardized_bessel",
-        "token",
-        knobs={
-            "power_pos": Knob(2.0, "arXiv:2602.10693, section 3.4"),
-            "rate_pos": Knob(3.0, "arXiv:2602.10693, section 3.4"),
-            "power_neg": Knob(3.0, "arXiv:2602.10693, section 3.4"),
-            "rate_neg": Knob(2.0, "arXiv:2602.10693, section 3.4"),
-        },
+        (objectives.vespo, "group_standardized_bessel", "token"),
+        published(
+            "arXiv:2602.10693, section 3.4",
+            power_pos=2.0,
+            rate_pos=3.0,
+            power_neg=3.0,
+            rate_neg=2.0,
+        ),
     ),
 ]
 
@@ -355,114 +288,72 @@ GATED = [
         "cispo",
         "REINFORCE weighted by the token ratio, clipped and detached",
         "arXiv:2506.13585, eq. 4 and 5",
-        objectives.cispo,
-        "group_standardized",
-        "token",
-        knobs={
-            "low": Knob(0.0, "arXiv:2506.13585, section 3.1: no lower bound"),
-            "high": Knob(5.0, "ScaleRL, arXiv:2510.13786; not in arXiv:2506.13585"),
-        },
+        (objectives.cispo, "group_standardized", "token"),
+        published("arXiv:2506.13585, section 3.1: no lower bound", low=0.0)
+        | published("ScaleRL, arXiv:2510.13786; not in arXiv:2506.13585", high=5.0),
     ),
     _method(
         "topr_token",
         "TOPR with the ratio of each token, as Trinity-RFT has it",
         "Trinity-RFT 0.6, topr",
-        objectives.topr_token,
-        "raw",
-        "token",
+        (objectives.topr_token, "raw", "token"),
     ),
     _method(
         "sppo",
         "the log-ratio times the advantage, inside a band of ratios",
         "Vaswani et al. (2022); Trinity-RFT 0.6, sppo",
-        objectives.sppo,
-        "centered",
-        "token",
-        knobs={
-            "low": Knob(1 / 1.3, "Trinity-RFT 0.6, sppo"),
-            "high": Knob(1.3, "Trinity-RFT 0.6, sppo"),
-        },
+        (objectives.sppo, "centered", "token"),
+        published("Trinity-RFT 0.6, sppo", low=1 / 1.3, high=1.3),
     ),
     _method(
         "m2po",
         "the importance-weighted gain without the tokens of largest squared log-ratio",
         "arXiv:2510.01161, algorithm 1",
-        objectives.m2po,
-        "group_standardized",
-        "token",
-        knobs={"threshold": Knob(0.04, "arXiv:2510.01161, section 4")},
+        (objectives.m2po, "group_standardized", "token"),
+        published("arXiv:2510.01161, section 4", threshold=0.04),
         looks_at=LooksAt.BATCH,
     ),
     _method(
         "dppo_tv",
         "no push outward where |pi - mu| of the token is beyond a threshold",
         "arXiv:2602.04879, binary TV",
-        objectives.dppo_tv,
-        "centered",
-        "token",
-        knobs={
-            "low": Knob(0.15, "the authors' verl script"),
-            "high": Knob(0.15, "the authors' verl script"),
-            "cap": Knob(10.0, "the authors' Stable-RL; verl has 3 in effect"),
-        },
+        (objectives.dppo_tv, "centered", "token"),
+        published("the authors' verl script", low=0.15, high=0.15)
+        | published("the authors' Stable-RL; verl has 3 in effect", cap=10.0),
     ),
     _method(
         "dppo_kl",
         "no push outward where KL(mu||pi) of the token is beyond a threshold",
         "arXiv:2602.04879, binary KL",
-        objectives.dppo_kl,
-        "centered",
-        "token",
-        knobs={
-            "low": Knob(0.05, "the authors' verl script"),
-            "high": Knob(0.05, "the authors' verl script"),
-            "cap": Knob(10.0, "the authors' Stable-RL; verl has 3 in effect"),
-        },
+        (objectives.dppo_kl, "centered", "token"),
+        published("the authors' verl script", low=0.05, high=0.05)
+        | published("the authors' Stable-RL; verl has 3 in effect", cap=10.0),
     ),
-]
-
-
-PRIME_RL = "prime-rl, August 2026"
-GATED += [
     _method(
         "prime_rl",
         "the ratio times the advantage behind DPPO-TV's mask, and a squared log-ratio",
         f"{PRIME_RL}, its default loss; arXiv:2602.04879, arXiv:2602.02276",
-        objectives.prime_rl,
-        "centered",
-        "token",
-        knobs={
-            "low": Knob(0.2, f"{PRIME_RL}: dppo_mask_low"),
-            "high": Knob(0.2, f"{PRIME_RL}: dppo_mask_high"),
-            "coef": Knob(1e-3, f"{PRIME_RL}: kl_tau"),
-        },
+        (objectives.prime_rl, "centered", "token"),
+        published(f"{PRIME_RL}: dppo_mask_low, dppo_mask_high", low=0.2, high=0.2)
+        | published(f"{PRIME_RL}: kl_tau", coef=1e-3),
         silent=False,
     ),
     _method(
         "m2po_released",
         "PPO's clip, as wide as the squared log-ratios of the batch allow",
         "the released code of arXiv:2510.01161",
-        objectives.m2po_released,
-        "group_standardized",
-        "token",
-        knobs={
-            "threshold": Knob(0.04, "arXiv:2510.01161, section 4"),
-            "eps_low": Knob(0.3, "the released code"),
-            "eps_high": Knob(0.5, "the released code"),
-        },
+        (objectives.m2po_released, "group_standardized", "token"),
+        published("arXiv:2510.01161, section 4", threshold=0.04)
+        | published("the released code", eps_low=0.3, eps_high=0.5),
         looks_at=LooksAt.BATCH,
     ),
     _method(
         "kl_cov",
         "the ratio times the advantage, and a pull on the tokens that cost the most entropy",
         "arXiv:2505.22617; verl 0.9, kl_cov",
-        objectives.kl_cov,
-        "group_standardized_bessel",
-        "token",
-        knobs={
-            "share": Knob(2e-4, "verl 0.9: kl_cov_ratio"),
-            "coef": Knob(1.0, "verl 0.9: ppo_kl_coef"),
-        },
+        (objectives.kl_cov, "group_standardized_bessel", "token"),
+        published("verl 0.9: kl_cov_ratio", share=2e-4)
+        | published("verl 0.9: ppo_kl_coef", coef=1.0),
         looks_at=LooksAt.BATCH,
         silent=False,
     ),
@@ -470,56 +361,43 @@ GATED += [
         "distill",
         "the reverse KL to the reference, a teacher; rewards are not read",
         f"on-policy distillation (Lu et al. 2025); {PRIME_RL}, ref_kl",
-        objectives.distill,
-        "raw",
-        "token",
-        knobs={
-            "low": Knob(0.2, f"{PRIME_RL}, ref_kl"),
-            "coef": Knob(1e-3, f"{PRIME_RL}, ref_kl"),
-        },
+        (objectives.distill, "raw", "token"),
+        published(f"{PRIME_RL}, ref_kl", low=0.2, coef=1e-3),
         reads=frozenset({BEHAVIOR, REFERENCE}),
         silent=False,
     ),
 ]
 
 
-def _rec(name: str, summary: str, loss: Any, **knobs: Knob) -> Algorithm:
-    return _method(name, summary, REC, loss, "centered", "token", knobs={**REC_CLIP, **knobs})
-
-
 RECS = [
-    _rec("rec_one_side", "REINFORCE, silent where PPO's clip binds", objectives.rec_one_side),
-    _rec("rec_one_side_is", "the same, weighted by the ratio", objectives.rec_one_side_is),
-    _rec("rec_two_side", "REINFORCE on ratios near 1 alone", objectives.rec_two_side),
-    _rec("rec_two_side_is", "the same, weighted by the ratio", objectives.rec_two_side_is),
-    _rec("rec_ring", "two-side, open again far outside", objectives.rec_ring, **REC_RING),
-    _rec("rec_ring_is", "the same, weighted by the ratio", objectives.rec_ring_is, **REC_RING),
+    *(
+        _method(loss.__name__, summary, REC, (loss, "centered", "token"), knobs)
+        for loss, summary, knobs in (
+            (objectives.rec_one_side, "REINFORCE, silent where PPO's clip binds", REC_CLIP),
+            (objectives.rec_one_side_is, "the same, weighted by the ratio", REC_CLIP),
+            (objectives.rec_two_side, "REINFORCE on ratios near 1 alone", REC_CLIP),
+            (objectives.rec_two_side_is, "the same, weighted by the ratio", REC_CLIP),
+            (objectives.rec_ring, "two-side, open again far outside", REC_RING),
+            (objectives.rec_ring_is, "the same, weighted by the ratio", REC_RING),
+        )
+    ),
     _method(
         "red_drop",
         "REINFORCE without as many random failures as outnumber the successes",
         f"{REC}, RED-Drop",
-        objectives.reinforce,
-        "drop_negatives",
-        "token",
-        reads=frozenset({BEHAVIOR, KEY}),
+        (objectives.reinforce, "drop_negatives", "token"),
     ),
     _method(
         "red_weight",
         "REINFORCE weighted by exp(A / tau)",
         f"{REC}, RED-Weight",
-        objectives.reinforce,
-        "exponentially_weighted",
-        "token",
-        knobs={"tau": Knob(1.0, REC_RUNS, (ADVANTAGE,))},
+        (objectives.reinforce, "exponentially_weighted", "token"),
     ),
     _method(
         "asymre",
         "REINFORCE with the baseline lowered",
         "arXiv:2506.20520; the shift of arXiv:2509.24203",
-        objectives.reinforce,
-        "lowered_baseline",
-        "token",
-        knobs={"shift": Knob(0.1, REC_RUNS, (ADVANTAGE,))},
+        (objectives.reinforce, "lowered_baseline", "token"),
     ),
 ]
 
@@ -528,40 +406,32 @@ REGRESSIONS = [
         "opmd_kimi",
         "REINFORCE with a squared log-ratio by token",
         "arXiv:2501.12599, section 2.3.2, by token as in arXiv:2509.24203",
-        objectives.opmd_kimi,
-        "centered",
-        "token",
-        knobs={"coef": Knob(0.1, REC_RUNS)},
+        (objectives.opmd_kimi, "centered", "token"),
+        published(REC_RUNS, coef=0.1),
         silent=False,
     ),
     _method(
         "opmd_kimi_sequence",
         "REINFORCE with the squared log-ratio of the completion",
         "arXiv:2501.12599, section 2.3.2",
-        objectives.opmd_kimi_sequence,
-        "centered",
-        "sequence_sum",
-        knobs={"tau": Knob(0.1, REC_RUNS)},
+        (objectives.opmd_kimi_sequence, "centered", "sequence_sum"),
+        published(REC_RUNS, tau=0.1),
         silent=False,
     ),
     _method(
         "opmd_min",
         "REINFORCE scaled by 1 / (1 + tau)",
         "Trinity-RFT 0.6, opmd",
-        objectives.opmd_min,
-        "centered",
-        "token",
-        knobs={"tau": Knob(1.0, "Trinity-RFT 0.6, opmd")},
+        (objectives.opmd_min, "centered", "token"),
+        published("Trinity-RFT 0.6, opmd", tau=1.0),
     ),
     _method(
         "opmd_pairwise",
         "rewards regressed on log-ratios, pair by pair",
         f"{REC}, eq. 4",
-        objectives.opmd_pairwise,
-        "centered",
-        "sequence_sum",
+        (objectives.opmd_pairwise, "centered", "sequence_sum"),
+        published(f"{REC}; no value is given", tau=1.0),
         looks_at=LooksAt.GROUP,
-        knobs={"tau": Knob(1.0, f"{REC}; no value is given")},
         reads=frozenset(),
         one_credit=True,
     ),
@@ -569,13 +439,9 @@ REGRESSIONS = [
         "oapl",
         "rewards above the soft value regressed on the log-ratio of the completion",
         "arXiv:2602.19362, eq. 2 and 3",
-        objectives.oapl,
-        "soft_value",
-        "sequence_sum",
-        knobs={
-            "tau": Knob(1.0, "arXiv:2602.19362: beta_1", (ADVANTAGE,)),
-            "slope": Knob(1e-3, "arXiv:2602.19362: beta_2"),
-        },
+        (objectives.oapl, "soft_value", "sequence_sum"),
+        published("arXiv:2602.19362: beta_1", ADVANTAGE, tau=1.0)
+        | published("arXiv:2602.19362: beta_2", slope=1e-3),
         silent=False,
         one_credit=True,
     ),
@@ -586,12 +452,10 @@ PREFERENCES = [
         "dpo",
         "which of two completions is better, by log-ratios to a reference; all pairs of a group",
         "arXiv:2305.18290, eq. 7; on pairs of one's own samples, arXiv:2402.04792",
-        objectives.dpo,
-        "centered",
-        "sequence_sum",
+        (objectives.dpo, "centered", "sequence_sum"),
+        published("arXiv:2305.18290, appendix B: beta", tau=0.1),
         looks_at=LooksAt.GROUP,
         beta=Knob(0.0, "its own log-ratio holds it to the reference"),
-        knobs={"tau": Knob(0.1, "arXiv:2305.18290, appendix B: beta")},
         reads=frozenset({REFERENCE}),
         one_credit=True,
     ),

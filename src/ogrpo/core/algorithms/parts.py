@@ -3,7 +3,8 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple
+from types import MappingProxyType
+from typing import NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +12,6 @@ import jax.numpy as jnp
 from ogrpo.core import (
     advantages,
     aggregate,
-    best_of,
     divergences,
     gates,
     objectives,
@@ -33,13 +33,18 @@ from ogrpo.core.algorithms.base import (
     KlTermFn,
     Knob,
     LooksAt,
-    LossFn,
     ReductionFn,
+    published,
+    reference_kl,
 )
-from ogrpo.core.checks import needed
+from ogrpo.core.checks import Scalar, needed
 from ogrpo.core.corrections import corrected
+from ogrpo.core.divergences import KlFn
 from ogrpo.core.objectives import TokenBatch
 from ogrpo.core.ratios import log_ratio
+
+Part = TypeVar("Part")
+LONGEST = "the longest completion that the run allows"
 
 ADVANTAGES: dict[str, AdvantageFn] = {
     "raw": advantages.raw,
@@ -62,9 +67,9 @@ ADVANTAGES: dict[str, AdvantageFn] = {
     "leave_prompt_out": advantages.leave_prompt_out,
     "batch_centered": advantages.batch_centered,
     "running_baseline": advantages.above_baseline,
-    "mean_normalized": best_of.mean_normalized,
-    "pass_at_k": best_of.pass_at_k,
-    "max_at_k": best_of.max_at_k,
+    "mean_normalized": advantages.mean_normalized,
+    "pass_at_k": advantages.pass_at_k,
+    "max_at_k": advantages.max_at_k,
     "length_weighted": returns.length_weighted,
     "overlong_standardized": partial(returns.overlong_standardized, eps_inside=1e-6),
     "whitened": partial(returns.whitened, advantage_fn=advantages.raw, eps_inside=1e-8),
@@ -74,83 +79,73 @@ ADVANTAGES: dict[str, AdvantageFn] = {
 }
 """Name -> `(rewards, *, knobs) -> advantages`; those of `ADVANTAGE_READS` take more."""
 
-ADVANTAGE_READS: dict[str, str] = {
-    "drop_negatives": KEY,
-    "step_returns": STEPS,
-    "process_standardized": STEPS,
-    "length_weighted": LENGTHS,
-    "overlong_standardized": LENGTHS,
-    "whitened": LENGTHS,
-    "group_whitened": LENGTHS,
+ADVANTAGE_READS: dict[str, frozenset[str]] = {
+    "drop_negatives": frozenset({KEY}),
+    **dict.fromkeys(("step_returns", "process_standardized"), frozenset({STEPS})),
+    **dict.fromkeys(
+        ("length_weighted", "overlong_standardized", "whitened", "group_whitened"),
+        frozenset({LENGTHS}),
+    ),
 }
 """What an advantage reads besides rewards."""
 
-THE_RUNS = "the run says it"
-PAIRS = Knob(2.0, "no value fits every group; the least that looks beyond one", (ADVANTAGE,))
+_OVERLONG = "arXiv:2503.14476, section 4.1: 4,096 of 20,480"
+_PAIRS = "no value fits every group; the least that looks beyond one"
 ADVANTAGE_KNOBS: dict[str, dict[str, Knob]] = {
-    "lowered_baseline": {"shift": Knob(0.1, "Trinity-RFT 0.6, rec_gsm8k", (ADVANTAGE,))},
-    "soft_value": {"tau": Knob(1.0, "Trinity-RFT 0.6, opmd", (ADVANTAGE,))},
-    "exponentially_weighted": {"tau": Knob(1.0, "Trinity-RFT 0.6, rec_gsm8k", (ADVANTAGE,))},
-    "successes": {"threshold": Knob(0.0, "arXiv:2504.11343: rewards 0 and 1", (ADVANTAGE,))},
-    "running_baseline": {"baseline": Knob(None, THE_RUNS, (ADVANTAGE,))},
-    "overlong_standardized": {
-        "length": Knob(None, "the longest completion that the run allows", (ADVANTAGE,)),
-        "overlong": Knob(0.2, "arXiv:2503.14476, section 4.1: 4,096 of 20,480", (ADVANTAGE,)),
-    },
-    "pass_at_k": {"k": PAIRS},
-    "max_at_k": {"k": PAIRS},
-    "step_returns": {"step_weight": Knob(1.0, "a step counts as the completion", (ADVANTAGE,))},
+    "lowered_baseline": published("Trinity-RFT 0.6, rec_gsm8k", ADVANTAGE, shift=0.1),
+    "soft_value": published("Trinity-RFT 0.6, opmd", ADVANTAGE, tau=1.0),
+    "exponentially_weighted": published("Trinity-RFT 0.6, rec_gsm8k", ADVANTAGE, tau=1.0),
+    "successes": published("arXiv:2504.11343: rewards 0 and 1", ADVANTAGE, threshold=0.0),
+    "running_baseline": published("the run's mean reward before", ADVANTAGE, baseline=None),
+    "overlong_standardized": published(LONGEST, ADVANTAGE, length=None)
+    | published(_OVERLONG, ADVANTAGE, overlong=0.2),
+    **dict.fromkeys(("pass_at_k", "max_at_k"), published(_PAIRS, ADVANTAGE, k=2.0)),
+    "step_returns": published("a step counts as the completion", ADVANTAGE, step_weight=1.0),
 }
 """The numbers of an advantage, of those that have any."""
 
 REDUCTIONS: dict[str, ReductionFn] = aggregate.AGGREGATIONS
 """Name -> `(values, mask, *, counted, knobs) -> Total`."""
-LONGEST = Knob(None, "the longest completion that the run allows", (REDUCTION,))
-REDUCTION_KNOBS: dict[str, dict[str, Knob]] = {"fixed_length": {"length": LONGEST}}
+REDUCTION_KNOBS = {"fixed_length": published(LONGEST, REDUCTION, length=None)}
 
 CENTERS = {"exact": objectives.exact_center, "unit": objectives.unit_center}
 """Name -> `(batch) -> r'` of the clipping interval: pi_k/mu, or 1."""
 CENTERED_LOSS = objectives.off_policy_grpo
-"""The loss that has a centre to choose, `center_fn`."""
+"""The loss that takes a centre, `center_fn`."""
 
-WEIGHTS: dict[str, Callable[..., jax.Array]] = {
-    "plain": weights.plain_weight,
-    "truncated": weights.truncated_weight,
-    "masked": weights.masked_weight,
-    "sequence_truncated": weights.sequence_truncated_weight,
-    "sequence_masked": weights.sequence_masked_weight,
-    "geometric": weights.geometric_mask,
-    "group_normalized": weights.group_normalized_weight,
-    "batch_normalized": weights.batch_normalized_weight,
-    "trace": traces.trace_weight,
-}
-"""Name -> `(log_ratio, mask, *, knobs) -> w`, what pi_k/mu may enter as."""
 
-WEIGHT_LOOKS_AT: dict[str, LooksAt] = {
-    "group_normalized": LooksAt.GROUP,
-    "batch_normalized": LooksAt.BATCH,
-}
-"""Of weights that look beyond their completion."""
+class Weight(NamedTuple):
+    """A weight that pi_k/mu may enter as, and its knobs."""
 
-WEIGHT_KNOBS = {
-    "truncated": {"weight_cap": "cap", "weight_floor": "floor"},
-    "masked": {"weight_cap": "high", "weight_floor": "low"},
-    "sequence_truncated": {"weight_cap": "cap"},
-    "sequence_masked": {"weight_cap": "high", "weight_floor": "low"},
-    "geometric": {"weight_cap": "high", "weight_floor": "low"},
-    "trace": {"weight_cap": "cap", "weight_decay": "decay"},
-}
-"""Weight -> our knob -> its argument."""
+    weight_fn: Callable[..., jax.Array]
+    """`(log_ratio, mask, *, bounds) -> w`, [..., T]."""
+    arguments: Mapping[str, str] = MappingProxyType({})
+    """Knob -> the argument of `weight_fn` that it is."""
+    knobs: Mapping[str, Knob] = MappingProxyType({})
+    looks_at: LooksAt = LooksAt.COMPLETION
 
-WEIGHT_DEFAULTS = {
-    "weight_cap": Knob(2.0, "TIS (Yao et al. 2025)"),
-    "weight_floor": Knob(0.0, "TIS (Yao et al. 2025)"),
-    "weight_decay": Knob(1.0, "Retrace (Munos et al. 2016, arXiv:1606.02647): lambda"),
+
+_TIS = "TIS (Yao et al. 2025)"
+_RETRACE = "Retrace (Munos et al. 2016, arXiv:1606.02647)"
+_CAP, _BAND = published(_TIS, weight_cap=2.0), published(_TIS, weight_cap=2.0, weight_floor=0.0)
+_TRACE = published(f"{_RETRACE}, eq. 3", weight_cap=1.0)
+_TRACE |= published(f"{_RETRACE}: lambda", weight_decay=1.0)
+_BETWEEN = {"weight_cap": "high", "weight_floor": "low"}
+
+WEIGHTS: dict[str, Weight] = {
+    "plain": Weight(weights.plain_weight),
+    "truncated": Weight(
+        weights.truncated_weight, {"weight_cap": "cap", "weight_floor": "floor"}, _BAND
+    ),
+    "masked": Weight(weights.masked_weight, _BETWEEN, _BAND),
+    "sequence_truncated": Weight(weights.sequence_truncated_weight, {"weight_cap": "cap"}, _CAP),
+    "sequence_masked": Weight(weights.sequence_masked_weight, _BETWEEN, _BAND),
+    "geometric": Weight(weights.geometric_mask, _BETWEEN, _BAND),
+    "group_normalized": Weight(weights.group_normalized_weight, looks_at=LooksAt.GROUP),
+    "batch_normalized": Weight(weights.batch_normalized_weight, looks_at=LooksAt.BATCH),
+    "trace": Weight(traces.trace_weight, {"weight_cap": "cap", "weight_decay": "decay"}, _TRACE),
 }
-ICEPOP = "IcePop (Ling team 2025)"
-TRL = "TRL 1.16, vllm_importance_sampling_cap"
-VERL = "verl 0.9, decoupled_geo_rs"
-TRACE_CAP = Knob(1.0, "Retrace (Munos et al. 2016, arXiv:1606.02647), eq. 3")
+"""Name -> what pi_k/mu may enter as."""
 
 
 class Gate(NamedTuple):
@@ -160,23 +155,24 @@ class Gate(NamedTuple):
     """`(log_ratio, advantages, mask, *, bounds) -> [..., T]` of 0 and 1."""
     knobs: Mapping[str, Knob]
     names: Mapping[str, str]
-    """Our knob -> its argument."""
+    """Knob -> the argument of `mask_fn` that it is."""
     of_policy: bool = False
     """Whether it looks at pi/mu where the method reads pi_k, too."""
 
 
-def _band(name: str, low: Knob, high: Knob) -> Gate:
+def _band(name: str, source: str, low: float, high: float) -> Gate:
     names = {f"{name}_low": "low", f"{name}_high": "high"}
-    return Gate(gates.MASKS[name], dict(zip(names, (low, high), strict=True)), names)
+    knobs = published(source, **dict(zip(names, (low, high), strict=True)))
+    return Gate(gates.MASKS[name], knobs, names)
 
 
 GATES: dict[str, Gate] = {
-    "token": _band("token", Knob(0.5, ICEPOP), Knob(5.0, ICEPOP)),
-    "sequence": _band("sequence", Knob(0.0, TRL), Knob(3.0, TRL)),
-    "geometric": _band("geometric", Knob(0.999, VERL), Knob(1.001, VERL)),
+    "token": _band("token", "IcePop (Ling team 2025)", 0.5, 5.0),
+    "sequence": _band("sequence", "TRL 1.16, vllm_importance_sampling_cap", 0.0, 3.0),
+    "geometric": _band("geometric", "verl 0.9, decoupled_geo_rs", 0.999, 1.001),
     "negatives": Gate(
         gates.MASKS["negatives"],
-        {"negatives_delta": Knob(0.1, "not in arXiv:2512.02556, eq. 9; Trinity-RFT 0.6 has .1")},
+        published("not in arXiv:2512.02556, eq. 9; Trinity-RFT 0.6 has .1", negatives_delta=0.1),
         {"negatives_delta": "delta"},
         of_policy=True,
     ),
@@ -184,29 +180,26 @@ GATES: dict[str, Gate] = {
 """Name -> mask of pi/mu, or of pi_k/mu where the method reads pi_k; they multiply."""
 
 
-def _plain_kl(kl_fn: divergences.KlFn) -> KlTermFn:
-    return lambda log_probs, batch: kl_fn(log_probs, needed(batch.ref_log_probs, "ref_log_probs"))
-
-
-def _importance_kl(kl_fn: divergences.KlFn, by: Any) -> KlTermFn:
+def _importance_kl(kl_fn: KlFn, weighted_by: Callable[..., jax.Array]) -> KlTermFn:
     def term(log_probs: jax.Array, batch: TokenBatch) -> jax.Array:
         delta = log_ratio(log_probs, batch.behavior_log_probs, batch.mask)
         ref = needed(batch.ref_log_probs, "ref_log_probs")
-        return by(log_probs, ref, kl_fn=kl_fn, log_ratio=delta)
+        return weighted_by(log_probs, ref, kl_fn=kl_fn, log_ratio=delta)
 
     return term
 
 
+_ESTIMATORS = {"k1": divergences.k1, "k2": divergences.k2, "k3": divergences.k3}
 KLS: dict[str, KlTermFn] = {
-    **{fn.__name__: _plain_kl(fn) for fn in (divergences.k1, divergences.k2, divergences.k3)},
-    "straight_through_k3": _plain_kl(divergences.straight_through_k3),
+    **{name: reference_kl(fn) for name, fn in _ESTIMATORS.items()},
+    "straight_through_k3": reference_kl(divergences.straight_through_k3),
     **{
-        f"{label}_{fn.__name__}": _importance_kl(fn, by)
-        for label, by in (
-            ("importance", divergences.importance_kl),
-            ("weighted", divergences.weighted_kl),
-        )
-        for fn in (divergences.k1, divergences.k2, divergences.k3)
+        f"importance_{name}": _importance_kl(fn, divergences.importance_kl)
+        for name, fn in _ESTIMATORS.items()
+    },
+    **{
+        f"weighted_{name}": _importance_kl(fn, divergences.weighted_kl)
+        for name, fn in _ESTIMATORS.items()
     },
 }
 """Name -> `(log_probs, batch) -> [..., T]`: an estimator of KL(pi||ref) as it is, times rho with
@@ -223,7 +216,9 @@ def with_parts(
     weight: str | None = None,
     gate: Sequence[str] = (),
 ) -> Algorithm:
-    """The method with some parts exchanged or added, which its `title` says.
+    """Returns the method with some parts exchanged or added, which its `title` names.
+
+    A part that the method has already changes nothing. The knobs of a part go and come with it.
 
     Args:
       algorithm: the method.
@@ -239,13 +234,23 @@ def with_parts(
 
     Raises:
       ValueError: no such part, or one that the loss has no place for.
+
+    Example:
+      >>> from ogrpo.core.algorithms import ALGORITHMS
+      >>> own = with_parts(ALGORITHMS["grpo"], advantage="leave_one_out", reduction="token")
+      >>> own.title(own.settings({"eps_high": 0.3}))
+      'grpo, advantage leave_one_out, reduction token, eps_high 0.3'
     """
     if advantage is not None:
         algorithm = _with_advantage(algorithm, advantage)
     if reduction is not None:
-        algorithm = _with_reduction(algorithm, reduction)
+        fn = _named(REDUCTIONS, reduction, "reduction")
+        if fn is not algorithm.reduction:
+            knobs = _exchanged(algorithm, REDUCTION, REDUCTION_KNOBS.get(reduction, {}))
+            label = f"reduction {reduction}"
+            algorithm = replace(algorithm.renamed(label), reduction=fn, knobs=knobs)
     if kl is not None:
-        algorithm = _changed(algorithm, f"KL {kl}", kl=_named(KLS, kl, "KL"))
+        algorithm = replace(algorithm.renamed(f"KL {kl}"), kl=_named(KLS, kl, "KL"))
     if center is not None:
         algorithm = _with_center(algorithm, center)
     if weight is not None:
@@ -262,18 +267,12 @@ def _with_advantage(algorithm: Algorithm, name: str) -> Algorithm:
             f"{algorithm.name} learns values, which the advantage {name} would not read: leave it"
             " out, or choose another algorithm"
         )
-    own = {ADVANTAGE_READS[name]} if name in ADVANTAGE_READS else set()
-    reads = algorithm.reads - {KEY, STEPS, LENGTHS} | own
-    knobs = _exchanged(algorithm, ADVANTAGE, ADVANTAGE_KNOBS.get(name, {}))
-    return _changed(algorithm, f"advantage {name}", advantage=fn, reads=reads, knobs=knobs)
-
-
-def _with_reduction(algorithm: Algorithm, name: str) -> Algorithm:
-    fn = _named(REDUCTIONS, name, "reduction")
-    if fn is algorithm.reduction:
-        return algorithm
-    knobs = _exchanged(algorithm, REDUCTION, REDUCTION_KNOBS.get(name, {}))
-    return _changed(algorithm, f"reduction {name}", reduction=fn, knobs=knobs)
+    return replace(
+        algorithm.renamed(f"advantage {name}"),
+        advantage=fn,
+        reads=algorithm.reads - {KEY, STEPS, LENGTHS} | ADVANTAGE_READS.get(name, frozenset()),
+        knobs=_exchanged(algorithm, ADVANTAGE, ADVANTAGE_KNOBS.get(name, {})),
+    )
 
 
 def _with_center(algorithm: Algorithm, name: str) -> Algorithm:
@@ -285,77 +284,65 @@ def _with_center(algorithm: Algorithm, name: str) -> Algorithm:
         )
     if getattr(algorithm.loss, "keywords", {}).get("center_fn") is center_fn:
         return algorithm
-    loss = partial(algorithm.loss, center_fn=center_fn)
-    own = {PROXIMAL} if center_fn is objectives.exact_center else set()
-    reads = algorithm.reads - {PROXIMAL} | own
-    return _changed(algorithm, f"centre {name}", loss=loss, reads=reads)
+    proximal = {PROXIMAL} if center_fn is objectives.exact_center else set()
+    return replace(
+        algorithm.renamed(f"centre {name}"),
+        loss=partial(algorithm.loss, center_fn=center_fn),
+        reads=algorithm.reads - {PROXIMAL} | proximal,
+    )
 
 
 def _with_weight(algorithm: Algorithm, name: str) -> Algorithm:
-    weight_fn = _named(WEIGHTS, name, "weight")
+    weight = _named(WEIGHTS, name, "weight")
     if PROXIMAL in algorithm.reads:
         raise ValueError(
             f"{algorithm.name} already reads pi_k/mu: weight {name} would correct it twice; leave"
             " it out, or choose the centre unit where there is a choice"
         )
-    names, seen = WEIGHT_KNOBS.get(name, {}), WEIGHT_LOOKS_AT.get(name, LooksAt.COMPLETION)
-    defaults = WEIGHT_DEFAULTS | (
-        {"weight_cap": TRACE_CAP} if weight_fn is traces.trace_weight else {}
-    )
-    return _changed(
-        algorithm,
-        f"weight {name}",
-        loss=_weighted(algorithm.loss, weight_fn, names),
-        reads=algorithm.reads | {BEHAVIOR, PROXIMAL},
-        knobs={**algorithm.knobs, **{knob: defaults[knob] for knob in names}},
-        looks_at=max(algorithm.looks_at, seen),
-    )
 
-
-def _weighted(
-    loss_fn: LossFn, weight_fn: Callable[..., jax.Array], names: Mapping[str, str]
-) -> LossFn:
-    def loss(log_probs: jax.Array, batch: TokenBatch, **knobs: Any) -> jax.Array:
+    def loss(log_probs: jax.Array, batch: TokenBatch, **knobs: Scalar) -> jax.Array:
         """The loss on ratios pi/pi_k, times a weight of pi_k/mu."""
-        outer = {argument: knobs.pop(knob) for knob, argument in names.items() if knob in knobs}
-        inner, by = partial(loss_fn, **knobs), partial(weight_fn, **outer)
-        return corrected(log_probs, batch, objective_fn=inner, weight_fn=by)
+        bounds = {to: knobs.pop(knob) for knob, to in weight.arguments.items() if knob in knobs}
+        inner, weight_fn = partial(algorithm.loss, **knobs), partial(weight.weight_fn, **bounds)
+        return corrected(log_probs, batch, objective_fn=inner, weight_fn=weight_fn)
 
-    return loss
+    return replace(
+        algorithm.renamed(f"weight {name}"),
+        loss=loss,
+        reads=algorithm.reads | {BEHAVIOR, PROXIMAL},
+        knobs={**algorithm.knobs, **weight.knobs},
+        looks_at=max(algorithm.looks_at, weight.looks_at),
+    )
 
 
 def _with_gates(algorithm: Algorithm, names: Sequence[str]) -> Algorithm:
     if len({*names}) < len(names):
         raise ValueError(f"gates {', '.join(names)}: name each once, a gate twice is that gate")
     stack = [_named(GATES, name, "gate") for name in names]
-    return _changed(
-        algorithm,
-        ", ".join(f"gate {name}" for name in names),
-        loss=_gated(algorithm.loss, stack, PROXIMAL in algorithm.reads),
-        reads=algorithm.reads | {BEHAVIOR},
-        knobs={**algorithm.knobs, **{n: knob for g in stack for n, knob in g.knobs.items()}},
-    )
 
-
-def _gated(loss_fn: LossFn, stack: Sequence[Gate], from_proximal: bool) -> LossFn:
-    def loss(log_probs: jax.Array, batch: TokenBatch, **knobs: Any) -> jax.Array:
+    def loss(log_probs: jax.Array, batch: TokenBatch, **knobs: Scalar) -> jax.Array:
         """The loss where every gate is open, held constant, and 0 elsewhere."""
         bounds = [{to: knobs.pop(name) for name, to in gate.names.items()} for gate in stack]
-        losses = loss_fn(log_probs, batch, **knobs)
+        losses = algorithm.loss(log_probs, batch, **knobs)
         held, batch = objectives.masked_batch(jax.lax.stop_gradient(log_probs), batch)
         moved = log_ratio(held, batch.behavior_log_probs, batch.mask)
-        before = objectives.drift(batch) if from_proximal else moved
+        before = objectives.drift(batch) if PROXIMAL in algorithm.reads else moved
         for gate, bound in zip(stack, bounds, strict=True):
             delta = moved if gate.of_policy else before
             kept = gate.mask_fn(delta, batch.advantages, batch.mask, **bound)
             losses = jnp.where(kept == 0, 0, kept * losses)
         return losses
 
-    return loss
+    return replace(
+        algorithm.renamed(", ".join(f"gate {name}" for name in names)),
+        loss=loss,
+        reads=algorithm.reads | {BEHAVIOR},
+        knobs={**algorithm.knobs, **{n: knob for g in stack for n, knob in g.knobs.items()}},
+    )
 
 
 def _exchanged(algorithm: Algorithm, part: str, new: Mapping[str, Knob]) -> dict[str, Knob]:
-    """The knobs without those that only the old part took, and with those of the new one."""
+    """Returns the knobs less those that the old part alone took, and with those of the new one."""
     others = {
         name: knob._replace(parts=tuple(p for p in knob.parts if p != part))
         for name, knob in algorithm.knobs.items()
@@ -365,11 +352,7 @@ def _exchanged(algorithm: Algorithm, part: str, new: Mapping[str, Knob]) -> dict
     return {**new, **others, **shared}
 
 
-def _named(table: Mapping[str, Any], name: str, what: str) -> Any:
+def _named(table: Mapping[str, Part], name: str, what: str) -> Part:
     if name not in table:
         raise ValueError(f"there is no {what} {name!r}: choose one of {', '.join(table)}")
     return table[name]
-
-
-def _changed(algorithm: Algorithm, what: str, **parts: Any) -> Algorithm:
-    return replace(algorithm, **parts, changed=(*algorithm.changed, what))
