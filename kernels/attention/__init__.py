@@ -26,7 +26,7 @@ half of the time (docs/performance.md); below, the plain version keeps small run
 
 
 def check_available(name: str) -> None:
-    """Raise ValueError for a name that is none."""
+    """Raises a ValueError for a name that is none."""
     if name not in NAMES:
         raise ValueError(
             f"there is no attention {name!r}: choose {', '.join(NAMES)}; cuDNN's and splash"
@@ -42,12 +42,12 @@ def blocks(name: str, keys: int) -> bool:
 
 
 def step_of(name: str, keys: int, platform: str) -> Step | None:
-    """What is computed at once where a query has so many keys; None: all of its scores."""
+    """Returns what is computed at once where a query has so many keys; None: all of its scores."""
     return tile_for(platform) if blocks(name, keys) else None
 
 
 def describe(name: str, platform: str) -> str:
-    """What a name stands for on a platform, for the first lines of a run."""
+    """Returns in words what a name stands for on a platform, for the first lines of a run."""
     check_available(name)
     text = f"blocked from {LEAST_KEYS} keys on, plain below" if name == "auto" else name
     if platform == "cpu" or name == "plain":
@@ -58,7 +58,7 @@ def describe(name: str, platform: str) -> str:
 
 
 def kernel(name: str, *, blocked: AttentionFn = blocked_attention) -> AttentionFn:
-    """The attention of a name; with "auto" it goes by the number of keys at each call.
+    """Returns the attention of a name; with "auto" it goes by the number of keys at each call.
 
     Args:
       name: of `NAMES`.

@@ -1,8 +1,7 @@
 """`python -m ogrpo.kernels.attention.benchmark`: each version beside the bare matrix products.
 
-One process measures everything in turns, so that a busy machine slows all alike, `--repeats` times.
-Time is CPU-seconds of this process, of which the medians are shown: of the forward pass, and of the
-output with all gradients (which is what an update computes when a layer is computed again).
+Times are of the forward pass, and of the output with all gradients (which is what an update
+computes when a layer is computed again), by `ogrpo.kernels.timing`, `--repeats` times.
 
     share    useful flops a CPU-second, over those of a bare product of the same run
     useful   products of queries and keys that see each other, 4 H D a pair forward and 10 more
@@ -14,38 +13,26 @@ entries against the plain version in float64 on the same inputs, over the larges
 """
 
 import argparse
-import statistics
-import time
-from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from ogrpo.kernels.attention import KERNELS
+from ogrpo.kernels.timing import Timed, compiled, measure, relative_errors, table
 from ogrpo.policy.attention import AttentionFn, KeySegment, attend, causal
 
 BARE = 2048
 Arrays = tuple[jax.Array, ...]
 
 
-class Timed(NamedTuple):
-    """A compiled program, its inputs, and the flops that count."""
-
-    label: str
-    run: Callable[..., Any]
-    inputs: Arrays
-    flops: int
-    temporary: int
-
-
 def make_inputs(args: argparse.Namespace, length: int) -> Arrays:
-    """Queries, the prompt's keys and values, the completions' own, and a cotangent."""
-    heads, own = (1, args.group, length), (args.kv_heads, args.head_dim)
-    q = (*heads, args.heads, args.head_dim)
-    shapes = q, (1, args.prompt, *own), (1, args.prompt, *own), (*heads, *own), (*heads, *own), q
+    """Returns queries, keys and values of the prompt and of the completions, and a cotangent."""
+    rows, key = (1, args.group, length), (args.kv_heads, args.head_dim)
+    q = (*rows, args.heads, args.head_dim)
+    shapes = q, (1, args.prompt, *key), (1, args.prompt, *key), (*rows, *key), (*rows, *key), q
     keys = jax.random.split(jax.random.key(0), len(shapes))
     return tuple(
         jax.random.normal(key, shape, args.dtype) for key, shape in zip(keys, shapes, strict=True)
@@ -70,13 +57,6 @@ def both_passes(kernel: AttentionFn, *inputs: jax.Array) -> Any:
     return out, pull(inputs[-1])
 
 
-def compiled(label: str, function: Any, inputs: Arrays, flops: int) -> Timed:
-    """The program ahead of time, so that its memory is known before it runs."""
-    program = jax.jit(function).lower(*inputs).compile()
-    memory = program.memory_analysis()
-    return Timed(label, program, inputs, flops, memory.temp_size_in_bytes if memory else 0)
-
-
 def programs(args: argparse.Namespace, length: int) -> list[Timed]:
     """A bare product, then each version's forward and both passes."""
     inputs, square = make_inputs(args, length), jnp.ones((BARE, BARE), args.dtype)
@@ -89,21 +69,6 @@ def programs(args: argparse.Namespace, length: int) -> list[Timed]:
         timed.append(compiled(f"{name}, forward", partial(forward, kernel), inputs, 2 * flops))
         timed.append(compiled(f"{name}, both", partial(both_passes, kernel), inputs, 7 * flops))
     return timed
-
-
-def cpu_seconds(timed: Timed) -> float:
-    """CPU-seconds of one call."""
-    before = time.process_time()
-    jax.block_until_ready(timed.run(*timed.inputs))
-    return time.process_time() - before
-
-
-def measure(timed: Sequence[Timed], repeats: int) -> list[float]:
-    """Median CPU-seconds of each program, called in turns."""
-    for t in timed:
-        cpu_seconds(t)
-    turns = [[cpu_seconds(t) for t in timed] for _ in range(repeats)]
-    return [statistics.median(column) for column in zip(*turns, strict=True)]
 
 
 def speed(args: argparse.Namespace, length: int) -> list[list[str]]:
@@ -120,16 +85,12 @@ def speed(args: argparse.Namespace, length: int) -> list[list[str]]:
 
 
 def errors(kernel: AttentionFn, inputs: Arrays) -> list[float]:
-    """Of the output, and of the gradients of queries, keys and values (both segments')."""
+    """Returns those of the output and of gradients of queries, keys and values (both segments)."""
     with jax.enable_x64(True):
         wide = [x.astype(jnp.float64) for x in inputs]
         exact = jax.jit(partial(both_passes, attend))(*wide)
         exact = [np.asarray(x) for x in jax.tree.leaves(exact)]
-    found = jax.tree.leaves(jax.jit(partial(both_passes, kernel))(*inputs))
-    each = [
-        float(np.max(np.abs(np.asarray(a, np.float64) - b)) / np.max(np.abs(b)))
-        for a, b in zip(found, exact, strict=True)
-    ]
+    each = relative_errors(jax.tree.leaves(jax.jit(partial(both_passes, kernel))(*inputs)), exact)
     return [each[0], each[1], max(each[2], each[4]), max(each[3], each[5])]
 
 
@@ -139,15 +100,9 @@ def accuracy(args: argparse.Namespace) -> list[list[str]]:
     for dtype in ("float32", "bfloat16"):
         inputs = make_inputs(argparse.Namespace(**{**vars(args), "dtype": dtype}), 1024)
         for name in args.versions:
-            found = errors(KERNELS[name], inputs)
-            rows.append([f"{name}, {dtype}", *(f"{error:.0e}" for error in found)])
+            shown = [f"{error:.0e}" for error in errors(KERNELS[name], inputs)]
+            rows.append([f"{name}, {dtype}", *shown])
     return rows
-
-
-def table(header: str, rows: list[list[str]]) -> str:
-    """A Markdown table."""
-    rule = "|---" * len(header.split(" | ")) + "|"
-    return "\n".join([f"| {header} |", rule, *(f"| {' | '.join(row)} |" for row in rows)])
 
 
 def parse() -> argparse.Namespace:

@@ -38,7 +38,7 @@ DEVICE_TILE = Step(512, 1024)
 
 
 def tile_for(platform: str) -> Step:
-    """The sizes of a step there."""
+    """Returns the sizes of a step there."""
     return CPU_TILE if platform == "cpu" else DEVICE_TILE
 
 
@@ -52,7 +52,7 @@ class _Keys(NamedTuple):
 
 
 class _Sight(NamedTuple):
-    """What each row sees of one segment."""
+    """The keys of one segment that each row sees."""
 
     rows: jax.Array
     """Int [B]: the row of keys."""
@@ -61,7 +61,7 @@ class _Sight(NamedTuple):
 
 
 class _Sums(NamedTuple):
-    """Of a tile, over the blocks walked so far; float32."""
+    """Sums of a tile over the blocks walked so far; float32."""
 
     peak: jax.Array
     """Shape [K, M]: m."""
@@ -123,10 +123,11 @@ def _laid_out(
 ) -> tuple[_Keys, _Sight]:
     n, g, t = shape
     size = segment.keys.shape[-3]
-    owned = segment.keys.ndim == 5
-    own = jnp.arange(n, dtype=jnp.int32) if segment.rows is None else segment.rows
+    by_completion = segment.keys.ndim == 5
+    first = jnp.arange(n, dtype=jnp.int32) if segment.rows is None else segment.rows
     member = jnp.arange(g, dtype=jnp.int32)[None]
-    rows = own[:, None] * g + member if owned else jnp.broadcast_to(own[:, None], (n, g))
+    shared = jnp.broadcast_to(first[:, None], (n, g))
+    rows = first[:, None] * g + member if by_completion else shared
 
     def lay(x: jax.Array) -> jax.Array:
         flat = x.reshape(-1, *x.shape[-3:]).transpose(0, 2, 1, 3)
@@ -151,7 +152,7 @@ def _forward(
     wide = _wide(q)
     out, lse = jnp.zeros_like(q), jnp.zeros_like(q[..., 0], wide)
 
-    def one(i: jax.Array, found: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+    def one(i: jax.Array, outs: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
         at = _Place(q, tile, i)
         here = at.read(q)
         row = jnp.zeros_like(here[..., 0], wide)
@@ -163,7 +164,7 @@ def _forward(
         mass = jnp.where(there, sums.mass, 1)
         mixed = (sums.mixed / mass[..., None]).astype(q.dtype)
         log_sum = jnp.where(there, sums.peak + jnp.log(mass), 0)
-        return at.write(found[0], mixed), at.write(found[1], log_sum)
+        return at.write(outs[0], mixed), at.write(outs[1], log_sum)
 
     out, lse = lax.fori_loop(0, _tiles(q, tile), one, (out, lse))
     out, lse = checkpoint_name(out, KEPT), checkpoint_name(lse, KEPT)
@@ -197,7 +198,7 @@ _attend.defvjp(_forward, _backward)
 
 
 class _Known(NamedTuple):
-    """What the backward pass knows of a tile's queries."""
+    """A tile's queries as the backward pass needs them."""
 
     q: jax.Array
     """Shape [K, M, D]."""
@@ -222,7 +223,7 @@ class _Block(NamedTuple):
 
 
 class _Place:
-    """Where tile `i` lies among queries [B, K, R, T', ...]; as an array of its own [K, M, ...]."""
+    """The place of tile `i` among queries [B, K, R, T', ...]; read as an array [K, M, ...]."""
 
     def __init__(self, q: jax.Array, tile: Step, i: jax.Array) -> None:
         """The tiles of a row follow each other."""

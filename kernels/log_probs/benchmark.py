@@ -1,8 +1,7 @@
 """`python -m ogrpo.kernels.log_probs.benchmark`: log-probs against the matmul rate, and each other.
 
-One process measures everything in turns, so that a busy machine slows all alike: the matrix
-products alone, then each version's forward, then its forward and backward pass, `--repeats` times.
-Time is CPU-seconds of this process, of which the medians are shown.
+Times are of the matrix products alone, then of each version's forward, and of its forward and
+backward pass, by `ogrpo.kernels.timing`, `--repeats` times.
 
     share    useful flops a CPU-second, over those of the three bare products of the same run
     useful   2 M V d forward; 6 M V d forward and backward: logits, dL/dh and dL/dE; and 2 M V d
@@ -17,17 +16,16 @@ the largest entry, at 64 rows and 16,384 tokens.
 """
 
 import argparse
-import os
-import statistics
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from ogrpo.kernels.log_probs import chunked_log_probs, reference_log_probs
+from ogrpo.kernels.timing import Timed, compiled, measure, relative_errors, table
 from ogrpo.policy.head import HeadFn, token_log_probs
 
 PRODUCT = 8192
@@ -39,34 +37,6 @@ VERSIONS: dict[str, tuple[HeadFn, float]] = {
     "chunked, nothing kept": (partial(chunked_log_probs, kept_bytes=0), 0),
     "chunked, all kept": (partial(chunked_log_probs, kept_bytes=1 << 62), float("inf")),
 }
-
-
-class Timed(NamedTuple):
-    """A compiled program, its inputs, and the flops that count."""
-
-    label: str
-    run: Callable[..., Any]
-    inputs: tuple[jax.Array, ...]
-    flops: int
-    again: int  # of these, for computing the logits again
-    temporary: int
-
-
-def compiled(
-    label: str, function: Any, inputs: tuple[jax.Array, ...], flops: int, again: int = 0
-) -> Timed:
-    """The program ahead of time, so that its memory is known before it runs."""
-    program = jax.jit(function).lower(*inputs).compile()
-    memory = program.memory_analysis()
-    return Timed(label, program, inputs, flops, again, memory.temp_size_in_bytes if memory else 0)
-
-
-def cpu_seconds(timed: Timed) -> float:
-    """CPU-seconds of one call."""
-    before = os.times()
-    jax.block_until_ready(timed.run(*timed.inputs))
-    after = os.times()
-    return after.user + after.system - before.user - before.system
 
 
 def products(hidden: jax.Array, embedding: jax.Array) -> Timed:
@@ -121,20 +91,17 @@ def programs(args: argparse.Namespace) -> list[Timed]:
 
 
 def errors(kernel: HeadFn, inputs: tuple[jax.Array, ...]) -> list[float]:
-    """Of log-probs, entropy, and the gradients with respect to hidden and embedding."""
+    """Returns those of log-probs, entropy, and the gradients of hidden and embedding."""
 
     def everything(kernel: HeadFn, inputs: tuple[jax.Array, ...]) -> list[np.ndarray]:
         arrays = jax.tree.leaves((kernel(*inputs), both_passes(kernel)(*inputs)))
         return [np.asarray(x, np.float64) for x in arrays]
 
-    found = everything(kernel, inputs)
     with jax.enable_x64(True):
         hidden, embedding, ids, temperature = inputs
         wide = [x.astype(jnp.float64) for x in (hidden, embedding, temperature)]
         exact = everything(reference_log_probs, (wide[0], wide[1], ids, wide[2]))
-    return [
-        float(np.max(np.abs(a - b)) / np.max(np.abs(b))) for a, b in zip(found, exact, strict=True)
-    ]
+    return relative_errors(everything(kernel, inputs), exact)
 
 
 def parse() -> argparse.Namespace:
@@ -146,24 +113,6 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--dtype", choices=["float32", "bfloat16"], default="float32")
     parser.add_argument("--repeats", type=int, default=5)
     return parser.parse_args()
-
-
-def measure(timed: list[Timed], repeats: int) -> list[float]:
-    """Median CPU-seconds of each program, called in turns."""
-    calls = [max(1, round(2e11 / t.flops)) for t in timed]  # a clock ticks every 10 ms
-    for t in timed:
-        cpu_seconds(t)
-    turns = [
-        [sum(cpu_seconds(t) for _ in range(n)) / n for t, n in zip(timed, calls, strict=True)]
-        for _ in range(repeats)
-    ]
-    return [statistics.median(column) for column in zip(*turns, strict=True)]
-
-
-def table(header: str, rows: list[list[str]]) -> str:
-    """A Markdown table."""
-    rule = "|---" * len(header.split(" | ")) + "|"
-    return "\n".join([f"| {header} |", rule, *(f"| {' | '.join(row)} |" for row in rows)])
 
 
 def speed(args: argparse.Namespace) -> str:

@@ -74,9 +74,9 @@ def _sums(here: Slice, scores: jax.Array | None) -> Sums:
     shifted = z - peak[:, None]
     weight = jnp.exp(shifted)
     inside = (here.token_ids >= 0) & (here.token_ids < here.rows.shape[0])
-    found = jnp.take_along_axis(z, jnp.where(inside, here.token_ids, 0), axis=-1)
-    asked = jnp.where(inside, found, -jnp.inf)
-    return Sums(peak, jnp.sum(weight, axis=-1), jnp.sum(weight * shifted, axis=-1), asked)
+    logits = jnp.take_along_axis(z, jnp.where(inside, here.token_ids, 0), axis=-1)
+    logits = jnp.where(inside, logits, -jnp.inf)
+    return Sums(peak, jnp.sum(weight, axis=-1), jnp.sum(weight * shifted, axis=-1), logits)
 
 
 def _scores_grad(here: Slice, known: Known, scores: jax.Array | None) -> jax.Array:
@@ -87,6 +87,6 @@ def _scores_grad(here: Slice, known: Known, scores: jax.Array | None) -> jax.Arr
     # Out of bounds is dropped, but -1 would be the last column.
     column = jnp.where(here.token_ids < 0, here.rows.shape[0], here.token_ids)
     row = jnp.arange(here.hidden.shape[0])[:, None]
-    asked = known.d_log_probs / here.temperature
-    d_scores = (through_mass / here.temperature).at[row, column].add(asked, mode="drop")
+    direct = known.d_log_probs / here.temperature
+    d_scores = (through_mass / here.temperature).at[row, column].add(direct, mode="drop")
     return d_scores.astype(here.hidden.dtype)

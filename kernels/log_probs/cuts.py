@@ -1,4 +1,4 @@
-"""How a sweep cuts what it walks: the vocabulary into slices, the rows into blocks."""
+"""Cuts of what a sweep walks: the vocabulary into slices, the rows into blocks."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -21,7 +21,7 @@ class Cut(NamedTuple):
         return self.steps - self.kept
 
     def start(self, i: jax.Array | int) -> jax.Array | int:
-        """Where slice i begins; those before it are `first` tokens."""
+        """Returns the first token of slice i; those before it are `first` tokens."""
         return self.first + i * self.width
 
 
@@ -52,18 +52,18 @@ class Blocks(NamedTuple):
         return block * self.size
 
     def over(self, step: Callable[[Block, Any], Any], carry: Any) -> Any:
-        """What is left of `carry` after a step for each block."""
+        """Returns `carry` after a step for each block."""
         return step(0, carry) if self.number == 1 else lax.fori_loop(0, self.number, step, carry)
 
     def read(self, block: Block, arrays: Any) -> Any:
-        """Of arrays [M, ...], a block's rows."""
+        """Returns a block's rows of arrays [M, ...]."""
         if self.number == 1:
             return arrays
         start = self.start(block)
         return jax.tree.map(lambda x: lax.dynamic_slice_in_dim(x, start, self.size), arrays)
 
     def change(self, block: Block, arrays: Any, function: Callable[[Any], Any]) -> Any:
-        """Arrays [M, ...] with a function of a block's rows in their place."""
+        """Returns arrays [M, ...] with a function of a block's rows in their place."""
         new = function(self.read(block, arrays))
         if self.number == 1:
             return new

@@ -73,7 +73,7 @@ def pallas_log_probs(
 
 
 def unavailable() -> str | None:
-    """Why the default device cannot run these kernels; None where it can."""
+    """Returns why the default device cannot run these kernels; None where it can."""
     device = jax.devices()[0]
     if device.platform != "gpu" or not hasattr(device, "compute_capability"):
         return f"need an NVIDIA GPU, and the default device is {device.device_kind}"
@@ -107,21 +107,21 @@ def _sums(tile: Tile, interpret: bool, here: Slice, _scores: jax.Array | None) -
     per_share = pl.cdiv(blocks, min(tile.shares, blocks))
     shares = pl.cdiv(blocks, per_share)
     per_row = jax.ShapeDtypeStruct((shares, hidden.shape[0]), jnp.float32)
-    asked = jax.ShapeDtypeStruct((shares, *token_ids.shape), jnp.float32)
+    per_token = jax.ShapeDtypeStruct((shares, *token_ids.shape), jnp.float32)
     parts = pl.pallas_call(
         partial(_sums_kernel, tile=tile, per_share=per_share),
-        out_shape=[per_row, per_row, per_row, asked],
+        out_shape=[per_row, per_row, per_row, per_token],
         grid=(pl.cdiv(hidden.shape[0], tile.rows), shares),
         interpret=interpret,
         compiler_params=plgpu.CompilerParams(num_warps=4, num_stages=2),
         name="log_probs_sums",
     )(hidden, rows, token_ids, temperature[None])
-    peak, mass, moment, asked = parts
+    peak, mass, moment, logits = parts
     top = jnp.max(peak, axis=0)
     shift = peak - top[None]
     scale = jnp.exp(shift)
     moment = jnp.sum(scale * (moment + mass * shift), axis=0)
-    return Sums(top, jnp.sum(scale * mass, axis=0), moment, jnp.max(asked, axis=0))
+    return Sums(top, jnp.sum(scale * mass, axis=0), moment, jnp.max(logits, axis=0))
 
 
 def _scores_grad(
@@ -147,7 +147,7 @@ def _sums_kernel(
     peak_out: Any,
     mass_out: Any,
     moment_out: Any,
-    asked_out: Any,
+    logits_out: Any,
     *,
     tile: Tile,
     per_share: int,
@@ -157,7 +157,7 @@ def _sums_kernel(
     blocks = pl.cdiv(embedding.shape[0], tile.columns)
 
     def clear(a: jax.Array, _: None) -> None:
-        plgpu.store(asked_out.at[share, row, a], jnp.full(tile.rows, -jnp.inf), mask=rows_in)
+        plgpu.store(logits_out.at[share, row, a], jnp.full(tile.rows, -jnp.inf), mask=rows_in)
 
     def step(j: jax.Array, carry: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
         peak, mass, moment = carry
@@ -167,8 +167,8 @@ def _sums_kernel(
 
         def ask(a: jax.Array, _: None) -> None:
             hit = _hits(token_ids, row, rows_in, a, columns) & valid
-            found = jnp.max(jnp.where(hit, z, -jnp.inf), axis=1)
-            plgpu.store(asked_out.at[share, row, a], found, mask=rows_in & (found > -jnp.inf))
+            highest = jnp.max(jnp.where(hit, z, -jnp.inf), axis=1)
+            plgpu.store(logits_out.at[share, row, a], highest, mask=rows_in & (highest > -jnp.inf))
 
         lax.fori_loop(0, token_ids.shape[1], ask, None)
         top = jnp.maximum(peak, jnp.max(z, axis=1))
@@ -207,19 +207,19 @@ def _scores_grad_kernel(
     z, columns, valid = _scores_tile(
         hidden, embedding, temperature, row, rows_in, pl.program_id(1), tile
     )
-    width, asked = embedding.shape[0], token_ids.shape[1]
+    width, tokens = embedding.shape[0], token_ids.shape[1]
 
     def known(ref: Any) -> jax.Array:
         return plgpu.load(ref.at[row], mask=rows_in, other=0.0)
 
     def ask(a: jax.Array, carry: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
         grad, total = carry
-        given = plgpu.load(d_log_probs.at[row, a], mask=rows_in, other=0.0)
+        pull = plgpu.load(d_log_probs.at[row, a], mask=rows_in, other=0.0)
         hit = _hits(token_ids, row, rows_in, a, columns)
-        return grad + jnp.where(hit, given[:, None], 0.0), total + given
+        return grad + jnp.where(hit, pull[:, None], 0.0), total + pull
 
     nothing = jnp.zeros_like(z), jnp.zeros(tile.rows, jnp.float32)
-    direct, total = lax.fori_loop(0, asked, ask, nothing)
+    direct, total = lax.fori_loop(0, tokens, ask, nothing)
     log_p = z - known(peak)[:, None] - known(log_mass)[:, None]
     pull = known(d_entropy)[:, None] * (log_p + known(entropy)[:, None])
     p = jnp.where(valid, jnp.exp(log_p), 0.0)
@@ -265,6 +265,6 @@ def _span(block: jax.Array, length: int, size: int) -> tuple[Any, jax.Array]:
 def _hits(
     token_ids: Any, row: Any, rows_in: jax.Array, a: jax.Array, columns: jax.Array
 ) -> jax.Array:
-    """Where a tile's column is the row's a-th asked token."""
+    """Returns where a tile's column is the row's a-th token."""
     ids = plgpu.load(token_ids.at[row, a], mask=rows_in, other=-1)
     return ids[:, None] == columns[None]

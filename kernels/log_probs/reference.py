@@ -27,5 +27,5 @@ def reference_log_probs(
     scores = jnp.einsum("md,vd->mv", hidden, embedding, preferred_element_type=wide)
     log_probs = jax.nn.log_softmax(scores / temperature, axis=-1)
     entropy = -jnp.sum(jnp.exp(log_probs) * log_probs, axis=-1)
-    asked = jnp.take_along_axis(log_probs, token_ids, axis=-1)
-    return PolicyOutput(log_probs=asked, entropy=entropy)
+    of_tokens = jnp.take_along_axis(log_probs, token_ids, axis=-1)
+    return PolicyOutput(log_probs=of_tokens, entropy=entropy)

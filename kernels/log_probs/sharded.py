@@ -1,7 +1,6 @@
 """Log-probs with the vocabulary cut over a mesh axis."""
 
 from functools import partial
-from typing import Any
 
 import jax
 from jax.sharding import Mesh
@@ -34,9 +33,14 @@ def log_probs_over_mesh(
       block: of a device's rows at a time, as there.
     """
     by_row = P(rows or None)
-    given: Any = {"width": width, "kept_bytes": kept_bytes, "block": block}
     return jax.shard_map(
-        partial(chunked_log_probs, **given, axis_name=vocabulary),
+        partial(
+            chunked_log_probs,
+            width=width,
+            kept_bytes=kept_bytes,
+            block=block,
+            axis_name=vocabulary,
+        ),
         mesh=mesh,
         in_specs=(by_row, P(vocabulary), by_row, P()),
         out_specs=by_row,

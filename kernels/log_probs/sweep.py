@@ -22,7 +22,6 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
-import chex
 import jax
 import jax.numpy as jnp
 from jax import lax
@@ -35,7 +34,7 @@ _LOW = -1e38  # below every logit; unlike -inf, its difference with any is a num
 
 
 class Sums(NamedTuple):
-    """What a slice of the vocabulary adds to each row's softmax; float32."""
+    """Sums that a slice of the vocabulary adds to each row's softmax; float32."""
 
     peak: jax.Array
     """Shape [M]: m."""
@@ -43,12 +42,12 @@ class Sums(NamedTuple):
     """Shape [M]: s."""
     moment: jax.Array
     """Shape [M]: u."""
-    asked: jax.Array
-    """Shape [M, A]: logits of the asked tokens in the slice, -inf for the others."""
+    logits: jax.Array
+    """Shape [M, A]: logits of the tokens in the slice, -inf for the others."""
 
 
 class Known(NamedTuple):
-    """What the backward pass knows of each row beside its logits; float32."""
+    """Each row as the backward pass needs it beside its logits; float32."""
 
     peak: jax.Array
     """Shape [M]: m; subtracted before log s, since m + log s would round."""
@@ -86,7 +85,7 @@ ScoresGradFn = Callable[[Slice, Known, jax.Array | None], jax.Array]
 
 
 class SweepPlan(NamedTuple):
-    """How a sweep is carried out; static."""
+    """The functions and widths of a sweep; static."""
 
     sums_fn: SumsFn
     scores_grad_fn: ScoresGradFn
@@ -106,7 +105,11 @@ def swept_log_probs(
     temperature: jax.Array,
 ) -> PolicyOutput[jax.Array]:
     """Log-probs [M, A] and entropies [M] by `plan`; see `chunked_log_probs`."""
-    chex.assert_rank([hidden, embedding, token_ids, temperature], [2, 2, 2, 0])
+    ranks = [jnp.ndim(x) for x in (hidden, embedding, token_ids, temperature)]
+    if ranks != [2, 2, 2, 0]:
+        raise ValueError(
+            f"ranks are {ranks}: give hidden [M, d], embedding [V, d], ids [M, A], a scalar"
+        )
     if plan.axis_name is not None and plan.axis_name not in varying(embedding):
         raise ValueError(
             f"the embedding does not vary over mesh axis {plan.axis_name!r}: call this inside "
@@ -181,7 +184,7 @@ def _forward(
         sums, kept = lax.fori_loop(slices.first_kept, slices.steps, keep, (sums, empty))
     sums = sums if plan.axis_name is None else _merged_over_devices(sums, plan.axis_name)
     log_mass = jnp.log(sums.mass)
-    log_probs = (sums.asked - sums.peak[:, None]) - log_mass[:, None]
+    log_probs = (sums.logits - sums.peak[:, None]) - log_mass[:, None]
     entropy = log_mass - sums.moment / sums.mass
     out = PolicyOutput(log_probs=log_probs, entropy=entropy)
     inputs = hidden, embedding, token_ids, temperature
@@ -257,8 +260,8 @@ def _block_of(rows: Blocks, block: Block, here: Slice) -> Slice:
 def _no_sums(hidden: jax.Array, token_ids: jax.Array) -> Sums:
     """Those of no token."""
     row = jnp.zeros_like(hidden[:, 0], jnp.float32)
-    asked = row[:, None] + jnp.full(token_ids.shape, -jnp.inf, jnp.float32)
-    return Sums(row + _LOW, row, row, asked)
+    logits = row[:, None] + jnp.full(token_ids.shape, -jnp.inf, jnp.float32)
+    return Sums(row + _LOW, row, row, logits)
 
 
 def _known_scores(plan: SweepPlan, here: Slice) -> jax.Array:
@@ -276,19 +279,19 @@ def _rescaled(sums: Sums, peak: jax.Array) -> Sums:
     shift = sums.peak - peak
     scale = jnp.exp(shift)
     moment = scale * (sums.moment + sums.mass * shift)
-    return Sums(peak, scale * sums.mass, moment, sums.asked)
+    return Sums(peak, scale * sums.mass, moment, sums.logits)
 
 
 def _merged(a: Sums, b: Sums) -> Sums:
     peak = jnp.maximum(a.peak, b.peak)
     a, b = _rescaled(a, peak), _rescaled(b, peak)
-    return Sums(peak, a.mass + b.mass, a.moment + b.moment, jnp.maximum(a.asked, b.asked))
+    return Sums(peak, a.mass + b.mass, a.moment + b.moment, jnp.maximum(a.logits, b.logits))
 
 
 def _merged_over_devices(sums: Sums, axis_name: str) -> Sums:
     here = _rescaled(sums, lax.pmax(sums.peak, axis_name))
     mass, moment = lax.psum((here.mass, here.moment), axis_name)
-    return Sums(here.peak, mass, moment, lax.pmax(here.asked, axis_name))
+    return Sums(here.peak, mass, moment, lax.pmax(here.logits, axis_name))
 
 
 def _local_ids(plan: SweepPlan, embedding: jax.Array, token_ids: jax.Array) -> jax.Array:

@@ -6,6 +6,7 @@ import jax
 import numpy as np
 import pytest
 
+from ogrpo.kernels import timing
 from ogrpo.kernels.log_probs import benchmark
 
 pytestmark = pytest.mark.slow
@@ -36,4 +37,4 @@ def test_errors_are_against_float64():
 
 
 def test_a_table_is_markdown():
-    assert benchmark.table("a | b", [["1", "2"]]) == "| a | b |\n|---|---|\n| 1 | 2 |"
+    assert timing.table("a | b", [["1", "2"]]) == "| a | b |\n|---|---|\n| 1 | 2 |"
