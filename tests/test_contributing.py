@@ -40,3 +40,14 @@ def test_every_path_that_is_named_exists():
     assert len(paths) > 15
     missing = [path for path in paths if not (ROOT / path).exists()]
     assert missing == ["src/ogrpo/tasks/NAME.py"]
+
+
+@pytest.mark.parametrize("name", ["ctpo", "opmd_min", "rec_ring_is", "topr_token"])
+def test_a_method_of_known_knobs_stands_in_four_files(name):
+    """Two of the source, the formula, and docs/names.md: what the recipe says, and nothing else."""
+    word = re.compile(rf"\b{name}\b")
+    source = [path for path in (ROOT / "src").rglob("*.py") if word.search(path.read_text())]
+    paths = {str(path.relative_to(ROOT)) for path in source}
+    assert paths == {"src/ogrpo/core/objectives.py", "src/ogrpo/core/algorithms/catalogue.py"}
+    assert word.search((ROOT / "tests/core/reference.py").read_text())
+    assert all(path in RECIPES["Add an algorithm"] for path in paths)

@@ -14,7 +14,6 @@ entries against the plain version in float64 on the same inputs, over the larges
 
 import argparse
 from functools import partial
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -51,7 +50,7 @@ def forward(kernel: AttentionFn, *inputs: jax.Array) -> jax.Array:
     return output(kernel, *inputs[:-1])
 
 
-def both_passes(kernel: AttentionFn, *inputs: jax.Array) -> Any:
+def both_passes(kernel: AttentionFn, *inputs: jax.Array) -> tuple[jax.Array, Arrays]:
     """Output and gradients with respect to queries, keys and values."""
     out, pull = jax.vjp(partial(output, kernel), *inputs[:-1])
     return out, pull(inputs[-1])

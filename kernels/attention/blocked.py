@@ -16,7 +16,7 @@ padding walks none. A tile reads keys where they lie, a shared prompt's once for
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -27,6 +27,7 @@ from ogrpo.kernels.varying import vary_alike
 from ogrpo.policy.attention import KEPT, KeySegment
 from ogrpo.policy.flops import Step
 
+Tree = TypeVar("Tree")
 _LOW = -1e30  # below every score; unlike -inf, its difference with itself is a number
 
 
@@ -49,6 +50,10 @@ class _Keys(NamedTuple):
     """Shape [U, K, S', D], S' being a multiple of a block."""
     values: jax.Array
     """As the keys."""
+
+
+Grads = tuple[jax.Array, tuple[_Keys, ...]]
+"""Of the queries, and of each segment's keys and values."""
 
 
 class _Sight(NamedTuple):
@@ -179,7 +184,7 @@ def _backward(
     delta = jnp.sum(cotangent.astype(wide) * out.astype(wide), axis=-1)
     d_keys = jax.tree.map(lambda x: jnp.zeros_like(x, wide), keys)
 
-    def one(i: jax.Array, grads: tuple[Any, Any]) -> tuple[Any, Any]:
+    def one(i: jax.Array, grads: Grads) -> Grads:
         at = _Place(q, tile, i)
         known = _Known(at.read(q), at.read(cotangent), at.read(lse), at.read(delta))
         d_here, done = jnp.zeros_like(known.q, wide), []
@@ -256,7 +261,7 @@ class _Walk:
         self.seen = jnp.tile(seen, at.heads[1])  # the heads that share a key
         self.steps = -(-jnp.max(seen) // self.size)
 
-    def over(self, step: Callable[[_Block, Any], Any], carry: Any) -> Any:
+    def over(self, step: Callable[[_Block, Tree], Tree], carry: Tree) -> Tree:
         return lax.fori_loop(0, self.steps, lambda c, carry: step(self._block(c), carry), carry)
 
     def _block(self, c: jax.Array) -> _Block:
@@ -318,7 +323,7 @@ def _product(equation: str, a: jax.Array, b: jax.Array) -> jax.Array:
     return jnp.einsum(equation, a, b, preferred_element_type=_wide(a))
 
 
-def _wide(x: jax.Array) -> Any:
+def _wide(x: jax.Array) -> jax.typing.DTypeLike:
     return jnp.float64 if x.dtype == jnp.float64 else jnp.float32
 
 

@@ -1,10 +1,12 @@
 """Cuts of what a sweep walks: the vocabulary into slices, the rows into blocks."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypeVar
 
 import jax
 from jax import lax
+
+Tree = TypeVar("Tree")
 
 
 class Cut(NamedTuple):
@@ -51,18 +53,18 @@ class Blocks(NamedTuple):
         """Its first row."""
         return block * self.size
 
-    def over(self, step: Callable[[Block, Any], Any], carry: Any) -> Any:
+    def over(self, step: Callable[[Block, Tree], Tree], carry: Tree) -> Tree:
         """Returns `carry` after a step for each block."""
         return step(0, carry) if self.number == 1 else lax.fori_loop(0, self.number, step, carry)
 
-    def read(self, block: Block, arrays: Any) -> Any:
+    def read(self, block: Block, arrays: Tree) -> Tree:
         """Returns a block's rows of arrays [M, ...]."""
         if self.number == 1:
             return arrays
         start = self.start(block)
         return jax.tree.map(lambda x: lax.dynamic_slice_in_dim(x, start, self.size), arrays)
 
-    def change(self, block: Block, arrays: Any, function: Callable[[Any], Any]) -> Any:
+    def change(self, block: Block, arrays: Tree, function: Callable[[Tree], Tree]) -> Tree:
         """Returns arrays [M, ...] with a function of a block's rows in their place."""
         new = function(self.read(block, arrays))
         if self.number == 1:

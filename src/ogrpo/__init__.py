@@ -8,7 +8,7 @@ load no JAX, be it installed or not.
 """
 
 import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from ogrpo.config.rollout import Rollout as Rollout
@@ -155,7 +155,7 @@ _TRAINING = {
 # algebra. Out of a type checker's sight: with it there, any misspelt name would have a type.
 if not TYPE_CHECKING:
 
-    def __getattr__(name: str) -> Any:
+    def __getattr__(name: str) -> object:
         if name not in _TRAINING and name not in __all__:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         from ogrpo.system.extras import needs

@@ -25,6 +25,7 @@ from ogrpo.core.objectives import TokenBatch
 from ogrpo.core.ratios import log_ratio, moment_ratio
 
 State = Any
+"""Any pytree, as are the totals that a region measures: each region has its own of both."""
 ObjectiveFn = Callable[..., jax.Array]
 
 
