@@ -53,7 +53,9 @@ def measure(timed: Sequence[Timed], repeats: int) -> list[float]:
     return [statistics.median(column) for column in zip(*turns, strict=True)]
 
 
-def relative_errors(arrays: Sequence[jax.Array], exact: Sequence[np.ndarray]) -> list[float]:
+def relative_errors(
+    arrays: Sequence[jax.Array | np.ndarray], exact: Sequence[np.ndarray]
+) -> list[float]:
     """Returns the largest error over all entries of each array, over the largest exact entry."""
     return [
         float(np.max(np.abs(np.asarray(a, np.float64) - b)) / np.max(np.abs(b)))
