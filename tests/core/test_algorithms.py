@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from ogrpo.core import advantages, aggregate, objectives
+from ogrpo.core import advantages, aggregate, divergences, objectives
 from ogrpo.core.aggregate import combine, mean
 from ogrpo.core.algorithms import (
     ADVANTAGES,
@@ -29,7 +29,7 @@ from ogrpo.core.algorithms import (
     LooksAt,
     with_parts,
 )
-from ogrpo.core.algorithms.base import READS, in_groups
+from ogrpo.core.algorithms.base import READS, in_groups, published, reference_kl
 from ogrpo.core.algorithms.parts import ADVANTAGE_KNOBS, REDUCTION_KNOBS
 from ogrpo.core.returns import Along
 from tests.core.cases import arrays, batch_of
@@ -488,7 +488,13 @@ def test_a_part_that_is_exchanged_brings_its_knobs(tables):
 def test_the_kl_term_is_k3_unless_exchanged(given):
     log_probs, batch = given
     delta = batch.ref_log_probs - log_probs
-    expected = jnp.expm1(delta) - delta
-    np.testing.assert_allclose(
-        ALGORITHMS["grpo"].kl(log_probs, batch), expected, rtol=1e-4, atol=1e-6
-    )
+    for term in (ALGORITHMS["grpo"].kl, reference_kl(divergences.k3)):
+        np.testing.assert_allclose(
+            term(log_probs, batch), jnp.expm1(delta) - delta, rtol=1e-4, atol=1e-6
+        )
+
+
+def test_knobs_of_one_source_are_the_losss_unless_a_part_is_named():
+    assert published("here", tau=1.0) == {"tau": Knob(1.0, "here", ("loss",))}
+    length = published("the run", "reduction", "advantage", length=None)["length"]
+    assert length == Knob(None, "the run", ("reduction", "advantage"))

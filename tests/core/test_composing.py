@@ -133,3 +133,20 @@ def test_the_users_weights_are_held_constant():
         lambda w: objectives.grpo(jnp.asarray(a.lp, float), batch._replace(weights=w)).sum()
     )(jnp.ones(a.lp.shape))
     assert not np.any(moved)
+
+
+def test_a_loss_of_completions_is_spread_evenly_and_its_sum_is_that_loss_again():
+    a = arrays()
+    losses = jnp.arange(8.0).reshape(2, 4, 1) + 1
+    tokens = objectives.evenly(losses, batch_of(a))
+    assert not np.any(np.asarray(tokens)[~a.mask])
+    again = np.where(a.mask.any(-1), losses[..., 0], 0)
+    np.testing.assert_allclose(tokens.sum(-1), again, rtol=1e-6)
+
+
+def test_a_clip_stops_the_gradient_where_it_binds_and_not_on_the_way_back():
+    ratio = jnp.array([0.5, 1.0, 2.0, 0.5, 1.0, 2.0])
+    signs = jnp.array([1.0, 1.0, 1.0, -1.0, -1.0, -1.0])
+    gain = partial(surrogates.interval_surrogate, advantages=signs, low=0.8, high=1.5)
+    np.testing.assert_allclose(gain(ratio), [0.5, 1.0, 1.5, -0.8, -1.0, -2.0])
+    np.testing.assert_array_equal(jax.grad(lambda r: gain(r).sum())(ratio), [1, 1, 0, 0, -1, -1])
