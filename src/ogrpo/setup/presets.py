@@ -45,7 +45,7 @@ def main_study(**parts: Any) -> TrainConfig:
 
 
 def none() -> TrainConfig:
-    """What holds where no study's settings are asked for."""
+    """Returns the defaults of all options, of no study."""
     return TrainConfig()
 
 
