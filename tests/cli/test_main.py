@@ -132,57 +132,52 @@ def test_what_print_config_prints_is_read_again(tmp_path, capsys):
     assert as_file(again) == path.read_text()
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("optimizer:\n  learning_rat: 1\n", r"no option optimizer.learning_rat.*learning-rate"),
-        ("optimiser:\n  b1: 1\n", r"no option optimiser. Did you mean optimizer\?"),
-        ("schedule: 3\n", r"schedule is 3: give a table"),
-        ("schedule:\n  steps: many\n", r"schedule.steps is 'many': give int"),
-        ("schedule:\n  steps: 0\n", r"schedule.steps is 0"),
-        ("- 1\n", r"holds no options"),
-        ("{", r"cannot be read"),
-        ("a: &x [1, 1]\nb: [*x, *x]\n", r"it has a reference \(\*x\)"),
-        ("[" * 5000, r"nested deeper than 100"),
-        ("seed: 1\nseed: 2\n", r"it has 'seed' twice"),
-        ("schedule:\n  steps: 1\n  steps: 2\n", r"it has 'steps' twice"),
-        ("? [a]\n: 1\n", r"a name in it is \['a'\]"),
-        ("seed: " + "9" * 5000, r"cannot be read"),
-        ("seed: " + "9" * 30, r"seed is 9+: give int"),
-        ("seed: 2024-99-99\n", r"cannot be read.*month"),
-        ("seed: !!python/object/apply:os.system [ls]\n", r"cannot be read"),
-        ("optimizer:\n  learning-rate: .nan\n", r"learning-rate is nan: give float"),
-        ("algorithm: [a]\n", r"algorithm is \['a'\]: give"),
-        ("rollout:\n  url: http://me:SECRET@host\n", r"rollout.url is 'http://...': give"),
-        ("rollout:\n  url: [http://me:SECRET@host]\n", r"rollout.url has credentials"),
-    ],
-)
-def test_a_file_that_is_wrong_is_refused_by_name(tmp_path, text, message):
-    path = tmp_path / "wrong.yaml"
-    path.write_text(text)
-    with pytest.raises(ValueError, match=message) as caught:
-        changed(TrainConfig(), read_file(path), f"--config {path}: ")
-    assert "wrong.yaml" in str(caught.value)
-    assert "SECRET" not in str(caught.value)
+WRONG_YAML = [
+    ("optimizer:\n  learning_rat: 1\n", r"no option optimizer.learning_rat.*learning-rate"),
+    ("optimiser:\n  b1: 1\n", r"no option optimiser. Did you mean optimizer\?"),
+    ("schedule: 3\n", r"schedule is 3: give a table"),
+    ("schedule:\n  steps: many\n", r"schedule.steps is 'many': give int"),
+    ("schedule:\n  steps: 0\n", r"schedule.steps is 0"),
+    ("- 1\n", r"holds no options"),
+    ("{", r"cannot be read"),
+    ("a: &x [1, 1]\nb: [*x, *x]\n", r"it has a reference \(\*x\)"),
+    ("[" * 5000, r"nested deeper than 100"),
+    ("seed: 1\nseed: 2\n", r"it has 'seed' twice"),
+    ("schedule:\n  steps: 1\n  steps: 2\n", r"it has 'steps' twice"),
+    ("? [a]\n: 1\n", r"a name in it is \['a'\]"),
+    ("seed: " + "9" * 5000, r"cannot be read"),
+    ("seed: " + "9" * 30, r"seed is 9+: give int"),
+    ("seed: 2024-99-99\n", r"cannot be read.*month"),
+    ("seed: !!python/object/apply:os.system [ls]\n", r"cannot be read"),
+    ("optimizer:\n  learning-rate: .nan\n", r"learning-rate is nan: give float"),
+    ("algorithm: [a]\n", r"algorithm is \['a'\]: give"),
+    ("rollout:\n  url: http://me:SECRET@host\n", r"rollout.url is 'http://...': give"),
+    ("rollout:\n  url: [http://me:SECRET@host]\n", r"rollout.url has credentials"),
+]
+WRONG_TOML = [
+    (b"a = " + b"[" * 100_000, r"is nested too deeply|cannot be read"),
+    (b"a = 1\na = 2\n", r"cannot be read"),
+    (b".".join([b"seed"] * 20_000) + b" = 1", r"cannot be read: it is nested deeper than 100"),
+    (b"seed = " + b"9" * 5000, r"cannot be read"),
+    (b"# \xff", r"is not UTF-8 \(byte 2\)"),
+    (b"#" * (1 << 20) + b"#", r"has more than 1048576 bytes"),
+]
 
 
 @pytest.mark.parametrize(
-    ("content", "message"),
+    ("suffix", "content", "message"),
     [
-        (b"a = " + b"[" * 100_000, r"is nested too deeply|cannot be read"),
-        (b"a = 1\na = 2\n", r"cannot be read"),
-        (b".".join([b"seed"] * 20_000) + b" = 1", r"cannot be read: it is nested deeper than 100"),
-        (b"seed = " + b"9" * 5000, r"cannot be read"),
-        (b"# \xff", r"is not UTF-8 \(byte 2\)"),
-        (b"#" * (1 << 20) + b"#", r"has more than 1048576 bytes"),
+        *(("yaml", text.encode(), message) for text, message in WRONG_YAML),
+        *(("toml", content, message) for content, message in WRONG_TOML),
     ],
 )
-def test_a_toml_file_that_is_wrong_is_refused_by_name(tmp_path, content, message):
-    path = tmp_path / "wrong.toml"
+def test_a_file_that_is_wrong_is_refused_by_name(tmp_path, suffix, content, message):
+    path = tmp_path / f"wrong.{suffix}"
     path.write_bytes(content)
     with pytest.raises(ValueError, match=message) as caught:
-        read_file(path)
-    assert "wrong.toml" in str(caught.value)
+        changed(TrainConfig(), read_file(path), f"--config {path}: ")
+    assert f"wrong.{suffix}" in str(caught.value)
+    assert "SECRET" not in str(caught.value)
 
 
 @pytest.mark.parametrize("url", ["http://me:SECRET@host:1", "me:SECRET@host", "http://h/?k=SECRET"])
@@ -265,6 +260,7 @@ def test_train_eval_rescore_report_and_compare(task, tmp_path, monkeypatch, caps
             "eval --task TASK --model.path nowhere",
             "nowhere is no folder, no GGUF file and no known",
         ),
+        ("eval --task TASK", "evaluation needs a model: give --model.path"),
         ("train --task TASK --model.path nowhere", "nowhere is no folder, no GGUF file and no kn"),
     ],
 )
@@ -287,8 +283,3 @@ def test_a_reward_that_judges_nothing_held_out_ends_in_one_line(
         r"^error: .*reward 'none' \(.*mine\.py:1\) gave None for completion 0", told, re.M
     )
     assert "Traceback" not in told
-
-
-def test_evaluation_without_a_model_is_refused(task, capsys):
-    assert main(["eval", "--task", str(task)]) == 2
-    assert "--model.path" in capsys.readouterr().err

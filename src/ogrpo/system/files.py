@@ -203,6 +203,7 @@ def parse_json(text: str, where: str) -> Any:
     def constant(name: str) -> NoReturn:
         raise ValueError(f"{where} has {name}, which JSON does not know: use null or a number")
 
+    nested = f"{where} is nested deeper than {DEEPEST} levels"
     try:
         value = json.loads(
             text,
@@ -211,13 +212,12 @@ def parse_json(text: str, where: str) -> Any:
             parse_int=lambda digits: number(int, digits),
             parse_float=lambda digits: number(float, digits),
         )
-        deep = text.count("[") + text.count("{") > DEEPEST and _is_deep(value)
     except json.JSONDecodeError as error:
         raise ValueError(f"{where} is not JSON: {error}") from error
-    except RecursionError:
-        deep = True
-    if deep:
-        raise ValueError(f"{where} is nested deeper than {DEEPEST} levels")
+    except RecursionError as error:
+        raise ValueError(nested) from error
+    if text.count("[") + text.count("{") > DEEPEST and _is_deep(value):
+        raise ValueError(nested)
     if "\\u" in text:  # an escape alone can write half of a pair
         try:
             json.dumps(value, ensure_ascii=False).encode("utf-8")
@@ -229,10 +229,10 @@ def parse_json(text: str, where: str) -> Any:
 
 def _is_deep(value: Any) -> bool:
     """Whether a value is nested deeper than `DEEPEST` levels."""
-    level = [value]
-    for _ in range(DEEPEST + 1):
-        tables = [each for each in level if isinstance(each, dict | list)]
+    tables = [value] if isinstance(value, dict | list) else []
+    for _ in range(DEEPEST):
+        rows = (table.values() if isinstance(table, dict) else table for table in tables)
+        tables = [x for row in rows for x in row if isinstance(x, dict | list)]
         if not tables:
             return False
-        level = [x for each in tables for x in (each.values() if isinstance(each, dict) else each)]
     return True
