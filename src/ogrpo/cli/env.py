@@ -47,11 +47,13 @@ def main(arguments: Sequence[str]) -> int:
 
 def environment() -> str:
     """Returns the facts that a report of a bug needs, one a line: `name  value`."""
+    folder = Path(ogrpo.__file__).parent
+    usable = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count()
     facts = [
-        ("ogrpo", _ogrpo()),
+        ("ogrpo", f"{_version('ogrpo') or 'not installed'}, {commit_of(folder)}, {folder}"),
         ("python", f"{platform.python_version()} {sys.executable}"),
         ("system", platform.platform()),
-        ("cpu", f"{_cpu()}, {os.cpu_count()} cores, {_usable_cores()} of them for this process"),
+        ("cpu", f"{_cpu()}, {os.cpu_count()} cores, {usable} of them for this process"),
         ("memory", _memory()),
         ("devices", _devices()),
         *_versions(),
@@ -62,11 +64,6 @@ def environment() -> str:
     return "\n".join(f"{name:<{width}}  {value}" for name, value in facts)
 
 
-def _ogrpo() -> str:
-    folder = Path(ogrpo.__file__).parent
-    return f"{_version('ogrpo') or 'not installed'}, {commit_of(folder)}, {folder}"
-
-
 def _cpu() -> str:
     if sys.platform == "darwin":
         name = output_of("sysctl", "-n", "machdep.cpu.brand_string")
@@ -74,10 +71,6 @@ def _cpu() -> str:
         lines = _text(Path("/proc/cpuinfo")).splitlines()
         name = next((x.split(":", 1)[1].strip() for x in lines if x.startswith("model name")), None)
     return name or platform.processor() or platform.machine()
-
-
-def _usable_cores() -> int | None:
-    return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count()
 
 
 def _memory() -> str:
@@ -106,11 +99,9 @@ def _devices() -> str:
 
 
 def _versions() -> Iterator[tuple[str, str]]:
-    for name in PACKAGES:
-        version = _version(name)
-        if version is not None:
-            yield name, version
-    missing = [name for name in PACKAGES if _version(name) is None]
+    versions = {name: _version(name) for name in PACKAGES}
+    yield from ((name, version) for name, version in versions.items() if version is not None)
+    missing = [name for name, version in versions.items() if version is None]
     yield "not installed", ", ".join(missing) or "none"
 
 

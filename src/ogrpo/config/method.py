@@ -149,10 +149,14 @@ class Composed(NamedTuple):
         return self.config.trust_region.kind == "clip" or limits.clip_step > 0
 
 
-COMPARED = "but rollout.group-size is 1, and it compares the completions of a prompt: give\
- --rollout.group-size 2 or more, or leave it out"
-ONE_UPDATE = "with schedule.updates-per-batch = 1 the ratio that {title} clips is 1. Give\
- --schedule.updates-per-batch more than 1, or --override.center unit"
+COMPARED = (
+    "but rollout.group-size is 1, and it compares the completions of a prompt: give"
+    " --rollout.group-size 2 or more, or leave it out"
+)
+ONE_UPDATE = (
+    "with schedule.updates-per-batch = 1 the ratio that {title} clips is 1. Give"
+    " --schedule.updates-per-batch more than 1, or --override.center unit"
+)
 CLIP = "reuse.limits.clip-step trust-region.kind"
 """Options that adapt a clip's width."""
 FITS: Table = (
