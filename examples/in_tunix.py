@@ -39,16 +39,16 @@ def register(algorithm: Algorithm, *, group: int, **knobs: float) -> dict[str, o
     Returns:
       What to make a `GRPOConfig` with.
     """
-    chosen = algorithm.settings(knobs)
-    name = f"ogrpo:{algorithm.title(chosen)}"
-    loss = policy_loss(algorithm, chosen, group)
+    settings = algorithm.settings(knobs)
+    name = f"ogrpo:{algorithm.title(settings)}"
+    loss = policy_loss(algorithm, settings, group)
     function_registry.register_policy_loss_fn(name)(loss)
-    function_registry.register_advantage_estimator(name)(estimator(algorithm, chosen))
+    function_registry.register_advantage_estimator(name)(estimator(algorithm, settings))
     return {
         "policy_loss_fn": name,
         "advantage_estimator": name,
         "num_generations": group,
-        "beta": chosen["beta"],  # where it is 0 Tunix scores no reference
+        "beta": settings["beta"],  # where it is 0 Tunix scores no reference
     }
 
 
@@ -104,7 +104,7 @@ def score(model, example, temperature, pad_id, eos_id) -> jax.Array:
 
 
 def token_batch(log_probs: jax.Array, example) -> TokenBatch:
-    """What Tunix knows about the tokens, [B, T].
+    """Returns the batch that Tunix knows of the tokens, [B, T].
 
     It scores them before the first update only where a batch is used more than once; used once,
     the policy is its own past.

@@ -32,8 +32,8 @@ def write_problems(path: Path, count: int = 500) -> None:
 
 def reward(prompts, completions, answer, **columns) -> list[float]:
     """1 where the number after #### is the answer: TRL's signature."""
-    found = [text.rpartition("####")[2].strip() for text in completions]
-    return [float(one == gold) for one, gold in zip(found, answer, strict=True)]
+    answers = [text.rpartition("####")[2].strip() for text in completions]
+    return [float(one == gold) for one, gold in zip(answers, answer, strict=True)]
 
 
 def main(folder: Path, **options) -> ogrpo.TrainResult:

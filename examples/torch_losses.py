@@ -124,9 +124,9 @@ def draw(policy):
     return prompts, tokens, (advantages, torch.ones_like(right), behavior), rewards.mean().item()
 
 
-def gradient(policy, prompts, tokens, loss, given):
+def gradient(policy, prompts, tokens, loss, tensors):
     """The gradient of a loss in all the policy's weights, as one vector."""
-    value = loss(policy.log_probs(prompts, tokens), *given)
+    value = loss(policy.log_probs(prompts, tokens), *tensors)
     return torch.cat([x.flatten() for x in torch.autograd.grad(value, [*policy.parameters()])])
 
 
@@ -137,11 +137,11 @@ def train(loss, steps=STEPS):
     optimizer = torch.optim.Adam(policy.parameters(), lr=0.02)
     seen = []
     for _ in range(steps):
-        prompts, tokens, given, reward = draw(policy)
+        prompts, tokens, tensors, reward = draw(policy)
         seen.append(reward)
         for _ in range(2):
             optimizer.zero_grad()
-            loss(policy.log_probs(prompts, tokens), *given).backward()
+            loss(policy.log_probs(prompts, tokens), *tensors).backward()
             optimizer.step()
     return seen[0], seen[-1]
 
@@ -151,9 +151,9 @@ def difference():
     torch.manual_seed(0)
     policy = Policy()
     prompts, tokens, (advantages, mask, behavior), _ = draw(policy)
-    given = advantages, mask, behavior + 0.3 * torch.randn_like(behavior)  # an older sampler
+    tensors = advantages, mask, behavior + 0.3 * torch.randn_like(behavior)  # an older sampler
     losses = torch_loss(OBJECTIVES["grpo"]), by_hand
-    ours, theirs = (gradient(policy, prompts, tokens, loss, given) for loss in losses)
+    ours, theirs = (gradient(policy, prompts, tokens, loss, tensors) for loss in losses)
     return float((ours - theirs).abs().max() / theirs.abs().max())
 
 

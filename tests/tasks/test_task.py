@@ -140,16 +140,6 @@ def test_rewards_are_asked_only_for_what_has_no_default():
         Task.from_iterable(made, rewards=[strict])
 
 
-def test_two_rewards_of_one_name_are_refused():
-    with pytest.raises(ValueError, match=r"two rewards are .*'right'"):
-        Task.from_iterable(rows(4), rewards=[right, right])
-    named = [right, Reward("right twice", right, 0.5)]
-    assert [r.name for r in Task.from_iterable(rows(4), rewards=named).rewards] == [
-        "right",
-        "right twice",
-    ]
-
-
 MESSAGES = [
     {"role": "system", "content": "Be brief."},
     {"role": "user", "content": "Weather in Rome ?"},
@@ -231,16 +221,12 @@ def test_the_cut_has_the_size_that_is_asked_for():
         assert not set(prompts(task.train)) & set(prompts(task.heldout))
 
 
-def test_the_cut_depends_on_neither_the_order_nor_the_other_columns():
-    made = rows(300)
-    first = Task.from_iterable(made, rewards=[right])
+def test_the_cut_depends_on_neither_the_order_nor_the_other_columns_and_lines_added_move_few():
+    made = rows(400)
+    before = Task.from_iterable(made, rewards=[right])
     random.Random(0).shuffle(made)
     again = Task.from_iterable([row | {"level": 3} for row in made], rewards=[right])
-    assert prompts(again.heldout) == prompts(first.heldout)
-
-
-def test_lines_added_move_few():
-    before = Task.from_iterable(rows(400), rewards=[right])
+    assert prompts(again.heldout) == prompts(before.heldout)
     after = Task.from_iterable(rows(420), rewards=[right])
     left = set(prompts(before.heldout)) - set(prompts(after.heldout))
     known = set(prompts(before.train))

@@ -42,7 +42,7 @@ UNASKED = Reply(kind="timeout")
 
 
 class Patience:
-    """What repeats may still cost: `BROKEN_PROCESSES`, and more where others went well."""
+    """Failures that repeats may still have: `BROKEN_PROCESSES`, more where others went well."""
 
     def __init__(self) -> None:
         self._left = float(BROKEN_PROCESSES)
@@ -82,14 +82,6 @@ class RewardCall:
         for index in sorted(range(self.count), key=lambda n: n * GOLDEN % 1):
             arguments = {name: values[index : index + 1] for name, values in self.arguments.items()}
             yield replace(self, arguments=arguments, count=1, first=index, patience=patience)
-
-    def may_be_repeated(self, reply: Reply) -> bool:
-        """Tell whether judging each completion alone can show which one is to blame.
-
-        A wrong number of values is the function's fault: one that returns a single number for any
-        list would seem to be right when it judges one completion.
-        """
-        return self.count > 1 and reply.kind not in (None, "wrong count")
 
 
 class RewardPool:
@@ -208,7 +200,9 @@ class RewardPool:
         verdicts: dict[str, list[Verdict]] = {call.reward.name: [] for call in calls}
         singles: list[RewardCall] = []
         for call, reply in self._replies(calls):
-            if call.may_be_repeated(reply):
+            # A wrong number of values is the function's fault: one that returns a single number for
+            # any list would seem to be right when it judges one completion.
+            if call.count > 1 and reply.kind not in (None, "wrong count"):
                 self._tally.count(call.reward.name, repeated=1)
                 singles += call.singles()
             else:
@@ -236,17 +230,13 @@ class RewardPool:
 
     def _call_all(self, calls: Sequence[RewardCall]) -> list[tuple[RewardCall, Reply]]:
         try:
-            futures = [
-                None
-                if call.reward.bounded
-                else self._workers.submit(partial(self._call_there, call), shared=call.shared)
-                for call in calls
-            ]
-            here = [self._call_here(call) if call.reward.bounded else None for call in calls]
-            replies = [
-                reply or future.result()  # type: ignore[union-attr]  # one of them is there
-                for reply, future in zip(here, futures, strict=True)
-            ]
+            futures = {
+                i: self._workers.submit(partial(self._call, call), shared=call.shared)
+                for i, call in enumerate(calls)
+                if not call.reward.bounded
+            }
+            here = {i: self._call(call) for i, call in enumerate(calls) if i not in futures}
+            replies = [here[i] if i in here else futures[i].result() for i in range(len(calls))]
         except (RuntimeError, CancelledError) as error:
             if not self._workers.closed:
                 raise
@@ -255,29 +245,27 @@ class RewardPool:
             raise RuntimeError("the pool of rewards was closed.")
         return list(zip(calls, replies, strict=True))
 
-    def _call_there(self, call: RewardCall, worker: WorkerProcess) -> Reply:
+    def _call(self, call: RewardCall, worker: WorkerProcess | None = None) -> Reply:
+        """Make a call in a process, or in the caller's thread where there is none, and count it."""
         if call.patience is not None and call.patience.exhausted:
             return UNASKED
-        reply = worker.call(
-            str(call.reward),
-            call.arguments,
-            seconds=self._seconds,
-            count=call.count,
-            asynchronous=call.reward.asynchronous,
-        )
+        if worker is None:
+            begun = time.monotonic()
+            try:
+                answer = compute(call.reward.function, call.arguments, call.count)
+            except Exception as error:  # a user's function may raise anything
+                answer = refusal(error)
+            reply = Reply.of({**answer, "seconds": time.monotonic() - begun})
+        else:
+            reply = worker.call(
+                str(call.reward),
+                call.arguments,
+                seconds=self._seconds,
+                count=call.count,
+                asynchronous=call.reward.asynchronous,
+            )
         if call.patience is not None:
             call.patience.note(reply)
-        return self._counted(call, reply)
-
-    def _call_here(self, call: RewardCall) -> Reply:
-        begun = time.monotonic()
-        try:
-            answer = compute(call.reward.function, call.arguments, call.count)
-        except Exception as error:  # a user's function may raise anything
-            answer = refusal(error)
-        return self._counted(call, Reply.of({**answer, "seconds": time.monotonic() - begun}))
-
-    def _counted(self, call: RewardCall, reply: Reply) -> Reply:
         counts = {"calls": 1, "completions": call.count, "seconds": reply.seconds}
         self._tally.count(call.reward.name, **counts)
         return reply
@@ -300,17 +288,18 @@ class RewardPool:
         return verdicts
 
     def _why(self, call: RewardCall, reply: Reply) -> str:
-        over = f" for {call.count} completions at once" if call.count > 1 else ""
         if reply is UNASKED:
             return (
                 "was not asked for this completion: its call over all of them failed, and too many"
                 " of the others, asked alone, overran or broke their process"
             )
-        if reply.kind == "timeout":
-            return f"did not end within {self._seconds:g} s of wall time{over}"
-        if reply.kind == "memory":
-            return f"ran out of its {self._memory_gib:g} GiB of memory{over}: {reply.message}"
-        return f"was not done{over}: {reply.message}" if reply.kind == "died" else reply.message
+        over = f" for {call.count} completions at once" if call.count > 1 else ""
+        messages = {
+            "timeout": f"did not end within {self._seconds:g} s of wall time{over}",
+            "memory": f"ran out of its {self._memory_gib:g} GiB of memory{over}: {reply.message}",
+            "died": f"was not done{over}: {reply.message}",
+        }
+        return messages.get(reply.kind or "", reply.message)
 
 
 def _pickled(reward: Reward) -> bytes:

@@ -1,7 +1,7 @@
-r"""What math-verify puts aside and matters: units, sides of an equation, capitals of variables.
+r"""Units, sides of an equation, capitals of variables: math-verify puts them aside.
 
 It compares `5\text{ km}` with `5\text{ cm}` as 5 and 5, takes one side of `8=7` for the answer, and
-reads `X` as `x`. What is found here is decided before it is asked, or asked of it in parts.
+reads `X` as `x`. Answers that differ in these are judged before it, or compared by it in parts.
 """
 
 import re

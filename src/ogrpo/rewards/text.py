@@ -87,7 +87,7 @@ def upright_constants(text: str) -> str:
     >>> upright_constants(r"\mathrm{e}^{2\pi\mathrm{i}}")
     'e^{2\\pi i}'
     """
-    return _UPRIGHT.sub(lambda found: f"{found[1]} {found[2]}" if found[1] else found[2], text)
+    return _UPRIGHT.sub(lambda match: f"{match[1]} {match[2]}" if match[1] else match[2], text)
 
 
 def unboxed(text: str) -> str:

@@ -1,4 +1,4 @@
-"""From examples to prompts of token ids."""
+"""Prompts of token ids, made of examples."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple

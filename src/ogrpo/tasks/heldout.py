@@ -1,21 +1,14 @@
 """The held-out split: cut off by the prompts' own digests, never sharing a prompt with training."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from pathlib import Path
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
-from ogrpo.tasks.example import ColumnNames, Example, prompt_digest, to_examples
-from ogrpo.tasks.rows import mapping_rows, read_rows
-
-HeldOut = str | Path | Iterable[Mapping[str, Any]] | float | int | None
-"""A file of its own, rows, a share of the prompts, a number of prompts, or the default share."""
+from ogrpo.tasks.example import Example, prompt_digest
 
 DEFAULT_SHARE = 0.1
 """One prompt in ten is held out where nothing else is said."""
 DEFAULT_MOST = 512
 """That share holds out at most so many."""
-
-TRAIN_SPLIT, OTHER_SPLITS = "train", ("validation", "test")
 
 Digest = Callable[[Example], bytes]
 
@@ -88,36 +81,3 @@ def apart(train: Sequence[Example], heldout: Sequence[Example]) -> SplitExamples
             f"({train[0].source} the first)."
         )
     return SplitExamples(rest, list(heldout), len(train) - len(rest))
-
-
-def heldout_examples(
-    heldout: HeldOut, columns: ColumnNames, name: str
-) -> list[Example] | float | int | None:
-    """Read the examples that are held out; a share or a number is passed on.
-
-    Raises:
-        ValueError: the file or a row is wrong.
-    """
-    if heldout is None or isinstance(heldout, float | int):
-        return heldout
-    if isinstance(heldout, str | Path):
-        return to_examples(read_rows(heldout), columns)
-    return to_examples(list(mapping_rows(heldout, f"{name}, held out")), columns)
-
-
-def other_split(splits: Mapping[str, Any], heldout: HeldOut) -> HeldOut:
-    """Return the rows that are held out of a `DatasetDict`: those of one of its splits, if any.
-
-    Raises:
-        ValueError: there is no split `train`, or a choice has to be made.
-    """
-    if TRAIN_SPLIT not in splits:
-        raise ValueError(f"the splits are {sorted(splits)}; one must be named {TRAIN_SPLIT!r}.")
-    if isinstance(heldout, str) and heldout in splits:
-        return splits[heldout]
-    others = [other for other in OTHER_SPLITS if other in splits]
-    if heldout is not None or not others:
-        return heldout
-    if len(others) > 1:
-        raise ValueError(f"the splits are {sorted(splits)}; say which by heldout='validation'.")
-    return splits[others[0]]

@@ -14,20 +14,13 @@ from ogrpo.tasks.example import (
     prompt_texts,
     to_examples,
 )
-from ogrpo.tasks.heldout import (
-    TRAIN_SPLIT,
-    Digest,
-    HeldOut,
-    SplitExamples,
-    apart,
-    by_prompt,
-    cut,
-    heldout_examples,
-    other_split,
-)
+from ogrpo.tasks.heldout import Digest, SplitExamples, apart, by_prompt, cut
 from ogrpo.tasks.rows import Row, mapping_rows, read_jsonl, read_parquet, read_rows, saved_splits
 
 Rewards = Sequence[Reward | RewardFn]
+HeldOut = str | Path | Iterable[Mapping[str, Any]] | float | int | None
+"""A file of its own, rows, a share of the prompts, a number of prompts, or the default share."""
+TRAIN_SPLIT, OTHER_SPLITS = "train", ("validation", "test")
 
 
 class TaskOptions(TypedDict, total=False):
@@ -194,7 +187,17 @@ class Task:
         """
         options = {"name": "dataset", **options}
         if isinstance(dataset, Mapping):
-            options["heldout"] = other_split(dataset, options.get("heldout"))
+            heldout, names = options.get("heldout"), sorted(dataset)
+            if TRAIN_SPLIT not in dataset:
+                raise ValueError(f"the splits are {names}; one must be named {TRAIN_SPLIT!r}.")
+            others = [split for split in OTHER_SPLITS if split in dataset]
+            if heldout is None and len(others) > 1:
+                raise ValueError(f"the splits are {names}; say which by heldout='validation'.")
+            if heldout is None and others:
+                heldout = others[0]
+            if isinstance(heldout, str) and heldout in dataset:
+                heldout = dataset[heldout]
+            options["heldout"] = heldout
             dataset = dataset[TRAIN_SPLIT]
         return cls.from_iterable(dataset, **options)
 
@@ -249,10 +252,14 @@ def _from_rows(
 ) -> Task:
     columns = find_columns(rows[0], prompt, solution)
     name = name or default_name
+    if isinstance(heldout, str | Path):
+        heldout = to_examples(read_rows(heldout), columns)
+    elif heldout is not None and not isinstance(heldout, float | int):
+        heldout = to_examples(list(mapping_rows(heldout, f"{name}, held out")), columns)
     task = Task.from_examples(
         name,
         to_examples(rows, columns),
-        heldout=heldout_examples(heldout, columns, name),
+        heldout=heldout,
         rewards=rewards,
         weights=weights,
         limit=limit,

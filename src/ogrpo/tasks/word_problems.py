@@ -112,31 +112,25 @@ def result(left: int, operator: str, right: int) -> int:
 def changes(draw: Draw) -> Story:
     """Somebody has some, gets more and gives some away."""
     who, other, things = draw.person(), draw.person(), draw.one_of(*THINGS)
-    value, facts, steps = draw.number(5, 20), [], []
-    facts.append(
-        draw.one_of(f"{who.name} has {value} {things}.", f"{who.name} owns {value} {things}.")
-    )
+    value, steps = draw.number(5, 20), []
+    facts = [f"{who.name} {draw.one_of('has', 'owns')} {value} {things}."]
     for _ in range(draw.one_of(1, 1, 2, 3)):
         if value > 4 and draw.rng.random() < 0.5:
-            amount = draw.number(2, value - 2)
-            facts.append(
-                draw.one_of(
-                    f"{who.name} gives {amount} {things} to {other.name}.",
-                    f"{who.She} loses {amount} of them.",
-                    f"Then {who.she} sells {amount} of the {things}.",
-                )
+            operator, amount = "-", draw.number(2, value - 2)
+            tellings = (
+                f"{who.name} gives {amount} {things} to {other.name}.",
+                f"{who.She} loses {amount} of them.",
+                f"Then {who.she} sells {amount} of the {things}.",
             )
-            steps.append((value, "-", amount))
         else:
-            amount = draw.number(2, 12)
-            facts.append(
-                draw.one_of(
-                    f"{other.name} gives {who.name} {amount} more {things}.",
-                    f"{who.She} buys {amount} more.",
-                    f"Then {who.she} finds another {amount} {things}.",
-                )
+            operator, amount = "+", draw.number(2, 12)
+            tellings = (
+                f"{other.name} gives {who.name} {amount} more {things}.",
+                f"{who.She} buys {amount} more.",
+                f"Then {who.she} finds another {amount} {things}.",
             )
-            steps.append((value, "+", amount))
+        facts.append(draw.one_of(*tellings))
+        steps.append((value, operator, amount))
         value = result(*steps[-1])
     question = f"How many {things} does {who.name} have now?"
     return Story(facts, question, steps, f"{who.name} has {{}}")
@@ -150,8 +144,7 @@ def packs(draw: Draw) -> Story:
         f"{who.name} packs {many} {boxes} with {each} {things} each.",
         f"{who.name} has {many} {boxes}. There are {each} {things} in each of them.",
     )
-    steps = [(many, "*", each)]
-    total = many * each
+    steps, total = [(many, "*", each)], many * each
     kind = draw.one_of("all", "all", "left", "more")
     if kind == "left":
         sold = draw.number(2, total - 2)
@@ -174,14 +167,13 @@ def shares(draw: Draw) -> Story:
     """Things shared equally."""
     who, things = draw.person(), draw.one_of(*THINGS)
     friends, each = draw.number(2, 6), draw.number(2, 9)
-    total, facts, steps = friends * each, [], []
+    total = friends * each
     if draw.rng.random() < 0.5:
-        kept = draw.number(1, 9)
-        facts.append(f"{who.name} has {total + kept} {things} and keeps {kept} of them.")
-        steps.append((total + kept, "-", kept))
-        rest = "the rest"
+        kept, rest = draw.number(1, 9), "the rest"
+        facts = [f"{who.name} has {total + kept} {things} and keeps {kept} of them."]
+        steps = [(total + kept, "-", kept)]
     else:
-        facts.append(f"{who.name} has {total} {things}.")
+        facts, steps = [f"{who.name} has {total} {things}."], []
         rest = draw.one_of("them", "all of them")
     facts.append(f"{who.She} shares {rest} equally among {friends} friends.")
     steps.append((total, "/", friends))
@@ -193,14 +185,12 @@ def shopping(draw: Draw) -> Story:
     """A price for each, a total, and change or a second purchase."""
     who, (good, goods) = draw.person(), draw.one_of(*GOODS)
     many, price = draw.number(2, 6), draw.number(2, 9)
-    total = many * price
-    facts = [
-        draw.one_of(
-            f"A {good} costs {price} dollars. {who.name} buys {many} {goods}.",
-            f"{who.name} buys {many} {goods} for {price} dollars each.",
-        )
-    ]
-    steps = [(many, "*", price)]
+    steps, total = [(many, "*", price)], many * price
+    tellings = (
+        f"A {good} costs {price} dollars. {who.name} buys {many} {goods}.",
+        f"{who.name} buys {many} {goods} for {price} dollars each.",
+    )
+    facts = [draw.one_of(*tellings)]
     kind = draw.one_of("total", "total", "change", "bag")
     if kind == "change":
         paid = next(note for note in (20, 50, 100) if note > total)
@@ -236,15 +226,12 @@ def days(draw: Draw) -> Story:
 def ages(draw: Draw) -> Story:
     """Two people who are compared."""
     one, two = draw.person(), draw.person()
-    age, facts, steps = draw.number(6, 20), [], []
-    facts.append(f"{one.name} is {age} years old.")
+    age = draw.number(6, 20)
     kind = draw.one_of("older", "younger", "times")
     amount = draw.number(2, 4) if kind == "times" else draw.number(2, min(age - 2, 12))
-    if kind == "times":
-        facts.append(f"{two.name} is {amount} times as old as {one.name}.")
-    else:
-        facts.append(f"{two.name} is {amount} years {kind} than {one.name}.")
-    steps.append((age, {"older": "+", "younger": "-", "times": "*"}[kind], amount))
+    than = f"times as old as {one.name}" if kind == "times" else f"years {kind} than {one.name}"
+    facts = [f"{one.name} is {age} years old.", f"{two.name} is {amount} {than}."]
+    steps = [(age, {"older": "+", "younger": "-", "times": "*"}[kind], amount)]
     other = result(*steps[-1])
     if draw.rng.random() < 0.3:
         steps.append((age, "+", other))
@@ -262,16 +249,11 @@ def wages(draw: Draw) -> Story:
     """Hours at a rate, and what is spent of them."""
     who, rate, hours = draw.person(), draw.number(5, 12), draw.number(2, 6)
     facts = [f"{who.name} earns {rate} dollars an hour and works {hours} hours."]
-    steps = [(rate, "*", hours)]
-    earned = rate * hours
+    steps, earned = [(rate, "*", hours)], rate * hours
     if draw.rng.random() < 0.4:
         spent = draw.number(2, earned - 2)
-        facts.append(
-            draw.one_of(
-                f"{who.She} spends {spent} dollars on food.",
-                f"Then {who.she} pays {spent} dollars for a coat.",
-            )
-        )
+        coat = f"Then {who.she} pays {spent} dollars for a coat."
+        facts.append(draw.one_of(f"{who.She} spends {spent} dollars on food.", coat))
         steps.append((earned, "-", spent))
         question = f"How many dollars does {who.name} have left?"
         return Story(facts, question, steps, "The number of dollars left is {}")
