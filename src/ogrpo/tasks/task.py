@@ -252,14 +252,16 @@ def _from_rows(
 ) -> Task:
     columns = find_columns(rows[0], prompt, solution)
     name = name or default_name
-    if isinstance(heldout, str | Path):
-        heldout = to_examples(read_rows(heldout), columns)
-    elif heldout is not None and not isinstance(heldout, float | int):
-        heldout = to_examples(list(mapping_rows(heldout, f"{name}, held out")), columns)
+    if heldout is None or isinstance(heldout, float | int):
+        part = heldout
+    elif isinstance(heldout, str | Path):
+        part = to_examples(read_rows(heldout), columns)
+    else:
+        part = to_examples(list(mapping_rows(heldout, f"{name}, held out")), columns)
     task = Task.from_examples(
         name,
         to_examples(rows, columns),
-        heldout=heldout,
+        heldout=part,
         rewards=rewards,
         weights=weights,
         limit=limit,
