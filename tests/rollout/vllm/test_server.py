@@ -128,6 +128,22 @@ def test_attempts_end_a_run_whose_proofs_fail():
         assert machine.counts["servers/proofs_unanswered"] == 0
 
 
+def test_samples_that_come_while_a_push_waits_for_them_are_proven_before_it():
+    """Somebody loads other weights under them, which the push would hide."""
+    staged = Staged()
+    with published(staged) as machine:
+        drawing = machine.loop.create_task(machine.draw())
+        machine.run(asyncio.sleep(0.0))
+        publishing = machine.loop.create_task(machine.fleet.publish(machine.target(2)))
+        machine.run(asyncio.sleep(0.0))
+        staged.weights = 500
+        machine.run(asyncio.wait([drawing, publishing]))
+        assert drawing.exception() is None  # which compares weights with versions
+        assert machine.counts["discarded_groups"] > 0
+        machine.advance(5.0)
+        assert staged.weights == 2
+
+
 START = {
     "a 500 of the workers": (500, "/collective_rpc"),
     "a 404 of the workers": (404, "/collective_rpc"),

@@ -431,6 +431,9 @@ class Server:
         target = self.observed.target
         assert target is not None
         await self._drain(target)
+        seen = self.observed
+        if seen.proven is not None and seen.drawn and not self.uses:
+            return seen.trust  # samples came meanwhile: they are proven before the weights change
         # Where requests go on under a push, it may fail for the same reason as they.
         unproven = bool(self.uses) or self.observed.drawn
         self._see(proven=None)
