@@ -22,6 +22,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
+import chex
 import jax
 import jax.numpy as jnp
 from jax import lax
@@ -105,11 +106,7 @@ def swept_log_probs(
     temperature: jax.Array,
 ) -> PolicyOutput[jax.Array]:
     """Log-probs [M, A] and entropies [M] by `plan`; see `chunked_log_probs`."""
-    ranks = [jnp.ndim(x) for x in (hidden, embedding, token_ids, temperature)]
-    if ranks != [2, 2, 2, 0]:
-        raise ValueError(
-            f"ranks are {ranks}: give hidden [M, d], embedding [V, d], ids [M, A], a scalar"
-        )
+    chex.assert_rank([hidden, embedding, token_ids, temperature], [2, 2, 2, 0])
     if plan.axis_name is not None and plan.axis_name not in varying(embedding):
         raise ValueError(
             f"the embedding does not vary over mesh axis {plan.axis_name!r}: call this inside "

@@ -39,6 +39,22 @@ def test_the_share_is_that_of_every_outcome_but_for_the_normal_law(length, low, 
     )
 
 
+def test_the_bound_holds_for_every_outcome_and_is_not_empty():
+    for length in (1, 5, 20, 100, 300):
+        for high in (1.01, 1.5, 3.0):
+            least = float(survival.survival_bound(jnp.array([float(length)]), LAW, high=high)[0])
+            assert least <= exact(length, lambda s, high=high: s <= math.log(high)) + 1e-6
+    assert float(survival.survival_bound(jnp.array([20.0]), LAW, high=3.0)[0]) > 0.9
+    assert (
+        float(
+            survival.survival_bound(jnp.array([300.0]), Spread(jnp.array(0.01), LAW.std), high=3.0)[
+                0
+            ]
+        )
+        == 0
+    )
+
+
 def test_trls_default_drops_half_of_long_completions_whose_ratios_look_harmless():
     """Cap 3 at 300 tokens: a mean log-ratio of log(3) / 300 = .0037 is where half are gone."""
     edge = math.log(3) / 300

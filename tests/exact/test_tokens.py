@@ -225,6 +225,19 @@ def test_truncating_token_ratios_loses_no_more_than_its_tail(new, old, r, cap):
     assert -EPS <= lost <= bounds.token_truncation_bound(T, max(tails)) + EPS
 
 
+def test_a_truncation_is_proposed_by_token_where_sequences_are_short_and_by_sequence_where_not():
+    """The least of the largest weights whose bias keeps to the tolerance."""
+    caps, losses = jnp.array([1.0, 1.2, 1.5, 2.0]), jnp.array([0.05, 0.01, 0.001, 0.0])
+    short = bounds.propose_truncation(caps, losses, 4, chi_square=0.5, bias=0.05)
+    assert (short.level, short.cap) == ("token", pytest.approx(1.2))
+    assert short.bias == pytest.approx(1 - 0.99**4)
+    assert short.largest == pytest.approx(1.2**4)
+    long = bounds.propose_truncation(caps, losses, 400, chi_square=5.0, bias=0.05)
+    assert (long.level, long.cap) == ("sequence", pytest.approx(6 / 0.2))
+    with pytest.raises(ValueError, match="a bias in"):
+        bounds.propose_truncation(caps, losses, 4, chi_square=0.5, bias=1.0)
+
+
 @few
 @given(policies, policies)
 def test_both_forms_of_the_length_normalised_ratio_agree(new, old):

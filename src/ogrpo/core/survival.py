@@ -80,6 +80,19 @@ def negatives_survival(lengths: jax.Array, spread: Spread, *, delta: Scalar) -> 
     return geometric_survival(lengths, spread, low=jnp.exp(-jnp.asarray(delta)), high=jnp.inf)
 
 
+def survival_bound(lengths: jax.Array, spread: Spread, *, high: Scalar) -> jax.Array:
+    """Returns what P(prod_t rho_t <= high) is at least, whatever the law of independent D_t.
+
+    1 - L s^2 / (L s^2 + (log high - L m)^2) where log high > L m, else 0: Cantelli's inequality.
+    [n] -> [n].
+    """
+    check_nonnegative(high=high)
+    lengths = jnp.asarray(lengths, float)
+    room = jnp.log(jnp.asarray(high, float)) - lengths * spread.mean
+    variance = lengths * spread.std**2
+    return jnp.where(room > 0, 1 - variance / (variance + room**2), 0)
+
+
 def _inside(
     lengths: jax.Array, spread: Spread, low: Scalar, high: Scalar, *, power: float
 ) -> jax.Array:

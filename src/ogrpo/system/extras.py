@@ -13,7 +13,7 @@ from pathlib import Path
 EXTRAS = {
     "": ("jax", "numpy"),
     "train": (
-        *("annotated_types", "cloudpickle", "flax", "gguf", "httpx"),
+        *("annotated_types", "chex", "cloudpickle", "flax", "gguf", "httpx"),
         *("huggingface_hub", "jinja2", "loky", "math_verify", "matplotlib"),
         *("ml_dtypes", "optax", "orbax", "platformdirs", "pyarrow", "rich", "safetensors"),
         *("tokenizers", "tyro", "yaml"),
