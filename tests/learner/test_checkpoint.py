@@ -35,23 +35,15 @@ def test_what_was_saved_comes_back_bit_for_bit(tmp_path):
     )
 
 
-def test_progress_is_read_of_every_checkpoint_that_is_kept(tmp_path):
-    with Checkpoints(tmp_path, keep=2) as checkpoints:
-        for step in (1, 2, 3):
-            checkpoints.save(step, {"x": jnp.float32(step)}, {"ids": [step]})
-    with Checkpoints(tmp_path, keep=2) as checkpoints:
-        assert checkpoints.steps == [2, 3]
-        assert [checkpoints.progress(step) for step in checkpoints.steps] == [
-            {"ids": [2]}, {"ids": [3]}
-        ]  # fmt: skip
-
-
-def test_only_the_newest_are_kept_and_a_step_is_saved_once(tmp_path):
+def test_the_newest_are_kept_with_their_progress_and_a_step_is_saved_once(tmp_path):
     with Checkpoints(tmp_path, keep=2) as checkpoints:
         assert checkpoints.latest is None
         for step in (1, 2, 3, 3):
-            checkpoints.save(step, {"x": jnp.float32(step)}, {})
+            checkpoints.save(step, {"x": jnp.float32(step)}, {"ids": [step]})
+    with Checkpoints(tmp_path, keep=2) as checkpoints:
         assert checkpoints.latest == 3
+        assert checkpoints.steps == [2, 3]
+        assert [checkpoints.progress(step)["ids"] for step in (2, 3)] == [[2], [3]]
     assert sorted(p.name for p in tmp_path.iterdir() if p.name.isdigit()) == ["2", "3"]
 
 

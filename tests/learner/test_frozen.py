@@ -10,7 +10,7 @@ import optax
 import pytest
 
 from ogrpo.learner.checkpoint import content_hash
-from ogrpo.learner.examine import gradient_spread
+from ogrpo.learner.examine import make_noise
 from ogrpo.learner.state import adam, hypers, init_state, join
 from ogrpo.learner.update import gradient, make_update, weigh
 from tests.learner import toy
@@ -76,10 +76,11 @@ def test_an_update_moves_what_is_trained_as_if_that_were_all(microbatches):
 def test_the_noise_of_a_gradient_is_that_of_what_is_trained():
     batch, recipe = make_batch(), make_recipe()
     state = make_state(optax.identity())
-    got = gradient_spread(state, batch, GIVEN, recipe)
+    got = make_noise(recipe)(state, batch, GIVEN)
     weighed = weigh(batch, recipe, GIVEN)
     parts = [jax.tree.map(lambda x: x[k : k + 1], weighed) for k in range(4)]  # noqa: B023
-    grads = [gradient(state.params, p, GIVEN, recipe, frozen=state.frozen) for p in parts]
+    of = jax.jit(lambda p: gradient(state.params, p, GIVEN, recipe, frozen=state.frozen))
+    grads = [of(p) for p in parts]
     each = np.stack([np.asarray(g["own"]["beside"]).ravel() for g, _ in grads])
     count = sum(float(evidence.total.count) for _, evidence in grads)
     expected = 4 * np.var(each, axis=0, ddof=1).sum() / count**2

@@ -1,6 +1,6 @@
 """A token outside the loss mask is seen by attention, and by nothing that the update computes."""
 
-from functools import cache, partial
+from functools import partial
 from itertools import product
 
 import jax
@@ -11,7 +11,6 @@ import pytest
 
 from ogrpo.batch import Batch
 from ogrpo.core import aggregate
-from ogrpo.core.trust_region import dual_penalty
 from ogrpo.learner.examine import make_noise
 from ogrpo.learner.state import hypers, init_state
 from ogrpo.learner.update import gradient, make_update, weigh
@@ -20,6 +19,7 @@ from ogrpo.loop import Packer
 from ogrpo.loop.batches import make_batch, to_device
 from ogrpo.setup.devices import make_policy_fn
 from tests.learner.test_packed_update import CONFIG, KNOBS, check_equal, make_groups
+from tests.learner.test_packed_update import updated as updated_decoder
 from tests.learner.toy import GRADIENT, make_params, make_recipe, policy_fn
 from tests.learner.toy import make_batch as toy_batch
 from tests.policy.tiny import make_params as decoder_params
@@ -137,15 +137,6 @@ def test_what_stands_at_a_token_without_loss_does_not_matter():
     check_equal(updated(noisy), updated(batch), atol=0)
 
 
-def test_a_batch_without_any_loss_changes_nothing():
-    batch = toy_batch()
-    silent = batch._replace(loss_mask=jnp.zeros_like(batch.loss_mask))
-    state, metrics = updated(silent)
-    check_equal(state.params, make_params(), atol=0)
-    assert metrics["loss"] == metrics["grad_norm"] == metrics["kl/mu_pi"] == 0
-    assert metrics["ess"] == metrics["ess/sequence"] == 1
-
-
 def test_the_noise_of_a_gradient_and_imitation_go_by_the_mask():
     batch = masked(toy_batch(n=6))
     state = init_state(make_params(), optax.identity())
@@ -160,31 +151,16 @@ def test_the_noise_of_a_gradient_and_imitation_go_by_the_mask():
     check_equal(*losses)
 
 
-@cache
-def decoder_update(*, packed: bool, microbatches: int = 1, skip: bool = False):
-    """One update of a real decoder, whose attention sees the tokens without loss."""
-    packer = Packer(microbatches, skip) if packed else None
-    groups = make_groups()
-    mask = np.random.default_rng(5).random(groups.completion_mask.shape) < 0.6
+def some_loss():
+    mask = np.random.default_rng(5).random(make_groups().completion_mask.shape) < 0.6
     mask[1, 0], mask[3] = False, False  # a completion and a group without loss
-    batch = make_batch(groups._replace(loss_mask=mask), packer, for_update=True).batch
-    recipe = make_recipe(
-        policy_fn=make_policy_fn(CONFIG),
-        reduction=aggregate.sequence_total,
-        microbatches=microbatches,
-        packed=packed,
-        skip_zero_variance=skip,
-        region_fn=partial(dual_penalty, delta=0.01, rate=0.5, initial=0.25),
-    )
-    state = init_state(decoder_params(CONFIG), optax.identity(), region=jnp.float32(0.25))
-    given = to_device(batch)
-    score = jax.jit(recipe.policy_fn)
-    for name, seed in (("proximal_log_probs", 1), ("ref_log_probs", 2)):
-        found = score(decoder_params(CONFIG, seed), given, jnp.float32(0.7)).log_probs
-        given = given._replace(**{name: found})
-    return make_update(GRADIENT, recipe)(state, given, hypers(0.1, 0.7, KNOBS))
+    return mask
 
 
+decoder_update = partial(updated_decoder, loss=some_loss)
+
+
+@pytest.mark.slow
 def test_packed_is_padded():
     check_equal(decoder_update(packed=True, microbatches=2), decoder_update(packed=False))
 

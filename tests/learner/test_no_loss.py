@@ -75,6 +75,7 @@ def test_any_masks_and_rewards_give_a_finite_update(cut, rewards, loss, there):
         assert metrics["grad_norm"] == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("skip", [False, True])
 def test_packed_batches_without_loss_move_nothing(skip):
     groups = make_groups()

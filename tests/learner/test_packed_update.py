@@ -1,4 +1,4 @@
-"""An update on packed batches is the update on padded ones: weights, metrics, trust region."""
+"""An update on packed batches, cut by tokens or not, is the update on padded ones."""
 
 from functools import cache, partial
 
@@ -7,13 +7,17 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from ogrpo.batch import Batch, take
 from ogrpo.core import aggregate
+from ogrpo.core.aggregate import AGGREGATIONS
+from ogrpo.core.algorithms import ALGORITHMS
 from ogrpo.core.trust_region import dual_penalty
 from ogrpo.learner.examine import make_noise
 from ogrpo.learner.state import hypers, init_state
-from ogrpo.learner.update import join_frozen, make_step, make_update, split_frozen
+from ogrpo.learner.update import gradient, join_frozen, make_step, make_update, split_frozen, weigh
 from ogrpo.loop import Packer
 from ogrpo.loop.batches import make_batch, to_device
 from ogrpo.setup.devices import make_policy_fn
@@ -26,6 +30,8 @@ pytestmark = pytest.mark.slow
 KNOBS = {"eps_low": 0.2, "eps_high": 0.3, "beta": 0.1}
 CONFIG = make_config()
 N, G, P, T = 4, 3, 5, 6
+LEAST = P + T
+REDUCTIONS = {**AGGREGATIONS, "fixed_length": partial(aggregate.fixed_length_total, length=T)}
 
 
 def make_groups(seed=0, n=N, longest=T) -> Batch:
@@ -46,22 +52,26 @@ def make_groups(seed=0, n=N, longest=T) -> Batch:
     )
 
 
-def scored(batch, policy_fn):
-    """With pi_k and pi_ref, in the batch's own layout."""
-    score = jax.jit(policy_fn)
-    for name, seed in (("proximal_log_probs", 1), ("ref_log_probs", 2)):
-        found = score(make_params(CONFIG, seed), batch, jnp.float32(0.7)).log_probs
-        batch = batch._replace(**{name: found})
-    return batch
+def cut(groups, tokens, *, skip=False, together=1):
+    made = make_batch(groups, Packer(1, skip, together, tokens), for_update=True)
+    return to_device(made.batch), made.shape
 
 
 @cache
-def updated(*, packed, microbatches=1, skip=False):
-    """The state and the metrics after one update, with pi_k and pi_ref scored in the same way."""
-    packer = Packer(microbatches, skip) if packed else None
-    batch = to_device(make_batch(make_groups(), packer, for_update=True).batch)
+def updated(*, packed, microbatches=1, skip=False, tokens=None, loss=None):
+    """The state and the metrics after one update, with pi_k and pi_ref scored in the same way.
+
+    `loss` gives the loss mask.
+    """
+    packer = Packer(microbatches, skip, 1, tokens) if packed else None
+    groups = make_groups()
+    groups = groups if loss is None else groups._replace(loss_mask=loss())
+    batch = to_device(make_batch(groups, packer, for_update=True).batch)
     policy_fn = make_policy_fn(CONFIG)
-    batch = scored(batch, policy_fn)
+    score = jax.jit(policy_fn)
+    for name, seed in (("proximal_log_probs", 1), ("ref_log_probs", 2)):
+        log_probs = score(make_params(CONFIG, seed), batch, jnp.float32(0.7)).log_probs
+        batch = batch._replace(**{name: log_probs})
     region_fn = partial(dual_penalty, delta=0.01, rate=0.5, initial=0.25)
     recipe = make_recipe(
         policy_fn=policy_fn,
@@ -82,9 +92,19 @@ def check_equal(found, expected, *, atol=2e-6):
         np.testing.assert_allclose(ours, theirs, rtol=2e-5, atol=atol)
 
 
-@pytest.mark.parametrize("microbatches", [1, 2])
-def test_state_and_metrics_are_those_of_the_padded_update(microbatches):
-    check_equal(updated(packed=True, microbatches=microbatches), updated(packed=False))
+@pytest.mark.parametrize("how", [{}, {"microbatches": 2}, {"tokens": LEAST}, {"tokens": 1000}])
+def test_state_and_metrics_are_those_of_the_padded_update(how):
+    """By microbatches, or cut by tokens within groups and not."""
+    atol = 5e-6 if how.get("tokens") == LEAST else 2e-6  # groups are split: another order of sums
+    check_equal(updated(packed=True, **how), updated(packed=False), atol=atol)
+
+
+def test_a_cut_by_tokens_splits_groups_that_do_not_fit():
+    batch, shape = cut(make_groups(), LEAST)
+    assert shape.parts > N
+    assert shape.row <= LEAST
+    assert len(batch.rewards) == N
+    assert cut(make_groups(), 1000)[1].parts == 1
 
 
 def test_groups_left_out_change_nothing_but_what_metrics_are_of():
@@ -92,6 +112,9 @@ def test_groups_left_out_change_nothing_but_what_metrics_are_of():
     check_equal(packed, updated(packed=False)[0])
     # Cut into groups, the padded update leaves out the same ones: metrics are of the others.
     check_equal(metrics, updated(packed=False, skip=True, microbatches=N)[1])
+    assert cut(make_groups(), LEAST, skip=True)[1].parts < cut(make_groups(), LEAST)[1].parts
+    state = updated(packed=True, tokens=LEAST, skip=True)[0]
+    check_equal(state, updated(packed=False)[0], atol=5e-6)
 
 
 def small_ids(groups):
@@ -172,3 +195,59 @@ def test_groups_are_left_out_of_packed_batches_without_microbatches():
     make_step(GRADIENT, make_recipe(packed=True, skip_zero_variance=True))
     with pytest.raises(ValueError, match=r"more than one microbatch.* 1, or packed batches"):
         make_step(GRADIENT, make_recipe(skip_zero_variance=True))
+
+
+lengths = st.lists(st.integers(0, 12), min_size=15, max_size=15).map(
+    lambda x: np.reshape(x, (5, 3))
+)
+prompts = st.lists(st.integers(1, 4), min_size=5, max_size=5)
+
+
+@settings(max_examples=6)
+@given(
+    prompts, lengths, st.integers(16, 90), st.sampled_from([1, 2]), st.sampled_from([*REDUCTIONS])
+)
+def test_any_cut_has_the_gradient_of_the_whole_in_float64(
+    prompts, lengths, tokens, together, reduction
+):
+    rng = np.random.default_rng(int(lengths.sum()))
+    mask = np.arange(12) < lengths[..., None]
+    groups = make_groups(n=5)._replace(
+        prompt_ids=rng.integers(0, 5, (5, 4)).astype(np.int32),
+        prompt_mask=np.arange(4) < np.array(prompts)[:, None],
+        completion_ids=rng.integers(0, 5, mask.shape).astype(np.int32),
+        completion_mask=mask,
+        loss_mask=mask & (rng.random(mask.shape) < 0.8),
+        behavior_log_probs=rng.normal(-1.6, 0.3, mask.shape),
+        proximal_log_probs=rng.normal(-1.6, 0.3, mask.shape),
+        ref_log_probs=rng.normal(-1.6, 0.3, mask.shape),
+    )
+    batch, shape = cut(groups, tokens, together=together)
+    assert shape.row <= tokens
+    assert shape.parts % together == 0
+    with jax.enable_x64(True):
+        wide = jax.tree.map(_wide, (toy_params(), batch, hypers(0.1, 0.7, KNOBS)))
+        recipe = make_recipe(reduction=REDUCTIONS[reduction], together=together)
+        packed, padded = (
+            _gradient(*wide, recipe._replace(packed=packed)) for packed in (True, False)
+        )
+        jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-10, atol=1e-10), packed, padded)
+
+
+def _wide(x):
+    return jnp.asarray(np.asarray(x, np.float64 if x.dtype == jnp.float32 else x.dtype))
+
+
+def _gradient(params, batch, given, recipe):
+    batch = batch if recipe.packed else batch._replace(packing=None)
+    grads, evidence = gradient(params, weigh(batch, recipe, given), given, recipe)
+    assert evidence.output.log_probs.dtype == jnp.float64
+    return grads, evidence
+
+
+def test_what_looks_at_a_whole_group_is_refused():
+    batch, _ = cut(make_groups(), LEAST)
+    recipe = make_recipe(packed=True, algorithm=ALGORITHMS["opmd_pairwise"])
+    given = hypers(0.1, 0.7, {"tau": 1.0, "beta": 0.0})
+    with pytest.raises(ValueError, match=r"opmd_pairwise looks at a whole group.* may split"):
+        gradient(toy_params(), weigh(batch, recipe, given), given, recipe)

@@ -8,6 +8,7 @@ import pytest
 
 from ogrpo.core import aggregate
 from ogrpo.core.trust_region import adaptive_clip, dual_penalty
+from ogrpo.learner.metrics import head_norm
 from ogrpo.learner.state import adam, hypers, init_state
 from ogrpo.learner.update import gradient, make_update, weigh
 from tests.learner.toy import GRADIENT, make_batch, make_params, make_recipe
@@ -121,13 +122,15 @@ def test_groups_without_variance_carry_no_loss_and_no_kl():
     assert not np.any(weighed.mask[0])
     np.testing.assert_array_equal(weighed.mask[1], batch.completion_mask[1])
     doubled = batch._replace(ref_log_probs=batch.ref_log_probs.at[0].add(1.0))
-    grads = [
-        gradient(make_params(), weigh(b, make_recipe(), given), given, make_recipe())[0]["table"]
-        for b in (batch, doubled)
-    ]
+
+    def of(recipe):
+        return jax.jit(lambda b: gradient(make_params(), weigh(b, recipe, given), given, recipe)[0])
+
+    masked = of(make_recipe())
+    grads = [masked(b)["table"] for b in (batch, doubled)]
     np.testing.assert_array_equal(*grads)
     kept = make_recipe(mask_zero_variance=False)
-    unmasked = gradient(make_params(), weigh(doubled, kept, given), given, kept)[0]["table"]
+    unmasked = of(kept)(doubled)["table"]
     assert np.abs(np.asarray(unmasked - grads[0])).max() > 1e-3
 
 
@@ -157,18 +160,6 @@ def test_without_proximal_and_reference_the_policy_itself_stands_in():
     explicit = step(proximal_log_probs=own, ref_log_probs=own)
     np.testing.assert_allclose(implicit[0].params["table"], explicit[0].params["table"], atol=1e-7)
     np.testing.assert_allclose(implicit[1]["kl/pi_ref"], 0.0, atol=1e-7)
-
-
-def test_a_batch_with_nothing_to_learn_changes_nothing_and_stays_finite():
-    batch = make_batch()._replace(rewards=jnp.ones((4, 3)))
-    for count_masked in (True, False):
-        update = make_update(GRADIENT, make_recipe(count_masked=count_masked))
-        state, metrics = update(
-            init_state(make_params(), optax.identity()), batch, hypers(1.0, 1.0, KNOBS)
-        )
-        np.testing.assert_array_equal(state.params["table"], make_params()["table"])
-        assert all(np.isfinite(value) for value in jax.tree.leaves(metrics))
-        assert metrics["zero_variance"] == 1.0
 
 
 def test_padding_is_not_read():
@@ -307,3 +298,23 @@ def test_the_trust_regions_clip_takes_the_place_of_the_given_one():
     )
     np.testing.assert_allclose(after.params["table"], expected.params["table"], atol=1e-6)
     np.testing.assert_allclose(after.region, 0.05 * np.exp(-0.1), rtol=1e-6)
+
+
+TABLE = {"weight": jnp.array([[3.0, 4.0]])}
+OTHER = {"weight": jnp.array([[12.0]])}
+
+
+@pytest.mark.parametrize(
+    ("grads", "norm"),
+    [
+        ({"embed_tokens": TABLE, "layers": OTHER}, 5.0),  # tied
+        ({"embed_tokens": TABLE, "lm_head": OTHER}, 12.0),
+    ],
+)
+def test_it_is_of_the_heads_own_weights_or_of_those_it_shares(grads, norm):
+    np.testing.assert_allclose(head_norm(grads)["grad_norm/head"], norm)
+
+
+@pytest.mark.parametrize("grads", [{"layers": OTHER}, (TABLE, OTHER)])
+def test_where_no_head_is_trained_there_is_none(grads):
+    assert head_norm(grads) == {}

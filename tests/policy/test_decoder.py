@@ -8,23 +8,20 @@ from ogrpo.policy.decoder import keep_nothing, param_shapes, unstack
 from ogrpo.policy.log_probs import flat_logits, run_prompt
 from tests.policy.tiny import FAMILIES, make_config, make_params, ragged_batch
 
+KEY = jax.random.key(0)
 logits = jax.jit(flat_logits, static_argnums=1)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_parameters_have_the_announced_shapes(family):
+def test_parameters_are_plain_dicts_of_the_announced_shapes(family):
     config = make_config(family)
-    params = init_params(config, jax.random.key(0))
+    params = init_params(config, KEY)
     assert jax.tree.map(jnp.shape, params) == jax.tree.map(jnp.shape, param_shapes(config))
     assert params["layers"]["mlp"]["down_proj"]["weight"].shape == (2, 16, 24)
     assert ("bias" in params["layers"]["self_attn"]["q_proj"]) == (family == "Qwen2")
     assert ("q_norm" in params["layers"]["self_attn"]) == (family == "Qwen3")
     assert ("lm_head" in params) == (family == "Llama")
-
-
-def test_parameters_are_plain_dicts_of_arrays():
-    params = init_params(make_config(), jax.random.key(0), jnp.bfloat16)
-    path, leaf = jax.tree_util.tree_leaves_with_path(params)[0]
+    path, leaf = jax.tree_util.tree_leaves_with_path(init_params(config, KEY, jnp.bfloat16))[0]
     assert isinstance(leaf, jax.Array)
     assert leaf.dtype == jnp.bfloat16
     assert all(isinstance(key, jax.tree_util.DictKey) for key in path)
@@ -102,7 +99,7 @@ def test_unstacked_layers_share_their_stack_and_outlive_it():
         np.testing.assert_array_equal(layer["weight"], row)
 
 
-@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+@pytest.mark.parametrize("dtype", [jnp.float32, pytest.param(jnp.bfloat16, marks=pytest.mark.slow)])
 def test_long_rows_go_through_the_mlp_in_parts(dtype, monkeypatch):
     config = make_config("Qwen2")
     params = init_params(config, jax.random.key(0), dtype)

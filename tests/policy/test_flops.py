@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jax.extend.core import jaxprs_in_params
 
+from ogrpo import policy
 from ogrpo.batch import tokens_only
 from ogrpo.kernels.attention.blocked import blocked_attention
 from ogrpo.learner.state import join
@@ -364,7 +365,8 @@ def test_an_unknown_remat_is_refused():
         flops.activation_bytes(make_config(), LAYOUT, itemsize=4, remat="none")
 
 
-def test_the_example_runs():
-    result = doctest.testmod(flops)
+@pytest.mark.parametrize("module", [flops, policy])
+def test_the_examples_run(module):
+    result = doctest.testmod(module)
     assert result.attempted > 3
     assert result.failed == 0

@@ -17,6 +17,7 @@ from ogrpo.policy.head import token_log_probs
 from ogrpo.policy.log_probs import flat_logits
 from tests.policy.tiny import FAMILIES, flat_rows, make_config, make_params, ragged_batch
 
+ONE_FAMILY = [FAMILIES[0], *(pytest.param(name, marks=pytest.mark.slow) for name in FAMILIES[1:])]
 grouped = jax.jit(completion_log_probs, static_argnums=1)
 jit_logits = jax.jit(flat_logits, static_argnums=1)
 jit_both = jax.jit(completion_log_probs_and_entropy, static_argnums=1)
@@ -30,7 +31,13 @@ def flat(params, config, batch, temperature):
     return log_probs[rows, columns].reshape(batch.completion_ids.shape)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.fixture(scope="module")
+def qwen2():
+    config = make_config()
+    return config, make_params(config), ragged_batch(config)
+
+
+@pytest.mark.parametrize("family", ONE_FAMILY)
 def test_grouped_is_flat_in_values_and_gradients(family):
     config = make_config(family)
     params, batch = make_params(config), ragged_batch(config)
@@ -51,9 +58,8 @@ def test_grouped_is_flat_in_values_and_gradients(family):
     assert all(np.any(leaf != 0) for leaf in jax.tree.leaves(grouped_grads))
 
 
-def test_temperature_divides_the_logits():
-    config = make_config()
-    params, batch = make_params(config), ragged_batch(config)
+def test_temperature_divides_the_logits(qwen2):
+    config, params, batch = qwen2
     ids, mask, rows, columns = flat_rows(batch)
     scores = np.asarray(jit_logits(params, config, ids, mask), np.float64)[rows, columns] / 0.3
     log_z = np.log(np.exp(scores).sum(-1))
@@ -65,9 +71,8 @@ def test_temperature_divides_the_logits():
     np.testing.assert_allclose(np.asarray(out)[seen], expected[seen], atol=1e-4)
 
 
-def test_entropy_is_that_of_the_whole_distribution():
-    config = make_config()
-    params, batch = make_params(config), ragged_batch(config)
+def test_entropy_is_that_of_the_whole_distribution(qwen2):
+    config, params, batch = qwen2
     out = jit_both(params, config, batch, 0.7)
     probabilities = []
     for token in range(config.vocab_size):
@@ -85,9 +90,8 @@ def test_entropy_is_that_of_the_whole_distribution():
     )
 
 
-def test_padding_gives_zero_and_takes_no_gradient():
-    config = make_config()
-    params, batch = make_params(config), ragged_batch(config)
+def test_padding_gives_zero_and_takes_no_gradient(qwen2):
+    config, params, batch = qwen2
     seen = np.asarray(batch.completion_mask)
     out = jit_both(params, config, batch, 1.0)
     assert np.all(np.asarray(out.log_probs)[~seen] == 0)
@@ -98,7 +102,7 @@ def test_padding_gives_zero_and_takes_no_gradient():
     assert all(np.all(leaf == 0) for leaf in jax.tree.leaves(gradient))
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", ONE_FAMILY)
 def test_more_padding_changes_nothing(family):
     config = make_config(family)
     params, batch = make_params(config), ragged_batch(config)
@@ -115,9 +119,8 @@ def test_more_padding_changes_nothing(family):
     assert np.all(np.asarray(out)[..., 4:] == 0)
 
 
-def test_what_stands_on_padding_does_not_matter():
-    config = make_config()
-    params, batch = make_params(config), ragged_batch(config)
+def test_what_stands_on_padding_does_not_matter(qwen2):
+    config, params, batch = qwen2
     other = batch._replace(
         prompt_ids=jnp.where(batch.prompt_mask, batch.prompt_ids, 3),
         completion_ids=jnp.where(batch.completion_mask, batch.completion_ids, 3),
@@ -127,9 +130,8 @@ def test_what_stands_on_padding_does_not_matter():
     )
 
 
-def test_completions_do_not_see_each_other():
-    config = make_config()
-    params, batch = make_params(config), ragged_batch(config)
+def test_completions_do_not_see_each_other(qwen2):
+    config, params, batch = qwen2
     other = batch._replace(completion_ids=batch.completion_ids.at[0, 1].add(1) % 11)
     before, after = (np.asarray(grouped(params, config, b, 1.0)) for b in (batch, other))
     changed = np.any(before != after, axis=-1)
@@ -137,6 +139,7 @@ def test_completions_do_not_see_each_other():
     assert changed.sum() == 1
 
 
+@pytest.mark.slow
 def test_single_token_completions():
     config = make_config()
     params, batch = make_params(config), ragged_batch(config, t=1)
@@ -155,9 +158,9 @@ def test_bfloat16_parameters_give_float32_log_probs_near_the_exact_ones():
     np.testing.assert_allclose(out, grouped(widened, config, batch, 1.0), atol=0.15)
 
 
-def test_what_layers_keep_for_the_backward_pass_changes_no_gradient():
-    config = make_config()
-    params, batch = make_params(config), ragged_batch(config)
+@pytest.mark.slow
+def test_what_layers_keep_for_the_backward_pass_changes_no_gradient(qwen2):
+    config, params, batch = qwen2
 
     def gradient(keep_fn):
         def total(p):
@@ -171,9 +174,8 @@ def test_what_layers_keep_for_the_backward_pass_changes_no_gradient():
         jax.tree.map(same, gradient(keep_products), gradient(keep_fn))
 
 
-def test_accelerated_parts_are_passed_in():
-    config = make_config()
-    params, batch = make_params(config), ragged_batch(config)
+def test_accelerated_parts_are_passed_in(qwen2):
+    config, params, batch = qwen2
     shapes = []
 
     def attention_fn(queries, segments):
@@ -194,6 +196,7 @@ def test_accelerated_parts_are_passed_in():
     assert shapes[-1] == ((48, 16), (48, 1))
 
 
+@pytest.mark.slow
 def test_prompts_of_many_completions_are_asked_once():
     config = make_config()
     params, batch = make_params(config), ragged_batch(config, g=34, t=2)
@@ -215,9 +218,8 @@ def test_prompts_of_many_completions_are_asked_once():
     jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-5, atol=3e-5), found, expected)
 
 
-def test_temperature_is_traced():
-    config = make_config()
-    params, batch = make_params(config), ragged_batch(config)
+def test_temperature_is_traced(qwen2):
+    config, params, batch = qwen2
     traces = []
 
     @jax.jit

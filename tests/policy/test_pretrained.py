@@ -29,6 +29,11 @@ def folder(tmp_path):
     return Path(shutil.copytree(GOLDEN / "qwen2", tmp_path / "qwen2"))
 
 
+@pytest.fixture
+def sharded(tmp_path):
+    return Path(shutil.copytree(GOLDEN / "qwen3-untied", tmp_path / "qwen3"))
+
+
 def edit_config(folder, **changes):
     fields = json.loads((folder / "config.json").read_text()) | changes
     (folder / "config.json").write_text(json.dumps(fields))
@@ -108,12 +113,11 @@ def test_saving_again_replaces_the_model_and_leaves_other_files(tmp_path):
     assert names == ["config.json", MODEL, "tokenizer.json"]
 
 
-def test_a_saved_model_is_not_hidden_by_the_shards_it_replaces(tmp_path):
-    shutil.copytree(GOLDEN / "qwen3-untied", tmp_path, dirs_exist_ok=True)
-    config, old = load_pretrained(tmp_path, jnp.float32)
+def test_a_saved_model_is_not_hidden_by_the_shards_it_replaces(sharded):
+    config, old = load_pretrained(sharded, jnp.float32)
     with pytest.raises(ValueError, match=r"holds shards .*index\.json.*another folder"):
-        save_pretrained(tmp_path, config, jax.tree.map(jnp.zeros_like, old))
-    jax.tree.map(np.testing.assert_array_equal, load_pretrained(tmp_path, jnp.float32)[1], old)
+        save_pretrained(sharded, config, jax.tree.map(jnp.zeros_like, old))
+    jax.tree.map(np.testing.assert_array_equal, load_pretrained(sharded, jnp.float32)[1], old)
 
 
 def test_a_tied_checkpoint_may_repeat_its_embedding_as_head(folder):
@@ -129,77 +133,74 @@ def test_a_tied_checkpoint_may_repeat_its_embedding_as_head(folder):
         load_pretrained(folder, jnp.float32)
 
 
-def test_missing_tensors_are_named(folder):
-    edit_tensors(folder, lambda tensors: tensors.pop("model.layers.1.mlp.up_proj.weight"))
-    with pytest.raises(ValueError, match=r"lacks model\.layers\.1\.mlp\.up_proj\.weight, which"):
-        load_pretrained(folder, jnp.float32)
+UP, KEYS = "model.layers.1.mlp.up_proj.weight", "model.layers.0.self_attn.k_proj.weight"
+BIAS, NORM = "model.layers.0.self_attn.o_proj.bias", "model.norm.weight"
 
 
-def test_an_untied_head_that_is_missing_is_named(folder):
-    edit_config(folder, tie_word_embeddings=False)
-    with pytest.raises(ValueError, match=r"lacks lm_head\.weight"):
-        load_pretrained(folder, jnp.float32)
+def with_tensor(name, value):
+    return lambda folder: edit_tensors(folder, lambda tensors: tensors.update({name: value}))
 
 
-def test_unknown_tensors_are_named(folder):
-    extra = {"model.layers.0.self_attn.o_proj.bias": np.zeros(16, np.float32)}
-    edit_tensors(folder, lambda tensors: tensors.update(extra))
-    with pytest.raises(ValueError, match=r"has model\.layers\.0\.self_attn\.o_proj\.bias, unknown"):
-        load_pretrained(folder, jnp.float32)
+def with_config(**changes):
+    return lambda folder: edit_config(folder, **changes)
 
 
-def test_layers_beyond_the_config_are_unknown(folder):
-    edit_config(folder, num_hidden_layers=1, layer_types=["full_attention"])
-    with pytest.raises(ValueError, match=r"has model\.layers\.1\..* and 9 more tensors, unknown"):
-        load_pretrained(folder, jnp.float32)
-
-
-def test_wrong_shapes_are_named_with_both_shapes(folder):
-    name = "model.layers.0.self_attn.k_proj.weight"
-    edit_tensors(folder, lambda tensors: tensors.update({name: np.zeros((8, 17), np.float32)}))
-    message = rf"{name} has shape \[8, 17\] in the checkpoint; config.json makes it \[8, 16\]"
+@pytest.mark.parametrize(
+    ("harm", "message"),
+    {
+        "no tensor": (
+            lambda folder: edit_tensors(folder, lambda tensors: tensors.pop(UP)),
+            rf"lacks {UP}, which",
+        ),
+        "no head": (with_config(tie_word_embeddings=False), r"lacks lm_head\.weight"),
+        "unknown": (with_tensor(BIAS, np.zeros(16, np.float32)), rf"has {BIAS}, unknown"),
+        "layers": (
+            with_config(num_hidden_layers=1, layer_types=["full_attention"]),
+            r"has model\.layers\.1\..* and 9 more tensors, unknown",
+        ),
+        "shape": (
+            with_tensor(KEYS, np.zeros((8, 17), np.float32)),
+            rf"{KEYS} has shape \[8, 17\] in the checkpoint; config.json makes it \[8, 16\]",
+        ),
+        "quantised": (
+            with_tensor(NORM, np.ones(16, np.int8)),
+            rf"{NORM} is stored as I8; supported: F32",
+        ),
+        "architecture": (with_config(architectures=["MistralForCausalLM"]), "MistralForCausalLM"),
+        "other format": (
+            lambda folder: (folder / MODEL).rename(folder / "pytorch_model.bin"),
+            r"neither model\.safetensors nor .* must be saved as",
+        ),
+        "truncated": (
+            lambda folder: os.truncate(folder / MODEL, 1000),
+            r"model\.safetensors is not a readable safetensors file",
+        ),
+        "no config": (
+            lambda folder: (folder / "config.json").unlink(),
+            r"config\.json does not exist",
+        ),
+    }.values(),
+)
+def test_a_broken_folder_is_refused_by_name(folder, harm, message):
+    harm(folder)
     with pytest.raises(ValueError, match=message):
         load_pretrained(folder, jnp.float32)
 
 
-def test_quantised_tensors_are_refused(folder):
-    edit_tensors(
-        folder, lambda t: t.update({"model.norm.weight": t["model.norm.weight"].astype(np.int8)})
-    )
-    with pytest.raises(ValueError, match=r"model\.norm\.weight is stored as I8; supported: F32"):
-        load_pretrained(folder, jnp.float32)
-
-
-def test_an_unsupported_architecture_is_named(folder):
-    edit_config(folder, architectures=["MistralForCausalLM"])
-    with pytest.raises(ValueError, match="MistralForCausalLM"):
-        load_pretrained(folder, jnp.float32)
-
-
-def test_a_shard_that_is_missing_is_named(tmp_path):
-    shutil.copytree(GOLDEN / "qwen3-untied", tmp_path, dirs_exist_ok=True)
-    (tmp_path / "model-00002-of-00004.safetensors").unlink()
-    with pytest.raises(ValueError, match=r"model-00002-of-00004\.safetensors"):
-        load_pretrained(tmp_path, jnp.float32)
-
-
-def test_an_index_without_a_map_is_named(tmp_path):
-    shutil.copytree(GOLDEN / "qwen3-untied", tmp_path, dirs_exist_ok=True)
-    (tmp_path / "model.safetensors.index.json").write_text("{}")
-    with pytest.raises(ValueError, match=r"index\.json has no 'weight_map'"):
-        load_pretrained(tmp_path, jnp.float32)
-
-
-def test_a_folder_without_safetensors_says_what_to_do(folder):
-    (folder / MODEL).rename(folder / "pytorch_model.bin")
-    with pytest.raises(ValueError, match=r"neither model\.safetensors nor .* must be saved as"):
-        load_pretrained(folder, jnp.float32)
-
-
-def test_a_truncated_file_is_named(folder):
-    (folder / MODEL).write_bytes((folder / MODEL).read_bytes()[:1000])
-    with pytest.raises(ValueError, match=r"model\.safetensors is not a readable safetensors file"):
-        load_pretrained(folder, jnp.float32)
+@pytest.mark.parametrize(
+    ("harm", "message"),
+    [
+        (
+            lambda folder: (folder / "model-00002-of-00004.safetensors").unlink(),
+            r"model-00002-of-00004\.safetensors",
+        ),
+        (lambda folder: (folder / INDEX).write_text("{}"), r"index\.json has no 'weight_map'"),
+    ],
+)
+def test_broken_shards_are_refused_by_name(sharded, harm, message):
+    harm(sharded)
+    with pytest.raises(ValueError, match=message):
+        load_pretrained(sharded, jnp.float32)
 
 
 @pytest.mark.parametrize(
@@ -231,6 +232,7 @@ for folder in sys.argv[1:]:
 """
 
 
+@pytest.mark.slow
 def test_a_config_that_promises_more_than_the_files_hold_costs_no_memory(folder, tmp_path):
     wide = shutil.copytree(folder, tmp_path / "wide")
     edit_config(folder, num_hidden_layers=10**6, layer_types=None)
@@ -270,11 +272,6 @@ def test_the_free_memory_is_that_of_the_machine_or_of_its_container(tmp_path, mo
     assert pretrained.free_bytes() == 142_000
     (tmp_path / "memory.max").write_text("max\n")
     assert pretrained.free_bytes() > 142_000
-
-
-@pytest.fixture
-def sharded(tmp_path):
-    return Path(shutil.copytree(GOLDEN / "qwen3-untied", tmp_path / "qwen3"))
 
 
 def edit_index(folder, **places):
@@ -368,6 +365,7 @@ for most in (0, 4096):
 """
 
 
+@pytest.mark.slow
 def test_a_disk_that_is_full_is_told_by_the_files_name_and_keeps_the_old_model(tmp_path):
     command = [sys.executable, "-c", FULL, str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
@@ -384,11 +382,6 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path):
         save_pretrained(tmp_path / "file" / "model", config, make_params(config))
 
 
-def test_no_config_at_all(tmp_path):
-    with pytest.raises(ValueError, match=r"config\.json does not exist"):
-        load_pretrained(tmp_path, jnp.float32)
-
-
 def test_parameters_that_do_not_fit_are_refused_before_anything_is_written(tmp_path):
     config = make_config()
     params = make_params(config)
@@ -402,3 +395,39 @@ def test_parameters_that_do_not_fit_are_refused_before_anything_is_written(tmp_p
             tmp_path / "x", config, make_params(config), extra_fields={"vocab_size": 12}
         )
     assert not (tmp_path / "x").exists()
+
+
+NAME = "model.layers.1.mlp.up_proj.weight"
+
+
+def broken_folder(folder, value, *, sharded):
+    """A model's folder of which one weight has this value, in the second shard where there are."""
+    config = make_config()
+    save_pretrained(folder, config, make_params(config))
+    tensors = load_file(folder / MODEL)
+    tensors[NAME] = tensors[NAME].copy()
+    tensors[NAME].flat[3] = value
+    if not sharded:
+        save_file(tensors, folder / MODEL)
+        return folder / MODEL
+    (folder / MODEL).unlink()
+    shards = {name: "b.safetensors" if name == NAME else "a.safetensors" for name in tensors}
+    for shard in ("a.safetensors", "b.safetensors"):
+        save_file({n: tensors[n] for n in tensors if shards[n] == shard}, folder / shard)
+    (folder / INDEX).write_text(json.dumps({"weight_map": shards}))
+    return folder / "b.safetensors"
+
+
+@pytest.mark.parametrize("sharded", [False, True])
+@pytest.mark.parametrize("value", [np.nan, -np.inf])
+def test_a_model_is_refused_by_file_and_tensor(tmp_path, value, sharded):
+    file = broken_folder(tmp_path, value, sharded=sharded)
+    with pytest.raises(ValueError, match=f"^{file}: {NAME} has 1 of .* NaN or infinite"):
+        load_pretrained(tmp_path, jnp.float32)
+
+
+def test_a_weight_that_overflows_in_the_wanted_dtype_is_refused(tmp_path):
+    broken_folder(tmp_path, np.float32(3.4e38), sharded=False)
+    load_pretrained(tmp_path, jnp.float32)
+    with pytest.raises(ValueError, match="infinite as bfloat16"):
+        load_pretrained(tmp_path, jnp.bfloat16)

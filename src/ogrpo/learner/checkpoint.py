@@ -106,7 +106,8 @@ class Checkpoints:
 
     def listed(self) -> list[int]:
         """Returns the steps that this process sees on disk, without asking the others."""
-        return sorted(int(path.name) for path in self._folders())
+        paths = self._folder.iterdir() if self._folder.is_dir() else ()
+        return sorted(int(path.name) for path in paths if path.name.isdecimal() and path.is_dir())
 
     def damage(self, step: int) -> str | None:
         """Returns the first difference of checkpoint `step` from its manifest, read once, or None.
@@ -144,7 +145,6 @@ class Checkpoints:
         require_finite(arrays, f"the checkpoint of step {step} is not written, older ones stay")
         draft = f"{WRITING}{step}"
         try:
-            self.make()
             on_first(lambda: self._begin(draft))
             self._orbax.save(self._link / draft / "arrays", args=ocp.args.StandardSave(arrays))
             on_first(lambda: self._complete(draft, step, progress))
@@ -189,14 +189,8 @@ class Checkpoints:
         self._damages.pop(step, None)
         return from_first(lambda: self._move(step))
 
-    def _entries(self) -> list[Path]:
-        return [*self._folder.iterdir()] if self._folder.is_dir() else []
-
-    def _folders(self) -> list[Path]:
-        return [path for path in self._entries() if path.name.isdecimal() and path.is_dir()]
-
     def _clean(self) -> None:
-        for path in self._entries():
+        for path in [*self._folder.iterdir()] if self._folder.is_dir() else ():
             if LEFT_OVER.fullmatch(path.name):
                 shutil.rmtree(path)
 
@@ -210,6 +204,7 @@ class Checkpoints:
             raise CheckpointError(f"the checkpoint {folder} is damaged: {error}") from error
 
     def _begin(self, draft: str) -> None:
+        make_folder(self._folder)
         shutil.rmtree(self._folder / draft, ignore_errors=True)
         (self._folder / draft).mkdir()
 

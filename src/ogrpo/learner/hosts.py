@@ -50,21 +50,37 @@ def from_first(fn: Callable[[], T]) -> T:
     """
     if not several():
         return fn()
-    outcome = _attempt(fn) if is_first() else None
-    outcome = _spoken(outcome)
+    outcome: Any = None
+    if is_first():
+        try:
+            outcome = fn()
+        except Exception as error:  # Not handled here: every process raises it.
+            outcome = Unable(_portable(error))
+    client, name, patience = _service()
+    if is_first():
+        data = pickle.dumps(outcome)
+        pieces = [data[start : start + PIECE] for start in range(0, len(data), PIECE)]
+        for n, piece in enumerate(pieces):
+            client.key_value_set_bytes(f"{name}/{n}", piece)
+        client.key_value_set_bytes(f"{name}/pieces", str(len(pieces)).encode())
+    else:
+        count = int(client.blocking_key_value_get_bytes(f"{name}/pieces", patience))
+        read = (client.blocking_key_value_get_bytes(f"{name}/{n}", patience) for n in range(count))
+        outcome = pickle.loads(b"".join(read))
+    _clear(client, name, patience)
     if isinstance(outcome, Unable):
         raise outcome.error
     return cast(T, outcome)
 
 
 def on_first(fn: Callable[[], T]) -> T | None:
-    """Calls `fn` in the first process alone, and returns its result there and None elsewhere.
+    """Calls `fn` in the first process alone; returns its result there, and None elsewhere.
 
-    An error of it is raised by all.
+    All raise its error.
     """
-    kept: list[T] = []
-    from_first(lambda: kept.append(fn()))
-    return kept[0] if kept else None
+    results: list[T] = []
+    from_first(lambda: results.append(fn()))
+    return results[0] if results else None
 
 
 def everyone(value: T) -> list[T]:
@@ -75,7 +91,7 @@ def everyone(value: T) -> list[T]:
     client.key_value_set_bytes(f"{name}/{jax.process_index():08d}", pickle.dumps(value))
     client.wait_at_barrier(f"{name}/said", patience)
     entries = sorted(client.key_value_dir_get_bytes(f"{name}/"))
-    _forget(client, name, patience)
+    _clear(client, name, patience)
     return [pickle.loads(data) for _, data in entries]
 
 
@@ -108,22 +124,14 @@ def fetch(tree: Any, *, everywhere: bool = True) -> Any:
     """
     if not several():
         return tree
-    return jax.tree.map(lambda leaf: _whole(leaf, keep=everywhere or is_first()), tree)
 
+    def whole(leaf: Any) -> np.ndarray | None:
+        cut = isinstance(leaf, jax.Array) and not leaf.is_fully_addressable
+        if cut and not leaf.is_fully_replicated:
+            leaf = multihost_utils.process_allgather(leaf, tiled=True)
+        return np.asarray(leaf) if everywhere or is_first() else None
 
-def _whole(leaf: Any, *, keep: bool) -> np.ndarray | None:
-    if isinstance(leaf, jax.Array) and not leaf.is_fully_addressable:
-        replicated = leaf.is_fully_replicated
-        host = leaf if replicated else multihost_utils.process_allgather(leaf, tiled=True)
-        return np.asarray(host) if keep else None
-    return np.asarray(leaf) if keep else None
-
-
-def _attempt(fn: Callable[[], Any]) -> Any:
-    try:
-        return fn()
-    except Exception as error:  # Not handled here: every process raises it.
-        return Unable(_portable(error))
+    return jax.tree.map(whole, tree)
 
 
 def _portable(error: Exception) -> Exception:
@@ -137,31 +145,14 @@ def _portable(error: Exception) -> Exception:
     return error
 
 
-def _spoken(value: Any) -> Any:
-    """Broadcasts the first process's value; what the others pass is not read."""
-    client, name, patience = _service()
-    if is_first():
-        data = pickle.dumps(value)
-        pieces = [data[start : start + PIECE] for start in range(0, len(data), PIECE)]
-        for n, piece in enumerate(pieces):
-            client.key_value_set_bytes(f"{name}/{n}", piece)
-        client.key_value_set_bytes(f"{name}/pieces", str(len(pieces)).encode())
-    else:
-        count = int(client.blocking_key_value_get_bytes(f"{name}/pieces", patience))
-        read = (client.blocking_key_value_get_bytes(f"{name}/{n}", patience) for n in range(count))
-        value = pickle.loads(b"".join(read))
-    _forget(client, name, patience)
-    return value
-
-
 def _service() -> tuple[Any, str, int]:
     """Returns JAX's coordination service, the name of this exchange, and milliseconds to wait."""
     patience = int(PATIENCE.total_seconds() * 1000)
     return multihost.get_jax_distributed_client(), f"ogrpo/{next(_turns)}", patience
 
 
-def _forget(client: Any, name: str, patience: int) -> None:
-    """Clears an exchange away, once everyone has read it."""
+def _clear(client: Any, name: str, patience: int) -> None:
+    """Deletes an exchange once every process has read it."""
     client.wait_at_barrier(f"{name}/read", patience)
     if is_first():
         client.key_value_delete(f"{name}/")

@@ -143,16 +143,15 @@ def make_layout(
         transform_non_params=lambda _: everywhere,
     )
     batch = NamedSharding(mesh, PartitionSpec(BATCH_AXES))
-    tables = jax.tree.map(partial(_with_whole_tables, mesh=mesh), join(axes, frozen_axes))
+
+    def gathered(leaf: Axes) -> NamedSharding:
+        is_table, spec = any(axis.name == "vocab" for axis in leaf.axes), part_spec(leaf, mesh)
+        cut = [None if is_table and name == "fsdp" else name for name in spec]
+        return NamedSharding(mesh, PartitionSpec(*cut))
+
+    tables = jax.tree.map(gathered, join(axes, frozen_axes))
     placed_state = TrainState(placed, moments, cast(Any, everywhere), frozen=frozen)
     return MeshLayout(mesh, placed_state, batch, everywhere, tables)
-
-
-def _with_whole_tables(axes: Axes, mesh: Mesh) -> NamedSharding:
-    spec = part_spec(axes, mesh)
-    is_table = any(axis.name == "vocab" for axis in axes.axes)
-    kept = [None if is_table and name == "fsdp" else name for name in spec]
-    return NamedSharding(mesh, PartitionSpec(*kept))
 
 
 def check_prompts(mesh: Mesh, prompts: int, microbatches: int) -> None:
@@ -173,14 +172,14 @@ def place(tree: Any, where: Any) -> Any:
     """
     if not several():
         return jax.device_put(tree, where)
-    return jax.tree.map(lambda to, part: jax.tree.map(partial(_share, to=to), part), where, tree)
 
+    def share(to: NamedSharding, leaf: Any) -> Array:
+        if isinstance(leaf, Array) and not leaf.is_fully_addressable:
+            return leaf if leaf.sharding == to else jax.jit(_same, out_shardings=to)(leaf)
+        host = np.asarray(leaf)
+        return jax.make_array_from_callback(host.shape, to, lambda index: host[index])
 
-def _share(leaf: Any, to: NamedSharding) -> Array:
-    if isinstance(leaf, Array) and not leaf.is_fully_addressable:
-        return leaf if leaf.sharding == to else jax.jit(_same, out_shardings=to)(leaf)
-    host = np.asarray(leaf)
-    return jax.make_array_from_callback(host.shape, to, lambda index: host[index])
+    return jax.tree.map(lambda to, part: jax.tree.map(partial(share, to), part), where, tree)
 
 
 def _same(x: Array) -> Array:

@@ -1,4 +1,4 @@
-"""Steps that read only the written part of the cache draw what steps that read all of it draw."""
+"""Steps that read the written part of the cache, on fewer rows as they end, draw the same samples."""
 
 import math
 import re
@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from jax.experimental import io_callback
 
+from ogrpo.batch import take
 from ogrpo.policy import sample
 from ogrpo.policy.attention import attend
 from ogrpo.policy.decoder import unstack
@@ -40,20 +41,25 @@ def test_lengths_double(least, length, expected):
 
 
 @pytest.mark.parametrize(
-    ("family", "apart", "halvings"), [("Qwen2", False, 0), ("Qwen3", True, 0), ("Qwen2", True, 2)]
+    ("family", "apart", "how", "atol"),
+    [
+        ("Qwen2", False, {"least_read": 3}, 2e-6),
+        ("Qwen3", True, {"halvings": 2}, 1e-5),
+        ("Qwen2", True, {"least_read": 3, "halvings": 2}, 2e-6),
+    ],
 )
-def test_reading_what_is_written_changes_no_sample(family, apart, halvings):
+def test_reading_what_is_written_on_fewer_rows_changes_no_sample(family, apart, how, atol):
     config = make_config(family)
     params, batch = make_params(config), ragged_batch(config)
     used, longest = unstack(params) if apart else params, 0
     for eos_id, seed, greedy in product((3, 7), range(2), (False, True)):
         changes = {"eos_id": eos_id, "seed": seed, "greedy": greedy}
         whole = run(config, params, batch, **changes)
-        part = run(config, used, batch, least_read=3, halvings=halvings, **changes)
+        part = run(config, used, batch, **how, **changes)
         for name in ("token_ids", "mask", "finished"):
             np.testing.assert_array_equal(getattr(part, name), getattr(whole, name))
         longest = max(longest, int(whole.mask.sum(-1).max()))
-        np.testing.assert_allclose(part.log_probs, whole.log_probs, rtol=1e-6, atol=2e-6)
+        np.testing.assert_allclose(part.log_probs, whole.log_probs, rtol=1e-6, atol=atol)
     assert longest > 24, "the case must reach the longest read"
 
 
@@ -75,6 +81,36 @@ def test_a_step_reads_the_least_length_that_holds_what_is_written():
     expected = [int(lengths[lengths >= past].min()) for past in range(steps)]
     assert sorted(reads) == expected
     assert set(reads) == {3, 6, 12, 15}
+
+
+def test_halving_goes_on_with_the_unfinished_rows_alone():
+    config = make_config()
+    params, batch = make_params(config), ragged_batch(config)
+    widths = []
+
+    def attention_fn(queries, segments):
+        if len(segments) == 3:
+            rows = queries.shape[0] * queries.shape[1]
+            io_callback(lambda: widths.append(rows), None, ordered=True)
+        return attend(queries, segments)
+
+    samples = run(config, params, batch, attention_fn=attention_fn, halvings=2, temperature=0.7)
+    jax.effects_barrier()
+    lengths = np.asarray(samples.mask.sum(-1)).ravel()
+    unfinished = [int(np.sum(lengths > step)) for step in range(1, lengths.max())]
+    expected = [15 if count > 7 else 7 if count > 3 else 3 for count in unfinished]
+    assert widths[::2] == widths[1::2] == expected
+    assert set(expected) == {15, 7, 3}, "the case must halve twice"
+
+
+def test_one_row_cannot_be_halved():
+    config = make_config()
+    params, batch = make_params(config), ragged_batch(config)
+    one = take(batch, slice(1))
+    plain, halved = (
+        run(config, params, one, group_size=1, max_tokens=6, halvings=n) for n in (0, 4)
+    )
+    jax.tree.map(np.testing.assert_array_equal, plain, halved)
 
 
 def test_a_step_writes_the_cache_in_place():
