@@ -19,8 +19,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ogrpo.data.replay import BufferLimits, Fifo, Layout, ReplayBuffer
-from ogrpo.data.replay.columns import Columns, narrow
-from ogrpo.data.replay.stretches import no_stretches
+from ogrpo.data.replay.columns import Columns, narrow, no_stretches
 
 G, BATCH, PROMPT = 8, 64, 16
 LAYOUT = Layout(group_size=G, vocab_size=50_000)

@@ -1,4 +1,4 @@
-"""What a batch is at each of its stages: one type for each, free of JAX, built by name.
+"""The types of a batch, one for each of its stages, free of JAX and built by name.
 
     groups -> Batch of numpy arrays (padded, perhaps with a Packing) -> the same Batch of
     jax.Arrays, after one jax.tree.map(jnp.asarray, batch) -> PolicyOutput
@@ -16,7 +16,7 @@ Array = TypeVar("Array")
 
 
 class Packing(NamedTuple, Generic[Array]):
-    """Where each token of a batch stands, int32, for each of K parts of N/K groups.
+    """The place of each token of a batch, int32, for each of K parts of N/K groups.
 
     A place is an index into a part's row of M tokens; M itself stands for no place. The row begins
     with R places whose next token is asked for. Groups may be left out: A of them are in the row.
@@ -99,12 +99,12 @@ class Batch(NamedTuple, Generic[Array]):
 
     @property
     def active_mask(self) -> Any:
-        """bool [N, G, T]: tokens that carry loss, and that normalisers and metrics count."""
+        """Tokens that carry loss, and that normalisers and metrics count, bool [N, G, T]."""
         return self.completion_mask & self.loss_mask  # pyright: ignore[reportOperatorIssue]
 
 
 class PolicyOutput(NamedTuple, Generic[Array]):
-    """What a policy says of tokens: of a batch's completions, [N, G, T], unless told otherwise."""
+    """A policy's values for tokens: for a batch's completions, [N, G, T], unless said otherwise."""
 
     log_probs: Array
     """float32, log pi of each token."""
@@ -115,13 +115,13 @@ class PolicyOutput(NamedTuple, Generic[Array]):
 
 
 VALUE_HEAD = "value_head"
-"""What a value head is called among a policy's parameters, which nobody but the trainer sees."""
+"""Name of a value head among a policy's parameters; only the trainer sees it."""
 
 
 def tokens_only(
     *, prompt_ids: Any, prompt_mask: Any, completion_ids: Any, completion_mask: Any
 ) -> Batch[Any]:
-    """A batch of which the tokens alone matter: to be scored or imitated, not yet judged.
+    """Returns a batch of tokens alone, to be scored or imitated and not yet judged.
 
     Every completion token carries loss; log-probs, rewards and versions are 0.
 
@@ -144,13 +144,13 @@ def tokens_only(
     )
 
 
-def take(batch: Batch[np.ndarray], chosen: Any) -> Batch[np.ndarray]:
-    """The groups that an index array or a slice chooses, in its order.
+def take(batch: Batch[np.ndarray], groups: Any) -> Batch[np.ndarray]:
+    """Returns the groups that an index array or a slice selects, in its order.
 
     Raises:
-        ValueError: the batch has a packing, which says where its own groups stand.
+        ValueError: the batch has a packing, whose places are those of all its groups.
     """
     if batch.packing is not None:
         raise ValueError("groups are taken from a batch with a packing: take them, then pack them")
-    given = {name: array for name, array in batch._asdict().items() if array is not None}
-    return batch._replace(**{name: array[chosen] for name, array in given.items()})
+    arrays = {name: array for name, array in batch._asdict().items() if array is not None}
+    return batch._replace(**{name: array[groups] for name, array in arrays.items()})

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from ogrpo.data.batching import PromptStream, fits, pad_groups
+from ogrpo.data.batching import PromptStream, pad_groups
 from ogrpo.protocol import Completion, Group
 
 P, T = 5, 4
@@ -73,6 +73,14 @@ def test_padding_loses_nothing_and_pads_to_the_right(groups, pad_id):
             assert batch.policy_versions[n, g] == done.policy_version
             assert_row(batch.loss_mask[n, g], mask, done.carries_loss, False)
     np.testing.assert_array_equal(batch.rewards, rewards_of(groups))
+    n, g = len(groups), len(groups[0].completions)
+    assert [(x.shape, x.dtype) for x in batch if x is not None] == [
+        ((n, P), np.int32),
+        ((n, P), np.bool_),
+        *(((n, g, T), dtype) for dtype in (np.int32, np.bool_, np.bool_, np.float32)),
+        ((n, g), np.float32),
+        ((n, g), np.int32),
+    ]
 
 
 def assert_row(row, mask, expected, padding) -> None:
@@ -81,38 +89,19 @@ def assert_row(row, mask, expected, padding) -> None:
     np.testing.assert_array_equal(mask, np.arange(len(row)) < len(expected))
 
 
-@given(group_lists())
-def test_shapes_and_types(groups):
-    batch = pad_groups(groups, P, T, rewards=rewards_of(groups))
-    n, g = len(groups), len(groups[0].completions)
-    assert [(x.shape, x.dtype) for x in batch if x is not None] == [
-        ((n, P), np.int32),
-        ((n, P), np.bool_),
-        ((n, g, T), np.int32),
-        ((n, g, T), np.bool_),
-        ((n, g, T), np.bool_),
-        ((n, g, T), np.float32),
-        ((n, g), np.float32),
-        ((n, g), np.int32),
-    ]
-
-
-def test_what_does_not_fit_is_an_error_that_names_both_numbers():
-    with pytest.raises(ValueError, match="prompt of 6 tokens does not fit in prompt_length 5"):
-        pad_groups([group(prompt=6)], P, T, rewards=np.zeros((1, 2), np.float32))
-    with pytest.raises(ValueError, match=r"completion of 5 tokens .* completion_length 4"):
-        pad_groups([group(length=5)], P, T, rewards=np.zeros((1, 2), np.float32))
-    with pytest.raises(ValueError, match=r"rewards are \(2,\); give \(1, 2\)"):
-        pad_groups([group()], P, T, rewards=np.zeros(2, np.float32))
-    assert fits([1] * P, P)
-    assert not fits(np.ones(P + 1, np.int32), P)
-
-
-@pytest.mark.parametrize("groups", [[], [group(size=2), group(size=3)]])
-def test_a_batch_needs_groups_of_one_size(groups):
-    sizes = sorted({len(g.completions) for g in groups})
-    with pytest.raises(ValueError, match=f"group sizes are {sizes}".replace("[", r"\[")):
-        pad_groups(groups, P, T, rewards=np.zeros((2, 2), np.float32))
+@pytest.mark.parametrize(
+    ("groups", "rewards", "message"),
+    [
+        ([group(prompt=6)], (1, 2), "prompt of 6 tokens does not fit in prompt_length 5"),
+        ([group(length=5)], (1, 2), r"completion of 5 tokens .* completion_length 4"),
+        ([group()], (2,), r"rewards are \(2,\); give \(1, 2\)"),
+        ([], (2, 2), r"group sizes are \[\]"),
+        ([group(size=2), group(size=3)], (2, 2), r"group sizes are \[2, 3\]"),
+    ],
+)
+def test_what_does_not_fit_is_an_error_that_names_both_numbers(groups, rewards, message):
+    with pytest.raises(ValueError, match=message):
+        pad_groups(groups, P, T, rewards=np.zeros(rewards, np.float32))
 
 
 @given(
@@ -128,13 +117,10 @@ def test_every_epoch_visits_every_problem_once(n_problems, batch_size, seed):
         np.testing.assert_array_equal(np.sort(epoch), np.arange(n_problems))
 
 
-def test_epochs_differ_and_seeds_differ():
+def test_epochs_and_seeds_differ_and_a_step_needs_only_its_number():
     first, second = (PromptStream(50, 50, 0).indices(step) for step in (0, 1))
     assert not np.array_equal(first, second)
     assert not np.array_equal(first, PromptStream(50, 50, 1).indices(0))
-
-
-def test_a_step_needs_only_its_number():
     stream = PromptStream(10, 4, 0)
     history = [stream.indices(step) for step in range(9)]
     np.testing.assert_array_equal(PromptStream(10, 4, 0).indices(8), history[8])

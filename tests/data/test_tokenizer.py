@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ogrpo.data.tokenizer import EOS, PAD, UNKNOWN, TextTokenizer, train_bpe, word_level
+from ogrpo.data.tokenizer import EOS, PAD, TEMPLATE, UNKNOWN, TextTokenizer, train_bpe, word_level
 from ogrpo.tasks.arithmetic import vocabulary
 
 WORDS = vocabulary()
@@ -13,6 +13,7 @@ WORD_LEVEL = word_level(WORDS)
 CORPUS = ["Tom has 12 apples .", "Ann buys 7 pears and 12 plums .", "#### 1,234"] * 3
 BPE = train_bpe(CORPUS, 300)
 BOTH = pytest.mark.parametrize("tokenizer", [WORD_LEVEL, BPE], ids=["word-level", "bpe"])
+VOCAB, CONFIG = "tokenizer.json", "tokenizer_config.json"
 CHAT = "{% for m in messages %}[{{ m.role }}] {{ m.content }} {{ eos_token }}{% endfor %}[reply]"
 
 
@@ -32,12 +33,9 @@ def test_any_text_comes_back_from_bytes(text):
         assert BPE.decode(BPE.encode(text)) == text
 
 
-def test_numbers_are_one_token_each():
+def test_the_default_vocabulary_has_one_token_a_number():
     numbers = [str(n) for n in range(100)]
     assert WORD_LEVEL.encode(" ".join(numbers)).tolist() == list(range(100))
-
-
-def test_sizes_of_the_default_vocabulary():
     assert WORD_LEVEL.vocab_size == len(WORDS) + 3
     assert WORD_LEVEL.padded_vocab_size(16) == 176
     assert WORD_LEVEL.padded_vocab_size(1) == WORD_LEVEL.vocab_size
@@ -107,9 +105,6 @@ def test_a_saved_tokenizer_is_read_back(tokenizer, tmp_path):
     assert (read.eos_id, read.pad_id) == (tokenizer.eos_id, tokenizer.pad_id)
     assert read.config == tokenizer.config
     assert read.chat_template is None
-
-
-def test_a_chat_template_is_saved_and_read_back(tmp_path):
     train_bpe(CORPUS, 300, chat_template=CHAT).save(tmp_path)
     assert TextTokenizer.load(tmp_path).chat_template == CHAT
 
@@ -141,61 +136,40 @@ def test_an_end_of_sequence_that_is_no_token_is_an_error(tmp_path, eos):
         TextTokenizer.load(folder_with(tmp_path, eos_token=eos))
 
 
-def test_a_folder_without_a_tokenizer_is_an_error_that_names_the_file(tmp_path):
-    with pytest.raises(ValueError, match=r"tokenizer\.json is missing; a tokenizer folder holds"):
-        TextTokenizer.load(tmp_path)
-    (tmp_path / "tokenizer.json").write_text(BPE.backend.to_str())
-    with pytest.raises(ValueError, match=r"tokenizer_config\.json is missing"):
-        TextTokenizer.load(tmp_path)
-    (tmp_path / "tokenizer_config.json").write_text("{")
-    with pytest.raises(ValueError, match=r"tokenizer_config\.json is not JSON"):
-        TextTokenizer.load(tmp_path)
-    (tmp_path / "tokenizer_config.json").write_text("{}")
-    (tmp_path / "tokenizer.json").write_text("{}")
-    with pytest.raises(ValueError, match=r"tokenizer\.json is no tokenizer"):
-        TextTokenizer.load(tmp_path)
-
-
 @pytest.mark.parametrize(
     ("file", "change", "message"),
     [
-        ("tokenizer.json", lambda text: text[: len(text) // 2], "is not JSON"),
-        ("tokenizer.json", lambda _: "[]", "must hold a JSON object, got list"),
-        ("tokenizer.json", lambda text: text.replace('"BPE"', '"Bpe"'), "no tokenizer that can"),
-        (
-            "tokenizer.json",
-            lambda text: text.replace('"vocab"', '"words"'),
-            "no tokenizer that can",
-        ),
-        ("tokenizer.json", lambda text: text.replace('"vocab":', '"vocab": 1, "was":'), "no token"),
-        ("tokenizer.json", lambda text: '{"model": ' + "[" * 9999, "nested deeper than 100"),
-        ("tokenizer_config.json", lambda _: "[]", "must hold a JSON object, got list"),
-        ("tokenizer_config.json", lambda _: '{"eos_token": 7}', "'eos_token' is 7: give a text"),
-        ("tokenizer_config.json", lambda _: '{"eos_token": {"text": "x"}}', "'eos_token' is {"),
-        ("tokenizer_config.json", lambda _: '{"chat_template": 7}', "'chat_template' is 7: give"),
-        ("tokenizer_config.json", lambda _: '{"chat_template": [7]}', r"'chat_template' is \[7\]"),
-        (
-            "tokenizer_config.json",
-            lambda _: '{"chat_template": "{% if"}',
-            "is no chat template: unexpected",
-        ),
+        (VOCAB, None, "is missing; a tokenizer folder holds"),
+        (VOCAB, lambda text: text[: len(text) // 2], "is not JSON"),
+        (VOCAB, lambda _: "{}", "is no tokenizer"),
+        (VOCAB, lambda _: "[]", "must hold a JSON object, got list"),
+        (VOCAB, lambda text: text.replace('"BPE"', '"Bpe"'), "no tokenizer that can"),
+        (VOCAB, lambda text: text.replace('"vocab"', '"words"'), "no tokenizer that can"),
+        (VOCAB, lambda text: text.replace('"vocab":', '"vocab": 1, "was":'), "no tokenizer that"),
+        (VOCAB, lambda text: '{"model": ' + "[" * 9999, "nested deeper than 100"),
+        (CONFIG, None, "is missing"),
+        (CONFIG, lambda _: "{", "is not JSON"),
+        (CONFIG, lambda _: "[]", "must hold a JSON object, got list"),
+        (CONFIG, lambda _: '{"eos_token": 7}', "'eos_token' is 7: give a text"),
+        (CONFIG, lambda _: '{"eos_token": {"text": "x"}}', "'eos_token' is {"),
+        (CONFIG, lambda _: '{"chat_template": 7}', "'chat_template' is 7: give"),
+        (CONFIG, lambda _: '{"chat_template": [7]}', r"'chat_template' is \[7\]"),
+        (CONFIG, lambda _: '{"chat_template": "{% if"}', "is no chat template: unexpected"),
+        (TEMPLATE, lambda _: b"\xff", "is not UTF-8"),
+        (TEMPLATE, lambda _: b"{% for %}", "is no chat template"),
     ],
 )
 def test_a_broken_file_is_told_by_its_name(tmp_path, file, change, message):
     BPE.save(tmp_path)
-    text = change((tmp_path / file).read_text())
-    (tmp_path / file).write_text(text)
+    path = tmp_path / file
+    if change is None:
+        path.unlink()
+    else:
+        content = change(path.read_text() if path.exists() else "")
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
     with pytest.raises(ValueError, match=message) as caught:
         TextTokenizer.load(tmp_path)
-    assert str(tmp_path / file) in str(caught.value)
-
-
-def test_a_chat_template_that_is_no_text_is_told_by_its_name(tmp_path):
-    BPE.save(tmp_path)
-    for content, message in ((b"\xff", "is not UTF-8"), (b"{% for %}", "is no chat template")):
-        (tmp_path / "chat_template.jinja").write_bytes(content)
-        with pytest.raises(ValueError, match=rf"chat_template\.jinja {message}"):
-            TextTokenizer.load(tmp_path)
+    assert str(path) in str(caught.value)
 
 
 @BOTH
@@ -205,12 +179,11 @@ def test_sample_texts_show_the_whole_of_a_small_vocabulary(tokenizer):
     assert any(EOS in text and PAD in text for _, text in texts)
 
 
-def test_sample_texts_tell_one_tokenizer_from_another():
+def test_sample_texts_differ_where_tokenizers_do():
     swapped = word_level([*WORDS[:-2], WORDS[-1], WORDS[-2]])
-    assert [ids for ids, _ in WORD_LEVEL.sample_texts()] == [
-        ids for ids, _ in swapped.sample_texts()
-    ]
-    assert WORD_LEVEL.sample_texts() != swapped.sample_texts()
+    texts, others = WORD_LEVEL.sample_texts(), swapped.sample_texts()
+    assert [ids for ids, _ in texts] == [ids for ids, _ in others]
+    assert texts != others
 
 
 def test_sample_texts_of_a_large_vocabulary_are_few():

@@ -10,7 +10,6 @@ import pyarrow.parquet as pq
 import pytest
 
 from ogrpo.data.replay import BufferLimits, Experience, Fifo, Layout, ReplayBuffer, segments
-from ogrpo.data.replay.columns import unpack
 from ogrpo.data.tokenizer import train_bpe, word_level
 from ogrpo.evaluation import AnswerFile, read_answers
 from ogrpo.protocol import Completion, Group
@@ -25,7 +24,7 @@ from ogrpo.rewards.text import same_text
 from ogrpo.rewards.tool_calls import ToolCalls
 from ogrpo.tasks.rows import read_rows
 from ogrpo.tasks.task import Task
-from tests.data.replay.make import facts
+from tests.data.replay.make import contents, facts
 from tests.evaluation.engines import record
 
 HERE = Path(__file__).parent / "big_list_of_naughty_strings"
@@ -133,8 +132,10 @@ def test_a_replay_buffer_gives_their_tokens_back(tmp_path):
     buffer = ReplayBuffer.open(*arguments, state=None, segment_groups=64)
     buffer.insert(kept)
     buffer.flush()
-    found = [unpack(segments.read(one, layout)) for one in segments.listed(tmp_path / "replay")]
-    assert [facts(one) for part in found for one in part] == [facts(one) for one in kept]
+    found = [
+        contents(segments.read(one, layout)[0]) for one in segments.listed(tmp_path / "replay")
+    ]
+    assert [one for part in found for one in part] == [facts(one) for one in kept]
     assert len(ReplayBuffer.open(*arguments, state=None, segment_groups=64)) == len(STRINGS)
 
 

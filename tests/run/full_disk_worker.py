@@ -28,7 +28,7 @@ SIZE = 32 << 20
 KINDS: dict[str, tuple[Any, str, int]] = {
     "config": (RunDir, "write_config", 0),
     "metrics": (MetricsWriter, "write", 0),
-    "segment": (segments, "place", 4096),
+    "segment": (segments, "write", 4096),
     "checkpoint": (Checkpoints, "save", 256 << 10),
     "model": (ending, "save_model", 128 << 10),
     "report": (run_page, "write_text", 4096),

@@ -1,4 +1,4 @@
-"""From groups to right-padded arrays, and the order in which prompts are visited."""
+"""Pads groups to arrays, and visits problems in a seeded order."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,12 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ogrpo.batch import Batch
-from ogrpo.protocol import BoolArray, Completion, FloatArray, Group, IntArray
-
-
-def fits(prompt: Sequence[int] | IntArray, prompt_length: int) -> bool:
-    """Tell whether a prompt of token ids fits: filter (and count) with this before generating."""
-    return len(prompt) <= prompt_length
+from ogrpo.protocol import BoolArray, FloatArray, Group
 
 
 def pad_groups(
@@ -24,7 +19,7 @@ def pad_groups(
     rewards: FloatArray,
     pad_id: int = 0,
 ) -> Batch[np.ndarray]:
-    """Pad groups to `P = prompt_length` and `T = completion_length`; nothing is cut.
+    """Pads groups on the right to `P = prompt_length` and `T = completion_length`; cuts nothing.
 
     Args:
         groups: `N` of them, of `G` completions each.
@@ -37,63 +32,54 @@ def pad_groups(
         ValueError: no groups, groups of different sizes, a sequence longer than its axis, or
             rewards of another shape.
     """
-    size = _common_group_size(groups)
-    completions = [completion for group in groups for completion in group.completions]
-    prompt_ids, prompt_mask = _pad("prompt", [g.prompt_ids for g in groups], prompt_length, pad_id)
-    ids, mask = _pad("completion", [c.token_ids for c in completions], completion_length, pad_id)
-    shape = (len(groups), size, completion_length)
-    if rewards.shape != shape[:2]:
-        raise ValueError(
-            f"rewards are {rewards.shape}; give {shape[:2]}, one for each completion of each group."
-        )
-    return Batch(
-        prompt_ids=prompt_ids,
-        prompt_mask=prompt_mask,
-        completion_ids=ids.reshape(shape),
-        completion_mask=mask.reshape(shape),
-        loss_mask=_scatter([c.carries_loss for c in completions], mask, np.bool_).reshape(shape),
-        behavior_log_probs=_scatter([c.log_probs for c in completions], mask, np.float32).reshape(
-            shape
-        ),
-        rewards=rewards,
-        policy_versions=_versions(completions).reshape(shape[:2]),
-    )
-
-
-def _common_group_size(groups: Sequence[Group]) -> int:
     sizes = sorted({len(group.completions) for group in groups})
     if len(sizes) != 1:
         raise ValueError(
             f"group sizes are {sizes}; a batch needs at least one group and one size for all."
         )
-    return sizes[0]
-
-
-def _pad(
-    name: str, rows: Sequence[IntArray], length: int, pad_id: int
-) -> tuple[IntArray, BoolArray]:
-    sizes = np.array([len(row) for row in rows])
-    if sizes.max() > length:
+    shape = (len(groups), sizes[0])
+    if rewards.shape != shape:
         raise ValueError(
-            f"a {name} of {sizes.max()} tokens does not fit in {name}_length {length}; "
+            f"rewards are {rewards.shape}; give {shape}, one for each completion of each group."
+        )
+    done = [completion for group in groups for completion in group.completions]
+    prompts = np.array([len(group.prompt_ids) for group in groups])
+    prompt_mask = length_mask("prompt", prompts, prompt_length)
+    lengths = np.array([len(completion.token_ids) for completion in done]).reshape(shape)
+    mask = length_mask("completion", lengths, completion_length)
+    return Batch(
+        prompt_ids=fill(prompt_mask, np.concatenate([g.prompt_ids for g in groups]), pad_id),
+        prompt_mask=prompt_mask,
+        completion_ids=fill(mask, np.concatenate([c.token_ids for c in done]), pad_id),
+        completion_mask=mask,
+        loss_mask=fill(mask, np.concatenate([c.carries_loss for c in done]), False, np.bool_),
+        behavior_log_probs=fill(mask, np.concatenate([c.log_probs for c in done]), 0, np.float32),
+        rewards=rewards,
+        policy_versions=np.array([c.policy_version for c in done], np.int32).reshape(shape),
+    )
+
+
+def length_mask(name: str, lengths: npt.NDArray[np.integer], length: int) -> BoolArray:
+    """Returns the mask `[..., length]` of sequences of these `lengths`, True on tokens.
+
+    Raises:
+        ValueError: one is longer than `length`; `name` says of what ("prompt", "completion").
+    """
+    if lengths.max() > length:
+        raise ValueError(
+            f"a {name} of {lengths.max()} tokens does not fit in {name}_length {length}; "
             f"raise {name}_length, or leave it out beforehand."
         )
-    mask = np.arange(length) < sizes[:, None]
-    ids = np.full(mask.shape, pad_id, np.int32)
-    ids[mask] = np.concatenate(rows)
-    return ids, mask
+    return np.arange(length, dtype=np.int32) < lengths[..., None]
 
 
-def _scatter(
-    rows: Sequence[npt.NDArray[Any]], mask: BoolArray, dtype: type[np.generic]
+def fill(
+    mask: BoolArray, values: npt.NDArray[Any], padding: int, dtype: type[np.generic] = np.int32
 ) -> npt.NDArray[Any]:
-    values = np.zeros(mask.shape, dtype)
-    values[mask] = np.concatenate(rows)
-    return values
-
-
-def _versions(completions: Sequence[Completion]) -> IntArray:
-    return np.array([completion.policy_version for completion in completions], np.int32)
+    """Returns `padding`, and where the mask is True the `values`, in order."""
+    padded = np.full(mask.shape, padding, dtype)
+    padded[mask] = values
+    return padded
 
 
 @dataclass(frozen=True)
@@ -115,15 +101,14 @@ class PromptStream:
                 raise ValueError(f"{name} is {getattr(self, name)}; give at least 1.")
 
     def indices(self, step: int) -> npt.NDArray[np.int64]:
-        """Return the `batch_size` problem indices of a step, int64."""
+        """Returns the `batch_size` problem indices of a step, int64."""
         if step < 0:
             raise ValueError(f"step is {step}; steps count from 0.")
         places = np.arange(step * self.batch_size, (step + 1) * self.batch_size)
         epochs, offsets = np.divmod(places, self.n_problems)
-        order = {epoch: self._epoch(epoch) for epoch in np.unique(epochs).tolist()}
-        return np.array(
-            [order[epoch][offset] for epoch, offset in zip(epochs, offsets, strict=True)]
-        )
-
-    def _epoch(self, epoch: int) -> npt.NDArray[np.int64]:
-        return np.random.default_rng([self.seed, epoch]).permutation(self.n_problems)
+        orders = {
+            epoch: np.random.default_rng([self.seed, epoch]).permutation(self.n_problems)
+            for epoch in np.unique(epochs).tolist()
+        }
+        pairs = zip(epochs.tolist(), offsets.tolist(), strict=True)
+        return np.array([orders[epoch][offset] for epoch, offset in pairs])

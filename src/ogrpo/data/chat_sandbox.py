@@ -27,7 +27,7 @@ class _Generation(Extension):
     tags = {"generation"}  # noqa: RUF012
 
     def parse(self, parser: Parser) -> list[nodes.Node]:
-        """Render what is inside as it is."""
+        """Renders what is inside as it is."""
         next(parser.stream)
         return parser.parse_statements(("name:endgeneration",), drop_needle=True)
 
@@ -55,26 +55,26 @@ _compiled: Callable[[str], Template] = lru_cache(maxsize=16)(_SANDBOX.from_strin
 
 
 def render(template: str, arguments: dict[str, Any], seconds: float) -> dict[str, Any]:
-    """Return `{"result": TEXT}`, or `{"error": MESSAGE}` where the template fails."""
+    """Returns `{"result": TEXT}`, or `{"error": MESSAGE}` where the template fails."""
 
-    def rendered() -> str:
-        text = _compiled(template).render(**arguments)
-        if len(text) > MOST_CHARACTERS:
+    def text() -> str:
+        rendered = _compiled(template).render(**arguments)
+        if len(rendered) > MOST_CHARACTERS:
             raise TemplateError(f"it writes more than {MOST_CHARACTERS:,} characters")
-        text.encode()  # a template can write half of a surrogate pair
-        return text
+        rendered.encode()  # a template can write half of a surrogate pair
+        return rendered
 
-    return _bounded(rendered, seconds)
+    return _bounded(text, seconds)
 
 
 def names(template: str, seconds: float) -> dict[str, Any]:
-    """Compile a template; return the names that it reads and does not set, as `render` returns."""
+    """Returns the names that a template reads and does not set, in the form of `render`."""
 
-    def read() -> list[str]:
+    def undeclared() -> list[str]:
         _compiled(template)
         return sorted(meta.find_undeclared_variables(_SANDBOX.parse(template)))
 
-    return _bounded(read, seconds)
+    return _bounded(undeclared, seconds)
 
 
 def _bounded(function: Callable[[], Any], seconds: float) -> dict[str, Any]:

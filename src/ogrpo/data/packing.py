@@ -1,4 +1,4 @@
-"""Batches without their padding: which token stands where in a row, and in how many shapes.
+"""Batches without their padding: the place of each token in a row, in few shapes.
 
 A batch's tokens are laid in a row, part by part (microbatches), and a row's length is one of a
 ladder, so that few programs serve all batches. The row of a part is
@@ -9,7 +9,7 @@ each of the two sections padded to a rung of its own: only the first needs next-
 probabilities (`ogrpo.policy.packing` says what becomes of all this).
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -23,8 +23,6 @@ TOKEN_RUNGS, OTHER_RUNGS = 8, 2
 BLOCKS = 8
 """Blocks that the queries of a completion of the full length are cut into, at most."""
 LEAST_BLOCK, MOST_BLOCK = 16, 128
-OF_CUTS = ("groups", "here")
-"""Fields that only batches cut by tokens have (`ogrpo.data.cutting`)."""
 
 
 class Shape(NamedTuple):
@@ -72,15 +70,8 @@ class Shape(NamedTuple):
         }
 
 
-class Arranged(NamedTuple):
-    """A batch in the order of its parts, and the shape it fits in."""
-
-    order: IntArray  # [N], the group in each place
-    shape: Shape
-
-
 def rung(size: int, per_octave: int, full: int) -> int:
-    """The least rung that is at least `size`, `full` being the last.
+    """Returns the least rung that is at least `size`, `full` being the last.
 
     Rungs are k 2^j for k in [r, 2r), r per octave; below a quarter of `full` they come no closer
     than just above it, so that there are 4 r of them at most.
@@ -94,7 +85,7 @@ def rung(size: int, per_octave: int, full: int) -> int:
 
 
 def halved(size: int, full: int) -> int:
-    """`full`, halved (rounded up) as often as it stays at least `size`.
+    """Returns `full`, halved (rounded up) as often as it stays at least `size`.
 
     >>> [halved(size, 200) for size in (200, 101, 100, 13)]
     [200, 200, 100, 13]
@@ -105,49 +96,67 @@ def halved(size: int, full: int) -> int:
 
 
 def arrange(
-    batch: Batch[np.ndarray], wanted: BoolArray, *, microbatches: int, together: int = 1
-) -> Arranged:
-    """Parts of equally many groups and about equally many tokens, and the shape for them.
+    batch: Batch[np.ndarray], included: BoolArray, *, microbatches: int, together: int = 1
+) -> tuple[IntArray, Shape]:
+    """Cuts a batch into parts of equally many groups and about equally many tokens.
 
     A part computes no more tokens, its padding included, than a microbatch of the padded batch (but
     for batches of a few tokens); the batch is cut into as few parts as that allows.
 
     Args:
         batch: groups, padded.
-        wanted: bool `[N]`, False where a group is to be left out of the rows.
+        included: bool `[N]`, False where a group is to be left out of the rows.
         microbatches: parts of the padded batch; it divides `N`.
         together: parts that are computed at a time, one for each device that a batch is cut over;
             the number of parts is a multiple of it, and it divides `microbatches`.
+
+    Returns:
+        The group in each place, `[N]`, parts being equal stretches of it; and the shape in which
+        all parts fit: the rungs that the largest needs, none above the padded batch's own sizes.
 
     Raises:
         ValueError: a prompt without a token, microbatches that do not divide the groups, or parts
             computed together that do not divide the microbatches.
     """
-    prompts, completions = token_counts(batch, wanted)
-    tokens, n = prompts + completions.sum(axis=1), len(prompts)
+    prompts, completions = token_counts(batch, included)
+    (n, members, length), prompt = batch.completion_mask.shape, batch.prompt_mask.shape[1]
     if n % microbatches:
         raise ValueError(f"{n} groups cannot be cut into {microbatches} equal microbatches")
     if microbatches % together:
         raise ValueError(
             f"{microbatches} microbatches cannot be computed {together} at a time: give a multiple"
         )
+    tokens = prompts + completions.sum(axis=1)
+    predictors = np.maximum(completions - 1, 0).sum(axis=1)
+    others = prompts + (completions > 0).sum(axis=1)
+
+    def fitting(parts: int) -> tuple[IntArray, Shape]:
+        order, size = balanced(tokens, parts), n // parts
+
+        def fit(places: npt.NDArray[Any], per_octave: int, full: int) -> int:
+            needed = places[order].reshape(parts, -1).sum(axis=1).max()
+            return rung(max(1, int(needed)), per_octave, max(1, full))
+
+        return order, Shape(
+            parts=parts,
+            predictors=fit(predictors, TOKEN_RUNGS, size * members * (length - 1)),
+            others=fit(others, OTHER_RUNGS, size * (prompt + members)),
+            groups=fit(included, OTHER_RUNGS, size),
+            members=members,
+            prompt=prompt,
+            completion=halved(max(1, int(completions.max())), length),
+        )
+
     capacity = batch.prompt_mask.size + batch.completion_mask.size
     for parts in (parts for parts in range(together, microbatches, together) if n % parts == 0):
-        found = _cut(batch, wanted, tokens, parts)
-        if found.shape.row * microbatches <= capacity:
-            return found
-    return _cut(batch, wanted, tokens, microbatches)
-
-
-def _cut(
-    batch: Batch[np.ndarray], wanted: BoolArray, tokens: npt.NDArray[np.int64], parts: int
-) -> Arranged:
-    order = balanced(tokens, parts)
-    return Arranged(order, _fitting(batch, wanted, order, parts))
+        order, shape = fitting(parts)
+        if shape.row * microbatches <= capacity:
+            return order, shape
+    return fitting(microbatches)
 
 
 def balanced(tokens: npt.NDArray[np.int64], parts: int) -> IntArray:
-    """An order of the groups whose `parts` equal stretches hold about equally many tokens.
+    """Returns an order of the groups whose `parts` equal stretches hold about equally many tokens.
 
     The longest first, each to the part with the fewest tokens that has room (Graham 1969).
     """
@@ -161,178 +170,116 @@ def balanced(tokens: npt.NDArray[np.int64], parts: int) -> IntArray:
     return np.array([group for part in members for group in sorted(part)], np.int32)
 
 
-def pack(batch: Batch[np.ndarray], wanted: BoolArray, shape: Shape) -> Packing[np.ndarray]:
-    """Lay a batch, in the order of its parts, in rows of the given shape.
-
-    Args:
-        batch: groups in order, stretches of `N / shape.parts` of them being a part each.
-        wanted: bool `[N]`, in the same order.
-        shape: from `arrange`.
-
-    Raises:
-        ValueError: a part that does not fit in the shape.
-    """
-    size = len(wanted) // shape.parts
-    stretches = [slice(start, start + size) for start in range(0, len(wanted), size)]
-    parts = [_pack_part(take(batch, part), wanted[part], shape) for part in stretches]
-    made = [part._asdict() for part in parts]
-    stacked = {name: np.stack([p[name] for p in made]) for name in made[0] if name not in OF_CUTS}
-    return Packing(**stacked)
-
-
-def real_tokens(batch: Batch[np.ndarray], wanted: BoolArray) -> int:
-    """Tokens of prompts and completions that are no padding, in the groups that are wanted."""
-    prompts, completions = token_counts(batch, wanted)
+def real_tokens(batch: Batch[np.ndarray], included: BoolArray) -> int:
+    """Counts the tokens of prompts and completions that are no padding, in the included groups."""
+    prompts, completions = token_counts(batch, included)
     return int(prompts.sum() + completions.sum())
 
 
 def token_counts(
-    batch: Batch[np.ndarray], wanted: BoolArray
+    batch: Batch[np.ndarray], included: BoolArray
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Tokens of each prompt `[N]` and completion `[N, G]`; 0 where a group is left out."""
+    """Returns the tokens of each prompt `[N]` and completion `[N, G]`; 0 in a group left out.
+
+    Raises:
+        ValueError: a prompt has no token.
+    """
     prompts = batch.prompt_mask.sum(axis=1)
     if not prompts.all():
         raise ValueError(
             f"the prompt of group {int(np.argmin(prompts))} has no token: give each at least one"
         )
-    return prompts * wanted, batch.completion_mask.sum(axis=2) * wanted[:, None]
+    return prompts * included, batch.completion_mask.sum(axis=2) * included[:, None]
 
 
-def _fitting(batch: Batch[np.ndarray], wanted: BoolArray, order: IntArray, parts: int) -> Shape:
-    """The rungs that the largest part needs; none needs more than the batch without packing."""
-    (n, members, length), prompt = batch.completion_mask.shape, batch.prompt_mask.shape[1]
-    prompts, completions = token_counts(take(batch, order), wanted[order])
-    predictors = np.maximum(completions - 1, 0).sum(axis=1).reshape(parts, -1).sum(axis=1)
-    others = (prompts + (completions > 0).sum(axis=1)).reshape(parts, -1).sum(axis=1)
-    groups = wanted[order].reshape(parts, -1).sum(axis=1)
-    size = n // parts
+def pack(batch: Batch[np.ndarray], included: BoolArray, shape: Shape) -> Packing[np.ndarray]:
+    """Lays a batch, in the order of its parts, in rows of one shape.
 
-    def fit(needed: npt.NDArray[np.int64], per_octave: int, full: int) -> int:
-        return rung(max(1, int(needed.max())), per_octave, max(1, full))
+    Args:
+        batch: groups in order, stretches of `N / shape.parts` of them being a part each.
+        included: bool `[N]`, in the same order.
+        shape: from `arrange`.
 
-    return Shape(
-        parts=parts,
-        predictors=fit(predictors, TOKEN_RUNGS, size * members * (length - 1)),
-        others=fit(others, OTHER_RUNGS, size * (prompt + members)),
-        groups=fit(groups, OTHER_RUNGS, size),
-        members=members,
-        prompt=prompt,
-        completion=halved(max(1, int(completions.max())), length),
-    )
+    Raises:
+        ValueError: a part that does not fit in the shape.
+    """
+    size = len(included) // shape.parts
+    stretches = [slice(start, start + size) for start in range(0, len(included), size)]
+    parts = [_pack_part(take(batch, part), included[part], shape) for part in stretches]
+    return Packing(**{name: np.stack([part[name] for part in parts]) for name in parts[0]})
 
 
-def _pack_part(batch: Batch[np.ndarray], wanted: BoolArray, shape: Shape) -> Packing[np.ndarray]:
-    chosen = take(batch, np.flatnonzero(wanted))
-    followed = np.zeros_like(chosen.completion_mask)
-    followed[..., :-1] = chosen.completion_mask[..., 1:]
-    _check_room(chosen, followed, shape)
-    prompts, completions = _places(chosen, followed, shape)
-    token_ids, positions = _contents(chosen, prompts, completions, shape)
-    prompt_slots = _filled(prompts, (shape.groups, shape.prompt), shape.row)
-    rows = completions[..., : shape.completion].reshape(-1, shape.completion)
-    slots = _filled(rows, (shape.groups * shape.members, shape.completion), shape.row)
-    block_slots, owners, starts = _blocks(slots, shape)
-    return Packing(
-        token_ids=token_ids,
-        positions=positions,
-        targets=_targets(chosen, followed, shape),
-        last=_filled(_last(prompts, shape.row), (shape.groups,), 0),
-        firsts=_filled(chosen.completion_ids[..., 0], (shape.groups, shape.members), 0),
-        prompt_slots=prompt_slots,
-        completion_slots=slots,
-        block_slots=block_slots,
-        block_owners=owners,
-        block_starts=starts,
-        key_slots=_inverse(shape.row, prompt_slots, slots),
-        query_slots=_inverse(shape.row, prompt_slots, block_slots),
-        answers=_answers(batch, wanted, completions, shape),
-    )
-
-
-def _check_room(batch: Batch[np.ndarray], followed: BoolArray, shape: Shape) -> None:
-    """Raise ValueError where a part needs more than its shape has."""
-    mask, predictors = batch.completion_mask, int(followed.sum())
+def _pack_part(
+    batch: Batch[np.ndarray], included: BoolArray, shape: Shape
+) -> dict[str, npt.NDArray[Any]]:
+    """Returns a part's fields of `Packing`, without their first axis."""
+    padded, batch = batch, take(batch, np.flatnonzero(included))
+    mask, prompt_mask, nowhere = batch.completion_mask, batch.prompt_mask, shape.row
+    followed = np.zeros_like(mask)
+    followed[..., :-1] = mask[..., 1:]
+    ends = mask & ~followed
+    predictors, others = int(followed.sum()), int(ends.sum() + prompt_mask.sum())
     needed = {
         "groups": (len(mask), shape.groups),
         "predictors": (predictors, shape.predictors),
-        "others": (int(mask.sum() + batch.prompt_mask.sum()) - predictors, shape.others),
+        "others": (others, shape.others),
         "completion": (int(mask.sum(axis=-1).max(initial=0)), shape.completion),
     }
-    over = {name: pair for name, pair in needed.items() if pair[0] > pair[1]}
-    if over:
-        shown = ", ".join(f"{name} {need} of {room}" for name, (need, room) in over.items())
-        raise ValueError(f"a packed part is over-full ({shown}): take its shape from arrange")
-
-
-def _places(
-    batch: Batch[np.ndarray], followed: BoolArray, shape: Shape
-) -> tuple[IntArray, IntArray]:
-    """The place in the row of each prompt and completion token; M on padding."""
-    ends = batch.completion_mask & ~followed
-    completions = np.full(followed.shape, shape.row, np.int32)
-    completions[followed] = np.arange(followed.sum())
+    if over := [f"{name} {n} of {room}" for name, (n, room) in needed.items() if n > room]:
+        raise ValueError(
+            f"a packed part is over-full ({', '.join(over)}): take its shape from arrange"
+        )
+    # The place in the row of each completion and prompt token; M on padding.
+    completions = np.full(mask.shape, nowhere, np.int32)
+    completions[followed] = np.arange(predictors)
     completions[ends] = shape.predictors + np.arange(ends.sum())
-    prompts = np.full(batch.prompt_mask.shape, shape.row, np.int32)
-    begin = shape.predictors + int(ends.sum())
-    prompts[batch.prompt_mask] = begin + np.arange(batch.prompt_mask.sum())
-    return prompts, completions
-
-
-def _contents(
-    batch: Batch[np.ndarray], prompts: IntArray, completions: IntArray, shape: Shape
-) -> tuple[IntArray, IntArray]:
-    """Token ids and positions `[M]` of the row; 0 on padding."""
-    ids, positions = np.zeros((2, shape.row), np.int32)
-    lengths = batch.prompt_mask.sum(axis=1, dtype=np.int32)[:, None, None]
-    along = np.arange(prompts.shape[1], dtype=np.int32), np.arange(completions.shape[2])
-    for places, mask, tokens, at in (
-        (prompts, batch.prompt_mask, batch.prompt_ids, along[0]),
-        (completions, batch.completion_mask, batch.completion_ids, lengths + along[1]),
+    prompts = np.full(prompt_mask.shape, nowhere, np.int32)
+    prompts[prompt_mask] = shape.predictors + int(ends.sum()) + np.arange(prompt_mask.sum())
+    token_ids, positions = np.zeros((2, shape.row), np.int32)
+    begins = prompt_mask.sum(axis=1, dtype=np.int32)[:, None, None]
+    for places, there, tokens, first in (
+        (prompts, prompt_mask, batch.prompt_ids, 0),
+        (completions, mask, batch.completion_ids, begins),
     ):
-        ids[places[mask]] = tokens[mask]
-        positions[places[mask]] = np.broadcast_to(at, mask.shape)[mask]
-    return ids, positions
-
-
-def _targets(batch: Batch[np.ndarray], followed: BoolArray, shape: Shape) -> IntArray:
-    """The tokens after those that are followed, `[R]`."""
-    after = batch.completion_ids[..., 1:][followed[..., :-1]]
-    return _filled(after, (shape.predictors,), 0)
-
-
-def _last(prompts: IntArray, nowhere: int) -> IntArray:
-    """The place of each prompt's last token: places grow along a prompt."""
-    return np.where(prompts < nowhere, prompts, -1).max(axis=1, initial=-1)
-
-
-def _blocks(slots: IntArray, shape: Shape) -> tuple[IntArray, IntArray, IntArray]:
-    """Completions `[A G, T]` cut into blocks of queries `[B, b]`, with their owners and starts."""
+        along = first + np.arange(tokens.shape[-1], dtype=np.int32)
+        token_ids[places[there]] = tokens[there]
+        positions[places[there]] = np.broadcast_to(along, there.shape)[there]
+    prompt_slots = _filled(prompts, (shape.groups, shape.prompt), nowhere)
+    rows = completions[..., : shape.completion].reshape(-1, shape.completion)
+    slots = _filled(rows, (shape.groups * shape.members, shape.completion), nowhere)
+    # Completions [A G, T] cut into blocks of queries [B, b], with their owners and starts.
     width = -shape.completion % shape.block
-    cut = np.pad(slots, ((0, 0), (0, width)), constant_values=shape.row)
-    cut = cut.reshape(len(slots), -1, shape.block)
-    owners, index = np.nonzero(cut[..., 0] < shape.row)
-    return (
-        _filled(cut[owners, index], (shape.blocks, shape.block), shape.row),
-        _filled(owners, (shape.blocks,), 0),
-        _filled(index * shape.block, (shape.blocks,), 0),
-    )
-
-
-def _answers(
-    batch: Batch[np.ndarray], wanted: BoolArray, completions: IntArray, shape: Shape
-) -> IntArray:
-    """Where each completion token's log-prob is found, `[N/K, G, T]`: firsts, then targets."""
+    blocks = np.pad(slots, ((0, 0), (0, width)), constant_values=nowhere)
+    blocks = blocks.reshape(len(slots), -1, shape.block)
+    owners, index = np.nonzero(blocks[..., 0] < nowhere)
+    block_slots = _filled(blocks[owners, index], (shape.blocks, shape.block), nowhere)
+    # Each completion token's log-prob is in (firsts, targets); behind both where there is none.
     firsts = shape.groups * shape.members
-    answers = np.full(batch.completion_mask.shape, firsts + shape.predictors, np.int32)
-    first = np.arange(wanted.sum() * shape.members).reshape(-1, shape.members)
-    later = firsts + completions[..., :-1]
-    found = np.concatenate([first[..., None], later], axis=-1)
-    answers[wanted] = np.where(batch.completion_mask[wanted], found, answers[wanted])
-    return answers
+    answers = np.full(padded.completion_mask.shape, firsts + shape.predictors, np.int32)
+    first = np.arange(len(mask) * shape.members).reshape(-1, shape.members, 1)
+    later = np.concatenate([first, firsts + completions[..., :-1]], axis=-1)
+    answers[included] = np.where(mask, later, answers[included])
+    return {
+        "token_ids": token_ids,
+        "positions": positions,
+        "targets": _filled(batch.completion_ids[..., 1:][followed[..., :-1]], (shape.predictors,)),
+        "last": _filled(
+            np.where(prompts < nowhere, prompts, -1).max(axis=1, initial=-1), (shape.groups,)
+        ),
+        "firsts": _filled(batch.completion_ids[..., 0], (shape.groups, shape.members)),
+        "prompt_slots": prompt_slots,
+        "completion_slots": slots,
+        "block_slots": block_slots,
+        "block_owners": _filled(owners, (shape.blocks,)),
+        "block_starts": _filled(index * shape.block, (shape.blocks,)),
+        "key_slots": _inverse(shape.row, prompt_slots, slots),
+        "query_slots": _inverse(shape.row, prompt_slots, block_slots),
+        "answers": answers,
+    }
 
 
 def _inverse(row: int, *slots: IntArray) -> IntArray:
-    """For each place of the row its index in the slots laid end to end; their size for none."""
+    """Returns each place's index in the slots laid end to end; their size where it has none."""
     flat = np.concatenate([part.ravel() for part in slots])
     back = np.full(row, flat.size, np.int32)
     real = np.flatnonzero(flat < row)
@@ -340,8 +287,8 @@ def _inverse(row: int, *slots: IntArray) -> IntArray:
     return back
 
 
-def _filled(values: npt.NDArray[np.integer], shape: tuple[int, ...], fill: int) -> IntArray:
-    """The values in the first corner of an array of this shape."""
+def _filled(values: npt.NDArray[np.integer], shape: tuple[int, ...], fill: int = 0) -> IntArray:
+    """Returns an array of this shape with the values in its first corner."""
     filled = np.full(shape, fill, np.int32)
     filled[: len(values)] = values
     return filled

@@ -1,4 +1,4 @@
-"""Text to token ids and back, and how a question becomes a prompt."""
+"""Tokenizers: text to token ids and back, questions and messages to prompts, folders of files."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -7,20 +7,22 @@ from typing import Any
 import numpy as np
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from ogrpo.data import chat
-from ogrpo.data.chat import PLAIN_PROMPT, Messages
-from ogrpo.data.tokenizer_files import (
-    SPECIAL,
-    TEMPLATE,
-    read_backend,
-    read_chat_template,
-    read_config,
-    token_text,
-)
+from ogrpo.data.chat import Messages, render_chat, template_variables
 from ogrpo.protocol import IntArray
-from ogrpo.system.files import write_json, write_text
+from ogrpo.system import files
 
+PLAIN_PROMPT = "{question}"
+TEMPLATE = "chat_template.jinja"
+SPECIAL = ("bos_token", "eos_token", "pad_token", "unk_token")
+MOST_TEMPLATE = 1 << 20
+"""Bytes of a chat template; the longest known ones have some 20,000."""
 EOS, PAD, UNKNOWN = "<eos>", "<pad>", "<unk>"
+PLAIN_CONFIG = {
+    "tokenizer_class": "PreTrainedTokenizerFast",
+    "pad_token": PAD,
+    "eos_token": EOS,
+    "clean_up_tokenization_spaces": False,
+}
 UNKNOWN_ID_TEXT = "\N{REPLACEMENT CHARACTER}"
 
 
@@ -70,13 +72,13 @@ class TextTokenizer:
         return max(self.backend.get_vocab(with_added_tokens=True).values()) + 1
 
     def padded_vocab_size(self, multiple: int) -> int:
-        """Round `vocab_size` up to a multiple, for the model's embedding table."""
+        """Rounds `vocab_size` up to a multiple, for the model's embedding table."""
         return -(-self.vocab_size // multiple) * multiple
 
     def encode(
         self, text: str, *, add_eos: bool = False, add_special_tokens: bool = False
     ) -> IntArray:
-        """Return int32 token ids.
+        """Returns int32 token ids.
 
         `add_special_tokens` adds what the tokenizer itself puts around a text (a BOS, mostly).
 
@@ -93,7 +95,7 @@ class TextTokenizer:
         return np.array([*encoding.ids, *([self.eos_id] if add_eos else [])], np.int32)
 
     def decode(self, ids: Sequence[int] | IntArray, *, skip_special_tokens: bool = True) -> str:
-        """Return the text of token ids.
+        """Returns the text of token ids.
 
         A model with a padded vocabulary can sample ids that no token has; each is shown as U+FFFD,
         so that a reward does not read past it.
@@ -114,25 +116,61 @@ class TextTokenizer:
         system: str | None = None,
         chat_variables: Mapping[str, Any] | None = None,
     ) -> str:
-        """Return the text a model is to continue: the chat template's, or the plain one's.
+        """Returns the text a model is to continue: the chat template's, or the plain one's.
 
         Args:
             prompt: a question, which `prompt_template` makes the user's turn, or chat messages.
-            system: an opening system turn in place of the tokenizer's own.
+            system: an opening system turn in place of `system_prompt`.
             chat_variables: added to the tokenizer's `template_options`, and before them.
 
         Raises:
-            ValueError: something is asked for that needs a chat template, and there is none; the
-                messages have a system turn already; or the chat template drops the question.
+            ValueError: messages, a system turn or variables without a chat template; messages with
+                a `prompt_template`; two system turns; or the chat template fails or drops the
+                question, white space aside.
         """
-        messages = chat.to_messages(prompt, self.prompt_template)
+        if isinstance(prompt, str):
+            question = self.prompt_template.replace("{question}", prompt)
+            messages: Messages = [{"role": "user", "content": question}]
+        elif self.prompt_template != PLAIN_PROMPT:
+            raise ValueError(
+                f"prompt_template {self.prompt_template!r} is for prompts of text, and this one is"
+                " of messages: leave it out, and write the instruction into the messages."
+            )
+        elif self.chat_template is None:
+            raise ValueError(
+                "the prompt is chat messages and this tokenizer has no chat template: use a model "
+                "with one, put one beside it (chat_template.jinja), or make the prompt a text."
+            )
+        else:
+            messages = prompt
         if self.chat_template is None:
-            chat.refuse_chat(prompt, system, chat_variables)
+            for name, value in (("system prompt", system), ("chat variables", chat_variables)):
+                if value:
+                    raise ValueError(
+                        f"{name} {value!r:.60}: it needs a chat template and this tokenizer has "
+                        "none; put the instruction into the prompt."
+                    )
             return messages[-1]["content"]
-        messages = chat.with_system(messages, self.system_prompt if system is None else system)
-        variables = self._special_texts() | self.template_options | dict(chat_variables or {})
-        rendered = chat.render_chat(self.chat_template, messages, variables)
-        chat.check_asked(self.chat_template, messages, rendered)
+        system = self.system_prompt if system is None else system
+        if system is not None and messages[0]["role"] in ("system", "developer"):
+            raise ValueError(
+                f"system prompt {system[:60]!r}: the messages begin with a {messages[0]['role']} "
+                "turn of their own; leave one of the two out."
+            )
+        if system is not None:
+            messages = [{"role": "system", "content": system}, *messages]
+        special = {name: token_text(self.config.get(name)) for name in SPECIAL}
+        variables = {name: text for name, text in special.items() if text is not None}
+        variables |= self.template_options | dict(chat_variables or {})
+        rendered = render_chat(self.chat_template, messages, variables)
+        said = [message["content"] for message in messages if message["role"] == "user"]
+        if said and _squeeze(said[-1]) not in _squeeze(rendered):
+            raise ValueError(
+                f"the chat template that begins {_squeeze(self.chat_template)[:60]!r} drops the "
+                f"question: {said[-1][:60]!r} is not in what it renders, {rendered[:120]!r}. Use a "
+                "template that writes the user's message (chat_template.jinja in the model's "
+                "folder)."
+            )
         return rendered
 
     def encode_prompt(
@@ -142,7 +180,7 @@ class TextTokenizer:
         system: str | None = None,
         chat_variables: Mapping[str, Any] | None = None,
     ) -> IntArray:
-        """Render and encode; a chat template writes its own BOS, a plain prompt is given one.
+        """Renders and encodes; a chat template writes its own BOS, a plain prompt is given one.
 
         Arguments and errors are those of `render_prompt`.
         """
@@ -150,7 +188,7 @@ class TextTokenizer:
         return self.encode(text, add_special_tokens=self.chat_template is None)
 
     def sample_texts(self, *, count: int = 32, length: int = 16) -> list[tuple[list[int], str]]:
-        """Token ids with their text, by which another tokenizer can be told from this one.
+        """Returns token ids with their text, in which another tokenizer would differ.
 
         About `count` times `length` ids at even distances from the whole vocabulary, and the added
         tokens besides, all of them.
@@ -158,28 +196,38 @@ class TextTokenizer:
         ids = sorted(self.backend.get_vocab().values())
         plain = ids[:: -(-len(ids) // (count * length))]
         added = sorted(self.backend.get_added_tokens_decoder())
-        parts = [*_parts(plain, length), *_parts(added, length)]
+        parts = [
+            whole[start : start + length]
+            for whole in (plain, added)
+            for start in range(0, len(whole), length)
+        ]
         return [(part, self.backend.decode(part, skip_special_tokens=False)) for part in parts]
 
     def save(self, folder: str | Path) -> None:
-        """Write `tokenizer.json`, `tokenizer_config.json` and the chat template, as found."""
+        """Writes `tokenizer.json`, `tokenizer_config.json` and the chat template."""
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
-        write_text(folder / "tokenizer.json", self.backend.to_str(pretty=True))
+        files.write_text(folder / "tokenizer.json", self.backend.to_str(pretty=True))
         config = {k: v for k, v in self.config.items() if k != "chat_template"}
-        write_json(folder / "tokenizer_config.json", config)
+        files.write_json(folder / "tokenizer_config.json", config)
         if self.chat_template is not None:
-            write_text(folder / TEMPLATE, self.chat_template)
+            files.write_text(folder / TEMPLATE, self.chat_template)
 
     @classmethod
     def load(cls, folder: str | Path, **options: Any) -> "TextTokenizer":
-        """Read a Hugging Face folder; `options` are the keyword arguments of the class.
+        """Reads a Hugging Face folder; `options` are the keyword arguments of the class.
 
         Raises:
             ValueError: a file is missing or broken; it is named.
         """
         folder = Path(folder)
-        backend = read_backend(folder / "tokenizer.json")
+        file = folder / "tokenizer.json"
+        if not isinstance(_read_json(file).get("model"), Mapping):
+            raise ValueError(f"{file} is no tokenizer: it has no 'model'.")
+        try:
+            backend = Tokenizer.from_file(str(file))
+        except Exception as error:  # the library has no class of its own for what it does not take
+            raise ValueError(f"{file} is no tokenizer that can be read: {error}") from error
         config = read_config(folder / "tokenizer_config.json")
         template = read_chat_template(folder, config)
         try:
@@ -197,13 +245,9 @@ class TextTokenizer:
             )
         return token_id
 
-    def _special_texts(self) -> dict[str, str]:
-        texts = {name: token_text(self.config.get(name)) for name in SPECIAL}
-        return {name: text for name, text in texts.items() if text is not None}
-
 
 def word_level(words: Iterable[str], **options: Any) -> TextTokenizer:
-    """Make a tokenizer with one token a word, words being parted by white space.
+    """Makes a tokenizer with one token a word, words being parted by white space.
 
     Ids follow the order of `words`, then come `<pad>`, `<eos>` and `<unk>`; the last is never
     encoded, a word without a token being an error.
@@ -212,13 +256,13 @@ def word_level(words: Iterable[str], **options: Any) -> TextTokenizer:
     backend = Tokenizer(models.WordLevel(vocab, unk_token=UNKNOWN))
     backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()  # pyright: ignore[reportAttributeAccessIssue]
     backend.add_special_tokens([PAD, EOS, UNKNOWN])
-    return TextTokenizer(backend, _plain_config(PAD, EOS, unk_token=UNKNOWN), **options)
+    return TextTokenizer(backend, PLAIN_CONFIG | {"unk_token": UNKNOWN}, **options)
 
 
 def train_bpe(
     texts: Iterable[str], vocab_size: int, *, split_digits: bool = True, **options: Any
 ) -> TextTokenizer:
-    """Train a byte-level BPE tokenizer: any text encodes, and decodes to itself.
+    """Trains a byte-level BPE tokenizer: any text encodes, and decodes to itself.
 
     The same texts give the same tokenizer. With `split_digits` each digit is a token of its own,
     whatever stands beside it: `12` is `1`, `2` in ` 12` and in `312` too, so that a small model can
@@ -244,18 +288,69 @@ def train_bpe(
         show_progress=False,
     )
     backend.train_from_iterator(texts, trainer)
-    return TextTokenizer(backend, _plain_config(PAD, EOS), **options)
+    return TextTokenizer(backend, PLAIN_CONFIG, **options)
 
 
-def _plain_config(pad: str, eos: str, **more: str) -> dict[str, Any]:
-    return {
-        "tokenizer_class": "PreTrainedTokenizerFast",
-        "pad_token": pad,
-        "eos_token": eos,
-        "clean_up_tokenization_spaces": False,
-        **more,
-    }
+def token_text(token: Any) -> str | None:
+    """Returns a special token's text, which may stand in an object."""
+    return token["content"] if isinstance(token, Mapping) else token
 
 
-def _parts(whole: list[int], length: int) -> list[list[int]]:
-    return [whole[start : start + length] for start in range(0, len(whole), length)]
+def read_config(file: Path) -> dict[str, Any]:
+    """Reads `tokenizer_config.json`, whose special tokens are texts or objects with a text."""
+    config = _read_json(file)
+    for name in SPECIAL:
+        token = config.get(name)
+        text = token.get("content") if isinstance(token, Mapping) else token
+        if not isinstance(text, str) and token is not None:
+            raise ValueError(
+                f"{file}: {name!r} is {token!r:.60}: give a text, or an object with the text as"
+                " 'content'"
+            )
+    return config
+
+
+def read_chat_template(folder: Path, config: Mapping[str, Any]) -> str | None:
+    """Returns the template of `chat_template.jinja`, or else of the config, or None.
+
+    Raises:
+        ValueError: it is no text, or no template; names the file.
+    """
+    file = folder / TEMPLATE
+    if file.is_file():
+        template = files.read_text(file, MOST_TEMPLATE)
+    else:
+        file, template = folder / "tokenizer_config.json", config.get("chat_template")
+    if isinstance(template, list) and all(
+        isinstance(each, Mapping) and {"name", "template"} <= each.keys() for each in template
+    ):
+        templates = {str(each["name"]): each["template"] for each in template}
+        template = templates.get("default")
+        if not isinstance(template, str):
+            raise ValueError(f"{file}: chat templates {sorted(templates)}, none named 'default'.")
+    if template is None:
+        return None
+    if not isinstance(template, str):
+        raise ValueError(
+            f"{file}: 'chat_template' is {template!r:.60}: give a text, or a list of objects with"
+            " 'name' and 'template'"
+        )
+    template_variables(template, str(file))
+    return template
+
+
+def _read_json(file: Path) -> dict[str, Any]:
+    """Reads a JSON object; raises a ValueError that names a missing or broken file."""
+    if not file.is_file():
+        raise ValueError(
+            f"{file} is missing; a tokenizer folder holds tokenizer.json and "
+            f"tokenizer_config.json (and {TEMPLATE}, if it chats)."
+        )
+    value = files.read_json(file)
+    if not isinstance(value, dict):
+        raise ValueError(f"{file} must hold a JSON object, got {type(value).__name__}")
+    return value
+
+
+def _squeeze(text: str) -> str:
+    return " ".join(text.split())

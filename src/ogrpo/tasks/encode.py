@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from ogrpo.data.batching import fits
 from ogrpo.data.tokenizer import TextTokenizer
 from ogrpo.protocol import IntArray
 from ogrpo.tasks.example import Example
@@ -58,7 +57,7 @@ def encode_examples(
         (encode_example(e, tokenizer, system=system, chat_variables=chat_variables), e)
         for e in examples
     ]
-    kept = [(ids, example) for ids, example in encoded if fits(ids, prompt_length)]
+    kept = [(ids, example) for ids, example in encoded if len(ids) <= prompt_length]
     if encoded and not kept:
         shortest = min(len(ids) for ids, _ in encoded)
         raise ValueError(

@@ -1,9 +1,15 @@
-"""Groups to put into buffers, and what it means that two are the same."""
+"""Groups to put into buffers, the buffers, and everything that a group says, to be compared."""
+
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from ogrpo.batch import Batch
-from ogrpo.data.replay import Experience, Layout
+from ogrpo.data.replay import BufferLimits, Columns, Experience, Fifo, Layout, ReplayBuffer
+from ogrpo.data.replay.columns import FINISH_REASONS
 from ogrpo.protocol import Completion, Group, VersionSpan
 
 G = 2
@@ -30,48 +36,112 @@ def experience(number: int, *, version: int = 0, problem: int | None = None, rew
             log_probs=-rng.exponential(size=length).astype(np.float32),
             policy_version=version + g,
             temperature=float(rng.uniform(0.5, 1.5)),
-            finish_reason=("stop", "length", "abort")[int(rng.integers(3))],
+            finish_reason=FINISH_REASONS[int(rng.integers(3))],
             version_spans=spans if number % 3 == 0 and g == 1 else (),
             loss_mask=loss_mask(number, g, length),
         )
 
     prompt = rng.integers(0, 300, int(rng.integers(1, 5))).astype(np.int32)
-    given = rng.normal(size=G) if rewards is None else rewards
+    values = rng.normal(size=G) if rewards is None else rewards
     return Experience(
         Group(prompt, tuple(completion(g) for g in range(G))),
-        rewards=np.array(given, np.float32),
+        rewards=np.array(values, np.float32),
         problem=number if problem is None else problem,
     )
 
 
-def check_same(found: Batch, expected: Batch) -> None:
-    """The same arrays of the same types under the same names."""
-    found_, expected_ = (
-        {name: x for name, x in batch._asdict().items() if x is not None}
-        for batch in (found, expected)
-    )
-    assert found_.keys() == expected_.keys()
-    for name, array in found_.items():
-        np.testing.assert_array_equal(array, expected_[name])
-        assert array.dtype == expected_[name].dtype, name
+def versioned(numbers) -> list[Experience]:
+    """Groups whose version is their number."""
+    return [experience(number, version=number) for number in numbers]
+
+
+def with_masks(one: Experience, mask_of) -> Experience:
+    """The group with other loss masks: `mask_of(completion)`."""
+    done = tuple(replace(c, loss_mask=mask_of(c)) for c in one.group.completions)
+    return replace(one, group=replace(one.group, completions=done))
 
 
 def facts(one: Experience) -> tuple:
     """Everything that a group says, exactly, in a form that `==` compares."""
-    return (
-        one.group.prompt_ids.tolist(),
-        [
-            (
-                c.token_ids.tolist(),
-                c.log_probs.tolist(),
-                c.policy_version,
-                c.temperature,
-                c.finish_reason,
-                c.version_spans,
-                c.carries_loss.tolist(),
-            )
-            for c in one.group.completions
-        ],
-        one.rewards.tolist(),
-        one.problem,
-    )
+    completions = [
+        (
+            c.token_ids.tolist(),
+            c.log_probs.tolist(),
+            c.policy_version,
+            c.temperature,
+            c.finish_reason,
+            [[span.version, span.start, span.end] for span in c.version_spans],
+            c.carries_loss.tolist(),
+        )
+        for c in one.group.completions
+    ]
+    return one.group.prompt_ids.tolist(), completions, one.rewards.tolist(), one.problem
+
+
+def contents(columns: Columns) -> list[tuple]:
+    """The `facts` of each group of columns."""
+    starts = pairwise([0, *np.cumsum(columns.prompt_lengths).tolist()])
+    ends = pairwise([0, *np.cumsum(columns.lengths).tolist()])
+
+    def completion(n: int, g: int) -> tuple:
+        start, end = next(ends)
+        carries_loss = np.ones(end - start, bool)
+        for row, member, first, last in columns.without_loss.tolist():
+            if (row, member) == (n, g):
+                carries_loss[first:last] = False
+        return (
+            columns.token_ids[start:end].tolist(),
+            columns.log_probs[start:end].tolist(),
+            columns.policy_versions[n, g],
+            columns.temperatures[n, g],
+            FINISH_REASONS[columns.finish_reasons[n, g]],
+            [rest for row, member, *rest in columns.spans.tolist() if (row, member) == (n, g)],
+            carries_loss.tolist(),
+        )
+
+    size = columns.lengths.shape[1]
+    return [
+        (
+            columns.prompt_ids[slice(*next(starts))].tolist(),
+            [completion(n, g) for g in range(size)],
+            columns.rewards[n].tolist(),
+            columns.problems[n],
+        )
+        for n in range(len(columns.problems))
+    ]
+
+
+def all_facts(experiences) -> list[tuple]:
+    return [facts(one) for one in experiences]
+
+
+def expected(numbers) -> list[tuple]:
+    """What a buffer says of `versioned` groups."""
+    return all_facts(versioned(numbers))
+
+
+def held_by(buffer: ReplayBuffer) -> list[tuple]:
+    """Everything in the buffer, oldest first, without using it up."""
+    ids = buffer._table.all_live()
+    return contents(buffer._memory.read(ids).columns) if len(ids) else []
+
+
+def made(folder: Path | None, numbers=(), limits=BufferLimits(), **options: Any) -> ReplayBuffer:  # noqa: B008
+    """A new buffer with `versioned` groups, inserted one by one."""
+    buffer = ReplayBuffer(LAYOUT, limits, Fifo, folder=folder, **options)
+    for number in numbers:
+        buffer.insert(versioned([number]))
+    return buffer
+
+
+def reopened(folder: Path | None, state=None, limits=BufferLimits(), **options: Any):  # noqa: B008
+    return ReplayBuffer.open(folder, LAYOUT, limits, Fifo, state=state, **options)
+
+
+def check_same(found: Batch, expected: Batch) -> None:
+    """The same arrays of the same types under the same names."""
+    for name, array, other in zip(Batch._fields, found, expected, strict=True):
+        assert (array is None) == (other is None), name
+        if array is not None and other is not None:
+            np.testing.assert_array_equal(array, other)
+            assert array.dtype == other.dtype, name

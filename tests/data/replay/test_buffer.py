@@ -25,14 +25,25 @@ from ogrpo.data.replay import (
     Stratified,
     TooFewGroups,
     advantage,
-    arena,
     novelty,
     pack,
     product,
     recency,
     uniform,
 )
-from tests.data.replay.make import LAYOUT, check_same, experience, facts
+from tests.data.replay.make import (
+    LAYOUT,
+    all_facts,
+    check_same,
+    contents,
+    expected,
+    experience,
+    facts,
+    held_by,
+    made,
+    reopened,
+    versioned,
+)
 
 mixed = product(
     partial(recency, half_life=2.0),
@@ -140,18 +151,18 @@ class AgainstAList(RuleBasedStateMachine):
         receipt = self.buffer.insert(fresh)
         versions = [c.policy_version for one in fresh for c in one.group.completions]
         self.move_to(max(versions, default=0))
-        expected, refused = [], Counter[str]()
+        ids, refused = [], Counter[str]()
         for one in fresh:
             if (reason := self.refusal(one)) is not None:
                 refused[reason] += 1
-                expected.append(-1)
+                ids.append(-1)
                 continue
-            expected.append(self.next_id)
+            ids.append(self.next_id)
             self.held.append(Held(self.next_id, one, self.bytes_of(one)))
             self.next_id += 1
         self.counts.update({f"refused/{reason}": n for reason, n in refused.items()})
-        self.counts["inserted"] += sum(id_ >= 0 for id_ in expected)
-        assert receipt.ids.tolist() == expected
+        self.counts["inserted"] += sum(id_ >= 0 for id_ in ids)
+        assert receipt.ids.tolist() == ids
         assert receipt.refused == dict(refused)
         self.make_room()
 
@@ -179,7 +190,7 @@ class AgainstAList(RuleBasedStateMachine):
         draw = self.buffer.sample(count, seed=self.seed)
         by_id = {one.id: one for one in self.held}
         drawn = [by_id[id_] for id_ in draw.ids.tolist()]
-        assert [facts(one) for one in draw.experiences] == [facts(h.experience) for h in drawn]
+        assert contents(draw.columns) == [facts(one.experience) for one in drawn]
         assert draw.uses.tolist() == [one.uses for one in drawn]
         assert draw.staleness.tolist() == [self.version - one.oldest for one in drawn]
         assert draw.problems.tolist() == [one.experience.problem for one in drawn]
@@ -241,60 +252,47 @@ AgainstAList.TestCase.settings = settings(
 TestAgainstAList = AgainstAList.TestCase
 
 
-def held_by(buffer: ReplayBuffer) -> list[tuple]:
-    """Everything in the buffer, oldest first, without using it up."""
-    ids = buffer._table.all_live()
-    return [facts(one) for one in buffer._memory.read(ids).experiences]
+def test_a_draw_outlives_its_groups():
+    buffer = made(None, range(3), BufferLimits(groups=3))
+    draw = buffer.sample(3, seed=0)
+    buffer.insert(versioned(range(3, 6)))
+    assert contents(draw.columns) == expected(range(3))
+    assert held_by(buffer) == expected(range(3, 6))
 
 
-def test_thinned_out_pages_move_their_groups_unharmed(monkeypatch):
-    """Pages of a few tokens: random evictions make every page a candidate, and memory follows."""
-    monkeypatch.setattr(arena, "PAGE_TOKENS", 64)
+def test_evicted_groups_leave_no_token_in_memory():
+    """Whatever leaves in whatever order, what is allocated is what is held and the ring."""
     buffer = ReplayBuffer(LAYOUT, BufferLimits(uses=1), SAMPLERS["uniform"])
-    given_ = [experience(n) for n in range(200)]
-    buffer.insert(given_)
-    before = buffer._memory.arena.nbytes
+    buffer.insert(versioned(range(200)))
     gone: set[int] = set()
     for seed in range(19):
         gone |= set(buffer.sample(10, seed=seed).ids.tolist())
-        kept = [facts(one) for n, one in enumerate(given_) if n not in gone]
-        assert held_by(buffer) == kept
-        pages = buffer._memory.arena._pages.values()
-        live = sum(page.live for page in pages)
-        assert sum(page.used for page in pages) <= 1.5 * live + 2 * 64
+        assert held_by(buffer) == expected(n for n in range(200) if n not in gone)
+        rows = buffer._table.rows
+        assert sum(array is None for array in rows.tokens[:200]) == len(gone)
     assert len(gone) == 190
-    assert buffer._memory.arena.nbytes < before / 4
-
-
-def test_a_draw_outlives_its_groups():
-    buffer = ReplayBuffer(LAYOUT, BufferLimits(groups=3), Fifo)
-    first, second = [[experience(n) for n in range(k, k + 3)] for k in (0, 3)]
-    buffer.insert(first)
-    draw = buffer.sample(3, seed=0)
-    buffer.insert(second)
-    assert [facts(one) for one in draw.experiences] == [facts(one) for one in first]
-    assert held_by(buffer) == [facts(one) for one in second]
+    figures = buffer.statistics()
+    assert figures["bytes/allocated"] == figures["bytes"] + 246 * buffer._table.row_bytes
 
 
 def test_a_buffer_of_one_batch_hands_each_batch_through_unchanged():
-    buffer = ReplayBuffer(LAYOUT, BufferLimits(groups=4), Fifo)
+    buffer = made(None, (), BufferLimits(groups=4))
     for step in range(5):
-        fresh = [experience(10 * step + n, version=step) for n in range(4)]
+        fresh = versioned(range(10 * step, 10 * step + 4))
         buffer.insert(fresh)
         draw = buffer.sample(4, seed=step)
-        assert [facts(one) for one in draw.experiences] == [facts(one) for one in fresh]
+        assert contents(draw.columns) == all_facts(fresh)
         assert draw.uses.tolist() == [0] * 4
         rewards = np.stack([one.rewards for one in fresh])
-        expected = pad_groups([one.group for one in fresh], 5, 6, rewards=rewards)
-        check_same(draw.batch(5, 6), expected)
-        np.testing.assert_array_equal(draw.rewards, np.stack([one.rewards for one in fresh]))
+        batch = pad_groups([one.group for one in fresh], 5, 6, rewards=rewards)
+        check_same(draw.batch(5, 6), batch)
+        np.testing.assert_array_equal(draw.rewards, rewards)
 
 
 def test_one_bad_group_leaves_the_buffer_as_it_was():
-    buffer = ReplayBuffer(LAYOUT, BufferLimits(), Fifo)
-    bad = replace(experience(1), problem=-1)
+    buffer = made(None)
     with pytest.raises(ValueError, match="problems go down to -1"):
-        buffer.insert([experience(0), bad])
+        buffer.insert([experience(0), replace(experience(1), problem=-1)])
     assert len(buffer) == buffer.nbytes == 0
 
 
@@ -307,13 +305,10 @@ def test_one_bad_group_leaves_the_buffer_as_it_was():
             lambda: ReplayBuffer(LAYOUT, BufferLimits(uses=1), SAMPLERS["uniform-replace"]),
             "1 uses and",
         ),
-        (
-            lambda: ReplayBuffer(LAYOUT, BufferLimits(), Fifo, segment_groups=0),
-            "segment_groups is 0",
-        ),
-        (lambda: ReplayBuffer(LAYOUT, BufferLimits(), Fifo).sample(0, seed=0), "count is 0"),
-        (lambda: ReplayBuffer(LAYOUT, BufferLimits(), Fifo).sample(1, seed=0), "0 can be drawn"),
-        (lambda: ReplayBuffer(LAYOUT, BufferLimits(), Fifo).expire(-1), "version is -1, 0 was"),
+        (lambda: made(None, segment_groups=0), "segment_groups is 0"),
+        (lambda: made(None).sample(0, seed=0), "count is 0"),
+        (lambda: made(None).sample(1, seed=0), "0 can be drawn"),
+        (lambda: made(None).expire(-1), "version is -1, 0 was"),
     ],
 )
 def test_wrong_use_is_an_error(act, message):
@@ -322,18 +317,16 @@ def test_wrong_use_is_an_error(act, message):
 
 
 def test_memory_only_saves_its_state_only_while_empty():
-    buffer = ReplayBuffer(LAYOUT, BufferLimits(uses=1), Fifo)
-    buffer.insert([experience(0), experience(1)])
+    buffer = made(None, range(2), BufferLimits(uses=1))
     with pytest.raises(ValueError, match="2 groups are held in memory only"):
         buffer.state()
     buffer.sample(2, seed=0)
-    again = ReplayBuffer.open(None, LAYOUT, BufferLimits(uses=1), Fifo, state=buffer.state())
+    again = reopened(None, buffer.state(), BufferLimits(uses=1))
     assert again.insert([experience(2)]).ids.tolist() == [2]
     assert again.statistics()["inserted"] == 3
 
 
 def test_columns_go_in_as_objects_do():
-    given_ = [experience(n) for n in range(4)]
-    buffer = ReplayBuffer(LAYOUT, BufferLimits(), Fifo)
-    buffer.insert_columns(pack(given_, LAYOUT))
-    assert held_by(buffer) == [facts(one) for one in given_]
+    buffer = made(None)
+    buffer.insert_columns(pack(versioned(range(4)), LAYOUT))
+    assert held_by(buffer) == expected(range(4))

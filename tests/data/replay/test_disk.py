@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from ogrpo.data.replay import BufferLimits, Fifo, ReplayBuffer, segments
-from tests.data.replay.make import LAYOUT, experience, facts
+from ogrpo.data.replay import segments
+from tests.data.replay.make import expected, held_by, made, reopened, versioned
 
 ROOT = Path(__file__).parents[3]
 
@@ -77,26 +77,11 @@ class Disk:
                 (target / name).write_bytes(self._files.get(path.stat().st_ino, b""))
 
 
-def reopened(folder, state=None):
-    return ReplayBuffer.open(folder, LAYOUT, BufferLimits(), Fifo, state=state)
-
-
-def held_by(buffer):
-    if not len(buffer):
-        return []
-    return [facts(one) for one in buffer._memory.read(buffer._table.all_live()).experiences]
-
-
-def expected(stop):
-    return [facts(experience(n, version=n)) for n in range(stop)]
-
-
 def lived(folder):
     """A run with a state in the middle; what is acknowledged, and the state, as it goes."""
-    buffer = ReplayBuffer(LAYOUT, BufferLimits(), Fifo, folder=folder, segment_groups=2)
-    state = None
+    buffer, state = made(folder, segment_groups=2), None
     for n in range(7):
-        buffer.insert([experience(n, version=n)])
+        buffer.insert(versioned([n]))
         if n == 4:
             state = buffer.state()
         yield buffer.acknowledged, state
@@ -104,13 +89,13 @@ def lived(folder):
 
 def cut_short(disk, folder):
     """What a run that ends with a power cut, or by itself, had acknowledged, and its state."""
-    told = [(0, None)]
+    acknowledged = [(0, None)]
     try:
-        told.extend(lived(folder))
+        acknowledged.extend(lived(folder))
     except PowerCut:
-        return *told[-1], True
+        return *acknowledged[-1], True
     disk.cut()
-    return *told[-1], False
+    return *acknowledged[-1], False
 
 
 @pytest.mark.parametrize("early_names", [False, True])
@@ -145,8 +130,7 @@ def test_a_segment_is_synchronised_then_named_then_its_name_is(tmp_path, monkeyp
         order.append("name")
         replace(source, target)
 
-    buffer = ReplayBuffer(LAYOUT, BufferLimits(), Fifo, folder=tmp_path)
-    buffer.insert([experience(0)])
+    buffer = made(tmp_path, [0])
     monkeypatch.setattr(os, "fsync", fsynced)
     monkeypatch.setattr(os, "replace", replaced)
     buffer.flush()
@@ -156,16 +140,13 @@ def test_a_segment_is_synchronised_then_named_then_its_name_is(tmp_path, monkeyp
 FULL = """
 import resource, signal, sys
 from pathlib import Path
-from ogrpo.data.replay import BufferLimits, Fifo, ReplayBuffer
-from tests.data.replay.make import LAYOUT, experience
+from tests.data.replay.make import made, versioned
 
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
 
 def fill(folder, most):
-    buffer = ReplayBuffer(LAYOUT, BufferLimits(), Fifo, folder=folder, segment_groups=3)
-    for n in range(4):
-        buffer.insert([experience(n, version=n)])
+    buffer = made(folder, range(4), segment_groups=3)
     resource.setrlimit(resource.RLIMIT_FSIZE, (most, hard))
     for attempt in range(2):
         try:
@@ -173,7 +154,7 @@ def fill(folder, most):
         except OSError as error:
             print(error.errno, buffer.acknowledged, len(buffer), [x.name for x in folder.glob('*') if x.name != '.ogrpo.lock'])
     resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
-    buffer.insert([experience(4, version=4)])
+    buffer.insert(versioned([4]))
     buffer.state()
     print(buffer.acknowledged)
 
@@ -190,8 +171,8 @@ def test_a_disk_that_is_full_in_the_middle_of_a_segment_costs_nothing_that_was_g
     done = subprocess.run(words, capture_output=True, text=True, cwd=ROOT)
     assert done.returncode == 0, done.stderr
     first = "['groups-000000000000-000000000003.parquet']"  # and no part of the second
-    told = [f"{errno.EFBIG} 3 4 {first}", f"{errno.EFBIG} 3 4 {first}", "5"]
-    assert done.stdout.splitlines() == told * len(sizes)
+    lines = [f"{errno.EFBIG} 3 4 {first}", f"{errno.EFBIG} 3 4 {first}", "5"]
+    assert done.stdout.splitlines() == lines * len(sizes)
     for size in sizes:
         assert held_by(reopened(tmp_path / size)) == expected(5)
 
@@ -199,8 +180,8 @@ def test_a_disk_that_is_full_in_the_middle_of_a_segment_costs_nothing_that_was_g
 def written(folder):
     """The segment that does not fit, as it should have been."""
     folder.mkdir()
-    buffer = ReplayBuffer.open(folder, LAYOUT, BufferLimits(), Fifo, state=None)
+    buffer = reopened(folder)
     buffer._resume_at(3, 0)
-    buffer.insert([experience(3, version=3)])
+    buffer.insert(versioned([3]))
     buffer.flush()
     return segments.listed(folder)[0].file.read_bytes()

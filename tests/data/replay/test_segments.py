@@ -1,4 +1,4 @@
-"""What a crash can leave on disk, byte by byte, and what is read back."""
+"""The files of a buffer: what a crash leaves of them, byte by byte, and files that are others."""
 
 import os
 import shutil
@@ -10,13 +10,16 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.dataset as ds
+import pyarrow.parquet as pq
 import pytest
 
 from ogrpo.data.replay import (
     BrokenSegment,
     BufferLimits,
     Fifo,
+    MisplacedSegment,
     Prioritised,
     ReplayBuffer,
     Stratified,
@@ -25,8 +28,20 @@ from ogrpo.data.replay import (
     segments,
     uniform,
 )
-from ogrpo.data.replay.columns import unpack
-from tests.data.replay.make import LAYOUT, experience, facts
+from ogrpo.system import lock
+from tests.data.replay.make import (
+    LAYOUT,
+    contents,
+    expected,
+    experience,
+    facts,
+    held_by,
+    made,
+    reopened,
+    versioned,
+    with_masks,
+)
+from tests.system.test_lock import holder
 
 ROOT = Path(__file__).parents[3]
 SAMPLERS = [
@@ -35,152 +50,129 @@ SAMPLERS = [
     partial(Prioritised, weight=partial(novelty, exponent=0.5), replace=False),
     partial(Stratified, replace=False),
 ]
+ASIDE = segments.ASIDE
 
 
-def made(folder, count, **options):
-    buffer = ReplayBuffer(LAYOUT, BufferLimits(), Fifo, folder=folder, **options)
-    buffer.insert([experience(n, version=n) for n in range(count)])
-    return buffer
+def write(folder, columns, first=0, layout=LAYOUT):
+    return segments.write(folder, first, columns, layout)[0]
 
 
-def reopened(folder, state=None, **options):
-    return ReplayBuffer.open(folder, LAYOUT, BufferLimits(), Fifo, state=state, **options)
+def read(segment, layout=LAYOUT):
+    return segments.read(segment, layout)[0]
 
 
-def held_by(buffer):
-    return [facts(one) for one in buffer._memory.read(buffer._table.all_live()).experiences]
-
-
-def expected(numbers):
-    return [facts(experience(n, version=n)) for n in numbers]
+def files(folder):
+    return [segment.file for segment in segments.listed(folder)]
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float16])
 def test_a_segment_reads_back_what_was_written(tmp_path, dtype):
     layout = replace(LAYOUT, log_prob_dtype=dtype)
-    columns = pack([experience(n, version=n) for n in range(9)], layout)
-    found = segments.read(segments.write(tmp_path, 5, columns, layout), layout)
+    columns = pack(versioned(range(9)), layout)
+    again = read(write(tmp_path, columns, 5, layout), layout)
     for name, values in columns._asdict().items():
-        np.testing.assert_array_equal(getattr(found, name), values)
-        assert getattr(found, name).dtype == values.dtype, name
-
-
-def all_with_loss(one):
-    """The group as it was before completions had a loss mask."""
-    done = tuple(replace(c, loss_mask=None) for c in one.group.completions)
-    return replace(one, group=replace(one.group, completions=done))
+        np.testing.assert_array_equal(getattr(again, name), values)
+        assert getattr(again, name).dtype == values.dtype, name
 
 
 def test_the_files_of_a_run_from_before_loss_masks_are_read_and_added_to(tmp_path):
     """`format_1` holds groups 0 to 3 as an earlier version wrote them."""
     shutil.copytree(Path(__file__).parent / "format_1", tmp_path, dirs_exist_ok=True)
-    before = [facts(all_with_loss(experience(n, version=n))) for n in range(4)]
+    before = [facts(with_masks(one, lambda _: None)) for one in versioned(range(4))]
     buffer = reopened(tmp_path)
     assert held_by(buffer) == before
-    buffer.insert([experience(n, version=n) for n in range(4, 10)])
+    buffer.insert(versioned(range(4, 10)))
     state = buffer.state()
     assert [segment.first for segment in segments.listed(tmp_path)] == [0, 4]
     for again in (reopened(tmp_path), reopened(tmp_path, state)):
         assert held_by(again) == before + expected(range(4, 10))
+    first = files(tmp_path)[0]
+    first.rename(first.with_name("groups-000000000010-000000000014.parquet"))
+    with pytest.raises(MisplacedSegment, match="holds groups 0 to 3 in 8 rows"):
+        reopened(tmp_path)
 
 
 def test_a_file_of_a_later_format_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(segments, "WRITTEN", "3")
-    segment = segments.write(tmp_path, 0, pack([experience(0)], LAYOUT), LAYOUT)
+    segment = write(tmp_path, pack([experience(0)], LAYOUT))
     with pytest.raises(ValueError, match=r"format = 3, and this version reads 1 and 2: open it"):
-        segments.read(segment, LAYOUT)
+        read(segment)
 
 
 def test_a_mask_of_all_tokens_takes_no_memory_and_next_to_nothing_on_disk(tmp_path):
     fresh = [experience(n) for n in range(0, 40, 4)]
-    told = [
-        replace(
-            one,
-            group=replace(
-                one.group,
-                completions=tuple(
-                    replace(c, loss_mask=c.carries_loss) for c in one.group.completions
-                ),
-            ),
-        )
-        for one in fresh
-    ]
-    buffers = [ReplayBuffer(LAYOUT, BufferLimits(), Fifo) for _ in range(2)]
-    buffers[0].insert(fresh)
-    buffers[1].insert(told)
+    masked = [with_masks(one, lambda completion: completion.carries_loss) for one in fresh]
+    buffers = [made(None) for _ in range(2)]
+    for buffer, groups in zip(buffers, (fresh, masked), strict=True):
+        buffer.insert(groups)
     assert buffers[0].nbytes == buffers[1].nbytes
-    columns = pack(told, LAYOUT)
-    whole = segments.write(tmp_path, 0, columns, LAYOUT).file.stat().st_size
+    columns = pack(masked, LAYOUT)
+    whole = write(tmp_path, columns).file.stat().st_size
     table = segments.to_table(0, columns, LAYOUT).drop_columns(["without_loss"])
     with (tmp_path / "without").open("wb") as out:
-        segments._write_table(table, out)
+        segments.write_table(table, out)
     assert 0 < whole - (tmp_path / "without").stat().st_size < 1000
 
 
 def test_every_torn_segment_is_told_from_a_whole_one(tmp_path):
-    segment = segments.write(tmp_path, 0, pack([experience(0)], LAYOUT), LAYOUT)
+    segment = write(tmp_path, pack([experience(0)], LAYOUT))
     whole = segment.file.read_bytes()
     for size in reversed(range(len(whole))):
         os.truncate(segment.file, size)
         with pytest.raises(BrokenSegment):
-            segments.read(segment, LAYOUT)
+            read(segment)
     segment.file.write_bytes(whole)
-    assert [facts(e) for e in unpack(segments.read(segment, LAYOUT))] == [facts(experience(0))]
+    assert contents(read(segment)) == [facts(experience(0))]
 
 
 def test_a_flipped_bit_is_found_or_harmless(tmp_path):
-    segment = segments.write(tmp_path, 0, pack([experience(0)], LAYOUT), LAYOUT)
+    segment = write(tmp_path, pack([experience(0)], LAYOUT))
     whole = segment.file.read_bytes()
     footer = int.from_bytes(whole[-8:-4], "little") + 8
-    wanted = facts(experience(0))
-    found, places = 0, range(4, len(whole) - footer, 5)
+    refused, places = 0, range(4, len(whole) - footer, 5)
     for place in places:
         segment.file.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
         try:
-            assert [facts(e) for e in unpack(segments.read(segment, LAYOUT))] == [wanted]
+            assert contents(read(segment)) == [facts(experience(0))]
         except BrokenSegment:
-            found += 1
-    assert found > len(places) / 2  # the rest lies in headers and changes nothing
+            refused += 1
+    assert refused > len(places) / 2  # the rest lies in headers and changes nothing
 
 
-@pytest.mark.parametrize("prefix", ["", segments.UNFINISHED])
-def test_a_crash_at_any_byte_loses_only_what_was_not_acknowledged(tmp_path, prefix):
+@pytest.mark.parametrize("draft", [False, True])
+def test_a_crash_at_any_byte_loses_only_what_was_not_acknowledged(tmp_path, draft):
     """Groups 0 and 1 were acknowledged; the segment of group 2 is cut, before and after its rename."""
-    buffer = made(tmp_path, 2)
+    buffer = made(tmp_path, range(2))
     buffer.flush()
     assert buffer.acknowledged == 2
-    buffer.insert([experience(2, version=2)])
+    buffer.insert(versioned([2]))
     buffer.flush()
-    file = segments.listed(tmp_path)[-1].file
+    file = files(tmp_path)[-1]
     whole = file.read_bytes()
     file.unlink()
-    torn = file.with_name(prefix + file.name)
+    torn = file.with_name(f".{file.name}.0123abcd.tmp") if draft else file
     for size in [*range(0, len(whole), 257), len(whole) - 1]:
         torn.write_bytes(whole[:size])
         again = reopened(tmp_path)
         assert held_by(again) == expected([0, 1])
-        counted = again.statistics()
-        assert counted["dropped/unfinished_files" if prefix else "dropped/torn"] == 1
-        again.insert([experience(7, version=7)])
+        assert again.statistics()["dropped/unfinished_files" if draft else "dropped/torn"] == 1
+        again.insert(versioned([7]))
         again.flush()
         assert held_by(reopened(tmp_path)) == expected([0, 1, 7])
-        segments.listed(tmp_path)[-1].file.unlink()
+        files(tmp_path)[-1].unlink()
 
 
 def test_a_broken_segment_that_was_acknowledged_is_an_error(tmp_path):
-    buffer = made(tmp_path, 2)
+    buffer = made(tmp_path, range(2))
     state = buffer.state()
     buffer.insert([experience(2)])
     buffer.flush()
-    first = segments.listed(tmp_path)[0].file
-    whole = first.read_bytes()
-    first.write_bytes(whole[:-1])
+    first = files(tmp_path)[0]
+    first.write_bytes(first.read_bytes()[:-1])
     for saved in (None, state):
-        with pytest.raises(
-            BrokenSegment, match=r"groups-000000000000-000000000002\.parquet cannot"
-        ):
+        with pytest.raises(BrokenSegment, match=rf"{first.name} cannot"):
             reopened(tmp_path, saved)
-        assert not (tmp_path / segments.ASIDE).exists()
+        assert not (tmp_path / ASIDE).exists()
     first.unlink()
     with pytest.raises(ValueError, match="2 groups of the state, the first 0, are in no segment"):
         reopened(tmp_path, state)
@@ -189,11 +181,11 @@ def test_a_broken_segment_that_was_acknowledged_is_an_error(tmp_path):
 CHILD = """
 import os, signal, sys
 from pathlib import Path
-from ogrpo.data.replay import Fifo, BufferLimits, ReplayBuffer
-from tests.data.replay.make import LAYOUT, experience
+from ogrpo.data.replay import BufferLimits
+from tests.data.replay.make import made, versioned
 
 folder, dies_at = Path(sys.argv[1]), sys.argv[2]
-buffer = ReplayBuffer(LAYOUT, BufferLimits(groups=2), Fifo, folder=folder, segment_groups=3)
+buffer = made(folder, limits=BufferLimits(groups=2), segment_groups=3)
 
 def die(*_):
     os.kill(os.getpid(), signal.SIGKILL)
@@ -203,7 +195,7 @@ for n in range(7):
         os.replace = die
     if n == 5 and dies_at == "fsync":
         os.fsync = die
-    buffer.insert([experience(n, version=n)])
+    buffer.insert(versioned([n]))
     print(buffer.acknowledged, flush=True)
 die()
 """
@@ -219,54 +211,39 @@ def test_a_killed_process_loses_only_what_was_not_acknowledged(tmp_path, dies_at
     assert held_by(reopened(tmp_path)) == expected(range(safe))
 
 
-def exercised(folder, sampler, steps, buffer=None):
-    """A run of insertions and draws from step `steps[0]`; returns the buffer and all it drew."""
-    limits = BufferLimits(groups=20, staleness=6)
-    if buffer is None:
-        buffer = ReplayBuffer(LAYOUT, limits, sampler, folder=folder, segment_groups=5)
-    drawn = []
-    for step in range(*steps):
-        fresh = [experience(10 * step + n, version=step, problem=n % 3) for n in range(7)]
-        buffer.insert(fresh)
-        for turn in range(2):
-            draw = buffer.sample(4, seed=10 * step + turn)
-            contents = [facts(one) for one in draw.experiences]
-            drawn.append((draw.ids.tolist(), draw.uses.tolist(), contents))
-    return buffer, drawn
-
-
 @pytest.mark.parametrize("sampler", SAMPLERS)
 def test_a_resumed_run_draws_what_the_uninterrupted_one_did(tmp_path, sampler):
     """The state is saved at step 4, the run crashes at step 7 and is resumed from step 4."""
-    buffer, _ = exercised(tmp_path, sampler, (0, 4))
-    state = buffer.state()
-    before = buffer.statistics()
-    buffer, wanted = exercised(tmp_path, sampler, (4, 7), buffer)
-    after = buffer.statistics()
-    again = ReplayBuffer.open(
-        tmp_path,
-        LAYOUT,
-        BufferLimits(groups=20, staleness=6),
-        sampler,
-        state=state,
-        segment_groups=5,
-    )
-    dropped = again.statistics()["dropped/superseded"]
-    assert dropped > 0
-    assert again.statistics() == before | {
-        "dropped/superseded": dropped,
-        "bytes/allocated": again.statistics()["bytes/allocated"],
-    }
-    again, found = exercised(tmp_path, sampler, (4, 7), again)
-    assert found == wanted
-    assert again.statistics() == after | {
-        "dropped/superseded": dropped,
-        "bytes/allocated": again.statistics()["bytes/allocated"],
-    }
+    arguments = (LAYOUT, BufferLimits(groups=20, staleness=6), sampler)
+
+    def go(buffer, steps):
+        """Inserts and draws; returns all that it drew."""
+        drawn = []
+        for step in steps:
+            numbers = range(10 * step, 10 * step + 7)
+            buffer.insert([experience(n, version=step, problem=n % 3) for n in numbers])
+            for turn in range(2):
+                draw = buffer.sample(4, seed=10 * step + turn)
+                drawn.append((draw.ids.tolist(), draw.uses.tolist(), contents(draw.columns)))
+        return drawn
+
+    def statistics(buffer):
+        apart = ("dropped/superseded", "bytes/allocated")
+        return {name: n for name, n in buffer.statistics().items() if name not in apart}
+
+    buffer = ReplayBuffer(*arguments, folder=tmp_path, segment_groups=5)
+    go(buffer, range(4))
+    state, before = buffer.state(), statistics(buffer)
+    drawn, after = go(buffer, range(4, 7)), statistics(buffer)
+    again = ReplayBuffer.open(tmp_path, *arguments, state=state, segment_groups=5)
+    assert again.statistics()["dropped/superseded"] > 0
+    assert statistics(again) == before
+    assert go(again, range(4, 7)) == drawn
+    assert statistics(again) == after
 
 
 def test_what_is_superseded_is_kept_aside_and_said(tmp_path, caplog):
-    buffer = made(tmp_path, 2)
+    buffer = made(tmp_path, range(2))
     state = buffer.state()
     for turn in range(2):
         buffer = reopened(tmp_path, state) if turn else buffer
@@ -274,47 +251,37 @@ def test_what_is_superseded_is_kept_aside_and_said(tmp_path, caplog):
         buffer.flush()
     reopened(tmp_path, state)
     assert ds.dataset(tmp_path).count_rows() == 2 * LAYOUT.group_size  # readers see what is held
-    assert len(list((tmp_path / segments.ASIDE).iterdir())) == 2
+    assert len(list((tmp_path / ASIDE).iterdir())) == 2
     assert "groups 2 to 2 are dropped, superseded" in caplog.text
 
 
 def test_without_a_state_the_limits_choose_what_is_held(tmp_path):
-    made(tmp_path, 9, segment_groups=2).flush()
+    made(tmp_path, range(9), segment_groups=2).flush()
     limits = BufferLimits(groups=4, staleness=3)
-    again = ReplayBuffer.open(tmp_path, LAYOUT, limits, Fifo, state=None, refuse_zero_variance=True)
-    assert held_by(again) == expected([6, 7, 8])  # version 9 was heard of, in group 8
+    again = reopened(tmp_path, None, limits, refuse_zero_variance=True)
+    assert held_by(again) == expected([6, 7, 8])  # version 9 is that of group 8
     assert again.acknowledged == 9
-    assert again.insert([experience(9, version=9)]).ids.tolist() == [9]
+    assert again.insert(versioned([9])).ids.tolist() == [9]
 
 
-def test_pruning_deletes_files_without_a_held_group(tmp_path):
-    buffer = ReplayBuffer(LAYOUT, BufferLimits(groups=3), Fifo, folder=tmp_path, segment_groups=1)
-    for n in range(8):
-        buffer.insert([experience(n, version=n)])
-    assert len(segments.listed(tmp_path)) == 8
-    assert buffer.prune() == 5
-    assert [s.first for s in segments.listed(tmp_path)] == [5, 6, 7]
-    again = ReplayBuffer.open(tmp_path, LAYOUT, BufferLimits(), Fifo, state=buffer.state())
-    assert held_by(again) == expected([5, 6, 7])
-
-
-def test_pruning_keeps_what_an_older_state_speaks_of(tmp_path):
-    buffer = ReplayBuffer(LAYOUT, BufferLimits(groups=3), Fifo, folder=tmp_path, segment_groups=1)
-    for n in range(5):
-        buffer.insert([experience(n, version=n)])
+def test_pruning_deletes_files_without_a_group_held_here_or_in_a_state(tmp_path):
+    buffer = made(tmp_path, range(5), BufferLimits(groups=3), segment_groups=1)
     older = buffer.state()
     for n in range(5, 8):
-        buffer.insert([experience(n, version=n)])
+        buffer.insert(versioned([n]))
+    assert len(files(tmp_path)) == 8
     assert buffer.prune([older]) == 2
-    again = ReplayBuffer.open(tmp_path, LAYOUT, BufferLimits(), Fifo, state=older)
-    assert held_by(again) == expected([2, 3, 4])
+    assert held_by(reopened(tmp_path, older)) == expected([2, 3, 4])
+    state = buffer.state()
+    assert buffer.prune() == 3
+    assert held_by(reopened(tmp_path, state)) == expected([5, 6, 7])
 
 
 def test_a_folder_belongs_to_one_buffer_of_one_layout(tmp_path):
-    buffer = made(tmp_path, 2)
+    buffer = made(tmp_path, range(2))
     buffer.flush()
     with pytest.raises(ValueError, match=r"holds 1 segments already: use ReplayBuffer\.open"):
-        made(tmp_path, 1)
+        made(tmp_path, [0])
     other = replace(LAYOUT, vocab_size=500)
     with pytest.raises(ValueError, match="has vocab_size = 300, the buffer 500"):
         ReplayBuffer.open(tmp_path, other, BufferLimits(), Fifo, state=None)
@@ -324,3 +291,108 @@ def test_a_folder_belongs_to_one_buffer_of_one_layout(tmp_path):
     buffer.flush()
     with pytest.raises(ValueError, match="is there already; one folder belongs to one buffer"):
         rival.flush()
+
+
+SECOND = """
+import sys
+from pathlib import Path
+from tests.data.replay.make import reopened
+try:
+    reopened(Path(sys.argv[1]))
+    print("it was let in")
+except ValueError as error:
+    print(error)
+"""
+
+
+def test_two_processes_do_not_share_a_folder(tmp_path):
+    made(tmp_path, [1], segment_groups=1)
+    command = [sys.executable, "-c", SECOND, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT)
+    assert "is in use by process" in done.stdout
+    assert len(reopened(tmp_path)) == 1  # this process may open it again
+
+
+def test_a_runs_folder_is_not_opened_beside_the_run(tmp_path):
+    with holder(tmp_path) as process:
+        with pytest.raises(ValueError, match=f"in use by process {process.pid}"):
+            made(tmp_path / "experience")
+        process.kill()
+    with lock.held(tmp_path, "the run"):
+        made(tmp_path / "experience")
+        assert not lock.belongs_here(tmp_path / "experience")
+
+
+def swap(first, other):
+    aside = first.with_name("aside")
+    first.rename(aside)
+    other.rename(first)
+    aside.rename(other)
+
+
+def rename(file):
+    file.rename(file.with_name("groups-000000000100-000000000102.parquet"))
+
+
+def rewrite(change):
+    return lambda first, *_: pq.write_table(change(pq.read_table(first)), first)
+
+
+MISPLACED = {
+    "swapped": (lambda first, second, last: swap(first, second), 0),
+    "swapped with the newest": (lambda first, second, last: swap(first, last), 0),
+    "copied over": (lambda first, second, last: shutil.copy(first, second), 1),
+    "renamed": (lambda first, *_: rename(first), None),
+    "reordered": (rewrite(lambda table: table.take([*reversed(range(table.num_rows))])), 0),
+    "cut": (rewrite(lambda table: table.slice(0, 3)), 0),
+    "without ids": (
+        rewrite(lambda t: t.set_column(0, "group", pa.nulls(t.num_rows, pa.int64()))),
+        0,
+    ),
+    "without a column": (rewrite(lambda table: table.drop_columns(["log_probs"])), 0),
+}
+
+
+@pytest.mark.parametrize("case", MISPLACED)
+def test_a_segment_that_holds_other_groups_than_its_name_says_is_refused_by_name(tmp_path, case):
+    misplace, wrong = MISPLACED[case]
+    state = made(tmp_path, range(6), segment_groups=2).state()
+    assert held_by(reopened(tmp_path, state)) == held_by(reopened(tmp_path))
+    names = [file.name for file in files(tmp_path)]
+    misplace(*files(tmp_path))
+    name = "groups-000000000100" if wrong is None else names[wrong]
+    message = "2 groups of the state, the first 0, are in no segment" if wrong is None else name
+    with pytest.raises(MisplacedSegment, match=name) as caught:
+        reopened(tmp_path)
+    with pytest.raises(ValueError, match=message):
+        reopened(tmp_path, state)
+    assert not (tmp_path / ASIDE).exists()
+    if case == "swapped":
+        assert "holds groups 2 to 3 in 4 rows, its name says groups 0 to 1" in str(caught.value)
+
+
+def test_a_segment_of_another_run_with_the_same_numbers_is_refused(tmp_path):
+    state = made(tmp_path / "ours", range(6), segment_groups=2).state()
+    made(tmp_path / "theirs", range(10, 16), segment_groups=2).flush()
+    wrong = files(tmp_path / "theirs")[1]
+    shutil.copy(wrong, tmp_path / "ours")
+    with pytest.raises(MisplacedSegment, match=rf"{wrong.name} has SHA-256 .* another run's"):
+        reopened(tmp_path / "ours", state)
+
+
+def test_a_state_of_before_digests_is_read_and_its_next_has_them(tmp_path):
+    buffer = made(tmp_path, range(6), segment_groups=2)
+    state = buffer.state()
+    assert len(state.pop("segments")) == 3
+    again = reopened(tmp_path, state)
+    assert held_by(again) == held_by(buffer)
+    assert again.state() == buffer.state()
+
+
+def test_a_state_speaks_of_the_files_it_needs_and_no_others(tmp_path):
+    buffer = made(tmp_path, (), BufferLimits(groups=3), segment_groups=1)
+    for n in range(50):
+        buffer.insert(versioned([n]))
+        state = buffer.state()
+    assert [*state["segments"]] == [file.name for file in files(tmp_path)[-3:]]
+    assert len(buffer._journal._digests) == 3  # flat, however long the run

@@ -1,10 +1,8 @@
 """Replay of judged whole groups: numpy and Arrow, no JAX. See docs/replay.md."""
 
-from ogrpo.data.replay.buffer import ReplayBuffer
+from ogrpo.data.replay.buffer import BufferLimits, Receipt, ReplayBuffer
 from ogrpo.data.replay.columns import Columns, Experience, Layout, pack, pack_batch
-from ogrpo.data.replay.draw import Draw, Receipt
-from ogrpo.data.replay.identity import BrokenSegment, MisplacedSegment
-from ogrpo.data.replay.limits import BufferLimits
+from ogrpo.data.replay.memory import Draw
 from ogrpo.data.replay.samplers import (
     Fifo,
     Prioritised,
@@ -19,4 +17,5 @@ from ogrpo.data.replay.samplers import (
     recency,
     uniform,
 )
+from ogrpo.data.replay.segments import BrokenSegment, MisplacedSegment
 from ogrpo.data.replay.table import Features, Table

@@ -8,7 +8,8 @@ group can undergo is counted: refused, inserted, drawn, evicted (by reason), dro
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,25 +17,58 @@ import numpy as np
 
 from ogrpo.data.replay import segments
 from ogrpo.data.replay.columns import Columns, Experience, Int64Array, Layout, keep, pack
-from ogrpo.data.replay.draw import Draw, Receipt
-from ogrpo.data.replay.identity import BrokenSegment, MisplacedSegment
-from ogrpo.data.replay.journal import Journal, make_empty, own, within
-from ogrpo.data.replay.limits import BufferLimits
-from ogrpo.data.replay.memory import Memory
+from ogrpo.data.replay.memory import Draw, Memory
 from ogrpo.data.replay.samplers import Sampler
-from ogrpo.data.replay.segments import Segment
+from ogrpo.data.replay.segments import BrokenSegment, Journal, MisplacedSegment, Segment
 from ogrpo.data.replay.table import Table
 from ogrpo.protocol import BoolArray
-from ogrpo.system.files import make_folder
+from ogrpo.system.files import drop_drafts, make_folder
 
 State = dict[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class BufferLimits:
+    """Limits beyond which groups are evicted; None for no limit.
+
+    Attributes:
+        groups: groups held; the oldest go first.
+        bytes: bytes held, see `ReplayBuffer.nbytes`; the oldest go first.
+        staleness: policy versions between the buffer's newest and the oldest in the group.
+        uses: draws of a group, the last one included.
+    """
+
+    groups: int | None = None
+    bytes: int | None = None
+    staleness: int | None = None
+    uses: int | None = None
+
+    def __post_init__(self) -> None:
+        for name, least in (("groups", 1), ("bytes", 1), ("staleness", 0), ("uses", 1)):
+            value = getattr(self, name)
+            if value is not None and value < least:
+                raise ValueError(f"limit on {name} is {value}; give at least {least}, or None.")
+
+
+@dataclass(frozen=True, eq=False)
+class Receipt:
+    """The result of an insertion.
+
+    Attributes:
+        ids: int64 `[N]`, -1 where a group was refused. A group is acknowledged, that is, on disk,
+            once `ReplayBuffer.acknowledged` exceeds its id.
+        refused: groups refused, by reason.
+    """
+
+    ids: Int64Array
+    refused: Mapping[str, int]
 
 
 class ReplayBuffer:
     """Judged whole groups in memory, and on disk if there is a folder.
 
     Args:
-        layout: what all groups have in common.
+        layout: the sizes and types that all groups share.
         limits: when groups are evicted from memory. Files are kept; see `prune`.
         sampler: makes the sampler of this buffer: `Fifo`, `partial(uniform, replace=False)`.
         folder: where segments go; None keeps the buffer in memory only, where nothing is ever
@@ -66,9 +100,15 @@ class ReplayBuffer:
         self._counts: Counter[str] = Counter()
         self._make_sampler = sampler
         self._journal = Journal(folder, layout)
-        self._hold(Memory(layout))
+        self._start(Memory(layout))
         if folder is not None:
-            make_empty(folder)
+            make_folder(folder)
+            segments.take_folder(folder)
+            if files := segments.listed(folder):
+                raise ValueError(
+                    f"{folder} holds {len(files)} segments already: use ReplayBuffer.open to go on "
+                    "with them, or another folder."
+                )
 
     @classmethod
     def open(
@@ -81,7 +121,7 @@ class ReplayBuffer:
         state: State | None,
         **options: Any,
     ) -> "ReplayBuffer":
-        """Return the buffer that `state` describes, or without one, all that the folder holds.
+        """Returns the buffer that `state` describes, or without one, all that the folder holds.
 
         With a state, further insertions and draws are those of the buffer that saved it; segments
         written since are moved to the folder `_dropped`, logged and counted. Without a state every
@@ -98,13 +138,13 @@ class ReplayBuffer:
         buffer._journal = Journal(folder, layout)
         if folder is not None:
             make_folder(folder)
-            own(folder)
+            segments.take_folder(folder)
         if state is None:
             buffer._load_all()
         else:
             buffer._restore(state)
-        if folder is not None and (unfinished := segments.clean(folder)):
-            buffer._count("dropped/unfinished_files", unfinished)
+        if folder is not None and (drafts := drop_drafts(folder)):
+            buffer._counts["dropped/unfinished_files"] += drafts
         return buffer
 
     def __len__(self) -> int:
@@ -123,7 +163,7 @@ class ReplayBuffer:
 
     @property
     def changes(self) -> int:
-        """How many groups were given or drawn so far: while it stands still, the buffer does.
+        """Number of groups inserted, refused or drawn: while it stays, the buffer does.
 
         What expires is not counted: it expires again.
         """
@@ -132,54 +172,53 @@ class ReplayBuffer:
 
     @property
     def version(self) -> int:
-        """The newest policy version heard of, from `expire` or from a group."""
+        """The newest policy version, of `expire` or of a group."""
         return self._table.version
 
     def insert(self, experiences: Sequence[Experience]) -> Receipt:
-        """Insert groups, all or, if one of them is malformed, none.
+        """Inserts groups, all or, if one of them is malformed, none.
 
-        Refused, by reason: `stale` (beyond the limit on staleness), `zero_variance` (if asked for).
+        Refused, by reason: `stale` (beyond the limit on staleness), `zero_variance` (if that is
+        an option of the buffer).
 
         Raises:
-            ValueError: see `pack`.
+            ValueError: as `pack`.
         """
         return self.insert_columns(pack(experiences, self.layout))
 
     def insert_columns(self, columns: Columns) -> Receipt:
-        """Insert groups that `pack` or `pack_batch` made with this buffer's layout."""
+        """Inserts groups that `pack` or `pack_batch` made with this buffer's layout."""
         if len(columns.problems) == 0:
             return Receipt(np.zeros(0, np.int64), {})
         self._raise_version(int(columns.policy_versions.max()))
-        kept, refused = self._admit(columns)
-        ids = np.where(kept, self._table.next_id + np.cumsum(kept) - 1, -1)
-        if kept.any():
-            admitted = keep(columns, kept)
-            self._count("inserted", int(kept.sum()))
-            self._journal.append(admitted)
-            self._enter(ids[kept], admitted)
+        admitted, refused = self._admit(columns)
+        ids = np.where(admitted, self._table.next_id + np.cumsum(admitted) - 1, -1)
+        if admitted.any():
+            columns = keep(columns, admitted)
+            self._counts["inserted"] += len(columns.problems)
+            self._journal.append(columns)
+            self._enter(ids[admitted], columns)
             self._make_room()
         if self._journal.waiting >= self._segment_groups:
             self.flush()
         return Receipt(ids, refused)
 
     def flush(self) -> None:
-        """Write the groups that wait for a segment; on return all are acknowledged."""
+        """Writes the groups that wait for a segment; on return all are acknowledged."""
         self._journal.flush()
 
     def expire(self, version: int) -> None:
-        """Hear that the policy is at `version`, and evict what is too stale at it.
+        """Sets the policy's version, and evicts what is too stale at it.
 
         Raises:
-            ValueError: `version` is older than one heard of.
+            ValueError: `version` is older than the buffer's.
         """
         if version < self.version:
-            raise ValueError(
-                f"version is {version}, {self.version} was heard of before; versions go up."
-            )
+            raise ValueError(f"version is {version}, {self.version} was before; versions go up.")
         self._raise_version(version)
 
     def sample(self, count: int, *, seed: int) -> Draw:
-        """Draw `count` whole groups; the same buffer and seed give the same draw.
+        """Draws `count` whole groups; the same buffer and seed give the same draw.
 
         Groups that reach the limit on uses by it are evicted afterwards.
 
@@ -191,28 +230,35 @@ class ReplayBuffer:
         ids = self._sampler.draw(count, np.random.default_rng(seed))
         draw = self._memory.read(ids)
         self._table.cursor = int(ids[-1]) + 1
-        self._count("drawn", count)
-        self._use(ids)
+        self._counts["drawn"] += count
+        uses = self._table.rows.uses
+        np.add.at(uses, self._table.places(ids), 1)
+        ids = np.unique(ids)
+        self._sampler.update(ids)
+        if self.limits.uses is not None:
+            self._evict(ids[uses[self._table.places(ids)] >= self.limits.uses], "uses")
         return draw
 
     def statistics(self) -> dict[str, float]:
-        """Return what the buffer holds and has counted."""
+        """Returns sizes and counts of the buffer, by name."""
         table = self._table
         features = table.features(table.places(table.all_live()))
-        held = {
+        figures: dict[str, float] = {
             "groups": len(self),
             "bytes": self.nbytes,
             "bytes/allocated": self._memory.allocated,
             "unacknowledged": self._journal.waiting,
         }
-        spread = {**_spread("uses", features.uses), **_spread("staleness", features.staleness)}
-        return {name: float(n) for name, n in {**held, **spread, **self._counts}.items()}
+        for name, values in (("uses", features.uses), ("staleness", features.staleness)):
+            figures[f"{name}/mean"] = values.mean() if len(values) else 0.0
+            figures[f"{name}/max"] = values.max(initial=0)
+        return {name: float(n) for name, n in {**figures, **self._counts}.items()}
 
     def state(self) -> State:
-        """Flush, and return what a checkpoint needs beside the segments: plain JSON.
+        """Flushes, and returns what a checkpoint needs beside the segments: plain JSON.
 
         Raises:
-            ValueError: the buffer holds groups and has no folder to find them in again.
+            ValueError: the buffer holds groups and has no folder to read them from again.
         """
         if self._journal.folder is None and len(self):
             raise ValueError(
@@ -234,7 +280,7 @@ class ReplayBuffer:
         }
 
     def prune(self, states: Iterable[State] = ()) -> int:
-        """Delete the files without a group held, here or in one of `states`; return their number.
+        """Deletes the files without a group held, here or in one of `states`; returns how many.
 
         Pass every state that may still be opened: one that speaks of a deleted file cannot be.
         """
@@ -245,7 +291,7 @@ class ReplayBuffer:
     def _table(self) -> Table:
         return self._memory.table
 
-    def _hold(self, memory: Memory) -> None:
+    def _start(self, memory: Memory) -> None:
         self._memory = memory
         self._sampler = self._make_sampler(memory.table)
         if self._sampler.replace and self.limits.uses is not None:
@@ -255,33 +301,33 @@ class ReplayBuffer:
             )
 
     def _admit(self, columns: Columns) -> tuple[BoolArray, dict[str, int]]:
-        kept, refused = np.ones(len(columns.problems), np.bool_), {}
-        for reason, wrong in self._refusals(columns):
-            if (found := int((wrong & kept).sum())) > 0:
-                refused[reason] = found
-                self._count(f"refused/{reason}", found)
-            kept &= ~wrong
-        return kept, refused
-
-    def _refusals(self, columns: Columns) -> Iterator[tuple[str, BoolArray]]:
+        """Returns which groups are taken in, bool `[N]`, and the numbers refused, by reason."""
+        wrong: dict[str, BoolArray] = {}
         if self.limits.staleness is not None:
             staleness = self.version - columns.policy_versions.min(axis=1)
-            yield "stale", staleness > self.limits.staleness
+            wrong["stale"] = staleness > self.limits.staleness
         if self._refuse_zero_variance:
             judged = ~np.isnan(columns.rewards)
             most = columns.rewards.max(axis=1, where=judged, initial=-np.inf)
-            yield "zero_variance", most <= columns.rewards.min(axis=1, where=judged, initial=np.inf)
+            least = columns.rewards.min(axis=1, where=judged, initial=np.inf)
+            wrong["zero_variance"] = most <= least
+        admitted, refused = np.ones(len(columns.problems), np.bool_), {}
+        for reason, groups in wrong.items():
+            if (count := int((groups & admitted).sum())) > 0:
+                refused[reason] = count
+                self._counts[f"refused/{reason}"] += count
+            admitted &= ~groups
+        return admitted, refused
 
     def _enter(self, ids: Int64Array, columns: Columns) -> None:
         self._memory.put(ids, columns)
         self._sampler.update(ids)
 
     def _evict(self, ids: Int64Array, reason: str) -> None:
-        if len(ids) == 0:
-            return
-        self._memory.drop(ids)
-        self._sampler.update(ids)
-        self._count(f"evicted/{reason}", len(ids))
+        if len(ids):
+            self._memory.drop(ids)
+            self._sampler.update(ids)
+            self._counts[f"evicted/{reason}"] += len(ids)
 
     def _make_room(self) -> None:
         if self.limits.groups is not None and (excess := len(self) - self.limits.groups) > 0:
@@ -298,63 +344,19 @@ class ReplayBuffer:
             staleness = self._table.features(self._table.places(ids)).staleness
             self._evict(ids[staleness > self.limits.staleness], "staleness")
 
-    def _use(self, ids: Int64Array) -> None:
-        uses = self._table.rows.uses
-        np.add.at(uses, self._table.places(ids), 1)
-        ids = np.unique(ids)
-        self._sampler.update(ids)
-        if self.limits.uses is not None:
-            self._evict(ids[uses[self._table.places(ids)] >= self.limits.uses], "uses")
-
     def _restore(self, state: State) -> None:
-        self._hold(Memory(self.layout, state["capacity"]))
+        """Reads the groups of a state back, and sets later segments aside."""
+        self._start(Memory(self.layout, state["capacity"]))
         self._counts = Counter(state["counts"])
-        known = state.get("segments", {})
         table, ids = self._table, np.array(state["ids"], np.int64)
         table.version = state["version"]
-        for segment in self._journal.listed():
+        for segment in segments.listed(self._journal.folder):
             if segment.first >= state["next_id"]:
                 self._set_aside(segment, "superseded")
-            elif len(wanted := within(ids, segment)):
-                columns = self._journal.read(segment, known)
-                there = np.isin(np.arange(segment.first, segment.stop), wanted)
-                self._enter(wanted, keep(columns, there))
-        self._check_found(ids)
-        table.rows.uses[table.places(ids)] = state["uses"]
-        self._sampler.update(ids)
-        self._resume_at(state["next_id"], state["cursor"])
-
-    def _load_all(self) -> None:
-        listed = self._journal.listed()
-        for segment in listed:
-            try:
-                columns = self._journal.read(segment)
-            except BrokenSegment as error:
-                if segment != listed[-1] or isinstance(error, MisplacedSegment):
-                    raise
-                self._set_aside(segment, "torn")
-            else:
-                self._reinsert(segment, columns)
-                self._resume_at(segment.stop, 0)
-
-    def _reinsert(self, segment: Segment, columns: Columns) -> None:
-        self._raise_version(int(columns.policy_versions.max()))
-        kept, _ = self._admit(columns)
-        self._count("inserted", int(kept.sum()))
-        if kept.any():
-            self._enter(np.arange(segment.first, segment.stop)[kept], keep(columns, kept))
-            self._make_room()
-
-    def _resume_at(self, next_id: int, cursor: int) -> None:
-        self._table.seek(next_id)
-        self._table.cursor = cursor
-        self._journal.acknowledged = next_id
-
-    def _set_aside(self, segment: Segment, reason: str) -> None:
-        self._count(f"dropped/{reason}", self._journal.set_aside(segment, reason))
-
-    def _check_found(self, ids: Int64Array) -> None:
-        table = self._table
+            elif len(needed := segment.within(ids)):
+                columns = self._journal.read(segment, state.get("segments", {}))
+                there = np.isin(np.arange(segment.first, segment.stop), needed)
+                self._enter(needed, keep(columns, there))
         missing = ids[~table.rows.alive[table.places(ids)]] if len(self) else ids
         if len(missing):
             raise ValueError(
@@ -362,13 +364,34 @@ class ReplayBuffer:
                 f"{self._journal.folder}: open the folder that the state was saved with, or a"
                 " newer state if the files were pruned."
             )
+        table.rows.uses[table.places(ids)] = state["uses"]
+        self._sampler.update(ids)
+        self._resume_at(state["next_id"], state["cursor"])
 
-    def _count(self, name: str, count: int) -> None:
-        self._counts[name] += count
+    def _load_all(self) -> None:
+        """Inserts the groups of all segments again; a torn newest one is set aside."""
+        listed = segments.listed(self._journal.folder)
+        for segment in listed:
+            try:
+                columns = self._journal.read(segment, {})
+            except BrokenSegment as error:
+                if segment != listed[-1] or isinstance(error, MisplacedSegment):
+                    raise
+                self._set_aside(segment, "torn")
+                continue
+            self._raise_version(int(columns.policy_versions.max()))
+            admitted, _ = self._admit(columns)
+            self._counts["inserted"] += int(admitted.sum())
+            if admitted.any():
+                ids = np.arange(segment.first, segment.stop)[admitted]
+                self._enter(ids, keep(columns, admitted))
+                self._make_room()
+            self._resume_at(segment.stop, 0)
 
+    def _resume_at(self, next_id: int, cursor: int) -> None:
+        self._table.seek(next_id)
+        self._table.cursor = cursor
+        self._journal.acknowledged = next_id
 
-def _spread(name: str, values: Int64Array) -> dict[str, float]:
-    return {
-        f"{name}/mean": float(values.mean()) if len(values) else 0.0,
-        f"{name}/max": float(values.max(initial=0)),
-    }
+    def _set_aside(self, segment: Segment, reason: str) -> None:
+        self._counts[f"dropped/{reason}"] += self._journal.set_aside(segment, reason)

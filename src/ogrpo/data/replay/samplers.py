@@ -1,6 +1,6 @@
-"""Which groups to draw: in order, by weight, or spread over prompts.
+"""Samplers of groups: in order, by weight, or spread over prompts.
 
-A sampler is made for one buffer, from that buffer's table, and hears of every change:
+A sampler is made for one buffer, from that buffer's table, and is told of every change:
 
     ReplayBuffer(..., sampler=Fifo)
     ReplayBuffer(..., sampler=partial(Prioritised, weight=positives, replace=False))
@@ -23,19 +23,19 @@ import numpy as np
 import numpy.typing as npt
 
 from ogrpo.data.replay.columns import Int64Array
-from ogrpo.data.replay.sumtree import SumTree
 from ogrpo.data.replay.table import Features, Table
 
+FloatArray = npt.NDArray[np.float64]
 Weights = npt.NDArray[np.floating[Any]]
 Weight = Callable[[Features], Weights]
 
 
 class TooFewGroups(ValueError):
-    """A draw asks for more groups than can be served."""
+    """A draw of more groups than can be served."""
 
 
 class Sampler(Protocol):
-    """Chooses groups by id."""
+    """Draws groups by id."""
 
     @property
     def replace(self) -> bool:
@@ -43,20 +43,28 @@ class Sampler(Protocol):
         ...
 
     def update(self, ids: Int64Array) -> None:
-        """Hear that these groups, distinct, were inserted, used or removed."""
+        """Takes note that these groups, distinct, were inserted, used or removed."""
         ...
 
     def draw(self, count: int, rng: np.random.Generator) -> Int64Array:
-        """Return `count` ids of live groups.
+        """Returns `count` ids of live groups.
 
         Raises:
-            TooFewGroups: there are not that many to choose from.
+            TooFewGroups: there are not that many to draw from.
         """
         ...
 
 
+def _check_enough(count: int, available: int) -> None:
+    if count > available:
+        raise TooFewGroups(
+            f"{count} groups asked for, {available} can be drawn (groups of weight 0 cannot): "
+            "insert more first, ask for fewer, or use a sampler that draws with replacement."
+        )
+
+
 class Fifo:
-    """In the order of insertion, from after the group drawn last, round and round.
+    """Draws in the order of insertion, from after the group drawn last, round and round.
 
     A buffer limited to one batch that is drawn once per insertion serves each batch once, in order.
     """
@@ -67,10 +75,10 @@ class Fifo:
         self._table = table
 
     def update(self, ids: Int64Array) -> None:
-        """Nothing to keep: the table knows the order."""
+        """Does nothing: the table has the order."""
 
     def draw(self, count: int, rng: np.random.Generator) -> Int64Array:  # noqa: ARG002
-        """Return the next `count` live ids; `rng` is not used."""
+        """Returns the next `count` live ids; `rng` is not used."""
         table = self._table
         _check_enough(count, table.live)
         ahead = table.first(max(table.cursor, table.head), table.next_id, count)
@@ -79,8 +87,60 @@ class Fifo:
         return np.concatenate([ahead, table.first(table.head, table.next_id, count - len(ahead))])
 
 
+class SumTree:
+    """Non-negative float64 weights at places `0 .. size - 1`, drawn from in O(log n).
+
+    A binary tree: node 1 is the root, node `k` has the children `2k` and `2k + 1`, place `p` is
+    node `size + p`; `size` is a power of two. Each inner node is the rounded sum of its children
+    and nothing else, so that the tree is a function of its weights, whatever the order in which
+    they were set.
+    """
+
+    def __init__(self, size: int) -> None:
+        if size < 1 or size & (size - 1):
+            raise ValueError(f"size is {size}; give a power of two.")
+        self.size = size
+        self._nodes = np.zeros(2 * size, np.float64)
+
+    @property
+    def total(self) -> float:
+        """The sum of all weights."""
+        return float(self._nodes[1])
+
+    def weights(self, places: Int64Array) -> FloatArray:
+        """Returns the weights at `places`."""
+        return self._nodes[self.size + places]
+
+    def set(self, places: Int64Array, weights: FloatArray) -> None:
+        """Sets the weights at distinct `places`: O(k log n) for few of them, O(n) for many."""
+        nodes, width = self.size + places, self.size
+        self._nodes[nodes] = weights
+        many = len(places) * self.size.bit_length() > self.size
+        while width > 1:
+            width //= 2
+            if many:
+                level = self._nodes[2 * width : 4 * width]
+                self._nodes[width : 2 * width] = level[::2] + level[1::2]
+            else:
+                nodes = nodes >> 1
+                self._nodes[nodes] = self._nodes[2 * nodes] + self._nodes[2 * nodes + 1]
+
+    def find(self, targets: FloatArray) -> Int64Array:
+        """Returns the places at which the running sum first exceeds each target in [0, total).
+
+        A place of weight 0 is never returned, whatever the rounding.
+        """
+        nodes, targets = np.ones(len(targets), np.int64), targets.copy()
+        for _ in range(self.size.bit_length() - 1):
+            left = self._nodes[2 * nodes]
+            right = (targets >= left) & (self._nodes[2 * nodes + 1] > 0)
+            targets -= np.where(right, left, 0)
+            nodes = 2 * nodes + right
+        return nodes - self.size
+
+
 class Prioritised:
-    """Each group with probability proportional to its weight, in O(log n).
+    """Draws each group with probability proportional to its weight, in O(log n).
 
     Without replacement, the groups of a draw come one after another, each in proportion to its
     weight among those not drawn yet (successive sampling). Groups of weight 0 are never drawn.
@@ -95,46 +155,43 @@ class Prioritised:
         self._version = table.version
 
     def update(self, ids: Int64Array) -> None:
-        """Weigh these groups again."""
+        """Weighs these groups again."""
         if not self._renew() and len(ids):
-            places = self._table.places(ids)
-            self._tree.set(places, self._weigh(places))
+            self._weigh(self._table.places(ids))
 
     def draw(self, count: int, rng: np.random.Generator) -> Int64Array:
-        """Return `count` ids drawn by weight."""
+        """Returns `count` ids drawn by weight."""
         self._renew()
-        draw = self._independent if self.replace else self._distinct
-        return self._table.ids(draw(count, rng))
+        if self.replace:
+            return self._table.ids(self._independent(count, rng))
+        # Independent draws with repeats struck out are successive draws; what was drawn loses its
+        # weight between rounds so that they end.
+        drawn, weights = np.zeros(0, np.int64), np.zeros(0)
+        while len(drawn) < count and self._tree.total > 0:
+            places = self._independent(count - len(drawn), rng)
+            fresh = places[np.sort(np.unique(places, return_index=True)[1])]
+            weights = np.concatenate([weights, self._tree.weights(fresh)])
+            drawn = np.concatenate([drawn, fresh])
+            self._tree.set(fresh, np.zeros(len(fresh)))
+        self._tree.set(drawn, weights)
+        _check_enough(count, len(drawn))
+        return self._table.ids(drawn)
 
     def _independent(self, count: int, rng: np.random.Generator) -> Int64Array:
         total = self._tree.total
         _check_enough(count, count if total > 0 else 0)
         return self._tree.find(rng.random(count) * total)
 
-    def _distinct(self, count: int, rng: np.random.Generator) -> Int64Array:
-        # Independent draws with repeats struck out are successive draws; what was drawn loses its
-        # weight between rounds so that they end.
-        chosen, before = np.zeros(0, np.int64), np.zeros(0)
-        while len(chosen) < count and self._tree.total > 0:
-            found = self._independent(count - len(chosen), rng)
-            fresh = found[np.sort(np.unique(found, return_index=True)[1])]
-            before = np.concatenate([before, self._tree.weights(fresh)])
-            chosen = np.concatenate([chosen, fresh])
-            self._tree.set(fresh, np.zeros(len(fresh)))
-        self._tree.set(chosen, before)
-        _check_enough(count, len(chosen))
-        return chosen
-
     def _renew(self) -> bool:
+        """Weighs all groups where the version or the ring's size changed; returns whether so."""
         table = self._table
         if table.version == self._version and table.capacity == self._tree.size:
             return False
         self._version, self._tree = table.version, SumTree(table.capacity)
-        places = table.places(table.all_live())
-        self._tree.set(places, self._weigh(places))
+        self._weigh(table.places(table.all_live()))
         return True
 
-    def _weigh(self, places: Int64Array) -> npt.NDArray[np.float64]:
+    def _weigh(self, places: Int64Array) -> None:
         weights = np.asarray(self._weight(self._table.features(places)), np.float64)
         if weights.shape != places.shape or not (np.isfinite(weights) & (weights >= 0)).all():
             raise ValueError(
@@ -142,11 +199,11 @@ class Prioritised:
                 f"{weights.max(initial=0)} for {len(places)} groups; give one finite value >= 0 "
                 "for each."
             )
-        return np.where(self._table.rows.alive[places], weights, 0.0)
+        self._tree.set(places, np.where(self._table.rows.alive[places], weights, 0.0))
 
 
 class Stratified:
-    """Spread over prompts: rounds in which each prompt gives one group, in random order.
+    """Draws in rounds in which each prompt gives one group, in random order.
 
     The last round takes as many prompts as are still needed, at random. The group a prompt gives is
     uniform among its groups; without replacement, among those it has not given in this draw, and
@@ -159,50 +216,38 @@ class Stratified:
         self._problems: list[int] = []  # ascending
 
     def update(self, ids: Int64Array) -> None:
-        """Enter or strike out these groups."""
-        places = self._table.places(ids)
-        alive, problems = self._table.rows.alive[places], self._table.rows.problem[places]
-        for id_, lives, problem in zip(
-            ids.tolist(), alive.tolist(), problems.tolist(), strict=True
-        ):
-            (self._enter if lives else self._strike)(id_, problem)
+        """Enters or strikes out these groups."""
+        rows, places = self._table.rows, self._table.places(ids)
+        alive, problems = rows.alive[places].tolist(), rows.problems[places].tolist()
+        for id_, lives, problem in zip(ids.tolist(), alive, problems, strict=True):
+            if problem not in self._groups:
+                insort(self._problems, problem)
+            held = self._groups.setdefault(problem, [])
+            place = bisect_left(held, id_)
+            if not lives:
+                del held[place]
+            elif place == len(held) or held[place] != id_:
+                held.insert(place, id_)
+            if not held:
+                del self._groups[problem], self._problems[bisect_left(self._problems, problem)]
 
     def draw(self, count: int, rng: np.random.Generator) -> Int64Array:
-        """Return `count` ids, of as many prompts as can be, as evenly as can be."""
+        """Returns `count` ids, of as many prompts as can be, as evenly as can be."""
         if not self.replace or self._table.live == 0:
             _check_enough(count, self._table.live)
-        picks = self._rounds(count, rng)
-        given = {
-            problem: iter(rng.choice(self._groups[problem], times, replace=self.replace).tolist())
-            for problem, times in Counter(picks).items()
-        }
-        return np.array([next(given[problem]) for problem in picks], np.int64)
-
-    def _rounds(self, count: int, rng: np.random.Generator) -> list[int]:
         picks: list[int] = []
         able, rounds = self._problems, 0
         while len(picks) < count:
-            chosen = rng.choice(len(able), min(len(able), count - len(picks)), replace=False)
-            picks += [able[n] for n in chosen.tolist()]
+            indices = rng.choice(len(able), min(len(able), count - len(picks)), replace=False)
+            picks += [able[n] for n in indices.tolist()]
             rounds += 1
             if not self.replace and len(picks) < count:
                 able = [problem for problem in able if len(self._groups[problem]) > rounds]
-        return picks
-
-    def _enter(self, id_: int, problem: int) -> None:
-        if problem not in self._groups:
-            insort(self._problems, problem)
-        ids = self._groups.setdefault(problem, [])
-        place = bisect_left(ids, id_)
-        if place == len(ids) or ids[place] != id_:
-            ids.insert(place, id_)
-
-    def _strike(self, id_: int, problem: int) -> None:
-        ids = self._groups[problem]
-        del ids[bisect_left(ids, id_)]
-        if not ids:
-            del self._groups[problem]
-            del self._problems[bisect_left(self._problems, problem)]
+        drawn = {
+            problem: iter(rng.choice(self._groups[problem], times, replace=self.replace).tolist())
+            for problem, times in Counter(picks).items()
+        }
+        return np.array([next(drawn[problem]) for problem in picks], np.int64)
 
 
 def equal(groups: Features) -> Weights:
@@ -241,21 +286,9 @@ def positives(groups: Features) -> Weights:
 
 def product(*weights: Weight) -> Weight:
     """The product of several weights."""
-
-    def weight(groups: Features) -> Weights:
-        return np.prod([each(groups) for each in weights], axis=0)
-
-    return weight
+    return lambda groups: np.prod([weight(groups) for weight in weights], axis=0)
 
 
 def uniform(table: Table, *, replace: bool) -> Prioritised:
-    """Every group with the same probability."""
+    """Draws every group with the same probability."""
     return Prioritised(table, weight=equal, replace=replace)
-
-
-def _check_enough(count: int, available: int) -> None:
-    if count > available:
-        raise TooFewGroups(
-            f"{count} groups asked for, {available} can be drawn (groups of weight 0 cannot): "
-            "insert more first, ask for fewer, or use a sampler that draws with replacement."
-        )
