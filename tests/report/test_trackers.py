@@ -3,6 +3,7 @@
 import json
 import sqlite3
 import struct
+import time
 
 import pytest
 
@@ -51,23 +52,32 @@ def test_tensorboards_event_files_have_each_figure_at_its_step(folder):
     assert texts == ["seed = 3\n\nschedule.steps = 2"]
 
 
-def test_weights_and_biases_keeps_an_offline_run(folder, monkeypatch):
-    pytest.importorskip("wandb", reason="needs pip install 'ogrpo[track]'")
+def offline_history(file):
+    """The steps in an offline run's file: LevelDB's log of checksum, size, kind and record."""
     from wandb.proto.wandb_internal_pb2 import Record
 
-    monkeypatch.setenv("WANDB_MODE", "offline")
-    track("wandb", folder)
-    (file,) = folder.glob("wandb/offline-run-*/*.wandb")
-    data, seen = file.read_bytes()[7:], []  # LevelDB's log: checksum, size, kind, record
+    data, steps = file.read_bytes()[7:], []
     while data:
         _, size, kind = struct.unpack("<IHB", data[:7])
         assert kind == 1  # a whole record
         items = Record.FromString(data[7 : 7 + size]).history.item
         data = data[7 + size :]
         names = ["/".join(each.nested_key) or each.key for each in items]
-        seen.append(dict(zip(names, (json.loads(each.value_json) for each in items), strict=True)))
-    figures = [{key: each[key] for key in each if key[0] != "_"} for each in seen if each]
-    assert [each["_step"] for each in seen if each] == [0, 1]
+        values = [json.loads(each.value_json) for each in items]
+        steps += [dict(zip(names, values, strict=True))] if items else []
+    return steps
+
+
+def test_weights_and_biases_keeps_an_offline_run(folder, monkeypatch):
+    pytest.importorskip("wandb", reason="needs pip install 'ogrpo[track]'")
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    track("wandb", folder)
+    (file,) = folder.glob("wandb/offline-run-*/*.wandb")
+    deadline = time.monotonic() + 60
+    while len(steps := offline_history(file)) < 2 and time.monotonic() < deadline:
+        time.sleep(0.1)  # a process of its own writes the file
+    figures = [{key: each[key] for key in each if key[0] != "_"} for each in steps]
+    assert [each["_step"] for each in steps] == [0, 1]
     assert figures == [{"pass@1/greedy": 0.25}, {"reward": 0.5}]
 
 
