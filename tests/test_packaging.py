@@ -99,3 +99,19 @@ def test_links_of_a_page_lead_to_files(page):
     local = [link for link in links if "://" not in link]
     assert len(local) > 10
     assert [link for link in local if not (ROOT / link).exists()] == []
+
+
+PAGES = [
+    ROOT / "README.md",
+    ROOT / "CONTRIBUTING.md",
+    ROOT / "SECURITY.md",
+    *ROOT.glob("docs/*.md"),
+]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_files_that_a_page_names_are_there(page):
+    named = re.findall(
+        r"`((?:src|tests|docs|experiments|benchmarks|kernels|proofs)/[\w./-]+)`", page.read_text()
+    )
+    assert [file for file in named if not (ROOT / file).exists() and "NAME" not in file] == []

@@ -1048,7 +1048,7 @@ def oapl(log_probs: jax.Array, batch: TokenBatch, *, slope: Scalar = 1e-3) -> ja
 
 
 def opmd_min(log_probs: jax.Array, batch: TokenBatch, *, tau: Scalar = 1.0) -> jax.Array:
-    """OPMD, minimal: -A log pi / (1 + tau), for A = `centered` or `ogrpo.core.advantages.opmd`.
+    """OPMD, minimal: -A log pi / (1 + tau), for A = `centered` or `soft_value` of `advantages`.
 
     Source: Trinity-RFT (Pan et al. 2025, arXiv:2505.17826); reduces with `token_mean`.
 
