@@ -26,6 +26,17 @@ with stop_on_signal(lambda name: print(name, "heard", flush=True)) as stop:
 """
 
 
+@pytest.fixture(autouse=True)
+def signals_that_nobody_ignores():
+    """Under nohup, or as a shell's background job, SIGHUP and SIGINT would be ignored."""
+    before = signal.getsignal(signal.SIGHUP), signal.getsignal(signal.SIGINT)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGHUP, before[0])
+    signal.signal(signal.SIGINT, before[1])
+
+
 def test_a_hangup_is_a_request_to_stop_and_the_second_interrupts():
     heard = []
     with stop_on_signal(heard.append) as stop:

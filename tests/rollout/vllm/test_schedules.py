@@ -276,6 +276,17 @@ class AdapterSchedules(Schedules):
         self.faults += 1
 
 
+def test_an_odd_list_of_models_after_a_push_of_adapters_is_asked_for_again():
+    machine = AdapterSchedules()
+    machine.begin(count=1)
+    try:
+        machine.publish()
+        machine.disturb(n=0, path="models", kind="odd")
+        machine.advance(seconds=0.3)
+    finally:
+        machine.teardown()
+
+
 def drawn(machine, count):
     case = machine.TestCase
     case.settings = settings(

@@ -270,8 +270,14 @@ async def load_adapters(
 
 
 async def unload_others(api: ServerApi, used: Collection[str]) -> None:
-    """Takes back the names of earlier versions, those of a trainer that died included."""
-    for card in await api.models():
-        name = str(card.get("id"))
+    """Takes back the names of earlier versions, those of a trainer that died included.
+
+    Raises:
+        RolloutError: it does not answer, or answers what vLLM does not.
+    """
+    cards = await api.models()
+    with understood(api.url, "/v1/models", cards):
+        names = [str(card["id"]) for card in cards]
+    for name in names:
         if name.startswith(ADAPTERS) and name not in used:
             await api.unload_adapter(name)
