@@ -84,15 +84,20 @@ def test_the_decoder_takes_blocks(layout):
     groups, _, rows, _ = packed(groups)
     blocked = partial(blocked_attention, tile=Step(5, 3))
     compute = completion_log_probs_and_entropy
-    given: Any = jax.tree.map(jnp.asarray, groups)
+    batch: Any = jax.tree.map(jnp.asarray, groups)
     if layout == "packed":
-        compute, given = packed_log_probs_and_entropy, rows
+        compute, batch = packed_log_probs_and_entropy, rows
 
     def total(attention_fn, params):
-        out = compute(params, config, given, 0.8, attention_fn=attention_fn)
+        out = compute(params, config, batch, 0.8, attention_fn=attention_fn)
         return jnp.sum(jnp.sin(out.log_probs) + 0.3 * out.entropy)
 
-    found, expected = (
+    actual, expected = (
         jax.jit(jax.value_and_grad(partial(total, fn)))(params) for fn in (blocked, attend)
     )
-    jax.tree.map(partial(np.testing.assert_allclose, rtol=2e-5, atol=2e-5), found, expected)
+
+    def check(blocks, plain):  # a sum of float32 errs by its largest terms
+        scale = max(1, np.abs(plain).max())
+        np.testing.assert_allclose(blocks, plain, rtol=2e-5, atol=3e-6 * scale)
+
+    jax.tree.map(check, actual, expected)
