@@ -73,15 +73,15 @@ def test_a_checkpoint_has_the_head_and_its_moments(ppo):
 
 
 @pytest.mark.parametrize(
-    ("parts", "remedy"),
+    ("parts", "option"),
     [
-        ({"mesh": Mesh(data=2)}, "--mesh.data"),
-        ({"lora": Lora(rank=2)}, "--lora.rank out"),
-        ({"optimizer": Optimizer(batching="packed")}, "--optimizer.batching padded"),
+        ({"mesh": Mesh(data=2)}, "mesh.data is 2"),
+        ({"lora": Lora(rank=2)}, "lora.rank is 2"),
+        ({"optimizer": Optimizer(batching="packed")}, "optimizer.batching is packed"),
     ],
 )
-def test_what_a_value_head_is_not_made_for_is_refused(parts, remedy):
-    with pytest.raises(ValueError, match=f"ppo learns values, .* leave {remedy}"):
+def test_what_a_value_head_is_not_made_for_is_refused(parts, option):
+    with pytest.raises(ValueError, match=f"{option}, but ppo learns values, .* leave it out"):
         check(replace(main_study(algorithm="ppo"), **parts))
 
 
