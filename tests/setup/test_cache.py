@@ -14,6 +14,7 @@ from ogrpo.setup.cache import SWEPT, drop_torn
 PROGRAM = zlib.compress(bytes(range(256)) * 40)
 COMPILE = """
 import jax, jax.numpy as jnp
+from ogrpo.setup.cache import keep_compiled_programs
 keep_compiled_programs()
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
 jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
