@@ -98,14 +98,17 @@ def test_trackio_keeps_each_figure_and_a_resumed_run_goes_on(folder, tmp_path, m
     ]
 
 
-def test_mlflow_keeps_each_figure_and_a_resumed_run_goes_on(folder, tmp_path, monkeypatch):
+@pytest.mark.parametrize("name", ["a run", "the run's"])
+def test_mlflow_keeps_each_figure_and_a_resumed_run_goes_on(folder, name, tmp_path, monkeypatch):
     mlflow = pytest.importorskip("mlflow", reason="needs pip install 'ogrpo[track]'")
     monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    monkeypatch.delenv("MLFLOW_EXPERIMENT_ID", raising=False)  # which set_experiment sets
     mlflow.set_tracking_uri((tmp_path / "mlruns").as_uri())
+    folder = folder.rename(tmp_path / name)
     track("mlflow", folder, RECORDS[:1])
     track("mlflow", folder, RECORDS[1:])
     (run,) = mlflow.search_runs(search_all_experiments=True, output_format="list")
-    assert run.info.run_name == "a run"
+    assert run.info.run_name == name
     assert run.data.metrics == {"pass_at_1/greedy": 0.25, "reward": 0.5}
     assert run.data.params == {"seed": "3", "schedule.steps": "2"}
 

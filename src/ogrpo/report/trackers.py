@@ -24,6 +24,11 @@ class Tracker(NamedTuple):
     finish: Callable[[], object]
 
 
+def _run_id(folder: Path) -> str:
+    """Returns by what a resumed run finds itself again, whatever characters its path has."""
+    return hashlib.sha256(str(folder.resolve()).encode()).hexdigest()[:16]
+
+
 def tensorboard(folder: Path, config: Mapping[str, Any]) -> Tracker:
     """Returns a writer of event files in `<run>/tensorboard`; `@` in a name becomes `_at_`."""
     from tensorboardX import SummaryWriter
@@ -46,7 +51,7 @@ def wandb(folder: Path, config: Mapping[str, Any]) -> Tracker:
     run = wandb.init(
         project=os.environ.get("WANDB_PROJECT", PROJECT),
         name=folder.name,
-        id=hashlib.sha256(str(folder.resolve()).encode()).hexdigest()[:16],
+        id=_run_id(folder),
         resume="allow",
         dir=str(folder),
         config=dict(config),
@@ -70,14 +75,14 @@ def mlflow(folder: Path, config: Mapping[str, Any]) -> Tracker:
 
     if "MLFLOW_EXPERIMENT_NAME" not in os.environ and "MLFLOW_EXPERIMENT_ID" not in os.environ:
         mlflow.set_experiment(PROJECT)
-    tag = {"ogrpo.run_dir": str(folder.resolve())}
+    run_id = _run_id(folder)
     before = mlflow.search_runs(
-        filter_string=f"tags.`ogrpo.run_dir` = '{folder.resolve()}'", output_format="list"
+        filter_string=f"tags.`ogrpo.run` = '{run_id}'", output_format="list"
     )
     run = mlflow.start_run(
         run_id=before[0].info.run_id if before else None,
         run_name=None if before else folder.name,
-        tags=tag,
+        tags={"ogrpo.run": run_id, "ogrpo.run_dir": str(folder.resolve())},
     )
     if not before:
         mlflow.log_params({name: str(value)[:500] for name, value in config.items()})
