@@ -7,6 +7,7 @@ has already is not repeated, so that the command can be stopped and given again.
 
 import argparse
 import json
+import lzma
 import os
 import time
 from collections.abc import Iterable, Sequence
@@ -15,18 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from rich.console import Console
 
-from ogrpo.config.method import check
-from ogrpo.config.schedule import Schedule
-from ogrpo.config.train import Evaluation
-from ogrpo.config.update import Optimizer
 from ogrpo.core.algorithms import ALGORITHMS
-from ogrpo.loop import start, train
-from ogrpo.setup.build import make_parts
-from ogrpo.setup.model import make_model
-from ogrpo.setup.prepare import prepare
-from ogrpo.setup.presets import main_study
 
 Row = dict[str, Any]
 SCORES = ("pass@1/sampled", "pass@1/greedy")
@@ -34,6 +25,28 @@ RATE = 1e-3
 """The default run's learning rate; it is not tuned for each method."""
 FEWER = 0.03
 """What a mean over seeds may lie below its start by chance, on 512 problems."""
+KEPT = Path(__file__).with_name("algorithms.jsonl.xz")
+"""The rows of the table in docs/algebra.md."""
+SEEDS = (0, 1)
+FREE = (
+    "no clip bounds the push away from failures that an older policy drew, at a rate that was"
+    " chosen with one"
+)
+BANDED = (
+    "what has left the band is silent whichever way it would go, so that nothing brings it back"
+)
+UNHELD = ("reinforce", "rloo", "opo", "maxrl", "maxpo", "red_drop", "opmd_min", "opmd_pairwise")
+REASONS = {
+    **dict.fromkeys(UNHELD, FREE),
+    "vtrace": f"{FREE}; weights of 1 at most slow it",
+    "rec_two_side": BANDED,
+    "rec_two_side_is": BANDED,
+    "sppo": BANDED,
+    "rec_ring_is": f"{BANDED}, short of the ring",
+    "oapl": "told below",
+    "dpo": "it asks for a gap between completions and not for likely ones: both may become rarer",
+}
+"""Why a method ends below its start."""
 
 
 def main(options: Sequence[str] | None = None) -> None:
@@ -41,7 +54,7 @@ def main(options: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.algorithms", description=__doc__)
     parser.add_argument("--output", type=Path, required=True, help="rows, one JSON object a line")
     parser.add_argument("--steps", type=int, default=60)
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1])
+    parser.add_argument("--seeds", type=int, nargs="+", default=[*SEEDS])
     parser.add_argument("--algorithms", nargs="+", default=[*ALGORITHMS], metavar="NAME")
     typed = parser.parse_args(options)
     rows = read_rows(typed.output)
@@ -56,8 +69,18 @@ def main(options: Sequence[str] | None = None) -> None:
 
 
 def read_rows(path: Path) -> list[Row]:
-    """Returns the rows of a file; none where there is no file yet."""
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    """Returns the rows of a file, packed or not; none where there is no file yet."""
+    if not path.exists():
+        return []
+    packed = path.read_bytes()
+    text = (lzma.decompress(packed) if path.suffix == ".xz" else packed).decode()
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def missing(rows: Iterable[Row]) -> list[str]:
+    """Returns the methods that lack a run of one of `SEEDS`."""
+    known = {(row["algorithm"], row["seed"]) for row in rows}
+    return [name for name in ALGORITHMS if not {(name, seed) for seed in SEEDS} <= known]
 
 
 def trained(name: str, seed: int, steps: int) -> Row:
@@ -65,6 +88,18 @@ def trained(name: str, seed: int, steps: int) -> Row:
 
     A method that the default task has nothing for, or that ends in an error, has its words instead.
     """
+    from rich.console import Console
+
+    from ogrpo.config.method import check
+    from ogrpo.config.schedule import Schedule
+    from ogrpo.config.train import Evaluation
+    from ogrpo.config.update import Optimizer
+    from ogrpo.loop import start, train
+    from ogrpo.setup.build import make_parts
+    from ogrpo.setup.model import make_model
+    from ogrpo.setup.prepare import prepare
+    from ogrpo.setup.presets import main_study
+
     begun = time.process_time()
     row: Row = {"algorithm": name, "seed": seed, "steps": steps}
     config = main_study(
@@ -72,7 +107,7 @@ def trained(name: str, seed: int, steps: int) -> Row:
         seed=seed,
         schedule=Schedule(steps=steps, sync_interval=10, evaluate_every=steps),
         optimizer=Optimizer(learning_rate=RATE),
-        evaluation=Evaluation(gradient_variance=False),
+        evaluation=Evaluation(gradient_variance=False, token_samples=0),
     )
     try:
         check(config)
@@ -112,7 +147,10 @@ def table(rows: Iterable[Row]) -> list[str]:
         ]
         fell = any(end < begin - FEWER for begin, end in (means[:2], means[2:]))
         figures = " | ".join(f"{mean:.3f}" for mean in means)
-        lines.append(f"| `{name}` | {figures} | {len(group)} | {'below its start' * fell} |")
+        rose = any(end > begin + FEWER for begin, end in (means[:2], means[2:]))
+        why = f"below its start: {REASONS.get(name, 'not looked into')}"
+        why = why if fell else "rises" if rose else "stays"
+        lines.append(f"| `{name}` | {figures} | {len(group)} | {why} |")
     return lines
 
 

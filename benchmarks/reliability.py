@@ -2,6 +2,9 @@
 
 python -m benchmarks.reliability            all of them
 python -m benchmarks.reliability kills soak these alone
+python -m benchmarks.reliability --command 'python train.py --out {run}' \
+    --resume 'python train.py --out {run} --resume' --metrics '{run}/metrics.jsonl'
+                                            another trainer, killed and resumed (chaos/foreign.py)
 """
 
 import argparse
@@ -10,6 +13,7 @@ import shlex
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -34,11 +38,30 @@ def run(name: str) -> tuple[str, int, float]:
     return name, done.returncode, time.monotonic() - begin
 
 
-def main() -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     """The command line."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.reliability", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.reliability",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("suites", nargs="*", metavar="SUITE", help=f"of {', '.join(SUITES)}")
-    suites = parser.parse_args().suites or [*SUITES]
+    parser.add_argument("--command", help="of another trainer; {run} is the folder of a run")
+    parser.add_argument("--resume", help="goes on with its run; default: the same command")
+    parser.add_argument("--metrics", help="its file of JSON lines, each with `step`")
+    parser.add_argument("--ignore", nargs="*", default=(), help="parts of names that may differ")
+    parser.add_argument("--runs", type=int, default=3, help="of another trainer, each killed")
+    parser.add_argument("--seed", type=int, default=0, help="of the kills")
+    typed = parser.parse_args(arguments)
+    if typed.command is not None:
+        if typed.metrics is None or typed.suites:
+            parser.error("--command needs --metrics, and no suite beside it")
+        from benchmarks.chaos.foreign import Trainer, study
+
+        resume = typed.resume or typed.command
+        trainer = Trainer(typed.command, resume, typed.metrics, tuple(typed.ignore))
+        return min(1, study(trainer, runs=typed.runs, seed=typed.seed))
+    suites = typed.suites or [*SUITES]
     if unknown := [name for name in suites if name not in SUITES]:
         parser.error(f"there is no suite {unknown[0]!r}; there are {', '.join(SUITES)}")
     results = [run(name) for name in suites]

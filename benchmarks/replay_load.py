@@ -57,6 +57,8 @@ def groups(number: int, tokens: int) -> Columns:
         problems=number * BATCH + np.arange(BATCH),
         spans=np.zeros((0, 5), np.int32),
         without_loss=no_stretches(),
+        top_ids=np.zeros((total, 0), np.uint8),
+        top_log_probs=np.zeros((total, 0), np.float32),
     )
     return narrow(columns, LAYOUT)
 

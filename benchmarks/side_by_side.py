@@ -20,8 +20,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from ogrpo.setup.cache import cache_path
-
 Found = dict[str, Any]
 Runs = dict[str, list[Found]]  # by system, a round each
 Columns = dict[str, Callable[[Found], float]]
@@ -93,9 +91,12 @@ def command() -> str:
 
 def describe_machine() -> Found:
     names = re.findall(r"model name\s*:\s*(.+)", Path("/proc/cpuinfo").read_text())
+    # The short hash, with a + where files under version control were changed.
+    command = ["git", "describe", "--always", "--dirty=+", "--exclude=*"]
+    done = subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True)
     return {
         "date": datetime.date.today().isoformat(),
-        "commit": describe_commit(),
+        "commit": done.stdout.strip() or "unknown",
         "cpu": names[0] if names else platform.machine(),
         "cores": os.cpu_count(),
         "memory": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30,
@@ -105,24 +106,12 @@ def describe_machine() -> Found:
     }
 
 
-def describe_commit() -> str:
-    """The checkout's short hash, with a + where files under version control were changed."""
-    command = ["git", "describe", "--always", "--dirty=+", "--exclude=*"]
-    done = subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True)
-    return done.stdout.strip() or "unknown"
-
-
 def on_cpus(threads: int) -> list[str]:
     """Returns the words before a command that bind it to the first so many of our CPUs."""
     cpus = sorted(os.sched_getaffinity(0))[:threads]
     if len(cpus) < threads:
         raise ValueError(f"--threads is {threads}, but there are {len(cpus)} CPUs")
     return ["taskset", "--cpu-list", ",".join(map(str, cpus))]
-
-
-def default_folder() -> Path:
-    """Returns the folder of environments, beside the caches of runs."""
-    return cache_path() / "benchmarks"
 
 
 def python_with(folder: Path, name: str, packages: tuple[str, ...]) -> str:

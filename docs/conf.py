@@ -24,7 +24,7 @@ html_static_path: list[str] = []
 myst_heading_anchors = 4
 nitpicky = True
 # A page that docs/index.md does not list yet is reached by links and by search.
-suppress_warnings = ["misc.highlighting_failure", "toc.not_included"]
+suppress_warnings = ["toc.not_included"]
 
 
 def paper_index() -> str:

@@ -2,8 +2,7 @@
 
     python docs/house.py            the numbers, as the tables of docs/architecture.md
     python docs/house.py --write    writes them there
-    python docs/house.py --words    words of the dialect and bare clauses, by package and by place
-    python docs/house.py --hold     writes these counts into tests/test_words.py as the most allowed
+    python docs/house.py --words    words of the dialect and bare clauses, by place
 
 A function's body is its statements without the docstring. A docstring's words are counted without
 its examples. An identifier is a name, an argument, an attribute or a definition.
@@ -20,7 +19,7 @@ from typing import NamedTuple
 ROOT = Path(__file__).parents[1]
 SOURCES = ("src/ogrpo", "src/ogrpo_plan", "kernels")
 CHECKED = (*SOURCES, "experiments", "benchmarks", "examples")
-"""Whose words tests/test_words.py counts."""
+"""Whose words tests/test_words.py checks."""
 OTHERS = ("tests", "experiments", "benchmarks", "examples")
 
 DIALECT = frozenset(
@@ -196,15 +195,6 @@ READ = ("config", "batch", "rewards")
 """A configuration, a batch and a reward: the modules outside these rooms that import from them."""
 
 
-def by_package(files: list[Module]) -> dict[str, tuple[int, int]]:
-    """Returns package -> identifiers of the dialect, docstrings that open as a bare clause."""
-    counts: dict[str, tuple[int, int]] = {}
-    for file in files:
-        names, openings = counts.get(file.package, (0, 0))
-        counts[file.package] = names + len(dialect(file)), openings + len(clauses(file))
-    return counts
-
-
 def arrows(files: list[Module]) -> list[str]:
     """Returns a row for each package: its files and lines, and what it imports, with how often."""
     rows = []
@@ -223,16 +213,9 @@ def arrows(files: list[Module]) -> list[str]:
 
 
 def main() -> None:
-    """Prints the tables, or the counts of words by package with the places."""
-    if {"--words", "--hold"} & {*sys.argv[1:]}:
+    """Prints the tables, or the places of words of the dialect."""
+    if "--words" in sys.argv[1:]:
         files = modules(*CHECKED)
-        most = [f'    "{name}": {counts},\n' for name, counts in sorted(by_package(files).items())]
-        if "--hold" in sys.argv[1:]:
-            before, begin, rest = HELD.read_text().partition("MOST = {\n")
-            _, end, after = rest.partition("}\n")
-            HELD.write_text("".join((before, begin, *most, end, after)))
-            return
-        print("".join(most))
         print(*(place for file in files for place in (*dialect(file), *clauses(file))), sep="\n")
         return
     if "--write" in sys.argv[1:]:
@@ -242,7 +225,6 @@ def main() -> None:
     print(tables())
 
 
-HELD = ROOT / "tests/test_words.py"
 PAGE = ROOT / "docs/architecture.md"
 BEGIN, END = "<!-- python docs/house.py --write -->", "<!-- end of the numbers -->"
 

@@ -94,9 +94,10 @@ def _plan(options: Sequence[str]) -> int:
 
 
 GRIDS = {
-    "presets": "README's table: what each preset reaches",
+    "presets": "what each preset of the default task reaches",
     "bounds": "the proved inequalities along a training run, enumerated and sampled",
     "reuse": "how many completions reuse saves, methods compared at equal budgets",
+    "chains": "what objective, prompt mix and reuse save where sharpening does not pay",
     "rec": "off-policy REINFORCE, GRPO and their kin on fresh, stale and fixed samples",
     "ablation": "the dials of off-policy GRPO one at a time, as arXiv:2505.22257 has them",
     "clip-vs-is": "clips and importance weights, alone, together, and weights in trust regions",
@@ -109,6 +110,7 @@ GRIDS = {
     " predicts",
     "single-rollout": "one completion a prompt with baselines that need no siblings, beside groups",
     "offline": "completions drawn once: which methods learn from them, how fast, and which fall",
+    "centering": "score centring on stale samples, over few and over all tokens",
     "step-rewards": "a reward for each line of a solution beside the outcome's, fresh and stale",
 }
 """Studies of docs/studies.md: each takes --quick, --jobs, --run-dir, --from-rows and --base.*."""

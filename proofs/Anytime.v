@@ -230,25 +230,34 @@ apply: prod_along_power; first exact: stake_pos.
 by rewrite Hs R1; lra.
 Qed.
 
-(** The confidence limit: any number against which the wealth is [1/delta], at every moment at
-    once. [bound] may be any rule; at or below [-B] nothing is claimed. *)
-Theorem anytime_confidence (bound : seq V -> R) delta n : 0 < delta ->
-  (forall h, - B < bound h -> / delta <= wealth (bound h) h) ->
-  chance n (fun h => (0 < size h)%N && Rltb (running_mean h) (bound h)) <= delta.
+(** Ever to have won [1/delta] against the mean of the conditional means is unlikely. *)
+Definition refuted delta h := (0 < size h)%N && Rleb (/ delta) (wealth (running_mean h) h).
+
+Lemma anytime_refuted delta n : 0 < delta -> chance n (refuted delta) <= delta.
 Proof.
-move=> Hd Hb; have Hi : 0 < / delta by exact: Rinv_0_lt_compat.
+move=> Hd; have Hi : 0 < / delta by exact: Rinv_0_lt_compat.
 apply: (Rle_trans _ (chance n (fun h => Rleb (/ delta) (fair h)))).
-  apply: chance_le => h /andP [Hn /RltbP Hlt]; apply/RlebP.
-  have Hr := running_mean_ge Hn.
-  apply: Rle_trans (wealth_le_fair h); apply: (Rle_trans _ (wealth (bound h) h)).
-    by apply: Hb; lra.
-  by apply: wealth_decreases; lra.
+  apply: chance_le => h /andP [_ /RlebP H]; apply/RlebP.
+  exact: Rle_trans (wealth_le_fair h).
 have V1 := ville n Hi fair_ge0 (fun h => Req_le _ _ (betting_is_fair h)).
 have F0 : fair [::] = 1.
   by rewrite /fair (E_eq q (g := fun=> 1)) ?E_const // => k; rewrite /growth /=; field.
 move: V1; rewrite F0 => V1.
 have := Rmult_le_compat_l delta _ _ (Rlt_le _ _ Hd) V1.
 by rewrite -Rmult_assoc Rinv_r; lra.
+Qed.
+
+(** The confidence limit: any number against which the wealth is [1/delta], at every moment at
+    once. [bound] may be any rule; at or below [-B] nothing is claimed. *)
+Theorem anytime_confidence (bound : seq V -> R) delta n : 0 < delta ->
+  (forall h, - B < bound h -> / delta <= wealth (bound h) h) ->
+  chance n (fun h => (0 < size h)%N && Rltb (running_mean h) (bound h)) <= delta.
+Proof.
+move=> Hd Hb; apply: Rle_trans (anytime_refuted n Hd).
+apply: chance_le => h /andP [Hn /RltbP Hlt]; rewrite /refuted Hn; apply/RlebP.
+have Hr := running_mean_ge Hn.
+apply: (Rle_trans _ (wealth (bound h) h)); first by apply: Hb; lra.
+by apply: wealth_decreases; lra.
 Qed.
 
 (** ** At least as strong, path by path, as a fan of exponential rates *)

@@ -4,6 +4,7 @@ From OGRPO Require Import Anytime.
 From OGRPO Require Import Balance.
 From OGRPO Require Import Calculus.
 From OGRPO Require Import Certificate.
+From OGRPO Require Import Checked.
 From OGRPO Require Import Clip.
 From OGRPO Require Import Divergence.
 From OGRPO Require Import GroupReinforce.
@@ -16,6 +17,7 @@ From OGRPO Require Import NSample.
 From OGRPO Require Import OptimalTruncation.
 From OGRPO Require Import Prob.
 From OGRPO Require Import SelfNormalized.
+From OGRPO Require Import Survival.
 From OGRPO Require Import TokenSurrogate.
 
 Definition all_theorems :=
@@ -38,6 +40,7 @@ Definition all_theorems :=
   (@Certificate.gap_same,
   (@Certificate.mm_gap_ge,
   (@Certificate.certificate_anytime,
+  (@Checked.accepted_certified,
   (@Clip.feps_cases,
   (@Clip.feps_inner_max,
   (@Clip.feps_le,
@@ -154,10 +157,14 @@ Definition all_theorems :=
   (@SelfNormalized.snis_mse,
   (@SelfNormalized.snis_bias,
   (@SelfNormalized.snis_bias_sqrt,
+  (@Survival.cantelli,
+  (@Survival.sum_mean,
+  (@Survival.sum_variance,
+  (@Survival.sequence_survival,
   (@TokenSurrogate.token_surrogate_gap,
   (@TokenSurrogate.token_surrogate_bound,
   (@TokenSurrogate.token_truncation_bias,
   (@TokenSurrogate.token_surrogate_attained,
-  I))))))))))))))))))))))))))))))))))))))))))))))))))))))))))))))))))))))))))))))))))))))))))))))))))))))))))))))))))))))))))))))))))))))))))).
+  I)))))))))))))))))))))))))))))))))))))))))))))))))))))))))))))))))))))))))))))))))))))))))))))))))))))))))))))))))))))))))))))))))))))))))))))))).
 
 Print Assumptions all_theorems.

@@ -110,21 +110,30 @@ Definition gaps h v := if Rltb 0 (alpha h v) then
 Definition improvement h :=
   sum_along (fun h _ => E (pi h) (r h) - E (pik h) (r h)) [::] h / INR (size h).
 
+Lemma gaps_ge h v : - (hi - lo) <= gaps h v.
+Proof.
+rewrite /gaps; case: RltbP => Hv; last by lra.
+by apply: gap_ge => //; exact: ratio_ge0.
+Qed.
+
+Lemma gaps_mean h : running_mean alpha gaps h <= improvement h.
+Proof.
+apply: Rmult_le_compat_r.
+  case: h => [|v h] /=; first by rewrite Rinv_0; lra.
+  by left; apply: Rinv_0_lt_compat; apply: (lt_0_INR (size h).+1); apply/ltP.
+elim: h [::] => [|v h IH] past /=; first by lra.
+apply: Rplus_le_compat; last exact: IH.
+apply: Rle_trans (gap_mean He Hf (P past) (K past) (M past) (Hr past)); right.
+by apply: E_ext => y Hy; rewrite /gaps; case: RltbP => //; case: (M past) => /(_ y); lra.
+Qed.
+
 Theorem certificate_anytime (bound : seq V -> R) delta n : 0 < delta ->
   (forall h, - (hi - lo) < bound h -> / delta <= wealth gaps q b (bound h) h) ->
   chance alpha n (fun h => (0 < size h)%N && Rltb (improvement h) (bound h)) <= delta.
 Proof.
-move=> Hd Hb.
-have X_ge h v : - (hi - lo) <= gaps h v.
-  rewrite /gaps; case: RltbP => Hv; last by lra.
-  by apply: gap_ge => //; exact: ratio_ge0.
-apply: Rle_trans (anytime_confidence M X_ge Q b_ge b_lt n Hd Hb).
-apply: chance_le => // h /andP [Hn /RltbP H]; rewrite Hn /=; apply/RltbP; apply: Rle_lt_trans H.
-apply: Rmult_le_compat_r; first by left; apply: Rinv_0_lt_compat; apply: lt_0_INR; apply/ltP.
-elim: h [::] {Hn} => [|v h IH] past /=; first by lra.
-apply: Rplus_le_compat; last exact: IH.
-apply: Rle_trans (gap_mean He Hf (P past) (K past) (M past) (Hr past)); right.
-by apply: E_ext => y Hy; rewrite /gaps; case: RltbP => //; case: (M past) => /(_ y); lra.
+move=> Hd Hb; apply: Rle_trans (anytime_confidence M gaps_ge Q b_ge b_lt n Hd Hb).
+apply: chance_le => // h /andP [Hn /RltbP H]; rewrite Hn /=; apply/RltbP.
+exact: Rle_lt_trans (gaps_mean h) H.
 Qed.
 
 End Certificate.

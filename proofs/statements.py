@@ -71,7 +71,11 @@ def digest(claim: Claim, definitions: dict[str, str]) -> str:
     return hashlib.sha256("\n".join(sorted(texts)).encode()).hexdigest()[:8]
 
 
-FIDELITY = {"S": r"\babscont\b", "I": r"\b(iid|prodd|chance)\b", "L": r"\b(ratio|m2|chi2|kl)\b"}
+FIDELITY = {
+    "S": r"\babscont\b",
+    "I": r"\b(iid|prodd|chance|certified)\b",
+    "L": r"\b(ratio|m2|chi2|kl|certified)\b",
+}
 """What a statement assumes that a run may violate: support, independence, exact log-probs."""
 
 

@@ -13,6 +13,8 @@ PARTS = {
     "KL": "kl",
     "centre": "center",
     "weight": "weight",
+    "bonus": "bonus",
+    "whiten": "whiten",
 }
 """The words of `Algorithm.title` for parts, and the arguments of `with_parts`."""
 

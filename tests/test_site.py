@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.report.browser import CHROMIUM, DRIVER, browser
+
 pytest.importorskip("sphinx", reason="no sphinx here: pip install -e '.[docs]'")
 pytest.importorskip("myst_parser", reason="no myst-parser here: pip install -e '.[docs]'")
 pytestmark = pytest.mark.slow
@@ -47,3 +49,17 @@ def test_the_paper_index_has_a_row_for_each_method(site):
     text = (site / "paper_index.html").read_text()
     assert [name for name in ALGORITHMS if f">{name}<" not in text] == []
     assert "https://arxiv.org/abs/2505.22257" in text
+
+
+@pytest.mark.skipif(CHROMIUM is None or DRIVER is None, reason="no Chromium with its driver here")
+def test_a_reader_clicks_from_the_index_to_pages_and_back(site):
+    with browser() as window:
+        window.open(site / "index.html")
+        for page in ("certificates.html", "paper_index.html"):
+            window.click(f'.sidebar-tree a[href="{page}"]')
+            assert window.js("location.pathname").endswith(page)
+            heading = window.js('document.querySelector("h1").innerText')
+            assert heading in (site / page).read_text()
+            window.click(".sidebar-brand")
+            assert window.js("location.pathname").endswith("index.html")
+        assert window.errors() == []

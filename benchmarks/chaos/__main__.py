@@ -25,12 +25,7 @@ for name, value in {
 from benchmarks.chaos import kills, soak, storm  # noqa: E402
 
 if __name__ == "__main__":
-    studies = {
-        "kills": kills.study,
-        "storm": storm.study,
-        "soak": soak.study,
-        "engines": storm.study_engines,
-    }
+    studies = {"kills": kills.study, "storm": storm.study, "soak": soak.study}
     prog = "python -m benchmarks.chaos"
     wrong = tyro.extras.subcommand_cli_from_dict(studies, prog=prog, description=__doc__)
     sys.exit(min(1, wrong))

@@ -27,10 +27,10 @@ def differences(run: Path, reference: Path) -> Iterator[str]:
     Figures, except for costs, and collected completions are compared to the bit, files of the final
     weights to the byte.
     """
-    yield from record_differences(records(run), records(reference))
+    yield from record_differences(*(read_records(at / "metrics.jsonl") for at in (run, reference)))
     for folder in ("model", "adapter"):
         names = {p.name for at in (run, reference) for p in (at / folder).glob("*")}
-        for name in sorted(names):
+        for name in sorted(names - {"README.md"}):  # the card has the command
             files = [at / folder / name for at in (run, reference)]
             ours, theirs = (f.read_bytes() if f.is_file() else None for f in files)
             if ours and folder == "adapter" and name.endswith(".json"):  # names its base by path
@@ -49,9 +49,9 @@ def differences(run: Path, reference: Path) -> Iterator[str]:
                 yield f"experience: {name} of {where} is {one[name]}, not {other[name]}"
 
 
-def records(run: Path) -> list[dict[str, Any]]:
+def read_records(metrics: Path) -> list[dict[str, Any]]:
     """Returns the records on disk."""
-    return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    return [json.loads(line) for line in metrics.read_text().splitlines()]
 
 
 def record_differences(
@@ -88,6 +88,6 @@ def prompt_differences(run: Path, *, steps: int, size: int, seed: int = 0) -> It
     lost, more = Counter(expected) - Counter(problems), Counter(problems) - Counter(expected)
     if problems != expected:
         yield f"prompts differ: {[*lost.elements()]} are lost, {[*more.elements()]} doubled"
-    recorded = [record["step"] for record in records(run)]
+    recorded = [record["step"] for record in read_records(run / "metrics.jsonl")]
     if recorded != list(range(steps + 1)):
         yield f"metrics.jsonl has steps {recorded}, not 0 to {steps}"

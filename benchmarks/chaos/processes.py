@@ -9,10 +9,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
-
-import httpx
 
 GO_ON = "go on with:"
 LONGEST = 64
@@ -22,9 +19,9 @@ GRACE = 60.0
 PR_SET_PDEATHSIG = 1
 
 
-def die_with_parent(number: signal.Signals = signal.SIGKILL) -> None:
+def die_with_parent() -> None:
     """Has the kernel end this process when the one that started it ends."""
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, number)
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def free_port() -> int:
@@ -84,8 +81,8 @@ class Command:
         code: the exit code; None while it runs and before the first start.
     """
 
-    def __init__(self, log: Path, *, ending: signal.Signals = signal.SIGKILL) -> None:
-        self.log, self._ending = log, ending
+    def __init__(self, log: Path) -> None:
+        self.log = log
         self.process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -104,7 +101,7 @@ class Command:
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
-                preexec_fn=partial(die_with_parent, self._ending),
+                preexec_fn=die_with_parent,
                 env={**os.environ, **environment},
             )
 
@@ -148,36 +145,18 @@ class Trainer(Command):
 
 
 class Server(Command):
-    """`ogrpo-serve FOLDER`: the embedded sampler, or vLLM of the interpreter `python`."""
+    """`ogrpo-serve FOLDER --engine embedded`."""
 
-    def __init__(
-        self, folder: Path, log: Path, *, python: str | None = None, restarts: int = 0
-    ) -> None:
-        # Of SIGKILL the processes of vLLM would hear nothing; ogrpo-serve passes SIGTERM on.
-        super().__init__(log, ending=signal.SIGTERM if python else signal.SIGKILL)
+    def __init__(self, folder: Path, log: Path) -> None:
+        super().__init__(log)
         port = free_port()
         self.url = f"http://127.0.0.1:{port}"
         options = ["--device", "cpu", "--port", str(port), "--max-model-len", str(LONGEST)]
-        if python:
-            options += ["--max-num-seqs", "32", "--kv-cache-gib", "1", "--python", python]
-            options += ["--restarts", str(restarts)]
-        else:
-            options += ["--engine", "embedded"]
-        self._words = ["ogrpo.serving.serve", str(folder), *options]
+        self._words = ["ogrpo.serving.serve", str(folder), *options, "--engine", "embedded"]
 
     def start(self) -> None:
         """Starts it; does not wait until it answers."""
         self.launch(self._words)
-
-    def engines(self) -> list[int]:
-        """Returns vLLM's processes that compute; none while the server does not answer."""
-        try:
-            well = httpx.get(f"{self.url}/health", timeout=5, trust_env=False).is_success
-        except httpx.TransportError:
-            well = False
-        if self.pid is None or not well:
-            return []
-        return [p for p in descendants(self.pid) if b"EngineCore" in read_proc(p, "cmdline")]
 
     def stop(self) -> list[int]:
         """Ends it by SIGTERM, twice if need be; returns the processes of it that are left."""

@@ -25,10 +25,10 @@ def shape_lines(name: str, shape: Found, runs: Found) -> list[str]:
     first = next(iter(runs))
     counts = ", ".join(f"{key} {value}" for key, value in shape.items())
     rows = shape["prompts"] * shape["group"]
-    table_rows = [
-        [engine, *map(spread, figures(of, COLUMNS)), f"{mean_length(of, rows):.1f}"]
-        for engine, of in runs.items()
-    ]
+    table_rows = []
+    for engine, of in runs.items():
+        length = sum(run["tokens"] for run in of) / sum(run["calls"] * rows for run in of)
+        table_rows.append([engine, *map(spread, figures(of, COLUMNS)), f"{length:.1f}"])
     return [
         f"## {name}",
         "",
@@ -45,28 +45,19 @@ def shape_lines(name: str, shape: Found, runs: Found) -> list[str]:
 
 def agreement(runs: Found) -> list[str]:
     """Returns how far each engine drew the first one's tokens, in the first batch of each round."""
-    ours, *others = runs
+    first = {name: [row for run in of for row in run["first"]] for name, of in runs.items()}
+    (ours, rows), *others = first.items()
     return [
         "",
         *(
-            f"{name}: {sum(same)} of {sum(map(len, rows))} tokens are {ours}'s, up to the first"
-            f" that differs in each of {len(rows)} completions"
-            for name in others
-            for rows in [first_rows(runs[ours])]
-            for same in [list(map(shared, rows, first_rows(runs[name])))]
+            f"{name}: {sum(map(shared, rows, theirs))} of {sum(map(len, rows))} tokens are"
+            f" {ours}'s, up to the first that differs in each of {len(rows)} completions"
+            for name, theirs in others
         ),
     ]
-
-
-def first_rows(runs: list[Found]) -> list[list[int]]:
-    return [row for run in runs for row in run["first"]]
 
 
 def shared(ours: list[int], theirs: list[int]) -> int:
     """Tokens before the first that differs."""
     pairs = enumerate(zip(ours, theirs, strict=False))
     return next((i for i, (a, b) in pairs if a != b), min(len(ours), len(theirs)))
-
-
-def mean_length(runs: list[Found], rows: int) -> float:
-    return sum(run["tokens"] for run in runs) / sum(run["calls"] * rows for run in runs)

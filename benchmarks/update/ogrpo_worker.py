@@ -123,15 +123,10 @@ def make_batch(job: Job) -> Batch:
     return jax.tree.map(jnp.asarray, batch)
 
 
-def export(job: Job, folder: str) -> None:
-    """Writes the weights that all systems are checked with."""
-    decoder = make_decoder(job.shape)
-    save_pretrained(folder, decoder, random_params(decoder))
-
-
 if __name__ == "__main__":
     job = Job()
-    if len(sys.argv) > 2:
-        export(job, sys.argv[2])
+    if len(sys.argv) > 2:  # the weights that all systems are checked with
+        decoder = make_decoder(job.shape)
+        save_pretrained(sys.argv[2], decoder, random_params(decoder))
     else:
         measure(job)

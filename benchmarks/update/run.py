@@ -22,7 +22,6 @@ import tyro
 
 from benchmarks.side_by_side import (
     command,
-    default_folder,
     describe_machine,
     on_cpus,
     parse,
@@ -30,6 +29,7 @@ from benchmarks.side_by_side import (
 )
 from benchmarks.update.cases import SHAPES, SYSTEMS, Shape, make_batch, product_flops
 from benchmarks.update.report import report
+from ogrpo.setup.cache import cache_path
 
 HERE = Path(__file__).resolve().parent
 # Tunix is compiled by the same XLA as ogrpo.
@@ -70,7 +70,7 @@ class Options:
     """CPUs that each process may use."""
     check: bool = True
     """First compare losses and gradient norms from shared weights; stop where they differ."""
-    environments: Path = field(default_factory=default_folder)
+    environments: Path = field(default_factory=lambda: cache_path() / "benchmarks")
     """Where the peers' virtual environments are kept."""
     json: Path | None = None
     """Every measurement."""
@@ -120,7 +120,9 @@ class Bench:
         timing = {name: getattr(options, name) for name in ("seconds", "updates", "warm_up")}
         runs: dict[str, list[dict[str, Any]]] = {spec: [] for spec in self.systems}
         for turn in range(options.rounds):
-            rate = self.products()["rate"]
+            job = self.job(next(iter(self.systems)), None)
+            self.call(sys.executable, "products", job)  # the machine's own rate
+            rate = json.loads(Path(job["result"]).read_text())["rate"]
             for spec, (_, settings) in self.systems.items():
                 got = self.measure(spec, None, **timing)
                 needed = product_flops(self.shape, adapters=getattr(settings, "lora", 0) > 0)
@@ -137,7 +139,9 @@ class Bench:
             spec: self.measure(spec, str(weights), seconds=0.0, updates=1, warm_up=2)
             for spec in self.systems
         }
-        alike = {spec: self.first_like(spec) for spec in runs}
+        ranks = {name: getattr(settings, "lora", 0) for name, (_, settings) in self.systems.items()}
+        # The first system that trains the same parameters.
+        alike = {spec: next(name for name in ranks if ranks[name] == ranks[spec]) for spec in runs}
         compared = {
             spec: differences(runs[first], runs[spec])
             for spec, first in alike.items()
@@ -152,21 +156,10 @@ class Bench:
                 )
         return {"runs": runs, "differences": compared}
 
-    def first_like(self, spec: str) -> str:
-        """The first system that trains the same parameters."""
-        ranks = {name: getattr(settings, "lora", 0) for name, (_, settings) in self.systems.items()}
-        return next(name for name, rank in ranks.items() if rank == ranks[spec])
-
     def measure(self, spec: str, weights: str | None, **timing: float) -> dict[str, Any]:
         name, _ = self.systems[spec]
         job = self.job(spec, weights, **timing)
         self.call(self.pythons[name], name, job)
-        return json.loads(Path(job["result"]).read_text())
-
-    def products(self) -> dict[str, Any]:
-        """The machine's own rate of products, in a process of its own like the systems'."""
-        job = self.job(next(iter(self.systems)), None)
-        self.call(sys.executable, "products", job)
         return json.loads(Path(job["result"]).read_text())
 
     def job(self, spec: str, weights: str | None, **timing: float) -> dict[str, Any]:

@@ -19,11 +19,10 @@ from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
-from matplotlib.figure import Figure
 
 from experiments.grid.cell import SIGNALS, Watch
-from experiments.grid.figures import COLORS, Picture, all_axes, small_multiples
-from experiments.grid.rows import SCORE, Row, Rows, final, groups, of_labels, reported
+from experiments.grid.figures import Picture, all_axes, small_multiples
+from experiments.grid.rows import SCORE, Row, Rows, of_labels, reported
 from experiments.grid.study import Crossing, TunedStudy
 from experiments.grid.tables import (
     FINAL,
@@ -36,13 +35,12 @@ from experiments.grid.tables import (
     over_run,
     plus_minus,
 )
-from experiments.grid.verdicts import claim, mean_and_interval
+from experiments.grid.verdicts import claim
 from ogrpo.policy.config import SHAPES
 from ogrpo.policy.flops import parameters
 
 BYTES = 2 * parameters(SHAPES["qwen2.5-0.5b"]).total
 """Size of the paper's model in bfloat16."""
-WIDTHS = (1e-6, 1e-2, 1e-1, 1.0)
 Statistic = Callable[[Sequence[float]], float]
 PRINTED: dict[str, Statistic] = {"min": min, "max": max, "median": np.median, "mean": np.mean}
 
@@ -162,12 +160,6 @@ class AblationStudy(TunedStudy):
                 [Picture("curves", partial(all_axes, of_labels(final_rows, PAPER)))],
             ),
             Section(
-                "The constant (1 − σ)/σ",
-                "What weighs the distance from the sampler in Corollary 1 of the paper, for rewards"
-                " 0 and 1 with success rate p: σ² = p (1 − p) + ε. Nothing was run for it.",
-                pictures=[Picture("scale", reward_scale_curve)],
-            ),
-            Section(
                 "Swaps, resets and masking",
                 "At v = 10. Swaps and masking act through the KL term alone, so that with β = 0"
                 " there is nothing to compare.",
@@ -195,7 +187,6 @@ class AblationStudy(TunedStudy):
                 f" bfloat16 ({BYTES / 1e9:.2f} GB each), and what is lost by pushing less. A push"
                 " to the embedded sampler is a copy in memory; its seconds are this machine's.",
                 [communication(rows)],
-                [Picture("pushes", partial(against_pushes, of_labels(final_rows, INTERVALS)))],
             ),
         ]
         return [section for section in sections if all(table.lines for table in section.tables)]
@@ -261,42 +252,3 @@ def pushes(row: Row) -> int:
     """Returns the renewals of the server's weights in a run, the first weights among them."""
     steps, v = row["final"]["step"], METHODS[row["label"]].v
     return -(-int(steps) // v)
-
-
-def reward_scale_curve() -> Figure:
-    """Draws (1 - sigma)/sigma against the success rate, for several eps."""
-    figure = Figure(figsize=(6.4, 3.8), layout="constrained")
-    axes = figure.subplots()
-    p = np.linspace(1e-3, 1 - 1e-3, 999)
-    for eps, color in zip(WIDTHS, COLORS, strict=False):
-        sigma = np.sqrt(p * (1 - p) + eps)
-        axes.plot(p, (1 - sigma) / sigma, color=color, label=f"ε = {eps:g}")
-    axes.axhline(0, color="black", linewidth=0.6)
-    axes.axhline(1, color="#888888", linewidth=0.8, linestyle="--")
-    axes.annotate("σ = 1/2, the most that 0/1 rewards have", (0.5, 1.5), ha="center")
-    axes.set_ylim(-0.6, 8)  # it ends at 1/sqrt(eps) - 1
-    axes.set_xlabel("success rate p of a prompt")
-    axes.set_ylabel("(1 − σ)/σ")
-    axes.legend(loc="upper center", ncols=len(WIDTHS), fontsize=9)
-    return figure
-
-
-def against_pushes(rows: Rows) -> Figure:
-    """Draws final scores by how often the server was renewed, every seed a point."""
-    figure = Figure(figsize=(6.4, 3.8), layout="constrained")
-    axes = figure.subplots()
-    means: list[tuple[float, float, float]] = []
-    for trials in groups(rows).values():
-        v = METHODS[trials[0]["label"]].v
-        scores = [final(row) for row in trials]
-        axes.plot([v] * len(scores), scores, "o", color=COLORS[0], alpha=0.35, markersize=4)
-        means.append((v, *mean_and_interval(scores)))
-    if means:
-        x, y, error = map(np.array, zip(*sorted(means), strict=True))
-        axes.errorbar(x, y, np.nan_to_num(error), color=COLORS[0], capsize=3, marker="s")
-        axes.set_xscale("log")
-        axes.set_xticks(x, [f"{v:g}" for v in x])
-        axes.minorticks_off()
-    axes.set_xlabel("v: steps between two pushes of weights")
-    axes.set_ylabel(f"final {SCORE}")
-    return figure

@@ -24,8 +24,8 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from experiments.grid.cell import Cell, Watch
-from experiments.grid.figures import LABELS, UPDATES, Picture, all_axes, curve
-from experiments.grid.rows import Row, Rows, final, where, without_coordinates
+from experiments.grid.figures import LABELS, Picture
+from experiments.grid.rows import Row, Rows, final, where
 from experiments.grid.signals import FALL, alarms, early, fall, fallen, fell, measured, rank
 from experiments.grid.study import Stage, Study
 from experiments.grid.tables import Section, Table, score
@@ -79,10 +79,6 @@ CLAIMS = tuple(
 
 EARLY = 0.1
 """The first part of a run, whose means rank the runs that fall later."""
-BEFORE, AFTER = 50, 20
-"""Updates around a fall that are drawn."""
-SPREAD = {"kl/pi_mu": 1e-2, "chi_square": 1.0, "grad_variance": 1.0}
-"""Signals that are drawn in logarithms, and from where on."""
 
 
 @dataclass(frozen=True)
@@ -134,11 +130,8 @@ class BoundaryStudy(Study):
         return cells_of(places, "report", self.seeds)
 
     def report(self, rows: Rows) -> Sequence[Section]:
-        """Returns the map, the warnings, and the signals before falls."""
+        """Returns the map, the warnings, and what signals say beyond the learning rate."""
         falls = sum(map(fell, rows))
-        steepest = where(rows, rate=max(self.rates))
-        longest = max((row["coordinates"]["sync_interval"] for row in steepest), default=0)
-        stalest = without_coordinates(where(steepest, sync_interval=longest))
         plane = (rows, self.intervals, self.rates)
         return [
             Section(
@@ -156,7 +149,6 @@ class BoundaryStudy(Study):
                 " alarms are of the runs that did not fall. First: of all falls, those that no"
                 " signal told of earlier.",
                 [warning_table(rows)],
-                [Picture("falls", partial(fall_plot, rows))] if falls else (),
             ),
             Section(
                 "Beyond the learning rate",
@@ -165,11 +157,6 @@ class BoundaryStudy(Study):
                 " runs, over pairs of equal learning rates, and over pairs of equal rates and"
                 " intervals. Runs that fell within that tenth are left out.",
                 [rank_table(rows)],
-            ),
-            Section(
-                "Curves",
-                "The largest learning rate and the longest interval.",
-                pictures=[Picture("axes", partial(all_axes, stalest))],
             ),
         ]
 
@@ -285,36 +272,4 @@ def map_plot(rows: Rows, intervals: Sequence[int], rates: Sequence[float]) -> Fi
     if image is not None:
         bar = figure.colorbar(image, ax=[*panels], label="share of seeds that fell")
         bar.ax.set_ylim(0, 1)
-    return figure
-
-
-def fall_plot(rows: Rows) -> Figure:
-    """Draws each signal around the falls, one line a run and their median."""
-    names = measured_signals(rows)
-    height = -(-len(names) // 3)
-    figure = Figure(figsize=(11.5, 2.5 * height), layout="constrained")
-    panels = [*figure.subplots(height, 3, squeeze=False).flat]
-    places = np.arange(-BEFORE, AFTER + 1.0, 2.0)
-    for axes, name in zip(panels, names, strict=False):
-        lines, ends = [], []
-        for row in rows:
-            x, y = curve(row, UPDATES, name)
-            if (at := fall(row)) is not None and len(x):
-                near = y[(x >= at - BEFORE) & (x <= at + AFTER)]
-                ends += [near.min(), near.max()] if len(near) else []
-                axes.plot(x - at, y, color="#3366aa", linewidth=0.4, alpha=0.3)
-                lines.append(np.interp(places, x - at, y, left=np.nan, right=np.nan))
-        if lines:
-            known = np.isfinite(lines).any(axis=0)
-            axes.plot(places[known], np.nanmedian(np.array(lines)[:, known], axis=0), color="black")
-        axes.axvline(0, color="#c2453d", linewidth=0.8)
-        axes.set_xlim(-BEFORE, AFTER)
-        axes.set_title(LABELS.get(name, name), fontsize=10, loc="left")
-        if name in SPREAD:
-            axes.set_yscale("symlog", linthresh=SPREAD[name])
-        if ends and max(ends) > min(ends):
-            axes.set_ylim(min(ends), max(ends))
-        axes.set_xlabel("updates after the fall was seen", fontsize=9)
-    for axes in panels[len(names) :]:
-        axes.set_visible(False)
     return figure

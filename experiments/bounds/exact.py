@@ -20,7 +20,7 @@ from ogrpo.batch import Batch, PolicyOutput, tokens_only
 from ogrpo.config.train import TrainConfig
 from ogrpo.config.values import Count, check
 from ogrpo.core import bounds
-from ogrpo.core.certificates import Certificate, improvement_certificate, improvement_gap
+from ogrpo.core.certificates import Certificate, betting_confidence, improvement_gap
 from ogrpo.learner.state import TrainState, hypers, init_state
 from ogrpo.learner.update import UpdateFn, make_update
 from ogrpo.policy import Params
@@ -215,9 +215,8 @@ def certificate(ratio: Any, center: Any, rewards: Any, constants: Constants) -> 
     """Returns the lower confidence limit of the gain from fresh draws of the sampler."""
     eps = {"eps_low": constants.clip_eps, "eps_high": constants.clip_eps}
     arrays = [jnp.asarray(x) for x in (ratio, center, rewards)]
-    return improvement_certificate(
-        *arrays, **eps, reward_low=0.0, reward_high=1.0, delta=constants.delta, rates=RATES
-    )
+    gaps = improvement_gap(*arrays, **eps, reward_low=0.0, reward_high=1.0)
+    return betting_confidence(gaps, floor=1.0, delta=constants.delta, rates=RATES)
 
 
 def train_bandit(bandit: Bandit, config: TrainConfig, constants: Constants) -> Iterator[Record]:

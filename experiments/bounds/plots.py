@@ -76,29 +76,6 @@ def bandit_gain(records: Records) -> tuple[Figure, str]:
     )
 
 
-def bandit_bounds(records: Records) -> tuple[Figure, str]:
-    """Draws ΔJ and the bounds that pay a price in total variation."""
-    steps = of_part(records, "bandit")
-    figure, axes = _axes("Bandit: bounds with a penalty, exactly", "step", "mean over prompts")
-    x, colors = column(steps, "step"), {"stale": GREEN, "sharp": BLUE, "published": RED}
-    axes.plot(x, column(steps, "value/gain"), color=INK, label="ΔJ")
-    for name, color in colors.items():
-        axes.plot(x, column(steps, name), color=color, label=f"{name} bound")
-    _zero(axes)
-    _legend(figure)
-    useful = {name: int((column(steps, name) > 0).sum()) for name in colors}
-    least = np.min([column(steps, f"slack/{name}") for name in colors], axis=0)
-    broken = int((least < -TOLERANCE).sum())
-    return figure, (
-        "The bounds that subtract a total variation from μ. Above ΔJ for some prompt: at "
-        f"{broken} of {len(steps)} steps. As the sampler grows stale they sink, the "
-        "published one fastest. Its mean "
-        f"over the prompts was positive at {useful['published']} of {len(steps)} steps, the sharp "
-        f"bound's at {useful['sharp']}, the stale bound's (which does not divide by σ) at "
-        f"{useful['stale']}."
-    )
-
-
 def published(records: Records) -> tuple[Figure, str]:
     """Draws the published right side against sigma: nothing above zero left of one half."""
     steps = of_part(records, "bandit")
@@ -117,49 +94,6 @@ def published(records: Records) -> tuple[Figure, str]:
         "by theorem, it cannot promise an improvement. A reward in [0, 1] has σ² ≤ ¼ + ε, so that "
         f"only the ε added inside the root lets it pass ½ at all; the largest "
         f"value anywhere is {value.max():.2g}."
-    )
-
-
-def _band(axes: Axes, records: Records, key: str, color: str, label: str) -> None:
-    x = column(records, "step")
-    axes.plot(x, column(records, key), color=color, label=label)
-    low, high = column(records, f"{key}/low"), column(records, f"{key}/high")
-    axes.fill_between(x, low, high, color=color, alpha=0.18, linewidth=0)
-
-
-def run_gain(records: Records) -> tuple[Figure, str]:
-    """Draws the default run's updates."""
-    steps = of_part(records, "run")
-    figure, axes = _axes("Default run: one update's gain, sampled", "step", "mean over prompts")
-    _band(axes, steps, "gain", INK, "ΔJ, importance sampling")
-    _band(axes, steps, "mm", BLUE, "minorise-maximise, exact centre")
-    axes.plot(column(steps, "step"), column(steps, "certificate"), color=GREEN, label="certificate")
-    _zero(axes)
-    _legend(figure)
-    positive, risen = ((column(steps, k) > 0).sum() for k in ("certificate", "gain"))
-    return figure, (
-        "The same on the language model, from fresh completions of held-out prompts and the "
-        "trainer's own sequence log-probs; bands are 95 % bootstrap intervals over completions. "
-        f"The estimate of ΔJ is positive at {risen} of {len(steps)} updates; one update is small "
-        f"against the noise, and {positive} were certified. The certificate's own width grows "
-        "with staleness, because the centre π_k/μ must be estimated too."
-    )
-
-
-def run_bounds(records: Records) -> tuple[Figure, str]:
-    """Draws the default run's bounds with a penalty."""
-    steps = of_part(records, "run")
-    figure, axes = _axes("Default run: bounds with a penalty", "step", "mean over prompts")
-    for name, color in (("gain", INK), ("stale", GREEN), ("sharp", BLUE), ("published", RED)):
-        _band(axes, steps, name, color, "ΔJ" if name == "gain" else f"{name} bound")
-    _zero(axes)
-    _legend(figure)
-    useful = {n: int((column(steps, n) > 0).sum()) for n in ("stale", "sharp", "published")}
-    return figure, (
-        "The penalised bounds on the language model. Steps at which the estimate was positive: "
-        f"published {useful['published']}, sharp {useful['sharp']}, stale {useful['stale']} of "
-        f"{len(steps)}. Total variation of whole completions is large after a few updates, and "
-        "every bound that pays for it says nothing from then on."
     )
 
 
@@ -218,66 +152,11 @@ def chi_square(records: Records) -> tuple[Figure, str]:
     )
 
 
-def variance(records: Records) -> tuple[Figure, str]:
-    """Draws the variance of importance sampling against chi-square."""
-    pairs = of_part(records, "variance")
-    figure, axes = _axes("Variance of importance sampling", "χ²(π‖μ)", "n Var")
-    _by_kind(axes, pairs, "chi_square", "variance")
-    chi = column(pairs, "chi_square")
-    grid = np.geomspace(min(chi), max(chi), 100)
-    axes.plot(grid, 1 + grid, color=INK, label="1 + χ² = n / n_eff, the most")
-    _legend(figure, 3)
-    share = column(pairs, "variance") * column(pairs, "effective_share")
-    return figure, (
-        "The same pairs. n times the variance never exceeds 1 + χ², so n samples are worth at "
-        "least n_eff = n / (1 + χ²); the closest pair reaches "
-        f"{share.max():.1%} of that, where the ratio is large on rewarded answers. Points far "
-        "below are pairs whose large ratios fall on answers that earn nothing."
-    )
-
-
-RULES = (
-    ("fixed_point", "optimal", BLUE, "o", "τ* (fixed point)"),
-    ("tau/sqrt_n", "sqrt_n", GREEN, "s", "√n"),
-    ("tau/proposed", "proposed", RED, "X", "1 ± √(Var r / Var ρ), refuted"),
-)
-
-
-def clip_error(records: Records) -> tuple[Figure, str]:
-    """Draws MSE against the cap."""
-    sizes = of_part(records, "clip")
-    figure, axes = _axes("Error against the clip threshold", "threshold τ", "mean squared error")
-    for shade, r in zip(np.linspace(0.3, 1, len(sizes)), sizes, strict=True):
-        axes.loglog(r["caps"], r["mse"], color=INK, alpha=float(shade), linewidth=1.2)
-        axes.annotate(
-            f"n = {r['n']}", (r["caps"][-1], r["mse"][-1]), fontsize=8, va="bottom", ha="right"
-        )
-        for place, rule, color, marker, label in RULES:
-            once = label if r is sizes[0] else None
-            axes.plot(r[place], r[f"mse/{rule}"], marker, color=color, label=once, linestyle="")
-    _legend(figure)
-    last = sizes[-1]
-    factors = {rule: last[f"mse/{rule}"] / last["mse/optimal"] for _, rule, *_ in RULES}
-    return figure, (
-        "Exact mean squared error of the truncated mean of n terms min(ρ, τ) r, ratios "
-        "heavy-tailed and larger on right answers. The root of τ = J + (n − 1) E[(ρ − τ)₊ r] sits "
-        "at the minimum and moves with n. The proposal's band (a two-sided clip, marked at its "
-        "upper edge and at its own error, off the curve) does not "
-        f"move: at n = {last['n']} its error is {factors['proposed']:.1f} times the least, that of "
-        f"√n {factors['sqrt_n']:.2f} times."
-    )
-
-
 Plot = Callable[[Records], tuple[Figure, str]]
 PLOTS: dict[str, tuple[str, Plot]] = {
     "bandit_gain": ("bandit", bandit_gain),
-    "bandit_bounds": ("bandit", bandit_bounds),
     "published": ("bandit", published),
-    "run_gain": ("run", run_gain),
-    "run_bounds": ("run", run_bounds),
     "run_periods": ("period", run_periods),
     "chi_square": ("variance", chi_square),
-    "variance": ("variance", variance),
-    "clip": ("clip", clip_error),
 }
 """Each with the part whose records it shows."""

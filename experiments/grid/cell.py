@@ -11,9 +11,23 @@ from typing import Any, Literal
 FORMAT = 1
 """Version of what a measurement leaves; another number makes every cell anew."""
 TRAIN = "experiments.grid.train:train_cell"
-ADDED: Mapping[str, Any] = {"track": ()}
-"""Options that the trainer did not have at first, with values that leave a cell's key as it was:
-cells that were measured before are found."""
+ADDED: Mapping[str, Any] = {
+    **dict.fromkeys(("TrainConfig.push_to_hub", "WarmStart.seed", "Schedule.draw")),
+    **dict.fromkeys(("Override.bonus", "Override.whiten", "Override.baseline_by")),
+    **dict.fromkeys(("Knobs.cov_low", "Knobs.cov_high", "Knobs.k3_limit", "Knobs.top_share")),
+    **dict.fromkeys(("Knobs.entropy_coef", "Optimizer.average")),
+    "Rollout.keep_sampling_mask": False,
+    "WarmStart.retrain": False,
+    "Replay.refuse_failures": False,
+    "TrainConfig.track": (),
+    "Evaluation.token_samples": 8,
+    "Override.centering": 0,
+    "Rollout.top_k": 0,
+    "Rollout.top_p": 1.0,
+    "Rollout.min_p": 0.0,
+}
+"""Options that the trainer did not have at first, each by its class, with values that leave a
+cell's key as it was: cells that were measured before are found."""
 FRESH_SEEDS = 5
 """Least number of seeds that a figure is of."""
 
@@ -97,10 +111,11 @@ def plain_config(config: Any) -> Any:
     """
     if dataclasses.is_dataclass(config):
         values = {f.name: getattr(config, f.name) for f in dataclasses.fields(config)}
+        group = type(config).__name__
         return {
             name: plain_config(value)
             for name, value in values.items()
-            if name not in ADDED or value != ADDED[name]
+            if ADDED.get(f"{group}.{name}", dataclasses.MISSING) != value
         }
     if isinstance(config, Mapping):
         return {str(name): plain_config(value) for name, value in config.items()}

@@ -19,10 +19,9 @@ from statistics import median
 from typing import Any, ClassVar
 
 import numpy as np
-from matplotlib.figure import Figure
 
 from experiments.grid.cell import SIGNALS, Watch
-from experiments.grid.figures import AXES, COLORS, Axis, Picture, all_axes, curve
+from experiments.grid.figures import AXES, Axis, Picture, all_axes, curve
 from experiments.grid.rows import SCORE, Row, Rows, groups, of_labels, reported
 from experiments.grid.study import Crossing, TunedStudy
 from experiments.grid.tables import (
@@ -37,7 +36,7 @@ from experiments.grid.tables import (
     summary,
 )
 from experiments.grid.variants import Changes, joined
-from experiments.grid.verdicts import Difference, claim, mean_and_interval
+from experiments.grid.verdicts import Difference, claim
 from ogrpo.config.values import require
 
 
@@ -184,7 +183,6 @@ class OperatingPointsStudy(TunedStudy):
                 " compiling and evaluating, and move with its load. Bytes are the buffer's at the"
                 " end.",
                 [cost_table(rows, self.target)],
-                [Picture("costs", partial(cost_plot, final_rows))],
             ),
             Section(
                 "The best point for a budget",
@@ -303,30 +301,3 @@ def at(row: Row, axis: Axis, budget: float) -> float:
     """
     x, y = curve(row, axis, SCORE)
     return float(np.interp(budget, x, y))
-
-
-def cost_plot(rows: Rows) -> Figure:
-    """Draws final scores against what was spent; all points collect as many completions."""
-    figure = Figure(figsize=(11.5, 4.6), layout="constrained")
-    panels = figure.subplots(1, 2, sharey=True)
-    for axes, axis in zip(panels, COSTS[-2:], strict=True):
-        for n, ((label, _), trials) in enumerate(groups(rows).items()):
-            spent = float(np.mean([axis.of(row["evaluations"])[-1] for row in trials]))
-            mean, error = mean_and_interval([at(row, axis, np.inf) for row in trials])
-            marker = "osD^v"[n // len(COLORS)]
-            axes.errorbar(
-                spent,
-                mean,
-                np.nan_to_num(error),
-                fmt=marker,
-                color=COLORS[n % len(COLORS)],
-                label=label,
-                capsize=2,
-            )
-        axes.set_xlabel(axis.label)
-        axes.set_xlim(left=0)
-    panels[0].set_ylabel("final Pass@1, sampled")
-    handles, names = panels[0].get_legend_handles_labels()
-    if handles:
-        figure.legend(handles, names, loc="outside right upper", fontsize=8)
-    return figure

@@ -1,1 +1,1 @@
-"""README's table: what each preset reaches on the default task."""
+"""Final scores of each preset on the default task."""

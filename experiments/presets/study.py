@@ -55,7 +55,7 @@ class PresetsStudy(Study):
 
     name = "presets"
     question = "What does each preset of the default task reach?"
-    pages = ("../README.md", "results.md")
+    pages = ("results.md",)
     claims = CLAIMS
     known: ClassVar = {"presets": TUNED}
     few: ClassVar = {"presets": ("v1-i1", "v10-i1")}

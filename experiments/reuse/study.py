@@ -16,10 +16,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 from matplotlib.figure import Figure
-from matplotlib.ticker import SymmetricalLogLocator
 
-from experiments.grid.figures import COLORS, Picture, all_axes, small_multiples
-from experiments.grid.rows import Row, Rows, final, groups, reported, without_coordinates
+from experiments.grid.figures import COLORS, Picture
+from experiments.grid.rows import Row, Rows, final, groups, reported
 from experiments.grid.signals import SIGNS, early, ended_below_start, rank
 from experiments.grid.study import TunedStudy
 from experiments.grid.tables import (
@@ -110,12 +109,6 @@ CLAIMS = (
 )
 """Against the better method without reuse at all completions, and at equal ones."""
 
-THRESHOLDS = {"kl/pi_mu": 0.01, "chi_square": 1.0}
-SHOWN = (
-    *("on-policy", "v10-i1", "v1-i4", "replay-4", "replay-4-exact", "rec-4", "positives-1"),
-    *("positives-4", "adaptive-positives-8"),
-)
-"""Methods that curves are drawn of."""
 PARTS = (0.1, 0.25, 0.5)
 
 
@@ -166,11 +159,8 @@ class ReuseStudy(TunedStudy):
         return Variant(name, config, {"completions": collected})
 
     def report(self, rows: Rows) -> Sequence[Section]:
-        """Returns where each method ends, its curves, and which signal announced a collapse."""
+        """Returns where each method ends, and which signal announced a collapse."""
         final_rows = reported(rows)
-        drawn = smallest(final_rows)
-        drawn = [row for row in drawn if row["label"] in SHOWN] or drawn
-        dynamics = partial(small_multiples, drawn, ["reward", *SIGNS, "clipped"])
         return [
             Section(
                 "Where each method ends",
@@ -181,18 +171,10 @@ class ReuseStudy(TunedStudy):
                 [Picture("budget", partial(budget_plot, final_rows))],
             ),
             Section(
-                "Curves",
-                "A choice of methods, each at its smallest budget, against six axes; seeds thin, a"
-                " band of 95 %.",
-                (),
-                [Picture("curves", partial(all_axes, drawn)), Picture("dynamics", dynamics)],
-            ),
-            Section(
                 "What announces a collapse",
                 "Chance that a signal, averaged over the first part of a run, ranks a run that"
                 " ended below its start as worse than one that did not; .5 says nothing.",
                 [warning_table(rows)],
-                [Picture("signals", partial(signal_plot, rows))],
             ),
         ]
 
@@ -221,14 +203,6 @@ def best_baseline(rows: Rows) -> list[Row]:
 def budget(rows: Rows) -> int:
     """Returns the completions that a method may collect."""
     return int(rows[0]["coordinates"]["completions"])
-
-
-def smallest(rows: Rows) -> list[Row]:
-    """Returns each method's rows at its smallest budget, by their label alone."""
-    least: dict[str, int] = {}
-    for row in rows:
-        least[row["label"]] = min(budget([row]), least.get(row["label"], 1 << 62))
-    return without_coordinates(row for row in rows if budget([row]) == least[row["label"]])
 
 
 def warning(rows: Rows, name: str, part: float) -> float:
@@ -261,21 +235,4 @@ def budget_plot(rows: Rows) -> Figure:
     axes.set_ylim(len(labels) - 0.4, -0.6)
     axes.set_xlabel("final held-out Pass@1, sampled at T = 1 (bar: mean)")
     axes.set_title("Method and completions collected", loc="left", fontweight="bold")
-    return figure
-
-
-def signal_plot(rows: Rows) -> Figure:
-    """Draws each signal of the first quarter against the final score, every run a point."""
-    figure = Figure(figsize=(11, 2.6), layout="constrained")
-    ends = [final(row) for row in rows]
-    panels = figure.subplots(1, len(SIGNS), sharey=True)
-    for axes, name in zip(panels, SIGNS, strict=True):
-        axes.plot([early(row, name, 0.25, SIGNS[name]) for row in rows], ends, ".", alpha=0.6)
-        if name in THRESHOLDS:
-            axes.set_xscale("symlog", linthresh=THRESHOLDS[name])
-            axes.xaxis.set_major_locator(
-                SymmetricalLogLocator(base=100, linthresh=THRESHOLDS[name])
-            )
-        axes.set_xlabel(f"{name}, first quarter")
-    figure.axes[0].set_ylabel("final Pass@1")
     return figure

@@ -10,7 +10,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,8 +19,7 @@ from experiments.grid.cell import Cell
 from experiments.grid.rows import rounded
 from ogrpo.config.values import Count, Index, NonNegative, Positive, check
 from ogrpo.protocol import Completion, Group, IntArray, Sampling
-from ogrpo.rollout.collection import CollectionLimits, Request
-from ogrpo_plan.rehearsal import Driven, drive
+from ogrpo.rollout.collection import CollectionLimits, Collector, Request, Rewarded
 from ogrpo_plan.simulation import (
     Floats,
     InFlight,
@@ -180,8 +179,16 @@ def summary_of(ages: NDArray[np.int64]) -> dict[str, float]:
     return {"staleness": float(ages.mean()), "staleness/max": int(ages.max())}
 
 
+class Driven(NamedTuple):
+    """Seconds of a collector's steps from the first on, and the staleness of their groups."""
+
+    requested: Floats
+    """When each step asked for its batch, and when the last one ended."""
+    ages: list[list[int]]
+
+
 def run(pace: Pace, engine: SleepingEngine) -> Driven:
-    """Returns when each step began, and the ages of its groups."""
+    """Runs a collector: pushes every v steps, takes each batch and trains on it; returns times."""
     fleet = pace.fleet
 
     def request(step: int) -> Request:
@@ -195,10 +202,28 @@ def run(pace: Pace, engine: SleepingEngine) -> Driven:
         prompts_per_call=1,
         ordered=fleet.in_flight == "wait",
     )
-    return drive(
-        *(engine, request, SAMPLING, limits),
-        steps=pace.steps,
-        v=fleet.v,
-        weights=tuple,
-        train=lambda _groups: time.sleep(fleet.train * pace.scale),
+    requested, ages = [], []
+    collection = Collector(
+        *(engine, request, SAMPLING, unrewarded),
+        steps=range(pace.steps),
+        limits=limits,
+        retry_on=(),
     )
+    with collection as collector:
+        origin = time.perf_counter()
+        for step in range(pace.steps):
+            if step % fleet.v == 0:
+                collector.publish((), step)
+            requested.append(time.perf_counter() - origin)
+            groups = collector.take(step).groups
+            ages.append([step - group.completions[0].policy_version for group in groups])
+            time.sleep(fleet.train * pace.scale)
+        requested.append(time.perf_counter() - origin)
+    return Driven(np.array(requested), ages)
+
+
+def unrewarded(
+    _request: Request, _places: Sequence[int], groups: Sequence[Group]
+) -> list[Rewarded]:
+    """Returns the groups with rewards of 0."""
+    return [Rewarded(group, np.zeros(len(group.completions), np.float32)) for group in groups]

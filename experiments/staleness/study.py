@@ -24,8 +24,8 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from experiments.grid.cell import Cell
-from experiments.grid.figures import COLORS, LABELS, Picture, all_axes, legend_below
-from experiments.grid.rows import SCORE, Row, Rows, final, groups, reported, where
+from experiments.grid.figures import COLORS, Picture, all_axes, legend_below
+from experiments.grid.rows import Row, Rows, groups, reported, where
 from experiments.grid.study import TunedStudy
 from experiments.grid.tables import (
     FINAL,
@@ -35,14 +35,13 @@ from experiments.grid.tables import (
     against,
     over_run,
     plus_minus,
-    score,
     summary,
 )
 from experiments.grid.variants import Variant
 from experiments.grid.verdicts import claim, mean_and_interval
 from experiments.staleness.pace import Fleet, Kind, Pace
 from ogrpo.config.values import require
-from ogrpo_plan.simulation import InFlight, simulate
+from ogrpo_plan.simulation import InFlight
 
 PACE, LEARNING = "pace", "learning"
 IN_TURN = {"lead": 0, "v": 1}
@@ -64,8 +63,7 @@ PACES = (
 )
 LEARNS = (
     "The default task; each lead and v has its own learning rate, and differences are seed by seed"
-    " to collecting and training in turn with a push at every step. The times are the simulation's"
-    " for the fleets above, seed by seed, in its units."
+    " to collecting and training in turn with a push at every step."
 )
 
 
@@ -145,14 +143,9 @@ class StalenessStudy(TunedStudy):
             heading = "Pace and staleness beside what `plan` predicts"
             sections.append(Section(heading, PACES, [pace_table(paces)], [picture]))
         if final_rows:
-            kinds: list[Kind] = [kind for kind in self.kinds if kind != "slow server"]
-            pictures = [
-                Picture("learning", partial(all_axes, final_rows)),
-                Picture("clock", partial(clock_plot, final_rows, self.workers)),
-            ]
-            tables = [learning_table(learning), clock_table(final_rows, self.workers, kinds)]
-            heading = "What staleness does to learning, and when it is worth it"
-            sections.append(Section(heading, LEARNS, tables, pictures))
+            picture = Picture("learning", partial(all_axes, final_rows))
+            heading = "What staleness does to learning"
+            sections.append(Section(heading, LEARNS, [learning_table(learning)], [picture]))
         return sections
 
 
@@ -225,46 +218,3 @@ def learning_table(rows: Rows) -> Table:
 def place_of(row: Row) -> tuple[int, int]:
     """Returns v and the lead of a run."""
     return row["coordinates"]["v"], row["coordinates"]["lead"]
-
-
-def units(row: Row, workers: int, kind: Kind) -> float:
-    """Returns how long a fleet takes for a run, by the simulation."""
-    v, lead = place_of(row)
-    fleet, seed = Fleet(workers, kind, "keep", lead, v), row["seed"]
-    steps = int(row["final"]["step"])
-    trace = simulate(fleet.pipeline(steps), partial(fleet.seconds, seed), lambda _step: fleet.train)
-    return float(trace.trained[-1])
-
-
-def clock_table(rows: Rows, workers: Sequence[int], kinds: Sequence[Kind]) -> Table:
-    """Returns how long each fleet takes for a run, by lead and v."""
-    fleets: list[tuple[Kind, int]] = [(kind, n) for kind in kinds for n in workers]
-    lines = []
-    for trials in sorted(groups(rows).values(), key=lambda trials: place_of(trials[0])):
-        v, lead = place_of(trials[0])
-        times = [plus_minus([units(row, n, kind) for row in trials], ".0f") for kind, n in fleets]
-        lines.append([f"{v}", f"{lead}", score()(trials), *times])
-    heads = ("v", "lead", "final Pass@1", *(f"{kind}, {n} workers" for kind, n in fleets))
-    return Table("clock", heads, lines)
-
-
-def clock_plot(rows: Rows, workers: Sequence[int]) -> Figure:
-    """Draws final scores against the time of fleets of even engines."""
-    figure = Figure(figsize=(2.9 * len(workers) + 0.6, 3.8), layout="constrained")
-    panels = figure.subplots(1, len(workers), sharey=True, squeeze=False)[0]
-    runs = sorted(groups(rows).values(), key=lambda trials: place_of(trials[0]))
-    for axes, n in zip(panels, workers, strict=True):
-        times = [float(np.mean([units(r, n, "even") for r in trials])) for trials in runs]
-        for place, (trials, when) in enumerate(zip(runs, times, strict=True)):
-            v, lead = place_of(trials[0])
-            mean, error = mean_and_interval([final(row) for row in trials])
-            color = COLORS[place % len(COLORS)]
-            axes.errorbar(
-                when, mean, np.nan_to_num(error), fmt="o", color=color, label=f"v {v}, lead {lead}"
-            )
-        axes.set_title(f"{n} worker{'s' * (n > 1)}", loc="left", fontsize=10)
-        axes.set_xlabel("units of time")
-        axes.set_xlim(0, 1.08 * max(times))
-    panels[0].set_ylabel(f"final {LABELS[SCORE]}")
-    legend_below(figure)
-    return figure

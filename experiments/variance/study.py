@@ -28,13 +28,9 @@ from experiments.grid.variants import brief
 from experiments.variance import figures
 from experiments.variance.along import Along
 from experiments.variance.errors import (
-    INTERVALS,
     Vector,
     ages_of,
-    best_depth,
     column,
-    foreseen_depth,
-    over_interval,
     relative_error,
     relative_variance,
 )
@@ -137,21 +133,12 @@ def of_families(rows: Rows) -> Section:
         " estimates that were drawn. The last column holds errors to a proved upper bound:"
         " 1/n_eff for plain importance sampling, (2/n)(V + o²χ²) for the self-normalised mean.",
         [family_table(rows)],
-        [Picture("families", partial(figures.families, rows))],
     )
 
 
 def of_runs(rows: Rows) -> list[Section]:
     """Returns the half along runs of the default task."""
     return [
-        Section(
-            "How far a policy is from its older self",
-            "KL is measured on draws of π, the rest on draws of μ. Proved: 1 + χ² ≥ exp(KL), so"
-            " that the effective share 1/(1 + χ²) is at most exp(−KL). Where the measured χ² breaks"
-            " this, the draws of μ have not seen what π does.",
-            [divergence_table(rows)],
-            [Picture("divergence", partial(figures.divergence, rows))],
-        ),
         Section(
             "Gradients from stale completions",
             "Error of a batch's gradient of J(π), all parameters, in units of a fresh batch's"
@@ -165,22 +152,12 @@ def of_runs(rows: Rows) -> list[Section]:
             [Picture("gradient", partial(figures.gradient, rows))],
         ),
         Section(
-            "What v costs, and how much to pool",
-            "With the server renewed every v steps, ages are uniform below v: the mean of the"
-            " errors above, interpolated between the ages that were measured. Pooling: the mean of"
-            " the batches of the last d steps; biases are taken to point the same way, which is the"
-            " worst case. Foreseen is d for unbiased weights of variance v_0 (1 + χ²): one more"
-            " batch helps while its variance is below 2 + 1/m times the mean of the m before it.",
-            [interval_table(rows), pool_table(rows)],
-        ),
-        Section(
             "Where to truncate",
             "J(π) from completions of μ: mean of n = 128 terms min(ρ, τ) r, every rule found on"
             " one half of the completions and tried on the other. Errors are over the least that"
             " any cap has on the second half. τ = J + (n − 1) b(τ) is proved for 0/1 rewards; the"
             " band 1 ± √(Var r/Var ρ) is the proposal's, refuted in proofs/errata_proposal.md.",
             [threshold_table(rows)],
-            [Picture("thresholds", partial(figures.thresholds, rows))],
         ),
     ]
 
@@ -219,22 +196,6 @@ def mean_text(values: Vector, form: str = ".2f") -> str:
     return plus_minus(values.tolist(), form)
 
 
-def divergence_table(rows: Rows) -> Table:
-    """Returns KL, chi-square and effective share by age."""
-
-    def lines(trials: Rows) -> list[list[str]]:
-        table = []
-        for age in ages_of(trials):
-            kl, chi, ess = (column(trials, age, name) for name in ("kl", "chi_square", "ess"))
-            texts = (mean_text(kl, ".4f"), mean_text(chi, ".3f"), mean_text(ess, ".3f"))
-            bounds = (f"{np.mean(1 / (1 + chi)):.3f}", f"{np.mean(np.exp(-kl)):.3f}")
-            table.append([f"{age}", *texts, *bounds])
-        return table
-
-    heads = ("run", "age", "KL(π‖μ), nats", "χ²", "effective share", "1/(1 + χ²)", "exp(−KL)")
-    return Table("divergence", heads, lines_of(rows, lines))
-
-
 def by_age(
     rows: Rows, name: str, of: Callable[[Rows, str, int], Vector], *, foreseen: bool
 ) -> Table:
@@ -251,32 +212,6 @@ def by_age(
     what = "variance" if foreseen else "squared error"
     heads = ("run", f"{what}, weights", *(f"age {age}" for age in ages))
     return Table(name, heads, lines_of(rows, lines))
-
-
-def interval_table(rows: Rows) -> Table:
-    """Returns mean squared error by sync interval."""
-    shown = [v for v in INTERVALS if v - 1 <= max(ages_of(rows))]
-
-    def lines(trials: Rows) -> list[list[str]]:
-        return [[e, *(mean_text(over_interval(trials, e, v)) for v in shown)] for e in ESTIMATORS]
-
-    return Table(
-        "interval", ("run", "weights", *(f"v = {v}" for v in shown)), lines_of(rows, lines)
-    )
-
-
-def pool_table(rows: Rows) -> Table:
-    """Returns how many of the last batches to pool."""
-
-    def lines(trials: Rows) -> list[list[str]]:
-        best = {name: best_depth(trials, name) for name in ESTIMATORS}
-        return [
-            *([name, f"{depth}", f"{error:.2f}"] for name, (depth, error) in best.items()),
-            ["foreseen from χ²", f"{foreseen_depth(trials)}", ""],
-        ]
-
-    heads = ("run", "weights", "batches to pool", "squared error over a fresh batch's")
-    return Table("pool", heads, lines_of(rows, lines))
 
 
 def threshold_table(rows: Rows) -> Table:

@@ -94,6 +94,11 @@ class Batch(NamedTuple, Generic[Array]):
     values: Array | None = None
     """float32 [N, G, T], the trainer's own V before each token at the start of the update; for
     methods that learn values."""
+    top_ids: Array | None = None
+    """int32 [N, G, T, K], the K tokens that the sampler most likely drew at each place, those that
+    it could not draw left out; -1 for none. None where they were not recorded."""
+    top_log_probs: Array | None = None
+    """float32 [N, G, T, K], log mu of those, -inf for none; None where they are not read."""
     packing: Packing[Array] | None = None
     """The same tokens without their padding; None where the policy is to read the padded ones."""
 
@@ -112,6 +117,8 @@ class PolicyOutput(NamedTuple, Generic[Array]):
     """float32, of the distribution that each token was asked of, in nats."""
     values: Array | None = None
     """float32, V before each token; None of a policy without a value head."""
+    top_log_probs: Array | None = None
+    """float32 [..., K], log pi of the batch's `top_ids`; None where it has none."""
 
 
 VALUE_HEAD = "value_head"

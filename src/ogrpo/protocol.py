@@ -25,6 +25,15 @@ class Sampling:
 
     With `greedy` the most likely token is taken, and the temperature, which may be 0, is not used.
 
+    Attributes:
+        temperature: of the logits, before anything is left out.
+        min_p: tokens less than so many times as likely as the likeliest are left out first.
+        top_k: then all but so many of the likeliest; 0 leaves none out.
+        top_p: then all but the fewest likeliest with this share of what is left. The order is
+            vLLM's; where min_p and top_p are both used, transformers' is another.
+        record: how many of the likeliest tokens that are left are recorded at each place, with
+            their log-probs.
+
     Raises:
         ValueError: a number with which nothing can be drawn.
     """
@@ -33,6 +42,10 @@ class Sampling:
     max_tokens: int
     group_size: int
     greedy: bool = False
+    min_p: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+    record: int = 0
 
     def __post_init__(self) -> None:
         if not self.greedy and not 0.0 < self.temperature < float("inf"):
@@ -43,6 +56,16 @@ class Sampling:
         for name in ("max_tokens", "group_size"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)}; give at least 1.")
+        if not (0 <= self.min_p <= 1 and 0 < self.top_p <= 1 and min(self.top_k, self.record) >= 0):
+            raise ValueError(
+                f"min_p is {self.min_p}, top_p {self.top_p}, top_k {self.top_k} and record "
+                f"{self.record}; give min_p in [0, 1], top_p in (0, 1], and counts of at least 0."
+            )
+
+    @property
+    def cuts(self) -> bool:
+        """Whether tokens are left out, so that log-probs are of what is left."""
+        return self.min_p > 0 or self.top_k > 0 or self.top_p < 1
 
     @property
     def log_prob_temperature(self) -> float:
@@ -75,6 +98,9 @@ class Completion:
         version_spans: the version of each token, where the engine knows it; empty otherwise.
         loss_mask: bool `[T]`, True on the tokens that are to be learned from, those that the policy
             wrote; False on what a tool returned. None where all of them are.
+        top_ids: int32 `[T, K]`, the likeliest tokens that could be drawn at each place, -1 for
+            none; None where they were not recorded.
+        top_log_probs: float32 `[T, K]`, their log-probs; -inf for none.
 
     Raises:
         ValueError: an array of another type or length, or an unknown finish_reason.
@@ -87,6 +113,8 @@ class Completion:
     finish_reason: FinishReason
     version_spans: tuple[VersionSpan, ...] = ()
     loss_mask: BoolArray | None = None
+    top_ids: IntArray | None = None
+    top_log_probs: FloatArray | None = None
 
     def __post_init__(self) -> None:
         _check_vector("token_ids", self.token_ids, np.int32)

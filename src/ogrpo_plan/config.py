@@ -252,9 +252,6 @@ class Plan:
     measure: bool = False
     """Measure train.tflops and serve.tokens-per-second here, with the embedded sampler and the
     update of this model and batch at random weights, instead of taking them as given."""
-    rehearse: bool = False
-    """Run asynchronously here for --rehearse-steps, and compare with what is predicted."""
-    rehearse_steps: Count = 60
     validate: Path | None = None
     """Compare the step rate of this run directory with what is predicted from its times."""
     workers: tuple[Count, ...] = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
@@ -300,8 +297,8 @@ class Plan:
             f" batch.prompt-length + batch.max-tokens = {longest}",
         )
         require(
-            tokens is None or not (self.measure or self.rehearse),
-            "measure and rehearse update padded batches: leave train.microbatch-tokens out",
+            tokens is None or not self.measure,
+            "measure updates padded batches: leave train.microbatch-tokens out",
         )
 
     @property

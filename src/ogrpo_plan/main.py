@@ -7,7 +7,9 @@ plan.json and as report.html. The rule of recommendation: `ogrpo_plan.schedule`.
 and what is assumed: docs/planning.md.
 """
 
+import base64
 import json
+import math
 import shlex
 import sys
 from collections.abc import Callable, Iterable, Sequence
@@ -15,6 +17,8 @@ from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
+import jax
+import jax.numpy as jnp
 import matplotlib as mpl
 from matplotlib.figure import Figure
 from rich.console import Console
@@ -22,18 +26,22 @@ from rich.table import Table
 from rich.text import Text
 
 from ogrpo.config.values import to_json
-from ogrpo.report.page import embedded, render
+from ogrpo.core.algorithms import gate_survival
+from ogrpo.core.survival import SURVIVALS, spread_of_kl
+from ogrpo.report.page import render
 from ogrpo.report.plots import BLUE, GREEN, GREY, ORANGE, STYLE, save_figure
 from ogrpo.report.run_dir import RunDir
 from ogrpo.system.files import write_json, write_text
 from ogrpo_plan.config import GIB, Plan
+from ogrpo_plan.measured import compare, make_workshop, measured, read_run
 from ogrpo_plan.memory import Budget, budgets, proposed_tokens
 from ogrpo_plan.presets import DEVICES
-from ogrpo_plan.rehearsal import compare, make_workshop, measured, read_run, rehearse
 from ogrpo_plan.schedule import PlannedSchedule, Times, recommend, times
 from ogrpo_plan.sweep import Point, point, sweep
 
 DOES_NOT_FIT = 1
+KLS = (1e-4, 1e-3, 1e-2)
+"""Nats a token, from engines that differ to policies that do."""
 Lines = list[tuple[str, str]]
 COLORS = (GREY, BLUE, ORANGE, GREEN)
 
@@ -42,9 +50,6 @@ def run(plan: Plan, console: Console) -> int:
     """Plans, simulates and reports; returns 1 where something does not fit."""
     if plan.validate is not None:
         console.print(two_columns("Measured and predicted", compare(read_run(plan.validate))))
-        return 0
-    if plan.rehearse:
-        console.print(two_columns("Measured and predicted", compare(rehearse(make_workshop(plan)))))
         return 0
     if plan.measure:
         plan = measured(make_workshop(plan))
@@ -69,12 +74,13 @@ def carry_out(plan: Plan, folder: RunDir, console: Console) -> int:
         ("Seconds", time_lines(plan, spent, recommended)),
         ("Recommended", schedule_lines(recommended, tokens)),
         ("Simulated", simulated_lines(planned)),
+        ("Kept by a gate, at .0001, .001 and .01 nats a token", gate_lines(plan)),
     ]
     for title, lines in tables[: len(memory)]:
         console.print(two_columns(title, lines))
     if plan.preset in DEVICES:
         console.print(preset_line(plan, memory[0]), markup=False, soft_wrap=True)
-    seconds, schedule, simulated = tables[len(memory) :]
+    seconds, schedule, simulated, kept = tables[len(memory) :]
     console.print(two_columns(*seconds))
     swept = Table(title="Simulated, by number of workers", title_justify="left")
     for column in SWEEP:
@@ -83,6 +89,7 @@ def carry_out(plan: Plan, folder: RunDir, console: Console) -> int:
         swept.add_row(*row)
     console.print(swept)
     console.print(two_columns(*simulated))
+    console.print(two_columns(*kept))
     console.print(two_columns(*schedule))
     for note in recommended.notes:
         console.print(note, style="yellow", markup=False, soft_wrap=True)
@@ -104,7 +111,10 @@ def carry_out(plan: Plan, folder: RunDir, console: Console) -> int:
         columns=SWEEP,
         rows=sweep_rows(points),
         notes=recommended.notes,
-        plots=embedded(save_plots(points, folder.plots)),
+        plots=[
+            {"name": path.stem, "data": base64.b64encode(path.read_bytes()).decode()}
+            for path in save_plots(points, folder.path / "plots")
+        ],
         command=shlex.join(["ogrpo", "plan", *sys.argv[2:]]),
         config=json.dumps(config, indent=2),
     )
@@ -114,7 +124,19 @@ def carry_out(plan: Plan, folder: RunDir, console: Console) -> int:
     for budget in misfits:
         line = Text.assemble((f"the {budget.name} lacks memory", "red"), f": {budget.remedy}")
         console.print(line, soft_wrap=True)
+    console.print(verdict(recommended, planned, memory), markup=False, soft_wrap=True)
     return DOES_NOT_FIT if misfits else 0
+
+
+def verdict(recommended: PlannedSchedule, planned: Point, memory: Sequence[Budget]) -> str:
+    """Returns the plan in a line, which stands last on the screen."""
+    misfits = [budget.name for budget in memory if not budget.fits]
+    fits = f"the {' and the '.join(misfits)} lacks memory" if misfits else "all of it fits"
+    return (
+        f"verdict: {fits}; v = {recommended.v}, i = {recommended.i}, replay ratio"
+        f" {recommended.replay}: {1 / planned.summary.steps_per_second:.3g} s a step,"
+        f" {planned.completions_per_second:.4g} completions/s with {planned.workers} workers"
+    )
 
 
 def gib(size: float) -> str:
@@ -185,6 +207,17 @@ def simulated_lines(planned: Point) -> Lines:
         ("workers idle, pushes included", f"{summary.workers_idle:.1%}"),
         ("staleness", ", ".join(f"{k}: {x:.0%}" for k, x in summary.staleness_counts.items())),
     ]
+
+
+def gate_lines(plan: Plan) -> Lines:
+    """Lists what each gate of ratios would keep of completions, by KL(mu||pi) of the token."""
+    batch = plan.batch
+    sigma = math.sqrt(math.log1p(batch.spread**2))
+    normal = jax.scipy.stats.norm.ppf((jnp.arange(64.0) + 0.5) / 64)
+    lengths = jnp.clip(batch.mean_tokens * jnp.exp(sigma * normal - sigma**2 / 2), 1)
+    lengths = jnp.minimum(lengths, batch.max_tokens)
+    shares = [gate_survival(lengths, spread_of_kl(kl), {}, [*SURVIVALS]) for kl in KLS]
+    return [(gate, ", ".join(f"{share[gate]:.1%}" for share in shares)) for gate in shares[0]]
 
 
 def two_columns(title: str, lines: Iterable[tuple[str, str]]) -> Table:

@@ -187,7 +187,7 @@ def proposed_tokens(plan: Plan) -> int | None:
 
     def fits(tokens: int) -> bool:
         cut = {"microbatch_tokens": tokens, "microbatches": Train.microbatches}
-        at = replace(plan, train=replace(plan.train, **cut), measure=False, rehearse=False)
+        at = replace(plan, train=replace(plan.train, **cut), measure=False)
         budget = train_budget(at)
         return budget.total <= FILLED * budget.capacity
 

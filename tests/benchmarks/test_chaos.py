@@ -14,10 +14,9 @@ from safetensors.numpy import save_file
 
 from benchmarks.chaos import soak
 from benchmarks.chaos.compare import differences, prompt_differences
-from benchmarks.chaos.kills import Plan
 from benchmarks.chaos.schedules import BATCH, PROMPTS
 from benchmarks.chaos.soak import Sample, slopes
-from benchmarks.chaos.storm import Toll, examine, newest_step
+from benchmarks.chaos.storm import examine
 from ogrpo.data.batching import PromptStream
 
 ROOT = Path(__file__).parents[2]
@@ -92,14 +91,6 @@ def test_one_figure_one_byte_and_one_token_are_seen(run, other):
     assert any("problem of group" in line for line in differences(other, run))
 
 
-def test_a_record_that_is_missing_or_doubled_is_seen(run, other):
-    lines = (run / "metrics.jsonl").read_text().splitlines(keepends=True)
-    for kept in (lines[:-1], [*lines, lines[-1]]):
-        (other / "metrics.jsonl").write_text("".join(kept))
-        assert "metrics.jsonl has steps" in next(differences(other, run))
-        assert any("metrics.jsonl has steps" in line for line in prompts(other))
-
-
 def test_a_prompt_that_is_lost_or_doubled_is_seen(run, other):
     last = f"groups-{(STEPS - 1) * BATCH:012d}-{STEPS * BATCH:012d}.parquet"
     (other / "experience" / last).unlink()
@@ -117,35 +108,6 @@ def test_a_storm_s_verdicts_and_weights_are_counted(run):
     assert [*examine(run)] == []
     save_file({"weight": np.array([1.0, np.nan])}, run / "model" / "model.safetensors")
     assert [*examine(run)] == ["model.safetensors: weight is not finite"]
-
-
-def test_the_newest_step_is_that_of_the_last_whole_record(run):
-    assert newest_step(run) == STEPS
-    with (run / "metrics.jsonl").open("a") as file:
-        file.write('{"step": 4, "lo')
-    assert newest_step(run) == STEPS
-    assert newest_step(run / "nothing") == -1
-
-
-def test_a_blow_is_recovered_from_when_there_is_a_step_that_was_not():
-    toll = Toll()
-    toll.struck("trainer killed", 7)
-    toll.reached(7)  # rewound and repeated
-    assert toll.open
-    toll.reached(8)
-    assert not toll.open
-    assert len(toll.waits["trainer killed"]) == 1
-
-
-def test_kills_are_drawn_from_the_seed_alone():
-    drawn = [[Plan.draw(np.random.default_rng([s, n])) for n in range(40)] for s in (1, 1, 2)]
-    assert drawn[0] == drawn[1] != drawn[2]
-    assert {plan.at_write for plan in drawn[0]} == {True, False}
-    assert any(plan.delay for plan in drawn[0])
-    assert not all(plan.delay for plan in drawn[0])
-    rng = np.random.default_rng(1)
-    exact = [Plan.draw(rng, writes=True) for _ in range(40)]
-    assert all(plan.at_write and not plan.delay for plan in exact)
 
 
 def samples(**growing):
@@ -167,14 +129,14 @@ def test_what_grows_is_called_a_leak():
 
 @pytest.mark.slow
 def test_a_run_of_many_steps_holds_no_more_handles_threads_and_arrays(tmp_path):
-    grown = slopes(soak.run(tmp_path, 150, soak.OPTIONS + soak.IN_STEP))
+    grown = slopes(soak.run(tmp_path, 100, soak.OPTIONS + soak.IN_STEP))
     # A pool may end idle threads meanwhile: fewer are no leak.
     assert max(grown.handles, grown.threads, grown.arrays) <= 0, grown
 
 
 @pytest.mark.slow
 def test_a_run_outlives_its_servers_its_rewards_and_its_trainer():
-    blows = ["server killed", "reward process killed", "trainer killed"]
+    blows = ["server killed", "trainer killed"]
     words = [sys.executable, "-m", "benchmarks.chaos", "storm", "--seed", "1", "--blows", *blows]
     done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr

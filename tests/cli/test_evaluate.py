@@ -17,7 +17,7 @@ from ogrpo.cli.evaluate import (
 )
 from ogrpo.evaluation import read_answers, summary
 from ogrpo.rewards.scores import Scores
-from tests.evaluation.engines import FAILED, record
+from tests.evaluation.engines import record
 
 PROTOCOL = SimpleNamespace(samples=4, temperature=0.6, max_tokens=100)
 
@@ -88,15 +88,6 @@ def test_answers_and_metrics_are_kept_and_shown(tmp_path, console):
         check_files(options)
 
 
-def test_files_that_cannot_be_written_are_refused_before_sampling(tmp_path):
-    with pytest.raises(ValueError, match="there is no folder"):
-        check_files(EvalConfig(output=tmp_path / "no" / "a.jsonl"))
-    (tmp_path / "a.metrics.json").touch()
-    with pytest.raises(ValueError, match=r"a\.metrics\.json exists"):
-        check_files(EvalConfig(output=tmp_path / "a.jsonl"))
-    check_files(EvalConfig())
-
-
 def test_an_end_that_comes_early_keeps_what_was_judged(tmp_path, console):
     def ends():
         yield from list(chunks())[:2]
@@ -124,17 +115,3 @@ def test_a_file_is_judged_again(tmp_path, console):
     assert kept["settings"] == {"rescored": str(first), "changed": 6}
     with pytest.raises(ValueError, match="--rescore FILE"):
         judge_again(EvalConfig(), judge, console=console)
-
-
-def test_failures_are_said(console):
-    answers = [record(0, 0), record(1, 0, correct=FAILED)]
-    show(answers, EvalConfig(), title="", settings={}, console=console)
-    assert "1 of 2 answers have no verdict" in console.file.getvalue()
-
-
-def test_a_sum_of_rewards_is_never_called_pass_at_k(console):
-    both = {"correct": 1.0, "format": 0.0}
-    show([record(values=both, reward=1.2)], EvalConfig(), title="", settings={}, console=console)
-    shown = console.file.getvalue()
-    assert "pass@" not in shown
-    assert "no Pass@k: none of correct, format, or more than one, is 0 or 1" in shown

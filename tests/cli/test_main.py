@@ -2,7 +2,6 @@
 
 import contextlib
 import json
-import re
 import subprocess
 import sys
 
@@ -112,12 +111,10 @@ def test_whatever_ends_a_command_the_last_lines_are_ours(
 
 
 def test_options_come_from_files_and_what_is_typed_comes_after(tmp_path):
-    toml, yml = tmp_path / "run.toml", tmp_path / "run.yaml"
-    toml.write_text("seed = 3\nalgorithm = 'dapo'\n[schedule]\nsteps = 7\noffline = false\n")
-    yml.write_text("seed: 3\nalgorithm: dapo\nschedule:\n  steps: 7\n  offline: false\n")
-    for path in (toml, yml):
-        config = parse(["--config", str(path), "--seed", "4"], program="ogrpo train", preset="none")
-        assert (config.seed, config.algorithm, config.schedule.steps) == (4, "dapo", 7)
+    path = tmp_path / "run.yaml"
+    path.write_text("seed: 3\nalgorithm: dapo\nschedule:\n  steps: 7\n  offline: false\n")
+    config = parse(["--config", str(path), "--seed", "4"], program="ogrpo train", preset="none")
+    assert (config.seed, config.algorithm, config.schedule.steps) == (4, "dapo", 7)
 
 
 def test_what_print_config_prints_is_read_again(tmp_path, capsys):
@@ -134,49 +131,27 @@ def test_what_print_config_prints_is_read_again(tmp_path, capsys):
 
 WRONG_YAML = [
     ("optimizer:\n  learning_rat: 1\n", r"no option optimizer.learning_rat.*learning-rate"),
-    ("optimiser:\n  b1: 1\n", r"no option optimiser. Did you mean optimizer\?"),
-    ("schedule: 3\n", r"schedule is 3: give a table"),
     ("schedule:\n  steps: many\n", r"schedule.steps is 'many': give int"),
-    ("schedule:\n  steps: 0\n", r"schedule.steps is 0"),
     ("- 1\n", r"holds no options"),
-    ("{", r"cannot be read"),
     ("a: &x [1, 1]\nb: [*x, *x]\n", r"it has a reference \(\*x\)"),
-    ("[" * 5000, r"nested deeper than 100"),
     ("seed: 1\nseed: 2\n", r"it has 'seed' twice"),
-    ("schedule:\n  steps: 1\n  steps: 2\n", r"it has 'steps' twice"),
-    ("? [a]\n: 1\n", r"a name in it is \['a'\]"),
-    ("seed: " + "9" * 5000, r"cannot be read"),
     ("seed: " + "9" * 30, r"seed is 9+: give int"),
-    ("seed: 2024-99-99\n", r"cannot be read.*month"),
     ("seed: !!python/object/apply:os.system [ls]\n", r"cannot be read"),
     ("optimizer:\n  learning-rate: .nan\n", r"learning-rate is nan: give float"),
-    ("algorithm: [a]\n", r"algorithm is \['a'\]: give"),
-    ("rollout:\n  url: http://me:SECRET@host\n", r"rollout.url is 'http://...': give"),
     ("rollout:\n  url: [http://me:SECRET@host]\n", r"rollout.url has credentials"),
-]
-WRONG_TOML = [
-    (b"a = " + b"[" * 100_000, r"is nested too deeply|cannot be read"),
-    (b"a = 1\na = 2\n", r"cannot be read"),
-    (b".".join([b"seed"] * 20_000) + b" = 1", r"cannot be read: it is nested deeper than 100"),
-    (b"seed = " + b"9" * 5000, r"cannot be read"),
+    ("[" * 5000, r"nested deeper than 100"),
     (b"# \xff", r"is not UTF-8 \(byte 2\)"),
-    (b"#" * (1 << 20) + b"#", r"has more than 1048576 bytes"),
+    ("#" * (1 << 20) + "#", r"has more than 1048576 bytes"),
 ]
 
 
-@pytest.mark.parametrize(
-    ("suffix", "content", "message"),
-    [
-        *(("yaml", text.encode(), message) for text, message in WRONG_YAML),
-        *(("toml", content, message) for content, message in WRONG_TOML),
-    ],
-)
-def test_a_file_that_is_wrong_is_refused_by_name(tmp_path, suffix, content, message):
-    path = tmp_path / f"wrong.{suffix}"
-    path.write_bytes(content)
+@pytest.mark.parametrize(("content", "message"), WRONG_YAML)
+def test_a_file_that_is_wrong_is_refused_by_name(tmp_path, content, message):
+    path = tmp_path / "wrong.yaml"
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
     with pytest.raises(ValueError, match=message) as caught:
         changed(TrainConfig(), read_file(path), f"--config {path}: ")
-    assert f"wrong.{suffix}" in str(caught.value)
+    assert "wrong.yaml" in str(caught.value)
     assert "SECRET" not in str(caught.value)
 
 
@@ -198,11 +173,6 @@ def test_a_servers_password_reaches_nobody(task, tmp_path, monkeypatch, capfd, u
         assert "SECRET" not in said
         assert "OGRPO_API_KEY" in said
     assert not (tmp_path / "run").exists()
-
-
-def test_a_file_that_is_not_there_is_told(tmp_path):
-    with pytest.raises(ValueError, match=r"there is no such file"):
-        read_file(tmp_path / "none.toml")
 
 
 @pytest.mark.slow
@@ -268,18 +238,3 @@ def test_what_is_missing_is_named(task, tmp_path, monkeypatch, capsys, command, 
     monkeypatch.chdir(tmp_path)
     assert main(command.replace("TASK", str(task)).split()) == 2
     assert f"error: {message}" in capsys.readouterr().err
-
-
-def test_a_reward_that_judges_nothing_held_out_ends_in_one_line(
-    task, tmp_path, monkeypatch, capsys
-):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "mine.py").write_text(
-        "def none(completions):\n    return [None for _ in completions]"
-    )
-    assert main(["train", "--task", str(task), "--rewards", "mine.py:none", *SMALL]) == 2
-    told = capsys.readouterr().err
-    assert re.search(
-        r"^error: .*reward 'none' \(.*mine\.py:1\) gave None for completion 0", told, re.M
-    )
-    assert "Traceback" not in told

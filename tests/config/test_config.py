@@ -9,18 +9,13 @@ import pytest
 from annotated_types import GroupedMetadata
 
 from ogrpo.cli import options as command
-from ogrpo.cli.eval import EvalConfig
 from ogrpo.config.method import algorithm
-from ogrpo.config.train import Judging, Model, TrainConfig
-from ogrpo.config.update import Kernels, Optimizer, Processes
+from ogrpo.config.train import TrainConfig
+from ogrpo.config.update import Kernels
 from ogrpo.core.algorithms import PROXIMAL
 from ogrpo.kernels.log_probs import KEPT_BYTES
 from ogrpo.run.session import as_json
-from ogrpo.setup.build import batching_line
-from ogrpo.setup.presets import PRESETS, main_study
-from ogrpo.setup.sources import check_sources
-from ogrpo_plan.config import Plan
-from ogrpo_plan.config import Train as TrainSide
+from ogrpo.setup.presets import PRESETS
 from tests.loop.walk import grouped, with_options
 
 NAMED = {"processes.coordinator": "host:7777", "processes.count": 2, "processes.id": 1}
@@ -122,56 +117,17 @@ def test_a_resumed_run_refuses_what_cannot_change(start, first, again, message):
         parse([*go_on, *again.split()])
 
 
-def test_a_damaged_config_is_refused_by_file_and_field(start, tmp_path):
-    first, go_on = start()
-    path, values = tmp_path / "config.json", as_json(first)
-    path.write_text(json.dumps({**values, "seed": "one"}))
-    with pytest.raises(ValueError, match=rf"{path}: seed is 'one': give int"):
-        parse(go_on)
-    path.write_text(json.dumps(values)[:-1])
-    with pytest.raises(ValueError, match=rf"{path} is not JSON.*mend it"):
-        parse(go_on)
-
-
 REFUSED = [
     # options, what the error says
     ({"rollout.transport": "url"}, r"rollout\.transport is url.*give --rollout\.url"),
-    ({"rollout.push": "adapters"}, r"rollout\.push is adapters.*give --rollout\.url"),
-    ({"rollout.listen": "::"}, r"listen is ::.*give --rollout\.url and transport url"),
     ({"replay.half_life": 2.0}, r"half-life is 2\.0.*nothing here: give --replay\.sampler fresh"),
-    ({"lora.alpha": 8.0}, r"alpha is 8\.0.*give --lora\.rank"),
-    ({"trust_region.delta": 0.1}, r"give --trust-region\.kind"),
     ({"trust_region.kind": "mask", "trust_region.rate": 0.5}, "kind penalty or clip"),
-    ({"override.count_masked": False}, r"give --override\.mask-zero-variance"),
-    ({"reuse.limits.kl": 0.1}, r"give --reuse\.adaptive"),
-    ({"reuse.adaptive": True, "reuse.limits.clip_range": 3.0}, "the clip keeps its width"),
-    ({"schedule.reset_optimizer": True}, "acts at the start of each stage after the first"),
-    ({"resume_anyway": True}, "nothing is resumed"),
-    ({"optimizer.microbatches": 3}, "microbatches is 3, but schedule.prompts = 16 cannot be cut"),
+    ({"optimizer.microbatches": 3}, "microbatches is 3, but a batch of 16 groups cannot be cut"),
     ({"mesh.data": 3}, r"mesh\.data is 3, .* cannot be cut over mesh\.data \* mesh\.fsdp devices"),
-    ({"optimizer.microbatch_tokens": 99}, r"give --optimizer\.batching packed"),
-    (
-        {
-            "optimizer.batching": "packed",
-            "optimizer.microbatch_tokens": 99,
-            "optimizer.microbatches": 2,
-        },
-        "microbatches is 2, which changes nothing.*microbatch-tokens out",
-    ),
     ({"optimizer.batching": "ragged"}, "batching is 'ragged': choose one of.*padded.*packed"),
-    ({"schedule.warmup": 240}, r"schedule\.warmup is 240"),
-    ({"schedule.stages": 241}, r"schedule\.stages is 241, more than schedule\.steps = 240"),
     ({"schedule.offline": True}, r"schedule\.warmup is 0: give the number of batches"),
     ({"replay.groups": 15}, r"replay\.groups is 15.*batches of 16"),
-    ({"rollout.group_size": 0}, "group-size is 0: give at least 1"),
-    ({"rollout.temperature": -1.0}, r"temperature is -1\.0: give a number above 0"),
-    ({"data.prompt_length": 0}, "prompt-length is 0: give at least 1, or None"),
-    ({"optimizer.b1": 1.0}, r"optimizer\.b1 is 1\.0: give at least 0 and below 1"),
-    ({"warm_start.teacher": {"result_slip": 2.0}}, r"result-slip is 2\.0"),
-    ({"processes.count": 2, "processes.id": 0}, "also give --processes.coordinator"),
-    ({"processes.auto": True, **NAMED}, "leave it out"),
     ({**NAMED, "processes.id": 2}, "processes.id is 2"),
-    ({**NAMED, "processes.coordinator": "host"}, "give HOST:PORT"),
 ]
 
 
@@ -241,23 +197,11 @@ def test_the_help_shows_bounds(capsys):
         assert line in shown
 
 
-def test_processes_are_several_where_they_are_named_or_looked_for():
-    config = with_options(TrainConfig(), grouped(NAMED))
-    assert config.processes.several
-    assert Processes(auto=True).several
-    assert not Processes().several
-
-
 def test_an_unknown_option_is_answered_with_the_nearest(capsys):
     with pytest.raises(SystemExit) as caught:
         parse(["--knobs.eps-hgih", "0.3"])
     assert caught.value.code == 2
     assert "--knobs.eps-high" in capsys.readouterr().err
-
-
-def test_an_unknown_preset_is_answered_with_the_nearest():
-    with pytest.raises(ValueError, match="Did you mean 'v10-i1'"):
-        parse(["--preset", "v10-il"])
 
 
 def test_the_preset_of_smollm2_goes_to_gsm8k_where_its_files_are_named(tmp_path):
@@ -267,8 +211,8 @@ def test_the_preset_of_smollm2_goes_to_gsm8k_where_its_files_are_named(tmp_path)
     assert (
         parse(["--preset", "smollm2-135m", "--data.train", "50", "--data.seed", "3"]).data.seed == 3
     )
-    file = tmp_path / "run.toml"
-    file.write_text('preset = "smollm2-135m"\n[data]\npath = "DIR"\n')
+    file = tmp_path / "run.yaml"
+    file.write_text("preset: smollm2-135m\ndata:\n  path: DIR\n")
     for options in (
         ["--preset", "smollm2-135m", "--data.path", "DIR"],
         ["--config", str(file)],
@@ -278,7 +222,7 @@ def test_the_preset_of_smollm2_goes_to_gsm8k_where_its_files_are_named(tmp_path)
     assert files.evaluation.prompts == 1319
 
 
-@pytest.mark.parametrize("name", ["qwen2.5-0.5b", "r1-distill-1.5b", "qwen3-4b"])
+@pytest.mark.parametrize("name", ["qwen2.5-0.5b", "qwen3-4b"])
 @pytest.mark.parametrize(
     ("given", "missing"),
     [
@@ -293,46 +237,6 @@ def test_a_preset_of_a_real_model_names_what_it_was_not_given(name, given, missi
         parse(["--preset", name, *given])
 
 
-def test_a_preset_of_a_real_model_starts_from_weights_or_from_none(tmp_path):
-    data = ["--preset", "qwen2.5-0.5b", "--data.path", "folder"]
-    config = parse([*data, "--model.random", "qwen2.5-0.5b"])
-    assert config.model.random == "qwen2.5-0.5b"
-    config = parse([*data, "--model.path", "weights"])
-    (tmp_path / "config.json").write_text(json.dumps(as_json(config)))
-    assert parse(["--run-dir", str(tmp_path), "--resume"]).model == config.model
-
-
-def test_a_run_says_how_its_batches_are_laid_out():
-    config = main_study(optimizer=Optimizer(microbatches=4))
-    assert batching_line(config) == "batches: padded to 4 x 576 tokens"
-    packed = dataclasses.replace(config, optimizer=Optimizer(batching="packed"))
-    assert "packed, at most 1 x 2,304 tokens; at most 32 row lengths" in batching_line(packed)
-    cut = dataclasses.replace(
-        config, optimizer=Optimizer(batching="packed", microbatch_tokens=2048)
-    )
-    assert "packed, in parts of at most 2,048 tokens; each shape" in batching_line(cut)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (
-            ["--data.train", "5", "--data.path", "x"],
-            r"data\.train is 5, which changes nothing here",
-        ),
-        (["--data.prompt", "Q: {question}"], r"data\.prompt is Q: .* one prompt format"),
-        (["--model.tokenizer-size", "600"], r"model\.tokenizer-size is 600"),
-        (
-            ["--model.random", "tiny", "--warm-start.steps", "5"],
-            r"warm-start\.steps is 5, .* the model's weights are given",
-        ),
-    ],
-)
-def test_options_without_a_source_to_act_on_are_refused(options, message):
-    with pytest.raises(ValueError, match=message):
-        check_sources(parse(options))
-
-
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 def test_no_option_takes_a_number_that_is_not_finite(value):
     names = [path for path, hint in annotated(TrainConfig()) if "float" in str(hint)]
@@ -342,13 +246,6 @@ def test_no_option_takes_a_number_that_is_not_finite(value):
         number = (value,) if name == "reward.weights" else value
         with pytest.raises(ValueError, match=f"{last} is {value}"):
             with_options(TrainConfig(), grouped({name: number}))
-
-
-def test_an_evaluation_and_a_plan_take_finite_numbers_only():
-    with pytest.raises(ValueError, match=r"reward\.seconds is nan: give a finite number"):
-        EvalConfig(model=Model(path=Path("here")), reward=Judging(seconds=float("nan")))
-    with pytest.raises(ValueError, match=r"train\.tflops is inf: give a finite number"):
-        Plan(train=TrainSide(tflops=float("inf")))
 
 
 def test_what_a_config_keeps_free_of_jax_is_what_jax_has():

@@ -3,6 +3,8 @@
 A walk over all fields of the configuration: a new one fails here until it has its place below.
 """
 
+from contextlib import closing
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,10 @@ import numpy as np
 import pytest
 from jax.experimental.compilation_cache import compilation_cache
 
-from ogrpo.config.train import WarmStart
+from ogrpo.config.method import check, title
+from ogrpo.config.train import TrainConfig, WarmStart
+from ogrpo.setup.prepare import prepare
+from ogrpo.setup.sources import check_sources
 from tests.config.test_every_knob import KNOBS
 from tests.loop.walk import (
     ADAPTIVE,
@@ -31,6 +36,8 @@ from tests.loop.walk import (
 )
 from tests.run.rewards import ODD, VARIED
 
+UNLIMITED = {"rollout.mismatch_limit": None}
+"""A cut sampler is far from the policy of random weights."""
 TESTS = Path(__file__).parents[1]
 LESSONS = {"warm_start.problems": 64, "warm_start.steps": 4, "warm_start.batch": 16}
 """All four operations are taught."""
@@ -57,6 +64,7 @@ ACTS: dict[str, tuple[Setting, Any]] = {
     "warm_start.steps": ({}, 3),
     "warm_start.batch": ({}, 8),
     "warm_start.learning_rate": ({}, 1e-3),
+    "warm_start.seed": ({}, 1),
     "warm_start.problems": ({}, 24),
     "warm_start.demonstrations": ({}, 2),
     "warm_start.teacher.wrong_operator": (LESSONS, 0.9),
@@ -71,20 +79,19 @@ ACTS: dict[str, tuple[Setting, Any]] = {
     "rollout.temperature": ({}, 0.5),
     "rollout.max_tokens": ({}, 16),
     "rollout.quantize": ({}, "int8"),
+    "rollout.min_p": (UNLIMITED, 0.5),
+    "rollout.top_k": (UNLIMITED, 2),
+    "rollout.top_p": (UNLIMITED, 0.5),
+    "rollout.keep_sampling_mask": ({**STALE, **UNLIMITED, "rollout.top_p": 0.5}, True),
     "schedule.steps": ({}, 3),
-    "schedule.updates_per_batch": ({}, 2),
-    "schedule.sync_interval": ({}, 2),
-    "schedule.sync_offset": ({}, 1),
-    "schedule.replay": ({"replay.groups": 8, "replay.sampler": "uniform"}, 2),
     "schedule.warmup": ({}, 1),
-    "schedule.offline": ({"schedule.warmup": 1, "schedule.steps": 3}, True),
-    "schedule.stages": (KL, 2),
     "schedule.reset_optimizer": ({**KL, "schedule.stages": 2}, True),
     "schedule.prompts": ({}, 5),
+    "schedule.draw": ({}, 2),
     "replay.groups": ({"replay.sampler": "uniform"}, 8),
     "replay.sampler": ({**EXTRA, "replay.sampler": "fifo"}, "uniform"),
     "replay.refuse_zero_variance": ({"schedule.prompts": 8}, True),
-    "replay.max_staleness": (EXTRA | STALE, 1),
+    "replay.refuse_failures": ({"schedule.prompts": 8, "rollout.group_size": 2}, True),
     "replay.max_uses": (EXTRA, 1),
     "replay.half_life": ({**EXTRA, "replay.sampler": "fresh"}, 0.05),
     "replay.log_prob_dtype": (STALE, "float16"),
@@ -108,7 +115,10 @@ ACTS: dict[str, tuple[Setting, Any]] = {
     "override.center": (STALE, "exact"),
     "override.weight": (STALE, "truncated"),
     "override.gate": (STALE, ("geometric",)),
+    "override.bonus": ({}, "entropy"),
+    "override.whiten": ({}, "tokens"),
     "override.kl": (KL, "importance_k3"),
+    "override.centering": (STALE, 2),
     "override.mask_zero_variance": ({**KL, "rollout.group_size": 2, "schedule.steps": 4}, True),
     "override.count_masked": (
         {"override.mask_zero_variance": True, "knobs.beta": 0.5, "optimizer.max_grad_norm": 1e9},
@@ -132,34 +142,58 @@ ACTS: dict[str, tuple[Setting, Any]] = {
     "evaluation.temperature": ({}, 0.3),
     "evaluation.samples": ({}, 2),
     "evaluation.max_tokens": ({}, 5),
-    "certificate.delta": ({"certificate.completions": 1}, 0.05),
-    "certificate.completions": ({"certificate.delta": 0.05, "certificate.completions": 1}, 40),
 }
 """Option -> (setting, value): the value changes the numbers of a run of two or three steps."""
 
-SAME: dict[str, tuple[Setting, Any]] = {
-    "model.remat": ({}, "full"),
-    "kernels.attention": ({}, "blocked"),
-    "kernels.log_probs": ({}, "chunked"),
-    "kernels.kept_mib": ({"kernels.log_probs": "chunked"}, 0),
-    "optimizer.microbatches": ({}, 2),
-    "optimizer.batching": ({}, "packed"),
-    "optimizer.offload": (KL, "both"),
-    "optimizer.microbatch_tokens": ({"optimizer.batching": "packed"}, 64),
-    "optimizer.skip_zero_variance": ({"optimizer.microbatches": 4}, True),
-    "schedule.evaluate_every": ({}, 1),
-    "evaluation.gradient_variance": ({}, True),
-    "reward.processes": ({}, 1),
-    "rollout.workers": ({}, 2),
-    "checkpoint.every": ({}, 1),
-    "checkpoint.keep": ({}, 1),
-    "replay.keep": ({}, False),
-    "warm_start.cache": ({}, True),
-    "preset": ({}, "a name"),
-}
-"""What only writes, shows, says more or speeds up: the weights that a run ends with stay."""
+OF_THE_METHOD = (
+    *("algorithm", "override.advantage", "override.reduction", "override.center", "override.kl"),
+    *("override.weight", "override.gate", "override.bonus", "override.whiten"),
+)
+"""Options that make another `Algorithm`."""
+
+SAME: tuple[tuple[Setting, Setting], ...] = (
+    (
+        {},
+        {
+            "model.remat": "full",
+            "kernels.attention": "blocked",
+            "kernels.log_probs": "chunked",
+            "kernels.kept_mib": 0,
+            "optimizer.microbatches": 2,
+            "optimizer.skip_zero_variance": True,
+            "schedule.evaluate_every": 1,
+            "evaluation.gradient_variance": True,
+            "evaluation.token_samples": 2,
+            "reward.processes": 1,
+            "rollout.workers": 2,
+            "checkpoint.every": 1,
+            "checkpoint.keep": 1,
+            "replay.keep": False,
+            "warm_start.cache": True,
+            "warm_start.retrain": True,
+            "preset": "a name",
+        },
+    ),
+    ({}, {"optimizer.batching": "packed", "optimizer.microbatch_tokens": 64}),
+    (KL, {"optimizer.offload": "both"}),
+)
+"""Setting, and what only writes, shows, says more or speeds up: the weights of the end stay."""
 
 ELSEWHERE = {
+    "schedule.offline": "loop/test_loop.py::"
+    "test_offline_training_collects_in_the_warm_up_alone_and_never_renews_the_server",
+    "schedule.stages": "loop/test_loop.py::test_reference_is_swapped_at_the_start_of_each_stage",
+    "schedule.replay": "loop/test_loop.py::"
+    "test_replay_draws_every_held_group_before_it_comes_round_again",
+    "replay.max_staleness": "loop/test_loop.py::"
+    "test_groups_older_than_the_limit_are_never_drawn_and_those_at_it_are",
+    "schedule.updates_per_batch": "loop/test_loop.py::"
+    "test_i_updates_a_batch_leave_the_first_centre",
+    "schedule.sync_interval": "loop/test_loop.py::test_server_weights_are_renewed_every_v_steps",
+    "schedule.sync_offset": "loop/test_loop.py::"
+    "test_collecting_ahead_makes_samples_older_by_the_lead_and_stays_deterministic",
+    "certificate.delta certificate.completions": "loop/test_loop.py::"
+    "test_each_period_is_certified_from_samples_it_never_saw",
     "run_dir": "experiments/test_gsm8k.py::test_the_run_directory_holds_what_was_promised",
     "resume": "experiments/test_gsm8k.py::"
     "test_a_finished_run_is_not_overwritten_but_can_be_resumed",
@@ -169,6 +203,7 @@ ELSEWHERE = {
     "by": "loop/test_heldout.py::test_a_reward_is_named_that_decides",
     "strict stop_when_worse": "run/test_guard.py::"
     "test_a_guard_rail_warns_and_ends_a_run_that_asks_for_it",
+    "push_to_hub": "models/test_hub.py::test_a_run_that_could_not_push_is_refused_before_it_begins",
     "track": "run/test_api.py::test_a_loop_over_the_steps_may_be_left_and_gone_on_with",
     "model.random data.path": "experiments/test_gsm8k.py::"
     "test_the_official_data_and_a_random_model",
@@ -180,6 +215,9 @@ ELSEWHERE = {
     "reward.seconds": "setup/test_sources.py::test_comparisons_get_the_time_that_is_asked_for",
     "reward.call_seconds": "setup/test_sources.py::test_a_reward_that_overruns_is_ended_in_time",
     "reward.flip": "loop/test_flips.py::test_training_is_flipped_and_evaluation_is_not",
+    "override.baseline_by": "loop/test_credit.py::"
+    "test_each_kind_is_held_against_its_own_rewards_before",
+    "optimizer.average": "loop/test_credit.py::test_the_mean_of_the_weights_is_what_is_evaluated",
     "override.baseline_rate": "loop/test_credit.py::"
     "test_a_running_baseline_is_the_mean_reward_of_the_steps_before",
     "reward.memory_gib": "setup/test_sources.py::test_a_reward_gets_the_memory_that_is_asked_for",
@@ -217,7 +255,8 @@ cost, and the test that shows them act."""
 
 def test_every_option_has_its_place():
     knobs = {f"knobs.{name}" for name in KNOBS}
-    places = [set(ACTS), knobs, set(SAME), {*" ".join(ELSEWHERE).split()}]
+    same = {path for _, changes in SAME for path in changes}
+    places = [set(ACTS), knobs, same, {*" ".join(ELSEWHERE).split()}]
     assert sum(map(len, places)) == len(set.union(*places))
     assert set.union(*places) == set(paths(BASE))
 
@@ -242,25 +281,43 @@ def programs(tmp_path_factory):
     compilation_cache.reset_cache()
 
 
+@cache
+def read(config: TrainConfig) -> tuple[np.ndarray, ...]:
+    """The problems of a run and what is imitated: neither needs a model."""
+    check_sources(config)
+    check(config)
+    with closing(prepare(config)) as prepared:
+        lessons = prepared.lessons.groups(prepared.tokenizer) if prepared.lessons else ()
+        shown = (c.token_ids for group in lessons for c in group.completions)
+        return (*map(np.asarray, (*prepared.prompts.train, *prepared.prompts.heldout, *shown)),)
+
+
 @pytest.mark.slow
 @pytest.mark.usefixtures("programs")
 @pytest.mark.parametrize("path", ACTS)
 def test_an_option_changes_the_numbers(path):
-    """Where the problems or the first weights differ, no step need be taken to see it."""
+    """Where the problems, the first weights or the method differ, no step need be taken to see it.
+
+    That no two methods have the same loss is what `tests/core` shows.
+    """
     setting, value = ACTS[path]
     one, other = base_of(setting), base_of({**setting, path: value})
+    if path in OF_THE_METHOD:
+        check(other)
+        assert title(one) != title(other)
+        return
     early = path.startswith(("data.", "warm_start.", "model.", "task", "evaluation."))
-    assert (early and differ(begun(one), begun(other))) or differ(ended(one), ended(other))
+    looks = (read, begun, ended) if early else (ended,)
+    assert any(differ(look(one), look(other)) for look in looks)
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("programs")
-@pytest.mark.parametrize("path", SAME)
-def test_what_only_shows_or_speeds_up_leaves_the_weights(path):
-    setting, value = SAME[path]
+@pytest.mark.parametrize(("setting", "changes"), SAME)
+def test_what_only_shows_or_speeds_up_leaves_the_weights(setting, changes):
     gentle = {**setting, "optimizer.learning_rate": 1e-3}
     (_, weights), (_, others) = (
-        ended(base_of(options)) for options in (gentle, {**gentle, path: value})
+        ended(base_of(options)) for options in (gentle, {**gentle, **changes})
     )
     for one, other in zip(weights, others, strict=True):
         np.testing.assert_allclose(one, other, atol=2e-5)

@@ -1,17 +1,15 @@
 """From a config to a whole method: what is read, what the title says, what is refused."""
 
 import dataclasses
-from dataclasses import replace
 
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from ogrpo.config.method import acts, algorithm, check, knobs, listed, region_fn, silent, title
-from ogrpo.config.schedule import Reuse, ReuseLimits, Schedule
-from ogrpo.config.train import Data, Rollout
+from ogrpo.config.method import acts, algorithm, check, knobs, region_fn, silent, title
+from ogrpo.config.schedule import Schedule
 from ogrpo.config.update import Knobs, Optimizer, Override, Region
-from ogrpo.core.algorithms import ALGORITHMS, GATES, PROXIMAL, REFERENCE
+from ogrpo.core.algorithms import ALGORITHMS, GATES
 from ogrpo.core.objectives import TokenBatch
 from ogrpo.setup.presets import PRESETS, main_study
 
@@ -35,17 +33,9 @@ def test_every_knob_of_every_method_is_an_option():
     methods = [a.knobs for a in ALGORITHMS.values()]
     named = {name for own in methods for name in own} - {"length"}
     weighted = {"weight_cap", "weight_floor", "weight_decay"}
-    of_parts = {"step_weight", "overlong"}  # of advantages that are no method's own
+    of_parts = {"step_weight", "overlong", "entropy_coef"}  # of no method as published
     of_gates = {name for gate in GATES.values() for name in gate.knobs}
     assert options == named | weighted | of_parts | of_gates
-
-
-def test_the_help_lists_each_algorithm_on_a_line_in_groups():
-    lines = listed().splitlines()
-    for name, method in ALGORITHMS.items():
-        assert f"{name}: {method.summary}" in lines
-        assert len(method.summary) < 100
-    assert "- clipped token ratios:" in lines
 
 
 def test_the_title_says_what_is_not_the_methods_own():
@@ -61,57 +51,25 @@ def test_the_title_says_what_is_not_the_methods_own():
     )
 
 
-def test_what_is_scored_follows_from_what_is_read():
-    on = main_study(algorithm="grpo")
-    off = replace(on, knobs=Knobs(beta=0.0))
-    assert REFERENCE in algorithm(on).inputs(knobs(on))
-    assert REFERENCE not in algorithm(off).inputs(knobs(off))
-    assert PROXIMAL in algorithm(main_study(algorithm="decoupled")).reads
-    assert PROXIMAL not in algorithm(main_study()).reads
-    assert PROXIMAL in algorithm(main_study(override=Override(center="exact"))).reads
-
-
 @pytest.mark.parametrize("preset", PRESETS)
 def test_every_preset_is_accepted(preset):
     check(PRESETS[preset]())
 
 
 EXACT = Override(center="exact")
-ADAPTS = Reuse(adaptive=True, limits=ReuseLimits(clip_step=0.05))
 REFUSED = {
     "an unknown name": (main_study(algorithm="gpro"), "there is no algorithm 'gpro'. Did you mean"),
-    "a knob of another": (
-        main_study(algorithm="reinforce", knobs=Knobs(eps_low=0.1)),
-        "reinforce has no eps_low",
-    ),
-    "a negative knob": (main_study(knobs=Knobs(eps_low=-0.1)), r"eps_low must be >= 0, got -0\.1"),
     "a knob of a clip that never binds": (
         main_study(override=EXACT, knobs=Knobs(eps_low=0.1)),
         r"knobs\.eps-low is 0\.1, which changes nothing here: .* --schedule\.updates-per-batch more than 1",
-    ),
-    "a knob of a loss behind a weight": (
-        main_study(override=Override(weight="truncated"), knobs=Knobs(eps_high=0.1)),
-        r"knobs\.eps-high is 0\.1, which changes nothing here",
     ),
     "stages that nothing reads": (
         main_study(schedule=Schedule(stages=2)),
         r"schedule\.stages is 2, but nothing reads the reference .* give --knobs\.beta",
     ),
-    "a KL estimator of weight 0": (
-        main_study(override=Override(kl="k1")),
-        r"override\.kl is k1, but the KL term has the weight 0",
-    ),
     "an adaptive clip that never binds": (
         main_study(override=EXACT, trust_region=CLIP),
         r"trust-region\.kind is clip, which adapts a clip that never binds",
-    ),
-    "the signals' clip that never binds": (
-        main_study(override=EXACT, reuse=ADAPTS),
-        r"reuse\.limits\.clip-step is 0\.05, which adapts a clip that never binds",
-    ),
-    "two that set one width": (
-        main_study(trust_region=CLIP, reuse=ADAPTS),
-        r"trust-region\.kind is clip, and reuse\.limits\.clip-step sets the clip's width too",
     ),
     "a clip's width for a loss without": (
         main_study(algorithm="reinforce", trust_region=CLIP),
@@ -131,23 +89,9 @@ REFUSED = {
         ),
         r"under asymre groups of equal rewards carry one: give --override\.mask-zero-variance",
     ),
-    "microbatches of what looks at the whole batch": (
-        main_study(algorithm="m2po", optimizer=Optimizer(microbatches=2)),
-        r"m2po looks at the whole batch",
-    ),
     "groups that are split by tokens": (
         main_study(algorithm="opmd_pairwise", optimizer=BY_TOKENS),
         r"microbatch-tokens is 40, but opmd_pairwise looks at a whole group",
-    ),
-    "parts too short for one completion": (
-        main_study(
-            optimizer=BY_TOKENS, data=Data(prompt_length=32), rollout=Rollout(max_tokens=14)
-        ),
-        r"microbatch-tokens is 40, and no completion is split: .* needs 46; give at least that",
-    ),
-    "a weight twice": (
-        main_study(algorithm="decoupled", override=Override(weight="plain")),
-        "correct it twice",
     ),
 }
 
@@ -163,21 +107,13 @@ ALLOWED = {
     "the exact centre over several updates": main_study(
         override=EXACT, knobs=Knobs(eps_low=0.1), schedule=Schedule(updates_per_batch=2)
     ),
-    "a clip around 1": main_study(knobs=Knobs(eps_low=0.1), trust_region=Region(kind="mask")),
     "stages of a KL term": main_study(knobs=Knobs(beta=0.1), schedule=Schedule(stages=2)),
-    "stages that reset the optimizer": main_study(
-        schedule=Schedule(stages=2, reset_optimizer=True)
-    ),
     "masks that change the average": main_study(
         override=Override(mask_zero_variance=True, count_masked=False)
-    ),
-    "skipping silent groups": main_study(
-        optimizer=Optimizer(skip_zero_variance=True, microbatches=2)
     ),
     "the cap of a weight": main_study(
         override=Override(weight="truncated"), knobs=Knobs(weight_cap=1.5)
     ),
-    "the cap of a decoupled loss": main_study(algorithm="decoupled", knobs=Knobs(cap=1.5)),
 }
 
 
@@ -202,7 +138,7 @@ def test_groups_of_equal_rewards_are_silent_or_not():
     assert not silent(main_study(trust_region=Region(kind="penalty")))
 
 
-@pytest.mark.parametrize("kind", ["penalty", "mask", "mask-negatives", "clip"])
+@pytest.mark.parametrize("kind", ["penalty", "mask", "clip"])
 def test_a_trust_region_wraps_the_loss(kind):
     config = main_study(trust_region=Region(kind=kind))
     make = region_fn(config)
@@ -221,8 +157,3 @@ def test_a_trust_region_wraps_the_loss(kind):
     if kind in ("penalty", "clip"):  # a dual variable of 0, and the width that the loss has anyway
         np.testing.assert_allclose(losses, own(log_probs, batch), rtol=1e-6)
     assert region_fn(main_study()) is None
-
-
-def test_the_fixed_length_is_the_runs_longest_completion():
-    config = main_study(algorithm="dr_grpo", rollout=Rollout(max_tokens=77))
-    assert knobs(config)["length"] == 77

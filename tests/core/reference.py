@@ -340,6 +340,24 @@ def kl_cov(lp, held, b, *, share=0.2, coef=0.7):
     return out
 
 
+def sequence_tis(lp, held, b, *, high=1.1):
+    total = np.where(b.mask, held - b.old, 0).sum(-1, keepdims=True)
+    return np.where(b.mask, -np.minimum(np.exp(total), high) * b.A * lp, 0.0)
+
+
+def clip_cov(lp, held, b, *, eps_low=0.1, eps_high=0.2, share=0.3, cov_low=-0.5, cov_high=1.5):
+    rho = np.exp(held - b.old)
+    a, p = (x - x[b.mask].mean() if b.mask.any() else x for x in (b.A, held))
+    outward = ((b.A > 0) & (rho > 1 + eps_high)) | ((b.A < 0) & (rho < 1 - eps_low))
+    among = np.argwhere(b.mask & ~outward & (a * p > cov_low) & (a * p < cov_high))
+    few = max(1, int(share * b.mask.sum()))
+    dropped = sorted(map(tuple, among), key=lambda i: b.lots[i])[:few]
+    out = grpo(lp, held, b, eps_low=eps_low, eps_high=eps_high)
+    for i in dropped:
+        out[i] = 0.0
+    return out
+
+
 def m2po_released(lp, held, b, *, threshold=0.1, eps_low=0.05, eps_high=0.1):
     squares = (held - b.old)[b.mask] ** 2
     if squares.size == 0:

@@ -8,7 +8,6 @@ import numpy as np
 
 from ogrpo.core import diagnostics, gates, objectives, surrogates, traces
 from ogrpo.core.aggregate import sequence_mean
-from ogrpo.core.trust_region import negatives_mask
 from tests.core.cases import arrays, batch_of
 
 
@@ -94,19 +93,6 @@ def test_vtrace_weights_are_vtraces_advantages_for_a_constant_value():
     )
     weights = traces.vtrace_weight(log_ratio, mask, **caps)
     np.testing.assert_allclose(weights * (reward - value), targets.advantages, rtol=1e-5)
-
-
-def test_only_negatives_that_the_policy_left_are_masked():
-    a = arrays()
-    log_probs, batch = jnp.asarray(a.lp, float), batch_of(a)
-    objective = partial(objectives.grpo, eps_low=0.2, eps_high=0.2)
-    region = negatives_mask(objective, delta=0.05)
-    losses, plain = region.loss((), log_probs, batch), objective(log_probs, batch)
-    drift = np.where(a.mask, a.old - a.lp, 0).sum(-1) / np.maximum(a.mask.sum(-1), 1)
-    gone = (a.A[..., 0] < 0) & (drift > 0.05)
-    assert 0 < gone.sum() < gone.size
-    np.testing.assert_array_equal(losses, np.where(gone[..., None], 0, plain))
-    assert region.update((), region.measure(log_probs, batch)) == ()
 
 
 def test_what_a_clip_removes_is_counted_by_its_gradient():

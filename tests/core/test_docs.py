@@ -4,11 +4,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-import jax.numpy as jnp
-import numpy as np
 import pytest
-
-from tests.core.cases import arrays, batch_of
 
 ROOT = Path(__file__).resolve().parents[2]
 REMEDY = "run python docs/build_algebra.py"
@@ -51,18 +47,3 @@ def test_the_examples_trust_region_is_under_fifteen_lines():
     idea = text.split("# ----")[1]
     code = [x for x in idea.splitlines()[1:] if x.strip()]
     assert len(code) < 15
-
-
-def test_the_readmes_compositions_run():
-    a = arrays()
-    names = {
-        "log_probs": jnp.asarray(a.lp, float),
-        "batch": batch_of(a),
-        "rewards": jnp.asarray(a.A[..., 0], float),
-    }
-    section = (ROOT / "README.md").read_text().split("## Compose a loss")[1].split("\n## ")[0]
-    blocks = section.split("```python\n")[1:]
-    for block in blocks:
-        exec(block.split("```")[0], names)
-    assert np.isfinite(names["loss"])
-    assert float(names["total"].count) == a.mask.sum()

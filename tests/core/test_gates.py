@@ -36,10 +36,6 @@ def test_gates_by_hand(gate, up, down):
     np.testing.assert_allclose(weighed, np.asarray(RATIO) * up, rtol=1e-6)
 
 
-def test_a_token_without_advantage_passes_the_one_side_gate():
-    np.testing.assert_array_equal(gates.one_side_gate(RATIO, 0 * UP, **EPS), 1)
-
-
 def test_a_token_without_advantage_fades_like_a_negative_one():
     np.testing.assert_allclose(gates.tapered_gate(RATIO, 0 * UP), np.minimum(RATIO, 1))
 
@@ -117,3 +113,12 @@ def test_a_ratio_from_the_proximal_policy_ignores_the_sampler():
     ratio_fn = objectives.from_proximal(batch)
     delta = ratio_fn(log_probs, batch.behavior_log_probs, batch.mask)
     np.testing.assert_allclose(delta, np.where(a.mask, a.lp - a.prox, 0), rtol=1e-4, atol=1e-6)
+
+
+def test_the_tokens_of_highest_entropy_are_kept_whatever_lies_under_the_mask():
+    entropy = jnp.array([[0.1, 0.9, 0.5, jnp.nan], [0.3, 0.7, 9.0, 9.0]])
+    mask = jnp.array([[True, True, True, False], [True, True, False, False]])
+    kept = gates.top_entropy_mask(entropy, jnp.zeros_like(entropy), mask, share=0.4)
+    np.testing.assert_array_equal(kept, [[0, 1, 0, 0], [0, 1, 0, 0]])
+    nothing = gates.top_entropy_mask(entropy, jnp.zeros_like(entropy), mask & False, share=0.4)
+    np.testing.assert_array_equal(nothing, 0)

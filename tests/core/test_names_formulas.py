@@ -48,6 +48,7 @@ def case():
     mask = np.arange(T) < rng.integers(2, T + 1, (P, G, 1))
     rewards = np.array([[1.0, 0.0, 0.5, 0.0], [0.25, 0.75, 1.0, 0.5]])
     arrays = {"lp": lp, "old": old, "mu": mu, "ref": ref, "mask": mask, "rewards": rewards}
+    arrays["H"] = rng.uniform(0, 2, old.shape)
     return SimpleNamespace(**{name: jnp.asarray(array) for name, array in arrays.items()})
 
 
@@ -172,6 +173,11 @@ def token_icepop(x, a):
     return -sg(jnp.where((r >= 0.5) & (r <= 5.0), r, 0.0)) * a * x.lp
 
 
+def sequence_tis(x, a):
+    total = ((x.lp - x.old) * x.mask).sum(-1, keepdims=True)
+    return -sg(jnp.minimum(jnp.exp(total), 2.0)) * a * x.lp
+
+
 def negatives_masked(x, a):
     drift = sequence_mean(x, sg(x.old - x.lp))
     return dual(x, a) * ~((a < 0) & (drift > 0.1))
@@ -206,6 +212,10 @@ def rec(x, a, clip_mode="none", weight="none", coef=0.0):
 def with_kl(loss, kind, beta):
     kls = {"k1": lambda d: -d, "k2": lambda d: d**2 / 2, "k3": lambda d: jnp.exp(d) - d - 1}
     return lambda x, a: loss(x, a) + beta * kls[kind](x.ref - x.lp)
+
+
+def with_bonus(loss):
+    return lambda x, a: loss(x, a) - 0.001 * x.H
 
 
 def trinity(loss):
@@ -244,12 +254,14 @@ FORMULAS = {
         "dro": (bessel, partial(rec, coef=0.1), tokens),
         "cispo": (bessel, partial(cispo, low=0.8, high=1.2), tokens),
         "bypass_mode": (bessel, dual, tokens),
+        "entropy_coeff=0.001": (bessel, with_bonus(dual), tokens),
     },
     ("verl 0.9", "rollout_correction"): {
         "decoupled_token_is": (bessel, weighed(dual, token_weight), tokens),
         "decoupled_seq_is": (bessel, weighed(dual, sequence_weight), tokens),
         "decoupled_token_icepop": (bessel, weighed(dual, icepop), tokens),
         "bypass_ppo_clip": (bessel, dual, tokens),
+        "bypass_pg_is": (bessel, sequence_tis, tokens),
         "bypass_pg_token_icepop": (bessel, token_icepop, tokens),
         "disabled": (bessel, dual, tokens),
     },
@@ -318,6 +330,15 @@ UNSTATED = {
     "bypass_ppo_clip_geo_rs": COUNTED,
     "bypass_pg_geo_rs": COUNTED,
     "bypass_pg_geo_rs_token_tis": COUNTED,
+    "bypass_pg_geo_rs_seq_tis": COUNTED,
+    "decoupled_k3_rs": COUNTED,
+    "decoupled_k3_rs_seq_tis": COUNTED,
+    "decoupled_k3_rs_token_tis": COUNTED,
+    "bypass_ppo_clip_k3_rs": COUNTED,
+    "clip_cov": "drawn",
+    "reinforceplusplus": "its advantage is stated below",
+    "gae": "it reads values: test_recent_methods.py",
+    "ppo": "the same",
     'drop="balance"': "drawn",
 }
 
@@ -348,7 +369,7 @@ def ours(x, title):
     algorithm, given = names.build(title)
     knobs = names.settings(algorithm, given, LENGTH)
     engine = x.mu if " weight " in title else x.old
-    batch = TokenBatch(jnp.zeros_like(x.lp), x.mask, engine, x.old, x.ref)
+    batch = TokenBatch(jnp.zeros_like(x.lp), x.mask, engine, x.old, x.ref, entropy=x.H)
 
     def total(lp):
         return mean(algorithm(lp, batch, x.rewards, knobs))

@@ -17,6 +17,7 @@ from ogrpo.core.returns import Along
 from tests.core import reference
 
 P, G, T = 2, 4, 6
+KEY = jax.random.key(5)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -34,7 +35,8 @@ def case():
     mask = np.arange(T) < rng.integers(2, T + 1, (P, G, 1))
     mask[1, 2] = False
     rewards = np.array([[1.0, 0.0, 0.5, 0.0], [0.25, 0.75, 1.0, 0.5]])
-    return SimpleNamespace(lp=lp, old=old, prox=prox, ref=ref, mask=mask, rewards=rewards)
+    kept = {"H": rng.uniform(0, 2, old.shape), "mask": mask, "rewards": rewards}
+    return SimpleNamespace(lp=lp, old=old, prox=prox, ref=ref, **kept)
 
 
 def centered(r, _):
@@ -115,6 +117,13 @@ TRANSCRIBED = {
     "prime_rl": (by_group(centered), "prime_rl", {"low": 0.2, "high": 0.2, "coef": 1e-3}, tokens),
     "kl_cov": (by_group(bessel), "kl_cov", {"share": 2e-4, "coef": 1.0}, tokens),
     "distill": (by_group(centered), "distill", {"low": 0.2, "coef": 1e-3}, tokens),
+    "sequence_tis": (by_group(bessel), "sequence_tis", {"high": 2.0}, tokens),
+    "clip_cov": (
+        by_group(bessel),
+        "clip_cov",
+        {**CLIP, "share": 0.2, "cov_low": -0.5, "cov_high": 1.5},
+        tokens,
+    ),
     "m2po_released": (
         by_group(standardized),
         "m2po_released",
@@ -129,7 +138,8 @@ def transcribed(x, entry, kept):
     credit, name, knobs, reduce = entry
     mask = x.mask & kept[..., None]
     spread = np.broadcast_to(credit(x, kept)[..., None], x.lp.shape)
-    b = SimpleNamespace(A=spread, old=x.old, prox=x.prox, ref=x.ref, mask=mask)
+    lots = np.asarray(jax.random.uniform(jax.random.fold_in(KEY, 1), x.lp.shape))
+    b = SimpleNamespace(A=spread, old=x.old, prox=x.prox, ref=x.ref, mask=mask, lots=lots)
 
     def loss(lp):
         return reduce(getattr(reference, name)(lp, x.lp, b, **knobs), mask)
@@ -142,13 +152,15 @@ def transcribed(x, entry, kept):
     return loss(x.lp), gradient
 
 
-def ours(x, algorithm, rewards):
+def ours(x, algorithm, rewards, knobs=None):
     fields = [jnp.asarray(a) for a in (x.old, x.prox, x.ref)]
-    batch = TokenBatch(jnp.zeros(x.lp.shape), jnp.asarray(x.mask), *fields)
-    known = Along(jnp.asarray(x.mask))
-    return jax.value_and_grad(
-        lambda lp: mean(algorithm(lp, batch, jnp.asarray(rewards), along=known))
-    )(jnp.asarray(x.lp))
+    batch = TokenBatch(
+        jnp.zeros(x.lp.shape), jnp.asarray(x.mask), *fields, entropy=jnp.asarray(x.H)
+    )
+    known, rewards = Along(jnp.asarray(x.mask)), jnp.asarray(rewards)
+    return jax.value_and_grad(lambda lp: mean(algorithm(lp, batch, rewards, knobs, KEY, known)))(
+        jnp.asarray(x.lp)
+    )
 
 
 @pytest.mark.parametrize("judged", [True, False], ids=["all judged", "one not judged"])
@@ -158,7 +170,8 @@ def test_the_whole_method_is_its_source(name, judged):
     kept = np.ones((P, G), bool)
     kept[0, 2] = judged
     value, gradient = transcribed(x, TRANSCRIBED[name], kept)
-    found = ours(x, ALGORITHMS[name], np.where(kept, x.rewards, np.nan))
+    numbers = TRANSCRIBED[name][2]
+    found = ours(x, ALGORITHMS[name], np.where(kept, x.rewards, np.nan), numbers)
     np.testing.assert_allclose(found[0], value, rtol=1e-4, atol=1e-7)
     np.testing.assert_allclose(found[1], gradient, rtol=2e-4, atol=2e-6)
     assert np.any(gradient)
@@ -169,12 +182,15 @@ def shut(x, name):
     delta = np.where(x.mask, x.lp - x.old, 0)
     count = np.maximum(x.mask.sum(-1, keepdims=True), 1)
     total = np.broadcast_to(delta.sum(-1, keepdims=True), delta.shape)
+    k3 = (np.exp(delta) - 1 - delta).sum(-1, keepdims=True)
     negative = np.broadcast_to(centered_by_group(x)[..., None] < 0, delta.shape)
     return {
         "token": (np.exp(delta) < 0.5) | (np.exp(delta) > 5.0),
         "sequence": np.exp(total) > 3.0,
         "geometric": np.abs(total / count) > np.log(1.001),
         "negatives": negative & (-total / count > 0.1),
+        "k3": np.broadcast_to(k3 / count > 0.01, delta.shape),
+        "top_entropy": np.quantile(x.H[x.mask], 0.8) > x.H,
     }[name]
 
 
@@ -212,3 +228,98 @@ def test_beside_a_weight_gates_look_at_what_came_before_the_update_but_for_negat
         with_parts(plain, gate=("token", "token"))
     with pytest.raises(ValueError, match="there is no gate 'best'"):
         with_parts(plain, gate=("best",))
+
+
+def slopes(loss, at):
+    """The gradient of a function of an array, by central differences."""
+    gradient = np.zeros(at.shape)
+    for i in np.ndindex(at.shape):
+        move = np.zeros(at.shape)
+        move[i] = 1e-6
+        gradient[i] = (loss(at + move) - loss(at - move)) / 2e-6
+    return gradient
+
+
+@pytest.mark.parametrize("share", [None, 0.3])
+@pytest.mark.parametrize("groups", [(2, 4), (5, 1)], ids=["groups of four", "groups of one"])
+def test_the_entropy_bonus_is_their_formula_down_to_the_logits(groups, share):
+    """verl's `policy_loss - coef * agg_loss(entropy)`, behind TRL's mask by quantile."""
+    rng, (n, g, t, v) = np.random.default_rng(1), (*groups, 4, 5)
+    scores, ids = rng.normal(0, 1.5, (n, g, t, v)), rng.integers(0, v, (n, g, t, 1))
+    mask = np.arange(t) < rng.integers(1, t + 1, (n, g, 1))
+    mask[0, 0], mask[1, 0] = True, False
+    rewards = rng.normal(size=(n, g))
+
+    def policy(z, np=np):
+        z = z - np.log(np.exp(z).sum(-1, keepdims=True))
+        return np.take_along_axis(z, ids, -1)[..., 0], -(np.exp(z) * z).sum(-1)
+
+    old = policy(scores)[0] + rng.normal(0, 0.3, (n, g, t))
+    old[0, 0, :2] = policy(scores)[0][0, 0, :2] + [5.0, -5.0]
+    least = -np.inf if share is None else np.quantile(policy(scores)[1][mask], 1 - share)
+    kept = policy(scores)[1] >= least
+
+    def expected(z):
+        lp, entropy = policy(z)
+        rho, a = np.exp(lp - old), rewards[..., None]
+        losses = -np.minimum(rho * a, np.clip(rho, 0.8, 1.2) * a) * kept
+        return (losses - 0.03 * entropy)[mask].sum() / mask.sum()
+
+    gates = () if share is None else ("top_entropy",)
+    method = with_parts(ALGORITHMS["grpo"], advantage="raw", reduction="token", gate=gates)
+    method = with_parts(method, bonus="entropy")
+    knobs = {"beta": 0.0, "entropy_coef": 0.03} | ({"top_share": share} if share else {})
+    empty = TokenBatch(jnp.zeros(old.shape), jnp.asarray(mask), jnp.asarray(old))
+
+    def total(z):
+        lp, entropy = policy(z, jnp)
+        return mean(method(lp, empty._replace(entropy=entropy), jnp.asarray(rewards), knobs))
+
+    value, gradient = jax.value_and_grad(total)(jnp.asarray(scores))
+    np.testing.assert_allclose(value, expected(scores), rtol=1e-9)
+    np.testing.assert_allclose(gradient, slopes(expected, scores), rtol=1e-5, atol=1e-8)
+    with pytest.raises(ValueError, match="reads entropy, and the batch has none"):
+        method(policy(jnp.asarray(scores), jnp)[0], empty, jnp.asarray(rewards), knobs)
+
+
+@pytest.mark.parametrize("groups", [(2, 4), (5, 1)], ids=["groups of four", "groups of one"])
+def test_whitened_generalised_advantages_are_verls_and_their_returns_are_not_whitened(groups):
+    """`compute_gae_advantage_return` of verl 0.9.1, and both losses, from rewards on."""
+    rng, (n, g, t) = np.random.default_rng(2), (*groups, 5)
+    mask = np.arange(t) < rng.integers(1, t + 1, (n, g, 1))
+    mask[1, 0] = False
+    rewards, values = rng.normal(size=(n, g)), rng.normal(size=(n, g, t))
+    lp = -rng.uniform(0.5, 2, (n, g, t))
+    old = lp + rng.normal(0, 0.3, lp.shape)
+    old[0, 0, 0] = lp[0, 0, 0] + 5.0
+    gamma, lam = 0.9, 0.8
+    advantages = np.zeros((n, g, t))
+    for i in np.ndindex(n, g):
+        length, ahead, trace = mask[i].sum(), 0.0, 0.0
+        for k in reversed(range(length)):
+            earned = rewards[i] if k == length - 1 else 0.0
+            trace = earned + gamma * ahead - values[i][k] + gamma * lam * trace
+            advantages[i][k], ahead = trace, values[i][k]
+    returns, seen = advantages + values, advantages[mask]
+    white = (advantages - seen.mean()) / np.sqrt(seen.var(ddof=1) + 1e-8)
+    now = values + 0.1 * rng.normal(size=values.shape)
+
+    def expected(x, v):
+        rho = np.exp(x - old)
+        losses = -np.minimum(rho * white, np.clip(rho, 0.8, 1.2) * white) + (v - returns) ** 2
+        return losses[mask].sum() / mask.sum()
+
+    ppo = with_parts(ALGORITHMS["ppo"], whiten="tokens")
+    known = Along(jnp.asarray(mask), values=jnp.asarray(values))
+    batch = TokenBatch(jnp.zeros(lp.shape), jnp.asarray(mask), jnp.asarray(old))
+    knobs = {"discount": gamma, "decay": lam}
+
+    def total(x, v):
+        return mean(ppo(x, batch, jnp.asarray(rewards), knobs, along=known, values=v))
+
+    value, found = jax.value_and_grad(total, (0, 1))(jnp.asarray(lp), jnp.asarray(now))
+    np.testing.assert_allclose(value, expected(lp, now), rtol=1e-9)
+    np.testing.assert_allclose(found[0], slopes(lambda x: expected(x, now), lp), atol=1e-8)
+    np.testing.assert_allclose(found[1], slopes(lambda v: expected(lp, v), now), atol=1e-8)
+    title = "ppo, whiten tokens, discount 0.9, decay 0.8"
+    assert ppo.title(ppo.settings(knobs)) == title

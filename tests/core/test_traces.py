@@ -36,12 +36,3 @@ def test_vtrace_is_its_definition_under_padding():
         advantages = rho * (r[i, :length] + 0.9 * after - v[i, :length])
         np.testing.assert_allclose(targets.advantages[i, :length], advantages, rtol=2e-5, atol=1e-6)
     assert not np.any(targets.values[1, 3:])
-
-
-def test_on_policy_vtrace_is_the_return():
-    ones = jnp.ones((1, 4))
-    targets = vtrace(
-        jnp.zeros((1, 4)), ones, 7 * ones, jnp.zeros(1), ones == 1,
-        discount=1.0, decay=1.0, ratio_cap=1.0, trace_cap=1.0,
-    )  # fmt: skip
-    np.testing.assert_allclose(targets.values, [[4, 3, 2, 1]])

@@ -9,7 +9,6 @@ from ogrpo.core import ratios, traces, weights
 
 LOG = jnp.log(jnp.array([[[2.0, 0.5, 3.0], [0.25, 2.0, 1.0]], [[4.0, 1.0, 1.0], [1.0, 1.0, 1.0]]]))
 MASK = jnp.array([[[1, 1, 1], [1, 1, 0]], [[1, 0, 0], [0, 0, 0]]], bool)
-SEQUENCES = np.array([[3.0, 0.5], [4.0, np.nan]])
 TOKEN_WEIGHTS = {
     "unit": weights.unit_weight,
     "plain": weights.plain_weight,
@@ -17,7 +16,6 @@ TOKEN_WEIGHTS = {
     "masked": lambda d, m: weights.masked_weight(d, m, low=0.4, high=2.5),
     "sequence_truncated": lambda d, m: weights.sequence_truncated_weight(d, m, cap=3.5),
     "sequence_masked": lambda d, m: weights.sequence_masked_weight(d, m, high=3.5),
-    "geometric": lambda d, m: weights.geometric_mask(d, m, low=0.75, high=2.0),
     "group": weights.group_normalized_weight,
     "batch": weights.batch_normalized_weight,
     "trace": lambda d, m: traces.trace_weight(d, m, decay=0.9, cap=1.0),
@@ -37,7 +35,6 @@ EXPECTED = {
     "masked": [2, 0.5, 0, 0, 2, 0],
     "sequence_truncated": [3, 3, 3, 0.5, 0.5, 3.5],
     "sequence_masked": [3, 3, 3, 0.5, 0.5, 0],
-    "geometric": [1, 1, 1, 0, 0, 0],  # 3^(1/3) = 1.44, 0.5^(1/2) = .71, 4
     "group": [2 * 3 / 3.5] * 3 + [2 * 0.5 / 3.5] * 2 + [1],
     "batch": [3 * 3 / 7.5] * 3 + [3 * 0.5 / 7.5] * 2 + [3 * 4 / 7.5],
     "trace": [0.9, 0.9**2 * 0.5, 0.9**3 * 0.5, 0.9 * 0.25, 0.9**2 * 0.25, 0.9],
@@ -107,13 +104,6 @@ def test_ratios_by_hand():
     for fn in (ratios.mean_log_ratio, ratios.shared_mean_log_ratio):
         means = np.exp(kept(fn(new, old, MASK)))
         np.testing.assert_allclose(means, [3 ** (1 / 3)] * 3 + [0.5**0.5] * 2 + [4], rtol=1e-6)
-
-
-def test_the_proximal_stand_in_is_between_its_ends():
-    new, old = jnp.array([-1.0, -2.0]), jnp.array([-3.0, -2.5])
-    middle = ratios.interpolated_log_probs(new, old, alpha=0.25)
-    np.testing.assert_allclose(middle, [-1.5, -2.125])
-    np.testing.assert_array_equal(ratios.interpolated_log_probs(new, old, alpha=0.0), new)
 
 
 def test_the_ratio_saturates_instead_of_overflowing():

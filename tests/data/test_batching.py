@@ -1,5 +1,3 @@
-import dataclasses
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -115,21 +113,3 @@ def test_every_epoch_visits_every_problem_once(n_problems, batch_size, seed):
     visited = np.concatenate([stream.indices(step) for step in range(n_steps)])
     for epoch in visited[: 3 * n_problems].reshape(3, n_problems):
         np.testing.assert_array_equal(np.sort(epoch), np.arange(n_problems))
-
-
-def test_epochs_and_seeds_differ_and_a_step_needs_only_its_number():
-    first, second = (PromptStream(50, 50, 0).indices(step) for step in (0, 1))
-    assert not np.array_equal(first, second)
-    assert not np.array_equal(first, PromptStream(50, 50, 1).indices(0))
-    stream = PromptStream(10, 4, 0)
-    history = [stream.indices(step) for step in range(9)]
-    np.testing.assert_array_equal(PromptStream(10, 4, 0).indices(8), history[8])
-
-
-def test_wrong_sizes_are_errors():
-    with pytest.raises(ValueError, match="n_problems is 0"):
-        PromptStream(0, 4, 0)
-    with pytest.raises(ValueError, match="batch_size is 0"):
-        dataclasses.replace(PromptStream(4, 4, 0), batch_size=0)
-    with pytest.raises(ValueError, match="step is -1"):
-        PromptStream(4, 4, 0).indices(-1)

@@ -42,19 +42,6 @@ def test_every_completion_has_one_part_and_no_row_is_too_long(
                 np.testing.assert_array_equal(packing.positions[part, slots], at)
 
 
-def test_one_long_completion_does_not_decide_the_length_of_all():
-    """Sixteen groups of short completions, and one of the full length among them."""
-    rng = np.random.default_rng(0)
-    lengths = rng.integers(200, 400, (16, 8))
-    lengths[5, 3] = 4096
-    groups, included = make([100] * 16, lengths, 128, 4096), np.ones(16, bool)
-    cut = cut_by_tokens(groups, included, most=4608)
-    assert cut.shape.row <= 4608
-    assert real_tokens(groups, included) / cut.shape.tokens > 0.8
-    holding = [part for part, places in enumerate(cut.groups) if 5 in places]
-    assert len(holding) > 1
-
-
 @pytest.mark.parametrize(("most", "padding"), [(2048, 0.26), (4096, 0.17), (16384, 0.07)])
 def test_little_padding_in_few_shapes(most, padding):
     """Log-normal lengths of up to 1,024 tokens, of mean 400."""

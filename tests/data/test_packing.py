@@ -1,8 +1,5 @@
 """Where a batch's tokens go: every token in one place, little padding, few shapes."""
 
-import os
-from pathlib import Path
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -13,18 +10,9 @@ from ogrpo.data.packing import (
     LEAST_BLOCK,
     arrange,
     balanced,
-    halved,
     pack,
     real_tokens,
     rung,
-)
-from ogrpo.data.tokenizer import train_bpe
-from ogrpo.tasks.gsm8k import read_problems
-
-REAL = Path(os.environ.get("OGRPO_GSM8K", Path(__file__).parents[2] / "../shared/gsm8k"))
-needs_gsm8k = pytest.mark.skipif(
-    not (REAL / "train.jsonl").is_file(),
-    reason=f"no GSM8K in {REAL}: set OGRPO_GSM8K to a folder with train.jsonl and test.jsonl",
 )
 
 
@@ -53,20 +41,6 @@ def test_a_rung_is_the_next_above_and_not_far(size, more, per_octave):
     assert rung(up, per_octave, full) == up
     if up < full:
         assert rung(size + 1, per_octave, full) in {up, rung(up + 1, per_octave, full)}
-
-
-@pytest.mark.parametrize("full", [7, 100, 1000, 4096])
-@pytest.mark.parametrize("per_octave", [1, 2, 8])
-def test_there_are_few_rungs(full, per_octave):
-    rungs = {rung(size, per_octave, full) for size in range(1, full + 1)}
-    assert max(rungs) == full
-    assert len(rungs) <= 4 * per_octave
-
-
-@given(st.integers(1, 500), st.integers(0, 500))
-def test_a_halved_length_is_enough_and_less_than_double(size, more):
-    short = halved(size, size + more)
-    assert size <= short < 2 * size + 1
 
 
 @given(st.lists(st.integers(0, 1000), min_size=12, max_size=12), st.sampled_from([1, 2, 3, 4, 6]))
@@ -151,20 +125,6 @@ def check_blocks(packed, part, shape):
         np.testing.assert_array_equal(block[there], places[places < shape.row][: there.sum()])
 
 
-def test_no_shape_is_larger_than_the_padded_batch():
-    groups = make([5, 5], [[9, 9, 9], [9, 9, 9]], 5, 9)
-    shape = arrange(groups, np.ones(2, bool), microbatches=1)[1]
-    assert (shape.parts, shape.tokens) == (1, 2 * (5 + 3 * 9))
-    assert (shape.groups, shape.prompt, shape.completion) == (2, 5, 9)
-
-
-def test_short_batches_are_cut_into_fewer_parts():
-    long, short = (make([4] * 4, np.full((4, 2), size), 4, 64) for size in (64, 20))
-    everything = np.ones(4, bool)
-    assert arrange(long, everything, microbatches=4)[1].parts == 4
-    assert arrange(short, everything, microbatches=4)[1].parts == 2
-
-
 def test_parts_that_are_computed_together_come_in_multiples():
     long, short = (make([4] * 8, np.full((8, 2), size), 4, 64) for size in (64, 20))
     everything = np.ones(8, bool)
@@ -174,33 +134,6 @@ def test_parts_that_are_computed_together_come_in_multiples():
     assert arrange(short, everything, microbatches=2, together=2)[1].parts == 2
     with pytest.raises(ValueError, match="8 microbatches cannot be computed 3 at a time"):
         arrange(long, everything, microbatches=8, together=3)
-
-
-def test_what_does_not_fit_is_refused():
-    groups, included = make([4, 2], [[9, 3], [1, 0]], 4, 32), np.ones(2, bool)
-    shape = arrange(groups, included, microbatches=1)[1]
-    pack(groups, included, shape)
-    for change, message in (
-        ({"predictors": 9}, "predictors 10 of 9"),
-        ({"others": 8}, "others 9 of 8"),
-        ({"groups": 1}, "groups 2 of 1"),
-        ({"completion": 8}, "completion 9 of 8"),
-    ):
-        with pytest.raises(ValueError, match=f"over-full.*{message}.*arrange"):
-            pack(groups, included, shape._replace(**change))
-
-
-@pytest.mark.parametrize(
-    ("prompts", "microbatches", "message"),
-    [
-        ([4, 0, 1], 1, "prompt of group 1 has no token"),
-        ([4, 2, 1], 2, "3 groups cannot be cut into 2"),
-    ],
-)
-def test_what_cannot_be_arranged_is_refused(prompts, microbatches, message):
-    groups = make(prompts, [[9, 3], [1, 0], [1, 1]], 4, 32)
-    with pytest.raises(ValueError, match=message):
-        arrange(groups, np.ones(3, bool), microbatches=microbatches)
 
 
 def gsm8k_like(questions, answers, *, n, seed, spread=0.25):
@@ -224,17 +157,6 @@ def check_padding(questions, answers, *, n, microbatches):
     assert np.mean(shares) <= 0.10
     assert len(shapes) <= 40
     assert all(shape.block >= LEAST_BLOCK for shape in shapes)
-
-
-@needs_gsm8k
-def test_little_padding_in_few_shapes_on_gsm8k():
-    problems = read_problems(REAL / "train.jsonl")[:2000]
-    texts = [text for p in problems for text in (p.question, p.answer)]
-    tokenizer = train_bpe(texts, 4096, split_digits=False)
-    questions = np.array([len(tokenizer.encode(p.question)) for p in problems])
-    answers = np.array([len(tokenizer.encode(p.answer, add_eos=True)) for p in problems])
-    for n, microbatches in ((8, 1), (8, 4), (32, 1), (32, 4)):
-        check_padding(questions, answers, n=n, microbatches=microbatches)
 
 
 @pytest.mark.parametrize("n", [8, 32])

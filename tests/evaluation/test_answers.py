@@ -2,10 +2,8 @@ import json
 import os
 import subprocess
 import sys
-from decimal import Decimal
 from math import isnan
 
-import numpy as np
 import pytest
 
 from ogrpo.evaluation import AnswerFile, read_answers
@@ -48,38 +46,6 @@ def test_what_was_written_is_read(tmp_path, changes):
     assert isnan(found[0].reward) == isnan(first.reward)
 
 
-def test_a_line_is_plain_json_that_other_tools_read(tmp_path):
-    path = write(tmp_path / "a.jsonl", record(correct=FAILED), record(1))
-    lines = [
-        json.loads(line, parse_constant=lambda name: pytest.fail(name))
-        for line in path.read_text().splitlines()
-    ]
-    assert lines[0]["rewards"] == {"correct": None}
-    assert lines[0]["failed"] is True
-    assert (lines[1]["tokens"], lines[1]["finish_reason"]) == (4, "stop")
-
-
-def test_numpys_values_become_pythons():
-    columns = {"n": np.int64(3), "x": np.float32(0.5), "v": np.arange(2), "t": (1, "b")}
-    found = json.loads(to_line(record(columns=columns)))["columns"]
-    assert found == {"n": 3, "x": 0.5, "v": [0, 1], "t": [1, "b"]}
-
-
-@pytest.mark.parametrize(
-    "value", [b"bytes", Decimal("1"), float("nan"), {1, 2}, {3: "x"}, [object()]]
-)
-def test_a_column_that_json_cannot_hold_is_named(value):
-    with pytest.raises(ValueError, match=r"held\.jsonl:1, sample 0: column 'gold'.*JSON"):
-        to_line(record(columns={"gold": value}))
-
-
-def test_an_earlier_evaluation_is_not_written_over(tmp_path):
-    path = write(tmp_path / "a.jsonl", record())
-    with pytest.raises(ValueError, match=r"a\.jsonl exists: name another"):
-        AnswerFile(path)
-    assert len(read_answers(path)) == 1
-
-
 def test_what_was_written_outlives_the_process(tmp_path):
     script = """
 import os, sys
@@ -111,22 +77,15 @@ def changed(**fields):
     ("line", "message"),
     [
         (to_line(record(1))[:-9], "not a line of JSON: it is cut short; take the line out"),
-        (b"{oops}\n", "not a line of JSON"),
         (b"\xff\xfe\n", "not a line of JSON"),
         (b"[" * 100_000 + b"\n", "nested too deeply"),
-        (b"[1]\n", "an answer is a JSON object"),
-        (b"\n", "not a line of JSON"),
         (changed(text=...), "lacks 'text'"),
         (changed(problem=True), "'problem' is True; it is a int"),
-        (changed(problem=-1), "count from 0"),
         (changed(prompt=3), "'prompt' is 3; it is a str or list"),
-        (changed(prompt=["hello"]), "something else than messages"),
         (changed(failed="no"), "'failed' is 'no'; it is a bool"),
         (changed(finish_reason="tired"), "'finish_reason' is 'tired'; it is one of stop"),
         (changed(tokens=7), "not 7 whole numbers"),
-        (changed(token_ids=[1, 2.5, 3, 4]), "not 4 whole numbers"),
         (changed(rewards={"correct": "1"}), "reward 'correct' is '1'"),
-        (changed(rewards={"correct": 10**400}), "reward 'correct' is 1"),
         (changed(rewards={"correct": float("inf")}), "reward 'correct' is inf"),
         (changed(rewards={"other": 1}), r"has the rewards \['other'\] and the first line"),
         (changed(problem=0), "sample 0 of problem 0 is line 1 already"),
@@ -138,8 +97,3 @@ def test_a_bad_line_is_named(tmp_path, line, message):
         file.write(line)
     with pytest.raises(ValueError, match=rf"a\.jsonl:2.*{message}"):
         read_answers(path)
-
-
-def test_an_empty_file_is_refused(tmp_path):
-    with pytest.raises(ValueError, match="holds no answer"):
-        read_answers(write(tmp_path / "a.jsonl"))

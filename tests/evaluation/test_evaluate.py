@@ -59,12 +59,6 @@ def test_answers_do_not_depend_on_how_they_are_asked_for(options):
     assert [to_line(a) for a in flat(evaluate(**options))] == expected
 
 
-def test_they_are_what_one_call_of_the_engine_draws():
-    groups = make_engine().generate([encode(e) for e in examples()], SAMPLING, 3)
-    drawn = [c.token_ids.tolist() for group in groups for c in group.completions]
-    assert [list(a.token_ids) for a in flat(evaluate())] == drawn
-
-
 def test_chat_prompts_go_with_messages_of_the_assistant():
     seen = []
 
@@ -132,22 +126,6 @@ def test_a_batch_is_judged_while_the_next_is_sampled():
     assert len(flat(evaluate(engine, score=score))) == 21
 
 
-def test_problems_are_judged_at_once():
-    together = threading.Barrier(4, timeout=WAIT)
-
-    def score(request):
-        together.wait()
-        return holds(request)
-
-    assert len(flat(evaluate(problems=examples(8), score=score, batch=4, judges=4))) == 24
-
-
-def test_batches_are_sampled_at_once_if_asked_for():
-    together = threading.Barrier(3, timeout=WAIT)
-    engine = Watched(lambda call: together.wait() if call <= 3 else None)
-    assert len(flat(evaluate(engine, concurrent=3))) == 21
-
-
 def test_what_was_sampled_before_a_failure_is_not_lost():
     def fail(call):
         if call == 3:
@@ -157,14 +135,6 @@ def test_what_was_sampled_before_a_failure_is_not_lost():
     with pytest.raises(RuntimeError, match="servers are gone"):
         taken.extend(answer for chunk in evaluate(Watched(fail)) for answer in chunk)
     assert [a.problem for a in taken] == [0] * 3 + [1] * 3 + [2] * 3 + [3] * 3
-
-
-def test_a_caller_that_stops_listening_ends_it():
-    engine = Watched(lambda call: None)
-    chunks = evaluate(engine)
-    next(chunks)
-    chunks.close()
-    assert engine.calls <= 3
 
 
 def test_what_cannot_be_recorded_is_refused_before_sampling():
@@ -179,17 +149,6 @@ def test_what_cannot_be_recorded_is_refused_before_sampling():
     with pytest.raises(ValueError, match="no problem to evaluate on"):
         evaluate(engine, [])
     assert engine.calls == 0
-
-
-def test_a_judge_that_loses_verdicts_is_refused():
-    def score(request):
-        found = holds(request)
-        return found._replace(rewards=found.rewards[1:])
-
-    with pytest.raises(
-        ValueError, match=r"a\.jsonl:1: 3 answers were judged and \[2, 3, 3\] verdi"
-    ):
-        flat(evaluate(score=score))
 
 
 @pytest.fixture
@@ -226,14 +185,3 @@ def test_verdicts_that_change_are_told(answers_file):
     assert [old.token_ids for old, _ in done.changed] == [a.token_ids for a in expected]
     assert {new.values["holds"] for _, new in done.changed} == {0.0}
     assert len(rescore(answers_file, never).changed) == sum(not a.failed for a in before)
-
-
-def test_rewards_of_other_names_are_not_compared(answers_file):
-    def renamed(request):
-        found = holds(request)
-        return found._replace(values={"other": found.values["holds"]})
-
-    with pytest.raises(ValueError, match=r"judged by \['holds'\].*\['other'\]: nothing can be"):
-        rescore(answers_file, renamed)
-    with pytest.raises(ValueError, match="judges is 0"):
-        rescore(answers_file, holds, judges=0)

@@ -1,12 +1,9 @@
-import io
 import json
 
 import numpy as np
 import pytest
-from rich.console import Console
 
 from ogrpo.evaluation import clustered_interval, majority_at_k, mean_interval, pass_at_k, summary
-from ogrpo.evaluation.table import table
 from tests.evaluation.engines import FAILED, record
 
 RIGHT = np.array([[1, 1, 0, 0], [0, 0, 0, 0], [1, 1, 1, 0]], np.float32)
@@ -51,12 +48,6 @@ def test_the_ks_are_powers_of_two_and_the_samples_unless_named():
         summary(three, ks=[8])
 
 
-def test_an_answer_that_was_cut_off_has_no_vote():
-    cut = [record(0, 0, text="4", correct=0.0, finish_reason="length"), record(0, 1, text="5")]
-    found = summary(cut, answers_of={"correct": str, "other": len})
-    assert (found["maj@2"], found["truncated"]) == (1, 0.5)
-
-
 def test_a_failed_reward_is_counted_and_no_wrong_answer():
     found = summary([record(0, 0), record(0, 1, correct=FAILED), record(1, 0), record(1, 1)])
     assert (found["failed"], found["pass@1"], found["reward/correct"]) == (1, 1, 1)
@@ -88,25 +79,3 @@ def test_the_reward_that_decides_can_be_named():
     assert summary(shaped)["pass@1"] == 0.25  # the only one of 0 and 1, wherever it stands
     with pytest.raises(ValueError, match=r"no reward 'corect'; the answers were judged by \['fo"):
         summary(two, by="corect")
-
-
-def test_one_problems_bounds_that_nobody_knows_are_none():
-    found = summary([record(0, 0), record(0, 1)])
-    assert found["tokens/low"] is None
-    assert 0 < found["pass@1/low"] < 0.5
-
-
-def test_nothing_is_not_summed_up():
-    with pytest.raises(ValueError, match="no answer"):
-        summary([])
-
-
-def test_the_table_shows_names_as_they_are():
-    out = io.StringIO()
-    named = [record(n, values={"[red]r": float(n)}, reward=0.0) for n in range(2)]
-    Console(file=out, width=90).print(table(summary(named), "[bold]runs[0]"))
-    shown = out.getvalue()
-    assert "reward/[red]r" in shown
-    assert "[bold]runs[0]" in shown
-    assert "pass@1" in shown
-    assert "/low" not in shown

@@ -1,13 +1,19 @@
 """What Hypothesis draws: small distributions and values of one fixed shape, hence one compilation.
 
+And what it does not draw: `multinomial` has every outcome of many draws.
+
 Probabilities are ratios of small integers, so mass is bounded away from 0 and examples shrink to
 something legible.
 """
+
+import itertools
+from functools import cache
 
 import numpy as np
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
+from scipy.special import gammaln
 
 Y = 4
 EPS = 1e-9
@@ -42,3 +48,18 @@ def binary(size: int = Y) -> st.SearchStrategy[np.ndarray]:
 
 
 caps = st.integers(1, 40).map(lambda i: i / 8)
+
+
+@cache
+def counts(n: int, outcomes: int) -> np.ndarray:
+    """[C, outcomes] every way that n draws fall on so many outcomes."""
+    first = np.array([*itertools.product(range(n + 1), repeat=outcomes - 1)])
+    first = first[first.sum(1) <= n]
+    return np.column_stack([first, n - first.sum(1)])
+
+
+def multinomial(n: int, probs) -> tuple[np.ndarray, np.ndarray]:
+    """The counts of n draws, [C, outcomes], and the chance of each, [C]."""
+    drawn = counts(n, len(probs))
+    ways = gammaln(n + 1) - gammaln(drawn + 1).sum(-1)
+    return drawn, np.exp(ways + drawn @ np.log(probs))

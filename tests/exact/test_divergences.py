@@ -84,12 +84,6 @@ def test_chi_square_per_kl_is_exact_near_one_in_single_precision():
     )
 
 
-def test_divergences_are_infinite_off_the_support():
-    p, q = jnp.zeros(2), jnp.array([0.0, -jnp.inf])
-    assert divergences.exact_kl(p, q) == np.inf
-    assert divergences.exact_kl(q, p) == pytest.approx(np.log(2))
-
-
 estimators = pytest.mark.parametrize("fn", [divergences.k1, divergences.k3])
 every_estimator = pytest.mark.parametrize("fn", [divergences.k1, divergences.k2, divergences.k3])
 
@@ -116,14 +110,6 @@ def test_weighted_k1_and_k3_are_unbiased_on_the_samplers_draws(pi, ref, mu):
         log_ratio = jnp.log(pi / mu)
         terms = divergences.weighted_kl(jnp.log(pi), jnp.log(ref), kl_fn=fn, log_ratio=log_ratio)
         np.testing.assert_allclose(mu @ terms, kl(pi, ref), atol=EPS)
-
-
-@few
-@given(distributions(), distributions())
-def test_k2_and_k3_are_never_negative(pi, ref):
-    """Property 21: k2, k3 >= 0 for every sample."""
-    assert divergences.k2(jnp.log(pi), jnp.log(ref)).min() >= 0
-    assert divergences.k3(jnp.log(pi), jnp.log(ref)).min() >= -EPS
 
 
 def test_k3_needs_the_reference_within_the_policy():
@@ -218,11 +204,3 @@ def test_binary_divergences_bound_the_exact_ones_from_below(pi, mu, token):
     new, old = jnp.log(pi), jnp.log(mu)
     assert divergences.binary_tv(new, old)[token] <= tv(pi, mu) + EPS
     assert divergences.binary_kl(new, old)[token] <= kl(mu, pi) + EPS
-
-
-def test_estimators_are_finite_far_apart_and_infinite_at_infinity():
-    far = jnp.array([-1e4, -1.0])
-    for fn in (divergences.k1, divergences.k2, divergences.k3):
-        assert np.isfinite(fn(far, far[::-1])).all()
-    assert divergences.k3(jnp.array([-1.0]), jnp.array([-jnp.inf])) == np.inf
-    assert divergences.behavior_kl(jnp.array([-jnp.inf, 1e4])).tolist()[0] == 1

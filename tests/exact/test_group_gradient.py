@@ -234,14 +234,6 @@ def test_refuted_a_batch_over_its_survivors_divides_by_their_chance():
     assert 1 - chances[0] / 2 < 1 - chances[1] / 2
 
 
-def test_masking_a_group_masks_its_kl_as_well():
-    """Property 20: off-policy GRPO's eq. (8) drops the KL term of zero-variance groups, too."""
-    pi, r = np.array([0.2, 0.3, 0.5]), np.array([0.0, 0.0, 1.0])
-    whole, probs = summed_gradients(pi, r, 0.5, all_groups)
-    masked, _ = summed_gradients(pi, r, 0.5, varied_groups)
-    assert abs(probs @ (whole - masked)).max() > 0.01
-
-
 @few
 @given(values(Y, low=0, high=8), st.sampled_from([0, 1]), st.sampled_from([0.0, 1e-8, 0.1]))
 def test_equal_rewards_get_exactly_nothing(r, ddof, eps):

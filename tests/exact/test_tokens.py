@@ -236,15 +236,3 @@ def test_a_truncation_is_proposed_by_token_where_sequences_are_short_and_by_sequ
     assert (long.level, long.cap) == ("sequence", pytest.approx(6 / 0.2))
     with pytest.raises(ValueError, match="a bias in"):
         bounds.propose_truncation(caps, losses, 4, chi_square=0.5, bias=1.0)
-
-
-@few
-@given(policies, policies)
-def test_both_forms_of_the_length_normalised_ratio_agree(new, old):
-    """GSPO's token form has the value of the shared one, and over a sequence the same gradient."""
-    log_probs, behavior = token_log_probs(*new), token_log_probs(*old)
-    forms = (ratios.mean_log_ratio, ratios.shared_mean_log_ratio)
-    shared = [fn(log_probs, behavior, MASK) for fn in forms]
-    np.testing.assert_allclose(*shared, atol=EPS)
-    gradients = [jax.grad(lambda x, fn=fn: fn(x, behavior, MASK).sum())(log_probs) for fn in forms]
-    np.testing.assert_allclose(*gradients, atol=EPS)

@@ -40,7 +40,9 @@ def example():
 def prepared():
     config = default()
     warm = replace(config.warm_start, steps=IMITATIONS, cache=False)
-    evaluation = replace(config.evaluation, prompts=TESTED, gradient_variance=False)
+    evaluation = replace(
+        config.evaluation, prompts=TESTED, gradient_variance=False, token_samples=0
+    )
     with closing(prepare(replace(config, warm_start=warm, evaluation=evaluation))) as made:
         yield made
 

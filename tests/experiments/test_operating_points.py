@@ -5,9 +5,7 @@ import pytest
 from experiments.grid.figures import AXES
 from experiments.grid.tables import corrected
 from experiments.operating_points.study import (
-    DIALS,
     ONCE,
-    POINTS,
     OperatingPointsStudy,
     at,
     budget_table,
@@ -32,17 +30,6 @@ def test_a_target_is_reached_between_evaluations_where_it_first_is():
     assert reached(run(0.6, 0.2), STEPS, 0.5) == 0
     assert at(run(0.3, 0.4, 0.6), STEPS, 15) == pytest.approx(0.5)
     assert at(run(0.3, 0.4, 0.6), STEPS, 99) == 0.6
-
-
-def test_all_points_collect_as_many_completions_a_step():
-    study = OperatingPointsStudy()
-    for place in study.places():
-        config = place.config
-        batch = config.schedule.prompts * config.rollout.group_size
-        assert batch == 128, place.label
-        held = config.replay.groups or config.schedule.prompts
-        assert held * config.rollout.group_size in (128, 512, 2048), place.label
-    assert {label for _, labels in DIALS.values() for label in labels} == {*POINTS}
 
 
 def test_the_point_for_a_budget_is_chosen_on_tuning_runs_and_told_of_the_others():

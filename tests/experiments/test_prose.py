@@ -1,15 +1,12 @@
 """The prose of docs/ says no more than its tables: verdicts and intervals stand in tables alone."""
 
 import re
-import shlex
 
 import pytest
 
 from experiments.grid.page import DOCS
 from experiments.grid.verdicts import SMALLEST, WORDS
 from experiments.run import GRIDS
-from ogrpo.cli.eval import parse as parse_eval
-from ogrpo.cli.options import parse as parse_train
 
 RULES = "**How to read them.**"
 BY_HAND = "## Checked on three other seeds"
@@ -48,16 +45,3 @@ def test_every_study_with_claims_shows_them():
     for name in GRIDS:
         if f"<!-- {name}/summary -->" in shown or f"<!-- {name}/scores -->" in shown:
             assert f"<!-- {name}/claims -->" in shown, name
-
-
-def test_the_commands_for_the_papers_models_are_commands():
-    text = (DOCS / "results.md").read_text().partition("## On the papers' models")[2]
-    commands = re.findall(r"`((?:python -m experiments\.run gsm8k|ogrpo eval) [^`]+)`", text)
-    assert len(commands) == 3
-    for command in commands:
-        words = shlex.split(command)
-        if words[0] == "ogrpo":
-            assert parse_eval(words[2:]).samples
-        else:
-            config = parse_train(words[4:], program="gsm8k", preset="default")
-            assert (config.task, config.evaluation.task) == ("deepscaler", "aime-24")

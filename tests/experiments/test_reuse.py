@@ -6,7 +6,6 @@ from dataclasses import replace
 import pytest
 
 from experiments.grid.cell import check_honest
-from experiments.grid.study import parse
 from experiments.grid.tables import shown
 from experiments.reuse.study import (
     BASELINES,
@@ -14,7 +13,6 @@ from experiments.reuse.study import (
     ReuseStudy,
     best_baseline,
     result_table,
-    smallest,
     warning,
 )
 from tests.experiments.grid.rows import row_of
@@ -60,14 +58,6 @@ def test_methods_are_held_against_the_better_baseline_at_the_whole_budget_seed_b
     assert table["positives-4 completions=512"][gap] == "-0.270 ± 1.398"
     assert {row["label"] for row in best_baseline(ROWS)} == {"on-policy"}
     assert next(iter(table)).endswith("completions=1024")
-
-
-def test_each_method_is_drawn_at_its_smallest_budget():
-    shown = smallest(ROWS)
-    assert [(row["label"], row["final"]["pass@1/sampled"]) for row in shown] == [
-        *(("positives-1", 0.1), ("positives-1", 0.2), ("on-policy", 0.4), ("on-policy", 0.4)),
-        *(("positives-4", 0.74), ("positives-4", 0.52)),
-    ]
 
 
 def test_a_signal_is_judged_by_how_it_ranks_runs_that_collapsed():
@@ -125,11 +115,3 @@ def test_all_that_the_page_shows_can_be_drawn():
     for section in STUDY.report(ROWS):
         for picture in section.pictures:
             assert picture.draw().axes
-
-
-def test_a_preset_is_where_all_cells_begin():
-    study = parse(ReuseStudy, ["--base.preset=v10-i1", "--methods", "on-policy", "--steps", "7"])
-    assert (study.steps, study.base.knobs.beta) == (7, 0.1)
-    assert study.with_budget("on-policy", 7).config.schedule.stages == 4
-    with pytest.raises(ValueError, match=r"qwen2.5-0.5b also needs --model.path"):
-        parse(ReuseStudy, ["--base.preset", "qwen2.5-0.5b"])

@@ -1,9 +1,7 @@
 """The study of estimators' errors: its estimates of errors on what is known, its cells, its page."""
 
 from dataclasses import replace
-from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -12,9 +10,8 @@ from experiments.grid.cell import Cell, check_honest
 from experiments.grid.page import write_page
 from experiments.grid.rows import place_in_study
 from experiments.variance.along import BATCH
-from experiments.variance.errors import best_depth, foreseen_depth, over_interval, relative_error
 from experiments.variance.families import Family, measure
-from experiments.variance.gradients import ESTIMATORS, Sums, make_pull, moments
+from experiments.variance.gradients import ESTIMATORS, Sums, moments
 from experiments.variance.study import VarianceStudy
 from experiments.variance.thresholds import value_errors
 
@@ -90,32 +87,6 @@ def test_squared_bias_and_variance_are_estimated_without_bias():
     np.testing.assert_allclose(variance.mean(0), size * (1 + scale**2), rtol=0.05)
 
 
-def test_a_pull_is_the_gradient_of_the_weighted_log_probs():
-    def score(params: Any, batch: Any, temperature: jax.Array) -> jax.Array:
-        return jnp.tanh(params["a"] * batch / temperature) + params["b"]
-
-    batch: Any = jnp.arange(6.0).reshape(1, 2, 3)
-    params = {"a": jnp.float32(0.3), "b": jnp.float32(-1.0)}
-    factors = jnp.stack([jnp.ones((2, 3)), jnp.arange(6.0).reshape(2, 3)])
-    got = make_pull(score, 2.0)(params, batch, factors)
-    for n in range(2):
-        want = jax.grad(lambda p, n=n: jnp.sum(score(p, batch, 2.0)[0] * factors[n]))(params)
-        np.testing.assert_allclose(got[n], [want["a"], want["b"]], rtol=1e-5)
-
-
-def test_errors_by_interval_and_by_depth_are_those_of_the_rows():
-    rows = [run_row(growth=0.1, bias=0.05) for _ in range(2)]
-    np.testing.assert_allclose(relative_error(rows, "token", 10), 1 + 1 + 0.25)
-    # ages 0 and 1 of v = 2: 1 and 1.1 + .0025
-    np.testing.assert_allclose(over_interval(rows, "token", 2), (1 + 1.1025) / 2)
-    depth = np.arange(1, 42)
-    ages = np.arange(41)
-    want = np.cumsum(1 + 0.1 * ages) / depth**2 + (0.05 * np.cumsum(ages) / depth) ** 2
-    assert best_depth(rows, "token") == (np.argmin(want) + 1, pytest.approx(want.min()))
-    # without bias a linear growth of the variance never makes another batch harmful
-    assert foreseen_depth(rows) == 41
-
-
 def test_a_cap_from_the_root_has_the_least_error_on_the_half_that_it_was_found_on():
     rng = np.random.default_rng(2)
     half = rng.lognormal(sigma=1.0, size=200)
@@ -127,12 +98,7 @@ def test_a_cap_from_the_root_has_the_least_error_on_the_half_that_it_was_found_o
     assert told["mse/best"] < min(told[f"mse/{name}"] for name in ("plain", "proposed", "none"))
 
 
-def test_ages_beyond_the_run_are_refused():
-    with pytest.raises(ValueError, match=r"ages are \(0, 50\).*at most the run's 40 steps"):
-        VarianceStudy(ages=(0, 50))
-
-
-def test_its_page_has_all_sections(tmp_path):
+def test_its_page_has_all_sections(tmp_path, unrendered):
     study = VarianceStudy()
     cells = [cell for stage in study.stages() for cell in stage([])]
     check_honest(cells, quick=False)
@@ -140,6 +106,6 @@ def test_its_page_has_all_sections(tmp_path):
     assert {cell.config.train.optimizer.learning_rate for cell in cells[5:]} == set(study.rates)
     rows = [row_of(cell) for cell in cells]
     text = write_page(study, rows, [], tmp_path, command=study.command).read_text()
-    for heading in ("Formulas beside draws", "Where to truncate", "What v costs"):
+    for heading in ("Formulas beside draws", "Where to truncate"):
         assert f"<h2>{heading}" in text
     write_page(study, [], [], tmp_path, command=study.command)

@@ -2,8 +2,8 @@
 
 `python -m tests.learner.mesh_worker CASE ...` prints one JSON object by case. A case is
 "data,fsdp,tensor,microbatches", with ",r" behind it for adapters of that rank alone and "packed:"
-before it for packed batches ("cut:" for ones cut by tokens), or "copied".
-With --rank, this is one of two processes of a job.
+before it for packed batches ("cut:" for ones cut by tokens), or "copied". Padded batches go
+through the accelerated kernels, the device beside them through the plain ones.
 """
 
 import argparse
@@ -16,9 +16,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from ogrpo.batch import Batch
-from ogrpo.config.update import Lora, Mesh
+from ogrpo.config.update import Kernels, Lora, Mesh
 from ogrpo.learner import sharding
 from ogrpo.learner.checkpoint import Checkpoints
+from ogrpo.learner.examine import TokenFindings, make_tokens
 from ogrpo.learner.state import TrainState, adam, hypers
 from ogrpo.loop import Packer
 from ogrpo.loop.batches import make_batch as make_batch_of
@@ -26,12 +27,12 @@ from ogrpo.policy.lora import merge
 from ogrpo.policy.params import param_axes
 from ogrpo.setup.devices import make_devices, state_layout, ways
 from ogrpo.setup.presets import main_study
-from tests.learner.toy import make_recipe
+from tests.learner.toy import KNOBS, make_recipe
 from tests.policy.tiny import make_config, make_params
 
 CONFIG = make_config("Qwen2", vocab_size=16)
+GIVEN = hypers(1e-2, 0.9, KNOBS)
 OPTIMIZER = adam(b1=0.9, b2=0.98, eps=1e-8, weight_decay=0.01, max_grad_norm=1.0)
-KNOBS = {"eps_low": 0.2, "eps_high": 0.3, "beta": 0.1}
 
 
 def make_batch(n: int = 16, g: int = 3, p: int = 4, t: int = 3) -> Batch:
@@ -64,9 +65,8 @@ def packed_batch(microbatches: int, together: int, tokens: int | None) -> Batch:
 
 def two_updates(update, state: TrainState, batch: Batch) -> tuple[TrainState, dict]:
     """The second update has moments to start from."""
-    given = hypers(1e-2, 0.9, KNOBS)
-    state, _ = update(state, batch, given)
-    return update(state, batch, given)
+    state, _ = update(state, batch, GIVEN)
+    return update(state, batch, GIVEN)
 
 
 @cache
@@ -83,7 +83,8 @@ def on_one_device(lora: Lora) -> tuple[TrainState, TrainState, dict]:
 def on_mesh(
     sizes: dict[str, int], microbatches: int, lora: Lora, *, packed: bool, tokens: int | None
 ) -> dict:
-    config = main_study(mesh=Mesh(**sizes), lora=lora)
+    kernels = Kernels() if packed else Kernels(log_probs="chunked", attention="blocked")
+    config = main_study(mesh=Mesh(**sizes), lora=lora, kernels=kernels)
     devices = make_devices(config, CONFIG, OPTIMIZER, ())
     to, together = state_layout(config, CONFIG, OPTIMIZER), ways(config)
     batch = packed_batch(microbatches, together, tokens) if packed else make_batch()
@@ -92,19 +93,27 @@ def on_mesh(
     )
     state = devices.init(devices.place_params(make_params(CONFIG)))
     update = devices.make_update(recipe)
+    seen = jax.device_get(devices.make_tokens(recipe)(state, batch, GIVEN))
     state, metrics = two_updates(update, state, batch)
     repeat = jax.jit(lambda tree: tree, out_shardings=to.everywhere)
     whole, metrics = jax.device_get(repeat(state)), jax.device_get(metrics)
     broken = batch._replace(rewards=jnp.asarray(batch.rewards).at[2, 0].set(jnp.inf))
-    state, told = update(state, broken, hypers(1e-2, 0.9, KNOBS))
+    state, told = update(state, broken, GIVEN)
     return {
         "skipped": float(told["skipped"]),
         "untouched": same_bits(jax.device_get(repeat(state)), whole),
-        **(compare(lora, whole, metrics) if jax.process_index() == 0 else {}),
+        **compare(lora, whole, metrics),
+        "tokens": largest(*jax.tree.map(np.float32, (seen, tokens_on_one_device(lora, batch)))),
         "bytes": sharding.bytes_per_device((state.whole(), state.opt_state)),
-        **(merged_alike(state, whole, to.mesh) if jax.process_count() == 1 else {}),
+        **merged_alike(state, whole, to.mesh),
         "kept": kept(state, to),
     }
+
+
+def tokens_on_one_device(lora: Lora, batch: Batch) -> TokenFindings:
+    devices = make_devices(main_study(lora=lora), CONFIG, OPTIMIZER, ())
+    tokens, begun = make_tokens(make_recipe(policy_fn=devices.policy_fn)), on_one_device(lora)[0]
+    return jax.device_get(tokens(begun, batch._replace(packing=None), GIVEN))
 
 
 def merged_alike(state: TrainState, whole: TrainState, mesh: jax.sharding.Mesh) -> dict:
@@ -172,11 +181,6 @@ def placed(state: TrainState, places: TrainState) -> TrainState:
     )
 
 
-def join(port: int, rank: int) -> None:
-    jax.config.update("jax_cpu_collectives_implementation", "gloo")
-    jax.distributed.initialize(f"127.0.0.1:{port}", num_processes=2, process_id=rank)
-
-
 def carry_out(case: str) -> dict:
     if case == "copied":
         return copied()
@@ -191,12 +195,8 @@ def carry_out(case: str) -> dict:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     parser.add_argument("cases", nargs="+")
-    parser.add_argument("--port", type=int)
-    parser.add_argument("--rank", type=int)
     asked = parser.parse_args()
     jax.config.update("jax_numpy_dtype_promotion", "strict")
     jax.config.update("jax_numpy_rank_promotion", "raise")
-    if asked.rank is not None:
-        join(asked.port, asked.rank)
     for case in asked.cases:
         print(json.dumps({"case": case, **carry_out(case)}), flush=True)

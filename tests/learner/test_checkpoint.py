@@ -7,7 +7,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-import orbax.checkpoint as ocp
 import pytest
 
 from ogrpo.learner.checkpoint import CheckpointError, Checkpoints
@@ -118,30 +117,9 @@ def test_a_manifest_that_is_none_is_damage(tmp_path, text):
         assert "manifest.json" in str(checkpoints.damage(3))
 
 
-def test_a_checkpoint_of_before_manifests_is_read_unchecked(tmp_path):
-    options = ocp.CheckpointManagerOptions(enable_async_checkpointing=False)
-    handlers = {"arrays": ocp.StandardCheckpointHandler(), "progress": ocp.JsonCheckpointHandler()}
-    with ocp.CheckpointManager(tmp_path, options=options, item_handlers=handlers) as manager:
-        what = {
-            "arrays": ocp.args.StandardSave(VALUES),
-            "progress": ocp.args.JsonSave({"step": 7}),
-        }
-        manager.save(7, args=ocp.args.Composite(**what))
-    with Checkpoints(tmp_path, keep=1) as checkpoints:
-        assert checkpoints.latest == 7
-        assert checkpoints.damage(7) is None
-        assert not checkpoints.is_checked(7)
-        arrays, progress = checkpoints.restore(7, VALUES)
-        jax.tree.map(np.testing.assert_array_equal, arrays, VALUES)
-        assert progress == {"step": 7}
-        checkpoints.save(8, VALUES, {})
-        assert checkpoints.steps == [8]
-        assert checkpoints.is_checked(8)
-
-
 def test_what_a_killed_process_left_is_no_checkpoint_and_is_cleared_away(tmp_path):
     saved(tmp_path, 1, 2)
-    for name in (".writing-3", ".deleting-1", "4.orbax-checkpoint-tmp-17"):
+    for name in (".writing-3", ".deleting-1"):
         shutil.copytree(tmp_path / "2", tmp_path / name)
     with Checkpoints(tmp_path, keep=2) as checkpoints:
         assert checkpoints.steps == [1, 2]
@@ -169,7 +147,12 @@ def test_a_checkpoint_is_set_aside_whole(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "name", ["a[b]c", "[", "a*b", "a?b", "a b", "ünï", "a{b}", "back\\slash", "%20"]
+    "name",
+    [
+        "a[b]c",
+        "a*b",
+        "ünï",
+    ],
 )
 def test_any_path_holds_checkpoints(tmp_path, name):
     folder = tmp_path / name / "checkpoints"

@@ -10,8 +10,6 @@ import pytest
 from ogrpo.learner import sharding
 from ogrpo.learner.checkpoint import Checkpoints
 from ogrpo.learner.state import adam, guarded, init_state
-from ogrpo.policy.config import SHAPES
-from ogrpo.policy.decoder import param_shapes
 from ogrpo.policy.params import param_axes
 from tests.policy.tiny import make_config, make_params
 
@@ -65,23 +63,6 @@ def test_they_are_adams_but_for_rounding_where_nothing_is_lost(moments):
         directions(moments, steady), directions("full", steady), strict=True
     ):
         jax.tree.map(partial(np.testing.assert_allclose, rtol=0.01), found, expected)
-
-
-def test_the_whole_moments_are_optaxs_adam():
-    assert jax.tree.structure(make().init(gradients()[0])) == jax.tree.structure(
-        make(moments="full").init(gradients()[0])
-    )
-
-
-def bytes_a_weight(moments, dtype=jnp.float32):
-    shapes = jax.tree.map(lambda x: x.update(dtype=dtype), param_shapes(SHAPES["qwen2.5-0.5b"]))
-    state = jax.eval_shape(make(moments=moments).init, shapes)
-    weights = sum(leaf.size for leaf in jax.tree.leaves(shapes))
-    return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(state)) / weights
-
-
-def test_what_they_hold_of_each_weight():
-    assert [round(bytes_a_weight(kind), 2) for kind in KINDS] == [8.0, 6.0, 2.01]
 
 
 @pytest.mark.parametrize("moments", KINDS)

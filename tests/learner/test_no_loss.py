@@ -21,10 +21,9 @@ from ogrpo.loop.batches import to_device
 from ogrpo.setup.devices import make_policy_fn
 from tests.learner import toy
 from tests.learner.test_packed_update import make_groups
-from tests.learner.toy import GRADIENT, make_recipe
+from tests.learner.toy import GRADIENT, KNOBS, make_recipe
 from tests.policy.tiny import make_config, make_params
 
-KNOBS = {"eps_low": 0.2, "eps_high": 0.3, "beta": 0.1}
 REGION = partial(dual_penalty, delta=0.01, rate=0.5, initial=0.25)
 CUTS = {
     "plain": {},
@@ -94,6 +93,19 @@ def test_packed_batches_without_loss_move_nothing(skip):
         jax.tree.map(np.testing.assert_array_equal, after.params, first)
 
 
+UNLIKE = (
+    "off_policy_grpo",
+    "gspo",
+    "ppo",
+    "dpo",
+    "opmd_pairwise",
+    "m2po",
+    "clip_cov",
+    "grpo_process",
+)
+"""By token, by completion, with a critic, by pair, by group, over the batch, with lots, by step."""
+
+
 def valued_policy_fn(params, batch, temperature):
     """The toy's, with values for those who have a critic."""
     told = toy.policy_fn(params, batch, temperature)
@@ -101,7 +113,7 @@ def valued_policy_fn(params, batch, temperature):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ALGORITHMS)
+@pytest.mark.parametrize("name", UNLIKE)
 def test_a_batch_without_loss_moves_no_algorithm(name):
     chosen = ALGORITHMS[name]
     values = {"length": 6.0} if "length" in chosen.knobs else {}

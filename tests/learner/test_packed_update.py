@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ogrpo.batch import Batch, take
+from ogrpo.batch import Batch
 from ogrpo.core import aggregate
 from ogrpo.core.aggregate import AGGREGATIONS
 from ogrpo.core.algorithms import ALGORITHMS
@@ -21,13 +21,12 @@ from ogrpo.learner.update import gradient, join_frozen, make_step, make_update, 
 from ogrpo.loop import Packer
 from ogrpo.loop.batches import make_batch, to_device
 from ogrpo.setup.devices import make_policy_fn
-from tests.learner.toy import GRADIENT, make_recipe
+from tests.learner.toy import GRADIENT, KNOBS, make_recipe
 from tests.learner.toy import make_params as toy_params
 from tests.policy.tiny import make_config, make_params
 
 pytestmark = pytest.mark.slow
 
-KNOBS = {"eps_low": 0.2, "eps_high": 0.3, "beta": 0.1}
 CONFIG = make_config()
 N, G, P, T = 4, 3, 5, 6
 LEAST = P + T
@@ -124,42 +123,6 @@ def small_ids(groups):
     )
 
 
-def test_a_batch_of_silent_groups_alone_changes_nothing():
-    groups = small_ids(make_groups())
-    equal = groups._replace(rewards=0 * groups.rewards)
-    made = make_batch(equal, Packer(2, True), for_update=True)
-    assert made.shape is not None
-    assert (made.shape.predictors, made.shape.others) == (1, 4)  # the lowest rungs
-    recipe = make_recipe(packed=True, skip_zero_variance=True)
-    state, metrics = make_update(GRADIENT, recipe)(
-        init_state(toy_params(), optax.identity()), made.batch, hypers(0.1, 0.7, KNOBS)
-    )
-    check_equal(state.params, toy_params(), atol=0)
-    assert all(np.isfinite(value) for value in metrics.values())
-    assert metrics["ess"] == metrics["zero_variance"] == 1
-
-
-def test_groups_are_left_out_of_updates_alone():
-    left, kept = (
-        make_batch(make_groups(), Packer(1, True), for_update=wanted) for wanted in (True, False)
-    )
-    assert left.shape is not None
-    assert kept.shape is not None
-    assert left.shape.tokens < kept.shape.tokens
-    assert left.shape.groups < kept.shape.groups == N
-
-
-def test_what_a_batch_was_made_from_is_in_its_order():
-    groups = make_groups(n=8)
-    made = make_batch(groups, Packer(4, False), for_update=True)
-    order = made.batch.policy_versions[:, 0] // G
-    assert sorted(order) == list(range(8))
-    assert list(order) != sorted(order)
-    jax.tree.map(
-        np.testing.assert_array_equal, made.batch._replace(packing=None), take(groups, order)
-    )
-
-
 def test_the_noise_of_a_gradient_is_measured_on_the_padded_batch():
     groups, noise = make_groups(), []
     for packer in (None, Packer(1, False)):
@@ -178,23 +141,10 @@ def test_a_program_for_each_shape_and_no_more():
         groups = make_groups(seed, n=16)
         made = make_batch(small_ids(groups), Packer(1, False), for_update=True)
         shapes.add(made.shape)
-        state, _ = update(state, to_device(made.batch), hypers(0.1, 0.7, KNOBS))
-    assert jitted._cache_size() == len(shapes)
+        if seed < 20:
+            state, _ = update(state, to_device(made.batch), hypers(0.1, 0.7, KNOBS))
+            assert jitted._cache_size() == len(shapes)
     assert len(shapes) <= 16
-
-
-@pytest.mark.parametrize("packed", [False, True])
-def test_recipe_and_batch_must_agree_on_packing(packed):
-    made = make_batch(make_groups(), None if packed else Packer(1, False), for_update=True)
-    step = make_step(GRADIENT, make_recipe(packed=packed))
-    with pytest.raises(ValueError, match=f"packed is {packed}.*has {'no' if packed else 'a'} pack"):
-        step(init_state(toy_params(), optax.identity()), made.batch, hypers(0.1, 0.7, KNOBS))
-
-
-def test_groups_are_left_out_of_packed_batches_without_microbatches():
-    make_step(GRADIENT, make_recipe(packed=True, skip_zero_variance=True))
-    with pytest.raises(ValueError, match=r"more than one microbatch.* 1, or packed batches"):
-        make_step(GRADIENT, make_recipe(skip_zero_variance=True))
 
 
 lengths = st.lists(st.integers(0, 12), min_size=15, max_size=15).map(

@@ -7,13 +7,11 @@ import pytest
 from ogrpo.learner.state import hypers, init_state
 from ogrpo.learner.update import compute_in, make_update
 from ogrpo.setup.devices import make_policy_fn
-from tests.learner.toy import GRADIENT, make_batch, make_recipe, policy_fn
+from tests.learner.toy import GRADIENT, KNOBS, make_batch, make_recipe, policy_fn
 from tests.learner.toy import make_params as make_table
 from tests.policy.tiny import make_config, make_params
 
 pytestmark = pytest.mark.slow
-
-KNOBS = {"eps_low": 0.2, "eps_high": 0.3, "beta": 0.1}
 
 
 def table_policy(params, batch, temperature):
@@ -54,8 +52,3 @@ def test_steps_too_small_for_bfloat16_add_up():
     assert np.any(often.astype(jnp.bfloat16) != coarse["table"])
     without_master = descend(table_policy, coarse, rate, 500)["table"]
     np.testing.assert_array_equal(without_master, coarse["table"])
-
-
-def test_computing_in_the_parameters_own_dtype_changes_nothing():
-    same = descend(compute_in(table_policy, jnp.float32), make_table(), 0.1)
-    np.testing.assert_array_equal(same["table"], descend(policy_fn, make_table(), 0.1)["table"])

@@ -13,9 +13,8 @@ from ogrpo.learner import state as learner_state
 from ogrpo.learner.state import Direction, adam, hypers, init_state
 from ogrpo.learner.update import make_step, make_update, split_frozen, weigh
 from tests.learner import test_frozen, toy
-from tests.learner.toy import make_batch, make_params, make_recipe
+from tests.learner.toy import KNOBS, make_batch, make_params, make_recipe
 
-KNOBS = {"eps_low": 0.2, "eps_high": 0.3, "beta": 0.1}
 ADAM = adam(b1=0.9, b2=0.98, eps=1e-8, weight_decay=0.01, max_grad_norm=1.0)
 REGION = partial(dual_penalty, delta=0.01, rate=0.5, initial=0.25)
 SHAPES = {

@@ -6,21 +6,13 @@ import numpy as np
 import optax
 import pytest
 
-from ogrpo.core import aggregate
 from ogrpo.core.trust_region import adaptive_clip, dual_penalty
 from ogrpo.learner.metrics import head_norm
 from ogrpo.learner.state import adam, hypers, init_state
 from ogrpo.learner.update import gradient, make_update, weigh
-from tests.learner.toy import GRADIENT, make_batch, make_params, make_recipe
+from tests.learner.toy import KNOBS, TOTALS, make_batch, make_params, make_recipe, updated
 
-KNOBS = {"eps_low": 0.2, "eps_high": 0.3, "beta": 0.1}
-TOTALS = {
-    "token": aggregate.token_total,
-    "sequence": aggregate.sequence_total,
-    "sequence_sum": aggregate.sequence_sum_total,
-    "fixed_length": partial(aggregate.fixed_length_total, length=7),
-    "group": aggregate.group_total,
-}
+GIVEN = hypers(1.0, 1.0, KNOBS)
 
 
 def numpy_loss(table, batch, knobs, *, temperature=1.0, drop=True):
@@ -56,18 +48,14 @@ def test_loss_is_that_of_a_formula_written_with_loops(temperature):
     expected = numpy_loss(
         np.asarray(params["table"], np.float64), batch, KNOBS, temperature=temperature
     )
-    update = make_update(GRADIENT, make_recipe())
-    _, metrics = update(
-        init_state(params, optax.identity()), batch, hypers(0.1, temperature, KNOBS)
-    )
+    _, metrics = updated(batch, hypers(0.1, temperature, KNOBS))
     np.testing.assert_allclose(metrics["loss"], expected, rtol=2e-6)
 
 
 def test_gradient_step_descends_the_loss_written_with_loops():
     batch, params = make_batch(), make_params()
     table, rate, step = np.asarray(params["table"], np.float64), 0.5, 1e-5
-    update = make_update(GRADIENT, make_recipe())
-    after, _ = update(init_state(params, optax.identity()), batch, hypers(rate, 1.0, KNOBS))
+    after, _ = updated(batch, hypers(rate, 1.0, KNOBS))
     moved = (table - np.asarray(after.params["table"], np.float64)) / rate
     for place in np.ndindex(table.shape):
         bump = np.zeros_like(table)
@@ -76,24 +64,16 @@ def test_gradient_step_descends_the_loss_written_with_loops():
         np.testing.assert_allclose(moved[place], (up - down) / (2 * step), rtol=2e-3, atol=2e-6)
 
 
-# Pairwise: each reduction with each number of microbatches and each normaliser, and these two.
+# Each reduction, with numbers of microbatches and normalisers in turn.
 @pytest.mark.parametrize(
     ("total", "microbatches", "count_masked"),
-    [
-        (total, (2, 4)[(place + masked) % 2], bool(masked))
-        for place, total in enumerate(TOTALS)
-        for masked in range(2)
-    ],
+    [(total, (2, 4)[n // 2 % 2], bool(n % 2)) for n, total in enumerate(TOTALS)],
 )
 def test_microbatches_add_up_to_the_full_batch(total, microbatches, count_masked):
-    batch, given = make_batch(), hypers(1.0, 1.0, KNOBS)
-
-    def after(parts):
-        recipe = make_recipe(reduction=TOTALS[total], microbatches=parts, count_masked=count_masked)
-        update = make_update(GRADIENT, recipe)
-        return update(init_state(make_params(), optax.identity()), batch, given)
-
-    (whole, whole_metrics), (cut, cut_metrics) = after(1), after(microbatches)
+    (whole, whole_metrics), (cut, cut_metrics) = (
+        updated(reduction=TOTALS[total], microbatches=parts, count_masked=count_masked)
+        for parts in (1, microbatches)
+    )
     np.testing.assert_allclose(whole.params["table"], cut.params["table"], atol=1e-6)
     for name, value in whole_metrics.items():
         np.testing.assert_allclose(cut_metrics[name], value, rtol=1e-5, atol=1e-6, err_msg=name)
@@ -117,14 +97,14 @@ def test_changing_a_hyper_parameter_does_not_recompile():
 
 
 def test_groups_without_variance_carry_no_loss_and_no_kl():
-    batch, given = make_batch(), hypers(1.0, 1.0, KNOBS)
-    weighed = weigh(batch, make_recipe(), given)
+    batch = make_batch()
+    weighed = weigh(batch, make_recipe(), GIVEN)
     assert not np.any(weighed.mask[0])
     np.testing.assert_array_equal(weighed.mask[1], batch.completion_mask[1])
     doubled = batch._replace(ref_log_probs=batch.ref_log_probs.at[0].add(1.0))
 
     def of(recipe):
-        return jax.jit(lambda b: gradient(make_params(), weigh(b, recipe, given), given, recipe)[0])
+        return jax.jit(lambda b: gradient(make_params(), weigh(b, recipe, GIVEN), GIVEN, recipe)[0])
 
     masked = of(make_recipe())
     grads = [masked(b)["table"] for b in (batch, doubled)]
@@ -134,46 +114,15 @@ def test_groups_without_variance_carry_no_loss_and_no_kl():
     assert np.abs(np.asarray(unmasked - grads[0])).max() > 1e-3
 
 
-def test_count_masked_chooses_the_normaliser():
-    batch, given = make_batch(), hypers(1.0, 1.0, KNOBS)
-    zero = float(np.mean(np.ptp(np.asarray(batch.rewards), axis=1) == 0))
-
-    def loss(count_masked):
-        update = make_update(GRADIENT, make_recipe(count_masked=count_masked))
-        return float(update(init_state(make_params(), optax.identity()), batch, given)[1]["loss"])
-
-    assert 0 < zero < 1
-    np.testing.assert_allclose(loss(True), loss(False) * (1 - zero), rtol=1e-5)
-
-
-def test_without_proximal_and_reference_the_policy_itself_stands_in():
-    batch, params = make_batch(), make_params()
-    own = make_recipe().policy_fn(params, batch, jnp.float32(1.0)).log_probs
-    given = hypers(1.0, 1.0, KNOBS)
-    update = make_update(GRADIENT, make_recipe())
-
-    def step(**fields):
-        chosen = batch._replace(**fields)
-        return update(init_state(make_params(), optax.identity()), chosen, given)
-
-    implicit = step(proximal_log_probs=None, ref_log_probs=None)
-    explicit = step(proximal_log_probs=own, ref_log_probs=own)
-    np.testing.assert_allclose(implicit[0].params["table"], explicit[0].params["table"], atol=1e-7)
-    np.testing.assert_allclose(implicit[1]["kl/pi_ref"], 0.0, atol=1e-7)
-
-
 def test_padding_is_not_read():
-    batch, given = make_batch(), hypers(1.0, 1.0, KNOBS)
+    batch = make_batch()
     noise = jnp.where(batch.completion_mask, 0.0, 50.0)
     noisy = batch._replace(
         behavior_log_probs=batch.behavior_log_probs + noise,
         proximal_log_probs=batch.proximal_log_probs - noise,
         ref_log_probs=batch.ref_log_probs + noise,
     )
-    update = make_update(GRADIENT, make_recipe())
-    results = [
-        update(init_state(make_params(), optax.identity()), b, given) for b in (batch, noisy)
-    ]
+    results = [updated(b) for b in (batch, noisy)]
     np.testing.assert_array_equal(*(np.asarray(state.params["table"]) for state, _ in results))
     assert jax.tree.all(jax.tree.map(jnp.array_equal, results[0][1], results[1][1]))
 
@@ -181,7 +130,7 @@ def test_padding_is_not_read():
 def test_adam_is_optax_adamw():
     batch, given = make_batch(), hypers(0.01, 1.0, KNOBS)
     ours = adam(b1=0.9, b2=0.98, eps=1e-8, weight_decay=0.1, max_grad_norm=0.05)
-    state, _ = make_update(ours, make_recipe())(init_state(make_params(), ours), batch, given)
+    state, _ = updated(batch, given, optimizer=ours)
     params = make_params()
     grads, evidence = gradient(params, weigh(batch, make_recipe(), given), given, make_recipe())
     grads = jax.tree.map(lambda g: g / evidence.total.count, grads)
@@ -196,13 +145,12 @@ def test_adam_is_optax_adamw():
 
 
 def test_metrics_say_how_far_the_data_is():
-    batch, params = make_batch(), make_params()
-    update = make_update(GRADIENT, make_recipe())
-    output = make_recipe().policy_fn(params, batch, jnp.float32(1.0))
+    batch = make_batch()
+    output = make_recipe().policy_fn(make_params(), batch, jnp.float32(1.0))
     mask = np.asarray(batch.completion_mask)
     log_ratio = np.asarray(output.log_probs - batch.behavior_log_probs)[mask]
     ratio = np.exp(log_ratio)
-    _, metrics = update(init_state(params, optax.identity()), batch, hypers(1.0, 1.0, KNOBS))
+    _, metrics = updated(batch)
     np.testing.assert_allclose(
         metrics["ess"], ratio.sum() ** 2 / (ratio**2).sum() / ratio.size, rtol=1e-5
     )
@@ -212,12 +160,6 @@ def test_metrics_say_how_far_the_data_is():
         metrics["entropy"], np.asarray(output.entropy)[mask].mean(), rtol=1e-5
     )
     assert metrics["clipped"] == metrics["clipped/low"] + metrics["clipped/high"] > 0
-
-
-def updated(recipe, optimizer=None, batch=None, region=()):
-    optimizer = optimizer or GRADIENT
-    state = init_state(make_params(), optimizer, region=region)
-    return make_update(optimizer, recipe)(state, batch or make_batch(), hypers(1.0, 1.0, KNOBS))
 
 
 @pytest.mark.parametrize(
@@ -240,9 +182,9 @@ def test_groups_without_variance_are_not_computed_and_the_update_stays_the_same(
         return output._replace(log_probs=output.log_probs * broken)
 
     changes = {"reduction": TOTALS[total], "count_masked": count_masked}
-    whole, _ = updated(make_recipe(**changes), batch=poisoned)
-    skip = make_recipe(**changes, policy_fn=policy_fn, microbatches=3, skip_zero_variance=True)
-    skipped, metrics = updated(skip, batch=poisoned)
+    whole, _ = updated(poisoned, **changes)
+    skip = {"policy_fn": policy_fn, "microbatches": 3, "skip_zero_variance": True}
+    skipped, metrics = updated(poisoned, **changes, **skip)
     np.testing.assert_allclose(skipped.params["table"], whole.params["table"], atol=1e-6)
     assert all(np.isfinite(value) for value in metrics.values())
     np.testing.assert_allclose(metrics["zero_variance"], 4 / 6, rtol=1e-6)
@@ -250,7 +192,7 @@ def test_groups_without_variance_are_not_computed_and_the_update_stays_the_same(
 
 def test_a_batch_of_silent_groups_alone_moves_nothing_and_raises_no_alarm():
     batch = make_batch()._replace(rewards=jnp.ones((4, 3)))
-    after, metrics = updated(make_recipe(microbatches=2, skip_zero_variance=True), batch=batch)
+    after, metrics = updated(batch, microbatches=2, skip_zero_variance=True)
     np.testing.assert_array_equal(after.params["table"], make_params()["table"])
     assert all(np.isfinite(value) for value in metrics.values())
     neutral = {"ess": 1, "ess/sequence": 1, "ratio/tail": 1, "chi_square": 0, "kl/pi_mu": 0}
@@ -260,24 +202,22 @@ def test_a_batch_of_silent_groups_alone_moves_nothing_and_raises_no_alarm():
 @pytest.mark.parametrize("skip", [False, True])
 def test_a_trust_region_is_measured_on_the_tokens_that_carry_loss(skip):
     region_fn = partial(dual_penalty, delta=0.01, rate=0.5, initial=0.25)
-    recipe = make_recipe(region_fn=region_fn, microbatches=2, skip_zero_variance=skip)
-    after, _ = updated(recipe, region=jnp.float32(0.25))
-    whole, _ = updated(make_recipe(region_fn=region_fn), region=jnp.float32(0.25))
+    of = {"region_fn": region_fn, "region": 0.25}
+    after, _ = updated(**of, microbatches=2, skip_zero_variance=skip)
+    whole, _ = updated(**of)
     np.testing.assert_allclose(after.region, whole.region, rtol=1e-6)
 
 
 @pytest.mark.parametrize("changes", [{"microbatches": 1}, {"mask_zero_variance": False}])
 def test_skipping_what_cannot_be_skipped_is_refused(changes):
-    recipe = make_recipe(**{"microbatches": 2, "skip_zero_variance": True, **changes})
     with pytest.raises(ValueError, match="skip_zero_variance"):
-        make_update(GRADIENT, recipe)
+        updated(**{"microbatches": 2, "skip_zero_variance": True, **changes})
 
 
 def test_a_dual_variable_rises_while_the_policy_is_too_far_away():
     region_fn = partial(dual_penalty, delta=0.01, rate=0.5, initial=0.25)
-    recipe = make_recipe(region_fn=region_fn, mask_zero_variance=False)
-    plain, metrics = updated(make_recipe(mask_zero_variance=False))
-    after, penalised = updated(recipe, region=jnp.float32(0.25))
+    plain, metrics = updated(mask_zero_variance=False)
+    after, penalised = updated(region_fn=region_fn, region=0.25, mask_zero_variance=False)
     expected = 0.25 + 0.5 * (float(metrics["kl/pi_mu"]) - 0.01)
     np.testing.assert_allclose(after.region, expected, rtol=1e-5)
     assert expected > 0.25
@@ -290,12 +230,9 @@ def test_the_trust_regions_clip_takes_the_place_of_the_given_one():
     region_fn = partial(
         adaptive_clip, target=0.0, rate=0.1, initial=0.05, smallest=0.01, largest=0.5
     )
-    after, _ = updated(make_recipe(region_fn=region_fn), region=jnp.float32(0.05))
+    after, _ = updated(region_fn=region_fn, region=0.05)
     narrow = {**KNOBS, "eps_low": 0.05, "eps_high": 0.05}
-    update = make_update(GRADIENT, make_recipe())
-    expected, _ = update(
-        init_state(make_params(), optax.identity()), make_batch(), hypers(1.0, 1.0, narrow)
-    )
+    expected, _ = updated(given=hypers(1.0, 1.0, narrow))
     np.testing.assert_allclose(after.params["table"], expected.params["table"], atol=1e-6)
     np.testing.assert_allclose(after.region, 0.05 * np.exp(-0.1), rtol=1e-6)
 

@@ -11,9 +11,9 @@ import pytest
 from ogrpo.learner.examine import gradient_spread, make_noise
 from ogrpo.learner.state import hypers, init_state
 from ogrpo.learner.update import gradient, weigh
-from tests.learner.toy import make_batch, make_params, make_recipe
+from tests.learner.toy import KNOBS, make_batch, make_params, make_recipe
 
-GIVEN = hypers(1.0, 1.0, {"eps_low": 0.2, "eps_high": 0.3, "beta": 0.1})
+GIVEN = hypers(1.0, 1.0, KNOBS)
 
 
 def state():

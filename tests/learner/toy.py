@@ -1,6 +1,7 @@
 """A bandit with a token axis: a policy whose log-probs are one table lookup away."""
 
 from dataclasses import replace
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -11,11 +12,19 @@ from ogrpo.batch import Batch, PolicyOutput
 from ogrpo.core import advantages, aggregate
 from ogrpo.core.algorithms import BEHAVIOR, PROXIMAL, REFERENCE, Algorithm, Knob
 from ogrpo.core.objectives import off_policy_grpo
-from ogrpo.learner.state import Direction
-from ogrpo.learner.update import Recipe
+from ogrpo.learner.state import Direction, TrainState, hypers, init_state
+from ogrpo.learner.update import Recipe, make_update
 
 V = 5
 GRADIENT = Direction(*optax.identity())
+KNOBS = {"eps_low": 0.2, "eps_high": 0.3, "beta": 0.1}
+TOTALS = {
+    "token": aggregate.token_total,
+    "sequence": aggregate.sequence_total,
+    "sequence_sum": aggregate.sequence_sum_total,
+    "fixed_length": partial(aggregate.fixed_length_total, length=7),
+    "group": aggregate.group_total,
+}
 
 
 def policy_fn(params, batch, temperature) -> PolicyOutput:
@@ -72,3 +81,13 @@ def make_recipe(*, reduction=aggregate.sequence_total, **changes) -> Recipe:
         count_masked=True,
     )
     return recipe._replace(**changes)
+
+
+def updated(
+    batch=None, given=None, *, optimizer=GRADIENT, region=None, **recipe
+) -> tuple[TrainState, dict]:
+    """The state and the metrics after one update of the toy policy."""
+    region = () if region is None else jnp.float32(region)
+    state = init_state(make_params(), optimizer, region=region)
+    given = given or hypers(1.0, 1.0, KNOBS)
+    return make_update(optimizer, make_recipe(**recipe))(state, batch or make_batch(), given)

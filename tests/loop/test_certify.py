@@ -1,10 +1,21 @@
 """The period's certificate against a policy small enough to enumerate."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from ogrpo.loop.certify import HEADROOM, certify, draw_gains
+from ogrpo.config.train import Certification
+from ogrpo.loop.certify import (
+    HEADROOM,
+    OLD,
+    RATES,
+    SHARE,
+    center_prices,
+    certify,
+    draw_gains,
+    is_settled,
+)
 
 REWARDS = np.array([0.0, 1.0, 0.0, 1.0])
 
@@ -14,15 +25,11 @@ def log_softmax(x):
     return x - np.log(np.exp(x).sum())
 
 
-def draw(rng, log_alpha, n, g):
-    """Completions of one token each, as `[N, G]` outcomes."""
-    return rng.choice(len(log_alpha), size=(n, g), p=np.exp(log_alpha))
-
-
-def gains_of(outcomes, log_old, log_new):
+def gains_of(outcomes, log_old, log_new, share=0.0):
     tokens = [jnp.asarray(table[outcomes][..., None], jnp.float32) for table in (log_new, log_old)]
     mask = jnp.ones((*outcomes.shape, 1), bool)
-    return draw_gains(*tokens, mask, jnp.asarray(REWARDS[outcomes], jnp.float32))
+    rewards = jnp.asarray(REWARDS[outcomes], jnp.float32)
+    return draw_gains(*tokens, mask, rewards, share=share)
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -33,40 +40,59 @@ def test_expected_gain_never_exceeds_the_improvement(seed):
     improvement = (np.exp(log_new) - np.exp(log_old)) @ REWARDS
     lost = np.maximum(np.exp(log_new) - (1 + HEADROOM) * np.exp(log_old), 0) @ REWARDS
     assert np.exp(log_old) @ gains == pytest.approx(improvement - lost, abs=1e-6)
+    together = np.asarray(gains_of(np.arange(4)[None], log_old, log_new, SHARE), np.float64)[0]
+    mixture = SHARE * np.exp(log_new) + (1 - SHARE) * np.exp(log_old)
+    assert mixture @ together == pytest.approx(improvement, abs=1e-6)
+    assert together.min() >= -1 - 1e-6
 
 
-def test_gain_sums_log_probs_over_the_sequence_and_stops_at_the_mask():
-    behavior = jnp.asarray([[[-1.0, -2.0, 9.0], [-0.5, 9.0, 9.0]]])
-    new = jnp.asarray([[[-1.5, -2.5, -9.0], [-0.2, -9.0, -9.0]]])
-    mask = jnp.asarray([[[True, True, False], [True, False, False]]])
-    gains = draw_gains(new, behavior, mask, jnp.ones((1, 2)))
-    np.testing.assert_allclose(gains, np.exp([[-1.0, 0.3]]) - 1, rtol=1e-5)
+def test_the_unit_centre_is_free_inside_the_band_and_priced_outside_it():
+    """c a - f(c, 1, a): c = 2, a = 1 with eps_high .25 costs .75; c = .5, a = -1 with .2 costs .3."""
+    ones, mask = jnp.zeros((1, 2, 1)), jnp.ones((1, 2, 1), bool)
+    rewards, eps = jnp.array([[1.0, 0.0]]), (jnp.float32(0.2), jnp.float32(0.25))
+    for ratios, prices in (([1.2, 0.9], [0.0, 0.0]), ([2.0, 0.5], [0.75, 0.3])):
+        new = jnp.log(jnp.array(ratios))[None, :, None]
+        np.testing.assert_allclose(
+            center_prices(new, ones, mask, rewards, *eps)[0], prices, atol=1e-6
+        )
 
 
-def test_of_two_hundred_null_runs_no_more_are_certified_than_stated():
-    """No period gains, some lose; each run has ten periods of 1,280 draws, at .05 / 10 a period."""
+def test_of_two_hundred_null_runs_read_after_every_round_no_more_are_certified_than_stated():
+    """No period gains, some lose; each run has ten periods at .05 / 10, which end at a bound > 0.
+
+    A bound is above 0 where the evidence is at least ln(1/delta), here computed for all reads.
+    """
     rng = np.random.default_rng(0)
-    log_old = log_softmax([0.2, 0.0, 0.1, -0.3])
-    tables = []
+    old = np.exp(log_softmax([0.2, 0.0, 0.1, -0.3]))
+    policies, tables = [], []
     for logits in ([0.5, 0.3, -0.2, -0.6], [0.4, -0.3, 0.1, 0.3], [0.2, 0.0, 0.1, -0.3]):
         new = np.exp(log_softmax(logits))
-        excess = max(float((new - np.exp(log_old)) @ REWARDS), 0.0)
+        excess = max(float((new - old) @ REWARDS), 0.0)
         new += excess * np.where(REWARDS == 1, -0.5, 0.5)
-        assert (new - np.exp(log_old)) @ REWARDS <= 1e-12
-        tables.append(np.asarray(gains_of(np.arange(4)[None], log_old, np.log(new)))[0])
-    wrong = 0
+        assert (new - old) @ REWARDS <= 1e-12
+        policies.append(new)
+        tables.append(np.asarray(gains_of(np.arange(4)[None], np.log(old), np.log(new), SHARE))[0])
+    rates, wrong = np.array(RATES), 0
     for run in range(200):
-        counts = rng.multinomial(1280, np.exp(log_old), size=10)
-        drawn = [np.repeat(tables[(run + n) % 3], row) for n, row in enumerate(counts)]
-        wrong += any(float(certify(gains, 0.05 / 10).bound) > 0 for gains in drawn)
+        evidence = []
+        for period in range(10):
+            new, table = policies[(run + period) % 3], tables[(run + period) % 3]
+            drawn = rng.multinomial(OLD * 128, old, size=5) + rng.multinomial(128, new, size=5)
+            drawn = drawn.cumsum(axis=0)
+            won = np.log1p(rates[:, None] * table) @ drawn.T
+            evidence.append(np.logaddexp.reduce(won, axis=0) - np.log(len(rates)))
+        wrong += (np.array(evidence) >= np.log(10 / 0.05)).any()
+    last = certify(np.repeat(table, drawn[-1]), 0.05)
+    assert float(last.evidence) == pytest.approx(evidence[-1][-1], abs=1e-6)
     assert wrong <= 10
 
 
-def test_a_clear_improvement_is_certified_forwards():
-    rng = np.random.default_rng(0)
-    log_old, log_new = log_softmax([1.0, 0.0, 1.0, 0.0]), log_softmax([0.3, 0.5, 0.3, 0.5])
-    gains = gains_of(draw(rng, log_old, 160, 8), log_old, log_new)
-    found = certify(np.asarray(gains).ravel(), 0.05)
-    improvement = (np.exp(log_new) - np.exp(log_old)) @ REWARDS
-    assert 0 < float(found.bound) < improvement
-    assert float(found.evidence) > np.log(20)
+def test_draws_are_settled_where_they_certify_or_have_little_hope():
+    """Read as the loop does, without double precision around it."""
+    terms = Certification(delta=0.05, completions=1920)
+    noise = np.tile([-0.3, 0.3], 192)
+    with jax.enable_x64(False):
+        assert is_settled(noise + 0.2, terms)
+        assert not is_settled(noise + 0.03, terms)
+        assert is_settled(noise - 0.03, terms)
+    assert not is_settled(np.empty(0), terms)

@@ -1,24 +1,25 @@
 """Credit that needs no siblings, or differs between tokens, through the trainer."""
 
-import json
 from contextlib import closing
 from dataclasses import replace
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from ogrpo.batch import tokens_only
-from ogrpo.config.method import check
-from ogrpo.config.schedule import Schedule
-from ogrpo.config.train import Data, Replay, Rollout, TrainConfig
+from ogrpo.config.train import Certification, Data, Replay, Rollout
 from ogrpo.config.update import Optimizer, Override
 from ogrpo.core.advantages import RunningMean
-from ogrpo.loop import advance, make_collector, resume
+from ogrpo.learner.checkpoint import Checkpoints
+from ogrpo.loop import first_arrays, make_collector, resume
+from ogrpo.loop.collect import insert, take
+from ogrpo.loop.evaluate import evaluate
+from ogrpo.loop.learn import score
 from ogrpo.setup.prepare import prepare
 from ogrpo.setup.presets import main_study
-from ogrpo.setup.sources import check_sources
-from tests.loop.test_loop import Run, equal, schedule
-from tests.loop.walk import SUMS
+from tests.loop.test_loop import Run, deterministic, equal, schedule
 
 pytestmark = pytest.mark.slow
 
@@ -40,19 +41,77 @@ def test_a_running_baseline_is_the_mean_reward_of_the_steps_before(single):
     assert len(set(seen)) > 1
 
 
-def test_a_resumed_run_knows_its_running_baseline(single):
-    state = replace(single.start(), baseline=RunningMean(0.25, 0.5))
-    progress = json.loads(json.dumps(state.progress()))
-    assert resume(state.arrays(), progress, single.parts).baseline == RunningMean(0.25, 0.5)
+@pytest.fixture(scope="module")
+def by_kind():
+    """One completion a prompt, held against those before of equal answers; larger draws; a mean."""
+    return Run(
+        algorithm="reinforce",
+        rollout=Rollout(group_size=1),
+        override=replace(RUNNING, baseline_by="answer"),
+        schedule=schedule(steps=4, draw=6, replay=2, evaluate_every=2),
+        replay=Replay(groups=12, sampler="uniform"),
+        optimizer=Optimizer(learning_rate=0.01, warmup=0, average=0.5),
+        certificate=Certification(),
+    )
 
 
-def test_an_update_is_held_against_the_baseline_of_its_state(single):
-    ends = []
-    for baseline in (RunningMean(0.0, 1.0), RunningMean(5.0, 1.0)):
-        state = replace(single.start(), baseline=baseline)
-        with make_collector(state, single.parts) as collector:
-            ends.append(advance(state, single.parts, collector)[0].train.params)
-    assert not equal(*ends)
+def test_each_kind_is_held_against_its_own_rewards_before(by_kind):
+    kinds, means = by_kind.parts.method.kinds, {}
+    assert kinds == [x.columns["answer"] for x in by_kind.prepared.task.train]
+    for _, after, _ in by_kind.steps(4):
+        held = after.buffer.sample(len(after.buffer), seed=0)
+        new = [n for n, v in enumerate(held.columns.policy_versions.ravel()) if v == after.step - 1]
+        seen = {}
+        for n in new:
+            seen.setdefault(kinds[held.problems[n]], []).append(held.columns.rewards[n, 0])
+        for kind, rewards in seen.items():
+            total, weight = means.get(kind, (0.0, 0.0))
+            means[kind] = total / 2 + np.mean(rewards) / 2, weight / 2 + 0.5
+        assert after.baselines.keys() == means.keys()
+        for kind, (total, weight) in means.items():
+            np.testing.assert_allclose(after.baselines[kind], (total / weight, weight), rtol=1e-6)
+
+
+def test_an_update_subtracts_the_mean_of_the_kind(by_kind):
+    state = by_kind.start()
+    draws = []
+    for shift in (0.0, 5.0):
+        means = {kind: RunningMean(shift, 1.0) for kind in by_kind.parts.method.kinds}
+        with make_collector(state, by_kind.parts) as collector:
+            fresh = take(by_kind.parts, collector, 0)
+        state = insert(state, fresh, by_kind.parts)
+        draw = state.buffer.sample(4, seed=0)
+        draws.append(score(replace(state, baselines=means), draw, by_kind.parts).batch.rewards)
+        state = by_kind.like().start()
+    np.testing.assert_allclose(draws[0] - draws[1], 5.0)
+
+
+def test_a_run_with_means_of_kinds_and_of_weights_resumes_to_the_same_numbers(by_kind, tmp_path):
+    whole = by_kind.like(tmp_path / "whole").turns()
+    run = by_kind.like(tmp_path / "stopped")
+    *_, (_, state, _) = run.steps(2)
+    with Checkpoints(tmp_path / "checkpoints", keep=1) as checkpoints:
+        checkpoints.save(state.step, state.arrays(), state.progress())
+        like = first_arrays(run.train_state(), run.parts)
+        again = resume(*checkpoints.restore(2, like), run.parts)
+    assert again.baselines == state.baselines
+    turns = run.turns(again)
+    assert [deterministic(r) for _, r in turns] == [deterministic(r) for _, r in whole[3:]]
+    last, other = turns[-1][0], whole[-1][0]
+    assert equal(last.average, other.average)
+    assert equal(last.train.params, other.train.params)
+    assert not equal(last.average, last.train.params)
+
+
+def test_the_mean_of_the_weights_is_what_is_evaluated(by_kind):
+    state = by_kind.start()
+    nothing = jax.tree.map(jnp.zeros_like, state.train.params)
+    others = (
+        replace(state, train=replace(state.train, params=nothing)),
+        replace(state, average=nothing),
+    )
+    same, other = (evaluate(each, by_kind.parts, None) for each in others)
+    assert evaluate(state, by_kind.parts, None) == same != other
 
 
 def test_steps_are_judged_where_their_tokens_end():
@@ -75,57 +134,3 @@ def test_steps_are_judged_where_their_tokens_end():
     assert ends == [[5, 11], [5, 6, 7], []]
     assert judged.step_rewards[0, 0, [5, 11]].tolist() == [0.5, 0.5]
     assert judged.step_rewards[0].sum(axis=-1).tolist() == [1.0, 0.5, 0.0]
-
-
-@pytest.mark.parametrize(
-    ("parts", "message"),
-    [
-        ({}, r"off_policy_grpo cannot be computed .* rollout\.group-size = 1.*leave_prompt_out"),
-        ({"algorithm": "dpo"}, r"dpo cannot be computed"),
-        (
-            {"algorithm": "raft", "replay": Replay(sampler="positives")},
-            r"replay\.sampler is positives",
-        ),
-        (
-            {"algorithm": "raft", "replay": Replay(refuse_zero_variance=True)},
-            r"replay\.refuse-zero-variance is True.* compares",
-        ),
-        (
-            {
-                "algorithm": "raft",
-                "optimizer": Optimizer(batching="packed", skip_zero_variance=True),
-                "override": Override(mask_zero_variance=True),
-            },
-            r"override\.mask-zero-variance",
-        ),
-    ],
-)
-def test_what_compares_siblings_is_refused_where_there_is_none(parts, message):
-    with pytest.raises(ValueError, match=message):
-        check(main_study(rollout=Rollout(group_size=1), **parts))
-
-
-def test_a_prompt_cannot_be_left_out_where_it_is_the_only_one():
-    config = main_study(override=Override(advantage="leave_prompt_out"))
-    check(config)
-    with pytest.raises(ValueError, match=r"schedule\.prompts = 1 "):
-        check(replace(config, schedule=Schedule(prompts=1)))
-
-
-def test_a_rate_without_a_running_baseline_is_refused():
-    with pytest.raises(ValueError, match=r"override\.baseline-rate is 0\.5, .* nothing here"):
-        check(main_study(override=Override(baseline_rate=0.5)))
-    with pytest.raises(ValueError, match=r"override\.baseline-rate is 0\.0: give a number above 0"):
-        main_study(override=Override(advantage="running_baseline", baseline_rate=0.0))
-
-
-def test_steps_of_a_task_without_any_are_refused():
-    config = TrainConfig(task=SUMS, algorithm="grpo_process")
-    with pytest.raises(ValueError, match="grpo_process reads rewards of steps, which the task has"):
-        check_sources(config)
-
-
-def test_groups_of_equal_rewards_are_not_silent_where_steps_differ():
-    skips = Optimizer(batching="packed", skip_zero_variance=True)
-    with pytest.raises(ValueError, match="groups of equal rewards carry one"):
-        check(main_study(algorithm="grpo_process", optimizer=skips))

@@ -3,11 +3,9 @@
 from contextlib import closing
 
 import numpy as np
-import pytest
 
-from ogrpo.cli.eval import EvalConfig
 from ogrpo.config.schedule import Schedule
-from ogrpo.config.train import Data, Judging, Model, TrainConfig
+from ogrpo.config.train import Data, Judging, TrainConfig
 from ogrpo.loop.judge import flip, flips_at
 from ogrpo.protocol import Completion, Group
 from ogrpo.rewards.scores import Failure, Scores
@@ -40,33 +38,12 @@ def test_lots_hit_the_share_that_is_asked_for_and_depend_on_seed_and_step():
     assert (more >= first).all()  # a larger share keeps what a smaller one flips
 
 
-def test_lots_do_not_depend_on_how_a_batch_is_cut_into_calls():
-    whole = flips_at(request(), range(40), SIZES, share=0.3)
-    calls = [range(30, 40), range(7), range(7, 30)]
-    parts = [flips_at(request(), places, SIZES[: len(places)], share=0.3) for places in calls]
-    assert np.array_equal(whole, np.concatenate([parts[1], parts[2], parts[0]]))
-
-
 def test_a_flip_exchanges_0_and_1_and_is_counted_but_not_where_nothing_is_known():
     found = flip(scores([0, 1, 0, 1], failed=[3]), np.array([True, True, False, True]))
     assert found.rewards.tolist() == [1, 0, 0, 1]
     assert found.values["right"].tolist()[:3] == [0, 1, 0]  # what was judged is still told
     assert found.values["flipped"].tolist()[:3] == [1, 1, 0]
     assert np.isnan(found.values["flipped"][3])
-
-
-def test_rewards_that_are_not_0_or_1_cannot_be_flip():
-    with pytest.raises(ValueError, match=r"reward\.flip .* has the reward 0\.5"):
-        flip(scores([0, 0.5]), np.array([False, False]))
-    taken = scores([0, 1])
-    taken.values["flipped"] = taken.rewards
-    with pytest.raises(ValueError, match="a reward is called 'flipped'"):
-        flip(taken, np.array([False, False]))
-
-
-def test_nothing_is_flipped_where_nothing_is_trained():
-    with pytest.raises(ValueError, match=r"reward\.flip is 0\.1, .* judged as they are"):
-        EvalConfig(model=Model(path="here"), reward=Judging(flip=0.1))
 
 
 def test_training_is_flipped_and_evaluation_is_not():

@@ -12,7 +12,6 @@ from rich.console import Console
 from ogrpo.config.schedule import Schedule
 from ogrpo.config.train import Data, Evaluation, Model, Rollout
 from ogrpo.config.update import Optimizer
-from ogrpo.loop.parts import MismatchLimit
 from ogrpo.report.run_dir import RunDir
 from ogrpo.rollout.endpoint import Endpoint, Service
 from ogrpo.rollout.vllm import RolloutError
@@ -32,7 +31,7 @@ CONFIG = main_study(
     rollout=Rollout(group_size=4, max_tokens=8),
     schedule=Schedule(steps=3, prompts=4, sync_interval=2, evaluate_every=100),
     optimizer=Optimizer(warmup=0),
-    evaluation=Evaluation(prompts=2, gradient_variance=False),
+    evaluation=Evaluation(prompts=2, gradient_variance=False, token_samples=0),
 )
 
 
@@ -95,12 +94,3 @@ def test_shifted_log_probs_end_a_run_which_is_saved_and_without_the_limit_train_
     fresh = [r["mismatch"] for r in records[1:] if r["staleness"] == 0]
     assert len(fresh) == 2
     assert all(abs(m - SHIFT) < 1e-3 for m in fresh)
-
-
-def test_a_server_in_bfloat16_passes_and_nothing_does_not_count():
-    limit = MismatchLimit(Rollout().mismatch_limit, ("http://host",))
-    limit.check(0.05, 1)
-    limit.check(float("nan"), 1)  # its update was skipped, and counted as that
-    MismatchLimit(None, ()).check(1e9, 1)
-    with pytest.raises(RolloutError, match=r"the embedded sampler are 0\.4 .* in step 7"):
-        MismatchLimit(0.3, ()).check(0.4, 7)

@@ -1,24 +1,16 @@
 """PPO through the trainer: what the critic's gradient is, what is published, what is refused."""
 
-from dataclasses import replace
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from ogrpo.batch import VALUE_HEAD
-from ogrpo.config.method import check
-from ogrpo.config.update import Lora, Mesh, Optimizer, Override
-from ogrpo.core.algorithms import ALGORITHMS, VALUES, Algorithm, with_parts
-from ogrpo.core.objectives import grpo
-from ogrpo.core.returns import squared_error
 from ogrpo.learner.update import gradient_of_update, weigh
 from ogrpo.loop import make_collector
 from ogrpo.loop.collect import insert, take
 from ogrpo.loop.learn import score
 from ogrpo.setup.build import find_devices, make_recipe
-from ogrpo.setup.presets import main_study
 from tests.loop.test_loop import Run, schedule
 
 pytestmark = pytest.mark.slow
@@ -63,34 +55,3 @@ def test_a_run_learns_values_and_publishes_none(ppo):
     assert VALUE_HEAD not in state.train.whole()
     assert set(ppo.params) == set(state.train.whole(state.server))
     assert np.isfinite(record["loss"])
-
-
-def test_a_checkpoint_has_the_head_and_its_moments(ppo):
-    made, shapes = (f(ppo.params) for f in (ppo.parts.learner.init, ppo.parts.learner.shapes))
-    described = [jax.tree.map(lambda x: (x.shape, x.dtype), tree) for tree in (made, shapes)]
-    assert described[0] == described[1]
-    assert VALUE_HEAD in shapes.params
-
-
-@pytest.mark.parametrize(
-    ("parts", "option"),
-    [
-        ({"mesh": Mesh(data=2)}, "mesh.data is 2"),
-        ({"lora": Lora(rank=2)}, "lora.rank is 2"),
-        ({"optimizer": Optimizer(batching="packed")}, "optimizer.batching is packed"),
-    ],
-)
-def test_what_a_value_head_is_not_made_for_is_refused(parts, option):
-    with pytest.raises(ValueError, match=f"{option}, but ppo learns values, .* leave it out"):
-        check(replace(main_study(algorithm="ppo"), **parts))
-
-
-def test_values_have_a_critic_and_an_advantage_that_reads_them():
-    with pytest.raises(ValueError, match="learns values, which the advantage centered"):
-        check(main_study(algorithm="ppo", override=Override(advantage="centered")))
-    with pytest.raises(ValueError, match="learns values, which the advantage raw"):
-        with_parts(ALGORITHMS["ppo"], advantage="raw")
-    with pytest.raises(ValueError, match="has no critic"):
-        Algorithm("mine", grpo, reads=frozenset({VALUES}))
-    with pytest.raises(ValueError, match="has a critic"):
-        Algorithm("mine", grpo, critic=squared_error)

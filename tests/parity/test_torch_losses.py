@@ -55,37 +55,6 @@ def test_pytorchs_own_formula_has_the_same_gradient(example):
     assert example["difference"]() < 1e-5
 
 
-def test_padding_of_nan_gets_no_gradient(example):
-    log_probs, advantages, mask, *others = drawn()
-    log_probs[~mask] = np.nan
-    tensor = torch.tensor(log_probs, requires_grad=True)
-    loss = example["torch_loss"](OBJECTIVES["grpo"])
-    loss(tensor, *map(torch.tensor, (advantages, mask, *others))).backward()
-    assert torch.isfinite(tensor.grad).all()
-    assert not tensor.grad[torch.tensor(~mask)].any()
-    assert tensor.grad[torch.tensor(mask)].any()
-
-
-@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
-def test_the_gradient_has_the_trainers_dtype(example, dtype):
-    log_probs, *given = (torch.tensor(x) for x in drawn(np.float64))
-    tensor = log_probs.to(dtype).requires_grad_()
-    value = example["torch_loss"](OBJECTIVES["grpo"])(tensor, *given)
-    value.backward()
-    assert value.dtype == tensor.grad.dtype == dtype
-    assert tensor.grad.abs().sum() > 0
-
-
-def test_a_second_derivative_is_refused(example):
-    log_probs, *given = map(torch.tensor, drawn())
-    tensor = log_probs.requires_grad_()
-    value = example["torch_loss"](OBJECTIVES["grpo"])(tensor, *given)
-    one = torch.ones((), requires_grad=True)
-    (slope,) = torch.autograd.grad(value, tensor, grad_outputs=one, create_graph=True)
-    with pytest.raises(RuntimeError, match="once_differentiable"):
-        slope.sum().backward()
-
-
 def test_a_torch_policy_learns(example):
     before, after = example["train"](example["torch_loss"](OBJECTIVES["gspo"]))
     assert before < 0.2

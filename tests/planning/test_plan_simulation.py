@@ -10,7 +10,6 @@ from ogrpo_plan.simulation import (
     Lengths,
     Pipeline,
     drawn_service,
-    measured_service,
     simulate,
     summarize,
     window,
@@ -51,25 +50,6 @@ def test_one_worker_in_turn_and_overlapped(a, b):
     assert ahead.steps_per_second == pytest.approx(1 / max(a, b))
     assert ahead.trainer_idle == pytest.approx(max(0, a - b) / a)
     assert ahead.workers_idle == pytest.approx(max(0, b - a) / b)
-
-
-def test_a_push_is_paid_once_a_period():
-    """In turn: v (a + b) + sync a period. One ahead with v = 1: the worker's a + sync, or b."""
-    in_turn = rate(pipeline(lead=0, v=3, sync_seconds=4.0), constant_service(2.0, calls=1), 1.0)
-    assert in_turn.steps_per_second == pytest.approx(3 / (3 * (2 + 1) + 4))
-    ahead = rate(pipeline(lead=1, v=1, sync_seconds=4.0), constant_service(2.0, calls=1), 1.0)
-    assert ahead.steps_per_second == pytest.approx(1 / (2 + 4))
-    slow = rate(pipeline(lead=1, v=1, sync_seconds=4.0), constant_service(2.0, calls=1), 9.0)
-    assert slow.steps_per_second == pytest.approx(1 / 9)
-
-
-@pytest.mark.parametrize(
-    ("workers", "seconds"), [(1, 12.0), (2, 6.0), (4, 4.0), (6, 2.0), (9, 2.0)]
-)
-def test_workers_share_a_batch(workers, seconds):
-    """Six calls of 2 s in turn with training: in 12, 6, 4, 2 or 2 s."""
-    got = rate(pipeline(lead=0, workers=workers), constant_service(2.0, calls=6), 1.0)
-    assert got.steps_per_second == pytest.approx(1 / (seconds + 1))
 
 
 def test_calls_far_ahead_keep_all_workers_busy():
@@ -190,20 +170,6 @@ def test_a_bound_on_staleness_holds_back_what_would_exceed_it(lead, v, bound):
     assert trace.staleness.max() == bound < lead + v - 1
 
 
-def test_equal_seeds_give_equal_runs_and_the_draws_do_not_depend_on_the_workers():
-    lengths = Lengths(mean=50, spread=0.8, longest=200)
-    shape = {"calls": 3, "groups_per_call": 2, "group_size": 4}
-
-    def run(seed, workers):
-        service = drawn_service(lengths, **shape, seconds_per_token=0.1, overhead=0.2, seed=seed)
-        return simulate(pipeline(workers=workers), service, lambda step: 1.0)
-
-    one, again, other, more = run(1, 1), run(1, 1), run(2, 1), run(1, 3)
-    np.testing.assert_array_equal(one.trained, again.trained)
-    assert not np.array_equal(one.trained, other.trained)
-    assert np.diff(one.busy).sum() == pytest.approx(np.diff(more.busy).sum())
-
-
 # ------------------------------------------------------------------ service times, windows
 
 
@@ -223,30 +189,9 @@ def test_a_call_lasts_as_long_as_its_longest_completion():
     assert abs(share - 0.5) < 4 * 0.5 / np.sqrt(20_000)
 
 
-def test_measured_calls_are_drawn_again():
-    seconds = np.array([1.0, 4.0])
-    drawn = measured_service(seconds, calls=400, seed=0)(3)
-    assert set(drawn) == {1.0, 4.0}
-    assert abs((drawn == 4.0).mean() - 0.5) < 4 * 0.5 / 20
-
-
 def test_the_window_holds_whole_periods():
     assert window(24, 0, 1) == (1, 24)
     assert window(24, 2, 5) == (5, 20)
     assert window(24, 5, 5) == (10, 15)
     with pytest.raises(ValueError, match=r"12 steps hold no whole period of v = 8.*at least 18"):
         window(12, 2, 8)
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"workers": 0}, "workers is 0: give at least 1"),
-        ({"lead": -1}, "lead is -1: give at least 0"),
-        ({"v": 0}, "v is 0: give at least 1"),
-        ({"v": 4, "max_staleness": 2}, r"max_staleness is 2.*v = 4.*at least 3"),
-    ],
-)
-def test_what_cannot_be_simulated_is_refused(change, message):
-    with pytest.raises(ValueError, match=message):
-        pipeline(**change)

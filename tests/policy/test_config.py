@@ -93,54 +93,28 @@ def test_golden_configs_are_version_5():
     assert DecoderConfig.from_hf(fields).rope_scaling is not None
 
 
-def test_is_hashable_by_value():
-    assert hash(make_config()) == hash(make_config())
-    assert make_config() != make_config(num_layers=3)
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [
         ({"architectures": ["GPT2LMHeadModel"]}, "GPT2LMHeadModel.*LlamaForCausalLM"),
-        ({"architectures": []}, "name one architecture"),
         ({"hidden_size": None}, "no 'hidden_size'"),
         ({"hidden_size": "896"}, "'hidden_size' is '896': give a whole number"),
-        ({"num_hidden_layers": True}, "'num_hidden_layers' is True: give a whole number"),
-        ({"rms_norm_eps": "small"}, "'rms_norm_eps' is 'small': give a finite number"),
         ({"rope_theta": None}, "no 'rope_theta'"),
         ({"attention_bias": True}, "attention_bias=True; only False"),
-        ({"hidden_act": "gelu"}, "hidden_act='gelu'; only 'silu'"),
-        ({"use_sliding_window": True}, "use_sliding_window=True"),
         ({"quantization_config": {"bits": 4}}, "quantization_config"),
         ({"layer_types": ["full_attention", "sliding_attention"]}, "sliding_attention"),
         ({"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}, "rope type 'yarn'"),
-        ({"rope_scaling": {"type": "linear", "factor": 4.0}}, "rope type 'linear'"),
         ({"rope_scaling": {"rope_type": "llama3"}}, "no 'factor'"),
-        ({"rope_parameters": {"partial_rotary_factor": 0.5}}, "partial_rotary_factor"),
         ({"num_key_value_heads": 4}, r"num_heads \(14\) must be a multiple of num_kv_heads \(4\)"),
-        ({"head_dim": 63}, "head_dim must be even.*63"),
-        ({"vocab_size": 0}, "'vocab_size' is 0: give a whole number from 1"),
-        ({"num_hidden_layers": -1}, "'num_hidden_layers' is -1: give"),
-        ({"num_attention_heads": 0}, "'num_attention_heads' is 0: give"),
-        ({"num_key_value_heads": 0}, "'num_key_value_heads' is 0: give"),
         ({"vocab_size": 10**12}, "'vocab_size' is 1000000000000: give a whole .* to 2147483647"),
-        ({"num_hidden_layers": 24.0}, "'num_hidden_layers' is 24.0: give a whole"),
         ({"tie_word_embeddings": "false"}, "'tie_word_embeddings' is 'false': give true or false"),
-        ({"tie_word_embeddings": 0}, "'tie_word_embeddings' is 0: give true or false"),
         ({"hidden_size": 897}, "'hidden_size' is 897: give a multiple of num_attention_heads = 14"),
         ({"rope_theta": float("nan")}, "'rope_theta' is nan: give a finite number above 0"),
-        ({"rope_theta": -1.0}, "'rope_theta' is -1.0: give"),
-        ({"rms_norm_eps": 0}, "'rms_norm_eps' is 0: give"),
-        ({"rope_scaling": "llama3"}, "'rope_scaling' is 'llama3': give an object"),
-        ({"rope_scaling": {"rope_type": ["llama3"]}}, r"rope type \['llama3'\]"),
         (
             {"rope_scaling": {**LLAMA3_SCALING, "low_freq_factor": 4.0}},
             "'low_freq_factor' is 4.0: give a number below high_freq_factor = 4",
         ),
         ({"architectures": [["Qwen2ForCausalLM"]]}, "'architectures' is .*: give a list of texts"),
-        ({"architectures": {"0": "Qwen2ForCausalLM"}}, "'architectures' is .*: give a list"),
-        ({"layer_types": [["full_attention"]]}, "'layer_types' is .*: give a list of texts"),
-        ({"attention_bias": 0}, "attention_bias=0; only False"),
     ],
 )
 def test_what_is_not_computed_here_is_refused(change, message):

@@ -10,15 +10,6 @@ TABLE = jax.random.normal(jax.random.key(1), (9, 4))
 IDS = jax.random.randint(jax.random.key(2), (7, 2), 0, 9)
 
 
-def test_log_probs_and_entropy_by_the_definition():
-    out = token_log_probs(HIDDEN, TABLE, IDS, jnp.float32(0.5))
-    scores = np.asarray(HIDDEN, np.float64) @ np.asarray(TABLE, np.float64).T / 0.5
-    p = np.exp(scores) / np.exp(scores).sum(-1, keepdims=True)
-    expected = np.log(p[np.arange(7)[:, None], np.asarray(IDS)])
-    np.testing.assert_allclose(out.log_probs, expected, atol=1e-5)
-    np.testing.assert_allclose(out.entropy, -(p * np.log(p)).sum(-1), atol=1e-5)
-
-
 @pytest.mark.parametrize("rows", [1, 3, 6])
 def test_chunks_change_neither_values_nor_gradients(rows):
     def total(hidden, table, temperature, max_logits):
@@ -46,9 +37,3 @@ def test_chunks_bound_the_memory():
         return compiled.memory_analysis().temp_size_in_bytes
 
     assert temporary_bytes(1 << 15) < temporary_bytes(1 << 19) / 4
-
-
-def test_extreme_logits_stay_finite():
-    out = token_log_probs(1e4 * HIDDEN, TABLE, IDS, jnp.float32(0.01))
-    assert np.all(np.isfinite(out.log_probs))
-    np.testing.assert_allclose(out.entropy, 0, atol=1e-6)

@@ -10,7 +10,7 @@ import pytest
 
 from ogrpo.learner.state import join
 from ogrpo.policy import completion_log_probs, lora, sample
-from ogrpo.policy.decoder import keep_products, param_shapes, unstack
+from ogrpo.policy.decoder import keep_products, param_shapes
 from ogrpo.policy.flops import activation_bytes, padded
 from ogrpo.policy.packing import packed_log_probs_and_entropy
 from ogrpo.policy.params import param_axes
@@ -20,8 +20,8 @@ from tests.policy.tiny import FAMILIES, make_config, make_params, ragged_batch
 pytestmark = pytest.mark.slow
 
 ALL = lora.TARGETS["all"]
-# Every projection of every family, and every choice of projections with some family.
-PAIRS = (*((family, "all") for family in FAMILIES), ("Qwen3", "attention"), ("Llama", "mlp"))
+# Every choice of projections, each with another family.
+PAIRS = (("Qwen2", "all"), ("Qwen3", "attention"), ("Llama", "mlp"))
 
 
 def adapters(params, *, rank=3, alpha=6.0, targets=ALL, seed=0, noise=0.3):
@@ -85,17 +85,6 @@ def test_a_merged_matrix_is_that_of_numpy():
     assert jax.tree.structure(merged) == jax.tree.structure(param_shapes(config))
     untouched = merged["layers"]["self_attn"]["q_proj"]["weight"]
     assert untouched is whole["layers"]["self_attn"]["q_proj"]["weight"]
-
-
-def test_layers_are_merged_one_by_one_too():
-    config = make_config()
-    whole = join(*adapters(make_params(config)))
-    merged, kept = lora.merge(whole), lora.merge(whole, keep_fn=np.asarray)
-    assert isinstance(kept["layers"]["mlp"]["up_proj"]["weight"], np.ndarray)
-    jax.tree.map(np.testing.assert_array_equal, kept, merged)
-    apart = lora.merge(unstack(whole))["layers"]
-    for one, other in zip(apart, unstack(merged)["layers"], strict=True):
-        jax.tree.map(partial(np.testing.assert_allclose, atol=1e-6), one, other)
 
 
 def test_packed_rows_and_the_sampler_take_adapters():

@@ -101,6 +101,5 @@ def test_the_embedded_engine_takes_them_only_where_it_is_told():
     params = make_params(config)
     for quantize, same in (("none", True), ("int8", False)):
         engine = embedded_engine(config, eos_id=0, batch_size=1, prompt_length=4, quantize=quantize)
-        engine.publish(params, 0)
-        served = engine._weights.params["layers"]["mlp"]["up_proj"]["weight"]
+        served = engine._prepare_fn(params)["layers"]["mlp"]["up_proj"]["weight"]
         assert bool((served == params["layers"]["mlp"]["up_proj"]["weight"]).all()) == same

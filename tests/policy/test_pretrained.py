@@ -1,7 +1,6 @@
 import json
 import os
 import shutil
-import stat
 import subprocess
 import sys
 from pathlib import Path
@@ -83,20 +82,6 @@ def test_loads_into_the_dtype_asked_for(tmp_path):
     _, rounded = load_pretrained(tmp_path, jnp.bfloat16)
     expected = np.asarray(params["norm"]["weight"]).astype(ml_dtypes.bfloat16)
     np.testing.assert_array_equal(rounded["norm"]["weight"], expected)
-
-
-def test_layers_are_stored_one_by_one(tmp_path):
-    config = make_config("Qwen3")
-    params = make_params(config)
-    save_pretrained(tmp_path, config, params)
-    tensors = load_file(tmp_path / MODEL)
-    np.testing.assert_array_equal(
-        tensors["model.layers.1.self_attn.q_norm.weight"],
-        params["layers"]["self_attn"]["q_norm"]["weight"][1],
-    )
-    assert "lm_head.weight" not in tensors
-    fields = json.loads((tmp_path / "config.json").read_text())
-    assert fields["dtype"] == "float32"
 
 
 def test_saving_again_replaces_the_model_and_leaves_other_files(tmp_path):
@@ -207,10 +192,8 @@ def test_broken_shards_are_refused_by_name(sharded, harm, message):
     ("text", "message"),
     [
         ("{", "not JSON"),
-        ("[]", "JSON object, got list"),
         ('{"a":' * 10_000, "nested deeper"),
         ('{"vocab_size": 1, "vocab_size": 2}', "'vocab_size' twice"),
-        ('{"vocab_size": ' + "9" * 5000 + "}", "a number of 5000 characters"),
     ],
 )
 def test_a_malformed_config_is_named(folder, text, message):
@@ -294,24 +277,6 @@ def test_an_index_names_files_of_its_own_folder_alone(sharded, name):
         load_pretrained(sharded, jnp.float32)
 
 
-def test_a_tensor_of_two_shards_is_read_from_the_one_that_the_index_names(sharded):
-    def add(shard, value):
-        tensors = load_file(sharded / shard)
-        shape = np.shape(expected["norm"]["weight"])
-        save_file(
-            tensors | {"model.norm.weight": np.full(shape, value, np.float32)}, sharded / shard
-        )
-
-    _, expected = load_pretrained(sharded, jnp.float32)
-    shards = sorted(each.name for each in sharded.glob("model-*.safetensors"))
-    for named in (shards[0], shards[-1]):
-        for shard in shards:
-            add(shard, 1.0 if shard == named else 2.0)
-        edit_index(sharded, **{"model.norm.weight": named})
-        _, found = load_pretrained(sharded, jnp.float32)
-        np.testing.assert_array_equal(found["norm"]["weight"], 1.0)
-
-
 def test_shards_hold_what_the_index_says_and_nothing_else(sharded):
     shards = sorted(each.name for each in sharded.glob("model-*.safetensors"))
     holder = json.loads((sharded / INDEX).read_text())["weight_map"]["model.norm.weight"]
@@ -335,17 +300,6 @@ def test_a_folder_of_links_as_in_the_hubs_cache_loads(sharded):
         file.rename(blob)
         (snapshot / file.name).symlink_to(Path("../../blobs") / str(number))
     load_pretrained(snapshot, jnp.float32)
-
-
-def test_saved_files_have_the_permissions_of_the_umask(tmp_path):
-    config = make_config()
-    before = os.umask(0o027)
-    try:
-        save_pretrained(tmp_path / "x", config, make_params(config))
-    finally:
-        os.umask(before)
-    modes = {stat.S_IMODE(file.stat().st_mode) for file in (tmp_path / "x").iterdir()}
-    assert modes == {0o640}
 
 
 FULL = """
@@ -373,13 +327,6 @@ def test_a_disk_that_is_full_is_told_by_the_files_name_and_keeps_the_old_model(t
     assert sorted(each.name for each in tmp_path.iterdir()) == ["config.json", MODEL]
     _, params = load_pretrained(tmp_path, jnp.float32)
     jax.tree.map(np.testing.assert_array_equal, params, make_params(make_config(), 0))
-
-
-def test_a_folder_that_cannot_be_written_is_named(tmp_path):
-    (tmp_path / "file").write_text("")
-    config = make_config()
-    with pytest.raises(OSError, match=r"file"):
-        save_pretrained(tmp_path / "file" / "model", config, make_params(config))
 
 
 def test_parameters_that_do_not_fit_are_refused_before_anything_is_written(tmp_path):

@@ -41,12 +41,3 @@ def test_value_and_gradients_are_those_of_float64(rows, shape, dtype, close):
         assert found.dtype == dtype
         scale = np.abs(expected).max()
         np.testing.assert_allclose(np.asarray(found, np.float64), expected, atol=close * scale)
-
-
-@pytest.mark.parametrize("rows", ROWS)
-def test_logits_of_bfloat16_are_float32(rows):
-    x, weight, _ = draw(rows, WEIGHTS[0], jnp.bfloat16)
-    y = jax.jit(product, static_argnums=2)(x, weight, jnp.float32)
-    assert y.dtype == jnp.float32
-    expected = np.asarray(x, np.float64) @ np.asarray(weight, np.float64).T
-    np.testing.assert_allclose(y, expected, atol=1e-5 * np.abs(expected).max())

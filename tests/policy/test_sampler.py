@@ -116,13 +116,6 @@ def test_inverse_cdf_gives_each_index_its_share_of_the_unit_square(size):
     assert np.all(share[p == 0] == 0)
 
 
-def test_inverse_cdf_at_the_ends():
-    p = jnp.asarray([[0, 0.25, 0, 0.75, 0, 0, 0]], jnp.float32)
-    almost_one = 1 - 2.0**-23
-    assert inverse_cdf(p, jnp.zeros((1, 2)))[0] == 1
-    assert inverse_cdf(p, jnp.full((1, 2), almost_one))[0] == 3
-
-
 def test_rare_tokens_of_a_large_vocabulary_keep_their_share():
     # Shares of 2^-27 vanish in one float32 running sum near 1, whose steps are 2^-24.
     size, width = 1 << 17, 363
@@ -133,17 +126,6 @@ def test_rare_tokens_of_a_large_vocabulary_keep_their_share():
     assert len(set(drawn // width)) == 1
     assert drawn[0] // width > 1
     np.testing.assert_allclose(drawn % width, width * np.array([0.25, 0.5, 0.75]), atol=1)
-
-
-def test_the_same_key_gives_the_same_samples(qwen2):
-    one, same, other = (run(*qwen2, seed=seed) for seed in (0, 0, 1))
-    jax.tree.map(np.testing.assert_array_equal, one, same)
-    assert np.any(one.token_ids != other.token_ids)
-
-
-def test_completions_of_a_prompt_differ(qwen2):
-    tokens = np.asarray(run(*qwen2).token_ids)
-    assert all(len(np.unique(group, axis=0)) > 2 for group in tokens)
 
 
 def test_a_row_does_not_depend_on_other_rows(qwen2):
@@ -218,27 +200,14 @@ def test_stops_as_soon_as_every_completion_has_ended(qwen2):
     assert steps == [1] * 2 + [3] * 2 * (longest - 1)
 
 
-def test_one_token_needs_no_step(qwen2):
-    config, params, batch = qwen2
-    samples = run(config, params, batch, max_tokens=1)
-    trainer = trainer_log_probs(params, config, as_batch(batch, samples), 0.7)
-    np.testing.assert_allclose(samples.log_probs, trainer, atol=1e-5)
-    assert np.all(samples.mask)
-
-
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
         ({"temperature": 0.0}, "temperature must be > 0, got 0.0.*greedy=True"),
-        ({"temperature": -1.0}, "temperature must be > 0"),
         ({"temperature": float("nan")}, "temperature must be > 0, got nan"),
-        ({"group_size": 0}, "group_size must be at least 1, got 0"),
         ({"max_tokens": 0}, r"completion \(0\) must each hold at least one token"),
         ({"max_tokens": 60}, r"prompt \(5\) and completion \(60\).*\(64\)"),
         ({"eos_id": 11}, "eos_id 11 is outside the vocabulary of 11"),
-        ({"eos_id": -1}, "eos_id -1"),
-        ({"halvings": -1}, "halvings must be at least 0, got -1"),
-        ({"least_read": 0}, "least_read must be at least 1, got 0"),
     ],
 )
 def test_bad_settings_are_refused(qwen2, changes, message):

@@ -4,19 +4,14 @@ import json
 from html.parser import HTMLParser
 from pathlib import Path
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from ogrpo.data.replay import BufferLimits, Experience, Fifo, Layout, ReplayBuffer, segments
 from ogrpo.data.tokenizer import train_bpe, word_level
-from ogrpo.evaluation import AnswerFile, read_answers
-from ogrpo.protocol import Completion, Group
 from ogrpo.report.compare import write_page
 from ogrpo.report.run_dir import RunDir
 from ogrpo.report.run_page import Answer, PageData, Sample, write_report
-from ogrpo.rewards.bounded import BadGold
 from ogrpo.rewards.extract import EXTRACTORS
 from ogrpo.rewards.judge import ExactMatch
 from ogrpo.rewards.math import MathReward
@@ -24,8 +19,6 @@ from ogrpo.rewards.text import same_text
 from ogrpo.rewards.tool_calls import ToolCalls
 from ogrpo.tasks.rows import read_rows
 from ogrpo.tasks.task import Task
-from tests.data.replay.make import contents, facts
-from tests.evaluation.engines import record
 
 HERE = Path(__file__).parent / "big_list_of_naughty_strings"
 STRINGS = json.loads((HERE / "blns.json").read_text(encoding="utf-8"))
@@ -46,15 +39,17 @@ def free():
 @pytest.mark.slow
 def test_none_of_them_is_the_answer_to_anything_else(free):
     """As a completion, in a box and behind a marker, against a gold answer that none of them is."""
-    texts = [*STRINGS, *(f"so \\boxed{{{text}}}" for text in STRINGS)]
-    texts += [f"#### {text}" for text in STRINGS]
-    outcomes = free.judge_all(texts, FINISHED * 3, ["271828"] * len(texts))
-    assert set(outcomes) == {"wrong", "unparsable"}
-    for judge in (MathReward(EXTRACTORS["marker"]), ExactMatch(EXTRACTORS["choice"]), ExactMatch()):
-        assert set(judge.judge_all(texts, FINISHED * 3, ["271828"] * len(texts))) <= set(outcomes)
+    outcomes = {"wrong", "unparsable"}
+    for ways in (STRINGS, [f"so \\boxed{{{x}}}" for x in STRINGS], [f"#### {x}" for x in STRINGS]):
+        golds = ["271828"] * len(ways)
+        some = len(ways[::9])  # the judge that reads formulas takes its time
+        assert set(free.judge_all(ways[::9], FINISHED[:some], golds[:some])) <= outcomes
+        judges = MathReward(EXTRACTORS["marker"]), ExactMatch(EXTRACTORS["choice"]), ExactMatch()
+        for judge in judges:
+            assert set(judge.judge_all(ways, FINISHED, golds)) <= outcomes
     calls = ToolCalls()
     assert not calls.score("", "stop", "[f(x=1)]")
-    assert {calls.judge(text, "stop", "[f(x=1)]") for text in STRINGS} <= set(outcomes)
+    assert {calls.judge(text, "stop", "[f(x=1)]") for text in STRINGS} <= outcomes
 
 
 def test_each_is_itself_where_texts_are_compared():
@@ -66,17 +61,6 @@ def test_each_is_itself_where_texts_are_compared():
     for text in set(STRINGS) - {*same}:
         with pytest.raises(ValueError, match=r"blns.json:1: .* has no letters to compare"):
             judge.check_golds([text], ["blns.json:1"])
-
-
-@pytest.mark.slow
-def test_as_gold_answers_they_are_judged_or_refused(free):
-    bad = 0
-    for text in STRINGS:
-        try:
-            assert free.judge("The answer is 271828.", "stop", text) in ("wrong", "unparsable")
-        except BadGold:
-            bad += 1
-    assert 0 < bad < len(STRINGS)
 
 
 def test_a_tokenizer_gives_each_back_and_words_that_it_lacks_are_named():
@@ -106,37 +90,6 @@ def test_files_of_a_task_give_each_back(tmp_path):
     task = Task.from_jsonl(tmp_path / "own.jsonl", rewards=[worth_nothing])
     found = {one.prompt: one.columns["answer"] for one in (*task.train, *task.heldout)}
     assert found == {row["prompt"]: row["answer"] for row in rows}
-
-
-def test_a_file_of_answers_gives_each_back(tmp_path):
-    answers = [
-        record(n, text=text, prompt=text, columns={"answer": text, text: [text]}, source=text)
-        for n, text in enumerate(STRINGS)
-    ]
-    with AnswerFile(tmp_path / "answers.jsonl") as file:
-        file.write(answers)
-    assert read_answers(tmp_path / "answers.jsonl") == answers
-
-
-def test_a_replay_buffer_gives_their_tokens_back(tmp_path):
-    tokenizer = train_bpe(STRINGS, 512)
-    layout = Layout(group_size=1, vocab_size=tokenizer.vocab_size)
-
-    def experience(n, text):
-        ids = tokenizer.encode(text, add_eos=True)
-        completion = Completion(ids, np.zeros(len(ids), np.float32), 0, 1.0, "stop")
-        return Experience(Group(ids, (completion,)), np.ones(1, np.float32), n)
-
-    kept = [experience(n, text) for n, text in enumerate(STRINGS)]
-    arguments = (tmp_path / "replay", layout, BufferLimits(), Fifo)
-    buffer = ReplayBuffer.open(*arguments, state=None, segment_groups=64)
-    buffer.insert(kept)
-    buffer.flush()
-    found = [
-        contents(segments.read(one, layout)[0]) for one in segments.listed(tmp_path / "replay")
-    ]
-    assert [one for part in found for one in part] == [facts(one) for one in kept]
-    assert len(ReplayBuffer.open(*arguments, state=None, segment_groups=64)) == len(STRINGS)
 
 
 class Elements(HTMLParser):

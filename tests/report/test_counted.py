@@ -2,19 +2,10 @@
 
 from ogrpo.report.counted import (
     certified,
-    clipped,
-    padded,
     refused,
     replayed,
-    skipped,
     spent,
 )
-
-
-def test_what_the_algorithm_removed_is_a_share_of_tokens():
-    assert clipped([{"clipped": 0.0}])[0][1] == "0.00%"
-    assert clipped([{"clipped": 0.1}, {"clipped": 0.3}, {}])[0][1] == "20.00%"
-    assert clipped([{"loss": 1.0}]) == []
 
 
 def test_refusals_and_evictions_are_those_of_the_end():
@@ -29,40 +20,12 @@ def test_refusals_and_evictions_are_those_of_the_end():
     ]
 
 
-def test_only_signals_that_bound_are_counted():
-    records = [
-        {"reuse/signal": "kl", "reuse/use": 1.0},
-        {"reuse/signal": "ess", "reuse/use": 0.9},
-        {"reuse/signal": "kl", "reuse/use": 3.0},
-        {"reuse/signal": None, "reuse/use": None},
-    ]
-    assert certified(None, records) == [("steps ended by the signal kl", "2")]
-
-
-def test_certificates_are_counted_where_they_are_asked_for():
-    records = [{"certificate/bound": b} for b in (None, -0.1, 0.2)]
-    assert certified(0.05, records)[0][1] == "1 of 2"
-    assert certified(None, records) == []
-
-
 def test_the_gain_is_counted_by_the_thousand_completions():
     last = {"completions": 500, "replay/ratio": 2.0, "flops/rollout": 1.5e9, "flops/update": 3e9}
     table = dict(spent([{"pass@1/sampled": 0.4, "completions": 0}, last | {"pass@1/sampled": 0.5}]))
     assert table["Pass@1, sampled: gained per 1,000 completions"] == "+0.2000"
     assert table["updates in which each completion collected was used"] == "2.00"
     assert spent([{"pass@1/sampled": 0.4, "completions": 0}]) == []
-
-
-def test_padding_is_counted_over_the_updates_there_were():
-    records = [{"padding": 0.5, "shapes": 1}, {}, {"padding": 0.25, "shapes": 3}, {"shapes": 3}]
-    assert [text for _, text in padded("packed", records)] == ["37.5% (packed batches)", "3"]
-    assert padded("padded", [{}]) == []
-
-
-def test_figures_that_are_not_finite_are_counted_and_named():
-    records = [{"nonfinite": ["kl"]}, {}, {"nonfinite": []}, {"nonfinite": ["kl", "ess"]}]
-    assert skipped(records)[0][1] == "2 (kl, ess)"
-    assert skipped([{}])[0][1] == "0"
 
 
 def test_an_infinite_signal_or_limit_counts_though_its_record_holds_null():

@@ -71,6 +71,7 @@ TABLE = [
     ),
     ("a high tail", trained(WINDOW + 5, **{**QUIET, "ratio/tail": 4.0}), ["signal"]),
     ("a spike", [*trained(1, **{"kl/pi_mu": 5.0}), *trained(20, **QUIET)], []),
+    ("a cut sampler, once", trained(3, **{**QUIET, "ratio/bias": -0.1}), ["signal"]),
     ("a high divergence", trained(WINDOW, **{"kl/pi_mu": 2.5}), ["signal"]),
 ]
 
@@ -80,9 +81,3 @@ def test_a_guard_rail_speaks_of_what_it_is_for(records, kinds):
     found = Guards(records).messages
     assert [each.kind for each in found] == kinds
     assert all("--" in each.text or "Mend" in each.text for each in found)  # each names a remedy
-
-
-def test_a_run_that_goes_on_is_not_told_again():
-    records = [evaluated(0, 0.3), evaluated(1, 0.7), evaluated(2, 0.5)]
-    assert Guards(records).see(evaluated(3, 0.5)) == []
-    assert [each.kind for each in Guards(records[:2]).see(records[2])] == ["fall"]

@@ -1,7 +1,5 @@
 """metrics.jsonl: what a crash, a full disk or a stranger leaves in it is named by its line."""
 
-import json
-import os
 import resource
 
 import pytest
@@ -51,13 +49,6 @@ def test_a_line_that_is_no_record_is_named_and_nothing_changes(run, line):
     assert steps(run) == [0, 1]
 
 
-def test_records_that_are_not_written_again_are_kept_aside(run):
-    assert tuple(run.rewind(2, keep=True)) == (2, 0)
-    assert tuple(run.rewind(0, keep=True)) == (2, 0)
-    kept = [json.loads(line)["step"] for line in run.aside.read_text().splitlines()]
-    assert (steps(run), kept) == ([0], [3, 4, 1, 2])
-
-
 def test_a_disk_that_is_full_in_the_middle_of_a_line_leaves_the_lines_before(run):
     size, limits = run.metrics.stat().st_size, resource.getrlimit(resource.RLIMIT_FSIZE)
     with run.metrics_writer() as metrics:
@@ -71,15 +62,3 @@ def test_a_disk_that_is_full_in_the_middle_of_a_line_leaves_the_lines_before(run
             resource.setrlimit(resource.RLIMIT_FSIZE, limits)
         metrics.write({"step": 5, "reward": 0.25})
     assert steps(run) == [0, 1, 2, 3, 4, 5]
-
-
-def test_a_rewinding_that_fails_leaves_the_file(run):
-    before, limits = run.metrics.read_bytes(), resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (10, limits[1]))
-    try:
-        with pytest.raises(OSError, match=r"metrics\.jsonl"):
-            run.rewind(3)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-    assert run.metrics.read_bytes() == before
-    assert not [entry for entry in os.listdir(run.path) if entry.endswith(".tmp")]

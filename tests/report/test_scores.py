@@ -3,9 +3,9 @@
 import pytest
 from rich.console import Console
 
-from ogrpo.report.plots import heldout, plots, reward
+from ogrpo.report.curves import SHARE, charts
 from ogrpo.report.progress import live_text, summary_table
-from ogrpo.report.scores import evaluations, interval, reward_rows, scores
+from ogrpo.report.scores import evaluations, reward_rows, scores
 
 
 def lines(prefix, value, half=0.1):
@@ -50,10 +50,11 @@ def test_a_figure_is_what_its_name_says(rewards, by, pass_at_4, labels, share):
     found = scores(evaluated)
     assert [score.label.removesuffix(", sampled at T = 0.7") for score in found] == labels
     assert [score.is_share for score in found] == [label[:4] == "Pass" for label in labels]
-    axes = heldout(evaluated).axes[0]
-    assert ("Pass@1" in axes.get_title(loc="left")) == share
-    assert (axes.get_ylim() == (0, 1)) == share
-    assert low_and_high(axes) if not share else True
+    titles = {chart.title: chart for chart in charts(evaluated)}
+    first = next(iter(titles.values()))
+    assert ("Pass@1" in first.title) == share
+    assert first.limits == (SHARE if share else (None, None))
+    assert titles["Training reward"].limits == (None, None)  # of any size
     shown = live_text(evaluated[0])
     assert ("Pass@1" in shown, "held-out reward" in shown) == (share, not share)
     console = Console(width=200, record=True, quiet=False, file=None)
@@ -61,40 +62,5 @@ def test_a_figure_is_what_its_name_says(rewards, by, pass_at_4, labels, share):
         console.print(summary_table(records))
     assert ("Pass@1" in told.get()) == share
     several = len(rewards) > 1
-    assert ("rewards" in plots([{**r, "sync/count": 0} for r in evaluated])) == several
+    assert ("Held-out rewards, each by itself" in titles) == several
     assert [row[0] for row in reward_rows(evaluated)] == ([*rewards] if several else [])
-
-
-def low_and_high(axes):
-    """Whether the axes hold the whole of the lines' values."""
-    low, high = axes.get_ylim()
-    return all(low <= y <= high for line in axes.lines for y in line.get_ydata())
-
-
-def test_training_rewards_beyond_one_are_not_cut():
-    records = [{"completions": n, "reward": 1 + n, "zero_variance": 0.5} for n in range(3)]
-    earned, shares = reward(records).axes
-    assert low_and_high(earned)
-    assert shares.get_ylim() == (0, 1)
-    (both,) = reward([{"completions": 1, "reward": 0.5}]).axes
-    assert both.get_ylim() == (0, 1)
-
-
-def test_a_reward_that_became_graded_is_no_share():
-    records = [record(0, {"near": 0.0}, "near"), record(2, {"near": 0.4})]
-    assert [score.label for score in scores(records)][-1] == "mean reward, greedy"
-    assert not any(score.is_share for score in scores(records))
-
-
-def test_an_interval_that_is_not_known_is_left_out():
-    assert interval({"x": 0.5, "x/low": None, "x/high": None}, "x") == "0.500"
-    assert interval({"x": 0.5, "x/low": 0.4, "x/high": 0.6}, "x") == "0.500  [0.400, 0.600]"
-    assert interval({"x": None}, "x") == "none"
-
-
-def test_runs_of_before_are_still_read():
-    old = [{**lines("pass@1", 0.5), "pass@1/temperature": 1.0, "completions": 0, "step": 0}]
-    assert [s.label for s in scores(evaluations(old))] == [
-        "Pass@1, sampled at T = 1",
-        "Pass@1, greedy",
-    ]

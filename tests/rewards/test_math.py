@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from ogrpo.rewards import bounded
-from ogrpo.rewards.bounded import BadGold, BoundedVerifier, compare_plain, is_plain
+from ogrpo.rewards.bounded import BadGold, BoundedVerifier, is_plain
 from ogrpo.rewards.extract import boxed_answer, free_answer
 from ogrpo.rewards.judge import RewardCounts
 from ogrpo.rewards.math import MathReward, VerdictMemory, check_golds, find_bad_golds
@@ -50,28 +50,9 @@ def running(verifier=VERIFIER):
 # The comparisons with a bound on their time
 
 
-@pytest.mark.parametrize("text", ["0", "-7", "1,080", "1,080.50", ".5", "0012", "9" * 32])
-def test_a_short_number_is_plain_and_equal_to_itself(text):
-    assert is_plain(text)
-    assert compare_plain(text, text) == "correct"
-
-
 def test_anything_else_is_not_plain():
     for text in ("", "-", ".", "1.", "1/2", "1e5", "9**9", "x", "9" * 33, "1\n", "٣"):
         assert not is_plain(text)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"seconds": 0.0}, r"seconds is 0\.0; give a time bound > 0"),
-        ({"seconds": 1.0, "wall_seconds": -1.0}, r"wall_seconds is -1\.0; give a time bound > 0"),
-        ({"seconds": 1.0, "processes": 0}, "processes is 0; give 1 or more"),
-    ],
-)
-def test_bounds_and_processes_must_be_positive(arguments, message):
-    with pytest.raises(ValueError, match=message):
-        BoundedVerifier(**arguments)
 
 
 def test_many_are_compared_side_by_side_and_an_overrun_costs_no_second_start():
@@ -176,18 +157,11 @@ def test_what_compares_imports_math_verify_and_nothing_of_ours():
     [
         ("7 + 5 = 12 #### 12", "stop", "12", "correct"),
         ("#### 1,080", "stop", "1080", "correct"),
-        ("#### 1080", "stop", "1,080", "correct"),
-        ("#### 12.0", "stop", "12", "correct"),
-        ("#### -3", "stop", "-3", "correct"),
         ("#### 3", "stop", "-3", "wrong"),
         ("7 + 5 = 12 #### 13", "stop", "12", "wrong"),
         ("12", "stop", "12", "unparsable"),
-        ("#### 12 or 13", "stop", "12", "unparsable"),
         ("#### 9**9**9**9", "stop", "12", "unparsable"),
         ("#### 12", "length", "12", "truncated"),
-        ("#### 12", "abort", "12", "truncated"),
-        ("2 - 9 = -7 #### -$7", "stop", "-7", "correct"),
-        ("2 - 9 = -7 #### - 7", "stop", "7", "wrong"),
         ("2 - 9 = -7 #### \N{EN DASH}7", "stop", "-7", "correct"),
     ],
 )
@@ -198,16 +172,6 @@ def test_the_outcome_the_score_and_the_count(text, finish_reason, gold, outcome)
     assert reward.score(text, finish_reason, gold) == (1.0 if outcome == "correct" else 0.0)
     assert reward.take_counts() == RewardCounts(**{outcome: 1})
     assert reward.take_counts().total == 0
-
-
-def test_what_counts_apart_shares_everything_else():
-    reward = MathReward()
-    apart = reward.counting_apart()
-    assert (reward.score("#### 1", "stop", "1"), apart.score("#### 1", "stop", "1")) == (1.0, 1.0)
-    apart.score("#### 2", "stop", "1")
-    assert reward.counts == RewardCounts(correct=1)
-    assert apart.counts == RewardCounts(correct=1, wrong=1)
-    assert len(reward._memory) == 2
 
 
 def test_free_and_boxed_answers(free):
@@ -238,21 +202,6 @@ def test_endless_answers_score_nothing_are_tried_once_and_do_not_stop_the_next(f
     assert free.counts == RewardCounts(correct=494, timeout=18)
 
 
-def test_threads_share_a_reward(free):
-    texts = [ENDLESS, r"\boxed{36/2}", r"\boxed{18}", r"\boxed{17}", "no idea"]
-
-    def score() -> None:
-        for text in texts:
-            free.score(text, "stop", "18")
-
-    threads = [threading.Thread(target=score) for _ in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert free.counts == RewardCounts(correct=6, wrong=3, unparsable=3, timeout=3)
-
-
 def test_trl_calls_it_with_texts_or_chats():
     texts = ["#### 12", "#### 13", "#### 12"]
     chats = [[{"role": "assistant", "content": text}] for text in texts]
@@ -273,8 +222,6 @@ def test_trl_calls_it_with_texts_or_chats():
     [
         (["#### 1"], ["1", "2"], "math: 1 completions, 2 answers and 1 finish reasons"),
         ([[]], ["1"], "give a text, or messages"),
-        ([[{"role": "assistant", "content": None}]], ["1"], "give a text, or messages"),
-        (["#### 1"], [1], "the gold answer 1 is no text"),
         (["#### 1"], [r"\frac{1}{"], "cannot be parsed by math-verify"),
     ],
 )
@@ -284,16 +231,6 @@ def test_a_call_that_cannot_be_judged_is_an_error_and_counts_nothing(
     with pytest.raises(ValueError, match=message):
         free(prompts=["?"], completions=completions, answer=answer)
     assert free.counts == RewardCounts()
-
-
-def test_a_pair_is_compared_once_and_the_oldest_forgotten():
-    reward = MathReward(cache_size=2)
-    for answer in ("12", "13", "12", "14", "12"):
-        reward.score(f"#### {answer}", "stop", "12")
-    assert len(reward._memory) == 2
-    assert reward._memory.recall(("12", "12")) == "correct"
-    assert reward._memory.recall(("13", "12")) is None
-    assert reward.counts == RewardCounts(correct=3, wrong=2)
 
 
 def test_the_memory_tells_pairs_apart_and_is_bounded_in_bytes_whatever_is_remembered():

@@ -72,16 +72,6 @@ def test_a_function_gets_what_it_names_and_one_with_columns_everything():
     }
 
 
-def test_a_chat_task_hands_over_messages():
-    def judge(prompts, completions, **columns):
-        pairs = zip(prompts, completions, strict=True)
-        return [float(f"{p[-1]['content']}{c[0]['role']}{c[0]['content']}" == "2 + 2?assistant4") for p, c in pairs]  # fmt: skip
-
-    with pool(judge) as p:
-        chat = request("4", "5", prompt=({"role": "user", "content": "2 + 2?"},))
-        assert p.score(chat).rewards.tolist() == [1.0, 0.0]
-
-
 def test_an_argument_that_no_column_gives_is_named_with_its_function_and_line():
     def logs(completions, log_metric):
         return [0.0] * len(completions)
@@ -149,21 +139,6 @@ def test_a_wrong_number_of_values_fails_all_and_is_not_hidden_by_repeats(functio
     assert all(message in f.message for f in scores.failures)
 
 
-def test_an_exit_an_infinite_integer_and_a_sum_beyond_float32_are_failures_too():
-    def large(completions):
-        return [3e38, 1.0]
-
-    with pool(functions.exits, functions.gives_too_much, Reward("large", large, 10.0)) as p:
-        scores = p.score(request("a", BAD))
-    assert [f[:3] for f in scores.failures] == [
-        ("exits", 1, "raised"),
-        ("gives_too_much", 1, "not finite"),
-        ("exits", 0, "not finite"),
-    ]
-    assert "SystemExit: enough" in scores.failures[0].message
-    assert "too large for float32" in scores.failures[2].message
-
-
 def test_none_is_not_judged_and_left_out_of_the_sum():
     rewards = [
         Reward("here", functions.gives_none, 2.0),
@@ -179,14 +154,6 @@ def test_none_is_not_judged_and_left_out_of_the_sum():
     assert alone.failures[0].kind == "none"
     message = r"\(.*functions\.py:\d+\) gave None for completion 1, which no reward judged"
     assert re.search(message, alone.failures[0].message)
-
-
-def test_the_failure_of_a_reward_of_weight_0_is_counted_and_fails_no_completion():
-    with pool(Reward("seen", functions.raises, 0.0), functions.length) as p:
-        scores = p.score(request("a", BAD))
-        assert p.metrics()["reward/seen/failed/raised"] == 1
-    assert not scores.failed.any()
-    assert scores.rewards.tolist() == [1.0, 3.0]
 
 
 # Batches that some completions, or somebody outside, disturb
@@ -246,19 +213,6 @@ def test_a_process_that_somebody_kills_or_stops_costs_no_completion_its_reward(t
     assert metrics["reward/failed"] == 0
 
 
-def test_one_that_is_killed_each_time_is_counted():
-    """By the kernel, say, since it takes the machine's memory."""
-
-    def dies_again(completions, **columns):
-        os.kill(os.getpid(), signal.SIGKILL)
-
-    with pool(dies_again, processes=1) as p:
-        scores = p.score(request("abc"))
-        assert p.metrics()["reward/calls"] == 2
-    assert [failure.kind for failure in scores.failures] == ["died"]
-    assert "signal SIGKILL" in scores.failures[0].message
-
-
 # Threads and processes
 
 
@@ -279,17 +233,6 @@ def test_slow_rewards_and_groups_of_several_threads_are_judged_at_the_same_time(
         scores = score_all(p, [request(me, folder=str(tmp_path)) for me in "ab"])
         assert p.metrics()["reward/completions"] == 2
     assert [each.rewards.tolist() for each in scores] == [[1.0], [1.0]]
-
-
-def test_many_threads_get_their_own_answers():
-    with pool(functions.length, functions.judge) as p:
-        scores = score_all(p, [request("x" * n, "y" * (n + 1)) for n in range(40)])
-        metrics = p.metrics()
-    assert [s.rewards.tolist() for s in scores] == [[2.0 * n, 2.0 * n + 2] for n in range(40)]
-    assert metrics["reward/calls"] == 80
-    assert metrics["reward/completions"] == 80
-    assert metrics["reward/judge/completions"] == 80
-    assert metrics["reward/processes"] <= 3
 
 
 def test_waiting_for_a_process_is_not_charged_to_the_call():
@@ -373,10 +316,7 @@ def test_what_cannot_be_pickled_is_named():
     ("options", "message"),
     [
         ({"processes": 0}, "processes is 0; give a whole number of at least 1"),
-        ({"concurrency": 1.5}, "concurrency is 1.5"),
         ({"seconds": float("inf")}, "seconds is inf; give a finite number > 0"),
-        ({"memory_gib": 0}, "memory_gib is 0"),
-        ({"start_seconds": -1.0}, "start_seconds is -1.0"),
     ],
 )
 def test_a_bound_that_bounds_nothing_is_refused(options, message):

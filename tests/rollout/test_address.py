@@ -9,7 +9,6 @@ from ogrpo.rollout.address import (
     check_offer,
     check_url,
     server_root,
-    url_of,
 )
 from ogrpo.rollout.vllm import Options
 
@@ -26,25 +25,14 @@ def test_an_address_is_taken(url):
     ("url", "message"),
     [
         ("http://me:SECRET@host:1", "has credentials"),
-        ("http://SECRET@host", "has credentials"),
         ("http://me:SE?CRET@host", "has credentials"),
-        ("http://me:SE/CRET@host", "has credentials"),
         ("me:SECRET@host", "has credentials"),
         ("http://host/?key=SECRET", "a query"),
-        ("http://host/#SECRET", "a fragment"),
         ("host:8000", "'host:8000' is no server URL; give it with its scheme: http://host:8000$"),
-        ("gpu-1.lan:8000/v1", r"give it with its scheme: http://gpu-1\.lan:8000$"),
-        ("localhost", "give it with its scheme: http://localhost:8000$"),
         ("[::1]", r"give it with its scheme: http://\[::1\]:8000$"),
-        ("8000", "give one such as http://host:8000$"),
         ("host:99999", "give one such as http://host:8000$"),
-        ("http:host:8000", "give one such as http://host:8000$"),
         ("ftp://host", "is no server URL"),
-        ("http://", "is no server URL"),
-        ("http://[", "is no server URL"),
         ("http://host:99999", "is no server URL"),
-        ("http://gpu..lan:8000", "is no server URL"),
-        ("http://ho st", "is no server URL"),
         ("http://host/\x1b[2J", r"'http://host/\\x1b\[2J' is no server URL"),
     ],
 )
@@ -60,11 +48,6 @@ def test_a_server_is_asked_below_the_address_that_a_client_of_v1_has(root, end):
     assert server_root(root + end) == root
 
 
-def test_an_ipv6_address_has_brackets_in_a_url():
-    assert url_of("::1", 80) == url_of("[::1]", 80) == "http://[::1]:80"
-    assert url_of("10.0.0.5", 80) == "http://10.0.0.5:80"
-
-
 @pytest.mark.parametrize("listen", ["0.0.0.0", "::", "[::]", "0", ""])
 def test_every_interface_is_no_address_to_pull_from(listen):
     with pytest.raises(
@@ -75,19 +58,6 @@ def test_every_interface_is_no_address_to_pull_from(listen):
         Options(transport="url", listen=listen)
     Options(transport="folder", listen=listen)
     check_offer(listen, "trainer-0.lan", "rollout.")
-
-
-@pytest.mark.parametrize("name", ["http://me", "me:80", "0.0.0.0", "::", "", "a b", "fe80::1::2"])
-def test_what_names_no_machine_is_not_advertised(name):
-    with pytest.raises(ValueError, match=r"^rollout\.advertise is .* names no machine"):
-        check_offer("10.0.0.5", name, "rollout.")
-
-
-def test_a_loopback_interface_is_for_servers_on_this_machine():
-    here = ["http://127.0.0.1:8000", "http://localhost:8000", "http://nosuch.invalid:8000"]
-    for listen in ("127.0.0.1", "localhost", "::1", "127.8.0.1"):
-        check_loopback(listen, here, "rollout.listen")
-    check_loopback("10.0.0.5", ["http://192.0.2.77:8000"], "rollout.listen")
 
 
 def test_a_loopback_interface_is_refused_to_servers_elsewhere(monkeypatch):

@@ -147,46 +147,6 @@ def test_a_weight_update_is_taken_with_what_ogrpo_serve_sets(release):
     assert [update.get("install", False) for update in engine.updates] == [False, True]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("setting", ["variable", "option"])
-def test_either_setting_alone_is_refused_by_a_release(release, setting):
-    """So that nobody takes one of the two away."""
-    version, texts = release
-    made = command(version)
-    settings = additional(made) if setting == "option" else {}
-    environment = made.environment if setting == "variable" else {}
-    worker = worker_of(texts, settings, environment, Engine())
-    start = {"is_checkpoint_format": False} if version < "0.27" else {}
-    if (version < "0.27") == (setting == "variable"):
-        worker.start_weight_update(**start)
-    else:
-        with pytest.raises(ValueError, match="FRACTAL_NZ mode is enabled"):
-            worker.start_weight_update(**start)
-
-
-@pytest.mark.slow
-def test_the_names_that_the_bridge_uses_are_there(release):
-    version, texts = release
-    engines = texts["vllm_ascend/distributed/weight_transfer/__init__.py"]
-    for backend, module, name in (
-        ("hccl", "hccl_engine", "HCCLWeightTransferEngine"),
-        ("npu_ipc", "npu_ipc_engine", "NPUIPCWeightTransferEngine"),
-    ):
-        assert f'"{backend}"' in engines
-        file = f"vllm_ascend/distributed/weight_transfer/{module}.py"
-        assert f'"{name}"' in engines
-        assert f"class {name}(" in texts[file]
-    runner = texts["vllm_ascend/worker/model_runner_v1.py"]
-    assert "class NPUModelRunner(GPUModelRunner)" in runner  # whose `reload_weights` we call
-    assert "WeightTransferEngineFactory.create_engine(" in texts["vllm_ascend/worker/worker.py"]
-    profile = "platform" if version < "0.27" else "device/hardware_profile"
-    assert "vllm_ascend.worker.worker.NPUWorker" in texts[f"vllm_ascend/{profile}.py"]
-    assert "processed_logprobs" in texts["vllm_ascend/sample/sampler.py"]
-    assert (version < "0.30") == ("enable_reduce_sample" in texts["vllm_ascend/ascend_config.py"])
-    paired = ".".join(version.split(".")[:2])
-    assert f"ARG VLLM_TAG=v{paired}" in texts["Dockerfile"]
-
-
 def test_the_extra_goes_as_far_as_sources_were_read():
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"][
         "optional-dependencies"

@@ -59,23 +59,3 @@ def test_what_a_killed_process_left_is_deleted_and_what_a_living_one_uses_is_not
         remove_stale("ogrpo-test-")  # not even its own
         assert mine.folder.is_dir()
         living.kill()
-
-
-def test_it_goes_with_the_process_or_when_told():
-    with owner("end") as process:
-        assert not Path(process.communicate()[0].strip()).exists()
-    scratch = Scratch("ogrpo-test-")
-    scratch.remove()
-    assert not scratch.folder.exists()
-
-
-def test_folders_of_others_are_left_alone(tmp_path):
-    unlocked = tmp_path / "ogrpo-test-without-a-lock"
-    other = tmp_path / "elsewhere"
-    for folder in (unlocked, other):
-        folder.mkdir()
-    (other / "lock").touch()
-    (tmp_path / "ogrpo-test-link").symlink_to(other)
-    remove_stale("ogrpo-test-")
-    assert unlocked.is_dir()
-    assert (other / "lock").is_file()

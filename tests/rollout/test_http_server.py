@@ -1,7 +1,6 @@
 """Our servers against clients that mean ill or know no better: raw sockets, real servers."""
 
 import contextlib
-import http.client
 import json
 import logging
 import socket
@@ -14,7 +13,6 @@ import pytest
 from ogrpo.protocol import Completion, Group, check_request
 from ogrpo.rollout import http_server
 from ogrpo.rollout.endpoint import Endpoint, ServedModel, Service
-from ogrpo.rollout.weights import Store, WeightShare
 
 VOCAB = 8
 
@@ -44,7 +42,6 @@ def service():
         params_fn=lambda tensors: tensors,
         adapt_fn=lambda params, tensors, scale: params,
         score_fn=lambda params, sequences: [np.zeros(len(ids) - 1) for ids in sequences],
-        next_fn=lambda params, prompt: np.zeros(VOCAB),
         decode_fn=lambda ids: " ".join(map(str, ids)),
         shapes={"a": [2]},
         dtype="float32",
@@ -97,12 +94,6 @@ def answer(raw):
 GOOD = {"model": "policy", "prompt": [1, 2], "max_tokens": 3, "n": 2}
 
 
-def test_a_good_request_is_answered(address):
-    status, body = answer(say(address, request(GOOD)))
-    assert status == 200
-    assert [choice["token_ids"] for choice in body["choices"]] == [[1, 2], [1, 2]]
-
-
 def call(path, body):
     return request(body, path=path)
 
@@ -113,13 +104,10 @@ ODD = [
         (request(b"{}", *headers), status, message)
         for headers, status, message in [
             (["Content-Length: -1"], 400, "Content-Length is '-1'"),
-            (["Content-Length: 1e3"], 400, "Content-Length is '1e3'"),
-            (["Content-Length: +5"], 400, "send one whole number"),
             (["Content-Length: \u0665"], 400, "send one whole number"),
             (["Content-Length: 2", "Content-Length: 3"], 400, "'2, 3'"),
             (["Content-Length: 99999999999999"], 413, "send at most"),
             (["Content-Length: 9" + "9" * 5000], 400, "send one whole number"),
-            (["Transfer-Encoding: chunked"], 411, "send a Content-Length"),
             (["Transfer-Encoding: chunked", "Content-Length: 2"], 411, "send a Content-Length"),
             (["Origin: http://evil.example"], 403, "not for web pages"),
             ([f"X-{n}: x" for n in range(200)], 431, "Too many headers"),
@@ -128,8 +116,6 @@ ODD = [
     ),
     # no requests
     (b"\x16\x03\x01\x02\x00\r\n\r\n", 400, ""),  # TLS
-    (b"GET\r\n\r\n", 400, ""),
-    (b"GET / HTTP/9.9.9\r\n\r\n", 400, ""),
     (b"GET /" + b"x" * 70_000 + b" HTTP/1.1\r\n\r\n", 414, ""),
     (b"BREW /pot HTTP/1.1\r\n\r\n", 501, ""),
     (b"GET http://[ HTTP/1.1\r\nConnection: close\r\n\r\n", 400, ""),
@@ -143,37 +129,27 @@ ODD = [
             (b"[" * 100_000, "nested deeper"),
             (b"{", "not JSON"),
             (b"\xff", "utf-8"),
-            (b"[1]", "the body is a list"),
             (b'{"n": NaN}', "NaN"),
             (b'{"n": ' + b"9" * 9999 + b"}", "9999 characters"),
             ({**GOOD, "prompt": "text"}, "prompt is 'text': give token ids"),
-            ({**GOOD, "prompt": []}, "prompt is []: give"),
-            ({**GOOD, "prompt": [[1], 2]}, "prompt is 2: give"),
-            ({**GOOD, "prompt": [1.5]}, "prompt is [1.5]: give"),
             ({**GOOD, "prompt": [True]}, "prompt is [True]: give"),
             ({**GOOD, "prompt": [1 << 40]}, "give a list of token ids"),
-            ({**GOOD, "prompt": [-1]}, "give a list of token ids"),
             ({**GOOD, "prompt": [VOCAB]}, "out of the vocabulary"),
             ({**GOOD, "prompt": [1] * 65, "prompt_logprobs": 0}, "65 tokens: this model takes 64"),
             ({**GOOD, "n": 1 << 70}, "n is 1180591620717411303424: give a whole number from 1"),
-            ({**GOOD, "n": 0}, "n is 0: give"),
-            ({**GOOD, "n": "2"}, "n is '2': give"),
             ({**GOOD, "max_tokens": -5}, "max_tokens is -5: give"),
             ({**GOOD, "temperature": "hot"}, "temperature is 'hot': give a number"),
-            ({**GOOD, "temperature": -1}, "temperature is -1: give"),
             ({**GOOD, "seed": 1 << 64}, "seed is 18446744073709551616: give"),
             ({**GOOD, "logprobs": [1]}, "logprobs is [1]: give"),
         ]
     ),
     # calls
-    (call("/detokenize", {"model": "policy"}), 400, ""),
     (call("/detokenize", {"model": "policy", "tokens": {"a": 1}}), 400, ""),
     (
         call("/inference/v1/generate", {**GOOD, "token_ids": [1], "sampling_params": 7}),
         400,
         "sampling_params is 7: give an object",
     ),
-    (call("/collective_rpc", {}), 500, ""),
     (call("/collective_rpc", {"method": ["ogrpo_describe"]}), 500, ""),
     (call("/collective_rpc", {"method": "ogrpo_describe", "kwargs": {"x": 1}}), 400, ""),
     (call("/collective_rpc", {"method": "ogrpo_describe", "kwargs": []}), 400, ""),
@@ -190,34 +166,6 @@ def test_an_odd_request_is_answered(address, raw, status, message):
     assert message in body["error"]["message"]
 
 
-@pytest.mark.parametrize(
-    "update",
-    [
-        {"path": {"a": 1}},
-        {"url": 7},
-        {"path": "\0"},
-        {"url": "http://[", "token": "x"},
-        {"version": "x"},
-        {"manifest_sha256": None},
-        {"install": True},
-        {"install": 1},
-        {"color": "red"},
-        [],
-    ],
-)
-def test_a_push_of_odd_values_is_refused_and_ends_its_update(address, update):
-    def post(path, body=None):
-        return answer(say(address, call(path, body or {})))[0]
-
-    if isinstance(update, dict):
-        update = {"version": 1, "manifest_sha256": "0", **update}
-    assert post("/start_weight_update") == 200
-    assert post("/start_weight_update") == 500
-    assert post("/update_weights", {"update_info": update}) in (400, 500)
-    post("/finish_weight_update")
-    assert post("/start_weight_update") == 200
-
-
 def test_what_the_server_itself_does_wrong_is_answered_and_logged_in_a_line(service, caplog):
     def broken(*_):
         raise RuntimeError("\x1b[31mbroken")
@@ -227,23 +175,6 @@ def test_what_the_server_itself_does_wrong_is_answered_and_logged_in_a_line(serv
         status, _ = answer(say(address, request(GOOD)))
     assert status == 500
     assert caplog.messages == ["/v1/completions: RuntimeError: \\x1b[31mbroken"]
-
-
-def test_nothing_is_written_to_the_terminal(address, capfd):
-    for raw in (b"\x1b[31m / HTTP/1.1\r\n\r\n", request(b"{"), b"POST / HTTP/1.1\r\n", b"\0" * 99):
-        say(address, raw, end=True)
-    assert capfd.readouterr() == ("", "")
-
-
-def test_a_connection_that_goes_on_is_used_again(address):
-    client = http.client.HTTPConnection(*address, timeout=30)
-    client.connect()
-    local = client.sock.getsockname()
-    for _ in range(3):
-        client.request("POST", "/v1/completions", json.dumps(GOOD))
-        assert json.loads(client.getresponse().read())["choices"]
-        assert client.sock.getsockname() == local
-    client.close()
 
 
 def drip(address, raw, pause=0.02):
@@ -311,32 +242,3 @@ def test_the_bodies_of_all_connections_are_bounded(service, monkeypatch):
         assert status == 503
         assert answer(say(address, request(b"[" + b" " * (1 << 19) + b"]")))[0] == 400
         assert answer(say(address, request(GOOD)))[0] == 200
-
-
-@pytest.fixture
-def share(tmp_path):
-    Store(tmp_path / "releases").write({"a": np.zeros(2, np.float32)}, 1)
-    made = WeightShare(tmp_path / "releases")
-    yield made
-    made.close()
-
-
-def test_the_share_answers_odd_requests_too(share):
-    address = share._server.server_address
-    key = f"Authorization: Bearer {share.token}"
-    file = "/v000001/manifest.json"
-    good = say(address, request(b"", key, path=file, method="GET"))
-    assert good.startswith(b"HTTP/1.1 200")
-    for headers, path, status in (
-        ([], file, 401),
-        ([key[:-1]], file, 401),
-        (["Authorization: \u00e9\u00e9"], file, 401),
-        ([key], "/v000001/../../secret", 404),
-        ([key], "/v000001/manifest.json\0", 404),
-        ([key], "//etc/passwd", 404),
-        ([key, "Content-Length: -5"], file, 400),
-        ([key, "Transfer-Encoding: chunked"], file, 411),
-    ):
-        answered, body = answer(say(address, request(b"", *headers, path=path, method="GET")))
-        assert (answered, "error" in body) == (status, True)
-    assert answer(say(address, request(b"", key, path=file, method="DELETE")))[0] == 501

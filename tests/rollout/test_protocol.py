@@ -3,7 +3,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from ogrpo.protocol import Completion, Group, Sampling, check_request
+from ogrpo.protocol import Completion, Sampling, check_request
 
 SAMPLING = Sampling(temperature=1.0, max_tokens=4, group_size=2)
 COMPLETION = Completion(
@@ -31,10 +31,6 @@ def test_a_wrong_sampling_is_an_error_that_names_value_and_remedy(field, value, 
         dataclasses.replace(SAMPLING, **{field: value})
 
 
-def test_greedy_does_not_look_at_the_temperature():
-    assert dataclasses.replace(SAMPLING, temperature=0.0, greedy=True).greedy
-
-
 @pytest.mark.parametrize(
     ("field", "value", "message"),
     [
@@ -58,21 +54,6 @@ def test_a_wrong_completion_is_an_error_that_names_the_field(field, value, messa
         dataclasses.replace(COMPLETION, **{field: value})
 
 
-def test_tokens_carry_loss_where_the_mask_says_so_and_everywhere_without_one():
-    assert COMPLETION.carries_loss.tolist() == [True, True]
-    mask = np.array([False, True])
-    told = dataclasses.replace(COMPLETION, loss_mask=mask)
-    assert told.carries_loss is mask
-    np.testing.assert_array_equal(told.token_ids, COMPLETION.token_ids)
-
-
-def test_a_group_needs_a_prompt_and_a_completion():
-    with pytest.raises(ValueError, match="prompt_ids is empty"):
-        Group(prompt_ids=np.array([], np.int32), completions=(COMPLETION,))
-    with pytest.raises(ValueError, match="completions is empty"):
-        Group(prompt_ids=np.array([1], np.int32), completions=())
-
-
 @pytest.mark.parametrize(
     ("prompt", "message"),
     [
@@ -89,10 +70,3 @@ def test_what_no_engine_can_answer_is_refused_by_the_prompts_place(prompt, messa
     prompts = [np.array([1, 15], np.int32), prompt]
     with pytest.raises(ValueError, match=message):
         check_request(prompts, SAMPLING, vocab_size=16, max_prompt=5, max_length=8)
-
-
-def test_greedy_log_probs_are_of_temperature_one_on_every_engine():
-    assert SAMPLING.log_prob_temperature == SAMPLING.temperature
-    for temperature in (0.0, 0.1, 1.0):
-        greedy = dataclasses.replace(SAMPLING, temperature=temperature, greedy=True)
-        assert greedy.log_prob_temperature == 1.0

@@ -1,6 +1,5 @@
 """`ogrpo-serve`: the commands it builds, and that nothing outlives it."""
 
-import json
 import os
 import signal
 import socket
@@ -13,7 +12,6 @@ import httpx
 import pytest
 
 from ogrpo.rollout.extension import ogrpo_serve
-from ogrpo.serving import serve
 from tests.rollout.vllm import world
 
 
@@ -60,53 +58,11 @@ def test_options_reach_vllm():
     assert arguments[arguments.index("--max-num-batched-tokens") + 1] == "9000"
 
 
-@pytest.mark.parametrize(("rank", "served"), [("1", "1"), ("4", "8"), ("8", "8"), ("65", "128")])
-def test_a_server_for_adapters_has_the_least_rank_that_holds_them(rank, served):
-    command = built("M", "--lora-rank", rank)
-    assert "--enable-lora" in command.arguments
-    assert command.arguments[command.arguments.index("--max-lora-rank") + 1] == served
-    assert command.environment["VLLM_ALLOW_RUNTIME_LORA_UPDATING"] == "1"
-    assert "--enable-lora" not in built("M").arguments
-    assert "VLLM_ALLOW_RUNTIME_LORA_UPDATING" not in built("M").environment
-
-
-@pytest.mark.parametrize("rank", ["0", "-1", "513", "four"])
-def test_a_rank_that_no_server_has_is_refused(rank, capsys):
-    with pytest.raises(SystemExit):
-        built("M", "--lora-rank", rank)
-    assert "--lora-rank" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize(("version", "taken"), [("0.22.1", False), ("0.23.0.post1", True)])
 def test_a_vllm_that_takes_no_pushes_is_refused(version, taken, python_with, capsys):
     code = ogrpo_serve.main(["M", "--dry-run", "--python", python_with(version)])
     assert code == (0 if taken else 2)
     assert ("takes no pushes: install 0.23 or later" in capsys.readouterr().err) != taken
-
-
-@pytest.mark.parametrize(
-    ("positions", "option", "longest"),
-    [(1024, None, 1024), (32768, None, 4096), (None, None, 4096), (1024, 46, 46), (64, 128, 128)],
-)
-def test_the_longest_prompt_and_completion_follow_the_model(positions, option, longest, tmp_path):
-    """The last of these vLLM refuses itself, or takes where it stretches positions."""
-    (tmp_path / "config.json").write_text(json.dumps({"max_position_embeddings": positions}))
-    words = [] if option is None else ["--max-model-len", str(option)]
-    arguments = built(str(tmp_path), *words).arguments
-    assert arguments[arguments.index("--max-model-len") + 1] == str(longest)
-
-
-def test_the_embedded_engine_takes_no_more_than_the_model_has(tmp_path, capsys, monkeypatch):
-    world.save(tmp_path, world.decoder(), world.make_params(world.decoder(), 0))
-    words = ["ogrpo-serve", str(tmp_path), "--engine", "embedded", "--max-model-len", "4096"]
-    monkeypatch.setattr(sys, "argv", words)
-    assert serve.main() == 2
-    assert "--max-model-len is 4096: give 2 to 128" in capsys.readouterr().err
-
-
-def test_an_interpreter_without_vllm_is_named(capsys):
-    assert ogrpo_serve.main(["M", "--python", sys.executable]) == 2
-    assert "has no vLLM: name its interpreter with --python" in capsys.readouterr().err
 
 
 CHILDREN = """

@@ -28,7 +28,7 @@ CONFIG = main_study(
     rollout=Rollout(group_size=2, max_tokens=4),
     schedule=Schedule(steps=4, prompts=2, evaluate_every=2),
     optimizer=Optimizer(learning_rate=0.05, warmup=0),
-    evaluation=Evaluation(prompts=2, gradient_variance=False),
+    evaluation=Evaluation(prompts=2, gradient_variance=False, token_samples=0),
     checkpoint=Checkpointing(every=1, keep=3),
 )
 TYPED = Invocation("ogrpo train --run-dir here", "ogrpo train")

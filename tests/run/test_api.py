@@ -1,29 +1,20 @@
 """The trainer as a library calls it: a task and a reward of one's own, and what is refused."""
 
 import asyncio
-import dataclasses
 import json
-from dataclasses import replace
-from pathlib import Path
 
-import numpy as np
 import pytest
 from rich.console import Console
 
-import ogrpo
 from ogrpo.config.schedule import Schedule
 from ogrpo.config.train import (
     Checkpointing,
     Evaluation,
-    Judging,
     Model,
     Rollout,
-    TrainConfig,
 )
-from ogrpo.core.algorithms import ALGORITHMS, with_parts
 from ogrpo.report import trackers
 from ogrpo.rewards.reward import Reward
-from ogrpo.rollout.collection import CollectionError
 from ogrpo.run.api import Trainer
 from ogrpo.tasks import Task
 
@@ -32,7 +23,7 @@ SETTINGS = {
     "schedule": Schedule(steps=3, prompts=4, evaluate_every=3),
     "rollout": Rollout(group_size=4, prompts_per_call=2),
     "model": Model(random="tiny"),
-    "evaluation": Evaluation(prompts=4, gradient_variance=False),
+    "evaluation": Evaluation(prompts=4, gradient_variance=False, token_samples=0),
     "console": QUIET,
 }
 
@@ -83,6 +74,7 @@ def test_a_task_and_rewards_of_ones_own(tmp_path):
     for name in ("ends_right", "length", "slow_judge"):
         assert records[-1][f"heldout/reward/{name}/sampled"] is not None
     assert (result.model / "config.json").is_file()
+    assert "weights were made in the run" in (result.model / "README.md").read_text()  # its card
     config = json.loads((result.run_dir / "config.json").read_text())
     assert (config["task"], config["algorithm"]) == ("rows", "grpo")
     assert config["rewards"] == [
@@ -91,31 +83,6 @@ def test_a_task_and_rewards_of_ones_own(tmp_path):
     assert config["reward"]["weights"] == [1.0, 0.5, 1.0]
     assert config["optimizer"]["learning_rate"] == 1e-3  # of a model that is made here
     assert config["rollout"]["max_tokens"] is not None
-
-    more = {"run_dir": tmp_path / "more", "reward": Judging(processes=3)}
-    again = trained(tmp_path, rewards, algorithm="grpo", **more)
-    apart = ("seconds", "tokens/s", "collect/", "reward/", "replay/")
-    one, two = (
-        [{k: v for k, v in r.items() if not k.startswith(apart)} for r in result.records]
-        for result in (result, again)
-    )
-    assert one == two  # whatever the processes
-
-
-@pytest.mark.slow
-def test_an_algorithm_of_ones_own_and_the_same_columns_with_chat_prompts(tmp_path):
-    def last(prompts, completions, **_):
-        assert prompts[0][-1]["role"] == "user"
-        assert completions[0][0]["role"] == "assistant"
-        return [float(len(c[0]["content"]) % 2) for c in completions]
-
-    mine = replace(with_parts(ALGORITHMS["grpo"], reduction="token"), name="mine")
-    chats = [{**row, "prompt": [{"role": "user", "content": row["prompt"]}]} for row in rows()]
-    task = Task.from_iterable(chats, rewards=[last])
-    result = trained(tmp_path, [last], task=task, algorithm=mine)
-    assert result.records[-1]["reward/failed"] == 0
-    assert json.loads((result.run_dir / "config.json").read_text())["algorithm"] == "mine"
-    assert "mine" in (result.run_dir / "report.html").read_text()
 
 
 # --- what fails ------------------------------------------------------------------------------
@@ -137,41 +104,13 @@ def test_a_completion_that_cannot_be_judged_carries_no_loss(tmp_path, caplog):
     assert "not judged, and without loss: raised" in (result.run_dir / "report.html").read_text()
 
 
-@pytest.mark.parametrize(
-    ("kind", "give"),
-    [
-        ("wrong count", lambda n: [0.0] * (n + 1)),
-        ("none", lambda n: [None] * n),
-        ("not finite", lambda n: [float("nan")] * n),
-        ("not a number", lambda n: ["1"] * n),
-        ("raised", lambda n: 1 / 0),
-    ],
-)
-def test_a_reward_that_never_works_ends_the_run_with_its_name_and_the_state_saved(
-    tmp_path, kind, give
-):
+def test_a_reward_that_never_works_ends_the_run_with_its_name_and_the_state_saved(tmp_path):
     def broken(completions, **_):
-        return give(len(completions))
+        return 1 / 0
 
-    with pytest.raises(RuntimeError, match=r"'broken' (gave None|.*test_api\.py)"):
+    with pytest.raises(RuntimeError, match=r"'broken' .*test_api\.py"):
         trained(tmp_path, [broken], checkpoint=Checkpointing(every=1))
     assert (tmp_path / "run" / "checkpoints" / "0").is_dir()
-
-
-@pytest.mark.slow
-def test_a_reward_that_never_ends_is_killed(tmp_path):
-    def endless(completions, **_):
-        while len(completions[0]) % 3 == 0:
-            pass
-        return [float(len(text) % 2) for text in completions]
-
-    result = trained(
-        tmp_path,
-        [endless],
-        schedule=Schedule(steps=1, prompts=4),
-        reward=Judging(call_seconds=0.5, processes=2),
-    )
-    assert result.records[-1]["reward/failed/timeout"] > 0
 
 
 @pytest.mark.parametrize(
@@ -196,46 +135,6 @@ def test_what_is_wrong_is_refused_before_anything_is_written(tmp_path, options, 
     with pytest.raises(ValueError, match=message):
         Trainer(task=task, run_dir=tmp_path / "run", console=QUIET, **options)
     assert not (tmp_path / "run").exists()
-
-
-def test_options_are_what_they_look_like():
-    task = Task.from_iterable(rows(), rewards=[even_length])
-    options = {
-        "run_dir": "runs/1",
-        "schedule": {"steps": 3},
-        "warm_start": ogrpo.WarmStart(steps=4),
-    }
-    mine = replace(ALGORITHMS["grpo"], name="mine")
-    config = Trainer(task=task, algorithm=mine, optimizer={"learning_rate": 1}, **options).config
-    assert config.algorithm is mine
-    assert config.run_dir == Path("runs/1")
-    assert (config.schedule, config.warm_start.steps) == (ogrpo.Schedule(steps=3), 4)
-    assert config.optimizer.learning_rate == 1.0
-    assert config.task == "rows"
-    tables = [value for value in vars(config).values() if dataclasses.is_dataclass(value)]
-    for table in tables:
-        assert getattr(ogrpo, type(table).__name__) is type(table)
-
-
-def test_a_task_smaller_than_a_batch_is_refused(tmp_path):
-    task = Task.from_iterable(rows(10), rewards=[even_length])
-    with pytest.raises(ValueError, match=r"9 training prompts, fewer than a batch of.*= 16"):
-        Trainer(task=task, run_dir=tmp_path / "run", console=QUIET).train()
-
-
-def test_without_solutions_or_a_model_the_remedies_are_named(tmp_path):
-    bare = [{k: v for k, v in row.items() if k != "solution"} for row in rows()]
-    task = Task.from_iterable(bare, rewards=[even_length])
-    with pytest.raises(ValueError, match=r"--model\.path .* worked solutions .* --model\.random"):
-        trained(tmp_path, [even_length], task=task, model=None)
-
-
-def test_public_names_are_there():
-    assert ogrpo.Trainer is Trainer
-    assert ogrpo.Task is Task
-    assert ogrpo.TrainConfig is TrainConfig
-    assert issubclass(CollectionError, RuntimeError)
-    assert np.isfinite(ogrpo.TrainConfig().schedule.steps)
 
 
 # --- step by step ------------------------------------------------------------------------------
@@ -269,14 +168,3 @@ def test_a_loop_over_the_steps_may_be_left_and_gone_on_with(tmp_path, monkeypatc
     assert [record["step"] for record in records] == [0, 1, 2, 3]
     assert calls == [(step, step) for step in range(4)]
     assert figures == [(record["step"], record["completions"]) for record in records]
-
-
-@pytest.mark.slow
-def test_a_callback_that_raises_ends_the_run_with_its_step_saved(tmp_path):
-    def stop(state, record):
-        if record["step"] == 2:
-            raise RuntimeError("enough")
-
-    with pytest.raises(RuntimeError, match="enough") as error:
-        trained(tmp_path, [even_length], callbacks=[stop])
-    assert "the state after step 2 is saved; go on with" in "".join(error.value.__notes__)

@@ -62,16 +62,6 @@ def test_a_terminal_that_went_away_harms_nothing(tmp_path):
     assert told.read_text() == "SIGHUP"
 
 
-def test_nohup_is_heeded():
-    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    try:
-        with stop_on_signal(lambda _name: None) as stop:
-            os.kill(os.getpid(), signal.SIGHUP)
-            assert not stop
-    finally:
-        signal.signal(signal.SIGHUP, before)
-
-
 def trained(*_):
     """Takes the place of the loop: it ends, and nobody stopped it."""
     yield from ()

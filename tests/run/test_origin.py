@@ -1,15 +1,13 @@
 """What may change when a run is resumed, what is refused, and what is always."""
 
 import json
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from ogrpo.config.train import TrainConfig
-from ogrpo.run.origin import APPLIED, NEVER, check_origin, differences
+from ogrpo.run.origin import check_origin
 from ogrpo.run.session import as_json
-from tests.loop.walk import paths
 
 BEFORE = {
     "config": json.loads(json.dumps(as_json(TrainConfig()))),
@@ -30,10 +28,6 @@ def now(path: str = "", value: Any = None) -> dict[str, Any]:
         assert name in table, path
         table[name] = value
     return found
-
-
-def test_nothing_changed_is_nothing_said():
-    assert check_origin(BEFORE, now(), anyway=False) == []
 
 
 @pytest.mark.parametrize(
@@ -85,34 +79,3 @@ def test_another_experiment_is_refused_unless_it_is_wanted(path, value, line):
 def test_what_a_checkpoint_cannot_go_with_is_refused_whatever_is_wanted(path, value):
     with pytest.raises(ValueError, match=rf"cannot change to {value}"):
         check_origin(BEFORE, now(path, value), anyway=True)
-
-
-def test_a_checkpoint_of_before_says_its_config_alone():
-    old = {"config": json.loads(json.dumps(BEFORE["config"]))}
-    del old["config"]["certificate"]
-    assert check_origin(old, now(), anyway=False) == []
-    with pytest.raises(ValueError, match="--seed: 0 then, 1 now"):
-        check_origin(old, now("config.seed", 1), anyway=False)
-
-
-def test_the_lists_name_options_that_there_are():
-    known = paths(TrainConfig())
-    for pattern in (*APPLIED, *NEVER):
-        assert any(name == pattern or name.startswith(pattern) for name in known), pattern
-
-
-def test_numbers_that_are_equal_are_one_setting():
-    one = {"a": {"b": 1.0, "c": [1, 2]}, "d": None}
-    assert differences(one, {"a": {"b": 1, "c": (1, 2)}}) == {}
-    assert differences(one, {"a": {"b": 2, "c": [2]}, "d": 0}) == {
-        "a.b": (1.0, 2),
-        "a.c": ([1, 2], [2]),
-        "d": (None, 0),
-    }
-
-
-def test_a_run_that_is_not_resumed_takes_no_option_of_resuming():
-    with pytest.raises(ValueError, match="nothing is resumed"):
-        replace(TrainConfig(), resume_anyway=True)
-    with pytest.raises(ValueError, match="resume-from is -1"):
-        replace(TrainConfig(), resume_from=-1)

@@ -1,10 +1,7 @@
 """A run is resumed from what is whole, and is the run that nobody stopped."""
 
 import gc
-import os
 import shutil
-import subprocess
-import sys
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +15,7 @@ from ogrpo.config.train import Checkpointing, Data, Evaluation, Model, Rollout
 from ogrpo.config.update import Lora, Region
 from ogrpo.learner.checkpoint import CheckpointError
 from ogrpo.report.counted import counted
-from ogrpo.report.run_dir import RunDir, RunDirError
+from ogrpo.report.run_dir import RunDir
 from ogrpo.run.main import carry_out, to_end
 from ogrpo.run.session import Invocation, Session, as_json, outcomes
 from ogrpo.setup.build import find_devices, make_parts
@@ -27,14 +24,14 @@ from ogrpo.setup.prepare import prepare
 from ogrpo.setup.presets import main_study
 from ogrpo.system import lock
 from tests.run.small_run import CONFIG as SMALL
-from tests.run.small_run import go, go_with, left
+from tests.run.small_run import go, left
 
 CONFIG = main_study(
     data=Data(train=16),
     model=Model(random="tiny"),
     rollout=Rollout(group_size=2, max_tokens=4),
     schedule=Schedule(steps=2, prompts=2, evaluate_every=100),
-    evaluation=Evaluation(prompts=2, gradient_variance=False),
+    evaluation=Evaluation(prompts=2, gradient_variance=False, token_samples=0),
     checkpoint=Checkpointing(every=1),
 )
 
@@ -77,7 +74,7 @@ def total(counts, what):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "changes", [{}, {"lora": Lora(rank=2)}, {"trust_region": Region(kind="clip")}]
+    "changes", [{}, {"lora": Lora(rank=2), "trust_region": Region(kind="clip")}]
 )
 def test_a_resumed_run_holds_one_train_state_and_goes_on_counting(tmp_path, changes):
     run = tmp_path / "run"
@@ -147,31 +144,6 @@ def test_a_run_without_a_checkpoint_that_can_be_used_is_left_as_it_is(copy):
 
 
 @pytest.mark.slow
-def test_missing_checkpoints_are_no_new_beginning_unless_that_is_asked_for(whole, copy):
-    shutil.rmtree(copy / "checkpoints")
-    before = everything(copy)
-    for _ in range(2):
-        with pytest.raises(RunDirError, match=r"records up to step 4 and no checkpoint in .*copy"):
-            go(copy, resume=True)
-    assert everything(copy) == before
-    go(copy, resume_from=0)
-    assert left(copy) == left(whole)
-    dropped = {file.read_bytes() for file in (copy / "experience" / "_dropped").iterdir()}
-    assert dropped == {before[name] for name in before if name.endswith(".parquet")}
-    assert (copy / "metrics.aside.jsonl").read_bytes() == before["metrics.jsonl"]
-
-
-@pytest.mark.slow
-def test_a_run_that_was_killed_before_its_first_checkpoint_begins_again(whole, copy):
-    for checkpoint in (copy / "checkpoints").iterdir():
-        shutil.rmtree(checkpoint)
-    metrics = copy / "metrics.jsonl"
-    metrics.write_bytes(b"".join(metrics.read_bytes().splitlines(keepends=True)[:2]))
-    assert "no checkpoint yet: starting over" in go(copy, resume=True)
-    assert left(copy) == left(whole)
-
-
-@pytest.mark.slow
 def test_a_run_goes_back_to_the_step_that_is_asked_for(whole, copy):
     before = everything(copy)
     with pytest.raises(ValueError, match="no checkpoint of step 1; there are: 2, 3, 4, and 0"):
@@ -186,45 +158,6 @@ def test_a_run_goes_back_to_the_step_that_is_asked_for(whole, copy):
     assert left(copy) == left(whole)
 
 
-SECOND = """
-import sys
-from pathlib import Path
-from ogrpo.report.run_dir import RunDir, RunDirError
-
-try:
-    with RunDir.reopen(Path(sys.argv[1])).held("ogrpo train --resume"):
-        print("it was let in")
-except RunDirError as error:
-    print(error)
-"""
-
-
-@pytest.mark.slow
-def test_a_second_process_is_refused_until_the_first_has_reported(whole, tmp_path):
-    folder, tried = tmp_path / "run", []
-
-    def refused() -> None:
-        command = [sys.executable, "-c", SECOND, str(folder)]
-        tried.append(subprocess.run(command, capture_output=True, text=True))
-
-    def at_the_end(function):
-        def generate(*arguments):
-            if (folder / "model").exists() and not tried:
-                refused()
-            return function(*arguments)
-
-        return generate
-
-    def last(engine):
-        engine.generate = at_the_end(engine.generate)
-        return engine
-
-    go_with(folder, {"evaluator.engine": last})
-    (second,) = tried
-    assert second.stdout.startswith(f"run directory {folder} is in use by process {os.getpid()} on")
-    assert left(folder) == left(whole)
-
-
 @pytest.mark.slow
 def test_a_critic_goes_on_where_its_checkpoint_left_it(tmp_path):
     """PPO's value head is in the checkpoints, though never in what is published."""
@@ -233,3 +166,24 @@ def test_a_critic_goes_on_where_its_checkpoint_left_it(tmp_path):
     whole = left(run)
     assert "resuming after step 2" in go(run, ppo, resume_from=2)
     assert left(run) == whole
+
+
+@pytest.mark.slow
+def test_what_a_sampler_recorded_goes_on_with_the_buffer(tmp_path):
+    """And where it is not recorded, the run says how biased its ratios are."""
+    changes = {
+        "rollout": replace(SMALL.rollout, top_p=0.9, keep_sampling_mask=True, top_k=300),
+        "override": replace(SMALL.override, centering=1),
+        "replay": replace(SMALL.replay, groups=4, sampler="uniform"),
+        "schedule": replace(SMALL.schedule, replay=2),
+    }
+    recording, run = replace(SMALL, **changes), tmp_path / "run"
+    said = go(run, recording)
+    whole = left(run)
+    assert "ratio of policy to sampler" not in said
+    assert "resuming after step 2" in go(run, recording, resume_from=2)
+    assert left(run) == whole
+    rollout = replace(SMALL.rollout, top_p=0.9)
+    assert go(tmp_path / "cut", SMALL, rollout=rollout).count("ratio of policy to sampler") == 1
+    fresh = left(tmp_path / "cut")[0][1:]
+    assert all(0.85 < 1 + record["ratio/bias"] < 0.95 for record in fresh)

@@ -11,8 +11,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from ogrpo.rollout.endpoint import wait_until_up
 from ogrpo.rollout.extension import ogrpo_serve
+from ogrpo.rollout.vllm.api import ask_health
 from tests.rollout.vllm import broadcast, world
 
 PYTHON = os.environ.get("OGRPO_VLLM_PYTHON")
@@ -61,10 +61,11 @@ class RealServer:
         return self
 
     def wait(self):
-        try:
-            wait_until_up(self.url, START_SECONDS)
-        except TimeoutError:
-            pytest.fail(f"{self.url} did not start:\n{self.log.read_text()[-4000:]}")
+        deadline = time.monotonic() + START_SECONDS
+        while ask_health(self.url) is not None:
+            if time.monotonic() > deadline:
+                pytest.fail(f"{self.url} did not start:\n{self.log.read_text()[-4000:]}")
+            time.sleep(0.2)
         # The first request compiles for tens of seconds, which no timeout should have to allow.
         body = {"model": "policy", "prompt": [1, 2, 3], "max_tokens": 4, "logprobs": 0}
         for more in ({"temperature": 1.0}, {"temperature": 0.0, "prompt_logprobs": 0}):

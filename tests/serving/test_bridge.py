@@ -23,7 +23,7 @@ def test_the_embedded_engine_draws_what_the_sampler_draws(monkeypatch, large, un
     params = make_params(config)
     engine = bridge.embedded_engine(config, eos_id=3, batch_size=2, prompt_length=5)
     engine.publish(params, 7)
-    assert isinstance(engine._weights.params["layers"], list) == unstacked
+    assert isinstance(engine._prepare_fn(params)["layers"], list) == unstacked
     prompts = [np.array([4, 1, 9], np.int32), np.array([2, 6, 8, 1, 10], np.int32)]
     sampling = Sampling(temperature=0.7, max_tokens=40, group_size=3)
     groups = engine.generate(prompts, sampling, seed=5)
@@ -50,23 +50,6 @@ def test_the_embedded_engine_draws_what_the_sampler_draws(monkeypatch, large, un
         assert (completion.finish_reason == "stop") == bool(plain.finished[n, g])
 
 
-@pytest.mark.parametrize(("tokens", "expected"), [(31, None), (32, (2, 64))])
-def test_long_completions_get_the_layouts_for_them(monkeypatch, tokens, expected):
-    asked = []
-
-    def watched(*args, **how):
-        asked.append((how["halvings"], how["least_read"]) if "halvings" in how else None)
-        return sample(*args, **how)
-
-    monkeypatch.setattr(bridge, "sample", watched)
-    config = make_config(num_layers=1)
-    engine = bridge.embedded_engine(config, eos_id=3, batch_size=1, prompt_length=2)
-    engine.publish(make_params(config), 0)
-    sampling = Sampling(temperature=1.0, max_tokens=tokens, group_size=2)
-    engine.generate([np.array([4, 1], np.int32)], sampling, seed=0)
-    assert asked == [expected]
-
-
 def test_engines_and_servers_get_merged_adapters():
     config = make_config()
     params = make_params(config)
@@ -77,7 +60,6 @@ def test_engines_and_servers_get_merged_adapters():
         np.testing.assert_array_equal(named.pop(name), tensor)
     assert not named
     engine = bridge.embedded_engine(config, eos_id=3, batch_size=1, prompt_length=2)
-    engine.publish(whole, 0)
-    jax.tree.map(np.testing.assert_array_equal, engine._weights.params, merged)
+    jax.tree.map(np.testing.assert_array_equal, engine._prepare_fn(whole), merged)
     one, other = (tree["layers"]["mlp"]["up_proj"]["weight"] for tree in (merged, params))
     assert np.any(one != other)

@@ -8,7 +8,8 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -18,8 +19,9 @@ from safetensors.numpy import load_file
 
 from ogrpo.learner import hosts
 from ogrpo.setup import processes
+from ogrpo.setup.prepare import prepare
 from ogrpo.setup.presets import main_study
-from ogrpo.setup.processes import check_processes
+from ogrpo.setup.processes import check_alike, check_processes
 from tests.loop.walk import with_options
 
 ROOT = Path(__file__).parents[2]
@@ -134,12 +136,14 @@ def learned(run: Path) -> None:
 
 @pytest.mark.slow
 def test_a_run_of_two_processes_stops_and_goes_on_and_is_that_of_one(task, tmp_path):
-    extra = "--optimizer.batching=packed --knobs.beta=0.1 --certificate.delta=0.05 --certificate.completions=1".split()
+    extra = "--optimizer.batching=packed --knobs.beta=0.1".split()
     steps = 8  # more than go by between a step's record and a signal
     options = [*task, *MESH, *extra, f"--schedule.steps={steps}"]
     alone = started(8, *options, f"--run-dir={tmp_path / 'one'}")
     told = outputs(alone)
     assert codes(alone) == [0], told
+    assert "mesh data 2 x fsdp 2 x tensor 2: parameters" in told[0]
+    assert "repeated, layers.self_attn.k_proj.weight: 1 kv_heads cannot be cut" in told[0]
     learned(tmp_path / "one")
     run = tmp_path / "t[w]o"
     folder = f"--run-dir={run}"
@@ -193,21 +197,30 @@ def test_the_first_of_two_processes_talks_to_the_servers(task, tmp_path):
     compare(tmp_path / "two", tmp_path / "one")
 
 
-@pytest.mark.slow
-def test_processes_that_were_told_different_things_are_refused(task, tmp_path):
-    where = f"--processes.coordinator=127.0.0.1:{free_port()}"
+def test_processes_that_were_told_different_things_are_refused(monkeypatch):
     both = [
-        started(
-            4, *task, *MESH, where, "--processes.count=2", f"--processes.id={n}", f"--seed={n}",
-            f"--run-dir={tmp_path / 'run'}",
-        )
-        for n in range(2)
-    ]  # fmt: skip
-    told = outputs(*both)
-    assert codes(*both) == [2, 2], told
-    for text in told:
-        assert "the configuration of processes [1] differs from that of process 0" in text
-    assert not (tmp_path / "run").exists()
+        dict.fromkeys(("configuration", "tokenizer"), "a"),
+        {"configuration": "b", "tokenizer": "a"},
+    ]
+    monkeypatch.setattr(processes, "several", lambda: True)
+    monkeypatch.setattr(processes, "digests", lambda _: both[0])
+    for seen, refusal in (
+        (both, r"the configuration of processes \[1\] differs"),
+        (both[:1] * 2, None),
+    ):
+        monkeypatch.setattr(processes, "everyone", lambda _, seen=seen: seen)
+        with pytest.raises(ValueError, match=refusal) if refusal else nullcontext():
+            check_alike(None)
+
+
+def test_two_configs_have_other_digests_and_two_places_the_same(tmp_path):
+    config = with_options(main_study(), {"data": {"train": 40}})
+    configs = (config, replace(config, seed=1), replace(config, run_dir=tmp_path))
+    digests = []
+    for each in configs:
+        with closing(prepare(each)) as prepared:
+            digests.append(processes.digests(prepared)["configuration"])
+    assert digests[0] == digests[2] != digests[1]
 
 
 @pytest.mark.parametrize(

@@ -15,14 +15,11 @@ from ogrpo.cli import eval as command
 from ogrpo.cli.options import parse
 from ogrpo.config.rollout import Servers
 from ogrpo.report.run_dir import RunDir
-from ogrpo.rollout.collection import Collector
 from ogrpo.rollout.endpoint import Endpoint, Service
 from ogrpo.rollout.vllm import Options, Refused, RolloutError
 from ogrpo.serving.bridge import embedded_model
 from ogrpo.setup import servers
-from ogrpo.setup.build import collection_limits
 from ogrpo.setup.servers import connect
-from tests.rollout.collection.scripted import LONG, SAMPLING, Scripted, equal_rewards, request_at
 from tests.rollout.vllm import broadcast, contract, world
 
 CONFIG = world.decoder()
@@ -112,35 +109,6 @@ def test_servers_that_do_not_label_tokens_cannot_keep_requests(folder, service, 
         published(folder, f"--rollout.url={url}", "--rollout.in-flight=keep", *OVERLAPPED)
 
 
-@pytest.mark.parametrize("mode", ["wait", "abort", "keep"])
-def test_weights_meet_calls_under_way_unless_they_are_to_wait(mode):
-    begun = threading.Event()
-
-    def script(engine, prompts, seed):
-        begun.set()
-        assert mode == "wait" or engine.event(1).wait(LONG)
-        engine.log.append(("drawn",))
-
-    more = () if mode == "wait" else (f"--rollout.in-flight={mode}",)
-    limits = collection_limits(asked_for("--rollout.url=http://127.0.0.1:9", *OVERLAPPED, *more))
-    engine = Scripted(script)
-    how = {"steps": range(1), "limits": limits, "retry_on": ()}
-    with Collector(engine, request_at, SAMPLING, equal_rewards, **how) as collector:
-        collector.publish({}, 0)
-        collector.request(0)
-        assert begun.wait(LONG)
-        collector.publish({}, 1)
-        assert engine.event(1).wait(LONG)
-        collector.take(0)
-    pushed = engine.log.index(("publish", {}, 1))
-    assert (pushed < engine.log.index(("drawn",))) == (mode != "wait")
-
-
-@pytest.mark.parametrize("given", ["/", "/v1", "/v1/"])
-def test_an_address_as_clients_of_v1_are_given_it_reaches_the_server(folder, url, given):
-    assert len(published(folder, f"--rollout.url={url}{given}")) == len(world.PROMPTS)
-
-
 def test_a_wrong_address_ends_a_run_at_once_though_another_server_is_missing(folder, url):
     missing = "http://127.0.0.1:9"
     with pytest.raises(RolloutError, match=f"the server is at {url}: give that address"):
@@ -194,11 +162,6 @@ def test_weights_are_broadcast_to_servers_that_have_a_gpu(
     assert len(opened) == 1
 
 
-def test_weights_are_pulled_over_ipv6(folder, url, seen):
-    published(folder, f"--rollout.url={url}", "--rollout.transport=url", "--rollout.listen=[::1]")
-    assert b"http://[::1]:" in b"".join(body for _, body in seen)
-
-
 SET = {
     "transport": "url",
     "listen": "::1",
@@ -243,21 +206,12 @@ def from_sizes(config):
     ("words", "message"),
     [
         (["--rollout.in-flight=abort"], "in-flight is abort, .* give --rollout.url and --rollout"),
-        (["--rollout.in-flight=keep", "--rollout.url=http://h"], "--rollout.workers 2 or more"),
-        (
-            ["--rollout.push=adapters", "--rollout.url=http://h"],
-            "push is adapters.*give --lora.rank",
-        ),
         (
             [
                 *("--rollout.in-flight=keep", "--rollout.url=http://h", "--rollout.workers=2"),
                 *("--rollout.push=adapters", "--lora.rank=2"),
             ],
             "in-flight is keep, .* a push of adapters leaves what is in flight as it is",
-        ),
-        (
-            ["--rollout.in-flight=keep", "--rollout.url=http://h", "--rollout.workers=2"],
-            "with schedule.sync-offset 0 nothing is in flight .*: give --schedule.sync-offset 1",
         ),
         (
             [
@@ -267,22 +221,9 @@ def from_sizes(config):
             "push is adapters, and rollout.transport nccl moves whole weights alone: use folder",
         ),
         (["--rollout.timeout=3"], "timeout is 3.0, which changes nothing here: give --rollout.url"),
-        (["--rollout.advertise=me", "--rollout.url=http://h"], "advertise is me.*transport url"),
-        (["--rollout.url", "http://h/v1", "http://h"], "rollout.url names http://h twice"),
         (
             ["--rollout.url=http://127.0.0.1", "--rollout.transport=url", "--rollout.listen=::"],
             "rollout.listen is '::'.* give rollout.advertise.* perhaps 127.0.0.1",
-        ),
-        *(
-            ([f"--rollout.{name}={value}", "--rollout.url=http://h"], f"rollout.{name} is {value}")
-            for name, value in [
-                ("timeout", 0.0),
-                ("patience", -1.0),
-                ("attempts", 0),
-                ("per-server", 0),
-                ("tolerance", 0.0),
-                ("wait", -1.0),
-            ]
         ),
     ],
 )

@@ -64,14 +64,6 @@ def test_what_is_not_the_test_split_does_not_depend_on_it():
     assert train + warm + validation == [p.question for p in made.train + made.heldout]
 
 
-def test_problems_that_settings_are_chosen_on_are_not_reported_with_less_data():
-    """With 2,048 problems fewer before it, a part of one stream would begin where another did."""
-    more = replace(SMALL, data=Data(train=300 + MOST_HELDOUT))
-    (*_, validation, test), (*_, test_of_fewer) = sets_of(more), sets_of(SMALL)
-    assert len(set(validation) & set(test_of_fewer)) < 20
-    assert len(set(test) & set(test_of_fewer)) > 2000
-
-
 def test_an_evaluation_takes_the_first_so_many_of_its_split():
     for split in ("validation", "test"):
         few, many = (heldout(held_out(SMALL, split, n)) for n in (5, 50))
@@ -103,10 +95,3 @@ def test_files_are_cut_only_when_validation_is_asked_for(folder):
     assert len(cut.train) == 24  # the question asked twice is not trained on
     assert not set(questions(cut.heldout)) & set(questions(cut.train))
     assert {*questions(cut.heldout), *questions(cut.train)} == {*questions(whole.train)}
-
-
-def test_a_limit_counts_problems_that_are_trained_on(folder):
-    config = replace(SMALL, data=Data(path=str(folder), limit=6, prompt="{question}"))
-    cut = find_task(held_out(config, "validation")).task
-    assert questions(cut.train) == [f"train {n} ?" for n in range(1, 7)]
-    assert len(cut.heldout) == 5

@@ -18,7 +18,8 @@ def test_a_cached_warm_start_is_of_the_code_that_made_it(monkeypatch, tmp_path):
     assert {decoder.__file__, state.__file__, imitation.__file__} <= {str(s) for s in sources}
 
     def folder():
-        return imitation._cache_folder(config, shape, tokenizer, found.lessons)
+        recipe = imitation.warm_start_recipe(config, shape, tokenizer, found.lessons)
+        return imitation._cache_folder(recipe)
 
     same = folder()
     assert folder() == same

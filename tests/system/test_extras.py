@@ -18,7 +18,7 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from ogrpo.system.extras import EXTRAS, MissingExtra, needs
+from ogrpo.system.extras import EXTRAS
 
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -138,13 +138,3 @@ def test_the_table_of_modules_is_what_the_extras_bring():
         names = {Requirement(line).name for line in declared[extra]}
         assert modules == {canonicalize_name(name) for name in names - (alone if extra else set())}
     assert {*EXTRAS} <= {*declared}
-
-
-def test_a_missing_extra_is_named_with_its_modules(monkeypatch):
-    monkeypatch.setitem(EXTRAS, "train", ("jax", "no_such_module", "nor_this"))
-    with pytest.raises(MissingExtra) as caught:
-        needs("ogrpo train", "train")
-    assert str(caught.value) == (
-        "ogrpo train needs no_such_module, nor_this: pip install 'ogrpo[train]'"
-    )
-    needs("the algebra", "")

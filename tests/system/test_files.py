@@ -10,26 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ogrpo.system.files import (
-    DEEPEST,
-    LARGEST,
-    parse_json,
     read_json,
-    read_text,
     replacing,
     replacing_file,
     write_json,
     write_text,
 )
-
-
-@pytest.mark.parametrize("mask", [0o022, 0o027, 0o077])
-def test_a_file_has_the_permissions_of_the_umask(tmp_path: Path, mask: int) -> None:
-    before = os.umask(mask)
-    try:
-        write_text(tmp_path / "ours", "x")
-    finally:
-        os.umask(before)
-    assert stat.S_IMODE((tmp_path / "ours").stat().st_mode) == 0o666 & ~mask
 
 
 def test_an_error_in_the_middle_leaves_the_old_content_and_nothing_beside_it(
@@ -99,25 +85,6 @@ def test_what_no_reader_can_use_is_refused_by_the_files_name(
     assert str(file) in str(caught.value)
 
 
-def test_bytes_that_are_no_text_are_refused_by_the_files_name(tmp_path: Path) -> None:
-    (tmp_path / "odd.json").write_bytes(b'"\xff"')
-    with pytest.raises(ValueError, match=r"odd.json is not UTF-8 \(byte 1\)"):
-        read_json(tmp_path / "odd.json")
-
-
-def test_a_name_that_is_said_twice_alike_is_taken() -> None:
-    assert parse_json('{"a": [1], "a": [1]}', "here") == {"a": [1]}
-
-
-def test_a_file_of_any_size_costs_no_more_memory_than_the_largest(tmp_path: Path) -> None:
-    with (tmp_path / "huge.json").open("wb") as file:
-        file.truncate(1 << 40)  # a hole: no byte of it is on the disk
-    with pytest.raises(ValueError, match=r"huge.json has more than 1000 bytes"):
-        read_text(tmp_path / "huge.json", most=1000)
-    with pytest.raises(ValueError, match=rf"huge.json has more than {LARGEST} bytes"):
-        read_json(tmp_path / "huge.json")
-
-
 def test_a_writer_of_its_own_replaces_a_file_whole_with_the_users_permissions(
     tmp_path: Path,
 ) -> None:
@@ -140,14 +107,6 @@ def test_a_writer_of_its_own_replaces_a_file_whole_with_the_users_permissions(
         break_in_the_middle()
     assert file.read_bytes() == b"new"
     assert [each.name for each in tmp_path.iterdir()] == ["model"]
-
-
-def test_brackets_in_strings_are_not_nesting() -> None:
-    assert parse_json('["' + "[" * 500 + '\\"["]', "here") == ["[" * 500 + '"[']
-    deep = "[" * DEEPEST + "]" * DEEPEST
-    parse_json(deep, "here")
-    with pytest.raises(ValueError, match="nested"):
-        parse_json(f"[{deep}]", "here")
 
 
 VALUES = st.recursive(

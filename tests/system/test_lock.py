@@ -2,7 +2,6 @@
 
 import errno
 import fcntl
-import json
 import os
 import signal
 import subprocess
@@ -73,16 +72,6 @@ def test_a_fork_does_not_hold_what_its_parent_held(tmp_path):
     assert done.stdout == "held\n"
 
 
-@pytest.mark.parametrize("note", ["", "[" * 100_000, '{"pid": 1}', "\x00\xff", "3"])
-def test_a_holder_without_a_name_is_still_a_holder(tmp_path, note):
-    path = tmp_path / lock.NAME
-    path.write_bytes(note.encode("latin-1"))
-    with path.open("r+b") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        with pytest.raises(lock.Taken, match="in use by another process"):
-            lock.take(tmp_path, "mine")
-
-
 def test_a_file_system_without_locks_says_so(tmp_path, monkeypatch):
     def no_locks(_handle, _how):
         raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
@@ -91,10 +80,3 @@ def test_a_file_system_without_locks_says_so(tmp_path, monkeypatch):
     with pytest.raises(lock.NoLocks, match=lock.NAME):
         lock.take(tmp_path, "mine")
     assert not lock.belongs_here(tmp_path)
-
-
-def test_the_note_says_who(tmp_path):
-    with lock.held(tmp_path, "ogrpo train [bold]"):
-        note = json.loads((tmp_path / lock.NAME).read_text())
-    assert note["pid"] == os.getpid()
-    assert note["command"] == "ogrpo train [bold]"

@@ -1,6 +1,5 @@
 """The process itself: its protocol, its surroundings, its end."""
 
-import gc
 import os
 import signal
 import subprocess
@@ -8,13 +7,11 @@ import sys
 import textwrap
 import threading
 import time
-import weakref
 from pathlib import Path
 
 import cloudpickle
 import pytest
 
-from ogrpo.rewards.workers import Workers
 from ogrpo.system.worker import WorkerProcess
 from tests.rewards import functions
 from tests.rewards.pools import pool, request
@@ -57,14 +54,6 @@ def eventually(condition, seconds=20.0):
     return False
 
 
-def test_any_function_may_be_asked_for_what_json_can_say(start):
-    worker = start(lambda a, b: {"sum": a + b, "what": None})
-    assert worker.call("f", {"a": 1, "b": 2}, seconds=9.0).result == {"sum": 3, "what": None}
-    reply = start(lambda: object()).call("f", {}, seconds=9.0)
-    assert reply.kind == "raised"
-    assert "not JSON serializable" in reply.message
-
-
 def test_the_process_is_no_fork_and_imports_neither_ours_nor_the_callers_main(start):
     def look(marker):
         import os
@@ -96,19 +85,6 @@ def test_what_a_function_prints_or_reads_does_not_touch_the_protocol(start, capf
     assert all(f"loud{i}" in err for i in (1, 2, 3))
 
 
-def test_large_requests_and_replies_pass(start):
-    worker = start(lambda text: text[::-1])
-    text = "ab" * 3_000_000
-    assert worker.call("f", {"text": text}, seconds=60.0).result == text[::-1]
-
-
-def test_a_request_that_is_not_taken_is_an_overrun(start):
-    worker = start(lambda text: 0)
-    os.kill(worker._child._process.pid, signal.SIGSTOP)
-    reply = worker.call("f", {"text": "a" * 4_000_000}, seconds=0.3)
-    assert (reply.kind, reply.ended, worker.alive) == ("timeout", True, False)
-
-
 def test_a_call_under_way_is_answered_when_the_process_is_killed(start):
     worker, found = start(functions.overruns), []
     asking = threading.Thread(
@@ -124,22 +100,6 @@ def test_a_call_under_way_is_answered_when_the_process_is_killed(start):
     assert worker.call("f", {"completions": []}, seconds=9.0).kind == "died"
 
 
-def test_the_process_does_not_outlive_its_object():
-    worker = WorkerProcess({}, memory_gib=1.0, files={})
-    worker.load(60.0)
-    process, there = worker._child._process, weakref.ref(worker)
-    del worker
-    gc.collect()
-    assert there() is None
-    assert process.returncode == -signal.SIGKILL
-
-
-def test_memory_that_does_not_hold_the_interpreter_is_named():
-    worker = WorkerProcess({}, memory_gib=0.01, files={})
-    with pytest.raises(RuntimeError, match=r"did not start: .*0\.01 GiB of address space"):
-        worker.load(60.0)
-
-
 def test_an_idle_process_that_is_ended_from_outside_is_replaced():
     with pool(functions.length, processes=1) as p:
         assert p.score(request("ab")).rewards.tolist() == [2.0]
@@ -148,43 +108,6 @@ def test_an_idle_process_that_is_ended_from_outside_is_replaced():
         assert eventually(lambda: not worker.alive)
         assert p.score(request("ab")).rewards.tolist() == [2.0]
         assert p.metrics()["reward/processes"] == 2
-
-
-class DiesAtFirst:
-    """A function whose loading kills its process so many times."""
-
-    def __init__(self, notes, deaths):
-        self.code = f"""
-import os, pathlib, signal
-notes = pathlib.Path({str(notes)!r})
-died = notes.stat().st_size if notes.exists() else 0
-if died < {deaths}:
-    notes.write_text("x" * (died + 1))
-    os.kill(os.getpid(), signal.SIGKILL)
-"""
-
-    def __reduce__(self):
-        return exec, (self.code,)
-
-
-@pytest.mark.parametrize(("deaths", "starts"), [(1, 2), (2, 3), (9, 3)])
-def test_a_process_that_is_killed_while_it_starts_is_started_again(tmp_path, deaths, starts):
-    function = cloudpickle.dumps(DiesAtFirst(tmp_path / "notes", deaths))
-    workers = Workers({"f": function}, memory_gib=4.0, start_seconds=60.0)
-    if deaths < starts:
-        assert workers.start().alive
-    else:
-        with pytest.raises(RuntimeError, match="did not start: its process ended: signal SIGKILL"):
-            workers.start()
-    assert workers.started == starts
-    workers.close()
-
-
-def test_a_process_that_overran_is_ended_with_what_it_started(tmp_path):
-    with pool(functions.leaves_a_child, seconds=0.7) as p:
-        scores = p.score(request("a", folder=str(tmp_path)))
-    assert scores.failures[0].kind == "timeout"
-    assert all(gone(int(pid)) for pid in (tmp_path / "pids").read_text().split())
 
 
 ROOT = Path(__file__).parents[2]
@@ -254,13 +177,3 @@ def test_closing_ends_all_processes_and_what_is_under_way():
     assert eventually(lambda: threading.active_count() <= before)
     with pytest.raises(RuntimeError, match="the pool of rewards is closed"):
         p.score(request("a"))
-
-
-def test_a_pool_that_nobody_refers_to_ends():
-    p = pool(functions.length, functions.judge)
-    assert p.score(request("ab")).rewards.tolist() == [4.0]
-    children = [worker._child._process for worker in p._workers._workers]
-    del p
-    gc.collect()
-    assert children
-    assert all(child.returncode is not None for child in children)

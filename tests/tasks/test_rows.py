@@ -38,18 +38,10 @@ BAD = [
     ("own.jsonl", b"{}\n\n{}\n", r":2: the line is empty"),
     ("own.jsonl", b'{}\n{"prompt": "How', r":2 is not JSON"),
     ("own.jsonl", b"{}\n[1]\n{}\n", r":2: list; give a JSON object"),
-    ("own.jsonl", b"{}\n3", r":2: int; give a JSON object"),
     ("own.jsonl", b'{}\n{"prompt": "\xff"}', r":2 is not UTF-8"),
-    ("own.json", b"{}", ": .*give a list of JSON objects"),
-    ("own.json", b"[]", ": .*give a list of JSON objects"),
-    ("own.json", b"3", ": .*give a list of JSON objects"),
     ("own.json", b"[{}, 3]", ":entry 2: int; give a JSON object"),
     ("own.parquet", b"no Parquet, this", " is not a Parquet file"),
-    ("own.csv", b"", r":1: the columns are \[\]"),
-    ("own.csv", b"a,a\n1,2\n", ":1: .*give each a name of its own"),
     ("own.csv", b"a,b\n1\n", ":2 has 1 cells for 2 columns"),
-    ("own.csv", b'a,b\n1,"2\n', r":\d is no line of CSV"),
-    ("own.csv", b"a,b\n", " has no rows"),
 ]
 
 

@@ -1,10 +1,8 @@
-"""Files of options: TOML or YAML, by the names of the command line, in tables.
+"""Files of options: YAML, by the names of the command line, in tables.
 
 `optimizer.learning-rate` is `learning-rate` or `learning_rate` of the table `optimizer`.
 """
 
-import re
-import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -13,28 +11,20 @@ import yaml
 from ogrpo.system.files import DEEPEST, read_text
 
 MOST_BYTES = 1 << 20
-_LONG_KEY = re.compile(
-    rf"""(?<![\w"'-])(?:[\w"'-]++[ \t]*+\.[ \t]*+){{{DEEPEST}}}"""  # parts with dots between them
-)
 
 
 def read_file(path: Path) -> dict[str, Any]:
     """Reads the tables of a file.
 
     Raises:
-      ValueError: it is not there, is neither TOML nor YAML, or holds no table; it is larger or
-        nested deeper than any options are, or says two things of one name.
+      ValueError: it is not there, is no YAML, or holds no table; it is larger or nested deeper than
+        any options are, or says two things of one name.
     """
     if not path.is_file():
         raise ValueError(f"--config {path}: there is no such file")
     text = read_text(path, MOST_BYTES)
     try:
-        if path.suffix != ".toml":
-            values = _read_yaml(text)
-        elif _LONG_KEY.search(text):  # as many tables within each other
-            raise ValueError(f"it is nested deeper than {DEEPEST} levels")
-        else:
-            values = tomllib.loads(text)
+        values = _read_yaml(text)
     except (yaml.YAMLError, ValueError, ArithmeticError) as error:
         raise ValueError(f"--config {path} cannot be read: {error}") from error
     except RecursionError as error:

@@ -10,7 +10,6 @@ import json
 import os
 import platform
 import re
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -58,7 +57,6 @@ def environment() -> str:
         ("devices", _devices()),
         *_versions(),
         *_variables(os.environ),
-        *_folders(),
     ]
     width = max(len(name) for name, _ in facts)
     return "\n".join(f"{name:<{width}}  {value}" for name, value in facts)
@@ -117,29 +115,6 @@ def _variables(environ: Mapping[str, str]) -> Iterator[tuple[str, str]]:
         if name.startswith(PREFIXES):
             shown = "(hidden)" if _SECRET.search(name) else _LOGIN.sub("(hidden)", environ[name])
             yield name, shown
-
-
-def _folders() -> Iterator[tuple[str, str]]:
-    cache = _cache()
-    if cache is not None:
-        size = sum(x.lstat().st_size for x in cache.rglob("*") if x.is_file())
-        yield "cache", f"{cache}, {_gib(size)}"
-    for name, folder in (("cache's disk", cache), ("this folder's disk", Path.cwd())):
-        if folder is not None:
-            there = next(x for x in (folder, *folder.parents) if x.exists())
-            disk = shutil.disk_usage(there)
-            yield name, f"{_gib(disk.free)} free of {_gib(disk.total)}"
-
-
-def _cache() -> Path | None:
-    """Returns the trainer's cache; None without `ogrpo[train]`, which alone keeps one."""
-    if folder := os.environ.get("OGRPO_CACHE_DIR"):
-        return Path(folder)
-    try:
-        import platformdirs
-    except ModuleNotFoundError:
-        return None
-    return platformdirs.user_cache_path("ogrpo")
 
 
 def _text(path: Path) -> str:

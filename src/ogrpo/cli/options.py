@@ -1,6 +1,6 @@
 """Arguments to a config: a preset, a file or an earlier run's config, changed by the options.
 
-`--config FILE` reads TOML or YAML, `--print-config` writes YAML. What is typed comes after what the
+`--config FILE` reads YAML, which `--print-config` writes. What is typed comes after what the
 file says.
 """
 
@@ -21,8 +21,8 @@ from ogrpo.setup.presets import ON_FILES, PRESETS, check_preset
 
 Config = TypeVar("Config")
 HELP = """\
---config FILE takes options from a TOML or YAML file, by the same names; what is typed beside it
-comes after. --print-config prints all options as such a file, and does nothing else."""
+--config FILE takes options from a YAML file, by the same names; what is typed comes after it.
+--print-config prints all options as such a file, and does nothing else."""
 ALGORITHMS = "Algorithms (--algorithm): --algorithms prints each with a line of what it is."
 
 

@@ -31,6 +31,11 @@ ACTS: Table = (
         " --schedule.sync-offset 1 or more",
     ),
     ("rollout.push", lambda c: c.rollout.url, "give --rollout.url"),
+    (
+        "rollout.keep-sampling-mask",
+        lambda c: c.rollout.truncation,
+        "all tokens may be drawn: give --rollout.top-k, --rollout.top-p or --rollout.min-p",
+    ),
     ("rollout.push", lambda c: c.lora.rank is not None, "give --lora.rank, or push merged"),
     (
         "schedule.reset-optimizer",
@@ -81,9 +86,25 @@ ACTS: Table = (
 NAMED_BY = ("coordinator", "count", "id")
 FITS: Table = (
     (
+        "optimizer.average",
+        lambda c: c.model.dtype == "float32",
+        "but in model.dtype {c.model.dtype} the small steps of a mean are rounded away: give"
+        " --model.dtype float32 (with --model.compute-dtype bfloat16), or leave it out",
+    ),
+    (
         "rollout.push",
         lambda c: c.rollout.transport != "nccl",
         "and rollout.transport nccl moves whole weights alone: use folder or url",
+    ),
+    (
+        "rollout.keep-sampling-mask",
+        lambda c: c.rollout.top_k > 0 or not c.rollout.url,
+        "and servers say which tokens they could draw where they are few: give --rollout.top-k",
+    ),
+    (
+        "certificate.delta",
+        lambda c: not c.rollout.keep_sampling_mask,
+        "which is about whole policies, and rollout.keep-sampling-mask cuts them: leave one out",
     ),
     (
         "schedule.stages",
@@ -103,20 +124,23 @@ FITS: Table = (
     ),
     (
         "replay.groups",
-        lambda c: c.replay.groups is None or c.replay.groups >= c.schedule.prompts,
-        "but schedule.prompts draws batches of {c.schedule.prompts} groups: hold at least as many",
+        lambda c: c.replay.groups is None or c.replay.groups >= c.schedule.draw_size,
+        "but batches of {c.schedule.draw_size} groups are drawn: hold at least as many",
     ),
     (
         "optimizer.microbatches",
-        lambda c: c.schedule.prompts % c.optimizer.microbatches == 0,
-        "but schedule.prompts = {c.schedule.prompts} cannot be cut into so many equal parts",
+        lambda c: c.schedule.draw_size % c.optimizer.microbatches == 0,
+        "but a batch of {c.schedule.draw_size} groups cannot be cut into so many equal parts",
     ),
     (
         "mesh.data mesh.fsdp",
-        lambda c: c.schedule.prompts % (c.optimizer.microbatches * c.mesh.data * c.mesh.fsdp) == 0,
-        "but schedule.prompts = {c.schedule.prompts} in optimizer.microbatches ="
-        " {c.optimizer.microbatches} parts cannot be cut over mesh.data * mesh.fsdp devices: make"
-        " the prompts a multiple of the three",
+        lambda c: all(
+            groups % (c.optimizer.microbatches * c.mesh.data * c.mesh.fsdp) == 0
+            for groups in (c.schedule.prompts, c.schedule.draw_size)
+        ),
+        "but schedule.prompts = {c.schedule.prompts} and batches of {c.schedule.draw_size} in"
+        " optimizer.microbatches = {c.optimizer.microbatches} parts cannot be cut over mesh.data *"
+        " mesh.fsdp devices: make them multiples of the three",
     ),
     (
         "processes.auto",

@@ -23,7 +23,7 @@ from ogrpo.core.algorithms import (
 )
 from ogrpo.core.objectives import TokenBatch
 from ogrpo.core.returns import Along
-from ogrpo.core.trust_region import adaptive_clip, dual_penalty, negatives_mask, sequence_mask
+from ogrpo.core.trust_region import adaptive_clip, dual_penalty, sequence_mask
 from ogrpo.learner.update import RegionFn
 
 CLIP_RANGE = (0.01, 1.0)
@@ -46,7 +46,7 @@ def _composed(name: AlgorithmName, override: Override) -> Algorithm:
         )
     method = ALGORITHMS[name] if isinstance(name, str) else name
     assert isinstance(method, Algorithm)
-    parts = ("advantage", "reduction", "center", "weight", "kl", "gate")
+    parts = ("advantage", "reduction", "center", "weight", "kl", "gate", "bonus", "whiten")
     return with_parts(method, **{part: getattr(override, part) for part in parts})
 
 
@@ -69,6 +69,7 @@ def _settings(
 def title(config: TrainConfig) -> str:
     """Returns the algorithm's name and all that is not as it is published."""
     masked = ["zero-variance groups left out"] if config.override.mask_zero_variance else []
+    masked += [f"score centring {n}"] if (n := config.override.centering) else []
     masked += [] if config.override.count_masked else ["and not counted"]
     region = config.trust_region.kind
     around = [] if region == "none" else [f"trust region {region}"]
@@ -94,8 +95,7 @@ def region_fn(config: TrainConfig) -> RegionFn | None:
         return partial(adaptive_clip, target=region.delta, rate=region.rate, **width)
     if region.kind == "penalty":
         return partial(dual_penalty, delta=region.delta, rate=region.rate, initial=0.0)
-    masks = {"mask": sequence_mask, "mask-negatives": negatives_mask}
-    return partial(masks[region.kind], delta=region.delta)
+    return partial(sequence_mask, delta=region.delta)
 
 
 def silent(config: TrainConfig) -> bool:
@@ -159,7 +159,25 @@ ONE_UPDATE = (
 )
 CLIP = "reuse.limits.clip-step trust-region.kind"
 """Options that adapt a clip's width."""
+CENTERED = (
+    *("reinforce", "rloo", "opo", "maxrl", "grpo", "off_policy_grpo", "dr_grpo", "dapo"),
+    *("dual_clip", "two_sided", "sapo", "cispo"),
+)
+"""Methods whose loss of a token depends on pi/mu of that token alone, with one advantage of it."""
 FITS: Table = (
+    (
+        "override.centering",
+        lambda m: (
+            m.method.name in CENTERED
+            and PROXIMAL not in m.method.reads
+            and {*m.config.override.gate} <= {"token"}
+            and m.config.override.bonus is None
+            and m.config.trust_region.kind == "none"
+        ),
+        "but it needs the weight of every token by itself, of which {title} has none: choose among "
+        + ", ".join(CENTERED)
+        + ", with no weight, no gate but token and no trust region",
+    ),
     (
         "schedule.stages",
         lambda m: REFERENCE in m.reads or m.config.schedule.reset_optimizer,
@@ -172,7 +190,7 @@ FITS: Table = (
         "but the KL term has the weight 0: give --knobs.beta",
     ),
     (
-        "override.baseline-rate",
+        "override.baseline-rate override.baseline-by",
         lambda m: BASELINE in m.knobs,
         INERT + "give --override.advantage running_baseline",
     ),
@@ -284,15 +302,16 @@ def check(config: TrainConfig) -> None:
             f" data.prompt-length = {prompt} with a completion of rollout.max-tokens = {longest}"
             f" needs {prompt + longest}; give at least that, or lower one of the two"
         )
-    prompts, group = config.schedule.prompts, config.rollout.group_size
+    prompts, group = config.schedule.draw_size, config.rollout.group_size
     x = jnp.zeros((min(prompts, 2), min(group, 2), 2))
-    batch, along = TokenBatch(x, x == 0, x, x, x), Along(x == 0, x, x == 0, x)
+    batch = TokenBatch(x, x == 0, x, x, x, entropy=x, lots=x)
+    along = Along(x == 0, x, x == 0, x)
     read = x[..., 0], values, jax.random.key(0), along
     try:
         jax.eval_shape(lambda log_probs: method(log_probs, batch, *read, values=x), x)
     except ValueError as error:
         raise ValueError(
-            f"{name} cannot be computed with schedule.prompts = {prompts} and rollout.group-size ="
+            f"{name} cannot be computed with batches of {prompts} prompts and rollout.group-size ="
             f" {group}, as it compares them ({error}): give more, or for one completion a prompt"
             " --override.advantage leave_prompt_out, running_baseline, raw or successes"
         ) from error

@@ -2,15 +2,18 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from ogrpo.config.values import (
     INERT,
     Count,
+    Index,
     NonNegative,
     OptionalCount,
     OptionalPositive,
     Positive,
+    PositiveShare,
+    Share,
     Table,
     check_conditions,
 )
@@ -63,6 +66,17 @@ class Rollout(Servers):
     """G: completions of one prompt. One alone needs an advantage without siblings, such as
     --override.advantage leave_prompt_out."""
     temperature: Positive = 1.0
+    top_k: Index = 0
+    """Draw from so many of the likeliest tokens; 0 is all."""
+    top_p: PositiveShare = 1.0
+    """Then from the fewest likeliest with this share of what is left."""
+    min_p: Share = 0.0
+    """Before both, leave out tokens less than so many times as likely as the likeliest. Held-out
+    answers are drawn from all tokens."""
+    keep_sampling_mask: bool = False
+    """With top-k, top-p or min-p: record which tokens could be drawn at each place (2 bytes each, 4
+    in a vocabulary above 65,535) and take the policy over the same ones, without which ratios are
+    biased (docs/replay.md)."""
     max_tokens: OptionalCount = None
     """Longest completion in tokens; a longer one is cut off. Default: as the task says, or room for
     its longest worked solution, or 256."""
@@ -84,6 +98,12 @@ class Rollout(Servers):
     push: Literal["merged", "adapters"] = "merged"
     """With --lora.rank: what a push moves, the whole weights with the adapters merged, or, to
     servers of `ogrpo-serve --lora-rank`, the adapters alone, which no request waits for."""
+
+    @property
+    def truncation(self) -> dict[str, Any]:
+        """Settings that leave tokens out before one is drawn; empty where all may be drawn."""
+        values = {"min_p": self.min_p, "top_k": self.top_k, "top_p": self.top_p}
+        return {name: value for name, value in values.items() if value != getattr(Rollout, name)}
 
 
 SERVERS: Table = (

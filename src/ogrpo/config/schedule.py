@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import tyro
 from annotated_types import Gt
 
-from ogrpo.config.values import Count, Index, NonNegative, Positive, metavar
+from ogrpo.config.values import Count, Index, NonNegative, OptionalCount, Positive, metavar
 
 
 def also(*names: str) -> Any:
@@ -42,9 +42,16 @@ class Schedule:
     reset_optimizer: bool = False
     """Start each stage with the optimizer as it was before the first update."""
     prompts: Count = 16
-    """Prompts in a batch."""
+    """Prompts that a step collects a group of."""
+    draw: OptionalCount = None
+    """Groups in a batch that is drawn from the buffer; default: as many as a step collects."""
     evaluate_every: Count = 40
     """Steps between two evaluations; the first and the last step are always evaluated."""
+
+    @property
+    def draw_size(self) -> int:
+        """Groups in a batch that an update takes."""
+        return self.draw or self.prompts
 
     def starts_stage(self, step: int) -> bool:
         """Whether the reference is swapped before this step."""

@@ -136,6 +136,11 @@ class WarmStart:
     teacher: Teacher = field(default_factory=lambda: Teacher(result_slip=0.15))
     cache: bool = True
     """Keep the warm-started weights in the user's cache folder, by content hash."""
+    retrain: bool = False
+    """Imitate here even where the package comes with the result, or the cache has it."""
+    seed: OptionalIndex = None
+    """Of the demonstrations, their order and the first weights; default: --seed. Given, runs of
+    other seeds begin with the same weights."""
     solutions: bool = False
     """Imitate the task's worked solutions where weights are given, too (--model.path): packed
     batches, a validation loss, checkpoints in the user's cache folder to go on from. A model
@@ -184,6 +189,10 @@ class Replay:
     evenly over problems."""
     refuse_zero_variance: bool = False
     """Leave groups of equal rewards out of the buffer: they are counted and teach nothing."""
+    refuse_failures: bool = False
+    """Leave groups without a reward above 0 out of the buffer, of one completion too: they are
+    counted. A method that imitates successes learns nothing of them; one that holds a completion
+    against other prompts would no longer see that those failed."""
     max_staleness: OptionalIndex = None
     """Groups whose policy is more than so many steps old are never drawn: they are refused on
     arrival or thrown out, and counted. `staleness/max` stays at or below it."""
@@ -217,6 +226,10 @@ class Evaluation:
     gradient_variance: bool = True
     """Measure the variance of an update's gradient between its groups beside each Pass@1: it costs
     a backward pass and two copies of the weights' size. Not on a mesh, nor with one prompt."""
+    token_samples: Index = 8
+    """Completions of each evaluated step's first batch that the run keeps token by token in
+    tokens.jsonl, for the page: half of them with the largest ratios. They cost a forward pass of
+    the batch where the method computes none before its updates, and some 30 bytes a token."""
     samples: OptionalCount = None
     """Completions of each held-out prompt; default: the group size, whose program is compiled."""
     max_tokens: OptionalCount = None
@@ -233,9 +246,9 @@ class Certification:
     delta: OptionalChance = None
     """Chance that one certificate is wrong, such as 0.05. None leaves them out."""
     completions: Count = 1280
-    """Completions that the old weights draw at each synchronisation for its certificate alone, in
-    whole batches: the price, which no update learns from. With `schedule.sync-offset` above 0 none
-    are: the groups that were asked for ahead are the evidence."""
+    """Completions that old and new weights draw at most at each synchronisation for its certificate
+    alone, in rounds of three batches until they certify: the price, which no update learns from.
+    With `schedule.sync-offset` above 0 none are: groups asked for ahead are the evidence."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -292,11 +305,14 @@ class TrainConfig:
     track: tuple[Literal["tensorboard", "wandb", "trackio", "mlflow"], ...] = ()
     """Trackers that get each step's figures beside metrics.jsonl (pip install 'ogrpo[track]'); they
     are set up by their own environment variables."""
+    push_to_hub: str | None = None
+    """OWNER/NAME on the Hugging Face hub, where the trained model and its card are pushed at the
+    end; a token (HF_TOKEN) is looked for at the beginning."""
     strict: bool = False
     """End the run where its first evaluation has nothing to learn from: nearly all answers
     unparsable, not judged, or of one reward. Otherwise this is a warning."""
     stop_when_worse: bool = False
-    """End the run, its state saved, where a guard rail warns that it gets worse (docs/reuse.md)."""
+    """End the run, its state saved, where a guard rail sees it get worse (docs/settings.md)."""
     data: Data = field(default_factory=Data)
     model: Model = field(default_factory=Model)
     lora: Lora = field(default_factory=Lora)

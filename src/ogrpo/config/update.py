@@ -9,6 +9,7 @@ from ogrpo.config.values import (
     Index,
     NonNegative,
     OptionalCount,
+    OptionalDecay,
     OptionalIndex,
     OptionalPositive,
     Positive,
@@ -33,10 +34,9 @@ class Lora:
 class Region:
     """KL(pi||mu) <= delta around the samplers' policies, on top of the algorithm."""
 
-    kind: Literal["none", "penalty", "mask", "mask-negatives", "clip"] = "none"
-    """A penalty with a dual variable, a mask of sequences beyond delta, the same for those of
-    negative advantage alone (arXiv:2512.02556, eq. 9), or a clip whose width follows the measured
-    divergence."""
+    kind: Literal["none", "penalty", "mask", "clip"] = "none"
+    """A penalty with a dual variable, a mask of sequences beyond delta, or a clip whose width
+    follows the measured divergence."""
     delta: Positive = 0.01
     """Nats a token."""
     rate: Positive = 0.1
@@ -84,6 +84,9 @@ class Override:
     lowers the reward of long completions first: with dapo, all of arXiv:2503.14476."""
     baseline_rate: PositiveShare = 0.1
     """With advantage running_baseline: the share of a step's mean reward in the running mean."""
+    baseline_by: str | None = None
+    """With advantage running_baseline: a column of the task, such as the kind of a problem; each of
+    its values has a running mean by itself."""
     reduction: Literal["token", "sequence", "sequence_sum", "fixed_length", "group"] | None = None
     """How losses of tokens become one number."""
     center: Literal["unit", "exact"] | None = None
@@ -91,12 +94,12 @@ class Override:
     is where the gradient is taken, so that the exact centre never clips."""
     weight: (
         Literal[
+            "unit",
             "plain",
             "truncated",
             "masked",
             "sequence_truncated",
             "sequence_masked",
-            "geometric",
             "group_normalized",
             "batch_normalized",
             "trace",
@@ -104,11 +107,24 @@ class Override:
         | None
     ) = None
     """How samples of an older policy are weighed: the algorithm's ratio becomes pi/pi_k, and
-    pi_k/mu enters as this weight, without gradient."""
-    gate: tuple[Literal["token", "sequence", "geometric", "negatives"], ...] = ()
-    """Masks of ratios that multiply: tokens whose ratio is outside a band, completions whose
-    product or geometric mean is, or those of negative advantage that the policy has left
-    (arXiv:2512.02556). Of pi/mu, or, but for negatives, of pi_k/mu where the method reads pi_k."""
+    pi_k/mu enters as this weight, without gradient (unit: not at all)."""
+    gate: tuple[
+        Literal["token", "sequence", "geometric", "negatives", "k3", "top_entropy"], ...
+    ] = ()
+    """Masks that multiply: tokens whose ratio is outside a band, completions whose product or
+    geometric mean is, whose mean of k3 is above a limit, or those of negative advantage that the
+    policy has left (arXiv:2512.02556).
+    Of pi/mu, or, but for negatives, of pi_k/mu where the method reads pi_k. top_entropy keeps the
+    tokens of highest entropy of the batch (arXiv:2506.01939)."""
+    bonus: Literal["entropy"] | None = None
+    """Lowers each token's loss by knobs.entropy-coef times the entropy of the policy there."""
+    whiten: Literal["tokens"] | None = None
+    """Whitens advantages over all tokens of the batch, whatever they are: with ppo, as trainers run
+    generalised advantages. Values learn as without."""
+    centering: Index = 0
+    """Score centring (arXiv:2609.20807) over so many of the sampler's likeliest tokens, which are
+    recorded with their log-probs (6 bytes each a token, 8 in a vocabulary above 65,535), or over
+    all that could be drawn with rollout.keep-sampling-mask; 0 is none."""
     kl: (
         Literal[
             "k1",
@@ -196,7 +212,17 @@ class Knobs:
     """With override.advantage overlong_standardized: the last share of the longest completion, in
     which its reward falls by up to 1."""
     share: float | None = None
-    """kl_cov: share of the tokens that is pulled."""
+    """Share of the tokens that is pulled (kl_cov), or left out (clip_cov)."""
+    cov_low: float | None = None
+    """clip_cov: covariance of advantage and log-prob from which a token may be left out."""
+    cov_high: float | None = None
+    """And up to which."""
+    entropy_coef: float | None = None
+    """With override.bonus entropy: its weight."""
+    k3_limit: float | None = None
+    """With override.gate k3: largest mean of rho - 1 - log rho."""
+    top_share: float | None = None
+    """With override.gate top_entropy: share of the tokens that is kept."""
     token_low: float | None = None
     """With override.gate token: smallest ratio."""
     token_high: float | None = None
@@ -244,6 +270,10 @@ class Optimizer:
     Moments are fetched when an update's backward pass is done, the reference policy while its
     log-probs are computed."""
     max_grad_norm: Positive = 1.0
+    average: OptionalDecay = None
+    """Decay of a mean of the weights after each update, corrected for its begin as Adam's moments
+    are (arXiv:1412.6980, section 3): it is evaluated and saved in place of the last weights, which
+    go on training and sampling. It takes one more copy of what is trained."""
     microbatches: Count = 1
     """Parts that a batch's prompts are cut into, to save memory; the gradient stays the same. A
     packed batch is cut into as few as need no more tokens at a time."""

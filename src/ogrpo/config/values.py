@@ -45,6 +45,7 @@ NonNegative = Annotated[float, Ge(0), metavar("FLOAT>=0")]
 Share = Annotated[float, Interval(ge=0, le=1), metavar("FLOAT in [0, 1]")]
 PositiveShare = Annotated[float, Interval(gt=0, le=1), metavar("FLOAT in (0, 1]")]
 Decay = Annotated[float, Interval(ge=0, lt=1), metavar("FLOAT in [0, 1)")]
+OptionalDecay = Annotated[Decay | None, metavar("{None}|FLOAT in [0, 1)")]
 OptionalChance = Annotated[
     Annotated[float, Interval(gt=0, lt=1)] | None, metavar("{None}|FLOAT in (0, 1)")
 ]
@@ -199,7 +200,7 @@ def changed(config: Config, values: Mapping[str, Any], where: str, prefix: str =
 
     Args:
       config: the values that stay.
-      values: plain values of JSON, YAML, TOML or keyword arguments.
+      values: plain values of JSON, YAML or keyword arguments.
       where: the beginning of an error, such as the file.
       prefix: the table's place in the whole config.
 

@@ -84,32 +84,34 @@ def improvement_gap(
     return gain + center * (reward_high - rewards) - (reward_high - reward_low)
 
 
-def balanced_gap(
-    log_ratio: jax.Array, rewards: jax.Array, *, reward_low: Scalar, reward_high: Scalar
-) -> jax.Array:
-    """X = ((pi - pi_k)/m)(r - b), m = (pi + pi_k)/2, b the middle of the rewards' range.
+def mixture_ratios(log_ratio: jax.Array, *, share: Scalar) -> tuple[jax.Array, jax.Array]:
+    """pi/m and pi_k/m, m = share pi + (1 - share) pi_k: `ratio` and `center` of `improvement_gap`.
 
-    For as many draws of pi as of pi_k: their X have the mean J(pi) - J(pi_k), lie within
-    +-(high - low), and have a second moment of at most (high - low)^2 TV(pi, pi_k). Neither support
-    nor a bound on the ratios is assumed. Source: the balance heuristic of Veach and Guibas (1995);
-    theorems `halves_mean`, `halves_range`, `halves_second_moment`.
+    For draws of pi and of pi_k in these shares, which are together draws of m. With share > 0 the
+    ratio is at most 1/share: the gap's mean is then J(pi) - J(pi_k) without a clip, whatever the
+    supports, and in equal shares its second moment is at most (high - low)^2 TV(pi, pi_k). With
+    share = 0 all draws are of pi_k. Source: the balance heuristic of Veach and Guibas (1995);
+    theorems `mixture_mean`, `balance_ratio`, `halves_mean`, `halves_second_moment`.
 
     Args:
-      log_ratio: [...] log pi/pi_k of whole sequences.
-      rewards: [...], all within [reward_low, reward_high].
-      reward_low: least reward there is.
-      reward_high: greatest reward there is.
+      log_ratio: [...] log pi/pi_k of whole sequences, whoever drew them; counted up to +-80.
+      share: of the draws that are pi's, in [0, 1).
 
     Returns:
-      [...]; (pi - pi_k)/m = 2 tanh(log_ratio / 2).
+      Two arrays [...].
     """
-    log_ratio, rewards = as_floats(log_ratio=log_ratio, rewards=rewards)
-    _check_within(rewards, reward_low, reward_high)
-    return 2 * jnp.tanh(log_ratio / 2) * (rewards - (reward_low + reward_high) / 2)
+    (log_ratio,) = as_floats(log_ratio=log_ratio)
+    ratio = jnp.exp(jnp.clip(log_ratio, -80, 80))
+    return 1 / (share + (1 - share) / ratio), 1 / (share * ratio + 1 - share)
 
 
 def betting_confidence(
-    values: jax.Array, *, floor: Scalar, delta: Scalar, rates: Sequence[float]
+    values: jax.Array,
+    *,
+    floor: Scalar,
+    delta: Scalar,
+    rates: Sequence[float],
+    where: jax.Array | None = None,
 ) -> Certificate:
     """The m at which the wealth (1/K) sum_l prod_i (1 + l X_i/B) / (1 + l m/B) falls to 1/delta.
 
@@ -130,6 +132,8 @@ def betting_confidence(
       delta: chance of being wrong, in (0, 1).
       rates: stakes l in (0, 1), as shares of the largest that no value can ruin; fixed before the
         values are seen, see `bernstein_rate`.
+      where: bool, shaped as the values: the entries that are draws; all of them by default. One at
+        least, and a program compiled for a shape then serves fewer draws too.
 
     Returns:
       Certificate of scalars. The bound is found by bisection from below and is -floor where nothing
@@ -148,13 +152,14 @@ def betting_confidence(
     if len(rates) == 0:
         raise ValueError("rates is empty; pass one rate at least, `bernstein_rate` finds one")
     grid = jnp.asarray(rates, values.dtype)
-    scaled = values.ravel() / floor
+    drawn = jnp.ones(values.shape, bool) if where is None else where
+    scaled = jnp.where(drawn, values, 0).ravel() / floor
+    count = jnp.sum(drawn, dtype=values.dtype)
     growth = jnp.sum(jnp.log1p(grid[:, None] * jnp.maximum(scaled, -1)[None]), axis=-1)
     goal = -jnp.log(jnp.asarray(delta, values.dtype))
 
     def log_wealth(m: jax.Array) -> jax.Array:
-        won = growth - scaled.size * jnp.log1p(grid * m)
-        return jax.scipy.special.logsumexp(won) - jnp.log(jnp.asarray(len(rates), values.dtype))
+        return jax.scipy.special.logsumexp(growth - count * jnp.log1p(grid * m), b=1 / len(rates))
 
     def halve(_: int, ends: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
         low, high = ends
@@ -162,39 +167,45 @@ def betting_confidence(
         holds = log_wealth(middle) >= goal
         return jnp.where(holds, middle, low), jnp.where(holds, high, middle)
 
-    mean = jnp.mean(scaled)
+    mean = jnp.sum(scaled) / count
     low, _ = jax.lax.fori_loop(0, 60, halve, (-jnp.ones_like(mean), mean))
     low = jnp.where(jnp.min(scaled) < -1, -jnp.inf, low) + 0 * mean
     return Certificate(low * floor, mean * floor, log_wealth(jnp.zeros_like(mean)))
 
 
-def improvement_certificate(
-    ratio: jax.Array,
-    center: jax.Array,
+def logged_gain(
+    log_ratio: jax.Array,
     rewards: jax.Array,
     *,
-    eps_low: Scalar,
-    eps_high: Scalar,
+    slack: Scalar,
+    headroom: Scalar,
     reward_low: Scalar,
     reward_high: Scalar,
-    delta: Scalar,
-    rates: Sequence[float],
-) -> Certificate:
-    """`betting_confidence` of `improvement_gap`: J(pi) - J(pi_k) > bound but for a chance of delta.
+) -> jax.Array:
+    """X = (min(e^-slack pi/mu, 1 + headroom) - 1) (r - low): what a log supports of a candidate pi.
 
-    J averages over the prompts sampled, each weighing as much as it has completions. Arguments as
-    in the two functions; what must hold is at the head of this module.
+    E_mu[X] <= J(pi) - J(mu), so that `betting_confidence` of X, with the range of the rewards as
+    floor, bounds the gain over the policies that drew the log, read at any time and before pi is
+    trained on it. They may change from draw to draw; pi may follow from earlier draws alone.
+    Theorem `gap_mean` with pi_k = mu.
+
+    Args:
+      log_ratio: [..., G] log pi/mu of whole sequences.
+      rewards: [..., G], all within [reward_low, reward_high].
+      slack: nats by which a log-ratio may be too large; 0 where behaviour log-probs are exact. An
+        estimate of mu without a bound on its error supports nothing.
+      headroom: above 1 + this a ratio counts for no more.
+      reward_low: least reward there is.
+      reward_high: greatest reward there is.
+
+    Returns:
+      [..., G].
     """
-    gap = improvement_gap(
-        ratio,
-        center,
-        rewards,
-        eps_low=eps_low,
-        eps_high=eps_high,
-        reward_low=reward_low,
-        reward_high=reward_high,
-    )
-    return betting_confidence(gap, floor=reward_high - reward_low, delta=delta, rates=rates)
+    (log_ratio,) = as_floats(log_ratio=log_ratio)
+    ratio = jnp.exp(jnp.minimum(log_ratio - slack, 80))
+    span = {"reward_low": reward_low, "reward_high": reward_high}
+    ones = jnp.ones_like(ratio)
+    return improvement_gap(ratio, ones, rewards, eps_low=1.0, eps_high=headroom, **span)
 
 
 def bernstein_rate(second_moment: Scalar, n: Scalar, *, floor: Scalar, delta: Scalar) -> jax.Array:

@@ -1,8 +1,8 @@
 """Corrections of samples of another policy beside a weight: two ratios, no drift, sampler sets.
 
 `corrected` separates what an update does from what came before it, `score_centering` takes away
-what moves pi whatever a token earned, and `kept_log_probs` are those of a policy cut to what a
-sampler with top-p, top-k or min-p could draw.
+what moves pi whatever a token earned, and `log_kept_mass` is what a policy loses where it is cut to
+what a sampler with top-p, top-k or min-p could draw.
 """
 
 from collections.abc import Callable
@@ -14,7 +14,6 @@ from ogrpo.core.checks import (
     as_floats,
     check_axes,
     check_mask,
-    check_nonnegative,
     needed,
 )
 from ogrpo.core.masked import masked_sum
@@ -107,82 +106,32 @@ def score_centering(
     return jnp.sum(pull * top, axis=-1)
 
 
-def kept_log_probs(logits: jax.Array, ids: jax.Array, kept: jax.Array) -> jax.Array:
-    """log pi_K(y) = l_y - log sum_{v in K} exp(l_v), the log-probs of a policy cut to a set.
+def log_kept_mass(top_log_probs: jax.Array, present: jax.Array) -> jax.Array:
+    """log pi(K) = log sum_{v in K} pi(v), of the set K of tokens that a sampler kept at a prefix.
 
-    A sampler that cuts its distribution draws from mu_K(y) = mu(y) / mu(K), K the tokens that it
-    kept at a prefix. E_{mu_K}[pi / mu_K] = pi(K) < 1: that ratio is biased, and no weight mends it.
-    Over the same set E_{mu_K}[pi_K / mu_K] = 1, and the gradient is that of the cut policy.
+    A sampler with top-p, top-k or min-p draws from mu_K(y) = mu(y) / mu(K). Then
+    E_{mu_K}[pi / mu_K] = pi(K) < 1: that ratio is biased, and no weight mends it. With the policy
+    over the same set, log pi_K(y) = log pi(y) - log pi(K), E_{mu_K}[pi_K / mu_K] = 1, and the
+    gradient is that of the cut objective E_{pi_K}[A], K held.
 
     Source: the sampling mask of DeepSeek-V3.2 (2025, arXiv:2512.02556), section 3.3.
-    Support: y in K; elsewhere the log-prob is -inf.
+    Support: mu_K draws nothing outside of K.
 
     Args:
-      logits: [..., T, V], differentiated.
-      ids: [..., T] the tokens.
-      kept: [..., T, V] bool, what the sampler kept at each place.
+      top_log_probs: [..., T, K] log pi of the tokens in K, differentiated.
+      present: [..., T, K] bool, False for entries that stand for no token.
 
     Returns:
-      [..., T].
+      [..., T], at most 0 but for rounding; 0 with zero gradient where a place has no entry.
 
     Example:
-      >>> kept = jnp.array([[True, True, False]])
-      >>> kept_log_probs(jnp.zeros((1, 3)), jnp.array([0]), kept)
-      Array([-0.6931472], dtype=float32)
+      >>> pi = jnp.log(jnp.array([[0.5, 0.3, 0.2]]))
+      >>> round(float(log_kept_mass(pi, jnp.array([[True, True, False]]))[0]), 4)
+      -0.2231
     """
-    if logits.shape != kept.shape or logits.shape[:-1] != ids.shape:
-        raise ValueError(
-            f"logits {list(logits.shape)} and kept {list(kept.shape)} are [..., T, V], ids"
-            f" {list(ids.shape)} are [..., T]"
-        )
-    check_mask(kept, "kept")
-    (values,) = as_floats(logits=logits)
-    drawn = jnp.take_along_axis(values, ids[..., None], axis=-1)[..., 0]
-    inside = jnp.take_along_axis(kept, ids[..., None], axis=-1)[..., 0]
-    total = jax.nn.logsumexp(values, axis=-1, where=kept)
-    return jnp.where(inside, drawn - total, -jnp.inf)
-
-
-def top_k_set(logits: jax.Array, *, k: int) -> jax.Array:
-    """Returns the k largest logits' places; of equal ones at the edge, all. [..., V] -> bool."""
-    if not 1 <= k <= logits.shape[-1]:
-        raise ValueError(f"k must be from 1 to the vocabulary's {logits.shape[-1]}, got {k}")
-    edge = jax.lax.top_k(logits, k)[0][..., -1:]
-    return logits >= edge
-
-
-def top_p_set(logits: jax.Array, *, top_p: float) -> jax.Array:
-    """Returns the fewest likeliest tokens whose mass is at least top_p. [..., V] -> bool.
-
-    Source: nucleus sampling (Holtzman et al. 2020, arXiv:1904.09751).
-    """
-    check_nonnegative(top_p=top_p)
-    probs = jax.nn.softmax(logits, axis=-1)
-    order = jnp.argsort(-probs, axis=-1)
-    ranked = jnp.take_along_axis(probs, order, axis=-1)
-    before = jnp.cumsum(ranked, axis=-1) - ranked
-    return jnp.take_along_axis(before < top_p, jnp.argsort(order, axis=-1), axis=-1)
-
-
-def min_p_set(logits: jax.Array, *, min_p: float) -> jax.Array:
-    """Returns the tokens at least min_p times as likely as the likeliest. [..., V] -> bool.
-
-    Source: min-p sampling (Nguyen et al. 2024, arXiv:2407.01082).
-    """
-    check_nonnegative(min_p=min_p)
-    log_probs = jax.nn.log_softmax(logits, axis=-1)
-    return log_probs >= jnp.max(log_probs, axis=-1, keepdims=True) + jnp.log(jnp.asarray(min_p))
-
-
-def ratio_bias(log_probs: jax.Array, kept: jax.Array) -> jax.Array:
-    """E_{mu_K}[pi / mu_K] - 1 = pi(K) - 1, by how much ratios of whole policies fall short.
-
-    Args:
-      log_probs: [..., V] log pi.
-      kept: [..., V] bool, the set that the sampler kept.
-
-    Returns:
-      [...], at most 0.
-    """
-    check_mask(kept, "kept")
-    return jnp.sum(jnp.where(kept, jnp.exp(log_probs), 0), axis=-1) - 1
+    check_axes("T, K", top=top_log_probs, present=present)
+    check_mask(present, "present")
+    (top,) = as_floats(top=top_log_probs)
+    recorded = jnp.any(present, axis=-1)
+    top = jnp.where(present, top, jnp.where(recorded, -jnp.inf, 0)[..., None])
+    return jnp.where(recorded, jax.nn.logsumexp(top, axis=-1), 0)

@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from ogrpo.core.checks import Scalar, check_axes, check_masked, check_nonnegative
+from ogrpo.core.divergences import k3
 from ogrpo.core.masked import gate, masked_mean, masked_sum
 from ogrpo.core.ratios import exp_ratio
 from ogrpo.core.surrogates import GateFn
@@ -278,10 +279,58 @@ def geometric_mask(
 ) -> jax.Array:
     """g = 1[low <= exp(mean_t D_t) <= high] at every token of a completion.
 
-    Source: geometric sequence masking (Liu, Li et al. 2025). Args and Returns: as `token_mask`.
+    Source: geometric sequence masking (Liu, Li et al. 2025). Biased; its strictness, unlike that of
+    a product, does not grow with length. Args and Returns: as `token_mask`.
     """
     mean = masked_mean(log_ratio, mask) * jnp.ones_like(log_ratio)
     return token_mask(mean, advantages, mask, low=low, high=high)
+
+
+def k3_mask(
+    log_ratio: jax.Array, advantages: jax.Array, mask: jax.Array, *, limit: Scalar
+) -> jax.Array:
+    """g = 1[mean_t (rho_t - 1 - D_t) <= limit] at every token of a completion.
+
+    Source: verl 0.9, `seq_mean_k3`; the sampled mean estimates KL(mu||pi) without bias, and unlike
+    that of D has no cancelling.
+
+    Args:
+      log_ratio: [..., T].
+      advantages: [..., T], not looked at.
+      mask: [..., T] bool.
+      limit: in nats per token, >= 0.
+
+    Returns:
+      [..., T] of 0 and 1.
+    """
+    check_masked("T", mask, log_ratio=log_ratio, advantages=advantages)
+    check_nonnegative(limit=limit)
+    terms = k3(jnp.zeros_like(log_ratio), log_ratio)
+    drift = masked_mean(terms, mask) * jnp.ones_like(log_ratio)
+    return gate(drift > limit, drift)
+
+
+def top_entropy_mask(
+    entropy: jax.Array, advantages: jax.Array, mask: jax.Array, *, share: Scalar
+) -> jax.Array:
+    """g = 1 where the entropy is at or above its (1 - share) quantile over *all* tokens.
+
+    Source: Wang et al. (2025, arXiv:2506.01939), share .2: tokens at which the text forks. A
+    property of the whole array: a microbatch gates differently from the batch.
+
+    Args:
+      entropy: [..., T] of pi's next-token distributions, nats.
+      advantages: [..., T], not looked at.
+      mask: [..., T] bool; only these tokens are ranked.
+      share: of the tokens, in [0, 1].
+
+    Returns:
+      [..., T] of 0 and 1; 0 where masked.
+    """
+    check_masked("T", mask, log_ratio=entropy, advantages=advantages)
+    check_nonnegative(share=share)
+    least = jnp.nanquantile(jnp.where(mask, entropy, jnp.nan), 1 - share)
+    return gate(~(mask & (entropy >= least)), jnp.where(mask, entropy, 0))
 
 
 MASKS: dict[str, Callable[..., jax.Array]] = {
@@ -289,5 +338,6 @@ MASKS: dict[str, Callable[..., jax.Array]] = {
     "sequence": sequence_mask,
     "geometric": geometric_mask,
     "negatives": off_policy_sequence_mask,
+    "k3": k3_mask,
 }
 """Name -> `(log_ratio, advantages, mask, *, bounds) -> [..., T]` of 0 and 1."""

@@ -7,7 +7,7 @@ Each returns [..., T], 0 where the mask is False, so that any can stand in for a
 import jax
 import jax.numpy as jnp
 
-from ogrpo.core.checks import Scalar, as_floats, check_axes, check_masked
+from ogrpo.core.checks import as_floats, check_masked
 from ogrpo.core.masked import masked_mean, masked_sum
 
 MAX_LOG_RATIO = 60.0
@@ -132,24 +132,3 @@ def moment_ratio(log_ratio: jax.Array) -> jax.Array:
       The ratio, same shape, within [0, exp(20)].
     """
     return jnp.exp(jnp.minimum(log_ratio, MAX_MOMENT_LOG_RATIO))
-
-
-def interpolated_log_probs(
-    log_probs: jax.Array, behavior_log_probs: jax.Array, *, alpha: Scalar
-) -> jax.Array:
-    """Stand-in for the proximal policy: sg(alpha log mu + (1 - alpha) log pi), no forward pass.
-
-    Source: A-3PO (Li et al. 2025), alpha = 1 / staleness. Not normalised over the vocabulary; exact
-    at alpha = 0 (pi_k = pi) and alpha = 1 (pi_k = mu).
-
-    Args:
-      log_probs: [..., T].
-      behavior_log_probs: [..., T].
-      alpha: scalar or [..., T] in [0, 1].
-
-    Returns:
-      [..., T] detached, for `TokenBatch.proximal_log_probs`.
-    """
-    check_axes("T", log_probs=log_probs, behavior_log_probs=behavior_log_probs)
-    new, old = as_floats(log_probs=log_probs, behavior_log_probs=behavior_log_probs)
-    return jax.lax.stop_gradient(alpha * old + (1 - alpha) * new)

@@ -216,12 +216,32 @@ def whitened(
     Returns:
       [..., G]; 0 where a is the same at all tokens.
     """
-    values, present = advantage_fn(rewards), judged(rewards).present
+    present = judged(rewards).present
     mask = along.mask & present[..., None]
-    counts = masked_count(mask, values.dtype)[..., 0]
-    total = jnp.maximum(jnp.sum(counts), 1)
-    counted = counts > 0
-    off = jnp.where(counted, values - jnp.sum(counts * values) / total, 0)
+    return whiten(advantage_fn(rewards), mask, eps_inside=eps_inside)
+
+
+def whiten(advantages: jax.Array, mask: jax.Array, *, eps_inside: Scalar = 1e-8) -> jax.Array:
+    """(a - mean) / sqrt(var + eps), mean and variance (Bessel's) over all tokens of the batch.
+
+    Source: token whitening, as verl 0.9 and Trinity-RFT 0.6 do with generalised advantages
+    (`masked_whiten`). Depends on the batch: compute it before cutting microbatches.
+
+    Args:
+      advantages: [..., G], each counted as often as it has tokens, or [..., G, T].
+      mask: [..., G, T] bool.
+      eps_inside: added to the variance.
+
+    Returns:
+      As the advantages; 0 where masked, or where they are the same at all tokens.
+    """
+    check_mask(mask)
+    (values,) = as_floats(advantages=advantages)
+    by_token = values.ndim == mask.ndim
+    lengths = masked_count(mask, values.dtype)[..., 0]
+    counts = mask.astype(values.dtype) if by_token else lengths
+    total, counted = jnp.maximum(jnp.sum(counts), 1), counts > 0
+    off = jnp.where(counted, values - jnp.sum(jnp.where(counted, counts * values, 0)) / total, 0)
     variance = jnp.sum(counts * off**2) / jnp.maximum(total - 1, 1)
     low = jnp.min(jnp.where(counted, values, jnp.inf))
     varied = jnp.max(jnp.where(counted, values, -jnp.inf)) > low

@@ -80,6 +80,27 @@ def negatives_survival(lengths: jax.Array, spread: Spread, *, delta: Scalar) -> 
     return geometric_survival(lengths, spread, low=jnp.exp(-jnp.asarray(delta)), high=jnp.inf)
 
 
+def k3_survival(lengths: jax.Array, spread: Spread, *, limit: Scalar) -> jax.Array:
+    """P(mean_t (rho_t - 1 - D_t) <= limit) of normal D: E = e^(m + s^2/2) - 1 - m. [n] -> [n].
+
+    Its variance is e^(2m + s^2) (e^(s^2) - 1) + s^2 - 2 s^2 e^(m + s^2/2), over L in the mean.
+    """
+    mean, variance = spread.mean, spread.std**2
+    ratio = jnp.exp(mean + variance / 2)
+    spread_squared = ratio**2 * jnp.expm1(variance) + variance - 2 * variance * ratio
+    excess = Spread(ratio - 1 - mean, jnp.sqrt(jnp.maximum(spread_squared, 0)))
+    return geometric_survival(lengths, excess, low=0.0, high=jnp.exp(jnp.asarray(limit, float)))
+
+
+def spread_of_kl(kl: Scalar) -> Spread:
+    """The spread of normal log-ratios with KL(mu||pi) = kl nats a token: -kl and sqrt(2 kl).
+
+    The normal law of which E_mu[rho] = 1, as the mean of a ratio is wherever pi << mu.
+    """
+    check_nonnegative(kl=kl)
+    return Spread(-jnp.asarray(kl, float), jnp.sqrt(2 * jnp.asarray(kl, float)))
+
+
 def survival_bound(lengths: jax.Array, spread: Spread, *, high: Scalar) -> jax.Array:
     """Returns what P(prod_t rho_t <= high) is at least, whatever the law of independent D_t.
 
@@ -113,5 +134,6 @@ SURVIVALS: dict[str, Callable[..., jax.Array]] = {
     "sequence": sequence_survival,
     "geometric": geometric_survival,
     "negatives": negatives_survival,
+    "k3": k3_survival,
 }
 """Gate, as in `ogrpo.core.algorithms.GATES` -> `(lengths, spread, *, bounds) -> share`."""

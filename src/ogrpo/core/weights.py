@@ -8,7 +8,6 @@ the same correction is applied twice.
 import jax
 import jax.numpy as jnp
 
-from ogrpo.core import gates
 from ogrpo.core.checks import Scalar, check_axes, check_mask, check_masked, check_nonnegative
 from ogrpo.core.masked import masked_count, masked_sum
 from ogrpo.core.ratios import exp_ratio
@@ -107,19 +106,6 @@ def sequence_masked_weight(
     Args and Returns: as `masked_weight`.
     """
     return masked_weight(_sequence(log_ratio, mask), mask, low=low, high=high)
-
-
-def geometric_mask(
-    log_ratio: jax.Array, mask: jax.Array, *, low: Scalar, high: Scalar
-) -> jax.Array:
-    """Geometric-mean rejection at every token: w = 1[low <= exp(mean_t D_t) <= high].
-
-    Source: geometric sequence masking (Liu, Li et al. 2025). Biased; its strictness, unlike that of
-    a product, does not grow with length. Args and Returns: as `masked_weight`.
-    """
-    check_masked("T", mask, log_ratio=log_ratio)
-    held = jax.lax.stop_gradient(log_ratio)
-    return gates.geometric_mask(held, jnp.ones_like(held), mask, low=low, high=high)
 
 
 def group_normalized_weight(log_ratio: jax.Array, mask: jax.Array) -> jax.Array:

@@ -1,7 +1,7 @@
 """Checkpoints: arrays by Orbax, progress as JSON, and a manifest of what every file holds.
 
     N/arrays/         as Orbax stores a pytree
-    N/progress.json   plain values (before there were manifests: N/progress/metadata)
+    N/progress.json   plain values
     N/manifest.json   size and SHA-256 of each file
 
 A checkpoint is written under another name, put on disk, and renamed: a folder that is called N was
@@ -110,18 +110,10 @@ class Checkpoints:
         return sorted(int(path.name) for path in paths if path.name.isdecimal() and path.is_dir())
 
     def damage(self, step: int) -> str | None:
-        """Returns the first difference of checkpoint `step` from its manifest, read once, or None.
-
-        One from before there were manifests has none.
-        """
+        """Returns the first difference of a checkpoint from its manifest, read once, or None."""
         if step not in self._damages:
-            folder, checked = self._folder / str(step), self.is_checked(step)
-            self._damages[step] = from_first(lambda: _damage(folder, step) if checked else None)
+            self._damages[step] = from_first(lambda: _damage(self._folder / str(step), step))
         return self._damages[step]
-
-    def is_checked(self, step: int) -> bool:
-        """Whether checkpoint `step` has a manifest to compare it with."""
-        return from_first((self._folder / str(step) / MANIFEST).exists)
 
     def progress(self, step: int) -> dict[str, Any]:
         """Reads the progress of checkpoint `step`, without its arrays.
@@ -196,10 +188,8 @@ class Checkpoints:
 
     def _read_progress(self, step: int) -> dict[str, Any]:
         folder = self._folder / str(step)
-        path = folder / "progress.json"
-        path = path if path.exists() else folder / "progress" / "metadata"
         try:
-            return read_json(path)
+            return read_json(folder / "progress.json")
         except (OSError, ValueError) as error:
             raise CheckpointError(f"the checkpoint {folder} is damaged: {error}") from error
 

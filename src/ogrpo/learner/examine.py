@@ -59,6 +59,21 @@ class Findings(NamedTuple):
     """Whether each leaf is finite after the update."""
 
 
+class TokenFindings(NamedTuple):
+    """Advantage and clip of each token, as an update would have them."""
+
+    log_probs: Array
+    """float32 [N, G, T], log pi; 0 at tokens that are not learned from."""
+    advantages: Array
+    """float32 [N, G], or [N, G, T] where they differ between tokens."""
+    removed: Array
+    """bool [N, G, T], tokens with an advantage whose gradient the method's clip, gate or mask
+    removes."""
+    computed: Array
+    """bool [N], groups that the update computes."""
+
+
+TokensFn = Callable[[TrainState, Batch[Array], Hypers], TokenFindings]
 NoiseFn = Callable[[TrainState, Batch[Array], Hypers], Metrics]
 ExamineFn = Callable[[TrainState, Batch[Array], Hypers], Findings]
 
@@ -72,7 +87,7 @@ def make_examine(
         weighed = weigh(batch, recipe, hypers)
         grads, evidence = gradient_of_update(state, weighed, hypers, recipe)
         log_probs = evidence.output.log_probs
-        tokens = token_batch(weighed, log_probs)
+        tokens = token_batch(weighed, evidence.output, recipe.reads)
 
         def total(log_probs: Array) -> Array:
             losses = losses_of(recipe, hypers, state.region, log_probs, tokens)
@@ -98,6 +113,27 @@ def make_examine(
         )
 
     return jax.jit(examine, **jit_options)
+
+
+def make_tokens(recipe: Recipe, **jit_options: Any) -> TokensFn:
+    """Returns the jitted `(state, batch, hypers) -> findings`; groups stay in the batch's order."""
+    single = recipe._replace(microbatches=1, skip_zero_variance=False, packed=False)
+
+    def tokens(state: TrainState, batch: Batch[Array], hypers: Hypers) -> TokenFindings:
+        output = recipe.policy_fn(state.whole(), batch, hypers.temperature)
+        log_probs = output.log_probs
+        weighed = weigh(batch._replace(packing=None), single, hypers)
+        view = token_batch(weighed, output, recipe.reads)
+        loss_fn = partial(token_losses, recipe, hypers, state.region)
+        losses, back = jax.vjp(lambda x: loss_fn(x, view), log_probs)
+        silent = back(jnp.ones_like(losses))[0] == 0
+        carries = jnp.any(weighed.mask, axis=(1, 2))
+        computed = carries if recipe.skip_zero_variance else jnp.ones_like(carries)
+        removed = silent & (view.advantages != 0) & weighed.mask
+        log_probs = jnp.where(batch.active_mask, log_probs, 0)
+        return TokenFindings(log_probs, weighed.advantages, removed, computed)
+
+    return jax.jit(tokens, **jit_options)
 
 
 def gradient_spread(

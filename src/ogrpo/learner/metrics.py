@@ -38,7 +38,8 @@ def summarize(
       by k3. ess, ess/sequence: effective share of the tokens and of the sequences. chi_square: of
       the sequences. mismatch: mean |log pi_k - log mu|. clipped/low, clipped/high, clipped: shares
       of the tokens that carry loss whose gradient the method removed although their advantage is
-      not 0, below and above 0. ratio/max, ratio/tail: largest token ratio and 99 % quantile.
+      not 0, below and above 0. ratio/mean: mean token ratio, near 1 where the sampler could draw
+      what the policy could. ratio/max, ratio/tail: largest token ratio and 99 % quantile.
       entropy.
     """
     everything = tokens._replace(mask=drawn)
@@ -58,6 +59,7 @@ def summarize(
         "ess/sequence": jnp.where(jnp.any(present), ess_fraction(sequences, present), 1.0),
         "chi_square": jnp.where(jnp.any(present), chi_square(sequences, present), 0.0),
         "mismatch": mean(totals["mismatch"]),
+        "ratio/mean": jnp.where(drawn_tokens == 0, 1.0, mean(totals["ratio"])),
         "ratio/max": jnp.max(jnp.where(drawn, ratio, 0.0)),
         "ratio/tail": jnp.where(
             jnp.any(drawn), ratio_quantiles(ratio.ravel(), drawn.ravel(), jnp.array([TAIL]))[0], 1.0

@@ -23,7 +23,6 @@ import optax
 from jax import Array
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
-from ogrpo.learner.examine import ExamineFn, Findings, make_examine
 from ogrpo.learner.hosts import several
 from ogrpo.learner.memory import CompilerOptions
 from ogrpo.learner.metrics import Metrics, PolicyOutput
@@ -257,13 +256,16 @@ def shard_step(
 
 
 def shard_examine(
-    optimizer: optax.GradientTransformation, recipe: Recipe, to: MeshLayout
-) -> ExamineFn:
-    """Returns `make_examine` on a mesh; the findings are whole on every device."""
-    recipe = recipe._replace(policy_fn=pinned(recipe.policy_fn, to))
-    jitted = make_examine(optimizer, recipe, out_shardings=to.everywhere)
+    make: Callable[..., Callable], recipe: Recipe, to: MeshLayout
+) -> Callable[[TrainState, Batch[Array], Hypers], Any]:
+    """Returns `make(recipe)` on a mesh, of `make_examine` or `make_tokens`.
 
-    def examine(state: TrainState, batch: Batch[Array], hypers: Hypers) -> Findings:
+    The findings are whole on every device.
+    """
+    recipe = recipe._replace(policy_fn=pinned(recipe.policy_fn, to))
+    jitted = make(recipe, out_shardings=to.everywhere)
+
+    def examine(state: TrainState, batch: Batch[Array], hypers: Hypers) -> Any:
         return jitted(state, place(batch, to.batch), place(hypers, to.everywhere))
 
     return examine

@@ -21,7 +21,16 @@ from jax.typing import DTypeLike
 from ogrpo.batch import Batch, Packing, PolicyOutput
 from ogrpo.core.advantages import zero_variance_mask
 from ogrpo.core.aggregate import Total, mean
-from ogrpo.core.algorithms import REFERENCE, VALUES, Algorithm, LooksAt, at_tokens
+from ogrpo.core.algorithms import (
+    ENTROPY,
+    LOTS,
+    REFERENCE,
+    VALUES,
+    Algorithm,
+    LooksAt,
+    at_tokens,
+)
+from ogrpo.core.corrections import log_kept_mass, score_centering
 from ogrpo.core.objectives import TokenBatch
 from ogrpo.core.returns import Along
 from ogrpo.core.trust_region import TrustRegion
@@ -52,6 +61,25 @@ def compute_in(policy_fn: PolicyFn, dtype: DTypeLike) -> PolicyFn:
     return policy
 
 
+def over_top(policy_fn: PolicyFn) -> PolicyFn:
+    """Returns the policy over what the sampler could draw: log pi_K = log pi - log pi(K).
+
+    K are a batch's `top_ids`, all that was left at each place. The entropy stays that of pi.
+    """
+
+    def policy(params: Params, batch: Batch[Array], temperature: Array) -> PolicyOutput[Array]:
+        if batch.top_ids is None:
+            raise ValueError("the batch does not say which tokens its sampler could draw")
+        output = policy_fn(params, batch, temperature)
+        top = output.top_log_probs
+        assert top is not None
+        mass = log_kept_mass(top, batch.top_ids >= 0)
+        log_probs, top = output.log_probs - mass, top - mass[..., None]
+        return output._replace(log_probs=log_probs, top_log_probs=top)
+
+    return policy
+
+
 class Recipe(NamedTuple):
     """The static half of an update: functions and flags that are set once."""
 
@@ -78,6 +106,8 @@ class Recipe(NamedTuple):
     """Whether the optimizer's moments lie in the host's memory between updates."""
     region_fn: RegionFn | None = None
     """The trust region around an objective; its state is `TrainState.region`."""
+    centered: bool = False
+    """Whether the drift that a token's advantage multiplies is taken away (`centering_losses`)."""
 
 
 class Weighed(NamedTuple):
@@ -92,6 +122,10 @@ class Weighed(NamedTuple):
     """bool [N, G, T], tokens in the normaliser."""
     shares: Array | None = None
     """[N, G, T], the weight of each token's loss in the total, where groups may be split."""
+    returns: Array | None = None
+    """float32 [N, G, T], what the values learn, where there are any."""
+    lots: Array | None = None
+    """float32 [N, G, T], uniform numbers for a loss that draws lots."""
 
 
 def weigh(batch: Batch[Array], recipe: Recipe, hypers: Hypers) -> Weighed:
@@ -108,13 +142,22 @@ def weigh(batch: Batch[Array], recipe: Recipe, hypers: Hypers) -> Weighed:
     counted = active if recipe.count_masked else mask
     key = jax.random.key(hypers.seed)
     along = Along(active, batch.step_rewards, batch.step_ends, batch.values)
-    advantages = recipe.algorithm.credit(batch.rewards, hypers.knobs, key, along)
-    return Weighed(batch=batch, advantages=advantages, mask=mask, counted=counted)
+    method, reads = recipe.algorithm, recipe.reads
+    returns = method.returns(batch.rewards, hypers.knobs, along) if VALUES in reads else None
+    return Weighed(
+        batch=batch,
+        advantages=method.credit(batch.rewards, hypers.knobs, key, along),
+        mask=mask,
+        counted=counted,
+        returns=returns,
+        lots=method.draw(key, mask.shape) if LOTS in reads else None,
+    )
 
 
-def token_batch(weighed: Weighed, log_probs: Array) -> TokenBatch:
-    """Returns the core's view of a batch, at the trainer's current log-probs."""
-    batch, here = weighed.batch, jax.lax.stop_gradient(log_probs)
+def token_batch(weighed: Weighed, output: PolicyOutput[Array], reads: frozenset[str]) -> TokenBatch:
+    """Returns the core's view of a batch, at the trainer's current log-probs and entropies."""
+    batch, log_probs = weighed.batch, output.log_probs
+    here = jax.lax.stop_gradient(log_probs)
     proximal, ref = batch.proximal_log_probs, batch.ref_log_probs
     return TokenBatch(
         advantages=at_tokens(weighed.advantages, log_probs),
@@ -122,6 +165,8 @@ def token_batch(weighed: Weighed, log_probs: Array) -> TokenBatch:
         behavior_log_probs=batch.behavior_log_probs,
         proximal_log_probs=here if proximal is None else proximal,
         ref_log_probs=here if ref is None else ref,
+        entropy=output.entropy if ENTROPY in reads else None,
+        lots=weighed.lots,
     )
 
 
@@ -144,10 +189,13 @@ def _loss(
     frozen: Params,
 ) -> tuple[Array, Evidence]:
     output = recipe.policy_fn(join(params, frozen), weighed.batch, hypers.temperature)
-    tokens = token_batch(weighed, output.log_probs)
+    tokens = token_batch(weighed, output, recipe.reads)
     losses = losses_of(recipe, hypers, region, output.log_probs, tokens)
     if VALUES in recipe.reads:
         losses = losses + value_losses(recipe, hypers, output, weighed)
+    if recipe.centered:
+        losses = losses + centering_losses(recipe, hypers, output, weighed, tokens)
+    output = output._replace(top_log_probs=None)  # read, and K times as large as the rest
     total = total_of(recipe, hypers, losses, weighed)
     evidence = Evidence(total=total, output=output, computed=_computed(weighed, recipe))
     return total.total * scale, evidence
@@ -188,14 +236,48 @@ def value_losses(
     recipe: Recipe, hypers: Hypers, output: PolicyOutput[Array], weighed: Weighed
 ) -> Array:
     """Returns the values' squared error per token, against the returns of the old values."""
-    old = weighed.batch.values
-    if recipe.algorithm.critic is None or output.values is None or old is None:
+    returns = weighed.returns
+    if recipe.algorithm.critic is None or output.values is None or returns is None:
         raise ValueError(
             f"{recipe.algorithm.name} learns values: it needs a critic, a policy with a value head"
             " and a batch with the values from before the update"
         )
-    returns = weighed.advantages + old
     return recipe.algorithm.value_loss(output.values, returns, weighed.mask, hypers.knobs)
+
+
+def centering_losses(
+    recipe: Recipe,
+    hypers: Hypers,
+    output: PolicyOutput[Array],
+    weighed: Weighed,
+    tokens: TokenBatch,
+) -> Array:
+    """Returns A C of each token, with C of `score_centering` over the batch's `top_ids`.
+
+    The weight w(r) is the method's own: -dL/d log pi / A of a token with this ratio and advantage.
+    Its loss must depend on no other token's ratio.
+    """
+    top, batch = output.top_log_probs, weighed.batch
+    if top is None or batch.top_ids is None or batch.top_log_probs is None:
+        raise ValueError(
+            f"{recipe.algorithm.name} with score centring reads the likeliest tokens and their"
+            " log-probs at each place: give top_ids and top_log_probs in the batch"
+        )
+    gains = jnp.where(tokens.mask, tokens.advantages, 0)
+    divisor = jnp.where(gains == 0, 1, gains)
+
+    def weight(ratio: Array) -> Array:
+        at = tokens.behavior_log_probs + jnp.log(ratio)
+        losses = partial(recipe.algorithm.token_loss, batch=tokens, knobs=hypers.knobs)
+        return -jax.grad(lambda log_probs: jnp.sum(losses(log_probs)))(at) / divisor
+
+    def weight_fn(ratio: Array) -> Array:
+        each = jax.vmap(weight, in_axes=-1, out_axes=-1)
+        return weight(ratio) if ratio.ndim == gains.ndim else each(ratio)
+
+    present = batch.top_ids >= 0
+    centering = score_centering(top, batch.top_log_probs, present, weight_fn=weight_fn)
+    return gains * jnp.where(tokens.mask, centering, 0)
 
 
 def token_losses(
@@ -349,6 +431,7 @@ def in_order(rows: PolicyOutput[Array], packing: Packing[Array], count: int) -> 
 def _added(sums: Array, rows: Array, packing: Packing[Array]) -> Array:
     """Adds the rows of parts [K A, G, T] to [N, G, T], where their completions belong."""
     groups, here = _places(packing)
+    here = here.reshape(*here.shape, *(1,) * (rows.ndim - here.ndim))
     return sums.at[groups].add(jnp.where(here, rows, 0), mode="drop")
 
 
@@ -451,7 +534,7 @@ def make_step(optimizer: optax.GradientTransformation, recipe: Recipe) -> Update
         weighed = weigh(batch, recipe, hypers)
         grads, evidence = gradient_of_update(state, weighed, hypers, recipe)
         log_probs = evidence.output.log_probs
-        tokens = token_batch(weighed, log_probs)
+        tokens = token_batch(weighed, evidence.output, recipe.reads)
         drawn = weighed.batch.active_mask & evidence.computed[:, None, None]
         loss_fn = partial(token_losses, recipe, hypers, state.region)
         metrics = {

@@ -1,14 +1,19 @@
 """Does the next synchronisation improve the policy? A certificate from samples no update has seen.
 
-The draws of the old weights judge the new ones: sequence ratios of new to old, the lowest reward as
-baseline (`ogrpo.core.certificates` says why each is needed). Forwards the values are quiet; those
-of draws of the new weights explode on failures that these have given up.
+Sequence ratios of both weights to what drew a completion, the lowest reward as baseline
+(`ogrpo.core.certificates` says why each is needed).
 
-    sync_offset > 0   groups that were requested ahead of a renewal and taken after it
-    sync_offset = 0   completions drawn at the renewal for this alone, `certificate/price` of the
-                      period's own; training is not touched
+    sync_offset > 0   groups of the old weights, requested ahead of a renewal and taken after it
+    sync_offset = 0   completions drawn at the renewal for this alone, in rounds until they certify,
+                      have little hope to, or the budget is spent. Each has a prompt of its own;
+                      two of three are by the old weights and one by the new, so that the ratios
+                      are to the mixture and at most 3. Training is not touched
 
-It speaks of the reward at the sampling temperature, averaged over the prompts drawn.
+Draws of the old weights alone are not as good, as a ratio beyond the headroom is lost; those of the
+new alone have values that explode on failures that these have given up.
+
+It speaks of the reward at the sampling temperature, averaged over the prompts drawn: with an offset
+those of a few groups, else as many as there are completions, in the order of fresh permutations.
 """
 
 from collections.abc import Callable
@@ -21,51 +26,75 @@ import numpy as np
 from jax import Array
 
 from ogrpo.batch import Batch
-from ogrpo.core.certificates import Certificate, betting_confidence, improvement_gap
+from ogrpo.config.train import Certification
+from ogrpo.core.advantages import leave_one_out
+from ogrpo.core.bounds import unit_center_price
+from ogrpo.core.certificates import Certificate, betting_confidence, improvement_gap, mixture_ratios
 from ogrpo.core.ratios import exp_ratio, sequence_log_ratio
 from ogrpo.data.batching import PromptStream, pad_groups
+from ogrpo.learner.checkpoint import content_hash
 from ogrpo.learner.hosts import fetch, from_first
 from ogrpo.learner.state import Params
 from ogrpo.loop.batches import make_batch
 from ogrpo.loop.parts import Parts, Record, stream_seed
-from ogrpo.loop.state import LoopState
+from ogrpo.loop.state import Certified, LoopState
+from ogrpo.protocol import Engine, Group
 from ogrpo.rollout.collection import Collector, Request
 
-RATES = (0.02, 0.05, 0.1, 0.2, 0.35, 0.5, 0.7, 0.9)
+RATES = (0.05, 0.1, 0.2, 0.4, 0.8)
 """Stakes, fixed before any sample is seen; each begins with an equal part of the wealth."""
-HEADROOM = 3.0
+OLD, NEW = 2, 1
+"""Batches that either weights draw in a round."""
+SHARE = NEW / (OLD + NEW)
+HOPE = 1.0
+"""Draws end where the mean that would certify is so many standard errors off what is expected."""
+HEADROOM = 30.0
 """A ratio counts up to 1 + this: the mean loses what lies above, and no draw counts for more."""
 LOWEST, HIGHEST = 0.0, 1.0
+ROOM = 2048
+"""Draws that one compiled program has room for."""
 UNKNOWN = -1e30
 """The value of a completion whose log-probs are not finite: nothing is certified with it."""
 NOT_CERTIFIED: Record = dict.fromkeys(
-    f"certificate/{name}" for name in ("bound", "mean", "evidence", "completions", "price")
+    f"certificate/{name}"
+    for name in ("bound", "mean", "evidence", "completions", "price", "unit_center")
 )
 
 
+def check_range(rewards: np.ndarray) -> None:
+    """Raises ValueError where a reward, NaN apart, lies outside the range of a certificate."""
+    if ((rewards < LOWEST) | (rewards > HIGHEST)).any():
+        least, most = np.nanmin(rewards), np.nanmax(rewards)
+        raise ValueError(
+            f"rewards span [{least}, {most}], and a certificate is for rewards within"
+            f" [{LOWEST}, {HIGHEST}]: rescale them, or switch it off with --certificate.delta None"
+        )
+
+
 def draw_gains(
-    new_log_probs: Array, behavior_log_probs: Array, mask: Array, rewards: Array
+    new_log_probs: Array, old_log_probs: Array, mask: Array, rewards: Array, *, share: float
 ) -> Array:
-    """X = (min(pi/mu, 1 + headroom) - 1) r `[N, G]`, whose mean is at most J(pi) - J(mu).
+    """`improvement_gap` `[N, G]` of the new weights over the old, whose mean is at most the gain.
+
+    The draws are of the mixture in which the new weights have that share; of the old alone with
+    0, when X = (min(new/old, 1 + headroom) - 1) r. A completion that no reward could judge (NaN)
+    has the reward that makes its X least.
 
     Raises:
       ValueError: rewards outside [0, 1].
     """
-    seen = np.asarray(rewards)  # a trace knows no values, so they are judged before it
-    if not (seen.min() >= LOWEST and seen.max() <= HIGHEST):
-        raise ValueError(
-            f"rewards span [{seen.min()}, {seen.max()}], and a certificate is for rewards within"
-            f" [{LOWEST}, {HIGHEST}]: rescale them, or switch it off with --certificate.delta None"
-        )
-    return _gains(new_log_probs, behavior_log_probs, mask, rewards)
+    check_range(np.asarray(rewards))  # a trace knows no values, so they are judged before it
+    return _gains(new_log_probs, old_log_probs, mask, rewards, jnp.float32(share))
 
 
 @jax.jit
-def _gains(new_log_probs: Array, behavior_log_probs: Array, mask: Array, rewards: Array) -> Array:
-    log_ratio = sequence_log_ratio(new_log_probs, behavior_log_probs, mask)[..., 0]
+def _gains(new: Array, old: Array, mask: Array, rewards: Array, share: Array) -> Array:
+    log_ratio = sequence_log_ratio(new, old, mask)[..., 0]
+    ratio, center = mixture_ratios(log_ratio, share=share)
+    rewards = jnp.where(jnp.isnan(rewards), jnp.where(log_ratio < 0, HIGHEST, LOWEST), rewards)
     return improvement_gap(
-        exp_ratio(log_ratio),
-        jnp.ones_like(rewards),
+        ratio,
+        center,
         rewards,
         eps_low=1.0,
         eps_high=HEADROOM,
@@ -74,18 +103,40 @@ def _gains(new_log_probs: Array, behavior_log_probs: Array, mask: Array, rewards
     )
 
 
+@jax.jit
+def center_prices(
+    new_log_probs: Array,
+    behavior_log_probs: Array,
+    mask: Array,
+    rewards: Array,
+    eps_low: Array,
+    eps_high: Array,
+) -> Array:
+    """`unit_center_price` `[N, G]` of the next update, were it to start here from the old draws.
+
+    The baseline is the mean of all others drawn. Zero for a completion that was not judged.
+    """
+    log_ratio = sequence_log_ratio(new_log_probs, behavior_log_probs, mask)[..., 0]
+    advantages = leave_one_out(rewards.ravel()).reshape(rewards.shape)
+    return unit_center_price(exp_ratio(log_ratio), advantages, eps_low=eps_low, eps_high=eps_high)
+
+
 def certify(gains: np.ndarray, delta: float) -> Certificate:
     """Returns the lower confidence limit of the improvement, wrong with probability <= `delta`.
 
-    In double precision: rounding moves it by less than 1e-9, which is taken off.
+    It may be read after every draw, and draws may stop when it says enough. In double precision:
+    rounding moves it by less than 1e-9, which is taken off.
     """
+    room = np.zeros(-(-gains.size // ROOM) * ROOM)
+    room[: gains.size] = gains
     with jax.enable_x64():
-        certificate = _bound_at(delta)(jnp.asarray(gains, jnp.float64))
+        drawn = jnp.arange(room.size) < gains.size
+        certificate = _bound_at(delta)(jnp.asarray(room), where=drawn)
         return certificate._replace(bound=certificate.bound - 1e-9)
 
 
 @cache
-def _bound_at(delta: float) -> Callable[[Array], Certificate]:
+def _bound_at(delta: float) -> Callable[..., Certificate]:
     return jax.jit(partial(betting_confidence, floor=HIGHEST - LOWEST, delta=delta, rates=RATES))
 
 
@@ -109,64 +160,133 @@ def certify_period(
     terms = parts.certificate
     if terms is None or terms.delta is None or groups is None:
         return state, NOT_CERTIFIED
-    drawn = 0
+    drawn, prices = 0, list[float]()
     if parts.schedule.sync_offset > 0:
         renewed = state.train.whole(state.server)
-        gains = _gains_of(groups, state.previous_version, renewed, parts)
+        gains, prices = _gains_of(groups, state.previous_version, renewed, state, parts)
         state = replace(state, gaps=(*state.gaps, *gains))
-    else:
-        while ends and drawn < terms.completions:
-            heldback = _draw(state, parts, collector, prompts=len(groups.rewards), drawn=drawn)
-            gains = _gains_of(heldback, state.server_version, state.train.whole(), parts)
-            state = replace(state, gaps=(*state.gaps, *gains))
-            drawn += heldback.rewards.size
+    elif ends:
+        values = np.empty(0)
+        while drawn < terms.completions and not is_settled(values, terms):
+            rounds = _draw(state, parts, collector, prompts=len(groups.rewards), drawn=drawn)
+            for batch, version, other in rounds:
+                gains, each = _gains_of(batch, version, other, state, parts, share=SHARE)
+                values, prices = np.append(values, gains), [*prices, *each]
+                drawn += batch.rewards.size
+        state = replace(state, gaps=tuple(values.tolist()))
     if not ends or not state.gaps:
         return state, NOT_CERTIFIED
     verdict = certify(np.array(state.gaps), terms.delta)
     period = (state.step - state.server_version) * groups.rewards.size
-    return replace(state, gaps=()), {
+    certified = state.certificate
+    if float(verdict.bound) > 0:
+        ahead = parts.schedule.sync_offset > 0  # the old weights are then no longer held
+        held = ("", state.server) if ahead else (state.server, state.train.params)
+        digests = (content_hash(params) if params else "" for params in held)
+        certified = Certified(state.step, float(verdict.bound), terms.delta, state.gaps, *digests)
+    return replace(state, gaps=(), certificate=certified), {
         "certificate/bound": float(verdict.bound),
         "certificate/mean": float(verdict.mean),
         "certificate/evidence": float(verdict.evidence),
         "certificate/completions": len(state.gaps),
         "certificate/price": drawn / period,
+        "certificate/unit_center": float(np.mean(prices)) if prices else None,
     }
 
 
-def _gains_of(groups: Batch[np.ndarray], version: int, params: Params, parts: Parts) -> list[float]:
-    """Returns the gains of `params` on the rewarded completions of that version."""
-    learner = parts.learner
+def is_settled(gains: np.ndarray, terms: Certification) -> bool:
+    """Whether the draws certify, or would by the end of the budget only by more luck than HOPE."""
+    if terms.delta is None or not gains.size:
+        return False
+    if float(certify(gains, terms.delta).bound) > 0:  # doubles are not compared here
+        return True
+    mean, square, n = gains.mean(), (gains**2).mean(), terms.completions
+    nats = np.log(2 / terms.delta)  # half of the wealth lies on stakes that are not the best
+    enough = np.sqrt(2 * square * nats / n) + nats / n
+    error = np.sqrt(square * max(1 / gains.size - 1 / n, 0))
+    return bool(enough - mean > HOPE * error)
+
+
+def _gains_of(
+    groups: Batch[np.ndarray],
+    version: int,
+    params: Params,
+    state: LoopState,
+    parts: Parts,
+    *,
+    share: float = 0.0,
+) -> tuple[list[float], list[float]]:
+    """Returns the gains on the completions of that version, and the unit centre's prices there.
+
+    Args:
+      groups: completions and their rewards.
+      version: that drew them; other completions are passed over. The step's own is the new one.
+      params: of the other side, scored here; the sampler's log-probs are `version`'s.
+      state: after the step's updates.
+      parts: of the run.
+      share: of draws of the new weights.
+
+    Returns:
+      Gains of new over old, and prices, none for draws of the new or of a method without a clip.
+    """
+    learner, by_new = parts.learner, version == state.step
     made = make_batch(groups, learner.packer, for_update=False)
     active = made.batch.active_mask
     judged = (made.batch.policy_versions == version) & active.any(axis=-1)
     if not judged.any():
-        return []
+        return [], []
     temperature = jnp.float32(parts.collection.sampling.temperature)
-    new = jnp.asarray(fetch(learner.score(params, learner.place(made.batch), temperature)))
+    scored = jnp.asarray(fetch(learner.score(params, learner.place(made.batch), temperature)))
     behavior, rewards = map(jnp.asarray, (made.batch.behavior_log_probs, made.batch.rewards))
-    gains = np.asarray(draw_gains(new, behavior, jnp.asarray(active), rewards), np.float64)[judged]
-    return np.nan_to_num(gains, nan=UNKNOWN, posinf=UNKNOWN, neginf=UNKNOWN).tolist()
+    new, old = (behavior, scored) if by_new else (scored, behavior)
+    drawn = new, old, jnp.asarray(active), rewards
+    gains = np.asarray(draw_gains(*drawn, share=share), np.float64)[judged]
+    gains = np.nan_to_num(gains, nan=UNKNOWN, posinf=UNKNOWN, neginf=UNKNOWN).tolist()
+    knobs = parts.method.hypers_at(int(state.train.updates), state.clip_scale, 0).knobs
+    if by_new or not {"eps_low", "eps_high"} <= knobs.keys():
+        return gains, []
+    prices = center_prices(*drawn, knobs["eps_low"], knobs["eps_high"])
+    return gains, np.asarray(prices, np.float64)[judged].tolist()
 
 
 def _draw(
     state: LoopState, parts: Parts, collector: Collector, *, prompts: int, drawn: int
-) -> Batch[np.ndarray]:
-    """Draws and rewards a batch by the server's weights, with prompts and seeds of its own."""
-    train, sampling = parts.prompts.train, parts.collection.sampling
-    place = state.step * 1000 + drawn // (prompts * sampling.group_size)
-    seed = stream_seed(parts.seed, "certificate", place)
-    stream = PromptStream(len(train), prompts, stream_seed(parts.seed, "certificate", 0))
-    problems = [int(n) for n in stream.indices(place)]
-    request = Request(state.step, problems, [train[n] for n in problems], seed)
+) -> list[tuple[Batch[np.ndarray], int, Params]]:
+    """Draws and rewards a round, with its prompts and seeds; the engine gets back its weights.
+
+    Returns:
+      Batches of one completion of each prompt, with the version that drew it and the other weights.
+    """
+    train, sampling = parts.prompts.train, replace(parts.collection.sampling, group_size=1)
+    old, new = state.train.whole(state.server), state.train.whole()
+    size = prompts * parts.collection.sampling.group_size
+    place = state.step * 1000 + drawn // size
+    stream = PromptStream(len(train), size, stream_seed(parts.seed, "certificate", 0))
+
+    def draw(engine: Engine, number: int) -> tuple[Request, list[Group]]:
+        problems = [int(n) for n in stream.indices(place + number)]
+        seed = stream_seed(parts.seed, "certificate", place + number)
+        request = Request(state.step, problems, [train[n] for n in problems], seed)
+        return request, engine.generate(request.prompts, sampling, seed)
+
     with collector.alone() as engine:
         if engine.version != state.server_version:
-            engine.publish(state.train.whole(state.server), state.server_version)
-        groups = engine.generate(request.prompts, sampling, seed)
+            engine.publish(old, state.server_version)
+        pairs = [draw(engine, number) for number in range(OLD)]
+        engine.publish(new, state.step)
+        pairs += [draw(engine, number) for number in range(OLD, OLD + NEW)]
+        engine.publish(old, state.server_version)
 
-    def rewarded() -> Batch[np.ndarray]:
-        judged = parts.collection.reward_fn(request, range(len(groups)), groups)
-        rewards = np.stack([each.rewards for each in judged])
-        longest = parts.prompts.length, sampling.max_tokens
-        return pad_groups([each.group for each in judged], *longest, rewards=rewards)
+    def rewarded() -> list[Batch[np.ndarray]]:
+        batches = []
+        for request, groups in pairs:
+            judged = parts.collection.reward_fn(request, range(len(groups)), groups)
+            rewards = np.stack([each.rewards for each in judged])
+            longest = parts.prompts.length, sampling.max_tokens
+            batches.append(pad_groups(groups, *longest, rewards=rewards))
+        return batches
 
-    return from_first(rewarded)
+    sides = [(state.server_version, new)] * OLD + [(state.step, old)] * NEW
+    return [
+        (b, version, other) for b, (version, other) in zip(from_first(rewarded), sides, strict=True)
+    ]

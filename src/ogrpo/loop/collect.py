@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from ogrpo.batch import Batch
 from ogrpo.data.batching import PromptStream, pad_groups
 from ogrpo.data.replay import Experience
+from ogrpo.loop.certify import check_range
 from ogrpo.loop.judge import RewardError
 from ogrpo.loop.parts import Parts, stream_seed
 from ogrpo.loop.state import LoopState
@@ -78,6 +79,7 @@ def take(parts: Parts, collector: Collector, step: int) -> Fresh:
 
     Raises:
         RewardError: not one completion could be judged.
+        ValueError: renewals are certified, and a reward lies outside the range of certificates.
     """
     taken = collector.take(step)
     groups, rewarded = taken.groups, taken.rewarded
@@ -87,6 +89,8 @@ def take(parts: Parts, collector: Collector, step: int) -> Fresh:
     judged = zip(rewarded, taken.request.problems, strict=True)
     longest = parts.prompts.length, parts.collection.sampling.max_tokens
     rewards, names = np.stack([each.rewards for each in rewarded]), rewarded[0].values
+    if parts.certificate is not None:
+        check_range(rewards)
     return Fresh(
         experiences=[Experience(each.group, each.rewards, n) for each, n in judged],
         groups=pad_groups(groups, *longest, rewards=rewards),

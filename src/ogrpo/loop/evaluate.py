@@ -81,7 +81,7 @@ def not_evaluated(samples: int) -> Record:
 
 
 def evaluate(state: LoopState, parts: Parts, collector: Collector | None) -> Record:
-    """Scores the trainer's weights on every held-out prompt; returns lines of a record.
+    """Scores the weights, or the mean that is kept of them; returns lines of a record.
 
     Where evaluation shares the samplers' engine, collection rests meanwhile, and the engine gets
     back the weights that it had.
@@ -97,7 +97,7 @@ def evaluate(state: LoopState, parts: Parts, collector: Collector | None) -> Rec
 
 def _evaluate(state: LoopState, parts: Parts) -> Record:
     engine, sampling = parts.evaluator.engine, parts.evaluator.sampling
-    engine.publish(state.train.whole(), state.step)
+    engine.publish(state.evaluated.whole(), state.step)
     seed = stream_seed(parts.seed, "evaluation", state.step)
 
     def verdicts(how: Sampling) -> HeldoutVerdicts:

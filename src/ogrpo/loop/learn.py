@@ -1,5 +1,6 @@
 """Updates from stored groups: drawing, scoring, updating."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -8,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ogrpo.batch import Batch
-from ogrpo.core.advantages import running_mean
+from ogrpo.core.advantages import NOTHING_SEEN, RunningMean, running_mean
 from ogrpo.core.algorithms import PROXIMAL
 from ogrpo.data.packing import Shape
 from ogrpo.data.replay import Draw, TooFewGroups
@@ -18,6 +19,7 @@ from ogrpo.loop.collect import Fresh
 from ogrpo.loop.control import UseVerdict, judge_data, next_clip_scale
 from ogrpo.loop.parts import Parts, Record, stream_seed
 from ogrpo.loop.state import DivergedError, LoopState, Skipped
+from ogrpo.loop.tokens import sample_tokens
 from ogrpo.protocol import IntArray
 
 NOISE = ("grad_variance", "grad_snr")
@@ -78,26 +80,24 @@ class StepResult(NamedTuple):
         }
 
 
-def run_updates(
-    state: LoopState, parts: Parts, *, measure_noise: bool
-) -> tuple[LoopState, StepResult]:
+def run_updates(state: LoopState, parts: Parts, *, examine: bool) -> tuple[LoopState, StepResult]:
     """Draws, scores and updates until the schedule, the signals or the buffer end the step.
 
     Args:
       state: its buffer has the step's fresh groups.
       parts: of the run.
-      measure_noise: whether the variance of the first draw's gradient is measured.
+      examine: whether the first draw is looked into: its gradient's variance and its tokens.
     """
+    state = replace(state, token_samples=())
     results: tuple[UpdateResult, ...] = ()
     for number in range(parts.schedule.draws(state.step)):
         seed = stream_seed(parts.seed, f"replay {number}", state.step)
         try:
-            draw = state.buffer.sample(parts.schedule.prompts, seed=seed)
+            draw = state.buffer.sample(parts.schedule.draw_size, seed=seed)
         except TooFewGroups:
             return state, StepResult(results, starved=True)
-        noisy = measure_noise and number == 0
         scored = score(state, draw, parts)
-        state, result = update(state, scored, parts, number=number, measure_noise=noisy)
+        state, result = update(state, scored, parts, number=number, examine=examine and number == 0)
         results = (*results, result)
         diverged = state.skipped_in_a_row > parts.limits.skipped
         if result.is_used_up or diverged or parts.limits.mismatch.passed_by(state.mismatch):
@@ -112,6 +112,11 @@ def score(state: LoopState, draw: Draw, parts: Parts) -> Scored:
     """
     learner, method, sampling = parts.learner, parts.method, parts.collection.sampling
     padded = draw.batch(parts.prompts.length, sampling.max_tokens)
+    if method.kinds is not None:  # the update's own baseline is 0: r - b_kind - 0
+        kinds = [method.kinds[int(n)] for n in draw.problems]
+        means = [state.baselines.get(kind, NOTHING_SEEN).mean for kind in kinds]
+        rewards = padded.rewards - np.array(means, np.float32)[:, None]
+        padded = padded._replace(rewards=rewards)
     if method.judge_steps is not None:
         padded = method.judge_steps(padded, draw.problems)
     made = make_batch(padded, learner.packer, for_update=True)
@@ -131,7 +136,7 @@ def score(state: LoopState, draw: Draw, parts: Parts) -> Scored:
 
 
 def update(
-    state: LoopState, scored: Scored, parts: Parts, *, number: int, measure_noise: bool
+    state: LoopState, scored: Scored, parts: Parts, *, number: int, examine: bool
 ) -> tuple[LoopState, UpdateResult]:
     """Takes `i` updates on one batch; the metrics are those of the last.
 
@@ -142,7 +147,7 @@ def update(
       scored: the batch.
       parts: of the run.
       number: of the step's draws before this one.
-      measure_noise: whether the variance of the gradient is measured.
+      examine: whether the variance of the gradient is measured, and tokens are kept.
     """
     batch, learner = scored.batch, parts.learner
     seed = stream_seed(parts.seed, f"lots {number}", state.step)
@@ -156,15 +161,24 @@ def update(
         return values._replace(knobs={**values.knobs, "baseline": baseline})
 
     noise: Record = {}
-    if measure_noise and learner.noise is not None:
+    if examine and learner.noise is not None:
         noise = dict(learner.noise(state.train, batch, hypers(0)))
+    if examine and parts.evaluator.token_samples:
+        samples = sample_tokens(state.train, batch, hypers(0), parts)
+        state = replace(state, token_samples=samples)
     train, on_device = learner.update(state.train, batch, hypers(0))
-    mismatch = on_device["mismatch"]  # pi_k against mu: later updates have left pi_k
+    # Of pi_k against mu: later updates have left pi_k.
+    first = {name: on_device[name] for name in ("mismatch", "ratio/mean")}
+    average = state.average
+    if average is not None and learner.average is not None:
+        average = learner.average(average, train, on_device["skipped"])
     updates = 1
     while updates < parts.schedule.updates_per_batch and not on_device["skipped"]:
         train, on_device = learner.update(train, batch, hypers(updates))
+        if average is not None and learner.average is not None:
+            average = learner.average(average, train, on_device["skipped"])
         updates += 1
-    figures = jax.device_get({**on_device, "mismatch": mismatch})
+    figures = jax.device_get({**on_device, **first})
     metrics = {name: float(value) for name, value in figures.items()}
     failed: tuple[Skipped, ...] = ()
     if skipped := bool(metrics.pop("skipped")):
@@ -174,6 +188,8 @@ def update(
     fresh = number == 0 and bool(np.all(scored.policy_versions == state.step))
     shapes = state.shapes if scored.shape is None else state.shapes | {scored.shape}
     metrics |= {"padding": scored.padding, "shapes": max(1, len(shapes))}
+    if fresh and parts.collection.sampling.cuts and not parts.method.over_top:
+        metrics["ratio/bias"] = metrics["ratio/mean"] - 1
     verdict = None
     if parts.limits.reuse is not None:
         verdict = judge_data(metrics, parts.limits.reuse, stale_per_fresh=number)
@@ -184,6 +200,7 @@ def update(
     state = replace(
         state,
         train=train,
+        average=average,
         uses=state.uses + updates * len(batch.rewards),
         update_flops=state.update_flops + flops,
         shapes=shapes,
@@ -205,14 +222,33 @@ def after_updates(
     """
     rate, limits = parts.method.baseline_rate, parts.limits.reuse
     if fresh is not None and rate is not None:
-        reward = float(fresh.judged_rewards.mean(dtype=np.float64))
-        state = replace(state, baseline=running_mean(state.baseline, reward, rate=rate))
+        if parts.method.kinds is None:
+            reward = float(fresh.judged_rewards.mean(dtype=np.float64))
+            state = replace(state, baseline=running_mean(state.baseline, reward, rate=rate))
+        else:
+            state = replace(state, baselines=_by_kind(state, fresh, parts.method.kinds, rate))
     if limits is not None and result.updates:
         verdict = result.updates[-1].verdict
         assert verdict is not None  # there are limits
         scale = next_clip_scale(state.clip_scale, verdict, limits)
         state = replace(state, clip_scale=scale, used_up=result.updates[0].is_used_up)
     return replace(state, step=state.step + 1)
+
+
+def _by_kind(
+    state: LoopState, fresh: Fresh, kinds: Sequence[str], rate: float
+) -> dict[str, RunningMean]:
+    """Returns the running mean of each kind after a step; kinds that it has none of stay."""
+    rewards: dict[str, list[float]] = {}
+    for experience in fresh.experiences:
+        judged = experience.rewards[~np.isnan(experience.rewards)]
+        rewards.setdefault(kinds[experience.problem], []).extend(judged.tolist())
+    means = dict(state.baselines)
+    for kind, values in rewards.items():
+        if values:
+            before = means.get(kind, NOTHING_SEEN)
+            means[kind] = running_mean(before, float(np.mean(values)), rate=rate)
+    return means
 
 
 def stop_where_diverged(state: LoopState, max_skipped: int) -> None:

@@ -13,7 +13,7 @@ from ogrpo.config.schedule import ReuseLimits, Schedule
 from ogrpo.config.train import Certification
 from ogrpo.data.packing import Shape
 from ogrpo.data.replay import ReplayBuffer
-from ogrpo.learner.examine import ExamineFn, NoiseFn
+from ogrpo.learner.examine import ExamineFn, NoiseFn, TokensFn
 from ogrpo.learner.memory import Storage
 from ogrpo.learner.state import Hypers, Params, TrainState
 from ogrpo.learner.update import UpdateFn
@@ -87,6 +87,8 @@ class Evaluator:
     sampling: Sampling
     judge: Callable[[Sequence[Group]], HeldoutVerdicts]
     """`(groups, in the order of their prompts) -> verdicts`."""
+    token_samples: int
+    """Completions of a step with an evaluation that are kept token by token."""
 
 
 @dataclass(frozen=True)
@@ -108,8 +110,12 @@ class Learner:
     update: UpdateFn
     noise: NoiseFn | None
     """Variance of an update's gradient; None where that is not measured."""
+    tokens: TokensFn
+    """Advantage and clip of each token, as an update would have them."""
     examine: ExamineFn
     """An update's numbers one stage after the other, of what it would do to a state."""
+    average: Callable[[Params, TrainState, jax.Array], Params] | None
+    """The mean of the weights after an update, `(mean, state, skipped) -> mean`, if one is kept."""
     reference: Storage
     """Where the reference policy lies while its log-probs are not computed."""
     reset_optimizer: Callable[[TrainState], TrainState] | None
@@ -126,8 +132,12 @@ class MethodInputs:
     """`(update, clip scale, seed of the method's random numbers) -> hyper-parameters`."""
     baseline_rate: float | None
     """Share of a step's mean reward in the running mean; None where no method reads it."""
+    kinds: Sequence[str] | None
+    """Of each training problem, where each kind has a running mean by itself."""
     judge_steps: StepsFn | None
     """Adds the rewards of steps to a batch of these problems; None where the method reads none."""
+    over_top: bool = False
+    """Whether the policy is taken over the tokens that the sampler could draw."""
 
 
 class MismatchLimit(NamedTuple):
@@ -160,9 +170,9 @@ class MismatchLimit(NamedTuple):
             f" {step}, whose batch was drawn with the trainer's own weights;"
             f" rollout.mismatch-limit is {self.nats:g}. One update was taken on them. Look for what"
             " changes log-probs behind the proof of a push: a temperature, penalty or truncation of"
-            " the server's own (ogrpo-serve sets none), a proxy that rewrites answers, a dtype"
-            " below bfloat16. A larger --rollout.mismatch-limit, or None, trains on them as they"
-            " are"
+            " the server's own (ogrpo-serve sets none), --rollout.top-k, .top-p or .min-p without"
+            " --rollout.keep-sampling-mask, a proxy that rewrites answers, a dtype below bfloat16."
+            " A larger --rollout.mismatch-limit, or None, trains on them as they are"
         )
 
 

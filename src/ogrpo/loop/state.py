@@ -17,6 +17,7 @@ from ogrpo.data.replay import ReplayBuffer
 from ogrpo.learner.checkpoint import content_hash
 from ogrpo.learner.state import Hypers, Params, TrainState
 from ogrpo.loop.parts import Parts, Record
+from ogrpo.loop.tokens import TokenSample
 
 PHASES = ("rollout", "update", "sync", "eval")
 
@@ -36,6 +37,18 @@ class Skipped(NamedTuple):
     metrics: dict[str, float]
 
 
+class Certified(NamedTuple):
+    """A period whose certificate is above 0, with the draws that it rests on."""
+
+    step: int
+    bound: float
+    delta: float
+    gains: tuple[float, ...]
+    old_weights: str
+    """SHA-256; empty for weights that were no longer held."""
+    new_weights: str
+
+
 @dataclass(frozen=True)
 class LoopState:
     """The state between two steps; `arrays` and `progress` are its checkpoint.
@@ -49,6 +62,8 @@ class LoopState:
     reference: Params | None
     """As `Learner.reference` keeps it; None where the method does not read its log-probs."""
     buffer: ReplayBuffer
+    average: Params | None = None
+    """The mean of the weights after each update, which is evaluated and saved; None: the last."""
     step: int = 0
     server_version: int = 0
     previous_version: int = -1
@@ -63,6 +78,8 @@ class LoopState:
     """Gains of the server period's certificate so far, one value a completion."""
     baseline: RunningMean = NOTHING_SEEN
     """The mean reward of the steps before, where the method reads it."""
+    baselines: Mapping[str, RunningMean] = field(default_factory=dict)
+    """The same for each kind of problem, where kinds have means by themselves."""
     clip_scale: float = 1.0
     used_up: bool = False
     """Whether the last step's data were used up at their first draw."""
@@ -78,26 +95,34 @@ class LoopState:
     with the trainer's weights of now; in no checkpoint."""
     failed: tuple[Skipped, ...] = ()
     """Those of the updates skipped in a row that this process took part in; in no checkpoint."""
+    certificate: Certified | None = None
+    """The newest; in no checkpoint."""
+    token_samples: tuple[TokenSample, ...] = ()
+    """Of the step's first batch, where the step is evaluated; in no checkpoint."""
     unevaluated: Record | None = None
     """The record of this step without its evaluation, which failed."""
 
     def arrays(self) -> dict[str, Any]:
         """Returns the arrays of a checkpoint, without the parameters that are not trained."""
-        reference = {} if self.reference is None else {"reference": self.reference}
-        return {"train": replace(self.train, frozen=()), "server": self.server, **reference}
+        policies = {"reference": self.reference, "average": self.average}
+        kept = {name: policy for name, policy in policies.items() if policy is not None}
+        return {"train": replace(self.train, frozen=()), "server": self.server, **kept}
+
+    @property
+    def evaluated(self) -> TrainState:
+        """The train state with the weights that are evaluated and saved."""
+        return self.train if self.average is None else replace(self.train, params=self.average)
 
     def progress(self) -> dict[str, Any]:
         """Returns a checkpoint's counters, and the buffer's description beside its files."""
         counters = {name: getattr(self, name) for name in COUNTERS}
-        pending = {} if self.unevaluated is None else {"owed": self.unevaluated}
-        return {**counters, **pending, "shapes": sorted(self.shapes), "buffer": self.buffer.state()}
+        return {**counters, "shapes": sorted(self.shapes), "buffer": self.buffer.state()}
 
 
-LATER_COUNTERS = ("previous_version", "baseline", "frozen_hash", "skipped", "skipped_in_a_row")
-"""Counters that older checkpoints do not have; they are then as in a new state."""
 COUNTERS = (
-    *("step", "server_version", "completions", "tokens", "uses", "rollout_flops", "update_flops"),
-    *("gaps", "clip_scale", "used_up", *LATER_COUNTERS),
+    *("step", "server_version", "previous_version", "completions", "tokens", "uses"),
+    *("rollout_flops", "update_flops", "gaps", "clip_scale", "used_up", "baseline", "baselines"),
+    *("frozen_hash", "skipped", "skipped_in_a_row", "unevaluated"),
 )
 
 
@@ -116,27 +141,40 @@ def start(train: TrainState, parts: Parts) -> LoopState:
 
 def first_arrays(train: TrainState, parts: Parts) -> dict[str, Any]:
     """Returns a checkpoint's arrays before step 0."""
-    return _with_kept_reference(_arrays(train, snapshot(train.params), parts.method.reads), parts)
+    return _with_kept_reference(_arrays(train, snapshot(train.params), *_kept(parts)), parts)
 
 
 def array_shapes(train: TrainState, parts: Parts) -> dict[str, Any]:
     """Returns the shapes of a checkpoint's arrays, from a state or its shapes, without a copy."""
-    return _with_kept_reference(checkpoint_shapes(train, parts.method.reads), parts)
+    return _with_kept_reference(checkpoint_shapes(train, *_kept(parts)), parts)
 
 
-def checkpoint_shapes(train: TrainState, reads: frozenset[str]) -> dict[str, Any]:
-    """Returns the shapes of a checkpoint's arrays in a run that reads these policies' log-probs."""
+def _kept(parts: Parts) -> tuple[frozenset[str], bool]:
+    return parts.method.reads, parts.learner.average is not None
+
+
+def checkpoint_shapes(train: TrainState, reads: frozenset[str], averages: bool) -> dict[str, Any]:
+    """Returns the shapes of a checkpoint's arrays.
+
+    Args:
+      train: the train state or its shapes.
+      reads: the policies whose log-probs the run reads.
+      averages: whether it keeps a mean of the weights.
+    """
     shapes = jax.tree.map(
         lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=leaf.sharding),
         replace(train, frozen=()),
     )
-    return _arrays(shapes, shapes.params, reads)
+    return _arrays(shapes, shapes.params, reads, averages)
 
 
-def _arrays(train: TrainState, policy: Params, reads: frozenset[str]) -> dict[str, Any]:
+def _arrays(
+    train: TrainState, policy: Params, reads: frozenset[str], averages: bool
+) -> dict[str, Any]:
     """Returns a checkpoint's arrays, where every policy but the trainer's is `policy`."""
-    reference = {"reference": policy} if REFERENCE in reads else {}
-    return {"train": replace(train, frozen=()), "server": policy, **reference}
+    kept = {"reference": REFERENCE in reads, "average": averages}
+    policies = {name: policy for name, keeps in kept.items() if keeps}
+    return {"train": replace(train, frozen=()), "server": policy, **policies}
 
 
 def _with_kept_reference(arrays: dict[str, Any], parts: Parts) -> dict[str, Any]:
@@ -156,16 +194,16 @@ def resume(
       parts: of the run.
       frozen: the parameters that no checkpoint holds; `check_frozen` compares them.
     """
-    later = {name for name in LATER_COUNTERS if name not in progress}
-    counters = {name: progress[name] for name in COUNTERS if name not in later}
+    counters = {name: progress[name] for name in COUNTERS}
     counters["gaps"] = tuple(counters["gaps"])
-    counters["baseline"] = RunningMean(*counters.get("baseline", NOTHING_SEEN))
+    counters["baseline"] = RunningMean(*counters["baseline"])
+    means = counters["baselines"]
+    counters["baselines"] = {kind: RunningMean(*mean) for kind, mean in means.items()}
     policies = {"reference": None, **arrays, "train": replace(arrays["train"], frozen=frozen)}
     return LoopState(
         **policies,
         **counters,
         shapes=frozenset(Shape(*sizes) for sizes in progress["shapes"]),
-        unevaluated=progress.get("owed"),
         buffer=parts.make_buffer(progress["buffer"]),
     )
 
@@ -176,7 +214,7 @@ def check_frozen(frozen: Params, progress: Mapping[str, Any]) -> None:
     Raises:
         ValueError: their hash is another.
     """
-    then, now = progress.get("frozen_hash", ""), content_hash(frozen)
+    then, now = progress["frozen_hash"], content_hash(frozen)
     if now != then:
         raise ValueError(
             f"the weights beside the adapters are not those that the run began with (SHA-256"

@@ -79,7 +79,7 @@ def advance(
     state = insert(state, fresh, parts)
     evaluates = schedule.evaluates(state.step + 1)
     with watch("update"):
-        state, result = run_updates(state, parts, measure_noise=evaluates)
+        state, result = run_updates(state, parts, examine=evaluates)
         state = after_updates(state, result, fresh, parts)
         groups, ends = None if fresh is None else fresh.groups, is_due(state, parts)
         state, certificate = certify_period(state, groups, parts, collector, ends=ends)

@@ -18,7 +18,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ogrpo.models.convert import Dtype, Show, convert, digest_of, silent
+from ogrpo.models.convert import SOURCE, Dtype, Show, convert, digest_of, silent
+from ogrpo.system.files import read_json
 
 CONVERTER = 1
 """Counted up when the conversion changes, so that no folder of an earlier one is read."""
@@ -79,6 +80,25 @@ def model_folder(path: Path, cache: Path, *, dtype: Dtype = "float32", show: Sho
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=f".{name}-", dir=folder.parent) as scratch:
         return convert(_unpacked(KNOWN[name], Path(scratch), show), folder, dtype=dtype, show=show)
+
+
+def licence_of(folder: Path) -> tuple[str, str | None]:
+    """Returns the name of a model's weights, and their licence where the folder says it.
+
+    A folder that was converted here has both in its source.json; another says the licence in the
+    front matter of its card.
+    """
+    if (folder / SOURCE).is_file():
+        source = read_json(folder / SOURCE)
+        for name, weights in KNOWN.items():
+            if weights.sha256 == source["sha256"]:
+                return f"{name} ({weights.member.rpartition('/')[2]})", weights.licence
+        return source["name"] or source["file"], source["license"]
+    card = folder / "README.md"
+    head = card.read_text(errors="replace").split("---\n")[1:2] if card.is_file() else []
+    lines = [line.partition(":") for text in head for line in text.splitlines()]
+    licence = next((value.strip() for key, _, value in lines if key == "license"), None)
+    return folder.name, licence
 
 
 def check_model(path: Path) -> None:

@@ -330,12 +330,21 @@ def _qwen(
 
 def tiny(vocab_size: int) -> DecoderConfig:
     """Returns a Qwen2 decoder of about 0.1 M parameters; vLLM serves no head below its 32."""
+    return _made(vocab_size, layers=2)
+
+
+def small(vocab_size: int) -> DecoderConfig:
+    """Returns one of three layers, about 0.15 M parameters, which looks up before it computes."""
+    return _made(vocab_size, layers=3)
+
+
+def _made(vocab_size: int, *, layers: int) -> DecoderConfig:
     return DecoderConfig(
         architecture="Qwen2ForCausalLM",
         vocab_size=vocab_size,
         hidden_size=64,
         intermediate_size=176,
-        num_layers=2,
+        num_layers=layers,
         num_heads=2,
         num_kv_heads=1,
         head_dim=32,

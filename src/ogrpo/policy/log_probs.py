@@ -64,7 +64,8 @@ def completion_log_probs_and_entropy(
       params: as from `init_params`; their dtype is that of the computation (softmaxes and
         log-probs are float32 in any case).
       config: their shape; static.
-      batch: prompts and completions; its tokens and their masks are read, and nothing else.
+      batch: prompts and completions; its tokens and their masks are read, `top_ids` where there
+        are any, and nothing else.
       temperature: > 0; may be traced.
       attention_fn: attention over segments.
       log_probs_fn: hidden states to log-probs.
@@ -73,7 +74,8 @@ def completion_log_probs_and_entropy(
 
     Returns:
       Log-probs and entropy, float32 [N, G, T], both 0 on padding; values too, if there is a value
-      head among the parameters (`value.with_value_head`).
+      head among the parameters (`value.with_value_head`), and log-probs [N, G, T, K] of `top_ids`,
+      of token 0 where these are -1.
 
     Raises:
       ValueError: shapes that do not agree, or P + T beyond the model's positions.
@@ -95,26 +97,40 @@ def completion_log_probs_and_entropy(
     )
     width, split = hidden.shape[-1], batch.prompt_ids.shape[1]
     within = hidden[:, split:].reshape(n, group, length, width)[:, :, :-1]
+    token_ids = with_top(batch.completion_ids, batch.top_ids)
+    columns = token_ids.shape[-1]
     last = last_valid(hidden[:, :split], batch.prompt_mask)
     first, rest = both_queries(
         log_probs_fn,
         head_weight(params),
         jnp.asarray(temperature, jnp.float32),
-        TokenQueries(hidden=last[:, None], token_ids=batch.completion_ids[:, None, :, 0]),
+        TokenQueries(hidden=last[:, None], token_ids=token_ids[:, None, :, 0]),
         TokenQueries(
             hidden=within.reshape(n, -1, width),
-            token_ids=batch.completion_ids[:, :, 1:].reshape(n, -1, 1),
+            token_ids=token_ids[:, :, 1:].reshape(n, -1, 1, columns),
         ),
     )
 
     def join(first: jax.Array, rest: jax.Array) -> jax.Array:
-        parts = first.reshape(n, group, 1), rest.reshape(n, group, length - 1)
-        return jnp.concatenate(parts, axis=-1)
+        inner = first.shape[2:]
+        parts = first.reshape(n, group, 1, *inner), rest.reshape(n, group, length - 1, *inner)
+        return jnp.concatenate(parts, axis=2)
 
     joined = jax.tree.map(join, first, rest)
     if value_head is not None:
         joined = joined._replace(values=values_of(value_head, last, within))
-    return jax.tree.map(lambda x: jnp.where(batch.completion_mask, x, 0.0), joined)
+
+    def padded(x: jax.Array) -> jax.Array:
+        mask = batch.completion_mask if x.ndim == 3 else batch.completion_mask[..., None]
+        return jnp.where(mask, x, 0.0)
+
+    return jax.tree.map(padded, joined)
+
+
+def with_top(token_ids: jax.Array, top_ids: jax.Array | None) -> jax.Array:
+    """Returns each token [..., 1], and behind it the likeliest at its place, 0 for none."""
+    alone = token_ids[..., None]
+    return alone if top_ids is None else jnp.concatenate([alone, jnp.maximum(top_ids, 0)], axis=-1)
 
 
 class TokenQueries(NamedTuple):
@@ -123,7 +139,7 @@ class TokenQueries(NamedTuple):
     hidden: jax.Array
     """Shape [..., K, d]."""
     token_ids: jax.Array
-    """Int [..., K, A]."""
+    """Int [..., K, A, B]: B log-probs for each of A, that of the token itself first."""
 
 
 def both_queries(
@@ -133,7 +149,8 @@ def both_queries(
     firsts: TokenQueries,
     rest: TokenQueries,
 ) -> tuple[PolicyOutput[jax.Array], PolicyOutput[jax.Array]]:
-    """Returns log-probs and entropies of first tokens and of the others, each [..., K * A].
+    """Returns log-probs and entropies of first tokens and of the others, each [..., K * A], and the
+    log-probs beyond the first [..., K * A, B - 1].
 
     Each prompt's last position predicts G tokens, each other one predicts one. The firsts have a
     call of their own, or, where that repeats few rows, are repeated among the others: each call has
@@ -142,25 +159,30 @@ def both_queries(
 
     def call(queries: TokenQueries) -> PolicyOutput[jax.Array]:
         flat = queries.hidden.reshape(-1, queries.hidden.shape[-1])
-        token_ids = queries.token_ids.reshape(-1, queries.token_ids.shape[-1])
+        *lead, rows, each, columns = queries.token_ids.shape
+        token_ids = queries.token_ids.reshape(-1, each * columns)
         out = log_probs_fn(flat, embedding, token_ids, temperature)
-        shape = (*queries.token_ids.shape[:-2], -1)
-        entropy = jnp.broadcast_to(out.entropy[:, None], out.log_probs.shape)
-        return PolicyOutput(log_probs=out.log_probs.reshape(shape), entropy=entropy.reshape(shape))
+        entropy = jnp.broadcast_to(out.entropy[:, None], (len(flat), each))
+        entropy = entropy.reshape(*lead, rows * each)
+        if columns == 1:
+            return PolicyOutput(out.log_probs.reshape(entropy.shape), entropy)
+        every = out.log_probs.reshape(*entropy.shape, columns)
+        return PolicyOutput(every[..., 0], entropy, top_log_probs=every[..., 1:])
 
-    group = firsts.token_ids.shape[-1]
-    if not in_one_call(firsts.token_ids.size // group, group):
+    *lead, _, group, columns = firsts.token_ids.shape
+    if not in_one_call(firsts.token_ids.size // (group * columns), group):
         return call(firsts), call(rest)
-    single = firsts.token_ids.reshape(*firsts.token_ids.shape[:-2], -1, 1)
+    single = firsts.token_ids.reshape(*lead, -1, 1, columns)
     repeated = jnp.repeat(firsts.hidden, group, axis=-2)
     together = TokenQueries(
         hidden=jnp.concatenate([repeated, rest.hidden], axis=-2),
-        token_ids=jnp.concatenate([single, rest.token_ids], axis=-2),
+        token_ids=jnp.concatenate([single, rest.token_ids], axis=-3),
     )
-    out = call(together)
-    cut = partial(jnp.split, indices_or_sections=[single.shape[-2]], axis=-1)
-    (first, others), (first_entropy, entropy) = cut(out.log_probs), cut(out.entropy)
-    return PolicyOutput(first, first_entropy), PolicyOutput(others, entropy)
+    out, along = call(together), len(lead)
+    cut = partial(jnp.split, indices_or_sections=[single.shape[-3]], axis=along)
+    parts = jax.tree.map(cut, out)
+    of = partial(jax.tree.map, is_leaf=lambda x: isinstance(x, list))
+    return of(lambda x: x[0], parts), of(lambda x: x[1], parts)
 
 
 def in_one_call(prompts: int, group: int) -> bool:

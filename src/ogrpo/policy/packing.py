@@ -33,7 +33,7 @@ from ogrpo.policy.decoder import (
     run_layers,
 )
 from ogrpo.policy.head import HeadFn, token_log_probs
-from ogrpo.policy.log_probs import TokenQueries, both_queries, check_positions
+from ogrpo.policy.log_probs import TokenQueries, both_queries, check_positions, with_top
 
 
 def packed_log_probs_and_entropy(
@@ -41,6 +41,7 @@ def packed_log_probs_and_entropy(
     config: DecoderConfig,
     packing: Packing[jax.Array],
     temperature: jax.Array | float,
+    top_ids: jax.Array | None = None,
     *,
     attention_fn: AttentionFn = attend,
     log_probs_fn: HeadFn = token_log_probs,
@@ -55,6 +56,7 @@ def packed_log_probs_and_entropy(
       config: their shape; static.
       packing: the batch's tokens and where they stand (`ogrpo.data.packing` makes it).
       temperature: > 0; may be traced.
+      top_ids: the batch's own, int32 [N, G, T, K].
       attention_fn: attention over segments.
       log_probs_fn: hidden states to log-probs.
       keep_fn: what layers keep for the backward pass (see `run_layers`).
@@ -62,7 +64,8 @@ def packed_log_probs_and_entropy(
       together: W, parts computed at a time; the others follow one after the other.
 
     Returns:
-      Log-probs and entropy, float32 [N, G, T'], both 0 on padding and on groups left out.
+      Log-probs and entropy, float32 [N, G, T'], and log-probs of `top_ids` [N, G, T', K]: 0 on
+      padding and on groups left out.
 
     Raises:
       ValueError: P + T beyond the model's positions, or parts that are no multiple of W.
@@ -73,8 +76,8 @@ def packed_log_probs_and_entropy(
         raise ValueError(f"{count} parts cannot be computed {together} at a time: arrange them so")
     temperature = jnp.asarray(temperature, jnp.float32)
 
-    def compute(packing: Packing[jax.Array]) -> PolicyOutput[jax.Array]:
-        packing = jax.tree.map(spread_fn, packing)
+    def compute(inputs: tuple[Packing[jax.Array], Any]) -> PolicyOutput[jax.Array]:
+        packing, tops = jax.tree.map(spread_fn, inputs)
         rows, answers = packing.targets.shape[1], packing.answers
         hidden, _ = run_layers(
             params,
@@ -86,28 +89,51 @@ def packed_log_probs_and_entropy(
             spread_fn=spread_fn,
         )
         last = _each(lambda row, places: row[places], hidden, packing.last)
+        of_firsts, of_targets = None, None
+        if tops is not None:
+            flat = _each(_tops_at_queries, packing, tops)
+            of_firsts, of_targets = jnp.split(flat, [flat.shape[1] - rows], axis=1)
+            of_firsts = of_firsts.reshape(*packing.firsts.shape, -1)
         queries = (
-            TokenQueries(hidden=last, token_ids=packing.firsts),
-            TokenQueries(hidden=hidden[:, :rows], token_ids=packing.targets[..., None]),
+            TokenQueries(hidden=last, token_ids=with_top(packing.firsts, of_firsts)),
+            TokenQueries(
+                hidden=hidden[:, :rows],
+                token_ids=with_top(packing.targets, of_targets)[:, :, None],
+            ),
         )
         if len(packing.token_ids) == 1:
             queries, answers = jax.tree.map(lambda x: x[0], (queries, answers))
         first, rest = both_queries(log_probs_fn, head_weight(params), temperature, *queries)
 
         def answer(*parts: jax.Array) -> jax.Array:
-            joined = jnp.concatenate(parts, axis=-1)
-            if joined.ndim == 1:
+            alone = answers.ndim == 3
+            joined = jnp.concatenate(parts, axis=0 if alone else 1)
+            if alone:
                 return _read(joined, answers)
             read = jax.vmap(_read)(joined, answers)
             return read.reshape(-1, *read.shape[2:])
 
         return jax.tree.map(answer, first, rest)
 
+    tops = None
+    if top_ids is not None:
+        tops = top_ids
+        if packing.groups is not None:
+            tops = jnp.take(tops, packing.groups.ravel(), axis=0, mode="clip")
+        tops = tops.reshape(*packing.answers.shape, -1)
     if count == together:
-        return compute(packing)
-    turns = jax.tree.map(lambda x: x.reshape(-1, together, *x.shape[1:]), packing)
+        return compute((packing, tops))
+    inputs = packing, tops
+    turns = jax.tree.map(lambda x: x.reshape(-1, together, *x.shape[1:]), inputs)
     out = jax.lax.map(compute, turns)
     return jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), out)
+
+
+def _tops_at_queries(packing: Packing[jax.Array], tops: jax.Array) -> jax.Array:
+    """Lays recorded tokens [N/K, G, T', K] out as the queries are: firsts, then targets."""
+    size = packing.firsts.size + packing.targets.size
+    empty = jnp.zeros((size, tops.shape[-1]), tops.dtype)
+    return empty.at[packing.answers].set(tops, mode="drop")
 
 
 def _each(fn: Callable[..., Any], *arrays: Any) -> Any:

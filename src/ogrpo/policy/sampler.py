@@ -44,6 +44,25 @@ class Sampled(NamedTuple):
     """Bool [N, G, T]: True on tokens, the end-of-sequence token included."""
     finished: jax.Array
     """Bool [N, G]: True where the end-of-sequence token was drawn."""
+    top_ids: jax.Array | None = None
+    """Int32 [N, G, T, K]: the likeliest tokens that could be drawn, likeliest first, -1 for none;
+    None unless they are recorded."""
+    top_log_probs: jax.Array | None = None
+    """Float32 [N, G, T, K]: their log-probs, -inf for none."""
+
+
+class Truncation(NamedTuple):
+    """The tokens that are left out before one is drawn, and how many of the rest are recorded."""
+
+    min_p: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+    record: int = 0
+
+    @property
+    def cuts(self) -> bool:
+        """Whether tokens are left out."""
+        return self[:3] != (0.0, 0, 1.0)
 
 
 class _Draw(NamedTuple):
@@ -65,6 +84,10 @@ class _Drawn(NamedTuple):
     """Int32 [N, G]: tokens drawn, the end-of-sequence token included."""
     done: jax.Array
     """Bool [N, G]."""
+    top_ids: jax.Array | None
+    """Int32 [T, K, N, G]."""
+    top_log_probs: jax.Array | None
+    """Float32 [T, K, N, G]."""
 
 
 class _State(NamedTuple):
@@ -105,8 +128,11 @@ def sample(
     halvings: int = 0,
     least_read: int | None = None,
     attention_fn: AttentionFn = attend,
+    **truncation: Any,
 ) -> Sampled:
     """Draws G completions of each prompt from softmax(z / temperature), with their log-probs.
+
+    With a truncation from what `truncated` leaves of it; the log-probs are then of that law.
 
     Completion g of prompt n uses the key folded with n and then g, so that no other row
     changes it. `temperature`, `greedy` and `eos_id` may change without
@@ -129,9 +155,11 @@ def sample(
         doubles as tokens are written. None: every step reads all T. Each length compiles
         attention once more.
       attention_fn: attention over segments.
+      **truncation: fields of `Truncation`; other ones compile anew.
 
     Returns:
-      The completions; their log-probs are those of `completion_log_probs` at this temperature.
+      The completions; their log-probs are those of `completion_log_probs` at this temperature,
+      over the tokens that were left.
 
     Raises:
       ValueError: temperature <= 0, group_size or max_tokens < 1, least_read < 1, halvings < 0,
@@ -166,6 +194,7 @@ def sample(
         lengths=doubling(least_read, max_tokens),
         sizes=tuple(size for turn in range(halvings) if (size := rows >> turn + 1)),
         attention_fn=attention_fn,
+        truncation=Truncation(**truncation),
     )
 
 
@@ -182,7 +211,10 @@ def _check_prompts(prompt_ids: jax.Array, prompt_mask: jax.Array) -> None:
         raise ValueError(f"prompts {empty} have no token: their mask is False throughout")
 
 
-@partial(jax.jit, static_argnames=("attention_fn", "config", "group_size", "lengths", "sizes"))
+STATIC = ("attention_fn", "config", "group_size", "lengths", "sizes", "truncation")
+
+
+@partial(jax.jit, static_argnames=STATIC)
 def _sample(
     params: Params,
     prompt_ids: jax.Array,
@@ -195,6 +227,7 @@ def _sample(
     lengths: tuple[int, ...],
     sizes: tuple[int, ...],
     attention_fn: AttentionFn,
+    truncation: Truncation,
 ) -> Sampled:
     hidden, pairs = run_prompt(params, config, prompt_ids, prompt_mask, attention_fn=attention_fn)
     shape = (prompt_ids.shape[0], group_size)
@@ -224,9 +257,11 @@ def _sample(
         )
         scores = product(hidden.reshape(-1, hidden.shape[-1]), head_weight(params), jnp.float32)
         state = state._replace(cache=cache, fresh=fresh)
-        return _emit(state, scores.reshape(*grid, -1), inputs.uniforms, draw)
+        return _emit(state, scores.reshape(*grid, -1), inputs.uniforms, draw, truncation)
 
-    start = _emit(_start(shape, lengths[-1], prompt_cache), scores, inputs.uniforms, draw)
+    recorded = min(truncation.record, config.vocab_size)
+    first = _start(shape, lengths[-1], prompt_cache, recorded)
+    start = _emit(first, scores, inputs.uniforms, draw, truncation)
     return _collect(_decode(step, inputs, start, sizes))
 
 
@@ -320,12 +355,15 @@ def _uniforms(key: jax.Array, n: int, group: int, length: int) -> jax.Array:
     return jnp.moveaxis(rows, (2, 3), (0, 1))
 
 
-def _start(shape: tuple[int, int], length: int, prompt_cache: Cache) -> _State:
+def _start(shape: tuple[int, int], length: int, prompt_cache: Cache, recorded: int) -> _State:
+    top = (length, recorded, *shape)
     drawn = _Drawn(
         token_ids=jnp.zeros((length, *shape), jnp.int32),
         log_probs=jnp.zeros((length, *shape), jnp.float32),
         lengths=jnp.zeros(shape, jnp.int32),
         done=jnp.zeros(shape, bool),
+        top_ids=jnp.full(top, -1, jnp.int32) if recorded else None,
+        top_log_probs=jnp.full(top, -jnp.inf, jnp.float32) if recorded else None,
     )
 
     def empty(prompt: jax.Array) -> jax.Array:
@@ -337,24 +375,71 @@ def _start(shape: tuple[int, int], length: int, prompt_cache: Cache) -> _State:
     return _State(jnp.int32(0), drawn, cache, fresh)
 
 
-def _emit(state: _State, scores: jax.Array, uniforms: jax.Array, draw: _Draw) -> _State:
+def _emit(
+    state: _State, scores: jax.Array, uniforms: jax.Array, draw: _Draw, truncation: Truncation
+) -> _State:
     """Draws token `step` from logits [N, G, V] for the rows that are not done."""
     step, so_far = state.step, state.drawn
     log_probs = log_softmax(scores, draw.temperature)
-    token = jax.lax.cond(
+    ids = None
+    if truncation.cuts:  # the law is over places in `ids`, likeliest first
+        ids, log_probs = truncated(log_probs, truncation)
+    place = jax.lax.cond(
         draw.greedy,
-        lambda: jnp.argmax(scores, axis=-1).astype(jnp.int32),
+        lambda: jnp.argmax(scores if ids is None else log_probs, axis=-1).astype(jnp.int32),
         lambda: inverse_cdf(jnp.exp(log_probs), jnp.moveaxis(uniforms[step], 0, -1)),
     )
-    token = jnp.where(so_far.done, 0, token)
-    picked = jnp.take_along_axis(log_probs, token[..., None], axis=-1)[..., 0]
+    place = jnp.where(so_far.done, 0, place)
+    picked = jnp.take_along_axis(log_probs, place[..., None], axis=-1)[..., 0]
+    token = place
+    if ids is not None:
+        token = jnp.take_along_axis(ids, place[..., None], axis=-1)[..., 0]
+        token = jnp.where(so_far.done, 0, token)
+    top_ids, top_log_probs = so_far.top_ids, so_far.top_log_probs
+    if top_ids is not None and top_log_probs is not None:
+        top, places = jax.lax.top_k(log_probs, min(top_ids.shape[1], log_probs.shape[-1]))
+        best = places if ids is None else jnp.take_along_axis(ids, places, axis=-1)
+        best = jnp.where(so_far.done[..., None] | jnp.isneginf(top), -1, best)
+        width = top.shape[-1]
+        top_ids = top_ids.at[step, :width].set(jnp.moveaxis(best, -1, 0))
+        top = jnp.where(best < 0, -jnp.inf, top)
+        top_log_probs = top_log_probs.at[step, :width].set(jnp.moveaxis(top, -1, 0))
     drawn = _Drawn(
         token_ids=so_far.token_ids.at[step].set(token),
         log_probs=so_far.log_probs.at[step].set(jnp.where(so_far.done, 0.0, picked)),
         lengths=so_far.lengths + (~so_far.done).astype(jnp.int32),
         done=so_far.done | (token == draw.eos_id),
+        top_ids=top_ids,
+        top_log_probs=top_log_probs,
     )
     return state._replace(step=step + 1, drawn=drawn)
+
+
+def truncated(log_probs: jax.Array, truncation: Truncation) -> tuple[jax.Array, jax.Array]:
+    """Returns what is left of distributions: ids int32 [..., K], likeliest first, and log-probs.
+
+    First min_p leaves the tokens at least min_p times as likely as the likeliest, then top_k the k
+    likeliest, then top_p the fewest likeliest whose share of what is left is at least top_p: vLLM's
+    order. Of equal ones at the edge of top_k and top_p, those with the lowest ids are left; vLLM
+    and transformers keep all at the edge of top_k. What remains is normalised anew.
+
+    Args:
+      log_probs: float32 [..., V], log softmax(z / temperature).
+      truncation: K = min(top_k, V), or V without top_k.
+
+    Returns:
+      The K tokens, and their log-probs, -inf for those that are left out.
+    """
+    size = log_probs.shape[-1]
+    values, ids = jax.lax.top_k(log_probs, min(truncation.top_k or size, size))
+    left = jnp.ones(values.shape, bool)
+    if truncation.min_p > 0:
+        left = values >= values[..., :1] + math.log(truncation.min_p)
+    if truncation.top_p < 1:
+        share = jax.nn.softmax(jnp.where(left, values, -jnp.inf), axis=-1)
+        left &= jnp.cumsum(share, axis=-1) - share < truncation.top_p
+    values = jnp.where(left, values, -jnp.inf)
+    return ids.astype(jnp.int32), values - jax.nn.logsumexp(values, axis=-1, keepdims=True)
 
 
 def inverse_cdf(probabilities: jax.Array, uniforms: jax.Array) -> jax.Array:
@@ -390,9 +475,15 @@ def _first_beyond(weights: jax.Array, uniforms: jax.Array) -> jax.Array:
 def _collect(drawn: _Drawn) -> Sampled:
     token_ids = jnp.moveaxis(drawn.token_ids, 0, -1)
     steps = jnp.arange(token_ids.shape[-1])[None, None]
+
+    def by_row(top: jax.Array | None) -> jax.Array | None:
+        return None if top is None else jnp.moveaxis(top, (0, 1), (2, 3))
+
     return Sampled(
         token_ids=token_ids,
         log_probs=jnp.moveaxis(drawn.log_probs, 0, -1),
         mask=steps < drawn.lengths[..., None],
         finished=drawn.done,
+        top_ids=by_row(drawn.top_ids),
+        top_log_probs=by_row(drawn.top_log_probs),
     )

@@ -1,32 +1,25 @@
 """Several runs side by side: a table of what they came to, one of where they differ, a page."""
 
-import base64
-import io
-from collections.abc import Iterator, Mapping, Sequence
+import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import matplotlib as mpl
-from matplotlib.figure import Figure
 from rich.table import Table
 from rich.text import Text
 
+from ogrpo.report.curves import CHARTS, FROM_ZERO, SHARE, Chart, of_runs
 from ogrpo.report.page import render
-from ogrpo.report.plots import STYLE, points
 from ogrpo.report.run_dir import RunDir
+from ogrpo.report.run_page import flat, spent
 from ogrpo.report.scores import MEAN_REWARD, PASS_AT_1, evaluations, interval
 from ogrpo.system.files import write_text
 from ogrpo.system.terminal import shown
 
 Record = dict[str, Any]
 Row = tuple[str, ...]
-SAME_OPTIONS = "Their options are all the same."
-CURVES = (
-    ("reward", "Training reward"),
-    ("kl/mu_pi", "KL(μ‖π), nats a token"),
-    ("ess", "Effective sample size, share of tokens"),
-    ("entropy", "Entropy, nats a token"),
-)
+COMPARED = ("reward", "kl/mu_pi", "ess", "clipped", "entropy", "length", "grad_norm")
+"""Keys of `CHARTS` that runs are compared by, beside the held-out figures."""
 
 
 class Headline(NamedTuple):
@@ -77,20 +70,19 @@ def columns(compared: Headline) -> Row:
 def results(runs: Sequence[RunDir]) -> list[Row]:
     """Returns a row for each run: scores, what it collected, and what it spent."""
     prefix, rows = headline(runs).prefix, []
-    for run in runs:
+    for name, run in zip(labels(runs), runs, strict=True):
         scored, records = evaluated(run), run.read_metrics()
         first, last = scored[0], scored[-1]
-        seconds = sum(v for r in records for k, v in r.items() if k.startswith("seconds/"))
         rows.append(
             (
-                run.path.name,
+                name,
                 interval(first, f"{prefix}/sampled"),
                 interval(last, f"{prefix}/sampled"),
                 interval(last, f"{prefix}/greedy"),
                 f"{last['completions']:,}",
                 f"{last['updates']:,}",
                 f"{last['flops/update'] + last['flops/rollout']:.3g}",
-                f"{seconds:.0f}",
+                f"{spent(records):.0f}",
             )
         )
     return rows
@@ -102,29 +94,44 @@ def results_table(runs: Sequence[RunDir]) -> Table:
     return _table("What the runs came to, 95 % confidence intervals", heads, results(runs))
 
 
+def labels(runs: Sequence[RunDir]) -> list[str]:
+    """Returns the names of the runs' folders, or their paths where two names are the same."""
+    names = [run.path.name for run in runs]
+    paths = [str(run.path) for run in runs]
+    unique = len(set(names)) == len(names)
+    return names if unique else [f"{n}: {path}" for n, path in enumerate(paths, start=1)]
+
+
 def differences(runs: Sequence[RunDir]) -> list[Row]:
     """Returns the options in which the runs differ: name, then each run's value."""
-    configs = [dict(_flat(run.read_config())) for run in runs]
+    configs = [dict(flat(run.read_config())) for run in runs]
     names = dict.fromkeys(name for config in configs for name in config)
     rows = [(name, *(str(config.get(name)) for config in configs)) for name in names]
     return [row for row in rows if len(set(row[1:])) > 1]
+
+
+def sameness(runs: Sequence[RunDir]) -> str:
+    """Returns a sentence on runs whose options are all the same: whether their records are, too."""
+    timed = ("seconds/", "collect/", "reward/", "tokens/s")
+    figures = {
+        json.dumps(
+            [{k: v for k, v in r.items() if not k.startswith(timed)} for r in run.read_metrics()]
+        )
+        for run in runs
+    }
+    if len(figures) == 1:
+        return (
+            "The runs are equal: all options and, but for times, all recorded figures are the same."
+        )
+    return "Their options are all the same, and their recorded figures are not."
 
 
 def differences_table(runs: Sequence[RunDir]) -> Table | Text:
     """Returns the options that differ as a table, or a line where none does."""
     rows = differences(runs)
     if not rows:
-        return Text(SAME_OPTIONS)
-    heads = ("option", *(run.path.name for run in runs))
-    return _table("Where their options differ", heads, rows)
-
-
-def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for name, value in values.items():
-        if isinstance(value, Mapping):
-            yield from _flat(value, f"{prefix}{name}.")
-        else:
-            yield f"{prefix}{name}", value
+        return Text(sameness(runs))
+    return _table("Where their options differ", ("option", *labels(runs)), rows)
 
 
 def _table(title: str, columns: Sequence[str], rows: Sequence[Row]) -> Table:
@@ -136,47 +143,37 @@ def _table(title: str, columns: Sequence[str], rows: Sequence[Row]) -> Table:
     return table
 
 
-def curves(runs: Sequence[RunDir], key: str, title: str) -> Figure:
-    """Draws a line for each run, against completions."""
-    figure = Figure(figsize=(6.4, 3.6), layout="constrained")
-    axes = figure.subplots()
-    axes.set_title(title, loc="left", fontweight="bold")
-    axes.set_xlabel("completions collected")
-    for run in runs:
-        x, y = points(run.read_metrics(), key)
-        label = f" {run.path.name}"  # one that begins with _ would be left out
-        axes.plot(x, y, label=label, marker="o" if len(x) < 30 else None, markersize=4)
-    for text in axes.legend(fontsize=9).get_texts():
-        text.set_parse_math(False)  # a folder may have two dollar signs in its name
-    return figure
-
-
 def write_page(runs: Sequence[RunDir], path: Path) -> None:
-    """Writes a page with both tables and the curves."""
-    compared = headline(runs)
+    """Writes a page with both tables, and a curve of each run; seeds share a colour."""
+    compared, names = headline(runs), labels(runs)
+    limits = SHARE if compared.prefix == PASS_AT_1 else (None, None)
     drawn = [
-        (f"{compared.prefix}/{how}", f"Held-out {compared.name}, {how}")
+        Chart(f"Held-out {compared.name}, {how}", limits, ((f"{compared.prefix}/{how}", how),))
         for how in ("sampled", "greedy")
     ]
-    with mpl.rc_context(STYLE):
-        plots = [
-            {"name": title, "data": _png(curves(runs, key, title))}
-            for key, title in (*drawn, *CURVES)
-        ]
+    recorded = {key for run in runs for record in run.read_metrics() for key in record}
+    for chart in CHARTS:
+        for curve in chart.curves:
+            if curve[0] in COMPARED and curve[0] in recorded:
+                several = len(chart.curves) > 1
+                title = f"{chart.title}: {curve[1]}" if several else chart.title
+                drawn.append(Chart(title, chart.limits, (curve,)))
+    drawn.append(Chart("Seconds in the loop so far", FROM_ZERO, (("seconds", "seconds"),)))
+    rows = differences(runs)
+    others = [row for row in rows if row[0] != "seed"]
+    groups = [json.dumps([row[n] for row in others]) for n in range(1, len(runs) + 1)]
+    curves = [
+        (name, group, run.read_metrics())
+        for name, group, run in zip(names, groups, runs, strict=True)
+    ]
     page = render(
         Path(__file__).with_name("compare.html.j2"),
         title="ogrpo compare",
         columns=columns(compared),
         rows=results(runs),
-        options=("option", *(run.path.name for run in runs)),
-        differences=differences(runs),
-        same_options=SAME_OPTIONS,
-        plots=plots,
+        options=("option", *names),
+        differences=rows,
+        same="" if rows else sameness(runs),
+        data={**of_runs(curves, drawn), "tokens": []},
     )
     write_text(path, page)
-
-
-def _png(figure: Figure) -> str:
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png")
-    return base64.b64encode(buffer.getvalue()).decode()

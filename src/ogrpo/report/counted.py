@@ -104,9 +104,14 @@ def certified(delta: float | None, records: list[Record]) -> Counts:
     limits = [_figure(r, "certificate/bound", below=True) for r in records]
     limits = [limit for limit in limits if limit is not None]
     label = "server periods whose updates are certified to improve the policy, each with confidence"
+    evidence = sum(r.get("certificate/evidence") or 0 for r in records)
     price = mean(records, "certificate/price")
     return [
         (f"{label} {1 - delta:.0%}", f"{sum(x > 0 for x in limits)} of {len(limits)}"),
+        (
+            f"evidence that any period improved it, in nats: {-math.log(delta):.1f} decide",
+            f"{evidence:.1f}",
+        ),
         (
             "completions drawn for certificates alone, for each that was trained on",
             "0" if price is None else f"{price:.2f}",

@@ -23,7 +23,7 @@ SIGNALS = (
     ("ratio/tail", 3.0, "the 99 % quantile of the token ratios", "{:.3g}"),
 )
 """One or the other is passed by 8 % of 816 sound runs of three studies, and by three quarters of
-128 that fell (docs/reuse.md)."""
+128 that fell (docs/settings.md)."""
 
 
 class GuardMessage(NamedTuple):
@@ -55,6 +55,7 @@ class Guards:
         self._success: str | None = None
         self._recent = {key: deque[float](maxlen=WINDOW) for key, *_ in SIGNALS}
         self._beyond: set[str] = set()
+        self._biased = False
         for record in records:
             self.see(record)
 
@@ -68,6 +69,15 @@ class Guards:
             texts += [("fall", text) for text in self._falls(record)]
         texts += [("no success", text) for text in self._no_success(record)]
         texts += [("signal", text) for text in self._signals(record)]
+        if record.get("ratio/bias") is not None and not self._biased:
+            self._biased = True
+            text = (
+                f"the mean ratio of policy to sampler is {1 + record['ratio/bias']:.3f} where their"
+                " weights are one: the sampler leaves tokens out that the policy has, and every"
+                " ratio is biased by as much. Give --rollout.keep-sampling-mask, or leave"
+                " --rollout.top-k, .top-p and .min-p out"
+            )
+            texts.append(("signal", text))
         messages = [GuardMessage(kind, record["step"], text) for kind, text in texts]
         self.messages += messages
         return messages
@@ -121,8 +131,8 @@ class Guards:
                 self._beyond.add(key)
                 yield (
                     f"{name} is {form.format(mean)} in the mean of {WINDOW} steps: few sound runs"
-                    f" pass {limit:g}, and most of those that fell did (docs/reuse.md). A smaller"
-                    " --optimizer.learning-rate or fresher samples may help"
+                    f" pass {limit:g}, and most of those that fell did (docs/settings.md). A"
+                    " smaller --optimizer.learning-rate or fresher samples may help"
                 )
 
 

@@ -1,5 +1,6 @@
 """Progress of a run while it runs, and the table at its end."""
 
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -51,42 +52,68 @@ def live_text(latest: Record, metrics: Metrics = LIVE) -> str:
     return "  ".join(texts)
 
 
+COMPILING = "compiling the programs of {} ..."
+
+
 class Display:
     """A progress bar on a terminal; a line per evaluation elsewhere."""
 
-    def __init__(self, progress: Progress, console: Console, steps: int, step: int) -> None:
-        self._progress, self._console = progress, console
-        self._bar = progress.add_task("", total=steps, completed=step)
+    def __init__(
+        self,
+        progress: Progress,
+        console: Console,
+        steps: int,
+        step: int,
+        compiled: Callable[[], float],
+    ) -> None:
+        self._progress, self._console, self._compiled = progress, console, compiled
+        first = COMPILING.format(f"step {step + 1}" if step else "the evaluation")
+        self._bar = progress.add_task(first, total=steps, completed=step)
         self._latest: Record = {}
+        self._begun = step
 
     def show(self, record: Record) -> None:
-        """Takes the newest record in."""
+        """Takes the newest record in; says which programs are compiled, and how long that took."""
         self._latest |= {key: value for key, value in record.items() if value is not None}
         text = [t for t in (live_text(self._latest), live_text(self._latest, SERVERS)) if t]
-        self._progress.update(self._bar, completed=record["step"], description="\n".join(text))
         if not self._console.is_terminal and is_evaluated(record):
             self._console.print(f"step {record['step']:>4}  {'  '.join(text)}", soft_wrap=True)
+        if record["step"] == 0:
+            text.append(COMPILING.format("the update"))
+            if not self._console.is_terminal:
+                self._console.print(text[-1])
+        elif record["step"] == self._begun + 1:
+            self._console.print(f"programs compiled so far, in {self._compiled():.0f} s")
+        self._progress.update(self._bar, completed=record["step"], description="\n".join(text))
 
 
 @contextmanager
 def warm_start_bar(
     console: Console, steps: int
 ) -> Iterator[Callable[[int, float, float | None], None]]:
-    """Shows the warm start: a bar, each validation loss, and a line at the end off a terminal."""
+    """Shows the warm start: a bar, each validation loss; ten lines in all off a terminal."""
     columns = (
         *(TextColumn("warm start"), BarColumn(bar_width=20), MofNCompleteColumn()),
         *(TextColumn("{task.description}"), TimeElapsedColumn(), TimeRemainingColumn()),
     )
     with Progress(*columns, console=console, disable=not console.is_terminal) as bar:
-        task = bar.add_task("compiling", total=steps)
+        task = bar.add_task("compiling ...", total=steps)
+        if not console.is_terminal:
+            console.print("warm start: compiling ...")
+        first: tuple[int, float] | None = None  # step, when it was done: without compiling
 
         def show(step: int, loss: float, validation: float | None) -> None:
             bar.update(task, completed=step, description=f"loss {loss:.3f} nats a token")
             if validation is not None:
                 where = f"imitation, step {step} of {steps}: loss {loss:.3f}"
                 console.print(f"{where}, of validation solutions {validation:.3f} nats a token")
-            if step == steps and not console.is_terminal:
-                console.print(f"warm start: {steps} steps, loss {loss:.3f} nats a token")
+            nonlocal first
+            first = first or (step, time.monotonic())
+            if not console.is_terminal and (step % max(1, steps // 10) == 0 or step == steps):
+                spent = time.monotonic() - first[1]
+                left = (steps - step) * spent / max(1, step - first[0])
+                where = f"warm start: step {step} of {steps}, loss {loss:.3f} nats a token"
+                console.print(f"{where}, {left:.0f} s left" if step < steps else where)
 
         yield show
 
@@ -110,8 +137,17 @@ def weights_bar(console: Console) -> Iterator[Callable[[str, int, int], None]]:
 
 
 @contextmanager
-def display(console: Console, steps: int, step: int) -> Iterator[Display]:
-    """Shows a run's progress until the block ends."""
+def display(
+    console: Console, steps: int, step: int, compiled: Callable[[], float]
+) -> Iterator[Display]:
+    """Shows a run's progress until the block ends.
+
+    Args:
+      console: where it is shown.
+      steps: of the run.
+      step: the last that was taken.
+      compiled: returns the seconds of compiling so far.
+    """
     progress = Progress(
         BarColumn(bar_width=20),
         MofNCompleteColumn(),
@@ -122,7 +158,7 @@ def display(console: Console, steps: int, step: int) -> Iterator[Display]:
         disable=not console.is_terminal,
     )
     with progress:
-        yield Display(progress, console, steps, step)
+        yield Display(progress, console, steps, step, compiled)
 
 
 def summary_table(records: list[Record]) -> Table:

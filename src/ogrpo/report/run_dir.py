@@ -9,7 +9,9 @@ initial/          the first weights in the same format, where external servers s
 experience/       every group that was collected, as Parquet (docs/replay.md)
 model/            the final weights as safetensors, with config.json and tokenizer
 adapter/          with --lora.rank: the adapters alone, as PEFT stores them
-plots/*.png, report.html
+tokens.jsonl      sampled completions token by token, one object for each step that was evaluated
+certificates.jsonl  weights and draws of each period that is certified to improve (ogrpo certify)
+report.html       the page of the run
 report.json       what the page shows beside the records: answers, counts, the command
 metrics.aside.jsonl  records that --resume-from went back behind
 .ogrpo.lock       who writes here (`ogrpo.system.lock`)
@@ -46,7 +48,8 @@ class RunDir:
         self.experience = path / "experience"
         self.model = path / "model"
         self.adapter = path / "adapter"
-        self.plots = path / "plots"
+        self.tokens = path / "tokens.jsonl"
+        self.certificates = path / "certificates.jsonl"
         self.report = path / "report.html"
         self.page_data = path / "report.json"
 
@@ -111,7 +114,7 @@ class RunDir:
         _check_writable(self.path)
         try:
             with lock.held(self.path, command):
-                drop_drafts(self.path, self.initial, self.model, self.adapter, self.plots)
+                drop_drafts(self.path, self.initial, self.model, self.adapter)
                 yield None
         except lock.Taken as error:
             raise RunDirError(f"run directory {error}") from error
@@ -147,6 +150,10 @@ class RunDir:
         """
         return read_records(self.metrics)
 
+    def read_tokens(self) -> list[Record]:
+        """Sampled completions of the steps that were evaluated; [] of runs that kept none."""
+        return read_records(self.tokens)
+
     def rewind(self, step: int, *, keep: bool = False) -> Rewound:
         """Drops the records after `step`, which the resumed run will write again.
 
@@ -154,6 +161,9 @@ class RunDir:
           step: the last that stays.
           keep: adds those that go to `metrics.aside.jsonl`.
         """
+        for beside in (self.tokens, self.certificates):
+            if beside.exists():
+                rewind(beside, step, None)
         return rewind(self.metrics, step, self.aside if keep else None)
 
     @contextmanager
@@ -163,7 +173,7 @@ class RunDir:
             yield writer
 
 
-MENDING = "mend it, or put back a copy of it (report.html ends with one), or start another run"
+MENDING = "mend it, or put back a copy of it (report.html lists its options), or start another run"
 
 
 def _check_writable(path: Path) -> None:

@@ -27,12 +27,14 @@ class EmbeddedEngine:
     Args:
       sample_fn: `(params, prompt_ids, prompt_mask, seed, *, temperature, greedy, group_size,
         max_tokens)` -> an object with arrays `token_ids`, `log_probs`, `mask` `[N, G, T]` and
-        `finished` `[N, G]`.
+        `finished` `[N, G]`; with `min_p`, `top_k`, `top_p` and `record` where tokens are left out
+        or recorded, then with `top_ids` and `top_log_probs` `[N, G, T, K]` as well.
       batch_size: prompts in one call; a shorter last call is filled up with its first prompt.
       prompt_length: tokens that prompts are padded to; None: the next power of two, as far as the
         model has positions.
       vocab_size, max_length: the model's, where they are known: see `check_request`.
-      prepare_fn: published parameters -> those that `sample_fn` gets, once for each version.
+      prepare_fn: published parameters -> those that `sample_fn` gets, once for each `generate`,
+        which lets go of them at its end: the update that follows has their memory.
     """
 
     def __init__(
@@ -59,7 +61,7 @@ class EmbeddedEngine:
 
     def publish(self, params: Any, version: int) -> None:
         """Serves `params` from now on, as policy `version`."""
-        self._weights = Weights(self._prepare_fn(params), version)
+        self._weights = Weights(params, version)
 
     def withdraw(self) -> None:
         """Lets go of the weights, so that a trainer may donate their memory."""
@@ -86,12 +88,15 @@ class EmbeddedEngine:
         weights = self._weights
         if weights is None:
             raise RuntimeError("generate() before publish(): the engine has no weights yet")
+        params = self._prepare_fn(weights.params)
         size, groups = self._batch_size, []
+        names = ("min_p", "top_k", "top_p", "record") if sampling.cuts or sampling.record else ()
+        truncation = {name: getattr(sampling, name) for name in names}
         for start in range(0, len(prompts), size):
             chunk = prompts[start : start + size]
             ids, mask = self._pad([*chunk, *[chunk[0]] * (size - len(chunk))], sampling.max_tokens)
             out = self._sample_fn(
-                weights.params,
+                params,
                 ids,
                 mask,
                 seed + start,
@@ -99,9 +104,14 @@ class EmbeddedEngine:
                 greedy=sampling.greedy,
                 group_size=sampling.group_size,
                 max_tokens=sampling.max_tokens,
+                **truncation,
             )
             arrays = [np.asarray(x) for x in (out.token_ids, out.log_probs, out.mask, out.finished)]
-            for prompt, token_ids, log_probs, drawn, finished in zip(chunk, *arrays, strict=False):
+            top = (out.top_ids, out.top_log_probs) if sampling.record else ()
+            tops = list(zip(*map(np.asarray, top), strict=True)) or [None] * len(chunk)
+            for prompt, token_ids, log_probs, drawn, finished, recorded in zip(
+                chunk, *arrays, tops, strict=False
+            ):
                 completions = [
                     Completion(
                         token_ids=token_ids[g, :length],
@@ -109,6 +119,8 @@ class EmbeddedEngine:
                         policy_version=weights.version,
                         temperature=sampling.temperature,
                         finish_reason="stop" if finished[g] else "length",
+                        top_ids=None if recorded is None else recorded[0][g, :length],
+                        top_log_probs=None if recorded is None else recorded[1][g, :length],
                     )
                     for g, length in enumerate(drawn.sum(axis=-1))
                 ]

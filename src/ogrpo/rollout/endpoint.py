@@ -7,7 +7,6 @@ is done one request at a time. It is no vLLM: no batching across requests, no ab
 
 import logging
 import threading
-import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -70,12 +69,12 @@ def whole(options: Mapping[str, Any], name: str, default: int, least: int, most:
     return value
 
 
-def temperature_of(options: Mapping[str, Any]) -> float:
-    """Returns the temperature, 1 where it is null."""
-    value = options.get("temperature")
-    value = 1.0 if value is None else value
-    if type(value) not in (int, float) or not 0 <= value <= 1e6:
-        raise BadRequest(f"temperature is {value!r:.60}: give a number from 0 to 1e+06")
+def number(options: Mapping[str, Any], name: str, default: float, most: float) -> float:
+    """Returns a number of an option from 0 on; null is the default."""
+    value = options.get(name)
+    value = default if value is None else value
+    if type(value) not in (int, float) or not 0 <= value <= most:
+        raise BadRequest(f"{name} is {value!r:.60}: give a number from 0 to {most:g}")
     return float(value)
 
 
@@ -107,7 +106,6 @@ class ServedModel:
         params_fn: tensors by their Hugging Face names -> parameters to publish.
         adapt_fn: `(params, A and B by PEFT's names, scale)` -> parameters with these adapters.
         score_fn: `(params, sequences)` -> log softmax(z) of tokens 1.. of each.
-        next_fn: `(params, prompt)` -> log softmax(z) `[V]` of the token after the prompt.
         decode_fn: token ids -> text, special tokens shown.
         shapes: name -> shape of the tensors that a push must bring.
         dtype: the served one.
@@ -120,7 +118,6 @@ class ServedModel:
     params_fn: Callable[[Tensors], Any]
     adapt_fn: Callable[[Any, Tensors, float], Any]
     score_fn: Callable[[Any, Sequence[IntArray]], Sequence[np.ndarray]]
-    next_fn: Callable[[Any, IntArray], np.ndarray]
     decode_fn: Callable[[Sequence[int]], str]
     shapes: Mapping[str, list[int]]
     dtype: str
@@ -326,11 +323,13 @@ class Service:
                 drawn = [
                     (c, group) for group in self._sample(prompts, body) for c in group.completions
                 ]
-                top = self._top(prompts[0], body) if body.get("logprobs") else None
                 choices = [
                     {
                         **_choice(n, c),
-                        "logprobs": {"token_logprobs": c.log_probs.tolist(), "top_logprobs": top},
+                        "logprobs": {
+                            "token_logprobs": c.log_probs.tolist(),
+                            "top_logprobs": [dict(place) for place in _top(c)] or None,
+                        },
                         **_echo(body, group),
                     }
                     for n, (c, group) in enumerate(drawn)
@@ -349,7 +348,10 @@ class Service:
         for n, c in enumerate(group.completions):
             label = "default" if c.policy_version == UNPUSHED else str(c.policy_version)
             span = {"version": label, "start": 0, "end": len(c.token_ids)}
-            log_probs = {"content": [{"logprob": x} for x in c.log_probs.tolist()]}
+            content: list[Json] = [{"logprob": x} for x in c.log_probs.tolist()]
+            for entry, place in zip(content, _top(c), strict=False):
+                entry["top_logprobs"] = [{"token": name, "logprob": x} for name, x in place]
+            log_probs = {"content": content}
             choices.append({**_choice(n, c), "logprobs": log_probs, "weight_versions": [span]})
         answer = {"request_id": f"generate-tokens-{_request_id(body)}", **_echo(body, group)}
         return {**answer, "model": body["model"], "choices": choices}
@@ -383,16 +385,26 @@ class Service:
         longest = max(map(len, prompts))
         max_tokens = whole(options, "max_tokens", 16, 1, 1 << 31)
         tokens = min(max_tokens, self.model.max_model_len - longest)
-        temperature = temperature_of(options)
+        temperature = number(options, "temperature", 1.0, 1e6)
         n = whole(options, "n", 1, 1, MOST_CHOICES)
         if tokens < 1:
             raise BadRequest(f"the prompt has {longest} tokens, too many for this model")
         if temperature == 0 and n > 1:
             raise BadRequest(f"n is {n} at temperature {temperature}")
-        if options.get("top_p", 1.0) != 1.0 or options.get("top_k", 0) not in (0, -1):
-            raise BadRequest("the embedded sampler draws from all tokens: leave top_p and top_k")
         greedy = temperature == 0
-        return Sampling(1.0 if greedy else temperature, tokens, n, greedy=greedy)
+        try:
+            return Sampling(
+                1.0 if greedy else temperature,
+                tokens,
+                n,
+                greedy=greedy,
+                min_p=number(options, "min_p", 0.0, 1.0),
+                top_k=max(0, whole(options, "top_k", 0, -1, 1 << 31)),
+                top_p=number(options, "top_p", 1.0, 1.0),
+                record=whole(options, "logprobs", 0, 0, self.model.vocab_size),
+            )
+        except ValueError as error:
+            raise BadRequest(str(error)) from error
 
     def _check_ids(self, prompts: list[IntArray]) -> None:
         most = self.model.max_model_len
@@ -413,17 +425,6 @@ class Service:
             choices.append({"index": n, "finish_reason": "length", "prompt_logprobs": scored})
         return choices
 
-    def _top(self, prompt: IntArray, body: Json) -> list[dict[str, float]]:
-        self._check_ids([prompt])
-        temperature = temperature_of(body)
-        if temperature == 0:
-            raise BadRequest("temperature is 0: log-probs need one above it")
-        z = self.model.next_fn(self.params, prompt) / temperature
-        log_probs = z - np.logaddexp.reduce(z)
-        count = whole(body, "logprobs", 1, 0, self.model.vocab_size)
-        best = np.argsort(-log_probs)[:count].tolist()
-        return [{f"token_id:{token}": float(log_probs[token]) for token in best}]
-
 
 def _request_id(body: Json) -> str:
     return f"{body.get('request_id') or uuid4().hex!s:.80}"
@@ -431,6 +432,17 @@ def _request_id(body: Json) -> str:
 
 def _echo(body: Json, group: Group) -> Json:
     return {"prompt_token_ids": group.prompt_ids.tolist() if body.get("return_token_ids") else None}
+
+
+def _top(drawn: Completion) -> list[list[tuple[str, float]]]:
+    """Returns the likeliest tokens at each place by name, with their log-probs; [] if not asked."""
+    if drawn.top_ids is None or drawn.top_log_probs is None:
+        return []
+    places = zip(drawn.top_ids.tolist(), drawn.top_log_probs.tolist(), strict=True)
+    return [
+        [(f"token_id:{token}", x) for token, x in zip(*place, strict=True) if token >= 0]
+        for place in places
+    ]
 
 
 def _choice(index: int, drawn: Completion) -> Json:
@@ -542,22 +554,3 @@ def _handler(routes: Mapping[tuple[str, str], Route]) -> type[Handler]:
             return route(value, {name: values[-1] for name, values in query.items()})
 
     return EndpointHandler
-
-
-def wait_until_up(url: str, seconds: float) -> None:
-    """Returns when a server answers /health.
-
-    Raises:
-        TimeoutError: it does not within `seconds`.
-    """
-    import httpx
-
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        try:
-            if httpx.get(f"{url}/health", timeout=2, trust_env=False).is_success:
-                return
-        except httpx.TransportError:
-            pass
-        time.sleep(0.2)
-    raise TimeoutError(f"{url} did not come up within {seconds:g} s")

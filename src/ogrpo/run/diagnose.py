@@ -12,7 +12,7 @@ import numpy as np
 from ogrpo.config.train import TrainConfig
 from ogrpo.config.update import Mesh, Processes
 from ogrpo.config.values import from_json
-from ogrpo.core.algorithms import GATES
+from ogrpo.core.algorithms import gate_survival
 from ogrpo.core.survival import SURVIVALS, spread_of
 from ogrpo.learner.checkpoint import Checkpoints
 from ogrpo.learner.examine import Findings, make_examine
@@ -96,7 +96,7 @@ def restored(
             f"{checkpoint} is gone, which has the weights of this dump: a run that goes on deletes"
             " old checkpoints unless --checkpoint.keep is larger"
         )
-    like = checkpoint_shapes(shapes, reads)
+    like = checkpoint_shapes(shapes, reads, config.optimizer.average is not None)
     with (
         RunDir(dump.run).held("ogrpo diagnose"),
         Checkpoints(folder, keep=config.checkpoint.keep) as checkpoints,
@@ -126,9 +126,5 @@ def survivors(findings: Findings, knobs: Mapping[str, Any]) -> Iterator[str]:
         return
     spread = spread_of(jnp.asarray(delta, float), jnp.asarray(mask))
     yield f"log-ratios of tokens: mean {spread.mean:.4g}, standard deviation {spread.std:.4g}"
-    for name, gate in GATES.items():
-        bounds = {n: float(knobs.get(n, knob.default)) for n, knob in gate.knobs.items()}
-        arguments = {gate.names[n]: value for n, value in bounds.items()}
-        share = SURVIVALS[name](jnp.asarray(lengths, float), spread, **arguments).mean()
-        knobs_shown = ", ".join(f"{n} {value:g}" for n, value in bounds.items())
-        yield f"gate {name} ({knobs_shown}) would leave {share:.1%}"
+    for gate, share in gate_survival(jnp.asarray(lengths), spread, knobs, [*SURVIVALS]).items():
+        yield f"{gate} would leave {share:.1%}"

@@ -1,19 +1,27 @@
 """The end of a run: the model, the report, and where everything is."""
 
+import math
 import resource
 import sys
-import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import jax.numpy as jnp
+
 import ogrpo
+from ogrpo.config.method import algorithm, knobs
+from ogrpo.config.train import TrainConfig
+from ogrpo.core.algorithms import GATES, PROXIMAL, gate_survival
+from ogrpo.core.survival import SURVIVALS, spread_of_kl
 from ogrpo.learner.hosts import fetch, from_first, is_first, on_first
 from ogrpo.learner.state import TrainState
 from ogrpo.loop.parts import Record, stream_seed
 from ogrpo.loop.state import LoopState
+from ogrpo.models.known import licence_of
 from ogrpo.policy.lora import save_adapter
-from ogrpo.report.counted import counted
+from ogrpo.report.counted import certified, counted
+from ogrpo.report.model_card import CardData, write_card
 from ogrpo.report.progress import summary_table
 from ogrpo.report.run_page import Answer, PageData, Sample, write_report
 from ogrpo.run.origin import origin
@@ -44,8 +52,8 @@ def greedy_answers(session: Session, params: object, *, version: int) -> list[An
 def finish(session: Session, state: LoopState, before: Sequence[Answer]) -> None:
     """Saves the model, draws the report and says where everything is."""
     run, prepared, console = session.run, session.prepared, session.console
-    policy = state.train.whole()
-    whole = fetch(replace(state.train, opt_state=()), everywhere=False)
+    policy = state.evaluated.whole()
+    whole = fetch(replace(state.evaluated, opt_state=()), everywhere=False)
     on_first(lambda: save(session, whole))
     after = greedy_answers(session, policy, version=state.step)
     if not is_first():
@@ -56,17 +64,54 @@ def finish(session: Session, state: LoopState, before: Sequence[Answer]) -> None
         for example, *answers in zip(examples, before, after, strict=True)
     ]
     config, records = as_json(session.config), run.read_metrics()
-    counts = counted(config, records, prepared.left_out, outcomes(session))
-    wall = time.monotonic() - session.begun
-    facts = provenance(session)
-    page = PageData(session.command.whole, session.title, samples, counts, facts, wall)
+    counts = [*counted(config, records, prepared.left_out, outcomes(session))]
+    counts += survivors(session.config, records[-1])
+    seconds = session.clock.split()
+    page = replace(first_page(session), samples=samples, counts=counts, seconds=seconds)
     write_report(run, config, page)
+    write_card(run.model, card_data(session, page.provenance), records)
     console.print(summary_table(records))
     console.print(reward_line(records))
+    if (delta := config["certificate"]["delta"]) is not None:
+        label, periods = certified(delta, records)[0]
+        console.print(f"{periods} {label}")
     if state.skipped:
         session.say(f"{state.skipped} updates were skipped, as they were not finite")
     console.print(f"peak memory {peak_gib():.2f} GiB")
     session.say(f"model   {run.model}\nmetrics {run.metrics}\nreport  {run.report}")
+    if (name := session.config.push_to_hub) is not None:
+        from ogrpo.models.hub import to_hub
+
+        session.say(f"hub     {to_hub(run.model, name)}")
+
+
+def survivors(config: TrainConfig, record: Record) -> list[tuple[str, str]]:
+    """Predicts what the run's gates of ratios keep of a step's completions, from KL and length.
+
+    Log-ratios are taken for normal, with ratios of mean 1. Gates that look at pi_k/mu have their
+    deviation from the mismatch, which is their mean absolute value.
+    """
+    names, values = [g for g in config.override.gate if g in SURVIVALS], knobs(config)
+    length, kl = record.get("length"), record.get("kl/mu_pi")
+    rows = []
+    for name in names:
+        before = GATES[name].of == "drift" and PROXIMAL in algorithm(config).reads
+        nats = math.pi / 4 * record["mismatch"] ** 2 if before else kl
+        if not length or nats is None or not 0 <= nats < math.inf:
+            continue
+        shares = gate_survival(jnp.array([length]), spread_of_kl(nats), values, [name])
+        rows += [
+            (f"kept by {gate}, predicted for {length:.0f} tokens at {nats:.2g} nats", f"{x:.1%}")
+            for gate, x in shares.items()
+        ]
+    return rows
+
+
+def first_page(session: Session) -> PageData:
+    """Returns what a run's page shows from its beginning on."""
+    defaults = as_json(TrainConfig())
+    facts = provenance(session)
+    return PageData(session.command.whole, session.title, provenance=facts, defaults=defaults)
 
 
 def provenance(session: Session) -> list[tuple[str, str]]:
@@ -80,6 +125,18 @@ def provenance(session: Session) -> list[tuple[str, str]]:
         *((f"SHA-256 of the {what}", digest) for what, digest in made["data"].items()),
         ("SHA-256 of the configuration", made["config_sha256"]),
     ]
+
+
+def card_data(session: Session, facts: Sequence[tuple[str, str]]) -> CardData:
+    """Returns what the card of the trained model says beside its figures."""
+    config = session.config
+    base, licence = None, None
+    if config.model.path is not None:
+        base, licence = licence_of(config.model.path)
+    source = algorithm(config).source
+    data = session.prepared.task.name
+    name = (config.push_to_hub or session.run.path.name).rpartition("/")[2]
+    return CardData(name, session.title, source, data, session.command.whole, base, licence, facts)
 
 
 def save(session: Session, train: TrainState) -> None:

@@ -15,9 +15,11 @@ from ogrpo.learner.checkpoint import CheckpointError, Checkpoints
 from ogrpo.learner.hosts import assembled, is_first, on_first
 from ogrpo.loop.parts import Record
 from ogrpo.loop.state import LoopState
+from ogrpo.report.certificates import ledger
 from ogrpo.report.metrics_file import MetricsWriter, plain
 from ogrpo.run.origin import origin
 from ogrpo.run.session import Session, outcomes
+from ogrpo.run.token_record import token_record
 from ogrpo.system.files import describe
 from ogrpo.system.terminal import RunNote
 
@@ -40,20 +42,33 @@ class Keeper:
     ) -> None:
         self._session, self._checkpoints, self._metrics = session, checkpoints, metrics
         self._origin = origin(session.prepared)
-        self._written = True
+        self._written, self._certified = True, state.step
         self._hold(state, None)
 
     def before_evaluation(self, state: LoopState, record: Callable[[], Record]) -> None:
         """Takes a step that is complete but for its evaluation."""
         self._hold(state, record)
+        self._write_certificate(state)
 
     def take(self, state: LoopState, record: Record) -> None:
         """Takes a step that is complete, and writes its record."""
         self._hold(state, None)
         self._written = False
         if is_first():
+            if state.token_samples:
+                decode, tokens = self._session.prepared.tokenizer.decode, self._session.run.tokens
+                with MetricsWriter(tokens) as writer:
+                    writer.write(token_record(state.step, state.token_samples, decode))
+            self._write_certificate(state)
             self._metrics.write(record)
         self._written = True
+
+    def _write_certificate(self, state: LoopState) -> None:
+        certified = state.certificate
+        if certified is not None and certified.step > self._certified and is_first():
+            with MetricsWriter(self._session.run.certificates) as writer:
+                writer.write(ledger(*certified))
+            self._certified = certified.step
 
     def _hold(self, state: LoopState, unevaluated: Callable[[], Record] | None) -> None:
         self._state, self._unevaluated = state, unevaluated
@@ -89,7 +104,10 @@ class Keeper:
         try:
             reason = self._obstacle()
             if reason is None:
-                self._save_pending()
+                if self._unevaluated is not None:
+                    record = on_first(self._unevaluated)
+                    self._state = replace(self._state, unevaluated=plain(record or {}))
+                self.save()
                 return self._go_on(f"the state after step {self._state.step} is saved")
         except BaseException as second:  # the first error is the one to be seen
             reason = f"the state could not be saved: {_words(second)}"
@@ -117,14 +135,9 @@ class Keeper:
         there = not any(isinstance(leaf, jax.Array) and leaf.is_deleted() for leaf in leaves)
         return there and self._state.buffer.changes == self._changes
 
-    def _save_pending(self) -> None:
-        if self._unevaluated is not None:
-            record = on_first(self._unevaluated)
-            self._state = replace(self._state, unevaluated=plain(record or {}))
-        self.save()
-
     def _go_on(self, what: str) -> str:
-        newest = self._newest()
+        # No word to other processes, which may be gone.
+        newest = max(self._checkpoints.listed(), default=None)
         if newest is None:
             where = "no checkpoint was written yet; begin again with"
         elif newest == self._state.step:
@@ -132,9 +145,6 @@ class Keeper:
         else:
             where = f"go on after step {newest} with"
         return f"{what}; {where}:\n  {self._session.resume_command}"
-
-    def _newest(self) -> int | None:
-        return max(self._checkpoints.listed(), default=None)  # no word to others, who may be gone
 
 
 def _words(error: BaseException) -> str:

@@ -1,7 +1,6 @@
 """A run from the first prompt to the report."""
 
 import signal
-import time
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -27,10 +26,11 @@ from ogrpo.policy.pretrained import load_pretrained
 from ogrpo.report.guards import Guards
 from ogrpo.report.progress import display
 from ogrpo.report.run_dir import RunDir, RunDirError
-from ogrpo.report.run_page import Answer
+from ogrpo.report.run_page import Answer, keep
 from ogrpo.report.trackers import tracking
+from ogrpo.run.clock import Clock, compiled
 from ogrpo.run.dump import dumping
-from ogrpo.run.ending import finish, greedy_answers
+from ogrpo.run.ending import finish, first_page, greedy_answers
 from ogrpo.run.interrupt import StopRequest, handling, interrupt, noting, stop_on_signal
 from ogrpo.run.keeper import Keeper
 from ogrpo.run.resuming import begin
@@ -99,18 +99,23 @@ def run_steps(
       BaseException: whatever ended the loop; the state is saved where it is whole, and a note of
         the error says how to go on.
     """
-    begun = time.monotonic()
+    clock = Clock()
     unbegun = "no step was taken, and no state is lost; begin again with"
     with ExitStack() as stack:
         stack.enter_context(handling(interrupt))
         with noting(f"{unbegun}:\n  {command.whole}"):
-            session, params = _prepare_session(stack, config, console, command, task)
-        session = replace(session, callbacks=(*session.callbacks, *callbacks), begun=begun)
+            session, params = _prepare_session(stack, config, console, command, task, clock)
+        session = replace(session, callbacks=(*session.callbacks, *callbacks), clock=clock)
         return Finished(session.run, (yield from carry_out(session, params)))
 
 
 def _prepare_session(
-    stack: ExitStack, config: TrainConfig, console: Console, command: Invocation, task: Task | None
+    stack: ExitStack,
+    config: TrainConfig,
+    console: Console,
+    command: Invocation,
+    task: Task | None,
+    clock: Clock,
 ) -> tuple[Session, Params]:
     """Returns a run's session and its first parameters; `stack` closes what it opens."""
     start_processes(config.processes)
@@ -118,6 +123,10 @@ def _prepare_session(
     keep_compiled_programs()
     give_back_after_compiling()
     check_sources(config, task)
+    if config.push_to_hub is not None:
+        from ogrpo.models.hub import check_push
+
+        check_push(config.push_to_hub)
     open_mesh(config.mesh)  # refused before anything is written
     config = replace(config, model=with_folder(config.model, console))
     prepared = prepare(config, task)
@@ -136,7 +145,9 @@ def _prepare_session(
     for label, count in prepared.left_out:
         if count:
             console.print(f"{count} {label}", style="yellow", markup=False)
+    clock.mark("task, tokenizer and rewards made ready")
     decoder, params = same_model(prepared, console)
+    clock.mark("model loaded, or made by a warm start")
     params = kept_base(config, run, decoder, params, prepared.tokenizer)
     devices = find_devices(config, decoder)
     params, engine = devices.place_params(params), None
@@ -200,9 +211,12 @@ def carry_out(session: Session, params: Params) -> Steps[signal.Signals | None]:
         on_first(lambda: session.run.write_config(as_json(session.config)))
     untrained = "no step was taken since the run was started, and no state is lost; go on with"
     with noting(f"{untrained}:\n  {session.resume_command}"):
+        session.say("compiling the sampler, and answering the first held-out questions ...")
         before = greedy_answers(session, params, version=0)
         withdraw(session.parts.evaluator.engine)
+        session.clock.mark("first greedy answers")
     state, stop = yield from train_to_end(session, params, before)
+    session.clock.mark("steps: rollouts, updates, evaluations, checkpoints")
     try:
         finish(session, state, before)
     except BaseException as error:
@@ -240,8 +254,12 @@ def train_to_end(
         state = begin(session, params, checkpoints)
         if config.goes_on:  # not before it is accepted
             on_first(lambda: run.write_config(as_json(config)))
+        on_first(lambda: keep(run, first_page(session)))
         guards = Guards(run.read_metrics())
-        with run.metrics_writer() as metrics, display(console, steps, state.step) as shown_steps:
+        with (
+            run.metrics_writer() as metrics,
+            display(console, steps, state.step, compiled) as shown_steps,
+        ):
             keeper = Keeper(session, checkpoints, metrics, state)
             with keeper.rescuing():
                 turns = train(state, session.parts, keeper.before_evaluation)

@@ -26,7 +26,8 @@ from ogrpo.setup.processes import digests
 APPLIED = (
     *("schedule.steps", "schedule.evaluate_every", "checkpoint.", "kernels.", "mesh."),
     *("evaluation.prompts", "evaluation.temperature", "evaluation.samples", "evaluation.engine"),
-    *("evaluation.max_tokens", "evaluation.gradient_variance", "evaluation.path", "replay.keep"),
+    *("evaluation.max_tokens", "evaluation.gradient_variance", "evaluation.token_samples"),
+    *("evaluation.path", "replay.keep"),
     *(f"rollout.{field.name}" for field in dataclasses.fields(Servers)),
     *("rollout.workers", "rollout.prompts_per_call", "rollout.in_flight", "rollout.push"),
     *("rollout.mismatch_limit",),
@@ -34,13 +35,15 @@ APPLIED = (
     *("model.remat", "model.path", "data.path"),
     *("optimizer.microbatches", "optimizer.batching", "optimizer.max_skipped"),
     *("optimizer.microbatch_tokens", "optimizer.offload"),
-    *("warm_start.cache", "strict", "stop_when_worse", "track"),
+    *("warm_start.cache", "warm_start.retrain", "strict", "stop_when_worse", "track"),
+    "push_to_hub",
 )
 """Options that may change on resuming; a name that ends with a dot stands for a table."""
 NEVER = {
     "preset": "leave the option out",
     "task": "leave the option out, or start another run",
     "lora.": "the checkpoint holds these adapters: leave the options out",
+    "optimizer.average": "the checkpoint holds this mean, or none: leave the option out",
     "optimizer.moments": "the checkpoint holds these moments: leave the option out",
     "by": "its scores would not compare: leave the option out, or start another run",
     "evaluation.split": "its scores would not compare: leave the option out, or start another run",
@@ -55,7 +58,7 @@ def origin(prepared: Prepared) -> dict[str, Any]:
     config = as_json(prepared.config)
     return {
         "config": config,
-        "config_sha256": _sha256(config),
+        "config_sha256": hashlib.sha256(json.dumps(config, sort_keys=True).encode()).hexdigest(),
         "data": {name: sha for name, sha in digests(prepared).items() if name != "configuration"},
         "versions": {"python": platform.python_version(), **{p: version(p) for p in PACKAGES}},
         "devices": {
@@ -70,7 +73,7 @@ def check_origin(before: Mapping[str, Any], now: Mapping[str, Any], *, anyway: b
     """Returns what changed since a checkpoint, in lines to show.
 
     Args:
-      before: what the checkpoint says; `config` alone where it is from before checkpoints said it.
+      before: what the checkpoint says.
       now: what a checkpoint would say now.
       anyway: goes on whatever changed, where that is possible.
 
@@ -80,8 +83,12 @@ def check_origin(before: Mapping[str, Any], now: Mapping[str, Any], *, anyway: b
     changed = differences(known(before["config"]), now["config"])
     check_never(changed)
     lines = [_line(name, *values) for name, values in changed.items()]
-    other = [_line(name, *values) for name, values in changed.items() if not is_applied(name)]
-    data = differences(before.get("data", now["data"]), now["data"])
+    other = [
+        _line(name, *values)
+        for name, values in changed.items()
+        if not any(_covers(pattern, name) for pattern in APPLIED)
+    ]
+    data = differences(before["data"], now["data"])
     moved = [f"{name}: not the checkpoint's" for name in data]
     serious = [line for line in moved if "held-out" not in line]
     listed = "\n  ".join([*other, *serious])
@@ -91,7 +98,7 @@ def check_origin(before: Mapping[str, Any], now: Mapping[str, Any], *, anyway: b
         "leave them as they were, or go on all the same with --resume-anyway",
     )
     for table in ("versions", "devices"):
-        others = differences(before.get(table, now[table]), now[table])
+        others = differences(before[table], now[table])
         lines += [f"{name}: {old} then, {new} now" for name, (old, new) in others.items()]
     return [*lines, *moved]
 
@@ -111,11 +118,6 @@ def differences(before: Any, now: Any, prefix: str = "") -> dict[str, tuple[Any,
         inner = f"{prefix}.{name}" if prefix else str(name)
         changed |= differences(before.get(name), now.get(name), inner)
     return changed
-
-
-def is_applied(name: str) -> bool:
-    """Whether an option may change on resuming."""
-    return any(_covers(pattern, name) for pattern in APPLIED)
 
 
 def check_never(changed: Mapping[str, tuple[Any, Any]]) -> None:
@@ -139,7 +141,3 @@ def _option(name: str) -> str:
 
 def _line(name: str, old: Any, new: Any) -> str:
     return f"{_option(name)}: {old} then, {new} now"
-
-
-def _sha256(value: Any) -> str:
-    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()

@@ -60,12 +60,12 @@ def choose(session: Session, checkpoints: Checkpoints) -> Choice:
                     f"there is no checkpoint of step {target}; there are: {saved}, and 0"
                 )
             return Choice(None, {}, later)
-        if (reason := _damage(checkpoints, target)) is not None:
+        if (reason := checkpoints.damage(target)) is not None:
             raise CheckpointError(f"the checkpoint of step {target} cannot be used: {reason}")
         return Choice(target, {}, later)
     damaged: dict[int, str] = {}
     for step in reversed(steps):
-        if (reason := _damage(checkpoints, step)) is None:
+        if (reason := checkpoints.damage(step)) is None:
             return Choice(step, damaged, [])
         damaged[step] = reason
     if damaged:
@@ -82,17 +82,6 @@ _BEGIN_AGAIN = (
     "put back a copy of it, begin again with --resume-from 0 (what is there is set aside), or"
     " start a new run with another --run-dir"
 )
-
-
-def _damage(checkpoints: Checkpoints, step: int) -> str | None:
-    """Returns why a checkpoint cannot be used; None where it can."""
-    if (reason := checkpoints.damage(step)) is not None:
-        return reason
-    try:
-        checkpoints.progress(step)
-    except CheckpointError as error:  # one without a manifest
-        return str(error)
-    return None
 
 
 def _check_young(session: Session, *, exists: bool) -> None:
@@ -145,22 +134,20 @@ def _resumed(
             leaf.delete()
     arrays, _ = checkpoints.restore(step, array_shapes(shapes, session.parts))
     session.say(f"resuming after step {step}")
-    if not checkpoints.is_checked(step):
-        session.say("its files were not checked: they are from before checkpoints had checksums")
     _set_aside(session, choice, checkpoints)
-    # A loop at step 0 begins with that step's own record, one that owes an evaluation with its own.
-    again = step == 0 or before.get("owed") is not None
+    # A loop at step 0 begins with that step's own record, as one without its evaluation does.
+    again = step == 0 or before["unevaluated"] is not None
     _rewind(session, step - 1 if again else step, keep=bool(choice.later))
-    for name, reward in counting(session).items():  # older checkpoints have no counts
-        reward.counts = RewardCounts(**before.get("judged", {}).get(name, {}))
-    session.prepared.judge.go_on_from(before.get("rewards", {}))
+    for name, reward in counting(session).items():
+        reward.counts = RewardCounts(**before["judged"].get(name, {}))
+    session.prepared.judge.go_on_from(before["rewards"])
     return resume(arrays, before, session.parts, frozen=shapes.frozen)
 
 
 def _check_options(session: Session, before: dict[str, Any], step: int) -> None:
     config = session.config
-    saved = before.get("origin") or {"config": from_first(session.run.read_config)}
-    for line in check_origin(saved, origin(session.prepared), anyway=config.resume_anyway):
+    now = origin(session.prepared)
+    for line in check_origin(before["origin"], now, anyway=config.resume_anyway):
         session.say(f"since the checkpoint: {line}")
     if config.schedule.steps < step:
         raise ValueError(

@@ -2,7 +2,6 @@
 
 import shlex
 import signal
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -19,6 +18,7 @@ from ogrpo.loop.state import LoopState
 from ogrpo.policy import DecoderConfig
 from ogrpo.report.run_dir import RunDir
 from ogrpo.rewards.judge import Judge, RewardCounts
+from ogrpo.run.clock import Clock
 from ogrpo.setup.devices import Devices
 from ogrpo.setup.prepare import Prepared
 from ogrpo.system.terminal import shown, without_secrets
@@ -52,8 +52,8 @@ class Session:
     command: Invocation
     callbacks: tuple[Callback, ...] = ()
     """Called after each step, once its record is on disk; trackers are the first."""
-    begun: float = field(default_factory=time.monotonic)
-    """When the run was asked for, on the clock of `time.monotonic`."""
+    clock: Clock = field(default_factory=Clock)
+    """Begun when the run was asked for."""
 
     def say(self, text: str) -> None:
         """Shows a line as it is: brackets in paths and messages are no markup."""

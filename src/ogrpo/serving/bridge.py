@@ -10,7 +10,7 @@ import numpy as np
 
 from ogrpo.policy import DecoderConfig, Params, load_pretrained, sample
 from ogrpo.policy.decoder import unstack
-from ogrpo.policy.log_probs import flat_log_probs, flat_logits
+from ogrpo.policy.log_probs import flat_log_probs
 from ogrpo.policy.lora import adapter_tensors, beneath, join_adapters, merge
 from ogrpo.policy.params import int8_weights
 from ogrpo.policy.pretrained import tensor_slots
@@ -239,15 +239,11 @@ def embedded_model(
             " give --max-model-len at most that"
         )
 
-    def next_fn(params: Params, prompt: IntArray) -> np.ndarray:
-        return np.asarray(_next(params, jnp.asarray(prompt)[None], config=config))
-
     model = ServedModel(
         engine=embedded_engine(config, eos_id=eos_id, batch_size=batch_size, prompt_length=None),
         params_fn=partial(params_from_tensors, config),
         adapt_fn=join_adapters,
         score_fn=make_score_fn(config),
-        next_fn=next_fn,
         decode_fn=decode_fn,
         shapes={name: list(slot.shape) for name, slot in tensor_slots(config).items()},
         dtype=dtype,
@@ -256,9 +252,3 @@ def embedded_model(
         max_model_len=max_length,
     )
     return model, params
-
-
-@partial(jax.jit, static_argnames="config")
-def _next(params: Params, ids: jax.Array, *, config: DecoderConfig) -> jax.Array:
-    scores = flat_logits(params, config, ids, jnp.ones(ids.shape, bool))
-    return jax.nn.log_softmax(scores[0, -1])

@@ -32,8 +32,8 @@ from ogrpo.kernels import attention
 from ogrpo.learner.examine import make_noise
 from ogrpo.learner.hosts import fetch
 from ogrpo.learner.memory import DEVICE_MEMORY, HOST_MEMORY
-from ogrpo.learner.state import Hypers, adam, hypers, reset
-from ogrpo.learner.update import PolicyFn, Recipe
+from ogrpo.learner.state import Hypers, adam, hypers, make_average, reset
+from ogrpo.learner.update import PolicyFn, Recipe, over_top
 from ogrpo.loop import Packer, Parts
 from ogrpo.loop.parts import (
     Collection,
@@ -54,6 +54,8 @@ from ogrpo.serving.bridge import embedded_engine, least_read
 from ogrpo.setup.devices import Devices, make_devices, on_one_device, ways
 from ogrpo.setup.prepare import Prepared
 
+MOST_RECORDED = 1024
+"""Tokens that may be drawn at a place, where no --rollout.top-k says how many."""
 EMPTY = {
     "ids": [],
     "uses": [],
@@ -106,6 +108,8 @@ def make_parts(
         temperature=config.rollout.temperature,
         max_tokens=config.longest_completion,
         group_size=config.rollout.group_size,
+        **config.rollout.truncation,
+        record=recorded(config, decoder.vocab_size),
     )
     collection = Collection(
         engine=engine or embedded(quantize=config.rollout.quantize),
@@ -126,8 +130,10 @@ def make_parts(
             group_size=config.evaluation.samples or config.rollout.group_size,
         ),
         judge=prepared.judge_heldout.heldout,
+        token_samples=config.evaluation.token_samples,
     )
-    noisy = config.evaluation.gradient_variance and config.schedule.prompts > 1
+    decay = config.optimizer.average
+    noisy = config.evaluation.gradient_variance and config.schedule.draw_size > 1
     learner = Learner(
         init=devices.init,
         shapes=devices.shapes,
@@ -137,7 +143,9 @@ def make_parts(
         values=devices.make_values(recipe.policy_fn) if VALUES in recipe.reads else None,
         update=devices.make_update(recipe),
         noise=make_noise(recipe) if noisy and on_one_device(config) else None,
+        tokens=devices.make_tokens(recipe),
         examine=devices.make_examine(recipe),
+        average=None if decay is None else make_average(decay),
         reference=HOST_MEMORY if config.optimizer.offloads_reference else DEVICE_MEMORY,
         reset_optimizer=reset(make_optimizer(config)) if config.schedule.reset_optimizer else None,
     )
@@ -145,7 +153,9 @@ def make_parts(
         reads=recipe.reads,
         hypers_at=make_hypers_at(config),
         baseline_rate=config.override.baseline_rate if BASELINE in knobs(config) else None,
+        kinds=prepared.kinds,
         judge_steps=prepared.judge_steps if STEPS in recipe.reads else None,
+        over_top=config.rollout.keep_sampling_mask,
     )
     limits = Limits(
         skipped=config.optimizer.max_skipped,
@@ -167,6 +177,23 @@ def make_parts(
     )
 
 
+def recorded(config: TrainConfig, vocab_size: int) -> int:
+    """Returns how many tokens are recorded at each place: all that could be drawn, k or none.
+
+    Raises:
+      ValueError: they may be too many.
+    """
+    rollout = config.rollout
+    if not rollout.keep_sampling_mask:
+        return min(config.override.centering, vocab_size)
+    if not rollout.top_k and vocab_size > MOST_RECORDED:
+        raise ValueError(
+            f"rollout.keep-sampling-mask records each token that could be drawn, up to all"
+            f" {vocab_size:,} of the vocabulary: give --rollout.top-k too, such as {MOST_RECORDED}"
+        )
+    return min(rollout.top_k or vocab_size, vocab_size)
+
+
 def find_devices(config: TrainConfig, decoder: DecoderConfig) -> Devices:
     """Returns the functions that depend on where the train state lies; a run makes them once."""
     region = region_fn(config)
@@ -179,7 +206,7 @@ def make_recipe(config: TrainConfig, policy_fn: PolicyFn) -> Recipe:
     override, optimizer, method = config.override, config.optimizer, algorithm(config)
     skips = optimizer.skip_zero_variance
     return Recipe(
-        policy_fn=policy_fn,
+        policy_fn=over_top(policy_fn) if config.rollout.keep_sampling_mask else policy_fn,
         algorithm=method,
         reads=method.inputs(knobs(config)),
         mask_zero_variance=override.mask_zero_variance or (skips and silent(config)),
@@ -190,6 +217,7 @@ def make_recipe(config: TrainConfig, policy_fn: PolicyFn) -> Recipe:
         together=ways(config),
         offload=optimizer.offloads_moments,
         region_fn=region_fn(config),
+        centered=config.override.centering > 0,
     )
 
 
@@ -236,7 +264,8 @@ def make_buffer(
     """Makes a new buffer, or the one that a checkpoint describes.
 
     Args:
-      config: of the run. Without `replay.groups` the buffer holds a batch, or all of the warm-up.
+      config: of the run. Without `replay.groups` the buffer holds what a step collects or draws, or
+        all of the warm-up.
       vocab_size: of the policy.
       folder: of the run's experience; None keeps it in memory alone.
       state: a checkpoint's description of the buffer.
@@ -244,8 +273,8 @@ def make_buffer(
     replay, schedule = config.replay, config.schedule
     samplers: dict[str, Callable[[Table], Sampler]] = {
         "fifo": Fifo,
-        "uniform": partial(uniform, replace=False),
-        "stratified": partial(Stratified, replace=False),
+        "uniform": uniform,
+        "stratified": Stratified,
     }
     weights = {
         "fresh": partial(recency, half_life=replay.half_life),
@@ -254,26 +283,33 @@ def make_buffer(
         "positives": positives,
     }
     for name, weight in weights.items():
-        samplers[name] = partial(Prioritised, weight=weight, replace=False)
+        samplers[name] = partial(Prioritised, weight=weight)
     limits = BufferLimits(
-        groups=replay.groups or schedule.prompts * max(schedule.warmup, 1),
+        groups=replay.groups or max(schedule.prompts * max(schedule.warmup, 1), schedule.draw_size),
         staleness=replay.max_staleness,
         uses=replay.max_uses,
     )
     return ReplayBuffer.open(
         folder,
-        Layout(config.rollout.group_size, vocab_size, np.dtype(replay.log_prob_dtype).type),
+        Layout(
+            config.rollout.group_size,
+            vocab_size,
+            np.dtype(replay.log_prob_dtype).type,
+            recorded(config, vocab_size),
+            config.override.centering > 0,
+        ),
         limits,
         samplers[replay.sampler],
         state=state or EMPTY,
         refuse_zero_variance=replay.refuse_zero_variance,
+        refuse_failures=replay.refuse_failures,
     )
 
 
 def count_costs(config: TrainConfig, decoder: DecoderConfig) -> Costs:
     """Returns the FLOPs of a step's parts, from their shapes."""
     shapes = {
-        "n": config.schedule.prompts,
+        "n": config.schedule.draw_size,
         "g": config.rollout.group_size,
         "p": config.longest_prompt,
         "t": config.longest_completion,
@@ -291,8 +327,9 @@ def count_costs(config: TrainConfig, decoder: DecoderConfig) -> Costs:
         return flops.Layout(**shape.sizes, blocked=step is not None)
 
     def rollout(longest: int) -> int:
-        lengths = [longest] * (shapes["n"] * shapes["g"])
-        return flops.sample_flops(decoder, **shapes, lengths=lengths, least_read=read).total
+        collected = {**shapes, "n": config.schedule.prompts}
+        lengths = [longest] * (collected["n"] * shapes["g"])
+        return flops.sample_flops(decoder, **collected, lengths=lengths, least_read=read).total
 
     def update(shape: Shape | None) -> int:
         remat = {"remat": config.model.remat, "adapter": adapter}
@@ -317,7 +354,7 @@ def batching_line(config: TrainConfig) -> str:
     """Returns how the updates' batches are laid out, and their largest size."""
     options, rollout = config.optimizer, config.rollout
     places = config.longest_prompt + rollout.group_size * config.longest_completion
-    each = config.schedule.prompts * places // options.microbatches
+    each = config.schedule.draw_size * places // options.microbatches
     shared = ways(config)
     spread = "" if shared == 1 else f" over {shared} devices"
     cut = f"{options.microbatches} x {each:,} tokens{spread}"

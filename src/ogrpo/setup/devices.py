@@ -22,7 +22,7 @@ from ogrpo.kernels.attention.sharded import attention_over_mesh
 from ogrpo.kernels.log_probs import choose, kernel
 from ogrpo.kernels.log_probs.sharded import log_probs_over_mesh
 from ogrpo.learner import sharding
-from ogrpo.learner.examine import ExamineFn, make_examine
+from ogrpo.learner.examine import ExamineFn, TokensFn, make_examine, make_tokens
 from ogrpo.learner.hosts import several
 from ogrpo.learner.memory import CompilerOptions, check_host_memory, compiler_options, on_host
 from ogrpo.learner.sharding import MeshLayout
@@ -63,6 +63,7 @@ class Devices(NamedTuple):
     """Of what `init` would make, each with its place; its frozen parameters are there."""
     make_update: Callable[[Recipe], UpdateFn]
     make_examine: Callable[[Recipe], ExamineFn]
+    make_tokens: Callable[[Recipe], TokensFn]
     make_score: Callable[[PolicyFn], ScoreFn]
     make_values: Callable[[PolicyFn], ScoreFn]
     """V before each token, of parameters with a value head."""
@@ -101,7 +102,7 @@ def make_policy_fn(decoder: DecoderConfig, *, together: int = 1, **functions: An
             return completion_log_probs_and_entropy(
                 params, decoder, batch, temperature, **functions
             )
-        arguments = (params, decoder, packing, temperature)
+        arguments = (params, decoder, packing, temperature, batch.top_ids)
         output = packed_log_probs_and_entropy(*arguments, **functions, together=together)
         return output if packing.groups is None else in_order(output, packing, len(batch.rewards))
 
@@ -166,6 +167,7 @@ def _one_device(
         shapes=shapes,
         make_update=partial(make_update, optimizer, options=options_of_compiler(config)),
         make_examine=partial(make_examine, optimizer),
+        make_tokens=make_tokens,
         make_score=lambda policy: jax.jit(lambda *args: policy(*args).log_probs),
         make_values=lambda policy: jax.jit(lambda *args: policy(*args).values),
         whole_axes=[],
@@ -207,7 +209,8 @@ def _many_devices(
         make_update=lambda recipe: sharding.shard_update(
             optimizer, recipe, to, options=options_of_compiler(config)
         ),
-        make_examine=lambda recipe: sharding.shard_examine(optimizer, recipe, to),
+        make_examine=partial(sharding.shard_examine, partial(make_examine, optimizer), to=to),
+        make_tokens=partial(sharding.shard_examine, make_tokens, to=to),
         make_score=partial(sharding.shard_score, to=to),
         make_values=no_values,
         whole_axes=sharding.whole_axes(join(*axes), to.mesh),

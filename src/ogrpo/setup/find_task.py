@@ -1,7 +1,7 @@
 """The task that a config names: generated problems, a real task's files, or a file of one's own."""
 
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -9,19 +9,20 @@ from ogrpo.config.train import TrainConfig
 from ogrpo.config.values import INERT, check_conditions
 from ogrpo.data.tokenizer import TextTokenizer
 from ogrpo.loop.parts import stream_seed
+from ogrpo.policy.config import DecoderConfig, small, tiny
 from ogrpo.protocol import IntArray
 from ogrpo.rewards.extract import EXTRACTORS, Extractor
 from ogrpo.rewards.math import MathReward
 from ogrpo.rewards.reward import Reward, as_rewards, load_reward
-from ogrpo.setup.imitation import Lessons, careless_teacher
-from ogrpo.tasks import Example, Task, arithmetic
+from ogrpo.setup.imitation import Lessons, careless_teacher, chain_teacher
+from ogrpo.tasks import Example, Task, arithmetic, chains
 from ogrpo.tasks.example import SOLUTION_COLUMN
 from ogrpo.tasks.official import fill
 from ogrpo.tasks.problems import Problem, final_answer
 from ogrpo.tasks.registry import TASKS, read_task
 from ogrpo.tasks.rows import FILES, is_rows
 
-GENERATED = "arithmetic"
+GENERATED, CHAINS = "arithmetic", "chains"
 """The problems that are made here, without files."""
 MOST_HELDOUT = 2048
 """Problems that are made for each held-out split; an evaluation takes the first so many."""
@@ -39,6 +40,7 @@ class TaskLengths(NamedTuple):
 
 
 GENERATED_LENGTHS = TaskLengths(prompt=32, completion=14)
+CHAIN_LENGTHS = TaskLengths(prompt=32, completion=28)
 
 
 @dataclass(frozen=True)
@@ -48,6 +50,8 @@ class LoadedTask:
     task: Task
     lessons: Lessons | None = None
     lengths: TaskLengths | None = None
+    shape_fn: Callable[[int], DecoderConfig] = tiny
+    """From the size of a vocabulary to the shape of a decoder that is made here."""
 
 
 def find_task(config: TrainConfig, task: Task | None = None) -> LoadedTask:
@@ -67,6 +71,8 @@ def find_task(config: TrainConfig, task: Task | None = None) -> LoadedTask:
         loaded = LoadedTask(with_prompts(config, task))
     elif is_rows(config.task):
         loaded = LoadedTask(file_task(config, config.task, heldout=heldout, limit=data.limit))
+    elif config.task == CHAINS:
+        loaded = chain_task(config)
     elif is_generated(config):
         loaded = generated_task(config)
     else:
@@ -82,7 +88,8 @@ def find_task(config: TrainConfig, task: Task | None = None) -> LoadedTask:
 
 def is_generated(config: TrainConfig) -> bool:
     """Whether the problems that are trained on are made here."""
-    return config.task == GENERATED or (config.task == "gsm8k" and config.data.path is None)
+    named = config.task in (GENERATED, CHAINS)
+    return named or (config.task == "gsm8k" and config.data.path is None)
 
 
 def evaluation_task(config: TrainConfig, name: str) -> Task:
@@ -217,9 +224,34 @@ def generated_task(config: TrainConfig) -> LoadedTask:
     return LoadedTask(with_prompts(config, task), teacher, GENERATED_LENGTHS)
 
 
+def chain_task(config: TrainConfig) -> LoadedTask:
+    """Makes chains of steps, of a kind each, and the lessons of their teacher.
+
+    Validation, test, training and lessons come from streams of `data.seed` of their own.
+    """
+    data = config.data
+    seeds = {name: stream_seed(data.seed, name, 0) for name in ("validation", "test", "lessons")}
+    heldout = chains.generate(config.evaluation.prompts, seeds[config.evaluation.split])
+    apart = {problem.question for problem in heldout}
+    train = chains.generate(min(data.train, data.limit or data.train), data.seed, apart_from=apart)
+    task = Task(
+        name=CHAINS,
+        train=_examples(train),
+        heldout=_examples(heldout),
+        rewards=rewards_of(config),
+    )
+    lessons = chain_teacher(config, seeds["lessons"])
+    return LoadedTask(with_prompts(config, task), lessons, CHAIN_LENGTHS, small)
+
+
 def _examples(problems: Sequence[Problem]) -> list[Example]:
     return [
-        Example(p.question, {"answer": final_answer(p), SOLUTION_COLUMN: p.answer}, p.source)
+        Example(
+            p.question,
+            {"answer": final_answer(p), SOLUTION_COLUMN: p.answer}
+            | ({"kind": p.kind} if isinstance(p, chains.Chain) else {}),
+            p.source,
+        )
         for p in problems
     ]
 

@@ -2,13 +2,13 @@
 
 import dataclasses
 import hashlib
-import json
 import math
 import os
 import shutil
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -40,9 +40,11 @@ from ogrpo.report.progress import warm_start_bar
 from ogrpo.setup import devices
 from ogrpo.setup.cache import cache_path
 from ogrpo.setup.devices import REMAT, make_policy_fn
-from ogrpo.tasks import Task, arithmetic
+from ogrpo.setup.shipped import digest, read_shipped
+from ogrpo.tasks import Task, arithmetic, chains
 from ogrpo.tasks.arithmetic import WordProblem
 from ogrpo.tasks.encode import Encoded
+from ogrpo.tasks.problems import Problem
 
 MADE_RATE, LOADED_RATE = 5e-3, 2e-5
 """Peak learning rates: of a decoder that is made here, and of loaded weights."""
@@ -67,24 +69,44 @@ def careless_teacher(config: TrainConfig, problems: Sequence[WordProblem]) -> Le
     problems = problems[: warm.problems]
 
     def groups(tokenizer: TextTokenizer) -> list[Group]:
-        answers = [
-            arithmetic.demonstrate(
-                problems, seed=stream_seed(config.seed, "teacher", n), teacher=warm.teacher
-            )
-            for n in range(warm.demonstrations)
-        ]
-        return [
-            demonstration(
-                tokenizer.encode_prompt(problem.question),
-                [tokenizer.encode(each.answer, add_eos=True) for each in answered],
-            )
-            for problem, *answered in zip(problems, *answers, strict=True)
-        ]
+        show = partial(arithmetic.demonstrate, problems, teacher=warm.teacher)
+        return _shown(config, tokenizer, problems, show)
 
     digest = hashlib.sha256()
     for problem in problems:
         digest.update(f"{problem.question}\n{problem.answer}\n".encode())
     return Lessons(groups, digest.hexdigest())
+
+
+def chain_teacher(config: TrainConfig, seed: int) -> Lessons:
+    """Returns answers of the teacher of `ogrpo.tasks.chains`, whose problems are made with them."""
+
+    def groups(tokenizer: TextTokenizer) -> list[Group]:
+        problems = chains.generate(config.warm_start.problems, seed)
+        return _shown(config, tokenizer, problems, partial(chains.demonstrate, problems))
+
+    some = chains.generate(64, seed)
+    texts = [problem.answer for problem in (*some, *chains.demonstrate(some, seed))]
+    return Lessons(groups, hashlib.sha256("\n".join(texts).encode()).hexdigest())
+
+
+def _shown(
+    config: TrainConfig,
+    tokenizer: TextTokenizer,
+    problems: Sequence[Problem],
+    show: Callable[..., list[Problem]],
+) -> list[Group]:
+    """Returns each problem with a number of a teacher's answers, each of a seed of its own."""
+    seed = warm_start_seed(config)
+    seeds = (stream_seed(seed, "teacher", n) for n in range(config.warm_start.demonstrations))
+    answers = [show(seed=seed) for seed in seeds]
+    return [
+        demonstration(
+            tokenizer.encode_prompt(problem.question),
+            [tokenizer.encode(each.answer, add_eos=True) for each in answered],
+        )
+        for problem, *answered in zip(problems, *answers, strict=True)
+    ]
 
 
 def worked_solutions(
@@ -160,15 +182,23 @@ def warm_started(
     *,
     start: Params | None = None,
 ) -> Params:
-    """Imitates demonstrations, or reads what an equal imitation left in the cache.
+    """Imitates demonstrations, or reads what an equal imitation left in the package or the cache.
 
-    Without weights to start from, random ones of the config's seed are.
+    Without weights to start from, random ones are.
 
     Raises:
-      ValueError: no demonstration fits, there are fewer than two, or imitation diverged.
+      ValueError: no demonstration fits, there are fewer than two, imitation diverged, or the file
+        of a warm start that the package comes with is not the one that was shipped.
     """
-    folder = _cache_folder(config, decoder, tokenizer, lessons, start)
-    if config.warm_start.cache and (folder / "config.json").is_file():
+    recipe = warm_start_recipe(config, decoder, tokenizer, lessons)
+    folder = _cache_folder(recipe, start)
+    if start is None and not config.warm_start.retrain:
+        shipped = read_shipped(digest(recipe), decoder, dtype)
+        if shipped is not None:
+            console.print(f"warm start read from {shipped[0]}", markup=False, soft_wrap=True)
+            return shipped[1]
+    cached = config.warm_start.cache and not config.warm_start.retrain
+    if cached and (folder / "config.json").is_file():
         console.print(f"warm start read from {folder}", markup=False, soft_wrap=True)
         return load_pretrained(folder, dtype)[1]
     groups = fitting_lessons(config, lessons.groups(tokenizer), console)
@@ -192,6 +222,11 @@ def warm_started(
     return params
 
 
+def warm_start_seed(config: TrainConfig) -> int:
+    """Returns the seed of the first weights, the demonstrations and their order."""
+    return config.seed if config.warm_start.seed is None else config.warm_start.seed
+
+
 def _imitate(
     config: TrainConfig,
     decoder: DecoderConfig,
@@ -200,12 +235,12 @@ def _imitate(
     console: Console,
 ) -> Params:
     """Imitates from random weights on, on padded batches."""
-    warm = config.warm_start
+    warm, seed = config.warm_start, warm_start_seed(config)
     optimizer = adam(b1=0.9, b2=0.98, eps=1e-8, weight_decay=0.01, max_grad_norm=1.0)
-    state = init_state(init_params(decoder, jax.random.key(config.seed), dtype), optimizer)
+    state = init_state(init_params(decoder, jax.random.key(seed), dtype), optimizer)
     imitate = make_imitate(optimizer, make_policy_fn(decoder))
     peak = warm.learning_rate or MADE_RATE
-    stream = PromptStream(len(demonstrations.prompt_ids), warm.batch, config.seed)
+    stream = PromptStream(len(demonstrations.prompt_ids), warm.batch, seed)
     batches = (to_device(take(demonstrations, stream.indices(n))) for n in range(warm.steps))
     turns = warm_start(state, batches, imitate, optax.cosine_decay_schedule(peak, warm.steps))
     with warm_start_bar(console, warm.steps) as show:
@@ -275,7 +310,7 @@ def _imitate_from(
         losses = [float(loss_fn(params, batch_of(part))) for part in parts]
         return float(np.average(losses, weights=[len(part) for part in parts]))
 
-    stream = PromptStream(count - heldout, warm.batch, config.seed)
+    stream = PromptStream(count - heldout, warm.batch, warm_start_seed(config))
     steps_folder = folder.with_name(f"{folder.name}.steps")
     with ExitStack() as stack:
         checkpoints = stack.enter_context(Checkpoints(steps_folder, keep=1)) if warm.cache else None
@@ -296,39 +331,43 @@ def _imitate_from(
     return state.params
 
 
-def _cache_folder(
-    config: TrainConfig,
-    decoder: DecoderConfig,
-    tokenizer: TextTokenizer,
-    lessons: Lessons,
-    start: Params | None = None,
-) -> Path:
-    """Returns the folder named by everything that the result depends on, our own code included.
+def warm_start_recipe(
+    config: TrainConfig, decoder: DecoderConfig, tokenizer: TextTokenizer, lessons: Lessons
+) -> dict[str, Any]:
+    """Returns all that the result depends on but code, versions, machine and weights begun with.
 
     The demonstrations themselves would say it more simply, but take seconds to make.
     """
-    recipe = {
+    how = dataclasses.asdict(config.warm_start)
+    for name in ("cache", "retrain", "seed", "solutions", "save_every"):
+        del how[name]
+    return {
         "decoder": dataclasses.asdict(decoder),
-        "warm_start": dataclasses.asdict(config.warm_start) | {"cache": True},
+        "warm_start": how,
         "lengths": [config.longest_prompt, config.longest_completion],
         "prompt": tokenizer.prompt_template,
-        "seed": config.seed,
+        "vocabulary": sorted(tokenizer.backend.get_vocab().items()),
+        "lessons": lessons.key,
+        "seed": warm_start_seed(config),
         "dtype": config.model.dtype,
+    }
+
+
+def _cache_folder(recipe: dict[str, Any], start: Params | None = None) -> Path:
+    """Returns the folder named by everything that the result depends on, our own code included."""
+    whole = {
+        **recipe,
         "versions": [jax.__version__, optax.__version__, np.__version__],
         "backend": jax.default_backend(),
         "start": None if start is None else content_hash(start),
+        "sources": [hashlib.sha256(source.read_bytes()).hexdigest() for source in _sources()],
     }
-    digest = hashlib.sha256(json.dumps(recipe, sort_keys=True).encode())
-    digest.update(tokenizer.backend.to_str().encode())
-    digest.update(lessons.key.encode())
-    for source in _sources():
-        digest.update(source.read_bytes())
-    return cache_path() / "warm-start" / digest.hexdigest()[:24]
+    return cache_path() / "warm-start" / digest(whole)[:24]
 
 
 def _sources() -> list[Path]:
     """Returns the files of the code that demonstrates and that imitates."""
-    modules = (arithmetic, batch_types, batching, devices)
+    modules = (arithmetic, chains, batch_types, batching, devices)
     packages = [Path(path) for package in (policy, learner) for path in package.__path__]
     return [
         *(Path(str(module.__file__)) for module in modules),

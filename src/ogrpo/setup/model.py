@@ -79,7 +79,7 @@ def _make_model(prepared: Prepared, console: Console) -> tuple[DecoderConfig, Pa
             " small decoder imitates first, or --model.random tiny to prove the path with random"
             " weights"
         )
-    decoder = tiny_decoder(tokenizer)
+    decoder = prepared.decoder
     return decoder, warm_started(config, decoder, tokenizer, lessons, dtype, console)
 
 

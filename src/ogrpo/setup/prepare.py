@@ -18,10 +18,10 @@ from ogrpo.rewards.judge import Judge
 from ogrpo.rewards.pool import RewardPool
 from ogrpo.rewards.reward import Reward, place_of
 from ogrpo.setup.cache import weights_folder
-from ogrpo.setup.find_task import GENERATED, find_task, settle
+from ogrpo.setup.find_task import CHAINS, GENERATED, find_task, settle
 from ogrpo.setup.imitation import Lessons, worked_solutions
 from ogrpo.system.files import parse_json
-from ogrpo.tasks import Example, Task, arithmetic
+from ogrpo.tasks import Example, Task, arithmetic, chains
 from ogrpo.tasks.encode import Encoded, encode_examples
 from ogrpo.tasks.registry import TASKS
 
@@ -54,8 +54,12 @@ class Prepared:
     judge_heldout: GroupJudge
     judge_steps: StepJudge
     """Judges the lines of answers to problems that are made here."""
+    kinds: Sequence[str] | None
+    """The training examples' values of the column that `override.baseline-by` names."""
+    decoder: DecoderConfig
+    """The shape of a decoder that is made here."""
     lessons: Lessons | None
-    """Demonstrations that a decoder that is made here imitates first."""
+    """Demonstrations that it imitates first."""
     left_out: Sequence[tuple[str, int]]
     """Labels and counts of examples that are not used."""
     close: Callable[[], None]
@@ -100,7 +104,7 @@ def prepare(config: TrainConfig, task: Task | None = None) -> Prepared:
     if lessons is None and (config.model.path is None or config.warm_start.solutions):
         lessons = worked_solutions(config, task, tokenizer, train)
     judges, close = make_judges(config, task, (train.examples, heldout.examples), tokenizer)
-    length, few = config.longest_prompt, []
+    length, few, column = config.longest_prompt, [], config.override.baseline_by
     if (config.evaluation.task or config.task) in TASKS:
         split = config.evaluation.split
         lacking = max(0, config.evaluation.prompts - len(task.heldout))
@@ -114,6 +118,8 @@ def prepare(config: TrainConfig, task: Task | None = None) -> Prepared:
         judge=judges[0],
         judge_heldout=judges[1],
         judge_steps=StepJudge(train.examples, tokenizer.decode),
+        kinds=None if column is None else kinds_of(train.examples, column),
+        decoder=loaded.shape_fn(tokenizer.padded_vocab_size(16)),
         lessons=lessons,
         left_out=[
             *task.left_out,
@@ -140,6 +146,21 @@ def _fitting(config: TrainConfig, encoded: Encoded) -> Encoded:
     return Encoded([ids for ids, _ in fitting], [x for _, x in fitting], encoded.too_long + lost)
 
 
+def kinds_of(examples: Sequence[Example], column: str) -> list[str]:
+    """Returns each example's value of a column as a text.
+
+    Raises:
+      ValueError: an example has none; names those that it has.
+    """
+    for example in examples:
+        require(
+            example.columns.get(column) is not None,
+            f"override.baseline-by is {column!r}, which an example lacks ({example.source}); its"
+            f" columns are {', '.join(sorted(example.columns))}",
+        )
+    return [str(example.columns[column]) for example in examples]
+
+
 def make_tokenizer(config: TrainConfig, task: Task) -> TextTokenizer:
     """Loads the model's tokenizer, or makes one for the task.
 
@@ -151,9 +172,10 @@ def make_tokenizer(config: TrainConfig, task: Task) -> TextTokenizer:
         tokenizer = TextTokenizer.load(folder)
         check_vocabulary(tokenizer, load_config(folder), str(folder))
         return tokenizer
-    words = {*arithmetic.vocabulary()}
-    if task.name == GENERATED and all(words.issuperset(text.split()) for text in task.texts()):
-        return word_level(arithmetic.vocabulary())
+    if task.name in (GENERATED, CHAINS):
+        words = (chains if task.name == CHAINS else arithmetic).vocabulary()
+        if all({*words}.issuperset(text.split()) for text in task.texts()):
+            return word_level(words)
     return train_bpe(
         task.texts(),
         vocab_size=config.model.tokenizer_size,

@@ -121,7 +121,8 @@ ACTS: Table = (
         "it is for given weights: one that is made here imitates anyway (--model.path)",
     ),
     (
-        "warm-start.steps warm-start.batch warm-start.learning-rate warm-start.cache",
+        "warm-start.steps warm-start.batch warm-start.learning-rate warm-start.cache"
+        " warm-start.retrain warm-start.seed",
         lambda s: s.imitates,
         "the model's weights are given, and --warm-start.solutions is not",
     ),
@@ -137,8 +138,9 @@ ACTS: Table = (
     ),
     (
         "warm-start.teacher",
-        lambda s: s.made_here and s.generated,
-        "a teacher shows generated problems alone, to a model without a path",
+        lambda s: s.made_here and s.generated and s.config.task != "chains",
+        "a careless teacher shows generated problems alone (and not chains), to a model without a"
+        " path",
     ),
     (
         "model.tokenizer-size",
@@ -162,7 +164,7 @@ def check_sources(config: TrainConfig, task: Task | None = None) -> None:
     """
     sources = Sources(config, task is None)
     require(
-        STEPS not in algorithm(config).reads or sources.generated,
+        STEPS not in algorithm(config).reads or (sources.generated and config.task != "chains"),
         f"{algorithm(config).title({})} reads rewards of steps, which the task has none of: the"
         " lines of problems that are made here are judged (--task arithmetic)",
     )

@@ -150,16 +150,15 @@ class RewardService:
     def _read(self) -> None:
         try:
             while request := self._receive():
-                self._pass_on(pickle.loads(request))
+                order = pickle.loads(request)
+                if order["asynchronous"]:
+                    answer = self._answer_coroutine(order)
+                    asyncio.run_coroutine_threadsafe(answer, self._running())
+                else:
+                    self._plain.put(order)
         except BaseException:  # a process that hears nothing more is of no use
             traceback.print_exc()
         _end()
-
-    def _pass_on(self, request: dict[str, Any]) -> None:
-        if request["asynchronous"]:
-            asyncio.run_coroutine_threadsafe(self._answer_coroutine(request), self._running())
-        else:
-            self._plain.put(request)
 
     def _running(self) -> asyncio.AbstractEventLoop:
         if self._loop is None:

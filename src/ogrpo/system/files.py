@@ -36,12 +36,9 @@ def replacing(path: Path, mode: str = "w") -> Iterator[IO[Any]]:
     Raises:
       OSError: the folder cannot be written, or the disk is full; names the file.
     """
-    with _in_place_of(path) as draft:
-        with draft.open(mode.replace("w", "x"), encoding=None if "b" in mode else "utf-8") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(draft, path)
+    encoding = None if "b" in mode else "utf-8"
+    with replacing_file(path) as draft, draft.open(mode, encoding=encoding) as file:
+        yield file
 
 
 @contextmanager
@@ -53,7 +50,8 @@ def replacing_file(path: Path) -> Iterator[Path]:
     Raises:
       OSError: as `replacing`.
     """
-    with _in_place_of(path) as draft:
+    draft = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
+    try:
         with draft.open("xb") as file:
             mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
         yield draft
@@ -61,14 +59,6 @@ def replacing_file(path: Path) -> Iterator[Path]:
         with draft.open("rb") as file:
             os.fsync(file.fileno())
         os.replace(draft, path)
-
-
-@contextmanager
-def _in_place_of(path: Path) -> Iterator[Path]:
-    """Yields a draft's name beside `path`: renamed without an error, deleted with one."""
-    draft = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
-    try:
-        yield draft
     except BaseException as error:
         with suppress(OSError):
             draft.unlink()

@@ -212,7 +212,9 @@ class Child:
         finally:
             os.close(theirs)
         assert self._process.stdin is not None
-        os.set_blocking(self._process.stdin.fileno(), False)
+        assert self._process.stdout is not None
+        self._requests, self.replies = self._process.stdin, self._process.stdout
+        os.set_blocking(self._requests.fileno(), False)
 
     def send(self, body: bytes, seconds: float) -> None:
         """Write a request; raise TimeoutError if it is not taken within the time."""
@@ -226,8 +228,7 @@ class Child:
             self._sending.release()
 
     def _write(self, data: memoryview, deadline: float) -> None:
-        pipe = self._process.stdin
-        assert pipe is not None
+        pipe = self._requests
         if pipe.closed:
             return
         ready = select.poll()
@@ -245,10 +246,9 @@ class Child:
         return self._read(*LENGTH.unpack(header)) if header else b""
 
     def _read(self, size: int) -> bytes:
-        pipe, data = self._process.stdout, bytearray()
-        assert pipe is not None
+        data = bytearray()
         while len(data) < size:
-            if not (more := pipe.read(size - len(data))):
+            if not (more := self.replies.read(size - len(data))):
                 return b""
             data += more
         return bytes(data)
@@ -273,16 +273,10 @@ class Child:
                 os.close(self._life)
             code = self._process.wait()
         with self._sending:
-            assert self._process.stdin is not None
-            self._process.stdin.close()
+            self._requests.close()
         if self.listener is not None and self.listener is not threading.current_thread():
             self.listener.join(_PATIENCE)  # what left the group may keep its pipe open
         return code
-
-    def close_output(self) -> None:
-        """Close the pipe of replies; the listener does, who alone knows that nobody reads it."""
-        assert self._process.stdout is not None
-        self._process.stdout.close()
 
 
 class _Mail:
@@ -331,4 +325,4 @@ def _listen(child: Child, mail: _Mail) -> None:
         code = child.end()
         ending = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
         mail.end(ending, outside=-code in (signal.SIGKILL, signal.SIGTERM))
-        child.close_output()
+        child.replies.close()  # nobody else knows that nobody reads it

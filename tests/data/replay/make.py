@@ -123,7 +123,7 @@ def expected(numbers) -> list[tuple]:
 def held_by(buffer: ReplayBuffer) -> list[tuple]:
     """Everything in the buffer, oldest first, without using it up."""
     ids = buffer._table.all_live()
-    return contents(buffer._memory.read(ids).columns) if len(ids) else []
+    return contents(buffer._table.read(ids).columns) if len(ids) else []
 
 
 def made(folder: Path | None, numbers=(), limits=BufferLimits(), **options: Any) -> ReplayBuffer:  # noqa: B008

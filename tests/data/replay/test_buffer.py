@@ -15,7 +15,6 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from ogrpo.data.batching import pad_groups
 from ogrpo.data.replay import (
     BufferLimits,
     Experience,
@@ -26,23 +25,17 @@ from ogrpo.data.replay import (
     TooFewGroups,
     advantage,
     novelty,
-    pack,
     product,
     recency,
     uniform,
 )
 from tests.data.replay.make import (
     LAYOUT,
-    all_facts,
-    check_same,
     contents,
-    expected,
     experience,
     facts,
-    held_by,
     made,
     reopened,
-    versioned,
 )
 
 mixed = product(
@@ -52,13 +45,10 @@ mixed = product(
 )
 SAMPLERS = {
     "fifo": Fifo,
-    "uniform": partial(uniform, replace=False),
-    "uniform-replace": partial(uniform, replace=True),
-    "prioritised": partial(Prioritised, weight=mixed, replace=False),
-    "stratified": partial(Stratified, replace=False),
-    "stratified-replace": partial(Stratified, replace=True),
+    "uniform": uniform,
+    "prioritised": partial(Prioritised, weight=mixed),
+    "stratified": Stratified,
 }
-WITH_REPLACEMENT = ("uniform-replace", "stratified-replace")
 
 
 @dataclass
@@ -92,7 +82,6 @@ class AgainstAList(RuleBasedStateMachine):
         refuse=st.booleans(),
     )
     def start(self, name, groups, n_bytes, staleness, uses, segment_groups, refuse):
-        uses = None if name in WITH_REPLACEMENT else uses
         self.limits = BufferLimits(groups=groups, bytes=n_bytes, staleness=staleness, uses=uses)
         self.sampler, self.refuse = SAMPLERS[name], refuse
         self.segment_groups = segment_groups
@@ -183,7 +172,7 @@ class AgainstAList(RuleBasedStateMachine):
     @rule(count=st.integers(1, 8))
     def sample(self, count):
         self.seed += 1
-        if len(self.held) < count and (not self.buffer._sampler.replace or not self.held):
+        if len(self.held) < count:
             with pytest.raises(TooFewGroups, match=f"{count} groups asked for"):
                 self.buffer.sample(count, seed=self.seed)
             return
@@ -194,8 +183,7 @@ class AgainstAList(RuleBasedStateMachine):
         assert draw.uses.tolist() == [one.uses for one in drawn]
         assert draw.staleness.tolist() == [self.version - one.oldest for one in drawn]
         assert draw.problems.tolist() == [one.experience.problem for one in drawn]
-        if not self.buffer._sampler.replace:
-            assert len(set(draw.ids.tolist())) == count
+        assert len(set(draw.ids.tolist())) == count
         for one in drawn:
             one.uses += 1
         self.counts["drawn"] += count
@@ -249,51 +237,24 @@ COUNTED = ("inserted", "refused", "evicted", "drawn")
 AgainstAList.TestCase.settings = settings(
     max_examples=60, stateful_step_count=25, deadline=None, derandomize=True
 )
-TestAgainstAList = AgainstAList.TestCase
 
 
-def test_a_draw_outlives_its_groups():
-    buffer = made(None, range(3), BufferLimits(groups=3))
-    draw = buffer.sample(3, seed=0)
-    buffer.insert(versioned(range(3, 6)))
-    assert contents(draw.columns) == expected(range(3))
-    assert held_by(buffer) == expected(range(3, 6))
+@pytest.mark.parametrize("size", [1, 3])
+def test_groups_without_a_success_are_refused_at_any_size(size):
+    layout = replace(LAYOUT, group_size=size)
+    buffer = ReplayBuffer(layout, BufferLimits(), Fifo, refuse_failures=True)
 
+    def judged(number, *rewards):
+        group = experience(number).group
+        group = replace(group, completions=(group.completions * size)[:size])
+        return Experience(group, np.array(rewards, np.float32), number)
 
-def test_evicted_groups_leave_no_token_in_memory():
-    """Whatever leaves in whatever order, what is allocated is what is held and the ring."""
-    buffer = ReplayBuffer(LAYOUT, BufferLimits(uses=1), SAMPLERS["uniform"])
-    buffer.insert(versioned(range(200)))
-    gone: set[int] = set()
-    for seed in range(19):
-        gone |= set(buffer.sample(10, seed=seed).ids.tolist())
-        assert held_by(buffer) == expected(n for n in range(200) if n not in gone)
-        rows = buffer._table.rows
-        assert sum(array is None for array in rows.tokens[:200]) == len(gone)
-    assert len(gone) == 190
-    figures = buffer.statistics()
-    assert figures["bytes/allocated"] == figures["bytes"] + 246 * buffer._table.row_bytes
-
-
-def test_a_buffer_of_one_batch_hands_each_batch_through_unchanged():
-    buffer = made(None, (), BufferLimits(groups=4))
-    for step in range(5):
-        fresh = versioned(range(10 * step, 10 * step + 4))
-        buffer.insert(fresh)
-        draw = buffer.sample(4, seed=step)
-        assert contents(draw.columns) == all_facts(fresh)
-        assert draw.uses.tolist() == [0] * 4
-        rewards = np.stack([one.rewards for one in fresh])
-        batch = pad_groups([one.group for one in fresh], 5, 6, rewards=rewards)
-        check_same(draw.batch(5, 6), batch)
-        np.testing.assert_array_equal(draw.rewards, rewards)
-
-
-def test_one_bad_group_leaves_the_buffer_as_it_was():
-    buffer = made(None)
-    with pytest.raises(ValueError, match="problems go down to -1"):
-        buffer.insert([experience(0), replace(experience(1), problem=-1)])
-    assert len(buffer) == buffer.nbytes == 0
+    nothing, nan = [0.0] * (size - 1), float("nan")
+    firsts = (0.0, 1.0, -2.0, nan, 0.5)
+    receipt = buffer.insert([judged(n, first, *nothing) for n, first in enumerate(firsts)])
+    assert receipt.ids.tolist() == [-1, 0, -1, -1, 1]
+    assert receipt.refused == {"failures": 3}
+    assert buffer.statistics()["refused/failures"] == 3
 
 
 @pytest.mark.parametrize(
@@ -301,10 +262,6 @@ def test_one_bad_group_leaves_the_buffer_as_it_was():
     [
         (lambda: BufferLimits(groups=0), "limit on groups is 0"),
         (lambda: BufferLimits(staleness=-1), "limit on staleness is -1"),
-        (
-            lambda: ReplayBuffer(LAYOUT, BufferLimits(uses=1), SAMPLERS["uniform-replace"]),
-            "1 uses and",
-        ),
         (lambda: made(None, segment_groups=0), "segment_groups is 0"),
         (lambda: made(None).sample(0, seed=0), "count is 0"),
         (lambda: made(None).sample(1, seed=0), "0 can be drawn"),
@@ -324,9 +281,3 @@ def test_memory_only_saves_its_state_only_while_empty():
     again = reopened(None, buffer.state(), BufferLimits(uses=1))
     assert again.insert([experience(2)]).ids.tolist() == [2]
     assert again.statistics()["inserted"] == 3
-
-
-def test_columns_go_in_as_objects_do():
-    buffer = made(None)
-    buffer.insert_columns(pack(versioned(range(4)), LAYOUT))
-    assert held_by(buffer) == expected(range(4))

@@ -7,13 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ogrpo.data.batching import pad_groups
-from ogrpo.data.replay import Experience, Layout, pack, pack_batch
-from ogrpo.data.replay.columns import join, keep, no_stretches, pad, to_mask, to_stretches
+from ogrpo.data.replay import Experience, Layout, pack
+from ogrpo.data.replay.columns import join, keep, pad, to_mask, to_stretches
 from ogrpo.protocol import Completion, Group
 from tests.data.replay.make import (
     LAYOUT,
     G,
-    all_facts,
     check_same,
     contents,
     expected,
@@ -47,35 +46,6 @@ def test_padding_is_that_of_pad_groups(numbers, pad_id):
     rewards = np.stack([one.rewards for one in groups])
     batch = pad_groups([one.group for one in groups], 5, 6, rewards=rewards, pad_id=pad_id)
     check_same(pad(pack(groups, LAYOUT), 5, 6, pad_id=pad_id), batch)
-
-
-def test_a_padded_batch_packs_to_the_same_columns():
-    groups = [experience(n) for n in (1, 2, 4, 5)]  # without version spans, which a batch lacks
-    columns = pack(groups, LAYOUT)
-    rest = {n: getattr(columns, n) for n in ("problems", "temperatures", "finish_reasons")}
-    rewards = np.stack([one.rewards for one in groups])
-    batch = pad_groups([one.group for one in groups], 5, 6, rewards=rewards)
-    assert contents(pack_batch(batch, LAYOUT, **rest)) == all_facts(groups)
-    with pytest.raises(ValueError, match=r"problems is \(3,\); give \(4,\)"):
-        pack_batch(batch, LAYOUT, **rest | {"problems": np.zeros(3, np.int64)})
-
-
-@pytest.mark.parametrize(
-    ("vocab_size", "dtype"),
-    [(256, np.uint8), (257, np.uint16), (65536, np.uint16), (65537, np.uint32)],
-)
-def test_ids_are_kept_in_the_narrowest_integer(vocab_size, dtype):
-    assert Layout(group_size=1, vocab_size=vocab_size).id_dtype == dtype
-
-
-def test_float16_rounds_by_at_most_half_a_unit_in_the_last_place():
-    groups = [experience(n) for n in range(30)]
-    exact = pack(groups, LAYOUT).log_probs.astype(np.float64)
-    rounded = pack(groups, replace(LAYOUT, log_prob_dtype=np.float16)).log_probs
-    assert rounded.dtype == np.float16
-    error = np.abs(rounded.astype(np.float64) - exact)
-    assert (error <= 2.0**-11 * np.abs(exact) + 2.0**-25).all()
-    assert error.max() > 0
 
 
 def one_token(token=1, log_prob=0.0, version=0) -> Completion:
@@ -136,11 +106,3 @@ def test_every_loss_mask_comes_back_from_its_stretches():
             padded = to_mask(tokens, stretches)
             assert (padded[tokens] == mask).all()
             assert not padded[~tokens].any()
-
-
-def test_stretches_are_as_long_as_they_can_be_and_none_where_all_carry_loss():
-    mask = np.array([1, 0, 0, 1, 0, 0, 0, 0, 1], bool)
-    stretches = to_stretches(mask, np.array([[6, 0, 3]], np.int32))
-    np.testing.assert_array_equal(stretches, [[0, 0, 1, 3], [0, 0, 4, 6], [0, 2, 0, 2]])
-    assert to_stretches(np.ones(7, bool), np.array([[3, 4]], np.int32)).shape == (0, 4)
-    assert no_stretches().shape == (0, 4)

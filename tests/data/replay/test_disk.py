@@ -118,25 +118,6 @@ def test_a_power_cut_at_any_moment_loses_nothing_that_was_acknowledged(tmp_path,
     assert moment == 2 + 3 * 4  # the names of two folders, and three calls for each segment
 
 
-def test_a_segment_is_synchronised_then_named_then_its_name_is(tmp_path, monkeypatch):
-    order = []
-    sync, replace = os.fsync, os.replace
-
-    def fsynced(handle):
-        order.append("folder" if stat.S_ISDIR(os.fstat(handle).st_mode) else "file")
-        sync(handle)
-
-    def replaced(source, target):
-        order.append("name")
-        replace(source, target)
-
-    buffer = made(tmp_path, [0])
-    monkeypatch.setattr(os, "fsync", fsynced)
-    monkeypatch.setattr(os, "replace", replaced)
-    buffer.flush()
-    assert order == ["file", "name", "folder"]
-
-
 FULL = """
 import resource, signal, sys
 from pathlib import Path

@@ -16,7 +16,6 @@ from scipy import stats
 
 from ogrpo.data.replay import (
     BufferLimits,
-    Features,
     Fifo,
     Prioritised,
     ReplayBuffer,
@@ -101,27 +100,20 @@ def numbered(count=5):
     return [experience(n) for n in range(count)]
 
 
-def test_uniform_with_and_without_replacement():
-    drawn = tally(buffer_of(partial(uniform, replace=False), numbered(4)), 2)
+def test_uniform_draws_every_group_alike():
+    drawn = tally(buffer_of(uniform, numbered(4)), 2)
     assert_drawn_as(drawn, successive([1, 1, 1, 1], 2))
-    drawn = tally(buffer_of(partial(uniform, replace=True), numbered(4)), 2)
-    assert_drawn_as(drawn, {(a, b): 1 / 16 for a in range(4) for b in range(4)})
 
 
-def test_prioritised_with_and_without_replacement():
-    drawn = tally(buffer_of(partial(Prioritised, weight=by_problem, replace=False), numbered()), 3)
+def test_prioritised_draws_one_after_another_by_weight():
+    drawn = tally(buffer_of(partial(Prioritised, weight=by_problem), numbered()), 3)
     assert_drawn_as(drawn, successive(WEIGHTS, 3))
-    drawn = tally(buffer_of(partial(Prioritised, weight=by_problem, replace=True), numbered()), 2)
-    p = np.array(WEIGHTS) / sum(WEIGHTS)
-    assert_drawn_as(drawn, {(a, b): p[a] * p[b] for a in range(5) for b in range(5)})
 
 
 def test_weights_follow_evictions_uses_and_versions():
     """Every change that a weight depends on, then the distribution that follows from the formula."""
     weight = product(partial(recency, half_life=1.0), partial(novelty, exponent=1.0))
-    buffer = ReplayBuffer(
-        LAYOUT, BufferLimits(groups=5), partial(Prioritised, weight=weight, replace=False)
-    )
+    buffer = ReplayBuffer(LAYOUT, BufferLimits(groups=5), partial(Prioritised, weight=weight))
     buffer.insert([experience(n, version=0) for n in range(4)])
     buffer.sample(4, seed=0)
     buffer.insert([experience(n, version=1) for n in range(4, 7)])
@@ -143,7 +135,7 @@ def test_stratified_spreads_over_prompts():
     problems = [0, 1, 1, 2, 2, 2]
     sizes = Counter(problems)
     groups = [experience(n, problem=p) for n, p in enumerate(problems)]
-    buffer = buffer_of(partial(Stratified, replace=False), groups)
+    buffer = buffer_of(Stratified, groups)
     pairs = {
         (a, b): 1 / (6 * sizes[problems[a]] * sizes[problems[b]])
         for a, b in permutations(range(6), 2)
@@ -163,16 +155,6 @@ def test_stratified_spreads_over_prompts():
         assert len(set(outcome)) == 4
     everything = buffer.sample(6, seed=0).ids.tolist()
     assert sorted(everything) == list(range(6))
-
-
-def test_stratified_with_replacement_keeps_every_prompt_in_every_round():
-    groups = [experience(n, problem=p) for n, p in enumerate([0, 1, 1])]
-    buffer = buffer_of(partial(Stratified, replace=True), groups)
-    p = {0: 1 / 2, 1: 1 / 4, 2: 1 / 4}
-    prompts = [0, 1, 1]
-    pairs = {(a, b): p[a] * p[b] * 2 for a in p for b in p if prompts[a] != prompts[b]}
-    assert_drawn_as(tally(buffer, 2), pairs)
-    assert Counter(prompts[i] for i in buffer.sample(8, seed=0).ids) == {0: 4, 1: 4}
 
 
 @pytest.mark.parametrize(
@@ -199,20 +181,9 @@ def test_weights_are_their_formulas(weight, expected):
     np.testing.assert_allclose(weight(table.features(table.all_live())), expected)
 
 
-def test_positives_of_a_larger_group():
-    """One of four right: 0.75 above the mean; three of four: 0.25."""
-    rewards = np.array([[1, 0, 0, 0], [1, 1, 1, 0], [0, 0, 0, 0]], np.float64)
-    above = rewards - rewards.mean(axis=1, keepdims=True)
-    none = np.zeros(3, np.int64)
-    features = Features(none, none, np.abs(above).mean(axis=1), above.max(axis=1), none)
-    np.testing.assert_allclose(positives(features), [0.75, 0.25, 0])
-    halves = np.maximum(above, 0).mean(axis=1)
-    np.testing.assert_allclose(advantage(features, exponent=1.0, floor=0.0), 2 * halves)
-
-
 def test_weight_zero_is_never_drawn_and_said():
     flat = [experience(n, rewards=(1, 1)) for n in range(3)]
-    sampler = partial(Prioritised, weight=positives, replace=False)
+    sampler = partial(Prioritised, weight=positives)
     buffer = buffer_of(sampler, [*flat, experience(3, rewards=(0, 1))])
     for seed in range(20):
         assert buffer.sample(1, seed=seed).ids.tolist() == [3]
@@ -220,23 +191,13 @@ def test_weight_zero_is_never_drawn_and_said():
         with pytest.raises(TooFewGroups, match=r"1 can be drawn \(groups of weight 0 cannot\)"):
             buffer.sample(count, seed=0)
     assert buffer.sample(1, seed=0).ids.tolist() == [3]
-    nothing = buffer_of(partial(Prioritised, weight=positives, replace=True), flat)
-    with pytest.raises(TooFewGroups, match="0 can be drawn"):
-        nothing.sample(1, seed=0)
-
-
-@pytest.mark.parametrize("bad", [lambda g: -np.ones(len(g.uses)), lambda g: np.full(1, np.nan)])
-def test_a_weight_that_is_no_weight_is_an_error(bad):
-    buffer = ReplayBuffer(LAYOUT, BufferLimits(), partial(Prioritised, weight=bad, replace=False))
-    with pytest.raises(ValueError, match="one finite value >= 0"):
-        buffer.insert(numbered(1))
 
 
 def test_what_was_not_judged_counts_neither_as_a_difference_nor_as_a_success():
     rewards = ((1.0, 0.0), (1.0, np.nan), (np.nan, np.nan))
     groups = [experience(n, rewards=one) for n, one in enumerate(rewards)]
     for weight in (partial(advantage, exponent=1.0, floor=0.0), positives):
-        buffer = buffer_of(partial(Prioritised, weight=weight, replace=False), groups)
+        buffer = buffer_of(partial(Prioritised, weight=weight), groups)
         with pytest.raises(TooFewGroups, match="1 can be drawn"):
             buffer.sample(2, seed=0)
         assert buffer.sample(1, seed=0).ids.tolist() == [0]
@@ -266,32 +227,3 @@ def test_finds_what_the_running_sum_finds(start, changes):
     np.testing.assert_array_equal(tree.find(targets), naive(values, targets))
     assert tree.total == values.sum()
     np.testing.assert_array_equal(tree.weights(np.arange(SIZE)), values)
-
-
-@given(st.permutations(range(SIZE)), st.integers(0, 2**31))
-def test_the_order_of_setting_leaves_no_trace(order, seed):
-    values = np.random.default_rng(seed).exponential(size=SIZE)
-    one, other = SumTree(SIZE), SumTree(SIZE)
-    one.set(np.arange(SIZE), values)
-    for place in order:
-        other.set(np.array([place]), values[[place]])
-    assert one.total == other.total
-    targets = np.linspace(0, one.total, 99)
-    np.testing.assert_array_equal(one.find(targets), other.find(targets))
-
-
-def test_never_lands_on_weight_zero_even_where_rounding_overshoots():
-    tree = SumTree(8)
-    values = np.array([0, 0.1, 0, 0.2, 0.3, 0, 1e-30, 0])
-    tree.set(np.arange(8), values)
-    over = np.array([0, tree.total, np.nextafter(tree.total, 9), 2 * tree.total])
-    assert (values[tree.find(over)] > 0).all()
-
-
-def test_one_place_and_wrong_sizes():
-    tree = SumTree(1)
-    tree.set(np.array([0]), np.array([2.0]))
-    assert tree.find(np.array([1.5])).tolist() == [0]
-    for size in (0, 3):
-        with pytest.raises(ValueError, match=f"size is {size}"):
-            SumTree(size)

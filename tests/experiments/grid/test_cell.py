@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from experiments.grid.cell import Cell, Watch, changes, check_honest, flat, plain_config
+from experiments.grid.cell import ADDED, Cell, Watch, changes, check_honest, flat, plain_config
 from experiments.grid.variants import Variant, best_variants, cells_of, settings_count
 from ogrpo.config.train import TrainConfig
 from ogrpo.config.update import Knobs
@@ -37,6 +37,20 @@ def test_the_key_is_of_what_decides_the_row_alone():
 def test_a_cell_measured_long_ago_is_found():
     """A new option of the trainer, or another default, belongs in `ADDED` with its old value."""
     assert CELL.key == "8cdfc491d403f939110be89a790b1d1d"
+    default = TrainConfig()
+    groups = {type(part).__name__: part for part in (default, *vars(default).values())}
+    for option, value in ADDED.items():
+        group, name = option.split(".")
+        assert getattr(groups[group], name) == value
+
+
+def test_an_added_option_is_told_from_one_of_the_same_name_in_another_group():
+    @dataclass(frozen=True)
+    class Other:
+        seed: int | None = None
+
+    assert ADDED["WarmStart.seed"] is Other().seed
+    assert plain_config(Other()) == {"seed": None}
 
 
 def test_every_option_of_the_trainer_is_hashed():

@@ -1,8 +1,7 @@
-"""Grids whose processes are killed, interrupted, raise or die; what is left goes on."""
+"""Grids whose processes are killed, raise or die; what is left goes on."""
 
 import json
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -22,11 +21,7 @@ pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[3]
 PATIENCE = 240
-COMMAND = (
-    "import signal; signal.signal(signal.SIGINT, signal.default_int_handler);"
-    "from tests.experiments.grid.small import command; command()"
-)
-"""A shell that runs the tests in its background has interrupts ignored, in what they start too."""
+COMMAND = "from tests.experiments.grid.small import command; command()"
 
 
 def arguments(folder: Path, *options: str) -> list[str]:
@@ -127,21 +122,6 @@ def test_a_killed_grid_takes_its_workers_along_and_what_raises_or_dies_later_fai
     assert "Failed cells" not in (tmp_path / "run" / "report.html").read_text()
     values = [value for value, _ in measured(tmp_path)]
     assert [values.count(n) for n in (1, 2, 105, 130)] == [1] * 4
-
-
-def test_ctrl_c_leaves_finished_cells_and_no_process_and_the_folder_was_one_grids(tmp_path):
-    (tmp_path / "wait-2").touch()
-    process = start(tmp_path, "--numbers", "1", "2", "--jobs", "1")
-    until(lambda: finished(tmp_path) == 1 and len(measured(tmp_path)) == 2, "a cell waits")
-    with pytest.raises(Exception, match=f"run is in use by process {process.pid}"):
-        grid(tmp_path, "--numbers", "1", "--jobs", "1")
-    os.killpg(process.pid, signal.SIGINT)
-    output, _ = process.communicate(timeout=PATIENCE)
-    assert process.returncode == 130
-    assert "the same command goes on" in output
-    assert not any(alive(pid) for _, pid in measured(tmp_path))
-    assert finished(tmp_path) == 1
-    assert not failed(tmp_path)
 
 
 def test_a_process_that_cannot_start_ends_the_grid_and_no_cell_is_blamed(

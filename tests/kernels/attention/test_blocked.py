@@ -20,7 +20,6 @@ from tests.kernels.attention.cases import (
     FULL,
     D,
     G,
-    K,
     N,
     P,
     T,
@@ -154,12 +153,3 @@ def test_what_is_kept_with_products_is_not_computed_again():
         return str(jax.make_jaxpr(function)(weights)).count(" while[")
 
     assert loops(keep_products) < loops(jax.checkpoint_policies.nothing_saveable)
-
-
-def test_shapes_of_one_key_head_and_one_token():
-    rng = np.random.default_rng(8)
-    q = jnp.asarray(rng.normal(size=(2, 1, 1, 3, D)), jnp.float32)
-    k, v = jnp.asarray(rng.normal(size=(2, 2, 5, 1, D)), jnp.float32)
-    segment = [KeySegment(k, v, jnp.asarray([[[5]], [[2]]]))]
-    np.testing.assert_allclose(blocked_attention(q, segment), attend(q, segment), atol=1e-6)
-    assert K > 1

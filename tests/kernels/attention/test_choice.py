@@ -1,15 +1,14 @@
 """Which attention runs: by name, by the number of keys, through the decoder in each layout."""
 
 from functools import partial
-from typing import Any, get_args, get_type_hints
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from ogrpo.config.update import Kernels
-from ogrpo.kernels.attention import LEAST_KEYS, NAMES, describe, kernel
+from ogrpo.kernels.attention import LEAST_KEYS, describe, kernel
 from ogrpo.kernels.attention.blocked import blocked_attention, tile_for
 from ogrpo.policy import completion_log_probs_and_entropy
 from ogrpo.policy.attention import KeySegment, attend, causal
@@ -33,19 +32,6 @@ def test_auto_goes_by_the_keys():
     assert [calls_blocks("auto", keys) for keys in (LEAST_KEYS - 1, LEAST_KEYS)] == [False, True]
     assert not calls_blocks("plain", LEAST_KEYS)
     assert calls_blocks("blocked", 1)
-
-
-def test_plain_is_the_policys_own():
-    assert kernel("plain") is attend
-
-
-def test_the_command_line_offers_every_kernel():
-    assert get_args(get_type_hints(Kernels)["attention"]) == NAMES
-
-
-def test_an_unknown_name_is_answered_with_the_known():
-    with pytest.raises(ValueError, match=r"'cudnn': choose auto, plain, blocked; .*any device"):
-        describe("cudnn", "gpu")
 
 
 def test_a_run_is_told_what_no_one_has_measured():

@@ -22,15 +22,6 @@ def test_auto_goes_by_the_vocabulary(vocab_size, name):
     assert choose("auto", vocab_size) == name
 
 
-def test_a_name_is_taken_at_its_word():
-    assert [choose(name, 64) for name in ("reference", "chunked")] == ["reference", "chunked"]
-
-
-def test_an_unknown_name_is_answered_with_the_known():
-    with pytest.raises(ValueError, match=r"'chunky': choose auto, reference, chunked, pallas"):
-        choose("chunky", 64)
-
-
 def test_pallas_is_refused_without_its_gpu():
     with pytest.raises(ValueError, match=r"need an NVIDIA GPU.*choose chunked"):
         choose("pallas", 64)

@@ -7,8 +7,10 @@ is replaced, by one that returns the log-probs at hand.
 
 import ast
 import inspect
+import re
 import tempfile
 import warnings
+from pathlib import Path
 from types import SimpleNamespace
 
 import jax
@@ -37,14 +39,16 @@ def trl():
 
 
 def tensors():
-    """new, old (the trainer's own), sampling (the engine's), ref [P, G, T]; rewards [P, G]."""
+    """new, old (the trainer's own), sampling (the engine's), ref, H [P, G, T]; rewards [P, G]."""
     rng = np.random.default_rng(5)
     old = -rng.uniform(0.3, 2.5, (PROMPTS, G, T))
     new, ref, sampling = (old + rng.normal(0, 0.8, old.shape) for _ in range(3))
     mask = np.arange(T) < rng.integers(2, T + 1, (PROMPTS, G, 1))
     mask[0, 0] = True
     rewards = np.array([[1.0, 0.0, 0.5, 0.0], [0.25, 0.75, 1.0, 1.0]])
-    return SimpleNamespace(new=new, old=old, ref=ref, sampling=sampling, mask=mask, rewards=rewards)
+    entropy = rng.uniform(0, 2, old.shape)
+    others = {"H": entropy, "mask": mask, "rewards": rewards}
+    return SimpleNamespace(new=new, old=old, ref=ref, sampling=sampling, **others)
 
 
 def build(trl, t, options):
@@ -55,10 +59,11 @@ def build(trl, t, options):
     later = {name: options.get(name, value) for name, value in later.items()}
     rest = {name: value for name, value in options.items() if name not in later}
     lengths = t.mask.sum(-1).ravel()
+    drew = t.old if "off_policy_mask_threshold" in options else t.sampling
 
     def rollout(prompts, trainer):
         ids = [[2] * n for n in lengths]
-        log_probs = [list(x[:n]) for x, n in zip(t.sampling.reshape(-1, T), lengths, strict=True)]
+        log_probs = [list(x[:n]) for x, n in zip(drew.reshape(-1, T), lengths, strict=True)]
         return {"prompt_ids": [[3]] * len(prompts), "completion_ids": ids, "logprobs": log_probs}
 
     config = trl.config(
@@ -94,7 +99,7 @@ def theirs(trl, t, options):
 
     def forward(model, *_, **__):
         now = new if torch.is_grad_enabled() else stale["ref" if model == "ref" else "old"]
-        return now, torch.zeros_like(now), None
+        return now, torch.tensor(t.H.reshape(-1, T)), None
 
     torch.set_default_dtype(torch.float64)
     try:
@@ -117,6 +122,7 @@ def ours(t, title, options):
     engine = t.sampling if "vllm_importance_sampling_mode" in options else t.old
     fields = [jnp.asarray(x) for x in (engine, t.old, t.ref)]
     batch = TokenBatch(jnp.zeros(t.new.shape), jnp.asarray(t.mask), *fields)
+    batch = batch._replace(entropy=jnp.asarray(t.H))
     rewards = jnp.asarray(t.rewards)
 
     def loss(new):
@@ -154,3 +160,14 @@ def test_every_name_that_trl_knows_is_in_the_table(trl, option):
     named = {row.options[option] for row in TRL if option in row.options}
     assert named == told(trl.module, option)
     assert len(named) > 1
+
+
+def test_every_argument_of_grpo_config_has_an_option_or_none():
+    text = (Path(__file__).parents[3] / "docs/from_trl.md").read_text()
+    table = text.split("### GRPOConfig")[1].split("\n### ")[0]
+    named = re.findall(r"^\| `(\w+)` \| ", table, re.M)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        from trl import GRPOConfig
+    assert len(named) == len(set(named))
+    assert set(named) == set(vars(GRPOConfig)["__annotations__"])

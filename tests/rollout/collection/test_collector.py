@@ -2,15 +2,12 @@
 
 import logging
 import random
-import signal
 import threading
 import time
-from dataclasses import replace
 
-import numpy as np
 import pytest
 
-from ogrpo.rollout.collection import CollectionError, Rewarded
+from ogrpo.rollout.collection import CollectionError
 from tests.rollout.collection.scripted import (
     LONG,
     SAMPLING,
@@ -67,29 +64,6 @@ def test_without_a_lead_the_engine_sees_the_calls_of_a_loop_that_calls_it_itself
         ]
 
 
-def test_the_next_batch_is_drawn_while_the_trainer_has_the_first():
-    drawing = threading.Event()
-    engine = Scripted(lambda engine, prompts, seed: drawing.set() if seed == 1001 else None)
-    with collector(engine, lead=1) as chosen:
-        turn(chosen, 0)
-        wait(drawing)
-        assert told(turn(chosen, 1)) == [(10, 0, 1001), (11, 0, 1001), (12, 0, 1001)]
-
-
-@pytest.mark.parametrize("lead", [0, 1, 3])
-def test_nothing_is_asked_for_beyond_the_lead_or_the_end_of_the_run(lead):
-    asked = []
-
-    def ask(step):
-        asked.append(step)
-        return request_at(step)
-
-    with collector(Scripted(), 6, ask=ask, lead=lead) as chosen:
-        for step in range(6):
-            turn(chosen, step)
-            assert asked == list(range(min(step + lead, 5) + 1))
-
-
 def drawn_calls(engine):
     """The log up to the last `generate`: pushes behind it may be cut off by the end of the run."""
     last = max(n for n, call in enumerate(engine.log) if call[0] == "generate")
@@ -118,31 +92,7 @@ def test_with_several_workers_the_groups_do_not_depend_on_timing_or_on_their_num
     assert all(batches(workers, seed) == alone for workers in (2, 3) for seed in (1, 2))
 
 
-def test_weights_need_not_wait_for_calls_under_way_when_unordered():
-    # Only a push that overtakes the call of step 1 lets it end.
-    engine = Scripted(lambda engine, prompts, seed: seed == 1001 and wait(engine.event(1)))
-    batches = run(engine, 3, lead=1, workers=2, ordered=False, max_staleness=1)
-    assert [{version for _, version, _ in told(t)} for t in batches] == [{0}, {0}, {1}]
-
-
 # --- whole batches ---------------------------------------------------------------------------
-
-
-def test_slow_prompts_are_handed_out_as_often_as_fast_ones():
-    gates = {step: threading.Event() for step in range(6)}
-
-    def script(engine, prompts, seed):
-        step, place = divmod(int(prompts[0][0]), 10)
-        if place == 0:  # the long prompt of each batch ends after all others of it
-            wait(gates[step])
-        elif engine.calls[(10 * step + 1,)] and engine.calls[(10 * step + 2,)]:
-            gates[step].set()
-
-    limits = {"workers": 2, "prompts_per_call": 1, "lead": 1}
-    batches = run(Scripted(script), 6, **limits)
-    handed = [problem for t in batches for problem, _, _ in told(t)]
-    assert handed == [problem for step in range(6) for problem in request_at(step).problems]
-    assert [int(g.prompt_ids[0]) for t in batches for g in t.groups] == handed
 
 
 # --- failures --------------------------------------------------------------------------------
@@ -200,19 +150,6 @@ def test_what_does_not_pass_reaches_the_trainer_with_its_cause(message):
     assert engine.calls == {(0, 1, 2): calls}
 
 
-def test_batches_drawn_before_a_failure_are_still_handed_out():
-    def script(engine, prompts, seed):
-        if seed == 1002:
-            raise ValueError("a prompt that does not fit")
-
-    with collector(Scripted(script), lead=2) as chosen:
-        for step in range(2):
-            turn(chosen, step)
-        with pytest.raises(CollectionError, match="does not fit") as caught:
-            turn(chosen, 2)
-    assert isinstance(caught.value.__cause__, ValueError)
-
-
 def test_a_push_that_fails_reaches_the_trainer_at_the_batch_that_needs_it():
     class Refusing(Scripted):
         def publish(self, params, version):
@@ -242,27 +179,6 @@ def test_a_group_that_is_short_of_completions_is_drawn_again_alone_and_with_anot
         assert middle[2] != 1000
         assert chosen.metrics()["collect/retried/incomplete"] == 1
     assert engine.calls == {(0, 1, 2): 1, (1,): 1}
-
-
-def test_one_completion_that_is_too_old_is_enough_to_discard_its_group():
-    def answer(engine, groups):
-        if engine.calls[(10, 11, 12)] != 1 or len(groups) != 3:
-            return groups
-        fresh = groups[1].completions[0]
-        return [
-            groups[0],
-            replace(groups[1], completions=(fresh, replace(fresh, policy_version=0))),
-            *groups[2:],
-        ]
-
-    engine = Scripted(answer=answer)
-    with collector(engine, 2, max_staleness=0) as chosen:
-        for step in range(2):
-            turn(chosen, step)
-        metrics = chosen.metrics()
-    assert metrics["collect/retried/stale"] == 1
-    assert metrics["collect/staleness/count/0"] == 2 * 3 * 2
-    assert engine.calls[(11,)] == 1
 
 
 # --- ends ------------------------------------------------------------------------------------
@@ -301,17 +217,6 @@ def test_closing_while_the_trainer_waits_wakes_it():
             use()
 
 
-def test_closing_waits_for_a_call_under_way_and_begins_no_other():
-    engine, begun, released = blocked()
-    with collector(engine, lead=3) as chosen:
-        chosen.publish("weights", 0)
-        chosen.request(3)
-        wait(begun)
-        threading.Timer(0.01, released.set).start()
-    assert not alive()
-    assert len(engine.calls) == 1
-
-
 def test_a_call_that_never_ends_does_not_keep_the_run_from_ending(caplog):
     engine, begun, released = blocked()
     with caplog.at_level(logging.WARNING), collector(engine, grace=0.0) as chosen:
@@ -322,113 +227,10 @@ def test_a_call_that_never_ends_does_not_keep_the_run_from_ending(caplog):
     released.set()
 
 
-@pytest.fixture
-def interruptible():
-    """Ctrl-C as a terminal has it: a suite started in the background inherits a deaf one."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
-
-
-@pytest.mark.usefixtures("interruptible")
-def test_an_interrupt_while_the_trainer_waits_ends_the_run():
-    released = threading.Event()
-
-    def script(engine, prompts, seed):
-        signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
-        wait(released)
-
-    chosen = collector(Scripted(script), grace=0.0)
-    with pytest.raises(KeyboardInterrupt), chosen:
-        turn(chosen, 0)
-    released.set()
-
-
-def test_an_error_of_the_trainer_ends_the_threads():
-    chosen = collector(Scripted(), lead=3)
-    with pytest.raises(ZeroDivisionError), chosen:
-        turn(chosen, 0) and 1 / 0
-    assert not alive()
-
-
 # --- misuse ----------------------------------------------------------------------------------
 
 
-def test_misuse_is_refused():
-    with collector(Scripted(), range(2, 4), max_staleness=1) as chosen:
-        with pytest.raises(RuntimeError, match="before publish"):
-            chosen.take(2)
-        chosen.publish("weights", 0)
-        with pytest.raises(ValueError, match=r"step 2 is 0, older than max_staleness 1"):
-            chosen.take(2)
-        chosen.publish("weights", 2)
-        with pytest.raises(ValueError, match="version 1 after version 2"):
-            chosen.publish("weights", 1)
-        for wrong in (0, 3):
-            with pytest.raises(ValueError, match="next step is 2"):
-                chosen.take(wrong)
-        for step in (2, 3):
-            chosen.take(step)
-        with pytest.raises(ValueError, match="next step is 4"):
-            chosen.take(4)
-
-
-def test_a_request_needs_one_prompt_a_problem():
-    with pytest.raises(ValueError, match="2 problems with 1 prompts"):
-        type(request_at(0))(0, [1, 2], [np.array([1], np.int32)], 0)
-
-
 # --- statistics and resuming -----------------------------------------------------------------
-
-
-def test_the_time_of_each_side_adds_up():
-    now = [0.0]
-
-    def script(engine, prompts, seed):
-        now[0] += 2.0
-
-    with collector(Scripted(script), clock=lambda: now[0]) as chosen:
-        for step in range(4):
-            turn(chosen, step)
-            now[0] += 3.0
-        found = chosen.metrics()
-    expected = {
-        "seconds/trainer/waiting": 8,
-        "seconds/workers/waiting": 12,
-        "seconds/workers/generating": 8,
-        "seconds/workers/publishing": 0,
-        "seconds/workers/judging": 0,
-        "idle/trainer": 0.4,
-        "idle/workers": 0.6,
-        "tokens/s": 4 * 3 * 2 * 3 / 20,
-        "tokens/busy_s": 4 * 3 * 2 * 3 / 8,
-        "staleness/count/0": 24,
-        "staleness/mean": 0,
-        "staleness/max": 0,
-        "retried/failed": 0,
-        "retried/incomplete": 0,
-        "retried/refused": 0,
-        "retried/stale": 0,
-        "ahead": 0,
-    }
-    named = {f"collect/{name}": value for name, value in expected.items()}
-    assert found == pytest.approx({**named, "rollout/refused": 0})
-
-
-def test_staleness_is_counted_by_completion():
-    with collector(Scripted(), 4, lead=1) as chosen:
-        for step in range(4):
-            turn(chosen, step, v=2)
-        found = chosen.metrics()
-    # Batches 0 to 3 were asked for under versions 0, 0, 0, 2.
-    counts = {name: n for name, n in found.items() if "staleness/" in name}
-    assert counts == {
-        "collect/staleness/count/0": 6,
-        "collect/staleness/count/1": 12,
-        "collect/staleness/count/2": 6,
-        "collect/staleness/mean": 1.0,
-        "collect/staleness/max": 2,
-    }
 
 
 @pytest.mark.parametrize("bound", [None, 2])
@@ -468,19 +270,6 @@ def test_groups_are_judged_while_others_are_sampled():
 
     with collector(Scripted(script), reward_fn=reward_fn, prompts_per_call=1) as chosen:
         assert told(turn(chosen, 0)) == told(run(Scripted(), 1, prompts_per_call=1)[0])
-
-
-def test_several_judges_work_at_once_and_each_group_gets_its_own_rewards():
-    together = threading.Barrier(3)
-
-    def reward_fn(request, places, groups):
-        together.wait(LONG)
-        (place,) = places
-        return [Rewarded(g, np.full(len(g.completions), place, np.float32)) for g in groups]
-
-    with collector(Scripted(), reward_fn=reward_fn, prompts_per_call=1, judges=3) as chosen:
-        taken = turn(chosen, 0)
-    assert [each.rewards.tolist() for each in taken.rewarded] == [[0, 0], [1, 1], [2, 2]]
 
 
 def test_the_engine_is_the_callers_alone_while_it_asks_for_it():

@@ -1,16 +1,14 @@
-"""In-repo servers over tiny policies, which can be killed, restarted and made to lie."""
+"""In-repo servers over tiny policies, which can be made to lie."""
 
 import dataclasses
-import socket
 import threading
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from functools import partial
 
 import numpy as np
 import pytest
 
-from ogrpo.rollout.endpoint import UNPUSHED, Endpoint, Service
-from ogrpo.rollout.extension import ogrpo_releases as releases
+from ogrpo.rollout.endpoint import Endpoint, Service
 from ogrpo.serving.bridge import embedded_model
 from tests.rollout.vllm import world
 
@@ -31,11 +29,15 @@ class RawService(Service):
         start = len(group.prompt_ids) - 1
         scores = self.model.score_fn(self.params, rows)
         drawn = zip(group.completions, scores, strict=True)
-        raw = [dataclasses.replace(c, log_probs=row[start:]) for c, row in drawn]
+        raw = [
+            dataclasses.replace(
+                c,
+                log_probs=row[start:],
+                top_log_probs=None if c.top_log_probs is None else c.top_log_probs * c.temperature,
+            )
+            for c, row in drawn
+        ]
         return dataclasses.replace(group, completions=tuple(raw))
-
-    def _top(self, prompt, body):
-        return super()._top(prompt, {**body, "temperature": 1.0})
 
 
 class Farm:
@@ -50,14 +52,6 @@ class Farm:
         model, params = self._model(tied)
         kind = kind or (RawService if raw_log_probs else Service)
         endpoint = Endpoint(kind(model, params, lora_rank=lora_rank), port=port, **options)
-        endpoint.connections = []
-        accept = endpoint._server.process_request
-
-        def remember(request, address):
-            endpoint.connections.append(request)
-            accept(request, address)
-
-        endpoint._server.process_request = remember
         thread = threading.Thread(target=endpoint.serve_forever, daemon=True)
         thread.start()
         self._stack.callback(thread.join)
@@ -72,27 +66,6 @@ class Farm:
             decode_fn=partial(world.TOKENIZER.decode, skip_special_tokens=False),
             batch_size=4,
         )
-
-    def kill(self, endpoint):
-        """What a client sees when the process dies: the port is closed, connections are cut."""
-        endpoint.close()
-        for connection in endpoint.connections:
-            with suppress(OSError):
-                connection.shutdown(socket.SHUT_RDWR)
-
-    def restart(self, endpoint) -> Endpoint:
-        """Another process on the same port, with the weights it was started from."""
-        self.kill(endpoint)
-        port = int(endpoint.url.rsplit(":", 1)[1])
-        return self.start(port=port, lora_rank=endpoint.service.lora_rank)
-
-    def reset(self, endpoint):
-        """A restart so quick that no connection fails."""
-        service = endpoint.service
-        fresh, params = self._model(True)
-        fresh.engine.publish(params, UNPUSHED)
-        service.place, service.model, service.params = releases.Workplace(), fresh, params
-        service.begin()
 
 
 @pytest.fixture(scope="session")

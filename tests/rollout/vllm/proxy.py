@@ -13,8 +13,8 @@ import json
 import socket
 import threading
 from collections import Counter
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, NamedTuple
@@ -103,12 +103,6 @@ def undelivered(_: Exchange) -> None:
     raise Cut
 
 
-def unanswered(exchange: Exchange) -> None:
-    """The request is carried out, the answer lost."""
-    exchange.deliver()
-    raise Cut
-
-
 def cut(exchange: Exchange) -> None:
     """The connection ends in the middle of the body."""
     reply = exchange.deliver()
@@ -124,26 +118,10 @@ def held(exchange: Exchange) -> None:
     exchange.answer(reply)
 
 
-def drip(exchange: Exchange) -> None:
-    """A byte every 50 ms, until it is let go: no single read is slow."""
-    spoilt = exchange.spoilt
-    for byte in exchange.deliver().raw:
-        exchange.send(bytes([byte]))
-        spoilt.met.set()
-        if spoilt.released.wait(0.05):
-            raise Cut
-    spoilt.whole += 1
-
-
 def status(code: int) -> Fault:
     """Somebody in between answers with an error."""
     body = json.dumps({"error": {"message": "somebody is in between"}}).encode()
     return lambda exchange: exchange.answer(Reply(code, "application/json", body))
-
-
-def says(text: str) -> Fault:
-    """The request is not delivered, and this is answered under 200."""
-    return lambda exchange: exchange.answer(Reply(200, "application/json", text.encode()))
 
 
 def rewritten(change: Callable[[bytes], bytes]) -> Fault:
@@ -262,3 +240,26 @@ def _handler(proxy: Proxy) -> type[BaseHTTPRequestHandler]:
             """Nothing."""
 
     return ProxyHandler
+
+
+@contextmanager
+def serving(respond: Callable[[BaseHTTPRequestHandler], None]) -> Iterator[str]:
+    """A server whose answer is `respond(handler)`; its URL."""
+
+    class Stub(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            respond(self)
+
+        do_POST = do_GET
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Stub) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
+            thread.join()

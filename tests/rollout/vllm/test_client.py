@@ -1,19 +1,16 @@
 """One server's client: its connections, who asks, what is waited for, what is shown of a server."""
 
-import asyncio
 import base64
-import socket
-import threading
-from contextlib import closing, contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from contextlib import contextmanager
 
 import pytest
 
-from ogrpo.rollout.vllm import Expected, Options, RolloutError, api, connect
-from ogrpo.rollout.vllm.api import ServerApi, ask_health
+from ogrpo.rollout.vllm import Expected, Options, RolloutError, connect
+from ogrpo.rollout.vllm.api import ask_health
 from ogrpo.rollout.vllm.capabilities import Capabilities, table
-from ogrpo.rollout.vllm.engine import parse_metrics, peaks
+from ogrpo.rollout.vllm.engine import parse_metrics
 from ogrpo.rollout.vllm.options import credentials_of_environment
+from tests.rollout.vllm.proxy import serving
 
 
 @contextmanager
@@ -21,58 +18,23 @@ def answering(answers, **headers):
     """A server that gives each path its status; its address, and who asked."""
     asked_by = []
 
-    class Fixed(BaseHTTPRequestHandler):
-        def do_GET(self):
-            asked_by.append(self.headers["Authorization"])
-            body = b'{"error": {"message": "\\u001b[2Jgo away"}}'
-            self.send_response(answers.get(self.path, 404))
-            for name, value in {**headers, "Content-Length": str(len(body))}.items():
-                self.send_header(name, value)
-            self.end_headers()
-            self.wfile.write(body)
+    def respond(handler):
+        asked_by.append(handler.headers["Authorization"])
+        body = b'{"error": {"message": "\\u001b[2Jgo away"}}'
+        handler.send_response(answers.get(handler.path, 404))
+        for name, value in {**headers, "Content-Length": str(len(body))}.items():
+            handler.send_header(name, value)
+        handler.end_headers()
+        handler.wfile.write(body)
 
-        do_POST = do_GET
-
-        def log_message(self, *_):
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Fixed)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}", asked_by
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
+    with serving(respond) as url:
+        yield url, asked_by
 
 
 @pytest.mark.parametrize("status", [200, 408, 429, 500, 502, 503, 504])
 def test_a_server_that_is_starting_is_waited_for(status):
     with answering({"/health": status}) as (url, _):
         assert ask_health(url) == (None if status == 200 else f"it answers {status}")
-
-
-def test_a_server_that_is_not_there_is_waited_for():
-    with closing(socket.create_server(("127.0.0.1", 0))) as listening:
-        port = listening.getsockname()[1]
-    assert "refused" in ask_health(f"http://127.0.0.1:{port}")
-
-
-def test_a_connection_that_ends_without_an_answer_is_waited_for():
-    """So a container's port looks before the server in it listens."""
-    with closing(socket.create_server(("127.0.0.1", 0))) as listening:
-
-        def hang_up():
-            for _ in range(2):
-                listening.accept()[0].close()
-
-        thread = threading.Thread(target=hang_up)
-        thread.start()
-        port = listening.getsockname()[1]
-        assert ask_health(f"http://127.0.0.1:{port}")
-        assert "TLS" not in ask_health(f"https://127.0.0.1:{port}")
-        thread.join()
 
 
 ELSEWHERE = "https://me:SECRET@gpu.lan/in?key=SECRET"
@@ -123,24 +85,6 @@ def test_the_environment_says_who_asks(monkeypatch, name, value, header):
         assert "\x1b" not in text
 
 
-@pytest.mark.parametrize(("idle", "connections"), [(60.0, 1), (0.0, 3)])
-def test_a_connection_that_was_idle_for_too_long_is_not_used_again(
-    farm, monkeypatch, idle, connections
-):
-    """The server may be closing it, and the request would be lost."""
-    monkeypatch.setattr(api, "IDLE_SECONDS", idle)
-    server = farm.start()
-
-    async def calls():
-        client = ServerApi(server.url, headers={}, timeout=60.0)
-        for _ in range(3):
-            await client.version()
-        await client.close()
-
-    asyncio.run(calls())
-    assert len(server.connections) == connections
-
-
 def test_what_a_server_says_of_itself_is_shown_and_not_obeyed():
     able = Capabilities(
         url="http://127.0.0.1:9",
@@ -179,9 +123,3 @@ def test_counts_add_up_over_engines_and_shares_do_not():
         "server/kv_cache_usage": 0.5,
         "server/generated_tokens": 1200.0,
     }
-
-
-def test_peaks_are_of_what_comes_and_goes():
-    first = {"server/running": 7.0, "server/generated_tokens": 5.0}
-    second = {"server/running": 2.0, "server/waiting": 1.0, "server/generated_tokens": 9.0}
-    assert peaks(first, second) == {"server/running": 7.0, "server/waiting": 1.0}

@@ -14,8 +14,7 @@ def test_log_probs_are_the_trainers_at_every_temperature(farm, native):
         contract.check_greedy(engine, config, params)
 
 
-@pytest.mark.parametrize("tied", [True, False])
-@pytest.mark.parametrize("transport", ["folder", "url"])
+@pytest.mark.parametrize(("tied", "transport"), [(True, "url"), (False, "folder")])
 def test_pushes_are_proven_one_after_the_other(farm, tied, transport):
     config = world.decoder(tied=tied)
     with contract.connect([farm.start(tied=tied).url], config, transport=transport) as engine:
@@ -40,11 +39,11 @@ def test_garbage_is_refused_and_the_live_model_stays(farm, kind, monkeypatch):
         contract.check_garbage(engine, config, params, kind, monkeypatch)
 
 
+def test_a_server_with_another_tokenizer_is_refused(farm):
+    contract.check_other_tokenizers(farm.start().url, world.decoder())
+
+
 def test_a_diverged_policy_is_not_sent(farm):
     config = world.decoder()
     with contract.connect([farm.start().url], config) as engine:
         contract.check_trainer_refuses_nan(engine, config, world.make_params(config, 0))
-
-
-def test_a_server_with_another_tokenizer_is_refused(farm):
-    contract.check_other_tokenizers(farm.start().url, world.decoder())

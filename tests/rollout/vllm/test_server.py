@@ -128,40 +128,6 @@ def test_attempts_end_a_run_whose_proofs_fail():
         assert machine.counts["servers/proofs_unanswered"] == 0
 
 
-def test_samples_that_come_while_a_push_waits_for_them_are_proven_before_it():
-    """Somebody loads other weights under them, which the push would hide."""
-    staged = Staged()
-    with published(staged) as machine:
-        drawing = machine.loop.create_task(machine.draw())
-        machine.run(asyncio.sleep(0.0))
-        publishing = machine.loop.create_task(machine.fleet.publish(machine.target(2)))
-        machine.run(asyncio.sleep(0.0))
-        staged.weights = 500
-        machine.run(asyncio.wait([drawing, publishing]))
-        assert drawing.exception() is None  # which compares weights with versions
-        assert machine.counts["discarded_groups"] > 0
-        machine.advance(5.0)
-        assert staged.weights == 2
-
-
-START = {
-    "a 500 of the workers": (500, "/collective_rpc"),
-    "a 404 of the workers": (404, "/collective_rpc"),
-    "a 404 of the completions": (404, "/v1/completions"),
-    "a 401 of a proxy": (401, "/v1/models"),
-    "a 503 of the completions": (503, "/v1/completions"),
-}
-
-
-@pytest.mark.parametrize("name", START)
-def test_the_start_outlives_what_the_middle_outlives(name):
-    status, path = START[name]
-    staged = Failing(status, lambda one, at, _: at == path and one.failed < OPTIONS.attempts - 1)
-    with published(staged) as machine:
-        machine.run(machine.draw())
-        assert staged.failed == OPTIONS.attempts - 1
-
-
 def begin(staged, **options):
     machine = Schedules()
     machine.staged, machine.options = [staged], replace(OPTIONS, **options)
@@ -188,13 +154,6 @@ def test_a_server_that_can_never_answer_is_told_from_one_that_is_busy(status, pa
         begin(Failing(503, lambda one, at, _: at == path), patience=300.0)
 
 
-def test_a_start_without_patience_ends_with_the_first_failure():
-    staged = Failing(503, lambda one, at, _: at == "/v1/completions")
-    with pytest.raises(Unavailable, match="answered 503"):
-        begin(staged, start_patience=0.0)
-    assert staged.failed <= 2  # of two that are asked at a time
-
-
 class Swapping(Staged):
     """Gives the first two requests for samples each other's answer."""
 
@@ -219,20 +178,3 @@ def test_answers_that_a_proxy_swaps_are_refused_by_server_and_asked_for_again():
         assert machine.counts["rollout/refused/order"] == 4  # two groups of two
         assert machine.counts["rollout/refused/order/server0"] == 4
         assert machine.counts["rollout/refused"] == 4
-
-
-def test_a_publication_does_not_wait_for_a_server_that_hangs():
-    hangs, well = Staged(), Staged()
-    hangs.faults["update_weights"] = "hang"
-    with published(hangs, well) as machine:
-        assert machine.took < 10.0
-        assert [server.observed.ready for server in machine.servers] == [False, True]
-
-
-def test_a_resume_that_did_nothing_is_not_believed():
-    staged = Staged()
-    staged.faults["resume"] = "ignore"
-    with published(staged) as machine:
-        machine.advance(5.0)
-        assert machine.servers[0].observed.ready
-        assert not staged.paused

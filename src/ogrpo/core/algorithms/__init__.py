@@ -13,9 +13,11 @@ from ogrpo.core.algorithms.base import (
     ADVANTAGE,
     BEHAVIOR,
     CRITIC,
+    ENTROPY,
     KEY,
     LENGTHS,
     LOSS,
+    LOTS,
     PROXIMAL,
     REDUCTION,
     REFERENCE,
@@ -36,5 +38,6 @@ from ogrpo.core.algorithms.parts import (
     REDUCTION_KNOBS,
     REDUCTIONS,
     WEIGHTS,
+    gate_survival,
     with_parts,
 )

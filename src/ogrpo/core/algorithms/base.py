@@ -16,7 +16,7 @@ from ogrpo.core.aggregate import Total, sequence_total
 from ogrpo.core.checks import Scalar, check_nonnegative, is_zero, needed
 from ogrpo.core.divergences import KlFn, k3
 from ogrpo.core.objectives import TokenBatch, masked_batch
-from ogrpo.core.returns import Along
+from ogrpo.core.returns import Along, whiten
 
 LossFn = Callable[..., jax.Array]
 AdvantageFn = Callable[..., jax.Array]
@@ -41,6 +41,7 @@ class LooksAt(IntEnum):
 
 BEHAVIOR, PROXIMAL, REFERENCE, KEY = "behavior", "proximal", "reference", "key"
 STEPS, VALUES, LENGTHS = "steps", "values", "lengths"
+ENTROPY, LOTS = "entropy", "lots"
 BY_TOKEN = frozenset({STEPS, VALUES})
 """What only an advantage reads that differs between the tokens of a completion."""
 ALONG = {STEPS: "mask, step_rewards, step_ends", VALUES: "mask, values", LENGTHS: "mask"}
@@ -49,8 +50,11 @@ READS = {
     BEHAVIOR: "behavior_log_probs",
     PROXIMAL: "proximal_log_probs",
     REFERENCE: "ref_log_probs",
+    ENTROPY: "entropy",
+    LOTS: "lots",
 }
-"""The policies that a loss may read besides pi, and the fields that hold their log-probs."""
+"""What a loss may read besides log pi: log-probs of other policies, the entropy of pi, random
+numbers; and the fields that hold them."""
 
 LOSS, ADVANTAGE, REDUCTION, CRITIC = "loss", "advantage", "reduction", "critic"
 BETA = "beta"
@@ -112,7 +116,7 @@ class Algorithm:
     """`(values, returns, mask, *, knobs) -> [..., T]`, the loss of values that the advantage reads,
     added to the method's."""
     reads: frozenset[str] = frozenset({BEHAVIOR})
-    """Whose log-probs the loss reads besides pi's; "key" if the advantage draws lots, "steps",
+    """What the loss reads besides log pi (`READS`); "key" if the advantage draws lots, "steps",
     "values" or "lengths" if it reads rewards of steps, values of states or lengths."""
     knobs: Mapping[str, Knob] = field(default_factory=dict)
     """By name; `beta` weighs the KL term."""
@@ -122,6 +126,8 @@ class Algorithm:
     """Whether a completion of advantage 0 costs nothing, its KL term aside."""
     one_credit: bool = False
     """Whether the loss takes the advantage to be the same at all tokens of a completion."""
+    whiten: bool = False
+    """Whether advantages are whitened over the tokens of the batch; values learn as without."""
     summary: str = ""
     source: str = ""
     changed: tuple[str, ...] = ()
@@ -187,7 +193,7 @@ class Algorithm:
         """
         values = {name: float(value) for name, value in self.completed(knobs).items()}
         zeros = jnp.zeros((2, 2, 2))
-        batch = TokenBatch(zeros, zeros == 0, zeros, zeros, zeros)
+        batch = TokenBatch(zeros, zeros == 0, zeros, zeros, zeros, entropy=zeros, lots=zeros)
         along = Along(batch.mask, zeros, batch.mask, zeros)
         rest = (batch, zeros[..., 0], values, jax.random.key(0), along)
         jax.eval_shape(lambda log_probs: self(log_probs, *rest, values=zeros), zeros)
@@ -217,6 +223,20 @@ class Algorithm:
 
         The key is consumed, and `along` read, by those that declare it.
         """
+        advantages = self._advantages(rewards, knobs, key, along)
+        if not self.whiten:
+            return advantages
+        if along is None:
+            raise ValueError(f"{self.name} is whitened over tokens: give along=Along(mask)")
+        return whiten(advantages, along.mask & ~jnp.isnan(rewards)[..., None])
+
+    def returns(self, rewards: jax.Array, knobs: Knobs, along: Along) -> jax.Array:
+        """The targets of the values: advantages before they are whitened, above the old values."""
+        return self._advantages(rewards, knobs, None, along) + needed(along.values, "values")
+
+    def _advantages(
+        self, rewards: jax.Array, knobs: Knobs, key: jax.Array | None, along: Along | None
+    ) -> jax.Array:
         read: list[object] = []
         if KEY in self.reads:
             if key is None:
@@ -230,6 +250,12 @@ class Algorithm:
             read.append(along)
         return self.advantage(rewards, *read, **self._taken_by(ADVANTAGE, knobs))
 
+    def draw(self, key: jax.Array | None, shape: tuple[int, ...]) -> jax.Array:
+        """Draws the lots of a loss, apart from those of an advantage. -> `shape`, in [0, 1)."""
+        if key is None:
+            raise ValueError(f"{self.name} draws lots: give key=jax.random.key(seed)")
+        return jax.random.uniform(jax.random.fold_in(key, 1), shape)
+
     def token_loss(self, log_probs: jax.Array, batch: TokenBatch, knobs: Knobs) -> jax.Array:
         """Loss per token without the KL term. [..., T] -> [..., T].
 
@@ -237,7 +263,7 @@ class Algorithm:
           ValueError: the loss reads log-probs that `reads` does not declare, or the batch lacks.
         """
         undeclared = {
-            READS[policy]: None for policy in (PROXIMAL, REFERENCE) if policy not in self.reads
+            field: None for what, field in READS.items() if what not in {*self.reads, BEHAVIOR}
         }
         return self.loss(log_probs, batch._replace(**undeclared), **self._taken_by(LOSS, knobs))
 
@@ -315,13 +341,16 @@ class Algorithm:
         credit = self.credit(rewards, numbers, key, along)
         mask = batch.mask & ~jnp.isnan(rewards)[..., None]
         batch = batch._replace(advantages=at_tokens(credit, log_probs), mask=mask)
+        if LOTS in self.reads:
+            batch = batch._replace(lots=self.draw(key, log_probs.shape))
         losses = self.token_loss(log_probs, batch, numbers)
         if not is_zero(numbers.get(BETA, 0.0)):
             losses = losses + self.kl_loss(log_probs, batch, numbers)
         if self.critic is not None:
             if values is None or along is None or along.values is None:
                 raise ValueError(f"{self.name} learns values: give values=, those of its head now")
-            losses = losses + self.value_loss(values, credit + along.values, mask, numbers)
+            returns = self.returns(rewards, numbers, along)
+            losses = losses + self.value_loss(values, returns, mask, numbers)
         return self.total(losses, batch.mask, numbers)
 
 

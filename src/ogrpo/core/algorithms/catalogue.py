@@ -9,6 +9,7 @@ from ogrpo.core.algorithms.base import (
     ADVANTAGE,
     BEHAVIOR,
     CRITIC,
+    LOTS,
     PROXIMAL,
     REFERENCE,
     VALUES,
@@ -140,7 +141,7 @@ CLIPPED = [
             **published("arXiv:1707.06347, table 5", CRITIC, value_coef=1.0),
             "beta": NO_KL,
         },
-        summary="PPO's clip, with a value head and generalised advantages (without entropy bonus)",
+        summary="PPO's clip, with a value head and generalised advantages; entropy is a bonus",
         source="arXiv:1707.06347, eq. 7 and 9; arXiv:1506.02438",
     ),
     _method(
@@ -194,7 +195,7 @@ CLIPPED = [
     ),
     _method(
         "two_sided",
-        "PPO's clip with the ratio capped for negative advantages too (without entropy bonus)",
+        "PPO's clip with the ratio capped for negative advantages too; entropy is a bonus",
         "arXiv:2505.07291, section 3.4",
         (objectives.two_sided, "group_standardized", "token"),
         CLIP | published("arXiv:2505.07291, section 4", delta=4.0),
@@ -261,6 +262,13 @@ SEQUENCES = [
         "arXiv:2507.20673, eq. 3",
         (objectives.gmpo, "group_standardized", "sequence"),
         published("arXiv:2507.20673, section 4.1", eps_low=0.4, eps_high=0.4),
+    ),
+    _method(
+        "sequence_tis",
+        "REINFORCE weighted by the ratio of the completion, cut off and detached",
+        "Ionides (2008), by trajectory; verl 0.9, bypass_pg_is",
+        (objectives.sequence_tis, "group_standardized_bessel", "token"),
+        published("verl 0.9, bypass_pg_is", high=2.0),
     ),
     _method(
         "topr",
@@ -356,6 +364,17 @@ GATED = [
         | published("verl 0.9: ppo_kl_coef", coef=1.0),
         looks_at=LooksAt.BATCH,
         silent=False,
+    ),
+    _method(
+        "clip_cov",
+        "PPO's clip without a random few of the tokens that cost much entropy",
+        "arXiv:2505.22617; verl 0.9, clip_cov",
+        (objectives.clip_cov, "group_standardized_bessel", "token"),
+        CLIP
+        | published("verl 0.9: clip_cov_ratio", share=2e-4)
+        | published("verl 0.9: clip_cov_lb, clip_cov_ub", cov_low=1.0, cov_high=5.0),
+        reads=frozenset({BEHAVIOR, LOTS}),
+        looks_at=LooksAt.BATCH,
     ),
     _method(
         "distill",

@@ -22,6 +22,7 @@ from ogrpo.core import (
 from ogrpo.core.algorithms.base import (
     ADVANTAGE,
     BEHAVIOR,
+    ENTROPY,
     KEY,
     LENGTHS,
     PROXIMAL,
@@ -42,6 +43,7 @@ from ogrpo.core.corrections import corrected
 from ogrpo.core.divergences import KlFn
 from ogrpo.core.objectives import TokenBatch
 from ogrpo.core.ratios import log_ratio
+from ogrpo.core.survival import SURVIVALS, Spread
 
 Part = TypeVar("Part")
 LONGEST = "the longest completion that the run allows"
@@ -133,6 +135,7 @@ _TRACE |= published(f"{_RETRACE}: lambda", weight_decay=1.0)
 _BETWEEN = {"weight_cap": "high", "weight_floor": "low"}
 
 WEIGHTS: dict[str, Weight] = {
+    "unit": Weight(weights.unit_weight),
     "plain": Weight(weights.plain_weight),
     "truncated": Weight(
         weights.truncated_weight, {"weight_cap": "cap", "weight_floor": "floor"}, _BAND
@@ -140,7 +143,6 @@ WEIGHTS: dict[str, Weight] = {
     "masked": Weight(weights.masked_weight, _BETWEEN, _BAND),
     "sequence_truncated": Weight(weights.sequence_truncated_weight, {"weight_cap": "cap"}, _CAP),
     "sequence_masked": Weight(weights.sequence_masked_weight, _BETWEEN, _BAND),
-    "geometric": Weight(weights.geometric_mask, _BETWEEN, _BAND),
     "group_normalized": Weight(weights.group_normalized_weight, looks_at=LooksAt.GROUP),
     "batch_normalized": Weight(weights.batch_normalized_weight, looks_at=LooksAt.BATCH),
     "trace": Weight(traces.trace_weight, {"weight_cap": "cap", "weight_decay": "decay"}, _TRACE),
@@ -156,8 +158,10 @@ class Gate(NamedTuple):
     knobs: Mapping[str, Knob]
     names: Mapping[str, str]
     """Knob -> the argument of `mask_fn` that it is."""
-    of_policy: bool = False
-    """Whether it looks at pi/mu where the method reads pi_k, too."""
+    of: str = "drift"
+    """What it looks at: "drift" is pi_k/mu where the method reads pi_k, else pi/mu; "ratio" is
+    pi/mu, and "entropy" that of pi."""
+    looks_at: LooksAt = LooksAt.COMPLETION
 
 
 def _band(name: str, source: str, low: float, high: float) -> Gate:
@@ -174,10 +178,52 @@ GATES: dict[str, Gate] = {
         gates.MASKS["negatives"],
         published("not in arXiv:2512.02556, eq. 9; Trinity-RFT 0.6 has .1", negatives_delta=0.1),
         {"negatives_delta": "delta"},
-        of_policy=True,
+        of="ratio",
+    ),
+    "k3": Gate(
+        gates.MASKS["k3"],
+        published("verl 0.9, decoupled_k3_rs", k3_limit=0.01),
+        {"k3_limit": "limit"},
+    ),
+    "top_entropy": Gate(
+        gates.top_entropy_mask,
+        published("arXiv:2506.01939: the top 20 %", top_share=0.2),
+        {"top_share": "share"},
+        of=ENTROPY,
+        looks_at=LooksAt.BATCH,
     ),
 }
-"""Name -> mask of pi/mu, or of pi_k/mu where the method reads pi_k; they multiply."""
+"""Name -> mask of ratios or entropies; they multiply."""
+
+
+def gate_survival(
+    lengths: jax.Array, spread: Spread, knobs: Mapping[str, Scalar], names: Sequence[str]
+) -> dict[str, float]:
+    """Predicts the mean share that each gate keeps of completions of some lengths.
+
+    Args:
+      lengths: [n] tokens of each.
+      spread: of the log-ratios that the gates look at (`ogrpo.core.survival`).
+      knobs: of the gates; as published where one is lacking.
+      names: gates of ratios, keys of `ogrpo.core.survival.SURVIVALS`.
+
+    Returns:
+      Gate with its numbers, as people read it -> share.
+    """
+    shares = {}
+    for name in names:
+        gate = GATES[name]
+        used = {n: knobs.get(n, knob.default) for n, knob in gate.knobs.items()}
+        bounds = {n: float(value) for n, value in used.items() if value is not None}
+        arguments = {gate.names[n]: value for n, value in bounds.items()}
+        label = ", ".join(f"{n} {value:g}" for n, value in bounds.items())
+        share = SURVIVALS[name](jnp.asarray(lengths, float), spread, **arguments)
+        shares[f"gate {name} ({label})"] = float(jnp.mean(share))
+    return shares
+
+
+BONUS_KNOBS = {ENTROPY: published("arXiv:1707.06347, table 5: c2", entropy_coef=0.01)}
+"""What a loss may be lowered by, and the weight of it."""
 
 
 def _importance_kl(kl_fn: KlFn, weighted_by: Callable[..., jax.Array]) -> KlTermFn:
@@ -215,6 +261,8 @@ def with_parts(
     center: str | None = None,
     weight: str | None = None,
     gate: Sequence[str] = (),
+    bonus: str | None = None,
+    whiten: str | None = None,
 ) -> Algorithm:
     """Returns the method with some parts exchanged or added, which its `title` names.
 
@@ -228,6 +276,8 @@ def with_parts(
       center: a key of `CENTERS`, for losses that have one.
       weight: a key of `WEIGHTS`: the loss on ratios pi/pi_k, and pi_k/mu as this weight.
       gate: keys of `GATES`, each once: tokens that one of them shuts cost nothing, and count.
+      bonus: "entropy", which lowers the loss of each token by entropy_coef times pi's entropy.
+      whiten: "tokens": the advantages are whitened over all tokens of the batch, last of all.
 
     Returns:
       The method.
@@ -255,7 +305,12 @@ def with_parts(
         algorithm = _with_center(algorithm, center)
     if weight is not None:
         algorithm = _with_weight(algorithm, weight)
-    return _with_gates(algorithm, gate) if gate else algorithm
+    algorithm = _with_gates(algorithm, gate) if gate else algorithm
+    algorithm = algorithm if bonus is None else _with_bonus(algorithm, bonus)
+    if whiten is not None:
+        _named({"tokens": None}, whiten, "whiten")
+        algorithm = replace(algorithm.renamed(f"whiten {whiten}"), whiten=True)
+    return algorithm
 
 
 def _with_advantage(algorithm: Algorithm, name: str) -> Algorithm:
@@ -319,25 +374,56 @@ def _with_gates(algorithm: Algorithm, names: Sequence[str]) -> Algorithm:
     if len({*names}) < len(names):
         raise ValueError(f"gates {', '.join(names)}: name each once, a gate twice is that gate")
     stack = [_named(GATES, name, "gate") for name in names]
+    of = {gate.of for gate in stack}
 
     def loss(log_probs: jax.Array, batch: TokenBatch, **knobs: Scalar) -> jax.Array:
         """The loss where every gate is open, held constant, and 0 elsewhere."""
         bounds = [{to: knobs.pop(name) for name, to in gate.names.items()} for gate in stack]
         losses = algorithm.loss(log_probs, batch, **knobs)
         held, batch = objectives.masked_batch(jax.lax.stop_gradient(log_probs), batch)
-        moved = log_ratio(held, batch.behavior_log_probs, batch.mask)
-        before = objectives.drift(batch) if PROXIMAL in algorithm.reads else moved
+        seen = _seen_by_gates(held, batch, algorithm.reads | of)
         for gate, bound in zip(stack, bounds, strict=True):
-            delta = moved if gate.of_policy else before
-            kept = gate.mask_fn(delta, batch.advantages, batch.mask, **bound)
+            kept = gate.mask_fn(seen[gate.of], batch.advantages, batch.mask, **bound)
             losses = jnp.where(kept == 0, 0, kept * losses)
         return losses
 
     return replace(
         algorithm.renamed(", ".join(f"gate {name}" for name in names)),
         loss=loss,
-        reads=algorithm.reads | {BEHAVIOR},
+        reads=algorithm.reads | {BEHAVIOR} | (of & {ENTROPY}),
         knobs={**algorithm.knobs, **{n: knob for g in stack for n, knob in g.knobs.items()}},
+        looks_at=max(algorithm.looks_at, *(gate.looks_at for gate in stack)),
+    )
+
+
+def _seen_by_gates(
+    log_probs: jax.Array, batch: TokenBatch, reads: frozenset[str]
+) -> dict[str, jax.Array]:
+    """Log-ratios and entropies by their name in `Gate.of`, held constant. [..., T] each."""
+    ratio = log_ratio(log_probs, batch.behavior_log_probs, batch.mask)
+    seen = {"ratio": ratio, "drift": objectives.drift(batch) if PROXIMAL in reads else ratio}
+    if ENTROPY in reads:
+        seen[ENTROPY] = jax.lax.stop_gradient(needed(batch.entropy, ENTROPY))
+    return seen
+
+
+def _with_bonus(algorithm: Algorithm, name: str) -> Algorithm:
+    knobs = _named(BONUS_KNOBS, name, "bonus")
+
+    def loss(
+        log_probs: jax.Array, batch: TokenBatch, *, entropy_coef: Scalar, **knobs: Scalar
+    ) -> jax.Array:
+        """The loss less entropy_coef times the entropy of pi, whose gradient is taken."""
+        losses = algorithm.loss(log_probs, batch, **knobs)
+        _, batch = objectives.masked_batch(log_probs, batch)
+        return losses - entropy_coef * needed(batch.entropy, ENTROPY)
+
+    return replace(
+        algorithm.renamed(f"bonus {name}"),
+        loss=loss,
+        reads=algorithm.reads | {ENTROPY},
+        knobs={**algorithm.knobs, **knobs},
+        silent=False,
     )
 
 

@@ -1,8 +1,7 @@
 """Replay of judged whole groups: numpy and Arrow, no JAX. See docs/replay.md."""
 
 from ogrpo.data.replay.buffer import BufferLimits, Receipt, ReplayBuffer
-from ogrpo.data.replay.columns import Columns, Experience, Layout, pack, pack_batch
-from ogrpo.data.replay.memory import Draw
+from ogrpo.data.replay.columns import Columns, Experience, Layout, pack
 from ogrpo.data.replay.samplers import (
     Fifo,
     Prioritised,
@@ -18,4 +17,4 @@ from ogrpo.data.replay.samplers import (
     uniform,
 )
 from ogrpo.data.replay.segments import BrokenSegment, MisplacedSegment
-from ogrpo.data.replay.table import Features, Table
+from ogrpo.data.replay.table import Draw, Features, Table

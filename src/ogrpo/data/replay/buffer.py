@@ -17,10 +17,9 @@ import numpy as np
 
 from ogrpo.data.replay import segments
 from ogrpo.data.replay.columns import Columns, Experience, Int64Array, Layout, keep, pack
-from ogrpo.data.replay.memory import Draw, Memory
 from ogrpo.data.replay.samplers import Sampler
 from ogrpo.data.replay.segments import BrokenSegment, Journal, MisplacedSegment, Segment
-from ogrpo.data.replay.table import Table
+from ogrpo.data.replay.table import Draw, Table
 from ogrpo.protocol import BoolArray
 from ogrpo.system.files import drop_drafts, make_folder
 
@@ -70,16 +69,16 @@ class ReplayBuffer:
     Args:
         layout: the sizes and types that all groups share.
         limits: when groups are evicted from memory. Files are kept; see `prune`.
-        sampler: makes the sampler of this buffer: `Fifo`, `partial(uniform, replace=False)`.
+        sampler: makes the sampler of this buffer: `Fifo`, `uniform`.
         folder: where segments go; None keeps the buffer in memory only, where nothing is ever
             acknowledged and a state can be saved only while the buffer is empty.
         segment_groups: a segment is written as soon as so many groups wait for it; `flush` and
             `state` write at once. What waits is lost in a crash.
         refuse_zero_variance: refuse groups whose rewards are all equal.
+        refuse_failures: refuse groups without a reward above 0.
 
     Raises:
-        ValueError: the folder holds segments (use `open`), or the limit on uses is combined with
-            drawing with replacement, which could exceed it within a draw.
+        ValueError: the folder holds segments (use `open`).
     """
 
     def __init__(
@@ -91,16 +90,18 @@ class ReplayBuffer:
         folder: Path | None = None,
         segment_groups: int = 256,
         refuse_zero_variance: bool = False,
+        refuse_failures: bool = False,
     ) -> None:
         if segment_groups < 1:
             raise ValueError(f"segment_groups is {segment_groups}; give at least 1.")
         self.layout, self.limits = layout, limits
         self._segment_groups = segment_groups
         self._refuse_zero_variance = refuse_zero_variance
+        self._refuse_failures = refuse_failures
         self._counts: Counter[str] = Counter()
         self._make_sampler = sampler
         self._journal = Journal(folder, layout)
-        self._start(Memory(layout))
+        self._start(Table(layout))
         if folder is not None:
             make_folder(folder)
             segments.take_folder(folder)
@@ -154,7 +155,7 @@ class ReplayBuffer:
     @property
     def nbytes(self) -> int:
         """Bytes that the groups held take up: tokens, log-probs and their rows."""
-        return self._memory.nbytes
+        return self._table.nbytes
 
     @property
     def acknowledged(self) -> int:
@@ -178,8 +179,8 @@ class ReplayBuffer:
     def insert(self, experiences: Sequence[Experience]) -> Receipt:
         """Inserts groups, all or, if one of them is malformed, none.
 
-        Refused, by reason: `stale` (beyond the limit on staleness), `zero_variance` (if that is
-        an option of the buffer).
+        Refused, by reason: `stale` (beyond the limit on staleness), `failures` and `zero_variance`
+        (if those are options of the buffer).
 
         Raises:
             ValueError: as `pack`.
@@ -187,7 +188,7 @@ class ReplayBuffer:
         return self.insert_columns(pack(experiences, self.layout))
 
     def insert_columns(self, columns: Columns) -> Receipt:
-        """Inserts groups that `pack` or `pack_batch` made with this buffer's layout."""
+        """Inserts groups that `pack` made with this buffer's layout."""
         if len(columns.problems) == 0:
             return Receipt(np.zeros(0, np.int64), {})
         self._raise_version(int(columns.policy_versions.max()))
@@ -228,12 +229,12 @@ class ReplayBuffer:
         if count < 1:
             raise ValueError(f"count is {count}; draw at least 1 group.")
         ids = self._sampler.draw(count, np.random.default_rng(seed))
-        draw = self._memory.read(ids)
+        draw = self._table.read(ids)
         self._table.cursor = int(ids[-1]) + 1
         self._counts["drawn"] += count
         uses = self._table.rows.uses
-        np.add.at(uses, self._table.places(ids), 1)
-        ids = np.unique(ids)
+        uses[self._table.places(ids)] += 1
+        ids = np.sort(ids)
         self._sampler.update(ids)
         if self.limits.uses is not None:
             self._evict(ids[uses[self._table.places(ids)] >= self.limits.uses], "uses")
@@ -246,7 +247,7 @@ class ReplayBuffer:
         figures: dict[str, float] = {
             "groups": len(self),
             "bytes": self.nbytes,
-            "bytes/allocated": self._memory.allocated,
+            "bytes/allocated": self.nbytes + (table.capacity - len(self)) * table.row_bytes,
             "unacknowledged": self._journal.waiting,
         }
         for name, values in (("uses", features.uses), ("staleness", features.staleness)):
@@ -287,18 +288,8 @@ class ReplayBuffer:
         saved = (np.array(state["ids"], np.int64) for state in states)
         return self._journal.delete_all_but([self._table.all_live(), *saved])
 
-    @property
-    def _table(self) -> Table:
-        return self._memory.table
-
-    def _start(self, memory: Memory) -> None:
-        self._memory = memory
-        self._sampler = self._make_sampler(memory.table)
-        if self._sampler.replace and self.limits.uses is not None:
-            raise ValueError(
-                f"a limit of {self.limits.uses} uses and a sampler that draws with replacement: "
-                "a draw could exceed it; draw without replacement or leave the limit out."
-            )
+    def _start(self, table: Table) -> None:
+        self._table, self._sampler = table, self._make_sampler(table)
 
     def _admit(self, columns: Columns) -> tuple[BoolArray, dict[str, int]]:
         """Returns which groups are taken in, bool `[N]`, and the numbers refused, by reason."""
@@ -306,9 +297,11 @@ class ReplayBuffer:
         if self.limits.staleness is not None:
             staleness = self.version - columns.policy_versions.min(axis=1)
             wrong["stale"] = staleness > self.limits.staleness
+        judged = ~np.isnan(columns.rewards)
+        most = columns.rewards.max(axis=1, where=judged, initial=-np.inf)
+        if self._refuse_failures:
+            wrong["failures"] = most <= 0
         if self._refuse_zero_variance:
-            judged = ~np.isnan(columns.rewards)
-            most = columns.rewards.max(axis=1, where=judged, initial=-np.inf)
             least = columns.rewards.min(axis=1, where=judged, initial=np.inf)
             wrong["zero_variance"] = most <= least
         admitted, refused = np.ones(len(columns.problems), np.bool_), {}
@@ -320,12 +313,12 @@ class ReplayBuffer:
         return admitted, refused
 
     def _enter(self, ids: Int64Array, columns: Columns) -> None:
-        self._memory.put(ids, columns)
+        self._table.append(ids, columns)
         self._sampler.update(ids)
 
     def _evict(self, ids: Int64Array, reason: str) -> None:
         if len(ids):
-            self._memory.drop(ids)
+            self._table.remove(ids)
             self._sampler.update(ids)
             self._counts[f"evicted/{reason}"] += len(ids)
 
@@ -333,7 +326,7 @@ class ReplayBuffer:
         if self.limits.groups is not None and (excess := len(self) - self.limits.groups) > 0:
             self._evict(self._table.first(self._table.head, self._table.next_id, excess), "groups")
         if self.limits.bytes is not None and (excess := self.nbytes - self.limits.bytes) > 0:
-            self._evict(self._memory.oldest(excess), "bytes")
+            self._evict(self._table.oldest(excess), "bytes")
 
     def _raise_version(self, version: int) -> None:
         if version <= self.version:
@@ -346,7 +339,7 @@ class ReplayBuffer:
 
     def _restore(self, state: State) -> None:
         """Reads the groups of a state back, and sets later segments aside."""
-        self._start(Memory(self.layout, state["capacity"]))
+        self._start(Table(self.layout, state["capacity"]))
         self._counts = Counter(state["counts"])
         table, ids = self._table, np.array(state["ids"], np.int64)
         table.version = state["version"]
@@ -354,7 +347,7 @@ class ReplayBuffer:
             if segment.first >= state["next_id"]:
                 self._set_aside(segment, "superseded")
             elif len(needed := segment.within(ids)):
-                columns = self._journal.read(segment, state.get("segments", {}))
+                columns = self._journal.read(segment, state["segments"])
                 there = np.isin(np.arange(segment.first, segment.stop), needed)
                 self._enter(needed, keep(columns, there))
         missing = ids[~table.rows.alive[table.places(ids)]] if len(self) else ids
@@ -389,8 +382,9 @@ class ReplayBuffer:
             self._resume_at(segment.stop, 0)
 
     def _resume_at(self, next_id: int, cursor: int) -> None:
-        self._table.seek(next_id)
-        self._table.cursor = cursor
+        table = self._table
+        table.next_id, table.cursor = next_id, cursor
+        table.head = table.head if table.live else next_id
         self._journal.acknowledged = next_id
 
     def _set_aside(self, segment: Segment, reason: str) -> None:

@@ -26,6 +26,8 @@ PER_GROUP = (
 """The columns with one row for each group."""
 RARE = {"spans": 5, "without_loss": 4}
 """The columns that few groups have rows in, whose rows begin with the group's; and their widths."""
+TOPS = ("top_ids", "top_log_probs")
+"""The columns of what the sampler recorded of the likeliest tokens at each place, if anything."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,11 +62,15 @@ class Layout:
         vocab_size: token ids are below it; they are kept in the narrowest unsigned integer for it.
         log_prob_dtype: float32 keeps behaviour log-probs as they came; float16 halves them and
             rounds each by at most 2^-11 of its size.
+        top: tokens recorded at each place, `K`; 0 where none are.
+        top_log_probs: whether their log-probs are recorded too.
     """
 
     group_size: int
     vocab_size: int
     log_prob_dtype: type[np.float16] | type[np.float32] = np.float32
+    top: int = 0
+    top_log_probs: bool = False
 
     def __post_init__(self) -> None:
         for name in ("group_size", "vocab_size"):
@@ -79,6 +85,12 @@ class Layout:
     def id_dtype(self) -> np.dtype[Any]:
         """The narrowest unsigned integer for the vocabulary: uint16 up to 65,536 tokens."""
         return np.min_scalar_type(self.vocab_size - 1)
+
+    def no_tops(self, tokens: int) -> dict[str, npt.NDArray[Any]]:
+        """Returns the columns of what is recorded at so many places, with nothing in them."""
+        ids = np.zeros((tokens, self.top), np.min_scalar_type(self.vocab_size))
+        width = self.top if self.top_log_probs else 0
+        return {"top_ids": ids, "top_log_probs": np.full((tokens, width), -np.inf, np.float32)}
 
 
 class Columns(NamedTuple):
@@ -109,6 +121,11 @@ class Columns(NamedTuple):
     without_loss: IntArray
     """int32 [S, 4]: group's row, completion, start, end of each stretch of tokens that the loss
     mask leaves out; none where all tokens carry loss."""
+    top_ids: npt.NDArray[Any]
+    """Narrow unsigned integers [sum T, K], one more than the id of each token that the sampler most
+    likely drew, 0 for none; K is 0 where none were recorded."""
+    top_log_probs: FloatArray
+    """float32 [sum T, K], their log-probs, -inf for none; or K is 0."""
 
     @property
     def totals(self) -> Int64Array:
@@ -129,6 +146,14 @@ def pack(experiences: Sequence[Experience], layout: Layout) -> Columns:
                 f"group {n} (problem {one.problem}) has {size} completions, the buffer's "
                 f"groups have {layout.group_size}: give whole groups of one size."
             )
+        for completion in one.group.completions if layout.top else ():
+            ids = completion.top_ids
+            if ids is None or ids.shape != (len(completion.token_ids), layout.top):
+                raise ValueError(
+                    f"group {n} (problem {one.problem}) has a completion with"
+                    f" {'no tokens' if ids is None else list(ids.shape)} recorded at its places,"
+                    f" and the buffer takes {layout.top} at each: have the engine record as many."
+                )
 
     def flat(arrays: Iterable[npt.NDArray[Any]], dtype: type[np.generic]) -> npt.NDArray[Any]:
         return np.concatenate([np.zeros(0, dtype), *arrays])
@@ -143,6 +168,11 @@ def pack(experiences: Sequence[Experience], layout: Layout) -> Columns:
         for g, completion in enumerate(group.completions)
         for span in completion.version_spans
     ]
+    tops = layout.no_tops(int(lengths.sum()))
+    for name, column in tops.items():
+        if column.shape[1]:
+            rows = [getattr(completion, name) for completion in done]
+            tops[name] = np.concatenate([column[:0], *rows]) + int(name == "top_ids")
     columns = Columns(
         prompt_ids=flat((g.prompt_ids for g in groups), np.int32),
         prompt_lengths=np.array([len(g.prompt_ids) for g in groups], np.int32),
@@ -160,44 +190,7 @@ def pack(experiences: Sequence[Experience], layout: Layout) -> Columns:
         without_loss=no_stretches()
         if all(c.loss_mask is None for c in done)
         else to_stretches(flat((c.carries_loss for c in done), np.bool_), lengths),
-    )
-    return narrow(columns, layout)
-
-
-def pack_batch(
-    batch: Batch[np.ndarray],
-    layout: Layout,
-    *,
-    problems: Int64Array,
-    temperatures: npt.NDArray[np.float64],
-    finish_reasons: npt.NDArray[np.uint8],
-) -> Columns:
-    """Turns a padded batch into columns without an object per completion; see `Columns` for shapes.
-
-    Raises:
-        ValueError: as for `pack`, or an array of another shape.
-    """
-    mask, shape = batch.completion_mask, (len(batch.prompt_ids), layout.group_size)
-    rows = {
-        "policy_versions": batch.policy_versions,
-        "temperatures": temperatures,
-        "finish_reasons": finish_reasons,
-        "rewards": batch.rewards,
-        "problems": problems,
-    }
-    for name, values in rows.items():
-        if values.shape != (expected := shape[:1] if name == "problems" else shape):
-            raise ValueError(f"{name} is {values.shape}; give {expected}.")
-    lengths = mask.sum(axis=-1, dtype=np.int32)
-    columns = Columns(
-        **rows,
-        prompt_ids=batch.prompt_ids[batch.prompt_mask],
-        prompt_lengths=batch.prompt_mask.sum(axis=-1, dtype=np.int32),
-        token_ids=batch.completion_ids[mask],
-        log_probs=batch.behavior_log_probs[mask],
-        lengths=lengths,
-        spans=np.zeros((0, 5), np.int32),
-        without_loss=to_stretches(batch.loss_mask[mask], lengths),
+        **tops,
     )
     return narrow(columns, layout)
 
@@ -233,6 +226,7 @@ def narrow(columns: Columns, layout: Layout) -> Columns:
         token_ids=columns.token_ids.astype(layout.id_dtype),
         log_probs=log_probs,
         rewards=columns.rewards.astype(np.float32),
+        top_ids=columns.top_ids.astype(np.min_scalar_type(layout.vocab_size)),
     )
 
 
@@ -246,6 +240,15 @@ def pad(
     """
     prompt_mask = length_mask("prompt", columns.prompt_lengths, prompt_length)
     mask = length_mask("completion", columns.lengths, completion_length)
+    tops = {}
+    for name, none in (("top_ids", 0), ("top_log_probs", -np.inf)):
+        column = getattr(columns, name)
+        if column.shape[1]:
+            kind = np.int32 if none == 0 else np.float32
+            tops[name] = np.full((*mask.shape, column.shape[1]), none, kind)
+            tops[name][mask] = column
+    if "top_ids" in tops:
+        tops["top_ids"] -= 1
     return Batch(
         prompt_ids=fill(prompt_mask, columns.prompt_ids, pad_id),
         prompt_mask=prompt_mask,
@@ -255,6 +258,7 @@ def pad(
         behavior_log_probs=fill(mask, columns.log_probs, 0, np.float32),
         rewards=columns.rewards,
         policy_versions=columns.policy_versions,
+        **tops,
     )
 
 
@@ -274,6 +278,7 @@ def keep(columns: Columns, groups: BoolArray) -> Columns:
         prompt_ids=columns.prompt_ids[np.repeat(groups, columns.prompt_lengths)],
         token_ids=columns.token_ids[tokens],
         log_probs=columns.log_probs[tokens],
+        **{name: getattr(columns, name)[tokens] for name in TOPS},
     )
 
 

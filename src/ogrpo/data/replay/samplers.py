@@ -3,11 +3,10 @@
 A sampler is made for one buffer, from that buffer's table, and is told of every change:
 
     ReplayBuffer(..., sampler=Fifo)
-    ReplayBuffer(..., sampler=partial(Prioritised, weight=positives, replace=False))
+    ReplayBuffer(..., sampler=partial(Prioritised, weight=positives))
 
-A new one is any callable `Table -> Sampler`. With `replace=False` the groups of one draw are
-distinct; with `replace=True` each is drawn from all of them. Two draws are independent given what
-the buffer holds and how often each group was used.
+A new one is any callable `Table -> Sampler`. The groups of one draw are distinct. Two draws are
+independent given what the buffer holds and how often each group was used.
 
 A group's weight changes which prompts and policies the average over a draw stands for: with equal
 weights it estimates the mean over the groups held, otherwise their weighted mean, and no correction
@@ -37,17 +36,12 @@ class TooFewGroups(ValueError):
 class Sampler(Protocol):
     """Draws groups by id."""
 
-    @property
-    def replace(self) -> bool:
-        """Whether a group can stand in one draw more than once."""
-        ...
-
     def update(self, ids: Int64Array) -> None:
         """Takes note that these groups, distinct, were inserted, used or removed."""
         ...
 
     def draw(self, count: int, rng: np.random.Generator) -> Int64Array:
-        """Returns `count` ids of live groups.
+        """Returns `count` distinct ids of live groups.
 
         Raises:
             TooFewGroups: there are not that many to draw from.
@@ -59,7 +53,7 @@ def _check_enough(count: int, available: int) -> None:
     if count > available:
         raise TooFewGroups(
             f"{count} groups asked for, {available} can be drawn (groups of weight 0 cannot): "
-            "insert more first, ask for fewer, or use a sampler that draws with replacement."
+            "insert more first, or ask for fewer."
         )
 
 
@@ -68,8 +62,6 @@ class Fifo:
 
     A buffer limited to one batch that is drawn once per insertion serves each batch once, in order.
     """
-
-    replace = False
 
     def __init__(self, table: Table) -> None:
         self._table = table
@@ -140,17 +132,17 @@ class SumTree:
 
 
 class Prioritised:
-    """Draws each group with probability proportional to its weight, in O(log n).
+    """Draws groups by their weight, in O(log n) each.
 
-    Without replacement, the groups of a draw come one after another, each in proportion to its
-    weight among those not drawn yet (successive sampling). Groups of weight 0 are never drawn.
+    The groups of a draw come one after another, each in proportion to its weight among those not
+    drawn yet (successive sampling). Groups of weight 0 are never drawn.
 
     Weights are computed anew for groups that change, and for all groups when the policy version
     moves, because staleness does.
     """
 
-    def __init__(self, table: Table, *, weight: Weight, replace: bool) -> None:
-        self._table, self._weight, self.replace = table, weight, replace
+    def __init__(self, table: Table, *, weight: Weight) -> None:
+        self._table, self._weight = table, weight
         self._tree = SumTree(table.capacity)
         self._version = table.version
 
@@ -162,13 +154,11 @@ class Prioritised:
     def draw(self, count: int, rng: np.random.Generator) -> Int64Array:
         """Returns `count` ids drawn by weight."""
         self._renew()
-        if self.replace:
-            return self._table.ids(self._independent(count, rng))
         # Independent draws with repeats struck out are successive draws; what was drawn loses its
         # weight between rounds so that they end.
         drawn, weights = np.zeros(0, np.int64), np.zeros(0)
         while len(drawn) < count and self._tree.total > 0:
-            places = self._independent(count - len(drawn), rng)
+            places = self._tree.find(rng.random(count - len(drawn)) * self._tree.total)
             fresh = places[np.sort(np.unique(places, return_index=True)[1])]
             weights = np.concatenate([weights, self._tree.weights(fresh)])
             drawn = np.concatenate([drawn, fresh])
@@ -176,11 +166,6 @@ class Prioritised:
         self._tree.set(drawn, weights)
         _check_enough(count, len(drawn))
         return self._table.ids(drawn)
-
-    def _independent(self, count: int, rng: np.random.Generator) -> Int64Array:
-        total = self._tree.total
-        _check_enough(count, count if total > 0 else 0)
-        return self._tree.find(rng.random(count) * total)
 
     def _renew(self) -> bool:
         """Weighs all groups where the version or the ring's size changed; returns whether so."""
@@ -206,12 +191,11 @@ class Stratified:
     """Draws in rounds in which each prompt gives one group, in random order.
 
     The last round takes as many prompts as are still needed, at random. The group a prompt gives is
-    uniform among its groups; without replacement, among those it has not given in this draw, and
-    prompts that have given all of theirs sit out.
+    uniform among those it has not given in this draw; prompts that have given all theirs sit out.
     """
 
-    def __init__(self, table: Table, *, replace: bool) -> None:
-        self._table, self.replace = table, replace
+    def __init__(self, table: Table) -> None:
+        self._table = table
         self._groups: dict[int, list[int]] = {}  # ids of each prompt, ascending
         self._problems: list[int] = []  # ascending
 
@@ -233,18 +217,17 @@ class Stratified:
 
     def draw(self, count: int, rng: np.random.Generator) -> Int64Array:
         """Returns `count` ids, of as many prompts as can be, as evenly as can be."""
-        if not self.replace or self._table.live == 0:
-            _check_enough(count, self._table.live)
+        _check_enough(count, self._table.live)
         picks: list[int] = []
         able, rounds = self._problems, 0
         while len(picks) < count:
             indices = rng.choice(len(able), min(len(able), count - len(picks)), replace=False)
             picks += [able[n] for n in indices.tolist()]
             rounds += 1
-            if not self.replace and len(picks) < count:
+            if len(picks) < count:
                 able = [problem for problem in able if len(self._groups[problem]) > rounds]
         drawn = {
-            problem: iter(rng.choice(self._groups[problem], times, replace=self.replace).tolist())
+            problem: iter(rng.choice(self._groups[problem], times, replace=False).tolist())
             for problem, times in Counter(picks).items()
         }
         return np.array([next(drawn[problem]) for problem in picks], np.int64)
@@ -289,6 +272,6 @@ def product(*weights: Weight) -> Weight:
     return lambda groups: np.prod([weight(groups) for weight in weights], axis=0)
 
 
-def uniform(table: Table, *, replace: bool) -> Prioritised:
+def uniform(table: Table) -> Prioritised:
     """Draws every group with the same probability."""
-    return Prioritised(table, weight=equal, replace=replace)
+    return Prioritised(table, weight=equal)

@@ -14,6 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -23,11 +24,11 @@ import pyarrow.parquet as pq
 
 from ogrpo.data.replay.columns import (
     FINISH_REASONS,
+    TOPS,
     Columns,
     Int64Array,
     Layout,
     join,
-    no_stretches,
 )
 from ogrpo.system import lock
 from ogrpo.system.files import replacing, sync_folder
@@ -37,12 +38,12 @@ log = logging.getLogger(__name__)
 NAME = re.compile(r"groups-(\d{12})-(\d{12})\.parquet")
 ASIDE = "_dropped"
 FORMAT = "ogrpo.replay.format"
-WRITTEN, READ = "2", ("1", "2")  # 1 has no column `without_loss`: all tokens carry loss
+VERSION = "3"
 COLUMNS = (
     *("group", "completion", "problem", "prompt_ids", "token_ids", "log_probs", "reward"),
-    *("policy_version", "temperature", "finish_reason", "version_spans"),
+    *("policy_version", "temperature", "finish_reason", "version_spans", "without_loss"),
 )
-"""The columns of every format."""
+"""The columns of every file; those of what the sampler recorded come where there are any."""
 SPAN = pa.struct([("version", pa.int32()), ("start", pa.int32()), ("end", pa.int32())])
 STRETCH = pa.struct([("start", pa.int32()), ("end", pa.int32())])
 # Repetitive columns; everything else would only fill a dictionary that is then thrown away.
@@ -112,8 +113,8 @@ class Journal:
 
         Args:
             segment: one of those listed.
-            digests: of a state's files, by name. A file that is not among them, as none was in
-                states of earlier versions, is believed if it holds the groups of its name.
+            digests: of a state's files, by name. Without a state, a file is believed if it holds
+                the groups of its name.
 
         Raises:
             MisplacedSegment: the file is another than the state's; and as `read`.
@@ -233,10 +234,10 @@ def read(segment: Segment, layout: Layout) -> tuple[Columns, str]:
     except (pa.ArrowException, OSError) as error:
         raise BrokenSegment(f"{segment.file} cannot be read: {error}") from error
     metadata = {k.decode(): v.decode() for k, v in (table.schema.metadata or {}).items()}
-    if metadata.get(FORMAT) not in READ:
+    if metadata.get(FORMAT) != VERSION:
         raise ValueError(
             f"{segment.file} has {FORMAT} = {metadata.get(FORMAT)}, and this version reads"
-            f" {' and '.join(READ)}: open it with the ogrpo that wrote it, or a newer one."
+            f" {VERSION}: open it with the ogrpo that wrote it."
         )
     for name, expected in _metadata(layout).items():
         if metadata.get(name) != expected:
@@ -290,7 +291,10 @@ def to_table(first: int, columns: Columns, layout: Layout) -> pa.Table:
         "version_spans": _row_lists(columns.spans, SPAN, count, size),
         "without_loss": _row_lists(columns.without_loss, STRETCH, count, size),
     }
-    return pa.table(fields).replace_schema_metadata({FORMAT: WRITTEN, **_metadata(layout)})
+    for name in TOPS:
+        if width := getattr(columns, name).shape[1]:
+            fields[name] = _lists(columns.lengths * width, getattr(columns, name).ravel())
+    return pa.table(fields).replace_schema_metadata({FORMAT: VERSION, **_metadata(layout)})
 
 
 def from_table(table: pa.Table, layout: Layout) -> Columns:
@@ -300,6 +304,10 @@ def from_table(table: pa.Table, layout: Layout) -> Columns:
     prompts = one["prompt_ids"].take(pa.array(np.arange(0, table.num_rows, layout.group_size)))
     prompt_lengths, prompt_ids = _flat(prompts.combine_chunks())
     lengths, token_ids = _flat(one["token_ids"].combine_chunks())
+    tops: dict[str, Any] = layout.no_tops(len(token_ids))
+    for name, empty in tops.items():
+        if empty.shape[1]:
+            tops[name] = _flat(one[name].combine_chunks())[1].reshape(empty.shape)
     reasons = pc.index_in(one["finish_reason"], pa.array(FINISH_REASONS))  # pyright: ignore[reportAttributeAccessIssue]
     return Columns(
         prompt_ids=prompt_ids,
@@ -313,9 +321,8 @@ def from_table(table: pa.Table, layout: Layout) -> Columns:
         rewards=one["reward"].to_numpy().reshape(shape),
         problems=one["problem"].to_numpy()[:: layout.group_size],
         spans=_rows(one, "version_spans", layout.group_size),
-        without_loss=_rows(one, "without_loss", layout.group_size)
-        if "without_loss" in one.column_names
-        else no_stretches(),
+        without_loss=_rows(one, "without_loss", layout.group_size),
+        **tops,
     )
 
 
@@ -336,6 +343,7 @@ def _metadata(layout: Layout) -> dict[str, str]:
         "group_size": str(layout.group_size),
         "vocab_size": str(layout.vocab_size),
         "log_probs": np.dtype(layout.log_prob_dtype).name,
+        "top": f"{layout.top}{' with log-probs' * layout.top_log_probs}",
     }
 
 

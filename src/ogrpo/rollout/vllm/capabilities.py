@@ -251,7 +251,7 @@ async def measure_log_probs(
         """Returns the most likely tokens after the end token, with their log-probs, and echoes."""
         prompt, order = _question(model, expected, temperature)
         payload = wire.completions_payload([prompt], order)
-        payload |= {"logprobs": TOP, "return_tokens_as_token_ids": True}
+        payload |= {"logprobs": TOP}
         reply = await api.complete(payload, rank=rank)
         with understood(api.url, "/v1/completions", reply):
             top = reply["choices"][0]["logprobs"]["top_logprobs"][0]
@@ -333,14 +333,16 @@ def check_sampling(able: Capabilities, sampling: Sampling, longest_prompt: int) 
     """Refuses sampling whose log-probs would be wrong, and requests that would be cut short.
 
     Raises:
-        Refused: temperature != 1 with raw log-probs, or more tokens than the server takes.
+        Refused: a temperature other than 1, or tokens left out, with raw log-probs, or more tokens
+            than the server takes.
     """
-    tempered = not sampling.greedy and sampling.temperature != 1.0
-    if tempered and able.log_probs != "processed":
+    drawn = not sampling.greedy
+    if drawn and (sampling.temperature != 1 or sampling.cuts) and able.log_probs != "processed":
         raise Refused(
-            f"temperature is {sampling.temperature}, but {able.url} reports log-probs "
-            "of temperature 1 (raw): start it with --logprobs-mode processed_logprobs "
-            "(ogrpo-serve does), or sample at temperature 1"
+            f"temperature is {sampling.temperature}, min_p {sampling.min_p}, top_k {sampling.top_k}"
+            f" and top_p {sampling.top_p}, but {able.url} reports log-probs of temperature 1 over "
+            "all tokens (raw): start it with --logprobs-mode processed_logprobs (ogrpo-serve does),"
+            " or sample at temperature 1 from all"
         )
     if longest_prompt + sampling.max_tokens > able.max_model_len:
         raise Refused(

@@ -25,13 +25,15 @@ from ogrpo.protocol import (
     Sampling,
     VersionSpan,
 )
-from ogrpo.rollout.check import Flaw
+from ogrpo.rollout.check import IMPOSSIBLE, Flaw
 from ogrpo.rollout.vllm.errors import Flawed
 
 Json = dict[str, Any]
 Echo = Literal["prompt", "request"]
 """What an answer may say of its request: the prompt's token ids, the request's id."""
 UNLABELLED = -1
+MASS_TOLERANCE = 1e-3
+"""By how much the probabilities of all tokens that could be drawn may miss 1."""
 FINAL_ONLY = 2  # vLLM's RequestOutputKind; without it 0.23 drops all but one of n choices.
 
 
@@ -65,16 +67,22 @@ def sampling_options(order: Order) -> Json:
         "n": order.draws,
         "max_tokens": sampling.max_tokens,
         "temperature": 0.0 if sampling.greedy else sampling.temperature,
-        "top_p": 1.0,
-        "top_k": 0,
-        "min_p": 0.0,
+        "top_p": sampling.top_p,
+        "top_k": sampling.top_k,
+        "min_p": sampling.min_p,
         "presence_penalty": 0.0,
         "frequency_penalty": 0.0,
         "repetition_penalty": 1.0,
         "stop_token_ids": [order.eos_id],
-        "logprobs": 0,
+        # The native dialect puts the token drawn first, and drops one more likely for it.
+        "logprobs": sampling.record and sampling.record + (not _is_whole(sampling)),
     }
     return options if order.seed is None else {**options, "seed": order.seed}
+
+
+def _is_whole(sampling: Sampling) -> bool:
+    """Whether all that could be drawn is recorded."""
+    return 0 < sampling.top_k <= sampling.record
 
 
 def completions_payload(prompts: Sequence[IntArray], order: Order) -> Json:
@@ -84,6 +92,7 @@ def completions_payload(prompts: Sequence[IntArray], order: Order) -> Json:
         "model": order.model,
         "prompt": [prompt.tolist() for prompt in prompts],
         "return_token_ids": True,
+        "return_tokens_as_token_ids": True,
         "skip_special_tokens": False,
         "cache_salt": f"v{order.version}",  # older weights' keys and values are not for these
         "request_id": order.request_id,
@@ -140,8 +149,14 @@ def read_completions(reply: Json, prompts: Sequence[IntArray], order: Order) -> 
     n, drawn = order.draws, []
     for place, choice in enumerate(_ordered(reply, len(prompts) * n, order, "id")):
         _check_prompt(choice, prompts[place // n], order)
-        log_probs = _of(_of(choice, "logprobs"), "token_logprobs")
-        drawn.append(_completion(choice, log_probs, order))
+        reported = _of(choice, "logprobs")
+        top = None
+        if order.sampling.record:
+            try:
+                top = [[*place.items()] for place in _of(reported, "top_logprobs")]
+            except (TypeError, AttributeError) as error:
+                raise _malformed("top_logprobs is no list of objects") from error
+        drawn.append(_completion(choice, _of(reported, "token_logprobs"), order, top))
     return [
         _group(prompt, drawn[place * n : (place + 1) * n], order)
         for place, prompt in enumerate(prompts)
@@ -164,7 +179,13 @@ def read_generated(reply: Json, prompt: IntArray, order: Order) -> Group:
             log_probs = [entry["logprob"] for entry in content]
         except (TypeError, KeyError) as error:
             raise _malformed("an entry of logprobs.content without logprob") from error
-        drawn.append(_completion(choice, log_probs, order))
+        top = None
+        if order.sampling.record:
+            try:
+                top = [[(x["token"], x["logprob"]) for x in e["top_logprobs"]] for e in content]
+            except (TypeError, KeyError) as error:
+                raise _malformed("an entry of logprobs.content without top_logprobs") from error
+        drawn.append(_completion(choice, log_probs, order, top))
     return _group(prompt, drawn, order)
 
 
@@ -225,7 +246,9 @@ def _group(prompt: IntArray, drawn: Sequence[Completion], order: Order) -> Group
     return Group(prompt, tuple(c for c in drawn for _ in range(alike)))
 
 
-def _completion(choice: Json, log_probs: Any, order: Order) -> Completion:
+def _completion(
+    choice: Json, log_probs: Any, order: Order, top: list[list[tuple[Any, Any]]] | None
+) -> Completion:
     reason: Any = choice.get("finish_reason")
     if reason not in get_args(FinishReason):
         raise Flawed(Flaw("finish", f"finish_reason is {_shown(reason)}"))
@@ -233,6 +256,7 @@ def _completion(choice: Json, log_probs: Any, order: Order) -> Completion:
     if len(ids) != len(values):
         raise Flawed(Flaw("log_probs", f"{len(values)} log-probs for {len(ids)} tokens"))
     spans = _spans(choice, order)
+    tops = (None, None) if top is None else _tops(top, len(ids), order.sampling)
     return Completion(
         token_ids=ids,
         log_probs=values,
@@ -240,7 +264,36 @@ def _completion(choice: Json, log_probs: Any, order: Order) -> Completion:
         temperature=order.sampling.temperature,
         finish_reason=reason,
         version_spans=spans,
+        top_ids=tops[0],
+        top_log_probs=tops[1],
     )
+
+
+def _tops(
+    top: list[list[tuple[Any, Any]]], length: int, sampling: Sampling
+) -> tuple[IntArray, FloatArray]:
+    """Returns the likeliest tokens of each place and their log-probs, as `Completion` has them.
+
+    Where all that could be drawn is to be there, its probabilities sum to 1.
+    """
+    if len(top) != length:
+        raise Flawed(Flaw("log_probs", f"likeliest tokens at {len(top)} of {length} places"))
+    ids = np.full((length, sampling.record), -1, np.int32)
+    log_probs = np.full(ids.shape, -np.inf, np.float32)
+    for place, entries in enumerate(top):
+        names = [str(token).removeprefix("token_id:") for token, _ in entries]
+        if not all(name.isdecimal() and len(name) < 10 for name in names):
+            raise _malformed(f"likeliest tokens are {names[:3]}, not token_id:N")
+        values = _floats([value for _, value in entries])
+        left = np.flatnonzero(values > IMPOSSIBLE)
+        left = left[np.argsort(-values[left], kind="stable")][: sampling.record]
+        ids[place, : len(left)] = [int(names[n]) for n in left]
+        log_probs[place, : len(left)] = values[left]
+    off = np.abs(np.exp(log_probs, dtype=np.float64).sum(axis=1) - 1)
+    if _is_whole(sampling) and off.max(initial=0) > MASS_TOLERANCE:
+        text = f"the {sampling.record} likeliest tokens miss a probability of 1 by {off.max():.4f}"
+        raise Flawed(Flaw("log_probs", f"{text}, as where more are equal at the edge of top_k"))
+    return ids, log_probs
 
 
 def _ints(values: Any) -> IntArray:

@@ -1,0 +1,136 @@
+"""Any trainer's command, killed with SIGKILL and resumed until done, beside the same undisturbed.
+
+    python -m benchmarks.reliability --command 'python train.py --out {run}' \
+        --resume 'python train.py --out {run} --resume' --metrics '{run}/metrics.jsonl'
+
+`{run}` is a fresh folder of each run. A kill falls a moment after a record that is drawn by its
+number, or at a moment drawn over the undisturbed life, and takes the whole process group. The
+resumed run's records, one JSON object a line with `step`, of which the last of a step counts, are
+compared with the undisturbed one's to the bit, except for names that measure time.
+"""
+
+import os
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from benchmarks.chaos.compare import read_records, record_differences
+from benchmarks.chaos.kills import LIVES, LONGEST, Plan
+
+
+class Trainer(NamedTuple):
+    """The commands of a trainer, and where its records are; `{run}` stands for a run's folder."""
+
+    command: str
+    resume: str
+    metrics: str
+    ignore: tuple[str, ...] = ()
+    """Parts of the names of figures that may differ."""
+
+    def records(self, run: Path) -> Path:
+        """Returns the file of a run's records."""
+        return Path(self.metrics.replace("{run}", str(run)))
+
+    def last_records(self, run: Path) -> list[dict[str, Any]]:
+        """Returns the last record of each step: a step that a kill undid is recorded twice."""
+        return [*{record["step"]: record for record in read_records(self.records(run))}.values()]
+
+
+class Life(NamedTuple):
+    """The end of one start: the exit status, negative where a signal ended it, and the seconds."""
+
+    code: int
+    seconds: float
+
+
+def live(command: str, run: Path, records: Path, *, kill: tuple[int, float] | None = None) -> Life:
+    """Starts a command and waits for its end.
+
+    Args:
+        command: of a shell.
+        run: the run's folder; what is printed goes into a log beside it.
+        records: the file whose lines are counted.
+        kill: SIGKILL once the file has so many lines, and so many seconds passed since the start.
+
+    Raises:
+        TimeoutError: it does not end.
+    """
+    begun = time.monotonic()
+    with run.with_suffix(".log").open("ab") as log:
+        words = command.replace("{run}", str(run))
+        process = subprocess.Popen(
+            words, shell=True, stdout=log, stderr=log, start_new_session=True
+        )
+        try:
+            while process.poll() is None:
+                passed = time.monotonic() - begun
+                if passed > LONGEST:
+                    raise TimeoutError(f"{words} runs for {LONGEST:.0f} s: give a shorter one")
+                if kill is not None and passed >= kill[1]:
+                    lines = records.read_bytes().count(b"\n") if records.exists() else 0
+                    if lines >= kill[0]:
+                        os.killpg(process.pid, signal.SIGKILL)
+                        kill = None
+                time.sleep(0.002)
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+    return Life(process.returncode, time.monotonic() - begun)
+
+
+def disturbed(trainer: Trainer, run: Path, plans: Sequence[Plan], whole: Life, steps: int) -> str:
+    """Kills a run as planned and resumes it until done; returns what went wrong, "" if nothing."""
+    records, queue, command = trainer.records(run), [*plans], trainer.command
+    for _ in range(LIVES):
+        kill, plan = None, queue.pop(0) if queue else None
+        if plan is not None and plan.at_write:
+            kill = (max(1, int(plan.share * steps)), plan.delay)
+        elif plan is not None:
+            kill = (0, plan.share * whole.seconds)
+        life = live(command, run, records, kill=kill)
+        if life.code == 0:
+            return ""
+        if life.code != -signal.SIGKILL:
+            return f"ended with {life.code}: {run.with_suffix('.log').read_text()[-300:]}"
+        begun = records.exists() and records.stat().st_size
+        command = trainer.resume if begun else trainer.command
+    return f"not done after {LIVES} starts"
+
+
+def study(trainer: Trainer, *, runs: int = 3, most: int = 3, seed: int = 0) -> int:
+    """Kills runs at random, resumes and compares them; returns how many differ."""
+    scratch = Path(tempfile.mkdtemp(prefix="kills-"))
+    reference = scratch / "whole"
+    whole = live(trainer.command, reference, trainer.records(reference))
+    if whole.code:
+        log = reference.with_suffix(".log").read_text()
+        raise SystemExit(f"the command ended with {whole.code} undisturbed:\n{log[-2000:]}")
+    expected = trainer.last_records(reference)
+    print(f"undisturbed: {len(expected)} records in {whole.seconds:.1f} s, {scratch}", flush=True)
+    differ = 0
+    for number in range(runs):
+        rng = np.random.default_rng([seed, number])
+        plans = [Plan.draw(rng) for _ in range(int(rng.integers(1, most + 1)))]
+        run = scratch / str(number)
+        failure = disturbed(trainer, run, plans, whole, len(expected))
+        lines = (
+            [failure]
+            if failure
+            else [
+                line
+                for line in record_differences(trainer.last_records(run), expected)
+                if not any(name in line for name in trainer.ignore)
+            ]
+        )
+        differ += bool(lines)
+        print(f"run {number}, {len(plans)} kills: {'DIFFERS' if lines else 'equal'}", flush=True)
+        for line in lines[:8]:
+            print(f"        {line}", flush=True)
+    return differ

@@ -1,0 +1,1 @@
+"""Score centring on stale samples."""

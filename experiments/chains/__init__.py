@@ -1,0 +1,1 @@
+"""`chains`: objective, prompt mix and reuse on a task that sharpening does not win."""

@@ -1,0 +1,77 @@
+"""The crash harness on trainers of a few lines: one that resumes, and two that say so and do not."""
+
+import shlex
+import sys
+
+import pytest
+
+from benchmarks.chaos.foreign import Life, Trainer, disturbed, live
+from benchmarks.chaos.kills import Plan
+from benchmarks.reliability import main
+
+TRAINER = """
+import json, pathlib, random, sys, time
+run, kind = pathlib.Path(sys.argv[1]), sys.argv[2]
+run.mkdir(exist_ok=True)
+state, metrics = run / "state.json", run / "metrics.jsonl"
+step, total = 0, 0.0
+random.seed(0)
+if state.exists():
+    step, total, draws, length = json.loads(state.read_text())
+    with metrics.open("r+b") as file:
+        file.truncate(length)
+    if kind != "forgets its draws":
+        [random.random() for _ in range(draws)]
+while step < 4:
+    step, total = step + 1, total + random.random()
+    with metrics.open("a") as file:
+        print(json.dumps({"step": step, "loss": total, "seconds": time.time()}), file=file)
+    draft = run / "draft"
+    draft.write_text(json.dumps([step, total, step, metrics.stat().st_size]))
+    if kind != "saves nothing":
+        draft.rename(state)
+    time.sleep(0.05)
+"""
+PLANS = [Plan(True, 0.5, 0.03)]
+
+
+@pytest.fixture
+def words(tmp_path):
+    (tmp_path / "train.py").write_text(TRAINER)
+    return shlex.join([sys.executable, "-S", str(tmp_path / "train.py")]) + " {run}"
+
+
+def harness(words, kind, *more):
+    options = ["--command", f"{words} '{kind}'", "--metrics", "{run}/metrics.jsonl", "--runs", "1"]
+    return main([*options, *more])
+
+
+@pytest.mark.parametrize("kind", ["right", "forgets its draws", "saves nothing"])
+def test_a_kill_shows_who_resumes(words, kind, tmp_path):
+    trainer = Trainer(f"{words} '{kind}'", f"{words} '{kind}'", "{run}/metrics.jsonl")
+    run = tmp_path / "run"
+    assert disturbed(trainer, run, PLANS, Life(0, 1.0), steps=4) == ""
+    records = (run / "metrics.jsonl").read_text().splitlines()
+    steps = [int(line.split(",")[0].rpartition(" ")[2]) for line in records]
+    assert (steps == [1, 2, 3, 4]) == (kind != "saves nothing")
+
+
+def test_the_command_says_equal_of_the_one_and_what_differs_of_the_other(words, capsys):
+    assert harness(words, "right") == 0
+    assert "run 0" in capsys.readouterr().out
+    assert harness(words, "right", "--ignore", "loss") == 0
+    with pytest.raises(SystemExit, match="undisturbed"):
+        main(["--command", "exit 3", "--metrics", "{run}/metrics.jsonl"])
+    with pytest.raises(SystemExit):
+        main(["--command", "true"])
+
+
+def test_a_command_that_is_killed_takes_its_children_with_it(tmp_path):
+    life = live(
+        "sleep 60 & echo >> {run}.lines; wait",
+        tmp_path / "run",
+        tmp_path / "run.lines",
+        kill=(1, 0.0),
+    )
+    assert life.code == -9
+    assert life.seconds < 30

@@ -1,0 +1,88 @@
+"""Warm starts that the package comes with: read by the run that they are of, and checked."""
+
+import json
+from contextlib import closing
+from dataclasses import replace
+
+import jax
+import numpy as np
+import pytest
+from rich.console import Console
+
+from experiments.warm_starts import SHIPPED, recipe_of
+from ogrpo.config.train import Evaluation, WarmStart
+from ogrpo.loop import start
+from ogrpo.loop.evaluate import evaluate
+from ogrpo.policy import init_params
+from ogrpo.policy.config import tiny
+from ogrpo.setup import shipped
+from ogrpo.setup.build import make_parts
+from ogrpo.setup.model import make_model
+from ogrpo.setup.prepare import prepare
+
+DECODER = tiny(16)
+QUIET = Console(quiet=True)
+
+
+@pytest.fixture(scope="module")
+def params():
+    return init_params(DECODER, jax.random.key(0), np.float32)
+
+
+def test_weights_come_back_to_the_bit(params, tmp_path):
+    shipped.ship("one", "one", params, tmp_path)
+    shipped.ship("two", "two", jax.tree.map(np.zeros_like, params), tmp_path)
+    file, weights = shipped.read_shipped("one", DECODER, np.float32, tmp_path)
+    assert file == tmp_path / "one.safetensors"
+    jax.tree.map(np.testing.assert_array_equal, weights, params)
+
+
+def test_a_file_that_was_not_shipped_is_refused_with_the_remedy(params, tmp_path):
+    shipped.ship("recipe", "weights", params, tmp_path)
+    assert shipped.read_shipped("another", DECODER, np.float32, tmp_path) is None
+    file = tmp_path / "weights.safetensors"
+    content = bytearray(file.read_bytes())
+    content[-1] ^= 1
+    file.write_bytes(content)
+    with pytest.raises(ValueError, match=r"SHA-256 begins with .* give --warm-start\.retrain"):
+        shipped.read_shipped("recipe", DECODER, np.float32, tmp_path)
+    file.unlink()
+    with pytest.raises(ValueError, match=r"weights\.safetensors.* is missing: install ogrpo anew"):
+        shipped.read_shipped("recipe", DECODER, np.float32, tmp_path)
+
+
+@pytest.fixture(scope="module")
+def prepared():
+    with closing(prepare(SHIPPED["default-0"])) as prepared:
+        yield prepared
+
+
+def shipped_file(prepared):
+    """The name of the file that a run begins with; None where none is shipped."""
+    manifest = json.loads((shipped.FOLDER / shipped.MANIFEST).read_text())
+    entry = manifest.get(recipe_of(prepared))
+    return None if entry is None else entry["file"]
+
+
+def test_the_default_begins_with_what_is_shipped_and_trains_where_that_is_asked_for(prepared):
+    assert shipped_file(prepared) == "default-0.safetensors"
+    assert shipped_file(replace(prepared, config=replace(prepared.config, seed=1))) is None
+    make_model(prepared, QUIET)
+    here = WarmStart(retrain=True, cache=False, learning_rate=1e9)
+    asked = replace(prepared, config=replace(prepared.config, warm_start=here))
+    with pytest.raises(ValueError, match="the warm start diverged"):
+        make_model(asked, QUIET)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [0, 1])
+def test_chains_begin_where_the_likeliest_answer_is_mostly_wrong(seed):
+    """The shipped weights are read, by their hash, and more is sampled than is likeliest."""
+    evaluation = Evaluation(prompts=128, samples=8, gradient_variance=False)
+    with closing(prepare(replace(SHIPPED[f"chains-{seed}"], evaluation=evaluation))) as chains:
+        assert shipped_file(chains) == f"chains-{seed}.safetensors"
+        decoder, params = make_model(chains, QUIET)
+        parts = make_parts(chains.config, chains, decoder)
+        scores = evaluate(start(parts.learner.init(params), parts), parts, None)
+    assert 0.2 < scores["pass@1/greedy"] < 0.45
+    assert scores["pass@8/sampled"] > scores["pass@1/greedy"] + 0.15
