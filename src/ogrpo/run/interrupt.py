@@ -52,10 +52,15 @@ def interrupt(number: signal.Signals) -> None:
 
 @contextmanager
 def stop_on_signal(notify: Callable[[str], None]) -> Iterator[StopRequest]:
-    """Turns the first of these signals into a request; a second one interrupts at once."""
+    """Turns the first of these signals into a request; a second one interrupts at once.
+
+    A hangup after a hangup adds nothing: the kernel and the shell each send one.
+    """
     request = StopRequest()
 
     def handle(number: signal.Signals) -> None:
+        if number == request.signal == signal.SIGHUP:
+            return
         if request:
             interrupt(number)
         request.signal = number
