@@ -35,6 +35,7 @@ from benchmarks.chaos.schedules import SCHEDULES, STEPS, Schedule, make_task
 from ogrpo.cli import main
 
 NOTHING_YET = "nothing to resume"
+NOBODY = "127.0.0.1:9"
 LIVES = 12
 LONGEST = 300.0
 """Seconds until a life that does not end is a failure."""
@@ -261,19 +262,21 @@ def _exit_codes(pids: Sequence[int], moment: float | None) -> list[int]:
     return killed or [codes[pid] for pid in pids]
 
 
-def undisturbed(case: Case, *more: str) -> Life:
+def undisturbed(case: Case) -> Life:
     """Returns a whole life of a new run."""
-    life = live(case, [*case.options(), *more])
+    life = live(case, case.options())
     if life.code:
         raise SystemExit(f"{case.name}, undisturbed, ended with {life.code}:\n{life.output}")
     return life
 
 
 def initial_model(folder: Path, task: Path) -> Path:
-    """Returns a folder of weights that servers can start from: those of a run of one step."""
+    """Returns a folder of weights for servers: what a run leaves that waits for none of them."""
     case = Case("served", Schedule(), folder, task)
-    undisturbed(case, "--schedule.steps=1")
-    return case.run / "model"
+    life = live(case, [*case.options(), f"--rollout.url=http://{NOBODY}", "--rollout.wait=0"])
+    if not (initial := case.run / "initial").is_dir():
+        raise SystemExit(f"no weights to serve were left:\n{life.output}")
+    return initial
 
 
 def killed(case: Case, whole: Life, reference: Path, plans: list[Plan]) -> Outcome:
@@ -326,7 +329,7 @@ def study(
         made = Case(name, schedule, scratch / f"{name}-{label}".replace(" ", "-"), task)
         if not schedule.servers:
             return made
-        folder = scratch / "served" / "run" / "model"
+        folder = scratch / "served" / "run" / "initial"
         if not servers:
             initial_model(scratch / "served", task)
             logs = (scratch / f"server-{n}.log" for n in range(schedule.servers))

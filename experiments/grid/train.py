@@ -122,7 +122,7 @@ class Bench:
                 engine = stack.enter_context(connect(*how))
             parts = make_parts(config, prepared, decoder, engine, devices=devices)
             if known:
-                parts = _sharing(parts, known.parts, embedded=engine is None)
+                parts = sharing(parts, known.parts, embedded=engine is None)
             else:
                 while len(self._programs) > 1:
                     self._programs.popitem(last=False)
@@ -130,7 +130,7 @@ class Bench:
             yield config, parts, parts.learner.init(devices.place_params(params))
 
 
-def _sharing(parts: Parts, known: Parts, *, embedded: bool) -> Parts:
+def sharing(parts: Parts, known: Parts, *, embedded: bool) -> Parts:
     """Returns a cell's parts with the programs of an earlier one."""
     reset_optimizer = parts.learner.reset_optimizer
     parts = replace(parts, learner=replace(known.learner, reset_optimizer=reset_optimizer))

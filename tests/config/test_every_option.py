@@ -3,18 +3,20 @@
 A walk over all fields of the configuration: a new one fails here until it has its place below.
 """
 
+from collections.abc import Callable
 from contextlib import closing
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
-import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.experimental.compilation_cache import compilation_cache
 
 from ogrpo.config.method import check, title
 from ogrpo.config.train import TrainConfig, WarmStart
+from ogrpo.learner.state import apply_gradient, init_state
+from ogrpo.setup.build import make_hypers_at, make_optimizer
 from ogrpo.setup.prepare import prepare
 from ogrpo.setup.sources import check_sources
 from tests.config.test_every_knob import KNOBS
@@ -267,20 +269,6 @@ def test_what_is_shown_elsewhere_is_tested_there():
         assert f"def {name}(" in (TESTS / file).read_text(), place
 
 
-@pytest.fixture(scope="module")
-def programs(tmp_path_factory):
-    """Most of these runs have the same programs: each is compiled once."""
-    names = ("jax_compilation_cache_dir", "jax_persistent_cache_min_compile_time_secs")
-    before = {name: jax.config.values[name] for name in names}
-    for name, value in zip(names, (str(tmp_path_factory.mktemp("xla")), 0.1), strict=True):
-        jax.config.update(name, value)
-    compilation_cache.reset_cache()
-    yield
-    for name, value in before.items():
-        jax.config.update(name, value)
-    compilation_cache.reset_cache()
-
-
 @cache
 def read(config: TrainConfig) -> tuple[np.ndarray, ...]:
     """The problems of a run and what is imitated: neither needs a model."""
@@ -292,27 +280,56 @@ def read(config: TrainConfig) -> tuple[np.ndarray, ...]:
         return (*map(np.asarray, (*prepared.prompts.train, *prepared.prompts.heldout, *shown)),)
 
 
+@cache
+def stepped(config: TrainConfig) -> tuple[np.ndarray, ...]:
+    """Weights after each of two updates along large gradients."""
+    optimizer, hypers_at = make_optimizer(config), make_hypers_at(config)
+    weights = jnp.arange(1.0, 1 + 32 * 32).reshape(32, 32) / 1000
+    state, seen = init_state(weights, optimizer), []
+    for update in range(2):
+        rate = hypers_at(update, 1.0, 0).learning_rate
+        state = apply_gradient(state, jnp.sin(weights * (40 + update)), optimizer, rate)
+        seen.append(np.asarray(state.params))
+    return tuple(seen)
+
+
+@pytest.fixture
+def _made_once(tmp_path_factory, monkeypatch):
+    """Runs that begin alike read the warm start of the first of them."""
+    monkeypatch.setenv("OGRPO_CACHE_DIR", str(tmp_path_factory.getbasetemp() / "warm"))
+
+
+def based(setting: Setting) -> TrainConfig:
+    return base_of(setting if "warm_start" in setting else {"warm_start.cache": True, **setting})
+
+
+def looks(path: str) -> tuple[Callable[[TrainConfig], Any], ...]:
+    """What two runs are told apart by, the cheapest first.
+
+    Problems, first weights and the first evaluation take no update; what an optimizer does takes no
+    model.
+    """
+    if path.startswith("optimizer."):
+        return (stepped,)
+    early = path.startswith(("data.", "warm_start.", "model.", "task", "evaluation."))
+    return (read, begun, partial(ended, last=0), ended) if early else (ended,)
+
+
 @pytest.mark.slow
-@pytest.mark.usefixtures("programs")
+@pytest.mark.usefixtures("_made_once")
 @pytest.mark.parametrize("path", ACTS)
 def test_an_option_changes_the_numbers(path):
-    """Where the problems, the first weights or the method differ, no step need be taken to see it.
-
-    That no two methods have the same loss is what `tests/core` shows.
-    """
+    """That no two methods have the same loss is what `tests/core` shows."""
     setting, value = ACTS[path]
-    one, other = base_of(setting), base_of({**setting, path: value})
+    one, other = based(setting), based({**setting, path: value})
+    check(other)
     if path in OF_THE_METHOD:
-        check(other)
         assert title(one) != title(other)
-        return
-    early = path.startswith(("data.", "warm_start.", "model.", "task", "evaluation."))
-    looks = (read, begun, ended) if early else (ended,)
-    assert any(differ(look(one), look(other)) for look in looks)
+    else:
+        assert any(differ(look(one), look(other)) for look in looks(path))
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("programs")
 @pytest.mark.parametrize(("setting", "changes"), SAME)
 def test_what_only_shows_or_speeds_up_leaves_the_weights(setting, changes):
     gentle = {**setting, "optimizer.learning_rate": 1e-3}

@@ -16,12 +16,12 @@ from ogrpo.config.schedule import Schedule
 from ogrpo.config.train import Data, Evaluation, Rollout, TrainConfig, WarmStart
 from ogrpo.config.update import Optimizer
 from ogrpo.loop import start, train
-from ogrpo.setup.build import make_parts
 from ogrpo.setup.model import make_model
 from ogrpo.setup.prepare import prepare
 from ogrpo.setup.presets import main_study
 from ogrpo.setup.sources import check_sources
 from tests.run.rewards import ODD
+from tests.run.small_run import make_parts_again
 
 Setting = dict[str, Any]
 BASE = main_study(
@@ -91,18 +91,22 @@ def begun(config: TrainConfig) -> tuple[Any, ...]:
 
 
 @cache
-def ended(config: TrainConfig) -> tuple[dict[str, float], tuple[np.ndarray, ...]]:
-    """The figures of all records of a run, and the weights that it ends with."""
+def ended(
+    config: TrainConfig, last: int | None = None
+) -> tuple[dict[str, float], tuple[np.ndarray, ...]]:
+    """The figures of all records of a run, up to step `last`, and the weights that it ends with."""
     check_sources(config)
     check(config)
     with closing(prepare(config)) as prepared:
         config = prepared.config
         decoder, params = make_model(prepared, Console(quiet=True))
-        parts = make_parts(config, prepared, decoder)
+        parts = make_parts_again(config, prepared, decoder)
         figures, state = {}, start(parts.learner.init(params), parts)
         for turn in train(state, parts):
             state, record = turn
             figures |= {f"{record['step']} {n}": v for n, v in record.items() if counts(n, v)}
+            if record["step"] == last:
+                break
     leaves = jax.tree.leaves(state.train.whole())
     return figures, tuple(np.asarray(leaf, np.float32) for leaf in leaves)
 

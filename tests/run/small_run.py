@@ -6,18 +6,23 @@ from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 from rich.console import Console
 
+from experiments.grid.train import program_of, sharing
 from ogrpo.config.schedule import Schedule
 from ogrpo.config.train import Checkpointing, Data, Evaluation, Model, Rollout, TrainConfig
 from ogrpo.config.update import Optimizer
+from ogrpo.loop import Parts
+from ogrpo.policy import DecoderConfig
 from ogrpo.report.run_dir import RunDir
-from ogrpo.run.main import carry_out, open_run, run, to_end
+from ogrpo.run import main
+from ogrpo.run.main import carry_out, open_run, to_end
 from ogrpo.run.session import Invocation, Session
 from ogrpo.setup.build import find_devices, make_parts
 from ogrpo.setup.model import make_model
-from ogrpo.setup.prepare import prepare
+from ogrpo.setup.prepare import Prepared, prepare
 from ogrpo.setup.presets import main_study
 from tests.run.rewards import VARIED
 
@@ -36,10 +41,23 @@ COSTS = ("seconds", "tokens/s", "collect/", "reward/", "replay/unack", "replay/d
 """What is measured, or counted since a process began, wrote a segment or set one aside."""
 
 
+PROGRAMS: dict[str, Parts] = {}
+
+
+def make_parts_again(
+    config: TrainConfig, prepared: Prepared, decoder: DecoderConfig, *engine: Any, **more: Any
+) -> Parts:
+    """A run's parts with the programs of this process's earlier run that had the same ones."""
+    parts = make_parts(config, prepared, decoder, *engine, **more)
+    name = program_of(replace(config, run_dir=None, resume=False, resume_from=None))
+    return sharing(parts, PROGRAMS.setdefault(name, parts), embedded=not any(engine))
+
+
 def go(folder: Path, config: TrainConfig = CONFIG, **changes: Any) -> str:
     """A whole run; returns what it said."""
     console = Console(file=StringIO(), width=200)
-    run(replace(config, run_dir=folder, **changes), console, TYPED)
+    with patch.object(main, "make_parts", make_parts_again):
+        main.run(replace(config, run_dir=folder, **changes), console, TYPED)
     return told(console)
 
 
@@ -52,7 +70,7 @@ def go_with(
     with closing(prepare(config)) as prepared, open_run(config, TYPED, console) as opened:
         decoder, params = make_model(prepared, console)
         devices = find_devices(prepared.config, decoder)
-        parts = make_parts(
+        parts = make_parts_again(
             prepared.config, prepared, decoder, devices=devices, experience=opened.experience
         )
         for place, make in faults.items():
