@@ -1,9 +1,10 @@
-"""`docs/names.md` against the formulas of verl 0.9, Trinity-RFT 0.6 and Tunix, restated here.
+"""`docs/names.md` against the formulas of verl 0.9, Trinity-RFT 0.6 and Tunix.
+
+Their losses by token are those of `tests.core.reference`, with their numbers.
 
 TRL's own code is run instead: `tests/parity/trl/test_trl_names.py`.
 """
 
-from contextlib import contextmanager
 from functools import partial
 from types import SimpleNamespace
 
@@ -17,6 +18,8 @@ from ogrpo.core.algorithms import ADVANTAGES, ALGORITHMS, REDUCTIONS
 from ogrpo.core.objectives import TokenBatch
 from ogrpo.core.returns import Along
 from tests import names
+from tests.core import reference
+from tests.core.cases import slopes
 
 pytestmark = pytest.mark.slow
 
@@ -24,7 +27,6 @@ P, G, T, LENGTH = 2, 4, 5, 8
 ROWS = [row for row in names.rows() if row.ours and not row.project.startswith("TRL")]
 METHODS = [row for row in ROWS if row.ours.split(",")[0] in ALGORITHMS]
 PARTS = [row for row in ROWS if row not in METHODS]
-sg = jax.lax.stop_gradient
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -33,23 +35,15 @@ def _in_double_precision():
         yield
 
 
-@contextmanager
-def loosely():
-    """For their formulas, which mix bools, integers and ranks as torch does."""
-    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
-        yield
-
-
 def case():
-    """lp, old (the trainer's), mu (the engine's), ref [P, G, T]; rewards, mask, and their A."""
+    """lp, old (the trainer's), mu (the engine's), ref [P, G, T]; rewards and mask."""
     rng = np.random.default_rng(3)
     old = -rng.uniform(0.3, 2.5, (P, G, T))
-    lp, mu, ref = (old + rng.normal(0, 0.8, old.shape) for _ in range(3))
+    lp, mu, ref = (np.minimum(old + rng.normal(0, 0.8, old.shape), -0.02) for _ in range(3))
     mask = np.arange(T) < rng.integers(2, T + 1, (P, G, 1))
     rewards = np.array([[1.0, 0.0, 0.5, 0.0], [0.25, 0.75, 1.0, 0.5]])
     arrays = {"lp": lp, "old": old, "mu": mu, "ref": ref, "mask": mask, "rewards": rewards}
-    arrays["H"] = rng.uniform(0, 2, old.shape)
-    return SimpleNamespace(**{name: jnp.asarray(array) for name, array in arrays.items()})
+    return SimpleNamespace(**arrays, H=rng.uniform(0, 2, old.shape))
 
 
 # Advantages, as they have them but for 1e-4, where they add 1e-6.
@@ -62,7 +56,7 @@ def bessel(r):
 
 
 def population(r):
-    return centered(r) / jnp.sqrt(r.var(-1, keepdims=True) + 1e-6)
+    return centered(r) / np.sqrt(r.var(-1, keepdims=True) + 1e-6)
 
 
 def others(r):
@@ -78,144 +72,73 @@ def lowered(r):
 
 
 def weighted(r):
-    return centered(r) * jnp.exp(centered(r))
+    return centered(r) * np.exp(centered(r))
 
 
 # Reductions.
-def tokens(x, losses):
-    return (losses * x.mask).sum() / x.mask.sum()
+def tokens(losses, mask):
+    return (losses * mask).sum() / mask.sum()
 
 
-def sequences(x, losses):
-    return ((losses * x.mask).sum(-1) / x.mask.sum(-1)).mean()
+def sequences(losses, mask):
+    return ((losses * mask).sum(-1) / mask.sum(-1)).mean()
 
 
-def sequence_sums(x, losses):
-    return (losses * x.mask).sum(-1).mean()
+def sequence_sums(losses, mask):
+    return (losses * mask).sum(-1).mean()
 
 
-def fixed(x, losses):
-    return sequence_sums(x, losses) / LENGTH
+def fixed(losses, mask):
+    return sequence_sums(losses, mask) / LENGTH
 
 
-# Losses by token.
-def ratio(x):
-    return jnp.exp(x.lp - x.old)
+# Losses by token, (lp, held, batch) -> [P, G, T], and what is added to them or multiplied.
+EPS = {"eps_low": 0.2, "eps_high": 0.2}
+reinforce, kl_cov = reference.reinforce, partial(reference.kl_cov, share=2e-4, coef=1.0)
+ppo, wide = (partial(reference.grpo, eps_low=0.2, eps_high=high) for high in (0.2, 0.28))
+dual = partial(reference.dual_clip, **EPS, dual=3.0)
+gspo = partial(reference.gspo, **EPS)
+narrow = partial(reference.gspo, eps_low=3e-4, eps_high=4e-4)
+dppo = {"low": 0.2, "high": 0.2, "cap": 3.0}
+sapo = partial(reference.sapo, temperature_pos=1.0, temperature_neg=1.05)
+halved = partial(reference.opmd_min, tau=1.0)
+squared = partial(reference.opmd_kimi, coef=0.1)
+RECS = {
+    "none": {"none": reinforce},
+    **{
+        clip: {
+            "none": partial(getattr(reference, name), **knobs),
+            "importance_sampling": partial(getattr(reference, f"{name}_is"), **knobs),
+        }
+        for clip, name, knobs in (
+            ("one-side", "rec_one_side", EPS),
+            ("two-side", "rec_two_side", EPS),
+            ("ring", "rec_ring", {**EPS, "outer_low": 0.6, "outer_high": 2.0}),
+        )
+    },
+}
 
 
-def ppo(x, a, low=0.2, high=0.2, rho=ratio):
-    r = rho(x)
-    return jnp.maximum(-a * r, -a * jnp.clip(r, 1 - low, 1 + high))
+def detached_sapo(lp, held, b):
+    return sapo(held, held, b) * lp
 
 
-def dual(x, a, c=3.0):
-    return jnp.where(a < 0, jnp.minimum(-a * c, ppo(x, a)), ppo(x, a))
+def token_icepop(lp, held, b):
+    return -icepop(held - b.old) * b.A * lp
 
 
-def sequence_mean(x, values):
-    return (values * x.mask).sum(-1, keepdims=True) / x.mask.sum(-1, keepdims=True)
-
-
-def gspo_ratio(x):
-    return jnp.exp(x.lp - sg(x.lp) + sg(sequence_mean(x, x.lp - x.old)))
-
-
-def reinforce(x, a):
-    return -a * x.lp
-
-
-def dppo(x, a, inside):
-    return -a * sg(jnp.minimum(ratio(x), 3.0) * inside) * x.lp
-
-
-def dppo_tv(x, a):
-    gap = jnp.exp(x.lp) - jnp.exp(x.old)
-    return dppo(x, a, jnp.where(a > 0, gap <= 0.2, gap >= -0.2))
-
-
-def dppo_kl(x, a):
-    p, q = jnp.exp(x.lp), jnp.exp(x.old)
-    kl = q * (x.old - x.lp) + (1 - q) * jnp.log((1 - q) / (1 - p))
-    return dppo(x, a, (kl <= 0.2) | jnp.where(a > 0, p <= q, p >= q))
-
-
-def sapo(x, a):
-    t = jnp.where(a > 0, 1.0, 1.05)
-    return -a * jax.nn.sigmoid(t * (ratio(x) - 1)) * 4 / t
-
-
-def detached_sapo(x, a):
-    return sg(sapo(x, a)) * x.lp
-
-
-def gmpo(x, a):
-    d = x.lp - x.old
-    s = jnp.sign(a)
-    kept = s * jnp.minimum(s * d, s * jnp.clip(d, -0.2, 0.2))
-    return -a * jnp.exp(sequence_mean(x, kept)) * jnp.ones_like(d)
-
-
-def cispo(x, a, low, high):
-    return -sg(jnp.clip(ratio(x), low, high)) * a * x.lp
-
-
-def topr(x, a):
-    return -sg(jnp.where(a <= 0, jnp.clip(ratio(x), 0, 1), 1.0)) * a * x.lp
-
-
-def sppo(x, a):
-    r = sg(ratio(x))
-    return -a * (x.lp - x.old) * ((r >= 1 / 1.3) & (r <= 1.3))
-
-
-def token_icepop(x, a):
-    r = ratio(x)
-    return -sg(jnp.where((r >= 0.5) & (r <= 5.0), r, 0.0)) * a * x.lp
-
-
-def sequence_tis(x, a):
-    total = ((x.lp - x.old) * x.mask).sum(-1, keepdims=True)
-    return -sg(jnp.minimum(jnp.exp(total), 2.0)) * a * x.lp
-
-
-def negatives_masked(x, a):
-    drift = sequence_mean(x, sg(x.old - x.lp))
-    return dual(x, a) * ~((a < 0) & (drift > 0.1))
-
-
-def kl_cov(x, a):
-    covariance = (a - a[x.mask].mean()) * (sg(x.lp) - sg(x.lp)[x.mask].mean())
-    top = jnp.where(x.mask, covariance, -jnp.inf)
-    return -a * ratio(x) + jnp.abs(x.lp - x.old) * (top == top.max())  # one token of few
-
-
-def m2po(x, a):
-    d = np.asarray(sg(x.lp - x.old))
-    outward = np.asarray(x.mask) & (d * np.asarray(a) > 0)
-    kept = np.sort(d[outward] ** 2)
-    while kept.size and kept.mean() > 0.04:
-        kept = kept[:-1]
-    bound = kept[-1] if kept.size else -1.0
-    return -a * ratio(x) * (~outward | (d**2 <= bound))
-
-
-def rec(x, a, clip_mode="none", weight="none", coef=0.0):
-    r = sg(ratio(x))
-    one = ((r <= 1.2) & (a >= 0)) | ((r >= 0.8) & (a <= 0))
-    two = (r >= 0.8) & (r <= 1.2)
-    ring = two | ((a >= 0) & (r <= 0.4)) | ((a <= 0) & (r >= 3.0))
-    inside = {"none": True, "one-side": one, "two-side": two, "ring": ring}[clip_mode]
-    by = r if weight == "importance_sampling" else 1.0
-    return -a * by * x.lp * inside + coef * (x.lp - x.old) ** 2
+def negatives_masked(lp, held, b):
+    drift = ((b.old - held) * b.mask).sum(-1, keepdims=True) / b.mask.sum(-1, keepdims=True)
+    return dual(lp, held, b) * ~((b.A < 0) & (drift > 0.1))
 
 
 def with_kl(loss, kind, beta):
-    kls = {"k1": lambda d: -d, "k2": lambda d: d**2 / 2, "k3": lambda d: jnp.exp(d) - d - 1}
-    return lambda x, a: loss(x, a) + beta * kls[kind](x.ref - x.lp)
+    kls = {"k1": lambda d: -d, "k2": lambda d: d**2 / 2, "k3": lambda d: np.exp(d) - d - 1}
+    return lambda lp, held, b: loss(lp, held, b) + beta * kls[kind](b.ref - lp)
 
 
 def with_bonus(loss):
-    return lambda x, a: loss(x, a) - 0.001 * x.H
+    return lambda lp, held, b: loss(lp, held, b) - 0.001 * b.H
 
 
 def trinity(loss):
@@ -223,36 +146,33 @@ def trinity(loss):
 
 
 def weighed(loss, weight):
-    return lambda x, a: loss(x, a) * weight(x, (x.old - x.mu) * x.mask)
+    return lambda lp, held, b: loss(lp, held, b) * weight((b.old - b.mu) * b.mask)
 
 
-def token_weight(x, d, cap=2.0):
-    return jnp.minimum(jnp.exp(d), cap)
+def token_weight(d):
+    return np.minimum(np.exp(d), 2.0)
 
 
-def sequence_weight(x, d):
-    return jnp.minimum(jnp.exp(d.sum(-1, keepdims=True)), 2.0)
+def sequence_weight(d):
+    return np.minimum(np.exp(d.sum(-1, keepdims=True)), 2.0)
 
 
-def icepop(x, d):
-    return jnp.where((jnp.exp(d) >= 0.5) & (jnp.exp(d) <= 5.0), jnp.exp(d), 0.0)
+def icepop(d):
+    return np.where((np.exp(d) >= 0.5) & (np.exp(d) <= 5.0), np.exp(d), 0.0)
 
 
-wide = partial(ppo, high=0.28)
-narrow = partial(ppo, low=3e-4, high=4e-4, rho=gspo_ratio)
-gspo = partial(ppo, rho=gspo_ratio)
 FORMULAS = {
     ("verl 0.9", "loss_mode"): {
         "vanilla": (bessel, dual, tokens),
-        "dppo_tv": (bessel, dppo_tv, tokens),
-        "dppo_kl": (bessel, dppo_kl, tokens),
+        "dppo_tv": (bessel, partial(reference.dppo_tv, **dppo), tokens),
+        "dppo_kl": (bessel, partial(reference.dppo_kl, **dppo), tokens),
         "gspo": (bessel, gspo, tokens),
         "sapo": (bessel, sapo, sequences),
         "gpg": (bessel, reinforce, tokens),
-        "geo_mean": (bessel, gmpo, sequences),
+        "geo_mean": (bessel, partial(reference.gmpo, **EPS), sequences),
         "kl_cov": (bessel, kl_cov, tokens),
-        "dro": (bessel, partial(rec, coef=0.1), tokens),
-        "cispo": (bessel, partial(cispo, low=0.8, high=1.2), tokens),
+        "dro": (bessel, squared, tokens),
+        "cispo": (bessel, partial(reference.cispo, low=0.8, high=1.2), tokens),
         "bypass_mode": (bessel, dual, tokens),
         "entropy_coeff=0.001": (bessel, with_bonus(dual), tokens),
     },
@@ -261,7 +181,7 @@ FORMULAS = {
         "decoupled_seq_is": (bessel, weighed(dual, sequence_weight), tokens),
         "decoupled_token_icepop": (bessel, weighed(dual, icepop), tokens),
         "bypass_ppo_clip": (bessel, dual, tokens),
-        "bypass_pg_is": (bessel, sequence_tis, tokens),
+        "bypass_pg_is": (bessel, partial(reference.sequence_tis, high=2.0), tokens),
         "bypass_pg_token_icepop": (bessel, token_icepop, tokens),
         "disabled": (bessel, dual, tokens),
     },
@@ -270,38 +190,33 @@ FORMULAS = {
         "grpo_verl": (bessel, trinity(dual), tokens),
         "dapo": (bessel, dual, tokens),
         "rloo": (others, trinity(dual), tokens),
-        "opmd": (centered, trinity(lambda x, a: -a * x.lp / 2), tokens),
-        "asymre": (lowered, lambda x, a: -a * x.lp / 2, tokens),
-        "topr": (raw, trinity(topr), tokens),
-        "cispo": (bessel, trinity(partial(cispo, low=0.0, high=1.28)), tokens),
+        "opmd": (centered, trinity(halved), tokens),
+        "asymre": (lowered, halved, tokens),
+        "topr": (raw, trinity(reference.topr_token), tokens),
+        "cispo": (bessel, trinity(partial(reference.cispo, low=0.0, high=1.28)), tokens),
         "gspo": (bessel, trinity(narrow), tokens),
-        "sppo": (centered, sppo, tokens),
+        "sppo": (centered, reference.sppo, tokens),
         "rec": (centered, trinity(reinforce), tokens),
-        "m2po": (bessel, m2po, tokens),
+        "m2po": (bessel, partial(reference.m2po, threshold=0.04), tokens),
     },
     ("Trinity-RFT 0.6", "policy_loss_fn"): {
         "enable_sequence_masking=True": (bessel, trinity(negatives_masked), tokens),
     },
     ("Trinity-RFT 0.6", "rec"): {
         **{
-            f'clip_mode="{clip}", weight="{weight}"': (
-                centered,
-                partial(rec, clip_mode=clip, weight=weight),
-                tokens,
-            )
-            for clip in ("none", "one-side", "two-side", "ring")
-            for weight in ("none", "importance_sampling")
-            if (clip, weight) != ("none", "importance_sampling")
+            f'clip_mode="{clip}", weight="{weight}"': (centered, loss, tokens)
+            for clip, losses in RECS.items()
+            for weight, loss in losses.items()
         },
         'clip_mode="one-side", weight="importance_sampling", std_normalize=True': (
             population,
-            partial(rec, clip_mode="one-side", weight="importance_sampling"),
+            RECS["one-side"]["importance_sampling"],
             tokens,
         ),
-        'regularizer="k2", regularizer_coef=0.1': (centered, partial(rec, coef=0.1), tokens),
+        'regularizer="k2", regularizer_coef=0.1': (centered, squared, tokens),
         'regularizer="forward-kl", regularizer_coef=0.1': (
             centered,
-            lambda x, a: -a * x.lp - 0.1 * x.lp,
+            lambda lp, held, b: -(b.A + 0.1) * lp,
             tokens,
         ),
         'weight="advantage", temp=1.0': (weighted, reinforce, tokens),
@@ -355,26 +270,26 @@ def test_every_method_has_a_formula():
 
 def theirs(x, formula):
     advantage, loss, reduce = formula
+    spread = np.broadcast_to(advantage(x.rewards)[..., None], x.lp.shape)
+    b = SimpleNamespace(**vars(x), A=spread, prox=x.old)
 
     def total(lp):
-        now = SimpleNamespace(**{**vars(x), "lp": lp})
-        a = jnp.broadcast_to(advantage(x.rewards)[..., None], lp.shape)
-        return reduce(now, loss(now, a))
+        return reduce(loss(lp, x.lp, b), x.mask)
 
-    with loosely():
-        return jax.value_and_grad(total)(x.lp)
+    return total(x.lp), slopes(total, x.lp, x.mask)
 
 
 def ours(x, title):
     algorithm, given = names.build(title)
     knobs = names.settings(algorithm, given, LENGTH)
-    engine = x.mu if " weight " in title else x.old
-    batch = TokenBatch(jnp.zeros_like(x.lp), x.mask, engine, x.old, x.ref, entropy=x.H)
+    old, mu, ref, entropy = map(jnp.asarray, (x.old, x.mu, x.ref, x.H))
+    engine = mu if " weight " in title else old
+    batch = TokenBatch(jnp.zeros_like(old), jnp.asarray(x.mask), engine, old, ref, entropy=entropy)
 
     def total(lp):
-        return mean(algorithm(lp, batch, x.rewards, knobs))
+        return mean(algorithm(lp, batch, jnp.asarray(x.rewards), knobs))
 
-    return jax.value_and_grad(total)(x.lp)
+    return jax.value_and_grad(total)(jnp.asarray(x.lp))
 
 
 @pytest.mark.parametrize(
@@ -384,7 +299,7 @@ def test_their_formula_gives_our_loss_and_gradient(row):
     x = case()
     expected, found = theirs(x, stated(row)), ours(x, row.ours)
     np.testing.assert_allclose(found[0], expected[0], rtol=1e-9)
-    np.testing.assert_allclose(found[1], expected[1], rtol=1e-8, atol=1e-12)
+    np.testing.assert_allclose(found[1], expected[1], rtol=1e-5, atol=1e-8)
 
 
 def at_ratio_one(formula):
@@ -397,9 +312,9 @@ def test_trinitys_sapo_is_not_the_papers():
     paper, x = at_ratio_one((bessel, sapo, tokens))
     trinitys, _ = at_ratio_one((bessel, detached_sapo, tokens))
     t = np.where(bessel(x.rewards) > 0, 1.0, 1.05)[..., None]
-    np.testing.assert_allclose(trinitys, np.asarray(paper) * 2 / t, rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(trinitys, paper * 2 / t, rtol=1e-5, atol=1e-8)
     _, found = ours(x, "sapo, advantage group_standardized_bessel, reduction token")
-    np.testing.assert_allclose(found, paper, rtol=1e-8, atol=1e-12)
+    np.testing.assert_allclose(found, paper, rtol=1e-5, atol=1e-8)
 
 
 def test_trinitys_topr_and_asymre_and_dapo_are_not_the_papers():
@@ -447,7 +362,7 @@ THEIR_ADVANTAGES = {
     "reinforce": raw,
     "opmd": centered,
     "opmd_verl": centered,
-    'opmd_baseline="logavgexp"': lambda r: r - jnp.log(jnp.exp(r).mean(-1, keepdims=True)),
+    'opmd_baseline="logavgexp"': lambda r: r - np.log(np.exp(r).mean(-1, keepdims=True)),
     "asymre": lowered,
     "asymre_verl": lowered,
     "rec": centered,
@@ -458,17 +373,14 @@ THEIR_ADVANTAGES = {
 def test_their_part_is_ours(row):
     x, (word, name) = case(), row.ours.split(" ")
     length = {"length": LENGTH} if name == "fixed_length" else {}
-    with loosely():
-        if row.theirs in BY_LENGTH:
-            expected = BY_LENGTH[row.theirs](x.rewards, x.mask.sum(-1))
-        elif word == "advantage":
-            expected = THEIR_ADVANTAGES[row.theirs](x.rewards)
-        else:
-            expected = THEIR_REDUCTIONS[row.theirs](x, x.lp)
+    rewards, mask = jnp.asarray(x.rewards), jnp.asarray(x.mask)
     if row.theirs in BY_LENGTH:
-        found = ADVANTAGES[name](x.rewards, Along(x.mask))
+        expected = BY_LENGTH[row.theirs](x.rewards, x.mask.sum(-1))
+        found = ADVANTAGES[name](rewards, Along(mask))
     elif word == "advantage":
-        found = ADVANTAGES[name](x.rewards)
+        expected = THEIR_ADVANTAGES[row.theirs](x.rewards)
+        found = ADVANTAGES[name](rewards)
     else:
-        found = mean(REDUCTIONS[name](x.lp, x.mask, **length))
+        expected = THEIR_REDUCTIONS[row.theirs](x.lp, x.mask)
+        found = mean(REDUCTIONS[name](jnp.asarray(x.lp), mask, **length))
     np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-12)

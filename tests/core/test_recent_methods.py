@@ -15,6 +15,7 @@ from ogrpo.core.algorithms import ALGORITHMS, GATES, with_parts
 from ogrpo.core.objectives import TokenBatch
 from ogrpo.core.returns import Along
 from tests.core import reference
+from tests.core.cases import slopes
 
 P, G, T = 2, 4, 6
 KEY = jax.random.key(5)
@@ -144,12 +145,7 @@ def transcribed(x, entry, kept):
     def loss(lp):
         return reduce(getattr(reference, name)(lp, x.lp, b, **knobs), mask)
 
-    step, gradient = 1e-6, np.zeros(x.lp.shape)
-    for i in map(tuple, np.argwhere(mask)):
-        move = np.zeros(x.lp.shape)
-        move[i] = step
-        gradient[i] = (loss(x.lp + move) - loss(x.lp - move)) / (2 * step)
-    return loss(x.lp), gradient
+    return loss(x.lp), slopes(loss, x.lp, mask)
 
 
 def ours(x, algorithm, rewards, knobs=None):
@@ -228,16 +224,6 @@ def test_beside_a_weight_gates_look_at_what_came_before_the_update_but_for_negat
         with_parts(plain, gate=("token", "token"))
     with pytest.raises(ValueError, match="there is no gate 'best'"):
         with_parts(plain, gate=("best",))
-
-
-def slopes(loss, at):
-    """The gradient of a function of an array, by central differences."""
-    gradient = np.zeros(at.shape)
-    for i in np.ndindex(at.shape):
-        move = np.zeros(at.shape)
-        move[i] = 1e-6
-        gradient[i] = (loss(at + move) - loss(at - move)) / 2e-6
-    return gradient
 
 
 @pytest.mark.parametrize("share", [None, 0.3])
