@@ -39,6 +39,7 @@ from ogrpo_plan.presets import plan_of
 from tests.cli.test_main import ROWS, SMALL
 from tests.core.cases import arrays, batch_of
 from tests.evaluation import engines
+from tests.run.small_run import make_parts_again
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(ROOT.glob("docs/*.md"))]
@@ -299,7 +300,8 @@ LITTLE = (*SMALL, "--evaluation.samples", "2", "--schedule.evaluate-every", "2")
 
 
 @pytest.mark.slow
-def test_the_readmes_commands_run_in_small(here):
+def test_the_readmes_commands_run_in_small(here, monkeypatch):
+    monkeypatch.setattr("ogrpo.run.main.make_parts", make_parts_again)
     ran = []
     for block in BLOCKS:
         if block.page != "README.md" or block.kind != "sh" or block.needs:

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import shutil
 import subprocess
 import sys
 
@@ -189,12 +190,9 @@ def test_train_eval_rescore_report_and_compare(task, tmp_path, monkeypatch, caps
         "    return [float(text.split()[-1:] == [gold])"
         " for text, gold in zip(completions, answer)]\n"
     )
-    for name in ("one", "two"):
-        code, told = command(
-            *("train", "--task", task, "--rewards", "my_rewards.py:near", "--run-dir", name),
-            *("--seed", len(name), *SMALL, *(("--knobs.beta", "0.1") if name == "two" else ())),
-        )
-        assert code == 0, told
+    given = ("--task", task, "--rewards", "my_rewards.py:near", "--run-dir", "one")
+    code, told = command("train", *given, *SMALL)
+    assert code == 0, told
     records = [json.loads(x) for x in (tmp_path / "one/metrics.jsonl").read_text().splitlines()]
     assert [r["step"] for r in records] == [0, 1, 2]
     assert records[-1]["reward/near"] == records[-1]["reward"]
@@ -202,6 +200,9 @@ def test_train_eval_rescore_report_and_compare(task, tmp_path, monkeypatch, caps
     (tmp_path / "one/report.html").unlink()
     code, told = command("report", "one")
     assert (code, (tmp_path / "one/report.html").read_text()) == (0, page), told
+    config = tmp_path / "two/config.json"
+    shutil.copytree("one", "two")
+    config.write_text(config.read_text().replace('"beta": null', '"beta": 0.1'))
     code, told = command("compare", "one", "two", "--output", "both.html")
     assert code == 0, told
     assert "knobs.beta" in told

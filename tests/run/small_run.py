@@ -49,7 +49,8 @@ def make_parts_again(
 ) -> Parts:
     """A run's parts with the programs of this process's earlier run that had the same ones."""
     parts = make_parts(config, prepared, decoder, *engine, **more)
-    name = program_of(replace(config, run_dir=None, resume=False, resume_from=None))
+    anew = {"run_dir": None, "resume": False, "resume_from": None, "resume_anyway": False}
+    name = program_of(replace(config, **anew))
     return sharing(parts, PROGRAMS.setdefault(name, parts), embedded=not any(engine))
 
 

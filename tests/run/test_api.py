@@ -15,8 +15,10 @@ from ogrpo.config.train import (
 )
 from ogrpo.report import trackers
 from ogrpo.rewards.reward import Reward
+from ogrpo.run import main
 from ogrpo.run.api import Trainer
 from ogrpo.tasks import Task
+from tests.run.small_run import make_parts_again
 
 QUIET = Console(quiet=True)
 SETTINGS = {
@@ -26,6 +28,11 @@ SETTINGS = {
     "evaluation": Evaluation(prompts=4, gradient_variance=False, token_samples=0),
     "console": QUIET,
 }
+
+
+@pytest.fixture(autouse=True)
+def _programs_once(monkeypatch):
+    monkeypatch.setattr(main, "make_parts", make_parts_again)
 
 
 def rows(count=40):
