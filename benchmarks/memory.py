@@ -235,9 +235,8 @@ def plan_preset(name: str) -> PresetPlan:
     """The plan of a preset's update, every prompt and completion as long as it may be."""
     config, plan = PRESETS[name](), plan_of(name)
     count, group = config.schedule.prompts, config.rollout.group_size
-    prompt, length = config.data.prompt_length, config.rollout.max_tokens
-    assert prompt is not None  # presets of real models settle both
-    assert length is not None
+    prompt, length = plan.batch.prompt_length, config.rollout.max_tokens
+    assert length is not None  # presets of real models settle it
     sizes = np.full((count, group), length)
     scores = np.zeros((count, group, length), np.float32)
     full = as_batch(np.full(count, prompt), sizes, prompt, length)._replace(

@@ -10,7 +10,7 @@ nothing of the drift is left; the sampler is renewed every 20 steps. `reinforce`
 paper's case; `off_policy_grpo` has a clip's, `dual_clip` bounds them on both sides. Each has its
 learning rate at each width, the best of `rates` on tuning seeds and validation problems.
 
-Left out: a quantised sampler and a real model, where the paper gains.
+A quantised sampler on a real model, where the paper gains, has its drift measured in `drift`.
 """
 
 from collections.abc import Sequence

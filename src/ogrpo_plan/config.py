@@ -25,7 +25,9 @@ from ogrpo.policy.pretrained import read_object
 GIB = 2**30
 ITEMSIZE = {"float32": 4, "bfloat16": 2, "float16": 2}
 Dtype = Literal["float32", "bfloat16"]
-ShapeName = Literal["tiny", "qwen2.5-0.5b", "qwen2.5-1.5b", "qwen2.5-3b", "qwen2.5-7b", "qwen3-4b"]
+ShapeName = Literal[
+    "tiny", "smollm2-135m", "qwen2.5-0.5b", "qwen2.5-1.5b", "qwen2.5-3b", "qwen2.5-7b", "qwen3-4b"
+]
 
 
 @dataclass(frozen=True)

@@ -156,11 +156,12 @@ def memory_lines(budget: Budget) -> Lines:
 
 def preset_line(plan: Plan, training: Budget) -> str:
     """Says whether the plan fits the device that its preset names."""
-    gigabytes = DEVICES[plan.preset].gigabytes
-    verdict = "it fits" if training.total <= gigabytes * 1e9 else "it does not fit"
+    named = DEVICES[plan.preset]
+    capacity = named.gigabytes * 1e9
+    verdict = "it fits" if training.total <= capacity else "it does not fit"
     return (
-        f"preset {plan.preset}: {gib(training.total)} GiB are planned on the one {gigabytes} GB "
-        f"GPU that it names ({gib(gigabytes * 1e9)} GiB): {verdict}"
+        f"preset {plan.preset}: {gib(training.total)} GiB are planned for {named.device}, "
+        f"which it names ({gib(capacity)} GiB): {verdict}"
     )
 
 

@@ -355,8 +355,23 @@ def _made(vocab_size: int, *, layers: int) -> DecoderConfig:
     )
 
 
+SMOLLM2_135M = DecoderConfig(
+    architecture="LlamaForCausalLM",
+    vocab_size=49_152,
+    hidden_size=576,
+    intermediate_size=1536,
+    num_layers=30,
+    num_heads=9,
+    num_kv_heads=3,
+    head_dim=64,
+    rope_theta=100_000.0,
+    rms_norm_eps=1e-5,
+    tie_embeddings=True,
+    max_positions=8192,
+)
 SHAPES: dict[str, DecoderConfig] = {
     "tiny": tiny(176),
+    "smollm2-135m": SMOLLM2_135M,
     "qwen2.5-0.5b": _qwen(2, 896, 4864, 24, 14, 2),
     "qwen2.5-1.5b": _qwen(2, 1536, 8960, 28, 12, 2),
     "qwen2.5-3b": _qwen(2, 2048, 11_008, 36, 16, 2),
