@@ -67,6 +67,7 @@ def test_zero_variance_groups_are_found():
 
 def test_positives_are_the_better_half():
     np.testing.assert_array_equal(advantages.positives_only(R), [[1, 0, 0, 1], [1, 1, 1, 1]])
+    np.testing.assert_array_equal(advantages.positive_part(R), [[0, 0, 0, 2], [0, 0, 0, 0]])
 
 
 @pytest.mark.parametrize("name", sorted(TAKES_A_GROUP | NEEDS_NO_SIBLING))

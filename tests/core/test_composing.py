@@ -8,6 +8,8 @@ import numpy as np
 
 from ogrpo.core import diagnostics, gates, objectives, surrogates, traces
 from ogrpo.core.aggregate import sequence_mean
+from ogrpo.core.corrections import corrected
+from ogrpo.core.weights import plain_weight
 from tests.core.cases import arrays, batch_of
 
 
@@ -36,6 +38,15 @@ def test_a_closure_over_a_masked_batch_has_no_nan_in_its_gradient():
     assert np.isnan(jax.grad(partial(loss, clean=False))(raw)).any()
     np.testing.assert_allclose(loss(raw, clean=True), loss(raw, clean=False), rtol=1e-6)
     assert not np.any(np.asarray(jax.grad(partial(loss, clean=True))(raw))[~mask])
+
+
+def test_a_corrected_objective_cannot_see_under_the_mask():
+    raw, padded, mask = poisoned()
+    loss = partial(corrected, objective_fn=objectives.grpo, weight_fn=plain_weight)
+    gradient = jax.grad(lambda x: jnp.sum(loss(x, padded)))(raw)
+    assert np.isfinite(gradient).all()
+    assert not np.any(np.asarray(loss(raw, padded))[~mask])
+    assert not np.any(np.asarray(gradient)[~mask])
 
 
 def test_the_score_form_and_the_ratio_form_agree_in_gradient():

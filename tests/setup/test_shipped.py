@@ -16,9 +16,9 @@ from ogrpo.loop.evaluate import evaluate
 from ogrpo.policy import init_params
 from ogrpo.policy.config import tiny
 from ogrpo.setup import shipped
-from ogrpo.setup.build import make_parts
 from ogrpo.setup.model import make_model
 from ogrpo.setup.prepare import prepare
+from tests.run.small_run import make_parts_again
 
 DECODER = tiny(16)
 QUIET = Console(quiet=True)
@@ -82,7 +82,7 @@ def test_chains_begin_where_the_likeliest_answer_is_mostly_wrong(seed):
     with closing(prepare(replace(SHIPPED[f"chains-{seed}"], evaluation=evaluation))) as chains:
         assert shipped_file(chains) == f"chains-{seed}.safetensors"
         decoder, params = make_model(chains, QUIET)
-        parts = make_parts(chains.config, chains, decoder)
+        parts = make_parts_again(chains.config, chains, decoder)
         scores = evaluate(start(parts.learner.init(params), parts), parts, None)
     assert 0.2 < scores["pass@1/greedy"] < 0.45
     assert scores["pass@8/sampled"] > scores["pass@1/greedy"] + 0.15
