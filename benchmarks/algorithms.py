@@ -38,7 +38,11 @@ BANDED = (
 UNHELD = ("reinforce", "rloo", "opo", "maxrl", "maxpo", "red_drop", "opmd_min", "opmd_pairwise")
 REASONS = {
     **dict.fromkeys(UNHELD, FREE),
+    "kl_cov": f"{FREE}; the pull holds one token of a batch of this size",
+    **dict.fromkeys(("cispo", "sapo"), f"{FREE}; a bounded weight slows it and does not end it"),
     "vtrace": f"{FREE}; weights of 1 at most slow it",
+    "asymre": f"{FREE}; its lower baseline makes that push smaller",
+    "decoupled": f"{FREE}: it clips pi/pi_k, which is 1 where a batch has one update",
     "rec_two_side": BANDED,
     "rec_two_side_is": BANDED,
     "sppo": BANDED,
