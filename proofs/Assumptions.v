@@ -33,6 +33,7 @@ Definition all_theorems :=
   (@Balance.halves_mean,
   (@Balance.halves_range,
   (@Balance.halves_second_moment,
+  (@Balance.paired_mean,
   (@Calculus.fan_exp,
   (@Certificate.bernstein_radius,
   (@Certificate.gap_ge,
@@ -165,6 +166,6 @@ Definition all_theorems :=
   (@TokenSurrogate.token_surrogate_bound,
   (@TokenSurrogate.token_truncation_bias,
   (@TokenSurrogate.token_surrogate_attained,
-  I)))))))))))))))))))))))))))))))))))))))))))))))))))))))))))))))))))))))))))))))))))))))))))))))))))))))))))))))))))))))))))))))))))))))))))))))).
+  I))))))))))))))))))))))))))))))))))))))))))))))))))))))))))))))))))))))))))))))))))))))))))))))))))))))))))))))))))))))))))))))))))))))))))))))))).
 
 Print Assumptions all_theorems.

@@ -137,3 +137,23 @@ by apply: Rmult_le_compat; try lra; exact: sq_ge0.
 Qed.
 
 End Halves.
+
+(** Both policies answer the same prompt with the same random numbers: [q] is the law of the pair,
+    however the two depend on each other. No ratio enters. *)
+Section Paired.
+Variable Y : finType.
+Variables (q : Y * Y -> R) (pi pik r : Y -> R).
+Hypotheses (Hpi : forall y, \rsum_z q (y, z) = pi y) (Hpik : forall z, \rsum_y q (y, z) = pik z).
+
+Theorem paired_mean : E q (fun v => r v.1 - r v.2) = E pi r - E pik r.
+Proof.
+rewrite E_sub /E; congr (_ - _).
+  rewrite (rsum_ext (g := fun v => q (v.1, v.2) * r v.1)); last by case.
+  rewrite -(pair_bigA _ (fun y z => q (y, z) * r y)) /=; apply: rsum_ext => y.
+  by rewrite -Hpi Rmult_comm -rsum_scal; apply: rsum_ext => z; ring.
+rewrite (rsum_ext (g := fun v => q (v.1, v.2) * r v.2)); last by case.
+rewrite -(pair_bigA _ (fun y z => q (y, z) * r z)) /= rsum_exchange; apply: rsum_ext => z.
+by rewrite -Hpik Rmult_comm -rsum_scal; apply: rsum_ext => y; ring.
+Qed.
+
+End Paired.

@@ -314,6 +314,28 @@ def test_old_and_new_draws_in_any_shares_measure_the_gain(pi, pi_k, r, share):
     assert table.min() >= -1 - EPS
 
 
+@few
+@given(distributions(3, least=0), distributions(3, least=0), rewards(3), st.integers(0, 8))
+def test_pairs_measure_the_gain_however_the_two_depend(pi, pi_k, r, apart):
+    """E[r(new) - r(old)] = J(pi) - J(pi_k), from independent draws to those with one random number.
+
+    Theorem Balance.paired_mean. The last are equal but for a chance of the sum of distances
+    between the distribution functions.
+    """
+    edges = [np.concatenate([[0], np.cumsum(p / p.sum())]) for p in (pi, pi_k)]
+    low = np.maximum(edges[0][:-1, None], edges[1][None, :-1])
+    high = np.minimum(edges[0][1:, None], edges[1][None, 1:])
+    common = np.maximum(high - low, 0)
+    q = common * apart / 8 + np.outer(pi, pi_k) * (1 - apart / 8)
+    np.testing.assert_allclose(q.sum(axis=1), pi, atol=EPS)
+    np.testing.assert_allclose(q.sum(axis=0), pi_k, atol=EPS)
+    table = r[:, None] - r[None, :]
+    np.testing.assert_allclose((q * table).sum(), (pi - pi_k) @ r, atol=EPS)
+    assert table.min() >= -1
+    distance = abs(edges[0] - edges[1])[1:-1].sum()
+    assert 1 - np.trace(common) <= distance + EPS
+
+
 def test_ratios_to_a_mixture_stay_finite_where_those_between_policies_explode():
     """log pi/pi_k of +-1e4 and infinity: at most 1/share and 1/(1 - share)."""
     logs = jnp.array([-jnp.inf, -1e4, 0.0, 1e4, jnp.inf])

@@ -20,7 +20,7 @@ from ogrpo.config.train import (
 )
 from ogrpo.config.update import Knobs
 from ogrpo.learner.checkpoint import Checkpoints
-from ogrpo.loop import advance, first_arrays, make_collector, resume, start, train
+from ogrpo.loop import advance, certify, first_arrays, make_collector, resume, start, train
 from ogrpo.setup.build import make_parts
 from ogrpo.setup.model import make_model
 from ogrpo.setup.prepare import prepare
@@ -37,6 +37,8 @@ SMALL = main_study(
     checkpoint=Checkpointing(every=2),
     certificate=Certification(delta=0.05, completions=20),
 )
+
+SPARSE = Certification(delta=0.05, completions=60, pairs=True)
 
 
 class Run:
@@ -195,6 +197,35 @@ def test_each_period_is_certified_from_samples_it_never_saw(whole):
     record = whole[-1][1]
     assert record["certificate/price"] == 48 / 48
     assert -1.0 < record["certificate/bound"] < record["certificate/mean"] < 1.0
+
+
+def test_pairs_certify_without_a_log_prob_and_leave_training_as_it_is(
+    off_policy, whole, monkeypatch
+):
+    """Rounds of 16 pairs, of values below 0 where the old weights alone are right."""
+    monkeypatch.setattr(certify, "_gains_of", None)
+    turns = off_policy.like(certificate=SPARSE).turns()
+    assert equal(turns[-1][0].train.params, whole[-1][0].train.params)
+    records = [r for _, r in turns if r["certificate/bound"] is not None]
+    assert [r["step"] for r in records] == [3, 6]
+    for record in records:
+        assert record["certificate/completions"] % 32 == 0
+        assert record["certificate/price"] == record["certificate/completions"] / 48
+        assert -1.0 < record["certificate/bound"] < record["certificate/mean"] < 1.0
+        assert record["certificate/unit_center"] is None
+    assert turns[-1][0].certificate is None
+
+
+def test_pairs_of_the_same_weights_are_the_same_completions(off_policy):
+    """The random numbers are common: a run that learns nothing has differences of zero alone."""
+    state = replace(off_policy.start(), step=3)
+    with make_collector(state, off_policy.parts) as collector:
+        parts = replace(off_policy.parts, certificate=SPARSE)
+        (old, *_), (new, *_) = certify._draw(state, parts, collector, prompts=4, drawn=0)
+    assert old.rewards.size == 16
+    assert np.array_equal(old.completion_ids, new.completion_ids)
+    assert np.array_equal(old.rewards, new.rewards)
+    assert np.array_equal(np.unique(old.prompt_ids, axis=0), np.unique(new.prompt_ids, axis=0))
 
 
 def test_a_reward_that_no_certificate_is_for_ends_the_run_in_its_first_step(off_policy):

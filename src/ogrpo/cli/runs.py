@@ -77,7 +77,7 @@ def certify(options: Sequence[str]) -> int:
         if not is_accepted(each):
             raise ValueError(f"the draws of step {each.step} do not prove that; numbers changed")
     if not claims:
-        print(f"{arguments.run} has no certificate above 0 (docs/certificates.md)")
+        print(f"{arguments.run} has no certificate of ratios above 0 (docs/certificates.md)")
     elif arguments.coq:
         path = run.certificates.with_suffix(".v")
         write_text(path, coq_file(claims, run.path.name, path.name))

@@ -54,6 +54,12 @@ ACTS: Table = (
         lambda c: c.reuse.limits.clip_step > 0,
         "the clip keeps its width; give --reuse.limits.clip-step more than 0",
     ),
+    ("certificate.pairs", lambda c: c.certificate.delta is not None, "give --certificate.delta"),
+    (
+        "certificate.pairs",
+        lambda c: c.schedule.sync_offset == 0,
+        "with an offset nothing is drawn for a certificate: leave --schedule.sync-offset at 0",
+    ),
     (
         "override.count-masked",
         lambda c: c.override.mask_zero_variance,
@@ -105,6 +111,11 @@ FITS: Table = (
         "certificate.delta",
         lambda c: not c.rollout.keep_sampling_mask,
         "which is about whole policies, and rollout.keep-sampling-mask cuts them: leave one out",
+    ),
+    (
+        "certificate.pairs",
+        lambda c: not c.rollout.url,
+        "and servers draw with random numbers of their own: leave it out, or --rollout.url",
     ),
     (
         "schedule.stages",

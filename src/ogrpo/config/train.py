@@ -249,6 +249,10 @@ class Certification:
     """Completions that old and new weights draw at most at each synchronisation for its certificate
     alone, in rounds of three batches until they certify: the price, which no update learns from.
     With `schedule.sync-offset` above 0 none are: groups asked for ahead are the evidence."""
+    pairs: bool = False
+    """Old and new weights answer each prompt with the same random numbers, and the difference of
+    their rewards is the evidence: no log-prob is read, so that long completions and inexact
+    log-probs cannot break it, and more draws certify as much. The trainer's own sampler alone."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,6 +8,8 @@ Sequence ratios of both weights to what drew a completion, the lowest reward as 
                       have little hope to, or the budget is spent. Each has a prompt of its own;
                       two of three are by the old weights and one by the new, so that the ratios
                       are to the mixture and at most 3. Training is not touched
+    pairs             the same rounds, but both weights answer each prompt with the same random
+                      numbers, and a value is the difference of their rewards, without a ratio
 
 Draws of the old weights alone are not as good, as a ratio beyond the headroom is lost; those of the
 new alone have values that explode on failures that these have given up.
@@ -85,6 +87,21 @@ def draw_gains(
     """
     check_range(np.asarray(rewards))  # a trace knows no values, so they are judged before it
     return _gains(new_log_probs, old_log_probs, mask, rewards, jnp.float32(share))
+
+
+def pair_gains(new_rewards: np.ndarray, old_rewards: np.ndarray) -> np.ndarray:
+    """X = r(new) - r(old) `[pairs]`, whose mean is the gain however the two draws of a pair depend.
+
+    X >= -1. NaN, a completion that no reward could judge, counts with the reward that makes X
+    least. Theorem `Balance.paired_mean`.
+
+    Raises:
+      ValueError: rewards outside [0, 1].
+    """
+    check_range(new_rewards)
+    check_range(old_rewards)
+    new, old = (x.astype(np.float64).ravel() for x in (new_rewards, old_rewards))
+    return np.nan_to_num(new, nan=LOWEST) - np.nan_to_num(old, nan=HIGHEST)
 
 
 @jax.jit
@@ -169,17 +186,21 @@ def certify_period(
         values = np.empty(0)
         while drawn < terms.completions and not is_settled(values, terms):
             rounds = _draw(state, parts, collector, prompts=len(groups.rewards), drawn=drawn)
+            drawn += sum(batch.rewards.size for batch, _, _ in rounds)
+            if terms.pairs:
+                (old, _, _), (new, _, _) = rounds
+                values = np.append(values, pair_gains(new.rewards, old.rewards))
+                continue
             for batch, version, other in rounds:
                 gains, each = _gains_of(batch, version, other, state, parts, share=SHARE)
                 values, prices = np.append(values, gains), [*prices, *each]
-                drawn += batch.rewards.size
         state = replace(state, gaps=tuple(values.tolist()))
     if not ends or not state.gaps:
         return state, NOT_CERTIFIED
     verdict = certify(np.array(state.gaps), terms.delta)
     period = (state.step - state.server_version) * groups.rewards.size
     certified = state.certificate
-    if float(verdict.bound) > 0:
+    if float(verdict.bound) > 0 and not terms.pairs:  # what is kept is proved of ratios
         ahead = parts.schedule.sync_offset > 0  # the old weights are then no longer held
         held = ("", state.server) if ahead else (state.server, state.train.params)
         digests = (content_hash(params) if params else "" for params in held)
@@ -188,7 +209,7 @@ def certify_period(
         "certificate/bound": float(verdict.bound),
         "certificate/mean": float(verdict.mean),
         "certificate/evidence": float(verdict.evidence),
-        "certificate/completions": len(state.gaps),
+        "certificate/completions": len(state.gaps) * (2 if terms.pairs else 1),
         "certificate/price": drawn / period,
         "certificate/unit_center": float(np.mean(prices)) if prices else None,
     }
@@ -200,7 +221,8 @@ def is_settled(gains: np.ndarray, terms: Certification) -> bool:
         return False
     if float(certify(gains, terms.delta).bound) > 0:  # doubles are not compared here
         return True
-    mean, square, n = gains.mean(), (gains**2).mean(), terms.completions
+    mean, square = gains.mean(), (gains**2).mean()
+    n = terms.completions / (2 if terms.pairs else 1)
     nats = np.log(2 / terms.delta)  # half of the wealth lies on stakes that are not the best
     enough = np.sqrt(2 * square * nats / n) + nats / n
     error = np.sqrt(square * max(1 / gains.size - 1 / n, 0))
@@ -256,12 +278,15 @@ def _draw(
 
     Returns:
       Batches of one completion of each prompt, with the version that drew it and the other weights.
+      In pairs there are two, of the same prompts and random numbers.
     """
     train, sampling = parts.prompts.train, replace(parts.collection.sampling, group_size=1)
     old, new = state.train.whole(state.server), state.train.whole()
     size = prompts * parts.collection.sampling.group_size
     place = state.step * 1000 + drawn // size
     stream = PromptStream(len(train), size, stream_seed(parts.seed, "certificate", 0))
+    pairs = parts.certificate is not None and parts.certificate.pairs
+    by_old, by_new = ([0], [0]) if pairs else (range(OLD), range(OLD, OLD + NEW))
 
     def draw(engine: Engine, number: int) -> tuple[Request, list[Group]]:
         problems = [int(n) for n in stream.indices(place + number)]
@@ -272,21 +297,21 @@ def _draw(
     with collector.alone() as engine:
         if engine.version != state.server_version:
             engine.publish(old, state.server_version)
-        pairs = [draw(engine, number) for number in range(OLD)]
+        drawn_groups = [draw(engine, number) for number in by_old]
         engine.publish(new, state.step)
-        pairs += [draw(engine, number) for number in range(OLD, OLD + NEW)]
+        drawn_groups += [draw(engine, number) for number in by_new]
         engine.publish(old, state.server_version)
 
     def rewarded() -> list[Batch[np.ndarray]]:
         batches = []
-        for request, groups in pairs:
+        for request, groups in drawn_groups:
             judged = parts.collection.reward_fn(request, range(len(groups)), groups)
             rewards = np.stack([each.rewards for each in judged])
             longest = parts.prompts.length, sampling.max_tokens
             batches.append(pad_groups(groups, *longest, rewards=rewards))
         return batches
 
-    sides = [(state.server_version, new)] * OLD + [(state.step, old)] * NEW
+    sides = [(state.server_version, new) for _ in by_old] + [(state.step, old) for _ in by_new]
     return [
         (b, version, other) for b, (version, other) in zip(from_first(rewarded), sides, strict=True)
     ]
