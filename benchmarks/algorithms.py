@@ -46,7 +46,6 @@ REASONS = {
     "rec_two_side": BANDED,
     "rec_two_side_is": BANDED,
     "sppo": BANDED,
-    "rec_ring_is": f"{BANDED}, short of the ring",
     "oapl": "told below",
     "dpo": "it asks for a gap between completions and not for likely ones: both may become rarer",
 }
