@@ -8,7 +8,8 @@ import pytest
 import yaml
 
 ROOT = Path(__file__).parents[1]
-PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+PROJECT = PYPROJECT["project"]
 PIXI = tomllib.loads((ROOT / "pixi.toml").read_text())
 README = (ROOT / "README.md").read_text()
 
@@ -33,7 +34,9 @@ def test_the_conda_recipe_is_of_this_package():
     train = PROJECT["optional-dependencies"]["train"]
     assert recipe["context"]["version"] == PROJECT["version"]
     assert {*needs["run"]} == {f"python {PIXI['dependencies']['python']}", *spaced}
-    assert needs["run"][0] in needs["host"]
+    builds = PYPROJECT["build-system"]["requires"]
+    assert [x.replace(" ", "") for x in needs["host"][2:]] == builds
+    assert needs["host"][:2] == [needs["run"][0], "pip"]
     assert [x.replace(" ", "") for x in needs["run_constraints"]] == train[1:]  # but for jax
     assert train[0].startswith("jax")
     scripts = dict(line.split(" = ") for line in entry)
@@ -76,6 +79,8 @@ def test_the_citation_is_of_this_version():
     citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
     assert (citation["version"], citation["license"]) == (PROJECT["version"], PROJECT["license"])
     assert {"cff-version", "message", "title", "authors"} <= citation.keys()
+    changes = (ROOT / "CHANGELOG.md").read_text()
+    assert f"## {citation['version']} - {citation['date-released']}\n" in changes
 
 
 PAGES = [

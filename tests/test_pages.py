@@ -1,9 +1,9 @@
 """The code blocks of README, CONTRIBUTING and docs: Python runs, commands exist with their options.
 
-Python runs in the order of the page, in one namespace; `prologue` has what a page takes as there, and
-blocks that train (`TRAINS`) are left out. Each command, in a block, an indented line or a span of code,
-is read by its program; README's run, with few steps. A block says by `<!-- needs: ... -->` on the line
-above it what it cannot run without; NEEDS has all reasons that there may be.
+Python runs in the order of the page, in one namespace; `prologue` has what a page takes as there. Each
+command, in a block or a span of code, is read by its program. A block says by `<!-- needs: ... -->` on
+the line above it what it cannot run without; NEEDS has all reasons that there may be. The commands of
+all others, and Python that trains (`TRAINS`), run in tests/test_page_commands.py.
 """
 
 import importlib.util
@@ -36,10 +36,9 @@ from ogrpo.protocol import Completion, Group, Sampling
 from ogrpo.rollout.extension import ogrpo_serve
 from ogrpo.tasks import Example
 from ogrpo_plan.presets import plan_of
-from tests.cli.test_main import ROWS, SMALL
+from tests.cli.test_main import ROWS
 from tests.core.cases import arrays, batch_of
 from tests.evaluation import engines
-from tests.run.small_run import make_parts_again
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(ROOT.glob("docs/*.md"))]
@@ -48,10 +47,12 @@ NEEDS = {
     "a GPU": "CUDA, or an Ascend NPU and its image",
     "a network": "weights, packages or an account",
     "an environment": "a fresh one, into which something is installed",
-    "hours": "more time than a test has; the page says how much",
-    "its parts": "a model, a run or a server that the page does not make",
+    "hours": "more time than a test has, from minutes on",
+    "packages": "PyTorch, pandas or others that the tests' environment does without",
+    "a server": "a vLLM server; those of tests/server run the same",
+    "a diverged run": "tests/loop/test_diverged.py makes one, and runs the command",
 }
-SHELL = {*"python3 python3.11 pip make export docker bash #SBATCH cd git".split()}
+SHELL = {*"python3 python3.11 pip pre-commit make export docker bash #SBATCH cd git".split()}
 """Programs that are not ours."""
 
 
@@ -64,6 +65,13 @@ class Block(NamedTuple):
 
     def __str__(self):
         return f"{self.page}:{self.line}"
+
+    @property
+    def commands(self):
+        """The commands of a shell's block, each as its words."""
+        lines = self.text.splitlines()
+        typed = [x for x in lines if x.startswith("$ ") or self.kind == "sh"]
+        return [*commands_of("\n".join(typed))] if self.kind in ("sh", "console") else []
 
 
 def blocks_of(page):
@@ -153,16 +161,21 @@ def check_command(words, *, whole):
         assert program in SHELL, words
 
 
+def write_files(folder):
+    """The files that pages speak of: options, problems and the README's reward."""
+    (folder / "run.yaml").write_text("seed: 1\n")
+    (folder / "problems.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ROWS))
+    reward = next(b.text for b in BLOCKS if b.page == "README.md" and "def reward" in b.text)
+    function = reward[reward.index("def reward") : reward.index("\n\n\n", 20)]
+    (folder / "my_rewards.py").write_text(function + "\n")
+
+
 @pytest.fixture
 def here(tmp_path, monkeypatch):
     """A folder with the files that pages speak of."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("OGRPO_CACHE_DIR", str(tmp_path / "cache"))
-    (tmp_path / "run.yaml").write_text("seed: 1\n")
-    (tmp_path / "problems.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ROWS))
-    reward = next(b.text for b in BLOCKS if b.page == "README.md" and "def reward" in b.text)
-    function = reward[reward.index("def reward") : reward.index("\n\n\n", 20)]
-    (tmp_path / "my_rewards.py").write_text(function + "\n")
+    write_files(tmp_path)
     return tmp_path
 
 
@@ -174,23 +187,23 @@ def test_every_block_says_what_it_is():
     fences = sum(page.read_text().count("\n```") // 2 for page in PAGES)
     directives = sum(len(re.findall(r"^```\{", page.read_text(), re.M)) for page in PAGES)
     assert len(BLOCKS) == fences - directives  # none is indented, open, or behind a stray mark
+    outside = {page.name: FENCED.sub("", page.read_text()) for page in PAGES}
+    indented = re.compile(r"^    \S*(?:python3?|ogrpo|pip|make) .*$", re.M)
+    assert {name: indented.findall(text) for name, text in outside.items()} == {
+        n: [] for n in outside
+    }
 
 
-SPOKEN = re.compile(
-    r"`((?:python -m [a-z]|ogrpo(?:-serve)? )[^`]*)`|^    ((?:python -m|ogrpo) .*)$", re.M
-)
+FENCED = re.compile(r"^```.*?^```$", re.M | re.S)
+SPOKEN = re.compile(r"`((?:python -m [a-z]|ogrpo(?:-serve)? )[^`]*)`")
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_every_command_exists_with_its_options(page, here):
     for block in blocks_of(page):
-        if block.kind in ("sh", "console"):
-            text = block.text
-            if block.kind == "console":
-                text = "\n".join(x for x in text.splitlines() if x.startswith("$ "))
-            for words in commands_of(text):
-                check_command(words, whole=True)
-        elif block.kind == "yaml":
+        for words in block.commands:
+            check_command(words, whole=True)
+        if block.kind == "yaml":
             documents = [*yaml.safe_load_all(block.text)]
             for command in re.findall(r"exec (ogrpo (?:.*\n)*?.*\$JOB\w+)", block.text):
                 assert documents
@@ -199,9 +212,8 @@ def test_every_command_exists_with_its_options(page, here):
                 )
                 words = shlex.split(command)
                 check_command(words, whole=True)
-    outside = re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.M | re.S).replace("\\\n", " ")
-    for match in SPOKEN.finditer(outside):
-        spoken = " ".join((match[1] or match[2]).split())
+    for match in SPOKEN.finditer(FENCED.sub("", page.read_text())):
+        spoken = " ".join(match[1].split())
         if "|" not in spoken and "..." not in spoken:
             for words in commands_of(spoken):
                 check_command(words, whole=False)
@@ -294,21 +306,3 @@ def test_python_blocks_run_in_the_order_of_their_page(page, here, monkeypatch):
         assert float(names["total"].count) == float(names["batch"].mask.sum())
     if page == "replay.md":
         assert len(names["buffer"]) == 1
-
-
-LITTLE = (*SMALL, "--evaluation.samples", "2", "--schedule.evaluate-every", "2")
-
-
-@pytest.mark.slow
-def test_the_readmes_commands_run_in_small(here, monkeypatch):
-    monkeypatch.setattr("ogrpo.run.main.make_parts", make_parts_again)
-    ran = []
-    for block in BLOCKS:
-        if block.page != "README.md" or block.kind != "sh" or block.needs:
-            continue
-        for words in commands_of(block.text):
-            little = LITTLE if "--resume" not in words else ("--schedule.steps", "3")
-            more = little if words[1] == "train" else ()
-            assert main([*words[1:], *more]) == 0, (block, words)
-            ran.append(words[1])
-    assert ran == ["train", "report", "eval", "train"]

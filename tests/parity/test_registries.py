@@ -7,7 +7,9 @@ Their wheels are read and not imported: unpack them without what they depend on,
 """
 
 import ast
+import importlib.util
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -18,6 +20,7 @@ PEERS = Path(os.environ.get("OGRPO_PEERS", ""))
 pytestmark = pytest.mark.skipif(
     "OGRPO_PEERS" not in os.environ, reason="OGRPO_PEERS does not say where the wheels are unpacked"
 )
+METRICS = Path(__file__).resolve().parents[2] / "docs/metrics.md"
 ALGOS, CORRECTION = "verl/trainer/ppo/core_algos.py", "verl/trainer/config/algorithm.py"
 
 
@@ -97,3 +100,44 @@ def test_the_tables_names_are_those_that_they_register(project, table, read):
     theirs = read() - (ELSEWHERE if table == "policy_loss_fn" else set())
     assert theirs
     assert rows(project, table) - AFTER == theirs - AFTER
+
+
+def metric_names(column):
+    """The names of `docs/metrics.md`'s last table in a column: ours, TRL's, verl's."""
+    table = METRICS.read_text().split("## What TRL and verl call them")[1]
+    lines = [line.split("|") for line in table.splitlines() if line.startswith("| `")]
+    return {name for line in lines for name in re.findall(r"`([^`]+)`", line[column])}
+
+
+def written(folder):
+    """All texts of a folder's Python files, without the braces' contents of those that are made."""
+    nodes = [
+        node for path in folder.rglob("*.py") for node in ast.walk(ast.parse(path.read_text()))
+    ]
+    plain = {n.value for n in nodes if isinstance(n, ast.Constant) and isinstance(n.value, str)}
+    return plain | {
+        "".join(
+            getattr(v, "value", "") if isinstance(v, ast.Constant) else "NAME" for v in n.values
+        )
+        for n in nodes
+        if isinstance(n, ast.JoinedStr)
+    }
+
+
+def test_the_metrics_that_verl_logs_have_the_names_of_our_table():
+    """A name is written whole, or behind a prefix that is put before it elsewhere."""
+    texts = written(PEERS / "verl/trainer/ppo") | written(PEERS / "verl/workers")
+    known = texts | {name for text in texts for name in [text.rpartition("/")[2]]}
+    missing = {n for n in metric_names(3) if n not in texts and n.partition("/")[2] not in known}
+    assert len(metric_names(3)) > 12
+    assert missing == set()
+
+
+def test_the_metrics_that_trl_logs_have_the_names_of_our_table():
+    trl = importlib.util.find_spec("trl")
+    if trl is None or trl.origin is None:
+        pytest.skip("no TRL here")
+    of_transformers = {"loss", "grad_norm"}
+    texts = written(Path(trl.origin).parent / "trainer")
+    assert len(metric_names(2)) > 10
+    assert metric_names(2) - of_transformers - texts == set()

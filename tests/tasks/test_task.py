@@ -252,6 +252,14 @@ def test_a_task_to_evaluate_on_brings_its_examples_and_its_judge():
     assert "How many is 3 + 1 ?" not in prompts(task.train)
     with pytest.raises(ValueError, match="task 'none' has no examples"):
         Task("none", [], [], (Reward("right", right),))
+    with pytest.raises(ValueError, match=r"has no examples\. 3: gold answers nobody can read\."):
+        Task(
+            "none",
+            [],
+            [],
+            (Reward("right", right),),
+            left_out=(("gold answers nobody can read", 3),),
+        )
 
 
 def test_the_reward_that_says_what_is_right_is_one_that_judges_held_out_answers():

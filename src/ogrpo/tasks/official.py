@@ -151,7 +151,7 @@ def fill(template: str, question: str) -> str:
     return template.replace("{question}", question)
 
 
-def math_example(row: Row, question: str, answer: str, prompt: str, **columns: Any) -> Example:
+def math_example(row: Row, question: str, answer: str, prompt: str, /, **columns: Any) -> Example:
     """Make an example of a question with its gold answer and further columns."""
     filled = to_prompt(fill(prompt, question), "prompt", row.source)
     return Example(filled, {ANSWER: answer, **columns}, row.source)

@@ -94,7 +94,8 @@ class Task:
             )
         examples = [*self.train, *self.heldout]
         if not examples:
-            raise ValueError(f"task {self.name!r} has no examples.")
+            left_out = "".join(f" {count}: {reason}." for reason, count in self.left_out)
+            raise ValueError(f"task {self.name!r} has no examples.{left_out}")
         for example in examples:
             if isinstance(example.prompt, str) == self.is_chat:
                 raise ValueError(
