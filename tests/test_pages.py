@@ -284,6 +284,12 @@ def test_links_are_well_formed_and_those_of_the_project_lead_somewhere(page):
         assert not place or place in anchors(target), link
 
 
+def test_llms_txt_names_every_command():
+    named = re.search(r"`ogrpo ([a-z|]+)`", (ROOT / "llms.txt").read_text())
+    assert named is not None
+    assert {*named[1].split("|")} == {*COMMANDS}
+
+
 TRAINS = "ogrpo.Trainer("
 PYTHON = [b for b in BLOCKS if b.kind == "python" and TRAINS not in b.text]
 
