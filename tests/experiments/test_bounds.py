@@ -18,6 +18,7 @@ from experiments.bounds.study import BoundsStudy, claims_table, make_claims
 from experiments.grid.cell import Cell
 from experiments.grid.train import Bench
 from ogrpo.config.train import Data, WarmStart
+from tests.run.rewards import ODD
 
 pytestmark = pytest.mark.slow
 
@@ -124,8 +125,8 @@ def test_all_seeds_are_held_to_the_claims_and_a_failure_is_told(exact):
 
 
 def test_the_default_task_is_measured_at_each_step_and_period(tmp_path):
-    tiny = WarmStart(steps=60, batch=16, problems=400, demonstrations=2, cache=False)
-    base = replace(SMALL.base, warm_start=tiny, data=Data(train=64))
+    tiny = WarmStart(steps=2, batch=4, problems=16, demonstrations=1, cache=False)
+    base = replace(SMALL.base, warm_start=tiny, data=Data(train=64), rewards=(ODD,))
     study = replace(SMALL, base=base, steps=3, v=2, prompts=3, samples=8)
     with closing(Bench(tmp_path, Console(quiet=True))) as bench:
         found = sampled(study.cells()[0], bench)["records"]
