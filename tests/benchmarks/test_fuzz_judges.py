@@ -1,14 +1,12 @@
 import pytest
 
-from benchmarks.fuzz_judges import (
-    fuzz,
-)
+from benchmarks.fuzz_judges import fuzz
 
 
 @pytest.mark.slow
 def test_no_random_answer_is_accepted_that_is_wrong_nor_refused_that_is_right():
-    found = fuzz(1000, seed=0)
+    found = fuzz(500, seed=0)
     assert found.accepted == []
     assert found.refused == []
-    assert sum(found.outcomes.values()) == 1000
-    assert min(found.outcomes[name] for name in ("correct", "wrong", "unparsable")) > 150
+    assert sum(found.outcomes.values()) == 500
+    assert min(found.outcomes[name] for name in ("correct", "wrong", "unparsable")) > 75
