@@ -45,7 +45,8 @@ DEVICES: dict[str, _Named] = {
 def plan_of(name: str) -> Plan:
     """Returns the preset's training on one device, its completions drawn by servers elsewhere.
 
-    An embedded sampler draws a batch in one call, and its weights are copied in memory.
+    An embedded sampler draws a batch in one call, which lasts as long as its longest
+    completion, and its weights are copied in memory.
 
     Raises:
       ValueError: a preset that is not for a real model.
@@ -77,7 +78,8 @@ def plan_of(name: str) -> Plan:
             group_size=run.rollout.group_size,
             prompt_length=prompt,
             max_tokens=longest,
-            mean_tokens=min(plain.mean_tokens, longest / 2),
+            mean_tokens=longest if named.embedded else min(plain.mean_tokens, longest / 2),
+            spread=0.0 if named.embedded else plain.spread,
         ),
         train=Train(
             devices=1,
