@@ -18,6 +18,7 @@ ADDED: Mapping[str, Any] = {
     **dict.fromkeys(("Knobs.entropy_coef", "Optimizer.average")),
     "Rollout.keep_sampling_mask": False,
     "WarmStart.retrain": False,
+    "Certification.pairs": False,
     "Replay.refuse_failures": False,
     "TrainConfig.track": (),
     "Evaluation.token_samples": 8,
