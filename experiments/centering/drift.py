@@ -18,20 +18,17 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import optax
 from rich.console import Console
 
+from experiments.variance.along import draw_batches
 from ogrpo.batch import Batch
 from ogrpo.core.advantages import centered
 from ogrpo.core.corrections import score_centering
-from ogrpo.data.batching import pad_groups
-from ogrpo.loop import Parts, stream_seed
 from ogrpo.policy.config import DecoderConfig
 from ogrpo.policy.log_probs import completion_log_probs_and_entropy
 from ogrpo.policy.params import int8_weights
 from ogrpo.policy.pretrained import load_pretrained
-from ogrpo.rollout.collection import Request
 from ogrpo.setup.build import make_parts
 from ogrpo.setup.model import make_model
 from ogrpo.setup.prepare import prepare
@@ -39,6 +36,8 @@ from ogrpo.setup.presets import smollm2_135m
 
 KEPT = (32, 128)
 """Tokens that centring is over."""
+PROMPTS = 16
+"""Prompts of a call."""
 Params = Any
 Surrogate = Callable[[jax.Array, jax.Array, Batch[jax.Array]], jax.Array]
 """`(log pi, log mu, batch) -> [N, G, T]`; the first two are [N, G, T, V]."""
@@ -111,24 +110,6 @@ def measure(
     }
 
 
-def draw(parts: Parts, mu: Params, groups: int, seed: int) -> list[Batch[jax.Array]]:
-    """Returns groups of mu for the first prompts, one a batch."""
-    engine, sampling = parts.collection.engine, parts.collection.sampling
-    engine.publish(mu, engine.version + 1)
-    batches = []
-    for begin in range(0, groups, 16):
-        places = list(range(begin, begin + 16))
-        prompts = [parts.prompts.train[n] for n in places]
-        request = Request(begin, places, prompts, stream_seed(seed, "drift", begin))
-        drawn = engine.generate(prompts, sampling, request.seed)
-        rewarded = parts.collection.reward_fn(request, range(16), drawn)
-        rewards = np.stack([each.rewards for each in rewarded])
-        padded = pad_groups(drawn, parts.prompts.length, sampling.max_tokens, rewards=rewards)
-        batch = parts.learner.place(padded)
-        batches += [jax.tree.map(lambda x, n=n: x[n : n + 1], batch) for n in range(16)]
-    return batches
-
-
 def main(options: list[str] | None = None) -> None:
     """Prints a row for each pair of policy and sampler."""
     parser = argparse.ArgumentParser(prog="python -m experiments.centering.drift")
@@ -140,14 +121,19 @@ def main(options: list[str] | None = None) -> None:
         decoder, first = make_model(prepared, Console(quiet=True))
         parts = make_parts(prepared.config, prepared, decoder)
         _, trained = load_pretrained(typed.trained, jnp.float32)
-        for name, pi, mu in (
-            ("trained, int8", trained, lambda: int8_weights(trained)),
-            ("trained, of the first weights in int8", trained, lambda: int8_weights(first)),
-            ("first, int8", first, lambda: int8_weights(first)),
+        for name, pi, sampler in (
+            ("trained, int8", trained, trained),
+            ("trained, of the first weights in int8", trained, first),
+            ("first, int8", first, first),
         ):
-            sampler = mu()
-            batches = draw(parts, sampler, typed.groups, typed.seed)
-            row = measure(decoder, pi, sampler, batches)
+            mu = int8_weights(sampler)
+            drawn = draw_batches(parts, mu, typed.groups, PROMPTS, typed.seed, "drift")
+            alone = [
+                jax.tree.map(lambda x, n=n: x[n : n + 1], batch)
+                for batch in drawn
+                for n in range(PROMPTS)
+            ]
+            row = measure(decoder, pi, mu, alone)
             print(json.dumps({"policy, sampler": name, **row}), flush=True)
 
 
