@@ -7,6 +7,7 @@ From OGRPO Require Import Certificate.
 From OGRPO Require Import Checked.
 From OGRPO Require Import Clip.
 From OGRPO Require Import Divergence.
+From OGRPO Require Import Drafts.
 From OGRPO Require Import GroupReinforce.
 From OGRPO Require Import Importance.
 From OGRPO Require Import Improvement.
@@ -66,6 +67,9 @@ Definition all_theorems :=
   (@Divergence.chi2_le_kappa_kl,
   (@Divergence.kl_data_processing,
   (@Divergence.kl_does_not_bound_chi2,
+  (@Drafts.draft_law,
+  (@Drafts.same_never_rejected,
+  (@Drafts.redraw_is_biased,
   (@GroupReinforce.pairwise_expansion,
   (@GroupReinforce.pairwise_gradient,
   (@GroupReinforce.opmd_minus_pairwise,
@@ -166,6 +170,6 @@ Definition all_theorems :=
   (@TokenSurrogate.token_surrogate_bound,
   (@TokenSurrogate.token_truncation_bias,
   (@TokenSurrogate.token_surrogate_attained,
-  I))))))))))))))))))))))))))))))))))))))))))))))))))))))))))))))))))))))))))))))))))))))))))))))))))))))))))))))))))))))))))))))))))))))))))))))))).
+  I)))))))))))))))))))))))))))))))))))))))))))))))))))))))))))))))))))))))))))))))))))))))))))))))))))))))))))))))))))))))))))))))))))))))))))))))))))).
 
 Print Assumptions all_theorems.

@@ -64,7 +64,7 @@ ALLOWED = {
 ARROWS = {
     "system": set(),
     "core": set(),
-    "policy": {"system", "batch"},
+    "policy": {"system", "batch", "core"},  # core: the law of drafts, in `policy.drafts` alone
     "learner": {"system", "batch", "core", "policy"},
     "rollout": {"system", "protocol"},
     "rewards": {"system"},
