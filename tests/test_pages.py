@@ -114,7 +114,15 @@ def names_of(config):
 
 CONFIGS = {"train": TrainConfig(), "eval": EvalConfig(task="math-500"), "plan": plan_of("none")}
 OPTIONS = {name: names_of(config) for name, config in CONFIGS.items()}
-EARLY = {"--config", "--print-config", "--algorithms", "--help", "--schedule.i", "--schedule.v"}
+EARLY = {
+    "--config",
+    "--print-config",
+    "--algorithms",
+    "--help",
+    "--schedule.i",
+    "--schedule.v",
+    "--from-logs",
+}
 
 
 @cache

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from ogrpo.config.train import Logs
+
 FORMAT = 1
 """Version of what a measurement leaves; another number makes every cell anew."""
 TRAIN = "experiments.grid.train:train_cell"
@@ -16,6 +18,7 @@ ADDED: Mapping[str, Any] = {
     **dict.fromkeys(("Override.bonus", "Override.whiten", "Override.baseline_by")),
     **dict.fromkeys(("Knobs.cov_low", "Knobs.cov_high", "Knobs.k3_limit", "Knobs.top_share")),
     **dict.fromkeys(("Knobs.entropy_coef", "Optimizer.average")),
+    "TrainConfig.logs": Logs(),
     "Rollout.keep_sampling_mask": False,
     "WarmStart.retrain": False,
     "Certification.pairs": False,

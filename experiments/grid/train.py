@@ -18,7 +18,7 @@ from rich.console import Console
 from experiments.grid.cell import Cell, Watch, canonical, plain_config
 from experiments.grid.rows import rounded
 from ogrpo.config.schedule import Reuse, Schedule
-from ogrpo.config.train import Checkpointing, Replay, TrainConfig
+from ogrpo.config.train import Checkpointing, Logs, Replay, TrainConfig
 from ogrpo.config.update import Knobs, Optimizer
 from ogrpo.learner.memory import give_back_after_compiling
 from ogrpo.learner.state import TrainState
@@ -81,7 +81,7 @@ class Bench:
 
     def prepare(self, config: TrainConfig) -> Prepared:
         """Returns the task made ready; problems and tokenizer are made once for all seeds."""
-        name = canonical(plain_config(_without_method(config)))
+        name = canonical(plain_config(replace(_without_method(config), logs=config.logs)))
         if name not in self._prepared:
             self.close()
             self._lessons.clear()
@@ -100,7 +100,8 @@ class Bench:
             if config.seed not in self._lessons:
                 self._lessons[config.seed] = find_task(config).lessons
             lessons = self._lessons[config.seed]
-        return replace(known, config=config, lessons=lessons)
+        logged = known.logged and replace(known.logged, config=config)
+        return replace(known, config=config, lessons=lessons, logged=logged)
 
     @contextmanager
     def parts(self, config: TrainConfig) -> Iterator[tuple[TrainConfig, Parts, Any]]:
@@ -168,6 +169,7 @@ def _without_numbers(config: TrainConfig) -> TrainConfig:
         preset="none",
         schedule=Schedule(prompts=schedule.prompts, sync_offset=schedule.sync_offset),
         replay=Replay(),
+        logs=Logs(),
         reuse=Reuse(),
         knobs=config.knobs if config.trust_region.kind == "clip" else Knobs(),
         optimizer=replace(

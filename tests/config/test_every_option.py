@@ -184,6 +184,10 @@ SAME: tuple[tuple[Setting, Setting], ...] = (
 ELSEWHERE = {
     "schedule.offline": "loop/test_loop.py::"
     "test_offline_training_collects_in_the_warm_up_alone_and_never_renews_the_server",
+    "logs.path": "run/test_logs.py::"
+    "test_a_log_teaches_what_the_same_groups_of_ones_own_do_to_the_bit",
+    "logs.behavior": "run/test_logs.py::"
+    "test_a_model_that_is_named_computes_the_log_probs_that_a_log_lacks",
     "schedule.stages": "loop/test_loop.py::test_reference_is_swapped_at_the_start_of_each_stage",
     "schedule.replay": "loop/test_loop.py::"
     "test_replay_draws_every_held_group_before_it_comes_round_again",

@@ -42,6 +42,12 @@ ACTS: Table = (
         lambda c: c.schedule.stages > 1,
         "it acts at the start of each stage after the first; give more schedule.stages than 1",
     ),
+    ("logs.behavior", lambda c: c.logs.path is not None, "give --logs.path"),
+    (
+        "reward.flip",
+        lambda c: not c.from_logs_alone,
+        "the rewards of --logs.path are as they were logged",
+    ),
     ("replay.half-life", lambda c: c.replay.sampler == "fresh", "give --replay.sampler fresh"),
     (
         "reuse.limits.kl reuse.limits.ess reuse.limits.tail reuse.limits.staleness"
@@ -129,9 +135,25 @@ FITS: Table = (
     ),
     (
         "schedule.offline",
-        lambda c: c.schedule.warmup > 0,
+        lambda c: c.schedule.warmup > 0 or c.logs.path is not None,
         "which collects only during the warm-up, but schedule.warmup is 0: give the number of"
-        " batches to collect",
+        " batches to collect, or --logs.path",
+    ),
+    (
+        "logs.path",
+        lambda c: c.schedule.offline,
+        "whose groups are all that is trained on: give --schedule.offline",
+    ),
+    (
+        "logs.path",
+        lambda c: c.override.centering == 0 and not c.rollout.keep_sampling_mask,
+        "whose rows do not say what else could be drawn: leave out --override.centering and"
+        " --rollout.keep-sampling-mask",
+    ),
+    (
+        "logs.path",
+        lambda c: c.override.baseline_by is None,
+        "whose prompts have no column {c.override.baseline_by}: leave out --override.baseline-by",
     ),
     (
         "replay.groups",

@@ -16,6 +16,7 @@ from ogrpo.core.algorithms import (
     GROUPS,
     PROXIMAL,
     REFERENCE,
+    STEPS,
     VALUES,
     Algorithm,
     LooksAt,
@@ -134,6 +135,32 @@ def acts(config: TrainConfig, knob: str) -> bool:
     return knob not in (*AT_RATIO_ONE[""], *AT_RATIO_ONE.get(method.name, ()))
 
 
+@cache
+def reads_behavior(config: TrainConfig) -> bool:
+    """Whether updates depend on the behaviour log-probs: other ones give another gradient.
+
+    Signals of reuse and trust regions read them too.
+    """
+    if config.reuse.adaptive or config.trust_region.kind != "none":
+        return True
+    method, values = algorithm(config), knobs(config)
+    keys, shape = jax.random.split(jax.random.key(0), 6), (2, 4, 3)
+    log_probs, proximal, reference, *noise = (jax.random.normal(key, shape) - 4 for key in keys)
+    if config.schedule.updates_per_batch == 1:
+        proximal = log_probs
+    everywhere, along = jnp.ones(shape, bool), noise[0] + 4
+    read = noise[1][..., 0] + 4, values, keys[0], Along(everywhere, along, everywhere, along)
+    chances = {"entropy": jnp.abs(along), "lots": jax.random.uniform(keys[1], shape)}
+
+    def gradient(behavior: jax.Array) -> jax.Array:
+        batch = TokenBatch(along, everywhere, behavior, proximal, reference, **chances)
+        return jax.grad(lambda x: method(x, batch, *read, values=along).total)(log_probs)
+
+    at_one = gradient(log_probs)
+    others = (log_probs + scale * (noise[2] + 4) for scale in (0.1, 1.0))
+    return not all(jnp.array_equal(at_one, gradient(other)) for other in others)
+
+
 class Composed(NamedTuple):
     """A config with its method and knobs, which conditions are of."""
 
@@ -177,6 +204,11 @@ FITS: Table = (
         "but it needs the weight of every token by itself, of which {title} has none: choose among "
         + ", ".join(CENTERED)
         + ", with no weight, no gate but token and no trust region",
+    ),
+    (
+        "logs.path",
+        lambda m: STEPS not in m.method.reads,
+        "but {title} reads rewards of steps, which a log has none of",
     ),
     (
         "schedule.stages",

@@ -14,7 +14,7 @@ from annotated_types import Interval
 
 from ogrpo.config.conditions import ACTS, FITS
 from ogrpo.config.rollout import Rollout, check_servers
-from ogrpo.config.schedule import Reuse, Schedule
+from ogrpo.config.schedule import Reuse, Schedule, also
 from ogrpo.config.update import (
     Kernels,
     Knobs,
@@ -208,6 +208,19 @@ class Replay:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Logs:
+    """Completions that were drawn elsewhere, to begin the replay buffer with (docs/replay.md)."""
+
+    path: Annotated[Path | None, also("--from-logs")] = None
+    """Rows of prompt, completion, log_probs and reward: a file (.jsonl, .parquet), or a folder of
+    such files, as a run's experience/ is. With --schedule.offline all training is on them."""
+    behavior: str | None = None
+    """The model that drew rows without log_probs, which computes them: a Hugging Face folder, a
+    known name, or start for the model that training begins with. Default: such rows are for methods
+    that read no log-probs of the sampler's, and have the first model's in the metrics."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Evaluation:
     """Pass@1, and Pass@k of k samples, on problems that are never trained on."""
 
@@ -325,6 +338,7 @@ class TrainConfig:
     rollout: Rollout = field(default_factory=Rollout)
     schedule: Schedule = field(default_factory=Schedule)
     replay: Replay = field(default_factory=Replay)
+    logs: Logs = field(default_factory=Logs)
     reuse: Reuse = field(default_factory=Reuse)
     override: Override = field(default_factory=Override)
     knobs: Knobs = field(default_factory=Knobs)
@@ -347,6 +361,12 @@ class TrainConfig:
     def goes_on(self) -> bool:
         """Whether a run is gone on with."""
         return self.resume or self.resume_from is not None
+
+    @property
+    def from_logs_alone(self) -> bool:
+        """Whether nothing is drawn to be trained on."""
+        offline = self.schedule.offline and self.schedule.warmup == 0
+        return self.logs.path is not None and offline
 
     @property
     def longest_prompt(self) -> int:

@@ -18,6 +18,7 @@ from ogrpo.learner.memory import Storage
 from ogrpo.learner.state import Hypers, Params, TrainState
 from ogrpo.learner.update import UpdateFn
 from ogrpo.loop.batches import Packer
+from ogrpo.loop.logs import Logged
 from ogrpo.protocol import Engine, Group, Sampling
 from ogrpo.rollout.check import Terms
 from ogrpo.rollout.collection import CollectionLimits, Collector, RewardFn
@@ -215,3 +216,5 @@ class Parts:
     certificate: Certification | None
     """Confidence and price of the certificates; None leaves them out."""
     costs: Costs
+    logged: Logged | None = None
+    """What the buffer begins with; None where it begins empty."""

@@ -41,6 +41,8 @@ def step_record(
     samples, group_size = parts.evaluator.sampling.group_size, parts.collection.sampling.group_size
     collection, engine = collector.metrics(), parts.collection.engine.metrics()
     refused = sorted({name for name in (*collection, *engine) if name.startswith(REFUSED)})
+    replay = state.buffer.statistics()
+    came = state.completions + int(replay.get("logged", 0)) * group_size
     return {
         **_counts(state),
         **NOT_UPDATED,
@@ -48,8 +50,8 @@ def step_record(
         **_collected(fresh, watch, collection, overlapped=parts.schedule.sync_offset > 0),
         **result.record(),
         **certificate,
-        **{f"replay/{name}": value for name, value in state.buffer.statistics().items()},
-        "replay/ratio": state.uses * group_size / max(state.completions, 1),
+        **{f"replay/{name}": value for name, value in replay.items()},
+        "replay/ratio": state.uses * group_size / max(came, 1),
         **collection,
         **parts.collection.reward_metrics(),
         **engine,

@@ -16,6 +16,7 @@ from ogrpo.data.packing import Shape
 from ogrpo.data.replay import ReplayBuffer
 from ogrpo.learner.checkpoint import content_hash
 from ogrpo.learner.state import Hypers, Params, TrainState
+from ogrpo.loop.logs import insert_logged
 from ogrpo.loop.parts import Parts, Record
 from ogrpo.loop.tokens import TokenSample
 
@@ -132,11 +133,11 @@ def snapshot(params: Params) -> Params:
 
 
 def start(train: TrainState, parts: Parts) -> LoopState:
-    """Returns the state before step 0: every policy is the initial one."""
+    """Returns the state before step 0: every policy is the initial one, the buffer has the log."""
     arrays = {"reference": None, **first_arrays(train, parts), "train": train}
-    return LoopState(
-        **arrays, buffer=parts.make_buffer(None), frozen_hash=content_hash(train.frozen)
-    )
+    buffer = parts.make_buffer(None)
+    insert_logged(buffer, train.whole(), parts)
+    return LoopState(**arrays, buffer=buffer, frozen_hash=content_hash(train.frozen))
 
 
 def first_arrays(train: TrainState, parts: Parts) -> dict[str, Any]:

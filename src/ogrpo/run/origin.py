@@ -32,7 +32,7 @@ APPLIED = (
     *("rollout.workers", "rollout.prompts_per_call", "rollout.in_flight", "rollout.push"),
     *("rollout.mismatch_limit",),
     *("reward.seconds", "reward.processes", "reward.call_seconds", "reward.memory_gib"),
-    *("model.remat", "model.path", "data.path"),
+    *("model.remat", "model.path", "data.path", "logs.path"),
     *("optimizer.microbatches", "optimizer.batching", "optimizer.max_skipped"),
     *("optimizer.microbatch_tokens", "optimizer.offload"),
     *("warm_start.cache", "warm_start.retrain", "strict", "stop_when_worse", "track"),

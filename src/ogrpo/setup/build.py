@@ -35,6 +35,7 @@ from ogrpo.learner.memory import DEVICE_MEMORY, HOST_MEMORY
 from ogrpo.learner.state import Hypers, adam, hypers, make_average, reset
 from ogrpo.learner.update import PolicyFn, Recipe, over_top
 from ogrpo.loop import Packer, Parts
+from ogrpo.loop.logs import Logged
 from ogrpo.loop.parts import (
     Collection,
     Costs,
@@ -52,6 +53,7 @@ from ogrpo.rollout.collection import CollectionLimits
 from ogrpo.rollout.vllm import Unavailable
 from ogrpo.serving.bridge import embedded_engine, least_read
 from ogrpo.setup.devices import Devices, make_devices, on_one_device, ways
+from ogrpo.setup.logs import make_behavior
 from ogrpo.setup.prepare import Prepared
 
 MOST_RECORDED = 1024
@@ -162,6 +164,10 @@ def make_parts(
         mismatch=MismatchLimit(config.rollout.mismatch_limit, config.rollout.url),
         reuse=config.reuse.limits if config.reuse.adaptive else None,
     )
+    logged, log = None, prepared.logged
+    if log is not None:
+        behavior = make_behavior(config, learner, prepared.tokenizer)
+        logged = Logged(log.experiences, behavior, config.from_logs_alone)
     return Parts(
         seed=config.seed,
         schedule=config.schedule,
@@ -174,6 +180,7 @@ def make_parts(
         evaluator=evaluator,
         certificate=None if config.certificate.delta is None else config.certificate,
         costs=count_costs(config, decoder),
+        logged=logged,
     )
 
 
@@ -265,7 +272,7 @@ def make_buffer(
 
     Args:
       config: of the run. Without `replay.groups` the buffer holds what a step collects or draws, or
-        all of the warm-up.
+        all of the warm-up; with a log, all that comes.
       vocab_size: of the policy.
       folder: of the run's experience; None keeps it in memory alone.
       state: a checkpoint's description of the buffer.
@@ -284,8 +291,9 @@ def make_buffer(
     }
     for name, weight in weights.items():
         samplers[name] = partial(Prioritised, weight=weight)
+    batches = max(schedule.prompts * max(schedule.warmup, 1), schedule.draw_size)
     limits = BufferLimits(
-        groups=replay.groups or max(schedule.prompts * max(schedule.warmup, 1), schedule.draw_size),
+        groups=replay.groups or (batches if config.logs.path is None else None),
         staleness=replay.max_staleness,
         uses=replay.max_uses,
     )

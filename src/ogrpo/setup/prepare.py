@@ -20,6 +20,7 @@ from ogrpo.rewards.reward import Reward, place_of
 from ogrpo.setup.cache import weights_folder
 from ogrpo.setup.find_task import CHAINS, GENERATED, find_task, settle
 from ogrpo.setup.imitation import Lessons, worked_solutions
+from ogrpo.setup.logs import RunLog
 from ogrpo.system.files import parse_json
 from ogrpo.tasks import Example, Task, arithmetic, chains
 from ogrpo.tasks.encode import Encoded, encode_examples
@@ -62,6 +63,8 @@ class Prepared:
     """Demonstrations that it imitates first."""
     left_out: Sequence[tuple[str, int]]
     """Labels and counts of examples that are not used."""
+    logged: RunLog | None
+    """Completions that were drawn elsewhere."""
     close: Callable[[], None]
     """Ends the processes of the rewards."""
 
@@ -105,6 +108,10 @@ def prepare(config: TrainConfig, task: Task | None = None) -> Prepared:
         lessons = worked_solutions(config, task, tokenizer, train)
     judges, close = make_judges(config, task, (train.examples, heldout.examples), tokenizer)
     length, few, column = config.longest_prompt, [], config.override.baseline_by
+    prompts = Prompts(train.prompts, heldout.prompts, length)
+    logged = None
+    if config.logs.path is not None:
+        logged = RunLog(config, tokenizer, prompts, variables)
     if (config.evaluation.task or config.task) in TASKS:
         split = config.evaluation.split
         lacking = max(0, config.evaluation.prompts - len(task.heldout))
@@ -113,7 +120,7 @@ def prepare(config: TrainConfig, task: Task | None = None) -> Prepared:
         config=config,
         task=task,
         tokenizer=tokenizer,
-        prompts=Prompts(train.prompts, heldout.prompts, length),
+        prompts=prompts,
         heldout=heldout.examples,
         judge=judges[0],
         judge_heldout=judges[1],
@@ -127,7 +134,9 @@ def prepare(config: TrainConfig, task: Task | None = None) -> Prepared:
             (f"held-out prompts longer than {length} tokens, left out", heldout.too_long),
             *few,
             *(() if lessons is None else lessons.left_out),
+            *(() if logged is None or config.goes_on else logged.log.counts()),
         ],
+        logged=logged,
         close=close,
     )
 

@@ -57,7 +57,7 @@ def one_token(token=1, log_prob=0.0, version=0) -> Completion:
 @pytest.mark.parametrize(
     ("completion", "changes", "message"),
     [
-        (one_token(version=-1), {}, "policy_versions go down to -1"),
+        (one_token(version=-2), {}, "policy_versions go down to -2; they count from -1"),
         (one_token(token=300), {}, "vocab_size 300"),
         (one_token(token=-1), {}, "go from -1"),
         (one_token(log_prob=-np.inf), {}, "log_probs hold -inf as float32"),

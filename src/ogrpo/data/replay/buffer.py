@@ -16,7 +16,15 @@ from typing import Any
 import numpy as np
 
 from ogrpo.data.replay import segments
-from ogrpo.data.replay.columns import Columns, Experience, Int64Array, Layout, keep, pack
+from ogrpo.data.replay.columns import (
+    ANOTHER,
+    Columns,
+    Experience,
+    Int64Array,
+    Layout,
+    keep,
+    pack,
+)
 from ogrpo.data.replay.samplers import Sampler
 from ogrpo.data.replay.segments import BrokenSegment, Journal, MisplacedSegment, Segment
 from ogrpo.data.replay.table import Draw, Table
@@ -197,6 +205,8 @@ class ReplayBuffer:
         if admitted.any():
             columns = keep(columns, admitted)
             self._counts["inserted"] += len(columns.problems)
+            if logged := int((columns.policy_versions.max(axis=1) == ANOTHER).sum()):
+                self._counts["logged"] += logged
             self._journal.append(columns)
             self._enter(ids[admitted], columns)
             self._make_room()

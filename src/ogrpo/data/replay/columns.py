@@ -17,6 +17,8 @@ from ogrpo.batch import Batch
 from ogrpo.data.batching import fill, length_mask
 from ogrpo.protocol import BoolArray, FinishReason, FloatArray, Group, IntArray
 
+ANOTHER = -1
+"""The version of a completion that no policy of this run drew: older than all that it publishes."""
 FINISH_REASONS: tuple[FinishReason, ...] = get_args(FinishReason)
 Int64Array = npt.NDArray[np.int64]
 PER_GROUP = (
@@ -138,7 +140,7 @@ def pack(experiences: Sequence[Experience], layout: Layout) -> Columns:
 
     Raises:
         ValueError: a group of another size, an id outside the vocabulary, a value that is not
-            finite (or not in float16), a negative version or problem.
+            finite (or not in float16), a version below -1, a negative problem.
     """
     for n, one in enumerate(experiences):
         if (size := len(one.group.completions)) != layout.group_size:
@@ -200,7 +202,7 @@ def narrow(columns: Columns, layout: Layout) -> Columns:
 
     Raises:
         ValueError: an id outside the vocabulary, a log-prob that is not finite, an infinite reward,
-            a negative version or problem.
+            a version below -1, a negative problem.
     """
     for name in ("prompt_ids", "token_ids"):
         ids = getattr(columns, name)
@@ -211,9 +213,9 @@ def narrow(columns: Columns, layout: Layout) -> Columns:
                 f"give ids from 0 to {layout.vocab_size - 1}, or the model's padded vocabulary "
                 "size."
             )
-    for name in ("policy_versions", "problems"):
-        if (least := getattr(columns, name).min(initial=0)) < 0:
-            raise ValueError(f"{name} go down to {least}; they count from 0.")
+    for name, lowest in (("policy_versions", ANOTHER), ("problems", 0)):
+        if (least := getattr(columns, name).min(initial=0)) < lowest:
+            raise ValueError(f"{name} go down to {least}; they count from {lowest}.")
     with np.errstate(over="ignore"):  # what overflows float16 is refused below
         log_probs = columns.log_probs.astype(layout.log_prob_dtype)
     judged = columns.rewards[~np.isnan(columns.rewards)]

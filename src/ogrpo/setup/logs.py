@@ -1,0 +1,196 @@
+"""Logs of completions that a run is to learn from: their files, and the terms of the run."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ogrpo.batch import Batch
+from ogrpo.config.method import reads_behavior, title
+from ogrpo.config.train import TrainConfig
+from ogrpo.config.values import require
+from ogrpo.data.logs import Log, LogTerms, read_log
+from ogrpo.data.replay import Experience
+from ogrpo.data.replay.columns import ANOTHER
+from ogrpo.data.tokenizer import TextTokenizer
+from ogrpo.learner.hosts import fetch
+from ogrpo.learner.state import Params
+from ogrpo.loop.logs import BehaviorFn
+from ogrpo.loop.parts import Learner, Prompts
+from ogrpo.policy.pretrained import load_config, load_pretrained
+from ogrpo.protocol import IntArray
+from ogrpo.setup.cache import weights_folder
+from ogrpo.setup.devices import DTYPES, make_policy_fn
+from ogrpo.tasks.example import to_prompt
+from ogrpo.tasks.rows import Row, is_rows, read_jsonl, read_parquet, read_rows
+
+START = "start"
+"""The behaviour model that a run begins with."""
+READERS = {".parquet": read_parquet, ".jsonl": read_jsonl}
+
+
+def rows_of(path: Path) -> Iterator[Row]:
+    """Yields the rows of a file, of all files in a folder, or of a run's experience.
+
+    Raises:
+      ValueError: there is none, or one cannot be read; names the file and the line.
+    """
+    path = path.expanduser()
+    if not path.is_dir() or is_rows(str(path)):
+        yield from READERS.get(path.suffix, read_rows)(path)
+        return
+    folder = path / "experience" if (path / "experience").is_dir() else path
+    files = sorted(file for file in folder.iterdir() if file.suffix in READERS)
+    require(bool(files), f"{folder} has no file that ends in {' or '.join(READERS)}")
+    for file in files:
+        yield from READERS[file.suffix](file)
+
+
+def prompt_encoder(
+    tokenizer: TextTokenizer, system: str | None, variables: Any
+) -> Callable[[Any], IntArray]:
+    """Returns what encodes a log's prompt, a text or messages, as a task's are."""
+
+    def encode(prompt: Any) -> IntArray:
+        checked = to_prompt(prompt, "prompt", "")
+        return tokenizer.encode_prompt(checked, system=system, chat_variables=variables)
+
+    return encode
+
+
+@dataclass(frozen=True)
+class RunLog:
+    """The log of a run, read once, when it is first asked for."""
+
+    config: TrainConfig
+    """Settled."""
+    tokenizer: TextTokenizer
+    prompts: Prompts
+    variables: Any
+    """Of the chat template."""
+
+    @cached_property
+    def log(self) -> Log:
+        """Its groups and counts.
+
+        Raises:
+          ValueError: it cannot be read, has no row to learn from, or lacks what the method reads.
+        """
+        config, tokenizer = self.config, self.tokenizer
+        assert config.logs.path is not None
+        folder = config.model.path
+        terms = LogTerms(
+            group_size=config.rollout.group_size,
+            encode_prompt=prompt_encoder(tokenizer, config.data.system, self.variables),
+            encode=tokenizer.encode,
+            eos_id=tokenizer.eos_id,
+            temperature=config.rollout.temperature,
+            vocab_size=tokenizer.padded_vocab_size(16)
+            if folder is None
+            else load_config(weights_folder(folder)).vocab_size,
+            prompt_length=config.longest_prompt,
+            completion_length=config.longest_completion,
+            held_out=frozenset(ids.tobytes() for ids in self.prompts.heldout),
+        )
+        try:
+            log = read_log(rows_of(config.logs.path), terms)
+        except ValueError as error:
+            raise ValueError(f"logs.path {config.logs.path}: {error}") from error
+        check_log(config, log)
+        return log
+
+    def experiences(self) -> list[Experience]:
+        """Returns its groups as this run's buffer takes them.
+
+        They are of the version before the first, and of the task's problem whose prompt they have;
+        other prompts are numbered on from the task's.
+        """
+        known = {ids.tobytes(): n for n, ids in enumerate(self.prompts.train)}
+        return [
+            Experience(
+                replace(
+                    one.group,
+                    completions=tuple(
+                        replace(each, policy_version=ANOTHER, version_spans=())
+                        for each in one.group.completions
+                    ),
+                ),
+                one.rewards,
+                known.get(one.group.prompt_ids.tobytes(), len(self.prompts.train) + one.problem),
+            )
+            for one in self.log.experiences
+        ]
+
+    @property
+    def title(self) -> str:
+        """A line of how much was read."""
+        log = self.log
+        absent = log.without_log_probs
+        model = self.config.logs.behavior or START
+        who = "the model that training begins with" if model == START else model
+        return (
+            f"log {self.config.logs.path}: {len(log.experiences):,} groups of"
+            f" {self.config.rollout.group_size} from {log.rows:,} rows"
+            + (f"; {absent:,} without log-probs, which are computed with {who}" if absent else "")
+        )
+
+
+def check_log(config: TrainConfig, log: Log) -> None:
+    """Refuses a log that lacks the log-probs that the method reads.
+
+    Raises:
+      ValueError: names what can be done.
+    """
+    absent, behavior = log.without_log_probs, config.logs.behavior
+    require(
+        behavior is None or absent > 0,
+        f"logs.behavior is {behavior}, which changes nothing here: all rows have log_probs",
+    )
+    require(
+        not absent or behavior is not None or not reads_behavior(config),
+        f"{absent:,} of {log.accepted:,} rows of {config.logs.path} have no log_probs, which"
+        f" {title(config)} divides by: name the model that drew them (--logs.behavior DIR, or start"
+        " for the one that training begins with), or take a method that reads none, such as"
+        " --algorithm raft, positives or reinforce",
+    )
+    size = config.schedule.draw_size
+    require(
+        not config.from_logs_alone or len(log.experiences) >= size,
+        f"{config.logs.path} has {len(log.experiences)} groups of {config.rollout.group_size}"
+        f" completions of a prompt, fewer than a draw of {size}: give a smaller"
+        " --rollout.group-size or --schedule.draw, or more rows",
+    )
+
+
+def make_behavior(config: TrainConfig, learner: Learner, tokenizer: TextTokenizer) -> BehaviorFn:
+    """Returns what computes the log-probs that a log lacks."""
+    temperature, name = jnp.float32(config.rollout.temperature), config.logs.behavior
+    if name in (None, START):
+
+        def of_start(params: Params, batch: Batch[np.ndarray]) -> np.ndarray:
+            return np.asarray(fetch(learner.score(params, learner.place(batch), temperature)))
+
+        return of_start
+    folder = weights_folder(Path(name))
+    theirs = TextTokenizer.load(folder).backend.get_vocab()
+    require(
+        theirs == tokenizer.backend.get_vocab(),
+        f"logs.behavior {name} has another tokenizer than the model that is trained: its log-probs"
+        " are of other tokens",
+    )
+    decoder, weights = load_pretrained(folder, DTYPES[config.model.dtype])
+    score = jax.jit(partial(_log_probs, make_policy_fn(decoder)))
+
+    def of_model(_: Params, batch: Batch[np.ndarray]) -> np.ndarray:
+        return np.asarray(score(weights, jax.tree.map(jnp.asarray, batch), temperature))
+
+    return of_model
+
+
+def _log_probs(policy_fn: Any, *arguments: Any) -> jax.Array:
+    return policy_fn(*arguments).log_probs
