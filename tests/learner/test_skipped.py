@@ -10,7 +10,7 @@ import pytest
 
 from ogrpo.core.trust_region import dual_penalty
 from ogrpo.learner import state as learner_state
-from ogrpo.learner.state import Direction, adam, hypers, init_state
+from ogrpo.learner.state import adam, hypers, init_state
 from ogrpo.learner.update import make_step, make_update, split_frozen, weigh
 from tests.learner import test_frozen, toy
 from tests.learner.toy import KNOBS, make_batch, make_params, make_recipe
@@ -97,7 +97,7 @@ def test_a_gradient_that_is_not_finite_is_refused_though_the_loss_is():
 @pytest.mark.parametrize("factor", [1e6, float("nan")])
 def test_weights_that_overflow_in_the_step_itself_are_refused(factor, large, monkeypatch):
     monkeypatch.setattr(learner_state, "LARGE", large)
-    steep = Direction(*optax.chain(optax.trace(0.9), optax.scale(factor)))
+    steep = optax.chain(optax.trace(0.9), optax.scale(factor))
     update = make_update(steep, make_recipe())
     state = begun(steep)
     before = on_host(state)

@@ -8,9 +8,11 @@ import pytest
 
 from ogrpo.core.trust_region import adaptive_clip, dual_penalty
 from ogrpo.learner.metrics import head_norm
+from ogrpo.learner.sharding import init_placed, make_layout, make_mesh, shard_update
 from ogrpo.learner.state import adam, hypers, init_state
 from ogrpo.learner.update import gradient, make_update, weigh
-from tests.learner.toy import KNOBS, TOTALS, make_batch, make_params, make_recipe, updated
+from ogrpo.policy.params import Axes, Axis
+from tests.learner.toy import KNOBS, TOTALS, V, make_batch, make_params, make_recipe, updated
 
 GIVEN = hypers(1.0, 1.0, KNOBS)
 
@@ -142,6 +144,17 @@ def test_adam_is_optax_adamw():
         direction, _ = peer.update(grads, peer.init(params), params)
     expected = optax.apply_updates(params, direction)
     np.testing.assert_allclose(state.params["table"], expected["table"], atol=1e-7)
+
+
+def test_a_mesh_of_one_device_takes_the_same_update():
+    adamw = adam(b1=0.9, b2=0.98, eps=1e-8, weight_decay=0.01, max_grad_norm=1.0)
+    axes = {"table": Axes((Axis("vocab", V), Axis("embed", V)))}
+    to = make_layout(axes, make_params(), adamw, make_mesh(data=1, fsdp=1, tensor=1))
+    update = shard_update(adamw, make_recipe(), to)
+    after, _ = update(init_placed(make_params(), adamw, to), make_batch(), GIVEN)
+    alone, _ = updated(given=GIVEN, optimizer=adamw)
+    jax.tree.map(np.testing.assert_array_equal, after, alone)
+    assert not jnp.array_equal(after.params["table"], make_params()["table"])
 
 
 def test_metrics_say_how_far_the_data_is():

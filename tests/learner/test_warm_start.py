@@ -2,7 +2,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from ogrpo.learner.state import Direction, init_state
+from ogrpo.learner.state import init_state
 from ogrpo.learner.warm_start import make_imitate, warm_start
 from tests.learner.toy import GRADIENT, V, make_batch, make_params, policy_fn
 
@@ -25,7 +25,7 @@ def test_loss_is_the_mean_negative_log_likelihood():
 
 def test_imitation_reaches_the_demonstrations_own_frequencies():
     batch = make_batch(n=1, g=64, t=8)
-    imitate = make_imitate(Direction(*optax.scale_by_adam()), policy_fn)
+    imitate = make_imitate(optax.scale_by_adam(), policy_fn)
     state = init_state(make_params(), optax.scale_by_adam())
     *_, (state, _) = warm_start(state, [batch] * 300, imitate, optax.constant_schedule(0.05))
     ids = np.asarray(batch.completion_ids)[np.asarray(batch.completion_mask)]

@@ -12,11 +12,11 @@ from ogrpo.batch import Batch, PolicyOutput
 from ogrpo.core import advantages, aggregate
 from ogrpo.core.algorithms import BEHAVIOR, PROXIMAL, REFERENCE, Algorithm, Knob
 from ogrpo.core.objectives import off_policy_grpo
-from ogrpo.learner.state import Direction, TrainState, hypers, init_state
+from ogrpo.learner.state import TrainState, hypers, init_state
 from ogrpo.learner.update import Recipe, make_update
 
 V = 5
-GRADIENT = Direction(*optax.identity())
+GRADIENT = optax.identity()
 KNOBS = {"eps_low": 0.2, "eps_high": 0.3, "beta": 0.1}
 TOTALS = {
     "token": aggregate.token_total,

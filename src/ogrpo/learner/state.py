@@ -67,34 +67,24 @@ def join(trained: Params, frozen: Params) -> Params:
     return {**frozen, **trained, **both}
 
 
-class Direction(optax.GradientTransformation):
-    """An Optax transformation without a step size, which `Hypers.learning_rate` supplies.
-
-    `Direction(*optax.scale_by_adam())`. Any other Optax optimizer has both step size and sign in
-    what it returns, and updates add that as it is.
-    """
-
-    __slots__ = ()
-
-
 class Hypers(NamedTuple):
     """Traced hyper-parameters: changing one of them does not recompile the update.
 
     Attributes:
-      learning_rate: step size, scalar; None for an optimizer that has its own.
+      learning_rate: step size, scalar.
       temperature: the sampling temperature that log-probs are taken at, scalar.
       knobs: the knobs of the method by name (`eps_low`, `eps_high`, `beta`, ...), scalars.
       seed: of the lots that a method draws, uint32 scalar.
     """
 
-    learning_rate: Array | None
+    learning_rate: Array
     temperature: Array
     knobs: dict[str, Array]
     seed: Array
 
 
 def hypers(
-    learning_rate: float | None,
+    learning_rate: float,
     temperature: float,
     knobs: Mapping[str, float],
     *,
@@ -102,8 +92,7 @@ def hypers(
 ) -> Hypers:
     """Returns Hypers as scalar arrays, so that a Python number never becomes part of a program."""
     scalars = {name: jnp.float32(value) for name, value in knobs.items()}
-    rate = None if learning_rate is None else jnp.float32(learning_rate)
-    return Hypers(rate, jnp.float32(temperature), scalars, jnp.uint32(seed))
+    return Hypers(jnp.float32(learning_rate), jnp.float32(temperature), scalars, jnp.uint32(seed))
 
 
 Moments = Literal["full", "bfloat16", "factored"]
@@ -119,7 +108,7 @@ def adam(
     weight_decay: float,
     max_grad_norm: float,
     moments: Moments = "full",
-) -> Direction:
+) -> optax.GradientTransformation:
     """Returns AdamW's direction, without the step size, which the update takes from `Hypers`.
 
     Args:
@@ -138,10 +127,9 @@ def adam(
     else:
         dtype = jnp.bfloat16 if moments == "bfloat16" else None
         scaled = optax.scale_by_adam(b1=b1, b2=b2, eps=eps, mu_dtype=dtype)
-    chained = optax.chain(
+    return optax.chain(
         clip_by_global_norm(max_grad_norm), scaled, optax.add_decayed_weights(weight_decay)
     )
-    return Direction(*chained)
 
 
 def factored_rms(*, b2: float, eps: float) -> optax.GradientTransformation:
@@ -198,7 +186,7 @@ def guarded(
     state: TrainState,
     grads: Params,
     optimizer: optax.GradientTransformation,
-    learning_rate: Array | None,
+    learning_rate: Array,
     is_finite: Array,
 ) -> tuple[TrainState, Array]:
     """Applies a gradient where all is finite; returns the state and whether it was applied.
@@ -233,26 +221,15 @@ def apply_gradient(
     state: TrainState,
     grads: Params,
     optimizer: optax.GradientTransformation,
-    learning_rate: Array | None,
+    learning_rate: Array,
 ) -> TrainState:
-    """Returns theta + Optax's updates, or theta - learning_rate * direction of a `Direction`.
+    """Returns theta - learning_rate * the optimizer's direction, each parameter in its own dtype.
 
-    Each parameter is updated in its own dtype.
-
-    Raises:
-      ValueError: the learning rate is missing, or has no effect (see `at_rate`).
+    The optimizer has no step size: `optax.scale_by_adam()`, where `optax.adam` would have its own.
     """
-    directed = isinstance(optimizer, Direction)
-    if directed and learning_rate is None:
-        raise ValueError(
-            "the optimizer is a Direction, without a step size, and Hypers.learning_rate is None:"
-            " give a learning rate"
-        )
-    opt_state = state.opt_state if directed else at_rate(state.opt_state, learning_rate)
     with jax.numpy_dtype_promotion("standard"):  # Optax's Adam raises a float to an integer
-        updates, opt_state = optimizer.update(grads, opt_state, state.params)
-    if directed and learning_rate is not None:
-        updates = jax.tree.map(lambda d: -learning_rate.astype(d.dtype) * d, updates)
+        updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
+    updates = jax.tree.map(lambda d: -learning_rate.astype(d.dtype) * d, updates)
     params = optax.apply_updates(state.params, updates)
     return replace(state, params=params, opt_state=opt_state, updates=state.updates + 1)
 
@@ -273,42 +250,3 @@ def make_average(decay: float) -> Callable[[Params, TrainState, Array], Params]:
         )
 
     return jax.jit(average)
-
-
-def at_rate(opt_state: optax.OptState, learning_rate: Array | None) -> optax.OptState:
-    """Sets the learning rate of an optimizer that was made by `optax.inject_hyperparams`.
-
-    None leaves it as it is.
-
-    Raises:
-      ValueError: a learning rate for an optimizer whose own cannot be set.
-    """
-    if learning_rate is None:
-        return opt_state
-    if not any(map(_takes_rate, jax.tree.leaves(opt_state, is_leaf=_takes_rate))):
-        raise ValueError(
-            "the optimizer has a step size, which Hypers.learning_rate would not change:"
-            " give None there, or make it by optax.inject_hyperparams(...)(learning_rate=a number)"
-        )
-
-    def set_rate(node: Any) -> Any:
-        if not _takes_rate(node):
-            return node
-        rate = learning_rate.astype(node.hyperparams["learning_rate"].dtype)
-        return node._replace(hyperparams={**node.hyperparams, "learning_rate": rate})
-
-    return jax.tree.map(set_rate, opt_state, is_leaf=_takes_rate)
-
-
-def _takes_rate(node: Any) -> bool:
-    """Whether a node holds a learning rate that no schedule of its own overwrites."""
-    if not isinstance(node, _INJECTED):
-        return False
-    scheduled = getattr(node, "hyperparams_states", {})
-    return "learning_rate" in node.hyperparams and "learning_rate" not in scheduled
-
-
-_INJECTED = (
-    optax.schedules.InjectHyperparamsState,
-    optax.schedules.InjectStatefulHyperparamsState,
-)

@@ -464,8 +464,8 @@ def make_update(
 ) -> UpdateFn:
     """Returns the jitted update `(state, batch, hypers) -> (state, metrics)`, state donated.
 
-    Its frozen parameters are not: others may go on using them. The optimizer is a `Direction`,
-    which `Hypers.learning_rate` scales, or any of Optax's. `options` are those of the compiler
+    Its frozen parameters are not: others may go on using them. `Hypers.learning_rate` scales what
+    the optimizer returns (`state.apply_gradient`). `options` are those of the compiler
     (`memory.compiler_options`).
     """
     return join_frozen(jit_step(optimizer, recipe, compiler_options=options))

@@ -191,7 +191,6 @@ def write_dump(
         findings = fetch(parts.learner.examine(state.train, update.batch, update.hypers))
         seen = stages(findings, names(state.train.params))
         broken = first_broken(seen)
-        rate = update.hypers.learning_rate
         records.append(
             {
                 "step": update.step,
@@ -199,7 +198,7 @@ def write_dump(
                 "iteration": update.iteration,
                 "batch": _batch_name(number),
                 "hypers": {
-                    "learning_rate": None if rate is None else float(rate),
+                    "learning_rate": float(update.hypers.learning_rate),
                     "temperature": float(update.hypers.temperature),
                     "knobs": {name: float(value) for name, value in update.hypers.knobs.items()},
                     "seed": int(update.hypers.seed),
