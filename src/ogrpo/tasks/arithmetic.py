@@ -14,11 +14,10 @@ Journal of Educational Psychology 79(4), 1987). A teacher who reverses more ofte
 most likely answer wrong while the right one is still sampled: what a policy gradient can correct.
 """
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 from itertools import product
-from math import perm
 from typing import Literal, NamedTuple, TypeVar
 
 import numpy as np
@@ -77,37 +76,18 @@ PHRASES: dict[Operator, tuple[Phrase, ...]] = {
 }
 
 
-@dataclass(frozen=True, kw_only=True)
-class Difficulty:
-    """Ranges that problems are drawn from, both ends included; every value stays in `values`.
-
-    `inconsistent` is the probability that a step is told with the keyword of the reverse operator.
-
-    Raises:
-        ValueError: a range is empty or leaves 0 to 99, or a probability is none.
-    """
-
-    steps: tuple[int, int] = (1, 2)
-    start: tuple[int, int] = (2, 9)
-    add: tuple[int, int] = (2, 5)
-    multiply: tuple[int, int] = (2, 3)
-    values: tuple[int, int] = (1, 20)
-    inconsistent: float = 0.25
-
-    def __post_init__(self) -> None:
-        for name, least in (("steps", 1), ("start", 0), ("add", 1), ("multiply", 2), ("values", 0)):
-            low, high = getattr(self, name)
-            if not least <= low <= high <= LARGEST:
-                raise ValueError(
-                    f"{name} is {(low, high)}; give {least} <= low <= high <= {LARGEST}."
-                )
-        if self.steps[1] > len(NAMES) - 1:
-            raise ValueError(f"steps is {self.steps}; there are names for {len(NAMES) - 1} steps.")
-        if not 0.0 <= self.inconsistent <= 1.0:
-            raise ValueError(
-                f"inconsistent is {self.inconsistent}; it is a probability: give a number from 0 to"
-                " 1."
-            )
+ORIGINS = tuple(product(range(2, 10), (1, 2)))
+"""Start values with numbers of steps."""
+OPERANDS: dict[Operator, range] = {
+    "+": range(2, 6),
+    "-": range(2, 6),
+    "*": range(2, 4),
+    "/": range(2, 4),
+}
+VALUES = range(1, 21)
+"""What a step may result in."""
+INCONSISTENT = 0.25
+"""Probability that a step is told with the keyword of the reverse operator."""
 
 
 class Step(NamedTuple):
@@ -126,46 +106,28 @@ class WordProblem(Problem):
     steps: tuple[Step, ...]
 
 
-def split(
-    train: int, heldout: int, seed: int, difficulty: Difficulty | None = None
-) -> Split[WordProblem]:
+def split(train: int, heldout: int, seed: int) -> Split[WordProblem]:
     """Make `train + heldout` problems with distinct prompts and part them.
 
     Only prompts are disjoint: the equations behind them are few, so held-out problems tell known
     equations in new words. This measures reading and calculating, not whether
     arithmetic carries over to numbers never seen.
     """
-    problems = generate(train + heldout, seed, difficulty)
+    problems = generate(train + heldout, seed)
     return Split(train=problems[:train], heldout=problems[train:])
 
 
-def generate(
-    n: int,
-    seed: int,
-    difficulty: Difficulty | None = None,
-    *,
-    apart_from: Collection[str] = frozenset(),
-) -> list[WordProblem]:
+def generate(n: int, seed: int, *, apart_from: Collection[str] = frozenset()) -> list[WordProblem]:
     """Make `n` problems with distinct prompts; the same arguments give the same problems.
 
     None has a prompt of `apart_from`, so that sets with seeds of their own can be kept disjoint.
-
-    Raises:
-        ValueError: more problems, with those to keep apart from, than half the distinct prompts.
+    There are 482,263,296 prompts.
     """
-    difficulty = difficulty or Difficulty()
-    available, apart = count_prompts(difficulty), frozenset(apart_from)
-    if n < 0 or n + len(apart) > available // 2:
-        others = f" apart from {len(apart)} others" if apart else ""
-        raise ValueError(
-            f"{n} problems asked for{others}; this difficulty has {available} distinct prompts: "
-            f"ask for 0 to {max(available // 2 - len(apart), 0)}, or widen its ranges."
-        )
     rng = np.random.default_rng(seed)
     problems: dict[str, WordProblem] = {}
     while len(problems) < n:
-        problem = _draw(rng, difficulty)
-        if problem.question not in apart:
+        problem = _draw(rng)
+        if problem.question not in apart_from:
             problems.setdefault(problem.question, problem)
     return list(problems.values())
 
@@ -217,66 +179,28 @@ def vocabulary() -> list[str]:
     return list(dict.fromkeys([*numbers, *OPERATORS, "=", ";", MARKER, *words, *NAMES, *OBJECTS]))
 
 
-def count_prompts(difficulty: Difficulty) -> int:
-    """Return the exact number of distinct prompts: equations times tellings, persons, objects."""
-    tellings = sum(
-        count * perm(len(NAMES), others + 1)
-        for origin in _origins(difficulty)
-        for others, count in enumerate(_tellings_from(*origin, difficulty))
-    )
-    return tellings * len(OBJECTS) * len(OPENINGS) * len(QUESTIONS)
-
-
-def _origins(difficulty: Difficulty) -> Iterator[tuple[int, int]]:
-    """Return the start values with each number of steps."""
-    (low, high), (least, most) = difficulty.start, difficulty.steps
-    low, high = max(low, difficulty.values[0]), min(high, difficulty.values[1])
-    return product(range(low, high + 1), range(least, most + 1))
-
-
-@lru_cache(maxsize=4096)
-def _tellings_from(value: int, n_steps: int, difficulty: Difficulty) -> tuple[int, ...]:
-    # Entry k counts the tellings that bring in k people besides the first, before naming them.
-    if n_steps == 0:
-        return (1,)
-    counts = [0] * (n_steps + 1)
-    for operator, operands in _moves(value, difficulty).items():
-        chances = (1.0 - difficulty.inconsistent, difficulty.inconsistent)
-        allowed = [phrase for phrase in PHRASES[operator] if chances[phrase.inconsistent] > 0.0]
-        with_other = sum("{other}" in phrase.text for phrase in allowed)
-        for operand in operands:
-            rest = _tellings_from(_apply(value, operator, operand), n_steps - 1, difficulty)
-            for others, count in enumerate(rest):
-                counts[others] += count * (len(allowed) - with_other)
-                counts[others + 1] += count * with_other
-    return tuple(counts)
-
-
-@lru_cache(maxsize=4096)
-def _moves(value: int, difficulty: Difficulty) -> dict[Operator, list[int]]:
+@cache
+def _moves(value: int) -> dict[Operator, list[int]]:
     """Return the operands that each operator may have next."""
-    low, high = difficulty.values
-    moves: dict[Operator, list[int]] = {}
-    for operator in OPERATORS:
-        least, most = difficulty.add if operator in "+-" else difficulty.multiply
-        operands = [
+    moves: dict[Operator, list[int]] = {
+        operator: [
             n
-            for n in range(least, most + 1)
-            if (operator != "/" or value % n == 0) and low <= _apply(value, operator, n) <= high
+            for n in OPERANDS[operator]
+            if (operator != "/" or value % n == 0) and _apply(value, operator, n) in VALUES
         ]
-        if operands:
-            moves[operator] = operands
-    return moves
+        for operator in OPERATORS
+    }
+    return {operator: operands for operator, operands in moves.items() if operands}
 
 
-def _draw(rng: np.random.Generator, difficulty: Difficulty) -> WordProblem:
-    start, moves = _draw_equation(rng, difficulty)
+def _draw(rng: np.random.Generator) -> WordProblem:
+    start, moves = _draw_equation(rng)
     people = iter([NAMES[i] for i in rng.permutation(len(NAMES))])
     who, what = next(people), _pick(OBJECTS, rng)
     sentences = [_pick(OPENINGS, rng).format(who=who, n=start, what=what)]
     value, steps, equations = start, list[Step](), list[str]()
     for operator, operand in moves:
-        inconsistent = rng.random() < difficulty.inconsistent
+        inconsistent = rng.random() < INCONSISTENT
         phrase = _pick([p for p in PHRASES[operator] if p.inconsistent == inconsistent], rng)
         other = next(people) if "{other}" in phrase.text else who
         sentences.append(phrase.text.format(who=who, other=other, n=operand))
@@ -289,14 +213,11 @@ def _draw(rng: np.random.Generator, difficulty: Difficulty) -> WordProblem:
     return WordProblem(" ".join(sentences), answer, start=start, steps=tuple(steps))
 
 
-def _draw_equation(
-    rng: np.random.Generator, difficulty: Difficulty
-) -> tuple[int, list[tuple[Operator, int]]]:
-    origins = list(_origins(difficulty))
-    while True:  # again after a dead end; `generate` made sure that there is a way
-        start, n_steps = _pick(origins, rng)
+def _draw_equation(rng: np.random.Generator) -> tuple[int, list[tuple[Operator, int]]]:
+    while True:  # again after a dead end
+        start, n_steps = _pick(ORIGINS, rng)
         value, moves = start, list[tuple[Operator, int]]()
-        while len(moves) < n_steps and (choices := _moves(value, difficulty)):
+        while len(moves) < n_steps and (choices := _moves(value)):
             operator = _pick(list(choices), rng)
             operand = _pick(choices[operator], rng)
             moves.append((operator, operand))
