@@ -59,7 +59,8 @@ def run(plan: Plan, console: Console) -> int:
         )
     stamp = f"{datetime.now():%Y%m%d-%H%M%S}"
     folder = RunDir.create(plan.run_dir or Path("runs") / f"plan-{stamp}")
-    return carry_out(plan, folder, console)
+    alone = plan.preset in DEVICES and DEVICES[plan.preset].embedded
+    return (carry_out_alone if alone else carry_out)(plan, folder, console)
 
 
 def carry_out(plan: Plan, folder: RunDir, console: Console) -> int:
@@ -85,7 +86,7 @@ def carry_out(plan: Plan, folder: RunDir, console: Console) -> int:
     swept = Table(title="Simulated, by number of workers", title_justify="left")
     for column in SWEEP:
         swept.add_column(column, justify="right")
-    for row in sweep_rows(points):
+    for row in sweep_rows([p for p in points if p.lead == recommended.lead]):
         swept.add_row(*row)
     console.print(swept)
     console.print(two_columns(*simulated))
@@ -126,6 +127,29 @@ def carry_out(plan: Plan, folder: RunDir, console: Console) -> int:
         console.print(line, soft_wrap=True)
     console.print(verdict(recommended, planned, memory), markup=False, soft_wrap=True)
     return DOES_NOT_FIT if misfits else 0
+
+
+def carry_out_alone(plan: Plan, folder: RunDir, console: Console) -> int:
+    """Prints and writes the plan of one machine that draws and trains in turn.
+
+    Its seconds are those that were measured on this one; without --measure it has none.
+    """
+    training, spent = budgets(plan)[0], times(plan)
+    console.print(two_columns("Memory, GiB", memory_lines(training)))
+    console.print(preset_line(plan, training), markup=False, soft_wrap=True)
+    seconds = {"draw a batch": spent.draw, "one update": spent.update}
+    seconds = {**seconds, "a step": sum(seconds.values())} if plan.measure else {}
+    if seconds:
+        lines = [(name, f"{value:.3g}") for name, value in seconds.items()]
+        console.print(two_columns("Seconds, measured here", lines))
+    else:
+        console.print("--measure times a call of the sampler and an update on this machine")
+    folder.write_config({"study": "plan", **to_json(replace(plan, run_dir=None))})
+    write_json(folder.path / "plan.json", {"memory": training.rows, "seconds": seconds})
+    if training.fits:
+        return 0
+    console.print(Text.assemble(("it lacks memory", "red"), f": {training.remedy}"), soft_wrap=True)
+    return DOES_NOT_FIT
 
 
 def verdict(recommended: PlannedSchedule, planned: Point, memory: Sequence[Budget]) -> str:

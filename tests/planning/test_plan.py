@@ -496,6 +496,18 @@ def test_a_preset_is_planned_from_the_command_line(capsys):
         plan_of("v1-i1")
 
 
+def test_a_machine_that_does_both_is_told_of_itself_alone(tmp_path, capsys):
+    small = ["plan", "--preset", "smollm2-135m", "--train.memory-gib", "3", "--run-dir"]
+    assert main([*small, str(tmp_path / "plan")]) == 1
+    shown = capsys.readouterr().out
+    assert "it lacks memory" in shown
+    assert "--measure times" in shown
+    assert "workers" not in shown
+    kept = json.loads((tmp_path / "plan" / "plan.json").read_text())
+    assert kept["seconds"] == {}
+    assert sum(kept["memory"].values()) > 3 * 2**30
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
