@@ -7,7 +7,7 @@ can put weights there too.
 """
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -58,6 +58,35 @@ def tensor_slots(config: DecoderConfig) -> dict[str, Slot]:
     return slots
 
 
+def to_tensors(config: DecoderConfig, params: Params) -> dict[str, np.ndarray]:
+    """Returns parameters as host arrays by Hugging Face name; layers are views of a stack."""
+    host = jax.tree.map(np.ascontiguousarray, params)
+    tensors = {}
+    for name, slot in tensor_slots(config).items():
+        leaf = _at(host, slot.path)
+        tensors[name] = leaf if slot.layer is None else leaf[slot.layer]
+    return tensors
+
+
+def from_tensors(
+    config: DecoderConfig, dtype: DTypeLike, get: Callable[[str], np.ndarray]
+) -> Params:
+    """Returns parameters of tensors, by their Hugging Face names; holds one leaf more at most."""
+    names: dict[tuple[str, ...], list[str]] = {}
+    for name, slot in tensor_slots(config).items():
+        names.setdefault(slot.path, []).append(name)
+
+    def leaf(keys: Any, shape: jax.ShapeDtypeStruct) -> jax.Array:
+        path = _path(keys)
+        host = np.empty(shape.shape, dtype)
+        rows = host if path[0] == "layers" else host[None]
+        for row, name in zip(rows, names[path], strict=True):
+            row[...] = get(name)
+        return jnp.asarray(host)
+
+    return jax.tree_util.tree_map_with_path(leaf, param_shapes(config))
+
+
 def load_pretrained(
     folder: str | os.PathLike[str], dtype: DTypeLike
 ) -> tuple[DecoderConfig, Params]:
@@ -88,7 +117,18 @@ def load_pretrained(
         except ValueError as error:
             raise ValueError(f"{folder}: {error}") from error
         check_room(config, dtype, str(folder))
-        return config, _read(config, tensors, dtype, folder)
+
+        def finite(name: str) -> np.ndarray:
+            tensor = tensors[name].get_tensor(name).astype(dtype, copy=False)
+            if bad := np.count_nonzero(~np.isfinite(tensor)):
+                raise ValueError(
+                    f"{_file_of(folder, name)}: {name} has {bad:,} of {tensor.size:,} weights that"
+                    f" are NaN or infinite as {tensor.dtype}: the model is broken, take an earlier"
+                    " copy of it"
+                )
+            return tensor
+
+        return config, from_tensors(config, dtype, finite)
 
 
 def load_config(folder: str | os.PathLike[str]) -> DecoderConfig:
@@ -128,12 +168,7 @@ def save_pretrained(
     if (folder / INDEX).exists():
         raise ValueError(f"{folder} holds shards ({INDEX}); save to another folder")
     folder.mkdir(parents=True, exist_ok=True)
-    host = jax.tree.map(lambda leaf: np.ascontiguousarray(np.asarray(leaf)), params)
-    tensors = {}
-    for name, slot in tensor_slots(config).items():
-        leaf = _at(host, slot.path)
-        tensors[name] = leaf if slot.layer is None else leaf[slot.layer]
-    write_tensors(folder / MODEL, tensors)
+    write_tensors(folder / MODEL, to_tensors(config, params))
     write_json(folder / _CONFIG, dict(sorted({**fields, **(extra_fields or {})}.items())))
 
 
@@ -197,32 +232,6 @@ def _check_tensors(config: DecoderConfig, tensors: Mapping[str, Any]) -> None:
                 f"config.json ties the embeddings, but {_HEAD} differs from {_EMBEDDING};"
                 ' set "tie_word_embeddings": false to keep both'
             )
-
-
-def _read(
-    config: DecoderConfig, tensors: Mapping[str, Any], dtype: DTypeLike, folder: Path
-) -> Params:
-    """Reads leaf by leaf, so that the host holds one leaf more than the parameters at most."""
-    names: dict[tuple[str, ...], list[str]] = {}
-    for name, slot in tensor_slots(config).items():
-        names.setdefault(slot.path, []).append(name)
-
-    def leaf(keys: Any, shape: jax.ShapeDtypeStruct) -> jax.Array:
-        parts = names[_path(keys)]
-        host = np.empty(shape.shape, dtype)
-        rows = host if _path(keys)[0] == "layers" else host[None]
-        for row, name in zip(rows, parts, strict=True):
-            row[...] = tensors[name].get_tensor(name)
-            if not np.isfinite(row).all():
-                bad = np.count_nonzero(~np.isfinite(row))
-                raise ValueError(
-                    f"{_file_of(folder, name)}: {name} has {bad:,} of {row.size:,} weights that are"
-                    f" NaN or infinite as {row.dtype}: the model is broken, take an earlier copy of"
-                    " it"
-                )
-        return jnp.asarray(host)
-
-    return jax.tree_util.tree_map_with_path(leaf, param_shapes(config))
 
 
 def _path(keys: Any) -> tuple[str, ...]:

@@ -1,7 +1,7 @@
 """The decoder on both sides of the bridge: its tensors by name, its scores, an engine over URLs."""
 
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial, reduce
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Literal
 
 import jax
@@ -13,7 +13,7 @@ from ogrpo.policy.decoder import unstack
 from ogrpo.policy.log_probs import flat_log_probs
 from ogrpo.policy.lora import adapter_tensors, beneath, join_adapters, merge
 from ogrpo.policy.params import int8_weights
-from ogrpo.policy.pretrained import tensor_slots
+from ogrpo.policy.pretrained import from_tensors, tensor_slots, to_tensors
 from ogrpo.protocol import IntArray
 from ogrpo.rollout.embedded import EmbeddedEngine
 from ogrpo.rollout.endpoint import ServedModel
@@ -93,12 +93,7 @@ def named_tensors(config: DecoderConfig, params: Params) -> dict[str, np.ndarray
 
     Adapters are merged into the matrices beside them, one at a time.
     """
-    host = jax.tree.map(np.asarray, merge(params, keep_fn=np.asarray))
-    tensors: dict[str, np.ndarray] = {}
-    for name, slot in tensor_slots(config).items():
-        leaf: Any = reduce(lambda tree, key: tree[key], slot.path, host)
-        tensors[name] = leaf if slot.layer is None else leaf[slot.layer]
-    return tensors
+    return to_tensors(config, merge(params, keep_fn=np.asarray))
 
 
 def named_adapters(params: Params) -> AdapterTensors:
@@ -119,21 +114,6 @@ def named_adapters(params: Params) -> AdapterTensors:
     first = next(iter(beside.values()))
     rank = first["a"].shape[1]
     return AdapterTensors(tensors, rank, float(first["scale"][0]) * rank, tuple(sorted(beside)))
-
-
-def params_from_tensors(config: DecoderConfig, tensors: Mapping[str, np.ndarray]) -> Params:
-    """Returns parameters from arrays by their Hugging Face names, in the arrays' dtype."""
-    layers: dict[tuple[str, ...], list[np.ndarray]] = {}
-    stacked: dict[tuple[str, ...], bool] = {}
-    for name, slot in tensor_slots(config).items():
-        layers.setdefault(slot.path, []).append(tensors[name])
-        stacked[slot.path] = slot.layer is not None
-    params: Params = {}
-    for (*folders, last), arrays in layers.items():
-        tree = reduce(lambda tree, key: tree.setdefault(key, {}), folders, params)
-        whole = np.stack(arrays) if stacked[*folders, last] else arrays[0]
-        tree[last] = jnp.asarray(whole)
-    return params
 
 
 def make_score_fn(config: DecoderConfig) -> ScoreFn:
@@ -241,7 +221,7 @@ def embedded_model(
 
     model = ServedModel(
         engine=embedded_engine(config, eos_id=eos_id, batch_size=batch_size, prompt_length=None),
-        params_fn=partial(params_from_tensors, config),
+        params_fn=lambda tensors: from_tensors(config, dtype, tensors.__getitem__),
         adapt_fn=join_adapters,
         score_fn=make_score_fn(config),
         decode_fn=decode_fn,
