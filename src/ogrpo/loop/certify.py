@@ -18,8 +18,8 @@ It speaks of the reward at the sampling temperature, averaged over the prompts d
 those of a few groups, else as many as there are completions, in the order of fresh permutations.
 """
 
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import cache, partial
 
 import jax
@@ -61,6 +61,20 @@ NOT_CERTIFIED: Record = dict.fromkeys(
     f"certificate/{name}"
     for name in ("bound", "mean", "evidence", "completions", "price", "unit_center")
 )
+
+
+@dataclass(frozen=True)
+class PeriodGains:
+    """Gains of new weights over old on draws of a period, prices of the unit centre there."""
+
+    values: Sequence[float] = ()
+    prices: Sequence[float] = ()
+    drawn: int = 0
+    """Completions that were drawn for this alone."""
+
+    def __add__(self, more: "PeriodGains") -> "PeriodGains":
+        values, prices = [*self.values, *more.values], [*self.prices, *more.prices]
+        return PeriodGains(values, prices, self.drawn + more.drawn)
 
 
 def check_range(rewards: np.ndarray) -> None:
@@ -177,31 +191,20 @@ def certify_period(
     terms = parts.certificate
     if terms is None or terms.delta is None or groups is None:
         return state, NOT_CERTIFIED
-    drawn, prices = 0, list[float]()
-    if parts.schedule.sync_offset > 0:
+    ahead = parts.schedule.sync_offset > 0  # the old weights are then no longer held
+    gains = PeriodGains()
+    if ahead:
         renewed = state.train.whole(state.server)
-        gains, prices = _gains_of(groups, state.previous_version, renewed, state, parts)
-        state = replace(state, gaps=(*state.gaps, *gains))
+        gains = _gains_of(groups, state.previous_version, renewed, state, parts)
     elif ends:
-        values = np.empty(0)
-        while drawn < terms.completions and not is_settled(values, terms):
-            rounds = _draw(state, parts, collector, prompts=len(groups.rewards), drawn=drawn)
-            drawn += sum(batch.rewards.size for batch, _, _ in rounds)
-            if terms.pairs:
-                (old, _, _), (new, _, _) = rounds
-                values = np.append(values, pair_gains(new.rewards, old.rewards))
-                continue
-            for batch, version, other in rounds:
-                gains, each = _gains_of(batch, version, other, state, parts, share=SHARE)
-                values, prices = np.append(values, gains), [*prices, *each]
-        state = replace(state, gaps=tuple(values.tolist()))
+        gains = _settled_gains(state, parts, collector, terms, prompts=len(groups.rewards))
+    state = replace(state, gaps=(*state.gaps, *gains.values))
     if not ends or not state.gaps:
         return state, NOT_CERTIFIED
     verdict = certify(np.array(state.gaps), terms.delta)
     period = (state.step - state.server_version) * groups.rewards.size
     certified = state.certificate
     if float(verdict.bound) > 0 and not terms.pairs:  # what is kept is proved of ratios
-        ahead = parts.schedule.sync_offset > 0  # the old weights are then no longer held
         held = ("", state.server) if ahead else (state.server, state.train.params)
         digests = (content_hash(params) if params else "" for params in held)
         certified = Certified(state.step, float(verdict.bound), terms.delta, state.gaps, *digests)
@@ -210,9 +213,26 @@ def certify_period(
         "certificate/mean": float(verdict.mean),
         "certificate/evidence": float(verdict.evidence),
         "certificate/completions": len(state.gaps) * (2 if terms.pairs else 1),
-        "certificate/price": drawn / period,
-        "certificate/unit_center": float(np.mean(prices)) if prices else None,
+        "certificate/price": gains.drawn / period,
+        "certificate/unit_center": float(np.mean(gains.prices)) if gains.prices else None,
     }
+
+
+def _settled_gains(
+    state: LoopState, parts: Parts, collector: Collector, terms: Certification, *, prompts: int
+) -> PeriodGains:
+    """Draws rounds of so many prompts until the gains are settled or the budget is used up."""
+    gains = PeriodGains()
+    while gains.drawn < terms.completions and not is_settled(np.array(gains.values), terms):
+        rounds = _draw(state, parts, collector, prompts=prompts, drawn=gains.drawn)
+        gains += PeriodGains(drawn=sum(batch.rewards.size for batch, _, _ in rounds))
+        if terms.pairs:
+            (old, _, _), (new, _, _) = rounds
+            gains += PeriodGains(pair_gains(new.rewards, old.rewards).tolist())
+            continue
+        for batch, version, other in rounds:
+            gains += _gains_of(batch, version, other, state, parts, share=SHARE)
+    return gains
 
 
 def is_settled(gains: np.ndarray, terms: Certification) -> bool:
@@ -237,7 +257,7 @@ def _gains_of(
     parts: Parts,
     *,
     share: float = 0.0,
-) -> tuple[list[float], list[float]]:
+) -> PeriodGains:
     """Returns the gains on the completions of that version, and the unit centre's prices there.
 
     Args:
@@ -256,7 +276,7 @@ def _gains_of(
     active = made.batch.active_mask
     judged = (made.batch.policy_versions == version) & active.any(axis=-1)
     if not judged.any():
-        return [], []
+        return PeriodGains()
     temperature = jnp.float32(parts.collection.sampling.temperature)
     scored = jnp.asarray(fetch(learner.score(params, learner.place(made.batch), temperature)))
     behavior, rewards = map(jnp.asarray, (made.batch.behavior_log_probs, made.batch.rewards))
@@ -266,9 +286,9 @@ def _gains_of(
     gains = np.nan_to_num(gains, nan=UNKNOWN, posinf=UNKNOWN, neginf=UNKNOWN).tolist()
     knobs = parts.method.hypers_at(int(state.train.updates), state.clip_scale, 0).knobs
     if by_new or not {"eps_low", "eps_high"} <= knobs.keys():
-        return gains, []
+        return PeriodGains(gains)
     prices = center_prices(*drawn, knobs["eps_low"], knobs["eps_high"])
-    return gains, np.asarray(prices, np.float64)[judged].tolist()
+    return PeriodGains(gains, np.asarray(prices, np.float64)[judged].tolist())
 
 
 def _draw(
