@@ -52,21 +52,11 @@ class Pipeline:
     sync_seconds: float
     """A push, from the moment that it begins."""
     in_flight: InFlight = "wait"
-    max_staleness: int | None = None
-    """A batch of step t is queued when a version of at least t - max_staleness was published."""
 
     def __post_init__(self) -> None:
-        least = {"steps": 1, "workers": 1, "lead": 0, "v": 1, "sync_seconds": 0, "max_staleness": 0}
-        for name, bound in least.items():
-            value = getattr(self, name)
-            if value is not None and value < bound:
-                raise ValueError(f"{name} is {value}: give at least {bound}")
-        if self.max_staleness is not None and self.max_staleness < self.v - 1:
-            raise ValueError(
-                f"max_staleness is {self.max_staleness}, but weights are pushed every v = {self.v} "
-                f"steps, so that the last step before a push could not be served: give at least "
-                f"{self.v - 1}, or a smaller v"
-            )
+        for name, bound in {"steps": 1, "workers": 1, "lead": 0, "v": 1, "sync_seconds": 0}.items():
+            if getattr(self, name) < bound:
+                raise ValueError(f"{name} is {getattr(self, name)}: give at least {bound}")
 
 
 @dataclass(eq=False)
@@ -129,9 +119,8 @@ class _Simulation:
         self._now, self._order = 0.0, count()
         self._agenda: list[tuple[float, int, Callable[[], None]]] = []
         self._step, self._requested_until = 0, 0
-        self._published = self._loaded = -1
+        self._loaded = -1
         self._queue: deque[SimulatedCall | Push] = deque()
-        self._waiting: deque[int] = deque()
         self._missing: dict[int, int] = {}
         self._running: dict[SimulatedCall, None] = {}
         self._idle, self._pushing = pipeline.workers, False
@@ -159,13 +148,15 @@ class _Simulation:
         if self._step == self._pipeline.steps:
             return
         if self._step % self._pipeline.v == 0:
-            self._published = self._step
             self._queue.append(Push(self._step))
-            self._admit()
+            self._advance()
         until = min(self._step + self._pipeline.lead, self._pipeline.steps - 1)
-        self._waiting.extend(range(self._requested_until, until + 1))
+        for step in range(self._requested_until, until + 1):
+            calls = [SimulatedCall(step, float(seconds)) for seconds in self._service_fn(step)]
+            self._missing[step] = len(calls)
+            self._queue.extend(calls)
         self._requested_until = max(self._requested_until, until + 1)
-        self._admit()
+        self._advance()
         self.requested.append(self._now)
         self._look()
 
@@ -179,16 +170,6 @@ class _Simulation:
         self.trained.append(self._now)
         self._step += 1
         self._begin_step()
-
-    def _admit(self) -> None:
-        """Queues the calls of batches that the bound on staleness allows."""
-        bound = self._pipeline.max_staleness
-        while self._waiting and (bound is None or self._waiting[0] - self._published <= bound):
-            step = self._waiting.popleft()
-            calls = [SimulatedCall(step, float(seconds)) for seconds in self._service_fn(step)]
-            self._missing[step] = len(calls)
-            self._queue.extend(calls)
-        self._advance()
 
     # --- the workers
 

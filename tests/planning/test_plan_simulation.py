@@ -162,14 +162,6 @@ def test_staleness_is_what_the_order_of_the_queue_says(wanted):
     assert trace.staleness.min() >= 0
 
 
-@pytest.mark.parametrize(("lead", "v", "bound"), [(4, 2, 3), (4, 1, 0), (3, 4, 5)])
-def test_a_bound_on_staleness_holds_back_what_would_exceed_it(lead, v, bound):
-    wanted = pipeline(lead=lead, v=v, workers=3, max_staleness=bound)
-    trace = simulate(wanted, random_service(4), lambda step: 1.5)
-    assert len(trace.trained) == wanted.steps
-    assert trace.staleness.max() == bound < lead + v - 1
-
-
 # ------------------------------------------------------------------ service times, windows
 
 
