@@ -197,7 +197,6 @@ def run(pace: Pace, engine: SleepingEngine) -> Driven:
 
     limits = CollectionLimits(
         lead=fleet.lead,
-        max_staleness=None,
         workers=fleet.workers,
         prompts_per_call=1,
         ordered=fleet.in_flight == "wait",

@@ -124,9 +124,7 @@ def problems(folder):
 def test_each_prompt_is_in_the_data_once_wherever_the_run_is_killed(
     run, tmp_path, lead, workers, prompts_per_call
 ):
-    limits = CollectionLimits(
-        lead=lead, max_staleness=None, workers=workers, prompts_per_call=prompts_per_call
-    )
+    limits = CollectionLimits(lead=lead, workers=workers, prompts_per_call=prompts_per_call)
     rng = np.random.default_rng([lead, workers])
     parts = doomed(run, tmp_path, limits, Doom(1 << 30))
     checkpoint, done, kills = saved(start(run.train_state(), parts)), False, 0

@@ -380,7 +380,6 @@ def collection_limits(config: TrainConfig) -> CollectionLimits:
     rollout = config.rollout
     return CollectionLimits(
         lead=config.schedule.sync_offset,
-        max_staleness=None,
         workers=rollout.workers,
         judges=config.reward.processes,
         prompts_per_call=rollout.prompts_per_call,

@@ -83,7 +83,7 @@ def request_at(step, size=3):
 
 
 def make_limits(**changes):
-    return CollectionLimits(**{"lead": 0, "max_staleness": None, "grace": LONG, **changes})
+    return CollectionLimits(**{"lead": 0, "grace": LONG, **changes})
 
 
 def equal_rewards(request, places, groups):

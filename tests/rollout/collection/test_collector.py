@@ -74,7 +74,7 @@ def test_with_one_worker_what_the_engine_sees_does_not_depend_on_timing():
     logs, batches = [], []
     for seed in range(4):
         engine = Scripted(sleepy(seed))
-        taken = run(engine, v=2, lead=2, max_staleness=2, pause=sleepy(seed + 10))
+        taken = run(engine, v=2, lead=2, pause=sleepy(seed + 10))
         logs.append(drawn_calls(engine))
         batches.append([told(t) for t in taken])
     assert len(logs[0]) > 8
@@ -230,16 +230,23 @@ def test_a_call_that_never_ends_does_not_keep_the_run_from_ending(caplog):
 # --- misuse ----------------------------------------------------------------------------------
 
 
+def test_nothing_is_taken_out_of_turn_or_before_there_are_weights():
+    with collector(Scripted()) as chosen:
+        with pytest.raises(RuntimeError, match=r"before publish\(\): there are no weights yet"):
+            chosen.take(0)
+        chosen.publish("weights", 0)
+        with pytest.raises(ValueError, match=r"take\(1\), but the next step is 0"):
+            chosen.take(1)
+
+
 # --- statistics and resuming -----------------------------------------------------------------
 
 
-@pytest.mark.parametrize("bound", [None, 2])
 @pytest.mark.parametrize(("lead", "v"), [(0, 2), (1, 1), (1, 3), (2, 1), (3, 2)])
-def test_a_resumed_run_asks_again_for_what_was_on_its_way_under_the_versions_it_had(lead, v, bound):
-    limits = {"lead": lead, "max_staleness": bound}
-    whole = [told(t) for t in run(Scripted(), v=v, **limits)]
+def test_a_resumed_run_asks_again_for_what_was_on_its_way_under_the_versions_it_had(lead, v):
+    whole = [told(t) for t in run(Scripted(), v=v, lead=lead)]
     for stop in range(1, 8):
-        with collector(Scripted(), range(stop, 8), **limits) as chosen:
+        with collector(Scripted(), range(stop, 8), lead=lead) as chosen:
             # The server's weights at the steps whose requests were still on their way.
             for step in range(max(0, stop - lead), stop):
                 version = step - step % v

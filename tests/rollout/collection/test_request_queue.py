@@ -1,7 +1,7 @@
 """Every order in which things can happen, on small runs; random orders on larger ones.
 
-The board is driven by a chooser that stands for the clock: which worker is done next, with groups,
-an error or groups of an old version, and when the trainer moves on.
+The board is driven by a chooser that stands for the clock: which worker is done next, with groups
+or an error, and when the trainer moves on.
 """
 
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ SAMPLING = Sampling(temperature=1.0, max_tokens=4, group_size=2)
 
 @dataclass
 class World:
-    """One run of a trainer, its workers and an engine that may fail or lag behind."""
+    """One run of a trainer, its workers and an engine that may fail."""
 
     choose: object
     limits: CollectionLimits
@@ -31,8 +31,7 @@ class World:
     v: int = 1
     size: int = 2
     faults: int = 0
-    """Calls that fail or lag, in the whole run."""
-    lags: bool = True
+    """Calls that fail, in the whole run."""
 
     def __post_init__(self):
         self.queue = RequestQueue(
@@ -87,9 +86,7 @@ class World:
         if isinstance(command, Publish):
             return [lambda: self.push(command)]
         answer = [lambda: self.answer(command, self.running[command])]
-        if self.faults:
-            answer += [lambda: self.fail(command), lambda: self.lag(command)][: 1 + self.lags]
-        return answer
+        return [*answer, lambda: self.fail(command)] if self.faults else answer
 
     def push(self, command):
         del self.running[command]
@@ -109,10 +106,6 @@ class World:
         del self.running[command]
         self.queue.failed(command, Flaky("a server is gone"))
 
-    def lag(self, command):
-        self.faults -= 1
-        self.answer(command, self.running[command] - 1)
-
     def check(self):
         assert self.queue.error is None
         pushing = [c for c in self.running if isinstance(c, Publish)]
@@ -123,25 +116,16 @@ class World:
         assert outstanding <= self.limits.lead + 1
 
     def check_batch(self, taken):
-        step, bound = taken.request.step, self.limits.max_staleness
         assert [int(g.prompt_ids[0]) for g in taken.groups] == list(taken.request.problems)
-        ages = [step - c.policy_version for g in taken.groups for c in g.completions]
-        assert len(ages) == 2 * self.size
-        assert min(ages) >= 0
-        assert bound is None or max(ages) <= bound
+        versions = [c.policy_version for g in taken.groups for c in g.completions]
+        assert len(versions) == 2 * self.size
+        assert max(versions) <= taken.request.step
 
 
 def planned_versions(limits, steps, v):
     """The version that draws each step's batch, said without a queue."""
-    drawn_by, version, waiting = {}, None, 0
-    for step in range(steps):
-        version = step if step % v == 0 else version
-        last = min(step + limits.lead, steps - 1)
-        bound = steps if limits.max_staleness is None else limits.max_staleness
-        while waiting <= last and waiting - version <= bound:
-            drawn_by[waiting] = version
-            waiting += 1
-    return [drawn_by[step] for step in range(steps)]
+    requested = [max(step - limits.lead, 0) for step in range(steps)]
+    return [step - step % v for step in requested]
 
 
 def versions(handed):
@@ -170,17 +154,9 @@ def every(play):
 # Three steps of the first and of the last have ten thousand orders.
 EXHAUSTIVE = {
     "one worker": (make_limits(lead=2), 2),
-    "one worker, bounded": (make_limits(lead=2, max_staleness=1), 3),
     "two workers": (make_limits(lead=1, workers=2), 3),
     "two workers, no lead": (make_limits(lead=0, workers=2, prompts_per_call=1), 3),
-    "two workers, no lead that is of use": (
-        make_limits(lead=2, max_staleness=0, workers=2, prompts_per_call=1),
-        3,
-    ),
-    "two workers, unordered": (
-        make_limits(lead=1, max_staleness=1, workers=2, ordered=False),
-        2,
-    ),
+    "two workers, unordered": (make_limits(lead=1, workers=2, ordered=False), 2),
 }
 
 
@@ -198,9 +174,9 @@ def test_versions_do_not_depend_on_the_order_of_events(name):
         assert all(min(a) >= min(b) for pair in pairs for a, b in pair)
 
 
-@pytest.mark.parametrize(("bound", "faults", "steps"), [(0, 1, 3), (0, 2, 3), (1, 1, 2), (1, 2, 2)])
-def test_wherever_calls_fail_or_lag_every_prompt_is_handed_out_once_and_fresh(bound, faults, steps):
-    limits = make_limits(lead=1, max_staleness=bound, workers=2)
+@pytest.mark.parametrize(("lead", "faults", "steps"), [(0, 1, 3), (0, 2, 3), (1, 1, 2), (1, 2, 2)])
+def test_wherever_calls_fail_every_prompt_is_handed_out_once(lead, faults, steps):
+    limits = make_limits(lead=lead, workers=2)
     retried = set()
 
     def play(choose):
@@ -210,17 +186,14 @@ def test_wherever_calls_fail_or_lag_every_prompt_is_handed_out_once_and_fresh(bo
         return handed
 
     assert all(len(handed) == steps for handed in every(play))
-    # A draw is too old only if the engine lags by more than the bound allows.
     assert (("failed", faults),) in retried
-    assert (("stale", faults),) in retried
 
 
 @given(st.data())
-def test_staleness_stays_within_its_bound_whatever_happens_when(data):
+def test_every_prompt_is_handed_out_once_whatever_happens_when(data):
     v = data.draw(st.integers(1, 3))
     limits = make_limits(
         lead=data.draw(st.integers(0, 4)),
-        max_staleness=data.draw(st.none() | st.integers(v - 1, 5)),
         workers=data.draw(st.integers(1, 4)),
         prompts_per_call=data.draw(st.none() | st.integers(1, 3)),
         ordered=data.draw(st.booleans()),
@@ -228,17 +201,10 @@ def test_staleness_stays_within_its_bound_whatever_happens_when(data):
     )
     # One random number drives all choices: they are far too many to draw one by one.
     random = data.draw(st.randoms(use_true_random=False))
-    lags = data.draw(st.booleans())
-    world = World(random.randrange, limits, steps=8, v=v, size=3, faults=4, lags=lags)
+    world = World(random.randrange, limits, steps=8, v=v, size=3, faults=4)
     handed = world.play()
     wanted = [problem for step in range(8) for problem in request_at(step, 3).problems]
     assert [int(g.prompt_ids[0]) for t in handed for g in t.groups] == wanted
     assert sum(world.queue.staleness.values()) == 2 * len(wanted)
-    if limits.ordered and not lags:  # A call that fails is repeated before any newer weights.
+    if limits.ordered:  # A call that fails is repeated before any newer weights.
         assert versions(handed) == [{n} for n in planned_versions(limits, 8, v)]
-
-
-def test_weights_that_can_never_be_fresh_enough_are_an_error_and_no_hang():
-    world = World(lambda n: 0, make_limits(lead=0, max_staleness=1), steps=4, v=4)
-    with pytest.raises(ValueError, match=r"step 2 is 0.*at least every 2 steps"):
-        world.play()

@@ -61,9 +61,7 @@ class Ledger:
 def test_256_rollouts_at_once_are_each_handed_out_once(farm, monkeypatch):
     monkeypatch.setattr(errors, "FIRST_REST", 0.01)
     server = farm.start()
-    limits = CollectionLimits(
-        lead=0, max_staleness=0, workers=WORKERS, prompts_per_call=MANY // WORKERS
-    )
+    limits = CollectionLimits(lead=0, workers=WORKERS, prompts_per_call=MANY // WORKERS)
     with (
         contract.connect([server.url], CONFIG, per_server=MANY) as engine,
         Collector(

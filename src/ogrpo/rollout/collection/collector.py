@@ -154,7 +154,11 @@ class Collector:
             self._changed.notify_all()
 
     def request(self, until: int) -> None:
-        """Requests the batches up to that of step `until`; `take` does so by itself."""
+        """Requests the batches up to that of step `until`; `take` does so by itself.
+
+        Raises:
+            RuntimeError: nothing was published yet, or the collector was closed.
+        """
         with self._changed:
             self._check_open()
             self._queue.request(until)
@@ -164,7 +168,7 @@ class Collector:
         """Returns the batch of a step, waiting for it; steps are taken in order, each once.
 
         Raises:
-            ValueError: the step is not the next, or the weights published last are too old for it.
+            ValueError: the step is not the next.
             CollectionError: the batch cannot be had; the engine's error is chained.
             RuntimeError: nothing was published yet, or the collector was closed.
         """
@@ -302,7 +306,7 @@ class Collector:
         the share that the workers waited for something to do; `tokens/s` counts every token that
         was drawn against the wall clock, `tokens/busy_s` against the seconds spent generating.
         `staleness/count/k` counts the completions handed out at staleness k, `retried/*` the groups
-        that were drawn again: the call failed, or what came was incomplete, refused or stale.
+        that were drawn again: the call failed, or what came was incomplete or refused.
         `rollout/refused` counts the completions of groups that were refused, also by reason.
         """
 

@@ -1,12 +1,11 @@
 """The collector without its threads: requests, what may begin, what is drawn and judged.
 
-    request -> waiting (for fresh weights) -> queue -> running -> unjudged -> batch -> handed out
-    publish --------------------------------->   "
+    request -> queue -> running -> unjudged -> batch -> handed out
+    publish ->   "
 
 One queue, first in first out, holds the pushes of weights and the calls of `generate`, and the
 trainer alone appends to it. So the version that a call samples from is decided when the call is
-queued, by what the trainer had published before: staleness is bounded by not queueing a call that
-would exceed it, and what was drawn is looked at all the same, as an engine may lag behind.
+queued, by what the trainer had published before.
 
 Nothing here locks, waits or knows the time; the collector calls it under its lock.
 """
@@ -32,8 +31,6 @@ class CollectionLimits:
 
     lead: int
     """Batches that may be asked for beyond the one that the trainer takes; 0: nothing overlaps."""
-    max_staleness: int | None
-    """No completion for step t is older than version t - max_staleness; None: any age will do."""
     workers: int = 1
     """Calls of `generate` under way at a time."""
     judges: int = 1
@@ -51,7 +48,7 @@ class CollectionLimits:
 
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
-            least = 0 if name in ("lead", "max_staleness", "grace") else 1
+            least = 0 if name in ("lead", "grace") else 1
             if value is not None and name != "ordered" and value < least:
                 raise ValueError(f"limits.{name} is {value}: give at least {least}")
 
@@ -193,9 +190,9 @@ class Publish:
 
 
 Command = Call | Publish
-REASONS = ("failed", "incomplete", "refused", "stale")
-"""Why a prompt is tried again: its call failed, or its group lacks completions, has one that is not
-what was ordered, or is too old."""
+REASONS = ("failed", "incomplete", "refused")
+"""Why a prompt is tried again: its call failed, or its group lacks completions or has one that is
+not what was ordered."""
 
 
 @dataclass(eq=False)
@@ -237,7 +234,6 @@ class RequestQueue:
         self._limits, self._retry_on = limits, retry_on
         self._steps = steps
         self._requested, self._next = steps.start, steps.start
-        self._waiting: deque[Request] = deque()
         self._queue: deque[Command] = deque()
         self._unjudged: deque[Unjudged] = deque()
         self._batches: dict[int, _Batch] = {}
@@ -245,11 +241,18 @@ class RequestQueue:
     # --- the trainer's side --------------------------------------------------------------------
 
     def request(self, until: int) -> None:
-        """Requests every batch up to that of step `until`, once, as far as the run goes."""
+        """Requests every batch up to that of step `until`, once, as far as the run goes.
+
+        Raises:
+            RuntimeError: there are no weights yet.
+        """
+        if self.version is None:
+            raise RuntimeError(f"request({until}) before publish(): there are no weights yet")
         while self._requested <= until and self._requested in self._steps:
-            self._waiting.append(self._request_at(self._requested))
+            request = self._request_at(self._requested)
+            self._batches[request.step] = _Batch(request)
+            self._queue.extend(calls(request, self._limits.prompts_per_call))
             self._requested += 1
-        self._admit()
 
     def publish(self, params: Any, version: int) -> None:
         """Has the calls that are queued from now on sample from `params`.
@@ -263,17 +266,6 @@ class RequestQueue:
             )
         self.version = version
         self._queue.append(Publish(params, version))
-        self._admit()
-
-    def _admit(self) -> None:
-        while self._waiting and self._fresh(self._waiting[0].step, self.version):
-            request = self._waiting.popleft()
-            self._batches[request.step] = _Batch(request)
-            self._queue.extend(calls(request, self._limits.prompts_per_call))
-
-    def _fresh(self, step: int, version: int | None) -> bool:
-        bound = self._limits.max_staleness
-        return version is not None and (bound is None or step - version <= bound)
 
     # --- the workers' side ---------------------------------------------------------------------
 
@@ -301,7 +293,7 @@ class RequestQueue:
     def drawn(
         self, call: Call, groups: Sequence[Group], flaws: Mapping[int, Flaw] | None = None
     ) -> None:
-        """Keeps what is whole and fresh; the prompts of the rest are tried again.
+        """Keeps what is whole and as ordered; the prompts of the rest are tried again.
 
         `flaws` are those of the groups, by their place among them (`ogrpo.rollout.check`).
         """
@@ -310,14 +302,11 @@ class RequestQueue:
         fit: dict[int, Group] = {}
         flaws = flaws or {}
         for n, (place, group) in enumerate(zip(call.places, groups, strict=True)):
-            oldest = min((c.policy_version for c in group.completions), default=0)
             if len(group.completions) != self._sampling.group_size:
                 again[place] = "incomplete"
             elif n in flaws:
                 self.refused[flaws[n].reason] += len(group.completions)
                 again[place] = "refused"
-            elif not self._fresh(call.request.step, oldest):
-                again[place] = "stale"
             else:
                 fit[place] = group
         batch = self._batches[call.request.step]
@@ -392,24 +381,11 @@ class RequestQueue:
         return self.error is not None and not whole
 
     def check_turn(self, step: int) -> None:
-        """Refuses a step that is not the next, or that nothing on its way could serve.
-
-        Raises:
-            ValueError: the step is not the next of the run, or the newest weights are too old.
-            RuntimeError: there are no weights yet.
-        """
+        """Raises ValueError unless the step is the next of the run."""
         if step != self._next or step not in self._steps:
             raise ValueError(
                 f"take({step}), but the next step is {self._next} of {self._steps}: each step's "
                 "batch is taken once, in order"
-            )
-        if self.version is None:
-            raise RuntimeError(f"take({step}) before publish(): there are no weights yet")
-        if step not in self._batches:
-            raise ValueError(
-                f"the newest version at step {step} is {self.version}, older than max_staleness "
-                f"{self._limits.max_staleness} allows: publish at least every "
-                f"{(self._limits.max_staleness or 0) + 1} steps, or raise max_staleness"
             )
 
     def hand_out(self, step: int) -> Taken:
