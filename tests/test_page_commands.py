@@ -36,7 +36,7 @@ LITTLE = {
     "ogrpo train --resume": ("--schedule.steps", "3"),
     "ogrpo eval": ("--samples", "2", "--max-tokens", "4"),
     "ogrpo eval --rescore": (),
-    **{f"ogrpo {name}": () for name in ("report", "compare", "certify", "model")},
+    **{f"ogrpo {name}": () for name in ("report", "compare", "certify", "logs", "model")},
     "python -m experiments.run gsm8k": TRAIN,
     "python -m experiments.run gsm8k --model.path": (*TRAIN, *FROM_MODEL),
     "python -m experiments.run plan": (),

@@ -7,9 +7,13 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
+from ogrpo.cli.main import main
 from ogrpo.config.method import reads_behavior
 from ogrpo.config.train import Logs
 from ogrpo.core.algorithms import ALGORITHMS
+from ogrpo.data.replay import Experience
+from ogrpo.protocol import Completion, Group
+from ogrpo.setup.log_support import support
 from tests.run.small_run import CONFIG, go, left
 
 WARM_UP = replace(CONFIG.schedule, steps=4, warmup=2, offline=True)
@@ -111,7 +115,7 @@ def test_what_a_log_cannot_serve_is_refused_with_the_remedy(drawn, tmp_path):
             go(tmp_path / "run", **options)
         assert not (tmp_path / "run").exists()
 
-    refused("give --schedule.offline", schedule=CONFIG.schedule)
+    refused("give --schedule.offline to train on it alone, or", schedule=CONFIG.schedule)
     refused(r"fewer than a draw of 5", schedule=replace(OFFLINE, draw=5))
     refused(r"all rows have log_probs", logs=replace(logs, behavior="start"))
     refused(r"behavior is start, which .* give --logs.path", logs=Logs(behavior="start"))
@@ -121,3 +125,78 @@ def test_what_a_log_cannot_serve_is_refused_with_the_remedy(drawn, tmp_path):
     refused(r"8 refused: temperature .*give --rollout.temperature", rollout=hot)
     (tmp_path / "empty").mkdir()
     refused(r"no file that ends in .parquet", logs=Logs(path=tmp_path / "empty"))
+
+
+def test_a_log_says_what_it_can_teach(drawn, tmp_path, capsys):
+    rows = read(drawn)
+    logs = written(tmp_path / "log.jsonl", [*rows, {**rows[0], "reward": None, "policy": "x"}])
+    assert main(["logs", str(logs.path), "--group-size", "2"]) == 0
+    said = capsys.readouterr().out
+    assert "9 rows, 8 accepted" in said
+    assert "1 rows refused: reward (" in said
+    assert "8 by no named policy, version 0" in said
+    assert "4 groups of 2" in said
+    rewards = np.array([row["reward"] for row in rows]).reshape(-1, 2)
+    equal = (rewards[:, 0] == rewards[:, 1]).mean()
+    assert f"mean {rewards.mean():.4g}, " in said
+    assert f"{equal:.1%} of the groups have equal ones" in said
+    assert "under" not in said
+    # A model that another drew them by, and texts whose tokens are not known without one.
+    texts = [{"prompt": "a", "completion": "b", "log_probs": [-1.0] * 3, "reward": 1}] * 2
+    assert main(["logs", str(written(tmp_path / "texts.jsonl", texts).path)]) == 0
+    assert "1 prompts, 0 groups of 8" in capsys.readouterr().out
+    assert (
+        main(["logs", str(drawn), "--group-size", "2", "--model.path", str(drawn / "model")]) == 0
+    )
+    said = capsys.readouterr().out
+    assert "100.0% of the completions have a finite log-prob" in said
+    assert "log pi/mu of 8 completions" in said
+
+
+def test_the_figures_of_a_log_are_those_of_its_ratios():
+    shift, rng = np.log(2.0), np.random.default_rng(0)
+    groups, drawn_by = [], {}
+    for n in range(40):
+        done = []
+        for g in range(2):
+            ids = rng.integers(1, 9, int(rng.integers(1, 5))).astype(np.int32)
+            mu = -rng.exponential(size=len(ids)).astype(np.float32) - 1
+            done.append(Completion(ids, mu, 0, 1.0, "stop"))
+            drawn_by[n, g] = mu
+        rewards = np.array([1, 0], np.float32)
+        groups.append(Experience(Group(np.array([n], np.int32), tuple(done)), rewards, n))
+
+    def twice_as_likely_where_right(batch):
+        """Twice the chance of each first token of the successes, half that of the failures."""
+        out = np.zeros(batch.completion_ids.shape, np.float32)
+        for row, prompt in enumerate(batch.prompt_ids[:, 0]):
+            for g, sign in enumerate((1, -1)):
+                mu = drawn_by[int(prompt), g]
+                out[row, g, : len(mu)] = mu
+                out[row, g, 0] += sign * shift
+        return out
+
+    found = support(groups, twice_as_likely_where_right, together=3)
+    ratios = np.tile([2.0, 0.5], 40)
+    np.testing.assert_allclose(np.exp(found.ratios), ratios, rtol=1e-5)
+    assert found.finite == 1
+    assert found.mass == pytest.approx(ratios.mean(), rel=1e-5)
+    assert found.ess_sequence == pytest.approx(ratios.sum() ** 2 / 80 / (ratios**2).sum(), rel=1e-5)
+    assert 0 < found.gain < ((ratios - 1) * np.tile([1, 0], 40)).mean()
+    assert found.ess_token > found.ess_sequence
+    # As the policy that drew it, a model has nothing to gain, and all of the sample.
+    same = support(
+        groups, lambda batch: twice_as_likely_where_right(batch) * 0 + np.nan, together=7
+    )
+    assert (same.finite, len(same.ratios)) == (0, 0)
+    assert np.isnan([same.gain, same.mass, same.ess_sequence]).all()
+
+
+def test_fresh_groups_join_a_log_and_replace_it(drawn, tmp_path):
+    replay = replace(CONFIG.replay, groups=5, sampler="uniform")
+    go(tmp_path / "run", logs=Logs(path=drawn), replay=replay)
+    first, *_, last = [r for r in left(tmp_path / "run")[0] if r["step"] > 0]
+    assert first["replay/logged"] == 4
+    assert (first["replay/groups"], first["replay/evicted/groups"]) == (5, 1)
+    assert last["replay/evicted/groups"] == 7
+    assert last["replay/ratio"] == 8 / (4 + 8)

@@ -2,7 +2,8 @@
 
 ogrpo train --task problems.jsonl --rewards my_rewards.py:reward --model.path DIR
 ogrpo eval --model.path DIR --task math-500 --data.path DIR --samples 16
-ogrpo model | plan | report RUN... | watch RUN | compare RUN RUN | certify RUN | serve | env
+ogrpo model | plan | report RUN... | watch RUN | compare RUN RUN | logs FILE | certify RUN
+ogrpo serve | env
 """
 
 import atexit
@@ -42,6 +43,7 @@ COMMANDS = {
     "report": CommandLine("draw the page of a run anew", "ogrpo.cli.runs:report"),
     "watch": CommandLine("the page of a run while it goes on", "ogrpo.cli.runs:watch"),
     "compare": CommandLine("several runs side by side", "ogrpo.cli.runs:compare"),
+    "logs": CommandLine("what a log of completions can teach", "ogrpo.cli.logs:main"),
     "certify": CommandLine("check a run's certificates", "ogrpo.cli.runs:certify", ""),
     "serve": CommandLine("a server to sample from (ogrpo-serve)", "ogrpo.serving.serve:main", ""),
     "diagnose": CommandLine("where a run ceased to be finite", "ogrpo.cli.runs:diagnose"),

@@ -141,8 +141,12 @@ FITS: Table = (
     ),
     (
         "logs.path",
-        lambda c: c.schedule.offline,
-        "whose groups are all that is trained on: give --schedule.offline",
+        lambda c: (
+            c.schedule.offline or (c.replay.groups is not None and c.replay.sampler != "fifo")
+        ),
+        "which the buffer begins with: give --schedule.offline to train on it alone, or have fresh"
+        " groups join and replace it with --replay.sampler uniform, or another but fifo, and"
+        " --replay.groups, as many as the buffer holds",
     ),
     (
         "logs.path",

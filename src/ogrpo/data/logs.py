@@ -58,7 +58,8 @@ class LogTerms:
     Attributes:
         group_size: completions of a group, `G`.
         encode_prompt: a text or messages -> int32 token ids.
-        encode: the text of a completion -> int32 token ids.
+        encode: the text of a completion -> int32 token ids; None leaves texts unread, with a 0 for
+            each log-prob or letter.
         eos_id: ends the text of a completion that was not cut off.
         temperature: of the log-probs; rows that do not say are taken to be drawn at it.
         vocab_size: token ids are below it.
@@ -69,7 +70,7 @@ class LogTerms:
 
     group_size: int
     encode_prompt: Callable[[Any], IntArray]
-    encode: Callable[[str], IntArray]
+    encode: Callable[[str], IntArray] | None
     eos_id: int | None = None
     temperature: float | None = None
     vocab_size: int | None = None
@@ -208,7 +209,10 @@ def to_row(columns: Mapping[str, Any], terms: LogTerms) -> LoggedRow:
         if not isinstance(text, str):
             what = f"token_ids and completion are None and {text!r:.60}; give a list or a text"
             raise RefusedRow("completion", what)
-        tokens = _encoded("completion", columns, terms.encode)
+        if terms.encode is None:
+            tokens = np.zeros(len(text if log_probs is None else log_probs), np.int32)
+        else:
+            tokens = _encoded("completion", columns, terms.encode)
         ends = finish != "length" if log_probs is None else len(log_probs) == len(tokens) + 1
         if ends and terms.eos_id is not None:
             tokens = np.append(tokens, np.int32(terms.eos_id))

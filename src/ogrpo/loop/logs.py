@@ -1,7 +1,8 @@
 """Logged groups at the beginning of a run: missing log-probs computed, then into the buffer."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -11,13 +12,13 @@ from ogrpo.data.batching import pad_groups
 from ogrpo.data.replay import Experience, ReplayBuffer
 from ogrpo.learner.hosts import from_first
 from ogrpo.learner.state import Params
-from ogrpo.protocol import FloatArray
+from ogrpo.protocol import Completion, FloatArray
 
 if TYPE_CHECKING:
     from ogrpo.loop.parts import Parts
 
-BehaviorFn = Callable[[Params, Batch[np.ndarray]], FloatArray]
-"""`(the first weights, padded groups) -> log-probs [N, G, T]` of the model that drew a log."""
+ScoreFn = Callable[[Batch[np.ndarray]], FloatArray]
+"""`padded groups -> log-probs [N, G, T]` of a model."""
 
 
 class Logged(NamedTuple):
@@ -25,8 +26,8 @@ class Logged(NamedTuple):
 
     read: Callable[[], Sequence[Experience]]
     """Returns its groups, whose log-probs are NaN where it has none."""
-    behavior: BehaviorFn
-    """Computes those."""
+    behavior: Callable[[Params, Batch[np.ndarray]], FloatArray]
+    """Computes those of the model that drew it, which may be the first weights, its argument."""
     alone: bool
     """Whether nothing else is trained on."""
 
@@ -44,47 +45,46 @@ def insert_logged(buffer: ReplayBuffer, params: Params, parts: "Parts") -> None:
     """
     if parts.logged is None:
         return
-    groups = [*parts.logged.read()]
-    lacking = [n for n, one in enumerate(groups) if _lacks(one)]
-    size = parts.schedule.draw_size
-    for first in range(0, len(lacking), size):
-        places = np.resize(lacking[first : first + size], size)  # one shape, one program
-        done = with_log_probs([groups[n] for n in places], params, parts)
-        groups = [*groups]
-        for n, one in zip(places, done, strict=True):
-            groups[n] = one
+    groups, size = [*parts.logged.read()], parts.schedule.draw_size
+    places = [n for n, one in enumerate(groups) if any(map(lacks, one.group.completions))]
+    score = partial(parts.logged.behavior, params)
+    lengths = parts.prompts.length, parts.collection.sampling.max_tokens
+    computed = scored([groups[n] for n in places], score, lengths, together=size)
+    for n in places:
+        done = [(each, next(computed)) for each in groups[n].group.completions]
+        filled = tuple(replace(c, log_probs=x) if lacks(c) else c for c, x in done)
+        groups[n] = replace(groups[n], group=replace(groups[n].group, completions=filled))
     buffer.insert(groups)
     held = from_first(lambda: int(buffer.statistics()["groups"]))
     if parts.logged.alone and held < size:
         raise ValueError(
-            f"the log has {len(groups)} groups of {parts.collection.sampling.group_size}"
-            f" completions of a prompt, of which the buffer took in {held}, fewer than a draw of"
+            f"the buffer took in {held} of the log's {len(groups)} groups, fewer than a draw of"
             f" {size}: give a smaller --schedule.draw or --rollout.group-size, or more rows"
         )
 
 
-def with_log_probs(
-    groups: Sequence[Experience], params: Params, parts: "Parts"
-) -> list[Experience]:
-    """Returns groups with the behaviour model's log-probs where they have none."""
-    assert parts.logged is not None
-    longest = parts.prompts.length, parts.collection.sampling.max_tokens
-    rewards = np.stack([one.rewards for one in groups])
-    batch = pad_groups([one.group for one in groups], *longest, rewards=rewards)
-    batch = batch._replace(behavior_log_probs=np.nan_to_num(batch.behavior_log_probs))
-    computed = np.asarray(parts.logged.behavior(params, batch), np.float32)
-    return [_filled(*pair) for pair in zip(groups, computed, strict=True)]
+def scored(
+    groups: Sequence[Experience], score: ScoreFn, lengths: tuple[int, int], *, together: int
+) -> Iterator[FloatArray]:
+    """Yields a model's log-probs of each completion.
+
+    Args:
+      groups: of one size.
+      score: padded groups -> log-probs.
+      lengths: tokens that prompts and completions are padded to.
+      together: groups at a time, always as many: one program.
+    """
+    for first in range(0, len(groups), together):
+        part = groups[first : first + together]
+        whole = [*part, *[part[0]] * (together - len(part))]
+        rewards = np.stack([one.rewards for one in whole])
+        batch = pad_groups([one.group for one in whole], *lengths, rewards=rewards)
+        computed = score(batch._replace(behavior_log_probs=np.zeros_like(batch.behavior_log_probs)))
+        for one, rows in zip(part, np.asarray(computed, np.float32), strict=False):
+            for completion, row in zip(one.group.completions, rows, strict=True):
+                yield row[: len(completion.token_ids)]
 
 
-def _lacks(one: Experience) -> bool:
-    return any(np.isnan(each.log_probs).any() for each in one.group.completions)
-
-
-def _filled(one: Experience, computed: FloatArray) -> Experience:
-    done = tuple(
-        replace(each, log_probs=row[: len(each.log_probs)])
-        if np.isnan(each.log_probs).any()
-        else each
-        for each, row in zip(one.group.completions, computed, strict=True)
-    )
-    return replace(one, group=replace(one.group, completions=done))
+def lacks(completion: Completion) -> bool:
+    """Whether the log does not say with which chances the tokens were drawn."""
+    return bool(np.isnan(completion.log_probs).any())

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +20,10 @@ from ogrpo.data.replay.columns import ANOTHER
 from ogrpo.data.tokenizer import TextTokenizer
 from ogrpo.learner.hosts import fetch
 from ogrpo.learner.state import Params
-from ogrpo.loop.logs import BehaviorFn
+from ogrpo.loop.logs import ScoreFn
 from ogrpo.loop.parts import Learner, Prompts
 from ogrpo.policy.pretrained import load_config, load_pretrained
-from ogrpo.protocol import IntArray
+from ogrpo.protocol import FloatArray, IntArray
 from ogrpo.setup.cache import weights_folder
 from ogrpo.setup.devices import DTYPES, make_policy_fn
 from ogrpo.tasks.example import to_prompt
@@ -167,7 +167,9 @@ def check_log(config: TrainConfig, log: Log) -> None:
     )
 
 
-def make_behavior(config: TrainConfig, learner: Learner, tokenizer: TextTokenizer) -> BehaviorFn:
+def make_behavior(
+    config: TrainConfig, learner: Learner, tokenizer: TextTokenizer
+) -> Callable[[Params, Batch[np.ndarray]], FloatArray]:
     """Returns what computes the log-probs that a log lacks."""
     temperature, name = jnp.float32(config.rollout.temperature), config.logs.behavior
     if name in (None, START):
@@ -183,14 +185,13 @@ def make_behavior(config: TrainConfig, learner: Learner, tokenizer: TextTokenize
         f"logs.behavior {name} has another tokenizer than the model that is trained: its log-probs"
         " are of other tokens",
     )
-    decoder, weights = load_pretrained(folder, DTYPES[config.model.dtype])
-    score = jax.jit(partial(_log_probs, make_policy_fn(decoder)))
-
-    def of_model(_: Params, batch: Batch[np.ndarray]) -> np.ndarray:
-        return np.asarray(score(weights, jax.tree.map(jnp.asarray, batch), temperature))
-
-    return of_model
+    score = model_score(folder, config.model.dtype, config.rollout.temperature)
+    return lambda _, batch: score(batch)
 
 
-def _log_probs(policy_fn: Any, *arguments: Any) -> jax.Array:
-    return policy_fn(*arguments).log_probs
+def model_score(folder: Path, dtype: str, temperature: float) -> ScoreFn:
+    """Returns `padded groups -> log-probs [N, G, T]` of a model in a folder, or of a known name."""
+    decoder, weights = load_pretrained(weights_folder(folder), DTYPES[dtype])
+    policy_fn, heat = make_policy_fn(decoder), jnp.float32(temperature)
+    score = jax.jit(lambda params, batch: policy_fn(params, batch, heat).log_probs)
+    return lambda batch: np.asarray(score(weights, jax.tree.map(jnp.asarray, batch)))
