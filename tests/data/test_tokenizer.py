@@ -58,18 +58,16 @@ def test_a_word_without_a_token_is_an_error_that_names_it():
         WORD_LEVEL.encode(f"Tom {UNKNOWN}")
 
 
-def test_the_plain_prompt_is_the_question_in_its_template():
+def test_the_plain_prompt_is_the_question():
     assert WORD_LEVEL.render_prompt("Tom ?") == "Tom ?"
-    asking = word_level(WORDS, prompt_template="How many {question} = ")
-    assert asking.render_prompt("{x}") == "How many {x} = "
-    assert asking.decode(asking.encode_prompt("2 + 2")) == "How many 2 + 2 ="
+    assert WORD_LEVEL.decode(WORD_LEVEL.encode_prompt("2 + 2")) == "2 + 2"
 
 
 def test_the_chat_prompt_goes_through_the_template():
-    tokenizer = train_bpe(CORPUS, 300, chat_template=CHAT, system_prompt="Be brief.")
+    tokenizer = train_bpe(CORPUS, 300, chat_template=CHAT)
     expected = f"[system] Be brief. {EOS}[user] 2 + 2 {EOS}[reply]"
-    assert tokenizer.render_prompt("2 + 2") == expected
-    ids = tokenizer.encode_prompt("2 + 2")
+    assert tokenizer.render_prompt("2 + 2", system="Be brief.") == expected
+    ids = tokenizer.encode_prompt("2 + 2", system="Be brief.")
     assert tokenizer.decode(ids, skip_special_tokens=False) == expected
     assert (ids == tokenizer.eos_id).sum() == 2
 

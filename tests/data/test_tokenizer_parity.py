@@ -24,13 +24,11 @@ CORPUS = [p.question for p in generate(200, 0)] + ["<b> & 日本 é\n\n\tx = {1}
 
 
 def tokenizers() -> list[TextTokenizer]:
-    chat = {"chat_template": CHAT, "system_prompt": "Be brief.\n"}
-    options = {"enable_thinking": True}
-    return [word_level(vocabulary()), train_bpe(CORPUS, 300), train_bpe(CORPUS, 300, **chat),
-            train_bpe(CORPUS, 300, **chat, template_options=options)]  # fmt: skip
+    chat = train_bpe(CORPUS, 300, chat_template=CHAT)
+    return [word_level(vocabulary()), train_bpe(CORPUS, 300), chat]
 
 
-@pytest.mark.parametrize("tokenizer", tokenizers(), ids=["words", "bpe", "chat", "thinking chat"])
+@pytest.mark.parametrize("tokenizer", tokenizers(), ids=["words", "bpe", "chat"])
 def test_auto_tokenizer_reads_what_we_save_and_agrees(tokenizer, tmp_path):
     tokenizer.save(tmp_path)
     other = transformers.AutoTokenizer.from_pretrained(tmp_path)
@@ -43,17 +41,18 @@ def test_auto_tokenizer_reads_what_we_save_and_agrees(tokenizer, tmp_path):
         assert other.decode(ids, skip_special_tokens=True) == tokenizer.decode(ids) == text
 
 
-@pytest.mark.parametrize("tokenizer", tokenizers()[2:], ids=["chat", "thinking chat"])
+@pytest.mark.parametrize(
+    "variables", [{}, {"enable_thinking": True}], ids=["chat", "thinking chat"]
+)
 @pytest.mark.parametrize("question", CORPUS[-2:])
-def test_chats_are_rendered_alike(tokenizer, question, tmp_path):
+def test_chats_are_rendered_alike(variables, question, tmp_path):
+    tokenizer, system = tokenizers()[2], "Be brief.\n"
     tokenizer.save(tmp_path)
     other = transformers.AutoTokenizer.from_pretrained(tmp_path)
-    messages = [
-        {"role": "system", "content": tokenizer.system_prompt},
-        {"role": "user", "content": question},
-    ]
-    options = {"add_generation_prompt": True, **tokenizer.template_options}
+    messages = [{"role": "system", "content": system}, {"role": "user", "content": question}]
+    options = {"add_generation_prompt": True, **variables}
+    prompt = {"system": system, "chat_variables": variables}
     rendered = other.apply_chat_template(messages, tokenize=False, **options)
-    assert tokenizer.render_prompt(question) == rendered
+    assert tokenizer.render_prompt(question, **prompt) == rendered
     ids = other.apply_chat_template(messages, return_dict=False, **options)
-    assert tokenizer.encode_prompt(question).tolist() == ids
+    assert tokenizer.encode_prompt(question, **prompt).tolist() == ids

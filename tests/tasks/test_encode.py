@@ -34,22 +34,20 @@ def shown(tokenizer, example, **options):
     return tokenizer.decode(ids, skip_special_tokens=False)
 
 
-def test_texts_go_through_the_prompt_template_and_the_chat_template():
+def test_texts_go_through_the_chat_template():
     assert shown(made(), TEXT) == TEXT.prompt
-    assert shown(made(prompt_template="Q: {question}"), TEXT) == "Q: What is 12 + 7 ?"
-    chat = made(chat_template=THINKING, prompt_template="Q: {question}")
-    assert shown(chat, TEXT) == "<|user|>Q: What is 12 + 7 ?\n<|assistant|>"
+    expected = "<|user|>What is 12 + 7 ?\n<|assistant|>"
+    assert shown(made(chat_template=THINKING), TEXT) == expected
 
 
 def test_the_system_prompt_and_the_template_s_variables_are_reachable():
-    tokenizer = made(chat_template=THINKING, system_prompt="Be brief.")
-    assert shown(tokenizer, TEXT).startswith("<|system|>Be brief.\n<|user|>")
+    tokenizer = made(chat_template=THINKING)
     other = shown(tokenizer, TEXT, system="Think.", chat_variables={"enable_thinking": False})
     assert other.startswith("<|system|>Think.\n<|user|>")
     assert other.endswith("<|assistant|><think></think>")
-    fixed = made(chat_template=THINKING, template_options={"enable_thinking": False})
-    assert shown(fixed, TEXT).endswith("<think></think>")
-    assert shown(fixed, TEXT, chat_variables={"enable_thinking": True}).endswith("<|assistant|>")
+    assert shown(tokenizer, TEXT, chat_variables={"enable_thinking": True}).endswith(
+        "<|assistant|>"
+    )
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,6 @@ from ogrpo.data.chat import Messages, render_chat, template_variables
 from ogrpo.protocol import IntArray
 from ogrpo.system import files
 
-PLAIN_PROMPT = "{question}"
 TEMPLATE = "chat_template.jinja"
 SPECIAL = ("bos_token", "eos_token", "pad_token", "unk_token")
 MOST_TEMPLATE = 1 << 20
@@ -27,16 +26,13 @@ UNKNOWN_ID_TEXT = "\N{REPLACEMENT CHARACTER}"
 
 
 class TextTokenizer:
-    """A `tokenizers.Tokenizer` with its special tokens and its prompt format.
+    """A `tokenizers.Tokenizer` with its special tokens and its chat template.
 
     Args:
         backend: the tokenizer proper.
         config: the content of `tokenizer_config.json`; `eos_token` is required. Without a
             `pad_token`, `pad_id` is `eos_id`: padding is told by masks, never by ids.
-        chat_template: Jinja source; None renders `prompt_template` as it stands.
-        prompt_template: the user's turn, `{question}` standing for the question.
-        system_prompt: an opening system turn, for chat templates only.
-        template_options: further variables for the chat template (`enable_thinking=False`).
+        chat_template: Jinja source; None renders a prompt as it stands.
     """
 
     def __init__(
@@ -45,23 +41,10 @@ class TextTokenizer:
         config: Mapping[str, Any],
         *,
         chat_template: str | None = None,
-        prompt_template: str = PLAIN_PROMPT,
-        system_prompt: str | None = None,
-        template_options: Mapping[str, Any] | None = None,
     ) -> None:
-        if "{question}" not in prompt_template:
-            raise ValueError(f"prompt_template {prompt_template!r} has no {{question}} in it.")
-        if system_prompt is not None and chat_template is None:
-            raise ValueError(
-                "system_prompt needs a chat template and this tokenizer has none: "
-                "put the instruction into prompt_template."
-            )
         self.backend = backend
         self.config = dict(config)
         self.chat_template = chat_template
-        self.prompt_template = prompt_template
-        self.system_prompt = system_prompt
-        self.template_options = dict(template_options or {})
         self.eos_id = self._special_id("eos_token")
         self.pad_id = self._special_id("pad_token") if config.get("pad_token") else self.eos_id
         self._unknown_id = self._special_id("unk_token") if config.get("unk_token") else None
@@ -119,23 +102,16 @@ class TextTokenizer:
         """Returns the text a model is to continue: the chat template's, or the plain one's.
 
         Args:
-            prompt: a question, which `prompt_template` makes the user's turn, or chat messages.
-            system: an opening system turn in place of `system_prompt`.
-            chat_variables: added to the tokenizer's `template_options`, and before them.
+            prompt: the user's turn, or chat messages.
+            system: an opening system turn, for chat templates only.
+            chat_variables: of the chat template (`enable_thinking=False`).
 
         Raises:
-            ValueError: messages, a system turn or variables without a chat template; messages with
-                a `prompt_template`; two system turns; or the chat template fails or drops the
-                question, white space aside.
+            ValueError: messages, a system turn or variables without a chat template; two system
+                turns; or the chat template fails or drops the question, white space aside.
         """
         if isinstance(prompt, str):
-            question = self.prompt_template.replace("{question}", prompt)
-            messages: Messages = [{"role": "user", "content": question}]
-        elif self.prompt_template != PLAIN_PROMPT:
-            raise ValueError(
-                f"prompt_template {self.prompt_template!r} is for prompts of text, and this one is"
-                " of messages: leave it out, and write the instruction into the messages."
-            )
+            messages: Messages = [{"role": "user", "content": prompt}]
         elif self.chat_template is None:
             raise ValueError(
                 "the prompt is chat messages and this tokenizer has no chat template: use a model "
@@ -151,7 +127,6 @@ class TextTokenizer:
                         "none; put the instruction into the prompt."
                     )
             return messages[-1]["content"]
-        system = self.system_prompt if system is None else system
         if system is not None and messages[0]["role"] in ("system", "developer"):
             raise ValueError(
                 f"system prompt {system[:60]!r}: the messages begin with a {messages[0]['role']} "
@@ -161,7 +136,7 @@ class TextTokenizer:
             messages = [{"role": "system", "content": system}, *messages]
         special = {name: token_text(self.config.get(name)) for name in SPECIAL}
         variables = {name: text for name, text in special.items() if text is not None}
-        variables |= self.template_options | dict(chat_variables or {})
+        variables |= chat_variables or {}
         rendered = render_chat(self.chat_template, messages, variables)
         said = [message["content"] for message in messages if message["role"] == "user"]
         if said and _squeeze(said[-1]) not in _squeeze(rendered):
@@ -214,8 +189,8 @@ class TextTokenizer:
             files.write_text(folder / TEMPLATE, self.chat_template)
 
     @classmethod
-    def load(cls, folder: str | Path, **options: Any) -> "TextTokenizer":
-        """Reads a Hugging Face folder; `options` are the keyword arguments of the class.
+    def load(cls, folder: str | Path) -> "TextTokenizer":
+        """Reads a Hugging Face folder.
 
         Raises:
             ValueError: a file is missing or broken; it is named.
@@ -231,7 +206,7 @@ class TextTokenizer:
         config = read_config(folder / "tokenizer_config.json")
         template = read_chat_template(folder, config)
         try:
-            return cls(backend, config, chat_template=template, **options)
+            return cls(backend, config, chat_template=template)
         except ValueError as error:
             raise ValueError(f"{folder}: {error}") from error
 
@@ -246,7 +221,7 @@ class TextTokenizer:
         return token_id
 
 
-def word_level(words: Iterable[str], **options: Any) -> TextTokenizer:
+def word_level(words: Iterable[str]) -> TextTokenizer:
     """Makes a tokenizer with one token a word, words being parted by white space.
 
     Ids follow the order of `words`, then come `<pad>`, `<eos>` and `<unk>`; the last is never
@@ -256,11 +231,15 @@ def word_level(words: Iterable[str], **options: Any) -> TextTokenizer:
     backend = Tokenizer(models.WordLevel(vocab, unk_token=UNKNOWN))
     backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()  # pyright: ignore[reportAttributeAccessIssue]
     backend.add_special_tokens([PAD, EOS, UNKNOWN])
-    return TextTokenizer(backend, PLAIN_CONFIG | {"unk_token": UNKNOWN}, **options)
+    return TextTokenizer(backend, PLAIN_CONFIG | {"unk_token": UNKNOWN})
 
 
 def train_bpe(
-    texts: Iterable[str], vocab_size: int, *, split_digits: bool = True, **options: Any
+    texts: Iterable[str],
+    vocab_size: int,
+    *,
+    split_digits: bool = True,
+    chat_template: str | None = None,
 ) -> TextTokenizer:
     """Trains a byte-level BPE tokenizer: any text encodes, and decodes to itself.
 
@@ -288,7 +267,7 @@ def train_bpe(
         show_progress=False,
     )
     backend.train_from_iterator(texts, trainer)
-    return TextTokenizer(backend, PLAIN_CONFIG, **options)
+    return TextTokenizer(backend, PLAIN_CONFIG, chat_template=chat_template)
 
 
 def token_text(token: Any) -> str | None:

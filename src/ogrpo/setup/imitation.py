@@ -345,7 +345,7 @@ def warm_start_recipe(
         "decoder": dataclasses.asdict(decoder),
         "warm_start": how,
         "lengths": [config.longest_prompt, config.longest_completion],
-        "prompt": tokenizer.prompt_template,
+        "prompt": "{question}",
         "vocabulary": sorted(tokenizer.backend.get_vocab().items()),
         "lessons": lessons.key,
         "seed": warm_start_seed(config),

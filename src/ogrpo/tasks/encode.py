@@ -29,7 +29,7 @@ def encode_example(
         example: the example.
         tokenizer: brings the chat template, its own system prompt and template options.
         system: an opening system turn in place of the tokenizer's.
-        chat_variables: of the chat template (`enable_thinking=False`), before the tokenizer's.
+        chat_variables: of the chat template (`enable_thinking=False`).
 
     Raises:
         ValueError: as of `TextTokenizer.render_prompt`; the message names the example's line.
