@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from docs import house
+
 ROOT = Path(__file__).parents[1]
 
 OURS = (
@@ -115,16 +117,8 @@ def imported(module: str) -> set[str]:
 
 def named(package: str) -> set[str]:
     """What the files of a package import of others, inside functions too."""
-    found = set()
-    for path in (ROOT / "src" / "ogrpo" / package).rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.ImportFrom) and node.module == "ogrpo":
-                found |= {alias.name for alias in node.names}
-            elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("ogrpo."):
-                found.add(node.module.split(".")[1])
-            elif isinstance(node, ast.Import):
-                found |= {a.name.split(".")[1] for a in node.names if a.name.startswith("ogrpo.")}
-    return found - {package}
+    names = set().union(*map(house.imports, house.modules(f"src/ogrpo/{package}")))
+    return {name.split(".")[1] for name in names} - {package}
 
 
 @pytest.mark.parametrize("package", ARROWS)

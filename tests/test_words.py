@@ -4,17 +4,10 @@
 """
 
 import ast
-import importlib.util
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[1]
-SPEC = importlib.util.spec_from_file_location("house", ROOT / "docs/house.py")
-assert SPEC is not None
-assert SPEC.loader is not None
-house = importlib.util.module_from_spec(SPEC)
-SPEC.loader.exec_module(house)
+from docs import house
 
 
 @pytest.mark.parametrize("rule", [house.dialect, house.clauses], ids=lambda rule: rule.__name__)
@@ -23,7 +16,7 @@ def test_no_module_has_a_word_of_the_dialect_or_a_bare_clause(rule):
 
 
 def module(text):
-    return house.Module(ROOT / "src/ogrpo/core/example.py", text, ast.parse(text))
+    return house.Module(house.ROOT / "src/ogrpo/core/example.py", text, ast.parse(text))
 
 
 def test_the_rules_refuse_what_they_name():
@@ -55,5 +48,5 @@ class H:
 
 
 def test_the_glossary_names_each_word_that_is_refused():
-    page = (ROOT / "docs/glossary.md").read_text()
+    page = (house.ROOT / "docs/glossary.md").read_text()
     assert all(f"`{word}`" in page for word in house.DIALECT)

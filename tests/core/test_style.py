@@ -6,47 +6,35 @@ import importlib
 import statistics
 import subprocess
 import sys
-from pathlib import Path
 
 import jax.numpy as jnp
 import pytest
 
-import ogrpo.core
+from docs import house
 
-CORE = Path(ogrpo.core.__file__).parent
-FILES = sorted(CORE.rglob("*.py"))
+FILES = house.modules("src/ogrpo/core")
+FUNCTIONS = [(file.path.stem, node) for file in FILES for node in house.functions([file])]
 MODULES = [
-    ".".join(p.relative_to(CORE).with_suffix("").parts) for p in FILES if p.stem != "__init__"
+    ".".join(file.path.relative_to(house.ROOT / "src").with_suffix("").parts)
+    for file in FILES
+    if file.path.stem != "__init__"
 ]
 
 
-def functions():
-    for path in FILES:
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.FunctionDef):
-                yield path.stem, node
-
-
-def body_lines(node):
-    """Lines of code from the first statement after the docstring to the last."""
-    body = node.body[1:] if ast.get_docstring(node) else node.body
-    return body[-1].end_lineno - body[0].lineno + 1 if body else 0
-
-
 def test_function_bodies_are_short():
-    sizes = {f"{module}.{node.name}": body_lines(node) for module, node in functions()}
+    sizes = {f"{module}.{node.name}": house.body_lines(node) for module, node in FUNCTIONS}
     assert statistics.median(sizes.values()) <= 8
     assert {name: size for name, size in sizes.items() if size > 25} == {}
 
 
 def test_every_public_function_says_what_it_computes():
-    for module, node in functions():
+    for module, node in FUNCTIONS:
         if not node.name.startswith("_") and node.col_offset == 0:
             assert ast.get_docstring(node), f"{module}.{node.name}"
 
 
 def test_no_string_decides_what_is_computed():
-    for module, node in functions():
+    for module, node in FUNCTIONS:
         for compare in (n for n in ast.walk(node) if isinstance(n, ast.Compare)):
             for side in (compare.left, *compare.comparators):
                 is_text = isinstance(side, ast.Constant) and isinstance(side.value, str)
@@ -55,7 +43,7 @@ def test_no_string_decides_what_is_computed():
 
 @pytest.mark.parametrize("module", MODULES)
 def test_examples_in_docstrings_run(module):
-    tested = importlib.import_module(f"ogrpo.core.{module}")
+    tested = importlib.import_module(module)
     assert doctest.testmod(tested, extraglobs={"jnp": jnp}).failed == 0
 
 
