@@ -1,6 +1,5 @@
 """The task that a config names: generated problems, a real task's files, or a file of one's own."""
 
-import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -196,7 +195,7 @@ def official_task(
 
 def takes(task: str, option: str) -> bool:
     """Whether the official reader of a task has an option; an unknown task is refused later."""
-    return task not in TASKS or option in inspect.signature(TASKS[task].read).parameters
+    return task not in TASKS or option in TASKS[task].options
 
 
 def generated_task(config: TrainConfig) -> LoadedTask:

@@ -1,5 +1,6 @@
 """Readers of official files share this: the files' names, prompts, and judges of the answers."""
 
+import inspect
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,6 +30,11 @@ class TaskReader:
     files: str
     """Which files are read, in which format, from which public source: the end of an error."""
     protocol: EvaluationProtocol
+
+    @property
+    def options(self) -> list[str]:
+        """Names of the reader's own options."""
+        return [name for name in inspect.signature(self.read).parameters if name != "path"]
 
     def missing(self, path: str | Path | None) -> ValueError:
         """Return the error that says which files the task needs, in which format and from where."""

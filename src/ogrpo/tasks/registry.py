@@ -1,6 +1,5 @@
 """The real tasks by name, for a command line and for experiments."""
 
-import inspect
 from pathlib import Path
 from typing import Any
 
@@ -81,9 +80,8 @@ def read_task(name: str, path: str | Path | None = None, **options: Any) -> Task
         hint = nearest(name, TASKS) or "."
         raise ValueError(f"no task {name!r}; there are {sorted(TASKS)}{hint}")
     reader = TASKS[name]
-    known = [p for p in inspect.signature(reader.read).parameters if p != "path"]
     for option in options:
-        if option not in known:
-            hint = nearest(option, known) or "."
-            raise ValueError(f"task {name!r} has no option {option!r}; there are {known}{hint}")
+        if option not in reader.options:
+            there = f"there are {reader.options}{nearest(option, reader.options) or '.'}"
+            raise ValueError(f"task {name!r} has no option {option!r}; {there}")
     return reader.read(path, **options)
