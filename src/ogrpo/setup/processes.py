@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from signal import Signals
-from typing import Any, cast
+from typing import Any, Generic, TypeVar, cast
 
 import jax
 import numpy as np
@@ -41,6 +41,7 @@ from ogrpo.rollout.collection import Collector, Request, Rewarded, RewardFn, Tak
 from ogrpo.setup.model import make_model
 from ogrpo.setup.prepare import Prepared
 
+T = TypeVar("T")
 MAY_DIFFER = ("processes", "run_dir")
 """Options that may differ between processes: only the first one's folder is looked at."""
 
@@ -141,50 +142,97 @@ def quiet_elsewhere(console: Console) -> Console:
     return console if is_first() else Console(quiet=True)
 
 
-class SharedEngine:
-    """Servers that the first process talks to, behind the engine interface of all.
+class AtFirst(Generic[T]):
+    """Part of a run that the first process alone has.
 
     Args:
-      engine: that of the first process; None in the others.
+      mine: that of the first process; None in the others.
     """
 
-    def __init__(self, engine: Engine | None) -> None:
-        self.engine = engine
-        self._version = -1
+    def __init__(self, mine: T | None) -> None:
+        self.mine = mine
 
     @property
-    def _first(self) -> Engine:
-        assert self.engine is not None  # called in the first process alone
-        return self.engine
+    def first(self) -> T:
+        """The part, in the first process."""
+        assert self.mine is not None
+        return self.mine
 
-    @property
-    def version(self) -> int:
-        """The version published last through this, -1 before any."""
-        return self._version
+
+class SharedEngine(AtFirst[Engine]):
+    """Servers that the first process talks to, behind the engine interface of all."""
+
+    version = -1
+    """The version published last through this, -1 before any."""
 
     def publish(self, params: Any, version: int) -> None:
         """Fetches the weights from all processes, and has the first push them."""
         host = fetch(params, everywhere=False)
-        on_first(lambda: self._first.publish(host, version))
-        self._version = version
+        on_first(lambda: self.first.publish(host, version))
+        self.version = version
 
     def generate(self, prompts: Sequence[IntArray], sampling: Sampling, seed: int) -> list[Group]:
         """Draws the groups in the first process; returns none in the others."""
-        return on_first(lambda: self._first.generate(prompts, sampling, seed)) or []
+        return on_first(lambda: self.first.generate(prompts, sampling, seed)) or []
 
     def metrics(self) -> Mapping[str, float]:
         """Returns those of the first process, which makes the records."""
-        return {} if self.engine is None else self.engine.metrics()
+        return {} if self.mine is None else self.mine.metrics()
 
 
-class SharedCollector:
-    """The first process's collector, whose batches all processes take.
+class SharedCollector(AtFirst[Collector]):
+    """The collector of the first process over servers; all take its batches.
 
     Args:
-      engine: a `SharedEngine`, which the first process's collector alone calls; or the embedded
-        sampler over the mesh, which every process's calls at the same time.
-      request_at, sampling, reward_fn, options: as `Collector` takes them.
+      engine: which the first process's collector alone calls.
+      arguments, options: as `Collector` takes them.
     """
+
+    version: int | None = None
+    """The version published last; None before any."""
+
+    def __init__(self, engine: SharedEngine, *arguments: Any, **options: Any) -> None:
+        super().__init__(on_first(lambda: Collector(engine.first, *arguments, **options)))
+        self._engine = engine
+
+    def publish(self, params: Any, version: int) -> None:
+        """Publishes weights, which all processes fetch whole."""
+        host = fetch(params, everywhere=False)
+        on_first(lambda: self.first.publish(host, version))
+        self.version = version
+
+    def request(self, until: int) -> None:
+        """Requests batches as `Collector.request`."""
+        if self.mine is not None:
+            self.mine.request(until)
+
+    def take(self, step: int) -> Taken:
+        """Returns the first process's batch; all wait for it."""
+        return from_first(lambda: self.first.take(step))
+
+    @contextmanager
+    def alone(self) -> Iterator[Engine]:
+        """Yields the engine, while the first process's collector rests."""
+        with ExitStack() as stack:
+            on_first(lambda: stack.enter_context(self.first.alone()))
+            yield self._engine
+
+    def metrics(self) -> Mapping[str, float]:
+        """Returns those of the first process, which makes the records."""
+        return {} if self.mine is None else self.mine.metrics()
+
+    def __enter__(self) -> "SharedCollector":
+        """Returns the collector itself."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Closes it."""
+        if self.mine is not None:
+            self.mine.close()
+
+
+class InStep(Collector):
+    """The collector of each process over the embedded sampler; all take the first's batches."""
 
     def __init__(
         self,
@@ -194,64 +242,15 @@ class SharedCollector:
         reward_fn: RewardFn,
         **options: Any,
     ) -> None:
-        self._engine = engine
-        self._in_step = not isinstance(engine, SharedEngine)
-        self._version: int | None = None
-        self._collector: Collector | None = None
-        local = engine.engine if isinstance(engine, SharedEngine) else engine
-        if local is not None:
-            judge = reward_fn if is_first() else _unjudged
-            self._collector = Collector(local, request_at, sampling, judge, **options)
-
-    @property
-    def _local(self) -> Collector:
-        assert self._collector is not None  # the first process has one, and all that sample
-        return self._collector
-
-    @property
-    def version(self) -> int | None:
-        """The version published last; None before any."""
-        return self._version
-
-    def publish(self, params: Any, version: int) -> None:
-        """Publishes weights; for servers all processes fetch them whole."""
-        self._version = version
-        if self._in_step:
-            self._local.publish(params, version)
-            return
-        host = fetch(params, everywhere=False)
-        on_first(lambda: self._local.publish(host, version))
-
-    def request(self, until: int) -> None:
-        """Requests batches as `Collector.request`."""
-        if self._collector is not None:
-            self._collector.request(until)
+        judge = reward_fn if is_first() else _unjudged
+        super().__init__(engine, request_at, sampling, judge, **options)
 
     def take(self, step: int) -> Taken:
-        """Returns the first process's batch; all wait for it."""
-        if self._in_step and not is_first():
-            self._local.take(step)
-        return from_first(lambda: self._local.take(step))
-
-    @contextmanager
-    def alone(self) -> Iterator[Engine]:
-        """Yields the engine, while the first process's collector rests."""
-        with ExitStack() as stack:
-            on_first(lambda: stack.enter_context(self._local.alone()))
-            yield self._engine
-
-    def metrics(self) -> Mapping[str, float]:
-        """Returns those of the first process, which makes the records."""
-        return {} if self._collector is None else self._collector.metrics()
-
-    def __enter__(self) -> "SharedCollector":
-        """Returns the collector itself."""
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Closes it."""
-        if self._collector is not None:
-            self._collector.close()
+        """Returns the first process's batch; the others draw theirs too."""
+        take = super().take
+        if not is_first():
+            take(step)
+        return from_first(lambda: take(step))
 
 
 def _unjudged(_request: Request, _places: Sequence[int], groups: Sequence[Group]) -> list[Rewarded]:
@@ -259,46 +258,38 @@ def _unjudged(_request: Request, _places: Sequence[int], groups: Sequence[Group]
     return [Rewarded(group, np.zeros(len(group.completions), np.float32)) for group in groups]
 
 
-class SharedBuffer:
+class SharedBuffer(AtFirst[ReplayBuffer]):
     """The first process's replay buffer, whose draws all processes get."""
-
-    def __init__(self, make: Callable[[], ReplayBuffer]) -> None:
-        self._buffer = on_first(make)
-
-    @property
-    def _first(self) -> ReplayBuffer:
-        assert self._buffer is not None  # called in the first process alone
-        return self._buffer
 
     def insert(self, experiences: Sequence[Experience]) -> None:
         """Inserts groups as `ReplayBuffer.insert`."""
-        on_first(lambda: self._first.insert(experiences))
+        on_first(lambda: self.first.insert(experiences))
 
     def expire(self, version: int) -> None:
         """Drops groups as `ReplayBuffer.expire`."""
-        on_first(lambda: self._first.expire(version))
+        on_first(lambda: self.first.expire(version))
 
     def sample(self, count: int, *, seed: int) -> Draw:
         """Draws as `ReplayBuffer.sample`, and sends the draw to all."""
-        return from_first(lambda: self._first.sample(count, seed=seed))
+        return from_first(lambda: self.first.sample(count, seed=seed))
 
     @property
     def changes(self) -> int:
         """Changes of the first process's; 0 in the others."""
-        return 0 if self._buffer is None else self._buffer.changes
+        return 0 if self.mine is None else self.mine.changes
 
     def statistics(self) -> dict[str, float]:
         """Returns those of the first process, which makes the records."""
-        return {} if self._buffer is None else self._buffer.statistics()
+        return {} if self.mine is None else self.mine.statistics()
 
     def state(self) -> dict[str, Any]:
         """Returns the first process's description for a checkpoint; nothing in the others."""
-        return on_first(lambda: self._first.state()) or {}
+        return on_first(lambda: self.first.state()) or {}
 
     def prune(self, states: Iterable[dict[str, Any]] = ()) -> None:
         """Deletes files as `ReplayBuffer.prune`."""
         held = list(states)  # read from checkpoints, which all processes read together
-        on_first(lambda: self._first.prune(held))
+        on_first(lambda: self.first.prune(held))
 
 
 class WatchedRun(RunDir):
@@ -329,9 +320,11 @@ def shared_parts(parts: Parts) -> Parts:
     if not several():
         return parts
     judge, make = parts.evaluator.judge, parts.make_buffer
+    servers = isinstance(parts.collection.engine, SharedEngine)
+    collector = cast(type[Collector], SharedCollector) if servers else InStep
     return replace(
         parts,
-        make_buffer=lambda state: cast(ReplayBuffer, SharedBuffer(lambda: make(state))),
+        make_buffer=lambda state: cast(ReplayBuffer, SharedBuffer(on_first(lambda: make(state)))),
         evaluator=replace(parts.evaluator, judge=lambda groups: from_first(lambda: judge(groups))),
-        collection=replace(parts.collection, collector=cast(Any, SharedCollector)),
+        collection=replace(parts.collection, collector=collector),
     )
