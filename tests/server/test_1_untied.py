@@ -24,12 +24,9 @@ SEQUENCES = push.probe_sequences(world.VOCAB, count=4, length=16)
 
 
 def test_raw_log_probs_serve_at_temperature_one_and_are_refused_elsewhere(alone):
-    params = world.make_params(CONFIG, 0)
     with contract.connect([alone.url], CONFIG) as engine:
         assert engine.capabilities[0].log_probs == "raw"
-        engine.publish(params, 1)
-        contract.check_log_probs(engine, CONFIG, params, (1.0,))
-        contract.check_greedy(engine, CONFIG, params)
+        contract.check_log_probs(engine, CONFIG, (1.0,))
         with pytest.raises(Refused, match="--logprobs-mode processed_logprobs"):
             engine.generate(world.PROMPTS, Sampling(0.7, 12, 4), 1)
 
@@ -85,7 +82,6 @@ def test_a_trainer_that_freezes_in_a_broadcast_does_not_hold_the_server_for_ever
 
 
 def test_a_missing_head_is_refused(alone, monkeypatch):
-    params = world.make_params(CONFIG, 0)
     monkeypatch.setitem(contract.GARBAGE, "head", "lacks 1 tensors: lm_head.weight")
     monkeypatch.setattr(
         contract,
@@ -93,7 +89,7 @@ def test_a_missing_head_is_refused(alone, monkeypatch):
         lambda _, tensors: {k: v for k, v in tensors.items() if k != "lm_head.weight"},
     )
     with contract.connect([alone.url], CONFIG) as engine:
-        contract.check_garbage(engine, CONFIG, params, "head", monkeypatch)
+        contract.check_garbage(engine, CONFIG, "head", monkeypatch)
 
 
 @contextmanager

@@ -19,14 +19,11 @@ MANY = [np.array([n % 13, n % 11], np.int32) for n in range(32)]
 
 @pytest.mark.parametrize("which", [0, 1])
 def test_log_probs_are_the_trainers_at_every_temperature(fleet, which):
-    params = world.make_params(CONFIG, 0)
     with contract.connect([fleet[which].url], CONFIG) as engine:
         found = engine.capabilities[0]
         assert (found.native, found.log_probs) == (which == 0, "processed")
         assert found.echoes == {"prompt", "request"}
-        engine.publish(params, 1)
-        contract.check_log_probs(engine, CONFIG, params, (1.0, 0.7))
-        contract.check_greedy(engine, CONFIG, params)
+        contract.check_log_probs(engine, CONFIG, (1.0, 0.7))
 
 
 @pytest.mark.parametrize("transport", ["folder", "url"])
@@ -36,17 +33,14 @@ def test_pushes_are_proven_one_after_the_other(native, transport):
 
 
 def test_completions_are_distributed_as_the_policy(native):
-    params = world.make_params(CONFIG, 0)
     with contract.connect([native.url], CONFIG) as engine:
-        engine.publish(params, 1)
-        contract.check_distribution(engine, CONFIG, params)
+        contract.check_distribution(engine, CONFIG)
 
 
 @pytest.mark.parametrize("kind", contract.GARBAGE)
 def test_garbage_is_refused_and_the_live_model_stays(portable, kind, monkeypatch):
-    params = world.make_params(CONFIG, 0)
     with contract.connect([portable.url], CONFIG) as engine:
-        contract.check_garbage(engine, CONFIG, params, kind, monkeypatch)
+        contract.check_garbage(engine, CONFIG, kind, monkeypatch)
 
 
 def test_an_update_that_a_dead_trainer_left_open_is_closed(portable, tmp_path):

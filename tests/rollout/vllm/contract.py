@@ -47,7 +47,10 @@ def check_groups(groups, prompts, sampling):
             assert ended or len(c.token_ids) == sampling.max_tokens
 
 
-def check_log_probs(engine, config, params, temperatures):
+def check_log_probs(engine, config, temperatures):
+    """Those of the trainer, sampled at temperatures and greedily."""
+    params = world.make_params(config, 0)
+    engine.publish(params, 1)
     for temperature in temperatures:
         sampling = Sampling(temperature, max_tokens=12, group_size=4)
         groups = engine.generate(world.PROMPTS, sampling, 1)
@@ -55,6 +58,7 @@ def check_log_probs(engine, config, params, temperatures):
         assert world.worst_gap(config, params, groups, temperature) < EXACT
         # The test can fail: at another temperature the same log-probs are far off.
         assert world.worst_gap(config, params, groups, temperature + 0.5) > 100 * EXACT
+    check_greedy(engine, config, params)
 
 
 def check_greedy(engine, config, params):
@@ -82,9 +86,10 @@ def check_pushes(engine, config, prompts=world.PROMPTS, policies=None):
         assert min(gaps.values()) > 100 * EXACT
 
 
-def check_distribution(engine, config, params, draws=2000):
+def check_distribution(engine, config, draws=2000):
     """First tokens against the policy's own distribution, chi-square over a tiny vocabulary."""
-    prompt = world.PROMPTS[0]
+    params, prompt = world.make_params(config, 0), world.PROMPTS[0]
+    engine.publish(params, 1)
     sampling = Sampling(1.0, max_tokens=1, group_size=50)
     groups = engine.generate([prompt] * (draws // 50), sampling, 3)
     counts = np.bincount(
@@ -142,8 +147,9 @@ ADAPTER_GARBAGE = {
 }
 
 
-def check_garbage(engine, config, params, kind, monkeypatch, *, other=None, messages=GARBAGE):
+def check_garbage(engine, config, kind, monkeypatch, *, make=world.make_params, messages=GARBAGE):
     """A release that is wrong is refused by the server itself, and the live model stays."""
+    params, other = make(config, 1), make(config, 77)
     engine.publish(params, 1)
     write = files.write
 
@@ -155,7 +161,6 @@ def check_garbage(engine, config, params, kind, monkeypatch, *, other=None, mess
             return made
         return write(file, corrupted(kind, tensors))
 
-    other = other or world.make_params(config, 77)
     with monkeypatch.context() as patch:
         # The trainer's own checks are passed by: it is the server that must refuse.
         patch.setattr(files, "write", sabotaged)
@@ -183,7 +188,8 @@ def check_other_tokenizers(url, config):
             connect([url], config, texts=tokenizer.sample_texts())
 
 
-def check_trainer_refuses_nan(engine, config, params):
+def check_trainer_refuses_nan(engine, config):
+    params = world.make_params(config, 0)
     engine.publish(params, 1)
     broken = jax.tree.map(lambda leaf: leaf.at[..., 0].set(np.nan), params)
     with pytest.raises(ValueError, match="the policy has diverged"):
@@ -208,15 +214,8 @@ def check_adapter_pushes(engine, config, *, pulled):
 
 
 def check_adapter_garbage(engine, config, kind, monkeypatch):
-    check_garbage(
-        engine,
-        config,
-        world.adapted(config, 1),
-        kind,
-        monkeypatch,
-        other=world.adapted(config, 77),
-        messages=ADAPTER_GARBAGE,
-    )
+    adapters = {"make": world.adapted, "messages": ADAPTER_GARBAGE}
+    check_garbage(engine, config, kind, monkeypatch, **adapters)
 
 
 def check_adapter_rank(engine, config):

@@ -2,16 +2,20 @@ import pytest
 
 from tests.rollout.vllm import contract, world
 
+CONFIG = world.decoder()
+
+
+@pytest.fixture
+def engine(farm):
+    with contract.connect([farm.start().url], CONFIG) as engine:
+        yield engine
+
 
 @pytest.mark.parametrize("native", [True, False])
 def test_log_probs_are_the_trainers_at_every_temperature(farm, native):
-    config = world.decoder()
-    params = world.make_params(config, 0)
-    with contract.connect([farm.start(native=native).url], config) as engine:
+    with contract.connect([farm.start(native=native).url], CONFIG) as engine:
         assert [found.native for found in engine.capabilities] == [native]
-        engine.publish(params, 0)
-        contract.check_log_probs(engine, config, params, (1.0, 0.7))
-        contract.check_greedy(engine, config, params)
+        contract.check_log_probs(engine, CONFIG, (1.0, 0.7))
 
 
 @pytest.mark.parametrize(("tied", "transport"), [(True, "url"), (False, "folder")])
@@ -23,27 +27,18 @@ def test_pushes_are_proven_one_after_the_other(farm, tied, transport):
         assert (sent > 0) == (transport == "url")
 
 
-def test_completions_are_distributed_as_the_policy(farm):
-    config = world.decoder()
-    params = world.make_params(config, 0)
-    with contract.connect([farm.start().url], config) as engine:
-        engine.publish(params, 0)
-        contract.check_distribution(engine, config, params)
+def test_completions_are_distributed_as_the_policy(engine):
+    contract.check_distribution(engine, CONFIG)
 
 
 @pytest.mark.parametrize("kind", contract.GARBAGE)
-def test_garbage_is_refused_and_the_live_model_stays(farm, kind, monkeypatch):
-    config = world.decoder()
-    params = world.make_params(config, 0)
-    with contract.connect([farm.start().url], config) as engine:
-        contract.check_garbage(engine, config, params, kind, monkeypatch)
+def test_garbage_is_refused_and_the_live_model_stays(engine, kind, monkeypatch):
+    contract.check_garbage(engine, CONFIG, kind, monkeypatch)
 
 
 def test_a_server_with_another_tokenizer_is_refused(farm):
-    contract.check_other_tokenizers(farm.start().url, world.decoder())
+    contract.check_other_tokenizers(farm.start().url, CONFIG)
 
 
-def test_a_diverged_policy_is_not_sent(farm):
-    config = world.decoder()
-    with contract.connect([farm.start().url], config) as engine:
-        contract.check_trainer_refuses_nan(engine, config, world.make_params(config, 0))
+def test_a_diverged_policy_is_not_sent(engine):
+    contract.check_trainer_refuses_nan(engine, CONFIG)
