@@ -11,9 +11,12 @@ from ogrpo.cli.main import main
 from ogrpo.config.method import reads_behavior
 from ogrpo.config.train import Logs
 from ogrpo.core.algorithms import ALGORITHMS
+from ogrpo.data.logs import LogTerms, read_log
 from ogrpo.data.replay import Experience
+from ogrpo.loop.logs import scored
 from ogrpo.protocol import Completion, Group
 from ogrpo.setup.log_support import support
+from ogrpo.setup.logs import model_score
 from tests.run.small_run import CONFIG, go, left
 
 WARM_UP = replace(CONFIG.schedule, steps=4, warmup=2, offline=True)
@@ -200,3 +203,19 @@ def test_fresh_groups_join_a_log_and_replace_it(drawn, tmp_path):
     assert (first["replay/groups"], first["replay/evicted/groups"]) == (5, 1)
     assert last["replay/evicted/groups"] == 7
     assert last["replay/ratio"] == 8 / (4 + 8)
+
+
+def test_a_log_teaches_what_it_rewards(drawn, tmp_path):
+    """Of each prompt's two completions the first is said to be right, whoever judged it."""
+    rows = [row | {"reward": 1.0 - n % 2} for n, row in enumerate(without_log_probs(read(drawn)))]
+    log = written(tmp_path / "log.jsonl", rows)
+    schedule = replace(OFFLINE, steps=8, evaluate_every=8)
+    go(tmp_path / "run", schedule=schedule, logs=log, algorithm="raft")
+    score = model_score(tmp_path / "run" / "model", "float32", 1.0)
+    terms = LogTerms(group_size=2, encode_prompt=np.array, encode=None)
+    groups = read_log([(row, "") for row in rows], terms).experiences
+    after = [float(x.sum()) for x in scored(groups, score, (96, 8), together=4)]
+    before = [sum(row["log_probs"]) for row in read(drawn)]
+    gained = np.subtract(after, before).reshape(-1, 2)
+    assert (gained[:, 0] > 1).all()
+    assert (gained[:, 0] > gained[:, 1]).all()

@@ -10,7 +10,7 @@ A row has columns by these names:
     reward                    a number, or NaN where it was not judged
     temperature, finish_reason, policy_version | version, policy | policy_name    may be absent
 
-The files of a run's replay buffer have these columns, and `version_spans` and `without_loss`.
+The files of a run's replay buffer have these columns, and `without_loss`, stretches of tokens.
 """
 
 from collections import Counter
@@ -18,29 +18,19 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from math import isnan
-from typing import Any, NamedTuple, get_args
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from ogrpo.data.replay.columns import ANOTHER, Experience
-from ogrpo.data.replay.segments import COLUMNS, SPAN, STRETCH
-from ogrpo.protocol import (
-    BoolArray,
-    Completion,
-    FinishReason,
-    FloatArray,
-    Group,
-    IntArray,
-    VersionSpan,
-)
+from ogrpo.data.replay.segments import COLUMNS
+from ogrpo.protocol import BoolArray, Completion, FloatArray, Group, IntArray
 
 ABOVE_ZERO, IMPOSSIBLE = 1e-4, -9999.0
 """Bounds of a log-prob: what rounding lifts it above 0 by, and what engines write for -inf."""
 NO_CHANCE = -40.0
 """Log of the chance below which a completion is not drawn twice: its repeat is the same row."""
 LARGEST = 2**31 - 1
-STRETCHES = {"version_spans": SPAN, "without_loss": STRETCH}
-ENDS: tuple[FinishReason, ...] = get_args(FinishReason)
 
 
 class RefusedRow(ValueError):
@@ -198,10 +188,8 @@ def to_row(columns: Mapping[str, Any], terms: LogTerms) -> LoggedRow:
         raise RefusedRow("held out", "its prompt is one that is evaluated on")
     log_probs = _list("log_probs", columns.get("log_probs"), (float, int, np.floating))
     finish = columns.get("finish_reason")
-    if finish is not None and finish not in ENDS:
-        raise RefusedRow("finish_reason", f"{finish!r:.60}; give one of {ENDS}")
-    if finish == "abort":
-        raise RefusedRow("finish_reason", "a completion that was given up")
+    if finish not in (None, "stop", "length"):
+        raise RefusedRow("finish_reason", f"{finish!r:.60}; give stop or length")
     if (ids := columns.get("token_ids")) is not None:
         tokens = _ids(ids, terms)
     else:
@@ -213,7 +201,8 @@ def to_row(columns: Mapping[str, Any], terms: LogTerms) -> LoggedRow:
             tokens = np.zeros(len(text if log_probs is None else log_probs), np.int32)
         else:
             tokens = _encoded("completion", columns, terms.encode)
-        ends = finish != "length" if log_probs is None else len(log_probs) == len(tokens) + 1
+        ends = finish != "length" and terms.eos_id not in tokens[-1:]
+        ends = ends if log_probs is None else len(log_probs) == len(tokens) + 1
         if ends and terms.eos_id is not None:
             tokens = np.append(tokens, np.int32(terms.eos_id))
     _check_length("completion", tokens, terms.completion_length)
@@ -236,10 +225,7 @@ def to_row(columns: Mapping[str, Any], terms: LogTerms) -> LoggedRow:
         policy_version=version,
         temperature=temperature,
         finish_reason=finish,
-        version_spans=tuple(
-            VersionSpan(*span) for span in _spans("version_spans", columns, len(tokens))
-        ),
-        loss_mask=_loss_mask(_spans("without_loss", columns, len(tokens)), len(tokens)),
+        loss_mask=_loss_mask(columns.get("without_loss"), len(tokens)),
     )
     policy = str(columns.get("policy", columns.get("policy_name")) or "")
     return LoggedRow(prompt, completion, reward, policy)
@@ -297,23 +283,17 @@ def _log_probs(values: list[float] | None, length: int) -> FloatArray:
     return np.array(values, np.float32)
 
 
-def _spans(name: str, columns: Mapping[str, Any], length: int) -> list[tuple[int, ...]]:
-    """Returns the numbers of each stretch of tokens in a column of our own files."""
-    stretches, keys = columns.get(name) or [], [field.name for field in STRETCHES[name]]
-    try:
-        spans = [tuple(stretch[key] for key in keys) for stretch in stretches]
-        sound = all(type(x) is int for span in spans for x in span)
-        sound = sound and all(0 <= start <= end <= length for *_, start, end in spans)
-    except (TypeError, KeyError, IndexError):
-        spans, sound = [], False
-    if not sound:
-        raise RefusedRow(name, f"{stretches!r:.60}; give stretches of the {length} tokens")
-    return spans
-
-
-def _loss_mask(stretches: list[tuple[int, ...]], length: int) -> BoolArray | None:
+def _loss_mask(stretches: Any, length: int) -> BoolArray | None:
     """Returns the tokens that carry loss, of the stretches of those that do not."""
+    if not stretches:
+        return None
     mask = np.ones(length, np.bool_)
-    for start, end in stretches:
-        mask[start:end] = False
-    return mask if stretches else None
+    try:
+        for stretch in stretches:
+            start, end = stretch["start"], stretch["end"]
+            if not 0 <= start <= end <= length:
+                raise ValueError(f"[{start}, {end}) of {length} tokens")
+            mask[start:end] = False
+    except (TypeError, KeyError, IndexError, ValueError) as error:
+        raise RefusedRow("without_loss", f"{stretches!r:.60}; {error}") from error
+    return mask

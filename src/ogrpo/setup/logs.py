@@ -116,8 +116,7 @@ class RunLog:
                 replace(
                     one.group,
                     completions=tuple(
-                        replace(each, policy_version=ANOTHER, version_spans=())
-                        for each in one.group.completions
+                        replace(each, policy_version=ANOTHER) for each in one.group.completions
                     ),
                 ),
                 one.rewards,
