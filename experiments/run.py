@@ -8,7 +8,6 @@ python -m experiments.run reuse --from-rows
 python -m experiments.run plan --model.shape qwen2.5-7b --serve.devices 16
 """
 
-import difflib
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ogrpo.cli.main import USAGE_ERROR, report_error
+from ogrpo.system.terminal import nearest
 
 if TYPE_CHECKING:
     from experiments.grid.study import Study
@@ -29,8 +29,7 @@ def main(arguments: Sequence[str]) -> int:
         return 0 if arguments else USAGE_ERROR
     study, *options = arguments
     if study not in STUDIES:
-        near = difflib.get_close_matches(study, STUDIES, n=1)
-        hint = f" Did you mean {near[0]!r}?" if near else ""
+        hint = nearest(study, STUDIES)
         print(f"there is no study {study!r}.{hint}\n\n{_usage()}", file=sys.stderr)
         return USAGE_ERROR
     try:

@@ -8,7 +8,6 @@ ogrpo serve | env
 
 import atexit
 import contextlib
-import difflib
 import gc
 import importlib
 import os
@@ -19,7 +18,7 @@ from typing import NamedTuple
 
 from ogrpo.system.extras import MissingExtra, needs
 from ogrpo.system.files import describe
-from ogrpo.system.terminal import RunNote, shown, without_secrets
+from ogrpo.system.terminal import RunNote, nearest, shown, without_secrets
 
 USAGE_ERROR, UNEXPECTED, INTERRUPTED = 2, 1, 130
 """Exit codes of an error that says what to do, of one that nobody expected, and of Ctrl-C."""
@@ -59,8 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0 if words else USAGE_ERROR
     name, *options = words
     if name not in COMMANDS:
-        near = difflib.get_close_matches(name, COMMANDS, n=1)
-        hint = f" Did you mean {near[0]!r}?" if near else ""
+        hint = nearest(name, COMMANDS)
         print(f"there is no command {name!r}.{hint}\n\n{usage()}", file=sys.stderr)
         return USAGE_ERROR
     _, place, extra = COMMANDS[name]

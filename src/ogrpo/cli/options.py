@@ -5,7 +5,6 @@ file says.
 """
 
 import argparse
-import difflib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +17,7 @@ from ogrpo.cli.config_file import read_file
 from ogrpo.config.train import TrainConfig
 from ogrpo.config.values import changed, from_json, to_json
 from ogrpo.setup.presets import ON_FILES, PRESETS, check_preset
+from ogrpo.system.terminal import nearest
 
 Config = TypeVar("Config")
 HELP = """\
@@ -127,8 +127,7 @@ def make_preset(name: str, *, on_files: bool = False) -> TrainConfig:
       ValueError: there is none; names the nearest.
     """
     if name not in PRESETS:
-        near = difflib.get_close_matches(name, PRESETS, n=1)
-        hint = f" Did you mean {near[0]!r}?" if near else ""
+        hint = nearest(name, PRESETS)
         raise ValueError(f"there is no preset {name!r}.{hint} Presets: {', '.join(PRESETS)}")
     return replace((ON_FILES if on_files else {}).get(name, PRESETS[name])(), preset=name)
 

@@ -1,6 +1,5 @@
 """The method that a config names: its algorithm with exchanged parts, knobs and trust region."""
 
-import difflib
 from collections.abc import Mapping
 from functools import cache, partial
 from typing import NamedTuple
@@ -26,6 +25,7 @@ from ogrpo.core.objectives import TokenBatch
 from ogrpo.core.returns import Along
 from ogrpo.core.trust_region import adaptive_clip, dual_penalty, sequence_mask
 from ogrpo.learner.update import RegionFn
+from ogrpo.system.terminal import nearest
 
 CLIP_RANGE = (0.01, 1.0)
 BASELINE = "baseline"
@@ -40,10 +40,9 @@ def algorithm(config: TrainConfig) -> Algorithm:
 @cache
 def _composed(name: AlgorithmName, override: Override) -> Algorithm:
     if isinstance(name, str) and name not in ALGORITHMS:
-        near = difflib.get_close_matches(name, ALGORITHMS, n=1)
-        hint = f" Did you mean {near[0]!r}?" if near else ""
         raise ValueError(
-            f"there is no algorithm {name!r}.{hint} Algorithms: {', '.join(ALGORITHMS)}"
+            f"there is no algorithm {name!r}.{nearest(name, ALGORITHMS)}"
+            f" Algorithms: {', '.join(ALGORITHMS)}"
         )
     method = ALGORITHMS[name] if isinstance(name, str) else name
     assert isinstance(method, Algorithm)

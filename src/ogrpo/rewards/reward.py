@@ -10,7 +10,6 @@ an entry for each completion. Only what the function names is passed, or everyth
 `**columns`. A command line names one as `my_rewards.py:reward` or `package.module:reward`.
 """
 
-import difflib
 import functools
 import importlib
 import inspect
@@ -19,7 +18,7 @@ import os
 import sys
 import traceback
 import zlib
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
@@ -27,6 +26,7 @@ from typing import Any, NamedTuple
 
 from ogrpo import system
 from ogrpo.system._serve import import_file
+from ogrpo.system.terminal import nearest
 
 RewardFn = Callable[..., Any]
 ARGUMENTS = ("prompts", "completions", "completion_ids", "finish_reasons")
@@ -124,7 +124,7 @@ class Reward:
         for name in self.parameters.required:
             if name not in (*ARGUMENTS, *columns):
                 there = f"there are {', '.join(columns)}" if columns else "there is none"
-                hint = nearest(name, [*ARGUMENTS, *columns], " Did you mean {}?")
+                hint = nearest(name, [*ARGUMENTS, *columns])
                 if name in _OF_TRL:
                     hint = (
                         " TRL's trainer passes it and this one does not: give it a default,"
@@ -200,12 +200,6 @@ def _innermost(function: Any) -> Any:
     return function
 
 
-def nearest(name: str, names: Iterable[object], hint: str = ": did you mean {}?") -> str:
-    """Return a hint at the most similar of some names, or nothing if none is similar."""
-    near = difflib.get_close_matches(name, list(map(str, names)), n=1)
-    return hint.format(repr(near[0])) if near else ""
-
-
 def load_reward(spec: str) -> Reward | RewardFn:
     """Return the function, or the `Reward`, that `FILE.py:NAME` or `PACKAGE.MODULE:NAME` names.
 
@@ -223,7 +217,7 @@ def load_reward(spec: str) -> Reward | RewardFn:
     for part in name.split("."):
         if not hasattr(reward, part):
             names = [key for key in vars(module) if not key.startswith("_")]
-            hint = nearest(name, names, "; did you mean {}?")
+            hint = nearest(name, names, "; did you mean {!r}?")
             raise ValueError(f"{source} has no {name!r}{hint}.")
         reward = getattr(reward, part)
     if not isinstance(reward, Reward) and not callable(reward):
@@ -241,7 +235,7 @@ def _import_file(source: str) -> ModuleType:
     path = Path(source).expanduser().resolve()
     if not path.is_file():
         names = [file.name for file in path.parent.glob("*.py")] if path.parent.is_dir() else []
-        hint = nearest(path.name, names, "; did you mean {}?")
+        hint = nearest(path.name, names, "; did you mean {!r}?")
         raise ValueError(f"there is no file {path}{hint}.")
     name = f"{_FILE_PREFIX}{path.stem}_{zlib.crc32(bytes(path)):08x}"
     if name in sys.modules:

@@ -1,7 +1,9 @@
-"""Text for a terminal: text of somebody else's, text with a secret in it, notes of errors."""
+"""Text for a terminal: text of somebody else's, text with a secret in it, notes, hints."""
 
+import difflib
 import re
 import unicodedata
+from collections.abc import Iterable
 
 _SECRET = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*://)[^\s'\"\]]*[@?#][^\s'\"\]]*")
 
@@ -39,3 +41,9 @@ def without_secrets(text: str) -> str:
     'at http://... and http://host:2/v1'
     """
     return _SECRET.sub(r"\1...", text)
+
+
+def nearest(name: str, names: Iterable[object], hint: str = " Did you mean {!r}?") -> str:
+    """Returns a hint at the most similar of some names, or nothing if none is similar."""
+    near = difflib.get_close_matches(name, list(map(str, names)), n=1)
+    return hint.format(near[0]) if near else ""

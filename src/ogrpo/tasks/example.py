@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Any, NamedTuple
 
-from ogrpo.rewards.reward import ARGUMENTS, Reward, nearest
+from ogrpo.rewards.reward import ARGUMENTS, Reward
+from ogrpo.system.terminal import nearest
 from ogrpo.tasks.rows import Row
 
 Message = Mapping[str, Any]
@@ -71,7 +72,7 @@ def value(row: Row, name: str) -> Any:
     """
     if name in row.columns:
         return row.columns[name]
-    hint = nearest(name, row.columns) or "."
+    hint = nearest(name, row.columns, ": did you mean {!r}?") or "."
     raise ValueError(f"{row.source}: no column {name!r}; there are {sorted(row.columns)}{hint}")
 
 

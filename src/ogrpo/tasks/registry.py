@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from ogrpo.rewards.math import MathReward
-from ogrpo.rewards.reward import nearest
+from ogrpo.system.terminal import nearest
 from ogrpo.tasks import arithmetic
 from ogrpo.tasks.competition_math import AIME_24, DEEPSCALER, GURU_MATH, MATH, MATH_500
 from ogrpo.tasks.example import Example
@@ -77,11 +77,13 @@ def read_task(name: str, path: str | Path | None = None, **options: Any) -> Task
             are needed from where), or a line is wrong (with file and line).
     """
     if name not in TASKS:
-        hint = nearest(name, TASKS) or "."
+        hint = nearest(name, TASKS, ": did you mean {!r}?") or "."
         raise ValueError(f"no task {name!r}; there are {sorted(TASKS)}{hint}")
     reader = TASKS[name]
     for option in options:
         if option not in reader.options:
-            there = f"there are {reader.options}{nearest(option, reader.options) or '.'}"
-            raise ValueError(f"task {name!r} has no option {option!r}; {there}")
+            hint = nearest(option, reader.options, ": did you mean {!r}?") or "."
+            raise ValueError(
+                f"task {name!r} has no option {option!r}; there are {reader.options}{hint}"
+            )
     return reader.read(path, **options)
