@@ -166,18 +166,17 @@ def update(
     if examine and parts.evaluator.token_samples:
         samples = sample_tokens(state.train, batch, hypers(0), parts)
         state = replace(state, token_samples=samples)
-    train, on_device = learner.update(state.train, batch, hypers(0))
-    # Of pi_k against mu: later updates have left pi_k.
-    first = {name: on_device[name] for name in ("mismatch", "ratio/mean")}
-    average = state.average
-    if average is not None and learner.average is not None:
-        average = learner.average(average, train, on_device["skipped"])
-    updates = 1
-    while updates < parts.schedule.updates_per_batch and not on_device["skipped"]:
+    train, average, updates = state.train, state.average, 0
+    first: Record = {}
+    while True:
         train, on_device = learner.update(train, batch, hypers(updates))
+        updates += 1
         if average is not None and learner.average is not None:
             average = learner.average(average, train, on_device["skipped"])
-        updates += 1
+        # Of pi_k against mu: later updates have left pi_k.
+        first = first or {name: on_device[name] for name in ("mismatch", "ratio/mean")}
+        if updates == parts.schedule.updates_per_batch or on_device["skipped"]:
+            break
     figures = jax.device_get({**on_device, **first})
     metrics = {name: float(value) for name, value in figures.items()}
     failed: tuple[Skipped, ...] = ()
