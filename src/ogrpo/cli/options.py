@@ -82,22 +82,16 @@ def parse(options: Sequence[str], *, program: str, preset: str) -> TrainConfig:
 
         print(listed())
         raise SystemExit(0)
-    resumed: list[TrainConfig] = []
+    early = _read_early(options)
+    goes_on = early.run_dir and (early.resume or early.resume_from is not None)
+    resumed = config_of_run(early.run_dir, early.preset) if goes_on else None
 
-    def base(typed: Sequence[str], values: Mapping[str, Any]) -> TrainConfig:
-        early = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-        early.add_argument("--preset")
-        early.add_argument("--run-dir", "--run_dir", type=Path)
-        early.add_argument("--data.path", "--data-path", dest="data_path")
-        early.add_argument("--resume", action="store_true")
-        early.add_argument("--resume-from", "--resume_from")
-        known, _ = early.parse_known_args([*typed])
-        if known.run_dir and (known.resume or known.resume_from is not None):
-            resumed.append(config_of_run(known.run_dir, known.preset))
-            return resumed[0]
+    def base(_: Sequence[str], values: Mapping[str, Any]) -> TrainConfig:
+        if resumed is not None:
+            return resumed
         data = values.get("data")
-        files = known.data_path or (data.get("path") if isinstance(data, dict) else None)
-        name = known.preset or values.get("preset") or preset
+        files = early.data_path or (data.get("path") if isinstance(data, dict) else None)
+        name = early.preset or values.get("preset") or preset
         if not isinstance(name, str):
             raise ValueError(f"preset is {name!r:.60}: give its name")
         return make_preset(name, on_files=files is not None)
@@ -110,14 +104,25 @@ def parse(options: Sequence[str], *, program: str, preset: str) -> TrainConfig:
         title="Off-policy GRPO on a task with verifiable rewards.",
         more="\n\n".join(["Presets:", *presets, ALGORITHMS]),
     )
-    if resumed:
+    if resumed is not None:
         from ogrpo.run.origin import check_never, differences
         from ogrpo.run.session import as_json
 
-        check_never(differences(as_json(resumed[0]), as_json(config)))
+        check_never(differences(as_json(resumed), as_json(config)))
     else:
         check_preset(config)
     return config
+
+
+def _read_early(options: Sequence[str]) -> argparse.Namespace:
+    """Returns the options that say which config the others change."""
+    early = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    early.add_argument("--preset")
+    early.add_argument("--run-dir", "--run_dir", type=Path)
+    early.add_argument("--data.path", "--data-path", dest="data_path")
+    early.add_argument("--resume", action="store_true")
+    early.add_argument("--resume-from", "--resume_from")
+    return early.parse_known_args([*options])[0]
 
 
 def make_preset(name: str, *, on_files: bool = False) -> TrainConfig:
