@@ -239,11 +239,12 @@ def make_judges(
     A reward that keeps counts of its own counts answers to held-out prompts apart.
     """
 
-    def apart(reward: Reward) -> Reward:
-        make = getattr(reward.function, "counting_apart", None)
-        return reward if make is None else replace(reward, function=make())
-
-    heldout = tuple(map(apart, task.evaluation_rewards or task.rewards))
+    heldout = tuple(
+        replace(each, function=each.function.counting_apart())
+        if isinstance(each.function, Judge)
+        else each
+        for each in task.heldout_rewards
+    )
     pools = [make_pool(config, task.rewards)]
     if task.evaluation_rewards is not None or heldout != task.rewards:
         pools.append(make_pool(config, heldout))
@@ -256,7 +257,8 @@ def make_judges(
         for pool in pools:
             pool.close()
         for reward in (*task.rewards, *heldout):
-            getattr(reward.function, "close", lambda: None)()
+            if isinstance(reward.function, Judge):
+                reward.function.close()
 
     return judges, close
 
