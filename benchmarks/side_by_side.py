@@ -8,6 +8,7 @@ import dataclasses
 import datetime
 import difflib
 import hashlib
+import json
 import os
 import platform
 import re
@@ -16,13 +17,51 @@ import shutil
 import statistics
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 Found = dict[str, Any]
 Runs = dict[str, list[Found]]  # by system, a round each
 Columns = dict[str, Callable[[Found], float]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Common:
+    """Options of both benchmarks."""
+
+    rounds: int = 5
+    """Measurements of each system, one of every system in each round."""
+    seconds: float = 5.0
+    """A measurement lasts at least so long."""
+    threads: int = 2
+    """CPUs that each system may use."""
+    json: Path | None = None
+    """Every measurement."""
+    markdown: Path | None = None
+    """The report, which is printed in any case."""
+
+
+def measure_shapes(
+    options: Common,
+    shapes: dict[str, Any],
+    measure: Callable[[Any, Path], Found],
+    report: Callable[[Found], str],
+) -> None:
+    """Measures each shape, in a folder of its own; keeps and prints what came of it."""
+    measured: Found = {}
+    document = {"machine": describe_machine(), "command": command(), "shapes": measured}
+    for spec, shape in shapes.items():
+        with tempfile.TemporaryDirectory() as folder:
+            measured[spec] = {"shape": dataclasses.asdict(shape), **measure(shape, Path(folder))}
+        if options.json:
+            options.json.write_text(json.dumps(document, indent=1))
+    text = report(document)
+    print(text)
+    if options.markdown:
+        options.markdown.write_text(text)
 
 
 def heading(title: str, measured: Found) -> list[str]:

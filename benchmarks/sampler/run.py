@@ -11,7 +11,6 @@ import hashlib
 import json
 import os
 import sys
-import tempfile
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,10 +18,10 @@ from typing import Any
 
 import tyro
 
-from benchmarks.sampler.cases import EOS, SHAPES, decoder_of, make_weights
+from benchmarks.sampler.cases import EOS, SHAPES, Shape, decoder_of, make_weights
 from benchmarks.sampler.processes import Engine
 from benchmarks.sampler.report import report
-from benchmarks.side_by_side import command, describe_machine, made, parse, python_with
+from benchmarks.side_by_side import Common, Found, made, measure_shapes, parse, python_with
 from ogrpo.policy import save_pretrained
 
 HERE = Path(__file__).resolve().parent
@@ -39,31 +38,21 @@ SETTINGS = {
 }
 
 
-@dataclass(frozen=True)
-class Options:
+@dataclass(frozen=True, kw_only=True)
+class Options(Common):
     """Draws the same batches by each engine in turn, round after round."""
 
     shapes: tuple[str, ...] = ("tiny", "tiny-ragged", "0.5b", "0.5b-ragged", "0.5b-bfloat16")
     """Of `cases.py`, with fields changed by `tiny:tokens=64,ends=0.1`."""
     engines: tuple[str, ...] = ("ogrpo", "transformers", "vllm")
     """Of ogrpo, ogrpo-plain, transformers, vllm and vllm-eager; ratios are of the first."""
-    rounds: int = 5
-    """Measurements of each engine, one of every engine in each round."""
-    seconds: float = 5.0
-    """A measurement draws batches until so many seconds have passed, one at least."""
     warm_up: int = 3
     """Batches before the first round."""
-    threads: int = 2
-    """CPUs that each engine may use."""
     together: bool = True
     """All engines are loaded at once; otherwise each round starts and warms up each engine anew,
     which takes the memory of one and more time."""
     environments: Path = CACHE
     """Where the peers' virtual environments are kept."""
-    json: Path | None = None
-    """Every measurement."""
-    markdown: Path | None = None
-    """The report, which is printed in any case."""
 
 
 def main(options: Options) -> None:
@@ -74,18 +63,11 @@ def main(options: Options) -> None:
     pythons = {
         name: find_python(name.split("-")[0], options.environments) for name in options.engines
     }
-    measured: dict[str, Any] = {}
-    document = {"machine": describe_machine(), "command": command(), "shapes": measured}
-    for spec, shape in shapes.items():
-        with tempfile.TemporaryDirectory() as folder:
-            bench = Bench(options, pythons, write_model(Path(folder), shape))
-            measured[spec] = {"shape": dataclasses.asdict(shape), "runs": bench.rounds()}
-        if options.json:
-            options.json.write_text(json.dumps(document, indent=1))
-    text = report(document)
-    print(text)
-    if options.markdown:
-        options.markdown.write_text(text)
+
+    def measure(shape: Shape, folder: Path) -> Found:
+        return {"runs": Bench(options, pythons, write_model(folder, shape)).rounds()}
+
+    measure_shapes(options, shapes, measure, report)
 
 
 def find_python(engine: str, folder: Path) -> str:
@@ -99,7 +81,7 @@ def find_python(engine: str, folder: Path) -> str:
     return made(folder, "vllm", hashlib.sha256(VLLM.read_bytes()).hexdigest(), base, packages)
 
 
-def write_model(folder: Path, shape: Any) -> dict[str, Any]:
+def write_model(folder: Path, shape: Shape) -> dict[str, Any]:
     """Saves the weights; returns the job that every engine gets."""
     config = decoder_of(shape)
     save_pretrained(

@@ -11,7 +11,6 @@ import json
 import os
 import subprocess
 import sys
-import tempfile
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
@@ -20,13 +19,7 @@ from typing import Any
 import numpy as np
 import tyro
 
-from benchmarks.side_by_side import (
-    command,
-    describe_machine,
-    on_cpus,
-    parse,
-    python_with,
-)
+from benchmarks.side_by_side import Common, Found, measure_shapes, on_cpus, parse, python_with
 from benchmarks.update.cases import SHAPES, SYSTEMS, Shape, make_batch, product_flops
 from benchmarks.update.report import report
 from ogrpo.setup.cache import cache_path
@@ -42,8 +35,8 @@ LOSS_TOLERANCE = 1e-4
 LATER_TOLERANCE = 1e-3
 
 
-@dataclass(frozen=True)
-class Options:
+@dataclass(frozen=True, kw_only=True)
+class Options(Common):
     """Measures one update of each system in fresh processes, in turn."""
 
     shapes: tuple[str, ...] = ("A", "B")
@@ -58,24 +51,14 @@ class Options:
         "trl:checkpointing=false,head=completions",
     )
     """Of ogrpo, tunix and trl, with settings changed alike; ratios are of the first."""
-    rounds: int = 5
-    """Measurements of each system, one of every system in each round."""
-    seconds: float = 5.0
-    """The timed part of a measurement lasts at least so long."""
     updates: int = 3
     """Fewest timed updates."""
     warm_up: int = 2
     """Updates before them; the first compiles."""
-    threads: int = 2
-    """CPUs that each process may use."""
     check: bool = True
     """First compare losses and gradient norms from shared weights; stop where they differ."""
     environments: Path = field(default_factory=lambda: cache_path() / "benchmarks")
     """Where the peers' virtual environments are kept."""
-    json: Path | None = None
-    """Every measurement."""
-    markdown: Path | None = None
-    """The report, which is printed in any case."""
 
 
 def main(options: Options) -> None:
@@ -87,21 +70,12 @@ def main(options: Options) -> None:
         else sys.executable
         for name, _ in systems.values()
     }
-    measured: dict[str, Any] = {}
-    find = {"machine": describe_machine(), "command": command(), "shapes": measured}
-    for name, shape in shapes.items():
-        record: dict[str, Any] = {"shape": dataclasses.asdict(shape)}
-        measured[name] = record
-        with tempfile.TemporaryDirectory() as folder:
-            bench = Bench(options, shape, systems, pythons, Path(folder))
-            record["checks"] = bench.check() if options.check else None
-            record["runs"] = bench.rounds()
-        if options.json:
-            options.json.write_text(json.dumps(find, indent=1))
-    text = report(find)
-    print(text)
-    if options.markdown:
-        options.markdown.write_text(text)
+
+    def measure(shape: Shape, folder: Path) -> Found:
+        bench = Bench(options, shape, systems, pythons, folder)
+        return {"checks": bench.check() if options.check else None, "runs": bench.rounds()}
+
+    measure_shapes(options, shapes, measure, report)
 
 
 @dataclass(frozen=True)

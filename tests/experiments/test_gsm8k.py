@@ -31,7 +31,7 @@ GIVEN = [option for option in SMALL if not option.startswith(("--data.train", "-
 KEYS = set(
     "step completions updates pass@1/sampled pass@1/greedy reward kl/mu_pi ess staleness "
     "seconds/rollout seconds/update seconds/sync seconds/eval heldout/temperature "
-    "pass@1/sampled/low pass@1/sampled/high".split()
+    "pass@1/sampled/low pass@1/sampled/high pass@4/sampled pass@4/sampled/low".split()
 )
 
 
@@ -87,22 +87,13 @@ def deterministic(folder: Path) -> list[dict]:
 
 
 def test_every_record_has_the_metrics_that_scripts_rely_on(finished):
-    folder, _ = finished
+    folder, output = finished
     assert all({*record} >= KEYS for record in records(folder))
     assert [r["step"] for r in records(folder)] == [0, 1, 2, 3, 4]
     assert [r["staleness"] for r in records(folder)] == [None, 0, 1, 2, 0]
     assert records(folder)[-1]["pass@1/greedy"] is not None
-
-
-def test_pass_at_k_stands_beside_pass_at_1_wherever_that_does(finished):
-    folder, output = finished
-    keys = [{k for k in r if k.startswith("pass@")} for r in records(folder)]
-    assert all(found == keys[0] >= {"pass@4/sampled", "pass@4/sampled/low"} for found in keys)
-    for record in records(folder):
-        assert (record["pass@4/sampled"] is None) == (record["pass@1/sampled"] is None)
-    first = next(r for r in records(folder) if r["pass@1/sampled"] is not None)
-    assert first["pass@4/sampled"] >= first["pass@1/sampled"]
-    assert first["pass@4/sampled"] * 6 == pytest.approx(round(first["pass@4/sampled"] * 6))
+    evaluated = [r["pass@4/sampled"] is not None for r in records(folder)]
+    assert evaluated == [r["pass@1/sampled"] is not None for r in records(folder)]
     page = (folder / "report.html").read_text()
     assert "Pass@4, sampled" in output
     assert "held-out Pass@4, sampled" in page  # a card
@@ -189,8 +180,7 @@ def test_adapters_are_trained_told_of_saved_and_resumed(tmp_path):
 def test_bad_input_is_answered_and_leaves_no_traceback(tmp_path, options, message):
     placed = any("run-dir" in option or option == "--resume" for option in options)
     place = [] if placed else [f"--run-dir={tmp_path / 'r'}"]
-    base = GIVEN if any("path" in option for option in options) else SMALL
-    assert re.search(message, refused(*base, *options, *place))
+    assert re.search(message, refused(*SMALL, *options, *place))
     assert not (tmp_path / "r").exists() or not [*(tmp_path / "r").iterdir()]
 
 

@@ -23,15 +23,9 @@ def test_functions_become_rewards_named_like_them_with_weights_in_their_order():
     ("rewards", "weights", "message"),
     [
         ([], None, "there is no reward"),
-
-
-
         ([functions.length] * 2, None, r"(?s)two rewards are called 'length': .*functions\.py:\d+ and .*functions\.py:\d+\. Name one: Reward\("),
-
         ([functions.length], [1.0, 2.0], "there are 2 weights for 1 rewards"),
-
         ([functions.length], [float("nan")], "has weight nan; give a finite number"),
-
     ],
 )  # fmt: skip
 def test_what_is_wrong_with_a_list_of_rewards_is_said(rewards, weights, message):
@@ -127,15 +121,9 @@ def test_a_function_of_a_file_or_of_a_module_works_here_and_in_a_process(folder,
     ("spec", "message"),
     [
         ("my_rewards.py", r"names no reward; write FILE\.py:NAME or PACKAGE\.MODULE:NAME"),
-
         ("{}/my_reward.py:reward", r"there is no file .*my_reward\.py; did you mean 'my_rewards\.py'\?"),
-
         ("{}/my_rewards.py:rewards", r"has no 'rewards'; did you mean 'reward'\?"),
-
-
         ("no_such_package.module:reward", r"there is no module 'no_such_package', .*a file is named"),
-
-
     ],
 )  # fmt: skip
 def test_what_is_not_there_is_named(folder, spec, message):

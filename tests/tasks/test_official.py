@@ -282,15 +282,9 @@ GURU, AIME = "math__combined_54.4k.parquet", "aime_2024.jsonl"
     ("name", "file", "row", "message"),
     [
         *(("aime-24", AIME, aime(answer), "1: column 'answer' is .*0 to 999") for answer in ("1000", "-3", "1.5", "x")),
-
         ("guru-math", GURU, guru(1) | {"reward_model": {"style": "rule"}}, "row 1.*'reward_model': no column 'ground_truth'"),
-
         ("guru-math", GURU, guru(1) | {"prompt": []}, r"row 1: column 'prompt' is \[\]; give one user's message"),
-
-
         ("toolace", "data.json", toolace(1) | {"conversations": [{"from": "gpt", "value": "?"}]}, "entry 1, turn 1: 'from' is 'gpt'; one of"),
-
-
     ],
 )  # fmt: skip
 def test_a_bad_row_is_named(tmp_path, name, file, row, message):

@@ -85,13 +85,9 @@ def test_the_prompt_is_found_by_its_name_or_named(tmp_path):
     ("line", "message"),
     [
         ({"promt": "?", "answer": "1"}, r"no column 'prompt'; there are \['answer', 'promt'\]: did you mean 'promt'"),
-
         ({"prompt": 3, "answer": "1"}, r"column 'prompt' is 3 \(int\); give a text, or a list of messages"),
-
         ({"prompt": "?"}, r"reward 'right' asks for column 'answer', which this line does not have; there are \[\]"),
-
         ({"prompt": "?", "answer": "1", "completions": 3}, "a column is named 'completions'.*rename the column"),
-
     ],
 )  # fmt: skip
 def test_a_bad_line_is_an_error_that_names_file_and_line(tmp_path, line, message):
