@@ -20,7 +20,7 @@ from ogrpo.config.values import (
 from ogrpo.policy.config import SHAPES, DecoderConfig
 from ogrpo.policy.flops import Adapter, parameters
 from ogrpo.policy.lora import TARGETS
-from ogrpo.policy.pretrained import read_object
+from ogrpo.system.files import read_object
 
 GIB = 2**30
 ITEMSIZE = {"float32": 4, "bfloat16": 2, "float16": 2}

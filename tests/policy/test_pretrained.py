@@ -162,7 +162,7 @@ def with_config(**changes):
         ),
         "no config": (
             lambda folder: (folder / "config.json").unlink(),
-            r"config\.json does not exist",
+            r"config\.json is missing; a Hugging Face",
         ),
     }.values(),
 )

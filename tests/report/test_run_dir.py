@@ -54,7 +54,7 @@ def test_records_stay_what_they_were_when_a_run_is_rewound(tmp_path):
         ("{", "is not JSON"),
         ("[" * 100_000, "nested deeper"),
         ('{"seed": NaN}', "NaN"),
-        ("[1]", "holds no options"),
+        ("[1]", "must hold a JSON object"),
     ],
 )
 def test_a_damaged_config_is_named_with_a_remedy(tmp_path, text, message):

@@ -12,6 +12,10 @@ from ogrpo.protocol import IntArray
 from ogrpo.system import files
 
 TEMPLATE = "chat_template.jinja"
+FOLDER = (
+    f"; a tokenizer folder holds tokenizer.json and tokenizer_config.json (and {TEMPLATE}, if it"
+    " chats)"
+)
 SPECIAL = ("bos_token", "eos_token", "pad_token", "unk_token")
 MOST_TEMPLATE = 1 << 20
 """Bytes of a chat template; the longest known ones have some 20,000."""
@@ -197,7 +201,7 @@ class TextTokenizer:
         """
         folder = Path(folder)
         file = folder / "tokenizer.json"
-        if not isinstance(_read_json(file).get("model"), Mapping):
+        if not isinstance(files.read_object(file, FOLDER).get("model"), Mapping):
             raise ValueError(f"{file} is no tokenizer: it has no 'model'.")
         try:
             backend = Tokenizer.from_file(str(file))
@@ -277,7 +281,7 @@ def token_text(token: Any) -> str | None:
 
 def read_config(file: Path) -> dict[str, Any]:
     """Reads `tokenizer_config.json`, whose special tokens are texts or objects with a text."""
-    config = _read_json(file)
+    config = files.read_object(file, FOLDER)
     for name in SPECIAL:
         token = config.get(name)
         text = token.get("content") if isinstance(token, Mapping) else token
@@ -316,19 +320,6 @@ def read_chat_template(folder: Path, config: Mapping[str, Any]) -> str | None:
         )
     template_variables(template, str(file))
     return template
-
-
-def _read_json(file: Path) -> dict[str, Any]:
-    """Reads a JSON object; raises a ValueError that names a missing or broken file."""
-    if not file.is_file():
-        raise ValueError(
-            f"{file} is missing; a tokenizer folder holds tokenizer.json and "
-            f"tokenizer_config.json (and {TEMPLATE}, if it chats)."
-        )
-    value = files.read_json(file)
-    if not isinstance(value, dict):
-        raise ValueError(f"{file} must hold a JSON object, got {type(value).__name__}")
-    return value
 
 
 def _squeeze(text: str) -> str:

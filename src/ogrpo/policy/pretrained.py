@@ -22,7 +22,7 @@ from safetensors.numpy import save_file
 from ogrpo.policy.config import DecoderConfig
 from ogrpo.policy.decoder import Params, param_shapes
 from ogrpo.policy.flops import parameters
-from ogrpo.system.files import read_json, replacing_file, write_json
+from ogrpo.system.files import read_object, replacing_file, write_json
 
 MODEL = "model.safetensors"
 INDEX = "model.safetensors.index.json"
@@ -134,7 +134,9 @@ def load_pretrained(
 def load_config(folder: str | os.PathLike[str]) -> DecoderConfig:
     """Reads the model's shape from a Hugging Face folder's `config.json`."""
     file = Path(folder) / _CONFIG
-    return DecoderConfig.from_hf(read_object(file), str(file))
+    return DecoderConfig.from_hf(
+        read_object(file, "; a Hugging Face model folder is expected"), str(file)
+    )
 
 
 def save_pretrained(
@@ -236,16 +238,6 @@ def _check_tensors(config: DecoderConfig, tensors: Mapping[str, Any]) -> None:
 
 def _path(keys: Any) -> tuple[str, ...]:
     return tuple(key.key for key in keys)
-
-
-def read_object(file: Path) -> dict[str, Any]:
-    """Reads a JSON object; raises ValueError with the file's name if there is none."""
-    if not file.is_file():
-        raise ValueError(f"{file} does not exist; a Hugging Face model folder is expected")
-    value = read_json(file)
-    if not isinstance(value, dict):
-        raise ValueError(f"{file} must hold a JSON object, got {type(value).__name__}")
-    return value
 
 
 def open_tensors(folder: Path, stack: ExitStack) -> dict[str, Any]:

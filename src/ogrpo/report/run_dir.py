@@ -25,7 +25,7 @@ from typing import Any
 
 from ogrpo.report.metrics_file import MetricsWriter, Record, Rewound, read_records, rewind
 from ogrpo.system import lock
-from ogrpo.system.files import drop_drafts, is_draft, read_json, write_json
+from ogrpo.system.files import drop_drafts, is_draft, read_object, write_json
 
 PASSED_OVER = ("initial", lock.NAME)
 """What may lie in the folder of a new run."""
@@ -135,12 +135,9 @@ class RunDir:
           RunDirError: the file cannot be read, or is no object of JSON.
         """
         try:
-            config = read_json(self.config)
+            return read_object(self.config)
         except (OSError, ValueError) as error:
             raise RunDirError(f"the run's options cannot be read: {error}; {MENDING}") from error
-        if not isinstance(config, dict):
-            raise RunDirError(f"{self.config} holds no options: {MENDING}")
-        return config
 
     def read_metrics(self) -> list[Record]:
         """All records; a last line cut off by a crash is left out.

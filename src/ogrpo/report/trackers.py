@@ -13,6 +13,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from ogrpo.report.run_page import flat
+
 PROJECT = "ogrpo"
 
 
@@ -142,7 +144,7 @@ def tracking(
 
     try:
         for name in names:
-            opened[name] = _open(name, folder, _flat(config))
+            opened[name] = _open(name, folder, dict(flat(config)))
         yield log
     finally:
         for name, tracker in opened.items():
@@ -163,12 +165,3 @@ def _open(name: str, folder: Path, config: Mapping[str, Any]) -> Tracker:
             f"--track {name} does not start ({error}): set it up by its own environment variables,"
             " or leave the option out; metrics.jsonl has every figure"
         ) from error
-
-
-def _flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested options as `section.option`."""
-    values: dict[str, Any] = {}
-    for name, value in config.items():
-        whole = f"{prefix}{name}"
-        values |= _flat(value, f"{whole}.") if isinstance(value, Mapping) else {whole: value}
-    return values

@@ -144,6 +144,22 @@ def read_json(path: Path) -> Any:
     return parse_json(read_text(path), str(path))
 
 
+def read_object(path: Path, expected: str = "") -> dict[str, Any]:
+    """Reads the object of a JSON file.
+
+    Raises:
+      OSError: the file cannot be read.
+      ValueError: it is missing (and `expected` says where it belongs), is not JSON or no object;
+        names the file.
+    """
+    if not path.is_file():
+        raise ValueError(f"{path} is missing{expected}")
+    value = read_json(path)
+    if not isinstance(value, dict):
+        raise ValueError(f"{path} must hold a JSON object, got {type(value).__name__}")
+    return value
+
+
 def read_text(path: Path, most: int = LARGEST) -> str:
     """Reads the content of a text file.
 
