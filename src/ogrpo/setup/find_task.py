@@ -15,9 +15,8 @@ from ogrpo.rewards.math import MathReward
 from ogrpo.rewards.reward import Reward, as_rewards, load_reward
 from ogrpo.setup.imitation import Lessons, careless_teacher, chain_teacher
 from ogrpo.tasks import Example, Task, arithmetic, chains
-from ogrpo.tasks.example import SOLUTION_COLUMN
-from ogrpo.tasks.official import fill
-from ogrpo.tasks.problems import Problem, final_answer
+from ogrpo.tasks.official import fill, solved_example
+from ogrpo.tasks.problems import Problem
 from ogrpo.tasks.registry import TASKS, read_task
 from ogrpo.tasks.rows import FILES, is_rows
 
@@ -244,15 +243,8 @@ def chain_task(config: TrainConfig) -> LoadedTask:
 
 
 def _examples(problems: Sequence[Problem]) -> list[Example]:
-    return [
-        Example(
-            p.question,
-            {"answer": final_answer(p), SOLUTION_COLUMN: p.answer}
-            | ({"kind": p.kind} if isinstance(p, chains.Chain) else {}),
-            p.source,
-        )
-        for p in problems
-    ]
+    kinds = ({"kind": p.kind} if isinstance(p, chains.Chain) else {} for p in problems)
+    return [solved_example(p, **kind) for p, kind in zip(problems, kinds, strict=True)]
 
 
 def with_numbers(config: TrainConfig, lengths: TaskLengths, rate: float) -> TrainConfig:

@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Literal
 
 from ogrpo.rewards.math import MathReward
-from ogrpo.tasks.example import Example
-from ogrpo.tasks.official import ANSWER, MARKER_PROMPT, SOLUTION, TaskReader, fill, one_of
+from ogrpo.tasks.official import MARKER_PROMPT, SOLUTION, TaskReader, one_of, solved_example
 from ogrpo.tasks.problems import AnyProblem, Problem, Split, final_answer
 from ogrpo.tasks.rows import Row, mapping_rows, read_jsonl
 from ogrpo.tasks.task import EvaluationProtocol, Rewards, Task
@@ -48,17 +47,7 @@ def read_gsm8k(
     problems = load(path)
     if split == "validation":
         problems = cut_validation(problems.train)
-    train, heldout = (
-        [
-            Example(
-                fill(prompt, problem.question),
-                {ANSWER: final_answer(problem), SOLUTION: problem.answer},
-                problem.source,
-            )
-            for problem in part
-        ]
-        for part in problems
-    )
+    train, heldout = ([solved_example(each, prompt) for each in part] for part in problems)
     judge = MathReward()
     return GSM8K.task(train, judge, rewards, heldout=heldout, limit=limit, solutions=SOLUTION)
 

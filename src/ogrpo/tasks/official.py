@@ -10,6 +10,7 @@ from ogrpo.rewards.judge import Judge
 from ogrpo.rewards.math import MathReward, find_bad_golds
 from ogrpo.rewards.reward import as_rewards
 from ogrpo.tasks.example import ANSWER_COLUMN, SOLUTION_COLUMN, Example, to_prompt, value
+from ogrpo.tasks.problems import Problem, final_answer
 from ogrpo.tasks.rows import Row, parse_json, read_rows
 from ogrpo.tasks.task import EvaluationProtocol, Rewards, Task
 
@@ -161,6 +162,15 @@ def math_example(row: Row, question: str, answer: str, prompt: str, /, **columns
     """Make an example of a question with its gold answer and further columns."""
     filled = to_prompt(fill(prompt, question), "prompt", row.source)
     return Example(filled, {ANSWER: answer, **columns}, row.source)
+
+
+def solved_example(
+    problem: Problem, prompt: str = "{question}", /, source: str = "", **columns: Any
+) -> Example:
+    """Make an example of a worked problem, with further columns."""
+    question = fill(prompt, problem.question)
+    worked = {ANSWER: final_answer(problem), SOLUTION: problem.answer}
+    return Example(question, {**worked, **columns}, source or problem.source)
 
 
 def one_of(name: str, choice: str, choices: Iterable[str]) -> None:

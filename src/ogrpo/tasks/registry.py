@@ -7,10 +7,8 @@ from ogrpo.rewards.math import MathReward
 from ogrpo.system.terminal import nearest
 from ogrpo.tasks import arithmetic
 from ogrpo.tasks.competition_math import AIME_24, DEEPSCALER, GURU_MATH, MATH, MATH_500
-from ogrpo.tasks.example import Example
 from ogrpo.tasks.gsm8k import GSM8K
-from ogrpo.tasks.official import ANSWER, SOLUTION, TaskReader
-from ogrpo.tasks.problems import final_answer
+from ogrpo.tasks.official import SOLUTION, TaskReader, solved_example
 from ogrpo.tasks.task import EvaluationProtocol, Rewards, Task
 from ogrpo.tasks.toolace import TOOLACE
 from ogrpo.tasks.word_problems import NO_FILES, WORD_PROBLEMS
@@ -34,18 +32,13 @@ def read_arithmetic(
     if train < 1 or heldout < 1:
         raise ValueError(f"train is {train}, heldout {heldout}; give at least 1 of each.")
     problems = arithmetic.split(train, heldout, seed)
-    parts = (
+    first, second = (
         [
-            Example(
-                problem.question,
-                {ANSWER: final_answer(problem), SOLUTION: problem.answer},
-                f"arithmetic, seed {seed}, {name}:{number}",
-            )
+            solved_example(problem, source=f"arithmetic, seed {seed}, {name}:{number}")
             for number, problem in enumerate(part, start=1)
         ]
         for name, part in zip(("train", "held out"), problems, strict=True)
     )
-    first, second = parts
     return ARITHMETIC.task(first, MathReward(), rewards, heldout=second, solutions=SOLUTION)
 
 
