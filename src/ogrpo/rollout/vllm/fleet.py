@@ -8,7 +8,7 @@ import asyncio
 import logging
 from collections.abc import Collection, Container, Coroutine, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -56,6 +56,33 @@ class _Drawn(NamedTuple):
     lineage: int
     chunk: _Chunk
     groups: list[Group]
+
+
+@dataclass
+class _Tries:
+    """Tries of one request: answers that say no are counted, no answer at all takes patience."""
+
+    attempts: int
+    patience: Patience
+    answered: int = 0
+    unanswered: int = 0
+    waited: bool = False
+    refused: list[Server] = field(default_factory=list)
+    last: str = ""
+
+    @property
+    def go_on(self) -> bool:
+        """Whether another may still be answered."""
+        unanswered = self.unanswered if self.waited else 0
+        return max(self.answered, unanswered) < self.attempts
+
+    def fail(self, failure: Unavailable) -> None:
+        """Counts a try that ended without an answer, or with one that says no."""
+        self.last = str(failure)
+        if failure.status is None or failure.status in BUSY:
+            self.unanswered, self.waited = self.unanswered + 1, self.patience.is_over()
+        else:
+            self.answered += 1
 
 
 @dataclass(frozen=True)
@@ -221,52 +248,52 @@ class Fleet:
         return [done[n] for n in range(len(prompts))]
 
     async def _draw(self, chunk: _Chunk, orders: Orders) -> _Drawn:
-        """Has a chunk drawn: answers that say no are counted, no answer at all takes patience."""
-        last, answered, unanswered, waited = "", 0, 0, False
-        patience = Patience(self._options.patience)
-        refused: list[Server] = []
-        attempts = self._options.attempts
+        """Has a chunk drawn, tried until an answer can be used."""
+        tries = _Tries(self._options.attempts, Patience(self._options.patience))
         # Waiting for a slot, one is woken at a time; waiting for a server, all are.
         async with self._slots:
-            while answered < attempts and (unanswered < attempts or not waited):
-                if refused and not self._others(refused):
-                    await asyncio.sleep(rest_seconds(len(refused) - 1))
-                server, model = await self.acquire(refused)
-                seen = server.observed
-                assert seen.proven is not None
-                try:
-                    groups = await self._request(server, seen.proven, chunk, len(refused), orders)
-                except Unavailable as failure:
-                    last = str(failure)
-                    if failure.status is None or failure.status in BUSY:
-                        unanswered, waited = unanswered + 1, patience.is_over()
-                    else:
-                        answered += 1
-                    self._counts["failed_requests"] += 1
-                    server.doubts(failure)
-                    continue
-                except (Flawed, Rejected) as failure:
-                    last = f"{server.api.place}: {failure}"
-                    answered += 1
-                    refused.append(server)
-                    flaw = self._note_refusal(server.api.place, failure, chunk)
-                    if flaw == "version" or isinstance(failure, Rejected):
-                        server.doubts(failure, weights=flaw == "version")
-                    continue
-                finally:
-                    server.release(model)
-                # It has to be known which version drew each token.
-                unlabelled, labelled = _unlabelled(groups)
-                if not unlabelled and (labelled or server.observed.loads == seen.loads):
-                    return _Drawn(server, seen.lineage, chunk, groups)
-                answered += 1
-                self._counts["discarded_groups"] += len(groups)
-                if unlabelled:
-                    server.doubts(Unavailable("it has its first weights again"), weights=True)
+            while tries.go_on:
+                if (drawn := await self._try_once(chunk, orders, tries)) is not None:
+                    return drawn
         raise RolloutError(
-            f"a request was tried {answered + unanswered} times without an answer that can be "
-            f"used, last: {last}\n{self.states()}"
+            f"a request was tried {tries.answered + tries.unanswered} times without an answer that "
+            f"can be used, last: {tries.last}\n{self.states()}"
         )
+
+    async def _try_once(self, chunk: _Chunk, orders: Orders, tries: _Tries) -> _Drawn | None:
+        """Asks one server; None, noted in `tries`, where its answer cannot be used."""
+        refused = tries.refused
+        if refused and not self._others(refused):
+            await asyncio.sleep(rest_seconds(len(refused) - 1))
+        server, model = await self.acquire(refused)
+        seen = server.observed
+        assert seen.proven is not None
+        try:
+            groups = await self._request(server, seen.proven, chunk, len(refused), orders)
+        except Unavailable as failure:
+            tries.fail(failure)
+            self._counts["failed_requests"] += 1
+            server.doubts(failure)
+            return None
+        except (Flawed, Rejected) as failure:
+            tries.last = f"{server.api.place}: {failure}"
+            tries.answered += 1
+            refused.append(server)
+            flaw = self._note_refusal(server.api.place, failure, chunk)
+            if flaw == "version" or isinstance(failure, Rejected):
+                server.doubts(failure, weights=flaw == "version")
+            return None
+        finally:
+            server.release(model)
+        # It has to be known which version drew each token.
+        unlabelled, labelled = _unlabelled(groups)
+        if not unlabelled and (labelled or server.observed.loads == seen.loads):
+            return _Drawn(server, seen.lineage, chunk, groups)
+        tries.answered += 1
+        self._counts["discarded_groups"] += len(groups)
+        if unlabelled:
+            server.doubts(Unavailable("it has its first weights again"), weights=True)
+        return None
 
     def _note_refusal(self, place: str, error: Flawed | Rejected, chunk: _Chunk) -> str:
         """Counts the completions of a refused answer, logs the first of each kind; its reason."""
