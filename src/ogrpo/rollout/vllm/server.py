@@ -11,6 +11,7 @@ import asyncio
 import logging
 import time
 from collections import Counter
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import Enum, auto
@@ -163,6 +164,13 @@ class Server:
         self._setup, self._options = setup, setup.options
         # Who waits for a proof that begins later: how many attempts had no answer since then.
         self._questions: dict[asyncio.Future[Verdict], int] = {}
+        self._acts: dict[Action, Callable[[], Awaitable[Trust]]] = {
+            Action.REST: self._rest,
+            Action.MEET: self._meet,
+            Action.PROVE: self._prove_again,
+            Action.PUSH: self._push,
+            Action.TRUST: self._trust,
+        }
         self._paused = False
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -293,29 +301,30 @@ class Server:
 
     async def _act(self, action: Action) -> None:
         doubt = self.observed.doubt
-        act = {
-            Action.REST: self._rest,
-            Action.MEET: self._meet,
-            Action.PROVE: self._prove_again,
-            Action.PUSH: self._push,
-            Action.TRUST: self._trust,
-        }[action]
         try:
-            trust = await act()
+            trust = await self._acts[action]()
         except (RolloutError, Refused) as error:
-            # One who says no often enough at the start never says yes.
-            self._questions = {one: n + 1 for one, n in self._questions.items()}
-            tired = [one for one, n in self._questions.items() if n >= UNANSWERED]
-            self._answer("unanswered", tired)
-            status = getattr(error, "status", None)
-            rejections = 0 if status is None or status in BUSY else self.observed.rejections + 1
-            self._see(rejections=rejections, awaited=bool(self._questions))
-            never = self.observed.capabilities is None and rejections >= self._options.attempts
-            self.doubts(Refused(f"{error} (asked {rejections} times)") if never else error)
+            self._tire()
+            self._reject(error)
         else:
             # A doubt that came up meanwhile is not answered by this.
             if self.observed.doubt is doubt or action is Action.REST:
                 self._see(trust=trust)
+
+    def _tire(self) -> None:
+        """Counts an attempt that failed for whoever waits for a proof; some have waited enough."""
+        self._questions = {one: n + 1 for one, n in self._questions.items()}
+        tired = [one for one, n in self._questions.items() if n >= UNANSWERED]
+        self._answer("unanswered", tired)
+        self._see(awaited=bool(self._questions))
+
+    def _reject(self, error: RolloutError | Refused) -> None:
+        """Doubts the server; one that says no often enough at the start never says yes."""
+        status = getattr(error, "status", None)
+        rejections = 0 if status is None or status in BUSY else self.observed.rejections + 1
+        self._see(rejections=rejections)
+        never = self.observed.capabilities is None and rejections >= self._options.attempts
+        self.doubts(Refused(f"{error} (asked {rejections} times)") if never else error)
 
     def _disbelieve(self) -> None:
         """Forgets what it serves: samples of this lineage may have come from anything."""
