@@ -70,11 +70,21 @@ def test_positives_are_the_better_half():
     np.testing.assert_array_equal(advantages.positive_part(R), [[0, 0, 0, 2], [0, 0, 0, 0]])
 
 
-@pytest.mark.parametrize("name", sorted(TAKES_A_GROUP | NEEDS_NO_SIBLING))
+OF_SETS = {
+    "mean_normalized": advantages.mean_normalized,
+    "max_at_k": advantages.max_at_k,
+    "pass_at_k": advantages.pass_at_k,
+    "batch_centered": advantages.batch_centered,
+}
+
+
+@pytest.mark.parametrize("name", sorted(TAKES_A_GROUP | NEEDS_NO_SIBLING | OF_SETS))
 def test_a_completion_that_was_not_judged_is_left_out(name):
     """Its siblings earn what they would if it had not been drawn."""
-    fn = (TAKES_A_GROUP | NEEDS_NO_SIBLING)[name]
+    fn = (TAKES_A_GROUP | NEEDS_NO_SIBLING | OF_SETS)[name]
     rewards = jnp.array([[1.0, 0.25, 3.0], [2.0, 2.0, 2.0], [0.5, 1.5, 1.0]])
+    if name == "pass_at_k":  # of successes and failures
+        rewards = jnp.array([[1.0, 0.0, 0.0], [0.0, 0.0, 1.0], [1.0, 1.0, 0.0]])
     beside = jnp.concatenate([rewards[:, :1], jnp.full((3, 1), jnp.nan), rewards[:, 1:]], axis=1)
     earned = fn(beside)
     np.testing.assert_array_equal(earned[:, 1], 0)

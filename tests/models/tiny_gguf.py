@@ -9,6 +9,7 @@ from tokenizers import pre_tokenizers
 
 from ogrpo.policy import DecoderConfig, Params
 from ogrpo.policy.pretrained import tensor_slots
+from tests.policy.tiny import make_config
 
 KINDS = {"LlamaForCausalLM": "llama", "Qwen2ForCausalLM": "qwen2", "Qwen3ForCausalLM": "qwen3"}
 NAMES = {
@@ -41,20 +42,14 @@ VOCAB = 288
 
 def small_config(family: str, **changes) -> DecoderConfig:
     fields = {
-        "architecture": f"{family}ForCausalLM",
         "vocab_size": VOCAB,
         "hidden_size": 32,
         "intermediate_size": 64,
-        "num_layers": 2,
-        "num_heads": 4,
-        "num_kv_heads": 2,
         "head_dim": 16 if family == "Qwen3" else 8,
-        "rope_theta": 10000.0,
-        "rms_norm_eps": 1e-6,
+        "rope_scaling": None,
         "tie_embeddings": family != "Qwen2",
-        "max_positions": 64,
     }
-    return DecoderConfig(**{**fields, **changes})
+    return make_config(family, **{**fields, **changes})
 
 
 def leaves(config: DecoderConfig, params: Params) -> dict[str, np.ndarray]:

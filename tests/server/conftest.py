@@ -109,13 +109,7 @@ class RealServer:
 
 @pytest.fixture(scope="session")
 def policies(tmp_path_factory):
-    """Folders of first weights, tied and untied."""
-    made = {}
-    for tied in (True, False):
-        config = world.decoder(tied=tied)
-        params = world.make_params(config, 100)
-        made[tied] = world.save(tmp_path_factory.mktemp("policy"), config, params)
-    return made
+    return world.save_both(tmp_path_factory.mktemp)
 
 
 @pytest.fixture(scope="session")

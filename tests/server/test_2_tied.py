@@ -52,17 +52,9 @@ def test_a_second_update_in_the_middle_of_ours_changes_nothing(native, tmp_path,
 
 
 def test_a_push_leaves_no_prefix_of_older_weights_in_the_cache(portable):
-    """Long shared prompts fill the prefix cache, and the same prompts are asked of new weights."""
-    prompts = [np.tile(np.arange(10, dtype=np.int32), 4)] * 4
-    sampling = Sampling(1.0, 8, 4)
+    policies = [world.make_params(CONFIG, seed) for seed in (0, 1)]
     with contract.connect([portable.url], CONFIG) as engine:
-        for version, seed in enumerate((0, 1), start=1):
-            params = world.make_params(CONFIG, seed)
-            engine.publish(params, version)
-            for _ in range(2):
-                groups = engine.generate(prompts, sampling, 1)
-                assert world.worst_gap(CONFIG, params, groups) < contract.EXACT
-        assert engine.metrics()["server/prefix_cache_hits"] > 0
+        contract.check_prefix_cache(engine, CONFIG, policies)
 
 
 def leak(server, params, *, salted, release):

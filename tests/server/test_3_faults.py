@@ -38,6 +38,15 @@ def generate_while(engine, act, *, requests=12, params=PARAMS):
     assert world.worst_gap(CONFIG, params, groups) < contract.EXACT
 
 
+def draw_from_all(engine):
+    """A batch, once every server is used again."""
+    deadline = time.monotonic() + 60
+    while not all(state.observed.ready for state in engine._fleet.servers):
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
+    generate_while(engine, lambda: None)
+
+
 def ask(server, method, path, body=None):
     reply = httpx.request(method, f"{server.url}{path}", json=body, timeout=60, trust_env=False)
     assert reply.status_code == 200, reply.text
@@ -96,11 +105,7 @@ def test_one_of_two_servers_dies_in_the_middle_of_a_batch(fleet, what):
         generate_while(engine, lambda: None)
         victim.launch().wait()
         # It is back with its first weights, and is used again only with the pushed ones.
-        deadline = time.monotonic() + 60
-        while not all(state.observed.ready for state in engine._fleet.servers):
-            assert time.monotonic() < deadline
-            time.sleep(0.2)
-        generate_while(engine, lambda: None)
+        draw_from_all(engine)
 
 
 def test_a_hung_server_is_given_up_and_comes_back(fleet):
@@ -114,11 +119,7 @@ def test_a_hung_server_is_given_up_and_comes_back(fleet):
         finally:
             for pid in stopped:
                 os.kill(pid, signal.SIGCONT)
-        deadline = time.monotonic() + 60
-        while not all(state.observed.ready for state in engine._fleet.servers):
-            assert time.monotonic() < deadline
-            time.sleep(0.2)
-        generate_while(engine, lambda: None)
+        draw_from_all(engine)
 
 
 def test_the_only_server_restarts_and_the_batch_is_finished_with_the_pushed_adapters(native):

@@ -4,7 +4,6 @@ import threading
 
 import pytest
 
-from ogrpo.protocol import Sampling
 from ogrpo.rollout.vllm import Refused
 from tests.rollout.vllm import contract, world
 from tests.server.test_2_tied import CONFIG, LONG, MANY, by_version
@@ -58,12 +57,5 @@ def test_pushes_while_requests_are_under_way_leave_every_log_prob_exact(native):
 
 
 def test_a_prefix_of_older_adapters_is_not_used(native):
-    prompts, sampling = [world.PROMPTS[3].repeat(10)] * 4, Sampling(1.0, 8, 4)
     with connected(native) as engine:
-        for version in (1, 2):
-            params = world.adapted(CONFIG, version)
-            engine.publish(params, version)
-            for _ in range(2):
-                groups = engine.generate(prompts, sampling, 1)
-                assert world.worst_gap(CONFIG, params, groups) < contract.EXACT
-        assert engine.metrics()["server/prefix_cache_hits"] > 0
+        contract.check_prefix_cache(engine, CONFIG, [world.adapted(CONFIG, n) for n in (1, 2)])

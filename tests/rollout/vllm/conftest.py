@@ -70,12 +70,7 @@ class Farm:
 
 @pytest.fixture(scope="session")
 def folders(tmp_path_factory):
-    made = {}
-    for tied in (True, False):
-        config = world.decoder(tied=tied)
-        params = world.make_params(config, 100)
-        made[tied] = world.save(tmp_path_factory.mktemp("policy"), config, params)
-    return made
+    return world.save_both(tmp_path_factory.mktemp)
 
 
 @pytest.fixture

@@ -197,6 +197,17 @@ def check_trainer_refuses_nan(engine, config):
     assert world.worst_gap(config, params, engine.generate(world.PROMPTS, SAMPLING, 5)) < EXACT
 
 
+def check_prefix_cache(engine, config, policies):
+    """Long shared prompts fill the prefix cache, and the same prompts are asked of new weights."""
+    prompts = [np.tile(np.arange(10, dtype=np.int32), 4)] * 4
+    for version, params in enumerate(policies, start=1):
+        engine.publish(params, version)
+        for _ in range(2):
+            groups = engine.generate(prompts, Sampling(1.0, 8, 4), 1)
+            assert world.worst_gap(config, params, groups) < EXACT
+    assert engine.metrics()["server/prefix_cache_hits"] > 0
+
+
 def check_adapter_pushes(engine, config, *, pulled):
     """Each version exact and proven; after the first push, adapters alone move."""
     policies = {n: world.adapted(config, n) for n in range(3)}

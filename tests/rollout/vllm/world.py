@@ -1,6 +1,6 @@
 """A tiny policy that any server can serve, and what the trainer itself thinks of samples of it."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache, partial
 from pathlib import Path
 
@@ -85,6 +85,15 @@ def save(folder: Path, config: DecoderConfig, params: Params) -> Path:
     save_pretrained(folder, config, params, extra_fields={"eos_token_id": EOS})
     TOKENIZER.save(folder)
     return folder
+
+
+def save_both(make_folder: Callable[[str], Path]) -> dict[bool, Path]:
+    """Folders of first weights, tied and untied."""
+    configs = {tied: decoder(tied=tied) for tied in (True, False)}
+    return {
+        tied: save(make_folder("policy"), config, make_params(config, 100))
+        for tied, config in configs.items()
+    }
 
 
 @cache
