@@ -81,20 +81,3 @@ def test_the_citation_is_of_this_version():
     assert {"cff-version", "message", "title", "authors"} <= citation.keys()
     changes = (ROOT / "CHANGELOG.md").read_text()
     assert f"## {citation['version']} - {citation['date-released']}\n" in changes
-
-
-PAGES = [
-    ROOT / "README.md",
-    ROOT / "CONTRIBUTING.md",
-    ROOT / "SECURITY.md",
-    *ROOT.glob("docs/*.md"),
-]
-
-
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_files_that_a_page_names_are_there(page):
-    named = re.findall(
-        r"`((?:src|tests|docs|experiments|benchmarks|kernels|proofs|\.ci)/[\w./-]+)`",
-        page.read_text(),
-    )
-    assert [file for file in named if not (ROOT / file).exists() and "NAME" not in file] == []

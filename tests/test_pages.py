@@ -275,7 +275,17 @@ def anchors(page):
     return {re.sub(r"[^\w -]", "", head.lower()).replace(" ", "-") for head in heads}
 
 
-@pytest.mark.parametrize("page", [*PAGES, ROOT / "llms.txt"], ids=lambda page: page.name)
+OTHERS = [ROOT / "SECURITY.md", ROOT / "llms.txt"]
+FILE = re.compile(r"`((?:src|tests|docs|experiments|benchmarks|kernels|proofs|\.ci)/[\w./-]+)`")
+
+
+@pytest.mark.parametrize("page", [*PAGES, *OTHERS], ids=lambda page: page.name)
+def test_files_that_a_page_names_are_there(page):
+    named = FILE.findall(page.read_text())
+    assert [file for file in named if not (ROOT / file).exists() and "NAME" not in file] == []
+
+
+@pytest.mark.parametrize("page", [*PAGES, *OTHERS], ids=lambda page: page.name)
 def test_links_are_well_formed_and_those_of_the_project_lead_somewhere(page):
     """Others are asked for by `python -m sphinx -b linkcheck docs build/links`, which needs a network."""
     for text, link in re.findall(r"(?<!`)\[([^\]]*)\]\(([^)\s]+)\)", page.read_text()):
