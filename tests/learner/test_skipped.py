@@ -78,19 +78,24 @@ def test_a_completion_that_was_not_judged_leaves_no_trace_in_the_update():
     assert all(np.isfinite(value) for value in metrics.values())
 
 
+def refused(optimizer, rate, **changes):
+    """The metrics of an update of a finite loss that is not taken."""
+    state = begun(optimizer)
+    before = on_host(state)
+    update = make_update(optimizer, make_recipe(**changes))
+    state, metrics = update(state, make_batch(), hypers(rate, 1.0, KNOBS))
+    assert metrics["skipped"] == 1
+    assert np.isfinite(metrics["loss"])
+    assert_same_bits(state, before)
+    return metrics
+
+
 def test_a_gradient_that_is_not_finite_is_refused_though_the_loss_is():
     def policy_fn(params, batch, temperature):
         shift = jnp.sqrt(params["table"][0, 0] * 0)  # 0, with the slope infinity * 0
         return toy.policy_fn({"table": params["table"] + shift}, batch, temperature)
 
-    update = make_update(ADAM, make_recipe(policy_fn=policy_fn))
-    state = begun(ADAM)
-    before = on_host(state)
-    state, metrics = update(state, make_batch(), hypers(0.1, 1.0, KNOBS))
-    assert np.isfinite(metrics["loss"])
-    assert not np.isfinite(metrics["grad_norm"])
-    assert metrics["skipped"] == 1
-    assert_same_bits(state, before)
+    assert not np.isfinite(refused(ADAM, 0.1, policy_fn=policy_fn)["grad_norm"])
 
 
 @pytest.mark.parametrize("large", [0, learner_state.LARGE])
@@ -98,14 +103,7 @@ def test_a_gradient_that_is_not_finite_is_refused_though_the_loss_is():
 def test_weights_that_overflow_in_the_step_itself_are_refused(factor, large, monkeypatch):
     monkeypatch.setattr(learner_state, "LARGE", large)
     steep = optax.chain(optax.trace(0.9), optax.scale(factor))
-    update = make_update(steep, make_recipe())
-    state = begun(steep)
-    before = on_host(state)
-    state, metrics = update(state, make_batch(), hypers(3e38, 1.0, KNOBS))
-    assert np.isfinite(metrics["loss"])
-    assert np.isfinite(metrics["grad_norm"])
-    assert metrics["skipped"] == 1
-    assert_same_bits(state, before)
+    assert np.isfinite(refused(steep, 3e38)["grad_norm"])
 
 
 def test_frozen_weights_are_shared_by_a_skipped_update_too():
