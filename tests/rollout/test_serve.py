@@ -2,16 +2,16 @@
 
 import os
 import signal
-import socket
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import httpx
 import pytest
 
+from benchmarks.chaos.processes import free_port
 from ogrpo.rollout.extension import ogrpo_serve
+from tests.processes import alive, gone
 from tests.rollout.vllm import world
 
 
@@ -80,20 +80,6 @@ raise SystemExit(ogrpo_serve.supervise(command, int(sys.argv[2])))
 """
 
 
-def alive(pid):
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().split()[2] != "Z"
-    except FileNotFoundError:
-        return False
-
-
-def gone(pid):
-    deadline = time.monotonic() + 30
-    while alive(pid) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    return not alive(pid)
-
-
 def test_a_signal_ends_the_server_with_all_its_processes():
     with subprocess.Popen(
         [sys.executable, "-c", RUN, CHILDREN, "0"], stdout=subprocess.PIPE, text=True
@@ -146,10 +132,14 @@ raise SystemExit(ogrpo_serve.supervise(command, 1))
 
 def test_a_server_that_has_closed_its_port_and_does_not_end_is_ended(tmp_path):
     """As vLLM 0.32 when its engine is killed in the middle of a weight update."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    words = [sys.executable, "-c", WATCH, CLOSES_AND_STAYS, str(port), str(tmp_path / "mark")]
+    words = [
+        sys.executable,
+        "-c",
+        WATCH,
+        CLOSES_AND_STAYS,
+        str(free_port()),
+        str(tmp_path / "mark"),
+    ]
     done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 3, done.stdout + done.stderr
     assert "has closed its port and does not end" in done.stdout

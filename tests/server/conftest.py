@@ -2,7 +2,6 @@
 
 import os
 import signal
-import socket
 import subprocess
 import time
 from contextlib import ExitStack, suppress
@@ -11,6 +10,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from benchmarks.chaos.processes import free_port
 from ogrpo.rollout.extension import ogrpo_serve
 from ogrpo.rollout.vllm.api import ask_health
 from tests.rollout.vllm import broadcast, world
@@ -33,9 +33,7 @@ class RealServer:
     def __init__(self, folder, log, *options, environment=None):
         self.folder, self.log, self.options = folder, log, options
         self.environment = environment or {}
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.port = free.getsockname()[1]
+        self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self.process = None
 

@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -17,6 +16,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
+from benchmarks.chaos.processes import free_port
 from ogrpo.learner import hosts
 from ogrpo.setup import processes
 from ogrpo.setup.prepare import prepare
@@ -89,12 +89,6 @@ def outputs(*processes: subprocess.Popen[str]) -> list[str]:
         for process in processes:
             process.kill()
             process.communicate()
-
-
-def free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return free.getsockname()[1]
 
 
 def codes(*processes: subprocess.Popen[str]) -> list[int | None]:

@@ -4,7 +4,6 @@ import dataclasses
 import json
 import re
 import shlex
-import socket
 import subprocess
 import sys
 import threading
@@ -17,6 +16,7 @@ import jax.numpy as jnp
 import pytest
 from rich.console import Console
 
+from benchmarks.chaos.processes import free_port
 from ogrpo.cli.main import main
 from ogrpo.loop import start, train
 from ogrpo.rollout.endpoint import Endpoint, Service
@@ -44,9 +44,7 @@ def command(*options: str) -> list[str]:
 
 @pytest.fixture
 def free_url():
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return f"http://127.0.0.1:{free.getsockname()[1]}"
+    return f"http://127.0.0.1:{free_port()}"
 
 
 @contextmanager

@@ -13,6 +13,7 @@ import cloudpickle
 import pytest
 
 from ogrpo.system.worker import WorkerProcess
+from tests.processes import alive, eventually, gone
 from tests.rewards import functions
 from tests.rewards.pools import pool, request
 
@@ -31,27 +32,6 @@ def start():
     yield start
     for worker in workers:
         worker.kill()
-
-
-def gone(pid, seconds=20.0):
-    """Tell whether a process ends: that it is left to be collected is its parent's affair."""
-    for _ in range(int(seconds / 0.02)):
-        try:
-            with open(f"/proc/{pid}/stat") as file:
-                if file.read().rpartition(")")[2].split()[0] == "Z":
-                    return True
-        except (FileNotFoundError, ProcessLookupError):
-            return True
-        time.sleep(0.02)
-    return False
-
-
-def eventually(condition, seconds=20.0):
-    for _ in range(int(seconds / 0.02)):
-        if condition():
-            return True
-        time.sleep(0.02)
-    return False
 
 
 def test_the_process_is_no_fork_and_imports_neither_ours_nor_the_callers_main(start):
@@ -143,7 +123,7 @@ def test_processes_end_when_the_caller_is_killed(tmp_path):
         pids = tmp_path / "pids"
         assert eventually(lambda: pids.exists() and len(pids.read_text().split()) == 2, 60.0)
         found = [int(pid) for pid in pids.read_text().split()]
-        assert not gone(found[0], 0.1)
+        assert alive(found[0])
     finally:
         caller.kill()
         caller.wait()

@@ -4,7 +4,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 from io import StringIO
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from experiments.grid.main import main
 from experiments.grid.pool import CannotStart, connect
 from experiments.grid.rows import ROWS, read_rows
 from tests.experiments.grid.small import SquareStudy
+from tests.processes import alive, eventually
 
 pytestmark = pytest.mark.slow
 
@@ -68,18 +68,7 @@ def failed(folder: Path) -> list[dict]:
 
 
 def until(condition, what: str) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while not condition():
-        assert time.monotonic() < deadline, f"waited in vain until {what}"
-        time.sleep(0.02)
-
-
-def alive(process: int) -> bool:
-    try:
-        state = Path(f"/proc/{process}/stat").read_text().rsplit(")", 1)[1].split()[0]
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-    return state != "Z"
+    assert eventually(condition, PATIENCE), f"waited in vain until {what}"
 
 
 def test_a_killed_grid_takes_its_workers_along_and_what_raises_or_dies_later_fails_alone(tmp_path):
