@@ -6,11 +6,9 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import closing, contextmanager, nullcontext
+from contextlib import closing, nullcontext
 from dataclasses import replace
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import numpy as np
 import pytest
@@ -23,6 +21,7 @@ from ogrpo.setup.prepare import prepare
 from ogrpo.setup.presets import main_study
 from ogrpo.setup.processes import check_alike, check_processes
 from tests.loop.walk import with_options
+from tests.processes import serving
 
 ROOT = Path(__file__).parents[2]
 MESH = "--mesh.data=2 --mesh.fsdp=2 --mesh.tensor=2".split()
@@ -162,29 +161,20 @@ def await_step(run: Path, step: int, processes: list[subprocess.Popen[str]]) -> 
         time.sleep(0.05)
 
 
-@contextmanager
-def serving(folder: Path, url: str) -> Iterator[None]:
-    words = [sys.executable, "-m", "ogrpo.serving.serve", str(folder), "--engine", "embedded"]
-    place = ["--device", "cpu", "--port", str(urlsplit(url).port), "--max-model-len", "64"]
-    with subprocess.Popen([*words, *place], stdout=subprocess.DEVNULL) as process:
-        try:
-            yield
-        finally:
-            process.terminate()
-
-
 @pytest.mark.slow
 def test_the_first_of_two_processes_talks_to_the_servers(task, tmp_path):
     ahead = ["--schedule.sync-offset=1", "--schedule.replay=2", "--replay.groups=16"]
     for name, devices, mesh in (("one", 1, []), ("two", 4, MESH)):
         run = tmp_path / name
-        url = f"http://127.0.0.1:{free_port()}"
+        port = str(free_port())
+        url = f"http://127.0.0.1:{port}"
+        place = ["--device", "cpu", "--port", port, "--max-model-len", "64"]
         options = [*task, *ahead, *mesh, f"--run-dir={run}", f"--rollout.url={url}"]
         processes = [started(devices, *options)] if name == "one" else pair(*options)
         while not (run / "initial" / "tokenizer.json").exists():
             assert not any(p.poll() is not None for p in processes), outputs(*processes)
             time.sleep(0.05)
-        with serving(run / "initial", url):
+        with serving(str(run / "initial"), *place):
             told = outputs(*processes)
         assert not any(codes(*processes)), told
         learned(run)

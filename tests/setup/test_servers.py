@@ -26,6 +26,7 @@ from ogrpo.setup.model import make_model, save_model
 from ogrpo.setup.prepare import prepare
 from ogrpo.setup.servers import make_server_engine, serve_command
 from tests.loop.walk import base_of, counts
+from tests.processes import serving
 
 pytestmark = pytest.mark.slow
 
@@ -47,24 +48,6 @@ def free_url():
     return f"http://127.0.0.1:{free_port()}"
 
 
-@contextmanager
-def serving(options: str):
-    """The server that a run asks for, with the embedded sampler in vLLM's place."""
-    words = [
-        sys.executable,
-        "-m",
-        "ogrpo.serving.serve",
-        *shlex.split(options),
-        "--engine",
-        "embedded",
-    ]
-    with subprocess.Popen(words, stdout=subprocess.DEVNULL) as server:
-        try:
-            yield
-        finally:
-            server.terminate()
-
-
 def test_a_run_says_how_to_start_its_server_waits_for_it_and_trains(free_url, tmp_path):
     folder = tmp_path / "served"
     words = command(f"--rollout.url={free_url}", f"--run-dir={folder}")
@@ -78,7 +61,7 @@ def test_a_run_says_how_to_start_its_server_waits_for_it_and_trains(free_url, tm
         assert re.match(rf"waiting for {free_url} \(.*refused\); start it elsewhere", lines[-1])
         options = SERVE.match(line)[1]
         assert options.startswith(f"{folder / 'initial'} --device cpu")
-        with serving(options):
+        with serving(*shlex.split(options)):
             stdout, stderr = process.communicate(timeout=300)
     assert process.returncode == 0, stderr
     stdout = "".join(lines) + stdout
