@@ -96,7 +96,7 @@ GRIDS = {
     "presets": "what each preset of the default task reaches",
     "bounds": "the proved inequalities along a training run, enumerated and sampled",
     "reuse": "how many completions reuse saves, methods compared at equal budgets",
-    "chains": "what objective, prompt mix and reuse save where sharpening does not pay",
+    "ladder": "how few completions do, with reuse and without, on the default task and on chains",
     "rec": "off-policy REINFORCE, GRPO and their kin on fresh, stale and fixed samples",
     "ablation": "the dials of off-policy GRPO one at a time, as arXiv:2505.22257 has them",
     "clip-vs-is": "clips and importance weights, alone, together, and weights in trust regions",

@@ -1,1 +1,0 @@
-"""`chains`: objective, prompt mix and reuse on a task that sharpening does not win."""

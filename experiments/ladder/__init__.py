@@ -1,0 +1,1 @@
+"""`ladder`: how few completions do, with reuse and without, on both tasks."""

@@ -1,0 +1,369 @@
+"""`ladder`: how few completions reach what tuned training reaches, and how much of that is reuse?
+
+Command: python -m experiments.run ladder
+Hardware and time: two CPU cores, 784 cells of 10 to 30 seconds.
+
+Two tasks: chains of steps, whose most likely answers are mostly wrong at the start, and the default
+task, on which sharpening gains much. Methods, budgets, measures and what decides are laid down in
+protocol.md before the confirmation runs: greedy Pass@1 first, Pass@8 second, sampled Pass@1 third.
+Differences are seed by seed.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, is_dataclass, replace
+from functools import partial
+from typing import Any, ClassVar
+
+import numpy as np
+
+from experiments.grid.cell import Cell, Role
+from experiments.grid.figures import Picture, all_axes
+from experiments.grid.rows import SCORE, Row, Rows, final, groups, reported, where
+from experiments.grid.study import INTERVALS, Stage, TunedStudy
+from experiments.grid.tables import (
+    ENTROPY,
+    GREEDY,
+    KL,
+    SAMPLED,
+    UPDATES,
+    Column,
+    Section,
+    Table,
+    Value,
+    average,
+    claims_table,
+    score,
+    summary,
+)
+from experiments.grid.variants import Changes, Variant, accepted, best_variants, cells_of, joined
+from experiments.grid.verdicts import claim, difference, mean_and_interval, of_claim
+from experiments.real.study import PRIMARY
+from ogrpo.config.train import Evaluation, TrainConfig
+from ogrpo.setup.presets import chains
+
+WHOLE = 15360
+LADDER: Mapping[str, tuple[int, ...]] = {
+    "GRPO": (WHOLE, 7680, 3840),
+    "RLOO": (WHOLE,),
+    "REC-OneSide": (WHOLE,),
+    "TOPR": (WHOLE,),
+    "successes": (WHOLE, 7680, 3840, 1920, 960),
+    "GRPO, 8 draws": (3840, 1920),
+    "successes, 4 draws": (1920,),
+    "successes, 8 draws": (3840, 1920, 960),
+    "successes, 16 draws": (1920, 960),
+}
+"""Method -> the completions that it may collect; the draws of a step, one where none are named."""
+ALGORITHMS = {
+    "GRPO": "off_policy_grpo",
+    "RLOO": "rloo",
+    "REC-OneSide": "rec_one_side",
+    "TOPR": "topr",
+    "REINFORCE": "reinforce",
+    "successes": "positives",
+}
+STALE = ("REINFORCE, interval 20", "GRPO, interval 20")
+"""On samples up to 20 steps old, at the learning rate of GRPO, which nothing tuned."""
+STALE_BUDGET = 3840
+WARM_STARTS = 2
+"""Warm starts of chains that the package comes with, by their seeds."""
+MARGIN = 0.02
+"""Pass@1 that a method may lose and still count as good as its reference."""
+SCORES = {"greedy": PRIMARY, "Pass@8": "pass@8/sampled", "sampled": SCORE}
+
+
+def differing(config: Any, other: Any) -> dict[str, Any]:
+    """Returns the options in which a config differs from another of its type, as changes."""
+    found = {f.name: (getattr(config, f.name), getattr(other, f.name)) for f in fields(config)}
+    return {
+        name: differing(mine, theirs) if is_dataclass(mine) else mine
+        for name, (mine, theirs) in found.items()
+        if mine != theirs
+    }
+
+
+TASKS: Mapping[str, Changes] = {
+    "chains": {**differing(chains(), TrainConfig()), "preset": "chains"},
+    "default": {"optimizer": {"learning_rate": 1e-3, "warmup": 3}},
+}
+"""Task -> the options that make it, with the learning rate that those tried are multiples of."""
+
+
+def changes_of(method: str, base: TrainConfig) -> Changes:
+    """Returns the options that make a method, at the completions that a step of the base has.
+
+    Successes are imitated, one completion a prompt. Where a batch is drawn more than once, a draw
+    is half a step's completions, of eight steps' that are no groups without a difference (for
+    successes no failures), at a constant rate.
+    """
+    name, _, rest = method.partition(", ")
+    prompts, size = base.schedule.prompts, base.rollout.group_size
+    alone = name == "successes"
+    if alone:
+        prompts, size = prompts * size, 1
+    made: Changes = {"schedule": {"prompts": prompts}, "rollout": {"group_size": size}}
+    if ALGORITHMS[name] != base.algorithm:
+        made = joined(made, {"algorithm": ALGORITHMS[name]})
+    if alone:
+        made = joined(made, {"override": {"advantage": "successes"}})
+    if rest.startswith("interval "):
+        made = joined(made, {"schedule": {"sync_interval": int(rest.removeprefix("interval "))}})
+    elif rest:
+        refused = "refuse_failures" if alone else "refuse_zero_variance"
+        made = joined(
+            made,
+            {
+                "schedule": {"replay": int(rest.removesuffix(" draws")), "draw": prompts // 2},
+                "replay": {"groups": 8 * prompts, "sampler": "uniform", refused: True},
+                "optimizer": {"decay": 0.0},
+            },
+        )
+    return made
+
+
+def claims_of(task: str) -> tuple[Any, ...]:
+    """Returns what is claimed of one task, decided on greedy Pass@1, seed by seed."""
+
+    def at(completions: int) -> dict[str, Any]:
+        return {"task": task, "completions": completions}
+
+    drawn, whole = "successes, 8 draws", at(WHOLE)
+    return (
+        claim(f"{task}: objective and prompt mix gain", "successes", "above", "GRPO", whole),
+        *(
+            claim(f"{task}, {n}: reuse gains", drawn, "above", "successes", at(n))
+            for n in (3840, 1920, 960)
+        ),
+        claim(f"{task}, 3840: GRPO gains by reuse", "GRPO, 8 draws", "above", "GRPO", at(3840)),
+        *(
+            claim(
+                f"{task}: {drawn}, {n} do as well as {other}, {WHOLE}",
+                *(drawn, "not below", other, at(n), whole),
+            )
+            for n in (1920, 960)
+            for other in ("successes", "GRPO")
+        ),
+    )
+
+
+CLAIMS = (
+    *(one for task in TASKS for one in claims_of(task)),
+    *(
+        claim(
+            f"chains: {name} costs",
+            *(name, "below", "GRPO", {"task": "chains", "completions": STALE_BUDGET}),
+        )
+        for name in STALE
+    ),
+)
+
+
+def base() -> TrainConfig:
+    """Returns evaluations of 256 problems with eight answers to each."""
+    evaluation = Evaluation(prompts=256, samples=8, token_samples=0, gradient_variance=False)
+    return TrainConfig(evaluation=evaluation)
+
+
+class FromStart(Variant):
+    """A variant on chains, whose cells begin with the warm start of their seed."""
+
+    def cell(self, role: Role, seed: int) -> Cell:
+        """Returns the cell of this seed."""
+        made = super().cell(role, seed)
+        warm = replace(made.config.warm_start, seed=seed % WARM_STARTS)
+        return replace(made, config=replace(made.config, warm_start=warm))
+
+
+@dataclass(frozen=True)
+class LadderStudy(TunedStudy):
+    """Methods with and without reuse, at budgets of completions, on two tasks."""
+
+    name = "ladder"
+    question = "How few completions do, and how much of that is reuse?"
+    pages = ("reuse.md",)
+    evaluations = 1
+    measure = PRIMARY
+    known: ClassVar = {"tasks": TASKS, "methods": LADDER}
+    few: ClassVar = {
+        "tasks": ("chains",),
+        "methods": ("RLOO", "successes, 4 draws"),
+        "rates": (1.0,),
+        "stale": False,
+    }
+
+    seeds: tuple[int, ...] = tuple(range(50, 62))
+    """Seeds that figures are of; nothing is chosen on them."""
+    tasks: tuple[str, ...] = tuple(TASKS)
+    """Which to train on, by name."""
+    methods: tuple[str, ...] = tuple(LADDER)
+    """Which to run, by name."""
+    rates: tuple[float, ...] = (0.1, 0.3, 1.0, 3.0)
+    """Learning rates that are tried, for every method alike, as multiples of the task's own."""
+    stale: bool = True
+    """Whether stale samples are compared on chains, too."""
+    base: TrainConfig = field(default_factory=base)
+    """Options of the trainer that hold for all cells."""
+
+    def places(self) -> Sequence[Variant]:
+        """Returns what is tuned."""
+        return [place for task in self.tasks for place in self.places_of(task)]
+
+    def places_of(self, task: str) -> list[Variant]:
+        """Returns what is tuned on a task."""
+        return [self.collecting(name, task, n) for name in self.methods for n in LADDER[name]]
+
+    def collecting(self, name: str, task: str, completions: int) -> Variant:
+        """Returns a method that may collect so many completions; with --quick a few steps'."""
+        known = accepted(self.base, TASKS[task])
+        per_step = known.schedule.prompts * known.rollout.group_size
+        steps = self.steps if self.quick else completions // per_step
+        plain = {"schedule": {"steps": steps, "evaluate_every": steps}}
+        config = accepted(known, plain, changes_of(name, known))
+        kind = FromStart if task == "chains" else Variant
+        where_ = {"task": task, "completions": completions}
+        return kind(name, config, where_, watch=self.watch)
+
+    def variants(self) -> list[Variant]:
+        """Returns every method at every place and rate."""
+        return [
+            place.with_rate(float(f"{rate * (place.config.optimizer.learning_rate or 0.0):.3g}"))
+            for place in self.places()
+            for rate in self.rates
+        ]
+
+    def stages(self) -> Sequence[Stage]:
+        """Learning rates are chosen, then methods compared; one task after the other."""
+        return tuple(
+            stage
+            for task in self.tasks
+            for one in [replace(self, tasks=(task,))]
+            for stage in (one.tuning, one.comparing, one.staling)
+        )
+
+    def tuning(self, _: Rows, /) -> Sequence[Cell]:
+        """Returns the cells that learning rates are chosen on."""
+        return by_start(super().tuning(_))
+
+    def comparing(self, rows: Rows) -> Sequence[Cell]:
+        """Returns the cells that figures are of."""
+        return by_start(cells_of(self.best(rows), "report", self.seeds))
+
+    def best(self, rows: Rows) -> list[Variant]:
+        """Returns the methods at their best rates."""
+        return best_variants(rows, self.variants(), self.tuning_seeds, self.measure)
+
+    def staling(self, rows: Rows) -> Sequence[Cell]:
+        """Returns the cells of stale samples."""
+        if not self.stale or self.tasks != ("chains",):
+            return []
+        here = {"task": "chains", "completions": STALE_BUDGET}
+        rates = [
+            float(v.setting["rate"])
+            for v in self.best(rows)
+            if v.label == "GRPO" and v.coordinates == here
+        ]
+        variants = [
+            self.collecting(name, "chains", STALE_BUDGET).with_rate(rate)
+            for rate in rates
+            for name in STALE
+        ]
+        return by_start(cells_of(variants, "report", self.seeds))
+
+    def report(self, rows: Rows) -> Sequence[Section]:
+        """Returns what is saved, the differences seed by seed, the scores, and curves."""
+        scored = {head: [on_score(row, score) for row in rows] for head, score in SCORES.items()}
+        lines: list[list[Value]] = [
+            [one.text, *(of_claim(one, those) for those in scored.values())]
+            for one in CLAIMS
+            if of_claim(one, rows).values
+        ]
+        known = [task for task in self.tasks if reported(where(rows, task=task))]
+        return [
+            Section(
+                "What is saved",
+                "Claims are decided on greedy Pass@1, the first measure of protocol.md.",
+                [
+                    *(saved(where(rows, task=task), task) for task in known),
+                    claims_table(CLAIMS, scored["greedy"]),
+                    Table("differences", ("one less the other", *SCORES), lines),
+                ],
+            ),
+            Section(
+                "Scores",
+                INTERVALS,
+                [
+                    summary(where(rows, task=task), COLUMNS, name=f"{task}-scores", order=ordered)
+                    for task in known
+                ],
+            ),
+            Section(
+                "Curves",
+                pictures=[
+                    Picture(f"{task}-curves", partial(all_axes, reported(where(rows, task=task))))
+                    for task in known
+                ],
+            ),
+        ]
+
+
+def by_start(cells: Sequence[Cell]) -> list[Cell]:
+    """Returns cells of one warm start after those of another, which is then made ready once."""
+    return sorted(cells, key=lambda cell: cell.config.warm_start.seed or 0)
+
+
+def on_score(row: Row, score: str) -> Row:
+    """Returns the row with this score where the rule of verdicts looks for one."""
+    return {**row, "final": {**row["final"], SCORE: row["final"].get(score)}}
+
+
+def ordered(trials: Rows) -> tuple[float, float]:
+    """Returns a key that orders the largest budgets first, then the highest greedy Pass@1."""
+    budget = trials[0]["coordinates"]["completions"]
+    return -budget, -mean_and_interval([final(row, PRIMARY) for row in trials])[0]
+
+
+def reference(rows: Rows) -> list[Row]:
+    """Returns the runs of the method without reuse that tuned best at all completions."""
+    here = where(rows, completions=WHOLE)
+    tuned: dict[str, dict[float, list[float]]] = {}
+    for row in here:
+        if row["role"] == "tuning":
+            scores = tuned.setdefault(row["label"], {}).setdefault(row["setting"]["rate"], [])
+            scores.append(final(row, PRIMARY))
+    best = {label: max(map(np.mean, rates.values())) for label, rates in tuned.items()}
+    return where(reported(here), label=max(best, key=lambda label: best[label])) if best else []
+
+
+def saved(rows: Rows, task: str) -> Table:
+    """Returns the fewest completions with which each method is as good as the reference."""
+    other, lines = reference(rows), []
+    table = groups(reported(rows))
+    for label in [label for label in LADDER if where(rows, label=label)]:
+        line = [label]
+        for name in SCORES.values():
+            enough = [
+                trials[0]["coordinates"]["completions"]
+                for (one, _), trials in table.items()
+                if one == label
+                and (trials is other or difference(trials, other, name).interval[1] > -MARGIN)
+            ]
+            line.append(f"{min(enough):,}" if enough else "none tried")
+        lines.append(line)
+    named = other[0]["label"] if other else "–"
+    caption = (
+        f"Fewest completions at which the lower end of the 95 % interval of the difference to"
+        f" {named}, {WHOLE:,} completions, is above -{MARGIN:g}."
+    )
+    return Table(f"{task}-saved", ("method", *SCORES), lines, caption)
+
+
+def flops(rows: Rows) -> str:
+    """Returns the FLOPs of rollouts and updates together, mean over seeds."""
+    sums = [final(row, "flops/rollout") + final(row, "flops/update") for row in rows]
+    return f"{np.mean(sums):.2g}"
+
+
+COLUMNS = (
+    *(UPDATES, Column("tokens", average("tokens")), Column("FLOPs", flops)),
+    *(GREEDY, Column("Pass@8", score(SCORES["Pass@8"])), SAMPLED, KL, ENTROPY),
+)
