@@ -1,7 +1,7 @@
 """`ladder`: how few completions reach what tuned training reaches, and how much of that is reuse?
 
 Command: python -m experiments.run ladder
-Hardware and time: two CPU cores, 784 cells of 10 to 30 seconds.
+Hardware and time: two CPU cores, 784 cells of 3 to 30 seconds and 36 for the preset, 90 minutes.
 
 Two tasks: chains of steps, whose most likely answers are mostly wrong at the start, and the default
 task, on which sharpening gains much. Methods, budgets, measures and what decides are laid down in
@@ -38,6 +38,7 @@ from experiments.grid.tables import (
 from experiments.grid.variants import Changes, Variant, accepted, best_variants, cells_of, joined
 from experiments.grid.verdicts import claim, difference, mean_and_interval, of_claim
 from experiments.real.study import PRIMARY
+from ogrpo.cli.options import make_preset
 from ogrpo.config.train import Evaluation, TrainConfig
 from ogrpo.setup.presets import chains
 
@@ -67,6 +68,9 @@ STALE = ("REINFORCE, interval 20", "GRPO, interval 20")
 STALE_BUDGET = 3840
 WARM_STARTS = 2
 """Warm starts of chains that the package comes with, by their seeds."""
+AGAIN, PRESET = "default, again", "--preset reuse"
+"""Task and label of the preset's own runs, on other seeds."""
+OTHER_SEEDS = tuple(range(70, 82))
 MARGIN = 0.02
 """Pass@1 that a method may lose and still count as good as its reference."""
 SCORES = {"greedy": PRIMARY, "Pass@8": "pass@8/sampled", "sampled": SCORE}
@@ -150,6 +154,13 @@ CLAIMS = (
     *(one for task in TASKS for one in claims_of(task)),
     *(
         claim(
+            f"{AGAIN}: {PRESET} does as well as {other}, {WHOLE}",
+            *(PRESET, "not below", other, {"task": AGAIN}),
+        )
+        for other in ("successes", "GRPO")
+    ),
+    *(
+        claim(
             f"chains: {name} costs",
             *(name, "below", "GRPO", {"task": "chains", "completions": STALE_BUDGET}),
         )
@@ -189,6 +200,7 @@ class LadderStudy(TunedStudy):
         "methods": ("RLOO", "successes, 4 draws"),
         "rates": (1.0,),
         "stale": False,
+        "repeats": False,
     }
 
     seeds: tuple[int, ...] = tuple(range(50, 62))
@@ -201,6 +213,8 @@ class LadderStudy(TunedStudy):
     """Learning rates that are tried, for every method alike, as multiples of the task's own."""
     stale: bool = True
     """Whether stale samples are compared on chains, too."""
+    repeats: bool = True
+    """Whether `--preset reuse` is run on other seeds of the default task, too."""
     base: TrainConfig = field(default_factory=base)
     """Options of the trainer that hold for all cells."""
 
@@ -237,7 +251,7 @@ class LadderStudy(TunedStudy):
             stage
             for task in self.tasks
             for one in [replace(self, tasks=(task,))]
-            for stage in (one.tuning, one.comparing, one.staling)
+            for stage in (one.tuning, one.comparing, one.staling, one.repeating)
         )
 
     def tuning(self, _: Rows, /) -> Sequence[Cell]:
@@ -269,6 +283,25 @@ class LadderStudy(TunedStudy):
         ]
         return by_start(cells_of(variants, "report", self.seeds))
 
+    def repeating(self, rows: Rows) -> Sequence[Cell]:
+        """Returns the preset's cells beside those of two methods without reuse, on other seeds."""
+        if not self.repeats or self.tasks != ("default",):
+            return []
+        preset = replace(make_preset("reuse"), evaluation=self.base.evaluation)
+        steps = preset.schedule.steps
+        config = replace(preset, schedule=replace(preset.schedule, evaluate_every=steps))
+        rate = {"rate": preset.optimizer.learning_rate or 0.0}
+        collected = steps * preset.schedule.prompts * preset.rollout.group_size
+        variants = [
+            Variant(PRESET, config, {"task": AGAIN, "completions": collected}, rate),
+            *(
+                replace(v, coordinates={"task": AGAIN, "completions": WHOLE})
+                for v in self.best(rows)
+                if v.label in ("successes", "GRPO") and v.coordinates["completions"] == WHOLE
+            ),
+        ]
+        return cells_of(variants, "report", OTHER_SEEDS)
+
     def report(self, rows: Rows) -> Sequence[Section]:
         """Returns what is saved, the differences seed by seed, the scores, and curves."""
         scored = {head: [on_score(row, score) for row in rows] for head, score in SCORES.items()}
@@ -278,6 +311,7 @@ class LadderStudy(TunedStudy):
             if of_claim(one, rows).values
         ]
         known = [task for task in self.tasks if reported(where(rows, task=task))]
+        again = [AGAIN] if where(rows, task=AGAIN) else []
         return [
             Section(
                 "What is saved",
@@ -292,8 +326,8 @@ class LadderStudy(TunedStudy):
                 "Scores",
                 INTERVALS,
                 [
-                    summary(where(rows, task=task), COLUMNS, name=f"{task}-scores", order=ordered)
-                    for task in known
+                    summary(where(rows, task=task), COLUMNS, name=name_of(task), order=ordered)
+                    for task in (*known, *again)
                 ],
             ),
             Section(
@@ -304,6 +338,11 @@ class LadderStudy(TunedStudy):
                 ],
             ),
         ]
+
+
+def name_of(task: str) -> str:
+    """Returns the name of a task's table of scores."""
+    return f"{task.replace(', ', '-')}-scores"
 
 
 def by_start(cells: Sequence[Cell]) -> list[Cell]:
