@@ -78,11 +78,11 @@ SCORES = {"greedy": PRIMARY, "Pass@8": "pass@8/sampled", "sampled": SCORE}
 
 def differing(config: Any, other: Any) -> dict[str, Any]:
     """Returns the options in which a config differs from another of its type, as changes."""
-    found = {f.name: (getattr(config, f.name), getattr(other, f.name)) for f in fields(config)}
+    pairs = {f.name: (getattr(config, f.name), getattr(other, f.name)) for f in fields(config)}
     return {
-        name: differing(mine, theirs) if is_dataclass(mine) else mine
-        for name, (mine, theirs) in found.items()
-        if mine != theirs
+        name: differing(one, two) if is_dataclass(one) else one
+        for name, (one, two) in pairs.items()
+        if one != two
     }
 
 

@@ -40,6 +40,8 @@ from ogrpo_plan.schedule import PlannedSchedule, Times, recommend, times
 from ogrpo_plan.sweep import Point, point, sweep
 
 DOES_NOT_FIT = 1
+DRAWS = 8
+"""Of `--preset reuse`; what it saves in completions is in docs/reuse.md."""
 KLS = (1e-4, 1e-3, 1e-2)
 """Nats a token, from engines that differ to policies that do."""
 Lines = list[tuple[str, str]]
@@ -138,7 +140,7 @@ def carry_out_alone(plan: Plan, folder: RunDir, console: Console) -> int:
     console.print(two_columns("Memory, GiB", memory_lines(training)))
     console.print(preset_line(plan, training), markup=False, soft_wrap=True)
     seconds = {"draw a batch": spent.draw, "one update": spent.update}
-    seconds = {**seconds, "a step": sum(seconds.values())} if plan.measure else {}
+    seconds = {**seconds, **seconds_an_update(spent)} if plan.measure else {}
     if seconds:
         lines = [(name, f"{value:.3g}") for name, value in seconds.items()]
         console.print(two_columns("Seconds, measured here", lines))
@@ -199,7 +201,19 @@ def time_lines(plan: Plan, spent: Times, recommended: PlannedSchedule) -> Lines:
         ("push weights", f"{spent.push:.3g}"),
         ("push, a step", f"{spent.push / recommended.v:.3g}"),
         ("a step", f"{recommended.step_seconds:.3g}"),
+        *((name, f"{value:.3g}") for name, value in seconds_an_update(spent).items()),
     ]
+
+
+def seconds_an_update(spent: Times) -> dict[str, float]:
+    """Returns the seconds of drawing and training, in turn, for an update with and without reuse.
+
+    With reuse a batch is drawn for each `DRAWS` updates, each of which takes as many completions.
+    """
+    return {
+        "an update, each completion used once": spent.draw + spent.update,
+        f"an update, each drawn {DRAWS} times": spent.draw / DRAWS + spent.update,
+    }
 
 
 def schedule_lines(recommended: PlannedSchedule, tokens: int | None) -> Lines:
