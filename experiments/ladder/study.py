@@ -15,9 +15,10 @@ from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
+from matplotlib.figure import Figure
 
 from experiments.grid.cell import Cell, Role
-from experiments.grid.figures import Picture, all_axes
+from experiments.grid.figures import COLORS, Picture, all_axes
 from experiments.grid.rows import SCORE, Row, Rows, final, groups, reported, where
 from experiments.grid.study import INTERVALS, Stage, TunedStudy
 from experiments.grid.tables import (
@@ -321,6 +322,7 @@ class LadderStudy(TunedStudy):
                     claims_table(CLAIMS, scored["greedy"]),
                     Table("differences", ("one less the other", *SCORES), lines),
                 ],
+                [Picture("budgets", partial(budget_plot, reported(rows), known))] if known else [],
             ),
             Section(
                 "Scores",
@@ -394,6 +396,32 @@ def saved(rows: Rows, task: str) -> Table:
         f" {named}, {WHOLE:,} completions, is above -{MARGIN:g}."
     )
     return Table(f"{task}-saved", ("method", *SCORES), lines, caption)
+
+
+def budget_plot(rows: Rows, tasks: Sequence[str]) -> Figure:
+    """Draws greedy Pass@1 by completions collected, a panel a task, with 95 % intervals."""
+    figure = Figure(figsize=(4.6 * len(tasks), 4.0), layout="constrained")
+    panels = figure.subplots(1, len(tasks), squeeze=False)[0]
+    for axes, task in zip(panels, tasks, strict=True):
+        here = where(rows, task=task)
+        for n, label in enumerate(label for label in LADDER if where(here, label=label)):
+            budgets = sorted(LADDER[label])
+            trials = [where(here, label=label, completions=budget) for budget in budgets]
+            ends = [mean_and_interval([final(row, PRIMARY) for row in some]) for some in trials]
+            means, halves = zip(*ends, strict=True)
+            places = [budget * 1.03 ** (n - len(LADDER) / 2) for budget in budgets]
+            style = "o-" if "draws" in label else "s:"
+            color = COLORS[n % len(COLORS)]
+            axes.errorbar(places, means, halves, fmt=style, markersize=4, label=label, color=color)
+        axes.set_xscale("log", base=2)
+        budgets = sorted({n for some in LADDER.values() for n in some})
+        axes.set_xticks(budgets, [f"{n:,}" for n in budgets])
+        axes.set_xlabel("completions collected")
+        axes.set_title(task, loc="left", fontweight="bold")
+    panels[0].set_ylabel("greedy Pass@1")
+    lines, names = panels[0].get_legend_handles_labels()
+    figure.legend(lines, names, loc="outside lower center", ncols=5, fontsize=8)
+    return figure
 
 
 def flops(rows: Rows) -> str:
