@@ -41,6 +41,7 @@ ORDER = (
     "bounds",
     "diagnostics",
 )
+TESTS = ROOT / "tests"
 MATRIX = "tests/core/test_objectives.py"
 PER_OBJECTIVE = (
     "test_value_is_the_papers_formula",
@@ -172,10 +173,11 @@ def tests_in(path: Path) -> dict[Symbol, list[str]]:
 def all_tests() -> dict[Symbol, list[str]]:
     """Symbol -> tests; those of exact/ and properties/ where there are any."""
     found = defaultdict(list)
-    for folder in ("tests/exact", "tests/properties", "tests/core"):
-        for path in sorted((ROOT / folder).glob("test_*.py")):
+    for folders in (("exact", "properties"), ("core",)):
+        known = {symbol for symbol, names in found.items() if names}
+        for path in [path for one in folders for path in sorted(TESTS.glob(f"{one}/test_*.py"))]:
             for symbol, names in tests_in(path).items():
-                if folder != "tests/core" or not found[symbol]:
+                if symbol not in known:
                     found[symbol] += [f"{path.relative_to(ROOT)}::{name}" for name in names]
     for node in ast.parse((ROOT / "tests/core/reference.py").read_text()).body:
         for name in defined_names(node):  # one formula there for each objective
