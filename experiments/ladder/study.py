@@ -1,7 +1,7 @@
 """`ladder`: how few completions reach what tuned training reaches, and how much of that is reuse?
 
 Command: python -m experiments.run ladder
-Hardware and time: two CPU cores, 784 cells of 3 to 30 seconds and 36 for the preset, 90 minutes.
+Hardware and time: two CPU cores, 868 cells of 3 to 30 seconds, 100 minutes.
 
 Two tasks: chains of steps, whose most likely answers are mostly wrong at the start, and the default
 task, on which sharpening gains much. Methods, budgets, measures and what decides are laid down in
@@ -72,6 +72,10 @@ WARM_STARTS = 2
 AGAIN, PRESET = "default, again", "--preset reuse"
 """Task and label of the preset's own runs, on other seeds."""
 OTHER_SEEDS = tuple(range(70, 82))
+FEW_PROMPTS, PROMPTS = "chains, 512 prompts", 512
+"""Task of the runs on so many prompts of chains, each of which is met again and again."""
+REPEATED = {"GRPO": (WHOLE,), "successes": (WHOLE,), "successes, 8 draws": (3840, 1920)}
+"""Methods of those runs, with the completions that they may collect."""
 MARGIN = 0.02
 """Pass@1 that a method may lose and still count as good as its reference."""
 SCORES = {"greedy": PRIMARY, "Pass@8": "pass@8/sampled", "sampled": SCORE}
@@ -201,6 +205,7 @@ class LadderStudy(TunedStudy):
         "methods": ("RLOO", "successes, 4 draws"),
         "rates": (1.0,),
         "stale": False,
+        "few_prompts": False,
         "repeats": False,
     }
 
@@ -214,6 +219,8 @@ class LadderStudy(TunedStudy):
     """Learning rates that are tried, for every method alike, as multiples of the task's own."""
     stale: bool = True
     """Whether stale samples are compared on chains, too."""
+    few_prompts: bool = True
+    """Whether 512 prompts of chains are trained on, too."""
     repeats: bool = True
     """Whether `--preset reuse` is run on other seeds of the default task, too."""
     base: TrainConfig = field(default_factory=base)
@@ -252,7 +259,7 @@ class LadderStudy(TunedStudy):
             stage
             for task in self.tasks
             for one in [replace(self, tasks=(task,))]
-            for stage in (one.tuning, one.comparing, one.staling, one.repeating)
+            for stage in (one.tuning, one.comparing, one.staling, one.on_few_prompts, one.repeating)
         )
 
     def tuning(self, _: Rows, /) -> Sequence[Cell]:
@@ -284,6 +291,21 @@ class LadderStudy(TunedStudy):
         ]
         return by_start(cells_of(variants, "report", self.seeds))
 
+    def on_few_prompts(self, rows: Rows) -> Sequence[Cell]:
+        """Returns the cells of few prompts, at the rates that were the best with all of them."""
+        if not self.few_prompts or self.tasks != ("chains",):
+            return []
+        variants = [
+            replace(
+                v,
+                config=replace(v.config, data=replace(v.config.data, train=PROMPTS)),
+                coordinates={**v.coordinates, "task": FEW_PROMPTS},
+            )
+            for v in self.best(rows)
+            if v.coordinates["completions"] in REPEATED.get(v.label, ())
+        ]
+        return by_start(cells_of(variants, "report", self.seeds))
+
     def repeating(self, rows: Rows) -> Sequence[Cell]:
         """Returns the preset's cells beside those of two methods without reuse, on other seeds."""
         if not self.repeats or self.tasks != ("default",):
@@ -312,7 +334,7 @@ class LadderStudy(TunedStudy):
             if of_claim(one, rows).values
         ]
         known = [task for task in self.tasks if reported(where(rows, task=task))]
-        again = [AGAIN] if where(rows, task=AGAIN) else []
+        besides = [task for task in (FEW_PROMPTS, AGAIN) if where(rows, task=task)]
         return [
             Section(
                 "What is saved",
@@ -329,7 +351,7 @@ class LadderStudy(TunedStudy):
                 INTERVALS,
                 [
                     summary(where(rows, task=task), COLUMNS, name=name_of(task), order=ordered)
-                    for task in (*known, *again)
+                    for task in (*known, *besides)
                 ],
             ),
             Section(
@@ -344,7 +366,7 @@ class LadderStudy(TunedStudy):
 
 def name_of(task: str) -> str:
     """Returns the name of a task's table of scores."""
-    return f"{task.replace(', ', '-')}-scores"
+    return f"{task.replace(', ', '-').replace(' ', '-')}-scores"
 
 
 def by_start(cells: Sequence[Cell]) -> list[Cell]:
