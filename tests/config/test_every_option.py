@@ -188,6 +188,7 @@ ELSEWHERE = {
     "test_a_log_teaches_what_the_same_groups_of_ones_own_do_to_the_bit",
     "logs.behavior": "run/test_logs.py::"
     "test_a_model_that_is_named_computes_the_log_probs_that_a_log_lacks",
+    "logs.mix": "run/test_logs.py::test_a_mix_draws_its_share_from_the_log_at_every_step",
     "schedule.stages": "loop/test_loop.py::test_reference_is_swapped_at_the_start_of_each_stage",
     "schedule.replay": "loop/test_loop.py::"
     "test_replay_draws_every_held_group_before_it_comes_round_again",

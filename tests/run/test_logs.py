@@ -97,6 +97,17 @@ def test_parts_that_read_behavior_log_probs_count():
     assert reads_behavior(replace(config, trust_region=region))
 
 
+def test_a_mix_draws_its_share_from_the_log_at_every_step(drawn, tmp_path):
+    logs = replace(written(tmp_path / "log.jsonl", read(drawn)), mix=0.5)
+    go(tmp_path / "run", logs=logs)
+    _, *records = left(tmp_path / "run")[0]
+    assert len(records) == CONFIG.schedule.steps
+    for step, record in enumerate(records, 1):
+        oldest, mean = record["staleness/max"], record["staleness"]
+        assert oldest == step  # one of two groups is of the log, older than the first weights
+        assert step / 2 <= mean < step
+
+
 def test_a_run_goes_on_without_its_log_to_the_bit(drawn, tmp_path):
     log, schedule = written(tmp_path / "log.jsonl", read(drawn)), replace(OFFLINE, steps=4)
     optimizer = replace(CONFIG.optimizer, decay=0.0)  # the rate then knows no last step
@@ -118,7 +129,10 @@ def test_what_a_log_cannot_serve_is_refused_with_the_remedy(drawn, tmp_path):
             go(tmp_path / "run", **options)
         assert not (tmp_path / "run").exists()
 
-    refused("give --schedule.offline to train on it alone, or", schedule=CONFIG.schedule)
+    refused("give --schedule.offline to train on it alone, --logs.mix", schedule=CONFIG.schedule)
+    mixed = {"logs": replace(logs, mix=0.2), "schedule": CONFIG.schedule}
+    refused(r"logs.mix is 0.2, of a draw of 2 groups, which leaves one side none", **mixed)
+    refused(r"logs.mix is 0.5.*give --logs.path, without --sch", logs=replace(logs, mix=0.5))
     refused(r"fewer than a draw of 5", schedule=replace(OFFLINE, draw=5))
     refused(r"all rows have log_probs", logs=replace(logs, behavior="start"))
     refused(r"behavior is start, which .* give --logs.path", logs=Logs(behavior="start"))

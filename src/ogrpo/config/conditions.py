@@ -44,6 +44,11 @@ ACTS: Table = (
     ),
     ("logs.behavior", lambda c: c.logs.path is not None, "give --logs.path"),
     (
+        "logs.mix",
+        lambda c: c.logs.path is not None and not c.schedule.offline,
+        "give --logs.path, without --schedule.offline",
+    ),
+    (
         "reward.flip",
         lambda c: not c.from_logs_alone,
         "the rewards of --logs.path are as they were logged",
@@ -142,11 +147,32 @@ FITS: Table = (
     (
         "logs.path",
         lambda c: (
-            c.schedule.offline or (c.replay.groups is not None and c.replay.sampler != "fifo")
+            c.schedule.offline
+            or c.logs.mix is not None
+            or (c.replay.groups is not None and c.replay.sampler != "fifo")
         ),
-        "which the buffer begins with: give --schedule.offline to train on it alone, or have fresh"
-        " groups join and replace it with --replay.sampler uniform, or another but fifo, and"
-        " --replay.groups, as many as the buffer holds",
+        "which the buffer begins with: give --schedule.offline to train on it alone, --logs.mix for"
+        " a fixed share of each draw, or have fresh groups join and replace it with"
+        " --replay.groups, as many as the buffer holds, and --replay.sampler uniform, or another"
+        " but fifo",
+    ),
+    (
+        "logs.mix",
+        lambda c: (
+            c.logs.mix is None
+            or 0 < round(c.logs.mix * c.schedule.draw_size) < c.schedule.draw_size
+        ),
+        "of a draw of {c.schedule.draw_size} groups, which leaves one side none: give another, or a"
+        " larger --schedule.draw",
+    ),
+    (
+        "logs.mix",
+        lambda c: (
+            (c.replay.groups, c.replay.max_staleness, c.replay.max_uses, c.replay.sampler)
+            == (None, None, None, "fifo")
+        ),
+        "which draws from the whole log and all groups of the run, each side uniformly: leave out"
+        " --replay.sampler, --replay.groups, --replay.max-staleness and --replay.max-uses",
     ),
     (
         "logs.path",

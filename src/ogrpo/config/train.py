@@ -214,6 +214,9 @@ class Logs:
     path: Annotated[Path | None, also("--from-logs")] = None
     """Rows of prompt, completion, log_probs and reward: a file (.jsonl, .parquet), or a folder of
     such files, as a run's experience/ is. With --schedule.offline all training is on them."""
+    mix: Annotated[float | None, Interval(gt=0, lt=1), metavar("FLOAT in (0, 1)")] = None
+    """Share of each draw that comes from the log, the rest from the run's own groups, each side
+    uniformly; default: none is held, --replay.sampler draws from both alike."""
     behavior: str | None = None
     """The model that drew rows without log_probs, which computes them: a Hugging Face folder, a
     known name, or start for the model that training begins with. Default: such rows are for methods

@@ -17,6 +17,7 @@ from scipy import stats
 from ogrpo.data.replay import (
     BufferLimits,
     Fifo,
+    Mixed,
     Prioritised,
     ReplayBuffer,
     Stratified,
@@ -103,6 +104,16 @@ def numbered(count=5):
 def test_uniform_draws_every_group_alike():
     drawn = tally(buffer_of(uniform, numbered(4)), 2)
     assert_drawn_as(drawn, successive([1, 1, 1, 1], 2))
+
+
+def test_a_mix_has_its_share_of_the_log_and_draws_either_side_alike():
+    groups = [experience(n, version=-1 if n < 2 else n) for n in range(5)]
+    buffer = buffer_of(partial(Mixed, share=0.5), groups)
+    pairs = [(n, m) for n in (0, 1) for m in (2, 3, 4)]
+    drawn = tally(buffer, 2)
+    assert_drawn_as(drawn, {order: 1 / 12 for pair in pairs for order in permutations(pair)})
+    with pytest.raises(TooFewGroups, match="3 groups asked for, 2 can be drawn"):
+        buffer.sample(6, seed=0)
 
 
 def test_prioritised_draws_one_after_another_by_weight():

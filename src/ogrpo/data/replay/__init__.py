@@ -4,6 +4,7 @@ from ogrpo.data.replay.buffer import BufferLimits, Receipt, ReplayBuffer
 from ogrpo.data.replay.columns import Columns, Experience, Layout, pack
 from ogrpo.data.replay.samplers import (
     Fifo,
+    Mixed,
     Prioritised,
     Sampler,
     Stratified,

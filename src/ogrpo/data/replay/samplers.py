@@ -21,7 +21,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from ogrpo.data.replay.columns import Int64Array
+from ogrpo.data.replay.columns import ANOTHER, Int64Array
 from ogrpo.data.replay.table import Features, Table
 
 FloatArray = npt.NDArray[np.float64]
@@ -231,6 +231,30 @@ class Stratified:
             for problem, times in Counter(picks).items()
         }
         return np.array([next(drawn[problem]) for problem in picks], np.int64)
+
+
+class Mixed:
+    """Draws a fixed share of each draw from the groups of a log, the rest from the run's own.
+
+    Each side uniformly: round(share * count) groups were drawn by another policy than the run's
+    (version -1). In O(n) for n groups held.
+    """
+
+    def __init__(self, table: Table, *, share: float) -> None:
+        self._table, self._share = table, share
+
+    def update(self, ids: Int64Array) -> None:
+        """Does nothing: the table has the versions."""
+
+    def draw(self, count: int, rng: np.random.Generator) -> Int64Array:
+        """Returns `count` ids in random order; either side may have too few."""
+        live, logged = self._table.all_live(), round(self._share * count)
+        of_log = self._table.rows.oldest[self._table.places(live)] == ANOTHER
+        parts = []
+        for side, part in ((live[of_log], logged), (live[~of_log], count - logged)):
+            _check_enough(part, len(side))
+            parts.append(rng.choice(side, part, replace=False))
+        return rng.permutation(np.concatenate(parts))
 
 
 def equal(groups: Features) -> Weights:
