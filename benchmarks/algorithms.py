@@ -6,20 +6,17 @@ has already is not repeated, so that the command can be stopped and given again.
 """
 
 import argparse
-import json
-import lzma
 import os
 import time
 from collections.abc import Iterable, Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
+from benchmarks.rows import Row, add_row, read_rows
 from ogrpo.core.algorithms import ALGORITHMS
 
-Row = dict[str, Any]
 SCORES = ("pass@1/sampled", "pass@1/greedy")
 RATE = 1e-3
 """The default run's learning rate; it is not tuned for each method."""
@@ -60,24 +57,14 @@ def main(options: Sequence[str] | None = None) -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=[*SEEDS])
     parser.add_argument("--algorithms", nargs="+", default=[*ALGORITHMS], metavar="NAME")
     typed = parser.parse_args(options)
-    rows = read_rows(typed.output)
+    rows = read_rows(typed.output) if typed.output.exists() else []
     known = {(row["algorithm"], row["seed"], row["steps"]) for row in rows}
     for seed in typed.seeds:
         for name in typed.algorithms:
             if (name, seed, typed.steps) not in known:
                 rows.append(row := trained(name, seed, typed.steps))
-                with typed.output.open("a") as file:
-                    file.write(json.dumps(row) + "\n")
+                add_row(typed.output, row)
     print("\n".join(table(rows)))
-
-
-def read_rows(path: Path) -> list[Row]:
-    """Returns the rows of a file, packed or not; none where there is no file yet."""
-    if not path.exists():
-        return []
-    packed = path.read_bytes()
-    text = (lzma.decompress(packed) if path.suffix == ".xz" else packed).decode()
-    return [json.loads(line) for line in text.splitlines()]
 
 
 def missing(rows: Iterable[Row]) -> list[str]:

@@ -10,20 +10,20 @@ With --draws FOLDER the certificate's values on these draws are kept, seed by se
 """
 
 import argparse
-import json
 import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 from rich.console import Console
 
+from benchmarks.rows import Row, add_row, read_rows
 from experiments.grid.train import Bench
 from ogrpo.batch import Batch
 from ogrpo.data.batching import PromptStream, pad_groups
@@ -35,7 +35,6 @@ from ogrpo.loop.evaluate import withdraw
 from ogrpo.rollout.collection import Request
 from ogrpo.setup.presets import default
 
-Row = dict[str, Any]
 Array = NDArray[np.float64]
 AIM = 0.02
 """Gains above it are to be certified."""
@@ -163,9 +162,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     for seed in options.seeds:
         for row in period_rows(seed, options.pairs, options.draws):
-            with options.rows.open("a") as file:
-                file.write(json.dumps(row) + "\n")
-    print(table([json.loads(line) for line in options.rows.read_text().splitlines()]))
+            add_row(options.rows, row)
+    print(table(read_rows(options.rows)))
 
 
 if __name__ == "__main__":

@@ -13,7 +13,6 @@ towards what p makes likely has more.
 """
 
 import argparse
-import json
 import tempfile
 import time
 from collections import defaultdict
@@ -27,10 +26,11 @@ import jax.numpy as jnp
 import numpy as np
 from rich.console import Console
 
+from benchmarks.rows import Row, add_row, read_rows
 from experiments.grid.train import Bench
 from ogrpo.batch import Batch, tokens_only
 from ogrpo.config.train import Certification
-from ogrpo.data.batching import pad_groups
+from ogrpo.data.batching import fill, length_mask, pad_groups
 from ogrpo.loop import Parts, start, stream_seed, train
 from ogrpo.loop.collect import request_at
 from ogrpo.policy import (
@@ -44,7 +44,6 @@ from ogrpo.policy.drafts import Continued, continue_drafts
 from ogrpo.protocol import Group
 from ogrpo.setup.presets import default
 
-Row = dict[str, Any]
 STEPS = (30, 60, 120)
 LAGS = (1, 2, 5, 10, 20)
 BATCHES = 10
@@ -139,11 +138,9 @@ def measure(of: Run, step: int, lag: int, source: str) -> Row:
             groups = of.groups[step - lag][number * size : (number + 1) * size]
             rewards = np.zeros((size, sampling.group_size), np.float32)
             return pad_groups(groups, width, sampling.max_tokens, rewards=rewards)
-        ids = np.zeros((size, width), np.int32)
         prompts = request_at(parts, 10_000 + step + number).prompts
-        for row, prompt in zip(ids, prompts, strict=True):
-            row[: len(prompt)] = prompt
-        mask = np.arange(width) < np.array([[len(prompt)] for prompt in prompts])
+        mask = length_mask("prompt", np.array([*map(len, prompts)]), width)
+        ids = fill(mask, np.concatenate(prompts), 0)
         return batch_of(ids, mask, draw(old, ids, mask, 2 * number))
 
     totals, surpluses = defaultdict[str, float](float), []
@@ -215,10 +212,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 cells += [(lag, "trained on") for lag in LAGS if of.groups.get(step - lag)]
                 for lag, source in cells:
                     row = {"seed": seed, **measure(of, step, lag, source)}
-                    with options.rows.open("a") as file:
-                        file.write(json.dumps(row) + "\n")
+                    add_row(options.rows, row)
         bench.close()
-    print(table([json.loads(line) for line in options.rows.read_text().splitlines()]))
+    print(table(read_rows(options.rows)))
 
 
 if __name__ == "__main__":

@@ -240,7 +240,8 @@ def algorithm_rows() -> list[str]:
 
 def trained_rows() -> list[str]:
     """The table of short runs, from their rows, and the methods that have none."""
-    from benchmarks.algorithms import KEPT, missing, read_rows, table
+    from benchmarks.algorithms import KEPT, missing, table
+    from benchmarks.rows import read_rows
 
     rows = read_rows(KEPT)
     lacking = ", ".join(f"`{name}`" for name in missing(rows))

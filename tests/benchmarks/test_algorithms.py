@@ -2,7 +2,8 @@
 
 from pathlib import Path
 
-from benchmarks.algorithms import KEPT, REASONS, SCORES, missing, read_rows, table
+from benchmarks.algorithms import KEPT, REASONS, SCORES, missing, table
+from benchmarks.rows import read_rows
 from ogrpo.core.algorithms import ALGORITHMS
 
 ROOT = Path(__file__).parents[2]

@@ -1,0 +1,21 @@
+"""Rows of a measurement in a file of JSON lines, which the next call adds to."""
+
+import json
+import lzma
+from pathlib import Path
+from typing import Any
+
+Row = dict[str, Any]
+
+
+def read_rows(path: Path) -> list[Row]:
+    """Returns the rows of a file, packed or not."""
+    packed = path.read_bytes()
+    text = (lzma.decompress(packed) if path.suffix == ".xz" else packed).decode()
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def add_row(path: Path, row: Row) -> None:
+    """Adds a row to a file, which is made if it is not there."""
+    with path.open("a") as file:
+        file.write(json.dumps(row) + "\n")
