@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ogrpo.data.logs import LogTerms, RefusedRow, read_log, to_row
+from ogrpo.data.logs import LogTerms, RefusedRow, lacks_log_probs, read_log, to_row
 from ogrpo.data.replay import BufferLimits, Experience, Fifo, Layout, ReplayBuffer
 from ogrpo.tasks.rows import read_parquet
 from tests.data.replay.make import all_facts, experience
@@ -58,7 +58,7 @@ def test_a_text_ends_with_the_end_token_where_it_was_not_cut_off():
     text = {"prompt_ids": [1, 2], "completion": "ef", "reward": True}
     assert to_row(text, TERMS).completion.token_ids.tolist() == [5, 6, EOS]
     assert to_row(text, TERMS).completion.finish_reason == "stop"
-    assert not to_row(text, TERMS).has_log_probs
+    assert lacks_log_probs(to_row(text, TERMS).completion)
     cut = to_row({**text, "finish_reason": "length"}, TERMS).completion
     assert (cut.token_ids.tolist(), cut.finish_reason) == ([5, 6], "length")
     ended = replace(TERMS, encode=lambda text: np.append(letters(text), np.int32(EOS)))
@@ -67,7 +67,7 @@ def test_a_text_ends_with_the_end_token_where_it_was_not_cut_off():
     for number, tokens in ((2, [5, 6]), (3, [5, 6, EOS])):
         row = to_row({**text, "log_probs": [-1.0] * number}, TERMS)
         assert row.completion.token_ids.tolist() == tokens
-        assert row.has_log_probs
+        assert not lacks_log_probs(row.completion)
 
 
 HOSTILE = {

@@ -77,10 +77,10 @@ class LoggedRow(NamedTuple):
     reward: float
     policy: str
 
-    @property
-    def has_log_probs(self) -> bool:
-        """Whether the log says with which chances the tokens were drawn."""
-        return not np.isnan(self.completion.log_probs).any()
+
+def lacks_log_probs(completion: Completion) -> bool:
+    """Whether the log does not say with which chances the tokens were drawn."""
+    return bool(np.isnan(completion.log_probs).any())
 
 
 @dataclass
@@ -150,7 +150,7 @@ def read_log(rows: Iterable[tuple[Mapping[str, Any], str]], terms: LogTerms) -> 
         seen.add(digest)
         version = row.completion.policy_version
         log.policies[row.policy, version] += 1
-        log.without_log_probs += not row.has_log_probs
+        log.without_log_probs += lacks_log_probs(row.completion)
         prompt = row.prompt_ids.tobytes()
         problem = problems.setdefault(prompt, len(problems))
         members = waiting.setdefault(prompt, [])

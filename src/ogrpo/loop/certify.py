@@ -122,16 +122,20 @@ def pair_gains(new_rewards: np.ndarray, old_rewards: np.ndarray) -> np.ndarray:
 def _gains(new: Array, old: Array, mask: Array, rewards: Array, share: Array) -> Array:
     log_ratio = sequence_log_ratio(new, old, mask)[..., 0]
     ratio, center = mixture_ratios(log_ratio, share=share)
-    rewards = jnp.where(jnp.isnan(rewards), jnp.where(log_ratio < 0, HIGHEST, LOWEST), rewards)
     return improvement_gap(
         ratio,
         center,
-        rewards,
+        worst_rewards(rewards, log_ratio),
         eps_low=1.0,
         eps_high=HEADROOM,
         reward_low=LOWEST,
         reward_high=HIGHEST,
     )
+
+
+def worst_rewards(rewards: Array, log_ratio: Array) -> Array:
+    """Returns rewards where NaN, what no reward could judge, is the one that makes X least."""
+    return jnp.where(jnp.isnan(rewards), jnp.where(log_ratio < 0, HIGHEST, LOWEST), rewards)
 
 
 @jax.jit

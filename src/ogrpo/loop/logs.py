@@ -9,10 +9,11 @@ import numpy as np
 
 from ogrpo.batch import Batch
 from ogrpo.data.batching import pad_groups
+from ogrpo.data.logs import lacks_log_probs
 from ogrpo.data.replay import Experience, ReplayBuffer
 from ogrpo.learner.hosts import from_first
 from ogrpo.learner.state import Params
-from ogrpo.protocol import Completion, FloatArray
+from ogrpo.protocol import FloatArray
 
 if TYPE_CHECKING:
     from ogrpo.loop.parts import Parts
@@ -46,13 +47,13 @@ def insert_logged(buffer: ReplayBuffer, params: Params, parts: "Parts") -> None:
     if parts.logged is None:
         return
     groups, size = [*parts.logged.read()], parts.schedule.draw_size
-    places = [n for n, one in enumerate(groups) if any(map(lacks, one.group.completions))]
+    places = [n for n, one in enumerate(groups) if any(map(lacks_log_probs, one.group.completions))]
     score = partial(parts.logged.behavior, params)
     lengths = parts.prompts.length, parts.collection.sampling.max_tokens
     computed = scored([groups[n] for n in places], score, lengths, together=size)
     for n in places:
         done = [(each, next(computed)) for each in groups[n].group.completions]
-        filled = tuple(replace(c, log_probs=x) if lacks(c) else c for c, x in done)
+        filled = tuple(replace(c, log_probs=x) if lacks_log_probs(c) else c for c, x in done)
         groups[n] = replace(groups[n], group=replace(groups[n].group, completions=filled))
     buffer.insert(groups)
     held = from_first(lambda: int(buffer.statistics()["groups"]))
@@ -83,8 +84,3 @@ def scored(
         for one, rows in zip(part, np.asarray(computed, np.float32), strict=False):
             for completion, row in zip(one.group.completions, rows, strict=True):
                 yield row[: len(completion.token_ids)]
-
-
-def lacks(completion: Completion) -> bool:
-    """Whether the log does not say with which chances the tokens were drawn."""
-    return bool(np.isnan(completion.log_probs).any())

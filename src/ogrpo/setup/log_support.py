@@ -7,9 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 import numpy.typing as npt
 
-from ogrpo.core.certificates import betting_confidence, logged_gain
+from ogrpo.core.certificates import logged_gain
+from ogrpo.core.weights import ess_fraction
 from ogrpo.data.replay import Experience
-from ogrpo.loop.certify import HEADROOM, HIGHEST, LOWEST, RATES
+from ogrpo.loop.certify import HEADROOM, HIGHEST, LOWEST, certify, worst_rewards
 from ogrpo.loop.logs import ScoreFn, scored
 
 FloatArray = npt.NDArray[np.float64]
@@ -72,16 +73,17 @@ def _mean(values: npt.NDArray[Any]) -> float:
 
 
 def effective_share(log_weights: FloatArray) -> float:
-    """Returns (sum w)^2 / (n sum w^2) of weights exp(log_weights)."""
-    weights = np.exp(log_weights - log_weights.max(initial=-np.inf))
-    return _mean(weights) ** 2 / _mean(weights**2)
+    """Returns `ess_fraction` of weights exp(log_weights); NaN of none."""
+    if not len(log_weights):
+        return float("nan")
+    return float(ess_fraction(jnp.asarray(log_weights), jnp.ones(len(log_weights), bool)))
 
 
 def sure_gain(log_ratios: FloatArray, rewards: npt.NDArray[np.float32]) -> float:
     """Returns the lower confidence limit of `logged_gain`; what was not judged counts as worst."""
-    rewards = np.where(np.isnan(rewards), np.where(log_ratios < 0, HIGHEST, LOWEST), rewards)
+    rewards = np.asarray(worst_rewards(jnp.asarray(rewards), jnp.asarray(log_ratios)))
     if not len(rewards) or rewards.min() < LOWEST or rewards.max() > HIGHEST:
         return float("nan")
     span = {"reward_low": LOWEST, "reward_high": HIGHEST, "slack": 0.0, "headroom": HEADROOM}
     gains = logged_gain(jnp.asarray(log_ratios), jnp.asarray(rewards), **span)
-    return float(betting_confidence(gains, floor=HIGHEST - LOWEST, delta=DELTA, rates=RATES).bound)
+    return float(certify(np.asarray(gains, np.float64), DELTA).bound)
