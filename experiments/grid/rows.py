@@ -135,6 +135,11 @@ def read_rows(path: Path) -> tuple[Row, list[Row]]:
     return lines[0], lines[1:]
 
 
+def judged_by(row: Row, score: str) -> Row:
+    """Returns the row with this score where verdicts and tables look for `SCORE`."""
+    return {**row, "final": {**row["final"], SCORE: row["final"].get(score)}}
+
+
 def where(rows: Iterable[Row], test: Callable[[Row], bool] | None = None, **is_: Any) -> list[Row]:
     """Returns rows whose fields, or coordinates, or settings, have these values."""
 

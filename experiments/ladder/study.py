@@ -19,7 +19,7 @@ from matplotlib.figure import Figure
 
 from experiments.grid.cell import Cell, Role
 from experiments.grid.figures import COLORS, Picture, all_axes
-from experiments.grid.rows import SCORE, Row, Rows, final, groups, reported, where
+from experiments.grid.rows import SCORE, Row, Rows, final, groups, judged_by, reported, where
 from experiments.grid.study import INTERVALS, Stage, TunedStudy
 from experiments.grid.tables import (
     ENTROPY,
@@ -228,11 +228,12 @@ class LadderStudy(TunedStudy):
 
     def places(self) -> Sequence[Variant]:
         """Returns what is tuned."""
-        return [place for task in self.tasks for place in self.places_of(task)]
-
-    def places_of(self, task: str) -> list[Variant]:
-        """Returns what is tuned on a task."""
-        return [self.collecting(name, task, n) for name in self.methods for n in LADDER[name]]
+        return [
+            self.collecting(name, task, n)
+            for task in self.tasks
+            for name in self.methods
+            for n in LADDER[name]
+        ]
 
     def collecting(self, name: str, task: str, completions: int) -> Variant:
         """Returns a method that may collect so many completions; with --quick a few steps'."""
@@ -327,7 +328,7 @@ class LadderStudy(TunedStudy):
 
     def report(self, rows: Rows) -> Sequence[Section]:
         """Returns what is saved, the differences seed by seed, the scores, and curves."""
-        scored = {head: [on_score(row, score) for row in rows] for head, score in SCORES.items()}
+        scored = {head: [judged_by(row, score) for row in rows] for head, score in SCORES.items()}
         lines: list[list[Value]] = [
             [one.text, *(of_claim(one, those) for those in scored.values())]
             for one in CLAIMS
@@ -372,11 +373,6 @@ def name_of(task: str) -> str:
 def by_start(cells: Sequence[Cell]) -> list[Cell]:
     """Returns cells of one warm start after those of another, which is then made ready once."""
     return sorted(cells, key=lambda cell: cell.config.warm_start.seed or 0)
-
-
-def on_score(row: Row, score: str) -> Row:
-    """Returns the row with this score where the rule of verdicts looks for one."""
-    return {**row, "final": {**row["final"], SCORE: row["final"].get(score)}}
 
 
 def ordered(trials: Rows) -> tuple[float, float]:

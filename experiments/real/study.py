@@ -19,7 +19,7 @@ from typing import ClassVar, Self
 
 from experiments.grid.cell import SIGNALS, Cell, Watch
 from experiments.grid.figures import Picture, all_axes
-from experiments.grid.rows import SCORE, Row, Rows, of_labels, reported
+from experiments.grid.rows import Row, Rows, judged_by, of_labels, reported
 from experiments.grid.signals import ending
 from experiments.grid.study import Crossing, TunedStudy
 from experiments.grid.tables import (
@@ -105,7 +105,7 @@ class RealStudy(TunedStudy):
         """Returns the three measures, what they cost, and whether a rate is at an edge."""
         rows = of_labels([with_best(row) for row in rows], self.methods)
         digest = hashlib.sha256(PROTOCOL.read_bytes()).hexdigest()
-        claims = claims_table(CLAIMS, [on_primary(row) for row in rows])
+        claims = claims_table(CLAIMS, [judged_by(row, PRIMARY) for row in rows])
         return [
             Section(
                 "Protocol",
@@ -127,11 +127,6 @@ class RealStudy(TunedStudy):
             ),
             Section("Curves", pictures=[Picture("curves", partial(all_axes, reported(rows)))]),
         ]
-
-
-def on_primary(row: Row) -> Row:
-    """Returns the row with greedy Pass@1 where the rule looks for a score."""
-    return {**row, "final": {**row["final"], SCORE: row["final"].get(PRIMARY)}}
 
 
 def with_best(row: Row) -> Row:

@@ -37,21 +37,20 @@ def lines_of(options: argparse.Namespace) -> list[str]:
     from ogrpo.policy.pretrained import load_config
     from ogrpo.setup.cache import weights_folder
     from ogrpo.setup.log_support import support
-    from ogrpo.setup.logs import model_score, prompt_encoder, rows_of
+    from ogrpo.setup.logs import log_terms, model_score, rows_of
 
-    reading: dict[str, Any] = {"encode_prompt": _letters, "encode": None}
+    bounds: dict[str, Any] = {
+        "group_size": options.group_size,
+        "prompt_length": options.prompt_length,
+        "completion_length": options.max_tokens,
+    }
     folder = options.model and weights_folder(options.model)
-    if folder is not None:
-        tokenizer = TextTokenizer.load(folder)
-        reading = {
-            "encode_prompt": prompt_encoder(tokenizer, options.system, {}),
-            "encode": tokenizer.encode,
-            "eos_id": tokenizer.eos_id,
-            "temperature": options.temperature,
-            "vocab_size": load_config(folder).vocab_size,
-        }
-    limits = {"prompt_length": options.prompt_length, "completion_length": options.max_tokens}
-    terms = LogTerms(group_size=options.group_size, **limits, **reading)
+    if folder is None:
+        terms = LogTerms(encode_prompt=_letters, encode=None, **bounds)
+    else:
+        tokenizer, vocab_size = TextTokenizer.load(folder), load_config(folder).vocab_size
+        bounds |= {"temperature": options.temperature, "vocab_size": vocab_size}
+        terms = log_terms(tokenizer, system=options.system, variables={}, **bounds)
     log = read_log(rows_of(options.log), terms)
     lines = [
         f"{options.log}: {log.rows:,} rows, {log.accepted:,} accepted",

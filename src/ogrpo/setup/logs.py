@@ -51,16 +51,24 @@ def rows_of(path: Path) -> Iterator[Row]:
         yield from READERS[file.suffix](file)
 
 
-def prompt_encoder(
-    tokenizer: TextTokenizer, system: str | None, variables: Any
-) -> Callable[[Any], IntArray]:
-    """Returns what encodes a log's prompt, a text or messages, as a task's are."""
+def log_terms(
+    tokenizer: TextTokenizer, *, system: str | None, variables: Any, **bounds: Any
+) -> LogTerms:
+    """Returns terms whose texts and messages are encoded as a task's are.
+
+    Args:
+      tokenizer: of the model.
+      system: an opening system turn.
+      variables: of the chat template.
+      **bounds: the other fields of `LogTerms`.
+    """
 
     def encode(prompt: Any) -> IntArray:
         checked = to_prompt(prompt, "prompt", "")
         return tokenizer.encode_prompt(checked, system=system, chat_variables=variables)
 
-    return encode
+    eos_id = tokenizer.eos_id
+    return LogTerms(encode_prompt=encode, encode=tokenizer.encode, eos_id=eos_id, **bounds)
 
 
 @dataclass(frozen=True)
@@ -84,11 +92,11 @@ class RunLog:
         config, tokenizer = self.config, self.tokenizer
         assert config.logs.path is not None
         folder = config.model.path
-        terms = LogTerms(
+        terms = log_terms(
+            tokenizer,
+            system=config.data.system,
+            variables=self.variables,
             group_size=config.rollout.group_size,
-            encode_prompt=prompt_encoder(tokenizer, config.data.system, self.variables),
-            encode=tokenizer.encode,
-            eos_id=tokenizer.eos_id,
             temperature=config.rollout.temperature,
             vocab_size=tokenizer.padded_vocab_size(16)
             if folder is None

@@ -37,7 +37,7 @@ from ogrpo.policy import DecoderConfig, Params
 from ogrpo.protocol import Engine, Group, IntArray, Sampling
 from ogrpo.report.metrics_file import MetricsWriter, Rewound
 from ogrpo.report.run_dir import RunDir
-from ogrpo.rollout.collection import Collector, Request, Rewarded, RewardFn, Taken
+from ogrpo.rollout.collection import Collector, Request, Rewarded, Taken
 from ogrpo.setup.model import make_model
 from ogrpo.setup.prepare import Prepared
 
@@ -234,17 +234,6 @@ class SharedCollector(AtFirst[Collector]):
 class InStep(Collector):
     """The collector of each process over the embedded sampler; all take the first's batches."""
 
-    def __init__(
-        self,
-        engine: Engine,
-        request_at: Callable[[int], Request],
-        sampling: Sampling,
-        reward_fn: RewardFn,
-        **options: Any,
-    ) -> None:
-        judge = reward_fn if is_first() else _unjudged
-        super().__init__(engine, request_at, sampling, judge, **options)
-
     def take(self, step: int) -> Taken:
         """Returns the first process's batch; the others draw theirs too."""
         take = super().take
@@ -322,9 +311,10 @@ def shared_parts(parts: Parts) -> Parts:
     judge, make = parts.evaluator.judge, parts.make_buffer
     servers = isinstance(parts.collection.engine, SharedEngine)
     collector = cast(type[Collector], SharedCollector) if servers else InStep
+    reward_fn = parts.collection.reward_fn if is_first() else _unjudged
     return replace(
         parts,
         make_buffer=lambda state: cast(ReplayBuffer, SharedBuffer(on_first(lambda: make(state)))),
         evaluator=replace(parts.evaluator, judge=lambda groups: from_first(lambda: judge(groups))),
-        collection=replace(parts.collection, collector=collector),
+        collection=replace(parts.collection, collector=collector, reward_fn=reward_fn),
     )
