@@ -71,15 +71,16 @@ def _grid(name: str, options: Sequence[str]) -> int:
     return grid(study_of(name), options)
 
 
-def _rows(options: Sequence[str]) -> int:
+def _rows(options: Sequence[str], *, back: bool = False) -> int:
     from rich.console import Console
 
-    from experiments.grid.main import keep
+    from experiments.grid.main import keep, restore
 
     if len(options) != 2 or options[0].startswith("-"):
-        print("usage: python -m experiments.run rows STUDY RUN_DIR", file=sys.stderr)
+        name = "cells" if back else "rows"
+        print(f"usage: python -m experiments.run {name} STUDY RUN_DIR", file=sys.stderr)
         return USAGE_ERROR
-    keep(options[0], Path(options[1]), Console())
+    (restore if back else keep)(options[0], Path(options[1]), Console())
     return 0
 
 
@@ -119,6 +120,10 @@ STUDIES: dict[str, tuple[str, Callable[[Sequence[str]], int]]] = {
     **{name: (text, partial(_grid, name)) for name, text in GRIDS.items()},
     "plan": ("what fits, how long a step takes, which schedule keeps both sides busy", _plan),
     "rows": ("puts a study's rows where they are committed: rows STUDY RUN_DIR", _rows),
+    "cells": (
+        "puts committed rows into a run's folder, to go on from them: cells STUDY RUN_DIR",
+        partial(_rows, back=True),
+    ),
 }
 
 

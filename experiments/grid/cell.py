@@ -15,6 +15,7 @@ FORMAT = 1
 TRAIN = "experiments.grid.train:train_cell"
 ADDED: Mapping[str, Any] = {
     **dict.fromkeys(("TrainConfig.push_to_hub", "WarmStart.seed", "Schedule.draw")),
+    "Evaluation.batch": None,
     **dict.fromkeys(("Override.bonus", "Override.whiten", "Override.baseline_by")),
     **dict.fromkeys(("Knobs.cov_low", "Knobs.cov_high", "Knobs.k3_limit", "Knobs.top_share")),
     **dict.fromkeys(("Knobs.entropy_coef", "Optimizer.average")),

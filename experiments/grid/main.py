@@ -11,9 +11,10 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from experiments.grid.page import all_sections, write_docs, write_page
-from experiments.grid.rows import ROWS, Rows, read_rows, rows_file, write_rows
+from experiments.grid.rows import ROWS, CellFiles, Rows, read_rows, rows_file, write_rows
 from experiments.grid.runner import command_line, run_grid
 from experiments.grid.study import Study, of_header, parse
+from ogrpo.system.files import make_folder
 from ogrpo.system.terminal import shown
 
 FAILED, INTERRUPTED = 1, 130
@@ -106,6 +107,20 @@ def keep(study: str, folder: Path, console: Console) -> None:
     target = rows_file(study)
     size = write_rows(target, {**header, "command": shlex.join(command)}, rows) / 1e6
     say(console, f"{len(rows)} rows, {size:.2f} MB, kept in {target}: commit them")
+
+
+def restore(study: str, folder: Path, console: Console) -> None:
+    """Puts the committed rows' cells into a run's folder, so that the study goes on from them.
+
+    Raises:
+      ValueError: there are no rows of this study.
+    """
+    _, rows = read_rows(rows_file(study))
+    make_folder(folder)
+    files = CellFiles(folder)
+    files.open()
+    number = sum(files.restore(row) for row in rows)
+    say(console, f"{number} of {len(rows)} cells put into {folder}, which had the others")
 
 
 def jobs_of(study: Study) -> int | None:

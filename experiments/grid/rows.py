@@ -29,6 +29,8 @@ SCORE = "pass@1/sampled"
 DIGITS = 4
 LARGEST_ROWS = 1 << 28
 ROWS = "rows.jsonl.xz"
+PLACE = ("key", "label", "role", "coordinates", "setting", "seed", "measure")
+"""Fields of a row that say which cell it is of (`place_in_study`)."""
 ROOT = Path(__file__).parents[2]
 
 
@@ -65,6 +67,15 @@ class CellFiles:
         """Writes a cell's result."""
         write_text(self.cells / f"{cell.key}.json", json.dumps(result, allow_nan=False) + "\n")
         (self.failed / f"{cell.key}.json").unlink(missing_ok=True)
+
+    def restore(self, row: Row) -> bool:
+        """Writes the result that a row was made of, if it is not there; returns whether it did."""
+        path = self.cells / f"{row['key']}.json"
+        if path.is_file():
+            return False
+        result = {name: value for name, value in row.items() if name not in (*PLACE, "changes")}
+        write_text(path, json.dumps(result, allow_nan=False) + "\n")
+        return True
 
     def put_failed(self, cell: Cell, words: str) -> None:
         """Writes why a cell failed."""

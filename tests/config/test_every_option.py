@@ -143,6 +143,7 @@ ACTS: dict[str, tuple[Setting, Any]] = {
     "evaluation.prompts": ({}, 5),
     "evaluation.temperature": ({}, 0.3),
     "evaluation.samples": ({}, 2),
+    "evaluation.batch": ({}, 3),
     "evaluation.max_tokens": ({}, 5),
 }
 """Option -> (setting, value): the value changes the numbers of a run of two or three steps."""

@@ -1,14 +1,54 @@
-"""The study of a real model: its scores are those of its rows."""
+"""The study of a real model: the first rate is chosen, then seeds follow one another."""
 
-from experiments.grid.rows import judged_by
-from experiments.real.study import PRIMARY, with_best
+from dataclasses import replace
 
-ROW = {
-    "final": {"pass@1/sampled": 0.2, "pass@1/greedy": 0.4},
-    "temperatures": {"1": 0.2, "0.5": 0.5, "0.25": None},
-}
+from experiments.grid.rows import CellFiles
+from experiments.grid.verdicts import of_claim
+from experiments.real.measure import TRAINED, UNTOUCHED
+from experiments.real.methods import CLAIMS, FIRST, METHODS
+from experiments.real.study import PRIMARY, RealStudy
+
+STUDY = RealStudy()
 
 
-def test_the_best_over_temperatures_and_the_first_measure():
-    assert with_best(ROW)["final"]["pass@1/best"] == 0.5
-    assert judged_by(ROW, PRIMARY)["final"]["pass@1/sampled"] == 0.4
+def row(cell, score):
+    result = {"ended": "whole", "final": {PRIMARY: score, "pass@1/sampled": 0.1}}
+    place = {"key": cell.key, "label": cell.label, "role": cell.role, "seed": cell.seed}
+    return {**place, "coordinates": {}, "setting": dict(cell.setting), **result}
+
+
+def test_a_session_measures_whole_seeds_at_the_rate_that_on_policy_training_chose():
+    tuning, *seeds = STUDY.stages()
+    tried = tuning([])
+    assert [cell.setting["rate"] for cell in tried] == [2e-5, 4e-5, 8e-5]
+    rows = [row(cell, score) for cell, score in zip(tried, (0.2, 0.4, 0.3), strict=True)]
+    before, *first = seeds[0](rows)
+    assert (before.measure, before.role) == (UNTOUCHED, "pilot")
+    assert [cell.label for cell in first] == [*FIRST]
+    second = seeds[1](rows)
+    assert len(seeds) == 5
+    assert [cell.label for cell in second] == [*FIRST]
+    assert [{cell.seed for cell in each} for each in (first, second)] == [{10}, {11}]
+    assert {cell.setting["rate"] for cell in (*first, *second)} == {4e-5}
+    assert {cell.measure for cell in (*tried, *first)} == {TRAINED}
+
+
+def test_every_method_is_accepted_and_a_quarter_has_as_many_updates():
+    study = replace(STUDY, methods=tuple(METHODS))
+    schedules = {place.label: place.config.schedule for place in study.places()}
+    assert set(schedules) == set(METHODS)
+    one, reused = schedules["positives"], schedules["positives, a quarter drawn 4 times"]
+    assert one.updates == reused.updates
+    assert one.steps == 4 * reused.steps
+
+
+def test_claims_name_methods_and_the_finished_cells_of_a_session_are_put_back(tmp_path):
+    assert {pick["label"] for one in CLAIMS for pick in (one.one, one.other)} <= set(METHODS)
+    cells = [replace(cell) for cell in STUDY.stages()[0]([])]
+    rows = [row(cell, 0.2) for cell in cells]
+    assert of_claim(CLAIMS[0], rows).values == ()
+    files = CellFiles(tmp_path)
+    files.open()
+    assert [files.restore(each) for each in (*rows, rows[0])] == [True] * 3 + [False]
+    assert files.row(cells[0], STUDY.base)["final"] == rows[0]["final"]
+    assert all(map(files.has, cells))

@@ -32,6 +32,11 @@ ACTS: Table = (
     ),
     ("rollout.push", lambda c: c.rollout.url, "give --rollout.url"),
     (
+        "evaluation.batch",
+        lambda c: not c.rollout.url or c.evaluation.engine == "embedded",
+        "servers draw the answers; give --evaluation.engine embedded",
+    ),
+    (
         "rollout.keep-sampling-mask",
         lambda c: c.rollout.truncation,
         "all tokens may be drawn: give --rollout.top-k, --rollout.top-p or --rollout.min-p",

@@ -250,6 +250,9 @@ class Evaluation:
     """Completions of each held-out prompt; default: the group size, whose program is compiled."""
     max_tokens: OptionalCount = None
     """Longest answer in tokens; default: as long as the completions that are trained on."""
+    batch: OptionalCount = None
+    """Held-out prompts in one call of the trainer's own sampler; default: as in training. A large
+    model answers many at once in less time, as its weights are read once for all of them."""
     engine: Literal["rollout", "embedded"] = "rollout"
     """What draws the answers: with --rollout.url the servers, or the trainer's own sampler all the
     same. While servers evaluate, they collect nothing."""

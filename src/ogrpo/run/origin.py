@@ -26,8 +26,8 @@ from ogrpo.setup.processes import digests
 APPLIED = (
     *("schedule.steps", "schedule.evaluate_every", "checkpoint.", "kernels.", "mesh."),
     *("evaluation.prompts", "evaluation.temperature", "evaluation.samples", "evaluation.engine"),
-    *("evaluation.max_tokens", "evaluation.gradient_variance", "evaluation.token_samples"),
-    *("evaluation.path", "replay.keep"),
+    *("evaluation.batch", "evaluation.max_tokens", "evaluation.gradient_variance"),
+    *("evaluation.token_samples", "evaluation.path", "replay.keep"),
     *(f"rollout.{field.name}" for field in dataclasses.fields(Servers)),
     *("rollout.workers", "rollout.prompts_per_call", "rollout.in_flight", "rollout.push"),
     *("rollout.mismatch_limit",),

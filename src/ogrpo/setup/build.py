@@ -98,11 +98,11 @@ def make_parts(
     check(config)
     devices = devices or find_devices(config, decoder)
     recipe, eos_id = make_recipe(config, devices.policy_fn), prepared.tokenizer.eos_id
+    size = config.schedule.prompts
     embedded = partial(
         embedded_engine,
         decoder,
         eos_id=eos_id,
-        batch_size=config.schedule.prompts,
         prompt_length=config.longest_prompt,
         place_fn=devices.place_prompts,
         fetch_fn=fetch,
@@ -115,7 +115,7 @@ def make_parts(
         record=recorded(config, decoder.vocab_size),
     )
     collection = Collection(
-        engine=engine or embedded(quantize=config.rollout.quantize),
+        engine=engine or embedded(batch_size=size, quantize=config.rollout.quantize),
         sampling=sampling,
         # An engine from outside may have end tokens of its own.
         terms=Terms(sampling, decoder.vocab_size, None if engine else eos_id),
@@ -126,7 +126,7 @@ def make_parts(
     )
     serving = None if config.evaluation.engine == "embedded" else engine
     evaluator = Evaluator(
-        engine=serving or embedded(quantize="none"),
+        engine=serving or embedded(batch_size=config.evaluation.batch or size),
         sampling=Sampling(
             temperature=config.evaluation.temperature,
             max_tokens=config.longest_answer,

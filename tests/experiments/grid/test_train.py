@@ -9,7 +9,7 @@ from rich.console import Console
 
 from experiments.grid.cell import Cell, Watch
 from experiments.grid.train import Bench, TrainingRun, program_of, row_of, train_cell
-from experiments.real.measure import MEASURE, TEMPERATURES, trained
+from experiments.real.measure import TEMPERATURES, TRAINED, UNTOUCHED, trained, untouched
 from ogrpo.config.train import Replay, TrainConfig, WarmStart
 from ogrpo.config.update import Knobs
 from ogrpo.report.run_dir import RunDir
@@ -66,12 +66,16 @@ def test_cells_that_share_a_program_are_what_the_public_trainer_makes_of_them(be
     json.dumps(row, allow_nan=False)
 
 
-def test_a_row_of_real_has_the_sampled_score_at_every_temperature(bench):
-    row = trained(Cell("it", "pilot", MADE, measure=MEASURE), bench)
+def test_final_scores_of_real_are_of_all_problems_at_every_temperature(bench):
+    row = trained(Cell("it", "pilot", MADE, measure=TRAINED), bench)
+    before = untouched(Cell("start", "pilot", MADE, measure=UNTOUCHED), bench)
+    sampled = [f"pass@1/sampled at {t:g}" for t in TEMPERATURES]
+    for scores in (row["final"], before["final"]):
+        best = max(scores[name] for name in ("pass@1/sampled", *sampled))
+        assert scores["pass@1/best"] == best
+        assert all(0 <= scores[name] <= 1 for name in ("pass@1/greedy", *sampled))
     assert row["ended"] == "whole"
-    assert {*row["temperatures"]} == {"1", *(f"{t:g}" for t in TEMPERATURES)}
-    assert row["temperatures"]["1"] == pytest.approx(row["final"]["pass@1/sampled"], abs=1e-3)
-    assert all(0 <= score <= 1 for score in row["temperatures"].values())
+    assert row["evaluations"]["pass@1/greedy"][0] == before["final"]["pass@1/greedy"]
 
 
 @pytest.mark.parametrize(
