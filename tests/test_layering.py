@@ -66,7 +66,7 @@ ALLOWED = {
 ARROWS = {
     "system": set(),
     "core": set(),
-    "policy": {"system", "batch", "core"},  # core: the law of drafts, in `policy.drafts` alone
+    "policy": {"system", "batch"},
     "learner": {"system", "batch", "core", "policy"},
     "rollout": {"system", "protocol"},
     "rewards": {"system"},
