@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ogrpo.data.replay import BufferLimits, Fifo, Layout, ReplayBuffer
+from ogrpo.data.replay import BufferLimits, Layout, ReplayBuffer, fifo
 from ogrpo.data.replay.columns import Columns, narrow, no_stretches
 
 G, BATCH, PROMPT = 8, 64, 16
@@ -83,7 +83,7 @@ def load(folder: Path, completions: int, tokens: int) -> Load:
     """Fills a buffer twice over, and compares all that it holds, before and after a reopening."""
     batches = completions // (BATCH * G)
     limits = BufferLimits(groups=batches * BATCH)
-    buffer = ReplayBuffer(LAYOUT, limits, Fifo, folder=folder)
+    buffer = ReplayBuffer(LAYOUT, limits, fifo, folder=folder)
     for number in range(2 * batches):
         buffer.insert_columns(groups(number, tokens))
     held = range(batches, 2 * batches)
@@ -91,7 +91,7 @@ def load(folder: Path, completions: int, tokens: int) -> Load:
     before, memory = compare(buffer, held, tokens), buffer.statistics()["bytes/allocated"]
     size = sum(file.stat().st_size for file in folder.glob("*.parquet"))
     del buffer  # both at once may not fit
-    again = ReplayBuffer.open(folder, LAYOUT, limits, Fifo, state=state)
+    again = ReplayBuffer(LAYOUT, limits, fifo, folder=folder, state=state)
     each = batches * BATCH * G
     return Load(each, before + compare(again, held, tokens), memory / each, size / (2 * each))
 

@@ -5,7 +5,7 @@ import pytest
 
 from benchmarks import replay_load
 from benchmarks.replay_load import BATCH, G, compare, groups, main
-from ogrpo.data.replay import BufferLimits, Fifo, ReplayBuffer
+from ogrpo.data.replay import BufferLimits, ReplayBuffer, fifo
 
 
 def test_twenty_thousand_completions_come_back_from_memory_and_from_disk(tmp_path, capsys):
@@ -19,7 +19,7 @@ def test_twenty_thousand_completions_come_back_from_memory_and_from_disk(tmp_pat
 
 @pytest.mark.parametrize("name", ["token_ids", "rewards", "problems"])
 def test_one_changed_value_is_seen(name, monkeypatch):
-    buffer = ReplayBuffer(replay_load.LAYOUT, BufferLimits(), Fifo)
+    buffer = ReplayBuffer(replay_load.LAYOUT, BufferLimits(), fifo)
     buffer.insert_columns(groups(0, 5))
     assert compare(buffer, range(1), 5) == BATCH * G
     wanted = groups(0, 5)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ogrpo.data.logs import LogTerms, RefusedRow, lacks_log_probs, read_log, to_row
-from ogrpo.data.replay import BufferLimits, Experience, Fifo, Layout, ReplayBuffer
+from ogrpo.data.replay import BufferLimits, Experience, Layout, ReplayBuffer, fifo
 from ogrpo.tasks.rows import read_parquet
 from tests.data.replay.make import all_facts, experience
 
@@ -164,7 +164,7 @@ def test_our_own_files_come_back_as_the_same_groups(tmp_path):
     again = replace(groups[3].group, prompt_ids=groups[0].group.prompt_ids)
     groups.append(replace(groups[3], group=again, problem=0))
     groups[5] = replace(groups[5], rewards=np.array([np.nan, 1], np.float32))
-    buffer = ReplayBuffer(Layout(2, 300), BufferLimits(), Fifo, folder=tmp_path)
+    buffer = ReplayBuffer(Layout(2, 300), BufferLimits(), fifo, folder=tmp_path)
     buffer.insert(groups)
     buffer.flush()
     (file,) = tmp_path.glob("*.parquet")

@@ -15,19 +15,18 @@ from ogrpo.core.algorithms import STEPS, VALUES
 from ogrpo.data.packing import TOKEN_RUNGS, Shape
 from ogrpo.data.replay import (
     BufferLimits,
-    Fifo,
     Layout,
-    Mixed,
-    Prioritised,
     ReplayBuffer,
     Sampler,
-    Stratified,
-    Table,
     advantage,
+    fifo,
+    mixed,
     novelty,
     positives,
     recency,
+    stratified,
     uniform,
+    weighted,
 )
 from ogrpo.kernels import attention
 from ogrpo.learner.examine import make_noise
@@ -279,27 +278,22 @@ def make_buffer(
       state: a checkpoint's description of the buffer.
     """
     replay, schedule = config.replay, config.schedule
-    samplers: dict[str, Callable[[Table], Sampler]] = {
-        "fifo": Fifo,
+    samplers: dict[str, Sampler] = {
+        "fifo": fifo,
         "uniform": uniform,
-        "stratified": Stratified,
+        "stratified": stratified,
+        "fresh": partial(weighted, weight=partial(recency, half_life=replay.half_life)),
+        "unused": partial(weighted, weight=partial(novelty, exponent=1.0)),
+        "advantage": partial(weighted, weight=partial(advantage, exponent=1.0, floor=0.0)),
+        "positives": partial(weighted, weight=positives),
     }
-    weights = {
-        "fresh": partial(recency, half_life=replay.half_life),
-        "unused": partial(novelty, exponent=1.0),
-        "advantage": partial(advantage, exponent=1.0, floor=0.0),
-        "positives": positives,
-    }
-    for name, weight in weights.items():
-        samplers[name] = partial(Prioritised, weight=weight)
     batches = max(schedule.prompts * max(schedule.warmup, 1), schedule.draw_size)
     limits = BufferLimits(
         groups=replay.groups or (batches if config.logs.path is None else None),
         staleness=replay.max_staleness,
         uses=replay.max_uses,
     )
-    return ReplayBuffer.open(
-        folder,
+    return ReplayBuffer(
         Layout(
             config.rollout.group_size,
             vocab_size,
@@ -308,7 +302,8 @@ def make_buffer(
             config.override.centering > 0,
         ),
         limits,
-        partial(Mixed, share=mix) if (mix := config.logs.mix) else samplers[replay.sampler],
+        partial(mixed, share=mix) if (mix := config.logs.mix) else samplers[replay.sampler],
+        folder=folder,
         state=state or EMPTY,
         refuse_zero_variance=replay.refuse_zero_variance,
         refuse_failures=replay.refuse_failures,

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ogrpo.batch import Batch
-from ogrpo.data.replay import BufferLimits, Columns, Experience, Fifo, Layout, ReplayBuffer
+from ogrpo.data.replay import BufferLimits, Columns, Experience, Layout, ReplayBuffer, fifo
 from ogrpo.data.replay.columns import FINISH_REASONS
 from ogrpo.protocol import Completion, Group, VersionSpan
 
@@ -128,14 +128,14 @@ def held_by(buffer: ReplayBuffer) -> list[tuple]:
 
 def made(folder: Path | None, numbers=(), limits=BufferLimits(), **options: Any) -> ReplayBuffer:  # noqa: B008
     """A new buffer with `versioned` groups, inserted one by one."""
-    buffer = ReplayBuffer(LAYOUT, limits, Fifo, folder=folder, **options)
+    buffer = ReplayBuffer(LAYOUT, limits, fifo, folder=folder, **options)
     for number in numbers:
         buffer.insert(versioned([number]))
     return buffer
 
 
 def reopened(folder: Path | None, state=None, limits=BufferLimits(), **options: Any):  # noqa: B008
-    return ReplayBuffer.open(folder, LAYOUT, limits, Fifo, state=state, **options)
+    return ReplayBuffer(LAYOUT, limits, fifo, folder=folder, state=state, **options)
 
 
 def check_same(found: Batch, expected: Batch) -> None:

@@ -15,15 +15,15 @@ import pytest
 from ogrpo.data.replay import (
     BrokenSegment,
     BufferLimits,
-    Fifo,
     MisplacedSegment,
-    Prioritised,
     ReplayBuffer,
-    Stratified,
+    fifo,
     novelty,
     pack,
     segments,
+    stratified,
     uniform,
+    weighted,
 )
 from ogrpo.system import lock
 from tests.data.replay.make import (
@@ -41,10 +41,10 @@ from tests.system.test_lock import holder
 
 ROOT = Path(__file__).parents[3]
 SAMPLERS = [
-    Fifo,
+    fifo,
     uniform,
-    partial(Prioritised, weight=partial(novelty, exponent=0.5)),
-    Stratified,
+    partial(weighted, weight=partial(novelty, exponent=0.5)),
+    stratified,
 ]
 ASIDE = segments.ASIDE
 
@@ -178,7 +178,7 @@ def test_a_resumed_run_draws_what_the_uninterrupted_one_did(tmp_path, sampler):
     go(buffer, range(4))
     state, before = buffer.state(), statistics(buffer)
     drawn, after = go(buffer, range(4, 7)), statistics(buffer)
-    again = ReplayBuffer.open(tmp_path, *arguments, state=state, segment_groups=5)
+    again = ReplayBuffer(*arguments, folder=tmp_path, state=state, segment_groups=5)
     assert again.statistics()["dropped/superseded"] > 0
     assert statistics(again) == before
     assert go(again, range(4, 7)) == drawn
@@ -188,11 +188,9 @@ def test_a_resumed_run_draws_what_the_uninterrupted_one_did(tmp_path, sampler):
 def test_a_folder_belongs_to_one_buffer_of_one_layout(tmp_path):
     buffer = made(tmp_path, range(2))
     buffer.flush()
-    with pytest.raises(ValueError, match=r"holds 1 segments already: use ReplayBuffer\.open"):
-        made(tmp_path, [0])
     other = replace(LAYOUT, vocab_size=500)
     with pytest.raises(ValueError, match="has vocab_size = 300, the buffer 500"):
-        ReplayBuffer.open(tmp_path, other, BufferLimits(), Fifo, state=None)
+        ReplayBuffer(other, BufferLimits(), fifo, folder=tmp_path)
     rival = reopened(tmp_path)
     for one in (buffer, rival):
         one.insert([experience(3)])

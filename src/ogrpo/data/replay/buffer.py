@@ -8,7 +8,7 @@ group can undergo is counted: refused, inserted, drawn, evicted (by reason), dro
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -40,62 +40,56 @@ class BufferLimits:
 
     Attributes:
         groups: groups held; the oldest go first.
-        bytes: bytes held, see `ReplayBuffer.nbytes`; the oldest go first.
         staleness: policy versions between the buffer's newest and the oldest in the group.
         uses: draws of a group, the last one included.
     """
 
     groups: int | None = None
-    bytes: int | None = None
     staleness: int | None = None
     uses: int | None = None
 
     def __post_init__(self) -> None:
-        for name, least in (("groups", 1), ("bytes", 1), ("staleness", 0), ("uses", 1)):
+        for name, least in (("groups", 1), ("staleness", 0), ("uses", 1)):
             value = getattr(self, name)
             if value is not None and value < least:
                 raise ValueError(f"limit on {name} is {value}; give at least {least}, or None.")
 
 
-@dataclass(frozen=True, eq=False)
-class Receipt:
-    """The result of an insertion.
-
-    Attributes:
-        ids: int64 `[N]`, -1 where a group was refused. A group is acknowledged, that is, on disk,
-            once `ReplayBuffer.acknowledged` exceeds its id.
-        refused: groups refused, by reason.
-    """
-
-    ids: Int64Array
-    refused: Mapping[str, int]
-
-
 class ReplayBuffer:
     """Judged whole groups in memory, and on disk if there is a folder.
+
+    With a state, further insertions and draws are those of the buffer that saved it; segments
+    written since are moved to the folder `_dropped`, logged and counted. Without a state every
+    group on disk is inserted again, unused, under the limits. A newest segment that cannot be
+    read and that the state does not speak of was never acknowledged: it is moved, too.
 
     Args:
         layout: the sizes and types that all groups share.
         limits: when groups are evicted from memory. Files are kept; see `prune`.
-        sampler: makes the sampler of this buffer: `Fifo`, `uniform`.
-        folder: where segments go; None keeps the buffer in memory only, where nothing is ever
-            acknowledged and a state can be saved only while the buffer is empty.
+        sampler: draws ids from the table: `fifo`, `uniform`.
+        folder: where segments are, and go; None keeps the buffer in memory only, where nothing is
+            ever acknowledged and a state can be saved only while the buffer is empty.
+        state: as from `state`.
         segment_groups: a segment is written as soon as so many groups wait for it; `flush` and
             `state` write at once. What waits is lost in a crash.
         refuse_zero_variance: refuse groups whose rewards are all equal.
         refuse_failures: refuse groups without a reward above 0.
 
     Raises:
-        ValueError: the folder holds segments (use `open`).
+        BrokenSegment: a segment that is needed cannot be read; as a `MisplacedSegment`, it
+            holds other groups than its name says, or is not the file that the state speaks of.
+        ValueError: a segment that is needed is missing, or has another layout, or another
+            process has the folder.
     """
 
     def __init__(
         self,
         layout: Layout,
         limits: BufferLimits,
-        sampler: Callable[[Table], Sampler],
+        sampler: Sampler,
         *,
         folder: Path | None = None,
+        state: State | None = None,
         segment_groups: int = 256,
         refuse_zero_variance: bool = False,
         refuse_failures: bool = False,
@@ -107,54 +101,17 @@ class ReplayBuffer:
         self._refuse_zero_variance = refuse_zero_variance
         self._refuse_failures = refuse_failures
         self._counts: Counter[str] = Counter()
-        self._make_sampler = sampler
+        self._sampler, self._table = sampler, Table(layout)
         self._journal = Journal(folder, layout)
-        self._start(Table(layout))
-        if folder is not None:
-            make_folder(folder)
-            segments.take_folder(folder)
-            if files := segments.listed(folder):
-                raise ValueError(
-                    f"{folder} holds {len(files)} segments already: use ReplayBuffer.open to go on "
-                    "with them, or another folder."
-                )
-
-    @classmethod
-    def open(
-        cls,
-        folder: Path | None,
-        layout: Layout,
-        limits: BufferLimits,
-        sampler: Callable[[Table], Sampler],
-        *,
-        state: State | None,
-        **options: Any,
-    ) -> "ReplayBuffer":
-        """Returns the buffer that `state` describes, or without one, all that the folder holds.
-
-        With a state, further insertions and draws are those of the buffer that saved it; segments
-        written since are moved to the folder `_dropped`, logged and counted. Without a state every
-        group on disk is inserted again, unused, under the limits. A newest segment that cannot be
-        read and that the state does not speak of was never acknowledged: it is moved, too.
-
-        Raises:
-            BrokenSegment: a segment that is needed cannot be read; as a `MisplacedSegment`, it
-                holds other groups than its name says, or is not the file that the state speaks of.
-            ValueError: a segment that is needed is missing, or has another layout, or another
-                process has the folder.
-        """
-        buffer = cls(layout, limits, sampler, folder=None, **options)
-        buffer._journal = Journal(folder, layout)
         if folder is not None:
             make_folder(folder)
             segments.take_folder(folder)
         if state is None:
-            buffer._load_all()
+            self._load_all()
         else:
-            buffer._restore(state)
+            self._restore(state)
         if folder is not None and (drafts := drop_drafts(folder)):
-            buffer._counts["dropped/unfinished_files"] += drafts
-        return buffer
+            self._counts["dropped/unfinished_files"] += drafts
 
     def __len__(self) -> int:
         """Groups held."""
@@ -184,23 +141,27 @@ class ReplayBuffer:
         """The newest policy version, of `expire` or of a group."""
         return self._table.version
 
-    def insert(self, experiences: Sequence[Experience]) -> Receipt:
+    def insert(self, experiences: Sequence[Experience]) -> Int64Array:
         """Inserts groups, all or, if one of them is malformed, none.
 
         Refused, by reason: `stale` (beyond the limit on staleness), `failures` and `zero_variance`
         (if those are options of the buffer).
+
+        Returns:
+            Their ids, int64 `[N]`, -1 where a group was refused. A group is acknowledged, that is,
+            on disk, once `acknowledged` exceeds its id.
 
         Raises:
             ValueError: as `pack`.
         """
         return self.insert_columns(pack(experiences, self.layout))
 
-    def insert_columns(self, columns: Columns) -> Receipt:
+    def insert_columns(self, columns: Columns) -> Int64Array:
         """Inserts groups that `pack` made with this buffer's layout."""
         if len(columns.problems) == 0:
-            return Receipt(np.zeros(0, np.int64), {})
+            return np.zeros(0, np.int64)
         self._raise_version(int(columns.policy_versions.max()))
-        admitted, refused = self._admit(columns)
+        admitted = self._admit(columns)
         ids = np.where(admitted, self._table.next_id + np.cumsum(admitted) - 1, -1)
         if admitted.any():
             columns = keep(columns, admitted)
@@ -208,11 +169,11 @@ class ReplayBuffer:
             if logged := int((columns.policy_versions.max(axis=1) == ANOTHER).sum()):
                 self._counts["logged"] += logged
             self._journal.append(columns)
-            self._enter(ids[admitted], columns)
+            self._table.append(ids[admitted], columns)
             self._make_room()
         if self._journal.waiting >= self._segment_groups:
             self.flush()
-        return Receipt(ids, refused)
+        return ids
 
     def flush(self) -> None:
         """Writes the groups that wait for a segment; on return all are acknowledged."""
@@ -238,15 +199,14 @@ class ReplayBuffer:
         """
         if count < 1:
             raise ValueError(f"count is {count}; draw at least 1 group.")
-        ids = self._sampler.draw(count, np.random.default_rng(seed))
+        ids = self._sampler(self._table, count, np.random.default_rng(seed))
         draw = self._table.read(ids)
         self._table.cursor = int(ids[-1]) + 1
         self._counts["drawn"] += count
         uses = self._table.rows.uses
         uses[self._table.places(ids)] += 1
-        ids = np.sort(ids)
-        self._sampler.update(ids)
         if self.limits.uses is not None:
+            ids = np.sort(ids)
             self._evict(ids[uses[self._table.places(ids)] >= self.limits.uses], "uses")
         return draw
 
@@ -298,11 +258,8 @@ class ReplayBuffer:
         saved = (np.array(state["ids"], np.int64) for state in states)
         return self._journal.delete_all_but([self._table.all_live(), *saved])
 
-    def _start(self, table: Table) -> None:
-        self._table, self._sampler = table, self._make_sampler(table)
-
-    def _admit(self, columns: Columns) -> tuple[BoolArray, dict[str, int]]:
-        """Returns which groups are taken in, bool `[N]`, and the numbers refused, by reason."""
+    def _admit(self, columns: Columns) -> BoolArray:
+        """Returns which groups are taken in, bool `[N]`, and counts the others by reason."""
         wrong: dict[str, BoolArray] = {}
         if self.limits.staleness is not None:
             staleness = self.version - columns.policy_versions.min(axis=1)
@@ -314,29 +271,21 @@ class ReplayBuffer:
         if self._refuse_zero_variance:
             least = columns.rewards.min(axis=1, where=judged, initial=np.inf)
             wrong["zero_variance"] = most <= least
-        admitted, refused = np.ones(len(columns.problems), np.bool_), {}
+        admitted = np.ones(len(columns.problems), np.bool_)
         for reason, groups in wrong.items():
             if (count := int((groups & admitted).sum())) > 0:
-                refused[reason] = count
                 self._counts[f"refused/{reason}"] += count
             admitted &= ~groups
-        return admitted, refused
-
-    def _enter(self, ids: Int64Array, columns: Columns) -> None:
-        self._table.append(ids, columns)
-        self._sampler.update(ids)
+        return admitted
 
     def _evict(self, ids: Int64Array, reason: str) -> None:
         if len(ids):
             self._table.remove(ids)
-            self._sampler.update(ids)
             self._counts[f"evicted/{reason}"] += len(ids)
 
     def _make_room(self) -> None:
         if self.limits.groups is not None and (excess := len(self) - self.limits.groups) > 0:
             self._evict(self._table.first(self._table.head, self._table.next_id, excess), "groups")
-        if self.limits.bytes is not None and (excess := self.nbytes - self.limits.bytes) > 0:
-            self._evict(self._table.oldest(excess), "bytes")
 
     def _raise_version(self, version: int) -> None:
         if version <= self.version:
@@ -349,9 +298,8 @@ class ReplayBuffer:
 
     def _restore(self, state: State) -> None:
         """Reads the groups of a state back, and sets later segments aside."""
-        self._start(Table(self.layout, state["capacity"]))
-        self._counts = Counter(state["counts"])
-        table, ids = self._table, np.array(state["ids"], np.int64)
+        table = self._table = Table(self.layout, state["capacity"])
+        self._counts, ids = Counter(state["counts"]), np.array(state["ids"], np.int64)
         table.version = state["version"]
         for segment in segments.listed(self._journal.folder):
             if segment.first >= state["next_id"]:
@@ -359,7 +307,7 @@ class ReplayBuffer:
             elif len(needed := segment.within(ids)):
                 columns = self._journal.read(segment, state["segments"])
                 there = np.isin(np.arange(segment.first, segment.stop), needed)
-                self._enter(needed, keep(columns, there))
+                table.append(needed, keep(columns, there))
         missing = ids[~table.rows.alive[table.places(ids)]] if len(self) else ids
         if len(missing):
             raise ValueError(
@@ -368,7 +316,6 @@ class ReplayBuffer:
                 " newer state if the files were pruned."
             )
         table.rows.uses[table.places(ids)] = state["uses"]
-        self._sampler.update(ids)
         self._resume_at(state["next_id"], state["cursor"])
 
     def _load_all(self) -> None:
@@ -383,11 +330,11 @@ class ReplayBuffer:
                 self._set_aside(segment, "torn")
                 continue
             self._raise_version(int(columns.policy_versions.max()))
-            admitted, _ = self._admit(columns)
+            admitted = self._admit(columns)
             self._counts["inserted"] += int(admitted.sum())
             if admitted.any():
                 ids = np.arange(segment.first, segment.stop)[admitted]
-                self._enter(ids, keep(columns, admitted))
+                self._table.append(ids, keep(columns, admitted))
                 self._make_room()
             self._resume_at(segment.stop, 0)
 

@@ -207,16 +207,6 @@ class Table:
             staleness=self.features(places).staleness,
         )
 
-    def oldest(self, excess: int) -> Int64Array:
-        """Returns the ids of the fewest oldest groups that free at least `excess` bytes."""
-        count = 16
-        while True:
-            ids = self.first(self.head, self.next_id, count)
-            freed = np.cumsum(self.rows.bytes[self.places(ids)])
-            if freed[-1] >= excess:
-                return ids[: np.searchsorted(freed, excess) + 1]
-            count *= 2
-
     def first(self, start: int, stop: int, count: int) -> Int64Array:
         """Returns up to `count` of the oldest live ids in `[start, stop)`, oldest first."""
         span = 2 * count
