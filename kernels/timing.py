@@ -1,4 +1,4 @@
-"""Timing of compiled programs in turns, and their errors, for the benchmarks of the operations.
+"""Timing of compiled programs in turns, for the benchmarks of the operations.
 
 One process measures everything in turns, so that a busy machine slows all alike. Time is
 CPU-seconds of this process, of which medians are shown.
@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import jax
-import numpy as np
 
 
 class Timed(NamedTuple):
@@ -38,29 +37,16 @@ def compiled(
     return Timed(label, program, inputs, flops, again, memory.temp_size_in_bytes if memory else 0)
 
 
-def cpu_seconds(timed: Timed) -> float:
-    """Returns the CPU-seconds of one call."""
-    before = time.process_time()
-    jax.block_until_ready(timed.run(*timed.inputs))
-    return time.process_time() - before
-
-
 def measure(timed: Sequence[Timed], repeats: int) -> list[float]:
     """Returns the median CPU-seconds of each program, called in turns after a call of each."""
-    for t in timed:
-        cpu_seconds(t)
-    turns = [[cpu_seconds(t) for t in timed] for _ in range(repeats)]
+
+    def cpu_seconds(timed: Timed) -> float:
+        before = time.process_time()
+        jax.block_until_ready(timed.run(*timed.inputs))
+        return time.process_time() - before
+
+    turns = [[cpu_seconds(t) for t in timed] for _ in range(1 + repeats)][1:]
     return [statistics.median(column) for column in zip(*turns, strict=True)]
-
-
-def relative_errors(
-    arrays: Sequence[jax.Array | np.ndarray], exact: Sequence[np.ndarray]
-) -> list[float]:
-    """Returns the largest error over all entries of each array, over the largest exact entry."""
-    return [
-        float(np.max(np.abs(np.asarray(a, np.float64) - b)) / np.max(np.abs(b)))
-        for a, b in zip(arrays, exact, strict=True)
-    ]
 
 
 def table(header: str, rows: list[list[str]]) -> str:

@@ -8,8 +8,7 @@ computes when a layer is computed again), by `ogrpo.kernels.timing`, `--repeats`
              backward; what is masked, softmax and sums count for nothing
     memory   XLA's own figure of the temporary memory of output and gradients
 
-Queries are those of one prompt's completions, all of full length. Errors are the largest over all
-entries against the plain version in float64 on the same inputs, over the largest entry.
+Queries are those of one prompt's completions, all of full length.
 """
 
 import argparse
@@ -17,11 +16,10 @@ from functools import partial
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from ogrpo.kernels.attention import KERNELS
-from ogrpo.kernels.timing import Timed, compiled, measure, relative_errors, table
-from ogrpo.policy.attention import AttentionFn, KeySegment, attend, causal
+from ogrpo.kernels.timing import compiled, measure, table
+from ogrpo.policy.attention import AttentionFn, KeySegment, causal
 
 BARE = 2048
 Arrays = tuple[jax.Array, ...]
@@ -45,67 +43,35 @@ def output(kernel: AttentionFn, q: jax.Array, *keys: jax.Array) -> jax.Array:
     return kernel(q, [shared, KeySegment(keys[2], keys[3], causal(jnp.ones((n, g, t), bool)))])
 
 
-def forward(kernel: AttentionFn, *inputs: jax.Array) -> jax.Array:
-    """The output alone."""
-    return output(kernel, *inputs[:-1])
-
-
 def both_passes(kernel: AttentionFn, *inputs: jax.Array) -> tuple[jax.Array, Arrays]:
     """Output and gradients with respect to queries, keys and values."""
     out, pull = jax.vjp(partial(output, kernel), *inputs[:-1])
     return out, pull(inputs[-1])
 
 
-def programs(args: argparse.Namespace, length: int) -> list[Timed]:
-    """A bare product, then each version's forward and both passes."""
+def speed(args: argparse.Namespace, length: int) -> list[list[str]]:
+    """Rows of the table for completions of one length: each version's forward and both passes."""
     inputs, square = make_inputs(args, length), jnp.ones((BARE, BARE), args.dtype)
     pairs = args.group * (length * args.prompt + length * (length + 1) // 2)
     flops = 2 * args.heads * args.head_dim * pairs
     bare = partial(jnp.einsum, "ab,bc->ac", preferred_element_type=jnp.float32)
     timed = [compiled("a bare product", bare, (square, square), 2 * BARE**3)]
     for name in args.versions:
-        kernel = KERNELS[name]
-        timed.append(compiled(f"{name}, forward", partial(forward, kernel), inputs, 2 * flops))
-        timed.append(compiled(f"{name}, both", partial(both_passes, kernel), inputs, 7 * flops))
-    return timed
+        forward, both = (partial(fn, KERNELS[name]) for fn in (output, both_passes))
+        timed.append(compiled(f"{name}, forward", forward, inputs[:-1], 2 * flops))
+        timed.append(compiled(f"{name}, both", both, inputs, 7 * flops))
+    rates = [t.flops / s for t, s in zip(timed, measure(timed, args.repeats), strict=True)]
+    return [
+        [
+            *(str(length), t.label, f"{t.flops / rate:.4f}", f"{rate / rates[0]:.0%}"),
+            f"{t.temporary / 2**20:,.1f}",
+        ]
+        for t, rate in zip(timed[1:], rates[1:], strict=True)
+    ]
 
 
-def speed(args: argparse.Namespace, length: int) -> list[list[str]]:
-    """Rows of the table for completions of one length."""
-    timed = programs(args, length)
-    seconds, rows = measure(timed, args.repeats), []
-    bare = timed[0].flops / seconds[0]
-    for t, s in list(zip(timed, seconds, strict=True))[1:]:
-        share = t.flops / s / bare
-        rows.append(
-            [str(length), t.label, f"{s:.4f}", f"{share:.0%}", f"{t.temporary / 2**20:,.1f}"]
-        )
-    return rows
-
-
-def errors(kernel: AttentionFn, inputs: Arrays) -> list[float]:
-    """Returns those of the output and of gradients of queries, keys and values (both segments)."""
-    with jax.enable_x64(True):
-        wide = [x.astype(jnp.float64) for x in inputs]
-        exact = jax.jit(partial(both_passes, attend))(*wide)
-        exact = [np.asarray(x) for x in jax.tree.leaves(exact)]
-    each = relative_errors(jax.tree.leaves(jax.jit(partial(both_passes, kernel))(*inputs)), exact)
-    return [each[0], each[1], max(each[2], each[4]), max(each[3], each[5])]
-
-
-def accuracy(args: argparse.Namespace) -> list[list[str]]:
-    """Rows of the table of errors, for each dtype."""
-    rows = []
-    for dtype in ("float32", "bfloat16"):
-        inputs = make_inputs(argparse.Namespace(**{**vars(args), "dtype": dtype}), 1024)
-        for name in args.versions:
-            shown = [f"{error:.0e}" for error in errors(KERNELS[name], inputs)]
-            rows.append([f"{name}, {dtype}", *shown])
-    return rows
-
-
-def parse() -> argparse.Namespace:
-    """Shapes, by default those of the small decoder of `benchmarks/update`."""
+def main() -> None:
+    """Prints Markdown, by default for the shapes of the small decoder of `benchmarks/update`."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     for name, value in (("group", 4), ("prompt", 64), ("heads", 4), ("head-dim", 64)):
         parser.add_argument(f"--{name}", type=int, default=value)
@@ -114,16 +80,10 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--versions", nargs="+", default=["plain", "blocked"], choices=KERNELS)
     parser.add_argument("--dtype", choices=["float32", "bfloat16"], default="float32")
     parser.add_argument("--repeats", type=int, default=5)
-    return parser.parse_args()
-
-
-def main() -> None:
-    """Prints Markdown."""
-    args = parse()
+    args = parser.parse_args()
     print(f"{vars(args)}, jax {jax.__version__}\n")
     rows = [row for length in args.lengths for row in speed(args, length)]
-    print(table("completion | program | CPU-s | share | temporary MiB", rows), end="\n\n")
-    print(table("error against float64 | output | queries | keys | values", accuracy(args)))
+    print(table("completion | program | CPU-s | share | temporary MiB", rows))
 
 
 if __name__ == "__main__":

@@ -88,7 +88,7 @@ def blocked_attention(
 
     Largest errors against float64, over the largest entry, for standard normal inputs, 1,024 keys
     and D = 64: below 1e-6 in float32 and 5e-3 in bfloat16, output and gradients, as those of
-    `attend` (`python -m ogrpo.kernels.attention.benchmark`; a test holds them).
+    `attend` (a test holds them).
 
     Args:
       queries: [N, G, T, H, D].

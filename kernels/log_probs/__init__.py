@@ -5,13 +5,14 @@ chunked     a slice of the vocabulary at a time, in XLA: any device, the default
 pallas      the same sweep with fused kernels for NVIDIA GPUs: unmeasured, by name only
 """
 
+import sys
 from functools import partial
 
 from ogrpo.kernels.log_probs.chunked import KEPT_BYTES, WIDTH, chunked_log_probs
 from ogrpo.kernels.log_probs.pallas_gpu import pallas_log_probs, unavailable
-from ogrpo.kernels.log_probs.reference import reference_log_probs
-from ogrpo.policy.head import HeadFn
+from ogrpo.policy.head import HeadFn, token_log_probs
 
+reference_log_probs: HeadFn = partial(token_log_probs, max_logits=sys.maxsize)
 KERNELS: dict[str, HeadFn] = {
     "reference": reference_log_probs,
     "chunked": chunked_log_probs,

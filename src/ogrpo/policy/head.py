@@ -13,8 +13,9 @@ and a scalar, [M, A] and [M]."""
 
 
 def logits(hidden: jax.Array, embedding: jax.Array) -> jax.Array:
-    """Returns z = E h in float32: [M, d] and [V, d] to [M, V]."""
-    return jnp.einsum("md,vd->mv", hidden, embedding, preferred_element_type=jnp.float32)
+    """Returns z = E h in float32, float64 of float64: [M, d] and [V, d] to [M, V]."""
+    wide = jnp.float64 if hidden.dtype == jnp.float64 else jnp.float32
+    return jnp.einsum("md,vd->mv", hidden, embedding, preferred_element_type=wide)
 
 
 def log_softmax(scores: jax.Array, temperature: jax.Array) -> jax.Array:
