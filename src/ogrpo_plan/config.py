@@ -4,7 +4,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from ogrpo.config.update import Offload
 from ogrpo.config.values import (
     INERT,
     Count,
@@ -119,9 +118,6 @@ class Train:
     remat: Literal["products", "full"] = "products"
     moments: Literal["full", "bfloat16", "factored"] = "full"
     """As `--optimizer.moments` of the run."""
-    offload: Offload = False
-    """As `--optimizer.offload` of the run: moments are on the device when activations are not, and
-    the reference policy before there is a gradient."""
     attention: Literal["auto", "plain", "blocked"] = "auto"
     """As `--kernels.attention` of the run: whether attention scores are held whole (plain)."""
     host_memory_gib: Positive = 256.0
@@ -285,12 +281,6 @@ class Plan:
             longest <= config.max_positions,
             f"batch.prompt-length + batch.max-tokens = {longest} passes the model's "
             f"{config.max_positions} positions: shorten one of them",
-        )
-        separate = self.limits.reference and self.model.adapter is None
-        require(
-            self.train.offload not in ("reference", "both") or separate,
-            f"train.offload is {self.train.offload}, and there is no reference policy of its own:"
-            " give --limits.reference, without --model.lora-rank, or --train.offload moments",
         )
         tokens = self.train.microbatch_tokens
         require(

@@ -98,7 +98,7 @@ def moments_bytes(plan: Plan) -> int:
     """Returns the bytes that Adam's moments add to the peak on one device.
 
     They are counted on one device and cut in proportion to the parameters, but for factored second
-    moments, which are whole on every device. Offloaded ones add what activations leave free.
+    moments, which are whole on every device.
     """
     adapter, model, moments = plan.model.adapter, plan.model, plan.train.moments
     kind = "float32" if adapter is not None else model.params
@@ -113,9 +113,7 @@ def moments_bytes(plan: Plan) -> int:
             shapes = jax.eval_shape(draw, shapes).trained
         second = jax.eval_shape(factored_rms(b2=0.98, eps=1e-8).init, shapes)
         size = small + sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(second))
-    if plan.train.offload not in ("moments", "both"):
-        return size
-    return max(0, size - activation_bytes(plan) - working_bytes(plan))
+    return size
 
 
 def train_budget(plan: Plan) -> Budget:
@@ -124,8 +122,7 @@ def train_budget(plan: Plan) -> Budget:
     kept, used = ITEMSIZE[model.params], ITEMSIZE[model.compute]
     weights = cut_weight_bytes(config, kept, fsdp=train.fsdp, tensor=train.tensor)
     cast = weights * used // kept if used != kept else 0
-    referred = plan.limits.reference and train.offload not in ("reference", "both")
-    policies = plan.limits.lead + 1 + referred
+    policies = plan.limits.lead + 1 + plan.limits.reference
     trained = trained_bytes(plan)
     adapts = model.adapter is not None
     widest = max(sides.inputs * sides.outputs for sides in config.projections.values())

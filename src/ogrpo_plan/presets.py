@@ -87,7 +87,6 @@ def plan_of(name: str) -> Plan:
             memory_gib=memory,
             **cut,
             moments=run.optimizer.moments,
-            offload=run.optimizer.offload,
             remat="products" if run.model.remat == "none" else run.model.remat,
             attention=run.kernels.attention,
         ),

@@ -178,7 +178,6 @@ SAME: tuple[tuple[Setting, Setting], ...] = (
         },
     ),
     ({}, {"optimizer.batching": "packed", "optimizer.microbatch_tokens": 64}),
-    (KL, {"optimizer.offload": "both"}),
 )
 """Setting, and what only writes, shows, says more or speeds up: the weights of the end stay."""
 

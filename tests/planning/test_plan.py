@@ -97,18 +97,9 @@ def test_the_memory_of_a_training_device_worked_by_hand():
     assert train_budget(TINY).fits
 
 
-def test_a_reference_policy_on_the_host_is_not_counted_on_the_device():
-    kept, limits = "policies kept for the servers", replace(TINY.limits, reference=True)
-    referred = replace(TINY, limits=limits)
-    assert train_budget(referred).rows[kept] == 3 * 4 * WEIGHTS
-    for offload, policies in (("moments", 3), ("reference", 2), ("both", 2)):
-        rows = train_budget(replace(referred, train=replace(TINY.train, offload=offload))).rows
-        assert rows[kept] == policies * 4 * WEIGHTS
-        whole = offload == "reference"
-        assert (rows["optimizer"] == 2 * 4 * WEIGHTS) == whole
-    for plan in (TINY, replace(adapted(2), limits=limits)):
-        with pytest.raises(ValueError, match=r"offload is both.*limits\.reference.*lora-rank"):
-            replace(plan, train=replace(TINY.train, offload="both"))
+def test_a_reference_policy_is_one_policy_more():
+    referred = replace(TINY, limits=replace(TINY.limits, reference=True))
+    assert train_budget(referred).rows["policies kept for the servers"] == 3 * 4 * WEIGHTS
 
 
 def adapted(rank):

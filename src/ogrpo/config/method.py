@@ -226,18 +226,6 @@ FITS: Table = (
         INERT + "give --override.advantage running_baseline",
     ),
     (
-        "optimizer.offload",
-        lambda m: not m.config.optimizer.offloads_reference or REFERENCE in m.reads,
-        "but nothing reads the reference policy: give --knobs.beta > 0, leave the option out, or"
-        " let it be moments",
-    ),
-    (
-        "optimizer.offload",
-        lambda m: not m.config.optimizer.offloads_reference or m.config.lora.rank is None,
-        "but with lora.rank the reference policy is adapters beside the frozen weights that the"
-        " trained policy has too: leave the option out, or let it be moments",
-    ),
-    (
         "mesh.data mesh.fsdp mesh.tensor lora.rank optimizer.batching",
         lambda m: VALUES not in m.method.reads,
         "but {title} learns values, whose head is not made for that: leave it out",

@@ -245,9 +245,6 @@ class Knobs:
     """With override.weight trace: lambda."""
 
 
-Offload = Literal[False, "moments", "reference", "both"]
-
-
 @dataclass(frozen=True, kw_only=True)
 class Optimizer:
     """AdamW with a linear warm-up and a linear decay."""
@@ -265,10 +262,6 @@ class Optimizer:
     moments: Literal["full", "bfloat16", "factored"] = "full"
     """What is kept of past gradients: both moments in the parameters' dtype; the first in bfloat16;
     or that and the second as rows and columns of each matrix (docs/performance.md has the cost)."""
-    offload: Offload = False
-    """What is kept in the host's memory, where the device reaches it; the numbers stay the same.
-    Moments are fetched when an update's backward pass is done, the reference policy while its
-    log-probs are computed."""
     max_grad_norm: Positive = 1.0
     average: OptionalDecay = None
     """Decay of a mean of the weights after each update, corrected for its begin as Adam's moments
@@ -293,16 +286,6 @@ class Optimizer:
     """Updates in a row that may be skipped because the loss, the gradient or the new weights were
     NaN or infinite; one more ends the run, and leaves what `ogrpo diagnose` reads. 0 ends it at the
     first."""
-
-    @property
-    def offloads_moments(self) -> bool:
-        """Whether moments are kept in the host's memory."""
-        return self.offload in ("moments", "both")
-
-    @property
-    def offloads_reference(self) -> bool:
-        """Whether the reference policy is kept in the host's memory."""
-        return self.offload in ("reference", "both")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,7 +13,6 @@ from ogrpo.batch import Batch
 from ogrpo.core.aggregate import mean
 from ogrpo.core.algorithms import REFERENCE
 from ogrpo.learner.finite import finite_leaves
-from ogrpo.learner.memory import fetched
 from ogrpo.learner.metrics import Metrics
 from ogrpo.learner.state import Hypers, Params, TrainState, apply_gradient
 from ogrpo.learner.update import (
@@ -93,8 +92,7 @@ def make_examine(
             losses = losses_of(recipe, hypers, state.region, log_probs, tokens)
             return total_of(recipe, hypers, losses, weighed).total
 
-        here = fetched(state, grads) if recipe.offload else state
-        after = apply_gradient(here, grads, optimizer, hypers.learning_rate)
+        after = apply_gradient(state, grads, optimizer, hypers.learning_rate)
         return Findings(
             batch=weighed.batch._replace(packing=None),
             mask=weighed.mask,

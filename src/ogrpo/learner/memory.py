@@ -1,29 +1,16 @@
-"""Memory: the compiler's, freed and not returned, and the host's for moments and the reference.
-
-An update needs moments when the backward pass is done and what layers keep is gone: until then they
-lie in memory of the host that the device reaches ("pinned_host"), and go back there afterwards. The
-reference policy is read before the update, for its log-probs alone, and never changed: a copy comes
-to the device, and is let go of.
-"""
+"""Memory of compilers: what XLA's widens on a CPU, and what it frees and the process keeps."""
 
 import ctypes
-from collections.abc import Callable
-from dataclasses import replace
-from functools import cache, partial
-from typing import Any, NamedTuple, TypeVar
+from functools import cache
+from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax import lax
 from jax.typing import DTypeLike
-
-from ogrpo.learner.state import TrainState
 
 _COMPILED = "/jax/core/compile/backend_compile_duration"
 _LEAST_SECONDS = 0.5
 
-HOST = "pinned_host"
-Tree = TypeVar("Tree")
 CompilerOptions = dict[str, str]
 
 
@@ -59,55 +46,3 @@ def give_back_after_compiling() -> bool:
 
     jax.monitoring.register_event_duration_secs_listener(listen)
     return True
-
-
-class Storage(NamedTuple):
-    """Functions that move a policy to its place while it is unused, and back."""
-
-    keep: Callable[[Any], Any]
-    """The policy there; of shapes with their places, those that it has there."""
-    fetch: Callable[[Any], Any]
-    """The result of `keep`, on the device."""
-
-
-def check_host_memory() -> None:
-    """Raises ValueError where the device reaches no memory of its host."""
-    device = jax.devices()[0]
-    kinds = [memory.kind for memory in device.addressable_memories()]
-    if HOST not in kinds:
-        raise ValueError(
-            f"optimizer.offload asks for {HOST} memory, and a device of this platform"
-            f" ({device.platform}: {device.device_kind}) has {', '.join(kinds) or 'none'}: leave"
-            " the option out"
-        )
-
-
-def on_host(placed: Tree) -> Tree:
-    """Returns shardings of a train state whose moments lie in the host's memory."""
-    moments: Any = jax.tree.map(lambda to: to.with_memory_kind(HOST), placed.opt_state)  # type: ignore[attr-defined]
-    return replace(placed, opt_state=moments)  # type: ignore[type-var]
-
-
-def fetched(state: TrainState, after: Any) -> TrainState:
-    """Returns the state with its moments on the device, not before `after` is there; under jit."""
-    moments, _ = lax.optimization_barrier((state.opt_state, after))
-    return replace(state, opt_state=jax.device_put(moments, jax.memory.Space.Device))
-
-
-def put_back(state: TrainState) -> TrainState:
-    """Returns the state with its moments in the host's memory; under `jax.jit`."""
-    return replace(state, opt_state=jax.device_put(state.opt_state, jax.memory.Space.Host))
-
-
-def _move(kind: str, tree: Any) -> Any:
-    def move(leaf: Any) -> Any:
-        place = leaf.sharding.with_memory_kind(kind)
-        if isinstance(leaf, jax.ShapeDtypeStruct):
-            return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=place)
-        return jax.device_put(leaf, place)
-
-    return jax.tree.map(move, tree)
-
-
-DEVICE_MEMORY = Storage(lambda tree: tree, lambda tree: tree)
-HOST_MEMORY = Storage(partial(_move, HOST), partial(_move, "device"))

@@ -35,7 +35,7 @@ from ogrpo.core.objectives import TokenBatch
 from ogrpo.core.returns import Along
 from ogrpo.core.trust_region import TrustRegion
 from ogrpo.learner.finite import all_finite, choose
-from ogrpo.learner.memory import CompilerOptions, fetched, put_back
+from ogrpo.learner.memory import CompilerOptions
 from ogrpo.learner.metrics import Metrics, MetricsFn, head_norm, summarize
 from ogrpo.learner.state import Hypers, Params, TrainState, guarded, is_large, join
 
@@ -102,8 +102,6 @@ class Recipe(NamedTuple):
     """Whether batches come with a packing, which then says what the microbatches are."""
     together: int = 1
     """Packed parts in a microbatch: one on each device that a batch is cut over."""
-    offload: bool = False
-    """Whether the optimizer's moments lie in the host's memory between updates."""
     region_fn: RegionFn | None = None
     """The trust region around an objective; its state is `TrainState.region`."""
     centered: bool = False
@@ -549,9 +547,7 @@ def make_step(optimizer: optax.GradientTransformation, recipe: Recipe) -> Update
         if trust is not None:
             region = trust.update(region, trust.measure(log_probs, tokens))
         is_finite = all_finite((metrics["loss"], metrics["grad_norm"], region))
-        here = fetched(state, grads) if recipe.offload else state
-        after, taken = guarded(here, grads, optimizer, hypers.learning_rate, is_finite)
-        after = put_back(after) if recipe.offload else after
+        after, taken = guarded(state, grads, optimizer, hypers.learning_rate, is_finite)
         after = replace(after, region=choose(taken, region, state.region))
         return after, {**metrics, "skipped": 1.0 - taken.astype(jnp.float32)}
 

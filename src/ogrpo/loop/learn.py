@@ -126,7 +126,7 @@ def score(state: LoopState, draw: Draw, parts: Parts) -> Scored:
     if PROXIMAL in method.reads and parts.schedule.updates_per_batch > 1:
         proximal = learner.score(state.train.whole(), batch, temperature)
     if state.reference is not None:
-        reference = state.train.whole(learner.reference.fetch(state.reference))
+        reference = state.train.whole(state.reference)
         ref = learner.score(reference, batch, temperature)
         del reference
     if learner.values is not None:

@@ -14,7 +14,6 @@ from ogrpo.config.train import Certification
 from ogrpo.data.packing import Shape
 from ogrpo.data.replay import ReplayBuffer
 from ogrpo.learner.examine import ExamineFn, NoiseFn, TokensFn
-from ogrpo.learner.memory import Storage
 from ogrpo.learner.state import Hypers, Params, TrainState
 from ogrpo.learner.update import UpdateFn
 from ogrpo.loop.batches import Packer
@@ -117,8 +116,6 @@ class Learner:
     """An update's numbers one stage after the other, of what it would do to a state."""
     average: Callable[[Params, TrainState, jax.Array], Params] | None
     """The mean of the weights after an update, `(mean, state, skipped) -> mean`, if one is kept."""
-    reference: Storage
-    """Where the reference policy lies while its log-probs are not computed."""
     reset_optimizer: Callable[[TrainState], TrainState] | None
     """Resets the optimizer's state at a new stage; None leaves it."""
 

@@ -142,12 +142,12 @@ def start(train: TrainState, parts: Parts) -> LoopState:
 
 def first_arrays(train: TrainState, parts: Parts) -> dict[str, Any]:
     """Returns a checkpoint's arrays before step 0."""
-    return _with_kept_reference(_arrays(train, snapshot(train.params), *_kept(parts)), parts)
+    return _arrays(train, snapshot(train.params), *_kept(parts))
 
 
 def array_shapes(train: TrainState, parts: Parts) -> dict[str, Any]:
     """Returns the shapes of a checkpoint's arrays, from a state or its shapes, without a copy."""
-    return _with_kept_reference(checkpoint_shapes(train, *_kept(parts)), parts)
+    return checkpoint_shapes(train, *_kept(parts))
 
 
 def _kept(parts: Parts) -> tuple[frozenset[str], bool]:
@@ -176,12 +176,6 @@ def _arrays(
     kept = {"reference": REFERENCE in reads, "average": averages}
     policies = {name: policy for name, keeps in kept.items() if keeps}
     return {"train": replace(train, frozen=()), "server": policy, **policies}
-
-
-def _with_kept_reference(arrays: dict[str, Any], parts: Parts) -> dict[str, Any]:
-    if "reference" not in arrays:
-        return arrays
-    return {**arrays, "reference": parts.learner.reference.keep(arrays["reference"])}
 
 
 def resume(

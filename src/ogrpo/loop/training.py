@@ -114,7 +114,7 @@ def synchronise(state: LoopState, parts: Parts, collector: Collector) -> LoopSta
     if swaps or renews:
         now = snapshot(state.train.params)
         if swaps:
-            state = replace(state, reference=learner.reference.keep(now))
+            state = replace(state, reference=now)
         if renews:
             versions = {"previous_version": state.server_version, "server_version": state.step}
             state = replace(state, server=now, **versions, gaps=(), used_up=False)

@@ -34,7 +34,7 @@ APPLIED = (
     *("reward.seconds", "reward.processes", "reward.call_seconds", "reward.memory_gib"),
     *("model.remat", "model.path", "data.path", "logs.path"),
     *("optimizer.microbatches", "optimizer.batching", "optimizer.max_skipped"),
-    *("optimizer.microbatch_tokens", "optimizer.offload"),
+    "optimizer.microbatch_tokens",
     *("warm_start.cache", "warm_start.retrain", "strict", "stop_when_worse", "track"),
     "push_to_hub",
 )

@@ -31,7 +31,6 @@ from ogrpo.data.replay import (
 from ogrpo.kernels import attention
 from ogrpo.learner.examine import make_noise
 from ogrpo.learner.hosts import fetch
-from ogrpo.learner.memory import DEVICE_MEMORY, HOST_MEMORY
 from ogrpo.learner.state import Hypers, adam, hypers, make_average, reset
 from ogrpo.learner.update import PolicyFn, Recipe, over_top
 from ogrpo.loop import Packer, Parts
@@ -148,7 +147,6 @@ def make_parts(
         tokens=devices.make_tokens(recipe),
         examine=devices.make_examine(recipe),
         average=None if decay is None else make_average(decay),
-        reference=HOST_MEMORY if config.optimizer.offloads_reference else DEVICE_MEMORY,
         reset_optimizer=reset(make_optimizer(config)) if config.schedule.reset_optimizer else None,
     )
     method = MethodInputs(
@@ -222,7 +220,6 @@ def make_recipe(config: TrainConfig, policy_fn: PolicyFn) -> Recipe:
         skip_zero_variance=skips,
         packed=optimizer.batching == "packed",
         together=ways(config),
-        offload=optimizer.offloads_moments,
         region_fn=region_fn(config),
         centered=config.override.centering > 0,
     )

@@ -24,7 +24,7 @@ from ogrpo.kernels.log_probs.sharded import log_probs_over_mesh
 from ogrpo.learner import sharding
 from ogrpo.learner.examine import ExamineFn, TokensFn, make_examine, make_tokens
 from ogrpo.learner.hosts import several
-from ogrpo.learner.memory import CompilerOptions, check_host_memory, compiler_options, on_host
+from ogrpo.learner.memory import CompilerOptions, compiler_options
 from ogrpo.learner.sharding import MeshLayout
 from ogrpo.learner.state import TrainState, init_state, join
 from ogrpo.learner.update import (
@@ -120,8 +120,6 @@ def make_devices(
       optimizer: of the trained parameters.
       region: the trust region's state before the first update; () where it has none.
     """
-    if config.optimizer.offload:
-        check_host_memory()
     if on_one_device(config):
         return _one_device(config, decoder, optimizer, region)
     return _many_devices(config, decoder, optimizer, region)
@@ -137,19 +135,14 @@ def _one_device(
         log_probs_fn=kernel(name, kept_bytes=config.kernels.kept_mib << 20),
         attention_fn=attention.kernel(config.kernels.attention),
     )
-    offloads = config.optimizer.offloads_moments
     device = SingleDeviceSharding(jax.devices()[0])
 
     def places(state: TrainState) -> TrainState:
-        placed = jax.tree.map(lambda _: device, replace(state, frozen=()))
-        return on_host(placed) if offloads else placed
+        return jax.tree.map(lambda _: device, replace(state, frozen=()))
 
     def init(params: Params) -> TrainState:
         trained, frozen = trained_and_frozen(config, params)
         state = init_state(trained, optimizer, frozen=frozen)
-        if offloads:
-            moments = jax.device_put(state.opt_state, places(state).opt_state)
-            state = replace(state, opt_state=moments)
         return replace(state, region=_copy(region))
 
     def shapes(params: Params) -> TrainState:
@@ -244,8 +237,7 @@ def state_layout(config: TrainConfig, decoder: DecoderConfig, optimizer: Any) ->
     """Returns where the train state lies on the mesh."""
     (axes, frozen_axes), mesh = state_axes(config, decoder), open_mesh(config.mesh)
     shapes, _ = jax.eval_shape(partial(trained_and_frozen, config), param_shapes(decoder))
-    to = sharding.make_layout(axes, shapes, optimizer, mesh, frozen_axes=frozen_axes)
-    return to._replace(state=on_host(to.state)) if config.optimizer.offloads_moments else to
+    return sharding.make_layout(axes, shapes, optimizer, mesh, frozen_axes=frozen_axes)
 
 
 def trained_and_frozen(config: TrainConfig, params: Params) -> tuple[Params, Any]:
@@ -325,10 +317,6 @@ def memory_lines(config: TrainConfig, state: TrainState, devices: Devices) -> li
     lines.append(
         f"mesh data {mesh.data} x fsdp {mesh.fsdp} x tensor {mesh.tensor}:"
         f" parameters {params:,.1f} MiB and optimizer {moments:,.1f} MiB"
-        f" {'in the host memory of ' if config.optimizer.offloads_moments else 'on '}each device"
-        f" ({total:,.1f} MiB in all)"
+        f" on each device ({total:,.1f} MiB in all)"
     )
-    if config.optimizer.offloads_reference:
-        size = sharding.bytes_per_device(state.params) / 2**20
-        lines.append(f"reference policy: {size:,.1f} MiB in the host memory of each device")
     return [*lines, *(f"repeated, {line}" for line in devices.whole_axes)]
