@@ -33,7 +33,7 @@ class Load(NamedTuple):
     compared: int
     """Completions that came back as they went in, from memory and from disk together."""
     memory: float
-    """Bytes of a completion in memory, all that is allocated counted."""
+    """Bytes of a completion's arrays in memory."""
     disk: float
     """Bytes of a completion on disk."""
 
@@ -88,7 +88,7 @@ def load(folder: Path, completions: int, tokens: int) -> Load:
         buffer.insert_columns(groups(number, tokens))
     held = range(batches, 2 * batches)
     state = buffer.state()
-    before, memory = compare(buffer, held, tokens), buffer.statistics()["bytes/allocated"]
+    before, memory = compare(buffer, held, tokens), buffer.statistics()["bytes"]
     size = sum(file.stat().st_size for file in folder.glob("*.parquet"))
     del buffer  # both at once may not fit
     again = ReplayBuffer(LAYOUT, limits, fifo, folder=folder, state=state)

@@ -81,7 +81,7 @@ def records(folder: Path) -> list[dict]:
 
 def deterministic(folder: Path) -> list[dict]:
     # Times, and what is counted since the process began or depends on when files were written.
-    apart = ("seconds/", "tokens/s", "collect/", "replay/bytes/allocated", "replay/unacknowledged")
+    apart = ("seconds/", "tokens/s", "collect/", "replay/unacknowledged")
     apart += ("reward/",)
     return [{k: v for k, v in r.items() if not k.startswith(apart)} for r in records(folder)]
 

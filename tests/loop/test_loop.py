@@ -86,7 +86,7 @@ def schedule(**changes):
 
 def deterministic(record):
     # Times, and what is counted since the process began or depends on when files were written.
-    apart = ("seconds/", "tokens/s", "collect/", "replay/bytes/allocated", "replay/unacknowledged")
+    apart = ("seconds/", "tokens/s", "collect/", "replay/unacknowledged")
     kept = {k: v for k, v in record.items() if not k.startswith((*apart, "reward/"))}
     return kept | {"reward/varied": record.get("reward/varied")}
 

@@ -122,7 +122,7 @@ def expected(numbers) -> list[tuple]:
 
 def held_by(buffer: ReplayBuffer) -> list[tuple]:
     """Everything in the buffer, oldest first, without using it up."""
-    ids = buffer._table.all_live()
+    ids = buffer._table.ids
     return contents(buffer._table.read(ids).columns) if len(ids) else []
 
 

@@ -114,7 +114,10 @@ class AgainstAList(RuleBasedStateMachine):
         tokens = len(one.group.prompt_ids) + sum(len(c.token_ids) for c in one.group.completions)
         spans = sum(len(c.version_spans) for c in one.group.completions)
         runs = sum(_runs_without_loss(c) for c in one.group.completions)
-        return tokens * (2 + 4) + spans * 16 + runs * 12 + self.buffer._table.row_bytes
+        each = 4 + 4 + 8 + 1 + 4  # length, version, temperature, finish reason, reward
+        tokens_of_completions = tokens - len(one.group.prompt_ids)
+        numbers = 4 + 8 + each * len(one.group.completions)  # and length of the prompt, problem
+        return tokens * 2 + tokens_of_completions * 4 + spans * 20 + runs * 16 + numbers
 
     @rule(
         behind=st.lists(st.integers(0, 3), max_size=5),

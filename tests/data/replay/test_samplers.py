@@ -189,7 +189,7 @@ def test_weights_are_their_formulas(weight, expected):
     buffer.sample(1, seed=0)
     assert buffer.version == 3  # the newest completion of the last group
     table = buffer._table
-    np.testing.assert_allclose(weight(table.features(table.all_live())), expected)
+    np.testing.assert_allclose(weight(table.features(table.ids)), expected)
 
 
 def test_weight_zero_is_never_drawn_and_said():

@@ -101,7 +101,7 @@ class ReplayBuffer:
         self._refuse_zero_variance = refuse_zero_variance
         self._refuse_failures = refuse_failures
         self._counts: Counter[str] = Counter()
-        self._sampler, self._table = sampler, Table(layout)
+        self._sampler, self._table = sampler, Table()
         self._journal = Journal(folder, layout)
         if folder is not None:
             make_folder(folder)
@@ -115,11 +115,11 @@ class ReplayBuffer:
 
     def __len__(self) -> int:
         """Groups held."""
-        return self._table.live
+        return len(self._table.groups)
 
     @property
     def nbytes(self) -> int:
-        """Bytes that the groups held take up: tokens, log-probs and their rows."""
+        """Bytes of the arrays of the groups held."""
         return self._table.nbytes
 
     @property
@@ -203,21 +203,18 @@ class ReplayBuffer:
         draw = self._table.read(ids)
         self._table.cursor = int(ids[-1]) + 1
         self._counts["drawn"] += count
-        uses = self._table.rows.uses
-        uses[self._table.places(ids)] += 1
+        for id_ in ids.tolist():
+            self._table.groups[id_].uses += 1
         if self.limits.uses is not None:
-            ids = np.sort(ids)
-            self._evict(ids[uses[self._table.places(ids)] >= self.limits.uses], "uses")
+            self._evict(ids[draw.uses + 1 >= self.limits.uses], "uses")
         return draw
 
     def statistics(self) -> dict[str, float]:
         """Returns sizes and counts of the buffer, by name."""
-        table = self._table
-        features = table.features(table.places(table.all_live()))
+        features = self._table.features(self._table.ids)
         figures: dict[str, float] = {
             "groups": len(self),
             "bytes": self.nbytes,
-            "bytes/allocated": self.nbytes + (table.capacity - len(self)) * table.row_bytes,
             "unacknowledged": self._journal.waiting,
         }
         for name, values in (("uses", features.uses), ("staleness", features.staleness)):
@@ -238,16 +235,15 @@ class ReplayBuffer:
             )
         self.flush()
         table = self._table
-        ids = table.all_live()
         return {
-            "ids": ids.tolist(),
-            "uses": table.rows.uses[table.places(ids)].tolist(),
+            "ids": [*table.groups],
+            "uses": [held.uses for held in table.groups.values()],
             "next_id": table.next_id,
             "cursor": table.cursor,
             "version": table.version,
             "capacity": table.capacity,
             "counts": dict(self._counts),
-            "segments": self._journal.digests(ids),
+            "segments": self._journal.digests(table.ids),
         }
 
     def prune(self, states: Iterable[State] = ()) -> int:
@@ -256,7 +252,7 @@ class ReplayBuffer:
         Pass every state that may still be opened: one that speaks of a deleted file cannot be.
         """
         saved = (np.array(state["ids"], np.int64) for state in states)
-        return self._journal.delete_all_but([self._table.all_live(), *saved])
+        return self._journal.delete_all_but([self._table.ids, *saved])
 
     def _admit(self, columns: Columns) -> BoolArray:
         """Returns which groups are taken in, bool `[N]`, and counts the others by reason."""
@@ -285,20 +281,20 @@ class ReplayBuffer:
 
     def _make_room(self) -> None:
         if self.limits.groups is not None and (excess := len(self) - self.limits.groups) > 0:
-            self._evict(self._table.first(self._table.head, self._table.next_id, excess), "groups")
+            self._evict(self._table.ids[:excess], "groups")
 
     def _raise_version(self, version: int) -> None:
         if version <= self.version:
             return
         self._table.version = version
         if self.limits.staleness is not None:
-            ids = self._table.all_live()
-            staleness = self._table.features(self._table.places(ids)).staleness
+            ids = self._table.ids
+            staleness = self._table.features(ids).staleness
             self._evict(ids[staleness > self.limits.staleness], "staleness")
 
     def _restore(self, state: State) -> None:
         """Reads the groups of a state back, and sets later segments aside."""
-        table = self._table = Table(self.layout, state["capacity"])
+        table = self._table = Table(state["capacity"])
         self._counts, ids = Counter(state["counts"]), np.array(state["ids"], np.int64)
         table.version = state["version"]
         for segment in segments.listed(self._journal.folder):
@@ -308,14 +304,14 @@ class ReplayBuffer:
                 columns = self._journal.read(segment, state["segments"])
                 there = np.isin(np.arange(segment.first, segment.stop), needed)
                 table.append(needed, keep(columns, there))
-        missing = ids[~table.rows.alive[table.places(ids)]] if len(self) else ids
-        if len(missing):
+        if len(missing := np.setdiff1d(ids, table.ids)):
             raise ValueError(
                 f"{len(missing)} groups of the state, the first {missing[0]}, are in no segment of "
                 f"{self._journal.folder}: open the folder that the state was saved with, or a"
                 " newer state if the files were pruned."
             )
-        table.rows.uses[table.places(ids)] = state["uses"]
+        for id_, uses in zip(state["ids"], state["uses"], strict=True):
+            table.groups[id_].uses = uses
         self._resume_at(state["next_id"], state["cursor"])
 
     def _load_all(self) -> None:
@@ -339,9 +335,7 @@ class ReplayBuffer:
             self._resume_at(segment.stop, 0)
 
     def _resume_at(self, next_id: int, cursor: int) -> None:
-        table = self._table
-        table.next_id, table.cursor = next_id, cursor
-        table.head = table.head if table.live else next_id
+        self._table.next_id, self._table.cursor = next_id, cursor
         self._journal.acknowledged = next_id
 
     def _set_aside(self, segment: Segment, reason: str) -> None:

@@ -293,6 +293,24 @@ def join(parts: Sequence[Columns]) -> Columns:
     return Columns(**joined)
 
 
+def split(columns: Columns) -> list[Columns]:
+    """Inverts `join`: returns copies of the groups, each by itself."""
+    count = len(columns.problems)
+    tokens = np.cumsum(columns.totals)[:-1]
+    ends = {"prompt_ids": np.cumsum(columns.prompt_lengths)[:-1], "token_ids": tokens}
+    ends |= {"log_probs": tokens, **dict.fromkeys(TOPS, tokens)}
+    ends |= {name: np.searchsorted(getattr(columns, name)[:, 0], range(1, count)) for name in RARE}
+    pieces = (
+        np.split(values, ends.get(name, range(1, count)))
+        for name, values in columns._asdict().items()
+    )
+    groups = [Columns(*(array.copy() for array in parts)) for parts in zip(*pieces, strict=True)]
+    for group in groups:
+        for name in RARE:
+            getattr(group, name)[:, 0] = 0
+    return groups
+
+
 def no_stretches() -> IntArray:
     """The table `without_loss` of completions that carry loss throughout, int32 `[0, 4]`."""
     return np.zeros((0, 4), np.int32)

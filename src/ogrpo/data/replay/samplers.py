@@ -6,7 +6,7 @@ A sampler is a function of what the buffer holds and of a generator, and keeps n
     ReplayBuffer(..., sampler=partial(weighted, weight=positives))
 
 The groups of one draw are distinct. Two draws are independent given what the buffer holds and how
-often each group was used. All but `fifo` take O(n) for n groups held.
+often each group was used. A draw takes O(n) for n groups held.
 
 A group's weight changes which prompts and policies the average over a draw stands for: with equal
 weights it estimates the mean over the groups held, otherwise their weighted mean, and no correction
@@ -42,15 +42,13 @@ def _check_enough(count: int, available: int) -> None:
 
 
 def fifo(table: Table, count: int, rng: np.random.Generator) -> Int64Array:  # noqa: ARG001
-    """Draws in the order of insertion, from after the group drawn last, round and round, in O(k).
+    """Draws in the order of insertion, from after the group drawn last, round and round.
 
     A buffer limited to one batch that is drawn once per insertion serves each batch once, in order.
     """
-    _check_enough(count, table.live)
-    ahead = table.first(max(table.cursor, table.head), table.next_id, count)
-    if len(ahead) == count:
-        return ahead
-    return np.concatenate([ahead, table.first(table.head, table.next_id, count - len(ahead))])
+    ids = table.ids
+    _check_enough(count, len(ids))
+    return np.roll(ids, -np.searchsorted(ids, table.cursor))[:count]
 
 
 def weighted(table: Table, count: int, rng: np.random.Generator, *, weight: Weight) -> Int64Array:
@@ -63,12 +61,13 @@ def weighted(table: Table, count: int, rng: np.random.Generator, *, weight: Weig
         TooFewGroups: fewer have a weight above 0.
         ValueError: a weight is negative, not finite, or there is not one for each group.
     """
-    places = np.flatnonzero(table.rows.alive)
-    weights = np.array(weight(table.features(places)), np.float64)
-    if weights.shape != places.shape or not (np.isfinite(weights) & (weights >= 0)).all():
+    ids = table.ids
+    ids = ids[np.argsort(ids % table.capacity)]
+    weights = np.array(weight(table.features(ids)), np.float64)
+    if weights.shape != ids.shape or not (np.isfinite(weights) & (weights >= 0)).all():
         raise ValueError(
             f"the weight gave {weights.shape} values from {weights.min(initial=0)} to "
-            f"{weights.max(initial=0)} for {len(places)} groups; give one finite value >= 0 "
+            f"{weights.max(initial=0)} for {len(ids)} groups; give one finite value >= 0 "
             "for each."
         )
     # Independent draws with repeats struck out are successive draws; what was drawn loses its
@@ -81,7 +80,7 @@ def weighted(table: Table, count: int, rng: np.random.Generator, *, weight: Weig
         drawn = np.concatenate([drawn, fresh])
         weights[fresh] = 0
     _check_enough(count, len(drawn))
-    return table.ids(places[drawn])
+    return ids[drawn]
 
 
 def stratified(table: Table, count: int, rng: np.random.Generator) -> Int64Array:
@@ -90,9 +89,9 @@ def stratified(table: Table, count: int, rng: np.random.Generator) -> Int64Array
     The last round takes as many prompts as are still needed, at random. The group a prompt gives is
     uniform among those it has not given in this draw; prompts that have given all theirs sit out.
     """
-    _check_enough(count, table.live)
-    ids = rng.permutation(table.all_live())
-    problems = table.rows.problems[table.places(ids)]
+    ids = rng.permutation(table.ids)
+    _check_enough(count, len(ids))
+    problems = table.features(ids).problem
     by_problem = np.argsort(problems, kind="stable")
     firsts = np.searchsorted(problems[by_problem], problems[by_problem])
     turns = np.empty_like(ids)
@@ -106,10 +105,10 @@ def mixed(table: Table, count: int, rng: np.random.Generator, *, share: float) -
     Each side uniformly, in random order: round(share * count) groups were drawn by another policy
     than the run's (version -1). Either side may have too few.
     """
-    live, logged = table.all_live(), round(share * count)
-    of_log = table.rows.oldest[table.places(live)] == ANOTHER
+    ids, logged = table.ids, round(share * count)
+    of_log = table.version - table.features(ids).staleness == ANOTHER
     parts = []
-    for side, part in ((live[of_log], logged), (live[~of_log], count - logged)):
+    for side, part in ((ids[of_log], logged), (ids[~of_log], count - logged)):
         _check_enough(part, len(side))
         parts.append(rng.choice(side, part, replace=False))
     return rng.permutation(np.concatenate(parts))
