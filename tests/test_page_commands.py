@@ -35,7 +35,6 @@ LITTLE = {
     "ogrpo train --model.path": (*TRAIN, *FROM_MODEL),
     "ogrpo train --resume": ("--schedule.steps", "3"),
     "ogrpo eval": ("--samples", "2", "--max-tokens", "4"),
-    "ogrpo eval --rescore": (),
     **{f"ogrpo {name}": () for name in ("report", "compare", "certify", "logs", "model")},
     "python -m experiments.run gsm8k": TRAIN,
     "python -m experiments.run gsm8k --model.path": (*TRAIN, *FROM_MODEL),

@@ -201,11 +201,10 @@ class Link:
 
 @dataclass(frozen=True)
 class Buffer:
-    """The replay buffer: how many groups it holds, and in which dtype."""
+    """The replay buffer: how many groups it holds."""
 
     groups: Index = 0
     """Groups kept; 0: each batch is used once it is there, and dropped."""
-    log_probs: Literal["float32", "float16"] = "float32"
 
 
 @dataclass(frozen=True)

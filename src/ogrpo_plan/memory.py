@@ -260,10 +260,10 @@ def buffer_budget(plan: Plan) -> Budget:
     config, batch = plan.model.decoder(), plan.batch
     ids = np.min_scalar_type(config.vocab_size - 1).itemsize
     tokens = batch.prompt_length + batch.group_size * batch.mean_tokens
-    live = int(plan.buffer.groups * tokens * (ids + ITEMSIZE[plan.buffer.log_probs]))
+    live = int(plan.buffer.groups * tokens * (ids + ITEMSIZE["float32"]))
     rows = {"groups at their mean length": live, "holes, at most": live}
-    remedy = "lower buffer.groups or choose buffer.log-probs float16"
-    return Budget("buffer's host", rows, int(plan.train.host_memory_gib * GIB), remedy)
+    capacity = int(plan.train.host_memory_gib * GIB)
+    return Budget("buffer's host", rows, capacity, "lower buffer.groups")
 
 
 def budgets(plan: Plan) -> list[Budget]:

@@ -177,7 +177,7 @@ def test_a_servers_password_reaches_nobody(task, tmp_path, monkeypatch, capfd, u
 
 
 @pytest.mark.slow
-def test_train_eval_rescore_report_and_compare(task, tmp_path, monkeypatch, capsys):
+def test_train_eval_report_and_compare(task, tmp_path, monkeypatch, capsys):
     def command(*arguments):
         code = main([*map(str, arguments)])
         return code, capsys.readouterr().out
@@ -213,9 +213,6 @@ def test_train_eval_rescore_report_and_compare(task, tmp_path, monkeypatch, caps
     assert code == 0, told
     answers = [json.loads(x) for x in (tmp_path / "answers.jsonl").read_text().splitlines()]
     assert len(answers) == 4 * 4  # a tenth of 36 problems is held out
-    code, told = command(*evaluated, "--rescore", "answers.jsonl")
-    assert code == 0, told
-    assert "0 of 16 verdicts changed" in told
     with pytest.raises(SystemExit):
         main(["eval", "--print-config"])
     assert yaml.safe_load(capsys.readouterr().out)["task"] == "gsm8k"

@@ -96,7 +96,6 @@ ACTS: dict[str, tuple[Setting, Any]] = {
     "replay.refuse_failures": ({"schedule.prompts": 8, "rollout.group_size": 2}, True),
     "replay.max_uses": (EXTRA, 1),
     "replay.half_life": ({**EXTRA, "replay.sampler": "fresh"}, 0.05),
-    "replay.log_prob_dtype": (STALE, "float16"),
     "reuse.adaptive": ({**EXTRA, **STALE}, True),
     "reuse.limits.kl": ({**ADAPTIVE, "reuse.limits.ess": 1e9, "reuse.limits.tail": 1e9}, 1e9),
     "reuse.limits.ess": ({**ADAPTIVE, "reuse.limits.kl": 1e9, "reuse.limits.tail": 1e9}, 1e9),

@@ -3,7 +3,7 @@ import threading
 import numpy as np
 import pytest
 
-from ogrpo.evaluation import AnswerFile, answer_readers, rescore, sample_and_judge, summary
+from ogrpo.evaluation import answer_readers, sample_and_judge, summary
 from ogrpo.evaluation.answers import to_line
 from ogrpo.protocol import Sampling
 from ogrpo.rewards.math import MathReward
@@ -149,39 +149,3 @@ def test_what_cannot_be_recorded_is_refused_before_sampling():
     with pytest.raises(ValueError, match="no problem to evaluate on"):
         evaluate(engine, [])
     assert engine.calls == 0
-
-
-@pytest.fixture
-def answers_file(tmp_path):
-    with AnswerFile(tmp_path / "a.jsonl") as file:
-        for chunk in evaluate():
-            file.write(chunk)
-    return file.path
-
-
-@pytest.mark.parametrize("judges", [1, 8])
-def test_judged_again_by_the_same_rewards_nothing_changes(answers_file, judges):
-    before = answers_file.read_bytes()
-    done = rescore(answers_file, holds, judges=judges)
-    assert done.changed == []
-    assert b"".join(to_line(a) for a in done.answers) == before == answers_file.read_bytes()
-    assert str(done) == "0 of 21 verdicts changed"
-
-
-def test_verdicts_that_change_are_told(answers_file):
-    def stricter(request):
-        scores = holds(request)
-        stopped = np.array([reason == "stop" for reason in request.finish_reasons])
-        return scores._replace(values={"holds": scores.values["holds"] * stopped, "new": stopped})
-
-    def never(request):
-        scores = holds(request)
-        values = {"holds": scores.values["holds"] * np.nan}
-        return scores._replace(values=values, failed=np.ones_like(scores.failed))
-
-    before, done = flat(evaluate()), rescore(answers_file, stricter)
-    expected = [a for a in before if a.truncated and a.values["holds"] == 1]
-    assert expected
-    assert [old.token_ids for old, _ in done.changed] == [a.token_ids for a in expected]
-    assert {new.values["holds"] for _, new in done.changed} == {0.0}
-    assert len(rescore(answers_file, never).changed) == sum(not a.failed for a in before)

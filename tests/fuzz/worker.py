@@ -21,7 +21,6 @@ from ogrpo.cli.config_file import read_file
 from ogrpo.config.train import TrainConfig
 from ogrpo.config.values import changed, from_json, to_json
 from ogrpo.data.tokenizer import TextTokenizer, train_bpe
-from ogrpo.evaluation import read_answers
 from ogrpo.policy import load_pretrained
 from ogrpo.report.run_dir import RunDir
 from ogrpo.rollout import weights
@@ -88,11 +87,6 @@ def load_options(folder):
 
 YAML = "seed: 1\nschedule:\n  steps: 3\nrewards: [a.py:b]\noptimizer: {learning-rate: 0.1}\n"
 ROW = '{"prompt": "1 + 1", "answer": "2", "more": [1, {"a": null}]}\n'
-ANSWER = (
-    '{"problem": 0, "sample": 0, "source": "a:1", "prompt": "p", "columns": {}, "text": "t",'
-    ' "tokens": 1, "token_ids": [1], "finish_reason": "stop", "rewards": {"r": 1.0},'
-    ' "reward": 1.0, "failed": false}\n'
-)
 TARGETS = {
     "config.json": (model("llama3-scaled"), lambda f: load_pretrained(f, jnp.float32)),
     "model.safetensors": (model("qwen2"), lambda f: load_pretrained(f, jnp.float32)),
@@ -111,7 +105,6 @@ TARGETS = {
     ),
     "run.yaml": (text("run.yaml", YAML), load_options),
     "rows.jsonl": (text("rows.jsonl", ROW * 3), lambda f: read_rows(f / "rows.jsonl")),
-    "answers.jsonl": (text("answers.jsonl", ANSWER), lambda f: read_answers(f / "answers.jsonl")),
 }
 
 

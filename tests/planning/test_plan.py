@@ -159,8 +159,6 @@ def test_the_buffer_worked_by_hand():
     """176 tokens fit uint8; a group: 8 + 4 x 10 tokens of 1 + 4 bytes, and as much in holes."""
     kept = replace(TINY, buffer=Buffer(groups=100))
     assert buffer_budget(kept).total == 2 * 100 * 48 * 5
-    half = replace(TINY, buffer=Buffer(groups=100, log_probs="float16"))
-    assert buffer_budget(half).total == 2 * 100 * 48 * 3
 
 
 # ------------------------------------------------------------------ parts of tokens, moments

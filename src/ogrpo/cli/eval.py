@@ -1,7 +1,6 @@
 """`ogrpo eval`: how often a model is right on a task's held-out problems.
 
 ogrpo eval --model.path DIR --task math-500 --data.path DIR --samples 16 --output answers.jsonl
-ogrpo eval --task math-500 --data.path DIR --rescore answers.jsonl
 """
 
 from collections.abc import Sequence
@@ -24,10 +23,8 @@ from ogrpo.config.values import (
     metavar,
 )
 
-RESCORING = "--rescore samples nothing: leave it out"
 ACTS: Table = (
     ("reward.flip", lambda _: False, "held-out answers are judged as they are; leave it out"),
-    ("samples temperature max-tokens", lambda config: config.rescore is None, RESCORING),
 )
 
 
@@ -58,8 +55,6 @@ class EvalConfig:
     that is 0 or 1."""
     output: Path | None = None
     """Where answers are written, one a line; a new file."""
-    rescore: Path | None = None
-    """A file of answers to judge again, without sampling."""
     task: str = "gsm8k"
     """The name of a task (docs/tasks.md), or a file of your own, whose held-out part is taken."""
     rewards: tuple[str, ...] = ()

@@ -2,7 +2,6 @@
 
 answers  -> FILE.jsonl, one a line, as they are judged
 metrics  -> FILE.metrics.json and a table
---rescore FILE judges FILE's answers again; with --output, into a new file
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -19,7 +18,7 @@ from rich.text import Text
 
 from ogrpo.cli.eval import EvalConfig
 from ogrpo.data.tokenizer import TextTokenizer
-from ogrpo.evaluation import AnswerFile, AnswerRecord, JudgeFn, rescore, sample_and_judge
+from ogrpo.evaluation import AnswerFile, AnswerRecord, sample_and_judge
 from ogrpo.evaluation.metrics import AnswerOf, Summary, answer_readers, summary
 from ogrpo.evaluation.table import table
 from ogrpo.policy.pretrained import load_pretrained
@@ -40,13 +39,13 @@ Encode = Callable[[Example], IntArray]
 
 
 def evaluate(config: EvalConfig, console: Console | None = None) -> int:
-    """Samples, judges and shows; with `rescore` nothing is sampled. Returns the exit code.
+    """Samples, judges and shows. Returns the exit code.
 
     Raises:
       ValueError: there is no model, nothing is held out, or a file is in the way.
     """
     console = console or Console()
-    if config.model.path is None and config.rescore is None:
+    if config.model.path is None:
         raise ValueError(
             "evaluation needs a model: give --model.path, a Hugging Face folder or a known name"
         )
@@ -60,10 +59,6 @@ def evaluate(config: EvalConfig, console: Console | None = None) -> int:
     task = replace(task, heldout=heldout, rewards=task.heldout_rewards, success=success)
     config = replace(config, by=task.success)
     with closing(make_pool(config.as_train, task.rewards)) as pool, ExitStack() as stack:
-        readers = answer_readers(task.rewards)
-        if config.rescore is not None:
-            judge_again(config, pool.score, console=console, answers_of=readers)
-            return 0
         sampling = sampling_of(config, task.protocol)
         tokenizer = make_tokenizer(config.as_train, task)
         encode = partial(
@@ -88,7 +83,8 @@ def evaluate(config: EvalConfig, console: Console | None = None) -> int:
         answers = collect_answers(chunks, config, total=total, console=console)
     settings = {"task": task.name, "model": str(config.model.path), **vars(sampling)}
     title = f"{task.name}, {len(task.heldout)} problems, {config.model.path}"
-    show(answers, config, title=title, settings=settings, console=console, answers_of=readers)
+    how = {"title": title, "settings": settings, "console": console}
+    show(answers, config, **how, answers_of=answer_readers(task.rewards))
     return 0
 
 
@@ -241,29 +237,3 @@ def show(
     for line in lines:
         console.print(Text(line), soft_wrap=True)
     return metrics
-
-
-def judge_again(
-    config: EvalConfig,
-    score: JudgeFn,
-    *,
-    console: Console,
-    answers_of: Mapping[str, AnswerOf] | None = None,
-) -> Summary:
-    """Judges the answers of `config.rescore` again, and shows what changed and the new table.
-
-    Raises:
-      ValueError: no file is named, or it or the rewards are not what they should be.
-    """
-    if config.rescore is None:
-        raise ValueError("name the file to judge again: --rescore FILE")
-    check_files(config)
-    rescored = rescore(config.rescore, score, judges=config.judges)
-    if config.output is not None:
-        with AnswerFile(config.output) as file:
-            file.write(rescored.answers)
-    console.print(Text(f"{config.rescore}: {rescored}"), soft_wrap=True)
-    settings = {"rescored": str(config.rescore), "changed": len(rescored.changed)}
-    title = f"{config.rescore.name}, judged again"
-    how = {"title": title, "settings": settings, "console": console}
-    return show(rescored.answers, config, **how, answers_of=answers_of)

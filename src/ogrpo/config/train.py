@@ -203,8 +203,6 @@ class Replay:
     Otherwise files without a group that a kept checkpoint holds are deleted at each checkpoint."""
     half_life: Positive = 4.0
     """With sampler fresh: the staleness, in steps, at which a group counts half."""
-    log_prob_dtype: Literal["float32", "float16"] = "float32"
-    """How behaviour log-probs are stored."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,9 +3,9 @@
 `ogrpo.evaluation.table` is imported by itself, as it brings in rich.
 """
 
-from ogrpo.evaluation.answers import AnswerFile, AnswerRecord, read_answers
+from ogrpo.evaluation.answers import AnswerFile, AnswerRecord
 from ogrpo.evaluation.estimates import majority_at_k, pass_at_k
-from ogrpo.evaluation.evaluate import JudgeFn, Rescored, rescore, sample_and_judge
+from ogrpo.evaluation.evaluate import JudgeFn, sample_and_judge
 from ogrpo.evaluation.intervals import (
     Z95,
     Estimate,

@@ -1,4 +1,4 @@
-"""A record of each answer, written as one JSON object a line, and read back."""
+"""A record of each answer, written as one JSON object a line."""
 
 import json
 import os
@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from math import isfinite, isnan, nan
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,28 +15,13 @@ from numpy.typing import NDArray
 from ogrpo.protocol import FinishReason
 
 Prompt = str | tuple[Mapping[str, Any], ...]
-FIELDS: dict[str, tuple[type, ...]] = {
-    "problem": (int,),
-    "sample": (int,),
-    "source": (str,),
-    "prompt": (str, list),
-    "columns": (dict,),
-    "text": (str,),
-    "tokens": (int,),
-    "token_ids": (list,),
-    "finish_reason": (str,),
-    "rewards": (dict,),
-    "reward": (int, float, type(None)),
-    "failed": (bool,),
-}
-"""The fields of a line, and their types."""
 
 
 @dataclass(frozen=True)
 class AnswerRecord:
     """One sampled answer to one problem, with its verdicts.
 
-    Everything that a reward reads is here, so that the answer can be judged again without sampling.
+    Everything that a reward reads is here.
     """
 
     problem: int
@@ -76,7 +61,7 @@ class AnswerFile(AbstractContextManager["AnswerFile"]):
     """Writes answers to a new file: each call's lines in one piece, handed to the system at once.
 
     What was written before a process dies is there afterwards; what one call wrote may be cut
-    short by a full disk, which `read_answers` reports with the line.
+    short by a full disk.
 
     Raises:
         ValueError: the file exists.
@@ -165,85 +150,6 @@ def jsonable(value: Any, where: str) -> Any:
     )
 
 
-def read_answers(path: str | Path) -> list[AnswerRecord]:
-    """Reads the answers that `AnswerFile` wrote.
-
-    Raises:
-        ValueError: a line is not such an object, two are the same sample of the same problem, they
-            have different rewards, or there is none; the message names file and line.
-        FileNotFoundError: there is no such file.
-    """
-    answers: list[AnswerRecord] = []
-    lines: dict[tuple[int, int], int] = {}
-    with open(path, "rb") as file:
-        for number, line in enumerate(file, start=1):
-            try:
-                answer = _parse(line)
-                earlier = lines.setdefault((answer.problem, answer.sample), number)
-                if earlier != number:
-                    raise ValueError(
-                        f": sample {answer.sample} of problem {answer.problem} is line {earlier}"
-                        " already: two evaluations are in one file; keep one"
-                    )
-                if answers and answers[0].values.keys() != answer.values.keys():
-                    raise ValueError(
-                        f" has the rewards {sorted(answer.values)} and the first line "
-                        f"{sorted(answers[0].values)}: two evaluations are in one file; keep one"
-                    )
-            except ValueError as error:
-                raise ValueError(f"{path}:{number}{error}") from error
-            answers.append(answer)
-    if not answers:
-        raise ValueError(f"{path} holds no answer: give a file that `ogrpo eval --output` wrote")
-    return answers
-
-
-def _parse(line: bytes) -> AnswerRecord:
-    """Returns the answer of a line; a ValueError goes on where file and number of the line end."""
-    try:
-        fields = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        cut = "" if line.endswith(b"\n") else ": it is cut short; take the line out"
-        why = str(error) if isinstance(error, ValueError) else "nested too deeply"
-        raise ValueError(f" is not a line of JSON{cut} ({why})") from error
-    if not isinstance(fields, dict):
-        raise ValueError(f" is {fields!r:.40}; an answer is a JSON object")
-    for name, kinds in FIELDS.items():
-        if name not in fields:
-            raise ValueError(f" lacks {name!r}: give a file that `ogrpo eval --output` wrote")
-        value = fields[name]
-        if not isinstance(value, kinds) or (isinstance(value, bool) and kinds != (bool,)):
-            names = " or ".join("null" if kind is type(None) else kind.__name__ for kind in kinds)
-            raise ValueError(f": {name!r} is {value!r:.60}; it is a {names}")
-    prompt, ids, reason = fields["prompt"], fields["token_ids"], fields["finish_reason"]
-    if fields["problem"] < 0 or fields["sample"] < 0:
-        raise ValueError(": 'problem' and 'sample' count from 0")
-    if reason not in get_args(FinishReason):
-        reasons = ", ".join(get_args(FinishReason))
-        raise ValueError(f": 'finish_reason' is {reason!r:.40}; it is one of {reasons}")
-    if not all(type(token) is int for token in ids) or len(ids) != fields["tokens"]:
-        raise ValueError(f": 'token_ids' are not {fields['tokens']} whole numbers")
-    if isinstance(prompt, list) and not all(isinstance(message, dict) for message in prompt):
-        raise ValueError(": 'prompt' is a list of something else than messages")
-    for name, value in (*fields["rewards"].items(), ("the weighted sum", fields["reward"])):
-        number = isinstance(value, int | float) and not isinstance(value, bool)
-        if value is not None and not (number and abs(value) < 1e300 and isfinite(value)):
-            raise ValueError(f": reward {name!r} is {value!r:.40}; it is a number or null")
-    return AnswerRecord(
-        problem=fields["problem"],
-        sample=fields["sample"],
-        source=fields["source"],
-        prompt=prompt if isinstance(prompt, str) else tuple(prompt),
-        columns=fields["columns"],
-        text=fields["text"],
-        token_ids=tuple(ids),
-        finish_reason=reason,
-        values={name: _number(value) for name, value in fields["rewards"].items()},
-        reward=_number(fields["reward"]),
-        failed=fields["failed"],
-    )
-
-
 def verdicts(answers: Sequence[AnswerRecord], name: str) -> NDArray[np.float32]:
     """Returns the values `[prompts, samples]` of the reward `name`, NaN where there is none.
 
@@ -269,7 +175,3 @@ def padded(rows: Sequence[Sequence[float]]) -> NDArray[np.float32]:
 
 def _null(value: float) -> float | None:
     return None if isnan(value) else float(value)
-
-
-def _number(value: float | None) -> float:
-    return nan if value is None else float(value)

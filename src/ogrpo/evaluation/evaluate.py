@@ -10,13 +10,12 @@ longest answer of these has come.
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import islice
-from math import isnan, nan
-from pathlib import Path
+from math import nan
 from typing import Any, Protocol
 
-from ogrpo.evaluation.answers import AnswerRecord, Prompt, by_problem, jsonable, read_answers
+from ogrpo.evaluation.answers import AnswerRecord, Prompt, by_problem, jsonable
 from ogrpo.protocol import Engine, Group, IntArray, Sampling
 from ogrpo.rewards.scores import ScoreRequest, Scores
 
@@ -187,50 +186,3 @@ def judged(answers: Sequence[AnswerRecord], score: JudgeFn, judges: int) -> list
 
     with ThreadPoolExecutor(judges, thread_name_prefix="evaluation-reward") as threads:
         return [answer for group in threads.map(judge, by_problem(answers)) for answer in group]
-
-
-@dataclass(frozen=True)
-class Rescored:
-    """Answers with their new verdicts, and those whose verdicts changed."""
-
-    answers: list[AnswerRecord]
-    changed: list[tuple[AnswerRecord, AnswerRecord]]
-    """Each such answer as it was, and as it is now."""
-
-    def __str__(self) -> str:
-        return f"{len(self.changed)} of {len(self.answers)} verdicts changed"
-
-
-def rescore(path: str | Path, score: JudgeFn, *, judges: int = 8) -> Rescored:
-    """Judges the answers in a file again; the file stays as it is.
-
-    A verdict is the value of each reward of both times, and whether one failed.
-    A reward of another name than before is judged and is no change.
-
-    Args:
-        path: what `AnswerFile` wrote.
-        score: the rewards (`RewardPool.score`), called with the answers of one problem.
-        judges: problems judged at once.
-
-    Raises:
-        ValueError: a line of the file is wrong, or no reward has the name of one of the file's.
-        FileNotFoundError: there is no such file.
-    """
-    if judges < 1:
-        raise ValueError(f"judges is {judges}; give at least 1")
-    before = [answer for group in by_problem(read_answers(path)) for answer in group]
-    answers = judged(before, score, judges)
-    names = [name for name in before[0].values if name in answers[0].values]
-    if not names:
-        raise ValueError(
-            f"{path} was judged by {sorted(before[0].values)}, and the rewards now are "
-            f"{sorted(answers[0].values)}: nothing can be compared; give rewards of those names"
-        )
-
-    def differ(old: AnswerRecord, new: AnswerRecord) -> bool:
-        pairs = ((old.values[name], new.values[name]) for name in names)
-        changed = (a != b and not (isnan(a) and isnan(b)) for a, b in pairs)
-        return old.failed != new.failed or any(changed)
-
-    pairs = zip(before, answers, strict=True)
-    return Rescored(answers, [(old, new) for old, new in pairs if differ(old, new)])

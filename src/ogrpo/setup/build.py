@@ -294,7 +294,6 @@ def make_buffer(
         Layout(
             config.rollout.group_size,
             vocab_size,
-            np.dtype(replay.log_prob_dtype).type,
             recorded(config, vocab_size),
             config.override.centering > 0,
         ),

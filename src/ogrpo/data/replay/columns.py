@@ -62,15 +62,12 @@ class Layout:
     Attributes:
         group_size: completions of each group, `G`.
         vocab_size: token ids are below it; they are kept in the narrowest unsigned integer for it.
-        log_prob_dtype: float32 keeps behaviour log-probs as they came; float16 halves them and
-            rounds each by at most 2^-11 of its size.
         top: tokens recorded at each place, `K`; 0 where none are.
         top_log_probs: whether their log-probs are recorded too.
     """
 
     group_size: int
     vocab_size: int
-    log_prob_dtype: type[np.float16] | type[np.float32] = np.float32
     top: int = 0
     top_log_probs: bool = False
 
@@ -78,10 +75,6 @@ class Layout:
         for name in ("group_size", "vocab_size"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)}; give at least 1.")
-        if self.log_prob_dtype not in (np.float16, np.float32):
-            raise ValueError(
-                f"log_prob_dtype is {self.log_prob_dtype}; give np.float16 or np.float32."
-            )
 
     @property
     def id_dtype(self) -> np.dtype[Any]:
@@ -104,8 +97,8 @@ class Columns(NamedTuple):
     """int32 [N]."""
     token_ids: npt.NDArray[Any]
     """Narrow unsigned integers [sum T]."""
-    log_probs: npt.NDArray[Any]
-    """float16 or float32 [sum T]."""
+    log_probs: FloatArray
+    """float32 [sum T]."""
     lengths: IntArray
     """int32 [N, G]."""
     policy_versions: IntArray
@@ -140,7 +133,7 @@ def pack(experiences: Sequence[Experience], layout: Layout) -> Columns:
 
     Raises:
         ValueError: a group of another size, an id outside the vocabulary, a value that is not
-            finite (or not in float16), a version below -1, a negative problem.
+            finite, a version below -1, a negative problem.
     """
     for n, one in enumerate(experiences):
         if (size := len(one.group.completions)) != layout.group_size:
@@ -198,7 +191,7 @@ def pack(experiences: Sequence[Experience], layout: Layout) -> Columns:
 
 
 def narrow(columns: Columns, layout: Layout) -> Columns:
-    """Checks columns and casts ids and log-probs to the layout's types.
+    """Checks columns and casts ids to the layout's type.
 
     Raises:
         ValueError: an id outside the vocabulary, a log-prob that is not finite, an infinite reward,
@@ -216,8 +209,7 @@ def narrow(columns: Columns, layout: Layout) -> Columns:
     for name, lowest in (("policy_versions", ANOTHER), ("problems", 0)):
         if (least := getattr(columns, name).min(initial=0)) < lowest:
             raise ValueError(f"{name} go down to {least}; they count from {lowest}.")
-    with np.errstate(over="ignore"):  # what overflows float16 is refused below
-        log_probs = columns.log_probs.astype(layout.log_prob_dtype)
+    log_probs = columns.log_probs.astype(np.float32)
     judged = columns.rewards[~np.isnan(columns.rewards)]
     for name, values in (("log_probs", log_probs), ("rewards", judged)):
         if not np.isfinite(values).all():

@@ -342,7 +342,7 @@ def _metadata(layout: Layout) -> dict[str, str]:
     return {
         "group_size": str(layout.group_size),
         "vocab_size": str(layout.vocab_size),
-        "log_probs": np.dtype(layout.log_prob_dtype).name,
+        "log_probs": "float32",
         "top": f"{layout.top}{' with log-probs' * layout.top_log_probs}",
     }
 
