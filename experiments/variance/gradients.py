@@ -18,7 +18,7 @@ ESTIMATORS: dict[str, WeightFn] = {
     "none": weights.unit_weight,
     "sequence": partial(weights.sequence_truncated_weight, cap=np.inf),
     "sequence, truncated at 2": partial(weights.sequence_truncated_weight, cap=2.0),
-    "sequence, masked to 0.5–2": partial(weights.sequence_masked_weight, low=0.5, high=2.0),
+    "sequence, masked to 0.5–2": partial(weights.sequence_masked_weight, floor=0.5, cap=2.0),
     "sequence, self-normalised": weights.group_normalized_weight,
     "token": weights.plain_weight,
     "token, truncated at 2": partial(weights.truncated_weight, cap=2.0),

@@ -16,8 +16,8 @@ TAKES_A_GROUP = {
     "lowered_baseline": advantages.lowered_baseline,
     "soft_value": advantages.soft_value,
     "exponentially_weighted": advantages.exponentially_weighted,
-    "kept_advantages": lambda r: advantages.kept_advantages(r, jax.random.key(0)),
-    "positives_only": advantages.positives_only,
+    "drop_negatives": lambda r: advantages.drop_negatives(r, jax.random.key(0)),
+    "positive_part": advantages.positive_part,
 }
 NEEDS_NO_SIBLING = {
     "raw": advantages.raw,
@@ -65,11 +65,6 @@ def test_zero_variance_groups_are_found():
     np.testing.assert_array_equal(advantages.zero_variance_mask(R[:, :1]), [True, True])
 
 
-def test_positives_are_the_better_half():
-    np.testing.assert_array_equal(advantages.positives_only(R), [[1, 0, 0, 1], [1, 1, 1, 1]])
-    np.testing.assert_array_equal(advantages.positive_part(R), [[0, 0, 0, 2], [0, 0, 0, 0]])
-
-
 OF_SETS = {
     "mean_normalized": advantages.mean_normalized,
     "max_at_k": advantages.max_at_k,
@@ -88,7 +83,7 @@ def test_a_completion_that_was_not_judged_is_left_out(name):
     beside = jnp.concatenate([rewards[:, :1], jnp.full((3, 1), jnp.nan), rewards[:, 1:]], axis=1)
     earned = fn(beside)
     np.testing.assert_array_equal(earned[:, 1], 0)
-    if name == "kept_advantages":  # other lots are drawn, of a group of another size
+    if name == "drop_negatives":  # other lots are drawn, of a group of another size
         np.testing.assert_allclose(earned.sum(1), 0, atol=1e-6)
         return
     np.testing.assert_allclose(earned[:, [0, 2, 3]], fn(rewards), rtol=1e-6, atol=1e-7)
@@ -105,12 +100,6 @@ def test_a_group_that_was_not_judged_earns_nothing(name):
     earned = (TAKES_A_GROUP | NEEDS_NO_SIBLING)[name](R.at[1].set(jnp.nan))
     np.testing.assert_array_equal(earned[1], 0)
     assert np.isfinite(earned).all()
-
-
-def test_equal_rewards_are_all_positives_whatever_their_mean_is_rounded_to():
-    for value in (0.1, 0.3, 0.7):
-        equal = jnp.full((1, 7), value)
-        np.testing.assert_array_equal(advantages.positives_only(equal), 1)
 
 
 def test_a_negative_eps_is_refused():

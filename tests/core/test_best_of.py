@@ -9,6 +9,7 @@ import pytest
 
 from ogrpo.core import advantages, returns
 from ogrpo.core.algorithms import ALGORITHMS, with_parts
+from ogrpo.core.divergences import k3, straight_through_k3
 from ogrpo.core.returns import Along
 
 RNG = np.random.default_rng(8)
@@ -17,31 +18,24 @@ BINARY = np.array([[1.0, 0.0, 0.0, 1.0, 0.0], [0.0, 0.0, 1.0, 0.0, 0.0], [1.0] *
 
 
 @pytest.mark.parametrize("k", [1, 2, 3, 4])
-def test_max_at_k_is_its_definition_over_every_set(k):
-    ours = advantages.max_at_k(jnp.asarray(GRADED), k=jnp.float32(k))
-    for row, found in zip(GRADED, ours, strict=True):
-        sets = list(combinations(range(5), k))
-        for i in range(5):
-            having = np.mean([row[list(s)].max() for s in sets if i in s])
-            lacking = np.mean([row[list(s)].max() for s in sets if i not in s])
-            np.testing.assert_allclose(found[i], k * (having - lacking), rtol=1e-4, atol=1e-5)
+def test_advantages_of_sets_are_their_definitions_over_every_set(k):
+    of_best = advantages.max_at_k(jnp.asarray(GRADED), k=jnp.float32(k))
+    of_any = advantages.pass_at_k(jnp.asarray(BINARY), k=float(k))
+    sets = list(combinations(range(5), k))
+    held = np.array([[i in s for s in sets] for i in range(5)])
+    for row, found in zip(GRADED, of_best, strict=True):
+        best = np.array([row[list(s)].max() for s in sets])
+        gaps = np.array([best[x].mean() - best[~x].mean() for x in held])
+        np.testing.assert_allclose(found, k * gaps, rtol=1e-4, atol=1e-5)
         np.testing.assert_allclose(found.sum(), 0, atol=1e-4)  # centred
-    if k == 1:
-        np.testing.assert_allclose(
-            ours, advantages.leave_one_out(jnp.asarray(GRADED)), rtol=1e-4, atol=1e-6
-        )
-
-
-@pytest.mark.parametrize("k", [1, 2, 3, 4])
-def test_pass_at_k_is_its_definition_over_every_set(k):
-    ours = advantages.pass_at_k(jnp.asarray(BINARY), k=float(k))
-    for row, found in zip(BINARY, ours, strict=True):
-        sets = list(combinations(range(5), k))
+    for row, found in zip(BINARY, of_any, strict=True):
         values = np.array([row[list(s)].max() for s in sets])
-        for i in range(5):
-            mine = np.mean([v for v, s in zip(values, sets, strict=True) if i in s])
-            expected = (mine - values.mean()) / values.std() if values.std() > 1e-9 else 0.0
-            np.testing.assert_allclose(found[i], expected, rtol=1e-3, atol=1e-5)
+        lead = np.array([values[x].mean() for x in held]) - values.mean()
+        expected = lead / values.std() if values.std() > 1e-9 else 0 * lead
+        np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-5)
+    if k == 1:
+        alone = advantages.leave_one_out(jnp.asarray(GRADED))
+        np.testing.assert_allclose(of_best, alone, rtol=1e-4, atol=1e-6)
 
 
 REWARDS = np.array([0.0, 0.25, 1.0])
@@ -128,19 +122,14 @@ def test_dapos_penalty_grows_over_the_last_share_of_the_length():
 
 @pytest.mark.parametrize("fn", [advantages.raw, advantages.centered])
 def test_whitened_advantages_have_mean_0_and_variance_1_over_tokens(fn):
+    plain, mask = fn(jnp.asarray(GRADED)), jnp.asarray(MASK)
     ours = np.asarray(returns.whitened(jnp.asarray(GRADED), ALONG, advantage_fn=fn))
     tokens = np.repeat(ours.ravel(), MASK.sum(-1).ravel())
     np.testing.assert_allclose([tokens.mean(), tokens.var(ddof=1)], [0, 1], atol=1e-5)
-    before = np.repeat(np.asarray(fn(jnp.asarray(GRADED))).ravel(), MASK.sum(-1).ravel())
-    expected = (before - before.mean()) / np.sqrt(before.var(ddof=1) + 1e-8)
-    np.testing.assert_allclose(tokens, expected, rtol=1e-5, atol=1e-6)
-    same = returns.whitened(jnp.full((2, 5), 0.1), ALONG, advantage_fn=advantages.raw)
-    assert not np.any(same)
-    by_token = np.asarray(returns.whiten(jnp.asarray(fn(jnp.asarray(GRADED))), jnp.asarray(MASK)))
-    np.testing.assert_allclose(by_token, ours, rtol=1e-6)
-    spread = jnp.broadcast_to(fn(jnp.asarray(GRADED))[..., None], MASK.shape)
-    each = np.asarray(returns.whiten(spread, jnp.asarray(MASK)))
+    np.testing.assert_allclose(returns.whiten(plain, mask), ours, rtol=1e-6)
+    each = returns.whiten(jnp.broadcast_to(plain[..., None], MASK.shape), mask)
     np.testing.assert_allclose(each, np.where(MASK, ours[..., None], 0), rtol=1e-5, atol=1e-6)
+    assert not np.any(returns.whitened(jnp.full((2, 5), 0.1), ALONG, advantage_fn=advantages.raw))
 
 
 def test_gdpo_standardises_each_reward_by_itself():
@@ -159,12 +148,7 @@ def test_groups_too_small_for_k_are_seen():
 
 
 def test_the_straight_through_estimator_has_k3s_value_and_k2s_gradient():
-    from ogrpo.core import divergences as d
-
     lp, ref = jnp.array([-1.0, -2.0]), jnp.array([-1.4, -0.5])
-    value, slope = (
-        d.straight_through_k3(lp, ref),
-        jax.grad(lambda x: d.straight_through_k3(x, ref).sum())(lp),
-    )
-    np.testing.assert_allclose(value, d.k3(lp, ref), rtol=1e-6)
+    np.testing.assert_allclose(straight_through_k3(lp, ref), k3(lp, ref), rtol=1e-6)
+    slope = jax.grad(lambda x: straight_through_k3(x, ref).sum())(lp)
     np.testing.assert_allclose(slope, lp - ref, rtol=1e-6)

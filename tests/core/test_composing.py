@@ -1,16 +1,98 @@
-"""What a loss of one's own is composed of: padding cannot poison it, gates multiply."""
+"""What a loss is composed of: gates token by token by hand, and padding that cannot poison it."""
 
 from functools import partial
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from ogrpo.core import diagnostics, gates, objectives, surrogates, traces
 from ogrpo.core.aggregate import sequence_mean
 from ogrpo.core.corrections import corrected
 from ogrpo.core.weights import plain_weight
 from tests.core.cases import arrays, batch_of
+
+RATIO = jnp.array([0.3, 0.9, 1.0, 1.1, 1.5, 4.0])
+R = np.asarray(RATIO)
+UP, DOWN = jnp.ones(6), -jnp.ones(6)
+EPS = {"eps_low": 0.2, "eps_high": 0.3}
+OUTER = {"outer_low": 0.6, "outer_high": 2.0}
+VESPO = {"power_pos": 2.0, "rate_pos": 3.0, "power_neg": 3.0, "rate_neg": 2.0}
+divergence = partial(gates.divergence_gate, low=0.2, high=0.2)
+
+
+@pytest.mark.parametrize(
+    ("gate", "up", "down"),
+    [
+        (gates.open_gate, [1, 1, 1, 1, 1, 1], [1, 1, 1, 1, 1, 1]),
+        (partial(gates.one_side_gate, **EPS), [1, 1, 1, 1, 0, 0], [0, 1, 1, 1, 1, 1]),
+        (partial(gates.two_side_gate, **EPS), [0, 1, 1, 1, 0, 0], [0, 1, 1, 1, 0, 0]),
+        (partial(gates.ring_gate, **EPS, **OUTER), [1, 1, 1, 1, 0, 0], [0, 1, 1, 1, 0, 1]),
+        (partial(gates.band_gate, low=1.0, high=2.0), [0, 0, 1, 1, 1, 0], [0, 0, 1, 1, 1, 0]),
+        (partial(gates.clipped_gate, low=0.5, high=2.0), *[[0.5, 0.9, 1, 1.1, 1.5, 2]] * 2),
+        (gates.tapered_gate, [1, 1, 1, 1, 1, 1], [0.3, 0.9, 1, 1, 1, 1]),
+        (partial(divergence, divergence=0.3 * UP), [1, 1, 1, 0, 0, 0], [0, 0, 1, 1, 1, 1]),
+        (partial(divergence, divergence=0.1 * UP), [1, 1, 1, 1, 1, 1], [1, 1, 1, 1, 1, 1]),
+        (
+            partial(gates.concentrated_gate, **VESPO),
+            R**2 * np.exp(3 * (1 - R)),
+            R**3 * np.exp(2 * (1 - R)),
+        ),
+        (
+            lambda r, _: traces.trace_coefficient(jnp.log(r), decay=0.9, cap=1.0),
+            *[0.9 * np.minimum(R, 1)] * 2,
+        ),
+    ],
+)
+def test_gates_by_hand(gate, up, down):
+    np.testing.assert_allclose(gate(RATIO, UP), up, rtol=1e-6)
+    np.testing.assert_allclose(gate(RATIO, DOWN), down, rtol=1e-6)
+    assert np.isnan(gate(RATIO.at[0].set(jnp.nan), UP)[0])
+    weighed = gates.ratio_gate(RATIO, UP, gate_fn=gate)
+    np.testing.assert_allclose(weighed, R * up, rtol=1e-6)
+
+
+def test_a_token_without_advantage_fades_like_a_negative_one():
+    np.testing.assert_allclose(gates.tapered_gate(RATIO, 0 * UP), np.minimum(RATIO, 1))
+
+
+def test_a_divergence_that_is_nan_is_not_swallowed():
+    broken = jnp.full(6, 0.1).at[2].set(jnp.nan)
+    assert np.isnan(divergence(RATIO, UP, divergence=broken)[2])
+
+
+def test_the_second_moment_mask_drops_the_largest_first():
+    log_ratio, mask = jnp.array([0.1, -1.0, 0.3, 2.0]), jnp.array([True, True, True, False])
+    gate = partial(gates.second_moment_mask, log_ratio, mask)
+    np.testing.assert_array_equal(gate(threshold=0.1), [1, 0, 1, 0])
+    np.testing.assert_array_equal(gate(threshold=0.5), [1, 1, 1, 0])
+    np.testing.assert_array_equal(gate(threshold=0.001), [0, 0, 0, 0])
+    ties = gates.second_moment_mask(jnp.ones(4), jnp.ones(4, bool), threshold=1.0)
+    np.testing.assert_array_equal(ties, 1)
+
+
+def test_the_tokens_of_highest_entropy_are_kept_whatever_lies_under_the_mask():
+    entropy = jnp.array([[0.1, 0.9, 0.5, jnp.nan], [0.3, 0.7, 9.0, 9.0]])
+    mask = jnp.array([[True, True, True, False], [True, True, False, False]])
+    kept = gates.top_entropy_mask(entropy, jnp.zeros_like(entropy), mask, share=0.4)
+    np.testing.assert_array_equal(kept, [[0, 1, 0, 0], [0, 1, 0, 0]])
+    nothing = gates.top_entropy_mask(entropy, jnp.zeros_like(entropy), mask & False, share=0.4)
+    np.testing.assert_array_equal(nothing, 0)
+
+
+def test_a_shut_gate_stays_shut_at_zero_probability():
+    shut = partial(gates.two_side_gate, **EPS)
+    value = surrogates.score(jnp.zeros(1), UP[:1], log_probs=jnp.array([-jnp.inf]), gate_fn=shut)
+    assert value == 0
+
+
+def test_a_clip_stops_the_gradient_where_it_binds_and_not_on_the_way_back():
+    ratio = jnp.array([0.5, 1.0, 2.0, 0.5, 1.0, 2.0])
+    signs = jnp.array([1.0, 1.0, 1.0, -1.0, -1.0, -1.0])
+    gain = partial(surrogates.interval_surrogate, advantages=signs, low=0.8, high=1.5)
+    np.testing.assert_allclose(gain(ratio), [0.5, 1.0, 1.5, -0.8, -1.0, -2.0])
+    np.testing.assert_array_equal(jax.grad(lambda r: gain(r).sum())(ratio), [1, 1, 0, 0, -1, -1])
 
 
 def poisoned():
@@ -52,44 +134,28 @@ def test_a_corrected_objective_cannot_see_under_the_mask():
 def test_the_score_form_and_the_ratio_form_agree_in_gradient():
     a = arrays()
     log_probs, batch = jnp.asarray(a.lp, float), batch_of(a)
-    gate = partial(gates.two_side_gate, eps_low=0.2, eps_high=0.3)
+    gate = partial(gates.two_side_gate, **EPS)
     weighted = partial(gates.ratio_gate, gate_fn=gate)
-    forms = (
-        lambda x: objectives.scored(x, batch, weighted).sum(),
-        lambda x: objectives.gated(x, batch, gate).sum(),
-        lambda x: objectives.gated(x, batch, gate, surrogate_fn=surrogates.ratio_surrogate).sum(),
+    score, ratio = (
+        jax.grad(lambda x, form=form, fn=fn: form(x, batch, fn).sum())(log_probs)
+        for form, fn in ((objectives.scored, weighted), (objectives.gated, gate))
     )
-    first, *others = (jax.grad(form)(log_probs) for form in forms)
-    for other in others:
-        np.testing.assert_allclose(other, first, rtol=1e-5)
+    np.testing.assert_allclose(score, ratio, rtol=1e-5)
 
 
-def test_the_drift_is_what_came_before_the_update():
+def test_what_came_before_the_update_is_the_proximal_policy_over_the_sampler():
+    """As a drift, as the exact centre, which is constant, and where a ratio starts at pi_k."""
     a = arrays()
-    expected = np.where(a.mask, a.prox - a.old, 0)
-    np.testing.assert_allclose(objectives.drift(batch_of(a)), expected, rtol=1e-5, atol=1e-6)
-
-
-def test_gates_multiply():
-    ratio, up = jnp.array([0.5, 0.9, 1.1, 3.0]), jnp.ones(4)
-    band = partial(gates.band_gate, low=0.8, high=2.0)
-    cap = partial(gates.clipped_gate, low=0.0, high=1.0)
-    both = gates.both_gates(ratio, up, gate_fn=band, and_gate_fn=cap)
-    np.testing.assert_allclose(both, [0, 0.9, 1, 0], rtol=1e-6)
-
-
-def test_vespos_gate_is_one_on_policy_and_fades_on_both_sides():
-    gate = partial(
-        gates.concentrated_gate, power_pos=2.0, rate_pos=3.0, power_neg=3.0, rate_neg=2.0
+    log_probs, batch = jnp.asarray(a.lp, float), batch_of(a)
+    drift, apart = (np.where(a.mask, x - y, 0) for x, y in ((a.prox, a.old), (a.lp, a.prox)))
+    np.testing.assert_allclose(objectives.drift(batch), drift, rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(objectives.exact_center(batch), np.exp(drift), rtol=1e-5)
+    held = jax.grad(lambda p: objectives.exact_center(batch._replace(proximal_log_probs=p)).sum())(
+        batch.proximal_log_probs
     )
-    ratio = jnp.array([0.0, 0.5, 1.0, 4.0, 1e20])
-    up, down = (gate(ratio, sign * jnp.ones(5)) for sign in (1, -1))
-    np.testing.assert_allclose(
-        up, [0, 0.25 * np.exp(1.5), 1, 16 * np.exp(-9), 0], rtol=1e-5, atol=1e-30
-    )
-    np.testing.assert_allclose(
-        down, [0, 0.125 * np.exp(1), 1, 64 * np.exp(-6), 0], rtol=1e-5, atol=1e-30
-    )
+    assert not np.any(held)
+    delta = objectives.from_proximal(batch)(log_probs, batch.behavior_log_probs, batch.mask)
+    np.testing.assert_allclose(delta, apart, rtol=1e-4, atol=1e-6)
 
 
 def test_vtrace_weights_are_vtraces_advantages_for_a_constant_value():
@@ -120,15 +186,16 @@ def test_what_a_clip_removes_is_counted_by_its_gradient():
     assert float(free.low.total) == float(free.high.total) == 0
 
 
-def test_the_users_weights_are_held_constant():
+def test_the_users_weights_multiply_the_gain_alone_and_are_held_constant():
     a = arrays()
-    batch = batch_of(a)
+    log_probs, batch = jnp.asarray(a.lp, float), batch_of(a)
+    weights = jnp.linspace(0.5, 2.0, log_probs.size).reshape(log_probs.shape)
     assert objectives.token_weights(batch) == 1.0
-    held = objectives.token_weights(batch._replace(weights=batch.advantages))
-    np.testing.assert_array_equal(held, batch.advantages)
-    moved = jax.grad(
-        lambda w: objectives.grpo(jnp.asarray(a.lp, float), batch._replace(weights=w)).sum()
-    )(jnp.ones(a.lp.shape))
+    loss = partial(objectives.token_loss, log_probs, surrogate_fn=lambda r, a: r * a)
+    plain, kl = loss(batch), loss(batch, beta=0.5) - loss(batch)
+    with_kl = loss(batch._replace(weights=weights), beta=0.5)
+    np.testing.assert_allclose(with_kl, weights * plain + kl, rtol=1e-5, atol=1e-6)
+    moved = jax.grad(lambda w: objectives.grpo(log_probs, batch._replace(weights=w)).sum())(weights)
     assert not np.any(moved)
 
 
@@ -139,11 +206,3 @@ def test_a_loss_of_completions_is_spread_evenly_and_its_sum_is_that_loss_again()
     assert not np.any(np.asarray(tokens)[~a.mask])
     again = np.where(a.mask.any(-1), losses[..., 0], 0)
     np.testing.assert_allclose(tokens.sum(-1), again, rtol=1e-6)
-
-
-def test_a_clip_stops_the_gradient_where_it_binds_and_not_on_the_way_back():
-    ratio = jnp.array([0.5, 1.0, 2.0, 0.5, 1.0, 2.0])
-    signs = jnp.array([1.0, 1.0, 1.0, -1.0, -1.0, -1.0])
-    gain = partial(surrogates.interval_surrogate, advantages=signs, low=0.8, high=1.5)
-    np.testing.assert_allclose(gain(ratio), [0.5, 1.0, 1.5, -0.8, -1.0, -2.0])
-    np.testing.assert_array_equal(jax.grad(lambda r: gain(r).sum())(ratio), [1, 1, 0, 0, -1, -1])

@@ -55,22 +55,15 @@ rewards = functools.partial(values, low=0, high=8)
 
 
 @few
-@given(distributions(3), distributions(3, least=0), distributions(3, least=0), rewards(3), widths)
+@given(*[distributions(3, least=0)] * 3, rewards(3), widths)
 def test_gap_is_below_the_improvement_on_average(mu, pi, pi_k, r, eps):
-    """Theorem gap_mean, pi_k and pi free to leave the support of mu or to lack mass.
+    """Pi_k and pi are free to leave the support of mu, whose mass it cannot see, or to lack mass.
 
     Theorems Certificate.gap_mean, Certificate.gap_ge.
     """
     table = gap(pi, pi_k, mu, r, eps_high=eps)
     assert mu @ table <= (pi - pi_k) @ r + EPS
     assert jnp.min(table) >= -1
-
-
-@few
-@given(distributions(3, least=0), distributions(3), distributions(3), rewards(3))
-def test_gap_survives_outcomes_that_mu_never_draws(mu, pi, pi_k, r):
-    """Theorem gap_mean: no support assumption. Mass that mu cannot see only lowers the mean."""
-    assert mu @ gap(pi, pi_k, mu, r) <= (pi - pi_k) @ r + EPS
 
 
 @few

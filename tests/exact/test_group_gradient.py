@@ -40,9 +40,7 @@ def expected_gradient(advantage_fn, group=G):
         ratio, scores = pi / mu, score_of(pi)
 
         def one_group(y):
-            return estimators.group_gradient_terms(
-                ratio[y], r[y], scores[y], advantage_fn=advantage_fn
-            ).mean(0)
+            return estimators.gradient_terms(ratio[y], advantage_fn(r[y]), scores[y]).mean(0)
 
         return drawn.probs @ jax.vmap(one_group)(drawn.outcomes)
 
@@ -55,36 +53,15 @@ centered, leave_one_out, none = map(
 
 
 @few
-@given(outcomes, rewards)
-def test_group_mean_baseline_shrinks_the_gradient(pi, r):
-    """Property 17: E = (1 - 1/G) grad J on policy.
-
-    Theorem NSample.group_mean_factor.
-    """
-    np.testing.assert_allclose(centered(pi, pi, r), (1 - 1 / G) * true_gradient(pi, r), atol=EPS)
-
-
-@few
 @given(outcomes, outcomes, rewards)
-def test_group_mean_baseline_off_policy(pi, mu, r):
-    """Property 17: also off policy with rho_i, whatever mu.
+def test_group_mean_baseline_shrinks_the_gradient(pi, mu, r):
+    """Property 17: E = (1 - 1/G) grad J on policy, and off policy with rho_i, whatever mu.
 
-    Theorem NSample.group_mean_factor_off_policy.
+    Theorems NSample.group_mean_factor, NSample.group_mean_factor_off_policy.
     """
-    np.testing.assert_allclose(centered(pi, mu, r), (1 - 1 / G) * true_gradient(pi, r), atol=EPS)
-
-
-@few
-@given(outcomes, outcomes, rewards)
-def test_leave_one_out_is_unbiased(pi, mu, r):
-    """Property 18: G/(G-1) times the group mean's, hence grad J; as is no baseline.
-
-    Theorems NSample.leave_one_out_unbiased, NSample.leave_one_out_vs_mean.
-    """
-    scaled = G / (G - 1) * advantages.centered(jnp.asarray(r))
-    np.testing.assert_allclose(advantages.leave_one_out(jnp.asarray(r)), scaled, atol=EPS)
-    np.testing.assert_allclose(leave_one_out(pi, mu, r), true_gradient(pi, r), atol=EPS)
-    np.testing.assert_allclose(none(pi, mu, r), true_gradient(pi, r), atol=EPS)
+    for sampler in (pi, mu):
+        shrunk = (1 - 1 / G) * true_gradient(pi, r)
+        np.testing.assert_allclose(centered(pi, sampler, r), shrunk, atol=EPS)
 
 
 def above_the_best_of_the_others(r):
@@ -99,18 +76,17 @@ above_best = expected_gradient(above_the_best_of_the_others)
 @few
 @given(outcomes, outcomes, rewards)
 def test_any_function_of_the_others_is_an_unbiased_baseline(pi, mu, r):
-    """Property 18: the largest of the others' rewards serves as well as their mean.
+    """Property 18: their mean, G/(G-1) times the group mean's; their largest reward; and none.
 
-    Theorem NSample.baseline_unbiased.
+    Theorems NSample.leave_one_out_unbiased, NSample.leave_one_out_vs_mean,
+    NSample.baseline_unbiased.
     """
-    np.testing.assert_allclose(above_best(pi, mu, r), true_gradient(pi, r), atol=EPS)
-
-
-@few
-@given(rewards)
-def test_leave_one_out_is_the_mean_of_the_others(r):
-    others = [np.delete(r, i).mean() for i in range(Y)]
-    np.testing.assert_allclose(advantages.leave_one_out(jnp.asarray(r)), r - others, atol=EPS)
+    alone = advantages.leave_one_out(jnp.asarray(r))
+    scaled = G / (G - 1) * advantages.centered(jnp.asarray(r))
+    np.testing.assert_allclose(alone, scaled, atol=EPS)
+    np.testing.assert_allclose(alone, r - [np.delete(r, i).mean() for i in range(Y)], atol=EPS)
+    for expected in (leave_one_out, above_best, none):
+        np.testing.assert_allclose(expected(pi, mu, r), true_gradient(pi, r), atol=EPS)
 
 
 STANDARDIZED = [(2, 0, 0.0), (4, 0, 0.0), (4, 1, 0.0), (3, 0, 0.2)]
@@ -183,24 +159,15 @@ def varied_groups(r):
 
 @few
 @given(outcomes, binary(Y))
-def test_masking_zero_variance_groups_leaves_the_sum(pi, r):
+def test_masking_zero_variance_groups_leaves_the_sum_and_divides_the_mean_of_survivors(pi, r):
     """Property 20: the summed gradient is unchanged, group by group.
 
-    Theorems Masking.zero_variance_gradient, Masking.masking_keeps_sum.
+    E[grad | survived] = E[grad] / (1 - p^G - (1-p)^G). Theorems Masking.zero_variance_gradient,
+    Masking.masking_keeps_sum, Masking.survival_probability, Masking.survivors_mean.
     """
     whole, _ = summed_gradients(pi, r, 0.0, all_groups)
-    masked, _ = summed_gradients(pi, r, 0.0, varied_groups)
-    np.testing.assert_allclose(masked, whole, atol=EPS)
-
-
-@few
-@given(outcomes, binary(Y))
-def test_averaging_over_survivors_divides_by_their_chance(pi, r):
-    """Property 20: E[grad | survived] = E[grad] / (1 - p^G - (1-p)^G).
-
-    Theorems Masking.survival_probability, Masking.survivors_mean.
-    """
     gradients, probs = summed_gradients(pi, r, 0.0, varied_groups)
+    np.testing.assert_allclose(gradients, whole, atol=EPS)
     drawn = estimators.every_sample(jnp.asarray(pi), G)
     survived = varied_groups(jnp.asarray(r)[drawn.outcomes]).astype(float)
     p = pi @ r

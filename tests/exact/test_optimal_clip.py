@@ -28,14 +28,18 @@ def relative_excess(ratio, f, mu, tau):
 
 @few
 @given(distributions(), distributions(), binary(), counts)
-def test_optimal_clip_solves_the_fixed_point(pi, mu, r, n):
-    """Property 6: for r in {0, 1}, tau = J + (n - 1) E_mu[(rho - tau)_+ r].
+def test_optimal_clip_solves_the_fixed_point_and_beats_a_dense_grid(pi, mu, r, n):
+    """Property 6: for r in {0, 1}, tau = J + (n - 1) E_mu[(rho - tau)_+ r], of the least error.
 
-    Theorem OptimalTruncation.fixed_point_exists.
+    As r^2 = r, the bound of the error is the error. Theorems OptimalTruncation.fixed_point_exists,
+    OptimalTruncation.optimal_clip_fixed_point, OptimalTruncation.mse_binary.
     """
-    tau = optimal(pi / mu, r, n, mu).tau
-    expected = pi @ r + (n - 1) * relative_excess(pi / mu, r, mu, tau)
-    np.testing.assert_allclose(tau, expected, rtol=1e-8)
+    best = optimal(pi / mu, r, n, mu)
+    expected = pi @ r + (n - 1) * relative_excess(pi / mu, r, mu, best.tau)
+    np.testing.assert_allclose(best.tau, expected, rtol=1e-8)
+    upper, mse = upper_on_grid(pi / mu, r, n, mu, (pi / mu).max() * np.linspace(0, 1.02, 801))
+    np.testing.assert_allclose(upper, mse, atol=EPS)
+    assert best.mse <= mse.min() + 1e-12
 
 
 @few
@@ -48,25 +52,6 @@ def test_the_residual_of_the_fixed_point_grows_as_fast_as_its_cap(pi, mu, r, n, 
     low, high = np.sort(caps)
     tails = [relative_excess(pi / mu, r, mu, cap) for cap in (low, high)]
     assert high - low <= (high - low) - (n - 1) * (tails[1] - tails[0]) + EPS
-
-
-@few
-@given(distributions(), distributions(), binary(), counts)
-def test_for_binary_rewards_the_bound_of_the_error_is_the_error(pi, mu, r, n):
-    """r^2 = r. Theorem OptimalTruncation.mse_binary."""
-    caps = (pi / mu).max() * np.linspace(0, 1.02, 401)
-    upper, mse = upper_on_grid(pi / mu, r, n, mu, caps)
-    np.testing.assert_allclose(upper, mse, atol=EPS)
-
-
-@few
-@given(distributions(), distributions(), binary(), counts)
-def test_optimal_clip_beats_a_dense_grid(pi, mu, r, n):
-    """Property 6: no cap on a dense grid has a smaller error.
-
-    Theorem OptimalTruncation.optimal_clip_fixed_point.
-    """
-    assert optimal(pi / mu, r, n, mu).mse <= mse_on_grid(pi / mu, r, n, mu).min() + 1e-12
 
 
 @few

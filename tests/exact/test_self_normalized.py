@@ -34,7 +34,8 @@ three, one = moments_of(3), moments_of(1)
 def test_self_normalized_stays_in_range_and_follows_shifts(pi, mu, f, shift):
     """Property 8: within [min f, max f]; f + c gives the estimate + c.
 
-    Theorems SelfNormalized.snis_between, SelfNormalized.snis_shift, SelfNormalized.snis_scale.
+    At n = 1 the bias is J(mu) - J(pi). Theorems SelfNormalized.snis_between,
+    SelfNormalized.snis_shift, SelfNormalized.snis_scale, SelfNormalized.snis_one_sample.
     """
     estimates, _ = three(pi, mu, f)
     shifted, _ = three(pi, mu, f + shift)
@@ -43,15 +44,6 @@ def test_self_normalized_stays_in_range_and_follows_shifts(pi, mu, f, shift):
     np.testing.assert_allclose(shifted, estimates + shift, atol=EPS)
     scaled, _ = three(3.5 * pi, mu, f)
     np.testing.assert_allclose(scaled, estimates, atol=EPS)
-
-
-@few
-@given(distributions(), distributions(), values())
-def test_self_normalizing_one_sample_forgets_the_ratio(pi, mu, f):
-    """Property 8: at n = 1 the bias is J(mu) - J(pi).
-
-    Theorem SelfNormalized.snis_one_sample.
-    """
     np.testing.assert_allclose(one(pi, mu, f)[1].bias, mu @ f - pi @ f, atol=EPS)
 
 
@@ -111,15 +103,19 @@ ess = jax.jit(weights.ess)
 
 @few
 @given(positive, st.floats(-300, 300))
-def test_effective_sample_size_between_one_and_n(w, log_scale):
+def test_effective_sample_size_between_one_and_n_and_its_renyi_neighbours(w, log_scale):
     """Property 11: 1 <= ESS <= n, = n / (1 + CV^2), whatever the scale.
 
-    Theorems Importance.ess_ge1, Importance.ess_le_n, Importance.ess_scale.
+    Property 12: 1 / max wbar <= ESS <= exp H(wbar). Theorems Importance.ess_ge1,
+    Importance.ess_le_n, Importance.ess_scale, Importance.ess_ge_inv_max.
     """
     size = ess(np.log(w) + log_scale, ONES)
     assert 1 - EPS <= size <= Y + EPS
     np.testing.assert_allclose(size, Y / (1 + w.var() / w.mean() ** 2), rtol=1e-9)
     np.testing.assert_allclose(weights.ess_fraction(jnp.log(w), ONES), size / Y, rtol=1e-9)
+    wbar = w / w.sum()
+    assert 1 / wbar.max() <= size + EPS
+    assert size <= np.exp(-(wbar * np.log(wbar)).sum()) + EPS
 
 
 def test_effective_sample_size_at_its_ends():
@@ -145,16 +141,3 @@ def test_refuted_effective_sample_size_without_normalising():
     rho = np.ones(Y)
     assert 1 / (rho**2).sum() == 1 / Y
     assert ess(np.log(rho), ONES) == Y
-
-
-@few
-@given(positive)
-def test_effective_sample_size_between_renyi_neighbours(w):
-    """Property 12: 1 / max wbar <= ESS <= exp H(wbar).
-
-    Theorem Importance.ess_ge_inv_max.
-    """
-    wbar = w / w.sum()
-    size = ess(np.log(w), ONES)
-    assert 1 / wbar.max() <= size + EPS
-    assert size <= np.exp(-(wbar * np.log(wbar)).sum()) + EPS

@@ -104,16 +104,6 @@ def test_refuted_kl_bounds_the_variance(smallest):
     assert bounds.chi_square_divergence(pi, mu) >= smallest
 
 
-@few
-@given(distributions(), distributions())
-def test_kl_bounds_the_second_moment_from_below(pi, mu):
-    """Section 3: E_mu[rho^2] >= exp(KL): the direction that does hold.
-
-    Theorem Divergence.m2_ge_exp_kl.
-    """
-    assert 1 + bounds.chi_square_divergence(pi, mu) >= np.exp(bounds.kl_divergence(pi, mu)) - EPS
-
-
 @jax.jit
 def clip_error(mu, ratio, r, eps, n):
     """Exact MSE of the mean of n two-sided clipped terms, the clip [1 - eps, 1 + eps]."""

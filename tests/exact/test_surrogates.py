@@ -26,56 +26,33 @@ def clipped(ratio, advantages, eps_low, eps_high, center):
 
 @few
 @given(ratios, values(), widths, widths, centers)
-def test_min_form_is_case_form(r, a, low, high, c):
+def test_surrogate_is_its_case_form_and_a_minorant_that_touches(r, a, low, high, c):
     """Property 16: a min(r, c + eps) for a >= 0, a max(r, (c - eps)_+) for a < 0.
 
-    Theorems Clip.feps_cases, Clip.feps_inner_max.
+    f <= r a for every r, with equality at r = r'; f - c a <= max(eps_low, eps_high) |a|: what a
+    sample can promise is bounded above. Theorems Clip.feps_cases, Clip.feps_inner_max,
+    Clip.feps_le, Clip.feps_touch, Clip.feps_gap_le.
     """
+    found = clipped(r, a, low, high, c)
     case = np.where(a >= 0, a * np.minimum(r, c + high), a * np.maximum(r, np.maximum(c - low, 0)))
-    np.testing.assert_allclose(clipped(r, a, low, high, c), case, atol=EPS)
-
-
-@few
-@given(ratios, values(), widths, widths, centers)
-def test_surrogate_is_below_and_touches(r, a, low, high, c):
-    """Property 16: f <= r a for every r, with equality at r = r'.
-
-    Theorems Clip.feps_le, Clip.feps_touch.
-    """
-    assert np.all(clipped(r, a, low, high, c) <= r * a + EPS)
+    np.testing.assert_allclose(found, case, atol=EPS)
+    assert np.all(found <= r * a + EPS)
     np.testing.assert_allclose(clipped(c, a, low, high, c), c * a, atol=EPS)
+    assert np.all(found - c * a <= max(low, high) * abs(a) + EPS)
 
 
 @few
-@given(ratios, values(), widths, widths, centers)
-def test_surrogate_rises_by_no_more_than_its_width(r, a, low, high, c):
-    """f - c a <= max(eps_low, eps_high) |a|: what a sample can promise is bounded above.
+@given(ratios, ratios, values(), widths, widths, centers)
+def test_surrogate_rises_with_its_width_and_is_concave_in_the_ratio(r, s, a, eps, more, c):
+    """Property 16: nondecreasing in eps; midpoint concavity for either sign of a.
 
-    Theorem Clip.feps_gap_le.
+    Theorems Clip.feps_mono, Clip.feps_concave.
     """
-    assert np.all(clipped(r, a, low, high, c) - c * a <= max(low, high) * abs(a) + EPS)
-
-
-@few
-@given(ratios, values(), widths, widths, centers)
-def test_surrogate_rises_with_its_width(r, a, narrow, more, c):
-    """Property 16: nondecreasing in eps.
-
-    Theorem Clip.feps_mono.
-    """
-    wide = narrow + more
-    assert np.all(clipped(r, a, wide, wide, c) >= clipped(r, a, narrow, narrow, c) - EPS)
-
-
-@few
-@given(ratios, ratios, values(), widths, centers)
-def test_surrogate_is_concave_in_the_ratio(r, s, a, eps, c):
-    """Property 16: midpoint concavity for either sign of a.
-
-    Theorem Clip.feps_concave.
-    """
-    middle = clipped((r + s) / 2, a, eps, eps, c)
-    assert np.all(middle >= (clipped(r, a, eps, eps, c) + clipped(s, a, eps, eps, c)) / 2 - EPS)
+    at_r, at_s, wide = (
+        clipped(x, a, width, width, c) for x, width in ((r, eps), (s, eps), (r, eps + more))
+    )
+    assert np.all(wide >= at_r - EPS)
+    assert np.all(clipped((r + s) / 2, a, eps, eps, c) >= (at_r + at_s) / 2 - EPS)
 
 
 @few

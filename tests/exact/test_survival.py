@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from ogrpo.core import gates, survival
-from ogrpo.core.algorithms import gate_survival
+from ogrpo.core.algorithms import GATES, gate_survival
 from ogrpo.core.survival import Spread
 
 UP, DOWN, CHANCE = 0.05, -0.03, 0.35
@@ -89,7 +89,7 @@ def test_the_gates_themselves_keep_the_share_that_is_told():
         (gates.off_policy_sequence_mask, survival.negatives_survival, {"delta": 0.03}),
         (gates.k3_mask, survival.k3_survival, {"limit": 0.011}),
     ]
-    assert [gate for gate, _, _ in cases] == [*gates.MASKS.values()]
+    assert [gate for gate, _, _ in cases] == [GATES[name].fn for name in survival.SURVIVALS]
     assert [share for _, share, _ in cases] == [*survival.SURVIVALS.values()]
     for gate, share, bounds in cases:
         kept = np.asarray(gate(delta, down, mask, **bounds))[np.asarray(mask)]

@@ -39,30 +39,21 @@ def independent_log_probs(pair):
 
 @few
 @given(independent, independent)
-def test_chi_square_multiplies_over_independent_tokens(new, old):
-    """Property 23: 1 + chi2_T = prod (1 + chi2_t).
+def test_chi_square_and_overlaps_multiply_over_independent_tokens(new, old):
+    """Property 23: 1 + chi2_T = prod (1 + chi2_t); E_mu[prod min(1, rho_t)] = prod (1 - TV_t).
 
-    Theorem Mixture.tokens_m2.
+    Theorems Mixture.tokens_m2, Mixture.tokens_min.
     """
-    pi, mu = joint(independent_log_probs(new)), joint(independent_log_probs(old))
+    log_probs, behavior = independent_log_probs(new), independent_log_probs(old)
+    pi, mu = joint(log_probs), joint(behavior)
     factors = [1 + bounds.chi_square_divergence(p, q) for p, q in zip(new, old, strict=True)]
     np.testing.assert_allclose(
         1 + bounds.chi_square_divergence(pi, mu), np.prod(factors), rtol=1e-9
     )
-
-
-@few
-@given(independent, independent)
-def test_cut_off_traces_keep_the_product_of_overlaps(new, old):
-    """Property 23: E_mu[prod min(1, rho_t)] = prod (1 - TV_t).
-
-    Theorem Mixture.tokens_min.
-    """
-    log_probs, behavior = independent_log_probs(new), independent_log_probs(old)
     delta = ratios.log_ratio(log_probs, behavior, MASK)
     trace = traces.trace_weight(delta, MASK, decay=1.0, cap=1.0)[:, -1]
     overlaps = [1 - bounds.total_variation(p, q) for p, q in zip(new, old, strict=True)]
-    np.testing.assert_allclose(joint(behavior) @ trace, np.prod(overlaps), atol=EPS)
+    np.testing.assert_allclose(mu @ trace, np.prod(overlaps), atol=EPS)
 
 
 policies = st.tuples(distributions(V), tables(V, V))
@@ -223,16 +214,3 @@ def test_truncating_token_ratios_loses_no_more_than_its_tail(new, old, r, cap):
     tails = [old[0] @ np.maximum(new[0] / old[0] - cap, 0)]
     tails += [old[1][a] @ np.maximum(new[1][a] / old[1][a] - cap, 0) for a in range(V)]
     assert -EPS <= lost <= bounds.token_truncation_bound(T, max(tails)) + EPS
-
-
-def test_a_truncation_is_proposed_by_token_where_sequences_are_short_and_by_sequence_where_not():
-    """The least of the largest weights whose bias keeps to the tolerance."""
-    caps, losses = jnp.array([1.0, 1.2, 1.5, 2.0]), jnp.array([0.05, 0.01, 0.001, 0.0])
-    short = bounds.propose_truncation(caps, losses, 4, chi_square=0.5, bias=0.05)
-    assert (short.level, short.cap) == ("token", pytest.approx(1.2))
-    assert short.bias == pytest.approx(1 - 0.99**4)
-    assert short.largest == pytest.approx(1.2**4)
-    long = bounds.propose_truncation(caps, losses, 400, chi_square=5.0, bias=0.05)
-    assert (long.level, long.cap) == ("sequence", pytest.approx(6 / 0.2))
-    with pytest.raises(ValueError, match="a bias in"):
-        bounds.propose_truncation(caps, losses, 4, chi_square=0.5, bias=1.0)

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from ogrpo.batch import Batch
 from ogrpo.core import aggregate
-from ogrpo.core.aggregate import AGGREGATIONS
-from ogrpo.core.algorithms import ALGORITHMS
+from ogrpo.core.algorithms import ALGORITHMS, REDUCTIONS
 from ogrpo.core.trust_region import dual_penalty
 from ogrpo.learner.examine import make_noise
 from ogrpo.learner.state import hypers, init_state
@@ -30,7 +29,7 @@ pytestmark = pytest.mark.slow
 CONFIG = make_config()
 N, G, P, T = 4, 3, 5, 6
 LEAST = P + T
-REDUCTIONS = {**AGGREGATIONS, "fixed_length": partial(aggregate.fixed_length_total, length=T)}
+REDUCED = {**REDUCTIONS, "fixed_length": partial(aggregate.fixed_length_total, length=T)}
 
 
 def make_groups(seed=0, n=N, longest=T) -> Batch:
@@ -154,9 +153,7 @@ prompts = st.lists(st.integers(1, 4), min_size=5, max_size=5)
 
 
 @settings(max_examples=6)
-@given(
-    prompts, lengths, st.integers(16, 90), st.sampled_from([1, 2]), st.sampled_from([*REDUCTIONS])
-)
+@given(prompts, lengths, st.integers(16, 90), st.sampled_from([1, 2]), st.sampled_from([*REDUCED]))
 def test_any_cut_has_the_gradient_of_the_whole_in_float64(
     prompts, lengths, tokens, together, reduction
 ):
@@ -177,7 +174,7 @@ def test_any_cut_has_the_gradient_of_the_whole_in_float64(
     assert shape.parts % together == 0
     with jax.enable_x64(True):
         wide = jax.tree.map(_wide, (toy_params(), batch, hypers(0.1, 0.7, KNOBS)))
-        recipe = make_recipe(reduction=REDUCTIONS[reduction], together=together)
+        recipe = make_recipe(reduction=REDUCED[reduction], together=together)
         packed, padded = (
             _gradient(*wide, recipe._replace(packed=packed)) for packed in (True, False)
         )

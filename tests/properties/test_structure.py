@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from ogrpo.core import advantages, aggregate, ratios, weights
-from ogrpo.core.aggregate import AGGREGATIONS, combine
+from ogrpo.core.aggregate import combine
+from ogrpo.core.algorithms import REDUCTIONS
 
 pytestmark = pytest.mark.slow
 
@@ -21,14 +22,14 @@ log_probs = hnp.arrays(np.float32, SHAPE, elements=st.floats(-8, 0, width=16))
 
 def call(name, values, mask):
     knobs = {"length": 2.0} if name == "fixed_length" else {}
-    return AGGREGATIONS[name](jnp.asarray(values), jnp.asarray(mask), **knobs)
+    return REDUCTIONS[name](jnp.asarray(values), jnp.asarray(mask), **knobs)
 
 
 @some
 @given(numbers, masks, st.permutations(range(4)))
 def test_any_split_into_microbatches_adds_up(values, mask, order):
     order = np.array(order)
-    for name in AGGREGATIONS:
+    for name in REDUCTIONS:
         parts = [call(name, values[order[i : i + 2]], mask[order[i : i + 2]]) for i in (0, 2)]
         np.testing.assert_allclose(combine(*parts), call(name, values, mask), rtol=1e-5, atol=1e-4)
 
@@ -95,7 +96,7 @@ def test_bounded_weights_are_bounded(a, b, mask):
     delta = ratios.log_ratio(*map(jnp.asarray, (a, b, mask)))
     mask = jnp.asarray(mask)
     truncated = weights.truncated_weight(delta, mask, cap=2.0, floor=0.5)
-    masked = weights.masked_weight(delta, mask, low=0.5, high=2.0)
+    masked = weights.masked_weight(delta, mask, cap=2.0, floor=0.5)
     assert np.all((truncated >= 0.5) & (truncated <= 2.0))
     assert np.all((masked == 0) | ((masked >= 0.5) & (masked <= 2.0)))
     flat, kept = delta.ravel(), mask.ravel()

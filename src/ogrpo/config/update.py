@@ -60,7 +60,6 @@ class Override:
             "exponentially_weighted",
             "drop_negatives",
             "positive_part",
-            "positives_only",
             "successes",
             "leave_prompt_out",
             "running_baseline",

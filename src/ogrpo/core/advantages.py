@@ -12,13 +12,7 @@ import jax
 import jax.numpy as jnp
 from jax.scipy.special import gammaln
 
-from ogrpo.core.checks import (
-    Scalar,
-    as_floats,
-    check_group,
-    check_nonnegative,
-    check_prompts,
-)
+from ogrpo.core.checks import Scalar, as_floats, check_group, check_nonnegative
 from ogrpo.core.masked import masked_count, masked_mean, masked_sum
 from ogrpo.core.ratios import exp_ratio
 
@@ -220,14 +214,7 @@ def soft_value(rewards: jax.Array, *, tau: Scalar = 1.0) -> jax.Array:
     return jnp.where(present, values - tau * (total - jnp.log(size)), 0)
 
 
-class Dropped(NamedTuple):
-    """Advantages and which completions were kept, [..., G] each: `drop_negatives`."""
-
-    advantages: jax.Array
-    kept: jax.Array
-
-
-def drop_negatives(rewards: jax.Array, key: jax.Array) -> Dropped:
+def drop_negatives(rewards: jax.Array, key: jax.Array) -> jax.Array:
     """A_i = r_i - mean of the kept, (negatives - positives) random negatives dropped.
 
     Source: RED-Drop (Yao et al. 2025, arXiv:2509.24203). A positive has r >= mean(r). As pair
@@ -238,8 +225,7 @@ def drop_negatives(rewards: jax.Array, key: jax.Array) -> Dropped:
       key: a PRNG key, consumed.
 
     Returns:
-      Dropped: advantages, 0 where dropped; kept, bool, for whether the dropped count in the
-      denominator (see `ogrpo.core.aggregate`).
+      [..., G], 0 where dropped; the dropped still count in the denominator of a reduction.
     """
     values, present = judged(rewards, 2)
     positive = present & ~(centered(rewards) < 0)
@@ -247,13 +233,7 @@ def drop_negatives(rewards: jax.Array, key: jax.Array) -> Dropped:
     lots = jnp.where(positive, -1.0, jax.random.uniform(key, values.shape))
     rank = jnp.argsort(jnp.argsort(jnp.where(present, lots, 2.0), axis=-1), axis=-1)
     kept = present & (positive | (rank < 2 * allowed))
-    mean = masked_mean(values, kept)
-    return Dropped(jnp.where(kept, values - mean, 0), kept)
-
-
-def kept_advantages(rewards: jax.Array, key: jax.Array) -> jax.Array:
-    """The advantages of `drop_negatives`, 0 where dropped. [..., G], a PRNG key -> [..., G]."""
-    return drop_negatives(rewards, key).advantages
+    return jnp.where(kept, values - masked_mean(values, kept), 0)
 
 
 def exponentially_weighted(rewards: jax.Array, *, tau: Scalar = 1.0) -> jax.Array:
@@ -272,17 +252,6 @@ def exponentially_weighted(rewards: jax.Array, *, tau: Scalar = 1.0) -> jax.Arra
     check_nonnegative(tau=tau)
     advantages = centered(rewards)
     return exp_ratio(advantages / tau) * advantages
-
-
-def positives_only(rewards: jax.Array) -> jax.Array:
-    """1 where r_i >= mean(r), else 0: imitate the better half. [..., G] -> [..., G].
-
-    All of a group of equal rewards, whatever their mean is rounded to. Not a baseline: its
-    expectation is not 0.
-    """
-    deviations, (values, present) = centered(rewards), judged(rewards)
-    better = (deviations >= 0) | zero_variance_mask(rewards)[..., None]
-    return (present & better).astype(values.dtype)
 
 
 def successes(rewards: jax.Array, *, threshold: Scalar = 0.0) -> jax.Array:
@@ -319,7 +288,8 @@ def leave_prompt_out(rewards: jax.Array) -> jax.Array:
              [-0.5],
              [-0.5]], dtype=float32)
     """
-    check_prompts(rewards)
+    if jnp.ndim(rewards) != 2 or rewards.shape[0] < 2 or rewards.shape[1] < 1:
+        raise ValueError(f"rewards must be [N, G] with N >= 2, got {list(jnp.shape(rewards))}")
     values, present = judged(rewards)
     known = jnp.any(present, axis=-1, keepdims=True)
     each = masked_mean(values, present)

@@ -9,7 +9,6 @@ After tokens were dropped, the denominator is a choice. `mask` says what is summ
 what is counted, the same unless given: pass the mask from before to keep the original count.
 """
 
-from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
@@ -140,16 +139,6 @@ def fixed_length_mean(values: jax.Array, mask: jax.Array, *, length: Scalar) -> 
 def group_mean(values: jax.Array, mask: jax.Array) -> jax.Array:
     """Mean over groups of the mean over the group's tokens. [..., G, T] -> scalar."""
     return mean(group_total(values, mask))
-
-
-AGGREGATIONS: dict[str, Callable[..., Total]] = {
-    "token": token_total,
-    "sequence": sequence_total,
-    "sequence_sum": sequence_sum_total,
-    "fixed_length": fixed_length_total,
-    "group": group_total,
-}
-"""Name -> `f(values, mask, *, counted=None)`, for a command line; fixed_length needs `length`."""
 
 
 def _number(lengths: jax.Array) -> jax.Array:

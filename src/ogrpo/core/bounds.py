@@ -5,8 +5,6 @@ policy), `rewards` [Y]. sigma = sqrt(Var_mu[r] + eps). Every inequality here is 
 asymptotic; the property tests hold them to enumeration and the `proofs` folder to Coq.
 """
 
-from typing import NamedTuple
-
 import jax
 import jax.numpy as jnp
 from jax.scipy.special import gammaln, xlog1py, xlogy
@@ -315,50 +313,6 @@ def token_truncation_bound(length: Scalar, loss: Scalar) -> jax.Array:
     """
     check_nonnegative(length=length, loss=loss)
     return -jnp.expm1(length * jnp.log1p(-jnp.minimum(jnp.asarray(loss, float), 1)))
-
-
-class Truncation(NamedTuple):
-    """Level ("token" or "sequence"), its cap, the bias it can cause, and the largest weight."""
-
-    level: str
-    cap: float
-    bias: float
-    largest: float
-
-
-def propose_truncation(
-    caps: jax.Array, losses: jax.Array, length: int, *, chi_square: float, bias: float
-) -> Truncation:
-    """Returns the truncation of least weight whose bias is at most `bias`, for rewards in [0, 1].
-
-    By token: the lowest cap c with 1 - (1 - zeta_c)^T <= bias, the weight at most c^T
-    (`token_truncation_bound`). By sequence: tau = (1 + chi^2) / (4 bias) (`truncation_bias_bound`).
-
-    Args:
-      caps: [C] caps of a token's ratio, >= 1, rising.
-      losses: [C] the measured zeta_c of each.
-      length: T.
-      chi_square: of whole sequences, measured.
-      bias: what may be lost, in (0, 1).
-
-    Returns:
-      Truncation; by sequence where no cap in the table keeps to the bias.
-
-    Raises:
-      ValueError: caps and losses disagree, or the bias is outside (0, 1).
-    """
-    if caps.shape != losses.shape or caps.ndim != 1 or not 0 < bias < 1:
-        shapes = f"{caps.shape}, {losses.shape}"
-        raise ValueError(f"need caps [C], losses [C] and a bias in (0, 1), got {shapes}, {bias}")
-    tau = (1 + chi_square) / (4 * bias)
-    sequence = Truncation("sequence", tau, bias, tau)
-    lost = token_truncation_bound(length, losses)
-    tokens = [
-        Truncation("token", float(cap), float(part), float(cap) ** length)
-        for cap, part in zip(caps, lost, strict=True)
-        if float(part) <= bias
-    ]
-    return min([sequence, *tokens], key=lambda choice: choice.largest)
 
 
 def normalized_ratio_bound(pi: jax.Array, mu: jax.Array, lengths: jax.Array) -> jax.Array:

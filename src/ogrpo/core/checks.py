@@ -48,17 +48,10 @@ def check_masked(axes: str, mask: jax.Array, **arrays: jax.Array) -> None:
     check_mask(mask)
 
 
-def check_group(values: jax.Array, least: int = 2, name: str = "rewards") -> None:
+def check_group(rewards: jax.Array, least: int = 2) -> None:
     """Refuses groups of fewer completions: the baseline of one is that completion."""
-    if jnp.ndim(values) < 1 or jnp.shape(values)[-1] < least:
-        raise ValueError(f"{name} must be [..., G] with G >= {least}, got {_describe(values)}")
-
-
-def check_prompts(values: jax.Array, name: str = "rewards") -> None:
-    """Refuses fewer than two prompts: the baseline of one would be that prompt's own mean."""
-    shape = jnp.shape(values)
-    if len(shape) != 2 or shape[0] < 2 or shape[1] < 1:
-        raise ValueError(f"{name} must be [N, G] with N >= 2, got {_describe(values)}")
+    if jnp.ndim(rewards) < 1 or jnp.shape(rewards)[-1] < least:
+        raise ValueError(f"rewards must be [..., G] with G >= {least}, got {_describe(rewards)}")
 
 
 def check_nonnegative(**scalars: jax.Array | float) -> None:

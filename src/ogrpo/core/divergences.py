@@ -131,22 +131,11 @@ def binary_kl(log_probs: jax.Array, behavior_log_probs: jax.Array) -> jax.Array:
     return _plogp(old, new) + _plogp(rest_old, rest_new)
 
 
-def exact_kl(logits: jax.Array, other_logits: jax.Array) -> jax.Array:
-    """KL(p||q) = sum_v p (log p - log q), from logits. [..., V] -> [...]; inf unless p << q."""
-    log_p, log_q = _normalize(logits, other_logits)
-    return jnp.sum(_plogp(log_p, log_q), axis=-1)
-
-
 def entropy(logits: jax.Array) -> jax.Array:
     """H(p) = -sum_v p log p in nats, from logits. [..., V] -> [...]."""
-    (log_p,) = _normalize(logits)
+    check_axes("V", logits=logits)
+    log_p = jax.nn.log_softmax(as_floats(logits=logits)[0], axis=-1)
     return -jnp.sum(_plogp(log_p, jnp.zeros_like(log_p)), axis=-1)
-
-
-def _normalize(*logits: jax.Array) -> list[jax.Array]:
-    named = {f"logits_{i}": array for i, array in enumerate(logits)}
-    check_axes("V", **named)
-    return [jax.nn.log_softmax(array, axis=-1) for array in as_floats(**named)]
 
 
 def _plogp(log_p: jax.Array, log_q: jax.Array) -> jax.Array:

@@ -4,13 +4,12 @@ A term per sample is what bias and variance are made of. `every_sample` lists al
 outcome space with their probabilities, and `exact_moments` turns estimates into both, exactly.
 """
 
-from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from ogrpo.core.checks import Scalar, check_group, check_nonnegative
+from ogrpo.core.checks import Scalar, check_nonnegative
 
 
 def importance_terms(ratio: jax.Array, values: jax.Array) -> jax.Array:
@@ -60,18 +59,12 @@ def self_normalized_terms(ratio: jax.Array, values: jax.Array) -> jax.Array:
     return _times(jnp.where(mean > 0, ratio, 1) / jnp.where(mean > 0, mean, 1), values)
 
 
-def centered_terms(ratio: jax.Array, values: jax.Array, *, baseline: Scalar) -> jax.Array:
-    """Control variate: rho_i (f_i - b) + b.
-
-    Unbiased where pi << mu and b does not depend on sample i. Args, Returns: as `importance_terms`.
-    """
-    return _times(ratio, values - baseline) + baseline
-
-
 def gradient_terms(weight: jax.Array, advantages: jax.Array, scores: jax.Array) -> jax.Array:
     """Policy gradient: w_i A_i grad log pi(y_i).
 
-    Estimand: grad J(pi) for w = rho; E_mu[A s] for w = 1.
+    Estimand: grad J(pi) for w = rho; E_mu[A s] for w = 1. Advantages of a group bring their bias: a
+    factor 1 - 1/G for `centered`, none for `leave_one_out`, c_G(p) for `group_standardized` of
+    binary rewards (`standardized_gain`).
 
     Args:
       weight: [n].
@@ -82,31 +75,6 @@ def gradient_terms(weight: jax.Array, advantages: jax.Array, scores: jax.Array) 
       [n, D].
     """
     return _times(weight * advantages, scores)
-
-
-def group_gradient_terms(
-    ratio: jax.Array,
-    rewards: jax.Array,
-    scores: jax.Array,
-    *,
-    advantage_fn: Callable[[jax.Array], jax.Array],
-) -> jax.Array:
-    """Group-relative policy gradient: rho_i A_i(r_1..r_G) grad log pi(y_i), one group.
-
-    Bias: a factor 1 - 1/G for `centered`, none for `leave_one_out`, c_G(p) for
-    `group_standardized` of binary rewards (`standardized_gain`).
-
-    Args:
-      ratio: [G]; ones on policy.
-      rewards: [G].
-      scores: [G, D].
-      advantage_fn: `[G] -> [G]`.
-
-    Returns:
-      [G, D].
-    """
-    check_group(rewards)
-    return gradient_terms(ratio, advantage_fn(rewards), scores)
 
 
 class Samples(NamedTuple):

@@ -2,11 +2,9 @@
 
 A gate is held constant by whoever applies it (`score`, `gated`): its gradient is never taken. Where
 the ratio is NaN so is the gate, since a comparison with NaN would quietly keep or drop the token.
-Gates multiply: `both_gates`. What looks at whole sequences or at the whole batch is called a mask,
+Gates multiply. What looks at whole sequences or at the whole batch is called a mask,
 and takes the log-ratios and the mask of the tokens beside.
 """
-
-from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -99,13 +97,6 @@ def band_gate(ratio: jax.Array, advantages: jax.Array, *, low: Scalar, high: Sca
     """
     check_axes("T", ratio=ratio, advantages=advantages)
     return gate((ratio < low) | (ratio > high), ratio)
-
-
-def both_gates(
-    ratio: jax.Array, advantages: jax.Array, *, gate_fn: GateFn, and_gate_fn: GateFn
-) -> jax.Array:
-    """g(r, a) h(r, a): open where both are. [..., T] -> [..., T]."""
-    return gate_fn(ratio, advantages) * and_gate_fn(ratio, advantages)
 
 
 def ratio_gate(ratio: jax.Array, advantages: jax.Array, *, gate_fn: GateFn) -> jax.Array:
@@ -331,13 +322,3 @@ def top_entropy_mask(
     check_nonnegative(share=share)
     least = jnp.nanquantile(jnp.where(mask, entropy, jnp.nan), 1 - share)
     return gate(~(mask & (entropy >= least)), jnp.where(mask, entropy, 0))
-
-
-MASKS: dict[str, Callable[..., jax.Array]] = {
-    "token": token_mask,
-    "sequence": sequence_mask,
-    "geometric": geometric_mask,
-    "negatives": off_policy_sequence_mask,
-    "k3": k3_mask,
-}
-"""Name -> `(log_ratio, advantages, mask, *, bounds) -> [..., T]` of 0 and 1."""

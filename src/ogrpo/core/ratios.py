@@ -58,33 +58,19 @@ def sequence_log_ratio(
     return jnp.where(mask, masked_sum(delta, mask), 0)
 
 
-def shared_mean_log_ratio(
-    log_probs: jax.Array, behavior_log_probs: jax.Array, mask: jax.Array
-) -> jax.Array:
-    """Length-normalised log-ratio at every token: S = mean_t D_t, its gradient shared over T.
-
-    Source: GSPO (Zheng et al. 2025, arXiv:2507.18071). Bias: E_mu[exp(S)] <= 1 by Jensen, with
-    equality at pi = mu only: not an importance weight.
-
-    Args and Returns: as `log_ratio`; S repeated over T, 0 where masked.
-    """
-    delta = log_ratio(log_probs, behavior_log_probs, mask)
-    return jnp.where(mask, masked_mean(delta, mask), 0)
-
-
 def mean_log_ratio(
     log_probs: jax.Array, behavior_log_probs: jax.Array, mask: jax.Array
 ) -> jax.Array:
     """Length-normalised log-ratio with each token's own gradient: sg(S) + lp_t - sg(lp_t).
 
-    Source: GSPO-token (Zheng et al. 2025, arXiv:2507.18071). The value is
-    `shared_mean_log_ratio`'s; where the advantage is constant over a sequence, so is the gradient
-    of the sequence's mean loss.
+    S = mean_t D_t. Source: GSPO-token (Zheng et al. 2025, arXiv:2507.18071). Where the advantage is
+    constant over a sequence, the gradient of its mean loss is that of S shared over the tokens.
+    Bias: E_mu[exp(S)] <= 1 by Jensen, with equality at pi = mu only: not an importance weight.
 
     Args and Returns: as `log_ratio`.
     """
-    mean = jax.lax.stop_gradient(shared_mean_log_ratio(log_probs, behavior_log_probs, mask))
     delta = log_ratio(log_probs, behavior_log_probs, mask)
+    mean = jax.lax.stop_gradient(jnp.where(mask, masked_mean(delta, mask), 0))
     token = jnp.where(jnp.isfinite(delta), delta, 0)
     return mean + token - jax.lax.stop_gradient(token)
 

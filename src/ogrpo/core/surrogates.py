@@ -219,10 +219,3 @@ def score(
     check_axes("T", ratio=ratio, advantages=advantages, log_probs=log_probs)
     held = jax.lax.stop_gradient(gate_fn(ratio, advantages))
     return held * advantages * jnp.where(held == 0, 0, as_floats(log_probs=log_probs)[0])
-
-
-def gated(
-    ratio: jax.Array, advantages: jax.Array, *, surrogate_fn: SurrogateFn, gate_fn: GateFn
-) -> jax.Array:
-    """sg(g(r, a)) f(r, a): a surrogate behind a gate. [..., T] -> [..., T]."""
-    return jax.lax.stop_gradient(gate_fn(ratio, advantages)) * surrogate_fn(ratio, advantages)

@@ -64,8 +64,10 @@ def truncated_weight(
     return jnp.clip(plain_weight(log_ratio, mask), floor, cap)
 
 
-def masked_weight(log_ratio: jax.Array, mask: jax.Array, *, low: Scalar, high: Scalar) -> jax.Array:
-    """Masked importance weight: w = rho where low <= rho <= high, else 0.
+def masked_weight(
+    log_ratio: jax.Array, mask: jax.Array, *, cap: Scalar, floor: Scalar = 0.0
+) -> jax.Array:
+    """Masked importance weight: w = rho where floor <= rho <= cap, else 0.
 
     Source: IcePop (Ling team 2025).
     Bias: -E_mu[rho f; rho outside], which for f >= 0 exceeds that of `truncated_weight` above.
@@ -73,15 +75,15 @@ def masked_weight(log_ratio: jax.Array, mask: jax.Array, *, low: Scalar, high: S
     Args:
       log_ratio: [..., T].
       mask: [..., T] bool.
-      low: smallest ratio kept.
-      high: largest ratio kept.
+      cap: largest ratio kept.
+      floor: smallest ratio kept.
 
     Returns:
       [..., T] detached.
     """
-    check_nonnegative(low=low, high=high)
+    check_nonnegative(cap=cap, floor=floor)
     ratio = plain_weight(log_ratio, mask)
-    return jnp.where((ratio < low) | (ratio > high), 0, ratio)
+    return jnp.where((ratio < floor) | (ratio > cap), 0, ratio)
 
 
 def sequence_truncated_weight(log_ratio: jax.Array, mask: jax.Array, *, cap: Scalar) -> jax.Array:
@@ -94,18 +96,14 @@ def sequence_truncated_weight(log_ratio: jax.Array, mask: jax.Array, *, cap: Sca
 
 
 def sequence_masked_weight(
-    log_ratio: jax.Array,
-    mask: jax.Array,
-    *,
-    high: Scalar,
-    low: Scalar = 0.0,
+    log_ratio: jax.Array, mask: jax.Array, *, cap: Scalar, floor: Scalar = 0.0
 ) -> jax.Array:
-    """Masked sequence weight at every token: w = prod_t rho_t if within [low, high], else 0.
+    """Masked sequence weight at every token: w = prod_t rho_t if within [floor, cap], else 0.
 
-    Source: masked importance sampling at sequence level, TRL's default with high = 3.
+    Source: masked importance sampling at sequence level, TRL's default with cap 3.
     Args and Returns: as `masked_weight`.
     """
-    return masked_weight(_sequence(log_ratio, mask), mask, low=low, high=high)
+    return masked_weight(_sequence(log_ratio, mask), mask, cap=cap, floor=floor)
 
 
 def group_normalized_weight(log_ratio: jax.Array, mask: jax.Array) -> jax.Array:
@@ -170,7 +168,8 @@ def chi_square(log_weights: jax.Array, mask: jax.Array) -> jax.Array:
     """Plug-in chi-square: mean rho^2 - 1, over the last axis.
 
     Unbiased for chi^2(pi||mu) on samples of mu where pi << mu; heavy-tailed. In n samples it cannot
-    exceed n - 1 by much, so large true values go unseen.
+    exceed n - 1 by much, so large true values go unseen. Source: Metelli et al. (2018,
+    arXiv:1809.06098): n / (1 + chi^2) samples of mu are worth as many of pi.
 
     Args:
       log_weights: [..., n] log rho, normalised (E_mu[rho] = 1).
@@ -179,19 +178,10 @@ def chi_square(log_weights: jax.Array, mask: jax.Array) -> jax.Array:
     Returns:
       [...].
     """
-    return jnp.expm1(renyi2(log_weights, mask))
-
-
-def renyi2(log_weights: jax.Array, mask: jax.Array) -> jax.Array:
-    """Plug-in Renyi-2 divergence: log mean rho^2 = ln(1 + chi^2), in log space. [..., n] -> [...].
-
-    Source: Metelli et al. (2018, arXiv:1809.06098): n exp(-D2) samples of mu are worth as many of
-    pi.
-    """
     check_masked("n", mask, log_weights=log_weights)
     doubled = jnp.where(mask, 2 * log_weights, -jnp.inf)
     count = masked_count(mask, log_weights.dtype)[..., 0]
-    return jax.nn.logsumexp(doubled, axis=-1) - jnp.log(jnp.maximum(count, 1))
+    return jnp.expm1(jax.nn.logsumexp(doubled, axis=-1) - jnp.log(jnp.maximum(count, 1)))
 
 
 def _sequence(log_ratio: jax.Array, mask: jax.Array) -> jax.Array:

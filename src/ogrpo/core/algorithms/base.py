@@ -4,12 +4,10 @@ import difflib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
-from jax.core import Tracer
 
 from ogrpo.core.advantages import group_standardized
 from ogrpo.core.aggregate import Total, sequence_total
@@ -24,7 +22,6 @@ ReductionFn = Callable[..., Total]
 CriticFn = Callable[..., jax.Array]
 KlTermFn = Callable[[jax.Array, TokenBatch], jax.Array]
 Knobs = Mapping[str, Scalar]
-Rows = TypeVar("Rows")
 
 
 class LooksAt(IntEnum):
@@ -310,7 +307,6 @@ class Algorithm:
         along: Along | None = None,
         *,
         values: jax.Array | None = None,
-        groups: np.ndarray | None = None,
     ) -> Total:
         """The whole method on one batch, from rewards to a total; its `mean` is the loss.
 
@@ -318,14 +314,13 @@ class Algorithm:
         their siblings are compared without them.
 
         Args:
-          log_probs: [..., G, T] log pi; [B, T] with `groups`.
+          log_probs: [..., G, T] log pi.
           batch: of the same shape; its advantages are replaced.
-          rewards: [..., G]; [B] with `groups`.
+          rewards: [..., G].
           knobs: those that are not as published.
           key: a PRNG key, for methods that read one.
           along: what is known along completions, for methods that read it.
           values: [..., G, T] of the policy's head now, for methods with a critic.
-          groups: [B] the prompt of each completion, by any number, known before any trace.
 
         Returns:
           Total of two scalars.
@@ -334,10 +329,11 @@ class Algorithm:
           ValueError: there is no such knob; what the method reads is missing; or shapes differ.
         """
         numbers = self.completed(knobs or {})
-        if groups is not None:
-            rows = (log_probs, batch, along, values)
-            rewards, (log_probs, batch, along, values) = in_groups(groups, rewards, rows)
-        _check_rewards(rewards, log_probs)
+        if jnp.shape(rewards) != log_probs.shape[:-1]:
+            raise ValueError(
+                f"rewards are {list(jnp.shape(rewards))}, but log_probs {list(log_probs.shape)} are"
+                f" of {list(log_probs.shape[:-1])} completions: give each a reward, [..., G]"
+            )
         credit = self.credit(rewards, numbers, key, along)
         mask = batch.mask & ~jnp.isnan(rewards)[..., None]
         batch = batch._replace(advantages=at_tokens(credit, log_probs), mask=mask)
@@ -352,45 +348,6 @@ class Algorithm:
             returns = self.returns(rewards, numbers, along)
             losses = losses + self.value_loss(values, returns, mask, numbers)
         return self.total(losses, batch.mask, numbers)
-
-
-def in_groups(groups: np.ndarray, rewards: jax.Array, rows: Rows) -> tuple[jax.Array, Rows]:
-    """Arranges completions in a row by their prompts: rewards [B] -> [N, G], the rest alike.
-
-    Small groups are filled up with repeats whose reward is NaN, which nothing counts.
-
-    Args:
-      groups: [B] the prompt of each completion, by any number.
-      rewards: [B].
-      rows: a tree of arrays [B, ...].
-
-    Raises:
-      ValueError: the groups are traced, or are not one for each reward and row.
-    """
-    if isinstance(groups, Tracer):
-        raise ValueError("groups are traced: give a NumPy array, as they decide on shapes")
-    ids, leaves = np.asarray(groups), jax.tree.leaves(rows)
-    if ids.ndim != 1 or not {*rewards.shape} == {x.shape[0] for x in leaves} == {ids.size}:
-        raise ValueError(
-            f"groups are {list(ids.shape)}, rewards {list(rewards.shape)}, and the rest"
-            f" {[list(x.shape) for x in leaves]}: give groups [B], rewards [B], log_probs [B, T]"
-        )
-    _, number = np.unique(ids, return_inverse=True)
-    sizes = np.bincount(number)
-    within = np.arange(sizes.max())
-    present, first = within < sizes[:, None], (np.cumsum(sizes) - sizes)[:, None]
-    order = np.argsort(number, kind="stable")
-    places = order[np.where(present, first + within, first)]
-    return jnp.where(present, rewards[places], jnp.nan), jax.tree.map(lambda x: x[places], rows)
-
-
-def _check_rewards(rewards: jax.Array, log_probs: jax.Array) -> None:
-    if jnp.shape(rewards) != log_probs.shape[:-1]:
-        raise ValueError(
-            f"rewards are {list(jnp.shape(rewards))}, but log_probs {list(log_probs.shape)} are"
-            f" of {list(log_probs.shape[:-1])} completions: give each a reward, [..., G]; or both"
-            " in one row, [B] and [B, T], and groups= the prompt of each completion"
-        )
 
 
 def at_tokens(advantages: jax.Array, like: jax.Array) -> jax.Array:

@@ -62,9 +62,8 @@ ADVANTAGES: dict[str, AdvantageFn] = {
     "lowered_baseline": advantages.lowered_baseline,
     "soft_value": advantages.soft_value,
     "exponentially_weighted": advantages.exponentially_weighted,
-    "drop_negatives": advantages.kept_advantages,
+    "drop_negatives": advantages.drop_negatives,
     "positive_part": advantages.positive_part,
-    "positives_only": advantages.positives_only,
     "successes": advantages.successes,
     "leave_prompt_out": advantages.leave_prompt_out,
     "batch_centered": advantages.batch_centered,
@@ -106,25 +105,36 @@ ADVANTAGE_KNOBS: dict[str, dict[str, Knob]] = {
 }
 """The numbers of an advantage, of those that have any."""
 
-REDUCTIONS: dict[str, ReductionFn] = aggregate.AGGREGATIONS
+REDUCTIONS: dict[str, ReductionFn] = {
+    "token": aggregate.token_total,
+    "sequence": aggregate.sequence_total,
+    "sequence_sum": aggregate.sequence_sum_total,
+    "fixed_length": aggregate.fixed_length_total,
+    "group": aggregate.group_total,
+}
 """Name -> `(values, mask, *, counted, knobs) -> Total`."""
 REDUCTION_KNOBS = {"fixed_length": published(LONGEST, REDUCTION, length=None)}
 
 CENTERS = {"exact": objectives.exact_center, "unit": objectives.unit_center}
-"""Name -> `(batch) -> r'` of the clipping interval: pi_k/mu, or 1."""
-CENTERED_LOSS = objectives.off_policy_grpo
-"""The loss that takes a centre, `center_fn`."""
+"""Name -> `(batch) -> r'` of the clipping interval: pi_k/mu, or 1; `off_policy_grpo` takes one."""
 
 
-class Weight(NamedTuple):
-    """A weight that pi_k/mu may enter as, and its knobs."""
+class Factor(NamedTuple):
+    """What a token's loss is multiplied by, held constant: a weight, or a mask of 0 and 1."""
 
-    weight_fn: Callable[..., jax.Array]
-    """`(log_ratio, mask, *, bounds) -> w`, [..., T]."""
-    arguments: Mapping[str, str] = MappingProxyType({})
-    """Knob -> the argument of `weight_fn` that it is."""
+    fn: Callable[..., jax.Array]
+    """A weight's `(log_ratio, mask, *, bounds) -> [..., T]`; a gate's `(seen, advantages, mask, *,
+    bounds)`."""
     knobs: Mapping[str, Knob] = MappingProxyType({})
+    """By the name of the bound with that of the factor before it: `token_low` is `low`."""
     looks_at: LooksAt = LooksAt.COMPLETION
+    of: str = "drift"
+    """What a gate looks at: "drift" is pi_k/mu where the method reads pi_k, else pi/mu; "ratio" is
+    pi/mu, and "entropy" that of pi. A weight is of pi_k/mu."""
+
+    def bounds(self, knobs: Mapping[str, Scalar]) -> dict[str, Scalar]:
+        """Its numbers among the knobs, by the names that `fn` has for them."""
+        return {n.split("_", 1)[1]: knobs[n] for n in self.knobs if n in knobs}
 
 
 _TIS = "TIS (Yao et al. 2025)"
@@ -132,66 +142,36 @@ _RETRACE = "Retrace (Munos et al. 2016, arXiv:1606.02647)"
 _CAP, _BAND = published(_TIS, weight_cap=2.0), published(_TIS, weight_cap=2.0, weight_floor=0.0)
 _TRACE = published(f"{_RETRACE}, eq. 3", weight_cap=1.0)
 _TRACE |= published(f"{_RETRACE}: lambda", weight_decay=1.0)
-_BETWEEN = {"weight_cap": "high", "weight_floor": "low"}
 
-WEIGHTS: dict[str, Weight] = {
-    "unit": Weight(weights.unit_weight),
-    "plain": Weight(weights.plain_weight),
-    "truncated": Weight(
-        weights.truncated_weight, {"weight_cap": "cap", "weight_floor": "floor"}, _BAND
-    ),
-    "masked": Weight(weights.masked_weight, _BETWEEN, _BAND),
-    "sequence_truncated": Weight(weights.sequence_truncated_weight, {"weight_cap": "cap"}, _CAP),
-    "sequence_masked": Weight(weights.sequence_masked_weight, _BETWEEN, _BAND),
-    "group_normalized": Weight(weights.group_normalized_weight, looks_at=LooksAt.GROUP),
-    "batch_normalized": Weight(weights.batch_normalized_weight, looks_at=LooksAt.BATCH),
-    "trace": Weight(traces.trace_weight, {"weight_cap": "cap", "weight_decay": "decay"}, _TRACE),
+WEIGHTS: dict[str, Factor] = {
+    "unit": Factor(weights.unit_weight),
+    "plain": Factor(weights.plain_weight),
+    "truncated": Factor(weights.truncated_weight, _BAND),
+    "masked": Factor(weights.masked_weight, _BAND),
+    "sequence_truncated": Factor(weights.sequence_truncated_weight, _CAP),
+    "sequence_masked": Factor(weights.sequence_masked_weight, _BAND),
+    "group_normalized": Factor(weights.group_normalized_weight, looks_at=LooksAt.GROUP),
+    "batch_normalized": Factor(weights.batch_normalized_weight, looks_at=LooksAt.BATCH),
+    "trace": Factor(traces.trace_weight, _TRACE),
 }
 """Name -> what pi_k/mu may enter as."""
 
+_TOKEN = published("IcePop (Ling team 2025)", token_low=0.5, token_high=5.0)
+_CAPPED = "TRL 1.16, vllm_importance_sampling_cap"
+_SEQUENCE = published(_CAPPED, sequence_low=0.0, sequence_high=3.0)
+_GEO = published("verl 0.9, decoupled_geo_rs", geometric_low=0.999, geometric_high=1.001)
+_NEGATIVES = "not in arXiv:2512.02556, eq. 9; Trinity-RFT 0.6 has .1"
+_TOP = published("arXiv:2506.01939: the top 20 %", top_share=0.2)
 
-class Gate(NamedTuple):
-    """A mask of log-ratios that stacks with others, and its knobs."""
-
-    mask_fn: Callable[..., jax.Array]
-    """`(log_ratio, advantages, mask, *, bounds) -> [..., T]` of 0 and 1."""
-    knobs: Mapping[str, Knob]
-    names: Mapping[str, str]
-    """Knob -> the argument of `mask_fn` that it is."""
-    of: str = "drift"
-    """What it looks at: "drift" is pi_k/mu where the method reads pi_k, else pi/mu; "ratio" is
-    pi/mu, and "entropy" that of pi."""
-    looks_at: LooksAt = LooksAt.COMPLETION
-
-
-def _band(name: str, source: str, low: float, high: float) -> Gate:
-    names = {f"{name}_low": "low", f"{name}_high": "high"}
-    knobs = published(source, **dict(zip(names, (low, high), strict=True)))
-    return Gate(gates.MASKS[name], knobs, names)
-
-
-GATES: dict[str, Gate] = {
-    "token": _band("token", "IcePop (Ling team 2025)", 0.5, 5.0),
-    "sequence": _band("sequence", "TRL 1.16, vllm_importance_sampling_cap", 0.0, 3.0),
-    "geometric": _band("geometric", "verl 0.9, decoupled_geo_rs", 0.999, 1.001),
-    "negatives": Gate(
-        gates.MASKS["negatives"],
-        published("not in arXiv:2512.02556, eq. 9; Trinity-RFT 0.6 has .1", negatives_delta=0.1),
-        {"negatives_delta": "delta"},
-        of="ratio",
+GATES: dict[str, Factor] = {
+    "token": Factor(gates.token_mask, _TOKEN),
+    "sequence": Factor(gates.sequence_mask, _SEQUENCE),
+    "geometric": Factor(gates.geometric_mask, _GEO),
+    "negatives": Factor(
+        gates.off_policy_sequence_mask, published(_NEGATIVES, negatives_delta=0.1), of="ratio"
     ),
-    "k3": Gate(
-        gates.MASKS["k3"],
-        published("verl 0.9, decoupled_k3_rs", k3_limit=0.01),
-        {"k3_limit": "limit"},
-    ),
-    "top_entropy": Gate(
-        gates.top_entropy_mask,
-        published("arXiv:2506.01939: the top 20 %", top_share=0.2),
-        {"top_share": "share"},
-        of=ENTROPY,
-        looks_at=LooksAt.BATCH,
-    ),
+    "k3": Factor(gates.k3_mask, published("verl 0.9, decoupled_k3_rs", k3_limit=0.01)),
+    "top_entropy": Factor(gates.top_entropy_mask, _TOP, LooksAt.BATCH, of=ENTROPY),
 }
 """Name -> mask of ratios or entropies; they multiply."""
 
@@ -215,9 +195,8 @@ def gate_survival(
         gate = GATES[name]
         used = {n: knobs.get(n, knob.default) for n, knob in gate.knobs.items()}
         bounds = {n: float(value) for n, value in used.items() if value is not None}
-        arguments = {gate.names[n]: value for n, value in bounds.items()}
         label = ", ".join(f"{n} {value:g}" for n, value in bounds.items())
-        share = SURVIVALS[name](jnp.asarray(lengths, float), spread, **arguments)
+        share = SURVIVALS[name](jnp.asarray(lengths, float), spread, **gate.bounds(bounds))
         shares[f"gate {name} ({label})"] = float(jnp.mean(share))
     return shares
 
@@ -332,7 +311,7 @@ def _with_advantage(algorithm: Algorithm, name: str) -> Algorithm:
 
 def _with_center(algorithm: Algorithm, name: str) -> Algorithm:
     center_fn = _named(CENTERS, name, "center")
-    if getattr(algorithm.loss, "func", algorithm.loss) is not CENTERED_LOSS:
+    if getattr(algorithm.loss, "func", algorithm.loss) is not objectives.off_policy_grpo:
         raise ValueError(
             f"{algorithm.name} has no centre to choose, {name} was asked for: leave it out, or take"
             " off_policy_grpo"
@@ -357,8 +336,9 @@ def _with_weight(algorithm: Algorithm, name: str) -> Algorithm:
 
     def loss(log_probs: jax.Array, batch: TokenBatch, **knobs: Scalar) -> jax.Array:
         """The loss on ratios pi/pi_k, times a weight of pi_k/mu."""
-        bounds = {to: knobs.pop(knob) for knob, to in weight.arguments.items() if knob in knobs}
-        inner, weight_fn = partial(algorithm.loss, **knobs), partial(weight.weight_fn, **bounds)
+        own = {name: value for name, value in knobs.items() if name not in weight.knobs}
+        weight_fn = partial(weight.fn, **weight.bounds(knobs))
+        inner = partial(algorithm.loss, **own)
         return corrected(log_probs, batch, objective_fn=inner, weight_fn=weight_fn)
 
     return replace(
@@ -375,15 +355,16 @@ def _with_gates(algorithm: Algorithm, names: Sequence[str]) -> Algorithm:
         raise ValueError(f"gates {', '.join(names)}: name each once, a gate twice is that gate")
     stack = [_named(GATES, name, "gate") for name in names]
     of = {gate.of for gate in stack}
+    of_gates = {name: knob for gate in stack for name, knob in gate.knobs.items()}
 
     def loss(log_probs: jax.Array, batch: TokenBatch, **knobs: Scalar) -> jax.Array:
         """The loss where every gate is open, held constant, and 0 elsewhere."""
-        bounds = [{to: knobs.pop(name) for name, to in gate.names.items()} for gate in stack]
-        losses = algorithm.loss(log_probs, batch, **knobs)
+        own = {name: value for name, value in knobs.items() if name not in of_gates}
+        losses = algorithm.loss(log_probs, batch, **own)
         held, batch = objectives.masked_batch(jax.lax.stop_gradient(log_probs), batch)
         seen = _seen_by_gates(held, batch, algorithm.reads | of)
-        for gate, bound in zip(stack, bounds, strict=True):
-            kept = gate.mask_fn(seen[gate.of], batch.advantages, batch.mask, **bound)
+        for gate in stack:
+            kept = gate.fn(seen[gate.of], batch.advantages, batch.mask, **gate.bounds(knobs))
             losses = jnp.where(kept == 0, 0, kept * losses)
         return losses
 
@@ -391,7 +372,7 @@ def _with_gates(algorithm: Algorithm, names: Sequence[str]) -> Algorithm:
         algorithm.renamed(", ".join(f"gate {name}" for name in names)),
         loss=loss,
         reads=algorithm.reads | {BEHAVIOR} | (of & {ENTROPY}),
-        knobs={**algorithm.knobs, **{n: knob for g in stack for n, knob in g.knobs.items()}},
+        knobs={**algorithm.knobs, **of_gates},
         looks_at=max(algorithm.looks_at, *(gate.looks_at for gate in stack)),
     )
 

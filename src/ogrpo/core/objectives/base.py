@@ -202,18 +202,13 @@ def scored(
     )
 
 
-def gated(
-    log_probs: jax.Array,
-    batch: TokenBatch,
-    gate_fn: GateFn,
-    *,
-    surrogate_fn: SurrogateFn = surrogates.ratio_surrogate,
-) -> jax.Array:
-    """Ratio form: -sg(g(rho, A)) surrogate(rho, A): a surrogate behind a gate.
+def gated(log_probs: jax.Array, batch: TokenBatch, gate_fn: GateFn) -> jax.Array:
+    """Ratio form: -sg(g(rho, A)) rho A. Args and Returns: as `scored`."""
 
-    Args and Returns: as `scored`; the surrogate is rho A unless given.
-    """
-    inside = partial(surrogates.gated, surrogate_fn=surrogate_fn, gate_fn=gate_fn)
+    def inside(ratio: jax.Array, advantages: jax.Array) -> jax.Array:
+        held = jax.lax.stop_gradient(gate_fn(ratio, advantages))
+        return held * surrogates.ratio_surrogate(ratio, advantages)
+
     return token_loss(log_probs, batch, surrogate_fn=inside)
 
 

@@ -303,6 +303,4 @@ def _fence(
 
 
 def _fenced(log_probs: jax.Array, batch: TokenBatch, fence: GateFn, *, cap: Scalar) -> jax.Array:
-    weight = partial(gates.clipped_gate, low=0.0, high=cap)
-    gate_fn = partial(gates.both_gates, gate_fn=fence, and_gate_fn=weight)
-    return scored(log_probs, batch, gate_fn)
+    return scored(log_probs, batch, lambda r, a: fence(r, a) * jnp.clip(r, 0.0, cap))
