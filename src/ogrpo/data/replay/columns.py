@@ -97,7 +97,7 @@ class Columns(NamedTuple):
     """int32 [N]."""
     token_ids: npt.NDArray[Any]
     """Narrow unsigned integers [sum T]."""
-    log_probs: FloatArray
+    log_probs: npt.NDArray[Any]
     """float32 [sum T]."""
     lengths: IntArray
     """int32 [N, G]."""
