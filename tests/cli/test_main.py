@@ -203,10 +203,9 @@ def test_train_eval_report_and_compare(task, tmp_path, monkeypatch, capsys):
     config = tmp_path / "two/config.json"
     shutil.copytree("one", "two")
     config.write_text(config.read_text().replace('"beta": null', '"beta": 0.1'))
-    code, told = command("compare", "one", "two", "--output", "both.html")
+    code, told = command("compare", "one", "two")
     assert code == 0, told
     assert "knobs.beta" in told
-    assert "knobs.beta" in (tmp_path / "both.html").read_text()
     evaluated = ("eval", "--task", task, "--rewards", "my_rewards.py:near")
     drawn = ("--model.path", "one/model", "--samples", "4", "--temperature", "1")
     code, told = command(*evaluated, *drawn, "--max-tokens", "16", "--output", "answers.jsonl")

@@ -2,7 +2,6 @@
 
 import pytest
 
-from ogrpo.report.compare import write_page
 from tests.report.browser import CHROMIUM, DRIVER, browser
 from tests.report.make import make_run
 
@@ -99,13 +98,11 @@ def test_a_search_leaves_what_has_the_words_and_marks_them(window, run):
 
 
 @pytest.mark.parametrize("dark", [False, True])
-def test_pages_fit_a_phone_and_their_texts_stand_out(window, run, tmp_path, dark):
-    write_page([run, make_run(tmp_path / "another", seed=1)], tmp_path / "compare.html")
-    for page in (run.report, tmp_path / "compare.html"):
-        window.open(page, width=390, dark=dark)
-        assert window.js("[innerWidth, document.scrollingElement.scrollWidth]") == [390, 390]
-        assert window.js(CONTRAST) == []
-        assert window.js(UNNAMED) == []
+def test_a_page_fits_a_phone_and_its_texts_stand_out(window, run, dark):
+    window.open(run.report, width=390, dark=dark)
+    assert window.js("[innerWidth, document.scrollingElement.scrollWidth]") == [390, 390]
+    assert window.js(CONTRAST) == []
+    assert window.js(UNNAMED) == []
 
 
 CONTRAST = """(() => {
@@ -129,16 +126,3 @@ CONTRAST = """(() => {
 UNNAMED = """[...document.querySelectorAll("input, select, button, svg[tabindex], .tokens")].filter((e) =>
   !(e.ariaLabel || e.labels?.[0]?.innerText.trim() || e.innerText?.trim())).map((e) => e.outerHTML)"""
 """Controls that a screen reader has no name for."""
-
-
-def test_seeds_of_one_config_become_their_mean(window, tmp_path):
-    runs = [make_run(tmp_path / f"seed{n}", seed=n) for n in range(2)]
-    write_page([*runs, make_run(tmp_path / "fast", rate=0.1)], tmp_path / "compare.html")
-    window.open(tmp_path / "compare.html")
-    body = window.js("document.body.innerText")
-    assert "optimizer.learning_rate" in body
-    assert "schedule.steps" not in body  # the same in all
-    assert window.js(f"{CURVES}.map(g => g.dataset.label)") == ["seed0", "seed1", "fast"]
-    window.click("#seeds")
-    assert window.js(f"{CURVES}.map(g => g.dataset.label)") == ["seed0 (mean of 2 seeds)", "fast"]
-    assert window.errors() == []

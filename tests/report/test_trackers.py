@@ -98,21 +98,6 @@ def test_trackio_keeps_each_figure_and_a_resumed_run_goes_on(folder, tmp_path, m
     ]
 
 
-@pytest.mark.parametrize("name", ["a run", "the run's"])
-def test_mlflow_keeps_each_figure_and_a_resumed_run_goes_on(folder, name, tmp_path, monkeypatch):
-    mlflow = pytest.importorskip("mlflow", reason="needs pip install 'ogrpo[track]'")
-    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
-    monkeypatch.delenv("MLFLOW_EXPERIMENT_ID", raising=False)  # which set_experiment sets
-    mlflow.set_tracking_uri((tmp_path / "mlruns").as_uri())
-    folder = folder.rename(tmp_path / name)
-    track("mlflow", folder, RECORDS[:1])
-    track("mlflow", folder, RECORDS[1:])
-    (run,) = mlflow.search_runs(search_all_experiments=True, output_format="list")
-    assert run.info.run_name == name
-    assert run.data.metrics == {"pass_at_1/greedy": 0.25, "reward": 0.5}
-    assert run.data.params == {"seed": "3", "schedule.steps": "2"}
-
-
 def test_a_tracker_that_fails_is_named_once_and_the_others_go_on(tmp_path, monkeypatch):
     def broken(*_):
         raise OSError("no network")
@@ -139,7 +124,7 @@ def refusing(*_):
 @pytest.mark.parametrize(
     ("name", "factory", "words"),
     [
-        ("excel", None, "--track excel: choose from tensorboard, wandb, trackio, mlflow"),
+        ("excel", None, "--track excel: choose from tensorboard, wandb, trackio"),
         ("wandb", missing, "--track wandb needs wandb: pip install 'ogrpo[track]'"),
         ("wandb", refusing, "--track wandb does not start (no API key)"),
     ],

@@ -2,7 +2,7 @@
 
 ogrpo train --task problems.jsonl --rewards my_rewards.py:reward --model.path DIR
 ogrpo eval --model.path DIR --task math-500 --data.path DIR --samples 16
-ogrpo model | plan | report RUN... | watch RUN | compare RUN RUN | logs FILE | certify RUN
+ogrpo model | plan | report RUN... | compare RUN RUN | logs FILE | certify RUN
 ogrpo serve | env
 """
 
@@ -40,7 +40,6 @@ COMMANDS = {
     "model": CommandLine("weights by name, or from a GGUF file", "ogrpo.cli.model:main"),
     "plan": CommandLine("what fits, and how long a step takes", "ogrpo.cli.plan:main"),
     "report": CommandLine("draw the page of a run anew", "ogrpo.cli.runs:report"),
-    "watch": CommandLine("the page of a run while it goes on", "ogrpo.cli.runs:watch"),
     "compare": CommandLine("several runs side by side", "ogrpo.cli.runs:compare"),
     "logs": CommandLine("what a log of completions can teach", "ogrpo.cli.logs:main"),
     "certify": CommandLine("check a run's certificates", "ogrpo.cli.runs:certify", ""),

@@ -1,4 +1,4 @@
-"""Commands on folders of runs: `ogrpo report`, `watch`, `compare`, `certify` and `diagnose`."""
+"""Commands on folders of runs: `ogrpo report`, `compare`, `certify` and `diagnose`."""
 
 import argparse
 from collections.abc import Sequence
@@ -19,42 +19,22 @@ def report(options: Sequence[str]) -> int:
     return 0
 
 
-def watch(options: Sequence[str]) -> int:
-    """Serves the page of a run, drawn anew at each request, which a browser makes every 10 s."""
-    parser = argparse.ArgumentParser(prog="ogrpo watch", description=watch.__doc__)
-    parser.add_argument("run", type=Path, metavar="RUN", help="a run's folder")
-    parser.add_argument("--host", default="127.0.0.1", help="the address to serve at")
-    parser.add_argument("--port", type=int, default=8080, help="0 takes a free one")
-    arguments = parser.parse_args([*options])
-    from ogrpo.report.run_dir import RunDir
-    from ogrpo.report.watch import make_server
-
-    with make_server(RunDir.read(arguments.run), arguments.host, arguments.port) as server:
-        print(f"http://{arguments.host}:{server.server_port}/ (Ctrl-C ends it)", flush=True)
-        server.serve_forever()
-    return 0
-
-
 def compare(options: Sequence[str]) -> int:
     """Shows what runs came to, side by side, and where their options differ."""
     parser = argparse.ArgumentParser(prog="ogrpo compare", description=compare.__doc__)
     parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="a run's folder")
-    parser.add_argument("--output", type=Path, help="a page with curves, such as compare.html")
-    arguments = parser.parse_args([*options])
-    if len(arguments.runs) < 2:
+    paths = parser.parse_args([*options]).runs
+    if len(paths) < 2:
         raise ValueError("one run has nothing to be compared with: name two or more")
     from rich.console import Console
 
-    from ogrpo.report.compare import differences_table, results_table, write_page
+    from ogrpo.report.compare import differences, results
     from ogrpo.report.run_dir import RunDir
 
-    runs = [RunDir.read(path) for path in arguments.runs]
+    runs = [RunDir.read(path) for path in paths]
     console = Console()
-    console.print(results_table(runs))
-    console.print(differences_table(runs))
-    if arguments.output is not None:
-        write_page(runs, arguments.output)
-        console.print(str(arguments.output), markup=False, soft_wrap=True)
+    console.print(results(runs))
+    console.print(differences(runs))
     return 0
 
 

@@ -13,7 +13,7 @@ from ogrpo.config.schedule import ReuseLimits, Schedule
 from ogrpo.config.train import Certification
 from ogrpo.data.packing import Shape
 from ogrpo.data.replay import ReplayBuffer
-from ogrpo.learner.examine import ExamineFn, NoiseFn, TokensFn
+from ogrpo.learner.examine import NoiseFn, TokensFn
 from ogrpo.learner.state import Hypers, Params, TrainState
 from ogrpo.learner.update import UpdateFn
 from ogrpo.loop.batches import Packer
@@ -112,8 +112,6 @@ class Learner:
     """Variance of an update's gradient; None where that is not measured."""
     tokens: TokensFn
     """Advantage and clip of each token, as an update would have them."""
-    examine: ExamineFn
-    """An update's numbers one stage after the other, of what it would do to a state."""
     average: Callable[[Params, TrainState, jax.Array], Params] | None
     """The mean of the weights after an update, `(mean, state, skipped) -> mean`, if one is kept."""
     reset_optimizer: Callable[[TrainState], TrainState] | None

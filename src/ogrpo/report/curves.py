@@ -1,4 +1,4 @@
-"""Curves of runs as data: columns of records, and the charts that a page's script draws of them."""
+"""Curves of a run as data: columns of records, and the charts that a script draws of them."""
 
 from collections.abc import Sequence
 from itertools import accumulate
@@ -116,57 +116,18 @@ def _short(value: Any) -> Any:
     return float(f"{value:.{DIGITS}g}") if isinstance(value, float) else value
 
 
-def of_run(records: Sequence[Record], name: str) -> dict[str, Any]:
-    """Returns the page data of one run: its columns, and a curve for each key of each chart."""
+def of_run(records: Sequence[Record]) -> dict[str, Any]:
+    """Returns the page data of a run: its columns, and a curve for each key of each chart."""
     drawn = charts(records)
     keys = [*dict.fromkeys(key for chart in drawn for key, _ in chart.curves)]
     return {
-        "runs": [{"group": name, "columns": columns(records, keys)}],
+        "columns": columns(records, keys),
         "charts": [
             {
                 "title": chart.title,
                 "low": chart.limits[0],
                 "high": chart.limits[1],
-                "curves": [
-                    {"run": 0, "key": key, "label": label, "color": n, "dash": n, "group": key}
-                    for n, (key, label) in enumerate(chart.curves)
-                ],
-            }
-            for chart in drawn
-        ],
-    }
-
-
-def of_runs(
-    runs: Sequence[tuple[str, str, Sequence[Record]]], drawn: Sequence[Chart]
-) -> dict[str, Any]:
-    """Returns the page data of several runs: a curve for each run in each chart.
-
-    Args:
-      runs: name, group and records of each; those of one group differ in their seed alone, and
-        have one colour.
-      drawn: charts of one key each.
-    """
-    groups = [*dict.fromkeys(group for _, group, _ in runs)]
-    keys = [chart.curves[0][0] for chart in drawn]
-    return {
-        "runs": [{"group": group, "columns": columns(rows, keys)} for _, group, rows in runs],
-        "charts": [
-            {
-                "title": chart.title,
-                "low": chart.limits[0],
-                "high": chart.limits[1],
-                "curves": [
-                    {
-                        "run": n,
-                        "key": chart.curves[0][0],
-                        "label": name,
-                        "group": group,
-                        "color": groups.index(group),
-                        "dash": n,
-                    }
-                    for n, (name, group, _) in enumerate(runs)
-                ],
+                "curves": [{"key": key, "label": label} for key, label in chart.curves],
             }
             for chart in drawn
         ],

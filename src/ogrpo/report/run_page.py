@@ -202,7 +202,7 @@ def _page(run: RunDir, config: dict[str, Any], data: PageData) -> str:
         samples=data.samples,
         changed=[option for option in options if data.defaults and option[1] != option[2]],
         unchanged=[option for option in options if not data.defaults or option[1] == option[2]],
-        data={**of_run(records, run.path.name), "tokens": shown_tokens(run)},
+        data={**of_run(records), "tokens": shown_tokens(run)},
     )
 
 

@@ -1,8 +1,8 @@
-"""A run's figures in TensorBoard, Weights & Biases, trackio or MLflow (`--track NAME`).
+"""A run's figures in TensorBoard, Weights & Biases or trackio (`--track NAME`).
 
-Each is a library of its own (`pip install 'ogrpo[track]'` brings all four), imported only where it
-is asked for, and set up by its own environment variables: WANDB_PROJECT, WANDB_MODE, TRACKIO_DIR,
-MLFLOW_TRACKING_URI and so on. The record of a run stays metrics.jsonl: a tracker that fails while
+Each is a library of its own (`pip install 'ogrpo[track]'` brings all three), imported only where it
+is asked for, and set up by its own environment variables: WANDB_PROJECT, WANDB_MODE, TRACKIO_DIR
+and so on. The record of a run stays metrics.jsonl: a tracker that fails while
 the run goes on is named once, and costs nothing else.
 """
 
@@ -15,8 +15,6 @@ from typing import Any, NamedTuple
 
 from ogrpo.report.run_page import flat
 
-PROJECT = "ogrpo"
-
 
 class Tracker(NamedTuple):
     """An open run of a tracker."""
@@ -24,11 +22,6 @@ class Tracker(NamedTuple):
     log: Callable[[Mapping[str, float], int], object]
     """Takes the figures of a step, and the step."""
     finish: Callable[[], object]
-
-
-def _run_id(folder: Path) -> str:
-    """Returns by what a resumed run finds itself again, whatever characters its path has."""
-    return hashlib.sha256(str(folder.resolve()).encode()).hexdigest()[:16]
 
 
 def tensorboard(folder: Path, config: Mapping[str, Any]) -> Tracker:
@@ -50,57 +43,31 @@ def wandb(folder: Path, config: Mapping[str, Any]) -> Tracker:
     """Returns a run of Weights & Biases, which a resumed run goes on with."""
     import wandb
 
-    run = wandb.init(
-        project=os.environ.get("WANDB_PROJECT", PROJECT),
-        name=folder.name,
-        id=_run_id(folder),
-        resume="allow",
-        dir=str(folder),
-        config=dict(config),
-        settings=wandb.Settings(silent=True),
-    )
-    return Tracker(lambda figures, step: run.log(dict(figures), step=step), run.finish)
+    # The same id finds a resumed run again, whatever characters its folder's path has.
+    digest = hashlib.sha256(str(folder.resolve()).encode()).hexdigest()
+    settings = wandb.Settings(silent=True)
+    return _opened(wandb, folder, config, id=digest[:16], dir=str(folder), settings=settings)
 
 
 def trackio(folder: Path, config: Mapping[str, Any]) -> Tracker:
     """Returns a run of trackio, which a resumed run goes on with."""
     import trackio
 
-    project = os.environ.get("TRACKIO_PROJECT", PROJECT)
-    run = trackio.init(project=project, name=folder.name, config=dict(config), resume="allow")
+    return _opened(trackio, folder, config)
+
+
+def _opened(library: Any, folder: Path, config: Mapping[str, Any], **options: Any) -> Tracker:
+    """Begins a run by the function `init` that both libraries have."""
+    project = os.environ.get(f"{library.__name__.upper()}_PROJECT", "ogrpo")
+    names = {"project": project, "name": folder.name, "resume": "allow"}
+    run = library.init(**names, config=dict(config), **options)
     return Tracker(lambda figures, step: run.log(dict(figures), step=step), run.finish)
-
-
-def mlflow(folder: Path, config: Mapping[str, Any]) -> Tracker:
-    """Returns a run of MLflow, which a resumed run goes on with; `@` in a name becomes `_at_`."""
-    import mlflow
-
-    if "MLFLOW_EXPERIMENT_NAME" not in os.environ and "MLFLOW_EXPERIMENT_ID" not in os.environ:
-        mlflow.set_experiment(PROJECT)
-    run_id = _run_id(folder)
-    before = mlflow.search_runs(
-        filter_string=f"tags.`ogrpo.run` = '{run_id}'", output_format="list"
-    )
-    run = mlflow.start_run(
-        run_id=before[0].info.run_id if before else None,
-        run_name=None if before else folder.name,
-        tags={"ogrpo.run": run_id, "ogrpo.run_dir": str(folder.resolve())},
-    )
-    if not before:
-        mlflow.log_params({name: str(value)[:500] for name, value in config.items()})
-
-    def log(figures: Mapping[str, float], step: int) -> None:
-        values = {name.replace("@", "_at_"): value for name, value in figures.items()}
-        mlflow.log_metrics(values, step=step, run_id=run.info.run_id)
-
-    return Tracker(log, mlflow.end_run)
 
 
 TRACKERS: dict[str, Callable[[Path, Mapping[str, Any]], Tracker]] = {
     "tensorboard": tensorboard,
     "wandb": wandb,
     "trackio": trackio,
-    "mlflow": mlflow,
 }
 
 

@@ -1,33 +1,126 @@
-"""A dumped update computed once more, on this machine's CPU: where it ceases to be finite."""
+"""Updates that were not finite: dumped where a run diverges, and computed once more elsewhere.
 
-from collections.abc import Iterator, Mapping, Sequence
+    diverged/STEP/dump.json    config, decoder, hyper-parameters and metrics of each update
+    diverged/STEP/batch-0.npz  the first of the batches, as the update took it
+
+The weights are those of the run's checkpoint STEP: the updates did not touch them.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ogrpo.batch import Batch, Packing
 from ogrpo.config.train import TrainConfig
 from ogrpo.config.update import Mesh, Processes
 from ogrpo.config.values import from_json
-from ogrpo.core.algorithms import gate_survival
-from ogrpo.core.survival import SURVIVALS, spread_of
 from ogrpo.learner.checkpoint import Checkpoints
 from ogrpo.learner.examine import Findings, make_examine
 from ogrpo.learner.finite import names
-from ogrpo.learner.hosts import fetch
-from ogrpo.learner.state import TrainState
+from ogrpo.learner.hosts import fetch, on_first
+from ogrpo.learner.state import TrainState, hypers
 from ogrpo.loop.batches import to_device
-from ogrpo.loop.state import checkpoint_shapes
-from ogrpo.policy import Params
+from ogrpo.loop.parts import Record
+from ogrpo.loop.state import DivergedError, LoopState, checkpoint_shapes
+from ogrpo.policy import DecoderConfig
 from ogrpo.policy.decoder import param_shapes
 from ogrpo.policy.pretrained import load_pretrained
 from ogrpo.report.run_dir import RunDir
-from ogrpo.run.dump import Dump, DumpedUpdate, Stage, first_broken, read_dump, stages
 from ogrpo.setup.build import find_devices, make_optimizer, make_recipe
 from ogrpo.setup.devices import DTYPES
+from ogrpo.system.files import read_json, replacing, write_json
+
+FILE = "dump.json"
+AXES = ("prompt", "completion", "token")
+Turns = Iterator[tuple[LoopState, Record]]
+
+
+def dumping(turns: Turns, run: Path, config: dict[str, Any], decoder: DecoderConfig) -> Turns:
+    """Yields the turns of a loop; where it diverges, dumps the updates that it skipped in a row.
+
+    Args:
+      turns: of `train`.
+      run: the run's folder.
+      config: the run's, as JSON.
+      decoder: the policy's shape.
+
+    Raises:
+      DivergedError: the loop's own, with the command that reads the dump.
+    """
+    state = None
+    try:
+        for turn in turns:
+            state = turn[0]
+            yield turn
+    except DivergedError as error:
+        if state is None or not state.failed:
+            raise
+        folder = write_dump(run, state, config, decoder)
+        command = f"see where, without the run's devices, by:\n  ogrpo diagnose {folder}"
+        raise DivergedError(f"{error}\n{command}") from error
+
+
+def write_dump(run: Path, state: LoopState, config: dict[str, Any], decoder: DecoderConfig) -> Path:
+    """Writes the updates skipped in a row; all processes call it together."""
+    folder = run / "diverged" / str(state.step)
+    on_first(lambda: folder.mkdir(parents=True, exist_ok=True))
+    records = []
+    for number, update in enumerate(state.failed):
+        name, host = f"batch-{number}.npz", fetch(update.batch, everywhere=False)
+        on_first(lambda name=name, host=host: _write_batch(folder / name, host))
+        records.append(
+            {
+                "step": update.step,
+                "draw": update.draw,
+                "iteration": update.iteration,
+                "batch": name,
+                "hypers": {
+                    "learning_rate": float(update.hypers.learning_rate),
+                    "temperature": float(update.hypers.temperature),
+                    "knobs": {name: float(value) for name, value in update.hypers.knobs.items()},
+                    "seed": int(update.hypers.seed),
+                },
+                "metrics": {
+                    name: value if math.isfinite(value) else str(value)
+                    for name, value in update.metrics.items()
+                },
+            }
+        )
+    content = {
+        "step": state.step,
+        "skipped": {"in a row": state.skipped_in_a_row, "since the run began": state.skipped},
+        "updates": records,
+        "config": config,
+        "decoder": decoder.to_hf(),
+        "versions": {"jax": jax.__version__, "numpy": np.__version__},
+    }
+    on_first(lambda: write_json(folder / FILE, content))
+    return folder
+
+
+def _write_batch(path: Path, batch: Batch[np.ndarray]) -> None:
+    packing = {} if batch.packing is None else batch.packing._asdict()
+    arrays = batch._replace(packing=None)._asdict()
+    arrays |= {f"packing.{name}": x for name, x in packing.items()}
+    with replacing(path, "wb") as file:
+        np.savez(file, **{name: x for name, x in arrays.items() if x is not None})
+
+
+def _read_batch(path: Path) -> Batch[np.ndarray]:
+    try:
+        with np.load(path, allow_pickle=False) as stored:
+            arrays = {name: stored[name] for name in stored.files}
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{path} cannot be read as a dumped batch: {error}") from error
+    packing = {name: arrays.pop(f"packing.{name}", None) for name in Packing._fields}
+    packed = None if packing["token_ids"] is None else Packing(**packing)
+    return Batch(**arrays, packing=packed)
 
 
 def diagnose(folder: Path) -> Iterator[str]:
@@ -36,95 +129,136 @@ def diagnose(folder: Path) -> Iterator[str]:
     Raises:
       ValueError: the dump, the checkpoint or the model beneath adapters cannot be read.
     """
-    dump = read_dump(folder)
-    config = here(dump.config)
-    devices = find_devices(config, dump.decoder)
-    recipe, optimizer = make_recipe(config, devices.policy_fn), make_optimizer(config)
-    state = restored(dump, config, devices.shapes(first_params(dump, config)), recipe.reads)
-    yield f"run {dump.run}, checkpoint {dump.step}"
-    examine = make_examine(optimizer, recipe)
-    for number, update in enumerate(dump.updates):
-        yield ""
-        yield heading(number, update)
-        findings = fetch(examine(state, to_device(update.batch), update.hypers))
-        seen = stages(findings, names(state.params))
-        yield from (stage.line() for stage in seen)
-        yield verdict(seen)
-        yield from survivors(findings, update.hypers.knobs)
+    try:
+        content = read_json(folder / FILE)
+    except OSError as error:
+        raise ValueError(
+            f"{folder} holds no dump ({error.strerror}: {FILE}): give the folder that the run"
+            " named, RUN/diverged/STEP"
+        ) from error
+    try:
+        run, step = RunDir(folder.resolve().parents[1]), content["step"]
+        decoder = DecoderConfig.from_hf(content["decoder"])
+        config: TrainConfig = from_json(TrainConfig, content["config"])
+        updates = [
+            (update, _read_batch(folder / update["batch"]), hypers(**update["hypers"]))
+            for update in content["updates"]
+        ]
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"{folder / FILE} is not what a run writes: {error!r}") from error
+    # One device without accelerators.
+    log_probs = config.kernels.log_probs
+    kernels = replace(config.kernels, log_probs="chunked" if log_probs == "pallas" else log_probs)
+    config = replace(config, mesh=Mesh(), processes=Processes(), kernels=kernels)
+    state = restored(run, step, config, decoder)
+    recipe = make_recipe(config, find_devices(config, decoder).policy_fn)
+    examine = make_examine(make_optimizer(config), recipe)
+    yield f"run {run.path}, checkpoint {step}"
+    for number, (update, batch, values) in enumerate(updates):
+        place = f"step {update['step']}, draw {update['draw']}, iteration {update['iteration']}"
+        loss, norm = (update["metrics"][name] for name in ("loss", "grad_norm"))
+        yield f"\nupdate {number}: {place}; in the run loss {loss}, gradient's norm {norm}"
+        seen = stages(fetch(examine(state, to_device(batch), values)), names(state.params))
+        yield from (f"{stage.name}: {stage.text}" for stage in seen)
+        broken = next((stage for stage in seen if stage.first), None)
+        if broken is None:
+            yield "everything is finite here: this update would be taken"
+        else:
+            yield f"first not finite: {broken.name}, {broken.first}"
 
 
-def heading(number: int, update: DumpedUpdate) -> str:
-    """Returns which update it is, and the run's metrics of it."""
-    record, metrics = update.record, update.record["metrics"]
-    return (
-        f"update {number}: step {record['step']}, draw {record['draw']}, iteration"
-        f" {record['iteration']}; in the run loss {metrics['loss']}, gradient's norm"
-        f" {metrics['grad_norm']}"
-    )
-
-
-def here(values: dict[str, Any]) -> TrainConfig:
-    """Returns the run's config on one device without accelerators."""
-    config: TrainConfig = from_json(TrainConfig, values)
-    kernels = config.kernels
-    if kernels.log_probs == "pallas":
-        kernels = replace(kernels, log_probs="chunked")
-    return replace(config, mesh=Mesh(), processes=Processes(), kernels=kernels)
-
-
-def first_params(dump: Dump, config: TrainConfig) -> Params:
-    """Returns the weights beneath adapters; else shapes alone, as the checkpoint has all."""
-    dtype = DTYPES[config.model.dtype]
-    if config.lora.rank is not None:
-        return load_pretrained(config.model.path or RunDir(dump.run).initial, dtype)[1]
-    shapes = param_shapes(dump.decoder)
-    return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, jnp.dtype(dtype)), shapes)
-
-
-def restored(
-    dump: Dump, config: TrainConfig, shapes: TrainState, reads: frozenset[str]
-) -> TrainState:
-    """Restores the state that the updates were skipped in.
+def restored(run: RunDir, step: int, config: TrainConfig, decoder: DecoderConfig) -> TrainState:
+    """Restores the state that the updates were skipped in, the weights beneath adapters included.
 
     Raises:
       ValueError: the run has no such checkpoint any more.
     """
-    folder = RunDir(dump.run).checkpoints
-    checkpoint = folder / str(dump.step)
+    checkpoint, dtype = run.checkpoints / str(step), DTYPES[config.model.dtype]
     if not checkpoint.is_dir():
         raise ValueError(
             f"{checkpoint} is gone, which has the weights of this dump: a run that goes on deletes"
             " old checkpoints unless --checkpoint.keep is larger"
         )
+    if config.lora.rank is not None:
+        params = load_pretrained(config.model.path or run.initial, dtype)[1]
+    else:  # shapes are enough, as the checkpoint has all
+        params = jax.tree.map(
+            lambda leaf: jax.ShapeDtypeStruct(leaf.shape, jnp.dtype(dtype)), param_shapes(decoder)
+        )
+    devices = find_devices(config, decoder)
+    shapes, reads = devices.shapes(params), make_recipe(config, devices.policy_fn).reads
     like = checkpoint_shapes(shapes, reads, config.optimizer.average is not None)
     with (
-        RunDir(dump.run).held("ogrpo diagnose"),
-        Checkpoints(folder, keep=config.checkpoint.keep) as checkpoints,
+        run.held("ogrpo diagnose"),
+        Checkpoints(run.checkpoints, keep=config.checkpoint.keep) as checkpoints,
     ):
-        arrays, _ = checkpoints.restore(dump.step, like)
+        arrays, _ = checkpoints.restore(step, like)
     return replace(arrays["train"], frozen=shapes.frozen)
 
 
-def verdict(stages: Sequence[Stage]) -> str:
-    """Returns a line on where an update ceases to be finite."""
-    stage = first_broken(stages)
-    if stage is None:
-        return "everything is finite here: this update would be taken"
-    return f"first not finite: {stage.name}, {stage.first}"
+class Stage(NamedTuple):
+    """A stage of an update, in words."""
+
+    name: str
+    text: str
+    """Of all its numbers."""
+    first: str
+    """Where the first stands that is NaN or infinite; empty where all are finite."""
 
 
-def survivors(findings: Findings, knobs: Mapping[str, Any]) -> Iterator[str]:
-    """Yields what each gate of ratios would leave, from the spread of log-ratios and the lengths.
+def stages(findings: Findings, leaves: Sequence[str]) -> list[Stage]:
+    """Returns the stages of an update in the order in which they are computed.
 
-    Nothing where a log-ratio is not finite, or no token carries loss.
+    Args:
+      findings: of the update, on the host.
+      leaves: the names of the trained parameters.
     """
-    mask = np.asarray(findings.mask)
-    there, behavior = np.asarray(findings.log_probs), np.asarray(findings.batch.behavior_log_probs)
-    delta = np.where(mask, there, 0) - np.where(mask, behavior, 0)
-    lengths = mask.sum(-1)[mask.any(-1)]
-    if not lengths.size or not np.isfinite(delta).all():
-        return
-    spread = spread_of(jnp.asarray(delta, float), jnp.asarray(mask))
-    yield f"log-ratios of tokens: mean {spread.mean:.4g}, standard deviation {spread.std:.4g}"
-    for gate, share in gate_survival(jnp.asarray(lengths), spread, knobs, [*SURVIVALS]).items():
-        yield f"{gate} would leave {share:.1%}"
+    batch, mask = findings.batch, np.asarray(findings.mask)
+    ids, drawn = np.asarray(batch.completion_ids), np.asarray(batch.completion_mask)
+    all_stages = [
+        _of_leaves("weights before the update", findings.weights, leaves),
+        _of_array("the sampler's log-probs", batch.behavior_log_probs, drawn, ids),
+        _of_array("log-probs at the start of the update", batch.proximal_log_probs, drawn, ids),
+        _of_array("the reference's log-probs", batch.ref_log_probs, drawn, ids),
+        _of_array("log-probs of the policy", findings.log_probs, drawn, ids),
+        _of_array("rewards", batch.rewards),
+        _of_array("advantages", findings.advantages),
+        _of_array("losses of tokens", findings.losses, mask, ids),
+        _of_array("KL terms of tokens", findings.kl_losses, mask, ids),
+        _of_array("gradient by log-prob", findings.by_log_prob, drawn, ids),
+        _of_array("loss", findings.loss),
+        _of_leaves("gradient", findings.gradient, leaves),
+        _of_array("gradient's norm", findings.grad_norm),
+        _of_leaves("weights after the update", findings.new_weights, leaves),
+    ]
+    return [stage for stage in all_stages if stage is not None]
+
+
+def _of_array(
+    name: str, values: Any, where: np.ndarray | None = None, ids: np.ndarray | None = None
+) -> Stage | None:
+    """Returns the stage of an array's numbers at `where`; None where there is no array."""
+    if values is None:
+        return None
+    values = np.asarray(values)
+    where = np.ones(values.shape, bool) if where is None else where
+    finite = np.isfinite(values)
+    bad, good = where & ~finite, values[where & finite]
+    extremes = f", from {good.min():.6g} to {good.max():.6g}" if good.size else ""
+    if not bad.any():
+        return Stage(name, f"finite{extremes}", "")
+    if not values.shape:
+        return Stage(name, f"{values}", f"{values}")
+    index = np.argwhere(bad)[0]
+    words = ", ".join(f"{axis} {at}" for axis, at in zip(AXES, index, strict=False))
+    first = f"the first at {words}" + ("" if ids is None else f" (id {ids[tuple(index)]})")
+    return Stage(
+        name, f"{bad.sum():,} of {where.sum():,} NaN or infinite, {first}{extremes}", first
+    )
+
+
+def _of_leaves(name: str, finite: Sequence[Any], leaves: Sequence[str]) -> Stage:
+    bad = [leaf for leaf, is_finite in zip(leaves, finite, strict=True) if not is_finite]
+    first = ", ".join(bad)
+    text = f"{len(bad):,} of {len(leaves):,} NaN or infinite, {first}" if bad else "finite"
+    return Stage(f"{name}, by array", text, first)

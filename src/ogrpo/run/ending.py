@@ -1,19 +1,14 @@
 """The end of a run: the model, the report, and where everything is."""
 
-import math
 import resource
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-import jax.numpy as jnp
-
 import ogrpo
-from ogrpo.config.method import algorithm, knobs
+from ogrpo.config.method import algorithm
 from ogrpo.config.train import TrainConfig
-from ogrpo.core.algorithms import GATES, PROXIMAL, gate_survival
-from ogrpo.core.survival import SURVIVALS, spread_of_kl
 from ogrpo.learner.hosts import fetch, from_first, is_first, on_first
 from ogrpo.learner.state import TrainState
 from ogrpo.loop.parts import Record, stream_seed
@@ -65,7 +60,6 @@ def finish(session: Session, state: LoopState, before: Sequence[Answer]) -> None
     ]
     config, records = as_json(session.config), run.read_metrics()
     counts = [*counted(config, records, prepared.left_out, outcomes(session))]
-    counts += survivors(session.config, records[-1])
     seconds = session.clock.split()
     page = replace(first_page(session), samples=samples, counts=counts, seconds=seconds)
     write_report(run, config, page)
@@ -83,28 +77,6 @@ def finish(session: Session, state: LoopState, before: Sequence[Answer]) -> None
         from ogrpo.models.hub import to_hub
 
         session.say(f"hub     {to_hub(run.model, name)}")
-
-
-def survivors(config: TrainConfig, record: Record) -> list[tuple[str, str]]:
-    """Predicts what the run's gates of ratios keep of a step's completions, from KL and length.
-
-    Log-ratios are taken for normal, with ratios of mean 1. Gates that look at pi_k/mu have their
-    deviation from the mismatch, which is their mean absolute value.
-    """
-    names, values = [g for g in config.override.gate if g in SURVIVALS], knobs(config)
-    length, kl = record.get("length"), record.get("kl/mu_pi")
-    rows = []
-    for name in names:
-        before = GATES[name].of == "drift" and PROXIMAL in algorithm(config).reads
-        nats = math.pi / 4 * record["mismatch"] ** 2 if before else kl
-        if not length or nats is None or not 0 <= nats < math.inf:
-            continue
-        shares = gate_survival(jnp.array([length]), spread_of_kl(nats), values, [name])
-        rows += [
-            (f"kept by {gate}, predicted for {length:.0f} tokens at {nats:.2g} nats", f"{x:.1%}")
-            for gate, x in shares.items()
-        ]
-    return rows
 
 
 def first_page(session: Session) -> PageData:

@@ -29,7 +29,7 @@ from ogrpo.report.run_dir import RunDir, RunDirError
 from ogrpo.report.run_page import Answer, keep
 from ogrpo.report.trackers import tracking
 from ogrpo.run.clock import Clock, compiled
-from ogrpo.run.dump import dumping
+from ogrpo.run.diagnose import dumping
 from ogrpo.run.ending import finish, first_page, greedy_answers
 from ogrpo.run.interrupt import StopRequest, handling, interrupt, noting, stop_on_signal
 from ogrpo.run.keeper import Keeper
@@ -265,7 +265,7 @@ def train_to_end(
             keeper = Keeper(session, checkpoints, metrics, state)
             with keeper.rescuing():
                 turns = train(state, session.parts, keeper.before_evaluation)
-                whose = (run.path, as_json(config), session.decoder, session.parts)
+                whose = (run.path, as_json(config), session.decoder)
                 for turn in dumping(turns, *whose):
                     state, record = turn
                     keeper.take(state, record)

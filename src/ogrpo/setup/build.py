@@ -145,7 +145,6 @@ def make_parts(
         update=devices.make_update(recipe),
         noise=make_noise(recipe) if noisy and on_one_device(config) else None,
         tokens=devices.make_tokens(recipe),
-        examine=devices.make_examine(recipe),
         average=None if decay is None else make_average(decay),
         reset_optimizer=reset(make_optimizer(config)) if config.schedule.reset_optimizer else None,
     )

@@ -22,7 +22,7 @@ from ogrpo.kernels.attention.sharded import attention_over_mesh
 from ogrpo.kernels.log_probs import choose, kernel
 from ogrpo.kernels.log_probs.sharded import log_probs_over_mesh
 from ogrpo.learner import sharding
-from ogrpo.learner.examine import ExamineFn, TokensFn, make_examine, make_tokens
+from ogrpo.learner.examine import TokensFn, make_tokens
 from ogrpo.learner.hosts import several
 from ogrpo.learner.memory import CompilerOptions, compiler_options
 from ogrpo.learner.sharding import MeshLayout
@@ -62,7 +62,6 @@ class Devices(NamedTuple):
     shapes: Callable[[Params], TrainState]
     """Of what `init` would make, each with its place; its frozen parameters are there."""
     make_update: Callable[[Recipe], UpdateFn]
-    make_examine: Callable[[Recipe], ExamineFn]
     make_tokens: Callable[[Recipe], TokensFn]
     make_score: Callable[[PolicyFn], ScoreFn]
     make_values: Callable[[PolicyFn], ScoreFn]
@@ -159,7 +158,6 @@ def _one_device(
         init=init,
         shapes=shapes,
         make_update=partial(make_update, optimizer, options=options_of_compiler(config)),
-        make_examine=partial(make_examine, optimizer),
         make_tokens=make_tokens,
         make_score=lambda policy: jax.jit(lambda *args: policy(*args).log_probs),
         make_values=lambda policy: jax.jit(lambda *args: policy(*args).values),
@@ -202,7 +200,6 @@ def _many_devices(
         make_update=lambda recipe: sharding.shard_update(
             optimizer, recipe, to, options=options_of_compiler(config)
         ),
-        make_examine=partial(sharding.shard_examine, partial(make_examine, optimizer), to=to),
         make_tokens=partial(sharding.shard_examine, make_tokens, to=to),
         make_score=partial(sharding.shard_score, to=to),
         make_values=no_values,

@@ -19,7 +19,7 @@ EXTRAS = {
         *("tokenizers", "tyro", "yaml"),
     ),
     "hub": ("datasets",),
-    "track": ("mlflow", "tensorboardX", "trackio", "wandb"),
+    "track": ("tensorboardX", "trackio", "wandb"),
 }
 """Extra -> the modules that it brings and that this package imports; "" is the package alone."""
 

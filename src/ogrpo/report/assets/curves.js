@@ -5,7 +5,7 @@
   if (!place) return;
   const namespace = document.createRange().createContextualFragment("<svg></svg>").firstChild.namespaceURI;
   const kept = `ogrpo ${location.pathname}`;
-  const view = {x: "completions", smooth: 5, range: null, hidden: [], seeds: true};
+  const view = {x: "completions", smooth: 5, range: null, hidden: []};
   try { Object.assign(view, JSON.parse(sessionStorage.getItem(kept))); } catch { /* nothing is kept */ }
   const [height, left, right, top, bottom] = [220, 46, 12, 8, 22];
   const charts = [];
@@ -45,30 +45,14 @@
     });
   }
   function measured(curve) {
-    const columns = data.runs[curve.run].columns;
+    const columns = data.columns;
     const bound = (end) => columns[`${curve.key}/${end}`] ?? [];
     const [x, y, low, high] = [columns[view.x], columns[curve.key] ?? [], bound("low"), bound("high")];
     const points = y.map((value, n) => ({x: x[n], y: value, low: low[n], high: high[n]}));
     return points.filter((point) => point.y != null && point.x != null);
   }
-  // Runs that differ in their seed alone, as the mean where all of them were measured, with the range.
-  function seedMeans(curves) {
-    const groups = Map.groupBy ? Map.groupBy(curves, (c) => c.group)
-      : curves.reduce((m, c) => m.set(c.group, [...(m.get(c.group) ?? []), c]), new Map());
-    return [...groups.values()].map((group) => {
-      if (group.length < 2) return group[0];
-      const all = group.map((c) => new Map(c.points.map((p) => [p.x, p.y])));
-      const shared = [...all[0].keys()].filter((x) => all.every((one) => one.has(x)));
-      const points = shared.map((x) => {
-        const ys = all.map((one) => one.get(x));
-        return {x, y: ys.reduce((a, b) => a + b) / ys.length, low: Math.min(...ys), high: Math.max(...ys)};
-      });
-      return {...group[0], points, label: `${group[0].label} (mean of ${group.length} seeds)`};
-    });
-  }
   function shown(chart) {
-    let curves = chart.curves.map((c) => ({...c, points: measured(c)})).filter((c) => c.points.length);
-    if (!view.seeds) curves = seedMeans(curves);
+    const curves = chart.curves.map((c, n) => ({...c, n, points: measured(c)})).filter((c) => c.points.length);
     for (const curve of curves) {
       const means = smoothed(curve.points.map((p) => p.y));
       curve.raw = curve.points;
@@ -110,14 +94,14 @@
       shape("clipPath", {id: clip}, svg));
     const layer = shape("g", {"clip-path": `url(#${clip})`}, svg);
     for (const curve of curves) {
-      const group = shape("g", {class: `c${curve.color % 8}`, "data-label": curve.label}, layer);
+      const group = shape("g", {class: `c${curve.n % 8}`, "data-label": curve.label}, layer);
       const band = curve.points.filter((p) => p.low != null && p.high != null);
       if (band.length > 1) {
         const edge = [...band.map((p) => ({x: p.x, y: p.high})), ...band.map((p) => ({x: p.x, y: p.low})).reverse()];
         shape("path", {class: "band", d: `${path(edge, x, y)}Z`}, group);
       }
       if (curve.points.length > 1 && curve.points[1].y !== curve.raw[1].y) shape("path", {class: "line raw", d: path(curve.raw, x, y)}, group);
-      shape("path", {class: `line d${curve.dash % 4}`, d: path(curve.points, x, y)}, group);
+      shape("path", {class: `line d${curve.n % 4}`, d: path(curve.points, x, y)}, group);
       if (curve.points.length < 40) for (const p of curve.points) shape("circle", {cx: x(p.x), cy: y(p.y), r: 2.6}, group);
     }
     one.overlay = shape("g", {}, svg);
@@ -127,8 +111,8 @@
       legend.replaceChildren(...all.map((curve) => {
         const button = tag("button", {type: "button"});
         button.dataset.label = curve.label;
-        const swatch = shape("svg", {viewBox: "0 0 22 8", class: `c${curve.color % 8}`, "aria-hidden": true}, button);
-        shape("path", {class: `line d${curve.dash % 4}`, d: "M0 4L22 4"}, swatch);
+        const swatch = shape("svg", {viewBox: "0 0 22 8", class: `c${curve.n % 8}`, "aria-hidden": true}, button);
+        shape("path", {class: `line d${curve.n % 4}`, d: "M0 4L22 4"}, swatch);
         button.append(curve.label, tag("output", {}));
         button.onclick = () => {
           const at = view.hidden.indexOf(curve.label);
@@ -155,7 +139,7 @@
     one.where.textContent = at == null || !read.length ? "" : ` at ${text(read[0].x)} ${names[view.x]}`;
     if (at == null) return;
     shape("line", {class: "cursor", x1: one.x(at), x2: one.x(at), y1: top, y2: height - bottom}, one.overlay);
-    read.forEach((p, n) => shape("circle", {class: `c${one.curves[n].color % 8}`, cx: one.x(p.x), cy: one.y(p.y), r: 4}, one.overlay));
+    read.forEach((p, n) => shape("circle", {class: `c${one.curves[n].n % 8}`, cx: one.x(p.x), cy: one.y(p.y), r: 4}, one.overlay));
   }
   function listen(one) {
     const {svg} = one;
@@ -204,16 +188,12 @@
   const percent = tag("output", {});
   tag("label", {textContent: "smoothing "}, bar).append(slider, percent);
   const reset = tag("button", {type: "button", id: "reset", textContent: "show all"}, bar);
-  const seeds = tag("input", {type: "checkbox", id: "seeds"});
-  const repeated = new Set(data.runs.map((run) => run.group)).size < data.runs.length;
-  if (repeated) tag("label", {textContent: "each seed by itself "}, bar).prepend(seeds);
   tag("p", {className: "hint", textContent: "Drag over a chart to zoom all of them, double-click to see all; a name in a legend turns its curve off and on. Keys: arrows, +, −, 0."}, place);
   const said = tag("div", {className: "hidden", ariaLive: "polite"}, place);
   const plots = tag("div", {className: "plots"}, place);
   axis.onchange = () => { view.x = axis.value; view.range = null; update(); };
   slider.oninput = () => { view.smooth = +slider.value; update(); };
   reset.onclick = () => { view.range = null; update(); };
-  seeds.onchange = () => { view.seeds = seeds.checked; update(); };
 
   for (const chart of data.charts) {
     const figure = tag("figure", {className: "chart"}, plots);
@@ -228,7 +208,6 @@
     axis.value = view.x;
     slider.value = view.smooth;
     percent.value = `${view.smooth} %`;
-    seeds.checked = view.seeds;
     reset.disabled = view.range == null;
     charts.forEach(draw);
     try { sessionStorage.setItem(kept, JSON.stringify(view)); } catch { /* a page without storage */ }
