@@ -53,9 +53,9 @@ def _usage() -> str:
 
 
 def _gsm8k(options: Sequence[str]) -> int:
-    from ogrpo.cli.train import main
+    from ogrpo.cli.commands import train
 
-    return main(options, program="python -m experiments.run gsm8k", preset="default")
+    return train(options, program="python -m experiments.run gsm8k", preset="default")
 
 
 def study_of(name: str) -> "type[Study]":
@@ -87,10 +87,10 @@ def _rows(options: Sequence[str], *, back: bool = False) -> int:
 def _plan(options: Sequence[str]) -> int:
     from rich.console import Console
 
-    from ogrpo.cli.plan import parse
+    from ogrpo.cli.commands import parse_plan
     from ogrpo_plan.main import run
 
-    return run(parse(options, program="python -m experiments.run plan"), Console())
+    return run(parse_plan(options, program="python -m experiments.run plan"), Console())
 
 
 GRIDS = {

@@ -14,11 +14,11 @@ from dataclasses import replace
 from rich.console import Console
 
 from ogrpo.config.train import TrainConfig
+from ogrpo.setup.cache import digest, ship
 from ogrpo.setup.imitation import warm_start_recipe
 from ogrpo.setup.model import make_model
 from ogrpo.setup.prepare import Prepared, prepare
 from ogrpo.setup.presets import chains, main_study
-from ogrpo.setup.shipped import digest, ship
 
 
 def chains_from(seed: int) -> TrainConfig:

@@ -26,10 +26,8 @@ import pytest
 import yaml
 
 from experiments.run import STUDIES
-from ogrpo.cli.eval import EvalConfig
-from ogrpo.cli.eval import parse as parse_eval
 from ogrpo.cli.main import COMMANDS, main
-from ogrpo.cli.options import parse
+from ogrpo.cli.options import EvalConfig, parse, parse_eval
 from ogrpo.config.train import TrainConfig
 from ogrpo.config.values import to_json
 from ogrpo.protocol import Completion, Group, Sampling

@@ -7,7 +7,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from ogrpo.report.plots import BLUE, GREEN, GREY, ORANGE
+from ogrpo.report.page import BLUE, GREEN, GREY, ORANGE
 
 Record = dict[str, Any]
 Records = Sequence[Record]

@@ -20,8 +20,7 @@ from experiments.grid.tables import (
     settings_tried,
 )
 from experiments.grid.verdicts import SMALLEST
-from ogrpo.report.page import render
-from ogrpo.report.plots import STYLE, save_figure
+from ogrpo.report.page import STYLE, render, save_figure
 from ogrpo.system.files import make_folder, read_text, write_text
 
 DOCS = ROOT / "docs"

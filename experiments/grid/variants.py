@@ -10,7 +10,7 @@ from experiments.grid.cell import Cell, Coordinates, Place, Role, Watch, canonic
 from experiments.grid.rows import SCORE, Row, Rows, diverged, final
 from ogrpo.config.method import check
 from ogrpo.config.train import Evaluation, TrainConfig
-from ogrpo.setup.sources import check_sources
+from ogrpo.setup.find_task import check_sources
 
 Changes = Mapping[str, Any]
 """Options by name; those of a nested dataclass stand in a mapping of their own."""

@@ -28,8 +28,7 @@ from rich.text import Text
 from ogrpo.config.values import to_json
 from ogrpo.core.algorithms import gate_survival
 from ogrpo.core.survival import SURVIVALS, spread_of_kl
-from ogrpo.report.page import render
-from ogrpo.report.plots import BLUE, GREEN, GREY, ORANGE, STYLE, save_figure
+from ogrpo.report.page import BLUE, GREEN, GREY, ORANGE, STYLE, render, save_figure
 from ogrpo.report.run_dir import RunDir
 from ogrpo.system.files import write_json, write_text
 from ogrpo_plan.config import GIB, Plan

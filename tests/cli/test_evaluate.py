@@ -5,14 +5,14 @@ from types import SimpleNamespace
 import pytest
 from rich.console import Console
 
-from ogrpo.cli.eval import EvalConfig
-from ogrpo.cli.evaluate import (
+from ogrpo.cli.eval import (
     check_files,
     collect_answers,
     metrics_path,
     sampling_of,
     show,
 )
+from ogrpo.cli.options import EvalConfig
 from ogrpo.evaluation import summary
 from ogrpo.evaluation.answers import to_line
 from tests.evaluation.engines import record

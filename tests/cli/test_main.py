@@ -9,9 +9,8 @@ import sys
 import pytest
 import yaml
 
-from ogrpo.cli.config_file import read_file
 from ogrpo.cli.main import COMMANDS, main, usage
-from ogrpo.cli.options import as_file, parse
+from ogrpo.cli.options import as_file, parse, read_file
 from ogrpo.config.train import TrainConfig
 from ogrpo.config.values import changed
 from ogrpo.system.terminal import RunNote

@@ -17,8 +17,8 @@ from ogrpo.config.method import check, title
 from ogrpo.config.train import TrainConfig, WarmStart
 from ogrpo.learner.state import apply_gradient, init_state
 from ogrpo.setup.build import make_hypers_at, make_optimizer
+from ogrpo.setup.find_task import check_sources
 from ogrpo.setup.prepare import prepare
-from ogrpo.setup.sources import check_sources
 from tests.config.test_every_knob import KNOBS
 from tests.loop.walk import (
     ADAPTIVE,

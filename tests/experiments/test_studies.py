@@ -11,8 +11,8 @@ from experiments.grid.pool import grouped
 from experiments.grid.study import parse
 from experiments.run import study_of
 from ogrpo.config.method import check
-from ogrpo.report.plots import STYLE, save_figure
-from ogrpo.setup.sources import check_sources
+from ogrpo.report.page import STYLE, save_figure
+from ogrpo.setup.find_task import check_sources
 from tests.experiments.synthetic import grid
 
 pytestmark = pytest.mark.slow

@@ -17,7 +17,7 @@ from pathlib import Path
 import jax.numpy as jnp
 import numpy as np
 
-from ogrpo.cli.config_file import read_file
+from ogrpo.cli.options import read_file
 from ogrpo.config.train import TrainConfig
 from ogrpo.config.values import changed, from_json, to_json
 from ogrpo.data.tokenizer import TextTokenizer, train_bpe

@@ -5,7 +5,7 @@ import math
 import pytest
 
 from ogrpo.config.schedule import ReuseLimits
-from ogrpo.loop.control import UseVerdict, judge_data, next_clip_scale
+from ogrpo.loop.learn import UseVerdict, judge_data, next_clip_scale
 
 FRESH = {"kl/pi_mu": 0.0, "ess": 1.0, "ratio/tail": 1.0, "chi_square": 0.0}
 LIMITS = ReuseLimits(kl=0.02, ess=0.1, tail=1.0)

@@ -16,10 +16,10 @@ from ogrpo.config.schedule import Schedule
 from ogrpo.config.train import Data, Evaluation, Rollout, TrainConfig, WarmStart
 from ogrpo.config.update import Optimizer
 from ogrpo.loop import start, train
+from ogrpo.setup.find_task import check_sources
 from ogrpo.setup.model import make_model
 from ogrpo.setup.prepare import prepare
 from ogrpo.setup.presets import main_study
-from ogrpo.setup.sources import check_sources
 from tests.run.rewards import ODD
 from tests.run.small_run import make_parts_again
 

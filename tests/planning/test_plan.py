@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from experiments.run import main
-from ogrpo.cli.plan import parse
+from ogrpo.cli.commands import parse_plan
 from ogrpo.learner.state import adam
 from ogrpo.policy.decoder import param_shapes
 from ogrpo.policy.flops import parameters
@@ -530,7 +530,7 @@ def test_a_run_that_is_not_there_is_refused(capsys):
 @pytest.fixture(scope="module")
 def shop():
     options = ["--model.compute", "float32", "--model.serve", "float32"]
-    return make_workshop(parse([*SMALL, *options], program="plan"))
+    return make_workshop(parse_plan([*SMALL, *options], program="plan"))
 
 
 def test_measured_speeds_take_the_place_of_the_given_ones(shop):

@@ -3,7 +3,15 @@
 import pytest
 
 from ogrpo.report.run_dir import RunDir
-from ogrpo.report.run_page import PageData, keep, page_of
+from ogrpo.report.run_page import (
+    PageData,
+    certified,
+    gained,
+    keep,
+    page_of,
+    refused,
+    replayed,
+)
 from tests.report.make import make_run
 
 
@@ -33,3 +41,48 @@ def test_a_page_is_drawn_while_its_run_goes_on(tmp_path):
     run.metrics.write_bytes(made.metrics.read_bytes())
     assert "step 20 of 60" in page_of(run)
     assert not run.report.exists()
+
+
+def test_refusals_and_evictions_are_those_of_the_end():
+    records = [
+        {"replay/refused/zero_variance": 1.0, "reuse/starved": True},
+        {"replay/refused/zero_variance": 1200.0, "replay/evicted/uses": 4.0, "replay/groups": 8.0},
+    ]
+    assert replayed(records) == [
+        ("groups refused, zero_variance", "1,200"),
+        ("groups evicted, uses", "4"),
+        ("steps whose draws ended for lack of a batch", "1"),
+    ]
+
+
+def test_the_gain_is_counted_by_the_thousand_completions():
+    last = {"completions": 500, "replay/ratio": 2.0, "flops/rollout": 1.5e9, "flops/update": 3e9}
+    table = dict(
+        gained([{"pass@1/sampled": 0.4, "completions": 0}, last | {"pass@1/sampled": 0.5}])
+    )
+    assert table["Pass@1, sampled: gained per 1,000 completions"] == "+0.2000"
+    assert table["updates in which each completion collected was used"] == "2.00"
+    assert gained([{"pass@1/sampled": 0.4, "completions": 0}]) == []
+
+
+def test_an_infinite_signal_or_limit_counts_though_its_record_holds_null():
+    used_up = {"reuse/signal": "kl", "reuse/use": None, "nonfinite": ["reuse/use"]}
+    assert certified(None, [used_up]) == [("steps ended by the signal kl", "1")]
+    failed = {"certificate/bound": None, "nonfinite": ["certificate/bound"]}
+    assert certified(0.05, [failed, {"certificate/bound": 0.1}])[0][1] == "1 of 2"
+
+
+def test_refused_completions_are_told_by_reason_and_by_server():
+    last = {
+        "rollout/refused": 20.0,
+        "rollout/refused/tokens": 4.0,  # of an engine without a server
+        "rollout/refused/log_probs": 16.0,
+        "rollout/refused/log_probs/a:8000": 12.0,
+        "rollout/refused/log_probs/b:8000": 4.0,
+    }
+    assert refused(last) == [
+        ("completions refused and drawn again: tokens", "4"),
+        ("completions refused and drawn again: log_probs, from a:8000", "12"),
+        ("completions refused and drawn again: log_probs, from b:8000", "4"),
+    ]
+    assert refused({}) == refused({"rollout/refused": 0.0}) == []

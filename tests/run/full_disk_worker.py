@@ -18,8 +18,7 @@ from ogrpo.cli.main import last_words
 from ogrpo.data.replay import segments
 from ogrpo.learner.checkpoint import Checkpoints
 from ogrpo.report import run_page
-from ogrpo.report.metrics_file import MetricsWriter
-from ogrpo.report.run_dir import RunDir
+from ogrpo.report.run_dir import MetricsWriter, RunDir
 from ogrpo.run import ending
 from tests.run.small_run import CONFIG, go, left
 

@@ -13,10 +13,10 @@ from ogrpo.config.train import Logs
 from ogrpo.core.algorithms import ALGORITHMS
 from ogrpo.data.logs import LogTerms, read_log
 from ogrpo.data.replay import Experience
-from ogrpo.loop.logs import scored
+from ogrpo.loop.collect import scored
+from ogrpo.loop.tokens import TokenSample, token_record
 from ogrpo.protocol import Completion, Group
-from ogrpo.setup.log_support import support
-from ogrpo.setup.logs import model_score
+from ogrpo.setup.logs import model_score, support
 from tests.run.small_run import CONFIG, go, left
 
 WARM_UP = replace(CONFIG.schedule, steps=4, warmup=2, offline=True)
@@ -233,3 +233,25 @@ def test_a_log_teaches_what_it_rewards(drawn, tmp_path):
     gained = np.subtract(after, before).reshape(-1, 2)
     assert (gained[:, 0] > 1).all()
     assert (gained[:, 0] > gained[:, 1]).all()
+
+
+def test_a_token_that_is_not_learned_from_has_no_log_probs():
+    sample = TokenSample(
+        prompt_ids=np.array([1]),
+        token_ids=np.array([5, 6, 7]),
+        length=9,
+        behavior_log_probs=np.array([-0.5, 0, -0.25], np.float32),
+        log_probs=np.array([-0.123456, 0, -0.25], np.float32),
+        advantages=np.full(3, -0.5, np.float32),
+        removed=np.array([True, False, False]),
+        active=np.array([True, False, True]),
+        reward=1.0,
+        version=3,
+        farthest=True,
+    )
+    record = token_record(7, [sample, sample._replace(advantages=np.arange(3.0))], str)
+    one, other = record["completions"]
+    assert record["step"] == 7
+    assert (one["mu"], one["pi"]) == ([-0.5, None, -0.25], [-0.1235, None, -0.25])
+    assert (one["advantage"], other["advantage"]) == (-0.5, [0, 1, 2])
+    assert (one["removed"], one["staleness"], one["length"]) == ([0], 3, 9)

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from ogrpo.config.train import TrainConfig
-from ogrpo.run.origin import check_origin
+from ogrpo.run.resuming import check_origin
 from ogrpo.run.session import as_json
 
 BEFORE = {

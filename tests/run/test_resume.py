@@ -14,8 +14,8 @@ from ogrpo.config.schedule import Schedule
 from ogrpo.config.train import Checkpointing, Data, Evaluation, Model, Rollout
 from ogrpo.config.update import Lora, Region
 from ogrpo.learner.checkpoint import CheckpointError
-from ogrpo.report.counted import counted
 from ogrpo.report.run_dir import RunDir
+from ogrpo.report.run_page import counted
 from ogrpo.run.main import carry_out, to_end
 from ogrpo.run.session import Invocation, Session, as_json, outcomes
 from ogrpo.setup.build import find_devices, make_parts

@@ -1,6 +1,7 @@
 """Imitation of a task's worked solutions from given weights on."""
 
 import dataclasses
+import io
 import json
 
 import jax
@@ -11,11 +12,14 @@ from rich.console import Console
 from ogrpo.config.train import Data, Model, Rollout, TrainConfig, WarmStart
 from ogrpo.data.chat import PLAIN_CHAT
 from ogrpo.data.tokenizer import train_bpe
-from ogrpo.policy import init_params
+from ogrpo.learner import state
+from ogrpo.policy import decoder, init_params
 from ogrpo.setup import imitation
+from ogrpo.setup.find_task import check_sources, find_task
+from ogrpo.setup.imitation import demonstration, fitting_lessons
 from ogrpo.setup.model import make_model, save_model, tiny_decoder
-from ogrpo.setup.prepare import prepare
-from ogrpo.setup.sources import check_sources
+from ogrpo.setup.prepare import make_tokenizer, prepare
+from ogrpo.setup.presets import main_study
 
 ROWS = [
     {"prompt": f"{a} + {b}", "answer": str(a + b), "solution": f"{a} + {b} = {a + b} #### {a + b}"}
@@ -111,3 +115,48 @@ def test_a_task_without_solutions_is_refused(config, tmp_path):
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
     with pytest.raises(ValueError, match="has no worked solutions to imitate"):
         imitated(dataclasses.replace(config, task=str(file)))
+
+
+CONFIG = main_study(rollout=Rollout(max_tokens=4))
+SHORT, LONG = np.arange(3, dtype=np.int32), np.arange(9, dtype=np.int32)
+
+
+def lessons(*answers):
+    return [demonstration(SHORT, [answer, SHORT]) for answer in answers]
+
+
+@pytest.mark.parametrize(("answers", "lost"), [((SHORT,), 0), ((SHORT, LONG, LONG), 2)])
+def test_long_demonstrations_are_left_out_and_counted(answers, lost):
+    shown = io.StringIO()
+    console = Console(file=shown, width=200)
+    assert len(fitting_lessons(CONFIG, lessons(*answers), console)) == len(answers) - lost
+    told = shown.getvalue()
+    assert (f"{lost} demonstrations longer than 4 tokens, not imitated" in told) == bool(lost)
+
+
+def test_without_one_that_fits_the_remedies_are_named():
+    with pytest.raises(
+        ValueError, match=r"at most rollout\.max-tokens = 4 .* larger --rollout\.max"
+    ):
+        fitting_lessons(CONFIG, lessons(LONG), Console(quiet=True))
+
+
+def test_a_cached_warm_start_is_of_the_code_that_made_it(monkeypatch, tmp_path):
+    config = main_study()
+    found = find_task(config)
+    tokenizer = make_tokenizer(config, found.task)
+    shape = tiny_decoder(tokenizer)
+    sources = imitation._sources()
+    assert {decoder.__file__, state.__file__, imitation.__file__} <= {str(s) for s in sources}
+
+    def folder():
+        recipe = imitation.warm_start_recipe(config, shape, tokenizer, found.lessons)
+        return imitation._cache_folder(recipe)
+
+    same = folder()
+    assert folder() == same
+    changed = tmp_path / "state.py"
+    changed.write_text("# another optimizer\n")
+    others = [source for source in sources if str(source) != state.__file__]
+    monkeypatch.setattr(imitation, "_sources", lambda: [*others, changed])
+    assert folder() != same

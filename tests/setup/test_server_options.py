@@ -11,8 +11,7 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 from rich.console import Console
 
-from ogrpo.cli import eval as command
-from ogrpo.cli.options import parse
+from ogrpo.cli.options import parse, parse_eval
 from ogrpo.config.rollout import Servers
 from ogrpo.report.run_dir import RunDir
 from ogrpo.rollout.endpoint import Endpoint, Service
@@ -191,7 +190,7 @@ def test_options_of_the_command_line_reach_the_engine(monkeypatch, program):
 
 
 def eval_config(*words):
-    return command.parse(["--model.path=x", *words]).as_train
+    return parse_eval(["--model.path=x", *words]).as_train
 
 
 def from_sizes(config):

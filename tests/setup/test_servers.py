@@ -76,7 +76,7 @@ def test_a_run_says_how_to_start_its_server_waits_for_it_and_trains(free_url, tm
     assert all(r["sync/seconds"] > 0 for r in records[1:])
     assert re.search(r"step +4 .*running \d+ .*push \d+\.\d\d s", stdout)
     page = (folder / "report.html").read_text()
-    assert "Weights sent to the servers" in page
+    assert "pushes of weights to servers<td>8" in page
     assert "requests that failed and were sent again<td>0" in page
     assert "Seconds of the last push of weights to servers" in page
     assert all(r["mismatch"] < 1e-4 for r in records if r["staleness"] == 0)

@@ -15,7 +15,7 @@ from ogrpo.loop import start
 from ogrpo.loop.evaluate import evaluate
 from ogrpo.policy import init_params
 from ogrpo.policy.config import tiny
-from ogrpo.setup import imitation, shipped
+from ogrpo.setup import cache, imitation
 from ogrpo.setup.model import make_model
 from ogrpo.setup.prepare import prepare
 from tests.run.small_run import make_parts_again
@@ -30,25 +30,25 @@ def params():
 
 
 def test_weights_come_back_to_the_bit(params, tmp_path):
-    shipped.ship("one", "one", params, tmp_path)
-    shipped.ship("two", "two", jax.tree.map(np.zeros_like, params), tmp_path)
-    file, weights = shipped.read_shipped("one", DECODER, np.float32, tmp_path)
+    cache.ship("one", "one", params, tmp_path)
+    cache.ship("two", "two", jax.tree.map(np.zeros_like, params), tmp_path)
+    file, weights = cache.read_shipped("one", DECODER, np.float32, tmp_path)
     assert file == tmp_path / "one.safetensors"
     jax.tree.map(np.testing.assert_array_equal, weights, params)
 
 
 def test_a_file_that_was_not_shipped_is_refused_with_the_remedy(params, tmp_path):
-    shipped.ship("recipe", "weights", params, tmp_path)
-    assert shipped.read_shipped("another", DECODER, np.float32, tmp_path) is None
+    cache.ship("recipe", "weights", params, tmp_path)
+    assert cache.read_shipped("another", DECODER, np.float32, tmp_path) is None
     file = tmp_path / "weights.safetensors"
     content = bytearray(file.read_bytes())
     content[-1] ^= 1
     file.write_bytes(content)
     with pytest.raises(ValueError, match=r"SHA-256 begins with .* give --warm-start\.retrain"):
-        shipped.read_shipped("recipe", DECODER, np.float32, tmp_path)
+        cache.read_shipped("recipe", DECODER, np.float32, tmp_path)
     file.unlink()
     with pytest.raises(ValueError, match=r"weights\.safetensors.* is missing: install ogrpo anew"):
-        shipped.read_shipped("recipe", DECODER, np.float32, tmp_path)
+        cache.read_shipped("recipe", DECODER, np.float32, tmp_path)
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +59,7 @@ def prepared():
 
 def shipped_file(prepared):
     """The name of the file that a run begins with; None where none is shipped."""
-    manifest = json.loads((shipped.FOLDER / shipped.MANIFEST).read_text())
+    manifest = json.loads((cache.FOLDER / cache.MANIFEST).read_text())
     entry = manifest.get(recipe_of(prepared))
     return None if entry is None else entry["file"]
 

@@ -14,10 +14,9 @@ from ogrpo.data.tokenizer import train_bpe
 from ogrpo.protocol import Completion, Group
 from ogrpo.rollout.embedded import EmbeddedEngine
 from ogrpo.setup.build import make_parts
-from ogrpo.setup.find_task import find_task
+from ogrpo.setup.find_task import check_sources, find_task
 from ogrpo.setup.model import make_model, save_model, tiny_decoder
 from ogrpo.setup.prepare import prepare
-from ogrpo.setup.sources import check_sources
 from ogrpo.tasks import Task
 from tests.loop.walk import CHAT, SUMS
 from tests.run.rewards import ODD, VARIED

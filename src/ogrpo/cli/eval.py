@@ -1,105 +1,241 @@
 """`ogrpo eval`: how often a model is right on a task's held-out problems.
 
 ogrpo eval --model.path DIR --task math-500 --data.path DIR --samples 16 --output answers.jsonl
+
+answers  -> FILE.jsonl, one a line, as they are judged
+metrics  -> FILE.metrics.json and a table
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack, closing, nullcontext
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Any
 
-from annotated_types import Ge
+import jax.numpy as jnp
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.text import Text
 
-from ogrpo.cli.options import parse_config
-from ogrpo.config.rollout import Rollout, Servers, check_servers
-from ogrpo.config.train import Data, Evaluation, Judging, Model, TrainConfig
-from ogrpo.config.values import (
-    INERT,
-    Count,
-    OptionalCount,
-    Table,
-    check,
-    check_conditions,
-    metavar,
-)
+from ogrpo.cli.options import EvalConfig
+from ogrpo.data.tokenizer import TextTokenizer
+from ogrpo.evaluation import AnswerFile, AnswerRecord, sample_and_judge
+from ogrpo.evaluation.metrics import AnswerOf, Summary, answer_readers, summary
+from ogrpo.evaluation.table import table
+from ogrpo.policy.pretrained import load_pretrained
+from ogrpo.protocol import Engine, IntArray, Sampling
+from ogrpo.report.run_dir import RunDir
+from ogrpo.serving.bridge import embedded_engine
+from ogrpo.setup.cache import keep_compiled_programs
+from ogrpo.setup.devices import DTYPES
+from ogrpo.setup.find_task import TaskLengths, find_task, with_numbers
+from ogrpo.setup.model import with_folder
+from ogrpo.setup.prepare import chat_variables, make_pool, make_tokenizer
+from ogrpo.setup.servers import connect
+from ogrpo.system.files import write_json
+from ogrpo.tasks import EvaluationProtocol, Example, Task
+from ogrpo.tasks.encode import encode_example
 
-ACTS: Table = (
-    ("reward.flip", lambda _: False, "held-out answers are judged as they are; leave it out"),
-)
+Encode = Callable[[Example], IntArray]
 
 
-@dataclass(frozen=True, kw_only=True)
-class EvalConfig:
-    """The model that is evaluated, the problems, and how answers are drawn, judged and kept."""
+def evaluate(config: EvalConfig, console: Console | None = None) -> int:
+    """Samples, judges and shows. Returns the exit code.
 
-    samples: OptionalCount = None
-    """Answers to each problem; the task's protocol says it where left out."""
-    temperature: Annotated[float | None, Ge(0), metavar("{None}|FLOAT>=0")] = None
-    """0 for the most likely token, greedily; the task's protocol says it where left out."""
-    max_tokens: OptionalCount = None
-    """Tokens of an answer at most; the task's protocol says it where left out."""
-    batch: Count = 32
-    """Problems that the engine is asked for at once."""
-    concurrent: Count = 1
-    """Batches that are sampled at once: 2 or 3 keep servers busy while a batch's longest answers
-    come."""
-    judges: Count = 8
-    """Problems that are judged at once."""
-    seed: int = 0
-    """Of the draws."""
-    ks: tuple[int, ...] = ()
-    """The k of Pass@k and maj@k; by default the powers of two up to the number of samples, and that
-    number."""
-    by: str | None = None
-    """The reward that says right or wrong; by default the one that the task names, or the only one
-    that is 0 or 1."""
-    output: Path | None = None
-    """Where answers are written, one a line; a new file."""
-    task: str = "gsm8k"
-    """The name of a task (docs/tasks.md), or a file of your own, whose held-out part is taken."""
-    rewards: tuple[str, ...] = ()
-    """Functions that judge answers, as FILE.py:NAME or MODULE:NAME; default: the task's own."""
-    problems: OptionalCount = None
-    """Use only the first so many held-out problems."""
-    split: Literal["validation", "test"] = "test"
-    """Which held-out problems, where the task has both."""
-    model: Model = field(default_factory=Model)
-    data: Data = field(default_factory=Data)
-    reward: Judging = field(default_factory=Judging)
-    servers: Servers = field(default_factory=Servers)
-
-    def __post_init__(self) -> None:
-        check(self)
-        check_servers(self.servers, "servers.")
-        check_conditions(self, ACTS, clause=INERT)
-
-    @property
-    def as_train(self) -> TrainConfig:
-        """The same options where a trainer reads them."""
-        return TrainConfig(
-            task=self.task,
-            rewards=self.rewards,
-            data=self.data,
-            model=self.model,
-            reward=self.reward,
-            rollout=Rollout(**vars(self.servers)),
-            evaluation=Evaluation(split=self.split),
+    Raises:
+      ValueError: there is no model, nothing is held out, or a file is in the way.
+    """
+    console = console or Console()
+    if config.model.path is None:
+        raise ValueError(
+            "evaluation needs a model: give --model.path, a Hugging Face folder or a known name"
         )
+    keep_compiled_programs()
+    check_files(config)
+    config = replace(config, model=with_folder(config.model, console))
+    task = find_task(config.as_train).task
+    if not task.heldout:
+        raise ValueError(f"task {task.name!r} has no held-out problems: give --data.heldout")
+    success, heldout = config.by or task.success, task.heldout[: config.problems]
+    task = replace(task, heldout=heldout, rewards=task.heldout_rewards, success=success)
+    config = replace(config, by=task.success)
+    with closing(make_pool(config.as_train, task.rewards)) as pool, ExitStack() as stack:
+        sampling = sampling_of(config, task.protocol)
+        tokenizer = make_tokenizer(config.as_train, task)
+        encode = partial(
+            encode_example,
+            tokenizer=tokenizer,
+            system=config.data.system,
+            chat_variables=chat_variables(config.as_train),
+        )
+        chunks = sample_and_judge(
+            make_engine(config, task, tokenizer, encode, sampling, console, stack),
+            task.heldout,
+            encode=encode,
+            decode=tokenizer.decode,
+            sampling=sampling,
+            score=pool.score,
+            seed=config.seed,
+            batch=config.batch,
+            concurrent=config.concurrent,
+            judges=config.judges,
+        )
+        total = len(task.heldout) * sampling.group_size
+        answers = collect_answers(chunks, config, total=total, console=console)
+    settings = {"task": task.name, "model": str(config.model.path), **vars(sampling)}
+    title = f"{task.name}, {len(task.heldout)} problems, {config.model.path}"
+    how = {"title": title, "settings": settings, "console": console}
+    show(answers, config, **how, answers_of=answer_readers(task.rewards))
+    return 0
 
 
-def main(options: Sequence[str]) -> int:
-    """Evaluates, or judges again; returns the exit code."""
-    config = parse(options)
-    from ogrpo.cli.evaluate import evaluate
+def sampling_of(config: EvalConfig, protocol: EvaluationProtocol | None) -> Sampling:
+    """Returns how to draw: what the options say, and the task's protocol where they do not.
 
-    return evaluate(config)
+    Raises:
+      ValueError: neither says it, or several greedy answers are asked for.
+    """
+    names = ("samples", "temperature", "max_tokens")
+    values = {name: getattr(config, name) for name in names}
+    missing = [name for name in names if values[name] is None]
+    if missing and protocol is None:
+        options = " ".join(f"--{name.replace('_', '-')}" for name in missing)
+        raise ValueError(f"the task does not say how it is evaluated: give {options}")
+    values |= {name: getattr(protocol, name) for name in missing}
+    greedy = values["temperature"] == 0
+    if greedy and values["samples"] > 1:
+        raise ValueError(
+            f"temperature 0 draws {values['samples']} times the same answer: give --samples 1, or a"
+            " --temperature above 0"
+        )
+    return Sampling(values["temperature"], values["max_tokens"], values["samples"], greedy)
 
 
-def parse(options: Sequence[str]) -> EvalConfig:
-    """Returns the config of the options."""
-    return parse_config(
-        options,
-        program="ogrpo eval",
-        base=lambda _, __: EvalConfig(),
-        title="How often a model is right on held-out problems.",
-    )
+def make_engine(
+    config: EvalConfig,
+    task: Task,
+    tokenizer: TextTokenizer,
+    encode: Encode,
+    sampling: Sampling,
+    console: Console,
+    stack: ExitStack,
+) -> Engine:
+    """Returns the servers' engine or the sampler of this process, with the model's weights.
+
+    Raises:
+      ValueError: the model has too few positions for the longest prompt and answer.
+    """
+    assert config.model.path is not None
+    decoder, params = load_pretrained(config.model.path, DTYPES[config.model.dtype])
+    longest = max(len(encode(example)) for example in task.heldout)
+    if longest + sampling.max_tokens > decoder.max_positions:
+        raise ValueError(
+            f"the longest prompt has {longest} tokens and answers up to {sampling.max_tokens}, but"
+            f" the model has {decoder.max_positions} positions: give a smaller --max-tokens"
+        )
+    if config.servers.url:
+        lengths = TaskLengths(longest, sampling.max_tokens)
+        settled = with_numbers(config.as_train, lengths, rate=1.0)
+        run = RunDir(config.model.path)
+        engine: Engine = stack.enter_context(
+            connect(settled, run, decoder, params, tokenizer, console)
+        )
+    else:
+        engine = embedded_engine(
+            decoder,
+            eos_id=tokenizer.eos_id,
+            batch_size=min(config.batch, len(task.heldout)),
+            prompt_length=longest,
+            place_fn=jnp.asarray,
+        )
+    engine.publish(params, 0)
+    return engine
+
+
+def check_files(config: EvalConfig) -> None:
+    """Raises ValueError, before anything is sampled, where a file would be overwritten."""
+    if config.output is None:
+        return
+    if not config.output.parent.is_dir():
+        raise ValueError(f"--output {config.output}: there is no folder {config.output.parent}")
+    for path in (config.output, metrics_path(config.output)):
+        if path.exists():
+            raise ValueError(f"{path} exists: name another --output, or move it away")
+
+
+def metrics_path(output: Path) -> Path:
+    """Returns where the metrics of a file of answers are written."""
+    return output.with_name(f"{output.name.removesuffix('.jsonl')}.metrics.json")
+
+
+def collect_answers(
+    chunks: Iterable[Sequence[AnswerRecord]], config: EvalConfig, *, total: int, console: Console
+) -> list[AnswerRecord]:
+    """Takes answers as they are judged, shows the progress, and writes them to `config.output`.
+
+    Whatever ends it, the answers judged before are in the file.
+
+    Args:
+      chunks: what `sample_and_judge` yields.
+      config: `output` says where to.
+      total: answers to come.
+      console: the progress bar's.
+    """
+    answers: list[AnswerRecord] = []
+    columns = (TextColumn("answers"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    progress = Progress(*columns, console=console, transient=True)
+    with nullcontext() if config.output is None else AnswerFile(config.output) as file:
+        try:
+            with progress:
+                bar = progress.add_task("", total=total)
+                for chunk in chunks:
+                    if file is not None:
+                        file.write(chunk)
+                    answers += chunk
+                    progress.advance(bar, len(chunk))
+        except BaseException:
+            if file is not None:
+                line = f"ended early; {file.count} of {total} answers are in {file.path}"
+                console.print(Text(line), soft_wrap=True)
+            raise
+    return answers
+
+
+def show(
+    answers: Sequence[AnswerRecord],
+    config: EvalConfig,
+    *,
+    title: str,
+    settings: Mapping[str, Any],
+    console: Console,
+    answers_of: Mapping[str, AnswerOf] | None = None,
+) -> Summary:
+    """Sums up answers, shows the table, and writes the metrics beside the answers if they are kept.
+
+    Args:
+      answers: of one evaluation.
+      config: `ks`, `by` and `output`.
+      title: the table's.
+      settings: what was evaluated and how; written with the metrics, JSON-able.
+      console: where the table goes.
+      answers_of: by a reward's name, text -> the answer in it, for maj@k.
+    """
+    metrics = summary(answers, ks=config.ks or None, by=config.by, answers_of=answers_of)
+    console.print(table(metrics, title))
+    lines = []
+    if "pass@1" not in metrics and not config.ks:
+        names = ", ".join(answers[0].values)
+        lines += [
+            f"no Pass@k: none of {names}, or more than one, is 0 or 1; name what decides by --by"
+        ]
+    if metrics["failed"]:
+        count = f"{metrics['failed']} of {metrics['answers']}"
+        lines += [f"{count} answers have no verdict: a reward failed"]
+    if config.output is not None:
+        path = metrics_path(config.output)
+        write_json(path, {"settings": dict(settings), "metrics": metrics})
+        lines += [f"answers {config.output}, metrics {path}"]
+    for line in lines:
+        console.print(Text(line), soft_wrap=True)
+    return metrics

@@ -35,16 +35,16 @@ class CommandLine(NamedTuple):
 
 
 COMMANDS = {
-    "train": CommandLine("train on a task", "ogrpo.cli.train:main"),
-    "eval": CommandLine("evaluate a model on a task", "ogrpo.cli.eval:main"),
-    "model": CommandLine("weights by name, or from a GGUF file", "ogrpo.cli.model:main"),
-    "plan": CommandLine("what fits, and how long a step takes", "ogrpo.cli.plan:main"),
-    "report": CommandLine("draw the page of a run anew", "ogrpo.cli.runs:report"),
-    "compare": CommandLine("several runs side by side", "ogrpo.cli.runs:compare"),
-    "logs": CommandLine("what a log of completions can teach", "ogrpo.cli.logs:main"),
-    "certify": CommandLine("check a run's certificates", "ogrpo.cli.runs:certify", ""),
+    "train": CommandLine("train on a task", "ogrpo.cli.commands:train"),
+    "eval": CommandLine("evaluate a model on a task", "ogrpo.cli.commands:evaluate"),
+    "model": CommandLine("weights by name, or from a GGUF file", "ogrpo.cli.commands:model"),
+    "plan": CommandLine("what fits, and how long a step takes", "ogrpo.cli.commands:plan"),
+    "report": CommandLine("draw the page of a run anew", "ogrpo.cli.commands:report"),
+    "compare": CommandLine("several runs side by side", "ogrpo.cli.commands:compare"),
+    "logs": CommandLine("what a log of completions can teach", "ogrpo.cli.commands:logs"),
+    "certify": CommandLine("check a run's certificates", "ogrpo.cli.commands:certify", ""),
     "serve": CommandLine("a server to sample from (ogrpo-serve)", "ogrpo.serving.serve:main", ""),
-    "diagnose": CommandLine("where a run ceased to be finite", "ogrpo.cli.runs:diagnose"),
+    "diagnose": CommandLine("where a run ceased to be finite", "ogrpo.cli.commands:diagnose"),
     "env": CommandLine("what a report of a bug needs", "ogrpo.cli.env:main", ""),
 }
 

@@ -1,23 +1,88 @@
 """Arguments to a config: a preset, a file or an earlier run's config, changed by the options.
 
-`--config FILE` reads YAML, which `--print-config` writes. What is typed comes after what the
-file says.
+`--config FILE` reads YAML, which `--print-config` writes, by the names of the command line:
+`optimizer.learning-rate` is `learning-rate` or `learning_rate` of the table `optimizer`. What is
+typed comes after what the file says.
 """
 
 import argparse
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 import tyro
 import yaml
+from annotated_types import Ge
 
-from ogrpo.cli.config_file import read_file
-from ogrpo.config.train import TrainConfig
-from ogrpo.config.values import changed, from_json, to_json
+from ogrpo.config.rollout import Rollout, Servers, check_servers
+from ogrpo.config.train import Data, Evaluation, Judging, Model, TrainConfig
+from ogrpo.config.values import (
+    INERT,
+    Count,
+    OptionalCount,
+    Table,
+    changed,
+    check,
+    check_conditions,
+    from_json,
+    metavar,
+    to_json,
+)
 from ogrpo.setup.presets import ON_FILES, PRESETS, check_preset
+from ogrpo.system.files import DEEPEST, read_text
 from ogrpo.system.terminal import nearest
+
+MOST_BYTES = 1 << 20
+
+
+def read_file(path: Path) -> dict[str, Any]:
+    """Reads the tables of a file.
+
+    Raises:
+      ValueError: it is not there, is no YAML, or holds no table; it is larger or nested deeper than
+        any options are, or says two things of one name.
+    """
+    if not path.is_file():
+        raise ValueError(f"--config {path}: there is no such file")
+    text = read_text(path, MOST_BYTES)
+    try:
+        values = _read_yaml(text)
+    except (yaml.YAMLError, ValueError, ArithmeticError) as error:
+        raise ValueError(f"--config {path} cannot be read: {error}") from error
+    except RecursionError as error:
+        raise ValueError(f"--config {path} is nested too deeply") from error
+    if not isinstance(values, dict):
+        raise ValueError(f"--config {path} holds no options: give names and values")
+    return values
+
+
+class _Unique(yaml.SafeLoader):
+    """YAML's plain values, each name said once."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        """Returns a mapping, whose later names do not quietly replace earlier ones."""
+        names = [self.construct_object(name, deep=True) for name, _ in node.value]
+        for name in names:
+            if not isinstance(name, str | int | float | None):
+                raise ValueError(f"a name in it is {name!r:.60}: give a text")
+            if names.count(name) > 1:
+                raise ValueError(f"it has {name!r:.60} twice in one table: keep one")
+        return super().construct_mapping(node, deep)
+
+
+def _read_yaml(text: str) -> Any:
+    """Reads a YAML text without references, by which a short one can mean a huge one."""
+    depth = 0
+    for event in yaml.parse(text, Loader=yaml.SafeLoader):
+        if isinstance(event, yaml.AliasEvent):
+            raise ValueError(f"it has a reference (*{event.anchor}): write the value out")
+        depth += isinstance(event, yaml.CollectionStartEvent)
+        depth -= isinstance(event, yaml.CollectionEndEvent)
+        if depth > DEEPEST:
+            raise ValueError(f"it is nested deeper than {DEEPEST} levels")
+    return yaml.load(text, Loader=_Unique)
+
 
 Config = TypeVar("Config")
 HELP = """\
@@ -105,7 +170,7 @@ def parse(options: Sequence[str], *, program: str, preset: str) -> TrainConfig:
         more="\n\n".join(["Presets:", *presets, ALGORITHMS]),
     )
     if resumed is not None:
-        from ogrpo.run.origin import check_never, differences
+        from ogrpo.run.resuming import check_never, differences
         from ogrpo.run.session import as_json
 
         check_never(differences(as_json(resumed), as_json(config)))
@@ -154,3 +219,77 @@ def config_of_run(path: Path, preset: str | None) -> TrainConfig:
             f"the run in {path} was started with --preset {config.preset}: leave out --preset"
         )
     return config
+
+
+ACTS: Table = (
+    ("reward.flip", lambda _: False, "held-out answers are judged as they are; leave it out"),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvalConfig:
+    """The model that is evaluated, the problems, and how answers are drawn, judged and kept."""
+
+    samples: OptionalCount = None
+    """Answers to each problem; the task's protocol says it where left out."""
+    temperature: Annotated[float | None, Ge(0), metavar("{None}|FLOAT>=0")] = None
+    """0 for the most likely token, greedily; the task's protocol says it where left out."""
+    max_tokens: OptionalCount = None
+    """Tokens of an answer at most; the task's protocol says it where left out."""
+    batch: Count = 32
+    """Problems that the engine is asked for at once."""
+    concurrent: Count = 1
+    """Batches that are sampled at once: 2 or 3 keep servers busy while a batch's longest answers
+    come."""
+    judges: Count = 8
+    """Problems that are judged at once."""
+    seed: int = 0
+    """Of the draws."""
+    ks: tuple[int, ...] = ()
+    """The k of Pass@k and maj@k; by default the powers of two up to the number of samples, and that
+    number."""
+    by: str | None = None
+    """The reward that says right or wrong; by default the one that the task names, or the only one
+    that is 0 or 1."""
+    output: Path | None = None
+    """Where answers are written, one a line; a new file."""
+    task: str = "gsm8k"
+    """The name of a task (docs/tasks.md), or a file of your own, whose held-out part is taken."""
+    rewards: tuple[str, ...] = ()
+    """Functions that judge answers, as FILE.py:NAME or MODULE:NAME; default: the task's own."""
+    problems: OptionalCount = None
+    """Use only the first so many held-out problems."""
+    split: Literal["validation", "test"] = "test"
+    """Which held-out problems, where the task has both."""
+    model: Model = field(default_factory=Model)
+    data: Data = field(default_factory=Data)
+    reward: Judging = field(default_factory=Judging)
+    servers: Servers = field(default_factory=Servers)
+
+    def __post_init__(self) -> None:
+        check(self)
+        check_servers(self.servers, "servers.")
+        check_conditions(self, ACTS, clause=INERT)
+
+    @property
+    def as_train(self) -> TrainConfig:
+        """The same options where a trainer reads them."""
+        return TrainConfig(
+            task=self.task,
+            rewards=self.rewards,
+            data=self.data,
+            model=self.model,
+            reward=self.reward,
+            rollout=Rollout(**vars(self.servers)),
+            evaluation=Evaluation(split=self.split),
+        )
+
+
+def parse_eval(options: Sequence[str]) -> EvalConfig:
+    """Returns the config of an evaluation."""
+    return parse_config(
+        options,
+        program="ogrpo eval",
+        base=lambda _, __: EvalConfig(),
+        title="How often a model is right on held-out problems.",
+    )

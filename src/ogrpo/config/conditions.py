@@ -1,7 +1,7 @@
 """The options of a `TrainConfig` that act, or fit the others, under a condition alone.
 
 Rows are options, a condition, and what to do or to know where it does not hold. Conditions of the
-algorithm are in `ogrpo.config.method`, those of the task in `ogrpo.setup.sources`.
+algorithm are in `ogrpo.config.method`, those of the task in `ogrpo.setup.find_task`.
 """
 
 from ogrpo.config.values import Table

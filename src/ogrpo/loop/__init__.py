@@ -1,7 +1,7 @@
 """Algorithm 1 with reuse: a step on one screen, what it reads and what it writes."""
 
 from ogrpo.loop.batches import Packer
-from ogrpo.loop.collect import make_collector
+from ogrpo.loop.collect import make_collector, start
 from ogrpo.loop.evaluate import heldout_record
 from ogrpo.loop.parts import Parts, stream_seed
 from ogrpo.loop.state import (
@@ -13,7 +13,6 @@ from ogrpo.loop.state import (
     first_arrays,
     resume,
     snapshot,
-    start,
 )
 from ogrpo.loop.training import advance, train
 

@@ -1,6 +1,6 @@
-"""Fresh groups: requested by step, taken from the collector with their rewards, stored."""
+"""Groups on their way into the buffer: fresh ones by step, and those of a log at the start."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -9,11 +9,16 @@ from numpy.typing import NDArray
 
 from ogrpo.batch import Batch
 from ogrpo.data.batching import PromptStream, pad_groups
-from ogrpo.data.replay import Experience
+from ogrpo.data.logs import lacks_log_probs
+from ogrpo.data.replay import Experience, ReplayBuffer
+from ogrpo.learner.checkpoint import content_hash
+from ogrpo.learner.hosts import from_first
+from ogrpo.learner.state import Params, TrainState
 from ogrpo.loop.certify import check_range
 from ogrpo.loop.judge import RewardError
-from ogrpo.loop.parts import Parts, stream_seed
-from ogrpo.loop.state import LoopState
+from ogrpo.loop.parts import BatchScoreFn, Parts, stream_seed
+from ogrpo.loop.state import LoopState, first_arrays
+from ogrpo.protocol import FloatArray
 from ogrpo.rollout.collection import Collector, Request
 
 
@@ -119,3 +124,64 @@ def insert(state: LoopState, fresh: Fresh | None, parts: Parts) -> LoopState:
         tokens=state.tokens + fresh.tokens,
         rollout_flops=state.rollout_flops + parts.costs.rollout(longest),
     )
+
+
+def start(train: TrainState, parts: Parts) -> LoopState:
+    """Returns the state before step 0: every policy is the initial one, the buffer has the log."""
+    arrays = {"reference": None, **first_arrays(train, parts), "train": train}
+    buffer = parts.make_buffer(None)
+    insert_logged(buffer, train.whole(), parts)
+    return LoopState(**arrays, buffer=buffer, frozen_hash=content_hash(train.frozen))
+
+
+def insert_logged(buffer: ReplayBuffer, params: Params, parts: Parts) -> None:
+    """Puts the log's groups into a new buffer, if the run has a log.
+
+    Args:
+      buffer: of the run.
+      params: the first weights.
+      parts: of the run.
+
+    Raises:
+      ValueError: nothing else is trained on, and the buffer took in less than a draw.
+    """
+    if parts.logged is None:
+        return
+    groups, size = [*parts.logged.read()], parts.schedule.draw_size
+    places = [n for n, one in enumerate(groups) if any(map(lacks_log_probs, one.group.completions))]
+    score = partial(parts.logged.behavior, params)
+    lengths = parts.prompts.length, parts.collection.sampling.max_tokens
+    computed = scored([groups[n] for n in places], score, lengths, together=size)
+    for n in places:
+        done = [(each, next(computed)) for each in groups[n].group.completions]
+        filled = tuple(replace(c, log_probs=x) if lacks_log_probs(c) else c for c, x in done)
+        groups[n] = replace(groups[n], group=replace(groups[n].group, completions=filled))
+    buffer.insert(groups)
+    held = from_first(lambda: int(buffer.statistics()["groups"]))
+    if parts.logged.alone and held < size:
+        raise ValueError(
+            f"the buffer took in {held} of the log's {len(groups)} groups, fewer than a draw of"
+            f" {size}: give a smaller --schedule.draw or --rollout.group-size, or more rows"
+        )
+
+
+def scored(
+    groups: Sequence[Experience], score: BatchScoreFn, lengths: tuple[int, int], *, together: int
+) -> Iterator[FloatArray]:
+    """Yields a model's log-probs of each completion.
+
+    Args:
+      groups: of one size.
+      score: padded groups -> log-probs.
+      lengths: tokens that prompts and completions are padded to.
+      together: groups at a time, always as many: one program.
+    """
+    for first in range(0, len(groups), together):
+        part = groups[first : first + together]
+        whole = [*part, *[part[0]] * (together - len(part))]
+        rewards = np.stack([one.rewards for one in whole])
+        batch = pad_groups([one.group for one in whole], *lengths, rewards=rewards)
+        computed = score(batch._replace(behavior_log_probs=np.zeros_like(batch.behavior_log_probs)))
+        for one, rows in zip(part, np.asarray(computed, np.float32), strict=False):
+            for completion, row in zip(one.group.completions, rows, strict=True):
+                yield row[: len(completion.token_ids)]

@@ -12,13 +12,12 @@ from ogrpo.batch import Batch
 from ogrpo.config.schedule import ReuseLimits, Schedule
 from ogrpo.config.train import Certification
 from ogrpo.data.packing import Shape
-from ogrpo.data.replay import ReplayBuffer
+from ogrpo.data.replay import Experience, ReplayBuffer
 from ogrpo.learner.examine import NoiseFn, TokensFn
 from ogrpo.learner.state import Hypers, Params, TrainState
 from ogrpo.learner.update import UpdateFn
 from ogrpo.loop.batches import Packer
-from ogrpo.loop.logs import Logged
-from ogrpo.protocol import Engine, Group, Sampling
+from ogrpo.protocol import Engine, FloatArray, Group, Sampling
 from ogrpo.rollout.check import Terms
 from ogrpo.rollout.collection import CollectionLimits, Collector, RewardFn
 from ogrpo.rollout.vllm import RolloutError
@@ -26,6 +25,8 @@ from ogrpo.rollout.vllm import RolloutError
 Ids = NDArray[np.int32]
 Record = dict[str, Any]
 ScoreFn = Callable[[Params, Batch[jax.Array], jax.Array], jax.Array]
+BatchScoreFn = Callable[[Batch[np.ndarray]], FloatArray]
+"""`padded groups -> log-probs [N, G, T]` of a model."""
 StepsFn = Callable[[Batch[np.ndarray], NDArray[np.int64]], Batch[np.ndarray]]
 
 
@@ -192,6 +193,17 @@ class Costs(NamedTuple):
     """Of a batch that is packed in this shape; None is a padded one."""
     score: Callable[[Shape | None], int]
     """Of the log-probs of a batch under one more policy."""
+
+
+class Logged(NamedTuple):
+    """The log that a run begins with."""
+
+    read: Callable[[], Sequence[Experience]]
+    """Returns its groups, whose log-probs are NaN where it has none."""
+    behavior: Callable[[Params, Batch[np.ndarray]], FloatArray]
+    """Computes those of the model that drew it, which may be the first weights, its argument."""
+    alone: bool
+    """Whether nothing else is trained on."""
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,5 @@
 """The record of a step: every figure of metrics.jsonl, assembled here and nowhere else."""
 
-from collections.abc import Mapping
-
 from ogrpo.loop.certify import NOT_CERTIFIED
 from ogrpo.loop.collect import Fresh
 from ogrpo.loop.evaluate import not_evaluated
@@ -17,14 +15,8 @@ NOT_UPDATED: Record = dict.fromkeys(("kl/mu_pi", "ess", "staleness"))
 
 def first_record(state: LoopState, watch: Stopwatch, evaluation: Record) -> Record:
     """Returns the record before the first step."""
-    return {
-        **_counts(state),
-        "reward": None,
-        **NOT_UPDATED,
-        **NOT_CERTIFIED,
-        **evaluation,
-        **_seconds(watch),
-    }
+    lines = _lines(state, watch)
+    return {**lines, "reward": None, **NOT_UPDATED, **NOT_CERTIFIED, **evaluation}
 
 
 def step_record(
@@ -43,11 +35,24 @@ def step_record(
     refused = sorted({name for name in (*collection, *engine) if name.startswith(REFUSED)})
     replay = state.buffer.statistics()
     came = state.completions + int(replay.get("logged", 0)) * group_size
+    collected = NOT_COLLECTED
+    if fresh is not None:
+        # With overlap the seconds that the trainer waits say nothing of the engine's speed.
+        ahead = parts.schedule.sync_offset > 0
+        speed = collection["collect/tokens/s"] if ahead else fresh.tokens / watch.seconds["rollout"]
+        collected = {
+            "reward": float(fresh.judged_rewards.mean()),
+            **{f"reward/{name}": value for name, value in fresh.values.items()},
+            "unjudged": len(fresh.failures),
+            "truncated": fresh.truncated / fresh.groups.rewards.size,
+            "length": fresh.tokens / fresh.groups.rewards.size,
+            "tokens/s": speed,
+        }
     return {
-        **_counts(state),
+        **_lines(state, watch),
         **NOT_UPDATED,
         **(not_evaluated(samples) if evaluation is None else evaluation),
-        **_collected(fresh, watch, collection, overlapped=parts.schedule.sync_offset > 0),
+        **collected,
         **result.record(),
         **certificate,
         **{f"replay/{name}": value for name, value in replay.items()},
@@ -56,11 +61,10 @@ def step_record(
         **parts.collection.reward_metrics(),
         **engine,
         **{name: collection.get(name, 0) + engine.get(name, 0) for name in refused},
-        **_seconds(watch),
     }
 
 
-def _counts(state: LoopState) -> Record:
+def _lines(state: LoopState, watch: Stopwatch) -> Record:
     return {
         "step": state.step,
         "completions": state.completions,
@@ -69,26 +73,5 @@ def _counts(state: LoopState) -> Record:
         "tokens": state.tokens,
         "flops/rollout": state.rollout_flops,
         "flops/update": state.update_flops,
+        **{f"seconds/{phase}": spent for phase, spent in watch.seconds.items()},
     }
-
-
-def _collected(
-    fresh: Fresh | None, watch: Stopwatch, collection: Mapping[str, float], *, overlapped: bool
-) -> Record:
-    """Returns the figures of the samplers and of the rewards."""
-    if fresh is None:
-        return NOT_COLLECTED
-    # With overlap the seconds that the trainer waits say nothing of the engine's speed.
-    by_wait = fresh.tokens / watch.seconds["rollout"]
-    return {
-        "reward": float(fresh.judged_rewards.mean()),
-        **{f"reward/{name}": value for name, value in fresh.values.items()},
-        "unjudged": len(fresh.failures),
-        "truncated": fresh.truncated / fresh.groups.rewards.size,
-        "length": fresh.tokens / fresh.groups.rewards.size,
-        "tokens/s": collection["collect/tokens/s"] if overlapped else by_wait,
-    }
-
-
-def _seconds(watch: Stopwatch) -> Record:
-    return {f"seconds/{phase}": spent for phase, spent in watch.seconds.items()}

@@ -16,7 +16,6 @@ from ogrpo.data.packing import Shape
 from ogrpo.data.replay import ReplayBuffer
 from ogrpo.learner.checkpoint import content_hash
 from ogrpo.learner.state import Hypers, Params, TrainState
-from ogrpo.loop.logs import insert_logged
 from ogrpo.loop.parts import Parts, Record
 from ogrpo.loop.tokens import TokenSample
 
@@ -132,50 +131,41 @@ def snapshot(params: Params) -> Params:
     return jax.tree.map(jnp.copy, params)
 
 
-def start(train: TrainState, parts: Parts) -> LoopState:
-    """Returns the state before step 0: every policy is the initial one, the buffer has the log."""
-    arrays = {"reference": None, **first_arrays(train, parts), "train": train}
-    buffer = parts.make_buffer(None)
-    insert_logged(buffer, train.whole(), parts)
-    return LoopState(**arrays, buffer=buffer, frozen_hash=content_hash(train.frozen))
-
-
 def first_arrays(train: TrainState, parts: Parts) -> dict[str, Any]:
     """Returns a checkpoint's arrays before step 0."""
-    return _arrays(train, snapshot(train.params), *_kept(parts))
+    return checkpoint_arrays(train, snapshot(train.params), **_kept(parts))
 
 
-def array_shapes(train: TrainState, parts: Parts) -> dict[str, Any]:
-    """Returns the shapes of a checkpoint's arrays, from a state or its shapes, without a copy."""
-    return checkpoint_shapes(train, *_kept(parts))
+def array_shapes(shapes: TrainState, parts: Parts) -> dict[str, Any]:
+    """Returns the shapes of a checkpoint's arrays, from those of a train state."""
+    return checkpoint_arrays(shapes, shapes.params, **_kept(parts))
 
 
-def _kept(parts: Parts) -> tuple[frozenset[str], bool]:
-    return parts.method.reads, parts.learner.average is not None
+def _kept(parts: Parts) -> dict[str, Any]:
+    return {"reads": parts.method.reads, "averages": parts.learner.average is not None}
 
 
-def checkpoint_shapes(train: TrainState, reads: frozenset[str], averages: bool) -> dict[str, Any]:
-    """Returns the shapes of a checkpoint's arrays.
+def checkpoint_arrays(
+    train: TrainState,
+    policy: Params,
+    *,
+    reads: frozenset[str],
+    averages: bool,
+) -> dict[str, Any]:
+    """Returns a checkpoint's arrays, or their shapes, where all but the trainer's are one policy.
 
     Args:
-      train: the train state or its shapes.
+      train: the train state.
+      policy: the others.
       reads: the policies whose log-probs the run reads.
       averages: whether it keeps a mean of the weights.
     """
-    shapes = jax.tree.map(
-        lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=leaf.sharding),
-        replace(train, frozen=()),
-    )
-    return _arrays(shapes, shapes.params, reads, averages)
-
-
-def _arrays(
-    train: TrainState, policy: Params, reads: frozenset[str], averages: bool
-) -> dict[str, Any]:
-    """Returns a checkpoint's arrays, where every policy but the trainer's is `policy`."""
-    kept = {"reference": REFERENCE in reads, "average": averages}
-    policies = {name: policy for name, keeps in kept.items() if keeps}
-    return {"train": replace(train, frozen=()), "server": policy, **policies}
+    arrays = {"train": replace(train, frozen=()), "server": policy}
+    if REFERENCE in reads:
+        arrays["reference"] = policy
+    if averages:
+        arrays["average"] = policy
+    return arrays
 
 
 def resume(

@@ -1,10 +1,15 @@
-"""Report pages: one look, one file that needs nothing but itself."""
+"""The look of pages, each one file that needs nothing but itself, and of matplotlib's figures."""
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jinja2
 from markupsafe import Markup
+
+from ogrpo.system.files import replacing
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 HERE = Path(__file__).parent
 
@@ -19,3 +24,21 @@ def render(template: Path, **values: Any) -> str:
     return page.render(
         asset=lambda name: Markup((HERE / "assets" / name).read_text(encoding="utf-8")), **values
     )
+
+
+BLUE, ORANGE, GREEN, GREY = "#3366aa", "#dd7722", "#338855", "#888888"
+STYLE: dict[Any, Any] = {
+    "figure.dpi": 110,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "grid.alpha": 0.25,
+    "font.size": 10,
+    "legend.frameon": False,
+}
+
+
+def save_figure(figure: "Figure", path: Path) -> None:
+    """Writes a PNG, whole or not at all."""
+    with replacing(path, "wb") as file:
+        figure.savefig(file, format="png")

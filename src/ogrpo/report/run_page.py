@@ -1,6 +1,10 @@
-"""One self-contained HTML page about a run: figures, curves, tokens, answers, configuration."""
+"""One self-contained HTML page about a run: figures, curves, tokens, answers, configuration.
 
-import statistics
+Its counts are of what was left out, cut off or made up for though nothing failed.
+"""
+
+import math
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -11,10 +15,12 @@ from ogrpo.report.guards import Guards
 from ogrpo.report.page import render
 from ogrpo.report.run_dir import RunDir
 from ogrpo.report.scores import change, evaluations, interval, reward_rows, scores
+from ogrpo.rewards.judge import RewardCounts
 from ogrpo.system.files import read_json, write_json, write_text
 from ogrpo.system.terminal import shown
 
 Record = dict[str, Any]
+Counts = list[tuple[str, str]]
 MOST_TOKENS = 60_000
 """Tokens of completions on a page: those of the last evaluations, and of the first."""
 
@@ -43,37 +49,8 @@ def spent(records: Sequence[Record], phase: str = "") -> float:
     return sum(value for r in records for key, value in r.items() if key.startswith(keys))
 
 
-PUSH_FIGURES = (
-    ("bytes of the weights", "sync/bytes", "{:,.0f}"),
-    ("bytes sent over the network (a shared folder: 0)", "sync/bytes_sent", "{:,.0f}"),
-    ("seconds, from the trainer's weights to their proof", "sync/seconds", "{:.3f}"),
-    ("seconds that servers were paused", "sync/paused_seconds", "{:.3f}"),
-    ("distance of the probe, nats a token", "sync/probe_gap", "{:.1e}"),
-)
-
-
-def pushes(records: Sequence[Record]) -> list[Record]:
-    """Returns the records of the steps that began with a push of weights to the servers."""
-    counts = [r.get("sync/count", 0) for r in records]
-    before = [0, *counts[:-1]]
-    return [r for r, count, last in zip(records, counts, before, strict=True) if count > last]
-
-
-def _pushes(records: Sequence[Record]) -> list[tuple[str, ...]]:
-    """Returns rows about the pushes of weights: median, largest and total over the run."""
-    pushed, rows = pushes(records), []
-    for label, key, form in PUSH_FIGURES:
-        values = [r[key] for r in pushed if r.get(key) is not None]
-        if values:
-            total = sum(values) if "seconds" in label or "bytes" in label else None
-            figures = (statistics.median(values), max(values), total)
-            rows.append(
-                (label, *("" if value is None else form.format(value) for value in figures))
-            )
-    return rows
-
-
 SERVER_COUNTS = (
+    ("pushes of weights to servers", "sync/count"),
     ("requests sent to servers", "requests"),
     ("requests that failed and were sent again", "failed_requests"),
     ("groups discarded and drawn anew: what drew them was not proven", "discarded_groups"),
@@ -108,7 +85,7 @@ def flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any
 
 
 def write_report(run: RunDir, config: dict[str, Any], data: PageData) -> None:
-    """Writes the page of a run that has ended, and its data for `redraw`."""
+    """Writes the page of a run that has ended, and its data for `page_of`."""
     keep(run, data)
     write_text(run.report, _page(run, config, data))
 
@@ -147,11 +124,6 @@ def page_of(run: RunDir) -> str:
     return _page(run, config, data)
 
 
-def redraw(run: RunDir) -> None:
-    """Writes the page of a run anew; see `page_of`."""
-    write_text(run.report, page_of(run))
-
-
 def _page(run: RunDir, config: dict[str, Any], data: PageData) -> str:
     records = run.read_metrics()
     evaluated = evaluations(records)
@@ -160,7 +132,9 @@ def _page(run: RunDir, config: dict[str, Any], data: PageData) -> str:
     preset = "" if config["preset"] == "none" else f"{config['preset']}, "
     last = records[-1]
     served = [
-        (label, f"{last.get(key, 0):,.0f}") for label, key in SERVER_COUNTS if pushes(records)
+        (label, f"{last.get(key, 0):,.0f}")
+        for label, key in SERVER_COUNTS
+        if last.get("sync/count")
     ]
     whole = sum(seconds for _, seconds, _ in data.seconds)
     loop = f"in the loop, {spent(records, 'eval'):.0f} s of them in evaluations"
@@ -195,9 +169,6 @@ def _page(run: RunDir, config: dict[str, Any], data: PageData) -> str:
         ],
         loop=f"{spent(records):.0f} s {loop}",
         provenance=[("command", data.command), ("seed", config["seed"]), *data.provenance],
-        push_count=len(pushes(records)),
-        all_pushes=int(last.get("sync/count") or 0),
-        pushes=_pushes(records),
         counts=[*data.counts, *served],
         samples=data.samples,
         changed=[option for option in options if data.defaults and option[1] != option[2]],
@@ -220,3 +191,139 @@ def shown_tokens(run: RunDir) -> list[dict[str, Any]]:
         picked.append(record)
     picked.sort(key=lambda record: record["step"])
     return [{"step": r["step"], **each} for r in picked for each in r["completions"]]
+
+
+def counted(
+    config: Mapping[str, Any],
+    records: list[Record],
+    left_out: Sequence[tuple[str, int]],
+    outcomes: Mapping[str, RewardCounts],
+) -> Counts:
+    """Returns label and figure of everything that was left out, cut off or made up for.
+
+    Args:
+      config: the run's, as JSON.
+      records: of the run's steps.
+      left_out: what was not trained or evaluated on, and how often.
+      outcomes: how answers came out since the run began, by what they are answers to.
+    """
+    last, rows = records[-1] if records else {}, [(label, f"{n:,}") for label, n in left_out]
+    rows += [
+        (f"{what} judged {name}", f"{count:,}")
+        for what, counts in outcomes.items()
+        for name, count in counts._asdict().items()
+    ]
+    rows += refused(last)
+    if (share := mean(records, "clipped")) is not None:
+        label = "tokens with an advantage whose gradient the algorithm removed"
+        rows.append((label, f"{share:.2%}"))
+    rows += [*replayed(records), *certified(config["certificate"]["delta"], records)]
+    if (share := mean(records, "padding")) is not None:
+        batching, shapes = config["optimizer"]["batching"], max(r.get("shapes", 1) for r in records)
+        label = "padding among the tokens that updates computed"
+        rows.append((label, f"{share:.1%} ({batching} batches)"))
+        rows.append(("shapes of batches, each compiled once", f"{shapes:,.0f}"))
+    names = Counter(name for r in records for name in r.get("nonfinite", ()))
+    damaged = sum(bool(r.get("nonfinite")) for r in records)
+    which = f" ({', '.join(name for name, _ in names.most_common())})" if names else ""
+    return [
+        *rows,
+        *gained(records),
+        ("records with a figure that is NaN or infinite", f"{damaged:,}{which}"),
+        (
+            "updates skipped, their loss, gradient or new weights not finite",
+            f"{last.get('update/skipped', 0):,}",
+        ),
+    ]
+
+
+def mean(records: list[Record], key: str) -> float | None:
+    """Returns the mean of a figure over the records that have it; None of none."""
+    known = [record[key] for record in records if record.get(key) is not None]
+    return sum(known) / len(known) if known else None
+
+
+def refused(last: Record) -> Counts:
+    """Returns completions that a reward could not judge, or that were not what was ordered.
+
+    The first by what went wrong, the others by reason and, where one is known, by server.
+    """
+    failed, drawn_again = (
+        {key.removeprefix(prefix): n for key, n in last.items() if key.startswith(prefix)}
+        for prefix in ("reward/failed/", "rollout/refused/")
+    )
+    by_server = {name.partition("/")[0] for name in drawn_again if "/" in name}
+    return [
+        *(
+            (f"completions not judged, and without loss: {name}", f"{count:,.0f}")
+            for name, count in failed.items()
+            if count
+        ),
+        *(
+            (f"completions refused and drawn again: {', from '.join(name.split('/'))}", f"{n:,.0f}")
+            for name, n in drawn_again.items()
+            if n and name not in by_server
+        ),
+    ]
+
+
+def replayed(records: list[Record]) -> Counts:
+    """Returns refusals and evictions of the buffer, and how often it had less than a batch."""
+    last = records[-1] if records else {}
+    groups = [
+        (f"groups {name.removeprefix('replay/').replace('/', ', ')}", f"{count:,.0f}")
+        for name, count in last.items()
+        if name.startswith(("replay/refused/", "replay/evicted/", "replay/dropped/"))
+    ]
+    starved = sum(bool(r.get("reuse/starved")) for r in records)
+    return [*groups, ("steps whose draws ended for lack of a batch", f"{starved:,}")]
+
+
+def certified(delta: float | None, records: list[Record]) -> Counts:
+    """Returns server periods with a certificate above 0, and the signals that ended draws."""
+    used_up = [r for r in records if (_figure(r, "reuse/use", below=False) or 0) >= 1]
+    signals = Counter(r["reuse/signal"] for r in used_up)
+    ended = [(f"steps ended by the signal {name}", f"{n:,}") for name, n in signals.most_common()]
+    if delta is None:
+        return ended
+    limits = [_figure(r, "certificate/bound", below=True) for r in records]
+    limits = [limit for limit in limits if limit is not None]
+    label = "server periods whose updates are certified to improve the policy, each with confidence"
+    evidence = sum(r.get("certificate/evidence") or 0 for r in records)
+    price = mean(records, "certificate/price")
+    return [
+        (f"{label} {1 - delta:.0%}", f"{sum(x > 0 for x in limits)} of {len(limits)}"),
+        (
+            f"evidence that any period improved it, in nats: {-math.log(delta):.1f} decide",
+            f"{evidence:.1f}",
+        ),
+        (
+            "completions drawn for certificates alone, for each that was trained on",
+            "0" if price is None else f"{price:.2f}",
+        ),
+        *ended,
+    ]
+
+
+def gained(records: list[Record]) -> Counts:
+    """Returns the completions that the run collected and used, and what they gained."""
+    evaluated = evaluations(records)
+    headline = scores(evaluated)
+    if len(evaluated) < 2 or not evaluated[-1]["completions"] or not headline:
+        return []
+    first, last = evaluated[0], evaluated[-1]
+    key, name, _ = headline[0]
+    gain = (last[key] - first[key]) / last["completions"] * 1000
+    return [
+        (f"{name}: gained per 1,000 completions", f"{gain:+.4f}"),
+        ("updates in which each completion collected was used", f"{last['replay/ratio']:.2f}"),
+        ("FLOPs of rollouts, counted from shapes", f"{last['flops/rollout']:.3g}"),
+        ("FLOPs of updates, counted from shapes", f"{last['flops/update']:.3g}"),
+    ]
+
+
+def _figure(record: Record, key: str, *, below: bool) -> float | None:
+    """Returns a figure that can be infinite, downwards or upwards only; None if it is absent."""
+    if key in record.get("nonfinite", ()):
+        return -math.inf if below else math.inf
+    return record.get(key)

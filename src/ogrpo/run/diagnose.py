@@ -27,7 +27,7 @@ from ogrpo.learner.hosts import fetch, on_first
 from ogrpo.learner.state import TrainState, hypers
 from ogrpo.loop.batches import to_device
 from ogrpo.loop.parts import Record
-from ogrpo.loop.state import DivergedError, LoopState, checkpoint_shapes
+from ogrpo.loop.state import DivergedError, LoopState, checkpoint_arrays
 from ogrpo.policy import DecoderConfig
 from ogrpo.policy.decoder import param_shapes
 from ogrpo.policy.pretrained import load_pretrained
@@ -187,7 +187,8 @@ def restored(run: RunDir, step: int, config: TrainConfig, decoder: DecoderConfig
         )
     devices = find_devices(config, decoder)
     shapes, reads = devices.shapes(params), make_recipe(config, devices.policy_fn).reads
-    like = checkpoint_shapes(shapes, reads, config.optimizer.average is not None)
+    averages = config.optimizer.average is not None
+    like = checkpoint_arrays(shapes, shapes.params, reads=reads, averages=averages)
     with (
         run.held("ogrpo diagnose"),
         Checkpoints(run.checkpoints, keep=config.checkpoint.keep) as checkpoints,

@@ -11,19 +11,17 @@ from ogrpo.config.method import algorithm
 from ogrpo.config.train import TrainConfig
 from ogrpo.learner.hosts import fetch, from_first, is_first, on_first
 from ogrpo.learner.state import TrainState
-from ogrpo.loop.parts import Record, stream_seed
+from ogrpo.loop.parts import stream_seed
 from ogrpo.loop.state import LoopState
 from ogrpo.models.known import licence_of
 from ogrpo.policy.lora import save_adapter
-from ogrpo.report.counted import certified, counted
 from ogrpo.report.model_card import CardData, write_card
 from ogrpo.report.progress import summary_table
-from ogrpo.report.run_page import Answer, PageData, Sample, write_report
-from ogrpo.run.origin import origin
+from ogrpo.report.run_page import Answer, PageData, Sample, certified, counted, write_report
+from ogrpo.run.resuming import origin
 from ogrpo.run.session import Session, as_json, not_counted, outcomes
 from ogrpo.setup.model import save_model
 from ogrpo.system.extras import commit_of
-from ogrpo.tasks import Example, Prompt
 
 SHOWN_ANSWERS = 12
 
@@ -53,25 +51,46 @@ def finish(session: Session, state: LoopState, before: Sequence[Answer]) -> None
     after = greedy_answers(session, policy, version=state.step)
     if not is_first():
         return
-    examples = prepared.heldout[:SHOWN_ANSWERS]
-    samples = [
-        Sample(prompt_text(example.prompt), gold_text(example), *answers)
-        for example, *answers in zip(examples, before, after, strict=True)
-    ]
+    samples = []
+    for example, *answers in zip(prepared.heldout[:SHOWN_ANSWERS], before, after, strict=True):
+        prompt = example.prompt
+        text = prompt if isinstance(prompt, str) else "\n".join(m["content"] for m in prompt)
+        samples.append(Sample(text, str(example.columns.get("answer", "")), *answers))
     config, records = as_json(session.config), run.read_metrics()
-    counts = [*counted(config, records, prepared.left_out, outcomes(session))]
+    counts = counted(config, records, prepared.left_out, outcomes(session))
     seconds = session.clock.split()
     page = replace(first_page(session), samples=samples, counts=counts, seconds=seconds)
     write_report(run, config, page)
-    write_card(run.model, card_data(session, page.provenance), records)
+    base, licence, path = None, None, session.config.model.path
+    if path is not None:
+        base, licence = licence_of(path)
+    card = CardData(
+        name=(session.config.push_to_hub or run.path.name).rpartition("/")[2],
+        method=session.title,
+        source=algorithm(session.config).source,
+        data=prepared.task.name,
+        command=session.command.whole,
+        base=base,
+        licence=licence,
+        provenance=page.provenance,
+    )
+    write_card(run.model, card, records)
     console.print(summary_table(records))
-    console.print(reward_line(records))
+    last = records[-1]
+    speed, failed = last.get("reward/completions_per_second"), last.get("reward/failed", 0)
+    if speed is None:
+        console.print("rewards: nothing was judged")
+    else:
+        console.print(
+            f"rewards: {speed:,.0f} completions/s while judging, {failed:,.0f} not judged"
+        )
     if (delta := config["certificate"]["delta"]) is not None:
         label, periods = certified(delta, records)[0]
         console.print(f"{periods} {label}")
     if state.skipped:
         session.say(f"{state.skipped} updates were skipped, as they were not finite")
-    console.print(f"peak memory {peak_gib():.2f} GiB")
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # bytes on macOS, KiB elsewhere
+    console.print(f"peak memory {peak / 2 ** (30 if sys.platform == 'darwin' else 20):.2f} GiB")
     session.say(f"model   {run.model}\nmetrics {run.metrics}\nreport  {run.report}")
     if (name := session.config.push_to_hub) is not None:
         from ogrpo.models.hub import to_hub
@@ -80,35 +99,18 @@ def finish(session: Session, state: LoopState, before: Sequence[Answer]) -> None
 
 
 def first_page(session: Session) -> PageData:
-    """Returns what a run's page shows from its beginning on."""
-    defaults = as_json(TrainConfig())
-    facts = provenance(session)
-    return PageData(session.command.whole, session.title, provenance=facts, defaults=defaults)
-
-
-def provenance(session: Session) -> list[tuple[str, str]]:
-    """Returns commit, versions and devices of the run, and hashes of its data and options."""
+    """Returns what a run's page shows from its beginning on, with what the run was made of."""
     made = origin(session.prepared)
     devices = made["devices"]
-    return [
+    provenance = [
         ("source of ogrpo", commit_of(Path(ogrpo.__file__).parent)),
         *made["versions"].items(),
         ("devices", f"{devices['count']} x {devices['kind']}, {devices['processes']} processes"),
         *((f"SHA-256 of the {what}", digest) for what, digest in made["data"].items()),
         ("SHA-256 of the configuration", made["config_sha256"]),
     ]
-
-
-def card_data(session: Session, facts: Sequence[tuple[str, str]]) -> CardData:
-    """Returns what the card of the trained model says beside its figures."""
-    config = session.config
-    base, licence = None, None
-    if config.model.path is not None:
-        base, licence = licence_of(config.model.path)
-    source = algorithm(config).source
-    data = session.prepared.task.name
-    name = (config.push_to_hub or session.run.path.name).rpartition("/")[2]
-    return CardData(name, session.title, source, data, session.command.whole, base, licence, facts)
+    defaults = as_json(TrainConfig())
+    return PageData(session.command.whole, session.title, provenance=provenance, defaults=defaults)
 
 
 def save(session: Session, train: TrainState) -> None:
@@ -118,28 +120,3 @@ def save(session: Session, train: TrainState) -> None:
     if config.lora.rank is not None:
         base = (config.model.path or run.initial).resolve()
         save_adapter(run.adapter, train.params, alpha=config.lora.alpha, base=base)
-
-
-def prompt_text(prompt: Prompt) -> str:
-    """Returns a prompt as the report shows it."""
-    return prompt if isinstance(prompt, str) else "\n".join(m["content"] for m in prompt)
-
-
-def gold_text(example: Example) -> str:
-    """Returns the answer that rewards compare with, where there is one."""
-    return str(example.columns.get("answer", ""))
-
-
-def reward_line(records: Sequence[Record]) -> str:
-    """Returns the speed of the rewards while judging, and how many they could not judge."""
-    last = records[-1]
-    speed, failed = last.get("reward/completions_per_second"), last.get("reward/failed", 0)
-    if speed is None:
-        return "rewards: nothing was judged"
-    return f"rewards: {speed:,.0f} completions/s while judging, {failed:,.0f} not judged"
-
-
-def peak_gib() -> float:
-    """Returns the process's largest resident size so far, in GiB."""
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak / 2**30 if sys.platform == "darwin" else peak / 2**20  # bytes there, KiB here

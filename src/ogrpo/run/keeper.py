@@ -15,11 +15,11 @@ from ogrpo.learner.checkpoint import CheckpointError, Checkpoints
 from ogrpo.learner.hosts import assembled, is_first, on_first
 from ogrpo.loop.parts import Record
 from ogrpo.loop.state import LoopState
+from ogrpo.loop.tokens import token_record
 from ogrpo.report.certificates import ledger
-from ogrpo.report.metrics_file import MetricsWriter, plain
-from ogrpo.run.origin import origin
+from ogrpo.report.run_dir import MetricsWriter, plain
+from ogrpo.run.resuming import origin
 from ogrpo.run.session import Session, outcomes
-from ogrpo.run.token_record import token_record
 from ogrpo.system.files import describe
 from ogrpo.system.terminal import RunNote
 
@@ -100,54 +100,42 @@ class Keeper:
             raise
 
     def _rescue(self) -> str:
-        """Saves the newest state, if it is whole; returns what came of it."""
+        """Saves the newest state, if it is whole; returns what came of it, and the way on.
+
+        It is whole where it is as it was when it was taken: its record is written, no update took
+        its arrays, and nothing was put into its buffer.
+        """
+        state = self._state
         try:
-            reason = self._obstacle()
-            if reason is None:
+            leaves = jax.tree.leaves(state.arrays())
+            there = not any(isinstance(leaf, jax.Array) and leaf.is_deleted() for leaf in leaves)
+            mine = there and state.buffer.changes == self._changes, self._written
+            said = assembled(mine, seconds=PATIENCE)
+            if said is None:
+                what = "the other processes did not meet the error, and nothing could be saved"
+                what += " with them"
+            elif not all(written for _, written in said):
+                what = f"the record of step {state.step} could not be written, nor its state be"
+                what += " saved"
+            elif not all(whole for whole, _ in said):
+                what = f"step {state.step + 1} was under way, and what it had changed is not saved"
+            else:
                 if self._unevaluated is not None:
                     record = on_first(self._unevaluated)
-                    self._state = replace(self._state, unevaluated=plain(record or {}))
+                    self._state = replace(state, unevaluated=plain(record or {}))
                 self.save()
-                return self._go_on(f"the state after step {self._state.step} is saved")
+                what = f"the state after step {state.step} is saved"
         except BaseException as second:  # the first error is the one to be seen
-            reason = f"the state could not be saved: {_words(second)}"
-        return self._go_on(reason)
-
-    def _obstacle(self) -> str | None:
-        """Returns why the newest state cannot be saved; None where it can."""
-        state = self._state
-        said = assembled((self._is_whole(), self._written), seconds=PATIENCE)
-        if said is None:
-            return (
-                "the other processes did not meet the error, and nothing could be saved with them"
-            )
-        if not all(written for _, written in said):
-            return f"the record of step {state.step} could not be written, nor its state be saved"
-        if not all(whole for whole, _ in said):
-            return f"step {state.step + 1} was under way, and what it had changed is not saved"
-        return None
-
-    def _is_whole(self) -> bool:
-        """Whether the newest state is what it was when it was told of: no update took its arrays,
-        nothing was put into its buffer.
-        """
-        leaves = jax.tree.leaves(self._state.arrays())
-        there = not any(isinstance(leaf, jax.Array) and leaf.is_deleted() for leaf in leaves)
-        return there and self._state.buffer.changes == self._changes
-
-    def _go_on(self, what: str) -> str:
+            words = f"{type(second).__name__}: {second}"
+            if isinstance(second, OSError | CheckpointError):
+                words = describe(second) if isinstance(second, OSError) else str(second)
+            what = f"the state could not be saved: {words}"
         # No word to other processes, which may be gone.
         newest = max(self._checkpoints.listed(), default=None)
         if newest is None:
             where = "no checkpoint was written yet; begin again with"
-        elif newest == self._state.step:
+        elif newest == state.step:
             where = "go on with"
         else:
             where = f"go on after step {newest} with"
         return f"{what}; {where}:\n  {self._session.resume_command}"
-
-
-def _words(error: BaseException) -> str:
-    if isinstance(error, CheckpointError):
-        return str(error)
-    return describe(error) if isinstance(error, OSError) else f"{type(error).__name__}: {error}"

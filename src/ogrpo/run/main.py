@@ -15,7 +15,7 @@ from ogrpo.config.method import check
 from ogrpo.config.train import TrainConfig
 from ogrpo.data.tokenizer import TextTokenizer
 from ogrpo.learner.checkpoint import Checkpoints
-from ogrpo.learner.hosts import fetch, from_first, is_first, on_first, several
+from ogrpo.learner.hosts import everyone, fetch, from_first, is_first, on_first, several
 from ogrpo.learner.memory import give_back_after_compiling
 from ogrpo.loop.evaluate import withdraw
 from ogrpo.loop.parts import Record
@@ -28,31 +28,28 @@ from ogrpo.report.progress import display
 from ogrpo.report.run_dir import RunDir, RunDirError
 from ogrpo.report.run_page import Answer, keep
 from ogrpo.report.trackers import tracking
-from ogrpo.run.clock import Clock, compiled
 from ogrpo.run.diagnose import dumping
 from ogrpo.run.ending import finish, first_page, greedy_answers
 from ogrpo.run.interrupt import StopRequest, handling, interrupt, noting, stop_on_signal
 from ogrpo.run.keeper import Keeper
 from ogrpo.run.resuming import begin
-from ogrpo.run.session import Callback, Finished, Invocation, Session, as_json
+from ogrpo.run.session import Callback, Clock, Finished, Invocation, Session, as_json, compiled
 from ogrpo.setup.build import find_devices, make_parts
 from ogrpo.setup.cache import keep_compiled_programs
 from ogrpo.setup.devices import DTYPES, open_mesh
+from ogrpo.setup.find_task import check_sources
 from ogrpo.setup.model import save_model, with_folder
 from ogrpo.setup.prepare import judge_lines, prepare
 from ogrpo.setup.processes import (
     SharedEngine,
-    agreed,
     check_alike,
     check_processes,
-    quiet_elsewhere,
     same_model,
     shared_parts,
     shared_run,
     start_processes,
 )
 from ogrpo.setup.servers import connect
-from ogrpo.setup.sources import check_sources
 from ogrpo.system.terminal import RunNote, shown
 from ogrpo.tasks import Task
 
@@ -119,7 +116,7 @@ def _prepare_session(
 ) -> tuple[Session, Params]:
     """Returns a run's session and its first parameters; `stack` closes what it opens."""
     start_processes(config.processes)
-    console = quiet_elsewhere(console)
+    console = console if is_first() else Console(quiet=True)
     keep_compiled_programs()
     give_back_after_compiling()
     check_sources(config, task)
@@ -275,7 +272,8 @@ def train_to_end(
                             callback(state, record)
                     yield state, record
                     guard(session, guards, record, before)
-                    stop.signal = agreed(stop.signal)
+                    signals = everyone(stop.signal)
+                    stop.signal = next((each for each in signals if each is not None), None)
                     stopping = bool(stop)  # a signal that comes from here on is for the next step
                     due = state.step % every == 0 and state.step > 0
                     if due or state.step == steps or stopping:

@@ -2,48 +2,203 @@
 
 The checkpoint is read, checked and restored first; only then anything in the folder is moved or
 rewound, so that a refusal leaves the run as it was.
+
+Whether a run may go on from a checkpoint with something else is one of three: what only shows,
+writes, places or rounds is applied and shown (`APPLIED`, versions, devices); what makes the rest of
+the run another experiment is refused unless the user says so (`--resume-anyway`); and what the
+checkpoint's arrays or scores cannot go with is refused always (`NEVER`).
 """
 
-from typing import Any, NamedTuple
+import dataclasses
+import hashlib
+import json
+import platform
+from collections.abc import Mapping
+from importlib.metadata import version
+from typing import Any
 
 import jax
 
+from ogrpo.config.rollout import Servers
+from ogrpo.config.train import TrainConfig
+from ogrpo.config.values import dashed, from_json, require
 from ogrpo.learner.checkpoint import CheckpointError, Checkpoints
 from ogrpo.learner.hosts import from_first, on_first
 from ogrpo.learner.state import TrainState
-from ogrpo.loop.state import LoopState, array_shapes, check_frozen, resume, start
+from ogrpo.loop.collect import start
+from ogrpo.loop.state import LoopState, array_shapes, check_frozen, resume
 from ogrpo.policy import Params
 from ogrpo.report.run_dir import RunDirError
 from ogrpo.rewards.judge import RewardCounts
-from ogrpo.run.origin import check_origin, origin
-from ogrpo.run.session import Session, counting
+from ogrpo.run.session import Session, as_json, counting
 from ogrpo.setup.build import batching_line
 from ogrpo.setup.devices import memory_lines
+from ogrpo.setup.prepare import Prepared
+from ogrpo.setup.processes import digests
+
+APPLIED = (
+    *("schedule.steps", "schedule.evaluate_every", "checkpoint.", "kernels.", "mesh."),
+    *("evaluation.prompts", "evaluation.temperature", "evaluation.samples", "evaluation.engine"),
+    *("evaluation.batch", "evaluation.max_tokens", "evaluation.gradient_variance"),
+    *("evaluation.token_samples", "evaluation.path", "replay.keep"),
+    *(f"rollout.{field.name}" for field in dataclasses.fields(Servers)),
+    *("rollout.workers", "rollout.prompts_per_call", "rollout.in_flight", "rollout.push"),
+    *("rollout.mismatch_limit",),
+    *("reward.seconds", "reward.processes", "reward.call_seconds", "reward.memory_gib"),
+    *("model.remat", "model.path", "data.path", "logs.path"),
+    *("optimizer.microbatches", "optimizer.batching", "optimizer.max_skipped"),
+    "optimizer.microbatch_tokens",
+    *("warm_start.cache", "warm_start.retrain", "strict", "stop_when_worse", "track"),
+    "push_to_hub",
+)
+"""Options that may change on resuming; a name that ends with a dot stands for a table."""
+NEVER = {
+    "preset": "leave the option out",
+    "task": "leave the option out, or start another run",
+    "lora.": "the checkpoint holds these adapters: leave the options out",
+    "optimizer.average": "the checkpoint holds this mean, or none: leave the option out",
+    "optimizer.moments": "the checkpoint holds these moments: leave the option out",
+    "by": "its scores would not compare: leave the option out, or start another run",
+    "evaluation.split": "its scores would not compare: leave the option out, or start another run",
+    "evaluation.task": "its scores would not compare: leave the option out, or start another run",
+}
+"""Options that may not, with the reason or the remedy."""
+PACKAGES = ("ogrpo", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy")
 
 
-class Choice(NamedTuple):
-    """The checkpoint that a run goes on from."""
+def origin(prepared: Prepared) -> dict[str, Any]:
+    """Returns what a checkpoint says of how it was made: plain JSON."""
+    config = as_json(prepared.config)
+    return {
+        "config": config,
+        "config_sha256": hashlib.sha256(json.dumps(config, sort_keys=True).encode()).hexdigest(),
+        "data": {name: sha for name, sha in digests(prepared).items() if name != "configuration"},
+        "versions": {"python": platform.python_version(), **{p: version(p) for p in PACKAGES}},
+        "devices": {
+            "kind": jax.devices()[0].device_kind,
+            "count": jax.device_count(),
+            "processes": jax.process_count(),
+        },
+    }
 
-    step: int | None
-    """The checkpoint's; None begins anew."""
-    damaged: dict[int, str]
-    """Newer checkpoints that cannot be used, and why."""
-    later: list[int]
-    """Newer checkpoints that --resume-from goes back behind."""
+
+def check_origin(before: Mapping[str, Any], now: Mapping[str, Any], *, anyway: bool) -> list[str]:
+    """Returns what changed since a checkpoint, in lines to show.
+
+    Args:
+      before: what the checkpoint says.
+      now: what a checkpoint would say now.
+      anyway: goes on whatever changed, where that is possible.
+
+    Raises:
+      ValueError: something changed that may not, with all of it named.
+    """
+    changed = differences(known(before["config"]), now["config"])
+    check_never(changed)
+    lines = [_line(name, *values) for name, values in changed.items()]
+    other = [
+        _line(name, *values)
+        for name, values in changed.items()
+        if not any(_covers(pattern, name) for pattern in APPLIED)
+    ]
+    data = differences(before["data"], now["data"])
+    moved = [f"{name}: not the checkpoint's" for name in data]
+    serious = [line for line in moved if "held-out" not in line]
+    listed = "\n  ".join([*other, *serious])
+    require(
+        anyway or not listed,
+        f"the run was trained with other options or data:\n  {listed}\n"
+        "leave them as they were, or go on all the same with --resume-anyway",
+    )
+    for table in ("versions", "devices"):
+        others = differences(before[table], now[table])
+        lines += [f"{name}: {old} then, {new} now" for name, (old, new) in others.items()]
+    return [*lines, *moved]
+
+
+def known(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns a config as this version writes it: with the options that it did not have yet."""
+    return as_json(from_json(TrainConfig, dict(config)))
+
+
+def differences(before: Any, now: Any, prefix: str = "") -> dict[str, tuple[Any, Any]]:
+    """Returns the values of two trees of plain values that differ, by their names with dots."""
+    if not (isinstance(before, Mapping) and isinstance(now, Mapping)):
+        one, other = (json.dumps(value, sort_keys=True) for value in (before, now))
+        return {} if one == other or before == now else {prefix: (before, now)}
+    changed = {}
+    for name in {**before, **now}:
+        inner = f"{prefix}.{name}" if prefix else str(name)
+        changed |= differences(before.get(name), now.get(name), inner)
+    return changed
+
+
+def check_never(changed: Mapping[str, tuple[Any, Any]]) -> None:
+    """Refuses options that cannot change, whatever the user says."""
+    for name, (old, new) in changed.items():
+        for pattern, remedy in NEVER.items():
+            require(
+                not _covers(pattern, name),
+                f"the run was started with --{dashed(name)} {old}, which cannot change to {new}:"
+                f" {remedy}",
+            )
+
+
+def _covers(pattern: str, name: str) -> bool:
+    return name == pattern or (pattern.endswith(".") and name.startswith(pattern))
+
+
+def _line(name: str, old: Any, new: Any) -> str:
+    return f"--{dashed(name)}: {old} then, {new} now"
 
 
 def begin(session: Session, params: Params, checkpoints: Checkpoints) -> LoopState:
     """Returns the first state, or a checkpoint's; later records will be written again."""
-    if not session.config.goes_on:
-        return _first(session, params, checkpoints)
-    choice = choose(session, checkpoints)
-    if choice.step is None:
-        return _over(session, params, choice, checkpoints)
-    return _resumed(session, params, choice.step, choice, checkpoints)
+    config, parts = session.config, session.parts
+    step, behind = choose(session, checkpoints) if config.goes_on else (None, {})
+    if step is None:
+        if config.goes_on:
+            again = config.resume_from is not None
+            session.say("starting over" if again else "no checkpoint yet: starting over")
+            _leave_behind(session, checkpoints, behind, step=-1, keep=again)
+        checkpoints.make()
+        initial = parts.learner.init(params)
+        describe(session, initial)
+        return start(initial, parts)
+    before = checkpoints.progress(step)
+    now = origin(session.prepared)
+    for line in check_origin(before["origin"], now, anyway=config.resume_anyway):
+        session.say(f"since the checkpoint: {line}")
+    if config.schedule.steps < step:
+        raise ValueError(
+            f"schedule.steps is {config.schedule.steps}, but the checkpoint is of step {step}: give"
+            f" at least {step}, or go back with --resume-from"
+        )
+    shapes = parts.learner.shapes(params)
+    describe(session, shapes)
+    check_frozen(shapes.frozen, before)
+    if not shapes.frozen:  # both may not fit; what lies beneath adapters is in no checkpoint
+        for leaf in jax.tree.leaves(params):
+            leaf.delete()
+    arrays, _ = checkpoints.restore(step, array_shapes(shapes, parts))
+    session.say(f"resuming after step {step}")
+    # A loop at step 0 begins with that step's own record, as one without its evaluation does.
+    again = step == 0 or before["unevaluated"] is not None
+    later = any(reason is None for reason in behind.values())
+    last = step - 1 if again else step
+    _leave_behind(session, checkpoints, behind, step=last, keep=later)
+    for name, reward in counting(session).items():
+        reward.counts = RewardCounts(**before["judged"].get(name, {}))
+    session.prepared.judge.go_on_from(before["rewards"])
+    return resume(arrays, before, parts, frozen=shapes.frozen)
 
 
-def choose(session: Session, checkpoints: Checkpoints) -> Choice:
+def choose(session: Session, checkpoints: Checkpoints) -> tuple[int | None, dict[int, str | None]]:
     """Returns the checkpoint that --resume-from names, or the newest usable; changes nothing.
+
+    Returns:
+      Its step, None to begin anew; and the newer ones that are left behind, each with its damage or
+      None.
 
     Raises:
       CheckpointError: none can be used, or not the one of --resume-from.
@@ -52,21 +207,17 @@ def choose(session: Session, checkpoints: Checkpoints) -> Choice:
     """
     target, steps = session.config.resume_from, checkpoints.steps
     if target is not None:
-        later = [step for step in steps if step > target]
-        if target not in steps:
+        if target not in (0, *steps):
             saved = ", ".join(map(str, steps)) or "none"
-            if target != 0:
-                raise ValueError(
-                    f"there is no checkpoint of step {target}; there are: {saved}, and 0"
-                )
-            return Choice(None, {}, later)
-        if (reason := checkpoints.damage(target)) is not None:
+            raise ValueError(f"there is no checkpoint of step {target}; there are: {saved}, and 0")
+        if target in steps and (reason := checkpoints.damage(target)) is not None:
             raise CheckpointError(f"the checkpoint of step {target} cannot be used: {reason}")
-        return Choice(target, {}, later)
-    damaged: dict[int, str] = {}
+        later: dict[int, str | None] = dict.fromkeys(step for step in steps if step > target)
+        return target if target in steps else None, later
+    damaged: dict[int, str | None] = {}
     for step in reversed(steps):
         if (reason := checkpoints.damage(step)) is None:
-            return Choice(step, damaged, [])
+            return step, damaged
         damaged[step] = reason
     if damaged:
         listed = "".join(f"\n  step {step}: {reason}" for step, reason in damaged.items())
@@ -75,7 +226,7 @@ def choose(session: Session, checkpoints: Checkpoints) -> Choice:
         )
     exists = checkpoints.exists
     from_first(lambda: _check_young(session, exists=exists))
-    return Choice(None, {}, [])
+    return None, {}
 
 
 _BEGIN_AGAIN = (
@@ -101,71 +252,27 @@ def _check_young(session: Session, *, exists: bool) -> None:
     )
 
 
-def _first(session: Session, params: Params, checkpoints: Checkpoints) -> LoopState:
-    checkpoints.make()
-    initial = session.parts.learner.init(params)
-    describe(session, initial)
-    return start(initial, session.parts)
+def _leave_behind(
+    session: Session,
+    checkpoints: Checkpoints,
+    behind: dict[int, str | None],
+    *,
+    step: int,
+    keep: bool,
+) -> None:
+    """Moves aside the checkpoints and drops the records that the run does not go on from.
 
-
-def _over(session: Session, params: Params, choice: Choice, checkpoints: Checkpoints) -> LoopState:
-    """Returns the first state of a run that was begun before."""
-    again = session.config.resume_from is not None
-    session.say("starting over" if again else "no checkpoint yet: starting over")
-    _set_aside(session, choice, checkpoints)
-    _rewind(session, -1, keep=again)
-    return _first(session, params, checkpoints)
-
-
-def _resumed(
-    session: Session, params: Params, step: int, choice: Choice, checkpoints: Checkpoints
-) -> LoopState:
-    """Returns the state of a checkpoint, read in place of `params`: both at once may not fit.
-
-    What stands beneath adapters is in no checkpoint, and stays.
+    Args:
+      session: names them.
+      checkpoints: of the run.
+      behind: as `choose` returns them.
+      step: of the last record that stays.
+      keep: whether the others are kept beside it.
     """
-    before = checkpoints.progress(step)
-    _check_options(session, before, step)
-    shapes = session.parts.learner.shapes(params)
-    describe(session, shapes)
-    check_frozen(shapes.frozen, before)
-    if not shapes.frozen:
-        for leaf in jax.tree.leaves(params):
-            leaf.delete()
-    arrays, _ = checkpoints.restore(step, array_shapes(shapes, session.parts))
-    session.say(f"resuming after step {step}")
-    _set_aside(session, choice, checkpoints)
-    # A loop at step 0 begins with that step's own record, as one without its evaluation does.
-    again = step == 0 or before["unevaluated"] is not None
-    _rewind(session, step - 1 if again else step, keep=bool(choice.later))
-    for name, reward in counting(session).items():
-        reward.counts = RewardCounts(**before["judged"].get(name, {}))
-    session.prepared.judge.go_on_from(before["rewards"])
-    return resume(arrays, before, session.parts, frozen=shapes.frozen)
-
-
-def _check_options(session: Session, before: dict[str, Any], step: int) -> None:
-    config = session.config
-    now = origin(session.prepared)
-    for line in check_origin(before["origin"], now, anyway=config.resume_anyway):
-        session.say(f"since the checkpoint: {line}")
-    if config.schedule.steps < step:
-        raise ValueError(
-            f"schedule.steps is {config.schedule.steps}, but the checkpoint is of step {step}: give"
-            f" at least {step}, or go back with --resume-from"
-        )
-
-
-def _set_aside(session: Session, choice: Choice, checkpoints: Checkpoints) -> None:
-    """Moves aside checkpoints that the run does not go on from, and names them."""
-    for step in choice.later:
-        session.say(f"the checkpoint of step {step} is now {checkpoints.set_aside(step)}")
-    for step, reason in choice.damaged.items():
-        place = checkpoints.set_aside(step)
-        session.say(f"the checkpoint of step {step} is damaged ({reason}); it is now {place}")
-
-
-def _rewind(session: Session, step: int, *, keep: bool) -> None:
+    for newer, reason in behind.items():
+        damaged = "" if reason is None else f"is damaged ({reason}); it "
+        place = checkpoints.set_aside(newer)
+        session.say(f"the checkpoint of step {newer} {damaged}is now {place}")
     dropped = on_first(lambda: session.run.rewind(step, keep=keep))
     if dropped is None or not any(dropped):
         return

@@ -2,11 +2,14 @@
 
 import shlex
 import signal
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import Any, NamedTuple
 
+import jax
 from rich.console import Console
 
 from ogrpo.config.method import title
@@ -18,10 +21,51 @@ from ogrpo.loop.state import LoopState
 from ogrpo.policy import DecoderConfig
 from ogrpo.report.run_dir import RunDir
 from ogrpo.rewards.judge import Judge, RewardCounts
-from ogrpo.run.clock import Clock
 from ogrpo.setup.devices import Devices
 from ogrpo.setup.prepare import Prepared
 from ogrpo.system.terminal import shown, without_secrets
+
+COMPILING = "/jax/core/compile/backend_compile_duration"
+"""Event of JAX at the end of each compilation, with its seconds; programs read from the cache of
+compiled programs take few."""
+_compiled = [0.0]
+
+
+def _add(event: str, duration_secs: float, **_: object) -> None:
+    if event == COMPILING:
+        _compiled[0] += duration_secs
+
+
+jax.monitoring.register_event_duration_secs_listener(_add)
+
+
+def compiled() -> float:
+    """Returns the seconds of this process's compilations so far, of all threads together."""
+    return _compiled[0]
+
+
+@dataclass
+class Clock:
+    """Marks of the moments at which a part of a run ended."""
+
+    marks: list[tuple[str, float, float]] = field(
+        default_factory=lambda: [("", time.monotonic(), compiled())]
+    )
+    """Part, `time.monotonic()` at its end, and the seconds of compiling so far."""
+
+    def mark(self, part: str) -> None:
+        """Ends a part of the run, which began where the one before ended."""
+        self.marks.append((part, time.monotonic(), compiled()))
+
+    def split(self) -> list[tuple[str, float, float]]:
+        """Returns part, seconds and seconds of compiling among them; what follows is the rest."""
+        rest = ("model and page written", time.monotonic(), compiled())
+        marks = [*self.marks, rest]
+        return [
+            (part, end - begin, after - before)
+            for (_, begin, before), (part, end, after) in pairwise(marks)
+        ]
+
 
 Callback = Callable[[LoopState, Record], object]
 """Takes the state after a step, and the step's record."""

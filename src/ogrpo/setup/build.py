@@ -34,13 +34,13 @@ from ogrpo.learner.hosts import fetch
 from ogrpo.learner.state import Hypers, adam, hypers, make_average, reset
 from ogrpo.learner.update import PolicyFn, Recipe, over_top
 from ogrpo.loop import Packer, Parts
-from ogrpo.loop.logs import Logged
 from ogrpo.loop.parts import (
     Collection,
     Costs,
     Evaluator,
     Learner,
     Limits,
+    Logged,
     MethodInputs,
     MismatchLimit,
 )
@@ -119,7 +119,13 @@ def make_parts(
         terms=Terms(sampling, decoder.vocab_size, None if engine else eos_id),
         reward_fn=prepared.judge,
         reward_metrics=prepared.judge.metrics,
-        limits=collection_limits(config),
+        limits=CollectionLimits(  # `lead` batches ahead, each a sync interval staler
+            lead=config.schedule.sync_offset,
+            workers=config.rollout.workers,
+            judges=config.reward.processes,
+            prompts_per_call=config.rollout.prompts_per_call,
+            ordered=config.rollout.in_flight == "wait",
+        ),
         retry_on=(Unavailable,),
     )
     serving = None if config.evaluation.engine == "embedded" else engine
@@ -364,15 +370,3 @@ def batching_line(config: TrainConfig) -> str:
         return f"batches: packed, in parts of at most {each}; each shape compiled once"
     ladder = f"at most {4 * TOKEN_RUNGS} row lengths, each shape compiled once"
     return f"batches: packed, at most {cut}; {ladder}"
-
-
-def collection_limits(config: TrainConfig) -> CollectionLimits:
-    """Returns how far collection may run ahead: `lead` batches, each a sync interval staler."""
-    rollout = config.rollout
-    return CollectionLimits(
-        lead=config.schedule.sync_offset,
-        workers=rollout.workers,
-        judges=config.reward.processes,
-        prompts_per_call=rollout.prompts_per_call,
-        ordered=rollout.in_flight == "wait",
-    )

@@ -38,9 +38,8 @@ from ogrpo.policy.pretrained import load_pretrained, save_pretrained
 from ogrpo.protocol import Completion, Group, IntArray
 from ogrpo.report.progress import warm_start_bar
 from ogrpo.setup import devices
-from ogrpo.setup.cache import cache_path
+from ogrpo.setup.cache import cache_path, digest, read_shipped
 from ogrpo.setup.devices import REMAT, make_policy_fn
-from ogrpo.setup.shipped import digest, read_shipped
 from ogrpo.tasks import Task, arithmetic, chains
 from ogrpo.tasks.arithmetic import WordProblem
 from ogrpo.tasks.encode import Encoded

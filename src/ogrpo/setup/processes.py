@@ -20,7 +20,6 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
-from signal import Signals
 from typing import Any, Generic, TypeVar, cast
 
 import jax
@@ -35,8 +34,7 @@ from ogrpo.learner.hosts import everyone, fetch, from_first, is_first, on_first,
 from ogrpo.loop.parts import Parts
 from ogrpo.policy import DecoderConfig, Params
 from ogrpo.protocol import Engine, Group, IntArray, Sampling
-from ogrpo.report.metrics_file import MetricsWriter, Rewound
-from ogrpo.report.run_dir import RunDir
+from ogrpo.report.run_dir import MetricsWriter, Rewound, RunDir
 from ogrpo.rollout.collection import Collector, Request, Rewarded, Taken
 from ogrpo.setup.model import make_model
 from ogrpo.setup.prepare import Prepared
@@ -130,16 +128,6 @@ def same_model(prepared: Prepared, console: Console) -> tuple[DecoderConfig, Par
         return decoder, jax.tree.map(np.asarray, params)
 
     return from_first(imitated)
-
-
-def agreed(signal: Signals | None) -> Signals | None:
-    """Returns the signal of the first of all processes that got one; None where none did."""
-    return next((each for each in everyone(signal) if each is not None), None)
-
-
-def quiet_elsewhere(console: Console) -> Console:
-    """Returns the console in the first process; in the others one that shows nothing."""
-    return console if is_first() else Console(quiet=True)
 
 
 class AtFirst(Generic[T]):
