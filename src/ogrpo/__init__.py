@@ -122,30 +122,22 @@ _ALGEBRA = {
 not here is a module of `ogrpo.core` itself."""
 
 _TRAINING = {
-    "Trainer": "ogrpo.run.api",
-    "TrainResult": "ogrpo.run.api",
-    "Task": "ogrpo.tasks",
-    "Reward": "ogrpo.rewards.reward",
-    "Processes": "ogrpo.config.update",
-    "Rollout": "ogrpo.config.rollout",
-    "Schedule": "ogrpo.config.schedule",
-    "Certification": "ogrpo.config.train",
-    "Checkpointing": "ogrpo.config.train",
-    "Data": "ogrpo.config.train",
-    "Evaluation": "ogrpo.config.train",
-    "Judging": "ogrpo.config.train",
-    "Model": "ogrpo.config.train",
-    "Replay": "ogrpo.config.train",
-    "Reuse": "ogrpo.config.schedule",
-    "TrainConfig": "ogrpo.config.train",
-    "WarmStart": "ogrpo.config.train",
-    "Kernels": "ogrpo.config.update",
-    "Knobs": "ogrpo.config.update",
-    "Lora": "ogrpo.config.update",
-    "Mesh": "ogrpo.config.update",
-    "Optimizer": "ogrpo.config.update",
-    "Override": "ogrpo.config.update",
-    "Region": "ogrpo.config.update",
+    name: f"ogrpo.{module}"
+    for module, names in {
+        "config.rollout": ("Rollout",),
+        "config.schedule": ("Reuse", "Schedule"),
+        "config.train": (
+            *("Certification", "Checkpointing", "Data", "Evaluation", "Judging", "Model", "Replay"),
+            *("TrainConfig", "WarmStart"),
+        ),
+        "config.update": (
+            *("Kernels", "Knobs", "Lora", "Mesh", "Optimizer", "Override", "Processes", "Region"),
+        ),
+        "rewards.reward": ("Reward",),
+        "run.api": ("TrainResult", "Trainer"),
+        "tasks": ("Task",),
+    }.items()
+    for name in names
 }
 """Names and their modules, which need `ogrpo[train]`. They stay out of `__all__`, so that
 `from ogrpo import *` loads no trainer."""

@@ -3,9 +3,7 @@
 import shlex
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from signal import Signals
 from typing import Any
 
 from rich.console import Console
@@ -17,30 +15,9 @@ from ogrpo.core.algorithms import Algorithm
 from ogrpo.loop.parts import Record
 from ogrpo.loop.state import LoopState
 from ogrpo.models.known import check_model
-from ogrpo.report.run_dir import RunDir
 from ogrpo.run.main import run_steps
-from ogrpo.run.session import Callback, Invocation
+from ogrpo.run.session import Callback, Invocation, TrainResult
 from ogrpo.tasks import Task
-
-
-@dataclass(frozen=True)
-class TrainResult:
-    """Folder and outcome of a run."""
-
-    run_dir: Path
-    """Its folder: metrics.jsonl, checkpoints, report.html, and the model."""
-    stopped: Signals | None
-    """The signal that stopped it before its last step; None where it ended by itself."""
-
-    @property
-    def model(self) -> Path:
-        """The Hugging Face folder of the trained weights."""
-        return RunDir(self.run_dir).model
-
-    @property
-    def records(self) -> list[Record]:
-        """One mapping a step, from before the first."""
-        return RunDir(self.run_dir).read_metrics()
 
 
 class Trainer:
@@ -122,9 +99,9 @@ class Trainer:
         """
         whole = shlex.join([Path(sys.executable).name, *sys.argv])
         command = Invocation(whole, "the same, with run_dir and resume=True, as in")
-        steps = run_steps(self.config, self._console, command, self.task, self._callbacks)
-        finished = yield from steps
-        self._result = TrainResult(finished.run.path, finished.stopped)
+        self._result = yield from run_steps(
+            self.config, self._console, command, self.task, self._callbacks
+        )
 
     @property
     def result(self) -> TrainResult:

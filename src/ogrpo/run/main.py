@@ -33,7 +33,7 @@ from ogrpo.run.ending import finish, first_page, greedy_answers
 from ogrpo.run.interrupt import StopRequest, handling, interrupt, noting, stop_on_signal
 from ogrpo.run.keeper import Keeper
 from ogrpo.run.resuming import begin
-from ogrpo.run.session import Callback, Clock, Finished, Invocation, Session, as_json, compiled
+from ogrpo.run.session import Callback, Clock, Invocation, Session, TrainResult, as_json, compiled
 from ogrpo.setup.build import find_devices, make_parts
 from ogrpo.setup.cache import keep_compiled_programs
 from ogrpo.setup.devices import DTYPES, open_mesh
@@ -67,7 +67,7 @@ def to_end(steps: Steps[T]) -> T:
             return end.value
 
 
-def run(config: TrainConfig, console: Console, command: Invocation) -> Finished:
+def run(config: TrainConfig, console: Console, command: Invocation) -> TrainResult:
     """Trains, evaluates, saves and reports: `run_steps` to its end."""
     return to_end(run_steps(config, console, command))
 
@@ -78,7 +78,7 @@ def run_steps(
     command: Invocation,
     task: Task | None = None,
     callbacks: Sequence[Callback] = (),
-) -> Steps[Finished]:
+) -> Steps[TrainResult]:
     """Trains, evaluates, saves and reports, yielding after each step.
 
     A caller that closes it before its end leaves a run that can be resumed, without a report.
@@ -103,7 +103,7 @@ def run_steps(
         with noting(f"{unbegun}:\n  {command.whole}"):
             session, params = _prepare_session(stack, config, console, command, task, clock)
         session = replace(session, callbacks=(*session.callbacks, *callbacks), clock=clock)
-        return Finished(session.run, (yield from carry_out(session, params)))
+        return TrainResult(session.run.path, (yield from carry_out(session, params)))
 
 
 def _prepare_session(

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -122,12 +123,23 @@ class Session:
 
 
 @dataclass(frozen=True)
-class Finished:
-    """The folder of a run that has ended, and why it did."""
+class TrainResult:
+    """Folder and outcome of a run."""
 
-    run: RunDir
+    run_dir: Path
+    """Its folder: metrics.jsonl, checkpoints, report.html, and the model."""
     stopped: signal.Signals | None
-    """The signal that stopped it before its last step."""
+    """The signal that stopped it before its last step; None where it ended by itself."""
+
+    @property
+    def model(self) -> Path:
+        """The Hugging Face folder of the trained weights."""
+        return RunDir(self.run_dir).model
+
+    @property
+    def records(self) -> list[Record]:
+        """One mapping a step, from before the first."""
+        return RunDir(self.run_dir).read_metrics()
 
 
 def as_json(config: TrainConfig) -> dict[str, Any]:
