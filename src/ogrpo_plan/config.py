@@ -187,7 +187,7 @@ class Link:
     """The way of weights from the trainer to the servers."""
 
     gigabytes_per_second: Positive = 2.0
-    """10^9 bytes a second, as reached: by the trainer's network, or with NCCL from GPU to GPU."""
+    """10^9 bytes a second, as reached by the trainer's network."""
     seconds_per_gigabyte: NonNegative = 0.0
     """Besides, by whatever transport: to write, digest, check and load 10^9 bytes. It is 3.35 where
     the trainer's disk writes 1 GB/s (docs/vllm.md)."""

@@ -13,7 +13,7 @@ import pytest
 from benchmarks.chaos.processes import free_port
 from ogrpo.rollout.extension import ogrpo_serve
 from ogrpo.rollout.vllm.api import ask_health
-from tests.rollout.vllm import broadcast, world
+from tests.rollout.vllm import world
 
 PYTHON = os.environ.get("OGRPO_VLLM_PYTHON")
 START_SECONDS = 300.0
@@ -136,27 +136,11 @@ def portable(fleet):
     return fleet[1]
 
 
-@pytest.fixture(scope="session")
-def stand_in(tmp_path_factory):
-    """In place of libnccl."""
-    return broadcast.build(tmp_path_factory.mktemp("stand_in"))
-
-
 @pytest.fixture(scope="module")
-def alone(policies, stand_in, tmp_path_factory):
-    """A server of the untied policy with raw log-probs, vLLM's default, on two ranks.
-
-    Its workers take broadcasts as if they had GPUs.
-    """
+def alone(policies, tmp_path_factory):
+    """A server of the untied policy with raw log-probs, vLLM's default, on two ranks."""
     log = tmp_path_factory.mktemp("logs") / "untied.log"
-    ranks = ["--data-parallel-size", "2", "--worker-extension-cls", "stand_in_worker.WeightSync"]
-    folders = os.pathsep.join(map(str, (ogrpo_serve.HERE, Path(__file__).parent)))
-    server = RealServer(
-        policies[False],
-        log,
-        *("--raw-log-probs", "--", *ranks),
-        environment={"VLLM_NCCL_SO_PATH": str(stand_in), "PYTHONPATH": folders},
-    )
+    server = RealServer(policies[False], log, "--raw-log-probs", "--", "--data-parallel-size", "2")
     try:
         yield server.launch().wait()
     finally:

@@ -12,12 +12,11 @@ import numpy as np
 import pytest
 
 from ogrpo.protocol import Sampling
-from ogrpo.rollout import nccl
 from ogrpo.rollout.vllm import Broken, Refused, Unavailable, Unproven, push
 from ogrpo.rollout.vllm.api import ServerApi
 from ogrpo.rollout.weights import Store, WeightShare
 from ogrpo.serving.bridge import make_score_fn, named_tensors
-from tests.rollout.vllm import broadcast, contract, updates, world
+from tests.rollout.vllm import contract, updates, world
 
 CONFIG = world.decoder(tied=False)
 SEQUENCES = push.probe_sequences(world.VOCAB, count=4, length=16)
@@ -31,54 +30,10 @@ def test_raw_log_probs_serve_at_temperature_one_and_are_refused_elsewhere(alone)
             engine.generate(world.PROMPTS, Sampling(0.7, 12, 4), 1)
 
 
-def pieces(stand_in, monkeypatch):
-    """The trainer's side of broadcasts, which sends as much at a time as `stand_in_worker` takes."""
-    monkeypatch.setattr(nccl, "PIECE", 1 << 14)
-    return broadcast.trainers(stand_in, monkeypatch)
-
-
-@pytest.mark.parametrize("transport", ["folder", "url", "nccl"])
-def test_pushes_are_proven_one_after_the_other(alone, stand_in, transport, monkeypatch):
-    own = pieces(stand_in, monkeypatch) if transport == "nccl" else None
-    with contract.connect([alone.url], CONFIG, transport=transport, nccl=own) as engine:
+@pytest.mark.parametrize("transport", ["folder", "url"])
+def test_pushes_are_proven_one_after_the_other(alone, transport):
+    with contract.connect([alone.url], CONFIG, transport=transport) as engine:
         contract.check_pushes(engine, CONFIG)
-
-
-def test_a_trainer_that_dies_in_a_broadcast_leaves_both_ranks_as_they_were(
-    alone, stand_in, tmp_path, monkeypatch
-):
-    first, second = (updates.write(Store(tmp_path, keep=8), n, CONFIG) for n in (1, 2))
-    own = pieces(stand_in, monkeypatch)
-    updates.on(alone.url, updates.loading(first, own))
-    with monkeypatch.context() as patch:
-        patch.setattr(own, "place_fn", broadcast.Faulty(broadcast.out_of_memory, 4))
-        with pytest.raises(Unavailable, match=r"broke off: NCCL error.*side: RESOURCE_EXHAUSTED"):
-            updates.on(alone.url, updates.loading(second, own))
-    assert updates.serving(alone.url) == (1, first.sha256)
-    assert updates.on(alone.url, updates.loading(second, own)) == 2 * second.bytes
-    assert updates.serving(alone.url) == (2, second.sha256)
-
-
-def test_a_trainer_that_freezes_in_a_broadcast_does_not_hold_the_server_for_ever(
-    alone, stand_in, tmp_path, monkeypatch
-):
-    first, second = (updates.write(Store(tmp_path, keep=8), n, CONFIG) for n in (1, 2))
-    own, thawed, end = pieces(stand_in, monkeypatch), threading.Event(), nccl.Broadcast.end
-    updates.on(alone.url, updates.loading(first, own))
-
-    def answered(sent, *, well):
-        thawed.set()
-        end(sent, well=well)
-
-    with monkeypatch.context() as patch:
-        frozen = broadcast.Faulty(lambda array: thawed.wait() and array, 4)
-        patch.setattr(own, "place_fn", frozen)
-        patch.setattr(nccl.Broadcast, "end", answered)
-        with pytest.raises(Unavailable, match="broke off: nothing came for 5 s"):
-            updates.on(alone.url, updates.loading(second, own))
-    assert updates.serving(alone.url) == (1, first.sha256)
-    updates.on(alone.url, updates.loading(second, own))
-    assert updates.serving(alone.url) == (2, second.sha256)
 
 
 def test_a_missing_head_is_refused(alone, monkeypatch):

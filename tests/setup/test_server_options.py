@@ -19,7 +19,7 @@ from ogrpo.rollout.vllm import Options, Refused, RolloutError
 from ogrpo.serving.bridge import embedded_model
 from ogrpo.setup import servers
 from ogrpo.setup.servers import connect
-from tests.rollout.vllm import broadcast, contract, world
+from tests.rollout.vllm import contract, world
 
 CONFIG = world.decoder()
 PARAMS = world.make_params(CONFIG, 0)
@@ -131,36 +131,6 @@ def test_servers_pull_from_the_address_that_is_advertised(folder, url, seen):
     assert b"0.0.0.0" not in bodies
 
 
-def test_a_trainer_without_a_gpu_is_refused_before_it_waits_for_servers(folder):
-    where = ("--rollout.url=http://127.0.0.1:9", "--rollout.transport=nccl")
-    with pytest.raises(Refused, match=r"transport is nccl.*no CUDA device.*folder or url"):
-        connected(folder, *where, "--rollout.wait=3")
-
-
-def test_weights_are_broadcast_to_servers_that_have_a_gpu(
-    folder, service, seen, tmp_path, monkeypatch
-):
-    library = broadcast.build(tmp_path)
-    monkeypatch.setattr(broadcast.BroadcastService, "library", library)
-    opened = []
-
-    def own():
-        opened.append(broadcast.trainers(library, monkeypatch))
-        return opened[-1]
-
-    monkeypatch.setattr(servers, "open_nccl", own)
-    model = broadcast.BroadcastService(service.model, service.params)
-    said, options = io.StringIO(), ("--rollout.transport=nccl", "--rollout.tolerance=1e-4")
-    with (
-        serving(model, seen) as url,
-        closing(connected(folder, f"--rollout.url={url}", *options, said=said)) as engine,
-    ):
-        engine.publish(PARAMS, 0)
-        assert engine.metrics()["sync/bytes_sent"] > 0
-    assert "weights are broadcast to servers by NCCL 2.32.3" in said.getvalue()
-    assert len(opened) == 1
-
-
 SET = {
     "transport": "url",
     "listen": "::1",
@@ -211,13 +181,6 @@ def from_sizes(config):
                 *("--rollout.push=adapters", "--lora.rank=2"),
             ],
             "in-flight is keep, .* a push of adapters leaves what is in flight as it is",
-        ),
-        (
-            [
-                *("--rollout.push=adapters", "--rollout.url=http://h", "--lora.rank=2"),
-                "--rollout.transport=nccl",
-            ],
-            "push is adapters, and rollout.transport nccl moves whole weights alone: use folder",
         ),
         (["--rollout.timeout=3"], "timeout is 3.0, which changes nothing here: give --rollout.url"),
         (

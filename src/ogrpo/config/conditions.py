@@ -114,11 +114,6 @@ FITS: Table = (
         " --model.dtype float32 (with --model.compute-dtype bfloat16), or leave it out",
     ),
     (
-        "rollout.push",
-        lambda c: c.rollout.transport != "nccl",
-        "and rollout.transport nccl moves whole weights alone: use folder or url",
-    ),
-    (
         "rollout.keep-sampling-mask",
         lambda c: c.rollout.top_k > 0 or not c.rollout.url,
         "and servers say which tokens they could draw where they are few: give --rollout.top-k",

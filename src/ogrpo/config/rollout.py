@@ -27,9 +27,8 @@ class Servers:
     url: tuple[str, ...] = ()
     """Their addresses, such as http://host:8000. Credentials are not part of one: OGRPO_API_KEY and
     OGRPO_BASIC_AUTH in the environment."""
-    transport: Literal["folder", "url", "nccl"] = "folder"
-    """How weights reach the servers: a folder that they see, pulled from here by URL, or broadcast
-    from GPU to GPU."""
+    transport: Literal["folder", "url"] = "folder"
+    """How weights reach the servers: a folder that they see, or pulled from here by URL."""
     folder: Path | None = None
     """With transport folder: where weights are put; default: a temporary one."""
     listen: str = "127.0.0.1"

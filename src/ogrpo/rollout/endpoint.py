@@ -30,7 +30,7 @@ from ogrpo.system.terminal import shown
 log = logging.getLogger(__name__)
 Json = dict[str, Any]
 UNPUSHED = -1
-SOURCE = {"path", "url", "token", "broadcast"}
+SOURCE = {"path", "url", "token"}
 """Where a push may say that a release is."""
 STAGED = {"name", "manifest_sha256"}
 """The other arguments of a push of adapters."""
@@ -223,7 +223,6 @@ class Service:
             "quantization": None,
             "chunked_prefill": False,
             "lora_rank": self.lora_rank,
-            "nccl": "the embedded engine is no vLLM on a GPU",
         }
 
     def metrics(self) -> str:

@@ -17,8 +17,7 @@ from ogrpo.policy.pretrained import from_tensors, tensor_slots, to_tensors
 from ogrpo.protocol import IntArray
 from ogrpo.rollout.embedded import EmbeddedEngine
 from ogrpo.rollout.endpoint import ServedModel
-from ogrpo.rollout.nccl import Nccl, NcclError
-from ogrpo.rollout.vllm import Expected, Options, Refused, VllmEngine, connect
+from ogrpo.rollout.vllm import Expected, Options, VllmEngine, connect
 from ogrpo.rollout.weights import AdapterTensors
 
 # From where on the sampler's layouts for CPUs are faster by more than they take to compile:
@@ -37,7 +36,6 @@ def connect_policy(
     max_length: int,
     texts: Sequence[tuple[Sequence[int], str]],
     options: Options | None = None,
-    nccl: Nccl | None = None,
 ) -> VllmEngine:
     """Returns an engine that samples the decoder's policy from vLLM servers.
 
@@ -48,7 +46,6 @@ def connect_policy(
         max_length: longest prompt plus completion.
         texts: by which the servers' tokenizer is compared, as from `TextTokenizer.sample_texts`.
         options: see `ogrpo.rollout.vllm.Options`.
-        nccl: with transport="nccl"; see `open_nccl`.
     """
     alone = options is not None and options.push == "adapters"
     return connect(
@@ -60,32 +57,7 @@ def connect_policy(
         score_fn=make_score_fn(config),
         adapters_fn=named_adapters if alone else None,
         options=options,
-        nccl=nccl,
     )
-
-
-def open_nccl() -> Nccl:
-    """Returns NCCL on this process's first GPU, for the host arrays of `named_tensors`.
-
-    Raises:
-        Refused: JAX has no GPU here, or NCCL is missing.
-    """
-    try:
-        device = jax.local_devices(backend="cuda")[0]
-        return Nccl(partial(_on_device, device), device.local_hardware_id or 0)
-    except NcclError as error:
-        raise Refused(f"transport is nccl: {error}") from error
-    except RuntimeError as error:
-        raise Refused(
-            f"transport is nccl, and JAX has no CUDA device here, only {jax.default_backend()}: "
-            "pip install 'ogrpo[gpu]' where there is one, or --rollout.transport folder or url"
-        ) from error
-
-
-def _on_device(device: Any, array: np.ndarray) -> tuple[jax.Array, int]:
-    """Returns a complete buffer, which a stream other than XLA's may read, and its address."""
-    buffer = jax.device_put(array, device).block_until_ready()
-    return buffer, buffer.unsafe_buffer_pointer()
 
 
 def named_tensors(config: DecoderConfig, params: Params) -> dict[str, np.ndarray]:

@@ -14,11 +14,10 @@ from ogrpo.data.tokenizer import TextTokenizer
 from ogrpo.policy import DecoderConfig, Params
 from ogrpo.report.run_dir import RunDir
 from ogrpo.rollout.address import check_loopback
-from ogrpo.rollout.nccl import Nccl, dotted
 from ogrpo.rollout.vllm import Options, RolloutError, VllmEngine
 from ogrpo.rollout.vllm.api import ask_health
 from ogrpo.rollout.vllm.options import credentials_of_environment
-from ogrpo.serving.bridge import connect_policy, open_nccl
+from ogrpo.serving.bridge import connect_policy
 from ogrpo.setup.model import save_model
 from ogrpo.system.terminal import shown
 
@@ -40,19 +39,18 @@ def connect(
         RolloutError: a server does not answer within `rollout.wait` seconds, or waiting for it does
             not help.
         Refused: one would give wrong log-probs.
-        ValueError: a server cannot reach what it is to pull weights from, or there is no GPU to
-            broadcast them.
+        ValueError: a server cannot reach what it is to pull weights from.
     """
     folder = config.model.path or run.initial
     if config.model.path is None:
         save_model(folder, decoder, params, tokenizer)
         line = f"first weights, for the servers to start from: {folder}"
         console.print(line, markup=False, soft_wrap=True)
-    nccl = open_route(config.rollout, console)
+    show_route(config.rollout, console)
     deadline = time.monotonic() + config.rollout.wait
     wait(config, folder, deadline, console)
     left = max(0.0, deadline - time.monotonic())
-    engine = make_server_engine(config, decoder, tokenizer, nccl, start_patience=left)
+    engine = make_server_engine(config, decoder, tokenizer, start_patience=left)
     console.print(shown(engine.table()), markup=False, soft_wrap=True)
     return engine
 
@@ -61,7 +59,6 @@ def make_server_engine(
     config: TrainConfig,
     decoder: DecoderConfig,
     tokenizer: TextTokenizer,
-    nccl: Nccl | None = None,
     start_patience: float | None = None,
 ) -> VllmEngine:
     """Returns the servers at `rollout.url` behind the engine interface.
@@ -70,7 +67,6 @@ def make_server_engine(
       config: of the run.
       decoder: the policy's shape.
       tokenizer: is compared with the servers'.
-      nccl: goes with that transport.
       start_patience: seconds in which the servers must be ready.
     """
     rollout = config.rollout
@@ -96,28 +92,17 @@ def make_server_engine(
         max_length=config.longest_prompt + config.longest_answer,
         texts=tokenizer.sample_texts(),
         options=options,
-        nccl=nccl,
     )
 
 
-def open_route(rollout: Rollout, console: Console) -> Nccl | None:
-    """Shows how servers get weights, if not from a folder, and refuses what they cannot reach.
-
-    Returns:
-        The broadcaster of the weights, where `rollout.transport` is nccl.
-    """
+def show_route(rollout: Rollout, console: Console) -> None:
+    """Shows how servers get weights, if not from a folder, and refuses what they cannot reach."""
     if rollout.transport == "folder":
-        return None
-    if rollout.transport == "nccl":
-        nccl = open_nccl()
-        line = f"weights are broadcast to servers by NCCL {dotted(nccl.version)}"
-        console.print(line, markup=False, soft_wrap=True)
-        return nccl
+        return
     offered = rollout.advertise or rollout.listen
     check_loopback(offered, rollout.roots, "rollout.listen")
     line = f"servers pull weights from this machine as {offered}"
     console.print(shown(line), markup=False, soft_wrap=True)
-    return None
 
 
 def serve_command(config: TrainConfig, url: str, folder: Path) -> str:

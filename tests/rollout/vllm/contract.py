@@ -19,9 +19,7 @@ MAX_LENGTH = 60
 TEXTS = world.TOKENIZER.sample_texts()
 
 
-def connect(
-    urls, config, *, max_length=MAX_LENGTH, texts=TEXTS, nccl=None, **options
-) -> VllmEngine:
+def connect(urls, config, *, max_length=MAX_LENGTH, texts=TEXTS, **options) -> VllmEngine:
     wanted = Options(**{"timeout": 60.0, "patience": 90.0, **options})
     return connect_policy(
         urls,
@@ -30,7 +28,6 @@ def connect(
         max_length=max_length,
         texts=texts,
         options=wanted,
-        nccl=nccl,
     )
 
 

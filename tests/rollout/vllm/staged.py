@@ -187,7 +187,6 @@ class Staged(httpx.AsyncBaseTransport):
             "transfer": "ogrpo",
             "update": self._update,
             "lora_rank": 8,
-            "nccl": "it has no GPU",
         }
         return {"results": [described]}
 

@@ -97,7 +97,6 @@ def test_what_a_server_says_of_itself_is_shown_and_not_obeyed():
         echoes=frozenset({"prompt"}),
         extension={"dtype": "float32", "chunked_prefill": True},
         ranks=2,
-        workers=2,
     )
     text = table([able])
     assert r"\x1b[2J\u202epolicy" in text

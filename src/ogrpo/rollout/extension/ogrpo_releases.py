@@ -31,8 +31,6 @@ PROTOCOL = 3
 """Of what a trainer and the worker extension say to one another; a server may have an older one."""
 DTYPES = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 CHUNK = 1 << 22
-PIECE = 1 << 26
-"""Bytes of a broadcast at a time, in a buffer on each GPU."""
 PULL_SECONDS, LIMIT_SECONDS = 60.0, 540.0
 """For a piece, and for a whole file: less than a trainer waits for an update."""
 MOST_MANIFEST = 1 << 26
@@ -102,8 +100,6 @@ class Workplace:
         live: the release in use; None for first weights, and for a model that may be half loaded.
         staged: the release that is to be installed.
         last: how the last update ended: vLLM's routes say nothing but 500.
-        joined: the communicator of the last broadcast. It is left at the next update: before that,
-            other workers may still be receiving by way of this one.
         scratch: the folder of fetched files.
     """
 
@@ -112,7 +108,6 @@ class Workplace:
         self.live: Checked | None = None
         self.staged: Checked | None = None
         self.last: dict[str, Any] | None = None
-        self.joined: Any = None
         self._held = Scratch("ogrpo-sync-")
         self.scratch = self._held.folder
 
@@ -132,12 +127,6 @@ class Workplace:
         if self.staged is not None and self.staged is not self.live:
             self.discard(self.staged.file)
         self.staged = release
-
-    def leave(self) -> None:
-        """Leaves the communicator of the last broadcast."""
-        joined, self.joined = self.joined, None
-        if joined is not None:
-            joined.close()
 
     def write(self, name: str, pieces: Iterator[Any]) -> Path:
         """Writes a file into the scratch folder, whole or not at all."""
@@ -220,42 +209,6 @@ class Remote:
             return place.write(name, _pieces(reply, size + 1))
 
 
-ReceiveFn = Callable[[str, int], Any]
-"""`(unique id, ranks)` -> a communicator with `read(size)`, the next bytes, and `close()`."""
-
-
-class Broadcast:
-    """A release that the trainer sends to all workers at once; its manifest comes with the update.
-
-    Args:
-        ticket: the texts `manifest` and `unique_id`, and the number of `ranks`.
-        receive_fn: joins the trainer; None where nobody can.
-    """
-
-    def __init__(self, ticket: Any, receive_fn: ReceiveFn | None) -> None:
-        if receive_fn is None:
-            raise Refusal("refused", "no broadcasts are taken here: push by folder or by URL")
-        entries = ticket if isinstance(ticket, dict) else {}
-        manifest, unique_id, ranks = map(entries.get, ("manifest", "unique_id", "ranks"))
-        if not (isinstance(manifest, str) and isinstance(unique_id, str) and type(ranks) is int):
-            raise Refusal("refused", f"broadcast is {ticket!r:.60}: give its three entries")
-        self._manifest, self._join_fn = manifest, lambda: receive_fn(unique_id, ranks)
-
-    def read(self, name: str) -> bytes:  # noqa: ARG002
-        """Returns the manifest."""
-        return self._manifest.encode()
-
-    def fetch(self, name: str, size: int, place: Workplace) -> Path:
-        """Joins the trainer and writes what it sends into this server's scratch folder."""
-        try:
-            place.joined = joined = self._join_fn()
-            sizes = (min(PIECE, size - start) for start in range(0, size, PIECE))
-            return place.write(name, map(joined.read, sizes))
-        except (OSError, RuntimeError, ValueError) as error:
-            place.leave()
-            raise Refusal("unreachable", f"the broadcast broke off: {error}") from error
-
-
 def _pieces(reply: http.client.HTTPResponse, most: int) -> Iterator[bytes]:
     """Yields what a reply brings; raises where it ends too early, or takes too long."""
     whole = reply.length
@@ -277,8 +230,6 @@ def obtain(
     path: str | None = None,
     url: str | None = None,
     token: str | None = None,
-    broadcast: Any = None,
-    receive_fn: ReceiveFn | None = None,
 ) -> tuple[Path, dict[str, Any], int]:
     """Returns a release's model file, its manifest, and the bytes that came over a network.
 
@@ -288,10 +239,7 @@ def obtain(
     for name, text in (("path", path), ("url", url), ("token", token)):
         if not isinstance(text, str | None):
             raise Refusal("refused", f"{name} is {text!r:.60}: give a text")
-    if broadcast is not None:
-        release = Broadcast(broadcast, receive_fn)
-    else:
-        release = Folder(Path(path)) if path is not None else Remote(str(url), token)
+    release = Folder(Path(path)) if path is not None else Remote(str(url), token)
     raw = release.read(MANIFEST)
     if hashlib.sha256(raw).hexdigest() != manifest_sha256:
         short = manifest_sha256[:12]
@@ -406,13 +354,11 @@ class Served:
         shapes_fn: gives name -> shape of the tensors that a release must bring.
         dtype: the served one, as in "bfloat16".
         install_fn: puts a checked release into the live model.
-        receive_fn: joins a broadcast of the trainer's; None where there is no GPU for that.
     """
 
     shapes_fn: Callable[[], Mapping[str, list[int]]]
     dtype: str
     install_fn: Callable[[Checked], None]
-    receive_fn: ReceiveFn | None = None
 
 
 def update(
@@ -435,12 +381,11 @@ def update(
         version: the release's.
         manifest_sha256: says which release is meant.
         install: whether to install what was staged under that digest.
-        source: where a release to stage is: `path`, `url` and `token`, or `broadcast`.
+        source: where a release to stage is: `path`, or `url` and `token`.
 
     Raises:
         Refusal: `broken` if the live model may be half loaded; otherwise it is as it was.
     """
-    place.leave()
     note = {"manifest_sha256": manifest_sha256, "error": "", "pulled": 0}
     try:
         if install:
@@ -460,9 +405,7 @@ def _stage(
         text = f"version is {version!r:.60}, manifest_sha256 {digest!r:.60}"
         raise Refusal("refused", f"{text}: give a whole number and a text")
     place.stage(None)
-    file, manifest, pulled = obtain(
-        place, manifest_sha256=digest, receive_fn=served.receive_fn, **source
-    )
+    file, manifest, pulled = obtain(place, manifest_sha256=digest, **source)
     try:
         check(file, served.shapes_fn(), served.dtype)
     except Refusal:

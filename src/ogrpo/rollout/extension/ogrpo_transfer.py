@@ -35,7 +35,6 @@ class ReleaseUpdate(WeightTransferUpdateInfo):
     path: str | None = None
     url: str | None = None
     token: str | None = field(default=None, repr=False)
-    broadcast: dict[str, Any] | None = field(default=None, repr=False)
 
 
 class ReleaseEngine(WeightTransferEngine):

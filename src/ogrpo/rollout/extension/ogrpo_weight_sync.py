@@ -4,18 +4,16 @@ r"""The server's side of a weight push: a vLLM worker extension, without JAX or 
         --worker-extension-cls ogrpo_weight_sync.WeightSync \
         --weight-transfer-config '{"backend": "ogrpo"}'
 
-A push names a release: a folder, a URL to pull from, or a broadcast to join, with the sha256 of its
-manifest. Everything is read and checked (digests, names, shapes, dtypes, finiteness) before the
-live model is touched; what is refused leaves it as it was.
+A push names a release: a folder, or a URL to pull from, with the sha256 of its manifest. Everything
+is read and checked (digests, names, shapes, dtypes, finiteness) before the live model is touched;
+what is refused leaves it as it was.
 """
 
 import os
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import ogrpo_adapters as adapters  # pyright: ignore[reportMissingImports]
-import ogrpo_nccl as nccl  # pyright: ignore[reportMissingImports]
 import ogrpo_releases as releases  # pyright: ignore[reportMissingImports]
 from safetensors import safe_open
 
@@ -48,7 +46,6 @@ class WeightSync:
             "quantization": None if model.quantization is None else str(model.quantization),
             "chunked_prefill": bool(getattr(scheduler, "enable_chunked_prefill", True)),
             "lora_rank": _lora_rank(self),
-            "nccl": nccl.version(self),
         }
 
     def ogrpo_stage_adapter(self, name: str, **source: Any) -> dict[str, Any]:
@@ -78,7 +75,6 @@ def update(worker: Any, **ticket: Any) -> None:
         shapes_fn=lambda: _expected(worker),
         dtype=_dtype(worker),
         install_fn=lambda release: _install(worker, release.file),
-        receive_fn=partial(nccl.Receiver, worker) if type(nccl.version(worker)) is int else None,
     )
     releases.update(place_of(worker), served, **ticket)
 

@@ -5,7 +5,6 @@ with connect(["http://127.0.0.1:8000"], expected=..., tensors_fn=..., score_fn=.
     groups = engine.generate(prompts, sampling, seed=0)
 """
 
-from ogrpo.rollout.nccl import Nccl as Nccl
 from ogrpo.rollout.vllm.capabilities import Capabilities as Capabilities
 from ogrpo.rollout.vllm.capabilities import Expected as Expected
 from ogrpo.rollout.vllm.engine import VllmEngine as VllmEngine

@@ -15,7 +15,6 @@ import numpy as np
 
 from ogrpo.protocol import IntArray, Sampling
 from ogrpo.rollout.extension.ogrpo_releases import PROTOCOL
-from ogrpo.rollout.nccl import dotted
 from ogrpo.rollout.vllm import wire
 from ogrpo.rollout.vllm.api import NOT_IMPLEMENTED, Json, ServerApi
 from ogrpo.rollout.vllm.errors import Flawed, Refused, Rejected, Unavailable
@@ -39,7 +38,6 @@ SAID: Mapping[str, Any] = {
     "vocab_size": int,
     "quantization": str | None,
     "chunked_prefill": bool,
-    "nccl": int | str,
 }
 """What is used of a description, and its types."""
 
@@ -69,7 +67,6 @@ class Capabilities:
         echoes: what its answers say of their requests, so that none is taken for another's.
         extension: what the worker extension says of itself.
         ranks: data-parallel ranks, each with the weights.
-        workers: processes that hold weights, or parts of them, of all ranks.
     """
 
     url: str
@@ -82,7 +79,6 @@ class Capabilities:
     echoes: frozenset[Echo]
     extension: Json
     ranks: int
-    workers: int
 
     @property
     def dtype(self) -> str:
@@ -128,8 +124,7 @@ async def look(api: ServerApi, extension: Json, expected: Expected) -> Capabilit
     _check_fit(api.url, extension, context, expected)
     counts = [await api.workers(all_ranks=all_ranks) for all_ranks in (True, False)]
     with understood(api.url, "/get_world_size", counts):
-        each = max(1, int(counts[1]))
-        ranks = max(1, int(counts[0]) // each)
+        ranks = max(1, int(counts[0]) // max(1, int(counts[1])))
     rank = None if ranks == 1 else 0
     log_probs, portable = await measure_log_probs(api, model, expected, rank=rank)
     native = await _native(api, model, expected)
@@ -150,7 +145,6 @@ async def look(api: ServerApi, extension: Json, expected: Expected) -> Capabilit
         echoes=echoes,
         extension=extension,
         ranks=ranks,
-        workers=ranks * each,
     )
 
 
@@ -294,13 +288,12 @@ async def _native(api: ServerApi, model: str, expected: Expected) -> frozenset[E
         return echoes if all(versions for _, versions in drawn) else None
 
 
-def check_use(able: Capabilities, options: Options, nccl: int | None) -> None:
+def check_use(able: Capabilities, options: Options) -> None:
     """Refuses a server that cannot be used as the options have it.
 
     Args:
         able: the server.
         options: `in_flight` and `push`.
-        nccl: the trainer's version of NCCL, with transport="nccl".
 
     Raises:
         Refused: with the remedy.
@@ -315,17 +308,6 @@ def check_use(able: Capabilities, options: Options, nccl: int | None) -> None:
         raise Refused(
             f"{able.url} takes no adapters by themselves: start it with ogrpo-serve --lora-rank R "
             "(vLLM's --enable-lora and VLLM_ALLOW_RUNTIME_LORA_UPDATING=1), or push them merged"
-        )
-    if nccl is None:
-        return
-    theirs, other = able.extension["nccl"], "push with --rollout.transport folder or url"
-    if isinstance(theirs, str):
-        raise Refused(f"{able.url} takes no broadcasts, as {theirs}: {other}")
-    if theirs != nccl:
-        raise Refused(
-            f"{able.url} has NCCL {dotted(theirs)} and the trainer {dotted(nccl)}, which do "
-            "not talk to one another: for the trainer pip install "
-            f"nvidia-nccl-cu12=={dotted(theirs)}, or {other}"
         )
 
 

@@ -21,7 +21,6 @@ import numpy as np
 
 from ogrpo.protocol import Group, IntArray, Sampling, check_request
 from ogrpo.rollout.extension.ogrpo_releases import Scratch
-from ogrpo.rollout.nccl import Nccl
 from ogrpo.rollout.vllm import capabilities
 from ogrpo.rollout.vllm.api import ServerApi
 from ogrpo.rollout.vllm.capabilities import Capabilities, Expected
@@ -84,7 +83,6 @@ class VllmEngine:
             against which every push is proven.
         adapters_fn: parameters -> adapters, with push="adapters".
         options: see `Options`.
-        nccl: the trainer's GPU, with transport="nccl".
 
     Raises:
         ValueError: no URL, or a function that does not go with the options.
@@ -101,15 +99,12 @@ class VllmEngine:
         score_fn: ScoreFn,
         adapters_fn: AdaptersFn | None = None,
         options: Options | None = None,
-        nccl: Nccl | None = None,
     ) -> None:
         if not urls:
             raise ValueError("no server URL: give at least one such as http://host:8000")
         options = options or Options()
         if (options.push == "adapters") != (adapters_fn is not None):
             raise ValueError(f"push is {options.push!r}: adapters_fn goes with 'adapters' alone")
-        if (options.transport == "nccl") != (nccl is not None):
-            raise ValueError(f"transport is {options.transport!r}: nccl goes with 'nccl' alone")
         self.version = -1
         self.counts: Counter[str] = Counter()
         self._expected, self._options = expected, options
@@ -122,7 +117,7 @@ class VllmEngine:
         folder = options.folder or self._scratch.folder
         self._store = Store(folder, keep=options.keep)
         self._adapters = Store(folder, keep=options.keep, letter="a")
-        self._share: WeightShare | Nccl | None = nccl
+        self._share: WeightShare | None = None
         if options.transport == "url":
             host, advertised = options.listen, options.advertise
             self._share = WeightShare(self._store.folder, host=host, advertised=advertised)
@@ -174,7 +169,7 @@ class VllmEngine:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
-        if isinstance(self._share, WeightShare):
+        if self._share is not None:
             self._share.close()
         self._scratch.remove()
 

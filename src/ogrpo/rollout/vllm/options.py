@@ -11,7 +11,7 @@ from ogrpo.rollout.address import check_offer
 
 InFlight = Literal["wait", "abort", "keep"]
 CHOICES = {
-    "transport": ("folder", "url", "nccl"),
+    "transport": ("folder", "url"),
     "push": ("merged", "adapters"),
     "in_flight": get_args(InFlight),
 }
@@ -31,8 +31,7 @@ class Options:
     folder: Path | None = None
     """Where releases are written, which servers see at the same path; default: a temporary one."""
     transport: str = "folder"
-    """How weights travel: "folder" (shared filesystem), "url" (pulled from the trainer) or "nccl"
-    (broadcast by its GPU)."""
+    """How weights travel: "folder" (shared filesystem) or "url" (pulled from the trainer)."""
     push: Literal["merged", "adapters"] = "merged"
     """What a push moves: a policy's whole weights, or, of one with adapters, these alone."""
     listen: str = "127.0.0.1"
@@ -74,8 +73,6 @@ class Options:
         for name, choices in CHOICES.items():
             if getattr(self, name) not in choices:
                 raise ValueError(f"{name} is {getattr(self, name)!r}; use one of {choices}")
-        if self.push == "adapters" and self.transport == "nccl":
-            raise ValueError("push is 'adapters' and transport 'nccl'; use 'folder' or 'url'")
         if self.transport == "url":
             check_offer(self.listen, self.advertise, "")
         for name in POSITIVE:

@@ -9,17 +9,14 @@ answers of 200 do not: a stale head, a tensor left out, a dtype, a restart.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Collection
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Collection
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from ogrpo.protocol import IntArray
-from ogrpo.rollout.extension.ogrpo_releases import MANIFEST, MODEL
-from ogrpo.rollout.nccl import Broadcast, Nccl
 from ogrpo.rollout.vllm import wire
 from ogrpo.rollout.vllm.api import Json, ServerApi
 from ogrpo.rollout.vllm.capabilities import Capabilities, understood
@@ -39,8 +36,6 @@ ADAPTERS = "ogrpo-v"
 TOLERANCES = {"float32": 1e-3, "bfloat16": 0.15, "float16": 0.05}
 """Mean absolute difference of the probe's log-probs, in nats, by served dtype."""
 LOAD_SECONDS = 600.0
-Route = WeightShare | Nccl | None
-"""By what releases reach the servers; None: by a folder that they see."""
 
 
 class Probe(NamedTuple):
@@ -127,7 +122,9 @@ async def prove(api: ServerApi, able: Capabilities, target: Target) -> float:
     return max(await asyncio.gather(*map(gap_of, ranks)))
 
 
-async def load(api: ServerApi, able: Capabilities, release: Release, *, share: Route) -> int:
+async def load(
+    api: ServerApi, able: Capabilities, release: Release, *, share: WeightShare | None
+) -> int:
     """Brings a paused server's weights to a release and its label to the version.
 
     Returns:
@@ -149,8 +146,7 @@ async def load(api: ServerApi, able: Capabilities, release: Release, *, share: R
         with suppress(Unavailable):
             await api.finish_weight_update(None)
         await api.start_weight_update()
-    async with _offered(release, share, able.workers) as source:
-        await _update(api, able, release, {**ticket, **source})
+    await _update(api, able, release, {**ticket, **where(release, share)})
     await _update(api, able, release, {**ticket, "install": True})
     await api.finish_weight_update(str(release.version))
     answers = await api.rpc("ogrpo_describe", {})
@@ -165,35 +161,8 @@ async def load(api: ServerApi, able: Capabilities, release: Release, *, share: R
     return able.ranks * pulled
 
 
-@asynccontextmanager
-async def _offered(release: Release, share: Route, workers: int) -> AsyncIterator[Json]:
-    """Yields where workers find a release, which is broadcast meanwhile over NCCL."""
-    if not isinstance(share, Nccl):
-        yield where(release, share)
-        return
-    broadcast, executor = Broadcast(share, release.folder / MODEL, workers), ThreadPoolExecutor(1)
-    sent = asyncio.get_running_loop().run_in_executor(executor, broadcast.run)
-    executor.shutdown(wait=False)
-    manifest = (release.folder / MANIFEST).read_text()
-    source = {"manifest": manifest, "unique_id": broadcast.unique_id, "ranks": broadcast.ranks}
-    problems: list[BaseException] = []
-    well = False
-    try:
-        yield {"broadcast": source}
-        well = True
-    except Unavailable as error:
-        problems.append(error)
-    finally:
-        broadcast.end(well=well)
-        (failure,) = await asyncio.gather(sent, return_exceptions=True)
-    problems += [failure] if failure is not None else []
-    if problems:
-        said = "; the trainer's side: ".join(map(str, problems))
-        raise Unavailable(said) from problems[-1]
-
-
 def where(release: Release, share: WeightShare | None) -> Json:
-    """Returns where a worker finds a release."""
+    """Returns where a worker finds a release: by default in a folder that it sees."""
     if share is None:
         return {"path": str(release.folder)}
     return {"url": f"{share.url}/{release.folder.name}", "token": share.token}

@@ -17,7 +17,6 @@ from dataclasses import dataclass, replace
 from enum import Enum, auto
 from typing import Any, Literal
 
-from ogrpo.rollout.nccl import Nccl
 from ogrpo.rollout.vllm import capabilities
 from ogrpo.rollout.vllm.api import ServerApi
 from ogrpo.rollout.vllm.capabilities import Capabilities, Expected
@@ -34,14 +33,13 @@ from ogrpo.rollout.vllm.errors import (
 from ogrpo.rollout.vllm.options import Options
 from ogrpo.rollout.vllm.push import (
     PushReport,
-    Route,
     Target,
     load,
     load_adapters,
     prove,
     unload_others,
 )
-from ogrpo.rollout.weights import Release
+from ogrpo.rollout.weights import Release, WeightShare
 from ogrpo.system.terminal import shown
 
 log = logging.getLogger(__name__)
@@ -141,7 +139,7 @@ class Setup:
 
     expected: Expected
     options: Options
-    share: Route
+    share: WeightShare | None
     counts: Counter[str]
     changes: Changes
 
@@ -369,9 +367,7 @@ class Server:
             self._disbelieve()
         self._see(instance=None)
         able = await capabilities.look(self.api, now, self._setup.expected)
-        share = self._setup.share
-        nccl = share.version if isinstance(share, Nccl) else None
-        capabilities.check_use(able, self._options, nccl)
+        capabilities.check_use(able, self._options)
         self._see(capabilities=able, instance=now["instance"])
         return Trust.MET
 
@@ -469,7 +465,6 @@ class Server:
         if target.adapter is not None:
             self._see(loaded=target.release)
             share = self._setup.share
-            assert not isinstance(share, Nccl)  # as the options have it
             moved += await load_adapters(self.api, able, target, share=share)
             await unload_others(self.api, {self._model(target), *self.uses})
             load_seconds += time.perf_counter() - resumed
